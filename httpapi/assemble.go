@@ -20,9 +20,9 @@ import (
 	"github.com/larder-io/larder/httpapi/costs"
 	"github.com/larder-io/larder/httpapi/discovery"
 	"github.com/larder-io/larder/httpapi/exchange"
-	"github.com/larder-io/larder/httpapi/front"
-	"github.com/larder-io/larder/httpapi/handlers"
+	"github.com/larder-io/larder/httpapi/http1"
 	"github.com/larder-io/larder/httpapi/identity"
+	"github.com/larder-io/larder/httpapi/nethttp"
 	"github.com/larder-io/larder/httpapi/openapi"
 	"github.com/larder-io/larder/httpapi/patches"
 	"github.com/larder-io/larder/httpapi/reads"
@@ -53,7 +53,7 @@ func newServer(config Config) *Server {
 	s.base, s.cancel = context.WithCancel(context.Background())
 	s.stitcher = reads.NewStitcher(config.CompressedListBytes)
 	s.assemble()
-	s.front = front.New(s.frontConfig())
+	s.front = http1.New(s.frontConfig())
 	s.publish(routes.New())
 	return s
 }
@@ -62,7 +62,7 @@ func newServer(config Config) *Server {
 func (s *Server) assemble() {
 	config, credential, digester := &s.config, identity.NewHeaders(s.config.RequestHeader), identity.NewDigester()
 	s.rights = revocation.New(s.rightsConfig(credential, digester))
-	s.handlers = handlers.New(handlers.Config{Streams: s.streams, Flow: config.Flow, Join: s.joinAgain, Credential: credential.Has})
+	s.handlers = nethttp.New(nethttp.Config{Streams: s.streams, Flow: config.Flow, Join: s.joinAgain, Credential: credential.Has})
 	auditor := &auditor{policy: config.AuditPolicy, sink: config.Audit}
 	s.chain = &chain{
 		handlers: s.handlers, deadlines: exchange.NewDeadlines(s.base, config.RequestTimeout),
@@ -96,8 +96,8 @@ func (s *Server) assemble() {
 }
 
 // frontConfig returns the part of the configuration that front needs.
-func (s *Server) frontConfig() front.Config {
-	return front.Config{
+func (s *Server) frontConfig() http1.Config {
+	return http1.Config{
 		Handler:        s.chain.handle,
 		Draining:       s.draining,
 		MaxHeaderBytes: s.config.MaxHeaderBytes,
@@ -158,7 +158,13 @@ func (s *Server) install() error {
 	if err := documents.Install(t); err != nil {
 		return err
 	}
-	describer := &openapi.Describer{Models: in.Models, Groups: groups, Version: config.Version, Extensions: config.Extensions, Aggregator: config.Aggregator, Handlers: config.Handlers}
+	describer := &openapi.Describer{Models: in.Models, Groups: groups, Version: config.Version, Handlers: config.Handlers}
+	if config.Extensions != nil {
+		describer.Extensions = config.Extensions
+	}
+	if config.Aggregator != nil {
+		describer.Aggregator = config.Aggregator
+	}
 	describer.Install(t)
 	if config.Flow != nil {
 		serveFlow(t, config.Flow)

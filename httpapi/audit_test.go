@@ -29,7 +29,7 @@ import (
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
-	"github.com/larder-io/larder/httpapi/handlers"
+	"github.com/larder-io/larder/httpapi/nethttp"
 	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/proctest/testcert"
@@ -356,7 +356,7 @@ func TestFailuresAreRecordedAsUpstreamDoes(t *testing.T) {
 			<-release
 			fmt.Fprint(w, "too late")
 		}))
-		routes.Handle("/large", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, handlers.MaxBuffered+1)) }))
+		routes.Handle("/large", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, nethttp.MaxBuffered+1)) }))
 		routes.Handle("/debug/pprof/panic", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("oh") }))
 		routes.Handle("/debug/pprof/x", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
 	})

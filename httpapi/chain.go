@@ -9,13 +9,13 @@ import (
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/exchange"
-	"github.com/larder-io/larder/httpapi/handlers"
+	"github.com/larder-io/larder/httpapi/nethttp"
 )
 
 // chain takes requests through authentication, audit, impersonation, flow control and
 // authorization to the router. Each of its parts answers the requests that it stops.
 type chain struct {
-	handlers  *handlers.Handlers
+	handlers  *nethttp.Handlers
 	deadlines *exchange.Deadlines
 
 	parser     parser

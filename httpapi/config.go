@@ -21,7 +21,9 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/storageversion"
 
+	"github.com/larder-io/larder/httpapi/aggregator"
 	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/httpapi/customresources"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
 )
@@ -100,12 +102,12 @@ type Config struct {
 	// Extensions answers requests that no endpoint is installed for; nil answers 404.
 	// Discovery collects what is served below /apis; the code that owns it adds what
 	// Extensions serves. It is nil if there is nothing to add.
-	Extensions Extensions
+	Extensions *customresources.Extensions
 	Discovery  aggregated.ResourceManager
 
 	// Aggregator answers for other servers, and lists the groups of all; nil if there
 	// are no others.
-	Aggregator Aggregator
+	Aggregator *aggregator.Aggregator
 
 	// StorageVersions knows whose storage version is not published yet; nil if none is to be.
 	// What is stored is not written before that: whoever migrates objects from one version to

@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/larder-io/larder/httpapi/exchange"
-	"github.com/larder-io/larder/httpapi/front"
+	"github.com/larder-io/larder/httpapi/http1"
 	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/proctest"
@@ -325,7 +325,7 @@ func TestRequestsInFlightAreBounded(t *testing.T) {
 // TestSmallAnswersLeaveTheirPlace: a place is free before anybody can have read a small answer.
 func TestSmallAnswersLeaveTheirPlace(t *testing.T) {
 	counts, held := make(chan *exchange.Gauge, 1), make(chan int64, 1)
-	f := newFrontWith(t, Config{Authenticator: named, MaxInFlight: 1}, func(c *front.Config) {
+	f := newFrontWith(t, Config{Authenticator: named, MaxInFlight: 1}, func(c *http1.Config) {
 		handle := c.Handler
 		c.Handler = func(carrier exchange.Carrier, received time.Time) *exchange.Exchange {
 			x, gauge := handle(carrier, received), <-counts

@@ -22,8 +22,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
-	"github.com/larder-io/larder/httpapi/front"
-	"github.com/larder-io/larder/httpapi/handlers"
+	"github.com/larder-io/larder/httpapi/http1"
+	"github.com/larder-io/larder/httpapi/nethttp"
 	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/proctest/testcert"
@@ -40,11 +40,11 @@ type running struct {
 // newFront serves the handlers that fill installs.
 func newFront(t testing.TB, config Config, fill func(*routes.Table)) *running {
 	t.Helper()
-	return newFrontWith(t, config, func(*front.Config) {}, fill)
+	return newFrontWith(t, config, func(*http1.Config) {}, fill)
 }
 
 // newFrontWith is newFront with another configuration of what reads requests.
-func newFrontWith(t testing.TB, config Config, change func(*front.Config), fill func(*routes.Table)) *running {
+func newFrontWith(t testing.TB, config Config, change func(*http1.Config), fill func(*routes.Table)) *running {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -56,7 +56,7 @@ func newFrontWith(t testing.TB, config Config, change func(*front.Config), fill 
 	s := newServer(config)
 	door := s.frontConfig()
 	change(&door)
-	s.front = front.New(door)
+	s.front = http1.New(door)
 	routes := routes.New()
 	fill(routes)
 	s.publish(routes)
@@ -241,7 +241,7 @@ func TestPanicsStayWithTheirRequest(t *testing.T) {
 		routes.Handle("/x", http.HandlerFunc(echo))
 		routes.Handle("/panic", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("boom") }))
 		routes.Handle("/late", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Write(make([]byte, handlers.MaxBuffered+1))
+			w.Write(make([]byte, nethttp.MaxBuffered+1))
 			panic("boom")
 		}))
 		routes.Handle("/abort", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))

@@ -15,8 +15,8 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"github.com/larder-io/larder/httpapi/exchange"
-	"github.com/larder-io/larder/httpapi/handlers"
 	"github.com/larder-io/larder/httpapi/identity"
+	"github.com/larder-io/larder/httpapi/nethttp"
 	"github.com/larder-io/larder/internal/auth"
 )
 
@@ -73,7 +73,7 @@ func (i *identifier) impersonate(x *passage) bool {
 		return false
 	}
 	began := time.Now()
-	w := handlers.NewRecorder()
+	w := nethttp.NewRecorder()
 	bound, cancel := x.Prepared()
 	defer cancel()
 	ctx := exchange.Context(x.Trail.Context(bound), x.RequestInfo(), x.User, x.Received)

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/server/filters"
 
-	"github.com/larder-io/larder/httpapi/handlers"
+	"github.com/larder-io/larder/httpapi/nethttp"
 )
 
 // originKey is the key of a *bool in the context, which is set if the filter of origins lets the
@@ -46,7 +46,7 @@ func (o *origins) check(x *passage) bool {
 	}
 	req := &http.Request{Method: x.Method, Host: string(x.Carrier.Host()), Header: http.Header{"Origin": {origin}, "Sec-Fetch-Site": {site}}}
 	if o.filter != nil && origin != "" {
-		passed, w := false, handlers.NewRecorder()
+		passed, w := false, nethttp.NewRecorder()
 		o.filter.ServeHTTP(w, req.WithContext(context.WithValue(x.Base(), originKey{}, &passed)))
 		if !passed {
 			w.SendTo(&x.Response)

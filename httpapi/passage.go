@@ -5,7 +5,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/larder-io/larder/httpapi/handlers"
+	"github.com/larder-io/larder/httpapi/nethttp"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/httpapi/revocation"
@@ -15,7 +15,7 @@ import (
 //
 // It belongs to the goroutine that serves the exchange and ends with it.
 type passage struct {
-	handlers.Call
+	nethttp.Call
 
 	impersonates bool // the request impersonates another user
 	foreign      bool // it may have credentials beside the Authorization header

@@ -7,6 +7,8 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 
+	"github.com/larder-io/larder/httpapi/aggregator"
+	"github.com/larder-io/larder/httpapi/customresources"
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/httpapi/routes"
 )
@@ -14,9 +16,9 @@ import (
 // router hands requests to the handlers that serve them.
 type router struct {
 	table      *atomic.Pointer[routes.Table]
-	extensions Extensions // may be nil
-	aggregator Aggregator // may be nil
-	peers      Peers      // may be nil
+	extensions *customresources.Extensions // may be nil
+	aggregator *aggregator.Aggregator      // may be nil
+	peers      Peers                       // may be nil
 	reader     reader
 }
 

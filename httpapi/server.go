@@ -9,8 +9,8 @@ import (
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/costs"
 	"github.com/larder-io/larder/httpapi/exchange"
-	"github.com/larder-io/larder/httpapi/front"
-	"github.com/larder-io/larder/httpapi/handlers"
+	"github.com/larder-io/larder/httpapi/http1"
+	"github.com/larder-io/larder/httpapi/nethttp"
 	"github.com/larder-io/larder/httpapi/openapi"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/revocation"
@@ -22,7 +22,7 @@ import (
 // Server is the front door. Build one with [New] and serve with [Server.Run].
 type Server struct {
 	config Config
-	front  *front.Server
+	front  *http1.Server
 	table  atomic.Pointer[routes.Table]
 
 	models   *openapi.Models
@@ -35,7 +35,7 @@ type Server struct {
 	ledger   *costs.Ledger
 	failures statuspage.Failures
 	streams  *streams.Streams
-	handlers *handlers.Handlers
+	handlers *nethttp.Handlers
 	base     context.Context
 	cancel   context.CancelFunc
 	draining chan struct{} // closed when shutdown begins

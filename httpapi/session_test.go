@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/larder-io/larder/httpapi/handlers"
+	"github.com/larder-io/larder/httpapi/nethttp"
 	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
@@ -93,9 +93,9 @@ func TestLongHeaders(t *testing.T) {
 // was cut short looks whole.
 func TestOldClients(t *testing.T) {
 	f := newFront(t, Config{}, func(routes *routes.Table) {
-		routes.Handle("/long", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, handlers.MaxBuffered+1)) }))
+		routes.Handle("/long", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, nethttp.MaxBuffered+1)) }))
 		routes.Handle("/late", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Write(make([]byte, handlers.MaxBuffered+1))
+			w.Write(make([]byte, nethttp.MaxBuffered+1))
 			panic("boom")
 		}))
 	})
@@ -107,7 +107,7 @@ func TestOldClients(t *testing.T) {
 	}
 	out := ask("/long")
 	head, body, _ := strings.Cut(out, "\r\n\r\n")
-	if !strings.Contains(head, fmt.Sprintf("Content-Length: %d", handlers.MaxBuffered+1)) || strings.Contains(head, "chunked") || len(body) != handlers.MaxBuffered+1 {
+	if !strings.Contains(head, fmt.Sprintf("Content-Length: %d", nethttp.MaxBuffered+1)) || strings.Contains(head, "chunked") || len(body) != nethttp.MaxBuffered+1 {
 		t.Errorf("%q and %d bytes", head, len(body))
 	}
 	if out := ask("/late"); strings.HasPrefix(out, "HTTP/1.1 200") {

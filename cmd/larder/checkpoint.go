@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/larder-io/larder/internal/checkpoint"
+	"github.com/larder-io/larder/cmd/larder/internal/checkpoint"
 )
 
 // newCheckpoint returns the command that takes, lists and forgets checkpoints.

@@ -9,10 +9,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/larder-io/larder/cmd/larder/internal/cluster"
+	"github.com/larder-io/larder/cmd/larder/internal/cluster/programs"
+	"github.com/larder-io/larder/cmd/larder/internal/server"
 	"github.com/larder-io/larder/internal/auth"
-	"github.com/larder-io/larder/internal/cluster"
-	"github.com/larder-io/larder/internal/cluster/programs"
-	"github.com/larder-io/larder/internal/server"
 )
 
 // clusterOptions are the flags of `larder cluster` beside the server's.

@@ -12,8 +12,8 @@ import (
 	"k8s.io/klog/v2"
 	upstream "k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 
-	"github.com/larder-io/larder/internal/server"
-	"github.com/larder-io/larder/internal/server/pki"
+	"github.com/larder-io/larder/cmd/larder/internal/server"
+	"github.com/larder-io/larder/cmd/larder/internal/server/pki"
 )
 
 // edges are the values at which a flag of a type is tried.

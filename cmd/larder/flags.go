@@ -12,8 +12,8 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 	netutils "k8s.io/utils/net"
 
+	"github.com/larder-io/larder/cmd/larder/internal/server"
 	"github.com/larder-io/larder/internal/admission"
-	"github.com/larder-io/larder/internal/server"
 )
 
 // options are the flags of `larder serve`, in the sections --help shows.

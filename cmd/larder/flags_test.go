@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/larder-io/larder/internal/server"
+	"github.com/larder-io/larder/cmd/larder/internal/server"
 )
 
 // TestRevokeWatches: watches end with their right unless that is switched off.

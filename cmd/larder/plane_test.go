@@ -20,9 +20,9 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/larder-io/larder/cmd/larder/internal/server/pki"
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/proctest/testcert"
-	"github.com/larder-io/larder/internal/server/pki"
 )
 
 // plane is the servers of one etcd, which are told the same, whichever program they are.

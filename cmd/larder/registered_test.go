@@ -28,7 +28,7 @@ var notRegistered = map[string]string{}
 // elsewhere are the metrics that are in no registry of the process, and have no samples after the
 // traffic, each with the test that sees them.
 var elsewhere = map[string]string{
-	"aggregator_unavailable_apiservice_total": "internal/aggregator.TestUnavailableServersAreExplained",
+	"aggregator_unavailable_apiservice_total": "httpapi/aggregator.TestUnavailableServersAreExplained",
 }
 
 // registeringArgs are the flags of servers that have as many parts as can be: those that make

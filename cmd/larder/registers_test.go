@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/component-base/metrics/legacyregistry"
 
+	"github.com/larder-io/larder/cmd/larder/internal/server/storestats"
 	"github.com/larder-io/larder/httpapi/apimetrics"
-	"github.com/larder-io/larder/internal/server/storestats"
 )
 
 // RunRegistering is the program. At its end it writes the names of the metrics that are in upstream's

@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/larder-io/larder/internal/checkpoint"
+	"github.com/larder-io/larder/cmd/larder/internal/checkpoint"
 	"github.com/larder-io/larder/internal/proctest"
 )
 

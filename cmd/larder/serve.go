@@ -20,7 +20,7 @@ import (
 	"k8s.io/component-base/term"
 	"k8s.io/klog/v2"
 
-	"github.com/larder-io/larder/internal/server"
+	"github.com/larder-io/larder/cmd/larder/internal/server"
 )
 
 // errSecondSignal is why a process ends at a second signal, without draining.

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
 
-	"github.com/larder-io/larder/internal/server"
-	"github.com/larder-io/larder/internal/server/datadir"
+	"github.com/larder-io/larder/cmd/larder/internal/server"
+	"github.com/larder-io/larder/cmd/larder/internal/server/datadir"
 	"github.com/larder-io/larder/kv/embedded"
 	"github.com/larder-io/larder/kv/snapshot"
 )

@@ -11,7 +11,7 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 	logsapi "k8s.io/component-base/logs/api/v1"
 
-	"github.com/larder-io/larder/internal/server"
+	"github.com/larder-io/larder/cmd/larder/internal/server"
 )
 
 // upstream adds the flags of kube-apiserver that no other section has: its own options

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/pflag"
 	upstream "k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 
-	"github.com/larder-io/larder/internal/server"
+	"github.com/larder-io/larder/cmd/larder/internal/server"
 )
 
 func upstreamFlags() *pflag.FlagSet {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/larder-io/larder/internal/server"
+	"github.com/larder-io/larder/cmd/larder/internal/server"
 )
 
 func newVersion() *cobra.Command {

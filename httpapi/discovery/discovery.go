@@ -21,6 +21,8 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	"github.com/larder-io/larder/httpapi/aggregator"
+	"github.com/larder-io/larder/httpapi/customresources"
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/internal/registry"
 )
@@ -34,8 +36,8 @@ type Documents struct {
 	priorities map[schema.GroupVersion]registry.Priority
 
 	addresses  discovery.Addresses
-	extensions Extensions // nil if there is nothing to add
-	aggregator Aggregator // nil if there are no other servers
+	extensions *customresources.Extensions // nil if there is nothing to add
+	aggregator *aggregator.Aggregator      // nil if there are no other servers
 	everything aggregated.ResourceManager
 	peers      Peers // nil if there are none
 	id         string
@@ -46,8 +48,8 @@ type Config struct {
 	Groups []*registry.Group
 	// Addresses are those that clients reach this server by, depending on their own.
 	Addresses  discovery.Addresses
-	Extensions Extensions // nil if there is nothing to add
-	Aggregator Aggregator // nil if there are no other servers
+	Extensions *customresources.Extensions // nil if there is nothing to add
+	Aggregator *aggregator.Aggregator      // nil if there are no other servers
 	// Everything collects what is served below /apis.
 	Everything aggregated.ResourceManager
 	// Peers add what they serve to that, for who does not ask for this server's alone; nil
@@ -62,20 +64,6 @@ type Peers interface {
 
 	// RegisterCacheInvalidationCallback names what to call when they serve something else.
 	RegisterCacheInvalidationCallback(changed func())
-}
-
-// Extensions adds groups that come and go.
-type Extensions interface {
-	// Groups lists them, each once.
-	Groups() []metav1.APIGroup
-}
-
-// Aggregator answers for other servers.
-type Aggregator interface {
-	// ServeGroups lists the groups of all servers, in the order of /apis.
-	ServeGroups(w http.ResponseWriter, req *http.Request)
-	// Paths lists the paths of the groups and their versions.
-	Paths() []string
 }
 
 // Mux is what paths are installed on.
@@ -260,7 +248,7 @@ func InstallVersion(t Mux, info *version.Info) {
 
 // InstallIndex adds / and /index.html, which list paths and those of other servers, which may
 // be nil.
-func InstallIndex(t Mux, paths []string, aggregator Aggregator) {
+func InstallIndex(t Mux, paths []string, remote *aggregator.Aggregator) {
 	listed := make(map[string]bool)
 	for _, path := range paths {
 		// The forms with a slash at the end are not listed, but for two, nor is what is
@@ -273,11 +261,11 @@ func InstallIndex(t Mux, paths []string, aggregator Aggregator) {
 		}
 	}
 	index := routes.IndexLister{StatusCode: http.StatusOK, PathProvider: pathLister(func() []string {
-		if aggregator == nil {
+		if remote == nil {
 			return slices.Sorted(maps.Keys(listed))
 		}
 		all := maps.Clone(listed)
-		for _, path := range aggregator.Paths() {
+		for _, path := range remote.Paths() {
 			all[path] = true
 		}
 		return slices.Sorted(maps.Keys(all))

@@ -14,7 +14,7 @@ import (
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/exchange"
-	"github.com/larder-io/larder/httpapi/handlers"
+	"github.com/larder-io/larder/httpapi/nethttp"
 )
 
 // Why a request was not authenticated.
@@ -60,7 +60,7 @@ var processUser = &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{u
 // Authenticate authenticates the client that sent x and sets x.User. foreign says that the
 // request may have credentials beside the Authorization header. The error is ErrUnknown or
 // ErrLate.
-func (a *Authentication) Authenticate(x *handlers.Call, foreign bool) error {
+func (a *Authentication) Authenticate(x *nethttp.Call, foreign bool) error {
 	if a.config.Authenticator == nil || x.Carrier.Internal() {
 		x.User = processUser
 		return nil
@@ -87,7 +87,7 @@ func (a *Authentication) Authenticate(x *handlers.Call, foreign bool) error {
 }
 
 // ask asks the authenticator, and records and counts its answer.
-func (a *Authentication) ask(x *handlers.Call, warner *warner) (*authenticator.Response, error) {
+func (a *Authentication) ask(x *nethttp.Call, warner *warner) (*authenticator.Response, error) {
 	asked := time.Now()
 	bound, cancel := x.Prepared()
 	defer cancel()

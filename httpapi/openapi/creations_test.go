@@ -9,10 +9,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/managedfields"
+	fieldmanager "k8s.io/apimachinery/pkg/util/managedfields"
 
+	"github.com/larder-io/larder/httpapi/managedfields"
 	"github.com/larder-io/larder/internal/registry"
-	"github.com/larder-io/larder/internal/registry/fields"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
@@ -45,20 +45,20 @@ func TestCreationsUnderServedSchemas(t *testing.T) {
 }
 
 // checkCreations reports whether records of e's kind are remembered.
-func checkCreations(t *testing.T, g *registry.Group, e *registry.Endpoint, converter managedfields.TypeConverter) bool {
+func checkCreations(t *testing.T, g *registry.Group, e *registry.Endpoint, converter fieldmanager.TypeConverter) bool {
 	t.Helper()
 	scheme := g.Info.Scheme
 	hub := schema.GroupVersion{Group: e.GVK.Group, Version: runtime.APIVersionInternal}
 	convertor := runtime.UnsafeObjectConvertor(scheme)
-	upstream, err := managedfields.NewDefaultFieldManager(converter, convertor, scheme, scheme, e.GVK, hub, "", nil)
+	upstream, err := fieldmanager.NewDefaultFieldManager(converter, convertor, scheme, scheme, e.GVK, hub, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, err := fields.NewManager(converter, convertor, scheme, scheme, e.GVK, hub, "", nil)
+	own, err := managedfields.NewManager(converter, convertor, scheme, scheme, e.GVK, hub, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	creations := fields.NewCreations(own, converter, convertor, scheme, e.GVK)
+	creations := managedfields.NewCreations(own, converter, convertor, scheme, e.GVK)
 	random := rand.New(rand.NewSource(3))
 	obj := e.View.Resource.Codec().New()
 	for step := range 40 {
@@ -95,7 +95,7 @@ func newOf(t *testing.T, scheme *runtime.Scheme, kind schema.GroupVersionKind) r
 }
 
 // updated reports whether the manager has recorded obj without a panic of upstream's.
-func updated(manager *managedfields.FieldManager, live, obj runtime.Object) (ok bool) {
+func updated(manager *fieldmanager.FieldManager, live, obj runtime.Object) (ok bool) {
 	defer func() {
 		if recover() != nil {
 			ok = false

@@ -13,8 +13,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/httpapi/exchange"
-	"github.com/larder-io/larder/httpapi/handlers"
 	"github.com/larder-io/larder/httpapi/identity"
+	"github.com/larder-io/larder/httpapi/nethttp"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/auth"
 )
@@ -105,7 +105,7 @@ func (j *judges) mayImpersonate(ctx context.Context, about *question, now time.T
 	sent := about.held.of.request
 	req := sent.WithContext(exchange.Context(ctx, about.attributes.Request.RequestInfo(), about.who, now))
 	req.Header = sent.Header.Clone()
-	switch as, err := j.impersonation().Admit(handlers.NewRecorder(), req); {
+	switch as, err := j.impersonation().Admit(nethttp.NewRecorder(), req); {
 	case as != nil:
 		return rulingYes
 	case err != nil:

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/managedfields"
+	fieldmanager "k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -21,12 +21,12 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/httpapi/managedfields"
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/httpapi/openapi"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/writes"
 	"github.com/larder-io/larder/internal/registry"
-	"github.com/larder-io/larder/internal/registry/fields"
 )
 
 // Installer turns the registry's endpoints into what requests are routed to. What
@@ -65,7 +65,7 @@ func (in *Installer) Install(t *Table, groups []*registry.Group) error {
 }
 
 // endpoint builds what serves e.
-func (in *Installer) endpoint(g *registry.Group, e *registry.Endpoint, converter managedfields.TypeConverter) (*Endpoint, error) {
+func (in *Installer) endpoint(g *registry.Group, e *registry.Endpoint, converter fieldmanager.TypeConverter) (*Endpoint, error) {
 	scope, err := in.scope(g, e, converter)
 	if err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func (in *Installer) endpoint(g *registry.Group, e *registry.Endpoint, converter
 }
 
 // scope is what upstream's handlers know of an endpoint.
-func (in *Installer) scope(g *registry.Group, e *registry.Endpoint, converter managedfields.TypeConverter) (*handlers.RequestScope, error) {
+func (in *Installer) scope(g *registry.Group, e *registry.Endpoint, converter fieldmanager.TypeConverter) (*handlers.RequestScope, error) {
 	scheme := g.Info.Scheme
 	scope := &handlers.RequestScope{
 		Namer: handlers.ContextBasedNaming{
@@ -124,7 +124,7 @@ func (in *Installer) scope(g *registry.Group, e *registry.Endpoint, converter ma
 	if err != nil {
 		return nil, err
 	}
-	scope.FieldManager, err = fields.NewManager(converter, scope.UnsafeConvertor,
+	scope.FieldManager, err = managedfields.NewManager(converter, scope.UnsafeConvertor,
 		scope.Defaulter, scope.Creater, e.GVK, scope.HubGroupVersion, e.Subresource, reset)
 	return scope, err
 }
@@ -132,14 +132,14 @@ func (in *Installer) scope(g *registry.Group, e *registry.Endpoint, converter ma
 // writes returns how e is written. Other subresources than the status make objects
 // of another kind of the stored one, and its managedFields of theirs: upstream's field manager alone
 // can do that.
-func (in *Installer) writes(e *registry.Endpoint, scope *handlers.RequestScope, converter managedfields.TypeConverter, life lifecycle, monitors *apimetrics.Monitors) *writes.Endpoint {
+func (in *Installer) writes(e *registry.Endpoint, scope *handlers.RequestScope, converter fieldmanager.TypeConverter, life lifecycle, monitors *apimetrics.Monitors) *writes.Endpoint {
 	config := writes.Config{
 		Endpoint: e, Scope: scope, Admission: in.Admission, PatchTypes: writes.PatchTypes(true),
-		Creations: fields.NewCreations(scope.FieldManager, converter, scope.UnsafeConvertor, scope.Creater, e.GVK),
+		Creations: managedfields.NewCreations(scope.FieldManager, converter, scope.UnsafeConvertor, scope.Creater, e.GVK),
 		Life:      life.Lifecycle, Warnings: life.warnings, Monitors: monitors,
 	}
 	if e.Subresource == "" || e.Subresource == "status" {
-		config.Updates = fields.NewUpdates(scope.FieldManager, converter, scope.UnsafeConvertor, scope.Creater, e.GVK, e.Subresource)
+		config.Updates = managedfields.NewUpdates(scope.FieldManager, converter, scope.UnsafeConvertor, scope.Creater, e.GVK, e.Subresource)
 	}
 	return writes.New(config)
 }

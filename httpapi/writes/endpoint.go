@@ -5,7 +5,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/managedfields"
+	fieldmanager "k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
@@ -16,9 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/httpapi/managedfields"
 	"github.com/larder-io/larder/httpapi/patches"
 	"github.com/larder-io/larder/internal/registry"
-	"github.com/larder-io/larder/internal/registry/fields"
 )
 
 // Config configures an [Endpoint].
@@ -42,9 +42,9 @@ type Config struct {
 
 	// Creations and Updates compute managedFields; where they are nil, Manager does; where that is nil,
 	// Scope.FieldManager does, which always serves apply.
-	Creations *fields.Creations
-	Updates   *fields.Updates
-	Manager   *managedfields.FieldManager
+	Creations *managedfields.Creations
+	Updates   *managedfields.Updates
+	Manager   *fieldmanager.FieldManager
 
 	// Life tells whether the version is deprecated. Warnings go out with every response.
 	Life     apimetrics.Lifecycle

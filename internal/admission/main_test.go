@@ -1,25 +1,9 @@
 package admission_test
 
 import (
-	"fmt"
-	"os"
 	"testing"
 
 	"go.uber.org/goleak"
-
-	"github.com/larder-io/larder/internal/server/servertest"
 )
 
-// roleVariable makes the test binary be a Larder server, configured by its value.
-const roleVariable = "LARDER_ADMISSION_SERVER"
-
-func TestMain(m *testing.M) {
-	if role := os.Getenv(roleVariable); role != "" {
-		if err := servertest.Run(role); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

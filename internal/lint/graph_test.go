@@ -19,25 +19,25 @@ internal/invariants, internal/proctest
 < cache
 < watch
 < watch/mirror, watch/watchtest
-< internal/registry/wire, internal/registry/transcode, internal/registry/shape, internal/registry/proof, internal/registry/backend
+< internal/registry/wire, internal/registry/transcode, internal/registry/servedjson, internal/registry/backend
 < internal/registry/encoding
-< internal/registry/table, internal/registry/storage, internal/registry/builtin, internal/registry/fields
+< internal/registry/table, internal/registry/storage, internal/registry/builtin
 < internal/registry
 < internal/registry/bootstrap, internal/auth, internal/admission
-< httpapi/socket, httpapi/request, httpapi/costs
+< httpapi/socket, httpapi/request, httpapi/costs, httpapi/managedfields, httpapi/crdvalidate
 < httpapi/exchange, httpapi/negotiate, httpapi/patches, httpapi/apimetrics
-< httpapi/mux
-< httpapi/front, httpapi/reads, httpapi/writes, httpapi/openapi, httpapi/discovery
-< httpapi/routes, httpapi/streams
-< httpapi/handlers, httpapi/statuspage
+< httpapi/http2
+< httpapi/http1, httpapi/reads, httpapi/writes, httpapi/openapi
+< httpapi/customresources/versions
+< httpapi/customresources, httpapi/aggregator
+< httpapi/routes, httpapi/streams, httpapi/discovery
+< httpapi/nethttp, httpapi/statuspage
 < httpapi/identity
 < httpapi/revocation
 < httpapi
-< internal/extension/versions
-< internal/extension, internal/aggregator, internal/testcontrollers
-< internal/server/pki, internal/server/datadir, internal/checkpoint, internal/cluster/programs
-< internal/server/layers, internal/server/heap, internal/server/loopback, internal/server/servingcert, internal/server/storestats
-< internal/server, internal/cluster
+< cmd/larder/internal/testcontrollers, cmd/larder/internal/server/pki, cmd/larder/internal/server/datadir, cmd/larder/internal/checkpoint, cmd/larder/internal/cluster/programs
+< cmd/larder/internal/server/lifecycle, cmd/larder/internal/server/heap, cmd/larder/internal/server/loopback, cmd/larder/internal/server/servingcert, cmd/larder/internal/server/storestats
+< cmd/larder/internal/server, cmd/larder/internal/cluster
 < cmd
 `
 
@@ -54,9 +54,9 @@ var reserved = []struct {
 }{
 	{"go.etcd.io/etcd/server/", []string{"kv/embedded", "kv/etcdmain", "kv/kvtest"}, false},
 	{"go.etcd.io/", []string{"kv"}, false},
-	{"github.com/valyala/fasthttp", []string{"httpapi/front", "bench"}, false},
-	{"k8s.io/kubernetes/", []string{"internal/registry", "internal/auth", "internal/admission", "httpapi", "internal/extension", "internal/aggregator", "internal/testcontrollers", "internal/server", "cmd/larder"}, true},
-	{"k8s.io/", []string{"internal/cluster", "internal/registry", "internal/auth", "internal/admission", "httpapi", "internal/extension", "internal/aggregator", "internal/testcontrollers", "internal/server", "internal/checkpoint", "cmd/larder", "bench", "cmd/larder-bench", "internal/consistency", "internal/nodes"}, false},
+	{"github.com/valyala/fasthttp", []string{"httpapi/http1", "bench"}, false},
+	{"k8s.io/kubernetes/", []string{"internal/registry", "internal/auth", "internal/admission", "httpapi", "cmd/larder"}, true},
+	{"k8s.io/", []string{"internal/registry", "internal/auth", "internal/admission", "httpapi", "cmd/larder", "bench", "cmd/larder-bench", "internal/nodes"}, false},
 	{"k8s.io/kubernetes/cmd/", nil, true},
 	{"k8s.io/apiserver/pkg/storage/cacher", nil, false},
 	{"k8s.io/apiserver/pkg/storage/etcd3", nil, true},

@@ -20,7 +20,7 @@ import (
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry/encoding"
-	"github.com/larder-io/larder/internal/registry/shape"
+	"github.com/larder-io/larder/internal/registry/servedjson"
 	"github.com/larder-io/larder/internal/registry/storage"
 	"github.com/larder-io/larder/internal/registry/table"
 )
@@ -65,7 +65,7 @@ type CustomResourceConfig struct {
 
 	// Shapes makes those of the versions, by name; a version without one may be left out. It
 	// is called once, when there is an object. nil makes none.
-	Shapes func() map[string]*shape.Shape
+	Shapes func() map[string]*servedjson.Shape
 
 	// Namespaced says that objects have namespaces, Selects that some version has selectable
 	// fields.

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 
 	"github.com/larder-io/larder/cache"
-	"github.com/larder-io/larder/internal/registry/shape"
+	"github.com/larder-io/larder/internal/registry/servedjson"
 )
 
 // Custom is the Codec of one state of a CRD, and those of its versions.
@@ -30,7 +30,7 @@ type Custom struct {
 	*Codec
 
 	config   CustomConfig
-	shapes   func() map[string]*shape.Shape // calls config.Shapes once
+	shapes   func() map[string]*servedjson.Shape // calls config.Shapes once
 	versions map[string]*Codec
 	late     map[string]*late // by version
 }
@@ -46,7 +46,7 @@ type CustomConfig struct {
 
 	// Shapes makes those of the versions, by name. Objects of a version without one are decoded
 	// whatever they look like. nil makes none. It is called once, when there is an object.
-	Shapes func() map[string]*shape.Shape
+	Shapes func() map[string]*servedjson.Shape
 
 	// Namespaced says that objects have namespaces, Selects that some version has selectable
 	// fields.
@@ -66,7 +66,7 @@ type CustomConfig struct {
 // NewCustom returns a Custom that has no versions yet.
 func NewCustom(config CustomConfig) *Custom {
 	c := &Custom{config: config, versions: make(map[string]*Codec), late: make(map[string]*late)}
-	c.shapes = func() map[string]*shape.Shape { return nil }
+	c.shapes = func() map[string]*servedjson.Shape { return nil }
 	if config.Shapes != nil {
 		c.shapes = sync.OnceValue(config.Shapes)
 	}
@@ -78,14 +78,14 @@ func NewCustom(config CustomConfig) *Custom {
 }
 
 // allShapes lists the shapes of all versions.
-func (c *Custom) allShapes() []*shape.Shape {
-	return slices.DeleteFunc(slices.Collect(maps.Values(c.shapes())), func(s *shape.Shape) bool { return s == nil })
+func (c *Custom) allShapes() []*servedjson.Shape {
+	return slices.DeleteFunc(slices.Collect(maps.Values(c.shapes())), func(s *servedjson.Shape) bool { return s == nil })
 }
 
 // shapesOf lists the shape of a version, if it has one.
-func (c *Custom) shapesOf(version string) []*shape.Shape {
+func (c *Custom) shapesOf(version string) []*servedjson.Shape {
 	if s := c.shapes()[version]; s != nil {
-		return []*shape.Shape{s}
+		return []*servedjson.Shape{s}
 	}
 	return nil
 }
@@ -121,7 +121,7 @@ func (c *Custom) Declare(gvk schema.GroupVersionKind, listKind string) error {
 		converts: c.config.Webhook,
 		attrs:    c.allAttrs,
 		selects:  c.config.Selects,
-		shapes:   func() []*shape.Shape { return c.shapesOf(gvk.Version) },
+		shapes:   func() []*servedjson.Shape { return c.shapesOf(gvk.Version) },
 	})
 	v.newFunc = func() runtime.Object {
 		obj := &unstructured.Unstructured{}

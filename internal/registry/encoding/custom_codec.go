@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/storage"
 
-	"github.com/larder-io/larder/internal/registry/shape"
+	"github.com/larder-io/larder/internal/registry/servedjson"
 )
 
 // customCodec is the part of a [Codec] that only custom resources have. Their objects have
@@ -40,23 +40,23 @@ type customCodec struct {
 
 	// shapes are those of the versions in which the Codec may find an object that it need not
 	// convert. selects says that attrs looks beyond the metadata.
-	shapes  func() []*shape.Shape
+	shapes  func() []*servedjson.Shape
 	selects bool
 }
 
 // read returns data, stored or canonical, as a document if decoding and encoding it would
 // change nothing.
-func (c *customCodec) read(data []byte) (shape.Document, bool) {
+func (c *customCodec) read(data []byte) (servedjson.Document, bool) {
 	for _, s := range c.shapes() {
 		if d, ok := s.Read(data); ok {
 			return d, true
 		}
 	}
-	return shape.Document{}, false
+	return servedjson.Document{}, false
 }
 
 // attrsOf returns what attrs finds in d.
-func (c *customCodec) attrsOf(d *shape.Document) (labels.Set, fields.Set, error) {
+func (c *customCodec) attrsOf(d *servedjson.Document) (labels.Set, fields.Set, error) {
 	if c.selects {
 		return c.attrs(&unstructured.Unstructured{Object: d.Content()})
 	}

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/larder-io/larder/cache"
-	"github.com/larder-io/larder/internal/registry/shape"
+	"github.com/larder-io/larder/internal/registry/servedjson"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
@@ -20,8 +20,8 @@ type Foreseen struct {
 
 	config cache.ObjectConfig // Body has no revision, or one to be replaced, and may be part of the stored bytes
 
-	document shape.Document // from which the body is made, if there is none in config
-	known    bool           // there is a document
+	document servedjson.Document // from which the body is made, if there is none in config
+	known    bool                // there is a document
 }
 
 // Known reports whether it is known what the cache will hold.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/invariants"
-	"github.com/larder-io/larder/internal/registry/shape"
+	"github.com/larder-io/larder/internal/registry/servedjson"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
@@ -22,7 +22,7 @@ type Stored struct {
 	same runtime.Object
 
 	// document is Data, if reading it would change nothing, as known says.
-	document shape.Document
+	document servedjson.Document
 	known    bool
 }
 
@@ -47,7 +47,7 @@ func (c *Codec) storeCustom(obj runtime.Object, size int) (Stored, bool) {
 	if !ok || c.custom == nil || !c.custom.storedIn.Load() || c.versioner.PrepareObjectForStorage(obj) != nil {
 		return Stored{}, false
 	}
-	encoded, ok := shape.Encode(u.Object, size+512)
+	encoded, ok := servedjson.Encode(u.Object, size+512)
 	if !ok || !c.custom.stores(encoded.Data) {
 		return Stored{}, false
 	}

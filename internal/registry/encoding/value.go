@@ -8,7 +8,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/larder-io/larder/cache"
-	"github.com/larder-io/larder/internal/registry/shape"
+	"github.com/larder-io/larder/internal/registry/servedjson"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
@@ -103,7 +103,7 @@ func (c *Codec) completeKnown(data []byte, config *cache.ObjectConfig) (known bo
 }
 
 // setDocument makes a document with a revision the body of config.
-func setDocument(config *cache.ObjectConfig, d *shape.Document) {
+func setDocument(config *cache.ObjectConfig, d *servedjson.Document) {
 	config.Body = d.AppendRevision(make([]byte, 0, d.Len()+wire.MaxRevision+len(`"resourceVersion":"",`)), config.Revision)
 	config.Head = wire.HeadJSON(config.Body)
 }

@@ -1,0 +1,161 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/larder-io/larder/cmd/larder/internal/cluster/programs"
+)
+
+// Config says what a cluster is made of.
+type Config struct {
+	// Dir is the server's data directory: its authority, the key of service accounts and the
+	// administrator's kubeconfig are there, and the files of this package.
+	Dir string
+	// Programs are started; see package programs.
+	Programs programs.Programs
+	// Nodes is how many nodes there are. Those of earlier runs beyond that are removed.
+	Nodes int
+	// ServiceRanges are the server's, from which no node gets addresses for pods.
+	ServiceRanges []*net.IPNet
+	// Progress receives a few lines about the start; nil discards them.
+	Progress io.Writer
+}
+
+// Validate checks what can be known without the programs.
+func (c *Config) Validate() error {
+	if c.Dir == "" {
+		return errors.New("cluster: Config needs Dir")
+	}
+	if c.Nodes < 0 || c.Nodes > maxNodes {
+		return fmt.Errorf("cluster: --nodes must be between 0 and %d, not %d", maxNodes, c.Nodes)
+	}
+	return nil
+}
+
+// Cluster is what runs beside a server. Run it once.
+type Cluster struct {
+	config Config
+	begun  time.Time
+}
+
+// New checks config and returns a Cluster that is not running.
+func New(config Config) (*Cluster, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	if config.Programs == (programs.Programs{}) {
+		return nil, errors.New("cluster: Config needs Programs")
+	}
+	if config.Progress == nil {
+		config.Progress = io.Discard
+	}
+	return &Cluster{config: config}, nil
+}
+
+// Run runs the cluster beside a server that is ready, until ctx ends, which is no error, or
+// a program does.
+func (c *Cluster) Run(ctx context.Context) error {
+	c.begun = time.Now()
+	config, err := clientcmd.BuildConfigFromFlags("", c.file("admin.kubeconfig"))
+	if err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	config.QPS = -1
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	if err := c.provide(config.Host, config.CAData); err != nil {
+		return err
+	}
+	if err := c.letKwok(ctx, client); err != nil {
+		return ignoreEnd(ctx, err)
+	}
+	if err := c.makeNodes(ctx, client); err != nil {
+		return ignoreEnd(ctx, err)
+	}
+	running, ctx := errgroup.WithContext(ctx)
+	for _, p := range c.programs() {
+		running.Go(func() error { return p.run(ctx) })
+	}
+	running.Go(func() error { return c.awaitNodes(ctx, client) })
+	return running.Wait()
+}
+
+// file is the path of a file of that name.
+func (c *Cluster) file(name string) string { return filepath.Join(c.config.Dir, name) }
+
+// programs are what is started.
+func (c *Cluster) programs() []*program {
+	authority := c.file(filepath.Join("pki", "ca.crt"))
+	authorityKey := c.file(filepath.Join("pki", "ca.key"))
+	logs := c.file("logs")
+	return []*program{
+		{name: controllerManager, path: c.config.Programs.ControllerManager, logs: logs, args: []string{
+			"--kubeconfig=" + c.kubeconfig(controllerManager),
+			"--use-service-account-credentials",
+			"--service-account-private-key-file=" + c.file(filepath.Join("pki", "sa.key")),
+			"--root-ca-file=" + authority,
+			"--cluster-signing-cert-file=" + authority,
+			"--cluster-signing-key-file=" + authorityKey,
+			"--allocate-node-cidrs", "--configure-cloud-routes=false", "--cluster-cidr=" + podRange,
+			"--service-cluster-ip-range=" + c.serviceRanges(),
+			"--controller-shutdown-timeout=" + (shutdownTimeout / 2).String(),
+			// What a cluster of many nodes is given, so that nobody waits for a rollout.
+			"--kube-api-qps=200", "--kube-api-burst=400",
+			"--leader-elect=false", "--secure-port=0",
+		}},
+		{name: scheduler, path: c.config.Programs.Scheduler, logs: logs, args: []string{
+			"--kubeconfig=" + c.kubeconfig(scheduler), "--leader-elect=false", "--secure-port=0",
+		}},
+		{name: kwok, path: c.config.Programs.Kwok, logs: logs, args: []string{
+			"--kubeconfig=" + c.kubeconfig(kwok), "--config=" + c.file("kwok.yaml"), "--config=" + c.config.Programs.Stages,
+		}},
+	}
+}
+
+// awaitNodes tells when all nodes are ready.
+func (c *Cluster) awaitNodes(ctx context.Context, client kubernetes.Interface) error {
+	const interval = 100 * time.Millisecond
+	err := wait.PollUntilContextCancel(ctx, interval, true, func(ctx context.Context) (bool, error) {
+		nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+		return err == nil && ready(nodes.Items) >= c.config.Nodes, nil // a server that ends refuses
+	})
+	if err == nil {
+		fmt.Fprintf(c.config.Progress, "cluster: %d nodes, ready after %v; logs in %s\n", c.config.Nodes, time.Since(c.begun).Round(10*time.Millisecond), c.file("logs"))
+	}
+	return nil
+}
+
+// ready counts the nodes that are ready and may be given pods.
+func ready(nodes []corev1.Node) (n int) {
+	for _, node := range nodes {
+		for _, condition := range node.Status.Conditions {
+			if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue && len(node.Spec.Taints) == 0 {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// ignoreEnd is err unless ctx has ended.
+func ignoreEnd(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}

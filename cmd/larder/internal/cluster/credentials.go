@@ -1,0 +1,108 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/larder-io/larder/cmd/larder/internal/server/pki"
+)
+
+// The names of the programs, and of their files.
+const (
+	controllerManager = "kube-controller-manager"
+	scheduler         = "kube-scheduler"
+	kwok              = "kwok"
+)
+
+// users are the names that the programs have at the server. The first two are upstream's,
+// whose rights every server has; those of kwok are made here.
+var users = map[string]string{
+	controllerManager: "system:kube-controller-manager",
+	scheduler:         "system:kube-scheduler",
+	kwok:              kwokRole,
+}
+
+// kwokRole is the name of kwok's user, of its role and of their binding.
+const kwokRole = "larder:kwok"
+
+func (c *Cluster) kubeconfig(program string) string { return c.file(program + ".kubeconfig") }
+
+// provide writes what the programs read.
+func (c *Cluster) provide(url string, trust []byte) error {
+	authority, err := pki.Load(c.file("pki"))
+	if err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	for name, user := range users {
+		certPEM, keyPEM, err := authority.IssueClient(user)
+		if err != nil {
+			return fmt.Errorf("cluster: %w", err)
+		}
+		if err := pki.WriteKubeconfig(c.kubeconfig(name), url, trust, certPEM, keyPEM); err != nil {
+			return fmt.Errorf("cluster: %w", err)
+		}
+	}
+	if err := os.WriteFile(c.file("kwok.yaml"), []byte(kwokConfig), 0o600); err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	if err := os.MkdirAll(c.file("logs"), 0o700); err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	return nil
+}
+
+// kwokConfig has kwok play the nodes that are made here and no others.
+const kwokConfig = `apiVersion: config.kwok.x-k8s.io/v1alpha1
+kind: KwokConfiguration
+options:
+  manageAllNodes: false
+  manageNodesWithAnnotationSelector: ` + fakeAnnotation + "=" + fakeValue + `
+  nodeLeaseDurationSeconds: 40
+  nodeLeaseParallelism: 4
+  nodePlayStageParallelism: 4
+  podPlayStageParallelism: 4
+  enablePodsOnNodeSyncStreamWatch: true
+`
+
+// letKwok gives kwok its rights: what it needs of those that its own manifests grant (kwok
+// kustomize/rbac/role.yaml).
+func (c *Cluster) letKwok(ctx context.Context, client kubernetes.Interface) error {
+	rule := func(group string, resources []string, verbs ...string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}
+	}
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: kwokRole}, Rules: []rbacv1.PolicyRule{
+		rule("", []string{"nodes"}, "get", "list", "watch"),
+		rule("", []string{"nodes/status", "pods/status"}, "patch", "update"),
+		rule("", []string{"pods"}, "delete", "get", "list", "patch", "update", "watch"),
+		rule("", []string{"events"}, "create", "patch", "update"),
+		rule("events.k8s.io", []string{"events"}, "create", "patch", "update"),
+		rule("coordination.k8s.io", []string{"leases"}, "create", "get", "list", "patch", "update", "watch"),
+	}}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: kwokRole},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: kwokRole},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: kwokRole}},
+	}
+	_, err := client.RbacV1().ClusterRoles().Update(ctx, role, metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = client.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("cluster: role of kwok: %w", err)
+	}
+	_, err = client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("cluster: role of kwok: %w", err)
+	}
+	return nil
+}
+
+// logFile is where a program says what it has to say.
+func logFile(logs, name string) string { return filepath.Join(logs, name+".log") }

@@ -1,0 +1,66 @@
+package cluster
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/larder-io/larder/cmd/larder/internal/cluster/programs"
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+var (
+	larder = flag.String("larder", "", "program to run clusters with; built if not given")
+	others = flag.String("programs", "", "directory of the other programs; built if not given, and kept where `larder cluster` keeps them")
+)
+
+func TestMain(m *testing.M) {
+	proctest.ShortTemp()
+	flag.Parse()
+	dir, err := os.MkdirTemp("", "larder-cluster-")
+	if err == nil {
+		err = build(dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.RemoveAll(dir)
+		os.Exit(1)
+	}
+	// Tests wait for a cluster most of the time, which more of them can do at once than there
+	// are processors.
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		os.RemoveAll(dir)
+		os.Exit(code)
+	}))
+}
+
+// build builds what was not given.
+func build(dir string) error {
+	if *larder == "" {
+		*larder = filepath.Join(dir, "larder")
+		if out, err := exec.Command("go", "build", "-o", *larder, "../../cmd/larder").CombinedOutput(); err != nil {
+			return fmt.Errorf("go build: %w\n%s", err, out)
+		}
+	}
+	if *others == "" {
+		cache, err := programs.CacheDir()
+		if err != nil {
+			return err
+		}
+		built, err := programs.Build(context.Background(), cache, func(what string) { fmt.Println(what) })
+		if err != nil {
+			return err
+		}
+		*others = filepath.Dir(built.Kwok)
+	}
+	return nil
+}

@@ -1,0 +1,396 @@
+package consistency
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/larder-io/larder/cmd/larder/internal/server/servertest"
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+// paced is a resource that is written to at a pace of its own.
+type paced struct {
+	name, path string // path of all namespaces, or of the cluster
+	spaced     string // path of namespace default, "" if there are none
+	body       string // of an object, with room for its name
+	every      time.Duration
+	prefix     string // of its keys, if it is written past the server: as fast as can be
+
+	told atomic.Int64 // the highest label that anybody got
+}
+
+func newPaced() []*paced {
+	return []*paced{
+		{
+			name: "configmaps", path: "/api/v1/configmaps", spaced: collection, every: time.Millisecond, prefix: prefix,
+			body: `{"metadata":{"name":%q,"labels":{"g":"a"}}}`,
+		},
+		{
+			name: "secrets", path: "/api/v1/secrets", spaced: "/api/v1/namespaces/default/secrets", every: 30 * time.Millisecond,
+			body: `{"metadata":{"name":%q,"labels":{"g":"a"}}}`,
+		},
+		{
+			name: "events", path: "/api/v1/events", spaced: "/api/v1/namespaces/default/events", every: 100 * time.Millisecond,
+			body: `{"metadata":{"name":%q,"labels":{"g":"a"}},"involvedObject":{"namespace":"default"}}`,
+		},
+		{
+			name: "leases", path: "/apis/coordination.k8s.io/v1/leases", spaced: "/apis/coordination.k8s.io/v1/namespaces/default/leases",
+			every: 700 * time.Millisecond, body: `{"metadata":{"name":%q,"labels":{"g":"a"}}}`,
+		},
+		{
+			name: "priorityclasses", path: "/apis/scheduling.k8s.io/v1/priorityclasses", every: time.Hour,
+			body: `{"metadata":{"name":%q,"labels":{"g":"a"}},"value":1}`,
+		},
+	}
+}
+
+// labelling is a process that is asked for lists and watches of several resources.
+type labelling struct {
+	*replica
+	resources []*paced
+	start     time.Time
+
+	// compacting is held by who gives history up; who pages through a list shares it.
+	compacting sync.RWMutex
+
+	mu     sync.Mutex
+	labels []label
+	kinds  map[string]int
+	broken []error
+}
+
+func (l *labelling) fail(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.broken = append(l.broken, fmt.Errorf(format, args...))
+}
+
+func (l *labelling) keep(of *paced, given label) {
+	raise(&of.told, given.revision)
+	given.resource, given.ended = of.name, time.Since(l.start)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.labels = append(l.labels, given)
+	l.kinds[given.what]++
+}
+
+func (l *labelling) begin(what string) label { return label{what: what, began: time.Since(l.start)} }
+
+// TestLabels has one process serve lists, watches and objects of resources that change at
+// very different paces, in all forms, while history is given up: B.
+func TestLabels(t *testing.T) {
+	c := newCluster(t, 1, 0)
+	c.addReplica(t, "larder0", servertest.Config{})
+	l := &labelling{replica: c.replicas[0], resources: newPaced(), start: time.Now(), kinds: make(map[string]int)}
+	for _, r := range l.resources {
+		for i := range 30 {
+			l.put(t, r, fmt.Sprintf("l%02d", i))
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var all sync.WaitGroup
+	for i, r := range l.resources {
+		all.Go(func() { l.write(ctx, c, r) })
+		for reader := range 2 {
+			random := rand.New(rand.NewPCG(uint64(i), uint64(reader)))
+			all.Go(func() {
+				for ctx.Err() == nil {
+					l.read(ctx, r, random)
+				}
+			})
+		}
+		random := rand.New(rand.NewPCG(uint64(i), 100))
+		all.Go(func() {
+			for ctx.Err() == nil {
+				l.watch(ctx, r, random)
+			}
+		})
+	}
+	all.Go(func() { l.compact(ctx, c) })
+	l.awaitKinds(t)
+	cancel()
+	all.Wait()
+	t.Logf("%d labels: %v", len(l.labels), l.kinds)
+	if broken := slices.Concat(l.broken, checkLabels(l.labels)); len(broken) > 0 {
+		t.Error(first(broken))
+	}
+}
+
+// awaitKinds waits until enough of every kind was told.
+func (l *labelling) awaitKinds(t *testing.T) {
+	want := []string{"get", "list RV=0", "list RV=N", "list consistent", "list exact", "pages", "more pages", "initial events", "bookmark"}
+	proctest.Eventually(t, "enough of every kind is told", func() error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, kind := range want {
+			if l.kinds[kind] < 2*len(l.resources) {
+				return fmt.Errorf("%d of %s", l.kinds[kind], kind)
+			}
+		}
+		if len(l.labels) < 10*least {
+			return fmt.Errorf("%d labels", len(l.labels))
+		}
+		return nil
+	})
+}
+
+// put makes an object.
+func (l *labelling) put(t *testing.T, r *paced, name string) {
+	t.Helper()
+	path := r.path
+	if r.spaced != "" {
+		path = r.spaced
+	}
+	a := l.ask(request{method: http.MethodPost, path: path, body: fmt.Sprintf(r.body, name)})
+	if a.code != http.StatusCreated {
+		t.Fatalf("create %s %s: %d %v %s", r.name, name, a.code, a.err, a.body)
+	}
+}
+
+// write changes a resource at its pace.
+func (l *labelling) write(ctx context.Context, c *cluster, r *paced) {
+	var last int64 // of what is written past the server
+	for n := int64(1); pause(ctx, r.every); n++ {
+		if r.prefix != "" {
+			change := kvtest.Change{Key: r.prefix + "fast", IfRevision: last, Value: payload{n, "a"}.stored("fast")}
+			if at, done, err := c.outsider.Transact(ctx, []kvtest.Change{change}); done && err == nil {
+				last = at
+			}
+			continue
+		}
+		path := r.path
+		if r.spaced != "" {
+			path = r.spaced
+		}
+		l.ask(request{
+			method: http.MethodPatch, path: path + "/l00", kind: "application/merge-patch+json",
+			body: fmt.Sprintf(`{"metadata":{"annotations":{"n":"%d"}}}`, n),
+		})
+	}
+}
+
+// compact gives up all history that no label from now on may lie in.
+func (l *labelling) compact(ctx context.Context, c *cluster) {
+	for pause(ctx, 200*time.Millisecond) {
+		l.compacting.Lock()
+		to := l.resources[0].told.Load()
+		for _, r := range l.resources {
+			to = min(to, r.told.Load())
+		}
+		c.outsider.Compact(ctx, to)
+		l.compacting.Unlock()
+	}
+}
+
+// forms are how lists are asked for.
+var forms = []string{
+	"application/json",
+	"application/vnd.kubernetes.protobuf",
+	"application/json;as=Table;v=v1;g=meta.k8s.io",
+	"application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
+	"application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
+}
+
+// read asks for a list of some kind, or for an object.
+func (l *labelling) read(ctx context.Context, r *paced, random *rand.Rand) {
+	path := r.path
+	if r.spaced != "" && random.IntN(2) == 0 {
+		path = r.spaced
+	}
+	form := forms[random.IntN(len(forms))]
+	query := []string{"", "&labelSelector=g%3Da", "&fieldSelector=metadata.name%3Dl01", ""}[random.IntN(4)]
+	asked := r.told.Load()
+	switch random.IntN(8) {
+	case 0, 1, 2:
+		l.list(ctx, r, l.begin("list RV=0"), form, path+"?resourceVersion=0"+query)
+	case 3:
+		given := l.begin("list RV=N")
+		given.asked = asked
+		match := []string{"", "&resourceVersionMatch=NotOlderThan", "&resourceVersionMatch=NotOlderThan&limit=5"}[random.IntN(3)]
+		l.list(ctx, r, given, form, fmt.Sprintf("%s?resourceVersion=%d%s%s", path, asked, match, query))
+	case 4:
+		l.list(ctx, r, l.begin("list consistent"), form, path+"?"+query)
+	case 5:
+		l.compacting.RLock()
+		defer l.compacting.RUnlock()
+		given := l.begin("list exact")
+		given.asked, given.exact = r.told.Load(), true
+		if !strings.Contains(query, "field") { // of one object etcd is asked
+			l.list(ctx, r, given, form, fmt.Sprintf("%s?resourceVersion=%d&resourceVersionMatch=Exact%s", path, given.asked, query))
+		}
+	case 6:
+		l.pages(ctx, r, random, form, path, strings.ReplaceAll(query, "&fieldSelector=metadata.name%3Dl01", ""))
+	case 7:
+		l.get(r, random, asked)
+	}
+}
+
+// list returns the continue token of what it got.
+func (l *labelling) list(ctx context.Context, r *paced, given label, form, path string) (revision int64, next string) {
+	a := l.ask(request{method: http.MethodGet, path: path, accept: form})
+	if a.code != http.StatusOK {
+		if ctx.Err() == nil && a.code != 0 && a.code != http.StatusGatewayTimeout && a.code != http.StatusTooManyRequests {
+			l.fail("B: %v, %s: %d %s", given, path, a.code, a.body)
+		}
+		return 0, ""
+	}
+	m, err := metaOf(form, a.body)
+	if err != nil {
+		l.fail("B: %s: %w", path, err)
+		return 0, ""
+	}
+	given.revision = m.revision()
+	l.keep(r, given)
+	return given.revision, m.Continue
+}
+
+// metaOf reads the metadata of a list of any kind.
+func metaOf(form string, body []byte) (meta, error) {
+	if !strings.Contains(form, "protobuf") {
+		page, err := decode[list](body)
+		return page.Metadata, err
+	}
+	raw, ok := field(body[min(4, len(body)):], 2) // of the envelope
+	head, found := field(raw, 1)
+	if !ok || !found {
+		return meta{}, fmt.Errorf("no list in %.200q", body)
+	}
+	revision, _ := field(head, 2)
+	next, _ := field(head, 3)
+	return meta{ResourceVersion: string(revision), Continue: string(next)}, nil
+}
+
+// field returns the first value of a field of a message, which is bytes.
+func field(message []byte, number protowire.Number) ([]byte, bool) {
+	for len(message) > 0 {
+		at, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return nil, false
+		}
+		message = message[n:]
+		if at == number && kind == protowire.BytesType {
+			value, n := protowire.ConsumeBytes(message)
+			return value, n >= 0
+		}
+		if n = protowire.ConsumeFieldValue(at, kind, message); n < 0 {
+			return nil, false
+		}
+		message = message[n:]
+	}
+	return nil, false
+}
+
+// pages reads a list to its end. No page of it may be of a revision that was given up.
+func (l *labelling) pages(ctx context.Context, r *paced, random *rand.Rand, form, path, query string) {
+	l.compacting.RLock()
+	defer l.compacting.RUnlock()
+	given, version := l.begin("pages"), ""
+	if random.IntN(2) == 0 {
+		given.asked = r.told.Load()
+		version = fmt.Sprintf("&resourceVersion=%d&resourceVersionMatch=NotOlderThan", given.asked)
+	}
+	revision, next := l.list(ctx, r, given, form, fmt.Sprintf("%s?limit=7%s%s", path, query, version))
+	for next != "" && ctx.Err() == nil {
+		given := l.begin("more pages")
+		given.asked, given.exact = revision, true
+		_, next = l.list(ctx, r, given, form, fmt.Sprintf("%s?limit=7%s&continue=%s", path, query, next))
+	}
+}
+
+// get reads an object, which shows that the process has come as far as its revision.
+func (l *labelling) get(r *paced, random *rand.Rand, asked int64) {
+	path := r.path
+	if r.spaced != "" {
+		path = r.spaced
+	}
+	given := l.begin("get")
+	given.exact = true // it is the object's own, so that only later ones are compared
+	query := []string{"", "?resourceVersion=0", fmt.Sprintf("?resourceVersion=%d", asked)}[random.IntN(3)]
+	a := l.ask(request{method: http.MethodGet, path: path + "/l00" + query})
+	if o, err := decode[object](a.body); a.code == http.StatusOK && err == nil {
+		given.revision, given.asked = o.Metadata.revision(), o.Metadata.revision()
+		l.keep(r, given)
+	}
+}
+
+// watch reads what a watch tells until it ends, which is soon.
+func (l *labelling) watch(ctx context.Context, r *paced, random *rand.Rand) {
+	began := l.begin("")
+	query, asked := "", int64(0)
+	switch random.IntN(4) {
+	case 0:
+		query = "&resourceVersion=0"
+	case 1:
+		asked = r.told.Load()
+		query = fmt.Sprintf("&resourceVersion=%d", asked)
+	}
+	path := r.path + "?watch=1&allowWatchBookmarks=true&timeoutSeconds=3" + query
+	if query == "" || random.IntN(3) > 0 {
+		path += "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, l.url+path, nil)
+	if err != nil {
+		l.fail("B: %w", err)
+		return
+	}
+	req.Header.Set("Accept", []string{forms[0], "application/json;as=Table;v=v1;g=meta.k8s.io", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}[random.IntN(3)])
+	resp, err := l.client.Do(req)
+	if err != nil {
+		return // the test is over
+	}
+	defer resp.Body.Close()
+	l.follow(r, resp.Body, began, asked)
+}
+
+// follow takes down the bookmarks of a watch.
+func (l *labelling) follow(r *paced, body io.Reader, given label, asked int64) {
+	for frames := json.NewDecoder(body); ; {
+		var frame struct {
+			Type   string
+			Object struct {
+				object
+				Rows []struct{ Object object }
+			}
+		}
+		if frames.Decode(&frame) != nil {
+			return
+		}
+		o := frame.Object.object
+		if len(frame.Object.Rows) > 0 { // a table
+			o = frame.Object.Rows[0].Object
+		}
+		switch {
+		case frame.Type == "ERROR":
+			if o.Code != http.StatusGone {
+				l.fail("B: %v: %+v", given, o)
+			}
+			return
+		case frame.Type != "BOOKMARK":
+			continue
+		case o.Metadata.Annotations["k8s.io/initial-events-end"] == "true":
+			given.what = "initial events"
+		default:
+			given.what = "bookmark"
+		}
+		given.revision, given.asked = o.Metadata.revision(), asked
+		if given.revision == 0 {
+			given.revision = frame.Object.Metadata.revision()
+		}
+		l.keep(r, given)
+		asked = given.revision // the next must not be lower
+	}
+}

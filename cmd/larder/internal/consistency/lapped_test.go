@@ -1,0 +1,194 @@
+package consistency
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/larder-io/larder/cmd/larder/internal/server/servertest"
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+var tooOld = regexp.MustCompile(`^too old resource version: (\d+) \((\d+)\)$`)
+
+// told is what one watch told, until its end.
+type told struct {
+	revisions []int64
+	status    object // of the ERROR event
+	err       error  // io.EOF: it ended as a response ends
+}
+
+// tell reads a watch until it ends, or has told of as many changes, if not 0. It takes
+// an element from paced, if not nil, for each.
+func tell(from io.Reader, changes int, paced <-chan struct{}) (t told) {
+	for frames := json.NewDecoder(from); ; {
+		var frame struct {
+			Type   string
+			Object object
+		}
+		if t.err = frames.Decode(&frame); t.err != nil {
+			return t
+		}
+		if frame.Type == "ERROR" {
+			t.status = frame.Object
+			continue
+		}
+		t.revisions = append(t.revisions, frame.Object.Metadata.revision())
+		if paced != nil {
+			<-paced
+		}
+		if len(t.revisions) == changes {
+			return t
+		}
+	}
+}
+
+// expired returns the revisions that a watch's last event says were asked for and are
+// there, if that event is what it ought to be.
+func (t told) expired() (asked, oldest int64, err error) {
+	said := tooOld.FindStringSubmatch(t.status.Message)
+	if t.err != io.EOF || t.status.Kind != "Status" || t.status.Code != http.StatusGone || said == nil {
+		return 0, 0, fmt.Errorf("ends with %+v, %w", t.status, t.err)
+	}
+	asked, _ = strconv.ParseInt(said[1], 10, 64)
+	oldest, _ = strconv.ParseInt(said[2], 10, 64)
+	return asked, oldest, nil
+}
+
+// lapping is a server whose log is short, and what is written to it.
+type lapping struct {
+	*testing.T
+	*replica
+	writer *client
+	begun  int64 // the revision at the start
+}
+
+func newLapping(t *testing.T) *lapping {
+	c := newCluster(t, 1, 0)
+	c.addReplica(t, "larder0", servertest.Config{CacheBytes: 1})
+	l := &lapping{T: t, replica: c.replicas[0]}
+	l.writer = &client{load: &load{cluster: c, compacted: new(atomic.Int64)}, random: rand.New(rand.NewPCG(1, 2))}
+	l.begun = l.writer.force(t, configMaps, "o00", "a")
+	return l
+}
+
+// watch opens a watch, which the test's end closes.
+func (l *lapping) watch(ctx context.Context, client *http.Client, after int64, query string) io.Reader {
+	l.Helper()
+	url := fmt.Sprintf("%s%s?watch=1&resourceVersion=%d%s", l.url, collection, after, query)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		l.Fatal(err)
+	}
+	resp, err := client.Do(req)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		l.Fatalf("watch: %v %v", resp, err)
+	}
+	l.Cleanup(func() { resp.Body.Close() })
+	return resp.Body
+}
+
+// write changes one object n times, past the server, which is the fastest way, but no
+// faster than paced takes an element for each. It returns the revisions.
+func (l *lapping) write(ctx context.Context, n int, paced chan<- struct{}) (revisions []int64) {
+	l.Helper()
+	padding := bytes.Repeat([]byte("x"), 8<<10)
+	for last := l.begun; len(revisions) < n; revisions = append(revisions, last) {
+		p := payload{l.writer.next.Add(1), "a"}
+		text := []byte(p.String())
+		change := kvtest.Change{Key: prefix + "o00", IfRevision: last, Value: bytes.Replace(p.stored("o00"), text, append(text, padding...), 1)}
+		select {
+		case paced <- struct{}{}:
+		case <-ctx.Done():
+			l.Fatalf("the watcher that reads has stopped after %d", last)
+		}
+		at, done, err := l.writer.cluster.outsider.Transact(ctx, []kvtest.Change{change})
+		if err != nil || !done {
+			l.Fatalf("write after %d: %v %v", last, done, err)
+		}
+		last = at
+	}
+	return revisions
+}
+
+// TestLappedWatchers has watchers read nothing until the log has forgotten what they
+// would be told next. They are told what was sent before, without a gap, and then that
+// they are too old, as is who resumes there; others are told everything. Where the
+// server had to wait so long that it gave the slow ones up, it is tried again.
+func TestLappedWatchers(t *testing.T) {
+	const writes = 3000 // more than the server keeps for whoever reads, and sockets hold
+	l := newLapping(t)
+	transport := narrow(l.replica, 64<<10)
+	defer transport.CloseIdleConnections()
+	slow := &http.Client{Transport: bearer{transport}}
+	proctest.Eventually(t, "slow watchers are lapped", func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
+		defer cancel()
+		var lapped []io.Reader
+		for _, query := range []string{"", "&labelSelector=g%3Da", "&fieldSelector=metadata.name%3Do00", "&allowWatchBookmarks=true&timeoutSeconds=600"} {
+			lapped = append(lapped, l.watch(ctx, slow, l.begun, query))
+		}
+		idle := l.watch(ctx, slow, l.begun, "&fieldSelector=metadata.name%3Do01")
+		healthy := l.watch(ctx, l.client, l.begun, "")
+		var all told
+		var reading sync.WaitGroup
+		paced := make(chan struct{}, 64) // who reads is as much behind at most
+		reading.Go(func() { all = tell(healthy, writes, paced) })
+		written := l.write(ctx, writes, paced)
+		reading.Wait()
+		l.begun = written[len(written)-1] // should it be tried again
+		if !slices.Equal(all.revisions, written) {
+			t.Fatalf("the watcher that reads got %d of %d events, %+v, %v", len(all.revisions), len(written), all.status, all.err)
+		}
+		for i, body := range lapped {
+			if err := l.checkLapped(ctx, i, tell(body, 0, nil), written); err != nil {
+				return err
+			}
+		}
+		end := l.writer.force(t, configMaps, "o01", "b")
+		if still := tell(idle, 1, nil); !slices.Equal(still.revisions, []int64{end}) {
+			t.Errorf("the watcher that has nothing to read got %+v", still)
+		}
+		return nil
+	})
+}
+
+// checkLapped holds what a watch told against what was written. An error says that the
+// connection did not last.
+func (l *lapping) checkLapped(ctx context.Context, i int, got told, written []int64) error {
+	n := len(got.revisions)
+	if n > len(written) || !slices.Equal(got.revisions, written[:n]) {
+		l.Fatalf("watcher %d: got %v of %v", i, got.revisions, written)
+	}
+	if got.err != io.EOF {
+		return fmt.Errorf("watcher %d: broke off after %d events: %w", i, n, got.err)
+	}
+	asked, oldest, err := got.expired()
+	if err != nil || n == 0 || n == len(written) {
+		l.Fatalf("watcher %d: lapped after %d of %d events: %v", i, n, len(written), err)
+	}
+	at := got.revisions[n-1]
+	if asked != at || oldest <= at {
+		l.Errorf("watcher %d: lapped after %d, and told %q", i, at, got.status.Message)
+	}
+	again := tell(l.watch(ctx, l.client, at, ""), 0, nil)
+	if asked, _, err := again.expired(); err != nil || asked != at || len(again.revisions) != 0 {
+		l.Errorf("watcher %d: resumed after %d: %v, %v", i, at, again, err)
+	}
+	rest := written[slices.Index(written, oldest)+1:]
+	if later := tell(l.watch(ctx, l.client, oldest, ""), len(rest), nil); !slices.Equal(later.revisions, rest) {
+		l.Errorf("watcher %d: begun after %d: got %d of %d events: %+v, %v", i, oldest, len(later.revisions), len(rest), later.status, later.err)
+	}
+	return nil
+}

@@ -1,0 +1,44 @@
+package consistency
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/larder-io/larder/cmd/larder/internal/server/servertest"
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+var (
+	duration = flag.Duration("duration", 15*time.Second, "how long the nemesis acts")
+	seed     = flag.Int64("seed", 0, "of the faults and the clients; 0 takes one from the clock")
+	only     = flag.String("faults", "", "what the nemesis does: names that match this regular expression")
+	beside   = flag.String("stock", "", "kube-apiserver that serves beside the Larders of TestHistory")
+)
+
+// The variables make the test binary be another process, configured by their value.
+const (
+	memberVariable = "LARDER_CONSISTENCY_MEMBER"
+	larderVariable = "LARDER_CONSISTENCY_LARDER"
+)
+
+func TestMain(m *testing.M) {
+	proctest.ShortTemp()
+	var err error
+	if raw := os.Getenv(memberVariable); raw != "" {
+		err = kvtest.RunMember(raw)
+	} else if raw := os.Getenv(larderVariable); raw != "" {
+		err = servertest.Run(raw)
+	} else {
+		goleak.VerifyTestMain(m)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,35 @@
+package difftest
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/larder-io/larder/cmd/larder/internal/server/servertest"
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+var (
+	stockBinary = flag.String("stock", "", "kube-apiserver to compare with; none compares with recorded answers")
+	rewrite     = flag.Bool("rewrite", false, "record the answers of -stock")
+	protocol    = flag.String("protocol", "h1", "h1 or h2: the version of HTTP that -stock is compared over")
+	only        = flag.String("only", "", "regular expression: ask only the requests whose name it matches")
+)
+
+// roleVariable makes the test binary be a Larder server, configured by its value.
+const roleVariable = "LARDER_DIFFTEST_SERVER"
+
+func TestMain(m *testing.M) {
+	proctest.ShortTemp()
+	if role := os.Getenv(roleVariable); role != "" {
+		if err := servertest.Run(role); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}

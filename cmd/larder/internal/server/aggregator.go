@@ -1,0 +1,39 @@
+package server
+
+import (
+	"fmt"
+	"net/url"
+
+	"k8s.io/apiserver/pkg/server/egressselector"
+
+	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/httpapi/aggregator"
+)
+
+// aggregate adds the aggregator to config: other servers answer for APIServices.
+func (s *Server) aggregate(config *httpapi.Config) error {
+	self, err := url.Parse(s.id.url)
+	if err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	p, c := &s.parts, &s.config.Aggregation
+	p.aggregator, err = aggregator.New(aggregator.Config{
+		Registry:        p.registry,
+		ClientConfig:    p.loopback,
+		Client:          p.client,
+		Services:        p.informers.Core().V1().Services(),
+		Definitions:     p.extensions.Definitions(),
+		Discovery:       config.Discovery,
+		Self:            self,
+		CertFile:        c.CertFile,
+		KeyFile:         c.KeyFile,
+		Resolver:        p.services,
+		RejectRedirects: c.RejectRedirects,
+		Dial:            s.dialer(egressselector.Cluster),
+	})
+	if err != nil {
+		return fmt.Errorf("server: other servers: %w", err)
+	}
+	config.Aggregator = p.aggregator
+	return nil
+}

@@ -1,0 +1,263 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/klog/v2"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/larder-io/larder/cmd/larder/internal/server/loopback"
+	"github.com/larder-io/larder/cmd/larder/internal/server/pki"
+	"github.com/larder-io/larder/cmd/larder/internal/server/servingcert"
+	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/httpapi/customresources"
+	"github.com/larder-io/larder/internal/admission"
+	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/bootstrap"
+	"github.com/larder-io/larder/internal/registry/builtin"
+	"github.com/larder-io/larder/kv"
+)
+
+// buildAuth makes the in-process client, reads every file that Config names, and
+// starts the layers that reload them: upstream's reloaders have goroutines from their
+// construction on.
+func (s *Server) buildAuth(ctx context.Context) (err error) {
+	p := &s.parts
+	p.transport, p.following, p.unfollow = loopback.NewTransport(), make(chan struct{}), make(chan struct{})
+	p.loopback = loopback.Config(p.transport, s.config.UserAgent)
+	if p.client, p.informers, err = loopback.NewClients(p.loopback); err != nil {
+		return err
+	}
+	access := s.config.access(s.id.clientCAFile)
+	access.Client, access.Informers = p.client, p.informers
+	access.ExternalAddress, access.Egress = s.externalAddress(), s.egress
+	access.ServerID = serverID()
+	deciding, hurry := context.WithCancel(ctx)
+	p.hurry, access.Ended = hurry, deciding.Done()
+	if p.auth, err = auth.Load(ctx, access); err != nil {
+		return err
+	}
+	s.layers.Start(ctx, "authentication", p.auth.Run)
+	if p.audit, err = auth.LoadAudit(s.config.Audit, s.egress); err != nil {
+		return err
+	}
+	if p.audit != nil {
+		s.layers.Start(ctx, "audit", p.audit.Run)
+	}
+	p.certificates, err = servingcert.Load(s.id.certFile, s.id.keyFile, p.auth.ClientCA, s.config.Upstream.SecureServing.SecureServingOptions)
+	if err != nil {
+		return err
+	}
+	s.layers.Start(ctx, "certificates", p.certificates.Run)
+	s.layers.Start(ctx, "renewal of certificates", func(ctx context.Context) error {
+		pki.KeepRenewed(ctx, s.id.renewals, func(err error) { klog.ErrorS(err, "A certificate cannot be renewed") })
+		return nil
+	})
+	return s.config.Aggregation.check()
+}
+
+// build makes the parts that need the store, and listens. Only admission runs yet.
+func (s *Server) build(ctx context.Context) (err error) {
+	p := &s.parts
+	if p.registry, err = s.newRegistry(); err != nil {
+		return err
+	}
+	// The flags have been checked by now: a mistake in them is reported even if the port is taken.
+	if s.listener, err = s.config.Upstream.listen(&s.config.Serving); err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	s.metrics.Attach(s.store, s.tail, p.registry.Resources())
+	if err := s.buildAdmission(ctx); err != nil {
+		return err
+	}
+	base := bootstrap.Config{
+		Registry: p.registry, Client: p.client, Informers: p.informers,
+		ServiceNodePort: s.config.Upstream.NodePort,
+		PublicAddress:   s.id.publish, PublicPort: s.config.Serving.Port, Trust: p.auth.Trust(), RBAC: p.auth.RBAC,
+		EndpointReconciler: s.config.Services.EndpointReconciler, Instances: s.config.Services.Instances,
+		AnyPort: s.config.Services.AnyPort, Identity: s.identityLease(), Leadership: s.leadership(),
+	}
+	if err := s.tellPeers(&base); err != nil {
+		return err
+	}
+	s.publishVersions(&base)
+	if p.bootstrap, err = bootstrap.New(base); err != nil {
+		return err
+	}
+	p.flow = s.newFlow()
+	if p.door, err = s.newDoor(); err != nil {
+		return err
+	}
+	p.transport.Attach(p.door.RoundTripper())
+	return s.buildControllers()
+}
+
+func (s *Server) newRegistry() (*registry.Registry, error) {
+	p, services, up := &s.parts, &s.config.Services, s.config.Upstream
+	s.tail = kv.NewTail(kv.TailConfig{
+		Store: s.store, Prefix: s.config.Store.Prefix, Replay: s.config.Store.ReplayRevisions, Logger: newLogger(),
+	})
+	config := registry.Config{
+		Store:         s.fence.Store(s.store),
+		Tail:          s.tail,
+		IndexLabels:   s.config.IndexLabels,
+		CacheBytes:    s.config.CacheBytes,
+		CacheShares:   s.config.CacheShares,
+		CheckInterval: s.config.Store.CheckInterval,
+		// A client must be able to watch from where a list ended that took as long as it may:
+		// kubernetes pkg/controlplane/apiserver/options/options.go, Complete.
+		History:      s.config.Serving.RequestTimeout + 15*time.Second,
+		Logger:       newLogger(),
+		Transformers: p.encryption.transformers,
+		Overrides:    s.registryOverrides(),
+		Fresh:        up.fresh(),
+		// The last third is for the parts that load from the caches.
+		LoadTimeout: max(up.GenericServerRunOptions.StorageInitializationTimeout*2/3, 1),
+
+		DeleteCollectionWorkers: up.Etcd.DeleteCollectionWorkers, DisableGarbageCollection: !up.Etcd.EnableGarbageCollection,
+		Config: builtin.Config{
+			Prefix:           s.config.Store.Prefix,
+			APIResources:     s.resources,
+			StorageMediaType: up.Etcd.DefaultStorageMediaType,
+			ServersOverrides: up.Etcd.EtcdServersOverrides,
+			Kubelet:          up.Kubelet,
+			ProxyTransport:   s.proxyTransport(),
+
+			EmulationForwardCompatible:              up.GenericServerRunOptions.EmulationForwardCompatible,
+			RuntimeConfigEmulationForwardCompatible: up.GenericServerRunOptions.RuntimeConfigEmulationForwardCompatible,
+
+			ClientConfig:  p.loopback,
+			Informers:     p.informers,
+			Authenticator: p.auth.Authenticator,
+			Authorizer:    p.auth.Authorizer,
+			RuleResolver:  p.auth.RuleResolver,
+			APIAudiences:  p.auth.Audiences,
+			EventTTL:      max(s.config.EventTTL, 1), // 0 is an hour there
+			ServiceAccounts: builtin.ServiceAccounts{
+				Issuer: p.auth.Issuer.Tokens, MaxExpiration: p.auth.Issuer.MaxExpiration,
+				ExtendExpiration:      s.config.Authentication.ServiceAccounts.ExtendExpiration,
+				MaxExtendedExpiration: p.auth.Issuer.MaxExtendedExpiration,
+			},
+			Services: builtin.Services{ClusterIPRange: *services.ClusterIPRanges[0], NodePortRange: services.NodePorts},
+		},
+	}
+	if !utilfeature.DefaultFeatureGate.Enabled(features.DetectCacheInconsistency) {
+		config.CheckInterval = 0
+	}
+	if s.egress != nil {
+		config.Kubelet.Lookup = s.egress.Lookup
+	}
+	if len(services.ClusterIPRanges) > 1 {
+		config.Services.SecondaryClusterIPRange = *services.ClusterIPRanges[1]
+	}
+	return registry.New(config)
+}
+
+func (s *Server) newDoor() (*httpapi.Server, error) {
+	p := &s.parts
+	version, up := s.config.Upstream.version(), s.config.Upstream
+	handlers := s.debugHandlers()
+	s.addCheckpoints(handlers)
+	for _, path := range auth.OpenIDPaths() {
+		if p.auth.OpenID != nil {
+			handlers[path] = p.auth.OpenID
+		}
+	}
+	limits, err := up.limits()
+	if err != nil {
+		return nil, err
+	}
+	config := httpapi.Config{
+		Limits: limits, ExternalAddress: s.externalAddress(), InternalAddresses: s.internalAddresses(), Handlers: handlers, Collectors: []prometheus.Collector{s.metrics}, Amend: p.auth.AddTo,
+		Registry: p.registry, Listener: s.listener, TLS: p.certificates.TLS(), Accept: s.accept,
+		Authenticator: p.auth.Authenticator, Generation: p.auth.Generation, RequestHeader: p.auth.RequestHeader,
+		AnonymousByPath: p.auth.AnonymousByPath, Audiences: p.auth.Audiences, Authorizer: p.auth.Gate,
+		Admission: p.admission, Version: &version, StorageVersions: p.versions,
+		RequestTimeout: s.config.Serving.RequestTimeout, MinRequestTimeout: max(s.config.Serving.MinRequestTimeout, 1), // 0 is the default there
+		ShutdownGrace: s.config.Serving.RequestTimeout, WatchGrace: up.GenericServerRunOptions.ShutdownWatchTerminationGracePeriod,
+		NoObjectCounts: up.Etcd.StorageConfig.CountMetricPollPeriod <= 0,
+		SendRetryAfter: up.GenericServerRunOptions.ShutdownSendRetryAfter,
+		NoProfiling:    !up.Features.EnableProfiling, CORS: up.GenericServerRunOptions.CorsAllowedOriginList,
+		StatusPage: s.config.StatusPage,
+		HSTS:       strings.Join(up.GenericServerRunOptions.HSTSDirectives, "; "),
+		MaxConns:   s.config.Serving.MaxConnections, MaxConnsPerIP: s.config.Serving.MaxConnectionsPerAddress,
+		DisableHTTP2: up.SecureServing.DisableHTTP2Serving, HTTP2MaxStreams: max(0, up.SecureServing.HTTP2MaxStreamsPerConnection),
+		GoAwayChance: up.GenericServerRunOptions.GoawayChance,
+	}
+	if config.Flow = p.flow; p.flow == nil {
+		config.MaxInFlight, config.MaxMutatingInFlight = s.config.InFlight.Most, s.config.InFlight.MostMutating
+	}
+	if !s.config.KeepWatches {
+		config.Revocation = p.auth.Revocation()
+	}
+	if p.audit != nil {
+		config.Audit, config.AuditPolicy = p.audit.Backend, p.audit.Policy
+	}
+	if err := s.extend(&config); err != nil {
+		return nil, err
+	}
+	if err := s.aggregate(&config); err != nil {
+		return nil, err
+	}
+	if err := s.addPeers(&config); err != nil {
+		return nil, err
+	}
+	s.trace(&config)
+	s.addHealth(&config)
+	return httpapi.New(config)
+}
+
+// buildAdmission makes the admission plugins and starts their layer at once: upstream's
+// plugins have goroutines from their construction on.
+func (s *Server) buildAdmission(ctx context.Context) (err error) {
+	p := &s.parts
+	p.services = admission.NewServiceResolver(p.registry, s.config.Aggregation.EndpointRouting)
+	if p.webhooks, err = admission.NewWebhooks(p.services, p.loopback, s.egress, s.outgoing()); err != nil {
+		return err
+	}
+	p.admission, err = admission.Load(admission.Config{
+		Options: s.config.Admission, Registry: p.registry, ClientConfig: p.loopback, Client: p.client,
+		Informers: p.informers, InformersEnd: p.unfollow, Authorizer: p.auth.Authorizer, Webhooks: p.webhooks,
+		APIResources: s.resources, ServerID: serverID(),
+	})
+	if err != nil {
+		return err
+	}
+	s.layers.Start(ctx, "admission", p.admission.Run)
+	return nil
+}
+
+// extend adds custom resources to what config serves.
+func (s *Server) extend(config *httpapi.Config) (err error) {
+	p := &s.parts
+	config.Discovery = aggregated.NewResourceManager("apis")
+	p.extensions, err = customresources.New(customresources.Config{
+		Registry:     p.registry,
+		ClientConfig: p.loopback,
+		Webhooks:     p.webhooks,
+		Admission:    p.admission,
+		Authorizer:   p.auth.Authorizer,
+		Discovery:    config.Discovery.WithSource(aggregated.CRDSource),
+		Complete:     func() bool { return p.aggregator.Registered() },
+		// Called only for requests, and so p.door is set by then.
+		Schemas:           func() (map[string]*spec.Schema, error) { return p.door.Schemas() },
+		Alone:             len(s.config.Store.Servers) == 0,
+		Servers:           s.config.Services.Instances,
+		RequestTimeout:    config.RequestTimeout,
+		MinRequestTimeout: config.MinRequestTimeout,
+		Logger:            newLogger(),
+	})
+	if err != nil {
+		return fmt.Errorf("server: custom resources: %w", err)
+	}
+	config.Extensions = p.extensions
+	return nil
+}

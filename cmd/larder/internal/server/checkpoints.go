@@ -1,0 +1,188 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/cache"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	controlplane "k8s.io/kubernetes/pkg/controlplane/apiserver"
+
+	"github.com/larder-io/larder/cmd/larder/internal/checkpoint"
+	"github.com/larder-io/larder/cmd/larder/internal/testcontrollers"
+	"github.com/larder-io/larder/kv"
+)
+
+// resetPatience is how long a reset waits for others.
+const resetPatience = 10 * time.Second
+
+// addCheckpoints adds the handlers that take checkpoints of all stores and go back to them,
+// if the configuration enables them.
+func (s *Server) addCheckpoints(handlers map[string]http.Handler) {
+	if !s.config.Checkpoints {
+		return
+	}
+	stores := []kv.Store{s.store}
+	for _, a := range s.overrides {
+		stores = append(stores, a.store)
+	}
+	checkpoints := checkpoint.New(checkpoint.Config{
+		Stores: stores, Prefix: s.config.Store.Prefix, Fence: s.fence, Pause: s.pauseControllers, Await: s.awaitInformed,
+	})
+	handlers[checkpoint.Path], handlers[checkpoint.Path+"/"] = checkpoints, checkpoints
+}
+
+// pauseControllers stops the controllers of this server that delete objects, and warns of those
+// of others.
+func (s *Server) pauseControllers(ctx context.Context) (resume func(), warnings []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, resetPatience)
+	defer cancel()
+	if warnings, err = s.unstoppable(ctx); err != nil {
+		return nil, nil, err
+	}
+	if s.parts.controllers == nil {
+		return func() {}, warnings, nil
+	}
+	resume, err = s.parts.controllers.Pause(ctx)
+	return resume, warnings, err
+}
+
+// unstoppable tells who else may be deleting what a reset puts back.
+func (s *Server) unstoppable(ctx context.Context) (warnings []string, err error) {
+	var emptied []string
+	namespaces, err := s.parts.informers.Core().V1().Namespaces().Lister().List(labels.Everything())
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range namespaces {
+		if n.DeletionTimestamp != nil {
+			emptied = append(emptied, n.Name)
+		}
+	}
+	slices.Sort(emptied)
+	manager, err := testcontrollers.Rival(ctx, s.parts.client)
+	switch {
+	case err != nil:
+		return nil, err
+	case manager != "" && len(emptied) > 0:
+		warnings = append(warnings, fmt.Sprintf("kube-controller-manager %s was not stopped: it may go on emptying the namespaces %s, and collecting garbage", manager, strings.Join(emptied, ", ")))
+	case manager != "":
+		warnings = append(warnings, fmt.Sprintf("kube-controller-manager %s was not stopped: it may delete what it was about to", manager))
+	case len(emptied) > 0 && s.parts.controllers == nil:
+		warnings = append(warnings, fmt.Sprintf("whoever empties the namespaces %s is no part of this server, was not stopped and may go on", strings.Join(emptied, ", ")))
+	}
+	if len(s.config.Store.Servers) == 0 {
+		return warnings, nil
+	}
+	servers, err := s.parts.client.CoordinationV1().Leases(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: controlplane.IdentityLeaseComponentLabelKey + "=" + controlplane.KubeAPIServer})
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range servers.Items {
+		if spec := l.Spec; l.Name != s.identityLease() && spec.RenewTime != nil && spec.LeaseDurationSeconds != nil &&
+			time.Since(spec.RenewTime.Time) < time.Duration(*spec.LeaseDurationSeconds)*time.Second {
+			warnings = append(warnings, fmt.Sprintf("the server %s uses this store, too: the requests that it had under way, and its deletions of custom resources, were not stopped", l.Name))
+		}
+	}
+	return warnings, nil
+}
+
+// awaitInformed waits until the server's own informers, from which roles, webhooks and policies
+// are read and by which it serves custom resources and other servers, have seen writes. An
+// informer that begins anew, as it does when its watch was ended, takes a second or two.
+func (s *Server) awaitInformed(ctx context.Context, writes []checkpoint.Write) error {
+	ctx, cancel := context.WithTimeout(ctx, resetPatience)
+	defer cancel()
+	ended := make(chan struct{})
+	close(ended)
+	for kind := range s.parts.informers.WaitForCacheSync(ended) { // all that were started
+		object := reflect.New(kind.Elem()).Interface().(runtime.Object)
+		kinds, _, err := scheme.Scheme.ObjectKinds(object)
+		if err != nil {
+			continue
+		}
+		informer := s.parts.informers.InformerFor(object, nil) // is there
+		for name, w := range s.below(kinds[0].GroupKind(), writes) {
+			if err := awaitWrite(ctx, w, func() bool { return seen(informer, name, w) }); err != nil {
+				return err
+			}
+		}
+	}
+	for name, w := range s.below(apiextensionsv1.Kind("CustomResourceDefinition"), writes) {
+		if err := s.parts.extensions.AwaitServed(ctx, name, w.Revision, w.Deleted); err != nil {
+			return err
+		}
+	}
+	for name, w := range s.below(schema.GroupKind{Group: apiregistrationv1.GroupName, Kind: "APIService"}, writes) {
+		if err := awaitWrite(ctx, w, func() bool {
+			return seen(s.parts.aggregator.APIServices(), name, w) && s.parts.aggregator.Routes(name)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitWrite blocks until done returns true: until the server has seen w.
+func awaitWrite(ctx context.Context, w checkpoint.Write, done func() bool) error {
+	err := wait.PollUntilContextCancel(ctx, time.Millisecond, true, func(context.Context) (bool, error) { return done(), nil })
+	if err != nil {
+		return fmt.Errorf("this server has not seen revision %d of %s: %w", w.Revision, w.Key, err)
+	}
+	return nil
+}
+
+// seen reports whether an informer has the object of that name as w wrote it, or as somebody has
+// left it since.
+func seen(informer cache.SharedIndexInformer, name string, w checkpoint.Write) bool {
+	object, exists, err := informer.GetStore().GetByKey(name)
+	switch {
+	case err != nil:
+		return false
+	case exists:
+		m, err := meta.Accessor(object)
+		return err == nil && (revisionOf(m.GetResourceVersion()) > w.Revision || !w.Deleted && revisionOf(m.GetResourceVersion()) == w.Revision)
+	default: // or it was deleted since
+		return w.Deleted || revisionOf(informer.LastSyncResourceVersion()) >= w.Revision
+	}
+}
+
+// revisionOf returns the revision that a resourceVersion stands for, 0 if it is none.
+func revisionOf(resourceVersion string) int64 {
+	revision, err := strconv.ParseInt(resourceVersion, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return revision
+}
+
+// below returns the last of writes to each object of a kind, by namespace and name as informers
+// know them.
+func (s *Server) below(kind schema.GroupKind, writes []checkpoint.Write) map[string]checkpoint.Write {
+	last := make(map[string]checkpoint.Write)
+	for _, r := range s.parts.registry.Resources() {
+		if r.Canonical().GroupKind() != kind {
+			continue
+		}
+		for _, w := range writes {
+			if name, ok := strings.CutPrefix(w.Key, r.Root()); ok {
+				last[name] = w
+			}
+		}
+	}
+	return last
+}

@@ -1,0 +1,73 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/pem"
+	"fmt"
+	"os"
+
+	certutil "k8s.io/client-go/util/cert"
+
+	"github.com/larder-io/larder/cmd/larder/internal/testcontrollers"
+)
+
+// buildControllers makes the controllers that tests need, if the configuration enables them.
+func (s *Server) buildControllers() (err error) {
+	if !s.config.TestControllers {
+		return nil
+	}
+	trusted, err := authoritiesIn(s.id.certFile)
+	if err != nil {
+		return err
+	}
+	s.parts.controllers, err = testcontrollers.New(testcontrollers.Config{Client: s.parts.loopback, RootCA: trusted})
+	return err
+}
+
+// authoritiesIn returns the CA certificates in the file of a serving certificate, or the whole
+// file if it has none: then it is unknown which authority signed the certificate, and clients
+// can only trust the certificate itself.
+func authoritiesIn(certFile string) ([]byte, error) {
+	bundle, err := os.ReadFile(certFile)
+	if err != nil {
+		return nil, fmt.Errorf("server: serving certificate: %w", err)
+	}
+	certs, err := certutil.ParseCertsPEM(bundle)
+	if err != nil {
+		return nil, fmt.Errorf("server: %s: %w", certFile, err)
+	}
+	var authorities bytes.Buffer
+	for _, cert := range certs {
+		if cert.IsCA {
+			authorities.Write(pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: cert.Raw}))
+		}
+	}
+	if authorities.Len() == 0 {
+		return bundle, nil
+	}
+	return authorities.Bytes(), nil
+}
+
+// awaitControllers blocks until the controllers have done what pods need to be admitted, no
+// longer than bounded, and warns if a kube-controller-manager runs.
+func (s *Server) awaitControllers(ctx, bounded context.Context) error {
+	controllers := s.parts.controllers
+	if controllers == nil {
+		return nil
+	}
+	rival, err := testcontrollers.Rival(bounded, s.parts.client)
+	if err == nil && rival != "" {
+		s.progress.printf("warning: kube-controller-manager %s serves this cluster, too: --test-controllers must not run beside it", rival)
+	}
+	if err == nil {
+		err = controllers.WaitReady(bounded)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("server: %w", context.Cause(ctx))
+	case err != nil:
+		s.progress.printf("late: %v", err)
+	}
+	return nil
+}

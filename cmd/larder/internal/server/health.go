@@ -1,0 +1,190 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
+	"github.com/larder-io/larder/cmd/larder/internal/server/storestats"
+	"github.com/larder-io/larder/httpapi"
+)
+
+// errNotFinished has the text of kube-apiserver's health check.
+var errNotFinished = errors.New("not finished")
+
+// startHook is the prefix of kube-apiserver's names for the checks of post-start hooks.
+const startHook = "poststarthook/"
+
+// checkOrder returns the names of kube-apiserver's checks in its order, but for ping, log and
+// shutdown, which the door adds. A check belongs at the longest of them that its name begins
+// with.
+func checkOrder() []string {
+	order := []string{"loopback-serving-certificate", "etcd", "etcd-override", "etcd-readiness", "etcd-override-readiness", "kms-provider", "informer-sync"}
+	for _, hook := range []string{
+		"start-apiserver-admission-initializer", "generic-apiserver-start-informers", "priority-and-fairness-config-consumer",
+		"priority-and-fairness-filter", "max-in-flight-filter", "storage-object-count-tracker-hook",
+		"start-apiextensions-informers", "start-apiextensions-controllers", "crd-informer-synced",
+		"start-system-namespaces-controller", "start-kube-apiserver-coordinated-leader-election-controller",
+		"peer-endpoint-reconciler-controller", "mixed-version-proxy-handler", "local-discovery-cache-sync", "peer-discovery-workers",
+		"start-cluster-authentication-info-controller", "start-kube-apiserver-identity-lease-controller",
+		"start-kube-apiserver-identity-lease-garbage-collector", "storage-readiness", "start-legacy-token-tracking-controller",
+		"start-service-ip-repair-controllers", "rbac/bootstrap-roles", "scheduling/bootstrap-system-priority-classes",
+		"priority-and-fairness-config-producer", "bootstrap-controller", "start-kubernetes-service-cidr-controller",
+		"aggregator-reload-proxy-client-cert", "start-kube-aggregator-informers",
+		"apiservice-status-local-available-controller", "apiservice-status-remote-available-controller",
+		"apiservice-registration-controller", "apiservice-discovery-controller",
+		"built-in-resources-storage-version-updater", "kube-apiserver-autoregistration",
+	} {
+		order = append(order, startHook+hook)
+	}
+	return append(order, "autoregister-completion", startHook+"apiservice-openapi-controller", startHook+"apiservice-openapiv3-controller")
+}
+
+// inOrder returns checks in kube-apiserver's order, those that it does not have last.
+func inOrder(checks ...[]healthz.HealthChecker) []healthz.HealthChecker {
+	order := checkOrder()
+	rank := func(check healthz.HealthChecker) int {
+		best, length := len(order), 0
+		for i, name := range order {
+			if strings.HasPrefix(check.Name(), name) && len(name) > length {
+				best, length = i, len(name)
+			}
+		}
+		return best
+	}
+	all := slices.Concat(checks...)
+	slices.SortStableFunc(all, func(a, b healthz.HealthChecker) int { return rank(a) - rank(b) })
+	return all
+}
+
+// addHealth adds the checks of /healthz, /livez and /readyz to config.
+func (s *Server) addHealth(config *httpapi.Config) {
+	began := time.Now()
+	store, storeReady := s.storeChecks()
+	hooks := s.startChecks()
+	itself := []healthz.HealthChecker{s.transportCheck()}
+	informed := []healthz.HealthChecker{healthz.NamedCheck("informer-sync", after(&s.ready.synced))}
+	keys := s.parts.encryption.checks
+	config.HealthChecks = inOrder(itself, store, hooks, keys)
+	config.LiveChecks = inOrder(itself, store, s.inGrace(began, hooks))
+	config.ReadyChecks = inOrder(store, storeReady, informed, hooks, keys)
+}
+
+// startChecks returns a check for each part of the start, under the names of kube-apiserver's
+// post-start hooks.
+func (s *Server) startChecks() []healthz.HealthChecker {
+	p := &s.parts
+	var checks []healthz.HealthChecker
+	add := func(name string, check func(*http.Request) error) {
+		checks = append(checks, healthz.NamedCheck(startHook+name, check))
+	}
+	add("start-apiserver-admission-initializer", func(*http.Request) error { return p.admission.Check() })
+	add("generic-apiserver-start-informers", closed(p.following))
+	limits := "max-in-flight-filter"
+	if p.flow != nil {
+		limits = "priority-and-fairness-filter"
+		add("priority-and-fairness-config-consumer", closed(s.begun))
+		// The cost of a list is estimated from the number of objects in the caches.
+		add("storage-object-count-tracker-hook", after(&s.ready.loaded))
+	}
+	add(limits, closed(s.begun))
+	add("start-apiextensions-informers", closed(p.extensions.Following()))
+	add("start-apiextensions-controllers", closed(p.extensions.Following()))
+	add("crd-informer-synced", func(req *http.Request) error {
+		if s.ready.synced.Load() {
+			return nil
+		}
+		return closed(p.extensions.Synced())(req)
+	})
+	if utilfeature.DefaultFeatureGate.Enabled(features.WatchCacheInitializationPostStartHook) {
+		add("storage-readiness", after(&s.ready.loaded))
+	}
+	if p.peers != nil {
+		add("mixed-version-proxy-handler", closed(p.peers.synced))
+		add("local-discovery-cache-sync", closed(p.peers.discovered))
+		add("peer-discovery-workers", closed(s.begun))
+	}
+	for _, hook := range p.bootstrap.Hooks() {
+		checks = append(checks, healthz.NamedCheck(hook.Name, func(*http.Request) error { return hook.Check() }))
+	}
+	return append(checks, p.aggregator.Checks()...)
+}
+
+// transportCheck checks whether this server can call itself. In kube-apiserver the check is of
+// the loopback certificate, which may expire; Larder needs none.
+func (s *Server) transportCheck() healthz.HealthChecker {
+	return healthz.NamedCheck("loopback-serving-certificate", closed(s.parts.transport.Attached()))
+}
+
+// after returns a check that passes once flag is set.
+func after(flag *atomic.Bool) func(*http.Request) error {
+	return func(*http.Request) error {
+		if !flag.Load() {
+			return errNotFinished
+		}
+		return nil
+	}
+}
+
+// closed returns a check that passes once done is closed.
+func closed(done <-chan struct{}) func(*http.Request) error {
+	return func(*http.Request) error {
+		select {
+		case <-done:
+			return nil
+		default:
+			return errNotFinished
+		}
+	}
+}
+
+// inGrace returns checks that pass during --livez-grace-period after the start.
+func (s *Server) inGrace(began time.Time, checks []healthz.HealthChecker) []healthz.HealthChecker {
+	grace := s.config.Upstream.GenericServerRunOptions.LivezGracePeriod
+	if grace <= 0 {
+		return checks
+	}
+	var all []healthz.HealthChecker
+	for _, check := range checks {
+		all = append(all, healthz.NamedCheck(check.Name(), func(req *http.Request) error {
+			if err := check.Check(req); err != nil && time.Since(began) >= grace {
+				return err
+			}
+			return nil
+		}))
+	}
+	return all
+}
+
+// storeChecks returns the checks of the stores for /healthz and for /readyz, under
+// kube-apiserver's names.
+func (s *Server) storeChecks() (health, ready []healthz.HealthChecker) {
+	etcd := &s.config.Upstream.Etcd.StorageConfig
+	add := func(ask func(context.Context) error, name, readyName string) {
+		// 0 means the default (apiserver pkg/storage/storagebackend/factory/etcd3.go).
+		patience := cmp.Or(etcd.HealthcheckTimeout, storagebackend.DefaultHealthcheckTimeout)
+		readyPatience := cmp.Or(etcd.ReadycheckTimeout, storagebackend.DefaultReadinessTimeout)
+		sick := storestats.NewHealth(ask, patience)
+		unready := sick // so that a request for both reads the store once
+		if readyPatience != patience {
+			unready = storestats.NewHealth(ask, readyPatience)
+		}
+		health, ready = append(health, sick.Named(name, "etcd")), append(ready, unready.Named(readyName, "etcd-readiness"))
+	}
+	add(s.store.Health, "etcd", "etcd-readiness")
+	for i, a := range s.overrides {
+		add(a.store.Health, fmt.Sprintf("etcd-override-%d", i), fmt.Sprintf("etcd-override-readiness-%d", i))
+	}
+	return health, ready
+}

@@ -1,0 +1,221 @@
+package server
+
+import (
+	"crypto/x509"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	certutil "k8s.io/client-go/util/cert"
+	netutils "k8s.io/utils/net"
+
+	"github.com/larder-io/larder/cmd/larder/internal/server/datadir"
+	"github.com/larder-io/larder/cmd/larder/internal/server/pki"
+	"github.com/larder-io/larder/internal/auth"
+)
+
+// identity has the server's addresses and the files of its certificates and keys, those made
+// here included.
+type identity struct {
+	// advertise is the address at which other machines reach this server.
+	advertise net.IP
+	// publish is advertise if other machines can reach it and it may be published in the
+	// kubernetes service's endpoints; else nil.
+	publish net.IP
+	// url is the URL at which a client on this machine reaches the server.
+	url string
+	// serviceIP is the cluster IP of the kubernetes service.
+	serviceIP net.IP
+
+	certFile, keyFile string
+	clientCAFile      string
+	// kubeconfig is "" where no client certificate could be made.
+	kubeconfig string
+	// renewals replace what was made when it is near its end, in the authority's lifetime.
+	// After establish they are pki.KeepRenewed's.
+	renewals []func() error
+}
+
+// establish makes the missing certificates and keys in dir; if dir is nil, at most the serving
+// certificate.
+func establish(c *Config, dir *datadir.Dir) (*identity, error) {
+	id := &identity{
+		certFile: c.Serving.CertFile, keyFile: c.Serving.KeyFile,
+		clientCAFile: c.Authentication.ClientCert.ClientCA,
+	}
+	if err := id.resolve(c); err != nil {
+		return nil, err
+	}
+	if dir == nil {
+		return id, id.serveAlone(c)
+	}
+	keys, err := dir.Sub("pki")
+	if err != nil {
+		return nil, err
+	}
+	if c.Signing == (auth.Signing{}) {
+		if err := pki.MakeSigningKey(filepath.Join(keys, saKeyName)); err != nil {
+			return nil, err
+		}
+	}
+	if id.certFile != "" && id.clientCAFile != "" {
+		return id, nil
+	}
+	ca, err := pki.Load(keys)
+	if err != nil {
+		return nil, err
+	}
+	if id.certFile == "" {
+		if err := id.namePair(c); err != nil {
+			return nil, err
+		}
+		hosts := id.hosts(c.Serving)
+		renew := func() error { return ca.Serve(id.certFile, id.keyFile, hosts) }
+		if err := renew(); err != nil {
+			return nil, err
+		}
+		id.renewals = append(id.renewals, renew)
+	}
+	if id.clientCAFile != "" {
+		return id, nil
+	}
+	id.clientCAFile = filepath.Join(keys, "ca.crt")
+	id.kubeconfig = filepath.Join(dir.Path, "admin.kubeconfig")
+	admin, err := id.writeKubeconfig(ca)
+	if err != nil {
+		return nil, err
+	}
+	id.renewals = append(id.renewals, func() error {
+		if !pki.NearEnd(admin) {
+			return nil
+		}
+		next, err := id.writeKubeconfig(ca)
+		if err == nil {
+			admin = next
+		}
+		return err
+	})
+	return id, nil
+}
+
+// serveAlone makes the serving pair if none was given, as kube-apiserver makes it: with RSA
+// keys, because --tls-cipher-suites may leave no other.
+func (id *identity) serveAlone(c *Config) error {
+	if id.certFile != "" {
+		return nil
+	}
+	if err := id.namePair(c); err != nil {
+		return err
+	}
+	if there, err := certutil.CanReadCertAndKey(id.certFile, id.keyFile); there || err != nil {
+		return err
+	}
+	var ips []net.IP
+	var names []string
+	for _, host := range id.hosts(c.Serving) {
+		if ip := net.ParseIP(host); ip != nil {
+			ips = append(ips, ip)
+		} else {
+			names = append(names, host)
+		}
+	}
+	certPEM, keyPEM, err := certutil.GenerateSelfSignedCertKey(id.advertise.String(), ips, names)
+	if err != nil {
+		return fmt.Errorf("server: serving certificate: %w", err)
+	}
+	return pki.WritePair(id.certFile, certPEM, id.keyFile, keyPEM)
+}
+
+// resolve finds the addresses.
+func (id *identity) resolve(c *Config) error {
+	advertise, err := resolveAdvertise(c.Serving)
+	if err != nil {
+		return err
+	}
+	service, err := netutils.GetIndexedIP(c.Services.ClusterIPRanges[0], 1)
+	if err != nil {
+		return fmt.Errorf("server: service range: %w", err)
+	}
+	id.advertise, id.serviceIP = advertise, service
+	if given := c.Serving.AdvertiseAddress; len(given) > 0 && !given.IsUnspecified() || !c.Serving.BindAddress.IsLoopback() {
+		id.publish = advertise
+	}
+	if err := c.Services.reach(id.publish); err != nil {
+		return err
+	}
+	host := "127.0.0.1"
+	if !c.Serving.BindAddress.IsUnspecified() {
+		host = c.Serving.BindAddress.String()
+	}
+	id.url = "https://" + net.JoinHostPort(host, strconv.Itoa(c.Serving.Port))
+	return nil
+}
+
+// resolveAdvertise applies apiserver pkg/server/options/server_run_options.go,
+// DefaultAdvertiseAddress. A machine without a network advertises the address it
+// binds: no other machine could reach it anyway.
+func resolveAdvertise(s Serving) (net.IP, error) {
+	if len(s.AdvertiseAddress) > 0 && !s.AdvertiseAddress.IsUnspecified() {
+		return s.AdvertiseAddress, nil
+	}
+	ip, err := utilnet.ResolveBindAddress(s.BindAddress)
+	if err == nil {
+		return ip, nil
+	}
+	if s.BindAddress.IsUnspecified() {
+		return net.IPv4(127, 0, 0, 1), nil
+	}
+	return s.BindAddress, nil
+}
+
+// namePair names the serving pair in the certificate directory.
+func (id *identity) namePair(c *Config) error {
+	dir := c.certDir()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("server: certificate directory: %w", err)
+	}
+	id.certFile, id.keyFile = filepath.Join(dir, "apiserver.crt"), filepath.Join(dir, "apiserver.key")
+	return nil
+}
+
+// hosts lists every name that the serving certificate must be good for.
+func (id *identity) hosts(s Serving) []string {
+	hosts := []string{
+		"localhost", "127.0.0.1", "::1",
+		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
+		id.serviceIP.String(), id.advertise.String(),
+	}
+	if !s.BindAddress.IsUnspecified() {
+		hosts = append(hosts, s.BindAddress.String())
+	}
+	if name, err := os.Hostname(); err == nil && len(netutils.ParseIPSloppy(name)) == 0 && name != "" {
+		hosts = append(hosts, name)
+	}
+	return hosts
+}
+
+// writeKubeconfig writes the administrator's kubeconfig, and returns the certificate in it.
+func (id *identity) writeKubeconfig(ca *pki.Authority) (*x509.Certificate, error) {
+	certPEM, keyPEM, err := ca.IssueAdmin()
+	if err != nil {
+		return nil, err
+	}
+	certs, err := certutil.ParseCertsPEM(certPEM)
+	if err != nil {
+		return nil, fmt.Errorf("server: administrator's certificate: %w", err)
+	}
+	trust := ca.Bundle
+	if leaf, err := pki.ReadLeaf(id.certFile); err != nil {
+		return nil, err
+	} else if leaf.CheckSignatureFrom(ca.Cert) != nil {
+		// The pair is the owner's, signed by an unknown authority: clients can only trust
+		// the file itself.
+		if trust, err = os.ReadFile(id.certFile); err != nil {
+			return nil, fmt.Errorf("server: serving certificate: %w", err)
+		}
+	}
+	return certs[0], pki.WriteKubeconfig(id.kubeconfig, id.url, trust, certPEM, keyPEM)
+}

@@ -1,0 +1,96 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Layers are the running parts of a server, each of which depends on those started
+// before it. Stop ends them in the reverse order and waits for each before it ends the next.
+// Wait and Ended report a layer that ended by itself.
+//
+// A Layers value is used by one goroutine.
+type Layers struct {
+	running []*Layer
+	ended   chan *Layer
+}
+
+// Layer is one part of a server.
+type Layer struct {
+	name   string
+	cancel context.CancelFunc
+	done   chan struct{} // closed when run returned; err is written before
+	err    error
+}
+
+// New returns Layers without a layer.
+func New() *Layers { return &Layers{ended: make(chan *Layer, 1)} }
+
+// Start runs a layer in its own goroutine, with a context that keeps ctx's
+// values but ends only when the layer is stopped.
+func (l *Layers) Start(ctx context.Context, name string, run func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	next := &Layer{name: name, cancel: cancel, done: make(chan struct{})}
+	l.running = append(l.running, next)
+	go func() {
+		next.err = run(ctx)
+		close(next.done)
+		if ctx.Err() == nil {
+			select {
+			case l.ended <- next:
+			default:
+			}
+		}
+	}()
+}
+
+// Ended receives the first layer that ended before it was stopped.
+func (l *Layers) Ended() <-chan *Layer { return l.ended }
+
+// Stop ends all layers, the last started first, and returns what went wrong.
+func (l *Layers) Stop() error {
+	var errs []error
+	for i := len(l.running) - 1; i >= 0; i-- {
+		layer := l.running[i]
+		layer.cancel()
+		<-layer.done
+		errs = append(errs, layer.failure())
+	}
+	l.running = nil
+	return errors.Join(errs...)
+}
+
+// Wait runs step and returns its error. If a layer ends meanwhile, Wait cancels step's context
+// and returns the layer's error.
+func (l *Layers) Wait(ctx context.Context, step func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done := make(chan error, 1)
+	go func() { done <- step(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case failed := <-l.ended:
+		err := failed.Unexpected()
+		cancel(err)
+		<-done
+		return err
+	}
+}
+
+// failure returns the error of a layer that was stopped; context.Canceled counts as none.
+func (l *Layer) failure() error {
+	if l.err == nil || errors.Is(l.err, context.Canceled) {
+		return nil
+	}
+	return fmt.Errorf("server: %s: %w", l.name, l.err)
+}
+
+// Unexpected returns the error of a layer that ended before it was stopped.
+func (l *Layer) Unexpected() error {
+	if l.err == nil {
+		return fmt.Errorf("server: %s ended", l.name)
+	}
+	return fmt.Errorf("server: %s: %w", l.name, l.err)
+}

@@ -1,0 +1,25 @@
+package server_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/larder-io/larder/cmd/larder/internal/server/servertest"
+)
+
+// roleVariable makes the test binary be a Larder server, configured by its value.
+const roleVariable = "LARDER_SERVER_TEST"
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(roleVariable); role != "" {
+		if err := servertest.Run(role); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}

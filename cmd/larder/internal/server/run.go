@@ -1,0 +1,403 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/capabilities"
+
+	"github.com/larder-io/larder/cmd/larder/internal/server/datadir"
+	"github.com/larder-io/larder/cmd/larder/internal/server/heap"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/embedded"
+)
+
+// Run serves until ctx ends, then drains. It returns nil if no part has failed.
+func (s *Server) Run(ctx context.Context) error {
+	s.progress = newProgress(s.config.Progress, s.config.Terminal)
+	err := s.start(ctx)
+	if err == nil {
+		err = s.await(ctx)
+	} else {
+		s.config.Notify("STOPPING=1")
+	}
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		err = nil
+	}
+	if stopErr := s.stop(); err == nil {
+		err = stopErr
+	}
+	if err == nil {
+		s.progress.printf("stopped")
+	}
+	return err
+}
+
+// start starts every layer, in the order in which they need each other.
+func (s *Server) start(ctx context.Context) error {
+	settled := make(chan struct{})
+	if s.config.SteerCollector {
+		s.layers.Start(ctx, "collector", func(ctx context.Context) error { return heap.Govern(ctx, settled) })
+	}
+	if err := s.prepare(ctx); err != nil {
+		return err
+	}
+	// The files that Config names must be readable before the store is touched, which then
+	// opens while the rest is built.
+	if err := s.buildAuth(ctx); err != nil {
+		return err
+	}
+	if err := s.buildEncryption(ctx); err != nil {
+		return err
+	}
+	if err := s.openStore(ctx); err != nil {
+		return err
+	}
+	if err := s.build(ctx); err != nil {
+		return err
+	}
+	if err := s.layers.Wait(ctx, s.awaitStore); err != nil {
+		return err
+	}
+	s.startLayers(ctx)
+	defer time.AfterFunc(quietStart, s.open).Stop()
+	if err := s.layers.Wait(ctx, s.awaitLoaded); err != nil {
+		return err
+	}
+	s.startClients(ctx)
+	s.config.Notify("READY=1")
+	if err := s.layers.Wait(ctx, s.awaitReady); err != nil {
+		return err
+	}
+	if s.config.Beside != nil {
+		s.layers.Start(ctx, "beside the server", s.config.Beside)
+	}
+	close(settled)
+	return nil
+}
+
+// quietStart is for how long clients wait at most while what they will ask for is loaded. The
+// clients of a large cluster come back all at once, and would take most of the CPU for
+// handshakes and for requests that cannot be answered yet. It is less than clients wait for a
+// handshake (client-go: 10 s).
+const quietStart = 8 * time.Second
+
+// flowPatience is for how long clients wait at most until flow control knows its configuration,
+// which it reads within a tenth of a second. Without it nearly all clients of a cluster that come
+// back would be refused, and ask again a second later (N1).
+const flowPatience = 3 * time.Second
+
+// prepare takes the data directory.
+func (s *Server) prepare(ctx context.Context) (err error) {
+	// Upstream's variable is set once in a process: the first call wins.
+	up := s.config.Upstream
+	capabilities.Setup(s.config.AllowPrivileged, up.MaxConnectionBytesPerSec)
+	if is := capabilities.Get().AllowPrivileged; is != s.config.AllowPrivileged {
+		return fmt.Errorf("server: --allow-privileged is %v in this process already", is)
+	}
+	if err := s.openDir(); err != nil {
+		return err
+	}
+	if s.id, err = establish(&s.config, s.dir); err != nil {
+		return err
+	}
+	if s.resources, err = up.resources(); err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	if s.egress, err = up.egress(); err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	s.startDebugSocket(ctx)
+	return s.startTracing(ctx)
+}
+
+// openDir locks the data directory, or makes a temporary one.
+func (s *Server) openDir() (err error) {
+	switch {
+	case s.config.DataDir != "":
+		s.dir, err = datadir.Open(s.config.DataDir)
+	case s.config.Scratch:
+		s.dir, err = datadir.Scratch()
+	default:
+		return nil
+	}
+	if err == nil {
+		s.config.DataDir = s.dir.Path
+	}
+	return err
+}
+
+// openStore starts the store; awaitStore waits for it.
+func (s *Server) openStore(ctx context.Context) (err error) {
+	c, up := &s.config.Store, s.config.Upstream
+	if len(c.Servers) > 0 {
+		s.store, err = kv.NewExternal(kv.ExternalConfig{
+			Endpoints: c.Servers, Prefix: c.Prefix, CompactionInterval: c.CompactionInterval, Logger: newLogger(),
+			CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, Observer: s.metrics.Observer(),
+			Dial: s.dialEtcd(), LeaseReuse: up.leaseReuse(), Stats: s.storeStats(),
+		})
+	} else {
+		s.store, err = embedded.New(embedded.Config{
+			Dir: EtcdDir(s.config.DataDir), Prefix: c.Prefix, Fatal: s.config.Fatal,
+			CompactionInterval: c.CompactionInterval, UnsafeNoFsync: c.UnsafeNoFsync, Logger: newLogger(),
+			QuotaBytes: c.QuotaBytes, DefragmentInterval: c.DefragmentInterval, Observer: s.metrics.Observer(),
+			LeaseReuse: up.leaseReuse(),
+		})
+	}
+	if err != nil {
+		return err
+	}
+	s.layers.Start(ctx, "store", s.store.Run)
+	return s.openOverrides(ctx)
+}
+
+// startLayers starts the layers that serve. Requests wait until the caches have loaded.
+func (s *Server) startLayers(ctx context.Context) {
+	s.serving = time.Now()
+	s.layers.Start(ctx, "registry", s.parts.registry.Run)
+	s.layers.Start(ctx, "extensions", s.parts.extensions.Run)
+	if s.parts.flow != nil {
+		s.layers.Start(ctx, "flow control", s.parts.flow.Run)
+	}
+	s.layers.Start(ctx, "serving", s.parts.door.Run)
+	close(s.begun)
+	s.listener = nil // the door closes it
+}
+
+// startClients starts the layers that call this server's own API, once it can answer: an
+// informer that was refused waits a second before it tries again. They end before the door.
+func (s *Server) startClients(ctx context.Context) {
+	p := &s.parts
+	s.layers.Start(ctx, "informers", func(ctx context.Context) error {
+		p.informers.Start(p.unfollow)
+		close(p.following)
+		<-ctx.Done()
+		close(p.unfollow)
+		p.informers.Shutdown()
+		return nil
+	})
+	s.layers.Start(ctx, "node authorizer", s.followNodes)
+	s.layers.Start(ctx, "definitions", p.extensions.Follow)
+	s.layers.Start(ctx, "aggregator", p.aggregator.Run)
+	s.layers.Start(ctx, "bootstrap", p.bootstrap.Run)
+	if p.peers != nil {
+		s.layers.Start(ctx, "peers", p.peers.run)
+	}
+	if p.controllers != nil {
+		s.layers.Start(ctx, "test controllers", p.controllers.Run)
+	}
+}
+
+// awaitStore blocks until the store is open, and reports it.
+func (s *Server) awaitStore(ctx context.Context) error {
+	c := &s.config.Store
+	what := "etcd embedded in " + EtcdDir(s.config.DataDir)
+	if len(c.Servers) > 0 {
+		what = fmt.Sprintf("etcd at %s", c.Servers)
+	}
+	revision, err := s.store.Revision(ctx)
+	if err != nil {
+		return fmt.Errorf("server: %s: %w", what, err)
+	}
+	s.progress.printf("store: %s, revision %d", what, revision)
+	return s.awaitOverrides(ctx)
+}
+
+// awaitReady blocks until all checks of /readyz can pass.
+func (s *Server) awaitReady(ctx context.Context) error {
+	p := &s.parts
+	<-p.following
+	bounded, cancel := context.WithDeadline(ctx, s.serving.Add(s.config.Upstream.GenericServerRunOptions.StorageInitializationTimeout))
+	defer cancel()
+	for kind, ok := range p.informers.WaitForCacheSync(bounded.Done()) {
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("server: informer of %v: %w", kind, context.Cause(ctx))
+		case !ok:
+			s.progress.printf("late: what is kept of %v is not complete yet", kind)
+		}
+	}
+	p.admission.Open()
+	if err := p.extensions.WaitSynced(bounded); ctx.Err() != nil {
+		return fmt.Errorf("server: %w", err)
+	} else if err != nil {
+		s.progress.printf("late: not all custom resources are known yet")
+	}
+	select {
+	case <-p.auth.NodeSynced():
+	case <-bounded.Done():
+		if ctx.Err() != nil {
+			return fmt.Errorf("server: %w", context.Cause(ctx))
+		}
+		select {
+		case <-p.auth.NodeSynced(): // both cases of the outer select were ready
+		default:
+			s.progress.printf("late: the node authorizer has not seen all pods yet")
+			p.auth.SettleNodes()
+		}
+	}
+	if err := s.awaitControllers(ctx, bounded); err != nil {
+		return err
+	}
+	s.ready.synced.Store(true)
+	if err := s.awaitFlow(bounded); ctx.Err() != nil {
+		return fmt.Errorf("server: %w", context.Cause(ctx))
+	} else if err != nil {
+		s.progress.printf("late: flow control has not read its configuration yet")
+	}
+	s.open() // before hooks: those of several servers that start at once may ask each other
+	if err := s.awaitHooks(ctx, bounded); err != nil {
+		return err
+	}
+	s.progress.printf("serving: %s, ready after %v", s.id.url, s.progress.elapsed())
+	if s.id.kubeconfig != "" {
+		s.progress.printf("\n  export KUBECONFIG=%s\n", s.id.kubeconfig)
+		if s.dir.Temporary() {
+			s.progress.printf("certificates and keys were made for this run alone: --data-dir keeps them\n")
+		}
+	}
+	return nil
+}
+
+// awaitFlow blocks until flow control knows its configuration, or for flowPatience.
+func (s *Server) awaitFlow(ctx context.Context) error {
+	if s.parts.flow == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, flowPatience)
+	defer cancel()
+	return s.parts.flow.Await(ctx)
+}
+
+// awaitHooks blocks until the bootstrap and the aggregator have finished their hooks. Hooks
+// that depend on objects which cannot be read are waited for no longer than bounded.
+func (s *Server) awaitHooks(ctx, bounded context.Context) error {
+	p := &s.parts
+	if err := p.bootstrap.WaitReady(bounded); err != nil {
+		for _, name := range p.bootstrap.Excuse() {
+			s.progress.printf("late: %s has not finished yet", name)
+		}
+		if err := p.bootstrap.WaitReady(ctx); err != nil {
+			return fmt.Errorf("server: %w", err)
+		}
+	}
+	if p.peers != nil {
+		if err := p.peers.await(ctx); err != nil {
+			return err
+		}
+	}
+	if err := p.aggregator.WaitReady(bounded); ctx.Err() != nil {
+		return fmt.Errorf("server: %w", context.Cause(ctx))
+	} else if err != nil {
+		p.aggregator.Excuse()
+		s.progress.printf("late: %v", err)
+	}
+	return nil
+}
+
+// awaitLoaded blocks until every cache mirrors the store, but for those that take longer than
+// registry.Config.LoadTimeout.
+func (s *Server) awaitLoaded(ctx context.Context) error {
+	following, stop := context.WithCancel(ctx)
+	loaded, told := make(chan struct{}), make(chan struct{})
+	var beside sync.WaitGroup
+	defer func() { stop(); <-told; beside.Wait() }()
+	beside.Go(func() { s.openIfStuck(following) })
+	go func() {
+		defer close(told)
+		s.progress.follow(following, loaded, func() string {
+			now := s.parts.registry.Progress()
+			return fmt.Sprintf("mirrored: %d objects, %d of %d resources", now.Objects, now.Ready, now.Resources)
+		})
+	}()
+	if err := s.parts.registry.WaitReady(ctx); err != nil {
+		return err
+	}
+	close(loaded)
+	<-told // the last line of progress comes before the next one
+	if late := s.parts.registry.Unready(); len(late) > 0 {
+		s.progress.printf("late: not loaded yet, and served once they are: %v", late)
+	}
+	s.ready.loaded.Store(true)
+	return nil
+}
+
+// openIfStuck has connections accepted if nothing is loaded any more, because a key management
+// service hangs for example, and what follows must be seen by probes. It returns when ctx ends.
+func (s *Server) openIfStuck(ctx context.Context) {
+	const pause = time.Second
+	ticker := time.NewTicker(pause)
+	defer ticker.Stop()
+	for last := s.parts.registry.Progress(); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		now := s.parts.registry.Progress()
+		if now == last {
+			s.open()
+			return
+		}
+		last = now
+	}
+}
+
+// await blocks until ctx ends, and then for the shutdown delay, in which /readyz fails and
+// requests are still served, so that balancers turn to other servers; or until a layer fails.
+func (s *Server) await(ctx context.Context) error {
+	select {
+	case failed := <-s.layers.Ended():
+		s.config.Notify("STOPPING=1")
+		return failed.Unexpected()
+	case <-ctx.Done():
+	}
+	s.progress.printf("stopping: no longer ready, requests in flight finish")
+	s.config.Notify("STOPPING=1")
+	s.parts.door.Withdraw()
+	delay := time.NewTimer(s.config.Serving.ShutdownDelay)
+	defer delay.Stop()
+	withdrawn := make(chan struct{})
+	go func() {
+		defer close(withdrawn)
+		s.parts.bootstrap.Stop()
+	}()
+	defer func() { <-withdrawn }() // Stop calls this server's API
+	select {
+	case failed := <-s.layers.Ended():
+		return failed.Unexpected()
+	case <-delay.C:
+		return nil
+	}
+}
+
+// stop ends what start has started.
+func (s *Server) stop() error {
+	if s.parts.admission != nil { // if the start was cut short, it may wait for informers still
+		s.parts.admission.Abandon()
+	}
+	if s.parts.hurry != nil {
+		s.parts.hurry()
+	}
+	err := s.layers.Stop()
+	if s.listener != nil {
+		err = errors.Join(err, s.listener.Close())
+	}
+	if s.dir != nil {
+		err = errors.Join(err, s.dir.Close())
+	}
+	return err
+}
+
+// followNodes feeds the Node authorizer's graph of which node needs which objects.
+func (s *Server) followNodes(ctx context.Context) error {
+	resources := s.parts.registry.Resources()
+	pods := slices.IndexFunc(resources, func(r *registry.Resource) bool { return r.GroupResource == core.Resource("pods") })
+	return s.parts.auth.Follow(ctx, s.parts.client, resources[pods])
+}

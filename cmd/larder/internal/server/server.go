@@ -1,0 +1,135 @@
+package server
+
+import (
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apiserver/pkg/endpoints/discovery"
+	"k8s.io/apiserver/pkg/server/egressselector"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/apiserver/pkg/storageversion"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/larder-io/larder/cmd/larder/internal/checkpoint"
+	"github.com/larder-io/larder/cmd/larder/internal/server/datadir"
+	"github.com/larder-io/larder/cmd/larder/internal/server/lifecycle"
+	"github.com/larder-io/larder/cmd/larder/internal/server/loopback"
+	"github.com/larder-io/larder/cmd/larder/internal/server/servingcert"
+	"github.com/larder-io/larder/cmd/larder/internal/server/storestats"
+	"github.com/larder-io/larder/cmd/larder/internal/testcontrollers"
+	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/httpapi/aggregator"
+	"github.com/larder-io/larder/httpapi/customresources"
+	"github.com/larder-io/larder/internal/admission"
+	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/bootstrap"
+	"github.com/larder-io/larder/kv"
+)
+
+// Server is a Larder process. Run it once.
+type Server struct {
+	config   Config
+	progress *progress
+	layers   *lifecycle.Layers
+	ready    readiness
+	metrics  *storestats.Metrics
+
+	// Set while Run starts, in this order.
+	dir      *datadir.Dir
+	id       *identity
+	listener net.Listener
+	store    *kv.Etcd
+	tail     *kv.Tail          // of store
+	fence    *checkpoint.Fence // before the stores; nil without checkpoints
+	serving  time.Time         // when it began
+	begun    chan struct{}     // closed then
+	accept   chan struct{}     // closed when connections are accepted
+	open     func()            // closes accept, if it is not closed yet
+
+	resources *serverstorage.ResourceConfig  // that are served
+	overrides []*override                    // stores of single resources
+	egress    *egressselector.EgressSelector // nil connects directly
+	traces    *traces                        // nil: nobody wants spans
+	parts     parts
+}
+
+// New checks config and returns a Server that is not running.
+func New(config Config) (*Server, error) {
+	config.complete()
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	accept := make(chan struct{})
+	var fence *checkpoint.Fence
+	if config.Checkpoints {
+		fence = new(checkpoint.Fence)
+	}
+	return &Server{
+		config: config, fence: fence, layers: lifecycle.New(), begun: make(chan struct{}), accept: accept, open: sync.OnceFunc(func() { close(accept) }),
+		metrics: storestats.NewMetrics(config.Upstream.Etcd.StorageConfig.DBMetricPollInterval, config.NativeHistograms),
+	}, nil
+}
+
+// parts are the parts of a server that buildAuth and build make.
+type parts struct {
+	transport    *loopback.Transport
+	loopback     *rest.Config // reaches this server by transport
+	client       kubernetes.Interface
+	auth         *auth.Auth
+	hurry        func()      // ends the wait of decisions for what they need
+	audit        *auth.Audit // nil if nothing is recorded
+	encryption   encryption
+	flow         *auth.Flow // nil if API Priority and Fairness is disabled
+	certificates *servingcert.Certificates
+	informers    informers.SharedInformerFactory
+	following    chan struct{}           // closed once the informers were started
+	unfollow     chan struct{}           // closed to end them
+	services     webhook.ServiceResolver // finds webhooks and aggregated servers
+	webhooks     *admission.Webhooks
+	admission    *admission.Chain
+	registry     *registry.Registry
+	versions     storageversion.Manager // nil if storage versions are not published
+	bootstrap    *bootstrap.Bootstrap
+	extensions   *customresources.Extensions
+	aggregator   *aggregator.Aggregator
+	peers        *peers // nil: none answers for this server
+	door         *httpapi.Server
+	controllers  *testcontrollers.Controllers // nil unless Config.TestControllers
+}
+
+// readiness says how far the start has come. A flag is also set once the server has stopped
+// waiting for a part that is late.
+type readiness struct {
+	loaded, synced atomic.Bool
+}
+
+// internalAddresses tells clients whose address is one of a service that they reach this server
+// as a service (kubernetes pkg/controlplane/instance.go).
+func (s *Server) internalAddresses() []discovery.CIDRRule {
+	return []discovery.CIDRRule{{
+		IPRange: *s.config.Services.ClusterIPRanges[0],
+		Address: net.JoinHostPort(s.id.serviceIP.String(), strconv.Itoa(servicePort)),
+	}}
+}
+
+// servicePort is the port of the kubernetes service.
+const servicePort = 443
+
+// externalAddress returns the address at which other members of the cluster reach this server.
+func (s *Server) externalAddress() string {
+	host := s.config.Serving.ExternalHost
+	if host == "" {
+		host = s.id.advertise.String()
+	}
+	if _, _, err := net.SplitHostPort(host); err == nil {
+		return host
+	}
+	return net.JoinHostPort(host, strconv.Itoa(s.config.Serving.Port))
+}

@@ -1,0 +1,64 @@
+// Package servertest makes a test binary be a Larder server, so that tests have
+// servers that they can kill.
+package servertest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
+	"github.com/larder-io/larder/cmd/larder/internal/server"
+)
+
+// Config says how a process serves. It travels to the process as JSON.
+type Config struct {
+	Dir    string // of the server's files
+	Tokens string // file with the clients' tokens
+	Port   int    // on the loopback address
+	// Advertise is the address to publish; "" publishes none.
+	Advertise string
+	Stores    []string // of an etcd cluster; none embeds one
+	Modes     []string // of authorization; none allows everything
+	// Compaction is how much history to keep; 0 keeps all.
+	Compaction time.Duration
+	CacheBytes int64  // beside present objects; 0 is the server's default
+	Gates      string // of features, as --feature-gates has them
+}
+
+// Run serves as raw, a Config as JSON, says until the process is told to end. A test
+// binary that was started again by its own test calls it in TestMain.
+func Run(raw string) error {
+	var told Config
+	if err := json.Unmarshal([]byte(raw), &told); err != nil {
+		return fmt.Errorf("servertest: %w", err)
+	}
+	if err := utilfeature.DefaultMutableFeatureGate.Set(told.Gates); err != nil {
+		return fmt.Errorf("servertest: %w", err)
+	}
+	config := server.Default()
+	config.DataDir = told.Dir
+	config.Serving.Port, config.Serving.AdvertiseAddress = told.Port, net.ParseIP(told.Advertise)
+	config.Store.Servers = told.Stores
+	config.Store.CompactionInterval = told.Compaction
+	config.Store.UnsafeNoFsync = true // the machine does not die in these tests
+	if told.CacheBytes > 0 {
+		config.CacheBytes = told.CacheBytes
+	}
+	config.Authentication.TokenFile.TokenFile = told.Tokens
+	config.Authorization.Modes = told.Modes
+	config.Progress = os.Stdout
+	s, err := server.New(config)
+	if err != nil {
+		return fmt.Errorf("servertest: %w", err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	return s.Run(ctx)
+}

@@ -1,0 +1,321 @@
+package writecosts
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"crypto/tls"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/cmd/larder/internal/server/servertest"
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+var rewrite = flag.Bool("rewrite", false, "record what writes cost now")
+
+// The variables make the test binary be another process, configured by their value.
+const (
+	memberVariable  = "LARDER_WRITECOSTS_MEMBER"
+	countedVariable = "LARDER_WRITECOSTS_COUNTED"
+)
+
+func TestMain(m *testing.M) {
+	proctest.ShortTemp()
+	var err error
+	if raw := os.Getenv(memberVariable); raw != "" {
+		err = kvtest.RunMember(raw)
+	} else if raw := os.Getenv(countedVariable); raw != "" {
+		go answerCounts(os.Stdin, os.NewFile(3, "answers"))
+		err = servertest.Run(raw)
+	} else {
+		os.Exit(m.Run())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// TestWriteCosts holds what one write of each kind makes a server do against
+// testdata/writecosts.txt: goroutines started, encodes, decodes and deep copies of the object, and
+// conversions between the typed object and a map of its fields. None may be more; -rewrite
+// records those of now. -v also tells bytes and allocations, which are held against nothing.
+//
+// Client, server and etcd are three processes, so that what the server's does is the server's.
+// The client sends one request at a time. Goroutines, bytes and allocations come from the
+// runtime's totals: others go on meanwhile, so that the least of several counts is the writes' own.
+// Encodes, decodes and copies come from a profile of all allocations: see labelsCounted.
+func TestWriteCosts(t *testing.T) {
+	s := startCounted(t)
+	file := filepath.Join("testdata", "writecosts.txt")
+	bounds := readCosts(t, file)
+	var rows strings.Builder
+	fmt.Fprintf(&rows, "%-44s%12s%8s%8s%8s%12s\n", "# per object", "goroutines", "encodes", "decodes", "copies", "conversions")
+	for _, l := range lives() {
+		s.live(t, l, func(kind string, c costs, again int64, sites map[string]int64) {
+			fmt.Fprintf(&rows, "%-44s%12v%8v%8v%8v%12v\n", kind, c[0], c[1], c[2], c[3], c[4])
+			bound, ok := bounds[kind]
+			if !ok && !*rewrite {
+				t.Errorf("%s names no %q", file, kind)
+			}
+			for i, name := range costNames {
+				if ok && c[i] > bound[i]+again {
+					t.Errorf("%s: %v %s, at most %v before%s", kind, c[i], name, bound[i], happened(sites, name))
+				}
+			}
+		})
+	}
+	if *rewrite {
+		if err := os.WriteFile(file, []byte(rows.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("\n%s", rows.String())
+}
+
+// costs are what costNames says, for one write of one object.
+type costs [5]int64
+
+var costNames = [5]string{"goroutines", "encodes", "decodes", "copies", "conversions"}
+
+func readCosts(t *testing.T, file string) map[string]costs {
+	t.Helper()
+	rows := make(map[string]costs)
+	if *rewrite {
+		return rows
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if strings.HasPrefix(line, "#") || len(fields) < len(costNames) {
+			continue
+		}
+		numbers := len(fields) - len(costNames)
+		var row costs
+		for i, field := range fields[numbers:] {
+			if row[i], err = strconv.ParseInt(field, 10, 64); err != nil {
+				t.Fatalf("%s: %q: %v", file, line, err)
+			}
+		}
+		rows[strings.Join(fields[:numbers], " ")] = row
+	}
+	return rows
+}
+
+// counted is a server that counts, and a client of it.
+type counted struct {
+	*proctest.Process
+	url      string
+	client   *http.Client
+	commands io.Writer
+	answers  *bufio.Scanner
+}
+
+func startCounted(t *testing.T) *counted {
+	t.Helper()
+	members := kvtest.StartCluster(t, memberVariable, 1, kvtest.Steady)
+	tokens := filepath.Join(t.TempDir(), "tokens.csv")
+	if err := os.WriteFile(tokens, []byte("tester,tester,tester,system:masters\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	port := proctest.Port(t)
+	role := proctest.Role(t, countedVariable, servertest.Config{
+		Dir: filepath.Join(t.TempDir(), "larder"), Tokens: tokens, Port: port, Stores: kvtest.URLs(members), Modes: []string{"RBAC"},
+	})
+	stdin, commands, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // a test's own server
+	s := &counted{url: "https://127.0.0.1:" + strconv.Itoa(port), client: &http.Client{Transport: transport}, commands: commands, answers: bufio.NewScanner(answers)}
+	s.answers.Buffer(nil, 64<<20)
+	s.Process = proctest.New(t, "larder", func() *exec.Cmd {
+		cmd := role()
+		cmd.Stdin, cmd.ExtraFiles = stdin, []*os.File{out}
+		return cmd
+	})
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		for _, f := range []*os.File{stdin, commands, answers, out} {
+			f.Close()
+		}
+	})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.Eventually(t, "is ready", func() error { return s.try(request{method: http.MethodGet, path: "/readyz"}, nil) })
+	return s
+}
+
+// tell sends a command and returns the answer.
+func (s *counted) tell(t *testing.T, command string) (w work) {
+	t.Helper()
+	fmt.Fprintln(s.commands, command)
+	if !s.answers.Scan() {
+		t.Fatalf("no answer to %s: %v", command, s.answers.Err())
+	}
+	if err := json.Unmarshal(s.answers.Bytes(), &w); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// request is one request; content and accept are media types, of JSON if "".
+type request struct {
+	method, path, content, accept string
+	body                          []byte
+}
+
+// try sends a request and decodes the answer's JSON into obj unless that is nil.
+func (s *counted) try(r request, obj any) error {
+	req, err := http.NewRequest(r.method, s.url+r.path, bytes.NewReader(r.body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer tester")
+	req.Header.Set("Content-Type", cmp.Or(r.content, bench.JSON))
+	req.Header.Set("Accept", cmp.Or(r.accept, bench.JSON))
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode >= http.StatusBadRequest {
+		return fmt.Errorf("%s %s: %s %s %w", r.method, r.path, resp.Status, body, err)
+	}
+	if obj == nil {
+		return nil
+	}
+	return json.Unmarshal(body, obj)
+}
+
+func (s *counted) must(t *testing.T, r request, obj any) {
+	t.Helper()
+	if err := s.try(r, obj); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The first batch of writes is not counted. The next two are profiled, and the lesser counts are the
+// writes' own: a write that finds the cache late does some work twice. The totals of the others are
+// read.
+const (
+	batches  = 5
+	batch    = 30
+	profiled = 2 // the last of them
+)
+
+// live has objects live through all writes of l, and tells what each kind of write costs.
+func (s *counted) live(t *testing.T, l life, told func(kind string, c costs, again int64, sites map[string]int64)) {
+	t.Helper()
+	for _, r := range l.before {
+		s.must(t, r, nil)
+	}
+	s.Eventually(t, "serves "+l.collection, func() error { return s.try(request{method: http.MethodGet, path: l.collection}, nil) })
+	for _, w := range l.writes {
+		counts := costs{math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64}
+		totals := work{Goroutines: math.MaxInt64, Bytes: math.MaxInt64, Objects: math.MaxInt64}
+		for b := range batches {
+			requests := s.requests(t, l, w, b)
+			if b > 0 && b <= profiled {
+				s.tell(t, countProfile)
+			}
+			before := s.tell(t, countTotals)
+			for _, r := range requests {
+				s.must(t, r, nil)
+			}
+			s.try(request{method: http.MethodGet, path: l.path(b, batch-1)}, nil) // waits until the cache has all
+			after := s.tell(t, countTotals)
+			if b > 0 && b <= profiled {
+				w := s.tell(t, countProfiled)
+				totals.Sites = w.Sites
+				for i, n := range []int64{0, w.Encodes, w.Decodes, w.Copies, w.Conversions} {
+					counts[i] = min(counts[i], perObject(n))
+				}
+			} else if b > profiled {
+				totals.Goroutines = min(totals.Goroutines, after.Goroutines-before.Goroutines)
+				totals.Bytes, totals.Objects = min(totals.Bytes, after.Bytes-before.Bytes), min(totals.Objects, after.Objects-before.Objects)
+			}
+		}
+		if w.quiet {
+			continue
+		}
+		counts[0] = perObject(int64(totals.Goroutines))
+		kind := l.name + " " + w.name
+		if testing.Verbose() {
+			t.Logf("%s: %d bytes, %d allocations%s", kind, totals.Bytes/batch, totals.Objects/batch, happened(totals.Sites, ""))
+		}
+		told(kind, counts, w.again, totals.Sites)
+	}
+}
+
+// happened lists the places where something happened of that name, "" for all, a line for each.
+func happened(sites map[string]int64, name string) string {
+	var lines strings.Builder
+	for _, site := range slices.Sorted(maps.Keys(sites)) {
+		if strings.HasPrefix(site, name) {
+			fmt.Fprintf(&lines, "\n\t%.1f %s", float64(sites[site])/batch, site)
+		}
+	}
+	return lines.String()
+}
+
+// perObject is a count of a batch for one of its objects. What others do meanwhile is less than
+// half of it, and so is what a server learns from the first objects of a form.
+func perObject(n int64) int64 { return int64(math.Round(float64(n) / batch)) }
+
+// requests are those of one batch.
+func (s *counted) requests(t *testing.T, l life, w write, b int) []request {
+	t.Helper()
+	if w.collection != nil {
+		return []request{w.collection(b)}
+	}
+	requests := make([]request, batch)
+	for i := range requests {
+		obj := l.object(l.objectName(b, i), b)
+		if w.reads {
+			s.must(t, request{method: http.MethodGet, path: l.path(b, i)}, obj)
+		}
+		r := w.request(l.path(b, i), obj)
+		r.content, r.accept = cmp.Or(r.content, l.media), l.media
+		requests[i] = r
+	}
+	return requests
+}
+
+// encode encodes obj as l's clients do.
+func (l *life) encode(obj any) []byte {
+	if l.media == bench.Protobuf {
+		return bench.EncodeProtobuf(obj.(runtime.Object))
+	}
+	data, err := json.Marshal(obj)
+	if err != nil {
+		panic(err) // it is an object
+	}
+	return data
+}

@@ -1,0 +1,25 @@
+package testcontrollers_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/larder-io/larder/cmd/larder/internal/server/servertest"
+)
+
+// asServer makes this binary be the server that the tests ask.
+const asServer = "LARDER_TESTCONTROLLERS_SERVER"
+
+func TestMain(m *testing.M) {
+	if raw := os.Getenv(asServer); raw != "" {
+		if err := servertest.Run(raw); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}

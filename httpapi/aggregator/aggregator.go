@@ -1,0 +1,155 @@
+package aggregator
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	apiextensionsinformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	clientinformers "k8s.io/client-go/informers"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/transport"
+	"k8s.io/component-base/metrics"
+	upstream "k8s.io/kube-aggregator/pkg/apiserver"
+	clientset "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
+	informers "k8s.io/kube-aggregator/pkg/client/informers/externalversions"
+	apiserviceinformers "k8s.io/kube-aggregator/pkg/client/informers/externalversions/apiregistration/v1"
+	listers "k8s.io/kube-aggregator/pkg/client/listers/apiregistration/v1"
+	statusmetrics "k8s.io/kube-aggregator/pkg/controllers/status/metrics"
+	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
+
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// Config says what an [Aggregator] works with. Registry, ClientConfig, Client, Services,
+// Definitions, Discovery and Resolver are required.
+type Config struct {
+	Registry *registry.Registry
+
+	// ClientConfig and Client reach this very server.
+	ClientConfig *restclient.Config
+	Client       kubernetes.Interface
+
+	// Services and Definitions are informers that others start. That of definitions belongs to
+	// one Aggregator: New adds an index to it.
+	Services    coreinformers.ServiceInformer
+	Definitions apiextensionsinformers.CustomResourceDefinitionInformer
+
+	// Discovery receives the groups of remote servers.
+	Discovery aggregated.ResourceManager
+
+	// Self is the URL of this server, for an APIService of the service kubernetes; nil
+	// takes it for any other service.
+	Self *url.URL
+
+	// CertFile and KeyFile, given together, are the client certificate for remote servers.
+	// They are read again when they change.
+	CertFile, KeyFile string
+
+	// Dial connects to remote servers; nil does so directly.
+	Dial utilnet.DialFunc
+
+	// Resolver finds remote servers by their services.
+	Resolver upstream.ServiceResolver
+
+	// RejectRedirects answers 502 for a remote server that redirects the client.
+	RejectRedirects bool
+}
+
+func (c *Config) check() error {
+	switch {
+	case c.Registry == nil:
+		return errors.New("aggregator: Config.Registry is missing")
+	case c.ClientConfig == nil:
+		return errors.New("aggregator: Config.ClientConfig is missing")
+	case c.Client == nil:
+		return errors.New("aggregator: Config.Client is missing")
+	case c.Services == nil:
+		return errors.New("aggregator: Config.Services is missing")
+	case c.Definitions == nil:
+		return errors.New("aggregator: Config.Definitions is missing")
+	case c.Resolver == nil:
+		return errors.New("aggregator: Config.Resolver is missing")
+	case c.Discovery == nil:
+		return errors.New("aggregator: Config.Discovery is missing")
+	case (c.CertFile == "") != (c.KeyFile == ""):
+		return errors.New("aggregator: Config.CertFile and Config.KeyFile need each other")
+	}
+	return nil
+}
+
+// Aggregator proxies requests to remote servers.
+type Aggregator struct {
+	config     Config
+	client     clientset.Interface
+	informers  informers.SharedInformerFactory
+	lister     listers.APIServiceLister
+	slices     clientinformers.SharedInformerFactory // of EndpointSlices alone
+	resolver   upstream.ServiceResolver
+	identity   identity
+	metrics    *statusmetrics.Metrics
+	registered metrics.KubeRegistry // holds metrics
+
+	dial *transport.DialHolder // may be nil; the same for all servers, so that transports are shared
+
+	swagger   *swagger
+	openAPIv3 *openAPIv3
+
+	routes  atomic.Pointer[map[string]*proxy] // remote servers by "group/version"; nil if there are none
+	hooks   hooks
+	pending pending
+	excused atomic.Bool // by Excuse
+}
+
+// resync is how often controllers look at every APIService again, as upstream's do.
+const resync = 5 * time.Minute
+
+// New returns an Aggregator without remote servers. It does no I/O and starts nothing.
+func New(config Config) (*Aggregator, error) {
+	if err := config.check(); err != nil {
+		return nil, err
+	}
+	a := &Aggregator{config: config, metrics: statusmetrics.New(), registered: metrics.NewKubeRegistry()}
+	if config.Dial != nil {
+		a.dial = &transport.DialHolder{Dial: config.Dial}
+	}
+	var err error
+	if a.client, err = clientset.NewForConfig(config.ClientConfig); err != nil {
+		return nil, fmt.Errorf("aggregator: %w", err)
+	}
+	if err := a.metrics.Register(a.registered.Register, a.registered.CustomRegister); err != nil {
+		return nil, fmt.Errorf("aggregator: %w", err)
+	}
+	a.informers = informers.NewSharedInformerFactory(a.client, resync)
+	a.lister = a.apiServices().Lister()
+	a.slices = clientinformers.NewSharedInformerFactory(config.Client, 0)
+	if a.resolver = config.Resolver; config.Self != nil {
+		a.resolver = upstream.NewLoopbackServiceResolver(config.Resolver, config.Self)
+	}
+	if err := config.Definitions.Informer().AddIndexers(servedIndexers()); err != nil {
+		return nil, fmt.Errorf("aggregator: %w", err)
+	}
+	a.swagger = newSwagger()
+	if a.openAPIv3, err = newOpenAPIv3(); err != nil {
+		return nil, fmt.Errorf("aggregator: %w", err)
+	}
+	a.hooks = newHooks(config.CertFile != "")
+	a.pending.init(a.builtIn())
+	return a, nil
+}
+
+// APIServices is the informer that the Aggregator follows, which Run starts.
+func (a *Aggregator) APIServices() cache.SharedIndexInformer { return a.apiServices().Informer() }
+
+func (a *Aggregator) apiServices() apiserviceinformers.APIServiceInformer {
+	return a.informers.Apiregistration().V1().APIServices()
+}
+
+var _ remote.ServiceResolver = upstream.ServiceResolver(nil)

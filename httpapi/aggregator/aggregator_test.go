@@ -1,0 +1,301 @@
+package aggregator_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/larder-io/larder/httpapi/aggregator"
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/proctest/testcert"
+)
+
+// TestRemoteServerIsToldWhoAsks: it sees the certificate of this server, the newest one,
+// and the name of who asks in headers that no client can set.
+func TestRemoteServerIsToldWhoAsks(t *testing.T) {
+	dir, authority := t.TempDir(), testcert.New(t, "proxies")
+	certFile, keyFile := testcert.Write(t, dir, "proxy", authority.Sign(t, "first", nil, nil))
+	s := newServer(t, func(c *aggregator.Config) { c.CertFile, c.KeyFile = certFile, keyFile })
+	r := newRemoteServer(t)
+	s.service(t)
+	s.register(t, "v1", r, nil)
+	s.answers(t, "/apis/example.com/v1/things?b=2&a=1", http.StatusOK, `{"path":"/apis/example.com/v1/things","query":"a=1&b=2"}`)
+
+	resp, body := s.get(t, "/apis/example.com/v1/x", "X-Remote-User", "root", "X-Remote-Group", "system:masters", "X-Remote-Extra-Power", "much", "X-Other", "o")
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("%d %s", resp.StatusCode, body)
+	}
+	header, shown := r.last()
+	if shown != "first" {
+		t.Errorf("it sees the certificate of %q", shown)
+	}
+	for name, want := range map[string][]string{
+		"X-Remote-User": {"ann"}, "X-Remote-Uid": {"u-1"}, "X-Remote-Group": {"dev", "ops"},
+		"X-Remote-Extra-Example.com%2fscopes": {"all"}, "X-Remote-Extra-Power": nil, "X-Other": {"o"},
+	} {
+		if !slices.Equal(header[name], want) {
+			t.Errorf("%s: %q, want %q", name, header[name], want)
+		}
+	}
+
+	testcert.Write(t, dir, "proxy", authority.Sign(t, "second", nil, nil))
+	proctest.Eventually(t, "the new certificate is shown", func() error {
+		s.get(t, "/apis/example.com/v1/x")
+		if _, shown := r.last(); shown != "second" {
+			return fmt.Errorf("%q is", shown)
+		}
+		return nil
+	})
+}
+
+// TestRemoteServerMustBeTrusted: one that cannot prove that it is the service is not
+// handed any request, until its APIService names the authority that vouches for it.
+func TestRemoteServerMustBeTrusted(t *testing.T) {
+	s, r := newServer(t, nil), newRemoteServer(t)
+	s.service(t)
+	other := []byte(testcert.New(t, "another").PEM())
+	s.register(t, "v1", r, func(o *apiregistrationv1.APIService) { o.Spec.CABundle = other })
+	s.condition(t, "v1", apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck", "x509: certificate signed by unknown authority")
+	s.answers(t, "/apis/example.com/v1/things", http.StatusServiceUnavailable, "service unavailable\n")
+	if header, _ := r.last(); header != nil {
+		t.Errorf("it was handed %v", header)
+	}
+	s.edit(t, "v1", func(spec *apiregistrationv1.APIServiceSpec) { spec.CABundle = []byte(r.authority.PEM()) })
+	s.condition(t, "v1", apiregistrationv1.ConditionTrue, "Passed", "all checks passed")
+	s.answers(t, "/apis/example.com/v1/things", http.StatusOK, "{")
+	// Who is taken for available, and is not trusted all the same, is not handed anything either.
+	s.edit(t, "v1", func(spec *apiregistrationv1.APIServiceSpec) { spec.CABundle = other })
+	s.answers(t, "/apis/example.com/v1/things", http.StatusServiceUnavailable, "")
+	s.edit(t, "v1", func(spec *apiregistrationv1.APIServiceSpec) { spec.CABundle, spec.InsecureSkipTLSVerify = nil, true })
+	s.answers(t, "/apis/example.com/v1/things", http.StatusOK, "{")
+}
+
+// TestUnavailableServersAreExplained: what an APIService tells of its server is why clients
+// are refused, and both end with the reason.
+func TestUnavailableServersAreExplained(t *testing.T) {
+	s, r := newServer(t, nil), newRemoteServer(t)
+	const path = "/apis/example.com/v1/things"
+	unavailable := func(reason, message string) {
+		t.Helper()
+		s.condition(t, "v1", apiregistrationv1.ConditionFalse, reason, message)
+		s.answers(t, path, http.StatusServiceUnavailable, "service unavailable\n")
+	}
+	s.register(t, "v1", r, nil)
+	unavailable("ServiceNotFound", `service/remote in "default" is not present`)
+
+	services := s.Client.CoreV1().Services("default")
+	service, err := services.Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "remote"},
+		Spec:       corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Ports: []corev1.ServicePort{{Name: "other", Port: 1}}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	unavailable("ServicePortError", fmt.Sprintf(`service/remote in "default" is not listening on port %d`, r.port()))
+	service.Spec.Ports = []corev1.ServicePort{{Name: "https", Port: r.port()}}
+	_, err = services.Update(t.Context(), service, metav1.UpdateOptions{})
+	must(t, err)
+	unavailable("EndpointsNotFound", `cannot find endpointslices for service/remote in "default"`)
+	_, err = s.Client.DiscoveryV1().EndpointSlices("default").Create(t.Context(), &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: "remote-1", Labels: map[string]string{discoveryv1.LabelServiceName: "remote"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("https"), Port: ptr.To(r.port()), Protocol: ptr.To(corev1.ProtocolTCP)}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	unavailable("MissingEndpoints", `endpointslices for service/remote in "default" have no addresses with port name "https"`)
+
+	must(t, services.Delete(t.Context(), "remote", metav1.DeleteOptions{}))
+	unavailable("ServiceNotFound", "")
+	s.service(t)
+	s.condition(t, "v1", apiregistrationv1.ConditionTrue, "Passed", "all checks passed")
+	s.answers(t, path, http.StatusOK, "{")
+	checkMetric(t, s, "aggregator_unavailable_apiservice", 0)
+	r.setDown(true)
+	s.edit(t, "v1", func(spec *apiregistrationv1.APIServiceSpec) { spec.VersionPriority++ }) // has it looked at
+	unavailable("FailedDiscoveryCheck", ": 503")
+	checkMetric(t, s, "aggregator_unavailable_apiservice", 1)
+	checkMetric(t, s, "aggregator_unavailable_apiservice_total", 1) // for the reason that has come once
+	r.setDown(false)
+	s.condition(t, "v1", apiregistrationv1.ConditionTrue, "Passed", "all checks passed")
+	s.answers(t, path, http.StatusOK, "{")
+	s.remove(t, "v1")
+	s.answers(t, path, http.StatusNotFound, "404 page not found\n")
+}
+
+// checkMetric waits until a metric, of whether v1.example.com is not available, has a value.
+func checkMetric(t *testing.T, s *server, name string, want float64) {
+	t.Helper()
+	proctest.Eventually(t, "metrics tell what is not available", func() error {
+		families, err := s.aggregator.Gather()
+		must(t, err)
+		for _, f := range families {
+			if f.GetName() != name {
+				continue
+			}
+			for _, m := range f.GetMetric() {
+				if m.GetLabel()[0].GetValue() == "v1.example.com" && m.GetGauge().GetValue()+m.GetCounter().GetValue() == want {
+					return nil
+				}
+			}
+		}
+		return errors.New("not yet")
+	})
+}
+
+// TestRedirectsAreFollowedUnlessRejected: a remote server may redirect clients, but not
+// where that is rejected.
+func TestRedirectsAreFollowedUnlessRejected(t *testing.T) {
+	r := newRemoteServer(t)
+	for reject, code := range map[bool]int{false: http.StatusFound, true: http.StatusBadGateway} {
+		s := newServer(t, func(c *aggregator.Config) { c.RejectRedirects = reject })
+		s.service(t)
+		s.register(t, "v1", r, nil)
+		s.answers(t, "/apis/example.com/v1/redirect", code, "")
+	}
+}
+
+// TestGroupsAreListedByPriority: groups and versions come in the order that their
+// APIServices ask for, after that of APIServices itself, and go with the last of them.
+func TestGroupsAreListedByPriority(t *testing.T) {
+	s := newServer(t, nil)
+	for version, priority := range map[string]int32{"v1": 5, "v2": 10, "v1beta1": 5} {
+		s.register(t, version, nil, func(o *apiregistrationv1.APIService) {
+			o.Spec.VersionPriority, o.Spec.GroupPriorityMinimum = priority, 17950
+		})
+	}
+	var group metav1.APIGroup
+	proctest.Eventually(t, "the group is described", func() error {
+		_, body := s.get(t, "/apis/example.com")
+		if err := json.Unmarshal([]byte(body), &group); err != nil || len(group.Versions) != 3 {
+			return fmt.Errorf("%s", body)
+		}
+		return nil
+	})
+	var versions []string
+	for _, v := range group.Versions {
+		versions = append(versions, v.GroupVersion)
+	}
+	if want := []string{"example.com/v2", "example.com/v1", "example.com/v1beta1"}; !slices.Equal(versions, want) || group.PreferredVersion.Version != "v2" {
+		t.Errorf("versions %v, %s is preferred", versions, group.PreferredVersion.Version)
+	}
+	_, body := s.get(t, "/apis")
+	var all metav1.APIGroupList
+	must(t, json.Unmarshal([]byte(body), &all))
+	at := func(name string) int {
+		return slices.IndexFunc(all.Groups, func(g metav1.APIGroup) bool { return g.Name == name })
+	}
+	if at("apiregistration.k8s.io") != 0 || at("") != -1 || !(at("example.com") < at("apps")) || at("example.com") < 1 {
+		t.Errorf("groups in the order of %s", body)
+	}
+	if paths := s.aggregator.Paths(); !slices.Contains(paths, "/apis/example.com") || !slices.Contains(paths, "/apis/example.com/v2") || slices.Contains(paths, "/apis//v1") {
+		t.Errorf("paths %v", paths)
+	}
+	for _, version := range []string{"v1", "v2", "v1beta1"} {
+		s.remove(t, version)
+	}
+	s.answers(t, "/apis/example.com", http.StatusNotFound, "")
+}
+
+// TestRemoteServersAreInDiscovery: what they serve is in the document of everything, and
+// out of it with their APIService.
+func TestRemoteServersAreInDiscovery(t *testing.T) {
+	s, r := newServer(t, nil), newRemoteServer(t)
+	s.service(t)
+	s.register(t, "v1", r, nil)
+	shown := func(want bool) {
+		t.Helper()
+		proctest.Eventually(t, fmt.Sprintf("things are in discovery: %v", want), func() error {
+			_, body := s.get(t, "/apis", "Accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+			if !strings.Contains(body, `"kind":"APIGroupDiscoveryList"`) || strings.Contains(body, `"resource":"things"`) != want {
+				return errors.New(body)
+			}
+			return nil
+		})
+	}
+	shown(true)
+	s.remove(t, "v1")
+	shown(false)
+}
+
+// TestRemoteServersAreInOpenAPI: what they describe of their own paths is merged, and
+// forgotten with their APIService. Documents of OpenAPI v3 are theirs to serve.
+func TestRemoteServersAreInOpenAPI(t *testing.T) {
+	s, r := newServer(t, nil), newRemoteServer(t)
+	if n := len(s.aggregator.OpenAPIV2()) + len(s.aggregator.OpenAPIV3()); n != 0 {
+		t.Errorf("%d documents of nobody", n)
+	}
+	s.service(t)
+	s.register(t, "v1", r, nil)
+	proctest.Eventually(t, "OpenAPI v2 is merged", func() error {
+		list := s.aggregator.OpenAPIV2()
+		if len(list) != 1 {
+			return fmt.Errorf("%d documents", len(list))
+		}
+		built, err := list[0].Build()
+		must(t, err)
+		if paths := slices.Collect(maps.Keys(built.Paths.Paths)); list[0].Name != "APIService v1.example.com" || !slices.Equal(paths, []string{"/apis/example.com/v1/things"}) {
+			t.Errorf("%s describes %v", list[0].Name, paths)
+		}
+		return nil
+	})
+	proctest.Eventually(t, "OpenAPI v3 is linked", func() error {
+		if at := s.aggregator.OpenAPIV3()["apis/example.com/v1"].ServerRelativeURL; at != "/openapi/v3/apis/example.com/v1?hash=A" {
+			return fmt.Errorf("at %q", at)
+		}
+		return nil
+	})
+	s.answers(t, "/openapi/v3/apis/example.com/v1?hash=A", http.StatusOK, `{"openapi":"3.0.0"`)
+	s.remove(t, "v1")
+	proctest.Eventually(t, "the documents are gone", func() error {
+		if n := len(s.aggregator.OpenAPIV2()) + len(s.aggregator.OpenAPIV3()); n != 0 {
+			return fmt.Errorf("%d are not", n)
+		}
+		return nil
+	})
+}
+
+// TestBuiltInVersionsAreRegistered: every one has an APIService that is local and
+// available when the server is ready.
+func TestBuiltInVersionsAreRegistered(t *testing.T) {
+	s := newServer(t, nil)
+	client := s.registered.ApiregistrationV1().APIServices()
+	for _, name := range []string{"v1.", "v1.apps", "v1.apiextensions.k8s.io"} {
+		o, err := client.Get(t.Context(), name, metav1.GetOptions{})
+		must(t, err)
+		if o.Spec.Service != nil || len(o.Status.Conditions) != 1 || o.Status.Conditions[0].Reason != "Local" || o.Status.Conditions[0].Status != apiregistrationv1.ConditionTrue {
+			t.Errorf("%s: %+v %+v", name, o.Spec, o.Status)
+		}
+	}
+	if _, err := client.Get(t.Context(), "v1.apiregistration.k8s.io", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("that of APIServices: %v", err)
+	}
+	for _, check := range s.aggregator.Checks() {
+		if err := check.Check(nil); err != nil {
+			t.Errorf("%s: %v", check.Name(), err)
+		}
+	}
+}
+
+// TestRunEndsEarly: nothing goes on of a server that ends before it knew anything.
+func TestRunEndsEarly(t *testing.T) {
+	s, followed := newStopped(t, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	followed.Start(ctx.Done())
+	must(t, s.aggregator.Run(ctx))
+	followed.Shutdown()
+	if err := s.aggregator.WaitReady(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("it is ready: %v", err)
+	}
+}

@@ -1,0 +1,162 @@
+package aggregator
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync"
+
+	"k8s.io/apiserver/pkg/util/responsewriter"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	v2 "k8s.io/kube-aggregator/pkg/controllers/openapi/aggregator"
+	v3 "k8s.io/kube-aggregator/pkg/controllers/openapiv3/aggregator"
+	filter "k8s.io/kube-openapi/pkg/aggregator"
+	"k8s.io/kube-openapi/pkg/handler3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/larder-io/larder/httpapi/openapi"
+)
+
+// OpenAPIV2 describes what the other servers serve.
+func (a *Aggregator) OpenAPIV2() []openapi.Description[spec.Swagger] { return a.swagger.list() }
+
+// OpenAPIV3 lists the documents of the other servers by their path below /openapi/v3/.
+func (a *Aggregator) OpenAPIV3() map[string]handler3.OpenAPIV3DiscoveryGroupVersion {
+	if a.routes.Load() == nil {
+		return nil
+	}
+	req, err := http.NewRequest(http.MethodGet, "/openapi/v3", nil)
+	if err != nil {
+		return nil
+	}
+	w := responsewriter.NewInMemoryResponseWriter()
+	a.openAPIv3.index.ServeHTTP(w, req)
+	var index handler3.OpenAPIV3Discovery
+	if json.Unmarshal(w.Data(), &index) != nil {
+		return nil
+	}
+	return index.Paths
+}
+
+// ServeOpenAPIV3 proxies a document of another server.
+func (a *Aggregator) ServeOpenAPIV3(w http.ResponseWriter, req *http.Request) {
+	a.openAPIv3.documents.ServeHTTP(w, req)
+}
+
+// openAPIv3 lists the documents of remote servers and proxies requests for them, by
+// upstream's code.
+type openAPIv3 struct {
+	v3.SpecProxier
+	index, documents http.Handler
+}
+
+func newOpenAPIv3() (*openAPIv3, error) {
+	o := new(openAPIv3)
+	var err error
+	o.SpecProxier, err = v3.BuildAndRegisterAggregator(v3.NewDownloader(), nil, nil, nil, o)
+	return o, err
+}
+
+// Handle implements common.PathHandlerByGroupVersion: upstream installs the index.
+func (o *openAPIv3) Handle(_ string, h http.Handler) { o.index = h }
+
+// HandlePrefix implements common.PathHandlerByGroupVersion: and the documents.
+func (o *openAPIv3) HandlePrefix(_ string, h http.Handler) { o.documents = h }
+
+// swagger holds the OpenAPI v2 documents of remote servers. It implements upstream's
+// SpecAggregator.
+type swagger struct {
+	downloader v2.Downloader
+
+	mu    sync.Mutex
+	known map[string]*swaggerOf // by name of the APIService
+}
+
+// swaggerOf is the document of one of them.
+type swaggerOf struct {
+	name   string
+	prefix string // of its paths
+
+	updating sync.Mutex // held during a download
+	source   v2.CacheableDownloader
+
+	mu   sync.Mutex
+	etag string        // of spec
+	spec *spec.Swagger // nil if the download failed; not changed
+}
+
+var _ v2.SpecAggregator = (*swagger)(nil)
+
+func newSwagger() *swagger {
+	return &swagger{downloader: v2.NewDownloader(), known: make(map[string]*swaggerOf)}
+}
+
+// AddUpdateAPIService implements v2.SpecAggregator.
+func (s *swagger) AddUpdateAPIService(apiService *apiregistrationv1.APIService, handler http.Handler) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if known := s.known[apiService.Name]; known != nil {
+		known.source.UpdateHandler(handler)
+		return nil
+	}
+	s.known[apiService.Name] = &swaggerOf{
+		name: apiService.Name, prefix: "/apis/" + apiService.Spec.Group + "/" + apiService.Spec.Version + "/",
+		source: v2.NewCacheableDownloader(apiService.Name, &s.downloader, handler),
+	}
+	return nil
+}
+
+// UpdateAPIServiceSpec implements v2.SpecAggregator.
+func (s *swagger) UpdateAPIServiceSpec(name string) error {
+	s.mu.Lock()
+	known := s.known[name]
+	s.mu.Unlock()
+	if known == nil {
+		return v2.ErrAPIServiceNotFound
+	}
+	return known.update()
+}
+
+// update downloads the document.
+func (s *swaggerOf) update() error {
+	s.updating.Lock()
+	defer s.updating.Unlock()
+	all, etag, err := s.source.Get()
+	if err != nil {
+		all, etag = nil, ""
+	} else {
+		all = filter.FilterSpecByPathsWithoutSideEffects(all, []string{s.prefix})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.spec, s.etag = all, etag
+	return err
+}
+
+// RemoveAPIService implements v2.SpecAggregator.
+func (s *swagger) RemoveAPIService(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.known, name)
+}
+
+// list returns all documents that could be downloaded.
+func (s *swagger) list() []openapi.Description[spec.Swagger] {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []openapi.Description[spec.Swagger]
+	for name, known := range s.known {
+		if built, etag := known.now(); built != nil {
+			list = append(list, openapi.Description[spec.Swagger]{
+				Name: "APIService " + name, State: fmt.Sprintf("%p %s", known, etag), Build: func() (*spec.Swagger, error) { return built, nil },
+			})
+		}
+	}
+	return list
+}
+
+func (s *swaggerOf) now() (*spec.Swagger, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.spec, s.etag
+}

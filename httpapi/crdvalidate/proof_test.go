@@ -1,0 +1,209 @@
+package crdvalidate
+
+import (
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/cel/common"
+	celopenapi "k8s.io/apiserver/pkg/cel/openapi"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+)
+
+// world draws schemas and values.
+type world struct{ *rand.Rand }
+
+func (w world) chance(percent int) bool { return w.IntN(100) < percent }
+
+func pick[T any](w world, from ...T) T { return from[w.IntN(len(from))] }
+
+func (w world) name() string { return pick(w, "a", "b", "c", "kind", "apiVersion", "") }
+
+func (w world) schema(depth int) *apiextensions.JSONSchemaProps {
+	s := &apiextensions.JSONSchemaProps{Nullable: w.chance(20)}
+	if w.chance(90) {
+		s.Type = pick(w, "string", "string", "integer", "number", "boolean", "object", "object", "object", "array")
+		if depth <= 0 {
+			s.Type = pick(w, "string", "integer", "number", "boolean")
+		}
+	} else if w.chance(30) {
+		s.XIntOrString = true
+		s.AnyOf = []apiextensions.JSONSchemaProps{{Type: "integer"}, {Type: "string"}}
+	}
+	if w.chance(20) {
+		s.Format = pick(w, "int32", "int64", "double", "float", "date-time", "ipv4", "uuid", "unheard", "byte")
+	}
+	w.bound(s)
+	if depth <= 0 {
+		return s
+	}
+	if s.Type == "object" || w.chance(5) {
+		s.Properties = map[string]apiextensions.JSONSchemaProps{}
+		for range w.IntN(4) {
+			s.Properties[w.name()] = *w.schema(depth - 1)
+		}
+		if w.chance(30) {
+			s.Required = []string{w.name()}
+		}
+		if w.chance(20) {
+			s.AdditionalProperties = &apiextensions.JSONSchemaPropsOrBool{Allows: true}
+			if w.chance(80) {
+				s.AdditionalProperties.Schema = w.schema(depth - 1)
+			}
+		}
+	}
+	if s.Type == "array" || w.chance(5) {
+		s.Items = &apiextensions.JSONSchemaPropsOrArray{Schema: w.schema(depth - 1)}
+	}
+	if w.chance(10) {
+		parts := []apiextensions.JSONSchemaProps{*w.schema(depth - 2), *w.schema(depth - 2)}
+		*pick(w, &s.AllOf, &s.AnyOf, &s.AnyOf, &s.OneOf) = parts
+	}
+	if w.chance(2) {
+		s.Not = w.schema(depth - 2)
+	}
+	return s
+}
+
+// bound adds bounds of all kinds.
+func (w world) bound(s *apiextensions.JSONSchemaProps) {
+	if w.chance(15) {
+		s.Minimum, s.ExclusiveMinimum = new(pick(w, 0, -1, 1.5, 42, 1e300, -1e19)), w.chance(30)
+	}
+	if w.chance(15) {
+		s.Maximum, s.ExclusiveMaximum = new(pick(w, 0, 1, 0.5, 42, 1e18, 1e19)), w.chance(30)
+	}
+	if w.chance(5) {
+		s.MultipleOf = new(pick(w, 0.5, 2, 7))
+	}
+	for _, bound := range []**int64{&s.MinLength, &s.MaxLength, &s.MinItems, &s.MaxItems, &s.MinProperties, &s.MaxProperties} {
+		if w.chance(8) {
+			*bound = new(w.Int64N(4))
+		}
+	}
+	s.UniqueItems = w.chance(3)
+	if w.chance(8) {
+		s.Pattern = pick(w, "^x", "[0-9]+", "é", "(")
+	}
+	if w.chance(8) {
+		s.Enum = []apiextensions.JSON{"x", "12", pick[any](w, "y", int64(1), nil, true, 1.5)}
+	}
+}
+
+// value draws a value that is mostly as s asks.
+func (w world) value(s *apiextensions.JSONSchemaProps, depth int) any {
+	kind := s.Type
+	if kind == "" || w.chance(3) {
+		kind = pick(w, "string", "integer", "number", "boolean", "object", "array", "null")
+	}
+	switch kind {
+	case "string":
+		return pick(w, "", "x", "xx", "12", "y", "été", "\xff", "2020-01-02T03:04:05Z", "10.0.0.1", "YWJj", strings.Repeat("x", 5))
+	case "integer":
+		return pick[int64](w, 0, 1, -1, 7, 42, math.MaxInt32+1, math.MaxInt64, math.MinInt64)
+	case "number":
+		return pick[any](w, 0.5, 1.5, -2.0, 42.0, 1e300, int64(3), math.MaxFloat64)
+	case "boolean":
+		return w.chance(50)
+	case "object":
+		m := map[string]any{}
+		for name, property := range s.Properties {
+			if w.chance(60) {
+				m[name] = w.value(&property, depth-1)
+			}
+		}
+		if more := s.AdditionalProperties; more != nil && more.Schema != nil && depth > 0 {
+			m[w.name()] = w.value(more.Schema, depth-1)
+		} else if w.chance(20) {
+			m[w.name()] = pick[any](w, nil, "x", int64(1), map[string]any{})
+		}
+		return m
+	case "array":
+		l := []any{}
+		for range w.IntN(4) {
+			if s.Items != nil && s.Items.Schema != nil && depth > 0 {
+				l = append(l, w.value(s.Items.Schema, depth-1))
+			}
+		}
+		return l
+	}
+	return nil
+}
+
+// TestProofsAreUpstreams draws schemas and values: of what is proved, upstream's validation
+// finds no error, whatever the object was before. Most valid objects are proved.
+func TestProofsAreUpstreams(t *testing.T) {
+	rounds := 40000
+	if testing.Short() {
+		rounds = 10000
+	}
+	var valid, proved, invalid int
+	for seed := range uint64(rounds) {
+		w := world{rand.New(rand.NewPCG(seed, 7))}
+		props := w.schema(3)
+		upstream, schema, err := validation.NewSchemaValidator(props)
+		if err != nil {
+			continue
+		}
+		own := New(schema)
+		for range 4 {
+			v, old := w.value(props, 4), w.value(props, 4)
+			if w.chance(30) {
+				old = runtime.DeepCopyJSONValue(v)
+			}
+			isValid := upstream.Validate(v).IsValid() &&
+				upstream.ValidateUpdate(v, old, validation.WithRatcheting(common.NewCorrelatedObject(v, old, &celopenapi.Schema{Schema: schema}))).IsValid()
+			switch isProved := own != nil && own.Proves(v); {
+			case isProved && !isValid:
+				t.Fatalf("seed %d: %#v is proved, but upstream finds: %v\nschema %+v", seed, v, upstream.Validate(v).Errors, schema)
+			case isProved:
+				proved++
+				valid++
+			case isValid && own != nil:
+				valid++
+			case !isValid:
+				invalid++
+			}
+		}
+	}
+	t.Logf("of %d valid values %d are proved; %d are invalid", valid, proved, invalid)
+	if proved < valid*19/20 || invalid < rounds/2 {
+		t.Errorf("of %d valid values %d are proved; %d are invalid", valid, proved, invalid)
+	}
+}
+
+// TestWhatForgivenessMayBreakHasNoSchema: an error that is forgiven may make two branches of a
+// oneOf match.
+func TestWhatForgivenessMayBreakHasNoSchema(t *testing.T) {
+	short := spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"string"}, MaxLength: new(int64(3))}}
+	for name, s := range map[string]spec.SchemaProps{
+		"oneOf": {OneOf: []spec.Schema{short}}, "not": {Not: &short},
+		"oneOf below":  {Properties: map[string]spec.Schema{"a": {SchemaProps: spec.SchemaProps{OneOf: []spec.Schema{short}}}}},
+		"not in anyOf": {AnyOf: []spec.Schema{{SchemaProps: spec.SchemaProps{Not: &short}}}},
+	} {
+		if New(&spec.Schema{SchemaProps: s}) != nil {
+			t.Errorf("a schema with %s is used", name)
+		}
+	}
+}
+
+// TestChangesOfKinds: a value of any kind is proved where its kind is asked for, and nowhere else.
+func TestChangesOfKinds(t *testing.T) {
+	values := map[string]any{"string": "x", "boolean": true, "integer": int64(1), "number": 1.5, "object": map[string]any{}, "array": []any{}}
+	for asked := range values {
+		s := New(&spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{asked}}})
+		for kind, v := range values {
+			want := kind == asked || asked == "number" && kind == "integer"
+			if got := s.Proves(v); got != want {
+				t.Errorf("a value of type %s where %s is asked for: proved %v", kind, asked, got)
+			}
+		}
+		if s.Proves(nil) || s.Proves(int32(1)) {
+			t.Errorf("null or an int32 is proved to be of type %s", asked)
+		}
+	}
+}

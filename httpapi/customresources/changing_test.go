@@ -1,0 +1,131 @@
+package customresources_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// crates is a definition whose state shows everywhere by the name of a property.
+const crates = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: crates.example.k8s.io
+  annotations: {api-approved.kubernetes.io: "https://github.com/kubernetes/kubernetes/pull/1"}
+spec:
+  group: example.k8s.io
+  scope: Cluster
+  names: {plural: crates, singular: crate, kind: Crate, shortNames: [one]}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    additionalPrinterColumns: [{name: one, type: string, jsonPath: .one}]
+    schema: {openAPIV3Schema: {type: object, properties: {one: {type: string}}}}
+`
+
+// TestGenerationGoesBack: whatever is kept of a definition follows its content where its generation
+// is that of another state, as it is after a reset and in a restored etcd: documents, discovery,
+// schemas, tables and the conditions that controllers set.
+func TestGenerationGoesBack(t *testing.T) {
+	s := newServer(t)
+	s.define(t, crates)
+	const name, key = "crates.example.k8s.io", "/registry/apiextensions.k8s.io/customresourcedefinitions/crates.example.k8s.io"
+	client := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+	first, _, _, err := s.store.Get(t.Context(), key)
+	must(t, err)
+	// changeTo makes a definition of another generation, of which property shows the state.
+	changeTo := func(property string) {
+		s.change(t, name, func(d *apiextensionsv1.CustomResourceDefinition) {
+			d.Annotations[apiextensionsv1.KubeAPIApprovedAnnotation] = "unapproved, test"
+			d.Spec.Names.ShortNames = []string{property}
+			d.Spec.Versions[0].AdditionalPrinterColumns[0].Name, d.Spec.Versions[0].AdditionalPrinterColumns[0].JSONPath = property, "."+property
+			d.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties = map[string]apiextensionsv1.JSONSchemaProps{property: {Type: "string"}}
+		})
+	}
+	properties := []string{"one", "two", "three"}
+	showsAlone := func(property string) func(answer) bool {
+		return func(a answer) bool {
+			for _, p := range properties {
+				if strings.Contains(a.body, `"`+p+`"`) != (p == property) {
+					return false
+				}
+			}
+			return a.code < 300
+		}
+	}
+	condition := func(kind apiextensionsv1.CustomResourceDefinitionConditionType, reason string) {
+		t.Helper()
+		proctest.Eventually(t, reason, func() error {
+			d, err := client.Get(t.Context(), name, metav1.GetOptions{})
+			must(t, err)
+			if c := apihelpers.FindCRDCondition(d, kind); c == nil && reason != "" || c != nil && c.Reason != reason {
+				return fmt.Errorf("%s is %v", kind, c)
+			}
+			return nil
+		})
+	}
+	expect := func(property string, generation int64, reason string) {
+		t.Helper()
+		d, err := client.Get(t.Context(), name, metav1.GetOptions{})
+		must(t, err)
+		if d.Generation != generation {
+			t.Fatalf("%s has generation %d", property, d.Generation)
+		}
+		condition(apiextensionsv1.KubernetesAPIApprovalPolicyConformant, reason)
+		for _, path := range []string{"/openapi/v3/apis/example.k8s.io/v1", "/apis/example.k8s.io/v1"} {
+			s.eventually(t, call{method: http.MethodGet, path: path}, showsAlone(property))
+		}
+		s.eventually(t, call{method: http.MethodGet, path: "/apis", accept: "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"}, showsAlone(property))
+		s.eventually(t, call{method: http.MethodGet, path: "/apis/example.k8s.io/v1/crates", accept: "application/json;as=Table;v=v1;g=meta.k8s.io"}, showsAlone(property))
+		swagger := s.get(t, "/openapi/v2").body // of all kinds, where any of the words may be
+		swagger = swagger[strings.Index(swagger, `"io.k8s.example.v1.Crate"`):]
+		if at := strings.Index(swagger, `"`+property+`":{"type":"string"}`); at < 0 || at > 2_000 {
+			t.Errorf("%s is not in the definition: %.1000s", property, swagger)
+		}
+		made := s.do(t, http.MethodPost, "/apis/example.k8s.io/v1/crates", "application/json",
+			`{"apiVersion":"example.k8s.io/v1","kind":"Crate","metadata":{"generateName":"c-"},"one":"1","two":"2","three":"3"}`)
+		for _, p := range properties {
+			if strings.Contains(made.body, `"`+p+`":"`) != (p == property) {
+				t.Errorf("as %s: %s", property, made.body)
+			}
+		}
+	}
+	expect("one", 1, "ApprovedAnnotation")
+	first, _, _, err = s.store.Get(t.Context(), key) // with all conditions
+	must(t, err)
+	changeTo("two")
+	expect("two", 2, "UnapprovedAnnotation")
+	s.put(t, key, string(first.Value)) // nobody asks for documents meanwhile
+	s.eventually(t, call{method: http.MethodGet, path: "/apis/example.k8s.io/v1"}, showsAlone("one"))
+	changeTo("three")
+	expect("three", 2, "UnapprovedAnnotation")
+
+	// The API takes no structural fault any more, which old objects in the store have.
+	faulty := func(generation int64) string {
+		d, err := client.Get(t.Context(), name, metav1.GetOptions{})
+		must(t, err)
+		d.Generation, d.Spec.PreserveUnknownFields, d.ResourceVersion = generation, true, ""
+		d.APIVersion, d.Kind = "apiextensions.k8s.io/v1", "CustomResourceDefinition"
+		raw, err := json.Marshal(d)
+		must(t, err)
+		return string(raw)
+	}
+	condition(apiextensionsv1.NonStructuralSchema, "")
+	last, earlier := faulty(7), faulty(5)
+	s.put(t, key, last)
+	condition(apiextensionsv1.NonStructuralSchema, "Violations")
+	s.put(t, key, string(first.Value))
+	condition(apiextensionsv1.NonStructuralSchema, "")
+	s.put(t, key, earlier)
+	condition(apiextensionsv1.NonStructuralSchema, "Violations")
+}

@@ -1,0 +1,283 @@
+package customresources_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// converter is a webhook that renames spec.color and spec.colour, which objects of v2 have as a
+// label, too, and can be down.
+type converter struct {
+	*httptest.Server
+	down  atomic.Bool
+	calls atomic.Int64
+}
+
+func newConverter(t *testing.T) *converter {
+	c := new(converter)
+	c.Server = httptest.NewTLSServer(c)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// ServeHTTP converts.
+func (c *converter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	c.calls.Add(1)
+	if c.down.Load() {
+		http.Error(w, "down", http.StatusServiceUnavailable)
+		return
+	}
+	var review struct {
+		Request struct {
+			UID               string           `json:"uid"`
+			DesiredAPIVersion string           `json:"desiredAPIVersion"`
+			Objects           []map[string]any `json:"objects"`
+		} `json:"request"`
+	}
+	if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	for _, object := range review.Request.Objects {
+		object["apiVersion"] = review.Request.DesiredAPIVersion
+		spec, _ := object["spec"].(map[string]any)
+		from, to := "color", "colour"
+		if strings.HasSuffix(review.Request.DesiredAPIVersion, "v1") {
+			from, to = to, from
+		}
+		if value, ok := spec[from]; ok {
+			delete(spec, from)
+			spec[to] = value
+		}
+		metadata, _ := object["metadata"].(map[string]any)
+		labels, _ := metadata["labels"].(map[string]any)
+		if delete(labels, "tint"); to == "colour" && spec[to] != nil {
+			if labels == nil {
+				labels = make(map[string]any)
+				metadata["labels"] = labels
+			}
+			labels["tint"] = spec[to]
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview",
+		"response": map[string]any{"uid": review.Request.UID, "result": map[string]any{"status": "Success"}, "convertedObjects": review.Request.Objects},
+	})
+}
+
+// by has a definition's versions converted by c.
+func (c *converter) by(d *apiextensionsv1.CustomResourceDefinition) {
+	url := c.URL
+	d.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
+		Strategy: apiextensionsv1.WebhookConverter,
+		Webhook: &apiextensionsv1.WebhookConversion{
+			ConversionReviewVersions: []string{"v1"},
+			ClientConfig:             &apiextensionsv1.WebhookClientConfig{URL: &url, CABundle: certificateOf(c.Server)},
+		},
+	}
+}
+
+// TestWebhookConvertsEachStateOnce is that a webhook is asked once for each state of an object.
+func TestWebhookConvertsEachStateOnce(t *testing.T) {
+	s, c := newServer(t), newConverter(t)
+	s.define(t, shelves, c.by)
+	s.put(t, shelfKey+"old", old)
+	read := func(path, want string) {
+		t.Helper()
+		a := s.get(t, path)
+		if a.code != http.StatusOK {
+			t.Fatalf("%s: %s", path, a)
+		}
+		contains(t, a.body, want)
+	}
+	read(shelvesV1+"/old", `"color":"red"`)
+	read(shelvesV1, `"color":"red"`)
+	if n := c.calls.Load(); n != 0 {
+		t.Errorf("%d conversions of what is stored in the version that is read", n)
+	}
+	for range 5 {
+		read(shelvesV2+"/old", `"colour":"red"`)
+		read(shelvesV2, `"colour":"red"`)
+	}
+	if n := c.calls.Load(); n != 1 {
+		t.Errorf("%d conversions of one object", n)
+	}
+	s.put(t, shelfKey+"old", strings.Replace(old, `"red"`, `"blue"`, 1))
+	read(shelvesV2+"/old", `"colour":"blue"`)
+	read(shelvesV2, `"colour":"blue"`)
+	if n := c.calls.Load(); n != 2 {
+		t.Errorf("%d conversions of two states", n)
+	}
+	contains(t, s.get(t, shelvesV2+"?fieldSelector=spec.colour%3Dblue").body, `"colour":"blue"`)
+	contains(t, s.get(t, shelvesV2+"?fieldSelector=spec.colour%3Dred").body, `"items":[]`)
+	calls := c.calls.Load()
+	for _, query := range []string{"", "", "&fieldSelector=spec.colour%3Dblue", "&labelSelector=tint%3Dblue"} {
+		event, object, _ := s.watch(t, shelvesV2+"?watch=1"+query).next(t)
+		contains(t, string(event)+object, "ADDED", `"colour":"blue"`)
+	}
+	if n := c.calls.Load(); n != calls {
+		t.Errorf("%d conversions for watches of what was converted for lists", n-calls)
+	}
+}
+
+// selection is a list, and what its watch is to tell of it.
+type selection struct {
+	path     string
+	revision string
+	listed   map[string]map[string]any // by name
+	wanted   []string
+}
+
+// ask lists, and adds what has changed since the last time to what the watch is to tell.
+func (l *selection) ask(t *testing.T, s *server) {
+	t.Helper()
+	var list struct {
+		Metadata struct{ ResourceVersion string }
+		Items    []map[string]any
+	}
+	must(t, json.Unmarshal([]byte(s.get(t, l.path).body), &list))
+	now := make(map[string]map[string]any)
+	for _, item := range list.Items {
+		metadata, _ := item["metadata"].(map[string]any)
+		now[fmt.Sprint(metadata["name"])] = item
+	}
+	for name, was := range l.listed {
+		if now[name] == nil {
+			l.wanted = append(l.wanted, told("DELETED", was))
+		}
+	}
+	for name, item := range now {
+		switch was := l.listed[name]; {
+		case was == nil && l.revision != "":
+			l.wanted = append(l.wanted, told("ADDED", item))
+		case was != nil && !reflect.DeepEqual(was, item):
+			l.wanted = append(l.wanted, told("MODIFIED", item))
+		}
+	}
+	if l.listed = now; l.revision == "" {
+		l.revision = list.Metadata.ResourceVersion
+	}
+}
+
+// told describes an event, without the resourceVersion, which is another one for what is deleted.
+func told(kind string, object map[string]any) string {
+	object = runtime.DeepCopyJSON(object)
+	if metadata, ok := object["metadata"].(map[string]any); ok {
+		delete(metadata, "resourceVersion")
+	}
+	return fmt.Sprint(kind, object)
+}
+
+// TestWatchesSelectAsListsDo is that a watch tells each change between two lists with the same
+// selectors, and nothing else, whatever converts the objects.
+func TestWatchesSelectAsListsDo(t *testing.T) {
+	for name, by := range map[string]func(*testing.T, *apiextensionsv1.CustomResourceDefinition){
+		"webhook": func(t *testing.T, d *apiextensionsv1.CustomResourceDefinition) { newConverter(t).by(d) },
+		"none":    func(*testing.T, *apiextensionsv1.CustomResourceDefinition) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t)
+			s.define(t, shelves, func(d *apiextensionsv1.CustomResourceDefinition) { by(t, d) })
+			var all []*selection
+			for _, selector := range []string{
+				"label=tint%3Dred", "label=tint%21%3Dred", "label=tint", "label=!tint,n%3D1", "label=n%3D1", "label=n+in+(0,1),tint+notin+(red)",
+				"field=spec.colour%3Dred", "field=spec.colour%21%3Dred", "field=spec.colour%3Dblue,metadata.name%3Ds1", "field=metadata.name%3Ds2",
+			} {
+				selector = strings.Replace(selector, "=", "Selector=", 1)
+				all = append(all, &selection{path: shelvesV2 + "?" + selector},
+					&selection{path: shelvesV1 + "?" + strings.Replace(selector, "colour", "color", 1)})
+			}
+			for _, l := range all {
+				l.ask(t, s)
+			}
+			random := rand.New(rand.NewPCG(1, 2))
+			colors := []string{"red", "blue", "green"}
+			for range 30 {
+				path, field, version := shelvesV1, "color", "v1"
+				if random.IntN(2) == 0 {
+					path, field, version = shelvesV2, "colour", "v2"
+				}
+				shelf, color, n := fmt.Sprintf("s%d", random.IntN(4)), colors[random.IntN(3)], random.IntN(3)
+				object := fmt.Sprintf(`{"apiVersion":"example.com/%s","kind":"Shelf","metadata":{"name":"%s","labels":{"n":"%d"}},"spec":{"%s":"%s"}}`, version, shelf, n, field, color)
+				switch exists := s.get(t, path+"/"+shelf).code == http.StatusOK; {
+				case !exists:
+					s.do(t, http.MethodPost, path, "application/json", object)
+				case random.IntN(3) == 0:
+					s.do(t, http.MethodDelete, path+"/"+shelf, "", "")
+				default:
+					s.do(t, http.MethodPatch, path+"/"+shelf, "application/merge-patch+json", object)
+				}
+				for _, l := range all {
+					l.ask(t, s)
+				}
+			}
+			for _, l := range all {
+				w := s.watch(t, l.path+"&watch=1&resourceVersion="+l.revision)
+				for i, want := range l.wanted {
+					kind, text, _ := w.next(t)
+					var object map[string]any
+					must(t, json.Unmarshal([]byte(text), &object))
+					if got := told(string(kind), object); got != want {
+						t.Fatalf("%s: event %d is\n%s, want\n%s", l.path, i, got, want)
+					}
+				}
+				initial := s.watch(t, l.path+"&watch=1")
+				for range l.listed {
+					kind, text, _ := initial.next(t)
+					var object map[string]any
+					must(t, json.Unmarshal([]byte(text), &object))
+					if got := told(string(kind), object); !slices.ContainsFunc(slices.Collect(maps.Values(l.listed)), func(o map[string]any) bool { return got == told("ADDED", o) }) {
+						t.Errorf("%s: initial event %s", l.path, got)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestWebhookThatIsDownFailsOnlyWhatNeedsIt is that a webhook that is down fails the requests that need it, and
+// leaves nothing behind.
+func TestWebhookThatIsDownFailsOnlyWhatNeedsIt(t *testing.T) {
+	s, c := newServer(t), newConverter(t)
+	s.define(t, shelves, c.by)
+	s.put(t, shelfKey+"old", old)
+	c.down.Store(true)
+	for _, path := range []string{shelvesV2 + "/old", shelvesV2} {
+		a := s.get(t, path)
+		if a.code != http.StatusInternalServerError {
+			t.Errorf("%s: %s", path, a)
+		}
+		contains(t, a.body, "conversion webhook for example.com/v1, Kind=Shelf failed")
+		if want := s.upstream(t, call{method: http.MethodGet, path: path}); want.code != a.code || want.body != a.body {
+			t.Errorf("%s: upstream %s, larder %s", path, want, a)
+		}
+	}
+	// Who does not need it is served, also of what is written meanwhile.
+	w := s.watch(t, shelvesV1+"?watch=1")
+	if _, object, _ := w.next(t); !strings.Contains(object, `"color":"red"`) {
+		t.Errorf("watch: %s", object)
+	}
+	s.do(t, http.MethodPost, shelvesV1, "application/json", `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"new"},"spec":{"color":"green"}}`)
+	if _, object, _ := w.next(t); !strings.Contains(object, `"color":"green"`) {
+		t.Errorf("watch: %s", object)
+	}
+	contains(t, s.get(t, shelvesV1).body, `"color":"red"`, `"color":"green"`)
+	contains(t, s.ask(t, call{method: http.MethodGet, path: shelvesV1, accept: "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}).body, `"name":"new"`)
+
+	c.down.Store(false)
+	contains(t, s.get(t, shelvesV2+"/old").body, `"colour":"red"`)
+	contains(t, s.get(t, shelvesV2).body, `"colour":"red"`, `"colour":"green"`)
+}

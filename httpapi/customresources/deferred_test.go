@@ -1,0 +1,230 @@
+package customresources_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/larder-io/larder/httpapi/customresources"
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// withoutStorages has the storages of every definition fail to be built.
+func withoutStorages(c *customresources.Config) {
+	c.Schemas = func() (map[string]*spec.Schema, error) { return nil, errors.New("no schemas") }
+}
+
+const unresolved = "error resolving resource"
+
+// shelf is a new object.
+func shelf(name string) call {
+	body := fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":%q},"spec":{"color":"red"}}`, name)
+	return call{method: http.MethodPost, path: shelvesV1, kind: "application/json", body: body}
+}
+
+// TestEmptyReadsBuildNoStorages is that reads of a definition without objects do not need
+// storages: they succeed although none can be built. The first write does, and from
+// then on nothing is served.
+func TestEmptyReadsBuildNoStorages(t *testing.T) {
+	s := newServerOf(t, withoutStorages)
+	s.define(t, shelves)
+	// A request that comes before the informer has seen the definition is answered by the handler.
+	s.eventually(t, call{method: http.MethodGet, path: "/apis/example.com/v1"}, func(a answer) bool { return a.code == http.StatusOK })
+	for _, c := range []call{
+		{path: shelvesV1}, {path: shelvesV1 + "?limit=1"}, {path: "/apis/example.com/v2/shelves"},
+		{path: shelvesV1 + "?fieldSelector=spec.color%3Dred&labelSelector=a%3Db"},
+		{path: shelvesV1, accept: "application/json;as=Table;g=meta.k8s.io;v=v1"},
+		{path: shelvesV1, accept: "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"},
+	} {
+		c.method = http.MethodGet
+		if a := s.ask(t, c); a.code != http.StatusOK {
+			t.Errorf("%+v: %s", c, a)
+		}
+	}
+	if a := s.get(t, shelvesV1+"/nobody"); a.code != http.StatusNotFound {
+		t.Errorf("an object that there is not: %s", a)
+	}
+	w := s.watch(t, shelvesV1+"?watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan")
+	kind, object, _ := w.next(t)
+	if kind != "BOOKMARK" || !strings.Contains(object, metav1.InitialEventsAnnotationKey) {
+		t.Errorf("a watch began with %s %s", kind, object)
+	}
+	for _, c := range []call{shelf("a"), {method: http.MethodGet, path: shelvesV1}, {method: http.MethodDelete, path: shelvesV1}} {
+		if a := s.ask(t, c); a.code != http.StatusInternalServerError || !strings.Contains(a.body, unresolved) {
+			t.Errorf("%s %s: %s", c.method, c.path, a)
+		}
+	}
+}
+
+// TestObjectsBuildTheStorages: a CRD is not served if its stored objects need decoding and its storages
+// fail to build.
+func TestObjectsBuildTheStorages(t *testing.T) {
+	s := newServerOf(t, withoutStorages)
+	s.define(t, shelves)
+	s.put(t, shelfKey+"a", `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"a","namespace":"ns","uid":"1"},"spec":{"color":"red"}}`)
+	if a := s.get(t, shelvesV1); a.code != http.StatusInternalServerError || !strings.Contains(a.body, unresolved) {
+		t.Errorf("a list: %s", a)
+	}
+}
+
+// TestDoubtfulDefinitionsAreNotDeferred is that a definition whose storages might not
+// be built is refused from the start, as upstream does.
+func TestDoubtfulDefinitionsAreNotDeferred(t *testing.T) {
+	s := newServerOf(t, withoutStorages)
+	s.define(t, shelves, func(d *apiextensionsv1.CustomResourceDefinition) {
+		url := "https://converts.example.com"
+		d.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
+			Strategy: apiextensionsv1.WebhookConverter,
+			Webhook:  &apiextensionsv1.WebhookConversion{ClientConfig: &apiextensionsv1.WebhookClientConfig{URL: &url}, ConversionReviewVersions: []string{"v1"}},
+		}
+	})
+	if a := s.get(t, shelvesV1); a.code != http.StatusInternalServerError || !strings.Contains(a.body, unresolved) {
+		t.Errorf("a list: %s", a)
+	}
+}
+
+var revisions = regexp.MustCompile(`"resourceVersion":"\d+"`)
+
+// TestEmptyReadsAreAnsweredAsUpstreamDoes is that what is read of a definition without objects
+// before the storages are built is what upstream's handlers answer,
+// and what is answered after they were.
+func TestEmptyReadsAreAnsweredAsUpstreamDoes(t *testing.T) {
+	s := newServer(t)
+	s.define(t, shelves)
+	var calls []call
+	for _, path := range []string{
+		shelvesV1, shelvesV1 + "?limit=1", shelvesV1 + "?limit=-1", shelvesV1 + "?continue=nonsense", shelvesV1 + "?limit=x",
+		shelvesV1 + "?resourceVersion=x", shelvesV1 + "?resourceVersionMatch=Exact", shelvesV1 + "?resourceVersion=0",
+		shelvesV1 + "?fieldSelector=spec.color%3Dred", shelvesV1 + "?fieldSelector=spec.width%3D1", shelvesV1 + "?labelSelector=,,,",
+		shelvesV1 + "/nobody", "/apis/example.com/v2/namespaces/ns/shelves", "/apis/example.com/v2/shelves?fieldSelector=spec.colour%3Dred",
+		"/apis/example.com/v2/shelves?fieldSelector=spec.color%3Dred", "/apis/example.com/v3/shelves", "/apis/example.com/v1/shelves/a",
+		shelvesV1 + "?watch=true&sendInitialEvents=true", shelvesV1 + "?watch=true&resourceVersion=x",
+	} {
+		for _, accept := range []string{"", "application/json;as=Table;g=meta.k8s.io;v=v1", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", "application/yaml", "text/plain"} {
+			calls = append(calls, call{method: http.MethodGet, path: path, accept: accept})
+		}
+	}
+	answered := func(a answer) string {
+		return fmt.Sprint(a.code, a.header.Get("Content-Type"), revisions.ReplaceAllString(a.body, ""))
+	}
+	before := make([]string, len(calls))
+	for i, c := range calls {
+		before[i] = answered(s.ask(t, c))
+	}
+	for i, c := range calls {
+		if a := answered(s.upstream(t, c)); a != before[i] {
+			t.Errorf("%+v:\n%s\nupstream answers\n%s", c, before[i], a)
+		}
+	}
+	for i, c := range calls {
+		if a := answered(s.ask(t, c)); a != before[i] {
+			t.Errorf("%+v:\n%s\nis later answered\n%s", c, before[i], a)
+		}
+	}
+}
+
+// TestRefusalsNameCBOR is that reads which are answered in no media type that the client accepts
+// are told of CBOR where it is spoken, as upstream does.
+func TestRefusalsNameCBOR(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.CBORServingAndStorage, true)
+	s := newServer(t)
+	s.define(t, shelves)
+	for _, path := range []string{shelvesV1, shelvesV1 + "/nobody", shelvesV1 + "?watch=true"} {
+		for _, accept := range []string{"text/plain", "application/vnd.kubernetes.protobuf"} {
+			c := call{method: http.MethodGet, path: path, accept: accept}
+			want := s.upstream(t, c)
+			if a := s.ask(t, c); a.code != want.code || a.body != want.body || want.code != http.StatusNotAcceptable {
+				t.Errorf("%+v:\n%s\nupstream answers\n%s", c, a, want)
+			}
+		}
+	}
+}
+
+// TestFirstWritesMakeOneHandler writes many objects at once of a definition that was only
+// listed: what is made for them is made once, or the storages of a second would be refused.
+func TestFirstWritesMakeOneHandler(t *testing.T) {
+	s := newServer(t)
+	s.define(t, shelves)
+	s.get(t, shelvesV1)
+	const n = 16
+	answers := make([]answer, n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { answers[i] = s.ask(t, shelf(fmt.Sprint("s", i))) })
+	}
+	all.Wait()
+	for _, a := range answers {
+		if a.code != http.StatusCreated {
+			t.Errorf("%s", a)
+		}
+	}
+	if listed := strings.Count(s.get(t, shelvesV1).body, `"uid"`); listed != n {
+		t.Errorf("%d objects are listed", listed)
+	}
+}
+
+// TestFirstWritesMeetChanges writes the first objects of a definition while that changes: all
+// are written, by the state that there was or the one that there is.
+func TestFirstWritesMeetChanges(t *testing.T) {
+	s := newServer(t)
+	s.define(t, shelves)
+	s.get(t, shelvesV1)
+	const n = 16
+	answers := make([]answer, n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { answers[i] = s.ask(t, shelf(fmt.Sprint("s", i))) })
+	}
+	all.Go(func() { s.change(t, "shelves.example.com", describe("anew")) })
+	all.Wait()
+	for _, a := range answers {
+		if a.code != http.StatusCreated {
+			t.Errorf("%s", a)
+		}
+	}
+	s.eventually(t, call{method: http.MethodGet, path: shelvesV1}, func(a answer) bool { return strings.Count(a.body, `"uid"`) == n })
+}
+
+// TestFirstWritesMeetDeletions writes the first objects of a definition while that is deleted:
+// each is written or refused, nothing is left, and the resource is unknown in the end.
+func TestFirstWritesMeetDeletions(t *testing.T) {
+	s := newServer(t)
+	s.define(t, shelves)
+	s.get(t, shelvesV1)
+	const n = 16
+	answers := make([]answer, n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { answers[i] = s.ask(t, shelf(fmt.Sprint("s", i))) })
+	}
+	client := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+	must(t, client.Delete(t.Context(), "shelves.example.com", deleteNow()))
+	all.Wait()
+	for _, a := range answers {
+		if a.code == http.StatusInternalServerError {
+			t.Errorf("%s", a)
+		}
+	}
+	s.eventually(t, call{method: http.MethodGet, path: shelvesV1}, func(a answer) bool { return a.code == http.StatusNotFound })
+	proctest.Eventually(t, "the definition is gone", func() error {
+		if _, err := client.Get(t.Context(), "shelves.example.com", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("still there: %v", err)
+		}
+		return nil
+	})
+	if page, err := s.store.Range(t.Context(), everythingBelow("/registry/example.com/shelves/")); err != nil || len(page.Items) != 0 {
+		t.Errorf("%d objects are left: %v", len(page.Items), err)
+	}
+}

@@ -1,0 +1,84 @@
+package customresources
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+)
+
+// errKept says that a definition is not being deleted any more: a reset has put it back.
+var errKept = errors.New("extension: definition is not being deleted any more")
+
+// lookAgain is how often upstream's finalizer looks whether objects are gone
+// (apiextensions-apiserver pkg/controller/finalizer/crd_finalizer.go).
+const lookAgain = 5 * time.Second
+
+// guardedDeleter lists and deletes the objects of a definition that is being deleted, for
+// upstream's finalizer. Each call holds the generation. Once that is retired, all calls fail: its
+// caches are then empty, and a finalizer that believed them would leave objects behind. They fail,
+// too, once the definition is not being deleted any more, and deletions count as requests that were
+// received when the finalizer began, so that a reset stops them.
+type guardedDeleter struct {
+	finalizer.ListerCollectionDeleter
+	serving    *serving
+	generation *generation
+	since      time.Time
+	listed     atomic.Bool
+}
+
+// kept reports whether the definition is not being deleted any more.
+func (b *guardedDeleter) kept() bool { return b.serving.definition.Load().DeletionTimestamp.IsZero() }
+
+// begin begins a call, whose end the caller releases.
+func (b *guardedDeleter) begin() error {
+	if !b.generation.acquire() {
+		return errRetired
+	}
+	if b.kept() {
+		b.generation.release()
+		return errKept
+	}
+	return nil
+}
+
+// List implements rest.Lister. The finalizer lists once before it deletes, and then until nothing
+// is left, for a minute, in which it does nothing else about this definition. So it waits here
+// and not by itself: until it would look again, or the definition is not being deleted any more.
+func (b *guardedDeleter) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
+	first := !b.listed.Swap(true)
+	all, err := b.list(ctx, options)
+	if first || err != nil || meta.LenList(all) == 0 {
+		return all, err
+	}
+	waiting, cancel := context.WithTimeout(ctx, lookAgain)
+	defer cancel()
+	b.serving.extensions.changes.until(waiting, b.kept)
+	return b.list(ctx, options)
+}
+
+func (b *guardedDeleter) list(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
+	if err := b.begin(); err != nil {
+		return nil, err
+	}
+	defer b.generation.release()
+	return b.ListerCollectionDeleter.List(ctx, options)
+}
+
+// DeleteCollection implements rest.CollectionDeleter.
+func (b *guardedDeleter) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, listOptions *internalversion.ListOptions) (runtime.Object, error) {
+	if err := b.begin(); err != nil {
+		return nil, err
+	}
+	defer b.generation.release()
+	ctx = apirequest.WithReceivedTimestamp(ctx, b.since)
+	return b.ListerCollectionDeleter.DeleteCollection(ctx, validate, options, listOptions)
+}

@@ -1,0 +1,218 @@
+package customresources
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiversion "k8s.io/apimachinery/pkg/version"
+	upstream "k8s.io/apiserver/pkg/endpoints/discovery"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+)
+
+// The priorities with which kubernetes pkg/controlplane/controller/crdregistration registers
+// groups and versions of custom resources.
+const (
+	groupPriority   = 1000
+	versionPriority = 100
+)
+
+// discovery makes and serves the discovery documents of custom resources, by the rules of
+// apiextensions-apiserver pkg/apiserver/customresource_discovery_controller.go.
+type discovery struct {
+	everything aggregated.ResourceManager
+
+	mu    sync.RWMutex
+	known map[string]*group // by name
+}
+
+// group is the discovery of one group. It is immutable.
+type group struct {
+	document metav1.APIGroup
+	versions map[string][]metav1.APIResource
+}
+
+func newDiscovery(everything aggregated.ResourceManager) *discovery {
+	return &discovery{everything: everything, known: make(map[string]*group)}
+}
+
+// update publishes what members, all definitions of a group, define.
+func (d *discovery) update(name string, members []*apiextensionsv1.CustomResourceDefinition) {
+	slices.SortFunc(members, func(a, b *apiextensionsv1.CustomResourceDefinition) int { return strings.Compare(a.Name, b.Name) })
+	next := &group{document: metav1.APIGroup{Name: name}, versions: make(map[string][]metav1.APIResource)}
+	whole := make(map[string][]apidiscoveryv2.APIResourceDiscovery)
+	for _, member := range members {
+		if !apihelpers.IsCRDConditionTrue(member, apiextensionsv1.Established) {
+			continue
+		}
+		for i := range member.Spec.Versions {
+			if v := &member.Spec.Versions[i]; v.Served {
+				next.versions[v.Name] = append(next.versions[v.Name], resources(member, v)...)
+				whole[v.Name] = append(whole[v.Name], resource(member, v))
+			}
+		}
+	}
+	names := slices.SortedFunc(maps.Keys(next.versions), func(a, b string) int {
+		return apiversion.CompareKubeAwareVersionStrings(b, a)
+	})
+	for _, v := range names {
+		gv := schema.GroupVersion{Group: name, Version: v}
+		next.document.Versions = append(next.document.Versions, metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: v})
+	}
+	if len(names) == 0 {
+		next = nil
+	} else {
+		next.document.PreferredVersion = next.document.Versions[0]
+	}
+	d.publish(name, next, whole)
+}
+
+// publish replaces the discovery of a group; nil removes it.
+func (d *discovery) publish(name string, next *group, whole map[string][]apidiscoveryv2.APIResourceDiscovery) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	before := d.known[name]
+	if next == nil {
+		if before != nil {
+			delete(d.known, name)
+			d.everything.RemoveGroup(name)
+		}
+		return
+	}
+	d.known[name] = next
+	for v, list := range whole {
+		d.everything.AddGroupVersion(name, apidiscoveryv2.APIVersionDiscovery{
+			Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Version: v, Resources: list,
+		})
+		d.everything.SetGroupVersionPriority(metav1.GroupVersion{Group: name, Version: v}, groupPriority, versionPriority)
+	}
+	if before == nil {
+		return
+	}
+	for v := range before.versions {
+		if next.versions[v] == nil {
+			d.everything.RemoveGroupVersion(metav1.GroupVersion{Group: name, Version: v})
+		}
+	}
+}
+
+// verbs returns the verbs of the resource itself. While its definition is being deleted,
+// objects cannot be created or changed.
+func verbs(definition *apiextensionsv1.CustomResourceDefinition) metav1.Verbs {
+	if apihelpers.IsCRDConditionTrue(definition, apiextensionsv1.Terminating) {
+		return metav1.Verbs{"delete", "deletecollection", "get", "list", "watch"}
+	}
+	return metav1.Verbs{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}
+}
+
+// subresourceVerbs are the verbs of every subresource.
+var subresourceVerbs = metav1.Verbs{"get", "patch", "update"}
+
+// subresources lists the subresources of a version, with their kinds.
+func subresources(definition *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (names []string, kinds []schema.GroupVersionKind) {
+	if v.Subresources != nil && v.Subresources.Status != nil {
+		names = append(names, "status")
+		kinds = append(kinds, schema.GroupVersionKind{Group: definition.Spec.Group, Version: v.Name, Kind: definition.Status.AcceptedNames.Kind})
+	}
+	if v.Subresources != nil && v.Subresources.Scale != nil {
+		names = append(names, "scale")
+		kinds = append(kinds, autoscalingv1.SchemeGroupVersion.WithKind("Scale"))
+	}
+	return names, kinds
+}
+
+// resources returns the entries of a definition, and of its subresources, in the
+// APIResourceList of a version.
+func resources(definition *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) []metav1.APIResource {
+	names, namespaced := &definition.Status.AcceptedNames, definition.Spec.Scope == apiextensionsv1.NamespaceScoped
+	own := metav1.APIResource{
+		Name: names.Plural, SingularName: names.Singular, Namespaced: namespaced, Kind: names.Kind,
+		Verbs: verbs(definition), ShortNames: names.ShortNames, Categories: names.Categories,
+	}
+	for _, stored := range definition.Spec.Versions {
+		if stored.Storage && stored.Served {
+			own.StorageVersionHash = upstream.StorageVersionHash(definition.Spec.Group, stored.Name, definition.Spec.Names.Kind)
+		}
+	}
+	list := []metav1.APIResource{own}
+	partNames, kinds := subresources(definition, v)
+	for i, name := range partNames {
+		part := metav1.APIResource{Name: names.Plural + "/" + name, Namespaced: namespaced, Kind: kinds[i].Kind, Verbs: subresourceVerbs}
+		if kinds[i].Group != definition.Spec.Group {
+			part.Group, part.Version = kinds[i].Group, kinds[i].Version
+		}
+		list = append(list, part)
+	}
+	return list
+}
+
+// resource returns the entry of one version of a definition in aggregated discovery.
+func resource(definition *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) apidiscoveryv2.APIResourceDiscovery {
+	names := &definition.Status.AcceptedNames
+	out := apidiscoveryv2.APIResourceDiscovery{
+		Resource: names.Plural, SingularResource: names.Singular, Scope: apidiscoveryv2.ScopeCluster,
+		ResponseKind: &metav1.GroupVersionKind{Group: definition.Spec.Group, Version: v.Name, Kind: names.Kind},
+		Verbs:        verbs(definition), ShortNames: names.ShortNames, Categories: names.Categories,
+	}
+	if definition.Spec.Scope == apiextensionsv1.NamespaceScoped {
+		out.Scope = apidiscoveryv2.ScopeNamespace
+	}
+	partNames, kinds := subresources(definition, v)
+	for i, name := range partNames {
+		kind := metav1.GroupVersionKind(kinds[i])
+		out.Subresources = append(out.Subresources, apidiscoveryv2.APISubresourceDiscovery{
+			Subresource: name, ResponseKind: &kind, Verbs: subresourceVerbs,
+		})
+	}
+	return out
+}
+
+// groups lists all groups by name.
+func (d *discovery) groups() []metav1.APIGroup {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	var list []metav1.APIGroup
+	for _, name := range slices.Sorted(maps.Keys(d.known)) {
+		list = append(list, d.known[name].document)
+	}
+	return list
+}
+
+// serve answers for /apis/GROUP and /apis/GROUP/VERSION, and leaves the rest to unknown.
+func (d *discovery) serve(w http.ResponseWriter, req *http.Request, unknown http.Handler) {
+	below, ok := strings.CutPrefix(req.URL.Path, "/apis/")
+	steps := strings.Split("apis/"+strings.Trim(below, "/"), "/")
+	if !ok || len(steps) < 2 || len(steps) > 3 {
+		unknown.ServeHTTP(w, req)
+		return
+	}
+	d.mu.RLock()
+	g := d.known[steps[1]]
+	d.mu.RUnlock()
+	switch {
+	case g == nil:
+		unknown.ServeHTTP(w, req)
+	case len(steps) == 2:
+		document := g.document // of this request alone: encoding sets its kind for a while
+		responsewriters.WriteObjectNegotiated(legacyscheme.Codecs, negotiation.DefaultEndpointRestrictions,
+			schema.GroupVersion{}, w, req, http.StatusOK, &document, false)
+	case g.versions[steps[2]] == nil:
+		unknown.ServeHTTP(w, req)
+	default:
+		gv := schema.GroupVersion{Group: steps[1], Version: steps[2]}
+		lister := upstream.APIResourceListerFunc(func() []metav1.APIResource { return g.versions[steps[2]] })
+		upstream.NewAPIVersionHandler(apiextensionsserver.Codecs, gv, lister).ServeHTTP(w, req)
+	}
+}

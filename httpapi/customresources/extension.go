@@ -1,0 +1,243 @@
+package customresources
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	clientset "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	informers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
+	definitioninformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/controller/establish"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/kube-openapi/pkg/spec3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/httpapi/openapi"
+	larderadmission "github.com/larder-io/larder/internal/admission"
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// Config says what an [Extensions] works with. Registry, ClientConfig, Webhooks, Authorizer
+// and Discovery are required.
+type Config struct {
+	Registry *registry.Registry
+
+	// ClientConfig reaches this very server. Webhooks calls conversion webhooks.
+	ClientConfig *restclient.Config
+	Webhooks     *larderadmission.Webhooks
+
+	Admission  admission.Interface
+	Authorizer authorizer.Authorizer
+
+	// Discovery gets the groups, versions and resources that are served.
+	Discovery aggregated.ResourceManager
+
+	// Schemas are those that schemas of custom resources refer to; nil leaves the types
+	// of their metadata to be guessed in server-side apply.
+	Schemas func() (map[string]*spec.Schema, error)
+
+	// Complete reports whether the resources of aggregated servers are known, too: until
+	// then, an unknown path is answered 503, not 404. nil reports true.
+	Complete func() bool
+
+	// Alone says that no other server serves the same store. If one does, creates wait
+	// until it has had the time to see a new definition, too.
+	Alone bool
+
+	// Servers is how many servers there are by --apiserver-count. If there are several, a
+	// definition is established after five seconds.
+	Servers int
+
+	// RequestTimeout, MinRequestTimeout and MaxRequestBodyBytes are those of
+	// httpapi.Config, with the same defaults.
+	RequestTimeout, MinRequestTimeout time.Duration
+	MaxRequestBodyBytes               int64
+
+	// Logger logs errors and slow loads; nil discards.
+	Logger *slog.Logger
+}
+
+// Extensions serves custom resources.
+type Extensions struct {
+	config    Config
+	builtIn   sets.Set[string] // groups whose requests built-in handlers answer, as in kube-apiserver
+	client    clientset.Interface
+	informers informers.SharedInformerFactory
+	establish *establish.EstablishingController // set by Follow, before the informer starts
+	discovery *discovery
+	changes   changeSignal // of servings
+	schemas   func() (map[string]*spec.Schema, error)
+	monitors  apimetrics.Book // of all resources that there have been
+
+	patternsV2  *patterns[spec.Swagger]
+	patternsV3  *patterns[spec3.OpenAPI]
+	made        atomic.Uint64 // how many servings there have been
+	published   atomic.Uint64 // how often servings, or the definition of one of them, have changed
+	describedV2 kept[openapi.Description[spec.Swagger]]
+	describedV3 kept[openapi.Description[spec3.OpenAPI]]
+
+	servings atomic.Pointer[index] // replaced by the informer's handlers, one after the other
+	synced   <-chan struct{}       // closed when servings has all definitions of the informer's first list
+	follows  chan struct{}         // closed when Follow has started the informer and the controllers
+
+	mu      sync.Mutex
+	base    context.Context // of Run; nil before and after
+	running sync.WaitGroup  // generations; added to under mu while base is set
+}
+
+// metadataModels begins the names of the schemas of metadata, which are all that those of custom
+// resources refer to.
+const metadataModels = "io.k8s.apimachinery.pkg.apis.meta.v1."
+
+// resync is how often controllers look at every definition again, as upstream's do.
+const resync = 5 * time.Minute
+
+// New returns an Extensions that serves nothing yet. It does no I/O and starts nothing.
+func New(config Config) (*Extensions, error) {
+	switch {
+	case config.Registry == nil:
+		return nil, errors.New("extension: Config.Registry is missing")
+	case config.ClientConfig == nil:
+		return nil, errors.New("extension: Config.ClientConfig is missing")
+	case config.Webhooks == nil:
+		return nil, errors.New("extension: Config.Webhooks is missing")
+	case config.Authorizer == nil:
+		return nil, errors.New("extension: Config.Authorizer is missing")
+	case config.Discovery == nil:
+		return nil, errors.New("extension: Config.Discovery is missing")
+	}
+	config.setDefaults()
+	e := &Extensions{
+		config: config, builtIn: sets.New[string](), follows: make(chan struct{}),
+		patternsV2: newPatternsV2(), patternsV3: newPatternsV3(),
+	}
+	for _, g := range config.Registry.Groups() {
+		e.builtIn.Insert(g.Name)
+	}
+	var err error
+	if e.client, err = clientset.NewForConfig(config.ClientConfig); err != nil {
+		return nil, fmt.Errorf("extension: %w", err)
+	}
+	e.informers = informers.NewSharedInformerFactory(e.client, resync)
+	definitions := e.informers.Apiextensions().V1().CustomResourceDefinitions()
+	e.discovery = newDiscovery(config.Discovery)
+	e.schemas = func() (map[string]*spec.Schema, error) { return nil, nil }
+	if config.Schemas != nil {
+		e.schemas = sync.OnceValues(func() (map[string]*spec.Schema, error) {
+			all, err := config.Schemas()
+			maps.DeleteFunc(all, func(name string, _ *spec.Schema) bool { return !strings.HasPrefix(name, metadataModels) })
+			return all, err
+		})
+	}
+	e.servings.Store(&index{})
+	if err := definitions.Informer().AddIndexers(groupIndexers()); err != nil {
+		return nil, fmt.Errorf("extension: %w", err)
+	}
+	registration, err := definitions.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { e.changed(definitionOf(obj)) },
+		UpdateFunc: func(_, obj any) { e.changed(definitionOf(obj)) },
+		DeleteFunc: func(obj any) { e.deleted(definitionOf(obj)) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("extension: %w", err)
+	}
+	if e.synced = registration.HasSyncedChecker().Done(); e.off() {
+		none := make(chan struct{})
+		close(none)
+		e.synced = none
+	}
+	return e, nil
+}
+
+func (c *Config) setDefaults() {
+	if c.RequestTimeout == 0 {
+		c.RequestTimeout = time.Minute
+	}
+	if c.MinRequestTimeout == 0 {
+		c.MinRequestTimeout = 30 * time.Minute
+	}
+	if c.MaxRequestBodyBytes == 0 {
+		c.MaxRequestBodyBytes = 3 << 20
+	}
+	if c.Complete == nil {
+		c.Complete = func() bool { return true }
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Run lets definitions be served until ctx ends, and returns when all generations have
+// ended. It is called once.
+func (e *Extensions) Run(ctx context.Context) error {
+	e.mu.Lock()
+	e.base = ctx
+	e.mu.Unlock()
+	<-ctx.Done()
+	e.mu.Lock()
+	e.base = nil
+	e.mu.Unlock()
+	e.running.Wait()
+	return nil
+}
+
+// begin runs work, which belongs to a generation, on a goroutine that Run waits for. It
+// reports false if Run has ended or has not begun.
+func (e *Extensions) begin(work func(ctx context.Context)) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.base == nil {
+		return false
+	}
+	ctx := e.base
+	e.running.Go(func() { work(ctx) })
+	return true
+}
+
+// Following is closed once the informer of definitions and the controllers run.
+func (e *Extensions) Following() <-chan struct{} { return e.follows }
+
+// Synced is closed once every definition of the informer's first list is known.
+func (e *Extensions) Synced() <-chan struct{} { return e.synced }
+
+// isSynced reports whether every definition of the informer's first list is known.
+func (e *Extensions) isSynced() bool {
+	select {
+	case <-e.synced:
+		return true
+	default:
+		return false
+	}
+}
+
+// Definitions is the informer of definitions, which Follow starts.
+func (e *Extensions) Definitions() definitioninformers.CustomResourceDefinitionInformer {
+	return e.informers.Apiextensions().V1().CustomResourceDefinitions()
+}
+
+// WaitSynced blocks until every definition of the informer's first list is known. Until
+// then, requests for unknown resources are answered 503.
+func (e *Extensions) WaitSynced(ctx context.Context) error {
+	if e.isSynced() { // nil even if ctx has ended
+		return nil
+	}
+	select {
+	case <-e.synced:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("extension: definitions of custom resources: %w", context.Cause(ctx))
+	}
+}

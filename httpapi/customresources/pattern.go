@@ -1,0 +1,383 @@
+package customresources
+
+import (
+	"encoding/json"
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
+	openapiv2 "k8s.io/apiextensions-apiserver/pkg/controller/openapi/v2"
+	"k8s.io/apiserver/pkg/endpoints"
+	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/kube-openapi/pkg/builder3/util"
+	"k8s.io/kube-openapi/pkg/handler"
+	"k8s.io/kube-openapi/pkg/spec3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/larder-io/larder/httpapi/openapi"
+)
+
+// form is all that upstream's descriptions of two versions may differ in but for names and the
+// schema.
+type form struct {
+	namespaced, status, scale bool
+	article                   string // that descriptions have before the kind
+}
+
+// patterns are the descriptions that upstream's builder makes of definitions with
+// placeholders for names, one for each form, in one version of OpenAPI.
+//
+// Upstream's builder makes all definitions of built-in kinds for each description, and describes
+// each path by itself, which is the same for all of a form.
+type patterns[T any] struct {
+	v2    bool
+	build func(*apiextensionsv1.CustomResourceDefinition, string, builder.Options) (*T, error)
+	// definition is one of those in a description.
+	definition func(*T, string) (spec.Schema, bool)
+
+	mu    sync.Mutex
+	known map[form]*openapi.Pattern[T]
+
+	metadata func() (*metadata, error)
+	namer    func() *openapinamer.DefinitionNamer // upstream's, of built-in kinds
+}
+
+// newPatternsV2 returns the patterns of OpenAPI v2.
+func newPatternsV2() *patterns[spec.Swagger] {
+	p := &patterns[spec.Swagger]{
+		v2: true,
+		build: func(d *apiextensionsv1.CustomResourceDefinition, version string, options builder.Options) (*spec.Swagger, error) {
+			document, err := builder.BuildOpenAPIV2(d, version, options)
+			if err == nil {
+				document.Definitions = handler.PruneDefaults(document.Definitions)
+			}
+			return document, err
+		},
+		definition: func(document *spec.Swagger, name string) (spec.Schema, bool) {
+			s, ok := document.Definitions[name]
+			return s, ok
+		},
+		known: make(map[form]*openapi.Pattern[spec.Swagger]),
+	}
+	p.prepare()
+	return p
+}
+
+// newPatternsV3 returns the patterns of OpenAPI v3.
+func newPatternsV3() *patterns[spec3.OpenAPI] {
+	p := &patterns[spec3.OpenAPI]{
+		build: builder.BuildOpenAPIV3,
+		definition: func(document *spec3.OpenAPI, name string) (spec.Schema, bool) {
+			if s := document.Components.Schemas[name]; s != nil {
+				return *s, true
+			}
+			return spec.Schema{}, false
+		},
+		known: make(map[form]*openapi.Pattern[spec3.OpenAPI]),
+	}
+	p.prepare()
+	return p
+}
+
+// prepare sets what is made once.
+func (p *patterns[T]) prepare() {
+	p.metadata = sync.OnceValues(p.readMetadata)
+	p.namer = sync.OnceValue(func() *openapinamer.DefinitionNamer { return openapinamer.NewDefinitionNamer(scheme.Scheme) })
+}
+
+// names are those of a version that descriptions have, in the order of placeholders.
+func names(group, version, plural, kind, listKind string) []string {
+	parts := strings.Split(group, ".")
+	slices.Reverse(parts)
+	// As k8s.io/apiserver pkg/endpoints/openapi/openapi.go, GetOperationIDAndTags.
+	trimmed := strings.TrimSuffix(group, ".k8s.io")
+	operation := openapinamer.ToValidOperationID(trimmed, true) + openapinamer.ToValidOperationID(version, true)
+	tag := openapinamer.ToValidOperationID(trimmed, false) + "_" + openapinamer.ToValidOperationID(version, false)
+	return []string{operation, tag, group, strings.Join(parts, "."), version, plural, kind, listKind}
+}
+
+// The placeholders of groups, versions and resources; kinds are told by kindOf.
+const (
+	groupHolder   = "zqgroup.zqdomain"
+	versionHolder = "v7zq"
+	pluralHolder  = "zqplural"
+	listHolder    = "Zqlisting"
+)
+
+// kindHolder is the placeholder of kinds that have an article, "" if there is none.
+func kindHolder(article string) string {
+	for _, kind := range []string{"Zqkind", "Ezqkind", "Zqkinds"} {
+		if endpoints.GetArticleForNoun(kind, " ") == article {
+			return kind
+		}
+	}
+	return ""
+}
+
+func holders(f form) []string {
+	return names(groupHolder, versionHolder, pluralHolder, kindHolder(f.article), listHolder)
+}
+
+// ownName is the name of the definition of a kind.
+func ownName(names []string) string { return names[3] + "." + names[4] + "." + names[6] }
+
+// pattern returns the pattern of a form.
+func (p *patterns[T]) pattern(f form) *openapi.Pattern[T] {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.known[f] == nil {
+		placeholders := holders(f)
+		p.known[f] = &openapi.Pattern[T]{
+			Placeholders: placeholders, Own: ownName(placeholders),
+			Build: func() (*T, error) { return p.build(sample(f), versionHolder, describeOptions(p.v2)) },
+		}
+	}
+	return p.known[f]
+}
+
+// embedded is the property of samples that holds objects.
+const embedded = "embedded"
+
+// sample is a definition of a form whose names are placeholders.
+func sample(f form) *apiextensionsv1.CustomResourceDefinition {
+	v := apiextensionsv1.CustomResourceDefinitionVersion{
+		Name: versionHolder, Served: true, Storage: true, Subresources: new(apiextensionsv1.CustomResourceSubresources),
+		Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+			Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{embedded: {
+				Type: "object", XEmbeddedResource: true, Properties: map[string]apiextensionsv1.JSONSchemaProps{"spec": {Type: "object"}},
+			}},
+		}},
+	}
+	if f.status {
+		v.Subresources.Status = new(apiextensionsv1.CustomResourceSubresourceStatus)
+	}
+	if f.scale {
+		v.Subresources.Scale = &apiextensionsv1.CustomResourceSubresourceScale{SpecReplicasPath: ".spec.replicas", StatusReplicasPath: ".status.replicas"}
+	}
+	d := &apiextensionsv1.CustomResourceDefinition{Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+		Group: groupHolder, Scope: apiextensionsv1.ClusterScoped, Versions: []apiextensionsv1.CustomResourceDefinitionVersion{v},
+		Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: pluralHolder, Kind: kindHolder(f.article), ListKind: listHolder},
+	}}
+	if f.namespaced {
+		d.Spec.Scope = apiextensionsv1.NamespaceScoped
+	}
+	return d
+}
+
+// plainKind matches kinds that operations are named by as they are.
+var plainKind = regexp.MustCompile(`^[A-Z][A-Za-z0-9]*$`).MatchString
+
+// variant returns what describes a version. ok is false if that cannot be like a pattern.
+func (p *patterns[T]) variant(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (_ openapi.Variant[T], ok bool) {
+	own := &d.Spec.Names
+	if len(v.SelectableFields) > 0 || !plainKind(own.Kind) || !plainKind(own.ListKind) {
+		return openapi.Variant[T]{}, false
+	}
+	f := form{namespaced: d.Spec.Scope == apiextensionsv1.NamespaceScoped, article: endpoints.GetArticleForNoun(own.Kind, " ")}
+	if s := v.Subresources; s != nil {
+		f.status, f.scale = s.Status != nil, s.Scale != nil
+	}
+	if kindHolder(f.article) == "" {
+		return openapi.Variant[T]{}, false
+	}
+	list := names(d.Spec.Group, v.Name, own.Plural, own.Kind, own.ListKind)
+	if p.builtIn(list) {
+		return openapi.Variant[T]{}, false
+	}
+	return openapi.Variant[T]{
+		Pattern: p.pattern(f),
+		Names:   list,
+		Own:     func() (*spec.Schema, error) { return p.own(d, v) },
+	}, true
+}
+
+// builtIn reports whether a definition has the name of that of a built-in kind: upstream then
+// describes it as of this kind.
+func (p *patterns[T]) builtIn(names []string) bool {
+	if !strings.HasPrefix(names[3], "io.k8s.") {
+		return false
+	}
+	for _, kind := range names[6:] {
+		if _, of := p.namer().GetDefinitionName(names[3] + "." + names[4] + "." + kind); of != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// variants describes versions, nil if one of them cannot be like a pattern.
+func (p *patterns[T]) variants(d *apiextensionsv1.CustomResourceDefinition, included func(*apiextensionsv1.CustomResourceDefinitionVersion) bool) []openapi.Variant[T] {
+	var list []openapi.Variant[T]
+	for i := range d.Spec.Versions {
+		v := &d.Spec.Versions[i]
+		if !included(v) {
+			continue
+		}
+		made, ok := p.variant(d, v)
+		if !ok {
+			return nil
+		}
+		list = append(list, made)
+	}
+	return list
+}
+
+// metadata is what upstream adds to schemas of objects: their own, and those of the objects that
+// they hold.
+type metadata struct {
+	own, embedded map[string]spec.Schema
+}
+
+// readMetadata takes it from a sample.
+func (p *patterns[T]) readMetadata() (*metadata, error) {
+	f := form{article: endpoints.GetArticleForNoun("Zqkind", " ")}
+	document, err := p.build(sample(f), versionHolder, describeOptions(p.v2))
+	if err != nil {
+		return nil, err
+	}
+	s, ok := p.definition(document, ownName(holders(f)))
+	if !ok {
+		return nil, errors.New("extension: a definition is not described")
+	}
+	of := func(s spec.Schema) map[string]spec.Schema {
+		all := make(map[string]spec.Schema)
+		for _, name := range []string{"apiVersion", "kind", "metadata"} {
+			all[name] = s.Properties[name]
+		}
+		return all
+	}
+	return &metadata{own: of(s), embedded: of(s.Properties[embedded])}, nil
+}
+
+// model returns the definition of a version's kind and its name, "" if it is not made here.
+func (p *patterns[T]) model(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (string, *spec.Schema, error) {
+	list := names(d.Spec.Group, v.Name, d.Spec.Names.Plural, d.Spec.Names.Kind, d.Spec.Names.ListKind)
+	if p.builtIn(list) {
+		return "", nil, nil
+	}
+	own, err := p.own(d, v)
+	return ownName(list), own, err
+}
+
+// own makes the definition of a version's kind, by the rules of apiextensions-apiserver
+// pkg/controller/openapi/builder/builder.go, without the defaults for OpenAPI v2.
+func (p *patterns[T]) own(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (*spec.Schema, error) {
+	structural, err := describedSchema(v)
+	if err != nil {
+		return nil, err
+	}
+	added, err := p.metadata()
+	if err != nil {
+		return nil, err
+	}
+	out := &spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"}}}
+	if structural != nil && (!p.v2 || !structural.XPreserveUnknownFields && !d.Spec.PreserveUnknownFields) {
+		if p.v2 {
+			structural = openapiv2.ToStructuralOpenAPIV2(structural)
+		}
+		out = structural.ToKubeOpenAPI()
+		if err := p.embed(out, added); err != nil {
+			return nil, err
+		}
+		for name, s := range added.own {
+			out.SetProperty(name, s)
+		}
+	}
+	out.AddExtension(endpoints.RouteMetaGVK, []any{
+		map[string]any{"group": d.Spec.Group, "version": v.Name, "kind": d.Spec.Names.Kind},
+	})
+	if p.v2 {
+		return handler.PruneDefaultsSchema(out), nil
+	}
+	return util.WrapRefs(out), nil
+}
+
+// describedSchema returns the schema of a version that is described, nil if there is none.
+func describedSchema(v *apiextensionsv1.CustomResourceDefinitionVersion) (*structuralschema.Structural, error) {
+	if v.Schema == nil || v.Schema.OpenAPIV3Schema == nil {
+		return nil, nil
+	}
+	var internal apiextensions.CustomResourceValidation
+	if err := apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(v.Schema, &internal, nil); err != nil {
+		return nil, err
+	}
+	if validation.SchemaHasInvalidTypes(internal.OpenAPIV3Schema) {
+		return nil, nil
+	}
+	structural, err := structuralschema.NewStructural(internal.OpenAPIV3Schema)
+	if err != nil || len(structuralschema.ValidateStructural(nil, structural)) > 0 {
+		return nil, nil // described as an object of which nothing is known
+	}
+	return structural.Unfold(), nil
+}
+
+// embed adds what objects have to those schemas below s that hold some.
+func (p *patterns[T]) embed(s *spec.Schema, added *metadata) error {
+	if s == nil {
+		return nil
+	}
+	for name, property := range s.Properties {
+		if err := p.embed(&property, added); err != nil {
+			return err
+		}
+		s.Properties[name] = property
+	}
+	if s.Items != nil {
+		if err := p.embed(s.Items.Schema, added); err != nil {
+			return err
+		}
+	}
+	if s.AdditionalProperties != nil {
+		if err := p.embed(s.AdditionalProperties.Schema, added); err != nil {
+			return err
+		}
+	}
+	if p.v2 {
+		if err := decodeRules(s.Extensions); err != nil {
+			return err
+		}
+		if open, _ := s.Extensions.GetBool("x-kubernetes-preserve-unknown-fields"); open {
+			return nil // kubectl would not take fields that are not described
+		}
+	}
+	if holds, _ := s.Extensions.GetBool("x-kubernetes-embedded-resource"); !holds {
+		return nil
+	}
+	for name, property := range added.embedded {
+		s.SetProperty(name, property)
+	}
+	for _, name := range []string{"kind", "apiVersion"} {
+		if !slices.Contains(s.Required, name) {
+			s.Required = append(s.Required, name)
+		}
+	}
+	return nil
+}
+
+// decodeRules makes of validation rules what is decoded from their JSON: kube-aggregator encodes
+// OpenAPI v2 from that, and the members of its maps come sorted.
+func decodeRules(extensions spec.Extensions) error {
+	const key = "x-kubernetes-validations"
+	rules, ok := extensions[key]
+	if !ok {
+		return nil
+	}
+	data, err := json.Marshal(rules)
+	if err != nil {
+		return err
+	}
+	var decoded any
+	if err := json.Unmarshal(data, &decoded); err != nil {
+		return err
+	}
+	extensions[key] = decoded
+	return nil
+}

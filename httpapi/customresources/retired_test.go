@@ -1,0 +1,173 @@
+package customresources_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// lister is what upstream's finalizer controller is given to work with.
+func (s *server) lister(t *testing.T, name string) finalizer.ListerCollectionDeleter {
+	t.Helper()
+	definition, err := s.extensions.Definitions().Lister().Get(name)
+	must(t, err)
+	lister, err := s.extensions.GetCustomResourceListerCollectionDeleter(definition)
+	must(t, err)
+	return lister
+}
+
+// TestRetiredGenerationsAreNeverEmpty is that what served a definition before it changed
+// never says that there are no objects: who still holds it is told that it is gone.
+func TestRetiredGenerationsAreNeverEmpty(t *testing.T) {
+	for name, change := range map[string]func(*testing.T, *server){
+		"changed": func(t *testing.T, s *server) { s.change(t, "shelves.example.com", describe("anew")) },
+		"deleted": func(t *testing.T, s *server) {
+			client := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+			must(t, client.Delete(t.Context(), "shelves.example.com", deleteNow()))
+			s.change(t, "shelves.example.com", func(d *apiextensionsv1.CustomResourceDefinition) { d.Finalizers = nil })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t)
+			// Its own finalizer keeps the object, and the definition with it.
+			s.define(t, shelves)
+			s.put(t, shelfKey+"kept", `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"kept","namespace":"ns","uid":"1","finalizers":["example.com/hold"]}}`)
+			s.get(t, shelvesV1)
+			lister := s.lister(t, "shelves.example.com")
+			old := s.registry.CustomResource(shelvesResource())
+			change(t, s)
+			proctest.Eventually(t, "what served before is gone", func() error {
+				list, err := lister.List(t.Context(), nil)
+				switch {
+				case err != nil:
+					return nil
+				case len(list.(*unstructured.UnstructuredList).Items) == 0:
+					t.Fatal("an empty list")
+				}
+				return errors.New("still listed")
+			})
+			if _, err := lister.DeleteCollection(request.WithNamespace(t.Context(), "ns"), nil, deleteOptions(), nil); err == nil {
+				t.Error("a collection is deleted by what is gone")
+			}
+			// Neither does the storage below.
+			proctest.Eventually(t, "the cache is retired", func() error {
+				if !old.Cache.Retired() {
+					return errors.New("not yet")
+				}
+				return nil
+			})
+			var out unstructured.UnstructuredList
+			if err := old.Storage().GetList(t.Context(), "/example.com/shelves/", everythingRecursive(), &out); !apierrors.IsGone(err) {
+				t.Errorf("list: %d items, %v", len(out.Items), err)
+			}
+			var one unstructured.Unstructured
+			if err := old.Storage().Get(t.Context(), "/example.com/shelves/ns/kept", justGet(), &one); !apierrors.IsGone(err) {
+				t.Errorf("get: %v", err)
+			}
+			if _, err := old.Storage().Watch(t.Context(), "/example.com/shelves/", everythingRecursive()); !apierrors.IsGone(err) {
+				t.Errorf("watch: %v", err)
+			}
+			if stats, err := old.Storage().Stats(t.Context()); err != nil || stats.ObjectCount != 1 {
+				t.Errorf("stats: %+v, %v", stats, err)
+			}
+		})
+	}
+}
+
+// describe changes the specification of a definition in nothing that matters.
+func describe(how string) func(*apiextensionsv1.CustomResourceDefinition) {
+	return func(d *apiextensionsv1.CustomResourceDefinition) {
+		d.Spec.Versions[0].Schema.OpenAPIV3Schema.Description = how
+	}
+}
+
+// late is what upstream's finalizer controller gets its listers from, which it always
+// gets of before a change.
+type late struct {
+	finalizer.ListerCollectionDeleter
+}
+
+// GetCustomResourceListerCollectionDeleter implements finalizer.CRClientGetter.
+func (l *late) GetCustomResourceListerCollectionDeleter(*apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {
+	return l, nil
+}
+
+// TestDefinitionOutlivesItsObjects deletes a definition of a thousand objects that may not
+// go yet, while one of upstream's controllers works with what served it before it changed:
+// the definition stays until the objects are gone.
+func TestDefinitionOutlivesItsObjects(t *testing.T) {
+	s := newServer(t)
+	client := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+	s.define(t, shelves)
+	const n = 1000
+	many := map[string][]byte{}
+	for i := range n {
+		many[fmt.Sprintf("/registry/example.com/shelves/ns%d/s%d", i%3, i)] = fmt.Appendf(nil,
+			`{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"s%d","namespace":"ns%d","uid":"%d","finalizers":["example.com/hold"]}}`, i, i%3, i)
+	}
+	s.store.PutAll(many)
+	s.get(t, shelvesV1)
+	stale := &late{ListerCollectionDeleter: s.lister(t, "shelves.example.com")}
+	old := s.registry.CustomResource(shelvesResource())
+	must(t, client.Delete(t.Context(), "shelves.example.com", deleteNow()))
+	proctest.Eventually(t, "all objects are to be deleted", func() error {
+		if marked := strings.Count(s.get(t, "/apis/example.com/v1/shelves").body, "deletionTimestamp"); marked != n {
+			return fmt.Errorf("%d are", marked)
+		}
+		return nil
+	})
+	s.change(t, "shelves.example.com", describe("anew"))
+	proctest.Eventually(t, "something else serves the definition", func() error {
+		if s.get(t, shelvesV1); s.registry.CustomResource(shelvesResource()) == old || len(s.registry.CustomResources()) != 1 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+
+	cleanup := finalizer.NewCRDFinalizer(s.extensions.Definitions(), s.definitions.ApiextensionsV1(), stale)
+	run(t, func(ctx context.Context) error { cleanup.RunWithContext(1, ctx); return nil })
+	proctest.Eventually(t, "the controller is told that it cannot list", func() error {
+		definition, err := client.Get(t.Context(), "shelves.example.com", metav1.GetOptions{})
+		if err != nil {
+			t.Fatalf("the definition, of which there are %d objects: %v", n, err)
+		}
+		condition := apihelpers.FindCRDCondition(definition, apiextensionsv1.Terminating)
+		if condition == nil || condition.Reason != "InstanceDeletionFailed" {
+			return fmt.Errorf("%+v", condition)
+		}
+		return nil
+	})
+	page, err := s.store.Range(t.Context(), everythingBelow("/registry/example.com/shelves/"))
+	must(t, err)
+	if len(page.Items) != n {
+		t.Errorf("%d objects", len(page.Items))
+	}
+
+	for key := range many {
+		many[key] = nil
+	}
+	s.store.PutAll(many)
+	proctest.Eventually(t, "the definition is gone", func() error {
+		definition, err := client.Get(t.Context(), "shelves.example.com", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		must(t, err)
+		describe(time.Now().String())(definition) // has the controllers look at it again
+		_, err = client.Update(t.Context(), definition, metav1.UpdateOptions{})
+		return fmt.Errorf("still there, %v", err)
+	})
+}

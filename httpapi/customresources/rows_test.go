@@ -1,0 +1,92 @@
+package customresources_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// printed is a definition with columns of all types, some of which do not fit what they
+// show, and one, the last, that nobody understands.
+const printed = `
+metadata: {name: shelves.example.com}
+spec:
+  group: example.com
+  scope: Namespaced
+  names: {plural: shelves, singular: shelf, kind: Shelf, listKind: ShelfList}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+    additionalPrinterColumns:
+    - {name: Text, type: string, jsonPath: .spec.any, description: what it is}
+    - {name: Number, type: number, format: double, jsonPath: .spec.any}
+    - {name: Whole, type: integer, jsonPath: .spec.any, priority: 1}
+    - {name: Yes, type: boolean, jsonPath: .spec.any}
+    - {name: Age, type: date, jsonPath: .metadata.creationTimestamp}
+    - {name: Any, type: date, jsonPath: .spec.any}
+    - {name: When, type: date, jsonPath: .spec.when, priority: 7}
+    - {name: Parts, type: string, jsonPath: '.spec.parts[*].id'}
+    - {name: First, type: date, jsonPath: '.spec.parts[*].at'}
+    - {name: Map, type: string, jsonPath: .spec}
+    - {name: Label, type: string, jsonPath: '.metadata.labels.a\.b/c'}
+`
+
+// TestRowsAreWhatUpstreamPrints holds tables, whose rows are kept, against those of
+// upstream's handler, which prints each time.
+func TestRowsAreWhatUpstreamPrints(t *testing.T) {
+	s := newServer(t)
+	s.define(t, printed)
+	random := rand.New(rand.NewPCG(3, 4))
+	const objects = 60
+	for i := range objects {
+		data, err := json.Marshal(map[string]any{
+			"apiVersion": "example.com/v1", "kind": "Shelf", "metadata": map[string]any{"name": fmt.Sprintf("s%02d", i), "labels": map[string]any{"a.b/c": "x"}},
+			"spec": map[string]any{"any": anything(random), "when": anything(random), "parts": []any{map[string]any{"id": anything(random), "at": anything(random)}, map[string]any{"id": "second"}}},
+		})
+		must(t, err)
+		s.do(t, http.MethodPost, shelvesV1, "application/json", string(data))
+	}
+	const table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+	for _, include := range []string{"", "?includeObject=None", "?includeObject=Metadata", "?includeObject=Object"} {
+		for _, path := range []string{shelvesV1, shelvesV1 + "/s07"} {
+			c := call{method: http.MethodGet, path: path + include, accept: table}
+			for deadline := time.Now().Add(proctest.Patience); ; {
+				// What is equal before and after is so in between, too: ages only grow.
+				before, got, after := s.upstream(t, c), s.ask(t, c), s.upstream(t, c)
+				if before.body == after.body {
+					if got.code != after.code || got.body != after.body {
+						t.Errorf("%s:\n got %d %s\nwant %d %s", c.path, got.code, got.body, after.code, after.body)
+					}
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatal("ages do not stand still")
+				}
+			}
+		}
+	}
+	r := s.registry.CustomResource(shelvesResource())
+	decodes := r.Decodes()
+	s.ask(t, call{method: http.MethodGet, path: shelvesV1, accept: table})
+	if n := r.Decodes() - decodes; n >= objects {
+		t.Errorf("%d objects were decoded for rows that were printed before", n)
+	}
+}
+
+// anything is a value that a column may show.
+func anything(random *rand.Rand) any {
+	now := time.Now().UTC()
+	list := []any{
+		nil, true, 1, -2.5, 1e30, "", "text", "null", "<unknown>", "\"quoted\" & <more>", []any{"a", 1}, map[string]any{"b": []any{1}},
+		now.Add(-3 * time.Hour).Format(time.RFC3339), now.Add(-50 * time.Hour).Format(time.RFC3339Nano), now.Add(48 * time.Hour).Format(time.RFC3339),
+		"2001-02-03T04:05:06+07:00", "0001-01-01T00:00:00Z", "2026-13-01T00:00:00Z", "1969-12-31T23:59:59.5Z",
+	}
+	return list[random.IntN(len(list))]
+}

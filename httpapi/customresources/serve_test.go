@@ -1,0 +1,218 @@
+package customresources_test
+
+import (
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/storage"
+	"sigs.k8s.io/yaml"
+
+	"github.com/larder-io/larder/httpapi/patches"
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/kv"
+)
+
+func deleteNow() metav1.DeleteOptions { return metav1.DeleteOptions{} }
+
+func deleteOptions() *metav1.DeleteOptions { return new(metav1.DeleteOptions) }
+
+func everythingRecursive() storage.ListOptions {
+	return storage.ListOptions{Recursive: true, Predicate: storage.Everything}
+}
+
+func justGet() storage.GetOptions { return storage.GetOptions{} }
+
+func everythingBelow(key string) kv.RangeOptions { return kv.RangeOptions{Prefix: key} }
+
+// certificateOf is what to trust to reach a test's server.
+func certificateOf(server *httptest.Server) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+}
+
+// TestUnknownPathsAreAnsweredAsUpstreamDoes is what paths are answered that nobody serves.
+func TestUnknownPathsAreAnsweredAsUpstreamDoes(t *testing.T) {
+	s := newServer(t)
+	s.define(t, shelves)
+	for _, path := range []string{
+		"/apis/nobody.example.com/v1/things", "/apis/nobody.example.com/v1", "/apis/nobody.example.com", "//apis/example.com", "//apis/example.com/v1", "/apis/example.com/v3/shelves",
+		"/apis/example.com/v1/boxes", "/apis/example.com/v1/shelves/x", "/apis/example.com/v9", "/apis/example.com/v1/namespaces/ns/shelves/x/y/z",
+	} {
+		for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodDelete} {
+			if a := s.ask(t, call{method: method, path: path}); a.code != http.StatusNotFound {
+				t.Errorf("%s %s: %s", method, path, a)
+			}
+		}
+	}
+}
+
+// TestDiscoveryFollowsDefinitions is that discovery comes and goes with a definition.
+func TestDiscoveryFollowsDefinitions(t *testing.T) {
+	s := newServer(t)
+	s.define(t, shelves)
+	s.eventually(t, call{method: http.MethodGet, path: "/apis/example.com/v1"}, func(a answer) bool { return a.code == http.StatusOK })
+	contains(t, s.get(t, "/apis/example.com/v1").body, `"name":"shelves"`, `"kind":"Shelf"`, `"storageVersionHash"`)
+	contains(t, s.get(t, "/apis/example.com").body, `"preferredVersion":{"groupVersion":"example.com/v2","version":"v2"}`)
+	contains(t, s.get(t, "/apis").body, `"name":"example.com"`)
+	const whole = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+	var list apidiscoveryv2.APIGroupDiscoveryList
+	must(t, yaml.Unmarshal([]byte(s.ask(t, call{method: http.MethodGet, path: "/apis", accept: whole}).body), &list))
+	last := list.Items[len(list.Items)-1]
+	if last.Name != "example.com" || len(last.Versions) != 2 || last.Versions[0].Version != "v2" {
+		t.Errorf("aggregated: %+v", last)
+	}
+	must(t, s.definitions.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), "shelves.example.com", deleteNow()))
+	for _, path := range []string{"/apis/example.com/v1", "/apis/example.com"} {
+		s.eventually(t, call{method: http.MethodGet, path: path}, func(a answer) bool { return a.code == http.StatusNotFound })
+	}
+	lacks(t, s.get(t, "/apis").body, "example.com/v1")
+	lacks(t, s.ask(t, call{method: http.MethodGet, path: "/apis", accept: whole}).body, `"example.com"`)
+}
+
+// TestDefinitionsInBuiltInGroupsComeAndGo is that a definition may be in a group that is built
+// in, and even have the name of a built-in resource: its versions are discovered, but the
+// group's own handlers keep the requests, as in kube-apiserver, and it can be deleted.
+func TestDefinitionsInBuiltInGroupsComeAndGo(t *testing.T) {
+	s := newServer(t)
+	const whole = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+	before := s.ask(t, call{method: http.MethodGet, path: "/apis", accept: whole}).body
+	for _, name := range []string{"shelves.storage.k8s.io", "networkpolicies.networking.k8s.io"} {
+		resource, group, _ := strings.Cut(name, ".")
+		t.Run(name, func(t *testing.T) {
+			s.define(t, shelves, func(d *apiextensionsv1.CustomResourceDefinition) {
+				d.Name, d.Spec.Group, d.Spec.Names.Plural = name, group, resource
+				d.Annotations = map[string]string{apiextensionsv1.KubeAPIApprovedAnnotation: "unapproved, a test"}
+			})
+			s.eventually(t, call{method: http.MethodGet, path: "/apis", accept: whole}, func(a answer) bool {
+				var list apidiscoveryv2.APIGroupDiscoveryList
+				must(t, yaml.Unmarshal([]byte(a.body), &list))
+				at := slices.IndexFunc(list.Items, func(g apidiscoveryv2.APIGroupDiscovery) bool { return g.Name == group })
+				return slices.ContainsFunc(list.Items[at].Versions, func(v apidiscoveryv2.APIVersionDiscovery) bool { return v.Version == "v2" })
+			})
+			for path, want := range map[string]int{
+				"/apis/" + group + "/v2/" + resource: http.StatusNotFound, "/apis/" + group + "/v2": http.StatusNotFound,
+				"/apis/" + group + "/v1": http.StatusOK,
+			} {
+				if a := s.get(t, path); a.code != want {
+					t.Errorf("%s: %s", path, a)
+				}
+			}
+			if n := strings.Count(s.get(t, "/apis").body, `"name":"`+group+`"`); n != 1 {
+				t.Errorf("/apis has the group %d times", n)
+			}
+			client := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+			must(t, client.Delete(t.Context(), name, deleteNow()))
+			proctest.Eventually(t, "the definition is gone", func() error {
+				if _, err := client.Get(t.Context(), name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+					return fmt.Errorf("it is there, %v", err)
+				}
+				return nil
+			})
+			s.eventually(t, call{method: http.MethodGet, path: "/apis", accept: whole}, func(a answer) bool { return a.body == before })
+		})
+	}
+}
+
+// TestEstablishedDefinitionsAreServedAtOnce is that what a client was told is established
+// is served, however far the informer is.
+func TestEstablishedDefinitionsAreServedAtOnce(t *testing.T) {
+	s := newServer(t)
+	for i := range 20 {
+		name := string(rune('a' + i))
+		s.define(t, shelves, func(d *apiextensionsv1.CustomResourceDefinition) {
+			d.Name = name + "shelves.example.com"
+			d.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: name + "shelves", Singular: name + "shelf", Kind: "Shelf" + name, ListKind: "Shelf" + name + "List"}
+		})
+		if a := s.get(t, "/apis/example.com/v1/"+name+"shelves"); a.code != http.StatusOK {
+			t.Fatalf("%s: %s", name, a)
+		}
+	}
+}
+
+// TestStatusAndScaleAreServed goes through status and scale.
+func TestStatusAndScaleAreServed(t *testing.T) {
+	s := newServer(t)
+	s.define(t, shelves, func(d *apiextensionsv1.CustomResourceDefinition) {
+		v := &d.Spec.Versions[0]
+		v.Schema.OpenAPIV3Schema.Properties["status"] = apiextensionsv1.JSONSchemaProps{
+			Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"books": {Type: "integer"}},
+		}
+		v.Subresources = &apiextensionsv1.CustomResourceSubresources{
+			Status: &apiextensionsv1.CustomResourceSubresourceStatus{},
+			Scale:  &apiextensionsv1.CustomResourceSubresourceScale{SpecReplicasPath: ".spec.width", StatusReplicasPath: ".status.books"},
+		}
+	})
+	const js, merge = "application/json", "application/merge-patch+json"
+	s.do(t, http.MethodPost, shelvesV1, js, `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"a"},"status":{"books":9}}`)
+	lacks(t, s.get(t, shelvesV1+"/a").body, "books")
+	s.do(t, http.MethodPatch, shelvesV1+"/a/status", merge, `{"status":{"books":3},"spec":{"width":1}}`)
+	contains(t, s.get(t, shelvesV1+"/a").body, `"books":3`, `"width":80`, `"generation":1`)
+	contains(t, s.get(t, shelvesV1+"/a/scale").body, `"kind":"Scale"`, `"replicas":80`, `"replicas":3`)
+	s.do(t, http.MethodPatch, shelvesV1+"/a/scale", merge, `{"spec":{"replicas":5}}`)
+	contains(t, s.get(t, shelvesV1+"/a").body, `"width":5`, `"generation":2`)
+	if a := s.get(t, shelvesV2+"/a/scale"); a.code != http.StatusNotFound {
+		t.Errorf("scale of a version without it: %s", a)
+	}
+}
+
+// TestDeepPatchesAreRefused: patches of custom resources are bounded as others are.
+func TestDeepPatchesAreRefused(t *testing.T) {
+	s := newServer(t)
+	s.define(t, shelves)
+	s.do(t, http.MethodPost, shelvesV1, "application/json", `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"a"}}`)
+	for levels, code := range map[int]int{patches.MaxDepth: http.StatusOK, patches.MaxDepth + 1: http.StatusBadRequest} {
+		body := strings.Repeat(`{"a":`, levels) + "1" + strings.Repeat("}", levels)
+		a := s.ask(t, call{method: http.MethodPatch, path: shelvesV1 + "/a", kind: "application/merge-patch+json", body: body})
+		if a.code != code {
+			t.Errorf("%d levels: %s, want %d", levels, a, code)
+		}
+	}
+}
+
+// TestApplyKnowsTheSchema is that server-side apply knows the schema: a list that is a map
+// is merged by its keys.
+func TestApplyKnowsTheSchema(t *testing.T) {
+	s := newServer(t)
+	s.define(t, shelves, func(d *apiextensionsv1.CustomResourceDefinition) {
+		kind := "map"
+		d.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["books"] = apiextensionsv1.JSONSchemaProps{
+			Type: "array", XListType: &kind, XListMapKeys: []string{"name"},
+			Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &apiextensionsv1.JSONSchemaProps{
+				Type: "object", Required: []string{"name"},
+				Properties: map[string]apiextensionsv1.JSONSchemaProps{"name": {Type: "string"}, "pages": {Type: "integer"}},
+			}},
+		}
+	})
+	const apply = "application/apply-patch+yaml"
+	head := "apiVersion: example.com/v1\nkind: Shelf\nmetadata: {name: a}\n"
+	s.do(t, http.MethodPatch, shelvesV1+"/a?fieldManager=one", apply, head+"books: [{name: p, pages: 1}]\n")
+	a := s.do(t, http.MethodPatch, shelvesV1+"/a?fieldManager=two", apply, head+"books: [{name: q, pages: 2}]\n")
+	contains(t, compact(t, a.body), `"books":[{"name":"p","pages":1},{"name":"q","pages":2}]`)
+	conflict := s.ask(t, call{method: http.MethodPatch, path: shelvesV1 + "/a?fieldManager=two", kind: apply, body: head + "books: [{name: p, pages: 3}]\n"})
+	if conflict.code != http.StatusConflict {
+		t.Errorf("conflict: %s", conflict)
+	}
+	// As JSON, and with members that come twice.
+	object := `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"a"},"books":[{"name":"q","pages":%s}]}`
+	applied := func(pages, directive string) answer {
+		return s.ask(t, call{method: http.MethodPatch, path: shelvesV1 + "/a?fieldManager=two" + directive, kind: apply, body: fmt.Sprintf(object, pages)})
+	}
+	for _, directive := range []string{"", "&fieldValidation=Strict", "&fieldValidation=Warn", "&fieldValidation=Ignore"} {
+		if a := applied("7", directive); a.code != http.StatusOK || a.header.Get("Warning") != "" {
+			t.Errorf("%s: %s, warning %q", directive, a, a.header.Get("Warning"))
+		}
+		a := applied(`7,"pages":8`, directive)
+		strict, warned := directive == "&fieldValidation=Strict", directive == "" || directive == "&fieldValidation=Warn"
+		if (a.code == http.StatusBadRequest) != strict || strings.Contains(a.header.Get("Warning"), "already set") != warned {
+			t.Errorf("%s, with a member twice: %s, warning %q", directive, a, a.header.Get("Warning"))
+		}
+	}
+}

@@ -1,0 +1,312 @@
+package customresources_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	clientset "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+	"sigs.k8s.io/yaml"
+
+	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/httpapi/customresources"
+	"github.com/larder-io/larder/internal/admission"
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+// server is a registry, a door and extensions, with a client of definitions.
+type server struct {
+	store       *kvtest.Memory
+	door        *httpapi.Server
+	registry    *registry.Registry
+	extensions  *customresources.Extensions
+	definitions clientset.Interface
+}
+
+// newServer runs all of it until the test ends.
+func newServer(t testing.TB, change ...func(*registry.Config)) *server {
+	t.Helper()
+	return newServerOf(t, func(*customresources.Config) {}, change...)
+}
+
+// newServerOf is newServer with another configuration of extensions.
+func newServerOf(t testing.TB, configure func(*customresources.Config), change ...func(*registry.Config)) *server {
+	t.Helper()
+	back := registrytest.New(t, nil, change...)
+	s := &server{store: back.Store, registry: back.Registry}
+	everything := aggregated.NewResourceManager("apis")
+	webhooks, err := admission.NewWebhooks(admission.NewServiceResolver(back.Registry, false), back.ClientConfig, nil, nil)
+	must(t, err)
+	config := customresources.Config{
+		Registry: back.Registry, ClientConfig: back.ClientConfig, Webhooks: webhooks, Alone: true,
+		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(), Discovery: everything.WithSource(aggregated.CRDSource),
+		Schemas: func() (map[string]*spec.Schema, error) { return s.door.Schemas() },
+	}
+	configure(&config)
+	s.extensions, err = customresources.New(config)
+	must(t, err)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	pair := httptest.NewTLSServer(nil)
+	defer pair.Close()
+	s.door, err = httpapi.New(httpapi.Config{
+		Registry: back.Registry, Listener: listener, TLS: pair.TLS.Clone(),
+		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
+		Version:    &version.Info{Major: "1", Minor: "36", GitVersion: "v1.36.3"},
+		Extensions: s.extensions, Discovery: everything,
+	})
+	must(t, err)
+	back.Start(t)
+	run(t, s.extensions.Run)
+	run(t, s.door.Run)
+	run(t, s.extensions.Follow)
+	must(t, s.extensions.WaitSynced(t.Context()))
+	s.definitions, err = clientset.NewForConfig(back.ClientConfig)
+	must(t, err)
+	return s
+}
+
+// run runs a part until the test ends.
+func run(t testing.TB, part func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- part(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// define creates a definition, written in YAML, and waits until it is established.
+func (s *server) define(t testing.TB, text string, change ...func(*apiextensionsv1.CustomResourceDefinition)) *apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	definition := new(apiextensionsv1.CustomResourceDefinition)
+	must(t, yaml.UnmarshalStrict([]byte(text), definition))
+	for _, fn := range change {
+		fn(definition)
+	}
+	client := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+	w, err := client.Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + definition.Name})
+	must(t, err)
+	defer w.Stop()
+	_, err = client.Create(t.Context(), definition, metav1.CreateOptions{})
+	must(t, err)
+	for event := range w.ResultChan() {
+		now, ok := event.Object.(*apiextensionsv1.CustomResourceDefinition)
+		if !ok {
+			t.Fatalf("watch of definitions: %v", event)
+		}
+		if apihelpers.IsCRDConditionTrue(now, apiextensionsv1.Established) {
+			return now
+		}
+	}
+	t.Fatal("the watch of definitions ended")
+	return nil
+}
+
+// change updates a definition. What is served follows, though not at once.
+func (s *server) change(t testing.TB, name string, change func(*apiextensionsv1.CustomResourceDefinition)) {
+	t.Helper()
+	client := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+	for {
+		definition, err := client.Get(t.Context(), name, metav1.GetOptions{})
+		must(t, err)
+		change(definition)
+		_, err = client.Update(t.Context(), definition, metav1.UpdateOptions{})
+		if err == nil {
+			return
+		}
+		if !strings.Contains(err.Error(), "the object has been modified") {
+			t.Fatal(err)
+		}
+	}
+}
+
+// store puts a value into the store as it is and returns its revision.
+func (s *server) put(t testing.TB, key, value string) int64 {
+	t.Helper()
+	item, _, _, err := s.store.Get(t.Context(), key)
+	must(t, err)
+	result, err := s.store.Put(t.Context(), key, []byte(value), kv.PutOptions{IfRevision: item.Revision})
+	must(t, err)
+	if !result.Committed {
+		t.Fatalf("%s was changed", key)
+	}
+	return result.Revision
+}
+
+// answer is what a request was answered.
+type answer struct {
+	code   int
+	header http.Header
+	body   string
+}
+
+func (a answer) String() string { return fmt.Sprintf("%d %s", a.code, a.body) }
+
+// call is what to ask.
+type call struct{ method, path, accept, kind, body string }
+
+func (c call) request(ctx context.Context) *http.Request {
+	req := httptest.NewRequestWithContext(ctx, c.method, "https://larder.invalid"+c.path, strings.NewReader(c.body))
+	req.RequestURI = ""
+	if c.body == "" {
+		req.Body = http.NoBody
+	}
+	if c.accept != "" {
+		req.Header.Set("Accept", c.accept)
+	}
+	if c.kind != "" {
+		req.Header.Set("Content-Type", c.kind)
+	}
+	return req
+}
+
+// ask sends a request through the door.
+func (s *server) ask(t testing.TB, c call) answer {
+	t.Helper()
+	resp, err := s.door.RoundTripper().RoundTrip(c.request(t.Context()))
+	must(t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	must(t, err)
+	return answer{resp.StatusCode, resp.Header, string(body)}
+}
+
+func (s *server) get(t testing.TB, path string) answer {
+	t.Helper()
+	return s.ask(t, call{method: http.MethodGet, path: path})
+}
+
+// do sends a write that must succeed.
+func (s *server) do(t testing.TB, method, path, kind, body string) answer {
+	t.Helper()
+	a := s.ask(t, call{method: method, path: path, kind: kind, body: body})
+	if a.code >= 300 {
+		t.Fatalf("%s %s: %s", method, path, a)
+	}
+	return a
+}
+
+// upstream asks upstream's handler, which decodes objects and encodes them again.
+func (s *server) upstream(t testing.TB, c call) answer {
+	t.Helper()
+	admin := &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}}
+	withUser := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		s.extensions.ServeHTTP(w, req.WithContext(request.WithUser(req.Context(), admin)))
+	})
+	handler := filters.WithRequestInfo(filters.WithAuditInit(withUser), &request.RequestInfoFactory{
+		APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api"),
+	})
+	w := httptest.NewRecorder()
+	filters.WithRequestReceivedTimestamp(handler).ServeHTTP(w, c.request(t.Context()))
+	return answer{w.Code, w.Result().Header, w.Body.String()}
+}
+
+// stream is a watch through the door.
+type stream struct {
+	body   io.ReadCloser
+	events *json.Decoder
+}
+
+func (s *server) watch(t testing.TB, path string) *stream {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
+	resp, err := s.door.RoundTripper().RoundTrip(call{method: http.MethodGet, path: path}.request(ctx))
+	must(t, err)
+	if resp.StatusCode != http.StatusOK {
+		body, _ := io.ReadAll(resp.Body)
+		t.Fatalf("%s: %d %s", path, resp.StatusCode, body)
+	}
+	t.Cleanup(func() { cancel(); resp.Body.Close() })
+	return &stream{resp.Body, json.NewDecoder(resp.Body)}
+}
+
+// next returns the next event's type and object; false at the end of the stream.
+func (w *stream) next(t testing.TB) (watch.EventType, string, bool) {
+	t.Helper()
+	var event struct {
+		Type   watch.EventType
+		Object json.RawMessage
+	}
+	err := w.events.Decode(&event)
+	switch {
+	case errors.Is(err, io.EOF):
+		return "", "", false
+	case err != nil:
+		t.Fatal(err)
+	}
+	return event.Type, string(event.Object), true
+}
+
+// eventually asks until want says it is so.
+func (s *server) eventually(t testing.TB, c call, want func(answer) bool) answer {
+	t.Helper()
+	var a answer
+	proctest.Eventually(t, fmt.Sprintf("%s %s", c.method, c.path), func() error {
+		if a = s.ask(t, c); want(a) {
+			return nil
+		}
+		return fmt.Errorf("still %s", a)
+	})
+	return a
+}
+
+func contains(t testing.TB, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("no %s in %s", part, text)
+		}
+	}
+}
+
+func lacks(t testing.TB, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if strings.Contains(text, part) {
+			t.Errorf("%s is in %s", part, text)
+		}
+	}
+}
+
+// compact returns JSON without spaces.
+func compact(t testing.TB, text string) string {
+	t.Helper()
+	var out bytes.Buffer
+	must(t, json.Compact(&out, []byte(text)))
+	return out.String()
+}

@@ -1,0 +1,121 @@
+package customresources_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	informers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
+	listers "k8s.io/apiextensions-apiserver/pkg/client/listers/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/larder-io/larder/internal/admission"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+)
+
+// stock is upstream's whole handler of custom resources, of one definition, over a registry and a
+// store of its own.
+type stock struct {
+	http.Handler
+	definition *apiextensionsv1.CustomResourceDefinition
+}
+
+// newStock runs one until the test ends, with the schemas of s.
+func newStock(t *testing.T, s *server, definition *apiextensionsv1.CustomResourceDefinition) *stock {
+	t.Helper()
+	back := registrytest.New(t, nil)
+	webhooks, err := admission.NewWebhooks(admission.NewServiceResolver(back.Registry, false), back.ClientConfig, nil, nil)
+	must(t, err)
+	schemas, err := s.door.Schemas()
+	must(t, err)
+	definition = definition.DeepCopy()
+	for i := range definition.Status.Conditions {
+		definition.Status.Conditions[i].LastTransitionTime = metav1.Time{} // creates need not wait
+	}
+	made := &stock{definition: definition}
+	var handler interface {
+		http.Handler
+		GetCustomResourceListerCollectionDeleter(*apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error)
+	}
+	spec, names := &definition.Spec, &definition.Status.AcceptedNames
+	config := registry.CustomResourceConfig{
+		GroupResource: schema.GroupResource{Group: spec.Group, Resource: names.Plural}, Versions: len(spec.Versions),
+		Webhook: spec.Conversion.Strategy == apiextensionsv1.WebhookConverter, Namespaced: spec.Scope == apiextensionsv1.NamespaceScoped,
+		Make: func() error { return nil },
+	}
+	for _, v := range spec.Versions {
+		if v.Served || v.Storage {
+			config.Kinds = append(config.Kinds, registry.CustomKind{GroupVersionKind: schema.GroupVersionKind{Group: spec.Group, Version: v.Name, Kind: names.Kind}, ListKind: names.ListKind})
+		}
+	}
+	custom, err := back.Registry.NewCustomResource(config)
+	must(t, err)
+	handler, err = apiextensionsserver.NewCustomResourceDefinitionHandler(nil, nil, made, http.NotFoundHandler(), custom, nil, nil, webhooks, webhooks.Auth, 1,
+		authorizerfactory.NewAlwaysAllowAuthorizer(), time.Minute, time.Minute, schemas, 3<<20)
+	must(t, err)
+	_, err = handler.GetCustomResourceListerCollectionDeleter(definition) // makes the storages
+	must(t, err)
+	must(t, custom.Finish())
+	back.Start(t)
+	run(t, custom.Run)
+	must(t, custom.WaitReady(t.Context()))
+	admin := &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}}
+	withUser := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		handler.ServeHTTP(w, req.WithContext(request.WithUser(req.Context(), admin)))
+	})
+	made.Handler = filters.WithRequestReceivedTimestamp(filters.WithRequestInfo(filters.WithAuditInit(filters.WithWarningRecorder(withUser)), &request.RequestInfoFactory{
+		APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api"),
+	}))
+	return made
+}
+
+// ask sends a request to it.
+func (s *stock) ask(t *testing.T, req *http.Request) answer {
+	t.Helper()
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, req)
+	return answer{w.Code, w.Result().Header, w.Body.String()}
+}
+
+// Informer implements informers.CustomResourceDefinitionInformer.
+func (s *stock) Informer() cache.SharedIndexInformer { return noEvents{} }
+
+// Lister implements informers.CustomResourceDefinitionInformer.
+func (s *stock) Lister() listers.CustomResourceDefinitionLister { return s }
+
+// List implements listers.CustomResourceDefinitionLister.
+func (s *stock) List(labels.Selector) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	return []*apiextensionsv1.CustomResourceDefinition{s.definition}, nil
+}
+
+// Get implements listers.CustomResourceDefinitionLister.
+func (s *stock) Get(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
+	if s.definition.Name == name {
+		return s.definition, nil
+	}
+	return nil, apierrors.NewNotFound(apiextensionsv1.Resource("customresourcedefinitions"), name)
+}
+
+var _ informers.CustomResourceDefinitionInformer = (*stock)(nil)
+
+// noEvents is an informer that calls no handler.
+type noEvents struct{ cache.SharedIndexInformer }
+
+// AddEventHandler implements cache.SharedInformer.
+func (noEvents) AddEventHandler(cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	return nil, nil
+}

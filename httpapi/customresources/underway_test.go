@@ -1,0 +1,93 @@
+package customresources_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/admission"
+
+	"github.com/larder-io/larder/httpapi/customresources"
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// doorkeeper admits everything, but holds up the creation of what is named slow.
+type doorkeeper struct{ entered, open chan struct{} }
+
+// Handles implements admission.Interface.
+func (doorkeeper) Handles(operation admission.Operation) bool { return operation == admission.Create }
+
+// Admit implements admission.MutationInterface.
+func (d doorkeeper) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if a.GetName() == "slow" {
+		close(d.entered)
+		<-d.open
+	}
+	return nil
+}
+
+// TestNothingIsCreatedAfterTheDeletion has an object be created, by POST and by apply, while its
+// definition is deleted: it is deleted too, and the next definition of that name does not find it.
+func TestNothingIsCreatedAfterTheDeletion(t *testing.T) {
+	const object = `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"slow","namespace":"ns"}}`
+	for name, create := range map[string]call{
+		"post":  {method: http.MethodPost, path: shelvesV1, kind: "application/json", body: object},
+		"apply": {method: http.MethodPatch, path: shelvesV1 + "/slow?fieldManager=x", kind: "application/apply-patch+yaml", body: object},
+	} {
+		t.Run(name, func(t *testing.T) {
+			keeper := doorkeeper{make(chan struct{}), make(chan struct{})}
+			s := newServerOf(t, func(c *customresources.Config) { c.Admission = keeper })
+			s.define(t, shelves)
+			created := make(chan answer, 1)
+			go func() { created <- s.ask(t, create) }()
+			<-keeper.entered
+
+			client := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+			must(t, client.Delete(t.Context(), "shelves.example.com", deleteNow()))
+			definition, err := s.extensions.Definitions().Lister().Get("shelves.example.com")
+			must(t, err)
+			var opened atomic.Bool
+			asks, told := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(told)
+				close(asks)
+				if _, err := s.extensions.GetCustomResourceListerCollectionDeleter(definition); err != nil && !apierrors.IsNotFound(err) {
+					t.Error(err)
+				}
+				if !opened.Load() {
+					t.Error("objects may be deleted while one is being created")
+				}
+			}()
+			<-asks
+			late := call{method: http.MethodPost, path: shelvesV1, kind: "application/json", body: strings.Replace(object, "slow", "late", 1)}
+			proctest.Eventually(t, "creations are refused", func() error {
+				if a := s.ask(t, late); a.code != http.StatusForbidden && a.code != http.StatusNotFound {
+					return errors.New(a.String())
+				}
+				return nil
+			})
+			opened.Store(true)
+			close(keeper.open)
+			if a := <-created; a.code != http.StatusCreated {
+				t.Errorf("created: %s", a)
+			}
+			<-told
+			proctest.Eventually(t, "the definition is gone", func() error {
+				_, err := client.Get(t.Context(), "shelves.example.com", metav1.GetOptions{})
+				if apierrors.IsNotFound(err) {
+					return nil
+				}
+				return fmt.Errorf("still there, %v", err)
+			})
+			if left, err := s.store.Range(t.Context(), everythingBelow("/registry/example.com/shelves/")); err != nil || len(left.Items) > 0 {
+				t.Errorf("%d objects are left, %v", len(left.Items), err)
+			}
+		})
+	}
+}

@@ -1,0 +1,104 @@
+package versions
+
+import (
+	"context"
+	"sync"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/larder-io/larder/httpapi/crdvalidate"
+)
+
+// upstreamStrategy is upstream's strategy of custom resources, whose type is not exported.
+type upstreamStrategy interface {
+	rest.RESTCreateStrategy
+	rest.RESTUpdateStrategy
+}
+
+// strategy is upstream's strategy of one version. Of an object that is proved to be as its
+// schema wants, it has upstream look at the rest only.
+type strategy struct {
+	upstreamStrategy
+
+	checks func() *checks // made by the first write
+}
+
+// checks are how the objects of a version are validated. schema is nil if nothing can be
+// proved by it. rest is upstream's strategy without what schema proves.
+type checks struct {
+	schema *crdvalidate.Schema
+	rest   upstreamStrategy
+}
+
+// prove has a storage validate by proof. Its scale validates by it, too, its status does not.
+func prove(storage *customresource.REST, checks func() *checks) {
+	upstream, ok := storage.UpdateStrategy.(upstreamStrategy)
+	if !ok {
+		return
+	}
+	own := &strategy{upstream, sync.OnceValue(checks)}
+	storage.CreateStrategy, storage.UpdateStrategy = own, own
+}
+
+// checksOf returns the checks of a version, whose schema is given in two forms.
+func checksOf(kind schema.GroupVersionKind, namespaced bool, openAPI *spec.Schema, structural *structuralschema.Structural, scale *apiextensions.CustomResourceSubresourceScale) *checks {
+	c := &checks{schema: crdvalidate.New(openAPI)}
+	if c.schema == nil {
+		return c
+	}
+	if !asksForMore(structural) {
+		structural = &structuralschema.Structural{}
+	}
+	c.rest = customresource.NewStrategy(nil, namespaced, kind, nil, nil, structural, nil, scale, nil)
+	return c
+}
+
+// asksForMore reports whether a structural schema asks for more than validators of OpenAPI
+// look at: embedded resources, keys of lists, and rules.
+func asksForMore(s *structuralschema.Structural) bool {
+	more := false
+	visitor := structuralschema.Visitor{
+		Structural: func(s *structuralschema.Structural) bool {
+			more = more || s.XEmbeddedResource || s.XListType != nil || len(s.XListMapKeys) > 0 || len(s.XValidations) > 0
+			return false
+		},
+		NestedValueValidation: func(v *structuralschema.NestedValueValidation) bool {
+			more = more || len(v.XValidations) > 0
+			return false
+		},
+	}
+	visitor.Visit(s)
+	return more
+}
+
+// Validate implements rest.RESTCreateStrategy.
+func (s *strategy) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
+	return s.of(obj).Validate(ctx, obj)
+}
+
+// ValidateUpdate implements rest.RESTUpdateStrategy.
+func (s *strategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	return s.of(obj).ValidateUpdate(ctx, obj, old)
+}
+
+// of returns what has to look at obj.
+func (s *strategy) of(obj runtime.Object) upstreamStrategy {
+	if c := s.checks(); c.prove(obj) {
+		return c.rest
+	}
+	return s.upstreamStrategy
+}
+
+// prove reports whether obj is proved to be as its schema wants.
+func (c *checks) prove(obj runtime.Object) bool {
+	u, ok := obj.(*unstructured.Unstructured)
+	return ok && c.schema != nil && c.schema.Proves(u.Object)
+}

@@ -1,0 +1,222 @@
+package http1
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http/httputil"
+	"net/textproto"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+)
+
+const (
+	// discardMost is how much of a body that the handler did not read the session reads
+	// and drops, so that another request can follow: as much as net/http's server does.
+	discardMost = 256 << 10
+	// trailerMost bounds what follows the last chunk of a body.
+	trailerMost = 4 << 10
+	// bodyStart is the most that is allocated for a body before any of it has come.
+	bodyStart = 64 << 10
+)
+
+var (
+	errLongTrailer = errors.New("http: suspiciously long trailer after chunked body")
+	errTrailerEnd  = errors.New("http: unexpected EOF reading trailer")
+)
+
+// incoming is a request's body on its way from the connection. Nothing of it is read
+// before the handler asks for it. Its errors are net/http's, which upstream's handlers
+// repeat to the client.
+type incoming struct {
+	length int64         // as announced; -1 for chunks
+	in     *bufio.Reader // of the connection, behind the header
+	left   int64         // of a body of known length
+	chunks io.Reader     // of a body in chunks, once it is read
+
+	expects bool // the client waits to be told to go on
+	over    bool // all has been read
+	err     error
+}
+
+// bodyOf returns the body that h announces. expects says that the client asks to be
+// told to go on.
+func bodyOf(h *fasthttp.RequestHeader, in *bufio.Reader, expects bool) incoming {
+	b := incoming{in: in}
+	switch length := h.ContentLength(); {
+	case length == -1:
+		b.length = -1
+	case length > 0:
+		b.length, b.left = int64(length), int64(length)
+	default:
+		b.over = true
+	}
+	b.expects = expects && !b.over && h.IsHTTP11()
+	return b
+}
+
+// continues reports whether an Expect header asks for 100 Continue.
+func continues(expect []byte) bool {
+	if len(expect) == 0 {
+		return false
+	}
+	tokens := strings.FieldsFunc(string(expect), func(r rune) bool { return r == ',' || r == ' ' || r == '\t' })
+	return slices.ContainsFunc(tokens, func(token string) bool { return strings.EqualFold(token, "100-continue") })
+}
+
+// Read reads the body without its frame. An error comes again.
+func (b *incoming) Read(p []byte) (n int, err error) {
+	switch {
+	case b.err != nil:
+		return 0, b.err
+	case b.over:
+		return 0, io.EOF
+	case b.length >= 0:
+		n, err = b.readSized(p)
+	default:
+		n, err = b.readChunks(p)
+	}
+	if err != nil && err != io.EOF {
+		b.err = err
+	}
+	b.over = err == io.EOF
+	return n, err
+}
+
+func (b *incoming) readSized(p []byte) (int, error) {
+	n, err := b.in.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	switch {
+	case b.left == 0:
+		return n, io.EOF
+	case err == io.EOF:
+		return n, io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+func (b *incoming) readChunks(p []byte) (int, error) {
+	if b.chunks == nil {
+		b.chunks = httputil.NewChunkedReader(b.in)
+	}
+	n, err := b.chunks.Read(p)
+	if err == io.EOF {
+		if trailerErr := b.readTrailer(); trailerErr != nil {
+			err = trailerErr
+		}
+	}
+	return n, err
+}
+
+// readTrailer reads what ends a body in chunks and forgets it.
+func (b *incoming) readTrailer() error {
+	next, err := b.in.Peek(2)
+	switch {
+	case string(next) == "\r\n":
+		_, err = b.in.Discard(2)
+		return err
+	case len(next) < 2 && errors.Is(err, io.EOF):
+		return errTrailerEnd
+	case len(next) < 2:
+		return err
+	}
+	for size := 4; ; size++ {
+		next, err := b.in.Peek(size)
+		if bytes.HasSuffix(next, []byte("\r\n\r\n")) {
+			break
+		}
+		if err != nil || size == trailerMost {
+			return errLongTrailer
+		}
+	}
+	_, err = textproto.NewReader(b.in).ReadMIMEHeader()
+	return err
+}
+
+// buffered reports whether the rest of the body has already come.
+func (b *incoming) buffered() bool { return b.length >= 0 && int64(b.in.Buffered()) >= b.left }
+
+// Proceed tells a client that waits for it to send its body.
+func (b *incoming) Proceed(w io.Writer) error {
+	if !b.expects {
+		return nil
+	}
+	_, err := io.WriteString(w, "HTTP/1.1 100 Continue\r\n\r\n")
+	return err
+}
+
+// readAll reads the body, of which there may be limit bytes.
+func (b *incoming) readAll(limit int64) ([]byte, error) {
+	tooLarge := apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", limit))
+	if b.length > limit {
+		return nil, tooLarge
+	}
+	var data bytes.Buffer
+	if b.length > 0 {
+		data.Grow(int(min(b.length, bodyStart)) + bytes.MinRead)
+	}
+	if _, err := data.ReadFrom(io.LimitReader(b, limit+1)); err != nil {
+		return data.Bytes(), err
+	}
+	if int64(data.Len()) > limit {
+		return data.Bytes()[:limit], tooLarge
+	}
+	return data.Bytes(), nil
+}
+
+// ReadBody implements exchange.Carrier.
+func (ss *Session) ReadBody(deadline time.Time) ([]byte, error) {
+	if err := ss.writeBy(time.Now().Add(ss.s.limits.write)); err != nil {
+		return nil, err
+	}
+	if err := ss.body.Proceed(ss.conn); err != nil {
+		return nil, err
+	}
+	if err := ss.bodyBy(deadline); err != nil {
+		return nil, err
+	}
+	return ss.body.readAll(ss.s.config.MaxBodyBytes)
+}
+
+// bodyBy makes reading the body end at until.
+func (ss *Session) bodyBy(until time.Time) error {
+	ss.reads = 2 // the header's deadline is over
+	if ss.body.buffered() {
+		return nil
+	}
+	ss.readUntil = until
+	return ss.conn.SetReadDeadline(until)
+}
+
+// settle reads and drops what the handler left of the body, and reports whether another
+// request can follow on the connection: not after an error, if the rest is large, or if the
+// client still waits to be told to send the body. It runs before the answer is written,
+// because some clients do not read before they have sent everything. The request holds
+// nothing meanwhile: it has given up its place, and no list waits for a body.
+func (ss *Session) settle(x *exchange.Exchange) bool {
+	b := &ss.body
+	switch {
+	case b.over:
+		return true
+	case b.err != nil || b.expects || b.left >= discardMost:
+		return false
+	case x.Body != nil && !b.buffered():
+		return false
+	}
+	if x.Body == nil {
+		x.Place.Release()
+	}
+	if ss.bodyBy(x.Received.Add(ss.s.limits.body)) != nil {
+		return false
+	}
+	_, err := io.CopyN(io.Discard, b, discardMost+1)
+	return err == io.EOF
+}

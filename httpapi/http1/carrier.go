@@ -1,0 +1,115 @@
+package http1
+
+import (
+	"context"
+	"crypto/tls"
+	"iter"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+)
+
+// A session is the exchange.Carrier of the request that it serves at the moment.
+var _ exchange.Carrier = (*Session)(nil)
+
+// Method implements exchange.Carrier.
+func (ss *Session) Method() []byte { return ss.fast.Method() }
+
+// Target implements exchange.Carrier.
+func (ss *Session) Target() []byte { return ss.fast.Request.Header.RequestURI() }
+
+// Host implements exchange.Carrier.
+func (ss *Session) Host() []byte { return ss.fast.Request.Header.Host() }
+
+// Peek implements exchange.Carrier.
+func (ss *Session) Peek(name string) []byte { return ss.fast.Request.Header.Peek(name) }
+
+// Lines implements exchange.Carrier, from the block that was inspected: fasthttp's own
+// listing takes cookies apart, and each line of them costs it all the others.
+func (ss *Session) Lines() iter.Seq2[[]byte, []byte] {
+	return headerLines(ss.fast.Request.Header.RawHeaders())
+}
+
+// Inspect implements exchange.Carrier.
+func (ss *Session) Inspect() exchange.Facts {
+	header := &ss.fast.Request.Header
+	if proto := header.Protocol(); string(proto) != "HTTP/1.1" && string(proto) != "HTTP/1.0" {
+		return exchange.Facts{Code: http.StatusHTTPVersionNotSupported, Refusal: "505 HTTP Version Not Supported"}
+	}
+	facts := inspect(header.RawHeaders())
+	if facts.malformed != "" {
+		return exchange.Facts{Code: http.StatusBadRequest, Refusal: "400 Bad Request: " + facts.malformed}
+	}
+	return exchange.Facts{Impersonates: facts.impersonates, Foreign: facts.foreign}
+}
+
+// Fields implements exchange.Carrier.
+func (ss *Session) Fields() []exchange.Field { return ss.fields[:0] }
+
+// Chunks implements exchange.Carrier.
+func (ss *Session) Chunks() bool { return ss.fast.Request.Header.IsHTTP11() }
+
+// BodyLength implements exchange.Carrier.
+func (ss *Session) BodyLength() int64 { return ss.body.length }
+
+// RemoteAddr implements exchange.Carrier.
+func (ss *Session) RemoteAddr() net.Addr { return ss.conn.RemoteAddr() }
+
+// TLS implements exchange.Carrier.
+func (ss *Session) TLS() *tls.ConnectionState {
+	c, ok := ss.conn.(interface{ ConnectionState() tls.ConnectionState })
+	if !ok {
+		return nil
+	}
+	state := c.ConnectionState()
+	return &state
+}
+
+// Internal implements exchange.Carrier.
+func (ss *Session) Internal() bool {
+	_, ok := ss.conn.(*memoryConn)
+	return ok
+}
+
+// Major implements exchange.Carrier.
+func (ss *Session) Major() int { return 1 }
+
+// Until implements exchange.Carrier. A session does not notice when its client leaves, so it
+// adds nothing to ctx.
+func (ss *Session) Until(ctx context.Context) context.Context { return ctx }
+
+// Slot implements exchange.Carrier: the requests of a connection come one after the other.
+func (ss *Session) Slot() *any { return &ss.slot }
+
+// Steal implements exchange.Carrier.
+func (ss *Session) Steal(code int, header []exchange.Field) exchange.Stolen {
+	_ = ss.conn.SetDeadline(time.Time{}) // an error will come back from the first write
+	chunked := ss.Chunks()
+	return exchange.Stolen{Conn: ss.conn, Head: appendHead(make([]byte, 0, stolenHead), code, header, chunked), Chunked: chunked}
+}
+
+// stolenHead is how long the head of a stolen response is at most, but for rare ones.
+const stolenHead = 320
+
+// appendHead appends the head of a response after which the connection ends. Date comes
+// behind the type of the body.
+func appendHead(dst []byte, code int, header []exchange.Field, chunked bool) []byte {
+	dst = append(dst, "HTTP/1.1 "...)
+	dst = strconv.AppendInt(dst, int64(code), 10)
+	dst = append(append(dst, ' '), http.StatusText(code)...)
+	for _, f := range header {
+		dst = append(append(dst, "\r\n"...), f.Name...)
+		dst = append(append(dst, ": "...), f.Value...)
+		if f.Name == "Content-Type" {
+			dst = append(dst, "\r\nDate: "...)
+			dst = time.Now().UTC().AppendFormat(dst, http.TimeFormat)
+		}
+	}
+	if chunked {
+		dst = append(dst, "\r\nTransfer-Encoding: chunked"...)
+	}
+	return append(dst, "\r\nConnection: close\r\n\r\n"...)
+}

@@ -1,0 +1,69 @@
+package http1
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// TestStolenResponses: a handler that writes the body by hand is told how to frame it, the
+// head says the same, and nothing is added to what the handler writes.
+func TestStolenResponses(t *testing.T) {
+	for proto, want := range map[string]string{
+		"HTTP/1.1": "HTTP/1.1 200 OK\r\nAudit-Id: i\r\nContent-Type: t\r\nDate: D\r\nWarning: w\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\nbody",
+		"HTTP/1.0": "HTTP/1.1 200 OK\r\nAudit-Id: i\r\nContent-Type: t\r\nDate: D\r\nWarning: w\r\nConnection: close\r\n\r\nbody",
+	} {
+		s := New(Config{MaxHeaderBytes: 1 << 20, Handler: func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+			x := new(exchange.Exchange)
+			x.Init(c, received, nil)
+			to := x.Steal(http.StatusOK, []exchange.Field{{Name: "Audit-Id", Value: "i"}, {Name: "Content-Type", Value: "t"}, {Name: "Warning", Value: "w"}})
+			if to.Chunked != (proto == "HTTP/1.1") || to.End != nil {
+				t.Errorf("%s: %+v", proto, to)
+			}
+			for _, p := range [][]byte{to.Head, []byte("body")} {
+				if _, err := to.Conn.Write(p); err != nil {
+					t.Error(err)
+				}
+			}
+			return x
+		}})
+		c := &scriptConn{in: bytes.NewReader([]byte("GET / " + proto + "\r\nHost: h\r\n\r\nGET /behind HTTP/1.1\r\n\r\n"))}
+		s.Session(c).Serve()
+		date := regexp.MustCompile(`Date: [^\r]*GMT`)
+		if got := date.ReplaceAllString(c.out.String(), "Date: D"); got != want {
+			t.Errorf("%s: %q, want %q", proto, got, want)
+		}
+	}
+}
+
+// TestStolenConnectionsHoldNoSession: who has the connection has nothing else of it.
+func TestStolenConnectionsHoldNoSession(t *testing.T) {
+	s := newTestServer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+		x := new(exchange.Exchange)
+		x.Init(c, received, nil)
+		to := x.Steal(http.StatusOK, nil)
+		if _, err := to.Conn.Write(to.Head); err != nil {
+			t.Error(err)
+		}
+		return x
+	})
+	c := s.dial(t)
+	if _, err := c.Write([]byte("GET / HTTP/1.1\r\nHost: h\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	proctest.Eventually(t, "the session is let go of", func() error {
+		if open, visits := len(s.network.list()), s.outer.count(); open != 1 || visits != 0 {
+			return fmt.Errorf("%d connections are open, %d are served", open, visits)
+		}
+		return nil
+	})
+}

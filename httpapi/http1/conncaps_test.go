@@ -1,0 +1,63 @@
+package http1
+
+import (
+	"crypto/tls"
+	"net"
+	"testing"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// TestPeers: an IPv4 address is a place of its own, however it is written; of IPv6
+// addresses the first half is.
+func TestPeers(t *testing.T) {
+	peer := func(ip string) any { return peerOf(&net.TCPAddr{IP: net.ParseIP(ip), Zone: "eth0"}) }
+	for _, c := range []struct {
+		a, b string
+		same bool
+	}{
+		{"192.0.2.1", "::ffff:192.0.2.1", true},
+		{"192.0.2.1", "192.0.2.2", false},
+		{"2001:db8::1", "2001:db8::ffff:ffff:ffff:ffff", true},
+		{"2001:db8::1", "2001:db8:0:1::1", false},
+		{"fe80::1", "fe80::2", true},
+	} {
+		if got := peer(c.a) == peer(c.b); got != c.same {
+			t.Errorf("%s and %s: the same %v, want %v (%v, %v)", c.a, c.b, got, c.same, peer(c.a), peer(c.b))
+		}
+	}
+}
+
+// TestConnectionCaps: a connection beyond a cap is closed at once and counted; one that ends
+// makes room.
+func TestConnectionCaps(t *testing.T) {
+	for reached, config := range [lastCap]Config{capAll: {MaxConns: 3}, capPeer: {MaxConnsPerIP: 3}} {
+		t.Run(capFlag(reached), func(t *testing.T) {
+			f := newTestServer(t, config, answering(nil))
+			connect := func() error {
+				c, err := tls.Dial("tcp", f.addr, &tls.Config{RootCAs: f.pool})
+				if err == nil {
+					t.Cleanup(func() { c.Close() })
+				}
+				return err
+			}
+			first := f.dial(t)
+			for range 2 {
+				if err := connect(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if connect() == nil {
+				t.Error("a fourth connection was accepted")
+			}
+			if n := f.counts.refused[reached].Load(); n != 1 {
+				t.Errorf("%d connections were refused, want 1", n)
+			}
+			if n := f.counts.open.Load(); n != 3 {
+				t.Errorf("%d connections are open, want 3", n)
+			}
+			first.Close()
+			proctest.Eventually(t, "there is room again", connect)
+		})
+	}
+}

@@ -1,0 +1,433 @@
+package http1
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/proctest/testcert"
+)
+
+// doorVariable makes the test binary a server with one of the doors.
+const doorVariable = "LARDER_FRONT_DOOR"
+
+// The doors that are compared.
+const (
+	ownDoor     = "own"
+	fastDoor    = "fasthttp"
+	leanDoor    = "fasthttp-lean" // holds no buffers while idle, and stands on this package's connections
+	stdDoor     = "nethttp"
+	flushedDoor = "nethttp-flush" // where a watch keeps the goroutine of its handler
+)
+
+const (
+	smallBytes = 1 << 10
+	pieceBytes = 4800
+	pieceCount = 4 << 20 / pieceBytes
+	doorTurns  = 3
+	doorConns  = 2000 // that are open at once where memory is measured
+	doorBusy   = 8    // that have requests at once where CPU is
+	doorRest   = 2 * time.Second
+)
+
+// doorConfig is what a server is told.
+type doorConfig struct {
+	Door      string
+	Cert, Key []byte // DER
+}
+
+// runDoor serves until the process is killed.
+func runDoor(role string) error {
+	var config doorConfig
+	if err := json.Unmarshal([]byte(role), &config); err != nil {
+		return err
+	}
+	key, err := x509.ParsePKCS8PrivateKey(config.Key)
+	if err != nil {
+		return err
+	}
+	secrets := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{config.Cert}, PrivateKey: key}}}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	fmt.Printf("serving at %s.\n", l.Addr())
+	answer := newHouse().answer
+	patient := newListener(l, secrets, Protocols(false), connCaps{}, new(connCounts))
+	patient.patience = 45 * time.Second
+	switch config.Door {
+	case ownDoor:
+		s := New(Config{Handler: answer, Draining: make(chan struct{}), MaxHeaderBytes: 1 << 20, MaxBodyBytes: 3 << 20, BodyTimeout: time.Minute, UserTimeout: patient.patience})
+		s.Listen(l, secrets)
+		return s.ServeNetwork()
+	case fastDoor:
+		return newFastServer(answer, false).Serve(tls.NewListener(l, patient.config))
+	case leanDoor:
+		return newFastServer(answer, true).Serve(lateListener{patient})
+	default:
+		return newStdServer(answer, config.Door == flushedDoor).Serve(tls.NewListener(l, patient.config))
+	}
+}
+
+// house is what the doors lead to.
+type house struct {
+	small  []byte
+	pieces pieces
+
+	mu      sync.Mutex
+	watches []net.Conn // guarded by mu
+}
+
+func newHouse() *house {
+	h := &house{small: bytes.Repeat([]byte{'s'}, smallBytes), pieces: make(pieces, pieceCount)}
+	for i := range h.pieces {
+		h.pieces[i] = bytes.Repeat([]byte{byte('a' + i%26)}, pieceBytes)
+	}
+	return h
+}
+
+// answer looks at a request as far as every request is looked at, and answers it.
+func (h *house) answer(c exchange.Carrier, received time.Time) *exchange.Exchange {
+	x := new(exchange.Exchange)
+	x.Init(c, received, nil)
+	x.AuditID = "5f0e3a86-2f4d-4d6c-9f5c-0d8f6b1c2a37"
+	if facts := c.Inspect(); facts.Code != 0 || facts.Impersonates || facts.Foreign || len(c.Host()) == 0 ||
+		string(c.Method()) != http.MethodGet || len(c.Peek("Authorization")) == 0 || len(c.Peek("Accept")) == 0 {
+		x.Send(http.StatusBadRequest, "text/plain", []byte("not what was sent"))
+		return x
+	}
+	x.CommonHeaders()
+	x.Set("X-Kubernetes-Pf-Flowschema-Uid", "7f4f1f0e-55a1-4f3e-8f1e-3f5b7d0f9a11")
+	x.Set("X-Kubernetes-Pf-Prioritylevel-Uid", "0c8a6d5e-1d2b-4a77-b7a4-6a1d1a0b3c22")
+	switch string(c.Target()) {
+	case "/get":
+		x.Send(http.StatusOK, "application/json", h.small)
+	case "/list":
+		x.SendFrom(http.StatusOK, "application/json", h.pieces.size(), h.pieces)
+	case "/watch":
+		x.Set("Content-Type", "application/json")
+		h.watch(x)
+	case "/settle":
+		debug.FreeOSMemory()
+		debug.FreeOSMemory() // what pools held on to the first time
+		x.Send(http.StatusOK, "text/plain", nil)
+	default:
+		x.Send(http.StatusNotFound, "text/plain", []byte("no such place"))
+	}
+	return x
+}
+
+// watch begins a response and holds its connection: nothing is said yet.
+func (h *house) watch(x *exchange.Exchange) {
+	to := x.Steal(http.StatusOK, x.Header)
+	if _, err := to.Conn.Write(to.Head); err != nil {
+		to.Conn.Close()
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.watches = append(h.watches, to.Conn)
+}
+
+// pieces is a list as package reads writes one: shared items, each behind a few bytes that
+// say how long it is.
+type pieces [][]byte
+
+func (p pieces) size() int { return len(p) * (pieceBytes + len(appendLength(nil, pieceBytes))) }
+
+func appendLength(dst []byte, n int) []byte {
+	return append(append(append(dst, `{"`...), strconv.Itoa(n)...), `":`...)
+}
+
+// WriteTo implements io.WriterTo.
+func (p pieces) WriteTo(w io.Writer) (int64, error) {
+	out := exchange.NewChunkWriter(w)
+	defer out.Release()
+	for _, piece := range p {
+		out.Buf = appendLength(out.Buf, len(piece))
+		out.Add(piece)
+	}
+	out.Flush()
+	return out.Written, out.Err
+}
+
+// Close implements io.Closer.
+func (p pieces) Close() error { return nil }
+
+// doorProcess is a server of its own process.
+type doorProcess struct {
+	*proctest.Process
+	addr   string
+	config *tls.Config // of its clients
+}
+
+func startDoor(t testing.TB, door string) *doorProcess {
+	t.Helper()
+	secrets, pool := testcert.Loopback(t)
+	key, err := x509.MarshalPKCS8PrivateKey(secrets.Certificates[0].PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := doorConfig{Door: door, Cert: secrets.Certificates[0].Certificate[0], Key: key}
+	p := proctest.New(t, door, proctest.Role(t, doorVariable, config))
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var at []string
+	p.Eventually(t, "serves", func() error {
+		if at = regexp.MustCompile(`serving at (\S+)\.`).FindStringSubmatch(p.Output()); at == nil {
+			return errors.New(p.Output())
+		}
+		return nil
+	})
+	return &doorProcess{Process: p, addr: at[1], config: &tls.Config{RootCAs: pool}}
+}
+
+// cpu is what the process has worked so far.
+func (d *doorProcess) cpu(t testing.TB) time.Duration {
+	const ofProcess = 2 // of another one than this: MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED)
+	return proctest.CPUClock(^int32(d.PID())<<3 | ofProcess).Now(t)
+}
+
+// resident is how much memory of its own it has when everything that is not needed has been
+// given back.
+func (d *doorProcess) resident(t testing.TB) int64 {
+	t.Helper()
+	v, err := d.visit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	if _, err := v.ask("/settle"); err != nil {
+		t.Fatal(err)
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`RssAnon:\s+(\d+) kB`).FindSubmatch(status)
+	if m == nil {
+		t.Fatalf("no RssAnon in %s", status)
+	}
+	kib, err := strconv.ParseInt(string(m[1]), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kib << 10
+}
+
+// visitor is a client with one connection. It does as little as it can: it has the same
+// processors.
+type visitor struct {
+	*tls.Conn
+	in *bufio.Reader
+}
+
+func (d *doorProcess) visit() (*visitor, error) {
+	c, err := tls.Dial("tcp", d.addr, d.config)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.SetDeadline(time.Now().Add(10 * proctest.Patience)); err != nil {
+		return nil, err
+	}
+	return &visitor{c, bufio.NewReaderSize(c, 4<<10)}, nil
+}
+
+// doorHeader is what clients send: a token is about as long.
+var doorHeader = " HTTP/1.1\r\nHost: 127.0.0.1:6443\r\nUser-Agent: kube-controller/v1.36.3 (linux/amd64) kubernetes/0000000/leader-election\r\n" +
+	"Accept: application/json, */*\r\nAuthorization: Bearer " + strings.Repeat("t", 900) + "\r\nAccept-Encoding: gzip\r\n\r\n"
+
+// begin asks for target and returns what precedes the body of the answer.
+func (v *visitor) begin(target string) (head []byte, err error) {
+	if _, err := io.WriteString(v, "GET "+target+doorHeader); err != nil {
+		return nil, err
+	}
+	for !bytes.HasSuffix(head, crlf2) {
+		line, err := v.in.ReadSlice('\n')
+		if err != nil {
+			return nil, err
+		}
+		head = append(head, line...)
+	}
+	if !bytes.HasPrefix(head, []byte("HTTP/1.1 200 OK\r\n")) {
+		return nil, fmt.Errorf("answered %q", head)
+	}
+	return head, nil
+}
+
+// ask asks for target and returns the length of the answer's body.
+func (v *visitor) ask(target string) (int, error) {
+	head, err := v.begin(target)
+	if err != nil {
+		return 0, err
+	}
+	_, length, _ := bytes.Cut(head, []byte("\r\nContent-Length: "))
+	length, _, _ = bytes.Cut(length, crlf2[:2])
+	n, err := strconv.Atoi(string(length))
+	if err != nil {
+		return 0, fmt.Errorf("%w in %q", err, head)
+	}
+	return v.in.Discard(n)
+}
+
+// silence returns nil if the server says nothing for a while, and does not end the connection.
+func (v *visitor) silence() error {
+	if err := v.SetReadDeadline(time.Now().Add(doorRest)); err != nil {
+		return err
+	}
+	if b, err := v.in.ReadByte(); !socket.IsTimeout(err) {
+		return fmt.Errorf("a server that has nothing to say says %q, %v", b, err)
+	}
+	return nil
+}
+
+// TestDoors checks that all doors give the same answers to the same requests, one after the
+// other on a connection.
+func TestDoors(t *testing.T) {
+	want := map[string]int{"/get": smallBytes, "/list": newHouse().pieces.size()}
+	for _, door := range []string{ownDoor, fastDoor, leanDoor, stdDoor, flushedDoor} {
+		d := startDoor(t, door)
+		v, err := d.visit()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer v.Close()
+		for range 2 {
+			for target, size := range want {
+				if got, err := v.ask(target); err != nil || got != size {
+					t.Errorf("%s: %s has %d bytes, %v, want %d", door, target, got, err, size)
+				}
+			}
+		}
+		head, err := v.begin("/watch")
+		if err != nil || !bytes.Contains(head, []byte("\r\nTransfer-Encoding: chunked\r\n")) || !bytes.Contains(head, []byte("\r\nAudit-Id: 5f0e")) {
+			t.Errorf("%s: a watch begins with %q, %v", door, head, err)
+		}
+	}
+}
+
+// BenchmarkDoors compares this package's connections with those of fasthttp's and net/http's
+// servers, in turns. CPU and memory are the server's.
+func BenchmarkDoors(b *testing.B) {
+	doors := []string{ownDoor, fastDoor, leanDoor, stdDoor}
+	for _, row := range []struct{ name, target string }{{"D1-get", "/get"}, {"D2-list", "/list"}} {
+		processes := make(map[string]*doorProcess)
+		for _, door := range doors {
+			processes[door] = startDoor(b, door)
+		}
+		eachTurn(b, row.name, doors, func(b *testing.B, door string) { benchmarkBusy(b, processes[door], row.target) })
+	}
+	eachTurn(b, "D3-idle", doors, func(b *testing.B, door string) {
+		benchmarkResting(b, door, func(v *visitor) error { _, err := v.ask("/get"); return err })
+	})
+	eachTurn(b, "D4-watch", append(doors, flushedDoor), func(b *testing.B, door string) {
+		benchmarkResting(b, door, func(v *visitor) error { _, err := v.begin("/watch"); return err })
+	})
+}
+
+// eachTurn gives each door its turns, in which another is the first each time.
+func eachTurn(b *testing.B, row string, doors []string, run func(b *testing.B, door string)) {
+	for turn := range doorTurns {
+		for i := range doors {
+			door := doors[(i+turn)%len(doors)]
+			b.Run(fmt.Sprintf("row=%s/turn=%d/door=%s", row, turn+1, door), func(b *testing.B) { run(b, door) })
+		}
+	}
+}
+
+// benchmarkBusy asks for target on a few connections at once.
+func benchmarkBusy(b *testing.B, d *doorProcess, target string) {
+	visitors := make(chan *visitor, doorBusy)
+	for range doorBusy {
+		v, err := d.visit()
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer v.Close()
+		if _, err := v.ask(target); err != nil {
+			b.Fatal(err)
+		}
+		visitors <- v
+	}
+	b.ResetTimer()
+	before := d.cpu(b)
+	var asked errgroup.Group
+	for i := range doorBusy {
+		asked.Go(func() error {
+			v := <-visitors
+			for range (b.N + i) / doorBusy {
+				if _, err := v.ask(target); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := asked.Wait(); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(float64(d.cpu(b)-before)/float64(b.N), "cpu-ns/op")
+}
+
+// benchmarkResting opens many connections, begins on each and lets them rest. An operation is
+// to open one, TLS handshake included.
+func benchmarkResting(b *testing.B, door string, begin func(*visitor) error) {
+	d := startDoor(b, door)
+	defer d.Kill()
+	empty := d.resident(b)
+	before := d.cpu(b)
+	visitors := make([]*visitor, doorConns)
+	var opened errgroup.Group
+	opened.SetLimit(doorBusy)
+	for i := range visitors {
+		opened.Go(func() (err error) {
+			if visitors[i], err = d.visit(); err != nil {
+				return err
+			}
+			return begin(visitors[i])
+		})
+	}
+	err := opened.Wait()
+	defer func() {
+		for _, v := range visitors {
+			if v != nil {
+				v.NetConn().Close()
+			}
+		}
+	}()
+	if err != nil {
+		b.Fatal(err)
+	}
+	opening := d.cpu(b) - before
+	held := d.resident(b) - empty
+	before = d.cpu(b)
+	if err := visitors[0].silence(); err != nil {
+		b.Fatal(err)
+	}
+	resting := d.cpu(b) - before
+	b.ReportMetric(float64(opening)/doorConns, "cpu-ns/op")
+	b.ReportMetric(float64(held)/doorConns, "B/conn")
+	b.ReportMetric(float64(resting)/doorConns/doorRest.Seconds(), "cpu-ns/conn/s")
+	b.ReportMetric(0, "ns/op")
+}

@@ -1,0 +1,201 @@
+package http1
+
+import (
+	"bytes"
+	"errors"
+	"iter"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+)
+
+var (
+	errRequestLine = errors.New("httpapi: malformed request line")
+	errBareLine    = errors.New("httpapi: header line ends without CRLF")
+)
+
+// headerEnd finds the end of a header that arrives in pieces, looking at each byte once.
+type headerEnd struct {
+	line int // where the header's first line ends; 0 while that is not known
+	seen int // no end begins before
+}
+
+var (
+	crlf2 = []byte("\r\n\r\n")
+	lf2   = []byte("\n\n")
+)
+
+// find reports whether block, which begins as it did the last time, holds a whole
+// header: one that ends with an empty line behind CRLF, or right behind the first line.
+// fasthttp takes no other. A first line that is not a request line is an error, and so is
+// an empty line behind a line that does not end with CRLF: a client that sends these may
+// already be waiting for an answer.
+func (e *headerEnd) find(block []byte) (bool, error) {
+	if e.line == 0 {
+		if bytes.HasSuffix(block, crlf2) && !bytes.Contains(block, lf2) {
+			return true, nil // as nearly all come
+		}
+		n := bytes.IndexByte(block[e.seen:], '\n')
+		if n < 0 {
+			e.seen = len(block)
+			return false, nil
+		}
+		e.line = e.seen + n
+		if !isRequestLine(block[:e.line]) {
+			return false, errRequestLine
+		}
+		e.seen = e.line
+	}
+	if bytes.HasPrefix(block[e.line+1:], crlf2[:2]) {
+		return true, nil
+	}
+	for rest := block[e.seen:]; ; rest = block[e.seen:] {
+		n := bytes.IndexByte(rest, '\n')
+		switch {
+		case n < 0:
+			e.seen = len(block)
+			return false, nil
+		case bytes.HasPrefix(rest[n+1:], crlf2[:2]):
+			if e.seen += n; block[e.seen-1] != '\r' {
+				return false, errBareLine
+			}
+			return true, nil
+		case bytes.HasPrefix(rest[n+1:], crlf2[1:2]):
+			return false, errBareLine
+		case len(rest)-n < len(crlf2)-1:
+			e.seen += n // what follows decides
+			return false, nil
+		}
+		e.seen += n + 1
+	}
+}
+
+// endsFirstLine reports whether the first line of a whole header ends with CRLF, as
+// inspect wants all others to.
+func endsFirstLine(block []byte) bool {
+	n := bytes.IndexByte(block, '\n')
+	return n > 0 && block[n-1] == '\r'
+}
+
+// isRequestLine reports whether line could be a request's.
+func isRequestLine(line []byte) bool {
+	_, rest, _ := bytes.Cut(bytes.TrimSuffix(line, crlf2[:1]), []byte{' '})
+	_, version, _ := bytes.Cut(rest, []byte{' '})
+	return len(version) == len("HTTP/1.1") && bytes.HasPrefix(version, []byte("HTTP/"))
+}
+
+// blankLines returns the length of the empty lines that block begins with: some
+// clients send one after a body.
+func blankLines(block []byte) (n int) {
+	for {
+		switch rest := block[n:]; {
+		case bytes.HasPrefix(rest, crlf2[1:2]):
+			n++
+		case bytes.HasPrefix(rest, crlf2[:2]):
+			n += 2
+		default:
+			return n
+		}
+	}
+}
+
+// headerFacts is what one pass over a request's header block finds.
+type headerFacts struct {
+	// malformed says why the request must be refused, "" if it need not.
+	malformed string
+	// impersonates says that the request asks to act as another user.
+	impersonates bool
+	// foreign says that the request may have credentials beside the Authorization header.
+	foreign bool
+}
+
+// inspect looks at a header block as the client sent it. fasthttp accepts names that are no
+// tokens, folded lines, lines that end without CR and repeats of headers that may be there
+// once, and reads them in its own way. inspect calls them malformed: a client that sends them
+// wants two readers to understand them differently.
+func inspect(block []byte) headerFacts {
+	var facts headerFacts
+	var authorization, contentType, host bool
+	for len(block) > 0 {
+		line, rest, _ := bytes.Cut(block, []byte{'\n'})
+		block = rest
+		line, ended := bytes.CutSuffix(line, []byte{'\r'})
+		if ended && len(line) == 0 {
+			continue
+		}
+		if !ended { // a proxy may have taken it for a part of the line before
+			facts.malformed = "malformed header line"
+			return facts
+		}
+		name, value, ok := bytes.Cut(line, []byte{':'})
+		if !ok || !isToken(name) {
+			facts.malformed = "malformed header name"
+			return facts
+		}
+		switch {
+		case foldEqual(name, "authorization"):
+			facts.once(&authorization, "Authorization")
+		case foldEqual(name, "content-type"):
+			facts.once(&contentType, "Content-Type")
+		case foldEqual(name, "host"):
+			facts.once(&host, "Host")
+			if !httpguts.ValidHostHeader(string(bytes.Trim(value, " \t"))) {
+				facts.malformed = "malformed Host header"
+			}
+		case foldEqual(name, "transfer-encoding"):
+			if !foldEqual(bytes.Trim(value, " \t"), "chunked") {
+				facts.malformed = "unsupported transfer encoding"
+			}
+		case len(name) > len(impersonatePrefix) && foldEqual(name[:len(impersonatePrefix)], impersonatePrefix):
+			facts.impersonates = true
+		case len(name) > len(remotePrefix) && foldEqual(name[:len(remotePrefix)], remotePrefix), foldEqual(name, "sec-websocket-protocol"):
+			facts.foreign = true
+		}
+	}
+	return facts
+}
+
+// headerLines yields the names and values of a header block that inspect accepts, in
+// the order in which they were sent.
+func headerLines(block []byte) iter.Seq2[[]byte, []byte] {
+	return func(yield func(name, value []byte) bool) {
+		for rest := block; len(rest) > 0; { // bytes.Lines allocates more than all of this
+			line, after, _ := bytes.Cut(rest, []byte{'\n'})
+			rest = after
+			name, value, ok := bytes.Cut(line, []byte{':'})
+			if ok && !yield(name, bytes.Trim(value, " \t\r\n")) {
+				return
+			}
+		}
+	}
+}
+
+const (
+	impersonatePrefix = "impersonate-"
+	remotePrefix      = "x-remote-"
+)
+
+func (f *headerFacts) once(seen *bool, name string) {
+	if *seen {
+		f.malformed = "repeated " + name + " header"
+	}
+	*seen = true
+}
+
+// foldEqual reports whether name is lower in any case. lower is ASCII.
+func foldEqual(name []byte, lower string) bool {
+	return len(name) == len(lower) && strings.EqualFold(string(name), lower)
+}
+
+// isToken reports whether name is a token of RFC 9110.
+func isToken(name []byte) bool {
+	for _, c := range name {
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0:
+		default:
+			return false
+		}
+	}
+	return len(name) > 0
+}

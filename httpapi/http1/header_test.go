@@ -1,0 +1,103 @@
+package http1
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/valyala/fasthttp"
+	"pgregory.net/rapid"
+)
+
+func TestInspect(t *testing.T) {
+	for block, want := range map[string]headerFacts{
+		"": {},
+		"Host: h\r\nAccept: a\r\nAccept: b\r\n\r\n": {},
+		"A-_.~!#$%&'*+^`|1: b\r\n\r\n":              {},
+		"Impersonate-User: x\r\n\r\n":               {impersonates: true},
+		"iMPERSONATE-eXTRA-a: x\r\n\r\n":            {impersonates: true},
+		"Impersonate: x\r\n\r\n":                    {},
+		"Host: a\r\nhost: b\r\n":                    {malformed: "repeated Host header"},
+		"authorization: a\r\nAUTHORIZATION: b\r\n":  {malformed: "repeated Authorization header"},
+		"authorization: a\nAUTHORIZATION: b\r\n":    {malformed: "malformed header line"},
+		"Host: h\r\n\n":                             {malformed: "malformed header line"},
+		"\n":                                        {malformed: "malformed header line"},
+		"Content-Type: a\r\nContent-type: b\r\n":    {malformed: "repeated Content-Type header"},
+		"transfer-encoding: Chunked \r\n":           {},
+		"Transfer-Encoding: identity\r\n":           {malformed: "unsupported transfer encoding"},
+		" A: b\r\n":                                 {malformed: "malformed header name"},
+		"A : b\r\n":                                 {malformed: "malformed header name"},
+		"A\r\n":                                     {malformed: "malformed header name"},
+		"\x80: b\r\n":                               {malformed: "malformed header name"},
+	} {
+		if got := inspect([]byte(block)); got != want {
+			t.Errorf("%q: %+v, want %+v", block, got, want)
+		}
+	}
+}
+
+// TestHeaderEndLooksOnce: where a header ends does not depend on the pieces it comes
+// in, and nothing that was looked at is looked at again.
+func TestHeaderEndLooksOnce(t *testing.T) {
+	piece := rapid.SampledFrom([]string{"\r\n", "\n", "\r", "A: b", "A: b\r\n", "Host: h\r\n", "\r\n\r\n", "\n\n", "\n\r\n"})
+	rapid.Check(t, func(t *rapid.T) {
+		header := []byte("GET / HTTP/1.1" + strings.Join(rapid.SliceOfN(piece, 0, 8).Draw(t, "pieces"), ""))
+		var drip headerEnd
+		var got string
+		for n := 1; n <= len(header) && got == ""; n++ {
+			block := bytes.Clone(header[:n])
+			// What lies well behind is an end by now, for who looks.
+			for i := 0; drip.line > 0 && i+4 < drip.seen && i+4 < n; i++ {
+				if i > drip.line+2 || i+4 < drip.line {
+					copy(block[i:], "\r\n\r\n")
+				}
+			}
+			whole, err := drip.find(block)
+			if whole || err != nil {
+				got = fmt.Sprint(n, whole, err)
+			}
+		}
+		if want := slowHeaderEnd(header); got != want {
+			t.Fatalf("%q: %s, want %s", header, got, want)
+		}
+	})
+}
+
+// slowHeaderEnd looks at all of a header for each of its bytes.
+func slowHeaderEnd(header []byte) string {
+	for n := 1; n <= len(header); n++ {
+		block := string(header[:n])
+		line, rest, ok := strings.Cut(block, "\n")
+		switch {
+		case !ok:
+		case !isRequestLine([]byte(line)):
+			return fmt.Sprint(n, false, errRequestLine)
+		case strings.HasPrefix(rest, "\r\n"), strings.HasSuffix(block, "\r\n\r\n"):
+			return fmt.Sprint(n, true, nil)
+		case strings.HasSuffix(block, "\n\n"), strings.HasSuffix(block, "\n\r\n"):
+			return fmt.Sprint(n, false, errBareLine)
+		}
+	}
+	return ""
+}
+
+// TestWholeHeadersAreParsed: what is taken for whole is whole for fasthttp too.
+func TestWholeHeadersAreParsed(t *testing.T) {
+	for _, header := range []string{
+		"GET / HTTP/1.1\r\nHost: h\r\n\r\n", "GET / HTTP/1.0\r\n\r\n", "GET / HTTP/1.0\n\r\n", "GET / HTTP/1.1\nHost: h\r\n\r\n", "GET / HTTP/1.1\r\nHost: h\nA: b\r\n\r\n",
+	} {
+		for n := 1; n <= len(header); n++ {
+			var end headerEnd
+			whole, err := end.find([]byte(header[:n]))
+			if whole != (n == len(header)) || err != nil {
+				t.Errorf("%q: whole %t, %v", header[:n], whole, err)
+			}
+		}
+		var h fasthttp.RequestHeader
+		if err := h.Read(bufio.NewReader(strings.NewReader(header))); err != nil {
+			t.Errorf("%q: %v", header, err)
+		}
+	}
+}

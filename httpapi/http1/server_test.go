@@ -1,0 +1,170 @@
+package http1
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/proctest/testcert"
+)
+
+// testServer is a server of the network.
+type testServer struct {
+	*Server
+	addr string
+	pool *x509.CertPool
+}
+
+// newTestServer serves until the test ends.
+func newTestServer(t *testing.T, config Config, handler func(exchange.Carrier, time.Time) *exchange.Exchange) *testServer {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	draining := make(chan struct{})
+	config.Handler, config.Draining = handler, draining
+	config.MaxHeaderBytes, config.MaxBodyBytes, config.BodyTimeout = 1<<20, 1<<20, time.Minute
+	s := New(config)
+	tlsConfig, pool := testcert.Loopback(t)
+	s.Listen(l, tlsConfig)
+	ended := make(chan error, 1)
+	go func() { ended <- s.ServeNetwork() }()
+	t.Cleanup(func() {
+		close(draining)
+		s.StopAccepting()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		s.CloseNetwork()
+		if err := s.DrainNetwork(context.Background()); err != nil {
+			t.Error(err)
+		}
+		s.Abort()
+	})
+	return &testServer{Server: s, addr: l.Addr().String(), pool: pool}
+}
+
+func (f *testServer) dial(t *testing.T) *tls.Conn {
+	t.Helper()
+	c, err := tls.Dial("tcp", f.addr, &tls.Config{RootCAs: f.pool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if err := c.SetDeadline(time.Now().Add(proctest.Patience)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// answering answers every request with its target, after before has returned.
+func answering(before func(target string)) func(exchange.Carrier, time.Time) *exchange.Exchange {
+	return func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+		x := new(exchange.Exchange)
+		x.Init(c, received, nil)
+		if before != nil {
+			before(string(c.Target()))
+		}
+		x.Send(200, "text/plain", bytes.Clone(c.Target()))
+		return x
+	}
+}
+
+// scriptConn is a client that has said all it has to say.
+type scriptConn struct {
+	in  *bytes.Reader
+	out bytes.Buffer
+}
+
+func (c *scriptConn) Read(p []byte) (int, error)       { return c.in.Read(p) }
+func (c *scriptConn) Write(p []byte) (int, error)      { return c.out.Write(p) }
+func (c *scriptConn) Close() error                     { return nil }
+func (c *scriptConn) LocalAddr() net.Addr              { return &net.TCPAddr{} }
+func (c *scriptConn) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
+func (c *scriptConn) SetDeadline(time.Time) error      { return nil }
+func (c *scriptConn) SetReadDeadline(time.Time) error  { return nil }
+func (c *scriptConn) SetWriteDeadline(time.Time) error { return nil }
+
+func TestSettings(t *testing.T) {
+	s := New(Config{MaxConns: 7, BodyTimeout: time.Minute})
+	for name, ok := range map[string]bool{
+		"reading a header takes bounded time":   s.limits.header == 32*time.Second,
+		"reading a body takes bounded time":     s.limits.body == time.Minute,
+		"idle connections end":                  s.limits.idle == 90*time.Second,
+		"writing a response takes bounded time": s.limits.write > 0,
+		"connections are bounded":               s.caps.all == 7 && s.inner.most == 7,
+	} {
+		if !ok {
+			t.Errorf("not so: %s", name)
+		}
+	}
+	var config *tls.Config
+	for http2, want := range map[bool][]string{true: {"h2", "http/1.1"}, false: {"http/1.1"}} {
+		config = newListener(nil, &tls.Config{NextProtos: []string{"else"}}, Protocols(http2), connCaps{}, new(connCounts)).config
+		if !slices.Equal(config.NextProtos, want) {
+			t.Errorf("ALPN offers %q, want %q", config.NextProtos, want)
+		}
+	}
+	if config.MinVersion < tls.VersionTLS12 || !config.DynamicRecordSizingDisabled {
+		t.Errorf("TLS from version %x, dynamic records %v", config.MinVersion, !config.DynamicRecordSizingDisabled)
+	}
+}
+
+// TestSilentConnectionsEnd checks that whoever never speaks is not waited for.
+func TestSilentConnectionsEnd(t *testing.T) {
+	var c conn
+	client, server := net.Pipe()
+	defer client.Close()
+	config, _ := testcert.Loopback(t)
+	c.Conn = tls.Server(&hastyConn{Conn: server}, config)
+	if err := c.Handshake(); !errors.Is(err, errHasty) {
+		t.Errorf("handshake: %v", err)
+	}
+}
+
+var errHasty = errors.New("deadline set")
+
+// hastyConn fails its reads if they have the handshake's deadline.
+type hastyConn struct {
+	net.Conn
+	bounded bool
+}
+
+func (c *hastyConn) SetDeadline(d time.Time) error {
+	c.bounded = time.Until(d) <= handshakeTimeout
+	return nil
+}
+
+func (c *hastyConn) Read([]byte) (int, error) {
+	if c.bounded {
+		return 0, errHasty
+	}
+	return 0, io.EOF
+}
+
+// TestIdleConnectionsHoldNoBuffers: what a long header took is given back.
+func TestIdleConnectionsHoldNoBuffers(t *testing.T) {
+	s := New(Config{Handler: answering(nil), MaxHeaderBytes: 1 << 20})
+	script := "GET / HTTP/1.1\r\nHost: h\r\nA: " + strings.Repeat("a", 100<<10) + "\r\n\r\n"
+	ss := s.Session(&scriptConn{in: bytes.NewReader([]byte(script))})
+	if !ss.await(time.Minute) || ss.in != nil {
+		t.Fatal("a buffer before the first byte")
+	}
+	if _, again := ss.requests(); !again {
+		t.Fatal("the connection ended")
+	}
+	if ss.in != nil || len(ss.ahead) != 0 || ss.size != headerStart {
+		t.Errorf("left: reader %v, %d bytes, next buffer %d", ss.in != nil, len(ss.ahead), ss.size)
+	}
+}

@@ -1,0 +1,444 @@
+package http1
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
+	"github.com/larder-io/larder/internal/invariants"
+)
+
+// limits bound how long a client may take. They are those of upstream's server, which has no
+// bound on reading a body but the request's own (apiserver pkg/server/secure_serving.go).
+type limits struct {
+	header time.Duration // from the first byte to the end of the header
+	idle   time.Duration // between requests
+	body   time.Duration // from the end of the header to that of the body
+	write  time.Duration // of one response
+}
+
+const (
+	headerTimeout = 32 * time.Second
+	idleTimeout   = 90 * time.Second
+
+	// slack is how much later than asked a deadline may end. So the session need not set
+	// deadlines for each request, which costs as much as reading its header.
+	slack = 5 * time.Second
+)
+
+// Sizes of the buffer that a header must fit into. When one is too small, the session takes
+// the next larger, up to the server's bound. Buffers of rare sizes are not kept.
+const (
+	headerStart  = 4 << 10
+	headerGrowth = 4
+	headerKept   = 64 << 10
+	// headerExtra is what net/http's server allows beyond its bound.
+	headerExtra = 4 << 10
+)
+
+// Session serves the requests of one connection, one after the other. fasthttp
+// parses them and writes most responses; the session decides when bytes are read and
+// written, into which buffers and until when. A session that waits for a request holds no
+// buffer.
+//
+// It belongs to the goroutine that serves it. It is the exchange.Carrier of the request that
+// it serves at the moment.
+type Session struct {
+	s     *Server
+	host  host
+	conn  net.Conn
+	visit *visit
+	sent  int64 // of the answer to the request
+
+	in    *bufio.Reader // of the requests that have begun to arrive; nil while idle
+	size  int           // of in
+	ahead []byte        // read from conn and not yet by in
+	first [1]byte
+	reads int      // from conn since the first byte of the request
+	body  incoming // of the request
+
+	fast   *fasthttp.RequestCtx // the request; nil while idle
+	fields []exchange.Field     // room for the header of the response
+	slot   any                  // what the handler remembers of the sender
+
+	// The deadlines that are set on conn.
+	readUntil, writeUntil time.Time
+}
+
+// host is what accepted a connection: a door.
+type host interface {
+	// stopping reports whether no request may follow another, ends whether, on a connection
+	// that began then, none may follow the one that is under way.
+	stopping() bool
+	ends(began time.Time) bool
+	// forget is called when the session serves nothing on the connection any more.
+	forget(*visit)
+}
+
+// session returns the Session that serves v by HTTP/1.1.
+func (s *Server) session(h host, v *visit) *Session {
+	return &Session{s: s, host: h, conn: v.conn, visit: v, size: headerStart}
+}
+
+// Serve serves requests until there are no more.
+func (ss *Session) Serve() {
+	defer ss.host.forget(ss.visit)
+	given := false
+	defer func() {
+		if p := recover(); p != nil && !exchange.IsAbort(p) {
+			klog.ErrorS(nil, "Connection panicked", "panic", p, "stack", exchange.Stack())
+		}
+		if !given {
+			ss.conn.Close()
+		}
+	}()
+	wait := ss.s.limits.header
+	for {
+		take, again := ss.ServeNext(wait)
+		if take != nil {
+			given = true
+			take()
+		}
+		if !again {
+			return
+		}
+		wait = ss.s.limits.idle
+	}
+}
+
+// ServeNext waits for a request and serves it and those that came with it. If a handler takes
+// the connection over, take hands it the connection. Else again reports whether there may be
+// more requests.
+func (ss *Session) ServeNext(wait time.Duration) (take func(), again bool) {
+	if !ss.await(wait) {
+		return nil, false
+	}
+	return ss.requests()
+}
+
+// await waits for the first byte of a request and reports whether it came.
+func (ss *Session) await(timeout time.Duration) bool {
+	if ss.readBy(time.Now().Add(timeout)) != nil {
+		return false
+	}
+	n, err := ss.firstByte()
+	if n == 0 || err != nil && !errors.Is(err, io.EOF) {
+		return false
+	}
+	ss.ahead, ss.reads = ss.first[:], 0
+	return ss.visit.begin()
+}
+
+// firstByte waits for the first byte of a request.
+func (ss *Session) firstByte() (int, error) {
+	if c, ok := ss.conn.(*conn); ok {
+		return c.Rest(ss.first[:])
+	}
+	return ss.conn.Read(ss.first[:])
+}
+
+// readBy makes reads end at until or a little later.
+func (ss *Session) readBy(until time.Time) error {
+	if !ss.readUntil.Before(until) && ss.readUntil.Sub(until) <= slack {
+		return nil
+	}
+	ss.readUntil = until.Add(slack)
+	return ss.conn.SetReadDeadline(ss.readUntil)
+}
+
+// writeBy makes writes end at until or a little later.
+func (ss *Session) writeBy(until time.Time) error {
+	if !ss.writeUntil.Before(until) {
+		return nil
+	}
+	ss.writeUntil = until.Add(slack)
+	return ss.conn.SetWriteDeadline(ss.writeUntil)
+}
+
+// Read reads bytes of the request for in. If the first bytes do not hold the whole header,
+// Read sets a deadline for the rest.
+func (ss *Session) Read(p []byte) (int, error) {
+	n := copy(p, ss.ahead)
+	ss.ahead = ss.ahead[n:]
+	if n > 1 || n == len(p) {
+		return n, nil
+	}
+	if ss.reads++; ss.reads == 2 {
+		if err := ss.readBy(time.Now().Add(ss.s.limits.header)); err != nil {
+			return n, err
+		}
+	}
+	more, err := ss.conn.Read(p[n:])
+	if n += more; n > 0 {
+		return n, nil // an error comes again
+	}
+	return 0, err
+}
+
+// requests serves the request that has begun and those that came with it. Its results are
+// those of ServeNext.
+func (ss *Session) requests() (take func(), again bool) {
+	m := messages.Get().(*message)
+	fast := &m.RequestCtx
+	ss.fast, ss.fields = fast, m.fields[:]
+	ss.openReader()
+	defer func() {
+		if take == nil && ss.size <= headerKept { // what a large header left behind is not kept
+			m.reset()
+			messages.Put(m)
+		}
+		ss.fast, ss.fields = nil, nil
+		ss.closeReader()
+	}()
+	for {
+		fast.Init2(ss.conn, frontLogger{}, true)
+		fast.Response.Header.SetNoDefaultContentType(true)
+		if take, again = ss.request(); !again {
+			return take, false
+		}
+		if ss.in.Buffered() == 0 && len(ss.ahead) == 0 {
+			ss.visit.state.Store(visitIdle)
+			return nil, !ss.host.stopping()
+		}
+		m.reset()
+	}
+}
+
+// message holds a request and its response while they are read and written.
+type message struct {
+	fasthttp.RequestCtx
+
+	fields [usualFields]exchange.Field // of the response's header
+}
+
+// usualFields is how many fields responses have at most, but for rare ones.
+const usualFields = 16
+
+// reset makes m ready for another request.
+func (m *message) reset() {
+	if invariants.Enabled {
+		overwriteMessages(&m.RequestCtx)
+	}
+	m.Request.Reset()
+	m.Response.Reset()
+	clear(m.fields[:])
+}
+
+// messages holds them between requests.
+var messages = sync.Pool{New: func() any { return new(message) }}
+
+// request serves one request. Its body is read when the handler asks for it.
+func (ss *Session) request() (take func(), again bool) {
+	ss.body = incoming{over: true}
+	fast := ss.fast
+	if err := ss.readHeader(fast); err != nil {
+		ss.refuse(err)
+		return nil, false
+	}
+	received := time.Now()
+	header := &fast.Request.Header
+	expect := header.Peek("Expect")
+	ss.body = bodyOf(header, ss.in, continues(expect))
+	if len(expect) > 0 && !continues(expect) {
+		ss.refuse(errExpectation)
+		return nil, false
+	}
+	closing := header.ConnectionClose()
+	if string(header.RequestURI()) == "*" { // fasthttp takes it with OPTIONS alone
+		return nil, ss.answer(ss.asterisk(received), closing)
+	}
+	x := ss.s.config.Handler(ss, received)
+	defer x.Close()
+	ss.sent = 0
+	defer ss.charge(x)
+	switch {
+	case x.Stolen:
+		return func() {}, false
+	case x.Cut:
+		return nil, false
+	case x.Taken != nil:
+		return ss.give(x.Taken), false
+	}
+	return nil, ss.answer(x, closing)
+}
+
+// charge charges whoever asked with the answer.
+func (ss *Session) charge(x *exchange.Exchange) {
+	if x.Stolen { // the connection may be somebody else's already
+		x.Charge(0, 0)
+		return
+	}
+	x.Charge(ss.sent, socket.TakeWaited(ss.conn))
+}
+
+// readHeader reads a request's header into as small a buffer as holds it. It is parsed
+// once, when all of it is there.
+func (ss *Session) readHeader(fast *fasthttp.RequestCtx) error {
+	var end headerEnd
+	for {
+		block, _ := ss.in.Peek(ss.in.Buffered())
+		if n := blankLines(block); n > 0 {
+			if _, err := ss.in.Discard(n); err != nil {
+				return err
+			}
+			continue
+		}
+		whole, err := end.find(block)
+		if err != nil {
+			return err
+		}
+		if whole {
+			if !endsFirstLine(block) {
+				return errBareLine
+			}
+			return fast.Request.Header.Read(ss.in)
+		}
+		_, err = ss.in.Peek(len(block) + 1)
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			err = ss.grow()
+		case errors.Is(err, io.EOF) && len(block) > 0:
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+var (
+	errHeaderTooLarge = errors.New("httpapi: header is too large")
+	errExpectation    = errors.New("httpapi: unknown expectation")
+)
+
+// grow replaces the reader by a larger one that begins at the same place, if the
+// bound allows one.
+func (ss *Session) grow() error {
+	bound := ss.s.config.MaxHeaderBytes + headerExtra
+	if ss.size >= bound {
+		return errHeaderTooLarge
+	}
+	read, _ := ss.in.Peek(ss.in.Buffered())
+	ss.ahead = append(bytes.Clone(read), ss.ahead...)
+	larger := min(ss.size*headerGrowth, bound)
+	ss.closeReader()
+	ss.size = larger
+	ss.openReader()
+	_, err := ss.in.Peek(len(ss.ahead))
+	return err
+}
+
+// readers holds buffers of headerStart bytes, which nearly all headers fit into.
+var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, headerStart) }}
+
+// largeReaders holds buffers of the next sizes.
+var largeReaders = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, headerStart*headerGrowth) }}
+
+func (ss *Session) openReader() {
+	pool := &readers
+	if ss.size > headerStart {
+		pool = &largeReaders
+	}
+	ss.in = pool.Get().(*bufio.Reader)
+	if ss.in.Size() < ss.size {
+		ss.in = bufio.NewReaderSize(nil, ss.size)
+	}
+	ss.size = ss.in.Size()
+	ss.in.Reset(ss)
+}
+
+// closeReader gives the buffer back. The next one will have the same size, because a
+// connection that needed it once will need it again; sizes above headerKept are too rare for
+// that.
+func (ss *Session) closeReader() {
+	if ss.in == nil {
+		return
+	}
+	if invariants.Enabled {
+		overwriteReader(ss.in)
+	}
+	ss.in.Reset(nil)
+	switch size := ss.in.Size(); {
+	case size <= headerStart:
+		readers.Put(ss.in)
+	case size <= headerKept:
+		largeReaders.Put(ss.in)
+	default:
+		ss.size = headerStart
+	}
+	ss.in = nil
+}
+
+// refuse answers a request that could not be read because of err, unless the client is gone,
+// and the connection ends.
+func (ss *Session) refuse(err error) {
+	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
+		return
+	}
+	ss.body.over = !errors.Is(err, errHeaderTooLarge) && ss.body.over
+	ss.answer(ss.malformed(err), true)
+}
+
+// answer writes the response and reports whether the connection can be used again.
+func (ss *Session) answer(x *exchange.Exchange, closing bool) bool {
+	resp := &ss.fast.Response
+	setHeader(resp, &x.Response)
+	closing = closing || resp.Header.ConnectionClose() || ss.host.ends(ss.visit.began) || !ss.settle(x)
+	switch {
+	case closing:
+		resp.Header.SetConnectionClose()
+	case !ss.Chunks():
+		resp.Header.Set("Connection", "keep-alive")
+	}
+	resp.SkipBody = ss.fast.IsHead()
+	if ss.writeBy(time.Now().Add(ss.s.limits.write)) != nil || ss.write(x) != nil {
+		return false
+	}
+	if closing && !ss.body.over {
+		linger(ss.conn)
+	}
+	return !closing
+}
+
+// give returns a function that hands the connection to taken, with its deadlines cleared.
+func (ss *Session) give(taken func(exchange.Takeover)) func() {
+	rest, _ := ss.in.Peek(ss.in.Buffered())
+	c := &handedConn{Conn: ss.conn, ahead: ss.conn}
+	if rest = append(bytes.Clone(rest), ss.ahead...); len(rest) > 0 {
+		c.ahead = io.MultiReader(bytes.NewReader(rest), ss.conn)
+	}
+	var body exchange.TakenBody
+	if !ss.body.over {
+		b := ss.body
+		b.in = bufio.NewReader(c.ahead)
+		c.ahead, body = b.in, &b
+	}
+	return func() {
+		if ss.conn.SetDeadline(time.Time{}) != nil {
+			ss.conn.Close() // taken sees that at its first read or write
+		}
+		taken(exchange.Takeover{Conn: c, Body: body})
+	}
+}
+
+// handedConn is a connection that a handler takes over. Its reads begin with the bytes that
+// the session has read ahead.
+type handedConn struct {
+	net.Conn
+	ahead io.Reader
+}
+
+// Read reads what was read ahead, and then the connection.
+func (c *handedConn) Read(p []byte) (int, error) { return c.ahead.Read(p) }
+
+// UnsafeConn is the connection itself.
+func (c *handedConn) UnsafeConn() net.Conn { return c.Conn }

@@ -1,0 +1,283 @@
+package http2
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/net/http2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// body is the part of a request's body that came and was not read. Conn.mu guards all of it but
+// length.
+//
+// Invariant: got <= what the client was allowed to send, which is the window of a stream, grants
+// and what was read since.
+type body struct {
+	length int64 // as announced; -1 if it is not
+
+	data  []byte // came and is kept
+	got   int64  // bytes that came
+	left  int64  // bytes that the client may send
+	owed  int64  // bytes that were read and that the client was not told of
+	ended bool   // all came
+	err   error  // nothing is read any more, and what comes is discarded
+
+	// ReadBody collects the body as a whole; until the exchange ends, the handler has data.
+	whole   bool
+	wants   int64 // what ReadBody needs beyond the window of the stream, before it is granted
+	granted int64 // of the ledger
+
+	until time.Time     // when reads end; zero: never
+	wake  chan struct{} // closed when something has changed; nil if no reader waits
+}
+
+// data takes a DATA frame. Padding counts towards windows.
+func (c *Conn) data(f *http2.DataFrame) error {
+	p, size, end := f.Data(), int64(f.Header().Length), f.StreamEnded()
+	if len(p) == 0 && !end {
+		if err := c.calm(); err != nil {
+			return err
+		}
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	st := c.streams[f.StreamID]
+	if st == nil {
+		if err := c.idleLocked(f.StreamID); err != nil {
+			return err
+		}
+	}
+	if !c.ledger.arrive(size) {
+		return http2.ConnectionError(http2.ErrCodeFlowControl)
+	}
+	kept := int64(0)
+	defer func() { c.freeLocked(size - kept) }()
+	switch {
+	case st == nil && c.away == awayBehind:
+		return nil
+	case st == nil:
+		c.queueLocked(appendReset(nil, f.StreamID, http2.ErrCodeStreamClosed))
+		return nil
+	case st.body == nil || st.body.ended:
+		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeStreamClosed}
+	}
+	b := st.body
+	if b.left -= size; b.left < 0 {
+		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeFlowControl}
+	}
+	if b.got += int64(len(p)); !b.fits(end) {
+		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeProtocol}
+	}
+	if b.err == nil {
+		b.data = append(b.data, p...)
+		if kept = int64(len(p)); !b.whole {
+			c.ledger.pooled += kept
+		}
+	}
+	st.tellLocked(size - int64(len(p)))
+	st.bodyEndsLocked(end)
+	st.wantLocked()
+	b.wakeLocked()
+	return nil
+}
+
+// fits reports whether what came agrees with the announced length. end says that it is all.
+func (b *body) fits(end bool) bool {
+	return b.length < 0 || b.got <= b.length && (!end || b.got == b.length)
+}
+
+// bodyEndsLocked notes that the request is whole.
+func (st *Stream) bodyEndsLocked(end bool) {
+	if end {
+		st.body.ended, st.heard = true, true
+	}
+}
+
+// freeLocked gives n bytes of the connection's window back to the client.
+func (c *Conn) freeLocked(n int64) {
+	if more := c.ledger.free(n); more > 0 {
+		c.queueLocked(appendWindowUpdate(nil, 0, uint32(more)))
+	}
+}
+
+// tellLocked lets the client send n bytes more on the stream, if it may have more to send.
+func (st *Stream) tellLocked(n int64) {
+	b := st.body
+	if b.ended || b.err != nil {
+		return
+	}
+	if b.owed += n; b.owed >= st.c.ledger.untold/4 || b.owed > 0 && b.left == 0 {
+		n, b.owed = b.owed, 0
+		st.increaseLocked(n)
+	}
+}
+
+// wantLocked asks for a grant if the body may be larger than the window of its stream. A body of
+// an unknown length does not ask before it has come to half of the window.
+func (st *Stream) wantLocked() {
+	b, l := st.body, &st.c.ledger
+	if !b.whole || b.granted > 0 || b.wants > 0 || b.ended || b.err != nil {
+		return
+	}
+	need := b.length
+	if need < 0 && b.got >= l.untold/2 {
+		need = st.c.s.config.MaxBodyBytes + 1
+	}
+	if b.wants = max(0, need-l.untold); b.wants > 0 {
+		l.waiting = append(l.waiting, st)
+		l.grant((*Stream).increaseLocked)
+	}
+}
+
+// increaseLocked lets the client send n bytes more on the stream.
+func (st *Stream) increaseLocked(n int64) {
+	st.body.left += n
+	st.c.queueLocked(appendWindowUpdate(nil, st.id, uint32(n)))
+}
+
+func (b *body) wakeLocked() {
+	if b.wake != nil {
+		close(b.wake)
+		b.wake = nil
+	}
+}
+
+// bound makes reads end at t.
+func (st *Stream) bound(t time.Time) {
+	if st.body == nil {
+		return
+	}
+	st.c.mu.Lock()
+	defer st.c.mu.Unlock()
+	st.body.until = t
+	st.body.wakeLocked()
+}
+
+// discardLocked has reads fail with err, and gives up what came of the body and what still
+// comes. What ReadBody has collected stays until its handler has ended, which settled says.
+func (st *Stream) discardLocked(err error, settled bool) {
+	b, c := st.body, st.c
+	if b == nil {
+		return
+	}
+	if b.err == nil {
+		b.err = err
+	}
+	b.wants = 0
+	b.wakeLocked()
+	if b.whole && !settled {
+		return
+	}
+	n := int64(len(b.data))
+	if b.data = nil; !b.whole {
+		c.ledger.pooled -= n
+	}
+	c.freeLocked(n)
+	c.ledger.large += b.granted
+	b.granted = 0
+	c.ledger.grant((*Stream).increaseLocked)
+}
+
+// proceed tells a client that waits for it to send its body.
+func (r *request) proceed() error {
+	if !r.expects {
+		return nil
+	}
+	r.expects = false
+	_, err := r.write(appendHeaders(nil, r.id, appendStatus(nil, 100), false, initialFrame), nil, false)
+	return err
+}
+
+// ReadBody implements exchange.Carrier.
+func (r *request) ReadBody(deadline time.Time) ([]byte, error) {
+	limit := r.c.s.config.MaxBodyBytes
+	tooLarge := apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", limit))
+	b, c := r.body, r.c
+	switch {
+	case b == nil:
+		return nil, nil
+	case b.length > limit:
+		return nil, tooLarge
+	}
+	if err := r.proceed(); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	if !b.whole {
+		b.whole = true
+		c.ledger.pooled -= int64(len(b.data))
+	}
+	b.until = deadline
+	r.wantLocked()
+	data, _, err := r.awaitLocked(func() bool { return int64(len(b.data)) > limit })
+	c.unlock()
+	if int64(len(data)) > limit {
+		return data[:limit], tooLarge
+	}
+	return data, err
+}
+
+// awaitLocked waits until all of the body came, or ready says that there is enough, or no more
+// is to be expected. It returns what came and is kept, and whether it is all.
+func (st *Stream) awaitLocked(ready func() bool) (data []byte, ended bool, err error) {
+	b, c := st.body, st.c
+	var timer *time.Timer
+	for !ready() && !b.ended && b.err == nil {
+		if b.wake == nil {
+			b.wake = make(chan struct{})
+		}
+		wake, until := b.wake, b.until
+		c.unlock()
+		c.kick()
+		if until.IsZero() {
+			<-wake
+			c.mu.Lock()
+			continue
+		}
+		if timer == nil {
+			timer = time.NewTimer(time.Until(until))
+			defer timer.Stop()
+		} else {
+			timer.Reset(time.Until(until))
+		}
+		select {
+		case <-wake:
+			c.mu.Lock()
+		case <-timer.C:
+			c.mu.Lock()
+			return b.data, false, os.ErrDeadlineExceeded
+		}
+	}
+	return b.data, b.ended, b.err
+}
+
+// read reads what came, as it comes.
+func (st *Stream) read(p []byte) (int, error) {
+	b, c := st.body, st.c
+	c.mu.Lock()
+	data, ended, err := st.awaitLocked(func() bool { return len(b.data) > 0 })
+	n := copy(p, data)
+	if b.data = b.data[n:]; len(b.data) == 0 {
+		b.data = nil
+	}
+	if !b.whole {
+		c.ledger.pooled -= int64(n)
+	}
+	c.freeLocked(int64(n))
+	st.tellLocked(int64(n))
+	c.unlock()
+	c.kick()
+	switch {
+	case n > 0:
+		return n, nil
+	case err == nil && ended:
+		return 0, io.EOF
+	case errors.Is(err, errReset), errors.Is(err, errClosed):
+		return 0, io.ErrUnexpectedEOF
+	}
+	return 0, err
+}

@@ -1,0 +1,411 @@
+package http2
+
+import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
+	"github.com/larder-io/larder/internal/invariants"
+)
+
+// Config has the handler of the requests, and the bounds on connections. All but MaxStreams,
+// GoAwayChance and Turning are required.
+type Config struct {
+	// Handler answers the request that c carries, which was received then.
+	Handler func(c exchange.Carrier, received time.Time) *exchange.Exchange
+
+	MaxStreams   int     // requests of one connection at once; 0 means 100
+	GoAwayChance float64 // that a request makes its client go to another connection
+	// Turning reports whether, on a connection that began then, every request does that.
+	Turning func(began time.Time) bool
+
+	MaxHeaderBytes int           // of a request's header
+	MaxBodyBytes   int64         // of a request's body
+	HeaderTimeout  time.Duration // until a connection has said that it is one, and of a header
+	IdleTimeout    time.Duration // between requests
+	WriteTimeout   time.Duration // of one response
+}
+
+// Settings that clients are told: those of apiserver pkg/server/secure_serving.go.
+const defaultStreams = 100
+
+// Server is what the connections of one server share.
+type Server struct {
+	config Config
+	pool   pool
+}
+
+// New returns a server without connections.
+func New(config Config) *Server {
+	if config.MaxStreams == 0 {
+		config.MaxStreams = defaultStreams
+	}
+	return &Server{config: config, pool: pool{left: poolSize, shares: make(map[*Conn]int64)}}
+}
+
+// Conn is one connection.
+type Conn struct {
+	s     *Server
+	conn  net.Conn
+	began time.Time
+	tls   *tls.ConnectionState
+	tcp   *socket.TCP   // below conn; nil: a write cannot tell when it waits
+	self  socket.Waiter // is the Conn
+
+	// These belong to the goroutine of Serve.
+	in          *bufio.Reader // nil while nothing comes
+	ahead       []byte        // read and not yet in
+	first       [1]byte
+	framer      *http2.Framer // reads
+	decoder     *hpack.Decoder
+	block       block     // the header that is being read
+	headerUntil time.Time // when the header must be whole; zero if none has begun
+	flood       bucket    // frames that only make work
+
+	running sync.WaitGroup // the goroutines that serve streams or flush control frames
+
+	turn   sync.Mutex    // is held by the goroutine that writes
+	waiter socket.Waiter // guarded by turn: is told when the write waits; may be nil
+	kept   *[]byte       // guarded by turn: frames that leave with the next ones; nil if there are none
+
+	pending atomic.Bool // control is not empty
+
+	mu        sync.Mutex
+	last      uint32               // guarded by mu: the latest stream
+	streams   map[uint32]*Stream   // guarded by mu: that are open
+	serving   int                  // guarded by mu: goroutines of streams
+	ending    int                  // guarded by mu: ends of streams that are being written
+	slots     []*any               // guarded by mu: what handlers remember, while no request has it
+	window    int64                // guarded by mu: what may be sent
+	waiting   int                  // guarded by mu: writers that wait for a window
+	initial   int64                // guarded by mu: the window of a new stream
+	frame     int                  // guarded by mu: the largest frame to be sent
+	ledger    ledger               // guarded by mu
+	holders   map[*Stream]struct{} // guarded by mu: the streams that ledger counts; nil without invariants
+	control   []byte               // guarded by mu: frames that wait for their turn
+	spare     []byte               // guarded by mu: is control next
+	over      error                // guarded by mu: why nothing is served any more
+	away      awayness             // guarded by mu
+	idleSince time.Time            // guarded by mu
+
+	expelled bool // guarded by the mu of the pool: it has ended c
+}
+
+// awayness is how far the client has been told to go to another connection.
+type awayness uint8
+
+const (
+	awayNot    awayness = iota
+	awayAsked           // requests that are under way to us are served
+	awayBehind          // they have come: streams that are opened now are refused
+)
+
+var (
+	errClosed = errors.New("httpapi: the connection is closed")
+	errIdle   = errors.New("httpapi: the connection was idle")
+)
+
+// NewConn returns a connection over c, whose handshake is over.
+func (s *Server) NewConn(c net.Conn) *Conn {
+	m := &Conn{
+		s: s, conn: c, began: time.Now(), streams: make(map[uint32]*Stream),
+		window: initialWindow, initial: initialWindow, frame: initialFrame,
+		ledger: newLedger(&s.config), idleSince: time.Now(),
+	}
+	if invariants.Enabled {
+		m.holders = make(map[*Stream]struct{})
+	}
+	if secure, ok := c.(interface{ ConnectionState() tls.ConnectionState }); ok {
+		state := secure.ConnectionState()
+		m.tls = &state
+	}
+	m.self = m
+	m.tcp = socket.Below(c)
+	m.decoder = hpack.NewDecoder(initialTable, m.block.add)
+	m.decoder.SetMaxStringLength(2 * s.config.MaxHeaderBytes) // more than a block may have
+	m.framer = http2.NewFramer(io.Discard, (*source)(m))
+	m.framer.SetMaxReadFrameSize(initialFrame)
+	m.turn.Lock() // for greet: nothing comes before what it says
+	return m
+}
+
+// What both sides begin with (RFC 9113, 6.5.2 and 6.9.2).
+const (
+	initialWindow = 1<<16 - 1
+	initialFrame  = 1 << 14
+	initialTable  = 4 << 10
+	maxWindow     = 1<<31 - 1
+)
+
+// Serve serves requests until there are no more, and closes the connection.
+func (c *Conn) Serve() {
+	defer c.running.Wait()
+	var err error
+	defer func() {
+		if p := recover(); p != nil {
+			klog.ErrorS(nil, "Connection panicked", "panic", p, "stack", exchange.Stack())
+			err = http2.ConnectionError(http2.ErrCodeInternal)
+		}
+		c.part(err)
+	}()
+	if err = c.greet(); err == nil {
+		err = c.read()
+	}
+}
+
+// greet says what the client may do, and reads that it speaks HTTP/2.
+func (c *Conn) greet() error {
+	if c.tcp != nil {
+		socket.NotifyWaits(c.conn, &c.self)
+	}
+	config := &c.s.config
+	hello := appendSettings(nil,
+		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: uint32(config.MaxStreams)},
+		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: uint32(config.MaxHeaderBytes)},
+		http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(streamWindow(config))},
+	)
+	hello = appendWindowUpdate(hello, 0, uint32(c.ledger.capacity-initialWindow))
+	err := c.out(hello)
+	c.letGo()
+	switch {
+	case err != nil:
+		return err
+	case c.tls != nil && !fit(c.tls):
+		return http2.ConnectionError(http2.ErrCodeInadequateSecurity)
+	}
+	c.headerUntil = time.Now().Add(config.HeaderTimeout)
+	if err := c.conn.SetReadDeadline(c.headerUntil); err != nil {
+		return err
+	}
+	c.openReader()
+	var preface [len(http2.ClientPreface)]byte
+	if _, err := io.ReadFull((*source)(c), preface[:]); err != nil {
+		return err
+	}
+	if string(preface[:]) != http2.ClientPreface {
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	}
+	frame, err := c.next()
+	if err != nil {
+		return err
+	}
+	if settings, ok := frame.(*http2.SettingsFrame); !ok || settings.IsAck() {
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	}
+	c.headerUntil = time.Time{}
+	return c.handle(frame)
+}
+
+// fit reports whether a connection is secure enough (RFC 9113, 9.2.2): what is left of the
+// suites of TLS 1.2 are those with ephemeral keys that also authenticate.
+func fit(state *tls.ConnectionState) bool {
+	if state.Version >= tls.VersionTLS13 {
+		return true
+	}
+	switch state.CipherSuite {
+	case tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+		tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+		tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256, tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256:
+		return state.Version == tls.VersionTLS12
+	}
+	return false
+}
+
+// read reads frames until the connection is to end.
+func (c *Conn) read() error {
+	for {
+		frame, err := c.next()
+		if err == nil {
+			err = c.handle(frame)
+		}
+		if stream, ok := errors.AsType[http2.StreamError](err); ok {
+			if !c.flood.take(time.Now()) {
+				return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+			}
+			c.reset(stream.StreamID, stream.Code)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// next reads a frame.
+func (c *Conn) next() (http2.Frame, error) {
+	if err := c.await(); err != nil {
+		return nil, err
+	}
+	frame, err := c.framer.ReadFrame()
+	if errors.Is(err, http2.ErrFrameTooLarge) {
+		err = http2.ConnectionError(http2.ErrCodeFrameSize)
+	}
+	return frame, err
+}
+
+// goAwayWait is how long a client has to leave after a GOAWAY, and how long the farewell may
+// take.
+const goAwayWait = time.Second
+
+// part ends everything that is done for the client, tells it why if that was its fault, and
+// closes the connection.
+func (c *Conn) part(err error) {
+	c.end(errClosed)
+	if code, ok := errors.AsType[http2.ConnectionError](err); ok {
+		c.farewell(http2.ErrCode(code))
+	}
+	c.closeReader()
+	c.conn.Close()
+}
+
+// farewell says why the connection ends, and reads what the client still sends: the kernel
+// resets a connection that is closed with bytes unread, and the client may then not get the
+// reason.
+func (c *Conn) farewell(code http2.ErrCode) {
+	if c.tcp != nil {
+		c.tcp.StopNotifying()
+	}
+	until := time.Now().Add(goAwayWait)
+	if c.conn.SetDeadline(until) != nil {
+		return
+	}
+	c.mu.Lock()
+	last := c.last
+	c.mu.Unlock()
+	c.turn.Lock()
+	_, err := c.conn.Write(appendGoAway(nil, last, code))
+	c.turn.Unlock()
+	half, ok := c.conn.(interface{ CloseWrite() error })
+	if err != nil || !ok || half.CloseWrite() != nil {
+		return
+	}
+	var rest [4 << 10]byte
+	for err == nil && time.Now().Before(until) {
+		_, err = c.conn.Read(rest[:])
+	}
+}
+
+// end stops all work on the connection, and tells its streams why.
+func (c *Conn) end(why error) {
+	c.mu.Lock()
+	if c.over == nil {
+		c.over = why
+	}
+	open := make([]*Stream, 0, len(c.streams))
+	for _, st := range c.streams {
+		open = append(open, st)
+	}
+	c.mu.Unlock()
+	for _, st := range open {
+		st.leave(why)
+	}
+}
+
+// broken ends the connection because a write to it failed. The reading goroutine sees that.
+func (c *Conn) broken() { socket.CutOff(c.conn) }
+
+// GoAway tells the client to send no more requests here. What it has sent by then is
+// served, and then the connection ends.
+func (c *Conn) GoAway() { c.goAway(awayAsked) }
+
+// goAwayMark is what the client sends back when it has heard that it is to go.
+var goAwayMark = [8]byte{'g', 'o', ' ', 'a', 'w', 'a', 'y', '.'}
+
+func (c *Conn) goAway(how awayness) {
+	c.mu.Lock()
+	if c.over != nil || c.away >= how {
+		c.mu.Unlock()
+		return
+	}
+	c.away = how
+	if how == awayAsked {
+		c.queueLocked(appendGoAway(nil, maxWindow, http2.ErrCodeNo))
+		c.queueLocked(appendPing(nil, false, goAwayMark))
+	} else {
+		c.queueLocked(appendGoAway(nil, c.last, http2.ErrCodeNo))
+	}
+	c.restLocked()
+	c.mu.Unlock()
+	c.kick()
+}
+
+// Retire reports whether the connection waits for a request, and its client was told to go and
+// had the time to hear it. If so, it serves no more requests, and the caller closes it.
+func (c *Conn) Retire() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	heard := c.away == awayBehind || time.Since(c.idleSince) > goAwayWait
+	if !heard || c.busyLocked() || c.over != nil {
+		return false
+	}
+	c.over = errClosed
+	return true
+}
+
+// busyLocked reports whether there is anything to do.
+func (c *Conn) busyLocked() bool { return len(c.streams) > 0 || c.serving > 0 || c.ending > 0 }
+
+// Answers reports whether the client waits for an answer, or may still ask for one.
+func (c *Conn) Answers() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.serving > 0 || c.ending > 0 || c.over == nil && len(c.streams) == 0
+}
+
+// UnderWay returns a function that reports whether the requests that have come by now have
+// been answered or taken over; nil if there are none.
+func (c *Conn) UnderWay() (answered func() bool) {
+	c.mu.Lock()
+	before := c.last
+	c.mu.Unlock()
+	answered = func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for id, st := range c.streams {
+			if id <= before && st.asked {
+				return false
+			}
+		}
+		return true
+	}
+	if answered() {
+		return nil
+	}
+	return answered
+}
+
+// turns reports whether a request is one that makes its client go elsewhere.
+func (c *Conn) turns() bool {
+	config := &c.s.config
+	return config.GoAwayChance > 0 && rand.Float64() < config.GoAwayChance || config.Turning != nil && config.Turning(c.began)
+}
+
+// bucket bounds how often something happens.
+type bucket struct {
+	level float64
+	at    time.Time
+}
+
+const (
+	floodBurst = 2000
+	floodRate  = 200 // a second
+)
+
+// take reports whether it may happen once more.
+func (b *bucket) take(now time.Time) bool {
+	b.level = max(0, b.level-floodRate*now.Sub(b.at).Seconds()) + 1
+	b.at = now
+	return b.level <= floodBurst
+}

@@ -1,0 +1,218 @@
+package http2
+
+import (
+	"encoding/binary"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// handle does what a frame asks for. A StreamError resets a stream, any other error ends the
+// connection.
+func (c *Conn) handle(frame http2.Frame) error {
+	switch f := frame.(type) {
+	case *http2.HeadersFrame:
+		return c.headers(f)
+	case *http2.DataFrame:
+		return c.data(f)
+	case *http2.WindowUpdateFrame:
+		return c.widen(f)
+	case *http2.RSTStreamFrame:
+		return c.resetBy(f)
+	case *http2.SettingsFrame:
+		return c.settings(f)
+	case *http2.PingFrame:
+		return c.ping(f)
+	case *http2.GoAwayFrame:
+		c.goAway(awayBehind) // a client that goes needs no more
+		return nil
+	case *http2.PushPromiseFrame:
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	case *http2.PriorityFrame:
+		if f.StreamDep == f.StreamID {
+			return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol}
+		}
+		return c.calm()
+	default:
+		return c.calm() // unknown frames are ignored
+	}
+}
+
+// calm counts a frame that only makes work.
+func (c *Conn) calm() error {
+	if !c.flood.take(time.Now()) {
+		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+	}
+	return nil
+}
+
+func (c *Conn) settings(f *http2.SettingsFrame) error {
+	if f.IsAck() {
+		return c.calm()
+	}
+	if f.NumSettings() > maxSettings {
+		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+	}
+	if err := c.calm(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := f.ForeachSetting(c.setLocked); err != nil {
+		return err
+	}
+	c.queueLocked(appendSettingsAck(nil))
+	return nil
+}
+
+// maxSettings is how many settings one frame may have.
+const maxSettings = 64
+
+func (c *Conn) setLocked(s http2.Setting) error {
+	if err := s.Valid(); err != nil {
+		return err
+	}
+	switch s.ID {
+	case http2.SettingMaxFrameSize:
+		c.frame = int(s.Val)
+	case http2.SettingInitialWindowSize:
+		more := int64(s.Val) - c.initial
+		c.initial = int64(s.Val)
+		for _, st := range c.streams {
+			if st.window += more; st.window > maxWindow {
+				return http2.ConnectionError(http2.ErrCodeFlowControl)
+			}
+		}
+		c.wakeLocked()
+	}
+	return nil
+}
+
+func (c *Conn) ping(f *http2.PingFrame) error {
+	if !f.IsAck() {
+		if err := c.calm(); err != nil {
+			return err
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.queueLocked(appendPing(nil, true, f.Data))
+		return nil
+	}
+	if f.Data == goAwayMark {
+		c.mu.Lock()
+		asked := c.away == awayAsked
+		c.mu.Unlock()
+		if asked {
+			c.goAway(awayBehind)
+		}
+	}
+	return c.calm()
+}
+
+func (c *Conn) widen(f *http2.WindowUpdateFrame) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f.StreamID == 0 {
+		if c.window += int64(f.Increment); c.window > maxWindow {
+			return http2.ConnectionError(http2.ErrCodeFlowControl)
+		}
+		c.wakeLocked()
+		return nil
+	}
+	st := c.streams[f.StreamID]
+	if st == nil {
+		return c.idleLocked(f.StreamID)
+	}
+	if st.window += int64(f.Increment); st.window > maxWindow {
+		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeFlowControl}
+	}
+	st.wakeLocked()
+	return nil
+}
+
+// idleLocked returns the error for a frame of a stream that is not open: nil if it was open
+// before, or if new streams are ignored after GOAWAY.
+func (c *Conn) idleLocked(id uint32) error {
+	if id > c.last && c.away != awayBehind {
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	}
+	return nil
+}
+
+// resetBy ends a stream that the client has reset.
+func (c *Conn) resetBy(f *http2.RSTStreamFrame) error {
+	c.mu.Lock()
+	st := c.streams[f.StreamID]
+	err := c.idleLocked(f.StreamID)
+	c.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if st != nil {
+		st.leave(errReset)
+	}
+	return c.calm()
+}
+
+// Frames as they are written (RFC 9113, 6). Each begins with a head of headSize bytes.
+
+const headSize = 9
+
+func appendHead(dst []byte, size int, kind http2.FrameType, flags http2.Flags, id uint32) []byte {
+	dst = append(dst, byte(size>>16), byte(size>>8), byte(size), byte(kind), byte(flags))
+	return binary.BigEndian.AppendUint32(dst, id)
+}
+
+func appendSettings(dst []byte, all ...http2.Setting) []byte {
+	dst = appendHead(dst, 6*len(all), http2.FrameSettings, 0, 0)
+	for _, s := range all {
+		dst = binary.BigEndian.AppendUint16(dst, uint16(s.ID))
+		dst = binary.BigEndian.AppendUint32(dst, s.Val)
+	}
+	return dst
+}
+
+func appendSettingsAck(dst []byte) []byte {
+	return appendHead(dst, 0, http2.FrameSettings, http2.FlagSettingsAck, 0)
+}
+
+func appendPing(dst []byte, ack bool, data [8]byte) []byte {
+	var flags http2.Flags
+	if ack {
+		flags = http2.FlagPingAck
+	}
+	return append(appendHead(dst, len(data), http2.FramePing, flags, 0), data[:]...)
+}
+
+func appendWindowUpdate(dst []byte, id, more uint32) []byte {
+	return binary.BigEndian.AppendUint32(appendHead(dst, 4, http2.FrameWindowUpdate, 0, id), more)
+}
+
+func appendReset(dst []byte, id uint32, code http2.ErrCode) []byte {
+	return binary.BigEndian.AppendUint32(appendHead(dst, 4, http2.FrameRSTStream, 0, id), uint32(code))
+}
+
+func appendGoAway(dst []byte, last uint32, code http2.ErrCode) []byte {
+	dst = binary.BigEndian.AppendUint32(appendHead(dst, 8, http2.FrameGoAway, 0, 0), last)
+	return binary.BigEndian.AppendUint32(dst, uint32(code))
+}
+
+// appendHeaders appends a header block in as many frames as it takes.
+func appendHeaders(dst []byte, id uint32, block []byte, end bool, most int) []byte {
+	kind, flags := http2.FrameHeaders, http2.Flags(0)
+	if end {
+		flags = http2.FlagHeadersEndStream
+	}
+	for {
+		piece := block[:min(len(block), most)]
+		block = block[len(piece):]
+		if len(block) == 0 {
+			flags |= http2.FlagHeadersEndHeaders // a CONTINUATION's is the same
+		}
+		dst = append(appendHead(dst, len(piece), kind, flags, id), piece...)
+		if len(block) == 0 {
+			return dst
+		}
+		kind, flags = http2.FrameContinuation, 0
+	}
+}

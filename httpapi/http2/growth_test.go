@@ -1,0 +1,151 @@
+package http2
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// scripted is a connection whose client has said all that it will say, and takes in what it
+// is told.
+type scripted struct {
+	net.Conn
+	in *bytes.Reader
+}
+
+func (c scripted) Read(p []byte) (int, error)     { return c.in.Read(p) }
+func (scripted) Write(p []byte) (int, error)      { return len(p), nil }
+func (scripted) Close() error                     { return nil }
+func (scripted) SetDeadline(time.Time) error      { return nil }
+func (scripted) SetReadDeadline(time.Time) error  { return nil }
+func (scripted) SetWriteDeadline(time.Time) error { return nil }
+
+// script is what a client says that sends one request with fields, in pieces of that size.
+func script(t *testing.T, fields []hpack.HeaderField, piece int) []byte {
+	var said, block bytes.Buffer
+	said.WriteString(http2.ClientPreface)
+	framer, encoder := http2.NewFramer(&said, nil), hpack.NewEncoder(&block)
+	for _, f := range append([]hpack.HeaderField{
+		{Name: ":method", Value: "GET"}, {Name: ":scheme", Value: "https"}, {Name: ":path", Value: "/"}, {Name: ":authority", Value: "h"},
+	}, fields...) {
+		if err := encoder.WriteField(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := framer.WriteSettings()
+	for first := true; err == nil && (first || block.Len() > 0); first = false {
+		p := block.Next(piece)
+		if whole := block.Len() == 0; first {
+			err = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: p, EndStream: true, EndHeaders: whole})
+		} else {
+			err = framer.WriteContinuation(1, whole, p)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return said.Bytes()
+}
+
+// mostAllocated is how many bytes are allocated at most for each byte of a header: strings of
+// the decoder, lines, and the same again where buffers grow.
+const mostAllocated = 40
+
+// TestHeadersCostWhatTheyWeigh: reading a header takes work and memory in proportion to what
+// it unfolds to, whatever it is made of.
+func TestHeadersCostWhatTheyWeigh(t *testing.T) {
+	field := func(name, value string) hpack.HeaderField { return hpack.HeaderField{Name: name, Value: value} }
+	for _, test := range []struct {
+		name  string
+		n     int // of which eight times as many fit
+		piece int
+		field func(i int) hpack.HeaderField
+	}{
+		{"fields", 2000, 16 << 10, func(i int) hpack.HeaderField { return field(fmt.Sprint("a", i), "b") }},
+		{"cookies", 2000, 16 << 10, func(i int) hpack.HeaderField { return field("cookie", fmt.Sprint("a=", i)) }},
+		{"cookies between other fields", 2000, 16 << 10, func(i int) hpack.HeaderField {
+			return field([]string{"cookie", "x"}[i%2], fmt.Sprint("a=", i))
+		}},
+		{"small pieces", 200, 100, func(i int) hpack.HeaderField { return field("a", fmt.Sprint("value number ", i)) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			proctest.OfProcess.CheckGrowth(t, test.n, func(n int) func() {
+				var fields []hpack.HeaderField
+				for i := range n {
+					fields = append(fields, test.field(i))
+				}
+				said, asked := script(t, fields, test.piece), 0
+				s := New(Config{
+					MaxHeaderBytes: http.DefaultMaxHeaderBytes, HeaderTimeout: time.Hour, IdleTimeout: time.Hour, WriteTimeout: time.Hour,
+					Handler: func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+						asked++
+						x := new(exchange.Exchange)
+						x.Init(c, received, nil)
+						x.Text(http.StatusUnauthorized, "")
+						return x
+					},
+				})
+				weight := int64(0)
+				for _, f := range fields {
+					weight += int64(f.Size())
+				}
+				return func() {
+					asked = 0
+					allocated := allocatedBytes()
+					defer func() {
+						if got := allocatedBytes() - allocated; got > mostAllocated*weight+1<<20 {
+							t.Errorf("%d bytes were allocated for a header of %d", got, weight)
+						}
+					}()
+					s.NewConn(scripted{in: bytes.NewReader(said)}).Serve()
+					if asked != 1 {
+						t.Fatalf("%d requests of one were served", asked)
+					}
+				}
+			})
+		})
+	}
+}
+
+// allocatedBytes is how much memory the process has allocated so far, what it has given back
+// included.
+func allocatedBytes() int64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.TotalAlloc)
+}
+
+// TestCookiesAreOneLine: cookies that were sent apart, other fields between them, are one
+// line of the header.
+func TestCookiesAreOneLine(t *testing.T) {
+	said := script(t, []hpack.HeaderField{
+		{Name: "cookie", Value: "a=1"}, {Name: "x", Value: "y"}, {Name: "cookie", Value: "b=2"}, {Name: "cookie", Value: "c=3"},
+	}, 5)
+	var got []string
+	s := New(Config{
+		MaxHeaderBytes: http.DefaultMaxHeaderBytes, HeaderTimeout: time.Hour, IdleTimeout: time.Hour, WriteTimeout: time.Hour,
+		Handler: func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+			for name, value := range c.Lines() {
+				got = append(got, string(name)+": "+string(value))
+			}
+			x := new(exchange.Exchange)
+			x.Init(c, received, nil)
+			x.Text(http.StatusOK, "")
+			return x
+		},
+	})
+	s.NewConn(scripted{in: bytes.NewReader(said)}).Serve()
+	if want := []string{"cookie: a=1; b=2; c=3", "x: y"}; fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("the header %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,391 @@
+package http2
+
+import (
+	"bytes"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/net/http/httpguts"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/internal/invariants"
+)
+
+// request is what one header block says, and the exchange.Carrier of the exchange that it
+// begins.
+type request struct {
+	*Stream
+
+	text   []byte // names and values, one behind the other
+	lines  []line
+	pseudo [lastPseudo]span
+
+	malformed bool  // it is none, and its stream is reset
+	large     bool  // it is answered 431
+	length    int64 // of the body; -1 if it is not announced
+	expects   bool  // the client waits to be told to send the body
+	strange   bool  // it expects what there is not
+	facts     exchange.Facts
+	stolen    int64 // bytes that were written before the response was stolen
+
+	slot *any
+	room [usualFields]exchange.Field // for the header of the response
+}
+
+// usualFields is how many fields responses have at most, but for rare ones.
+const usualFields = 16
+
+type span struct{ from, to int }
+
+// line is a field of the header: its value ends where the next one's name begins.
+type line struct{ name, value span }
+
+// The fields that say what is asked for, as indexes.
+const (
+	pseudoMethod = iota
+	pseudoPath
+	pseudoAuthority
+	pseudoScheme
+	lastPseudo
+)
+
+var requests = sync.Pool{New: func() any { return new(request) }}
+
+// keptText and keptLines are how much room for a header is kept for the next request.
+const (
+	keptText  = 16 << 10
+	keptLines = 128
+)
+
+// giveUpHeader gives up what the header said. Room for the next one is kept.
+func (r *request) giveUpHeader() {
+	if invariants.Enabled {
+		invariants.Overwrite(r.text)
+	}
+	if r.text = r.text[:0]; cap(r.text) > keptText {
+		r.text = nil
+	}
+	if r.lines = r.lines[:0]; cap(r.lines) > keptLines {
+		r.lines = nil
+	}
+	r.pseudo = [lastPseudo]span{}
+}
+
+// release gives r back.
+func (r *request) release() {
+	r.giveUpHeader()
+	*r = request{text: r.text, lines: r.lines}
+	requests.Put(r)
+}
+
+// size returns how much memory the header takes.
+func (r *request) size() int64 {
+	return int64(len(r.text)) + int64(len(r.lines))*int64(unsafe.Sizeof(line{}))
+}
+
+// HPACK lets a client repeat a long field of an earlier header by one byte. What a header expands
+// to is therefore bounded by a usual size, and beyond that by a multiple of its encoded size, so
+// that few bytes cannot cause much work.
+const (
+	unfoldUsual = 64 << 10
+	unfoldMost  = 8
+)
+
+// block is a header block while it is read.
+type block struct {
+	req     *request // nil: the fields are decoded for the decoder's state alone
+	sent    int      // bytes of it
+	size    int      // of what it says, as SETTINGS_MAX_HEADER_LIST_SIZE counts
+	most    int      // of size
+	regular bool     // fields of the header have begun
+	cookie  int      // the line of cookies, counted from 1
+	crumbs  []byte   // all cookies so far, as one value, once there are several
+	pieces  []byte   // of the block, if it comes in several
+}
+
+// add takes one field.
+func (b *block) add(f hpack.HeaderField) {
+	r := b.req
+	if r == nil || r.large {
+		return
+	}
+	if b.size += int(f.Size()); b.size > b.most || b.size > unfoldUsual+unfoldMost*b.sent {
+		r.large = true
+		r.giveUpHeader()
+		return
+	}
+	switch {
+	case !httpguts.ValidHeaderFieldValue(f.Value):
+		r.malformed = true
+	case strings.HasPrefix(f.Name, ":"):
+		r.malformed = r.malformed || b.regular || !r.addPseudo(f)
+	case !validName(f.Name):
+		r.malformed = true
+	case f.Name == "cookie" && b.cookie > 0:
+		b.joinCookie(f.Value)
+	default:
+		b.regular = true
+		r.lines = append(r.lines, line{r.put(f.Name), r.put(f.Value)})
+		if f.Name == "cookie" {
+			b.cookie = len(r.lines)
+		}
+	}
+}
+
+func (r *request) put(s string) span {
+	from := len(r.text)
+	r.text = append(r.text, s...)
+	return span{from, len(r.text)}
+}
+
+// addPseudo takes a field that says what is asked for, and reports whether there may be such
+// a one.
+func (r *request) addPseudo(f hpack.HeaderField) bool {
+	var which int
+	switch f.Name {
+	case ":method":
+		which = pseudoMethod
+	case ":path":
+		which = pseudoPath
+	case ":authority":
+		which = pseudoAuthority
+	case ":scheme":
+		which = pseudoScheme
+	default:
+		return false
+	}
+	if r.pseudo[which] != (span{}) {
+		return false
+	}
+	r.text = append(r.text, ' ') // an empty one has been said, too
+	r.pseudo[which] = r.put(f.Value)
+	return true
+}
+
+// joinCookie makes one value of cookies that were sent apart (RFC 9113, 8.2.3). They are
+// gathered apart from the other fields, among which they may come: each is copied once more
+// when the block is whole.
+func (b *block) joinCookie(value string) {
+	b.regular = true
+	if len(b.crumbs) == 0 {
+		b.crumbs = append(b.crumbs, b.req.at(b.req.lines[b.cookie-1].value)...)
+	}
+	b.crumbs = append(append(b.crumbs, "; "...), value...)
+}
+
+// finish ends the block.
+func (b *block) finish() {
+	if b.req != nil && len(b.crumbs) > 0 {
+		b.req.lines[b.cookie-1].value = b.req.put(string(b.crumbs))
+	}
+	b.req, b.crumbs, b.pieces = nil, nil, nil
+}
+
+// validName reports whether a name is a token in lower case.
+func validName(name string) bool {
+	if name == "" {
+		return false
+	}
+	for i := range len(name) {
+		if c := name[i]; !httpguts.IsTokenRune(rune(c)) || 'A' <= c && c <= 'Z' {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *request) at(s span) []byte { return r.text[s.from:s.to:s.to] }
+
+func (r *request) said(which int) bool { return r.pseudo[which] != (span{}) }
+
+// check looks at a whole header once.
+func (r *request) check(bodied bool) {
+	path := r.at(r.pseudo[pseudoPath])
+	method := r.at(r.pseudo[pseudoMethod])
+	switch {
+	case string(method) == http.MethodConnect:
+		r.malformed = r.malformed || r.said(pseudoPath) || r.said(pseudoScheme) || !r.said(pseudoAuthority)
+	case len(method) == 0, !validMethod(method), !r.said(pseudoScheme), len(path) == 0, path[0] != '/' && string(path) != "*":
+		r.malformed = true
+	}
+	r.length = -1
+	var once [3]bool
+	for _, l := range r.lines {
+		name, value := r.at(l.name), r.at(l.value)
+		switch string(name) {
+		case "connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade":
+			r.malformed = true
+		case "te":
+			r.malformed = r.malformed || string(value) != "trailers"
+		case "content-length":
+			r.announce(value)
+		case "authorization":
+			r.single(&once[0], "Authorization")
+		case "content-type":
+			r.single(&once[1], "Content-Type")
+		case "host":
+			r.single(&once[2], "Host")
+		case "expect":
+			r.expects = bytes.EqualFold(value, []byte("100-continue"))
+			r.strange = !r.expects && len(value) > 0
+		case "sec-websocket-protocol":
+			r.facts.Foreign = true
+		default:
+			r.facts.Impersonates = r.facts.Impersonates || bytes.HasPrefix(name, []byte("impersonate-"))
+			r.facts.Foreign = r.facts.Foreign || bytes.HasPrefix(name, []byte("x-remote-"))
+		}
+	}
+	if host := r.Host(); !httpguts.ValidHostHeader(string(host)) {
+		r.refuse("malformed Host header")
+	}
+	if !bodied {
+		r.length = 0
+	}
+}
+
+// validMethod reports whether a method is a token.
+func validMethod(method []byte) bool {
+	return bytes.IndexFunc(method, func(c rune) bool { return !httpguts.IsTokenRune(c) }) < 0
+}
+
+// refuse has the handler answer 400.
+func (r *request) refuse(why string) {
+	r.facts.Code, r.facts.Refusal = http.StatusBadRequest, "400 Bad Request: "+why
+}
+
+func (r *request) single(seen *bool, name string) {
+	if *seen {
+		r.refuse("repeated " + name + " header")
+	}
+	*seen = true
+}
+
+// announce takes the length of the body.
+func (r *request) announce(value []byte) {
+	n, err := strconv.ParseUint(string(value), 10, 63)
+	if err != nil || r.length >= 0 && r.length != int64(n) {
+		r.refuse("malformed Content-Length header")
+		return
+	}
+	r.length = int64(n)
+}
+
+// headers reads the rest of a header block, and begins a stream with it.
+func (c *Conn) headers(f *http2.HeadersFrame) error {
+	id := f.StreamID
+	if id%2 == 0 {
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	}
+	c.mu.Lock()
+	open, late := c.streams[id], id > c.last && c.away == awayBehind
+	fresh := id > c.last && !late
+	if fresh {
+		c.last = id
+	}
+	c.mu.Unlock()
+	var r *request
+	if fresh {
+		r = requests.Get().(*request)
+	}
+	ended := f.StreamEnded()
+	if err := c.readBlock(r, f); err != nil {
+		return err
+	}
+	switch {
+	case f.HasPriority() && f.Priority.StreamDep == id:
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
+	case fresh:
+		r.check(!ended)
+		return c.begin(id, r, ended)
+	case open != nil:
+		return open.trailer(ended)
+	case late:
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
+	}
+	return http2.StreamError{StreamID: id, Code: http2.ErrCodeStreamClosed}
+}
+
+// trailer takes the header block behind a body.
+func (st *Stream) trailer(ended bool) error {
+	st.c.mu.Lock()
+	defer st.c.mu.Unlock()
+	switch b := st.body; {
+	case b == nil || b.ended:
+		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeStreamClosed}
+	case !ended || !b.fits(true):
+		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeProtocol}
+	}
+	st.bodyEndsLocked(true)
+	st.body.wakeLocked()
+	return nil
+}
+
+// readBlock reads a header block to its end, into r if that is not nil. One that comes in
+// several pieces is decoded when it is whole: the decoder would look at the beginning of a
+// field again with each of its pieces.
+func (c *Conn) readBlock(r *request, f *http2.HeadersFrame) error {
+	most := c.s.config.MaxHeaderBytes
+	c.block = block{req: r, most: most}
+	defer c.gathered(0)
+	defer c.block.finish()
+	piece, whole := f.HeaderBlockFragment(), f.HeadersEnded()
+	for !whole {
+		c.block.pieces = append(slices.Grow(c.block.pieces, max(len(c.block.pieces), len(piece))), piece...) // doubled: garbage stays small
+		if err := c.hurry(); err != nil {
+			return err
+		}
+		next, err := c.next()
+		if err != nil {
+			return err
+		}
+		more, ok := next.(*http2.ContinuationFrame)
+		if !ok {
+			return http2.ConnectionError(http2.ErrCodeProtocol)
+		}
+		if err := c.calm(); err != nil {
+			return err
+		}
+		piece, whole = more.HeaderBlockFragment(), more.HeadersEnded()
+		size := len(c.block.pieces) + len(piece)
+		if size > 2*most {
+			return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+		}
+		c.gathered(size)
+	}
+	c.headerUntil = time.Time{}
+	if len(c.block.pieces) > 0 {
+		piece = append(c.block.pieces, piece...)
+	}
+	c.block.sent = len(piece)
+	if _, err := c.decoder.Write(piece); err != nil {
+		return http2.ConnectionError(http2.ErrCodeCompression)
+	}
+	if err := c.decoder.Close(); err != nil {
+		return http2.ConnectionError(http2.ErrCodeCompression)
+	}
+	return nil
+}
+
+// gathered notes how large the pieces of a header block are that came so far.
+func (c *Conn) gathered(size int) {
+	c.mu.Lock()
+	defer c.unlock()
+	c.ledger.pooled += int64(size) - c.ledger.gathered
+	c.ledger.gathered = int64(size)
+}
+
+// hurry bounds the time until a header that has begun is whole.
+func (c *Conn) hurry() error {
+	if !c.headerUntil.IsZero() {
+		return nil
+	}
+	c.headerUntil = time.Now().Add(c.s.config.HeaderTimeout)
+	return c.conn.SetReadDeadline(c.headerUntil)
+}

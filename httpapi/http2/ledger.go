@@ -1,0 +1,243 @@
+package http2
+
+import (
+	"sync"
+
+	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/internal/invariants"
+)
+
+// ledger accounts for the bytes that one connection keeps in memory for its client. It counts
+// headers from when they are read until their exchanges end, bodies from when they arrive until
+// they are read or discarded, and answers while they wait for the client. Conn.mu guards it.
+//
+// Each kind has a bound. Headers take at most maxHeaders, and the header that is being read takes
+// twice MaxHeaderBytes. Bodies are bounded by the window of the connection. Each byte of that
+// window is in one of three places: the client may send it (room), a stream keeps it (held), or
+// it was freed and the client has not been told so (owed). Answers are bounded by the pool of the
+// server alone.
+//
+// Invariant: room + held + owed == capacity, and headers <= maxHeaders.
+//
+// The capacity is the sum of the windows of all streams that may be open, of what is granted to
+// large bodies beyond that, and of what may be owed. So a client can always send as much as the
+// window of any stream allows, and streams never wait for each other.
+type ledger struct {
+	capacity int64
+	room     int64
+	held     int64
+	owed     int64
+	untold   int64 // how much may be owed
+
+	headers    int64
+	maxHeaders int64
+	gathered   int64 // the header that is not whole yet
+
+	// Bodies larger than the window of a stream are granted the rest when ReadBody asks for it,
+	// in the order in which they asked.
+	large   int64     // what can be granted
+	waiting []*Stream // streams that wait for their grant
+
+	// Invariant: pooled is the sum of headers times headerCopies, of gathered, of the part of held
+	// that no ReadBody has asked for, and of the answers that wait for the client.
+	pooled int64
+	share  int64 // of the server's pool
+}
+
+const (
+	// largeBodies is how many bodies of the largest size a connection may send at a time. Bodies
+	// that fit into the windows of their streams do not count.
+	largeBodies = 8
+	// largeHeaders is how many headers of the largest size a connection may have sent that are
+	// not answered. Those of usual requests are a thousand times smaller.
+	largeHeaders = 4
+	// headerCopies is how many times its size a header takes in the pool: the exchange makes
+	// strings of it, and an error may quote it.
+	headerCopies = 4
+)
+
+func newLedger(config *Config) ledger {
+	large := largeBodies * config.MaxBodyBytes
+	window := streamWindow(config)
+	capacity := int64(config.MaxStreams+1)*window + large
+	return ledger{
+		capacity: capacity, room: capacity, untold: window, large: large,
+		maxHeaders: largeHeaders * int64(config.MaxHeaderBytes),
+	}
+}
+
+// usualWindow is what kube-apiserver lets clients send of a body before a handler asks for it
+// (apiserver pkg/server/secure_serving.go).
+const usualWindow = 256 << 10
+
+// streamWindow is how much of a body a client may send before a handler asks for it. With very
+// many streams it is smaller, because the window of a connection is bounded.
+func streamWindow(config *Config) int64 {
+	return min(usualWindow, (maxWindow-largeBodies*config.MaxBodyBytes)/int64(config.MaxStreams+1))
+}
+
+// arrive takes n bytes out of the client's window, and reports false if it has fewer.
+func (l *ledger) arrive(n int64) bool {
+	if n > l.room {
+		return false
+	}
+	l.room -= n
+	l.held += n
+	return true
+}
+
+// free gives n bytes back. It returns by how much the client's window is to be increased.
+func (l *ledger) free(n int64) (more int64) {
+	l.held -= n
+	if l.owed += n; l.owed < l.untold {
+		return 0
+	}
+	more, l.owed = l.owed, 0
+	l.room += more
+	return more
+}
+
+// addHeader charges a header of n bytes, and reports whether there is room for it.
+func (l *ledger) addHeader(n int64) bool {
+	if l.headers+n > l.maxHeaders {
+		return false
+	}
+	l.headers += n
+	l.pooled += headerCopies * n
+	return true
+}
+
+// freeHeader gives back what addHeader has charged.
+func (l *ledger) freeHeader(n int64) {
+	l.headers -= n
+	l.pooled -= headerCopies * n
+}
+
+// waitCost is what a stream takes while its answer waits for the client: its goroutine, the
+// exchange, and the request.
+const waitCost = 24 << 10
+
+// chargeLocked counts the answer while it waits for the client. The writer of the answer calls
+// it, and refundLocked after that.
+func (st *Stream) chargeLocked() {
+	st.charged = waitCost + st.owned
+	st.c.ledger.pooled += st.charged
+	if invariants.Enabled {
+		st.c.holders[st] = struct{}{} // it may be over, and not be in there any more
+	}
+}
+
+func (st *Stream) refundLocked() {
+	st.c.ledger.pooled -= st.charged
+	st.charged = 0
+}
+
+// grant gives the streams that wait for it their grants, as far as there are any left.
+func (l *ledger) grant(increase func(*Stream, int64)) {
+	for len(l.waiting) > 0 {
+		st := l.waiting[0]
+		if n := st.body.wants; n > 0 {
+			if n > l.large {
+				return
+			}
+			l.large -= n
+			st.body.granted, st.body.wants = n, 0
+			increase(st, n)
+		}
+		l.waiting[0], l.waiting = nil, l.waiting[1:]
+	}
+	l.waiting = nil
+}
+
+// unlock releases c.mu after the ledger may have changed.
+func (c *Conn) unlock() {
+	c.checkLocked()
+	var largest *Conn
+	if share := shareFor(c.ledger.pooled); share != c.ledger.share {
+		c.ledger.share = share
+		largest = c.s.pool.settle(c, share)
+	}
+	c.mu.Unlock()
+	if largest != nil {
+		klog.ErrorS(nil, "Requests that are not served and answers that are not read fill their memory; the connection that has most of them is closed", "from", largest.conn.RemoteAddr())
+		largest.broken()
+	}
+}
+
+// checkLocked asserts, in builds with invariants, that the ledger says what the streams hold.
+func (c *Conn) checkLocked() {
+	if !invariants.Enabled {
+		return
+	}
+	l := &c.ledger
+	var headers, held, granted int64
+	pooled := l.gathered
+	for st := range c.holders {
+		headers += st.header
+		pooled += headerCopies*st.header + st.charged
+		if b := st.body; b != nil {
+			held += int64(len(b.data))
+			granted += b.granted
+			if !b.whole {
+				pooled += int64(len(b.data))
+			}
+		}
+		if b := st.body; (st.sent || st.over != nil) && st.header+st.charged == 0 && (b == nil || len(b.data) == 0 && b.granted == 0) {
+			delete(c.holders, st)
+		}
+	}
+	invariants.Assertf(l.room+l.held+l.owed == l.capacity && l.room >= 0 && l.owed >= 0 && l.held == held,
+		"httpapi: room %d + held %d (by streams %d) + owed %d is not %d", l.room, l.held, held, l.owed, l.capacity)
+	invariants.Assertf(l.headers == headers && headers <= l.maxHeaders, "httpapi: headers %d (of streams %d) of at most %d", l.headers, headers, l.maxHeaders)
+	invariants.Assertf(l.large >= 0 && l.large+granted == largeBodies*c.s.config.MaxBodyBytes, "httpapi: large %d, granted %d", l.large, granted)
+	invariants.Assertf(l.pooled == pooled, "httpapi: pooled %d (of streams %d)", l.pooled, pooled)
+}
+
+// pool is the memory that the connections of a server share for what their ledgers call pooled:
+// requests that no handler has asked for yet, and answers that no client takes in. A connection
+// takes a share in steps, beyond a little that each may have without. When the pool is empty, the
+// connection with the largest share ends.
+type pool struct {
+	mu     sync.Mutex
+	left   int64           // guarded by mu
+	shares map[*Conn]int64 // guarded by mu: of connections that have one
+}
+
+const (
+	poolSize = 256 << 20
+	// poolFree is what a connection may hold without a share: the headers of usual requests and
+	// small bodies, or one answer that waits.
+	poolFree = 32 << 10
+	poolStep = 32 << 10
+)
+
+// shareFor returns the share of a connection that holds so many bytes.
+func shareFor(holds int64) int64 {
+	return (max(0, holds-poolFree) + poolStep - 1) / poolStep * poolStep
+}
+
+// settle makes share that of c. It returns the connection that has to end for that, or nil.
+func (p *pool) settle(c *Conn, share int64) (largest *Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.expelled {
+		return nil
+	}
+	p.left += p.shares[c] - share
+	if p.shares[c] = share; share == 0 {
+		delete(p.shares, c)
+	}
+	if p.left >= 0 {
+		return nil
+	}
+	for other, its := range p.shares {
+		if largest == nil || its > p.shares[largest] {
+			largest = other
+		}
+	}
+	p.left += p.shares[largest]
+	delete(p.shares, largest)
+	largest.expelled = true
+	return largest
+}

@@ -1,0 +1,257 @@
+package http2
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
+)
+
+// describing answers with what a Carrier says.
+func describing(c exchange.Carrier, received time.Time) *exchange.Exchange {
+	x := new(exchange.Exchange)
+	x.Init(c, received, nil)
+	facts := c.Inspect()
+	if facts.Code != 0 {
+		x.Text(facts.Code, facts.Refusal)
+		return x
+	}
+	said := fmt.Sprintf("%s %s %s %d", c.Method(), c.Target(), c.Host(), c.BodyLength())
+	for name, value := range c.Lines() {
+		said += fmt.Sprintf("|%s: %s", name, value)
+	}
+	if facts.Impersonates || facts.Foreign {
+		said += fmt.Sprintf("|%+v", facts)
+	}
+	x.Send(http.StatusOK, "text/plain", []byte(said))
+	return x
+}
+
+// TestRequests: what a header says reaches the handler, and what says nothing is refused.
+func TestRequests(t *testing.T) {
+	get := func(more ...string) []string {
+		return append([]string{":method", "GET", ":scheme", "https", ":authority", "h", ":path", "/a?b"}, more...)
+	}
+	for name, c := range map[string]struct {
+		fields []string
+		code   string
+		body   string
+		reset  http2.ErrCode
+	}{
+		"a header":             {get("accept", "x", "accept", "y"), "200", "GET /a?b h 0|accept: x|accept: y", 0},
+		"cookies":              {get("cookie", "a=1", "x", "y", "cookie", "b=2", "cookie", "c=3"), "200", "GET /a?b h 0|cookie: a=1; b=2; c=3|x: y", 0},
+		"host alone":           {[]string{":method", "GET", ":scheme", "https", ":path", "/", "host", "g"}, "200", "GET / g 0|host: g", 0},
+		"acts as another":      {get("impersonate-user", "u"), "200", "GET /a?b h 0|impersonate-user: u|{Code:0 Refusal: Impersonates:true Foreign:false}", 0},
+		"names another":        {get("x-remote-user", "u"), "200", "GET /a?b h 0|x-remote-user: u|{Code:0 Refusal: Impersonates:false Foreign:true}", 0},
+		"trailers are welcome": {get("te", "trailers"), "200", "GET /a?b h 0|te: trailers", 0},
+		"asterisk":             {[]string{":method", "OPTIONS", ":scheme", "https", ":authority", "h", ":path", "*"}, "200", "", 0},
+		"CONNECT":              {[]string{":method", "CONNECT", ":authority", "g:1"}, "200", "CONNECT g:1 g:1 0", 0},
+		"HEAD":                 {[]string{":method", "HEAD", ":scheme", "https", ":authority", "h", ":path", "/"}, "200", "", 0},
+		"a connection's":       {get("connection", "close"), "", "", http2.ErrCodeProtocol},
+		"an upgrade":           {get("upgrade", "SPDY/3.1"), "", "", http2.ErrCodeProtocol},
+		"chunks":               {get("transfer-encoding", "chunked"), "", "", http2.ErrCodeProtocol},
+		"te of connections":    {get("te", "gzip"), "", "", http2.ErrCodeProtocol},
+		"credentials":          {get("authorization", "a", "authorization", "b"), "400", "400 Bad Request: repeated Authorization header\n", 0},
+		"a broken host":        {[]string{":method", "GET", ":scheme", "https", ":authority", "a b", ":path", "/"}, "400", "400 Bad Request: malformed Host header\n", 0},
+		"a broken length":      {get("content-length", "1x"), "400", "400 Bad Request: malformed Content-Length header\n", 0},
+		"expectations":         {get("expect", "x"), "417", "", 0},
+		"a large header":       {get("x", strings.Repeat("y", 1<<20)), "431", "431 Request Header Fields Too Large\n", 0},
+		"no method":            {[]string{":scheme", "https", ":path", "/"}, "", "", http2.ErrCodeProtocol},
+		"a broken method":      {[]string{":method", "G T", ":scheme", "https", ":path", "/"}, "", "", http2.ErrCodeProtocol},
+		"no scheme":            {[]string{":method", "GET", ":path", "/"}, "", "", http2.ErrCodeProtocol},
+		"no path":              {[]string{":method", "GET", ":scheme", "https"}, "", "", http2.ErrCodeProtocol},
+		"a path of no place":   {[]string{":method", "GET", ":scheme", "https", ":path", "a"}, "", "", http2.ErrCodeProtocol},
+		"two paths":            {[]string{":method", "GET", ":scheme", "https", ":path", "/", ":path", "/b"}, "", "", http2.ErrCodeProtocol},
+		"a path, late":         {[]string{":method", "GET", ":scheme", "https", "a", "b", ":path", "/"}, "", "", http2.ErrCodeProtocol},
+		"capitals":             {get("Accept", "x"), "", "", http2.ErrCodeProtocol},
+		"a name of two lines":  {get("a\nb", "x"), "", "", http2.ErrCodeProtocol},
+		"a value of two lines": {get("a", "b\r\nc: d"), "", "", http2.ErrCodeProtocol},
+		"what a server says":   {get(":status", "200"), "", "", http2.ErrCodeProtocol},
+		"CONNECT to a path":    {[]string{":method", "CONNECT", ":authority", "g:1", ":path", "/", ":scheme", "https"}, "", "", http2.ErrCodeProtocol},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPeer(t, Config{}, describing)
+				p.must(p.ask(1, true, c.fields...))
+				fields, body, reset := p.ended(1)
+				if fields[":status"] != c.code || body != c.body || reset != c.reset {
+					t.Errorf("%v %q %v, want %s %q %v", fields, body, reset, c.code, c.body, c.reset)
+				}
+				if name == "HEAD" && fields["content-length"] != fmt.Sprint(len("HEAD / h 0")) {
+					t.Errorf("header %v", fields)
+				}
+				p.must(p.get(3, "/after"))
+				if _, body, _ := p.ended(3); !strings.HasPrefix(body, "GET /after") {
+					t.Errorf("afterwards: %q", body)
+				}
+			})
+		})
+	}
+}
+
+// TestBodies: bodies are read as they come, within their bounds.
+func TestBodies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+			x := new(exchange.Exchange)
+			x.Init(c, received, nil)
+			if string(c.Target()) == "/unread" {
+				x.Send(http.StatusOK, "", nil)
+				return x
+			}
+			data, err := c.ReadBody(time.Now().Add(time.Minute))
+			x.Send(http.StatusOK, "", fmt.Appendf(nil, "%d %v %v", len(data), err, socket.IsTimeout(err)))
+			return x
+		})
+		id := uint32(1)
+		post := func(path string, end bool, more ...string) uint32 {
+			id += 2
+			p.must(p.ask(id, end, append([]string{":method", "POST", ":scheme", "https", ":authority", "h", ":path", path}, more...)...))
+			return id
+		}
+		expect := func(id uint32, want string, wantReset http2.ErrCode) {
+			t.Helper()
+			if _, body, reset := p.ended(id); body != want || reset != wantReset {
+				t.Errorf("%q, %v, want %q, %v", body, reset, want, wantReset)
+			}
+		}
+		send := func(id uint32, n int, end bool) {
+			for ; n > 16384; n -= 16384 {
+				_ = p.framer.WriteData(id, false, make([]byte, 16384)) // the server may have hung up
+			}
+			_ = p.framer.WriteData(id, end, make([]byte, n))
+		}
+		send(post("/", false), 100_000, true)
+		expect(id, "100000 <nil> false", 0)
+		send(post("/", false, "content-length", "5"), 5, true)
+		expect(id, "5 <nil> false", 0)
+		send(post("/", false, "expect", "100-continue"), 5, true)
+		p.await("100 Continue", func(h heard) bool { return h.id == id && h.fields[":status"] == "100" })
+		send(post("/", false), 7, false)
+		p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.encode("trailer", "x"), EndStream: true, EndHeaders: true}))
+		expect(id, "7 <nil> false", 0)
+		post("/", false, "content-length", "1048577")
+		expect(id, "0 Request entity too large: limit is 1048576 false", 0)
+		send(post("/", false), 200_000, false) // and no more
+		expect(id, "200000 i/o timeout true", 0)
+		send(post("/", false, "content-length", "5"), 6, true)
+		expect(id, "", http2.ErrCodeProtocol)
+		send(post("/", false, "content-length", "5"), 4, true)
+		expect(id, "", http2.ErrCodeProtocol)
+		post("/unread", false)
+		expect(id, "", 0)
+		p.await("word that no more is wanted", func(h heard) bool {
+			return h.id == id && h.kind == http2.FrameRSTStream && h.code == http2.ErrCodeNo
+		})
+		send(id, 10, false) // the client did not know yet
+		send(post("/", false), usualWindow+1, false)
+	})
+}
+
+// TestBeyondTheWindow: who sends more of a body than was let pass is cut off.
+func TestBeyondTheWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+			x := new(exchange.Exchange)
+			x.Init(c, received, exchange.NewDeadlines(t.Context(), time.Hour))
+			<-x.Base().Done() // without reading
+			return x
+		})
+		p.must(p.ask(1, false, ":method", "POST", ":scheme", "https", ":authority", "h", ":path", "/"))
+		for range usualWindow/16384 + 1 {
+			p.must(p.framer.WriteData(1, false, make([]byte, 16384)))
+		}
+		if _, _, reset := p.ended(1); reset != http2.ErrCodeFlowControl {
+			t.Errorf("reset: %v", reset)
+		}
+	})
+}
+
+// TestClientsThatLeave: what is done for a stream ends when the client resets it, closes the
+// connection, or the server does.
+func TestClientsThatLeave(t *testing.T) {
+	for name, leave := range map[string]func(p *peer){
+		"reset":  func(p *peer) { p.must(p.framer.WriteRSTStream(1, http2.ErrCodeCancel)) },
+		"close":  func(p *peer) { p.conn.Close() },
+		"broken": func(p *peer) { p.must(p.framer.WriteRawFrame(http2.FramePing, 0, 1, nil)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began, ended := make(chan struct{}, 2), make(chan error, 2)
+				p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+					x := new(exchange.Exchange)
+					x.Init(c, received, exchange.NewDeadlines(t.Context(), time.Hour))
+					ctx, cancel := x.Prepared()
+					defer cancel()
+					began <- struct{}{}
+					if string(c.Method()) == "POST" {
+						_, err := c.ReadBody(time.Now().Add(time.Hour))
+						ended <- err
+						return x
+					}
+					<-ctx.Done()
+					ended <- x.Base().Err()
+					return x
+				})
+				p.must(p.get(1, "/"))
+				<-began
+				leave(p)
+				if err := <-ended; !errors.Is(err, context.Canceled) {
+					t.Errorf("the exchange ended with %v", err)
+				}
+				if name != "reset" {
+					<-p.served
+					return
+				}
+				p.must(p.ask(3, false, ":method", "POST", ":scheme", "https", ":authority", "h", ":path", "/"))
+				<-began
+				p.must(p.framer.WriteRSTStream(3, http2.ErrCodeCancel))
+				if err := <-ended; err == nil || socket.IsTimeout(err) {
+					t.Errorf("reading the body ended with %v", err)
+				}
+			})
+		})
+	}
+}
+
+// TestPanics: a handler that panics, or cuts its answer off, takes its stream along, and
+// nothing else.
+func TestPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+			switch x := answering(c, received); string(c.Target()) {
+			case "/panic":
+				panic("so it is")
+			case "/abort":
+				panic(http.ErrAbortHandler)
+			case "/cut":
+				x.Cut = true
+				return x
+			case "/short":
+				x.SendFrom(http.StatusOK, "", 20000, pattern(10000))
+				return x
+			default:
+				return x
+			}
+		})
+		for i, path := range []string{"/panic", "/abort", "/cut", "/short"} {
+			p.must(p.get(uint32(2*i+1), path))
+			if _, _, reset := p.ended(uint32(2*i + 1)); reset != http2.ErrCodeInternal {
+				t.Errorf("%s: %v", path, reset)
+			}
+		}
+		p.must(p.get(101, "/"))
+		if fields, _, _ := p.ended(101); fields[":status"] != "200" {
+			t.Errorf("afterwards: %v", fields)
+		}
+	})
+}

@@ -1,0 +1,144 @@
+package http2
+
+import (
+	"bufio"
+	"sync"
+	"time"
+
+	"github.com/larder-io/larder/httpapi/socket"
+	"github.com/larder-io/larder/internal/invariants"
+)
+
+// source is what frames are read from. While nothing comes it holds no buffer, and its
+// goroutine a small stack.
+type source Conn
+
+// readerSize is how much is read at a time: as much as TLS takes in at a time.
+const readerSize = 16 << 10
+
+var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readerSize) }}
+
+// Read implements io.Reader.
+func (s *source) Read(p []byte) (int, error) {
+	c := (*Conn)(s)
+	if c.in == nil {
+		c.openReader()
+	}
+	return c.in.Read(p)
+}
+
+// await waits for the first byte of the next frame, without a buffer. Before that it has
+// queued control frames written.
+func (c *Conn) await() error {
+	if c.in != nil && c.in.Buffered() > 0 {
+		return nil
+	}
+	c.kick()
+	c.closeReader()
+	late, ok := c.conn.(interface{ Rest(p []byte) (int, error) })
+	if !ok {
+		return nil
+	}
+	for {
+		n, err := late.Rest(c.first[:])
+		if n > 0 {
+			c.ahead = c.first[:]
+			return nil
+		}
+		if err := c.endure(err); err != nil {
+			return err
+		}
+	}
+}
+
+// wire is what the buffer reads from.
+type wire Conn
+
+// Read implements io.Reader.
+func (w *wire) Read(p []byte) (int, error) {
+	c := (*Conn)(w)
+	n := copy(p, c.ahead)
+	c.ahead = c.ahead[n:]
+	if n == len(p) {
+		return n, nil
+	}
+	for {
+		more, err := c.conn.Read(p[n:]) // there is no frame of one byte
+		if n += more; more > 0 {
+			return n, nil // an error comes again
+		}
+		if err := c.endure(err); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// endure returns why reading ends after err, or nil if it goes on: it does if a deadline has
+// passed but the client has longer by now. endure then sets the later deadline.
+func (c *Conn) endure(err error) error {
+	if err == nil || !socket.IsTimeout(err) {
+		return err
+	}
+	now := time.Now()
+	until := c.until()
+	if !now.Before(until) {
+		return errIdle
+	}
+	return c.conn.SetReadDeadline(until)
+}
+
+// until is when the client must have sent something.
+func (c *Conn) until() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	until := c.headerUntil
+	switch {
+	case !until.IsZero():
+	case c.busyLocked():
+		until = time.Now().Add(c.s.config.IdleTimeout) // it is looked at again then
+	case c.away != awayNot:
+		until = c.idleSince.Add(goAwayWait)
+	default:
+		until = c.idleSince.Add(c.s.config.IdleTimeout)
+	}
+	return until
+}
+
+// restLocked makes the reader check how long it is to wait, if the connection has nothing to
+// do any more.
+func (c *Conn) restLocked() {
+	if c.busyLocked() {
+		return
+	}
+	c.idleSince = time.Now()
+	if c.away != awayNot {
+		_ = c.conn.SetReadDeadline(c.idleSince.Add(goAwayWait)) // closed: the reader sees that
+	}
+}
+
+func (c *Conn) openReader() {
+	c.in = readers.Get().(*bufio.Reader)
+	c.in.Reset((*wire)(c))
+}
+
+func (c *Conn) closeReader() {
+	if c.in == nil {
+		return
+	}
+	if invariants.Enabled {
+		c.in.Reset(patternReader{})
+		_, _ = c.in.Peek(c.in.Size())
+	}
+	c.in.Reset(nil)
+	readers.Put(c.in)
+	c.in = nil
+}
+
+// patternReader gives the pattern of overwritten bytes without end.
+type patternReader struct{}
+
+// Read implements io.Reader.
+func (patternReader) Read(p []byte) (int, error) {
+	invariants.Overwrite(p[:len(p):len(p)])
+	return len(p), nil
+}

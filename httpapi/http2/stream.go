@@ -1,0 +1,352 @@
+package http2
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"time"
+
+	"golang.org/x/net/http2"
+	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
+	"github.com/larder-io/larder/internal/invariants"
+)
+
+// Stream is one request and its answer. To a handler that takes the response over it is the
+// net.Conn that the body is written to. Read reads the request's body.
+type Stream struct {
+	c    *Conn
+	id   uint32
+	body *body // nil if the request has none
+
+	// These belong to the goroutine that writes the response.
+	until time.Time      // when writes end; zero: each of them has Config.WriteTimeout
+	gate  *socket.Waiter // is told when a write waits
+	spent time.Duration  // that writes have waited, since TakeWaited was called
+	keep  bool           // what is written may be kept until the next write or Conn.Flush
+	put   int64          // bytes of the answer that were written, but for the heads of frames
+	owned int64          // bytes that the answer keeps in memory while it waits for the client
+
+	header  int64         // guarded by c.mu: bytes that the ledger counts for the header
+	charged int64         // guarded by c.mu: bytes that the ledger counts for the answer
+	window  int64         // guarded by c.mu: what may be sent
+	over    error         // guarded by c.mu: why nothing can be sent any more
+	sent    bool          // guarded by c.mu: the response is whole
+	heard   bool          // guarded by c.mu: the request is whole
+	waits   bool          // guarded by c.mu: a write waits for a window
+	asked   bool          // guarded by c.mu: the exchange goes on
+	wake    chan struct{} // guarded by c.mu: has one when the window has grown; nil before it is waited for
+	gone    []func()      // guarded by c.mu: are called when the client leaves
+}
+
+var (
+	errReset = errors.New("httpapi: the client has reset the stream")
+	errEnded = errors.New("httpapi: the response has ended")
+)
+
+// begin opens a stream for a request.
+func (c *Conn) begin(id uint32, r *request, whole bool) error {
+	if r.malformed && !r.large {
+		r.release()
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
+	}
+	if c.turns() {
+		c.GoAway()
+	}
+	st := &Stream{c: c, id: id, owned: exchange.ChunkSize, header: r.size(), heard: whole, asked: true}
+	if !whole {
+		st.body = &body{length: r.length, left: c.ledger.untold}
+	}
+	r.Stream = st
+	c.mu.Lock()
+	defer c.unlock()
+	most := c.s.config.MaxStreams
+	switch {
+	case c.over != nil:
+		return c.over
+	case len(c.streams) >= most, c.serving >= most, !c.ledger.addHeader(st.header):
+		r.release()
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
+	}
+	st.window = c.initial
+	c.streams[id] = st
+	if invariants.Enabled {
+		c.holders[st] = struct{}{}
+	}
+	c.serving++
+	c.running.Go(func() { c.serve(r) })
+	return nil
+}
+
+// serve serves a request.
+func (c *Conn) serve(r *request) {
+	reserveStack()
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.serving--
+		c.restLocked()
+	}()
+	r.serve()
+}
+
+// stackOfRequest is a little more than what serving a GET takes.
+const stackOfRequest = 10 << 10
+
+// reserveStack makes the goroutine's stack large enough for a GET, at once: it would grow three
+// times, and each growth copies all of it.
+//
+//go:noinline
+func reserveStack() {
+	var room [stackOfRequest]byte
+	runtime.KeepAlive(&room)
+}
+
+// serve serves one request and recovers from its panic.
+func (r *request) serve() {
+	st := r.Stream
+	defer func() {
+		if p := recover(); p != nil {
+			if !exchange.IsAbort(p) {
+				klog.ErrorS(nil, "Stream panicked", "panic", p, "stack", exchange.Stack())
+			}
+			st.abort(http2.ErrCodeInternal)
+			st.answered()
+		}
+	}()
+	x := r.answer(time.Now())
+	if take := x.Taken; take != nil {
+		x.Charge(st.put, st.TakeWaited())
+		x.Close()
+		r.leaveSlot()
+		st.answered()
+		t := r.takeover()
+		r.release()
+		take(t)
+		return
+	}
+	// Nobody reads the request any more, and its bytes must not stay in memory until a slow client
+	// has taken in the answer. The ledger still counts the header: the exchange has copies of it.
+	bodiless := string(r.Method()) == http.MethodHead
+	st.discard()
+	r.giveUpHeader()
+	if x.Stolen { // the stream may be somebody else's already
+		x.Charge(r.stolen, 0)
+	} else {
+		r.send(x, bodiless)
+		x.Charge(st.put, st.TakeWaited())
+	}
+	x.Close()
+	r.leaveSlot()
+	st.answered()
+	if !x.Stolen {
+		st.forget()
+	}
+	r.release()
+}
+
+// discard discards the body of the request, which nobody reads any more.
+func (st *Stream) discard() {
+	st.c.mu.Lock()
+	defer st.c.unlock()
+	st.discardLocked(errEnded, true)
+}
+
+// answered says that the exchange is over.
+func (st *Stream) answered() {
+	st.c.mu.Lock()
+	defer st.c.unlock()
+	st.c.ledger.freeHeader(st.header)
+	st.header = 0
+	st.asked = false
+}
+
+// forget drops the functions that are to be called when the client leaves.
+func (st *Stream) forget() {
+	st.c.mu.Lock()
+	gone := st.gone
+	st.gone = nil
+	st.c.mu.Unlock()
+	for _, f := range gone {
+		f()
+	}
+}
+
+// leave ends what is done for a stream because the client does not want it any more.
+func (st *Stream) leave(why error) {
+	c := st.c
+	c.mu.Lock()
+	if st.over == nil {
+		st.over = why
+	}
+	c.dropLocked(st)
+	st.wakeLocked()
+	st.discardLocked(why, false)
+	gone := st.gone
+	st.gone = nil
+	c.unlock()
+	for _, f := range gone {
+		f()
+	}
+}
+
+// dropLocked forgets a stream that is over.
+func (c *Conn) dropLocked(st *Stream) {
+	if c.streams[st.id] == st {
+		delete(c.streams, st.id)
+		c.restLocked()
+	}
+}
+
+// abort ends the stream, and tells the client that it got no whole answer.
+func (st *Stream) abort(code http2.ErrCode) {
+	c := st.c
+	c.mu.Lock()
+	ended := st.sent || st.over != nil
+	if !ended {
+		st.over = errEnded
+		c.queueLocked(appendReset(nil, st.id, code))
+		c.dropLocked(st)
+	}
+	st.wakeLocked()
+	st.discardLocked(errEnded, true)
+	c.unlock()
+	c.kick()
+}
+
+// reset ends a stream that the client has broken.
+func (c *Conn) reset(id uint32, code http2.ErrCode) {
+	c.mu.Lock()
+	st := c.streams[id]
+	c.queueLocked(appendReset(nil, id, code))
+	c.mu.Unlock()
+	if st != nil {
+		st.leave(http2.StreamError{StreamID: id, Code: code})
+	}
+}
+
+// endedLocked closes the stream after the end of its response. The client need not send the
+// rest of its request.
+func (st *Stream) endedLocked() {
+	c := st.c
+	st.sent = true
+	if !st.heard {
+		c.queueLocked(appendReset(nil, st.id, http2.ErrCodeNo))
+	}
+	c.dropLocked(st)
+	st.wakeLocked()
+}
+
+// Until returns a context that ends with ctx, or when the client leaves. It ends with the
+// exchange.
+func (st *Stream) Until(ctx context.Context) context.Context {
+	bound, cancel := context.WithCancel(ctx)
+	st.told(cancel)
+	return bound
+}
+
+// told has f called when the client leaves, at once if it has left already.
+func (st *Stream) told(f func()) {
+	st.c.mu.Lock()
+	left := st.over != nil
+	if !left {
+		st.gone = append(st.gone, f)
+	}
+	st.c.mu.Unlock()
+	if left {
+		f()
+	}
+}
+
+// Left has f called when the client leaves, in place of the functions that were registered
+// before.
+func (st *Stream) Left(f func()) {
+	st.forget()
+	st.told(f)
+}
+
+// Read implements net.Conn.
+func (st *Stream) Read(p []byte) (int, error) {
+	if st.body == nil {
+		return 0, os.ErrDeadlineExceeded
+	}
+	return st.read(p)
+}
+
+// Write implements net.Conn: p is part of the body.
+func (st *Stream) Write(p []byte) (int, error) { return st.write(nil, p, false) }
+
+// End says that the body is whole.
+func (st *Stream) End() error {
+	_, err := st.write(nil, nil, true)
+	return err
+}
+
+// Close implements net.Conn. If the response is not complete, the client is told so.
+func (st *Stream) Close() error {
+	st.abort(http2.ErrCodeCancel)
+	return nil
+}
+
+// LocalAddr implements net.Conn.
+func (st *Stream) LocalAddr() net.Addr { return st.c.conn.LocalAddr() }
+
+// RemoteAddr implements net.Conn.
+func (st *Stream) RemoteAddr() net.Addr { return st.c.conn.RemoteAddr() }
+
+// SetDeadline implements net.Conn.
+func (st *Stream) SetDeadline(t time.Time) error {
+	if err := st.SetReadDeadline(t); err != nil {
+		return err
+	}
+	return st.SetWriteDeadline(t)
+}
+
+// SetReadDeadline implements net.Conn.
+func (st *Stream) SetReadDeadline(t time.Time) error {
+	st.bound(t)
+	return nil
+}
+
+// SetWriteDeadline implements net.Conn. Only the goroutine that writes calls it.
+func (st *Stream) SetWriteDeadline(t time.Time) error {
+	st.until = t
+	return nil
+}
+
+// TakeWaited returns how long writes have waited since the last call. Whoever writes calls it.
+func (st *Stream) TakeWaited() (spent time.Duration) {
+	spent, st.spent = st.spent, 0
+	return spent
+}
+
+// NotifyWaits makes writes tell w when they wait. Each write then has Config.WriteTimeout.
+func (st *Stream) NotifyWaits(w *socket.Waiter) socket.Gate {
+	st.gate, st.until = w, time.Time{}
+	return st
+}
+
+// Send implements socket.Gate.
+func (st *Stream) Send(_ net.Conn, p []byte) error {
+	_, err := st.Write(p)
+	return err
+}
+
+// SendMore implements socket.Gate.
+func (st *Stream) SendMore(_ net.Conn, p []byte) error {
+	st.keep = true
+	defer func() { st.keep = false }()
+	_, err := st.write(nil, p, false)
+	return err
+}
+
+// Group implements socket.Gate.
+func (st *Stream) Group() socket.Group { return st.c }
+
+// StopNotifying implements socket.Gate.
+func (st *Stream) StopNotifying() { st.gate = nil }

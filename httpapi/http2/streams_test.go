@@ -1,0 +1,353 @@
+package http2
+
+import (
+	"net/http"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
+)
+
+// TestSlowReaders: a client that lets nothing of an answer pass holds no more of it than one
+// write, and is given up in time; others on its connection are answered meanwhile.
+func TestSlowReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var closed atomic.Int64
+		p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+			x := answering(c, received)
+			if string(c.Target()) == "/list" {
+				x.SendFrom(http.StatusOK, "", 10<<20, countedBody{pattern(10 << 20), &closed})
+			}
+			return x
+		}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 10})
+		began := time.Now()
+		p.must(p.get(1, "/list"))
+		p.must(p.get(3, "/short"))
+		if _, body, _ := p.ended(3); body != "/short" {
+			t.Errorf("others: %q", body)
+		}
+		_, body, reset := p.ended(1)
+		if took := time.Since(began); len(body) != 10 || reset == 0 || took != p.server.s.config.WriteTimeout {
+			t.Errorf("%d bytes, %v, after %v", len(body), reset, took)
+		}
+		synctest.Wait()
+		if closed.Load() != 1 {
+			t.Error("the body is held on to")
+		}
+	})
+}
+
+type countedBody struct {
+	exchange.Body
+	closed *atomic.Int64
+}
+
+func (b countedBody) Close() error {
+	b.closed.Add(1)
+	return b.Body.Close()
+}
+
+// TestWindows: an answer goes on where the windows of its stream and of the connection let it.
+func TestWindows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 200_000
+		p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+			x := answering(c, received)
+			x.SendFrom(http.StatusOK, "", size, pattern(size))
+			return x
+		}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+		p.must(p.get(1, "/"))
+		p.must(p.get(3, "/"))
+		got := func(id uint32) (n int) {
+			synctest.Wait()
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			for _, h := range p.heard {
+				if h.id == id {
+					n += len(h.data)
+				}
+			}
+			return n
+		}
+		p.must(p.framer.WriteWindowUpdate(1, 5))
+		if n := got(1); n != 5 {
+			t.Errorf("%d bytes", n)
+		}
+		p.must(p.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1000}))
+		if n := got(1) + got(3); n != 2005 {
+			t.Errorf("%d bytes", n)
+		}
+		p.must(p.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: size}))
+		if n := got(1) + got(3); n != initialWindow {
+			t.Errorf("%d bytes, with a window of the connection of %d", n, initialWindow)
+		}
+		p.must(p.framer.WriteWindowUpdate(0, 2*size))
+		for _, id := range []uint32{1, 3} {
+			if _, body, reset := p.ended(id); len(body) != size || reset != 0 {
+				t.Errorf("stream %d: %d bytes, %v", id, len(body), reset)
+			}
+		}
+		p.must(p.framer.WriteWindowUpdate(0, maxWindow))
+		p.away(http2.ErrCodeFlowControl)
+	})
+}
+
+// countingWaiter counts writes that wait.
+type countingWaiter struct{ waits, goesOn atomic.Int64 }
+
+func (w *countingWaiter) Waits()  { w.waits.Add(1) }
+func (w *countingWaiter) GoesOn() { w.goesOn.Add(1) }
+
+// stealing answers with streams that somebody else writes.
+func stealing(taken chan<- exchange.Stolen) handler {
+	return func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+		x := new(exchange.Exchange)
+		x.Init(c, received, nil)
+		taken <- x.Steal(http.StatusOK, []exchange.Field{{Name: "Audit-Id", Value: "i"}, {Name: "Connection", Value: "keep-alive"}})
+		return x
+	}
+}
+
+// TestStolenStreams: a response that is written by hand is framed by the door, costs no
+// goroutine while nothing is written, and says when a write waits and when its client leaves.
+func TestStolenStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many = 90
+		taken := make(chan exchange.Stolen, many)
+		p := newPeer(t, Config{}, stealing(taken), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 10})
+		synctest.Wait()
+		before := runtime.NumGoroutine()
+		for i := range uint32(many) {
+			p.must(p.get(2*i+1, "/"))
+		}
+		synctest.Wait()
+		if more := runtime.NumGoroutine() - before; more > many/10 { // a few may be the runtime's own
+			t.Errorf("%d more goroutines for %d streams", more, many)
+		}
+		if p.server.Retire() || p.server.Answers() {
+			t.Error("the connection is taken for one without streams, or with requests")
+		}
+		all := make(map[uint32]exchange.Stolen)
+		for range many {
+			to := <-taken
+			all[to.Conn.(*Stream).id] = to
+		}
+		if to := all[1]; to.Chunked || to.Head != nil {
+			t.Errorf("%+v", to)
+		}
+		head := p.await("a head", func(h heard) bool { return h.id == 1 && h.kind == http2.FrameHeaders })
+		if _, has := head.fields["connection"]; has || head.fields["audit-id"] != "i" || head.fields["date"] == "" || head.end {
+			t.Errorf("head %+v", head)
+		}
+
+		var waiter socket.Waiter = new(countingWaiter)
+		gate := socket.NotifyWaits(all[1].Conn, &waiter)
+		wrote := make(chan error)
+		go func() {
+			err := gate.Send(all[1].Conn, []byte("0123456789"))
+			if err == nil && waiter.(*countingWaiter).waits.Load() == 0 {
+				err = gate.Send(all[1].Conn, []byte("abc"))
+			}
+			wrote <- err
+		}()
+		synctest.Wait()
+		if n := waiter.(*countingWaiter).waits.Load(); n != 1 {
+			t.Errorf("%d writes wait", n)
+		}
+		p.must(p.framer.WriteWindowUpdate(1, 10))
+		if err := <-wrote; err != nil || waiter.(*countingWaiter).goesOn.Load() != 1 {
+			t.Errorf("%v, %d went on", err, waiter.(*countingWaiter).goesOn.Load())
+		}
+		if err := all[1].End(); err != nil {
+			t.Error(err)
+		}
+		all[1].Conn.Close()
+		if _, body, reset := p.ended(1); body != "0123456789abc" || reset != 0 {
+			t.Errorf("%q, %v", body, reset)
+		}
+
+		left := make(chan struct{})
+		all[3].Left(func() { close(left) })
+		p.must(p.framer.WriteRSTStream(3, http2.ErrCodeCancel))
+		<-left
+		if _, err := all[3].Conn.Write([]byte("x")); err == nil {
+			t.Error("what nobody wants is written")
+		}
+		again := make(chan struct{})
+		all[3].Left(func() { close(again) }) // at once
+		<-again
+
+		began := time.Now()
+		if _, err := all[5].Conn.Write(make([]byte, 11)); !socket.IsTimeout(err) || time.Since(began) != p.server.s.config.WriteTimeout {
+			t.Errorf("a write that waits ends with %v after %v", err, time.Since(began))
+		}
+		all[5].Conn.Close()
+		if _, _, reset := p.ended(5); reset != http2.ErrCodeCancel {
+			t.Errorf("a response that was given up ends with %v", reset)
+		}
+
+		gone := make(chan struct{})
+		all[7].Left(func() { close(gone) })
+		p.conn.Close()
+		<-gone
+	})
+}
+
+// TestStreamsAtOnce: there are as many as the client was told. A stream that the client has reset
+// counts until its handler has ended.
+func TestStreamsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 3
+		release := make(chan struct{})
+		p := newPeer(t, Config{MaxStreams: most}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+			<-release
+			return answering(c, received)
+		})
+		for i := range uint32(most + 1) {
+			p.must(p.get(2*i+1, "/"))
+		}
+		if _, _, reset := p.ended(2*most + 1); reset != http2.ErrCodeRefusedStream {
+			t.Errorf("one more: %v", reset)
+		}
+		for i := range uint32(most) {
+			p.must(p.framer.WriteRSTStream(2*i+1, http2.ErrCodeCancel))
+		}
+		p.must(p.get(101, "/"))
+		if _, _, reset := p.ended(101); reset != http2.ErrCodeRefusedStream {
+			t.Errorf("while %d are served: %v", most, reset)
+		}
+		close(release)
+		synctest.Wait()
+		p.must(p.get(103, "/after"))
+		if _, body, _ := p.ended(103); body != "/after" {
+			t.Errorf("answer %q", body)
+		}
+	})
+}
+
+// TestGoAway: a client that is to go hears it, is answered what it has asked by then, and is
+// let go of.
+func TestGoAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+			<-release
+			return answering(c, received)
+		})
+		p.must(p.get(1, "/a"))
+		synctest.Wait()
+		p.server.GoAway()
+		if first := p.away(http2.ErrCodeNo); first.data != "2147483647" {
+			t.Errorf("may send up to %s", first.data)
+		}
+		ping := p.await("a ping", func(h heard) bool { return h.kind == http2.FramePing && !h.end })
+		p.must(p.get(3, "/b")) // was under way
+		synctest.Wait()
+		p.must(p.framer.WritePing(true, [8]byte([]byte(ping.data))))
+		p.await("the last stream", func(h heard) bool { return h.kind == http2.FrameGoAway && h.data == "3" })
+		p.must(p.get(5, "/c")) // comes too late
+		synctest.Wait()
+		close(release)
+		for id, want := range map[uint32]string{1: "/a", 3: "/b"} {
+			if _, body, _ := p.ended(id); body != want {
+				t.Errorf("stream %d: %q", id, body)
+			}
+		}
+		p.await("the end", func(h heard) bool { return h.over })
+		if _, _, reset := p.ended(5); reset != http2.ErrCodeRefusedStream {
+			t.Errorf("a stream that comes too late: %v", reset)
+		}
+	})
+}
+
+// TestGoAwayByChance: a request makes its client go as often as was asked for, and so does an
+// answer that says that the connection ends.
+func TestGoAwayByChance(t *testing.T) {
+	for _, config := range []Config{{GoAwayChance: 1}, {Turning: func(time.Time) bool { return true }}, {}} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPeer(t, config, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+				x := answering(c, received)
+				if config.GoAwayChance == 0 && config.Turning == nil {
+					x.LeaveAfter()
+				}
+				return x
+			})
+			p.must(p.get(1, "/"))
+			if fields, body, _ := p.ended(1); body != "/" || fields["connection"] != "" {
+				t.Errorf("%v %q", fields, body)
+			}
+			p.away(http2.ErrCodeNo)
+			p.await("the end", func(h heard) bool { return h.over })
+		})
+	}
+}
+
+// TestIdleConnectionsEnd: who asks nothing is let go of, who has a stream open is not.
+func TestIdleConnectionsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		taken := make(chan exchange.Stolen, 1)
+		p := newPeer(t, Config{}, stealing(taken))
+		p.must(p.get(1, "/"))
+		to := <-taken
+		time.Sleep(time.Hour)
+		if _, err := to.Conn.Write([]byte("x")); err != nil {
+			t.Error(err)
+		}
+		ended := time.Now()
+		to.Conn.Close()
+		p.await("the end", func(h heard) bool { return h.over })
+		if idle := time.Since(ended); idle < p.server.s.config.IdleTimeout || idle > 2*p.server.s.config.IdleTimeout {
+			t.Errorf("ended after %v", idle)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) { // a header that does not come to its end
+		p := newPeer(t, Config{}, answering)
+		p.must(p.get(1, "/"))
+		p.ended(1)
+		began := time.Now()
+		p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: p.encode(":method", "GET"), EndStream: true}))
+		p.await("the end", func(h heard) bool { return h.over })
+		if took := time.Since(began); took != p.server.s.config.HeaderTimeout {
+			t.Errorf("ended after %v", took)
+		}
+	})
+}
+
+// TestRetire: a connection is retired once it has nothing to do and its client has had the time
+// to hear that it is to go.
+func TestRetire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+			<-release
+			return answering(c, received)
+		})
+		p.must(p.get(1, "/"))
+		synctest.Wait()
+		answered := p.server.UnderWay()
+		if answered == nil || answered() || p.server.Retire() {
+			t.Error("nothing is under way")
+		}
+		close(release)
+		p.ended(1)
+		synctest.Wait()
+		if !answered() || p.server.UnderWay() != nil {
+			t.Error("what was under way is so still")
+		}
+		p.server.GoAway()
+		if p.server.Retire() {
+			t.Error("a client is let go of that has not heard it")
+		}
+		time.Sleep(2 * goAwayWait)
+		<-p.served
+		if p.server.Retire() {
+			t.Error("retired after it has ended")
+		}
+	})
+}

@@ -1,0 +1,366 @@
+package http2
+
+import (
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
+	"github.com/larder-io/larder/internal/invariants"
+)
+
+// takeTurn waits until the caller may write, and returns how long that took. While it waits it
+// tells gate, and charges the answer of st to the ledger unless st is nil.
+func (c *Conn) takeTurn(gate *socket.Waiter, st *Stream) (spent time.Duration) {
+	if !c.turn.TryLock() {
+		if st != nil {
+			c.mu.Lock()
+			st.chargeLocked()
+			c.unlock()
+		}
+		if gate != nil {
+			(*gate).Waits()
+			defer (*gate).GoesOn()
+		}
+		began := time.Now()
+		c.turn.Lock()
+		spent = time.Since(began)
+	}
+	if c.waiter = nil; gate != nil {
+		c.waiter = *gate
+	}
+	return spent
+}
+
+// letGo ends a turn. Before that it writes the control frames that were queued meanwhile, behind
+// what was kept: a stream that is reset must have nothing after that.
+func (c *Conn) letGo() {
+	waiter := c.waiter
+	for {
+		for c.pending.Load() {
+			if c.writeKept() != nil {
+				break
+			}
+			c.mu.Lock()
+			control := c.control
+			c.control, c.spare = c.spare[:0], nil
+			c.pending.Store(false)
+			c.mu.Unlock()
+			if c.out(control) != nil {
+				break
+			}
+			if c.tcp != nil {
+				c.tcp.TakeWaited() // for what no stream has asked for
+			}
+			c.mu.Lock()
+			if cap(control) <= keptControl {
+				c.spare = control[:0]
+			}
+			c.mu.Unlock()
+		}
+		c.waiter = nil
+		c.turn.Unlock()
+		if !c.pending.Load() || c.closed() || !c.turn.TryLock() {
+			return
+		}
+		c.waiter = waiter
+	}
+}
+
+func (c *Conn) closed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.over != nil
+}
+
+// Control frames that wait for the turn are bounded: a client that causes more of them is not
+// reading what is sent to it.
+const (
+	mostControl = 64 << 10
+	keptControl = 4 << 10
+)
+
+// queueLocked queues a control frame. The caller must call kick after it has released c.mu.
+func (c *Conn) queueLocked(frame []byte) {
+	if len(c.control)+len(frame) > mostControl {
+		c.broken()
+		return
+	}
+	c.control = append(c.control, frame...)
+	c.pending.Store(true)
+}
+
+// kick has queued control frames written, and does not wait for that: the goroutine that has
+// the turn writes them at its end, and if there is none, a new one does.
+func (c *Conn) kick() {
+	if !c.pending.Load() || !c.turn.TryLock() {
+		return // the goroutine that has the turn writes them
+	}
+	c.mu.Lock()
+	over := c.over != nil
+	if !over {
+		c.running.Go(c.letGo)
+	}
+	c.mu.Unlock()
+	if over {
+		c.turn.Unlock()
+	}
+}
+
+// out writes p. The caller has the turn.
+func (c *Conn) out(p []byte) (err error) {
+	if c.tcp != nil {
+		err = c.tcp.Send(c.conn, p)
+	} else if err = c.conn.SetWriteDeadline(time.Now().Add(c.s.config.WriteTimeout)); err == nil {
+		_, err = c.conn.Write(p)
+	}
+	if err != nil {
+		c.broken()
+	}
+	return err
+}
+
+// keptMost is how much is kept at most before a write: what one more frame may leave room for in
+// a burst.
+const keptMost = burst - exchange.RecordSize
+
+// writeKept writes what was kept. The caller has the turn.
+func (c *Conn) writeKept() error {
+	if c.kept == nil {
+		return nil
+	}
+	buffer := c.kept
+	c.kept = nil
+	return c.emit(buffer)
+}
+
+// emit writes what buffer holds, and gives it back. The caller has the turn.
+func (c *Conn) emit(buffer *[]byte) error {
+	err := c.out(*buffer)
+	if invariants.Enabled {
+		invariants.Overwrite(*buffer)
+	}
+	if cap(*buffer) <= 2*burst {
+		buffers.Put(buffer)
+	}
+	return err
+}
+
+// Flush implements socket.Group.
+func (c *Conn) Flush(w *socket.Waiter) {
+	c.takeTurn(w, nil)
+	defer c.letGo()
+	_ = c.writeKept() // an error has broken the connection, which ends its streams
+	if c.tcp != nil {
+		c.tcp.TakeWaited()
+	}
+}
+
+// Waits implements socket.Waiter: the socket calls it on the goroutine that writes.
+func (c *Conn) Waits() {
+	if c.waiter != nil {
+		c.waiter.Waits()
+	}
+}
+
+// GoesOn implements socket.Waiter.
+func (c *Conn) GoesOn() {
+	if c.waiter != nil {
+		c.waiter.GoesOn()
+	}
+}
+
+// burst is how much of a body leaves in one turn, with the heads of its frames.
+const burst = 4 * exchange.RecordSize
+
+// buffers are those in which frames are assembled, one for each connection that is being
+// written to.
+var buffers = sync.Pool{New: func() any {
+	b := make([]byte, 0, burst)
+	return &b
+}}
+
+// write writes head, which is the frames of a header, and p as frames of the body. It returns
+// how much of p was written.
+func (st *Stream) write(head, p []byte, end bool) (int, error) {
+	until := st.until
+	if until.IsZero() {
+		until = time.Now().Add(st.c.s.config.WriteTimeout)
+	}
+	for written := 0; ; {
+		n := 0
+		if len(p) > 0 {
+			var err error
+			if n, err = st.reserve(min(len(p), burst-headSize*4-len(head)%burst), until, len(head) == 0); err != nil {
+				return written, err
+			}
+		}
+		if err := st.send(head, p[:n], end && n == len(p)); err != nil {
+			return written, err
+		}
+		head, p, written = nil, p[n:], written+n
+		if len(p) == 0 {
+			return written, nil
+		}
+	}
+}
+
+// send writes head and p, for which there is room in the windows, in one turn.
+func (st *Stream) send(head, p []byte, end bool) error {
+	c := st.c
+	st.spent += c.takeTurn(st.gate, st)
+	defer c.letGo()
+	c.mu.Lock()
+	st.refundLocked()
+	err := st.over
+	switch {
+	case err != nil:
+	case c.over != nil:
+		err = c.over
+	case st.sent:
+		err = errEnded
+	}
+	if err != nil {
+		c.window += int64(len(p))
+		c.wakeLocked()
+		c.unlock()
+		return err
+	}
+	frame := min(c.frame, exchange.RecordSize)
+	if end {
+		c.ending++
+		st.endedLocked()
+	}
+	c.unlock()
+	st.put += int64(len(head) + len(p))
+	buffer := c.kept
+	if c.kept = nil; buffer == nil {
+		buffer = buffers.Get().(*[]byte)
+		*buffer = (*buffer)[:0]
+	}
+	*buffer = st.appendFrames(*buffer, head, p, end, frame)
+	if st.keep && len(*buffer) <= keptMost {
+		c.kept = buffer
+		return nil
+	}
+	err = c.emit(buffer)
+	if c.tcp != nil {
+		st.spent += c.tcp.TakeWaited()
+	}
+	if end {
+		c.mu.Lock()
+		c.ending--
+		c.restLocked()
+		c.mu.Unlock()
+	}
+	return err
+}
+
+// appendFrames appends head, which is frames already, and the frames of p, of which each ends
+// where a TLS record does.
+func (st *Stream) appendFrames(dst, head, p []byte, end bool, frame int) []byte {
+	dst = append(dst, head...)
+	if len(p) == 0 {
+		if end && (len(head) == 0 || head[4]&byte(http2.FlagHeadersEndStream) == 0) {
+			dst = appendHead(dst, 0, http2.FrameData, http2.FlagDataEndStream, st.id)
+		}
+		return dst
+	}
+	for len(p) > 0 {
+		room := exchange.RecordSize - len(dst)%exchange.RecordSize - headSize
+		if room < smallPiece {
+			room += exchange.RecordSize
+		}
+		piece := p[:min(len(p), room, frame)]
+		p = p[len(piece):]
+		var flags http2.Flags
+		if end && len(p) == 0 {
+			flags = http2.FlagDataEndStream
+		}
+		dst = append(appendHead(dst, len(piece), http2.FrameData, flags, st.id), piece...)
+	}
+	return dst
+}
+
+// smallPiece is how little room at the end of a TLS record is not worth a frame of its own.
+const smallPiece = 512
+
+// reserve takes up to want bytes of the windows, for which it waits if it may and must.
+func (st *Stream) reserve(want int, until time.Time, wait bool) (int, error) {
+	c := st.c
+	c.mu.Lock()
+	defer c.unlock()
+	for {
+		if st.over != nil {
+			return 0, st.over
+		}
+		if n := min(int64(want), st.window, c.window); n > 0 {
+			st.window -= n
+			c.window -= n
+			return int(n), nil
+		}
+		if !wait {
+			return 0, nil
+		}
+		if st.wake == nil {
+			st.wake = make(chan struct{}, 1)
+		}
+		if !st.waits {
+			st.waits = true
+			c.waiting++
+		}
+		st.chargeLocked()
+		c.unlock()
+		c.Flush(st.gate) // what the others have sent must not wait for this stream's client
+		err := st.await(until)
+		c.mu.Lock()
+		st.refundLocked()
+		if err != nil {
+			return 0, err
+		}
+	}
+}
+
+// await waits until the windows may have grown.
+func (st *Stream) await(until time.Time) error {
+	if st.gate != nil {
+		(*st.gate).Waits()
+		defer (*st.gate).GoesOn()
+	}
+	began := time.Now()
+	defer func() { st.spent += time.Since(began) }()
+	timer := time.NewTimer(until.Sub(began))
+	defer timer.Stop()
+	select {
+	case <-st.wake:
+		return nil
+	case <-timer.C:
+		return os.ErrDeadlineExceeded
+	}
+}
+
+// wakeLocked makes the writer that waits for a window check it again.
+func (st *Stream) wakeLocked() {
+	if !st.waits {
+		return
+	}
+	st.waits = false
+	st.c.waiting--
+	select {
+	case st.wake <- struct{}{}:
+	default:
+	}
+}
+
+// wakeLocked makes all writers that wait for a window check it again.
+func (c *Conn) wakeLocked() {
+	if c.waiting == 0 {
+		return // as most of the time
+	}
+	for _, st := range c.streams {
+		st.wakeLocked()
+	}
+}

@@ -1,0 +1,226 @@
+package managedfields
+
+import (
+	"fmt"
+	"math/rand"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"github.com/larder-io/larder/internal/registry/registrytest"
+)
+
+func newCreations(m *managers, kind schema.GroupVersionKind) *Creations {
+	return NewCreations(m.of(kind), m.types, runtime.UnsafeObjectConvertor(legacyscheme.Scheme), legacyscheme.Scheme, kind)
+}
+
+// TestRecordsOfCreationsAreUpstreams creates objects of every kind in every version, each a
+// little different from the one before, and wants the record of upstream's field manager.
+func TestRecordsOfCreationsAreUpstreams(t *testing.T) {
+	t.Parallel()
+	const bases, steps = 2, 40
+	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, NewManager)
+	remembered, kept := 0, 0
+	for kind, versions := range kinds(t, upstream.types) {
+		for _, version := range versions {
+			of := version.WithKind(kind.Kind)
+			creations := newCreations(own, of)
+			random := rand.New(rand.NewSource(7))
+			for range bases {
+				h := &history{t: t, kind: kind, versions: versions, random: random}
+				obj := h.object()
+				for range steps {
+					if knows(creations, obj) {
+						remembered++
+					}
+					want := created(t, upstream, of, obj)
+					if want == nil { // no object that a client can send
+						obj = h.object()
+						continue
+					}
+					got := obj.DeepCopyObject()
+					if err := creations.Record(got, "creator"); err != nil {
+						t.Fatal(err)
+					}
+					blankTimes(t, got)
+					if !apiequality.Semantic.DeepEqual(want, got) {
+						wantMeta, _ := meta.Accessor(want)
+						gotMeta, _ := meta.Accessor(got)
+						t.Fatalf("%s: managers\n%s\nwant\n%s", of, text(gotMeta), text(wantMeta))
+					}
+					if !registrytest.Nudge(obj, random) {
+						obj = h.object()
+					}
+				}
+			}
+			kept += len(creations.known)
+		}
+	}
+	t.Logf("%d records were remembered of others, of %d shapes", remembered, kept)
+	if remembered < 1000 || kept < 1000 {
+		t.Errorf("%d records were remembered of others, of %d shapes: too few to tell anything", remembered, kept)
+	}
+}
+
+// created is obj with the record that upstream's field manager makes, nil if it panics: a
+// version cannot be converted to.
+func created(t *testing.T, by *managers, kind schema.GroupVersionKind, obj runtime.Object) (made runtime.Object) {
+	t.Helper()
+	defer func() {
+		if recover() != nil {
+			made = nil
+		}
+	}()
+	live, err := legacyscheme.Scheme.New(kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	obj = by.of(kind).UpdateNoErrors(live, obj.DeepCopyObject(), "creator")
+	blankTimes(t, obj)
+	return obj
+}
+
+// knows says whether the record of obj is remembered.
+func knows(c *Creations, obj runtime.Object) bool {
+	obj = obj.DeepCopyObject()
+	object, err := meta.Accessor(obj)
+	if err != nil {
+		return false
+	}
+	shape, ok := c.shapeOf(obj, object, "creator")
+	_, known := c.known[string(shape)]
+	return ok && known
+}
+
+// TestCreationsThatAreNotRemembered: objects whose record is more than that of their fields are
+// left to the field manager, and none are known by the record of another manager.
+func TestCreationsThatAreNotRemembered(t *testing.T) {
+	own := newManagers(t, NewManager)
+	creations := newCreations(own, corev1.SchemeGroupVersion.WithKind("Pod"))
+	pod := func() *corev1.Pod {
+		pod := registrytest.Pod(1)
+		pod.ManagedFields = nil
+		return pod
+	}
+	record := func(pod *corev1.Pod, manager string) []metav1.ManagedFieldsEntry {
+		internal, err := legacyscheme.Scheme.UnsafeConvertToVersion(pod, schema.GroupVersion{Version: runtime.APIVersionInternal})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := creations.Record(internal, manager); err != nil {
+			t.Fatal(err)
+		}
+		object, _ := meta.Accessor(internal)
+		return object.GetManagedFields()
+	}
+	for range 3 {
+		for _, manager := range []string{"one", "two"} {
+			if got := record(pod(), manager); len(got) != 1 || got[0].Manager != manager || got[0].Time == nil {
+				t.Fatalf("recorded %v", got)
+			}
+		}
+	}
+	known := len(creations.known)
+	sent := pod()
+	sent.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:nodeName":{}}}`)}}}
+	record(sent, "one")
+	applied := pod()
+	applied.Annotations = map[string]string{corev1.LastAppliedConfigAnnotation: "{}"}
+	record(applied, "kubectl")
+	long := pod()
+	long.Labels = map[string]string{strings.Repeat("x", maxRemembered): ""}
+	record(long, "one")
+	if n := len(creations.known); n != known {
+		t.Errorf("%d are remembered, want %d", n, known)
+	}
+	for i := range 2 * maxRecords {
+		some := pod()
+		some.Labels = map[string]string{strings.Repeat("x", i): ""}
+		record(some, "one")
+	}
+	if n := len(creations.known); n > maxRecords {
+		t.Errorf("%d are remembered", n)
+	}
+	peak := 0
+	for i := range maxRecords - 1 {
+		some := pod()
+		for j := range 60 {
+			some.Labels[fmt.Sprintf("%s-%d-%d", strings.Repeat("x", 50), i, j)] = ""
+		}
+		record(some, "one")
+		size := 0
+		for shape, entry := range creations.known {
+			size += len(shape) + len(entry.FieldsV1.Raw)
+		}
+		peak = max(peak, size)
+	}
+	if peak > maxBytes || peak < maxBytes/2 {
+		t.Errorf("what is remembered takes up to %d bytes, want at most %d and half of that", peak, maxBytes)
+	}
+}
+
+// TestRecordsAreNotShared: what one does to the record of its object is not seen in another's,
+// while many are created at once.
+func TestRecordsAreNotShared(t *testing.T) {
+	creations := newCreations(newManagers(t, NewManager), corev1.SchemeGroupVersion.WithKind("ConfigMap"))
+	var workers sync.WaitGroup
+	for range 4 {
+		workers.Go(func() {
+			for range 50 {
+				obj, err := legacyscheme.Scheme.New(schema.GroupVersionKind{Version: runtime.APIVersionInternal, Kind: "ConfigMap"})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				object, _ := meta.Accessor(obj)
+				object.SetLabels(map[string]string{"a": "b"})
+				if err := creations.Record(obj, "m"); err != nil {
+					t.Error(err)
+					return
+				}
+				record := object.GetManagedFields()
+				if len(record) != 1 || string(record[0].FieldsV1.Raw) != `{"f:metadata":{"f:labels":{".":{},"f:a":{}}}}` {
+					t.Errorf("recorded %v", record)
+					return
+				}
+				clear(record[0].FieldsV1.Raw)
+				*record[0].Time = metav1.Time{}
+			}
+		})
+	}
+	workers.Wait()
+}
+
+func BenchmarkCreate(b *testing.B) {
+	m := newManagers(b, NewManager)
+	pod := registrytest.Pod(1)
+	pod.ManagedFields = nil
+	internal, err := legacyscheme.Scheme.UnsafeConvertToVersion(pod, schema.GroupVersion{Version: runtime.APIVersionInternal})
+	if err != nil {
+		b.Fatal(err)
+	}
+	object, _ := meta.Accessor(internal)
+	kind := corev1.SchemeGroupVersion.WithKind("Pod")
+	creations := newCreations(m, kind)
+	for name, record := range map[string]func(){
+		"manager":   func() { m.of(kind).UpdateNoErrors(&corev1.Pod{}, internal, "m") },
+		"creations": func() { _ = creations.Record(internal, "m") },
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				object.SetManagedFields(nil)
+				record()
+			}
+		})
+	}
+}

@@ -1,0 +1,236 @@
+package managedfields
+
+import (
+	"fmt"
+	"math/rand"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/core"
+
+	"github.com/larder-io/larder/internal/registry/registrytest"
+)
+
+func newUpdates(m *managers, kind schema.GroupVersionKind) *Updates {
+	return NewUpdates(m.of(kind), m.types, runtime.UnsafeObjectConvertor(legacyscheme.Scheme), legacyscheme.Scheme, kind, "")
+}
+
+// TestRecordsOfUpdatesAreUpstreams updates objects of every kind in every version again and
+// again, each time a little, by several managers, and wants the record of upstream's field
+// manager, be it made anew or copied from that of another update.
+func TestRecordsOfUpdatesAreUpstreams(t *testing.T) {
+	t.Parallel()
+	const bases, steps = 1, 20
+	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, NewManager)
+	copied, kept := 0, 0
+	for kind, versions := range kinds(t, upstream.types) {
+		for _, version := range versions {
+			of := version.WithKind(kind.Kind)
+			updates := newUpdates(own, of)
+			random := rand.New(rand.NewSource(11))
+			for range bases {
+				h := &history{t: t, kind: kind, versions: versions, random: random}
+				live := h.object()
+				identify(t, live, "")
+				if live = created(t, upstream, of, live); live == nil {
+					continue
+				}
+				identify(t, live, "uid")
+				for step := range steps {
+					next := live.DeepCopyObject()
+					clearRecord(t, next)
+					for range 1 + random.Intn(2) {
+						registrytest.Nudge(next, random)
+					}
+					identify(t, next, "uid")
+					who := []string{"creator", "kubelet"}[random.Intn(2)]
+					want := written(upstream, of, live, next, who)
+					if want == nil {
+						break
+					}
+					blankTimes(t, want)
+					for again := range 3 {
+						before := live.DeepCopyObject()
+						if again == 2 { // what is equal in both does not matter
+							label(t, before, next, step)
+							want = written(upstream, of, before, next, who)
+							if want == nil {
+								break
+							}
+							blankTimes(t, want)
+						}
+						got := next.DeepCopyObject()
+						if knowsUpdate(t, updates, before, got, who) {
+							copied++
+						}
+						updates.Record(before, got, who)
+						blankTimes(t, got)
+						if !apiequality.Semantic.DeepEqual(want, got) {
+							wantMeta, _ := meta.Accessor(want)
+							gotMeta, _ := meta.Accessor(got)
+							t.Fatalf("%s: managers\n%s\nwant\n%s", of, text(gotMeta), text(wantMeta))
+						}
+					}
+					live = want
+					if live == nil {
+						break
+					}
+				}
+			}
+			kept += len(updates.known)
+		}
+	}
+	t.Logf("%d records were copied of others, of %d changes", copied, kept)
+	if copied < 2000 || kept < 1000 {
+		t.Errorf("%d records were copied of others, of %d changes: too few to tell anything", copied, kept)
+	}
+}
+
+// label gives both objects an annotation that they have in common.
+func label(t *testing.T, live, next runtime.Object, step int) {
+	t.Helper()
+	for _, obj := range []runtime.Object{live, next} {
+		object, err := meta.Accessor(obj)
+		if err != nil {
+			t.Fatal(err)
+		}
+		object.SetGeneration(int64(step))
+		object.SetSelfLink("the same")
+	}
+}
+
+func identify(t *testing.T, obj runtime.Object, uid string) {
+	t.Helper()
+	object, err := meta.Accessor(obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object.SetUID("")
+	if uid != "" {
+		object.SetUID("uid")
+	}
+}
+
+func clearRecord(t *testing.T, obj runtime.Object) {
+	t.Helper()
+	object, err := meta.Accessor(obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object.SetManagedFields(nil)
+}
+
+// written is next with the record that upstream's field manager makes, nil if it panics.
+func written(by *managers, kind schema.GroupVersionKind, live, next runtime.Object, who string) (made runtime.Object) {
+	defer func() {
+		if recover() != nil {
+			made = nil
+		}
+	}()
+	return by.of(kind).UpdateNoErrors(live.DeepCopyObject(), next.DeepCopyObject(), who)
+}
+
+func knowsUpdate(t *testing.T, u *Updates, live, obj runtime.Object, who string) bool {
+	t.Helper()
+	live, obj = live.DeepCopyObject(), obj.DeepCopyObject()
+	stored, err := meta.Accessor(live)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tokens tokens
+	key, ok := u.keyOf(live, obj, stored.GetManagedFields(), who, &tokens)
+	_, known := u.known[string(key)]
+	return ok && known
+}
+
+// TestUpdatesOfOtherAddressesAreKnown: what an update makes of a record is copied for an object
+// with another address and owner, if these are in the same order.
+func TestUpdatesOfOtherAddressesAreKnown(t *testing.T) {
+	kind := corev1.SchemeGroupVersion.WithKind("Pod")
+	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, NewManager)
+	updates := newUpdates(own, kind)
+	pod := func(owner string, ips ...string) *core.Pod {
+		p := &core.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "uid", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n", UID: types.UID(owner)}}}}
+		for _, ip := range ips {
+			p.Status.PodIPs = append(p.Status.PodIPs, core.PodIP{IP: ip})
+		}
+		return p
+	}
+	for _, c := range []struct {
+		owner   string
+		ips     []string
+		learned bool
+	}{
+		{"a-1", []string{"10.0.0.1", "fd00::1"}, true}, // but the first, which finds out what kind it is
+		{"a-1", []string{"10.0.0.1", "fd00::1"}, true},
+		{"a-2", []string{"10.0.0.22", "fd00::2"}, false},
+		{"a-3", []string{"fd00::3", "10.0.0.3"}, true},   // another order
+		{"10.", []string{"20.0.0.1", "fd00::1"}, true},   // the owner comes first
+		{"a\"b", []string{"10.0.0.1", "fd00::1"}, false}, // is escaped in the record
+		{"a-4", []string{"10.0.0.4", "fd00::4"}, false},
+	} {
+		before := len(updates.known)
+		var live runtime.Object = pod(c.owner)
+		live = upstream.of(kind).UpdateNoErrors(&corev1.Pod{}, live, "creator")
+		next := pod(c.owner, c.ips...)
+		for _, who := range []string{"kubelet", "kubelet", "creator"} {
+			want, got := written(upstream, kind, live, next, who), next.DeepCopy()
+			updates.Record(live, got, who)
+			blankTimes(t, want)
+			blankTimes(t, got)
+			if !apiequality.Semantic.DeepEqual(want, runtime.Object(got)) {
+				wantMeta, _ := meta.Accessor(want)
+				t.Fatalf("%v: managers\n%s\nwant\n%s", c, text(got), text(wantMeta))
+			}
+			live, next = want, next.DeepCopy()
+			next.Status.PodIPs = next.Status.PodIPs[:1]
+			next.Status.PodIPs[0].IP += "0"
+		}
+		if learned := len(updates.known) > before; learned != c.learned {
+			t.Errorf("%v: learned %t, want %t", c, learned, c.learned)
+		}
+	}
+}
+
+// TestUpdatesAreBounded: who writes chooses what is remembered, but not how much.
+func TestUpdatesAreBounded(t *testing.T) {
+	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
+	own := newManagers(t, NewManager)
+	updates := newUpdates(own, kind)
+	peak := 0
+	for i := range 2 * maxRecords {
+		key := fmt.Sprintf("%s-%d", strings.Repeat("x", 4000), i)
+		live := own.of(kind).UpdateNoErrors(&corev1.ConfigMap{}, &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "uid"}, Data: map[string]string{key: "a"}}, "creator")
+		updates.Record(live, &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "uid"}, Data: map[string]string{key: "b"}}, "other")
+		size := 0
+		for key, becomes := range updates.known {
+			size += len(key)
+			for _, b := range becomes {
+				size += len(b.entry.FieldsV1.Raw)
+			}
+		}
+		if size != updates.bytes || len(updates.known) > maxRecords {
+			t.Fatalf("%d records of %d bytes are remembered, %d counted", len(updates.known), size, updates.bytes)
+		}
+		peak = max(peak, size)
+	}
+	if peak > maxBytes || peak < maxBytes/2 {
+		t.Errorf("what is remembered takes up to %d bytes, want at most %d and half of that", peak, maxBytes)
+	}
+	long := map[string]string{strings.Repeat("x", maxRemembered): "a"}
+	known := len(updates.known)
+	live := own.of(kind).UpdateNoErrors(&corev1.ConfigMap{}, &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "uid"}, Data: long}, "creator")
+	updates.Record(live, &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "uid"}}, "other")
+	if len(updates.known) != known {
+		t.Error("a record that is too long is remembered")
+	}
+}

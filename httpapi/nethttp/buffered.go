@@ -1,0 +1,212 @@
+package nethttp
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apiserver/pkg/endpoints/metrics"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/httpapi/costs"
+	"github.com/larder-io/larder/httpapi/exchange"
+)
+
+// MaxBuffered is the size up to which an answer of a net/http handler is held back, so that
+// it is sent with its length. A longer one is sent in chunks.
+const MaxBuffered = 4 << 20
+
+// buffered records up to MaxBuffered bytes. Beyond them it turns into a pipe whose
+// reading end the connection gets.
+type buffered struct {
+	prompt     bool            // Flush is heeded
+	trail      *exchange.Trail // that the handler ends
+	account    *costs.Account  // is charged for the handler's work; nil if it waits for another server
+	asked      *body           // of the request; nil if it has none
+	waited     atomic.Int64    // nanoseconds in which the handler waited for the client to read
+	place      exchange.Place  // that it has until it ends
+	cancel     context.CancelFunc
+	done       chan struct{} // closed when the handler has ended
+	overflowed chan struct{} // closed when pipe is to be read
+
+	mu        sync.Mutex
+	abandoned bool // guarded by mu: the answer will not be sent
+	Recorder       // guarded by mu until done or overflowed
+	out       *io.PipeWriter
+	pipe      *pipeBody
+	panicked  any  // the handler asked to cut the connection
+	crashed   bool // the handler panicked
+}
+
+// pipeBody is the reading end of an answer that did not fit.
+type pipeBody struct {
+	io.Reader
+	end    *io.PipeReader
+	cancel context.CancelFunc
+}
+
+// Close tells the handler that its answer is not read any more.
+func (b *pipeBody) Close() error {
+	b.cancel()
+	return b.end.Close()
+}
+
+func newBuffered(cancel context.CancelFunc) *buffered {
+	return &buffered{
+		cancel:     cancel,
+		done:       make(chan struct{}),
+		overflowed: make(chan struct{}),
+		Recorder:   Recorder{header: make(http.Header)},
+	}
+}
+
+// finish runs h to its end.
+func (w *buffered) finish(log []any, h http.Handler, req *http.Request) {
+	defer func() {
+		if p := recover(); p != nil {
+			w.trail.Panicked(p)
+			w.recovered(p, log)
+		}
+		w.mu.Lock()
+		out, abandoned := w.out, w.abandoned
+		w.mu.Unlock()
+		if abandoned {
+			metrics.RecordRequestPostTimeout(metrics.PostTimeoutSourceTimeoutHandler, w.outcome())
+		}
+		if out != nil {
+			out.CloseWithError(w.ending())
+		}
+		w.place.Release()
+		close(w.done)
+	}()
+	began := time.Now()
+	defer func() { w.charge(req, time.Since(began)) }()
+	h.ServeHTTP(w, req)
+	w.record()
+}
+
+// charge charges the account for a handler that took so long, but for the time in which it
+// waited for the store, for webhooks and for its client, as upstream's trackers know it.
+func (w *buffered) charge(req *http.Request, took time.Duration) {
+	if w.account == nil {
+		return
+	}
+	took -= time.Duration(w.waited.Load())
+	if w.asked != nil {
+		took -= time.Duration(w.asked.waited.Load())
+	}
+	if t, ok := apirequest.LatencyTrackersFrom(req.Context()); ok {
+		took -= t.StorageTracker.GetLatency() + t.MutatingWebhookTracker.GetLatency() + t.ValidatingWebhookTracker.GetLatency()
+	}
+	w.account.Add(costs.Usage{costs.CPU: int64(max(0, took))})
+}
+
+// outcome is what upstream's metrics call the end of a handler that came too late.
+func (w *buffered) outcome() string {
+	if w.crashed || w.panicked != nil {
+		return metrics.PostTimeoutHandlerPanic
+	}
+	return metrics.PostTimeoutHandlerOK
+}
+
+// record records the answer, whether it is sent or not.
+func (w *buffered) record() {
+	if w.trail == nil {
+		return
+	}
+	w.mu.Lock()
+	status := w.status
+	w.mu.Unlock()
+	if status != 0 {
+		w.trail.Answer(status)
+	}
+	w.trail.End()
+}
+
+// recovered takes note of a panic.
+func (w *buffered) recovered(p any, log []any) {
+	if exchange.IsAbort(p) {
+		w.panicked = p
+		return
+	}
+	w.crashed = true
+	klog.ErrorS(nil, "Request panicked", append(log, "panic", p, "stack", exchange.Stack())...)
+}
+
+// ending is what ends the pipe: an error cuts the connection.
+func (w *buffered) ending() error {
+	if w.crashed || w.panicked != nil {
+		return http.ErrAbortHandler
+	}
+	return nil
+}
+
+// abandon makes further writes fail and reports whether that came before the
+// handler ended or overflowed.
+func (w *buffered) abandon() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	select {
+	case <-w.done:
+		return false
+	default:
+	}
+	if w.out != nil {
+		return false
+	}
+	w.abandoned = true
+	return true
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *buffered) WriteHeader(status int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.Recorder.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (w *buffered) Write(p []byte) (int, error) {
+	defer w.trail.Wrote(w.trail.Now())
+	w.mu.Lock()
+	switch {
+	case w.abandoned:
+		w.Recorder.WriteHeader(http.StatusOK) // as the record has it
+		w.mu.Unlock()
+		return 0, http.ErrHandlerTimeout
+	case w.out == nil && w.body.Len()+len(p) <= MaxBuffered:
+		defer w.mu.Unlock()
+		return w.Recorder.Write(p)
+	case w.out == nil:
+		w.overflowLocked()
+	}
+	out := w.out
+	w.mu.Unlock()
+	began := time.Now()
+	defer func() { w.waited.Add(int64(time.Since(began))) }()
+	return out.Write(p)
+}
+
+// overflowLocked has what was held back sent, and what follows as the handler writes it.
+func (w *buffered) overflowLocked() {
+	w.Recorder.WriteHeader(http.StatusOK)
+	end, out := io.Pipe()
+	w.out = out
+	w.pipe = &pipeBody{Reader: io.MultiReader(bytes.NewReader(w.body.Bytes()), end), end: end, cancel: w.cancel}
+	close(w.overflowed)
+}
+
+// Flush implements http.Flusher. Unless w is prompt it does nothing: what is held back is sent
+// when the handler ends.
+func (w *buffered) Flush() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.prompt && !w.abandoned && w.out == nil {
+		w.overflowLocked()
+	}
+}

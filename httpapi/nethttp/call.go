@@ -1,0 +1,124 @@
+package nethttp
+
+import (
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
+)
+
+// Call is an exchange that net/http code may have to look at or to serve.
+//
+// It belongs to the goroutine that serves the exchange and ends with it.
+type Call struct {
+	exchange.Exchange
+
+	by       *Handlers
+	detached *http.Request
+	body     *body // of detached; nil if it has none
+}
+
+// Init makes x the call that c carries.
+func (h *Handlers) Init(x *Call, c exchange.Carrier, received time.Time, deadlines *exchange.Deadlines) {
+	x.by = h
+	x.Exchange.Init(c, received, deadlines)
+}
+
+// HTTP returns the request for net/http code, made once. Nothing in it belongs to
+// the connection, and its context does not end with the exchange.
+func (x *Call) HTTP() *http.Request {
+	if x.detached == nil {
+		x.detached = x.copyRequest()
+	}
+	return x.detached
+}
+
+// Replace has HTTP return req from now on, with x's own context.
+func (x *Call) Replace(req *http.Request) { x.detached = req.WithContext(x.Base()) }
+
+// HideCredential takes the credentials out of the request, so that no handler can see or
+// forward them.
+func (x *Call) HideCredential() {
+	for name := range x.HTTP().Header {
+		if x.by.config.Credential(name) {
+			x.detached.Header.Del(name)
+		}
+	}
+}
+
+// copyRequest builds a request for net/http code from what was parsed of the client's.
+func (x *Call) copyRequest() *http.Request {
+	req := &http.Request{
+		Method:        x.Method,
+		URL:           x.URL(),
+		Proto:         "HTTP/1.1",
+		ProtoMajor:    1,
+		ProtoMinor:    1,
+		Header:        x.copyHeaders(),
+		Body:          http.NoBody,
+		ContentLength: x.Carrier.BodyLength(),
+		Host:          x.Host,
+		RemoteAddr:    x.Carrier.RemoteAddr().String(),
+		TLS:           x.Carrier.TLS(),
+	}
+	if x.Carrier.Major() == 2 {
+		req.Proto, req.ProtoMajor, req.ProtoMinor = "HTTP/2.0", 2, 0
+	}
+	req.RequestURI = req.URL.RequestURI()
+	if req.Host == "" {
+		req.Host = string(x.Carrier.Host())
+	}
+	if req.ContentLength != 0 {
+		x.body = newBody()
+		req.Body = x.body
+	}
+	if req.ContentLength < 0 && req.ProtoMajor == 1 {
+		req.TransferEncoding = []string{"chunked"}
+	}
+	return req.WithContext(x.Base())
+}
+
+// copyHeaders copies the request's headers, except those of its connection and, once the client
+// is authenticated, those that hold credentials.
+func (x *Call) copyHeaders() http.Header {
+	length := x.Carrier.BodyLength()
+	return x.CopyHeaders(func(key string) bool {
+		switch {
+		case key == "Host" || key == "Transfer-Encoding" || key == "Trailer": // are of this connection
+			return false
+		case key == "Content-Length" && length < 0:
+			return false
+		}
+		return x.User == nil || !x.by.config.Credential(key)
+	})
+}
+
+// wanted is closed when the handler asks for the body; nil if there is none.
+func (x *Call) wanted() <-chan struct{} {
+	if x.body == nil {
+		return nil
+	}
+	return x.body.asked
+}
+
+// supply reads the body for the handler and reports whether it came in time.
+func (x *Call) supply() bool {
+	data, err := x.Carrier.ReadBody(x.Deadline)
+	if socket.IsTimeout(err) {
+		return false
+	}
+	if err == nil {
+		err = io.EOF
+	}
+	x.body.give(data, err)
+	return true
+}
+
+// endBody has the handler's Read fail if it waits for a body that will not be read any more.
+func (x *Call) endBody() {
+	if x.body != nil {
+		x.body.give(nil, http.ErrBodyReadAfterClose)
+	}
+}

@@ -1,0 +1,30 @@
+// Package handlers serves requests by net/http handlers: upstream's, proxies to other servers
+// and our own pages.
+//
+// A [Call] is an [exchange.Exchange] that net/http code may have to look at or to serve. The
+// first time that such code needs an http.Request, the Call builds one from what was parsed of
+// the client's request. So no handler parses the client's bytes a second time, perhaps with
+// another outcome, and none sees the client's credentials once it is authenticated.
+//
+// # Two ways
+//
+// Most handlers run on goroutines of their own, with copies of all that they may keep, so that
+// a handler may outlive its request's deadline and even the connection. Its answer is held back
+// until it is complete, and is then sent with its length; one that is larger than [MaxBuffered]
+// is sent in chunks. If such an answer ends early, or the handler panics, the client can see it.
+//
+// A handler of a long-running request, or one that hands on bodies that are too large to be
+// held, has the connection to itself: package streams gives it the connection when the exchange
+// has ended, and cuts it off when the client has left or lost its right.
+//
+// A body is read when a handler first asks for it and not before.
+//
+// # Goroutines
+//
+// One for each handler whose answer is held back; [Handlers.Wait] waits for them. The handlers
+// that have a connection to themselves run on goroutines of streams.
+//
+// # Locks
+//
+// The lock of an answer that is held back is a leaf.
+package nethttp

@@ -1,0 +1,23 @@
+package nethttp
+
+import (
+	"net/http"
+	"testing"
+)
+
+// TestAnnouncedLengthsAreNotBelieved: a Recorder takes memory for the body that a handler
+// announces, but not for one that is never held back as a whole.
+func TestAnnouncedLengthsAreNotBelieved(t *testing.T) {
+	for length, room := range map[string][2]int{
+		"100000": {100_000, 200_000}, "1000000000000": {1, 2 * MaxBuffered}, "-1": {1, 1 << 10}, "x": {1, 1 << 10}, "": {1, 1 << 10},
+	} {
+		w := NewRecorder()
+		w.Header().Set("Content-Length", length)
+		if n, err := w.Write([]byte("a")); n != 1 || err != nil || w.status != http.StatusOK {
+			t.Errorf("length %q: %d written, %v", length, n, err)
+		}
+		if got := w.body.Cap(); got < room[0] || got > room[1] {
+			t.Errorf("length %q: room for %d bytes, want %v", length, got, room)
+		}
+	}
+}

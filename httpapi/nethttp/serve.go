@@ -1,0 +1,142 @@
+package nethttp
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"k8s.io/apiserver/pkg/endpoints/metrics"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/streams"
+	"github.com/larder-io/larder/internal/registry/storage"
+)
+
+// Serve serves the request by a net/http handler. The handler runs on its own
+// goroutine with copies of everything, so that it may outlive its deadline and even
+// the connection: shutdown waits for it.
+func (x *Call) Serve(h http.Handler) {
+	if x.LongRunning() {
+		x.serveStream(h)
+		return
+	}
+	x.serveBuffered(h, false)
+}
+
+// serveBuffered is Serve for a request that is not long-running. If prompt, what the handler
+// flushes is sent at once, and the handler sees the headers that are set already.
+func (x *Call) serveBuffered(h http.Handler, prompt bool) {
+	h = x.lined(h)
+	ctx, cancel := context.WithDeadline(x.Trail.Context(x.Base()), x.Deadline)
+	req := x.HTTP().WithContext(exchange.Context(ctx, x.RequestInfo(), x.User, x.Received))
+	w := newBuffered(cancel)
+	if w.prompt = prompt; prompt {
+		x.HeaderTo(w.header)
+	}
+	w.trail, w.place, w.asked = x.TakeTrail(), x.TakePlace(), x.body
+	if !prompt {
+		w.account = x.Account
+	}
+	x.by.work.Go(func() {
+		defer cancel()
+		storage.ReserveStack()
+		w.finish(x.logged(), h, req)
+	})
+	defer x.endBody()
+	if x.wait(ctx, w) {
+		x.answer(ctx, w)
+	} else {
+		x.timedOut()
+	}
+}
+
+// wait reads the body if the handler wants it and waits until it has answered. It
+// reports whether that was in time.
+func (x *Call) wait(ctx context.Context, w *buffered) bool {
+	began := time.Now()
+	defer func() { x.Waited += time.Since(began) }() // the handler has an account of its time
+	wanted := x.wanted()
+	for {
+		select {
+		case <-wanted:
+			wanted = nil
+			if !x.supply() {
+				return !w.abandon()
+			}
+		case <-w.done:
+			return true
+		case <-w.overflowed:
+			return true
+		case <-ctx.Done():
+			return !w.abandon()
+		}
+	}
+}
+
+// timedOut answers for a handler that took too long.
+func (x *Call) timedOut() {
+	metrics.RecordRequestTermination(x.HTTP(), x.RequestInfo(), metrics.APIServerComponent, http.StatusGatewayTimeout)
+	x.Reset()
+	x.Fail(exchange.ErrTimeout)
+}
+
+// answer sends what the handler wrote, which has ended or has written too much to be held. If
+// it ended at the deadline and wrote nothing, or that it has passed, the request timed out.
+func (x *Call) answer(ctx context.Context, w *buffered) {
+	select {
+	case <-w.overflowed:
+		x.CopyHeader(w.sent)
+		x.SendReader(w.status, w.pipe)
+		return
+	default:
+		<-w.done
+	}
+	switch {
+	case w.panicked != nil:
+		panic(http.ErrAbortHandler)
+	case w.crashed:
+		x.Panicked()
+	case (w.status == 0 || w.status == http.StatusGatewayTimeout) && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		x.timedOut()
+	default:
+		w.SendTo(&x.Response)
+	}
+}
+
+// logged returns what log lines say about the request, for code that outlives the exchange.
+func (x *Call) logged() []any {
+	return []any{"method", x.Method, "path", x.Path, "auditID", x.AuditID}
+}
+
+// serveStream serves the request by a net/http handler that has the connection to itself: the
+// handler may run for long, has what it writes sent at once, and may take the connection over.
+func (x *Call) serveStream(h http.Handler) {
+	h = x.lined(h)
+	info, who, received, seat := x.RequestInfo(), x.User, x.Received, x.by.streamPlace(&x.Exchange)
+	handed := &streams.Handed{
+		Handler: abortable(h),
+		Request: x.HTTP(),
+		Header:  make(http.Header),
+		Whole:   !x.Carrier.Chunks(),
+		Context: func(ctx context.Context) context.Context {
+			return exchange.Context(seat.Context(ctx), info, who, received)
+		},
+		Trail:   x.TakeTrail(),
+		Account: x.Account,
+		Right:   x.by.config.Join(&x.Exchange),
+		Leave:   seat.Leave,
+		Log:     x.logged(),
+	}
+	x.HeaderTo(handed.Header)
+	to, lasting := x.by.config.Streams, x.Deadlines.Base()
+	x.Taken = func(t exchange.Takeover) { to.Serve(lasting, t, handed) }
+}
+
+// abortable tells h, through the context, that an http.Server runs it: net/http's proxy then
+// panics where an answer ends too early, so that the client can see that.
+func abortable(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		h.ServeHTTP(w, req.WithContext(context.WithValue(req.Context(), http.ServerContextKey, h)))
+	})
+}

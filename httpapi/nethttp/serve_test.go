@@ -1,0 +1,196 @@
+package nethttp
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+)
+
+func TestAnswersOfHandlers(t *testing.T) {
+	big := bytes.Repeat([]byte("0123456789abcdef"), (MaxBuffered+1<<20)/16)
+	s := serve(t, map[string]http.HandlerFunc{
+		"/silent":  func(http.ResponseWriter, *http.Request) {},
+		"/sniffed": func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") },
+		"/none":    func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) },
+		"/headers": func(w http.ResponseWriter, req *http.Request) {
+			w.Header().Add("Warning", "299 - a")
+			w.Header().Add("Warning", "299 - b")
+			w.Header().Set("Content-Type", "x/y")
+			w.WriteHeader(http.StatusTeapot)
+			w.Header().Set("Late", "1")
+			io.WriteString(w, req.Header.Get("A")+req.Header.Get("Authorization")+req.Header.Get("Host")+req.Host)
+		},
+		"/big": func(w http.ResponseWriter, _ *http.Request) {
+			for rest := big; len(rest) > 0; rest = rest[1<<16:] {
+				w.Write(rest[:1<<16])
+			}
+		},
+		"/debug/pprof/sized": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "4")
+			io.WriteString(w, "four")
+		},
+		"/debug/pprof/small": func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "small") },
+		"/debug/pprof/big":   func(w http.ResponseWriter, _ *http.Request) { w.Write(big) },
+	})
+	for _, test := range []struct {
+		path   string
+		code   int
+		length int64
+		body   string
+	}{
+		{"/silent", 200, 0, ""},
+		{"/sniffed", 200, 6, "<html>"},
+		{"/none", 204, 0, ""},
+		{"/headers", 418, -2, "valueh"},
+		{"/big", 200, -1, string(big)},
+		{"/debug/pprof/sized", 200, 4, "four"},
+		{"/debug/pprof/small", 200, 5, "small"},
+		{"/debug/pprof/big", 200, -1, string(big)},
+	} {
+		req, _ := http.NewRequest("GET", "https://"+s.addr+test.path, nil)
+		req.Header.Set("A", "value")
+		req.Header.Set("Authorization", "secret")
+		req.Host = "h"
+		resp := s.ask(t, req)
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != test.code || string(body) != test.body {
+			t.Errorf("%s: %d, %d bytes, %v", test.path, resp.StatusCode, len(body), err)
+		}
+		if test.length != -2 && resp.ContentLength != test.length {
+			t.Errorf("%s: length %d, want %d", test.path, resp.ContentLength, test.length)
+		}
+		if test.path == "/headers" && (len(resp.Header["Warning"]) != 2 || resp.Header.Get("Late") != "" || resp.Header.Get("Content-Type") != "x/y") {
+			t.Errorf("%s: header %v", test.path, resp.Header)
+		}
+		if resp.Header.Get("Cache-Control") != "no-cache, private" {
+			t.Errorf("%s: header %v", test.path, resp.Header)
+		}
+	}
+}
+
+// TestHandlersMayOutliveTheirRequest checks that nothing of a request changes
+// under a handler that goes on after its deadline.
+func TestHandlersMayOutliveTheirRequest(t *testing.T) {
+	type seen struct{ before, after string }
+	saw := make(chan seen, 1)
+	resume := make(chan struct{})
+	s := serve(t, map[string]http.HandlerFunc{
+		"/slow": func(w http.ResponseWriter, req *http.Request) {
+			describe := func() string {
+				info, _ := apirequest.RequestInfoFrom(req.Context())
+				return fmt.Sprint(req.Method, req.URL, req.Header["Secret"], req.Host, req.RemoteAddr, info.Path)
+			}
+			before := describe()
+			var first [1]byte
+			if req.URL.Query().Has("reads") {
+				io.ReadFull(req.Body, first[:])
+			}
+			<-req.Context().Done()
+			<-resume
+			_, err := w.Write([]byte("late"))
+			body, bodyErr := io.ReadAll(req.Body)
+			if first[0] != 0 {
+				body = append(first[:], body...)
+			} else if bodyErr == nil {
+				t.Error("a body was read after its request")
+			} else {
+				body = []byte("tenant-a")
+			}
+			saw <- seen{before + "tenant-a", describe() + string(body)}
+			if err == nil {
+				t.Error("a write after the deadline went somewhere")
+			}
+		},
+		"/x": func(w http.ResponseWriter, req *http.Request) { io.Copy(w, req.Body) },
+	})
+	for _, query := range []string{"", "&reads"} {
+		conn := s.dial(t)
+		in := bufio.NewReader(conn)
+		fmt.Fprintf(conn, "POST /slow?timeout=100ms%s HTTP/1.1\r\nHost: h\r\nSecret: a\r\nContent-Length: 8\r\n\r\ntenant-a", query)
+		if resp := read(t, in); resp.StatusCode != http.StatusGatewayTimeout {
+			t.Fatal(resp)
+		}
+		for range 20 {
+			fmt.Fprintf(conn, "POST /x?y=zzzzzzzzz HTTP/1.1\r\nHost: z\r\nSecret: b\r\nContent-Length: 8\r\n\r\ntenant-b")
+			if resp := read(t, in); resp.StatusCode != http.StatusOK {
+				t.Fatal(resp)
+			}
+		}
+		resume <- struct{}{}
+		if was := <-saw; was.before != was.after {
+			t.Errorf("the request changed:\n%s\n%s", was.before, was.after)
+		}
+	}
+}
+
+func TestStreamsAreHeardAtOnce(t *testing.T) {
+	next, gone := make(chan struct{}), make(chan struct{})
+	s := serve(t, map[string]http.HandlerFunc{
+		"/debug/pprof/follow": func(w http.ResponseWriter, req *http.Request) {
+			io.WriteString(w, "first")
+			w.(http.Flusher).Flush()
+			<-next
+			io.WriteString(w, "second")
+			w.(http.Flusher).Flush()
+			<-req.Context().Done()
+			close(gone)
+		},
+	})
+	req, _ := http.NewRequest("GET", "https://"+s.addr+"/debug/pprof/follow", nil)
+	resp := s.ask(t, req)
+	var buf [16]byte
+	if n, err := io.ReadFull(resp.Body, buf[:5]); err != nil || string(buf[:n]) != "first" {
+		t.Fatalf("%q %v", buf[:n], err)
+	}
+	close(next)
+	if n, err := io.ReadFull(resp.Body, buf[:6]); err != nil || string(buf[:n]) != "second" {
+		t.Fatalf("%q %v", buf[:n], err)
+	}
+	// The client leaves: what looks for that finds out and the handler's context ends.
+	resp.Body.Close()
+	for {
+		select {
+		case <-gone:
+			return
+		case <-time.After(10 * time.Millisecond):
+			s.streams.Probe()
+		}
+	}
+}
+
+func TestConnectionsAreTakenOver(t *testing.T) {
+	s := serve(t, map[string]http.HandlerFunc{
+		"/debug/pprof/upgrade": func(w http.ResponseWriter, req *http.Request) {
+			w.Header().Set("Upgrade", "echo")
+			w.Header().Set("Connection", "Upgrade")
+			w.WriteHeader(http.StatusSwitchingProtocols)
+			c, rw, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			line, _ := rw.ReadString('\n')
+			rw.WriteString("you said " + line)
+			rw.Flush()
+		},
+	})
+	c := s.dial(t)
+	// What follows the head arrives with it: it must reach the handler.
+	io.WriteString(c, "GET /debug/pprof/upgrade HTTP/1.1\r\nHost: h\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\nhello\n")
+	in := bufio.NewReader(c)
+	resp, err := http.ReadResponse(in, nil)
+	if err != nil || resp.StatusCode != 101 || resp.Header.Get("Upgrade") != "echo" {
+		t.Fatalf("%v %v", resp, err)
+	}
+	if line, err := in.ReadString('\n'); line != "you said hello\n" {
+		t.Errorf("%q %v", line, err)
+	}
+}

@@ -1,0 +1,128 @@
+package nethttp
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/http1"
+	"github.com/larder-io/larder/httpapi/streams"
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/proctest/testcert"
+)
+
+// server is a door behind which handlers answer.
+type server struct {
+	streams *streams.Streams
+	addr    string
+	client  *tls.Config
+}
+
+// jane is who asks.
+var jane = &user.DefaultInfo{Name: "jane"}
+
+// serve has the handlers answer requests, by path, until the test ends.
+func serve(t *testing.T, by map[string]http.HandlerFunc) *server {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	authority := testcert.New(t, "server")
+	cert := authority.Sign(t, "server", nil, func(c *x509.Certificate) {
+		c.IPAddresses, c.ExtKeyUsage = []net.IP{net.IPv4(127, 0, 0, 1)}, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	})
+	pool := x509.NewCertPool()
+	pool.AddCert(authority.Cert)
+	s := &server{streams: streams.New(), addr: l.Addr().String(), client: &tls.Config{RootCAs: pool}}
+	h := New(Config{
+		Streams: s.streams, Join: func(*exchange.Exchange) streams.Right { return nil },
+		Credential: func(name string) bool { return name == "Authorization" },
+	})
+	base, cancel := context.WithCancel(context.Background())
+	deadlines, draining := exchange.NewDeadlines(base, time.Minute), make(chan struct{})
+	door := http1.New(http1.Config{
+		Handler: func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+			x := new(Call)
+			h.Init(x, c, received, deadlines)
+			x.CommonHeaders()
+			if err := x.Parse(string(c.Method()), string(c.Target())); err != nil {
+				t.Error(err)
+			}
+			if x.User = jane; !x.LongRunning() {
+				asked, _ := time.ParseDuration(x.Query.Get("timeout"))
+				x.Deadline = received.Add(cmp.Or(asked, time.Minute))
+			}
+			x.Serve(by[x.Path])
+			return &x.Exchange
+		},
+		Draining: draining, MaxHeaderBytes: 1 << 20, MaxBodyBytes: 1 << 20, BodyTimeout: time.Minute,
+	})
+	door.Listen(l, &tls.Config{Certificates: []tls.Certificate{cert}})
+	ended := make(chan error, 1)
+	go func() { ended <- door.ServeNetwork() }()
+	t.Cleanup(func() {
+		close(draining)
+		door.StopAccepting()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		door.CloseNetwork()
+		s.streams.End()
+		if err := door.DrainNetwork(context.Background()); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		door.Abort()
+		s.streams.Abort()
+		s.streams.Wait(context.Background())
+		h.Wait()
+	})
+	return s
+}
+
+// ask sends a request and returns the answer, whose body the test closes.
+func (s *server) ask(t *testing.T, req *http.Request) *http.Response {
+	t.Helper()
+	tr := &http.Transport{TLSClientConfig: s.client, DisableCompression: true}
+	t.Cleanup(tr.CloseIdleConnections)
+	resp, err := tr.RoundTrip(req)
+	if err != nil {
+		t.Fatalf("%s: %v", req.URL.Path, err)
+	}
+	return resp
+}
+
+func (s *server) dial(t *testing.T) *tls.Conn {
+	t.Helper()
+	c, err := tls.Dial("tcp", s.addr, s.client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if err := c.SetDeadline(time.Now().Add(proctest.Patience)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// read reads one answer to its end.
+func read(t *testing.T, in *bufio.Reader) *http.Response {
+	t.Helper()
+	resp, err := http.ReadResponse(in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.Copy(io.Discard, resp.Body)
+	return resp
+}

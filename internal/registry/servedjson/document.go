@@ -1,0 +1,188 @@
+package servedjson
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// AppendRevision appends the object with a resourceVersion.
+func (d *Document) AppendRevision(dst []byte, revision int64) []byte {
+	dst = append(dst, d.data[:d.revision.from]...)
+	dst = append(dst, d.before...)
+	dst = strconv.AppendInt(dst, revision, 10)
+	dst = append(dst, d.after...)
+	return append(dst, d.data[d.revision.to:]...)
+}
+
+// Len returns how long the object is, as it was read.
+func (d *Document) Len() int { return len(d.data) }
+
+// Equals reports whether body is the object with a resourceVersion, as AppendRevision appends
+// it.
+func (d *Document) Equals(body []byte, revision int64) bool {
+	var room [20]byte
+	digits := strconv.AppendInt(room[:0], revision, 10)
+	head, tail := d.data[:d.revision.from], d.data[d.revision.to:]
+	middle := len(body) - len(head) - len(tail)
+	if middle != len(d.before)+len(digits)+len(d.after) || !bytes.HasPrefix(body, head) || !bytes.HasSuffix(body, tail) {
+		return false
+	}
+	own := body[len(head) : len(head)+middle]
+	return string(own[:len(d.before)]) == d.before && string(own[middle-len(d.after):]) == d.after &&
+		bytes.Equal(own[len(d.before):middle-len(d.after)], digits)
+}
+
+// Labels returns the labels, nil if there are none.
+func (d *Document) Labels() map[string]string {
+	if d.labels.to == 0 {
+		return nil
+	}
+	b := builder{data: string(d.labels.of(d.data))}
+	labels := make(map[string]string)
+	for more := b.begins('}'); more; more = b.goesOn('}') {
+		key := b.text()
+		b.at++ // the colon
+		labels[key] = b.text()
+	}
+	return labels
+}
+
+// Name returns the name, Namespace the namespace.
+func (d *Document) Name() string { return textAt(d.data, d.name) }
+
+// Namespace returns the namespace, "" if there is none.
+func (d *Document) Namespace() string { return textAt(d.data, d.within) }
+
+func textAt(data []byte, at span) string {
+	if at.to == 0 {
+		return ""
+	}
+	b := builder{data: string(at.of(data))}
+	return b.text()
+}
+
+// Content returns what the object is decoded to, which is the caller's own.
+func (d *Document) Content() map[string]any {
+	b := builder{data: string(d.data)}
+	return b.object()
+}
+
+// builder makes values of JSON that was walked. All strings without escapes are parts of
+// data.
+type builder struct {
+	data string
+	at   int
+}
+
+func (b *builder) skip(c byte) bool {
+	if b.data[b.at] != c {
+		return false
+	}
+	b.at++
+	return true
+}
+
+// begins and goesOn are as those of a walker.
+func (b *builder) begins(end byte) bool {
+	b.at++
+	return !b.skip(end)
+}
+
+func (b *builder) goesOn(end byte) bool {
+	more := b.data[b.at] != end
+	b.at++
+	return more
+}
+
+func (b *builder) object() map[string]any {
+	m := make(map[string]any)
+	for more := b.begins('}'); more; more = b.goesOn('}') {
+		key := b.text()
+		b.at++ // the colon
+		m[key] = b.value()
+	}
+	return m
+}
+
+func (b *builder) list() []any {
+	var room [16]any
+	items := room[:0]
+	for more := b.begins(']'); more; more = b.goesOn(']') {
+		items = append(items, b.value())
+	}
+	return append(make([]any, 0, len(items)), items...)
+}
+
+func (b *builder) value() any {
+	switch b.data[b.at] {
+	case '"':
+		return b.text()
+	case '{':
+		return b.object()
+	case '[':
+		return b.list()
+	case 't':
+		b.at += len("true")
+		return true
+	case 'f':
+		b.at += len("false")
+		return false
+	case 'n':
+		b.at += len("null")
+		return nil
+	}
+	return b.number()
+}
+
+// text makes a string. The escapes that encoding/json writes are those of Go.
+func (b *builder) text() string {
+	from := b.at + 1
+	to := from + strings.IndexByte(b.data[from:], '"')
+	if strings.IndexByte(b.data[from:to], '\\') < 0 {
+		b.at = to + 1
+		return b.data[from:to]
+	}
+	to = from
+	for b.data[to] != '"' {
+		if b.data[to] == '\\' {
+			to++
+		}
+		to++
+	}
+	b.at = to + 1
+	text, err := strconv.Unquote(b.data[from-1 : b.at])
+	if err != nil {
+		panic(fmt.Sprintf("shape: string %s: %v", b.data[from-1:b.at], err)) // it was walked
+	}
+	return text
+}
+
+func (b *builder) number() any {
+	from, whole := b.at, true
+	for ; b.at < len(b.data); b.at++ {
+		switch c := b.data[b.at]; {
+		case c >= '0' && c <= '9' || c == '-':
+		case c == '.' || c == 'e' || c == '+':
+			whole = false
+		default:
+			return numberOf(b.data[from:b.at], whole)
+		}
+	}
+	return numberOf(b.data[from:b.at], whole)
+}
+
+func numberOf(text string, whole bool) any {
+	if whole {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err == nil {
+			return n
+		}
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		panic(fmt.Sprintf("shape: number %s: %v", text, err)) // it was walked
+	}
+	return f
+}

@@ -1,0 +1,158 @@
+package servedjson
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Shape is what the objects of one version of a custom resource look like once they were
+// read. It is immutable.
+type Shape struct {
+	head string // apiVersion and kind, as values
+	kind string
+	root *node
+}
+
+// node is what a value is held against.
+type node struct {
+	properties []property // sorted by name
+	others     *node      // members that are no properties; nil if they would be pruned
+	items      *node
+	nullable   bool // null stays null
+}
+
+type property struct {
+	name string
+	node *node
+	// required says that the member would be added if it were not there: it has a default.
+	required bool
+}
+
+// New returns the Shape of a version, of which s is the structural schema, its defaults
+// pruned. It returns nil where objects have to be decoded: where s embeds resources, whose
+// metadata are repaired too, has defaults for metadata, or something for all members alike.
+func New(s *structuralschema.Structural, kind schema.GroupVersionKind) *Shape {
+	if s == nil || s.AdditionalProperties != nil {
+		return nil
+	}
+	m := &maker{}
+	own := *s
+	own.XEmbeddedResource = false // it is one, but its own metadata are looked at by themselves
+	if meta, ok := s.Properties["metadata"]; ok && hasDefaults(&meta) {
+		return nil
+	}
+	root := m.node(&own, false)
+	if m.embeds {
+		return nil
+	}
+	for _, name := range []string{"apiVersion", "kind", "metadata"} {
+		root.properties = slices.DeleteFunc(root.properties, func(p property) bool { return p.name == name })
+	}
+	return &Shape{head: quoted(kind.GroupVersion().String()), kind: quoted(kind.Kind), root: root}
+}
+
+func quoted(s string) string {
+	data, err := json.Marshal(s)
+	if err != nil {
+		panic(fmt.Sprintf("shape: marshal %q: %v", s, err)) // strings always marshal
+	}
+	return string(data)
+}
+
+func hasDefaults(s *structuralschema.Structural) bool {
+	if s == nil {
+		return false
+	}
+	if s.Default.Object != nil || hasDefaults(s.Items) || s.AdditionalProperties != nil && hasDefaults(s.AdditionalProperties.Structural) {
+		return true
+	}
+	for name := range s.Properties {
+		if p := s.Properties[name]; hasDefaults(&p) {
+			return true
+		}
+	}
+	return false
+}
+
+// maker makes the nodes of a schema.
+type maker struct{ embeds bool }
+
+// anything returns the node of what nothing is known of and nothing is changed in.
+func anything() *node {
+	n := &node{nullable: true}
+	n.others, n.items = n, n
+	return n
+}
+
+// emptied returns the node of values without a schema where unknown members are pruned:
+// all members of maps go.
+func emptied() *node {
+	n := &node{nullable: true}
+	n.items = n
+	return n
+}
+
+// node returns the node of values of s. kept says that values stand in a list that is not to
+// be pruned, which goes on in its items: upstream's pruning/algorithm.go, skipPrune.
+func (m *maker) node(s *structuralschema.Structural, kept bool) *node {
+	switch {
+	case s == nil && kept:
+		return anything()
+	case s == nil:
+		return emptied()
+	case s.XEmbeddedResource:
+		m.embeds = true
+	}
+	kept = kept || s.XPreserveUnknownFields
+	n := &node{nullable: s.Nullable, items: m.node(s.Items, kept)}
+	if s.Items == nil {
+		n.items = m.node(nil, kept)
+	}
+	for name := range s.Properties {
+		p := s.Properties[name]
+		n.properties = append(n.properties, property{name: name, node: m.node(&p, false), required: p.Default.Object != nil})
+	}
+	slices.SortFunc(n.properties, func(a, b property) int { return cmp.Compare(a.name, b.name) })
+	switch {
+	case s.AdditionalProperties != nil:
+		n.others = m.node(s.AdditionalProperties.Structural, false)
+	case kept:
+		n.others = anything()
+	}
+	return n
+}
+
+// Document is an object that reading does not change.
+type Document struct {
+	data     []byte // up to the end of the object
+	metadata span
+	// revision is where the resourceVersion is, without its quotes, or empty where it would
+	// be inserted; before says what comes before it then, and after what comes after it.
+	revision      span
+	before, after string
+	labels        span // of the value; empty if there are none
+	name, within  span // name and namespace, with their quotes; empty if there are none
+}
+
+type span struct{ from, to int }
+
+func (s span) of(data []byte) []byte { return data[s.from:s.to:s.to] }
+
+// Read walks data, an object as it is stored, or as it is read: with a resourceVersion. It
+// returns false if reading would change the object, or might.
+func (s *Shape) Read(data []byte) (Document, bool) {
+	if n := len(data); n > 0 && data[n-1] == '\n' {
+		data = data[:n-1]
+	}
+	d := Document{data: data}
+	w := walker{data: data}
+	if !w.root(s, &d) || w.at != len(data) {
+		return Document{}, false
+	}
+	return d, true
+}

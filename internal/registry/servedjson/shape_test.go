@@ -1,0 +1,331 @@
+package servedjson
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+func kind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Shelf"}
+}
+
+// upstream reads data as apiextensions-apiserver pkg/apiserver/customresource_handler.go does.
+func upstream(data []byte, s *structuralschema.Structural) (map[string]any, error) {
+	obj, _, err := unstructured.UnstructuredJSONScheme.Decode(data, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return nil, fmt.Errorf("%T", obj)
+	}
+	if u.GroupVersionKind() != kind() {
+		return nil, fmt.Errorf("kind %v", u.GroupVersionKind())
+	}
+	for range 2 { // when it is decoded, and when it is converted
+		meta, found, err := objectmeta.GetObjectMeta(u.Object, true)
+		if err != nil {
+			return nil, err
+		}
+		pruning.PruneWithOptions(u.Object, s, true, structuralschema.UnknownFieldPathOptions{})
+		defaulting.PruneNonNullableNullsWithoutDefaults(u.Object, s)
+		if err := objectmeta.Coerce(nil, u.Object, s, false, true); err != nil {
+			return nil, err
+		}
+		if found {
+			if meta.Generation == 0 {
+				meta.Generation = 1
+			}
+			if err := objectmeta.SetObjectMeta(u.Object, meta); err != nil {
+				return nil, err
+			}
+		}
+		u.SetGroupVersionKind(kind())
+		defaulting.PruneNonNullableNullsWithoutDefaults(u.Object, s)
+		defaulting.Default(u.Object, s)
+	}
+	return u.Object, nil
+}
+
+// compare has data read both ways. It returns whether the shape knows it.
+func compare(t *testing.T, data []byte, s *structuralschema.Structural, own *Shape) bool {
+	t.Helper()
+	d, ok := own.Read(data)
+	if !ok {
+		return false
+	}
+	want, err := upstream(data, s)
+	if err != nil {
+		t.Fatalf("%s: the shape knows what upstream cannot read: %v", data, err)
+	}
+	got := d.Content()
+	if !reflect.DeepEqual(got, want) {
+		t.Fatalf("%s:\ncontent  %#v\nupstream %#v\nschema %+v\nroot %+v", data, got, want, *s, *own.root)
+	}
+	u := unstructured.Unstructured{Object: want}
+	if d.Name() != u.GetName() || d.Namespace() != u.GetNamespace() || !reflect.DeepEqual(d.Labels(), u.GetLabels()) {
+		t.Fatalf("%s: %q in %q with labels %q", data, d.Name(), d.Namespace(), d.Labels())
+	}
+	u.SetResourceVersion("4711")
+	encoded, err := json.Marshal(u.Object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body := d.AppendRevision([]byte("x"), 4711); string(body) != "x"+string(encoded) {
+		t.Fatalf("%s:\nwith a revision %s\nupstream        %s", data, body[1:], encoded)
+	}
+	other := bytes.Clone(encoded)
+	other[len(data)*7919%len(other)]++
+	if !d.Equals(encoded, 4711) || d.Equals(encoded, 4712) || d.Equals(encoded, 471) || d.Equals(other, 4711) || d.Equals(nil, 4711) {
+		t.Fatalf("%s: does not equal itself, or equals %s", data, other)
+	}
+	return true
+}
+
+// world draws schemas and objects.
+type world struct{ *rand.Rand }
+
+func (w world) chance(percent int) bool { return w.IntN(100) < percent }
+
+func (w world) name() string {
+	return []string{"a", "b", "ab", "spec", "é", "z", "A", "apiVersion", "metadata", "<x>", "n\"", "long name"}[w.IntN(12)]
+}
+
+func (w world) schema(depth int) *structuralschema.Structural {
+	s := &structuralschema.Structural{}
+	s.Nullable = w.chance(20)
+	s.XPreserveUnknownFields = w.chance(15)
+	if depth <= 0 {
+		return s
+	}
+	if w.chance(60) {
+		s.Properties = map[string]structuralschema.Structural{}
+		for range w.IntN(5) {
+			p := w.schema(depth - 1)
+			if w.chance(15) {
+				p.Default.Object = w.value(p, 1)
+			}
+			s.Properties[w.name()] = *p
+		}
+	}
+	if w.chance(25) {
+		s.AdditionalProperties = &structuralschema.StructuralOrBool{Bool: true}
+		if w.chance(70) {
+			s.AdditionalProperties.Structural = w.schema(depth - 1)
+		}
+	}
+	if w.chance(40) {
+		s.Items = w.schema(depth - 1)
+	}
+	return s
+}
+
+func (w world) value(s *structuralschema.Structural, depth int) any {
+	if s == nil {
+		s = &structuralschema.Structural{}
+	}
+	switch n := w.IntN(14); {
+	case n < 5 && depth > 0:
+		m := map[string]any{}
+		for name := range s.Properties {
+			p := s.Properties[name]
+			if w.chance(70) {
+				m[name] = w.value(&p, depth-1)
+			}
+		}
+		for range w.IntN(3) {
+			m[w.name()] = w.value(nil, depth-1)
+		}
+		return m
+	case n < 7 && depth > 0:
+		l := []any{}
+		for range w.IntN(4) {
+			l = append(l, w.value(s.Items, depth-1))
+		}
+		return l
+	case n < 9:
+		return w.text()
+	case n < 10:
+		return nil
+	case n < 11:
+		return w.chance(50)
+	case n < 12:
+		return []float64{0.5, 1e21, -1.5e-9, 1e20, 123456789012345680000, 0.000001, 1e-7, -0.25, 3e300}[w.IntN(9)]
+	}
+	return []int64{0, 1, -1, 42, 9223372036854775807, -9223372036854775808, 1234567}[w.IntN(7)]
+}
+
+func (w world) text() string {
+	return []string{"", "x", "plain text of some length", "\"quoted\" \\ back", "<b>&</b>", "größer 漏洞 \u2028\u2029\u007f", "tab\tnew\nline\r\b\f\x00\x1f", "\ufffd"}[w.IntN(8)] +
+		strings.Repeat("y", w.IntN(20))
+}
+
+func (w world) metadata() map[string]any {
+	m := map[string]any{"name": "n" + w.text(), "uid": "u", "creationTimestamp": "2020-01-02T03:04:05Z", "generation": int64(1 + w.IntN(3))}
+	optional := map[string]func() any{
+		"namespace": func() any { return "ns" }, "generateName": func() any { return w.text() }, "selfLink": func() any { return "/x" },
+		"labels": func() any { return map[string]any{"a": w.text(), "b/c": ""} }, "annotations": func() any { return map[string]any{"x": w.text()} },
+		"finalizers": func() any { return []any{"f", w.text()} }, "deletionTimestamp": func() any { return "2020-01-02T03:04:05Z" },
+		"deletionGracePeriodSeconds": func() any { return int64(w.IntN(2)) }, "resourceVersion": func() any { return w.text() },
+		"ownerReferences": func() any {
+			o := map[string]any{"apiVersion": "v1", "kind": "X", "name": w.text(), "uid": ""}
+			if w.chance(50) {
+				o["controller"] = w.chance(50)
+			}
+			return []any{o}
+		},
+		"managedFields": func() any {
+			return []any{map[string]any{"apiVersion": "v1", "fieldsType": "FieldsV1", "manager": "m" + w.text(), "operation": "Update", "time": "2020-01-02T03:04:05Z",
+				"fieldsV1": map[string]any{"f:a": map[string]any{}, "k:{\"name\":\"x\"}": map[string]any{".": map[string]any{}}}}}
+		},
+	}
+	for name, value := range optional {
+		if w.chance(30) {
+			m[name] = value()
+		}
+	}
+	return m
+}
+
+// spoil changes something that decoding may have to repair.
+func (w world) spoil(metadata map[string]any) {
+	odd := []any{nil, "", int64(0), int64(-3), 1.5, true, map[string]any{}, []any{}, []any{nil}, map[string]any{"a": nil}, map[string]any{"a": int64(1)}, "0001-01-01T00:00:00Z",
+		"2020-01-02T03:04:05+01:00", "2020-01-02T03:04:05.5Z", []any{map[string]any{"uid": "x"}}, []any{map[string]any{"time": nil, "fieldsV1": nil}}, []any{map[string]any{"fieldsV1": "x"}}}
+	names := []string{"name", "namespace", "generateName", "labels", "annotations", "generation", "creationTimestamp", "deletionTimestamp", "finalizers",
+		"ownerReferences", "managedFields", "unheard", "deletionGracePeriodSeconds", "resourceVersion", "selfLink", "uid", "clusterName"}
+	metadata[names[w.IntN(len(names))]] = odd[w.IntN(len(odd))]
+}
+
+func encode(t *testing.T, obj any) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := json.NewEncoder(&b).Encode(obj); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// TestReadIsAsUpstreamReads: what a shape knows is what upstream reads, for random schemas and objects: such as they are stored,
+// such as an older definition let be stored, and such as nobody has written. What was read once is known, nearly always.
+func TestReadIsAsUpstreamReads(t *testing.T) {
+	rounds := 1000
+	if testing.Short() {
+		rounds = 300
+	}
+	var settled, known, oldKnown, spoiltKnown int
+	for seed := range uint64(rounds) {
+		w := world{rand.New(rand.NewPCG(seed, 1))}
+		s := w.schema(3)
+		s.Nullable = false
+		own := New(s, kind())
+		if own == nil {
+			continue
+		}
+		object, ok := w.value(s, 4).(map[string]any)
+		if !ok {
+			object = map[string]any{"spec": w.value(nil, 4)}
+		}
+		object["apiVersion"], object["kind"], object["metadata"] = "example.com/v1", "Shelf", w.metadata()
+		old := encode(t, object)
+		if compare(t, old, s, own) {
+			oldKnown++
+		}
+		read, err := upstream(old, s)
+		if err != nil {
+			continue
+		}
+		stored := encode(t, read)
+		settled++
+		if compare(t, stored, s, own) {
+			known++
+		} else if settled-known < 5 {
+			t.Logf("not known: %s", stored)
+		}
+		for range 3 {
+			spoilt := bytes.Clone(stored)
+			if w.chance(50) {
+				var again map[string]any
+				if json.Unmarshal(stored, &again) == nil {
+					w.spoil(again["metadata"].(map[string]any))
+					spoilt = encode(t, again)
+				}
+			} else {
+				pieces := []string{"null", "{}", "[]", "\"\"", "1.0", "01", " ", ",", "\\u00e9", "\\/", "\xff", "1e5", "-0", "\\ud800", "\"a\":1,", "\\u003C", "\n", "}", "]"}
+				at := w.IntN(len(spoilt))
+				spoilt = append(append(bytes.Clone(spoilt[:at]), pieces[w.IntN(len(pieces))]...), spoilt[min(len(spoilt), at+w.IntN(4)):]...)
+			}
+			if compare(t, spoilt, s, own) {
+				spoiltKnown++
+			}
+		}
+	}
+	t.Logf("%d settled objects, %d of them known; %d old ones and %d spoilt ones known", settled, known, oldKnown, spoiltKnown)
+	if known < settled*9/10 || oldKnown == 0 || spoiltKnown == 0 {
+		t.Errorf("of %d settled objects %d are known; %d old ones and %d spoilt ones", settled, known, oldKnown, spoiltKnown)
+	}
+}
+
+// TestStringsAndNumbers: of single values those are known that encoding/json writes so.
+func TestStringsAndNumbers(t *testing.T) {
+	s := &structuralschema.Structural{Extensions: structuralschema.Extensions{XPreserveUnknownFields: true}}
+	own := New(s, kind())
+	object := func(value string) []byte {
+		return []byte(`{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"creationTimestamp":"2020-01-02T03:04:05Z","generation":1,"name":"n"},"x":` + value + `}`)
+	}
+	for c := range 0x110 {
+		for _, text := range []string{string(rune(c)), "12345678" + string(rune(c)) + "12345678"} {
+			data, err := json.Marshal(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !compare(t, object(string(data)), s, own) {
+				t.Errorf("%s is not known", data)
+			}
+		}
+		for _, escape := range []string{fmt.Sprintf(`"\u%04x"`, c), fmt.Sprintf(`"\u%04X"`, c), fmt.Sprintf(`"\%c"`, c), fmt.Sprintf("\"1234567%c\"", byte(c))} {
+			compare(t, object(escape), s, own)
+		}
+	}
+	for _, number := range []string{"0", "-0", "1", "-1", "01", "-01", "+1", "1.", ".1", "1.5", "1.50", "1e5", "1E5", "1e21", "1e+21", "1e-7", "1e-07", "1.0", "--1", "1-1", "-", "",
+		"9223372036854775807", "9223372036854775808", "-9223372036854775808", "-9223372036854775809", "12345678901234567000", "100000000000000000000", "1e400", "0.1e1", "5e-324"} {
+		compare(t, object(number), s, own)
+	}
+	for _, number := range []string{"0", "-1", "1.5", "1e+21", "1e-7", "9223372036854775807", "-9223372036854775808", "5e-324"} {
+		if !compare(t, object(number), s, own) {
+			t.Errorf("%s is not known", number)
+		}
+	}
+	deep := strings.Repeat("[", 1000) + strings.Repeat("]", 1000)
+	if compare(t, object(deep), s, own) {
+		t.Error("what is nested 1000 deep is known")
+	}
+}
+
+// FuzzRead: whatever the bytes are, those that a shape knows are read so by upstream.
+func FuzzRead(f *testing.F) {
+	f.Add([]byte(`{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"creationTimestamp":"2020-01-02T03:04:05Z","generation":1,"labels":{"a":"b"},"name":"n","uid":"u"},"spec":{"a":1,"b":[{"c":null}]}}`))
+	f.Add([]byte(`{"apiVersion":"example.com/v1","kind":"Shelf","metad\u0061ta":{"name":"n"}}`))
+	f.Add([]byte(`{"apiVersion":"example.com/v1","kind":"Shelf","metadata":null}`))
+	f.Add([]byte(`{"apiVersion":"example.com/v1","kind":"Shelf","Metadata":{},"metadata":{},"metadata":{"name":"x"}}`))
+	s := &structuralschema.Structural{Properties: map[string]structuralschema.Structural{
+		"spec": {Properties: map[string]structuralschema.Structural{
+			"a": {Generic: structuralschema.Generic{Default: structuralschema.JSON{Object: int64(5)}}},
+			"b": {Items: &structuralschema.Structural{Extensions: structuralschema.Extensions{XPreserveUnknownFields: true}}},
+		}},
+		"free": {Extensions: structuralschema.Extensions{XPreserveUnknownFields: true}},
+	}}
+	own := New(s, kind())
+	f.Fuzz(func(t *testing.T, data []byte) { compare(t, data, s, own) })
+}

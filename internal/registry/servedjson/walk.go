@@ -1,0 +1,333 @@
+package servedjson
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"strconv"
+	"unicode/utf8"
+)
+
+// maxDepth bounds how deep a walk goes. Deeper objects are decoded.
+const maxDepth = 200
+
+// walker walks data. Its methods begin at w.at, leave it after what they have walked, and
+// report false if that is not as it would be written.
+type walker struct {
+	data  []byte
+	at    int
+	depth int
+
+	failed bool // an object or a list does not begin or go on as one
+}
+
+// peek returns the next byte, 0 at the end.
+func (w *walker) peek() byte {
+	if w.at < len(w.data) {
+		return w.data[w.at]
+	}
+	return 0
+}
+
+func (w *walker) skip(c byte) bool {
+	if w.peek() != c {
+		return false
+	}
+	w.at++
+	return true
+}
+
+// literal skips text.
+func (w *walker) literal(text string) bool {
+	if len(w.data)-w.at < len(text) || string(w.data[w.at:w.at+len(text)]) != text {
+		return false
+	}
+	w.at += len(text)
+	return true
+}
+
+// members walks an object. member is called with each key, when w.at is where its value
+// begins, and walks the value.
+func (w *walker) members(member func(key []byte) bool) bool {
+	var last []byte
+	for more := w.begins('}'); more; more = w.goesOn('}') {
+		key, ok := w.key()
+		if !ok || last != nil && bytes.Compare(last, key) >= 0 || !member(key) {
+			return false
+		}
+		last = key
+	}
+	return !w.failed
+}
+
+// key walks a key and the colon after it, and returns what it stands for. The escapes that
+// encoding/json writes are those of Go.
+func (w *walker) key() ([]byte, bool) {
+	from := w.at
+	if !w.text() {
+		return nil, false
+	}
+	key := w.data[from+1 : w.at-1]
+	if bytes.IndexByte(key, '\\') >= 0 { // as in managed fields, of items of lists
+		text, err := strconv.Unquote(string(w.data[from:w.at]))
+		if err != nil {
+			return nil, false
+		}
+		key = []byte(text)
+	}
+	return key, w.skip(':')
+}
+
+// value walks any value by n.
+func (w *walker) value(n *node) bool {
+	switch c := w.peek(); c {
+	case '"':
+		return w.text()
+	case '{':
+		return w.object(n)
+	case '[':
+		return w.list(n)
+	case 't':
+		return w.literal("true")
+	case 'f':
+		return w.literal("false")
+	case 'n':
+		return n.nullable && w.literal("null")
+	default:
+		return w.number()
+	}
+}
+
+func (w *walker) object(n *node) bool {
+	if w.depth++; w.depth > maxDepth {
+		return false
+	}
+	defer func() { w.depth-- }()
+	properties := n.properties
+	var last []byte
+	for more := w.begins('}'); more; more = w.goesOn('}') {
+		key, ok := w.key()
+		if !ok || last != nil && bytes.Compare(last, key) >= 0 {
+			return false
+		}
+		last = key
+		var below *node
+		if below, properties, ok = n.member(properties, key); !ok || !w.value(below) {
+			return false
+		}
+	}
+	return !w.failed && complete(properties)
+}
+
+// member returns what the member called key is held against, of an object whose keys come in
+// order: properties are those that have not come yet. It returns false if the member, or the
+// lack of one before it, is not as it would be read.
+func (n *node) member(properties []property, key []byte) (below *node, rest []property, ok bool) {
+	for len(properties) > 0 && properties[0].name <= string(key) {
+		p := properties[0]
+		properties = properties[1:]
+		if p.name == string(key) {
+			return p.node, properties, true
+		}
+		if p.required {
+			return nil, nil, false
+		}
+	}
+	return n.others, properties, n.others != nil
+}
+
+// complete reports whether none of the properties would be added.
+func complete(properties []property) bool {
+	for i := range properties {
+		if properties[i].required {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *walker) list(n *node) bool {
+	if w.depth++; w.depth > maxDepth {
+		return false
+	}
+	defer func() { w.depth-- }()
+	return w.items(func() bool { return w.value(n.items) })
+}
+
+// items walks a list. item walks each item.
+func (w *walker) items(item func() bool) bool {
+	for more := w.begins(']'); more; more = w.goesOn(']') {
+		if !item() {
+			return false
+		}
+	}
+	return !w.failed
+}
+
+// begins walks the start of an object or a list that ends with end, and reports whether
+// there is something in it.
+func (w *walker) begins(end byte) bool {
+	if !w.skip(end - 2) { // '{' and '}', '[' and ']'
+		w.failed = true
+		return false
+	}
+	return !w.skip(end)
+}
+
+// goesOn walks what comes after a member or an item, and reports whether there is another.
+func (w *walker) goesOn(end byte) bool {
+	if w.skip(',') {
+		return true
+	}
+	w.failed = w.failed || !w.skip(end)
+	return false
+}
+
+// text walks a string that is written as encoding/json writes it.
+func (w *walker) text() bool {
+	if !w.skip('"') {
+		return false
+	}
+	data, at := w.data, w.at
+	for {
+		for at+8 <= len(data) && allPlain(binary.LittleEndian.Uint64(data[at:])) {
+			at += 8
+		}
+		for at < len(data) && isPlain(data[at]) {
+			at++
+		}
+		if at == len(data) {
+			return false
+		}
+		switch c := data[at]; {
+		case c == '"':
+			w.at = at + 1
+			return true
+		case c == '\\':
+			n := escape(data[at:])
+			if n == 0 {
+				return false
+			}
+			at += n
+		case c < utf8.RuneSelf:
+			return false // control characters and what HTML knows are escaped
+		default:
+			r, n := utf8.DecodeRune(data[at:])
+			if r == utf8.RuneError && n == 1 || r == '\u2028' || r == '\u2029' {
+				return false
+			}
+			at += n
+		}
+	}
+}
+
+const (
+	plainLow  uint64 = (1<<64 - 1<<32) &^ (1<<'"' | 1<<'&' | 1<<'<' | 1<<'>')
+	plainHigh uint64 = (1<<64 - 1) &^ (1 << ('\\' - 64))
+)
+
+// isPlain reports whether a byte stands for itself in a string, and is no part of a longer
+// character.
+func isPlain(c byte) bool {
+	if c < 64 {
+		return plainLow>>c&1 != 0
+	}
+	return c < utf8.RuneSelf && plainHigh>>(c-64)&1 != 0
+}
+
+// allPlain reports whether eight bytes are plain. It may report false if they are.
+func allPlain(x uint64) bool {
+	const ones, highs = 0x0101010101010101, 0x8080808080808080
+	control := (x - ones*' ') &^ x
+	angle := (x | ones*2) ^ ones*'>' // '<' and '>' differ in this bit
+	quote := (x | ones*4) ^ ones*'&' // '"' and '&' in this one
+	escape := x ^ ones*'\\'
+	found := (angle-ones)&^angle | (quote-ones)&^quote | (escape-ones)&^escape
+	return (x|control|found)&highs == 0
+}
+
+// escape returns the length of the escape that data begins with, 0 if encoding/json does not
+// write it.
+func escape(data []byte) int {
+	if len(data) < 2 {
+		return 0
+	}
+	switch data[1] {
+	case '"', '\\', 'b', 'f', 'n', 'r', 't':
+		return 2
+	case 'u':
+	default:
+		return 0
+	}
+	if len(data) < 6 {
+		return 0
+	}
+	switch digits := string(data[2:6]); digits {
+	case "003c", "003e", "0026", "2028", "2029":
+		return 6
+	case "0008", "0009", "000a", "000c", "000d":
+		return 0
+	default:
+		if digits[:2] != "00" || digits[2] != '0' && digits[2] != '1' || !(digits[3] >= '0' && digits[3] <= '9' || digits[3] >= 'a' && digits[3] <= 'f') {
+			return 0
+		}
+		return 6
+	}
+}
+
+// number walks a number that is written as encoding/json writes it: an int64, or else a
+// float64.
+func (w *walker) number() bool {
+	from, whole := w.at, true
+	for w.at < len(w.data) {
+		c := w.data[w.at]
+		if c >= '0' && c <= '9' || c == '-' {
+			w.at++
+			continue
+		}
+		if c != '.' && c != 'e' && c != '+' {
+			break
+		}
+		whole = false
+		w.at++
+	}
+	text := w.data[from:w.at]
+	if whole {
+		return integer(text)
+	}
+	return float(text)
+}
+
+// integer reports whether text is an int64.
+func integer(text []byte) bool {
+	digits := text
+	if len(digits) > 0 && digits[0] == '-' {
+		if digits = digits[1:]; len(digits) == 1 && digits[0] == '0' {
+			return false
+		}
+	}
+	if len(digits) == 0 || digits[0] == '0' && len(digits) > 1 {
+		return false
+	}
+	for _, c := range digits {
+		if c < '0' || c > '9' {
+			return false
+		}
+	}
+	if len(digits) < 19 {
+		return true
+	}
+	_, err := strconv.ParseInt(string(text), 10, 64)
+	return err == nil
+}
+
+// float reports whether text, which has a point or an exponent, is a float64 as
+// encoding/json writes it.
+func float(text []byte) bool {
+	f, err := strconv.ParseFloat(string(text), 64)
+	if err != nil || math.IsInf(f, 0) || math.IsNaN(f) {
+		return false
+	}
+	var room [32]byte
+	return bytes.Equal(appendFloat(room[:0], f), text)
+}
