@@ -41,11 +41,11 @@ func must[T any](b *testing.B) func(T, error) T {
 	}
 }
 
-// BenchmarkRevision reads the revision of a member in another process: directly, and
-// by etcd's client.
+// BenchmarkRevision reads the revision of a member in another process, over the connection for
+// revisions and by etcd's client.
 func BenchmarkRevision(b *testing.B) {
 	member := kvtest.StartCluster(b, memberVariable, 1, nil)[0]
-	for _, by := range []string{"direct", "client"} {
+	for _, by := range []string{"own", "client"} {
 		b.Run("by="+by, func(b *testing.B) {
 			store, err := kv.NewExternal(kv.ExternalConfig{Endpoints: []string{member.Config.Client}})
 			if err != nil {
@@ -55,11 +55,11 @@ func BenchmarkRevision(b *testing.B) {
 			go func() { done <- store.Run(context.Background()) }()
 			b.Cleanup(func() { store.Close(); <-done })
 			<-store.Ready()
-			for by == "direct" && store.DirectAnswers() == 0 {
+			for by == "own" && store.OwnReads() == 0 {
 				must[int64](b)(store.Revision(b.Context()))
 			}
 			if by == "client" {
-				store.WithoutDirect()
+				store.WithoutOwnReads()
 			}
 			b.ReportAllocs()
 			before := cpuTime(b)

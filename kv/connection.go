@@ -56,8 +56,8 @@ type Connection struct {
 	// Close ends the connection and waits for requests under way. None follow.
 	Close func()
 
-	direct *direct // nil: there is none
-	writes *writes // nil: there are none
+	// revisions reads the revision, writes sends transactions; nil leaves that to Client.
+	revisions, writes *unaryClient
 	// members says which members' progress is believed; nil believes that of the server in
 	// this process.
 	members *members

@@ -124,11 +124,10 @@ func (e *Etcd) Run(ctx context.Context) error {
 
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return e.runRevisions(groupCtx) })
-	if d := s.direct; d != nil {
-		group.Go(func() error { return d.run(groupCtx) })
-	}
-	if w := s.writes; w != nil {
-		group.Go(func() error { return w.run(groupCtx) })
+	for _, u := range []*unaryClient{s.revisions, s.writes} {
+		if u != nil {
+			group.Go(func() error { return u.run(groupCtx) })
+		}
 	}
 	if s.Maintain != nil {
 		group.Go(func() error { return s.Maintain(groupCtx) })

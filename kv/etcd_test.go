@@ -21,15 +21,40 @@ import (
 
 func TestExternal(t *testing.T) {
 	members := startCluster(t, 1, nil)
-	kvtest.Conformance(t, func(t *testing.T) kvtest.Subject {
+	testConformance(t, func(t *testing.T) Subject {
 		return subject(openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)}))
 	})
 }
 
 func TestCluster(t *testing.T) {
 	members := startCluster(t, 3, kvtest.Steady)
-	kvtest.Conformance(t, func(t *testing.T) kvtest.Subject {
+	testConformance(t, func(t *testing.T) Subject {
 		return subject(openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)}))
+	})
+}
+
+func TestEmbedded(t *testing.T) {
+	testConformance(t, func(t *testing.T) Subject { return subject(openEmbedded(t, embedded.Config{})) })
+}
+
+func TestMemory(t *testing.T) {
+	testConformance(t, func(t *testing.T) Subject {
+		store := kvtest.NewMemory()
+		done := make(chan error, 1)
+		go func() { done <- store.Run(context.Background()) }()
+		t.Cleanup(func() {
+			store.Close()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+		return Subject{
+			Store:   store,
+			Compact: func(_ context.Context, revision int64) error { return store.Compact(revision) },
+			PutAll: func(_ context.Context, values map[string][]byte) (int64, error) {
+				return store.PutAll(values), nil
+			},
+		}
 	})
 }
 

@@ -65,11 +65,11 @@ func (e *Etcd) ObserveOldTerm(ctx context.Context) {
 // ForgeCluster makes the store believe that it has seen another cluster.
 func (e *Etcd) ForgeCluster() { e.history.clusterID.Add(1) }
 
-// DirectAnswers counts the revisions that were read past etcd's client.
-func (e *Etcd) DirectAnswers() uint64 { return e.connection.direct.answers.Load() }
+// OwnReads counts the revisions that were read past etcd's client.
+func (e *Etcd) OwnReads() uint64 { return e.connection.revisions.answers.Load() }
 
-// WithoutDirect leaves all reads to etcd's client. Nothing may be asked meanwhile.
-func (e *Etcd) WithoutDirect() { e.connection.direct = nil }
+// WithoutOwnReads leaves all reads to etcd's client. No read may be under way.
+func (e *Etcd) WithoutOwnReads() { e.connection.revisions = nil }
 
 // OwnWrites counts the transactions that were sent past etcd's client.
 func (e *Etcd) OwnWrites() uint64 { return e.connection.writes.answers.Load() }

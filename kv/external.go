@@ -99,20 +99,20 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Connection
 		}
 		config.TLS = tlsConfig
 	}
-	direct, own := newDirect(cfg.Endpoints, config.TLS, e.logger), newWrites(newDialer(cfg.Endpoints, config.TLS), e.logger)
+	revisions, writes := newUnaryClient(cfg.Endpoints, config.TLS, true, e.logger), newUnaryClient(cfg.Endpoints, config.TLS, false, e.logger)
 	if cfg.Stats != nil { // which are gRPC's
-		config.DialOptions, own = append(config.DialOptions, grpc.WithStatsHandler(cfg.Stats)), nil
+		config.DialOptions, writes = append(config.DialOptions, grpc.WithStatsHandler(cfg.Stats)), nil
 	}
-	if cfg.Dial != nil { // direct and own dial by themselves
-		config.DialOptions, direct, own = append(config.DialOptions, grpc.WithContextDialer(cfg.Dial)), nil, nil
+	if cfg.Dial != nil { // a unaryClient dials by itself
+		config.DialOptions, revisions, writes = append(config.DialOptions, grpc.WithContextDialer(cfg.Dial)), nil, nil
 	}
 	client, err := clientv3.New(config)
 	if err != nil {
 		return nil, err
 	}
 	var calls etcdserverpb.KVClient = borrower{clientv3.RetryKVClient(client)}
-	if own != nil {
-		calls = writer{calls, own}
+	if writes != nil {
+		calls = writer{calls, writes}
 	}
 	client.KV = clientv3.NewKVFromKVClient(calls, client)
 	if err := e.awaitCluster(ctx, client, &attempts); err != nil {
@@ -129,17 +129,17 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Connection
 		return status.DbSize, nil
 	}
 	return &Connection{
-		Client: client,
-		Watch:  etcdserverpb.NewWatchClient(client.ActiveConnection()),
-		direct: direct,
-		writes: own,
+		Client:    client,
+		Watch:     etcdserverpb.NewWatchClient(client.ActiveConnection()),
+		revisions: revisions,
+		writes:    writes,
 		members: &members{
 			endpoints: client.Endpoints,
 			status:    client.Status,
 			logger:    e.logger,
 		},
 		Size:  size,
-		Close: func() { own.close(); client.Close() },
+		Close: func() { revisions.close(); writes.close(); client.Close() },
 	}, nil
 }
 

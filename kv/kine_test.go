@@ -16,7 +16,7 @@ import (
 )
 
 // kineSubject is a store kept by kine, whose transactions write one key each.
-func kineSubject(store *kv.Etcd) kvtest.Subject {
+func kineSubject(store *kv.Etcd) Subject {
 	one := subject(store)
 	one.Imitation = true
 	one.PutAll = func(ctx context.Context, values map[string][]byte) (revision int64, err error) {
@@ -40,7 +40,7 @@ func kineSubject(store *kv.Etcd) kvtest.Subject {
 
 func TestKine(t *testing.T) {
 	kine := kvtest.StartKine(t, "--compact-min-retain", "0")
-	kvtest.Conformance(t, func(t *testing.T) kvtest.Subject {
+	testConformance(t, func(t *testing.T) Subject {
 		return kineSubject(openExternal(t, kv.ExternalConfig{Endpoints: []string{kine.URL}}))
 	})
 }

@@ -71,6 +71,6 @@ func openExternal(t *testing.T, cfg kv.ExternalConfig) *kv.Etcd {
 	return runStore(t, store, err)
 }
 
-func subject(store *kv.Etcd) kvtest.Subject {
-	return kvtest.Subject{Store: store, Compact: store.CompactAt, PutAll: store.PutAll}
+func subject(store *kv.Etcd) Subject {
+	return Subject{Store: store, Compact: store.CompactAt, PutAll: store.PutAll}
 }

@@ -170,7 +170,7 @@ func (e *Etcd) readRevision(ctx context.Context) (int64, error) {
 	mark, start := e.history.mark(), time.Now()
 	var header *etcdserverpb.ResponseHeader
 	if !trace.SpanContextFromContext(ctx).IsSampled() { // etcd's client records a span of its call
-		header = e.connection.direct.ask(ctx)
+		header = e.connection.revisions.header(ctx)
 	}
 	if header == nil {
 		resp, err := e.connection.Client.KV.Get(ctx, compactionKey, clientv3.WithCountOnly())

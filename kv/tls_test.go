@@ -34,7 +34,7 @@ func TestExternalTLS(t *testing.T) {
 	t.Run("trusted", func(t *testing.T) {
 		store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members), CAFile: caFile, CertFile: clientCert, KeyFile: clientKey})
 		kvtest.Put(t, store, "/registry/a", "1")
-		awaitDirect(t, store)
+		awaitOwnRead(t, store)
 		awaitOwnWrite(t, store)
 	})
 	// How the server's refusal reaches the client depends on which side was faster.

@@ -18,13 +18,6 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-func TestConformance(t *testing.T) {
-	kvtest.Conformance(t, func(t *testing.T) kvtest.Subject {
-		store := open(t, embedded.Config{})
-		return kvtest.Subject{Store: store, Compact: store.CompactAt, PutAll: store.PutAll}
-	})
-}
-
 func TestListensOnPrivateSocket(t *testing.T) {
 	dir, err := os.MkdirTemp("", "kv") // short enough for a socket's address
 	if err != nil {

@@ -45,23 +45,6 @@ func (s *Store) ClusterID(ctx context.Context) (uint64, error) {
 	return resp.Header.ClusterId, nil
 }
 
-// PutAll writes several keys in one transaction.
-func (s *Store) PutAll(ctx context.Context, values map[string][]byte) (int64, error) {
-	var ops []clientv3.Op
-	for key, value := range values {
-		if value == nil {
-			ops = append(ops, clientv3.OpDelete(key))
-		} else {
-			ops = append(ops, clientv3.OpPut(key, string(value)))
-		}
-	}
-	resp, err := s.opener.space.client.KV.Txn(ctx).Then(ops...).Commit()
-	if err != nil {
-		return 0, err
-	}
-	return resp.Header.Revision, nil
-}
-
 // StallDatabase makes the store's database wait in the middle of a commit, as
 // it does on a disk that does not answer, until release is called: a file that has to
 // grow waits for all who read its mapping.

@@ -1,10 +1,10 @@
-// Package kvtest holds an in-memory model of a kv.Store and the suite that every
-// kv.Store passes.
+// Package kvtest holds what tests of several packages need in place of, or around, etcd.
 //
-// [Memory] keeps all versions of all keys, so that compaction, reads of the past
-// and watches behave as etcd's do, and can be made to misbehave: fail, lag, end
-// its watches, or come back as an older state of itself. It uses the time package
-// alone for its clock and no I/O, so it runs inside a synctest bubble.
+// [Memory] is an in-memory model of a kv.Store. It keeps all versions of all keys, so that
+// compaction, reads of the past and watches behave as etcd's do. A test can make it fail, lag, end
+// its watches, or return to an older state. Its only clock is the time package and it does no I/O,
+// so it runs inside a synctest bubble. The conformance tests of package kv run over it, too.
 //
-// [Conformance] holds the guarantees of package kv as tests.
+// [Member] and [Kine] are processes of real stores, and an [Outsider] is a client that goes past
+// the servers under test.
 package kvtest

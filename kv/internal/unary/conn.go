@@ -1,34 +1,42 @@
-// Package unary makes unary gRPC calls over an HTTP/2 connection, at a fraction of what a
-// grpc.ClientConn takes for them: a caller frames its request and writes it by itself, together
-// with those of others that are waiting, and one goroutine reads all answers.
+// Package unary makes unary gRPC calls over one HTTP/2 connection, at about half the cost of a
+// grpc.ClientConn. Callers frame and write their own requests, each together with those of others
+// that are waiting.
+//
+// A connection is used in one of two ways:
+//
+//   - [Conn.Run] reads all answers on one goroutine, and many calls may be under way.
+//   - [Conn.RunInline] is for one call at a time. The caller reads the answer, which spares two
+//     switches between goroutines.
 //
 // # Guarantees
 //
-//   - A call that fails with ErrUnsent has had no effect and will have none: no byte of it was
-//     given to the connection, or the peer said that it did not look at it. The caller may make
-//     it in another way.
-//   - After any other error than one of the peer's own, the peer may have done what it was asked
-//     to, or may do so yet. Nothing is sent twice.
-//   - Errors are those of gRPC: statuses with the peer's code and message, Canceled or
+//   - A call that fails with ErrUnsent has had no effect and will have none: either no byte of it
+//     was given to the connection, or the peer said that it did not process it. The caller may
+//     make it in another way.
+//   - After any other error that does not come from the peer, the peer may have done what it was
+//     asked to, or may do so later. The package sends nothing twice.
+//   - Errors are those of gRPC: a status with the peer's code and message, Canceled or
 //     DeadlineExceeded when the caller's context ended, Unavailable when the connection broke.
-//   - A call ends with its context, which the peer is told by RST_STREAM. Only a caller whose
-//     write is stuck, because the peer takes nothing in, waits longer: a few Ticks.
+//   - A call ends with its context, and RST_STREAM tells the peer so. A caller that is writing to a
+//     peer which takes nothing in waits longer, up to a few Ticks. An inline call ends its
+//     connection instead.
 //
-// # What is left to others
+// # Limits
 //
-// Only requests are sent that fit into the peer's windows as a whole, as they are now, and that
-// etcd's client would send too. There are no interceptors, no compression, no credentials for each call. A connection that breaks stays
-// so: the owner opens another.
+// A request is sent only if it fits into the peer's present windows as a whole, and is not larger
+// than etcd's client would send. There are no interceptors, no compression and no credentials for
+// each call. A connection that breaks is not repaired: its owner opens another.
 //
 // # Slow peers
 //
-// When a call has been under way for one Tick or two, no more are accepted, so that they may go to
-// another peer; those under way go on, and the connection ends when they have. While nothing comes
-// from the peer it is sent a ping, as gRPC's keepalive does.
+// Once a call has been under way for one or two Ticks, the connection accepts no more calls, so
+// that its owner may turn to another peer. The calls under way go on, and the connection ends with
+// the last of them. While calls are under way and nothing comes from the peer, Run sends a ping,
+// as gRPC's keepalive does. An inline call fails after one Tick.
 //
 // # Locks and goroutines
 //
-// Conn.mu is a leaf. It is not held while the connection is read or written. Run starts two
+// Conn.mu is a leaf. Only Open reads and writes the connection while it holds it. Run starts two
 // goroutines and waits for them.
 package unary
 
@@ -80,11 +88,11 @@ const (
 // Conn is a connection to a peer.
 type Conn struct {
 	conn   net.Conn
-	reader *http2.Framer // used by Open and Run alone
-	tick   time.Duration // a Tick, but in tests
+	reader *http2.Framer // used by Open, and then by Run or the one inline call
+	tick   time.Duration // Tick, except in tests
 	ended  chan struct{} // closed when no more calls are accepted
 	kick   chan struct{} // has an element when something is to be written soon
-	calls  sync.Pool     // of *call: those that are free
+	calls  sync.Pool     // of *call, for reuse
 
 	mu      sync.Mutex
 	framer  *http2.Framer // writes to out
@@ -93,6 +101,8 @@ type Conn struct {
 	writing bool          // says that somebody writes
 	flushes uint64        // counts writes
 	encoder *hpack.Encoder
+	decoder *hpack.Decoder // of headers
+	headers headers
 	block   bytes.Buffer // which encoder writes to
 	head    []hpack.HeaderField
 
@@ -145,8 +155,8 @@ func Open(ctx context.Context, conn net.Conn, scheme, authority, userAgent strin
 	c.reader = http2.NewFramer(nil, bufio.NewReaderSize(conn, 32<<10))
 	c.reader.SetReuseFrames()
 	c.reader.SetMaxReadFrameSize(frameSize)
-	c.reader.ReadMetaHeaders = hpack.NewDecoder(4<<10, nil)
-	c.reader.MaxHeaderListSize = maxHeaders
+	c.decoder = hpack.NewDecoder(4<<10, c.fieldLocked)
+	c.decoder.SetMaxStringLength(maxHeaders)
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	err := c.greet()
 	if !stop() {
@@ -321,12 +331,30 @@ func (c *Conn) look(last *tick) {
 // read reads until it fails.
 func (c *Conn) read() error {
 	for {
-		frame, err := c.reader.ReadFrame()
-		if err != nil {
-			return err
-		}
-		if err := c.take(frame); err != nil {
+		if err := c.readFrame(); err != nil {
 			return err
 		}
 	}
+}
+
+func (c *Conn) readFrame() error {
+	frame, err := c.reader.ReadFrame()
+	if err != nil {
+		return err
+	}
+	return c.take(frame)
+}
+
+// RunInline runs a connection for calls by [Conn.InvokeInline], one at a time. Between calls
+// nothing is read: what the peer says then is taken in with the next call. RunInline returns when
+// the connection has ended, and ends it with ctx. It may be called once, and Run not besides.
+func (c *Conn) RunInline(ctx context.Context) error {
+	select {
+	case <-c.ended:
+	case <-ctx.Done():
+		c.fail(status.Error(codes.Canceled, "unary: the connection is closing"))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
 }

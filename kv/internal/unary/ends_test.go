@@ -1,7 +1,9 @@
 package unary
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"strings"
@@ -12,6 +14,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -241,4 +244,72 @@ func TestAnswersAreOfOneCall(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestInlineCallsEndTheConnection: one that ends with its context, or is not answered within a
+// Tick, is of no use to the next.
+func TestInlineCallsEndTheConnection(t *testing.T) {
+	for name, want := range map[string]codes.Code{"context": codes.Canceled, "no answer": codes.Unavailable} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPeerOf(t, (*Conn).RunInline)
+				for stream := range uint32(3) {
+					result := p.putInline(t.Context())
+					p.request()
+					p.answer(2*stream + 1)
+					if err := <-result; err != nil {
+						t.Fatalf("call %d: %v", stream, err)
+					}
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				begin := time.Now()
+				result := p.putInline(ctx)
+				p.request()
+				if want == codes.Canceled {
+					cancel()
+				}
+				if err := <-result; status.Code(err) != want {
+					t.Errorf("got %v, want %v", err, want)
+				}
+				if waited := time.Since(begin); waited > Tick {
+					t.Errorf("it took %v", waited)
+				}
+				<-p.c.Ended()
+				if err := <-p.putInline(t.Context()); !errors.Is(err, ErrUnsent) {
+					t.Errorf("the next call: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// TestLongHeaders are taken in parts, up to a limit.
+func TestLongHeaders(t *testing.T) {
+	for size, want := range map[int]codes.Code{frameSize: codes.NotFound, 3 * frameSize: codes.NotFound, 2 * maxHeaders: codes.Unavailable} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPeer(t)
+			p.acknowledged()
+			result := p.putBytes(t.Context(), 1)
+			p.request()
+			var block bytes.Buffer
+			encoder := hpack.NewEncoder(&block)
+			encoder.WriteField(hpack.HeaderField{Name: ":status", Value: "200"})
+			encoder.WriteField(hpack.HeaderField{Name: "grpc-message", Value: strings.Repeat("\x7f", size)})
+			encoder.WriteField(hpack.HeaderField{Name: "grpc-status", Value: "5"})
+			rest := block.Bytes()
+			err := p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: rest[:10], EndStream: true})
+			for rest = rest[10:]; len(rest) > 0 && err == nil; {
+				part := rest[:min(frameSize, len(rest))]
+				rest = rest[len(part):]
+				err = p.framer.WriteContinuation(1, len(rest) == 0, part)
+			}
+			if err != nil && want != codes.Unavailable {
+				t.Fatal(err)
+			}
+			if err := <-result; status.Code(err) != want {
+				t.Errorf("%d bytes: %v, want %v", size, status.Code(err), want)
+			}
+		})
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -17,8 +18,14 @@ func (c *Conn) take(frame http2.Frame) error {
 	switch frame := frame.(type) {
 	case *http2.DataFrame:
 		return c.dataLocked(frame)
-	case *http2.MetaHeadersFrame:
-		return c.headersLocked(frame)
+	case *http2.HeadersFrame:
+		if _, err := c.callLocked(frame.StreamID); err != nil {
+			return err
+		}
+		c.headers = headers{stream: frame.StreamID, last: frame.StreamEnded()}
+		return c.headersLocked(frame.HeaderBlockFragment(), frame.HeadersEnded())
+	case *http2.ContinuationFrame:
+		return c.headersLocked(frame.HeaderBlockFragment(), frame.HeadersEnded())
 	case *http2.RSTStreamFrame:
 		return c.resetLocked(frame)
 	case *http2.SettingsFrame:
@@ -85,28 +92,45 @@ func (c *Conn) dataLocked(frame *http2.DataFrame) error {
 	return nil
 }
 
-func (c *Conn) headersLocked(frame *http2.MetaHeadersFrame) error {
-	k, err := c.callLocked(frame.StreamID)
-	if err != nil || k == nil {
+// headers is a block of headers or trailers that is being read.
+type headers struct {
+	stream uint32
+	last   bool // nothing follows it
+	size   int  // bytes
+}
+
+// headersLocked decodes a part of the headers. Those of a call that was given up are decoded,
+// too, because later ones refer to them.
+func (c *Conn) headersLocked(part []byte, ended bool) error {
+	if c.headers.size += len(part); c.headers.size > maxHeaders {
+		return fmt.Errorf("headers of call %d are too long", c.headers.stream)
+	}
+	if _, err := c.decoder.Write(part); err != nil || !ended {
 		return err
 	}
-	if frame.Truncated {
-		return fmt.Errorf("headers of call %d are too long", frame.StreamID)
+	if err := c.decoder.Close(); err != nil {
+		return err
 	}
-	for i := range frame.Fields {
-		switch f := &frame.Fields[i]; f.Name {
-		case ":status":
-			k.http = f.Value
-		case "grpc-status":
-			k.code = f.Value
-		case "grpc-message":
-			k.message = f.Value
-		}
-	}
-	if frame.StreamEnded() {
-		c.answeredLocked(frame.StreamID, k)
+	if k := c.underWay[c.headers.stream]; k != nil && c.headers.last {
+		c.answeredLocked(c.headers.stream, k)
 	}
 	return nil
+}
+
+// fieldLocked takes in one header.
+func (c *Conn) fieldLocked(f hpack.HeaderField) {
+	k := c.underWay[c.headers.stream]
+	if k == nil {
+		return
+	}
+	switch f.Name {
+	case ":status":
+		k.http = f.Value
+	case "grpc-status":
+		k.code = f.Value
+	case "grpc-message":
+		k.message = f.Value
+	}
 }
 
 // answeredLocked ends a call of which nothing more comes.

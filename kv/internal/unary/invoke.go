@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"runtime"
 	"strconv"
+	"time"
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc/codes"
@@ -27,21 +28,7 @@ const (
 
 // Invoke makes a call and reads the answer into answer. It does not keep the request.
 func (c *Conn) Invoke(ctx context.Context, method string, request, answer proto.Message) error {
-	if err := ctx.Err(); err != nil {
-		return status.FromContextError(err).Err()
-	}
-	k := c.calls.Get().(*call)
-	k.err, k.unacked, k.http, k.code, k.message = nil, 0, "", "", ""
-	message, err := proto.MarshalOptions{}.MarshalAppend(append(k.answer[:0], make([]byte, prefix)...), request)
-	if err != nil {
-		return status.Errorf(codes.Internal, "unary: %v", err)
-	}
-	k.answer = message[:0]
-	if len(message)-prefix > maxRequest {
-		return ErrUnsent
-	}
-	binary.BigEndian.PutUint32(message[1:], uint32(len(message)-prefix))
-	stream, err := c.begin(k, method, message)
+	k, stream, err := c.start(ctx, method, request, false)
 	if err != nil {
 		return err
 	}
@@ -53,7 +40,53 @@ func (c *Conn) Invoke(ctx context.Context, method string, request, answer proto.
 		}
 		<-k.done // it is over already
 	}
-	err = k.err
+	return c.finish(k, answer)
+}
+
+// InvokeInline is Invoke for a connection that [Conn.RunInline] runs: it reads the answer on the
+// caller's goroutine, which spares two switches between goroutines. The end of ctx, and a peer
+// that does not answer within a Tick, end the connection.
+func (c *Conn) InvokeInline(ctx context.Context, method string, request, answer proto.Message) error {
+	defer context.AfterFunc(ctx, func() { c.fail(status.FromContextError(ctx.Err()).Err()) })()
+	if err := c.conn.SetDeadline(time.Now().Add(c.tick)); err != nil {
+		return ErrUnsent
+	}
+	k, _, err := c.start(ctx, method, request, true)
+	if err != nil {
+		return err
+	}
+	for len(k.done) == 0 {
+		if err := c.readFrame(); err != nil {
+			c.fail(status.Errorf(codes.Unavailable, "error reading from server: %v", err))
+		}
+	}
+	<-k.done
+	return c.finish(k, answer)
+}
+
+// start makes a call.
+func (c *Conn) start(ctx context.Context, method string, request proto.Message, inline bool) (*call, uint32, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, 0, status.FromContextError(err).Err()
+	}
+	k := c.calls.Get().(*call)
+	k.err, k.unacked, k.http, k.code, k.message = nil, 0, "", "", ""
+	message, err := proto.MarshalOptions{}.MarshalAppend(append(k.answer[:0], make([]byte, prefix)...), request)
+	if err != nil {
+		return nil, 0, status.Errorf(codes.Internal, "unary: %v", err)
+	}
+	k.answer = message[:0]
+	if len(message)-prefix > maxRequest {
+		return nil, 0, ErrUnsent
+	}
+	binary.BigEndian.PutUint32(message[1:], uint32(len(message)-prefix))
+	stream, err := c.begin(k, method, message, inline)
+	return k, stream, err
+}
+
+// finish returns the result of a call that is over.
+func (c *Conn) finish(k *call, answer proto.Message) error {
+	err := k.err
 	if err == nil {
 		err = k.result(answer)
 	}
@@ -64,7 +97,7 @@ func (c *Conn) Invoke(ctx context.Context, method string, request, answer proto.
 }
 
 // begin sends a request, which is copied.
-func (c *Conn) begin(k *call, method string, message []byte) (uint32, error) {
+func (c *Conn) begin(k *call, method string, message []byte, inline bool) (uint32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	size := int64(len(message))
@@ -96,9 +129,11 @@ func (c *Conn) begin(k *call, method string, message []byte) (uint32, error) {
 	_ = c.framer.WriteData(stream, true, message)
 	if !c.writing {
 		c.writing = true
-		c.mu.Unlock()
-		runtime.Gosched() // others that are about to call may join
-		c.mu.Lock()
+		if !inline {
+			c.mu.Unlock()
+			runtime.Gosched() // others that are about to call may join
+			c.mu.Lock()
+		}
 		c.writeLocked()
 	}
 	return stream, nil

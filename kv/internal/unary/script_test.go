@@ -45,6 +45,12 @@ type peer struct {
 // newPeer returns the peer of a connection.
 func newPeer(t *testing.T) *peer {
 	t.Helper()
+	return newPeerOf(t, (*Conn).Run)
+}
+
+// newPeerOf returns the peer of a connection that run runs.
+func newPeerOf(t *testing.T, run func(*Conn, context.Context) error) *peer {
+	t.Helper()
 	here, there := net.Pipe()
 	t.Cleanup(func() { there.Close() })
 	p := &peer{t: t, conn: there, framer: http2.NewFramer(there, there)}
@@ -57,7 +63,7 @@ func newPeer(t *testing.T) *peer {
 		}
 		greeted <- errors.Join(err, p.framer.WriteSettings())
 	}()
-	p.c = open(t, here, Tick, nil)
+	p.c = openAs(t, run, here, Tick, nil)
 	if err := <-greeted; err != nil {
 		t.Fatal(err)
 	}
@@ -70,6 +76,15 @@ func (p *peer) put() <-chan error {
 	go func() {
 		_, err := put(p.t.Context(), p.c, &etcdserverpb.PutRequest{})
 		result <- err
+	}()
+	return result
+}
+
+// putInline makes a call whose answer the caller reads.
+func (p *peer) putInline(ctx context.Context) <-chan error {
+	result := make(chan error, 1)
+	go func() {
+		result <- p.c.InvokeInline(ctx, etcdserverpb.KV_Put_FullMethodName, &etcdserverpb.PutRequest{}, new(etcdserverpb.PutResponse))
 	}()
 	return result
 }
@@ -180,6 +195,19 @@ func TestOnlyWholeAnswersAreTaken(t *testing.T) {
 				}
 				if err := <-result; status.Code(err) != c.want || errors.Is(err, ErrUnsent) {
 					t.Errorf("got %v, want %v", err, c.want)
+				}
+			})
+			synctest.Test(t, func(t *testing.T) {
+				p := newPeerOf(t, (*Conn).RunInline)
+				a := newAnswer()
+				c.change(&a)
+				result := p.putInline(t.Context())
+				p.request()
+				if _, err := p.conn.Write(answer(1, a)); err != nil && c.want != codes.Unavailable {
+					t.Fatal(err)
+				}
+				if err := <-result; status.Code(err) != c.want || errors.Is(err, ErrUnsent) {
+					t.Errorf("inline: got %v, want %v", err, c.want)
 				}
 			})
 		})
@@ -395,9 +423,10 @@ func breakOne(t *testing.T, b *breaking) {
 
 // FuzzPeer: whatever a peer says, calls end, and are answered only by whole answers.
 func FuzzPeer(f *testing.F) {
-	f.Add(answer(1, newAnswer()))
-	f.Add(answer(3, newAnswer()))
-	f.Add(append(answer(3, newAnswer()), answer(1, newAnswer())...))
+	f.Add(answer(1, newAnswer()), false)
+	f.Add(answer(1, newAnswer()), true)
+	f.Add(answer(3, newAnswer()), false)
+	f.Add(append(answer(3, newAnswer()), answer(1, newAnswer())...), false)
 	var frames bytes.Buffer
 	framer := http2.NewFramer(&frames, nil)
 	framer.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 1}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 3})
@@ -405,9 +434,10 @@ func FuzzPeer(f *testing.F) {
 	framer.WriteWindowUpdate(0, 1<<31-1)
 	framer.WriteRSTStream(1, http2.ErrCodeRefusedStream)
 	framer.WriteGoAway(1, http2.ErrCodeNo, nil)
-	f.Add(frames.Bytes())
-	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
-	f.Fuzz(func(t *testing.T, says []byte) {
+	f.Add(frames.Bytes(), false)
+	f.Add(frames.Bytes(), true)
+	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), true)
+	f.Fuzz(func(t *testing.T, says []byte, inline bool) {
 		here, there := net.Pipe()
 		said := make(chan struct{})
 		go func() {
@@ -425,8 +455,18 @@ func FuzzPeer(f *testing.F) {
 			t.Fatal(err)
 		}
 		ran := make(chan struct{})
-		go func() { c.Run(t.Context()); close(ran) }()
-		out, err := put(t.Context(), c, &etcdserverpb.PutRequest{})
+		run := c.Run
+		if inline {
+			run = c.RunInline
+		}
+		go func() { run(t.Context()); close(ran) }()
+		invoke := c.Invoke
+		if inline {
+			invoke = c.InvokeInline
+		}
+		out := new(etcdserverpb.PutResponse)
+		err = invoke(t.Context(), etcdserverpb.KV_Put_FullMethodName, &etcdserverpb.PutRequest{}, out)
+		c.Retire()
 		if err != nil && !errors.Is(err, ErrUnsent) {
 			if _, ok := status.FromError(err); !ok {
 				t.Error(fmt.Errorf("%v of %w", out, err))

@@ -67,6 +67,12 @@ const never = 24 * time.Hour
 // open returns a connection over which calls can be made until the test ends.
 func open(t testing.TB, conn net.Conn, tick time.Duration, err error) *Conn {
 	t.Helper()
+	return openAs(t, (*Conn).Run, conn, tick, err)
+}
+
+// openAs is open of a connection that run runs.
+func openAs(t testing.TB, run func(*Conn, context.Context) error, conn net.Conn, tick time.Duration, err error) *Conn {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +85,7 @@ func open(t testing.TB, conn net.Conn, tick time.Duration, err error) *Conn {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if c.Run(ctx) == nil {
+		if run(c, ctx) == nil {
 			t.Error("Run returns no error")
 		}
 	}()

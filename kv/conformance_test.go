@@ -1,4 +1,4 @@
-package kvtest
+package kv_test
 
 import (
 	"bytes"
@@ -34,10 +34,10 @@ type Subject struct {
 // limit bounds how long a test waits for what must happen.
 const limit = proctest.Patience
 
-// Conformance tests that a store keeps the guarantees of package kv. The store
+// testConformance tests that a store keeps the guarantees of package kv. The store
 // that open returns must be running and is left open; keys outside "/conformance/"
 // are not touched. The test of Close opens another one.
-func Conformance(t *testing.T, open func(t *testing.T) Subject) {
+func testConformance(t *testing.T, open func(t *testing.T) Subject) {
 	store := open(t)
 	for _, c := range []struct {
 		name string

@@ -1,4 +1,4 @@
-package kvtest
+package kv_test
 
 import (
 	"context"

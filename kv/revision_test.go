@@ -13,13 +13,13 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// awaitDirect waits until a revision was read past etcd's client.
-func awaitDirect(t *testing.T, store *kv.Etcd) {
+// awaitOwnRead waits until a revision was read past etcd's client.
+func awaitOwnRead(t *testing.T, store *kv.Etcd) {
 	t.Helper()
-	before := store.DirectAnswers()
-	proctest.Eventually(t, "a revision is read directly", func() error {
+	before := store.OwnReads()
+	proctest.Eventually(t, "a revision is read past etcd's client", func() error {
 		_, err := store.Revision(t.Context())
-		if err == nil && store.DirectAnswers() == before {
+		if err == nil && store.OwnReads() == before {
 			err = errors.New("by etcd's client")
 		}
 		return err
@@ -42,16 +42,16 @@ func standStill(t *testing.T, member *kvtest.Member, store *kv.Etcd) {
 	})
 }
 
-// TestDirectReadsOutliveTheMember reads revisions directly, more than a connection's
+// TestRevisionsOutliveTheMember reads revisions past etcd's client, more than a connection's
 // windows allow if they are not opened again, and while the member stands still, dies and
 // comes back.
-func TestDirectReadsOutliveTheMember(t *testing.T) {
+func TestRevisionsOutliveTheMember(t *testing.T) {
 	member := startCluster(t, 1, nil)[0]
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs([]*kvtest.Member{member})})
-	awaitDirect(t, store)
+	awaitOwnRead(t, store)
 	check := func(reads int) {
 		t.Helper()
-		before := store.DirectAnswers()
+		before := store.OwnReads()
 		var last int64
 		for i := range reads {
 			if i%100 == 0 {
@@ -61,8 +61,8 @@ func TestDirectReadsOutliveTheMember(t *testing.T) {
 				t.Fatalf("read %d: at %d, %v; want %d", i, revision, err, last)
 			}
 		}
-		if direct := store.DirectAnswers() - before; direct == 0 {
-			t.Error("none was read directly")
+		if own := store.OwnReads() - before; own == 0 {
+			t.Error("all were read by etcd's client")
 		}
 	}
 	check(5000)
@@ -70,13 +70,13 @@ func TestDirectReadsOutliveTheMember(t *testing.T) {
 	if err := member.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	awaitDirect(t, store)
+	awaitOwnRead(t, store)
 	check(100)
 	member.Kill()
 	if err := member.Start(); err != nil {
 		t.Fatal(err)
 	}
-	awaitDirect(t, store)
+	awaitOwnRead(t, store)
 	check(100)
 }
 
@@ -117,14 +117,14 @@ func TestRevisionOutlivesSilence(t *testing.T) {
 	}
 }
 
-// TestDirectReadsMoveToAnotherMember: of several members another is asked when one is away.
-func TestDirectReadsMoveToAnotherMember(t *testing.T) {
+// TestRevisionsMoveToAnotherMember: of several members another is asked when one is away.
+func TestRevisionsMoveToAnotherMember(t *testing.T) {
 	members := startCluster(t, 3, nil)
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
 	for _, m := range members {
-		awaitDirect(t, store)
+		awaitOwnRead(t, store)
 		m.Kill()
-		awaitDirect(t, store)
+		awaitOwnRead(t, store)
 		if err := m.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -72,7 +72,7 @@ func TestFailedWritesAreNotSentAgain(t *testing.T) {
 			go func() { served <- server.Serve(listener) }()
 			defer func() { server.Stop(); <-served }()
 
-			w := newWrites(newDialer([]string{"http://" + listener.Addr().String()}, nil), slog.New(slog.DiscardHandler))
+			w := newUnaryClient([]string{"http://" + listener.Addr().String()}, nil, false, slog.New(slog.DiscardHandler))
 			ctx, cancel := context.WithCancel(t.Context())
 			ran := make(chan error)
 			go func() { ran <- w.run(ctx) }()
@@ -98,5 +98,18 @@ func TestFailedWritesAreNotSentAgain(t *testing.T) {
 				t.Errorf("retired: %t", retired)
 			}
 		})
+	}
+}
+
+// TestOddMembersAreLeftToTheClient: a member that is not reached by plain or encrypted TCP, as all
+// others are, is left to etcd's client.
+func TestOddMembersAreLeftToTheClient(t *testing.T) {
+	for endpoint, want := range map[string]bool{
+		"http://127.0.0.1:2379": true, "http://[::1]:2379": true, "https://127.0.0.1:2379": false, "http://127.0.0.1": false,
+		"127.0.0.1:2379": false, "unix:///run/etcd": false, "member:2379": false, "": false,
+	} {
+		if got := newUnaryClient([]string{"http://member:2379", endpoint}, nil, true, nil) != nil; got != want {
+			t.Errorf("%q: %v", endpoint, got)
+		}
 	}
 }
