@@ -19,8 +19,7 @@
 // The packages below run them: compare holds Larder against kube-apiserver and
 // against the limit, scale plots how costs grow, testservers starts servers, baseline is
 // the server that sends bytes from memory, scenario runs several workloads that a file
-// describes, cluster plays the components of a cluster, crew has several processes send one load,
-// stages plans how a load changes with time, thresholds holds results against bounds and
+// describes, cluster plays the components of a cluster, stages plans how a load changes with time, thresholds holds results against bounds and
 // against an earlier run, report shows what was found. None
 // owns state: no flags, no globals, no output of its own. Programs and tests
 // decide what to run and how to show it; cmd/larder-bench is one.

@@ -20,9 +20,6 @@ type MixedConfig struct {
 	Requests, Clients int
 	// Shape may take the place of Requests, Rate and Clients.
 	Shape Shape
-	// First is the number of the first request: processes that share a load draw for
-	// different numbers.
-	First int
 }
 
 // Names of the Results of all that Mixed sends, and of its small requests.
@@ -119,7 +116,6 @@ func Mixed(ctx context.Context, t *Target, c MixedConfig) ([]*Result, error) {
 	}
 	cards := shuffled()
 	request := func(ctx context.Context, own *lane, i int) (int, outcome, error) {
-		i += c.First
 		kind := cards.pick(i)
 		o, err := own.do(ctx, mixture[kind].call(&c, i, drawn(i)))
 		return kind, o, err

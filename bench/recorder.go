@@ -24,8 +24,6 @@ type recorder struct {
 	name    string // with the phase, for people
 	resumed reading
 	seconds *series // nil if they are not wanted
-
-	ungated bool // whether the target's gate is not told
 }
 
 // reading is what the clocks say at one moment.
@@ -112,10 +110,8 @@ func (r *recorder) read() (reading, error) {
 
 // resume begins a measured part.
 func (r *recorder) resume() error {
-	if gate := r.target.Gate; gate != nil && !r.ungated {
-		if err := gate.Begin(r.result.Name); err != nil {
-			return err
-		}
+	if r.target.Gate != nil {
+		r.target.Gate()
 	}
 	now, err := r.read()
 	r.mu.Lock()
@@ -133,11 +129,6 @@ func (r *recorder) pause() error {
 	if err != nil { // what was measured is worth having
 		end.server, end.beside = r.resumed.server, r.resumed.beside
 		r.fail(fmt.Errorf("bench: the server's process, or one beside it, has ended: %w", err))
-	}
-	if gate := r.target.Gate; gate != nil && !r.ungated {
-		if err := gate.End(r.result.Name); err != nil {
-			return err
-		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -278,10 +269,7 @@ func ownCPU() time.Duration {
 
 // Meter accounts for what the server uses while others send the requests. One goroutine uses
 // it.
-type Meter struct {
-	rec     *recorder
-	running bool
-}
+type Meter struct{ rec *recorder }
 
 // Meter returns a Meter that has measured nothing yet.
 func (t *Target) Meter() (*Meter, error) {
@@ -289,23 +277,14 @@ func (t *Target) Meter() (*Meter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Meter{rec: &recorder{target: t, result: &Result{Before: before, Latency: newHistogram()}, ungated: true}}, nil
+	return &Meter{rec: &recorder{target: t, result: &Result{Before: before, Latency: newHistogram()}}}, nil
 }
 
 // Begin begins a measured part.
-func (m *Meter) Begin() error {
-	m.running = true
-	return m.rec.resume()
-}
-
-// Running reports whether a measured part has begun and not ended.
-func (m *Meter) Running() bool { return m.running }
+func (m *Meter) Begin() error { return m.rec.resume() }
 
 // End ends it.
-func (m *Meter) End() error {
-	m.running = false
-	return m.rec.pause()
-}
+func (m *Meter) End() error { return m.rec.pause() }
 
 // Charge adds to a Result what the server used in all parts, and sets its time.
 func (m *Meter) Charge(r *Result) {

@@ -34,8 +34,9 @@ type Target struct {
 	RetryAfter bool
 	// Series makes Results have a Series.
 	Series bool
-	// Gate, if it is not nil, is told of each measured part.
-	Gate Gate
+	// Gate, if it is not nil, is called before each measured part, which begins when Gate
+	// returns. Workloads that run at the same time begin together by it.
+	Gate func()
 
 	config *rest.Config
 	tls    *tls.Config  // nil for plain HTTP
@@ -46,14 +47,6 @@ type Target struct {
 	spoken *atomic.Value // the protocol of the last connection, a string
 
 	running atomic.Pointer[recorder] // of the workload under way
-}
-
-// Gate holds the measured parts of a workload until they may begin, and is told when they have
-// ended: several processes that work together measure at the same time. name is the
-// Result's.
-type Gate interface {
-	Begin(name string) error
-	End(name string) error
 }
 
 // brake ends workloads gracefully.

@@ -6,8 +6,6 @@ import (
 	"io"
 	"strconv"
 	"time"
-
-	"github.com/larder-io/larder/bench"
 )
 
 // seriesHead are the columns of CSV. Latencies are in milliseconds.
@@ -32,22 +30,4 @@ func (r *Report) CSV(w io.Writer) error {
 		return fmt.Errorf("report: %w", err)
 	}
 	return nil
-}
-
-// overTime plots the series of results.
-func overTime(results []*bench.Result) []Chart {
-	rate := Chart{Title: "Rate over time", X: "second", Y: "operations in the second"}
-	p99 := Chart{Title: "Latency over time", X: "second", Y: "p99 of the second", Seconds: true}
-	for _, r := range results {
-		if len(r.Series) < 2 {
-			continue
-		}
-		ops, late := Series{Name: title(r)}, Series{Name: title(r)}
-		for i := range r.Series {
-			ops.Points = append(ops.Points, Point{X: float64(i), Y: float64(r.Series[i].Ops)})
-			late.Points = append(late.Points, Point{X: float64(i), Y: r.Series[i].Quantile(99).Seconds()})
-		}
-		rate.Series, p99.Series = append(rate.Series, ops), append(p99.Series, late)
-	}
-	return []Chart{rate, p99}
 }

@@ -88,31 +88,6 @@ func (s *Scenario) Progress() bench.Progress {
 	return sum
 }
 
-// start lets the measured parts of workloads begin together. It is the bench.Gate of those
-// that do not begin later.
-type start struct {
-	ready sync.WaitGroup // those that must be
-	begun chan struct{}  // closed when all are
-}
-
-// waiter is the gate of one workload, which waits once.
-type waiter struct {
-	of   *start
-	once sync.Once
-}
-
-func (w *waiter) arrive() { w.once.Do(w.of.ready.Done) }
-
-// Begin implements bench.Gate.
-func (w *waiter) Begin(string) error {
-	w.arrive()
-	<-w.of.begun
-	return nil
-}
-
-// End implements bench.Gate.
-func (w *waiter) End(string) error { return nil }
-
 // Run runs all workloads against a target and returns the Result of all of them, and then those
 // of each. round tells objects apart that runs must not share.
 func (s *Scenario) Run(ctx context.Context, t *bench.Target, round int) ([]*bench.Result, error) {
@@ -126,20 +101,25 @@ func (s *Scenario) Run(ctx context.Context, t *bench.Target, round int) ([]*benc
 	}
 	s.show(targets)
 	defer s.show(nil)
-	gate := &start{begun: make(chan struct{})}
+	var ready sync.WaitGroup // workloads that begin together and are not ready yet
+	begun := make(chan struct{})
 	found := make([][]*bench.Result, len(s.workloads))
 	group, within := errgroup.WithContext(ctx)
 	for i := range s.workloads {
 		w := &s.workloads[i]
-		waits := &waiter{of: gate}
+		var arrive func()
 		if w.StartAfter == 0 {
-			gate.ready.Add(1)
-			targets[i].Gate = waits
+			ready.Add(1)
+			arrive = sync.OnceFunc(ready.Done)
+			targets[i].Gate = func() {
+				arrive()
+				<-begun
+			}
 		}
 		group.Go(func() (err error) {
-			if w.StartAfter == 0 {
-				defer waits.arrive() // also one that fails
-			} else if !await(within, t, gate.begun, time.Duration(w.StartAfter)) {
+			if arrive != nil {
+				defer arrive() // also one that fails
+			} else if !await(within, t, begun, time.Duration(w.StartAfter)) {
 				return within.Err()
 			}
 			if found[i], err = w.run(within, targets[i], s.seed, round+i); err != nil {
@@ -148,9 +128,9 @@ func (s *Scenario) Run(ctx context.Context, t *bench.Target, round int) ([]*benc
 			return nil
 		})
 	}
-	gate.ready.Wait()
+	ready.Wait()
 	err = meter.Begin()
-	close(gate.begun)
+	close(begun)
 	err = errors.Join(err, group.Wait(), meter.End())
 	if err != nil {
 		return nil, err

@@ -203,32 +203,6 @@ func (s Stage) turn(client int, at time.Duration) (time.Duration, bool) {
 	return max(at, t), max(at, t) < s.Length
 }
 
-// Split returns part number k of n equal plans that together are p. Numbers of clients are
-// whole: the first parts have those that are left over.
-func (p Plan) Split(k, n int) Plan {
-	part := Plan{Open: p.Open, Stages: make([]Stage, len(p.Stages))}
-	share := func(level float64) float64 {
-		if p.Open {
-			return level / float64(n)
-		}
-		whole := int(level)
-		return float64(Share(whole, k, n))
-	}
-	for i, s := range p.Stages {
-		part.Stages[i] = Stage{s.Length, share(s.From), share(s.To)}
-	}
-	return part
-}
-
-// Share is part number k of a whole number that is split into n parts.
-func Share(whole, k, n int) int {
-	part := whole / n
-	if k < whole%n {
-		part++
-	}
-	return part
-}
-
 // String writes the plan as Parse reads it.
 func (p Plan) String() string {
 	unit := ""

@@ -1,7 +1,6 @@
 package stages_test
 
 import (
-	"math"
 	"strings"
 	"testing"
 	"time"
@@ -82,24 +81,6 @@ func TestTurns(t *testing.T) {
 		// A ramp from nothing has its first client a moment after its beginning.
 		if (wait-c.wait).Abs() > time.Microsecond || ok != c.ok {
 			t.Errorf("client %d at %v waits %v, %v; want %v, %v", c.client, c.at, wait, ok, c.wait, c.ok)
-		}
-	}
-}
-
-// TestSplitPlansAddUp splits plans between processes.
-func TestSplitPlansAddUp(t *testing.T) {
-	for _, text := range []string{"1s:100/s,2s:50..70/s", "3s:7,1s:7..2"} {
-		whole := parse(t, text)
-		sum := make([]float64, len(whole.Stages))
-		for k := range 3 {
-			for i, s := range whole.Split(k, 3).Stages {
-				sum[i] += s.From
-			}
-		}
-		for i, s := range whole.Stages {
-			if math.Abs(sum[i]-s.From) > 1e-9 {
-				t.Errorf("%s: stage %d begins with %g in all, want %g", text, i, sum[i], s.From)
-			}
 		}
 	}
 }

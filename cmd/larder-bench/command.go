@@ -11,15 +11,13 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/crew"
 	"github.com/larder-io/larder/bench/process"
 	"github.com/larder-io/larder/bench/thresholds"
 )
 
 // options are the flags that workloads share, and what the program was started with.
 type options struct {
-	args []string  // of the program
-	part crew.Part // of the load, if this process is one of several
+	args []string // of the program
 
 	kubeconfig   string
 	pid, etcdPID int
@@ -39,7 +37,7 @@ type options struct {
 }
 
 // outputs are the files that results are written to.
-type outputs struct{ json, html, series, benchstat, junit string }
+type outputs struct{ json, series string }
 
 // Groups of commands, as --help shows them.
 const (
@@ -78,14 +76,10 @@ is worse than the baseline's, and 130 when the run was interrupted.`,
 		Example: `  larder-bench seed --kubeconfig admin.kubeconfig --pods 10000
   larder-bench read /api/v1/pods --pid $(pidof larder) --requests 40
   larder-bench read /api/v1/namespaces/bench-0/pods --stages 10s:0..200/s,1m:200/s --clients 16 --max-p99 20ms
-  larder-bench mixed --rate 300 --duration 1m --clients 32 --max-p99 list=100ms --html mixed.html
-  larder-bench compare --rounds 3 --json compare.json --html compare.html`,
+  larder-bench mixed --rate 300 --duration 1m --clients 32 --max-p99 list=100ms --series mixed.csv
+  larder-bench compare --rounds 3 --json compare.json --markdown compare.md`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		PersistentPreRunE: func(*cobra.Command, []string) (err error) {
-			o.part, err = crew.ParsePart(os.Getenv(crew.Variable))
-			return err
-		},
 	}
 	root.SetArgs(args)
 	o.add(root.PersistentFlags())
@@ -129,10 +123,7 @@ func (o *options) add(all *pflag.FlagSet) {
 	flags = newGroup(all, groupOutput)
 	flags.IntVar(&o.rounds, "rounds", 1, "how often the workload is run: their spread is shown, and both sides of --baseline need 4 or more")
 	flags.StringVar(&o.outputs.json, "json", "", "file for all results, as JSON (docs/bench.md describes it)")
-	flags.StringVar(&o.outputs.html, "html", "", "file for a report with plots, as HTML that needs nothing beside itself")
 	flags.StringVar(&o.outputs.series, "series", "", "file for the rate, failures, p50 and p99 of each second, as CSV")
-	flags.StringVar(&o.outputs.benchstat, "benchstat", "", "file for all results as Go's benchmarks print them, for benchstat")
-	flags.StringVar(&o.outputs.junit, "junit", "", "file for thresholds as test cases, as JUnit's XML")
 	flags.StringVar(&o.baseline, "baseline", "", "compare with an earlier run, of which this is the --json file")
 	flags.Float64Var(&o.regression, "max-regression", 5, "percent that a figure may be worse than the baseline's, beyond chance; -1 shows the ratios alone")
 	flags.BoolVarP(&o.quiet, "quiet", "q", false, "show no progress")
@@ -182,9 +173,6 @@ func (o *options) target() (*bench.Target, error) {
 		return nil, err
 	}
 	target.Series = o.outputs != (outputs{})
-	if o.part.Of > 0 {
-		return target, nil // the leader accounts
-	}
 	target.Process = process.Process{Name: "server", PID: o.pid}
 	if o.etcdPID != 0 {
 		target.Beside = []process.Process{{Name: "etcd", PID: o.etcdPID}}

@@ -35,7 +35,7 @@ answered, from memory (the limit); seed pods; run every row on each server in tu
 --rounds times; and print the table. Programs that are not given are built, inside
 Larder's source tree. All servers listen on loopback and are stopped at the end.`,
 		Example: `  larder-bench compare --quick
-  larder-bench compare --rounds 5 --start-pods 50000 --markdown table.md --json table.json --html table.html
+  larder-bench compare --rounds 5 --start-pods 50000 --markdown table.md --json table.json
   larder-bench compare --rows 'WatchList|^B1 ' --stock ./kube-apiserver --etcd ./etcd --larder ./larder`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd, o) },
 	}

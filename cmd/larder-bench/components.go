@@ -24,17 +24,14 @@ func componentsCommand(o *options) *cobra.Command {
 			if err := refuse(cmd, "the kinds of writes follow each other", "warmup"); err != nil {
 				return err
 			}
-			if err := o.load.check(c.Objects, "objects"); err != nil {
-				return err
-			}
-			c.Clients, c.Rate, c.Objects = o.clients(), o.rate(), o.share(c.Objects)
+			c.Clients, c.Rate = o.load.clients, o.load.rate
 			return o.run(cmd, named(bench.ComponentWrites()...), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
-				c.Round = o.newRound()
+				c.Round = newRound()
 				return bench.Components(ctx, t, c)
 			})
 		},
 	}
-	o.load.add(cmd, clientele|rated|staged|shared)
+	o.load.add(cmd, clientele|rated|staged)
 	cmd.Flags().StringVar(&c.Namespace, "namespace", "bench-components", "where; made if it does not exist")
 	cmd.Flags().IntVar(&c.Objects, "objects", 1000, "how many pods, and how many writes of each kind")
 	cmd.Flags().IntVar(&c.Nodes, "nodes", 100, "how many nodes the pods are bound to")

@@ -17,7 +17,6 @@ type load struct {
 	rate             float64
 	stages           string
 	duration, warmup time.Duration
-	processes        int
 }
 
 // Abilities of a workload, each of which adds flags.
@@ -26,7 +25,6 @@ type ability int
 const (
 	rated     ability = 1 << iota // --rate: its operations can be due at times
 	staged                        // --stages, --duration and --warmup
-	shared                        // --processes: several processes can run it
 	clientele                     // --clients
 )
 
@@ -43,9 +41,6 @@ func (l *load) add(cmd *cobra.Command, can ability) {
 		flags.StringVar(&l.stages, "stages", "", "`plan` of the load: "+stages.Syntax)
 		flags.DurationVar(&l.duration, "duration", 0, "run for so long, instead of for a number of operations")
 		flags.DurationVar(&l.warmup, "warmup", 0, "run the load as it begins for so long before anything is measured")
-	}
-	if can&shared != 0 {
-		flags.IntVar(&l.processes, "processes", 1, "client processes that share the load; their histograms are merged without loss")
 	}
 	flags.done()
 }
@@ -78,47 +73,11 @@ func (o *options) shape(cmd *cobra.Command, count string) (bench.Shape, error) {
 	case l.duration != 0:
 		shape.Plan = stages.Hold(false, l.duration, float64(l.clients))
 	}
-	if !shape.Plan.IsZero() && o.part.Of > 0 {
-		shape.Plan = shape.Plan.Split(o.part.Number, o.part.Of)
-	}
 	return shape, nil
 }
 
-// check returns an error if the load cannot be shared by so many processes.
-func (l *load) check(count int, name string) error {
-	switch {
-	case l.processes < 0:
-		return errors.New("--processes cannot be negative")
-	case l.processes > 1 && (l.clients < l.processes || count < l.processes):
-		return fmt.Errorf("--processes %d: want at least as many --clients and --%s", l.processes, name)
-	}
-	return nil
-}
-
-// share is this process's part of a number.
-func (o *options) share(n int) int {
-	if o.part.Of == 0 {
-		return n
-	}
-	return stages.Share(n, o.part.Number, o.part.Of)
-}
-
-// rate is this process's part of the rate.
-func (o *options) rate() float64 {
-	if o.part.Of == 0 {
-		return o.load.rate
-	}
-	return o.load.rate / float64(o.part.Of)
-}
-
-// clients is this process's part of the clients.
-func (o *options) clients() int { return o.share(o.load.clients) }
-
-// newRound is a number that no other round and process has: objects are named by it.
-func (o *options) newRound() int {
-	const most = 100 // processes that begin in one microsecond
-	return int(time.Now().UnixMicro())*most + o.part.Number%most
-}
+// newRound returns a number that no other run has: it is in the names of objects.
+func newRound() int { return int(time.Now().UnixMicro()) }
 
 // named are results as a workload will have them: the first is a whole, unless the others are
 // no parts of it.

@@ -77,7 +77,7 @@ func reportsCommand(o *options) *cobra.Command {
 			}
 			c.Clients = o.load.clients
 			return o.run(cmd, named(bench.ReportsKinds()...), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
-				c.Round = o.newRound()
+				c.Round = newRound()
 				return bench.Reports(ctx, t, c)
 			})
 		},
@@ -102,16 +102,13 @@ func readCommand(o *options) *cobra.Command {
 			if c.Shape, err = o.shape(cmd, "requests"); err != nil {
 				return err
 			}
-			if err := o.load.check(c.Requests, "requests"); err != nil {
-				return err
-			}
-			c.Name, c.Clients, c.Rate, c.Requests = args[0], o.clients(), o.rate(), o.share(c.Requests)
+			c.Name, c.Clients, c.Rate = args[0], o.load.clients, o.load.rate
 			return o.run(cmd, named(c.Name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
 				return only(bench.Read(ctx, t, c))
 			})
 		},
 	}
-	o.load.add(cmd, clientele|rated|staged|shared)
+	o.load.add(cmd, clientele|rated|staged)
 	cmd.Flags().StringVar(&c.Accept, "accept", bench.Protobuf, "media type asked for")
 	cmd.Flags().StringVar(&c.Encoding, "accept-encoding", "", "Accept-Encoding header, none if empty")
 	cmd.Flags().IntVar(&c.Requests, "requests", 20, "how many requests")
@@ -130,16 +127,13 @@ func watchListCommand(o *options) *cobra.Command {
 			if c.Shape, err = o.shape(cmd, "requests"); err != nil {
 				return err
 			}
-			if err := o.load.check(c.Requests, "requests"); err != nil {
-				return err
-			}
-			c.Name, c.Clients, c.Requests = "watchlist "+c.Path, o.clients(), o.share(c.Requests)
+			c.Name, c.Clients = "watchlist "+c.Path, o.load.clients
 			return o.run(cmd, named(c.Name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
 				return only(bench.WatchList(ctx, t, c))
 			})
 		},
 	}
-	o.load.add(cmd, clientele|staged|shared)
+	o.load.add(cmd, clientele|staged)
 	cmd.Flags().StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
 	cmd.Flags().IntVar(&c.Requests, "requests", 10, "how many watches in all")
 	cmd.Flags().IntVar(&c.Objects, "objects", 0, "how many objects each must begin with; 0 leaves it unchecked")
@@ -195,21 +189,18 @@ func writeCommand(o *options) *cobra.Command {
 			if !c.Shape.Plan.IsZero() && !c.Shape.Plan.Open {
 				return errors.New("write must know how many objects there are: plan rates (--stages 10s:100/s), or give --rate beside --duration")
 			}
-			if err := o.load.check(c.Objects, "objects"); err != nil {
-				return err
-			}
-			c.Clients, c.Rate, c.Objects = o.clients(), o.rate(), o.share(c.Objects)
+			c.Clients, c.Rate = o.load.clients, o.load.rate
 			var kinds []string
 			for _, verb := range bench.Verbs {
 				kinds = append(kinds, string(verb))
 			}
 			return o.run(cmd, named(kinds...), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
-				c.Round = o.newRound()
+				c.Round = newRound()
 				return bench.Write(ctx, t, c)
 			})
 		},
 	}
-	o.load.add(cmd, clientele|rated|staged|shared)
+	o.load.add(cmd, clientele|rated|staged)
 	cmd.Flags().StringVar(&c.Namespace, "namespace", "bench-writes", "where; made if it does not exist")
 	cmd.Flags().IntVar(&c.Objects, "objects", 1000, "how many")
 	return cmd
@@ -227,11 +218,7 @@ evenly for each request. Thresholds without a kind hold for the whole load; kind
 			if c.Shape, err = o.shape(cmd, "requests"); err != nil {
 				return err
 			}
-			if err := o.load.check(c.Requests, "requests"); err != nil {
-				return err
-			}
-			const apart = 1_000_000_007 // requests that one process draws before the next one's
-			c.Clients, c.Rate, c.Requests, c.First = o.clients(), o.rate(), o.share(c.Requests), o.part.Number*apart
+			c.Clients, c.Rate = o.load.clients, o.load.rate
 			kinds := named(append([]string{bench.MixedName}, bench.MixedKinds()...)...)
 			for _, part := range kinds[1:] {
 				part.Part = true
@@ -239,7 +226,7 @@ evenly for each request. Thresholds without a kind hold for the whole load; kind
 			return o.run(cmd, kinds, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) { return bench.Mixed(ctx, t, c) })
 		},
 	}
-	o.load.add(cmd, clientele|rated|staged|shared)
+	o.load.add(cmd, clientele|rated|staged)
 	addSeed(cmd.Flags(), &c.Seed)
 	cmd.Flags().IntVar(&c.Requests, "requests", 5000, "how many requests")
 	return cmd

@@ -66,7 +66,7 @@ func interruptible(ctx context.Context, signals <-chan os.Signal, w io.Writer, e
 }
 
 // packages takes the names of packages out of errors: they say nothing to who runs a program.
-var packages = strings.NewReplacer("bench: ", "", "thresholds: ", "", "testservers: ", "", "compare: ", "", "rollout: ", "", "report: ", "", "scenario: ", "", "crew: ", "", "stages: ", "", "starts: ", "", "process: ", "")
+var packages = strings.NewReplacer("bench: ", "", "thresholds: ", "", "testservers: ", "", "compare: ", "", "rollout: ", "", "report: ", "", "scenario: ", "", "stages: ", "", "starts: ", "", "process: ", "")
 
 // exitCode prints an error, with what to do about it, and returns what to exit with.
 func exitCode(err error) int {

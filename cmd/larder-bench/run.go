@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/crew"
 	"github.com/larder-io/larder/bench/report"
 	"github.com/larder-io/larder/bench/thresholds"
 )
@@ -39,9 +38,6 @@ func (o *options) run(cmd *cobra.Command, kinds []*bench.Result, w workload) err
 	if err != nil {
 		return err
 	}
-	if o.part.Of > 0 {
-		return o.member(cmd, target, w)
-	}
 	old, err := o.check(kinds)
 	if err != nil {
 		return err
@@ -50,16 +46,12 @@ func (o *options) run(cmd *cobra.Command, kinds []*bench.Result, w workload) err
 	if progress == nil {
 		progress = target.Progress
 	}
-	one := func(ctx context.Context) ([]*bench.Result, error) { return w(ctx, target) }
-	if o.load.processes > 1 {
-		one, progress = o.crew(target)
-	}
 	found := &report.Report{}
 	err = o.shown(cmd, progress, func(ctx context.Context, _ func(string)) error {
 		defer context.AfterFunc(ctx, target.Stop)()
 		ctx = context.WithoutCancel(ctx) // workloads end gracefully
 		for round := range o.rounds {
-			results, err := one(ctx)
+			results, err := w(ctx, target)
 			for _, r := range results {
 				if o.rounds > 1 {
 					r.Round = round + 1
@@ -73,44 +65,6 @@ func (o *options) run(cmd *cobra.Command, kinds []*bench.Result, w workload) err
 		return nil
 	})
 	return o.conclude(cmd, found, old, err)
-}
-
-// member runs this process's part of the load.
-func (o *options) member(cmd *cobra.Command, target *bench.Target, w workload) error {
-	member := crew.Join(os.Stdin, os.Stdout, target)
-	defer context.AfterFunc(cmd.Context(), target.Stop)()
-	results, err := w(context.WithoutCancel(cmd.Context()), target)
-	if err != nil {
-		return err
-	}
-	return member.Finish(results)
-}
-
-// crew returns what runs one round of the load in several processes, and its progress.
-func (o *options) crew(target *bench.Target) (one func(context.Context) ([]*bench.Result, error), progress func() bench.Progress) {
-	leaders := make(chan *crew.Leader, 1) // the one at work
-	one = func(ctx context.Context) ([]*bench.Result, error) {
-		program, err := os.Executable()
-		if err != nil {
-			return nil, err
-		}
-		leader, err := crew.New(crew.Config{Program: program, Args: o.args, Size: o.load.processes, Target: target})
-		if err != nil {
-			return nil, err
-		}
-		leaders <- leader
-		defer func() { <-leaders }()
-		return leader.Run(ctx, target.Stopping())
-	}
-	return one, func() bench.Progress {
-		select {
-		case leader := <-leaders:
-			leaders <- leader
-			return leader.Progress()
-		default:
-			return bench.Progress{}
-		}
-	}
 }
 
 // check returns an error for flags that cannot hold, and the results of the baseline.
@@ -135,7 +89,7 @@ func (o *options) check(kinds []*bench.Result) ([]*bench.Result, error) {
 
 // before reads the baseline, nil if there is none, and makes sure that files can be written.
 func (o *options) before(names []string) ([]*bench.Result, error) {
-	for _, name := range []string{o.outputs.json, o.outputs.html, o.outputs.series, o.outputs.benchstat, o.outputs.junit} {
+	for _, name := range []string{o.outputs.json, o.outputs.series} {
 		if name == "" {
 			continue
 		}
@@ -170,8 +124,7 @@ func (o *options) conclude(cmd *cobra.Command, found *report.Report, old []*benc
 		failed = errors.Join(errInterrupted, failed)
 	}
 	if len(found.Results) == 0 && failed != nil {
-		o.describe(cmd, found)
-		return errors.Join(failed, toFile(o.outputs.junit, func(w io.Writer) error { return found.JUnit(w, failed) }))
+		return failed
 	}
 	judged := o.thresholds.Judge(found.Results)
 	err := o.report(cmd, found, judged, old, failed)
@@ -210,16 +163,7 @@ func (o *options) report(cmd *cobra.Command, r *report.Report, judged []threshol
 	if o.streams > 0 && slices.ContainsFunc(r.Results, func(r *bench.Result) bool { return r.Protocol == "HTTP/1.1" }) {
 		fmt.Fprintln(cmd.ErrOrStderr(), "larder-bench: --http2-streams: the server speaks no HTTP/2, so it was asked by HTTP/1.1")
 	}
-	for _, out := range []struct {
-		file  string
-		write func(io.Writer) error
-	}{
-		{o.outputs.json, r.JSON}, {o.outputs.html, r.HTML}, {o.outputs.series, r.CSV}, {o.outputs.benchstat, r.Benchstat},
-		{o.outputs.junit, func(w io.Writer) error { return r.JUnit(w, failed) }},
-	} {
-		err = errors.Join(err, toFile(out.file, out.write))
-	}
-	if err != nil {
+	if err := errors.Join(err, toFile(o.outputs.json, r.JSON), toFile(o.outputs.series, r.CSV)); err != nil {
 		return err
 	}
 	return thresholds.Err(r.Cases)

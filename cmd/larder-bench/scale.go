@@ -32,7 +32,7 @@ against the number of pods and of watchers, and plot it. Pods that are missing a
 
 Without --kubeconfig, etcd, the server that --server names, and a Larder through which
 changes are made, are started for it and stopped at the end.`,
-		Example: `  larder-bench scale --html scale.html
+		Example: `  larder-bench scale --json scale.json
   larder-bench scale --sizes 1000,10000,50000,200000 --server kube-apiserver --stock ./kube-apiserver
   larder-bench scale --kubeconfig admin.kubeconfig --pid $(pidof larder) --watchers 10,100`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd, o) },
@@ -51,7 +51,7 @@ changes are made, are started for it and stopped at the end.`,
 }
 
 func (s *scaling) run(cmd *cobra.Command, o *options) error {
-	if err := refuse(cmd, "its results are plots of many workloads", "baseline", "series", "benchstat"); err != nil {
+	if err := refuse(cmd, "its results are plots of many workloads", "baseline", "series"); err != nil {
 		return err
 	}
 	for _, b := range o.thresholds.Bounds {

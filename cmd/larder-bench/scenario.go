@@ -18,7 +18,7 @@ func scenarioCommand(o *options) *cobra.Command {
 		Long: `Run the workloads that a YAML or JSON file describes, all at the same time: each with a name,
 rates or stages, selectors and a user. docs/bench.md describes the fields. Thresholds without a
 name hold for all workloads together; those of the file hold beside those of the flags.`,
-		Example: "  larder-bench scenario docs/bench-scenario.yaml --max-p99 'get pods=50ms' --html scenario.html",
+		Example: "  larder-bench scenario docs/bench-scenario.yaml --max-p99 'get pods=50ms'",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, err := os.Open(args[0])
 			if err != nil {
@@ -32,7 +32,7 @@ name hold for all workloads together; those of the file hold beside those of the
 			o.thresholds.Bounds = append(s.Thresholds, o.thresholds.Bounds...)
 			o.progress = s.Progress
 			return o.run(cmd, s.Kinds(), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
-				return s.Run(ctx, t, o.newRound())
+				return s.Run(ctx, t, newRound())
 			})
 		},
 	}

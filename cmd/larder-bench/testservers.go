@@ -65,7 +65,7 @@ func (o *options) started(cmd *cobra.Command, f testservers.Config, progress fun
 // prints a table of its own, and for others that it does not heed; and if it could not write what
 // it is to write.
 func (o *options) refuseAll(cmd *cobra.Command, why string, others ...string) error {
-	flags := append([]string{"kubeconfig", "pid", "etcd-pid", "http2-streams", "timeout", "retry-after", "series", "baseline", "benchstat", "junit", "html"}, others...)
+	flags := append([]string{"kubeconfig", "pid", "etcd-pid", "http2-streams", "timeout", "retry-after", "series", "baseline"}, others...)
 	if err := refuse(cmd, why, flags...); err != nil {
 		return err
 	}

@@ -94,10 +94,6 @@ func (o *options) hold(c *bench.HoldConfig, args []string, name string) (err err
 		return err
 	}
 	c.Name = fmt.Sprintf(name, c.Watchers)
-	if o.load.processes > 1 && c.Watchers < o.load.processes {
-		return errors.New("--processes: want at least as many --watchers")
-	}
-	c.Watchers = o.share(c.Watchers)
 	return nil
 }
 
@@ -115,7 +111,6 @@ func openCommand(o *options) *cobra.Command {
 		},
 	}
 	addHold(cmd.Flags(), &c)
-	o.load.add(cmd, shared)
 	cmd.Flags().DurationVar(&c.Idle, "idle", 5*time.Second, "how long to hold them")
 	return cmd
 }
@@ -134,7 +129,6 @@ func stormCommand(o *options) *cobra.Command {
 		},
 	}
 	addHold(cmd.Flags(), &c)
-	o.load.add(cmd, shared)
 	cmd.Flags().IntVar(&c.Returns, "returns", 3, "how often")
 	return cmd
 }
