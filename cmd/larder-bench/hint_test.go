@@ -77,7 +77,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"leave out --requests":            {"read", "/version", "--duration=1s", "--requests=5", "--kubeconfig", kubeconfig},
 		"leave out --clients":             {"read", "/version", "--stages=1s:5", "--clients=5", "--kubeconfig", kubeconfig},
 		"plan rates":                      {"write", "--duration=1s", "--kubeconfig", kubeconfig},
-		"needs --pid": {"read", "/version", "--max-rss=1", "--kubeconfig", kubeconfig}, "no result has this name": {"mixed", "--max-p99=nobody=1s", "--kubeconfig", kubeconfig},
+		"needs --pid":                     {"read", "/version", "--max-rss=1", "--kubeconfig", kubeconfig}, "no result has this name": {"mixed", "--max-p99=nobody=1s", "--kubeconfig", kubeconfig},
 		"name one, as in --max-p99 B1": {"compare", "--max-p99=1s"}, "no directory": {"read", "/version", "--json=/no/such/file", "--kubeconfig", kubeconfig},
 		"built-in resources": {"informer", "--resource=foo.v1.", "--kubeconfig", kubeconfig},
 	} {
