@@ -42,13 +42,11 @@
 //
 // # The client
 //
-// Client and server share the machine, so workloads that are hot speak HTTP/1.1 over
-// crypto/tls themselves, drain bodies through buffers that stay, and find the mark of
-// a change in an event without decoding it. The server's figures are its process's
-// own: what the client spends can delay the server but is never charged to it.
-// After [Target.UseHTTP2] the workloads send their requests by HTTP/2 instead, with x/net's
-// client and the windows that client-go has. Every workload speaks either; that of client-go's
-// informers chooses between the two alike.
+// Client and server share the machine, so workloads write HTTP/1.1 requests to crypto/tls
+// themselves, drain bodies through buffers that stay, and find the mark of a change in an event
+// without decoding the event. Results have the CPU time of the client apart from the server's.
+// After [Target.UseHTTP2] workloads use x/net's HTTP/2 client, with the windows that client-go
+// has; informers of client-go follow the same choice.
 //
 // # Locks and goroutines
 //

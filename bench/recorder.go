@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/larder-io/larder/bench/process"
@@ -93,7 +92,7 @@ func (r *recorder) phase(what string) {
 }
 
 func (r *recorder) read() (reading, error) {
-	now := reading{at: time.Now(), client: ownCPU()}
+	now := reading{at: time.Now(), client: process.Own()}
 	var err error
 	if now.server, err = r.target.Process.Usage(); err != nil {
 		return now, err
@@ -256,15 +255,6 @@ func (r *recorder) progress() Progress {
 		Name: r.name, Done: r.result.Ops, Errors: r.result.Failures(), Total: r.total, Elapsed: time.Since(r.began),
 		P50: r.result.Quantile(50), P99: r.result.Quantile(99),
 	}
-}
-
-// ownCPU is the CPU time that this process has used.
-func ownCPU() time.Duration {
-	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		return 0
-	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
 // Meter accounts for what the server uses while others send the requests. One goroutine uses

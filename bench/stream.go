@@ -22,9 +22,9 @@ const longestFrame = 64 << 20
 // stream reads the events of an open watch.
 type stream struct {
 	conn  *conn
-	body  io.Reader
-	lines *bufio.Reader // of JSON; nil for protobuf: its frames say how long they are
-	buf   []byte
+	lines *bufio.Reader // of JSON; nil for protobuf
+	buf   []byte        // of lines
+	Frames
 }
 
 // watch opens a watch on a connection: it returns once the server has accepted it, which it
@@ -35,12 +35,10 @@ func (c *conn) watch(r call, limit time.Duration) (*stream, error) {
 	if err != nil {
 		return nil, c.explain(err, limit)
 	}
-	if limit > 0 {
-		c.unlimit()
-	}
-	s := &stream{conn: c, body: c.body(resp)}
+	c.unlimit()
+	s := &stream{conn: c, Frames: Frames{From: resp.Body}}
 	if !strings.HasPrefix(r.accept, Protobuf) {
-		s.lines = bufio.NewReaderSize(s.body, smallBuffer)
+		s.lines = bufio.NewReaderSize(s.From, smallBuffer)
 	}
 	return s, nil
 }
@@ -51,24 +49,35 @@ func (s *stream) next() ([]byte, error) {
 	if s.lines != nil {
 		return s.line()
 	}
-	const prefix = 4
-	if cap(s.buf) < prefix {
-		s.buf = make([]byte, 0, smallBuffer)
-	}
-	if _, err := io.ReadFull(s.body, s.buf[:prefix]); err != nil {
+	return s.Next()
+}
+
+// Frames reads the events of a watch in protobuf, each of which has its length before it.
+type Frames struct {
+	From io.Reader
+
+	prefix [4]byte
+	frame  []byte
+}
+
+// Next returns the next event, io.EOF at the end of the watch. The bytes change with the next
+// call.
+func (f *Frames) Next() ([]byte, error) {
+	const least = 512
+	if _, err := io.ReadFull(f.From, f.prefix[:]); err != nil {
 		return nil, err
 	}
-	n := int(binary.BigEndian.Uint32(s.buf[:prefix]))
+	n := int(binary.BigEndian.Uint32(f.prefix[:]))
 	if n > longestFrame {
 		return nil, fmt.Errorf("bench: %w: a frame of %d bytes", errStream, n)
 	}
-	if cap(s.buf) < n {
-		s.buf = make([]byte, 0, n+n/4)
+	if cap(f.frame) < n {
+		f.frame = make([]byte, 0, max(n+n/4, least))
 	}
-	if _, err := io.ReadFull(s.body, s.buf[:n]); err != nil {
+	if _, err := io.ReadFull(f.From, f.frame[:n]); err != nil {
 		return nil, fmt.Errorf("bench: %w: %w", errStream, err)
 	}
-	return s.buf[:n], nil
+	return f.frame[:n], nil
 }
 
 // line returns the next line of JSON.
@@ -171,7 +180,7 @@ func (c *conn) read(r call, limit time.Duration) ([]byte, error) {
 	if err != nil {
 		return nil, c.explain(err, limit)
 	}
-	body, err := io.ReadAll(c.body(resp))
+	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return nil, c.explain(fmt.Errorf("bench: body of %s: %w", r.path, err), limit)
 	}

@@ -99,7 +99,9 @@ func (w *watchers) openOne(ctx context.Context, i int) error {
 		return err
 	}
 	if w.stuck > 0 && i >= w.stuck {
-		conn.shrink()
+		if l, ok := conn.link.(*http1Link); ok {
+			l.shrink()
+		}
 	}
 	s, err := conn.watch(w.calls(i), w.target.Timeout)
 	if err != nil {
@@ -254,9 +256,12 @@ func (w *watchers) ended(from int) int {
 		readers.Go(func() {
 			for time.Since(start) < longest {
 				s.conn.limit(quiet)
-				if _, err := s.next(); errors.Is(s.conn.explain(err, quiet), ErrTimeout) {
+				_, err := s.next()
+				s.conn.unlimit()
+				if s.conn.late.Load() {
 					return
-				} else if err != nil {
+				}
+				if err != nil {
 					ended.Add(1)
 					return
 				}

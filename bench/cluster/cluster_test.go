@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/binary"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -39,57 +41,52 @@ func frame(t *testing.T, kind string, obj runtime.Object) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
 }
 
-// TestFramesComeInPieces: events are found however the stream is cut.
-func TestFramesComeInPieces(t *testing.T) {
+// TestEventsAreRead: an informer's events have the names and versions of their objects.
+func TestEventsAreRead(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u", ResourceVersion: "17"}}
 	// A DaemonSet's mark of the end is not its first annotation.
 	end := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "18", Annotations: map[string]string{"a": "b", "k8s.io/initial-events-end": "true"}}}
-	stream := append(frame(t, "ADDED", pod), frame(t, "BOOKMARK", end)...)
-	for size := 1; size <= len(stream); size++ {
-		var f frames
-		var got []string
-		for rest := stream; len(rest) > 0; {
-			n := min(size, len(rest))
-			err := f.add(rest[:n], func(e *event) {
-				m := metaOf(e.object)
-				got = append(got, fmt.Sprintf("%s %s/%s %s %d %t", e.kind, m.namespace, m.name, m.uid, m.version, e.endsInitial()))
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			rest = rest[n:]
+	frames := bench.Frames{From: iotest.OneByteReader(bytes.NewReader(append(frame(t, "ADDED", pod), frame(t, "BOOKMARK", end)...)))}
+	var got []string
+	for {
+		e, err := frames.Next()
+		if errors.Is(err, io.EOF) {
+			break
 		}
-		if want := "ADDED ns/p u 17 false, BOOKMARK /  18 true"; strings.Join(got, ", ") != want {
-			t.Fatalf("pieces of %d: %s, want %s", size, strings.Join(got, ", "), want)
+		if err != nil {
+			t.Fatal(err)
 		}
+		o := object(field(field(e, eventBody), rawExtension))
+		m := metaOf(o)
+		got = append(got, fmt.Sprintf("%s %s/%s %s %d %t", field(e, eventType), m.namespace, m.name, m.uid, m.version, endsInitial(o)))
+	}
+	if want := "ADDED ns/p u 17 false, BOOKMARK /  18 true"; strings.Join(got, ", ") != want {
+		t.Fatalf("%s, want %s", strings.Join(got, ", "), want)
 	}
 }
 
-// TestTimelineIsOpen: what takes long delays nothing else.
-func TestTimelineIsOpen(t *testing.T) {
+// TestNothingDelaysWhatIsDue: what takes long delays nothing else, and is waited for at the end.
+func TestNothingDelaysWhatIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		line, start := newTimeline(), time.Now()
-		ctx, cancel := context.WithCancel(t.Context())
+		p := newPlay(t.Context(), newWorld(size{nodes: 1, podsPerNode: 1}), nil, "", 1, 0)
+		start := time.Now()
 		var mu sync.Mutex
 		var late []time.Duration
-		for _, i := range []int{3, 1, 2} {
-			line.at(start.Add(time.Duration(i)*time.Second), func(due time.Time) {
+		for _, i := range []int{3, 1, 2, 10} {
+			p.at(start.Add(time.Duration(i)*time.Second), func(due time.Time) {
 				mu.Lock()
 				late = append(late, time.Since(due))
 				mu.Unlock()
 				time.Sleep(time.Minute)
 			})
 		}
-		go func() {
-			time.Sleep(5 * time.Second)
-			cancel()
-		}()
-		line.run(ctx)
+		time.Sleep(5 * time.Second)
+		p.close()
 		if len(late) != 3 || late[0]+late[1]+late[2] != 0 {
-			t.Errorf("begun %v after they were due, want at once", late)
+			t.Errorf("begun %v after they were due, want three at once", late)
 		}
 		if took := time.Since(start); took != time.Minute+3*time.Second {
-			t.Errorf("run returned after %v: it must wait for what has begun", took)
+			t.Errorf("close returned after %v: it must wait for what has begun", took)
 		}
 	})
 }
@@ -125,14 +122,12 @@ func TestClientsShareConnections(t *testing.T) {
 		remotes, release = make(map[string]bool), make(chan struct{})
 		mu.Unlock()
 		ctx, cancel := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		client := newClient(ctx, &running, s.Listener.Addr().String(), "test", tls.Certificate{}, c.connections)
-		var begun sync.WaitGroup
+		client := newClient(ctx, s.Listener.Addr().String(), "test", tls.Certificate{}, c.connections)
 		for range 3 {
-			begun.Add(1)
-			client.watch(ctx, &request{method: http.MethodGet, path: "/watch"}, &seen{begun: begun.Done})
+			if _, err := client.send(ctx, &request{method: http.MethodGet, path: "/watch"}); err != nil {
+				t.Fatal(err)
+			}
 		}
-		begun.Wait()
 		for range 5 {
 			body, err := client.do(ctx, &request{method: http.MethodPost, path: "/", kind: "text/plain", body: []byte(strings.Repeat("x", 20_000))})
 			if err != nil || len(body) != len("POST ")+20_000 {
@@ -149,17 +144,8 @@ func TestClientsShareConnections(t *testing.T) {
 		mu.Unlock()
 		close(release)
 		cancel()
-		client.close()
-		running.Wait()
 	}
 }
-
-// seen is a sink that tells when an answer has begun.
-type seen struct{ begun func() }
-
-func (s *seen) head(int)    { s.begun() }
-func (s *seen) data([]byte) {}
-func (s *seen) end(error)   {}
 
 // TestPodsStayWhereTheyAre: each slot's pod is replaced by one of the same Deployment.
 func TestPodsStayWhereTheyAre(t *testing.T) {

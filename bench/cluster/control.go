@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"fmt"
-	"hash/maphash"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -55,12 +54,6 @@ func (p *play) newControl() (*control, error) {
 		}
 	}
 	return k, nil
-}
-
-func (k *control) close() {
-	for _, c := range []*client{k.informers, k.scheduler, k.replicaSets, k.deployments, k.slices, k.endpoints} {
-		c.close()
-	}
 }
 
 // Collections that the controller manager and the scheduler follow, as seen in the audit log of
@@ -135,14 +128,9 @@ func (k *control) beat(start time.Time) {
 // version is that of an object as the manager's informer knows it.
 func (k *control) version(path, namespace, name string) uint64 {
 	f := k.followed[path]
-	var h maphash.Hash
-	h.SetSeed(k.p.seed)
-	h.WriteString(namespace)
-	h.WriteByte('/')
-	h.WriteString(name)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.items[h.Sum64()]
+	return f.items[k.p.key([]byte(namespace), []byte(name))]
 }
 
 // report writes how many pods of a Deployment are ready: first its ReplicaSet's controller, then

@@ -1,10 +1,12 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -12,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/larder-io/larder/bench"
 )
 
 // What client-go's reflectors do (tools/cache/reflector.go).
@@ -19,17 +23,14 @@ const (
 	shortestWatch = 5 * time.Minute // a watch is asked to end after this, or up to twice as long
 	firstBackoff  = 800 * time.Millisecond
 	mostBackoff   = 30 * time.Second
-	calm          = 2 * time.Minute // after which the backoff begins anew
+	calm          = 2 * time.Minute // after which the backoff starts again at firstBackoff
 	veryShort     = time.Second     // a watch that ends sooner, without an event, has failed
 )
 
-// acceptWatch is what typed clients accept.
-const acceptWatch = "application/vnd.kubernetes.protobuf"
-
-// informer follows a collection as client-go's reflectors do: it begins with a WatchList, goes
-// on where it was when a watch ends, waits longer and longer while the server is not reached,
-// and begins anew when the server does not know the version any more. It keeps the versions of
-// the objects, so that they can be compared with those that there are.
+// informer follows a collection as client-go's reflectors do. It starts with a WatchList and
+// resumes at its last version when a watch ends. It backs off while the server cannot be
+// reached, and lists again when the server does not know the version any more. It keeps the
+// versions of the objects, which are compared with a list at the end.
 type informer struct {
 	p    *play
 	c    *client
@@ -37,101 +38,61 @@ type informer struct {
 	// heard, if it is not nil, is called with each object that comes or goes, under mu. It
 	// must not wait.
 	heard func(kind string, m meta)
+	ctx   context.Context
+	close func() // ends the informer for good
 
-	mu       sync.Mutex
-	version  uint64            // of the last event
-	items    map[uint64]uint64 // version by hash of the name
-	names    map[uint64]string // if heard is not nil
-	fresh    map[uint64]uint64 // of a WatchList under way, else nil
-	synced   bool              // it had all objects once
-	lost     bool              // counted in play.lost
-	closed   bool
-	stop     func()
+	mu      sync.Mutex
+	version uint64            // of the last event
+	items   map[uint64]uint64 // version by hash of the name
+	names   map[uint64]string // if heard is not nil
+	fresh   map[uint64]uint64 // of a WatchList under way, else nil
+	synced  bool              // it had all objects once
+	lost    bool              // counted in play.lost
+	failure error             // of the last watch
+
+	// Of the goroutine that runs it.
 	backoff  time.Duration
 	failedAt time.Time
-	failure  error // of the last watch
 }
 
-// newInformer returns one that start begins.
+// newInformer returns an informer that start runs.
 func (p *play) newInformer(c *client, path string) *informer {
-	return &informer{p: p, c: c, path: path}
+	f := &informer{p: p, c: c, path: path, names: make(map[uint64]string)}
+	f.ctx, f.close = context.WithCancel(p.over)
+	return f
 }
 
-// start begins with a WatchList. It does not wait.
+// start runs the informer in a goroutine until it is closed.
 func (f *informer) start() {
-	f.mu.Lock()
-	f.loseLocked()
-	f.mu.Unlock()
-	f.p.line.at(time.Now(), func(due time.Time) { f.open(due, true) })
+	f.follows(false)
+	f.p.running.Go(func() {
+		defer f.follows(true)
+		wait, all := time.Duration(0), true
+		for sleep(f.ctx, wait) {
+			a := &attempt{all: all, due: time.Now(), phase: f.p.phase.Load(), lasts: f.lasts()}
+			err := f.watch(a)
+			if f.ctx.Err() == nil {
+				all, wait = f.next(a, err)
+			}
+		}
+	})
 }
 
-// loseLocked notes that it does not follow.
-func (f *informer) loseLocked() {
-	if !f.lost {
-		f.lost = true
+// follows notes whether the informer follows the collection.
+func (f *informer) follows(yes bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.lost && yes:
+		f.p.lost.Add(-1)
+	case !f.lost && !yes:
 		f.p.lost.Add(1)
 	}
+	f.lost = !yes
 }
 
-// findLocked notes that it follows again.
-func (f *informer) findLocked() {
-	if f.lost {
-		f.lost = false
-		f.p.lost.Add(-1)
-	}
-}
-
-// close ends it for good.
-func (f *informer) close() {
-	f.mu.Lock()
-	f.closed = true
-	f.findLocked()
-	stop := f.stop
-	f.stop = nil
-	f.mu.Unlock()
-	if stop != nil {
-		stop()
-	}
-}
-
-// open opens a watch, with all objects first if all is set.
-func (f *informer) open(due time.Time, all bool) {
-	f.mu.Lock()
-	if f.closed || f.p.over.Err() != nil {
-		f.mu.Unlock()
-		return
-	}
-	a := &attempt{of: f, all: all, due: due, opened: time.Now(), phase: f.p.phase.Load(), lasts: f.lasts()}
-	var query strings.Builder
-	query.WriteString(f.path)
-	if strings.Contains(f.path, "?") {
-		query.WriteByte('&')
-	} else {
-		query.WriteByte('?')
-	}
-	fmt.Fprintf(&query, "allowWatchBookmarks=true&watch=true&timeoutSeconds=%d", int(a.lasts.Seconds()))
-	if f.version > 0 {
-		query.WriteString("&resourceVersion=" + strconv.FormatUint(f.version, 10))
-	}
-	if all {
-		query.WriteString("&resourceVersionMatch=NotOlderThan&sendInitialEvents=true")
-		f.fresh = make(map[uint64]uint64)
-	}
-	f.mu.Unlock()
-	stop := f.c.watch(f.p.over, &request{method: http.MethodGet, path: query.String(), accept: acceptWatch}, a)
-	f.mu.Lock()
-	late := f.closed
-	if !late && !a.ended.Load() {
-		f.stop = stop
-	}
-	f.mu.Unlock()
-	if late {
-		stop()
-	}
-}
-
-// lasts is how long a watch is asked to last. The first ones are in their midst, as those of a
-// cluster that has run for long.
+// lasts is how long a watch is asked to last. The first watches are shorter: in a cluster that
+// has run for long, watches end at any time.
 func (f *informer) lasts() time.Duration {
 	d := shortestWatch + rand.N(shortestWatch)
 	if !f.synced {
@@ -140,61 +101,130 @@ func (f *informer) lasts() time.Duration {
 	return d
 }
 
-// take heeds an event of an attempt.
-func (f *informer) take(a *attempt, e *event) {
-	m := metaOf(e.object)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	a.heard = true
-	if e.kind == failed {
-		a.err = fmt.Errorf("cluster: a watch of %s failed: %q", f.path, e.object)
-		a.expired = strings.Contains(string(e.object), "Expired") || strings.Contains(string(e.object), "too old")
-		return
+// attempt is one watch of an informer.
+type attempt struct {
+	all     bool // it begins with all objects
+	due     time.Time
+	lasts   time.Duration
+	phase   *phase
+	began   bool // the server has accepted it
+	heard   bool // an event has come
+	expired bool // the server does not know the version any more
+}
+
+// record counts the request of an attempt.
+func (a *attempt) record(status int, err error) {
+	kind := watchAgain
+	if a.all {
+		kind = watchList
 	}
+	a.phase.record(kind, time.Since(a.due), status, err)
+}
+
+// watch opens a watch and reads it to its end.
+func (f *informer) watch(a *attempt) error {
+	mark := "?"
+	if strings.Contains(f.path, "?") {
+		mark = "&"
+	}
+	path := fmt.Sprintf("%s%sallowWatchBookmarks=true&watch=true&timeoutSeconds=%d", f.path, mark, int(a.lasts.Seconds()))
+	if f.version > 0 {
+		path += "&resourceVersion=" + strconv.FormatUint(f.version, 10)
+	}
+	if a.all {
+		path += "&resourceVersionMatch=NotOlderThan&sendInitialEvents=true"
+		f.mu.Lock()
+		f.fresh = make(map[uint64]uint64)
+		f.mu.Unlock()
+	}
+	resp, err := f.c.send(f.ctx, &request{method: http.MethodGet, path: path, accept: bench.Protobuf})
+	if err != nil {
+		if f.ctx.Err() == nil {
+			a.record(status(err), err)
+		}
+		return err
+	}
+	defer resp.Body.Close()
+	a.began = true
+	if !a.all {
+		a.record(http.StatusOK, nil)
+		f.follows(true)
+	}
+	frames := bench.Frames{From: resp.Body}
+	for {
+		frame, err := frames.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		f.p.received.Add(int64(len(frame)))
+		if err := f.take(a, string(field(frame, eventType)), object(field(field(frame, eventBody), rawExtension))); err != nil {
+			return err
+		}
+	}
+}
+
+// take applies an event.
+func (f *informer) take(a *attempt, kind string, object []byte) error {
+	a.heard = true
+	if kind == failed {
+		a.expired = bytes.Contains(object, []byte("Expired")) || bytes.Contains(object, []byte("too old"))
+		return fmt.Errorf("cluster: a watch of %s failed: %q", f.path, object)
+	}
+	m := metaOf(object)
+	f.mu.Lock()
 	if m.version > 0 {
 		f.version = m.version
 	}
-	if e.kind == bookmark {
-		if f.fresh != nil && e.endsInitial() {
-			f.replaceLocked()
-			a.established(http.StatusOK)
-		}
-		return
+	if kind != bookmark {
+		f.p.events.Add(1)
+		f.applyLocked(kind, m)
 	}
-	f.p.events.Add(1)
-	key := f.keyLocked(m)
-	to := f.items
+	ends := kind == bookmark && f.fresh != nil && endsInitial(object)
+	if ends {
+		f.replaceLocked()
+	}
+	f.mu.Unlock()
+	if ends {
+		a.record(http.StatusOK, nil)
+		f.follows(true)
+	}
+	return nil
+}
+
+// applyLocked notes the version of an object that has changed.
+func (f *informer) applyLocked(kind string, m meta) {
+	key, to := f.p.key(m.namespace, m.name), f.items
 	if f.fresh != nil {
 		to = f.fresh
 	}
-	if e.kind == deleted {
+	if kind == deleted {
 		delete(to, key)
 		delete(f.names, key)
 	} else {
 		to[key] = m.version
-		if f.heard != nil {
-			f.names[key] = string(m.name)
-		}
 	}
 	if f.heard != nil {
-		f.heard(e.kind, m)
+		if kind != deleted {
+			f.names[key] = string(m.name)
+		}
+		f.heard(kind, m)
 	}
 }
 
-// keyLocked is the key of an object.
-func (f *informer) keyLocked(m meta) uint64 {
+// key is a hash of the name of an object.
+func (p *play) key(namespace, name []byte) uint64 {
 	var h maphash.Hash
-	h.SetSeed(f.p.seed)
-	h.Write(m.namespace)
+	h.SetSeed(p.seed)
+	h.Write(namespace)
 	h.WriteByte('/')
-	h.Write(m.name)
-	if f.heard != nil && f.names == nil {
-		f.names = make(map[uint64]string)
-	}
+	h.Write(name)
 	return h.Sum64()
 }
 
-// replaceLocked ends a WatchList: what was not in it has gone.
+// replaceLocked ends a WatchList: objects that were not in it have gone.
 func (f *informer) replaceLocked() {
 	for key := range f.items {
 		if _, ok := f.fresh[key]; !ok && f.heard != nil {
@@ -205,45 +235,32 @@ func (f *informer) replaceLocked() {
 	f.items, f.fresh, f.synced = f.fresh, nil, true
 }
 
-// again opens the next watch when one has ended.
-func (f *informer) again(a *attempt, err error) {
+// next says how the next watch begins, and after which time, when one has ended.
+func (f *informer) next(a *attempt, err error) (all bool, wait time.Duration) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.stop = nil
-	if f.closed || f.p.over.Err() != nil {
-		return
-	}
 	f.failure = err
-	all := f.fresh != nil // it was not complete
+	all = f.fresh != nil || !f.synced // the WatchList was not complete
 	f.fresh = nil
-	var refusal *statusError
-	wait := time.Duration(0)
-	switch {
-	case err == nil && a.began && time.Since(a.due) > a.lasts-2*time.Second:
-		// It has lasted as long as it was asked to.
-	case err == nil && a.began && !a.heard && time.Since(a.opened) < veryShort:
-		f.loseLocked()
-		all, wait = true, f.delayLocked()
-	case err == nil && a.began:
-		f.loseLocked()
-	case a.began && !a.expired:
-		f.loseLocked() // the connection has ended
-	case a.expired || errors.As(err, &refusal) && refusal.status == http.StatusGone:
-		f.loseLocked()
-		all = true
-		f.p.expired.Add(1)
-	case errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &refusal) && refusal.status == http.StatusTooManyRequests:
-		f.loseLocked()
-		wait = f.delayLocked()
-	default:
-		f.loseLocked()
-		all, wait = true, f.delayLocked()
+	f.mu.Unlock()
+	ran := time.Since(a.due)
+	if err == nil && ran > a.lasts-2*time.Second {
+		return all, 0 // it has lasted as long as it was asked to
 	}
-	f.p.line.at(time.Now().Add(wait), func(due time.Time) { f.open(due, all || !f.synced) })
+	f.follows(false)
+	switch {
+	case a.expired || status(err) == http.StatusGone:
+		f.p.expired.Add(1)
+		return true, 0
+	case a.began && (err != nil || a.heard || ran > veryShort):
+		return all, 0 // the connection or the watch has ended: it goes on where it was
+	case errors.Is(err, syscall.ECONNREFUSED) || status(err) == http.StatusTooManyRequests:
+		return all, f.delay()
+	}
+	return true, f.delay()
 }
 
-// delayLocked is for how long to wait after a failure.
-func (f *informer) delayLocked() time.Duration {
+// delay is how long to wait after a failure.
+func (f *informer) delay() time.Duration {
 	if time.Since(f.failedAt) > calm {
 		f.backoff = firstBackoff
 	}
@@ -253,93 +270,13 @@ func (f *informer) delayLocked() time.Duration {
 	return d
 }
 
-// attempt is one watch of an informer. It is the sink of its answer.
-type attempt struct {
-	of      *informer
-	all     bool
-	due     time.Time
-	lasts   time.Duration
-	phase   *phase
-	status  int
-	opened  time.Time
-	began   bool // it has been accepted
-	heard   bool // an event
-	expired bool // the version is not known any more
-	err     error
-	refusal []byte
-	frames  frames
-	ended   flag
-}
-
-// head implements sink.
-func (a *attempt) head(status int) {
-	a.status = status
-	if status != http.StatusOK {
-		return
-	}
-	a.began = true
-	if !a.all {
-		f := a.of
-		f.mu.Lock()
-		a.established(status)
-		f.mu.Unlock()
-	}
-}
-
-// established records that the informer follows: with the head of the answer, or when it has
-// all objects. The caller holds the informer's mu.
-func (a *attempt) established(status int) {
-	kind := watchAgain
-	if a.all {
-		kind = watchList
-	}
-	a.phase.record(kind, time.Since(a.due), status, nil)
-	a.of.findLocked()
-}
-
-// data implements sink.
-func (a *attempt) data(p []byte) {
-	a.of.p.received.Add(int64(len(p)))
-	if a.status != http.StatusOK {
-		a.refusal = append(a.refusal, p[:min(len(p), 1<<10)]...)
-		return
-	}
-	if err := a.frames.add(p, func(e *event) { a.of.take(a, e) }); err != nil && a.err == nil {
-		a.err = err
-	}
-}
-
-// end implements sink.
-func (a *attempt) end(err error) {
-	a.ended.set()
-	if a.err != nil {
-		err = a.err
-	}
-	if err == nil && a.status != http.StatusOK {
-		err = refused(&request{method: "WATCH", path: a.of.path}, a.status, a.refusal)
-	}
-	f := a.of
-	if err != nil && !errors.Is(err, errCancelled) && f.p.over.Err() == nil && !a.began {
-		kind := watchAgain
-		if a.all {
-			kind = watchList
-		}
-		a.phase.record(kind, 0, a.status, err)
-	}
-	f.again(a, err)
-}
-
 // awaitAll waits until all informers follow.
 func (p *play) awaitAll(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
 	for p.lost.Load() > 0 {
-		select {
-		case <-ctx.Done():
+		if !sleep(ctx, 5*time.Millisecond) {
 			return fmt.Errorf("cluster: %d informers do not follow, one because of: %w", p.lost.Load(), p.reason())
-		case <-tick.C:
 		}
 	}
 	return nil
@@ -350,12 +287,24 @@ func (p *play) reason() error {
 	for _, all := range p.followed() {
 		for _, f := range all {
 			f.mu.Lock()
-			lost, failure := f.lost, f.failure
+			lost, failure, version, listing := f.lost, f.failure, f.version, f.fresh != nil
 			f.mu.Unlock()
 			if lost {
-				return fmt.Errorf("%s (version %d, listing %t): %w", f.path, f.version, f.fresh != nil, errors.Join(failure, context.DeadlineExceeded))
+				return fmt.Errorf("%s (version %d, listing %t): %w", f.path, version, listing, errors.Join(failure, context.DeadlineExceeded))
 			}
 		}
 	}
 	return context.DeadlineExceeded
+}
+
+// sleep reports whether ctx goes on after a time.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return ctx.Err() == nil
+	}
 }

@@ -16,12 +16,12 @@ import (
 func (p *play) replacePod(due time.Time) {
 	slot, old, name := p.replace()
 	p.lives.Add(2)
-	p.line.at(due, func(due time.Time) {
+	p.at(due, func(due time.Time) {
 		defer p.lives.Done()
 		p.remove(due, slot, old)
 		p.forget(old.name)
 	})
-	p.line.at(due, func(due time.Time) {
+	p.at(due, func(due time.Time) {
 		defer p.lives.Done()
 		p.create(due, slot, name)
 	})
@@ -141,7 +141,7 @@ func (p *play) renewTokens(start time.Time) {
 	between := tokenLasts / time.Duration(len(p.slots))
 	p.every(start.Add(rand.N(between)), between, func(due time.Time) {
 		slot := rand.N(len(p.slots))
-		if pod := p.at(slot); pod.uid != "" && !p.still.Load() {
+		if pod := p.podIn(slot); pod.uid != "" && !p.still.Load() {
 			_ = p.token(due, p.nodes[p.nodeOf(slot)], slot, pod.name, pod.uid) // it is counted
 		}
 	})

@@ -8,7 +8,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/larder-io/larder/bench/process"
@@ -77,7 +76,7 @@ func (m *measuring) read(c *Cost) error {
 	if c.Etcd, err = etcd.CPU(); err != nil {
 		return fmt.Errorf("cluster: %w", err)
 	}
-	c.Client = ownCPU()
+	c.Client = process.Own()
 	return c.readEtcd(m.r.started.EtcdURL())
 }
 
@@ -97,15 +96,6 @@ func (m *measuring) end() (Cost, error) {
 	now.Puts -= m.before.Puts
 	now.Sent -= m.before.Sent
 	return now, nil
-}
-
-// ownCPU is the CPU time that this process has used.
-func ownCPU() time.Duration {
-	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		return 0
-	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
 // readEtcd reads etcd's metrics.

@@ -133,7 +133,7 @@ func (n *node) mountLocked(slot, change int) {
 		}
 		if m.users += change; m.users == 0 {
 			delete(n.mounts, path)
-			n.p.line.at(time.Now(), func(time.Time) { m.informer.close() })
+			m.informer.close()
 		}
 	}
 }
@@ -148,10 +148,10 @@ func (n *node) beat(start time.Time) {
 func (p *play) every(first time.Time, between time.Duration, act func(due time.Time)) {
 	var next func(due time.Time)
 	next = func(due time.Time) {
-		p.line.at(due.Add(between), next)
+		p.at(due.Add(between), next)
 		act(due)
 	}
-	p.line.at(first, next)
+	p.at(first, next)
 }
 
 // renew renews the Lease. A failure is left to the next time.

@@ -23,7 +23,6 @@ type play struct {
 	connections int     // of a component by HTTP/2, 0 by HTTP/1.1
 	churn       float64 // pods that are replaced in a second
 
-	line  *timeline
 	phase atomic.Pointer[phase]
 	seed  maphash.Seed
 
@@ -52,25 +51,36 @@ type sent struct {
 func newPlay(ctx context.Context, w *world, f *testservers.Servers, host string, connections int, churn float64) *play {
 	p := &play{
 		world: w, started: f, host: host, connections: connections, churn: churn,
-		line: newTimeline(), seed: maphash.MakeSeed(), bound: make(map[string]sent),
+		seed: maphash.MakeSeed(), bound: make(map[string]sent),
 	}
 	p.phase.Store(newPhase())
 	p.over, p.end = context.WithCancel(ctx)
-	p.running.Go(func() { p.line.run(p.over) })
 	return p
 }
 
 // close ends everything and waits for it.
 func (p *play) close() {
+	p.mu.Lock()
 	p.end()
+	p.mu.Unlock()
 	p.running.Wait()
-	for _, n := range p.nodes {
-		n.c.close()
-		n.proxy.close()
-	}
-	if p.control != nil {
-		p.control.close()
-	}
+}
+
+// at calls act with due in a goroutine of its own when due has come. Nothing waits for anything
+// else: the load stays what it is when the server is slow.
+func (p *play) at(due time.Time, act func(due time.Time)) {
+	time.AfterFunc(time.Until(due), func() {
+		p.mu.Lock()
+		over := p.over.Err() != nil
+		if !over {
+			p.running.Add(1)
+		}
+		p.mu.Unlock()
+		if !over {
+			defer p.running.Done()
+			act(due)
+		}
+	})
 }
 
 // client returns one component's client.
@@ -79,7 +89,7 @@ func (p *play) client(agent, user string, groups ...string) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newClient(p.over, &p.running, p.host, agent, identity, p.connections), nil
+	return newClient(p.over, p.host, agent, identity, p.connections), nil
 }
 
 // together is how many informers may wait for their first objects while nodes start.
@@ -105,14 +115,10 @@ func (p *play) open(ctx context.Context, limit time.Duration) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	p.control.start()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
 	for _, n := range p.nodes {
 		for p.lost.Load() > together {
-			select {
-			case <-ctx.Done():
+			if !sleep(ctx, time.Millisecond) {
 				return fmt.Errorf("cluster: %d informers wait for their first objects: %w", p.lost.Load(), ctx.Err())
-			case <-tick.C:
 			}
 		}
 		n.start()
@@ -132,15 +138,11 @@ func (p *play) begin() {
 		return
 	}
 	between := time.Duration(float64(time.Second) / p.churn)
-	var next func(due time.Time)
-	next = func(due time.Time) {
-		if p.still.Load() {
-			return
+	p.every(start.Add(between), between, func(due time.Time) {
+		if !p.still.Load() {
+			p.replacePod(due)
 		}
-		p.line.at(due.Add(between), next)
-		p.replacePod(due)
-	}
-	p.line.at(start.Add(between), next)
+	})
 }
 
 // rest lets no more pods come and go, and waits for what is under way, at most for some time.
@@ -199,25 +201,10 @@ func (p *play) send(kind requestKind, due time.Time, c *client, build func() *re
 		case code == http.StatusNotFound, code == http.StatusConflict && kind == podCreation, code == http.StatusUnprocessableEntity, code == http.StatusBadRequest:
 			return nil, fmt.Errorf("%w: %w", errGaveUp, err)
 		}
-		if !p.wait(retryAfter) {
+		if !sleep(p.over, retryAfter) {
 			return nil, p.over.Err()
 		}
 		due = time.Now()
-	}
-}
-
-// wait reports whether the play goes on after a time.
-func (p *play) wait(d time.Duration) bool {
-	if d <= 0 {
-		return p.over.Err() == nil
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-p.over.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 
@@ -232,7 +219,7 @@ type step struct {
 func (p *play) chain(start time.Time, steps ...step) (done bool) {
 	for _, s := range steps {
 		due := start.Add(s.after)
-		if !p.wait(time.Until(due)) || s.do(due) != nil {
+		if !sleep(p.over, time.Until(due)) || s.do(due) != nil {
 			return false
 		}
 	}

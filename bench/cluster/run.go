@@ -318,12 +318,8 @@ func (r *performance) restart(ctx context.Context) error {
 
 // pause waits.
 func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
+	if !sleep(ctx, d) {
 		return fmt.Errorf("cluster: %w", ctx.Err())
-	case <-timer.C:
-		return nil
 	}
+	return nil
 }

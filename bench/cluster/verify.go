@@ -3,11 +3,12 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"hash/maphash"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/larder-io/larder/bench"
 )
 
 // listed is an object as a consistent list has it.
@@ -17,7 +18,7 @@ type listed struct {
 }
 
 func (p *play) list(ctx context.Context, c *client, path string) ([]listed, error) {
-	body, err := c.do(ctx, &request{method: http.MethodGet, path: path, accept: acceptWatch, plain: true})
+	body, err := c.do(ctx, &request{method: http.MethodGet, path: path, accept: bench.Protobuf, plain: true})
 	if err != nil {
 		return nil, err
 	}
@@ -104,12 +105,7 @@ type selection struct{ namespace, name, node string }
 func (p *play) index(l []listed) map[selection]map[uint64]uint64 {
 	index := make(map[selection]map[uint64]uint64)
 	for _, item := range l {
-		var h maphash.Hash
-		h.SetSeed(p.seed)
-		h.WriteString(item.namespace)
-		h.WriteByte('/')
-		h.WriteString(item.name)
-		key := h.Sum64()
+		key := p.key([]byte(item.namespace), []byte(item.name))
 		for _, s := range []selection{{}, {namespace: item.namespace, name: item.name}, {node: item.node}} {
 			if index[s] == nil {
 				index[s] = make(map[uint64]uint64)
@@ -162,7 +158,7 @@ func (p *play) verify(ctx context.Context, limit time.Duration) (n int, first st
 		if err != nil || n == 0 || time.Now().After(end) {
 			return n, first, err
 		}
-		if !p.wait(between) {
+		if !sleep(p.over, between) {
 			return n, first, ctx.Err()
 		}
 	}

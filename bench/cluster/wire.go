@@ -2,8 +2,6 @@ package cluster
 
 import (
 	"bytes"
-	"encoding/binary"
-	"errors"
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -77,74 +75,15 @@ func metaOf(object []byte) meta {
 	return meta{namespace: field(m, metaNamespace), name: field(m, metaName), uid: field(m, metaUID), version: version}
 }
 
-// event is one event of a watch. Its bytes are parts of the stream's buffer.
-type event struct {
-	kind   string
-	object []byte // without envelope
-}
-
-// endsInitial reports whether it is the bookmark that ends the initial events.
-func (e *event) endsInitial() bool {
-	return bytes.Contains(field(e.object, objectMeta), []byte("k8s.io/initial-events-end"))
-}
-
-var errFrame = errors.New("malformed watch stream")
-
-// prefix is the length of the length before each event of a stream.
-const prefix = 4
-
-// longestFrame bounds an event.
-const longestFrame = 64 << 20
-
-// frames cuts a stream of events, of which bytes come as they come.
-type frames struct{ part []byte }
-
-// add calls each with all events that are complete. The event is valid during the call.
-func (f *frames) add(p []byte, each func(*event)) error {
-	if len(f.part) > 0 {
-		f.part = append(f.part, p...)
-		p = f.part
-	}
-	for len(p) >= prefix {
-		n := int(binary.BigEndian.Uint32(p))
-		if n > longestFrame {
-			return errFrame
-		}
-		if len(p) < prefix+n {
-			break
-		}
-		frame := p[prefix : prefix+n]
-		e := event{kind: kind(field(frame, eventType)), object: object(field(field(frame, eventBody), rawExtension))}
-		each(&e)
-		p = p[prefix+n:]
-	}
-	f.part = append(f.part[:0], p...)
-	if len(f.part) == 0 && cap(f.part) > 64<<10 {
-		f.part = nil // most watches are quiet once their objects have come
-	}
-	return nil
+// endsInitial reports whether a bookmark ends the initial events.
+func endsInitial(object []byte) bool {
+	return bytes.Contains(field(object, objectMeta), []byte("k8s.io/initial-events-end"))
 }
 
 // Types of events.
 const (
 	added    = "ADDED"
-	modified = "MODIFIED"
 	deleted  = "DELETED"
 	bookmark = "BOOKMARK"
 	failed   = "ERROR"
 )
-
-// kind is the type of an event, without allocating for those that there are.
-func kind(b []byte) string {
-	switch string(b) {
-	case added:
-		return added
-	case modified:
-		return modified
-	case deleted:
-		return deleted
-	case bookmark:
-		return bookmark
-	}
-	return failed
-}

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -67,7 +66,7 @@ func (w *world) born(slot int, name string, uid types.UID) {
 	}
 }
 
-func (w *world) at(slot int) pod {
+func (w *world) podIn(slot int) pod {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.slots[slot]
@@ -163,7 +162,7 @@ func (w *world) appObjects(app int) []*request {
 
 // seedPod makes the pod of a slot, which runs.
 func (w *world) seedPod(ctx context.Context, c *client, slot int) error {
-	name := w.at(slot).name
+	name := w.podIn(slot).name
 	pod := podObject(slot, name)
 	pod.Spec.NodeName = nodeName(w.nodeOf(slot))
 	path := podPath(slot, name)
@@ -183,15 +182,6 @@ func text(n int) string {
 		b[i] = 'a' + byte(i*7%26)
 	}
 	return string(b)
-}
-
-// status is that of an answer other than 2xx, 0 if there was none.
-func status(err error) int {
-	var refusal *statusError
-	if errors.As(err, &refusal) {
-		return refusal.status
-	}
-	return 0
 }
 
 func conflict(err error) bool { return status(err) == http.StatusConflict }

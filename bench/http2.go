@@ -1,17 +1,14 @@
 package bench
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"sync"
-	"time"
 
 	"golang.org/x/net/http2"
 )
@@ -93,25 +90,20 @@ func (s *sharedConns) leave(c *sharedConn) {
 	}
 }
 
-// multiplexed is the part of a conn that sends its requests as streams of a shared HTTP/2
-// connection.
-type multiplexed struct {
+// http2Link sends requests as streams of a shared HTTP/2 connection.
+type http2Link struct {
 	of     *sharedConns
 	conn   *sharedConn
 	origin string
 	header http.Header
 	ctx    context.Context // of the requests
-
-	// Of the request under way, nil for none: its context, what ends it, and when.
-	request context.Context
-	cancel  context.CancelCauseFunc
-	timer   *time.Timer
-	body    io.ReadCloser
+	end    context.CancelFunc
+	body   io.Closer // of the last answer
 }
 
-// dialStream returns a conn that is a place on a shared connection; nil without an error if
-// the server does not speak HTTP/2.
-func (t *Target) dialStream(ctx context.Context, header http.Header, buffer int) (*conn, error) {
+// dialHTTP2 returns a place on a shared connection; nil without an error if the server does not
+// speak HTTP/2.
+func (t *Target) dialHTTP2(ctx context.Context, header http.Header) (*http2Link, error) {
 	dialing, cancel := t.dialing(ctx)
 	defer cancel()
 	shared, err := t.shared.take(dialing, t)
@@ -121,50 +113,18 @@ func (t *Target) dialStream(ctx context.Context, header http.Header, buffer int)
 	if shared == nil {
 		return nil, nil
 	}
-	ctx, end := context.WithCancel(ctx)
-	stop := func() bool { end(); return true }
-	t.spoken.Store("HTTP/2")
-	return &conn{
-		Conn: shared.raw, r: bufio.NewReaderSize(nil, buffer), base: t.base, stop: stop, ctx: ctx,
-		stream: &multiplexed{of: t.shared, conn: shared, origin: "https://" + t.host, header: header, ctx: ctx},
-	}, nil
+	l := &http2Link{of: t.shared, conn: shared, origin: "https://" + t.host + t.base, header: header, body: http.NoBody}
+	l.ctx, l.end = context.WithCancel(ctx)
+	return l, nil
 }
 
-// limit ends the request under way, and the next one, after some time.
-func (m *multiplexed) limit(d time.Duration) {
-	if m.cancel == nil {
-		m.request, m.cancel = context.WithCancelCause(m.ctx)
-	}
-	m.unlimit()
-	cancel := m.cancel
-	m.timer = time.AfterFunc(d, func() { cancel(ErrTimeout) })
-}
-
-func (m *multiplexed) unlimit() {
-	if m.timer != nil {
-		m.timer.Stop()
-		m.timer = nil
-	}
-}
-
-// timedOut reports whether limit has ended the request.
-func (m *multiplexed) timedOut() bool {
-	return m.request != nil && errors.Is(context.Cause(m.request), ErrTimeout)
-}
-
-// send sends a request and returns the head of the answer. out reads the body from then on.
-func (m *multiplexed) send(base string, r call, out *bufio.Reader) (response, error) {
-	if m.body != nil { // of the last answer
-		m.endBody()
-	}
-	if m.cancel == nil {
-		m.request, m.cancel = context.WithCancelCause(m.ctx)
-	}
-	req, err := http.NewRequestWithContext(m.request, r.method, m.origin+base+r.path, bytes.NewReader(r.body))
+func (l *http2Link) roundTrip(r *call) (*http.Response, error) {
+	l.body.Close()
+	req, err := http.NewRequestWithContext(l.ctx, r.method, l.origin+r.path, bytes.NewReader(r.body))
 	if err != nil {
-		return response{}, fmt.Errorf("bench: %w", err)
+		return nil, err
 	}
-	req.Header = m.header.Clone()
+	req.Header = l.header.Clone()
 	req.Header.Set("Accept", r.accept)
 	if r.encoding != "" {
 		req.Header.Set("Accept-Encoding", r.encoding)
@@ -172,34 +132,18 @@ func (m *multiplexed) send(base string, r call, out *bufio.Reader) (response, er
 	if r.body != nil {
 		req.Header.Set("Content-Type", r.kind)
 	}
-	answer, err := m.conn.http2.RoundTrip(req)
-	if err != nil {
-		return response{}, fmt.Errorf("bench: %s %s: %w", r.method, r.path, err)
+	resp, err := l.conn.http2.RoundTrip(req)
+	if err == nil {
+		l.body = resp.Body
 	}
-	m.body = answer.Body
-	out.Reset(m.body)
-	resp := response{status: answer.StatusCode, length: -1, retryAfter: -1}
-	if after := answer.Header.Get("Retry-After"); after != "" {
-		resp.takeRetryAfter([]byte(after))
-	}
-	return resp, nil
+	return resp, err
 }
 
-// endBody drops what is left of the last answer.
-func (m *multiplexed) endBody() {
-	m.unlimit()
-	if m.body != nil {
-		m.body.Close()
-		m.body = nil
-	}
-	if m.cancel != nil {
-		m.cancel(nil)
-		m.request, m.cancel = nil, nil
-	}
-}
+func (l *http2Link) abort() { l.end() }
 
-// close frees the place on the connection.
-func (m *multiplexed) close() {
-	m.endBody()
-	m.of.leave(m.conn)
+// close ends the request under way and gives the place on the connection back.
+func (l *http2Link) close() {
+	l.body.Close()
+	l.end()
+	l.of.leave(l.conn)
 }
