@@ -3,9 +3,11 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -14,10 +16,18 @@ import (
 	"github.com/larder-io/larder/httpapi/apimetrics"
 )
 
-// RunRegistering is the program. At its end it writes the names of the metrics that are in upstream's
+// TestMain makes this binary a server if a test of internal/e2e has started it as kube-apiserver.
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "kube-apiserver" {
+		os.Exit(runRegistering())
+	}
+	os.Exit(m.Run())
+}
+
+// runRegistering is the program. At its end it writes the names of the metrics that are in upstream's
 // registry, as bench/buildapiserver/registered does, and of those that Larder's own collectors have in place
 // of upstream's code.
-func RunRegistering() int {
+func runRegistering() int {
 	code := run(os.Args, os.Stdout, os.Stderr)
 	descs := make(chan *prometheus.Desc)
 	go func() {

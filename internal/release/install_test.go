@@ -109,6 +109,9 @@ func (p *proxy) run(t *testing.T, dir string, env []string, args ...string) stri
 // TestGoInstall installs the server as somebody does who has Go and nothing of this tree,
 // resolves all that the benchmark consists of, and packs what was installed.
 func TestGoInstall(t *testing.T) {
+	if testing.Short() {
+		t.Skip("installs from source")
+	}
 	p, bin := newProxy(t), t.TempDir()
 	p.run(t, t.TempDir(), []string{"GOBIN=" + bin}, "install", modulePath+"/cmd/larder@"+p.version)
 	p.run(t, t.TempDir(), []string{"GOBIN=" + bin}, "install", "-n", modulePath+"/cmd/larder-bench@"+p.version)

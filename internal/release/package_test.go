@@ -24,6 +24,9 @@ import (
 
 // TestPackages packs a program that was built for a release.
 func TestPackages(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds and installs every package")
+	}
 	if *released == "" {
 		t.Skip("no -program; TestGoInstall packs the one that it installs")
 	}

@@ -23,6 +23,10 @@ var (
 func TestMain(m *testing.M) {
 	proctest.ShortTemp()
 	flag.Parse()
+	if testing.Short() {
+		fmt.Fprintln(os.Stderr, "skipped with -short: builds and runs whole clusters")
+		return
+	}
 	dir, err := os.MkdirTemp("", "larder-cluster-")
 	if err == nil {
 		err = build(dir)

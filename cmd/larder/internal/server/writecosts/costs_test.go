@@ -63,6 +63,9 @@ func TestMain(m *testing.M) {
 // runtime's totals: others go on meanwhile, so that the least of several counts is the writes' own.
 // Encodes, decodes and copies come from a profile of all allocations: see labelsCounted.
 func TestWriteCosts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("sends some 60 kinds of writes to one server after another")
+	}
 	s := startCounted(t)
 	file := filepath.Join("testdata", "writecosts.txt")
 	bounds := readCosts(t, file)

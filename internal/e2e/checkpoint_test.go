@@ -1,0 +1,247 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// everything returns all objects that p serves, as JSON without their resourceVersion, but
+// those that belong to servers, and events.
+func everything(t *testing.T, p *process) map[string]string {
+	t.Helper()
+	found, err := discovery.NewDiscoveryClientForConfigOrDie(p.config()).ServerPreferredResources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, all := dynamic.NewForConfigOrDie(p.config()), make(map[string]string)
+	for _, list := range found {
+		version, _ := schema.ParseGroupVersion(list.GroupVersion)
+		for _, r := range list.APIResources {
+			if !slices.Contains(r.Verbs, "list") || r.Name == "events" || r.Name == "leases" || r.Name == "componentstatuses" {
+				continue
+			}
+			items, err := client.Resource(version.WithResource(r.Name)).List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatalf("%s: %v", r.Name, err)
+			}
+			for _, item := range items.Items {
+				item.SetResourceVersion("")
+				text, err := json.Marshal(item.Object)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all[fmt.Sprintf("%s/%s %s/%s", version, r.Name, item.GetNamespace(), item.GetName())] = string(text)
+			}
+		}
+	}
+	return all
+}
+
+// definition is a CustomResourceDefinition and one of what it defines.
+func definition(plural, kind string) string {
+	return fmt.Sprintf(`
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: %[1]s.x.io}
+spec:
+  group: x.io
+  scope: Namespaced
+  names: {plural: %[1]s, singular: %[3]s, kind: %[2]s}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+`, plural, kind, strings.ToLower(kind))
+}
+
+// TestCheckpoint spoils a server's state in many ways, several times, and has it brought
+// back: all is as it was, and informers saw each change without having to list again.
+func TestCheckpoint(t *testing.T) {
+	tokens := filepath.Join(t.TempDir(), "tokens.csv")
+	if err := os.WriteFile(tokens, []byte("somebody,somebody,1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := serve(t, "--unsafe-no-fsync", "--checkpoints", "--token-auth-file", tokens)
+	k := newKubectl(t, p.kubeconfig(), "default")
+	run := func(args ...string) string { return larder(t, append(args, "--kubeconfig", p.kubeconfig())...) }
+	k.must(t, definition("boxes", "Box"), "apply", "-f", "-")
+	k.must(t, "", "wait", longWait, "--for=condition=established", "crd/boxes.x.io")
+	proctest.Eventually(t, "boxes are served", func() error {
+		if out := k.run("{apiVersion: x.io/v1, kind: Box, metadata: {name: kept}, spec: {a: 1}}", "apply", "-f", "-"); !strings.Contains(out, "kept") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	k.must(t, "", "create", "namespace", "kept")
+	k.must(t, "", "-n", "kept", "create", "configmap", "kept", "--from-literal=a=b")
+	k.must(t, "", "create", "service", "nodeport", "kept", "--tcp=80")
+	want := everything(t, p)
+	if out := run("checkpoint", "clean"); !regexp.MustCompile(`^checkpoint clean: \d+ objects at revision \d+\n$`).MatchString(out) {
+		t.Fatal(out)
+	}
+	followers := []*follower{
+		follow(t, p, "default", runtime.ContentTypeJSON, false),
+		follow(t, p, "kept", runtime.ContentTypeProtobuf, false),
+	}
+	for round := range 3 {
+		for i := range 20 {
+			k.must(t, fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: new-%d, finalizers: [x.io/stuck]}}", i), "create", "-f", "-")
+		}
+		k.must(t, "", "delete", "configmap", "new-0", "--wait=false")
+		k.must(t, "", "-n", "kept", "patch", "configmap", "kept", "-p", `{"data":{"a":"c"}}`)
+		k.must(t, "", "delete", "box", "kept")
+		k.must(t, "", "delete", "service", "kept")
+		k.must(t, "", "create", "service", "nodeport", "new", "--tcp=80")
+		k.must(t, "", "create", "clusterrole", "new", "--verb=get", "--resource=pods")
+		k.must(t, definition("bags", "Bag"), "apply", "-f", "-")
+		k.must(t, "", "wait", longWait, "--for=condition=established", "crd/bags.x.io")
+		proctest.Eventually(t, "bags are served", func() error {
+			if out := k.run("{apiVersion: x.io/v1, kind: Bag, metadata: {name: new, finalizers: [x.io/stuck]}}", "create", "-f", "-"); !strings.Contains(out, "created") {
+				return errors.New(out)
+			}
+			return nil
+		})
+		k.must(t, "", "delete", "namespace", "kept", "--wait=false")
+		if round == 2 {
+			k.must(t, "", "delete", "crd", "boxes.x.io", "--wait=false")
+		}
+		if out := run("reset", "clean"); !regexp.MustCompile(`^reset to clean: \d+ deleted, [1-9] restored, [1-9] changed\n! warning: whoever empties the namespaces kept is no part of this server`).MatchString(out) {
+			t.Fatal(out)
+		}
+		proctest.Eventually(t, "everything is as it was", func() error {
+			got := everything(t, p) // what definitions define is served a moment after they are back
+			for key := range want {
+				if got[key] != want[key] {
+					return fmt.Errorf("round %d: %s: %s, want %s", round, key, got[key], want[key])
+				}
+			}
+			for key := range got {
+				if want[key] == "" {
+					return fmt.Errorf("round %d: %s was left behind", round, key)
+				}
+			}
+			return nil
+		})
+	}
+	followers[0].await(t, nil, 3*20)
+	followers[1].await(t, nil, 0)
+	for _, f := range followers {
+		for _, key := range f.informer.GetStore().ListKeys() {
+			if want["v1/configmaps "+key] == "" {
+				t.Errorf("the informer ends with %s", key)
+			}
+		}
+	}
+	if status, err := p.status("/larder/checkpoints", "somebody"); status != 403 {
+		t.Errorf("somebody asks for checkpoints: %d, %v, want 403", status, err)
+	}
+	for _, test := range []struct{ args, want string }{
+		{"checkpoint", "clean"},
+		{"checkpoint --forget clean", ""},
+		{"checkpoint --forget clean", `! larder: checkpoints.larder "clean" not found` + "\n(exit status 1)\n"},
+		{"reset clean", `! larder: checkpoints.larder "clean" not found` + "\n(exit status 1)\n"},
+		{"checkpoint Clean", "! larder: the name of a checkpoint: "},
+	} {
+		if out := run(strings.Fields(test.args)...); !strings.Contains(out, test.want) || test.want == "" && out != "" {
+			t.Errorf("%s: %q, want %q", test.args, out, test.want)
+		}
+	}
+}
+
+// TestNoCheckpoints: a server that was not told to knows nothing of checkpoints.
+func TestNoCheckpoints(t *testing.T) {
+	p := serve(t, "--unsafe-no-fsync")
+	out := larder(t, "checkpoint", "clean", "--kubeconfig", p.kubeconfig())
+	if want := "! larder: the server could not find the requested resource\n(exit status 1)\n"; out != want {
+		t.Errorf("%q, want %q", out, want)
+	}
+}
+
+// TestResetDecidesAnew: once a reset has returned, requests are decided by what it brought
+// back: webhooks that a test had added are not asked, roles that it had taken away count.
+func TestResetDecidesAnew(t *testing.T) {
+	tokens := filepath.Join(t.TempDir(), "tokens.csv")
+	if err := os.WriteFile(tokens, []byte("somebody,somebody,1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := serve(t, "--unsafe-no-fsync", "--checkpoints", "--token-auth-file", tokens)
+	admin, config := p.client(), rest.AnonymousClientConfig(p.config())
+	config.BearerToken, config.QPS = "somebody", -1
+	somebody := clientFor(t, config)
+	ctx := t.Context()
+	post := func(path string) {
+		t.Helper()
+		if err := admin.Discovery().RESTClient().Post().AbsPath("/larder/checkpoints/" + path).Do(ctx).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "somebody"}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"create"}},
+	}}
+	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: role.ObjectMeta,
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "somebody"}},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name}}
+	if _, err := admin.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admin.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	create := func() error {
+		made := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "made-"}}
+		_, err := somebody.CoreV1().ConfigMaps("default").Create(ctx, made, metav1.CreateOptions{})
+		return err
+	}
+	nowhere, none := "https://127.0.0.1:1/", admissionv1.SideEffectClassNone
+	refusing := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "refusing"}, Webhooks: []admissionv1.ValidatingWebhook{{
+		Name: "refusing.x.io", ClientConfig: admissionv1.WebhookClientConfig{URL: &nowhere}, SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
+		Rules: []admissionv1.RuleWithOperations{{Operations: []admissionv1.OperationType{"CREATE"}, Rule: admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}}}},
+	}}}
+	proctest.Eventually(t, "somebody may create", create)
+	post("clean")
+	for range 20 {
+		if _, err := admin.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(ctx, refusing, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		proctest.Eventually(t, "the webhook refuses", func() error {
+			if err := create(); !apierrors.IsInternalError(err) {
+				return fmt.Errorf("created: %v", err)
+			}
+			return nil
+		})
+		if err := admin.RbacV1().ClusterRoleBindings().Delete(ctx, binding.Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		proctest.Eventually(t, "somebody may not create", func() error {
+			if err := create(); !apierrors.IsForbidden(err) {
+				return fmt.Errorf("created: %v", err)
+			}
+			return nil
+		})
+		post("clean/reset")
+		if err := create(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package e2e_test
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// larder runs one command that ends by itself and returns its output, what it
+// said on stderr marked, and its exit code unless that is 0.
+func larder(t *testing.T, args ...string) string {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd := exec.Command(binaries.larder, args...)
+	cmd.Dir = t.TempDir()
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	timeout := time.AfterFunc(proctest.Patience, func() { cmd.Process.Kill() })
+	defer timeout.Stop()
+	err := cmd.Wait()
+	out := stdout.String()
+	for line := range strings.Lines(stderr.String()) {
+		out += "! " + line
+	}
+	if err != nil {
+		out += fmt.Sprintf("(%v)\n", err)
+	}
+	return out
+}
+
+// TestCommand compares help texts and errors with testdata/command. Mistakes in flags are found
+// although the port is taken.
+func TestCommand(t *testing.T) {
+	occupy(t, "6443")
+	datadriven.Walk(t, "testdata/command", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			if d.Cmd != "larder" {
+				d.Fatalf(t, "unknown command %q", d.Cmd)
+			}
+			return larder(t, split(d.Input)...)
+		})
+	})
+}
+
+// TestUnusable: whatever a server cannot start with is named in one line.
+func TestUnusable(t *testing.T) {
+	held := serve(t, "--unsafe-no-fsync")
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	port := strconv.Itoa(taken.Addr().(*net.TCPAddr).Port)
+	dir, planted := t.TempDir(), plantedDir(t)
+	for _, test := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"data directory that another user made", []string{"serve", "--data-dir", planted}, planted},
+		{"data directory in another user's", []string{"serve", "--data-dir", filepath.Join(planted, "x")}, planted},
+		{"data directory in use", []string{"serve", "--data-dir", held.dir}, "in use by another process"},
+		{"data directory below a file", []string{"serve", "--data-dir", filepath.Join(held.kubeconfig(), "x")}, "not a directory"},
+		{"port in use", []string{"serve", "--data-dir", dir, "--bind-address", "127.0.0.1", "--secure-port", port}, "--bind-address=127.0.0.1 --secure-port=" + port + ": failed to create listener: "},
+		{"port of a cluster in use, before its programs are built", []string{"cluster", "--data-dir", dir, "--secure-port", port}, "--secure-port=" + port + ": failed to create listener: "},
+		{"no address of this machine", []string{"serve", "--data-dir", dir, "--bind-address", "192.0.2.1"}, "--bind-address=192.0.2.1"},
+		{"token file missing", []string{"serve", "--data-dir", dir, "--token-auth-file", "missing.csv"}, "larder: --token-auth-file: auth: open missing.csv: "},
+		{"client CA missing", []string{"serve", "--data-dir", dir, "--client-ca-file", "missing.crt"}, "larder: --client-ca-file: auth: client CA: open missing.crt: "},
+		{"certificate missing", []string{"serve", "--data-dir", dir, "--tls-cert-file", "missing.crt", "--tls-private-key-file", "missing.key"}, "larder: --tls-cert-file: server: serving certificate: open missing.crt: "},
+		{"admission configuration missing", []string{"serve", "--data-dir", dir, "--admission-control-config-file", "missing.yaml"}, "larder: --admission-control-config-file: admission: "},
+		{"signing key missing", []string{"serve", "--data-dir", dir, "--service-account-signing-key-file", "missing.key"}, "larder: --service-account-signing-key-file: "},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			args := append([]string{test.args[0], "--quiet", "--secure-port", strconv.Itoa(proctest.Port(t))}, test.args[1:]...)
+			out := larder(t, args...)
+			lines := strings.Split(strings.TrimSpace(out), "\n")
+			if len(lines) != 2 || lines[1] != "(exit status 1)" || !strings.Contains(lines[0], test.want) {
+				t.Errorf("want one line with %q and exit 1, got:\n%s", test.want, out)
+			}
+		})
+	}
+}
+
+// plantedDir returns a data directory that another user may have put files into: it belongs to one,
+// or, as only root can give files away, may be written by all.
+func plantedDir(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "planted")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	err := os.Chmod(dir, 0o777)
+	if os.Geteuid() == 0 {
+		err = os.Chown(dir, 65533, 65533)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}

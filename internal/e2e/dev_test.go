@@ -1,0 +1,57 @@
+package e2e_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// TestDev: with `larder dev` the commands that the README begins with end as it says, also
+// the first of them, right after the server has said that it is ready.
+func TestDev(t *testing.T) {
+	p := newProcess(t, "--unsafe-no-fsync")
+	p.command = "dev"
+	for _, when := range []string{"at first", "after a restart"} {
+		p.start()
+		p.awaitReady()
+		k := newKubectl(t, p.kubeconfig(), "default")
+		k.must(t, "", "run", "once", "--image=nginx")
+		k.must(t, "", "delete", "pod", "once")
+		k.must(t, "", "create", "namespace", "demo")
+		k.namespace = "demo"
+		k.must(t, "", "create", "deployment", "web", "--image=nginx")
+		// The account comes a moment after its namespace.
+		proctest.Eventually(t, "a pod is made "+when, func() error { return k.try("run", "once", "--image=nginx") })
+		if out := k.must(t, "", "get", "deployments,pods"); !strings.Contains(out, "deployment.apps/web   0/1") || strings.Count(out, "pod/") != 1 {
+			t.Errorf("in the namespace are\n%s", out)
+		}
+		k.must(t, "", "delete", "namespace", "demo", "--timeout", proctest.Patience.String())
+		if out := k.must(t, "", "get", "deployments,pods,serviceaccounts"); !strings.Contains(out, "No resources found") {
+			t.Errorf("left %s of the namespace:\n%s", when, out)
+		}
+		if err := p.Terminate(t); err != nil {
+			t.Error(err)
+		}
+		if out := p.Output(); strings.Contains(out, "] ") || strings.Contains(out, "late:") || !strings.HasSuffix(out, "stopped\n") {
+			t.Errorf("the server said %s:\n%s", when, out)
+		}
+	}
+}
+
+// TestDevBesideManager: who runs the controllers beside a kube-controller-manager is warned.
+func TestDevBesideManager(t *testing.T) {
+	p := serve(t, "--unsafe-no-fsync")
+	k := newKubectl(t, p.kubeconfig(), "kube-system")
+	k.must(t, `{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "kube-controller-manager"},
+		"spec": {"holderIdentity": "host_1", "leaseDurationSeconds": 3600, "renewTime": "2999-01-01T00:00:00.000000Z"}}`, "create", "-f", "-")
+	if err := p.Terminate(t); err != nil {
+		t.Fatal(err)
+	}
+	p.args = append(p.args, "--test-controllers")
+	p.start()
+	p.awaitReady()
+	if want := "warning: kube-controller-manager host_1 serves this cluster, too"; !strings.Contains(p.Output(), want) {
+		t.Errorf("no %q in\n%s", want, p.Output())
+	}
+}

@@ -1,0 +1,166 @@
+package e2e_test
+
+import (
+	"bytes"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// gateEffects tells for each of some feature gates whether a server shows its effect. They are
+// gates of upstream's code that Larder's own replaces.
+var gateEffects = map[string]func(*process) bool{
+	"StorageVersionHash": func(p *process) bool { return strings.Contains(p.want(200, "/api/v1"), "storageVersionHash") },
+	"WatchCacheInitializationPostStartHook": func(p *process) bool {
+		return strings.Contains(p.want(200, "/readyz?verbose"), "poststarthook/storage-readiness")
+	},
+	"SizeBasedListCostEstimate": func(p *process) bool {
+		return strings.Contains(p.want(200, "/metrics"), "\napiserver_resource_size_estimate_bytes{")
+	},
+	"WatchList": func(p *process) bool {
+		resp, body := p.ask(http.MethodGet, "/api/v1/namespaces?watch=1&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", "")
+		const refusal = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
+		if resp.StatusCode != 200 && !strings.Contains(body, refusal) {
+			p.t.Errorf("a watch with initial events: %d %s", resp.StatusCode, body)
+		}
+		return resp.StatusCode == 200
+	},
+	"NativeHistograms": func(p *process) bool {
+		resp, body := p.ask(http.MethodGet, "/metrics", "", "Accept: application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited")
+		families := expfmt.NewDecoder(strings.NewReader(body), expfmt.ResponseFormat(resp.Header))
+		for {
+			var family dto.MetricFamily
+			if err := families.Decode(&family); err != nil {
+				p.t.Fatalf("etcd_request_duration_seconds: %v", err)
+			}
+			if family.GetName() == "etcd_request_duration_seconds" {
+				return family.GetMetric()[0].GetHistogram().Schema != nil
+			}
+		}
+	},
+	"APIResponseCompression":    (*process).compresses,
+	"ConstrainedImpersonation":  (*process).grantsImpersonation,
+	"InPlacePodVerticalScaling": func(p *process) bool { return strings.Contains(p.want(200, "/api/v1"), `"pods/resize"`) },
+	"AggregatedDiscoveryRemoveBetaType": func(p *process) bool {
+		_, body := p.ask(http.MethodGet, "/apis", "", "Accept: application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json")
+		return !strings.Contains(body, "apidiscovery.k8s.io/v2beta1")
+	},
+	"MultiCIDRServiceAllocator": func(p *process) bool {
+		hook := strings.Contains(p.want(200, "/readyz?verbose"), "start-kubernetes-service-cidr-controller")
+		if objects := strings.Contains(p.want(200, "/apis/networking.k8s.io/v1/ipaddresses"), `"10.0.0.1"`); objects != hook {
+			p.t.Errorf("IPAddress of the kubernetes service: %v, hook for its range: %v", objects, hook)
+		}
+		return hook
+	},
+	"DisableAllocatorDualWrite": func(p *process) bool {
+		record := valueAt(p.t, p.etcd(), "/registry/ranges/serviceips")
+		if len(record) > 0 && !bytes.Contains(record, []byte("10.0.0.0/24\x1a\x01\x01")) {
+			p.t.Errorf("the record of service addresses does not say that the first is taken: %q", record)
+		}
+		return len(record) == 0
+	},
+}
+
+// Feature gates of code that is Larder's own do what they do in kube-apiserver, in both states.
+func TestGates(t *testing.T) {
+	younger := "AggregatedDiscoveryRemoveBetaType=false,APIResponseCompression=false,InPlacePodVerticalScaling=false,StorageVersionHash=false"
+	for name, c := range map[string]struct {
+		flags []string
+		off   string // the gates whose effects are not seen
+	}{
+		"default": {nil, "NativeHistograms"},
+		"off": {[]string{"--feature-gates=NativeHistograms=true,ConstrainedImpersonation=false,WatchList=false,APIResponseCompression=false,SizeBasedListCostEstimate=false,StorageVersionHash=false,WatchCacheInitializationPostStartHook=false"},
+			"ConstrainedImpersonation WatchList APIResponseCompression SizeBasedListCostEstimate StorageVersionHash WatchCacheInitializationPostStartHook"},
+		"no beta": {[]string{"--feature-gates=AllBeta=false"},
+			"NativeHistograms ConstrainedImpersonation WatchList APIResponseCompression SizeBasedListCostEstimate StorageVersionHash WatchCacheInitializationPostStartHook"},
+		// With MutatingAdmissionPolicy on, admission waits for policies in a version that 1.33 does not
+		// serve: neither this server nor kube-apiserver becomes ready.
+		"1.33 with alpha": {[]string{"--emulated-version=1.33", "--feature-gates=AllAlpha=true,AllBeta=true,MutatingAdmissionPolicy=false", "--runtime-config=api/all=true"},
+			"NativeHistograms ConstrainedImpersonation SizeBasedListCostEstimate"},
+		"1.33": {[]string{"--emulated-version=1.33"},
+			"NativeHistograms ConstrainedImpersonation WatchList SizeBasedListCostEstimate WatchCacheInitializationPostStartHook DisableAllocatorDualWrite"},
+		"1.33 off": {[]string{"--emulated-version=1.33", "--feature-gates=MultiCIDRServiceAllocator=false,APIServerTracing=false," + younger},
+			"NativeHistograms ConstrainedImpersonation WatchList SizeBasedListCostEstimate WatchCacheInitializationPostStartHook DisableAllocatorDualWrite MultiCIDRServiceAllocator APIResponseCompression StorageVersionHash AggregatedDiscoveryRemoveBetaType InPlacePodVerticalScaling"},
+		"1.34 off": {[]string{"--emulated-version=1.34", "--feature-gates=DisableAllocatorDualWrite=false," + younger},
+			"NativeHistograms ConstrainedImpersonation WatchCacheInitializationPostStartHook DisableAllocatorDualWrite APIResponseCompression StorageVersionHash AggregatedDiscoveryRemoveBetaType InPlacePodVerticalScaling"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t, append(c.flags, "--unsafe-no-fsync", "--token-auth-file", tokens(t), "--service-cluster-ip-range=10.0.0.0/24")...)
+			off := strings.Fields(c.off)
+			for _, gate := range slices.Sorted(maps.Keys(gateEffects)) {
+				if got, want := gateEffects[gate](p), !slices.Contains(off, gate); got != want {
+					t.Errorf("the effect of %s is seen: %v, want %v", gate, got, want)
+				}
+			}
+		})
+	}
+}
+
+// compresses reports whether a long list and a long object are compressed for a client that
+// takes that.
+func (p *process) compresses() bool {
+	p.t.Helper()
+	long := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "long"}, Data: map[string]string{"text": strings.Repeat("long ", 40_000)}}
+	if _, err := p.client().CoreV1().ConfigMaps("default").Create(p.t.Context(), long, metav1.CreateOptions{}); err != nil {
+		p.t.Fatal(err)
+	}
+	seen := make(map[string]bool)
+	for _, path := range []string{"", "/long", "?limit=5", "?pretty=1", "?labelSelector=!x"} {
+		resp, _ := p.ask(http.MethodGet, "/api/v1/namespaces/default/configmaps"+path, "", "Accept-Encoding: gzip")
+		seen[resp.Header.Get("Content-Encoding")] = true
+	}
+	if len(seen) > 1 {
+		p.t.Errorf("encodings: %v", seen)
+	}
+	return seen["gzip"]
+}
+
+// grantsImpersonation reports whether the verbs of constrained impersonation let a user act as
+// another.
+func (p *process) grantsImpersonation() bool {
+	p.t.Helper()
+	bindings := p.client().RbacV1()
+	for subject, rules := range map[string][]rbacv1.PolicyRule{
+		"alice": {
+			{Verbs: []string{"impersonate:user-info"}, APIGroups: []string{"authentication.k8s.io"}, Resources: []string{"users"}},
+			{Verbs: []string{"impersonate-on:user-info:list", "list"}, APIGroups: []string{""}, Resources: []string{"nodes"}},
+		},
+		"bob": {{Verbs: []string{"list"}, APIGroups: []string{""}, Resources: []string{"nodes"}}},
+	} {
+		role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: subject}, Rules: rules}
+		if _, err := bindings.ClusterRoles().Create(p.t.Context(), role, metav1.CreateOptions{}); err != nil {
+			p.t.Fatal(err)
+		}
+		if _, err := bindings.ClusterRoleBindings().Create(p.t.Context(), &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: subject}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: subject},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: subject}},
+		}, metav1.CreateOptions{}); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	listAs := func(other string) error {
+		config := rest.AnonymousClientConfig(p.config())
+		config.BearerToken, config.Impersonate.UserName = "alice-token", other
+		_, err := clientFor(p.t, config).CoreV1().Nodes().List(p.t.Context(), metav1.ListOptions{})
+		return err
+	}
+	proctest.Eventually(p.t, "alice may list nodes", func() error { return listAs("") })
+	err := listAs("bob")
+	const refusal = `users "bob" is forbidden: User "alice" cannot impersonate resource "users" in API group "" at the cluster scope`
+	if err != nil && err.Error() != refusal {
+		p.t.Errorf("alice as bob: %v", err)
+	}
+	return err == nil
+}

@@ -1,0 +1,135 @@
+package e2e_test
+
+import (
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// TestHangingKeyService starts a server over secrets whose key service hangs: it is ready,
+// everything else is served, access rules count, and secrets are back once the service is.
+func TestHangingKeyService(t *testing.T) {
+	t.Parallel() // it waits for the key service most of the time
+	dir := keysDir(t)
+	file, keys := filepath.Join(dir, "encryption.yaml"), startKeys(t, dir, "keys")
+	encryptBy(t, file, keys)
+	p := serve(t, "--unsafe-no-fsync", "--encryption-provider-config", file)
+	client := p.client()
+	const n = 100
+	for i := range n {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("s%d", i)}, StringData: map[string]string{"k": "v"}}
+		if _, err := client.CoreV1().Secrets("default").Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A role of its own: those of kube-apiserver that are aggregated get their rules from
+	// the controller manager.
+	role := &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}}},
+	}
+	if _, err := client.RbacV1().Roles("default").Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "reader"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "reader"},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "reader"}},
+	}
+	if _, err := client.RbacV1().RoleBindings("default").Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Terminate(t); err != nil {
+		t.Fatal(err)
+	}
+
+	keys.hangs.Store(true)
+	p.start()
+	p.awaitReady()
+	client = p.client()
+	if err := client.CoreV1().RESTClient().Get().AbsPath("/readyz").Do(t.Context()).Error(); err != nil {
+		t.Errorf("/readyz: %v", err)
+	}
+	as := rest.CopyConfig(p.config())
+	as.Impersonate.UserName = "reader"
+	if _, err := clientFor(t, as).CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Errorf("pods, as somebody with a role: %v", err)
+	}
+	if _, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}}, metav1.CreateOptions{}); err != nil {
+		t.Errorf("a configmap: %v", err)
+	}
+	if list, err := client.CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{ResourceVersion: "0"}); err == nil {
+		t.Errorf("%d secrets that cannot be read", len(list.Items))
+	}
+	keys.hangs.Store(false)
+	proctest.Eventually(t, "the secrets are back", func() error {
+		list, err := client.CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{})
+		if err == nil && len(list.Items) != n {
+			return fmt.Errorf("%d secrets", len(list.Items))
+		}
+		return err
+	})
+}
+
+// TestHangingKeyServiceOfTheServersOwn starts a server over definitions, APIServices,
+// services and their addresses whose key service hangs: it is ready without them, keeps
+// on trying, and has made and serves everything once the service answers.
+func TestHangingKeyServiceOfTheServersOwn(t *testing.T) {
+	t.Parallel() // it waits for the key service most of the time
+	dir := keysDir(t)
+	file, keys := filepath.Join(dir, "encryption.yaml"), startKeys(t, dir, "keys")
+	encryptResources(t, file, "services,servicecidrs.networking.k8s.io,ipaddresses.networking.k8s.io,"+
+		"customresourcedefinitions.apiextensions.k8s.io,apiservices.apiregistration.k8s.io", keys)
+	p := serve(t, "--unsafe-no-fsync", "--encryption-provider-config", file)
+	definition := `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"things.example.com"},` +
+		`"spec":{"group":"example.com","scope":"Cluster","names":{"plural":"things","kind":"Thing"},` +
+		`"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`
+	ask := func(method, path, body string) error { // without trying again
+		resp, text := p.fetch(method, path, strings.NewReader(body), http.Header{"Content-Type": {"application/json"}})
+		if resp.StatusCode >= http.StatusBadRequest {
+			return fmt.Errorf("%d %s", resp.StatusCode, text)
+		}
+		return nil
+	}
+	if err := ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition); err != nil {
+		t.Fatal(err)
+	}
+	things := func() error { return ask("GET", "/apis/example.com/v1/things", "") }
+	proctest.Eventually(t, "things are served", things)
+	service := func(name string) error {
+		return ask("POST", "/api/v1/namespaces/default/services?timeout=2s", fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"ports":[{"port":80}]}}`, name))
+	}
+	if err := service("before"); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Terminate(t); err != nil {
+		t.Fatal(err)
+	}
+
+	keys.hangs.Store(true)
+	p.start()
+	p.awaitReady()
+	if resp, body := p.fetch("GET", "/readyz?verbose", nil, nil); resp.StatusCode != http.StatusOK {
+		t.Errorf("/readyz: %d %s", resp.StatusCode, body)
+	}
+	if _, err := p.client().CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}}, metav1.CreateOptions{}); err != nil {
+		t.Errorf("a configmap: %v", err)
+	}
+	if err := things(); err == nil || !strings.HasPrefix(err.Error(), "503 ") {
+		t.Errorf("things that nobody knows to be served or not: %v", err)
+	}
+	if err := service("meanwhile"); err == nil {
+		t.Error("a service was given an address, though nobody knows which are taken")
+	}
+	keys.hangs.Store(false)
+	proctest.Eventually(t, "things are served again", things)
+	proctest.Eventually(t, "services are", func() error { return service("after") })
+}

@@ -1,0 +1,276 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kmsapi "k8s.io/kms/apis/v2"
+	kms "k8s.io/kms/pkg/service"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// keyService is a key management service: Kubernetes' own gRPC service over a socket,
+// with keys that are made of their names.
+type keyService struct {
+	socket  string
+	timeout time.Duration // how long servers whose files are written afterwards wait for it
+
+	serve *grpc.Server // nil while it does not run
+	ended chan error   // of serve
+
+	hangs atomic.Bool // nothing is decrypted meanwhile
+
+	mu  sync.Mutex
+	key string // that encrypts
+}
+
+// keysDir makes a directory for services and the files that name them, which the test's end
+// removes. Names of sockets must be short, and those of t.TempDir are not.
+func keysDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "kms") // names of sockets must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// startKeys starts a service, which the test's end stops.
+func startKeys(t *testing.T, dir, name string) *keyService {
+	t.Helper()
+	s := &keyService{socket: filepath.Join(dir, name), timeout: 10 * time.Second, key: name + "-1"}
+	s.start(t)
+	t.Cleanup(s.stop)
+	return s
+}
+
+func (s *keyService) start(t *testing.T) {
+	t.Helper()
+	l, err := net.Listen("unix", s.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.serve, s.ended = grpc.NewServer(), make(chan error, 1)
+	kmsapi.RegisterKeyManagementServiceServer(s.serve, kms.NewGRPCService(s.socket, 10*time.Second, s))
+	go func() { s.ended <- s.serve.Serve(l) }()
+}
+
+// stop ends the service as if it had died. It may be called again.
+func (s *keyService) stop() {
+	if s.serve != nil {
+		s.serve.Stop()
+		<-s.ended
+		s.serve = nil
+	}
+}
+
+func (s *keyService) rotate(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.key = key
+}
+
+func (s *keyService) current() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.key
+}
+
+func sealing(key string) (cipher.AEAD, error) {
+	secret := sha256.Sum256([]byte(key))
+	block, err := aes.NewCipher(secret[:])
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCM(block)
+}
+
+// Status implements service.Service.
+func (s *keyService) Status(context.Context) (*kms.StatusResponse, error) {
+	return &kms.StatusResponse{Version: "v2", Healthz: "ok", KeyID: s.current()}, nil
+}
+
+// Encrypt implements service.Service.
+func (s *keyService) Encrypt(_ context.Context, _ string, data []byte) (*kms.EncryptResponse, error) {
+	key := s.current()
+	gcm, err := sealing(key)
+	if err != nil {
+		return nil, err
+	}
+	nonce := make([]byte, gcm.NonceSize())
+	rand.Read(nonce) // never fails
+	return &kms.EncryptResponse{Ciphertext: gcm.Seal(nonce, nonce, data, nil), KeyID: key}, nil
+}
+
+// Decrypt implements service.Service.
+func (s *keyService) Decrypt(ctx context.Context, _ string, req *kms.DecryptRequest) ([]byte, error) {
+	for s.hangs.Load() {
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	gcm, err := sealing(req.KeyID)
+	if err != nil {
+		return nil, err
+	}
+	if len(req.Ciphertext) < gcm.NonceSize() {
+		return nil, errors.New("too short")
+	}
+	return gcm.Open(nil, req.Ciphertext[:gcm.NonceSize()], req.Ciphertext[gcm.NonceSize():], nil)
+}
+
+// encryptBy has secrets encrypted by the first of the services and decrypted by any.
+func encryptBy(t *testing.T, file string, services ...*keyService) {
+	t.Helper()
+	encryptResources(t, file, "secrets", services...)
+}
+
+// encryptResources is encryptBy for resources, separated by commas.
+func encryptResources(t *testing.T, file, resources string, services ...*keyService) {
+	t.Helper()
+	config := "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [" + resources + "]\n  providers:\n"
+	for _, s := range services {
+		config += fmt.Sprintf("  - kms: {apiVersion: v2, name: %s, endpoint: \"unix://%s\", timeout: %v}\n", filepath.Base(s.socket), s.socket, s.timeout)
+	}
+	next := file + ".next" // a reader meets the whole file
+	if err := os.WriteFile(next, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(next, file); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestKeyService encrypts by KMS v2: with another key once the service has one, while it
+// is down and after it came back, after a restart, and by another service once the file
+// names one, without a restart.
+func TestKeyService(t *testing.T) {
+	t.Parallel() // it waits a minute for the file to be read again
+	dir := keysDir(t)
+	file := filepath.Join(dir, "encryption.yaml")
+	first := startKeys(t, dir, "first")
+	encryptBy(t, file, first)
+	p := serve(t, "--unsafe-no-fsync", "--encryption-provider-config", file, "--encryption-provider-config-automatic-reload")
+	secrets := p.client().CoreV1().Secrets("default")
+	if _, err := secrets.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"password": "hunter2"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	p.expectKey(t, "first", "first-1")
+	p.expectKeysHealthy(t, true)
+
+	first.rotate("first-2")
+	p.awaitKey(t, "first", "first-2")
+
+	first.stop()
+	p.expectKeysHealthy(t, false)
+	p.expectKey(t, "first", "first-2") // read and written by the key that is known
+	first.start(t)
+	p.expectKeysHealthy(t, true)
+
+	if err := p.Terminate(t); err != nil {
+		t.Fatal(err)
+	}
+	p.start()
+	p.awaitReady()
+	p.expectKey(t, "first", "first-2")
+
+	second := startKeys(t, dir, "second")
+	encryptBy(t, file, second, first)
+	p.awaitKey(t, "second", "second-1")
+	p.expectKeysHealthy(t, true)
+	_, metrics := p.fetch("GET", "/metrics", nil, nil)
+	if !strings.Contains(metrics, `apiserver_encryption_config_controller_automatic_reloads_total{`) {
+		t.Error("metrics do not tell of the reload")
+	}
+}
+
+// rewrite reads the secret and writes it unchanged, which encrypts it anew if it is not
+// as it would be now. It returns what is stored then.
+func (p *process) rewrite(t *testing.T) ([]byte, error) {
+	t.Helper()
+	secrets := p.client().CoreV1().Secrets("default")
+	secret, err := secrets.Get(t.Context(), "s", metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	if string(secret.Data["password"]) != "hunter2" {
+		return nil, fmt.Errorf("read %+v", secret)
+	}
+	if _, err := secrets.Update(t.Context(), secret, metav1.UpdateOptions{}); err != nil {
+		return nil, err
+	}
+	return stored(t, p, "secrets"), nil
+}
+
+// encrypted says what is wrong with a value that should be encrypted so.
+func encrypted(value []byte, service, key string) error {
+	if !bytes.HasPrefix(value, []byte("k8s:enc:kms:v2:"+service+":")) || !bytes.Contains(value, []byte(key)) || bytes.Contains(value, []byte("hunter2")) || bytes.Contains(value, []byte("password")) {
+		return fmt.Errorf("stored %.200q, want it encrypted by %s, with %s", value, service, key)
+	}
+	return nil
+}
+
+func (p *process) expectKey(t *testing.T, service, key string) {
+	t.Helper()
+	value, err := p.rewrite(t)
+	if err == nil {
+		err = encrypted(value, service, key)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// awaitKey waits until writes use the key. Somebody asks how the service does meanwhile,
+// as in every cluster: this is how often the server asks it.
+func (p *process) awaitKey(t *testing.T, service, key string) {
+	t.Helper()
+	proctest.Eventually(t, "secrets are encrypted with "+key, func() error {
+		p.fetch("GET", "/readyz/kms-providers", nil, nil)
+		value, err := p.rewrite(t)
+		if err != nil {
+			return err
+		}
+		return encrypted(value, service, key)
+	})
+}
+
+// expectKeysHealthy waits until the checks say so of the key service.
+func (p *process) expectKeysHealthy(t *testing.T, healthy bool) {
+	t.Helper()
+	want := http.StatusOK
+	if !healthy {
+		want = http.StatusInternalServerError
+	}
+	proctest.Eventually(t, fmt.Sprintf("healthy: %t", healthy), func() error {
+		for _, path := range []string{"/healthz/kms-providers", "/readyz/kms-providers", "/readyz"} {
+			if resp, body := p.fetch("GET", path, nil, nil); resp.StatusCode != want {
+				return fmt.Errorf("%s: %d %s", path, resp.StatusCode, body)
+			}
+		}
+		return nil
+	})
+}

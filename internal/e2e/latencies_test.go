@@ -1,0 +1,136 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// latenciesFile holds what a stock server says of slow requests, for those who have none.
+var latenciesFile = filepath.Join("testdata", "latencies.json")
+
+// noLatency are the parts of a slow request that upstream tells and that no read from kept bytes
+// has: what comes from the store is decoded before anybody asks for it. Nor does upstream tell how
+// long a write took in etcd, which Larder does.
+var noLatency = []string{"transform-response-object"}
+
+// slowReads are asked of a server whose etcd does not answer for a while.
+func slowReads() []visit {
+	const maps = "/api/v1/namespaces/default/configmaps"
+	return []visit{
+		get(maps + "/c"), get(maps + "/none"), get(maps), get(maps + "?limit=1"), get(maps + "?fieldSelector=metadata.name%3Dc"),
+		{method: http.MethodGet, path: maps, accept: inProtobuf}, {method: http.MethodGet, path: maps, accept: asRows}, {method: http.MethodGet, path: maps, accept: asPartial},
+		{method: http.MethodPost, path: maps, body: `{"metadata":{"name":"d"}}`},
+	}
+}
+
+// latencyParts returns which parts of slow requests the audit log tells the duration of, by request.
+func latencyParts(t *testing.T, stock bool) map[string][]string {
+	t.Helper()
+	dir := t.TempDir()
+	policy, audited := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "audit.log")
+	if err := os.WriteFile(policy, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	url, etcd := startEtcd(t, filepath.Join(dir, "etcd"))
+	p := &plane{t: t, url: url, args: append(planeFiles(t), "--audit-policy-file="+policy, "--audit-log-path="+audited, "--audit-log-mode=blocking")}
+	m := p.member(stock, "", proctest.Port(t)).start()
+	if code, body := m.ask(http.MethodPost, "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"c"}}`, nil); code != http.StatusCreated {
+		t.Fatal(code, body)
+	}
+	if err := etcd.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	var reads sync.WaitGroup
+	for _, v := range slowReads() {
+		reads.Go(func() {
+			if code, body := m.pay(v); code >= http.StatusInternalServerError {
+				t.Errorf("%v: %d %s", v, code, body)
+			}
+		})
+	}
+	var last time.Time // when all requests had been received, for as much as is known
+	m.Eventually(t, "the requests have waited long enough", func() error {
+		events := eventsIn(t, audited, auditv1.StageRequestReceived)
+		if len(events) < len(slowReads()) {
+			return fmt.Errorf("%d have been received", len(events))
+		}
+		if last.IsZero() {
+			last = time.Now()
+		}
+		if waited := time.Since(last); waited < time.Second {
+			return errors.New(waited.String())
+		}
+		return nil
+	})
+	if err := etcd.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	reads.Wait()
+	if err := m.Terminate(t); err != nil { // which writes the last records
+		t.Fatal(err)
+	}
+	parts := make(map[string][]string)
+	for _, e := range eventsIn(t, audited, auditv1.StageResponseComplete) {
+		request := fmt.Sprintf("%s %s %d", e.Verb, e.RequestURI, e.ResponseStatus.Code)
+		parts[request] = []string{}
+		for _, key := range slices.Sorted(maps.Keys(e.Annotations)) {
+			if part, ok := strings.CutPrefix(key, "apiserver.latency.k8s.io/"); ok {
+				parts[request] = append(parts[request], part)
+			}
+		}
+	}
+	return parts
+}
+
+// eventsIn returns the traffic's events of a stage in an audit log.
+func eventsIn(t *testing.T, file string, stage auditv1.Stage) (events []auditv1.Event) {
+	t.Helper()
+	log, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	for lines := json.NewDecoder(log); ; {
+		var e auditv1.Event
+		if lines.Decode(&e) != nil { // the last one is being written
+			return events
+		}
+		if e.UserAgent == "meter/1.0" && e.Stage == stage {
+			events = append(events, e)
+		}
+	}
+}
+
+// TestSlowRequestsTellTheirLatencies: audit events of slow requests have the latency annotations that
+// kube-apiserver's have, except those in noLatency.
+func TestSlowRequestsTellTheirLatencies(t *testing.T) {
+	t.Parallel()
+	larder := latencyParts(t, false)
+	stock := stocks(t, latenciesFile, func() map[string][]string { return latencyParts(t, true) })
+	if len(stock) < len(slowReads())-3 { // some differ in their Accept header alone
+		t.Errorf("invalid: stock has written %d records", len(stock))
+	}
+	for request := range union(stock, larder) {
+		known := func(part string) bool {
+			return slices.Contains(noLatency, part) || part == "etcd" && strings.HasPrefix(request, "create ")
+		}
+		if !slices.Equal(slices.DeleteFunc(slices.Clone(stock[request]), known), slices.DeleteFunc(slices.Clone(larder[request]), known)) {
+			t.Errorf("%s: stock tells %v, larder %v", request, stock[request], larder[request])
+		}
+	}
+}

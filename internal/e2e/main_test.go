@@ -1,0 +1,57 @@
+package e2e_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// against names the kubeconfig of another server to run the scenarios against:
+// with -rewrite they record what that server answers.
+var against = flag.String("against", "", "kubeconfig of the server to run the kubectl scenarios against")
+
+// program is the package that the tests build and start.
+const program = "github.com/larder-io/larder/cmd/larder"
+
+// smoke matches the tests that run with -short: kubectl's scenarios, the mistakes on the command line, and
+// an informer across a restart.
+const smoke = "^(TestKubectl|TestNames|TestInformer.*)$"
+
+// binaries are what the tests drive, built once per run.
+var binaries struct{ larder, kubectl string }
+
+func TestMain(m *testing.M) {
+	proctest.ShortTemp()
+	flag.Parse()
+	if run := flag.Lookup("test.run"); testing.Short() && run.Value.String() == "" {
+		run.Value.Set(smoke)
+	}
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "larder-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binaries.larder, binaries.kubectl = filepath.Join(dir, "larder"), filepath.Join(dir, "kubectl")
+	const stamp = "-X k8s.io/client-go/pkg/version.gitVersion=v1.36.3 -X k8s.io/component-base/version.gitVersion=v1.36.3"
+	builds := [][]string{{"build", "-ldflags", stamp, "-o", binaries.kubectl, "k8s.io/kubernetes/cmd/kubectl"}}
+	if *against == "" {
+		builds = append(builds, []string{"build", "-o", binaries.larder, program})
+	}
+	for _, args := range builds {
+		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "go %v: %v\n%s", args, err, out)
+			return 1
+		}
+	}
+	return m.Run()
+}

@@ -1,0 +1,65 @@
+package nodes
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/goleak"
+	"k8s.io/component-base/cli"
+	"k8s.io/kubectl/pkg/cmd"
+	"k8s.io/kubectl/pkg/cmd/util"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+var (
+	larder      = flag.String("larder", "", "program to test; built if not given")
+	stockBinary = flag.String("stock", "", "kube-apiserver to compare with; none compares with recorded answers")
+	rewrite     = flag.Bool("rewrite", false, "record the answers of -stock")
+)
+
+// kubectlVariable makes the test binary be kubectl.
+const kubectlVariable = "LARDER_NODES_KUBECTL"
+
+func TestMain(m *testing.M) {
+	proctest.ShortTemp()
+	if os.Getenv(kubectlVariable) != "" {
+		if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
+			util.CheckErr(err) // says what it was, and ends with its code
+		}
+		return
+	}
+	flag.Parse()
+	if testing.Short() {
+		fmt.Fprintln(os.Stderr, "skipped with -short: builds a server and runs kubelets for minutes")
+		return
+	}
+	dir, err := os.MkdirTemp("", "larder-nodes-")
+	if err == nil && *larder == "" {
+		*larder = filepath.Join(dir, "larder")
+		err = build(*larder)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.RemoveAll(dir)
+		os.Exit(1)
+	}
+	// A connection of SPDY that was closed twice stays for a second.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/moby/spdystream.(*Connection).shutdown"), goleak.Cleanup(func(code int) {
+		os.RemoveAll(dir)
+		os.Exit(code)
+	}))
+}
+
+// build builds the server so that it checks itself.
+func build(program string) error {
+	args := []string{"build", "-tags", "invariants", "-o", program, "github.com/larder-io/larder/cmd/larder"}
+	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("go %v: %w\n%s", args, err, out)
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+package e2e_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// TestNodeAuthorizer: a kubelet reads its own pods and what they need, as long as they are
+// its, also when they were there before the server.
+func TestNodeAuthorizer(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tokens.csv")
+	if err := os.WriteFile(file, []byte("n1-token,system:node:n1,u1,system:nodes\nn2-token,system:node:n2,u2,system:nodes\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := serve(t, "--unsafe-no-fsync", "--authorization-mode=Node,RBAC", "--token-auth-file", file)
+	ctx, core := t.Context(), p.client().CoreV1()
+	for _, name := range []string{"needed", "other"} {
+		if _, err := core.Secrets("default").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := core.ServiceAccounts("default").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{
+		NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}},
+		Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "needed"}}}},
+	}}
+	proctest.Eventually(t, "the pod is made", func() error {
+		_, err := core.Pods("default").Create(ctx, pod, metav1.CreateOptions{})
+		return err
+	})
+	read := func(token, secret string) error {
+		_, err := p.as(token).CoreV1().Secrets("default").Get(ctx, secret, metav1.GetOptions{})
+		return err
+	}
+	forbidden := func(what string, err error) {
+		t.Helper()
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for _, when := range []string{"at once", "after a restart"} {
+		proctest.Eventually(t, "n1 reads what its pod needs, "+when, func() error { return read("n1-token", "needed") })
+		forbidden("n1 reads another secret "+when, read("n1-token", "other"))
+		forbidden("n2 reads the secret "+when, read("n2-token", "needed"))
+		kubelet := p.as("n1-token").CoreV1()
+		if own, err := kubelet.Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=n1"}); err != nil || len(own.Items) != 1 {
+			t.Errorf("n1 lists its pods %s: %v", when, err)
+		}
+		_, err := kubelet.Pods("").List(ctx, metav1.ListOptions{})
+		forbidden("n1 lists all pods "+when, err)
+		if strings.HasPrefix(when, "at") {
+			if err := p.Terminate(t); err != nil {
+				t.Fatal(err)
+			}
+			p.start()
+			p.awaitReady()
+		}
+	}
+	grace := int64(0)
+	if err := core.Pods("default").Delete(ctx, "p", metav1.DeleteOptions{GracePeriodSeconds: &grace}); err != nil {
+		t.Fatal(err)
+	}
+	proctest.Eventually(t, "n1 reads nothing for a pod that is gone", func() error {
+		if err := read("n1-token", "needed"); !apierrors.IsForbidden(err) {
+			return fmt.Errorf("got %v", err)
+		}
+		return nil
+	})
+}
+
+// TestTrustIsTold: other API servers find whose certificates are accepted here.
+func TestTrustIsTold(t *testing.T) {
+	p := serve(t, "--unsafe-no-fsync")
+	want, err := os.ReadFile(filepath.Join(p.dir, "pki", "ca.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	proctest.Eventually(t, "the ConfigMap tells of the authority", func() error {
+		told, err := p.client().CoreV1().ConfigMaps("kube-system").Get(t.Context(), "extension-apiserver-authentication", metav1.GetOptions{})
+		if err == nil && told.Data["client-ca-file"] != string(want) {
+			err = fmt.Errorf("it says %q", told.Data)
+		}
+		return err
+	})
+}

@@ -1,0 +1,196 @@
+package e2e_test
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// peering is two servers of one etcd, of which the second does not serve what is asked.
+type peering struct {
+	*plane
+	first, second *member
+	said          []string // what was asked and answered, without what differs from run to run
+}
+
+// serverIDOf is the name of a server on a host (apiserver pkg/server/config.go).
+func serverIDOf(host string) string {
+	text := []byte{0, byte(len(host))}
+	text = append(append(text, host...), 0, byte(len("kube-apiserver")))
+	sum := sha256.Sum256(append(text, "kube-apiserver"...))
+	return "apiserver-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:16]))
+}
+
+var passing = regexp.MustCompile(`"(uid|resourceVersion|creationTimestamp|time|renewTime|acquireTime|holderIdentity|controller-uid|batch\.kubernetes\.io/controller-uid)":"[^"]*"|127\.0\.0\.1:\d+|"port":\d+|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+
+func (p *peering) say(format string, args ...any) {
+	text := passing.ReplaceAllStringFunc(fmt.Sprintf(format, args...), func(found string) string {
+		name, _, _ := strings.Cut(found, ":")
+		return name + ":…"
+	})
+	p.said = append(p.said, text)
+}
+
+// ask has a server answer, and takes down what it says.
+func (p *peering) ask(of *member, method, path, body string, header http.Header) int {
+	code, answer := of.ask(method, path, body, header)
+	p.say("%s %s %v: %d %s", method, path, header, code, answer)
+	return code
+}
+
+const peerJob = `{"kind":"Job","apiVersion":"batch/v1","metadata":{"name":"j","namespace":"default"},"spec":{"template":{"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}}}}`
+
+// run starts both, has the second asked for what the first alone serves, and stops both.
+func (p *peering) run(firstStock, secondStock bool) {
+	p.t.Helper()
+	ports := proctest.Ports(p.t, 2)
+	p.first = p.member(firstStock, "first", ports[0]).start()
+	p.second = p.member(secondStock, "second", ports[1], "--runtime-config=batch/v1=false").start()
+	const jobs = "/apis/batch/v1/namespaces/default/jobs"
+	p.second.Eventually(p.t, "has heard of its peer", func() error {
+		if code, body := p.second.ask(http.MethodGet, jobs, "", nil); code != http.StatusOK {
+			return fmt.Errorf("%d %s", code, body)
+		}
+		return nil
+	})
+	alice := http.Header{"Authorization": {"Bearer alice-token"}}
+	proxied := http.Header{"X-Kubernetes-Peer-Proxied": {"true"}}
+	p.ask(p.second, http.MethodPost, jobs, peerJob, nil)
+	p.ask(p.second, http.MethodGet, jobs+"/j", "", nil)
+	p.ask(p.second, http.MethodPatch, jobs+"/j", `{"metadata":{"labels":{"a":"b"}}}`, http.Header{"Content-Type": {"application/merge-patch+json"}})
+	p.ask(p.second, http.MethodGet, jobs, "", nil)
+	p.ask(p.second, http.MethodGet, jobs+"?watch=1&timeoutSeconds=1&resourceVersion=0", "", nil)
+	p.ask(p.second, http.MethodGet, jobs, "", alice)
+	p.ask(p.second, http.MethodGet, jobs, "", proxied)
+	p.ask(p.second, http.MethodGet, jobs+"/j/nothing", "", nil)
+	p.ask(p.second, http.MethodGet, jobs+"/j/status", "", nil)
+	p.ask(p.second, http.MethodPost, jobs, `{`, nil)
+	p.ask(p.second, http.MethodGet, "/apis/batch/v1/nothings", "", nil)
+	p.ask(p.second, http.MethodGet, "/apis/nothing/v1/nothings", "", nil)
+	p.ask(p.second, http.MethodGet, "/apis/apps/v1/nothings", "", nil)
+	p.ask(p.second, http.MethodGet, "/api/v1/namespaces/default/nothings", "", nil)
+	p.ask(p.second, http.MethodGet, "/apis/batch/v1", "", nil)
+	p.ask(p.second, http.MethodGet, "/apis/batch", "", nil)
+	p.ask(p.second, http.MethodDelete, jobs+"/j?propagationPolicy=Background", "", nil)
+	p.discover()
+	p.identities()
+	p.stop()
+}
+
+// discover asks what is served by both, and by the second alone.
+func (p *peering) discover() {
+	p.t.Helper()
+	for _, profile := range []string{"", ";profile=nopeer"} {
+		header := http.Header{"Accept": {"application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList" + profile}}
+		batch := func() bool {
+			_, body := p.second.ask(http.MethodGet, "/apis", "", header)
+			return strings.Contains(body, `"responseKind":{"group":"batch","version":"v1","kind":"Job"}`) || strings.Contains(body, `"kind":"CronJob"`)
+		}
+		p.say("%s has jobs: %v", profile, batch())
+	}
+}
+
+// identities takes down what each tells of itself in the store.
+func (p *peering) identities() {
+	p.t.Helper()
+	for i, m := range []*member{p.first, p.second} {
+		id := serverIDOf([]string{"first", "second"}[i])
+		p.ask(m, http.MethodGet, "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/"+id, "", nil)
+		record := &corev1.Endpoints{}
+		stored := valueAt(p.t, p.url, "/registry/peerserverleases/"+id)
+		if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(stored, nil, record); err != nil {
+			p.t.Fatalf("the record of %s: %v in %q", id, err, stored)
+		}
+		record.Generation = min(record.Generation, 1)
+		text, err := json.Marshal(record)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		p.say("%s", text)
+	}
+	leases, err := clientFor(p.t, p.first.config()).CoordinationV1().Leases("kube-system").List(p.t.Context(), metav1.ListOptions{LabelSelector: "apiserver.kubernetes.io/identity=kube-apiserver"})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.say("%d leases", len(leases.Items))
+	tracking := valueAt(p.t, p.url, "/registry/configmaps/kube-system/kube-apiserver-legacy-service-account-token-tracking")
+	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(tracking, nil, nil)
+	if err != nil {
+		p.t.Fatalf("token tracking: %v", err)
+	}
+	p.say("token tracking: %v", sinceDay.ReplaceAllString(fmt.Sprint(object.(*corev1.ConfigMap).Data), "day"))
+}
+
+var sinceDay = regexp.MustCompile(`\d{4}-\d\d-\d\d`)
+
+// stop ends both in turn; what they told of themselves goes with them.
+func (p *peering) stop() {
+	p.t.Helper()
+	for i, m := range []*member{p.second, p.first} {
+		if err := m.Terminate(p.t); err != nil {
+			p.t.Errorf("%v\n%s", err, m.Output())
+		}
+		id := serverIDOf([]string{"second", "first"}[i])
+		for _, key := range []string{"leases/kube-system/" + id, "peerserverleases/" + id} {
+			p.say("%s left: %v", key, valueAt(p.t, p.url, "/registry/"+key) != nil)
+		}
+	}
+}
+
+// A server hands requests for what it does not serve on to one of the cluster that does, and
+// each tells the others of itself, as kube-apiserver and with kube-apiserver.
+func TestPeers(t *testing.T) {
+	t.Parallel()
+	if out, err := onHost("elsewhere", "/bin/hostname").CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "elsewhere" {
+		// Servers know each other by the hash of their machine's name, for which there is no flag.
+		t.Skipf("this system gives no process a namespace with a host name of its own: %v %s", err, out)
+	}
+	talk := func(firstStock, secondStock bool) []string {
+		p := &peering{plane: newPlane(t)}
+		p.run(firstStock, secondStock)
+		return p.said
+	}
+	said := talk(false, false)
+	for _, want := range []string{
+		`POST /apis/batch/v1/namespaces/default/jobs map[]: 201 `,
+		` has jobs: true`, `;profile=nopeer has jobs: false`,
+		`GET /apis/batch/v1/namespaces/default/jobs map[X-Kubernetes-Peer-Proxied:[true]]: 404 `,
+		`GET /apis/batch/v1/namespaces/default/jobs map[Authorization:[Bearer alice-token]]: 403 `,
+		`"kubernetes.io/peer-advertise-address":"127.0.0.1:…`, `2 leases`, `left: false`,
+	} {
+		if !strings.Contains(strings.Join(said, "\n"), want) {
+			t.Errorf("%s is not in\n%s", want, strings.Join(said, "\n"))
+		}
+	}
+	if *stockBinary == "" {
+		return
+	}
+	stock := talk(true, true)
+	for name, other := range map[string][]string{
+		"Larders": said, "stock before Larder": talk(true, false), "Larder before stock": talk(false, true),
+	} {
+		for i := range max(len(stock), len(other)) {
+			if i >= len(stock) || i >= len(other) || stock[i] != other[i] {
+				t.Errorf("%s: stock\n%s\nhere\n%s", name, at(stock, i), at(other, i))
+			}
+		}
+	}
+}
+
+func at(list []string, i int) string {
+	if i < len(list) {
+		return list[i]
+	}
+	return "nothing"
+}

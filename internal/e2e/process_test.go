@@ -1,0 +1,120 @@
+package e2e_test
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// process is a `larder serve` that a test drives.
+type process struct {
+	*proctest.Process
+	t       *testing.T
+	command string // in the place of serve
+	dir     string
+	port    int
+	args    []string // may change between two starts
+}
+
+// serve starts a server on a data directory and port of its own and waits until
+// it is ready. The test's end stops it.
+func serve(t *testing.T, args ...string) *process {
+	t.Helper()
+	p := newProcess(t, args...)
+	p.start()
+	p.awaitReady()
+	return p
+}
+
+func newProcess(t *testing.T, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, command: "serve", dir: filepath.Join(t.TempDir(), "data"), port: proctest.Port(t), args: args}
+	p.Process = proctest.New(t, "the server", func() *exec.Cmd {
+		return exec.Command(binaries.larder, append([]string{
+			p.command, "--data-dir", p.dir, "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(p.port),
+		}, p.args...)...)
+	})
+	return p
+}
+
+// start runs the process, again after it has ended.
+func (p *process) start() {
+	p.t.Helper()
+	if err := p.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *process) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *process) url() string { return fmt.Sprintf("https://127.0.0.1:%d", p.port) }
+
+func (p *process) kubeconfig() string { return filepath.Join(p.dir, "admin.kubeconfig") }
+
+// awaitReady waits for the line that the server prints once it is ready.
+func (p *process) awaitReady() {
+	p.t.Helper()
+	p.Await(p.t, "ready after")
+}
+
+// config is the administrator's.
+func (p *process) config() *rest.Config {
+	p.t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", p.kubeconfig())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	config.QPS = -1
+	return config
+}
+
+func (p *process) client() kubernetes.Interface {
+	p.t.Helper()
+	return clientFor(p.t, p.config())
+}
+
+func clientFor(t *testing.T, config *rest.Config) kubernetes.Interface {
+	t.Helper()
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// status asks without a client library, with a bearer token unless it is empty.
+func (p *process) status(path, token string) (int, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), proctest.Patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url()+path, nil)
+	if err != nil {
+		return 0, err
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	return resp.StatusCode, nil
+}

@@ -1,0 +1,62 @@
+package e2e_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// published is what a server that reconciles endpoints in one way tells of itself, while it
+// serves and once it has stopped.
+func published(p *plane, stock bool, kind string, port int) (said []string) {
+	p.t.Helper()
+	prefix := fmt.Sprintf("/%s-%v", kind, stock)
+	m := p.member(stock, "", port, "--etcd-prefix="+prefix, "--advertise-address=192.0.2.1", "--apiserver-count=2", "--endpoint-reconciler-type="+kind).start()
+	talk := &peering{plane: p}
+	const of = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes"
+	if kind != "none" {
+		m.Eventually(p.t, "is among the endpoints", func() error {
+			if code, body := m.ask(http.MethodGet, of, "", nil); code != http.StatusOK || !strings.Contains(body, "192.0.2.1") {
+				return fmt.Errorf("%d %s", code, body)
+			}
+			return nil
+		})
+	}
+	talk.ask(m, http.MethodGet, of, "", nil)
+	talk.ask(m, http.MethodGet, "/api/v1/namespaces/default/endpoints/kubernetes", "", nil)
+	lease := prefix + "/masterleases/192.0.2.1"
+	talk.say("a lease: %v", valueAt(p.t, p.url, lease) != nil)
+	if err := m.Terminate(p.t); err != nil {
+		p.t.Errorf("%v\n%s", err, m.Output())
+	}
+	talk.say("a lease is left: %v", valueAt(p.t, p.url, lease) != nil)
+	for _, key := range []string{"services/endpoints/default/kubernetes", "endpointslices/default/kubernetes"} {
+		stored := string(valueAt(p.t, p.url, prefix+"/"+key))
+		talk.say("%s: left %v, with the address %v", key, stored != "", strings.Contains(stored, "192.0.2.1"))
+	}
+	return talk.said
+}
+
+// A server enters itself into the endpoints of the kubernetes service, and leaves them, in the
+// way that --endpoint-reconciler-type says, as kube-apiserver does.
+func TestEndpointReconcilers(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t)
+	for kind, want := range map[string]string{"lease": "a lease: true", "master-count": "a lease: false", "none": "404"} {
+		port := proctest.Port(t)
+		said := published(p, false, kind, port)
+		if !strings.Contains(strings.Join(said, "\n"), want) {
+			t.Errorf("%s: %s is not in\n%s", kind, want, strings.Join(said, "\n"))
+		}
+		if *stockBinary == "" {
+			continue
+		}
+		if stock := published(p, true, kind, port); !slices.Equal(stock, said) {
+			t.Errorf("%s: stock\n%s\nLarder\n%s", kind, strings.Join(stock, "\n"), strings.Join(said, "\n"))
+		}
+	}
+}

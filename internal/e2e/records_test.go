@@ -1,0 +1,222 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// recordsFile holds what a stock server wrote down, for those who have none.
+var recordsFile = filepath.Join("testdata", "records.json")
+
+// recordedWrites and recordedReads are the traffic: of built-in and custom resources, of what is
+// deprecated, and of what goes with a version that is known.
+func recordedWrites() []visit {
+	return append(writeTraffic(), []visit{
+		{method: http.MethodPost, path: addresses, body: `{"metadata":{"name":"10.0.0.77"},"spec":{"parentRef":{"group":"","resource":"services","namespace":"metered","name":"s"}}}`},
+		{method: http.MethodPatch, path: metered + "endpoints/e", kind: mergePatch, body: `{"metadata":{"labels":{"a":"b"}}}`},
+	}...)
+}
+
+func recordedReads() []visit {
+	return slices.Concat(readsOf(metered+"configmaps", "c"), readsOf(gadget, "g"), readsOf(addresses, "10.0.0.77"), readsOf(metered+"endpoints", "e"), strangersTraffic(), []visit{
+		get("/api/v1/componentstatuses"), get("/api/v1/watch/endpoints?timeoutSeconds=1"), get("/version"), get("/nothing"),
+		{method: http.MethodGet, path: addresses + "/10.0.0.77", token: "alice-token"},
+	})
+}
+
+const addresses = "/apis/networking.k8s.io/v1beta1/ipaddresses"
+
+// knownRecords match the records that differ, and say why.
+var knownRecords = []struct {
+	record *regexp.Regexp
+	reason string
+}{
+	{
+		regexp.MustCompile(`stage:"ResponseComplete".*resourceVersion=9999999&timeout=1s`),
+		"a read that waits for a revision leaves no handler behind when its time is over, whose own error would be recorded",
+	},
+	{
+		regexp.MustCompile(`msg:"HTTP".*labelSelector=%25.*apf_iseats`),
+		"a list whose selector cannot be parsed is taken for the most expensive one",
+	},
+}
+
+// TestRecordsAreStocks gives a stock server and Larder the same traffic and compares what they write
+// down of it: lines of the log in JSON, and audit events with their annotations, sorted, each once.
+// What differs from one request to the next of the same kind, as times do, is replaced by its type.
+// Without -stock the records are compared that one once wrote.
+func TestRecordsAreStocks(t *testing.T) {
+	hook := meterHook(t)
+	larder := record(t, hook, false)
+	stock := stocks(t, recordsFile, func() []string { return record(t, hook, true) })
+	compareRecords(t, stock, larder)
+}
+
+// compareRecords reports what only one server has written down, but for what is known.
+func compareRecords(t *testing.T, stock, larder []string) {
+	t.Helper()
+	if len(stock) == 0 {
+		t.Error("invalid: stock has no records")
+	}
+	used := make([]bool, len(knownRecords))
+	report := func(whose string, records, others []string) {
+		for _, record := range records {
+			if slices.Contains(others, record) {
+				continue
+			}
+			known := false
+			for i := range knownRecords {
+				if knownRecords[i].record.MatchString(record) {
+					known, used[i] = true, true
+				}
+			}
+			if !known {
+				t.Errorf("only %s has %s", whose, record)
+			}
+		}
+	}
+	report("stock", stock, larder)
+	report("larder", larder, stock)
+	for i, known := range knownRecords {
+		if !used[i] {
+			t.Errorf("%s: nothing differs there any more", known.record)
+		}
+	}
+}
+
+// record starts a server, on an etcd of its own, gives it the traffic and returns what it has
+// written down of that.
+func record(t *testing.T, hook *httptest.Server, stock bool) []string {
+	t.Helper()
+	audited := filepath.Join(t.TempDir(), "audit.log")
+	args := append(meteredArgs(t), "--logging-format=json", "--audit-log-path="+audited, "--audit-log-mode=blocking", "--runtime-config=networking.k8s.io/v1beta1=true")
+	m := newPlane(t, args...).member(stock, "", proctest.Port(t)).start()
+	read := func() string {
+		raw, err := os.ReadFile(audited)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
+	m.settle(t, hook)
+	logged, before := len(m.Output()), len(read())
+	for _, v := range recordedWrites() {
+		m.pay(v)
+	}
+	atOnce(recordedReads(), func(v visit) { m.pay(v) })
+	m.liveWatch(t)
+	for _, v := range farewell() {
+		m.pay(v)
+	}
+	var made []string
+	m.Eventually(t, "has written everything down", func() error {
+		lines, told := normal(t, m.Output()[logged:], `"msg":"HTTP"`)
+		events, heard := normal(t, read()[before:], `"kind":"Event"`)
+		for id, stages := range heard {
+			if slices.Contains(stages, "RequestReceived") && (len(stages) < 2 || told[id] == nil) {
+				_, request, _ := strings.Cut(read(), id)
+				return fmt.Errorf("no end of %s: %.300s", id, request)
+			}
+		}
+		made = append(lines, events...)
+		return nil
+	})
+	return made
+}
+
+// normal returns the records of the traffic in a text that has one to a line, and what each
+// request of them, by its audit ID, came to.
+func normal(t *testing.T, text, mark string) (all []string, stages map[string][]string) {
+	t.Helper()
+	stages = make(map[string][]string)
+	for line := range strings.Lines(text) {
+		if !strings.Contains(line, mark) || !strings.Contains(line, `"userAgent":"meter/1.0"`) {
+			continue
+		}
+		var known struct {
+			Stage, AuditID, Verb string
+			ID                   string `json:"audit-ID"`
+		}
+		if err := json.Unmarshal([]byte(line), &known); err != nil {
+			return nil, nil // it is not written to its end yet
+		}
+		stages[known.ID+known.AuditID] = append(stages[known.ID+known.AuditID], known.Stage)
+		if known.Stage == "RequestReceived" && known.Verb != "create" {
+			continue // later stages tell the same and more: some are enough
+		}
+		var b strings.Builder
+		d := json.NewDecoder(strings.NewReader(line))
+		d.UseNumber()
+		if err := normalize(d, "", &b); err != nil {
+			t.Fatalf("%v in %s", err, line)
+		}
+		record := strings.Replace(latencies.ReplaceAllString(b.String(), ""), ":{,", ":{", 1)
+		all = append(all, currents.ReplaceAllString(record, "$1 N"))
+	}
+	slices.Sort(all)
+	return slices.Compact(all), stages
+}
+
+// normalize copies one value of d, in the order of its keys, and replaces what differs each time.
+func normalize(d *json.Decoder, key string, b *strings.Builder) error {
+	token, err := d.Token()
+	if err != nil {
+		return err
+	}
+	delim, ok := token.(json.Delim)
+	if !ok {
+		if slices.Contains(fleeting, key) {
+			fmt.Fprintf(b, "(%T)", token)
+			return nil
+		}
+		fmt.Fprintf(b, "%#v", token)
+		return nil
+	}
+	b.WriteString(delim.String())
+	for i := 0; d.More(); i++ {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		inner := key
+		if delim == '{' {
+			name, err := d.Token()
+			if err != nil {
+				return err
+			}
+			inner = name.(string)
+			b.WriteString(inner + ":")
+		}
+		if err := normalize(d, inner, b); err != nil {
+			return err
+		}
+	}
+	end, err := d.Token()
+	if err != nil {
+		return err
+	}
+	b.WriteString(end.(json.Delim).String())
+	return nil
+}
+
+// fleeting are the keys whose values differ from one request to the next.
+var fleeting = []string{
+	"ts", "caller", "latency", "audit-ID", "srcIP", "apf_init_latency", "apf_execution_time", "watchlist_init_latency", "statusStack",
+	"auditID", "requestReceivedTimestamp", "stageTimestamp", "uid", "resourceVersion",
+	"authentication.kubernetes.io/credential-id", "authentication.kubernetes.io/issued-credential-id",
+}
+
+// latencies are annotations that events of slow requests have; currents are revisions of the moment.
+var (
+	latencies = regexp.MustCompile(`,?apiserver\.latency\.k8s\.io/[\w-]+:"[^"]*"`)
+	currents  = regexp.MustCompile(`(current|requested):? \d+`)
+)

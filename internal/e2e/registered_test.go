@@ -1,0 +1,145 @@
+package e2e_test
+
+import (
+	"crypto/sha256"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// stockRegisters is built by `go run . -registered` in bench/buildapiserver.
+var stockRegisters = flag.String("stock-registered", "", "kube-apiserver that tells which metrics it has registered")
+
+// registeredFile holds what it told, for those who have none.
+var registeredFile = filepath.Join("testdata", "registered.json")
+
+// notRegistered are the metrics of kube-apiserver that Larder does not have, each with the reason.
+var notRegistered = map[string]string{}
+
+// elsewhere are the metrics that are in no registry of the process, and have no samples after the
+// traffic, each with the test that sees them.
+var elsewhere = map[string]string{
+	"aggregator_unavailable_apiservice_total": "httpapi/aggregator.TestUnavailableServersAreExplained",
+}
+
+// registeringArgs are the flags of servers that have as many parts as can be: those that make
+// themselves metrics when they are configured.
+func registeringArgs(t *testing.T) []string {
+	t.Helper()
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		file := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	configuration := func(kind string) string {
+		return fmt.Sprintf("- name: %s\n  configuration: {apiVersion: apiserver.config.k8s.io/v1, kind: WebhookAdmissionConfiguration, staticManifestsDir: %q}\n",
+			kind, filepath.Dir(write(kind+"/none.yaml", "")))
+	}
+	return append(meteredArgs(t),
+		"--authorization-mode=", "--authorization-config="+write("authorization.yaml", `apiVersion: apiserver.config.k8s.io/v1
+kind: AuthorizationConfiguration
+authorizers: [{type: Node, name: node}, {type: RBAC, name: rbac}]
+`),
+		"--authentication-config="+write("authentication.yaml", "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n"),
+		"--encryption-provider-config-automatic-reload=true",
+		"--feature-gates=ManifestBasedAdmissionControlConfig=true,ShardedListAndWatch=true",
+		"--admission-control-config-file="+write("admission.yaml", "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n"+
+			configuration("ValidatingAdmissionWebhook")+configuration("MutatingAdmissionWebhook")),
+	)
+}
+
+// registered returns the names of the metrics that a server has registered, whether or not they
+// have samples, and those that it serves after the traffic.
+func registered(t *testing.T, stock bool) (names []string, served map[string]*dto.MetricFamily) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "registered")
+	p := newPlane(t, registeringArgs(t)...)
+	p.args = slices.DeleteFunc(p.args, func(arg string) bool { return strings.HasPrefix(arg, "--authorization-mode=") })
+	p.stock = *stockRegisters
+	if !stock {
+		p.larder = filepath.Join(t.TempDir(), "larder.test")
+		if out, err := exec.Command("go", "test", "-c", "-o", p.larder, program).CombinedOutput(); err != nil {
+			t.Fatalf("build: %v\n%s", err, out)
+		}
+	}
+	t.Setenv("METRICS_FILE", file)
+	m := p.member(stock, "", proctest.Port(t)).start()
+	m.settle(t, meterHook(t))
+	m.round(t)
+	served = m.scrape(t)
+	if err := m.Terminate(t); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Fields(string(raw)), served
+}
+
+// TestRegisteredMetricsAreStocks: what kube-apiserver registers Larder registers, too, or serves, or
+// notRegistered says why not. Metrics that tell a server by the digest of its ID tell this one.
+func TestRegisteredMetricsAreStocks(t *testing.T) {
+	names, served := registered(t, false)
+	defer func(usual string) { *stockBinary = usual }(*stockBinary)
+	*stockBinary = *stockRegisters
+	stock := stocks(t, registeredFile, func() []string {
+		names, _ := registered(t, true)
+		return names
+	})
+	for _, name := range stock {
+		has := slices.Contains(names, name) || served[name] != nil || elsewhere[name] != ""
+		switch reason := notRegistered[name]; {
+		case !has && reason == "":
+			t.Errorf("%s is missing", name)
+		case has && reason != "":
+			t.Errorf("%s is there: remove it from the list", name)
+		}
+	}
+	for name := range elsewhere {
+		if !slices.Contains(stock, name) || served[name] != nil {
+			t.Errorf("%s is not elsewhere: remove it from the list", name)
+		}
+	}
+	for name := range notRegistered {
+		if !slices.Contains(stock, name) {
+			t.Errorf("stock has no %s: remove it from the list", name)
+		}
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, told := fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(serverIDOf(host)))), 0
+	for _, name := range slices.Sorted(maps.Keys(served)) {
+		for _, sample := range served[name].GetMetric() {
+			for _, l := range sample.GetLabel() {
+				if l.GetName() != "apiserver_id_hash" {
+					continue
+				}
+				if told++; l.GetValue() != want {
+					t.Errorf("%s{%s=%q}, want %q", name, l.GetName(), l.GetValue(), want)
+				}
+			}
+		}
+	}
+	if told < 4 {
+		t.Errorf("invalid: %d samples have the digest of an ID", told)
+	}
+}

@@ -1,0 +1,101 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/rest"
+)
+
+// TestOtherSitesChangeNothing: a page of another site, for which a browser sends the certificate
+// that it has, or kubectl proxy its own credentials, changes nothing outside the API, whatever
+// path it asks for and how. Programs, the server's own pages and those that --cors-allowed-origins
+// names are not hindered, and the API answers as kube-apiserver does.
+func TestOtherSitesChangeNothing(t *testing.T) {
+	p := serve(t, "--unsafe-no-fsync", "--checkpoints", "--cors-allowed-origins=^https://friend[.]example[.]com$")
+	client, err := rest.HTTPClientFor(p.config()) // which has the administrator's certificate
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(method, path string, header ...string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, p.url()+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(header); i += 2 {
+			req.Header.Set(header[i], header[i+1])
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(body)
+	}
+	var index struct{ Paths []string }
+	if _, body := ask("GET", "/"); json.Unmarshal([]byte(body), &index) != nil || len(index.Paths) < 50 {
+		t.Fatal(body)
+	}
+	paths := append(index.Paths, "/larder/", "/larder/checkpoints/a", "/larder/checkpoints/a/reset", "/debug/flags/v", "/nothing")
+	if code, body := ask("POST", "/larder/checkpoints/a"); code != http.StatusCreated {
+		t.Fatal(code, body)
+	}
+	const refusal = "cross-origin request detected"
+	pages := [][]string{
+		{"Sec-Fetch-Site", "cross-site", "Origin", "https://evil.example.com"}, {"Sec-Fetch-Site", "same-site", "Origin", "https://other.example.com"},
+		{"Sec-Fetch-Site", "cross-site", "Origin", "null"}, {"Sec-Fetch-Site", "cross-site"}, {"Origin", "https://evil.example.com"},
+	}
+	for _, path := range paths {
+		if strings.HasPrefix(path, "/livez/") || strings.HasPrefix(path, "/readyz/") || strings.HasPrefix(path, "/healthz/") {
+			continue // as the path above them
+		}
+		for _, method := range []string{"POST", "PUT", "PATCH", "DELETE"} {
+			for _, page := range pages {
+				if code, body := ask(method, path, page...); code != http.StatusForbidden || !strings.Contains(body, refusal) || !strings.Contains(body, `"kind":"Status"`) {
+					t.Errorf("%s %s from %q: %d %.200s", method, path, page, code, body)
+				}
+			}
+		}
+	}
+	if code, body := ask("GET", "/larder/checkpoints"); code != http.StatusOK || strings.Count(body, `"name"`) != 1 {
+		t.Errorf("of other sites' checkpoints: %d %s", code, body)
+	}
+	for _, page := range [][]string{
+		nil, {"Sec-Fetch-Site", "same-origin", "Origin", p.url()}, {"Sec-Fetch-Site", "none"}, {"Origin", p.url()},
+		{"Sec-Fetch-Site", "cross-site", "Origin", "https://friend.example.com"},
+	} {
+		if code, body := ask("POST", "/larder/checkpoints/a/reset", page...); code != http.StatusOK {
+			t.Errorf("reset from %q: %d %s", page, code, body)
+		}
+	}
+	for _, method := range []string{"GET", "HEAD", "OPTIONS"} {
+		if code, body := ask(method, "/larder/checkpoints", slices.Concat(pages[0])...); code == http.StatusForbidden {
+			t.Errorf("%s by another site's page: %d %s", method, code, body)
+		}
+	}
+	// Another site's page may send this, but not read the answer.
+	if code, body := ask("DELETE", "/api/v1/namespaces/default/configmaps/nothing", pages[0]...); code != http.StatusNotFound {
+		t.Errorf("the API: %d %s", code, body)
+	}
+	for _, path := range []string{"/larder/status", "/larder/checkpoints", "/api"} {
+		req, _ := http.NewRequestWithContext(t.Context(), "GET", p.url()+path, nil)
+		req.Header.Set("Origin", "https://evil.example.com")
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if got := resp.Header.Get("Access-Control-Allow-Origin"); got != "" {
+			t.Errorf("%s may be read by %s", path, got)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package e2e_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// TestSlowReadsLeaveATrace: a GET and a LIST that wait for the store longer than half a second
+// are in the log, with where the time went; those that need not wait are not. A watch does not wait longer than it may last.
+func TestSlowReadsLeaveATrace(t *testing.T) {
+	t.Parallel()
+	url, etcd := startEtcd(t, filepath.Join(t.TempDir(), "data"))
+	p := serve(t, "--etcd-servers", url, "-v=2")
+	const maps = "/api/v1/namespaces/kube-system/configmaps"
+	const object = maps + "/kube-apiserver-legacy-service-account-token-tracking"
+	proctest.Eventually(t, "there is an object", func() error {
+		if resp, _ := p.fetch("GET", object, nil, nil); resp.StatusCode != 200 {
+			return errors.New(resp.Status)
+		}
+		return nil
+	})
+	if err := etcd.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	var reads sync.WaitGroup
+	as := func(agent string) http.Header { return http.Header{"User-Agent": {agent}} }
+	for agent, path := range map[string]string{"slow/get": object + "?pretty=0", "slow/list": maps + "?limit=7"} {
+		reads.Go(func() {
+			if resp, body := p.fetch("GET", path, nil, as(agent)); resp.StatusCode != 200 {
+				t.Errorf("%s: %d %s", path, resp.StatusCode, body)
+			}
+		})
+	}
+	var quick string // the agent of a read that need not wait, and was answered within half a second
+	proctest.Eventually(t, "a read from the cache is quick", func() error {
+		asked := time.Now()
+		quick = fmt.Sprintf("quick/%d", asked.UnixNano())
+		if resp, body := p.fetch("GET", object+"?resourceVersion=0", nil, as(quick)); resp.StatusCode != 200 {
+			t.Fatalf("%d %s", resp.StatusCode, body)
+		}
+		if took := time.Since(asked); took >= 500*time.Millisecond {
+			return errors.New(took.String())
+		}
+		return nil
+	})
+	watched := make(chan struct{}) // closed when the watch, which the store need not go on for, has ended
+	reads.Go(func() {
+		defer close(watched)
+		resp, body := p.fetch("GET", maps+"?watch=1&timeoutSeconds=1", nil, nil)
+		if !strings.HasPrefix(string(body), `{"type":"ERROR",`) || !strings.Contains(string(body), `"message":"context deadline exceeded"`) {
+			t.Errorf("a watch: %d %s", resp.StatusCode, body)
+		}
+	})
+	// On a busy machine it takes some of this time until the reads begin.
+	proctest.Eventually(t, "the reads have waited long enough", func() error {
+		if waited := time.Since(began); waited < 2*time.Second {
+			return errors.New(waited.String())
+		}
+		select {
+		case <-watched:
+			return nil
+		default:
+			return errors.New("the watch has not ended")
+		}
+	})
+	if err := etcd.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	reads.Wait()
+	for _, want := range []string{
+		`Trace\[(\d+)\]: "Get" accept:[^\n]*audit-id:[0-9a-f-]{36},client:127\.0\.0\.1,api-group:,api-version:v1,name:kube-apiserver-legacy[^\n]*,subresource:,namespace:kube-system,protocol:HTTP/[12]\.[01],resource:configmaps,scope:resource,url:` +
+			regexp.QuoteMeta(object) + `,user-agent:slow/get,verb:GET \(\d\d-[A-Z][a-z]{2}-\d{4} [0-9:.]+\) \(total time: \d{3,}ms\):\nTrace\[\d+\]: ---"About to write a response" \d{3,}ms \([0-9:.]+\)\nTrace\[\d+\]: \[[0-9.]+m?s\] \[[0-9.]+m?s\] END`,
+		`Trace\[\d+\]: "List" [^\n]*,scope:namespace,url:` + regexp.QuoteMeta(maps) + `,user-agent:slow/list,verb:LIST [^\n]*:\nTrace\[\d+\]: ---"Listing from storage done" \d{3,}ms`,
+	} {
+		proctest.Eventually(t, "the log has a trace", func() error {
+			if !regexp.MustCompile(want).MatchString(p.Output()) {
+				return errors.New("no " + want + " in\n" + p.Output())
+			}
+			return nil
+		})
+	}
+	for agent, want := range map[string]int{"slow/get": 1, "slow/list": 1, quick: 0} {
+		if n := len(regexp.MustCompile(`Trace\[\d+\]: "(Get|List)" [^\n]*user-agent:`+agent+`,`).FindAllString(p.Output(), -1)); n != want {
+			t.Errorf("%d traces of %s, want %d, in\n%s", n, agent, want, p.Output())
+		}
+	}
+}

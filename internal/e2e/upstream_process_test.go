@@ -1,0 +1,421 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apimachineryversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/rest"
+
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/proctest/testcert"
+	"github.com/larder-io/larder/kv"
+)
+
+// ask sends a request as the administrator, with header fields "Name: value".
+func (p *process) ask(method, path, body string, fields ...string) (*http.Response, string) {
+	p.t.Helper()
+	client, err := rest.HTTPClientFor(p.config())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(p.t.Context(), method, p.url()+path, strings.NewReader(body))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for _, field := range fields {
+		name, value, _ := strings.Cut(field, ": ")
+		req.Header.Set(name, value)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	all, err := io.ReadAll(resp.Body)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return resp, string(all)
+}
+
+func (p *process) want(code int, path string) string {
+	p.t.Helper()
+	resp, body := p.ask(http.MethodGet, path, "")
+	if resp.StatusCode != code {
+		p.t.Errorf("%s: %d, want %d: %.200s", path, resp.StatusCode, code, body)
+	}
+	return body
+}
+
+// valueAt returns what an embedded etcd has under a key, nil if nothing.
+func valueAt(t *testing.T, servers, key string) []byte {
+	t.Helper()
+	prefix := "/" + strings.Split(key, "/")[1]
+	store, err := kv.NewExternal(kv.ExternalConfig{Endpoints: []string{servers}, Prefix: prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- store.Run(ctx) }()
+	defer func() { stop(); <-ended }()
+	item, found, _, err := store.Get(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !found {
+		return nil
+	}
+	return item.Value
+}
+
+func (p *process) etcd() string { return "unix://" + filepath.Join(p.dir, "etcd", "sock", "etcd") }
+
+// What browsers, TLS clients and listeners are promised by flags is what they get.
+func TestServingFlags(t *testing.T) {
+	cert := testcert.New(t, "someone else").Sign(t, "named", nil, func(c *x509.Certificate) { c.DNSNames = []string{"named.example"} })
+	certFile, keyFile := testcert.Write(t, t.TempDir(), "named", cert)
+	p := serve(t, "--unsafe-no-fsync", "--cors-allowed-origins=^https://example[.]com$",
+		"--strict-transport-security-directives=max-age=31536000,includeSubDomains", "--profiling=false",
+		"--tls-min-version=VersionTLS13", "--tls-sni-cert-key="+certFile+","+keyFile, "--permit-port-sharing")
+	for origin, allowed := range map[string]string{"https://example.com": "https://example.com", "https://evil.com": "", "": ""} {
+		resp, _ := p.ask(http.MethodGet, "/api/v1/namespaces", "", "Origin: "+origin)
+		if got := resp.Header.Get("Access-Control-Allow-Origin"); resp.StatusCode != 200 || got != allowed {
+			t.Errorf("origin %q: %d, allowed %q", origin, resp.StatusCode, got)
+		}
+		if got := resp.Header.Get("Strict-Transport-Security"); got != "max-age=31536000; includeSubDomains" {
+			t.Errorf("HSTS: %q", got)
+		}
+	}
+	// A page asks without credentials whether it may send them.
+	resp, body := p.ask(http.MethodOptions, "/api/v1/namespaces", "", "Origin: https://example.com")
+	if resp.StatusCode != http.StatusNoContent || body != "" || resp.Header.Get("Access-Control-Allow-Methods") != "POST, GET, OPTIONS, PUT, DELETE, PATCH" {
+		t.Errorf("preflight: %d %v %q", resp.StatusCode, resp.Header, body)
+	}
+	address := "127.0.0.1:" + strconv.Itoa(p.port)
+	if c, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}); err == nil {
+		c.Close()
+		t.Error("TLS 1.2 is spoken")
+	}
+	for name, want := range map[string]bool{"named.example": true, "localhost": false} {
+		c, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, ServerName: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.ConnectionState().PeerCertificates[0].VerifyHostname("named.example") == nil; got != want {
+			t.Errorf("%s is shown the certificate of named.example: %v", name, got)
+		}
+		c.Close()
+	}
+	second := newProcess(t, "--unsafe-no-fsync", "--permit-port-sharing")
+	second.port = p.port
+	second.start()
+	second.awaitReady()
+}
+
+// Profiles, the level of the log and the deletion of metrics are there unless --profiling is off.
+func TestProfilingFlag(t *testing.T) {
+	t.Parallel()
+	for _, on := range []bool{true, false} {
+		p := serve(t, "--unsafe-no-fsync", fmt.Sprintf("--profiling=%v", on))
+		code := map[bool]int{true: http.StatusOK, false: http.StatusNotFound}[on]
+		p.want(code, "/debug/pprof/")
+		for method, path := range map[string]string{http.MethodGet: "/debug/pprof/heap", http.MethodPut: "/debug/flags/v"} {
+			if resp, text := p.ask(method, path, "2"); resp.StatusCode != code {
+				t.Errorf("profiling %v: %s %s: %d %s", on, method, path, resp.StatusCode, text)
+			}
+		}
+		for _, path := range []string{"/metrics", "/metrics/slis"} {
+			resp, text := p.ask(http.MethodDelete, path, "")
+			if reset := text == "metrics reset\n"; resp.StatusCode != http.StatusOK || reset != on {
+				t.Errorf("profiling %v: DELETE %s: %d %.200s", on, path, resp.StatusCode, text)
+			}
+		}
+	}
+}
+
+// Flags of ciphers and curves bind the handshake.
+func TestCiphersAndCurves(t *testing.T) {
+	p := serve(t, "--unsafe-no-fsync", "--tls-cipher-suites=TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "--tls-curve-preferences=24")
+	address := "127.0.0.1:" + strconv.Itoa(p.port)
+	for _, test := range []struct {
+		config *tls.Config
+		ok     bool
+	}{
+		{&tls.Config{}, true},
+		{&tls.Config{CurvePreferences: []tls.CurveID{tls.X25519}}, false},
+		{&tls.Config{CurvePreferences: []tls.CurveID{tls.CurveP384}}, true},
+		{&tls.Config{MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256}}, false},
+		{&tls.Config{MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384}}, true},
+	} {
+		test.config.InsecureSkipVerify = true
+		c, err := tls.Dial("tcp", address, test.config)
+		if (err == nil) != test.ok {
+			t.Errorf("curves %v, ciphers %v: %v", test.config.CurvePreferences, test.config.CipherSuites, err)
+		}
+		if err == nil {
+			c.Close()
+		}
+	}
+}
+
+// What is served, and how it is stored, is as --runtime-config and others say.
+func TestStorageAndAPIFlags(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "debug")
+	p := serve(t, "--unsafe-no-fsync", "--runtime-config=batch/v1=false,internal.apiserver.k8s.io/v1alpha1=true,apps/v1/daemonsets=false",
+		"--feature-gates=StorageVersionAPI=true,APIServerIdentity=true", "--storage-media-type=application/json", "--version=v1.36.3-custom",
+		"--kubernetes-service-node-port=30443", "--watch-cache=false", "--debug-socket-path="+socket, "--enable-logs-handler",
+		"--enable-garbage-collector=false", "--delete-collection-workers=4")
+	p.want(404, "/apis/batch/v1")
+	p.want(404, "/apis/batch/v1/jobs")
+	if groups := p.want(200, "/apis"); strings.Contains(groups, `"batch"`) {
+		t.Error("batch is in discovery")
+	}
+	p.want(404, "/apis/apps/v1/daemonsets")
+	p.want(200, "/apis/apps/v1/deployments")
+	p.want(200, "/apis/internal.apiserver.k8s.io/v1alpha1/storageversions")
+	if metrics := p.want(200, "/metrics"); !strings.Contains(metrics, `kubernetes_feature_enabled{name="StorageVersionAPI",stage="ALPHA"} 1`) {
+		t.Error("the feature gate is off, as far as metrics tell")
+	}
+	p.want(404, "/logs/no-such-file")
+
+	client := p.client()
+	put(t, client, "default", "in-json")
+	if value := valueAt(t, p.etcd(), "/registry/configmaps/default/in-json"); !json.Valid(value) {
+		t.Errorf("stored as %.40q", value)
+	}
+	service, err := client.CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+	if err != nil || service.Spec.Type != corev1.ServiceTypeNodePort || service.Spec.Ports[0].NodePort != 30443 {
+		t.Errorf("the kubernetes service: %v, %v", service.Spec, err)
+	}
+	var version apimachineryversion.Info
+	if err := json.Unmarshal([]byte(p.want(200, "/version")), &version); err != nil || version.GitVersion != "v1.36.3-custom" {
+		t.Errorf("%v %v", version, err)
+	}
+	// As of no cache, a limit counts at revision 0.
+	list, err := client.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{ResourceVersion: "0", Limit: 1})
+	if err != nil || len(list.Items) != 1 || list.Continue == "" {
+		t.Errorf("%d namespaces, %v", len(list.Items), err)
+	}
+	local := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", socket) }}}
+	resp, err := local.Get("http://x/debug/pprof/cmdline")
+	if err != nil || resp.StatusCode != 200 {
+		t.Fatalf("debug socket: %v %v", resp, err)
+	}
+	resp.Body.Close()
+}
+
+// An older Kubernetes is emulated: what was introduced since is not served.
+func TestEmulatedVersion(t *testing.T) {
+	p := serve(t, "--unsafe-no-fsync", "--emulated-version=1.35")
+	var version apimachineryversion.Info
+	if err := json.Unmarshal([]byte(p.want(200, "/version")), &version); err != nil || version.EmulationMinor != "35" || version.MinCompatibilityMinor != "34" || version.Minor != "36" {
+		t.Errorf("%+v %v", version, err)
+	}
+	p.want(404, "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies") // of 1.36
+	p.want(200, "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies")
+	put(t, p.client(), "default", "works")
+}
+
+// Events are kept in an etcd of their own and go through it both ways.
+func TestServersOverrides(t *testing.T) {
+	apart := serve(t, "--unsafe-no-fsync")
+	p := serve(t, "--unsafe-no-fsync", "--etcd-servers-overrides=/events#"+apart.etcd())
+	client := p.client()
+	watched, err := client.CoreV1().Events("default").Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=mine"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watched.Stop()
+	event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "mine"}, InvolvedObject: corev1.ObjectReference{Namespace: "default"}}
+	if _, err := client.CoreV1().Events("default").Create(t.Context(), event, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if e := <-watched.ResultChan(); e.Type != "ADDED" {
+		t.Errorf("watched: %v", e)
+	}
+	const key = "/registry/events/default/mine"
+	if len(valueAt(t, apart.etcd(), key)) == 0 || valueAt(t, p.etcd(), key) != nil {
+		t.Error("the event is not where it belongs")
+	}
+	if _, err := client.EventsV1().Events("default").Get(t.Context(), "mine", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+	put(t, client, "default", "here")
+	if valueAt(t, p.etcd(), "/registry/configmaps/default/here") == nil {
+		t.Error("another resource is not where it belongs")
+	}
+	for name, want := range map[string]int{"etcd-0": http.StatusOK, "etcd-1": http.StatusOK, "etcd-2": http.StatusNotFound} {
+		p.want(want, "/api/v1/componentstatuses/"+name)
+	}
+	if healthy := p.want(200, "/healthz?verbose&exclude=etcd"); strings.Contains(healthy, "[+]etcd-override-0 ok") {
+		t.Errorf("the check of other servers is not excluded with etcd's: %s", healthy)
+	}
+	if ready := p.want(200, "/readyz?verbose"); !strings.Contains(ready, "[+]etcd-override-0 ok") || !strings.Contains(ready, "[+]etcd-override-readiness-0 ok") {
+		t.Error(ready)
+	}
+}
+
+// Every line is JSON where that was asked for, and the level is raised and lowered while
+// the server runs.
+func TestLogFlags(t *testing.T) {
+	p := newProcess(t, "--unsafe-no-fsync", "--logging-format=json")
+	p.start()
+	p.Await(t, "ready after")
+	for line := range strings.Lines(strings.TrimSpace(p.Output())) {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("no JSON: %s", line)
+		}
+	}
+	quiet := serve(t, "--unsafe-no-fsync")
+	before := len(quiet.Output())
+	if resp, body := quiet.ask(http.MethodPut, "/debug/flags/v", "6"); resp.StatusCode != 200 || !strings.Contains(body, "successfully set klog.logging.verbosity to 6") {
+		t.Fatalf("%d %s", resp.StatusCode, body)
+	}
+	proctest.Eventually(t, "it says more", func() error {
+		if said := quiet.Output()[before:]; !strings.Contains(said, "\nI") && !strings.HasPrefix(said, "I") {
+			return errors.New("nothing")
+		}
+		return nil
+	})
+}
+
+// Mistakes are told in kube-apiserver's words.
+func TestUpstreamMistakes(t *testing.T) {
+	for args, want := range map[string]string{
+		"--goaway-chance=0.5":                                                        "--goaway-chance can not be less than 0 or greater than 0.02",
+		"--runtime-config=api/all=false":                                             "invalid runtime-config with only api/all=false",
+		"--runtime-config=apiregistration.k8s.io/v1=false":                           "API group/version apiregistration.k8s.io/v1 must be enabled",
+		"--runtime-config=nothing.example/v1=true":                                   "unknown api groups nothing.example",
+		"--feature-gates=Nothing=true":                                               "unrecognized feature gate: Nothing",
+		"--tls-cipher-suites=NOTHING":                                                "Cipher suite NOTHING not supported or doesn't exist",
+		"--tls-min-version=SSL3":                                                     "unknown tls version",
+		"--strict-transport-security-directives=always":                              "--strict-transport-security-directives invalid",
+		"--cors-allowed-origins=example.com":                                         "does not pin to start/end of host",
+		"--storage-media-type=text/plain":                                            `--storage-media-type "text/plain" invalid`,
+		"--show-hidden-metrics-for-version=1.20":                                     "must be omitted or have the value '1.35'",
+		"--storage-backend=etcd2":                                                    "--storage-backend invalid, allowed values: etcd3",
+		"--etcd-servers-overrides=events":                                            "--etcd-servers-overrides invalid",
+		"--emulated-version=1.10":                                                    "emulation version 1.10 is not between",
+		"--logging-format=xml":                                                       "Unsupported log format",
+		"--peer-ca-file=x --feature-gates=UnknownVersionInteroperabilityProxy=false": "requires UnknownVersionInteroperabilityProxy feature to be turned on",
+		"--kubernetes-service-node-port=80":                                          "doesn't contain 80",
+		"--watch-cache-sizes=pods":                                                   "invalid value of watch cache size",
+		"--runtime-config=flowcontrol.apiserver.k8s.io/v1=false":                     "conflicts with --enable-priority-and-fairness=true",
+	} {
+		if out := larder(t, append([]string{"serve", "--quiet"}, strings.Fields(args)...)...); !strings.Contains(out, want) || strings.Count(out, "\n") != 2 {
+			t.Errorf("%s: want one line with %q, got\n%s", args, want, out)
+		}
+	}
+}
+
+// Every name of the binary answers --version, and --help without --insecure-port, which
+// envtest looks for.
+func TestNames(t *testing.T) {
+	dir := t.TempDir()
+	for name, want := range map[string]string{"kube-apiserver": "Kubernetes v1.36.3\n", "larder": "kubernetes v1.36.3\n"} {
+		file := filepath.Join(dir, name)
+		if err := exec.Command("ln", "-s", binaries.larder, file).Run(); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command(file, "--version").Output(); err != nil || !strings.Contains(string(out), want) {
+			t.Errorf("%s --version: %v %s", name, err, out)
+		}
+		if out, err := exec.Command(file, "--help").Output(); err != nil || bytes.Contains(out, []byte("--insecure-port")) {
+			t.Errorf("%s --help: %v", name, err)
+		}
+	}
+}
+
+// serveEtcd runs the binary as etcd, alone, and returns its URL.
+func serveEtcd(t *testing.T) string {
+	t.Helper()
+	return serveEtcdIn(t, filepath.Join(t.TempDir(), "data"))
+}
+
+// serveEtcdIn does so with data that there may be.
+func serveEtcdIn(t *testing.T, data string) string {
+	t.Helper()
+	url, _ := startEtcd(t, data)
+	return url
+}
+
+// startEtcd does so and returns the process, too.
+func startEtcd(t *testing.T, data string) (string, *proctest.Process) {
+	t.Helper()
+	dir := t.TempDir()
+	name := filepath.Join(dir, "etcd")
+	if err := os.Symlink(binaries.larder, name); err != nil {
+		t.Fatal(err)
+	}
+	ports := proctest.Ports(t, 2)
+	url, peers := fmt.Sprintf("http://127.0.0.1:%d", ports[0]), fmt.Sprintf("http://127.0.0.1:%d", ports[1])
+	store := proctest.New(t, "etcd", func() *exec.Cmd {
+		return exec.Command(name, "--data-dir", data, "--listen-client-urls", url,
+			"--advertise-client-urls", url, "--listen-peer-urls", peers, "--unsafe-no-fsync=true")
+	})
+	began := time.Now()
+	if err := store.Start(); err != nil {
+		t.Fatal(err)
+	}
+	store.Eventually(t, "etcd is healthy", func() error {
+		resp, err := http.Get(url + "/health")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != 200 {
+			return errors.New(resp.Status)
+		}
+		return nil
+	})
+	t.Logf("etcd is healthy after %v", time.Since(began))
+	return url, store
+}
+
+// As etcd and as kube-apiserver, the one binary is a control plane.
+func TestBothNames(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"etcd", "kube-apiserver"} {
+		if err := os.Symlink(binaries.larder, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := exec.Command(filepath.Join(dir, "etcd"), "--version").Output(); err != nil || !strings.HasPrefix(string(out), "etcd Version: 3.") {
+		t.Errorf("etcd --version: %v %s", err, out)
+	}
+	url := serveEtcd(t)
+	keys := serve(t, "--unsafe-no-fsync")
+	p := &process{t: t, dir: keys.dir, port: proctest.Port(t)}
+	p.Process = proctest.New(t, "kube-apiserver", func() *exec.Cmd {
+		return exec.Command(filepath.Join(dir, "kube-apiserver"), "--etcd-servers", url, "--secure-port", strconv.Itoa(p.port), "--bind-address=127.0.0.1",
+			"--cert-dir", filepath.Join(dir, "certs"), "--service-account-issuer=https://kubernetes.default.svc", "--token-auth-file", tokens(t),
+			"--service-account-signing-key-file", filepath.Join(keys.dir, "pki", "sa.key"), "--runtime-config=", "--service-cluster-ip-range=", "")
+	})
+	p.start()
+	p.awaitReady()
+	if code, err := p.status("/api/v1/namespaces/default", "alice-token"); code != 200 || err != nil {
+		t.Errorf("%d %v", code, err)
+	}
+	if len(valueAt(t, url, "/registry/namespaces/default")) == 0 {
+		t.Error("nothing is stored")
+	}
+}
