@@ -194,7 +194,7 @@ func TestTableShowsBoth(t *testing.T) {
 
 // TestConfigIsChecked: what cannot be played is refused before anything is started.
 func TestConfigIsChecked(t *testing.T) {
-	good := Config{Nodes: []int{1}, PodsPerNode: 1, Connections: 1, Rounds: 1, Duration: time.Second}
+	good := Config{Nodes: []int{1}, PodsPerNode: 1, Connections: 1, Duration: time.Second, Trials: testservers.Trials{Rounds: 1}}
 	for name, spoil := range map[string]func(c *Config){
 		"no nodes":      func(c *Config) { c.Nodes = nil },
 		"no pods":       func(c *Config) { c.PodsPerNode = 0 },

@@ -9,7 +9,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/testservers"
 )
 
@@ -21,8 +20,7 @@ const (
 
 // Config says which clusters are played.
 type Config struct {
-	// TestServers is what servers are started from.
-	TestServers testservers.Config
+	testservers.Trials
 	// Nodes are the numbers of nodes, each of PodsPerNode pods. Above StockNodes only Larder
 	// is asked.
 	Nodes                   []int
@@ -32,16 +30,8 @@ type Config struct {
 	// Protocols are HTTP2 and HTTP1; Connections is how many each component has by HTTP2.
 	Protocols   []string
 	Connections int
-	// Servers are testservers.Stock and testservers.Larder.
-	Servers []string
-	// Duration is how long the load is measured before the server is restarted. Rounds is how
-	// often all is done, the servers in turn.
+	// Duration is how long the load is measured before the server is restarted.
 	Duration time.Duration
-	Rounds   int
-	// Command is the command line that the report shows.
-	Command string
-	// Say is called with each line about what happens.
-	Say func(string)
 }
 
 // UsualChurn is the churn of a cluster whose pods live for 40 minutes on average when each node
@@ -53,15 +43,15 @@ func (c *Config) check() error {
 	switch {
 	case len(c.Nodes) == 0 || slices.Min(c.Nodes) < 1 || c.PodsPerNode < 1:
 		return errors.New("cluster: want at least one node and one pod of each")
-	case c.Connections < 1 || c.Rounds < 1 || c.Duration <= 0:
-		return errors.New("cluster: want at least one connection and one round, and a duration")
+	case c.Connections < 1 || c.Duration <= 0:
+		return errors.New("cluster: want at least one connection, and a duration")
 	}
 	for _, p := range c.Protocols {
 		if p != HTTP1 && p != HTTP2 {
 			return fmt.Errorf("cluster: %q is no protocol: want %s or %s", p, HTTP2, HTTP1)
 		}
 	}
-	if err := testservers.CheckKinds(c.Servers); err != nil {
+	if err := c.Check(); err != nil {
 		return fmt.Errorf("cluster: %w", err)
 	}
 	return nil
@@ -73,19 +63,13 @@ func Run(ctx context.Context, c Config) (*Table, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	t := &Table{Date: time.Now(), Machine: bench.Machine(), Command: c.Command}
+	t := &Table{Head: c.Head()}
 	for _, nodes := range c.Nodes {
 		if err := c.runSize(ctx, t, size{nodes, c.PodsPerNode}); err != nil {
 			return t, err
 		}
 	}
 	return t, errors.Join(t.failed...)
-}
-
-func (c *Config) say(format string, args ...any) {
-	if c.Say != nil {
-		c.Say(fmt.Sprintf(format, args...))
-	}
 }
 
 // runSize plays clusters of one size, on one etcd.
@@ -95,7 +79,7 @@ func (c *Config) runSize(ctx context.Context, t *Table, s size) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, servers.Close()) }()
-	c.say("%d nodes: starting etcd", s.nodes)
+	c.Sayf("%d nodes: starting etcd", s.nodes)
 	if err := servers.StartEtcd(ctx); err != nil {
 		return err
 	}
@@ -109,26 +93,28 @@ func (c *Config) runSize(ctx context.Context, t *Table, s size) (err error) {
 			connections = c.Connections
 		}
 		if n := s.files(connections); n > openFiles() {
-			c.say("%d nodes by HTTP/1.1: left out: about %d connections, and %d open files are allowed", s.nodes, n, openFiles())
+			c.Sayf("%d nodes by HTTP/1.1: left out: about %d connections, and %d open files are allowed", s.nodes, n, openFiles())
 			continue
 		}
-		for round := range c.Rounds {
-			for _, kind := range testservers.Turns(c.Servers, round) {
-				if kind == testservers.Stock && s.nodes > c.StockNodes {
-					continue
-				}
-				run := &performance{config: c, started: servers, world: w, kind: kind, connections: connections, result: &Result{Server: kind, Nodes: s.nodes, Protocol: protocol, Round: round + 1}}
-				err := run.run(ctx)
-				t.Results = append(t.Results, run.result)
-				if ctx.Err() != nil {
-					return fmt.Errorf("cluster: %d nodes, %s, %s: %w", s.nodes, protocol, kind, err)
-				}
-				if err != nil { // the others are worth having
-					run.result.Failure = err.Error()
-					t.failed = append(t.failed, fmt.Errorf("cluster: %s: %w", run.name(), err))
-					c.say("%s: failed: %v", run.name(), err)
-				}
+		err := c.Each(func(kind string, round int) error {
+			if kind == testservers.Stock && s.nodes > c.StockNodes {
+				return nil
 			}
+			run := &performance{config: c, started: servers, world: w, kind: kind, connections: connections, result: &Result{Server: kind, Nodes: s.nodes, Protocol: protocol, Round: round}}
+			err := run.run(ctx)
+			t.Results = append(t.Results, run.result)
+			if ctx.Err() != nil {
+				return fmt.Errorf("cluster: %s: %w", run.name(), err)
+			}
+			if err != nil { // the others are worth having
+				run.result.Failure = err.Error()
+				t.failed = append(t.failed, fmt.Errorf("cluster: %s: %w", run.name(), err))
+				c.Sayf("%s: failed: %v", run.name(), err)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -136,8 +122,8 @@ func (c *Config) runSize(ctx context.Context, t *Table, s size) (err error) {
 
 // makeWorld makes the objects through a Larder that ends then.
 func (c *Config) makeWorld(ctx context.Context, f *testservers.Servers, s size) (_ *world, err error) {
-	c.say("%d nodes: making %d pods and what belongs to them", s.nodes, s.pods())
-	server, err := f.StartLarder()
+	c.Sayf("%d nodes: making %d pods and what belongs to them", s.nodes, s.pods())
+	server, err := f.Start(testservers.Larder, testservers.Usual())
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +187,7 @@ const (
 func (r *performance) run(ctx context.Context) (err error) {
 	guards := testservers.Usual()
 	guards.Nodes = true
-	r.config.say("%s: starting", r.name())
+	r.config.Sayf("%s: starting", r.name())
 	if r.server, err = r.started.Start(r.kind, guards); err != nil {
 		return err
 	}
@@ -227,7 +213,7 @@ func (r *performance) run(ctx context.Context) (err error) {
 		return err
 	}
 	r.result.Differing, r.result.FirstDiffering = differ, first
-	r.config.say("%s: %s", r.name(), r.result.summary())
+	r.config.Sayf("%s: %s", r.name(), r.result.summary())
 	return nil
 }
 

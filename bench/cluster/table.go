@@ -111,10 +111,7 @@ func (r *Result) restartRefusals() int {
 
 // Table is what all plays found.
 type Table struct {
-	// Date is when it began, Machine and Command what made it.
-	Date    time.Time `json:"date"`
-	Machine string    `json:"machine"`
-	Command string    `json:"command"`
+	testservers.Head
 	// Results are all plays, in the order in which they ran.
 	Results []*Result `json:"results"`
 
@@ -288,7 +285,7 @@ func quantiles(r *bench.Result) string {
 func (t *Table) Markdown() string {
 	var b strings.Builder
 	scenes := t.scenes()
-	fmt.Fprintf(&b, "%s, %s.\n\n    %s\n\n", t.Date.Format(time.DateOnly), t.Machine, t.Command)
+	b.WriteString(t.Head.Markdown("") + "\n")
 	for _, s := range scenes {
 		requests, _ := s.mean(s.any.Server, steadyPart, func(r *Result) float64 { return float64(r.Steady.ops()) / r.Steady.Cost.Wall.Seconds() })
 		events, _ := s.mean(s.any.Server, steadyPart, func(r *Result) float64 { return r.EventsPerSecond })

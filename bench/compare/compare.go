@@ -161,7 +161,7 @@ func (c *Comparison) selected(steps []step) []step {
 // prepare starts Larder, seeds through it, and starts the others when all are needed.
 func (c *Comparison) prepare(ctx context.Context, all bool) (err error) {
 	c.say("starting Larder")
-	if c.servers[Larder], err = c.started.StartLarder(); err != nil {
+	if c.servers[Larder], err = c.started.Start(testservers.Larder, testservers.Usual()); err != nil {
 		return err
 	}
 	if err := c.servers[Larder].Ready(ctx); err != nil {
@@ -179,7 +179,7 @@ func (c *Comparison) prepare(ctx context.Context, all bool) (err error) {
 		return c.describe(ctx)
 	}
 	c.say("starting kube-apiserver")
-	if c.servers[Stock], err = c.started.StartStock(); err != nil {
+	if c.servers[Stock], err = c.started.Start(testservers.Stock, testservers.Usual()); err != nil {
 		return err
 	}
 	if err := c.servers[Stock].Ready(ctx); err != nil {

@@ -124,9 +124,9 @@ func (c *Comparison) startFull(ctx context.Context, kind Kind) ([]*bench.Result,
 		Name: "B32", Starts: 1,
 		Launch: func(context.Context) (*bench.Target, time.Time, func() error, error) {
 			if kind == Larder {
-				return launched(c.started.StartLarder())
+				return launched(c.started.Start(testservers.Larder, testservers.Usual()))
 			}
-			return launched(c.started.StartStock())
+			return launched(c.started.Start(testservers.Stock, testservers.Usual()))
 		},
 		Then: func(ctx context.Context, t *bench.Target) (err error) {
 			c.shown.Store(t)

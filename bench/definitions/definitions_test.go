@@ -61,8 +61,8 @@ func TestLateAnswersAreAskedForAgain(t *testing.T) {
 // TestWhatCannotBeIsRefused: no server is started for it.
 func TestWhatCannotBeIsRefused(t *testing.T) {
 	for _, c := range []Config{
-		{PerGroup: 1, Fields: 1, Clients: 1, Rounds: 1},
-		{Count: 1, PerGroup: 1, Fields: 1, Clients: 1, Rounds: 1, Servers: []string{"etcd"}},
+		{PerGroup: 1, Fields: 1, Clients: 1, Trials: testservers.Trials{Rounds: 1}},
+		{Count: 1, PerGroup: 1, Fields: 1, Clients: 1, Trials: testservers.Trials{Rounds: 1, Servers: []string{"etcd"}}},
 	} {
 		if table, err := Run(t.Context(), c); err == nil || table != nil {
 			t.Errorf("%+v: %v, %v", c, table, err)

@@ -109,7 +109,7 @@ func (p *play) restart(ctx context.Context) error {
 
 // take makes server the one that is asked, once it is ready.
 func (p *play) take(ctx context.Context, server *testservers.Server) error {
-	p.config.say("%s: starting", p.result.Server)
+	p.config.Sayf("%s: starting", p.result.Server)
 	if err := server.Ready(ctx); err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (p *play) memory(ctx context.Context) (m Memory, err error) {
 
 // step does something and accounts for it.
 func (p *play) step(ctx context.Context, name string, do func(context.Context) error) error {
-	p.config.say("%s: %s", p.result.Server, name)
+	p.config.Sayf("%s: %s", p.result.Server, name)
 	begin, before := time.Now(), p.last
 	if before == 0 && name != stepStart {
 		usage, err := p.server.Process.Usage()
@@ -170,7 +170,7 @@ func (p *play) step(ctx context.Context, name string, do func(context.Context) e
 	if err := profiled(); err != nil {
 		return err
 	}
-	p.config.say("%s: %s: %v of CPU, %v", p.result.Server, name, (usage.CPU - before).Round(time.Millisecond), time.Since(begin).Round(time.Millisecond))
+	p.config.Sayf("%s: %s: %v of CPU, %v", p.result.Server, name, (usage.CPU - before).Round(time.Millisecond), time.Since(begin).Round(time.Millisecond))
 	return nil
 }
 

@@ -40,9 +40,7 @@ type Result struct {
 
 // Table is what was found.
 type Table struct {
-	Date    time.Time `json:"date"`
-	Machine string    `json:"machine"`
-	Command string    `json:"command"`
+	testservers.Head
 	// Count is how many definitions there were.
 	Count   int       `json:"count"`
 	Results []*Result `json:"results"`
@@ -111,8 +109,7 @@ func (t *Table) mean(server string, f figure) (v float64, ok bool) {
 // Markdown is the table with both servers and their ratio, for people.
 func (t *Table) Markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %s. %d definitions.\n\n    %s\n\n| | kube-apiserver | Larder | ratio |\n|---|---|---|---|\n",
-		t.Date.Format(time.DateOnly), t.Machine, t.Count, t.Command)
+	b.WriteString(t.Head.Markdown(fmt.Sprintf(" %d definitions.", t.Count)) + "\n| | kube-apiserver | Larder | ratio |\n|---|---|---|---|\n")
 	for _, f := range t.figures() {
 		stock, had := t.mean(testservers.Stock, f)
 		larder, has := t.mean(testservers.Larder, f)

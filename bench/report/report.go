@@ -9,6 +9,7 @@ import (
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/cluster"
 	"github.com/larder-io/larder/bench/compare"
+	"github.com/larder-io/larder/bench/definitions"
 	"github.com/larder-io/larder/bench/starts"
 	"github.com/larder-io/larder/bench/thresholds"
 )
@@ -32,6 +33,8 @@ type Report struct {
 	Table *compare.Table `json:"table,omitempty"`
 	// Cluster is of clusters that were played, nil for none.
 	Cluster *cluster.Table `json:"cluster,omitempty"`
+	// Definitions is of what CRDs cost, nil for none.
+	Definitions *definitions.Table `json:"definitions,omitempty"`
 	// Starts is of starts on stored objects, nil for none.
 	Starts *starts.Table `json:"starts,omitempty"`
 	// Charts plot how figures grow.
@@ -104,6 +107,9 @@ func (r *Report) Text(w io.Writer) error {
 	}
 	if r.Cluster != nil {
 		tables += r.Cluster.Markdown()
+	}
+	if r.Definitions != nil {
+		tables += r.Definitions.Markdown()
 	}
 	if r.Starts != nil {
 		tables += r.Starts.Markdown()

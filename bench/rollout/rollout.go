@@ -17,7 +17,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/process"
 	"github.com/larder-io/larder/bench/testservers"
 )
 
@@ -26,30 +25,25 @@ var Phases = []string{"nodes come", "rollout", "update", "rest", "deletion", "al
 
 // Config says which clusters there are.
 type Config struct {
-	// TestServers is what servers are started from; Programs is a directory as FindPrograms returns it.
-	TestServers testservers.Config
-	Programs    string
+	testservers.Trials
+	// Programs is a directory as FindPrograms returns it.
+	Programs string
 	// Nodes and Pods say how large the cluster is; Pods is a multiple of a hundred.
 	Nodes, Pods int
 	// Rest is how long nothing happens.
 	Rest time.Duration
-	// Servers are testservers.Stock and testservers.Larder, each of which has Rounds turns.
-	Servers []string
-	Rounds  int
-	// Say is called with each line about what happens.
-	Say func(string)
 }
 
 // Check returns an error for what cannot be.
 func (c *Config) Check() error {
-	if c.Nodes < 1 || c.Pods < each || c.Pods%each != 0 || c.Rest <= 0 || c.Rounds < 1 {
-		return fmt.Errorf("rollout: want at least one node, hundreds of pods, a time of rest and one round, not %d, %d, %v and %d", c.Nodes, c.Pods, c.Rest, c.Rounds)
+	if c.Nodes < 1 || c.Pods < each || c.Pods%each != 0 || c.Rest <= 0 {
+		return fmt.Errorf("rollout: want at least one node, hundreds of pods and a time of rest, not %d, %d and %v", c.Nodes, c.Pods, c.Rest)
 	}
 	const most = 100 // on a node, of the 110 that it takes
 	if c.Pods > c.Nodes*most {
 		return fmt.Errorf("rollout: %d nodes have no room for %d pods", c.Nodes, c.Pods)
 	}
-	if err := testservers.CheckKinds(c.Servers); err != nil {
+	if err := c.Trials.Check(); err != nil {
 		return fmt.Errorf("rollout: %w", err)
 	}
 	return nil
@@ -70,28 +64,21 @@ func Run(ctx context.Context, c Config) (all []*bench.Result, err error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	for round := range c.Rounds {
-		for _, kind := range testservers.Turns(c.Servers, round) {
-			r := &run{config: &c, kind: kind, dir: filepath.Join(c.TestServers.Dir, fmt.Sprintf("%s-%d", kind, round))}
-			err := r.run(ctx)
-			for _, result := range r.results {
-				if c.Rounds > 1 {
-					result.Round = round + 1
-				}
-			}
-			all = append(all, r.results...)
-			if err != nil {
-				return all, fmt.Errorf("rollout: %s: %w", kind, err)
+	err = c.Each(func(kind string, round int) error {
+		r := &run{config: &c, kind: kind, dir: filepath.Join(c.TestServers.Dir, fmt.Sprintf("%s-%d", kind, round))}
+		err := r.run(ctx)
+		for _, result := range r.results {
+			if c.Rounds > 1 {
+				result.Round = round
 			}
 		}
-	}
-	return all, nil
-}
-
-func (c *Config) say(format string, args ...any) {
-	if c.Say != nil {
-		c.Say(fmt.Sprintf(format, args...))
-	}
+		all = append(all, r.results...)
+		if err != nil {
+			return fmt.Errorf("rollout: %s: %w", kind, err)
+		}
+		return nil
+	})
+	return all, err
 }
 
 // run is one cluster.
@@ -113,16 +100,16 @@ func (r *run) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.started.Close()) }()
-	r.config.say("%s: starting", r.kind)
+	r.config.Sayf("%s: starting", r.kind)
 	if err := r.start(ctx); err != nil {
 		return err
 	}
-	whole, err := r.measure()
+	whole, err := r.begin()
 	if err != nil {
 		return err
 	}
 	for i, phase := range []func(context.Context) error{r.populate, r.rollOut, r.update, r.rest, r.remove} {
-		part, err := r.measure()
+		part, err := r.begin()
 		if err != nil {
 			return err
 		}
@@ -180,6 +167,10 @@ func (r *run) start(ctx context.Context) (err error) {
 			return err
 		}
 		r.beside = append(r.beside, p)
+	}
+	r.server.Target.Beside = nil
+	for _, p := range r.beside {
+		r.server.Target.Beside = append(r.server.Target.Beside, p.Process)
 	}
 	return nil
 }
@@ -293,49 +284,23 @@ func (r *run) until(ctx context.Context, done func(context.Context) (bool, error
 	})
 }
 
-// measuring is a measurement under way.
-type measuring struct {
-	began  time.Time
-	result *bench.Result
-	beside []time.Duration
-}
-
-func (r *run) measure() (*measuring, error) {
-	m := &measuring{began: time.Now(), result: &bench.Result{}}
-	var err error
-	m.result.Before, m.beside, err = r.used()
-	return m, err
+// begin begins a measurement.
+func (r *run) begin() (*bench.Meter, error) {
+	m, err := r.server.Target.Meter()
+	if err != nil {
+		return nil, err
+	}
+	return m, m.Begin()
 }
 
 // end adds the result of a measurement.
-func (r *run) end(m *measuring, phase string) error {
-	after, beside, err := r.used()
-	if err != nil {
+func (r *run) end(m *bench.Meter, phase string) error {
+	if err := m.End(); err != nil {
 		return err
 	}
-	m.result.Name, m.result.Unit, m.result.Ops = r.kind+": "+phase, "pod", r.config.Pods
-	m.result.Wall, m.result.Server = time.Since(m.began), after
-	m.result.ServerCPU = after.CPU - m.result.Before.CPU
-	m.result.Reads, m.result.Writes = after.Reads-m.result.Before.Reads, after.Writes-m.result.Before.Writes
-	for i, p := range r.beside {
-		m.result.Beside = append(m.result.Beside, bench.Cost{Name: p.Process.Name, CPU: beside[i] - m.beside[i]})
-	}
-	r.results = append(r.results, m.result)
-	r.config.say("%s: %.1f s of CPU, in %.1f s", m.result.Name, m.result.ServerCPU.Seconds(), m.result.Wall.Seconds())
+	result := &bench.Result{Name: r.kind + ": " + phase, Unit: "pod", Ops: r.config.Pods}
+	m.Charge(result)
+	r.results = append(r.results, result)
+	r.config.Sayf("%s: %.1f s of CPU, in %.1f s", result.Name, result.ServerCPU.Seconds(), result.Wall.Seconds())
 	return nil
-}
-
-// used reads what the server has used, and what the processes beside it have.
-func (r *run) used() (server process.Usage, beside []time.Duration, err error) {
-	if server, err = r.server.Process.Usage(); err != nil {
-		return server, nil, err
-	}
-	for _, p := range r.beside {
-		cpu, err := p.Process.CPU()
-		if err != nil {
-			return server, nil, err
-		}
-		beside = append(beside, cpu)
-	}
-	return server, beside, nil
 }

@@ -16,7 +16,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func good() Config {
-	return Config{Nodes: 2, Pods: 100, Rest: time.Second, Rounds: 1, Servers: []string{testservers.Stock, testservers.Larder}}
+	return Config{Nodes: 2, Pods: 100, Rest: time.Second, Trials: testservers.Trials{Rounds: 1, Servers: []string{testservers.Stock, testservers.Larder}}}
 }
 
 // TestConfigsThatCannotRun are refused before anything is started.

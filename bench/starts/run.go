@@ -16,26 +16,18 @@ import (
 
 // Config says which starts are measured.
 type Config struct {
-	// TestServers is what servers are started from.
-	TestServers testservers.Config
+	testservers.Trials
 	// Data are kinds of data, of Names; Objects is how many objects of each there are.
 	Data    []string
 	Objects int
-	// Servers are testservers.Stock and testservers.Larder; Rounds is how often each is started, in turns.
-	Servers []string
-	Rounds  int
-	// Command is the command line that the report shows.
-	Command string
-	// Say is called with each line about what happens.
-	Say func(string)
 }
 
 // check returns an error for what cannot be, and the kinds of data.
 func (c *Config) check() ([]*data, error) {
-	if c.Objects < 1 || c.Rounds < 1 {
-		return nil, errors.New("starts: want at least one object and one round")
+	if c.Objects < 1 {
+		return nil, errors.New("starts: want at least one object")
 	}
-	if err := testservers.CheckKinds(c.Servers); err != nil {
+	if err := c.Check(); err != nil {
 		return nil, fmt.Errorf("starts: %w", err)
 	}
 	for _, name := range c.Data {
@@ -52,19 +44,13 @@ func Run(ctx context.Context, c Config) (*Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Table{Date: time.Now(), Machine: bench.Machine(), Command: c.Command, Objects: c.Objects}
+	t := &Table{Head: c.Head(), Objects: c.Objects}
 	for _, d := range all {
 		if err := c.runData(ctx, t, d); err != nil {
 			return t, fmt.Errorf("%s: %w", d.name, err)
 		}
 	}
 	return t, nil
-}
-
-func (c *Config) say(format string, args ...any) {
-	if c.Say != nil {
-		c.Say(fmt.Sprintf(format, args...))
-	}
 }
 
 // runData measures the starts on one kind of data, in an etcd of its own.
@@ -74,24 +60,22 @@ func (c *Config) runData(ctx context.Context, t *Table, d *data) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, servers.Close()) }()
-	c.say("%s: starting etcd and writing %d objects", d.name, c.Objects)
+	c.Sayf("%s: starting etcd and writing %d objects", d.name, c.Objects)
 	if err := servers.StartEtcd(ctx); err != nil {
 		return err
 	}
 	if err := c.prepare(ctx, servers, d); err != nil {
 		return err
 	}
-	for round := range c.Rounds {
-		for _, kind := range testservers.Turns(c.Servers, round) {
-			r := &Result{Data: d.name, Server: kind, Round: round + 1}
-			if err := r.measure(ctx, servers, d); err != nil {
-				return fmt.Errorf("%s: %w", kind, err)
-			}
-			t.Results = append(t.Results, r)
-			c.say("%s, %s: %s", d.name, kind, r.summary())
+	return c.Each(func(kind string, round int) error {
+		r := &Result{Data: d.name, Server: kind, Round: round}
+		if err := r.measure(ctx, servers, d); err != nil {
+			return fmt.Errorf("%s: %w", kind, err)
 		}
-	}
-	return nil
+		t.Results = append(t.Results, r)
+		c.Sayf("%s, %s: %s", d.name, kind, r.summary())
+		return nil
+	})
 }
 
 // prepare starts each server once while there is nothing yet, so that none of the measured

@@ -162,7 +162,7 @@ func TestStore(t *testing.T) {
 
 // TestTable has medians with their spread, ratios and the goals that are missed.
 func TestTable(t *testing.T) {
-	table := &Table{Objects: 5, Command: "larder-bench starts"}
+	table := &Table{Objects: 5, Head: testservers.Head{Command: "larder-bench starts"}}
 	add := func(server string, cpu time.Duration, memory int64) {
 		c := Cost{Wall: cpu, Server: process.Usage{CPU: cpu, PeakRSS: memory}, Etcd: time.Second}
 		table.Results = append(table.Results, &Result{Data: "own", Server: server, Ready: c, Listed: c, Bytes: 1000})
@@ -188,10 +188,10 @@ func TestTable(t *testing.T) {
 // TestConfigs that cannot be.
 func TestConfigs(t *testing.T) {
 	for want, c := range map[string]Config{
-		"one object": {Rounds: 1},
+		"one object": {Trials: testservers.Trials{Rounds: 1}},
 		"one round":  {Objects: 1},
-		"no server":  {Objects: 1, Rounds: 1, Servers: []string{"other"}},
-		"no data":    {Objects: 1, Rounds: 1, Data: []string{"other"}},
+		"no server":  {Objects: 1, Trials: testservers.Trials{Rounds: 1, Servers: []string{"other"}}},
+		"no data":    {Objects: 1, Trials: testservers.Trials{Rounds: 1}, Data: []string{"other"}},
 	} {
 		if _, err := Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)

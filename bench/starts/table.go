@@ -43,10 +43,7 @@ func (r *Result) summary() string {
 
 // Table is what all starts cost.
 type Table struct {
-	// Date is when it began, Machine and Command what made it.
-	Date    time.Time `json:"date"`
-	Machine string    `json:"machine"`
-	Command string    `json:"command"`
+	testservers.Head
 	// Objects is how many objects of each kind there were.
 	Objects int `json:"objects"`
 	// Results are all starts, in the order in which they ran.
@@ -129,7 +126,7 @@ func (t *Table) cell(d *data, f *figure) string {
 // Markdown is the table as text to paste: medians of the rounds with the least and the most.
 func (t *Table) Markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %s.\n\n    %s\n", t.Date.Format(time.DateOnly), t.Machine, t.Command)
+	b.WriteString(t.Head.Markdown(""))
 	for _, moment := range []struct {
 		what  string
 		at    func(*Result) *Cost

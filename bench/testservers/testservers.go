@@ -192,13 +192,23 @@ func (f *Servers) startEtcd(ctx context.Context, data string) (*Server, string, 
 	return server, client, server.awaitHTTP(ctx, client+"/readyz")
 }
 
-// StartStock starts a kube-apiserver on the Servers's etcd. It is as its release starts,
-// but that it leaves the kubernetes service's endpoints and the compaction of etcd to
-// Larder: two servers at one address would fight over the former.
-func (f *Servers) StartStock() (*Server, error) { return f.startStock(f.url, Usual()) }
-
-// StartStockWith is StartStock with other guards.
-func (f *Servers) StartStockWith(g Guards) (*Server, error) { return f.startStock(f.url, g) }
+// Start starts a server of a kind on the Servers's etcd. A kube-apiserver is as its release
+// starts, except that it leaves the endpoints of the kubernetes service and the compaction of
+// etcd to Larder: two servers at one address would fight over the endpoints.
+func (f *Servers) Start(kind string, g Guards) (*Server, error) {
+	if kind == Stock {
+		return f.startStock(f.url, g)
+	}
+	dir, port, err := f.place("larder")
+	if err != nil {
+		return nil, err
+	}
+	flags, err := f.shared(f.url, dir, port, g)
+	if err != nil {
+		return nil, err
+	}
+	return f.startAPI("larder", f.config.Larder, dir, port, []string{"serve"}, append(flags, "--data-dir="+dir, "--service-account-issuer="+issuer))
+}
 
 func (f *Servers) startStock(etcd string, g Guards) (*Server, error) {
 	dir, port, err := f.place("kube-apiserver")
@@ -211,22 +221,6 @@ func (f *Servers) startStock(etcd string, g Guards) (*Server, error) {
 	}
 	return f.startAPI("kube-apiserver", f.config.Stock, dir, port, nil, append(flags,
 		"--cert-dir="+dir, "--service-account-issuer="+issuer, "--endpoint-reconciler-type=none", "--etcd-compaction-interval=0"))
-}
-
-// StartLarder starts a Larder on the Servers's etcd.
-func (f *Servers) StartLarder() (*Server, error) { return f.StartLarderWith(Usual()) }
-
-// StartLarderWith is StartLarder with other guards.
-func (f *Servers) StartLarderWith(g Guards) (*Server, error) {
-	dir, port, err := f.place("larder")
-	if err != nil {
-		return nil, err
-	}
-	flags, err := f.shared(f.url, dir, port, g)
-	if err != nil {
-		return nil, err
-	}
-	return f.startAPI("larder", f.config.Larder, dir, port, []string{"serve"}, append(flags, "--data-dir="+dir, "--service-account-issuer="+issuer))
 }
 
 // Guards says which of the checks before every request a server does.

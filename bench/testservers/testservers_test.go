@@ -66,8 +66,8 @@ func TestFleet(t *testing.T) {
 		}
 		servers = append(servers, s)
 	}
-	add(f.StartStock())
-	add(f.StartLarder())
+	add(f.Start(testservers.Stock, testservers.Usual()))
+	add(f.Start(testservers.Larder, testservers.Usual()))
 	add(f.StartEmptyLarder())
 	stock, etcd, err := f.StartEmptyStock(t.Context())
 	add(stock, err)
@@ -99,7 +99,7 @@ func TestFleet(t *testing.T) {
 // TestPausedServersDoNotAnswer pauses a server, lets it go on, and stops it while it is paused.
 func TestPausedServersDoNotAnswer(t *testing.T) {
 	f := start(t)
-	server, err := f.StartLarder()
+	server, err := f.Start(testservers.Larder, testservers.Usual())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,18 +231,28 @@ func TestNewBelow(t *testing.T) {
 	}
 }
 
-// TestTurns: the servers' order alternates, and the caller's own is left as it is.
+// TestTurns: the order of the servers alternates.
 func TestTurns(t *testing.T) {
-	both := []string{testservers.Stock, testservers.Larder}
-	for round, want := range [][]string{{testservers.Stock, testservers.Larder}, {testservers.Larder, testservers.Stock}, {testservers.Stock, testservers.Larder}} {
-		if got := testservers.Turns(both, round); !slices.Equal(got, want) {
-			t.Errorf("round %d: %q, want %q", round, got, want)
-		}
-	}
-	if err := testservers.CheckKinds(both); err != nil {
+	trials := testservers.Trials{Servers: []string{testservers.Stock, testservers.Larder}, Rounds: 3}
+	if err := trials.Check(); err != nil {
 		t.Error(err)
 	}
-	if err := testservers.CheckKinds([]string{testservers.Larder, "larder"}); err == nil {
-		t.Error(`"larder" is a kind`)
+	var got []string
+	err := trials.Each(func(server string, round int) error {
+		got = append(got, fmt.Sprint(round, " ", server))
+		return nil
+	})
+	want := []string{"1 kube-apiserver", "1 Larder", "2 Larder", "2 kube-apiserver", "3 kube-apiserver", "3 Larder"}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, %v; want %q", got, err, want)
+	}
+	failure := errors.New("it failed")
+	if err := trials.Each(func(string, int) error { return failure }); err != failure {
+		t.Errorf("got %v, want %v", err, failure)
+	}
+	for _, wrong := range []testservers.Trials{{Servers: []string{"larder"}, Rounds: 1}, {}} {
+		if err := wrong.Check(); err == nil {
+			t.Errorf("%+v can be run", wrong)
+		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/larder-io/larder/bench/report"
 	"github.com/larder-io/larder/bench/rollout"
-	"github.com/larder-io/larder/bench/testservers"
 )
 
 func rolloutCommand(o *options) *cobra.Command {
@@ -25,13 +24,12 @@ those that "larder cluster" has built for this user.`,
   larder-bench rollout --programs ./bin --server Larder --json rollout.json`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runRollout(cmd, o, c) },
 	}
-	addPrograms(cmd, &c.TestServers)
+	addTrials(cmd, &c.Trials)
 	flags := cmd.Flags()
 	flags.StringVar(&c.Programs, "programs", "", "directory of kube-controller-manager, kube-scheduler, kwok and its stage-fast.yaml")
 	flags.IntVar(&c.Nodes, "nodes", 100, "how many nodes")
 	flags.IntVar(&c.Pods, "pods", 1500, "how many pods, a hundred for each Deployment")
 	flags.DurationVar(&c.Rest, "rest", 20*time.Second, "how long nothing is done between the update and the deletion")
-	flags.StringSliceVar(&c.Servers, "server", []string{testservers.Stock, testservers.Larder}, "which servers, in turn")
 	return cmd
 }
 
@@ -55,8 +53,7 @@ func runRollout(cmd *cobra.Command, o *options, c rollout.Config) (err error) {
 		return err
 	}
 	found := &report.Report{}
-	err = o.started(cmd, needing(c.TestServers, c.Servers), nil, func(ctx context.Context, f testservers.Config, say func(string)) (err error) {
-		c.TestServers, c.Say = f, say
+	err = o.trials(cmd, &c.Trials, func(ctx context.Context) (err error) {
 		found.Results, err = rollout.Run(ctx, c)
 		return err
 	})

@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -44,9 +44,7 @@ changes are made, are started for it and stopped at the end.`,
 	flags.IntVar(&s.config.Items, "items", 50000, "how many items or deliveries one measurement has, about")
 	flags.StringVar(&s.through, "through", "", "kubeconfig of another server of the same etcd, to make changes through")
 	flags.StringVar(&s.server, "server", "larder", "without --kubeconfig: the server to measure, larder or kube-apiserver")
-	flags.StringVar(&s.programs.Stock, "stock", "", "kube-apiserver to start; built from bench/buildapiserver if not given")
-	flags.StringVar(&s.programs.Larder, "larder", "", "larder to start; built if not given")
-	flags.StringVar(&s.programs.Etcd, "etcd", "", "etcd to start; built if not given")
+	addPrograms(cmd, &s.programs)
 	return cmd
 }
 
@@ -63,33 +61,36 @@ func (s *scaling) run(cmd *cobra.Command, o *options) error {
 		return fmt.Errorf("--server must be larder or kube-apiserver, not %q", s.server)
 	}
 	var found *scale.Findings
-	progress, build := &latest{}, &step{}
-	shown := func() bench.Progress {
-		if p := build.Progress(); p.Name != "" {
-			return p
-		}
-		return progress.Progress()
-	}
-	err := o.shown(cmd, shown, func(ctx context.Context, say func(string)) (err error) {
+	progress := &latest{}
+	measure := func(ctx context.Context, say func(string)) (err error) {
 		s.config.Say = say
-		stop := func() error { return nil }
-		if o.kubeconfig == "" {
-			stop, err = s.start(ctx, say, build.building(say))
-		} else {
-			err = s.find(o)
-		}
-		defer func() {
-			if failed := stop(); err == nil {
-				err = failed
-			}
-		}()
-		if err != nil {
-			return err
-		}
 		progress.set(s.config.Target, s.config.Through)
 		found, err = scale.Run(ctx, s.config)
 		return err
-	})
+	}
+	var err error
+	if o.kubeconfig != "" {
+		if err = s.find(o); err == nil {
+			err = o.shown(cmd, progress.Progress, measure)
+		}
+	} else {
+		if s.server == "larder" && s.programs.Stock == "" {
+			s.programs.Stock = os.DevNull // not needed, so not built
+		}
+		shown := func() (bench.Progress, bool) { p := progress.Progress(); return p, p.Name != "" }
+		err = o.started(cmd, s.programs, shown, func(ctx context.Context, programs testservers.Config, say func(string)) (err error) {
+			say("starting servers")
+			servers, err := testservers.New(programs)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, servers.Close()) }()
+			if err := s.start(ctx, servers); err != nil {
+				return err
+			}
+			return measure(ctx, say)
+		})
+	}
 	if err != nil {
 		return err
 	}
@@ -105,52 +106,25 @@ func (s *scaling) find(o *options) (err error) {
 	return err
 }
 
-// start starts servers and returns what stops them.
-func (s *scaling) start(ctx context.Context, say func(string), building func(string, bool)) (stop func() error, err error) {
-	dir, err := os.MkdirTemp("", "larder-bench-")
-	if err != nil {
-		return func() error { return nil }, err
-	}
-	stop = func() error { return os.RemoveAll(dir) }
-	if s.server == "larder" && s.programs.Stock == "" {
-		s.programs.Stock = os.DevNull // not needed, so not built
-	}
-	if s.programs, err = testservers.Build(ctx, s.programs, dir, building); err != nil {
-		return stop, err
-	}
-	s.programs.Dir = filepath.Join(dir, "run")
-	if err := os.Mkdir(s.programs.Dir, 0o700); err != nil {
-		return stop, err
-	}
-	servers, err := testservers.New(s.programs)
-	if err != nil {
-		return stop, err
-	}
-	stop = func() error {
-		if err := servers.Close(); err != nil {
-			return err
-		}
-		return os.RemoveAll(dir)
-	}
-	say("starting servers")
+// start starts etcd, the measured server and the one that changes are made through.
+func (s *scaling) start(ctx context.Context, servers *testservers.Servers) (err error) {
 	if err := servers.StartEtcd(ctx); err != nil {
-		return stop, err
+		return err
 	}
-	s.config.Through, err = ready(ctx, servers.StartLarder)
-	if err != nil {
-		return stop, err
+	if s.config.Through, err = ready(ctx, servers, testservers.Larder); err != nil {
+		return err
 	}
-	measured := servers.StartLarder
+	measured := testservers.Larder
 	if s.server != "larder" {
-		measured = servers.StartStock
+		measured = testservers.Stock
 	}
-	s.config.Target, err = ready(ctx, measured)
-	return stop, err
+	s.config.Target, err = ready(ctx, servers, measured)
+	return err
 }
 
 // ready starts a server and waits until it is ready.
-func ready(ctx context.Context, start func() (*testservers.Server, error)) (*bench.Target, error) {
-	server, err := start()
+func ready(ctx context.Context, servers *testservers.Servers, kind string) (*bench.Target, error) {
+	server, err := servers.Start(kind, testservers.Usual())
 	if err != nil {
 		return nil, err
 	}

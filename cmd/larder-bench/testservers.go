@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/report"
 	"github.com/larder-io/larder/bench/testservers"
 )
 
@@ -21,13 +23,46 @@ func addPrograms(cmd *cobra.Command, f *testservers.Config) {
 	flags.StringVar(&f.Etcd, "etcd", "", "etcd to start; built if not given")
 }
 
-// needing returns f with a stand-in for a kube-apiserver that is not given, where servers, those
-// that are asked, say that none is started: to build one takes minutes.
-func needing(f testservers.Config, servers []string) testservers.Config {
-	if f.Stock == "" && !slices.Contains(servers, testservers.Stock) {
-		f.Stock = os.DevNull
+// addTrials adds the flags of a command that measures servers in turns.
+func addTrials(cmd *cobra.Command, t *testservers.Trials) {
+	addPrograms(cmd, &t.TestServers)
+	cmd.Flags().StringSliceVar(&t.Servers, "server", []string{testservers.Stock, testservers.Larder}, "which servers are measured, in turns")
+}
+
+// needing returns the programs of t, with a stand-in for a kube-apiserver that is neither given
+// nor started: to build it takes minutes.
+func needing(t *testservers.Trials) testservers.Config {
+	programs := t.TestServers
+	if programs.Stock == "" && !slices.Contains(t.Servers, testservers.Stock) {
+		programs.Stock = os.DevNull
 	}
-	return f
+	return programs
+}
+
+// trials runs work once its servers can be started.
+func (o *options) trials(cmd *cobra.Command, t *testservers.Trials, work func(ctx context.Context) error) error {
+	t.Command, t.Rounds = o.invocation(), o.rounds
+	return o.started(cmd, needing(t), nil, func(ctx context.Context, programs testservers.Config, say func(string)) error {
+		t.TestServers, t.Say = programs, say
+		return work(ctx)
+	})
+}
+
+// table runs work, which measures, adds its table to a report and returns it as Markdown, "" for
+// none. What was measured before a failure is reported.
+func (o *options) table(cmd *cobra.Command, t *testservers.Trials, markdown string, work func(ctx context.Context, r *report.Report) (string, error)) error {
+	if err := o.refuseAll(cmd, "it starts the servers itself, and prints one table"); err != nil {
+		return err
+	}
+	found, text := &report.Report{}, ""
+	err := o.trials(cmd, t, func(ctx context.Context) (err error) {
+		text, err = work(ctx, found)
+		return err
+	})
+	if text == "" {
+		return err
+	}
+	return errors.Join(err, o.report(cmd, found, nil, nil, err), saveText(markdown, text))
 }
 
 // started runs work with what it starts: the programs of f, built unless they are given, and a
@@ -62,11 +97,9 @@ func (o *options) started(cmd *cobra.Command, f testservers.Config, progress fun
 }
 
 // refuseAll returns an error for the flags of a command that starts its servers itself and
-// prints a table of its own, and for others that it does not heed; and if it could not write what
-// it is to write.
-func (o *options) refuseAll(cmd *cobra.Command, why string, others ...string) error {
-	flags := append([]string{"kubeconfig", "pid", "etcd-pid", "http2-streams", "timeout", "retry-after", "series", "baseline"}, others...)
-	if err := refuse(cmd, why, flags...); err != nil {
+// prints a table of its own; and if it could not write what it is to write.
+func (o *options) refuseAll(cmd *cobra.Command, why string) error {
+	if err := refuse(cmd, why, "kubeconfig", "pid", "etcd-pid", "http2-streams", "timeout", "retry-after", "series", "baseline"); err != nil {
 		return err
 	}
 	if len(o.thresholds.Bounds) > 0 {

@@ -20,10 +20,12 @@ func TestClusterLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	table, err := cluster.Run(t.Context(), cluster.Config{
-		TestServers: testservers.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: binaries.larder, Etcd: etcd},
-		Nodes:       []int{3}, PodsPerNode: 4, Churn: 4, Protocols: []string{cluster.HTTP2, cluster.HTTP1}, Connections: 1,
-		Servers: []string{testservers.Larder}, Duration: time.Second, Rounds: 1,
-		Say: func(line string) { t.Log(line) },
+		Trials: testservers.Trials{
+			TestServers: testservers.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: binaries.larder, Etcd: etcd},
+			Servers:     []string{testservers.Larder}, Rounds: 1, Say: func(line string) { t.Log(line) },
+		},
+		Nodes: []int{3}, PodsPerNode: 4, Churn: 4, Protocols: []string{cluster.HTTP2, cluster.HTTP1}, Connections: 1,
+		Duration: time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)

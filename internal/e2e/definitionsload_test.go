@@ -18,9 +18,11 @@ func TestDefinitionsAreMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	table, err := definitions.Run(t.Context(), definitions.Config{
-		TestServers: testservers.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: binaries.larder, Etcd: etcd},
-		Count:       4, PerGroup: 2, Fields: 5, Clients: 2, Used: true, Servers: []string{testservers.Larder}, Rounds: 1,
-		Say: func(line string) { t.Log(line) },
+		Trials: testservers.Trials{
+			TestServers: testservers.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: binaries.larder, Etcd: etcd},
+			Servers:     []string{testservers.Larder}, Rounds: 1, Say: func(line string) { t.Log(line) },
+		},
+		Count: 4, PerGroup: 2, Fields: 5, Clients: 2, Used: true,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -18,10 +18,12 @@ func TestStarts(t *testing.T) {
 	}
 	const objects = 130 // more than etcd takes in a transaction
 	table, err := starts.Run(t.Context(), starts.Config{
-		TestServers: testservers.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: binaries.larder, Etcd: etcd},
-		Data:        []string{"old", "autoscalers", "custom-old"},
-		Objects:     objects, Servers: []string{testservers.Larder}, Rounds: 1,
-		Say: func(line string) { t.Log(line) },
+		Trials: testservers.Trials{
+			TestServers: testservers.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: binaries.larder, Etcd: etcd},
+			Servers:     []string{testservers.Larder}, Rounds: 1, Say: func(line string) { t.Log(line) },
+		},
+		Data:    []string{"old", "autoscalers", "custom-old"},
+		Objects: objects,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -18,9 +18,11 @@ func TestRollout(t *testing.T) {
 	etcd := filepath.Join(t.TempDir(), "etcd")
 	must(t, os.Symlink(*larder, etcd))
 	c := rollout.Config{
-		TestServers: testservers.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: *larder, Etcd: etcd},
-		Programs:    *others, Nodes: 2, Pods: 100, Rest: time.Second, Rounds: 1, Servers: []string{testservers.Larder},
-		Say: func(line string) { t.Log(line) },
+		Trials: testservers.Trials{
+			TestServers: testservers.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: *larder, Etcd: etcd},
+			Servers:     []string{testservers.Larder}, Rounds: 1, Say: func(line string) { t.Log(line) },
+		},
+		Programs: *others, Nodes: 2, Pods: 100, Rest: time.Second,
 	}
 	results, err := rollout.Run(t.Context(), c)
 	if err != nil {

@@ -1,0 +1,84 @@
+package testservers
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/larder-io/larder/bench"
+)
+
+// Kinds of servers that are measured.
+const (
+	Stock  = "kube-apiserver"
+	Larder = "Larder"
+)
+
+// Trials says which servers take turns to be measured.
+type Trials struct {
+	// TestServers is what servers are started from.
+	TestServers Config
+	// Servers are Stock and Larder, or one of them. Rounds is how often each is measured.
+	Servers []string
+	Rounds  int
+	// Command is the command line that the report shows.
+	Command string
+	// Say is called with each line about what happens; it may be nil.
+	Say func(string)
+}
+
+// Check returns an error if a server is not known or there is no round.
+func (t *Trials) Check() error {
+	for _, s := range t.Servers {
+		if s != Stock && s != Larder {
+			return fmt.Errorf("testservers: %q is no server: want %s or %s", s, Stock, Larder)
+		}
+	}
+	if t.Rounds < 1 {
+		return errors.New("testservers: want at least one round")
+	}
+	return nil
+}
+
+// Sayf formats a line and calls Say.
+func (t *Trials) Sayf(format string, args ...any) {
+	if t.Say != nil {
+		t.Say(fmt.Sprintf(format, args...))
+	}
+}
+
+// Each calls do for each server in each round, which count from 1, until it fails. Servers are
+// in the order in which they are given in the first round, backwards in the second, and so on,
+// so that a trend of the machine favours none.
+func (t *Trials) Each(do func(server string, round int) error) error {
+	for round := range t.Rounds {
+		order := slices.Clone(t.Servers)
+		if round%2 == 1 {
+			slices.Reverse(order)
+		}
+		for _, server := range order {
+			if err := do(server, round+1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Head says how a table of measurements came about.
+type Head struct {
+	Date    time.Time `json:"date"`
+	Machine string    `json:"machine"`
+	Command string    `json:"command"`
+}
+
+// Head returns a Head of now.
+func (t *Trials) Head() Head {
+	return Head{Date: time.Now(), Machine: bench.Machine(), Command: t.Command}
+}
+
+// Markdown is the head as text. more follows the machine.
+func (h Head) Markdown(more string) string {
+	return fmt.Sprintf("%s, %s.%s\n\n    %s\n", h.Date.Format(time.DateOnly), h.Machine, more, h.Command)
+}
