@@ -102,7 +102,7 @@ func Components(ctx context.Context, t *Target, c ComponentsConfig) ([]*Result, 
 		for i := range calls {
 			calls[i] = w.call(&c, i)
 		}
-		result, err := t.sendAll(ctx, l, w.name, calls)
+		result, err := l.measure(ctx, t, w.name, "request", nil, send(func(i int) call { return calls[i] }))
 		if err != nil {
 			return results, err
 		}
@@ -132,24 +132,6 @@ func (c *ComponentsConfig) look(ctx context.Context, t *Target, needed bool) err
 		c.versions[lease.Name] = lease.ResourceVersion
 	}
 	return nil
-}
-
-// sendAll sends calls and measures that.
-func (t *Target) sendAll(ctx context.Context, l loop, name string, calls []call) (*Result, error) {
-	rec, err := t.newRecorder(name, "request", len(calls))
-	if err != nil {
-		return nil, err
-	}
-	defer rec.finish()
-	err = rec.measured(func() error {
-		return l.run(ctx, t, rec, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
-			return own.do(ctx, calls[i])
-		})
-	})
-	if err != nil {
-		return nil, err
-	}
-	return rec.finish(), nil
 }
 
 func (c *ComponentsConfig) pods() string {

@@ -191,28 +191,21 @@ func repeatWrites(ctx context.Context, t *Target, clients int, w customWrites) (
 	if err := l.check(); err != nil {
 		return nil, err
 	}
-	rec, err := t.newRecorder(w.name, "object", w.n)
-	if err != nil {
-		return nil, err
-	}
-	defer rec.finish()
-	err = rec.measured(func() error {
-		return l.run(ctx, t, rec, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
-			request, err := w.call(i)
-			if err != nil {
-				return outcome{}, err
-			}
-			o, err := own.do(ctx, request)
-			if request.method == http.MethodPost && o.status == http.StatusConflict {
-				err = nil // it is there already
-			}
-			return o, err
-		})
+	r, err := l.measure(ctx, t, w.name, "object", nil, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
+		request, err := w.call(i)
+		if err != nil {
+			return outcome{}, err
+		}
+		o, err := own.do(ctx, request)
+		if request.method == http.MethodPost && o.status == http.StatusConflict {
+			err = nil // it is there already
+		}
+		return o, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("bench: %s: %w", w.name, err)
 	}
-	return rec.finish(), nil
+	return r, nil
 }
 
 // definition says what a definition of custom resources has.

@@ -6,42 +6,19 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
-
-	"github.com/larder-io/larder/bench/process"
 )
 
-// resultJSON is a Result as JSON. Times are in nanoseconds. What is derived from other
-// fields stands for readers that are no Go programs; UnmarshalJSON leaves it out of account.
+// plain is a Result without its methods.
+type plain Result
+
+// resultJSON is a Result as JSON. Times are in nanoseconds. The rate and the CPU time of an
+// operation are derived from other fields, for readers that are no Go programs.
 type resultJSON struct {
-	Name        string        `json:"name"`
-	Unit        string        `json:"unit"`
-	Part        bool          `json:"part,omitempty"`
-	Round       int           `json:"round,omitempty"`
-	Loop        string        `json:"loop,omitempty"`
-	Late        int           `json:"late,omitempty"`
-	Protocol    string        `json:"protocol,omitempty"`
-	Interrupted bool          `json:"interrupted,omitempty"`
-	Ops         int           `json:"ops"`
-	Errors      int           `json:"errors"`
-	Timeouts    int           `json:"timeouts"`
-	Refused     int           `json:"refused"`
-	Retries     int           `json:"retries,omitempty"`
-	Statuses    map[int]int   `json:"statuses,omitempty"`
-	FirstError  string        `json:"firstError,omitempty"`
-	Bytes       int64         `json:"bytes"`
-	Wall        time.Duration `json:"wallNanoseconds"`
-	Rate        float64       `json:"opsPerSecond"`
-	ServerCPU   time.Duration `json:"serverCPUNanoseconds"`
-	CPUPerOp    time.Duration `json:"serverCPUPerOpNanoseconds"`
-	ClientCPU   time.Duration `json:"clientCPUNanoseconds"`
-	Before      process.Usage `json:"serverBefore"`
-	Server      process.Usage `json:"serverAfter"`
-	Reads       int64         `json:"serverReadCalls"`
-	Writes      int64         `json:"serverWriteCalls"`
-	Beside      []Cost        `json:"beside,omitempty"`
-	Values      []Value       `json:"values,omitempty"`
-	Latency     *latencyJSON  `json:"latency,omitempty"`
-	Series      []secondJSON  `json:"series,omitempty"`
+	*plain
+	Rate     float64       `json:"opsPerSecond"`
+	CPUPerOp time.Duration `json:"serverCPUPerOpNanoseconds"`
+	Latency  *latencyJSON  `json:"latency,omitempty"`
+	Series   []secondJSON  `json:"series,omitempty"`
 }
 
 // latencyJSON has quantiles, and the whole histogram, of microseconds, as HdrHistogram's tools
@@ -71,12 +48,7 @@ type secondJSON struct {
 
 // MarshalJSON implements json.Marshaler.
 func (r *Result) MarshalJSON() ([]byte, error) {
-	out := resultJSON{
-		Name: r.Name, Unit: r.Unit, Part: r.Part, Round: r.Round, Loop: r.Loop, Late: r.Late, Protocol: r.Protocol, Interrupted: r.Interrupted,
-		Ops: r.Ops, Errors: r.Errors, Timeouts: r.Timeouts, Refused: r.Refused, Retries: r.Retries, Statuses: r.Statuses, FirstError: r.FirstError,
-		Bytes: r.Bytes, Wall: r.Wall, Rate: r.Rate(), ServerCPU: r.ServerCPU, CPUPerOp: r.CPUPerOp(), ClientCPU: r.ClientCPU,
-		Before: r.Before, Server: r.Server, Reads: r.Reads, Writes: r.Writes, Beside: r.Beside, Values: r.Values,
-	}
+	out := resultJSON{plain: (*plain)(r), Rate: r.Rate(), CPUPerOp: r.CPUPerOp()}
 	if r.Latency != nil && r.Latency.TotalCount() > 0 {
 		text, err := encodeHistogram(r.Latency)
 		if err != nil {
@@ -105,15 +77,10 @@ func (r *Result) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON implements json.Unmarshaler: it reads what MarshalJSON writes, histograms
 // included.
 func (r *Result) UnmarshalJSON(text []byte) error {
-	var in resultJSON
+	*r = Result{Latency: newHistogram()}
+	in := resultJSON{plain: (*plain)(r)}
 	if err := json.Unmarshal(text, &in); err != nil {
 		return err
-	}
-	*r = Result{
-		Name: in.Name, Unit: in.Unit, Part: in.Part, Round: in.Round, Loop: in.Loop, Late: in.Late, Protocol: in.Protocol, Interrupted: in.Interrupted,
-		Ops: in.Ops, Errors: in.Errors, Timeouts: in.Timeouts, Refused: in.Refused, Retries: in.Retries, Statuses: in.Statuses, FirstError: in.FirstError,
-		Bytes: in.Bytes, Wall: in.Wall, ServerCPU: in.ServerCPU, ClientCPU: in.ClientCPU,
-		Before: in.Before, Server: in.Server, Reads: in.Reads, Writes: in.Writes, Beside: in.Beside, Values: in.Values, Latency: newHistogram(),
 	}
 	if in.Latency != nil {
 		var err error

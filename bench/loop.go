@@ -159,6 +159,32 @@ func (l loop) run(ctx context.Context, t *Target, rec *recorder, op operation) e
 	return err
 }
 
+// measure runs the loop as a measured part of a workload of that name. warm, if it is not nil, is
+// what runs while the load warms up.
+func (l loop) measure(ctx context.Context, t *Target, name, unit string, warm, op operation) (*Result, error) {
+	rec, err := t.newRecorder(name, unit, l.total())
+	if err != nil {
+		return nil, err
+	}
+	defer rec.finish()
+	if warm != nil {
+		if err := l.warm(ctx, t, rec, warm); err != nil {
+			return nil, err
+		}
+	}
+	if err := rec.measured(func() error { return l.run(ctx, t, rec, op) }); err != nil {
+		return nil, err
+	}
+	return rec.finish(), nil
+}
+
+// send is an operation that sends one request of its own.
+func send(request func(i int) call) operation {
+	return func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
+		return own.do(ctx, request(i))
+	}
+}
+
 // running is a loop under way.
 type running struct {
 	loop

@@ -1,9 +1,6 @@
 package bench
 
-import (
-	"context"
-	"time"
-)
+import "context"
 
 // ReadConfig is a workload of GET requests for one path, which may be a single
 // object, a collection or a selection.
@@ -35,22 +32,10 @@ func Read(ctx context.Context, t *Target, c ReadConfig) (*Result, error) {
 	if err := l.check(); err != nil {
 		return nil, err
 	}
-	rec, err := t.newRecorder(c.Name, "request", l.total())
-	if err != nil {
-		return nil, err
-	}
-	defer rec.finish()
 	get := call{path: c.Path, accept: c.Accept, encoding: c.Encoding}
 	if err := t.once(ctx, get); err != nil {
 		return nil, err
 	}
-	op := func(ctx context.Context, own *lane, _ int, _ time.Time) (outcome, error) { return own.do(ctx, get) }
-	if err := l.warm(ctx, t, rec, op); err != nil {
-		return nil, err
-	}
-	err = rec.measured(func() error { return l.run(ctx, t, rec, op) })
-	if err != nil {
-		return nil, err
-	}
-	return rec.finish(), nil
+	op := send(func(int) call { return get })
+	return l.measure(ctx, t, c.Name, "request", op, op)
 }

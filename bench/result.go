@@ -13,58 +13,63 @@ import (
 // Result is what one run of a workload did and cost.
 type Result struct {
 	// Name says what was run.
-	Name string
+	Name string `json:"name"`
 	// Unit is what Ops counts and costs are divided by: request, delivery, event,
 	// watch, list, start.
-	Unit string
+	Unit string `json:"unit"`
 	// Part says that this is one kind of the operations of another Result, which has the
 	// server's cost.
-	Part bool
+	Part bool `json:"part,omitempty"`
 	// Round is which of several runs of the workload this is, from 1 on; 0 for the only one.
-	Round int
+	Round int `json:"round,omitempty"`
 	// Loop is OpenLoop or ClosedLoop, "" where there is no loop. Late counts the operations
 	// of an open loop that began late because no client was free: their latency has the
 	// waiting.
-	Loop string
-	Late int
+	Loop string `json:"loop,omitempty"`
+	Late int    `json:"late,omitempty"`
 	// Protocol is what the client and the server spoke.
-	Protocol string
+	Protocol string `json:"protocol,omitempty"`
 	// Interrupted says that the workload was stopped before its end.
-	Interrupted bool
+	Interrupted bool `json:"interrupted,omitempty"`
 	// Ops counts what was done, failures included. These are of three kinds, which exclude
 	// each other: Timeouts took longer than Target.Timeout; Refused were answered 429 (Too
 	// Many Requests); Errors are all others.
-	Ops, Errors, Timeouts, Refused int
+	Ops      int `json:"ops"`
+	Errors   int `json:"errors"`
+	Timeouts int `json:"timeouts"`
+	Refused  int `json:"refused"`
 	// Retries counts answers of 429 after which the request was sent again: they are no
 	// failures.
-	Retries int
+	Retries int `json:"retries,omitempty"`
 	// Statuses counts answers by their status.
-	Statuses map[int]int
+	Statuses map[int]int `json:"statuses,omitempty"`
 	// FirstError is the text of the first failure of any kind, "" for none.
-	FirstError string
+	FirstError string `json:"firstError,omitempty"`
 	// Bytes counts bodies as they came, compressed if they were.
-	Bytes int64
+	Bytes int64 `json:"bytes"`
 	// Wall is the time of the measured part.
-	Wall time.Duration
+	Wall time.Duration `json:"wallNanoseconds"`
 	// ServerCPU is what the server used during the run; 0 without a Process.
-	ServerCPU time.Duration
+	ServerCPU time.Duration `json:"serverCPUNanoseconds"`
 	// ClientCPU is what this process used: on a shared machine it must stay small
 	// beside the server's.
-	ClientCPU time.Duration
+	ClientCPU time.Duration `json:"clientCPUNanoseconds"`
 	// Before and Server are the server's state before and after the run. The counts of
 	// calls in Calls are their difference.
-	Before, Server process.Usage
+	Before process.Usage `json:"serverBefore"`
+	Server process.Usage `json:"serverAfter"`
 	// Reads and Writes are the server's system calls of these kinds during the run.
-	Reads, Writes int64
+	Reads  int64 `json:"serverReadCalls"`
+	Writes int64 `json:"serverWriteCalls"`
 	// Beside is the CPU time that the target's other processes used.
-	Beside []Cost
+	Beside []Cost `json:"beside,omitempty"`
 	// Latency holds the time of each successful operation in microseconds. That of failures
 	// is nowhere: it says how long the client waited, not how long the server took.
-	Latency *hdrhistogram.Histogram
+	Latency *hdrhistogram.Histogram `json:"-"`
 	// Values are figures that only this workload has.
-	Values []Value
+	Values []Value `json:"values,omitempty"`
 	// Series has each second of the measured time, if Target.Series is set.
-	Series []Second
+	Series []Second `json:"-"`
 }
 
 // Failures counts the operations that failed, of all kinds.

@@ -58,21 +58,10 @@ func Seed(ctx context.Context, t *Target, c SeedConfig) (*Result, error) {
 			return nil, err
 		}
 	}
-	rec, err := t.newRecorder("seed pods", "pod", c.Pods)
-	if err != nil {
-		return nil, err
-	}
-	defer rec.finish()
 	l.through = t.patient()
-	err = rec.measured(func() error {
-		return l.run(ctx, t, rec, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
-			return seedPod(ctx, own, seededPod(i, c), c.PodPath(i))
-		})
+	return l.measure(ctx, t, "seed pods", "pod", nil, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
+		return seedPod(ctx, own, seededPod(i, c), c.PodPath(i))
 	})
-	if err != nil {
-		return nil, err
-	}
-	return rec.finish(), nil
 }
 
 // patient returns a Clone that waits where the server asks it to.

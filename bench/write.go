@@ -75,29 +75,15 @@ func Write(ctx context.Context, t *Target, c WriteConfig) ([]*Result, error) {
 }
 
 func (c *WriteConfig) phase(ctx context.Context, t *Target, l loop, verb Verb) (*Result, error) {
-	rec, err := t.newRecorder(strings.TrimSpace(c.Name+" "+string(verb)), "request", c.Objects)
-	if err != nil {
-		return nil, err
-	}
-	defer rec.finish()
+	var warm operation
 	if verb == Create {
-		if err := l.warm(ctx, t, rec, c.life); err != nil {
-			return nil, err
-		}
+		warm = c.allVerbs
 	}
-	err = rec.measured(func() error {
-		return l.run(ctx, t, rec, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
-			return own.do(ctx, c.write(verb, i))
-		})
-	})
-	if err != nil {
-		return nil, err
-	}
-	return rec.finish(), nil
+	return l.measure(ctx, t, strings.TrimSpace(c.Name+" "+string(verb)), "request", warm, send(func(i int) call { return c.write(verb, i) }))
 }
 
-// life is what warms up: all verbs of an object that is none of those that count.
-func (c *WriteConfig) life(ctx context.Context, own *lane, i int, _ time.Time) (o outcome, err error) {
+// allVerbs warms up: it sends all verbs of an object that is not measured.
+func (c *WriteConfig) allVerbs(ctx context.Context, own *lane, i int, _ time.Time) (o outcome, err error) {
 	for _, verb := range Verbs {
 		if o, err = own.do(ctx, c.write(verb, c.Objects+1+i)); err != nil {
 			return o, err
@@ -186,26 +172,12 @@ func PatchObjects(ctx context.Context, t *Target, c PatchConfig) (*Result, error
 	if len(c.Objects) == 0 {
 		return nil, errors.New("bench: want at least one object to patch")
 	}
-	rec, err := t.newRecorder(c.Name, "request", l.total())
-	if err != nil {
-		return nil, err
-	}
-	defer rec.finish()
 	if err := t.Change(ctx, c.Objects[0]); err != nil {
 		return nil, err
 	}
 	patch := func(run int64) operation {
-		return func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
-			return own.do(ctx, markPatch(c.Objects[i%len(c.Objects)], run, i))
-		}
+		return send(func(i int) call { return markPatch(c.Objects[i%len(c.Objects)], run, i) })
 	}
 	run := newRun()
-	if err := l.warm(ctx, t, rec, patch(run-1)); err != nil {
-		return nil, err
-	}
-	err = rec.measured(func() error { return l.run(ctx, t, rec, patch(run)) })
-	if err != nil {
-		return nil, err
-	}
-	return rec.finish(), nil
+	return l.measure(ctx, t, c.Name, "request", patch(run-1), patch(run))
 }
