@@ -48,28 +48,30 @@ func (f *running) gathered(t *testing.T) string {
 
 // TestAccessIsCounted: every request is, whether its sender was remembered or asked.
 func TestAccessIsCounted(t *testing.T) {
-	f := newFront(t, Config{
-		Authenticator: authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
-			switch name := strings.TrimPrefix(req.Header.Get("Authorization"), "Bearer "); name {
-			case "":
-				return nil, false, nil
-			case "bad":
-				return nil, false, errors.New("no such token")
-			default:
-				return &authenticator.Response{User: &user.DefaultInfo{Name: name}}, true, nil
-			}
-		}),
-		Authorizer: authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-			switch a.GetPath() {
-			case "/denied":
-				return authorizer.DecisionDeny, "", nil
-			case "/unknown":
-				return authorizer.DecisionNoOpinion, "", nil
-			case "/broken":
-				return authorizer.DecisionNoOpinion, "", errors.New("broken")
-			}
-			return authorizer.DecisionAllow, "", nil
-		}),
+	f := newTestServer(t, Config{
+		Access: Access{
+			Authenticator: authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+				switch name := strings.TrimPrefix(req.Header.Get("Authorization"), "Bearer "); name {
+				case "":
+					return nil, false, nil
+				case "bad":
+					return nil, false, errors.New("no such token")
+				default:
+					return &authenticator.Response{User: &user.DefaultInfo{Name: name}}, true, nil
+				}
+			}),
+			Authorizer: authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+				switch a.GetPath() {
+				case "/denied":
+					return authorizer.DecisionDeny, "", nil
+				case "/unknown":
+					return authorizer.DecisionNoOpinion, "", nil
+				case "/broken":
+					return authorizer.DecisionNoOpinion, "", errors.New("broken")
+				}
+				return authorizer.DecisionAllow, "", nil
+			}),
+		},
 	}, func(routes *routes.Table) {
 		routes.Handle("/x", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	})
@@ -139,25 +141,28 @@ func TestCredentialsAreForgotten(t *testing.T) {
 	var warns atomic.Bool
 	config := func(byPath bool) Config {
 		return Config{
-			Generation: generation.Load, AnonymousByPath: byPath,
-			RequestHeader: &authenticatorfactory.RequestHeaderConfig{
-				UsernameHeaders: headerrequest.StaticStringSlice{"X-Who"}, UIDHeaders: headerrequest.StaticStringSlice{}, GroupHeaders: headerrequest.StaticStringSlice{},
-				ExtraHeaderPrefixes: headerrequest.StaticStringSlice{"X-Who-Extra-"},
+			Access: Access{
+				Generation:      generation.Load,
+				AnonymousByPath: byPath,
+				RequestHeader: &authenticatorfactory.RequestHeaderConfig{
+					UsernameHeaders: headerrequest.StaticStringSlice{"X-Who"}, UIDHeaders: headerrequest.StaticStringSlice{}, GroupHeaders: headerrequest.StaticStringSlice{},
+					ExtraHeaderPrefixes: headerrequest.StaticStringSlice{"X-Who-Extra-"},
+				},
+				Authenticator: authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+					asked.Add(1)
+					name := user.Anonymous
+					if token := req.Header.Get("Authorization"); token != "" {
+						name = token
+					}
+					if who := req.Header.Get("X-Who"); who != "" {
+						name = who
+					}
+					if warns.Load() {
+						warning.AddWarning(req.Context(), "", "mind the token")
+					}
+					return &authenticator.Response{User: &user.DefaultInfo{Name: name}}, true, nil
+				}),
 			},
-			Authenticator: authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
-				asked.Add(1)
-				name := user.Anonymous
-				if token := req.Header.Get("Authorization"); token != "" {
-					name = token
-				}
-				if who := req.Header.Get("X-Who"); who != "" {
-					name = who
-				}
-				if warns.Load() {
-					warning.AddWarning(req.Context(), "", "mind the token")
-				}
-				return &authenticator.Response{User: &user.DefaultInfo{Name: name}}, true, nil
-			}),
 		}
 	}
 	echo := func(routes *routes.Table) {
@@ -169,7 +174,7 @@ func TestCredentialsAreForgotten(t *testing.T) {
 			}
 		}))
 	}
-	f, byPath := newFront(t, config(false), echo), newFront(t, config(true), echo)
+	f, byPath := newTestServer(t, config(false), echo), newTestServer(t, config(true), echo)
 	client := f.client(t)
 	strict := byPath.client(t)
 	ask := func(c *http.Client, f *running, header, value string) *http.Response {
@@ -200,7 +205,7 @@ func TestCredentialsAreForgotten(t *testing.T) {
 			if known == want {
 				return
 			}
-			if time.Since(began) < identity.Remembered/2 {
+			if time.Since(began) < identity.CacheTTL/2 {
 				t.Errorf("%s: remembered %v", what, known)
 				return
 			}

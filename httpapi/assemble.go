@@ -53,7 +53,7 @@ func newServer(config Config) *Server {
 	s.base, s.cancel = context.WithCancel(context.Background())
 	s.stitcher = reads.NewStitcher(config.CompressedListBytes)
 	s.assemble()
-	s.front = http1.New(s.frontConfig())
+	s.http1 = http1.New(s.http1Config())
 	s.publish(routes.New())
 	return s
 }
@@ -66,24 +66,24 @@ func (s *Server) assemble() {
 	auditor := &auditor{policy: config.AuditPolicy, sink: config.Audit}
 	s.chain = &chain{
 		handlers: s.handlers, deadlines: exchange.NewDeadlines(s.base, config.RequestTimeout),
-		parser:  parser{hsts: config.HSTS, credential: credential},
-		auditor: auditor,
-		bounds:  bounds{timeout: config.RequestTimeout, auditor: auditor},
-		origins: newOrigins(config.CORS, auditor),
-		identifier: identifier{auditor: auditor, identity: identity.NewAuthentication(identity.Config{
+		parser:   parser{hsts: config.HSTS, credentials: credential},
+		auditor:  auditor,
+		timeouts: timeoutFilter{timeout: config.RequestTimeout, auditor: auditor},
+		cors:     newCORSFilter(config.CORS, auditor),
+		authentication: authentication{auditor: auditor, identity: identity.NewAuthentication(identity.Config{
 			Authenticator: config.Authenticator, Generation: config.Generation, AnonymousByPath: config.AnonymousByPath,
 			Audiences: config.Audiences, Digester: digester, Access: &s.access,
 		})},
 		tracer: newTracer(config.Spans, config.SampleChance),
-		seats: seats{
+		concurrency: concurrency{
 			flow: config.Flow, inflight: &s.inflight, timeout: config.RequestTimeout,
 			maxReading: config.MaxInFlight, maxMutating: config.MaxMutatingInFlight,
 		},
-		gate:    gate{authorizer: config.Authorizer, rights: s.rights, access: &s.access, auditor: auditor, shell: config.StatusPage},
-		filter:  apimetrics.ImpersonationFilter(),
-		barrier: barrier{versions: config.StorageVersions},
-		payers:  payers{s.ledger},
-		faults:  faults{&s.failures},
+		authorization:       authorization{authorizer: config.Authorizer, rights: s.rights, access: &s.access, auditor: auditor, shell: config.StatusPage},
+		impersonationFilter: apimetrics.ImpersonationFilter(),
+		storageVersions:     storageVersionFilter{versions: config.StorageVersions},
+		accounts:            accountFinder{s.ledger},
+		failures:            failures{&s.failures},
 		router: router{table: &s.table, extensions: config.Extensions, aggregator: config.Aggregator, peers: config.Peers, reader: reader{
 			stitcher: s.stitcher, streams: s.streams, rights: s.rights, flow: config.Flow,
 			cbor:     utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage),
@@ -91,12 +91,12 @@ func (s *Server) assemble() {
 		}},
 	}
 	if config.Authorizer != nil {
-		s.chain.identifier.impersonation = identity.NewImpersonation(config.Authorizer)
+		s.chain.authentication.impersonation = identity.NewImpersonation(config.Authorizer)
 	}
 }
 
-// frontConfig returns the part of the configuration that front needs.
-func (s *Server) frontConfig() http1.Config {
+// http1Config returns the part of the configuration that front needs.
+func (s *Server) http1Config() http1.Config {
 	return http1.Config{
 		Handler:        s.chain.handle,
 		Draining:       s.draining,
@@ -215,7 +215,7 @@ func (s *Server) metricsPage(t *routes.Table) *apimetrics.Page {
 func (s *Server) collectors() []prometheus.Collector {
 	own := []prometheus.Collector{
 		apimetrics.NewCacheCollector(s.config.Registry, !s.config.NoObjectCounts), apimetrics.NewBudgetCollector(s.config.Registry), apimetrics.NewAccessCollector(&s.access),
-		s.front.Collector(), s.rights.Collector(),
+		s.http1.Collector(), s.rights.Collector(),
 		apimetrics.NewBuildInfo(s.config.Version),
 	}
 	if s.config.Flow != nil {

@@ -18,7 +18,7 @@ type auditor struct {
 }
 
 // asSent is the request with the URL that the client sent, for the record.
-func asSent(x *passage) *http.Request {
+func asSent(x *apiCall) *http.Request {
 	req := *x.HTTP()
 	if u, err := x.SentURL(); err == nil { // which was read already
 		req.URL = u
@@ -26,16 +26,16 @@ func asSent(x *passage) *http.Request {
 	return &req
 }
 
-// open begins a trail, if anything is recorded at all.
-func (a *auditor) open(x *passage) {
+// begin begins a trail, if anything is recorded at all.
+func (a *auditor) begin(x *apiCall) {
 	if a.policy != nil {
 		x.Trail = exchange.NewTrail(x.Base(), x.AuditID, &x.Request)
 	}
 }
 
-// judge lets the policy say how much is recorded of the request. A request that is not
+// evaluate lets the policy say how much is recorded of the request. A request that is not
 // recorded has no trail from here on.
-func (a *auditor) judge(x *passage) {
+func (a *auditor) evaluate(x *apiCall) {
 	attributes := x.attributes()
 	rule := a.policy.EvaluatePolicyRule(attributes)
 	if !x.Trail.Begin(rule, a.sink) {
@@ -47,12 +47,12 @@ func (a *auditor) judge(x *passage) {
 
 // receive records that the request came. A request that must be recorded, but cannot be, is
 // not served.
-func (a *auditor) receive(x *passage) bool {
+func (a *auditor) receive(x *apiCall) bool {
 	if x.Trail == nil {
 		return true
 	}
 	began := time.Now()
-	if a.judge(x); x.Trail == nil || x.Trail.Received() {
+	if a.evaluate(x); x.Trail == nil || x.Trail.Received() {
 		x.audited = time.Since(began)
 		return true
 	}
@@ -62,18 +62,18 @@ func (a *auditor) receive(x *passage) bool {
 }
 
 // refuse records a request that is refused before its client is authenticated.
-func (a *auditor) refuse(x *passage, reason string) {
+func (a *auditor) refuse(x *apiCall, reason string) {
 	if x.Trail == nil {
 		return
 	}
-	if a.judge(x); x.Trail != nil {
+	if a.evaluate(x); x.Trail != nil {
 		x.Trail.Refuse(reason)
 	}
 }
 
-// late answers a request whose deadline passed before it was authenticated, impersonated
+// awaitCustom answers a request whose deadline passed before it was authenticated, impersonated
 // and authorized.
-func (a *auditor) late(x *passage) {
+func (a *auditor) timedOut(x *apiCall) {
 	if x.User == nil {
 		a.refuse(x, attempted(x))
 	}
@@ -81,7 +81,7 @@ func (a *auditor) late(x *passage) {
 }
 
 // attempted says which credentials the request had, of which none was accepted.
-func attempted(x *passage) string {
+func attempted(x *apiCall) string {
 	req := x.HTTP()
 	var methods []string
 	if _, _, ok := req.BasicAuth(); ok {

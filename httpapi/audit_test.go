@@ -140,12 +140,12 @@ func auditedPair(t *testing.T, rules string) (p *pair, ours, theirs *events) {
 	config, pool := testcert.Loopback(t)
 	s, err := New(Config{
 		Registry: back.Registry, Listener: l, TLS: config, Version: testVersion(),
-		Authenticator: auditors{}, Authorizer: auditors{}, AuditPolicy: evaluator, Audit: ours,
+		Access: Access{Authenticator: auditors{}, Authorizer: auditors{}, AuditPolicy: evaluator, Audit: ours},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p = &pair{running: runFront(t, s, l.Addr().String(), pool), store: back.Store}
+	p = &pair{running: runTestServer(t, s, l.Addr().String(), pool), store: back.Store}
 	back.Start(t)
 	client := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableCompression: true}
 	t.Cleanup(client.CloseIdleConnections)
@@ -347,7 +347,7 @@ func (e *events) stages(t *testing.T, ends ...auditapi.Stage) string {
 func TestFailuresAreRecordedAsUpstreamDoes(t *testing.T) {
 	all := newEvents()
 	release := make(chan struct{})
-	f := newFront(t, Config{AuditPolicy: parsePolicy(t, "rules: [{level: Metadata}]"), Audit: all}, func(routes *routes.Table) {
+	f := newTestServer(t, Config{Access: Access{AuditPolicy: parsePolicy(t, "rules: [{level: Metadata}]"), Audit: all}}, func(routes *routes.Table) {
 		routes.Handle("/panic", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("oh") }))
 		routes.Handle("/abort", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
 		routes.Handle("/silent", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
@@ -392,8 +392,8 @@ func TestRequestsThatCannotBeRecordedAreNotServed(t *testing.T) {
 	all.broken = true
 	served := false
 	serve := func(omit string) *running {
-		config := Config{AuditPolicy: parsePolicy(t, "omitStages: ["+omit+"]\nrules: [{level: Metadata}]"), Audit: all}
-		return newFront(t, config, func(routes *routes.Table) {
+		config := Config{Access: Access{AuditPolicy: parsePolicy(t, "omitStages: ["+omit+"]\nrules: [{level: Metadata}]"), Audit: all}}
+		return newTestServer(t, config, func(routes *routes.Table) {
 			routes.Handle("/x", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served = true }))
 		})
 	}

@@ -47,7 +47,7 @@ func TestDrippingHeader(t *testing.T) {
 		"GET /x HTTP/1.1\r\nHost: h\r\n" + strings.Repeat("A: b\r\n", len(long)/6-1) + "\r\n",
 	} {
 		c := &dripConn{scriptConn{in: bytes.NewReader([]byte(script))}}
-		s.front.Session(c).Serve()
+		s.http1.Session(c).Serve()
 		if !strings.HasPrefix(c.out.String(), "HTTP/1.1 200 OK") {
 			t.Errorf("%.60q: %.60q", script, c.out.String())
 		}
@@ -60,14 +60,14 @@ func BenchmarkDrippingHeader(b *testing.B) {
 	defer s.cancel()
 	script := []byte("GET /x?" + strings.Repeat("a", 64<<10) + " HTTP/1.1\r\nHost: h\r\n\r\n")
 	for b.Loop() {
-		s.front.Session(&dripConn{scriptConn{in: bytes.NewReader(script)}}).Serve()
+		s.http1.Session(&dripConn{scriptConn{in: bytes.NewReader(script)}}).Serve()
 	}
 }
 
 // TestNobodyIsWaitedFor: a client that may not do what it asks is told so before it has
 // sent a body, and takes no memory for one.
 func TestNobodyIsWaitedFor(t *testing.T) {
-	f := newFront(t, Config{Authenticator: authenticator.RequestFunc(wireUser), Authorizer: authorizer.AuthorizerFunc(wireMay)}, func(routes *routes.Table) {
+	f := newTestServer(t, Config{Access: Access{Authenticator: authenticator.RequestFunc(wireUser), Authorizer: authorizer.AuthorizerFunc(wireMay)}}, func(routes *routes.Table) {
 		routes.Handle("/x", http.HandlerFunc(echo))
 	})
 	for _, c := range []struct{ header, status string }{
@@ -96,7 +96,7 @@ const discarded = 256 << 10
 // TestBodiesArrive: a handler reads what was sent, however it was framed and cut, and
 // the next request is found behind it whether it was read or not.
 func TestBodiesArrive(t *testing.T) {
-	s := newServer(Config{MaxRequestBodyBytes: 300 << 10})
+	s := newServer(Config{Connections: Connections{MaxRequestBodyBytes: 300 << 10}})
 	defer s.cancel()
 	routes := routes.New()
 	sum := func(w http.ResponseWriter, req *http.Request) {
@@ -124,7 +124,7 @@ func TestBodiesArrive(t *testing.T) {
 			want = append(want, fmt.Sprintf("%x <nil>", sha256.Sum256(body)))
 		}
 		c := &scriptConn{in: bytes.NewReader(script.Bytes())}
-		s.front.Session(c).Serve()
+		s.http1.Session(c).Serve()
 		in := bufio.NewReader(&c.out)
 		for i, text := range want {
 			resp, err := http.ReadResponse(in, nil)
@@ -162,7 +162,7 @@ func frame(t *rapid.T, script *bytes.Buffer, path string, body []byte) {
 // TestStreamsReadBodies: a handler that has the connection to itself reads a body
 // without a bound, and what follows it if it takes the connection over.
 func TestStreamsReadBodies(t *testing.T) {
-	f := newFront(t, Config{MaxRequestBodyBytes: 100}, func(routes *routes.Table) {
+	f := newTestServer(t, Config{Connections: Connections{MaxRequestBodyBytes: 100}}, func(routes *routes.Table) {
 		routes.Handle("/debug/pprof/sum", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			n, err := io.Copy(io.Discard, req.Body)
 			fmt.Fprint(w, n, " ", err)
@@ -203,12 +203,12 @@ func TestStreamsReadBodies(t *testing.T) {
 
 // TestChainPanicsAreAnswered: also what is not a handler may panic.
 func TestChainPanicsAreAnswered(t *testing.T) {
-	f := newFront(t, Config{Authenticator: authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+	f := newTestServer(t, Config{Access: Access{Authenticator: authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
 		if req.Header.Get("Abort") != "" {
 			panic(http.ErrAbortHandler)
 		}
 		panic("boom")
-	})}, func(*routes.Table) {})
+	})}}, func(*routes.Table) {})
 	if out := f.raw(t, "GET /x HTTP/1.1\r\nHost: h\r\n\r\n"); !strings.HasPrefix(out, "HTTP/1.1 500 ") {
 		t.Errorf("answer %q", out)
 	}
@@ -221,7 +221,7 @@ func TestChainPanicsAreAnswered(t *testing.T) {
 // for one that will not be read.
 func TestLateBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the handler waits before the deadline comes
-		s := newServer(Config{RequestTimeout: time.Hour})
+		s := newServer(Config{Timeouts: Timeouts{RequestTimeout: time.Hour}})
 		defer s.cancel()
 		ended := make(chan error, 1)
 		routes := routes.New()
@@ -232,7 +232,7 @@ func TestLateBodies(t *testing.T) {
 		s.publish(routes)
 		client, server := net.Pipe()
 		var all sync.WaitGroup
-		all.Go(s.front.Session(server).Serve)
+		all.Go(s.http1.Session(server).Serve)
 		all.Go(func() {
 			_, _ = io.WriteString(client, "POST /x?timeout=50ms HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n012")
 		})
@@ -257,14 +257,14 @@ func TestLateBodies(t *testing.T) {
 // come, keeps nobody else from being served.
 func TestWhoIsWaitedForHoldsNoPlace(t *testing.T) {
 	asked := make(chan struct{}, 1)
-	f := newFront(t, Config{MaxMutatingInFlight: 1, Authenticator: authenticator.RequestFunc(wireUser), Authorizer: authorizer.AuthorizerFunc(
+	f := newTestServer(t, Config{Concurrency: Concurrency{MaxMutatingInFlight: 1}, Access: Access{Authenticator: authenticator.RequestFunc(wireUser), Authorizer: authorizer.AuthorizerFunc(
 		func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 			select {
 			case asked <- struct{}{}:
 			default:
 			}
 			return authorizer.DecisionNoOpinion, "", nil
-		})}, func(*routes.Table) {})
+		})}}, func(*routes.Table) {})
 	slow := f.dial(t)
 	io.WriteString(slow, "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n")
 	<-asked

@@ -18,43 +18,43 @@ type chain struct {
 	handlers  *nethttp.Handlers
 	deadlines *exchange.Deadlines
 
-	parser     parser
-	latecomers latecomers
-	auditor    *auditor
-	bounds     bounds
-	origins    origins
-	identifier identifier
-	tracer     tracer
-	seats      seats
-	gate       gate
-	filter     string // apimetrics.ImpersonationFilter
-	barrier    barrier
-	payers     payers
-	faults     faults
-	router     router
+	parser              parser
+	shutdown            shutdownFilter
+	auditor             *auditor
+	timeouts            timeoutFilter
+	cors                corsFilter
+	authentication      authentication
+	tracer              tracer
+	concurrency         concurrency
+	authorization       authorization
+	impersonationFilter string // apimetrics.ImpersonationFilter
+	storageVersions     storageVersionFilter
+	accounts            accountFinder
+	failures            failures
+	router              router
 }
 
 // handle serves one request whose header has been read, and returns the exchange with the
 // response that is to be sent. A panic goes no further.
 func (c *chain) handle(carrier exchange.Carrier, received time.Time) *exchange.Exchange {
-	x := new(passage)
+	x := new(apiCall)
 	c.handlers.Init(&x.Call, carrier, received, c.deadlines)
 	c.run(x)
 	return &x.Exchange
 }
 
-func (c *chain) run(x *passage) {
+func (c *chain) run(x *apiCall) {
 	defer c.tracer.end(x)
-	defer c.faults.note(x)
-	defer tell(x)
-	defer fence(x)
-	if c.parser.parse(x) && c.latecomers.check(x) {
+	defer c.failures.note(x)
+	defer logLine(x)
+	defer recoverPanic(x)
+	if c.parser.parse(x) && c.shutdown.check(x) {
 		c.pass(x)
 	}
 }
 
-// tell writes the line of the log of a request that was answered, if nobody else does.
-func tell(x *passage) {
+// logLine writes the line of the log of a request that was answered, if nobody else does.
+func logLine(x *apiCall) {
 	line := x.Line()
 	if line != nil && !x.Seated.IsZero() && x.StatusCode() != http.StatusGatewayTimeout {
 		held := time.Since(x.Seated)
@@ -66,8 +66,8 @@ func tell(x *passage) {
 	line.Write(x.StatusCode(), x.Bytes)
 }
 
-// fence recovers from a panic while x is served, and answers for it.
-func fence(x *passage) {
+// recoverPanic recovers from a panic while x is served, and answers for it.
+func recoverPanic(x *apiCall) {
 	p := recover()
 	if p == nil {
 		return
@@ -84,39 +84,39 @@ func fence(x *passage) {
 }
 
 // pass takes a parsed request from one part to the next.
-func (c *chain) pass(x *passage) {
-	c.auditor.open(x)
-	if c.bounds.set(x) && c.origins.check(x) && c.identifier.authenticate(x) {
+func (c *chain) pass(x *apiCall) {
+	c.auditor.begin(x)
+	if c.timeouts.set(x) && c.cors.check(x) && c.authentication.authenticate(x) {
 		c.tracer.begin(x)
 		c.admit(x)
 	}
-	c.payers.find(x) // of one that was refused
+	c.accounts.find(x) // of one that was refused
 	x.CloseTrail()
 	x.LeavePlace()
 }
 
 // admit takes a request whose client is authenticated to the router, and counts where it was
 // stopped.
-func (c *chain) admit(x *passage) {
+func (c *chain) admit(x *apiCall) {
 	x.Enter("audit")
 	if !c.auditor.receive(x) {
 		return
 	}
-	x.Enter(c.filter)
-	if !c.identifier.impersonate(x) {
-		c.gate.access.Stopped(apimetrics.FilterAudit)
+	x.Enter(c.impersonationFilter)
+	if !c.authentication.impersonate(x) {
+		c.authorization.access.Stopped(apimetrics.FilterAudit)
 		return
 	}
-	if c.seats.flow != nil {
+	if c.concurrency.flow != nil {
 		x.Enter("priorityandfairness")
 	}
-	if !c.seats.acquire(x) {
-		c.gate.access.Stopped(apimetrics.FilterImpersonation)
+	if !c.concurrency.acquire(x) {
+		c.authorization.access.Stopped(apimetrics.FilterImpersonation)
 		return
 	}
 	x.Enter("authorization")
-	if c.gate.authorize(x) && c.barrier.check(x) {
-		c.payers.find(x)
+	if c.authorization.authorize(x) && c.storageVersions.check(x) {
+		c.accounts.find(x)
 		c.router.route(x)
 	}
 }

@@ -33,17 +33,44 @@ import (
 type Config struct {
 	Registry *registry.Registry
 
-	// Listener accepts TCP connections; TLS is put on top of it. The server owns
-	// it from Run on.
+	// Listener accepts TCP connections, on which the server speaks TLS. The server owns
+	// Listener from Run on.
 	Listener net.Listener
 	TLS      *tls.Config
 
+	Version *version.Info
+
+	// Admission may be nil.
+	Admission admission.Interface
+
+	// ExternalAddress is the host and port by which clients reach the server. Discovery
+	// returns it; "" means the address of Listener.
+	ExternalAddress string
+	// InternalAddresses are returned to clients of certain addresses as well.
+	InternalAddresses []discovery.CIDRRule
+
+	// CompressedListBytes limits the cache of compressed lists; 0 means 64 MiB.
+	CompressedListBytes int64
+
+	Access
+	Concurrency
+	Pages
+	Delegation
+	Timeouts
+	Connections
+	Tracing
+
+	cpu func() time.Duration // the CPU time of the process; tests replace it
+}
+
+// Access says who may do what, and what is recorded of it.
+type Access struct {
 	// Authenticator authenticates requests; nil makes every client the super-user, which
 	// is for tests. It looks at the client's certificate and at the headers
 	// Authorization, Sec-WebSocket-Protocol and those of a front proxy: X-Remote-... or
-	// what RequestHeader says. Its answer is reused on the same connection for a second,
+	// the ones in RequestHeader. Its answer is reused on the same connection for a second,
 	// or until Generation, which may be nil, changes. With AnonymousByPath a request without
-	// credentials is authenticated each time. Audiences are what tokens may be meant for.
+	// credentials is authenticated each time. Audiences are the accepted audiences of tokens.
 	Authenticator   authenticator.Request
 	Generation      func() uint64
 	RequestHeader   *authenticatorfactory.RequestHeaderConfig
@@ -51,38 +78,39 @@ type Config struct {
 	Audiences       authenticator.Audiences
 	// Authorizer decides what users may do; nil allows everything.
 	Authorizer authorizer.Authorizer
-	// Revocation says when watches have lost the right that they began with, and are to
+	// Revocation reports which watches have lost the right that they began with, and must
 	// end; nil lets them go on.
 	Revocation *auth.Revocation
-	// AuditPolicy says what is recorded of requests, Audit takes the records; if it is nil,
-	// nothing is recorded.
+	// AuditPolicy decides how much of a request is recorded, and Audit takes the records. If
+	// both are nil, nothing is recorded.
 	AuditPolicy audit.PolicyRuleEvaluator
 	Audit       audit.Sink
-	// Flow decides which requests are served at once. If it is nil, at most MaxInFlight
-	// requests that read and MaxMutatingInFlight others are; 0 sets no bound.
+
+	// HSTS is the Strict-Transport-Security header of every answer; "" sends none.
+	HSTS string
+	// CORS are regular expressions of the origins whose pages may send requests.
+	CORS []string
+}
+
+// Concurrency limits how many requests are served at once.
+type Concurrency struct {
+	// Flow is priority and fairness. If it is nil, at most MaxInFlight requests that read and
+	// MaxMutatingInFlight others are served at once; 0 sets no limit.
 	Flow                             *auth.Flow
 	MaxInFlight, MaxMutatingInFlight int
-	// Admission may be nil.
-	Admission admission.Interface
+}
 
-	Version *version.Info
-
-	// ExternalAddress is the host and port by which clients reach the server, which
-	// discovery tells them; "" means what Listener is bound to.
-	ExternalAddress string
-	// InternalAddresses are told to clients of certain addresses, too.
-	InternalAddresses []discovery.CIDRRule
-
+// Pages are what the server serves beside the API.
+type Pages struct {
 	// HealthChecks, LiveChecks and ReadyChecks answer /healthz, /livez and /readyz.
 	HealthChecks, LiveChecks, ReadyChecks []healthz.HealthChecker
 
-	// Collectors report further metrics at /metrics. Amend, which may be nil, adds to
-	// upstream's what upstream was not told.
+	// Collectors report further metrics at /metrics. Limits restricts label values. Amend,
+	// which may be nil, adds samples to upstream's metrics.
 	Collectors []prometheus.Collector
-	Limits     apimetrics.Limits // of what metrics may tell
+	Limits     apimetrics.Limits
 	Amend      func([]*dto.MetricFamily)
-
-	// NoObjectCounts leaves out of /metrics how many objects there are of each resource.
+	// NoObjectCounts leaves the number of objects of each resource out of /metrics.
 	NoObjectCounts bool
 
 	// Handlers answer further paths, and those that end in "/" all below them. NoProfiling
@@ -92,80 +120,81 @@ type Config struct {
 
 	// StatusPage serves the page of package statuspage at /larder/.
 	StatusPage bool
+}
 
-	// HSTS is what browsers are told with every answer about coming back by HTTPS alone;
-	// "" tells nothing. CORS are the regular expressions of origins whose pages may send
-	// requests.
-	HSTS string
-	CORS []string
-
-	// Extensions answers requests that no endpoint is installed for; nil answers 404.
-	// Discovery collects what is served below /apis; the code that owns it adds what
-	// Extensions serves. It is nil if there is nothing to add.
+// Delegation names the other parts and servers that answer for what the server's own table of
+// routes does not have.
+type Delegation struct {
+	// Extensions serves custom resources; nil answers 404.
 	Extensions *customresources.Extensions
-	Discovery  aggregated.ResourceManager
+	// Discovery collects what is served below /apis. Extensions adds its groups itself. nil
+	// means that there is nothing to add.
+	Discovery aggregated.ResourceManager
 
-	// Aggregator answers for other servers, and lists the groups of all; nil if there
-	// are no others.
+	// Aggregator answers for aggregated servers, and lists the groups of all; nil if there
+	// are none.
 	Aggregator *aggregator.Aggregator
 
-	// StorageVersions knows whose storage version is not published yet; nil if none is to be.
-	// What is stored is not written before that: whoever migrates objects from one version to
-	// another must know what versions may be written.
+	// StorageVersions knows which resources have no published storage version yet; writes of
+	// these are refused, because a storage migration must know which versions may be written.
+	// nil publishes none.
 	StorageVersions storageversion.Manager
 
-	// Peers answer for what neither this server nor Aggregator serves; nil if there are none.
-	// ID is this server's name among them.
+	// Peers answer for resources that neither this server nor Aggregator serves; nil if there
+	// are none. ID is this server's name among them.
 	Peers Peers
 	ID    string
+}
 
-	// RequestTimeout bounds every request that is not long-running; 0 means 60 s.
+// Timeouts limit requests and the phases of shutdown.
+type Timeouts struct {
+	// RequestTimeout limits every request that is not long-running; 0 means 60 s.
 	RequestTimeout time.Duration
 	// MinRequestTimeout is the least time that a watch without timeoutSeconds
 	// lasts; it ends within twice that. 0 means 1800 s.
 	MinRequestTimeout time.Duration
-	// ShutdownDelay is how long requests are still accepted after readiness was
-	// withdrawn, ShutdownGrace how long the last ones may take; 0 means none, and 60 s.
+	// ShutdownDelay is how long the server accepts requests after readiness was withdrawn.
+	// ShutdownGrace is how long the last requests may take; 0 means 60 s.
 	ShutdownDelay, ShutdownGrace time.Duration
-	// WatchGrace is over what time watches end during shutdown, so that their clients do
-	// not all come to another server at once; 0 ends them at once.
+	// WatchGrace is the time over which shutdown spreads the ends of watches, so that their
+	// clients do not all connect to another server at once; 0 ends all at once.
 	WatchGrace time.Duration
-	// SendRetryAfter goes on accepting connections until the last requests have been
-	// answered, and refuses what else they ask with 429. Without it connections are refused.
+	// SendRetryAfter keeps accepting connections until the last requests have been
+	// answered, and refuses new requests with 429. Without it connections are refused.
 	SendRetryAfter bool
+}
 
-	// Spans records requests as spans and samples whatever it is asked to; nil records none.
-	// SampleChance is the probability that a request is sampled if its sender does not say
-	// whether it is to be, or may not decide that.
-	Spans        trace.TracerProvider
-	SampleChance float64
-
-	// MaxRequestBodyBytes bounds a request's body; 0 means 3 MiB.
+// Connections limits connections and what is read from them.
+type Connections struct {
+	// MaxRequestBodyBytes limits a request's body; 0 means 3 MiB.
 	MaxRequestBodyBytes int64
-	// MaxHeaderBytes bounds a request's line and header, of which 4 KiB more are
-	// let pass, as net/http does; 0 means 1 MiB. A connection holds a buffer that a
-	// header fits into while it reads a request.
+	// MaxHeaderBytes limits a request's line and header, plus 4 KiB of slack, as in net/http;
+	// 0 means 1 MiB. A connection holds a buffer that fits the header while it reads a request.
 	MaxHeaderBytes int
-	// CompressedListBytes bounds what is kept of compressed lists; 0 means 64 MiB.
-	CompressedListBytes int64
-	// Accept, if it is set, is closed when connections of the network are to be accepted; those
-	// that come before wait. Without it they are accepted at once.
+	// Accept, if it is set, is closed when the server may accept connections from the network.
+	// Earlier connections wait. Without Accept they are accepted at once.
 	Accept <-chan struct{}
-	// MaxConns bounds open connections, MaxConnsPerIP those from one IPv4 address or one
-	// /64 of IPv6 addresses; 0 sets no bound. Connections beyond a bound are closed at once.
+	// MaxConns limits open connections, MaxConnsPerIP those from one IPv4 address or one
+	// /64 of IPv6 addresses; 0 sets no limit. Connections beyond a limit are closed at once.
 	MaxConns, MaxConnsPerIP int
-	// DisableHTTP2 offers clients HTTP/1.1 alone. HTTP2MaxStreams bounds the requests of one
-	// connection of HTTP/2 at once; 0 means 100. GoAwayChance is the probability that one of
-	// them makes its client go to another connection.
+	// DisableHTTP2 offers clients only HTTP/1.1. HTTP2MaxStreams limits the concurrent
+	// requests of one HTTP/2 connection; 0 means 100. GoAwayChance is the probability that a
+	// request makes its client open another connection.
 	DisableHTTP2    bool
 	HTTP2MaxStreams int
 	GoAwayChance    float64
-	// UserTimeout is how long what was sent may stay unacknowledged, or wait for a client
-	// that takes nothing in, before the kernel ends the connection; 0 means 45 s. It finds
-	// peers that vanished while a stream is being written to.
+	// UserTimeout is how long sent data may stay unacknowledged before the kernel ends the
+	// connection; 0 means 45 s. It finds peers that vanished while a stream is being written.
 	UserTimeout time.Duration
+}
 
-	cpu func() time.Duration // the CPU time of the process; tests have others
+// Tracing records sampled requests as spans.
+type Tracing struct {
+	// Spans samples every request that it is given; nil records none.
+	Spans trace.TracerProvider
+	// SampleChance is the probability that a request is sampled if its sender does not decide
+	// that, or may not.
+	SampleChance float64
 }
 
 func (c *Config) check() error {

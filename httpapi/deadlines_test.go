@@ -46,11 +46,11 @@ func TestDeadlineOfPreparation(t *testing.T) {
 		} {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				t.Parallel()
-				config := Config{Authenticator: c.authenticator, Authorizer: slowAuthorizer, RequestTimeout: time.Hour}
+				config := Config{Access: Access{Authenticator: c.authenticator, Authorizer: slowAuthorizer}, Timeouts: Timeouts{RequestTimeout: time.Hour}}
 				if kind != "asked for" {
 					config.RequestTimeout = 20 * time.Millisecond
 				}
-				f := newFront(t, config, func(routes *routes.Table) { routes.Handle("/x", http.HandlerFunc(echo)) })
+				f := newTestServer(t, config, func(routes *routes.Table) { routes.Handle("/x", http.HandlerFunc(echo)) })
 				req, err := http.NewRequest(http.MethodGet, "https://"+f.addr+path, nil)
 				if err != nil {
 					t.Fatal(err)

@@ -4,7 +4,7 @@
 //
 // # Life of a request
 //
-//  1. front accepts a connection, speaks TLS on it, reads a request's header and refuses it
+//  1. http1 accepts a connection, speaks TLS on it, reads a request's header and refuses it
 //     if two parsers could understand it differently. From here on no code sees the connection
 //     or the HTTP library, but an [exchange.Exchange]: the request, its user, its deadline and
 //     the response.
@@ -29,11 +29,11 @@
 //     resource from encoded bytes, streams opens a WATCH, which takes the connection and
 //     gives the rest of the request back.
 //  9. Everything else goes to a net/http handler: upstream's mostly, or one of discovery,
-//     openapi and apimetrics. handlers runs it, with copies of all that it may keep. Its URL
+//     openapi and apimetrics. nethttp runs it, with copies of all that it may keep. Its URL
 //     is built from the Request: what the handler reads there is what was authorized.
 //  10. A body is read when a handler first asks for it and not before: a client whose request
 //     is forbidden uploads nothing.
-//  11. front writes the Response to the connection, and charges the account of who asked, in
+//  11. http1 writes the Response to the connection, and charges the account of who asked, in
 //     costs, with the request. A watch is charged with each turn in which it is written to.
 //
 // # Guarantees
@@ -46,7 +46,7 @@
 //
 // # Goroutines
 //
-// [Server.Run] owns all of them and returns after the last: those of front, streams, handlers
+// [Server.Run] owns all of them and returns after the last: those of http1, streams, nethttp
 // and revocation, one that looks for clients that left, one that reports how many requests
 // there are, one that adds up what they cost. A handler may outlive its request's deadline, and then keeps nothing but itself
 // alive.
@@ -58,6 +58,6 @@
 //
 // # Bytes
 //
-// The header's bytes belong to front and are copied before anything keeps them; an exchange
+// The header's bytes belong to http1 and are copied before anything keeps them; an exchange
 // ends with its handler. Bytes from the cache and the registry are shared by all and only read.
 package httpapi

@@ -161,7 +161,7 @@ func TestWhoFindsNoSeatIsRefusedAsUpstreamRefuses(t *testing.T) {
 	want := refusedByUpstream(t)
 	flow := newFlow(t)
 	began, release := make(chan struct{}), make(chan struct{})
-	f := newFront(t, Config{Authenticator: named, Flow: flow}, holding(began, release))
+	f := newTestServer(t, Config{Access: Access{Authenticator: named}, Concurrency: Concurrency{Flow: flow}}, holding(began, release))
 	const level, flowSchema = "X-Kubernetes-PF-PriorityLevel-UID", "X-Kubernetes-PF-FlowSchema-UID"
 	proctest.Eventually(t, "the configuration is loaded", func() error {
 		if got := f.get(t, "/x", "u").header.Get(level); got != "all-level" {
@@ -194,7 +194,7 @@ func TestClientsThatLeaveLeaveTheQueue(t *testing.T) {
 		Queuing: &flowcontrolv1.QueuingConfiguration{Queues: 1, HandSize: 1, QueueLengthLimit: 10},
 	})
 	began, release := make(chan struct{}), make(chan struct{})
-	f := newFront(t, Config{Authenticator: named, Flow: flow, RequestTimeout: time.Hour}, holding(began, release))
+	f := newTestServer(t, Config{Access: Access{Authenticator: named}, Concurrency: Concurrency{Flow: flow}, Timeouts: Timeouts{RequestTimeout: time.Hour}}, holding(began, release))
 	proctest.Eventually(t, "the configuration is loaded", func() error {
 		if got := f.get(t, "/x", "u").header.Get("X-Kubernetes-PF-PriorityLevel-UID"); got != "all-level" {
 			return fmt.Errorf("level %q", got)
@@ -300,7 +300,7 @@ func TestWatchesKeepNoSeat(t *testing.T) {
 func TestRequestsInFlightAreBounded(t *testing.T) {
 	want := refusedByUpstream(t)
 	began, release := make(chan struct{}), make(chan struct{})
-	f := newFront(t, Config{Authenticator: named, MaxInFlight: 1, MaxMutatingInFlight: 1}, holding(began, release))
+	f := newTestServer(t, Config{Access: Access{Authenticator: named}, Concurrency: Concurrency{MaxInFlight: 1, MaxMutatingInFlight: 1}}, holding(began, release))
 	held := make(chan answer)
 	go func() { held <- f.get(t, "/hold", "u") }()
 	<-began
@@ -325,7 +325,7 @@ func TestRequestsInFlightAreBounded(t *testing.T) {
 // TestSmallAnswersLeaveTheirPlace: a place is free before anybody can have read a small answer.
 func TestSmallAnswersLeaveTheirPlace(t *testing.T) {
 	counts, held := make(chan *exchange.Gauge, 1), make(chan int64, 1)
-	f := newFrontWith(t, Config{Authenticator: named, MaxInFlight: 1}, func(c *http1.Config) {
+	f := newTestServerWith(t, Config{Access: Access{Authenticator: named}, Concurrency: Concurrency{MaxInFlight: 1}}, func(c *http1.Config) {
 		handle := c.Handler
 		c.Handler = func(carrier exchange.Carrier, received time.Time) *exchange.Exchange {
 			x, gauge := handle(carrier, received), <-counts

@@ -35,11 +35,13 @@ func refuser(t testing.TB) *Server {
 		t.Fatal(err)
 	}
 	s := newServer(Config{
-		RequestTimeout: time.Minute,
-		Authenticator:  union.New(proxied, bearertoken.New(none), websocket.NewProtocolAuthenticator(none)),
-		Authorizer:     authorizerfactory.NewAlwaysDenyAuthorizer(),
-		AuditPolicy:    parsePolicy(t, "rules: [{level: Metadata}]"),
-		Audit:          forgetful{},
+		Timeouts: Timeouts{RequestTimeout: time.Minute},
+		Access: Access{
+			Authenticator: union.New(proxied, bearertoken.New(none), websocket.NewProtocolAuthenticator(none)),
+			Authorizer:    authorizerfactory.NewAlwaysDenyAuthorizer(),
+			AuditPolicy:   parsePolicy(t, "rules: [{level: Metadata}]"),
+			Audit:         forgetful{},
+		},
 	})
 	t.Cleanup(s.cancel)
 	return s
@@ -60,7 +62,7 @@ func growing(t testing.TB, s *Server, code int, target, header string) func() {
 	}
 	return func() {
 		c := &scriptConn{in: bytes.NewReader(script)}
-		s.front.Session(c).Serve()
+		s.http1.Session(c).Serve()
 		if got := c.out.String(); !strings.HasPrefix(got, fmt.Sprintf("HTTP/1.1 %d ", code)) {
 			t.Fatalf("answered %.200q", got)
 		}
@@ -158,16 +160,18 @@ func TestHeadersCostWhatTheyWeigh(t *testing.T) {
 // impersonator is a server whose clients may act as anybody, and do nothing else.
 func impersonator(t testing.TB) *Server {
 	s := newServer(Config{
-		RequestTimeout: time.Minute,
-		Authenticator: authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
-			return &authenticator.Response{User: &user.DefaultInfo{Name: "ann"}}, true, nil
-		}),
-		Authorizer: authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-			if a.GetVerb() == "impersonate" {
-				return authorizer.DecisionAllow, "", nil
-			}
-			return authorizer.DecisionNoOpinion, "", nil
-		}),
+		Timeouts: Timeouts{RequestTimeout: time.Minute},
+		Access: Access{
+			Authenticator: authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+				return &authenticator.Response{User: &user.DefaultInfo{Name: "ann"}}, true, nil
+			}),
+			Authorizer: authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+				if a.GetVerb() == "impersonate" {
+					return authorizer.DecisionAllow, "", nil
+				}
+				return authorizer.DecisionNoOpinion, "", nil
+			}),
+		},
 	})
 	t.Cleanup(s.cancel)
 	return s

@@ -51,13 +51,13 @@ func TestHeaderEndsAtOnePlace(t *testing.T) {
 // answersTo returns the codes of the answers to a script that comes in pieces.
 func answersTo(t *testing.T, script string, piece int) (codes []int) {
 	t.Helper()
-	s := newServer(Config{RequestTimeout: time.Minute})
+	s := newServer(Config{Timeouts: Timeouts{RequestTimeout: time.Minute}})
 	defer s.cancel()
 	routes := routes.New()
 	routes.HandlePrefix("/", http.HandlerFunc(echo))
 	s.publish(routes)
 	c := &scriptConn{in: bytes.NewReader([]byte(script))}
-	s.front.Session(&pieces{c, piece}).Serve()
+	s.http1.Session(&pieces{c, piece}).Serve()
 	s.handlers.Wait()
 	for in := bufio.NewReader(&c.out); ; {
 		resp, err := http.ReadResponse(in, nil)

@@ -62,12 +62,12 @@ func newLarder(t testing.TB, change ...func(*Config)) (*side, *Server) {
 		t.Fatal(err)
 	}
 	config := Config{
-		Registry:   back.Registry,
-		Listener:   listener,
-		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
-		Version:    testVersion(),
+		Registry: back.Registry,
+		Listener: listener,
+		Access:   Access{Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer()},
+		Version:  testVersion(),
 		// Documents of everything take long on a slow machine.
-		RequestTimeout: 5 * time.Minute,
+		Timeouts: Timeouts{RequestTimeout: 5 * time.Minute},
 	}
 	config.TLS, _ = testcert.Loopback(t)
 	for _, fn := range change {

@@ -23,5 +23,5 @@ func answerOnce() {
 	s := newServer(Config{})
 	defer s.cancel()
 	s.publish(routes.New())
-	s.front.Session(&scriptConn{in: bytes.NewReader([]byte("GET /x HTTP/1.0\r\n\r\n"))}).Serve()
+	s.http1.Session(&scriptConn{in: bytes.NewReader([]byte("GET /x HTTP/1.0\r\n\r\n"))}).Serve()
 }

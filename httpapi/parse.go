@@ -11,12 +11,12 @@ import (
 
 // parser reads requests.
 type parser struct {
-	hsts       string // is sent with every answer, unless it is ""
-	credential *identity.Headers
+	hsts        string // is sent with every answer, unless it is ""
+	credentials *identity.Headers
 }
 
 // parse parses the request, and answers it if that is not possible.
-func (p *parser) parse(x *passage) bool {
+func (p *parser) parse(x *apiCall) bool {
 	x.AuditID = string(x.Peek("Audit-Id"))
 	if x.AuditID == "" {
 		x.AuditID = newAuditID()
@@ -32,7 +32,7 @@ func (p *parser) parse(x *passage) bool {
 		return false
 	}
 	x.impersonates, x.foreign = facts.Impersonates, facts.Foreign
-	x.foreign = x.foreign || p.credential.Unusual(x.Carrier)
+	x.foreign = x.foreign || p.credentials.HasProxyFields(x.Carrier)
 	err := x.Parse(methodString(x.Carrier.Method()), string(x.Carrier.Target()))
 	if errors.Is(err, request.ErrTarget) {
 		x.Text(http.StatusBadRequest, "400 Bad Request")

@@ -27,20 +27,20 @@ type reader struct {
 
 // mayBeCBOR reports whether the answer may have to be CBOR. Only upstream's handlers write
 // CBOR: no encoded bytes are kept in it.
-func (r *reader) mayBeCBOR(x *passage) bool {
+func (r *reader) mayBeCBOR(x *apiCall) bool {
 	return r.cbor && bytes.Contains(x.Peek("Accept"), []byte("cbor"))
 }
 
 // read answers a GET, LIST or WATCH from encoded bytes and reports whether it did. Upstream's
 // handlers serve the requests that it does not answer.
-func (r *reader) read(x *passage, i *reads.Resource) bool {
+func (r *reader) read(x *apiCall, i *reads.Resource) bool {
 	if i.View.Resource.Cache == nil || x.Trail.RecordsAnswers() && x.Verb != "watch" || r.mayBeCBOR(x) {
 		return false
 	}
 	x.reading.Exchange, x.reading.Stitcher = &x.Exchange, r.stitcher
 	if x.Verb != "watch" {
 		slow := timed(x)
-		defer func() { slow.tell(x) }()
+		defer func() { slow.log(x) }()
 		if name := map[string]string{"get": "Get", "list": "List"}[x.Verb]; x.Traced() && name != "" {
 			x.Enter(name, attributesOf(x)...)
 		}
@@ -49,7 +49,7 @@ func (r *reader) read(x *passage, i *reads.Resource) bool {
 	if streams.IsUpgrade(string(x.Peek("Connection")), string(x.Peek("Upgrade"))) {
 		return false // a websocket: upstream's handler speaks it
 	}
-	r.streams.Watch(streams.Opening{
+	r.streams.Watch(streams.WatchRequest{
 		Read: &x.reading, Flow: r.flow, Attributes: func() []attribute.KeyValue { return attributesOf(x) }, Join: func() streams.Right { return r.rights.Join(&x.Exchange, x.basis) },
 		MinTimeout: r.minWatch, RequestTimeout: r.timeout,
 	}, i)
@@ -57,14 +57,14 @@ func (r *reader) read(x *passage, i *reads.Resource) bool {
 }
 
 // write answers a write.
-func write(x *passage, e *writes.Endpoint) {
+func write(x *apiCall, e *writes.Endpoint) {
 	slow := timed(x)
-	defer func() { slow.tell(x) }()
+	defer func() { slow.log(x) }()
 	e.Serve(&x.Exchange, func() []attribute.KeyValue { return attributesOf(x) })
 }
 
 // attributesOf are those of upstream's spans (apiserver pkg/endpoints/handlers/trace_util.go).
-func attributesOf(x *passage) []attribute.KeyValue {
+func attributesOf(x *apiCall) []attribute.KeyValue {
 	info, req := x.RequestInfo(), x.HTTP()
 	return []attribute.KeyValue{
 		attribute.String("accept", string(x.Peek("Accept"))), attribute.String("audit-id", x.AuditID), attribute.String("client", net.GetClientIP(req).String()),

@@ -47,14 +47,14 @@ func serveBackWith(t testing.TB, back *registrytest.Server, change func(*Config)
 	config, pool := testcert.Loopback(t)
 	c := Config{
 		Registry: back.Registry, Listener: l, TLS: config, Version: testVersion(),
-		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
+		Access: Access{Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer()},
 	}
 	change(&c)
 	s, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := runFront(t, s, l.Addr().String(), pool)
+	f := runTestServer(t, s, l.Addr().String(), pool)
 	back.Start(t)
 	return f
 }

@@ -50,7 +50,7 @@ func (c *echoConn) SetWriteDeadline(time.Time) error { return nil }
 func repeat(t testing.TB, s *Server, path string) (serve func(), c *echoConn) {
 	c = &echoConn{request: "GET " + path + " HTTP/1.1\r\nHost: localhost:6443\r\nUser-Agent: larder/test\r\n" +
 		"Accept: application/vnd.kubernetes.protobuf\r\nAuthorization: Bearer " + strings.Repeat("t", 900) + "\r\n\r\n"}
-	ss := s.front.Session(c)
+	ss := s.http1.Session(c)
 	serve = func() {
 		if _, again := ss.ServeNext(time.Minute); !again || !bytes.HasPrefix(c.first, []byte("HTTP/1.1 200 OK")) && c.writes == 1 {
 			t.Fatalf("answer to %s: %q", path, c.first)

@@ -39,7 +39,7 @@ func (c *heldConn) release() error {
 // TestRequestsThatComeTogether: what TLS read together with a request is not left
 // lying while the connection waits for the socket.
 func TestRequestsThatComeTogether(t *testing.T) {
-	f := newFront(t, Config{}, func(routes *routes.Table) { routes.Handle("/x", http.HandlerFunc(echo)) })
+	f := newTestServer(t, Config{}, func(routes *routes.Table) { routes.Handle("/x", http.HandlerFunc(echo)) })
 	raw, err := net.Dial("tcp", f.addr)
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +75,7 @@ func TestRequestsThatComeTogether(t *testing.T) {
 // long answer whole, while others are served.
 func TestReadersThatHangBack(t *testing.T) {
 	long := strings.Repeat("0123456789abcdef", 1<<20)
-	f := newFront(t, Config{}, func(routes *routes.Table) {
+	f := newTestServer(t, Config{}, func(routes *routes.Table) {
 		routes.Handle("/x", http.HandlerFunc(echo))
 		routes.Handle("/long", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, long) }))
 	})
@@ -106,7 +106,7 @@ func TestReadersThatHangBack(t *testing.T) {
 // BenchmarkKeptAlive measures small requests one after the other on a connection, with
 // TLS and the network.
 func BenchmarkKeptAlive(b *testing.B) {
-	f := newFront(b, Config{}, func(routes *routes.Table) { routes.Handle("/x", http.HandlerFunc(echo)) })
+	f := newTestServer(b, Config{}, func(routes *routes.Table) { routes.Handle("/x", http.HandlerFunc(echo)) })
 	c := f.dial(b)
 	in := bufio.NewReader(c)
 	for b.Loop() {

@@ -100,7 +100,7 @@ func (p *power) again(req *http.Request) (*authenticator.Response, bool, error) 
 	return p.AuthenticateRequest(req)
 }
 
-// elsewhere reports whether others are to be asked about somebody.
+// noEndpoint reports whether others are to be asked about somebody.
 func elsewhere(who string) bool { return strings.HasPrefix(who, "far") }
 
 // wait waits while those who are asked about somebody are stuck, however long they may be.
@@ -195,7 +195,7 @@ func (*revoked) as(who string, c call) call {
 	return c
 }
 
-// open opens a watch that has told of one object.
+// begin opens a watch that has told of one object.
 func (r *revoked) open(t *testing.T, who string, header http.Header) *bufio.Reader {
 	t.Helper()
 	req, _ := http.NewRequest("GET", "https://"+r.addr+configmaps+"?watch=1", nil)
@@ -391,7 +391,7 @@ func TestWhoActsAsAnotherIsKnownFirst(t *testing.T) {
 // questions others leave unanswered; and who hangs on those goes on.
 func TestSlowJudgesKeepNobodyWaiting(t *testing.T) {
 	r := newRevokedWith(t, func(p *power, c *Config) { c.Revocation, c.Authorizer = p.farther(c.Revocation) })
-	const crowd = 2 * revocation.RemoteCrowd
+	const crowd = 2 * revocation.RemoteConcurrency
 	var far []*bufio.Reader
 	for i := range crowd {
 		far = append(far, r.open(t, fmt.Sprint("far", i), nil))

@@ -23,7 +23,7 @@ type router struct {
 }
 
 // route hands the request to the handler that serves it.
-func (r *router) route(x *passage) {
+func (r *router) route(x *apiCall) {
 	if h := r.remote(x); h != nil {
 		x.Forward(h)
 		return
@@ -40,9 +40,9 @@ func (r *router) route(x *passage) {
 	switch {
 	case !strings.HasPrefix(x.Path, "/"+x.APIPrefix+"/"): // "//api/...": authorized as a resource, but not routed as one
 		x.Text(http.StatusNotFound, "404 page not found")
-	case !ok && r.extend(x):
+	case !ok && r.serveCustom(x):
 	case !ok:
-		r.elsewhere(x)
+		r.noEndpoint(x)
 	case !i.Permits(&x.Request):
 		r.noMethod(x, i)
 	case i.View != nil && r.reader.read(x, &i.Resource):
@@ -60,7 +60,7 @@ func (r *router) route(x *passage) {
 
 // noMethod answers for a method that i does not know at the request's path: 405 if i knows
 // another method there, otherwise as for an unknown path.
-func (r *router) noMethod(x *passage, i *routes.Endpoint) {
+func (r *router) noMethod(x *apiCall, i *routes.Endpoint) {
 	if !i.Knows(&x.Request) {
 		r.unknown(x)
 		return
@@ -71,7 +71,7 @@ func (r *router) noMethod(x *passage, i *routes.Endpoint) {
 // unknown answers for a path that nothing is installed at. It answers as upstream's router
 // does if the path is inside a version that is served, and otherwise as the end of upstream's
 // delegation chain does.
-func (r *router) unknown(x *passage) {
+func (r *router) unknown(x *apiCall) {
 	t := r.table.Load()
 	// A version that is not served still lies below the document of its group.
 	below, ok := t.NonResource(x.Path)
@@ -90,7 +90,7 @@ func (r *router) unknown(x *passage) {
 
 // remote returns the handler that hands the request on to another server; nil if this server
 // serves it.
-func (r *router) remote(x *passage) http.Handler {
+func (r *router) remote(x *apiCall) http.Handler {
 	if r.aggregator == nil {
 		return nil
 	}
@@ -99,7 +99,7 @@ func (r *router) remote(x *passage) http.Handler {
 
 // describeGroup answers if the request is for the description of a group that is not
 // built in, and reports whether it did.
-func (r *router) describeGroup(x *passage) bool {
+func (r *router) describeGroup(x *apiCall) bool {
 	if x.IsResourceRequest || r.aggregator == nil {
 		return false
 	}
@@ -110,15 +110,15 @@ func (r *router) describeGroup(x *passage) bool {
 	return h != nil
 }
 
-// extend answers if the request is for an extension's resource, and reports whether it did: reads
+// serveCustom answers if the request is for an extension's resource, and reports whether it did: reads
 // are answered from encoded bytes.
-func (r *router) extend(x *passage) bool {
+func (r *router) serveCustom(x *apiCall) bool {
 	switch {
 	case r.extensions == nil:
 		return false
 	case x.Verb == "create", x.Verb == "update", x.Verb == "patch", x.Verb == "delete", x.Verb == "deletecollection":
 		slow := timed(x)
-		defer func() { slow.tell(x) }()
+		defer func() { slow.log(x) }()
 		return r.extensions.Write(&x.Exchange, func() []attribute.KeyValue { return attributesOf(x) })
 	case x.Method != http.MethodGet || x.Subresource != "" || x.VerbInPath || len(x.Parts) > 2:
 		return false
@@ -141,22 +141,22 @@ func (r *router) extend(x *passage) bool {
 	return r.reader.read(x, c)
 }
 
-// elsewhere answers a request that no endpoint is installed for. A peer answers it if one serves
+// noEndpoint answers a request that no endpoint is installed for. A peer answers it if one serves
 // the resource.
-func (r *router) elsewhere(x *passage) {
-	if r.late(x) && r.extend(x) {
+func (r *router) noEndpoint(x *apiCall) {
+	if r.awaitCustom(x) && r.serveCustom(x) {
 		return
 	}
-	if r.peers == nil || r.custom(x) {
+	if r.peers == nil || r.isCustom(x) {
 		r.unknown(x)
 		return
 	}
-	x.Forward(r.peers.WrapHandler(r.nowhere(x)))
+	x.Forward(r.peers.WrapHandler(r.notFoundHandler(x)))
 }
 
-// late waits for a custom resource whose definition is in the store and not known yet, and reports
+// awaitCustom waits for a custom resource whose definition is in the store and not known yet, and reports
 // whether it has become known.
-func (r *router) late(x *passage) bool {
+func (r *router) awaitCustom(x *apiCall) bool {
 	if t := r.table.Load(); r.extensions == nil || t.ServesVersion(x.Group, x.Version) {
 		return false
 	} else if _, below := t.NonResource(x.Path); below {
@@ -167,8 +167,8 @@ func (r *router) late(x *passage) bool {
 	return r.extensions.Await(ctx, &x.Request)
 }
 
-// custom reports whether the request is for a custom resource.
-func (r *router) custom(x *passage) bool {
+// isCustom reports whether the request is for a custom resource.
+func (r *router) isCustom(x *apiCall) bool {
 	if r.extensions == nil {
 		return false
 	}
@@ -180,8 +180,8 @@ func (r *router) custom(x *passage) bool {
 	return true
 }
 
-// nowhere returns a handler that answers a request for a resource as unknown does.
-func (r *router) nowhere(x *passage) http.Handler {
+// notFoundHandler returns a handler that answers a request for a resource as unknown does.
+func (r *router) notFoundHandler(x *apiCall) http.Handler {
 	t := r.table.Load()
 	below, ok := t.NonResource(x.Path)
 	switch {

@@ -14,7 +14,7 @@ import (
 // flight finish. It returns when everything that it started has ended.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.cancel()
-	s.front.Listen(s.config.Listener, s.config.TLS)
+	s.http1.Listen(s.config.Listener, s.config.TLS)
 	group, groupCtx := errgroup.WithContext(ctx)
 	accepted := make(chan struct{})
 	group.Go(func() error {
@@ -25,9 +25,9 @@ func (s *Server) Run(ctx context.Context) error {
 			case <-groupCtx.Done():
 			}
 		}
-		return s.front.ServeNetwork()
+		return s.http1.ServeNetwork()
 	})
-	group.Go(s.front.ServeMemory)
+	group.Go(s.http1.ServeMemory)
 	sweep, stopSweep := context.WithCancel(context.Background())
 	defer stopSweep()
 	group.Go(func() error { s.streams.Sweep(sweep); return nil })
@@ -62,24 +62,24 @@ func (s *Server) shutdown(accepted <-chan struct{}) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	defer drained()
-	beside.Go(func() { s.front.CutStalled(draining) })
+	beside.Go(func() { s.http1.CutStalled(draining) })
 	if s.config.SendRetryAfter {
 		s.refuseWhileDraining(grace)
 	}
-	s.front.StopAccepting()
+	s.http1.StopAccepting()
 	<-accepted
-	s.front.CloseNetwork()
+	s.http1.CloseNetwork()
 	watches := s.endWatches()
-	err := s.front.DrainNetwork(grace)
+	err := s.http1.DrainNetwork(grace)
 	watches.Wait()
 	s.streams.End()
 	s.streams.Wait(grace)
 	s.cancel()
-	s.front.CloseMemory()
-	if innerErr := s.front.DrainMemory(grace); err == nil {
+	s.http1.CloseMemory()
+	if innerErr := s.http1.DrainMemory(grace); err == nil {
 		err = innerErr
 	}
-	s.front.Abort()
+	s.http1.Abort()
 	s.streams.Abort()
 	s.streams.Wait(context.Background())
 	s.handlers.Wait()
@@ -105,11 +105,11 @@ func (s *Server) endWatches() *sync.WaitGroup {
 // pkg/server/genericapiserver.go, ShutdownSendRetryAfter. As there, it waits for watches only if
 // they have a grace.
 func (s *Server) refuseWhileDraining(grace context.Context) {
-	s.chain.latecomers.refused.Store(true)
+	s.chain.shutdown.refused.Store(true)
 	var watches sync.WaitGroup
 	if s.config.WatchGrace > 0 {
 		watches.Go(func() { s.streams.EndWatches(s.config.WatchGrace) })
 	}
-	s.front.SettleNetwork(grace)
+	s.http1.SettleNetwork(grace)
 	watches.Wait()
 }

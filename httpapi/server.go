@@ -19,10 +19,10 @@ import (
 	"github.com/larder-io/larder/httpapi/streams"
 )
 
-// Server is the front door. Build one with [New] and serve with [Server.Run].
+// Server serves the API. Build one with [New] and serve with [Server.Run].
 type Server struct {
 	config Config
-	front  *http1.Server
+	http1  *http1.Server
 	table  atomic.Pointer[routes.Table]
 
 	models   *openapi.Models
@@ -44,7 +44,7 @@ type Server struct {
 
 // RoundTripper reaches the server's handlers from within the process, as the
 // super-user, without network. It works while Run does.
-func (s *Server) RoundTripper() http.RoundTripper { return s.front.RoundTripper() }
+func (s *Server) RoundTripper() http.RoundTripper { return s.http1.RoundTripper() }
 
 // Withdraw has /readyz fail from now on, because shutdown has begun. All requests are
 // still served. Run calls it when its context ends; the caller may do so earlier.

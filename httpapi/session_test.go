@@ -26,7 +26,7 @@ const smallHeader = 4 << 10
 // TestLongHeaders: a header may be as long as net/http lets it be, whatever stands in
 // it, and what follows it on the connection is the next request.
 func TestLongHeaders(t *testing.T) {
-	f := newFront(t, Config{}, func(routes *routes.Table) {
+	f := newTestServer(t, Config{}, func(routes *routes.Table) {
 		routes.Handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			body, _ := io.ReadAll(req.Body)
 			fmt.Fprintf(w, "%d %d %d", len(req.URL.Query().Get("labelSelector")), len(req.Header.Get("X-Token")), len(body))
@@ -92,7 +92,7 @@ func TestLongHeaders(t *testing.T) {
 // TestOldClients: one that knows no chunks gets a long answer whole, and none that
 // was cut short looks whole.
 func TestOldClients(t *testing.T) {
-	f := newFront(t, Config{}, func(routes *routes.Table) {
+	f := newTestServer(t, Config{}, func(routes *routes.Table) {
 		routes.Handle("/long", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, nethttp.MaxBuffered+1)) }))
 		routes.Handle("/late", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Write(make([]byte, nethttp.MaxBuffered+1))
@@ -160,7 +160,7 @@ func checkPace(t *testing.T, paces []pace, status string, from, to time.Duration
 	client, server := net.Pipe()
 	start := time.Now()
 	var sending, serving sync.WaitGroup
-	serving.Go(s.front.Session(server).Serve)
+	serving.Go(s.http1.Session(server).Serve)
 	sending.Go(func() {
 		for _, p := range paces {
 			if p.piece != "" {
@@ -190,7 +190,7 @@ func TestIdleConnectionsEnd(t *testing.T) {
 		defer s.cancel()
 		client, server := net.Pipe()
 		var serving sync.WaitGroup
-		serving.Go(s.front.Session(server).Serve)
+		serving.Go(s.http1.Session(server).Serve)
 		in := bufio.NewReader(client)
 		for range 3 {
 			if _, err := io.WriteString(client, "GET /x HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
@@ -235,7 +235,7 @@ func TestRunEndsWhenNothingIsAccepted(t *testing.T) {
 		t.Fatal(err)
 	}
 	config, _ := testcert.Loopback(t)
-	s := newServer(Config{Listener: &brokenListener{Listener: l}, TLS: config, ShutdownGrace: time.Millisecond})
+	s := newServer(Config{Listener: &brokenListener{Listener: l}, TLS: config, Timeouts: Timeouts{ShutdownGrace: time.Millisecond}})
 	c, err := net.Dial("tcp", l.Addr().String()) // and says nothing
 	if err != nil {
 		t.Fatal(err)

@@ -25,7 +25,7 @@ func TestShutdownLeavesWhoDoesNotRead(t *testing.T) {
 			}
 		}
 	}
-	f := newFront(t, Config{ShutdownGrace: time.Hour, RequestTimeout: time.Hour, UserTimeout: time.Hour}, func(routes *routes.Table) {
+	f := newTestServer(t, Config{Timeouts: Timeouts{ShutdownGrace: time.Hour, RequestTimeout: time.Hour}, Connections: Connections{UserTimeout: time.Hour}}, func(routes *routes.Table) {
 		routes.Handle("/x", http.HandlerFunc(echo))
 		routes.Handle("/pour", http.HandlerFunc(pour))
 		routes.Handle("/debug/pprof/pour", http.HandlerFunc(pour)) // a stream
@@ -56,7 +56,7 @@ func TestShutdownLeavesWhoDoesNotRead(t *testing.T) {
 // nothing of it is left.
 func TestShutdownEndsStreams(t *testing.T) {
 	began := make(chan struct{})
-	f := newFront(t, Config{}, func(routes *routes.Table) {
+	f := newTestServer(t, Config{}, func(routes *routes.Table) {
 		routes.Handle("/debug/pprof/follow", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			w.(http.Flusher).Flush()
 			close(began)
@@ -115,7 +115,7 @@ func TestShutdownTakesLeaveOfWatches(t *testing.T) {
 // accepts, and a server that ends before that does end.
 func TestConnectionsWaitUntilAccepted(t *testing.T) {
 	accept := make(chan struct{})
-	f := newFront(t, Config{Authenticator: named, Accept: accept}, func(*routes.Table) {})
+	f := newTestServer(t, Config{Access: Access{Authenticator: named}, Connections: Connections{Accept: accept}}, func(*routes.Table) {})
 	answered := make(chan int, 1)
 	go func() { answered <- f.get(t, "/nowhere", "u").code }()
 	for range 20 { // in memory it answers meanwhile
@@ -139,7 +139,7 @@ func TestConnectionsWaitUntilAccepted(t *testing.T) {
 		t.Errorf("answered with %d", code)
 	}
 
-	never := newFront(t, Config{Authenticator: named, Accept: make(chan struct{})}, func(*routes.Table) {})
+	never := newTestServer(t, Config{Access: Access{Authenticator: named}, Connections: Connections{Accept: make(chan struct{})}}, func(*routes.Table) {})
 	if err := never.stop(); err != nil {
 		t.Error(err)
 	}

@@ -28,16 +28,16 @@ type slowRequest struct {
 }
 
 // timed begins to look at the time of x.
-func timed(x *passage) slowRequest {
+func timed(x *apiCall) slowRequest {
 	if !klog.V(slowVerbosity).Enabled() {
 		return slowRequest{}
 	}
 	return slowRequest{time.Now(), x.Waited}
 }
 
-// tell writes to the log where the time of x went, if it took long: text as k8s.io/utils/trace
+// logLine writes to the log where the time of x went, if it took long: text as k8s.io/utils/trace
 // writes it. That package has to be told before of what only slow requests need.
-func (r slowRequest) tell(x *passage) {
+func (r slowRequest) log(x *apiCall) {
 	took := time.Since(r.began)
 	if r.began.IsZero() || took < slowFrom {
 		return
@@ -45,7 +45,7 @@ func (r slowRequest) tell(x *passage) {
 	klog.V(slowVerbosity).Info(r.text(x, took))
 }
 
-func (r slowRequest) text(x *passage, took time.Duration) string {
+func (r slowRequest) text(x *apiCall, took time.Duration) string {
 	name, stored := writes.SpanName(x.Verb), "About to write a response"
 	switch x.Verb {
 	case "list":

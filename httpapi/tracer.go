@@ -37,7 +37,7 @@ func newTracer(provider trace.TracerProvider, chance float64) tracer {
 // begin begins the span of x, whose client is authenticated, if it is sampled. A parent span in
 // the request's header becomes the span's parent only if the user may decide what is sampled;
 // for other users it is linked. Whom x is handed on to is told of the parent, sampled or not.
-func (t *tracer) begin(x *passage) {
+func (t *tracer) begin(x *apiCall) {
 	if x.Carrier.Internal() {
 		return
 	}
@@ -79,7 +79,7 @@ func identified(ctx context.Context, id string) context.Context {
 
 // spanAttributes are those that go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp
 // gives the span of a server, and those that kube-apiserver adds.
-func spanAttributes(x *passage) []attribute.KeyValue {
+func spanAttributes(x *apiCall) []attribute.KeyValue {
 	attributes := []attribute.KeyValue{
 		attribute.String("http.request.method", x.Method), attribute.String("url.scheme", "https"), attribute.String("url.path", x.Path), attribute.String("http.target", x.Target),
 		attribute.String("user_agent.original", string(x.Peek("User-Agent"))), attribute.String("audit-id", x.AuditID),
@@ -108,7 +108,7 @@ func spanAttributes(x *passage) []attribute.KeyValue {
 
 // end says what was answered in the span of x, if it has one, which ends when the answer has been
 // sent. A response that is taken over to be streamed goes on after that.
-func (t *tracer) end(x *passage) {
+func (t *tracer) end(x *apiCall) {
 	x.Ready()
 	if x.span == nil {
 		return
@@ -133,7 +133,7 @@ func samples(who user.Info) bool {
 }
 
 // spanName is the same for all requests of a kind.
-func spanName(x *passage) string {
+func spanName(x *apiCall) string {
 	if !x.IsResourceRequest {
 		return x.Method
 	}

@@ -16,7 +16,7 @@ import (
 
 // TestTransport: requests from within the process are served as the super-user's, without network.
 func TestTransport(t *testing.T) {
-	f := newFront(t, Config{}, func(routes *routes.Table) {
+	f := newTestServer(t, Config{}, func(routes *routes.Table) {
 		routes.Handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			u, _ := apirequest.UserFrom(req.Context())
 			body, _ := io.ReadAll(req.Body)

@@ -84,10 +84,10 @@ func reference(script []byte) (list []heard) {
 	}
 }
 
-// FuzzFrontDoor sends a client's bytes to the server and to net/http's parser.
+// FuzzRequests sends a client's bytes to the server and to net/http's parser.
 // Whatever the server takes for a request net/http must take for the same one, in the
 // same place: it may refuse more and never read more, or otherwise.
-func FuzzFrontDoor(f *testing.F) {
+func FuzzRequests(f *testing.F) {
 	for _, script := range wireScripts {
 		f.Add([]byte(script))
 	}
@@ -108,8 +108,8 @@ var wireScripts = []string{
 	"POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n", "POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n10000000000000000\r\n", "GET http://h/x HTTP/1.1\r\nHost: g\r\n\r\n",
 }
 
-// TestFrontDoorReadsMangledRequestsOnce does without a fuzzer what FuzzFrontDoor does.
-func TestFrontDoorReadsMangledRequestsOnce(t *testing.T) {
+// TestMangledRequestsAreReadOnce does without a fuzzer what FuzzRequests does.
+func TestMangledRequestsAreReadOnce(t *testing.T) {
 	piece := rapid.SampledFrom([]string{
 		"\r\n", "\n", "\r", " ", "\t", ":", ",", ";", "\x00", "0", "1", "3", "-", "+", "0x", "GET /y HTTP/1.1\r\nHost: h\r\n\r\n", "Content-Length: 3\r\n",
 		"Content-Length: 0\r\n", "Transfer-Encoding: chunked\r\n", "transfer-encoding: identity\r\n", "Host: g\r\n", "Connection: close\r\n", "0\r\n\r\n", "3\r\nabc\r\n", "abc", "Trailer: T\r\n", "HTTP/1.0", "%0d%0a", "\x80",
@@ -134,12 +134,12 @@ func checkScript(t interface {
 	Fatalf(string, ...any)
 }, script []byte) {
 	var ours []heard
-	s := newServer(Config{RequestTimeout: time.Minute})
+	s := newServer(Config{Timeouts: Timeouts{RequestTimeout: time.Minute}})
 	defer s.cancel()
 	routes := routes.New()
 	routes.HandlePrefix("/", listen(&ours))
 	s.publish(routes)
-	s.front.Session(&scriptConn{in: bytes.NewReader(script)}).Serve()
+	s.http1.Session(&scriptConn{in: bytes.NewReader(script)}).Serve()
 	s.handlers.Wait()
 	theirs := reference(script)
 	for i, h := range ours {

@@ -75,9 +75,9 @@ func newServerOf(t testing.TB, configure func(*customresources.Config), change .
 	defer pair.Close()
 	s.door, err = httpapi.New(httpapi.Config{
 		Registry: back.Registry, Listener: listener, TLS: pair.TLS.Clone(),
-		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
+		Access:     httpapi.Access{Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer()},
 		Version:    &version.Info{Major: "1", Minor: "36", GitVersion: "v1.36.3"},
-		Extensions: s.extensions, Discovery: everything,
+		Delegation: httpapi.Delegation{Extensions: s.extensions, Discovery: everything},
 	})
 	must(t, err)
 	back.Start(t)

@@ -17,11 +17,11 @@ import (
 // that shutdown can close what does not end by itself.
 type listener struct {
 	net.Listener
-	config   *tls.Config
-	caps     connCaps
-	counts   *connCounts
-	patience time.Duration // Config.UserTimeout
-	close    func() error
+	config      *tls.Config
+	caps        connCaps
+	counts      *connCounts
+	userTimeout time.Duration // Config.UserTimeout
+	close       func() error
 
 	mu       sync.Mutex
 	conns    map[*conn]struct{}   // guarded by mu: those that are open
@@ -141,7 +141,7 @@ func (l *listener) setSocketOptions(c net.Conn) {
 		return
 	}
 	_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: keepalivePeriod, Interval: keepalivePeriod, Count: 3})
-	_ = socket.SetPatience(t, l.patience)
+	_ = socket.SetUserTimeout(t, l.userTimeout)
 }
 
 // conn is a TLS connection. Its handshake, which Handshake or the first Read begins, must be

@@ -1,6 +1,6 @@
-// Package front is the door: it accepts connections, speaks TLS and HTTP/1.1 on them, and
+// Package http1 accepts connections, speaks TLS and HTTP/1.1 on them, and
 // turns each request into an [exchange.Carrier] and each [exchange.Response] into bytes.
-// It hands connections whose clients choose HTTP/2 to package mux. It is the only importer
+// It hands connections whose clients choose HTTP/2 to package http2. It is the only importer
 // of fasthttp, and knows nothing of what requests mean.
 //
 // # Life of a connection
@@ -35,6 +35,6 @@
 //
 // # Locks
 //
-// The door's lock and the listener's guard the sets of open connections. Neither is held while
+// The lock of the accept loop and the listener's guard the sets of open connections. Neither is held while
 // anything is written or another lock is taken.
 package http1

@@ -119,7 +119,7 @@ func (d *door) receive(v *visit) {
 		return
 	}
 	defer d.forget(v)
-	m := d.s.mux.NewConn(secure)
+	m := d.s.http2.NewConn(secure)
 	if !v.multiplex(m) {
 		v.conn.Close()
 		return

@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(doorVariable); role != "" {
-		fmt.Fprintln(os.Stderr, runDoor(role))
+		fmt.Fprintln(os.Stderr, runServer(role))
 		os.Exit(1)
 	}
 	goleak.VerifyTestMain(m,

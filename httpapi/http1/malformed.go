@@ -40,10 +40,10 @@ func (ss *Session) malformed(err error) *exchange.Exchange {
 	return x
 }
 
-// frontLogger logs what fasthttp reports about connections. It does so for debugging only.
-type frontLogger struct{}
+// fasthttpLogger logs what fasthttp reports about connections. It does so for debugging only.
+type fasthttpLogger struct{}
 
-func (frontLogger) Printf(format string, args ...any) {
+func (fasthttpLogger) Printf(format string, args ...any) {
 	if klog.V(4).Enabled() {
 		klog.V(4).InfoS("Connection", "message", fmt.Sprintf(format, args...))
 	}

@@ -56,7 +56,7 @@ type Server struct {
 	counts connCounts
 	outer  *door // for connections from the network
 	inner  *door // for connections from this process
-	mux    *http2.Server
+	http2  *http2.Server
 	memory *memoryListener
 	client *http.Transport
 
@@ -74,11 +74,11 @@ func New(config Config) *Server {
 	s.outer.network = true
 	s.inner = s.newDoor(config.MaxConns)
 	s.client = s.memory.client()
-	s.mux = http2.New(http2.Config{
+	s.http2 = http2.New(http2.Config{
 		Handler: config.Handler, MaxStreams: config.MaxStreams, GoAwayChance: config.GoAwayChance,
 		MaxHeaderBytes: config.MaxHeaderBytes, MaxBodyBytes: config.MaxBodyBytes,
 		HeaderTimeout: s.limits.header, IdleTimeout: s.limits.idle, WriteTimeout: s.limits.write,
-		Turning: s.outer.turning,
+		Leaving: s.outer.turning,
 	})
 	return s
 }
@@ -93,7 +93,7 @@ func (s *Server) Collector() prometheus.Collector { return newConnCollector(&s.c
 // ServeNetwork.
 func (s *Server) Listen(l net.Listener, config *tls.Config) {
 	s.network = newListener(l, config, Protocols(s.config.HTTP2), s.caps, &s.counts)
-	s.network.patience = s.config.UserTimeout
+	s.network.userTimeout = s.config.UserTimeout
 }
 
 // ServeNetwork accepts connections of the network until StopAccepting, ServeMemory those of

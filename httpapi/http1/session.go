@@ -200,7 +200,7 @@ func (ss *Session) requests() (take func(), again bool) {
 		ss.closeReader()
 	}()
 	for {
-		fast.Init2(ss.conn, frontLogger{}, true)
+		fast.Init2(ss.conn, fasthttpLogger{}, true)
 		fast.Response.Header.SetNoDefaultContentType(true)
 		if take, again = ss.request(); !again {
 			return take, false

@@ -14,7 +14,7 @@ type visit struct {
 	conn  net.Conn
 	began time.Time
 	state atomic.Uint32              // one of those below
-	mux   atomic.Pointer[http2.Conn] // nil for HTTP/1.1, and before that is known
+	http2 atomic.Pointer[http2.Conn] // nil for HTTP/1.1, and before that is known
 }
 
 const (
@@ -28,7 +28,7 @@ const (
 // closes the connection. It leaves time to clients that were told to go, and to those that have
 // sent no request yet.
 func (v *visit) retire() bool {
-	if m := v.mux.Load(); m != nil {
+	if m := v.http2.Load(); m != nil {
 		return m.Retire()
 	}
 	return v.state.CompareAndSwap(visitIdle, visitClosed) ||
@@ -43,21 +43,21 @@ func (v *visit) begin() bool {
 // multiplex notes that m serves the connection from here on, and reports false if the visit
 // is over.
 func (v *visit) multiplex(m *http2.Conn) bool {
-	v.mux.Store(m)
+	v.http2.Store(m)
 	return v.begin()
 }
 
 // answers reports whether the door still has something to answer on the connection: not if
 // only HTTP/2 streams that handlers have taken over are left.
 func (v *visit) answers() bool {
-	m := v.mux.Load()
+	m := v.http2.Load()
 	return m == nil || m.Answers()
 }
 
 // underWay returns a function that reports whether the requests that are under way now have
 // been answered; nil if there are none.
 func (v *visit) underWay() (answered func() bool) {
-	if m := v.mux.Load(); m != nil {
+	if m := v.http2.Load(); m != nil {
 		return m.UnderWay()
 	}
 	if v.state.Load() != visitActive {
@@ -68,7 +68,7 @@ func (v *visit) underWay() (answered func() bool) {
 
 // farewell sends GOAWAY to a client that speaks HTTP/2. HTTP/1.1 has no such message.
 func (v *visit) farewell() {
-	if m := v.mux.Load(); m != nil {
+	if m := v.http2.Load(); m != nil {
 		m.GoAway()
 	}
 }

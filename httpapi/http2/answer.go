@@ -39,7 +39,7 @@ func (r *request) respond(x *exchange.Exchange, bodiless bool) error {
 	bodiless = bodiless || code == http.StatusNoContent || code == http.StatusNotModified
 	block := appendStatus(make([]byte, 0, usualBlock), code)
 	if x.Closing {
-		r.c.goAway(awayBehind)
+		r.c.goAway(goAwayDone)
 	}
 	block = r.appendFields(block, x.Header)
 	switch size := x.Size; {
@@ -220,7 +220,7 @@ func (st *Stream) appendFields(dst []byte, header []exchange.Field) []byte {
 		switch key := http.CanonicalHeaderKey(f.Name); key {
 		case "Connection":
 			if strings.EqualFold(f.Value, "close") {
-				st.c.goAway(awayBehind)
+				st.c.goAway(goAwayDone)
 			}
 			continue
 		case "Keep-Alive", "Proxy-Connection", "Transfer-Encoding", "Upgrade":

@@ -29,7 +29,7 @@ type body struct {
 	// ReadBody collects the body as a whole; until the exchange ends, the handler has data.
 	whole   bool
 	wants   int64 // what ReadBody needs beyond the window of the stream, before it is granted
-	granted int64 // of the ledger
+	granted int64 // of the memory accounting
 
 	until time.Time     // when reads end; zero: never
 	wake  chan struct{} // closed when something has changed; nil if no reader waits
@@ -39,7 +39,7 @@ type body struct {
 func (c *Conn) data(f *http2.DataFrame) error {
 	p, size, end := f.Data(), int64(f.Header().Length), f.StreamEnded()
 	if len(p) == 0 && !end {
-		if err := c.calm(); err != nil {
+		if err := c.checkFlood(); err != nil {
 			return err
 		}
 	}
@@ -47,17 +47,17 @@ func (c *Conn) data(f *http2.DataFrame) error {
 	defer c.unlock()
 	st := c.streams[f.StreamID]
 	if st == nil {
-		if err := c.idleLocked(f.StreamID); err != nil {
+		if err := c.unknownStreamLocked(f.StreamID); err != nil {
 			return err
 		}
 	}
-	if !c.ledger.arrive(size) {
+	if !c.memory.arrive(size) {
 		return http2.ConnectionError(http2.ErrCodeFlowControl)
 	}
 	kept := int64(0)
 	defer func() { c.freeLocked(size - kept) }()
 	switch {
-	case st == nil && c.away == awayBehind:
+	case st == nil && c.goingAway == goAwayDone:
 		return nil
 	case st == nil:
 		c.queueLocked(appendReset(nil, f.StreamID, http2.ErrCodeStreamClosed))
@@ -75,12 +75,12 @@ func (c *Conn) data(f *http2.DataFrame) error {
 	if b.err == nil {
 		b.data = append(b.data, p...)
 		if kept = int64(len(p)); !b.whole {
-			c.ledger.pooled += kept
+			c.memory.pooled += kept
 		}
 	}
-	st.tellLocked(size - int64(len(p)))
+	st.consumedLocked(size - int64(len(p)))
 	st.bodyEndsLocked(end)
-	st.wantLocked()
+	st.requestGrantLocked()
 	b.wakeLocked()
 	return nil
 }
@@ -93,33 +93,33 @@ func (b *body) fits(end bool) bool {
 // bodyEndsLocked notes that the request is whole.
 func (st *Stream) bodyEndsLocked(end bool) {
 	if end {
-		st.body.ended, st.heard = true, true
+		st.body.ended, st.received = true, true
 	}
 }
 
 // freeLocked gives n bytes of the connection's window back to the client.
 func (c *Conn) freeLocked(n int64) {
-	if more := c.ledger.free(n); more > 0 {
+	if more := c.memory.free(n); more > 0 {
 		c.queueLocked(appendWindowUpdate(nil, 0, uint32(more)))
 	}
 }
 
-// tellLocked lets the client send n bytes more on the stream, if it may have more to send.
-func (st *Stream) tellLocked(n int64) {
+// consumedLocked lets the client send n bytes more on the stream, if it may have more to send.
+func (st *Stream) consumedLocked(n int64) {
 	b := st.body
 	if b.ended || b.err != nil {
 		return
 	}
-	if b.owed += n; b.owed >= st.c.ledger.untold/4 || b.owed > 0 && b.left == 0 {
+	if b.owed += n; b.owed >= st.c.memory.untold/4 || b.owed > 0 && b.left == 0 {
 		n, b.owed = b.owed, 0
 		st.increaseLocked(n)
 	}
 }
 
-// wantLocked asks for a grant if the body may be larger than the window of its stream. A body of
+// requestGrantLocked asks for a grant if the body may be larger than the window of its stream. A body of
 // an unknown length does not ask before it has come to half of the window.
-func (st *Stream) wantLocked() {
-	b, l := st.body, &st.c.ledger
+func (st *Stream) requestGrantLocked() {
+	b, l := st.body, &st.c.memory
 	if !b.whole || b.granted > 0 || b.wants > 0 || b.ended || b.err != nil {
 		return
 	}
@@ -146,8 +146,8 @@ func (b *body) wakeLocked() {
 	}
 }
 
-// bound makes reads end at t.
-func (st *Stream) bound(t time.Time) {
+// setReadDeadline makes reads end at t.
+func (st *Stream) setReadDeadline(t time.Time) {
 	if st.body == nil {
 		return
 	}
@@ -174,12 +174,12 @@ func (st *Stream) discardLocked(err error, settled bool) {
 	}
 	n := int64(len(b.data))
 	if b.data = nil; !b.whole {
-		c.ledger.pooled -= n
+		c.memory.pooled -= n
 	}
 	c.freeLocked(n)
-	c.ledger.large += b.granted
+	c.memory.large += b.granted
 	b.granted = 0
-	c.ledger.grant((*Stream).increaseLocked)
+	c.memory.grant((*Stream).increaseLocked)
 }
 
 // proceed tells a client that waits for it to send its body.
@@ -209,10 +209,10 @@ func (r *request) ReadBody(deadline time.Time) ([]byte, error) {
 	c.mu.Lock()
 	if !b.whole {
 		b.whole = true
-		c.ledger.pooled -= int64(len(b.data))
+		c.memory.pooled -= int64(len(b.data))
 	}
 	b.until = deadline
-	r.wantLocked()
+	r.requestGrantLocked()
 	data, _, err := r.awaitLocked(func() bool { return int64(len(b.data)) > limit })
 	c.unlock()
 	if int64(len(data)) > limit {
@@ -232,7 +232,7 @@ func (st *Stream) awaitLocked(ready func() bool) (data []byte, ended bool, err e
 		}
 		wake, until := b.wake, b.until
 		c.unlock()
-		c.kick()
+		c.flushControl()
 		if until.IsZero() {
 			<-wake
 			c.mu.Lock()
@@ -265,12 +265,12 @@ func (st *Stream) read(p []byte) (int, error) {
 		b.data = nil
 	}
 	if !b.whole {
-		c.ledger.pooled -= int64(n)
+		c.memory.pooled -= int64(n)
 	}
 	c.freeLocked(int64(n))
-	st.tellLocked(int64(n))
+	st.consumedLocked(int64(n))
 	c.unlock()
-	c.kick()
+	c.flushControl()
 	switch {
 	case n > 0:
 		return n, nil

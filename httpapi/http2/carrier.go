@@ -23,7 +23,7 @@ func (r *request) Method() []byte { return r.at(r.pseudo[pseudoMethod]) }
 
 // Target implements exchange.Carrier. That of CONNECT is a host.
 func (r *request) Target() []byte {
-	if !r.said(pseudoPath) {
+	if !r.has(pseudoPath) {
 		return r.at(r.pseudo[pseudoAuthority])
 	}
 	return r.at(r.pseudo[pseudoPath])
@@ -113,7 +113,7 @@ func (r *request) Steal(code int, header []exchange.Field) exchange.Stolen {
 	st := r.Stream
 	block := st.appendFields(appendStatus(nil, code), header)
 	_, _ = st.write(appendHeaders(nil, st.id, block, false, initialFrame), nil, false) // an error will come back from the first write
-	r.stolen = st.put
+	r.stolen = st.written
 	return exchange.Stolen{Conn: st, End: st.End, Left: st.Left}
 }
 
@@ -178,7 +178,7 @@ func (r *request) answer(received time.Time) *exchange.Exchange {
 		x.Init(r, received, nil)
 		x.Reset()
 		x.Text(http.StatusRequestHeaderFieldsTooLarge, "431 Request Header Fields Too Large")
-	case r.strange:
+	case r.badExpectation:
 		x.Init(r, received, nil)
 		x.Reset()
 		x.Head(http.StatusExpectationFailed, "")

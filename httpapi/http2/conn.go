@@ -28,8 +28,8 @@ type Config struct {
 
 	MaxStreams   int     // requests of one connection at once; 0 means 100
 	GoAwayChance float64 // that a request makes its client go to another connection
-	// Turning reports whether, on a connection that began then, every request does that.
-	Turning func(began time.Time) bool
+	// Leaving reports whether, on a connection that began then, every request does that.
+	Leaving func(began time.Time) bool
 
 	MaxHeaderBytes int           // of a request's header
 	MaxBodyBytes   int64         // of a request's body
@@ -44,7 +44,7 @@ const defaultStreams = 100
 // Server is what the connections of one server share.
 type Server struct {
 	config Config
-	pool   pool
+	pool   memoryPool
 }
 
 // New returns a server without connections.
@@ -52,7 +52,7 @@ func New(config Config) *Server {
 	if config.MaxStreams == 0 {
 		config.MaxStreams = defaultStreams
 	}
-	return &Server{config: config, pool: pool{left: poolSize, shares: make(map[*Conn]int64)}}
+	return &Server{config: config, pool: memoryPool{left: poolSize, shares: make(map[*Conn]int64)}}
 }
 
 // Conn is one connection.
@@ -76,40 +76,40 @@ type Conn struct {
 
 	running sync.WaitGroup // the goroutines that serve streams or flush control frames
 
-	turn   sync.Mutex    // is held by the goroutine that writes
-	waiter socket.Waiter // guarded by turn: is told when the write waits; may be nil
-	kept   *[]byte       // guarded by turn: frames that leave with the next ones; nil if there are none
+	writeMu sync.Mutex    // is held by the goroutine that writes
+	waiter  socket.Waiter // guarded by turn: is told when the write waits; may be nil
+	unsent  *[]byte       // guarded by turn: frames that leave with the next ones; nil if there are none
 
 	pending atomic.Bool // control is not empty
 
-	mu        sync.Mutex
-	last      uint32               // guarded by mu: the latest stream
-	streams   map[uint32]*Stream   // guarded by mu: that are open
-	serving   int                  // guarded by mu: goroutines of streams
-	ending    int                  // guarded by mu: ends of streams that are being written
-	slots     []*any               // guarded by mu: what handlers remember, while no request has it
-	window    int64                // guarded by mu: what may be sent
-	waiting   int                  // guarded by mu: writers that wait for a window
-	initial   int64                // guarded by mu: the window of a new stream
-	frame     int                  // guarded by mu: the largest frame to be sent
-	ledger    ledger               // guarded by mu
-	holders   map[*Stream]struct{} // guarded by mu: the streams that ledger counts; nil without invariants
-	control   []byte               // guarded by mu: frames that wait for their turn
-	spare     []byte               // guarded by mu: is control next
-	over      error                // guarded by mu: why nothing is served any more
-	away      awayness             // guarded by mu
-	idleSince time.Time            // guarded by mu
+	mu            sync.Mutex
+	last          uint32               // guarded by mu: the latest stream
+	streams       map[uint32]*Stream   // guarded by mu: that are open
+	serving       int                  // guarded by mu: goroutines of streams
+	ending        int                  // guarded by mu: ends of streams that are being written
+	slots         []*any               // guarded by mu: what handlers remember, while no request has it
+	window        int64                // guarded by mu: what may be sent
+	waiting       int                  // guarded by mu: writers that wait for a window
+	initial       int64                // guarded by mu: the window of a new stream
+	frame         int                  // guarded by mu: the largest frame to be sent
+	memory        memoryUsage          // guarded by mu
+	memoryHolders map[*Stream]struct{} // guarded by mu: the streams that memory accounting counts; nil without invariants
+	control       []byte               // guarded by mu: frames that wait for their turn
+	spare         []byte               // guarded by mu: is control next
+	over          error                // guarded by mu: why nothing is served any more
+	goingAway     goAwayState          // guarded by mu
+	idleSince     time.Time            // guarded by mu
 
 	expelled bool // guarded by the mu of the pool: it has ended c
 }
 
-// awayness is how far the client has been told to go to another connection.
-type awayness uint8
+// goAwayState is how far the client has been told to go to another connection.
+type goAwayState uint8
 
 const (
-	awayNot    awayness = iota
-	awayAsked           // requests that are under way to us are served
-	awayBehind          // they have come: streams that are opened now are refused
+	goAwayNone goAwayState = iota
+	goAwaySent             // requests that are under way to us are served
+	goAwayDone             // they have come: streams that are opened now are refused
 )
 
 var (
@@ -122,10 +122,10 @@ func (s *Server) NewConn(c net.Conn) *Conn {
 	m := &Conn{
 		s: s, conn: c, began: time.Now(), streams: make(map[uint32]*Stream),
 		window: initialWindow, initial: initialWindow, frame: initialFrame,
-		ledger: newLedger(&s.config), idleSince: time.Now(),
+		memory: newMemoryUsage(&s.config), idleSince: time.Now(),
 	}
 	if invariants.Enabled {
-		m.holders = make(map[*Stream]struct{})
+		m.memoryHolders = make(map[*Stream]struct{})
 	}
 	if secure, ok := c.(interface{ ConnectionState() tls.ConnectionState }); ok {
 		state := secure.ConnectionState()
@@ -135,9 +135,9 @@ func (s *Server) NewConn(c net.Conn) *Conn {
 	m.tcp = socket.Below(c)
 	m.decoder = hpack.NewDecoder(initialTable, m.block.add)
 	m.decoder.SetMaxStringLength(2 * s.config.MaxHeaderBytes) // more than a block may have
-	m.framer = http2.NewFramer(io.Discard, (*source)(m))
+	m.framer = http2.NewFramer(io.Discard, (*frameReader)(m))
 	m.framer.SetMaxReadFrameSize(initialFrame)
-	m.turn.Lock() // for greet: nothing comes before what it says
+	m.writeMu.Lock() // for greet: nothing comes before what it says
 	return m
 }
 
@@ -158,15 +158,15 @@ func (c *Conn) Serve() {
 			klog.ErrorS(nil, "Connection panicked", "panic", p, "stack", exchange.Stack())
 			err = http2.ConnectionError(http2.ErrCodeInternal)
 		}
-		c.part(err)
+		c.closeWith(err)
 	}()
-	if err = c.greet(); err == nil {
+	if err = c.handshake(); err == nil {
 		err = c.read()
 	}
 }
 
-// greet says what the client may do, and reads that it speaks HTTP/2.
-func (c *Conn) greet() error {
+// handshake says what the client may do, and reads that it speaks HTTP/2.
+func (c *Conn) handshake() error {
 	if c.tcp != nil {
 		socket.NotifyWaits(c.conn, &c.self)
 	}
@@ -176,13 +176,13 @@ func (c *Conn) greet() error {
 		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: uint32(config.MaxHeaderBytes)},
 		http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(streamWindow(config))},
 	)
-	hello = appendWindowUpdate(hello, 0, uint32(c.ledger.capacity-initialWindow))
+	hello = appendWindowUpdate(hello, 0, uint32(c.memory.capacity-initialWindow))
 	err := c.out(hello)
-	c.letGo()
+	c.unlockWrites()
 	switch {
 	case err != nil:
 		return err
-	case c.tls != nil && !fit(c.tls):
+	case c.tls != nil && !secureEnough(c.tls):
 		return http2.ConnectionError(http2.ErrCodeInadequateSecurity)
 	}
 	c.headerUntil = time.Now().Add(config.HeaderTimeout)
@@ -191,7 +191,7 @@ func (c *Conn) greet() error {
 	}
 	c.openReader()
 	var preface [len(http2.ClientPreface)]byte
-	if _, err := io.ReadFull((*source)(c), preface[:]); err != nil {
+	if _, err := io.ReadFull((*frameReader)(c), preface[:]); err != nil {
 		return err
 	}
 	if string(preface[:]) != http2.ClientPreface {
@@ -208,9 +208,9 @@ func (c *Conn) greet() error {
 	return c.handle(frame)
 }
 
-// fit reports whether a connection is secure enough (RFC 9113, 9.2.2): what is left of the
+// secureEnough reports whether a connection is secure enough (RFC 9113, 9.2.2): what is left of the
 // suites of TLS 1.2 are those with ephemeral keys that also authenticate.
-func fit(state *tls.ConnectionState) bool {
+func secureEnough(state *tls.ConnectionState) bool {
 	if state.Version >= tls.VersionTLS13 {
 		return true
 	}
@@ -234,7 +234,7 @@ func (c *Conn) read() error {
 			if !c.flood.take(time.Now()) {
 				return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 			}
-			c.reset(stream.StreamID, stream.Code)
+			c.resetStream(stream.StreamID, stream.Code)
 			continue
 		}
 		if err != nil {
@@ -245,7 +245,7 @@ func (c *Conn) read() error {
 
 // next reads a frame.
 func (c *Conn) next() (http2.Frame, error) {
-	if err := c.await(); err != nil {
+	if err := c.waitForFrame(); err != nil {
 		return nil, err
 	}
 	frame, err := c.framer.ReadFrame()
@@ -259,21 +259,21 @@ func (c *Conn) next() (http2.Frame, error) {
 // take.
 const goAwayWait = time.Second
 
-// part ends everything that is done for the client, tells it why if that was its fault, and
+// closeWith ends everything that is done for the client, tells it why if that was its fault, and
 // closes the connection.
-func (c *Conn) part(err error) {
-	c.end(errClosed)
+func (c *Conn) closeWith(err error) {
+	c.endStreams(errClosed)
 	if code, ok := errors.AsType[http2.ConnectionError](err); ok {
-		c.farewell(http2.ErrCode(code))
+		c.sendLastGoAway(http2.ErrCode(code))
 	}
 	c.closeReader()
 	c.conn.Close()
 }
 
-// farewell says why the connection ends, and reads what the client still sends: the kernel
+// sendLastGoAway says why the connection ends, and reads what the client still sends: the kernel
 // resets a connection that is closed with bytes unread, and the client may then not get the
 // reason.
-func (c *Conn) farewell(code http2.ErrCode) {
+func (c *Conn) sendLastGoAway(code http2.ErrCode) {
 	if c.tcp != nil {
 		c.tcp.StopNotifying()
 	}
@@ -284,9 +284,9 @@ func (c *Conn) farewell(code http2.ErrCode) {
 	c.mu.Lock()
 	last := c.last
 	c.mu.Unlock()
-	c.turn.Lock()
+	c.writeMu.Lock()
 	_, err := c.conn.Write(appendGoAway(nil, last, code))
-	c.turn.Unlock()
+	c.writeMu.Unlock()
 	half, ok := c.conn.(interface{ CloseWrite() error })
 	if err != nil || !ok || half.CloseWrite() != nil {
 		return
@@ -297,8 +297,8 @@ func (c *Conn) farewell(code http2.ErrCode) {
 	}
 }
 
-// end stops all work on the connection, and tells its streams why.
-func (c *Conn) end(why error) {
+// endStreams stops all work on the connection, and tells its streams why.
+func (c *Conn) endStreams(why error) {
 	c.mu.Lock()
 	if c.over == nil {
 		c.over = why
@@ -309,36 +309,36 @@ func (c *Conn) end(why error) {
 	}
 	c.mu.Unlock()
 	for _, st := range open {
-		st.leave(why)
+		st.clientLeft(why)
 	}
 }
 
 // broken ends the connection because a write to it failed. The reading goroutine sees that.
-func (c *Conn) broken() { socket.CutOff(c.conn) }
+func (c *Conn) broken() { socket.CloseSocket(c.conn) }
 
 // GoAway tells the client to send no more requests here. What it has sent by then is
 // served, and then the connection ends.
-func (c *Conn) GoAway() { c.goAway(awayAsked) }
+func (c *Conn) GoAway() { c.goAway(goAwaySent) }
 
 // goAwayMark is what the client sends back when it has heard that it is to go.
 var goAwayMark = [8]byte{'g', 'o', ' ', 'a', 'w', 'a', 'y', '.'}
 
-func (c *Conn) goAway(how awayness) {
+func (c *Conn) goAway(how goAwayState) {
 	c.mu.Lock()
-	if c.over != nil || c.away >= how {
+	if c.over != nil || c.goingAway >= how {
 		c.mu.Unlock()
 		return
 	}
-	c.away = how
-	if how == awayAsked {
+	c.goingAway = how
+	if how == goAwaySent {
 		c.queueLocked(appendGoAway(nil, maxWindow, http2.ErrCodeNo))
 		c.queueLocked(appendPing(nil, false, goAwayMark))
 	} else {
 		c.queueLocked(appendGoAway(nil, c.last, http2.ErrCodeNo))
 	}
-	c.restLocked()
+	c.noteIdleLocked()
 	c.mu.Unlock()
-	c.kick()
+	c.flushControl()
 }
 
 // Retire reports whether the connection waits for a request, and its client was told to go and
@@ -346,7 +346,7 @@ func (c *Conn) goAway(how awayness) {
 func (c *Conn) Retire() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	heard := c.away == awayBehind || time.Since(c.idleSince) > goAwayWait
+	heard := c.goingAway == goAwayDone || time.Since(c.idleSince) > goAwayWait
 	if !heard || c.busyLocked() || c.over != nil {
 		return false
 	}
@@ -374,7 +374,7 @@ func (c *Conn) UnderWay() (answered func() bool) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for id, st := range c.streams {
-			if id <= before && st.asked {
+			if id <= before && st.serving {
 				return false
 			}
 		}
@@ -386,10 +386,10 @@ func (c *Conn) UnderWay() (answered func() bool) {
 	return answered
 }
 
-// turns reports whether a request is one that makes its client go elsewhere.
-func (c *Conn) turns() bool {
+// leaves reports whether a request is one that makes its client go elsewhere.
+func (c *Conn) leaves() bool {
 	config := &c.s.config
-	return config.GoAwayChance > 0 && rand.Float64() < config.GoAwayChance || config.Turning != nil && config.Turning(c.began)
+	return config.GoAwayChance > 0 && rand.Float64() < config.GoAwayChance || config.Leaving != nil && config.Leaving(c.began)
 }
 
 // bucket bounds how often something happens.

@@ -1,4 +1,4 @@
-// Package mux serves HTTP/2. A connection carries many requests at the same time, and each of
+// Package http2 serves HTTP/2. A connection carries many requests at the same time, and each of
 // them is a stream. The package turns a request into an [exchange.Carrier], and an
 // [exchange.Response] into frames. It reads frames with golang.org/x/net/http2 and handles them
 // itself, because net/http's server keeps a goroutine and buffers for every watch.
@@ -30,7 +30,7 @@
 //
 //   - Streams, and goroutines that serve them: Config.MaxStreams. A stream beyond that is refused.
 //   - Headers: Config.MaxHeaderBytes for each, and [largeHeaders] of that size for all requests of
-//     a connection that are not answered. HPACK may expand a header to [unfoldMost] times its
+//     a connection that are not answered. HPACK may expand a header to [expandMost] times its
 //     encoded size, beyond a usual size that is always allowed.
 //   - Bodies: Config.MaxBodyBytes for each, and the window of the connection for all. Memory grows
 //     with what has come, not with the length that the client announces.
@@ -43,7 +43,7 @@
 //
 // # Memory
 //
-// The ledger of a connection counts the bytes that it holds, whatever state its streams are in:
+// The memory accounting of a connection counts the bytes that it holds, whatever state its streams are in:
 // queued, waiting for a window, refused but not yet answered, or reset while their handlers still
 // run. Bytes that nobody reads any more are discarded at once, before the answer is sent. Requests
 // that no handler has asked for, and answers that wait for the client, also count towards a pool
@@ -58,6 +58,6 @@
 //
 // # Locks
 //
-// Conn.turn > Conn.mu > pool.mu. No lock is held while another package is called, except for the
-// turn, which is held while frames are written to the connection.
+// Conn.writeMu > Conn.mu > memoryPool.mu. No lock is held while another package is called, except for
+// writeMu, which is held while frames are written to the connection.
 package http2

@@ -16,15 +16,15 @@ func (c *Conn) handle(frame http2.Frame) error {
 	case *http2.DataFrame:
 		return c.data(f)
 	case *http2.WindowUpdateFrame:
-		return c.widen(f)
+		return c.windowUpdate(f)
 	case *http2.RSTStreamFrame:
-		return c.resetBy(f)
+		return c.rstStream(f)
 	case *http2.SettingsFrame:
 		return c.settings(f)
 	case *http2.PingFrame:
 		return c.ping(f)
 	case *http2.GoAwayFrame:
-		c.goAway(awayBehind) // a client that goes needs no more
+		c.goAway(goAwayDone) // a client that goes needs no more
 		return nil
 	case *http2.PushPromiseFrame:
 		return http2.ConnectionError(http2.ErrCodeProtocol)
@@ -32,14 +32,14 @@ func (c *Conn) handle(frame http2.Frame) error {
 		if f.StreamDep == f.StreamID {
 			return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol}
 		}
-		return c.calm()
+		return c.checkFlood()
 	default:
-		return c.calm() // unknown frames are ignored
+		return c.checkFlood() // unknown frames are ignored
 	}
 }
 
-// calm counts a frame that only makes work.
-func (c *Conn) calm() error {
+// checkFlood counts a frame that only makes work.
+func (c *Conn) checkFlood() error {
 	if !c.flood.take(time.Now()) {
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}
@@ -48,12 +48,12 @@ func (c *Conn) calm() error {
 
 func (c *Conn) settings(f *http2.SettingsFrame) error {
 	if f.IsAck() {
-		return c.calm()
+		return c.checkFlood()
 	}
 	if f.NumSettings() > maxSettings {
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}
-	if err := c.calm(); err != nil {
+	if err := c.checkFlood(); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -90,7 +90,7 @@ func (c *Conn) setLocked(s http2.Setting) error {
 
 func (c *Conn) ping(f *http2.PingFrame) error {
 	if !f.IsAck() {
-		if err := c.calm(); err != nil {
+		if err := c.checkFlood(); err != nil {
 			return err
 		}
 		c.mu.Lock()
@@ -100,16 +100,16 @@ func (c *Conn) ping(f *http2.PingFrame) error {
 	}
 	if f.Data == goAwayMark {
 		c.mu.Lock()
-		asked := c.away == awayAsked
+		asked := c.goingAway == goAwaySent
 		c.mu.Unlock()
 		if asked {
-			c.goAway(awayBehind)
+			c.goAway(goAwayDone)
 		}
 	}
-	return c.calm()
+	return c.checkFlood()
 }
 
-func (c *Conn) widen(f *http2.WindowUpdateFrame) error {
+func (c *Conn) windowUpdate(f *http2.WindowUpdateFrame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if f.StreamID == 0 {
@@ -121,7 +121,7 @@ func (c *Conn) widen(f *http2.WindowUpdateFrame) error {
 	}
 	st := c.streams[f.StreamID]
 	if st == nil {
-		return c.idleLocked(f.StreamID)
+		return c.unknownStreamLocked(f.StreamID)
 	}
 	if st.window += int64(f.Increment); st.window > maxWindow {
 		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeFlowControl}
@@ -130,28 +130,28 @@ func (c *Conn) widen(f *http2.WindowUpdateFrame) error {
 	return nil
 }
 
-// idleLocked returns the error for a frame of a stream that is not open: nil if it was open
+// unknownStreamLocked returns the error for a frame of a stream that is not open: nil if it was open
 // before, or if new streams are ignored after GOAWAY.
-func (c *Conn) idleLocked(id uint32) error {
-	if id > c.last && c.away != awayBehind {
+func (c *Conn) unknownStreamLocked(id uint32) error {
+	if id > c.last && c.goingAway != goAwayDone {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
 	}
 	return nil
 }
 
-// resetBy ends a stream that the client has reset.
-func (c *Conn) resetBy(f *http2.RSTStreamFrame) error {
+// rstStream ends a stream that the client has reset.
+func (c *Conn) rstStream(f *http2.RSTStreamFrame) error {
 	c.mu.Lock()
 	st := c.streams[f.StreamID]
-	err := c.idleLocked(f.StreamID)
+	err := c.unknownStreamLocked(f.StreamID)
 	c.mu.Unlock()
 	if err != nil {
 		return err
 	}
 	if st != nil {
-		st.leave(errReset)
+		st.clientLeft(errReset)
 	}
-	return c.calm()
+	return c.checkFlood()
 }
 
 // Frames as they are written (RFC 9113, 6). Each begins with a head of headSize bytes.

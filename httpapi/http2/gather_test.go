@@ -19,7 +19,7 @@ import (
 type gathering struct {
 	*peer
 	waiter socket.Waiter
-	gates  map[uint32]socket.Gate
+	gates  map[uint32]socket.Writer
 	taken  map[uint32]exchange.Stolen
 	seen   int
 }
@@ -28,7 +28,7 @@ func newGathering(t *testing.T, streams uint32, settings ...http2.Setting) *gath
 	taken := make(chan exchange.Stolen, streams)
 	g := &gathering{
 		peer: newPeer(t, Config{}, stealing(taken), settings...), waiter: new(countingWaiter),
-		gates: make(map[uint32]socket.Gate), taken: make(map[uint32]exchange.Stolen),
+		gates: make(map[uint32]socket.Writer), taken: make(map[uint32]exchange.Stolen),
 	}
 	for i := range streams {
 		g.must(g.get(2*i+1, "/"))
@@ -166,13 +166,13 @@ func (o *observed) Write(p []byte) (int, error) {
 func (*observed) SetWriteDeadline(time.Time) error { return nil }
 
 // TestWaitsForControlFramesAreTold: a goroutine that writes control frames at the end of its
-// turn may wait for the client as long as in the turn itself.
+// writeMu may wait for the client as long as in the turn itself.
 func TestWaitsForControlFramesAreTold(t *testing.T) {
 	o := &observed{}
 	o.of = New(Config{WriteTimeout: time.Minute}).NewConn(o)
-	o.of.letGo() // the turn that it begins with
+	o.of.unlockWrites() // the turn that it begins with
 	var waiter socket.Waiter = new(countingWaiter)
-	st := &Stream{c: o.of, id: 1, gate: &waiter, window: 10}
+	st := &Stream{c: o.of, id: 1, waiter: &waiter, window: 10}
 	o.of.mu.Lock()
 	o.of.queueLocked(appendPing(nil, true, [8]byte{}))
 	o.of.mu.Unlock()
@@ -182,7 +182,7 @@ func TestWaitsForControlFramesAreTold(t *testing.T) {
 	if want := []socket.Waiter{waiter, waiter}; !slices.Equal(o.told, want) {
 		t.Errorf("%v are told, want %v", o.told, want)
 	}
-	if o.of.kick(); o.of.waiter != nil {
+	if o.of.flushControl(); o.of.waiter != nil {
 		t.Error("somebody is told after the turn")
 	}
 }

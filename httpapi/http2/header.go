@@ -27,13 +27,13 @@ type request struct {
 	lines  []line
 	pseudo [lastPseudo]span
 
-	malformed bool  // it is none, and its stream is reset
-	large     bool  // it is answered 431
-	length    int64 // of the body; -1 if it is not announced
-	expects   bool  // the client waits to be told to send the body
-	strange   bool  // it expects what there is not
-	facts     exchange.Facts
-	stolen    int64 // bytes that were written before the response was stolen
+	malformed      bool  // it is none, and its stream is reset
+	large          bool  // it is answered 431
+	length         int64 // of the body; -1 if it is not announced
+	expects        bool  // the client waits to be told to send the body
+	badExpectation bool  // it expects what there is not
+	facts          exchange.Facts
+	stolen         int64 // bytes that were written before the response was stolen
 
 	slot *any
 	room [usualFields]exchange.Field // for the header of the response
@@ -64,8 +64,8 @@ const (
 	keptLines = 128
 )
 
-// giveUpHeader gives up what the header said. Room for the next one is kept.
-func (r *request) giveUpHeader() {
+// dropHeader gives up what the header said. Room for the next one is kept.
+func (r *request) dropHeader() {
 	if invariants.Enabled {
 		invariants.Overwrite(r.text)
 	}
@@ -80,7 +80,7 @@ func (r *request) giveUpHeader() {
 
 // release gives r back.
 func (r *request) release() {
-	r.giveUpHeader()
+	r.dropHeader()
 	*r = request{text: r.text, lines: r.lines}
 	requests.Put(r)
 }
@@ -94,8 +94,8 @@ func (r *request) size() int64 {
 // to is therefore bounded by a usual size, and beyond that by a multiple of its encoded size, so
 // that few bytes cannot cause much work.
 const (
-	unfoldUsual = 64 << 10
-	unfoldMost  = 8
+	expandUsual = 64 << 10
+	expandMost  = 8
 )
 
 // block is a header block while it is read.
@@ -106,7 +106,7 @@ type block struct {
 	most    int      // of size
 	regular bool     // fields of the header have begun
 	cookie  int      // the line of cookies, counted from 1
-	crumbs  []byte   // all cookies so far, as one value, once there are several
+	cookies []byte   // all cookies so far, as one value, once there are several
 	pieces  []byte   // of the block, if it comes in several
 }
 
@@ -116,9 +116,9 @@ func (b *block) add(f hpack.HeaderField) {
 	if r == nil || r.large {
 		return
 	}
-	if b.size += int(f.Size()); b.size > b.most || b.size > unfoldUsual+unfoldMost*b.sent {
+	if b.size += int(f.Size()); b.size > b.most || b.size > expandUsual+expandMost*b.sent {
 		r.large = true
-		r.giveUpHeader()
+		r.dropHeader()
 		return
 	}
 	switch {
@@ -170,22 +170,22 @@ func (r *request) addPseudo(f hpack.HeaderField) bool {
 }
 
 // joinCookie makes one value of cookies that were sent apart (RFC 9113, 8.2.3). They are
-// gathered apart from the other fields, among which they may come: each is copied once more
+// noteHeaderPieces apart from the other fields, among which they may come: each is copied once more
 // when the block is whole.
 func (b *block) joinCookie(value string) {
 	b.regular = true
-	if len(b.crumbs) == 0 {
-		b.crumbs = append(b.crumbs, b.req.at(b.req.lines[b.cookie-1].value)...)
+	if len(b.cookies) == 0 {
+		b.cookies = append(b.cookies, b.req.at(b.req.lines[b.cookie-1].value)...)
 	}
-	b.crumbs = append(append(b.crumbs, "; "...), value...)
+	b.cookies = append(append(b.cookies, "; "...), value...)
 }
 
 // finish ends the block.
 func (b *block) finish() {
-	if b.req != nil && len(b.crumbs) > 0 {
-		b.req.lines[b.cookie-1].value = b.req.put(string(b.crumbs))
+	if b.req != nil && len(b.cookies) > 0 {
+		b.req.lines[b.cookie-1].value = b.req.put(string(b.cookies))
 	}
-	b.req, b.crumbs, b.pieces = nil, nil, nil
+	b.req, b.cookies, b.pieces = nil, nil, nil
 }
 
 // validName reports whether a name is a token in lower case.
@@ -203,7 +203,7 @@ func validName(name string) bool {
 
 func (r *request) at(s span) []byte { return r.text[s.from:s.to:s.to] }
 
-func (r *request) said(which int) bool { return r.pseudo[which] != (span{}) }
+func (r *request) has(which int) bool { return r.pseudo[which] != (span{}) }
 
 // check looks at a whole header once.
 func (r *request) check(bodied bool) {
@@ -211,8 +211,8 @@ func (r *request) check(bodied bool) {
 	method := r.at(r.pseudo[pseudoMethod])
 	switch {
 	case string(method) == http.MethodConnect:
-		r.malformed = r.malformed || r.said(pseudoPath) || r.said(pseudoScheme) || !r.said(pseudoAuthority)
-	case len(method) == 0, !validMethod(method), !r.said(pseudoScheme), len(path) == 0, path[0] != '/' && string(path) != "*":
+		r.malformed = r.malformed || r.has(pseudoPath) || r.has(pseudoScheme) || !r.has(pseudoAuthority)
+	case len(method) == 0, !validMethod(method), !r.has(pseudoScheme), len(path) == 0, path[0] != '/' && string(path) != "*":
 		r.malformed = true
 	}
 	r.length = -1
@@ -225,7 +225,7 @@ func (r *request) check(bodied bool) {
 		case "te":
 			r.malformed = r.malformed || string(value) != "trailers"
 		case "content-length":
-			r.announce(value)
+			r.setLength(value)
 		case "authorization":
 			r.single(&once[0], "Authorization")
 		case "content-type":
@@ -234,7 +234,7 @@ func (r *request) check(bodied bool) {
 			r.single(&once[2], "Host")
 		case "expect":
 			r.expects = bytes.EqualFold(value, []byte("100-continue"))
-			r.strange = !r.expects && len(value) > 0
+			r.badExpectation = !r.expects && len(value) > 0
 		case "sec-websocket-protocol":
 			r.facts.Foreign = true
 		default:
@@ -267,8 +267,8 @@ func (r *request) single(seen *bool, name string) {
 	*seen = true
 }
 
-// announce takes the length of the body.
-func (r *request) announce(value []byte) {
+// setLength takes the length of the body.
+func (r *request) setLength(value []byte) {
 	n, err := strconv.ParseUint(string(value), 10, 63)
 	if err != nil || r.length >= 0 && r.length != int64(n) {
 		r.refuse("malformed Content-Length header")
@@ -284,7 +284,7 @@ func (c *Conn) headers(f *http2.HeadersFrame) error {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
 	}
 	c.mu.Lock()
-	open, late := c.streams[id], id > c.last && c.away == awayBehind
+	open, late := c.streams[id], id > c.last && c.goingAway == goAwayDone
 	fresh := id > c.last && !late
 	if fresh {
 		c.last = id
@@ -303,7 +303,7 @@ func (c *Conn) headers(f *http2.HeadersFrame) error {
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
 	case fresh:
 		r.check(!ended)
-		return c.begin(id, r, ended)
+		return c.openStream(id, r, ended)
 	case open != nil:
 		return open.trailer(ended)
 	case late:
@@ -333,12 +333,12 @@ func (st *Stream) trailer(ended bool) error {
 func (c *Conn) readBlock(r *request, f *http2.HeadersFrame) error {
 	most := c.s.config.MaxHeaderBytes
 	c.block = block{req: r, most: most}
-	defer c.gathered(0)
+	defer c.noteHeaderPieces(0)
 	defer c.block.finish()
 	piece, whole := f.HeaderBlockFragment(), f.HeadersEnded()
 	for !whole {
 		c.block.pieces = append(slices.Grow(c.block.pieces, max(len(c.block.pieces), len(piece))), piece...) // doubled: garbage stays small
-		if err := c.hurry(); err != nil {
+		if err := c.boundHeader(); err != nil {
 			return err
 		}
 		next, err := c.next()
@@ -349,7 +349,7 @@ func (c *Conn) readBlock(r *request, f *http2.HeadersFrame) error {
 		if !ok {
 			return http2.ConnectionError(http2.ErrCodeProtocol)
 		}
-		if err := c.calm(); err != nil {
+		if err := c.checkFlood(); err != nil {
 			return err
 		}
 		piece, whole = more.HeaderBlockFragment(), more.HeadersEnded()
@@ -357,7 +357,7 @@ func (c *Conn) readBlock(r *request, f *http2.HeadersFrame) error {
 		if size > 2*most {
 			return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 		}
-		c.gathered(size)
+		c.noteHeaderPieces(size)
 	}
 	c.headerUntil = time.Time{}
 	if len(c.block.pieces) > 0 {
@@ -373,16 +373,16 @@ func (c *Conn) readBlock(r *request, f *http2.HeadersFrame) error {
 	return nil
 }
 
-// gathered notes how large the pieces of a header block are that came so far.
-func (c *Conn) gathered(size int) {
+// noteHeaderPieces notes how large the pieces of a header block are that came so far.
+func (c *Conn) noteHeaderPieces(size int) {
 	c.mu.Lock()
 	defer c.unlock()
-	c.ledger.pooled += int64(size) - c.ledger.gathered
-	c.ledger.gathered = int64(size)
+	c.memory.pooled += int64(size) - c.memory.gathered
+	c.memory.gathered = int64(size)
 }
 
-// hurry bounds the time until a header that has begun is whole.
-func (c *Conn) hurry() error {
+// boundHeader bounds the time until a header that has begun is whole.
+func (c *Conn) boundHeader() error {
 	if !c.headerUntil.IsZero() {
 		return nil
 	}

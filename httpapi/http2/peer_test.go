@@ -35,7 +35,7 @@ type peer struct {
 	more  chan struct{}
 }
 
-// heard is a frame that came.
+// received is a frame that came.
 type heard struct {
 	kind   http2.FrameType
 	id     uint32
@@ -132,7 +132,7 @@ func (p *peer) hear(h heard) {
 	}
 }
 
-// await returns the first frame that is wanted, of those that have come and that come within
+// waitForFrame returns the first frame that is wanted, of those that have come and that come within
 // an hour.
 func (p *peer) await(what string, want func(heard) bool) heard {
 	p.t.Helper()
@@ -176,7 +176,7 @@ func (p *peer) ended(id uint32) (fields map[string]string, body string, code htt
 	return fields, body, code
 }
 
-// away waits for a GOAWAY.
+// goingAway waits for a GOAWAY.
 func (p *peer) away(code http2.ErrCode) heard {
 	p.t.Helper()
 	return p.await("GOAWAY "+code.String(), func(h heard) bool { return h.kind == http2.FrameGoAway && h.code == code })

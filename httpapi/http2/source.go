@@ -9,9 +9,9 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// source is what frames are read from. While nothing comes it holds no buffer, and its
+// frameReader is what frames are read from. While nothing comes it holds no buffer, and its
 // goroutine a small stack.
-type source Conn
+type frameReader Conn
 
 // readerSize is how much is read at a time: as much as TLS takes in at a time.
 const readerSize = 16 << 10
@@ -19,7 +19,7 @@ const readerSize = 16 << 10
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readerSize) }}
 
 // Read implements io.Reader.
-func (s *source) Read(p []byte) (int, error) {
+func (s *frameReader) Read(p []byte) (int, error) {
 	c := (*Conn)(s)
 	if c.in == nil {
 		c.openReader()
@@ -27,13 +27,13 @@ func (s *source) Read(p []byte) (int, error) {
 	return c.in.Read(p)
 }
 
-// await waits for the first byte of the next frame, without a buffer. Before that it has
+// waitForFrame waits for the first byte of the next frame, without a buffer. Before that it has
 // queued control frames written.
-func (c *Conn) await() error {
+func (c *Conn) waitForFrame() error {
 	if c.in != nil && c.in.Buffered() > 0 {
 		return nil
 	}
-	c.kick()
+	c.flushControl()
 	c.closeReader()
 	late, ok := c.conn.(interface{ Rest(p []byte) (int, error) })
 	if !ok {
@@ -45,17 +45,17 @@ func (c *Conn) await() error {
 			c.ahead = c.first[:]
 			return nil
 		}
-		if err := c.endure(err); err != nil {
+		if err := c.afterReadError(err); err != nil {
 			return err
 		}
 	}
 }
 
-// wire is what the buffer reads from.
-type wire Conn
+// connReader is what the buffer reads from.
+type connReader Conn
 
 // Read implements io.Reader.
-func (w *wire) Read(p []byte) (int, error) {
+func (w *connReader) Read(p []byte) (int, error) {
 	c := (*Conn)(w)
 	n := copy(p, c.ahead)
 	c.ahead = c.ahead[n:]
@@ -67,28 +67,28 @@ func (w *wire) Read(p []byte) (int, error) {
 		if n += more; more > 0 {
 			return n, nil // an error comes again
 		}
-		if err := c.endure(err); err != nil {
+		if err := c.afterReadError(err); err != nil {
 			return 0, err
 		}
 	}
 }
 
-// endure returns why reading ends after err, or nil if it goes on: it does if a deadline has
+// afterReadError returns why reading ends after err, or nil if it goes on: it does if a deadline has
 // passed but the client has longer by now. endure then sets the later deadline.
-func (c *Conn) endure(err error) error {
+func (c *Conn) afterReadError(err error) error {
 	if err == nil || !socket.IsTimeout(err) {
 		return err
 	}
 	now := time.Now()
-	until := c.until()
+	until := c.readDeadline()
 	if !now.Before(until) {
 		return errIdle
 	}
 	return c.conn.SetReadDeadline(until)
 }
 
-// until is when the client must have sent something.
-func (c *Conn) until() time.Time {
+// readDeadline is when the client must have sent something.
+func (c *Conn) readDeadline() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	until := c.headerUntil
@@ -96,7 +96,7 @@ func (c *Conn) until() time.Time {
 	case !until.IsZero():
 	case c.busyLocked():
 		until = time.Now().Add(c.s.config.IdleTimeout) // it is looked at again then
-	case c.away != awayNot:
+	case c.goingAway != goAwayNone:
 		until = c.idleSince.Add(goAwayWait)
 	default:
 		until = c.idleSince.Add(c.s.config.IdleTimeout)
@@ -104,21 +104,21 @@ func (c *Conn) until() time.Time {
 	return until
 }
 
-// restLocked makes the reader check how long it is to wait, if the connection has nothing to
+// noteIdleLocked makes the reader check how long it is to wait, if the connection has nothing to
 // do any more.
-func (c *Conn) restLocked() {
+func (c *Conn) noteIdleLocked() {
 	if c.busyLocked() {
 		return
 	}
 	c.idleSince = time.Now()
-	if c.away != awayNot {
+	if c.goingAway != goAwayNone {
 		_ = c.conn.SetReadDeadline(c.idleSince.Add(goAwayWait)) // closed: the reader sees that
 	}
 }
 
 func (c *Conn) openReader() {
 	c.in = readers.Get().(*bufio.Reader)
-	c.in.Reset((*wire)(c))
+	c.in.Reset((*connReader)(c))
 }
 
 func (c *Conn) closeReader() {

@@ -25,23 +25,23 @@ type Stream struct {
 	body *body // nil if the request has none
 
 	// These belong to the goroutine that writes the response.
-	until time.Time      // when writes end; zero: each of them has Config.WriteTimeout
-	gate  *socket.Waiter // is told when a write waits
-	spent time.Duration  // that writes have waited, since TakeWaited was called
-	keep  bool           // what is written may be kept until the next write or Conn.Flush
-	put   int64          // bytes of the answer that were written, but for the heads of frames
-	owned int64          // bytes that the answer keeps in memory while it waits for the client
+	until   time.Time      // when writes end; zero: each of them has Config.WriteTimeout
+	waiter  *socket.Waiter // is told when a write waits
+	waited  time.Duration  // that writes have waited, since TakeWaited was called
+	gather  bool           // what is written may be kept until the next write or Conn.Flush
+	written int64          // bytes of the answer that were written, but for the heads of frames
+	owned   int64          // bytes that the answer keeps in memory while it waits for the client
 
-	header  int64         // guarded by c.mu: bytes that the ledger counts for the header
-	charged int64         // guarded by c.mu: bytes that the ledger counts for the answer
-	window  int64         // guarded by c.mu: what may be sent
-	over    error         // guarded by c.mu: why nothing can be sent any more
-	sent    bool          // guarded by c.mu: the response is whole
-	heard   bool          // guarded by c.mu: the request is whole
-	waits   bool          // guarded by c.mu: a write waits for a window
-	asked   bool          // guarded by c.mu: the exchange goes on
-	wake    chan struct{} // guarded by c.mu: has one when the window has grown; nil before it is waited for
-	gone    []func()      // guarded by c.mu: are called when the client leaves
+	header    int64         // guarded by c.mu: bytes that the memory accounting counts for the header
+	charged   int64         // guarded by c.mu: bytes that the memory accounting counts for the answer
+	window    int64         // guarded by c.mu: what may be sent
+	over      error         // guarded by c.mu: why nothing can be sent any more
+	sent      bool          // guarded by c.mu: the response is whole
+	received  bool          // guarded by c.mu: the request is whole
+	waits     bool          // guarded by c.mu: a write waits for a window
+	serving   bool          // guarded by c.mu: the exchange goes on
+	wake      chan struct{} // guarded by c.mu: has one when the window has grown; nil before it is waited for
+	callbacks []func()      // guarded by c.mu: are called when the client leaves
 }
 
 var (
@@ -49,18 +49,18 @@ var (
 	errEnded = errors.New("httpapi: the response has ended")
 )
 
-// begin opens a stream for a request.
-func (c *Conn) begin(id uint32, r *request, whole bool) error {
+// openStream opens a stream for a request.
+func (c *Conn) openStream(id uint32, r *request, whole bool) error {
 	if r.malformed && !r.large {
 		r.release()
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
 	}
-	if c.turns() {
+	if c.leaves() {
 		c.GoAway()
 	}
-	st := &Stream{c: c, id: id, owned: exchange.ChunkSize, header: r.size(), heard: whole, asked: true}
+	st := &Stream{c: c, id: id, owned: exchange.ChunkSize, header: r.size(), received: whole, serving: true}
 	if !whole {
-		st.body = &body{length: r.length, left: c.ledger.untold}
+		st.body = &body{length: r.length, left: c.memory.untold}
 	}
 	r.Stream = st
 	c.mu.Lock()
@@ -69,14 +69,14 @@ func (c *Conn) begin(id uint32, r *request, whole bool) error {
 	switch {
 	case c.over != nil:
 		return c.over
-	case len(c.streams) >= most, c.serving >= most, !c.ledger.addHeader(st.header):
+	case len(c.streams) >= most, c.serving >= most, !c.memory.addHeader(st.header):
 		r.release()
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
 	}
 	st.window = c.initial
 	c.streams[id] = st
 	if invariants.Enabled {
-		c.holders[st] = struct{}{}
+		c.memoryHolders[st] = struct{}{}
 	}
 	c.serving++
 	c.running.Go(func() { c.serve(r) })
@@ -90,7 +90,7 @@ func (c *Conn) serve(r *request) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.serving--
-		c.restLocked()
+		c.noteIdleLocked()
 	}()
 	r.serve()
 }
@@ -121,7 +121,7 @@ func (r *request) serve() {
 	}()
 	x := r.answer(time.Now())
 	if take := x.Taken; take != nil {
-		x.Charge(st.put, st.TakeWaited())
+		x.Charge(st.written, st.TakeWaited())
 		x.Close()
 		r.leaveSlot()
 		st.answered()
@@ -131,21 +131,21 @@ func (r *request) serve() {
 		return
 	}
 	// Nobody reads the request any more, and its bytes must not stay in memory until a slow client
-	// has taken in the answer. The ledger still counts the header: the exchange has copies of it.
+	// has taken in the answer. The memory accounting still counts the header: the exchange has copies of it.
 	bodiless := string(r.Method()) == http.MethodHead
 	st.discard()
-	r.giveUpHeader()
+	r.dropHeader()
 	if x.Stolen { // the stream may be somebody else's already
 		x.Charge(r.stolen, 0)
 	} else {
 		r.send(x, bodiless)
-		x.Charge(st.put, st.TakeWaited())
+		x.Charge(st.written, st.TakeWaited())
 	}
 	x.Close()
 	r.leaveSlot()
 	st.answered()
 	if !x.Stolen {
-		st.forget()
+		st.dropCallbacks()
 	}
 	r.release()
 }
@@ -161,24 +161,24 @@ func (st *Stream) discard() {
 func (st *Stream) answered() {
 	st.c.mu.Lock()
 	defer st.c.unlock()
-	st.c.ledger.freeHeader(st.header)
+	st.c.memory.freeHeader(st.header)
 	st.header = 0
-	st.asked = false
+	st.serving = false
 }
 
-// forget drops the functions that are to be called when the client leaves.
-func (st *Stream) forget() {
+// dropCallbacks drops the functions that are to be called when the client leaves.
+func (st *Stream) dropCallbacks() {
 	st.c.mu.Lock()
-	gone := st.gone
-	st.gone = nil
+	gone := st.callbacks
+	st.callbacks = nil
 	st.c.mu.Unlock()
 	for _, f := range gone {
 		f()
 	}
 }
 
-// leave ends what is done for a stream because the client does not want it any more.
-func (st *Stream) leave(why error) {
+// clientLeft ends what is done for a stream because the client does not want it any more.
+func (st *Stream) clientLeft(why error) {
 	c := st.c
 	c.mu.Lock()
 	if st.over == nil {
@@ -187,8 +187,8 @@ func (st *Stream) leave(why error) {
 	c.dropLocked(st)
 	st.wakeLocked()
 	st.discardLocked(why, false)
-	gone := st.gone
-	st.gone = nil
+	gone := st.callbacks
+	st.callbacks = nil
 	c.unlock()
 	for _, f := range gone {
 		f()
@@ -199,7 +199,7 @@ func (st *Stream) leave(why error) {
 func (c *Conn) dropLocked(st *Stream) {
 	if c.streams[st.id] == st {
 		delete(c.streams, st.id)
-		c.restLocked()
+		c.noteIdleLocked()
 	}
 }
 
@@ -216,17 +216,17 @@ func (st *Stream) abort(code http2.ErrCode) {
 	st.wakeLocked()
 	st.discardLocked(errEnded, true)
 	c.unlock()
-	c.kick()
+	c.flushControl()
 }
 
-// reset ends a stream that the client has broken.
-func (c *Conn) reset(id uint32, code http2.ErrCode) {
+// resetStream ends a stream that the client has broken.
+func (c *Conn) resetStream(id uint32, code http2.ErrCode) {
 	c.mu.Lock()
 	st := c.streams[id]
 	c.queueLocked(appendReset(nil, id, code))
 	c.mu.Unlock()
 	if st != nil {
-		st.leave(http2.StreamError{StreamID: id, Code: code})
+		st.clientLeft(http2.StreamError{StreamID: id, Code: code})
 	}
 }
 
@@ -235,7 +235,7 @@ func (c *Conn) reset(id uint32, code http2.ErrCode) {
 func (st *Stream) endedLocked() {
 	c := st.c
 	st.sent = true
-	if !st.heard {
+	if !st.received {
 		c.queueLocked(appendReset(nil, st.id, http2.ErrCodeNo))
 	}
 	c.dropLocked(st)
@@ -246,16 +246,16 @@ func (st *Stream) endedLocked() {
 // exchange.
 func (st *Stream) Until(ctx context.Context) context.Context {
 	bound, cancel := context.WithCancel(ctx)
-	st.told(cancel)
+	st.onLeave(cancel)
 	return bound
 }
 
-// told has f called when the client leaves, at once if it has left already.
-func (st *Stream) told(f func()) {
+// onLeave has f called when the client leaves, at once if it has left already.
+func (st *Stream) onLeave(f func()) {
 	st.c.mu.Lock()
 	left := st.over != nil
 	if !left {
-		st.gone = append(st.gone, f)
+		st.callbacks = append(st.callbacks, f)
 	}
 	st.c.mu.Unlock()
 	if left {
@@ -266,8 +266,8 @@ func (st *Stream) told(f func()) {
 // Left has f called when the client leaves, in place of the functions that were registered
 // before.
 func (st *Stream) Left(f func()) {
-	st.forget()
-	st.told(f)
+	st.dropCallbacks()
+	st.onLeave(f)
 }
 
 // Read implements net.Conn.
@@ -309,7 +309,7 @@ func (st *Stream) SetDeadline(t time.Time) error {
 
 // SetReadDeadline implements net.Conn.
 func (st *Stream) SetReadDeadline(t time.Time) error {
-	st.bound(t)
+	st.setReadDeadline(t)
 	return nil
 }
 
@@ -321,13 +321,13 @@ func (st *Stream) SetWriteDeadline(t time.Time) error {
 
 // TakeWaited returns how long writes have waited since the last call. Whoever writes calls it.
 func (st *Stream) TakeWaited() (spent time.Duration) {
-	spent, st.spent = st.spent, 0
+	spent, st.waited = st.waited, 0
 	return spent
 }
 
 // NotifyWaits makes writes tell w when they wait. Each write then has Config.WriteTimeout.
-func (st *Stream) NotifyWaits(w *socket.Waiter) socket.Gate {
-	st.gate, st.until = w, time.Time{}
+func (st *Stream) NotifyWaits(w *socket.Waiter) socket.Writer {
+	st.waiter, st.until = w, time.Time{}
 	return st
 }
 
@@ -339,8 +339,8 @@ func (st *Stream) Send(_ net.Conn, p []byte) error {
 
 // SendMore implements socket.Gate.
 func (st *Stream) SendMore(_ net.Conn, p []byte) error {
-	st.keep = true
-	defer func() { st.keep = false }()
+	st.gather = true
+	defer func() { st.gather = false }()
 	_, err := st.write(nil, p, false)
 	return err
 }
@@ -349,4 +349,4 @@ func (st *Stream) SendMore(_ net.Conn, p []byte) error {
 func (st *Stream) Group() socket.Group { return st.c }
 
 // StopNotifying implements socket.Gate.
-func (st *Stream) StopNotifying() { st.gate = nil }
+func (st *Stream) StopNotifying() { st.waiter = nil }

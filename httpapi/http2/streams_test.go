@@ -269,11 +269,11 @@ func TestGoAway(t *testing.T) {
 // TestGoAwayByChance: a request makes its client go as often as was asked for, and so does an
 // answer that says that the connection ends.
 func TestGoAwayByChance(t *testing.T) {
-	for _, config := range []Config{{GoAwayChance: 1}, {Turning: func(time.Time) bool { return true }}, {}} {
+	for _, config := range []Config{{GoAwayChance: 1}, {Leaving: func(time.Time) bool { return true }}, {}} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPeer(t, config, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 				x := answering(c, received)
-				if config.GoAwayChance == 0 && config.Turning == nil {
+				if config.GoAwayChance == 0 && config.Leaving == nil {
 					x.LeaveAfter()
 				}
 				return x

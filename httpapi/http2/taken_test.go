@@ -25,7 +25,7 @@ func taking(take func(exchange.Takeover)) handler {
 	}
 }
 
-// said returns what came of a stream, a word for each frame: heads with their fields but for
+// has returns what came of a stream, a word for each frame: heads with their fields but for
 // Date, bodies in quotes, and a dot for the end.
 func (p *peer) said(id uint32) string {
 	p.mu.Lock()

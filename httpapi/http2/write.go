@@ -12,10 +12,10 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// takeTurn waits until the caller may write, and returns how long that took. While it waits it
-// tells gate, and charges the answer of st to the ledger unless st is nil.
-func (c *Conn) takeTurn(gate *socket.Waiter, st *Stream) (spent time.Duration) {
-	if !c.turn.TryLock() {
+// lockWrites waits until the caller may write, and returns how long that took. While it waits it
+// tells gate, and charges the answer of st to the memory accounting unless st is nil.
+func (c *Conn) lockWrites(gate *socket.Waiter, st *Stream) (spent time.Duration) {
+	if !c.writeMu.TryLock() {
 		if st != nil {
 			c.mu.Lock()
 			st.chargeLocked()
@@ -26,7 +26,7 @@ func (c *Conn) takeTurn(gate *socket.Waiter, st *Stream) (spent time.Duration) {
 			defer (*gate).GoesOn()
 		}
 		began := time.Now()
-		c.turn.Lock()
+		c.writeMu.Lock()
 		spent = time.Since(began)
 	}
 	if c.waiter = nil; gate != nil {
@@ -35,13 +35,13 @@ func (c *Conn) takeTurn(gate *socket.Waiter, st *Stream) (spent time.Duration) {
 	return spent
 }
 
-// letGo ends a turn. Before that it writes the control frames that were queued meanwhile, behind
+// unlockWrites ends a turn. Before that it writes the control frames that were queued meanwhile, behind
 // what was kept: a stream that is reset must have nothing after that.
-func (c *Conn) letGo() {
+func (c *Conn) unlockWrites() {
 	waiter := c.waiter
 	for {
 		for c.pending.Load() {
-			if c.writeKept() != nil {
+			if c.writeUnsent() != nil {
 				break
 			}
 			c.mu.Lock()
@@ -62,8 +62,8 @@ func (c *Conn) letGo() {
 			c.mu.Unlock()
 		}
 		c.waiter = nil
-		c.turn.Unlock()
-		if !c.pending.Load() || c.closed() || !c.turn.TryLock() {
+		c.writeMu.Unlock()
+		if !c.pending.Load() || c.closed() || !c.writeMu.TryLock() {
 			return
 		}
 		c.waiter = waiter
@@ -93,20 +93,20 @@ func (c *Conn) queueLocked(frame []byte) {
 	c.pending.Store(true)
 }
 
-// kick has queued control frames written, and does not wait for that: the goroutine that has
+// flushControl has queued control frames written, and does not wait for that: the goroutine that has
 // the turn writes them at its end, and if there is none, a new one does.
-func (c *Conn) kick() {
-	if !c.pending.Load() || !c.turn.TryLock() {
+func (c *Conn) flushControl() {
+	if !c.pending.Load() || !c.writeMu.TryLock() {
 		return // the goroutine that has the turn writes them
 	}
 	c.mu.Lock()
 	over := c.over != nil
 	if !over {
-		c.running.Go(c.letGo)
+		c.running.Go(c.unlockWrites)
 	}
 	c.mu.Unlock()
 	if over {
-		c.turn.Unlock()
+		c.writeMu.Unlock()
 	}
 }
 
@@ -123,17 +123,17 @@ func (c *Conn) out(p []byte) (err error) {
 	return err
 }
 
-// keptMost is how much is kept at most before a write: what one more frame may leave room for in
+// mostUnsent is how much is kept at most before a write: what one more frame may leave room for in
 // a burst.
-const keptMost = burst - exchange.RecordSize
+const mostUnsent = burst - exchange.RecordSize
 
-// writeKept writes what was kept. The caller has the turn.
-func (c *Conn) writeKept() error {
-	if c.kept == nil {
+// writeUnsent writes what was kept. The caller has the turn.
+func (c *Conn) writeUnsent() error {
+	if c.unsent == nil {
 		return nil
 	}
-	buffer := c.kept
-	c.kept = nil
+	buffer := c.unsent
+	c.unsent = nil
 	return c.emit(buffer)
 }
 
@@ -151,9 +151,9 @@ func (c *Conn) emit(buffer *[]byte) error {
 
 // Flush implements socket.Group.
 func (c *Conn) Flush(w *socket.Waiter) {
-	c.takeTurn(w, nil)
-	defer c.letGo()
-	_ = c.writeKept() // an error has broken the connection, which ends its streams
+	c.lockWrites(w, nil)
+	defer c.unlockWrites()
+	_ = c.writeUnsent() // an error has broken the connection, which ends its streams
 	if c.tcp != nil {
 		c.tcp.TakeWaited()
 	}
@@ -211,8 +211,8 @@ func (st *Stream) write(head, p []byte, end bool) (int, error) {
 // send writes head and p, for which there is room in the windows, in one turn.
 func (st *Stream) send(head, p []byte, end bool) error {
 	c := st.c
-	st.spent += c.takeTurn(st.gate, st)
-	defer c.letGo()
+	st.waited += c.lockWrites(st.waiter, st)
+	defer c.unlockWrites()
 	c.mu.Lock()
 	st.refundLocked()
 	err := st.over
@@ -235,25 +235,25 @@ func (st *Stream) send(head, p []byte, end bool) error {
 		st.endedLocked()
 	}
 	c.unlock()
-	st.put += int64(len(head) + len(p))
-	buffer := c.kept
-	if c.kept = nil; buffer == nil {
+	st.written += int64(len(head) + len(p))
+	buffer := c.unsent
+	if c.unsent = nil; buffer == nil {
 		buffer = buffers.Get().(*[]byte)
 		*buffer = (*buffer)[:0]
 	}
 	*buffer = st.appendFrames(*buffer, head, p, end, frame)
-	if st.keep && len(*buffer) <= keptMost {
-		c.kept = buffer
+	if st.gather && len(*buffer) <= mostUnsent {
+		c.unsent = buffer
 		return nil
 	}
 	err = c.emit(buffer)
 	if c.tcp != nil {
-		st.spent += c.tcp.TakeWaited()
+		st.waited += c.tcp.TakeWaited()
 	}
 	if end {
 		c.mu.Lock()
 		c.ending--
-		c.restLocked()
+		c.noteIdleLocked()
 		c.mu.Unlock()
 	}
 	return err
@@ -314,7 +314,7 @@ func (st *Stream) reserve(want int, until time.Time, wait bool) (int, error) {
 		}
 		st.chargeLocked()
 		c.unlock()
-		c.Flush(st.gate) // what the others have sent must not wait for this stream's client
+		c.Flush(st.waiter) // what the others have sent must not wait for this stream's client
 		err := st.await(until)
 		c.mu.Lock()
 		st.refundLocked()
@@ -324,14 +324,14 @@ func (st *Stream) reserve(want int, until time.Time, wait bool) (int, error) {
 	}
 }
 
-// await waits until the windows may have grown.
+// waitForFrame waits until the windows may have grown.
 func (st *Stream) await(until time.Time) error {
-	if st.gate != nil {
-		(*st.gate).Waits()
-		defer (*st.gate).GoesOn()
+	if st.waiter != nil {
+		(*st.waiter).Waits()
+		defer (*st.waiter).GoesOn()
 	}
 	began := time.Now()
-	defer func() { st.spent += time.Since(began) }()
+	defer func() { st.waited += time.Since(began) }()
 	timer := time.NewTimer(until.Sub(began))
 	defer timer.Stop()
 	select {

@@ -19,16 +19,16 @@ import (
 
 // Why a request was not authenticated.
 var (
-	// ErrUnknown says that the client sent no credentials that are accepted.
-	ErrUnknown = errors.New("identity: no credential was accepted")
-	// ErrLate says that the request's deadline passed before the authenticator answered.
-	ErrLate = errors.New("identity: nobody could say in time who asks")
+	// ErrUnauthenticated says that the client sent no credentials that are accepted.
+	ErrUnauthenticated = errors.New("identity: no credential was accepted")
+	// ErrTimeout says that the request's deadline passed before the authenticator answered.
+	ErrTimeout = errors.New("identity: nobody could say in time who asks")
 )
 
 // Config says how requests are authenticated.
 type Config struct {
 	// Authenticator authenticates requests; if it is nil, every client is the user that
-	// [Process] returns. Its answer is reused on the same connection for [Remembered], or
+	// [Process] returns. Its answer is reused on the same connection for [CacheTTL], or
 	// until Generation changes. That a client is anonymous is not remembered if
 	// AnonymousByPath is set. Audiences are what tokens may be meant for.
 	Authenticator   authenticator.Request
@@ -44,12 +44,12 @@ type Config struct {
 // Authentication authenticates requests.
 type Authentication struct {
 	config Config
-	memory memory
+	cache  authCache
 }
 
 // NewAuthentication returns an Authentication that config describes.
 func NewAuthentication(config Config) *Authentication {
-	return &Authentication{config: config, memory: memory{config.Digester, config.Generation, config.AnonymousByPath}}
+	return &Authentication{config: config, cache: authCache{config.Digester, config.Generation, config.AnonymousByPath}}
 }
 
 // Process returns the user that this process itself is: the super-user.
@@ -67,7 +67,7 @@ func (a *Authentication) Authenticate(x *nethttp.Call, foreign bool) error {
 	}
 	// Authenticators add to the audit record, so an audited request is authenticated anew.
 	if !foreign && x.Trail == nil {
-		if known := a.memory.recall(&x.Exchange); known != nil {
+		if known := a.cache.lookup(&x.Exchange); known != nil {
 			x.User = known.response.User
 			a.config.Access.Remembered(known.class, known.token)
 			return nil
@@ -80,7 +80,7 @@ func (a *Authentication) Authenticate(x *nethttp.Call, foreign bool) error {
 	}
 	x.User = resp.User
 	if len(warner.warned) == 0 && !foreign { // the client is to get the warnings with each answer
-		a.memory.keep(&x.Exchange, resp, generation)
+		a.cache.store(&x.Exchange, resp, generation)
 	}
 	x.HideCredential()
 	return nil
@@ -104,12 +104,12 @@ func (a *Authentication) ask(x *nethttp.Call, warner *warner) (*authenticator.Re
 	a.config.Access.Authenticated(resp, ok, err, time.Since(asked))
 	switch {
 	case err != nil && bound.Err() != nil:
-		return nil, ErrLate
+		return nil, ErrTimeout
 	case err != nil:
 		klog.ErrorS(err, "Unable to authenticate the request", "auditID", x.AuditID)
-		return nil, ErrUnknown
+		return nil, ErrUnauthenticated
 	case !ok:
-		return nil, ErrUnknown
+		return nil, ErrUnauthenticated
 	}
 	return resp, nil
 }

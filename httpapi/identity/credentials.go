@@ -12,12 +12,12 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// Remembered is how long a connection's credentials are not authenticated again. The caches
+// CacheTTL is how long a connection's credentials are not authenticated again. The caches
 // of the authenticators themselves last for as much less than upstream's.
-const Remembered = time.Second
+const CacheTTL = time.Second
 
-// memory remembers in a connection's slot as which user its client was authenticated.
-type memory struct {
+// authCache remembers in a connection's slot as which user its client was authenticated.
+type authCache struct {
 	digester   *Digester
 	generation func() uint64
 	byPath     bool // anonymous clients are accepted on some paths only
@@ -27,7 +27,7 @@ type memory struct {
 // Of a secret nothing is kept but a digest under a key of this process.
 type credentials struct {
 	digest   [sha256.Size]byte
-	asked    [sha256.Size]byte // room for the digest of the current request's secret
+	current  [sha256.Size]byte // room for the digest of the current request's secret
 	response *authenticator.Response
 	until    time.Time
 
@@ -36,11 +36,11 @@ type credentials struct {
 	token      bool                 // it was a token, which upstream would have looked up
 }
 
-// recall returns the credentials that x's connection was last authenticated by, if they are
+// lookup returns the credentials that x's connection was last authenticated by, if they are
 // still valid and the request has the same Authorization header. The caller makes sure that
 // the request has no credentials in other fields. A client certificate belongs to the
 // connection, so it cannot differ.
-func (m *memory) recall(x *exchange.Exchange) *credentials {
+func (m *authCache) lookup(x *exchange.Exchange) *credentials {
 	slot := x.Carrier.Slot()
 	if slot == nil {
 		return nil
@@ -49,7 +49,7 @@ func (m *memory) recall(x *exchange.Exchange) *credentials {
 	if known == nil || !x.Received.Before(known.until) || known.generation != m.generation() {
 		return nil
 	}
-	digest := &known.asked
+	digest := &known.current
 	m.digester.Digest(digest, x.Peek("Authorization"))
 	if subtle.ConstantTimeCompare(digest[:], known.digest[:]) == 0 {
 		return nil
@@ -57,8 +57,8 @@ func (m *memory) recall(x *exchange.Exchange) *credentials {
 	return known
 }
 
-// keep remembers the authenticator's response to x, which it gave in that generation.
-func (m *memory) keep(x *exchange.Exchange, response *authenticator.Response, generation uint64) {
+// store remembers the authenticator's response to x, which it gave in that generation.
+func (m *authCache) store(x *exchange.Exchange, response *authenticator.Response, generation uint64) {
 	name := response.User.GetName()
 	if m.byPath && name == user.Anonymous {
 		return
@@ -69,7 +69,7 @@ func (m *memory) keep(x *exchange.Exchange, response *authenticator.Response, ge
 		return
 	}
 	known := &credentials{
-		response: response, until: x.Received.Add(Remembered), generation: generation,
+		response: response, until: x.Received.Add(CacheTTL), generation: generation,
 		class: apimetrics.ClassOf(name), token: len(secret) > 0,
 	}
 	m.digester.Digest(&known.digest, secret)

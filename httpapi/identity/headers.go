@@ -46,22 +46,22 @@ func appendCanonical(to, names []string) []string {
 }
 
 // Has reports whether a field, named in its canonical form, holds credentials.
-func (h *Headers) Has(name string) bool { return name == "Authorization" || h.ofProxy(name) }
+func (h *Headers) Has(name string) bool { return name == "Authorization" || h.isProxyField(name) }
 
-// ofProxy reports whether a front proxy names the user by the field.
-func (h *Headers) ofProxy(name string) bool {
+// isProxyField reports whether a front proxy names the user by the field.
+func (h *Headers) isProxyField(name string) bool {
 	return slices.Contains(h.names, name) || slices.ContainsFunc(h.prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
-// Unusual reports whether a request has a field by which a front proxy may name the user. It
-// looks only if some of these fields are not the usual ones: the front has looked for the
+// HasProxyFields reports whether a request has a field by which a front proxy may name the user. It
+// looks only if some of these fields are not the usual ones: http1 and http2 have looked for the
 // usual ones when it read the header.
-func (h *Headers) Unusual(c exchange.Carrier) bool {
+func (h *Headers) HasProxyFields(c exchange.Carrier) bool {
 	if !h.other {
 		return false
 	}
 	for name := range c.Lines() {
-		if h.ofProxy(http.CanonicalHeaderKey(string(name))) {
+		if h.isProxyField(http.CanonicalHeaderKey(string(name))) {
 			return true
 		}
 	}

@@ -40,8 +40,8 @@ func TestHeaders(t *testing.T) {
 		"Accept":               {false, false, false},
 	} {
 		lines := line{name: strings.ToLower(name)}
-		if usual.Has(name) != want.usual || own.Has(name) != want.own || own.Unusual(lines) != want.unusual || usual.Unusual(lines) {
-			t.Errorf("%s: usual %v, own %v, unusual %v %v", name, usual.Has(name), own.Has(name), usual.Unusual(lines), own.Unusual(lines))
+		if usual.Has(name) != want.usual || own.Has(name) != want.own || own.HasProxyFields(lines) != want.unusual || usual.HasProxyFields(lines) {
+			t.Errorf("%s: usual %v, own %v, unusual %v %v", name, usual.Has(name), own.Has(name), usual.HasProxyFields(lines), own.HasProxyFields(lines))
 		}
 	}
 }

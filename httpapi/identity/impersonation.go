@@ -23,7 +23,7 @@ type Impersonation struct{ filter http.Handler }
 // impersonate:* and impersonate-on:* unless the feature gate ConstrainedImpersonation is on.
 func NewImpersonation(a authorizer.Authorizer) *Impersonation {
 	if a != nil {
-		a = noting{a}
+		a = syncRecorder{a}
 	}
 	filter := impersonation.WithImpersonation
 	if utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation) {
@@ -58,12 +58,12 @@ func (i *Impersonation) Admit(w http.ResponseWriter, req *http.Request) (*http.R
 // unsyncedKey is where a request's context has the *atomic.Bool that noting sets.
 type unsyncedKey struct{}
 
-// noting is an authorizer that notes that it failed with auth.ErrNotSynced: the filter's refusal
+// syncRecorder is an authorizer that notes that it failed with auth.ErrNotSynced: the filter's refusal
 // does not say so.
-type noting struct{ authorizer.Authorizer }
+type syncRecorder struct{ authorizer.Authorizer }
 
 // Authorize implements authorizer.Authorizer.
-func (n noting) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+func (n syncRecorder) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	decision, reason, err := n.Authorizer.Authorize(ctx, a)
 	if unsynced, ok := ctx.Value(unsyncedKey{}).(*atomic.Bool); ok && errors.Is(err, auth.ErrNotSynced) {
 		unsynced.Store(true)

@@ -24,7 +24,7 @@ const MaxBuffered = 4 << 20
 // buffered records up to MaxBuffered bytes. Beyond them it turns into a pipe whose
 // reading end the connection gets.
 type buffered struct {
-	prompt     bool            // Flush is heeded
+	flushes    bool            // Flush is heeded
 	trail      *exchange.Trail // that the handler ends
 	account    *costs.Account  // is charged for the handler's work; nil if it waits for another server
 	asked      *body           // of the request; nil if it has none
@@ -206,7 +206,7 @@ func (w *buffered) overflowLocked() {
 func (w *buffered) Flush() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.prompt && !w.abandoned && w.out == nil {
+	if w.flushes && !w.abandoned && w.out == nil {
 		w.overflowLocked()
 	}
 }

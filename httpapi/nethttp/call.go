@@ -15,14 +15,14 @@ import (
 type Call struct {
 	exchange.Exchange
 
-	by       *Handlers
+	handlers *Handlers
 	detached *http.Request
 	body     *body // of detached; nil if it has none
 }
 
 // Init makes x the call that c carries.
 func (h *Handlers) Init(x *Call, c exchange.Carrier, received time.Time, deadlines *exchange.Deadlines) {
-	x.by = h
+	x.handlers = h
 	x.Exchange.Init(c, received, deadlines)
 }
 
@@ -42,7 +42,7 @@ func (x *Call) Replace(req *http.Request) { x.detached = req.WithContext(x.Base(
 // forward them.
 func (x *Call) HideCredential() {
 	for name := range x.HTTP().Header {
-		if x.by.config.Credential(name) {
+		if x.handlers.config.Credential(name) {
 			x.detached.Header.Del(name)
 		}
 	}
@@ -91,7 +91,7 @@ func (x *Call) copyHeaders() http.Header {
 		case key == "Content-Length" && length < 0:
 			return false
 		}
-		return x.User == nil || !x.by.config.Credential(key)
+		return x.User == nil || !x.handlers.config.Credential(key)
 	})
 }
 

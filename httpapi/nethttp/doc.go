@@ -1,4 +1,4 @@
-// Package handlers serves requests by net/http handlers: upstream's, proxies to other servers
+// Package nethttp serves requests by net/http handlers: upstream's, proxies to other servers
 // and our own pages.
 //
 // A [Call] is an [exchange.Exchange] that net/http code may have to look at or to serve. The

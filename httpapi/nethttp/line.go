@@ -12,9 +12,9 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// lined has upstream's filter write the line of the log of what h serves, if there is to be one:
+// withLogLine has upstream's filter write the line of the log of what h serves, if there is to be one:
 // it knows the handler's stack where that fails, and whether it takes the connection over.
-func (x *Call) lined(h http.Handler) http.Handler {
+func (x *Call) withLogLine(h http.Handler) http.Handler {
 	if !exchange.Lines() || x.Told || x.Carrier.Internal() {
 		return h
 	}
@@ -27,7 +27,7 @@ func (x *Call) lined(h http.Handler) http.Handler {
 		if info != "" {
 			httplog.AddInfof(req.Context(), "%s", info)
 		}
-		defer sayExecuted(req.Context(), seated)
+		defer logExecution(req.Context(), seated)
 		h.ServeHTTP(w, req)
 	}), httplog.DefaultStacktracePred)
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -36,8 +36,8 @@ func (x *Call) lined(h http.Handler) http.Handler {
 	})
 }
 
-// sayExecuted adds how long a request was served that got its place at seated.
-func sayExecuted(ctx context.Context, seated time.Time) {
+// logExecution adds how long a request was served that got its place at seated.
+func logExecution(ctx context.Context, seated time.Time) {
 	if !seated.IsZero() {
 		httplog.AddKeyValue(ctx, "apf_execution_time", time.Since(seated))
 	}

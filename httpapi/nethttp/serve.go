@@ -27,18 +27,18 @@ func (x *Call) Serve(h http.Handler) {
 // serveBuffered is Serve for a request that is not long-running. If prompt, what the handler
 // flushes is sent at once, and the handler sees the headers that are set already.
 func (x *Call) serveBuffered(h http.Handler, prompt bool) {
-	h = x.lined(h)
+	h = x.withLogLine(h)
 	ctx, cancel := context.WithDeadline(x.Trail.Context(x.Base()), x.Deadline)
 	req := x.HTTP().WithContext(exchange.Context(ctx, x.RequestInfo(), x.User, x.Received))
 	w := newBuffered(cancel)
-	if w.prompt = prompt; prompt {
+	if w.flushes = prompt; prompt {
 		x.HeaderTo(w.header)
 	}
 	w.trail, w.place, w.asked = x.TakeTrail(), x.TakePlace(), x.body
 	if !prompt {
 		w.account = x.Account
 	}
-	x.by.work.Go(func() {
+	x.handlers.work.Go(func() {
 		defer cancel()
 		storage.ReserveStack()
 		w.finish(x.logged(), h, req)
@@ -112,9 +112,9 @@ func (x *Call) logged() []any {
 // serveStream serves the request by a net/http handler that has the connection to itself: the
 // handler may run for long, has what it writes sent at once, and may take the connection over.
 func (x *Call) serveStream(h http.Handler) {
-	h = x.lined(h)
-	info, who, received, seat := x.RequestInfo(), x.User, x.Received, x.by.streamPlace(&x.Exchange)
-	handed := &streams.Handed{
+	h = x.withLogLine(h)
+	info, who, received, seat := x.RequestInfo(), x.User, x.Received, x.handlers.streamPlace(&x.Exchange)
+	handed := &streams.HandlerStream{
 		Handler: abortable(h),
 		Request: x.HTTP(),
 		Header:  make(http.Header),
@@ -124,12 +124,12 @@ func (x *Call) serveStream(h http.Handler) {
 		},
 		Trail:   x.TakeTrail(),
 		Account: x.Account,
-		Right:   x.by.config.Join(&x.Exchange),
+		Right:   x.handlers.config.Join(&x.Exchange),
 		Leave:   seat.Leave,
 		Log:     x.logged(),
 	}
 	x.HeaderTo(handed.Header)
-	to, lasting := x.by.config.Streams, x.Deadlines.Base()
+	to, lasting := x.handlers.config.Streams, x.Deadlines.Base()
 	x.Taken = func(t exchange.Takeover) { to.Serve(lasting, t, handed) }
 }
 

@@ -16,7 +16,7 @@ import (
 // authorizers look at selectors, so these are parsed when one does.
 type Attributes struct {
 	User    user.Info
-	Request *Asked
+	Request *Action
 }
 
 var _ authorizer.Attributes = (*Attributes)(nil)
@@ -60,9 +60,9 @@ func (a *Attributes) IsResourceRequest() bool { return a.Request.IsResourceReque
 // GetPath implements authorizer.Attributes.
 func (a *Attributes) GetPath() string { return a.Request.Path }
 
-// Kept returns a copy of r to keep when the Request has ended, of which it holds nothing but
+// Clone returns a copy of r to keep when the Request has ended, of which it holds nothing but
 // strings: Parts that stayed in the Request would hold all of it, with whatever it is part of.
-func (r *Asked) Kept() *Asked {
+func (r *Action) Clone() *Action {
 	kept := *r
 	kept.Parts = slices.Clone(r.Parts)
 	return &kept

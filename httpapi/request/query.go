@@ -66,8 +66,8 @@ func (q Query) Encode() string {
 	return b.String()
 }
 
-// spelled is what parseQuery reads of raw, as it was sent.
-func spelled(raw string) string {
+// sentQuery is what parseQuery reads of raw, as it was sent.
+func sentQuery(raw string) string {
 	if tooManyParams(raw) {
 		return ""
 	}

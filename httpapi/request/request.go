@@ -32,7 +32,7 @@ type Request struct {
 	RawQuery string
 	Query    Query // of RawQuery what could be read
 
-	Asked // its Parts are in this Request's room: see [Asked.Kept]
+	Action // its Parts are in this Request's room: see [Asked.Clone]
 
 	VerbInPath  bool // the verb is a path segment: /api/v1/watch/...
 	InNamespace bool // the resource stands below namespaces/{name}/
@@ -45,9 +45,9 @@ type Request struct {
 	params   [4]Param
 }
 
-// Asked is what attributes tell of a Request: who asks for this may or may not. Unlike a whole
+// Action is what attributes tell of a Request: who asks for this may or may not. Unlike a whole
 // Request it is small enough to be kept for as long as a watch is open.
-type Asked struct {
+type Action struct {
 	Path string // percent-decoded, not cleaned: "//" and ".." stay
 
 	// IsResourceRequest says that the path names an API resource; Verb is then
@@ -134,7 +134,7 @@ func (r *Request) SentURL() (*url.URL, error) {
 // to it and nothing here.
 func (r *Request) URL() *url.URL {
 	if r.Subresource == "proxy" {
-		return &url.URL{Path: r.Path, RawQuery: spelled(r.RawQuery)}
+		return &url.URL{Path: r.Path, RawQuery: sentQuery(r.RawQuery)}
 	}
 	return &url.URL{Path: r.Path, RawQuery: r.Query.Encode()}
 }
@@ -251,7 +251,7 @@ func (r *Request) refineGet() {
 func (r *Request) NamesItem() bool { return len(r.Parts) > 1 && r.Parts[1] != "" }
 
 // RequestInfo returns r as upstream's code wants it in a context. It shares r's Parts.
-func (r *Asked) RequestInfo() *apirequest.RequestInfo {
+func (r *Action) RequestInfo() *apirequest.RequestInfo {
 	info := &apirequest.RequestInfo{
 		IsResourceRequest: r.IsResourceRequest,
 		Path:              r.Path,

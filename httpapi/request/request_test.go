@@ -41,7 +41,7 @@ func TestSelectorsAuthorizeNothingWithoutGate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		attributes := &request.Attributes{Request: &r.Asked}
+		attributes := &request.Attributes{Request: &r.Action}
 		byField, err := attributes.GetFieldSelector()
 		byLabel, labelErr := attributes.GetLabelSelector()
 		if (len(byField) == 1) != on || (len(byLabel) == 1) != on || err != nil || labelErr != nil {

@@ -4,7 +4,7 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // Collector reports how many watches ended for want of a right.
 func (r *Rights) Collector() prometheus.Collector {
-	return &collector{&r.ledger.ended, prometheus.NewDesc("larder_watches_revoked_total",
+	return &collector{&r.table.ended, prometheus.NewDesc("larder_watches_revoked_total",
 		"Counter of watches that were ended because their sender lost the right to them, by what was lost: the credential or the permission.", []string{"lost"}, nil)}
 }
 

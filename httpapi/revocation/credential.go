@@ -26,17 +26,17 @@ type credential struct {
 	key          [sha256.Size]byte
 	request      *http.Request // to authenticate once more; not changed
 	impersonates bool
-	rights       map[string]*right // guarded by ledger.mu
+	rights       map[string]*right // guarded by table.mu
 
 	// The rest belongs to the goroutine that calls Run and, while busy, to the one that
 	// looks at it.
 	busy       bool
 	ties       auth.Ties
-	near       bool // this process authenticated it without a provider or webhook
+	local      bool // this process authenticated it without a provider or webhook
 	asking     bool // a provider or webhook is being asked
 	asked      bool
 	retry      time.Time // not to be asked about before
-	alarm      int64     // of agenda, 0 if there is none
+	alarm      int64     // of the schedule, 0 if there is none
 	generation uint64
 	revisions  []int64 // of ties.Objects when it was last authenticated
 	next       time.Time
@@ -57,7 +57,7 @@ func (c *credential) allLocked() []*right {
 type right struct {
 	of      *credential
 	key     string
-	holders int           // guarded by ledger.mu
+	holders int           // guarded by table.mu
 	lost    atomic.Uint32 // a loss
 	ended   *losses       // counts its watches
 	leave   func(*right)  // takes away one holder

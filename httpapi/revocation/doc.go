@@ -20,11 +20,11 @@
 // Run looks at rights, and waits for no answer. Three pools ask its questions, so that a slow
 // answer delays only its own pool: one for what this process decides, with up to eight
 // goroutines; one for what providers and webhooks authenticate, and one for what webhooks
-// authorize, with up to [RemoteCrowd] each. Run returns after all of them have ended.
+// authorize, with up to [RemoteConcurrency] each. Run returns after all of them have ended.
 //
 // # Locks
 //
-// The locks of the ledger of rights, of the pools and of the answers are all leaves.
+// The locks of the table of rights, of the pools and of the answers are all leaves.
 //
 // # Secrets
 //

@@ -24,18 +24,18 @@ func newObjects(r *registry.Registry) objects {
 	return o
 }
 
-// tide is how far a cache has come. While that stays the same, none of its objects changes.
-type tide struct {
+// cachePosition is how far a cache has come. While that stays the same, none of its objects changes.
+type cachePosition struct {
 	ready    bool
 	epoch    uint64
 	position cache.Position
 }
 
-// tide returns how far the cache of a resource has come; known says that there is a cache.
-func (o objects) tide(resource string) (now tide, known bool) {
+// cachePosition returns how far the cache of a resource has come; known says that there is a cache.
+func (o objects) position(resource string) (now cachePosition, known bool) {
 	of := o[resource]
 	if of == nil {
-		return tide{}, false
+		return cachePosition{}, false
 	}
 	if now.ready = of.Ready(); now.ready {
 		snapshot := of.Snapshot()

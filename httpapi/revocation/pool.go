@@ -11,60 +11,60 @@ const (
 	// recheckTimeout bounds one question to a provider or webhook, or all questions about one
 	// credential to this process.
 	recheckTimeout = 2 * time.Second
-	// nearCrowd is how many credentials this process decides about at once.
-	nearCrowd = 8
-	// RemoteCrowd is how many questions of a kind providers and webhooks are asked at once.
-	RemoteCrowd = 32
+	// localConcurrency is how many credentials this process decides about at once.
+	localConcurrency = 8
+	// RemoteConcurrency is how many questions of a kind providers and webhooks are asked at once.
+	RemoteConcurrency = 32
 )
 
 // pools ask the questions: near asks this process, identities asks providers and webhooks that
 // authenticate, permissions asks webhooks that authorize. told has the answers.
 type pools struct {
-	near, identities, permissions pool
-	told                          answers
+	local, identities, permissions pool
+	results                        results
 }
 
 func newPools() *pools {
-	p := &pools{told: answers{come: make(chan struct{}, 1)}}
-	p.near = pool{wide: nearCrowd, told: &p.told}
-	p.identities, p.permissions = pool{wide: RemoteCrowd, told: &p.told}, pool{wide: RemoteCrowd, told: &p.told}
+	p := &pools{results: results{ready: make(chan struct{}, 1)}}
+	p.local = pool{size: localConcurrency, results: &p.results}
+	p.identities, p.permissions = pool{size: RemoteConcurrency, results: &p.results}, pool{size: RemoteConcurrency, results: &p.results}
 	return p
 }
 
 // wait blocks until the goroutines of all pools have ended.
 func (p *pools) wait() {
-	p.near.asking.Wait()
+	p.local.asking.Wait()
 	p.identities.asking.Wait()
 	p.permissions.asking.Wait()
 }
 
 // busy reports whether a question is being asked, or an answer is there to be taken over.
 func (p *pools) busy() bool {
-	return p.near.busy() || p.identities.busy() || p.permissions.busy() || p.told.waiting()
+	return p.local.busy() || p.identities.busy() || p.permissions.busy() || p.results.waiting()
 }
 
 // pool asks questions on goroutines of its own, each within recheckTimeout, and at most wide of
 // them at once. The others wait for their turn.
 type pool struct {
-	wide   int
-	told   *answers
-	asking sync.WaitGroup
+	size    int
+	results *results
+	asking  sync.WaitGroup
 
 	mu      sync.Mutex
-	queue   []inquiry // guarded by mu
-	running int       // guarded by mu
+	queue   []check // guarded by mu
+	running int     // guarded by mu
 }
 
-// inquiry asks a question and returns settle, which takes the answer over. The goroutine that
+// check asks a question and returns settle, which takes the answer over. The goroutine that
 // calls Run calls settle again and again until it returns true.
-type inquiry func(context.Context) (settle func() bool)
+type check func(context.Context) (settle func() bool)
 
 // add queues a question. It is not asked if ctx ends before its turn comes.
-func (p *pool) add(ctx context.Context, question inquiry) {
+func (p *pool) add(ctx context.Context, question check) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.queue = append(p.queue, question)
-	if p.running < p.wide {
+	if p.running < p.size {
 		p.running++
 		p.asking.Go(func() { p.work(ctx) })
 	}
@@ -79,11 +79,11 @@ func (p *pool) work(ctx context.Context) {
 		bound, cancel := context.WithTimeout(ctx, recheckTimeout)
 		settle := question(bound)
 		cancel()
-		p.told.add(settle)
+		p.results.add(settle)
 	}
 }
 
-func (p *pool) next() inquiry {
+func (p *pool) next() check {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.queue) == 0 {
@@ -102,26 +102,26 @@ func (p *pool) busy() bool {
 	return p.running > 0
 }
 
-// answers are those that the goroutine that calls Run has yet to take over.
-type answers struct {
-	come chan struct{} // has an element when there are new ones
+// results are those that the goroutine that calls Run has yet to take over.
+type results struct {
+	ready chan struct{} // has an element when there are new ones
 
 	mu   sync.Mutex
 	list []func() bool // guarded by mu
 }
 
-func (a *answers) add(settle func() bool) {
+func (a *results) add(settle func() bool) {
 	a.mu.Lock()
 	a.list = append(a.list, settle)
 	a.mu.Unlock()
 	select {
-	case a.come <- struct{}{}:
+	case a.ready <- struct{}{}:
 	default:
 	}
 }
 
 // settle takes over the answers that can be taken over now, and keeps the others.
-func (a *answers) settle() {
+func (a *results) settle() {
 	a.mu.Lock()
 	list := a.list
 	a.list = nil
@@ -138,7 +138,7 @@ func (a *answers) settle() {
 	}
 }
 
-func (a *answers) waiting() bool {
+func (a *results) waiting() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.list) > 0

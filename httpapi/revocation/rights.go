@@ -42,17 +42,17 @@ type Config struct {
 // Rights knows the rights by which watches are open.
 type Rights struct {
 	config  Config
-	senders senders
+	reader  credentialReader
 	objects objects
-	ledger  *ledger
+	table   *table
 	pools   *pools
 }
 
 // New returns a Rights that knows no watch yet.
 func New(config Config) *Rights {
 	r := &Rights{
-		config: config, senders: senders{config.Headers, config.Digester, config.AnonymousByPath},
-		ledger: newLedger(), pools: newPools(),
+		config: config, reader: credentialReader{config.Headers, config.Digester, config.AnonymousByPath},
+		table: newTable(), pools: newPools(),
 	}
 	if config.Revocation != nil {
 		r.objects = newObjects(config.Registry)
@@ -92,9 +92,9 @@ func (r *Rights) Join(x *exchange.Exchange, on Basis) streams.Right {
 	if r.config.Revocation == nil || x.Verb != "watch" || x.Carrier.Internal() {
 		return nil
 	}
-	req := r.senders.request(x)
+	req := r.reader.request(x)
 	what := strings.Join([]string{x.Namespace, x.Group, x.Version, x.Resource, x.Subresource, x.Name, x.FieldSelector, x.LabelSelector, x.Path}, "\x00")
-	return r.ledger.join(r.senders.key(x, req), what, func() *credential {
+	return r.table.join(r.reader.key(x, req), what, func() *credential {
 		c := &credential{request: req, who: x.User, ties: r.config.Revocation.Ties(req), impersonates: len(req.Header["Impersonate-User"]) > 0}
 		// A credential that had expired when the watch began is accepted for another reason.
 		if c.ties.Ends && !c.ties.Expires.After(x.Received) {
@@ -103,7 +103,7 @@ func (r *Rights) Join(x *exchange.Exchange, on Basis) streams.Right {
 		return c
 	}, func() *right {
 		return &right{
-			attributes: request.Attributes{User: x.User, Request: x.Kept()}, single: single(x),
+			attributes: request.Attributes{User: x.User, Request: x.Clone()}, single: single(x),
 			asked: on.known && len(req.Header["Impersonate-User"]) == 0, all: on.all, losses: on.losses,
 		}
 	})
@@ -122,7 +122,7 @@ func (r *Rights) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-		case <-r.pools.told.come:
+		case <-r.pools.results.ready:
 		}
 		r.look(ctx, time.Now())
 	}
@@ -131,27 +131,27 @@ func (r *Rights) Run(ctx context.Context) {
 // look has the pools ask about rights that may have changed, and ends the watches whose right
 // is lost. It waits for no answer.
 func (r *Rights) look(ctx context.Context, now time.Time) {
-	r.pools.told.settle()
+	r.pools.results.settle()
 	config := r.config.Revocation
 	turn := &round{
-		moment: moment{mark: markOf(config), now: now, objects: r.objects, losses: config.Node},
-		ctx:    ctx, ledger: r.ledger, pools: r.pools, streams: r.config.Streams,
+		state: state{counters: countersOf(config), now: now, objects: r.objects, losses: config.Node},
+		ctx:   ctx, table: r.table, pools: r.pools, streams: r.config.Streams,
 	}
-	due := r.ledger.due(&turn.moment)
+	due := r.table.due(&turn.state)
 	if len(due) > 0 {
-		turn.away = newJudges(config.Again, r.config.Audiences, r.config.Authorizer)
-		turn.here = turn.away
+		turn.remote = newChecker(config.Again, r.config.Audiences, r.config.Authorizer)
+		turn.local = turn.remote
 		if config.Near != nil {
-			turn.here = newJudges(config.Near, r.config.Audiences, cmp.Or(config.Gate, r.config.Authorizer))
+			turn.local = newChecker(config.Near, r.config.Audiences, cmp.Or(config.Gate, r.config.Authorizer))
 		}
 	}
 	for c, all := range due {
 		c.busy = true
-		r.pools.near.add(ctx, func(ctx context.Context) func() bool {
+		r.pools.local.add(ctx, func(ctx context.Context) func() bool {
 			turn.check(ctx, c, all)
 			return func() bool {
 				c.busy = false
-				r.ledger.lookAgain(c)
+				r.table.lookAgain(c)
 				return true
 			}
 		})
@@ -172,6 +172,6 @@ func (r *Rights) Stats() Stats {
 	if r.config.Revocation == nil {
 		return Stats{}
 	}
-	busy := r.ledger.unseen(markOf(r.config.Revocation)) || r.pools.busy()
-	return Stats{Senders: r.ledger.senders(), Busy: busy}
+	busy := r.table.unseen(countersOf(r.config.Revocation)) || r.pools.busy()
+	return Stats{Senders: r.table.senders(), Busy: busy}
 }

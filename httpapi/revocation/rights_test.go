@@ -71,7 +71,7 @@ func newRights(j *judge) *Rights {
 
 // join enters c and one right of its.
 func (r *Rights) join(c *credential, key [sha256.Size]byte, what string, held *right) {
-	r.ledger.join(key, what, func() *credential { return c }, func() *right { return held })
+	r.table.join(key, what, func() *credential { return c }, func() *right { return held })
 }
 
 // TestLooksComeToRest: what nobody could tell, or what is near its end, is not asked again
@@ -93,7 +93,7 @@ func TestLooksComeToRest(t *testing.T) {
 		c := &credential{request: httptest.NewRequest("GET", "/", nil), who: jane}
 		c.request.Header = http.Header{"Authorization": {"jane"}, "Impersonate-User": {"jim"}}
 		held := new(right)
-		held.attributes.Request, held.attributes.User = &request.Asked{Verb: "watch"}, jane
+		held.attributes.Request, held.attributes.User = &request.Action{Verb: "watch"}, jane
 		prepare(j, c)
 		r := newRights(j)
 		r.join(c, [sha256.Size]byte{}, "", held)
@@ -126,7 +126,7 @@ func TestRoundsAskAboutNodesThatLost(t *testing.T) {
 	join := func(i byte, name string, single bool) {
 		who := &user.DefaultInfo{Name: name}
 		held := &right{single: single}
-		held.attributes.Request, held.attributes.User = &request.Asked{Verb: "watch"}, who
+		held.attributes.Request, held.attributes.User = &request.Action{Verb: "watch"}, who
 		r.join(&credential{request: httptest.NewRequest("GET", "/", nil), who: who, asked: true}, [sha256.Size]byte{i}, "", held)
 	}
 	join(1, "system:node:a", true)
@@ -177,7 +177,7 @@ func TestLossesDuringAQuestionAreAskedAgain(t *testing.T) {
 		return j.Authorize(ctx, a)
 	})
 	held := &right{single: true}
-	held.attributes.Request, held.attributes.User = &request.Asked{Verb: "watch"}, jane
+	held.attributes.Request, held.attributes.User = &request.Action{Verb: "watch"}, jane
 	r.join(&credential{request: httptest.NewRequest("GET", "/", nil), who: jane, asked: true}, [sha256.Size]byte{}, "", held)
 	for range 4 {
 		r.look(t.Context(), time.Now())

@@ -24,12 +24,12 @@ const (
 
 // round is one look at rights. The pools ask its questions, and Run does not wait for them.
 type round struct {
-	moment
-	ctx        context.Context // of Run
-	ledger     *ledger
-	pools      *pools
-	streams    *streams.Streams
-	here, away *judges
+	state
+	ctx           context.Context // of Run
+	table         *table
+	pools         *pools
+	streams       *streams.Streams
+	local, remote *checker
 }
 
 // check authenticates c and authorizes its watches again, where the outcome may have changed.
@@ -47,11 +47,11 @@ func (t *round) check(ctx context.Context, c *credential, all []*right) {
 			continue
 		}
 		about := held.question(t.lossesOf(held))
-		switch v := t.here.may(ctx, about, t.now); v {
-		case rulingOthers:
+		switch v := t.local.may(ctx, about, t.now); v {
+		case remote:
 			held.asking = true
 			t.pools.permissions.add(t.ctx, func(ctx context.Context) func() bool {
-				v := t.away.may(ctx, about, t.now)
+				v := t.remote.may(ctx, about, t.now)
 				return func() bool { return t.decided(about, v) }
 			})
 		default:
@@ -62,7 +62,7 @@ func (t *round) check(ctx context.Context, c *credential, all []*right) {
 
 // decided takes over a webhook's answer and reports true, unless the credential is busy. Only
 // the goroutine that calls Run calls it.
-func (t *round) decided(about *question, v ruling) bool {
+func (t *round) decided(about *question, v verdict) bool {
 	held, c := about.held, about.held.of
 	if c.busy {
 		return false
@@ -71,17 +71,17 @@ func (t *round) decided(about *question, v ruling) bool {
 	if about.who == c.who { // otherwise the question was about another user
 		t.decide(about, v)
 	}
-	t.ledger.lookAgain(c)
+	t.table.lookAgain(c)
 	return true
 }
 
 // decide takes over the answer whether watches are still allowed.
-func (t *round) decide(about *question, v ruling) {
+func (t *round) decide(about *question, v verdict) {
 	held := about.held
 	switch v {
-	case rulingNo:
+	case denied:
 		t.lose(held, lossPermission)
-	case rulingYes:
+	case allowed:
 		held.asked, held.all, held.losses, held.next = true, t.authority.all, about.losses, t.now.Add(remoteInterval)
 	default:
 		held.retry = t.now.Add(retryInterval)
@@ -92,22 +92,22 @@ func (t *round) decide(about *question, v ruling) {
 // are not if c is not accepted any more.
 func (t *round) identify(ctx context.Context, c *credential, all []*right) bool {
 	if c.ties.Ends && t.expired(c) {
-		return t.learn(c, all, nil, nil, rulingNo)
+		return t.learn(c, all, nil, nil, denied)
 	}
 	revisions := make([]int64, len(c.ties.Objects))
 	for i, name := range c.ties.Objects {
 		revisions[i], _ = t.objects.revision(name)
 	}
-	who, v := t.here.identify(ctx, c)
+	who, v := t.local.identify(ctx, c)
 	switch {
-	case v == rulingYes:
-		c.near = true
-	case v == rulingOthers && c.near: // this process accepted it before, and does no longer
-		v = rulingNo
-	case v == rulingOthers:
+	case v == allowed:
+		c.local = true
+	case v == remote && c.local: // this process accepted it before, and does no longer
+		v = denied
+	case v == remote:
 		c.asking = true
 		t.pools.identities.add(t.ctx, func(ctx context.Context) func() bool {
-			who, v := t.away.identify(ctx, c)
+			who, v := t.remote.identify(ctx, c)
 			return func() bool { return t.identified(c, who, revisions, v) }
 		})
 		return true
@@ -117,25 +117,25 @@ func (t *round) identify(ctx context.Context, c *credential, all []*right) bool 
 
 // identified takes over a provider's or webhook's answer about c and reports true, unless c is
 // busy. Only the goroutine that calls Run calls it.
-func (t *round) identified(c *credential, who user.Info, revisions []int64, v ruling) bool {
+func (t *round) identified(c *credential, who user.Info, revisions []int64, v verdict) bool {
 	if c.busy {
 		return false
 	}
 	c.asking = false
-	t.learn(c, t.ledger.rightsOf(c), who, revisions, v)
-	t.ledger.lookAgain(c)
+	t.learn(c, t.table.rightsOf(c), who, revisions, v)
+	t.table.lookAgain(c)
 	return true
 }
 
 // learn takes over the outcome of authenticating c, and reports whether c still has rights.
-func (t *round) learn(c *credential, all []*right, who user.Info, revisions []int64, v ruling) bool {
+func (t *round) learn(c *credential, all []*right, who user.Info, revisions []int64, v verdict) bool {
 	switch v {
-	case rulingNo:
+	case denied:
 		for _, held := range all {
 			t.lose(held, lossCredential)
 		}
 		return false
-	case rulingYes:
+	case allowed:
 	default:
 		c.retry = t.now.Add(retryInterval)
 		return true
@@ -160,7 +160,7 @@ func sameUser(a, b user.Info) bool {
 
 // lose marks held as lost. Streams ends the watches that rest on it when it looks next.
 func (t *round) lose(held *right, loss uint32) {
-	t.ledger.lose(held, loss)
+	t.table.lose(held, loss)
 	t.streams.Revoke()
 	asked := held.attributes.Request
 	klog.V(2).InfoS("Watches end: their right is lost", "user", held.of.who.GetName(), "credentialLost", loss == lossCredential,

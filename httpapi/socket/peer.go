@@ -20,7 +20,7 @@ func Alive(c net.Conn) bool {
 			return true
 		}
 	}
-	return readAway(c)
+	return discard(c)
 }
 
 // rawConn returns the socket below c.
@@ -67,9 +67,9 @@ func peekAt(fd uintptr) peekResult {
 	return peekGone
 }
 
-// readAway discards a little of what is readable at once and reports whether the
+// discard discards a little of what is readable at once and reports whether the
 // connection is still open. A client that keeps sending is there, and keeps nobody.
-func readAway(c net.Conn) bool {
+func discard(c net.Conn) bool {
 	if err := c.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
 		return false
 	}
@@ -95,8 +95,8 @@ func Queued(c net.Conn) int {
 	return bytes
 }
 
-// CutOff closes what is below TLS, so that whoever waits for c's peer waits no more.
-func CutOff(c net.Conn) {
+// CloseSocket closes what is below TLS, so that whoever waits for c's peer waits no more.
+func CloseSocket(c net.Conn) {
 	if secure, ok := c.(interface{ NetConn() net.Conn }); ok {
 		secure.NetConn().Close()
 		return

@@ -15,7 +15,7 @@ var _ net.Error = errNothing{}
 
 // Read implements net.Conn: a mute socket has nothing to read.
 func (s *TCP) Read(p []byte) (int, error) {
-	if s.mute {
+	if s.noRead {
 		return 0, errNothing{}
 	}
 	return s.TCPConn.Read(p)
@@ -24,9 +24,9 @@ func (s *TCP) Read(p []byte) (int, error) {
 // ReadLate reads from c, which s is below, when there is something. What c holds already it
 // gives at once. Else the goroutine waits here, outside TLS, where it keeps half the stack.
 func (s *TCP) ReadLate(c net.Conn, p []byte) (int, error) {
-	s.mute = true
+	s.noRead = true
 	n, err := c.Read(p)
-	s.mute = false
+	s.noRead = false
 	if err != (errNothing{}) {
 		return n, err
 	}

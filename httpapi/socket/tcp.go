@@ -29,8 +29,8 @@ type TCP struct {
 	waiter atomic.Pointer[Waiter] // nil: nobody is told
 	raw    syscall.RawConn        // nil: writes are a TCPConn's, and none is known to wait
 
-	// mute and readiness belong to whoever reads.
-	mute      bool
+	// noRead and readiness belong to whoever reads.
+	noRead    bool
 	readiness readiness
 
 	// waited: the write deadline was set, by a write that had to wait. It belongs to
@@ -74,8 +74,8 @@ func TakeWaited(c net.Conn) time.Duration {
 	return 0
 }
 
-// Gate writes to a connection whose writes tell a [Waiter] when they wait.
-type Gate interface {
+// Writer writes to a connection whose writes tell a [Waiter] when they wait.
+type Writer interface {
 	// Send writes p to c, within the time that one write may take from when it first has to
 	// wait.
 	Send(c net.Conn, p []byte) error
@@ -108,8 +108,8 @@ func Below(c net.Conn) *TCP {
 
 // NotifyWaits makes c, or the socket below it, tell w when writes wait. It returns nil if
 // neither can.
-func NotifyWaits(c net.Conn, w *Waiter) Gate {
-	if own, ok := c.(interface{ NotifyWaits(w *Waiter) Gate }); ok {
+func NotifyWaits(c net.Conn, w *Waiter) Writer {
+	if own, ok := c.(interface{ NotifyWaits(w *Waiter) Writer }); ok {
 		return own.NotifyWaits(w)
 	}
 	s := Below(c)

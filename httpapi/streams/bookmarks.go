@@ -17,9 +17,9 @@ const (
 	bookmarkRetry = time.Second
 )
 
-// keepTime does what is due when the timer rang. resting says that there is nothing
+// runTimer does what is due when the timer rang. resting says that there is nothing
 // left to send.
-func (ws *watchStream) keepTime(b *batch, resting bool) error {
+func (ws *watchStream) runTimer(b *batch, resting bool) error {
 	now := time.Now()
 	if !now.Before(ws.ends) {
 		return errEnd
@@ -27,12 +27,12 @@ func (ws *watchStream) keepTime(b *batch, resting bool) error {
 	if err := ws.bookmark(b, now, resting); err != nil {
 		return err
 	}
-	ws.timer.Reset(ws.untilRing(now))
+	ws.timer.Reset(ws.untilTimer(now))
 	return nil
 }
 
-// untilRing is the time until a bookmark is due or the watch ends.
-func (ws *watchStream) untilRing(now time.Time) time.Duration {
+// untilTimer is the time until a bookmark is due or the watch ends.
+func (ws *watchStream) untilTimer(now time.Time) time.Duration {
 	next := ws.ends
 	if ws.bookmarks {
 		if last := ws.ends.Add(-lastBookmark); !ws.lastSent && last.After(ws.began) {
@@ -74,12 +74,12 @@ func (ws *watchStream) sendBookmark(b *batch, d watch.Delivery) error {
 	return ws.flush(b)
 }
 
-// takeLeave ends a watch because the server ends: its client can go on, at another server or
+// endWithBookmark ends a watch because the server ends: its client can go on, at another server or
 // at this one when it is back, which replays the last revisions only. So what is left to tell
 // is sent, if it is little, and then a bookmark. Without it the client would be as far back as
 // the last event or bookmark, up to a minute, and where a minute has more writes than are
 // replayed, it would have to list again.
-func (ws *watchStream) takeLeave(b *batch) error {
+func (ws *watchStream) endWithBookmark(b *batch) error {
 	if !ws.bookmarks || ws.mute {
 		return errEnd
 	}

@@ -2,8 +2,8 @@ package streams
 
 import "time"
 
-// saySeat adds to the line of the log how long the watch had its place, once.
-func (ws *watchStream) saySeat() {
+// logSeat adds to the line of the log how long the watch had its place, once.
+func (ws *watchStream) logSeat() {
 	if ws.line == nil || ws.seated.IsZero() {
 		return
 	}
@@ -21,11 +21,11 @@ func (ws *watchStream) endSpans() {
 	}
 }
 
-// sayInitial adds how long the initial objects took.
-func (ws *watchStream) sayInitial() {
+// logInitial adds how long the initial objects took.
+func (ws *watchStream) logInitial() {
 	if ws.line == nil {
 		return
 	}
-	ws.saySeat()
+	ws.logSeat()
 	ws.line.Say("watchlist_init_latency", time.Since(ws.began))
 }

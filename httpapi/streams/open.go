@@ -26,8 +26,8 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// Opening is a WATCH that is to be opened.
-type Opening struct {
+// WatchRequest is a WATCH that is to be opened.
+type WatchRequest struct {
 	*reads.Read
 
 	Flow *auth.Flow // may be nil
@@ -44,7 +44,7 @@ type Opening struct {
 }
 
 // Watch answers a WATCH of i: apiserver pkg/endpoints/handlers/get.go and watch.go.
-func (ss *Streams) Watch(x Opening, i *reads.Resource) {
+func (ss *Streams) Watch(x WatchRequest, i *reads.Resource) {
 	f, ok := x.Negotiate(i)
 	if !ok {
 		x.ObserveRefused(i)
@@ -61,7 +61,7 @@ func (ss *Streams) Watch(x Opening, i *reads.Resource) {
 	ws.trail, ws.place = x.TakeTrail(), x.TakePlace()
 	ws.account.Store(x.Account)
 	if x.Flow != nil {
-		ws.forget = x.Flow.RegisterWatch(x.RequestInfo(), x.Query.Encode())
+		ws.unregister = x.Flow.RegisterWatch(x.RequestInfo(), x.Query.Encode())
 	}
 	ws.right = x.Join()
 	ws.line, ws.seated = x.Line(), x.Seated
@@ -70,7 +70,7 @@ func (ss *Streams) Watch(x Opening, i *reads.Resource) {
 		ws.listed = x.KeepSpans(2)
 	}
 	to := x.Steal(http.StatusOK, x.header(f))
-	ws.head, ws.chunked, ws.whole = to.Head, to.Chunked, to.End
+	ws.head, ws.chunked, ws.end = to.Head, to.Chunked, to.End
 	ss.begin(ws, to.Conn, to.Left)
 }
 
@@ -79,7 +79,7 @@ const lengthPrefix = 4
 
 // openWatch makes everything that a watch needs once its request is gone. Like
 // upstream it opens the watch before it checks in what form to write the events.
-func (x Opening) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream, error) {
+func (x WatchRequest) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream, error) {
 	o, err := x.ValidListOptions(i)
 	if err != nil {
 		return nil, err
@@ -137,7 +137,7 @@ func (x Opening) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream,
 }
 
 // choose decides in what form events are written.
-func (ws *watchStream) choose(x Opening, i *reads.Resource, f negotiate.Format) error {
+func (ws *watchStream) choose(x WatchRequest, i *reads.Resource, f negotiate.Format) error {
 	options, err := f.TableOptions(x.Query)
 	if err != nil {
 		return err
@@ -156,7 +156,7 @@ func (ws *watchStream) choose(x Opening, i *reads.Resource, f negotiate.Format) 
 }
 
 // watchTimeout is how long the watch lasts.
-func (x Opening) watchTimeout(o *internalversion.ListOptions) time.Duration {
+func (x WatchRequest) watchTimeout(o *internalversion.ListOptions) time.Duration {
 	if o.TimeoutSeconds != nil && *o.TimeoutSeconds != 0 {
 		return time.Duration(*o.TimeoutSeconds) * time.Second
 	}
@@ -174,7 +174,7 @@ func streamType(f negotiate.Format) string {
 
 // header returns the header of the response: the fields that the serving chain has set, among
 // them those of flow control and CORS, in the order in which upstream sends them.
-func (x Opening) header(f negotiate.Format) []exchange.Field {
+func (x WatchRequest) header(f negotiate.Format) []exchange.Field {
 	x.Set("Content-Type", streamType(f))
 	slices.SortStableFunc(x.Header, func(a, b exchange.Field) int { return strings.Compare(a.Name, b.Name) })
 	return x.Header

@@ -9,26 +9,26 @@ type queue struct {
 	waiting int
 	entries []entry // from head on; those before it are zero
 	head    int
-	parties map[socket.Group]*party
-	spare   *party // one that is not in use, or nil
+	conns   map[socket.Group]*connQueue
+	spare   *connQueue // one that is not in use, or nil
 }
 
-// entry is one place in the queue: of a watch, or of a party.
+// entry is one place in the queue: of a watch, or of a connQueue.
 type entry struct {
-	ws    *watchStream
-	party *party
+	ws   *watchStream
+	conn *connQueue
 }
 
-// party is the watches of one connection that wait.
-type party struct {
+// connQueue is the watches of one connection that wait.
+type connQueue struct {
 	group   socket.Group
 	waiting []*watchStream // from head on; those before it are nil
 	head    int
-	turns   int // that it had one after the other
+	served  int // that it had one after the other
 }
 
-// mostTurns is how many turns a connection has before others have theirs.
-const mostTurns = 64
+// mostInSuccession is how many turns a connection has before others have theirs.
+const mostInSuccession = 64
 
 // push adds ws.
 func (q *queue) push(ws *watchStream) {
@@ -37,14 +37,14 @@ func (q *queue) push(ws *watchStream) {
 		q.enter(entry{ws: ws})
 		return
 	}
-	pt := q.parties[ws.group]
+	pt := q.conns[ws.group]
 	if pt == nil {
 		if pt, q.spare = q.spare, nil; pt == nil {
-			pt = &party{}
+			pt = &connQueue{}
 		}
 		pt.group = ws.group
-		q.parties[ws.group] = pt
-		q.enter(entry{party: pt})
+		q.conns[ws.group] = pt
+		q.enter(entry{conn: pt})
 	}
 	pt.waiting, pt.head = moved(pt.waiting, pt.head)
 	pt.waiting = append(pt.waiting, ws)
@@ -75,27 +75,27 @@ func (q *queue) pop(kept socket.Group) (ws *watchStream, more bool) {
 		return nil, false
 	}
 	e := q.entries[q.head]
-	if kept != nil && (e.party == nil || e.party.group != kept) {
+	if kept != nil && (e.conn == nil || e.conn.group != kept) {
 		return nil, false
 	}
 	q.waiting--
-	if e.party == nil {
+	if e.conn == nil {
 		q.shift()
 		return e.ws, false
 	}
-	pt := e.party
+	pt := e.conn
 	ws = pt.waiting[pt.head]
 	pt.waiting[pt.head] = nil
 	pt.head++
-	pt.turns++
+	pt.served++
 	switch {
 	case pt.head == len(pt.waiting):
 		q.shift()
-		delete(q.parties, pt.group)
-		*pt = party{waiting: pt.waiting[:0]}
+		delete(q.conns, pt.group)
+		*pt = connQueue{waiting: pt.waiting[:0]}
 		q.spare = pt
-	case pt.turns == mostTurns:
-		pt.turns = 0
+	case pt.served == mostInSuccession:
+		pt.served = 0
 		q.shift()
 		q.enter(e)
 	default:

@@ -17,7 +17,7 @@ func (c *connection) Flush(*socket.Waiter) { c.flushed++ }
 // they came, and no connection has more than its turns while others wait.
 func TestQueue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		q := queue{parties: make(map[socket.Group]*party)}
+		q := queue{conns: make(map[socket.Group]*connQueue)}
 		groups := []socket.Group{nil, &connection{}, &connection{}, &connection{}}
 		waiting := make(map[socket.Group][]*watchStream)
 		left := 0
@@ -26,7 +26,7 @@ func TestQueue(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"push": func(t *rapid.T) {
 				g := rapid.SampledFrom(groups).Draw(t, "group")
-				for range rapid.IntRange(1, 2*mostTurns).Draw(t, "watches") {
+				for range rapid.IntRange(1, 2*mostInSuccession).Draw(t, "watches") {
 					ws := &watchStream{group: g}
 					q.push(ws)
 					waiting[g] = append(waiting[g], ws)
@@ -34,7 +34,7 @@ func TestQueue(t *testing.T) {
 				}
 			},
 			"pop": func(t *rapid.T) {
-				for range rapid.IntRange(1, mostTurns).Draw(t, "watches") {
+				for range rapid.IntRange(1, mostInSuccession).Draw(t, "watches") {
 					var kept socket.Group
 					if rapid.Bool().Draw(t, "kept") {
 						kept = last
@@ -65,7 +65,7 @@ func TestQueue(t *testing.T) {
 					if row++; others == 0 {
 						row = 0
 					}
-					if row > mostTurns {
+					if row > mostInSuccession {
 						t.Fatalf("%d turns in a row while %d others wait", row, others)
 					}
 					if last = ws.group; more && (last == nil || len(waiting[last]) == 0) {
@@ -92,7 +92,7 @@ func TestQueueStaysSmall(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			const waiting, turns = 100, 50_000
-			q := queue{parties: make(map[socket.Group]*party)}
+			q := queue{conns: make(map[socket.Group]*connQueue)}
 			for i := range waiting {
 				q.push(&watchStream{group: groups[i%len(groups)]})
 			}
@@ -101,7 +101,7 @@ func TestQueueStaysSmall(t *testing.T) {
 				q.push(ws)
 			}
 			room := cap(q.entries)
-			for _, pt := range q.parties {
+			for _, pt := range q.conns {
 				room += cap(pt.waiting)
 			}
 			if room > 16*waiting {
@@ -111,10 +111,10 @@ func TestQueueStaysSmall(t *testing.T) {
 	}
 }
 
-// TestPumpFlushes: a goroutine of the pump leaves nothing behind when it turns to another
+// TestPumpFlushes: a goroutine of the scheduler leaves nothing behind when it turns to another
 // connection, or has nothing to do.
 func TestPumpFlushes(t *testing.T) {
-	p := &pump{}
+	p := &scheduler{}
 	p.init()
 	p.most = 1
 	p.active, p.closed = 1, true // this goroutine, which ends when there is nothing

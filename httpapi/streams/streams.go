@@ -21,16 +21,16 @@ import (
 // sweepInterval is how often Sweep checks whether the clients of idle streams have left.
 const sweepInterval = 5 * time.Second
 
-// Streams holds the connections that the door has handed over: watches, upgraded
+// Streams holds the connections that the HTTP server has handed over: watches, upgraded
 // connections, answers that never end. Shutdown ends them and waits for them.
 type Streams struct {
-	ending  chan struct{} // closed when streams shall end by themselves
-	pump    pump          // gives watches their turns
-	waiter  socket.Waiter // is pump
-	patient socket.Waiter // of goroutines that may wait
-	losing  atomic.Bool   // a right was lost since EndRevoked last looked
+	ending    chan struct{} // closed when streams shall end by themselves
+	scheduler scheduler     // gives watches their turns
+	waiter    socket.Waiter // is scheduler
+	ownWaiter socket.Waiter // of goroutines that may wait
+	rightLost atomic.Bool   // a right was lost since EndRevoked last looked
 
-	parting map[*Stream]time.Time // of EndRevoked's goroutine: streams that it told to end, and when
+	revokedAt map[*Stream]time.Time // of EndRevoked's goroutine: streams that it told to end, and when
 
 	mu      sync.Mutex
 	open    map[*Stream]struct{} // guarded by mu
@@ -43,9 +43,9 @@ type Streams struct {
 type Stream struct {
 	net.Conn
 
-	watch *watchStream // the watch that the stream is part of, or nil
-	right Right        // the right that the stream depends on; nil if none
-	told  atomic.Bool  // EndWatches has told the watch to end
+	watch     *watchStream // the watch that the stream is part of, or nil
+	right     Right        // the right that the stream depends on; nil if none
+	toldToEnd atomic.Bool  // EndWatches has told the watch to end
 
 	account atomic.Pointer[costs.Account] // is charged for what is written; whoever writes sets it
 
@@ -53,13 +53,13 @@ type Stream struct {
 	// and then the connection. It holds a buffer: drop it if nothing is read.
 	ahead io.Reader
 
-	cancel context.CancelFunc // nil for a watch
-	seen   bool               // the door tells when the client leaves, so Sweep need not look
-	passes backend.Request    // counts what a backend sends while the request is passed on to it
+	cancel   context.CancelFunc // nil for a watch
+	notified bool               // the HTTP server tells when the client leaves, so Sweep need not look
+	passes   backend.Request    // counts what a backend sends while the request is passed on to it
 
-	mu    sync.Mutex
-	owned bool // guarded by mu: a handler has the connection to itself
-	heard bool // guarded by mu: a handler reads a body from it
+	mu        sync.Mutex
+	owned     bool // guarded by mu: a handler has the connection to itself
+	readsBody bool // guarded by mu: a handler reads a body from it
 }
 
 // Right is a right to have a stream open.
@@ -75,40 +75,40 @@ type Right interface {
 // New returns Streams without any open stream.
 func New() *Streams {
 	ss := &Streams{
-		ending:  make(chan struct{}),
-		open:    make(map[*Stream]struct{}),
-		drained: make(chan struct{}),
-		parting: make(map[*Stream]time.Time),
+		ending:    make(chan struct{}),
+		open:      make(map[*Stream]struct{}),
+		drained:   make(chan struct{}),
+		revokedAt: make(map[*Stream]time.Time),
 	}
-	ss.pump.init()
-	ss.waiter, ss.patient = &ss.pump, alone{}
+	ss.scheduler.init()
+	ss.waiter, ss.ownWaiter = &ss.scheduler, noWaiter{}
 	return ss
 }
 
-// alone is the [socket.Waiter] of a goroutine that serves one client: nobody else has to go on
+// noWaiter is the [socket.Waiter] of a goroutine that serves one client: nobody else has to go on
 // while it waits.
-type alone struct{}
+type noWaiter struct{}
 
 // Waits implements socket.Waiter.
-func (alone) Waits() {}
+func (noWaiter) Waits() {}
 
 // GoesOn implements socket.Waiter.
-func (alone) GoesOn() {}
+func (noWaiter) GoesOn() {}
 
 // begin serves ws on c, and closes c at the end. Shutdown waits for that. left, unless it is
-// nil, registers a function that the door calls when the client leaves.
+// nil, registers a function that the HTTP server calls when the client leaves.
 func (ss *Streams) begin(ws *watchStream, c net.Conn, left func(func())) {
 	ws.Stream.Conn, ws.Stream.watch, ws.streams = c, ws, ss
-	ws.seen = left != nil
+	ws.notified = left != nil
 	if !ss.add(&ws.Stream) {
 		ws.discard()
 		return
 	}
-	if ws.seen {
+	if ws.notified {
 		left(ws.leave)
 	}
 	ws.selected.Enter()
-	ss.pump.running.Go(ws.begin)
+	ss.scheduler.running.Go(ws.begin)
 }
 
 // IsEnding reports whether streams shall end by themselves.
@@ -124,10 +124,10 @@ func (ss *Streams) IsEnding() bool {
 // start runs serve on a goroutine that shutdown waits for, with a context that
 // ends when the client leaves, and closes the connection after it. It reports false if
 // no stream may start.
-func (ss *Streams) start(parent context.Context, t exchange.Takeover, h *Handed, serve func(context.Context, *Stream)) bool {
+func (ss *Streams) start(parent context.Context, t exchange.Takeover, h *HandlerStream, serve func(context.Context, *Stream)) bool {
 	ctx, cancel := context.WithCancel(parent)
 	c := t.Conn
-	st := &Stream{Conn: c, ahead: c, cancel: cancel, right: h.Right, seen: t.Left != nil}
+	st := &Stream{Conn: c, ahead: c, cancel: cancel, right: h.Right, notified: t.Left != nil}
 	st.account.Store(h.Account)
 	if h, ok := c.(interface{ UnsafeConn() net.Conn }); ok {
 		st.Conn = h.UnsafeConn()
@@ -139,9 +139,9 @@ func (ss *Streams) start(parent context.Context, t exchange.Takeover, h *Handed,
 	}
 	if st.revoked() { // between joining and being added
 		cancel()
-		ss.losing.Store(true) // a client that does not read that is cut off
+		ss.rightLost.Store(true) // a client that does not read that is cut off
 	}
-	if st.seen {
+	if st.notified {
 		t.Left(cancel)
 	}
 	stop := context.AfterFunc(ctx, st.cut)
@@ -150,7 +150,7 @@ func (ss *Streams) start(parent context.Context, t exchange.Takeover, h *Handed,
 		defer stop()
 		defer st.Conn.Close()
 		defer cancel()
-		defer st.fence()
+		defer st.recoverPanic()
 		serve(ctx, st)
 	}()
 	return true
@@ -164,8 +164,8 @@ func (st *Stream) charge(u costs.Usage) {
 	}
 }
 
-// fence keeps a panic to its stream.
-func (st *Stream) fence() {
+// recoverPanic keeps a panic to its stream.
+func (st *Stream) recoverPanic() {
 	if p := recover(); p != nil && !exchange.IsAbort(p) {
 		klog.ErrorS(nil, "Stream panicked", "panic", p, "stack", exchange.Stack())
 	}
@@ -217,7 +217,7 @@ func (ss *Streams) EndWatches(grace time.Duration) {
 	for began, told := time.Now(), 0; told < len(list); {
 		until := min(int(time.Since(began).Seconds()*perSecond)+1, len(list))
 		for _, st := range list[told:until] {
-			st.told.Store(true)
+			st.toldToEnd.Store(true)
 			st.end()
 		}
 		told = until
@@ -247,7 +247,7 @@ func (ss *Streams) close() bool {
 	}
 	ss.closed = true
 	close(ss.ending)
-	ss.pump.close()
+	ss.scheduler.close()
 	if len(ss.open) == 0 {
 		close(ss.drained)
 	}
@@ -258,7 +258,7 @@ func (ss *Streams) close() bool {
 func (ss *Streams) Wait(ctx context.Context) {
 	select {
 	case <-ss.drained:
-		ss.pump.running.Wait()
+		ss.scheduler.running.Wait()
 	case <-ctx.Done():
 	}
 }
@@ -316,7 +316,7 @@ func (ss *Streams) Probe() {
 func (st *Stream) probe() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if !st.seen && !st.owned && !st.heard && !socket.Alive(st.Conn) {
+	if !st.notified && !st.owned && !st.readsBody && !socket.Alive(st.Conn) {
 		st.leave()
 	}
 }
@@ -326,7 +326,7 @@ func (st *Stream) probe() {
 func (st *Stream) cut() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if (st.owned || st.heard) && !st.revoked() {
+	if (st.owned || st.readsBody) && !st.revoked() {
 		st.Conn.Close()
 	}
 }
@@ -342,7 +342,7 @@ func (st *Stream) own() {
 func (st *Stream) listen(heard bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	st.heard = heard
+	st.readsBody = heard
 }
 
 // revoked reports whether the right that st rests on is lost.
@@ -354,7 +354,7 @@ const revokePatience = 2 * time.Second
 // EndRevoked ends streams that have lost their right, and cuts off clients that do not read
 // the end. Only one goroutine calls it.
 func (ss *Streams) EndRevoked(now time.Time) {
-	if !ss.losing.Swap(false) && len(ss.parting) == 0 {
+	if !ss.rightLost.Swap(false) && len(ss.revokedAt) == 0 {
 		return
 	}
 	open := make(map[*Stream]bool)
@@ -363,24 +363,24 @@ func (ss *Streams) EndRevoked(now time.Time) {
 			continue
 		}
 		open[st] = true
-		switch since, known := ss.parting[st]; {
+		switch since, known := ss.revokedAt[st]; {
 		case !known:
-			ss.parting[st] = now
+			ss.revokedAt[st] = now
 			st.right.Ended()
 			st.end()
 		case now.Sub(since) >= revokePatience:
-			socket.CutOff(st.Conn)
+			socket.CloseSocket(st.Conn)
 		}
 	}
-	for st := range ss.parting {
+	for st := range ss.revokedAt {
 		if !open[st] {
-			delete(ss.parting, st)
+			delete(ss.revokedAt, st)
 		}
 	}
 }
 
 // Revoke says that a right has been lost. Streams that depend on it end when EndRevoked runs.
-func (ss *Streams) Revoke() { ss.losing.Store(true) }
+func (ss *Streams) Revoke() { ss.rightLost.Store(true) }
 
 // Watching is an open stream, and who has opened it for what.
 type Watching struct {
@@ -411,7 +411,7 @@ func (ss *Streams) Watches() iter.Seq[Watching] {
 type Stats struct {
 	Open    int // streams
 	Busy    int // watches that have a goroutine
-	Turning int // goroutines that give watches their turns and do not wait
+	Running int // goroutines that give watches their turns and do not wait
 	Idle    int // goroutines that wait for work
 	AtOnce  int // how many goroutines may give turns
 }
@@ -425,8 +425,8 @@ func (ss *Streams) Stats() Stats {
 			s.Busy++
 		}
 	}
-	ss.pump.mu.Lock()
-	defer ss.pump.mu.Unlock()
-	s.Turning, s.Idle, s.AtOnce = ss.pump.active, ss.pump.idle, ss.pump.most
+	ss.scheduler.mu.Lock()
+	defer ss.scheduler.mu.Unlock()
+	s.Running, s.Idle, s.AtOnce = ss.scheduler.active, ss.scheduler.idle, ss.scheduler.most
 	return s
 }

@@ -23,27 +23,27 @@ import (
 
 // watchStream writes one watch. While there is nothing to send it is parked: it has
 // no goroutine and no buffers, only the watcher, the connection and a timer. wake
-// puts it into the queue of a [pump], and the goroutines of the pump give it turns.
+// puts it into the queue of a [scheduler], and the goroutines of the scheduler give it turns.
 //
 // It belongs to the goroutine that gives it a turn. Other goroutines call wake, ring and
 // leave.
 type watchStream struct {
 	Stream
 
-	watcher *watch.Watcher
-	refused error // why there is no watcher: to be told in the stream
-	encoder *encoding.Encoder
-	table   *tableStream // nil unless rows are sent
-	head    []byte       // to be sent before the body
-	whole   func() error // says that the body is whole; may be nil
-	monitor *apimetrics.Monitor
-	trail   *exchange.Trail
-	place   exchange.Place // until the initial objects have been sent
-	line    *exchange.Line // of the log; nil if there is to be none
-	seated  time.Time      // when place was given
-	forget  func()         // takes the watch out of flow control; may be nil
-	listed  func()         // ends the spans of a watch that lists first, when it has; may be nil
-	streams *Streams
+	watcher    *watch.Watcher
+	refused    error // why there is no watcher: to be told in the stream
+	encoder    *encoding.Encoder
+	table      *tableStream // nil unless rows are sent
+	head       []byte       // to be sent before the body
+	end        func() error // says that the body is whole; may be nil
+	monitor    *apimetrics.Monitor
+	trail      *exchange.Trail
+	place      exchange.Place // until the initial objects have been sent
+	line       *exchange.Line // of the log; nil if there is to be none
+	seated     time.Time      // when place was given
+	unregister func()         // takes the watch out of flow control; may be nil
+	listed     func()         // ends the spans of a watch that lists first, when it has; may be nil
+	streams    *Streams
 
 	bookmarks bool
 	lists     bool // the client asked for the initial objects, and to be told where they end
@@ -51,39 +51,39 @@ type watchStream struct {
 	mute      bool // events cannot be written as asked: the first one ends the watch
 	chunked   bool // the body is framed in chunks
 	lastSent  bool // the bookmark before the end was tried
-	pumped    bool // turns come from the pump: it was parked once
+	scheduled bool // turns come from the scheduler: it was parked once
 
-	phase atomic.Uint32 // a phase
-	gone  atomic.Bool   // the client left, or time is up
-	rang  atomic.Bool   // the timer rang, and no turn has looked
+	phase      atomic.Uint32 // a phase
+	gone       atomic.Bool   // the client left, or time is up
+	timerFired atomic.Bool   // the timer rang, and no turn has looked
 
 	counted  apimetrics.Answer   // what the monitor is told at the end, but for size and time
 	selected *apimetrics.Monitor // of what the selectors pin down: counts the watch while it is open
 
 	began, ends  time.Time
 	nextBookmark time.Time
-	timer        *time.Timer  // calls ring; nil before the first rest
-	gate         socket.Gate  // nil: the connection cannot tell when a write waits; tells pump once pumped
-	group        socket.Group // whose connection the stream shares; nil if it has one to itself, or gate is nil
-	more         bool         // the watch that has the next turn is of the same group
+	timer        *time.Timer   // calls ring; nil before the first rest
+	writer       socket.Writer // nil: the connection cannot tell when a write waits; tells the scheduler once scheduled
+	group        socket.Group  // whose connection the stream shares; nil if it has one to itself, or writer is nil
+	more         bool          // the watch that has the next turn is of the same group
 	size         int
 	prefix       int // bytes of a frame before its event, which metrics of events do not count
 }
 
 // phase says whether a goroutine has a watchStream.
 const (
-	phaseTurn   uint32 = iota // a goroutine has it, or it is in the queue for one
-	phaseWoken                // the same, and there is more to look at
-	phaseParked               // no goroutine has it
+	phaseRunning uint32 = iota // a goroutine has it, or it is in the queue for one
+	phaseWoken                 // the same, and there is more to look at
+	phaseParked                // no goroutine has it
 	phaseOver
 )
 
-// verdict says what the caller of turn is to do with the watchStream.
-type verdict uint8
+// result says what the caller of turn is to do with the watchStream.
+type result uint8
 
 const (
-	again  verdict = iota // there is more to send, but others have their turn first
-	parked                // it may have its next turn already: the caller must not touch it
+	again  result = iota // there is more to send, but others have their turn first
+	parked               // it may have its next turn already: the caller must not touch it
 	over
 )
 
@@ -91,13 +91,13 @@ const (
 func (ws *watchStream) wake() {
 	for {
 		switch ws.phase.Load() {
-		case phaseTurn:
-			if ws.phase.CompareAndSwap(phaseTurn, phaseWoken) {
+		case phaseRunning:
+			if ws.phase.CompareAndSwap(phaseRunning, phaseWoken) {
 				return
 			}
 		case phaseParked:
-			if ws.phase.CompareAndSwap(phaseParked, phaseTurn) {
-				ws.streams.pump.push(ws)
+			if ws.phase.CompareAndSwap(phaseParked, phaseRunning) {
+				ws.streams.scheduler.push(ws)
 				return
 			}
 		default:
@@ -106,9 +106,9 @@ func (ws *watchStream) wake() {
 	}
 }
 
-// ring is called by the timer.
-func (ws *watchStream) ring() {
-	ws.rang.Store(true)
+// onTimer is called by the timer.
+func (ws *watchStream) onTimer() {
+	ws.timerFired.Store(true)
 	ws.wake()
 }
 
@@ -125,15 +125,15 @@ func (ws *watchStream) begin() {
 	b := getBatch()
 	defer b.release()
 	b.clock = time.Now()
-	ws.gate = socket.NotifyWaits(ws.Conn, &ws.streams.patient)
+	ws.writer = socket.NotifyWaits(ws.Conn, &ws.streams.ownWaiter)
 	v := ws.open(b)
 	for v == again {
-		v = ws.turn(b)
+		v = ws.run(b)
 	}
 }
 
-func (ws *watchStream) open(b *batch) (v verdict) {
-	defer ws.fence(b, &v)
+func (ws *watchStream) open(b *batch) (v result) {
+	defer ws.recoverPanic(b, &v)
 	var err error
 	if len(ws.head) > 0 {
 		b.bytes += len(ws.head)
@@ -151,8 +151,8 @@ func (ws *watchStream) open(b *batch) (v verdict) {
 	return again
 }
 
-// fence recovers from a panic, which ends this stream only, and empties b.
-func (ws *watchStream) fence(b *batch, v *verdict) {
+// recoverPanic recovers from a panic, which ends this stream only, and empties b.
+func (ws *watchStream) recoverPanic(b *batch, v *result) {
 	b.reset()
 	if p := recover(); p != nil {
 		klog.ErrorS(nil, "Watch panicked", "panic", p, "stack", exchange.Stack())
@@ -168,10 +168,10 @@ var (
 	errLeft = errors.New("httpapi: the client has left")
 )
 
-// turn sends what there is to send, about turnSize bytes at most, and parks the stream if
+// run sends what there is to send, about turnSize bytes at most, and parks the stream if
 // nothing is left.
-func (ws *watchStream) turn(b *batch) (v verdict) {
-	defer ws.fence(b, &v)
+func (ws *watchStream) run(b *batch) (v result) {
+	defer ws.recoverPanic(b, &v)
 	for {
 		more, err := ws.step(b)
 		switch {
@@ -181,7 +181,7 @@ func (ws *watchStream) turn(b *batch) (v verdict) {
 		case more:
 			ws.charge(b)
 			return again
-		case ws.rest(b):
+		case ws.chargeAndPark(b):
 			return parked
 		}
 	}
@@ -195,8 +195,8 @@ func (ws *watchStream) step(b *batch) (more bool, err error) {
 		return false, errLeft
 	case ws.revoked():
 		return false, errEnd
-	case ws.streams.IsEnding(), ws.told.Load():
-		err = ws.takeLeave(b)
+	case ws.streams.IsEnding(), ws.toldToEnd.Load():
+		err = ws.endWithBookmark(b)
 		ws.monitor.Sent(&b.frames)
 		return false, err
 	}
@@ -211,16 +211,16 @@ func (ws *watchStream) step(b *batch) (more bool, err error) {
 		}
 		return more, nil
 	}
-	if ws.rang.Swap(false) {
-		err = ws.keepTime(b, !more)
+	if ws.timerFired.Swap(false) {
+		err = ws.runTimer(b, !more)
 		ws.monitor.Sent(&b.frames)
 	}
 	return more, err
 }
 
-// rest charges for the turn, and parks the stream, unless it was woken meanwhile. It reports
+// chargeAndPark charges for the turn, and parks the stream, unless it was woken meanwhile. It reports
 // whether it did: then the stream may have its next turn already.
-func (ws *watchStream) rest(b *batch) bool {
+func (ws *watchStream) chargeAndPark(b *batch) bool {
 	ws.charge(b)
 	return ws.park()
 }
@@ -236,35 +236,35 @@ func (ws *watchStream) charge(b *batch) {
 
 // park parks the stream, unless it was woken meanwhile, and reports whether it did.
 func (ws *watchStream) park() bool {
-	if !ws.pumped {
-		ws.pumped = true
-		if ws.gate = socket.NotifyWaits(ws.Conn, &ws.streams.waiter); ws.gate != nil {
-			ws.group = ws.gate.Group()
+	if !ws.scheduled {
+		ws.scheduled = true
+		if ws.writer = socket.NotifyWaits(ws.Conn, &ws.streams.waiter); ws.writer != nil {
+			ws.group = ws.writer.Group()
 		}
 	}
-	if ws.phase.CompareAndSwap(phaseTurn, phaseParked) {
+	if ws.phase.CompareAndSwap(phaseRunning, phaseParked) {
 		return true
 	}
-	ws.phase.Store(phaseTurn)
+	ws.phase.Store(phaseRunning)
 	return false
 }
 
 // setTimer starts the timer and gives up the place: the initial objects have been sent.
 func (ws *watchStream) setTimer() {
 	ws.place.Release()
-	ws.saySeat()
+	ws.logSeat()
 	ws.nextBookmark = ws.began.Add(bookmarkEvery + time.Duration(rand.Int64N(int64(2*time.Second))) - time.Second)
-	ws.timer = time.AfterFunc(ws.untilRing(time.Now()), ws.ring)
+	ws.timer = time.AfterFunc(ws.untilTimer(time.Now()), ws.onTimer)
 }
 
-// turnSize is how much one turn sends before others have theirs.
-const turnSize = 256 << 10
+// runSize is how much one turn sends before others have theirs.
+const runSize = 256 << 10
 
 // drain sends what there is to tell now, in as few writes as it takes. more says that
 // something may be left. b is empty before and after.
 func (ws *watchStream) drain(b *batch) (more bool, err error) {
 	before := ws.size
-	for ws.size-before < turnSize {
+	for ws.size-before < runSize {
 		b.deliveries, err = ws.watcher.Poll(b.deliveries[:0])
 		switch {
 		case errors.Is(err, io.EOF):
@@ -304,7 +304,7 @@ func (ws *watchStream) appendAll(b *batch) error {
 		ws.count(b, before)
 		if d.Type == watch.InitialEnd && !ws.legacy {
 			ws.selected.Initial(time.Since(ws.began))
-			ws.sayInitial()
+			ws.logInitial()
 			ws.endSpans()
 		}
 		if len(b.buf) >= chunkHead+pieceSize {
@@ -359,7 +359,7 @@ func (ws *watchStream) sendError(b *batch, err error) error {
 
 // finish ends the stream for the reason err. If that is errEnd, the client sees that the
 // stream is complete.
-func (ws *watchStream) finish(err error) verdict {
+func (ws *watchStream) finish(err error) result {
 	ws.phase.Store(phaseOver)
 	if ws.timer != nil {
 		ws.timer.Stop()
@@ -367,21 +367,21 @@ func (ws *watchStream) finish(err error) verdict {
 	if ws.watcher != nil {
 		ws.watcher.Close()
 	}
-	if ws.gate != nil {
-		ws.gate.StopNotifying()
+	if ws.writer != nil {
+		ws.writer.StopNotifying()
 	}
-	if ws.pumped {
+	if ws.scheduled {
 		// From here on every write has a deadline of its own, and may block until then.
-		ws.streams.pump.Waits()
-		defer ws.streams.pump.GoesOn()
+		ws.streams.scheduler.Waits()
+		defer ws.streams.scheduler.GoesOn()
 	}
 	// A client that has seen the end finds the watch counted and recorded.
 	ws.endSpans()
-	ws.uncount()
+	ws.release()
 	ws.selected.Leave()
 	ws.counted.Size, ws.counted.Took = ws.size, time.Since(ws.began)
 	ws.monitor.Observe(ws.counted)
-	ws.saySeat()
+	ws.logSeat()
 	ws.line.Write(http.StatusOK, nil)
 	reads.Annotate(ws.trail, ws.counted.Life)
 	ws.trail.End()
@@ -389,8 +389,8 @@ func (ws *watchStream) finish(err error) verdict {
 	case err != errEnd:
 	case ws.chunked:
 		_ = ws.sendWithin([]byte("0\r\n\r\n"))
-	case ws.whole != nil:
-		_ = ws.whole() // an error: the client is gone
+	case ws.end != nil:
+		_ = ws.end() // an error: the client is gone
 	}
 	ws.Conn.Close()
 	ws.streams.remove(&ws.Stream)
@@ -402,16 +402,16 @@ func (ws *watchStream) discard() {
 	if ws.watcher != nil {
 		ws.watcher.Close()
 	}
-	ws.uncount()
+	ws.release()
 	ws.trail.End()
 	ws.Conn.Close()
 }
 
-// uncount takes the watch out of flow control, and leaves its right.
-func (ws *watchStream) uncount() {
+// release takes the watch out of flow control, and leaves its right.
+func (ws *watchStream) release() {
 	ws.place.Release()
-	if ws.forget != nil {
-		ws.forget()
+	if ws.unregister != nil {
+		ws.unregister()
 	}
 	if ws.right != nil {
 		ws.right.Leave()
@@ -421,13 +421,13 @@ func (ws *watchStream) uncount() {
 // send writes p within the time that one write may take. more says that more is sent at once.
 func (ws *watchStream) send(p []byte, more bool) error {
 	switch {
-	case ws.gate != nil && (more || ws.more):
-		return ws.gate.SendMore(ws.Conn, p)
-	case ws.gate != nil:
-		return ws.gate.Send(ws.Conn, p)
-	case ws.pumped:
-		ws.streams.pump.Waits()
-		defer ws.streams.pump.GoesOn()
+	case ws.writer != nil && (more || ws.more):
+		return ws.writer.SendMore(ws.Conn, p)
+	case ws.writer != nil:
+		return ws.writer.Send(ws.Conn, p)
+	case ws.scheduled:
+		ws.streams.scheduler.Waits()
+		defer ws.streams.scheduler.GoesOn()
 	}
 	return ws.sendWithin(p)
 }

@@ -60,7 +60,7 @@ func TestChunksCarryFrames(t *testing.T) {
 		ws.Conn = s
 		gate := &holding{sink: s}
 		if rapid.Bool().Draw(t, "gate") {
-			ws.gate = gate
+			ws.writer = gate
 		}
 		b := getBatch()
 		defer b.release()
@@ -129,7 +129,7 @@ func TestPanicsEndOneWatch(t *testing.T) {
 	b := getBatch()
 	defer b.release()
 	b.buf = append(b.buf, "of another"...)
-	if v := ws.turn(b); v != over {
+	if v := ws.run(b); v != over {
 		t.Errorf("verdict %d", v)
 	}
 	if len(b.buf) != chunkHead || s.all.Len() != 0 || ws.phase.Load() != phaseOver {
@@ -199,7 +199,7 @@ func (closing) Close() error { return nil }
 func TestWakesAreNotLost(t *testing.T) {
 	ss := New()
 	const wakers, wakes = 4, 2000
-	ws := &watchStream{streams: ss, pumped: true}
+	ws := &watchStream{streams: ss, scheduled: true}
 	var told, seen sync.Map
 	var all sync.WaitGroup
 	for i := range wakers {
@@ -218,18 +218,18 @@ func TestWakesAreNotLost(t *testing.T) {
 			}
 		}
 	}
-	ss.pump.most = 0 // nobody is started: the turns are taken here
-	ss.pump.active = 1
+	ss.scheduler.most = 0 // nobody is started: the turns are taken here
+	ss.scheduler.active = 1
 	look()
 	done := make(chan struct{})
 	go func() { all.Wait(); close(done) }()
 	take := func() {
-		ss.pump.mu.Lock()
-		n := ss.pump.queue.waiting
+		ss.scheduler.mu.Lock()
+		n := ss.scheduler.queue.waiting
 		for range n {
-			ss.pump.queue.pop(nil)
+			ss.scheduler.queue.pop(nil)
 		}
-		ss.pump.mu.Unlock()
+		ss.scheduler.mu.Unlock()
 		if n > 1 {
 			t.Errorf("queued %d times", n)
 		}

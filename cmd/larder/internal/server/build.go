@@ -175,22 +175,31 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	generic := up.GenericServerRunOptions
 	config := httpapi.Config{
-		Limits: limits, ExternalAddress: s.externalAddress(), InternalAddresses: s.internalAddresses(), Handlers: handlers, Collectors: []prometheus.Collector{s.metrics}, Amend: p.auth.AddTo,
-		Registry: p.registry, Listener: s.listener, TLS: p.certificates.TLS(), Accept: s.accept,
-		Authenticator: p.auth.Authenticator, Generation: p.auth.Generation, RequestHeader: p.auth.RequestHeader,
-		AnonymousByPath: p.auth.AnonymousByPath, Audiences: p.auth.Audiences, Authorizer: p.auth.Gate,
-		Admission: p.admission, Version: &version, StorageVersions: p.versions,
-		RequestTimeout: s.config.Serving.RequestTimeout, MinRequestTimeout: max(s.config.Serving.MinRequestTimeout, 1), // 0 is the default there
-		ShutdownGrace: s.config.Serving.RequestTimeout, WatchGrace: up.GenericServerRunOptions.ShutdownWatchTerminationGracePeriod,
-		NoObjectCounts: up.Etcd.StorageConfig.CountMetricPollPeriod <= 0,
-		SendRetryAfter: up.GenericServerRunOptions.ShutdownSendRetryAfter,
-		NoProfiling:    !up.Features.EnableProfiling, CORS: up.GenericServerRunOptions.CorsAllowedOriginList,
-		StatusPage: s.config.StatusPage,
-		HSTS:       strings.Join(up.GenericServerRunOptions.HSTSDirectives, "; "),
-		MaxConns:   s.config.Serving.MaxConnections, MaxConnsPerIP: s.config.Serving.MaxConnectionsPerAddress,
-		DisableHTTP2: up.SecureServing.DisableHTTP2Serving, HTTP2MaxStreams: max(0, up.SecureServing.HTTP2MaxStreamsPerConnection),
-		GoAwayChance: up.GenericServerRunOptions.GoawayChance,
+		Registry: p.registry, Listener: s.listener, TLS: p.certificates.TLS(), Admission: p.admission, Version: &version,
+		ExternalAddress: s.externalAddress(), InternalAddresses: s.internalAddresses(),
+		Access: httpapi.Access{
+			Authenticator: p.auth.Authenticator, Generation: p.auth.Generation, RequestHeader: p.auth.RequestHeader,
+			AnonymousByPath: p.auth.AnonymousByPath, Audiences: p.auth.Audiences, Authorizer: p.auth.Gate,
+			HSTS: strings.Join(generic.HSTSDirectives, "; "), CORS: generic.CorsAllowedOriginList,
+		},
+		Pages: httpapi.Pages{
+			Handlers: handlers, NoProfiling: !up.Features.EnableProfiling, StatusPage: s.config.StatusPage,
+			Collectors: []prometheus.Collector{s.metrics}, Limits: limits, Amend: p.auth.AddTo,
+			NoObjectCounts: up.Etcd.StorageConfig.CountMetricPollPeriod <= 0,
+		},
+		Delegation: httpapi.Delegation{StorageVersions: p.versions},
+		Timeouts: httpapi.Timeouts{
+			RequestTimeout: s.config.Serving.RequestTimeout, MinRequestTimeout: max(s.config.Serving.MinRequestTimeout, 1), // 0 is the default there
+			ShutdownGrace: s.config.Serving.RequestTimeout, WatchGrace: generic.ShutdownWatchTerminationGracePeriod,
+			SendRetryAfter: generic.ShutdownSendRetryAfter,
+		},
+		Connections: httpapi.Connections{
+			Accept: s.accept, MaxConns: s.config.Serving.MaxConnections, MaxConnsPerIP: s.config.Serving.MaxConnectionsPerAddress,
+			DisableHTTP2: up.SecureServing.DisableHTTP2Serving, HTTP2MaxStreams: max(0, up.SecureServing.HTTP2MaxStreamsPerConnection),
+			GoAwayChance: generic.GoawayChance,
+		},
 	}
 	if config.Flow = p.flow; p.flow == nil {
 		config.MaxInFlight, config.MaxMutatingInFlight = s.config.InFlight.Most, s.config.InFlight.MostMutating

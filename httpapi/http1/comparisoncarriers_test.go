@@ -18,7 +18,7 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// What the doors of other libraries need to carry an exchange, and no more: they refuse less
+// What the servers of other libraries need to carry an exchange, and no more: they refuse less
 // than a Session does, and remember nothing of a connection. Deadlines are those of a
 // Session, as far as there is a setting for them.
 

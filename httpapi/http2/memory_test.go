@@ -23,7 +23,7 @@ import (
 type modelStream struct {
 	id       uint32
 	path     string
-	header   int64 // what the ledger counts for it
+	header   int64 // what the memory accounting counts for it
 	length   int64 // announced; -1: not announced
 	sent     int64
 	window   int64
@@ -244,7 +244,7 @@ func (m *model) check() {
 			m.t.Fatalf("stream %d has room for %d bytes of its body, of which %d have come", st.id, cap(b.data), len(b.data))
 		}
 	}
-	l := &c.ledger
+	l := &c.memory
 	if l.held != held || l.headers != headers || l.room != m.window || l.pooled != pooled {
 		m.t.Fatalf("holds %d bytes of bodies and %d of headers, %d are pooled, the client may send %d; want %d, %d, %d, %d",
 			l.held, l.headers, l.pooled, l.room, held, headers, pooled, m.window)
@@ -280,7 +280,7 @@ func (m *model) step() {
 	}
 }
 
-// end has the handler of s answer.
+// endStreams has the handler of s answer.
 func (m *model) end(s *modelStream) {
 	if s.path != "/read" && s.path != "/hold" || s.refused || s.released || s.path == "/read" && !s.ended && !s.reset {
 		return
@@ -289,7 +289,7 @@ func (m *model) end(s *modelStream) {
 	s.released = true
 }
 
-// widen lets the server send n bytes more on s, or on the connection if s is nil.
+// windowUpdate lets the server send n bytes more on s, or on the connection if s is nil.
 func (m *model) widen(s *modelStream, n int64) {
 	if s == nil {
 		m.credit += n
@@ -375,7 +375,7 @@ func TestLedger(t *testing.T) {
 					m.check()
 				}
 				m.finish()
-				if l := &m.p.server.ledger; l.held != 0 || l.headers != 0 || l.pooled != 0 || l.large != largeBodies*(1<<20) {
+				if l := &m.p.server.memory; l.held != 0 || l.headers != 0 || l.pooled != 0 || l.large != largeBodies*(1<<20) {
 					t.Errorf("holds %d, %d, %d, %d when all is answered", l.held, l.headers, l.pooled, l.large)
 				}
 			})
@@ -476,7 +476,7 @@ func TestNothingIsKeptThatNobodyReads(t *testing.T) {
 					t.Fatal("the connection has ended")
 				}
 				synctest.Wait()
-				if l := &p.server.ledger; l.held != 0 {
+				if l := &p.server.memory; l.held != 0 {
 					t.Fatalf("%s: %d bytes are held", path, l.held)
 				}
 				if st := p.server.streams[1]; st == nil || st.body.left <= initialFrame {
@@ -547,7 +547,7 @@ func TestAnswersThatWaitForTheirTurnAreCounted(t *testing.T) {
 	counted := func() (headers, answers int64) {
 		p.server.mu.Lock()
 		defer p.server.unlock()
-		l := &p.server.ledger
+		l := &p.server.memory
 		return l.headers, l.pooled - headerCopies*l.headers
 	}
 	for headers, answers := counted(); headers == 0 || answers != requests*int64(waitCost+len("/a")); headers, answers = counted() {

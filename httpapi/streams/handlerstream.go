@@ -13,9 +13,9 @@ import (
 	"github.com/larder-io/larder/internal/registry/backend"
 )
 
-// Handed is a request that a net/http handler serves on a connection that it has to
+// HandlerStream is a request that a net/http handler serves on a connection that it has to
 // itself.
-type Handed struct {
+type HandlerStream struct {
 	Handler http.Handler
 	Request *http.Request
 	Header  http.Header // that the response begins with
@@ -33,7 +33,7 @@ type Handed struct {
 
 // Serve runs h on the connection of t, on a goroutine that shutdown waits for, and closes the
 // connection after that. During shutdown it only releases what h holds.
-func (ss *Streams) Serve(base context.Context, t exchange.Takeover, h *Handed) {
+func (ss *Streams) Serve(base context.Context, t exchange.Takeover, h *HandlerStream) {
 	started := ss.start(base, t, h, func(ctx context.Context, st *Stream) { h.serve(ctx, st, t) })
 	if !started {
 		h.leave()
@@ -42,7 +42,7 @@ func (ss *Streams) Serve(base context.Context, t exchange.Takeover, h *Handed) {
 }
 
 // leave releases what h holds.
-func (h *Handed) leave() {
+func (h *HandlerStream) leave() {
 	h.Leave()
 	if h.Right != nil {
 		h.Right.Leave()
@@ -50,7 +50,7 @@ func (h *Handed) leave() {
 }
 
 // serve runs the handler on st.
-func (h *Handed) serve(ctx context.Context, st *Stream, t exchange.Takeover) {
+func (h *HandlerStream) serve(ctx context.Context, st *Stream, t exchange.Takeover) {
 	w := newStreamWriter(ctx, st, h.Request, h.Header)
 	w.trail, w.to, w.whole = h.Trail, t, h.Whole || t.Begin != nil
 	defer h.leave()

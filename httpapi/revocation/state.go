@@ -8,8 +8,8 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// mark has the counters of changes that may concern all rights.
-type mark struct {
+// counters has the counters of changes that may concern all rights.
+type counters struct {
 	generation uint64
 	authority  authority
 	remote     bool // the authorizer asks a webhook
@@ -18,25 +18,25 @@ type mark struct {
 // authority counts changes of what the authorizer decides by; see auth.Revocation.
 type authority struct{ all, nodes uint64 }
 
-// markOf reads the counters. A round does so before it asks any question: the next round sees
+// countersOf reads the counters. A round does so before it asks any question: the next round sees
 // what changes meanwhile.
-func markOf(config *auth.Revocation) mark {
-	m := mark{generation: config.Generation(), remote: config.Remote()}
+func countersOf(config *auth.Revocation) counters {
+	m := counters{generation: config.Generation(), remote: config.Remote()}
 	m.authority.all, m.authority.nodes = config.Authority()
 	return m
 }
 
-// moment is the time of a round, and what rights rest on at that time. It says which questions
+// state is the time of a round, and what rights rest on at that time. It says which questions
 // are to be asked.
-type moment struct {
-	mark
+type state struct {
+	counters
 	now     time.Time
 	objects objects
 	losses  func(node user.Info) uint64 // see auth.Revocation.Node; read before the question is asked
 }
 
 // dueLocked reports whether there is anything to ask about c.
-func (m *moment) dueLocked(c *credential) bool {
+func (m *state) dueLocked(c *credential) bool {
 	if m.dueCredential(c) {
 		return true
 	}
@@ -52,7 +52,7 @@ func (m *moment) dueLocked(c *credential) bool {
 }
 
 // dueCredential reports whether c is to be authenticated once more.
-func (m *moment) dueCredential(c *credential) bool {
+func (m *state) dueCredential(c *credential) bool {
 	if c.asking || m.now.Before(c.retry) {
 		return false
 	}
@@ -72,12 +72,12 @@ func (m *moment) dueCredential(c *credential) bool {
 
 // expired reports whether c has expired. Unless its ties say that it ends then, it may be
 // accepted for a little longer, from a cache.
-func (m *moment) expired(c *credential) bool {
+func (m *state) expired(c *credential) bool {
 	return !c.ties.Expires.IsZero() && !m.now.Before(c.ties.Expires)
 }
 
 // dueRight reports whether held is to be authorized once more.
-func (m *moment) dueRight(held *right) bool {
+func (m *state) dueRight(held *right) bool {
 	if held.asking || m.now.Before(held.retry) {
 		return false
 	}
@@ -86,7 +86,7 @@ func (m *moment) dueRight(held *right) bool {
 }
 
 // lossesOf counts the changes that may have taken held from a node.
-func (m *moment) lossesOf(held *right) uint64 {
+func (m *state) lossesOf(held *right) uint64 {
 	if !held.single {
 		return 0
 	}
@@ -94,7 +94,7 @@ func (m *moment) lossesOf(held *right) uint64 {
 }
 
 // soonestLocked is when to look at c even if nothing changes; zero is never.
-func (m *moment) soonestLocked(c *credential) (at time.Time) {
+func (m *state) soonestLocked(c *credential) (at time.Time) {
 	sooner := func(next time.Time) {
 		if next.After(m.now) && (at.IsZero() || next.Before(at)) {
 			at = next

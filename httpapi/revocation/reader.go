@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/httpapi/identity"
 )
 
-// senders tells the senders of requests apart by their credentials.
-type senders struct {
+// credentialReader tells the senders of requests apart by their credentials.
+type credentialReader struct {
 	headers  *identity.Headers
 	digester *identity.Digester
 	byPath   bool // anonymous clients are accepted on some paths only
@@ -21,7 +21,7 @@ type senders struct {
 
 // request returns a request with nothing but the credentials of x and the fields by which it
 // impersonates.
-func (s *senders) request(x *exchange.Exchange) *http.Request {
+func (s *credentialReader) request(x *exchange.Exchange) *http.Request {
 	header := x.CopyHeaders(func(key string) bool {
 		switch key {
 		case "Sec-Websocket-Protocol", "Connection", "Upgrade": // the first holds a token only with the others
@@ -41,7 +41,7 @@ func (s *senders) request(x *exchange.Exchange) *http.Request {
 
 // key returns a digest of req, which request returned for x: of its credentials, whom it
 // impersonates, and its path if anonymous clients are accepted on some paths only.
-func (s *senders) key(x *exchange.Exchange, req *http.Request) (key [sha256.Size]byte) {
+func (s *credentialReader) key(x *exchange.Exchange, req *http.Request) (key [sha256.Size]byte) {
 	var b []byte
 	for _, name := range sortedNames(req.Header) {
 		b = append(append(b, name...), 0)

@@ -11,15 +11,15 @@ import (
 	"github.com/larder-io/larder/httpapi/revocation"
 )
 
-// passage is one exchange on its way through the chain.
+// apiCall is one exchange on its way through the chain.
 //
 // It belongs to the goroutine that serves the exchange and ends with it.
-type passage struct {
+type apiCall struct {
 	nethttp.Call
 
 	impersonates bool // the request impersonates another user
 	foreign      bool // it may have credentials beside the Authorization header
-	claims       request.Attributes
+	attrs        request.Attributes
 	basis        revocation.Basis // of the authorizer's answer about a watch
 	reading      reads.Read
 	span         trace.Span // nil: it is not traced
@@ -28,8 +28,8 @@ type passage struct {
 }
 
 // attributes returns the request's attributes, for flow control and the authorizer. They end
-// with the passage.
-func (x *passage) attributes() *request.Attributes {
-	x.claims = request.Attributes{User: x.User, Request: &x.Asked}
-	return &x.claims
+// with the call.
+func (x *apiCall) attributes() *request.Attributes {
+	x.attrs = request.Attributes{User: x.User, Request: &x.Action}
+	return &x.attrs
 }

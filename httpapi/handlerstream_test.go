@@ -133,20 +133,22 @@ func claimOf(a authorizer.Attributes) claim {
 // request as it would be handed on; nil if it does not come so far.
 func asked(method, target string) (c claim, r *request.Request, handed *http.Request) {
 	s := newServer(Config{
-		RequestTimeout: time.Minute,
-		Authenticator: authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
-			handed = req
-			return &authenticator.Response{User: &user.DefaultInfo{Name: "ann"}}, true, nil
-		}),
-		Authorizer: authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-			c, r = claimOf(a), new(request.Request)
-			_ = r.Parse(method, target) // which the server's did not refuse
-			return authorizer.DecisionDeny, "", nil
-		}),
+		Timeouts: Timeouts{RequestTimeout: time.Minute},
+		Access: Access{
+			Authenticator: authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+				handed = req
+				return &authenticator.Response{User: &user.DefaultInfo{Name: "ann"}}, true, nil
+			}),
+			Authorizer: authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+				c, r = claimOf(a), new(request.Request)
+				_ = r.Parse(method, target) // which the server's did not refuse
+				return authorizer.DecisionDeny, "", nil
+			}),
+		},
 	})
 	defer s.cancel()
 	script := method + " " + target + " HTTP/1.1\r\nHost: h\r\n\r\n"
-	s.front.Session(&scriptConn{in: bytes.NewReader([]byte(script))}).Serve()
+	s.http1.Session(&scriptConn{in: bytes.NewReader([]byte(script))}).Serve()
 	if r == nil {
 		return c, nil, nil
 	}
@@ -168,7 +170,7 @@ func checkHanded(t interface{ Fatalf(string, ...any) }, method, target string) {
 	if err != nil {
 		t.Fatalf("%s %.200q: %v", method, target, err)
 	}
-	if got := claimOf(&request.Attributes{Request: &request.Asked{
+	if got := claimOf(&request.Attributes{Request: &request.Action{
 		Verb: info.Verb, Group: info.APIGroup, Version: info.APIVersion, Namespace: info.Namespace, Resource: info.Resource,
 		Subresource: info.Subresource, Name: info.Name, Path: info.Path, IsResourceRequest: info.IsResourceRequest,
 		FieldSelector: info.FieldSelector, LabelSelector: info.LabelSelector,

@@ -17,8 +17,8 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// gate lets the authorizer decide whether requests go on.
-type gate struct {
+// authorization lets the authorizer decide whether requests go on.
+type authorization struct {
 	authorizer authorizer.Authorizer // nil allows everything
 	rights     *revocation.Rights
 	access     *apimetrics.Access // counts decisions
@@ -28,7 +28,7 @@ type gate struct {
 
 // authorize asks whether the user may do what the Request says. Routing acts on the same
 // Request.
-func (g *gate) authorize(x *passage) bool {
+func (g *authorization) authorize(x *apiCall) bool {
 	if g.authorizer == nil || x.Carrier.Internal() || g.shell && !x.IsResourceRequest && statuspage.Public(x.Method, x.Path) {
 		x.Trail.Decided(authorizer.DecisionAllow, "", nil, 0)
 		return true
@@ -43,7 +43,7 @@ func (g *gate) authorize(x *passage) bool {
 	case errors.Is(err, auth.ErrNotSynced):
 		x.Fail(unsynced())
 	case err != nil && ctx.Err() != nil:
-		g.auditor.late(x)
+		g.auditor.timedOut(x)
 	case err != nil:
 		x.InternalError(err)
 	default:
@@ -60,7 +60,7 @@ func unsynced() error {
 }
 
 // ask asks the authorizer, and records and counts its answer.
-func (g *gate) ask(ctx context.Context, x *passage, attributes *request.Attributes) (authorizer.Decision, string, error) {
+func (g *authorization) ask(ctx context.Context, x *apiCall, attributes *request.Attributes) (authorizer.Decision, string, error) {
 	if x.Verb == "watch" {
 		x.basis = g.rights.Basis(&x.Exchange)
 	}
@@ -75,7 +75,7 @@ func (g *gate) ask(ctx context.Context, x *passage, attributes *request.Attribut
 }
 
 // countFilters counts what the filters before authorization took, if they did anything.
-func (g *gate) countFilters(x *passage) {
+func (g *authorization) countFilters(x *apiCall) {
 	for f, took := range [...]time.Duration{apimetrics.FilterAudit: x.audited, apimetrics.FilterImpersonation: x.impersonated, apimetrics.FilterFlow: x.InQueue} {
 		if took > 0 {
 			g.access.Filtered(apimetrics.Filter(f), took)

@@ -6,11 +6,11 @@ import (
 	"github.com/larder-io/larder/httpapi/costs"
 )
 
-// payers finds out who is charged for requests.
-type payers struct{ ledger *costs.Ledger }
+// accountFinder finds out who is charged for requests.
+type accountFinder struct{ ledger *costs.Ledger }
 
 // find finds the account of x, unless that is known.
-func (p *payers) find(x *passage) {
+func (p *accountFinder) find(x *apiCall) {
 	if x.Account != nil {
 		return
 	}

@@ -6,13 +6,13 @@ import (
 	"sync/atomic"
 )
 
-// latecomers refuses requests that come too late.
-type latecomers struct {
+// shutdownFilter refuses requests that come too late.
+type shutdownFilter struct {
 	refused atomic.Bool // new requests are answered with 429
 }
 
 // check answers a request that came too late. Probes and scrapes never come too late.
-func (l *latecomers) check(x *passage) bool {
+func (l *shutdownFilter) check(x *apiCall) bool {
 	if !l.refused.Load() || x.Carrier.Internal() {
 		return true
 	}

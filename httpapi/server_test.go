@@ -29,7 +29,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// front is a Server without a registry, behind TLS on loopback.
+// http1 is a Server without a registry, behind TLS on loopback.
 type running struct {
 	*Server
 	addr string
@@ -37,14 +37,14 @@ type running struct {
 	stop func() error
 }
 
-// newFront serves the handlers that fill installs.
-func newFront(t testing.TB, config Config, fill func(*routes.Table)) *running {
+// newTestServer serves the handlers that fill installs.
+func newTestServer(t testing.TB, config Config, fill func(*routes.Table)) *running {
 	t.Helper()
-	return newFrontWith(t, config, func(*http1.Config) {}, fill)
+	return newTestServerWith(t, config, func(*http1.Config) {}, fill)
 }
 
-// newFrontWith is newFront with another configuration of what reads requests.
-func newFrontWith(t testing.TB, config Config, change func(*http1.Config), fill func(*routes.Table)) *running {
+// newTestServerWith is newTestServer with another configuration of what reads requests.
+func newTestServerWith(t testing.TB, config Config, change func(*http1.Config), fill func(*routes.Table)) *running {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -54,17 +54,17 @@ func newFrontWith(t testing.TB, config Config, change func(*http1.Config), fill 
 	config.Listener = l
 	config.TLS, pool = testcert.Loopback(t)
 	s := newServer(config)
-	door := s.frontConfig()
+	door := s.http1Config()
 	change(&door)
-	s.front = http1.New(door)
+	s.http1 = http1.New(door)
 	routes := routes.New()
 	fill(routes)
 	s.publish(routes)
-	return runFront(t, s, l.Addr().String(), pool)
+	return runTestServer(t, s, l.Addr().String(), pool)
 }
 
-// runFront runs s until the test ends or stop is called.
-func runFront(t testing.TB, s *Server, addr string, pool *x509.CertPool) *running {
+// runTestServer runs s until the test ends or stop is called.
+func runTestServer(t testing.TB, s *Server, addr string, pool *x509.CertPool) *running {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
@@ -132,8 +132,8 @@ func TestSettings(t *testing.T) {
 	for name, ok := range map[string]bool{
 		"bodies are bounded as upstream's":  s.config.MaxRequestBodyBytes == 3<<20,
 		"headers are bounded as upstream's": s.config.MaxHeaderBytes == 1<<20,
-		"reading a body takes bounded time": s.frontConfig().BodyTimeout == s.config.RequestTimeout && s.config.RequestTimeout == time.Minute,
-		"connections are not bounded":       s.frontConfig().MaxConns == 0 && s.frontConfig().MaxConnsPerIP == 0,
+		"reading a body takes bounded time": s.http1Config().BodyTimeout == s.config.RequestTimeout && s.config.RequestTimeout == time.Minute,
+		"connections are not bounded":       s.http1Config().MaxConns == 0 && s.http1Config().MaxConnsPerIP == 0,
 	} {
 		if !ok {
 			t.Errorf("not so: %s", name)
@@ -145,7 +145,7 @@ func TestSettings(t *testing.T) {
 // message may reach the handler twice, or what follows it as another.
 func TestRequestsAreReadOnce(t *testing.T) {
 	var served atomic.Int64
-	f := newFront(t, Config{}, func(routes *routes.Table) {
+	f := newTestServer(t, Config{}, func(routes *routes.Table) {
 		routes.Handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			served.Add(1)
 			echo(w, req)
@@ -203,7 +203,7 @@ func TestRequestsAreReadOnce(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	f := newFront(t, Config{}, func(routes *routes.Table) { routes.Handle("/x", http.HandlerFunc(echo)) })
+	f := newTestServer(t, Config{}, func(routes *routes.Table) { routes.Handle("/x", http.HandlerFunc(echo)) })
 	t.Run("header", func(t *testing.T) {
 		out := f.raw(t, "GET /x HTTP/1.1\r\nHost: h\r\nA: "+strings.Repeat("a", 1<<20+8<<10)+"\r\n\r\n")
 		if !strings.HasPrefix(out, "HTTP/1.1 431 ") {
@@ -237,7 +237,7 @@ func (zeros) Read(p []byte) (int, error) {
 }
 
 func TestPanicsStayWithTheirRequest(t *testing.T) {
-	f := newFront(t, Config{}, func(routes *routes.Table) {
+	f := newTestServer(t, Config{}, func(routes *routes.Table) {
 		routes.Handle("/x", http.HandlerFunc(echo))
 		routes.Handle("/panic", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("boom") }))
 		routes.Handle("/late", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -278,7 +278,7 @@ func TestPanicsStayWithTheirRequest(t *testing.T) {
 
 func TestDeadline(t *testing.T) {
 	released := make(chan struct{})
-	f := newFront(t, Config{RequestTimeout: time.Hour}, func(routes *routes.Table) {
+	f := newTestServer(t, Config{Timeouts: Timeouts{RequestTimeout: time.Hour}}, func(routes *routes.Table) {
 		routes.Handle("/slow", http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 			<-req.Context().Done()
 			close(released)
@@ -337,7 +337,7 @@ func TestChainAnswersBeforeRouting(t *testing.T) {
 		}
 		return authorizer.DecisionDeny, "because", nil
 	}
-	f := newFront(t, Config{Authenticator: authenticator.RequestFunc(who), Authorizer: authorizer.AuthorizerFunc(may)}, func(routes *routes.Table) {
+	f := newTestServer(t, Config{Access: Access{Authenticator: authenticator.RequestFunc(who), Authorizer: authorizer.AuthorizerFunc(may)}}, func(routes *routes.Table) {
 		routes.Handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			fmt.Fprintf(w, "%q %q", req.Header.Get("Authorization"), req.Header.Get("X-Remote-User"))
 		}))
@@ -385,7 +385,7 @@ func TestChainAnswersBeforeRouting(t *testing.T) {
 }
 
 func TestUnknownPathsAndMethods(t *testing.T) {
-	f := newFront(t, Config{}, func(routes *routes.Table) { routes.Handle("/x", http.HandlerFunc(echo)) })
+	f := newTestServer(t, Config{}, func(routes *routes.Table) { routes.Handle("/x", http.HandlerFunc(echo)) })
 	out := f.raw(t, "GET /nowhere HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
 	if !strings.HasPrefix(out, "HTTP/1.1 404 ") || !strings.HasSuffix(out, "\r\n\r\n404 page not found\n") {
 		t.Errorf("answer %q", out)
@@ -394,7 +394,7 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 
 func TestShutdownFinishesWhatBegan(t *testing.T) {
 	began, finish := make(chan struct{}), make(chan struct{})
-	f := newFront(t, Config{}, func(routes *routes.Table) {
+	f := newTestServer(t, Config{}, func(routes *routes.Table) {
 		routes.Handle("/slow", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			close(began)
 			<-finish
@@ -426,7 +426,7 @@ func TestShutdownFinishesWhatBegan(t *testing.T) {
 }
 
 // TestNobodyIsCutOffWhoComesBack: as long as connections are accepted, nobody is told to
-// open another one, and no stream ends.
+// begin another one, and no stream ends.
 func TestNobodyIsCutOffWhoComesBack(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -438,7 +438,7 @@ func TestNobodyIsCutOffWhoComesBack(t *testing.T) {
 	routes := routes.New()
 	routes.Handle("/x", http.HandlerFunc(echo))
 	s.publish(routes)
-	f := runFront(t, s, l.Addr().String(), pool)
+	f := runTestServer(t, s, l.Addr().String(), pool)
 	c := f.dial(t)
 	in := bufio.NewReader(c)
 	ask := func() *http.Response {

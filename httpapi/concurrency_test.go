@@ -85,11 +85,11 @@ func TestRequestsWaitAFourthOfTheirTime(t *testing.T) {
 		{time.Hour, 0, time.Minute},
 		{time.Hour, time.Hour, time.Minute},
 	} {
-		x := new(passage)
+		x := new(apiCall)
 		if x.Received = received; c.own > 0 {
 			x.Deadline = received.Add(c.own)
 		}
-		if got := (&seats{timeout: c.timeout}).patience(x).Sub(received); got != c.want {
+		if got := (&concurrency{timeout: c.timeout}).queueDeadline(x).Sub(received); got != c.want {
 			t.Errorf("timeout %v, of the request %v: waits for %v, want %v", c.timeout, c.own, got, c.want)
 		}
 	}

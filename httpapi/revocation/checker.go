@@ -19,31 +19,31 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// ruling is the outcome of a question.
-type ruling uint8
+// verdict is the outcome of a question.
+type verdict uint8
 
 const (
-	rulingNone   ruling = iota // the question could not be decided
-	rulingOthers               // a provider or webhook must be asked
-	rulingYes
-	rulingNo
+	undecided verdict = iota // the question could not be decided
+	remote                   // a provider or webhook must be asked
+	allowed
+	denied
 )
 
-// judges are the authenticator and the authorizers that questions are put to.
-type judges struct {
+// checker are the authenticator and the authorizers that questions are put to.
+type checker struct {
 	again         authenticator.Request
 	audiences     authenticator.Audiences
 	gate          authorizer.Authorizer          // nil: everything is allowed
 	impersonation func() *identity.Impersonation // which remembers decisions, so it is made for each round
 }
 
-func newJudges(again authenticator.Request, audiences authenticator.Audiences, gate authorizer.Authorizer) *judges {
-	return &judges{again, audiences, gate, sync.OnceValue(func() *identity.Impersonation { return identity.NewImpersonation(doubting{gate}) })}
+func newChecker(again authenticator.Request, audiences authenticator.Audiences, gate authorizer.Authorizer) *checker {
+	return &checker{again, audiences, gate, sync.OnceValue(func() *identity.Impersonation { return identity.NewImpersonation(errorRecorder{gate}) })}
 }
 
 // identify authenticates c once more.
-func (j *judges) identify(ctx context.Context, c *credential) (_ user.Info, v ruling) {
-	defer fenceQuestion(&v)
+func (j *checker) identify(ctx context.Context, c *credential) (_ user.Info, v verdict) {
+	defer recoverQuestion(&v)
 	if len(j.audiences) > 0 {
 		ctx = authenticator.WithAudiences(ctx, j.audiences)
 	}
@@ -52,13 +52,13 @@ func (j *judges) identify(ctx context.Context, c *credential) (_ user.Info, v ru
 	resp, ok, err := j.again.AuthenticateRequest(req)
 	switch {
 	case errors.Is(err, auth.ErrOthers):
-		return nil, rulingOthers
+		return nil, remote
 	case err != nil:
-		return nil, rulingNone
+		return nil, undecided
 	case !ok || !identity.Acceptable(j.audiences, resp.Audiences):
-		return nil, rulingNo
+		return nil, denied
 	}
-	return resp.User, rulingYes
+	return resp.User, allowed
 }
 
 // question asks whether a client may still watch. It is immutable.
@@ -74,64 +74,64 @@ func (held *right) question(losses uint64) *question {
 }
 
 // may asks whether the watches that question is about are still allowed.
-func (j *judges) may(ctx context.Context, about *question, now time.Time) (v ruling) {
-	defer fenceQuestion(&v)
+func (j *checker) may(ctx context.Context, about *question, now time.Time) (v verdict) {
+	defer recoverQuestion(&v)
 	if j.gate == nil {
-		return rulingYes
+		return allowed
 	}
 	if about.held.of.impersonates {
-		if v := j.mayImpersonate(ctx, about, now); v != rulingYes {
+		if v := j.mayImpersonate(ctx, about, now); v != allowed {
 			return v
 		}
 	}
 	decision, _, err := j.gate.Authorize(ctx, &about.attributes)
 	switch {
 	case decision == authorizer.DecisionAllow:
-		return rulingYes
+		return allowed
 	case errors.Is(err, auth.ErrNotSynced):
-		return rulingNone // others might refuse what is allowed here
+		return undecided // others might refuse what is allowed here
 	case errors.Is(err, auth.ErrOthers):
-		return rulingOthers
+		return remote
 	case err != nil:
-		return rulingNone
+		return undecided
 	}
-	return rulingNo
+	return denied
 }
 
 // mayImpersonate asks upstream's filter whether the requester may still impersonate the user.
-func (j *judges) mayImpersonate(ctx context.Context, about *question, now time.Time) ruling {
-	doubt := new(doubt)
-	ctx = context.WithValue(ctx, doubtKey{}, doubt)
+func (j *checker) mayImpersonate(ctx context.Context, about *question, now time.Time) verdict {
+	doubt := new(authorizerErrors)
+	ctx = context.WithValue(ctx, authorizerErrorsKey{}, doubt)
 	sent := about.held.of.request
 	req := sent.WithContext(exchange.Context(ctx, about.attributes.Request.RequestInfo(), about.who, now))
 	req.Header = sent.Header.Clone()
 	switch as, err := j.impersonation().Admit(nethttp.NewRecorder(), req); {
 	case as != nil:
-		return rulingYes
+		return allowed
 	case err != nil:
-		return rulingNone
+		return undecided
 	case doubt.others.Load():
-		return rulingOthers
+		return remote
 	case doubt.any.Load() || ctx.Err() != nil:
-		return rulingNone
+		return undecided
 	}
-	return rulingNo
+	return denied
 }
 
-// doubt says whether the authorizer failed to decide, and whether it left that to webhooks.
-type doubt struct{ any, others atomic.Bool }
+// authorizerErrors says whether the authorizer failed to decide, and whether it left that to webhooks.
+type authorizerErrors struct{ any, others atomic.Bool }
 
-// doubtKey is the key of a context's *doubt.
-type doubtKey struct{}
+// authorizerErrorsKey is the key of a context's *doubt.
+type authorizerErrorsKey struct{}
 
-// doubting is an authorizer that notes in the context's doubt when it could not decide: the
+// errorRecorder is an authorizer that notes in the context's doubt when it could not decide: the
 // filter of impersonation refuses both then and where the authorizer denies.
-type doubting struct{ authorizer.Authorizer }
+type errorRecorder struct{ authorizer.Authorizer }
 
 // Authorize implements authorizer.Authorizer.
-func (d doubting) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+func (d errorRecorder) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	decision, reason, err := d.Authorizer.Authorize(ctx, a)
-	if doubt, ok := ctx.Value(doubtKey{}).(*doubt); ok && err != nil && decision != authorizer.DecisionAllow {
+	if doubt, ok := ctx.Value(authorizerErrorsKey{}).(*authorizerErrors); ok && err != nil && decision != authorizer.DecisionAllow {
 		doubt.any.Store(true)
 		if errors.Is(err, auth.ErrOthers) {
 			doubt.others.Store(true)
@@ -140,10 +140,10 @@ func (d doubting) Authorize(ctx context.Context, a authorizer.Attributes) (autho
 	return decision, reason, err
 }
 
-// fenceQuestion confines a panic to the question, which then counts as not decided.
-func fenceQuestion(v *ruling) {
+// recoverQuestion confines a panic to the question, which then counts as not decided.
+func recoverQuestion(v *verdict) {
 	if p := recover(); p != nil {
-		*v = rulingNone
+		*v = undecided
 		klog.ErrorS(nil, "A question about a watch's right panicked", "panic", p, "stack", exchange.Stack())
 	}
 }

@@ -20,32 +20,32 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// identifier authenticates clients and lets them impersonate other users. It answers requests
+// authentication authenticates clients and lets them impersonate other users. It answers requests
 // that are refused either.
-type identifier struct {
+type authentication struct {
 	identity      *identity.Authentication
 	impersonation *identity.Impersonation // nil: there is no authorizer that could decide
 	auditor       *auditor
 }
 
 // authenticate sets the request's user, or answers the request if that is not possible.
-func (i *identifier) authenticate(x *passage) bool {
+func (i *authentication) authenticate(x *apiCall) bool {
 	switch err := i.identity.Authenticate(&x.Call, x.foreign); err {
 	case nil:
-		leaveIfNobody(x)
+		closeAnonymous(x)
 		return true
-	case identity.ErrLate:
-		i.auditor.late(x)
+	case identity.ErrTimeout:
+		i.auditor.timedOut(x)
 	default:
 		i.unauthorized(x)
 	}
 	return false
 }
 
-// leaveIfNobody has a client that is anonymous or not authenticated leave its HTTP/2 connection
+// closeAnonymous has a client that is anonymous or not authenticated leave its HTTP/2 connection
 // after the request: so it can ask no more of the server than by HTTP/1.1 (apiserver
 // pkg/endpoints/filters/authentication.go).
-func leaveIfNobody(x *passage) {
+func closeAnonymous(x *apiCall) {
 	known := x.User != nil && x.User.GetName() != user.Anonymous && !slices.Contains(x.User.GetGroups(), user.AllUnauthenticated)
 	if !known && x.Carrier.Major() == 2 && utilfeature.DefaultFeatureGate.Enabled(features.UnauthenticatedHTTP2DOSMitigation) {
 		x.LeaveAfter()
@@ -53,18 +53,18 @@ func leaveIfNobody(x *passage) {
 }
 
 // unauthorized answers a client that could not be authenticated.
-func (i *identifier) unauthorized(x *passage) {
+func (i *authentication) unauthorized(x *apiCall) {
 	if x.Trail != nil {
 		i.auditor.refuse(x, attempted(x))
 	}
-	leaveIfNobody(x)
+	closeAnonymous(x)
 	x.Fail(apierrors.NewUnauthorized("Unauthorized"))
 }
 
 // impersonate replaces the user by the one that the request impersonates, if its requester may
 // do so, and answers the request otherwise. A request that impersonates is never served as its
 // requester's own.
-func (i *identifier) impersonate(x *passage) bool {
+func (i *authentication) impersonate(x *apiCall) bool {
 	if !x.impersonates || x.Carrier.Internal() {
 		return true
 	}
@@ -93,7 +93,7 @@ func (i *identifier) impersonate(x *passage) bool {
 	case errors.Is(err, auth.ErrNotSynced):
 		x.Fail(unsynced())
 	case bound.Err() != nil:
-		i.auditor.late(x)
+		i.auditor.timedOut(x)
 	default:
 		w.SendTo(&x.Response)
 	}

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setPatience sets how long what was sent may stay unacknowledged.
-func setPatience(fd int, patience time.Duration) error {
+// setUserTimeout sets how long what was sent may stay unacknowledged.
+func setUserTimeout(fd int, patience time.Duration) error {
 	return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(patience.Milliseconds()))
 }

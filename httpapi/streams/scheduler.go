@@ -8,15 +8,15 @@ import (
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
-// pump gives turns to watches that have something to send, in the order in which they came,
+// scheduler gives turns to watches that have something to send, in the order in which they came,
 // on few goroutines: a busy goroutine serves one watch after the other, which spares most
 // watches a goroutine switch and a wake-up. A goroutine that waits for a client does not
 // count: another takes its place, so that no client waits for another.
 //
 // Goroutines start when there is work. When there is none, few stay for the next watch, so
-// that it need not wait for a stack to grow; close ends them. The owner of the pump closes
+// that it need not wait for a stack to grow; close ends them. The owner of the scheduler closes
 // it and waits for running.
-type pump struct {
+type scheduler struct {
 	running sync.WaitGroup // counts the other goroutines of its streams, too
 	most    int            // goroutines that do not wait for a client
 
@@ -32,28 +32,28 @@ type pump struct {
 // mostIdle is how many goroutines stay at most while there is no work.
 const mostIdle = 2
 
-func (p *pump) init() {
+func (p *scheduler) init() {
 	p.most = max(runtime.GOMAXPROCS(0), 2)
 	p.work = sync.NewCond(&p.mu)
-	p.queue.parties = make(map[socket.Group]*party)
+	p.queue.conns = make(map[socket.Group]*connQueue)
 }
 
-// crowd is how many watches must wait, for each goroutine that is active, before it is worth
+// watchesPerGoroutine is how many watches must wait, for each goroutine that is active, before it is worth
 // waking a processor for one more goroutine.
-const crowd = 8
+const watchesPerGoroutine = 8
 
 // push puts ws at the end of the queue. It never blocks.
-func (p *pump) push(ws *watchStream) {
+func (p *scheduler) push(ws *watchStream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.queue.push(ws)
-	p.staffLocked()
+	p.startLocked()
 }
 
-// staffLocked starts a goroutine if there is work for it.
-func (p *pump) staffLocked() {
+// startLocked starts a goroutine if there is work for it.
+func (p *scheduler) startLocked() {
 	waiting := p.queue.waiting
-	if waiting > 0 && (p.active == 0 || p.active < p.most && waiting > p.active*crowd) {
+	if waiting > 0 && (p.active == 0 || p.active < p.most && waiting > p.active*watchesPerGoroutine) {
 		p.active++
 		if p.idle > 0 {
 			p.idle--
@@ -65,7 +65,7 @@ func (p *pump) staffLocked() {
 }
 
 // close ends the idle goroutines, and lets none become idle. Watches still get their turns.
-func (p *pump) close() {
+func (p *scheduler) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
@@ -74,7 +74,7 @@ func (p *pump) close() {
 }
 
 // run gives turns until none is due.
-func (p *pump) run() {
+func (p *scheduler) run() {
 	b := getBatch()
 	defer b.release()
 	b.clock = time.Now()
@@ -95,7 +95,7 @@ func (p *pump) run() {
 		if ws.more = more; more {
 			kept = ws.group
 		}
-		switch ws.turn(b) {
+		switch ws.run(b) {
 		case again:
 			p.push(ws)
 		case over: // the end of a watch may have waited for its client
@@ -107,7 +107,7 @@ func (p *pump) run() {
 // next takes a watch from the queue, and says whether the one behind it is of the same
 // connection. If kept is nil, it waits for one, and waited says that it did; no watch says that
 // the goroutine shall end. Otherwise it does not wait, and takes only a watch of that group.
-func (p *pump) next(kept socket.Group) (ws *watchStream, more, waited bool) {
+func (p *scheduler) next(kept socket.Group) (ws *watchStream, more, waited bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for p.queue.waiting == 0 || p.active > p.most {
@@ -127,15 +127,15 @@ func (p *pump) next(kept socket.Group) (ws *watchStream, more, waited bool) {
 }
 
 // Waits says that the calling goroutine, which has a turn, begins to wait for a client.
-func (p *pump) Waits() {
+func (p *scheduler) Waits() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.active--
-	p.staffLocked()
+	p.startLocked()
 }
 
 // GoesOn says that the calling goroutine waits no more.
-func (p *pump) GoesOn() {
+func (p *scheduler) GoesOn() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.active++

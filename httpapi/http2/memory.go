@@ -8,7 +8,7 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// ledger accounts for the bytes that one connection keeps in memory for its client. It counts
+// memoryUsage accounts for the bytes that one connection keeps in memory for its client. It counts
 // headers from when they are read until their exchanges end, bodies from when they arrive until
 // they are read or discarded, and answers while they wait for the client. Conn.mu guards it.
 //
@@ -23,7 +23,7 @@ import (
 // The capacity is the sum of the windows of all streams that may be open, of what is granted to
 // large bodies beyond that, and of what may be owed. So a client can always send as much as the
 // window of any stream allows, and streams never wait for each other.
-type ledger struct {
+type memoryUsage struct {
 	capacity int64
 	room     int64
 	held     int64
@@ -57,11 +57,11 @@ const (
 	headerCopies = 4
 )
 
-func newLedger(config *Config) ledger {
+func newMemoryUsage(config *Config) memoryUsage {
 	large := largeBodies * config.MaxBodyBytes
 	window := streamWindow(config)
 	capacity := int64(config.MaxStreams+1)*window + large
-	return ledger{
+	return memoryUsage{
 		capacity: capacity, room: capacity, untold: window, large: large,
 		maxHeaders: largeHeaders * int64(config.MaxHeaderBytes),
 	}
@@ -78,7 +78,7 @@ func streamWindow(config *Config) int64 {
 }
 
 // arrive takes n bytes out of the client's window, and reports false if it has fewer.
-func (l *ledger) arrive(n int64) bool {
+func (l *memoryUsage) arrive(n int64) bool {
 	if n > l.room {
 		return false
 	}
@@ -88,7 +88,7 @@ func (l *ledger) arrive(n int64) bool {
 }
 
 // free gives n bytes back. It returns by how much the client's window is to be increased.
-func (l *ledger) free(n int64) (more int64) {
+func (l *memoryUsage) free(n int64) (more int64) {
 	l.held -= n
 	if l.owed += n; l.owed < l.untold {
 		return 0
@@ -99,7 +99,7 @@ func (l *ledger) free(n int64) (more int64) {
 }
 
 // addHeader charges a header of n bytes, and reports whether there is room for it.
-func (l *ledger) addHeader(n int64) bool {
+func (l *memoryUsage) addHeader(n int64) bool {
 	if l.headers+n > l.maxHeaders {
 		return false
 	}
@@ -109,7 +109,7 @@ func (l *ledger) addHeader(n int64) bool {
 }
 
 // freeHeader gives back what addHeader has charged.
-func (l *ledger) freeHeader(n int64) {
+func (l *memoryUsage) freeHeader(n int64) {
 	l.headers -= n
 	l.pooled -= headerCopies * n
 }
@@ -122,19 +122,19 @@ const waitCost = 24 << 10
 // it, and refundLocked after that.
 func (st *Stream) chargeLocked() {
 	st.charged = waitCost + st.owned
-	st.c.ledger.pooled += st.charged
+	st.c.memory.pooled += st.charged
 	if invariants.Enabled {
-		st.c.holders[st] = struct{}{} // it may be over, and not be in there any more
+		st.c.memoryHolders[st] = struct{}{} // it may be over, and not be in there any more
 	}
 }
 
 func (st *Stream) refundLocked() {
-	st.c.ledger.pooled -= st.charged
+	st.c.memory.pooled -= st.charged
 	st.charged = 0
 }
 
 // grant gives the streams that wait for it their grants, as far as there are any left.
-func (l *ledger) grant(increase func(*Stream, int64)) {
+func (l *memoryUsage) grant(increase func(*Stream, int64)) {
 	for len(l.waiting) > 0 {
 		st := l.waiting[0]
 		if n := st.body.wants; n > 0 {
@@ -150,12 +150,12 @@ func (l *ledger) grant(increase func(*Stream, int64)) {
 	l.waiting = nil
 }
 
-// unlock releases c.mu after the ledger may have changed.
+// unlock releases c.mu after the memory accounting may have changed.
 func (c *Conn) unlock() {
 	c.checkLocked()
 	var largest *Conn
-	if share := shareFor(c.ledger.pooled); share != c.ledger.share {
-		c.ledger.share = share
+	if share := shareFor(c.memory.pooled); share != c.memory.share {
+		c.memory.share = share
 		largest = c.s.pool.settle(c, share)
 	}
 	c.mu.Unlock()
@@ -165,15 +165,15 @@ func (c *Conn) unlock() {
 	}
 }
 
-// checkLocked asserts, in builds with invariants, that the ledger says what the streams hold.
+// checkLocked asserts, in builds with invariants, that the memory accounting says what the streams hold.
 func (c *Conn) checkLocked() {
 	if !invariants.Enabled {
 		return
 	}
-	l := &c.ledger
+	l := &c.memory
 	var headers, held, granted int64
 	pooled := l.gathered
-	for st := range c.holders {
+	for st := range c.memoryHolders {
 		headers += st.header
 		pooled += headerCopies*st.header + st.charged
 		if b := st.body; b != nil {
@@ -184,7 +184,7 @@ func (c *Conn) checkLocked() {
 			}
 		}
 		if b := st.body; (st.sent || st.over != nil) && st.header+st.charged == 0 && (b == nil || len(b.data) == 0 && b.granted == 0) {
-			delete(c.holders, st)
+			delete(c.memoryHolders, st)
 		}
 	}
 	invariants.Assertf(l.room+l.held+l.owed == l.capacity && l.room >= 0 && l.owed >= 0 && l.held == held,
@@ -194,11 +194,11 @@ func (c *Conn) checkLocked() {
 	invariants.Assertf(l.pooled == pooled, "httpapi: pooled %d (of streams %d)", l.pooled, pooled)
 }
 
-// pool is the memory that the connections of a server share for what their ledgers call pooled:
+// memoryPool is the memory that the connections of a server share for what their ledgers call pooled:
 // requests that no handler has asked for yet, and answers that no client takes in. A connection
 // takes a share in steps, beyond a little that each may have without. When the pool is empty, the
 // connection with the largest share ends.
-type pool struct {
+type memoryPool struct {
 	mu     sync.Mutex
 	left   int64           // guarded by mu
 	shares map[*Conn]int64 // guarded by mu: of connections that have one
@@ -218,7 +218,7 @@ func shareFor(holds int64) int64 {
 }
 
 // settle makes share that of c. It returns the connection that has to end for that, or nil.
-func (p *pool) settle(c *Conn, share int64) (largest *Conn) {
+func (p *memoryPool) settle(c *Conn, share int64) (largest *Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if c.expelled {

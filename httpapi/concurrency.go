@@ -13,8 +13,8 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// seats bounds how many requests are served at once.
-type seats struct {
+// concurrency bounds how many requests are served at once.
+type concurrency struct {
 	flow                    *auth.Flow // nil: the number of requests decides
 	inflight                *exchange.InFlight
 	maxReading, maxMutating int           // 0 sets no bound
@@ -23,7 +23,7 @@ type seats struct {
 
 // gaugeOf returns the gauge that counts requests of x's kind, and how many of them may be served
 // at once if there is no flow control; 0 sets no bound.
-func (s *seats) gaugeOf(x *passage) (*exchange.Gauge, int) {
+func (s *concurrency) gaugeOf(x *apiCall) (*exchange.Gauge, int) {
 	switch x.Verb {
 	case "get", "list", "watch":
 		return &s.inflight.ReadOnly, s.maxReading
@@ -33,7 +33,7 @@ func (s *seats) gaugeOf(x *passage) (*exchange.Gauge, int) {
 
 // acquire waits until the request may be served, or refuses it: apiserver
 // pkg/server/filters, priority-and-fairness.go and maxinflight.go.
-func (s *seats) acquire(x *passage) bool {
+func (s *concurrency) acquire(x *apiCall) bool {
 	watch, long := x.Verb == "watch", x.LongRunning()
 	switch {
 	case s.flow != nil && (watch || !long):
@@ -52,8 +52,8 @@ const (
 )
 
 // acquireFromFlow lets priority and fairness decide.
-func (s *seats) acquireFromFlow(x *passage) bool {
-	class, ok := s.flow.Acquire(x.Trail.Context(x.Base()), x.attributes(), &x.Request, s.patience(x), &x.Place.Seat)
+func (s *concurrency) acquireFromFlow(x *apiCall) bool {
+	class, ok := s.flow.Acquire(x.Trail.Context(x.Base()), x.attributes(), &x.Request, s.queueDeadline(x), &x.Place.Seat)
 	if !ok || x.Place.Seat.Queued() {
 		x.Waited = time.Since(x.Received) // what was done before is too little to tell apart
 	}
@@ -67,7 +67,7 @@ func (s *seats) acquireFromFlow(x *passage) bool {
 		x.InQueue = x.Place.Seat.Waited
 	}
 	if exchange.Lines() {
-		s.say(x, class)
+		s.logClass(x, class)
 	}
 	counts, _ := s.gaugeOf(x)
 	counts.Add(1)
@@ -75,8 +75,8 @@ func (s *seats) acquireFromFlow(x *passage) bool {
 	return true
 }
 
-// say notes for the log how flow control took a request.
-func (s *seats) say(x *passage, class *auth.FlowClass) {
+// logClass notes for the log how flow control took a request.
+func (s *concurrency) logClass(x *apiCall, class *auth.FlowClass) {
 	work := s.flow.Estimate(x.attributes(), &x.Request, class)
 	x.Said = append(x.Said, "apf_pl", class.Level, "apf_fs", class.Schema,
 		"apf_iseats", work.InitialSeats, "apf_fseats", work.FinalSeats, "apf_additionalLatency", work.AdditionalLatency)
@@ -89,7 +89,7 @@ const noWait = 100 * time.Microsecond
 
 // acquireByCount refuses the request if as many of its kind are served already as may be. It
 // never refuses the super-user's.
-func (s *seats) acquireByCount(x *passage) bool {
+func (s *concurrency) acquireByCount(x *apiCall) bool {
 	counts, most := s.gaugeOf(x)
 	if now := counts.Add(1); most == 0 || now <= int64(most) {
 		x.Place.Counts = counts
@@ -103,9 +103,9 @@ func (s *seats) acquireByCount(x *passage) bool {
 	return false
 }
 
-// patience returns until when the request may wait for a seat: for a fourth of the time that it
+// queueDeadline returns until when the request may wait for a seat: for a fourth of the time that it
 // has, a minute at most.
-func (s *seats) patience(x *passage) time.Time {
+func (s *concurrency) queueDeadline(x *apiCall) time.Time {
 	limit := s.timeout
 	if !x.Deadline.IsZero() {
 		limit = x.Deadline.Sub(x.Received)
@@ -114,7 +114,7 @@ func (s *seats) patience(x *passage) time.Time {
 }
 
 // tooMany refuses a request that cannot be served now.
-func tooMany(x *passage, retryAfter string) {
+func tooMany(x *apiCall, retryAfter string) {
 	info, req := x.RequestInfo(), x.HTTP()
 	mutating := x.Verb != "get" && x.Verb != "list" && x.Verb != "watch"
 	metrics.RecordDroppedRequest(req, info, metrics.APIServerComponent, mutating)

@@ -86,7 +86,7 @@ func TestIdleWatchesRest(t *testing.T) {
 func resting(ss *streams.Streams) int {
 	for {
 		now := ss.Stats()
-		if now.Turning == 0 {
+		if now.Running == 0 {
 			return now.Idle
 		}
 		runtime.Gosched()

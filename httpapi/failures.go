@@ -13,12 +13,12 @@ import (
 	"github.com/larder-io/larder/httpapi/statuspage"
 )
 
-// faults notes answers that are the server's fault, for the status page.
-type faults struct{ last *statuspage.Failures }
+// failures notes answers that are the server's fault, for the status page.
+type failures struct{ last *statuspage.Failures }
 
 // note notes the answer to x, if its code is 500 or above. What writes its own answer, on a
 // connection or stream of its own, is not known to fail.
-func (f *faults) note(x *passage) {
+func (f *failures) note(x *apiCall) {
 	code := x.StatusCode()
 	if code < http.StatusInternalServerError {
 		return

@@ -11,14 +11,14 @@ import (
 	"k8s.io/apiserver/pkg/storageversion"
 )
 
-// barrier refuses writes of resources whose storage version is not published yet (apiserver
+// storageVersionFilter refuses writes of resources whose storage version is not published yet (apiserver
 // pkg/endpoints/filters/storageversion.go).
-type barrier struct {
+type storageVersionFilter struct {
 	versions storageversion.Manager // nil lets everything pass
 }
 
 // check answers a request that writes what must wait.
-func (b *barrier) check(x *passage) bool {
+func (b *storageVersionFilter) check(x *apiCall) bool {
 	if b.versions == nil || b.versions.Completed() || b.passes(x) {
 		return true
 	}
@@ -33,7 +33,7 @@ func (b *barrier) check(x *passage) bool {
 
 // passes reports whether a request need not wait: it writes nothing, or what publishing the
 // versions needs.
-func (b *barrier) passes(x *passage) bool {
+func (b *storageVersionFilter) passes(x *apiCall) bool {
 	if !x.IsResourceRequest || x.Verb == "get" || x.Verb == "list" || x.Verb == "watch" {
 		return true
 	}

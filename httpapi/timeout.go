@@ -6,15 +6,15 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// bounds gives requests their deadlines.
-type bounds struct {
+// timeoutFilter gives requests their deadlines.
+type timeoutFilter struct {
 	timeout time.Duration
 	auditor *auditor
 }
 
 // set bounds the request by the server's timeout, or the client's if that
 // is shorter.
-func (b *bounds) set(x *passage) bool {
+func (b *timeoutFilter) set(x *apiCall) bool {
 	if x.LongRunning() {
 		return true
 	}

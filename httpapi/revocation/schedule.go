@@ -13,29 +13,29 @@ const onNodes = ""
 // kept no longer than that, and every credential is looked at once in that time.
 const alarmAhead = time.Minute
 
-// agenda says which credentials a round looks at: those that a change concerns, and all of them
-// only if a counter has changed that all rest on. Its fields are guarded by ledger.mu.
-type agenda struct {
+// schedule says which credentials a round looks at: those that a change concerns, and all of them
+// only if a counter has changed that all rest on. Its fields are guarded by table.mu.
+type schedule struct {
 	next   map[*credential]struct{}            // to be looked at in the next round
 	tied   map[string]map[*credential]struct{} // by the resource, or onNodes, whose change concerns them
 	alarms map[int64][][sha256.Size]byte       // keys of credentials, by the second of the alarm
 	passed int64                               // the last second whose alarms were looked at
 
 	// What the last round saw.
-	seen  mark
+	seen  counters
 	whole bool // there was one, and it looked at all credentials
-	tides map[string]tide
+	tides map[string]cachePosition
 }
 
-func newAgenda() agenda {
-	return agenda{
+func newSchedule() schedule {
+	return schedule{
 		next: make(map[*credential]struct{}), tied: make(map[string]map[*credential]struct{}),
-		alarms: make(map[int64][][sha256.Size]byte), tides: make(map[string]tide),
+		alarms: make(map[int64][][sha256.Size]byte), tides: make(map[string]cachePosition),
 	}
 }
 
 // tie has c looked at when on changes.
-func (a *agenda) tie(c *credential, on string) {
+func (a *schedule) tie(c *credential, on string) {
 	of := a.tied[on]
 	if of == nil {
 		of = make(map[*credential]struct{})
@@ -45,7 +45,7 @@ func (a *agenda) tie(c *credential, on string) {
 }
 
 // enter has c looked at in the next round, and whenever what it is tied to changes.
-func (a *agenda) enter(c *credential) {
+func (a *schedule) enter(c *credential) {
 	a.next[c] = struct{}{}
 	for _, name := range c.ties.Objects {
 		a.tie(c, name.Resource)
@@ -53,7 +53,7 @@ func (a *agenda) enter(c *credential) {
 }
 
 // leave forgets c.
-func (a *agenda) leave(c *credential) {
+func (a *schedule) leave(c *credential) {
 	delete(a.next, c)
 	for on, of := range a.tied {
 		if delete(of, c); len(of) == 0 {
@@ -64,7 +64,7 @@ func (a *agenda) leave(c *credential) {
 
 // alarm has c looked at again at the given time, or alarmAhead from now if that comes first or
 // no time is given: a credential expires, for example, without any change.
-func (a *agenda) alarm(c *credential, now, at time.Time) {
+func (a *schedule) alarm(c *credential, now, at time.Time) {
 	if ahead := now.Add(alarmAhead); at.IsZero() || at.After(ahead) {
 		at = ahead
 	}
@@ -77,9 +77,9 @@ func (a *agenda) alarm(c *credential, now, at time.Time) {
 }
 
 // candidates returns the credentials of known that the round at m looks at.
-func (a *agenda) candidates(m *moment, known map[[sha256.Size]byte]*credential) (list []*credential) {
+func (a *schedule) candidates(m *state, known map[[sha256.Size]byte]*credential) (list []*credential) {
 	before, whole := a.seen, a.whole
-	a.seen, a.whole = m.mark, true
+	a.seen, a.whole = m.counters, true
 	moved := a.moved(m.objects)
 	if before.authority.nodes != m.authority.nodes {
 		moved = append(moved, onNodes)
@@ -90,7 +90,7 @@ func (a *agenda) candidates(m *moment, known map[[sha256.Size]byte]*credential) 
 		a.next = make(map[*credential]struct{})
 	}
 	rung := a.rung(m.now.Unix(), known)
-	if !whole || before != m.mark {
+	if !whole || before != m.counters {
 		list = make([]*credential, 0, len(known))
 		for _, c := range known {
 			list = append(list, c)
@@ -109,9 +109,9 @@ func (a *agenda) candidates(m *moment, known map[[sha256.Size]byte]*credential) 
 }
 
 // moved returns the resources that credentials are tied to and that have changed.
-func (a *agenda) moved(in objects) (moved []string) {
+func (a *schedule) moved(in objects) (moved []string) {
 	for on := range a.tied {
-		now, known := in.tide(on)
+		now, known := in.position(on)
 		if !known {
 			continue
 		}
@@ -124,7 +124,7 @@ func (a *agenda) moved(in objects) (moved []string) {
 }
 
 // rung returns those of known whose alarms have gone off.
-func (a *agenda) rung(now int64, known map[[sha256.Size]byte]*credential) (rung []*credential) {
+func (a *schedule) rung(now int64, known map[[sha256.Size]byte]*credential) (rung []*credential) {
 	if a.passed == 0 || now-a.passed > int64(alarmAhead/time.Second) {
 		a.passed = now - int64(alarmAhead/time.Second) // no alarm is set for an earlier time
 	}

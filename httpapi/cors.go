@@ -15,20 +15,20 @@ import (
 // request go on.
 type originKey struct{}
 
-// origins decides which web pages may read answers, by upstream's CORS filter, and refuses the
+// corsFilter decides which web pages may read answers, by upstream's CORS filter, and refuses the
 // requests by which pages of other sites would change something outside the API: a browser adds
 // its client certificate, and kubectl proxy its credentials, to what any page sends. What the API
 // itself answers such pages is what kube-apiserver does.
-type origins struct {
+type corsFilter struct {
 	filter  http.Handler // of CORS, which calls a handler for each request that it lets through; nil if no page may
 	sites   *http.CrossOriginProtection
 	auditor *auditor
 }
 
-// newOrigins returns origins that let pages read answers if their origin matches one of the
+// newCORSFilter returns origins that let pages read answers if their origin matches one of the
 // expressions.
-func newOrigins(matching []string, auditor *auditor) origins {
-	o := origins{sites: http.NewCrossOriginProtection(), auditor: auditor}
+func newCORSFilter(matching []string, auditor *auditor) corsFilter {
+	o := corsFilter{sites: http.NewCrossOriginProtection(), auditor: auditor}
 	if len(matching) > 0 {
 		passed := func(_ http.ResponseWriter, req *http.Request) { *req.Context().Value(originKey{}).(*bool) = true }
 		o.filter = filters.WithCORS(http.HandlerFunc(passed), matching, nil, nil, nil, "true")
@@ -39,7 +39,7 @@ func newOrigins(matching []string, auditor *auditor) origins {
 // check tells a browser whether the page that it shows may read the answer. It answers two kinds of
 // requests itself, before authentication: preflight requests, and requests of another site's page
 // that would change something outside the API.
-func (o *origins) check(x *passage) bool {
+func (o *corsFilter) check(x *apiCall) bool {
 	origin, site := string(x.Peek("Origin")), string(x.Peek("Sec-Fetch-Site"))
 	if origin == "" && site == "" {
 		return true

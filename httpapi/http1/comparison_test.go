@@ -28,10 +28,10 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// doorVariable makes the test binary a server with one of the doors.
+// doorVariable makes the test binary a server with one of the servers.
 const doorVariable = "LARDER_FRONT_DOOR"
 
-// The doors that are compared.
+// The servers that are compared.
 const (
 	ownDoor     = "own"
 	fastDoor    = "fasthttp"
@@ -50,15 +50,15 @@ const (
 	doorRest   = 2 * time.Second
 )
 
-// doorConfig is what a server is told.
-type doorConfig struct {
+// serverConfig is what a server is told.
+type serverConfig struct {
 	Door      string
 	Cert, Key []byte // DER
 }
 
-// runDoor serves until the process is killed.
-func runDoor(role string) error {
-	var config doorConfig
+// runServer serves until the process is killed.
+func runServer(role string) error {
+	var config serverConfig
 	if err := json.Unmarshal([]byte(role), &config); err != nil {
 		return err
 	}
@@ -74,10 +74,10 @@ func runDoor(role string) error {
 	fmt.Printf("serving at %s.\n", l.Addr())
 	answer := newHouse().answer
 	patient := newListener(l, secrets, Protocols(false), connCaps{}, new(connCounts))
-	patient.patience = 45 * time.Second
+	patient.userTimeout = 45 * time.Second
 	switch config.Door {
 	case ownDoor:
-		s := New(Config{Handler: answer, Draining: make(chan struct{}), MaxHeaderBytes: 1 << 20, MaxBodyBytes: 3 << 20, BodyTimeout: time.Minute, UserTimeout: patient.patience})
+		s := New(Config{Handler: answer, Draining: make(chan struct{}), MaxHeaderBytes: 1 << 20, MaxBodyBytes: 3 << 20, BodyTimeout: time.Minute, UserTimeout: patient.userTimeout})
 		s.Listen(l, secrets)
 		return s.ServeNetwork()
 	case fastDoor:
@@ -89,7 +89,7 @@ func runDoor(role string) error {
 	}
 }
 
-// house is what the doors lead to.
+// house is what the servers lead to.
 type house struct {
 	small  []byte
 	pieces pieces
@@ -174,22 +174,22 @@ func (p pieces) WriteTo(w io.Writer) (int64, error) {
 // Close implements io.Closer.
 func (p pieces) Close() error { return nil }
 
-// doorProcess is a server of its own process.
-type doorProcess struct {
+// serverProcess is a server of its own process.
+type serverProcess struct {
 	*proctest.Process
 	addr   string
 	config *tls.Config // of its clients
 }
 
-func startDoor(t testing.TB, door string) *doorProcess {
+func startServer(t testing.TB, server string) *serverProcess {
 	t.Helper()
 	secrets, pool := testcert.Loopback(t)
 	key, err := x509.MarshalPKCS8PrivateKey(secrets.Certificates[0].PrivateKey)
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := doorConfig{Door: door, Cert: secrets.Certificates[0].Certificate[0], Key: key}
-	p := proctest.New(t, door, proctest.Role(t, doorVariable, config))
+	config := serverConfig{Door: server, Cert: secrets.Certificates[0].Certificate[0], Key: key}
+	p := proctest.New(t, server, proctest.Role(t, doorVariable, config))
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -200,18 +200,18 @@ func startDoor(t testing.TB, door string) *doorProcess {
 		}
 		return nil
 	})
-	return &doorProcess{Process: p, addr: at[1], config: &tls.Config{RootCAs: pool}}
+	return &serverProcess{Process: p, addr: at[1], config: &tls.Config{RootCAs: pool}}
 }
 
 // cpu is what the process has worked so far.
-func (d *doorProcess) cpu(t testing.TB) time.Duration {
+func (d *serverProcess) cpu(t testing.TB) time.Duration {
 	const ofProcess = 2 // of another one than this: MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED)
 	return proctest.CPUClock(^int32(d.PID())<<3 | ofProcess).Now(t)
 }
 
 // resident is how much memory of its own it has when everything that is not needed has been
 // given back.
-func (d *doorProcess) resident(t testing.TB) int64 {
+func (d *serverProcess) resident(t testing.TB) int64 {
 	t.Helper()
 	v, err := d.visit()
 	if err != nil {
@@ -243,7 +243,7 @@ type visitor struct {
 	in *bufio.Reader
 }
 
-func (d *doorProcess) visit() (*visitor, error) {
+func (d *serverProcess) visit() (*visitor, error) {
 	c, err := tls.Dial("tcp", d.addr, d.config)
 	if err != nil {
 		return nil, err
@@ -302,12 +302,12 @@ func (v *visitor) silence() error {
 	return nil
 }
 
-// TestDoors checks that all doors give the same answers to the same requests, one after the
+// TestServers checks that all servers give the same answers to the same requests, one after the
 // other on a connection.
-func TestDoors(t *testing.T) {
+func TestServers(t *testing.T) {
 	want := map[string]int{"/get": smallBytes, "/list": newHouse().pieces.size()}
-	for _, door := range []string{ownDoor, fastDoor, leanDoor, stdDoor, flushedDoor} {
-		d := startDoor(t, door)
+	for _, server := range []string{ownDoor, fastDoor, leanDoor, stdDoor, flushedDoor} {
+		d := startServer(t, server)
 		v, err := d.visit()
 		if err != nil {
 			t.Fatal(err)
@@ -316,48 +316,48 @@ func TestDoors(t *testing.T) {
 		for range 2 {
 			for target, size := range want {
 				if got, err := v.ask(target); err != nil || got != size {
-					t.Errorf("%s: %s has %d bytes, %v, want %d", door, target, got, err, size)
+					t.Errorf("%s: %s has %d bytes, %v, want %d", server, target, got, err, size)
 				}
 			}
 		}
 		head, err := v.begin("/watch")
 		if err != nil || !bytes.Contains(head, []byte("\r\nTransfer-Encoding: chunked\r\n")) || !bytes.Contains(head, []byte("\r\nAudit-Id: 5f0e")) {
-			t.Errorf("%s: a watch begins with %q, %v", door, head, err)
+			t.Errorf("%s: a watch begins with %q, %v", server, head, err)
 		}
 	}
 }
 
-// BenchmarkDoors compares this package's connections with those of fasthttp's and net/http's
+// BenchmarkServers compares this package's connections with those of fasthttp's and net/http's
 // servers, in turns. CPU and memory are the server's.
-func BenchmarkDoors(b *testing.B) {
-	doors := []string{ownDoor, fastDoor, leanDoor, stdDoor}
+func BenchmarkServers(b *testing.B) {
+	servers := []string{ownDoor, fastDoor, leanDoor, stdDoor}
 	for _, row := range []struct{ name, target string }{{"D1-get", "/get"}, {"D2-list", "/list"}} {
-		processes := make(map[string]*doorProcess)
-		for _, door := range doors {
-			processes[door] = startDoor(b, door)
+		processes := make(map[string]*serverProcess)
+		for _, server := range servers {
+			processes[server] = startServer(b, server)
 		}
-		eachTurn(b, row.name, doors, func(b *testing.B, door string) { benchmarkBusy(b, processes[door], row.target) })
+		eachTurn(b, row.name, servers, func(b *testing.B, server string) { benchmarkBusy(b, processes[server], row.target) })
 	}
-	eachTurn(b, "D3-idle", doors, func(b *testing.B, door string) {
-		benchmarkResting(b, door, func(v *visitor) error { _, err := v.ask("/get"); return err })
+	eachTurn(b, "D3-idle", servers, func(b *testing.B, server string) {
+		benchmarkResting(b, server, func(v *visitor) error { _, err := v.ask("/get"); return err })
 	})
-	eachTurn(b, "D4-watch", append(doors, flushedDoor), func(b *testing.B, door string) {
-		benchmarkResting(b, door, func(v *visitor) error { _, err := v.begin("/watch"); return err })
+	eachTurn(b, "D4-watch", append(servers, flushedDoor), func(b *testing.B, server string) {
+		benchmarkResting(b, server, func(v *visitor) error { _, err := v.begin("/watch"); return err })
 	})
 }
 
-// eachTurn gives each door its turns, in which another is the first each time.
-func eachTurn(b *testing.B, row string, doors []string, run func(b *testing.B, door string)) {
+// eachTurn gives each server its turns, in which another is the first each time.
+func eachTurn(b *testing.B, row string, servers []string, run func(b *testing.B, server string)) {
 	for turn := range doorTurns {
-		for i := range doors {
-			door := doors[(i+turn)%len(doors)]
-			b.Run(fmt.Sprintf("row=%s/turn=%d/door=%s", row, turn+1, door), func(b *testing.B) { run(b, door) })
+		for i := range servers {
+			server := servers[(i+turn)%len(servers)]
+			b.Run(fmt.Sprintf("row=%s/turn=%d/server=%s", row, turn+1, server), func(b *testing.B) { run(b, server) })
 		}
 	}
 }
 
 // benchmarkBusy asks for target on a few connections at once.
-func benchmarkBusy(b *testing.B, d *doorProcess, target string) {
+func benchmarkBusy(b *testing.B, d *serverProcess, target string) {
 	visitors := make(chan *visitor, doorBusy)
 	for range doorBusy {
 		v, err := d.visit()
@@ -392,8 +392,8 @@ func benchmarkBusy(b *testing.B, d *doorProcess, target string) {
 
 // benchmarkResting opens many connections, begins on each and lets them rest. An operation is
 // to open one, TLS handshake included.
-func benchmarkResting(b *testing.B, door string, begin func(*visitor) error) {
-	d := startDoor(b, door)
+func benchmarkResting(b *testing.B, server string, begin func(*visitor) error) {
+	d := startServer(b, server)
 	defer d.Kill()
 	empty := d.resident(b)
 	before := d.cpu(b)

@@ -4,5 +4,5 @@ package socket
 
 import "time"
 
-// setPatience leaves it to the kernel how long it waits.
+// setUserTimeout leaves it to the kernel how long it waits.
 func setPatience(int, time.Duration) error { return nil }

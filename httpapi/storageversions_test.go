@@ -50,11 +50,11 @@ func TestWritesWaitForStorageVersions(t *testing.T) {
 		"itself": {Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}}, "false": {Name: user.APIServerUser},
 	}
 	versions := new(publishing)
-	f := newFront(t, Config{
-		StorageVersions: versions,
-		Authenticator: authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+	f := newTestServer(t, Config{
+		Delegation: Delegation{StorageVersions: versions},
+		Access: Access{Authenticator: authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
 			return &authenticator.Response{User: users[req.Header.Get("Authorization")]}, true, nil
-		}),
+		})},
 	}, func(*routes.Table) {})
 	upstream := filters.WithStorageVersionPrecondition(http.NotFoundHandler(), versions, legacyscheme.Codecs)
 	upstream = filters.WithRequestInfo(withUser(users, upstream), &apirequest.RequestInfoFactory{
