@@ -86,10 +86,9 @@
 //
 // K4 holds only for members that never report progress ahead of events: etcd from 3.4.31 and 3.5.13
 // on. When a member begins to serve a watch, all endpoints are asked for that member's version, and
-// the first answer counts. Endpoints that did not answer the last time are asked last. A member
-// that is older or does not answer is watched without a prefix: each revision has an event
-// somewhere, so the events alone show how far the watch has come. For that, the etcd user must be
-// allowed to read all keys.
+// its first answer counts. A member that is older or does not answer is watched without a prefix:
+// each revision has an event somewhere, so the events alone show how far the watch has come. For
+// that, the etcd user must be allowed to read all keys.
 //
 // Servers that only imitate etcd, as kine does, can be used within their limits: transactions write
 // one key, and a watch that begins in the future or at the compacted revision ends with an error.

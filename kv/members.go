@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,12 +13,10 @@ import (
 )
 
 const (
-	// statusTimeout bounds a request for a member's version, and silentTimeout one to an
-	// endpoint that let such a request time out before.
-	statusTimeout = 300 * time.Millisecond
-	silentTimeout = 3 * time.Second
-	// statusRounds is how often all endpoints are asked for the member that serves a
-	// watch: behind one endpoint there may be several.
+	// statusTimeout bounds one request for a member's version.
+	statusTimeout = 3 * time.Second
+	// statusRounds is how often each endpoint is asked for the member that serves a watch: behind
+	// one endpoint there may be several members.
 	statusRounds = 3
 )
 
@@ -28,13 +25,13 @@ var errUnsound = errors.New("kv: the member's reports of progress cannot be trus
 
 // members knows which members of a cluster can be believed when they report progress.
 //
-// Members before etcd 3.4.31 and 3.5.13 may report it ahead of events (K4 would be
-// broken, and events lost when the watch is opened again). A watch of such a member,
-// or of one whose version is not known, goes by events alone: it watches the whole key
-// space, where each revision has an event, and so sees every revision come.
+// Members before etcd 3.4.31 and 3.5.13 may report progress ahead of events. That would break K4,
+// and events would be lost when the watch is opened again. A watch of such a member, or of one
+// whose version is not known, goes by events alone: it watches the whole key space, where each
+// revision has an event.
 //
-// A member is asked again for each stream, after the stream was opened: a member can be
-// upgraded or downgraded at any time, and only one that answers now serves this stream.
+// A member can be upgraded or downgraded at any time, so each stream needs an answer that the
+// member gave after the stream was opened.
 type members struct {
 	endpoints func() []string
 	status    func(ctx context.Context, endpoint string) (*clientv3.StatusResponse, error)
@@ -44,29 +41,20 @@ type members struct {
 	wide atomic.Bool
 
 	mu     sync.Mutex
-	latest map[uint64]memberStatus // by member
-	asked  map[string]*endpoint
+	latest map[uint64]memberStatus  // by member
+	turns  map[string]chan struct{} // by endpoint; has an element while the endpoint is asked
 }
 
 // memberStatus is what a member said.
 type memberStatus struct {
-	asked   time.Time // when the question went out
+	asked   time.Time // when the request was sent
 	version string
 }
 
-// endpoint is where members are asked.
-type endpoint struct {
-	url  string
-	turn chan struct{} // has an element while it is asked
-	// silent says that the last request to it timed out. Guarded by members.mu.
-	silent bool
-}
-
-// identify learns the version of the member that has opened a stream by now, and
-// reports whether its progress can be believed.
+// identify learns the version of the member that has opened a stream by now, and reports whether
+// its progress can be believed.
 func (m *members) identify(ctx context.Context, member uint64) bool {
-	opened := time.Now()
-	version, known := m.version(ctx, member, opened)
+	version, known := m.version(ctx, member, time.Now())
 	if ctx.Err() != nil {
 		return false
 	}
@@ -79,59 +67,22 @@ func (m *members) identify(ctx context.Context, member uint64) bool {
 	return sound
 }
 
-// version asks the endpoints until one answers for the member, unless the member has
-// answered another stream since opened. An endpoint that does not answer must not delay the
-// others: it is asked last, when none of them has led to the member.
+// version asks all endpoints at the same time, and waits for none of them once one has answered
+// for the member: an endpoint that does not answer delays nobody but the member behind it.
 func (m *members) version(ctx context.Context, member uint64, opened time.Time) (string, bool) {
-	for range statusRounds {
-		if version, known := m.ask(ctx, m.list(false), statusTimeout, member, opened); known || ctx.Err() != nil {
-			return version, known
-		}
-	}
-	silent := m.list(true)
-	for range statusRounds {
-		if version, known := m.ask(ctx, silent, silentTimeout, member, opened); known || ctx.Err() != nil {
-			return version, known
-		}
-	}
-	return "", false
-}
-
-// list returns the endpoints that were silent, or the others.
-func (m *members) list(silent bool) []*endpoint {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.asked == nil {
-		m.asked = make(map[string]*endpoint)
-	}
-	var list []*endpoint
-	for _, url := range m.endpoints() {
-		e := m.asked[url]
-		if e == nil {
-			e = &endpoint{url: url, turn: make(chan struct{}, 1)}
-			m.asked[url] = e
-		}
-		if e.silent == silent {
-			list = append(list, e)
-		}
-	}
-	return list
-}
-
-// errSilent is the cause of the timeout of ask.
-var errSilent = errors.New("kv: no answer")
-
-// ask asks all of the endpoints at the same time, and waits for no more of them once one
-// has answered for the member.
-func (m *members) ask(ctx context.Context, endpoints []*endpoint, timeout time.Duration, member uint64, opened time.Time) (string, bool) {
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errSilent)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var group sync.WaitGroup
-	for _, e := range endpoints {
+	for _, endpoint := range m.endpoints() {
 		group.Go(func() {
-			m.askOne(ctx, e, member, opened)
-			if _, known := m.known(member, opened); known {
-				cancel()
+			for range statusRounds {
+				m.ask(ctx, endpoint, member, opened)
+				if _, known := m.known(member, opened); known {
+					cancel()
+				}
+				if ctx.Err() != nil {
+					return
+				}
 			}
 		})
 	}
@@ -139,47 +90,48 @@ func (m *members) ask(ctx context.Context, endpoints []*endpoint, timeout time.D
 	return m.known(member, opened)
 }
 
-// askOne asks one endpoint. Streams that open at the same time do so one after the other,
-// and the first answer that came after they opened serves all of them.
-func (m *members) askOne(ctx context.Context, e *endpoint, member uint64, opened time.Time) {
+// ask asks one endpoint. Streams that open at the same time take turns, and the first answer that
+// comes after they opened serves all of them.
+func (m *members) ask(ctx context.Context, endpoint string, member uint64, opened time.Time) {
+	turn := m.turn(endpoint)
 	select {
-	case e.turn <- struct{}{}:
-		defer func() { <-e.turn }()
+	case turn <- struct{}{}:
+		defer func() { <-turn }()
 	case <-ctx.Done():
-		m.heard(ctx, e, time.Time{}, nil)
 		return
 	}
 	if _, known := m.known(member, opened); known {
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
 	asked := time.Now()
-	answer, err := m.status(ctx, e.url)
+	answer, err := m.status(ctx, endpoint)
 	if err != nil {
-		answer = nil
-		m.logger.Debug("etcd does not tell its version", "endpoint", e.url, "error", err)
-	}
-	m.heard(ctx, e, asked, answer)
-}
-
-// heard takes in the answer of an endpoint, nil if there was none.
-func (m *members) heard(ctx context.Context, e *endpoint, asked time.Time, answer *clientv3.StatusResponse) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if answer == nil {
-		e.silent = e.silent || errors.Is(context.Cause(ctx), errSilent)
+		m.logger.Debug("etcd does not tell its version", "endpoint", endpoint, "error", err)
 		return
 	}
-	e.silent = false
-	id := answer.Header.GetMemberId()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.latest == nil {
 		m.latest = make(map[uint64]memberStatus)
 	}
-	if asked.After(m.latest[id].asked) {
+	if id := answer.Header.GetMemberId(); asked.After(m.latest[id].asked) {
 		m.latest[id] = memberStatus{asked: asked, version: answer.Version}
 	}
-	maps.DeleteFunc(m.latest, func(_ uint64, status memberStatus) bool { // no stream waits for them any more
-		return status.asked.Before(asked.Add(-2 * statusRounds * silentTimeout))
-	})
+}
+
+// turn returns the channel by which requests to an endpoint take turns.
+func (m *members) turn(endpoint string) chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.turns == nil {
+		m.turns = make(map[string]chan struct{})
+	}
+	if m.turns[endpoint] == nil {
+		m.turns[endpoint] = make(chan struct{}, 1)
+	}
+	return m.turns[endpoint]
 }
 
 // known returns the version that a member told when it was asked since opened.

@@ -98,9 +98,9 @@ func TestIdentifyMembersOnce(t *testing.T) {
 	}
 }
 
-// TestSilentEndpointsDoNotDelayOthers has one endpoint swallow all questions: the members
-// behind the others are believed at once, but for a moment that the first of them may cost,
-// whoever else is still waiting for it. When it answers again, so is the member behind it.
+// TestSilentEndpointsDoNotDelayOthers has one endpoint swallow all requests: the members behind
+// the others are believed at once, though another stream still waits for that endpoint. When it
+// answers again, the member behind it is believed, too.
 func TestSilentEndpointsDoNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -134,12 +134,12 @@ func TestSilentEndpointsDoNotDelayOthers(t *testing.T) {
 			}
 		}
 		quick := 20 * time.Millisecond
-		identify(1, true, statusTimeout+quick) // the first answer is member 2's
+		identify(1, true, quick)
 		if t.Failed() {                        // who waits for a lock stops the clock
 			return
 		}
 		var waiting sync.WaitGroup
-		waiting.Go(func() { identify(7, false, statusRounds*silentTimeout+quick) })
+		waiting.Go(func() { identify(7, false, statusRounds*statusTimeout+quick) })
 		synctest.Wait()
 		identify(2, true, quick)
 		waiting.Wait()
