@@ -25,8 +25,8 @@ type checkpoints struct {
 	kept atomic.Pointer[[]*state]
 	// recent are reconstructed states, of any epoch. trim drops those that the log has
 	// forgotten.
-	recent [recentStates]atomic.Pointer[state]
-	turn   atomic.Uint32
+	recent     [recentStates]atomic.Pointer[state]
+	nextRecent atomic.Uint32
 }
 
 // keep considers prev, which next is about to replace, as a checkpoint.
@@ -40,7 +40,7 @@ func (h *checkpoints) keep(prev, next *state, log *Log) {
 		return
 	}
 	h.trim(log)
-	list = append(thin(h.list(), next.position, every), prev.plain())
+	list = append(thin(h.list(), next.position, every), prev.withoutIndexes())
 	h.kept.Store(&list)
 }
 
@@ -111,7 +111,7 @@ func (h *checkpoints) find(epoch uint64, at Position) *state {
 
 // remember keeps a reconstructed state for the next reader of its revision.
 func (h *checkpoints) remember(s *state) {
-	h.recent[h.turn.Add(1)%recentStates].Store(s)
+	h.recent[h.nextRecent.Add(1)%recentStates].Store(s)
 }
 
 // At returns the state exactly as it was at a revision, with that revision as its
@@ -162,7 +162,7 @@ func (c *Cache) past(current *state, revision int64) (*state, error) {
 	if lapped || uint64(at) < c.log.epoch.Load() {
 		return nil, ErrTooOld{Requested: revision, Oldest: c.log.Oldest()}
 	}
-	s := base.plain().clone()
+	s := base.withoutIndexes().clone()
 	s.undo(events)
 	s.undo(before)
 	if invariants.Enabled {

@@ -209,7 +209,7 @@ func (c *Cache) adopt(base *state, ix index) bool {
 			}
 		}
 	}
-	// heal replaces a corrupt object without an event.
+	// showRepaired replaces a corrupt object without an event.
 	for _, o := range corrupt {
 		if present := now.get(o.Key()); present != nil {
 			ix.move(nil, present)

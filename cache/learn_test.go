@@ -105,7 +105,7 @@ func TestLearntIndexesEqualScans(t *testing.T) {
 			"heal": func(t *rapid.T) {
 				for key, o := range corrupt {
 					sound := NewObject(ObjectConfig{Key: key, Revision: o.Revision(), Labels: objects[key]}, schema)
-					c.heal([]healing{{o, sound}})
+					c.showRepaired([]repair{{o, sound}})
 				}
 				clear(corrupt)
 			},

@@ -119,7 +119,7 @@ type Log struct {
 
 func newLog(config LogConfig, writer *sync.Mutex) *Log {
 	config = config.withDefaults()
-	return &Log{config: config, writer: writer, ring: newRing[Event](min(config.MinEvents, 64), 0)}
+	return &Log{config: config, writer: writer, ring: newRing[Event](min(config.MinEvents, 64))}
 }
 
 // Oldest is the smallest revision from which the log can be followed: every

@@ -29,7 +29,7 @@ type Object struct {
 	meta     string
 	labels   string // packed by packLabels, interned
 	schema   *Schema
-	rare     *rare // nil for nearly all objects
+	optional *optional // nil for nearly all objects
 	revision int64
 	cells    cells
 }
@@ -70,12 +70,12 @@ func NewObject(config ObjectConfig, schema *Schema) *Object {
 	meta := append(space[:0], config.Key...)
 	if config.Err != nil {
 		o.meta = string(packSize(meta, config.Stored))
-		o.rare = &rare{err: config.Err}
+		o.optional = &optional{err: config.Err}
 		return o
 	}
 	if config.Head != nil && len(config.Body) >= packFrom {
 		if o.body = pack(config.Head, config.Body); o.body != nil {
-			o.rare = &rare{head: len(config.Head), size: len(config.Body)}
+			o.optional = &optional{head: len(config.Head), size: len(config.Body)}
 		}
 	}
 	if o.body == nil {
@@ -139,10 +139,10 @@ func (o *Object) retire() {
 // Err says why the object is corrupt; nil for every sound object. A corrupt
 // object has no body, labels or fields.
 func (o *Object) Err() error {
-	if o.rare == nil {
+	if o.optional == nil {
 		return nil
 	}
-	return o.rare.err
+	return o.optional.err
 }
 
 // Stored is how many bytes the store keeps as the object's value.
@@ -154,7 +154,7 @@ func (o *Object) Equal(other *Object) bool {
 	if mine, others := o.Err(), other.Err(); (mine == nil) != (others == nil) || mine != nil && mine.Error() != others.Error() {
 		return false
 	}
-	if o.Packed() != other.Packed() || o.Packed() && (o.rare.size != other.rare.size || o.rare.head != other.rare.head) {
+	if o.Packed() != other.Packed() || o.Packed() && (o.optional.size != other.optional.size || o.optional.head != other.optional.head) {
 		return false
 	}
 	return o.revision == other.revision && o.Key() == other.Key() && o.meta == other.meta && o.labels == other.labels && bytes.Equal(o.body, other.body)

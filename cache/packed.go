@@ -11,9 +11,9 @@ import (
 // there are many of them, which are read often (C2).
 const packFrom = 16 << 10
 
-// rare is what only few objects have. It is not a part of Object because an Object without
+// optional is what only few objects have. It is not a part of Object because an Object without
 // it takes less room.
-type rare struct {
+type optional struct {
 	err error // why the object is corrupt
 	// head is how many bytes of Object.body are as they were given; what follows them is the
 	// packed body. size is that of the body before it was packed. Both are 0 if it is not.
@@ -40,12 +40,12 @@ func pack(head, body []byte) []byte {
 
 // Packed reports whether the body is kept packed: Body and AppendBody unpack it each time
 // that they are called.
-func (o *Object) Packed() bool { return o.rare != nil && o.rare.size > 0 }
+func (o *Object) Packed() bool { return o.optional != nil && o.optional.size > 0 }
 
 // Size is the length of Body. It does not unpack it.
 func (o *Object) Size() int {
 	if o.Packed() {
-		return o.rare.size
+		return o.optional.size
 	}
 	return len(o.body)
 }
@@ -55,7 +55,7 @@ func (o *Object) Size() int {
 func (o *Object) Head() []byte {
 	o.seal.Check(o.body, "cache: the body of an object")
 	if o.Packed() {
-		return o.body[:o.rare.head:o.rare.head]
+		return o.body[:o.optional.head:o.optional.head]
 	}
 	return o.body
 }
@@ -66,15 +66,15 @@ func (o *Object) AppendBody(dst []byte) []byte {
 		return append(dst, o.Body()...)
 	}
 	o.seal.Check(o.body, "cache: the body of an object")
-	at, end := len(dst), len(dst)+o.rare.size
+	at, end := len(dst), len(dst)+o.optional.size
 	if cap(dst) < end {
 		grown := make([]byte, at, end)
 		copy(grown, dst)
 		dst = grown
 	}
-	body, err := s2.Decode(dst[at:end:end], o.body[o.rare.head:])
-	if err != nil || len(body) != o.rare.size {
-		panic(fmt.Sprintf("cache: body of %d bytes of %q cannot be unpacked: %d bytes, %v", o.rare.size, o.Key(), len(body), err))
+	body, err := s2.Decode(dst[at:end:end], o.body[o.optional.head:])
+	if err != nil || len(body) != o.optional.size {
+		panic(fmt.Sprintf("cache: body of %d bytes of %q cannot be unpacked: %d bytes, %v", o.optional.size, o.Key(), len(body), err))
 	}
 	return dst[:end]
 }

@@ -19,8 +19,8 @@ const (
 	maxRetries = 1000
 )
 
-// healing is a corrupt object and the sound one that takes its place.
-type healing struct{ corrupt, sound *Object }
+// repair is a corrupt object and the sound one that takes its place.
+type repair struct{ corrupt, sound *Object }
 
 // retry decodes corrupt objects again: what failed may have been a key service, not the
 // value. It goes through them in the order of their keys, maxRetries at a time, and on to
@@ -39,9 +39,9 @@ func (r *Reflector) retry(ctx context.Context) error {
 		for left := r.cache.current.Load().corruptCount(); left > 0; left -= maxRetries {
 			var part []*Object
 			part, next = r.cache.current.Load().corruptFrom(next, min(maxRetries, left))
-			healed := r.retryAll(ctx, part)
-			r.cache.heal(healed)
-			if len(healed) == 0 {
+			repaired := r.retryAll(ctx, part)
+			r.cache.showRepaired(repaired)
+			if len(repaired) == 0 {
 				break
 			}
 		}
@@ -49,11 +49,11 @@ func (r *Reflector) retry(ctx context.Context) error {
 }
 
 // retryAll decodes objects again and returns those that are sound now.
-func (r *Reflector) retryAll(ctx context.Context, corrupt []*Object) []healing {
+func (r *Reflector) retryAll(ctx context.Context, corrupt []*Object) []repair {
 	var (
-		mu     sync.Mutex
-		healed []healing
-		group  errgroup.Group
+		mu       sync.Mutex
+		repaired []repair
+		group    errgroup.Group
 	)
 	group.SetLimit(r.workers)
 	for _, o := range corrupt {
@@ -61,13 +61,13 @@ func (r *Reflector) retryAll(ctx context.Context, corrupt []*Object) []healing {
 			if sound := r.retryOne(ctx, o); sound != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				healed = append(healed, healing{o, sound})
+				repaired = append(repaired, repair{o, sound})
 			}
 			return nil
 		})
 	}
 	_ = group.Wait() // none fails
-	return healed
+	return repaired
 }
 
 // retryOne returns a corrupt object as a sound one if it can be decoded by now, else nil.
@@ -82,14 +82,14 @@ func (r *Reflector) retryOne(ctx context.Context, o *Object) *Object {
 	return nil
 }
 
-// heal shows sound objects in place of corrupt ones of the same revision, where those
+// showRepaired shows sound objects in place of corrupt ones of the same revision, where those
 // are still present. Nothing happened to the objects, so there are no events.
-func (c *Cache) heal(healed []healing) {
+func (c *Cache) showRepaired(repaired []repair) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.current.Load()
 	var next *state
-	for _, h := range healed {
+	for _, h := range repaired {
 		if now.get(h.corrupt.Key()) != h.corrupt {
 			continue
 		}

@@ -48,7 +48,7 @@ func TestHealedWhileIndexIsBuilt(t *testing.T) {
 		t.Fatal("no index of the label")
 	}
 	c.Apply(Batch{Revision: 2, Changes: []Change{{Key: corrupt[101].Key(), Object: corrupt[101]}}})
-	c.heal([]healing{{corrupt[100], sound[100]}, {corrupt[101], sound[101]}})
+	c.showRepaired([]repair{{corrupt[100], sound[100]}, {corrupt[101], sound[101]}})
 	if !c.adopt(base, ix) {
 		t.Fatal("the index was not taken in")
 	}
@@ -61,7 +61,7 @@ func TestHealedWhileIndexIsBuilt(t *testing.T) {
 }
 
 // TestCorruptCostsWhatObjectsCost counts what is allocated when corrupt objects are
-// loaded, applied, healed and deleted: 25 times as many cost about 25 times as much.
+// loaded, applied, repaired and deleted: 25 times as many cost about 25 times as much.
 func TestCorruptCostsWhatObjectsCost(t *testing.T) {
 	measure := func(n int) map[string]uint64 {
 		schema := NewSchema("things", nil, Index{Label: "app"})
@@ -71,17 +71,17 @@ func TestCorruptCostsWhatObjectsCost(t *testing.T) {
 		}
 		corrupt, sound := corruptObjects(schema, n)
 		var changes, deletes []Change
-		var healed []healing
+		var repaired []repair
 		for i, o := range corrupt {
 			changes = append(changes, Change{Key: o.Key(), Object: o})
 			deletes = append(deletes, Change{Key: o.Key()})
-			healed = append(healed, healing{o, sound[i]})
+			repaired = append(repaired, repair{o, sound[i]})
 		}
 		return map[string]uint64{
 			"load":       allocated(func() { c.Reset(corrupt, 1) }),
 			"delete all": allocated(func() { c.Apply(Batch{Revision: 2, Changes: deletes}) }),
 			"apply all":  allocated(func() { c.Apply(Batch{Revision: 3, Changes: changes}) }),
-			"heal":       allocated(func() { c.heal(healed) }),
+			"heal":       allocated(func() { c.showRepaired(repaired) }),
 		}
 	}
 	few, many := measure(4000), measure(100_000)

@@ -1,10 +1,6 @@
 package cache
 
-import (
-	"sync/atomic"
-
-	"github.com/larder-io/larder/internal/invariants"
-)
+import "sync/atomic"
 
 // Position counts the entries ever appended to a Log. An entry's position never
 // changes; positions of different Logs have nothing to do with each other.
@@ -19,7 +15,7 @@ type Position uint64
 // Append, Forget and Skip are for the writer alone.
 //
 // Implementation: a power-of-two slice of atomic pointers. The writer moves first
-// on before it reuses or clears a slot. A reader loads slots first and first
+// on before it clears a slot. A reader loads slots first and first
 // afterwards: if first has passed what it loaded, the reader was lapped.
 // Growing and shrinking publish a new slice that holds all live entries; the old
 // one is never written again, so readers still on it see what they should.
@@ -29,19 +25,14 @@ type ring[T any] struct {
 	// Invariant: first <= next, next-first <= len(slots)
 	first, next atomic.Uint64
 
-	smallest, largest int // bounds of len(slots); largest 0 = none
+	smallest int // least len(slots)
 
 	grown, shrunk atomic.Int64
 }
 
-// newRing makes a ring that starts with room for smallest entries and doubles up
-// to largest before it overwrites its oldest. Both are rounded up to a power of
-// two; largest 0 means that only Forget limits it.
-func newRing[T any](smallest, largest int) *ring[T] {
+// newRing makes a ring that starts with room for smallest entries, rounded up to a power of two.
+func newRing[T any](smallest int) *ring[T] {
 	r := &ring[T]{smallest: powerOfTwo(max(smallest, 1))}
-	if largest > 0 {
-		r.largest = max(powerOfTwo(largest), r.smallest)
-	}
 	slots := make([]atomic.Pointer[T], r.smallest)
 	r.slots.Store(&slots)
 	return r
@@ -68,9 +59,6 @@ func (r *ring[T]) Append(entries ...*T) {
 		r.resize(room)
 	}
 	slots := *r.slots.Load()
-	if end := next + uint64(len(entries)); end-first > uint64(len(slots)) {
-		r.first.Store(end - uint64(len(slots)))
-	}
 	for i, e := range entries {
 		slots[(next+uint64(i))&uint64(len(slots)-1)].Store(e)
 	}
@@ -81,14 +69,11 @@ func (r *ring[T]) Append(entries ...*T) {
 // do not fit, halved when they fill less than a quarter.
 func (r *ring[T]) room(used int) int {
 	room := len(*r.slots.Load())
-	for used > room && (r.largest == 0 || room < r.largest) {
+	for used > room {
 		room *= 2
 	}
 	for room > r.smallest && used < room/4 {
 		room /= 2
-	}
-	if invariants.Enabled {
-		invariants.Assertf(r.largest == 0 || room <= r.largest, "cache: ring of %d slots, allowed %d", room, r.largest)
 	}
 	return room
 }

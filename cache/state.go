@@ -78,7 +78,7 @@ type state struct {
 	schema  *Schema
 	pivots  *pivots
 	objects *btree.BTreeG[*Object]
-	indexes []index // none in past states: see plain
+	indexes []index // none in past states: see withoutIndexes
 	// hashes has all objects if the schema knows their identities, nil in past states.
 	hashes  *btree.BTreeG[hashed]
 	learner *learner // of the present state's queries, else nil
@@ -136,9 +136,9 @@ func (s *state) clone() *state {
 	return &next
 }
 
-// plain returns the same state without indexes, at a third of the memory: past states are
+// withoutIndexes returns the same state without indexes, at a third of the memory: past states are
 // rarely read.
-func (s *state) plain() *state {
+func (s *state) withoutIndexes() *state {
 	p := *s
 	p.indexes, p.hashes, p.events, p.learner = nil, nil, nil, nil
 	return &p

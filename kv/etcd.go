@@ -402,7 +402,7 @@ func (e *Etcd) observeHistory(ctx context.Context, mark historyMark, header *etc
 			e.logger.Warn("etcd's raft term went back, and it does not say whether it was replaced", "error", err)
 			return
 		}
-		header, verdict = current, e.history.settle(mark, current)
+		header, verdict = current, e.history.decide(mark, current)
 	}
 	if verdict == replaced {
 		e.logger.Error("etcd's history was replaced", "cluster", header.ClusterId, "revision", header.Revision,

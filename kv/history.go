@@ -52,7 +52,7 @@ type verdict int
 const (
 	same     verdict = iota
 	replaced         // it is the first answer of another history
-	doubtful         // see settle
+	doubtful         // see decide
 )
 
 // observe takes in a linearizable answer.
@@ -95,9 +95,9 @@ func (h *history) show(replacements uint64, revision int64) {
 	}
 }
 
-// settle decides a doubt by the answer of currentHeader, whose term is known to be current:
+// decide settles a doubt by the answer of currentHeader, whose term is known to be current:
 // if that is still lower than the mark's, the store was replaced.
-func (h *history) settle(mark historyMark, header *etcdserverpb.ResponseHeader) verdict {
+func (h *history) decide(mark historyMark, header *etcdserverpb.ResponseHeader) verdict {
 	if header.RaftTerm < mark.term {
 		return h.replace(mark.replacements, header)
 	}

@@ -145,14 +145,14 @@ func TestHistory(t *testing.T) {
 				t.Errorf("got verdict %d, want %d", got, c.want)
 			}
 			if got == doubtful {
-				if h.settle(first, answer(1, 200, 5)) != same {
+				if h.decide(first, answer(1, 200, 5)) != same {
 					t.Error("an answer of the present term did not dispel the doubt")
 				}
-				if h.settle(first, c.header) != replaced {
+				if h.decide(first, c.header) != replaced {
 					t.Error("an old term that is the present one is of the same history")
 				}
 			}
-			if h.settle(second, c.header) != same {
+			if h.decide(second, c.header) != same {
 				t.Error("one replacement was reported twice")
 			}
 			if h.observe(h.mark(), c.header) != same {

@@ -20,9 +20,9 @@ const (
 // granting a lease is a write of its own. A key thus lives up to the reuse window
 // longer than asked, never shorter.
 type leaseManager struct {
-	retired func(objects int64) // may be nil
-	longest int64               // window, in seconds
-	turn    chan struct{}       // has an element while a lease is being granted
+	retired  func(objects int64) // may be nil
+	longest  int64               // window, in seconds
+	granting chan struct{}       // has an element while a lease is being granted
 
 	mu      sync.Mutex
 	last    clientv3.LeaseID
@@ -32,7 +32,7 @@ type leaseManager struct {
 }
 
 func newLeaseManager(retired func(objects int64)) *leaseManager {
-	return &leaseManager{retired: retired, longest: leaseReuseMax, turn: make(chan struct{}, 1)}
+	return &leaseManager{retired: retired, longest: leaseReuseMax, granting: make(chan struct{}, 1)}
 }
 
 // lease returns a lease of a history that lasts at least ttl seconds from now. Where one
@@ -42,8 +42,8 @@ func (l *leaseManager) lease(ctx context.Context, client clientv3.Lease, ttl int
 		return lease, nil
 	}
 	select {
-	case l.turn <- struct{}{}:
-		defer func() { <-l.turn }()
+	case l.granting <- struct{}{}:
+		defer func() { <-l.granting }()
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}

@@ -198,7 +198,7 @@ func (s *Subscription) beginningNow() (at beginning, known bool) {
 	if s.since <= t.past {
 		return beginning{past: t.past, present: t.present}, true
 	}
-	if low := max(t.origin, s.since-t.replay); s.loaded.Load() == 0 && low < s.since {
+	if low := max(t.start, s.since-t.replay); s.loaded.Load() == 0 && low < s.since {
 		return beginning{past: low, present: s.since, late: true}, true
 	}
 	return beginning{}, true
@@ -207,7 +207,7 @@ func (s *Subscription) beginningNow() (at beginning, known bool) {
 // fillTimeout bounds reading the past of one subscription.
 const fillTimeout = 10 * time.Second
 
-// errMuch says that a past is too long to keep.
+// errTooLong says that a past is too long to keep.
 var errTooLong = errors.New("kv: too much has happened")
 
 // fill puts what happened from a revision of the past until since, from where on nothing

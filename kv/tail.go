@@ -1,7 +1,6 @@
 package kv
 
 import (
-	"container/heap"
 	"context"
 	"errors"
 	"fmt"
@@ -82,10 +81,10 @@ type Tail struct {
 	// past is where the history began if it was before the store's revision, which
 	// was present then; else both are 0.
 	past, present int64
-	// origin is where the Tail began in the present history: older revisions are not read.
-	origin  int64
+	// start is where the Tail began in the present history: older revisions are not read.
+	start   int64
 	subs    map[string][]*Subscription
-	waiters waiterHeap
+	waiters []*waiter               // in the order of their revisions
 	cancel  context.CancelCauseFunc // ends the present watch; nil between watches
 	touched []*Subscription         // scratch of routeLocked
 	asked   time.Time               // when progress was last requested to read the past
@@ -289,7 +288,7 @@ func (t *Tail) endWatch(cause error) {
 func (t *Tail) restart(revision, present int64, replacements uint64, foreign bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.started, t.origin = true, revision
+	t.started, t.start = true, revision
 	t.history.Store(replacements)
 	if revision < present {
 		t.past, t.present = revision, present
@@ -324,11 +323,7 @@ func (t *Tail) loseLocked(foreign bool) {
 	}
 	t.seen.Store(0)
 	if !t.follows() {
-		for len(t.waiters) > 0 {
-			w := heap.Pop(&t.waiters).(*waiter)
-			w.err = ErrReplaced
-			close(w.done)
-		}
+		t.wakeWaitersLocked(len(t.waiters), ErrReplaced)
 	}
 }
 
@@ -406,9 +401,11 @@ func (t *Tail) routeLocked(batch Batch) {
 // raiseLocked sets seen and wakes the goroutines that waited for it.
 func (t *Tail) raiseLocked(revision int64) {
 	t.seen.Store(revision)
-	for len(t.waiters) > 0 && t.waiters[0].revision <= revision {
-		close(heap.Pop(&t.waiters).(*waiter).done)
+	n := 0
+	for n < len(t.waiters) && t.waiters[n].revision <= revision {
+		n++
 	}
+	t.wakeWaitersLocked(n, nil)
 }
 
 func (t *Tail) waiting() bool {

@@ -1,9 +1,10 @@
 package kv
 
 import (
-	"container/heap"
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 )
 
 // Wait blocks until everything up to revision was queued to the subscriptions. While no
@@ -32,8 +33,8 @@ func (t *Tail) waitIn(ctx context.Context, history uint64, revision int64) error
 	case <-ctx.Done():
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if w.index >= 0 {
-			heap.Remove(&t.waiters, w.index)
+		if at := slices.Index(t.waiters, w); at >= 0 {
+			t.waiters = slices.Delete(t.waiters, at, at+1)
 		}
 		return fmt.Errorf("kv: wait for revision %d: %w", revision, ctx.Err())
 	}
@@ -50,7 +51,8 @@ func (t *Tail) enlist(history uint64, revision int64) (*waiter, error) {
 		return nil, nil
 	}
 	w := &waiter{revision: revision, done: make(chan struct{})}
-	heap.Push(&t.waiters, w)
+	at, _ := slices.BinarySearchFunc(t.waiters, revision+1, func(w *waiter, r int64) int { return cmp.Compare(w.revision, r) })
+	t.waiters = slices.Insert(t.waiters, at, w)
 	return w, nil
 }
 
@@ -59,32 +61,13 @@ type waiter struct {
 	revision int64
 	done     chan struct{}
 	err      error // set before done is closed
-	index    int   // in the heap, -1 outside
 }
 
-// waiterHeap is a heap.Interface ordered by revision.
-type waiterHeap []*waiter
-
-func (h waiterHeap) Len() int           { return len(h) }
-func (h waiterHeap) Less(i, j int) bool { return h[i].revision < h[j].revision }
-func (h waiterHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].index, h[j].index = i, j
-}
-
-// Push appends a *waiter.
-func (h *waiterHeap) Push(x any) {
-	w := x.(*waiter)
-	w.index = len(*h)
-	*h = append(*h, w)
-}
-
-// Pop removes the last *waiter.
-func (h *waiterHeap) Pop() any {
-	last := len(*h) - 1
-	w := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	w.index = -1
-	return w
+// wakeWaitersLocked wakes the first n waiters.
+func (t *Tail) wakeWaitersLocked(n int, err error) {
+	for _, w := range t.waiters[:n] {
+		w.err = err
+		close(w.done)
+	}
+	t.waiters = slices.Delete(t.waiters, 0, n)
 }

@@ -319,7 +319,7 @@ func (f *follower) read(resp *etcdserverpb.WatchResponse, replacements uint64) (
 		if last <= f.delivered {
 			return WatchResponse{}, nil // was delivered before
 		}
-		return WatchResponse{Batches: batchesOf(f.asked(events), f.delivered), Progress: last}, nil
+		return WatchResponse{Batches: batchesOf(f.underPrefix(events), f.delivered), Progress: last}, nil
 	}
 	if !resp.Created && !resp.Fragment && f.sound.Load() && resp.Header != nil && resp.Header.Revision >= f.delivered {
 		return WatchResponse{Progress: resp.Header.Revision}, nil
@@ -347,8 +347,8 @@ func (f *follower) whole(resp *etcdserverpb.WatchResponse) []*mvccpb.Event {
 	return events[:last]
 }
 
-// asked returns the events under the prefix.
-func (f *follower) asked(events []*mvccpb.Event) []*mvccpb.Event {
+// underPrefix returns the events under the prefix.
+func (f *follower) underPrefix(events []*mvccpb.Event) []*mvccpb.Event {
 	if !f.wide {
 		return events
 	}

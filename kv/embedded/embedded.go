@@ -94,7 +94,7 @@ func newStore(cfg Config) (*kv.Etcd, *opener, error) {
 // opener opens a store, once.
 type opener struct {
 	cfg   Config
-	only  alone
+	only  soleMember
 	space *space // nil before open
 }
 
@@ -117,7 +117,7 @@ func (o *opener) open(ctx context.Context, answers kv.Answers) (*kv.Connection, 
 	}
 	o.only.begin(server.Server)
 	client := v3client.New(server.Server)
-	own := newOwnKV(adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server.Server)), answers)
+	own := newLocalKV(adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server.Server)), answers)
 	client.KV = clientv3.NewKVFromKVClient(own, client)
 	answers.Learn(&etcdserverpb.ResponseHeader{
 		ClusterId: uint64(server.Server.Cluster().ID()), RaftTerm: server.Server.Term(), Revision: server.Server.KV().Rev(),

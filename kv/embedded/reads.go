@@ -14,14 +14,14 @@ import (
 // what a disk that stalls for long can pile up.
 const maxReads = 256
 
-// ownKV calls the server in this process.
+// localKV calls the server in this process.
 //
 // The server reads on its caller's goroutine, and waits there for locks that it holds
-// while the database is written, however long the disk takes. ownKV returns at the caller's
+// while the database is written, however long the disk takes. localKV returns at the caller's
 // deadline, and leaves the read to a goroutine until it ends. When maxReads are under way, a
 // caller waits until one ends, or for its own deadline. Writes end at their deadlines by
 // themselves.
-type ownKV struct {
+type localKV struct {
 	etcdserverpb.KVClient
 	answers  kv.Answers
 	inFlight chan struct{}   // has an element for each read that has not ended
@@ -29,14 +29,14 @@ type ownKV struct {
 	cancel   context.CancelFunc
 }
 
-func newOwnKV(server etcdserverpb.KVClient, answers kv.Answers) *ownKV {
-	k := &ownKV{KVClient: server, answers: answers, inFlight: make(chan struct{}, maxReads)}
+func newLocalKV(server etcdserverpb.KVClient, answers kv.Answers) *localKV {
+	k := &localKV{KVClient: server, answers: answers, inFlight: make(chan struct{}, maxReads)}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	return k
 }
 
 // close refuses reads from now on and waits for those that are under way.
-func (k *ownKV) close() {
+func (k *localKV) close() {
 	k.cancel()
 	for range cap(k.inFlight) {
 		k.inFlight <- struct{}{} // never taken out again
@@ -44,7 +44,7 @@ func (k *ownKV) close() {
 }
 
 // Range reads.
-func (k *ownKV) Range(ctx context.Context, in *etcdserverpb.RangeRequest, opts ...grpc.CallOption) (*etcdserverpb.RangeResponse, error) {
+func (k *localKV) Range(ctx context.Context, in *etcdserverpb.RangeRequest, opts ...grpc.CallOption) (*etcdserverpb.RangeResponse, error) {
 	if err := k.begin(ctx); err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func (k *ownKV) Range(ctx context.Context, in *etcdserverpb.RangeRequest, opts .
 }
 
 // begin waits until one more read may be under way.
-func (k *ownKV) begin(ctx context.Context) error {
+func (k *localKV) begin(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -88,13 +88,13 @@ func (k *ownKV) begin(ctx context.Context) error {
 	}
 }
 
-func (k *ownKV) answer(out *etcdserverpb.RangeResponse, err error) (*etcdserverpb.RangeResponse, error) {
+func (k *localKV) answer(out *etcdserverpb.RangeResponse, err error) (*etcdserverpb.RangeResponse, error) {
 	k.answers.Learn(out.GetHeader())
 	return out, err
 }
 
 // Txn writes, and takes note of the answer.
-func (k *ownKV) Txn(ctx context.Context, in *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
+func (k *localKV) Txn(ctx context.Context, in *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
 	out, err := k.KVClient.Txn(ctx, in, opts...)
 	k.answers.Learn(out.GetHeader())
 	return out, err

@@ -88,7 +88,7 @@ func (s *space) run(ctx context.Context) error {
 			}
 		case s.interval > 0 && time.Since(last) >= s.interval:
 			last = time.Now()
-			s.settle()
+			s.releasePages()
 			if used := s.database.SizeInUse(); s.database.Size()-used >= max(used, s.worth) {
 				s.defragment()
 			}
@@ -143,10 +143,10 @@ func (s *space) compactAll(ctx context.Context) error {
 	return nil
 }
 
-// settle has etcd count as free the pages that were freed lately: bbolt does so some commits
+// releasePages has etcd count as free the pages that were freed lately: bbolt does so some commits
 // later, when no transaction can be reading them any more. A commit without a change is
 // skipped, so each deletes a key that does not exist.
-func (s *space) settle() {
+func (s *space) releasePages() {
 	const commits = 3
 	for range commits {
 		tx := s.database.BatchTx()

@@ -15,12 +15,12 @@ import (
 
 // Main runs etcd as args say, of which the first is the program's name. It ends the
 // process when etcd has ended.
-func Main(args []string) { etcdmain.Main(hasten(args, os.Environ())) }
+func Main(args []string) { etcdmain.Main(shortenTicks(args, os.Environ())) }
 
-// hasten returns args, with shorter ticks where neither they nor the environment know of
+// shortenTicks returns args, with shorter ticks where neither they nor the environment know of
 // other members or say how long ticks are: with nobody to lose an election to, they only
 // shorten the start, from up to a second.
-func hasten(args, environ []string) []string {
+func shortenTicks(args, environ []string) []string {
 	for _, flag := range []string{
 		"initial-cluster", "discovery", "discovery-endpoints", "discovery-token", "discovery-srv", "config-file",
 		"heartbeat-interval", "election-timeout", "version", "help", "h",

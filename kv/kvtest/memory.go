@@ -286,14 +286,14 @@ func (m *Memory) Range(ctx context.Context, opts kv.RangeOptions) (kv.Page, erro
 		return true
 	})
 	if opts.Borrow {
-		lend(&page)
+		cloneValues(&page)
 	}
 	return page, nil
 }
 
-// lend gives a page values of its own, which are overwritten when it is released: whoever keeps
+// cloneValues gives a page values of its own, which are overwritten when it is released: whoever keeps
 // one of them finds something else there.
-func lend(page *kv.Page) {
+func cloneValues(page *kv.Page) {
 	for i := range page.Items {
 		page.Items[i].Value = bytes.Clone(page.Items[i].Value)
 	}

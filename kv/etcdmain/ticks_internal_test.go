@@ -20,7 +20,7 @@ func TestClusterMembersKeepTheirTicks(t *testing.T) {
 		{[]string{"etcd", "gateway", "start"}, nil, false},
 		{[]string{"etcd", "--version"}, nil, false},
 	} {
-		if got := hasten(c.args, c.environ); slices.Contains(got, "--election-timeout=100") != c.faster {
+		if got := shortenTicks(c.args, c.environ); slices.Contains(got, "--election-timeout=100") != c.faster {
 			t.Errorf("%v %v: %v", c.args, c.environ, got)
 		}
 	}

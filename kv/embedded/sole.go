@@ -11,20 +11,20 @@ import (
 	"google.golang.org/grpc"
 )
 
-// alone says whether a server is the only member, so that no other acknowledges writes.
+// soleMember says whether a server is the only member, so that no other acknowledges writes.
 //
 // etcd holds the lock of its list of members while it writes to the database, a little after
 // each start for one. Who asks must not wait for a disk that stalls, so the list is read once,
 // and later only if somebody has asked the server to change it: to add a member takes an entry
 // that this server applies before it answers.
-type alone struct {
+type soleMember struct {
 	server *etcdserver.EtcdServer // set before check
 	// changes says that the list was not of one, or may have changed since.
 	changes atomic.Bool
 }
 
 // begin reads the list of members of a server that has applied all that it has stored.
-func (a *alone) begin(server *etcdserver.EtcdServer) {
+func (a *soleMember) begin(server *etcdserver.EtcdServer) {
 	a.server = server
 	if !a.isVoter() {
 		a.changes.Store(true)
@@ -32,19 +32,19 @@ func (a *alone) begin(server *etcdserver.EtcdServer) {
 }
 
 // isVoter reports whether the list has one member that votes. It may wait for the disk.
-func (a *alone) isVoter() bool {
+func (a *soleMember) isVoter() bool {
 	voters, ok := a.server.Cluster().(interface{ VotingMemberIDs() []types.ID })
 	return ok && len(voters.VotingMemberIDs()) == 1
 }
 
 // check reports whether the server is the only member.
-func (a *alone) check() bool {
+func (a *soleMember) check() bool {
 	return (!a.changes.Load() || a.isVoter()) && a.server.Leader() == a.server.MemberID()
 }
 
 // intercept takes note of requests that change the list of members, before the server does
 // anything for them.
-func (a *alone) intercept(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (a *soleMember) intercept(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if info.FullMethod != etcdserverpb.Cluster_MemberList_FullMethodName && strings.HasPrefix(info.FullMethod, clusterMethods) {
 		a.changes.Store(true)
 	}
