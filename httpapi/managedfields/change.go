@@ -8,45 +8,45 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
-// appendChange appends to dst what decides which fields differ between l and r, two values of
-// one type and both of the shape s: nothing of what is equal, the shapes of what one of them
-// lacks, and of the rest that it is not equal. Two pairs of one change have the same fields
-// added, modified and removed. The last result is false if it cannot be told.
-func (s *shape) appendChange(dst []byte, l, r reflect.Value, t *tokens) ([]byte, bool) {
+// appendChange appends a description of how r differs from l, two values of the type. It has nothing
+// for what is equal, the outline of what one of them lacks, and a mark for what differs. Two pairs with
+// the same description have the same fields added, modified and removed. The last result is false if
+// the values cannot be described.
+func (s *schemaType) appendChange(dst []byte, l, r reflect.Value, ids *identifiers) ([]byte, bool) {
 	for l.Kind() == reflect.Pointer {
 		if l.IsNil() || r.IsNil() {
-			return s.appendBoth(dst, l, r, t)
+			return s.appendBoth(dst, l, r, ids)
 		}
 		l, r, dst = l.Elem(), r.Elem(), append(dst, '*')
 	}
 	switch s.kind {
-	case shapeScalar:
+	case kindScalar:
 		return appendLeafChange(dst, l, r)
-	case shapeConverted:
+	case kindConverted:
 		return s.appendConvertedChange(dst, l, r)
-	case shapeStruct:
-		return s.appendFieldChanges(dst, l, r, t)
-	case shapeMap:
-		return s.appendMapChanges(dst, l, r, t)
-	case shapeSet:
-		return s.appendBoth(dst, l, r, t)
-	case shapeItems:
-		return s.appendItemChanges(dst, l, r, t)
+	case kindStruct:
+		return s.appendFieldChanges(dst, l, r, ids)
+	case kindMap:
+		return s.appendMapChanges(dst, l, r, ids)
+	case kindSet:
+		return s.appendBoth(dst, l, r, ids)
+	case kindItems:
+		return s.appendItemChanges(dst, l, r, ids)
 	}
 	return dst, false
 }
 
-// appendBoth is for values that have nothing in common, or of which all is written down.
-func (s *shape) appendBoth(dst []byte, l, r reflect.Value, t *tokens) ([]byte, bool) {
-	dst, ok := s.append(append(dst, '-'), l, t)
+// appendBoth appends the outlines of both values.
+func (s *schemaType) appendBoth(dst []byte, l, r reflect.Value, ids *identifiers) ([]byte, bool) {
+	dst, ok := s.appendOutline(append(dst, '-'), l, ids)
 	if !ok {
 		return dst, false
 	}
-	return s.append(append(dst, '+'), r, t)
+	return s.appendOutline(append(dst, '+'), r, ids)
 }
 
-// appendLeafChange is of what is compared as a whole. Lists and maps that are not deeply equal
-// may be equal all the same, with an empty list inside where the other has none.
+// appendLeafChange describes values that are compared as a whole. Lists and maps that are not deeply
+// equal may still be equal to the field manager: an empty list inside equals a missing one.
 func appendLeafChange(dst []byte, l, r reflect.Value) ([]byte, bool) {
 	changed := byte('m')
 	switch l.Kind() {
@@ -69,9 +69,8 @@ func appendLeafChange(dst []byte, l, r reflect.Value) ([]byte, bool) {
 	return appendLeaf(appendLeaf(append(dst, changed), l), r), true
 }
 
-// appendConvertedChange is of times and quantities, which differ if what they are encoded as
-// does.
-func (s *shape) appendConvertedChange(dst []byte, l, r reflect.Value) ([]byte, bool) {
+// appendConvertedChange describes times and quantities, which differ if their encodings do.
+func (s *schemaType) appendConvertedChange(dst []byte, l, r reflect.Value) ([]byte, bool) {
 	before, err := value.TypeReflectEntryOf(l.Type()).ToUnstructured(l)
 	if err != nil || before != nil && !reflect.TypeOf(before).Comparable() {
 		return dst, false
@@ -91,7 +90,7 @@ func (s *shape) appendConvertedChange(dst []byte, l, r reflect.Value) ([]byte, b
 	return s.appendConverted(dst, r)
 }
 
-func (s *shape) appendFieldChanges(dst []byte, l, r reflect.Value, t *tokens) (_ []byte, ok bool) {
+func (s *schemaType) appendFieldChanges(dst []byte, l, r reflect.Value, ids *identifiers) (_ []byte, ok bool) {
 	dst = append(dst, '{')
 	for i := range s.fields {
 		f := &s.fields[i]
@@ -102,12 +101,14 @@ func (s *shape) appendFieldChanges(dst []byte, l, r reflect.Value, t *tokens) (_
 		switch without, with := f.entry.CanOmit(before), f.entry.CanOmit(after); {
 		case without && with:
 			continue
+		case !f.declared:
+			return dst, false
 		case without:
-			dst, ok = f.append(append(binary.AppendUvarint(dst, uint64(i)), '+'), after, t)
+			dst, ok = f.appendOutline(append(binary.AppendUvarint(dst, uint64(i)), '+'), after, ids)
 		case with:
-			dst, ok = f.append(append(binary.AppendUvarint(dst, uint64(i)), '-'), before, t)
+			dst, ok = f.appendOutline(append(binary.AppendUvarint(dst, uint64(i)), '-'), before, ids)
 		default:
-			dst, ok = f.appendChange(append(binary.AppendUvarint(dst, uint64(i)), '~'), before, after, t)
+			dst, ok = f.appendChange(append(binary.AppendUvarint(dst, uint64(i)), '~'), before, after, ids)
 		}
 		if !ok {
 			return dst, false
@@ -116,15 +117,34 @@ func (s *shape) appendFieldChanges(dst []byte, l, r reflect.Value, t *tokens) (_
 	return append(dst, 0xff, 0xff, '}'), true
 }
 
-// equal says whether two values of one type are deeply equal.
+// equal reports whether two values of one type are deeply equal.
 func equal(l, r reflect.Value) bool {
-	if l.CanAddr() && r.CanAddr() {
-		return same(l, r)
+	switch l.Kind() {
+	case reflect.String:
+		return l.String() == r.String()
+	case reflect.Bool:
+		return l.Bool() == r.Bool()
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		return l.Int() == r.Int()
+	case reflect.Pointer:
+		if l.IsNil() || r.IsNil() {
+			return l.IsNil() && r.IsNil()
+		}
+	case reflect.Slice, reflect.Map:
+		if l.IsNil() != r.IsNil() || l.Len() != r.Len() {
+			return false
+		}
+		if l.Len() == 0 {
+			return true
+		}
+	}
+	if l.CanAddr() && r.CanAddr() { // Interface would copy a struct
+		return reflect.DeepEqual(l.Addr().Interface(), r.Addr().Interface())
 	}
 	return reflect.DeepEqual(l.Interface(), r.Interface())
 }
 
-func (s *shape) appendMapChanges(dst []byte, l, r reflect.Value, t *tokens) (_ []byte, ok bool) {
+func (s *schemaType) appendMapChanges(dst []byte, l, r reflect.Value, ids *identifiers) (_ []byte, ok bool) {
 	dst = appendLeaf(appendLeaf(append(dst, '['), l), r)
 	keys := make([]string, 0, l.Len()+r.Len())
 	for _, m := range []reflect.Value{l, r} {
@@ -138,13 +158,13 @@ func (s *shape) appendMapChanges(dst []byte, l, r reflect.Value, t *tokens) (_ [
 		before, after := l.MapIndex(at), r.MapIndex(at)
 		switch {
 		case !before.IsValid():
-			dst, ok = s.items.append(appendText(append(dst, '+'), key), after, t)
+			dst, ok = s.items.appendOutline(appendText(append(dst, '+'), key), after, ids)
 		case !after.IsValid():
-			dst, ok = s.items.append(appendText(append(dst, '-'), key), before, t)
+			dst, ok = s.items.appendOutline(appendText(append(dst, '-'), key), before, ids)
 		case equal(before, after):
 			continue
 		default:
-			dst, ok = s.items.appendChange(appendText(append(dst, '~'), key), before, after, t)
+			dst, ok = s.items.appendChange(appendText(append(dst, '~'), key), before, after, ids)
 		}
 		if !ok {
 			return dst, false
@@ -153,29 +173,28 @@ func (s *shape) appendMapChanges(dst []byte, l, r reflect.Value, t *tokens) (_ [
 	return append(dst, ']'), true
 }
 
-// appendItemChanges is of lists whose items are known by keys, of which none may be left out or
-// come twice.
-func (s *shape) appendItemChanges(dst []byte, l, r reflect.Value, t *tokens) (_ []byte, ok bool) {
+// appendItemChanges describes lists whose items have keys. It fails if a key is missing or repeated.
+func (s *schemaType) appendItemChanges(dst []byte, l, r reflect.Value, ids *identifiers) (_ []byte, ok bool) {
 	dst = appendLeaf(appendLeaf(append(dst, '('), l), r)
-	before, ok := s.itemsByKey(l, t)
+	before, ok := s.itemsByKey(l, ids)
 	if !ok {
 		return dst, false
 	}
-	after, ok := s.itemsByKey(r, t)
+	after, ok := s.itemsByKey(r, ids)
 	if !ok {
 		return dst, false
 	}
 	for i := range r.Len() {
 		item := r.Index(i)
-		key, _ := s.itemKey(item, t)
+		key, _ := s.itemKey(item, ids)
 		at, found := before[key]
 		switch {
 		case !found:
-			dst, ok = s.items.append(appendText(append(dst, '+'), key), item, t)
+			dst, ok = s.items.appendOutline(appendText(append(dst, '+'), key), item, ids)
 		case equal(l.Index(at), item):
 			continue
 		default:
-			dst, ok = s.items.appendChange(appendText(append(dst, '~'), key), l.Index(at), item, t)
+			dst, ok = s.items.appendChange(appendText(append(dst, '~'), key), l.Index(at), item, ids)
 		}
 		if !ok {
 			return dst, false
@@ -183,22 +202,22 @@ func (s *shape) appendItemChanges(dst []byte, l, r reflect.Value, t *tokens) (_ 
 	}
 	for i := range l.Len() {
 		item := l.Index(i)
-		key, _ := s.itemKey(item, t)
+		key, _ := s.itemKey(item, ids)
 		if _, found := after[key]; found {
 			continue
 		}
-		if dst, ok = s.items.append(appendText(append(dst, '-'), key), item, t); !ok {
+		if dst, ok = s.items.appendOutline(appendText(append(dst, '-'), key), item, ids); !ok {
 			return dst, false
 		}
 	}
 	return append(dst, ')'), true
 }
 
-// itemsByKey returns where the items of a list are.
-func (s *shape) itemsByKey(list reflect.Value, t *tokens) (map[string]int, bool) {
+// itemsByKey returns the indexes of the items of a list, by key.
+func (s *schemaType) itemsByKey(list reflect.Value, ids *identifiers) (map[string]int, bool) {
 	found := make(map[string]int, list.Len())
 	for i := range list.Len() {
-		key, ok := s.itemKey(list.Index(i), t)
+		key, ok := s.itemKey(list.Index(i), ids)
 		if _, twice := found[key]; twice || !ok {
 			return nil, false
 		}
@@ -207,8 +226,9 @@ func (s *shape) itemsByKey(list reflect.Value, t *tokens) (map[string]int, bool)
 	return found, true
 }
 
-// itemKey returns what an item is known by. A key that is left out has the default of the schema.
-func (s *shape) itemKey(item reflect.Value, t *tokens) (string, bool) {
+// itemKey returns the key of an item. It fails if a key field is omitted: its value is then the default
+// of the schema.
+func (s *schemaType) itemKey(item reflect.Value, ids *identifiers) (string, bool) {
 	var space [64]byte
 	key := space[:0]
 	for _, entry := range s.keys {
@@ -216,7 +236,7 @@ func (s *shape) itemKey(item reflect.Value, t *tokens) (string, bool) {
 		if entry.CanOmit(field) || field.Kind() == reflect.Pointer && field.IsNil() {
 			return "", false
 		}
-		key = s.appendKey(key, entry, field, t)
+		key = s.appendItemKey(key, entry, field, ids)
 	}
 	return string(key), true
 }

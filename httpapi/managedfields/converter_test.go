@@ -388,11 +388,11 @@ func BenchmarkUpdate(b *testing.B) {
 	pod.ManagedFields = nil
 	kind := pod.GroupVersionKind()
 	upstream, own := newManagers(b, managedfields.NewDefaultFieldManager), newManagers(b, NewManager)
-	updates := newUpdates(own, kind)
+	updates := newCache(own, kind)
 	for name, update := range map[string]func(live, next runtime.Object){
 		"upstream": func(live, next runtime.Object) { upstream.of(kind).UpdateNoErrors(live, next, "kubelet") },
 		"own":      func(live, next runtime.Object) { own.of(kind).UpdateNoErrors(live, next, "kubelet") },
-		"updates":  func(live, next runtime.Object) { updates.Record(live, next, "kubelet") },
+		"updates":  func(live, next runtime.Object) { updates.Update(live, next, "kubelet") },
 	} {
 		b.Run(name, func(b *testing.B) {
 			live, err := own.of(kind).Update(&corev1.Pod{TypeMeta: pod.TypeMeta}, pod.DeepCopy(), "creator")

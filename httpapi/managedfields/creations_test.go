@@ -19,8 +19,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-func newCreations(m *managers, kind schema.GroupVersionKind) *Creations {
-	return NewCreations(m.of(kind), m.types, runtime.UnsafeObjectConvertor(legacyscheme.Scheme), legacyscheme.Scheme, kind)
+func newCache(m *managers, kind schema.GroupVersionKind) *Cache {
+	return NewCache(m.of(kind), m.types, runtime.UnsafeObjectConvertor(legacyscheme.Scheme), legacyscheme.Scheme, kind, "")
 }
 
 // TestRecordsOfCreationsAreUpstreams creates objects of every kind in every version, each a
@@ -33,7 +33,7 @@ func TestRecordsOfCreationsAreUpstreams(t *testing.T) {
 	for kind, versions := range kinds(t, upstream.types) {
 		for _, version := range versions {
 			of := version.WithKind(kind.Kind)
-			creations := newCreations(own, of)
+			creations := newCache(own, of)
 			random := rand.New(rand.NewSource(7))
 			for range bases {
 				h := &history{t: t, kind: kind, versions: versions, random: random}
@@ -48,7 +48,7 @@ func TestRecordsOfCreationsAreUpstreams(t *testing.T) {
 						continue
 					}
 					got := obj.DeepCopyObject()
-					if err := creations.Record(got, "creator"); err != nil {
+					if err := creations.Create(got, "creator"); err != nil {
 						t.Fatal(err)
 					}
 					blankTimes(t, got)
@@ -62,7 +62,7 @@ func TestRecordsOfCreationsAreUpstreams(t *testing.T) {
 					}
 				}
 			}
-			kept += len(creations.known)
+			kept += len(creations.results)
 		}
 	}
 	t.Logf("%d records were remembered of others, of %d shapes", remembered, kept)
@@ -90,14 +90,14 @@ func created(t *testing.T, by *managers, kind schema.GroupVersionKind, obj runti
 }
 
 // knows says whether the record of obj is remembered.
-func knows(c *Creations, obj runtime.Object) bool {
+func knows(c *Cache, obj runtime.Object) bool {
 	obj = obj.DeepCopyObject()
 	object, err := meta.Accessor(obj)
 	if err != nil {
 		return false
 	}
-	shape, ok := c.shapeOf(obj, object, "creator")
-	_, known := c.known[string(shape)]
+	shape, ok := c.creationKey(obj, object, "creator")
+	_, known := c.results[string(shape)]
 	return ok && known
 }
 
@@ -105,7 +105,7 @@ func knows(c *Creations, obj runtime.Object) bool {
 // left to the field manager, and none are known by the record of another manager.
 func TestCreationsThatAreNotRemembered(t *testing.T) {
 	own := newManagers(t, NewManager)
-	creations := newCreations(own, corev1.SchemeGroupVersion.WithKind("Pod"))
+	creations := newCache(own, corev1.SchemeGroupVersion.WithKind("Pod"))
 	pod := func() *corev1.Pod {
 		pod := registrytest.Pod(1)
 		pod.ManagedFields = nil
@@ -116,7 +116,7 @@ func TestCreationsThatAreNotRemembered(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := creations.Record(internal, manager); err != nil {
+		if err := creations.Create(internal, manager); err != nil {
 			t.Fatal(err)
 		}
 		object, _ := meta.Accessor(internal)
@@ -129,7 +129,7 @@ func TestCreationsThatAreNotRemembered(t *testing.T) {
 			}
 		}
 	}
-	known := len(creations.known)
+	known := len(creations.results)
 	sent := pod()
 	sent.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:nodeName":{}}}`)}}}
 	record(sent, "one")
@@ -137,29 +137,29 @@ func TestCreationsThatAreNotRemembered(t *testing.T) {
 	applied.Annotations = map[string]string{corev1.LastAppliedConfigAnnotation: "{}"}
 	record(applied, "kubectl")
 	long := pod()
-	long.Labels = map[string]string{strings.Repeat("x", maxRemembered): ""}
+	long.Labels = map[string]string{strings.Repeat("x", maxKey): ""}
 	record(long, "one")
-	if n := len(creations.known); n != known {
+	if n := len(creations.results); n != known {
 		t.Errorf("%d are remembered, want %d", n, known)
 	}
-	for i := range 2 * maxRecords {
+	for i := range 2 * maxResults {
 		some := pod()
 		some.Labels = map[string]string{strings.Repeat("x", i): ""}
 		record(some, "one")
 	}
-	if n := len(creations.known); n > maxRecords {
+	if n := len(creations.results); n > maxResults {
 		t.Errorf("%d are remembered", n)
 	}
 	peak := 0
-	for i := range maxRecords - 1 {
+	for i := range maxResults - 1 {
 		some := pod()
 		for j := range 60 {
 			some.Labels[fmt.Sprintf("%s-%d-%d", strings.Repeat("x", 50), i, j)] = ""
 		}
 		record(some, "one")
 		size := 0
-		for shape, entry := range creations.known {
-			size += len(shape) + len(entry.FieldsV1.Raw)
+		for key, result := range creations.results {
+			size += len(key) + len(result[0].entry.FieldsV1.Raw)
 		}
 		peak = max(peak, size)
 	}
@@ -171,7 +171,7 @@ func TestCreationsThatAreNotRemembered(t *testing.T) {
 // TestRecordsAreNotShared: what one does to the record of its object is not seen in another's,
 // while many are created at once.
 func TestRecordsAreNotShared(t *testing.T) {
-	creations := newCreations(newManagers(t, NewManager), corev1.SchemeGroupVersion.WithKind("ConfigMap"))
+	creations := newCache(newManagers(t, NewManager), corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 	var workers sync.WaitGroup
 	for range 4 {
 		workers.Go(func() {
@@ -183,7 +183,7 @@ func TestRecordsAreNotShared(t *testing.T) {
 				}
 				object, _ := meta.Accessor(obj)
 				object.SetLabels(map[string]string{"a": "b"})
-				if err := creations.Record(obj, "m"); err != nil {
+				if err := creations.Create(obj, "m"); err != nil {
 					t.Error(err)
 					return
 				}
@@ -210,10 +210,10 @@ func BenchmarkCreate(b *testing.B) {
 	}
 	object, _ := meta.Accessor(internal)
 	kind := corev1.SchemeGroupVersion.WithKind("Pod")
-	creations := newCreations(m, kind)
+	creations := newCache(m, kind)
 	for name, record := range map[string]func(){
 		"manager":   func() { m.of(kind).UpdateNoErrors(&corev1.Pod{}, internal, "m") },
-		"creations": func() { _ = creations.Record(internal, "m") },
+		"creations": func() { _ = creations.Create(internal, "m") },
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

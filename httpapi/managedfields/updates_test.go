@@ -14,15 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/managedfields"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/core"
 
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
-
-func newUpdates(m *managers, kind schema.GroupVersionKind) *Updates {
-	return NewUpdates(m.of(kind), m.types, runtime.UnsafeObjectConvertor(legacyscheme.Scheme), legacyscheme.Scheme, kind, "")
-}
 
 // TestRecordsOfUpdatesAreUpstreams updates objects of every kind in every version again and
 // again, each time a little, by several managers, and wants the record of upstream's field
@@ -35,7 +30,7 @@ func TestRecordsOfUpdatesAreUpstreams(t *testing.T) {
 	for kind, versions := range kinds(t, upstream.types) {
 		for _, version := range versions {
 			of := version.WithKind(kind.Kind)
-			updates := newUpdates(own, of)
+			updates := newCache(own, of)
 			random := rand.New(rand.NewSource(11))
 			for range bases {
 				h := &history{t: t, kind: kind, versions: versions, random: random}
@@ -72,7 +67,7 @@ func TestRecordsOfUpdatesAreUpstreams(t *testing.T) {
 						if knowsUpdate(t, updates, before, got, who) {
 							copied++
 						}
-						updates.Record(before, got, who)
+						updates.Update(before, got, who)
 						blankTimes(t, got)
 						if !apiequality.Semantic.DeepEqual(want, got) {
 							wantMeta, _ := meta.Accessor(want)
@@ -86,7 +81,7 @@ func TestRecordsOfUpdatesAreUpstreams(t *testing.T) {
 					}
 				}
 			}
-			kept += len(updates.known)
+			kept += len(updates.results)
 		}
 	}
 	t.Logf("%d records were copied of others, of %d changes", copied, kept)
@@ -139,16 +134,16 @@ func written(by *managers, kind schema.GroupVersionKind, live, next runtime.Obje
 	return by.of(kind).UpdateNoErrors(live.DeepCopyObject(), next.DeepCopyObject(), who)
 }
 
-func knowsUpdate(t *testing.T, u *Updates, live, obj runtime.Object, who string) bool {
+func knowsUpdate(t *testing.T, u *Cache, live, obj runtime.Object, who string) bool {
 	t.Helper()
 	live, obj = live.DeepCopyObject(), obj.DeepCopyObject()
 	stored, err := meta.Accessor(live)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var tokens tokens
-	key, ok := u.keyOf(live, obj, stored.GetManagedFields(), who, &tokens)
-	_, known := u.known[string(key)]
+	var ids identifiers
+	key, ok := u.updateKey(live, obj, stored.GetManagedFields(), who, &ids)
+	_, known := u.results[string(key)]
 	return ok && known
 }
 
@@ -157,7 +152,7 @@ func knowsUpdate(t *testing.T, u *Updates, live, obj runtime.Object, who string)
 func TestUpdatesOfOtherAddressesAreKnown(t *testing.T) {
 	kind := corev1.SchemeGroupVersion.WithKind("Pod")
 	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, NewManager)
-	updates := newUpdates(own, kind)
+	updates := newCache(own, kind)
 	pod := func(owner string, ips ...string) *core.Pod {
 		p := &core.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "uid", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n", UID: types.UID(owner)}}}}
 		for _, ip := range ips {
@@ -178,13 +173,13 @@ func TestUpdatesOfOtherAddressesAreKnown(t *testing.T) {
 		{"a\"b", []string{"10.0.0.1", "fd00::1"}, false}, // is escaped in the record
 		{"a-4", []string{"10.0.0.4", "fd00::4"}, false},
 	} {
-		before := len(updates.known)
+		before := len(updates.results)
 		var live runtime.Object = pod(c.owner)
 		live = upstream.of(kind).UpdateNoErrors(&corev1.Pod{}, live, "creator")
 		next := pod(c.owner, c.ips...)
 		for _, who := range []string{"kubelet", "kubelet", "creator"} {
 			want, got := written(upstream, kind, live, next, who), next.DeepCopy()
-			updates.Record(live, got, who)
+			updates.Update(live, got, who)
 			blankTimes(t, want)
 			blankTimes(t, got)
 			if !apiequality.Semantic.DeepEqual(want, runtime.Object(got)) {
@@ -195,7 +190,7 @@ func TestUpdatesOfOtherAddressesAreKnown(t *testing.T) {
 			next.Status.PodIPs = next.Status.PodIPs[:1]
 			next.Status.PodIPs[0].IP += "0"
 		}
-		if learned := len(updates.known) > before; learned != c.learned {
+		if learned := len(updates.results) > before; learned != c.learned {
 			t.Errorf("%v: learned %t, want %t", c, learned, c.learned)
 		}
 	}
@@ -205,32 +200,32 @@ func TestUpdatesOfOtherAddressesAreKnown(t *testing.T) {
 func TestUpdatesAreBounded(t *testing.T) {
 	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
 	own := newManagers(t, NewManager)
-	updates := newUpdates(own, kind)
+	updates := newCache(own, kind)
 	peak := 0
-	for i := range 2 * maxRecords {
+	for i := range 2 * maxResults {
 		key := fmt.Sprintf("%s-%d", strings.Repeat("x", 4000), i)
 		live := own.of(kind).UpdateNoErrors(&corev1.ConfigMap{}, &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "uid"}, Data: map[string]string{key: "a"}}, "creator")
-		updates.Record(live, &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "uid"}, Data: map[string]string{key: "b"}}, "other")
+		updates.Update(live, &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "uid"}, Data: map[string]string{key: "b"}}, "other")
 		size := 0
-		for key, becomes := range updates.known {
+		for key, becomes := range updates.results {
 			size += len(key)
 			for _, b := range becomes {
 				size += len(b.entry.FieldsV1.Raw)
 			}
 		}
-		if size != updates.bytes || len(updates.known) > maxRecords {
-			t.Fatalf("%d records of %d bytes are remembered, %d counted", len(updates.known), size, updates.bytes)
+		if size != updates.bytes || len(updates.results) > maxResults {
+			t.Fatalf("%d records of %d bytes are remembered, %d counted", len(updates.results), size, updates.bytes)
 		}
 		peak = max(peak, size)
 	}
 	if peak > maxBytes || peak < maxBytes/2 {
 		t.Errorf("what is remembered takes up to %d bytes, want at most %d and half of that", peak, maxBytes)
 	}
-	long := map[string]string{strings.Repeat("x", maxRemembered): "a"}
-	known := len(updates.known)
+	long := map[string]string{strings.Repeat("x", maxKey): "a"}
+	known := len(updates.results)
 	live := own.of(kind).UpdateNoErrors(&corev1.ConfigMap{}, &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "uid"}, Data: long}, "creator")
-	updates.Record(live, &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "uid"}}, "other")
-	if len(updates.known) != known {
+	updates.Update(live, &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "uid"}}, "other")
+	if len(updates.results) != known {
 		t.Error("a record that is too long is remembered")
 	}
 }

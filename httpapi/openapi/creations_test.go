@@ -58,7 +58,7 @@ func checkCreations(t *testing.T, g *registry.Group, e *registry.Endpoint, conve
 	if err != nil {
 		t.Fatal(err)
 	}
-	creations := managedfields.NewCreations(own, converter, convertor, scheme, e.GVK)
+	creations := managedfields.NewCache(own, converter, convertor, scheme, e.GVK, "")
 	random := rand.New(rand.NewSource(3))
 	obj := e.View.Resource.Codec().New()
 	for step := range 40 {
@@ -73,7 +73,7 @@ func checkCreations(t *testing.T, g *registry.Group, e *registry.Endpoint, conve
 		}
 		for range 2 { // remembered the second time
 			clearRecord(t, got)
-			if err := creations.Record(got, "creator"); err != nil {
+			if err := creations.Create(got, "creator"); err != nil {
 				t.Fatal(err)
 			}
 			if w, g := recordOf(t, want), recordOf(t, got); !equality.Semantic.DeepEqual(w, g) {
@@ -82,7 +82,7 @@ func checkCreations(t *testing.T, g *registry.Group, e *registry.Endpoint, conve
 		}
 		registrytest.Nudge(obj, random)
 	}
-	return creations.Known() > 0
+	return creations.Len() > 0
 }
 
 func newOf(t *testing.T, scheme *runtime.Scheme, kind schema.GroupVersionKind) runtime.Object {

@@ -133,15 +133,11 @@ func (in *Installer) scope(g *registry.Group, e *registry.Endpoint, converter fi
 // of another kind of the stored one, and its managedFields of theirs: upstream's field manager alone
 // can do that.
 func (in *Installer) writes(e *registry.Endpoint, scope *handlers.RequestScope, converter fieldmanager.TypeConverter, life lifecycle, monitors *apimetrics.Monitors) *writes.Endpoint {
-	config := writes.Config{
+	return writes.New(writes.Config{
 		Endpoint: e, Scope: scope, Admission: in.Admission, PatchTypes: writes.PatchTypes(true),
-		Creations: managedfields.NewCreations(scope.FieldManager, converter, scope.UnsafeConvertor, scope.Creater, e.GVK),
-		Life:      life.Lifecycle, Warnings: life.warnings, Monitors: monitors,
-	}
-	if e.Subresource == "" || e.Subresource == "status" {
-		config.Updates = managedfields.NewUpdates(scope.FieldManager, converter, scope.UnsafeConvertor, scope.Creater, e.GVK, e.Subresource)
-	}
-	return writes.New(config)
+		ManagedFields: managedfields.NewCache(scope.FieldManager, converter, scope.UnsafeConvertor, scope.Creater, e.GVK, e.Subresource),
+		Life:          life.Lifecycle, Warnings: life.warnings, Monitors: monitors,
+	})
 }
 
 // resetFields says which fields storage's strategy ignores in requests, for the

@@ -40,11 +40,10 @@ type Config struct {
 	// PatchTypes lists the accepted content types of patches. See [PatchTypes].
 	PatchTypes []string
 
-	// Creations and Updates compute managedFields; where they are nil, Manager does; where that is nil,
+	// ManagedFields computes managedFields; if it is nil, Manager does; if that is nil too,
 	// Scope.FieldManager does, which always serves apply.
-	Creations *managedfields.Creations
-	Updates   *managedfields.Updates
-	Manager   *fieldmanager.FieldManager
+	ManagedFields *managedfields.Cache
+	Manager       *fieldmanager.FieldManager
 
 	// Life tells whether the version is deprecated. Warnings go out with every response.
 	Life     apimetrics.Lifecycle

@@ -15,8 +15,8 @@ import (
 // passes a nil live.
 func (e *Endpoint) manage(live, obj runtime.Object, manager string) (runtime.Object, error) {
 	switch {
-	case live == nil && e.Creations != nil:
-		if err := e.Creations.Record(obj, manager); err != nil {
+	case live == nil && e.ManagedFields != nil:
+		if err := e.ManagedFields.Create(obj, manager); err != nil {
 			return nil, fmt.Errorf("failed to create new object (Create for %v): %w", e.Scope.Kind, err)
 		}
 		return obj, nil
@@ -26,8 +26,8 @@ func (e *Endpoint) manage(live, obj runtime.Object, manager string) (runtime.Obj
 			return nil, fmt.Errorf("failed to create new object (Create for %v): %w", e.Scope.Kind, err)
 		}
 		return e.Manager.UpdateNoErrors(empty, obj, manager), nil
-	case e.Updates != nil:
-		e.Updates.Record(live, obj, manager)
+	case e.ManagedFields != nil:
+		e.ManagedFields.Update(live, obj, manager)
 		return obj, nil
 	}
 	return e.Manager.UpdateNoErrors(live, obj, manager), nil

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 	smdschema "sigs.k8s.io/structured-merge-diff/v6/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
+	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
 // converter is a managedfields.TypeConverter for objects of built-in Go types.
@@ -21,16 +22,15 @@ type converter struct {
 	types sync.Map // of schema.GroupVersionKind to *objectType
 }
 
-// objectType is what a value of one kind is checked and compared by.
+// objectType is the type of the objects of one kind.
 type objectType struct {
-	schema     *smdschema.Schema
-	ref        smdschema.TypeRef
-	exceptions *exceptions
+	*schemaType
+	schema *smdschema.Schema
+	ref    smdschema.TypeRef
 }
 
-// ObjectToTyped returns a value of obj, which the caller does not change as long as it uses
-// the value. Maps, and objects that may not hold duplicates, are converted by upstream: they
-// come from clients.
+// ObjectToTyped returns a value that refers to obj. The caller does not change obj while it uses the
+// value. Upstream converts maps, and objects that may not hold duplicates: they come from clients.
 func (c *converter) ObjectToTyped(obj runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
 	if _, isMap := obj.(runtime.Unstructured); isMap || !slices.Contains(opts, typed.AllowDuplicates) {
 		return c.inner.ObjectToTyped(obj, opts...)
@@ -40,66 +40,69 @@ func (c *converter) ObjectToTyped(obj runtime.Object, opts ...typed.ValidationOp
 		return c.learn(obj, opts...)
 	}
 	t := known.(*objectType)
-	if t.exceptions.in(reflect.ValueOf(obj)) {
+	if t.hasException(reflect.ValueOf(obj)) {
 		return c.inner.ObjectToTyped(obj, opts...)
 	}
-	v, err := newObject(obj)
+	v, err := value.NewValueReflect(obj)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("managedfields: %w", err)
 	}
-	//lint:ignore SA1019 it is discouraged for the sake of values that nobody has checked; these need none
-	return typed.AsTypedUnvalidated(v, t.schema, t.ref), nil
+	//lint:ignore SA1019 deprecated for values that need validation; these need none
+	return typed.AsTypedUnvalidated(&object{v, obj}, t.schema, t.ref), nil
 }
 
 // learn converts the first object of a kind as upstream does, and remembers its type.
 func (c *converter) learn(obj runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
-	value, err := c.inner.ObjectToTyped(obj, opts...)
+	v, err := c.inner.ObjectToTyped(obj, opts...)
 	if err != nil {
 		return nil, err
 	}
 	c.types.Store(obj.GetObjectKind().GroupVersionKind(), &objectType{
-		schema: value.Schema(), ref: value.TypeRef(),
-		exceptions: exceptionsOf(value.Schema(), reflect.TypeOf(obj), value.TypeRef()),
+		schemaTypeOf(v.Schema(), reflect.TypeOf(obj), v.TypeRef()), v.Schema(), v.TypeRef(),
 	})
-	return value, nil
+	return v, nil
 }
 
-// TypedToObject returns an object that knows its kind and that originConvertor
-// can convert, or a map if the value is the result of a merge. Upstream asks only to
-// compare the kind's version with another, most of the time.
+// TypedToObject returns a lazyMap, or a map if the value is the result of a merge. Upstream mostly asks
+// only for the version of the kind.
 func (c *converter) TypedToObject(v *typed.TypedValue) (runtime.Object, error) {
 	if own, ok := v.AsValue().(*object); ok {
-		return &origin{own}, nil
+		return &lazyMap{own}, nil
 	}
 	return c.inner.TypedToObject(v)
 }
 
-// origin is the object that a value was made from. It becomes a map, as upstream has it, when
-// it is converted: what is lost on the way to a map and back, an empty slice for example, is
-// lost on the other side of a comparison too.
-type origin struct{ value *object }
-
-// GetObjectKind implements runtime.Object.
-func (o *origin) GetObjectKind() schema.ObjectKind { return o.value.obj.GetObjectKind() }
-
-// DeepCopyObject implements runtime.Object.
-func (o *origin) DeepCopyObject() runtime.Object { return o.value.obj.DeepCopyObject() }
-
-// NewManager returns upstream's manager of the fields of one kind. The parameters are those of
-// managedfields.NewDefaultFieldManager.
-func NewManager(types managedfields.TypeConverter, convertor runtime.ObjectConvertor, defaulter runtime.ObjectDefaulter, creater runtime.ObjectCreater, kind schema.GroupVersionKind, hub schema.GroupVersion, subresource string, reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
-	return managedfields.NewDefaultFieldManager(&converter{inner: types}, originConvertor{convertor}, defaulter, creater, kind, hub, subresource, reset)
+// object is the value of a whole object.
+type object struct {
+	value.Value
+	obj runtime.Object
 }
 
-// originConvertor converts origins too.
-type originConvertor struct{ runtime.ObjectConvertor }
+// lazyMap is an object that becomes a map, as upstream's values always do, when it is converted. Both
+// sides of a comparison then lose the same, such as the difference between an empty slice and nil.
+type lazyMap struct{ value *object }
+
+// GetObjectKind implements runtime.Object.
+func (o *lazyMap) GetObjectKind() schema.ObjectKind { return o.value.obj.GetObjectKind() }
+
+// DeepCopyObject implements runtime.Object.
+func (o *lazyMap) DeepCopyObject() runtime.Object { return o.value.obj.DeepCopyObject() }
+
+// NewManager returns upstream's field manager of one kind. The parameters are those of
+// managedfields.NewDefaultFieldManager.
+func NewManager(types managedfields.TypeConverter, convertor runtime.ObjectConvertor, defaulter runtime.ObjectDefaulter, creater runtime.ObjectCreater, kind schema.GroupVersionKind, hub schema.GroupVersion, subresource string, reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
+	return managedfields.NewDefaultFieldManager(&converter{inner: types}, lazyConvertor{convertor}, defaulter, creater, kind, hub, subresource, reset)
+}
+
+// lazyConvertor also converts a lazyMap.
+type lazyConvertor struct{ runtime.ObjectConvertor }
 
 // ConvertToVersion implements runtime.ObjectConvertor.
-func (c originConvertor) ConvertToVersion(in runtime.Object, version runtime.GroupVersioner) (runtime.Object, error) {
-	if o, ok := in.(*origin); ok {
+func (c lazyConvertor) ConvertToVersion(in runtime.Object, version runtime.GroupVersioner) (runtime.Object, error) {
+	if o, ok := in.(*lazyMap); ok {
 		content, ok := o.value.Unstructured().(map[string]any)
 		if !ok {
-			return nil, fmt.Errorf("fields: %T is not encoded as a map", o.value.obj)
+			return nil, fmt.Errorf("managedfields: %T is not encoded as a map", o.value.obj)
 		}
 		in = &unstructured.Unstructured{Object: content}
 	}

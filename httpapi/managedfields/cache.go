@@ -1,0 +1,347 @@
+package managedfields
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"sigs.k8s.io/structured-merge-diff/v6/typed"
+
+	"github.com/larder-io/larder/internal/invariants"
+)
+
+const (
+	// maxResults is how many results a Cache holds, maxKey how long a key may be, and maxBytes the
+	// bytes of all keys and results: clients that write objects choose what is cached. All pods of a
+	// ReplicaSet, for example, share a result.
+	maxResults = 512
+	maxKey     = 16 << 10
+	maxBytes   = 2 << 20
+
+	// maxUpdaters is one less than the entries of updates that make the field manager merge the
+	// oldest (apimachinery pkg/util/managedfields/internal).
+	maxUpdaters = 9
+)
+
+// Cache sets the managedFields of objects that one endpoint creates and updates. The result depends
+// on the user agent, on the managedFields before and on which fields there are or differ, but not on
+// their values. So the field manager computes it once, and the Cache copies it for all like writes.
+//
+// Its methods are safe for concurrent use.
+type Cache struct {
+	manager     *managedfields.FieldManager
+	types       managedfields.TypeConverter
+	convertor   runtime.ObjectConvertor
+	creater     runtime.ObjectCreater
+	kind        schema.GroupVersionKind
+	subresource string
+
+	mu      sync.RWMutex // guards the fields below
+	schema  *schemaType  // nil until the first write
+	goType  reflect.Type
+	results map[string][]resultEntry
+	bytes   int // of the keys and fields in results
+}
+
+// resultEntry is an entry of the managedFields that a write results in.
+type resultEntry struct {
+	entry metav1.ManagedFieldsEntry // without its time; its fields have numbers in place of identifiers
+	from  int                       // the entry before whose time it keeps, -1 for the time of the write
+}
+
+// NewCache returns the Cache of an endpoint. manager is what [NewManager] made of the other parameters.
+func NewCache(manager *managedfields.FieldManager, types managedfields.TypeConverter, convertor runtime.ObjectConvertor, creater runtime.ObjectCreater, kind schema.GroupVersionKind, subresource string) *Cache {
+	return &Cache{manager: manager, types: types, convertor: convertor, creater: creater, kind: kind, subresource: subresource}
+}
+
+// Create sets the managedFields of obj, which is about to be created, as the field manager would.
+func (c *Cache) Create(obj runtime.Object, manager string) error {
+	object, err := meta.Accessor(obj)
+	if err != nil {
+		return nil // upstream does nothing either
+	}
+	key, ok := c.creationKey(obj, object, manager)
+	if ok {
+		if result, known := c.result(key); known {
+			object.SetManagedFields(entriesOf(result, nil, nil))
+			return nil
+		}
+	}
+	live, err := c.creater.New(c.kind)
+	if err != nil {
+		return err
+	}
+	c.manager.UpdateNoErrors(live, obj, manager)
+	if !ok {
+		return c.resolveType()
+	}
+	if made := object.GetManagedFields(); len(made) == 1 {
+		c.add(key, nil, made, nil)
+	}
+	return nil
+}
+
+// creationKey returns what the managedFields of a created object depend on. There is no key for an
+// object that already has managedFields or kubectl's last applied configuration.
+func (c *Cache) creationKey(obj runtime.Object, object metav1.Object, manager string) ([]byte, bool) {
+	s, goType := c.objectType()
+	if s == nil || object.GetManagedFields() != nil {
+		return nil, false
+	}
+	if _, kubectl := object.GetAnnotations()[corev1.LastAppliedConfigAnnotation]; kubectl {
+		return nil, false
+	}
+	versioned, err := c.convertor.ConvertToVersion(obj, c.kind.GroupVersion())
+	if err != nil || reflect.TypeOf(versioned) != goType {
+		return nil, false
+	}
+	key := appendText(append(make([]byte, 0, 1024), 'c'), manager)
+	key, ok := s.appendOutline(key, reflect.ValueOf(versioned), nil)
+	return key, ok && len(key) <= maxKey
+}
+
+// Update sets the managedFields of obj, which is about to replace live, as the field manager would.
+func (c *Cache) Update(live, obj runtime.Object, manager string) {
+	object, err := meta.Accessor(obj)
+	if err != nil {
+		return // upstream does nothing either
+	}
+	stored, err := meta.Accessor(live)
+	if err != nil {
+		return
+	}
+	before, ok := c.entriesBefore(stored, object)
+	if ok && len(before) == 0 {
+		object.SetManagedFields(nil)
+		return
+	}
+	var ids identifiers
+	var key []byte
+	if ok {
+		sent := object.GetManagedFields()
+		object.SetManagedFields(nil)
+		key, ok = c.updateKey(live, obj, before, manager, &ids)
+		object.SetManagedFields(sent)
+	}
+	if ok {
+		if result, known := c.result(key); known {
+			c.check(live, obj, manager, entriesOf(result, before, &ids))
+			object.SetManagedFields(entriesOf(result, before, &ids))
+			return
+		}
+	}
+	c.manager.UpdateNoErrors(live, obj, manager)
+	switch {
+	case !ok:
+		_ = c.resolveType() // it is tried again
+	case managedfields.ValidateManagedFields(before) == nil:
+		c.add(key, before, object.GetManagedFields(), &ids)
+	}
+}
+
+// check panics if the field manager computes another result, in builds that assert invariants.
+//
+// Invariant: a cached result is what the field manager computes.
+func (c *Cache) check(live, obj runtime.Object, manager string, result []metav1.ManagedFieldsEntry) {
+	if !invariants.Enabled {
+		return
+	}
+	obj = obj.DeepCopyObject()
+	c.manager.UpdateNoErrors(live.DeepCopyObject(), obj, manager)
+	object, err := meta.Accessor(obj)
+	if err != nil {
+		return
+	}
+	if want := withoutTimes(object.GetManagedFields()); !apiequality.Semantic.DeepEqual(want, withoutTimes(result)) {
+		panic(fmt.Sprintf("managedfields: %s got %v, the field manager computes %v", object.GetName(), result, want))
+	}
+}
+
+// withoutTimes returns entries without their times, in an order that does not depend on them.
+func withoutTimes(entries []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
+	entries = slices.Clone(entries)
+	for i := range entries {
+		entries[i].Time = nil
+	}
+	sortEntries(entries)
+	return entries
+}
+
+// entriesBefore returns the managedFields that the field manager starts with. It fails for an object
+// that the update creates, and if the client removes all entries. It also fails for subresources other
+// than the status: their objects are of another kind than the stored one.
+func (c *Cache) entriesBefore(stored, object metav1.Object) ([]metav1.ManagedFieldsEntry, bool) {
+	if stored.GetUID() == "" || c.subresource != "" && c.subresource != "status" {
+		return nil, false
+	}
+	before := object.GetManagedFields()
+	if c.subresource != "" || before == nil {
+		return stored.GetManagedFields(), true
+	}
+	return before, len(before) > 0
+}
+
+// updateKey returns what the managedFields of an updated object depend on.
+func (c *Cache) updateKey(live, obj runtime.Object, before []metav1.ManagedFieldsEntry, manager string, ids *identifiers) ([]byte, bool) {
+	s, goType := c.objectType()
+	if s == nil {
+		return nil, false
+	}
+	key, updaters := appendText(append(make([]byte, 0, 2048), 'u'), manager), 0
+	key = binary.AppendUvarint(key, uint64(len(before)))
+	for i := range before {
+		e := &before[i]
+		if e.FieldsV1 == nil || e.APIVersion != c.kind.GroupVersion().String() {
+			return nil, false
+		}
+		if e.Operation != metav1.ManagedFieldsOperationApply {
+			updaters++
+		}
+		key = appendText(appendText(appendText(appendText(key, e.Manager), string(e.Operation)), e.FieldsType), e.Subresource)
+		at := len(key)
+		key = ids.appendNumbered(append(key, 0, 0, 0, 0), e.FieldsV1.Raw)
+		binary.BigEndian.PutUint32(key[at:], uint32(len(key)-at))
+	}
+	if updaters > maxUpdaters || ids.refused || len(key) > maxKey {
+		return nil, false
+	}
+
+	group := c.kind.GroupVersion()
+	l, err := c.convertor.ConvertToVersion(live, group)
+	if err != nil || reflect.TypeOf(l) != goType {
+		return nil, false
+	}
+	r, err := c.convertor.ConvertToVersion(obj, group)
+	if err != nil || reflect.TypeOf(r) != goType {
+		return nil, false
+	}
+	if s.hasException(reflect.ValueOf(l)) || s.hasException(reflect.ValueOf(r)) {
+		return nil, false
+	}
+	key, ok := s.appendChange(key, reflect.ValueOf(l), reflect.ValueOf(r), ids)
+	key = ids.appendOrder(key)
+	return key, ok && !ids.refused && len(key) <= maxKey
+}
+
+// objectType returns the type of the kind's objects, nil if it is not resolved yet.
+func (c *Cache) objectType() (*schemaType, reflect.Type) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.schema, c.goType
+}
+
+// resolveType finds the type of the kind's objects, once.
+func (c *Cache) resolveType() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.schema != nil {
+		return nil
+	}
+	obj, err := c.creater.New(c.kind)
+	if err != nil {
+		return err
+	}
+	obj.GetObjectKind().SetGroupVersionKind(c.kind)
+	c.schema, c.goType = &schemaType{}, reflect.TypeOf(obj) // unknown
+	if value, err := c.types.ObjectToTyped(obj, typed.AllowDuplicates); err == nil {
+		c.schema = schemaTypeOf(value.Schema(), reflect.TypeOf(obj), value.TypeRef())
+	}
+	return nil
+}
+
+func (c *Cache) result(key []byte) ([]resultEntry, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	result, known := c.results[string(key)]
+	return result, known
+}
+
+// add caches the managedFields that a write has resulted in.
+func (c *Cache) add(key []byte, before, after []metav1.ManagedFieldsEntry, ids *identifiers) {
+	if len(after) == 0 {
+		return // the field manager has failed
+	}
+	result, size := make([]resultEntry, len(after)), len(key)
+	numbered := ids.len()
+	for i, e := range after {
+		if e.FieldsV1 == nil {
+			return
+		}
+		from := slices.IndexFunc(before, func(b metav1.ManagedFieldsEntry) bool { return sameEntry(&b, &e) && b.Time == e.Time })
+		if from < 0 && e.Time == nil {
+			return
+		}
+		fields := ids.appendNumbered(nil, e.FieldsV1.Raw)
+		e.Time, e.FieldsV1 = nil, &metav1.FieldsV1{Raw: fields}
+		result[i] = resultEntry{entry: e, from: from}
+		size += len(fields)
+	}
+	if ids.len() > numbered || ids != nil && ids.refused || size > 2*maxKey {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, known := c.results[string(key)]; known { // added by a concurrent write
+		return
+	}
+	if c.results == nil || len(c.results) >= maxResults || c.bytes+size > maxBytes {
+		c.results, c.bytes = make(map[string][]resultEntry), 0
+	}
+	c.results[string(key)] = result
+	c.bytes += size
+}
+
+// Len returns the number of cached results.
+func (c *Cache) Len() int {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return len(c.results)
+}
+
+// sameEntry reports whether two entries have the same manager.
+func sameEntry(a, b *metav1.ManagedFieldsEntry) bool {
+	return a.Manager == b.Manager && a.Operation == b.Operation && a.APIVersion == b.APIVersion && a.Subresource == b.Subresource
+}
+
+// entriesOf returns the managedFields of a result for a write now, in the field manager's order. before
+// are the managedFields that the write found.
+func entriesOf(result []resultEntry, before []metav1.ManagedFieldsEntry, ids *identifiers) []metav1.ManagedFieldsEntry {
+	entries := make([]metav1.ManagedFieldsEntry, len(result))
+	for i := range result {
+		entries[i] = result[i].entry
+		entries[i].FieldsV1 = &metav1.FieldsV1{Raw: ids.insert(result[i].entry.FieldsV1.Raw)}
+		if from := result[i].from; from >= 0 {
+			entries[i].Time = before[from].Time
+		} else {
+			entries[i].Time = &metav1.Time{Time: time.Now().UTC()}
+		}
+	}
+	sortEntries(entries)
+	return entries
+}
+
+// sortEntries sorts managedFields as the field manager does.
+func sortEntries(entries []metav1.ManagedFieldsEntry) {
+	slices.SortFunc(entries, func(a, b metav1.ManagedFieldsEntry) int {
+		return cmp.Or(cmp.Compare(a.Operation, b.Operation), cmp.Compare(seconds(a.Time), seconds(b.Time)),
+			cmp.Compare(a.Manager, b.Manager), cmp.Compare(a.APIVersion, b.APIVersion), cmp.Compare(a.Subresource, b.Subresource))
+	})
+}
+
+func seconds(t *metav1.Time) int64 {
+	if t == nil {
+		return 0
+	}
+	return t.Unix()
+}

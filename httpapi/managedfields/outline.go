@@ -1,0 +1,159 @@
+package managedfields
+
+import (
+	"encoding/binary"
+	"reflect"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/structured-merge-diff/v6/value"
+)
+
+// appendOutline appends the outline of v to dst: which fields are present, which of them differ from
+// those of an empty object, the keys of maps and the keys of list items. Names, images and other values
+// are not part of it. Two objects with the same outline have the same fields. If ids is not nil,
+// identifiers are replaced by their numbers. The last result is false if v has no outline.
+func (s *schemaType) appendOutline(dst []byte, v reflect.Value, ids *identifiers) ([]byte, bool) {
+	for v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return append(dst, 'n'), true
+		}
+		v, dst = v.Elem(), append(dst, '*')
+	}
+	switch s.kind {
+	case kindScalar:
+		return appendLeaf(dst, v), true
+	case kindConverted:
+		return s.appendConverted(dst, v)
+	case kindStruct:
+		return s.appendFields(dst, v, ids)
+	case kindMap:
+		return s.appendMap(dst, v, ids)
+	case kindSet, kindItems:
+		return s.appendItems(dst, v, ids)
+	}
+	return dst, false
+}
+
+// appendLeaf appends whether v, which is compared as a whole, is null, empty or filled.
+func appendLeaf(dst []byte, v reflect.Value) []byte {
+	switch v.Kind() {
+	case reflect.Slice, reflect.Map:
+		switch {
+		case v.IsNil():
+			return append(dst, 'n')
+		case v.Len() == 0:
+			return append(dst, '0')
+		}
+		return append(dst, '1')
+	}
+	if v.IsZero() {
+		return append(dst, '0')
+	}
+	return append(dst, '1')
+}
+
+// appendConverted appends whether v is converted to null, to the value of an empty object or to
+// something else.
+func (s *schemaType) appendConverted(dst []byte, v reflect.Value) ([]byte, bool) {
+	switch t := v.Interface().(type) {
+	case metav1.Time:
+		return appendLeaf(dst, reflect.ValueOf(!t.IsZero())), true
+	case metav1.MicroTime:
+		return appendLeaf(dst, reflect.ValueOf(!t.IsZero())), true
+	}
+	converted, err := value.TypeReflectEntryOf(v.Type()).ToUnstructured(v)
+	switch {
+	case err != nil || converted != nil && !reflect.TypeOf(converted).Comparable():
+		return dst, false
+	case converted == nil:
+		return append(dst, 'n'), true
+	case converted == s.empty:
+		return append(dst, '0'), true
+	}
+	return append(dst, '1'), true
+}
+
+func (s *schemaType) appendFields(dst []byte, v reflect.Value, ids *identifiers) (_ []byte, ok bool) {
+	dst = append(dst, '{')
+	for i := range s.fields {
+		f := &s.fields[i]
+		field := f.entry.GetFrom(v)
+		if f.entry.CanOmit(field) {
+			continue
+		}
+		if !f.declared {
+			return dst, false
+		}
+		if dst, ok = f.appendOutline(binary.AppendUvarint(dst, uint64(i)), field, ids); !ok {
+			return dst, false
+		}
+	}
+	return append(dst, 0xff, 0xff, '}'), true
+}
+
+func (s *schemaType) appendMap(dst []byte, v reflect.Value, ids *identifiers) (_ []byte, ok bool) {
+	if v.Len() == 0 {
+		return appendLeaf(dst, v), true
+	}
+	keys := make([]string, 0, v.Len())
+	for items := v.MapRange(); items.Next(); {
+		keys = append(keys, items.Key().String())
+	}
+	slices.Sort(keys)
+	dst = binary.AppendUvarint(append(dst, '['), uint64(len(keys)))
+	for _, key := range keys {
+		dst = appendText(dst, key)
+		if dst, ok = s.items.appendOutline(dst, v.MapIndex(reflect.ValueOf(key).Convert(v.Type().Key())), ids); !ok {
+			return dst, false
+		}
+	}
+	return dst, true
+}
+
+func (s *schemaType) appendItems(dst []byte, v reflect.Value, ids *identifiers) (_ []byte, ok bool) {
+	if v.Len() == 0 {
+		return appendLeaf(dst, v), true
+	}
+	dst = binary.AppendUvarint(append(dst, '['), uint64(v.Len()))
+	for i := range v.Len() {
+		item := v.Index(i)
+		if s.kind == kindSet {
+			dst = appendText(dst, item.String())
+			continue
+		}
+		for _, key := range s.keys {
+			dst = s.appendItemKey(dst, key, key.GetFrom(item), ids)
+		}
+		if dst, ok = s.items.appendOutline(dst, item, ids); !ok {
+			return dst, false
+		}
+	}
+	return dst, true
+}
+
+func (s *schemaType) appendItemKey(dst []byte, key *value.FieldCacheEntry, v reflect.Value, ids *identifiers) []byte {
+	if ids != nil && len(s.keys) == 1 && v.Kind() == reflect.String && isIdentifier(key.JsonName) {
+		return append(dst, 't', ids.number(v.String()))
+	}
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return append(dst, 'n')
+		}
+		v, dst = v.Elem(), append(dst, '*')
+	}
+	switch v.Kind() {
+	case reflect.String:
+		return appendText(dst, v.String())
+	case reflect.Bool:
+		if v.Bool() {
+			return append(dst, 't')
+		}
+		return append(dst, 'f')
+	}
+	return binary.AppendVarint(dst, v.Int())
+}
+
+func appendText(dst []byte, text string) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)
+}
