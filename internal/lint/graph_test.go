@@ -19,6 +19,7 @@ internal/invariants, internal/proctest
 < cache
 < watch
 < watch/mirror, watch/watchtest
+< internal/registry/jsontext
 < internal/registry/wire, internal/registry/transcode, internal/registry/servedjson, internal/registry/backend
 < internal/registry/encoding
 < internal/registry/table, internal/registry/storage, internal/registry/builtin

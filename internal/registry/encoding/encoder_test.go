@@ -273,7 +273,7 @@ func testLists(t *testing.T, v *registry.View, f *encoding.Encoder, u upstream, 
 			if err := (storage.APIObjectVersioner{}).UpdateList(list, uint64(listMeta.Revision), listMeta.Continue, listMeta.Remaining); err != nil {
 				t.Fatal(err)
 			}
-			equal(t, fmt.Sprintf("list of %d", n), wire.AppendList(nil, f, listMeta, items), u.body(t, list), f.ListSize(listMeta, n, size))
+			equal(t, fmt.Sprintf("list of %d", n), listBody(f, listMeta, items, size), u.body(t, list), f.ListSize(listMeta, n, size))
 		}
 	}
 }
@@ -330,4 +330,13 @@ func equal(t *testing.T, what string, got, want []byte, size int) {
 	}
 	from := max(0, at-80)
 	t.Errorf("%s: differs at byte %d\n got %q\nwant %q", what, at, got[from:min(len(got), at+120)], want[from:min(len(want), at+120)])
+}
+
+// listBody is a whole list of items, whose sizes add up to size.
+func listBody(w wire.Writer, meta wire.ListMeta, items [][]byte, size int) []byte {
+	body := w.AppendListHeader(nil, meta, len(items), size)
+	for i, item := range items {
+		body = append(w.AppendItemHeader(body, i, item), item...)
+	}
+	return w.AppendListFooter(body, meta, len(items))
 }

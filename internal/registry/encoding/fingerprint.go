@@ -62,7 +62,7 @@ type form struct {
 type recentShape struct {
 	fingerprint fingerprint
 	recipe      *recipe
-	pattern     *wire.Pattern
+	pattern     *wire.Template
 }
 
 // fingerprint is a digest of a skeleton. Its seeds are this process's own, so that an
@@ -378,7 +378,7 @@ const markRevision = 4611686018427387001
 func (s *fingerprints) recipeOf(v *inspected, config *cache.ObjectConfig) *recipe {
 	marks := newMarks(v.Tokens)
 	next := -1
-	unmarked, ok := wire.NewTemplate(v.raw, v.fingerprint.form.fields, func([]byte) (int, bool) {
+	unmarked, ok := wire.NewTemplate(v.raw, v.fingerprint.form.fields, func([]byte, wire.Role) (int, bool) {
 		next++
 		return next, true
 	})
@@ -454,7 +454,7 @@ func (m *marks) add(content []byte) {
 }
 
 // tokenOf returns the token whose mark content is.
-func (m *marks) tokenOf(content []byte) (int, bool) {
+func (m *marks) tokenOf(content []byte, _ wire.Role) (int, bool) {
 	token, ok := m.tokens[string(content)]
 	return token, ok
 }
@@ -464,7 +464,7 @@ func attributesOf(values fields.Set, marks marks) []attribute {
 	all := make([]attribute, 0, len(values))
 	for name, value := range values {
 		a := attribute{name: name, token: constant}
-		if token, ok := marks.tokenOf([]byte(value)); ok {
+		if token, ok := marks.tokenOf([]byte(value), wire.Kept); ok {
 			a.token = token
 		} else {
 			a.value = value

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/larder-io/larder/internal/registry/jsontext"
 )
 
 // Encoded is the JSON of an object without a Go type.
@@ -120,63 +122,9 @@ func (e *encoder) float(f float64) bool {
 	return true
 }
 
-// text appends a string. What is written between two escapes is appended at once.
 func (e *encoder) text(s string) {
-	e.dst = append(e.dst, '"')
-	from, at := 0, 0
-	for at < len(s) {
-		if at+8 <= len(s) && allPlain(uint64(s[at])|uint64(s[at+1])<<8|uint64(s[at+2])<<16|uint64(s[at+3])<<24|
-			uint64(s[at+4])<<32|uint64(s[at+5])<<40|uint64(s[at+6])<<48|uint64(s[at+7])<<56) {
-			at += 8
-			continue
-		}
-		c := s[at]
-		if isPlain(c) {
-			at++
-			continue
-		}
-		size := 1
-		if c >= utf8.RuneSelf {
-			var r rune
-			r, size = utf8.DecodeRuneInString(s[at:])
-			if (r != utf8.RuneError || size > 1) && r != '\u2028' && r != '\u2029' {
-				at += size
-				continue
-			}
-			e.same = e.same && r != utf8.RuneError
-		}
-		e.dst = appendEscape(append(e.dst, s[from:at]...), s[at:at+size])
-		at += size
-		from = at
-	}
-	e.dst = append(append(e.dst, s[from:]...), '"')
-}
-
-// appendEscape appends what encoding/json writes for a character that it escapes.
-func appendEscape(dst []byte, s string) []byte {
-	const digits = "0123456789abcdef"
-	switch c := s[0]; c {
-	case '"', '\\':
-		return append(dst, '\\', c)
-	case '\b':
-		return append(dst, `\b`...)
-	case '\f':
-		return append(dst, `\f`...)
-	case '\n':
-		return append(dst, `\n`...)
-	case '\r':
-		return append(dst, `\r`...)
-	case '\t':
-		return append(dst, `\t`...)
-	default:
-		switch {
-		case c < utf8.RuneSelf:
-			return append(dst, '\\', 'u', '0', '0', digits[c>>4], digits[c&15])
-		case len(s) == 3:
-			return append(dst, '\\', 'u', '2', '0', '2', digits[s[2]&15])
-		}
-		return append(dst, `\ufffd`...)
-	}
+	e.same = e.same && utf8.ValidString(s)
+	e.dst = jsontext.AppendString(e.dst, s)
 }
 
 // appendFloat appends f as encoding/json writes it.

@@ -2,10 +2,11 @@ package servedjson
 
 import (
 	"bytes"
-	"encoding/binary"
 	"math"
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/larder-io/larder/internal/registry/jsontext"
 )
 
 // maxDepth bounds how deep a walk goes. Deeper objects are decoded.
@@ -190,13 +191,7 @@ func (w *walker) text() bool {
 	}
 	data, at := w.data, w.at
 	for {
-		for at+8 <= len(data) && allPlain(binary.LittleEndian.Uint64(data[at:])) {
-			at += 8
-		}
-		for at < len(data) && isPlain(data[at]) {
-			at++
-		}
-		if at == len(data) {
+		if at += jsontext.Plain(data[at:]); at == len(data) {
 			return false
 		}
 		switch c := data[at]; {
@@ -219,31 +214,6 @@ func (w *walker) text() bool {
 			at += n
 		}
 	}
-}
-
-const (
-	plainLow  uint64 = (1<<64 - 1<<32) &^ (1<<'"' | 1<<'&' | 1<<'<' | 1<<'>')
-	plainHigh uint64 = (1<<64 - 1) &^ (1 << ('\\' - 64))
-)
-
-// isPlain reports whether a byte stands for itself in a string, and is no part of a longer
-// character.
-func isPlain(c byte) bool {
-	if c < 64 {
-		return plainLow>>c&1 != 0
-	}
-	return c < utf8.RuneSelf && plainHigh>>(c-64)&1 != 0
-}
-
-// allPlain reports whether eight bytes are plain. It may report false if they are.
-func allPlain(x uint64) bool {
-	const ones, highs = 0x0101010101010101, 0x8080808080808080
-	control := (x - ones*' ') &^ x
-	angle := (x | ones*2) ^ ones*'>' // '<' and '>' differ in this bit
-	quote := (x | ones*4) ^ ones*'&' // '"' and '&' in this one
-	escape := x ^ ones*'\\'
-	found := (angle-ones)&^angle | (quote-ones)&^quote | (escape-ones)&^escape
-	return (x|control|found)&highs == 0
 }
 
 // escape returns the length of the escape that data begins with, 0 if encoding/json does not

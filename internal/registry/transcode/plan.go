@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/larder-io/larder/internal/registry/jsontext"
 )
 
 var (
@@ -65,9 +67,6 @@ type message struct {
 	fields []field // in the order of the JSON, with those of inlined structs
 	always uint64  // fields that are written even if they are not in the message
 	head   []byte  // members before the first, each with a comma before it
-	// direct says that the fields have the order of their numbers, so that each can be written
-	// as it is read.
-	direct bool
 }
 
 // maxFields is how many fields a message can have: a bit for each.
@@ -148,9 +147,9 @@ func (m *message) of(kind schema.GroupVersionKind) *message {
 	}
 	typed := *m
 	typed.head = append(typed.head, `,"kind":`...)
-	typed.head = appendString(typed.head, []byte(kind.Kind))
+	typed.head = jsontext.AppendString(typed.head, kind.Kind)
 	typed.head = append(typed.head, `,"apiVersion":`...)
-	typed.head = appendString(typed.head, []byte(kind.GroupVersion().String()))
+	typed.head = jsontext.AppendString(typed.head, kind.GroupVersion().String())
 	return &typed
 }
 
@@ -170,29 +169,8 @@ func (p *Planner) messageLocked(t reflect.Type) (*message, error) {
 		return nil, err
 	}
 	b.m.table = table
-	_, b.m.direct = ascending(table, 0)
 	p.messages[t] = b.m
 	return b.m, nil
-}
-
-// ascending reports whether the fields of a table have the order of their numbers, and which
-// index none of them reaches; from is where they may begin.
-func ascending(table []entry, from int) (next int, ok bool) {
-	for _, e := range table {
-		switch {
-		case e.slot == none:
-			continue
-		case e.slot == inlined:
-			if from, ok = ascending(e.inline, from); !ok {
-				return 0, false
-			}
-			continue
-		case int(e.slot) < from:
-			return 0, false
-		}
-		from = int(e.slot) + 1
-	}
-	return from, true
 }
 
 // builder gathers the fields of a struct and of those inlined in it.
@@ -290,7 +268,7 @@ func (b *builder) addLocked(owner reflect.Type, f reflect.StructField, name stri
 	if err != nil {
 		return entry{}, fmt.Errorf("%w: %w", ErrUnsupported, err)
 	}
-	head := append(appendString([]byte{','}, []byte(name)), ':')
+	head := append(jsontext.AppendString([]byte{','}, name), ':')
 	out.name, out.absent = literalOf(head), literalOf(append(head, zero...))
 	for _, typed := range b.planner.typed {
 		if typed.Owner == owner && typed.Field == f.Name && out.kind == kindMessage {

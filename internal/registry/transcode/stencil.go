@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"slices"
+
+	"github.com/larder-io/larder/internal/registry/jsontext"
 )
 
 // stencil is a message, what was written for it, and which bytes of both may be others. For a
@@ -135,13 +137,13 @@ func (w *walker) fillGap(g *gap, start int) bool {
 	as := w.plain
 	switch g.kind {
 	case gapText:
-		as = as || isPlain(w.src, int(g.from), int(g.to))
+		as = as || jsontext.IsPlain(w.src, int(g.from), int(g.to))
 	case gapFields:
 		as = as || plainObjects(text)
 	case gapQuantity:
 		as = as || canonicalQuantity(text)
 	case gapSpecial:
-		w.escaped = appendString(w.escaped[:0], text)
+		w.escaped = jsontext.AppendString(w.escaped[:0], text)
 		copy(dst, w.escaped)
 		return len(dst) == len(w.escaped)
 	default:

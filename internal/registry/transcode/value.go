@@ -8,6 +8,9 @@ import (
 	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/larder-io/larder/internal/registry/jsontext"
 )
 
 // number reads field number of a message of numbers that has the numbers from 1 on, each
@@ -23,26 +26,25 @@ func (w *walker) number(want uint64, at, to int) (value uint64, next int) {
 	return varint(w.src[:to], body)
 }
 
-// moment is the message of a time, and what was written for it: of the times of an object many are
-// the same.
-type moment struct {
+// lastTime is the message of a time and its text: many times of an object are equal.
+type lastTime struct {
 	msg  uint64
 	text [block]byte
 	n    int // 0 if there is none yet
 }
 
-// momentSize is how long the message of a time of our age is that has no nanoseconds.
-const momentSize = 8
+// timeSize is the length of a current time without nanoseconds as a message.
+const timeSize = 8
 
 // time writes a Timestamp. The zero time is null.
 func (w *walker) time(from, to int, micro bool) bool {
-	if micro || to-from != momentSize {
+	if micro || to-from != timeSize {
 		return w.timestamp(from, to, micro)
 	}
 	w.room(0)
 	start, msg := w.n, binary.LittleEndian.Uint64(w.src[from:])
 	if msg == w.last.msg && w.last.n > 0 {
-		w.n += copy(w.dst[start:], w.last.text[:w.last.n]) // no more: what comes after it may be there
+		w.n += copy(w.dst[start:], w.last.text[:w.last.n]) // exactly: a copied message may continue here
 		return true
 	}
 	if !w.timestamp(from, to, false) {
@@ -68,87 +70,16 @@ func (w *walker) timestamp(from, to int, micro bool) bool {
 	if at != to {
 		return false
 	}
-	w.byte('"')
-	if !w.date(int64(seconds)) {
+	format := time.RFC3339
+	if !micro {
+		nanos = 0
+	} else if format = metav1.RFC3339Micro; nanos > 999999999 {
 		return false
 	}
-	if micro {
-		if nanos > 999999999 {
-			return false
-		}
-		w.byte('.')
-		n := int(nanos / 1000)
-		w.two(n / 10000)
-		w.two(n / 100 % 100)
-		w.two(n % 100)
-	}
-	w.byte('Z')
-	w.byte('"')
-	return true
-}
-
-const daySeconds = 24 * 60 * 60
-
-// day is a date as text: those of one object are often the same.
-type day struct {
-	number int64    // since 1970
-	text   [16]byte // "2006-01-02T"; empty if there is none yet
-}
-
-const dayWidth = len("2006-01-02T")
-
-// date writes the date and the time of day. It is false for the zero time, which is null.
-func (w *walker) date(seconds int64) bool {
-	const maxSeconds = 253402300799
-	if seconds < 0 || seconds > maxSeconds { // before 1970 or after 9999
-		t := time.Unix(seconds, 0).UTC()
-		w.appended(t.AppendFormat(w.written(), "2006-01-02T15:04:05"))
-		return !t.IsZero()
-	}
-	if number := seconds / daySeconds; number != w.day.number || w.day.text[0] == 0 {
-		w.day = dayOf(number)
-	}
-	*(*[16]byte)(w.dst[w.n:]) = w.day.text
-	w.n += dayWidth
-	rest := int(seconds % daySeconds)
-	w.two(rest / 3600)
-	w.byte(':')
-	w.two(rest / 60 % 60)
-	w.byte(':')
-	w.two(rest % 60)
-	return true
-}
-
-func dayOf(number int64) day {
-	// Years begin in March here, so that a leap day is the last of one; 400 of them are
-	// an era.
-	const era = 146097
-	z := number + 719468
-	doe := z % era
-	yoe := (doe - doe/1460 + doe/36524 - doe/146096) / 365
-	doy := doe - (365*yoe + yoe/4 - yoe/100)
-	mp := (5*doy + 2) / 153
-	d, m, y := doy-(153*mp+2)/5+1, mp+3, z/era*400+yoe
-	if m > 12 {
-		m -= 12
-		y++
-	}
-	out := day{number: number}
-	text := out.text[:0]
-	for _, n := range []int64{y / 100, y % 100, m, d} {
-		text = append(text, byte('0'+n/10), byte('0'+n%10))
-		if len(text) >= 4 {
-			text = append(text, '-')
-		}
-	}
-	text[dayWidth-1] = 'T'
-	return out
-}
-
-// two writes a number below 100 as two digits. There must be room.
-func (w *walker) two(n int) {
-	*(*[2]byte)(w.dst[w.n:]) = [2]byte{byte('0' + n/10), byte('0' + n%10)}
-	w.n += 2
+	t := time.Unix(int64(seconds), int64(nanos)).UTC()
+	var text [2 * block]byte // AppendFormat may write beyond what it returns
+	w.bytes(append(t.AppendFormat(append(text[:0], '"'), format), '"'))
+	return !t.Truncate(time.Second).IsZero() // the zero time is null
 }
 
 // quantity writes a Quantity, which is a text in field 1.
@@ -171,7 +102,7 @@ func (w *walker) quantity(from, to int) bool {
 		return false
 	}
 	data, err := q.MarshalJSON()
-	if err != nil || plain(data[1:len(data)-1]) != len(data)-2 {
+	if err != nil || jsontext.Plain(data[1:len(data)-1]) != len(data)-2 {
 		return false
 	}
 	if string(data[1:len(data)-1]) != string(text) {
@@ -341,7 +272,7 @@ func plainName(text []byte, at int) int {
 		return -1
 	}
 	for at++; at < len(text); {
-		at += plain(text[at:])
+		at += jsontext.Plain(text[at:])
 		switch {
 		case at >= len(text):
 			return -1

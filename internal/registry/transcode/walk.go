@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+
+	"github.com/larder-io/larder/internal/registry/jsontext"
 )
 
 // walker writes one message.
@@ -22,8 +24,7 @@ type walker struct {
 	// slots are the fields of the messages that are being written: the value of a field that
 	// is a number, of another where it begins and ends, in the halves of one number.
 	slots []uint64
-	day   day
-	last  moment
+	last  lastTime
 
 	stencils stencils
 	escaped  []byte // a text of the message that is written by a stencil
@@ -100,13 +101,7 @@ func (w *walker) message(m *message, from, to int) bool {
 	if len(m.head) > 0 {
 		w.bytes(m.head)
 	}
-	if m.direct {
-		next, ok := w.direct(m, m.table, from, to, 0)
-		if !ok {
-			return false
-		}
-		w.absent(m, m.always>>next<<next)
-	} else if !w.sorted(m, from, to) {
+	if !w.sorted(m, from, to) {
 		return false
 	}
 	w.room(0)
@@ -118,73 +113,6 @@ func (w *walker) message(m *message, from, to int) bool {
 	w.dst[start] = '{' // in place of the first comma
 	w.byte('}')
 	return true
-}
-
-// absent writes those fields of a set that are written although they are not there.
-func (w *walker) absent(m *message, set uint64) {
-	for ; set != 0; set &= set - 1 {
-		w.room(slack)
-		w.literal(&m.fields[bits.TrailingZeros64(set)].absent)
-	}
-}
-
-// direct writes the fields of a message, or of a struct inlined in it, as they come. It returns
-// the index of the first field that is not written yet.
-func (w *walker) direct(m *message, table []entry, at, to, next int) (int, bool) {
-	src, last := w.src[:to], 0
-	for at < to {
-		start := at
-		tag, body := uint64(src[at]), at+1
-		if tag >= 0x80 {
-			tag, body = longVarint(src, at)
-		}
-		number := int(tag >> 3)
-		if body < 0 || number <= last {
-			return 0, false
-		}
-		last = number
-		if number >= len(table) || table[number].slot == none {
-			if at = w.skip(tag, body, to); at < 0 {
-				return 0, false
-			}
-			continue
-		}
-		e := &table[number]
-		value, stop := e.content(src, tag, body)
-		if stop < 0 {
-			return 0, false
-		}
-		at = stop
-		if e.slot == inlined {
-			var ok bool
-			if next, ok = w.direct(m, e.inline, begin(value), end(value), next); !ok {
-				return 0, false
-			}
-			continue
-		}
-		if !e.repeated && !e.present(value) {
-			continue
-		}
-		slot := int(e.slot)
-		if gap := m.always >> (next & 63) << (next & 63) & (1<<(slot&63) - 1); gap != 0 {
-			w.absent(m, gap)
-		}
-		next = slot + 1
-		f := &m.fields[slot]
-		w.room(slack)
-		w.literal(&f.name)
-		switch {
-		case f.shape != single:
-			if at = w.many(f, start, to); at < 0 {
-				return 0, false
-			}
-		case f.kind == kindString:
-			w.text(begin(value), end(value))
-		case !w.value(f, value):
-			return 0, false
-		}
-	}
-	return next, true
 }
 
 // content reads the value of a field with that tag, of which the content begins at body. It
@@ -527,10 +455,10 @@ func (w *walker) integer(n int64) {
 
 // text writes the string that lies between from and to.
 func (w *walker) text(from, to int) {
-	if !w.plain && !isPlain(w.src, from, to) {
+	if !w.plain && !jsontext.IsPlain(w.src, from, to) {
 		at := w.n
 		w.special = true
-		w.appended(appendString(w.written(), w.src[from:to]))
+		w.appended(jsontext.AppendString(w.written(), w.src[from:to]))
 		w.gap(from, to, at, gapSpecial)
 		return
 	}

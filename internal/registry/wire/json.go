@@ -7,6 +7,8 @@ import (
 	"strconv"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/larder-io/larder/internal/registry/jsontext"
 )
 
 // jsonWriter writes one kind in application/json.
@@ -28,9 +30,9 @@ func JSON(k Kind) Writer {
 
 func typeHead(apiVersion, kind string) []byte {
 	head := append([]byte(nil), `{"kind":`...)
-	head = appendJSONString(head, kind)
+	head = jsontext.AppendString(head, kind)
 	head = append(head, `,"apiVersion":`...)
-	head = appendJSONString(head, apiVersion)
+	head = jsontext.AppendString(head, apiVersion)
 	return append(head, ',')
 }
 
@@ -129,7 +131,7 @@ func appendJSONListMeta(dst []byte, meta ListMeta) []byte {
 	if meta.Continue != "" {
 		dst = appendComma(dst, start)
 		dst = append(dst, `"continue":`...)
-		dst = appendJSONString(dst, meta.Continue)
+		dst = jsontext.AppendString(dst, meta.Continue)
 	}
 	if meta.Remaining != nil {
 		dst = appendComma(dst, start)
@@ -139,7 +141,7 @@ func appendJSONListMeta(dst []byte, meta ListMeta) []byte {
 	if meta.Shard != "" {
 		dst = appendComma(dst, start)
 		dst = append(dst, `"shardInfo":{"selector":`...)
-		dst = append(appendJSONString(dst, meta.Shard), '}')
+		dst = append(jsontext.AppendString(dst, meta.Shard), '}')
 	}
 	return append(dst, '}')
 }
@@ -263,20 +265,4 @@ func YAML(body []byte) ([]byte, error) {
 		return nil, fmt.Errorf("wire: yaml: %w", err)
 	}
 	return out, nil
-}
-
-// appendJSONString appends s as encoding/json writes it.
-func appendJSONString(dst []byte, s string) []byte {
-	for i := 0; i < len(s); i++ {
-		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
-			quoted, err := json.Marshal(s)
-			if err != nil { // strings always marshal
-				panic(fmt.Sprintf("wire: marshal %q: %v", s, err))
-			}
-			return append(dst, quoted...)
-		}
-	}
-	dst = append(dst, '"')
-	dst = append(dst, s...)
-	return append(dst, '"')
 }

@@ -180,7 +180,7 @@ func TestTemplateWritesMessagesOfOneSkeleton(t *testing.T) {
 		var s, other wire.Skeleton
 		made := s.Make(msg, skeletonFields())
 		next := -1
-		template, ok := wire.NewTemplate(msg, skeletonFields(), func([]byte) (int, bool) { next++; return next, true })
+		template, ok := wire.NewTemplate(msg, skeletonFields(), func([]byte, wire.Role) (int, bool) { next++; return next, true })
 		if ok != made {
 			t.Fatalf("template %t, skeleton %t", ok, made)
 		}
@@ -224,7 +224,7 @@ func TestTemplateKeepsWhatHasNoNumber(t *testing.T) {
 	var msg []byte
 	msg = protowire.AppendBytes(protowire.AppendTag(msg, 1, protowire.BytesType), []byte("a"))
 	msg = protowire.AppendBytes(protowire.AppendTag(msg, 2, protowire.BytesType), []byte("b"))
-	template, ok := wire.NewTemplate(msg, skeletonFields(), func(content []byte) (int, bool) { return 0, string(content) == "b" })
+	template, ok := wire.NewTemplate(msg, skeletonFields(), func(content []byte, _ wire.Role) (int, bool) { return 0, string(content) == "b" })
 	if !ok {
 		t.Fatal("no template")
 	}

@@ -3,7 +3,6 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
-	"strconv"
 )
 
 // field is one field of a protobuf message: where its tag starts, where its
@@ -145,28 +144,6 @@ func revisionSpan(meta []byte) (from, to int, err error) {
 		at = f.stop
 	}
 	return len(meta), len(meta), nil
-}
-
-// RevisionProtobuf returns the resourceVersion in the top-level metadata of a
-// bare message, 0 when it has none.
-func RevisionProtobuf(msg []byte) (int64, error) {
-	meta, err := ObjectMetaProtobuf(msg)
-	if err != nil {
-		return 0, err
-	}
-	from, to, err := revisionSpan(meta)
-	if err != nil || from == to {
-		return 0, err
-	}
-	f, err := nextField(meta, from)
-	if err != nil || f.body == f.stop {
-		return 0, err
-	}
-	revision, err := strconv.ParseInt(string(meta[f.body:f.stop]), 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("%w: resourceVersion: %w", ErrMalformed, err)
-	}
-	return revision, nil
 }
 
 // Unenvelope returns the bare message, the apiVersion and the kind of a value in

@@ -1,18 +1,22 @@
 package wire
 
-import "encoding/binary"
+import (
+	"bytes"
+	"encoding/binary"
+)
 
-// Template writes messages that differ in nothing but the contents of some of their fields,
-// and in the lengths around them. It is immutable.
+// Template writes and recognizes messages that differ only in the contents of some fields, and in the
+// lengths around them. It is immutable.
 type Template struct {
 	parts []templatePart
-	bytes int // about how much memory it takes
+	bytes int // approximate memory
 }
 
-// templatePart is some bytes, and a field after them: its length and a content or parts.
+// templatePart is some bytes and the field that follows them: its length, and a content or parts.
 type templatePart struct {
 	literal []byte
-	token   int // the number of the content; or one of those below
+	token   int // the number of the content, or a constant below
+	role    Role
 	parts   []templatePart
 }
 
@@ -21,22 +25,34 @@ const (
 	tokenMessage = -2
 )
 
-// NewTemplate makes a Template of msg, whose fields are fields. tokenOf returns the number of
-// the content that a field has in place of its own, or reports false for one that stays as it
-// is; it is asked only about contents that a [Skeleton] would leave out. It reports false for
-// a message that has no Skeleton.
-func NewTemplate(msg []byte, fields *Fields, tokenOf func(content []byte) (int, bool)) (*Template, bool) {
+// NewTemplate makes a Template of msg, whose fields are fields. number returns the number of the
+// content that replaces a field's own, or false if the field keeps its content. It is called only for
+// contents that a [Skeleton] leaves out. NewTemplate returns false if msg has no Skeleton.
+func NewTemplate(msg []byte, fields *Fields, number func(content []byte, role Role) (int, bool)) (*Template, bool) {
 	t := new(Template)
 	var ok bool
-	t.parts, ok = t.message(msg, fields, tokenOf)
+	t.parts, ok = t.message(msg, fields, number)
 	return t, ok
 }
 
-func (t *Template) message(msg []byte, fields *Fields, tokenOf func([]byte) (int, bool)) (parts []templatePart, ok bool) {
-	kept := 0 // from where on bytes are not in parts yet
-	add := func(stop, token int, inner []templatePart) {
-		const partSize = 56
-		parts = append(parts, templatePart{append([]byte(nil), msg[kept:stop]...), token, inner})
+// NewPattern makes a Template for [Template.Match], of msg. It returns false if msg has no Skeleton.
+func NewPattern(msg []byte, fields *Fields) (*Template, bool) {
+	names, few := new(Skeleton), true
+	t, ok := NewTemplate(msg, fields, func(content []byte, role Role) (number int, ok bool) {
+		if role == Name {
+			number = names.name(content)
+			few = few && number < maxNames
+		}
+		return number, true
+	})
+	return t, ok && few
+}
+
+func (t *Template) message(msg []byte, fields *Fields, number func([]byte, Role) (int, bool)) (parts []templatePart, ok bool) {
+	kept := 0 // start of the bytes that are not in parts yet
+	add := func(stop, token int, role Role, inner []templatePart) {
+		const partSize = 64
+		parts = append(parts, templatePart{bytes.Clone(msg[kept:stop]), token, role, inner})
 		t.bytes += partSize + stop - kept
 	}
 	for at := 0; at < len(msg); {
@@ -55,26 +71,26 @@ func (t *Template) message(msg []byte, fields *Fields, tokenOf func([]byte) (int
 		}
 		token, inner := tokenMessage, []templatePart(nil)
 		if layout.Role == Message {
-			inner, ok = t.message(content, &layout.Fields, tokenOf)
+			inner, ok = t.message(content, &layout.Fields, number)
 			if !ok {
 				return nil, false
 			}
 		} else if !layout.Role.leavesOut(content) {
 			continue
-		} else if token, ok = tokenOf(content); !ok {
+		} else if token, ok = number(content, layout.Role); !ok {
 			continue
 		}
-		add(tag, token, inner)
+		add(tag, token, layout.Role, inner)
 		kept = f.stop
 	}
-	add(len(msg), tokenNone, nil)
+	add(len(msg), tokenNone, Kept, nil)
 	return parts, true
 }
 
-// Size is about how much memory t takes.
+// Size returns the approximate memory of t.
 func (t *Template) Size() int { return t.bytes }
 
-// Write returns a message with these contents, in a slice of its own.
+// Write returns a new message with these contents.
 func (t *Template) Write(contents [][]byte) []byte {
 	msg := make([]byte, sizeOfParts(t.parts, contents))
 	writeParts(msg, t.parts, contents)
@@ -99,8 +115,8 @@ func sizeOfParts(parts []templatePart, contents [][]byte) int {
 	return size
 }
 
-// writeParts writes parts to the end of msg, the last first, because a length is known once
-// what it stands before has been written. It returns where they begin.
+// writeParts writes parts to the end of msg and returns where they begin. It writes the last part first,
+// because a length is known once the bytes after it are written.
 func writeParts(msg []byte, parts []templatePart, contents [][]byte) int {
 	at := len(msg)
 	for i := len(parts) - 1; i >= 0; i-- {
@@ -123,9 +139,62 @@ func writeParts(msg []byte, parts []templatePart, contents [][]byte) int {
 	return at
 }
 
-// writeLength writes a length before msg[at:], and returns where it begins.
+// writeLength writes a length before msg[at:] and returns where it begins.
 func writeLength(msg []byte, at, length int) int {
 	at -= sizeVarint(length)
 	binary.PutUvarint(msg[at:], uint64(length))
 	return at
+}
+
+// Match reports whether msg has the Skeleton of the message that [NewPattern] made t of. If it has, s
+// gets its Tokens, but no Bytes. This is much cheaper than making the Skeleton.
+func (t *Template) Match(msg []byte, s *Skeleton) bool {
+	s.Bytes, s.Tokens, s.names = s.Bytes[:0], s.Tokens[:0], s.names[:0]
+	return s.match(msg, t.parts)
+}
+
+func (s *Skeleton) match(msg []byte, parts []templatePart) bool {
+	for i := range parts {
+		p := &parts[i]
+		n := len(p.literal)
+		if len(msg) < n || string(msg[:n]) != string(p.literal) {
+			return false
+		}
+		msg = msg[n:]
+		if p.token == tokenNone {
+			return len(msg) == 0
+		}
+		size, n := binary.Uvarint(msg)
+		if n <= 0 || n != sizeVarint64(size) || size > uint64(len(msg)-n) {
+			return false
+		}
+		content := msg[n : n+int(size) : n+int(size)]
+		msg = msg[n+int(size):]
+		if p.token == tokenMessage {
+			if !s.match(content, p.parts) {
+				return false
+			}
+		} else if !s.matchToken(content, p) {
+			return false
+		}
+	}
+	return true
+}
+
+// matchToken adds a token if it has the role of p and, if it is a Name, equals the same other Names.
+func (s *Skeleton) matchToken(content []byte, p *templatePart) bool {
+	if !p.role.leavesOut(content) {
+		return false
+	}
+	if p.role == Name {
+		if p.token < len(s.names) {
+			if !bytes.Equal(content, s.names[p.token]) {
+				return false
+			}
+		} else if s.name(content) != p.token {
+			return false
+		}
+	}
+	s.Tokens = append(s.Tokens, Token{content, p.role, p.token})
+	return true
 }

@@ -83,21 +83,6 @@ func (h *head) shared() []byte {
 
 func (h *head) len() int { return len(h.bytes) }
 
-// AppendList appends a whole list of items, for callers that want it in one
-// piece.
-func AppendList(dst []byte, w Writer, meta ListMeta, items [][]byte) []byte {
-	size := 0
-	for _, item := range items {
-		size += w.ItemSize(item)
-	}
-	dst = w.AppendListHeader(dst, meta, len(items), size)
-	for i, item := range items {
-		dst = w.AppendItemHeader(dst, i, item)
-		dst = append(dst, item...)
-	}
-	return w.AppendListFooter(dst, meta, len(items))
-}
-
 // digits is the length of a positive number in decimal.
 func digits(n int64) int {
 	var buf [20]byte

@@ -1,4 +1,7 @@
-package transcode
+// Package jsontext writes strings as encoding/json does, and finds what must be escaped in them.
+//
+// Locks, goroutines and bytes: none. Nothing is kept of what functions are given.
+package jsontext
 
 import (
 	"encoding/binary"
@@ -11,9 +14,8 @@ const (
 	highs = 0x8080808080808080
 )
 
-// special returns a number that is not zero if one of the 8 bytes in w may be escaped. The lowest
-// bit in it belongs to the first such byte: a borrow sets bits of bytes after a special one, too,
-// never before.
+// special returns a number that is not zero if one of the 8 bytes in w may be escaped. Its lowest bit
+// belongs to the first such byte: a borrow also sets bits of later bytes, never of earlier ones.
 func special(w uint64) uint64 {
 	// In each term the highest bit of a byte is set if the byte is special.
 	quote := (w | 0x04*lows) ^ '&'*lows // & and "
@@ -22,8 +24,8 @@ func special(w uint64) uint64 {
 	return (w | (w - 0x20*lows) | (quote - lows) | (angle - lows) | (slash - lows)) & highs
 }
 
-// isPlain reports whether src[from:to] has nothing that encoding/json may escape.
-func isPlain(src []byte, from, to int) bool {
+// IsPlain reports whether encoding/json escapes nothing in src[from:to].
+func IsPlain(src []byte, from, to int) bool {
 	if to-from >= 8 {
 		found := special(binary.LittleEndian.Uint64(src[to-8:]))
 		for ; from+8 < to; from += 8 {
@@ -39,15 +41,17 @@ func isPlain(src []byte, from, to int) bool {
 		others := ^uint64(0) << (8 * (to - from))
 		return special(binary.LittleEndian.Uint64(src[from:])&^others|spaces&others) == 0
 	}
-	return plain(src[from:to]) == to-from
+	return Plain(src[from:to]) == to-from
 }
 
-// plain returns how many bytes of s come before the first that encoding/json may escape:
-// controls, quotes, backslashes, what has a meaning in HTML, and all that is not ASCII.
-func plain(s []byte) int {
+// Plain returns how many bytes of s precede the first that encoding/json may escape: control
+// characters, quotes, backslashes, HTML's special characters and all that is not ASCII.
+func Plain[T []byte | string](s T) int {
 	i := 0
 	for ; i+8 <= len(s); i += 8 {
-		if found := special(binary.LittleEndian.Uint64(s[i:])); found != 0 {
+		w := uint64(s[i]) | uint64(s[i+1])<<8 | uint64(s[i+2])<<16 | uint64(s[i+3])<<24 |
+			uint64(s[i+4])<<32 | uint64(s[i+5])<<40 | uint64(s[i+6])<<48 | uint64(s[i+7])<<56
+		if found := special(w); found != 0 {
 			return i + bits.TrailingZeros64(found)/8
 		}
 	}
@@ -59,11 +63,11 @@ func plain(s []byte) int {
 	return i
 }
 
-// appendString appends s as encoding/json writes it.
-func appendString(dst, s []byte) []byte {
+// AppendString appends s, with quotes, as encoding/json writes it.
+func AppendString[T []byte | string](dst []byte, s T) []byte {
 	dst = append(dst, '"')
 	for {
-		n := plain(s)
+		n := Plain(s)
 		dst = append(dst, s[:n]...)
 		if s = s[n:]; len(s) == 0 {
 			return append(dst, '"')
@@ -75,9 +79,8 @@ func appendString(dst, s []byte) []byte {
 
 const hex = "0123456789abcdef"
 
-// appendSpecial appends the first character of s, which is not plain, and returns its
-// length in s.
-func appendSpecial(dst, s []byte) ([]byte, int) {
+// appendSpecial appends the first character of s, which is not plain, and returns its length in s.
+func appendSpecial[T []byte | string](dst []byte, s T) ([]byte, int) {
 	switch b := s[0]; {
 	case b == '"' || b == '\\':
 		return append(dst, '\\', b), 1
@@ -96,7 +99,7 @@ func appendSpecial(dst, s []byte) ([]byte, int) {
 	case b < utf8.RuneSelf:
 		return append(dst, b), 1
 	}
-	r, n := utf8.DecodeRune(s)
+	r, n := utf8.DecodeRuneInString(string(s[:min(len(s), utf8.UTFMax)]))
 	switch {
 	case r == utf8.RuneError && n == 1:
 		return append(dst, `\ufffd`...), 1

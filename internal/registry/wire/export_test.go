@@ -1,0 +1,42 @@
+package wire
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// AppendList appends a whole list of items.
+func AppendList(dst []byte, w Writer, meta ListMeta, items [][]byte) []byte {
+	size := 0
+	for _, item := range items {
+		size += w.ItemSize(item)
+	}
+	dst = w.AppendListHeader(dst, meta, len(items), size)
+	for i, item := range items {
+		dst = w.AppendItemHeader(dst, i, item)
+		dst = append(dst, item...)
+	}
+	return w.AppendListFooter(dst, meta, len(items))
+}
+
+// RevisionProtobuf returns the resourceVersion in the top-level metadata of a
+// bare message, 0 when it has none.
+func RevisionProtobuf(msg []byte) (int64, error) {
+	meta, err := ObjectMetaProtobuf(msg)
+	if err != nil {
+		return 0, err
+	}
+	from, to, err := revisionSpan(meta)
+	if err != nil || from == to {
+		return 0, err
+	}
+	f, err := nextField(meta, from)
+	if err != nil || f.body == f.stop {
+		return 0, err
+	}
+	revision, err := strconv.ParseInt(string(meta[f.body:f.stop]), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%w: resourceVersion: %w", ErrMalformed, err)
+	}
+	return revision, nil
+}
