@@ -8,24 +8,24 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// Budget bounds the bytes that all caches which share it keep beside the bodies of
-// their present objects: secondary encodings, frames, and what only the Logs still
-// hold. Where it is exceeded, encodings and frames go first, and are made again for
-// those who ask; then Logs forget before their time, the largest first, so that none is
-// cut that takes no more than an equal part. Answers stay the same.
+// Budget bounds the bytes that the caches which share it keep beside the bodies of their present
+// objects: secondary encodings, frames, and objects that only the Logs still hold. When the bound
+// is exceeded, encodings and frames are dropped first; they are made again on demand. Then Logs
+// forget before their time, the largest first, so that a Log which takes no more than an equal part
+// is not cut. Answers stay the same.
 //
-// What is in use stays: when everything that is kept was used lately, a new encoding is
-// not kept. Otherwise a reader that goes through more than the budget allows, again and
-// again, would find each encoding dropped just before it needs it (E4). Frames, which all
-// watchers are about to ask for, and encodings that cost much to make are urgent: they are
-// kept in any case, and others are dropped before them.
+// What is in use stays: when everything that is kept was used lately, a new encoding is not kept.
+// Otherwise a reader that goes through more than the Budget allows, again and again, would find each
+// encoding dropped just before it needs it (E4). Frames, which all watchers are about to read, and
+// encodings that cost much to make are urgent: they are kept in any case, and others are dropped
+// before them.
 //
-// A share of a Budget is a Budget for some of the caches. Other caches never take anything
-// from it, but may use what it leaves unused (E6).
+// A share is a Budget for some of the caches. Other caches take nothing from it, but may use what it
+// leaves unused (E6).
 type Budget struct {
 	limit  int64
 	growth *Growth // nil: the limit does not grow
-	whole  *Budget // of which this is a share, if that counts it; else nil
+	whole  *Budget // counts what this share takes; nil if this is no share, or not counted
 
 	total    atomic.Int64 // of encodings and frames, with what keeping them costs
 	logBytes atomic.Int64
@@ -132,14 +132,13 @@ func (b *Budget) used(s *stored) {
 
 // add publishes s in its cell if there is room, or room can be made.
 func (b *Budget) add(owner *cells, s *stored) {
-	if b.addAlone(owner, s) && b.whole != nil {
+	if b.addHere(owner, s) && b.whole != nil {
 		b.whole.yield()
 	}
 }
 
-// addAlone is add that leaves the Budget alone of which this is a share, and reports
-// whether s was published.
-func (b *Budget) addAlone(owner *cells, s *stored) bool {
+// addHere is add without room made in the whole Budget. It reports whether s was published.
+func (b *Budget) addHere(owner *cells, s *stored) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	// retire sets the flag before it looks for bytes to drop, so either the flag is seen
@@ -159,8 +158,8 @@ func (b *Budget) addAlone(owner *cells, s *stored) bool {
 	return true
 }
 
-// MakeRoom makes room for an encoding of about size bytes, as if it were kept, and reports
-// whether there is enough. If not, the caller better writes the encoding where it goes.
+// MakeRoom makes room for an encoding of about size bytes, as if it were kept, and reports whether
+// there is enough. If there is not, the caller should write the encoding straight to its response.
 func (b *Budget) MakeRoom(size int64) bool {
 	cost := size + storedOverhead
 	if b.over(cost) == 0 {

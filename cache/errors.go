@@ -6,7 +6,7 @@ import (
 )
 
 // ErrReset says that a position or revision belongs to an earlier epoch: the
-// cache was loaded anew and its log restarted. Take a new Snapshot.
+// cache was reloaded and its log restarted. Take a new Snapshot.
 var ErrReset = errors.New("cache: the log was restarted")
 
 // ErrNotReady says that the cache has not been loaded yet.

@@ -29,9 +29,8 @@ type Event struct {
 	last   bool // the revision's final event
 }
 
-// Frame returns bytes derived from the event, built by build when they are not at
-// hand, under the rules of [Object.Encoding]. Frames carry nothing that depends
-// on who reads them.
+// Frame returns bytes derived from the event. Build makes them unless they are kept, under the rules
+// of [Object.Encoding]. A frame must not depend on its reader.
 func (e *Event) Frame(key FrameKey, build func() ([]byte, error)) ([]byte, error) {
 	s := e.schema()
 	if b, ok := e.frames.find(uint32(key), s.budget); ok {

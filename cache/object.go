@@ -44,11 +44,11 @@ type ObjectConfig struct {
 	Key string
 	// Revision is the store's revision of the write that made this state.
 	Revision int64
-	// Body is the canonical encoding. NewObject takes it over, unless the Object is Packed
-	// then: it is the caller's again.
+	// Body is the canonical encoding. It belongs to the Object from then on, unless the Object
+	// is Packed: then the caller may use it again.
 	Body []byte
-	// Head, if it is not nil, allows that a large Body is kept packed. It is kept beside it
-	// as it is, for those who need no more. It is copied.
+	// Head, if it is not nil, allows the Object to keep a large Body packed. Head is copied and
+	// kept unpacked beside it, for readers that need no more.
 	Head []byte
 	// Labels and Fields are what selectors see. They are copied.
 	Labels map[string]string
@@ -121,7 +121,7 @@ func (o *Object) Name() string {
 func (o *Object) Revision() int64 { return o.revision }
 
 // Body is the canonical encoding. It is shared and must not be written to. If the object is
-// Packed, it is made anew.
+// Packed, each call unpacks it.
 func (o *Object) Body() []byte {
 	if o.Packed() {
 		return o.AppendBody(nil)
@@ -148,8 +148,8 @@ func (o *Object) Err() error {
 // Stored is how many bytes the store keeps as the object's value.
 func (o *Object) Stored() int64 { return unpackSize(o.meta[len(o.meta)-sizeWidth:]) }
 
-// Equal reports whether o and another object of the resource are alike in all that readers
-// see of them: key, revision, body, labels, fields and what made them corrupt.
+// Equal reports whether o and another object of the resource have the same key, revision, body,
+// labels, fields and error.
 func (o *Object) Equal(other *Object) bool {
 	if mine, others := o.Err(), other.Err(); (mine == nil) != (others == nil) || mine != nil && mine.Error() != others.Error() {
 		return false

@@ -11,8 +11,9 @@ const (
 	maxOfferBytes = 16 << 20
 )
 
-// Offer is what a write that is under way makes of a key, should it succeed. The event of a
-// write may arrive before its answer, so that it is offered before it is sent.
+// Offer is the Object that a write has already made of the value it stores. The event with the same
+// value adopts it, which spares a decode. A write makes its offer before it is sent, because its
+// event may arrive before its answer.
 type Offer struct {
 	offers *offers
 	key    string
@@ -51,13 +52,14 @@ type offers struct {
 	bytes int       // of all that is in order
 }
 
-// Offer says that value is about to be written to key, and that object makes of it what
-// Decode would. A Reflector that is delivered a value of that key which is the same, byte for
-// byte, calls object instead of Decode, at most once and with the revision of the event; nil
-// makes it call Decode after all. Whose write it was and whether its answer is known is of no
-// account: the same bytes are the same object. value is not written to afterwards; size is
-// about how many bytes the offer keeps alive. The caller calls Written or Withdraw when it
-// knows how the write ended, or that it will not know. One offer too many drops the oldest.
+// Offer says that value is about to be written to key, and that object makes of it the Object that
+// Decode would. When a Reflector is delivered the same bytes for that key, it calls object instead of
+// Decode, at most once and with the revision of the event. If object returns nil, it calls Decode.
+// The event may be another client's: the same bytes are the same object.
+//
+// The value must not be written to afterwards. Size is about how many bytes the offer keeps alive.
+// The caller calls Written or Withdraw when it knows how the write ended, or that it will not know.
+// When there are too many offers, the oldest is dropped.
 func (c *Cache) Offer(key string, value []byte, size int, object func(revision int64) *Object) *Offer {
 	o := &Offer{offers: &c.offers, key: key, size: size, value: value, object: object}
 	c.offers.put(o)
@@ -76,10 +78,11 @@ func (c *Cache) Written(o *Offer, revision int64) {
 	o.revision = revision
 }
 
-// Ahead returns what the newest write of key has made that is known to have succeeded, and whose
+// Ahead returns the Object of the newest write of key that is known to have succeeded and whose
 // event was not applied yet; nil if there is none. The key may have changed since, or be gone: a
-// write that begins with it must compare its revision, as with an object of a Snapshot. A Snapshot
-// that is to be compared with it is taken afterwards: the event may be applied in between.
+// write that begins with the Object must compare its revision, as with an object of a Snapshot. A
+// caller that compares it with a Snapshot takes the Snapshot afterwards, because the event may be
+// applied in between.
 func (c *Cache) Ahead(key string) *Object {
 	o, revision := c.offers.ahead(key)
 	if o == nil {
@@ -88,7 +91,7 @@ func (c *Cache) Ahead(key string) *Object {
 	return o.Object(revision)
 }
 
-// Withdraw drops the offer of a write that failed, or whose end is not known.
+// Withdraw drops the offer of a write that failed, or whose outcome is not known.
 func (o *Offer) Withdraw() {
 	o.offers.mu.Lock()
 	defer o.offers.mu.Unlock()

@@ -11,12 +11,12 @@ import (
 // there are many of them, which are read often (C2).
 const packFrom = 16 << 10
 
-// optional is what only few objects have. It is not a part of Object because an Object without
-// it takes less room.
+// optional holds the fields that few objects need. It is not a part of Object, so that the other
+// objects take less room.
 type optional struct {
 	err error // why the object is corrupt
-	// head is how many bytes of Object.body are as they were given; what follows them is the
-	// packed body. size is that of the body before it was packed. Both are 0 if it is not.
+	// head is the length of ObjectConfig.Head, with which Object.body begins; the packed body
+	// follows. size is the length of the unpacked body. Both are 0 if the body is not packed.
 	head, size int
 }
 

@@ -386,8 +386,8 @@ func (r *Reflector) divide(page *decodedPage, parts chan<- pagePart, chunks [][]
 	return chunks
 }
 
-// decodePart decodes a part of a page, unless ctx has ended. Whoever decodes the last part of
-// a page gives back its values.
+// decodePart decodes a part of a page, unless ctx has ended. After the last part of a page it
+// releases the page's values.
 func (r *Reflector) decodePart(ctx context.Context, p pagePart) {
 	if ctx.Err() == nil {
 		r.decodeItems(ctx, p.items, p.objects)
@@ -499,8 +499,8 @@ func (r *Reflector) apply(ctx context.Context, batches []kv.Batch) error {
 	return nil
 }
 
-// applyOne applies one batch. It calls OnAppend after Applied: a read that waits for the
-// revision need not wait until watchers are told.
+// applyOne applies one batch. It calls OnAppend after Applied: a read that waits for the revision
+// need not wait for the watchers.
 func (r *Reflector) applyOne(revision int64, now time.Time, changes []Change) {
 	changed := r.cache.apply(Batch{Revision: revision, Time: now, Changes: changes})
 	r.sub.Applied(1)

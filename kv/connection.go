@@ -58,8 +58,8 @@ type Connection struct {
 
 	// revisions reads the revision, writes sends transactions; nil leaves that to Client.
 	revisions, writes *unaryClient
-	// members says which members' progress is believed; nil believes that of the server in
-	// this process.
+	// members says which members' progress is believed; nil means a server in this process, whose
+	// progress always is.
 	members *members
 }
 

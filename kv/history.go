@@ -20,9 +20,9 @@ import (
 // but the cluster id.
 //
 // A restored store may have got ahead of the old one meanwhile; then a lower raft term
-// shows the replacement. But the term in an answer is that of the last entry which the
-// answering member applied, and a member that was sent a snapshot may still have an older
-// one: a lower term only raises a doubt (E12).
+// shows the replacement. But an answer has the term of the last entry that the answering member
+// applied, and a member that was sent a snapshot may still have an older one. So a lower term only
+// raises a doubt (E12).
 type history struct {
 	replacements atomic.Uint64 // counts replacements
 	revision     atomic.Int64  // highest that was shown
@@ -40,8 +40,8 @@ type historyMark struct {
 	term         uint64
 }
 
-// mark is to be called before the request is sent. It reads replacements first, and
-// replace stores it last: a new count never meets the revision of the history before.
+// mark is called before the request is sent. It reads replacements first, and replace stores it
+// last: a new count is never read with the revision of the history before.
 func (h *history) mark() historyMark {
 	return historyMark{replacements: h.replacements.Load(), revision: h.revision.Load(), term: h.term.Load()}
 }
@@ -68,8 +68,8 @@ func (h *history) observe(mark historyMark, header *etcdserverpb.ResponseHeader)
 	return same
 }
 
-// raise takes in what an answer shows of its history, unless that was replaced since
-// the request was marked: the answer may come late.
+// raise notes the revision and term of an answer, unless the history was replaced since the request
+// was marked: the answer may come late.
 func (h *history) raise(replacements uint64, header *etcdserverpb.ResponseHeader) {
 	if header.Revision <= h.revision.Load() && header.RaftTerm <= h.term.Load() {
 		return

@@ -111,19 +111,17 @@ func (b Batch) bytes() int64 {
 	return int64(n)
 }
 
-// RangeOptions says which keys a Range returns: those with the Prefix, from Start
-// (inclusive; "" is the first) on, at most Limit (0 is all), as they were at
-// Revision (0 is now, linearizable). KeysOnly leaves the values out, CountOnly
-// the items. Borrow says that the caller calls Page.Release, so that the values may be put into
-// memory that is used again; a store need not heed it.
+// RangeOptions says which keys a Range returns.
 type RangeOptions struct {
 	Prefix    string
-	Start     string
-	Limit     int64
-	Revision  int64
-	KeysOnly  bool
-	CountOnly bool
-	Borrow    bool
+	Start     string // the first key, inclusive; "" begins with the first under Prefix
+	Limit     int64  // of items; 0 is all
+	Revision  int64  // 0 is now, linearizable
+	KeysOnly  bool   // leaves the values out
+	CountOnly bool   // leaves the items out
+	// Borrow says that the caller calls Page.Release, so that the store may put the values into
+	// memory that is used again. A store may ignore it.
+	Borrow bool
 }
 
 // Page is one answer to a Range, in key order. Revision is the one asked for, or
@@ -139,9 +137,9 @@ type Page struct {
 	OnRelease func()
 }
 
-// Release says that nobody will use the values of a page any more that was asked for with
-// RangeOptions.Borrow: their memory may be overwritten. It is called once, or never: then the
-// collector frees them.
+// Release says that nobody uses the values of a page any more, so that their memory may be
+// overwritten. It is for pages asked for with RangeOptions.Borrow. It is called at most once; if it
+// is never called, the collector frees the values.
 func (p *Page) Release() {
 	if p.OnRelease != nil {
 		p.OnRelease()
@@ -156,9 +154,9 @@ type PutOptions struct {
 	TTL        time.Duration
 }
 
-// Result is the outcome of a conditional write. When it was not Committed,
-// Current and Found say what is there instead. The Current of a committed Delete
-// is the deleted item; that of a committed Put is empty.
+// Result is the outcome of a conditional write. If it was not Committed, Current and Found say what
+// is there instead. After a committed Delete, Current is the deleted item; after a committed Put it
+// is empty.
 type Result struct {
 	Committed bool
 	Revision  int64
@@ -219,10 +217,10 @@ type Store interface {
 }
 
 const (
-	// FittingPages, as the size of pages, makes each as large as is sensible: of about
-	// pageBytes, or more where this makes more than manyPages, but never of more than
-	// maxPageBytes or maxPageItems. For each page the store counts all keys that are left, so
-	// that few pages are cheaper than many; but whole pages are in memory.
+	// FittingPages, as the size of pages, chooses a size: about pageBytes, or more if that would
+	// make more than manyPages pages, but at most maxPageBytes and maxPageItems. For each page the
+	// store counts all keys that are left, so few pages are cheaper than many; but a whole page
+	// is in memory at a time.
 	FittingPages = -1
 
 	firstPageItems = 500 // of the first page, when the size of items is not known
@@ -244,7 +242,8 @@ func RangeAllAt(ctx context.Context, store Store, prefix string, revision, pageS
 	return rangeAll(ctx, store, RangeOptions{Prefix: prefix, Limit: pageSize, Revision: revision}, fn)
 }
 
-// BorrowAllAt is RangeAllAt with FittingPages that fn, or who uses their values last, releases.
+// BorrowAllAt is RangeAllAt with FittingPages. Fn, or the last reader of a page's values, releases the
+// page.
 func BorrowAllAt(ctx context.Context, store Store, prefix string, revision int64, fn func(Page) error) (int64, error) {
 	return rangeAll(ctx, store, RangeOptions{Prefix: prefix, Limit: FittingPages, Revision: revision, Borrow: true}, fn)
 }

@@ -26,7 +26,7 @@ type leaseManager struct {
 
 	mu      sync.Mutex
 	last    clientv3.LeaseID
-	history uint64 // of the last lease: in another, its id may be that of another lease
+	history uint64 // of the last lease: in another history its id may name another lease
 	expires time.Time
 	objects int64 // keys attached to the last lease
 }

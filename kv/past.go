@@ -289,10 +289,9 @@ func (t *Tail) read(ctx context.Context, prefix string, after, until int64) ([]B
 	}
 }
 
-// mayAskAll reports whether nobody who reads the past has just asked for progress. Each request
-// goes to all watches, so that thousands who read the past at the same time would otherwise send
-// the square of that. Who was asked for by another before its watch was ready asks the next time,
-// or is asked for again.
+// mayAskAll reports whether no reader of the past has just requested progress. Each request goes to
+// all watches, so thousands of readers at the same time would otherwise cause millions of requests.
+// A reader whose watch was not ready for another's request sends one the next time.
 func (t *Tail) mayAskAll() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

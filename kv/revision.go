@@ -31,7 +31,7 @@ type revisionReader struct {
 	onlyMember func() bool
 	// delivered is the highest revision that a watch of a server in this process delivered.
 	delivered atomic.Int64
-	kick      chan struct{} // has an element when next is to be read
+	kick      chan struct{} // has an element when next should be read
 	reads     atomic.Uint64
 
 	mu sync.Mutex
@@ -60,7 +60,7 @@ func (e *Etcd) Revision(ctx context.Context) (int64, error) {
 	}
 }
 
-// sharedRevision is Revision, but that it fails with errRevisionTimeout when etcd does not answer.
+// sharedRevision is Revision, except that it fails with errRevisionTimeout when etcd does not answer.
 func (e *Etcd) sharedRevision(ctx context.Context) (int64, error) {
 	if _, err := e.client(ctx); err != nil {
 		return 0, e.fail("revision", "", err)
@@ -130,8 +130,8 @@ func (r *revisionReader) end() {
 	}
 }
 
-// take returns the read that all who wait have joined, nil if there is none; who
-// comes later joins another one.
+// take returns the read that all waiting callers have joined, nil if there is none. Later callers
+// join another one.
 func (r *revisionReader) take() *revisionRead {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -391,7 +391,7 @@ func (s *Subscription) Reload() {
 }
 
 // restart says from which revision on nothing will be missing from the queue, in which
-// history of the store; a foreign one is not that of the owner's state.
+// history of the store. A foreign history is another than the owner loaded from.
 func (s *Subscription) restart(revision int64, history uint64, foreign bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -186,7 +186,7 @@ func (t *Tail) unsubscribeLocked(s *Subscription) {
 // a gap after each failure, until the history is lost; then it begins again. After a
 // compaction it may begin in the past again: all that the store still has comes after the
 // gap. In a store that was replaced it begins at the present, and never before that
-// (floor): the past of the new store is not that of the old.
+// (floor): the new store has another past than the old one.
 func (t *Tail) runWatch(ctx context.Context) error {
 	var floor, known int64
 	history := t.store.Replacements()
@@ -283,8 +283,8 @@ func (t *Tail) endWatch(cause error) {
 	}
 }
 
-// restart begins to follow a history, that of replacements, at a revision: every event
-// after it will be queued.
+// restart begins to follow the history that replacements names, at a revision: every event after
+// the revision will be queued.
 func (t *Tail) restart(revision, present int64, replacements uint64, foreign bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -303,7 +303,7 @@ func (t *Tail) restart(revision, present int64, replacements uint64, foreign boo
 }
 
 // lose gives up the history; foreign says that the store has another one by now. The
-// subscriptions lose it first: none may take seen of one history for that of another.
+// subscriptions lose it first: none may use seen of one history in another.
 func (t *Tail) lose(foreign bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,21 +1,18 @@
-// Package watch tells each watcher what changed in one resource.
+// Package watch delivers the changes of one resource to watchers.
 //
 // # Model
 //
-// A [Watcher] is a position in a [cache.Log] and a filter: a namespace, a name, a
-// label selector and a field selector. It has no queue of its own and nothing is
-// pushed to it. It starts from a [cache.Snapshot], whose objects it hands out
-// first, or from a revision; either way it then follows the Log, so that reading
-// the one and following the other misses nothing and repeats nothing, and no lock
-// spans the two.
+// A [Watcher] is a position in a [cache.Log] and a filter: a namespace, a name, a label selector, a
+// field selector and a shard. It has no queue of its own and nothing is pushed to it. It starts from
+// a [cache.Snapshot], whose objects it delivers first, or from a revision. Either way it then follows
+// the Log. So it misses nothing and repeats nothing, and no lock spans the Snapshot and the Log.
 //
-// A [Hub] is one resource's only regular reader of the Log. Watchers with equal
-// filters share a group: the Hub evaluates a filter once per group and event, and
-// appends the outcome to the group's chain, which all its watchers read. The
-// chain is a shortcut and the Log is the truth: a watcher that is not on the chain
-// (it resumes at an old revision, it has just finished its initial objects, it was
-// too slow for the chain) reads the Log itself, with the same filter, up to where
-// the chain begins, and joins there.
+// A [Hub] is the only regular reader of one resource's Log. Watchers with equal filters share a
+// group. The Hub evaluates a filter once per group and event, and appends the outcome to the group's
+// chain, which all its watchers read. The chain is a shortcut; the Log is authoritative. A watcher
+// that is not on the chain reads the Log itself, with the same filter, up to where the chain begins,
+// and joins there. Such a watcher resumes at an old revision, has just finished its initial objects,
+// or was too slow for the chain.
 //
 //	Watch(Initial)                Watch(After)
 //	      |                            |
@@ -36,20 +33,29 @@
 //
 // Close, the end of an epoch and a corrupt object lead from every state to closed.
 //
-// An event reaches only the groups that it can concern. Each group waits at one
-// place: the object's key, a field or label that its selectors require to have one
-// exact value, the name, the namespace, the first byte of the hashes in its shard, or none of
-// these. The Hub looks an event up
-// under its key and under the values that it has now and had before.
+// An event reaches only the groups that it can concern. Each group waits at one place, the first of
+// these that its filter fixes:
+//
+//   - namespace and name of an object
+//   - one exact value of a field or label
+//   - the name, or the namespace
+//   - the first byte of the hashes in its shard
+//   - nothing
+//
+// The Hub looks an event up under its key, and under the values that the object has now and had
+// before.
 //
 // # Transitions
 //
-// With "selected" meaning that the filter matches an object: not selected before
-// and selected now is [Added]; selected before and now is [Modified]; selected
-// before and not now, or deleted, is [Deleted], which has the object as it was
-// before and the revision of the event. A watcher that started at a revision gets
-// transitions between states of the store, whether or not it has seen the former.
-// (apiserver pkg/storage/cacher/cache_watcher.go states the same rule.)
+// An object is selected if the filter matches it.
+//
+//	before          now             delivery
+//	not selected    selected        [Added]
+//	selected        selected        [Modified]
+//	selected        not, or deleted [Deleted], with the object before and the event's revision
+//
+// A watcher that started at a revision gets the transitions between states of the store, whether or
+// not it has seen the former state. (apiserver pkg/storage/cacher/cache_watcher.go has the same rule.)
 //
 // # Guarantees
 //
@@ -76,41 +82,40 @@
 //
 // # Slow watchers
 //
-// A slow watcher lags behind, which costs other watchers nothing. A chain holds at most
-// 1024 revisions for a watcher that does not read; beyond them the watcher falls back to
-// the Log, and once the Log has forgotten what it would read next, it is lapped: Next
-// returns [ErrTooOld]. There is no timeout. A watcher that reads its initial objects holds
-// their Snapshot alive; its caller must bound how long a write to its client may take.
+// A slow watcher lags behind, which costs other watchers nothing. A chain holds at most 1024
+// revisions for a watcher that does not read. After that the watcher falls back to the Log. Once the
+// Log has forgotten the next event, the watcher is lapped: Next returns [ErrTooOld]. There is no
+// timeout. A watcher that reads its initial objects keeps their Snapshot alive, so its caller must
+// bound how long a write to its client may take.
 //
 // # Epochs
 //
-// When the Cache is loaded anew ([cache.Cache.Reset]) its Log begins again. All watchers
-// end with io.EOF, whatever they had yet to deliver, and their clients begin again where
-// they were, as far as the new Log reaches back. Where the store was replaced by
-// another state of itself they end with [ErrReplaced]: their clients must start again.
+// When the Cache is reloaded ([cache.Cache.Reset]) its Log restarts. All watchers end with io.EOF,
+// whatever they had yet to deliver. Their clients resume where they were, as far as the new Log
+// reaches back. If the store was replaced by another state of itself, watchers end with
+// [ErrReplaced]: their clients must start again.
 //
 // # Corrupt objects
 //
-// An object with an error (a stored value that does not decode) has no labels or
-// fields. It is in the scope of its namespace and name, in no shard, and only empty selectors
-// select it. A watcher that would have to deliver it ends with [cache.CorruptError]; the
-// others go on.
+// An object with an error (a stored value that cannot be decoded) has no labels or fields. It is in
+// the scope of its namespace and name, in no shard, and only empty selectors select it. A watcher
+// that would have to deliver it ends with [cache.CorruptError]; the others go on.
 //
 // # Locks
 //
-//	Hub.turn          held by the goroutine that publishes; others only try it
+//	Hub.stepMu        held by the goroutine that publishes; Notify only tries it
 //		Hub.mu
 //			group.mu
 //
-// None is held across a call out of the package, apart from selectors, the Cache's
-// lock-free readers and [Options].Wake. A Watcher has no lock: one goroutine at a time
-// calls its methods, [Watcher.Close] alone may come from any.
+// None is held across a call out of the package, except for calls of selectors, of the Cache's
+// lock-free readers and of [Options].Wake. A Watcher has no lock: one goroutine at a time calls its
+// methods. Only [Watcher.Close] and [Watcher.LastRevision] may be called from any.
 //
 // # Goroutines
 //
-// [Hub.Run] is one, and starts none. While it runs, and watchers are few, the goroutine that
-// calls [Hub.Notify] publishes the events and wakes the watchers itself. A Watcher runs in
-// its caller's.
+// [Hub.Run] starts none. While it runs and there are few watchers, the goroutine that calls
+// [Hub.Notify] publishes the events and wakes the watchers itself. A Watcher runs on its caller's
+// goroutine.
 //
 // # Bytes
 //

@@ -29,7 +29,7 @@ type group struct {
 	// touched says that open holds deliveries that are not published. Hub.mu guards it.
 	touched bool
 
-	// history is that of the epoch's Snapshots.
+	// history is Snapshot.History in the epoch.
 	history uint64
 
 	// over says that the epoch has ended, or the Hub's Run.

@@ -73,8 +73,8 @@ type Hub struct {
 	router  *router
 	closed  bool
 
-	// turn is held during a step. It comes before mu.
-	turn    sync.Mutex
+	// stepMu is held during a step. It comes before mu.
+	stepMu  sync.Mutex
 	running bool           // Run has begun and not ended
 	effort  int            // groups and watchers that the last step looked at
 	events  []*cache.Event // scratch of step
@@ -163,9 +163,9 @@ func New(config Config) (*Hub, error) {
 // there is little to do, Notify does it: to wake Run's goroutine would cost more. The caller
 // may hold no lock that readers of the Cache take.
 func (h *Hub) Notify() {
-	if h.turn.TryLock() {
+	if h.stepMu.TryLock() {
 		done := h.running && h.effort <= littleEffort && !h.stepLocked()
-		h.turn.Unlock()
+		h.stepMu.Unlock()
 		if done {
 			return
 		}
@@ -221,21 +221,21 @@ func (h *Hub) Run(ctx context.Context) error {
 }
 
 func (h *Hub) setRunning(running bool) {
-	h.turn.Lock()
-	defer h.turn.Unlock()
+	h.stepMu.Lock()
+	defer h.stepMu.Unlock()
 	h.running = running
 }
 
 // step takes one step and reports whether there may be more to do without another
 // Notify.
 func (h *Hub) step() bool {
-	h.turn.Lock()
-	defer h.turn.Unlock()
+	h.stepMu.Lock()
+	defer h.stepMu.Unlock()
 	return h.stepLocked()
 }
 
 // stepLocked publishes the events of one read of the Log. It reports true when there may be
-// more. turn is held.
+// more. stepMu is held.
 func (h *Hub) stepLocked() bool {
 	h.effort = 0
 	from := h.position()

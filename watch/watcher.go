@@ -44,7 +44,7 @@ type Watcher struct {
 	node *node
 	// joined is the position from which on the Hub has counted what is outside of the shard.
 	joined cache.Position
-	// after is the revision up to which nothing is to be delivered.
+	// after is the revision up to which nothing is delivered.
 	after int64
 	// delivered is the revision up to which everything selected was delivered.
 	//

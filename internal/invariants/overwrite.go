@@ -4,8 +4,8 @@ package invariants
 // protocol.
 const Pattern = "\xdb\xfe\xadlarder's pattern\xad\xfe\xdb"
 
-// Overwrite fills all that b has room for with [Pattern]. Who gives a buffer back for
-// reuse calls it inside an "if Enabled" block, so that whoever reads from the buffer
+// Overwrite fills the whole capacity of b with [Pattern]. Code that gives a buffer back for
+// reuse calls it inside an "if Enabled" block, so that code that still reads from the buffer
 // afterwards shows it instead of bytes that look right.
 func Overwrite(b []byte) {
 	b = b[:cap(b)]

@@ -22,7 +22,7 @@ func awaitStop(pid int) error {
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)
 		switch {
-		case err == nil, errors.Is(err, unix.ECHILD): // who waits for its end was told before
+		case err == nil, errors.Is(err, unix.ECHILD): // another waiter has already seen its end
 			return nil
 		case !errors.Is(err, unix.EINTR):
 			return err

@@ -45,9 +45,8 @@ func (c CPUClock) Work(t testing.TB, fn func()) time.Duration {
 const (
 	// GrowthSteps is how often CheckGrowth doubles the input.
 	GrowthSteps = 3
-	// What twice as much may cost of twice the work: caches are left, buffers grow, the
-	// collector helps itself. What is quadratic costs 8 times as much
-	// as what is not after all steps, but for what is small.
+	// growthSlack is the tolerance: caches overflow, buffers grow, the collector takes its part.
+	// After all steps, quadratic work exceeds linear work 8 times.
 	growthSlack = 4
 	growthFloor = 5 * time.Millisecond // less says nothing
 	// growthPatience is how much CPU all tries may take before they are enough.

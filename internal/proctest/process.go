@@ -36,9 +36,8 @@ type run struct {
 	err     error         // how; read after exited
 }
 
-// New returns a process that is not started yet. command makes it anew for each
-// start; where it does not say where output goes, the Process keeps it. The test's
-// end kills it.
+// New returns a process that is not started yet. Each start calls command. Output that the command
+// does not direct elsewhere is kept by the Process. The test's end kills the process.
 func New(t testing.TB, name string, command func() *exec.Cmd) *Process {
 	p := &Process{name: name, command: command}
 	t.Cleanup(p.Kill)
@@ -161,8 +160,8 @@ func (p *Process) Terminate(t testing.TB) error {
 	return p.Wait(t)
 }
 
-// Ended is nil while the process runs, and says then how it ended and what its last
-// words were.
+// Ended returns nil while the process runs, and afterwards an error with how it ended and the end of
+// its output.
 func (p *Process) Ended() error {
 	r := p.last()
 	select {

@@ -58,7 +58,7 @@ type Config struct {
 	DefragmentInterval time.Duration
 	// CompactionInterval is how much history to keep; 0 never compacts.
 	CompactionInterval time.Duration
-	// LeaseReuse is that of kv.EtcdConfig.
+	// LeaseReuse is kv.EtcdConfig.LeaseReuse.
 	LeaseReuse time.Duration
 	// UnsafeNoFsync acknowledges writes before they are on disk. They survive the
 	// end of this process, but not of the machine.

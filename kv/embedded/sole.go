@@ -14,8 +14,8 @@ import (
 // soleMember says whether a server is the only member, so that no other acknowledges writes.
 //
 // etcd holds the lock of its list of members while it writes to the database, a little after
-// each start for one. Who asks must not wait for a disk that stalls, so the list is read once,
-// and later only if somebody has asked the server to change it: to add a member takes an entry
+// each start for one. A caller of check must not wait for a disk that stalls. So the list is read
+// once, and later only if a client has asked the server to change it: to add a member takes an entry
 // that this server applies before it answers.
 type soleMember struct {
 	server *etcdserver.EtcdServer // set before check

@@ -1,8 +1,8 @@
-// Package etcdmain is the etcd program: what a process is that was started as etcd.
+// Package etcdmain runs etcd when the binary is invoked as etcd.
 //
-// It is etcd's own command, with its flags, its environment, its log and its ways of
-// ending. Nothing of package kv has a part in it; it is a package of its own because only
-// what stands below kv imports etcd, and because who links it links etcd's proxies, too.
+// It is etcd's own command, with its flags, its environment, its log and its exit codes. Package kv
+// has no part in it. It is a package of its own because a program that links it links etcd's proxies,
+// too.
 package etcdmain
 
 import (
@@ -13,8 +13,8 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdmain"
 )
 
-// Main runs etcd as args say, of which the first is the program's name. It ends the
-// process when etcd has ended.
+// Main runs etcd with args, the first of which is the program's name. It ends the process when etcd
+// has ended.
 func Main(args []string) { etcdmain.Main(shortenTicks(args, os.Environ())) }
 
 // shortenTicks returns args, with shorter ticks where neither they nor the environment know of

@@ -29,7 +29,7 @@ type Status struct {
 	// Keys that are there, and bytes of the database.
 	Keys  int   `json:"totalKey"`
 	Bytes int64 `json:"totalSize"`
-	// Version is that of etcd's storage; "" before 3.6.
+	// Version of etcd's storage; "" before 3.6.
 	Version string `json:"version"`
 	// Hash is what `etcdutl snapshot status` prints.
 	Hash uint32 `json:"hash"`
@@ -50,10 +50,10 @@ type RestoreConfig struct {
 	// Path is the file, Dir the data directory to make. It must not exist, or be empty.
 	Path, Dir string
 	Member    Member
-	// Bump is by how many revisions the store is to be ahead of its snapshot. Those before
-	// count as compacted, so that a watch which goes on from the cluster before is told that
-	// its place is lost. With 0 revisions go on from the snapshot's: they come a second time,
-	// and stand for something else.
+	// Bump is by how many revisions the restored store is ahead of its snapshot. Earlier revisions
+	// count as compacted, so that a watch that resumes from the cluster before learns that its
+	// place is lost. With 0, revisions continue from the snapshot's: the new cluster uses some a
+	// second time, for other writes.
 	Bump uint64
 	// Progress may be nil.
 	Progress Progress

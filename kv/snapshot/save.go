@@ -32,8 +32,8 @@ type Source struct {
 	CAFile, CertFile, KeyFile string
 }
 
-// Progress is told how many bytes of how many have been read. The total is an estimate while
-// a snapshot is received. It is called from one goroutine at a time.
+// Progress is called with the number of bytes read and the total, which is an estimate while a
+// snapshot is received. It is called from one goroutine at a time.
 type Progress func(done, total int64)
 
 // Save writes a snapshot of what the source holds to a new file. progress may be nil.
@@ -91,15 +91,15 @@ func (s Source) config() (clientv3.Config, error) {
 	return config, nil
 }
 
-// failFast returns why a member cannot be reached, for which the client would try until the
-// context ends, and return that.
+// failFast returns at once why a member cannot be reached. The client by itself would try until the
+// context ends, and return the context's error.
 func failFast(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	return invoke(ctx, method, request, reply, conn, append(opts, grpc.WaitForReady(false))...)
 }
 
 // saveFrom saves the snapshot of one member.
 func saveFrom(ctx context.Context, config clientv3.Config, path string, progress Progress) (Status, error) {
-	ctx, cancel := context.WithCancel(ctx) // ends the stream, and who reads it
+	ctx, cancel := context.WithCancel(ctx) // ends the stream and its reader
 	defer cancel()
 	client, err := clientv3.New(config)
 	if err != nil {

@@ -31,7 +31,7 @@ type Config struct {
 	Decode func(ctx context.Context, key string, value []byte, revision int64) *cache.Object
 	// Copies says that Decode keeps no part of a value, as [cache.Config].Copies has it.
 	Copies bool
-	// Schema is that of the objects; nil is one without indexes. With Decode it is required.
+	// Schema describes the objects; nil is one without indexes. With Decode it is required.
 	Schema *cache.Schema
 
 	// Tail follows the store for several Mirrors, and the caller runs it; with nil the Mirror

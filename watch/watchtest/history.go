@@ -10,7 +10,7 @@ import (
 type State struct {
 	// Key is "namespace/name", or "name".
 	Key string
-	// Revision is that of the write.
+	// Revision of the write.
 	Revision int64
 	// Labels and Fields are what selectors see.
 	Labels, Fields map[string]string

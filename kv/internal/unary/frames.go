@@ -133,7 +133,7 @@ func (c *Conn) fieldLocked(f hpack.HeaderField) {
 	}
 }
 
-// answeredLocked ends a call of which nothing more comes.
+// answeredLocked ends a call whose answer is complete.
 func (c *Conn) answeredLocked(stream uint32, k *call) {
 	c.endLocked(stream, k, nil)
 	c.endIfIdleLocked()

@@ -108,7 +108,7 @@ func (c *Conn) begin(k *call, method string, message []byte, inline bool) (uint3
 	c.next += 2
 	c.window -= size
 	c.underWay[stream] = k
-	if c.next > math.MaxInt32 { // before others call, who may while this one writes
+	if c.next > math.MaxInt32 { // now, because other calls may begin while this one writes
 		c.retireLocked()
 	}
 	if c.pongIn--; c.pongIn <= 0 {
