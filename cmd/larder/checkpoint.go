@@ -43,7 +43,7 @@ The server forgets its checkpoints when it ends.`,
 		},
 	}
 	of.addTo(cmd.Flags())
-	cmd.Flags().BoolVar(&forget, "forget", false, "Forget the checkpoint.")
+	cmd.Flags().BoolVar(&forget, "forget", false, "Delete the checkpoint instead.")
 	return cmd
 }
 

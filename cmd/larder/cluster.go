@@ -46,7 +46,7 @@ the data directory. The server takes the flags of "larder serve".`,
 }
 
 func (c *clusterOptions) addTo(fs *pflag.FlagSet) {
-	fs.IntVar(&c.nodes, "nodes", c.nodes, "How many nodes there are.")
+	fs.IntVar(&c.nodes, "nodes", c.nodes, "Number of simulated nodes.")
 	fs.StringVar(&c.programs, "programs", c.programs,
 		"Directory that holds kube-controller-manager, kube-scheduler, kwok and the stage-fast.yaml of kwok's releases. If unset, they are built with the go command, once for this user.")
 }

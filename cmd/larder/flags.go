@@ -181,38 +181,38 @@ func (o *options) services(fs *pflag.FlagSet) {
 
 func (o *options) larder(fs *pflag.FlagSet) {
 	fs.StringVar(&o.config.DataDir, "data-dir", o.config.DataDir,
-		"The directory of what this server keeps: the embedded etcd, and the certificates, keys and administrator's kubeconfig it made. With --etcd-servers nothing is kept unless this is given, and what is made goes when the server ends.")
+		"Directory of the embedded etcd and of generated certificates, keys and the administrator's kubeconfig. With --etcd-servers and without this flag, a temporary directory is used and removed when the server ends.")
 	fs.Var(&indexLabels{labels: &o.config.IndexLabels}, "index-labels",
-		"Labels to index, as resource[.group]=key,... May be repeated. Requests that ask for one value of such a label need not search; indexes for other labels are made when they are asked for often.")
+		"Labels to index, as resource[.group]=key,... May be repeated. A selector of one value of such a label uses the index. Indexes of other labels are built when they are often needed.")
 	fs.Var(&cacheBytes{all: &o.config.CacheBytes, shares: &o.config.CacheShares}, "cache-max-bytes",
-		"How many bytes the caches may take beside the objects as they are now: these in other encodings, made on demand, and the events of the last 90 seconds, or of --request-timeout and 15 seconds if that is more. Where it is too little, encodings are made anew for each request, and then watches can only be resumed from more recent revisions. Single resources can be given shares, as in 2Gi,pods=512Mi,events=64Mi, or without the first figure: such a resource takes no more than its share, 0 being next to nothing, and others take nothing from it. A first figure of 0 is half of what the objects take for encodings, at least 144 MiB, and with the events twice as much as the objects, at least 256 MiB; both at most 3/8 of a memory limit, less the shares, which come beside these. -1 sets no bound but the shares.")
+		"Limit of cached encodings and past events, in bytes; the objects themselves are not counted. Events are kept for 90 seconds, or for --request-timeout and 15 seconds if that is more. With too little room, encodings are made for each request, and watches can resume from recent revisions only. Resources can have shares of their own, as in 2Gi,pods=512Mi,events=64Mi, or without the first figure: such a resource takes its share and no more, and others take nothing from it. 0 is half the size of all objects for encodings, at least 144 MiB, and twice that size with events, at least 256 MiB; both at most 3/8 of a memory limit, less the shares. -1 sets no limit except the shares.")
 	fs.BoolVar(&o.revoke, "revoke-watches", o.revoke,
-		"End a watch within five seconds after its client has lost the right to it: its role, its token, the trust in its certificate. Without it a watch goes on until its time is over, as kube-apiserver's do.")
+		"End a watch within five seconds after its user loses the right to it: the role, the token, or the CA of the certificate. If false, a watch runs until its timeout, as in kube-apiserver.")
 	fs.IntVar(&o.config.Serving.MaxConnections, "max-connections", o.config.Serving.MaxConnections,
-		"How many connections may be open. Further ones are closed at once, so that a client that opens as many keeps all others out; --max-connections-per-address bounds what one client can open. 0 sets no bound.")
+		"Limit of open connections. Further connections are closed at once, so one client can lock out all others; --max-connections-per-address prevents that. 0 sets no limit.")
 	fs.IntVar(&o.config.Serving.MaxConnectionsPerAddress, "max-connections-per-address", o.config.Serving.MaxConnectionsPerAddress,
-		"How many connections may come from one IPv4 address or one /64 of IPv6 addresses. Behind a load balancer that shows its own address, all clients share one. 0 sets no bound.")
+		"Limit of open connections from one IPv4 address or one IPv6 /64. Behind a load balancer all clients may share one address. 0 sets no limit.")
 	fs.Int64Var(&o.config.Store.ReplayRevisions, "replay-revisions", o.config.Store.ReplayRevisions,
-		"How many revisions that etcd still has are replayed at the start, at most, so that clients can go on watching where they were before a restart. Ten thousand take about a second. 0 replays none.")
+		"How many past revisions a start replays at most, so that clients can resume watches from before the restart. Ten thousand take about a second. 0 replays none.")
 	fs.BoolVar(&o.config.Checkpoints, "checkpoints", o.config.Checkpoints,
-		"Let who may post to /larder/checkpoints remember the state of all objects under a name and bring them back to it, without admission and finalizers: for test suites. See `larder checkpoint`.")
+		"For test suites: users who may post to /larder/checkpoints can save the state of all objects under a name and reset to it, without admission and finalizers. See `larder checkpoint`.")
 	fs.BoolVar(&o.config.StatusPage, "status-page", o.config.StatusPage,
-		"Serve a page at /larder/ that shows in a browser how the server is. Its data, at /larder/status, is for those who may get that path; the page itself, which holds none, is for everybody.")
+		"Serve a status page at /larder/. Its data at /larder/status needs the right to get that path. The page itself has no data and is open to everyone.")
 	check := &o.config.Store.CheckInterval
 	fs.DurationVar(check, "consistency-check-interval", *check,
-		"How often the keys and revisions of each cache are compared with those in etcd. A cache that differs is loaded again. 0 compares none.")
+		"How often each cache's keys and revisions are compared with etcd's. A cache that differs is reloaded. 0 disables the check.")
 	fs.DurationVar(check, "self-audit-interval", *check, "The former name of --consistency-check-interval.")
 	if err := fs.MarkDeprecated("self-audit-interval", "use --consistency-check-interval."); err != nil {
 		panic(err)
 	}
 	fs.Int64Var(&o.config.Store.QuotaBytes, "quota-backend-bytes", o.config.Store.QuotaBytes,
-		"How many bytes the embedded etcd's database may take. When they are used up, old revisions are given up; until there is room again, writes are refused. 0 is 8 GiB.")
+		"Size limit of the embedded etcd's database, in bytes. When it is reached, old revisions are compacted, and writes are refused until there is room. 0 is 8 GiB.")
 	fs.DurationVar(&o.config.Store.DefragmentInterval, "defrag-interval", o.config.Store.DefragmentInterval,
-		"How often the embedded etcd's database is looked at: if at least half of it is free, and 64 MiB, it is written anew, smaller. Writes wait meanwhile. 0 leaves it as it is.")
+		"How often the embedded etcd's database is checked. If at least half of it and 64 MiB are free, it is defragmented, and writes wait. 0 never does that.")
 	fs.BoolVar(&o.config.Store.UnsafeNoFsync, "unsafe-no-fsync", o.config.Store.UnsafeNoFsync,
-		"Do not wait for the disk when writing to the embedded etcd. What was acknowledged last is lost when the machine stops. For tests.")
+		"For tests: the embedded etcd does not wait for the disk. The last acknowledged writes are lost if the machine stops.")
 	fs.BoolVar(&o.config.TestControllers, "test-controllers", o.config.TestControllers,
-		"Run the controllers without which tests do not get far: those that empty deleted namespaces, delete what its owner left, and give namespaces their default service account and kube-root-ca.crt. They must not run beside a kube-controller-manager, nor in two servers of one store.")
+		"Run the controllers that most tests need: they empty deleted namespaces, delete objects without owners, and create the default service account and kube-root-ca.crt of each namespace. Never run them beside a kube-controller-manager or in two servers of one store.")
 	fs.BoolVarP(&o.quiet, "quiet", "q", o.quiet, "Print no progress.")
 }
 

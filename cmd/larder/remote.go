@@ -17,8 +17,8 @@ type remote struct {
 }
 
 func (r *remote) addTo(fs *pflag.FlagSet) {
-	fs.StringVar(&r.kubeconfig, "kubeconfig", "", "The kubeconfig of the server's administrator. (default $KUBECONFIG, else ~/.kube/config)")
-	fs.StringVar(&r.context, "context", "", "The context to use of it.")
+	fs.StringVar(&r.kubeconfig, "kubeconfig", "", "Kubeconfig of the server's administrator. (default $KUBECONFIG, else ~/.kube/config)")
+	fs.StringVar(&r.context, "context", "", "Context of the kubeconfig.")
 }
 
 // request sends a request for path and decodes the answer into what out points to, unless that

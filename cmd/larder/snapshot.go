@@ -65,10 +65,10 @@ func newSnapshotSave() *cobra.Command {
 began is in the file. The file has its name only when it is complete and was read again.`,
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&dir, "data-dir", server.Default().DataDir, "The --data-dir of the server whose embedded etcd to save. Only root and the user that the server runs as may do so.")
-	fs.StringSliceVar(&from.Endpoints, "etcd-servers", nil, "Client URLs of an external etcd to save instead, comma separated. They are asked in turn until one answers.")
-	fs.StringVar(&from.CAFile, "etcd-cafile", "", "Certificate authority file that etcd's certificate is verified with.")
-	fs.StringVar(&from.CertFile, "etcd-certfile", "", "Certificate file to show to etcd.")
+	fs.StringVar(&dir, "data-dir", server.Default().DataDir, "The --data-dir of the server whose embedded etcd is saved. Only root and the server's user can do that.")
+	fs.StringSliceVar(&from.Endpoints, "etcd-servers", nil, "Client URLs of an external etcd to save instead, comma separated. They are tried in turn.")
+	fs.StringVar(&from.CAFile, "etcd-cafile", "", "CA file that verifies etcd's certificate.")
+	fs.StringVar(&from.CertFile, "etcd-certfile", "", "Client certificate file for etcd.")
 	fs.StringVar(&from.KeyFile, "etcd-keyfile", "", "Key file of --etcd-certfile.")
 	return snapshotCommand(cmd, func(ctx context.Context, file string, show *snapshotProgress) error {
 		if (from.CertFile == "") != (from.KeyFile == "") {
@@ -111,14 +111,14 @@ A directory that holds an etcd already is left as it is; move it away first.`,
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&dir, "data-dir", server.Default().DataDir, "The --data-dir of the server to restore. Its certificates and keys stay as they are.")
-	fs.StringVar(&etcdDir, "etcd-dir", "", "The --data-dir of a member of an external etcd to make instead.")
+	fs.StringVar(&etcdDir, "etcd-dir", "", "Create the --data-dir of a member of an external etcd instead.")
 	fs.Uint64Var(&cfg.Bump, "bump-revision", cfg.Bump,
-		"By how many revisions to be ahead of the file, more than were written since it was made. Those before count as compacted. With 0, clients may take new revisions for those that they saw before the restore.")
+		"How far to raise the revision above the file's; must be more than the writes since the file was saved. Earlier revisions count as compacted. With 0, clients may confuse new revisions with those from before the restore.")
 	m := &cfg.Member
 	fs.StringVar(&m.Name, "name", "", "With --etcd-dir, the member's --name. (default \"default\")")
 	fs.StringVar(&m.Peer, "initial-advertise-peer-urls", "", "With --etcd-dir, the member's peer URL. (default \""+embedded.MemberPeer+"\")")
 	fs.StringVar(&m.Cluster, "initial-cluster", "", "With --etcd-dir, all members as name=URL, comma separated. (default this member alone)")
-	fs.StringVar(&m.Token, "initial-cluster-token", "", "With --etcd-dir, what tells this cluster from others: the same for all its members, and another than before.")
+	fs.StringVar(&m.Token, "initial-cluster-token", "", "With --etcd-dir, the cluster's token: the same for all members, and not the token of before.")
 	return snapshotCommand(cmd, func(ctx context.Context, file string, show *snapshotProgress) error {
 		cfg.Path, cfg.Progress = file, show.of("checked")
 		var held *datadir.Dir

@@ -50,12 +50,12 @@ no more than the process has used, which the first line shows, too.`,
 	}
 	fs := cmd.Flags()
 	t.of.addTo(fs)
-	fs.StringVar(&t.query.by, "by", costs.ByClient.String(), "Put costs together by client (user, agent, verb and resource), user, agent, resource or verb.")
-	fs.StringVar(&t.query.sort, "sort", costs.CPU.String(), "Show those first with the most cpu, bytes, requests or events.")
-	fs.StringVar(&t.query.window, "window", costs.LastMinute.String(), "The time to show: 1m, 5m, or all since the start of the server.")
+	fs.StringVar(&t.query.by, "by", costs.ByClient.String(), "Group costs by client (user, agent, verb and resource), user, agent, resource or verb.")
+	fs.StringVar(&t.query.sort, "sort", costs.CPU.String(), "Sort by cpu, bytes, requests or events, the highest first.")
+	fs.StringVar(&t.query.window, "window", costs.LastMinute.String(), "Time window: 1m, 5m, or start for all since the start of the server.")
 	fs.DurationVar(&t.interval, "interval", 2*time.Second, "How often to ask the server.")
-	fs.BoolVar(&t.once, "once", false, "Ask once and end.")
-	fs.StringVarP(&t.output, "output", "o", "table", "Print a table, or the server's answer in json, one line each time.")
+	fs.BoolVar(&t.once, "once", false, "Print once and exit.")
+	fs.StringVarP(&t.output, "output", "o", "table", "table, or json for the server's answer, one line each time.")
 	return cmd
 }
 
