@@ -29,9 +29,9 @@ type ComponentsConfig struct {
 	Objects, Nodes, Clients int
 	// Rate is requests per second, 0 for as many as the clients get answered.
 	Rate float64
-	// Shape may take the place of Objects and Rate, for each kind: its plan is open, and it
+	// Schedule may take the place of Objects and Rate, for each kind: its plan is open, and it
 	// does not warm up.
-	Shape Shape
+	Schedule Schedule
 
 	versions map[string]string // of Leases, which are never updated blindly, by name
 }
@@ -72,7 +72,7 @@ func ComponentWrites() []string {
 // A write of each kind goes before, unmeasured, to an object of its own. Pods are deleted; all
 // else that it makes, nodes, Leases, events and deployments, is left behind.
 func Components(ctx context.Context, t *Target, c ComponentsConfig) ([]*Result, error) {
-	l := loop{ops: c.Objects, clients: c.Clients, rate: c.Rate, shape: c.Shape}
+	l := loop{ops: c.Objects, clients: c.Clients, rate: c.Rate, schedule: c.Schedule}
 	if err := l.bounded(); err != nil {
 		return nil, err
 	}

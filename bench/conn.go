@@ -176,8 +176,7 @@ type statusError struct {
 
 func (e *statusError) Error() string { return e.text }
 
-// statusOf is the status of an answer of which only the error, if there is one, is known: 0
-// if there was no answer.
+// statusOf returns the status of the answer that an error is about, 0 if there was no answer.
 func statusOf(err error) int {
 	var refused *statusError
 	switch {
@@ -245,16 +244,16 @@ type dialError struct{ error }
 // Unwrap returns why.
 func (e *dialError) Unwrap() error { return e.error }
 
-// lull is for how long a lane that gets no connection waits: a server that is gone shall not
+// reconnectDelay is for how long a lane that gets no connection waits: a server that is gone shall not
 // keep the client busy.
-const lull = 10 * time.Millisecond
+const reconnectDelay = 10 * time.Millisecond
 
 // try sends a request once. after is for how long the server asks to wait, -1 if it does not.
 func (l *lane) try(ctx context.Context, c call, o *outcome) (after time.Duration, err error) {
 	if l.conn == nil {
 		if l.conn, err = l.t.dial(ctx, largeBuffer); err != nil {
 			l.conn = nil
-			_ = sleep(ctx, lull)
+			_ = sleep(ctx, reconnectDelay)
 			return -1, &dialError{err}
 		}
 	}

@@ -32,8 +32,8 @@ type CustomConfig struct {
 // CustomPath is the path of the collection that Custom fills.
 const CustomPath = "/apis/bench.example.com/v1/workers"
 
-// customSchema describes the spec of a worker: that of a pod, in so far as its
-// definition checks it, defaults it and prunes it.
+// customSchema describes the spec of a worker. It validates, defaults and prunes parts of a pod
+// spec.
 const customSchema = `{"type":"object","properties":{
 	"spec":{"type":"object","required":["containers"],"properties":{
 		"replicas":{"type":"integer","minimum":0,"default":1},
@@ -103,7 +103,7 @@ func DefineWorkers(ctx context.Context, t *Target) error {
 	return nil
 }
 
-// workersManager is the field manager of workers, but for what is applied.
+// workersManager is the field manager of workers, except for applies.
 const workersManager = "workers-controller"
 
 // customWrites is one kind of write, n times.
@@ -187,7 +187,7 @@ func makeNamespaces(ctx context.Context, client dynamic.Interface, n int) error 
 
 // repeatWrites makes one kind of write and measures it.
 func repeatWrites(ctx context.Context, t *Target, clients int, w customWrites) (*Result, error) {
-	l := loop{ops: w.n, clients: clients, strict: true, through: t.patient()}
+	l := loop{ops: w.n, clients: clients, strict: true, through: t.retrying()}
 	if err := l.check(); err != nil {
 		return nil, err
 	}

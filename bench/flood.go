@@ -109,8 +109,8 @@ type FloodConfig struct {
 	By           *Target
 	Path, Accept string
 	Clients      int
-	// Turns is how often Quiet is run alone and then beside the flood.
-	Turns int
+	// Repeats is how often Quiet is run alone and then beside the flood.
+	Repeats int
 }
 
 // Values of a Result of Flood.
@@ -123,12 +123,12 @@ const (
 
 // Flood runs the workload. Its Result is that of Quiet beside the flood.
 func Flood(ctx context.Context, t *Target, c FloodConfig) (*Result, error) {
-	if c.Turns < 1 || c.Clients < 1 {
-		return nil, fmt.Errorf("bench: want at least one turn and one client, got %d and %d", c.Turns, c.Clients)
+	if c.Repeats < 1 || c.Clients < 1 {
+		return nil, fmt.Errorf("bench: want at least one turn and one client, got %d and %d", c.Repeats, c.Clients)
 	}
 	var alone, beside []*Result
 	f := &flood{config: c}
-	for range c.Turns {
+	for range c.Repeats {
 		r, err := Read(ctx, t, c.Quiet)
 		if err != nil {
 			return nil, err

@@ -57,7 +57,7 @@ func Hold(ctx context.Context, t *Target, c HoldConfig) (*Result, error) {
 
 var errEnded = errors.New("bench: the server ended a watch that was open")
 
-// watchers are those of the workload, none of them open yet.
+// watchers returns the watchers of the workload, none of them open yet.
 func (c *HoldConfig) watchers(ctx context.Context, t *Target, rec *recorder) (*watchers, error) {
 	revision, err := t.revision(ctx, c.Path)
 	if err != nil {
@@ -127,7 +127,7 @@ func Storm(ctx context.Context, t *Target, c HoldConfig) (*Result, error) {
 		err := rec.measured(func() error {
 			w.close()
 			w.closing.Store(false)
-			w.since, w.atOnce = time.Now(), stampede
+			w.since, w.atOnce = time.Now(), openingAll
 			return w.open(ctx, c.Watchers, true)
 		})
 		if err != nil {

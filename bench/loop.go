@@ -13,9 +13,9 @@ import (
 	"github.com/larder-io/larder/bench/stages"
 )
 
-// Shape says how the load of a workload changes with time. The zero Shape leaves the
+// Schedule says how the load of a workload changes with time. The zero Schedule leaves the
 // workload at its number of operations, its rate and its clients.
-type Shape struct {
+type Schedule struct {
 	// Warmup is for how long the load runs, as it begins, before anything is measured.
 	Warmup time.Duration
 	// Plan takes the place of the number of operations, of the rate and, if it is closed,
@@ -36,7 +36,7 @@ const (
 type loop struct {
 	ops, clients int
 	rate         float64 // operations per second of all clients, 0 for a closed loop
-	shape        Shape
+	schedule     Schedule
 
 	// between is called before each operation, nil for nothing. Its time is in no latency.
 	between func(ctx context.Context, i int) error
@@ -48,10 +48,10 @@ type loop struct {
 
 // check returns an error for a loop that cannot be run.
 func (l loop) check() error {
-	if l.shape.Warmup < 0 {
-		return fmt.Errorf("bench: a warm-up of %v", l.shape.Warmup)
+	if l.schedule.Warmup < 0 {
+		return fmt.Errorf("bench: a warm-up of %v", l.schedule.Warmup)
 	}
-	if plan := l.shape.Plan; !plan.IsZero() {
+	if plan := l.schedule.Plan; !plan.IsZero() {
 		if plan.Open && l.clients < 1 {
 			return errors.New("bench: want at least one client")
 		}
@@ -70,7 +70,7 @@ func (l loop) check() error {
 
 // bounded is check for workloads that must know beforehand how many operations there are.
 func (l loop) bounded() error {
-	if plan := l.shape.Plan; !plan.IsZero() && !plan.Open {
+	if plan := l.schedule.Plan; !plan.IsZero() && !plan.Open {
 		return errors.New("bench: this workload must know how many operations there are: plan rates, not numbers of clients")
 	}
 	return l.check()
@@ -79,16 +79,16 @@ func (l loop) bounded() error {
 // total is how many operations there are, 0 if only time ends the loop.
 func (l loop) total() int {
 	switch {
-	case l.shape.Plan.IsZero():
+	case l.schedule.Plan.IsZero():
 		return l.ops
-	case l.shape.Plan.Open:
-		return l.shape.Plan.Operations()
+	case l.schedule.Plan.Open:
+		return l.schedule.Plan.Operations()
 	}
 	return 0
 }
 
 // open reports whether operations are due at times of their own.
-func (l loop) open() bool { return l.rate > 0 || l.shape.Plan.Open }
+func (l loop) open() bool { return l.rate > 0 || l.schedule.Plan.Open }
 
 // kind is OpenLoop or ClosedLoop.
 func (l loop) kind() string {
@@ -110,19 +110,19 @@ type outcome struct {
 
 // warm runs the load as it begins, and records nothing.
 func (l loop) warm(ctx context.Context, t *Target, rec *recorder, op operation) error {
-	if l.shape.Warmup == 0 {
+	if l.schedule.Warmup == 0 {
 		return nil
 	}
 	rec.phase("warming up")
 	defer rec.phase("")
 	first := loop{clients: l.clients, between: l.between, through: l.through}
 	level, open := l.rate, l.open()
-	if !l.shape.Plan.IsZero() {
-		level = l.shape.Plan.First()
+	if !l.schedule.Plan.IsZero() {
+		level = l.schedule.Plan.First()
 	} else if !open {
 		level = float64(l.clients)
 	}
-	first.shape.Plan = stages.Hold(open, l.shape.Warmup, level)
+	first.schedule.Plan = stages.Hold(open, l.schedule.Warmup, level)
 	return first.run(ctx, t, &recorder{result: &Result{Latency: newHistogram()}}, op)
 }
 
@@ -137,7 +137,7 @@ func (l loop) run(ctx context.Context, t *Target, rec *recorder, op operation) e
 		r.ops = math.MaxInt
 	}
 	clients := l.clients
-	if plan := l.shape.Plan; !plan.IsZero() && !plan.Open {
+	if plan := l.schedule.Plan; !plan.IsZero() && !plan.Open {
 		clients = int(plan.Most())
 	}
 	rec.looping(l.kind())
@@ -225,9 +225,9 @@ func (r *running) client(ctx context.Context, own *lane, client int, op operatio
 	}
 }
 
-// hopeless is for how long a server may be out of reach before a loop gives up: a load that
+// unreachableLimit is for how long a server may be out of reach before a loop gives up: a load that
 // only fails says nothing more.
-const hopeless = 30 * time.Second
+const unreachableLimit = 30 * time.Second
 
 // unreachable reports whether no client had a connection for too long. It notes when one had
 // one last.
@@ -237,7 +237,7 @@ func (r *running) unreachable(err error) bool {
 		r.reached.Store(now)
 		return false
 	}
-	if time.Duration(now-r.reached.Load()) < hopeless {
+	if time.Duration(now-r.reached.Load()) < unreachableLimit {
 		return false
 	}
 	r.rec.giveUp()
@@ -252,8 +252,8 @@ func (r *running) claim(ctx context.Context, client int) (i int, due time.Time, 
 		return 0, due, false, nil
 	default:
 	}
-	if plan := r.shape.Plan; !plan.IsZero() && !plan.Open {
-		wait, ok := plan.Turn(client, time.Since(r.start))
+	if plan := r.schedule.Plan; !plan.IsZero() && !plan.Open {
+		wait, ok := plan.ClientWait(client, time.Since(r.start))
 		if !ok {
 			return 0, due, false, ctx.Err()
 		}
@@ -265,8 +265,8 @@ func (r *running) claim(ctx context.Context, client int) (i int, due time.Time, 
 		return 0, due, false, nil
 	}
 	switch {
-	case r.shape.Plan.Open:
-		due = r.start.Add(r.shape.Plan.Due(i))
+	case r.schedule.Plan.Open:
+		due = r.start.Add(r.schedule.Plan.Due(i))
 	case r.rate > 0:
 		due = r.start.Add(time.Duration(float64(i) / r.rate * float64(time.Second)))
 	}

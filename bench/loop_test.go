@@ -112,14 +112,14 @@ func TestSettleGivesUp(t *testing.T) {
 	})
 }
 
-// TestPickKeepsWeights checks that each hundred requests have the mixture's weights.
+// TestPickKeepsWeights checks that each hundred requests have the mixedRequests's weights.
 func TestPickKeepsWeights(t *testing.T) {
-	cards := shuffled()
-	got := make([]int, len(mixture))
+	kinds := shuffled()
+	got := make([]int, len(mixedRequests))
 	for i := range 300 {
-		got[cards.pick(i)]++
+		got[kinds.pick(i)]++
 	}
-	for kind, s := range mixture {
+	for kind, s := range mixedRequests {
 		if got[kind] != 3*s.weight {
 			t.Errorf("%s: %d of 300, want %d", s.name, got[kind], 3*s.weight)
 		}
@@ -131,20 +131,20 @@ func TestPickKeepsWeights(t *testing.T) {
 func TestMixedIsAboutEverything(t *testing.T) {
 	for _, seed := range []SeedConfig{{Pods: 10000, Namespaces: 50, Nodes: 500}, {Pods: 1000, Namespaces: 5, Nodes: 50}, {Pods: 100, Namespaces: 100, Nodes: 100}} {
 		c := &MixedConfig{Seed: seed}
-		cards := shuffled()
-		about := make([]map[string]int, len(mixture))
-		total := make([]int, len(mixture))
+		kinds := shuffled()
+		about := make([]map[string]int, len(mixedRequests))
+		total := make([]int, len(mixedRequests))
 		for i := range 200_000 {
-			kind := cards.pick(i)
+			kind := kinds.pick(i)
 			if about[kind] == nil {
 				about[kind] = make(map[string]int)
 			}
-			about[kind][mixture[kind].call(c, i, drawn(i)).path]++
+			about[kind][mixedRequests[kind].call(c, i, drawn(i)).path]++
 			total[kind]++
 		}
 		for kind, want := range []int{seed.Pods, seed.Nodes, seed.Namespaces, 1, seed.Pods} {
 			if got := len(about[kind]); got < want*98/100 { // of 10,000 pods, some are drawn never in 40,000 times
-				t.Errorf("%+v: %s is about %d, want %d", seed, mixture[kind].name, got, want)
+				t.Errorf("%+v: %s is about %d, want %d", seed, mixedRequests[kind].name, got, want)
 			}
 			// The statistic has a mean of want-1 and a standard deviation of sqrt(2*(want-1)).
 			chi, mean := 0.0, float64(total[kind])/float64(want)
@@ -153,7 +153,7 @@ func TestMixedIsAboutEverything(t *testing.T) {
 			}
 			chi += mean * float64(want-len(about[kind]))
 			if degrees := float64(want - 1); math.Abs(chi-degrees) > 5*math.Sqrt(2*degrees)+1e-9 {
-				t.Errorf("%+v: %s is skewed: chi-square %.0f of %.0f degrees of freedom", seed, mixture[kind].name, chi, degrees)
+				t.Errorf("%+v: %s is skewed: chi-square %.0f of %.0f degrees of freedom", seed, mixedRequests[kind].name, chi, degrees)
 			}
 		}
 	}
@@ -212,7 +212,7 @@ func TestPlansAreRun(t *testing.T) {
 		}
 		synctest.Test(t, func(t *testing.T) {
 			target, rec := &Target{}, &recorder{result: &Result{Latency: newHistogram()}}
-			l := loop{clients: 20, shape: Shape{Warmup: 5 * time.Second, Plan: plan}}
+			l := loop{clients: 20, schedule: Schedule{Warmup: 5 * time.Second, Plan: plan}}
 			op := func(ctx context.Context, _ *lane, _ int, _ time.Time) (outcome, error) {
 				return outcome{}, pause(ctx, time.Second)
 			}
@@ -312,8 +312,8 @@ func TestLoopsGiveUpOnAServerThatIsGone(t *testing.T) {
 			}
 			return outcome{}, errors.Join(&dialError{errors.New("refused")}, pause(ctx, 100*time.Millisecond))
 		})
-		if took := time.Since(start).Round(time.Second); err != nil || !rec.result.Interrupted || took != 40*time.Second+hopeless {
-			t.Errorf("%v after %v, interrupted %v; want the end %v after the last answer", err, took, rec.result.Interrupted, hopeless)
+		if took := time.Since(start).Round(time.Second); err != nil || !rec.result.Interrupted || took != 40*time.Second+unreachableLimit {
+			t.Errorf("%v after %v, interrupted %v; want the end %v after the last answer", err, took, rec.result.Interrupted, unreachableLimit)
 		}
 	})
 }

@@ -18,8 +18,8 @@ type MixedConfig struct {
 	Rate float64
 	// Requests is how many are sent in all, Clients how many at most at a time.
 	Requests, Clients int
-	// Shape may take the place of Requests, Rate and Clients.
-	Shape Shape
+	// Schedule may take the place of Requests, Rate and Clients.
+	Schedule Schedule
 }
 
 // Names of the Results of all that Mixed sends, and of its small requests.
@@ -36,8 +36,8 @@ type share struct {
 	call   func(c *MixedConfig, i int, n uint64) call
 }
 
-// mixture adds up to 100.
-var mixture = []share{
+// mixedRequests adds up to 100.
+var mixedRequests = []share{
 	{GetPod, 50, func(c *MixedConfig, _ int, n uint64) call { return call{path: c.pod(n), accept: Protobuf} }},
 	{ListNode, 20, func(c *MixedConfig, _ int, n uint64) call {
 		return call{path: c.Seed.NodeSelection(below(n, c.Seed.Nodes)) + "&resourceVersion=0", accept: Protobuf}
@@ -51,8 +51,8 @@ var mixture = []share{
 
 // MixedKinds are the names of the Results of the kinds of request that Mixed sends.
 func MixedKinds() []string {
-	names := make([]string, len(mixture))
-	for i, s := range mixture {
+	names := make([]string, len(mixedRequests))
+	for i, s := range mixedRequests {
 		names[i] = s.name
 	}
 	return names
@@ -70,14 +70,14 @@ func drawn(i int) uint64 {
 	return rand.NewPCG(run, uint64(i)).Uint64()
 }
 
-// deck is the order in which the kinds of each hundred requests follow each other.
-type deck [100]int
+// order is the order in which the kinds of each hundred requests follow each other.
+type order [100]int
 
-// shuffled returns a deck that has each kind as often as its weight says.
-func shuffled() *deck {
-	var d deck
+// shuffled returns a order that has each kind as often as its weight says.
+func shuffled() *order {
+	var d order
 	at := 0
-	for kind, s := range mixture {
+	for kind, s := range mixedRequests {
 		for range s.weight {
 			d[at] = kind
 			at++
@@ -88,13 +88,13 @@ func shuffled() *deck {
 }
 
 // pick returns the kind of request i.
-func (d *deck) pick(i int) int { return d[i%len(d)] }
+func (d *order) pick(i int) int { return d[i%len(d)] }
 
-// Mixed runs the mixture and returns one Result for all of it and then one of each
+// Mixed runs the mixedRequests and returns one Result for all of it and then one of each
 // kind of request, which is a Part of it. The server's cost is known only for the whole.
 // What a request is about is drawn for it, evenly from all pods, nodes and namespaces.
 func Mixed(ctx context.Context, t *Target, c MixedConfig) ([]*Result, error) {
-	l := loop{ops: c.Requests, clients: c.Clients, rate: c.Rate, shape: c.Shape}
+	l := loop{ops: c.Requests, clients: c.Clients, rate: c.Rate, schedule: c.Schedule}
 	if err := l.check(); err != nil {
 		return nil, err
 	}
@@ -109,15 +109,15 @@ func Mixed(ctx context.Context, t *Target, c MixedConfig) ([]*Result, error) {
 	if err := c.ready(ctx, t); err != nil {
 		return nil, err
 	}
-	parts := make([]*recorder, len(mixture))
-	for i, s := range mixture {
+	parts := make([]*recorder, len(mixedRequests))
+	for i, s := range mixedRequests {
 		parts[i] = rec.part(s.name, "request")
 		parts[i].result.Loop = l.kind()
 	}
-	cards := shuffled()
+	kinds := shuffled()
 	request := func(ctx context.Context, own *lane, i int) (int, outcome, error) {
-		kind := cards.pick(i)
-		o, err := own.do(ctx, mixture[kind].call(&c, i, drawn(i)))
+		kind := kinds.pick(i)
+		o, err := own.do(ctx, mixedRequests[kind].call(&c, i, drawn(i)))
 		return kind, o, err
 	}
 	err = l.warm(ctx, t, rec, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {

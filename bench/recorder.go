@@ -25,7 +25,7 @@ type recorder struct {
 	seconds *series // nil if they are not wanted
 }
 
-// reading is what the clocks say at one moment.
+// reading is what the clocks say at one time.
 type reading struct {
 	at     time.Time
 	server process.Usage
@@ -109,8 +109,8 @@ func (r *recorder) read() (reading, error) {
 
 // resume begins a measured part.
 func (r *recorder) resume() error {
-	if r.target.Gate != nil {
-		r.target.Gate()
+	if r.target.BeforeMeasuring != nil {
+		r.target.BeforeMeasuring()
 	}
 	now, err := r.read()
 	r.mu.Lock()

@@ -26,7 +26,7 @@ type ReportsConfig struct {
 	Changes int
 	// Clients is how many requests are under way at a time.
 	Clients int
-	// Round tells the changes of one call from those of another.
+	// Round makes the changes of each call differ.
 	Round int
 }
 
@@ -192,7 +192,7 @@ func (c *ReportsConfig) revisions(ctx context.Context, t *Target) (map[string]st
 // report makes the i-th report: always the same, and no two alike.
 func (c *ReportsConfig) report(i int) map[string]any {
 	_, kind, _ := c.kind()
-	p := &prose{rand.New(rand.NewPCG(uint64(i), uint64(c.Bytes))), strings.Fields(vocabulary)}
+	p := &textGenerator{rand.New(rand.NewPCG(uint64(i), uint64(c.Bytes))), strings.Fields(vocabulary)}
 	findings, size := []any{}, 300
 	for size < c.Bytes-400 {
 		finding := p.finding(c.Bytes < 4000)
@@ -217,14 +217,14 @@ func (c *ReportsConfig) report(i int) map[string]any {
 	}
 }
 
-// prose draws words and texts.
-type prose struct {
+// textGenerator draws words and texts.
+type textGenerator struct {
 	*rand.Rand
 	vocabulary []string
 }
 
 // finding makes one of a report's findings.
-func (p *prose) finding(short bool) map[string]any {
+func (p *textGenerator) finding(short bool) map[string]any {
 	severities := severities()
 	f := map[string]any{
 		"id": fmt.Sprintf("CVE-20%02d-%05d", p.IntN(26), p.IntN(99999)), "resource": "lib" + p.words(1),
@@ -254,7 +254,7 @@ const vocabulary = "a the of in an to and is was by for with that remote attacke
 
 func severities() []string { return []string{"CRITICAL", "HIGH", "MEDIUM", "LOW", "UNKNOWN"} }
 
-func (p *prose) words(n int) string {
+func (p *textGenerator) words(n int) string {
 	var b strings.Builder
 	for i := range n {
 		if i > 0 {
@@ -265,7 +265,7 @@ func (p *prose) words(n int) string {
 	return b.String()
 }
 
-func (p *prose) hex(n int) string {
+func (p *textGenerator) hex(n int) string {
 	const digits = "0123456789abcdef"
 	b := make([]byte, n)
 	for i := range b {

@@ -151,8 +151,8 @@ func (r *Result) Quantile(q float64) time.Duration {
 	return time.Duration(r.Latency.ValueAtQuantile(q)) * time.Microsecond
 }
 
-// Merge adds up the runs of one workload, one after the other, to tell of all of them what
-// one tells of itself. Memory is that of the last. The series follow each other.
+// Merge adds up the runs of one workload that ran one after the other. Memory is that of the last
+// run. The series follow each other.
 func Merge(runs ...*Result) *Result {
 	if len(runs) == 0 {
 		return nil
@@ -170,9 +170,8 @@ func Merge(runs ...*Result) *Result {
 	return sum
 }
 
-// MergeParallel adds up the shares that several processes had in one run of a workload at the
-// same time. The histograms have the same buckets, so that nothing is lost. What the server
-// used is not in it: each of the processes would have seen the same.
+// MergeParallel adds up Results of workloads that ran at the same time. It leaves out what the
+// server used, because each Result has the same.
 func MergeParallel(shares ...*Result) *Result {
 	if len(shares) == 0 {
 		return nil

@@ -58,14 +58,14 @@ func Seed(ctx context.Context, t *Target, c SeedConfig) (*Result, error) {
 			return nil, err
 		}
 	}
-	l.through = t.patient()
+	l.through = t.retrying()
 	return l.measure(ctx, t, "seed pods", "pod", nil, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
 		return seedPod(ctx, own, seededPod(i, c), c.PodPath(i))
 	})
 }
 
-// patient returns a Clone that waits where the server asks it to.
-func (t *Target) patient() *Target {
+// retrying returns a Clone that waits where the server asks it to.
+func (t *Target) retrying() *Target {
 	other := t.Clone()
 	other.RetryAfter = true
 	return other
@@ -121,7 +121,7 @@ func (t *Target) client(manager string) (kubernetes.Interface, error) {
 	return client, nil
 }
 
-// settings are those of client-go, for requests that are not measured.
+// settings returns a configuration of client-go for requests that are not measured.
 func (t *Target) settings(manager string) *rest.Config {
 	config := rest.CopyConfig(t.config)
 	config.UserAgent, config.Timeout = manager, t.Timeout

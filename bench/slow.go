@@ -69,7 +69,7 @@ func Slow(ctx context.Context, t *Target, c SlowConfig) ([]*Result, error) {
 		if err := group.Wait(); err != nil && (ctx.Err() != nil || !t.stopped()) {
 			return err
 		}
-		return watching.judge(ctx, w.Patience)
+		return watching.awaitDeliveries(ctx, w.Patience)
 	})
 	if err != nil {
 		return nil, err
@@ -84,7 +84,7 @@ func Slow(ctx context.Context, t *Target, c SlowConfig) ([]*Result, error) {
 // read asks once and records how that ended.
 func (c *SlowConfig) read(ctx context.Context, t *Target, rec *recorder, accept string) error {
 	start := time.Now()
-	n, err := c.trickle(ctx, t, call{path: c.Path, accept: accept})
+	n, err := c.readSlowly(ctx, t, call{path: c.Path, accept: accept})
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -92,9 +92,9 @@ func (c *SlowConfig) read(ctx context.Context, t *Target, rec *recorder, accept 
 	return nil
 }
 
-// trickle sends a request over a connection of its own and reads the answer no faster
+// readSlowly sends a request over a connection of its own and reads the answer no faster
 // than BytesPerSecond.
-func (c *SlowConfig) trickle(ctx context.Context, t *Target, r call) (n int64, err error) {
+func (c *SlowConfig) readSlowly(ctx context.Context, t *Target, r call) (n int64, err error) {
 	conn, err := t.dial(ctx, largeBuffer)
 	if err != nil {
 		return 0, err

@@ -12,7 +12,7 @@ type StartConfig struct {
 	Name string
 	// Starts is how often the server is started.
 	Starts int
-	// Launch starts the server and returns it, with the moment of its start and what
+	// Launch starts the server and returns it, with the time of its start and what
 	// stops it and waits until it has ended.
 	Launch func(ctx context.Context) (*Target, time.Time, func() error, error)
 	// Then runs once the server is ready, before it is stopped, nil for nothing.

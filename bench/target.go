@@ -24,19 +24,19 @@ type Target struct {
 	// Beside are processes that work for the server, its etcd for instance: their
 	// usage is reported apart.
 	Beside []process.Process
-	// Timeout bounds the time from a request to the end of its answer, that of a watch to
-	// its acceptance, and that of a watch that begins with all objects to the bookmark that
-	// ends these; connecting is bounded by itself. 0 bounds nothing. Requests that take
-	// longer are given up and counted as Timeouts.
+	// Timeout bounds a request until the end of its answer, a watch until its acceptance, and a
+	// watch that begins with all objects until the bookmark that ends them. It also bounds the
+	// opening of a connection. 0 bounds nothing. Requests that take longer are given up and
+	// counted as Timeouts.
 	Timeout time.Duration
 	// RetryAfter makes workloads wait when the server answers 429 (Too Many Requests) and
 	// says for how long, and then send the request again. Its latency has the waiting.
 	RetryAfter bool
 	// Series makes Results have a Series.
 	Series bool
-	// Gate, if it is not nil, is called before each measured part, which begins when Gate
+	// BeforeMeasuring, if it is not nil, is called before each measured part, which begins when BeforeMeasuring
 	// returns. Workloads that run at the same time begin together by it.
-	Gate func()
+	BeforeMeasuring func()
 
 	config *rest.Config
 	tls    *tls.Config  // nil for plain HTTP
@@ -138,7 +138,7 @@ func NewTarget(kubeconfig string) (*Target, error) {
 func (t *Target) Address() string { return t.host }
 
 // Clone returns a Target of the same server that runs workloads of its own, over connections
-// of its own. It tells no costs: those of the server belong to t. Stop stops both.
+// of its own. It reports no cost: the cost of the server belongs to t. Stop stops both.
 func (t *Target) Clone() *Target {
 	other := &Target{
 		Timeout: t.Timeout, RetryAfter: t.RetryAfter, Series: t.Series,

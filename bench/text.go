@@ -113,8 +113,8 @@ func Spread(rounds []*Result) string {
 // FigureSpread says how far one figure of rounds is apart.
 type FigureSpread struct{ Name, Text string }
 
-// Spreads are those of p50, p99, the rate and the server's CPU time, in this order. Text is ""
-// for what is not known.
+// Spreads returns the spreads of p50, p99, the rate and the server's CPU time, in this order. Text
+// is "" for a figure that is not known.
 func Spreads(rounds []*Result) []FigureSpread {
 	var all []FigureSpread
 	for _, figure := range []struct {

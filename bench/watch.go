@@ -38,13 +38,13 @@ type WatchConfig struct {
 	// Through is the server that the changes are made through, nil for the target itself.
 	// Another server of the same etcd keeps the cost of writing out of the account.
 	Through *Target
-	// Shape may take the place of Changes and Rate: its plan is open.
-	Shape Shape
+	// Schedule may take the place of Changes and Rate: its plan is open.
+	Schedule Schedule
 }
 
 // complete sets the defaults of fields that are zero.
 func (c *WatchConfig) complete() {
-	if plan := c.Shape.Plan; plan.Open {
+	if plan := c.Schedule.Plan; plan.Open {
 		c.Changes = plan.Operations()
 	}
 	if c.Deliveries == 0 {
@@ -56,7 +56,7 @@ func (c *WatchConfig) complete() {
 }
 
 func (c *WatchConfig) loop() loop {
-	return loop{ops: c.Changes, clients: c.Writers, rate: c.Rate, shape: c.Shape}
+	return loop{ops: c.Changes, clients: c.Writers, rate: c.Rate, schedule: c.Schedule}
 }
 
 func (c *WatchConfig) check() error {
@@ -100,7 +100,7 @@ func Watch(ctx context.Context, t *Target, c WatchConfig) (*Result, error) {
 		if err := c.change(ctx, t, rec, w); err != nil {
 			return err
 		}
-		return w.judge(ctx, c.Patience)
+		return w.awaitDeliveries(ctx, c.Patience)
 	})
 	if err != nil {
 		return nil, err
@@ -182,7 +182,7 @@ func (c *WatchConfig) change(ctx context.Context, t *Target, rec *recorder, w *w
 		}
 		rec.fail(err)
 		// Where watchers select, each failed change has its part of the deliveries.
-		w.forgo(int64(r.Failures()) * int64(c.Deliveries) / int64(c.Changes))
+		w.expectLess(int64(r.Failures()) * int64(c.Deliveries) / int64(c.Changes))
 	}
 	rec.mu.Lock()
 	defer rec.mu.Unlock()

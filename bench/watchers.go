@@ -28,8 +28,8 @@ const annotation = "larder-bench/change"
 
 // How many watches are opened at a time: usually, and when all are opened again at once.
 const (
-	opening  = 16
-	stampede = 256
+	opening    = 16
+	openingAll = 256
 )
 
 // watchers are open watches, each read by a goroutine of its own. They are opened by
@@ -199,8 +199,8 @@ func markText(run int64, i int) string {
 // newRun numbers a run.
 func newRun() int64 { return time.Now().UnixMilli() }
 
-// forgo expects so many deliveries less: those of changes that failed.
-func (w *watchers) forgo(n int64) {
+// expectLess expects n deliveries less, because changes have failed.
+func (w *watchers) expectLess(n int64) {
 	if w.delivered.Load() >= w.expected.Add(-n) {
 		w.complete.Do(func() { close(w.all) })
 	}
@@ -230,9 +230,9 @@ func (w *watchers) settle(ctx context.Context, patience time.Duration) int64 {
 
 var errUndelivered = errors.New("bench: a change was not delivered")
 
-// judge waits for the deliveries that are missing, and records those that do not come.
-func (w *watchers) judge(ctx context.Context, patience time.Duration) error {
-	if w.target.stopped() { // nobody knows how many there should be
+// awaitDeliveries waits for the deliveries that are missing, and records those that do not come.
+func (w *watchers) awaitDeliveries(ctx context.Context, patience time.Duration) error {
+	if w.target.stopped() { // how many there should be is not known
 		w.settle(ctx, min(patience, time.Second))
 		return ctx.Err()
 	}

@@ -27,15 +27,15 @@ type WatchListConfig struct {
 	Requests, Clients int
 	// Objects is how many objects each must see; 0 leaves that unchecked.
 	Objects int
-	// Shape is closed: it may warm up, and end the workload by time instead of by Requests.
-	Shape Shape
+	// Schedule is closed: it may warm up, and end the workload by time instead of by Requests.
+	Schedule Schedule
 }
 
 // WatchList records the time from the request to the bookmark that ends the initial
 // events. Connections are made, and used once, before the measured parts, and broken
 // off after them.
 func WatchList(ctx context.Context, t *Target, c WatchListConfig) (*Result, error) {
-	l := loop{ops: c.Requests, clients: c.Clients, shape: c.Shape}
+	l := loop{ops: c.Requests, clients: c.Clients, schedule: c.Schedule}
 	if err := l.check(); err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func WatchList(ctx context.Context, t *Target, c WatchListConfig) (*Result, erro
 	rec.looping(ClosedLoop)
 	within, cut := t.graceful(ctx)
 	defer cut()
-	for warm := time.Now(); time.Since(warm) < c.Shape.Warmup && !t.stopped(); {
+	for warm := time.Now(); time.Since(warm) < c.Schedule.Warmup && !t.stopped(); {
 		rec.phase("warming up")
 		if err := c.batch(within, t, nil, c.Clients); err != nil {
 			return nil, err
@@ -69,7 +69,7 @@ func WatchList(ctx context.Context, t *Target, c WatchListConfig) (*Result, erro
 // batches opens watches, as many at once as there are clients, until there were enough of them
 // or the time is over.
 func (c *WatchListConfig) batches(ctx context.Context, t *Target, rec *recorder) error {
-	plan, start := c.Shape.Plan, time.Now()
+	plan, start := c.Schedule.Plan, time.Now()
 	for left := c.Requests; !t.stopped(); {
 		n := min(left, c.Clients)
 		if !plan.IsZero() {

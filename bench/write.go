@@ -35,15 +35,15 @@ type WriteConfig struct {
 	Objects, Clients int
 	// Rate is requests per second, 0 for as many as the clients get answered.
 	Rate float64
-	// Shape may take the place of Objects and Rate, for each of Verbs: its plan is open.
-	Shape Shape
+	// Schedule may take the place of Objects and Rate, for each of Verbs: its plan is open.
+	Schedule Schedule
 }
 
 // Write creates all objects, then patches all, applies to all and deletes all, and
 // returns one Result for each of Verbs. One more object does so unmeasured before. After
 // Target.Stop it deletes what it has created and returns the Results that there are.
 func Write(ctx context.Context, t *Target, c WriteConfig) ([]*Result, error) {
-	l := loop{ops: c.Objects, clients: c.Clients, rate: c.Rate, shape: c.Shape}
+	l := loop{ops: c.Objects, clients: c.Clients, rate: c.Rate, schedule: c.Schedule}
 	if err := l.bounded(); err != nil {
 		return nil, err
 	}
@@ -158,14 +158,14 @@ type PatchConfig struct {
 	Requests, Clients int
 	// Rate is requests per second, 0 for as many as the clients get answered.
 	Rate float64
-	// Shape may take the place of Requests, Rate and Clients.
-	Shape Shape
+	// Schedule may take the place of Requests, Rate and Clients.
+	Schedule Schedule
 }
 
 // PatchObjects patches an annotation of each object, so that each patch is a change,
 // after one unmeasured patch.
 func PatchObjects(ctx context.Context, t *Target, c PatchConfig) (*Result, error) {
-	l := loop{ops: c.Requests, clients: c.Clients, rate: c.Rate, shape: c.Shape}
+	l := loop{ops: c.Requests, clients: c.Clients, rate: c.Rate, schedule: c.Schedule}
 	if err := l.check(); err != nil {
 		return nil, err
 	}

@@ -1,11 +1,11 @@
-// Package baseline serves recorded answers as cheaply as Go can: fasthttp over TLS that
-// sends bytes from memory. What it costs is the least that any server of the same
-// bytes over the same protocol costs, and so what Larder is held against.
+// Package baseline serves recorded answers as cheaply as Go can: fasthttp over TLS that sends
+// bytes from memory. No server that sends the same bytes over the same protocol costs less, so
+// Larder is compared with it.
 //
-// A [Tape] holds the bytes. A request that is on it is answered with them; a watch
-// that is not is held open; a PATCH is told to all held watches with one TLS write
-// each, as the recorded event with the mark of the patch. Any other request is
-// answered with a few bytes that suffice for a workload to go on.
+// A [Tape] holds the bytes. The server answers a request on the tape with its bytes and holds other
+// watches open. It sends each PATCH to all open watches, with one TLS write for each: the recorded
+// event with the mark of the patch. It answers any other request with a few bytes that let a
+// workload go on.
 package baseline
 
 import (
@@ -145,8 +145,8 @@ func (s *Server) hold(conn net.Conn) {
 	}
 }
 
-// accept answers who opens a watch, and tells it of all changes from then on: its client may
-// make one as soon as it has the answer.
+// accept answers a request that opens a watch, and sends all later changes to it. The client may
+// make a change as soon as it has the answer.
 func (s *Server) accept(conn net.Conn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -59,7 +59,7 @@ func run(dir, program string, out io.Writer) error {
 }
 
 // stamp sets what the release's own build sets (kubernetes hack/lib/version.sh),
-// but for the commit and date, which the module does not tell.
+// except for the commit and the date, which the module does not have.
 func stamp(version string) string {
 	numbers := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
 	var flags []string

@@ -68,7 +68,7 @@ func TestEventsAreRead(t *testing.T) {
 // TestNothingDelaysWhatIsDue: what takes long delays nothing else, and is waited for at the end.
 func TestNothingDelaysWhatIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t.Context(), newWorld(size{nodes: 1, podsPerNode: 1}), nil, "", 1, 0)
+		p := newSimulation(t.Context(), newDataset(size{nodes: 1, podsPerNode: 1}), nil, "", 1, 0)
 		start := time.Now()
 		var mu sync.Mutex
 		var late []time.Duration
@@ -149,7 +149,7 @@ func TestClientsShareConnections(t *testing.T) {
 
 // TestPodsStayWhereTheyAre: each slot's pod is replaced by one of the same Deployment.
 func TestPodsStayWhereTheyAre(t *testing.T) {
-	w := newWorld(size{nodes: 5, podsPerNode: 4})
+	w := newDataset(size{nodes: 5, podsPerNode: 4})
 	names := make(map[string]bool)
 	for range 3 * w.pods() {
 		slot, old, name := w.replace()

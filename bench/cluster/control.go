@@ -14,7 +14,7 @@ const leaderEvery = 2 * time.Second
 
 // control is what runs once in a cluster: the controller manager and the scheduler.
 type control struct {
-	p *play
+	sim *simulation
 	// informers' is the client of the controller manager's shared informers. Its controllers
 	// write as service accounts of their own.
 	informers, scheduler                        *client
@@ -31,18 +31,18 @@ type control struct {
 // appState keeps writes about one Deployment one after the other, as a controller's queue does.
 type appState struct{ report, route sync.Mutex }
 
-func (p *play) newControl() (*control, error) {
-	k := &control{p: p, followed: make(map[string]*informer), apps: make([]appState, p.apps()), leases: make(map[string]uint64)}
+func (sim *simulation) newControl() (*control, error) {
+	k := &control{sim: sim, followed: make(map[string]*informer), apps: make([]appState, sim.apps()), leases: make(map[string]uint64)}
 	account := func(c **client, name string) error {
-		made, err := p.client(managerAgent+"/"+name, "system:serviceaccount:kube-system:"+name, "system:serviceaccounts", "system:serviceaccounts:kube-system")
+		made, err := sim.client(managerAgent+"/"+name, "system:serviceaccount:kube-system:"+name, "system:serviceaccounts", "system:serviceaccounts:kube-system")
 		*c = made
 		return err
 	}
 	var err error
-	if k.informers, err = p.client(managerAgent+"/shared-informers", "system:kube-controller-manager"); err != nil {
+	if k.informers, err = sim.client(managerAgent+"/shared-informers", "system:kube-controller-manager"); err != nil {
 		return nil, err
 	}
-	if k.scheduler, err = p.client(schedulerAgent+"/scheduler", "system:kube-scheduler"); err != nil {
+	if k.scheduler, err = sim.client(schedulerAgent+"/scheduler", "system:kube-scheduler"); err != nil {
 		return nil, err
 	}
 	for name, c := range map[string]**client{
@@ -103,11 +103,11 @@ func paths(list string) []string {
 // start begins the informers.
 func (k *control) start() {
 	for _, path := range paths(managerFollows) {
-		k.followed[path] = k.p.newInformer(k.informers, path)
+		k.followed[path] = k.sim.newInformer(k.informers, path)
 		k.all = append(k.all, k.followed[path])
 	}
 	for _, path := range paths(schedulerFollows) {
-		k.all = append(k.all, k.p.newInformer(k.scheduler, path))
+		k.all = append(k.all, k.sim.newInformer(k.scheduler, path))
 	}
 	for _, f := range k.all {
 		f.start()
@@ -117,62 +117,62 @@ func (k *control) start() {
 // beat begins to renew the Leases of those that lead.
 func (k *control) beat(start time.Time) {
 	for name, c := range map[string]*client{"kube-controller-manager": k.informers, "kube-scheduler": k.scheduler} {
-		k.p.every(start.Add(rand.N(leaderEvery)), leaderEvery, func(due time.Time) {
+		k.sim.every(start.Add(rand.N(leaderEvery)), leaderEvery, func(due time.Time) {
 			k.mu.Lock() // one renewal after the other, as a version is the one before's
 			defer k.mu.Unlock()
-			k.leases[name] = k.p.renewLease(c, "kube-system", name, k.leases[name], due)
+			k.leases[name] = k.sim.renewLease(c, "kube-system", name, k.leases[name], due)
 		})
 	}
 }
 
-// version is that of an object as the manager's informer knows it.
+// version returns the version of an object that the manager's informer has.
 func (k *control) version(path, namespace, name string) uint64 {
 	f := k.followed[path]
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.items[k.p.key([]byte(namespace), []byte(name))]
+	return f.items[k.sim.key([]byte(namespace), []byte(name))]
 }
 
-// report writes how many pods of a Deployment are ready: first its ReplicaSet's controller, then
+// writeStatus writes how many pods of a Deployment are ready: first its ReplicaSet's controller, then
 // its own.
-func (k *control) report(due time.Time, app int, ready int32) error {
+func (k *control) writeStatus(due time.Time, app int, ready int32) error {
 	space, name := namespaceOf(app), appName(app)
 	base := fmt.Sprintf("/apis/apps/v1/namespaces/%s/", space)
 	k.apps[app].report.Lock()
 	defer k.apps[app].report.Unlock()
 	set := name + "-7d4b9c6f8"
-	_, err := k.p.send(workloadStatus, due, k.replicaSets, func() *request {
+	_, err := k.sim.send(workloadStatus, due, k.replicaSets, func() *request {
 		return put(base+"replicasets/"+set+"/status", replicaSetObject(app, k.version("/apis/apps/v1/replicasets", space, set), ready))
 	})
 	if err != nil {
 		return err
 	}
-	_, err = k.p.send(workloadStatus, time.Now(), k.deployments, func() *request {
+	_, err = k.sim.send(workloadStatus, time.Now(), k.deployments, func() *request {
 		return put(base+"deployments/"+name+"/status", deploymentObject(app, k.version("/apis/apps/v1/deployments", space, name), ready))
 	})
 	return err
 }
 
-// route writes where a Service's pods are, one of which may not be ready; both says whether
-// Endpoints are written, too.
-func (k *control) route(due time.Time, app, unready int, both bool) error {
-	if !k.p.serves(app) {
+// writeEndpoints writes the EndpointSlice of a Service, and with both its Endpoints. The pod of the
+// slot unready is not ready.
+func (k *control) writeEndpoints(due time.Time, app, unready int, both bool) error {
+	if !k.sim.serves(app) {
 		return nil
 	}
-	space, names := namespaceOf(app), k.p.names(app)
+	space, names := namespaceOf(app), k.sim.names(app)
 	k.apps[app].route.Lock()
 	defer k.apps[app].route.Unlock()
 	slice := appName(app) + "-x7k2m"
-	_, err := k.p.send(endpointsWrite, due, k.slices, func() *request {
+	_, err := k.sim.send(endpointsWrite, due, k.slices, func() *request {
 		v := k.version("/apis/discovery.k8s.io/v1/endpointslices", space, slice)
-		return put("/apis/discovery.k8s.io/v1/namespaces/"+space+"/endpointslices/"+slice, k.p.sliceObject(app, v, unready, names))
+		return put("/apis/discovery.k8s.io/v1/namespaces/"+space+"/endpointslices/"+slice, k.sim.sliceObject(app, v, unready, names))
 	})
 	if err != nil || !both {
 		return err
 	}
-	_, err = k.p.send(endpointsWrite, time.Now(), k.endpoints, func() *request {
+	_, err = k.sim.send(endpointsWrite, time.Now(), k.endpoints, func() *request {
 		v := k.version("/api/v1/endpoints", space, appName(app))
-		return put("/api/v1/namespaces/"+space+"/endpoints/"+appName(app), k.p.endpointsObject(app, v, unready, names))
+		return put("/api/v1/namespaces/"+space+"/endpoints/"+appName(app), k.sim.endpointsObject(app, v, unready, names))
 	})
 	return err
 }

@@ -1,18 +1,16 @@
-// Package cluster plays what the components of a cluster ask of its API server: N kubelets and
-// kube-proxies, the controller manager and the scheduler, with the informers, heartbeats and
-// lives of pods that docs/bench.md describes.
+// Package cluster simulates the components of a cluster as a load on its API server: N kubelets
+// and kube-proxies, the controller manager and the scheduler. Their informers, heartbeats and
+// writes for replaced pods are described in docs/bench.md.
 //
-// [Run] starts etcd and the servers itself, one server at a time, and plays the same cluster
-// at each: all components connect; the load goes on for a while; the server is ended and
-// started again; and when all informers are back it is compared what they have with what there
-// is. Requests are due at times of their own, and their latency counts from there.
+// [Run] starts etcd and the servers itself, one server at a time, and simulates the same cluster
+// at each. All components connect; the load goes on for a while; the server is stopped and
+// started again. When all informers are back, their contents are compared with consistent
+// lists. Requests are due at fixed times, and latency counts from then.
 //
-// Components are users of their own with certificates of their own, and nodes may see and
-// change only what is theirs. They are played on raw frames of HTTP/2, and on raw HTTP/1.1, so
-// that a watch has neither a goroutine (by HTTP/2) nor decodes what it receives: the server
-// shares the machine, and what the client uses is in the report.
+// Each component is a user with a client certificate, and NodeRestriction limits each node to its
+// own objects. The client does not decode what it receives beyond names and versions, because
+// the server shares the machine. The report has the CPU time of the client.
 //
-// All goroutines of a play end before Run returns. The lock of an informer may be held when that
-// of its node is taken, and that of a node when that of another informer is; connections call
-// informers with no lock held.
+// All goroutines of a simulation end before Run returns. An informer calls its node with its own
+// lock held, and the node then takes its lock and those of the informers of mounted objects.
 package cluster

@@ -32,22 +32,22 @@ const (
 // reached, and lists again when the server does not know the version any more. It keeps the
 // versions of the objects, which are compared with a list at the end.
 type informer struct {
-	p    *play
+	sim  *simulation
 	c    *client
 	path string // with its selectors
-	// heard, if it is not nil, is called with each object that comes or goes, under mu. It
+	// onEvent, if it is not nil, is called with each object that comes or goes, under mu. It
 	// must not wait.
-	heard func(kind string, m meta)
-	ctx   context.Context
-	close func() // ends the informer for good
+	onEvent func(kind string, m meta)
+	ctx     context.Context
+	close   func() // ends the informer for good
 
 	mu      sync.Mutex
 	version uint64            // of the last event
 	items   map[uint64]uint64 // version by hash of the name
-	names   map[uint64]string // if heard is not nil
+	names   map[uint64]string // if onEvent is not nil
 	fresh   map[uint64]uint64 // of a WatchList under way, else nil
 	synced  bool              // it had all objects once
-	lost    bool              // counted in play.lost
+	lost    bool              // counted in simulation.lost
 	failure error             // of the last watch
 
 	// Of the goroutine that runs it.
@@ -56,20 +56,20 @@ type informer struct {
 }
 
 // newInformer returns an informer that start runs.
-func (p *play) newInformer(c *client, path string) *informer {
-	f := &informer{p: p, c: c, path: path, names: make(map[uint64]string)}
-	f.ctx, f.close = context.WithCancel(p.over)
+func (sim *simulation) newInformer(c *client, path string) *informer {
+	f := &informer{sim: sim, c: c, path: path, names: make(map[uint64]string)}
+	f.ctx, f.close = context.WithCancel(sim.over)
 	return f
 }
 
 // start runs the informer in a goroutine until it is closed.
 func (f *informer) start() {
-	f.follows(false)
-	f.p.running.Go(func() {
-		defer f.follows(true)
+	f.setSynced(false)
+	f.sim.running.Go(func() {
+		defer f.setSynced(true)
 		wait, all := time.Duration(0), true
 		for sleep(f.ctx, wait) {
-			a := &attempt{all: all, due: time.Now(), phase: f.p.phase.Load(), lasts: f.lasts()}
+			a := &attempt{all: all, due: time.Now(), phase: f.sim.phase.Load(), lasts: f.lasts()}
 			err := f.watch(a)
 			if f.ctx.Err() == nil {
 				all, wait = f.next(a, err)
@@ -79,14 +79,14 @@ func (f *informer) start() {
 }
 
 // follows notes whether the informer follows the collection.
-func (f *informer) follows(yes bool) {
+func (f *informer) setSynced(yes bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
 	case f.lost && yes:
-		f.p.lost.Add(-1)
+		f.sim.lost.Add(-1)
 	case !f.lost && !yes:
-		f.p.lost.Add(1)
+		f.sim.lost.Add(1)
 	}
 	f.lost = !yes
 }
@@ -103,13 +103,13 @@ func (f *informer) lasts() time.Duration {
 
 // attempt is one watch of an informer.
 type attempt struct {
-	all     bool // it begins with all objects
-	due     time.Time
-	lasts   time.Duration
-	phase   *phase
-	began   bool // the server has accepted it
-	heard   bool // an event has come
-	expired bool // the server does not know the version any more
+	all      bool // it begins with all objects
+	due      time.Time
+	lasts    time.Duration
+	phase    *phase
+	began    bool // the server has accepted it
+	gotEvent bool // an event has come
+	expired  bool // the server does not know the version any more
 }
 
 // record counts the request of an attempt.
@@ -148,7 +148,7 @@ func (f *informer) watch(a *attempt) error {
 	a.began = true
 	if !a.all {
 		a.record(http.StatusOK, nil)
-		f.follows(true)
+		f.setSynced(true)
 	}
 	frames := bench.Frames{From: resp.Body}
 	for {
@@ -159,7 +159,7 @@ func (f *informer) watch(a *attempt) error {
 		if err != nil {
 			return err
 		}
-		f.p.received.Add(int64(len(frame)))
+		f.sim.received.Add(int64(len(frame)))
 		if err := f.take(a, string(field(frame, eventType)), object(field(field(frame, eventBody), rawExtension))); err != nil {
 			return err
 		}
@@ -168,7 +168,7 @@ func (f *informer) watch(a *attempt) error {
 
 // take applies an event.
 func (f *informer) take(a *attempt, kind string, object []byte) error {
-	a.heard = true
+	a.gotEvent = true
 	if kind == failed {
 		a.expired = bytes.Contains(object, []byte("Expired")) || bytes.Contains(object, []byte("too old"))
 		return fmt.Errorf("cluster: a watch of %s failed: %q", f.path, object)
@@ -179,7 +179,7 @@ func (f *informer) take(a *attempt, kind string, object []byte) error {
 		f.version = m.version
 	}
 	if kind != bookmark {
-		f.p.events.Add(1)
+		f.sim.events.Add(1)
 		f.applyLocked(kind, m)
 	}
 	ends := kind == bookmark && f.fresh != nil && endsInitial(object)
@@ -189,14 +189,14 @@ func (f *informer) take(a *attempt, kind string, object []byte) error {
 	f.mu.Unlock()
 	if ends {
 		a.record(http.StatusOK, nil)
-		f.follows(true)
+		f.setSynced(true)
 	}
 	return nil
 }
 
 // applyLocked notes the version of an object that has changed.
 func (f *informer) applyLocked(kind string, m meta) {
-	key, to := f.p.key(m.namespace, m.name), f.items
+	key, to := f.sim.key(m.namespace, m.name), f.items
 	if f.fresh != nil {
 		to = f.fresh
 	}
@@ -206,18 +206,18 @@ func (f *informer) applyLocked(kind string, m meta) {
 	} else {
 		to[key] = m.version
 	}
-	if f.heard != nil {
+	if f.onEvent != nil {
 		if kind != deleted {
 			f.names[key] = string(m.name)
 		}
-		f.heard(kind, m)
+		f.onEvent(kind, m)
 	}
 }
 
 // key is a hash of the name of an object.
-func (p *play) key(namespace, name []byte) uint64 {
+func (sim *simulation) key(namespace, name []byte) uint64 {
 	var h maphash.Hash
-	h.SetSeed(p.seed)
+	h.SetSeed(sim.seed)
 	h.Write(namespace)
 	h.WriteByte('/')
 	h.Write(name)
@@ -227,8 +227,8 @@ func (p *play) key(namespace, name []byte) uint64 {
 // replaceLocked ends a WatchList: objects that were not in it have gone.
 func (f *informer) replaceLocked() {
 	for key := range f.items {
-		if _, ok := f.fresh[key]; !ok && f.heard != nil {
-			f.heard(deleted, meta{name: []byte(f.names[key])})
+		if _, ok := f.fresh[key]; !ok && f.onEvent != nil {
+			f.onEvent(deleted, meta{name: []byte(f.names[key])})
 			delete(f.names, key)
 		}
 	}
@@ -246,12 +246,12 @@ func (f *informer) next(a *attempt, err error) (all bool, wait time.Duration) {
 	if err == nil && ran > a.lasts-2*time.Second {
 		return all, 0 // it has lasted as long as it was asked to
 	}
-	f.follows(false)
+	f.setSynced(false)
 	switch {
 	case a.expired || status(err) == http.StatusGone:
-		f.p.expired.Add(1)
+		f.sim.expired.Add(1)
 		return true, 0
-	case a.began && (err != nil || a.heard || ran > veryShort):
+	case a.began && (err != nil || a.gotEvent || ran > veryShort):
 		return all, 0 // the connection or the watch has ended: it goes on where it was
 	case errors.Is(err, syscall.ECONNREFUSED) || status(err) == http.StatusTooManyRequests:
 		return all, f.delay()
@@ -271,20 +271,20 @@ func (f *informer) delay() time.Duration {
 }
 
 // awaitAll waits until all informers follow.
-func (p *play) awaitAll(ctx context.Context, limit time.Duration) error {
+func (sim *simulation) awaitAll(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	for p.lost.Load() > 0 {
+	for sim.lost.Load() > 0 {
 		if !sleep(ctx, 5*time.Millisecond) {
-			return fmt.Errorf("cluster: %d informers do not follow, one because of: %w", p.lost.Load(), p.reason())
+			return fmt.Errorf("cluster: %d informers do not follow, one because of: %w", sim.lost.Load(), sim.reason())
 		}
 	}
 	return nil
 }
 
 // reason is why an informer does not follow.
-func (p *play) reason() error {
-	for _, all := range p.followed() {
+func (sim *simulation) reason() error {
+	for _, all := range sim.followed() {
 		for _, f := range all {
 			f.mu.Lock()
 			lost, failure, version, listing := f.lost, f.failure, f.version, f.fresh != nil

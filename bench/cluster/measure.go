@@ -14,7 +14,7 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// Cost is what a part of a play took.
+// Cost is what a part of a simulation took.
 type Cost struct {
 	// Wall is how long it lasted.
 	Wall time.Duration `json:"wallNanoseconds"`
@@ -42,14 +42,14 @@ func (c *Cost) perMinute(d time.Duration) time.Duration {
 
 // measuring is a measurement under way. One goroutine uses it.
 type measuring struct {
-	r      *performance
+	r      *trial
 	began  time.Time
 	server []process.Process // the last one is measured at the end
 	before Cost
 	used   time.Duration // by servers that have ended
 }
 
-func (r *performance) measure() (*measuring, error) {
+func (r *trial) measure() (*measuring, error) {
 	m := &measuring{r: r, began: time.Now(), server: []process.Process{r.server.Process}}
 	err := m.read(&m.before)
 	return m, err

@@ -32,11 +32,11 @@ const (
 
 // node is a kubelet and a kube-proxy.
 type node struct {
-	p        *play
+	sim      *simulation
 	name     string
 	c, proxy *client
 
-	all []*informer // of both, but for the objects of pods
+	all []*informer // of both, without those of mounted objects
 
 	mu     sync.Mutex
 	mounts map[string]*mount // by path: config maps and secrets that its pods mount
@@ -52,12 +52,12 @@ type mount struct {
 	users    int
 }
 
-func (p *play) newNode(i int) (_ *node, err error) {
-	n := &node{p: p, name: nodeName(i), mounts: make(map[string]*mount), pods: make(map[string]bool)}
-	if n.c, err = p.client(kubeletAgent, "system:node:"+n.name, "system:nodes"); err != nil {
+func (sim *simulation) newNode(i int) (_ *node, err error) {
+	n := &node{sim: sim, name: nodeName(i), mounts: make(map[string]*mount), pods: make(map[string]bool)}
+	if n.c, err = sim.client(kubeletAgent, "system:node:"+n.name, "system:nodes"); err != nil {
 		return nil, err
 	}
-	n.proxy, err = p.client(proxyAgent, "system:kube-proxy")
+	n.proxy, err = sim.client(proxyAgent, "system:kube-proxy")
 	return n, err
 }
 
@@ -68,9 +68,9 @@ func (n *node) start() {
 		"/api/v1/nodes?" + field("metadata.name"), "/api/v1/pods?" + field("spec.nodeName"), "/api/v1/services?" + notHeadless,
 		"/apis/node.k8s.io/v1/runtimeclasses", "/apis/storage.k8s.io/v1/csidrivers",
 	} {
-		f := n.p.newInformer(n.c, path)
+		f := n.sim.newInformer(n.c, path)
 		if strings.HasPrefix(path, "/api/v1/pods") {
-			f.heard = n.heard
+			f.onEvent = n.podEvent
 		}
 		n.all = append(n.all, f)
 	}
@@ -78,18 +78,18 @@ func (n *node) start() {
 		"/api/v1/services?" + notHeadless + "&" + notOtherProxies, "/apis/discovery.k8s.io/v1/endpointslices?" + noHeadlessSlice,
 		"/apis/networking.k8s.io/v1/servicecidrs", "/api/v1/nodes?" + field("metadata.name"),
 	} {
-		n.all = append(n.all, n.p.newInformer(n.proxy, path))
+		n.all = append(n.all, n.sim.newInformer(n.proxy, path))
 	}
 	for _, f := range n.all {
 		f.start()
 	}
 }
 
-// heard learns of a pod, from the informer of the node's pods.
-func (n *node) heard(kind string, m meta) {
+// podEvent learns of a pod, from the informer of the node's pods.
+func (n *node) podEvent(kind string, m meta) {
 	name := string(m.name)
 	if kind == added {
-		n.p.seen(name)
+		n.sim.seen(name)
 	}
 	slot, ok := slotOf(name)
 	if !ok {
@@ -127,7 +127,7 @@ func (n *node) mountLocked(slot, change int) {
 	for _, path := range paths {
 		m := n.mounts[path]
 		if m == nil {
-			m = &mount{informer: n.p.newInformer(n.c, path)}
+			m = &mount{informer: n.sim.newInformer(n.c, path)}
 			n.mounts[path] = m
 			m.informer.start()
 		}
@@ -140,31 +140,31 @@ func (n *node) mountLocked(slot, change int) {
 
 // beat begins to renew the Lease and to report the status, each node at times of its own.
 func (n *node) beat(start time.Time) {
-	n.p.every(start.Add(rand.N(leaseEvery)), leaseEvery, n.renew)
-	n.p.every(start.Add(rand.N(statusEvery)), statusEvery, n.report)
+	n.sim.every(start.Add(rand.N(leaseEvery)), leaseEvery, n.renew)
+	n.sim.every(start.Add(rand.N(statusEvery)), statusEvery, n.report)
 }
 
 // every does something again and again, whether it is done in time or not.
-func (p *play) every(first time.Time, between time.Duration, act func(due time.Time)) {
+func (sim *simulation) every(first time.Time, between time.Duration, act func(due time.Time)) {
 	var next func(due time.Time)
 	next = func(due time.Time) {
-		p.at(due.Add(between), next)
+		sim.at(due.Add(between), next)
 		act(due)
 	}
-	p.at(first, next)
+	sim.at(first, next)
 }
 
 // renew renews the Lease. A failure is left to the next time.
 func (n *node) renew(due time.Time) {
 	n.renewing.Lock()
 	defer n.renewing.Unlock()
-	n.lease = n.p.renewLease(n.c, corev1.NamespaceNodeLease, n.name, n.lease, due)
+	n.lease = n.sim.renewLease(n.c, corev1.NamespaceNodeLease, n.name, n.lease, due)
 }
 
 // renewLease renews a Lease, and returns its version. 0 is none: it is read, and made if there
 // is none.
-func (p *play) renewLease(c *client, namespace, name string, v uint64, due time.Time) uint64 {
-	ctx, cancel := context.WithTimeout(p.over, beatTimeout)
+func (sim *simulation) renewLease(c *client, namespace, name string, v uint64, due time.Time) uint64 {
+	ctx, cancel := context.WithTimeout(sim.over, beatTimeout)
 	defer cancel()
 	path := leasePath(namespace)
 	if v == 0 {
@@ -173,13 +173,13 @@ func (p *play) renewLease(c *client, namespace, name string, v uint64, due time.
 			body, err = c.do(ctx, post(path, leaseObject(namespace, name, 0)))
 		}
 		if err != nil {
-			p.note(leaseRenewal, due, err)
+			sim.note(leaseRenewal, due, err)
 			return 0
 		}
 		v = metaOf(object(body)).version
 	}
 	body, err := c.do(ctx, put(path+"/"+name, leaseObject(namespace, name, v)))
-	p.note(leaseRenewal, due, err)
+	sim.note(leaseRenewal, due, err)
 	if err != nil {
 		return 0
 	}
@@ -187,21 +187,21 @@ func (p *play) renewLease(c *client, namespace, name string, v uint64, due time.
 }
 
 // note records a request that is not sent again.
-func (p *play) note(kind requestKind, due time.Time, err error) {
-	if p.over.Err() != nil {
+func (sim *simulation) note(kind requestKind, due time.Time, err error) {
+	if sim.over.Err() != nil {
 		return
 	}
 	code := status(err)
 	if err == nil {
 		code = http.StatusOK
 	}
-	p.phase.Load().record(kind, time.Since(due), code, err)
+	sim.phase.Load().record(kind, time.Since(due), code, err)
 }
 
 // report sends the node's status.
 func (n *node) report(due time.Time) {
-	ctx, cancel := context.WithTimeout(n.p.over, beatTimeout)
+	ctx, cancel := context.WithTimeout(n.sim.over, beatTimeout)
 	defer cancel()
 	_, err := n.c.do(ctx, patch("/api/v1/nodes/"+n.name+"/status", heartbeat()))
-	n.p.note(nodeStatus, due, err)
+	n.sim.note(nodeStatus, due, err)
 }

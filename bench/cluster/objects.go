@@ -176,7 +176,7 @@ func bindingObject(slot int, name string, node int) *corev1.Binding {
 	}
 }
 
-// leaseObject is a node's, or that of a component which is one of several.
+// leaseObject is the Lease of a node or of a component with leader election.
 func leaseObject(namespace, name string, v uint64) *coordinationv1.Lease {
 	duration, now := int32(40), metav1.NewMicroTime(time.Now())
 	lease := &coordinationv1.Lease{
@@ -281,7 +281,7 @@ func podAddress(slot int) string {
 	return fmt.Sprintf("10.%d.%d.%d", 64+slot>>16, slot>>8&255, slot&255)
 }
 
-// sliceObject has the pods of a Deployment, of which one may not be ready.
+// sliceObject has the pods of a Deployment. The pod of the slot unready is not ready.
 func (s size) sliceObject(app int, v uint64, unready int, names []string) *discoveryv1.EndpointSlice {
 	port, protocol := int32(8080), corev1.ProtocolTCP
 	portName := "http"

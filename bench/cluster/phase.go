@@ -42,7 +42,7 @@ func (k requestKind) String() string {
 	}[k]
 }
 
-// phase is a part of a play, of which requests are counted: those that were due in it.
+// phase is a part of a simulation. It counts the requests that were due in it.
 type phase struct {
 	mu     sync.Mutex
 	counts [requestKinds]*bench.Result
@@ -83,7 +83,7 @@ func (p *phase) record(kind requestKind, took time.Duration, status int, err err
 	}
 }
 
-// results are those of all kinds that there were. The phase must be over.
+// results returns the results of all kinds that were requested. The phase must be over.
 func (p *phase) results() []*bench.Result {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -18,7 +18,7 @@ const (
 	HTTP1 = "h1"
 )
 
-// Config says which clusters are played.
+// Config says which clusters are simulated.
 type Config struct {
 	testservers.Trials
 	// Nodes are the numbers of nodes, each of PodsPerNode pods. Above StockNodes only Larder
@@ -57,7 +57,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Run plays all clusters, at each server by each protocol. What was measured is returned with
+// Run simulates all clusters, at each server by each protocol. What was measured is returned with
 // an error, too.
 func Run(ctx context.Context, c Config) (*Table, error) {
 	if err := c.check(); err != nil {
@@ -72,7 +72,7 @@ func Run(ctx context.Context, c Config) (*Table, error) {
 	return t, errors.Join(t.failed...)
 }
 
-// runSize plays clusters of one size, on one etcd.
+// runSize simulates clusters of one size, over one etcd.
 func (c *Config) runSize(ctx context.Context, t *Table, s size) (err error) {
 	servers, err := testservers.NewBelow(c.TestServers, fmt.Sprint(s.nodes))
 	if err != nil {
@@ -83,7 +83,7 @@ func (c *Config) runSize(ctx context.Context, t *Table, s size) (err error) {
 	if err := servers.StartEtcd(ctx); err != nil {
 		return err
 	}
-	w, err := c.makeWorld(ctx, servers, s)
+	w, err := c.makeDataset(ctx, servers, s)
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (c *Config) runSize(ctx context.Context, t *Table, s size) (err error) {
 			if kind == testservers.Stock && s.nodes > c.StockNodes {
 				return nil
 			}
-			run := &performance{config: c, started: servers, world: w, kind: kind, connections: connections, result: &Result{Server: kind, Nodes: s.nodes, Protocol: protocol, Round: round}}
+			run := &trial{config: c, started: servers, dataset: w, kind: kind, connections: connections, result: &Result{Server: kind, Nodes: s.nodes, Protocol: protocol, Round: round}}
 			err := run.run(ctx)
 			t.Results = append(t.Results, run.result)
 			if ctx.Err() != nil {
@@ -120,8 +120,8 @@ func (c *Config) runSize(ctx context.Context, t *Table, s size) (err error) {
 	return nil
 }
 
-// makeWorld makes the objects through a Larder that ends then.
-func (c *Config) makeWorld(ctx context.Context, f *testservers.Servers, s size) (_ *world, err error) {
+// makeDataset makes the objects through a Larder that ends then.
+func (c *Config) makeDataset(ctx context.Context, f *testservers.Servers, s size) (_ *dataset, err error) {
 	c.Sayf("%d nodes: making %d pods and what belongs to them", s.nodes, s.pods())
 	server, err := f.Start(testservers.Larder, testservers.Usual())
 	if err != nil {
@@ -131,13 +131,13 @@ func (c *Config) makeWorld(ctx context.Context, f *testservers.Servers, s size) 
 	if err := server.Ready(ctx); err != nil {
 		return nil, err
 	}
-	p := newPlay(ctx, newWorld(s), f, server.Address(), 4, 0)
+	p := newSimulation(ctx, newDataset(s), f, server.Address(), 4, 0)
 	defer p.close()
 	admin, err := p.client("larder-bench", "admin", "system:masters")
 	if err != nil {
 		return nil, err
 	}
-	return p.world, p.world.seed(ctx, admin)
+	return p.dataset, p.dataset.seed(ctx, admin)
 }
 
 // files is about how many connections there are.
@@ -158,21 +158,21 @@ func openFiles() int {
 	return int(min(limit.Max, 1<<30))
 }
 
-// performance is one play at one server.
-type performance struct {
+// trial is one simulation at one server.
+type trial struct {
 	config      *Config
 	started     *testservers.Servers
-	world       *world
+	dataset     *dataset
 	kind        string
 	connections int
 	result      *Result
 
-	server *testservers.Server
-	play   *play
+	server     *testservers.Server
+	simulation *simulation
 }
 
-func (r *performance) name() string {
-	return strings.Join([]string{fmt.Sprintf("%d nodes", r.world.nodes), r.result.protocol(), r.kind}, ", ")
+func (r *trial) name() string {
+	return strings.Join([]string{fmt.Sprintf("%d nodes", r.dataset.nodes), r.result.protocol(), r.kind}, ", ")
 }
 
 // How long things may take before a run is given up.
@@ -183,8 +183,8 @@ const (
 	mostSettling = 3 * time.Second
 )
 
-// run starts the server, plays the cluster, restarts the server and ends both.
-func (r *performance) run(ctx context.Context) (err error) {
+// run starts the server, simulates the cluster, restarts the server and stops both.
+func (r *trial) run(ctx context.Context) (err error) {
 	guards := testservers.Usual()
 	guards.Nodes = true
 	r.config.Sayf("%s: starting", r.name())
@@ -197,18 +197,18 @@ func (r *performance) run(ctx context.Context) (err error) {
 	}
 	churn := r.config.Churn
 	if churn < 0 {
-		churn = UsualChurn(r.world.nodes)
+		churn = UsualChurn(r.dataset.nodes)
 	}
-	r.play = newPlay(ctx, r.world, r.started, r.server.Address(), r.connections, churn)
-	defer r.play.close()
+	r.simulation = newSimulation(ctx, r.dataset, r.started, r.server.Address(), r.connections, churn)
+	defer r.simulation.close()
 	steps := []func(context.Context) error{r.open, r.steady, r.restart}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
 		}
 	}
-	r.play.rest(verifyLimit)
-	differ, first, err := r.play.verify(ctx, verifyLimit)
+	r.simulation.drain(verifyLimit)
+	differ, first, err := r.simulation.verify(ctx, verifyLimit)
 	if err != nil {
 		return err
 	}
@@ -218,24 +218,24 @@ func (r *performance) run(ctx context.Context) (err error) {
 }
 
 // settling is for how long requests that are due may still be under way.
-func (r *performance) settling() time.Duration { return min(r.config.Duration, mostSettling) }
+func (r *trial) settling() time.Duration { return min(r.config.Duration, mostSettling) }
 
 // open connects all components.
-func (r *performance) open(ctx context.Context) error {
+func (r *trial) open(ctx context.Context) error {
 	m, err := r.measure()
 	if err != nil {
 		return err
 	}
-	err = r.play.open(ctx, openLimit)
+	err = r.simulation.open(ctx, openLimit)
 	cost, failed := m.end()
-	r.result.Open = Part{Cost: cost, Kinds: r.play.phase.Load().results()}
-	r.result.Watches = r.play.watches()
+	r.result.Open = Part{Cost: cost, Kinds: r.simulation.phase.Load().results()}
+	r.result.Watches = r.simulation.watches()
 	return errors.Join(err, failed)
 }
 
 // steady is the load as it is from day to day.
-func (r *performance) steady(ctx context.Context) error {
-	r.play.begin()
+func (r *trial) steady(ctx context.Context) error {
+	r.simulation.begin()
 	if err := pause(ctx, r.settling()); err != nil { // the first requests open connections, and read Leases
 		return err
 	}
@@ -244,13 +244,13 @@ func (r *performance) steady(ctx context.Context) error {
 		return err
 	}
 	at := newPhase()
-	r.play.phase.Store(at)
-	events := r.play.events.Load()
+	r.simulation.phase.Store(at)
+	events := r.simulation.events.Load()
 	if err := pause(ctx, r.config.Duration); err != nil {
 		return err
 	}
 	cost, err := m.end()
-	r.play.phase.Store(newPhase())
+	r.simulation.phase.Store(newPhase())
 	if err != nil {
 		return err
 	}
@@ -260,20 +260,20 @@ func (r *performance) steady(ctx context.Context) error {
 		return err
 	}
 	r.result.Steady = Part{Cost: cost, Kinds: at.results()}
-	r.result.EventsPerSecond = float64(r.play.events.Load()-events) / (cost.Wall + r.settling()).Seconds()
+	r.result.EventsPerSecond = float64(r.simulation.events.Load()-events) / (cost.Wall + r.settling()).Seconds()
 	return nil
 }
 
 // restart ends the server and starts it again, while the load goes on.
-func (r *performance) restart(ctx context.Context) error {
+func (r *trial) restart(ctx context.Context) error {
 	m, err := r.measure()
 	if err != nil {
 		return err
 	}
 	at := newPhase()
-	r.play.phase.Store(at)
-	expired := r.play.expired.Load()
-	received := r.play.received.Load()
+	r.simulation.phase.Store(at)
+	expired := r.simulation.expired.Load()
+	received := r.simulation.received.Load()
 	old := r.server
 	if err := old.Stop(); err != nil {
 		return err
@@ -288,17 +288,17 @@ func (r *performance) restart(ctx context.Context) error {
 	}
 	ready := time.Since(m.began)
 	// The clients notice that the server has gone before it has ended.
-	if err := r.play.awaitAll(ctx, restartLimit); err != nil {
+	if err := r.simulation.awaitAll(ctx, restartLimit); err != nil {
 		return err
 	}
 	cost, err := m.end()
 	if err != nil {
 		return err
 	}
-	r.play.phase.Store(newPhase())
+	r.simulation.phase.Store(newPhase())
 	r.result.Restart = Part{Cost: cost, Kinds: at.results()}
 	r.result.Down, r.result.Ready = down, ready
-	r.result.Expired, r.result.Received = r.play.expired.Load()-expired, r.play.received.Load()-received
+	r.result.Expired, r.result.Received = r.simulation.expired.Load()-expired, r.simulation.received.Load()-received
 	return pause(ctx, r.settling())
 }
 

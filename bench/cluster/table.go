@@ -9,7 +9,7 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// Part is one part of a play.
+// Part is one part of a simulation.
 type Part struct {
 	Cost Cost `json:"cost"`
 	// Kinds are the requests that were due in it, by kind.
@@ -27,7 +27,7 @@ func (p *Part) failures() (n int, first string) {
 	return n, first
 }
 
-// ops counts requests, but for what kubelets see.
+// ops counts requests, without deliveries to kubelets.
 func (p *Part) ops() int {
 	n := 0
 	for _, k := range p.Kinds {
@@ -38,7 +38,7 @@ func (p *Part) ops() int {
 	return n
 }
 
-// Result is what one play at one server cost.
+// Result is what one simulation at one server cost.
 type Result struct {
 	// Server is Stock or Larder, Nodes the number of nodes, Protocol HTTP2 or HTTP1, Round
 	// counts from 1.
@@ -58,14 +58,14 @@ type Result struct {
 	// Down is from that signal until the server had ended, Ready until the next one was ready.
 	Down  time.Duration `json:"downNanoseconds"`
 	Ready time.Duration `json:"readyNanoseconds"`
-	// Expired counts informers whose version the new server did not know: they began anew.
+	// Expired counts informers whose version the new server did not know: they listed again.
 	// Received is the size of what watches sent in the Restart.
 	Expired  int64 `json:"expired"`
 	Received int64 `json:"receivedBytes"`
 	// Differing counts informers that did not have what there was at the end.
 	Differing      int    `json:"differing"`
 	FirstDiffering string `json:"firstDiffering,omitempty"`
-	// Failure is why the play ended before its end, "" if it did not. What was measured until
+	// Failure is why the simulation ended early, "" if it did not. What was measured until
 	// then stands.
 	Failure string `json:"failure,omitempty"`
 }
@@ -78,7 +78,7 @@ func (r *Result) protocol() string {
 	return "HTTP/2"
 }
 
-// summary is the play in one line.
+// summary is the simulation in one line.
 func (r *Result) summary() string {
 	failed, first := r.Steady.failures()
 	text := fmt.Sprintf("%d watches, %.0f requests/s; CPU a minute: server %s, etcd %s, client %s; PSS %s; restart: all back after %s, %d failed requests",
@@ -99,8 +99,8 @@ func (r *Result) restartFailures() int {
 	return n
 }
 
-// restartRefusals counts those of them that the server answered with 429; most others found
-// nobody listening.
+// restartRefusals counts the failures that the server answered with 429; most others could not
+// connect.
 func (r *Result) restartRefusals() int {
 	n := 0
 	for _, k := range r.Restart.Kinds {
@@ -109,29 +109,29 @@ func (r *Result) restartRefusals() int {
 	return n
 }
 
-// Table is what all plays found.
+// Table is the result of all simulations.
 type Table struct {
 	testservers.Head
-	// Results are all plays, in the order in which they ran.
+	// Results are all simulations, in the order in which they ran.
 	Results []*Result `json:"results"`
 
 	failed []error
 }
 
-// scene is a number of nodes and a protocol, with the plays of both servers.
-type scene struct {
+// setup is a number of nodes and a protocol, with the simulations of both servers.
+type setup struct {
 	id, title string
 	of        map[string][]*Result // by server
 	any       *Result
 }
 
-// scenes groups the plays.
-func (t *Table) scenes() []*scene {
-	var all []*scene
+// setups groups the simulations.
+func (t *Table) setups() []*setup {
+	var all []*setup
 	for _, r := range t.Results {
 		title := fmt.Sprintf("%d nodes, %s", r.Nodes, r.protocol())
 		if len(all) == 0 || all[len(all)-1].title != title {
-			all = append(all, &scene{id: fmt.Sprintf("N%d", len(all)+1), title: title, of: make(map[string][]*Result), any: r})
+			all = append(all, &setup{id: fmt.Sprintf("N%d", len(all)+1), title: title, of: make(map[string][]*Result), any: r})
 		}
 		s := all[len(all)-1]
 		s.of[r.Server] = append(s.of[r.Server], r)
@@ -141,7 +141,7 @@ func (t *Table) scenes() []*scene {
 
 // mean is the mean of a figure over the rounds at a server that came to a part; ok is false
 // without any.
-func (s *scene) mean(server string, part func(*Result) *Part, figure func(*Result) float64) (v float64, ok bool) {
+func (s *setup) mean(server string, part func(*Result) *Part, figure func(*Result) float64) (v float64, ok bool) {
 	n := 0
 	for _, r := range s.of[server] {
 		if part(r).Cost.Wall > 0 {
@@ -157,7 +157,7 @@ func steadyPart(r *Result) *Part  { return &r.Steady }
 func restartPart(r *Result) *Part { return &r.Restart }
 
 // pair formats a figure of both servers, and their ratio.
-func (s *scene) pair(part func(*Result) *Part, figure func(*Result) float64, format func(float64) string) (pair, ratio string) {
+func (s *setup) pair(part func(*Result) *Part, figure func(*Result) float64, format func(float64) string) (pair, ratio string) {
 	stock, had := s.mean(testservers.Stock, part, figure)
 	larder, has := s.mean(testservers.Larder, part, figure)
 	show := func(v float64, ok bool) string {
@@ -217,18 +217,18 @@ func restartColumns() []column {
 	}
 }
 
-// figures writes a table whose rows are figures and whose columns are scenes.
-func figures(b *strings.Builder, scenes []*scene, part func(*Result) *Part, columns []column) {
+// figures writes a table whose rows are figures and whose columns are setups.
+func figures(b *strings.Builder, setups []*setup, part func(*Result) *Part, columns []column) {
 	line := func(cells []string) { b.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
 	heads := []string{"kube-apiserver / Larder, ratio"}
-	for _, s := range scenes {
+	for _, s := range setups {
 		heads = append(heads, s.id+": "+s.title)
 	}
 	line(heads)
 	b.WriteString(strings.Repeat("|---", len(heads)) + "|\n")
 	for _, c := range columns {
 		cells := []string{c.head}
-		for _, s := range scenes {
+		for _, s := range setups {
 			pair, ratio := s.pair(part, c.figure, c.format)
 			if c.ratio && ratio != "" {
 				pair += ", **" + ratio + "**"
@@ -240,9 +240,9 @@ func figures(b *strings.Builder, scenes []*scene, part func(*Result) *Part, colu
 }
 
 // latencies writes a table of the kinds of requests of a part.
-func latencies(b *strings.Builder, scenes []*scene, part func(*Result) *Part) {
+func latencies(b *strings.Builder, setups []*setup, part func(*Result) *Part) {
 	b.WriteString("| id | request | a second | kube-apiserver: p50, p99, p99.9 | Larder: p50, p99, p99.9 | failed |\n|---|---|---|---|---|---|\n")
-	for _, s := range scenes {
+	for _, s := range setups {
 		for k := range requestKinds {
 			merged := make(map[string]*bench.Result)
 			wall := time.Duration(0)
@@ -284,19 +284,19 @@ func quantiles(r *bench.Result) string {
 // Markdown is the table as text to paste.
 func (t *Table) Markdown() string {
 	var b strings.Builder
-	scenes := t.scenes()
+	setups := t.setups()
 	b.WriteString(t.Head.Markdown("") + "\n")
-	for _, s := range scenes {
+	for _, s := range setups {
 		requests, _ := s.mean(s.any.Server, steadyPart, func(r *Result) float64 { return float64(r.Steady.ops()) / r.Steady.Cost.Wall.Seconds() })
 		events, _ := s.mean(s.any.Server, steadyPart, func(r *Result) float64 { return r.EventsPerSecond })
 		fmt.Fprintf(&b, "- %s, %s: %d watches, %.0f requests and %.0f events a second\n", s.id, s.title, s.any.Watches, requests, events)
 	}
 	b.WriteString("\nFrom day to day:\n\n")
-	figures(&b, scenes, steadyPart, steadyColumns())
+	figures(&b, setups, steadyPart, steadyColumns())
 	b.WriteString("\nThe server is ended (SIGTERM) and started again at once:\n\n")
-	figures(&b, scenes, restartPart, restartColumns())
+	figures(&b, setups, restartPart, restartColumns())
 	b.WriteString("\nTimes of requests, from when each was due:\n\n")
-	latencies(&b, scenes, steadyPart)
+	latencies(&b, setups, steadyPart)
 	for _, r := range t.Results {
 		if r.Failure != "" {
 			fmt.Fprintf(&b, "\n%d nodes, %s, %s ended before its time: %s\n", r.Nodes, r.protocol(), r.Server, strings.Join(strings.Fields(r.Failure), " "))

@@ -17,7 +17,7 @@ type listed struct {
 	version               uint64
 }
 
-func (p *play) list(ctx context.Context, c *client, path string) ([]listed, error) {
+func (sim *simulation) list(ctx context.Context, c *client, path string) ([]listed, error) {
 	body, err := c.do(ctx, &request{method: http.MethodGet, path: path, accept: bench.Protobuf, plain: true})
 	if err != nil {
 		return nil, err
@@ -34,9 +34,8 @@ func (p *play) list(ctx context.Context, c *client, path string) ([]listed, erro
 	}
 }
 
-// followed are all informers of which it is known what they shall have, by the path of their
-// collection.
-func (p *play) followed() map[string][]*informer {
+// followed returns all informers by the path of their collection.
+func (sim *simulation) followed() map[string][]*informer {
 	all := make(map[string][]*informer)
 	add := func(f *informer) {
 		base, _, _ := strings.Cut(f.path, "?")
@@ -46,10 +45,10 @@ func (p *play) followed() map[string][]*informer {
 		}
 		all[base] = append(all[base], f)
 	}
-	for _, f := range p.control.all {
+	for _, f := range sim.control.all {
 		add(f)
 	}
-	for _, n := range p.nodes {
+	for _, n := range sim.nodes {
 		for _, f := range n.all {
 			add(f)
 		}
@@ -63,9 +62,9 @@ func (p *play) followed() map[string][]*informer {
 }
 
 // watches is how many watches there are.
-func (p *play) watches() int {
+func (sim *simulation) watches() int {
 	n := 0
-	for _, all := range p.followed() {
+	for _, all := range sim.followed() {
 		n += len(all)
 	}
 	return n
@@ -73,16 +72,16 @@ func (p *play) watches() int {
 
 // differing counts informers that do not have what a list has. Leases change all the time and
 // are left out.
-func (p *play) differing(ctx context.Context) (n int, first string, err error) {
-	for path, informers := range p.followed() {
+func (sim *simulation) differing(ctx context.Context) (n int, first string, err error) {
+	for path, informers := range sim.followed() {
 		if strings.HasSuffix(path, "/leases") {
 			continue
 		}
-		l, err := p.list(ctx, p.control.informers, path)
+		l, err := sim.list(ctx, sim.control.informers, path)
 		if err != nil {
 			return 0, "", err
 		}
-		index := p.index(l)
+		index := sim.index(l)
 		for _, f := range informers {
 			if strings.Contains(f.path, "status.phase") {
 				continue // pods that have ended are not selected, and the index does not say which these are
@@ -97,15 +96,15 @@ func (p *play) differing(ctx context.Context) (n int, first string, err error) {
 	return n, first, nil
 }
 
-// selection is what of a collection belongs together: all, or what is in one namespace and of
+// selection is what of a collection belongs mostStarting: all, or what is in one namespace and of
 // one name, or of one node.
 type selection struct{ namespace, name, node string }
 
 // index groups a list as informers select.
-func (p *play) index(l []listed) map[selection]map[uint64]uint64 {
+func (sim *simulation) index(l []listed) map[selection]map[uint64]uint64 {
 	index := make(map[selection]map[uint64]uint64)
 	for _, item := range l {
-		key := p.key([]byte(item.namespace), []byte(item.name))
+		key := sim.key([]byte(item.namespace), []byte(item.name))
 		for _, s := range []selection{{}, {namespace: item.namespace, name: item.name}, {node: item.node}} {
 			if index[s] == nil {
 				index[s] = make(map[uint64]uint64)
@@ -151,14 +150,14 @@ func (f *informer) differs(index map[selection]map[uint64]uint64) string {
 }
 
 // verify waits until all informers have what a list has, and counts those that do not get there.
-func (p *play) verify(ctx context.Context, limit time.Duration) (n int, first string, err error) {
+func (sim *simulation) verify(ctx context.Context, limit time.Duration) (n int, first string, err error) {
 	const between = 200 * time.Millisecond
 	for end := time.Now().Add(limit); ; {
-		n, first, err = p.differing(ctx)
+		n, first, err = sim.differing(ctx)
 		if err != nil || n == 0 || time.Now().After(end) {
 			return n, first, err
 		}
-		if !sleep(p.over, between) {
+		if !sleep(sim.over, between) {
 			return n, first, ctx.Err()
 		}
 	}

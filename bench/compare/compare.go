@@ -65,7 +65,7 @@ func New(c Config) (*Comparison, error) {
 	return &Comparison{config: c, seed: seed, table: &Table{Machine: bench.Machine(), Command: c.Command, Rounds: c.Rounds}}, nil
 }
 
-// IDs are those of the rows that the configuration selects, with those beside them.
+// IDs returns the ids of the selected rows, and of rows that are measured with them.
 func (c *Comparison) IDs() []string {
 	var ids []string
 	for _, s := range append(c.selected(c.steps()), c.selected(c.startSteps())...) {

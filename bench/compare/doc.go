@@ -1,16 +1,16 @@
-// Package compare holds Larder against a stock kube-apiserver and against the limit,
-// a bare TLS server that sends the very bytes that Larder answered, on one machine,
-// over one etcd, in one run.
+// Package compare measures Larder beside a stock kube-apiserver and beside the limit: a bare TLS
+// server that sends the bytes that Larder answered. All run on one machine, over one etcd, in
+// one run.
 //
-// Every row of its table is a workload of package bench. Its servers take turns, and
-// each figure is the best of all rounds: load from other processes only ever adds to it. That
-// of a tail (B35, B36) is the median, for in one round nothing may happen to be slow.
-// The table compares the CPU time of the server's process; latencies, memory, system
-// calls, and the usage of etcd and the client, are in the results that the table keeps.
+// Every row of the table is a workload of package bench. The servers take turns, and each figure
+// is the best of all rounds, because other load on the machine only adds to it. The figures of
+// tails (B35, B36) are medians: in a single round nothing slow may happen.
+// The table compares the CPU time of the servers' processes. The results that the table keeps
+// also have latencies, memory, system calls, and what etcd and the client used.
 //
-// Changes for watchers are written through a Larder of its own, whichever server is measured, so
-// that a row of watches has the cost of following etcd, encoding and delivering, and none of the
-// cost of writing; all servers that take no part are paused meanwhile, as in the mixed load (B36),
-// for each of them follows what is written. Changes between reads are written through the other
-// one of the two servers. In rows of writes the other server is ended.
+// A separate Larder makes the changes for rows of watches. These rows then have the cost of
+// following etcd, encoding and delivering, and not the cost of writing. All other servers are
+// paused meanwhile, as in the mixed load (B36), because each of them follows what is written. In
+// rows of reads the other server makes the changes. In rows of writes the other server is
+// stopped.
 package compare

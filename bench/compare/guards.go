@@ -42,7 +42,7 @@ func (c *Comparison) flood() step {
 		}
 		config := bench.FloodConfig{
 			Quiet: bench.ReadConfig{Name: spec.id, Path: c.seed.PodPath(1), Accept: bench.Protobuf, Requests: c.ops(kind, 600, 600), Clients: 8, Rate: rate},
-			By:    c.started.Tenant(server, 1), Path: c.namespace(), Accept: bench.Protobuf, Clients: clients, Turns: 2,
+			By:    c.started.Tenant(server, 1), Path: c.namespace(), Accept: bench.Protobuf, Clients: clients, Repeats: 2,
 		}
 		r, err := bench.Flood(ctx, quiet, config)
 		if err != nil {
@@ -63,7 +63,7 @@ func (c *Comparison) flood() step {
 	}}
 }
 
-// guarded are the guards of the rows, each of which shows their cost. The first row has none.
+// guarded has the guards of each row, whose cost the row shows. The first row has none.
 var guarded = []struct {
 	id, what string
 	guards   testservers.Guards

@@ -178,8 +178,7 @@ func (c *Comparison) crowd() step {
 	}}
 }
 
-// changing makes a step change a pod before each request, but for the limit, whose
-// bytes stay.
+// changing makes a step change a pod before each request. The limit always sends the same bytes.
 func (c *Comparison) changing(s step) step {
 	plain := s.run
 	s.run = func(ctx context.Context, kind Kind) ([]*bench.Result, error) {

@@ -120,7 +120,7 @@ func (c *Comparison) alone(ctx context.Context, measured ...*testservers.Server)
 		return errors.Join(failed...)
 	}
 	for _, s := range c.started.Servers() {
-		if s == c.started.Etcd() || s.Target == nil || s.Lives() != nil || slices.Contains(measured, s) {
+		if s == c.started.Etcd() || s.Target == nil || s.CheckAlive() != nil || slices.Contains(measured, s) {
 			continue
 		}
 		if err := s.Pause(); err != nil {
@@ -160,7 +160,7 @@ func (c *Comparison) undisturbed(s step) step {
 	return s
 }
 
-// end ends the servers that follow etcd, but that of a kind; back starts them again.
+// end stops the servers that follow etcd, except the measured one; back starts them again.
 func (c *Comparison) end(measured Kind) (back func(context.Context) error, err error) {
 	var ended []**testservers.Server
 	back = func(ctx context.Context) error {
@@ -219,7 +219,7 @@ func (c *Comparison) settle(ctx context.Context) error {
 // used is the CPU time of all servers that live.
 func (c *Comparison) used() (sum time.Duration, err error) {
 	for _, s := range c.servers {
-		if s == nil || s.Lives() != nil {
+		if s == nil || s.CheckAlive() != nil {
 			continue
 		}
 		cpu, err := s.Process.CPU()

@@ -100,7 +100,7 @@ func TestWritesAreMeasuredAlone(t *testing.T) {
 			if _, err := c.servers[kind].Target.Version(ctx); measured != kind || err != nil {
 				t.Errorf("%s is measured: %s, %v", kind, measured, err)
 			}
-			if err := c.servers[other].Lives(); err == nil {
+			if err := c.servers[other].CheckAlive(); err == nil {
 				t.Errorf("%s lives while %s is measured", other, kind)
 			}
 			return nil, nil

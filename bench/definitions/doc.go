@@ -1,11 +1,11 @@
-// Package definitions measures what definitions of custom resources cost an API server.
+// Package definitions measures what CRDs cost an API server.
 //
-// [Run] starts etcd and a server over it, and in turn: makes definitions; waits until all of
-// them are discovered, are listed in the index of OpenAPI v3 and answer lists; reads the
-// document of OpenAPI v2 until it has them all, and those of OpenAPI v3; makes, reads and lists
-// one object of each; and starts the server again, so that what a definition costs is seen
-// that nobody asks for. Each kind of server has an etcd of its own.
+// [Run] starts etcd and a server over it. It creates CRDs and waits until all are discovered, are
+// in the index of OpenAPI v3 and answer lists. It reads the document of OpenAPI v2 until all are
+// in it, and the documents of OpenAPI v3. It creates, reads and lists one object of each. Then it
+// starts the server again, which measures the cost of unused CRDs. Each server has an etcd of its
+// own.
 //
-// Memory is told as the live heap after a garbage collection, which servers say at
-// /debug/pprof/heap, and as what is resident. All goroutines end before Run returns.
+// Memory is the live heap after a garbage collection, read from /debug/pprof/heap, and the
+// resident memory. All goroutines end before Run returns.
 package definitions

@@ -8,7 +8,7 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// Config says how many definitions there are and who serves them.
+// Config says how many CRDs there are and which servers serve them.
 type Config struct {
 	testservers.Trials
 	// Count is how many definitions there are, PerGroup how many of them share a group, Fields
@@ -69,6 +69,6 @@ func (c *Config) measure(ctx context.Context, r *Result) (err error) {
 	if err != nil {
 		return err
 	}
-	p := &play{config: c, result: r, started: servers}
+	p := &measurement{config: c, result: r, started: servers}
 	return p.run(ctx, server)
 }

@@ -1,7 +1,7 @@
-// Package process reads what processes of this machine use: CPU time, memory and system
-// calls, as /proc and the processes' own clocks tell.
+// Package process reads what processes of this machine use: CPU time, memory and system calls.
+// It reads /proc and the CPU clocks of the processes.
 //
-// A [Process] is a value and owns nothing. Nothing is kept between two readings, no lock is
-// taken and no goroutine started. What the system does not tell is 0; a process that is gone
+// A [Process] is a value. The package keeps nothing between two readings, takes no lock and
+// starts no goroutine. A figure that the system does not report is 0; a process that has ended
 // is an error.
 package process

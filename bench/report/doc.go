@@ -1,3 +1,2 @@
-// Package report shows results: as text, as JSON, and as one HTML file with plots
-// that needs nothing beside itself and reads well in light and dark.
+// Package report writes results as text, as JSON, and each second of them as CSV.
 package report

@@ -16,14 +16,14 @@ import (
 
 // Report is all that one run of a program found.
 type Report struct {
-	// SchemaVersion is that of the JSON, SchemaVersion when it is written.
+	// SchemaVersion is the version of the JSON that was read or written.
 	SchemaVersion int `json:"schemaVersion"`
 	// Title heads the report. Command, Machine and Date say how it came about.
 	Title   string    `json:"title"`
 	Command string    `json:"command"`
 	Machine string    `json:"machine"`
 	Date    time.Time `json:"date"`
-	// Results are those of single workloads.
+	// Results are the results of single workloads.
 	Results []*bench.Result `json:"results,omitempty"`
 	// Cases are the bounds that results were held against, Changes what differs from an
 	// earlier run.
@@ -31,7 +31,7 @@ type Report struct {
 	Changes []thresholds.Change `json:"baseline,omitempty"`
 	// Table is a comparison, nil for none.
 	Table *compare.Table `json:"table,omitempty"`
-	// Cluster is of clusters that were played, nil for none.
+	// Cluster is of simulated clusters, nil for none.
 	Cluster *cluster.Table `json:"cluster,omitempty"`
 	// Definitions is of what CRDs cost, nil for none.
 	Definitions *definitions.Table `json:"definitions,omitempty"`
@@ -68,7 +68,7 @@ type Point struct {
 // fields may be added without.
 const SchemaVersion = 1
 
-// All are the results of all rounds, those of the table included.
+// All returns the results of all rounds, also those in the table.
 func (r *Report) All() []*bench.Result {
 	if r.Table == nil {
 		return r.Results

@@ -60,8 +60,8 @@ func rolledOut(d *appsv1.Deployment) bool {
 	return s.ObservedGeneration >= d.Generation && s.Replicas == wanted && s.UpdatedReplicas == wanted && s.AvailableReplicas == wanted
 }
 
-// mayAll lets a user do everything: kwok's own roles grant it most.
-func mayAll(name string) *rbacv1.ClusterRoleBinding {
+// clusterAdmin lets a user do everything: kwok's own roles grant it most.
+func clusterAdmin(name string) *rbacv1.ClusterRoleBinding {
 	return &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},

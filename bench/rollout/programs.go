@@ -52,14 +52,14 @@ func complete(dir string) error {
 	return nil
 }
 
-// arguments are those of the programs. What is more than their defaults is what a cluster of
-// many nodes is given, so that nobody waits for a rollout.
+// arguments returns the arguments of the programs. Limits of requests are higher than the defaults,
+// as in clusters of many nodes.
 func (r *run) arguments(kubeconfigs map[string]string) map[string][]string {
 	fast := []string{"--kube-api-qps=200", "--kube-api-burst=400", "--leader-elect=false", "--secure-port=0"}
 	return map[string][]string{
 		controllerManager: append([]string{
 			"--kubeconfig=" + kubeconfigs[controllerManager], "--use-service-account-credentials",
-			"--service-account-private-key-file=" + r.started.SigningKey(), "--root-ca-file=" + r.started.Authority(),
+			"--service-account-private-key-file=" + r.started.SigningKey(), "--root-ca-file=" + r.started.CAFile(),
 			"--allocate-node-cidrs=false", "--configure-cloud-routes=false",
 		}, fast...),
 		scheduler: append([]string{"--kubeconfig=" + kubeconfigs[scheduler]}, fast...),
@@ -71,7 +71,7 @@ func (r *run) arguments(kubeconfigs map[string]string) map[string][]string {
 
 func (r *run) kwokConfig() string { return filepath.Join(r.dir, "kwok.yaml") }
 
-// kwokText has kwok play all nodes.
+// kwokText has kwok simulate all nodes.
 const kwokText = `apiVersion: config.kwok.x-k8s.io/v1alpha1
 kind: KwokConfiguration
 options:

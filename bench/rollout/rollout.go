@@ -49,7 +49,7 @@ func (c *Config) Check() error {
 	return nil
 }
 
-// Names are those of the results that Run returns for one round.
+// Names returns the names of the results that Run returns for one round.
 func (c *Config) Names() (names []string) {
 	for _, s := range c.Servers {
 		for _, p := range Phases {
@@ -147,7 +147,7 @@ func (r *run) start(ctx context.Context) (err error) {
 	if r.client, err = kubernetes.NewForConfig(config); err != nil {
 		return err
 	}
-	if _, err := r.client.RbacV1().ClusterRoleBindings().Create(ctx, mayAll("kwok"), metav1.CreateOptions{}); err != nil {
+	if _, err := r.client.RbacV1().ClusterRoleBindings().Create(ctx, clusterAdmin("kwok"), metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	if err := os.WriteFile(r.kwokConfig(), []byte(kwokText), 0o600); err != nil {
@@ -276,7 +276,7 @@ func (r *run) until(ctx context.Context, done func(context.Context) (bool, error
 	)
 	return wait.PollUntilContextTimeout(ctx, interval, longest, true, func(ctx context.Context) (bool, error) {
 		for _, p := range append(r.beside, r.server) {
-			if err := p.Lives(); err != nil {
+			if err := p.CheckAlive(); err != nil {
 				return false, err
 			}
 		}

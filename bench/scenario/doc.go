@@ -1,10 +1,10 @@
 // Package scenario reads files that describe a load of several workloads, and runs them.
 //
-// A file is YAML, or JSON, which is YAML too. It is read strictly: an unknown field, a value of
-// the wrong kind and whatever makes no sense are errors that name the file and the line, all of
-// them that can be found at once. docs/bench.md describes the fields.
+// A file is YAML or JSON. An unknown field, a value of the wrong type and a setting that makes no
+// sense are errors with the file and the line; all of them are reported at once. docs/bench.md
+// describes the fields.
 //
-// The workloads of a [Scenario] run at the same time, each with clients and connections of its
-// own. Their measured parts begin together, but for those that begin later. Each yields
-// Results of its name; the first Result is that of all, to which the server's cost belongs.
+// The workloads of a [Scenario] run at the same time, each with its own clients and connections.
+// Their measured parts begin together, except those with a startAfter. Each workload returns
+// Results of its name. The first Result is that of all workloads and has the cost of the server.
 package scenario

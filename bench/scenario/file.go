@@ -19,7 +19,7 @@ import (
 	"github.com/larder-io/larder/bench/thresholds"
 )
 
-// Version is that of the files that are read.
+// Version is the version of the files that Read reads.
 const Version = 1
 
 // file is what a file holds.
@@ -32,7 +32,7 @@ type file struct {
 	Thresholds []string   `yaml:"thresholds"`
 }
 
-// seed says which pods there are: those of larder-bench seed with these numbers.
+// seed has the numbers that larder-bench seed was given.
 type seed struct {
 	Pods       int `yaml:"pods"`
 	Namespaces int `yaml:"namespaces"`
@@ -68,8 +68,8 @@ type workload struct {
 	Warmup        duration `yaml:"warmup"`
 	StartAfter    duration `yaml:"startAfter"`
 
-	shape bench.Shape
-	total int // how many operations there are, 0 if only time ends it
+	schedule bench.Schedule
+	total    int // how many operations there are, 0 if only time ends it
 }
 
 // duration is a time.Duration as Go writes it.
@@ -113,7 +113,7 @@ type reader struct {
 	problems []error
 }
 
-// Read reads a file, of which name is the name in errors.
+// Read reads a file. Errors call it name.
 func Read(name string, from io.Reader) (*Scenario, error) {
 	text, err := io.ReadAll(from)
 	if err != nil {
@@ -310,7 +310,7 @@ func (r *reader) checkWorkload(i int, w *workload) {
 		}
 	}
 	r.checkPath(i, w)
-	r.checkShape(i, w)
+	r.checkSchedule(i, w)
 	if slices.Contains([]string{"mixed", "patch", "watch"}, w.Do) && (r.file.Seed.Pods < 1 || r.file.Seed.Namespaces < 1 || r.file.Seed.Nodes < 1) {
 		r.fail(at("do"), "%s is about pods: say by seed: {pods: …, namespaces: …, nodes: …} which larder-bench seed has made", w.Do)
 	}
@@ -362,8 +362,8 @@ func (r *reader) checkPath(i int, w *workload) {
 	}
 }
 
-// checkShape makes the workload's Shape.
-func (r *reader) checkShape(i int, w *workload) {
+// checkSchedule makes the workload's Schedule.
+func (r *reader) checkSchedule(i int, w *workload) {
 	line := r.line("workloads", i)
 	count := w.Requests
 	if w.Do == "write" {
@@ -385,9 +385,9 @@ func (r *reader) checkShape(i int, w *workload) {
 		r.fail(r.line("workloads", i, "rate"), "stages say what the rate is: leave out rate")
 	}
 	w.Clients = max(1, w.Clients)
-	w.shape.Warmup = time.Duration(w.Warmup)
+	w.schedule.Warmup = time.Duration(w.Warmup)
 	if w.Warmup == 0 {
-		w.shape.Warmup = time.Duration(r.file.Warmup)
+		w.schedule.Warmup = time.Duration(r.file.Warmup)
 	}
 	switch {
 	case w.Stages != "":
@@ -396,16 +396,16 @@ func (r *reader) checkShape(i int, w *workload) {
 			r.fail(r.line("workloads", i, "stages"), "%s", strings.TrimPrefix(err.Error(), "stages: "))
 			return
 		}
-		w.shape.Plan = plan
+		w.schedule.Plan = plan
 		if !plan.Open {
 			w.Clients = int(plan.Most())
 		}
 	case w.Duration > 0 && w.Rate > 0:
-		w.shape.Plan = stages.Hold(true, time.Duration(w.Duration), w.Rate)
+		w.schedule.Plan = stages.Hold(true, time.Duration(w.Duration), w.Rate)
 	case w.Duration > 0:
-		w.shape.Plan = stages.Hold(false, time.Duration(w.Duration), float64(w.Clients))
+		w.schedule.Plan = stages.Hold(false, time.Duration(w.Duration), float64(w.Clients))
 	}
-	plan := w.shape.Plan
+	plan := w.schedule.Plan
 	switch {
 	case plan.IsZero():
 		w.total = count

@@ -60,7 +60,7 @@ func (w *workload) results() []string {
 	return names
 }
 
-// Progress adds up that of the workloads under way.
+// Progress adds up the progress of all running workloads.
 func (s *Scenario) Progress() bench.Progress {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +111,7 @@ func (s *Scenario) Run(ctx context.Context, t *bench.Target, round int) ([]*benc
 		if w.StartAfter == 0 {
 			ready.Add(1)
 			arrive = sync.OnceFunc(ready.Done)
-			targets[i].Gate = func() {
+			targets[i].BeforeMeasuring = func() {
 				arrive()
 				<-begun
 			}
@@ -176,13 +176,13 @@ func (s *Scenario) as(t *bench.Target, name string) *bench.Target {
 	return t.Clone()
 }
 
-// sum puts the Result of all before those of each.
+// sum returns the Result of all workloads, and then the Results of each.
 func (s *Scenario) sum(meter *bench.Meter, found [][]*bench.Result) []*bench.Result {
 	var wholes, all []*bench.Result
 	for i, results := range found {
 		late := make([]bench.Second, int(time.Duration(s.workloads[i].StartAfter)/time.Second))
 		for _, r := range results {
-			if len(r.Series) > 0 { // seconds of all count from the same moment
+			if len(r.Series) > 0 { // seconds of all count from the same time
 				r.Series = append(late[:len(late):len(late)], r.Series...)
 			}
 			if !r.Part {
@@ -209,29 +209,29 @@ func (w *workload) run(ctx context.Context, t *bench.Target, seed bench.SeedConf
 	switch w.Do {
 	case "read":
 		return one(bench.Read(ctx, t, bench.ReadConfig{
-			Name: w.Name, Path: w.Path, Accept: w.Accept, Encoding: w.Encoding, Requests: w.Requests, Clients: w.Clients, Rate: w.Rate, Shape: w.shape,
+			Name: w.Name, Path: w.Path, Accept: w.Accept, Encoding: w.Encoding, Requests: w.Requests, Clients: w.Clients, Rate: w.Rate, Schedule: w.schedule,
 		}))
 	case "watchlist":
 		return one(bench.WatchList(ctx, t, bench.WatchListConfig{
-			Name: w.Name, Path: w.Path, Accept: w.Accept, Requests: w.Requests, Clients: w.Clients, Shape: w.shape,
+			Name: w.Name, Path: w.Path, Accept: w.Accept, Requests: w.Requests, Clients: w.Clients, Schedule: w.schedule,
 		}))
 	case "patch":
 		return one(bench.PatchObjects(ctx, t, bench.PatchConfig{
-			Name: w.Name, Objects: seed.PodPaths(w.Objects), Requests: w.Requests, Clients: w.Clients, Rate: w.Rate, Shape: w.shape,
+			Name: w.Name, Objects: seed.PodPaths(w.Objects), Requests: w.Requests, Clients: w.Clients, Rate: w.Rate, Schedule: w.schedule,
 		}))
 	case "watch":
 		return one(bench.Watch(ctx, t, bench.WatchConfig{
 			Name: w.Name, Path: w.Path, Accept: w.Accept, Watchers: w.Watchers, Objects: seed.PodPaths(w.Objects),
-			Changes: w.total, Rate: w.Rate, Writers: w.Clients, Shape: w.shape,
+			Changes: w.total, Rate: w.Rate, Writers: w.Clients, Schedule: w.schedule,
 		}))
 	case "write":
 		namespace := w.Namespace
 		if namespace == "" {
 			namespace = "bench-writes"
 		}
-		return bench.Write(ctx, t, bench.WriteConfig{Name: w.Name, Namespace: namespace, Round: round, Objects: w.total, Clients: w.Clients, Rate: w.Rate, Shape: w.shape})
+		return bench.Write(ctx, t, bench.WriteConfig{Name: w.Name, Namespace: namespace, Round: round, Objects: w.total, Clients: w.Clients, Rate: w.Rate, Schedule: w.schedule})
 	}
-	results, err := bench.Mixed(ctx, t, bench.MixedConfig{Seed: seed, Requests: w.Requests, Clients: w.Clients, Rate: w.Rate, Shape: w.shape})
+	results, err := bench.Mixed(ctx, t, bench.MixedConfig{Seed: seed, Requests: w.Requests, Clients: w.Clients, Rate: w.Rate, Schedule: w.schedule})
 	for i, name := range w.results() {
 		if i < len(results) {
 			results[i].Name = name

@@ -171,15 +171,15 @@ func (s Stage) due(n float64) time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// Turn says when a client of a closed plan may begin an operation: after wait, if it has a
+// ClientWait says when a client of a closed plan may begin an operation: after wait, if it has a
 // turn at or after that time of the plan at all. Clients are numbered from 0.
-func (p Plan) Turn(client int, at time.Duration) (wait time.Duration, ok bool) {
+func (p Plan) ClientWait(client int, at time.Duration) (wait time.Duration, ok bool) {
 	var begin time.Duration
 	for _, s := range p.Stages {
 		end := begin + s.Length
 		if at < end {
 			inside := max(0, at-begin)
-			if t, ok := s.turn(client, inside); ok {
+			if t, ok := s.clientWait(client, inside); ok {
 				return begin + t - at, true
 			}
 		}
@@ -188,9 +188,9 @@ func (p Plan) Turn(client int, at time.Duration) (wait time.Duration, ok bool) {
 	return 0, false
 }
 
-// turn is the first time of the stage, at or after at, at which a client works. While clients
+// clientWait is the first time of the stage, at or after at, at which a client works. While clients
 // come or go, their number is rounded up.
-func (s Stage) turn(client int, at time.Duration) (time.Duration, bool) {
+func (s Stage) clientWait(client int, at time.Duration) (time.Duration, bool) {
 	number := float64(client)
 	level := s.From + (s.To-s.From)*float64(at)/float64(s.Length)
 	if level > number {
@@ -224,7 +224,7 @@ func (p Plan) String() string {
 func (p Plan) Clients(at time.Duration) int {
 	n := 0
 	for ; n < int(p.Most()); n++ {
-		if wait, ok := p.Turn(n, at); !ok || wait > 0 {
+		if wait, ok := p.ClientWait(n, at); !ok || wait > 0 {
 			break
 		}
 	}

@@ -77,7 +77,7 @@ func TestTurns(t *testing.T) {
 		{3, 12 * time.Second, 0, true}, {3, 21 * time.Second, 0, true}, {3, 23 * time.Second, 0, false},
 		{0, 29 * time.Second, 0, true}, {0, 30 * time.Second, 0, false}, {4, 0, 0, false},
 	} {
-		wait, ok := p.Turn(c.client, c.at)
+		wait, ok := p.ClientWait(c.client, c.at)
 		// A ramp from nothing has its first client a moment after its beginning.
 		if (wait-c.wait).Abs() > time.Microsecond || ok != c.ok {
 			t.Errorf("client %d at %v waits %v, %v; want %v, %v", c.client, c.at, wait, ok, c.wait, c.ok)

@@ -18,7 +18,7 @@ import (
 // data is one kind of stored objects.
 type data struct {
 	id, name, what string
-	// path and accept are of the list that is asked for, prefix is that of the keys.
+	// path and accept are those of the list request; prefix begins the keys in etcd.
 	path, accept, prefix string
 	// item makes the i-th object of n; nil for no objects. stored is what a server stored of
 	// the one that was written through it, for custom resources.
@@ -47,7 +47,7 @@ func kinds() []*data {
 	}
 }
 
-// Names are those of all kinds of data, in the order of their rows.
+// Names returns the names of all kinds of data, in the order of their rows.
 func Names() []string {
 	var names []string
 	for _, d := range kinds() {
@@ -59,7 +59,7 @@ func Names() []string {
 // began is when the first object was made, the others a second after each other.
 const began = 1790000000
 
-// metadata are those of the i-th object of a kind, but for labels.
+// metadata returns the metadata of the i-th object of a kind, without labels.
 func metadata(name string, i, n int) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name: name, Namespace: namespace(i, n), UID: types.UID(fmt.Sprintf("0d6f3a52-6a3e-4f5b-9a53-%012x", i)),
@@ -70,7 +70,7 @@ func metadata(name string, i, n int) metav1.ObjectMeta {
 // namespace has 200 objects.
 func namespace(i, n int) string { return fmt.Sprintf("bench-%d", i%max(1, n/200)) }
 
-// key is that of an object, with its value.
+// key returns the key of an object with its value.
 func key(prefix string, meta *metav1.ObjectMeta, value []byte) (pair, error) {
 	return pair{Key: []byte(prefix + meta.Namespace + "/" + meta.Name), Value: value}, nil
 }

@@ -53,7 +53,7 @@ func (s *store) ask(ctx context.Context, path string, in, out any) error {
 	return nil
 }
 
-// header is that of all answers. The interface writes revisions as texts.
+// header is the header of all answers. The interface writes revisions as strings.
 type header struct {
 	Header struct {
 		Revision string `json:"revision"`

@@ -11,7 +11,7 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// Cost is what a start took until a moment of it.
+// Cost is what a start took until the server was ready, or until the list was received.
 type Cost struct {
 	// Wall is the time since the process was started, Server what it has used.
 	Wall   time.Duration `json:"wallNanoseconds"`
@@ -50,7 +50,7 @@ type Table struct {
 	Results []*Result `json:"results"`
 }
 
-// figure is a column: what is told of starts.
+// figure is a column of the table.
 type figure struct {
 	head   string
 	of     func(*Result) float64
@@ -60,7 +60,7 @@ type figure struct {
 
 const noGoal = -1
 
-// figures are the columns of one moment.
+// figures returns the columns of a table.
 func figures(at func(*Result) *Cost, goals bool) []figure {
 	all := []figure{
 		{"CPU", func(r *Result) float64 { return at(r).Server.CPU.Seconds() }, seconds, 0},
@@ -158,8 +158,8 @@ func (t *Table) Markdown() string {
 	return b.String()
 }
 
-// differing says which lists have another length than the first of the same objects; one of
-// those the objects of which are counted must be wrong. Revisions may have another length.
+// differing names a list whose length differs from the first list of the same objects: one of
+// them must be wrong. Revisions may differ in length.
 func (t *Table) differing() string {
 	const revision = 8
 	first := make(map[string]*Result)

@@ -13,11 +13,11 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// SigningKey is the file of the key that signs the tokens of service accounts.
+// SigningKey is the file of the key that reserved the tokens of service accounts.
 func (f *Servers) SigningKey() string { return f.key() }
 
-// Authority is the file of the certificate that signs those of clients.
-func (f *Servers) Authority() string { return f.authority() }
+// CAFile is the file of the CA that signs the certificates of clients.
+func (f *Servers) CAFile() string { return f.caFile() }
 
 // StartBeside starts a program beside the servers, a controller for example. It has no Target.
 // Close stops it before all that was started earlier.
@@ -25,8 +25,7 @@ func (f *Servers) StartBeside(name, program string, args []string) (*Server, err
 	return f.start(name, program, args)
 }
 
-// Kubeconfig writes a file by which a program is a user of s, whom s knows by a certificate, and
-// returns its name.
+// Kubeconfig writes a kubeconfig for a user with a client certificate, and returns its name.
 func (f *Servers) Kubeconfig(s *Server, user string, groups ...string) (string, error) {
 	identity, err := f.Identity(user, groups...)
 	if err != nil {

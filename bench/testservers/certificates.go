@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// signer signs the certificates of clients.
+// signer reserved the certificates of clients.
 type signer struct {
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate

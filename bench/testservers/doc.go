@@ -1,12 +1,12 @@
-// Package testservers starts the servers that workloads compare: etcd, a stock
-// kube-apiserver, Larder, and other programs that its caller wants to run beside them.
+// Package testservers starts the servers that workloads measure: etcd, a stock kube-apiserver,
+// Larder, and other programs that run beside them.
 //
-// Each is a process of its own in a process group of its own, on free ports of the
-// loopback device, with its files and its log below the Servers's directory. A Server
-// belongs to the Servers that started it. [Server.Stop] ends it, or [Servers.Close] with the
-// others: they first ask the process to end and then kill it, always by its id; on Linux
-// it also ends when this process does. All servers of a Servers share one etcd, its keys and
-// its users, so that all of them accept the same token.
+// Each server is a process in a process group of its own, on free ports of the loopback
+// interface. Its files and its log are below the directory of the [Servers] that started it. All
+// servers of a Servers share one etcd, its keys and its users, so that all accept the same token.
+// [Server.Stop] and [Servers.Close] ask a process to end, and kill it when it takes too long. On
+// Linux a process also ends when this process does.
 //
-// A Servers is used by one goroutine.
+// One goroutine uses a Servers; Identity may be called concurrently. [Trials] says which servers
+// take turns to be measured.
 package testservers

@@ -154,7 +154,7 @@ func (s *Server) alive(ctx context.Context, wait func(context.Context) error) er
 	case <-s.exited:
 		cancel()
 		<-done
-		return fmt.Errorf("testservers: %s has ended:\n%s", s.Process.Name, s.lastWords())
+		return fmt.Errorf("testservers: %s has ended:\n%s", s.Process.Name, s.logTail())
 	}
 }
 
@@ -185,8 +185,8 @@ func (s *Server) awaitHTTP(ctx context.Context, url string) error {
 	})
 }
 
-// lastWords is the end of the process's log.
-func (s *Server) lastWords() string {
+// logTail is the end of the process's log.
+func (s *Server) logTail() string {
 	const most = 2000
 	text, err := os.ReadFile(s.log)
 	if err != nil {
@@ -195,11 +195,11 @@ func (s *Server) lastWords() string {
 	return string(text[max(0, len(text)-most):])
 }
 
-// Lives returns an error with what the process said last, if it has ended.
-func (s *Server) Lives() error {
+// CheckAlive returns an error with the end of the log if the process has ended.
+func (s *Server) CheckAlive() error {
 	select {
 	case <-s.exited:
-		return fmt.Errorf("testservers: %s has ended:\n%s", s.Process.Name, s.lastWords())
+		return fmt.Errorf("testservers: %s has ended:\n%s", s.Process.Name, s.logTail())
 	default:
 		return nil
 	}

@@ -24,7 +24,7 @@ import (
 // on loopback alone and live for minutes: no other user of the machine shall write to them.
 func newToken() string { return rand.Text() }
 
-// issuer is that of service-account tokens.
+// issuer is the issuer of service-account tokens.
 const issuer = "https://kubernetes.default.svc"
 
 // Config says what to start servers from.
@@ -43,16 +43,16 @@ type Config struct {
 
 // Servers is a set of servers. The zero value is not usable: call New.
 type Servers struct {
-	config Config
-	token  string   // the administrator's
-	others []string // of the tenants
-	etcd   *Server
-	url    string // of etcd
-	all    []*Server
-	signs  []net.PacketConn // see port
-	count  int              // of servers started so far, to name their directories
-	signer *signer
-	own    bool // its directory is removed by Close
+	config   Config
+	token    string   // the administrator's
+	others   []string // of the tenants
+	etcd     *Server
+	url      string // of etcd
+	all      []*Server
+	reserved []net.PacketConn // see port
+	count    int              // of servers started so far, to name their directories
+	signer   *signer
+	own      bool // its directory is removed by Close
 }
 
 // New returns a Servers of no servers.
@@ -92,10 +92,10 @@ func (f *Servers) Close() error {
 	for i := len(f.all) - 1; i >= 0; i-- {
 		all = append(all, f.all[i].Stop())
 	}
-	for _, sign := range f.signs {
+	for _, sign := range f.reserved {
 		sign.Close()
 	}
-	f.signs = nil
+	f.reserved = nil
 	if f.own {
 		all = append(all, os.RemoveAll(f.config.Dir))
 	}
@@ -117,7 +117,7 @@ func (f *Servers) prepare() error {
 	if err := os.WriteFile(f.tokens(), []byte(users), 0o600); err != nil {
 		return fmt.Errorf("testservers: %w", err)
 	}
-	if err := os.WriteFile(f.authority(), f.signer.pem(), 0o600); err != nil {
+	if err := os.WriteFile(f.caFile(), f.signer.pem(), 0o600); err != nil {
 		return fmt.Errorf("testservers: %w", err)
 	}
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -134,8 +134,8 @@ func (f *Servers) prepare() error {
 func (f *Servers) tokens() string { return filepath.Join(f.config.Dir, "tokens.csv") }
 func (f *Servers) key() string    { return filepath.Join(f.config.Dir, "sa.key") }
 
-// authority is the file of the certificate that signs those of clients.
-func (f *Servers) authority() string { return filepath.Join(f.config.Dir, "client-ca.crt") }
+// caFile is the file of the CA that signs the certificates of clients.
+func (f *Servers) caFile() string { return filepath.Join(f.config.Dir, "client-ca.crt") }
 
 // Etcd is the Servers's etcd, nil before StartEtcd.
 func (f *Servers) Etcd() *Server { return f.etcd }
@@ -261,7 +261,7 @@ func (g Guards) flags(dir string) ([]string, error) {
 func (f *Servers) shared(etcd, dir, port string, g Guards) ([]string, error) {
 	guards, err := g.flags(dir)
 	return append(guards,
-		"--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--secure-port="+port, "--token-auth-file="+f.tokens(), "--client-ca-file="+f.authority(),
+		"--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--secure-port="+port, "--token-auth-file="+f.tokens(), "--client-ca-file="+f.caFile(),
 		"--service-cluster-ip-range=10.0.0.0/24",
 		"--service-account-signing-key-file="+f.key(), "--service-account-key-file="+f.key(),
 	), err
@@ -379,7 +379,7 @@ func (f *Servers) port() (string, error) {
 	const tries = 1000
 	for range tries {
 		port := strconv.Itoa(firstPort + mathrand.IntN(lastPort-firstPort))
-		sign, err := net.ListenPacket("udp4", "127.0.0.1:"+port) // to other Fleets
+		sign, err := net.ListenPacket("udp4", "127.0.0.1:"+port) // to other Servers
 		if err != nil {
 			continue
 		}
@@ -389,7 +389,7 @@ func (f *Servers) port() (string, error) {
 			continue
 		}
 		l.Close()
-		f.signs = append(f.signs, sign)
+		f.reserved = append(f.reserved, sign)
 		return port, nil
 	}
 	return "", fmt.Errorf("testservers: no free port in %d tries", tries)

@@ -25,7 +25,7 @@ const rare = 0.05
 type Change struct {
 	Result string `json:"result"`
 	Figure string `json:"figure"`
-	// Old and New are the medians of the rounds, of which there were OldRounds and NewRounds.
+	// Old and New are the medians of OldRounds and NewRounds rounds.
 	Old       float64 `json:"old"`
 	New       float64 `json:"new"`
 	OldRounds int     `json:"oldRounds"`
@@ -90,7 +90,7 @@ func CanCompare(old []*bench.Result, names []string, rounds int) error {
 	return nil
 }
 
-// Compare holds results against those of an earlier run that have the same names. regression
+// Compare compares results with the results of an earlier run that have the same names. regression
 // is by which part a figure may be worse, such as 0.05; less than 0 stands for any. Results
 // that were not there before are left out.
 func Compare(old, now []*bench.Result, regression float64) ([]Change, error) {

@@ -1,7 +1,8 @@
-// Package thresholds says whether results are good enough: by bounds that are given, and beside
-// those of an earlier run.
+// Package thresholds compares results with bounds, and with the results of an earlier run.
 //
-// It keeps no state and does no I/O. What cannot be judged is an error and never a pass: a
-// bound on a result that there is not, on what was not measured, or a comparison of too few
-// rounds.
+// A difference from the earlier run counts only if the Mann-Whitney U test says that it is not
+// chance. A bound that cannot be checked is an error and never a pass: no result has its name, its
+// figure was not measured, or there are too few rounds.
+//
+// The package keeps no state and does no I/O.
 package thresholds

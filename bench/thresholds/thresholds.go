@@ -89,8 +89,8 @@ func (f *Figure) text(v float64) string {
 // Bound is the most, or least, that a figure may be.
 type Bound struct {
 	Figure *Figure
-	// Of names the results that are bounded: those of the name, and those whose name begins
-	// with it and a space. "" stands for all that are no parts of others.
+	// Of names the bounded results: results of this name, and results whose name begins with
+	// it and a space. "" stands for all results that are not parts of others.
 	Of    string
 	Limit float64
 }

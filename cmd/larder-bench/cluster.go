@@ -13,11 +13,11 @@ import (
 func clusterCommand(o *options) *cobra.Command {
 	c, markdown := cluster.Config{}, ""
 	cmd := &cobra.Command{
-		Use: "cluster", GroupID: judging, Short: "Play what the nodes, controllers and scheduler of a cluster ask of a server", Args: cobra.NoArgs,
-		Long: `Start etcd, and in turn a stock kube-apiserver and Larder over it; play at each what the
+		Use: "cluster", GroupID: judging, Short: "Simulate the nodes, controllers and scheduler of a cluster as a load", Args: cobra.NoArgs,
+		Long: `Start etcd, and in turn a stock kube-apiserver and Larder over it; send each what the
 kubelets and kube-proxies of so many nodes, the controller manager and the scheduler ask of
 it; end the server and start it again meanwhile; and print what that cost. Programs that are
-not given are built, inside Larder's source tree. docs/bench.md says what is played.`,
+not given are built, inside Larder's source tree. docs/bench.md says what is simulated.`,
 		Example: `  larder-bench cluster --nodes 100 --duration 20s
   larder-bench cluster --nodes 500,1000 --protocol h2,h1 --markdown table.md --json cluster.json
   larder-bench cluster --nodes 2000 --server Larder --churn 20`,

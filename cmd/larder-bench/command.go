@@ -49,14 +49,6 @@ const (
 	judging   = "judging"
 )
 
-// Groups of flags, as --help shows them.
-const (
-	groupServer     = "The server:"
-	groupLoad       = "The load:"
-	groupOutput     = "What comes out:"
-	groupThresholds = "Thresholds; those of the form KIND=BOUND hold for one kind of request (--max-p99 list=200ms):"
-)
-
 // command returns the program for its arguments.
 func command(args []string) *cobra.Command {
 	o := &options{args: args}
@@ -70,6 +62,7 @@ CPU time, memory and system calls are accounted too; that is the figure to compa
 for wall times tell as much of the machine. Loops are closed unless --rate or --stages
 plans rates: then each request has a time at which it is due, and its latency counts
 from there. The first Ctrl-C ends a run and prints what was measured, the second at once.
+Thresholds of the form KIND=BOUND hold for one kind of request: --max-p99 list=200ms.
 
 The exit status is 1 when something failed, 2 when a threshold was crossed or a figure
 is worse than the baseline's, and 130 when the run was interrupted.`,
@@ -93,7 +86,6 @@ is worse than the baseline's, and 130 when the run was interrupted.`,
 		seedCommand(o), customCommand(o), reportsCommand(o), readCommand(o), watchListCommand(o), informerCommand(o), watchCommand(o), openCommand(o), stormCommand(o),
 		writeCommand(o), componentsCommand(o), mixedCommand(o), scenarioCommand(o), slowCommand(o), startCommand(o), compareCommand(o), clusterCommand(o), rolloutCommand(o), startsCommand(o), definitionsCommand(o), scaleCommand(o), limitCommand(),
 	)
-	root.SetUsageFunc(usage)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; %s --help lists the flags", err, cmd.CommandPath())
 	})
@@ -110,30 +102,22 @@ is worse than the baseline's, and 130 when the run was interrupted.`,
 }
 
 // add adds the flags of all workloads.
-func (o *options) add(all *pflag.FlagSet) {
-	flags := newGroup(all, groupServer)
+func (o *options) add(flags *pflag.FlagSet) {
 	flags.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig of the server under load")
 	flags.IntVar(&o.pid, "pid", 0, "process id of the server, if it runs on this machine: its CPU and memory are accounted")
 	flags.IntVar(&o.etcdPID, "etcd-pid", 0, "process id of the server's etcd: its CPU is reported beside the server's")
 	flags.IntVar(&o.streams, "http2-streams", 0, "ask by HTTP/2, with as many requests at once on a connection (100 are usual); 0 asks by HTTP/1.1")
 	flags.DurationVar(&o.timeout, "timeout", 0, "give requests up that take longer, and count them as timeouts; 0 waits forever")
 	flags.BoolVar(&o.retryAfter, "retry-after", false, "wait when the server answers 429 and says for how long, and ask again; otherwise it counts as refused")
-	flags.done()
-
-	flags = newGroup(all, groupOutput)
 	flags.IntVar(&o.rounds, "rounds", 1, "how often the workload is run: their spread is shown, and both sides of --baseline need 4 or more")
 	flags.StringVar(&o.outputs.json, "json", "", "file for all results, as JSON (docs/bench.md describes it)")
 	flags.StringVar(&o.outputs.series, "series", "", "file for the rate, failures, p50 and p99 of each second, as CSV")
 	flags.StringVar(&o.baseline, "baseline", "", "compare with an earlier run, of which this is the --json file")
 	flags.Float64Var(&o.regression, "max-regression", 5, "percent that a figure may be worse than the baseline's, beyond chance; -1 shows the ratios alone")
 	flags.BoolVarP(&o.quiet, "quiet", "q", false, "show no progress")
-	flags.done()
-
-	flags = newGroup(all, groupThresholds)
 	for _, f := range thresholds.Figures() {
 		flags.Var(&boundFlag{&o.thresholds, f}, f.Name, f.Help)
 	}
-	flags.done()
 }
 
 // boundFlag is a flag that may be given several times.

@@ -15,10 +15,10 @@ func componentsCommand(o *options) *cobra.Command {
 		Use: "components", GroupID: writing, Short: "Write as a cluster's components do: pods and their status, bindings, Leases, events", Args: cobra.NoArgs,
 		Long: "Write as a cluster's components do, each kind of write in turn. Pods are deleted at the end; nodes, Leases, events and deployments are left behind.",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if c.Shape, err = o.shape(cmd, "objects"); err != nil {
+			if c.Schedule, err = o.schedule(cmd, "objects"); err != nil {
 				return err
 			}
-			if !c.Shape.Plan.IsZero() && !c.Shape.Plan.Open {
+			if !c.Schedule.Plan.IsZero() && !c.Schedule.Plan.Open {
 				return errors.New("components must know how many writes there are: plan rates (--stages 10s:100/s), or give --rate beside --duration")
 			}
 			if err := refuse(cmd, "the kinds of writes follow each other", "warmup"); err != nil {

@@ -19,7 +19,7 @@ type load struct {
 	duration, warmup time.Duration
 }
 
-// Abilities of a workload, each of which adds flags.
+// Abilities of a workload. Each adds flags.
 type ability int
 
 const (
@@ -30,7 +30,7 @@ const (
 
 // add adds the flags of a load.
 func (l *load) add(cmd *cobra.Command, can ability) {
-	flags := newGroup(cmd.Flags(), groupLoad)
+	flags := cmd.Flags()
 	if can&clientele != 0 {
 		flags.IntVar(&l.clients, "clients", 1, "requests under way at a time, at most")
 	}
@@ -42,38 +42,37 @@ func (l *load) add(cmd *cobra.Command, can ability) {
 		flags.DurationVar(&l.duration, "duration", 0, "run for so long, instead of for a number of operations")
 		flags.DurationVar(&l.warmup, "warmup", 0, "run the load as it begins for so long before anything is measured")
 	}
-	flags.done()
 }
 
-// shape makes a Shape of the flags. count names the flag that says how many operations there
+// schedule makes a Schedule of the flags. count names the flag that says how many operations there
 // are.
-func (o *options) shape(cmd *cobra.Command, count string) (bench.Shape, error) {
+func (o *options) schedule(cmd *cobra.Command, count string) (bench.Schedule, error) {
 	l := &o.load
-	shape := bench.Shape{Warmup: l.warmup}
+	schedule := bench.Schedule{Warmup: l.warmup}
 	switch {
 	case l.warmup < 0 || l.duration < 0 || l.rate < 0:
-		return shape, errors.New("--warmup, --duration and --rate cannot be negative")
+		return schedule, errors.New("--warmup, --duration and --rate cannot be negative")
 	case l.stages != "" && (l.duration != 0 || cmd.Flags().Changed("rate")):
-		return shape, errors.New("--stages says what the rate is and how long the load lasts: leave out --duration and --rate")
+		return schedule, errors.New("--stages says what the rate is and how long the load lasts: leave out --duration and --rate")
 	case (l.stages != "" || l.duration != 0) && cmd.Flags().Changed(count):
-		return shape, fmt.Errorf("--stages and --duration say how long the load lasts: leave out --%s", count)
+		return schedule, fmt.Errorf("--stages and --duration say how long the load lasts: leave out --%s", count)
 	case l.stages != "":
 		var err error
-		if shape.Plan, err = stages.Parse(l.stages); err != nil {
-			return shape, fmt.Errorf("--stages: %w", err)
+		if schedule.Plan, err = stages.Parse(l.stages); err != nil {
+			return schedule, fmt.Errorf("--stages: %w", err)
 		}
-		if !shape.Plan.Open && cmd.Flags().Changed("clients") {
-			return shape, errors.New("--stages says how many clients there are: leave out --clients, or plan rates, which end in /s")
+		if !schedule.Plan.Open && cmd.Flags().Changed("clients") {
+			return schedule, errors.New("--stages says how many clients there are: leave out --clients, or plan rates, which end in /s")
 		}
-		if !shape.Plan.Open {
-			l.clients = int(shape.Plan.Most())
+		if !schedule.Plan.Open {
+			l.clients = int(schedule.Plan.Most())
 		}
 	case l.duration != 0 && l.rate > 0:
-		shape.Plan = stages.Hold(true, l.duration, l.rate)
+		schedule.Plan = stages.Hold(true, l.duration, l.rate)
 	case l.duration != 0:
-		shape.Plan = stages.Hold(false, l.duration, float64(l.clients))
+		schedule.Plan = stages.Hold(false, l.duration, float64(l.clients))
 	}
-	return shape, nil
+	return schedule, nil
 }
 
 // newRound returns a number that no other run has: it is in the names of objects.

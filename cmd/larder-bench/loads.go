@@ -99,7 +99,7 @@ func readCommand(o *options) *cobra.Command {
 			if c.Path, err = path(args[0]); err != nil {
 				return err
 			}
-			if c.Shape, err = o.shape(cmd, "requests"); err != nil {
+			if c.Schedule, err = o.schedule(cmd, "requests"); err != nil {
 				return err
 			}
 			c.Name, c.Clients, c.Rate = args[0], o.load.clients, o.load.rate
@@ -124,7 +124,7 @@ func watchListCommand(o *options) *cobra.Command {
 			if c.Path, err = pathOr(args, "/api/v1/pods"); err != nil {
 				return err
 			}
-			if c.Shape, err = o.shape(cmd, "requests"); err != nil {
+			if c.Schedule, err = o.schedule(cmd, "requests"); err != nil {
 				return err
 			}
 			c.Name, c.Clients = "watchlist "+c.Path, o.load.clients
@@ -183,10 +183,10 @@ func writeCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "write", GroupID: writing, Short: "Create, patch, apply and delete ConfigMaps", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if c.Shape, err = o.shape(cmd, "objects"); err != nil {
+			if c.Schedule, err = o.schedule(cmd, "objects"); err != nil {
 				return err
 			}
-			if !c.Shape.Plan.IsZero() && !c.Shape.Plan.Open {
+			if !c.Schedule.Plan.IsZero() && !c.Schedule.Plan.Open {
 				return errors.New("write must know how many objects there are: plan rates (--stages 10s:100/s), or give --rate beside --duration")
 			}
 			c.Clients, c.Rate = o.load.clients, o.load.rate
@@ -215,7 +215,7 @@ namespace, 1 % LIST of the first 500, 20 % patches. Which pod, node or namespace
 evenly for each request. Thresholds without a kind hold for the whole load; kinds are "get pod",
 "list node", "list namespace", "list all, first 500" and "patch pod", or a first word of them.`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if c.Shape, err = o.shape(cmd, "requests"); err != nil {
+			if c.Schedule, err = o.schedule(cmd, "requests"); err != nil {
 				return err
 			}
 			c.Clients, c.Rate = o.load.clients, o.load.rate

@@ -65,7 +65,7 @@ func interruptible(ctx context.Context, signals <-chan os.Signal, w io.Writer, e
 	}
 }
 
-// packages takes the names of packages out of errors: they say nothing to who runs a program.
+// packages removes the names of packages from errors: they say nothing to users.
 var packages = strings.NewReplacer("bench: ", "", "thresholds: ", "", "testservers: ", "", "compare: ", "", "rollout: ", "", "report: ", "", "scenario: ", "", "stages: ", "", "starts: ", "", "process: ", "")
 
 // exitCode prints an error, with what to do about it, and returns what to exit with.

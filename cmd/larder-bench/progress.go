@@ -146,7 +146,7 @@ type latest struct {
 
 func (l *latest) set(targets ...*bench.Target) { l.targets.Store(&targets) }
 
-// Progress is that of the first target that has any.
+// Progress returns the progress of the first target that has any.
 func (l *latest) Progress() bench.Progress {
 	targets := l.targets.Load()
 	if targets == nil {

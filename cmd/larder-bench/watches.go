@@ -28,10 +28,10 @@ same etcd, which keeps the cost of writing out of the account.`,
 				return err
 			}
 			var err error
-			if c.Shape, err = o.shape(cmd, "changes"); err != nil {
+			if c.Schedule, err = o.schedule(cmd, "changes"); err != nil {
 				return err
 			}
-			if plan := c.Shape.Plan; plan.Open {
+			if plan := c.Schedule.Plan; plan.Open {
 				c.Changes = plan.Operations()
 			} else if !plan.IsZero() {
 				return errors.New("watch must know how many changes there are: plan rates (--stages 10s:100/s), or give --rate beside --duration")

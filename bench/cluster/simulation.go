@@ -15,9 +15,9 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// play is one cluster's components at one server, which may be restarted meanwhile.
-type play struct {
-	*world
+// simulation is one cluster's components at one server, which may be restarted meanwhile.
+type simulation struct {
+	*dataset
 	started     *testservers.Servers
 	host        string
 	connections int     // of a component by HTTP/2, 0 by HTTP/1.1
@@ -26,11 +26,11 @@ type play struct {
 	phase atomic.Pointer[phase]
 	seed  maphash.Seed
 
-	over    context.Context // ends everything
-	end     context.CancelFunc
-	running sync.WaitGroup
-	lives   sync.WaitGroup // chains of requests under way
-	still   atomic.Bool    // no more begin
+	over      context.Context // ends everything
+	end       context.CancelFunc
+	running   sync.WaitGroup
+	replacing sync.WaitGroup // chains of requests under way
+	draining  atomic.Bool    // no more begin
 
 	lost, events, received, expired atomic.Int64
 
@@ -48,64 +48,64 @@ type sent struct {
 	arrived chan struct{}
 }
 
-func newPlay(ctx context.Context, w *world, f *testservers.Servers, host string, connections int, churn float64) *play {
-	p := &play{
-		world: w, started: f, host: host, connections: connections, churn: churn,
+func newSimulation(ctx context.Context, w *dataset, f *testservers.Servers, host string, connections int, churn float64) *simulation {
+	sim := &simulation{
+		dataset: w, started: f, host: host, connections: connections, churn: churn,
 		seed: maphash.MakeSeed(), bound: make(map[string]sent),
 	}
-	p.phase.Store(newPhase())
-	p.over, p.end = context.WithCancel(ctx)
-	return p
+	sim.phase.Store(newPhase())
+	sim.over, sim.end = context.WithCancel(ctx)
+	return sim
 }
 
 // close ends everything and waits for it.
-func (p *play) close() {
-	p.mu.Lock()
-	p.end()
-	p.mu.Unlock()
-	p.running.Wait()
+func (sim *simulation) close() {
+	sim.mu.Lock()
+	sim.end()
+	sim.mu.Unlock()
+	sim.running.Wait()
 }
 
 // at calls act with due in a goroutine of its own when due has come. Nothing waits for anything
 // else: the load stays what it is when the server is slow.
-func (p *play) at(due time.Time, act func(due time.Time)) {
+func (sim *simulation) at(due time.Time, act func(due time.Time)) {
 	time.AfterFunc(time.Until(due), func() {
-		p.mu.Lock()
-		over := p.over.Err() != nil
+		sim.mu.Lock()
+		over := sim.over.Err() != nil
 		if !over {
-			p.running.Add(1)
+			sim.running.Add(1)
 		}
-		p.mu.Unlock()
+		sim.mu.Unlock()
 		if !over {
-			defer p.running.Done()
+			defer sim.running.Done()
 			act(due)
 		}
 	})
 }
 
 // client returns one component's client.
-func (p *play) client(agent, user string, groups ...string) (*client, error) {
-	identity, err := p.started.Identity(user, groups...)
+func (sim *simulation) client(agent, user string, groups ...string) (*client, error) {
+	identity, err := sim.started.Identity(user, groups...)
 	if err != nil {
 		return nil, err
 	}
-	return newClient(p.over, p.host, agent, identity, p.connections), nil
+	return newClient(sim.over, sim.host, agent, identity, sim.connections), nil
 }
 
-// together is how many informers may wait for their first objects while nodes start.
-const together = 400
+// mostStarting is how many informers may wait for their first objects while nodes start.
+const mostStarting = 400
 
 // open starts all components, and waits until all informers have what they follow.
-func (p *play) open(ctx context.Context, limit time.Duration) (err error) {
-	if p.control, err = p.newControl(); err != nil {
+func (sim *simulation) open(ctx context.Context, limit time.Duration) (err error) {
+	if sim.control, err = sim.newControl(); err != nil {
 		return err
 	}
-	p.nodes = make([]*node, p.size.nodes)
+	sim.nodes = make([]*node, sim.size.nodes)
 	group := errgroup.Group{}
 	group.SetLimit(8)
-	for i := range p.nodes {
+	for i := range sim.nodes {
 		group.Go(func() (err error) {
-			p.nodes[i], err = p.newNode(i)
+			sim.nodes[i], err = sim.newNode(i)
 			return err
 		})
 	}
@@ -114,44 +114,44 @@ func (p *play) open(ctx context.Context, limit time.Duration) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	p.control.start()
-	for _, n := range p.nodes {
-		for p.lost.Load() > together {
+	sim.control.start()
+	for _, n := range sim.nodes {
+		for sim.lost.Load() > mostStarting {
 			if !sleep(ctx, time.Millisecond) {
-				return fmt.Errorf("cluster: %d informers wait for their first objects: %w", p.lost.Load(), ctx.Err())
+				return fmt.Errorf("cluster: %d informers wait for their first objects: %w", sim.lost.Load(), ctx.Err())
 			}
 		}
 		n.start()
 	}
-	return p.awaitAll(ctx, limit)
+	return sim.awaitAll(ctx, limit)
 }
 
 // begin begins the load: heartbeats, and pods that come and go.
-func (p *play) begin() {
+func (sim *simulation) begin() {
 	start := time.Now()
-	for _, n := range p.nodes {
+	for _, n := range sim.nodes {
 		n.beat(start)
 	}
-	p.control.beat(start)
-	p.renewTokens(start)
-	if p.churn <= 0 {
+	sim.control.beat(start)
+	sim.renewTokens(start)
+	if sim.churn <= 0 {
 		return
 	}
-	between := time.Duration(float64(time.Second) / p.churn)
-	p.every(start.Add(between), between, func(due time.Time) {
-		if !p.still.Load() {
-			p.replacePod(due)
+	between := time.Duration(float64(time.Second) / sim.churn)
+	sim.every(start.Add(between), between, func(due time.Time) {
+		if !sim.draining.Load() {
+			sim.replacePod(due)
 		}
 	})
 }
 
-// rest lets no more pods come and go, and waits for what is under way, at most for some time.
-func (p *play) rest(limit time.Duration) {
-	p.still.Store(true)
+// drain lets no more pods come and go, and waits for what is under way, at most for some time.
+func (sim *simulation) drain(limit time.Duration) {
+	sim.draining.Store(true)
 	done := make(chan struct{})
-	p.running.Go(func() {
+	sim.running.Go(func() {
 		defer close(done)
-		p.lives.Wait()
+		sim.replacing.Wait()
 	})
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -175,15 +175,15 @@ const retryAfter = 500 * time.Millisecond
 var errGaveUp = errors.New("cluster: the request cannot succeed")
 
 // send sends a request that was due at some time, and again after failures, as the queues of
-// components do. build makes it, each time anew. Each try counts.
-func (p *play) send(kind requestKind, due time.Time, c *client, build func() *request) ([]byte, error) {
+// components do. build makes the request for each try, and each try counts.
+func (sim *simulation) send(kind requestKind, due time.Time, c *client, build func() *request) ([]byte, error) {
 	for {
-		at := p.phase.Load()
-		ctx, cancel := context.WithTimeout(p.over, usualTimeout)
+		at := sim.phase.Load()
+		ctx, cancel := context.WithTimeout(sim.over, usualTimeout)
 		body, err := c.do(ctx, build())
 		cancel()
-		if p.over.Err() != nil {
-			return nil, p.over.Err()
+		if sim.over.Err() != nil {
+			return nil, sim.over.Err()
 		}
 		code := status(err)
 		if err == nil {
@@ -201,8 +201,8 @@ func (p *play) send(kind requestKind, due time.Time, c *client, build func() *re
 		case code == http.StatusNotFound, code == http.StatusConflict && kind == podCreation, code == http.StatusUnprocessableEntity, code == http.StatusBadRequest:
 			return nil, fmt.Errorf("%w: %w", errGaveUp, err)
 		}
-		if !sleep(p.over, retryAfter) {
-			return nil, p.over.Err()
+		if !sleep(sim.over, retryAfter) {
+			return nil, sim.over.Err()
 		}
 		due = time.Now()
 	}
@@ -216,10 +216,10 @@ type step struct {
 
 // chain does steps one after the other, each when it is due, or when the one before is done if
 // that is later. It ends with the first that gives up.
-func (p *play) chain(start time.Time, steps ...step) (done bool) {
+func (sim *simulation) chain(start time.Time, steps ...step) (done bool) {
 	for _, s := range steps {
 		due := start.Add(s.after)
-		if !sleep(p.over, time.Until(due)) || s.do(due) != nil {
+		if !sleep(sim.over, time.Until(due)) || s.do(due) != nil {
 			return false
 		}
 	}
@@ -227,32 +227,32 @@ func (p *play) chain(start time.Time, steps ...step) (done bool) {
 }
 
 // expect notes that a kubelet shall see a pod, and returns what is closed when it does.
-func (p *play) expect(name string, due time.Time) (arrived <-chan struct{}) {
-	s := sent{due, p.phase.Load(), make(chan struct{})}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.bound[name] = s
+func (sim *simulation) expect(name string, due time.Time) (arrived <-chan struct{}) {
+	s := sent{due, sim.phase.Load(), make(chan struct{})}
+	sim.mu.Lock()
+	defer sim.mu.Unlock()
+	sim.bound[name] = s
 	return s.arrived
 }
 
 // seen notes that it did.
-func (p *play) seen(name string) {
-	p.mu.Lock()
-	s, ok := p.bound[name]
-	delete(p.bound, name)
-	p.mu.Unlock()
+func (sim *simulation) seen(name string) {
+	sim.mu.Lock()
+	s, ok := sim.bound[name]
+	delete(sim.bound, name)
+	sim.mu.Unlock()
 	if ok {
 		close(s.arrived)
 		s.phase.record(delivery, time.Since(s.due), 0, nil)
 	}
 }
 
-// forget says that a pod has gone: who waits for it to be seen waits in vain.
-func (p *play) forget(name string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if s, ok := p.bound[name]; ok {
-		delete(p.bound, name)
+// forget ends the wait for a pod that was deleted.
+func (sim *simulation) forget(name string) {
+	sim.mu.Lock()
+	defer sim.mu.Unlock()
+	if s, ok := sim.bound[name]; ok {
+		delete(sim.bound, name)
 		close(s.arrived)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// world is what is in etcd: it outlives the servers.
-type world struct {
+// dataset is what is in etcd: it outlives the servers.
+type dataset struct {
 	size
 
 	mu         sync.Mutex
@@ -31,8 +31,8 @@ type pod struct {
 	uid  types.UID
 }
 
-func newWorld(s size) *world {
-	w := &world{size: s, slots: make([]pod, s.pods())}
+func newDataset(s size) *dataset {
+	w := &dataset{size: s, slots: make([]pod, s.pods())}
 	for i := range w.slots {
 		w.slots[i].name = w.podName(i)
 	}
@@ -40,12 +40,12 @@ func newWorld(s size) *world {
 }
 
 // podName is the name of a slot's next pod. It ends with the slot's number.
-func (w *world) podName(slot int) string {
+func (w *dataset) podName(slot int) string {
 	return fmt.Sprintf("%s-7d4b9c6f8-%x-%d", appName(appOf(slot)), w.generation, slot)
 }
 
 // replace chooses a pod that shall go, and names the one that shall come.
-func (w *world) replace() (slot int, old pod, name string) {
+func (w *dataset) replace() (slot int, old pod, name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	const step = 7919 // a prime: neighbours in time are far from each other
@@ -57,8 +57,8 @@ func (w *world) replace() (slot int, old pod, name string) {
 	return slot, old, w.slots[slot].name
 }
 
-// born notes the id of a slot's pod.
-func (w *world) born(slot int, name string, uid types.UID) {
+// noteUID notes the id of a slot's pod.
+func (w *dataset) noteUID(slot int, name string, uid types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.slots[slot].name == name {
@@ -66,14 +66,14 @@ func (w *world) born(slot int, name string, uid types.UID) {
 	}
 }
 
-func (w *world) podIn(slot int) pod {
+func (w *dataset) podIn(slot int) pod {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.slots[slot]
 }
 
-// names are those of the pods of a Deployment.
-func (w *world) names(app int) []string {
+// names returns the names of the pods of a Deployment.
+func (w *dataset) names(app int) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var names []string
@@ -83,11 +83,11 @@ func (w *world) names(app int) []string {
 	return names
 }
 
-// seeders is how many requests are under way while a world is made.
+// seeders is how many requests are under way while a dataset is made.
 const seeders = 32
 
 // seed makes all objects through a server.
-func (w *world) seed(ctx context.Context, c *client) error {
+func (w *dataset) seed(ctx context.Context, c *client) error {
 	group, within := errgroup.WithContext(ctx)
 	group.SetLimit(seeders)
 	makeAll := func(requests ...*request) {
@@ -120,7 +120,7 @@ func (w *world) seed(ctx context.Context, c *client) error {
 }
 
 // seedApps makes what is in the namespaces.
-func (w *world) seedApps(ctx context.Context, c *client) error {
+func (w *dataset) seedApps(ctx context.Context, c *client) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(seeders)
 	for app := range w.apps() {
@@ -140,7 +140,7 @@ func (w *world) seedApps(ctx context.Context, c *client) error {
 }
 
 // appObjects make a Deployment and what belongs to it.
-func (w *world) appObjects(app int) []*request {
+func (w *dataset) appObjects(app int) []*request {
 	name, space := appName(app), namespaceOf(app)
 	core, apps := "/api/v1/namespaces/"+space, "/apis/apps/v1/namespaces/"+space
 	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name + "-config", Namespace: space}, Data: map[string]string{"app.yaml": text(1500)}}
@@ -161,7 +161,7 @@ func (w *world) appObjects(app int) []*request {
 }
 
 // seedPod makes the pod of a slot, which runs.
-func (w *world) seedPod(ctx context.Context, c *client, slot int) error {
+func (w *dataset) seedPod(ctx context.Context, c *client, slot int) error {
 	name := w.podIn(slot).name
 	pod := podObject(slot, name)
 	pod.Spec.NodeName = nodeName(w.nodeOf(slot))
@@ -170,7 +170,7 @@ func (w *world) seedPod(ctx context.Context, c *client, slot int) error {
 	if err != nil {
 		return err
 	}
-	w.born(slot, name, types.UID(metaOf(object(body)).uid))
+	w.noteUID(slot, name, types.UID(metaOf(object(body)).uid))
 	_, err = c.do(ctx, patch(path+"/status", map[string]any{"status": bench.RunningStatus(pod)}))
 	return err
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// play is what is done to one server.
-type play struct {
+// measurement measures one server.
+type measurement struct {
 	config  *Config
 	result  *Result
 	started *testservers.Servers
@@ -31,7 +31,7 @@ type play struct {
 	last   time.Duration // CPU time of the server at the end of the last step
 }
 
-// Steps of a play, as tables name them.
+// Steps of a measurement, as tables name them.
 const (
 	stepCreate  = "all created"
 	stepServed  = "until all are served"
@@ -42,8 +42,8 @@ const (
 	stepStart   = "start with all of them, until discovered"
 )
 
-// run plays.
-func (p *play) run(ctx context.Context, server *testservers.Server) error {
+// run does all steps.
+func (p *measurement) run(ctx context.Context, server *testservers.Server) error {
 	if err := p.take(ctx, server); err != nil {
 		return err
 	}
@@ -87,8 +87,8 @@ func (p *play) run(ctx context.Context, server *testservers.Server) error {
 	return p.restart(ctx)
 }
 
-// restart starts the server again and measures what definitions cost that nobody asks for.
-func (p *play) restart(ctx context.Context) error {
+// restart starts the server again and measures the cost of unused CRDs.
+func (p *measurement) restart(ctx context.Context) error {
 	if err := p.server.Stop(); err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (p *play) restart(ctx context.Context) error {
 }
 
 // take makes server the one that is asked, once it is ready.
-func (p *play) take(ctx context.Context, server *testservers.Server) error {
+func (p *measurement) take(ctx context.Context, server *testservers.Server) error {
 	p.config.Sayf("%s: starting", p.result.Server)
 	if err := server.Ready(ctx); err != nil {
 		return err
@@ -124,7 +124,7 @@ func (p *play) take(ctx context.Context, server *testservers.Server) error {
 const settling = 5 * time.Second
 
 // memory is what the server takes after a garbage collection.
-func (p *play) memory(ctx context.Context) (m Memory, err error) {
+func (p *measurement) memory(ctx context.Context) (m Memory, err error) {
 	select {
 	case <-time.After(settling):
 	case <-ctx.Done():
@@ -147,7 +147,7 @@ func (p *play) memory(ctx context.Context) (m Memory, err error) {
 }
 
 // step does something and accounts for it.
-func (p *play) step(ctx context.Context, name string, do func(context.Context) error) error {
+func (p *measurement) step(ctx context.Context, name string, do func(context.Context) error) error {
 	p.config.Sayf("%s: %s", p.result.Server, name)
 	begin, before := time.Now(), p.last
 	if before == 0 && name != stepStart {
@@ -179,7 +179,7 @@ const profiling = 10 * time.Second
 
 // profile begins a CPU profile of the server, if profiles are wanted. The returned function
 // waits for it.
-func (p *play) profile(ctx context.Context) (wait func() error) {
+func (p *measurement) profile(ctx context.Context) (wait func() error) {
 	if p.config.Profiles == "" {
 		return func() error { return nil }
 	}
@@ -193,7 +193,7 @@ func (p *play) profile(ctx context.Context) (wait func() error) {
 }
 
 // keep writes what read returns to a file, if profiles are wanted.
-func (p *play) keep(name string, read func() ([]byte, error)) error {
+func (p *measurement) keep(name string, read func() ([]byte, error)) error {
 	if p.config.Profiles == "" {
 		return nil
 	}
@@ -205,7 +205,7 @@ func (p *play) keep(name string, read func() ([]byte, error)) error {
 }
 
 // each calls do for 0 to n-1, several at a time, until one fails.
-func (p *play) each(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
+func (p *measurement) each(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var next atomic.Int64
@@ -224,13 +224,13 @@ func (p *play) each(ctx context.Context, n int, do func(ctx context.Context, i i
 }
 
 // create makes the i-th definition.
-func (p *play) create(ctx context.Context, i int) error {
+func (p *measurement) create(ctx context.Context, i int) error {
 	_, err := p.ask(ctx, http.MethodPost, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "", p.config.definition(i))
 	return err
 }
 
 // use makes, reads and lists an object of the i-th definition.
-func (p *play) use(ctx context.Context, i int) error {
+func (p *measurement) use(ctx context.Context, i int) error {
 	path := "/apis/" + p.config.group(i) + "/v1/namespaces/default/" + plural(i)
 	if _, err := p.ask(ctx, http.MethodPost, path, "", p.config.object(i)); err != nil {
 		return err
@@ -265,7 +265,7 @@ func until(ctx context.Context, done func() (bool, error)) error {
 }
 
 // served waits until all definitions are discovered, indexed and answer lists.
-func (p *play) served(ctx context.Context) error {
+func (p *measurement) served(ctx context.Context) error {
 	if err := p.discovered(ctx); err != nil {
 		return err
 	}
@@ -293,7 +293,7 @@ func (p *play) served(ctx context.Context) error {
 const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 // discovered waits until all definitions are discovered.
-func (p *play) discovered(ctx context.Context) error {
+func (p *measurement) discovered(ctx context.Context) error {
 	return until(ctx, func() (bool, error) {
 		body, err := p.get(ctx, "/apis", aggregated)
 		return bytes.Count(body, []byte(`"resource":"`+prefix)) >= p.config.Count, err
@@ -301,7 +301,7 @@ func (p *play) discovered(ctx context.Context) error {
 }
 
 // described waits until n definitions are in the document of OpenAPI v2.
-func (p *play) described(ctx context.Context, n int) error {
+func (p *measurement) described(ctx context.Context, n int) error {
 	return until(ctx, func() (bool, error) {
 		body, err := p.get(ctx, "/openapi/v2", "application/json")
 		if err != nil {
@@ -337,7 +337,7 @@ func paths(document []byte) map[string]bool {
 }
 
 // documents reads the documents of OpenAPI v3 of all groups.
-func (p *play) documents(ctx context.Context) error {
+func (p *measurement) documents(ctx context.Context) error {
 	return p.each(ctx, p.config.groups(), func(ctx context.Context, g int) error {
 		body, err := p.get(ctx, "/openapi/v3/apis/"+p.config.groupName(g)+"/v1", "application/json")
 		if err == nil && !json.Valid(body) {
@@ -347,12 +347,12 @@ func (p *play) documents(ctx context.Context) error {
 	})
 }
 
-func (p *play) get(ctx context.Context, path, accept string) ([]byte, error) {
+func (p *measurement) get(ctx context.Context, path, accept string) ([]byte, error) {
 	return p.ask(ctx, http.MethodGet, path, accept, nil)
 }
 
 // ask sends a request and returns the body of its answer, which must be a success.
-func (p *play) ask(ctx context.Context, method, path, accept string, body []byte) ([]byte, error) {
+func (p *measurement) ask(ctx context.Context, method, path, accept string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, p.base+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err

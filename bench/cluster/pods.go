@@ -1,0 +1,148 @@
+package cluster
+
+import (
+	"math/rand/v2"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/larder-io/larder/bench"
+)
+
+// replacePod has a controller delete a pod and make another in its place. Which requests that
+// takes is told in docs/bench.md; the times between them are about those of pods whose images
+// are there already.
+func (sim *simulation) replacePod(due time.Time) {
+	slot, old, name := sim.replace()
+	sim.replacing.Add(2)
+	sim.at(due, func(due time.Time) {
+		defer sim.replacing.Done()
+		sim.remove(due, slot, old)
+		sim.forget(old.name)
+	})
+	sim.at(due, func(due time.Time) {
+		defer sim.replacing.Done()
+		sim.create(due, slot, name)
+	})
+}
+
+// create is the first half of a pod's life.
+func (sim *simulation) create(start time.Time, slot int, name string) {
+	k, n, app := sim.control, sim.nodes[sim.nodeOf(slot)], appOf(slot)
+	pod, path := podObject(slot, name), podPath(slot, name)
+	events := "/namespaces/" + namespaceOf(app) + "/events"
+	var uid types.UID
+	event := func(c *client, component, reason string) func(time.Time) error {
+		return func(due time.Time) error {
+			_, err := sim.send(eventWrite, due, c, func() *request { return post("/api/v1"+events, eventObject(slot, name, component, reason)) })
+			return err
+		}
+	}
+	status := func(s func(*corev1.Pod) corev1.PodStatus) func(time.Time) error {
+		return func(due time.Time) error { return sim.podStatus(due, n, path, s(pod)) }
+	}
+	ms := time.Millisecond
+	var arrived <-chan struct{}
+	scheduled := sim.chain(start,
+		step{0, func(due time.Time) error {
+			body, err := sim.send(podCreation, due, k.replicaSets, func() *request { return post(path[:len(path)-len(name)-1], pod) })
+			uid = types.UID(metaOf(object(body)).uid)
+			sim.noteUID(slot, name, uid)
+			return err
+		}},
+		step{20 * ms, event(k.replicaSets, "replicaset-controller", "SuccessfulCreate")},
+		step{40 * ms, func(due time.Time) error { return k.writeStatus(due, app, podsOfApp-1) }},
+		step{60 * ms, func(due time.Time) error {
+			arrived = sim.expect(name, due)
+			_, err := sim.send(binding, due, k.scheduler, func() *request { return post(path+"/binding", bindingObject(slot, name, sim.nodeOf(slot))) })
+			return err
+		}},
+		step{80 * ms, func(due time.Time) error {
+			_, err := sim.send(eventWrite, due, k.scheduler, func() *request {
+				return post("/apis/events.k8s.io/v1"+events, scheduledObject(slot, name, sim.nodeOf(slot)))
+			})
+			return err
+		}},
+	)
+	if !scheduled {
+		return
+	}
+	select { // a kubelet begins when its watch has the pod
+	case <-arrived:
+	case <-sim.over.Done():
+		return
+	}
+	sim.chain(time.Now(),
+		step{100 * ms, status(startingStatus)},
+		step{200 * ms, func(due time.Time) error { return sim.token(due, n, slot, name, uid) }},
+		step{500 * ms, event(n.c, "kubelet", "Pulled")},
+		step{600 * ms, event(n.c, "kubelet", "Created")},
+		step{900 * ms, event(n.c, "kubelet", "Started")},
+		step{1100 * ms, status(notReadyStatus)},
+		step{2400 * ms, status(bench.RunningStatus)},
+		step{2450 * ms, func(due time.Time) error { return k.writeEndpoints(due, app, -1, true) }},
+		step{2500 * ms, func(due time.Time) error { return k.writeStatus(due, app, podsOfApp) }},
+	)
+}
+
+// remove is the second half.
+func (sim *simulation) remove(start time.Time, slot int, old pod) {
+	k, n, app := sim.control, sim.nodes[sim.nodeOf(slot)], appOf(slot)
+	path, object := podPath(slot, old.name), podObject(slot, old.name)
+	ms := time.Millisecond
+	sim.chain(start,
+		step{0, func(due time.Time) error {
+			_, err := sim.send(podDeletion, due, k.replicaSets, func() *request { return remove(path, -1, "") })
+			return err
+		}},
+		step{50 * ms, func(due time.Time) error { return k.writeEndpoints(due, app, slot, true) }},
+		step{100 * ms, func(due time.Time) error {
+			_, err := sim.send(eventWrite, due, n.c, func() *request {
+				return post("/api/v1/namespaces/"+namespaceOf(app)+"/events", eventObject(slot, old.name, "kubelet", "Killing"))
+			})
+			return err
+		}},
+		step{200 * ms, func(due time.Time) error { return sim.podStatus(due, n, path, notReadyStatus(object)) }},
+		step{1200 * ms, func(due time.Time) error { return sim.podStatus(due, n, path, endedStatus(object)) }},
+		step{1300 * ms, func(due time.Time) error {
+			_, err := sim.send(podDeletion, due, n.c, func() *request { return remove(path, 0, old.uid) })
+			return err
+		}},
+		step{1400 * ms, func(due time.Time) error { return k.writeEndpoints(due, app, slot, false) }},
+		step{1450 * ms, func(due time.Time) error { return k.writeStatus(due, app, podsOfApp) }},
+	)
+}
+
+// podStatus is what a kubelet's status manager does: it reads the pod and patches its status
+// (pkg/kubelet/status/status_manager.go).
+func (sim *simulation) podStatus(due time.Time, n *node, path string, s corev1.PodStatus) error {
+	if _, err := sim.send(podRead, due, n.c, func() *request { return get(path) }); err != nil {
+		return err
+	}
+	_, err := sim.send(podStatus, time.Now(), n.c, func() *request { return patch(path+"/status", map[string]any{"status": s}) })
+	return err
+}
+
+// token asks for a pod's token.
+func (sim *simulation) token(due time.Time, n *node, slot int, name string, uid types.UID) error {
+	_, err := sim.send(tokenRequest, due, n.c, func() *request {
+		return post("/api/v1/namespaces/"+namespaceOf(appOf(slot))+"/serviceaccounts/default/token", tokenObject(name, uid))
+	})
+	return err
+}
+
+// tokenLasts is when a kubelet asks for a new token: after four fifths of an hour
+// (pkg/kubelet/token/token_manager.go).
+const tokenLasts = 3607 * time.Second * 4 / 5
+
+// renewTokens has kubelets renew the tokens of pods that stay.
+func (sim *simulation) renewTokens(start time.Time) {
+	between := tokenLasts / time.Duration(len(sim.slots))
+	sim.every(start.Add(rand.N(between)), between, func(due time.Time) {
+		slot := rand.N(len(sim.slots))
+		if pod := sim.podIn(slot); pod.uid != "" && !sim.draining.Load() {
+			_ = sim.token(due, sim.nodes[sim.nodeOf(slot)], slot, pod.name, pod.uid) // it is counted
+		}
+	})
+}
