@@ -8,13 +8,9 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // ComponentsConfig is a workload of the writes that the components of a cluster send: the
@@ -147,7 +143,7 @@ func (c *ComponentsConfig) podName(i int) string {
 func (c *ComponentsConfig) node(i int) string { return fmt.Sprintf("node-%d-%06d", c.Round, i) }
 
 func (c *ComponentsConfig) createNode(i int) call {
-	return post("/api/v1/nodes", nodeObject(c.node(i)))
+	return post("/api/v1/nodes", Node(c.node(i)))
 }
 
 // patchNodeStatus is what a kubelet sends every few minutes, and when something changes. Its time
@@ -155,41 +151,20 @@ func (c *ComponentsConfig) createNode(i int) call {
 // be stored.
 func (c *ComponentsConfig) patchNodeStatus(i int) call {
 	const later = 5 * time.Minute
-	now := metav1.NewTime(time.Now().Add(later).Truncate(time.Second))
-	type condition struct {
-		Type              corev1.NodeConditionType `json:"type"`
-		LastHeartbeatTime metav1.Time              `json:"lastHeartbeatTime"`
-	}
-	var conditions []condition
-	for _, c := range nodeConditions(now) {
-		conditions = append(conditions, condition{c.Type, now})
-	}
-	return strategic("/api/v1/nodes/"+c.node(i)+"/status", map[string]any{
-		"metadata": map[string]any{"annotations": map[string]string{"node.alpha.kubernetes.io/ttl": "0"}},
-		"status":   map[string]any{"conditions": conditions},
-	})
+	return strategic("/api/v1/nodes/"+c.node(i)+"/status", NodeHeartbeat(time.Now().Add(later)))
 }
 
 func (c *ComponentsConfig) leases() string {
 	return "/apis/coordination.k8s.io/v1/namespaces/" + corev1.NamespaceNodeLease + "/leases"
 }
 
-func (c *ComponentsConfig) lease(i int) *coordinationv1.Lease {
-	name, duration := c.node(i), int32(40)
-	now := metav1.NewMicroTime(time.Now())
-	return &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: corev1.NamespaceNodeLease, OwnerReferences: []metav1.OwnerReference{
-			{APIVersion: "v1", Kind: "Node", Name: name, UID: "3b0c3b0e-9d1e-4b43-9a6e-0f6f6c1d2a11"}}},
-		Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: &duration, RenewTime: &now},
-	}
+func (c *ComponentsConfig) createLease(i int) call {
+	return post(c.leases(), Lease(corev1.NamespaceNodeLease, c.node(i), ""))
 }
 
-func (c *ComponentsConfig) createLease(i int) call { return post(c.leases(), c.lease(i)) }
-
 func (c *ComponentsConfig) renewLease(i int) call {
-	lease := c.lease(i)
-	lease.ResourceVersion = c.versions[lease.Name]
-	return put(c.leases()+"/"+lease.Name, lease)
+	name := c.node(i)
+	return put(c.leases()+"/"+name, Lease(corev1.NamespaceNodeLease, name, c.versions[name]))
 }
 
 func (c *ComponentsConfig) pod(i int) *corev1.Pod {
@@ -210,7 +185,7 @@ func (c *ComponentsConfig) bind(i int) call {
 }
 
 func (c *ComponentsConfig) patchPodStatus(i int) call {
-	return strategic(c.pods()+"/"+c.podName(i)+"/status", map[string]any{"status": runningStatus(c.pod(i))})
+	return strategic(c.pods()+"/"+c.podName(i)+"/status", map[string]any{"status": RunningStatus(c.pod(i))})
 }
 
 // updatePod is what a controller that knows the whole pod sends. It does not name the version
@@ -232,14 +207,9 @@ func (c *ComponentsConfig) applyPod(i int) call {
 }
 
 func (c *ComponentsConfig) event(i int) *corev1.Event {
-	now := metav1.NewTime(time.Now().Truncate(time.Second))
-	return &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.17f3a5b%08x", c.podName(i), i), Namespace: c.Namespace},
-		InvolvedObject: corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: c.Namespace, Name: c.podName(i), UID: "9d1e3b0c-3b0e-4b43-9a6e-0f6f6c1d2a11", FieldPath: "spec.containers{web}"},
-		Reason:         "Pulled", Type: corev1.EventTypeNormal, Count: 1, FirstTimestamp: now, LastTimestamp: now,
-		Message: `Container image "registry.example/shop/web" already present on machine`,
-		Source:  corev1.EventSource{Component: "kubelet", Host: c.node(i % c.Nodes)}, ReportingController: "kubelet", ReportingInstance: c.node(i % c.Nodes),
-	}
+	e := PodEvent(fmt.Sprintf("%s.17f3a5b%08x", c.podName(i), i), c.Namespace, c.podName(i), "Pulled", "kubelet")
+	e.Source.Host, e.ReportingInstance = c.node(i%c.Nodes), c.node(i%c.Nodes)
+	return e
 }
 
 func (c *ComponentsConfig) createEvent(i int) call {
@@ -252,18 +222,9 @@ func (c *ComponentsConfig) countEvent(i int) call {
 }
 
 func (c *ComponentsConfig) deployment(i int) *appsv1.Deployment {
-	pod, replicas := c.pod(i), int32(3)
-	labels := map[string]string{"app.kubernetes.io/name": pod.Name}
-	for key, value := range labels {
-		pod.Labels[key] = value
-	}
-	return &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: c.Namespace, Labels: labels},
-		Spec: appsv1.DeploymentSpec{
-			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels, Annotations: pod.Annotations}, Spec: pod.Spec},
-		},
-	}
+	const replicas = 3
+	pod := c.pod(i)
+	return Deployment(pod.Name, pod, replicas)
 }
 
 func (c *ComponentsConfig) deployments() string {
@@ -291,11 +252,11 @@ func (c *ComponentsConfig) deletePod(i int) call {
 
 // post and put send obj as client-go's typed clients do.
 func post(path string, obj runtime.Object) call {
-	return call{method: http.MethodPost, path: path, accept: Protobuf, kind: Protobuf, body: encodeProtobuf(obj)}
+	return call{method: http.MethodPost, path: path, accept: Protobuf, kind: Protobuf, body: EncodeProtobuf(obj)}
 }
 
 func put(path string, obj runtime.Object) call {
-	return call{method: http.MethodPut, path: path, accept: Protobuf, kind: Protobuf, body: encodeProtobuf(obj)}
+	return call{method: http.MethodPut, path: path, accept: Protobuf, kind: Protobuf, body: EncodeProtobuf(obj)}
 }
 
 // strategic is a strategic merge patch, whose answer is asked for as typed clients ask.
@@ -305,65 +266,4 @@ func strategic(path string, patch any) call {
 		panic(err) // Kubernetes' own types can always be encoded
 	}
 	return call{method: http.MethodPatch, path: path, accept: Protobuf, kind: "application/strategic-merge-patch+json", body: body}
-}
-
-// encodeProtobuf encodes an object of one of Kubernetes' own types.
-func encodeProtobuf(obj runtime.Object) []byte {
-	kinds, _, err := scheme.Scheme.ObjectKinds(obj)
-	if err != nil {
-		panic(err) // obj's type is in client-go's scheme
-	}
-	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), Protobuf)
-	body, err := runtime.Encode(scheme.Codecs.EncoderForVersion(info.Serializer, schema.GroupVersion{Group: kinds[0].Group, Version: kinds[0].Version}), obj)
-	if err != nil {
-		panic(err)
-	}
-	return body
-}
-
-// nodeObject is a node as its kubelet and the cloud's controller leave it.
-func nodeObject(name string) *corev1.Node {
-	now := metav1.NewTime(time.Now().Truncate(time.Second))
-	resources := corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("16"), corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("110"),
-		corev1.ResourceEphemeralStorage: resource.MustParse("200Gi"), "hugepages-1Gi": resource.MustParse("0"), "hugepages-2Mi": resource.MustParse("0"),
-	}
-	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name,
-			Labels: map[string]string{
-				"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", "node.kubernetes.io/instance-type": "c5.4xlarge",
-				"topology.kubernetes.io/region": "eu-west-1", "topology.kubernetes.io/zone": "eu-west-1a",
-			},
-			Annotations: map[string]string{"node.alpha.kubernetes.io/ttl": "0", "volumes.kubernetes.io/controller-managed-attach-detach": "true"},
-		},
-		Spec: corev1.NodeSpec{PodCIDR: "10.244.7.0/24", PodCIDRs: []string{"10.244.7.0/24"}, ProviderID: "example:///" + name},
-		Status: corev1.NodeStatus{
-			Capacity: resources, Allocatable: resources, Conditions: nodeConditions(now),
-			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.1.2.3"}, {Type: corev1.NodeHostName, Address: name}},
-			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: 10250}},
-			NodeInfo: corev1.NodeSystemInfo{MachineID: "ec2b7f1e6c1d2a11", SystemUUID: "ec2b7f1e-6c1d", BootID: "3b0c3b0e", KernelVersion: "6.1.0", OSImage: "Debian GNU/Linux 12",
-				ContainerRuntimeVersion: "containerd://2.1.0", KubeletVersion: "v1.36.3", OperatingSystem: "linux", Architecture: "amd64"},
-		},
-	}
-	for i := range 30 {
-		image := fmt.Sprintf("registry.example/shop/service-%d", i)
-		node.Status.Images = append(node.Status.Images, corev1.ContainerImage{SizeBytes: int64(100 << 20),
-			Names: []string{image + "@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08", image + ":1.2.3"}})
-	}
-	return node
-}
-
-func nodeConditions(now metav1.Time) []corev1.NodeCondition {
-	var conditions []corev1.NodeCondition
-	for _, c := range []struct {
-		kind   corev1.NodeConditionType
-		status corev1.ConditionStatus
-		reason string
-	}{
-		{corev1.NodeMemoryPressure, corev1.ConditionFalse, "KubeletHasSufficientMemory"}, {corev1.NodeDiskPressure, corev1.ConditionFalse, "KubeletHasNoDiskPressure"},
-		{corev1.NodePIDPressure, corev1.ConditionFalse, "KubeletHasSufficientPID"}, {corev1.NodeReady, corev1.ConditionTrue, "KubeletReady"},
-	} {
-		conditions = append(conditions, corev1.NodeCondition{Type: c.kind, Status: c.status, Reason: c.reason, Message: "kubelet reports " + c.reason, LastHeartbeatTime: now, LastTransitionTime: now})
-	}
-	return conditions
 }

@@ -9,10 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 )
@@ -157,10 +155,10 @@ func seedNamespace(ctx context.Context, client kubernetes.Interface, name string
 
 // seedPod creates a pod and then writes its status.
 func seedPod(ctx context.Context, own *lane, pod *corev1.Pod, path string) (outcome, error) {
-	status := runningStatus(pod)
+	status := RunningStatus(pod)
 	collection := path[:strings.LastIndexByte(path, '/')]
 	o, err := own.do(ctx, call{
-		method: http.MethodPost, path: collection + "?fieldManager=" + controllerManager, accept: Protobuf, kind: Protobuf, body: encodeProtobuf(pod),
+		method: http.MethodPost, path: collection + "?fieldManager=" + controllerManager, accept: Protobuf, kind: Protobuf, body: EncodeProtobuf(pod),
 	})
 	if o.status == http.StatusConflict {
 		return o, nil
@@ -170,101 +168,10 @@ func seedPod(ctx context.Context, own *lane, pod *corev1.Pod, path string) (outc
 	}
 	pod.Status = status
 	return own.do(ctx, call{
-		method: http.MethodPut, path: path + "/status?fieldManager=" + kubeletManager, accept: Protobuf, kind: Protobuf, body: encodeProtobuf(pod),
+		method: http.MethodPut, path: path + "/status?fieldManager=" + kubeletManager, accept: Protobuf, kind: Protobuf, body: EncodeProtobuf(pod),
 	})
 }
 
 func appName(i int) string { return fmt.Sprintf("app-%d", i%100) }
 
 func podName(i int) string { return fmt.Sprintf("%s-7d4b9c6f8-%06d", appName(i), i) }
-
-// seededPod is the i-th pod: a web server, as a Deployment makes them.
-func seededPod(i int, c SeedConfig) *corev1.Pod {
-	app := appName(i)
-	yes, no, root := true, false, int64(65532)
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:      podName(i),
-			Namespace: fmt.Sprintf(namespaceFormat, i%c.Namespaces),
-			Labels: map[string]string{
-				"app.kubernetes.io/name": app, "app.kubernetes.io/instance": app + "-prod", "app.kubernetes.io/component": "web",
-				"app.kubernetes.io/managed-by": "Helm", "pod-template-hash": "7d4b9c6f8", "topology.kubernetes.io/zone": fmt.Sprintf("zone-%d", i%3),
-			},
-			Annotations: map[string]string{
-				"prometheus.io/scrape": "true", "prometheus.io/port": "9090", "prometheus.io/path": "/metrics",
-				"checksum/config": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-			},
-			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: "apps/v1", Kind: "ReplicaSet", Name: app + "-7d4b9c6f8",
-				UID: "0d6f3a52-6a3e-4f5b-9a53-0c9b7a3f1e11", Controller: &yes, BlockOwnerDeletion: &yes,
-			}},
-		},
-		Spec: corev1.PodSpec{
-			NodeName:                     fmt.Sprintf(nodeFormat, i%c.Nodes),
-			ServiceAccountName:           "default",
-			AutomountServiceAccountToken: &no,
-			SecurityContext:              &corev1.PodSecurityContext{RunAsUser: &root, RunAsNonRoot: &yes, FSGroup: &root},
-			Containers:                   []corev1.Container{webContainer("web", 8080)},
-			Volumes: []corev1.Volume{
-				{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: app + "-config"}}}},
-				{Name: "tmp", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-			},
-			Tolerations: []corev1.Toleration{
-				{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: seconds(300)},
-				{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: seconds(300)},
-			},
-		},
-	}
-}
-
-func seconds(n int64) *int64 { return &n }
-
-func webContainer(name string, port int32) corev1.Container {
-	probe := func(path string) *corev1.Probe {
-		return &corev1.Probe{
-			ProbeHandler:   corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString(name)}},
-			TimeoutSeconds: 1, PeriodSeconds: 10, FailureThreshold: 3, SuccessThreshold: 1,
-		}
-	}
-	field := func(name, path string) corev1.EnvVar {
-		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
-	}
-	return corev1.Container{
-		Name:  name,
-		Image: "registry.example/shop/" + name + "@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-		Args:  []string{"--listen=:8080", "--log-format=json", "--shutdown-grace=20s"},
-		Ports: []corev1.ContainerPort{{Name: name, ContainerPort: port, Protocol: corev1.ProtocolTCP}, {Name: name + "-metrics", ContainerPort: port + 1, Protocol: corev1.ProtocolTCP}},
-		Env: []corev1.EnvVar{
-			field("POD_NAME", "metadata.name"), field("POD_NAMESPACE", "metadata.namespace"), field("NODE_NAME", "spec.nodeName"),
-			{Name: "DATABASE_HOST", Value: "postgres.data.svc.cluster.local"}, {Name: "CACHE_HOST", Value: "redis.data.svc.cluster.local"},
-		},
-		Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("128Mi")},
-			Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")},
-		},
-		LivenessProbe:  probe("/healthz"),
-		ReadinessProbe: probe("/readyz"),
-		VolumeMounts:   []corev1.VolumeMount{{Name: "config", MountPath: "/etc/app", ReadOnly: true}, {Name: "tmp", MountPath: "/tmp"}},
-	}
-}
-
-// runningStatus is what a kubelet reports of pod once it runs.
-func runningStatus(pod *corev1.Pod) corev1.PodStatus {
-	now := metav1.NewTime(time.Now().Truncate(time.Second))
-	started := true
-	status := corev1.PodStatus{
-		Phase: corev1.PodRunning, StartTime: &now, QOSClass: corev1.PodQOSBurstable,
-		HostIP: "10.1.2.3", HostIPs: []corev1.HostIP{{IP: "10.1.2.3"}}, PodIP: "10.244.7.19", PodIPs: []corev1.PodIP{{IP: "10.244.7.19"}},
-	}
-	for _, kind := range []corev1.PodConditionType{corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled} {
-		status.Conditions = append(status.Conditions, corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: now})
-	}
-	for _, c := range pod.Spec.Containers {
-		status.ContainerStatuses = append(status.ContainerStatuses, corev1.ContainerStatus{
-			Name: c.Name, Image: c.Image, ImageID: c.Image, Ready: true, Started: &started,
-			ContainerID: "containerd://4c1f6f5f1f0e6a0f2b7a8d1c2c8b1a2f9f86d081884c7d659a2feaa0c55ad015",
-			State:       corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}},
-		})
-	}
-	return status
-}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/larder-io/larder/bench"
 )
 
 // How often kubelets write when nothing happens (pkg/kubelet/apis/config/v1beta1/defaults.go).
@@ -170,7 +172,7 @@ func (sim *simulation) renewLease(c *client, namespace, name string, v uint64, d
 	if v == 0 {
 		body, err := c.do(ctx, get(path+"/"+name))
 		if status(err) == http.StatusNotFound {
-			body, err = c.do(ctx, post(path, leaseObject(namespace, name, 0)))
+			body, err = c.do(ctx, post(path, bench.Lease(namespace, name, "")))
 		}
 		if err != nil {
 			sim.note(leaseRenewal, due, err)
@@ -178,7 +180,7 @@ func (sim *simulation) renewLease(c *client, namespace, name string, v uint64, d
 		}
 		v = metaOf(object(body)).version
 	}
-	body, err := c.do(ctx, put(path+"/"+name, leaseObject(namespace, name, v)))
+	body, err := c.do(ctx, put(path+"/"+name, bench.Lease(namespace, name, version(v))))
 	sim.note(leaseRenewal, due, err)
 	if err != nil {
 		return 0
@@ -202,6 +204,6 @@ func (sim *simulation) note(kind requestKind, due time.Time, err error) {
 func (n *node) report(due time.Time) {
 	ctx, cancel := context.WithTimeout(n.sim.over, beatTimeout)
 	defer cancel()
-	_, err := n.c.do(ctx, patch("/api/v1/nodes/"+n.name+"/status", heartbeat()))
+	_, err := n.c.do(ctx, patch("/api/v1/nodes/"+n.name+"/status", bench.NodeHeartbeat(time.Now())))
 	n.sim.note(nodeStatus, due, err)
 }

@@ -9,7 +9,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -176,46 +175,12 @@ func bindingObject(slot int, name string, node int) *corev1.Binding {
 	}
 }
 
-// leaseObject is the Lease of a node or of a component with leader election.
-func leaseObject(namespace, name string, v uint64) *coordinationv1.Lease {
-	duration, now := int32(40), metav1.NewMicroTime(time.Now())
-	lease := &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, ResourceVersion: version(v)},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: &duration, RenewTime: &now},
-	}
-	if namespace == corev1.NamespaceNodeLease {
-		lease.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: "3b0c3b0e-9d1e-4b43-9a6e-0f6f6c1d2a11"}}
-	}
-	return lease
-}
-
 func leasePath(namespace string) string {
 	return "/apis/coordination.k8s.io/v1/namespaces/" + namespace + "/leases"
 }
 
-// heartbeat is the status that a kubelet sends when nothing has changed for long.
-func heartbeat() map[string]any {
-	type condition struct {
-		Type              corev1.NodeConditionType `json:"type"`
-		LastHeartbeatTime metav1.Time              `json:"lastHeartbeatTime"`
-	}
-	now := metav1.NewTime(time.Now().Truncate(time.Second))
-	var conditions []condition
-	for _, kind := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, corev1.NodeReady} {
-		conditions = append(conditions, condition{kind, now})
-	}
-	return map[string]any{"status": map[string]any{"conditions": conditions}}
-}
-
 func eventObject(slot int, name, component, reason string) *corev1.Event {
-	app, now := appOf(slot), metav1.NewTime(time.Now().Truncate(time.Second))
-	return &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", name, time.Now().UnixNano()), Namespace: namespaceOf(app)},
-		InvolvedObject: corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: namespaceOf(app), Name: name, FieldPath: "spec.containers{web}"},
-		Reason:         reason, Type: corev1.EventTypeNormal, Count: 1, FirstTimestamp: now, LastTimestamp: now,
-		Message: reason + ` container "web" of image "registry.example/shop/web"`,
-		Source:  corev1.EventSource{Component: component}, ReportingController: component,
-	}
+	return bench.PodEvent(fmt.Sprintf("%s.%x", name, time.Now().UnixNano()), namespaceOf(appOf(slot)), name, reason, component)
 }
 
 func scheduledObject(slot int, name string, node int) *eventsv1.Event {
@@ -239,31 +204,23 @@ func tokenObject(name string, uid types.UID) *authenticationv1.TokenRequest {
 	}}
 }
 
-func template(app int) (corev1.PodTemplateSpec, *metav1.LabelSelector) {
-	pod := podObject(app*podsOfApp, "")
-	labels := map[string]string{"app.kubernetes.io/name": appName(app)}
-	return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels, Annotations: pod.Annotations}, Spec: pod.Spec}, &metav1.LabelSelector{MatchLabels: labels}
-}
-
 func deploymentObject(app int, v uint64, ready int32) *appsv1.Deployment {
-	pods, selector := template(app)
-	replicas, now := int32(podsOfApp), metav1.NewTime(time.Now().Truncate(time.Second))
-	return &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: appName(app), Namespace: namespaceOf(app), ResourceVersion: version(v), Labels: selector.MatchLabels},
-		Spec:       appsv1.DeploymentSpec{Replicas: &replicas, Selector: selector, Template: pods},
-		Status: appsv1.DeploymentStatus{ObservedGeneration: 1, Replicas: replicas, UpdatedReplicas: replicas, ReadyReplicas: ready, AvailableReplicas: ready,
-			Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue, LastUpdateTime: now, LastTransitionTime: now,
-				Reason: "MinimumReplicasAvailable", Message: "Deployment has minimum availability."}}},
-	}
+	const replicas = podsOfApp
+	now := metav1.NewTime(time.Now().Truncate(time.Second))
+	d := bench.Deployment(appName(app), podObject(app*podsOfApp, ""), replicas)
+	d.ResourceVersion = version(v)
+	d.Status = appsv1.DeploymentStatus{ObservedGeneration: 1, Replicas: replicas, UpdatedReplicas: replicas, ReadyReplicas: ready, AvailableReplicas: ready,
+		Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue, LastUpdateTime: now, LastTransitionTime: now,
+			Reason: "MinimumReplicasAvailable", Message: "Deployment has minimum availability."}}}
+	return d
 }
 
 func replicaSetObject(app int, v uint64, ready int32) *appsv1.ReplicaSet {
-	pods, selector := template(app)
-	replicas := int32(podsOfApp)
+	d := deploymentObject(app, v, ready)
+	d.Name += "-7d4b9c6f8"
 	return &appsv1.ReplicaSet{
-		ObjectMeta: metav1.ObjectMeta{Name: appName(app) + "-7d4b9c6f8", Namespace: namespaceOf(app), ResourceVersion: version(v), Labels: selector.MatchLabels},
-		Spec:       appsv1.ReplicaSetSpec{Replicas: &replicas, Selector: selector, Template: pods},
-		Status:     appsv1.ReplicaSetStatus{ObservedGeneration: 1, Replicas: replicas, FullyLabeledReplicas: replicas, ReadyReplicas: ready, AvailableReplicas: ready},
+		ObjectMeta: d.ObjectMeta, Spec: appsv1.ReplicaSetSpec{Replicas: d.Spec.Replicas, Selector: d.Spec.Selector, Template: d.Spec.Template},
+		Status: appsv1.ReplicaSetStatus{ObservedGeneration: 1, Replicas: podsOfApp, FullyLabeledReplicas: podsOfApp, ReadyReplicas: ready, AvailableReplicas: ready},
 	}
 }
 
