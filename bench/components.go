@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"time"
@@ -261,9 +260,5 @@ func put(path string, obj runtime.Object) call {
 
 // strategic is a strategic merge patch, whose answer is asked for as typed clients ask.
 func strategic(path string, patch any) call {
-	body, err := json.Marshal(patch)
-	if err != nil {
-		panic(err) // Kubernetes' own types can always be encoded
-	}
-	return call{method: http.MethodPatch, path: path, accept: Protobuf, kind: "application/strategic-merge-patch+json", body: body}
+	return call{method: http.MethodPatch, path: path, accept: Protobuf, kind: "application/strategic-merge-patch+json", body: encodeJSON(patch)}
 }

@@ -91,13 +91,9 @@ func DefineWorkers(ctx context.Context, t *Target) error {
 		return err
 	}
 	c := &CustomConfig{Objects: 1, Namespaces: 1}
-	create, err := c.writes()[0].call(0)
-	if err != nil {
-		return err
-	}
 	own := &lane{t: t}
 	defer own.close()
-	if o, err := own.do(ctx, create); err != nil && o.status != http.StatusConflict {
+	if o, err := own.do(ctx, c.writes()[0].call(0)); err != nil && o.status != http.StatusConflict {
 		return err
 	}
 	return nil
@@ -110,7 +106,7 @@ const workersManager = "workers-controller"
 type customWrites struct {
 	name string
 	n    int
-	call func(i int) (call, error)
+	call func(i int) call
 }
 
 // writes are the kinds of writes, in their order.
@@ -119,22 +115,18 @@ func (c *CustomConfig) writes() []customWrites {
 		return "/apis/bench.example.com/v1/namespaces/" + fmt.Sprintf(namespaceFormat, i%c.Namespaces) + "/workers"
 	}
 	name := func(i int) string { return fmt.Sprintf("worker-%d", i) }
-	change := func(i int, kind, manager string, body []byte) (call, error) {
+	change := func(i int, kind, manager string, body []byte) call {
 		path := collection(i%c.Objects) + "/" + name(i%c.Objects) + "?fieldManager=" + manager
-		return call{method: http.MethodPatch, path: path, accept: JSON, kind: kind, body: body}, nil
+		return call{method: http.MethodPatch, path: path, accept: JSON, kind: kind, body: body}
 	}
 	return []customWrites{
-		{"create custom resources", c.Objects, func(i int) (call, error) {
-			body, err := json.Marshal(worker(name(i)))
-			if err != nil {
-				return call{}, fmt.Errorf("bench: %w", err)
-			}
-			return call{method: http.MethodPost, path: collection(i) + "?fieldManager=" + workersManager, accept: JSON, kind: JSON, body: body}, nil
+		{"create custom resources", c.Objects, func(i int) call {
+			return call{method: http.MethodPost, path: collection(i) + "?fieldManager=" + workersManager, accept: JSON, kind: JSON, body: encodeJSON(worker(name(i)))}
 		}},
-		{"patch custom resources", c.Changes, func(i int) (call, error) {
+		{"patch custom resources", c.Changes, func(i int) call {
 			return change(i, string(types.MergePatchType), workersManager, fmt.Appendf(nil, `{"metadata":{"annotations":{"turn":"%d"}}}`, i))
 		}},
-		{"apply custom resources", c.Changes, func(i int) (call, error) {
+		{"apply custom resources", c.Changes, func(i int) call {
 			return change(i, string(types.ApplyYAMLPatchType), "applier", fmt.Appendf(nil, `{"apiVersion":"bench.example.com/v1","kind":"Worker","metadata":{"name":%q},"spec":{"containers":[{"name":"applied","image":"registry.example.com/applied:%d"}]}}`, name(i%c.Objects), i))
 		}},
 	}
@@ -192,10 +184,7 @@ func repeatWrites(ctx context.Context, t *Target, clients int, w customWrites) (
 		return nil, err
 	}
 	r, err := l.measure(ctx, t, w.name, "object", nil, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
-		request, err := w.call(i)
-		if err != nil {
-			return outcome{}, err
-		}
+		request := w.call(i)
 		o, err := own.do(ctx, request)
 		if request.method == http.MethodPost && o.status == http.StatusConflict {
 			err = nil // it is there already
@@ -206,6 +195,15 @@ func repeatWrites(ctx context.Context, t *Target, clients int, w customWrites) (
 		return nil, fmt.Errorf("bench: %s: %w", w.name, err)
 	}
 	return r, nil
+}
+
+// encodeJSON encodes a value that is made of maps, lists, strings and numbers.
+func encodeJSON(v any) []byte {
+	body, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return body
 }
 
 // definition says what a definition of custom resources has.

@@ -126,39 +126,36 @@ func (c *ReportsConfig) writes(ctx context.Context, t *Target, name string) (cus
 	switch name {
 	case ReportsCreate:
 		w.n = c.Objects
-		w.call = func(i int) (call, error) {
-			body, err := json.Marshal(c.report(i))
-			return call{method: http.MethodPost, path: c.path(i) + "?fieldManager=" + reportsManager, accept: JSON, kind: JSON, body: body}, err
+		w.call = func(i int) call {
+			return call{method: http.MethodPost, path: c.path(i) + "?fieldManager=" + reportsManager, accept: JSON, kind: JSON, body: encodeJSON(c.report(i))}
 		}
 	case ReportsUpdate:
 		revisions, err := c.revisions(ctx, t)
 		if err != nil {
 			return w, err
 		}
-		w.call = func(i int) (call, error) {
+		w.call = func(i int) call {
 			report := c.report(i)
 			report["metadata"].(map[string]any)["resourceVersion"] = revisions[reportName(i)]
 			report["report"].(map[string]any)["artifact"].(map[string]any)["tag"] = change(i)
-			body, err := json.Marshal(report)
-			return call{method: http.MethodPut, path: path(i, "fieldManager="+reportsManager), accept: JSON, kind: JSON, body: body}, err
+			return call{method: http.MethodPut, path: path(i, "fieldManager="+reportsManager), accept: JSON, kind: JSON, body: encodeJSON(report)}
 		}
 	case ReportsPatch:
-		w.call = func(i int) (call, error) {
+		w.call = func(i int) call {
 			body := fmt.Appendf(nil, `{"report":{"artifact":{"tag":%q}}}`, change(i))
-			return call{method: http.MethodPatch, path: path(i, "fieldManager="+reportsManager), accept: JSON, kind: string(types.MergePatchType), body: body}, nil
+			return call{method: http.MethodPatch, path: path(i, "fieldManager="+reportsManager), accept: JSON, kind: string(types.MergePatchType), body: body}
 		}
 	case ReportsApply:
 		_, kind, _ := c.kind()
-		w.call = func(i int) (call, error) {
+		w.call = func(i int) call {
 			body := fmt.Appendf(nil, `{"apiVersion":"bench.example.com/v1","kind":%q,"metadata":{"name":%q,"labels":{"seen":"yes"}},"report":{"artifact":{"tag":%q}}}`, kind, reportName(i), change(i))
-			return call{method: http.MethodPatch, path: path(i, "fieldManager=part&force=true"), accept: JSON, kind: string(types.ApplyYAMLPatchType), body: body}, nil
+			return call{method: http.MethodPatch, path: path(i, "fieldManager=part&force=true"), accept: JSON, kind: string(types.ApplyYAMLPatchType), body: body}
 		}
 	case ReportsApplyWhole:
-		w.call = func(i int) (call, error) {
+		w.call = func(i int) call {
 			report := c.report(i)
 			report["report"].(map[string]any)["artifact"].(map[string]any)["tag"] = change(i)
-			body, err := json.Marshal(report)
-			return call{method: http.MethodPatch, path: path(i, "fieldManager=whole&force=true"), accept: JSON, kind: string(types.ApplyYAMLPatchType), body: body}, err
+			return call{method: http.MethodPatch, path: path(i, "fieldManager=whole&force=true"), accept: JSON, kind: string(types.ApplyYAMLPatchType), body: encodeJSON(report)}
 		}
 	}
 	return w, nil
@@ -196,11 +193,7 @@ func (c *ReportsConfig) report(i int) map[string]any {
 	findings, size := []any{}, 300
 	for size < c.Bytes-400 {
 		finding := p.finding(c.Bytes < 4000)
-		data, err := json.Marshal(finding)
-		if err != nil {
-			panic(err) // it is a map of strings and numbers
-		}
-		findings, size = append(findings, finding), size+len(data)+1
+		findings, size = append(findings, finding), size+len(encodeJSON(finding))+1
 	}
 	summary := map[string]any{}
 	for _, severity := range severities() {

@@ -123,10 +123,7 @@ func (c *Comparison) startFull(ctx context.Context, kind Kind) ([]*bench.Result,
 	started, err := bench.Start(ctx, bench.StartConfig{
 		Name: "B32", Starts: 1,
 		Launch: func(context.Context) (*bench.Target, time.Time, func() error, error) {
-			if kind == Larder {
-				return launched(c.started.Start(testservers.Larder, testservers.Usual()))
-			}
-			return launched(c.started.Start(testservers.Stock, testservers.Usual()))
+			return launched(c.started.Start(kind.String(), testservers.Usual()))
 		},
 		Then: func(ctx context.Context, t *bench.Target) (err error) {
 			c.shown.Store(t)

@@ -308,20 +308,6 @@ func (t *Table) Markdown() string {
 	return b.String()
 }
 
-// Results are all results of the table.
-func (t *Table) Results() []*bench.Result {
-	var all []*bench.Result
-	for _, r := range t.Rows {
-		for k := range kinds {
-			if merged := bench.Merge(r.Results[k]...); merged != nil {
-				merged.Name = r.ID + " " + k.String() + ": " + r.Work
-				all = append(all, merged)
-			}
-		}
-	}
-	return all
-}
-
 // EachRound are the results of all rounds, named by row and server.
 func (t *Table) EachRound() []*bench.Result {
 	var all []*bench.Result

@@ -38,6 +38,15 @@ type Config struct {
 	Say func(string)
 }
 
+// Progress is that of the Target, or else that of Through.
+func (c *Config) Progress() bench.Progress {
+	p := c.Target.Progress()
+	if p.Name == "" && c.Through != nil {
+		p = c.Through.Progress()
+	}
+	return p
+}
+
 // Findings are what was measured.
 type Findings struct {
 	Charts  []report.Chart

@@ -182,17 +182,6 @@ func WriteChanges(w io.Writer, changes []Change) error {
 	return nil
 }
 
-// Regressed returns an error that names what is worse than before, nil if nothing is.
-func Regressed(changes []Change) error {
-	var cases []Case
-	for _, c := range changes {
-		if c.Worse {
-			cases = append(cases, c.asCase())
-		}
-	}
-	return Err(cases)
-}
-
 // Cases are the changes as bounds that are kept or crossed.
 func Cases(changes []Change) []Case {
 	var cases []Case

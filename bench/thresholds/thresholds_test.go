@@ -176,7 +176,7 @@ func TestBaseline(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = thresholds.Regressed(changes)
+		err = thresholds.Err(thresholds.Cases(changes))
 		if (err == nil) != (c.worse == "") || err != nil && (!errors.Is(err, thresholds.ErrThreshold) || !strings.Contains(err.Error(), c.worse)) {
 			t.Errorf("%s: %v, want %q", name, err, c.worse)
 		}

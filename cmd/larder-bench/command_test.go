@@ -15,7 +15,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/benchtest"
 	"github.com/larder-io/larder/bench/testservers"
 	"github.com/larder-io/larder/bench/thresholds"
@@ -167,17 +166,6 @@ func TestDisplay(t *testing.T) {
 	}
 	if isTerminal(&out) {
 		t.Error("a buffer is a terminal")
-	}
-}
-
-func TestLatest(t *testing.T) {
-	l := &latest{}
-	if l.Progress().Name != "" {
-		t.Error("progress of nothing")
-	}
-	l.set(nil, &bench.Target{})
-	if l.Progress().Name != "" {
-		t.Error("progress of idle targets")
 	}
 }
 

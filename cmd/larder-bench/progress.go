@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -137,28 +136,4 @@ func isTerminal(w io.Writer) bool {
 	}
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
-}
-
-// latest tells the progress of whichever of several targets has a workload under way.
-type latest struct {
-	targets atomic.Pointer[[]*bench.Target]
-}
-
-func (l *latest) set(targets ...*bench.Target) { l.targets.Store(&targets) }
-
-// Progress returns the progress of the first target that has any.
-func (l *latest) Progress() bench.Progress {
-	targets := l.targets.Load()
-	if targets == nil {
-		return bench.Progress{}
-	}
-	for _, t := range *targets {
-		if t == nil {
-			continue
-		}
-		if p := t.Progress(); p.Name != "" {
-			return p
-		}
-	}
-	return bench.Progress{}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -61,23 +62,29 @@ func (s *scaling) run(cmd *cobra.Command, o *options) error {
 		return fmt.Errorf("--server must be larder or kube-apiserver, not %q", s.server)
 	}
 	var found *scale.Findings
-	progress := &latest{}
+	var running atomic.Pointer[scale.Config]
+	progress := func() bench.Progress {
+		if c := running.Load(); c != nil {
+			return c.Progress()
+		}
+		return bench.Progress{}
+	}
 	measure := func(ctx context.Context, say func(string)) (err error) {
 		s.config.Say = say
-		progress.set(s.config.Target, s.config.Through)
+		running.Store(&s.config)
 		found, err = scale.Run(ctx, s.config)
 		return err
 	}
 	var err error
 	if o.kubeconfig != "" {
 		if err = s.find(o); err == nil {
-			err = o.shown(cmd, progress.Progress, measure)
+			err = o.shown(cmd, progress, measure)
 		}
 	} else {
 		if s.server == "larder" && s.programs.Stock == "" {
 			s.programs.Stock = os.DevNull // not needed, so not built
 		}
-		shown := func() (bench.Progress, bool) { p := progress.Progress(); return p, p.Name != "" }
+		shown := func() (bench.Progress, bool) { p := progress(); return p, p.Name != "" }
 		err = o.started(cmd, s.programs, shown, func(ctx context.Context, programs testservers.Config, say func(string)) (err error) {
 			say("starting servers")
 			servers, err := testservers.New(programs)
