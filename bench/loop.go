@@ -23,6 +23,24 @@ type Schedule struct {
 	Plan stages.Plan
 }
 
+// NewSchedule returns the Schedule of what users give: stages, or a duration with a rate, or a
+// duration and no rate. Stages of numbers of clients set clients.
+func NewSchedule(text string, duration, warmup time.Duration, rate float64, clients *int) (s Schedule, err error) {
+	s.Warmup = warmup
+	switch {
+	case text != "":
+		s.Plan, err = stages.Parse(text)
+		if err == nil && !s.Plan.Open {
+			*clients = int(s.Plan.Most())
+		}
+	case duration > 0 && rate > 0:
+		s.Plan = stages.Hold(true, duration, rate)
+	case duration > 0:
+		s.Plan = stages.Hold(false, duration, float64(*clients))
+	}
+	return s, err
+}
+
 // Kinds of loops, as a Result's Loop says them.
 const (
 	OpenLoop   = "open"

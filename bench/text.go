@@ -53,6 +53,14 @@ func WriteText(w io.Writer, results ...*Result) error {
 	return nil
 }
 
+// MarkdownRow is a row of a table in Markdown.
+func MarkdownRow(cells ...string) string { return "| " + strings.Join(cells, " | ") + " |\n" }
+
+// MarkdownHead is the head of a table in Markdown.
+func MarkdownHead(cells ...string) string {
+	return MarkdownRow(cells...) + strings.Repeat("|---", len(cells)) + "|\n"
+}
+
 // Rounds groups results by their names, in the order in which these first appear.
 func Rounds(results []*Result) [][]*Result {
 	var groups [][]*Result

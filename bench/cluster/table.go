@@ -219,13 +219,11 @@ func restartColumns() []column {
 
 // figures writes a table whose rows are figures and whose columns are setups.
 func figures(b *strings.Builder, setups []*setup, part func(*Result) *Part, columns []column) {
-	line := func(cells []string) { b.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
 	heads := []string{"kube-apiserver / Larder, ratio"}
 	for _, s := range setups {
 		heads = append(heads, s.id+": "+s.title)
 	}
-	line(heads)
-	b.WriteString(strings.Repeat("|---", len(heads)) + "|\n")
+	b.WriteString(bench.MarkdownHead(heads...))
 	for _, c := range columns {
 		cells := []string{c.head}
 		for _, s := range setups {
@@ -235,7 +233,7 @@ func figures(b *strings.Builder, setups []*setup, part func(*Result) *Part, colu
 			}
 			cells = append(cells, pair)
 		}
-		line(cells)
+		b.WriteString(bench.MarkdownRow(cells...))
 	}
 }
 

@@ -280,22 +280,16 @@ func (t *Table) Markdown() string {
 	b.WriteString(wrap(fmt.Sprintf("%s, %s. %s", t.Date.Format(time.DateOnly), t.Machine, t.Servers)))
 	fmt.Fprintf(&b, "\n    %s\n\n", t.Command)
 	b.WriteString(wrap(t.Legend()) + "\n")
-	line := func(cells []string) {
-		b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
-	}
-	line(Heads())
-	b.WriteString(strings.Repeat("|---", len(Heads())) + "|\n")
+	b.WriteString(bench.MarkdownHead(Heads()...))
 	for _, r := range t.Rows {
-		line(r.Cells())
+		b.WriteString(bench.MarkdownRow(r.Cells()...))
 	}
 	if t.Rounds > 1 {
-		b.WriteString("\nEach round:\n\n")
-		line([]string{"id", "server", "p50", "p99", "operations/s", "server CPU per operation"})
-		b.WriteString(strings.Repeat("|---", 6) + "|\n")
+		b.WriteString("\nEach round:\n\n" + bench.MarkdownHead("id", "server", "p50", "p99", "operations/s", "server CPU per operation"))
 	}
 	for _, r := range t.Rows {
 		for _, cells := range r.spreads() {
-			line(cells)
+			b.WriteString(bench.MarkdownRow(cells...))
 		}
 	}
 	for _, r := range t.Rows {

@@ -109,7 +109,7 @@ func (t *Table) mean(server string, f figure) (v float64, ok bool) {
 // Markdown is the table with both servers and their ratio, for people.
 func (t *Table) Markdown() string {
 	var b strings.Builder
-	b.WriteString(t.Head.Markdown(fmt.Sprintf(" %d definitions.", t.Count)) + "\n| | kube-apiserver | Larder | ratio |\n|---|---|---|---|\n")
+	b.WriteString(t.Head.Markdown(fmt.Sprintf(" %d definitions.", t.Count)) + "\n" + bench.MarkdownHead("", "kube-apiserver", "Larder", "ratio"))
 	for _, f := range t.figures() {
 		stock, had := t.mean(testservers.Stock, f)
 		larder, has := t.mean(testservers.Larder, f)
@@ -126,7 +126,7 @@ func (t *Table) Markdown() string {
 		if had && has && larder > 0 {
 			ratio = fmt.Sprintf("%.1f", stock/larder)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", f.name, show(stock, had), show(larder, has), ratio)
+		b.WriteString(bench.MarkdownRow(f.name, show(stock, had), show(larder, has), ratio))
 	}
 	return b.String()
 }

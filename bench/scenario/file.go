@@ -15,7 +15,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/stages"
 	"github.com/larder-io/larder/bench/thresholds"
 )
 
@@ -385,25 +384,13 @@ func (r *reader) checkSchedule(i int, w *workload) {
 		r.fail(r.line("workloads", i, "rate"), "stages say what the rate is: leave out rate")
 	}
 	w.Clients = max(1, w.Clients)
-	w.schedule.Warmup = time.Duration(w.Warmup)
 	if w.Warmup == 0 {
-		w.schedule.Warmup = time.Duration(r.file.Warmup)
+		w.Warmup = r.file.Warmup
 	}
-	switch {
-	case w.Stages != "":
-		plan, err := stages.Parse(w.Stages)
-		if err != nil {
-			r.fail(r.line("workloads", i, "stages"), "%s", strings.TrimPrefix(err.Error(), "stages: "))
-			return
-		}
-		w.schedule.Plan = plan
-		if !plan.Open {
-			w.Clients = int(plan.Most())
-		}
-	case w.Duration > 0 && w.Rate > 0:
-		w.schedule.Plan = stages.Hold(true, time.Duration(w.Duration), w.Rate)
-	case w.Duration > 0:
-		w.schedule.Plan = stages.Hold(false, time.Duration(w.Duration), float64(w.Clients))
+	var err error
+	if w.schedule, err = bench.NewSchedule(w.Stages, time.Duration(w.Duration), time.Duration(w.Warmup), w.Rate, &w.Clients); err != nil {
+		r.fail(r.line("workloads", i, "stages"), "%s", strings.TrimPrefix(err.Error(), "stages: "))
+		return
 	}
 	plan := w.schedule.Plan
 	switch {

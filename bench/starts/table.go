@@ -61,19 +61,13 @@ type figure struct {
 const noGoal = -1
 
 // figures returns the columns of a table.
-func figures(at func(*Result) *Cost, goals bool) []figure {
-	all := []figure{
+func figures(at func(*Result) *Cost) []figure {
+	return []figure{
 		{"CPU", func(r *Result) float64 { return at(r).Server.CPU.Seconds() }, seconds, 0},
 		{"time", func(r *Result) float64 { return at(r).Wall.Seconds() }, seconds, 1},
 		{"resident at most", func(r *Result) float64 { return float64(at(r).Server.PeakRSS) }, sizes, 2},
 		{"etcd's CPU", func(r *Result) float64 { return at(r).Etcd.Seconds() }, seconds, noGoal},
 	}
-	if !goals {
-		for i := range all {
-			all[i].goal = noGoal
-		}
-	}
-	return all
 }
 
 func seconds(v float64) string { return bench.Duration(time.Duration(v * float64(time.Second))) }
@@ -127,29 +121,27 @@ func (t *Table) cell(d *data, f *figure) string {
 func (t *Table) Markdown() string {
 	var b strings.Builder
 	b.WriteString(t.Head.Markdown(""))
-	for _, moment := range []struct {
-		what  string
-		at    func(*Result) *Cost
-		goals bool
+	for _, until := range []struct {
+		what string
+		at   func(*Result) *Cost
 	}{
-		{"until /readyz answers 200", func(r *Result) *Cost { return &r.Ready }, true},
-		{"until the first list of all objects has been received", func(r *Result) *Cost { return &r.Listed }, true},
+		{"until /readyz answers 200", func(r *Result) *Cost { return &r.Ready }},
+		{"until the first list of all objects has been received", func(r *Result) *Cost { return &r.Listed }},
 	} {
-		all := figures(moment.at, moment.goals)
-		fmt.Fprintf(&b, "\n%d objects, kube-apiserver / Larder, %s:\n\n| id | objects |", t.Objects, moment.what)
+		all, heads := figures(until.at), []string{"id", "objects"}
 		for i := range all {
-			b.WriteString(" " + all[i].head + " |")
+			heads = append(heads, all[i].head)
 		}
-		b.WriteString("\n|---|---|" + strings.Repeat("---|", len(all)) + "\n")
+		fmt.Fprintf(&b, "\n%d objects, kube-apiserver / Larder, %s:\n\n%s", t.Objects, until.what, bench.MarkdownHead(heads...))
 		for _, d := range kinds() {
 			if !slices.ContainsFunc(t.Results, func(r *Result) bool { return r.Data == d.name }) {
 				continue
 			}
-			fmt.Fprintf(&b, "| %s | %s |", d.id, d.what)
+			cells := []string{d.id, d.what}
 			for i := range all {
-				b.WriteString(" " + t.cell(d, &all[i]) + " |")
+				cells = append(cells, t.cell(d, &all[i]))
 			}
-			b.WriteString("\n")
+			b.WriteString(bench.MarkdownRow(cells...))
 		}
 	}
 	if text := t.differing(); text != "" {

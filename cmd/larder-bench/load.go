@@ -56,21 +56,14 @@ func (o *options) schedule(cmd *cobra.Command, count string) (bench.Schedule, er
 		return schedule, errors.New("--stages says what the rate is and how long the load lasts: leave out --duration and --rate")
 	case (l.stages != "" || l.duration != 0) && cmd.Flags().Changed(count):
 		return schedule, fmt.Errorf("--stages and --duration say how long the load lasts: leave out --%s", count)
-	case l.stages != "":
-		var err error
-		if schedule.Plan, err = stages.Parse(l.stages); err != nil {
-			return schedule, fmt.Errorf("--stages: %w", err)
-		}
-		if !schedule.Plan.Open && cmd.Flags().Changed("clients") {
-			return schedule, errors.New("--stages says how many clients there are: leave out --clients, or plan rates, which end in /s")
-		}
-		if !schedule.Plan.Open {
-			l.clients = int(schedule.Plan.Most())
-		}
-	case l.duration != 0 && l.rate > 0:
-		schedule.Plan = stages.Hold(true, l.duration, l.rate)
-	case l.duration != 0:
-		schedule.Plan = stages.Hold(false, l.duration, float64(l.clients))
+	}
+	given := cmd.Flags().Changed("clients")
+	schedule, err := bench.NewSchedule(l.stages, l.duration, l.warmup, l.rate, &l.clients)
+	switch {
+	case err != nil:
+		return schedule, fmt.Errorf("--stages: %w", err)
+	case l.stages != "" && !schedule.Plan.Open && given:
+		return schedule, errors.New("--stages says how many clients there are: leave out --clients, or plan rates, which end in /s")
 	}
 	return schedule, nil
 }
