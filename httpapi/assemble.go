@@ -98,6 +98,8 @@ func (s *Server) assemble() {
 // http1Config returns the part of the configuration that front needs.
 func (s *Server) http1Config() http1.Config {
 	return http1.Config{
+		Listener:       s.config.Listener,
+		TLS:            s.config.TLS,
 		Handler:        s.chain.handle,
 		Draining:       s.draining,
 		MaxHeaderBytes: s.config.MaxHeaderBytes,

@@ -14,7 +14,6 @@ import (
 // flight finish. It returns when everything that it started has ended.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.cancel()
-	s.http1.Listen(s.config.Listener, s.config.TLS)
 	group, groupCtx := errgroup.WithContext(ctx)
 	accepted := make(chan struct{})
 	group.Go(func() error {
@@ -27,7 +26,6 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		return s.http1.ServeNetwork()
 	})
-	group.Go(s.http1.ServeMemory)
 	sweep, stopSweep := context.WithCancel(context.Background())
 	defer stopSweep()
 	group.Go(func() error { s.streams.Sweep(sweep); return nil })

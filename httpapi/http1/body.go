@@ -174,7 +174,7 @@ func (b *incoming) readAll(limit int64) ([]byte, error) {
 
 // ReadBody implements exchange.Carrier.
 func (ss *Session) ReadBody(deadline time.Time) ([]byte, error) {
-	if err := ss.writeBy(time.Now().Add(ss.s.limits.write)); err != nil {
+	if err := ss.writeBy(time.Now().Add(ss.s.config.WriteTimeout)); err != nil {
 		return nil, err
 	}
 	if err := ss.body.Proceed(ss.conn); err != nil {
@@ -214,7 +214,7 @@ func (ss *Session) settle(x *exchange.Exchange) bool {
 	if x.Body == nil {
 		x.Place.Release()
 	}
-	if ss.bodyBy(x.Received.Add(ss.s.limits.body)) != nil {
+	if ss.bodyBy(x.Received.Add(ss.s.config.BodyTimeout)) != nil {
 		return false
 	}
 	_, err := io.CopyN(io.Discard, b, discardMost+1)

@@ -73,19 +73,17 @@ func runServer(role string) error {
 	}
 	fmt.Printf("serving at %s.\n", l.Addr())
 	answer := newHouse().answer
-	patient := newListener(l, secrets, Protocols(false), connCaps{}, new(connCounts))
-	patient.userTimeout = 45 * time.Second
+	secrets = tlsConfig(secrets, false)
 	switch config.Door {
 	case ownDoor:
-		s := New(Config{Handler: answer, Draining: make(chan struct{}), MaxHeaderBytes: 1 << 20, MaxBodyBytes: 3 << 20, BodyTimeout: time.Minute, UserTimeout: patient.userTimeout})
-		s.Listen(l, secrets)
+		s := New(Config{Listener: l, TLS: secrets, Handler: answer, Draining: make(chan struct{}), MaxHeaderBytes: 1 << 20, MaxBodyBytes: 3 << 20, BodyTimeout: time.Minute, UserTimeout: 45 * time.Second})
 		return s.ServeNetwork()
 	case fastDoor:
-		return newFastServer(answer, false).Serve(tls.NewListener(l, patient.config))
+		return newFastServer(answer, false).Serve(tls.NewListener(l, secrets))
 	case leanDoor:
-		return newFastServer(answer, true).Serve(lateListener{patient})
+		return newFastServer(answer, true).Serve(lateListener{l, secrets})
 	default:
-		return newStdServer(answer, config.Door == flushedDoor).Serve(tls.NewListener(l, patient.config))
+		return newStdServer(answer, config.Door == flushedDoor).Serve(tls.NewListener(l, secrets))
 	}
 }
 

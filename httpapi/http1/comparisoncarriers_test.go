@@ -16,6 +16,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
 )
 
 // What the servers of other libraries need to carry an exchange, and no more: they refuse less
@@ -107,24 +108,35 @@ func (c *fastCarrier) Steal(code int, header []exchange.Field) exchange.Stolen {
 
 // lateListener gives out connections that wait for their first bytes outside TLS, as those of
 // a Session do.
-type lateListener struct{ *listener }
+type lateListener struct {
+	net.Listener
+	config *tls.Config
+}
 
 func (l lateListener) Accept() (net.Conn, error) {
-	c, err := l.listener.Accept()
+	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	return &lateConn{c.(*conn)}, nil
+	return &lateConn{tlsConn: &tlsConn{Conn: tls.Server(socket.NewTCP(c.(*net.TCPConn)), l.config)}}, nil
 }
 
-type lateConn struct{ *conn }
+type lateConn struct {
+	*tlsConn
+	shaken bool
+}
 
 func (c *lateConn) Read(p []byte) (int, error) {
-	if err := c.Handshake(); err != nil {
-		return 0, err
+	if !c.shaken {
+		if err := c.handshake(); err != nil {
+			return 0, err
+		}
+		c.shaken = true
 	}
 	return c.Rest(p)
 }
+
+func (c *lateConn) Close() error { return c.Conn.Close() }
 
 // newStdServer is net/http's server in front of answer. flushes keeps the goroutine of a
 // stolen response until it ends, as a handler does that flushes its response; else its

@@ -1,25 +1,24 @@
-// Package http1 accepts connections, speaks TLS and HTTP/1.1 on them, and
-// turns each request into an [exchange.Carrier] and each [exchange.Response] into bytes.
-// It hands connections whose clients choose HTTP/2 to package http2. It is the only importer
-// of fasthttp, and knows nothing of what requests mean.
+// Package http1 accepts connections, speaks TLS and HTTP/1.1 on them, and turns each request
+// into an [exchange.Carrier] and each [exchange.Response] into bytes. It hands connections whose
+// clients choose HTTP/2 to package http2. It is the only importer of fasthttp, and knows nothing
+// of what requests mean.
 //
 // # Life of a connection
 //
-// A [Server] serves connections of the network, on which it puts TLS, and connections from
-// within the process, which need no network. The number of connections can be bounded, in all
-// and from one address. The handshake must be over in ten seconds. A visit holds what the
-// server knows of a connection while it is served, by either protocol.
+// A [Server] serves TLS connections from the network, and connections from this process through
+// memory. The number of connections can be limited, in all and from one address. The TLS
+// handshake must end within ten seconds.
 //
-// A [Session] serves the requests of one connection, one after the other. A header is
-// bounded in size and time and parsed by fasthttp once it is whole. Buffers grow with it and
-// are given back between requests: a connection that waits keeps a small stack and little
+// A [Session] serves the requests of one HTTP/1.1 connection, one after the other. A header is
+// limited in size and time, and fasthttp parses it once it is complete. Buffers grow with the
+// header and return to a pool between requests: an idle connection keeps a small stack and little
 // beside TLS's state, less than fasthttp's own server keeps (D3). That is why this package has
-// its own loop; a request costs as much as with fasthttp's (D1, D2), and so does a connection
-// that was taken over (D4). The session refuses a header that two readers could read in two
+// its own loop. A request costs as much as with fasthttp's loop (D1, D2), and so does a connection
+// that was taken over (D4). The session refuses a header that two parsers could read in two
 // ways.
 //
-// A body is read when the handler asks for it. The session reads and drops what the handler
-// left of it before it writes the answer, if that is small; else the connection ends.
+// A body is read when the handler asks for it. Before it writes the answer, the session reads and
+// discards the rest of a small body. After a large one the connection ends.
 //
 // # Bytes
 //
@@ -29,12 +28,12 @@
 //
 // # Goroutines
 //
-// Each connection has one until it is closed or a handler takes it over. ServeNetwork,
-// ServeMemory and CutStalled run on the goroutines of their callers. Abort returns after the
-// last connection has ended.
+// Each connection has one until it is closed or a handler takes it over. ServeNetwork and
+// CutStalled run on the goroutines of their callers. Abort returns after the last connection has
+// ended.
 //
 // # Locks
 //
-// The lock of the accept loop and the listener's guard the sets of open connections. Neither is held while
-// anything is written or another lock is taken.
+// A listener's lock guards its set of open connections. It is a leaf: while it is held, nothing is
+// written and no other lock is taken.
 package http1

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,15 +20,21 @@ const (
 	keepalivePeriod  = 15 * time.Second
 )
 
-// Config has the handler of a [Server], and its bounds. All but MaxConnsPerIP, WriteTimeout
-// and the fields about HTTP/2 are required.
+// Config has the handler of a [Server], and its limits. Listener and TLS are needed to accept
+// connections from the network. Of the other fields, all but MaxConnsPerIP, WriteTimeout and
+// those about HTTP/2 are required.
 type Config struct {
-	// Handler answers the request that c carries, which was received then.
+	// Listener accepts TCP connections, on which the server speaks TLS. The server owns it
+	// once [Server.ServeNetwork] is called.
+	Listener net.Listener
+	TLS      *tls.Config
+
+	// Handler answers the request that c carries. The request's header was complete at received.
 	Handler func(c exchange.Carrier, received time.Time) *exchange.Exchange
 	// Draining is closed when shutdown begins.
 	Draining <-chan struct{}
 
-	MaxHeaderBytes int           // of a request's line and header, of which 4 KiB more are let pass
+	MaxHeaderBytes int           // of a request's line and header, plus 4 KiB of slack
 	MaxBodyBytes   int64         // of a request's body
 	BodyTimeout    time.Duration // from the end of the header to that of the body
 	WriteTimeout   time.Duration // of one response; 0 means socket.WriteTimeout
@@ -35,109 +42,92 @@ type Config struct {
 	// peer that vanished while the server was writing to it.
 	UserTimeout time.Duration
 
-	// MaxConns bounds open connections, MaxConnsPerIP those from one IPv4 address or one
-	// /64 of IPv6 addresses; 0 sets no bound.
+	// MaxConns limits open connections, MaxConnsPerIP those from one IPv4 address or one
+	// /64 of IPv6 addresses; 0 sets no limit.
 	MaxConns, MaxConnsPerIP int
 
-	// HTTP2 offers HTTP/2 to clients from the network. MaxStreams bounds the requests of one
-	// of its connections at once; 0 means 100. GoAwayChance is the probability that a
-	// request makes its client go to another connection.
+	// HTTP2 offers HTTP/2 to clients from the network. MaxStreams limits the concurrent
+	// requests of one HTTP/2 connection; 0 means 100. GoAwayChance is the probability that a
+	// request makes its client open another connection.
 	HTTP2        bool
 	MaxStreams   int
 	GoAwayChance float64
 }
 
-// Server accepts connections, reads requests and writes responses. The connections come from
-// the network or, without network, from this process.
+// Server accepts connections from the network and from this process, reads requests from them
+// and writes the responses.
 type Server struct {
-	config Config
-	limits limits
-	caps   connCaps
-	counts connCounts
-	outer  *door // for connections from the network
-	inner  *door // for connections from this process
-	http2  *http2.Server
-	memory *memoryListener
-	client *http.Transport
-
-	network *listener // nil before Listen
+	config  Config
+	network *listener
+	memory  *listener // of connections from this process
+	http2   *http2.Server
+	client  *http.Transport
+	stop    func() // closes Config.Listener, once
 }
 
-// New returns a server that does not listen yet.
+// New returns a server that accepts no network connections yet.
 func New(config Config) *Server {
 	if config.WriteTimeout == 0 {
 		config.WriteTimeout = socket.WriteTimeout
 	}
-	s := &Server{config: config, memory: newMemoryListener(), caps: connCaps{all: config.MaxConns, perPeer: config.MaxConnsPerIP}}
-	s.limits = limits{header: headerTimeout, idle: idleTimeout, body: config.BodyTimeout, write: config.WriteTimeout}
-	s.outer = s.newDoor(0) // its listener bounds more than sessions
-	s.outer.network = true
-	s.inner = s.newDoor(config.MaxConns)
+	s := &Server{config: config, stop: sync.OnceFunc(func() { config.Listener.Close() })}
+	s.network = s.newListener(connLimits{all: config.MaxConns, perAddress: config.MaxConnsPerIP})
+	s.network.network = true
+	s.memory = s.newListener(connLimits{all: config.MaxConns})
 	s.client = s.memory.client()
 	s.http2 = http2.New(http2.Config{
 		Handler: config.Handler, MaxStreams: config.MaxStreams, GoAwayChance: config.GoAwayChance,
 		MaxHeaderBytes: config.MaxHeaderBytes, MaxBodyBytes: config.MaxBodyBytes,
-		HeaderTimeout: s.limits.header, IdleTimeout: s.limits.idle, WriteTimeout: s.limits.write,
-		Leaving: s.outer.turning,
+		HeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, WriteTimeout: config.WriteTimeout,
+		Leaving: s.network.isLeaving,
 	})
 	return s
 }
 
-// RoundTripper reaches the server from within the process, without network.
+// RoundTripper reaches the server from within the process, until [Server.CloseMemory].
 func (s *Server) RoundTripper() http.RoundTripper { return s.client }
 
-// Collector reports connections.
-func (s *Server) Collector() prometheus.Collector { return newConnCollector(&s.counts, s.caps) }
+// Collector reports the connections from the network.
+func (s *Server) Collector() prometheus.Collector { return newConnCollector(s.network) }
 
-// Listen puts TLS on l, which the server owns from here on. It is called once, before
-// ServeNetwork.
-func (s *Server) Listen(l net.Listener, config *tls.Config) {
-	s.network = newListener(l, config, Protocols(s.config.HTTP2), s.caps, &s.counts)
-	s.network.userTimeout = s.config.UserTimeout
+// ServeNetwork accepts connections from the network until StopAccepting. Connections that it
+// has accepted go on. Only one goroutine calls it.
+func (s *Server) ServeNetwork() error {
+	return s.network.accept(s.config.Listener, tlsConfig(s.config.TLS, s.config.HTTP2))
 }
 
-// ServeNetwork accepts connections of the network until StopAccepting, ServeMemory those of
-// this process until CloseMemory. Connections that they have accepted go on.
-func (s *Server) ServeNetwork() error { return s.outer.serve(s.network) }
-
-// ServeMemory accepts connections of this process.
-func (s *Server) ServeMemory() error { return s.inner.serve(s.memory) }
-
-// Session returns a Session that serves the requests of c. c counts towards no bound.
+// Session returns a Session that serves the requests of c, which counts towards no limit.
 func (s *Server) Session(c net.Conn) *Session {
-	return s.session(s.newDoor(1), &visit{conn: c, began: time.Now()})
+	return (&connection{conn: c, from: s.newListener(connLimits{}), began: time.Now()}).session()
 }
 
-// StopAccepting lets no connection come from the network any more.
-func (s *Server) StopAccepting() { s.network.Close() }
+// StopAccepting makes ServeNetwork return.
+func (s *Server) StopAccepting() { s.stop() }
 
 // CutStalled closes network connections to clients that do not read, until ctx ends.
 func (s *Server) CutStalled(ctx context.Context) { s.network.cutStalled(ctx) }
 
-// SettleNetwork waits until the requests that are under way on connections of the network
-// have been answered, or ctx ends. It does not wait for those that come meanwhile.
-func (s *Server) SettleNetwork(ctx context.Context) { s.outer.settle(ctx) }
+// SettleNetwork waits until the requests that network connections are serving now have been
+// answered, or ctx ends. It does not wait for later requests.
+func (s *Server) SettleNetwork(ctx context.Context) { s.network.settle(ctx) }
 
-// CloseNetwork lets no request follow another on connections of the network.
-func (s *Server) CloseNetwork() { s.outer.close() }
+// CloseNetwork lets no request follow another on network connections.
+func (s *Server) CloseNetwork() { s.network.close() }
 
-// DrainNetwork waits until the requests from the network have been answered, or ctx ends.
-func (s *Server) DrainNetwork(ctx context.Context) error { return s.outer.drain(ctx) }
+// DrainNetwork waits until all network requests have been answered, or ctx ends.
+func (s *Server) DrainNetwork(ctx context.Context) error { return s.network.drain(ctx) }
 
 // CloseMemory ends accepting from this process, and lets no request follow another.
 func (s *Server) CloseMemory() {
 	s.client.CloseIdleConnections()
-	s.inner.close()
-	s.memory.Close()
+	s.memory.close()
 }
 
 // DrainMemory waits until the requests of this process have been answered, or ctx ends.
-func (s *Server) DrainMemory(ctx context.Context) error { return s.inner.drain(ctx) }
+func (s *Server) DrainMemory(ctx context.Context) error { return s.memory.drain(ctx) }
 
 // Abort closes all connections, and returns when none is served any more.
 func (s *Server) Abort() {
-	s.network.closeAll()
-	s.memory.closeAll()
-	s.outer.running.Wait()
-	s.inner.running.Wait()
+	s.network.abort()
+	s.memory.abort()
 }

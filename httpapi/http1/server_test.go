@@ -35,9 +35,9 @@ func newTestServer(t *testing.T, config Config, handler func(exchange.Carrier, t
 	draining := make(chan struct{})
 	config.Handler, config.Draining = handler, draining
 	config.MaxHeaderBytes, config.MaxBodyBytes, config.BodyTimeout = 1<<20, 1<<20, time.Minute
-	s := New(config)
 	tlsConfig, pool := testcert.Loopback(t)
-	s.Listen(l, tlsConfig)
+	config.Listener, config.TLS = l, tlsConfig
+	s := New(config)
 	ended := make(chan error, 1)
 	go func() { ended <- s.ServeNetwork() }()
 	t.Cleanup(func() {
@@ -99,11 +99,11 @@ func (c *scriptConn) SetWriteDeadline(time.Time) error { return nil }
 func TestSettings(t *testing.T) {
 	s := New(Config{MaxConns: 7, BodyTimeout: time.Minute})
 	for name, ok := range map[string]bool{
-		"reading a header takes bounded time":   s.limits.header == 32*time.Second,
-		"reading a body takes bounded time":     s.limits.body == time.Minute,
-		"idle connections end":                  s.limits.idle == 90*time.Second,
-		"writing a response takes bounded time": s.limits.write > 0,
-		"connections are bounded":               s.caps.all == 7 && s.inner.most == 7,
+		"reading a header takes bounded time":   headerTimeout == 32*time.Second,
+		"reading a body takes bounded time":     s.config.BodyTimeout == time.Minute,
+		"idle connections end":                  idleTimeout == 90*time.Second,
+		"writing a response takes bounded time": s.config.WriteTimeout > 0,
+		"connections are bounded":               s.network.limits.all == 7 && s.memory.limits.all == 7,
 	} {
 		if !ok {
 			t.Errorf("not so: %s", name)
@@ -111,7 +111,7 @@ func TestSettings(t *testing.T) {
 	}
 	var config *tls.Config
 	for http2, want := range map[bool][]string{true: {"h2", "http/1.1"}, false: {"http/1.1"}} {
-		config = newListener(nil, &tls.Config{NextProtos: []string{"else"}}, Protocols(http2), connCaps{}, new(connCounts)).config
+		config = tlsConfig(&tls.Config{NextProtos: []string{"else"}}, http2)
 		if !slices.Equal(config.NextProtos, want) {
 			t.Errorf("ALPN offers %q, want %q", config.NextProtos, want)
 		}
@@ -123,12 +123,12 @@ func TestSettings(t *testing.T) {
 
 // TestSilentConnectionsEnd checks that whoever never speaks is not waited for.
 func TestSilentConnectionsEnd(t *testing.T) {
-	var c conn
+	var c tlsConn
 	client, server := net.Pipe()
 	defer client.Close()
 	config, _ := testcert.Loopback(t)
 	c.Conn = tls.Server(&hastyConn{Conn: server}, config)
-	if err := c.Handshake(); !errors.Is(err, errHasty) {
+	if err := c.handshake(); !errors.Is(err, errHasty) {
 		t.Errorf("handshake: %v", err)
 	}
 }

@@ -17,18 +17,11 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// limits bound how long a client may take. They are those of upstream's server, which has no
-// bound on reading a body but the request's own (apiserver pkg/server/secure_serving.go).
-type limits struct {
-	header time.Duration // from the first byte to the end of the header
-	idle   time.Duration // between requests
-	body   time.Duration // from the end of the header to that of the body
-	write  time.Duration // of one response
-}
-
+// How long a client may take, as with upstream's server, which has no limit on reading a body
+// but the request's own (apiserver pkg/server/secure_serving.go).
 const (
-	headerTimeout = 32 * time.Second
-	idleTimeout   = 90 * time.Second
+	headerTimeout = 32 * time.Second // from the first byte to the end of the header
+	idleTimeout   = 90 * time.Second // between requests
 
 	// slack is how much later than asked a deadline may end. So the session need not set
 	// deadlines for each request, which costs as much as reading its header.
@@ -53,11 +46,10 @@ const (
 // It belongs to the goroutine that serves it. It is the exchange.Carrier of the request that
 // it serves at the moment.
 type Session struct {
-	s     *Server
-	host  host
-	conn  net.Conn
-	visit *visit
-	sent  int64 // of the answer to the request
+	s          *Server
+	conn       net.Conn
+	connection *connection
+	sent       int64 // of the answer to the request
 
 	in    *bufio.Reader // of the requests that have begun to arrive; nil while idle
 	size  int           // of in
@@ -74,24 +66,9 @@ type Session struct {
 	readUntil, writeUntil time.Time
 }
 
-// host is what accepted a connection: a door.
-type host interface {
-	// stopping reports whether no request may follow another, ends whether, on a connection
-	// that began then, none may follow the one that is under way.
-	stopping() bool
-	ends(began time.Time) bool
-	// forget is called when the session serves nothing on the connection any more.
-	forget(*visit)
-}
-
-// session returns the Session that serves v by HTTP/1.1.
-func (s *Server) session(h host, v *visit) *Session {
-	return &Session{s: s, host: h, conn: v.conn, visit: v, size: headerStart}
-}
-
 // Serve serves requests until there are no more.
 func (ss *Session) Serve() {
-	defer ss.host.forget(ss.visit)
+	defer ss.connection.from.served(ss.connection)
 	given := false
 	defer func() {
 		if p := recover(); p != nil && !exchange.IsAbort(p) {
@@ -101,7 +78,7 @@ func (ss *Session) Serve() {
 			ss.conn.Close()
 		}
 	}()
-	wait := ss.s.limits.header
+	wait := time.Duration(headerTimeout)
 	for {
 		take, again := ss.ServeNext(wait)
 		if take != nil {
@@ -111,7 +88,7 @@ func (ss *Session) Serve() {
 		if !again {
 			return
 		}
-		wait = ss.s.limits.idle
+		wait = idleTimeout
 	}
 }
 
@@ -135,12 +112,12 @@ func (ss *Session) await(timeout time.Duration) bool {
 		return false
 	}
 	ss.ahead, ss.reads = ss.first[:], 0
-	return ss.visit.begin()
+	return ss.connection.begin()
 }
 
 // firstByte waits for the first byte of a request.
 func (ss *Session) firstByte() (int, error) {
-	if c, ok := ss.conn.(*conn); ok {
+	if c, ok := ss.conn.(*tlsConn); ok {
 		return c.Rest(ss.first[:])
 	}
 	return ss.conn.Read(ss.first[:])
@@ -173,7 +150,7 @@ func (ss *Session) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	if ss.reads++; ss.reads == 2 {
-		if err := ss.readBy(time.Now().Add(ss.s.limits.header)); err != nil {
+		if err := ss.readBy(time.Now().Add(headerTimeout)); err != nil {
 			return n, err
 		}
 	}
@@ -206,8 +183,8 @@ func (ss *Session) requests() (take func(), again bool) {
 			return take, false
 		}
 		if ss.in.Buffered() == 0 && len(ss.ahead) == 0 {
-			ss.visit.state.Store(visitIdle)
-			return nil, !ss.host.stopping()
+			ss.connection.state.Store(stateIdle)
+			return nil, !ss.connection.from.isClosing()
 		}
 		m.reset()
 	}
@@ -392,7 +369,7 @@ func (ss *Session) refuse(err error) {
 func (ss *Session) answer(x *exchange.Exchange, closing bool) bool {
 	resp := &ss.fast.Response
 	setHeader(resp, &x.Response)
-	closing = closing || resp.Header.ConnectionClose() || ss.host.ends(ss.visit.began) || !ss.settle(x)
+	closing = closing || resp.Header.ConnectionClose() || ss.ends() || !ss.settle(x)
 	switch {
 	case closing:
 		resp.Header.SetConnectionClose()
@@ -400,13 +377,19 @@ func (ss *Session) answer(x *exchange.Exchange, closing bool) bool {
 		resp.Header.Set("Connection", "keep-alive")
 	}
 	resp.SkipBody = ss.fast.IsHead()
-	if ss.writeBy(time.Now().Add(ss.s.limits.write)) != nil || ss.write(x) != nil {
+	if ss.writeBy(time.Now().Add(ss.s.config.WriteTimeout)) != nil || ss.write(x) != nil {
 		return false
 	}
 	if closing && !ss.body.over {
 		linger(ss.conn)
 	}
 	return !closing
+}
+
+// ends reports whether the connection ends with the current request.
+func (ss *Session) ends() bool {
+	c := ss.connection
+	return c.from.isClosing() || c.from.isLeaving(c.began)
 }
 
 // give returns a function that hands the connection to taken, with its deadlines cleared.

@@ -8,10 +8,10 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestPeers: an IPv4 address is a place of its own, however it is written; of IPv6
+// TestAddresses: an IPv4 address is a place of its own, however it is written; of IPv6
 // addresses the first half is.
-func TestPeers(t *testing.T) {
-	peer := func(ip string) any { return peerOf(&net.TCPAddr{IP: net.ParseIP(ip), Zone: "eth0"}) }
+func TestAddresses(t *testing.T) {
+	peer := func(ip string) any { return addressOf(&net.TCPAddr{IP: net.ParseIP(ip), Zone: "eth0"}) }
 	for _, c := range []struct {
 		a, b string
 		same bool
@@ -28,11 +28,11 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// TestConnectionCaps: a connection beyond a cap is closed at once and counted; one that ends
+// TestConnectionLimits: a connection beyond a limit is closed at once and counted; one that ends
 // makes room.
-func TestConnectionCaps(t *testing.T) {
-	for reached, config := range [lastCap]Config{capAll: {MaxConns: 3}, capPeer: {MaxConnsPerIP: 3}} {
-		t.Run(capFlag(reached), func(t *testing.T) {
+func TestConnectionLimits(t *testing.T) {
+	for reached, config := range [numLimits]Config{limitAll: {MaxConns: 3}, limitAddress: {MaxConnsPerIP: 3}} {
+		t.Run(limitFlags[reached], func(t *testing.T) {
 			f := newTestServer(t, config, answering(nil))
 			connect := func() error {
 				c, err := tls.Dial("tcp", f.addr, &tls.Config{RootCAs: f.pool})
@@ -50,10 +50,10 @@ func TestConnectionCaps(t *testing.T) {
 			if connect() == nil {
 				t.Error("a fourth connection was accepted")
 			}
-			if n := f.counts.refused[reached].Load(); n != 1 {
+			if n := f.network.counts.refused[reached].Load(); n != 1 {
 				t.Errorf("%d connections were refused, want 1", n)
 			}
-			if n := f.counts.open.Load(); n != 3 {
+			if n := f.network.counts.open.Load(); n != 3 {
 				t.Errorf("%d connections are open, want 3", n)
 			}
 			first.Close()

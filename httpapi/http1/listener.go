@@ -1,0 +1,225 @@
+package http1
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/valyala/fasthttp/fasthttputil"
+	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/httpapi/socket"
+)
+
+// listener accepts connections, from the network or from this process, and serves each on a
+// goroutine. It knows those that are open, so that shutdown can end them.
+type listener struct {
+	s       *Server
+	network bool // connections come from the network
+	limits  connLimits
+	counts  connCounts
+	closing chan struct{} // closed when no request may follow another
+
+	running sync.WaitGroup // connections that are being served
+
+	mu        sync.Mutex
+	open      map[*connection]bool // guarded by mu: true while served, false once a handler has taken it over
+	addresses map[netip.Prefix]int // guarded by mu: open connections of each address
+	closed    bool                 // guarded by mu: closing is closed
+	logged    time.Time            // guarded by mu: when refused connections were last logged
+}
+
+func (s *Server) newListener(limits connLimits) *listener {
+	return &listener{
+		s: s, limits: limits, closing: make(chan struct{}),
+		open: make(map[*connection]bool), addresses: make(map[netip.Prefix]int),
+	}
+}
+
+const (
+	protoHTTP1 = "http/1.1"
+	protoHTTP2 = "h2"
+)
+
+// Protocols are the versions of HTTP that clients are offered, as TLS names them.
+func Protocols(http2 bool) []string {
+	if http2 {
+		return []string{protoHTTP2, protoHTTP1}
+	}
+	return []string{protoHTTP1}
+}
+
+// tlsConfig returns config with the protocols that the server offers. A client cannot be led to
+// speak a protocol that is not offered.
+func tlsConfig(config *tls.Config, http2 bool) *tls.Config {
+	config = config.Clone()
+	config.NextProtos = Protocols(http2)
+	if config.MinVersion == 0 {
+		config.MinVersion = tls.VersionTLS12
+	}
+	config.DynamicRecordSizingDisabled = true // bodies are large and known beforehand
+	return config
+}
+
+const (
+	acceptRetry    = 5 * time.Millisecond
+	acceptRetryMax = time.Second
+)
+
+// accept accepts TCP connections from in until in is closed. Their goroutines go on after that.
+func (l *listener) accept(in net.Listener, config *tls.Config) error {
+	for delay := acceptRetry; ; {
+		raw, err := in.Accept()
+		switch {
+		case err == nil:
+			delay = acceptRetry
+			l.serveTLS(raw, config)
+		case l.isClosing(), l.s.isDraining() && errors.Is(err, net.ErrClosed):
+			return nil
+		case isTemporary(err):
+			select {
+			case <-l.closing:
+			case <-time.After(delay):
+			}
+			delay = min(2*delay, acceptRetryMax)
+		default:
+			return fmt.Errorf("httpapi: accept: %w", err)
+		}
+	}
+}
+
+// isTemporary reports whether a later Accept may succeed: a client gave up, or too many files
+// are open.
+func isTemporary(err error) bool {
+	for _, no := range []syscall.Errno{
+		syscall.ECONNABORTED, syscall.EINTR, syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
+	} {
+		if errors.Is(err, no) {
+			return true
+		}
+	}
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// serveTLS serves a connection from the network. It closes one beyond the limits at once: before
+// the handshake the server cannot tell the client why.
+func (l *listener) serveTLS(raw net.Conn, config *tls.Config) {
+	c := &connection{from: l, address: addressOf(raw.RemoteAddr()), began: time.Now()}
+	tcp, isTCP := raw.(*net.TCPConn)
+	below := raw
+	if isTCP {
+		below = socket.NewTCP(tcp)
+	}
+	c.conn = &tlsConn{Conn: tls.Server(below, config), of: c}
+	if !l.add(c) {
+		raw.Close()
+		l.logRefused(c.address)
+		return
+	}
+	if isTCP { // the kernel gives up on peers that vanished
+		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: keepalivePeriod, Interval: keepalivePeriod, Count: 3})
+		_ = socket.SetUserTimeout(tcp, l.s.config.UserTimeout)
+	}
+	l.start(c)
+}
+
+// client returns an HTTP client whose connections reach l through memory, whatever their address
+// and scheme.
+func (l *listener) client() *http.Transport {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		pipe := fasthttputil.NewPipeConns()
+		c := &connection{from: l, began: time.Now()}
+		c.conn = &memoryConn{Conn: pipe.Conn2(), of: c}
+		if !l.add(c) {
+			return nil, net.ErrClosed
+		}
+		l.start(c)
+		return pipe.Conn1(), nil
+	}
+	return &http.Transport{
+		DialContext:         dial,
+		DialTLSContext:      dial,
+		DisableCompression:  true,
+		MaxIdleConnsPerHost: 64,
+	}
+}
+
+// start serves c, which add has counted.
+func (l *listener) start(c *connection) {
+	go func() {
+		defer l.running.Done()
+		c.serve()
+	}()
+}
+
+// add adds c to the open connections. It reports false if c must be closed instead, because l is
+// closed or a limit is reached.
+func (l *listener) add(c *connection) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	if limit, reached := l.limits.reached(len(l.open), l.addresses[c.address]); reached {
+		l.counts.refused[limit].Add(1)
+		return false
+	}
+	l.open[c] = true
+	l.addresses[c.address]++
+	l.counts.open.Add(1)
+	l.running.Add(1)
+	return true
+}
+
+// served notes that c is no longer served. A handler that has taken it over closes it later.
+func (l *listener) served(c *connection) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, open := l.open[c]; open {
+		l.open[c] = false
+	}
+}
+
+// remove removes c, which is about to be closed, from the open connections.
+func (l *listener) remove(c *connection) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, open := l.open[c]; !open {
+		return
+	}
+	delete(l.open, c)
+	if l.addresses[c.address]--; l.addresses[c.address] == 0 {
+		delete(l.addresses, c.address)
+	}
+	l.counts.open.Add(-1)
+}
+
+// logInterval is the least time between two log messages about refused connections.
+const logInterval = time.Minute
+
+// logRefused logs that a connection from address was refused, at most once per logInterval.
+func (l *listener) logRefused(address netip.Prefix) {
+	l.mu.Lock()
+	now, open, same := time.Now(), len(l.open), l.addresses[address]
+	due := l.logged.IsZero() || now.Sub(l.logged) >= logInterval
+	if due {
+		l.logged = now
+	}
+	l.mu.Unlock()
+	if due {
+		klog.ErrorS(nil, "Connections are refused", "open", open, "from", address, "openFromThere", same,
+			limitFlags[limitAll], l.limits.all, limitFlags[limitAddress], l.limits.perAddress,
+			"refused", l.counts.refused[limitAll].Load()+l.counts.refused[limitAddress].Load())
+	}
+}

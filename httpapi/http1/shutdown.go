@@ -1,0 +1,165 @@
+package http1
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/larder-io/larder/httpapi/socket"
+)
+
+const (
+	// newGrace is how long, after shutdown has begun, a connection may take to send its first
+	// request. pollInterval is how often shutdown looks for idle connections.
+	newGrace     = 5 * time.Second
+	pollInterval = 10 * time.Millisecond
+	// idleGrace is how long a connection without a request stays open then. connectionAge is
+	// the age from which, before that, a connection ends with its current request.
+	idleGrace     = 100 * time.Millisecond
+	connectionAge = time.Second
+	// stallLimit is how long, during shutdown, a client may read nothing of what was written to
+	// it. stallPoll is how often the server checks that.
+	stallLimit = 5 * time.Second
+	stallPoll  = 500 * time.Millisecond
+)
+
+// isDraining reports whether shutdown has begun.
+func (s *Server) isDraining() bool { return isDone(s.config.Draining) }
+
+// isClosing reports whether connections end with their current requests.
+func (l *listener) isClosing() bool { return isDone(l.closing) }
+
+func isDone(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// isLeaving reports whether a connection that began then ends with its current request because
+// shutdown has begun: the client connects again, to another server if there is one.
+func (l *listener) isLeaving(began time.Time) bool {
+	return l.network && l.s.isDraining() && time.Since(began) > connectionAge
+}
+
+// list returns the open connections: all of them, or those that are being served.
+func (l *listener) list(all bool) (list []*connection) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c, served := range l.open {
+		if all || served {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// close lets no request follow another, and no connection begin. Clients that speak HTTP/2 are
+// told; HTTP/1.1 has no message for that.
+func (l *listener) close() {
+	l.mu.Lock()
+	if !l.closed {
+		l.closed = true
+		close(l.closing)
+	}
+	l.mu.Unlock()
+	for _, c := range l.list(false) {
+		if h := c.http2.Load(); h != nil {
+			h.GoAway()
+		}
+	}
+}
+
+// abort closes all connections, and returns when none is served any more.
+func (l *listener) abort() {
+	l.close()
+	for _, c := range l.list(true) {
+		socket.CloseSocket(c.conn)
+	}
+	l.running.Wait()
+}
+
+// settle waits until the requests that are being served now have been answered, or ctx ends.
+func (l *listener) settle(ctx context.Context) {
+	var busy []func() bool
+	for _, c := range l.list(false) {
+		if answered := c.underWay(); answered != nil {
+			busy = append(busy, answered)
+		}
+	}
+	_ = poll(ctx, func() bool {
+		busy = slices.DeleteFunc(busy, func(answered func() bool) bool { return answered() })
+		return len(busy) == 0
+	})
+}
+
+// drain waits until the requests under way have been answered, or ctx ends. It leaves idle
+// connections open for idleGrace: a client that sends one request after the other may be
+// sending the next, whose answer tells it that the connection ends. If drain closed the
+// connection at once, that request would be lost, and some requests must not be repeated.
+func (l *listener) drain(ctx context.Context) error {
+	began := time.Now()
+	return poll(ctx, func() bool {
+		left := 0
+		for _, c := range l.list(false) {
+			switch {
+			case time.Since(began) < idleGrace:
+				left++
+			case c.retire():
+				c.close()
+				left++ // its goroutine sees that
+			case c.answers():
+				left++
+			}
+		}
+		return left == 0
+	})
+}
+
+// poll calls done until it returns true, or ctx ends.
+func poll(ctx context.Context, done func() bool) error {
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for !done() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+	}
+	return nil
+}
+
+// cutStalled closes connections to clients that do not read, until ctx ends, so that shutdown
+// does not wait for them.
+func (l *listener) cutStalled(ctx context.Context) {
+	type unread struct {
+		bytes int
+		since time.Time
+	}
+	known := make(map[*connection]unread)
+	ticker := time.NewTicker(stallPoll)
+	defer ticker.Stop()
+	for {
+		now := time.Now()
+		for _, c := range l.list(true) {
+			bytes := socket.Queued(c.conn)
+			before, ok := known[c]
+			switch {
+			case bytes == 0:
+				delete(known, c)
+			case !ok || before.bytes != bytes:
+				known[c] = unread{bytes, now}
+			case now.Sub(before.since) >= stallLimit:
+				socket.CloseSocket(c.conn)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
