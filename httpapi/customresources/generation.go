@@ -98,7 +98,7 @@ func (g *generation) resourceOf(s *serving) registry.CustomResourceConfig {
 		Versions:      len(spec.Versions),
 		Revision:      s.revision(),
 		Webhook:       spec.Conversion != nil && spec.Conversion.Strategy == apiextensionsv1.WebhookConverter,
-		Shapes:        func() map[string]*servedjson.Shape { return shapesOf(definition) },
+		Schemas:       func() map[string]*servedjson.Schema { return schemasOf(definition) },
 		Namespaced:    spec.Scope == apiextensionsv1.NamespaceScoped,
 		Selects: slices.ContainsFunc(spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
 			return len(v.SelectableFields) > 0

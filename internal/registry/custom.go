@@ -34,7 +34,7 @@ import (
 // fails, the request that needed it fails, and the next one that needs it tries again.
 //
 // It is a generic.RESTOptionsGetter: upstream's storages of all versions are built over
-// it, by CustomResourceConfig.Make, when an object has to be decoded or encoded that shapes do
+// it, by CustomResourceConfig.Make, when an object has to be decoded or encoded that schemas do
 // not tell all about. Before that the views are taken and Run is called. After Run it answers
 // 410: a request that still uses it must not find that there are no objects.
 type CustomResource struct {
@@ -63,9 +63,9 @@ type CustomResourceConfig struct {
 	// Kinds are those of the versions that are served or stored.
 	Kinds []CustomKind
 
-	// Shapes makes those of the versions, by name; a version without one may be left out. It
+	// Schemas makes those of the versions, by name; a version without one may be left out. It
 	// is called once, when there is an object. nil makes none.
-	Shapes func() map[string]*servedjson.Shape
+	Schemas func() map[string]*servedjson.Schema
 
 	// Namespaced says that objects have namespaces, Selects that some version has selectable
 	// fields.
@@ -96,7 +96,7 @@ func (r *Registry) NewCustomResource(config CustomResourceConfig) (*CustomResour
 		GroupResource: config.GroupResource,
 		Versions:      config.Versions,
 		Webhook:       config.Webhook,
-		Shapes:        config.Shapes,
+		Schemas:       config.Schemas,
 		Namespaced:    config.Namespaced,
 		Selects:       config.Selects,
 		Make:          config.Make,

@@ -15,9 +15,3 @@ type Priority = builtin.Priority
 
 // Priorities returns those of all versions that a server may have built in.
 func Priorities() map[schema.GroupVersion]Priority { return builtin.Priorities() }
-
-// Leases tells which API servers of the cluster are alive.
-type Leases = builtin.Leases
-
-// PeerLeases tells where each API server of the cluster is reached by the others.
-type PeerLeases = builtin.PeerLeases

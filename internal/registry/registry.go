@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/kubernetes/pkg/registry/core/rangeallocation"
 
 	"github.com/larder-io/larder/internal/registry/builtin"
 	"github.com/larder-io/larder/internal/registry/storage"
@@ -18,10 +17,11 @@ import (
 
 // Registry is every API group that a server serves. Build one with [New].
 type Registry struct {
+	*builtin.Builtin // its records; Registry has Groups and Run of its own
+
 	config  Config
 	groups  groups
 	options *options
-	builtin *builtin.Builtin
 	customs customs
 
 	// loadWait ends, by endLoadWait, when WaitReady waits for caches no longer.
@@ -45,7 +45,7 @@ func New(config Config) (*Registry, error) {
 	for _, servers := range r.options.factory.Servers() {
 		health = append(health, r.config.in(servers).Store.Health)
 	}
-	if r.builtin, err = builtin.New(r.config.Config, r.options.factory, r.options.records, health); err != nil {
+	if r.Builtin, err = builtin.New(r.config.Config, r.options.factory, r.options.records, health); err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
 	if err := r.buildGroups(); err != nil {
@@ -62,7 +62,7 @@ func New(config Config) (*Registry, error) {
 
 // buildGroups makes a Group of each that upstream's providers made.
 func (r *Registry) buildGroups() error {
-	made, err := r.builtin.Groups(r.options)
+	made, err := r.Builtin.Groups(r.options)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (r *Registry) Run(ctx context.Context) error {
 	for _, tail := range append(r.config.tails(), r.config.Tail) {
 		group.Go(func() error { return tail.Run(inner) })
 	}
-	group.Go(func() error { return r.builtin.Run(inner) })
+	group.Go(func() error { return r.Builtin.Run(inner) })
 	for _, res := range r.options.resources {
 		group.Go(func() error { return res.Run(inner) })
 	}
@@ -211,24 +211,6 @@ func (r *Registry) Equivalents() runtime.EquivalentResourceMapper { return r.gro
 
 // Services says what addresses and ports services get.
 func (r *Registry) Services() builtin.Services { return r.config.Services }
-
-// NodePorts is the record of all node ports in use, for the loop that repairs it.
-func (r *Registry) NodePorts() rangeallocation.RangeRegistry { return r.builtin.NodePorts() }
-
-// Addresses are the records of the service addresses in use, where objects do not tell that.
-func (r *Registry) Addresses() (primary, secondary rangeallocation.RangeRegistry) {
-	return r.builtin.Addresses()
-}
-
-// Leases returns the records of the API servers alive, with which the endpoints of
-// the kubernetes service are reconciled. A record expires ttl after its refresh.
-func (r *Registry) Leases(ttl time.Duration) (*Leases, error) { return r.builtin.Leases(ttl) }
-
-// PeerLeases returns the records of where the API servers alive reach each other. A record
-// expires ttl after its refresh.
-func (r *Registry) PeerLeases(ttl time.Duration) (*PeerLeases, error) {
-	return r.builtin.PeerLeases(ttl)
-}
 
 // Decodes counts the decodings of cached bytes over all resources.
 func (r *Registry) Decodes() uint64 {

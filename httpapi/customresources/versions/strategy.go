@@ -100,5 +100,5 @@ func (s *strategy) of(obj runtime.Object) upstreamStrategy {
 // prove reports whether obj is proved to be as its schema wants.
 func (c *checks) prove(obj runtime.Object) bool {
 	u, ok := obj.(*unstructured.Unstructured)
-	return ok && c.schema != nil && c.schema.Proves(u.Object)
+	return ok && c.schema != nil && c.schema.Valid(u.Object)
 }

@@ -10,21 +10,19 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// MaxUnheard is how much a backend may send without the client being sent anything: more
-// than the head of an answer has, and than upstream's proxies hold of a stream that is read
-// slowly.
+// MaxUnheard is how many bytes a backend may send while nothing is sent to the client. It is more than a
+// response header, and more than upstream's proxies buffer for a slow client.
 const MaxUnheard = 16 << 20
 
-// ErrUnheard fails reads from a backend that sends what no client is sent.
+// ErrUnheard is the error of reads from a backend that has sent more than MaxUnheard.
 var ErrUnheard = errors.New("backend: it has sent too much before its answer")
 
-// Request is what is known of a request while it is handed on. All methods may be called
-// from any goroutine.
+// Request is a proxied request. Its methods are safe for concurrent use.
 type Request struct {
 	unheard atomic.Int64 // bytes that have come since the client was last sent something
 }
 
-// Heard says that the client is sent something.
+// Heard notes that something is sent to the client.
 func (r *Request) Heard() { r.unheard.Store(0) }
 
 // come counts n bytes and reports whether they are too many.
@@ -32,15 +30,14 @@ func (r *Request) come(n int) bool { return r.unheard.Add(int64(n)) > MaxUnheard
 
 type requestKey struct{}
 
-// NewContext returns a context of a request that may be handed on, which ends with it. What
-// the client is sent is told to r.
+// NewContext returns a context for a request that may be proxied. The caller calls r.Heard whenever it
+// sends something to the client.
 func NewContext(ctx context.Context, r *Request) context.Context {
 	return context.WithValue(ctx, requestKey{}, r)
 }
 
-// Transport returns rt for those who open connections themselves, to change protocols over
-// them: they find a dialer whose connections the package bounds. Where rt does not tell how
-// it connects, it is returned as it is.
+// Transport wraps rt so that code that opens connections itself, to upgrade them, finds a dialer with
+// limits. It changes nothing if rt does not show how it connects.
 func Transport(rt http.RoundTripper) http.RoundTripper {
 	if rt == nil {
 		return nil
@@ -51,9 +48,8 @@ func Transport(rt http.RoundTripper) http.RoundTripper {
 // transport implements utilnet.RoundTripperWrapper.
 type transport struct{ http.RoundTripper }
 
-// RoundTrip implements http.RoundTripper. A backend that changes protocols unasked keeps
-// nobody who reads what it says longer than the request: net/http leaves such a connection
-// to whoever reads from it.
+// RoundTrip implements http.RoundTripper. If a backend upgrades a connection unasked, RoundTrip closes it
+// when the request ends: net/http leaves such a connection to the reader of the body.
 func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := t.RoundTripper.RoundTrip(req)
 	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
@@ -63,8 +59,7 @@ func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// WrappedRoundTripper implements utilnet.RoundTripperWrapper: who asks for it wants to know
-// how to connect.
+// WrappedRoundTripper implements utilnet.RoundTripperWrapper, by which callers find the dialer.
 func (t transport) WrappedRoundTripper() http.RoundTripper {
 	dial, err := utilnet.DialerFor(t.RoundTripper)
 	if err != nil {
@@ -93,11 +88,11 @@ func (t transport) WrappedRoundTripper() http.RoundTripper {
 type conn struct {
 	net.Conn
 
-	request *Request    // nil if nobody knows it
+	request *Request    // nil if unknown
 	stop    func() bool // the watch over the request's context
 }
 
-// bind has c end with the request of ctx.
+// bind returns c, to be closed when the request of ctx ends.
 func bind(ctx context.Context, c net.Conn) net.Conn {
 	request, _ := ctx.Value(requestKey{}).(*Request)
 	return &conn{Conn: c, request: request, stop: context.AfterFunc(ctx, func() { c.Close() })}

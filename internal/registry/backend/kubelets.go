@@ -7,7 +7,7 @@ import (
 	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
 )
 
-// Kubelets returns by with the transports that the package bounds.
+// Kubelets returns by with limited transports.
 func Kubelets(by kubeletclient.ConnectionInfoGetter) kubeletclient.ConnectionInfoGetter {
 	return kubelets{by}
 }

@@ -36,9 +36,6 @@ type Hook struct {
 	excused atomic.Bool // by Excuse
 }
 
-// Ready is closed once the hook's objects exist.
-func (h *Hook) Ready() <-chan struct{} { return h.ready }
-
 // Check returns an error until the hook's objects exist, or it is excused.
 func (h *Hook) Check() error {
 	select {
@@ -102,7 +99,7 @@ func New(config Config) (*Bootstrap, error) {
 		b.add(rbacrest.PostStartHookName, once(c.ensureRBAC))
 	}
 	b.add(schedulingrest.PostStartHookName, once(c.ensurePriorityClasses))
-	b.add(flowcontrolrest.PostStartHookName, c.keepFlowControl)
+	b.add(flowcontrolrest.PostStartHookName, c.newFlowControl())
 	return b, nil
 }
 

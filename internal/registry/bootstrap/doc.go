@@ -1,26 +1,30 @@
-// Package bootstrap makes the objects that a cluster cannot do without, and keeps
-// them: the system namespaces, the default ServiceCIDR, the kubernetes service with
-// its endpoints, RBAC's roles and bindings, the system priority classes, the
-// configuration of flow control, the records of service addresses and ports, the
-// Lease that says that this server lives, and the versions that it stores objects in.
+// Package bootstrap creates the objects that every cluster needs, and keeps them:
+//
+//   - the system namespaces and priority classes
+//   - the default ServiceCIDR, and the records of service addresses and ports
+//   - the kubernetes service and its endpoints
+//   - RBAC roles and bindings
+//   - the configuration of flow control
+//   - the identity Lease of this server, and the versions that it stores objects in
 //
 // # Model
 //
-// A [Bootstrap] is a list of hooks, named as kube-apiserver names them in its
-// health checks. Each makes what is missing, is then ready, and goes on repairing
-// until the server stops. What the objects are and how an existing one is
-// reconciled is upstream's; when it is done is ours: hooks run at once, and work
-// within a hook runs in parallel, because a server is not ready before them.
+// A [Bootstrap] is a list of hooks, named as kube-apiserver names them in its health checks. Each creates
+// what is missing, is then ready, and repairs its objects until the server stops. Upstream's packages
+// define the objects and how existing ones are reconciled. Hooks run concurrently, and so does the work
+// within a hook, because the server is not ready before they are.
 //
 // # Guarantees
 //
-// Running any hook again, here or in another server on the same store, changes
-// nothing. When [Bootstrap.WaitReady] returns nil every object exists. Endpoints of
-// this server are an exception: they are published when /readyz answers 200, and
-// withdrawn by [Bootstrap.Stop]; not at all while others have published another port, without Config.AnyPort.
-// A namespace or the kubernetes service that cannot be made is another: it is tried again
-// for as long as the server runs, which is ready after Config.Grace. Hooks that wait for
-// objects which cannot be read delay readiness until [Bootstrap.Excuse], and finish later.
+// Running a hook again, in this server or in another one on the same store, changes nothing. When
+// [Bootstrap.WaitReady] returns nil, every object exists, with these exceptions:
+//
+//   - The endpoints of this server are published when /readyz answers 200, and withdrawn by
+//     [Bootstrap.Stop]. Without Config.AnyPort they are not published while other servers have published
+//     another port.
+//   - A namespace or a kubernetes service that cannot be created is retried for as long as the server
+//     runs. The server is ready after Config.Grace.
+//   - Hooks that wait for unreadable objects delay readiness until [Bootstrap.Excuse], and finish later.
 //
 // # Goroutines
 //

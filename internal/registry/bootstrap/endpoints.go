@@ -12,7 +12,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 
-	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/builtin"
 )
 
 // samePortReconciler publishes this server among the endpoints of the kubernetes service
@@ -24,7 +24,7 @@ import (
 type samePortReconciler struct {
 	reconcilers.EndpointReconciler
 	adapter reconcilers.EndpointsAdapter
-	leases  *registry.Leases
+	leases  *builtin.Leases
 	ttl     time.Duration // of a lease
 
 	mu      sync.Mutex
@@ -33,7 +33,7 @@ type samePortReconciler struct {
 	foreign time.Time // when the record of this server's address was last seen refreshed by another
 }
 
-func newSamePortReconciler(upstream reconcilers.EndpointReconciler, adapter reconcilers.EndpointsAdapter, leases *registry.Leases, ttl time.Duration) *samePortReconciler {
+func newSamePortReconciler(upstream reconcilers.EndpointReconciler, adapter reconcilers.EndpointsAdapter, leases *builtin.Leases, ttl time.Duration) *samePortReconciler {
 	return &samePortReconciler{EndpointReconciler: upstream, adapter: adapter, leases: leases, ttl: ttl}
 }
 

@@ -7,12 +7,10 @@ import (
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	defaults "k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
-	flowcontrolclient "k8s.io/client-go/kubernetes/typed/flowcontrol/v1"
-	flowcontrollisters "k8s.io/client-go/listers/flowcontrol/v1"
+	clientcache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/registry/flowcontrol/ensurer"
 )
@@ -20,26 +18,34 @@ import (
 // flowControlInterval is how soon changes of mandatory objects are undone.
 const flowControlInterval = time.Minute
 
-// keepFlowControl makes flow schemas and priority levels and undoes changes of the
-// mandatory ones: kubernetes pkg/registry/flowcontrol/rest.
-func (c *Config) keepFlowControl(ctx context.Context, ready func()) error {
-	if err := retry(ctx, 5*time.Minute, c.ensureFlowControl); err != nil {
-		return err
-	}
-	ready()
-	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		if err := c.ensureFlowControl(ctx); err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "Cannot keep the configuration of flow control")
+// newFlowControl asks for the informers of flow control. It returns the hook that makes flow schemas
+// and priority levels and undoes changes of the mandatory ones, as kubernetes
+// pkg/registry/flowcontrol/rest does.
+func (c *Config) newFlowControl() func(context.Context, func()) error {
+	informers := c.Informers.Flowcontrol().V1()
+	synced := []clientcache.DoneChecker{
+		informers.PriorityLevelConfigurations().Informer().HasSyncedChecker(), informers.FlowSchemas().Informer().HasSyncedChecker()}
+	return func(ctx context.Context, ready func()) error {
+		if !clientcache.WaitFor(ctx, "", synced...) {
+			return ctx.Err()
 		}
-	}, flowControlInterval)
-	return nil
+		if err := retry(ctx, 5*time.Minute, c.ensureFlowControl); err != nil {
+			return err
+		}
+		ready()
+		wait.UntilWithContext(ctx, func(ctx context.Context) {
+			if err := c.ensureFlowControl(ctx); err != nil && ctx.Err() == nil {
+				klog.ErrorS(err, "Cannot keep the configuration of flow control")
+			}
+		}, flowControlInterval)
+		return nil
+	}
 }
 
 func (c *Config) ensureFlowControl(ctx context.Context) error {
-	client := c.Client.FlowcontrolV1()
-	levels := ensurer.NewPriorityLevelConfigurationOps(client.PriorityLevelConfigurations(), liveLevels{ctx: ctx, client: client})
-	schemas := ensurer.NewFlowSchemaOps(client.FlowSchemas(), liveSchemas{ctx: ctx, client: client})
-
+	client, informers := c.Client.FlowcontrolV1(), c.Informers.Flowcontrol().V1()
+	levels := ensurer.NewPriorityLevelConfigurationOps(client.PriorityLevelConfigurations(), informers.PriorityLevelConfigurations().Lister())
+	schemas := ensurer.NewFlowSchemaOps(client.FlowSchemas(), informers.FlowSchemas().Lister())
 	suggestLevel := ensurer.NewSuggestedEnsureStrategy[*flowcontrolv1.PriorityLevelConfiguration]()
 	requireLevel := ensurer.NewMandatoryEnsureStrategy[*flowcontrolv1.PriorityLevelConfiguration]()
 	suggestSchema := ensurer.NewSuggestedEnsureStrategy[*flowcontrolv1.FlowSchema]()
@@ -75,54 +81,4 @@ func ensureAll[T interface {
 		})
 	}
 	return tasks
-}
-
-// liveLevels and liveSchemas read the server instead of an informer's copy of it:
-// it answers from its cache, and no informer has to be waited for.
-type liveLevels struct {
-	flowcontrollisters.PriorityLevelConfigurationListerExpansion
-	ctx    context.Context
-	client flowcontrolclient.FlowcontrolV1Interface
-}
-
-// Get implements flowcontrollisters.PriorityLevelConfigurationLister.
-func (l liveLevels) Get(name string) (*flowcontrolv1.PriorityLevelConfiguration, error) {
-	return l.client.PriorityLevelConfigurations().Get(l.ctx, name, metav1.GetOptions{})
-}
-
-// List implements flowcontrollisters.PriorityLevelConfigurationLister.
-func (l liveLevels) List(selector labels.Selector) ([]*flowcontrolv1.PriorityLevelConfiguration, error) {
-	list, err := l.client.PriorityLevelConfigurations().List(l.ctx, metav1.ListOptions{LabelSelector: selector.String()})
-	if err != nil {
-		return nil, err
-	}
-	return pointers(list.Items), nil
-}
-
-type liveSchemas struct {
-	flowcontrollisters.FlowSchemaListerExpansion
-	ctx    context.Context
-	client flowcontrolclient.FlowcontrolV1Interface
-}
-
-// Get implements flowcontrollisters.FlowSchemaLister.
-func (l liveSchemas) Get(name string) (*flowcontrolv1.FlowSchema, error) {
-	return l.client.FlowSchemas().Get(l.ctx, name, metav1.GetOptions{})
-}
-
-// List implements flowcontrollisters.FlowSchemaLister.
-func (l liveSchemas) List(selector labels.Selector) ([]*flowcontrolv1.FlowSchema, error) {
-	list, err := l.client.FlowSchemas().List(l.ctx, metav1.ListOptions{LabelSelector: selector.String()})
-	if err != nil {
-		return nil, err
-	}
-	return pointers(list.Items), nil
-}
-
-func pointers[T any](items []T) []*T {
-	out := make([]*T, len(items))
-	for i := range items {
-		out[i] = &items[i]
-	}
-	return out
 }

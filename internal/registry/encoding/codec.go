@@ -57,12 +57,11 @@ type Config struct {
 
 // Codec makes cached objects of one resource's stored values, and decodes cached objects.
 //
-// A stored value is decrypted, decoded with the storage codec (which applies
-// defaults), given its resourceVersion, decorated as a read would decorate it,
-// converted to the canonical version and encoded once. The canonical encoding is the
-// bare protobuf message of the storage version. Stored bytes may lack defaults or hold
-// fields that a read drops, so that they are not served as they are. Only values whose
-// fingerprint tells what decoding and encoding would make of them skip it.
+// It decrypts a stored value, decodes it with the storage codec (which applies defaults), sets its
+// resourceVersion, decorates it as a read would, converts it to the canonical version and encodes it
+// once. The canonical encoding is the bare protobuf message of the storage version. Stored bytes are not
+// served directly: they may lack defaults or have fields that a read drops. Values with a known
+// fingerprint skip these steps.
 //
 // A resource of a CRD has a Codec for each of its versions beside its own: see [Custom].
 type Codec struct {
@@ -388,7 +387,7 @@ func (c *Codec) encodeCanonical(obj runtime.Object) ([]byte, bool) {
 	return append(data[:len(data)+size], envelopeEnd...), true
 }
 
-// exact takes no more memory than what is written to it at once.
+// exact is a buffer that allocates no more than what is first written to it.
 type exact []byte
 
 // Write implements io.Writer.

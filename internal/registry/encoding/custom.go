@@ -19,41 +19,39 @@ import (
 	"github.com/larder-io/larder/internal/registry/servedjson"
 )
 
-// Custom is the Codec of one state of a CRD, and those of its versions.
+// Custom has the Codecs of one state of a CRD: its own, which decodes stored values in their own version,
+// and one for each version, which decodes stored or cached bytes of any version into that version.
 //
-// Its own Codec decodes what is stored in whatever version that has. A version's Codec
-// decodes stored or cached bytes of any version into objects of that version.
-//
-// Upstream's codecs, by which it does so, cost a thousand times what an empty list does. They
-// are made when the first object is decoded or encoded that shapes do not tell all about.
+// Upstream's codecs are expensive to make: a thousand times an empty list. They are made for the first
+// object that is not in served form.
 type Custom struct {
 	*Codec
 
 	config   CustomConfig
-	shapes   func() map[string]*servedjson.Shape // calls config.Shapes once
+	schemas  func() map[string]*servedjson.Schema // calls config.Schemas once
 	versions map[string]*Codec
-	late     map[string]*late // by version
+	lazy     map[string]*lazyCodec // by version
 }
 
 // CustomConfig says what a [Custom] is made of.
 type CustomConfig struct {
 	GroupResource schema.GroupResource
 
-	// Versions counts those of the CRD, served or not. Webhook says that they differ by
-	// more than their apiVersion.
+	// Versions is the number of the CRD's versions, served or not. Webhook says that they differ in more
+	// than their apiVersion.
 	Versions int
 	Webhook  bool
 
-	// Shapes makes those of the versions, by name. Objects of a version without one are decoded
-	// whatever they look like. nil makes none. It is called once, when there is an object.
-	Shapes func() map[string]*servedjson.Shape
+	// Schemas returns the schemas of the versions, by name. Objects of a version without one are always
+	// decoded. It may be nil. It is called once, for the first object.
+	Schemas func() map[string]*servedjson.Schema
 
 	// Namespaced says that objects have namespaces, Selects that some version has selectable
 	// fields.
 	Namespaced, Selects bool
 
-	// Make has upstream make what [Custom.Add] is called with, for each version; it is called
-	// by whoever needs it first, and again by others, also together. It fails always or never.
+	// Make has upstream make the storages of all versions, which call [Custom.Add]. It may be called
+	// often and concurrently, and fails always or never.
 	Make func() error
 
 	// Transformer encrypts stored values; nil stores plain text.
@@ -65,33 +63,33 @@ type CustomConfig struct {
 
 // NewCustom returns a Custom that has no versions yet.
 func NewCustom(config CustomConfig) *Custom {
-	c := &Custom{config: config, versions: make(map[string]*Codec), late: make(map[string]*late)}
-	c.shapes = func() map[string]*servedjson.Shape { return nil }
-	if config.Shapes != nil {
-		c.shapes = sync.OnceValue(config.Shapes)
+	c := &Custom{config: config, versions: make(map[string]*Codec), lazy: make(map[string]*lazyCodec)}
+	c.schemas = func() map[string]*servedjson.Schema { return nil }
+	if config.Schemas != nil {
+		c.schemas = sync.OnceValue(config.Schemas)
 	}
-	c.Codec = c.newCodec(&customCodec{attrs: c.allAttrs, selects: config.Selects, shapes: c.allShapes})
+	c.Codec = c.newCodec(&customCodec{attrs: c.allAttrs, selects: config.Selects, schemas: c.allSchemas})
 	c.attrs = c.allAttrs
 	c.newFunc = func() runtime.Object { return &unstructured.Unstructured{} }
 	c.newListFunc = func() runtime.Object { return &unstructured.UnstructuredList{} }
 	return c
 }
 
-// allShapes lists the shapes of all versions.
-func (c *Custom) allShapes() []*servedjson.Shape {
-	return slices.DeleteFunc(slices.Collect(maps.Values(c.shapes())), func(s *servedjson.Shape) bool { return s == nil })
+// allSchemas returns the schemas of all versions.
+func (c *Custom) allSchemas() []*servedjson.Schema {
+	return slices.DeleteFunc(slices.Collect(maps.Values(c.schemas())), func(s *servedjson.Schema) bool { return s == nil })
 }
 
-// shapesOf lists the shape of a version, if it has one.
-func (c *Custom) shapesOf(version string) []*servedjson.Shape {
-	if s := c.shapes()[version]; s != nil {
-		return []*servedjson.Shape{s}
+// schemasOf lists the shape of a version, if it has one.
+func (c *Custom) schemasOf(version string) []*servedjson.Schema {
+	if s := c.schemas()[version]; s != nil {
+		return []*servedjson.Schema{s}
 	}
 	return nil
 }
 
 func (c *Custom) newCodec(custom *customCodec) *Codec {
-	custom.shapes = sync.OnceValue(custom.shapes)
+	custom.schemas = sync.OnceValue(custom.schemas)
 	codec := &Codec{
 		groupResource: c.config.GroupResource,
 		versioner:     storage.APIObjectVersioner{},
@@ -121,7 +119,7 @@ func (c *Custom) Declare(gvk schema.GroupVersionKind, listKind string) error {
 		converts: c.config.Webhook,
 		attrs:    c.allAttrs,
 		selects:  c.config.Selects,
-		shapes:   func() []*servedjson.Shape { return c.shapesOf(gvk.Version) },
+		schemas:  func() []*servedjson.Schema { return c.schemasOf(gvk.Version) },
 	})
 	v.newFunc = func() runtime.Object {
 		obj := &unstructured.Unstructured{}
@@ -133,12 +131,12 @@ func (c *Custom) Declare(gvk schema.GroupVersionKind, listKind string) error {
 		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(listKind))
 		return list
 	}
-	l := &late{ready: c.config.Make}
+	l := &lazyCodec{ready: c.config.Make}
 	if v.storage, v.attrs = l, c.metadataOf; c.config.Selects {
 		// Upstream's JSONPath keeps state, and values are decoded in parallel.
 		v.attrs = exclusive(l.attrsOf)
 	}
-	c.versions[gvk.Version], c.late[gvk.Version] = v, l
+	c.versions[gvk.Version], c.lazy[gvk.Version] = v, l
 	// The codec of any version decodes a value in the value's own version, if no other is
 	// asked for.
 	c.storage = l
@@ -151,7 +149,7 @@ func (c *Custom) Declare(gvk schema.GroupVersionKind, listKind string) error {
 // Add takes what upstream's storage of a declared version is made of. CustomConfig.Make has it
 // called.
 func (c *Custom) Add(gvk schema.GroupVersionKind, stored runtime.Codec, attrs storage.AttrFunc) (*Codec, error) {
-	l := c.late[gvk.Version]
+	l := c.lazy[gvk.Version]
 	if l == nil || l.codec != nil {
 		return nil, fmt.Errorf("registry: a storage of %s is not wanted", gvk)
 	}

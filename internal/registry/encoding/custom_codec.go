@@ -38,16 +38,15 @@ type customCodec struct {
 	// attrs finds the labels and all fields by which some version selects.
 	attrs storage.AttrFunc
 
-	// shapes are those of the versions in which the Codec may find an object that it need not
-	// convert. selects says that attrs looks beyond the metadata.
-	shapes  func() []*servedjson.Shape
+	// schemas are those of the versions that the Codec need not convert from. selects says that attrs
+	// looks beyond the metadata.
+	schemas func() []*servedjson.Schema
 	selects bool
 }
 
-// read returns data, stored or canonical, as a document if decoding and encoding it would
-// change nothing.
+// read returns data, stored or canonical, as a Document if it is in served form.
 func (c *customCodec) read(data []byte) (servedjson.Document, bool) {
-	for _, s := range c.shapes() {
+	for _, s := range c.schemas() {
 		if d, ok := s.Read(data); ok {
 			return d, true
 		}

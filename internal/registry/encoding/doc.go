@@ -1,44 +1,40 @@
-// Package encoding makes cached objects of stored values, and of those the bytes that are
-// sent to clients.
+// Package encoding makes cached objects of stored values, and the bytes for clients of cached objects.
 //
 // # Model
 //
-// A [Codec] belongs to one resource. It decodes a stored value once, when the value enters
-// the cache, and encodes it as its canonical bytes: the bare protobuf message of the stored
-// version, or JSON for a custom resource ([Custom]). A value whose fingerprint is known is
-// not even decoded: it is known what decoding and encoding make of it (fingerprint.go).
+// A [Codec] belongs to one resource. When a value enters the cache, the Codec decodes it once and encodes
+// it in the canonical encoding: the bare protobuf message of the stored version, or JSON for a custom
+// resource ([Custom]). It does not even decode values with a known fingerprint (fingerprint.go).
 //
-// A [Version] is a version in which the resource is served. It has an [Encoder] for each
-// media type and [Projection]. An Encoder makes items of cached objects: where possible they
-// are parts of the canonical bytes, or JSON that a plan of the kind writes from those
-// (package transcode); otherwise the object is decoded. A [Source] makes the items of one
-// list and decides which of them are worth keeping.
+// A [Version] is a served version of the resource. It has an [Encoder] for each media type and
+// [Projection]. An Encoder makes items of cached objects. Most items are parts of the canonical bytes, or
+// JSON that package transcode writes from them. Other items need a decoded object. A [Source] makes the
+// items of one list and decides which of them to cache.
 //
 // # Guarantees
 //
-// A custom resource whose stored bytes decoding and encoding would not change (package shape)
-// is not decoded to be cached, and what requests decode of it is not pruned and defaulted
-// again.
+// An Encoder's items are byte for byte what upstream's encoders write for the same object. They stay
+// cached with the object as long as the budget allows.
 //
-// What a write compares with ([Codec.Restore]) is what upstream would decode from the store.
+// Stored custom resources that are already in served form (package servedjson) are cached without
+// decoding, and requests decode them without pruning and defaulting.
 //
-// Large canonical bytes of custom resources are kept packed (package cache), with their
-// metadata beside them: what asks for metadata alone unpacks nothing, and lists and frames
-// unpack each item where it goes ([Encoder.Unmade]).
+// [Codec.Restore] returns what upstream would decode from the store; writes compare with it.
 //
-// An Encoder's items are byte for byte what upstream's encoders write for the same object.
-// They are kept with the object as long as the budget allows. A value that cannot be
-// decrypted or decoded becomes a corrupt object, which fails the reads that cover it and no
-// others. [Codec.Decodes] counts decodings of cached bytes.
+// Large canonical bytes of custom resources are packed (package cache), with their metadata beside them.
+// Requests for metadata unpack nothing. Lists and frames unpack each item into the response
+// ([Encoder.Unmade]).
+//
+// A value that cannot be decrypted or decoded becomes a corrupt object, which fails only the reads that
+// cover it. [Codec.Decodes] counts decodings of cached bytes.
 //
 // # Bytes
 //
-// Bodies and items belong to the cache, are shared by all responses and never written.
-// Objects that are decoded are the caller's own.
+// Bodies and items belong to the cache and are shared by all responses: do not write to them. Decoded
+// objects belong to the caller.
 //
 // # Locks and goroutines
 //
-// There are no goroutines. A Codec and its Versions are built before they are used, and
-// immutable then. The locks of an Encoder, of the providers of keys and of the table of
-// fingerprints are leaves.
+// There are no goroutines. A Codec and its Versions are immutable once they are in use. The locks of
+// Encoders, key providers and fingerprints are leaves.
 package encoding

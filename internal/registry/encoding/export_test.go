@@ -64,7 +64,7 @@ func (c *Codec) Fingerprints() (hits, misses uint64) {
 
 // Recognized reports whether a value has one of the patterns that came last.
 func (c *Codec) Recognized(value []byte) bool {
-	f, raw := c.fingerprints.formOf(value)
+	f, raw := c.fingerprints.kindOf(value)
 	return f != nil && c.fingerprints.match(&inspected{raw: raw}, f)
 }
 

@@ -18,24 +18,23 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// fingerprints spare stored values decoding, defaulting, conversion and encoding, where it is
-// known what all this would make of them (E11).
+// fingerprints make cached objects of stored values without decoding, defaulting, converting and
+// encoding them, if like values went through all that before (E11).
 //
-// A fingerprint is the digest of a value's skeleton: of everything but names, times, texts
-// and the like, its tokens, which upstream's code copies without looking into them. Of all
-// values with a fingerprint, upstream's code therefore makes the same, but for the tokens.
-// Which token it puts where is found out by decoding and encoding such a value once more, with
-// tokens in it that occur nowhere else: the result is a recipe. A recipe is kept only if it
-// makes of the value what upstream's code did, too. All that upstream's code may look at is
-// part of the skeleton: missing fields, unknown fields, another order or another version make
-// another fingerprint. So do other keys of labels and annotations, and other pairs of equal
-// names.
+// A fingerprint is a hash of a value's skeleton: everything in it except its tokens. Tokens are names,
+// times, free text and the like, which upstream's code copies and does not interpret. So upstream's code
+// treats all values with one fingerprint alike. To learn how, a value with unique tokens is decoded and
+// encoded: the result shows which token goes where, and is kept as a rule. A rule is discarded if it does
+// not turn the original value into what upstream's code made of it.
 //
-// tokensOf says which fields hold tokens, and TestFingerprintsDecodeToTheSameObject compares
-// the result with that of decoding.
+// Everything that upstream's code may interpret is part of the skeleton: missing and unknown fields, the
+// order of fields, the version, the keys of labels and annotations, and which names are equal.
 //
-// Objects of one workload follow each other. So before a fingerprint is taken, a value is held
-// against the patterns of the shapes that came last, which is cheaper.
+// tokensOf lists the fields that hold tokens. TestFingerprintsDecodeToTheSameObject compares the results
+// with those of decoding.
+//
+// Objects of one workload follow each other. So a value is first compared with the patterns of the rules
+// that were used last, which is cheaper than a fingerprint.
 type fingerprints struct {
 	codec *Codec
 	seeds [2]maphash.Seed
@@ -44,56 +43,56 @@ type fingerprints struct {
 	hits, misses atomic.Uint64
 
 	mu    sync.RWMutex
-	forms map[schema.GroupVersionKind]*form // by what values say they are
-	usual atomic.Pointer[form]              // the one that was found last
+	kinds map[schema.GroupVersionKind]*storedKind
+	usual atomic.Pointer[storedKind] // the last one found
 
-	recent [recentShapes]atomic.Pointer[recentShape] // the first was seen last
-	known  map[fingerprint]*recipe                   // nil where there is none
-	bytes  int                                       // of recipes
+	recent [recentRules]atomic.Pointer[recentRule] // the most recent first
+	known  map[fingerprint]*rule                   // nil if there can be none
+	bytes  int                                     // of rules
 }
 
-// form is how values of a kind and version are stored.
-type form struct {
+// storedKind describes the stored values of a kind and version.
+type storedKind struct {
 	head   []byte // of each value, up to the length of the object
 	fields *wire.Fields
 }
 
-// recentShape is a fingerprint with its recipe and the pattern of its values.
-type recentShape struct {
+// recentRule is a fingerprint with its rule and a pattern of its values.
+type recentRule struct {
 	fingerprint fingerprint
-	recipe      *recipe
+	rule        *rule
 	pattern     *wire.Template
 }
 
-// fingerprint is a digest of a skeleton. Its seeds are this process's own, so that an
-// attacker cannot make two skeletons of one fingerprint.
+// fingerprint is a hash of a skeleton. The seeds are random, so that an attacker cannot construct two
+// skeletons with one fingerprint.
 type fingerprint struct {
-	form *form
+	kind *storedKind
 	sum  [2]uint64
 }
 
 const (
-	// maxFingerprints and maxRecipeBytes bound what is remembered. Pods have about as many
-	// fingerprints as there are workloads.
+	// maxFingerprints and maxRuleBytes bound the table. Pods have about as many fingerprints as there
+	// are workloads.
 	maxFingerprints = 16384
-	maxRecipeBytes  = 16 << 20
+	maxRuleBytes    = 16 << 20
 
-	// learnAfter is how many values are decoded before their recipe is made, which costs about
-	// as much as decoding that many.
+	// learnAfter is how many values are decoded before a rule is made. Making it costs about as much as
+	// decoding that many.
 	learnAfter = 3
 
-	// Where fewer than one value in worthOne has a known fingerprint, among worthAfter or
-	// more, only one in worthOne is inspected: the others would only cost more.
+	// After worthAfter values, only one value in worthOne is inspected if fewer than that had a known
+	// fingerprint.
 	worthAfter = 4096
 	worthOne   = 8
 
-	// recentShapes is how many patterns there are. One is made of a fingerprint each
-	// patternAfter times that it is found: making it costs as much as taking a few.
-	recentShapes = 2
+	// recentRules is the number of patterns. One is made each patternAfter times that a fingerprint is
+	// found: making it costs as much as taking a few fingerprints.
+	recentRules  = 2
 	patternAfter = 8
 )
 
-// newFingerprints returns nil for resources that have none.
+// newFingerprints returns nil if the resource has no fingerprints.
 func newFingerprints(c *Codec) *fingerprints {
 	if !hasTokens[c.groupResource] {
 		return nil
@@ -101,8 +100,8 @@ func newFingerprints(c *Codec) *fingerprints {
 	s := &fingerprints{
 		codec: c,
 		seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
-		forms: make(map[schema.GroupVersionKind]*form),
-		known: make(map[fingerprint]*recipe),
+		kinds: make(map[schema.GroupVersionKind]*storedKind),
+		known: make(map[fingerprint]*rule),
 	}
 	s.pool.New = func() any { return new(inspected) }
 	return s
@@ -112,8 +111,8 @@ func newFingerprints(c *Codec) *fingerprints {
 type inspected struct {
 	wire.Skeleton
 	fingerprint fingerprint
-	raw         []byte  // the message of the object
-	recipe      *recipe // by the pattern that it matched; nil if it matched none
+	raw         []byte // the message of the object
+	rule        *rule  // by the pattern that it matched; nil if it matched none
 
 	contents [][]byte // of the tokens, and the revision
 	revision [wire.MaxRevision]byte
@@ -128,7 +127,7 @@ func (v *inspected) setContents(revision int64) {
 	v.contents = append(v.contents, strconv.AppendInt(v.revision[:0], revision, 10))
 }
 
-// inspect takes the fingerprint of plain stored data. It returns nil if it has none, or is not
+// inspect takes the fingerprint of plain stored data. It returns nil if there is none, or if it is not
 // worth the time. The caller releases the result.
 func (s *fingerprints) inspect(data []byte) *inspected {
 	hits, misses := s.hits.Load(), s.misses.Load()
@@ -137,12 +136,12 @@ func (s *fingerprints) inspect(data []byte) *inspected {
 			return nil
 		}
 	}
-	f, raw := s.formOf(data)
+	f, raw := s.kindOf(data)
 	if f == nil {
 		return nil
 	}
 	v := s.pool.Get().(*inspected)
-	v.raw, v.recipe = raw, nil
+	v.raw, v.rule = raw, nil
 	if s.match(v, f) {
 		return v
 	}
@@ -154,32 +153,32 @@ func (s *fingerprints) inspect(data []byte) *inspected {
 	return v
 }
 
-// match reports whether v has one of the recent shapes, and fills v in then.
-func (s *fingerprints) match(v *inspected, f *form) bool {
+// match reports whether v matches a recent pattern. If it does, match fills in v.
+func (s *fingerprints) match(v *inspected, f *storedKind) bool {
 	for i := range s.recent {
 		known := s.recent[i].Load()
-		if known == nil || known.fingerprint.form != f || !known.pattern.Match(v.raw, &v.Skeleton) {
+		if known == nil || known.fingerprint.kind != f || !known.pattern.Match(v.raw, &v.Skeleton) {
 			continue
 		}
-		if i > 0 { // two that come in turns are found first in turns
+		if i > 0 { // move it to the front
 			s.recent[i].Store(s.recent[0].Swap(known))
 		}
-		v.fingerprint, v.recipe = known.fingerprint, known.recipe
+		v.fingerprint, v.rule = known.fingerprint, known.rule
 		return true
 	}
 	return false
 }
 
-// found counts that v's fingerprint was found, and makes it a recent shape from time to time.
-func (s *fingerprints) found(v *inspected, r *recipe) {
+// found counts a use of r for v, and makes r a recent rule from time to time.
+func (s *fingerprints) found(v *inspected, r *rule) {
 	if r.found.Add(1)%patternAfter != 0 {
 		return
 	}
-	pattern, ok := wire.NewPattern(v.raw, v.fingerprint.form.fields)
+	pattern, ok := wire.NewPattern(v.raw, v.fingerprint.kind.fields)
 	if !ok {
 		return
 	}
-	last := s.recent[0].Swap(&recentShape{v.fingerprint, r, pattern})
+	last := s.recent[0].Swap(&recentRule{v.fingerprint, r, pattern})
 	for i := 1; i < len(s.recent); i++ {
 		last = s.recent[i].Swap(last)
 	}
@@ -192,9 +191,8 @@ func (s *fingerprints) release(v *inspected) {
 	s.pool.Put(v)
 }
 
-// formOf returns the form of data and the message of the object in it, nil if it has no
-// fingerprint.
-func (s *fingerprints) formOf(data []byte) (*form, []byte) {
+// kindOf returns the kind of data and the object's message, nil if data has no fingerprint.
+func (s *fingerprints) kindOf(data []byte) (*storedKind, []byte) {
 	if f := s.usual.Load(); f != nil {
 		if raw, ok := f.open(data); ok {
 			return f, raw
@@ -206,10 +204,10 @@ func (s *fingerprints) formOf(data []byte) (*form, []byte) {
 	}
 	gvk := schema.FromAPIVersionAndKind(apiVersion, kind)
 	s.mu.RLock()
-	f, found := s.forms[gvk]
+	f, found := s.kinds[gvk]
 	s.mu.RUnlock()
 	if !found {
-		f = s.learnForm(gvk)
+		f = s.learnKind(gvk)
 	}
 	if f == nil {
 		return nil, nil
@@ -222,8 +220,8 @@ func (s *fingerprints) formOf(data []byte) (*form, []byte) {
 	return f, raw
 }
 
-// learnForm makes the form of a kind and version; nil if there is none.
-func (s *fingerprints) learnForm(gvk schema.GroupVersionKind) *form {
+// learnKind makes the storedKind of a kind and version, nil if its values have no fingerprints.
+func (s *fingerprints) learnKind(gvk schema.GroupVersionKind) *storedKind {
 	layout := s.fieldsOf(gvk)
 	if layout == nil {
 		return nil // values may name any kinds
@@ -234,15 +232,15 @@ func (s *fingerprints) learnForm(gvk schema.GroupVersionKind) *form {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if other := s.forms[gvk]; other != nil {
+	if other := s.kinds[gvk]; other != nil {
 		return other
 	}
-	f := &form{head, layout}
-	s.forms[gvk] = f
+	f := &storedKind{head, layout}
+	s.kinds[gvk] = f
 	return f
 }
 
-// fieldsOf says where objects of a kind have tokens; nil if they are no protobuf.
+// fieldsOf returns the fields of a kind that hold tokens, nil if it has no protobuf encoding.
 func (s *fingerprints) fieldsOf(gvk schema.GroupVersionKind) *wire.Fields {
 	obj, err := s.codec.scheme.New(gvk)
 	if err != nil {
@@ -254,19 +252,19 @@ func (s *fingerprints) fieldsOf(gvk schema.GroupVersionKind) *wire.Fields {
 	return objectTokens(obj)
 }
 
-// open returns the message of the object in data, if data is a value of this form.
-func (f *form) open(data []byte) ([]byte, bool) { return cutEnvelope(data, f.head) }
+// open returns the object's message in data, if data is a value of this kind.
+func (f *storedKind) open(data []byte) ([]byte, bool) { return cutEnvelope(data, f.head) }
 
-// value returns the value of the message of an object.
-func (f *form) value(raw []byte) []byte {
+// value returns the stored value of an object's message.
+func (f *storedKind) value(raw []byte) []byte {
 	data := binary.AppendUvarint(bytes.Clone(f.head), uint64(len(raw)))
 	return append(append(data, raw...), envelopeEnd...)
 }
 
-// complete fills in config without decoding, if it is known how. Otherwise it says whether the
-// fingerprint should be learnt.
+// complete fills in config without decoding, if there is a rule for v. Otherwise learn reports whether
+// the caller should make one.
 func (s *fingerprints) complete(v *inspected, config *cache.ObjectConfig) (done, learn bool) {
-	r, seen := v.recipe, true
+	r, seen := v.rule, true
 	if r == nil {
 		s.mu.RLock()
 		r, seen = s.known[v.fingerprint]
@@ -276,9 +274,9 @@ func (s *fingerprints) complete(v *inspected, config *cache.ObjectConfig) (done,
 		s.misses.Add(1)
 		switch {
 		case !seen:
-			s.remember(v.fingerprint, &recipe{wanted: 1})
+			s.remember(v.fingerprint, &rule{wanted: 1})
 		case r != nil && r.wanted < learnAfter:
-			s.remember(v.fingerprint, &recipe{wanted: r.wanted + 1})
+			s.remember(v.fingerprint, &rule{wanted: r.wanted + 1})
 		case r != nil:
 			return false, true
 		}
@@ -288,22 +286,22 @@ func (s *fingerprints) complete(v *inspected, config *cache.ObjectConfig) (done,
 		return false, false
 	}
 	s.hits.Add(1)
-	if v.recipe == nil {
+	if v.rule == nil {
 		s.found(v, r)
 	}
 	return true, false
 }
 
-// learn makes a recipe of v's fingerprint. Decoding and encoding v has made config.
+// learn makes the rule of v's fingerprint. config is what decoding and encoding v has made.
 func (s *fingerprints) learn(v *inspected, config *cache.ObjectConfig) {
-	r := s.recipeOf(v, config)
+	r := s.ruleOf(v, config)
 	s.remember(v.fingerprint, r)
 }
 
-func (s *fingerprints) remember(p fingerprint, r *recipe) {
+func (s *fingerprints) remember(p fingerprint, r *rule) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.known) >= maxFingerprints || s.bytes > maxRecipeBytes {
+	if len(s.known) >= maxFingerprints || s.bytes > maxRuleBytes {
 		clear(s.known)
 		s.bytes = 0
 	}
@@ -311,15 +309,15 @@ func (s *fingerprints) remember(p fingerprint, r *recipe) {
 	s.bytes += r.size()
 }
 
-// recipe is how to make the cached object of a value with a certain fingerprint.
-type recipe struct {
-	wanted         int            // how often it was wanted, of one that is not made yet
-	found          atomic.Uint32  // how often it was found by a fingerprint that was taken
-	body           *wire.Template // of the tokens and the revision; nil: the value with its revision
+// rule says how to make the cached object of a value with a certain fingerprint.
+type rule struct {
+	wanted         int            // uses before the rule was made; 0 once it is
+	found          atomic.Uint32  // uses by fingerprint
+	body           *wire.Template // of the tokens and the revision; nil if only the revision is set
 	labels, fields []attribute
 }
 
-// attribute is a label or a selectable field. Its value is a token, or the same for all.
+// attribute is a label or a selectable field. Its value is a token or constant.
 type attribute struct {
 	name, value string
 	token       int // constant for none
@@ -327,22 +325,22 @@ type attribute struct {
 
 const constant = -1
 
-// size is about how much memory r takes.
-func (r *recipe) size() int {
-	const recipeSize, attributeSize = 128, 40
+// size returns the approximate memory of r.
+func (r *rule) size() int {
+	const ruleSize, attributeSize = 128, 40
 	if r == nil {
 		return 0
 	}
-	n := recipeSize + attributeSize*(len(r.labels)+len(r.fields))
+	n := ruleSize + attributeSize*(len(r.labels)+len(r.fields))
 	if r.body != nil {
 		n += r.body.Size()
 	}
 	return n
 }
 
-// make fills in config with what v decodes to, and reports whether it could. If config has no
-// revision, the body has none or one to be replaced, and may be part of v's value.
-func (r *recipe) make(v *inspected, config *cache.ObjectConfig) bool {
+// make fills in config for v and reports whether it could. If config has no revision, the body may be
+// part of v's value and may have no revision or one to be replaced.
+func (r *rule) make(v *inspected, config *cache.ObjectConfig) bool {
 	v.setContents(max(config.Revision, 1))
 	switch {
 	case r.body != nil:
@@ -371,14 +369,14 @@ func valuesOf(attributes []attribute, contents [][]byte) map[string]string {
 	return values
 }
 
-// markRevision is the revision of values with tokens that occur nowhere else.
+// markRevision is the revision of values with unique tokens.
 const markRevision = 4611686018427387001
 
-// recipeOf returns the recipe of v's fingerprint, nil if there is none.
-func (s *fingerprints) recipeOf(v *inspected, config *cache.ObjectConfig) *recipe {
+// ruleOf makes the rule of v's fingerprint. It returns nil if there is none.
+func (s *fingerprints) ruleOf(v *inspected, config *cache.ObjectConfig) *rule {
 	marks := newMarks(v.Tokens)
 	next := -1
-	unmarked, ok := wire.NewTemplate(v.raw, v.fingerprint.form.fields, func([]byte, wire.Role) (int, bool) {
+	unmarked, ok := wire.NewTemplate(v.raw, v.fingerprint.kind.fields, func([]byte, wire.Role) (int, bool) {
 		next++
 		return next, true
 	})
@@ -387,14 +385,14 @@ func (s *fingerprints) recipeOf(v *inspected, config *cache.ObjectConfig) *recip
 	}
 	raw := unmarked.Write(marks.contents)
 	made := cache.ObjectConfig{Key: config.Key, Revision: markRevision}
-	if err := s.codec.complete(v.fingerprint.form.value(raw), &made); err != nil {
+	if err := s.codec.complete(v.fingerprint.kind.value(raw), &made); err != nil {
 		return nil
 	}
 	canonical := s.fieldsOf(s.codec.canonical)
 	if canonical == nil {
 		return nil
 	}
-	r := &recipe{labels: attributesOf(made.Labels, marks), fields: attributesOf(made.Fields, marks)}
+	r := &rule{labels: attributesOf(made.Labels, marks), fields: attributesOf(made.Fields, marks)}
 	if !unchanged(v.raw, config) || !unchanged(raw, &made) {
 		if r.body, ok = wire.NewTemplate(made.Body, canonical, marks.tokenOf); !ok {
 			return nil
@@ -409,13 +407,13 @@ func (s *fingerprints) recipeOf(v *inspected, config *cache.ObjectConfig) *recip
 	return r
 }
 
-// unchanged reports whether an object is stored as it is served, but for its revision.
+// unchanged reports whether an object is stored as it is served, except for its revision.
 func unchanged(raw []byte, config *cache.ObjectConfig) bool {
 	body, err := wire.AppendRevisionProtobuf(nil, raw, config.Revision)
 	return err == nil && bytes.Equal(body, config.Body)
 }
 
-// marks are contents that are put in the place of tokens.
+// marks are unique contents that replace tokens.
 type marks struct {
 	contents [][]byte // by token, and the revision
 	tokens   map[string]int
@@ -441,25 +439,25 @@ func newMarks(tokens []wire.Token) marks {
 	return m
 }
 
-// timestamp is the message of a time.
+// timestamp returns the message of a time.
 func timestamp(seconds, nanos uint64) []byte {
 	return binary.AppendUvarint(append(binary.AppendUvarint([]byte{1 << 3}, seconds), 2<<3), nanos)
 }
 
 func (m *marks) add(content []byte) {
-	if _, known := m.tokens[string(content)]; !known { // a name that stands there again
+	if _, known := m.tokens[string(content)]; !known { // a name that occurs twice
 		m.tokens[string(content)] = len(m.contents)
 	}
 	m.contents = append(m.contents, content)
 }
 
-// tokenOf returns the token whose mark content is.
+// tokenOf returns the token whose mark is content.
 func (m *marks) tokenOf(content []byte, _ wire.Role) (int, bool) {
 	token, ok := m.tokens[string(content)]
 	return token, ok
 }
 
-// attributesOf finds the tokens among values.
+// attributesOf returns the attributes with these values.
 func attributesOf(values fields.Set, marks marks) []attribute {
 	all := make([]attribute, 0, len(values))
 	for name, value := range values {

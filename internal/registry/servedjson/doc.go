@@ -1,27 +1,24 @@
-// Package shape tells, of the JSON of a custom resource, whether reading it would change
-// nothing, without decoding it.
+// Package servedjson reports whether stored custom-resource JSON is already in served form, without
+// decoding it.
 //
 // # Model
 //
-// Upstream reads a stored custom resource by decoding it, pruning it, dropping nulls that may
-// not be there, repairing its metadata and setting defaults (apiextensions-apiserver
-// pkg/apiserver/customresource_handler.go). An object that was written under the definition
-// of the moment has been through all that: what reading makes of it is encoded as the very
-// bytes that are stored, but for the resourceVersion. A [Shape] is made of the structural
-// schema of one version, once. [Shape.Read] walks the bytes by it.
+// Upstream decodes a stored custom resource, prunes it, drops nulls, repairs its metadata and sets defaults
+// (apiextensions-apiserver pkg/apiserver/customresource_handler.go). An object that was written under the
+// present CRD has been through all that. Reading it again changes nothing but the resourceVersion. A
+// [Schema] is made once of the structural schema of a version. [Schema.Read] walks stored bytes by it.
 //
 // # Guarantees
 //
-// Read reports true only for bytes that upstream's reading and encoding/json's writing
-// would reproduce: members sorted, none twice, texts and numbers written as encoding/json
-// writes them, no member that would be pruned, no default missing, metadata as ObjectMeta
-// is written. It may report false for such bytes as well, and then knows nothing of them:
-// where a definition embeds other resources, for example.
+// Read returns true only for bytes that upstream's reading and encoding/json would reproduce: members are
+// sorted and unique, strings and numbers are written as encoding/json writes them, nothing would be pruned,
+// no default is missing, and metadata are written as ObjectMeta. It may return false for such bytes too, for
+// example if the CRD embeds other resources.
 //
-// [Document.Content] makes of such bytes the maps that decoding would.
+// [Document.Content] returns the maps that decoding would.
 //
 // # Locks, goroutines and bytes
 //
-// There are no locks and no goroutines. A Shape is immutable. A Document refers to the bytes
-// that it was read from.
+// There are no locks and no goroutines. A Schema is immutable. A Document refers to the bytes that it was
+// read from.
 package servedjson

@@ -154,7 +154,7 @@ func (b *builder) text() string {
 	b.at = to + 1
 	text, err := strconv.Unquote(b.data[from-1 : b.at])
 	if err != nil {
-		panic(fmt.Sprintf("shape: string %s: %v", b.data[from-1:b.at], err)) // it was walked
+		panic(fmt.Sprintf("servedjson: string %s: %v", b.data[from-1:b.at], err)) // it was walked
 	}
 	return text
 }
@@ -182,7 +182,7 @@ func numberOf(text string, whole bool) any {
 	}
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil {
-		panic(fmt.Sprintf("shape: number %s: %v", text, err)) // it was walked
+		panic(fmt.Sprintf("servedjson: number %s: %v", text, err)) // it was walked
 	}
 	return f
 }

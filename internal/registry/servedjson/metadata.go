@@ -5,7 +5,7 @@ import (
 )
 
 // root walks a whole object, and notes in d what is where.
-func (w *walker) root(s *Shape, d *Document) bool {
+func (w *walker) root(s *Schema, d *Document) bool {
 	properties, seen := s.root.properties, 0
 	ok := w.members(func(key []byte) bool {
 		switch string(key) {

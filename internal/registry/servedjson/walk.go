@@ -105,19 +105,12 @@ func (w *walker) object(n *node) bool {
 	}
 	defer func() { w.depth-- }()
 	properties := n.properties
-	var last []byte
-	for more := w.begins('}'); more; more = w.goesOn('}') {
-		key, ok := w.key()
-		if !ok || last != nil && bytes.Compare(last, key) >= 0 {
-			return false
-		}
-		last = key
-		var below *node
-		if below, properties, ok = n.member(properties, key); !ok || !w.value(below) {
-			return false
-		}
-	}
-	return !w.failed && complete(properties)
+	ok := w.members(func(key []byte) bool {
+		below, rest, ok := n.member(properties, key)
+		properties = rest
+		return ok && w.value(below)
+	})
+	return ok && complete(properties)
 }
 
 // member returns what the member called key is held against, of an object whose keys come in

@@ -2,18 +2,17 @@
 //
 // # Model
 //
-// A [Printer] belongs to one version of a resource and runs the printer of upstream's
-// REST storage. [Printer.Rows] is the fast way: the row of an object is kept with the object
-// as bytes, without ages, whose texts are filled in when the row is written (kept.go).
-// [Printer.Table] decodes and prints every object anew, where rows cannot be kept.
+// A [Printer] belongs to one version of a resource and runs the printer of upstream's REST storage.
+// [Printer.Rows] caches the row of each object as bytes without ages. It fills in the ages when it writes
+// the row (kept.go). [Printer.Table] decodes and prints every object, where rows cannot be cached.
 //
-// Upstream's printers read the clock. In which columns they do, and since when the ages
-// there count, is declared (ages.go, E10). A row with an age that may count since more than
-// one time is printed for each reader.
+// Upstream's printers read the clock. The columns in which they do, and the times from which the ages
+// count, are declared in ages.go (E10). A row whose age may count from more than one time is printed for
+// each reader.
 //
 // # Guarantees
 //
-// What Rows writes is byte for byte the JSON of what Table returns at the same moment.
+// Rows writes exactly the JSON of what Table returns at the same time.
 //
 // # Locks and goroutines
 //

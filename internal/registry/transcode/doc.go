@@ -11,10 +11,10 @@
 // none: the message is plain. [Plan.AppendPlain] does not look for them again.
 //
 // Objects of one workload differ mostly in names, addresses and times. Append and AppendPlain keep a few
-// messages with their JSON, called stencils. If a message differs from a stencil only within strings and
-// times, its JSON is a copy of the stencil's with the other strings and times put in. A stencil learns
-// which of them differ at all, and compares the bytes between them as one. Few messages become stencils
-// where none are alike. [Result.Copied] reports that a stencil was used.
+// messages with their JSON, called templates. If a message differs from a template only within strings and
+// times, its JSON is a copy of the template's with the other strings and times put in. A template learns
+// which of them differ at all, and compares the bytes between them as one. Few messages become templates
+// where none are alike. [Result.Copied] reports that a template was used.
 //
 // # Guarantees
 //
@@ -37,7 +37,7 @@
 //
 // # Bytes
 //
-// Messages are only read. Stencils are copies, of messages of at most 16 KiB. They belong to pooled
+// Messages are only read. Templates are copies, of messages of at most 16 KiB. They belong to pooled
 // walkers, one for each goroutine that writes: about 1 MB of pods for each processor. The garbage
 // collector frees them with the pool.
 package transcode

@@ -17,34 +17,34 @@ import (
 type walker struct {
 	src []byte
 	output
-	// plain says that no text must be looked at: all are written as they are.
+	// plain says that no string needs to be escaped.
 	plain bool
-	// special says that something was not written as it is.
+	// special says that something was escaped or changed.
 	special bool
-	// slots are the fields of the messages that are being written: the value of a field that
-	// is a number, of another where it begins and ends, in the halves of one number.
+	// slots are the fields of the messages that are being written: the value of a number, or the
+	// beginning and the end of another field in the halves of one number.
 	slots []uint64
 	last  lastTime
 
-	stencils stencils
-	escaped  []byte // a text of the message that is written by a stencil
-	noting   bool   // gaps are noted, for a stencil
-	start    int    // of the message in what is written
-	gaps     []gap
+	templates templates
+	escaped   []byte // a string of the message that is written by a template
+	noting    bool   // gaps are noted, for a template
+	start     int    // of the message in what is written
+	gaps      []gap
 }
 
 // walkers is a pool of walkers.
 var walkers = sync.Pool{New: func() any {
-	return &walker{slots: make([]uint64, 0, 256), stencils: stencils{trust: mostTrust}}
+	return &walker{slots: make([]uint64, 0, 256), templates: templates{trust: maxTrust}}
 }}
 
 // Result says how a message was written.
 type Result struct {
-	// Plain says that all texts of the message are plain: [Plan.AppendPlain] may be used for it
-	// from then on.
+	// Plain says that all strings of the message are plain: the caller may use [Plan.AppendPlain] for
+	// it from then on.
 	Plain bool
-	// Copied says that the message was written by a stencil. It costs little more to do that again
-	// than to copy what was written.
+	// Copied says that the message was written by a template. Doing that again costs little more than
+	// copying the result.
 	Copied bool
 }
 
@@ -54,8 +54,8 @@ func (p *Plan) Append(dst, msg []byte) (out []byte, how Result, err error) {
 	return p.append(dst, msg, false)
 }
 
-// AppendPlain is Append for a message that is known to be plain. It does not look for
-// characters that would have to be escaped, which is half of the work.
+// AppendPlain is Append for a message that is known to be plain. It does not look for characters to
+// escape, which is half of the work.
 func (p *Plan) AppendPlain(dst, msg []byte) (out []byte, how Result, err error) {
 	return p.append(dst, msg, true)
 }
@@ -83,12 +83,12 @@ func (w *walker) append(p *Plan, dst, msg []byte, plain bool) (_ []byte, how Res
 	return out, how, nil
 }
 
-// walk writes the whole message, and makes a stencil of it if that may be of use.
+// walk writes the whole message, and makes a template of it if that may help.
 func (w *walker) walk(root *message) bool {
-	w.start, w.noting = w.n, w.stencils.wants(w.src)
+	w.start, w.noting = w.n, w.templates.wants(w.src)
 	ok := w.message(root, 0, len(w.src))
 	if w.noting && ok {
-		w.gaps = w.stencils.add(root, w.src, w.dst[w.start:w.n], w.special, w.gaps)
+		w.gaps = w.templates.add(root, w.src, w.dst[w.start:w.n], w.special, w.gaps)
 	}
 	w.noting, w.gaps = false, w.gaps[:0]
 	return ok
@@ -174,7 +174,7 @@ func (w *walker) sorted(m *message, from, to int) bool {
 	return true
 }
 
-// scan notes where the fields of a message lie, and which are there.
+// scan notes where the fields of a message lie and which are present.
 func (w *walker) scan(table []entry, at, to, base int) (present uint64, ok bool) {
 	src, last := w.src[:to], 0
 	for at < to {

@@ -73,13 +73,13 @@ func TestNeighbours(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d that may be plain and %d others by stencils, %d without", copied[true], copied[false], walked)
+	t.Logf("%d that may be plain and %d others by templates, %d without", copied[true], copied[false], walked)
 	if copied[true] < 100 || copied[false] < 50 || walked < 100 {
-		t.Errorf("%d and %d messages were written by stencils, and %d without: too few to tell", copied[true], copied[false], walked)
+		t.Errorf("%d and %d messages were written by templates, and %d without: too few to tell", copied[true], copied[false], walked)
 	}
 }
 
-// testNeighbour writes a message after others, and reports whether a stencil was of use.
+// testNeighbour writes a message after others, and reports whether a template was of use.
 func testNeighbour(t *testing.T, w *transcode.Writer, plan *transcode.Plan, typ reflect.Type, body []byte) bool {
 	t.Helper()
 	got, how, err := w.Append(plan, []byte("head"), body, false)
@@ -88,16 +88,16 @@ func testNeighbour(t *testing.T, w *transcode.Writer, plan *transcode.Plan, typ 
 	}
 	obj := reflect.New(typ).Interface().(message)
 	if err := obj.Unmarshal(body); err != nil {
-		t.Fatalf("%s, by a stencil: %t: %q of what is refused: %v", typ, how.Copied, got, err)
+		t.Fatalf("%s, by a template: %t: %q of what is refused: %v", typ, how.Copied, got, err)
 	}
 	want, err := json.Marshal(obj)
 	if err != nil || !bytes.Equal(got, append([]byte("head"), want...)) {
-		t.Fatalf("%s, by a stencil: %t, %v\n got %q\nwant %q", typ, how.Copied, err, got[4:], want)
+		t.Fatalf("%s, by a template: %t, %v\n got %q\nwant %q", typ, how.Copied, err, got[4:], want)
 	}
 	if how.Plain {
 		again, as, err := w.Append(plan, nil, body, true)
 		if err != nil || !bytes.Equal(again, want) {
-			t.Fatalf("%s, plain, by a stencil: %t, %v\n got %q\nwant %q", typ, as.Copied, err, again, want)
+			t.Fatalf("%s, plain, by a template: %t, %v\n got %q\nwant %q", typ, as.Copied, err, again, want)
 		}
 	}
 	return how.Copied
@@ -156,7 +156,7 @@ func FuzzNeighbours(f *testing.F) {
 	})
 }
 
-// TestStencils: pods that are alike are written by stencils, of which there are few, also after
+// TestStencils: pods that are alike are written by templates, of which there are few, also after
 // others that are not alike.
 func TestStencils(t *testing.T) {
 	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod]())
@@ -186,17 +186,17 @@ func TestStencils(t *testing.T) {
 				t.Fatal(err)
 			}
 			if want, err := json.Marshal(&pod); err != nil || !bytes.Equal(got, want) {
-				t.Fatalf("%s, by a stencil: %t, %v\n got %q\nwant %q", c.what, how.Copied, err, got, want)
+				t.Fatalf("%s, by a template: %t, %v\n got %q\nwant %q", c.what, how.Copied, err, got, want)
 			}
-			if stencils := w.Stencils(); stencils > transcode.MostStencils {
-				t.Fatalf("%d stencils", stencils)
+			if templates := w.Templates(); templates > transcode.MaxTemplates {
+				t.Fatalf("%d templates", templates)
 			}
 			if how.Copied {
 				used++
 			}
 		}
 		if used < c.least || used > c.most {
-			t.Errorf("%s: %d of %d were written by stencils, want %d to %d", c.what, used, len(c.bodies), c.least, c.most)
+			t.Errorf("%s: %d of %d were written by templates, want %d to %d", c.what, used, len(c.bodies), c.least, c.most)
 		}
 	}
 }
@@ -208,13 +208,13 @@ func TestLargeMessagesBecomeNoStencils(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := transcode.NewWriter()
-	body, err := (&corev1.ConfigMap{Data: map[string]string{"a": strings.Repeat("a", transcode.LargestStencil)}}).Marshal()
+	body, err := (&corev1.ConfigMap{Data: map[string]string{"a": strings.Repeat("a", transcode.MaxTemplateSize)}}).Marshal()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if _, how, err := w.Append(plan, nil, body, true); err != nil || how.Copied || w.Stencils() > 0 {
-			t.Errorf("by a stencil: %t, %v, %d stencils", how.Copied, err, w.Stencils())
+		if _, how, err := w.Append(plan, nil, body, true); err != nil || how.Copied || w.Templates() > 0 {
+			t.Errorf("by a template: %t, %v, %d templates", how.Copied, err, w.Templates())
 		}
 	}
 }

@@ -60,7 +60,7 @@ func upstream(data []byte, s *structuralschema.Structural) (map[string]any, erro
 }
 
 // compare has data read both ways. It returns whether the shape knows it.
-func compare(t *testing.T, data []byte, s *structuralschema.Structural, own *Shape) bool {
+func compare(t *testing.T, data []byte, s *structuralschema.Structural, own *Schema) bool {
 	t.Helper()
 	d, ok := own.Read(data)
 	if !ok {

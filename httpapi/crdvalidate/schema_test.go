@@ -157,7 +157,7 @@ func TestProofsAreUpstreams(t *testing.T) {
 			}
 			isValid := upstream.Validate(v).IsValid() &&
 				upstream.ValidateUpdate(v, old, validation.WithRatcheting(common.NewCorrelatedObject(v, old, &celopenapi.Schema{Schema: schema}))).IsValid()
-			switch isProved := own != nil && own.Proves(v); {
+			switch isProved := own != nil && own.Valid(v); {
 			case isProved && !isValid:
 				t.Fatalf("seed %d: %#v is proved, but upstream finds: %v\nschema %+v", seed, v, upstream.Validate(v).Errors, schema)
 			case isProved:
@@ -198,11 +198,11 @@ func TestChangesOfKinds(t *testing.T) {
 		s := New(&spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{asked}}})
 		for kind, v := range values {
 			want := kind == asked || asked == "number" && kind == "integer"
-			if got := s.Proves(v); got != want {
+			if got := s.Valid(v); got != want {
 				t.Errorf("a value of type %s where %s is asked for: proved %v", kind, asked, got)
 			}
 		}
-		if s.Proves(nil) || s.Proves(int32(1)) {
+		if s.Valid(nil) || s.Valid(int32(1)) {
 			t.Errorf("null or an int32 is proved to be of type %s", asked)
 		}
 	}

@@ -10,15 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Shape is what the objects of one version of a custom resource look like once they were
-// read. It is immutable.
-type Shape struct {
+// Schema describes the served form of objects of one version of a custom resource. It is immutable.
+type Schema struct {
 	head string // apiVersion and kind, as values
 	kind string
 	root *node
 }
 
-// node is what a value is held against.
+// node describes a value.
 type node struct {
 	properties []property // sorted by name
 	others     *node      // members that are no properties; nil if they would be pruned
@@ -33,10 +32,10 @@ type property struct {
 	required bool
 }
 
-// New returns the Shape of a version, of which s is the structural schema, its defaults
-// pruned. It returns nil where objects have to be decoded: where s embeds resources, whose
-// metadata are repaired too, has defaults for metadata, or something for all members alike.
-func New(s *structuralschema.Structural, kind schema.GroupVersionKind) *Shape {
+// New returns the Schema of a version. s is its structural schema, with pruned defaults. New returns nil
+// if objects must be decoded: if s embeds resources, has defaults for metadata, or has
+// additionalProperties at its root.
+func New(s *structuralschema.Structural, kind schema.GroupVersionKind) *Schema {
 	if s == nil || s.AdditionalProperties != nil {
 		return nil
 	}
@@ -53,13 +52,13 @@ func New(s *structuralschema.Structural, kind schema.GroupVersionKind) *Shape {
 	for _, name := range []string{"apiVersion", "kind", "metadata"} {
 		root.properties = slices.DeleteFunc(root.properties, func(p property) bool { return p.name == name })
 	}
-	return &Shape{head: quoted(kind.GroupVersion().String()), kind: quoted(kind.Kind), root: root}
+	return &Schema{head: quoted(kind.GroupVersion().String()), kind: quoted(kind.Kind), root: root}
 }
 
 func quoted(s string) string {
 	data, err := json.Marshal(s)
 	if err != nil {
-		panic(fmt.Sprintf("shape: marshal %q: %v", s, err)) // strings always marshal
+		panic(fmt.Sprintf("servedjson: marshal %q: %v", s, err)) // strings always marshal
 	}
 	return string(data)
 }
@@ -82,23 +81,22 @@ func hasDefaults(s *structuralschema.Structural) bool {
 // maker makes the nodes of a schema.
 type maker struct{ embeds bool }
 
-// anything returns the node of what nothing is known of and nothing is changed in.
+// anything returns the node of values that reading never changes.
 func anything() *node {
 	n := &node{nullable: true}
 	n.others, n.items = n, n
 	return n
 }
 
-// emptied returns the node of values without a schema where unknown members are pruned:
-// all members of maps go.
+// emptied returns the node of values without a schema where unknown members are pruned.
 func emptied() *node {
 	n := &node{nullable: true}
 	n.items = n
 	return n
 }
 
-// node returns the node of values of s. kept says that values stand in a list that is not to
-// be pruned, which goes on in its items: upstream's pruning/algorithm.go, skipPrune.
+// node returns the node of values of s. kept says that the values are items of a list that is not pruned,
+// as upstream's pruning/algorithm.go, skipPrune, has it.
 func (m *maker) node(s *structuralschema.Structural, kept bool) *node {
 	switch {
 	case s == nil && kept:
@@ -127,7 +125,7 @@ func (m *maker) node(s *structuralschema.Structural, kept bool) *node {
 	return n
 }
 
-// Document is an object that reading does not change.
+// Document is an object in served form.
 type Document struct {
 	data     []byte // up to the end of the object
 	metadata span
@@ -143,9 +141,9 @@ type span struct{ from, to int }
 
 func (s span) of(data []byte) []byte { return data[s.from:s.to:s.to] }
 
-// Read walks data, an object as it is stored, or as it is read: with a resourceVersion. It
-// returns false if reading would change the object, or might.
-func (s *Shape) Read(data []byte) (Document, bool) {
+// Read walks data, an object with or without a resourceVersion. It returns false if reading would, or
+// might, change the object.
+func (s *Schema) Read(data []byte) (Document, bool) {
 	if n := len(data); n > 0 && data[n-1] == '\n' {
 		data = data[:n-1]
 	}

@@ -11,7 +11,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/validate"
 )
 
-// Schema is a schema as values are checked by it.
+// Schema is a schema that recognizes valid values.
 type Schema struct {
 	upstream *spec.Schema // asks upstream's validators if this is not nil; nothing below is set then
 
@@ -62,7 +62,7 @@ func limitsOf(low, high *int64) limits {
 	return l
 }
 
-// New returns the Schema of s, nil if nothing can be proved by it.
+// New returns the Schema of s, nil if it can recognize no value.
 func New(s *spec.Schema) *Schema {
 	if s == nil || len(s.OneOf) > 0 || s.Not != nil || s.Ref.String() != "" || len(s.Dependencies) > 0 || len(s.PatternProperties) > 0 {
 		return nil
@@ -174,7 +174,7 @@ func (n *Schema) addBounds(s *spec.Schema) bool {
 	return true
 }
 
-// addTexts adds what texts must be like. It reports whether it knows that.
+// addTexts adds the constraints of strings. It reports whether it knows all of them.
 func (n *Schema) addTexts(s *spec.Schema) bool {
 	n.lengths = limitsOf(s.MinLength, s.MaxLength)
 	if s.Pattern != "" {
@@ -200,51 +200,51 @@ func (n *Schema) addTexts(s *spec.Schema) bool {
 	return true
 }
 
-// Proves reports whether v is valid, if it can tell.
-func (n *Schema) Proves(v any) bool {
+// Valid reports whether v is certainly valid.
+func (n *Schema) Valid(v any) bool {
 	if n.upstream != nil {
 		return validate.NewSchemaValidator(n.upstream, nil, "", strfmt.Default).Validate(v).IsValid()
 	}
 	if v == nil {
 		return n.nullable && n.enum == nil
 	}
-	if !n.provesKind(v) || n.enum != nil && !n.lists(v) {
+	if !n.validKind(v) || n.enum != nil && !n.lists(v) {
 		return false
 	}
 	for _, part := range n.all {
-		if !part.Proves(v) {
+		if !part.Valid(v) {
 			return false
 		}
 	}
-	return len(n.any) == 0 || slices.ContainsFunc(n.any, func(part *Schema) bool { return part.Proves(v) })
+	return len(n.any) == 0 || slices.ContainsFunc(n.any, func(part *Schema) bool { return part.Valid(v) })
 }
 
-// lists reports whether v is one of the texts that are allowed.
+// lists reports whether v is one of the enum's strings.
 func (n *Schema) lists(v any) bool {
 	text, ok := v.(string)
 	return ok && n.enum[text]
 }
 
-// provesKind reports whether v is what values of its type have to be.
-func (n *Schema) provesKind(v any) bool {
+// validKind reports whether v satisfies the constraints of its type.
+func (n *Schema) validKind(v any) bool {
 	switch v := v.(type) {
 	case string:
-		return n.kinds&texts != 0 && n.provesText(v)
+		return n.kinds&texts != 0 && n.validText(v)
 	case bool:
 		return n.kinds&booleans != 0
 	case int64:
-		return n.kinds&integers != 0 && n.provesInteger(v)
+		return n.kinds&integers != 0 && n.validInteger(v)
 	case float64:
-		return n.kinds&floats != 0 && n.provesFloat(v)
+		return n.kinds&floats != 0 && n.validFloat(v)
 	case map[string]any:
-		return n.kinds&maps != 0 && n.provesMap(v)
+		return n.kinds&maps != 0 && n.validMap(v)
 	case []any:
-		return n.kinds&lists != 0 && n.provesList(v)
+		return n.kinds&lists != 0 && n.validList(v)
 	}
 	return false
 }
 
-func (n *Schema) provesText(v string) bool {
+func (n *Schema) validText(v string) bool {
 	if n.lengths.min > math.MinInt64 || n.lengths.max < math.MaxInt64 {
 		if !n.lengths.allow(utf8.RuneCountInString(v)) {
 			return false
@@ -256,7 +256,7 @@ func (n *Schema) provesText(v string) bool {
 	return n.format == "" || strfmt.Default.Validates(n.format, v)
 }
 
-func (n *Schema) provesInteger(v int64) bool {
+func (n *Schema) validInteger(v int64) bool {
 	if n.int32 && int64(int32(v)) != v {
 		return false
 	}
@@ -266,14 +266,14 @@ func (n *Schema) provesInteger(v int64) bool {
 	return n.max == nil || validate.MaximumNativeType("", "", v, *n.max, n.below) == nil
 }
 
-func (n *Schema) provesFloat(v float64) bool {
+func (n *Schema) validFloat(v float64) bool {
 	if n.min != nil && validate.Minimum("", "", v, *n.min, n.above) != nil {
 		return false
 	}
 	return n.max == nil || validate.Maximum("", "", v, *n.max, n.below) == nil
 }
 
-func (n *Schema) provesMap(v map[string]any) bool {
+func (n *Schema) validMap(v map[string]any) bool {
 	if !n.sizes.allow(len(v)) {
 		return false
 	}
@@ -290,14 +290,14 @@ func (n *Schema) provesMap(v map[string]any) bool {
 		if !ok {
 			part = n.others
 		}
-		if part != nil && !part.Proves(value) {
+		if part != nil && !part.Valid(value) {
 			return false
 		}
 	}
 	return true
 }
 
-func (n *Schema) provesList(v []any) bool {
+func (n *Schema) validList(v []any) bool {
 	if !n.counts.allow(len(v)) {
 		return false
 	}
@@ -305,7 +305,7 @@ func (n *Schema) provesList(v []any) bool {
 		return true
 	}
 	for _, item := range v {
-		if !n.items.Proves(item) {
+		if !n.items.Valid(item) {
 			return false
 		}
 	}

@@ -11,18 +11,18 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// late is upstream's codec of one version of a CRD, which is made when it is first used.
-type late struct {
+// lazyCodec is upstream's codec of one version of a CRD, made when it is first used.
+type lazyCodec struct {
 	ready func() error // has codec and attrs set before it first returns
 
 	codec runtime.Codec
 	attrs storage.AttrFunc
 }
 
-var _ runtime.EncoderWithAllocator = (*late)(nil)
+var _ runtime.EncoderWithAllocator = (*lazyCodec)(nil)
 
 // made returns the codec.
-func (l *late) made() (runtime.Codec, error) {
+func (l *lazyCodec) made() (runtime.Codec, error) {
 	if err := l.ready(); err != nil {
 		return nil, err
 	}
@@ -33,7 +33,7 @@ func (l *late) made() (runtime.Codec, error) {
 }
 
 // Decode implements runtime.Decoder.
-func (l *late) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+func (l *lazyCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
 	c, err := l.made()
 	if err != nil {
 		return nil, nil, err
@@ -42,7 +42,7 @@ func (l *late) Decode(data []byte, defaults *schema.GroupVersionKind, into runti
 }
 
 // Encode implements runtime.Encoder.
-func (l *late) Encode(obj runtime.Object, w io.Writer) error {
+func (l *lazyCodec) Encode(obj runtime.Object, w io.Writer) error {
 	c, err := l.made()
 	if err != nil {
 		return err
@@ -51,7 +51,7 @@ func (l *late) Encode(obj runtime.Object, w io.Writer) error {
 }
 
 // EncodeWithAllocator implements runtime.EncoderWithAllocator.
-func (l *late) EncodeWithAllocator(obj runtime.Object, w io.Writer, memory runtime.MemoryAllocator) error {
+func (l *lazyCodec) EncodeWithAllocator(obj runtime.Object, w io.Writer, memory runtime.MemoryAllocator) error {
 	c, err := l.made()
 	if err != nil {
 		return err
@@ -62,11 +62,11 @@ func (l *late) EncodeWithAllocator(obj runtime.Object, w io.Writer, memory runti
 	return c.Encode(obj, w)
 }
 
-// Identifier implements runtime.Encoder. Nothing is kept by it.
-func (l *late) Identifier() runtime.Identifier { return "larder-late" }
+// Identifier implements runtime.Encoder. Nothing is cached under it.
+func (l *lazyCodec) Identifier() runtime.Identifier { return "larder-lazy" }
 
 // attrsOf finds the labels and the selectable fields of an object.
-func (l *late) attrsOf(obj runtime.Object) (labels.Set, fields.Set, error) {
+func (l *lazyCodec) attrsOf(obj runtime.Object) (labels.Set, fields.Set, error) {
 	if _, err := l.made(); err != nil {
 		return nil, nil, err
 	}

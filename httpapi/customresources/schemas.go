@@ -8,11 +8,11 @@ import (
 	"github.com/larder-io/larder/internal/registry/servedjson"
 )
 
-// shapesOf returns the shapes of the versions of a definition: none if objects are not pruned.
-func shapesOf(definition *apiextensionsv1.CustomResourceDefinition) map[string]*servedjson.Shape {
-	shapes := make(map[string]*servedjson.Shape)
+// schemasOf returns the schemas of the versions of a definition: none if objects are not pruned.
+func schemasOf(definition *apiextensionsv1.CustomResourceDefinition) map[string]*servedjson.Schema {
+	schemas := make(map[string]*servedjson.Schema)
 	if definition.Spec.PreserveUnknownFields {
-		return shapes
+		return schemas
 	}
 	for i := range definition.Spec.Versions {
 		v := &definition.Spec.Versions[i]
@@ -21,7 +21,7 @@ func shapesOf(definition *apiextensionsv1.CustomResourceDefinition) map[string]*
 			continue
 		}
 		gv := schema.GroupVersion{Group: definition.Spec.Group, Version: v.Name}
-		shapes[v.Name] = servedjson.New(s.Structural, gv.WithKind(definition.Status.AcceptedNames.Kind))
+		schemas[v.Name] = servedjson.New(s.Structural, gv.WithKind(definition.Status.AcceptedNames.Kind))
 	}
-	return shapes
+	return schemas
 }

@@ -1,0 +1,258 @@
+package transcode
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/bits"
+	"slices"
+
+	"github.com/larder-io/larder/internal/registry/jsontext"
+)
+
+// template is a message, its JSON, and the gaps: the parts of the message that may differ. The JSON of a
+// message of the same length that differs only in gaps is the same except for the gaps, because all tags
+// and lengths are equal.
+type template struct {
+	root    *message
+	used    bool // since free last looked at it
+	special bool // something in the message was escaped or changed
+	src     []byte
+	out     []byte
+	gaps    []gap // in the order of src
+	// loose are the gaps in which some message has differed, in order. The bytes between them are
+	// compared at once.
+	loose []int32
+}
+
+// gap is a part of a message on which the JSON around it does not depend.
+type gap struct {
+	from, to int32 // in src
+	at, stop int32 // in out
+	kind     gapKind
+}
+
+type gapKind uint8
+
+const (
+	gapText     gapKind = iota // a plain string
+	gapSpecial                 // a string that was escaped, with its quotes
+	gapFields                  // JSON that is copied
+	gapQuantity                // the text of a quantity that upstream does not change
+	gapTime
+	gapMicroTime
+)
+
+const (
+	// maxTemplates is the number of templates of a walker. Objects of one workload differ in the lengths
+	// of names, addresses and versions; each combination needs a template.
+	maxTemplates = 64
+	// maxTemplateSize bounds the message of a template. Its JSON may be twice as long.
+	maxTemplateSize = 16 << 10
+	// maxTries is how many templates of its length a message is compared with. Without trust, it is
+	// compared only with the one that was used or made last.
+	maxTries = 6
+	// maxTrust is how many messages in a row become templates that are not used. After that, only one
+	// in doubtEvery becomes a template, until one is used.
+	maxTrust   = 2 * maxTemplates
+	doubtEvery = 32
+)
+
+// templates are the templates of a walker.
+type templates struct {
+	all     []template
+	last    int // the one that was used or made last
+	hand    int // where free looks next
+	trust   int
+	doubted int
+	changed []int32 // gaps in which the compared message differs
+	touched byte    // results of touch, so that the compiler keeps it
+}
+
+// copied writes the whole message by a template and reports whether it could.
+func (w *walker) copied(root *message) bool {
+	s := &w.templates
+	if len(s.all) > 0 {
+		s.touched += touch(w.src)
+	}
+	tries := maxTries
+	if s.trust == 0 {
+		tries = 1
+	}
+	for n := range s.all {
+		i := s.last + n
+		if i >= len(s.all) {
+			i -= len(s.all)
+		}
+		c := &s.all[i]
+		if len(c.src) != len(w.src) || c.root != root {
+			continue
+		}
+		if (c.fits(w.src) || s.learn(c, w.src)) && w.fill(c) {
+			c.used, s.last = true, i
+			s.trust = min(s.trust+2, maxTrust)
+			return true
+		}
+		if tries--; tries == 0 {
+			break
+		}
+	}
+	return false
+}
+
+// fits reports whether msg, which has the length of c.src, differs from it only in loose gaps.
+func (c *template) fits(msg []byte) bool {
+	at := int32(0)
+	for _, i := range c.loose {
+		g := &c.gaps[i]
+		if !bytes.Equal(c.src[at:g.from], msg[at:g.from]) {
+			return false
+		}
+		at = g.to
+	}
+	return bytes.Equal(c.src[at:], msg[at:])
+}
+
+// fill writes the message of w, which fits c: a copy of c.out with the message's own gaps. If the JSON of a
+// gap has another length than in c.out, fill writes nothing and returns false.
+func (w *walker) fill(c *template) bool {
+	start := w.n
+	w.bytes(c.out)
+	stop := w.n
+	w.special = c.special
+	for _, i := range c.loose {
+		if !w.fillGap(&c.gaps[i], start) {
+			w.n, w.special = start, false
+			return false
+		}
+	}
+	w.n = stop
+	return true
+}
+
+// fillGap writes a gap of the message, whose JSON begins at start.
+func (w *walker) fillGap(g *gap, start int) bool {
+	text, dst := w.src[g.from:g.to], w.dst[start+int(g.at):start+int(g.stop)]
+	as := w.plain
+	switch g.kind {
+	case gapText:
+		as = as || jsontext.IsPlain(w.src, int(g.from), int(g.to))
+	case gapFields:
+		as = as || plainObjects(text)
+	case gapQuantity:
+		as = as || canonicalQuantity(text)
+	case gapSpecial:
+		w.escaped = jsontext.AppendString(w.escaped[:0], text)
+		copy(dst, w.escaped)
+		return len(dst) == len(w.escaped)
+	default:
+		w.n = start + int(g.at)
+		return w.time(int(g.from), int(g.to), g.kind == gapMicroTime) && w.n == start+int(g.stop)
+	}
+	copy(dst, text)
+	return as
+}
+
+// lineSize is the size of a cache line.
+const lineSize = 64
+
+// touch reads a byte of each cache line of msg, so that the processor fetches them concurrently. In a long
+// list messages are not in its caches.
+func touch(msg []byte) (sum byte) {
+	for i := 0; i < len(msg); i += lineSize {
+		sum += msg[i]
+	}
+	return sum
+}
+
+// learn makes those gaps of c loose in which msg, which has the same length, differs. It returns false if
+// msg also differs elsewhere.
+func (s *templates) learn(c *template, msg []byte) bool {
+	s.changed = s.changed[:0]
+	for at, next := 0, 0; ; next++ {
+		if at = differs(c.src, msg, at); at == len(msg) {
+			break
+		}
+		for next < len(c.gaps) && int(c.gaps[next].to) <= at {
+			next++
+		}
+		if next == len(c.gaps) || at < int(c.gaps[next].from) {
+			return false
+		}
+		s.changed = append(s.changed, int32(next))
+		at = int(c.gaps[next].to)
+	}
+	c.loose = append(c.loose, s.changed...)
+	slices.Sort(c.loose)
+	c.loose = slices.Compact(c.loose)
+	return true
+}
+
+// differs returns the first index from at on at which a and b, which have the same length, differ. It
+// returns the length if there is none.
+func differs(a, b []byte, at int) int {
+	for _, step := range [...]int{512, 64} {
+		for at+step <= len(a) && bytes.Equal(a[at:at+step], b[at:at+step]) {
+			at += step
+		}
+	}
+	word := binary.LittleEndian.Uint64
+	for ; at+8 <= len(a); at += 8 {
+		if x := word(a[at:]) ^ word(b[at:]); x != 0 {
+			return at + bits.TrailingZeros64(x)/8
+		}
+	}
+	for at < len(a) && a[at] == b[at] {
+		at++
+	}
+	return at
+}
+
+// wants reports whether msg, for which there is no template, shall become one.
+func (s *templates) wants(msg []byte) bool {
+	if len(msg) > maxTemplateSize {
+		return false
+	}
+	if s.trust > 0 {
+		s.trust--
+		return true
+	}
+	s.doubted++
+	return s.doubted%doubtEvery == 0
+}
+
+// add makes a template of a message and its JSON. It keeps gaps and returns a slice for reuse.
+func (s *templates) add(root *message, msg, out []byte, special bool, gaps []gap) []gap {
+	if len(out) > 2*maxTemplateSize {
+		return gaps
+	}
+	slices.SortFunc(gaps, func(a, b gap) int { return int(a.from - b.from) })
+	c := s.free()
+	c.root, c.used, c.special = root, false, special
+	c.src, c.out = append(c.src[:0], msg...), append(c.out[:0], out...)
+	c.gaps, gaps, c.loose = gaps, c.gaps[:0], c.loose[:0]
+	return gaps
+}
+
+// free returns a new template, or one that was not used recently.
+func (s *templates) free() *template {
+	if s.last = len(s.all); s.last < maxTemplates {
+		s.all = append(s.all, template{})
+		return &s.all[s.last]
+	}
+	for {
+		s.last = s.hand
+		s.hand = (s.hand + 1) % len(s.all)
+		c := &s.all[s.last]
+		if !c.used {
+			return c
+		}
+		c.used = false
+	}
+}
+
+// gap notes that the output from at on is the JSON of src[from:to], if a template is being made.
+func (w *walker) gap(from, to, at int, kind gapKind) {
+	if w.noting {
+		w.gaps = append(w.gaps, gap{int32(from), int32(to), int32(at - w.start), int32(w.n - w.start), kind})
+	}
+}
