@@ -184,7 +184,7 @@ func (n *Schema) addTexts(s *spec.Schema) bool {
 		}
 	}
 	if n.format != "" && !strfmt.Default.ContainsName(n.format) {
-		n.format = "" // nobody looks at it
+		n.format = "" // upstream ignores it
 	}
 	if len(s.Enum) == 0 {
 		return true

@@ -33,10 +33,9 @@ import (
 // says. Other versions are converted from it when they are first asked for. If a conversion
 // fails, the request that needed it fails, and the next one that needs it tries again.
 //
-// It is a generic.RESTOptionsGetter: upstream's storages of all versions are built over
-// it, by CustomResourceConfig.Make, when an object has to be decoded or encoded that schemas do
-// not tell all about. Before that the views are taken and Run is called. After Run it answers
-// 410: a request that still uses it must not find that there are no objects.
+// It is a generic.RESTOptionsGetter: CustomResourceConfig.Make builds upstream's storages of all versions over
+// it, for the first object that is not in served form. Before that, the views are taken and Run is called.
+// After Run it answers 410, so that a request that still uses it does not find an empty resource.
 type CustomResource struct {
 	*storage.Resource
 
@@ -49,7 +48,7 @@ type CustomResource struct {
 type CustomResourceConfig struct {
 	GroupResource schema.GroupResource
 
-	// Versions counts those of the CRD, served or not.
+	// Versions is the number of the CRD's versions, served or not.
 	Versions int
 
 	// Revision is that of the CRD: the past before it is not replayed, because the CRD was
@@ -63,8 +62,8 @@ type CustomResourceConfig struct {
 	// Kinds are those of the versions that are served or stored.
 	Kinds []CustomKind
 
-	// Schemas makes those of the versions, by name; a version without one may be left out. It
-	// is called once, when there is an object. nil makes none.
+	// Schemas returns the schemas of the versions, by name; a version may have none. It is called once, for
+	// the first object. It may be nil.
 	Schemas func() map[string]*servedjson.Schema
 
 	// Namespaced says that objects have namespaces, Selects that some version has selectable

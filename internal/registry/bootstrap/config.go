@@ -55,12 +55,11 @@ type Config struct {
 	// Trust is published for other API servers: whose certificates this one accepts.
 	Trust clusterauthenticationtrust.ClusterAuthenticationInfo
 
-	// Identity is the name of the Lease that tells that this server lives; "" writes none.
+	// Identity is the name of this server's identity Lease; "" writes none.
 	Identity string
 
-	// PeerAddress is the host and port at which the other servers of the cluster reach this
-	// one; "" if they are not told. Peers keeps what each is told of the others then, under
-	// the name of Identity.
+	// PeerAddress is the host and port at which the other servers of the cluster reach this one; ""
+	// publishes none. Peers keeps the addresses of all servers, by their Identity.
 	PeerAddress string
 	Peers       peerreconcilers.PeerEndpointLeaseReconciler
 

@@ -20,8 +20,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// identityLabel and identityValue mark the Leases of API servers: who looks for the
-// servers of a cluster looks for these (kubernetes pkg/controlplane/apiserver/server.go).
+// identityLabel and identityValue mark the Leases of API servers. Clients find the servers of a cluster by
+// them (kubernetes pkg/controlplane/apiserver/server.go).
 const (
 	identityLabel = controlplane.IdentityLeaseComponentLabelKey
 	identityValue = "kube-apiserver"
@@ -30,7 +30,7 @@ const (
 // identity keeps the Lease that says that this server lives, by upstream's controller.
 type identity struct {
 	lease.Controller
-	retired context.Context // over once the server is to be taken for alive no more
+	retired context.Context // ends when stop is called
 	retire  context.CancelFunc
 }
 
@@ -49,8 +49,8 @@ func (i *identity) stop() {
 	i.Controller.Stop()
 }
 
-// labelIdentity has a Lease found among others, by machine as well, and tell where the
-// other servers reach this one.
+// labelIdentity labels a Lease as that of an API server on this machine, and annotates the address at which
+// other servers reach it.
 func labelIdentity(peer string) lease.ProcessLeaseFunc {
 	return func(l *coordinationv1.Lease) error {
 		hostname, err := os.Hostname()
@@ -72,8 +72,7 @@ func labelIdentity(peer string) lease.ProcessLeaseFunc {
 	}
 }
 
-// keepPeerEndpoint tells the other servers where they reach this one, from when it is ready
-// until it stops.
+// keepPeerEndpoint publishes where other servers reach this one, from when it is ready until it stops.
 func keepPeerEndpoint(peers *peerreconcilers.PeerEndpointLeaseController) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {
 		ready()
@@ -84,8 +83,8 @@ func keepPeerEndpoint(peers *peerreconcilers.PeerEndpointLeaseController) func(c
 	}
 }
 
-// keep renews the Lease until ctx ends. That of a former life of this server is
-// deleted first, because its holder is another.
+// keep renews the Lease until ctx ends. It first deletes the Lease of an earlier process of this server,
+// which has another holder.
 func (i *identity) keep(c *Config, namespaces <-chan struct{}) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {
 		ready()

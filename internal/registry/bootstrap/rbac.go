@@ -33,8 +33,8 @@ func (c *Config) ensureRBAC(ctx context.Context) error {
 	})
 }
 
-// rbacTasks has one task for each object of the policy. What exists is listed once:
-// on most starts that is everything, and nothing is to be done.
+// rbacTasks returns one task for each object of the policy. Existing objects are listed once: on most starts
+// all exist, and there is nothing to do.
 func (c *Config) rbacTasks(ctx context.Context) ([]task, error) {
 	client, namespaces := c.Client.RbacV1(), c.Client.CoreV1().Namespaces()
 	clusterRoles, err := client.ClusterRoles().List(ctx, metav1.ListOptions{})

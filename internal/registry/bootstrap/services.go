@@ -61,9 +61,10 @@ func (c *Config) ensureServiceCIDR(ctx context.Context) error {
 	return ignoreExists(err)
 }
 
-// newRepair runs upstream's loops that compare service addresses and node ports
-// with the services, after cidr is closed, if it is not nil: then the default ServiceCIDR exists. Its error, like upstream's, ends the server: one that cannot
-// read what is allocated would allocate it twice.
+// newRepair returns the hook that runs upstream's loops, which compare service addresses and node ports with
+// the services. If cidr is not nil, the hook first waits until it is closed and the default ServiceCIDR
+// exists. Its error ends the server, as upstream's does: a server that cannot read the allocations would
+// allocate twice.
 func (c *Config) newRepair(cidr <-chan struct{}) func(context.Context, func()) error {
 	core, networking := c.Informers.Core().V1(), c.Informers.Networking().V1()
 	cidrs := networking.ServiceCIDRs().Informer()
@@ -106,9 +107,9 @@ func (c *Config) newRepair(cidr <-chan struct{}) func(context.Context, func()) e
 	}
 }
 
-// repairAddresses runs upstream's loop over addresses until stop is closed, which it is when ctx ends.
-// The loop gives up when its first pass finds that an address exists which the informer does not show yet:
-// another server that starts at the same time has allocated it. Then it is begun anew.
+// repairAddresses runs upstream's loop over addresses until stop is closed, when ctx ends. The loop gives up
+// if its first pass finds an address that the informer does not show yet, because another server that starts
+// at the same time has allocated it. Then repairAddresses starts another loop.
 func (c *Config) repairAddresses(ctx context.Context, done func(), stop chan struct{}) {
 	core, networking := c.Informers.Core().V1(), c.Informers.Networking().V1()
 	_ = wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(context.Context) (passed bool, err error) {

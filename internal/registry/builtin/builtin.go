@@ -70,7 +70,7 @@ func (b *Builtin) Groups(getter generic.RESTOptionsGetter) ([]APIGroup, error) {
 	return groups, nil
 }
 
-// info returns nil for a group of which nothing is enabled. The steps are
+// info returns nil for a group without enabled resources. The steps are
 // those of kubernetes pkg/controlplane/apiserver/apis.go, InstallAPIs.
 func (b *Builtin) info(p provider, getter generic.RESTOptionsGetter, expiration genericapiserver.ResourceExpirationEvaluator) (*genericapiserver.APIGroupInfo, error) {
 	info, err := p.NewRESTStorage(b.config.APIResources, getter)
@@ -98,7 +98,7 @@ func (b *Builtin) Run(ctx context.Context) error { return b.core.serviceIPs.run(
 func (b *Builtin) NodePorts() rangeallocation.RangeRegistry { return b.core.nodeRange }
 
 // Addresses are the records of the service addresses in use, by range, for the loop that repairs
-// them where [ObjectAddresses] is false. A range that there is not has nil.
+// them where [ObjectAddresses] is false. A missing range is nil.
 func (b *Builtin) Addresses() (primary, secondary rangeallocation.RangeRegistry) {
 	records := &b.core.serviceIPs.records
 	if records[0] != nil {

@@ -48,8 +48,8 @@ func NewStorageFactory(config *Config) (*StorageFactory, error) {
 	return &StorageFactory{prefix: config.Prefix, factory: factory}, nil
 }
 
-// Servers lists those of the store, of which there are none where it is not named, and those of
-// each resource that is kept elsewhere.
+// Servers lists the servers of the store, if they are named, and those of each resource that is kept
+// elsewhere.
 func (f *StorageFactory) Servers() [][]string {
 	var all [][]string
 	for _, config := range f.factory.Configs() {

@@ -29,7 +29,7 @@ type PeerLeases struct {
 
 var _ reconcilers.PeerEndpointLeaseReconciler = (*PeerLeases)(nil)
 
-// GetEndpoint returns the host and port of a server, "" if nobody knows it.
+// GetEndpoint returns the host and port of a server, "" if there is no record.
 func (l *PeerLeases) GetEndpoint(server string) (string, error) {
 	record := &corev1.Endpoints{}
 	if err := l.storage.Get(context.Background(), l.key(server), storage.GetOptions{IgnoreNotFound: true}, record); err != nil {

@@ -237,8 +237,8 @@ type authenticatedKey string
 
 func (k authenticatedKey) AuthenticatedData() []byte { return []byte(k) }
 
-// Decrypt undoes encryption at rest. stale says that the value should be written
-// anew although it does not change.
+// Decrypt undoes encryption at rest. stale says that an update should write the value even if it does not
+// change it.
 func (c *Codec) Decrypt(ctx context.Context, key string, value []byte) (data []byte, stale bool, err error) {
 	data, stale, err = c.transformer.TransformFromStorage(ctx, value, authenticatedKey(key))
 	if err != nil {
@@ -270,9 +270,8 @@ func (c *Codec) DecodeStored(data []byte, into runtime.Object, revision int64) e
 	return c.SetRevision(into, revision)
 }
 
-// decodeCanonical does what the storage codec does with data that has the canonical version,
-// but for a copy of the message. It reports whether it has: whatever is unusual is left to
-// the storage codec, which knows what to say about it.
+// decodeCanonical does what the storage codec does with data in the canonical version, without copying the
+// message. It returns false for anything unusual, which is left to the storage codec and its errors.
 func (c *Codec) decodeCanonical(data []byte, into runtime.Object) bool {
 	raw, ok := c.cutEnvelope(data)
 	if !ok {
@@ -358,9 +357,9 @@ func (c *Codec) EncodeStored(obj runtime.Object) ([]byte, error) {
 	return data, err
 }
 
-// encodeCanonical does what the storage codec does with an object that it stores in the canonical
-// version as protobuf, which has been learnt from what it has encoded, in memory of just the size.
-// It reports whether it has: whatever is unusual is left to the storage codec.
+// encodeCanonical does what the storage codec does with an object that it stores in the canonical version as
+// protobuf, in memory of the exact size. An earlier encoding has shown that it does. encodeCanonical returns
+// false for anything unusual, which is left to the storage codec.
 func (c *Codec) encodeCanonical(obj runtime.Object) ([]byte, bool) {
 	if !c.storesCanonical.Load() {
 		return nil, false
@@ -517,8 +516,8 @@ func (c *Codec) toVersion(obj runtime.Object, gv schema.GroupVersion) (runtime.O
 	return out, nil
 }
 
-// Bookmark makes the object of a bookmark, which is empty but for its revision and, at the
-// end of the initial events, an annotation. It is decorated as upstream's is.
+// Bookmark makes the object of a bookmark. It has only a revision and, at the end of the initial events, an
+// annotation. It is decorated as upstream's is.
 func (c *Codec) Bookmark(revision int64, initialEnd bool) (runtime.Object, error) {
 	obj := c.newFunc()
 	if err := c.SetRevision(obj, revision); err != nil {

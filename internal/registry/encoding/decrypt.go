@@ -54,7 +54,7 @@ type bounded struct {
 // keyProvider is the state of one provider of keys, which is a key service or is local.
 type keyProvider struct {
 	failures    atomic.Int32 // slow ones, since it answered last
-	pausedUntil atomic.Int64 // until when nobody asks, in nanoseconds since 1970
+	pausedUntil atomic.Int64 // end of the pause, in nanoseconds since 1970
 }
 
 // bound returns t as a bounded transformer, and whether it decrypts at all.

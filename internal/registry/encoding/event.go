@@ -44,8 +44,8 @@ func (e *Encoder) framed(dst []byte, event string, o *cache.Object, from Source,
 	return e.AppendFrame(dst, event, item), nil
 }
 
-// AppendBookmark appends a BOOKMARK event: an object of the kind that is empty but for its
-// revision and, at the end of the initial events, an annotation.
+// AppendBookmark appends a BOOKMARK event. Its object has only a revision and, at the end of the initial
+// events, an annotation.
 func (e *Encoder) AppendBookmark(dst []byte, revision int64, initialEnd bool) ([]byte, error) {
 	item, err := e.bookmark(initialEnd)
 	if err != nil {

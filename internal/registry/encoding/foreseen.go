@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// Foreseen is what the cache will hold of an object that is about to be stored, without its
-// revision. The zero Foreseen says that this is not known: the cache has to decode the value.
+// Foreseen is the cached object of a value that is about to be stored, without its revision. The zero
+// Foreseen is unknown: the cache decodes the value.
 type Foreseen struct {
 	// Plain says that the object that was decoded and the cache's are encoded alike.
 	Plain bool
@@ -24,13 +24,13 @@ type Foreseen struct {
 	known    bool                // there is a document
 }
 
-// Known reports whether it is known what the cache will hold.
+// Known reports whether f is not the zero Foreseen.
 func (f *Foreseen) Known() bool { return f.known || f.config.Body != nil }
 
 // Key is that of the object.
 func (f *Foreseen) Key() string { return f.config.Key }
 
-// Foresee returns what the cache will hold of s. obj is what s decodes to.
+// Foresee returns the cached object of s, which decodes to obj.
 func (c *Codec) Foresee(rest string, s *Stored, obj runtime.Object) Foreseen {
 	f := Foreseen{Plain: c.Lossless(s.Data), config: cache.ObjectConfig{Key: rest}}
 	foresee := c.foreseeDecoded
@@ -43,7 +43,7 @@ func (c *Codec) Foresee(rest string, s *Stored, obj runtime.Object) Foreseen {
 	return f
 }
 
-// ForeseeAlike is Foresee without decoding s, where it is known what values like it become.
+// ForeseeAlike is Foresee without decoding s. It succeeds if the fingerprint of s has a rule.
 func (c *Codec) ForeseeAlike(rest string, s *Stored) Foreseen {
 	if c.fingerprints == nil || c.decorate != nil || rest == "" {
 		return Foreseen{}
@@ -67,9 +67,9 @@ func (c *Codec) ForeseeAlike(rest string, s *Stored) Foreseen {
 	return f
 }
 
-// Lossless reports whether what data, stored, decodes to has nothing that canonical bytes do not
-// tell. JSON tells an empty list from none, and protobuf does not; what another version of a custom
-// resource makes of an object is not told either.
+// Lossless reports whether canonical bytes have everything that stored data has. Protobuf does not
+// distinguish an empty list from none, as JSON does. Nor do canonical bytes show what another version of a
+// custom resource makes of an object.
 func (c *Codec) Lossless(data []byte) bool {
 	if c.custom != nil {
 		return c.custom.stores(data)
@@ -93,8 +93,8 @@ func (c *Codec) foreseeDecoded(_ *Stored, obj runtime.Object, f *Foreseen) bool 
 	return err == nil
 }
 
-// foreseeCustom fills in f for a custom resource, which is kept in the version that it is stored
-// in. If that is not the version that was written, the cache has to convert.
+// foreseeCustom fills in f for a custom resource, which is cached in the stored version. It fails if that is
+// not the version that was written.
 func (c *Codec) foreseeCustom(s *Stored, obj runtime.Object, f *Foreseen) bool {
 	if !c.custom.stores(s.Data) {
 		return false
@@ -121,8 +121,8 @@ func (c *Codec) foreseeCustom(s *Stored, obj runtime.Object, f *Foreseen) bool {
 	return err == nil
 }
 
-// Object makes the cache's object of f, which c foresaw, now that it is stored at revision as a value
-// of so many bytes; nil if it cannot be made.
+// Object makes the cached object of f, which c foresaw, once its value of so many bytes is stored at
+// revision. It returns nil if it cannot.
 func (f *Foreseen) Object(c *Codec, revision int64, stored int) *cache.Object {
 	config := f.config
 	config.Revision, config.Stored = revision, stored
@@ -133,8 +133,8 @@ func (f *Foreseen) Object(c *Codec, revision int64, stored int) *cache.Object {
 	return c.objectAt(config, f.config.Body)
 }
 
-// objectAt makes an object of config with the revision that it has and otherwise the contents of
-// body; nil if it cannot be made.
+// objectAt makes an object of config, with the contents of body at config's revision. It returns nil if it
+// cannot.
 func (c *Codec) objectAt(config cache.ObjectConfig, body []byte) *cache.Object {
 	var err error
 	if config.Body, err = c.appendRevision(make([]byte, 0, len(body)+wire.MaxRevision), body, config.Revision); err != nil {
@@ -146,8 +146,8 @@ func (c *Codec) objectAt(config cache.ObjectConfig, body []byte) *cache.Object {
 	return cache.NewObject(config, c.schema)
 }
 
-// At returns o at another revision, to be encoded: it has neither labels nor fields to be selected
-// by. It returns nil if it cannot be made.
+// At returns o at another revision, for encoding only: it has no labels and fields. It returns nil if it
+// cannot.
 func (c *Codec) At(o *cache.Object, revision int64) *cache.Object {
 	if o.Revision() == revision {
 		return o

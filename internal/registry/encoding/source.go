@@ -10,12 +10,12 @@ import (
 // Ahead is how many items a caller should ask for before it writes them.
 const Ahead = 32
 
-// Source makes the items of a list of objects. It keeps as many of them as there is room
-// for. If there is not room for all it always keeps the same ones, because another would
-// only take the place of one of the same list, and none that cost little to make.
+// Source makes the items of a list of objects, and caches those that the budget allows. If the budget is too
+// small for all, it always caches the same subset, because items of one list would evict each other. It then
+// caches no items that are cheap to make.
 type Source struct {
 	*Encoder
-	fit uint64 // how many of parts objects are kept; 0 keeps none even if there is room
+	fit uint64 // how many of parts objects are cached; 0 caches none
 }
 
 const parts = 1 << 16
@@ -34,7 +34,7 @@ func (e *Encoder) Source(objects []*cache.Object) Source {
 	return Source{e, max(1, uint64(float64(limit)/float64(need)*parts*7/8))}
 }
 
-// Passing returns a source that keeps no item that it makes.
+// Passing returns a source that caches no items.
 func (e *Encoder) Passing() Source { return Source{e, 0} }
 
 // keeps reports whether the item of o is one of those to keep.
@@ -43,7 +43,7 @@ func (s Source) keeps(o *cache.Object) bool {
 	return s.fit == parts || uint64(o.Revision())*0x9e3779b97f4a7c15>>48 < s.fit
 }
 
-// Kept returns the item of o if it costs nothing to make or was made before.
+// Kept returns the item of o if it is cached or costs nothing to make.
 func (s Source) Kept(o *cache.Object) ([]byte, bool) {
 	if _, unmade := s.Unmade(o); unmade {
 		return nil, false
@@ -70,16 +70,16 @@ func (s Source) Item(o *cache.Object) ([]byte, error) {
 	return s.encode(o)
 }
 
-// refuse counts an item that would be kept if there were room.
+// refuse counts an item that the budget does not allow to cache.
 func (s Source) refuse() {
 	if s.fit > 0 {
 		s.codec.schema.Refuse()
 	}
 }
 
-// Next returns the item of o as shared bytes, or appends it to dst and returns that as grown;
-// shared is nil then. Where there is not room for all, those are not kept that are made by copying:
-// that costs little more than to read what would be kept (L21), which others may need more.
+// Next returns the item of o as shared bytes. Otherwise it appends the item to dst and returns that as grown;
+// shared is nil then. If the budget is too small for all items, those that are copied from templates are
+// not cached: copying costs little more than reading a cached item (L21).
 func (s Source) Next(dst []byte, o *cache.Object) (shared, grown []byte, err error) {
 	if o.Err() != nil {
 		return nil, dst, o.Err()
@@ -103,7 +103,7 @@ func (s Source) Next(dst []byte, o *cache.Object) (shared, grown []byte, err err
 	return nil, dst, err
 }
 
-// hasRoom reports whether the item of o would be kept.
+// hasRoom reports whether the budget allows to cache the item of o.
 func (e *Encoder) hasRoom(o *cache.Object) bool {
 	const encoded, canonical = 3, 2
 	return e.codec.schema.Budget().MakeRoom(int64(e.canonicalSize(o)) / canonical * encoded)

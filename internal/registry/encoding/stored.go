@@ -14,7 +14,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// Stored is an object as it is about to be stored.
+// Stored is an object that is about to be stored.
 type Stored struct {
 	Data []byte
 
@@ -26,9 +26,8 @@ type Stored struct {
 	known    bool
 }
 
-// Store encodes obj for the store, as [Codec.EncodeStored] does. obj belongs to the Stored
-// from then on: what is decoded from that may be obj itself. size is about how large it is, 0 if
-// nobody knows.
+// Store encodes obj for the store, as [Codec.EncodeStored] does. obj then belongs to the Stored, whose Decode
+// may return it. size is the approximate size, 0 if it is unknown.
 func (c *Codec) Store(obj runtime.Object, size int) (Stored, error) {
 	if s, ok := c.storeCustom(obj, size); ok {
 		return s, nil
@@ -40,8 +39,8 @@ func (c *Codec) Store(obj runtime.Object, size int) (Stored, error) {
 	return Stored{Data: data}, err
 }
 
-// storeCustom is Store for a custom resource that is stored in the version that it has: it is
-// encoded as it is. It reports whether obj is one.
+// storeCustom is Store for a custom resource that is stored in its own version. It returns false for other
+// objects.
 func (c *Codec) storeCustom(obj runtime.Object, size int) (Stored, bool) {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok || c.custom == nil || !c.custom.storedIn.Load() || c.versioner.PrepareObjectForStorage(obj) != nil {
@@ -58,8 +57,7 @@ func (c *Codec) storeCustom(obj runtime.Object, size int) (Stored, bool) {
 	return s, true
 }
 
-// Decode returns what s decodes to, without a resourceVersion. empty is an object of that type
-// which may be returned.
+// Decode returns the object that s decodes to, without a resourceVersion. It may decode into empty.
 func (s *Stored) Decode(c *Codec, empty runtime.Object) (runtime.Object, error) {
 	if s.same == nil || invariants.Enabled {
 		if err := c.DecodeStored(s.Data, empty, 0); err != nil || s.same == nil {
@@ -72,7 +70,7 @@ func (s *Stored) Decode(c *Codec, empty runtime.Object) (runtime.Object, error) 
 	return s.same, nil
 }
 
-// StoresAs reports whether s is what o would be stored as. body is that of o.
+// StoresAs reports whether o, whose body is body, would be stored as s.
 func (c *Codec) StoresAs(o *cache.Object, body []byte, s *Stored) bool {
 	if s.known {
 		return s.document.Equals(body, o.Revision())

@@ -41,8 +41,7 @@ func (c *Codec) corrupt(rest string, revision int64, stored int, err error) *cac
 	return cache.NewObject(cache.ObjectConfig{Key: rest, Revision: revision, Stored: stored, Err: err}, c.schema)
 }
 
-// completeUnknown is complete that decodes only data of which it is not known what decoding
-// makes of it.
+// completeUnknown is complete, but decodes data only if its fingerprint is not known.
 func (c *Codec) completeUnknown(data []byte, config *cache.ObjectConfig) error {
 	v := c.fingerprints.inspect(data)
 	if v == nil {
@@ -86,8 +85,7 @@ func (c *Codec) complete(data []byte, config *cache.ObjectConfig) error {
 	return err
 }
 
-// completeKnown is complete for a custom resource that decoding and encoding would not change;
-// known is false for others.
+// completeKnown is complete for a custom resource in served form; known is false for others.
 func (c *Codec) completeKnown(data []byte, config *cache.ObjectConfig) (known bool, err error) {
 	if c.custom == nil || c.decorate != nil {
 		return false, nil

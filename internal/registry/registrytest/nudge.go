@@ -7,9 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Nudge changes one thing in obj, anywhere but in its record of fields: it empties a value, fills
-// one or changes what is in it, or repeats or drops an item. It reports whether it has found
-// something to change.
+// Nudge changes one thing in obj, except its managedFields: it empties, fills or changes a value, or repeats or
+// drops an item. It returns false if it has found nothing to change.
 func Nudge(obj runtime.Object, random *rand.Rand) bool {
 	return nudge(random, reflect.ValueOf(obj).Elem())
 }

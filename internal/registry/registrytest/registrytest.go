@@ -1,10 +1,9 @@
 // Package registrytest runs a Registry behind upstream's own installer and
 // handlers, for tests.
 //
-// The handlers are those of k8s.io/apiserver/pkg/endpoints over the very storages
-// of the Registry under test. What they answer is therefore the reference for what
-// discovery and reads must look like, and a client that talks to them exercises
-// the storages as kube-apiserver would.
+// The handlers are those of k8s.io/apiserver/pkg/endpoints over the storages of the Registry under test. Their
+// answers are the reference for discovery and reads. A client that uses them exercises the storages as
+// kube-apiserver would.
 package registrytest
 
 import (
@@ -162,8 +161,8 @@ func Install(r *registry.Registry) (*restful.Container, []schema.GroupVersion, e
 	return container, versions, nil
 }
 
-// GroupVersion is what apiserver pkg/server/genericapiserver.go, newAPIGroupVersion,
-// makes of one version of group, but for what the API of storage versions wants.
+// GroupVersion returns what apiserver pkg/server/genericapiserver.go, newAPIGroupVersion, makes of one version
+// of group, without the parts for the API of storage versions.
 func GroupVersion(group *registry.Group, gv schema.GroupVersion, equivalents runtime.EquivalentResourceRegistry) *endpoints.APIGroupVersion {
 	info := group.Info
 	root := "/apis"

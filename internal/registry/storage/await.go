@@ -24,7 +24,7 @@ const freshness = 3 * time.Second
 type awaiter struct {
 	*stored
 	cache  *cache.Cache   // nil: no read waits
-	mirror *mirror.Mirror // of which cache is a part
+	mirror *mirror.Mirror // has cache
 	waits  *waitTally
 	fresh  bool // all reads are linearizable
 	made   time.Time
@@ -36,10 +36,9 @@ func (w *awaiter) now(ctx context.Context) error {
 	return err
 }
 
-// nowTimed is now, and reports whether it has waited for the cache. It waits until the cache has seen everything that was written before the
-// call. A cache that cannot keep up makes its readers wait and never sends them to
-// the store, which would then have to serve them all. If the store is replaced meanwhile,
-// its revision is read again, because the one before is of another history.
+// nowTimed is now, and reports whether it has waited for the cache. Readers of a cache that cannot keep up
+// wait; they are never sent to the store, which could not serve them all. If the store is replaced
+// meanwhile, nowTimed reads its revision again, because the first one belongs to another history.
 func (w *awaiter) nowTimed(ctx context.Context) (waited bool, err error) {
 	for {
 		history := w.store.Replacements()
@@ -58,8 +57,8 @@ func (w *awaiter) nowTimed(ctx context.Context) (waited bool, err error) {
 	}
 }
 
-// currentRevision asks the store for its revision, and tells those who follow the request, if
-// anybody does, how long that took.
+// currentRevision asks the store for its revision. It adds the time to the request's latency trackers, if
+// there are any.
 func (w *awaiter) currentRevision(ctx context.Context) (int64, error) {
 	if _, followed := apirequest.LatencyTrackersFrom(ctx); followed {
 		defer trackStore(ctx, time.Now())
@@ -67,9 +66,9 @@ func (w *awaiter) currentRevision(ctx context.Context) (int64, error) {
 	return w.store.Revision(ctx)
 }
 
-// revision waits until the cache shows the store's own history, and has seen everything up
-// to revision, which a client named. If the store was replaced it refuses revisions that the
-// store has not reached: they may be of the history before, and never come.
+// revision waits until the cache shows the store's own history up to revision, which a client named. If
+// the store was replaced, it refuses revisions that the store has not reached: they may belong to the
+// history before.
 func (w *awaiter) revision(ctx context.Context, revision uint64) error {
 	if w.shows(revision) {
 		w.waits.none()
@@ -101,8 +100,8 @@ func (w *awaiter) shows(revision uint64) bool {
 	return w.mirror.Shows(int64(min(revision, math.MaxInt64)))
 }
 
-// reached is revision for one that the store may be expected to reach. It reports whether it
-// has waited, which is counted then.
+// reached is revision for a revision that the store is expected to reach. It counts the wait, and reports
+// whether there was one.
 func (w *awaiter) reached(ctx context.Context, revision uint64) (waited bool, err error) {
 	if w.shows(revision) {
 		return false, nil
@@ -112,7 +111,7 @@ func (w *awaiter) reached(ctx context.Context, revision uint64) (waited bool, er
 	return true, w.wait(ctx, revision)
 }
 
-// wait is reached for a revision that must be waited for.
+// wait waits for a revision that the cache does not show yet.
 func (w *awaiter) wait(ctx context.Context, revision uint64) error {
 	for {
 		if w.shows(revision) {
@@ -137,7 +136,7 @@ func (w *awaiter) wait(ctx context.Context, revision uint64) error {
 	}
 }
 
-// waitError is the error of a read that waited in vain.
+// waitError returns the error of a read whose wait failed with err.
 func (w *awaiter) waitError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return storage.NewTimeoutError(w.layout.resource, "request did not complete within requested timeout")
@@ -167,8 +166,8 @@ func (w *awaiter) current(ctx context.Context) error {
 	}
 }
 
-// reloading is the error of a read that waited, until err, for the cache to load from a
-// store that was replaced.
+// reloading returns the error of a read that waited, until err, for the cache to reload from a replaced
+// store.
 func (w *awaiter) reloading(ctx context.Context, err error) error {
 	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
 		return apierrors.NewTooManyRequests("storage is (re)initializing", 1)
@@ -176,9 +175,8 @@ func (w *awaiter) reloading(ctx context.Context, err error) error {
 	return w.waitError(ctx, err)
 }
 
-// atHand is revision for reads that any revision suffices for. Before the cache had loaded,
-// lists were answered from the store, which may be ahead of the cache: a later read must not
-// show an older state.
+// atHand is revision for reads that accept any revision from that one on. Before the cache had loaded, the
+// store answered lists and may have been ahead of the cache. A later read must not show an older state.
 func (w *awaiter) atHand(ctx context.Context, revision uint64) error {
 	listed := w.listed.of(w.store.Replacements())
 	if listed <= revision {
@@ -191,21 +189,19 @@ func (w *awaiter) atHand(ctx context.Context, revision uint64) error {
 	return err
 }
 
-// notReady is the error of reads before the cache has loaded. Clients are to retry after a
-// time that grows with the time since the start (apiserver pkg/storage/cacher/util.go).
+// notReady returns the error of reads before the cache has loaded. Its retry delay grows with the time
+// since the start (apiserver pkg/storage/cacher/util.go).
 func (w *awaiter) notReady() error {
 	seconds := math.Exp(0.06 * time.Since(w.made).Seconds())
 	return apierrors.NewTooManyRequests("storage is (re)initializing", int(min(max(seconds, 1), 30)))
 }
 
 // uncached reports whether upstream keeps no cache of the resource (kubernetes
-// pkg/kubeapiserver/default_storage_factory_builder.go). What clients see of that is the
-// same here: the texts of errors, that limits hold at any revision, and that reads do not
-// wait for a revision of the future.
+// pkg/kubeapiserver/default_storage_factory_builder.go). Clients see the same as there: the texts of
+// errors, limits at any revision, and no waiting for future revisions.
 func (w *awaiter) uncached() bool { return w.fresh || w.layout.resource == "/events" }
 
-// refuseFuture fails if the store has not reached revision, with a hint after how
-// many seconds to try again.
+// refuseFuture fails if the store has not reached revision. The error has a retry delay in seconds.
 func (w *awaiter) refuseFuture(ctx context.Context, revision uint64, retry int) error {
 	current, err := w.store.Revision(ctx)
 	switch {
@@ -217,8 +213,8 @@ func (w *awaiter) refuseFuture(ctx context.Context, revision uint64, retry int) 
 	return nil
 }
 
-// refuseUnreached fails if the store has not reached a revision: it is then made up, because
-// no server can have sent it, or of a history that was replaced.
+// refuseUnreached fails if the store has not reached revision. No server can have sent such a revision,
+// unless it belongs to a replaced history.
 func (w *awaiter) refuseUnreached(ctx context.Context, revision uint64) error {
 	current, err := w.store.Revision(ctx)
 	switch {
@@ -230,7 +226,7 @@ func (w *awaiter) refuseUnreached(ctx context.Context, revision uint64) error {
 	return nil
 }
 
-// gone is the error of all reads once the resource is retired, else nil.
+// gone returns the error of reads after the resource was retired, nil before.
 func (w *awaiter) gone() error {
 	if w.cache == nil || !w.cache.Retired() {
 		return nil

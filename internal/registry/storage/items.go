@@ -28,8 +28,7 @@ func itemsOf(list runtime.Object) (reflect.Value, error) {
 	return items, nil
 }
 
-// decodeItems fills items, which are never nil afterwards, with objects that
-// nobody else has.
+// decodeItems fills items with new objects. Items are not nil afterwards.
 func decodeItems(ctx context.Context, codec *encoding.Codec, objects []*cache.Object, list runtime.Object, items reflect.Value) error {
 	items.Set(reflect.MakeSlice(items.Type(), len(objects), len(objects)))
 	for i, o := range objects {

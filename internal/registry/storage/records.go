@@ -10,7 +10,7 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// records are what a resource stores that is no API object.
+// records are stored values that are no API objects.
 type records struct{ *stored }
 
 // get reads a record from the store. Records have no canonical encoding.

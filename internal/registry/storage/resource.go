@@ -31,7 +31,7 @@ type Resource struct {
 	stored // what it is beneath the cache
 	tail   *kv.Tail
 	await  awaiter
-	mirror *mirror.Mirror // of which Cache, Hub and Reflector are parts
+	mirror *mirror.Mirror // has Cache, Hub and Reflector
 	checks checkCounters
 	reads  readTally
 	issued issued
@@ -90,7 +90,7 @@ func (r *Resource) AddCache(config CacheConfig) error {
 		Decode: func(ctx context.Context, rest string, value []byte, revision int64) *cache.Object {
 			return r.codec.DecodeValue(ctx, r.layout.root+rest, rest, value, revision)
 		},
-		// A value that is being decrypted may be looked at when nobody waits for it any more.
+		// Decryption may read a value after its caller has given up.
 		Copies: !r.codec.Encrypted(),
 		Since:  config.Since,
 		Log:    config.Log,
@@ -157,8 +157,7 @@ func (r *Resource) Mirrored() int64 {
 // asked for before do not add to it.
 func (r *Resource) Decodes() uint64 { return r.codec.Decodes() }
 
-// KeyOf is the key of a scope without the prefix that all resources share, as upstream's spans tell
-// it.
+// KeyOf returns the key of a scope without the prefix of all resources, as in upstream's spans.
 func (r *Resource) KeyOf(scope Scope) string { return r.layout.resource + "/" + scope.key() }
 
 // Undecodable counts how often stored data could not be decoded so far.

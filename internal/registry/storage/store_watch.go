@@ -44,8 +44,8 @@ type storeWatch struct {
 	cancel  context.CancelFunc
 }
 
-// newStoreWatch tells what w delivers. late says that w selects everything, and that the
-// predicate of opts is to be applied to converted objects.
+// newStoreWatch returns a watch of what w delivers. late says that w selects everything, and that the watch
+// applies the predicate of opts to converted objects.
 func newStoreWatch(ctx context.Context, c *encoding.Codec, w *watch.Watcher, opts storage.ListOptions, late bool) *storeWatch {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &storeWatch{

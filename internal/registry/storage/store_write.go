@@ -18,7 +18,7 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// present is an object as a write found it.
+// present is the object that a write has found.
 type present struct {
 	obj   runtime.Object // nil if it was to be deleted unread
 	rev   int64          // 0 if there is none
@@ -70,7 +70,7 @@ func (s *adapter) encode(ctx context.Context, obj runtime.Object, size int) (enc
 	return stored, err
 }
 
-// trackStore tells those who follow the request how long it has waited for the store.
+// trackStore adds the time since began to the request's latency of the store.
 func trackStore(ctx context.Context, began time.Time) {
 	apirequest.TrackStorageLatency(ctx, time.Since(began))
 }
@@ -98,7 +98,7 @@ func (s *adapter) put(ctx context.Context, full string, data []byte, revision in
 	case offer == nil:
 	case err == nil && result.Committed:
 		s.Cache.Written(offer, result.Revision)
-	default: // if nobody knows whether it was written, the value is decoded should it come
+	default: // the value may have been written: then its event is decoded
 		offer.Withdraw()
 	}
 	return result, etcdError(err)
@@ -118,10 +118,10 @@ func (s *adapter) written(full string, value []byte, foreseen *encoding.Foreseen
 	return o
 }
 
-// outcome is the object as it will be once it is written, without the revision.
+// outcome is the object that a write results in, without its revision.
 type outcome struct {
 	obj   runtime.Object
-	data  []byte            // what obj is to be decoded from; nil if it was
+	data  []byte            // stored bytes to decode obj from; nil if obj is decoded
 	cache encoding.Foreseen // is offered to the cache, if it is known
 	offer *cache.Offer      // nil if nothing was offered
 	err   error             // data cannot be decoded; the write takes place all the same
@@ -203,12 +203,12 @@ func newLike(obj runtime.Object) runtime.Object {
 	return reflect.New(reflect.TypeOf(obj).Elem()).Interface().(runtime.Object)
 }
 
-// suggestion returns what the present object probably is, without asking the store: that of
-// the cache, or what a write has made of it since; or, if there is no cache, the caller's. nil
-// means that neither has it. A pod is deleted by two writes, of which the second would hardly
-// ever find in the cache what the first has made.
+// suggestion returns what the present object probably is, without asking the store: the object of the
+// cache, or of a write that the cache has not seen yet. Without a cache it is the caller's. It returns nil
+// if there is none. Writes that the cache has not seen matter because a pod is deleted by two writes in
+// quick succession.
 //
-// Decorated objects differ from what is stored, so that the cache's are not used.
+// Cached objects that are decorated differ from stored ones and are not used.
 func (s *adapter) suggestion(full string, like, given runtime.Object) (*present, error) {
 	if s.Cache != nil && s.Cache.Ready() && !s.codec.Decorated() {
 		ahead := s.Cache.Ahead(s.layout.rest(full))
@@ -247,7 +247,7 @@ func (s *adapter) unchanged(p *present, next *encoding.Stored) bool {
 		return bytes.Equal(next.Data, p.data)
 	}
 	if size := p.from.Stored(); !s.codec.Encrypted() && size != 0 && size != int64(len(next.Data)) {
-		return false // the store has other bytes, which nobody needs to make
+		return false // the store has other bytes
 	}
 	return s.codec.StoresAs(p.from, p.body, next)
 }
@@ -382,9 +382,9 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 	return true, u.committed(ctx, next, destination, result.Revision)
 }
 
-// confirm spares a write that would change nothing, if the bytes in the store show that. The
-// cache's bytes do not: they have defaults that stored bytes may lack, and the purpose of
-// the update may be to store the object in the present version or with the present key.
+// confirm skips a write that would change nothing, if the bytes in the store show that. The cache's bytes
+// cannot: they have defaults that stored bytes may lack, and the update may serve to store the object in the
+// present version or with the present key.
 func (u *update) confirm(ctx context.Context, data []byte, destination runtime.Object) (done bool, err error) {
 	from := u.now.from
 	if !u.now.fresh {

@@ -72,7 +72,7 @@ func (t *readTally) list(index string, fetched, returned int) {
 	t.returned.Add(int64(returned))
 }
 
-// index returns the tally of an index, of which there are few.
+// index returns the tally of an index. There are few indexes.
 func (t *readTally) index(name string) *indexTally {
 	for {
 		known := t.indexed.Load()

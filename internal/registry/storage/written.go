@@ -13,8 +13,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/encoding"
 )
 
-// Written knows the encoded forms of the objects that the writes of one request have returned, so
-// that the answer need not encode one again. All its methods are safe for concurrent use.
+// Written has the encoded objects that the writes of one request have returned, so that the answer need not
+// encode them again. Its methods are safe for concurrent use.
 //
 // Under its context, a write need not decode the object that it returns: that may be the object
 // that was stored, with all that it says, but without what decoding would add or normalize (a
@@ -29,10 +29,10 @@ type Written struct {
 type written struct {
 	codec    *encoding.Codec
 	result   runtime.Object // as the write returned it
-	data     []byte         // what result is to be decoded from; nil if it was
+	data     []byte         // stored bytes to decode result from; nil if result is decoded
 	revision int64
 	offer    *cache.Offer  // by which the cache takes the object
-	from     *cache.Object // result but for its revision
+	from     *cache.Object // result, except for its revision
 }
 
 // writtenKey is the key under which a context has its *Written.
@@ -45,13 +45,13 @@ func Track(ctx context.Context) (context.Context, *Written) {
 	return context.WithValue(ctx, writtenKey{}, w), w
 }
 
-// writtenOf returns what ctx tracks writes by; nil if it does not.
+// writtenOf returns the Written of ctx, nil if it has none.
 func writtenOf(ctx context.Context) *Written {
 	w, _ := ctx.Value(writtenKey{}).(*Written)
 	return w
 }
 
-// note remembers a write. w may be nil.
+// note records a write. w may be nil.
 func (w *Written) note(done written) {
 	if w == nil {
 		return

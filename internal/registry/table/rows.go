@@ -120,7 +120,7 @@ func (t *Rows) kept(i int) ([]byte, bool) {
 	return t.source.Kept(t.objects[i])
 }
 
-// Kept reports whether all metadata are kept, so that none are to be made.
+// Kept reports whether the metadata of all rows are cached.
 func (t *Rows) Kept() bool {
 	for i := range t.rows {
 		if _, ok := t.kept(i); !ok {

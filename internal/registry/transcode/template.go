@@ -207,7 +207,7 @@ func differs(a, b []byte, at int) int {
 	return at
 }
 
-// wants reports whether msg, for which there is no template, shall become one.
+// wants reports whether to make a template of msg, which fits none.
 func (s *templates) wants(msg []byte) bool {
 	if len(msg) > maxTemplateSize {
 		return false

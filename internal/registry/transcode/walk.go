@@ -115,8 +115,8 @@ func (w *walker) message(m *message, from, to int) bool {
 	return true
 }
 
-// content reads the value of a field with that tag, of which the content begins at body. It
-// returns where the value ends, -1 if it is malformed.
+// content reads the value of a field with that tag, whose content begins at body. It returns where the value
+// ends, -1 if it is malformed.
 func (e *entry) content(src []byte, tag uint64, body int) (value uint64, stop int) {
 	if uint8(tag&7) != e.wire || tag > math.MaxUint32 || body >= len(src) {
 		return 0, -1
@@ -221,7 +221,7 @@ func (w *walker) scan(table []entry, at, to, base int) (present uint64, ok bool)
 	return present, true
 }
 
-// run returns the end of a run of fields with the same tag, of which the first ends at at.
+// run returns the end of a run of fields with the same tag. The first one ends at at.
 func (w *walker) run(tag uint64, at, to int) int {
 	src := w.src[:to]
 	for at < to {
