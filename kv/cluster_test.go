@@ -19,7 +19,7 @@ import (
 // leader returns the member that leads the cluster.
 func leader(t *testing.T, members []*kvtest.Member) *kvtest.Member {
 	t.Helper()
-	outsider := kvtest.NewOutsider(t, kvtest.URLs(members))
+	outsider := kvtest.NewClient(t, kvtest.URLs(members))
 	var url string
 	proctest.Eventually(t, "a member leads", func() (err error) { // another may be elected now and then
 		url, err = outsider.Leader(t.Context())

@@ -6,18 +6,18 @@ import (
 	"github.com/larder-io/larder/cache"
 )
 
-// EventType says what a Delivery tells.
+// EventType is the kind of a Delivery.
 type EventType uint8
 
 // The types of deliveries.
 const (
-	// Added tells of an object that the filter did not select before.
+	// Added is an object that the filter did not select before.
 	Added EventType = iota + 1
-	// Modified tells of an object that the filter selected before and selects now.
+	// Modified is an object that the filter selected before and selects now.
 	Modified
-	// Deleted tells of an object that is gone, or is no longer selected.
+	// Deleted is an object that is gone, or is no longer selected.
 	Deleted
-	// Bookmark tells that everything up to a revision has been delivered.
+	// Bookmark says that everything up to a revision has been delivered.
 	Bookmark
 	// InitialEnd is the bookmark that ends the initial objects.
 	InitialEnd
@@ -41,25 +41,23 @@ func (t EventType) String() string {
 // Delivery is one event as a Watcher delivers it: an initial object, a change or a
 // bookmark. It is immutable.
 type Delivery struct {
-	// Type says what the delivery tells.
+	// Type is the kind of the delivery.
 	Type EventType
 
 	// Object is the object as it is now; for Deleted, as it was before. It is nil
 	// for bookmarks.
 	Object *cache.Object
 
-	// Revision is what the client is to see as the resource version: the
-	// object's own for Added and Modified, the event's for Deleted (where it
-	// replaces the Object's), for bookmarks that up to which everything was delivered.
+	// Revision is the resource version for the client: the object's own for Added and
+	// Modified, the event's for Deleted (where it replaces the Object's), and for a
+	// bookmark the revision up to which everything was delivered.
 	Revision int64
 
-	// event is what the delivery was made from: nil for initial objects and
-	// bookmarks.
+	// event is the source of the delivery; nil for initial objects and bookmarks.
 	event *cache.Event
 }
 
-// Prev is the object before the change that the delivery tells of; nil if there was none, for
-// initial objects and for bookmarks.
+// Prev is the object before the change; nil if there was none, for initial objects and for bookmarks.
 func (d Delivery) Prev() *cache.Object {
 	if d.event == nil {
 		return nil
@@ -71,11 +69,10 @@ func (d Delivery) Prev() *cache.Object {
 // frame that is not shared is better written directly to where it is sent.
 func (d Delivery) Shared() bool { return d.event != nil }
 
-// Frame returns the bytes in which the delivery goes out in the encoding enc. The
-// caller numbers encodings; build makes the bytes and may depend on the delivery
-// and on enc alone, for they are shared by every watcher that delivers the same in the
-// same encoding. What came from an event is built once; initial objects and
-// bookmarks are built at each call. An error is not kept.
+// Frame returns the bytes of the delivery in the encoding enc. The caller numbers encodings. Build
+// makes the bytes and may depend on the delivery and on enc alone, because every watcher that delivers
+// the same event in the same encoding shares them. The frame of an event is built once; initial objects
+// and bookmarks are built at each call. An error is not kept.
 func (d Delivery) Frame(enc uint8, build func(Delivery) ([]byte, error)) ([]byte, error) {
 	if d.event == nil {
 		return build(d)
@@ -84,13 +81,12 @@ func (d Delivery) Frame(enc uint8, build func(Delivery) ([]byte, error)) ([]byte
 	return d.event.Frame(key, func() ([]byte, error) { return build(d) })
 }
 
-// ErrTooOld says that the Log no longer holds what a Watcher has to read next:
-// Requested is the revision after which it was to start or go on, Oldest the
-// earliest after which a watch can start now.
+// ErrTooOld says that the Log no longer holds the event that a Watcher has to read next. Requested is
+// the revision after which the Watcher should start or go on, Oldest the earliest after which a watch
+// can start now.
 type ErrTooOld = cache.ErrTooOld
 
-// corruptError is the error of a watcher that would have to deliver d, of an object that
-// cannot be decoded.
+// corruptError is the error of a watcher that would have to deliver d, whose object cannot be decoded.
 func corruptError(d Delivery) error {
 	return fmt.Errorf("watch: event at revision %d: %w", d.Revision, &cache.CorruptError{Object: d.Object, Deleted: d.event != nil && d.event.Object == nil})
 }

@@ -6,8 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// filter is what the watchers of a group have in common: a scope, and selectors
-// within it. It is immutable.
+// filter is a scope, and selectors within it. All watchers of a group have the same filter. It is
+// immutable.
 type filter struct {
 	namespace, name string // "" is any
 	label           labels.Selector
@@ -18,7 +18,7 @@ type filter struct {
 	open bool
 }
 
-// identity is what makes two filters the same filter.
+// identity is equal for filters that select the same.
 type identity struct {
 	namespace, name     string
 	label, field, shard string
@@ -109,7 +109,7 @@ func (f *filter) transition(e *cache.Event) (Delivery, bool) {
 		d.Type, d.Object = Deleted, e.Prev
 	}
 	// Whether the selectors match an object that cannot be decoded is not known, so the
-	// watcher ends rather than be told that the object was deleted.
+	// watcher ends instead of delivering a deletion.
 	if some.Err() != nil {
 		d.Type, d.Object = corrupt, some
 	}

@@ -19,8 +19,8 @@ import (
 // errClosed says that the Hub's Run has ended.
 var errClosed = errors.New("watch: the hub is closed")
 
-// ErrReplaced says that the store was replaced: what the Watcher delivered is of a
-// history that has ended, and its revisions cannot be resumed at.
+// ErrReplaced says that the store was replaced: the Watcher's deliveries belong to a history that has
+// ended, and no watch can resume at its revisions.
 var ErrReplaced = errors.New("watch: the store's history was replaced")
 
 const (
@@ -34,7 +34,7 @@ const (
 	littleEffort = 256
 )
 
-// Config is what a Hub needs.
+// Config configures a Hub.
 type Config struct {
 	// Cache is the resource that is watched. Its OnAppend must call [Hub.Notify].
 	Cache *cache.Cache
@@ -93,17 +93,16 @@ type counters struct {
 
 // Stats counts what a Hub has done since it was made.
 type Stats struct {
-	// Watchers and Groups are those that exist now.
+	// Watchers and Groups that exist now.
 	Watchers, Groups int
-	// Events are those that the Hub has read.
+	// Events that the Hub has read.
 	Events uint64
-	// Lapped are the watchers that ended because the Log had forgotten what they
-	// were to read.
+	// Lapped watchers ended because the Log had forgotten their next event.
 	Lapped uint64
-	// Initial are the objects that watchers were delivered to begin with.
+	// Initial objects that watchers delivered.
 	Initial uint64
-	// Sharded are the Watchers of a shard. Outside are the states of objects that were not for
-	// them because they are not in their shards, of each event up to two for each watcher.
+	// Sharded watchers have a shard. Outside counts the states of objects that were not in their
+	// shards: for each event up to two for each of these watchers.
 	Sharded int
 	Outside uint64
 }
@@ -189,8 +188,8 @@ func (h *Hub) Stats() Stats {
 	}
 }
 
-// Lag returns how many watchers have something to read now, and how long ago the slowest of them
-// was told so. Those that still read their initial objects count for the former alone.
+// Lag returns how many watchers have something to read now, and how long ago the slowest of them was
+// signalled. Watchers that still read their initial objects count only as behind.
 func (h *Hub) Lag() (behind int, slowest time.Duration) {
 	h.mu.Lock()
 	groups := slices.Collect(maps.Values(h.groups))

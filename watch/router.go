@@ -107,7 +107,7 @@ func (r *router) remove(g *group) {
 	})
 }
 
-// narrows reports whether f can wait for hashes: nothing else narrows what it selects.
+// narrows reports whether f can wait for hashes: nothing but the shard narrows it.
 func (r *router) narrows(f *filter) bool {
 	if f.shard == nil || f.namespace != "" || f.name != "" {
 		return false

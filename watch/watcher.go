@@ -24,8 +24,8 @@ const (
 	closed                      // nothing more
 )
 
-// Watcher delivers what its filter selects. It is a position, and has no queue. One
-// goroutine at a time calls its methods; Close may come from any.
+// Watcher delivers the events that its filter selects. It is a position and has no queue. One goroutine
+// at a time calls its methods; only Close and LastRevision may be called from any.
 type Watcher struct {
 	hub   *Hub
 	group *group        // nil if it never had one
@@ -42,7 +42,7 @@ type Watcher struct {
 	next cache.Position
 	// node is the chain's node to read next, while live.
 	node *node
-	// joined is the position from which on the Hub has counted what is outside of the shard.
+	// joined is the position from which the Hub counts the objects outside the shard.
 	joined cache.Position
 	// after is the revision up to which nothing is delivered.
 	after int64

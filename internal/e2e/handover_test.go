@@ -398,7 +398,7 @@ func (h *handover) finish() {
 func (h *handover) restored() *handover {
 	h.t.Helper()
 	backup := filepath.Join(h.t.TempDir(), "backup")
-	if err := kvtest.NewOutsider(h.t, []string{h.url}).Snapshot(h.t.Context(), backup); err != nil {
+	if err := kvtest.NewClient(h.t, []string{h.url}).Snapshot(h.t.Context(), backup); err != nil {
 		h.t.Fatal(err)
 	}
 	const peer = "http://localhost:2380" // etcd's default

@@ -20,7 +20,7 @@ import (
 func TestKine(t *testing.T) {
 	kine := kvtest.StartKine(t)
 	first, second := serve(t, "--etcd-servers", kine.URL), serve(t, "--etcd-servers", kine.URL)
-	outsider := kvtest.NewOutsider(t, []string{kine.URL})
+	outsider := kvtest.NewClient(t, []string{kine.URL})
 	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
 	events, err := first.client().CoreV1().ConfigMaps("default").Watch(ctx, metav1.ListOptions{})

@@ -1,8 +1,8 @@
 // Package invariants switches on the assertions that are too expensive for
 // production. Builds tagged "invariants" set [Enabled]; all others compile the
-// guarded blocks away. An assertion may observe and panic, never change what
-// the program does; [Overwrite] changes bytes that nobody may look at any more, and
-// a [Seal] tells whether bytes are still what they were when they were published.
+// guarded blocks away. An assertion may observe and panic, but never changes the program's
+// behaviour. [Overwrite] changes bytes that nobody may read any more, and a [Seal] checks that
+// bytes have not changed since they were published.
 package invariants
 
 import "fmt"

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CPUClock is a clock of the system that counts CPU time, not time: a loaded machine changes
-// it little, and the least of several tries is what the work takes.
+// CPUClock is a clock of the system that counts CPU time. A loaded machine changes it little, and the
+// least of several tries is the cost of the work.
 type CPUClock int32
 
 // The clocks of the thread that does the work, and of the process, for work that several

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Ports are chosen below those that systems give to outgoing connections, so that
-// none of these takes a port while the server that it was chosen for does not run.
+// Ports are chosen below the range that systems use for outgoing connections, so that no outgoing
+// connection takes a port while its server does not run.
 const (
 	firstPort = 17000
 	lastPort  = 30000

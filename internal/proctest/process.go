@@ -135,8 +135,8 @@ func (p *Process) Pause() error {
 // PID is the number of the process.
 func (p *Process) PID() int { return p.last().process.Pid }
 
-// Wait waits for the process to end by itself and returns how it did. One that does
-// not end is made to tell what it is doing.
+// Wait waits for the process to end by itself and returns how it did. A process that does not end
+// gets SIGQUIT, so that a Go program prints its goroutines.
 func (p *Process) Wait(t testing.TB) error {
 	t.Helper()
 	r := p.last()

@@ -11,8 +11,8 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// checkDatabase reads the keys of a database, if there is one, and returns what is
-// wrong with its pages. etcd reads the same in goroutines of its own, where a damaged
+// checkDatabase reads the keys of a database, if there is one, and returns an error if
+// its pages are damaged. etcd reads the same in goroutines of its own, where a damaged
 // page ends the process with a stack trace.
 func checkDatabase(path string) (err error) {
 	if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {

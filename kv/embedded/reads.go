@@ -9,9 +9,9 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// maxReads is how many reads of the server in this process may be under way, including those
-// whose callers have gone. It is far more than the processors serve at a time, and bounds
-// what a disk that stalls for long can pile up.
+// maxReads is how many reads of the server in this process may be under way, including reads whose
+// callers have gone. It is far more than the processors serve at a time, and bounds the reads that
+// pile up while a disk stalls.
 const maxReads = 256
 
 // localKV calls the server in this process.

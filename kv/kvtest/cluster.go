@@ -56,9 +56,9 @@ func StartCluster(t testing.TB, variable string, size int, adjust func([]MemberC
 	return members
 }
 
-// Steady has members be patient with their leader, as an argument of [StartCluster]: on a busy
-// machine it may be silent for longer than others let it, and what is under way when another is
-// elected fails. It is for tests in which the leader lives on.
+// Steady lengthens the members' election timeout, as an argument of [StartCluster]. On a busy machine
+// the others may otherwise elect another leader, and requests under way fail. It is for tests in which
+// the leader lives on.
 func Steady(configs []MemberConfig) {
 	for i := range configs {
 		configs[i].HeartbeatMs, configs[i].VoteMs = 100, 3000
@@ -80,26 +80,26 @@ func URLs(members []*Member) []string {
 	return urls
 }
 
-// Outsider is a client of a cluster that goes past the servers under test.
-type Outsider struct {
+// Client is a client of a cluster, past the servers under test.
+type Client struct {
 	client *clientv3.Client
 	urls   []string
 }
 
-// NewOutsider returns a client of a cluster, which the test's end closes.
-func NewOutsider(t testing.TB, urls []string) *Outsider {
+// NewClient returns a client of a cluster, which the test's end closes.
+func NewClient(t testing.TB, urls []string) *Client {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: urls, Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close() })
-	return &Outsider{client: client, urls: urls}
+	return &Client{client: client, urls: urls}
 }
 
 // Leader returns the client URL of the member that leads. Members that do not answer
 // are passed over.
-func (o *Outsider) Leader(ctx context.Context) (string, error) {
+func (o *Client) Leader(ctx context.Context) (string, error) {
 	for _, member := range o.urls {
 		once, cancel := context.WithTimeout(ctx, time.Second)
 		status, err := o.client.Status(once, member)
@@ -112,7 +112,7 @@ func (o *Outsider) Leader(ctx context.Context) (string, error) {
 }
 
 // IDs returns the members' ids by their names.
-func (o *Outsider) IDs(ctx context.Context) (map[string]uint64, error) {
+func (o *Client) IDs(ctx context.Context) (map[string]uint64, error) {
 	list, err := o.client.MemberList(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("kvtest: members: %w", err)
@@ -124,8 +124,8 @@ func (o *Outsider) IDs(ctx context.Context) (map[string]uint64, error) {
 	return ids, nil
 }
 
-// MoveLeader has the member that leads, at its client URL, hand its office over to another.
-func (o *Outsider) MoveLeader(ctx context.Context, leader, heir string) error {
+// MoveLeader makes the leader, at its client URL, transfer the leadership to the member named heir.
+func (o *Client) MoveLeader(ctx context.Context, leader, heir string) error {
 	ids, err := o.IDs(ctx)
 	if err != nil {
 		return err
@@ -143,7 +143,7 @@ func (o *Outsider) MoveLeader(ctx context.Context, leader, heir string) error {
 }
 
 // Compact gives up all history before a revision.
-func (o *Outsider) Compact(ctx context.Context, revision int64) error {
+func (o *Client) Compact(ctx context.Context, revision int64) error {
 	if _, err := o.client.Compact(ctx, revision); err != nil {
 		return fmt.Errorf("kvtest: compact: %w", err)
 	}
@@ -151,7 +151,7 @@ func (o *Outsider) Compact(ctx context.Context, revision int64) error {
 }
 
 // Compacted returns the oldest revision that the cluster can still be read at.
-func (o *Outsider) Compacted(ctx context.Context) (int64, error) {
+func (o *Client) Compacted(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	for response := range o.client.Watch(ctx, "\x00", clientv3.WithRev(1), clientv3.WithCreatedNotify()) {
@@ -177,7 +177,7 @@ type Change struct {
 
 // Transact makes all changes in one revision, which it returns, or none if one of the
 // keys has another revision. After an error either may be the case.
-func (o *Outsider) Transact(ctx context.Context, changes []Change) (revision int64, committed bool, err error) {
+func (o *Client) Transact(ctx context.Context, changes []Change) (revision int64, committed bool, err error) {
 	var conditions []clientv3.Cmp
 	var ops []clientv3.Op
 	for _, change := range changes {

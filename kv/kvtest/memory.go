@@ -116,7 +116,7 @@ func (m *Memory) EndWatches(err error) {
 	m.wakeLocked()
 }
 
-// replaceLocked begins another history, which is what the store holds.
+// replaceLocked begins another history with the present contents.
 func (m *Memory) replaceLocked() {
 	m.replacedRevision.Store(max(m.replacedRevision.Load(), m.shown))
 	m.shown = m.revision
@@ -291,8 +291,8 @@ func (m *Memory) Range(ctx context.Context, opts kv.RangeOptions) (kv.Page, erro
 	return page, nil
 }
 
-// cloneValues gives a page values of its own, which are overwritten when it is released: whoever keeps
-// one of them finds something else there.
+// cloneValues gives a page its own values, which are overwritten when the page is released. A caller
+// that wrongly keeps one then finds other bytes.
 func cloneValues(page *kv.Page) {
 	for i := range page.Items {
 		page.Items[i].Value = bytes.Clone(page.Items[i].Value)

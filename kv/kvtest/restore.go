@@ -12,15 +12,15 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// Snapshot saves what a cluster of one member holds to a file, as a backup is made.
-func (o *Outsider) Snapshot(ctx context.Context, path string) error {
+// Snapshot saves the data of a cluster of one member to a file, as a backup does.
+func (o *Client) Snapshot(ctx context.Context, path string) error {
 	if _, err := snapshot.NewV3(zap.NewNop()).Save(ctx, clientv3.Config{Endpoints: o.urls, Logger: zap.NewNop()}, path); err != nil {
 		return fmt.Errorf("kvtest: snapshot: %w", err)
 	}
 	return nil
 }
 
-// Restore replaces the data of a cluster's only member, which must not run, by those of a
+// Restore replaces the data of a cluster's only member, which must not run, by the data of a
 // snapshot, as etcdutl does without the flag that raises the revision. Cluster and member
 // keep their ids.
 func (m *Member) Restore(path string) error {
@@ -41,8 +41,8 @@ func (m *Member) Restore(path string) error {
 	return nil
 }
 
-// Items returns what is stored under a prefix.
-func (o *Outsider) Items(ctx context.Context, prefix string) ([]kv.Item, error) {
+// Items returns the items under a prefix.
+func (o *Client) Items(ctx context.Context, prefix string) ([]kv.Item, error) {
 	answer, err := o.client.Get(ctx, prefix, clientv3.WithPrefix())
 	if err != nil {
 		return nil, fmt.Errorf("kvtest: items: %w", err)

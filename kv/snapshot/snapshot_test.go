@@ -196,7 +196,7 @@ func TestRestoredIsAnotherCluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		open(t, dir)
-		members, err := kvtest.NewOutsider(t, source(t, dir).Endpoints).IDs(t.Context())
+		members, err := kvtest.NewClient(t, source(t, dir).Endpoints).IDs(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -325,7 +325,7 @@ func TestTLS(t *testing.T) {
 // acknowledged, is not taken.
 func TestCluster(t *testing.T) {
 	members := kvtest.StartCluster(t, memberVariable, 3, kvtest.Steady)
-	outsider := kvtest.NewOutsider(t, kvtest.URLs(members))
+	outsider := kvtest.NewClient(t, kvtest.URLs(members))
 	proctest.Eventually(t, "a member leads", func() error {
 		leader, err := outsider.Leader(t.Context())
 		if err == nil { // the last is killed last, so that nobody has to be elected

@@ -1,8 +1,8 @@
 // Package mirror keeps all keys under a prefix of a store in memory, where they are read
 // and watched, as fresh as the readers ask.
 //
-// It is how a program uses packages kv, cache and watch together, and has nothing but the
-// code that connects them. A server over etcd has one [Mirror] for each of its resources.
+// It connects packages kv, cache and watch, and adds nothing else. A server over etcd has one
+// [Mirror] for each of its resources.
 //
 // # Model
 //
@@ -14,15 +14,15 @@
 //
 // # Guarantees
 //
-//   - What [Mirror.Fresh], [Mirror.Get] and [Mirror.List] return holds every write that was
-//     acknowledged before the call, by any client of the store. It costs the store one read
-//     of its revision, which all callers at the same time share.
+//   - [Mirror.Fresh], [Mirror.Get] and [Mirror.List] see every write that was acknowledged
+//     before the call, by any client of the store. A call costs the store one read of its
+//     revision, which all callers at the same time share.
 //   - [Mirror.Snapshot] returns the present state of the cache, without waiting. Of two that
 //     are taken one after the other the second is never older, until the store is replaced.
 //   - A Snapshot is exact: the state of the prefix at its revision.
-//   - A watcher that begins with a Snapshot, or after its revision, delivers what happened
-//     since, in order, each change once. It ends where it would miss something; its caller
-//     then begins again with a Snapshot.
+//   - A watcher that begins with a Snapshot, or after its revision, delivers all later changes,
+//     in order, each once. A watcher that would miss a change ends; its caller then begins again
+//     with a Snapshot.
 //
 // The docs of packages [kv], [cache] and [watch] say more.
 //
@@ -33,6 +33,6 @@
 //
 // # Locks and goroutines
 //
-// A Mirror has no lock. [Mirror.Run] starts all goroutines and waits for them; the caller
-// that made the store, and a Tail that is shared, runs those.
+// A Mirror has no lock. [Mirror.Run] starts all goroutines and waits for them. The caller runs the
+// store, and a Tail that several Mirrors share.
 package mirror

@@ -18,7 +18,7 @@ import (
 // recheck is how long reach waits before it compares the store's history again.
 const recheck = time.Second
 
-// Config says what a Mirror is made of. Store and Prefix are required.
+// Config configures a Mirror. Store and Prefix are required.
 type Config struct {
 	// Store is followed. The caller runs it.
 	Store kv.Store
@@ -48,8 +48,8 @@ type Config struct {
 	Logger *slog.Logger // nil discards
 }
 
-// Mirror is a Cache of the keys under a prefix of a store, with what keeps it current and
-// what serves its watchers. Its parts are exported for callers that need more of them.
+// Mirror is a Cache of the keys under a prefix of a store, the Reflector that keeps it current, and
+// the Hub that serves its watchers.
 type Mirror struct {
 	Cache     *cache.Cache
 	Hub       *watch.Hub
@@ -120,8 +120,8 @@ func (m *Mirror) assemble(config Config) (err error) {
 	return err
 }
 
-// Run keeps the Mirror current and its watchers told until ctx ends, which is no error.
-// It returns when all that it started has ended. It may be called once.
+// Run keeps the Mirror current and serves its watchers until ctx ends, which is no error. It returns
+// when all its goroutines have ended. It may be called once.
 func (m *Mirror) Run(ctx context.Context) error {
 	group, inner := errgroup.WithContext(ctx)
 	if m.owned {
@@ -151,8 +151,8 @@ func (m *Mirror) reflect(ctx context.Context) error {
 	}
 }
 
-// Retire ends a Mirror whose Run has ended or will never begin. It goes on to show what it
-// held, and gives up its past and its encodings.
+// Retire ends a Mirror whose Run has ended or will never begin. The Mirror goes on to show its last
+// state, and gives up its Log and its encodings.
 func (m *Mirror) Retire() {
 	m.Cache.Retire()
 	m.sub.Close()

@@ -35,7 +35,7 @@ func (r Report) String() string {
 	return fmt.Sprintf("%s %s@%d %s", r.Type, r.Key, r.Revision, r.Digest)
 }
 
-// Request is what the watcher asked for.
+// Request describes the watch.
 type Request struct {
 	// Selects is the filter.
 	Selects func(*State) bool
@@ -189,7 +189,7 @@ func (c *Checker) event(r Report, first bool) {
 // Resume returns the revision after which a successor of this watcher can start.
 func (c *Checker) Resume() int64 { return max(c.newest, c.marked) }
 
-// Verify compares what the watcher delivered with the history, given that it had time to
+// Verify compares the deliveries with the history, given that the watcher had time to
 // deliver everything up to a revision; with 0 it only must have no gaps. It returns
 // everything that was broken.
 func (c *Checker) Verify(h *History, upTo int64) error {
@@ -286,7 +286,7 @@ func (c *Checker) missing(want Report) error {
 	}
 }
 
-// transition returns what a watcher is to deliver of a change.
+// transition returns the report that a change should cause, if any.
 func transition(selects func(*State) bool, number int64, before, now *State) (Report, bool) {
 	was, is := before != nil && selects(before), now != nil && selects(now)
 	switch {

@@ -1,14 +1,13 @@
-// Package watchtest compares what watchers delivered with what happened.
+// Package watchtest compares the deliveries of watchers with the history of a store.
 //
-// A [History] is the truth: every change of the store, in revision order. A
-// [Checker] records what one watcher delivered, as its client saw it, and names
-// the guarantee of package watch that was broken (W1 Ordered to W7 Filtered).
-// Neither knows how a watch is served: the reports may come from a Watcher in this
-// process, or from the wire of any server that speaks Kubernetes' watch protocol.
+// A [History] is every change of the store, in revision order. A [Checker] records the deliveries of
+// one watcher as its client saw them, and names each guarantee of package watch that was broken (W1
+// Ordered to W7 Filtered). Neither knows how a watch is served: the reports may come from a Watcher
+// in this process, or from any server that speaks Kubernetes' watch protocol.
 //
 //	c := watchtest.NewChecker(watchtest.Request{After: 17, Selects: selects})
 //	for ... {
-//		c.Observe(reports...) // those of one batch
+//		c.Observe(reports...) // of one batch
 //	}
 //	err := c.Verify(history, 42) // it had time to deliver everything up to 42
 //

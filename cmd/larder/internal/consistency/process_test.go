@@ -24,7 +24,7 @@ type cluster struct {
 	members  []*kvtest.Member
 	ids      map[string]string // of members by their names, as they write them
 	urls     []string          // of the members, past the network
-	outsider *kvtest.Outsider
+	outsider *kvtest.Client
 	network  *network
 	replicas []*replica
 	tokens   string // file with the clients' tokens
@@ -62,7 +62,7 @@ func newCluster(t *testing.T, members, replicas int) *cluster {
 		}
 	})
 	c.urls = kvtest.URLs(c.members)
-	c.outsider = kvtest.NewOutsider(t, c.urls)
+	c.outsider = kvtest.NewClient(t, c.urls)
 	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
 	ids, err := c.outsider.IDs(ctx)
