@@ -23,7 +23,7 @@ func newTestCache(t *testing.T, config Config) *Cache {
 	return c
 }
 
-func TestNewRefuses(t *testing.T) {
+func TestNewRefusesIncompleteConfigs(t *testing.T) {
 	for name, config := range map[string]Config{
 		"no schema":       {},
 		"empty index":     {Schema: NewSchema("things", nil, Index{})},
@@ -44,7 +44,7 @@ func TestApplyBeforeReset(t *testing.T) {
 	newTestCache(t, Config{}).Apply(Batch{Revision: 1})
 }
 
-func TestWaitReady(t *testing.T) {
+func TestWaitReadyWaitsForTheFirstLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCache(t, Config{})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

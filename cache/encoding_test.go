@@ -177,7 +177,7 @@ func (m *budgetModel) check(t *rapid.T) {
 	}
 }
 
-func TestBudgetModel(t *testing.T) {
+func TestBudgetKeepsItsLimits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newBudgetModel(rapid.Int64Range(300, 2000).Draw(t, "limit"))
 		t.Repeat(map[string]func(*rapid.T){"encode": m.encode, "retire": m.retire, "history": m.grow, "": m.check})

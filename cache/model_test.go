@@ -486,7 +486,7 @@ func (s *subject) compareList(t *rapid.T, snapshot Snapshot, q Query, w world) {
 	}
 }
 
-func TestModel(t *testing.T) {
+func TestCacheMatchesItsModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &machine{subjects: newSubjects(t), clock: time.Unix(1000, 0)}
 		m.reset(t)

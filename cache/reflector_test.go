@@ -362,7 +362,7 @@ func TestReflectorTakesOffers(t *testing.T) {
 	})
 }
 
-func TestReflectorEnds(t *testing.T) {
+func TestReflectorEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -8,9 +8,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestRingModel drives rings of several sizes and a slice with the same
+// TestRingMatchesItsModel drives rings of several sizes and a slice with the same
 // operations.
-func TestRingModel(t *testing.T) {
+func TestRingMatchesItsModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		smallest := rapid.IntRange(1, 4).Draw(t, "smallest")
 		r := newRing[int](smallest)

@@ -13,13 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// TestScenarios runs the stories in testdata. Run it with -rewrite to record what
+// TestScenariosMatchTheirFiles runs the stories in testdata. Run it with -rewrite to record what
 // the cache does now, and commit only changes that you can explain.
 //
 // An object is written "key@revision name=value...": node is spec.nodeName, all
 // other names are labels, "corrupt" makes it corrupt, "size=n" is the length of its
 // body. A line that starts with "-" deletes.
-func TestScenarios(t *testing.T) {
+func TestScenariosMatchTheirFiles(t *testing.T) {
 	datadriven.Walk(t, "testdata/scenarios", func(t *testing.T, path string) {
 		s := &scenario{t: t}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {

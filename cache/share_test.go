@@ -147,9 +147,9 @@ func (m *shareModel) check(t *rapid.T) {
 	}
 }
 
-// TestShareModel: a share has its own room whatever others do, what all take together
+// TestSharesKeepTheirRoom: a share has its own room whatever others do, what all take together
 // is never more than the whole, and every answer is right.
-func TestShareModel(t *testing.T) {
+func TestSharesKeepTheirRoom(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newShareModel(t)
 		t.Repeat(map[string]func(*rapid.T){"encode": m.encode, "retire": m.retire, "history": m.remember, "": m.check})

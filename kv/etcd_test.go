@@ -19,25 +19,25 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-func TestExternal(t *testing.T) {
+func TestSingleMemberConforms(t *testing.T) {
 	members := startCluster(t, 1, nil)
 	testConformance(t, func(t *testing.T) Subject {
 		return subject(openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)}))
 	})
 }
 
-func TestCluster(t *testing.T) {
+func TestClusterConforms(t *testing.T) {
 	members := startCluster(t, 3, kvtest.Steady)
 	testConformance(t, func(t *testing.T) Subject {
 		return subject(openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)}))
 	})
 }
 
-func TestEmbedded(t *testing.T) {
+func TestEmbeddedConforms(t *testing.T) {
 	testConformance(t, func(t *testing.T) Subject { return subject(openEmbedded(t, embedded.Config{})) })
 }
 
-func TestMemory(t *testing.T) {
+func TestMemoryConforms(t *testing.T) {
 	testConformance(t, func(t *testing.T) Subject {
 		store := kvtest.NewMemory()
 		done := make(chan error, 1)
@@ -310,7 +310,7 @@ func shareRevisions(t *testing.T, store *kv.Etcd) (reads, calls uint64) {
 	return store.RevisionReads() - before, callers * each
 }
 
-func TestObserver(t *testing.T) {
+func TestObserverSeesEachRequest(t *testing.T) {
 	var mu sync.Mutex
 	var ops []string
 	store := openEmbedded(t, embedded.Config{Prefix: "/registry", Observer: kv.Observer{

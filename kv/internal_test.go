@@ -80,9 +80,9 @@ func TestBatchesHoldTheNewEventsInOrder(t *testing.T) {
 	})
 }
 
-// TestPresentTerm: a member that was sent a snapshot has an old term until it has applied a
+// TestPresentTermIsThatOfASecondAnswer: a member that was sent a snapshot has an old term until it has applied a
 // proposal, which it answers before it takes the term in; members take turns to answer.
-func TestPresentTerm(t *testing.T) {
+func TestPresentTermIsThatOfASecondAnswer(t *testing.T) {
 	type answer struct{ member, term uint64 }
 	for name, answers := range map[string][]answer{
 		"alone":          {{1, 4}, {1, 5}},
@@ -115,7 +115,7 @@ func TestPresentTerm(t *testing.T) {
 	}
 }
 
-func TestHistory(t *testing.T) {
+func TestHistoryNoticesReplacements(t *testing.T) {
 	answer := func(cluster uint64, revision int64, term uint64) *etcdserverpb.ResponseHeader {
 		return &etcdserverpb.ResponseHeader{ClusterId: cluster, Revision: revision, RaftTerm: term}
 	}
@@ -248,7 +248,7 @@ func (g *grants) Grant(_ context.Context, ttl int64) (*clientv3.LeaseGrantRespon
 	return &clientv3.LeaseGrantResponse{ID: clientv3.LeaseID(len(g.ttls)), TTL: ttl}, nil
 }
 
-func TestLeaseReuse(t *testing.T) {
+func TestLeasesAreReused(t *testing.T) {
 	var retired []int64
 	var g grants
 	l := newLeaseManager(func(n int64) { retired = append(retired, n) })

@@ -38,7 +38,7 @@ func kineSubject(store *kv.Etcd) Subject {
 	return one
 }
 
-func TestKine(t *testing.T) {
+func TestKineConforms(t *testing.T) {
 	kine := kvtest.StartKine(t, "--compact-min-retain", "0")
 	testConformance(t, func(t *testing.T) Subject {
 		return kineSubject(openExternal(t, kv.ExternalConfig{Endpoints: []string{kine.URL}}))

@@ -13,7 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-func TestSoundProgress(t *testing.T) {
+func TestProgressIsSoundFromSomeVersionsOn(t *testing.T) {
 	for version, want := range map[string]bool{
 		"3.3.27": false, "3.4.0": false, "3.4.30": false, "3.4.31": true, "3.4.99": true,
 		"3.5.0": false, "3.5.12": false, "3.5.13-rc.0": false, "3.5.13": true, "3.5.13+suffix": true,

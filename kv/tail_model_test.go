@@ -54,10 +54,10 @@ type world struct {
 	restores int
 }
 
-// TestTailModel runs random scenarios. After every step, what an owner holds is
+// TestTailMatchesItsModel runs random scenarios. After every step, what an owner holds is
 // what the store held at the revision the owner would give as its label, and no label is
 // lower than one before it.
-func TestTailModel(t *testing.T) {
+func TestTailMatchesItsModel(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		replay := rapid.SampledFrom([]int64{0, 3, 1000}).Draw(r, "replay")
 		var scenario []action

@@ -126,7 +126,7 @@ func TestTailWaitAsksForProgress(t *testing.T) {
 	})
 }
 
-func TestSubscriptionFresh(t *testing.T) {
+func TestFreshFollowsTheOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		tail := startTail(t, store)
@@ -153,7 +153,7 @@ func TestSubscriptionFresh(t *testing.T) {
 	})
 }
 
-func TestSubscriptionWait(t *testing.T) {
+func TestWaitReturnsOnceApplied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		tail := startTail(t, store)
@@ -208,7 +208,7 @@ func TestSubscriptionWaitOutlastsLoss(t *testing.T) {
 	})
 }
 
-func TestSubscriptionLoss(t *testing.T) {
+func TestLossesMakeOwnersLoadAgain(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		lose func(store *kvtest.Memory)
@@ -377,7 +377,7 @@ func TestTailReopensStalledWatch(t *testing.T) {
 	})
 }
 
-func TestSubscriptionOverflow(t *testing.T) {
+func TestFullQueuesLoseTheirPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry/", QueueBytes: 1000})
@@ -402,7 +402,7 @@ func TestSubscriptionOverflow(t *testing.T) {
 	})
 }
 
-func TestSubscriptionClose(t *testing.T) {
+func TestClosedSubscriptionsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		tail := startTail(t, store)

@@ -148,8 +148,8 @@ func TestWritesMoveToAnotherMember(t *testing.T) {
 	}
 }
 
-// TestLargeValues go to and fro, whichever way they take.
-func TestLargeValues(t *testing.T) {
+// TestLargeValuesAreWrittenAndRead: values of all sizes are, past etcd's client or by it.
+func TestLargeValuesAreWrittenAndRead(t *testing.T) {
 	member := startCluster(t, 1, nil)[0]
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs([]*kvtest.Member{member})})
 	awaitOwnWrite(t, store)

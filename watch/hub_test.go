@@ -315,7 +315,7 @@ func TestEventsOfAnOlderEpoch(t *testing.T) {
 	}
 }
 
-func TestStaleSnapshot(t *testing.T) {
+func TestStaleSnapshotsEndWatchers(t *testing.T) {
 	w := newWorld(t, config{events: 100})
 	if _, err := w.hub.Watch(watch.Options{}); !errors.Is(err, cache.ErrNotReady) {
 		t.Errorf("before the first load: %v", err)
@@ -428,7 +428,7 @@ func TestStuckWatchersHoldLittle(t *testing.T) {
 	runtime.KeepAlive(w)
 }
 
-func TestFrames(t *testing.T) {
+func TestFramesAreBuiltOnce(t *testing.T) {
 	w := newWorld(t, config{events: 100})
 	w.apply2(t)
 	s := w.cache.Snapshot()
@@ -504,7 +504,7 @@ func TestNewNeedsACache(t *testing.T) {
 	}
 }
 
-func TestTypeNames(t *testing.T) {
+func TestEventTypesHaveNames(t *testing.T) {
 	if got := watch.EventType(77).String(); got != "EventType(77)" {
 		t.Error(got)
 	}

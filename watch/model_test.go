@@ -251,9 +251,9 @@ func (m *model) finish(t *rapid.T) {
 	}
 }
 
-// TestModel runs many short lives; -rapid.checks and -rapid.steps make them more
+// TestHubMatchesItsModel runs many short lives; -rapid.checks and -rapid.steps make them more
 // and longer.
-func TestModel(t *testing.T) {
+func TestHubMatchesItsModel(t *testing.T) {
 	for i := range 10 {
 		t.Run(strconv.Itoa(i), rapid.MakeCheck(live))
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// TestScenarios runs the stories in testdata. Nothing happens on its own in them:
+// TestScenariosMatchTheirFiles runs the stories in testdata. Nothing happens on its own in them:
 // the hub works at the command hub, a watcher at poll. Rewrite the expectations
 // with -rewrite, and commit only what you understand.
 //
@@ -26,7 +26,7 @@ import (
 //	poll NAME [room=N]
 //	bookmark NAME
 //	close NAME
-func TestScenarios(t *testing.T) {
+func TestScenariosMatchTheirFiles(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		s := &scenario{t: t}
 		datadriven.RunTest(t, path, s.run)

@@ -14,10 +14,10 @@ import (
 	"github.com/larder-io/larder/watch/watchtest"
 )
 
-// TestStress has clients of every filter come, read at their own pace, go and
+// TestWatchersSurviveStress has clients of every filter come, read at their own pace, go and
 // resume, while revisions are written as fast as they can be and the cache is loaded
 // anew now and then. What each was told is judged by the history of its epoch.
-func TestStress(t *testing.T) {
+func TestWatchersSurviveStress(t *testing.T) {
 	for _, c := range []config{
 		{backlog: 1000, events: 10000},
 		{backlog: 3, events: 10000},

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestOverwrite(t *testing.T) {
+func TestOverwriteFillsTheWholeCapacity(t *testing.T) {
 	for _, size := range []int{0, 1, len(Pattern) - 1, len(Pattern), len(Pattern) + 1, 10_000} {
 		b := make([]byte, size/2, size)
 		Overwrite(b)

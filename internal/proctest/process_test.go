@@ -67,7 +67,7 @@ type careless struct{ testing.TB }
 func (careless) Helper()        {}
 func (careless) Cleanup(func()) {}
 
-func TestAgain(t *testing.T) {
+func TestProcessesStartAgain(t *testing.T) {
 	p := proctest.New(t, "it", proctest.Role(t, roleVariable, "stand"))
 	if out := p.Output(); out != "" {
 		t.Errorf("output %q before the start", out)
@@ -93,8 +93,8 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// TestStopped: a process that is stopped does nothing more, and goes on when it is let.
-func TestStopped(t *testing.T) {
+// TestPausedProcessesStandStill: a process that is stopped does nothing more, and goes on when it is let.
+func TestPausedProcessesStandStill(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux tells that a process stands still")
 	}
@@ -129,7 +129,7 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-func TestEnded(t *testing.T) {
+func TestEndedSaysHowAProcessEnded(t *testing.T) {
 	p := proctest.New(t, "it", proctest.Role(t, roleVariable, "end"))
 	if err := p.Start(); err != nil {
 		t.Fatal(err)

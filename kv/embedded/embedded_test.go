@@ -72,7 +72,7 @@ func TestNewMembersAreHeeded(t *testing.T) {
 	}
 }
 
-func TestWithoutSocket(t *testing.T) {
+func TestLongPathsHaveNoSocket(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("long/", 30))
 	kvtest.Put(t, open(t, embedded.Config{Dir: dir}), "/registry/a", "1")
 }
@@ -89,7 +89,7 @@ func TestDirInUse(t *testing.T) {
 	}
 }
 
-func TestDirUnusable(t *testing.T) {
+func TestUnusableDirectoriesAreRefused(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -137,7 +137,7 @@ func clusterID(t *testing.T, store *embedded.Store) uint64 {
 	return id
 }
 
-func TestReopens(t *testing.T) {
+func TestStoresReopen(t *testing.T) {
 	dir := t.TempDir()
 	first := open(t, embedded.Config{Dir: dir})
 	revision := kvtest.Put(t, first, "/registry/a", "1")

@@ -33,7 +33,7 @@ func etcd(args ...string) *exec.Cmd {
 
 // It is etcd to those who start it: envtest looks for a flag in its help, and waits for
 // its health.
-func TestEtcd(t *testing.T) {
+func TestEtcdServesItsUsers(t *testing.T) {
 	help, err := etcd("--help").CombinedOutput()
 	if err != nil || !strings.Contains(string(help), "--unsafe-no-fsync") {
 		t.Errorf("help: %v\n%s", err, help)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestPlace: a file gets its name with links and without, and replaces none.
-func TestPlace(t *testing.T) {
+// TestPlaceReplacesNoFile: a file gets its name with links and without, and replaces none.
+func TestPlaceReplacesNoFile(t *testing.T) {
 	for name, link := range map[string]func(from, to string) error{
 		"links":    os.Link,
 		"no links": func(string, string) error { return errors.ErrUnsupported },

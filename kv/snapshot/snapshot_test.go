@@ -232,8 +232,8 @@ func TestNothingIsReplaced(t *testing.T) {
 	}
 }
 
-// TestDamage: what is not what etcd sent is not restored, and leaves nothing behind.
-func TestDamage(t *testing.T) {
+// TestDamagedSnapshotsAreNotRestored: what is not what etcd sent is not restored, and leaves nothing behind.
+func TestDamagedSnapshotsAreNotRestored(t *testing.T) {
 	path, _ := saved(t)
 	good, err := os.ReadFile(path)
 	if err != nil {
@@ -271,8 +271,8 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestInterrupted: whoever ends the context finds nothing that was begun.
-func TestInterrupted(t *testing.T) {
+// TestInterruptedCallsLeaveNothing: whoever ends the context finds nothing that was begun.
+func TestInterruptedCallsLeaveNothing(t *testing.T) {
 	path, _ := saved(t)
 	dir := shortDir(t)
 	open(t, filepath.Join(dir, "etcd"))
@@ -320,10 +320,10 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestCluster saves a cluster of which a member is down, by the next one, and restores all of
+// TestClustersAreRestored saves a cluster of which a member is down, by the next one, and restores all of
 // its members. While a majority is down, the last one's snapshot, which may lack what others
 // acknowledged, is not taken.
-func TestCluster(t *testing.T) {
+func TestClustersAreRestored(t *testing.T) {
 	members := kvtest.StartCluster(t, memberVariable, 3, kvtest.Steady)
 	outsider := kvtest.NewClient(t, kvtest.URLs(members))
 	proctest.Eventually(t, "a member leads", func() error {

@@ -52,7 +52,7 @@ func one(reports ...watchtest.Report) (batches [][]watchtest.Report) {
 	return batches
 }
 
-func TestChecker(t *testing.T) {
+func TestCheckerNamesTheBrokenGuarantee(t *testing.T) {
 	after1 := watchtest.Request{After: 1}
 	all := []watchtest.Report{
 		r(added, "a", 2, "v2"), r(added, "b", 3, "v3"), r(deleted, "a", 4, "v2"), r(added, "a", 5, "v5"),
@@ -133,7 +133,7 @@ func guarantees(err error) string {
 	return strings.TrimSpace(text.String())
 }
 
-func TestResume(t *testing.T) {
+func TestResumeIsTheNewestRevisionSeen(t *testing.T) {
 	c := watchtest.NewChecker(watchtest.Request{After: 2})
 	if got := c.Resume(); got != 2 {
 		t.Errorf("nothing told: resumes after %d, want 2", got)

@@ -51,9 +51,9 @@ func TestRetiredConnectionsEnd(t *testing.T) {
 	}
 }
 
-// TestPings are answered: one with a call or at the next Tick, many at once, and all at once when
+// TestPingsAreAnswered: one with a call or at the next Tick, many at once, and all at once when
 // the peer goes away, which may wait for it.
-func TestPings(t *testing.T) {
+func TestPingsAreAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
 		p.acknowledged()
@@ -110,9 +110,8 @@ func TestPings(t *testing.T) {
 	})
 }
 
-// TestResets have gRPC's codes, and none but that of calls which were refused says that nothing
-// was done.
-func TestResets(t *testing.T) {
+// TestResetsHaveTheCodesOfGRPC: only the reset of a refused call says that nothing was done.
+func TestResetsHaveTheCodesOfGRPC(t *testing.T) {
 	for reset, want := range map[http2.ErrCode]codes.Code{
 		http2.ErrCodeNo: codes.Internal, http2.ErrCodeInternal: codes.Internal, http2.ErrCodeStreamClosed: codes.Internal,
 		http2.ErrCodeFlowControl: codes.ResourceExhausted, http2.ErrCodeEnhanceYourCalm: codes.ResourceExhausted,
@@ -284,8 +283,8 @@ func TestInlineCallsEndTheConnection(t *testing.T) {
 	}
 }
 
-// TestLongHeaders are taken in parts, up to a limit.
-func TestLongHeaders(t *testing.T) {
+// TestLongHeadersAreReadInParts: headers are taken in parts, up to a limit.
+func TestLongHeadersAreReadInParts(t *testing.T) {
 	for size, want := range map[int]codes.Code{frameSize: codes.NotFound, 3 * frameSize: codes.NotFound, 2 * maxHeaders: codes.Unavailable} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPeer(t)

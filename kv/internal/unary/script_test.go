@@ -260,9 +260,9 @@ func TestWhatThePeerDoesNotLookAt(t *testing.T) {
 	}
 }
 
-// TestLastStream: the call after the one that takes the last stream is not made, also while that
+// TestNoCallFollowsTheLastStream: the call after the one that takes the last stream is not made, also while that
 // one is being written.
-func TestLastStream(t *testing.T) {
+func TestNoCallFollowsTheLastStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
 		if _, err := p.framer.ReadFrame(); err != nil { // acknowledged settings: nothing else is being written
@@ -349,9 +349,9 @@ func (b *breaking) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// TestBrokenConnections breaks the connection after each byte that it reads or writes: what is
+// TestBrokenConnectionsRepeatNothing breaks the connection after each byte that it reads or writes: what is
 // said not to have been sent was not, and what is answered was done, and nothing is done twice.
-func TestBrokenConnections(t *testing.T) {
+func TestBrokenConnectionsRepeatNothing(t *testing.T) {
 	whole := &breaking{unlimited: true}
 	breakOne(t, whole)
 	for n := range whole.written + 1 {

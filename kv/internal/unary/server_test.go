@@ -139,8 +139,8 @@ func TestCallsAreAnswered(t *testing.T) {
 	}
 }
 
-// TestLargeAnswers: answers may be larger than all windows, in turn.
-func TestLargeAnswers(t *testing.T) {
+// TestLargeAnswersAreRead: answers may be larger than all windows, in turn.
+func TestLargeAnswersAreRead(t *testing.T) {
 	address, _ := start(t, &ranger{})
 	c := dial(t, address)
 	for _, size := range []int64{1, 70_000, streamWindow + 1, connectionWindow + 1, 3 * streamWindow, connectionWindow} {
@@ -151,8 +151,8 @@ func TestLargeAnswers(t *testing.T) {
 	}
 }
 
-// TestLargeRequests are sent up to the limit of etcd's client, however much the server takes.
-func TestLargeRequests(t *testing.T) {
+// TestLargeRequestsAreLeftToOthers: requests are sent up to the limit of etcd's client, however much the server takes.
+func TestLargeRequestsAreLeftToOthers(t *testing.T) {
 	address, _ := start(t, &server{}, grpc.InitialWindowSize(4*maxRequest), grpc.InitialConnWindowSize(4*maxRequest))
 	c := dial(t, address)
 	request := func(size int) *etcdserverpb.PutRequest {
@@ -322,8 +322,8 @@ func TestServerThatDies(t *testing.T) {
 	<-c.Ended()
 }
 
-// TestStreamLimit: no more calls are under way than the server allows.
-func TestStreamLimit(t *testing.T) {
+// TestStreamLimitIsKept: no more calls are under way than the server allows.
+func TestStreamLimitIsKept(t *testing.T) {
 	const limit = 3
 	release := make(chan struct{})
 	s := &server{serve: func(_ context.Context, in *etcdserverpb.PutRequest) (*etcdserverpb.PutResponse, error) {

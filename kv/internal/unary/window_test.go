@@ -57,9 +57,9 @@ func unsent(t *testing.T, what string, result <-chan error) {
 	}
 }
 
-// TestPeersLimits: nothing is sent that the peer does not take now, and it is sent again what
+// TestPeersLimitsAreKept: nothing is sent that the peer does not take now, and it is sent again what
 // it takes later.
-func TestPeersLimits(t *testing.T) {
+func TestPeersLimitsAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
 		p.acknowledged()
