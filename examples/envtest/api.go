@@ -16,7 +16,7 @@ var (
 	V2 = schema.GroupVersion{Group: "example.larder.io", Version: "v2"}
 )
 
-// Box is what the controller makes ConfigMaps for. It is stored in version v1.
+// Box is a resource for which the controller creates a ConfigMap. Its storage version is v1.
 type Box struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -25,7 +25,7 @@ type Box struct {
 	Status BoxStatus `json:"status,omitempty"`
 }
 
-// BoxStatus says how far the controller is.
+// BoxStatus is the progress of the controller.
 type BoxStatus struct {
 	Packed bool `json:"packed,omitempty"`
 }
@@ -37,10 +37,10 @@ func (b *Box) DeepCopyObject() runtime.Object {
 	return &out
 }
 
-// Hub marks the version that others are converted to and from.
+// Hub marks the version to and from which others are converted.
 func (*Box) Hub() {}
 
-// BoxList is a list of them.
+// BoxList is a list of Boxes.
 type BoxList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
@@ -57,7 +57,7 @@ func (l *BoxList) DeepCopyObject() runtime.Object {
 	return out
 }
 
-// BoxV2 is a Box in version v2, which has its size in words.
+// BoxV2 is a Box in version v2. Its size is a word.
 type BoxV2 struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -91,7 +91,7 @@ func (b *BoxV2) ConvertFrom(hub conversion.Hub) error {
 	return nil
 }
 
-// AddToScheme makes the types known.
+// AddToScheme registers the types.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypeWithName(V1.WithKind("Box"), &Box{})
 	s.AddKnownTypeWithName(V1.WithKind("BoxList"), &BoxList{})

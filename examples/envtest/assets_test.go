@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// assets fills dir with the programs that envtest looks for: Larder, built of the source
-// around this module, which is a kube-apiserver or an etcd if its name says so; and kubectl.
+// assets fills dir with the programs that envtest needs: kubectl, and Larder as kube-apiserver and
+// as etcd, built from the source around this module.
 func assets(dir string) error {
 	for program, source := range map[string]string{"larder": "./cmd/larder", "kubectl": "k8s.io/kubernetes/cmd/kubectl"} {
 		build := exec.Command("go", "build", "-o", filepath.Join(dir, program), source)

@@ -17,14 +17,14 @@ import (
 	boxes "github.com/larder-io/larder/examples/envtest"
 )
 
-// key is that of the one Box that each test makes: the tests do not see each other's.
+// key is the key of the one Box of each test. Tests do not see each other's Boxes.
 var key = client.ObjectKey{Namespace: "default", Name: "box"}
 
 func newBox(size int) *boxes.Box {
 	return &boxes.Box{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Size: size}
 }
 
-// packed waits until the controller has seen to the Box.
+// packed waits until the controller has handled the Box.
 func packed(t *testing.T) (box boxes.Box, content corev1.ConfigMap) {
 	t.Helper()
 	eventually(t, func() error {
@@ -39,8 +39,8 @@ func packed(t *testing.T) (box boxes.Box, content corev1.ConfigMap) {
 	return box, content
 }
 
-// TestPacks: the controller makes what a Box holds, whatever version it was written in,
-// and lets it go.
+// TestPacks: the controller creates the ConfigMap of a Box, in whichever version the Box was written,
+// and removes its finalizer.
 func TestPacks(t *testing.T) {
 	clean(t)
 	v2 := &boxes.BoxV2{ObjectMeta: newBox(0).ObjectMeta, Volume: "7"}
@@ -65,7 +65,7 @@ func TestPacks(t *testing.T) {
 	})
 }
 
-// TestDefaults: the webhook of the controller gives a size, and TestPacks' Box is gone.
+// TestDefaults: the controller's webhook sets a size, and the Box of TestPacks is gone.
 func TestDefaults(t *testing.T) {
 	clean(t)
 	if err := suite.admin.Create(t.Context(), newBox(0)); err != nil {
@@ -76,7 +76,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestRefuses: a webhook's refusal is what the client is told.
+// TestRefuses: the client receives a webhook's refusal.
 func TestRefuses(t *testing.T) {
 	clean(t)
 	err := suite.admin.Create(t.Context(), newBox(101))
@@ -85,8 +85,8 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// TestLeavesEverythingBehind does not tidy up: an object with a finalizer that nobody
-// removes, a namespace that nobody empties, a role.
+// TestLeavesEverythingBehind does not clean up: it leaves an object with a finalizer, a terminating
+// namespace, and a role.
 func TestLeavesEverythingBehind(t *testing.T) {
 	for range 3 {
 		t.Run("again", func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestLeavesEverythingBehind(t *testing.T) {
 	}
 }
 
-// TestUsers: envtest's users have client certificates, and what RBAC gives them.
+// TestUsers: envtest's users have client certificates and the rights that RBAC grants.
 func TestUsers(t *testing.T) {
 	clean(t)
 	user, err := suite.env.AddUser(envtest.User{Name: "reader", Groups: []string{"readers"}}, nil)
@@ -165,8 +165,7 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// BenchmarkReset measures how long a suite waits between two tests, by how many objects
-// they leave behind.
+// BenchmarkReset measures a reset between two tests, by the number of objects that they leave.
 func BenchmarkReset(b *testing.B) {
 	for _, objects := range []int{100, 1000} {
 		b.Run(fmt.Sprintf("objects=%d", objects), func(b *testing.B) {

@@ -8,13 +8,13 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// checkpoint has the server remember its present state under a name.
+// checkpoint saves the server's state under a name.
 func checkpoint(ctx context.Context, config *rest.Config, name string) error {
 	return post(ctx, config, "/larder/checkpoints/"+name)
 }
 
-// clean has a test end with the state that it began with, whatever it leaves behind. Watches
-// go on: the manager and its caches see the objects go.
+// clean resets the server at the end of a test to its state at the beginning. Watches continue: the
+// manager and its caches see the objects being deleted.
 func clean(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() {

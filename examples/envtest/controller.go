@@ -14,13 +14,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
 
-// finalizer holds a Box until the controller has seen that it goes.
+// finalizer keeps a Box until the controller has handled its deletion.
 const finalizer = "example.larder.io/box"
 
-// Reconciler makes a ConfigMap for each Box.
+// Reconciler creates a ConfigMap for each Box.
 type Reconciler struct{ client.Client }
 
-// SetupWithManager has m run the reconciler, and the webhooks of Boxes. name is for metrics.
+// SetupWithManager adds the reconciler and the webhooks of Boxes to m. Metrics have name.
 func (r *Reconciler) SetupWithManager(m ctrl.Manager, name string) error {
 	skip := true // each test has a controller of its own in one process
 	if err := ctrl.NewControllerManagedBy(m).Named(name).For(&Box{}).Owns(&corev1.ConfigMap{}).
@@ -57,7 +57,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, r.Status().Update(ctx, &box)
 }
 
-// defaulter gives a Box without a size one.
+// defaulter sets the size of a Box that has none.
 type defaulter struct{}
 
 func (defaulter) Default(_ context.Context, box *Box) error {
@@ -67,7 +67,7 @@ func (defaulter) Default(_ context.Context, box *Box) error {
 	return nil
 }
 
-// validator refuses Boxes that are too large.
+// validator rejects Boxes that are too large.
 type validator struct{}
 
 func (validator) ValidateCreate(_ context.Context, box *Box) (admission.Warnings, error) {

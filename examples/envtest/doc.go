@@ -1,11 +1,10 @@
-// Package boxes is a small controller, of which the tests are the point: a suite on
-// controller-runtime's envtest whose control plane is Larder.
+// Package boxes is a small controller with a test suite on controller-runtime's envtest. The
+// control plane of the suite is Larder.
 //
-// envtest wants a directory with the programs etcd, kube-apiserver and kubectl. All that
-// the suite does about it is to build Larder once and to link it there under the first two
-// names (assets_test.go). After that a suite is as it always was, but that it can ask
-// the server to go back to a clean state between its tests (checkpoint_test.go) instead of
-// starting it again.
+// envtest needs a directory with the programs etcd, kube-apiserver and kubectl. The suite builds
+// Larder once and links it there under the first two names (assets_test.go). The rest of the suite
+// is as usual. In addition it resets the server to a clean state between tests
+// (checkpoint_test.go) instead of restarting it.
 //
 //	go test ./...
 package boxes

@@ -23,11 +23,11 @@ import (
 	boxes "github.com/larder-io/larder/examples/envtest"
 )
 
-// suite is what the tests share: one control plane, one manager.
+// suite holds what the tests share: one control plane and one manager.
 var suite struct {
 	assets string
 	env    *envtest.Environment
-	admin  client.Client // asks the server, not a cache
+	admin  client.Client // reads from the server, not from a cache
 }
 
 func TestMain(m *testing.M) {
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// run starts what the tests share, runs them, and stops it.
+// run starts the control plane and the manager, runs the tests, and stops both.
 func run(m *testing.M) (code int, err error) {
 	if suite.assets, err = os.MkdirTemp("", "assets-"); err != nil {
 		return 1, err
@@ -100,7 +100,7 @@ func run(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// patience is how long tests wait for what should happen at once.
+// patience bounds a wait.
 const patience = 2 * time.Minute
 
 // eventually waits until fn returns nil.

@@ -1,4 +1,4 @@
-// Command follow lists what an etcd holds under a prefix, then prints what changes:
+// Command follow lists the keys of an etcd below a prefix, then prints changes:
 //
 //	go run ./follow http://127.0.0.1:2379 /registry/
 package main
@@ -34,7 +34,7 @@ func main() {
 }
 
 func follow(ctx context.Context, m *mirror.Mirror, out io.Writer) error {
-	for { // begins again when a watch cannot go on
+	for { // list again when a watch ends
 		page, revision, err := m.List(ctx, cache.Query{})
 		if err != nil {
 			return err
@@ -44,7 +44,7 @@ func follow(ctx context.Context, m *mirror.Mirror, out io.Writer) error {
 		}
 		w, err := m.Watch(watch.Options{After: revision})
 		if err != nil {
-			continue // the list is too old by now
+			continue // the list's revision is too old
 		}
 		for err == nil {
 			var changes []watch.Delivery

@@ -13,7 +13,7 @@ import (
 	"github.com/larder-io/larder/kv/embedded"
 )
 
-// etcdVariable makes the test binary play the program, following that etcd.
+// etcdVariable makes the test binary run the program against that etcd.
 const etcdVariable = "FOLLOW_TEST_ETCD"
 
 func TestMain(m *testing.M) {
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestFollow runs the program against an etcd in another process than its own.
+// TestFollow runs the program against an etcd in another process.
 func TestFollow(t *testing.T) {
 	dir, err := os.MkdirTemp("/tmp", "follow") // short enough for a socket's address, as TMPDIR may not be
 	if err != nil {
@@ -88,7 +88,7 @@ func TestFollow(t *testing.T) {
 	_ = follow.Wait() // it was killed
 }
 
-// TestShort keeps the promise of the README: what a program needs is little to write, and
+// TestShort keeps the promise of the README: the program has at most sixty lines, and it
 // links no etcd server.
 func TestShort(t *testing.T) {
 	source, err := os.ReadFile("main.go")

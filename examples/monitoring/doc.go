@@ -1,7 +1,6 @@
-// Package monitoring tests, with Prometheus' own engine, what docs/monitoring gives to those
-// who watch over a server: that each expression is valid, and finds something in what a
-// running server tells of itself. So it tests rules and dashboards that others have made for
-// kube-apiserver, if it is told where they are.
+// Package monitoring tests the rules and the dashboard of docs/monitoring with Prometheus' own
+// engine: each expression is valid and finds metrics of a running server. Flags name other rules
+// and dashboards for kube-apiserver to test.
 //
-// It is a module of its own, so that Larder's does not require Prometheus.
+// It is a module of its own, so that Larder's module does not require Prometheus.
 package monitoring

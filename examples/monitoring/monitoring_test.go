@@ -31,7 +31,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	rounds   = 12
-	interval = 30 * time.Second // between scrapes, as it seems to the rules
+	interval = 30 * time.Second // between scrapes, by the clock of the rules
 )
 
 // TestExpressionsFindSomething runs a server, some traffic and Prometheus' engine: every
@@ -86,8 +86,8 @@ func TestExpressionsFindSomething(t *testing.T) {
 	}
 }
 
-// mixin is what the rules and the dashboard of kubernetes-mixin about the API server select,
-// by the labels that they rely on.
+// mixin lists the series that kubernetes-mixin's API server rules and dashboard select, with the
+// labels that they need.
 var mixin = []string{
 	`apiserver_request_total{verb=~"LIST|GET",code=~"2..",resource!=""}`,
 	`apiserver_request_total{verb=~"LIST|GET",code=~"5.."}`,
@@ -111,8 +111,8 @@ var mixin = []string{
 	`go_goroutines`,
 }
 
-// checkRule: each metric that a rule is about is there, if not with the labels of what did not
-// happen, and what it records is there if everything that it is about is.
+// checkRule checks that each metric of a rule exists, possibly without the labels of events that did
+// not happen. A recording rule must record something if all its metrics exist.
 func checkRule(t *testing.T, kept *store, rule rulefmt.Rule, at time.Time) {
 	found, unmatched := kept.query(t, rule.Expr, at), kept.unmatched(t, rule.Expr)
 	if rule.Record != "" && len(found) == 0 && len(unmatched) == 0 {
@@ -126,7 +126,7 @@ func checkRule(t *testing.T, kept *store, rule rulefmt.Rule, at time.Time) {
 	}
 }
 
-// rulesIn reads a file as promtool does, and keeps the groups that are asked for.
+// rulesIn reads a file as promtool does, and returns the named groups.
 func rulesIn(t *testing.T, name, groups string) *rulefmt.RuleGroups {
 	t.Helper()
 	text, err := os.ReadFile(name)

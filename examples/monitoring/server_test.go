@@ -72,8 +72,8 @@ func serve(t *testing.T) *server {
 	return &server{fmt.Sprintf("https://127.0.0.1:%d", port), clientOf(t, filepath.Join(dir, "admin.kubeconfig"))}
 }
 
-// freePort returns a TCP port that nobody is given until the test ends: it is below those of
-// outgoing connections, and its UDP port is taken as a sign to Larder's other tests.
+// freePort returns a TCP port that stays free until the test ends. It is below the range of outgoing
+// connections, and its UDP port is bound as a sign to Larder's other tests.
 func freePort(t *testing.T) int {
 	t.Helper()
 	const first, last, tries = 17000, 30000, 1000
@@ -139,7 +139,7 @@ func clientOf(t *testing.T, kubeconfig string) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// ask sends a request and returns its answer. kind is the body's type.
+// ask sends a request and returns its answer. kind is the body's subtype of application.
 func (s *server) ask(t *testing.T, method, path, kind, body string) (int, []byte) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -162,7 +162,7 @@ func (s *server) ask(t *testing.T, method, path, kind, body string) (int, []byte
 	return resp.StatusCode, answer
 }
 
-// expect asks and fails where the answer is another than expected.
+// expect sends a request and fails the test if the answer's code differs.
 func (s *server) expect(t *testing.T, code int, method, path, kind, body string) {
 	t.Helper()
 	if got, answer := s.ask(t, method, path, kind, body); got != code {
@@ -170,8 +170,7 @@ func (s *server) expect(t *testing.T, code int, method, path, kind, body string)
 	}
 }
 
-// prepare makes what later requests fail at: a webhook that nobody serves, and a group of
-// resources that nobody serves.
+// prepare creates what later requests fail at: a webhook and an API group without servers.
 func (s *server) prepare(t *testing.T) {
 	s.expect(t, 201, "POST", "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", "json",
 		`{"metadata":{"name":"broken"},"webhooks":[{"name":"broken.example.com","clientConfig":{"url":"https://127.0.0.1:1/"},"sideEffects":"None","admissionReviewVersions":["v1"],`+
@@ -183,7 +182,7 @@ func (s *server) prepare(t *testing.T) {
 	s.await(t, services+"/v1.example.com", `"type":"Available","status":"False"`)
 }
 
-// await waits until an object has a text in it.
+// await waits until an object contains a text.
 func (s *server) await(t *testing.T, path, text string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -204,7 +203,7 @@ func (s *server) await(t *testing.T, path, text string) {
 
 const configMaps = "/api/v1/namespaces/default/configmaps"
 
-// traffic does a little of everything that a server counts.
+// traffic sends some requests of each kind that a server counts.
 func (s *server) traffic(t *testing.T, round int) {
 	name := fmt.Sprint("c", round)
 	object := func(more string) string { return `{"metadata":{"name":"` + name + `"` + more + `}}` }
@@ -218,7 +217,7 @@ func (s *server) traffic(t *testing.T, round int) {
 	for _, list := range []string{configMaps, "/api/v1/pods", "/api/v1/namespaces", "/apis/apps/v1/deployments", "/api/v1/events"} {
 		s.expect(t, 200, "GET", list, "json", "")
 	}
-	if round%4 == 0 { // reads of what is not there yet fail after a while
+	if round%4 == 0 { // reads of future revisions fail after a while
 		s.expect(t, 504, "GET", "/api/v1/pods?resourceVersion=99999999&timeout=1s", "json", "")
 	}
 }

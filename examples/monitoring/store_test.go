@@ -21,8 +21,8 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// store keeps what was scraped and what rules have made of that, and answers queries. It is
-// used by one goroutine at a time, but for the engine's.
+// store keeps scraped and recorded series, and answers queries. One goroutine at a time may use it,
+// beside the engine's.
 type store struct {
 	engine *promql.Engine
 	series map[string]*series // by labels
@@ -48,7 +48,7 @@ func (s *store) append(l labels.Labels, at time.Time, value float64) {
 	s.series[key].samples = append(s.series[key].samples, sample{at.UnixMilli(), value})
 }
 
-// scrape keeps all that a server's metrics said at a time, with the labels of the target.
+// scrape stores a server's metrics at a time, with the labels of the target.
 func (s *store) scrape(t *testing.T, metrics []byte, target map[string]string, at time.Time) {
 	t.Helper()
 	p, err := textparse.New(metrics, "text/plain; version=0.0.4", labels.NewSymbolTable(), textparse.ParserOptions{})
@@ -100,7 +100,7 @@ func (s *store) query(t *testing.T, expression string, at time.Time) promql.Vect
 	return nil
 }
 
-// record evaluates the recording rules and keeps what they make.
+// record evaluates the recording rules and stores their series.
 func (s *store) record(t *testing.T, groups *rulefmt.RuleGroups, at time.Time) {
 	t.Helper()
 	for _, group := range groups.Groups {
@@ -169,7 +169,7 @@ func (s *store) LabelNames(context.Context, *storage.LabelHints, ...*labels.Matc
 // Close implements storage.LabelQuerier.
 func (s *store) Close() error { return nil }
 
-// seriesSet iterates over what Select found.
+// seriesSet iterates over the series that Select found.
 type seriesSet struct {
 	found []storage.Series
 	at    int
@@ -180,7 +180,7 @@ func (s *seriesSet) At() storage.Series                { return s.found[s.at] }
 func (s *seriesSet) Err() error                        { return nil }
 func (s *seriesSet) Warnings() annotations.Annotations { return nil }
 
-// names lists the metrics that there are, for failures to tell.
+// names lists the stored metrics, for messages of failures.
 func (s *store) names(prefix string) []string {
 	var list []string
 	for _, series := range s.series {
@@ -192,7 +192,7 @@ func (s *store) names(prefix string) []string {
 	return list
 }
 
-// sample is one of a series.
+// sample is one sample of a series.
 type sample struct {
 	at    int64 // milliseconds
 	value float64

@@ -263,10 +263,20 @@ func TestCommentsCiteRows(t *testing.T) {
 	}
 }
 
-// TestNamedFilesExist: each file that a document links, and each path and test that it names, is
-// there.
+// anchors returns the anchors of a document's headings, as GitHub makes them.
+func anchors(text string) []string {
+	var all []string
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
+		anchor := regexp.MustCompile(`[^\w -]`).ReplaceAllString(strings.ToLower(heading[1]), "")
+		all = append(all, strings.ReplaceAll(anchor, " ", "-"))
+	}
+	return all
+}
+
+// TestNamedFilesExist: each file and heading that a document links, and each path and test that it
+// names, is there.
 func TestNamedFilesExist(t *testing.T) {
-	link := regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
+	link := regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]*))?\)`)
 	named := regexp.MustCompile("`((?:bench|cache|cmd|docs|examples|httpapi|internal|kv|watch)/[\\w./-]+)`")
 	test := regexp.MustCompile("`(Test\\w+)`")
 	_, files := tree(t)
@@ -276,11 +286,18 @@ func TestNamedFilesExist(t *testing.T) {
 			tests.Write(f.src)
 		}
 	}
-	root, found := filepath.Join("..", ".."), 0
-	for name, text := range documents(t) {
+	root, found, all := filepath.Join("..", ".."), 0, documents(t)
+	for name, text := range all {
 		paths := make(map[string]bool)
 		for _, target := range link.FindAllStringSubmatch(text, -1) {
-			paths[filepath.Join(root, filepath.Dir(name), target[1])] = true
+			file := name
+			if target[1] != "" {
+				file = filepath.ToSlash(filepath.Join(filepath.Dir(name), target[1]))
+				paths[filepath.Join(root, file)] = true
+			}
+			if target[2] != "" && !slices.Contains(anchors(all[file]), target[2]) {
+				t.Errorf("%s links #%s of %s, which has no such heading", name, target[2], file)
+			}
 		}
 		for _, path := range named.FindAllStringSubmatch(text, -1) {
 			paths[filepath.Join(root, path[1])] = true
