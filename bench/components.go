@@ -64,8 +64,8 @@ func ComponentWrites() []string {
 }
 
 // Components sends each kind of write Objects times and returns one Result for each.
-// A write of each kind goes before, unmeasured, to an object of its own. Pods are deleted; all
-// else that it makes, nodes, Leases, events and deployments, is left behind.
+// Before, it sends one write of each kind that is not measured. It deletes the pods and leaves the
+// nodes, Leases, events and Deployments.
 func Components(ctx context.Context, t *Target, c ComponentsConfig) ([]*Result, error) {
 	l := loop{ops: c.Objects, clients: c.Clients, rate: c.Rate, schedule: c.Schedule}
 	if err := l.bounded(); err != nil {

@@ -188,8 +188,7 @@ func statusOf(err error) int {
 	return 0
 }
 
-// message is what the body of a refusal says to people: the message of a Status, or else how
-// it begins.
+// message returns the message of a Status, or the beginning of any other body.
 func message(body []byte) string {
 	const most = 200
 	var status metav1.Status
@@ -204,8 +203,8 @@ func message(body []byte) string {
 	return strings.ToValidUTF8(string(body[:min(most, len(body))]), "?")
 }
 
-// retryAfter is how long a client shall wait before it sends the request again, -1 if the answer
-// does not say. Servers of Kubernetes send seconds.
+// retryAfter is how long a client waits before it sends the request again, -1 if the answer does
+// not say. Servers of Kubernetes send seconds.
 func retryAfter(resp *http.Response) time.Duration {
 	const most = 600
 	if n, err := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 31); err == nil && n <= most {
@@ -244,8 +243,8 @@ type dialError struct{ error }
 // Unwrap returns why.
 func (e *dialError) Unwrap() error { return e.error }
 
-// reconnectDelay is for how long a lane that gets no connection waits: a server that is gone shall not
-// keep the client busy.
+// reconnectDelay is how long a lane waits when it gets no connection, so that a server that has
+// ended does not keep the client busy.
 const reconnectDelay = 10 * time.Millisecond
 
 // try sends a request once. after is for how long the server asks to wait, -1 if it does not.

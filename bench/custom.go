@@ -213,7 +213,7 @@ type definition struct {
 	columns      []any
 }
 
-// define creates a definition and waits until what it defines is served, and can be created.
+// define creates a CRD and waits until its resource is served.
 func define(ctx context.Context, t *Target, client dynamic.Interface, d definition) error {
 	var described map[string]any
 	if err := json.Unmarshal([]byte(d.schema), &described); err != nil {
@@ -244,7 +244,7 @@ func define(ctx context.Context, t *Target, client dynamic.Interface, d definiti
 		}
 		select {
 		case <-time.After(100 * time.Millisecond):
-		case <-t.stopping():
+		case <-t.Stopping():
 			return fmt.Errorf("bench: %s are not served: %w", d.plural, err)
 		case <-ctx.Done():
 			return fmt.Errorf("bench: %s are not served: %w", d.plural, err)

@@ -77,7 +77,7 @@ func (c *HoldConfig) idle(ctx context.Context, t *Target, r *Result) error {
 	defer end()
 	select {
 	case <-idle.Done():
-	case <-t.stopping():
+	case <-t.Stopping():
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()

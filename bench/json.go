@@ -12,7 +12,7 @@ import (
 type plain Result
 
 // resultJSON is a Result as JSON. Times are in nanoseconds. The rate and the CPU time of an
-// operation are derived from other fields, for readers that are no Go programs.
+// operation are derived from other fields, for readers other than this program.
 type resultJSON struct {
 	*plain
 	Rate     float64       `json:"opsPerSecond"`

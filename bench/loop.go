@@ -119,7 +119,7 @@ func (l loop) kind() string {
 // operation is number i of a loop. due is when it should have begun.
 type operation func(ctx context.Context, l *lane, i int, due time.Time) (outcome, error)
 
-// outcome is what is known of an operation, whether it failed or not.
+// outcome describes an operation, whether it failed or not.
 type outcome struct {
 	bytes   int64
 	status  int // of the last answer, 0 if there was none
@@ -150,7 +150,7 @@ func (l loop) run(ctx context.Context, t *Target, rec *recorder, op operation) e
 	within, cut := t.graceful(ctx)
 	defer cut()
 	group, within := errgroup.WithContext(within)
-	r := &running{loop: l, rec: rec, stop: t.stopping(), start: time.Now(), ops: l.total()}
+	r := &running{loop: l, rec: rec, stop: t.Stopping(), start: time.Now(), ops: l.total()}
 	if r.ops == 0 {
 		r.ops = math.MaxInt
 	}
@@ -263,7 +263,7 @@ func (r *running) unreachable(err error) bool {
 }
 
 // claim takes the next operation and says when it is due. more is false when there is none
-// left, or none shall begin any more.
+// left, or the loop is to end.
 func (r *running) claim(ctx context.Context, client int) (i int, due time.Time, more bool, err error) {
 	select {
 	case <-r.stop:

@@ -205,7 +205,7 @@ func webContainer(name string, port int32) corev1.Container {
 	}
 }
 
-// RunningStatus is what a kubelet reports of pod once it runs.
+// RunningStatus is the status that a kubelet reports for a running pod.
 func RunningStatus(pod *corev1.Pod) corev1.PodStatus {
 	now := metav1.NewTime(time.Now().Truncate(time.Second))
 	started := true

@@ -25,7 +25,7 @@ type recorder struct {
 	seconds *series // nil if they are not wanted
 }
 
-// reading is what the clocks say at one time.
+// reading is the state of the clocks at one time.
 type reading struct {
 	at     time.Time
 	server process.Usage
@@ -81,7 +81,7 @@ func (r *recorder) late() {
 	r.result.Late++
 }
 
-// phase says for Progress what the workload is doing.
+// phase sets the phase that Progress shows.
 func (r *recorder) phase(what string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/larder-io/larder/bench/process"
 )
 
-// Result is what one run of a workload did and cost.
+// Result is the result of one run of a workload.
 type Result struct {
 	// Name says what was run.
 	Name string `json:"name"`
@@ -27,7 +27,7 @@ type Result struct {
 	// waiting.
 	Loop string `json:"loop,omitempty"`
 	Late int    `json:"late,omitempty"`
-	// Protocol is what the client and the server spoke.
+	// Protocol is the protocol between client and server.
 	Protocol string `json:"protocol,omitempty"`
 	// Interrupted says that the workload was stopped before its end.
 	Interrupted bool `json:"interrupted,omitempty"`
@@ -49,7 +49,7 @@ type Result struct {
 	Bytes int64 `json:"bytes"`
 	// Wall is the time of the measured part.
 	Wall time.Duration `json:"wallNanoseconds"`
-	// ServerCPU is what the server used during the run; 0 without a Process.
+	// ServerCPU is the CPU time of the server during the run; 0 without a Process.
 	ServerCPU time.Duration `json:"serverCPUNanoseconds"`
 	// ClientCPU is what this process used: on a shared machine it must stay small
 	// beside the server's.
@@ -191,7 +191,7 @@ func MergeParallel(shares ...*Result) *Result {
 	return sum
 }
 
-// bare is a copy of what all shares and runs of a workload have in common.
+// bare copies the fields that all runs of a workload have in common.
 func (r *Result) bare() *Result {
 	return &Result{
 		Name: r.Name, Unit: r.Unit, Part: r.Part, Loop: r.Loop, Protocol: r.Protocol,

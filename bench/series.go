@@ -7,7 +7,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Second is what happened in one second of the measured time.
+// Second counts the operations of one second of the measured time.
 type Second struct {
 	// Ops counts the operations that ended in it, those included that failed: Errors,
 	// Timeouts and Refused.

@@ -88,7 +88,7 @@ func (t *Target) Ready(ctx context.Context) (time.Duration, error) {
 			return 0, fmt.Errorf("bench: the server has ended: %w", err)
 		}
 		select {
-		case <-t.stopping():
+		case <-t.Stopping():
 			return 0, fmt.Errorf("bench: not ready: %w", err)
 		case <-ctx.Done():
 			return 0, fmt.Errorf("bench: not ready: %w", err)

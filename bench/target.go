@@ -67,11 +67,8 @@ func (t *Target) Stop() {
 	}
 }
 
-// Stopping is closed by Stop.
-func (t *Target) Stopping() <-chan struct{} { return t.stopping() }
-
-// stopping is closed by Stop; nil when nothing can stop the Target.
-func (t *Target) stopping() <-chan struct{} {
+// Stopping is closed by Stop; nil when nothing can stop the Target.
+func (t *Target) Stopping() <-chan struct{} {
 	if t == nil || t.brake == nil {
 		return nil
 	}
@@ -90,7 +87,7 @@ func (t *Target) graceful(ctx context.Context) (context.Context, context.CancelF
 	return ctx, func() { off(); cancel() }
 }
 
-// protocol is what the last connection speaks, "" if there was none.
+// protocol is the protocol of the last connection, "" if there was none.
 func (t *Target) protocol() string {
 	if t == nil || t.spoken == nil {
 		return ""
@@ -201,7 +198,7 @@ func (c *headerCatcher) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: req}, nil
 }
 
-// Progress is what the workload under way has done so far.
+// Progress is the progress of the running workload.
 type Progress struct {
 	// Name is the workload's, with what it is doing; "" when none runs.
 	Name string

@@ -142,7 +142,7 @@ func (c *WatchConfig) open(ctx context.Context, t *Target, rec *recorder) (*watc
 	return w, nil
 }
 
-// watchCall asks for what happens after a revision, for an hour at most.
+// watchCall is a watch from a revision on, for an hour at most.
 func watchCall(path, revision, accept string) call {
 	return call{path: with(path, "watch=true", "allowWatchBookmarks=true", "timeoutSeconds=3600", "resourceVersion="+revision), accept: accept}
 }

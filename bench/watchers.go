@@ -176,7 +176,7 @@ func (w *watchers) lateness(quantile float64) float64 {
 	return (time.Duration(w.after.ValueAtQuantile(quantile)) * time.Microsecond).Seconds()
 }
 
-// marked returns the run and the number of the change that a frame tells of.
+// marked returns the run and the number of the change in a frame.
 func marked(frame []byte) (run int64, number int, ok bool) {
 	at := bytes.Index(frame, []byte(mark))
 	if at < 0 || len(frame) < at+len(mark)+runDigits+changeDigits {

@@ -157,7 +157,7 @@ func (s *Server) accept(conn net.Conn) error {
 	return nil
 }
 
-// publish tells all watches of a change.
+// publish sends a change to all watches.
 func (s *Server) publish(ctx *fasthttp.RequestCtx) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

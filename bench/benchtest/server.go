@@ -155,7 +155,7 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, object{"kind": "List", "apiVersion": "v1", "metadata": object{"resourceVersion": fmt.Sprint(s.revision)}, "items": items})
 }
 
-// selection tells which objects a request for a collection covers.
+// selection reports which objects a request for a collection covers.
 func selection(r *http.Request) func(path string, o object) bool {
 	resource := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 	within := ""
@@ -259,7 +259,7 @@ func (s *Server) remove(w http.ResponseWriter, path string) {
 	answer(w, http.StatusOK, object{"kind": "Status", "status": "Success"})
 }
 
-// tellLocked tells watches of a change.
+// tellLocked sends a change to watches.
 func (s *Server) tellLocked(kind, path string) {
 	s.events++
 	if s.Drop != nil && s.Drop(s.events) {

@@ -12,7 +12,7 @@ import (
 // --leader-elect-retry-period).
 const leaderEvery = 2 * time.Second
 
-// control is what runs once in a cluster: the controller manager and the scheduler.
+// control is the controller manager and the scheduler.
 type control struct {
 	sim *simulation
 	// informers' is the client of the controller manager's shared informers. Its controllers

@@ -15,7 +15,7 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// dataset is what is in etcd: it outlives the servers.
+// dataset is the objects in etcd. It outlives the servers.
 type dataset struct {
 	size
 
@@ -44,7 +44,7 @@ func (w *dataset) podName(slot int) string {
 	return fmt.Sprintf("%s-7d4b9c6f8-%x-%d", appName(appOf(slot)), w.generation, slot)
 }
 
-// replace chooses a pod that shall go, and names the one that shall come.
+// replace chooses a pod to delete and names the pod that takes its place.
 func (w *dataset) replace() (slot int, old pod, name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

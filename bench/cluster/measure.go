@@ -14,7 +14,7 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// Cost is what a part of a simulation took.
+// Cost is the cost of a part of a simulation.
 type Cost struct {
 	// Wall is how long it lasted.
 	Wall time.Duration `json:"wallNanoseconds"`

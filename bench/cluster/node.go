@@ -140,7 +140,7 @@ func (n *node) mountLocked(slot, change int) {
 	}
 }
 
-// beat begins to renew the Lease and to report the status, each node at times of its own.
+// beat begins to renew the Lease and to report the status, at random times for each node.
 func (n *node) beat(start time.Time) {
 	n.sim.every(start.Add(rand.N(leaseEvery)), leaseEvery, n.renew)
 	n.sim.every(start.Add(rand.N(statusEvery)), statusEvery, n.report)

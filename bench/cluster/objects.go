@@ -70,7 +70,7 @@ func version(v uint64) string {
 	return strconv.FormatUint(v, 10)
 }
 
-// size is what a cluster consists of.
+// size is the size of a cluster.
 type size struct{ nodes, podsPerNode int }
 
 // Each Deployment has so many pods, each namespace so many Deployments; one Deployment of so
@@ -126,7 +126,7 @@ func podObject(slot int, name string) *corev1.Pod {
 	return pod
 }
 
-// startingStatus is what a kubelet reports of a pod that it begins to start.
+// startingStatus is the status of a pod that starts.
 func startingStatus(pod *corev1.Pod) corev1.PodStatus {
 	status := bench.RunningStatus(pod)
 	status.Phase, status.PodIP, status.PodIPs = corev1.PodPending, "", nil

@@ -226,7 +226,7 @@ func (sim *simulation) chain(start time.Time, steps ...step) (done bool) {
 	return true
 }
 
-// expect notes that a kubelet shall see a pod, and returns what is closed when it does.
+// expect notes that a kubelet waits for a pod. The channel is closed when its watch has it.
 func (sim *simulation) expect(name string, due time.Time) (arrived <-chan struct{}) {
 	s := sent{due, sim.phase.Load(), make(chan struct{})}
 	sim.mu.Lock()

@@ -38,7 +38,7 @@ func (p *Part) ops() int {
 	return n
 }
 
-// Result is what one simulation at one server cost.
+// Result is the cost of one simulation at one server.
 type Result struct {
 	// Server is Stock or Larder, Nodes the number of nodes, Protocol HTTP2 or HTTP1, Round
 	// counts from 1.
@@ -62,7 +62,7 @@ type Result struct {
 	// Received is the size of what watches sent in the Restart.
 	Expired  int64 `json:"expired"`
 	Received int64 `json:"receivedBytes"`
-	// Differing counts informers that did not have what there was at the end.
+	// Differing counts informers whose contents were wrong at the end.
 	Differing      int    `json:"differing"`
 	FirstDiffering string `json:"firstDiffering,omitempty"`
 	// Failure is why the simulation ended early, "" if it did not. What was measured until

@@ -96,8 +96,8 @@ func (sim *simulation) differing(ctx context.Context) (n int, first string, err 
 	return n, first, nil
 }
 
-// selection is what of a collection belongs mostStarting: all, or what is in one namespace and of
-// one name, or of one node.
+// selection is the part of a collection that an informer selects: all objects, the
+// object of a namespace and name, or the pods of a node.
 type selection struct{ namespace, name, node string }
 
 // index groups a list as informers select.
@@ -115,7 +115,7 @@ func (sim *simulation) index(l []listed) map[selection]map[uint64]uint64 {
 	return index
 }
 
-// selects is what the informer selects.
+// selects returns the selection of the informer.
 func (f *informer) selects() selection {
 	base, query, _ := strings.Cut(f.path, "?")
 	values, _ := url.ParseQuery(query) // it is ours
@@ -149,7 +149,7 @@ func (f *informer) differs(index map[selection]map[uint64]uint64) string {
 	return ""
 }
 
-// verify waits until all informers have what a list has, and counts those that do not get there.
+// verify waits until all informers have the contents of a list, and counts those that still differ.
 func (sim *simulation) verify(ctx context.Context, limit time.Duration) (n int, first string, err error) {
 	const between = 200 * time.Millisecond
 	for end := time.Now().Add(limit); ; {

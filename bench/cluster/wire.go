@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Numbers of fields in the messages of Kubernetes that are looked at. All objects begin with
+// Numbers of fields in the messages of Kubernetes that are read. All objects begin with
 // their ObjectMeta, all lists with a ListMeta and then the items.
 const (
 	unknownRaw = 2 // of runtime.Unknown
@@ -53,7 +53,7 @@ func nextField(b []byte, want protowire.Number) (value, rest []byte) {
 	return nil, nil
 }
 
-// meta is what is looked at of an object. The texts are parts of what it was read from.
+// meta is the part of an ObjectMeta that is read. Its slices are parts of the encoded object.
 type meta struct {
 	namespace, name, uid []byte
 	version              uint64

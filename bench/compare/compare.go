@@ -76,7 +76,7 @@ func (c *Comparison) IDs() []string {
 	return ids
 }
 
-// Progress is what is under way.
+// Progress returns the progress of the running workload.
 func (c *Comparison) Progress() bench.Progress {
 	if t := c.shown.Load(); t != nil {
 		return t.Progress()
@@ -85,7 +85,7 @@ func (c *Comparison) Progress() bench.Progress {
 }
 
 // Run starts the servers, runs all rows and stops the servers. A row that fails spoils
-// no other; what was measured is returned with the errors.
+// no other; the results so far are returned with the errors.
 func (c *Comparison) Run(ctx context.Context) (t *Table, err error) {
 	c.table.Date = time.Now()
 	dir := c.config.TestServers.Dir

@@ -76,7 +76,7 @@ func rate(r *bench.Result) float64     { return r.Rate() }
 func wall(r *bench.Result) float64     { return r.Quantile(0).Seconds() }
 func resident(r *bench.Result) float64 { return float64(r.Server.RSS) }
 
-// row is the spec of a row that tells CPU per operation.
+// row is the spec of a row of CPU time per operation.
 func (c *Comparison) row(id, work string, bound time.Duration) rowSpec {
 	return rowSpec{
 		id: id, work: work, figures: []Figure{{Unit: Seconds, Goal: c.goal(10000, c.seed.Pods, bound.Seconds())}},

@@ -34,7 +34,7 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", int(k))
 }
 
-// Unit is what a Figure is measured in.
+// Unit is the unit of a Figure.
 type Unit string
 
 // Units of figures.
@@ -60,7 +60,7 @@ func (u Unit) Format(v float64) string {
 	return fmt.Sprintf("%.0f%s", v, u)
 }
 
-// Goal is what a figure of Larder's shall reach.
+// Goal is the goal of a figure of Larder's.
 type Goal struct {
 	// Bound is the most it may be, 0 for none.
 	Bound float64 `json:"bound,omitempty"`

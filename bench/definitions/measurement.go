@@ -123,7 +123,7 @@ func (p *measurement) take(ctx context.Context, server *testservers.Server) erro
 // controllers catch up, and pages are given back.
 const settling = 5 * time.Second
 
-// memory is what the server takes after a garbage collection.
+// memory returns the memory of the server after a garbage collection.
 func (p *measurement) memory(ctx context.Context) (m Memory, err error) {
 	select {
 	case <-time.After(settling):
@@ -192,7 +192,7 @@ func (p *measurement) profile(ctx context.Context) (wait func() error) {
 	return func() error { return <-done }
 }
 
-// keep writes what read returns to a file, if profiles are wanted.
+// keep reads a profile and writes it to a file, if profiles are wanted.
 func (p *measurement) keep(name string, read func() ([]byte, error)) error {
 	if p.config.Profiles == "" {
 		return nil

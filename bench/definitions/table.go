@@ -9,14 +9,14 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// Memory is what a server takes, in bytes: the live heap after a garbage collection, and what
-// is resident.
+// Memory is the memory of a server in bytes: the live heap after a garbage collection, and the
+// resident memory.
 type Memory struct {
 	Heap int64 `json:"heapBytes"`
 	RSS  int64 `json:"rssBytes"`
 }
 
-// Step is what one step cost the server. PeakRSS is the most that was resident until its end.
+// Step is the cost of one step. PeakRSS is the peak of the resident memory until its end.
 type Step struct {
 	Name    string        `json:"name"`
 	CPU     time.Duration `json:"cpuNanoseconds"`
@@ -24,13 +24,13 @@ type Step struct {
 	PeakRSS int64         `json:"peakRSSBytes"`
 }
 
-// Result is what one server cost.
+// Result is the cost of one server.
 type Result struct {
 	// Server is Stock or Larder, Round counts from 1.
 	Server string `json:"server"`
 	Round  int    `json:"round"`
 	Steps  []Step `json:"steps"`
-	// Empty is what the server takes before there are definitions, Described after all
+	// Empty is the memory of the server before there are CRDs, Described after all
 	// documents were read, InUse with one object of each, Idle after a start with all of them.
 	Empty     Memory `json:"empty"`
 	Described Memory `json:"described"`
@@ -38,7 +38,7 @@ type Result struct {
 	Idle      Memory `json:"idle"`
 }
 
-// Table is what was found.
+// Table has the results of all servers.
 type Table struct {
 	testservers.Head
 	// Count is how many definitions there were.

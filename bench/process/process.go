@@ -13,16 +13,16 @@ import (
 // supports.
 const clockTick = 10 * time.Millisecond
 
-// Process reads what a process of this machine has used. The zero Process
+// Process reads the usage of a process of this machine. The zero Process
 // stands for a server elsewhere and reports nothing.
 type Process struct {
-	// Name is what reports call it.
+	// Name is its name in reports.
 	Name string
 	// PID is the process id, 0 for none.
 	PID int
 }
 
-// Usage is what a process has used since it began.
+// Usage is the usage of a process since it began.
 type Usage struct {
 	// CPU is user and system time of all threads.
 	CPU time.Duration `json:"cpuNanoseconds"`

@@ -76,7 +76,7 @@ func (r *Report) All() []*bench.Result {
 	return append(r.Table.EachRound(), r.Results...)
 }
 
-// Read reads what JSON has written.
+// Read reads a report that JSON has written.
 func Read(from io.Reader) (*Report, error) {
 	r := &Report{}
 	if err := json.NewDecoder(from).Decode(r); err != nil {

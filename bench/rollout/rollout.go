@@ -20,7 +20,7 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// Phases are what is done at each server, in order.
+// Phases are the phases at each server, in order.
 var Phases = []string{"nodes come", "rollout", "update", "rest", "deletion", "all"}
 
 // Config says which clusters there are.
@@ -225,7 +225,7 @@ func (r *run) update(ctx context.Context) error {
 	return r.rolledOut(ctx)
 }
 
-// rolledOut waits until all pods that there shall be are there, and no others.
+// rolledOut waits until all wanted pods are available, and no others are left.
 func (r *run) rolledOut(ctx context.Context) error {
 	return r.until(ctx, func(ctx context.Context) (bool, error) {
 		list, err := r.client.AppsV1().Deployments(namespace).List(ctx, metav1.ListOptions{})

@@ -47,7 +47,7 @@ func (c *Config) Progress() bench.Progress {
 	return p
 }
 
-// Findings are what was measured.
+// Findings are the results of Run.
 type Findings struct {
 	Charts  []report.Chart
 	Results []*bench.Result
@@ -230,7 +230,7 @@ func (r *runner) least(ctx context.Context, workload func() (*bench.Result, erro
 	return least, nil
 }
 
-// point adds a time to a line of a chart and tells of it.
+// point adds a time to a line of a chart and calls Say with it.
 func (r *runner) point(chart, line string, x int, cost time.Duration) {
 	if r.Say != nil {
 		r.Say(fmt.Sprintf("%s, %s, at %d: %s", chart, line, x, bench.Duration(cost)))

@@ -21,7 +21,7 @@ import (
 // Version is the version of the files that Read reads.
 const Version = 1
 
-// file is what a file holds.
+// file is the contents of a file.
 type file struct {
 	Version    int        `yaml:"version"`
 	Seed       seed       `yaml:"seed"`
@@ -38,7 +38,7 @@ type seed struct {
 	Nodes      int `yaml:"nodes"`
 }
 
-// user sends requests of workloads: by impersonation, or by a token of its own.
+// user is a user of workloads, by impersonation or by its token.
 type user struct {
 	Name        string   `yaml:"name"`
 	Impersonate string   `yaml:"impersonate"`
@@ -171,7 +171,7 @@ func (r *reader) decode(text []byte) {
 	r.root = document.Content[0]
 }
 
-// failAt notes what the YAML library says, which has the line in it.
+// failAt notes an error of the YAML library, which begins with the line.
 func (r *reader) failAt(text string) {
 	line := 0
 	if found := regexp.MustCompile(`^line (\d+): (.*)$`).FindStringSubmatch(text); found != nil {

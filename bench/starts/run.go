@@ -166,7 +166,7 @@ func list(ctx context.Context, t *bench.Target, d *data) (int64, error) {
 	}
 }
 
-// costSince reads what a server has cost since it was started, and etcd meanwhile.
+// costSince returns the cost of a server since its start, and of etcd since then.
 func costSince(s *testservers.Server, etcd process.Process, before time.Duration) (Cost, error) {
 	c := Cost{Wall: time.Since(s.Started)}
 	var err error

@@ -125,7 +125,7 @@ func (s *store) fill(ctx context.Context, n int, item func(i int) (pair, error))
 	return writing.Wait()
 }
 
-// compact gives up the past: servers that replay it shall find none.
+// compact removes the history, so that servers do not replay it.
 func (s *store) compact(ctx context.Context) error {
 	var now, done ranged
 	if err := s.ask(ctx, "/v3/kv/range", pair{Key: []byte("none")}, &now); err != nil {

@@ -13,7 +13,7 @@ import (
 
 // Cost is what a start took until the server was ready, or until the list was received.
 type Cost struct {
-	// Wall is the time since the process was started, Server what it has used.
+	// Wall is the time since the start of the process, Server its usage.
 	Wall   time.Duration `json:"wallNanoseconds"`
 	Server process.Usage `json:"server"`
 	// Etcd is the CPU time of etcd meanwhile.
@@ -41,7 +41,7 @@ func (r *Result) summary() string {
 	return fmt.Sprintf("ready after %s, a list of %s after %s", text(&r.Ready), bench.Bytes(r.Bytes), text(&r.Listed))
 }
 
-// Table is what all starts cost.
+// Table has the cost of all starts.
 type Table struct {
 	testservers.Head
 	// Objects is how many objects of each kind there were.

@@ -21,7 +21,7 @@ import (
 )
 
 // newToken returns an administrator's token for all servers. It is random although they listen
-// on loopback alone and live for minutes: no other user of the machine shall write to them.
+// only on loopback and live for minutes, because other users of the machine must not write to them.
 func newToken() string { return rand.Text() }
 
 // issuer is the issuer of service-account tokens.
@@ -144,7 +144,7 @@ func (f *Servers) Etcd() *Server { return f.etcd }
 func (f *Servers) EtcdURL() string { return f.url }
 
 // StartEtcd starts the etcd of all servers, on a copy of the configured data. That etcd does
-// not wait for the disk: the comparison shall not depend on the speed of the disk.
+// not wait for the disk, so that results do not depend on the speed of the disk.
 func (f *Servers) StartEtcd(ctx context.Context) error {
 	if err := f.prepare(); err != nil {
 		return err
@@ -293,7 +293,7 @@ func (f *Servers) StartEmptyLarder() (*Server, error) {
 }
 
 // StartOther starts another program, which serves the API or a part of it at the port
-// that it is told, over TLS. args returns its arguments.
+// that args is called with, over TLS. args returns its arguments.
 func (f *Servers) StartOther(name, program string, args func(dir, port string) []string) (*Server, error) {
 	dir, port, err := f.place(name)
 	if err != nil {

@@ -136,7 +136,7 @@ func (f *Figure) values(results []*bench.Result) []float64 {
 	return values
 }
 
-// compare tells how two samples differ.
+// compare compares two samples.
 func (f *Figure) compare(old, now []float64) (Change, error) {
 	c := Change{Old: median(old), New: median(now), OldRounds: len(old), NewRounds: len(now), P: 1, text: f.text}
 	c.Ratio = c.New / c.Old

@@ -33,7 +33,7 @@ type Figure struct {
 // Cost reports whether the figure is known only where the server's process is.
 func (f *Figure) Cost() bool { return f.cost }
 
-// unit is what a bound is written in.
+// unit is the unit of a bound.
 type unit int
 
 const (
@@ -180,7 +180,7 @@ type Case struct {
 	Crossed bool   `json:"crossed"`
 }
 
-// Judge holds results against all bounds. A bound on what was not measured is crossed: it
+// Judge compares results with all bounds. A bound on what was not measured is crossed: it
 // would pass unseen otherwise.
 func (t Thresholds) Judge(results []*bench.Result) []Case {
 	var cases []Case

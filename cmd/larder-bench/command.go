@@ -15,7 +15,7 @@ import (
 	"github.com/larder-io/larder/bench/thresholds"
 )
 
-// options are the flags that workloads share, and what the program was started with.
+// options are the flags that workloads share, and the arguments of the program.
 type options struct {
 	args []string // of the program
 

@@ -153,7 +153,7 @@ func (c *comparing) compare(cmd *cobra.Command, o *options, old []*bench.Result)
 	return err
 }
 
-// limitCommand is what compare starts itself as.
+// limitCommand is the server that compare starts as a process of this program.
 func limitCommand() *cobra.Command {
 	tape, port := "", ""
 	cmd := &cobra.Command{

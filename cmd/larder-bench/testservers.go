@@ -97,7 +97,7 @@ func (o *options) started(cmd *cobra.Command, f testservers.Config, progress fun
 }
 
 // refuseAll returns an error for the flags of a command that starts its servers itself and
-// prints a table of its own; and if it could not write what it is to write.
+// prints a table of its own, and if an output file cannot be written.
 func (o *options) refuseAll(cmd *cobra.Command, why string) error {
 	if err := refuse(cmd, why, "kubeconfig", "pid", "etcd-pid", "http2-streams", "timeout", "retry-after", "series", "baseline"); err != nil {
 		return err
