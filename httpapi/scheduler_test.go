@@ -5,11 +5,11 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/larder-io/larder/httpapi/streams"
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // TestWatchesShareTurns has more watches that never read than there are goroutines
@@ -68,27 +68,32 @@ func TestIdleWatchesRest(t *testing.T) {
 		for _, in := range ins {
 			expect(t, in, "ADDED "+name)
 		}
-		for p.streams.Stats().Busy > 0 { // all are parked in the end
-			runtime.Gosched()
-		}
-		if idle := resting(p.streams); idle > 2 {
+		proctest.Eventually(t, "all watches are parked", func() error {
+			if busy := p.streams.Stats().Busy; busy > 0 {
+				return fmt.Errorf("%d are not", busy)
+			}
+			return nil
+		})
+		if idle := idleGoroutines(t, p.streams); idle > 2 {
 			t.Errorf("%d goroutines wait for work", idle)
 		}
 	}
 	p.streams.End()
 	p.streams.Wait(t.Context())
-	if idle := resting(p.streams); idle != 0 {
+	if idle := idleGoroutines(t, p.streams); idle != 0 {
 		t.Errorf("%d goroutines wait for work that never comes", idle)
 	}
 }
 
-// resting is how many goroutines wait for work, once none does any.
-func resting(ss *streams.Streams) int {
-	for {
+// idleGoroutines returns how many goroutines wait for work, once none works.
+func idleGoroutines(t *testing.T, ss *streams.Streams) (idle int) {
+	t.Helper()
+	proctest.Eventually(t, "no goroutine serves watches", func() error {
 		now := ss.Stats()
-		if now.Running == 0 {
-			return now.Idle
+		if idle = now.Idle; now.Running > 0 {
+			return fmt.Errorf("%d do", now.Running)
 		}
-		runtime.Gosched()
-	}
+		return nil
+	})
+	return idle
 }

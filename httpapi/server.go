@@ -49,6 +49,3 @@ func (s *Server) RoundTripper() http.RoundTripper { return s.http1.RoundTripper(
 // Withdraw has /readyz fail from now on, because shutdown has begun. All requests are
 // still served. Run calls it when its context ends; the caller may do so earlier.
 func (s *Server) Withdraw() { s.drain.Do(func() { close(s.draining) }) }
-
-// Draining is closed when shutdown begins, before anything is refused.
-func (s *Server) Draining() <-chan struct{} { return s.draining }

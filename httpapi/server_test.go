@@ -29,7 +29,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// http1 is a Server without a registry, behind TLS on loopback.
+// running is a Server without a registry, behind TLS on loopback.
 type running struct {
 	*Server
 	addr string
@@ -54,9 +54,9 @@ func newTestServerWith(t testing.TB, config Config, change func(*http1.Config), 
 	config.Listener = l
 	config.TLS, pool = testcert.Loopback(t)
 	s := newServer(config)
-	door := s.http1Config()
-	change(&door)
-	s.http1 = http1.New(door)
+	serving := s.http1Config()
+	change(&serving)
+	s.http1 = http1.New(serving)
 	routes := routes.New()
 	fill(routes)
 	s.publish(routes)
@@ -406,7 +406,7 @@ func TestShutdownFinishesWhatBegan(t *testing.T) {
 	<-began
 	stopped := make(chan error, 1)
 	go func() { stopped <- f.stop() }()
-	<-f.Draining()
+	<-f.draining
 	close(finish)
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {

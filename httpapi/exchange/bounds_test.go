@@ -14,7 +14,8 @@ import (
 func TestContextsOfAuditedRequestsStartNoGoroutines(t *testing.T) {
 	server, stop := context.WithCancel(t.Context())
 	defer stop()
-	r, err := request.Parse("POST", "/api/v1/namespaces/a/pods")
+	r := new(request.Request)
+	err := r.Parse("POST", "/api/v1/namespaces/a/pods")
 	if err != nil {
 		t.Fatal(err)
 	}

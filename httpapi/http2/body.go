@@ -60,7 +60,7 @@ func (c *Conn) data(f *http2.DataFrame) error {
 	case st == nil && c.goingAway == goAwayDone:
 		return nil
 	case st == nil:
-		c.queueLocked(appendReset(nil, f.StreamID, http2.ErrCodeStreamClosed))
+		_ = c.framer.WriteRSTStream(f.StreamID, http2.ErrCodeStreamClosed)
 		return nil
 	case st.body == nil || st.body.ended:
 		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeStreamClosed}
@@ -100,7 +100,7 @@ func (st *Stream) bodyEndsLocked(end bool) {
 // freeLocked gives n bytes of the connection's window back to the client.
 func (c *Conn) freeLocked(n int64) {
 	if more := c.memory.free(n); more > 0 {
-		c.queueLocked(appendWindowUpdate(nil, 0, uint32(more)))
+		_ = c.framer.WriteWindowUpdate(0, uint32(more))
 	}
 }
 
@@ -136,7 +136,7 @@ func (st *Stream) requestGrantLocked() {
 // increaseLocked lets the client send n bytes more on the stream.
 func (st *Stream) increaseLocked(n int64) {
 	st.body.left += n
-	st.c.queueLocked(appendWindowUpdate(nil, st.id, uint32(n)))
+	_ = st.c.framer.WriteWindowUpdate(st.id, uint32(n))
 }
 
 func (b *body) wakeLocked() {

@@ -68,7 +68,7 @@ type Conn struct {
 	in          *bufio.Reader // nil while nothing comes
 	ahead       []byte        // read and not yet in
 	first       [1]byte
-	framer      *http2.Framer // reads
+	framer      *http2.Framer // reads frames; what it writes, which mu guards, is queued
 	decoder     *hpack.Decoder
 	block       block     // the header that is being read
 	headerUntil time.Time // when the header must be whole; zero if none has begun
@@ -135,9 +135,15 @@ func (s *Server) NewConn(c net.Conn) *Conn {
 	m.tcp = socket.Below(c)
 	m.decoder = hpack.NewDecoder(initialTable, m.block.add)
 	m.decoder.SetMaxStringLength(2 * s.config.MaxHeaderBytes) // more than a block may have
-	m.framer = http2.NewFramer(io.Discard, (*frameReader)(m))
+	m.framer = http2.NewFramer((*controlWriter)(m), (*frameReader)(m))
 	m.framer.SetMaxReadFrameSize(initialFrame)
-	m.writeMu.Lock() // for greet: nothing comes before what it says
+	_ = m.framer.WriteSettings(
+		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: uint32(s.config.MaxStreams)},
+		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: uint32(s.config.MaxHeaderBytes)},
+		http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(streamWindow(&s.config))},
+	)
+	_ = m.framer.WriteWindowUpdate(0, uint32(m.memory.capacity-initialWindow))
+	m.writeMu.Lock() // until handshake: nothing is written before the settings
 	return m
 }
 
@@ -165,27 +171,16 @@ func (c *Conn) Serve() {
 	}
 }
 
-// handshake says what the client may do, and reads that it speaks HTTP/2.
+// handshake sends the settings, and reads the client's preface and settings.
 func (c *Conn) handshake() error {
 	if c.tcp != nil {
 		socket.NotifyWaits(c.conn, &c.self)
 	}
-	config := &c.s.config
-	hello := appendSettings(nil,
-		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: uint32(config.MaxStreams)},
-		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: uint32(config.MaxHeaderBytes)},
-		http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(streamWindow(config))},
-	)
-	hello = appendWindowUpdate(hello, 0, uint32(c.memory.capacity-initialWindow))
-	err := c.out(hello)
-	c.unlockWrites()
-	switch {
-	case err != nil:
-		return err
-	case c.tls != nil && !secureEnough(c.tls):
+	c.unlockWrites() // writes the settings, which NewConn has queued
+	if c.tls != nil && !secureEnough(c.tls) {
 		return http2.ConnectionError(http2.ErrCodeInadequateSecurity)
 	}
-	c.headerUntil = time.Now().Add(config.HeaderTimeout)
+	c.headerUntil = time.Now().Add(c.s.config.HeaderTimeout)
 	if err := c.conn.SetReadDeadline(c.headerUntil); err != nil {
 		return err
 	}
@@ -285,7 +280,7 @@ func (c *Conn) sendLastGoAway(code http2.ErrCode) {
 	last := c.last
 	c.mu.Unlock()
 	c.writeMu.Lock()
-	_, err := c.conn.Write(appendGoAway(nil, last, code))
+	err := http2.NewFramer(c.conn, nil).WriteGoAway(last, code, nil)
 	c.writeMu.Unlock()
 	half, ok := c.conn.(interface{ CloseWrite() error })
 	if err != nil || !ok || half.CloseWrite() != nil {
@@ -331,10 +326,10 @@ func (c *Conn) goAway(how goAwayState) {
 	}
 	c.goingAway = how
 	if how == goAwaySent {
-		c.queueLocked(appendGoAway(nil, maxWindow, http2.ErrCodeNo))
-		c.queueLocked(appendPing(nil, false, goAwayMark))
+		_ = c.framer.WriteGoAway(maxWindow, http2.ErrCodeNo, nil)
+		_ = c.framer.WritePing(false, goAwayMark)
 	} else {
-		c.queueLocked(appendGoAway(nil, c.last, http2.ErrCodeNo))
+		_ = c.framer.WriteGoAway(c.last, http2.ErrCodeNo, nil)
 	}
 	c.noteIdleLocked()
 	c.mu.Unlock()

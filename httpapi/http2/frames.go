@@ -61,7 +61,7 @@ func (c *Conn) settings(f *http2.SettingsFrame) error {
 	if err := f.ForeachSetting(c.setLocked); err != nil {
 		return err
 	}
-	c.queueLocked(appendSettingsAck(nil))
+	_ = c.framer.WriteSettingsAck()
 	return nil
 }
 
@@ -95,7 +95,7 @@ func (c *Conn) ping(f *http2.PingFrame) error {
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.queueLocked(appendPing(nil, true, f.Data))
+		_ = c.framer.WritePing(true, f.Data)
 		return nil
 	}
 	if f.Data == goAwayMark {
@@ -154,47 +154,14 @@ func (c *Conn) rstStream(f *http2.RSTStreamFrame) error {
 	return c.checkFlood()
 }
 
-// Frames as they are written (RFC 9113, 6). Each begins with a head of headSize bytes.
+// The frames of responses are assembled here, in the buffer that they leave in (RFC 9113, 6). Each
+// begins with a head of headSize bytes. The Framer writes all other frames.
 
 const headSize = 9
 
 func appendHead(dst []byte, size int, kind http2.FrameType, flags http2.Flags, id uint32) []byte {
 	dst = append(dst, byte(size>>16), byte(size>>8), byte(size), byte(kind), byte(flags))
 	return binary.BigEndian.AppendUint32(dst, id)
-}
-
-func appendSettings(dst []byte, all ...http2.Setting) []byte {
-	dst = appendHead(dst, 6*len(all), http2.FrameSettings, 0, 0)
-	for _, s := range all {
-		dst = binary.BigEndian.AppendUint16(dst, uint16(s.ID))
-		dst = binary.BigEndian.AppendUint32(dst, s.Val)
-	}
-	return dst
-}
-
-func appendSettingsAck(dst []byte) []byte {
-	return appendHead(dst, 0, http2.FrameSettings, http2.FlagSettingsAck, 0)
-}
-
-func appendPing(dst []byte, ack bool, data [8]byte) []byte {
-	var flags http2.Flags
-	if ack {
-		flags = http2.FlagPingAck
-	}
-	return append(appendHead(dst, len(data), http2.FramePing, flags, 0), data[:]...)
-}
-
-func appendWindowUpdate(dst []byte, id, more uint32) []byte {
-	return binary.BigEndian.AppendUint32(appendHead(dst, 4, http2.FrameWindowUpdate, 0, id), more)
-}
-
-func appendReset(dst []byte, id uint32, code http2.ErrCode) []byte {
-	return binary.BigEndian.AppendUint32(appendHead(dst, 4, http2.FrameRSTStream, 0, id), uint32(code))
-}
-
-func appendGoAway(dst []byte, last uint32, code http2.ErrCode) []byte {
-	dst = binary.BigEndian.AppendUint32(appendHead(dst, 8, http2.FrameGoAway, 0, 0), last)
-	return binary.BigEndian.AppendUint32(dst, uint32(code))
 }
 
 // appendHeaders appends a header block in as many frames as it takes.

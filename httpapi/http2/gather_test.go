@@ -165,16 +165,17 @@ func (o *observed) Write(p []byte) (int, error) {
 
 func (*observed) SetWriteDeadline(time.Time) error { return nil }
 
-// TestWaitsForControlFramesAreTold: a goroutine that writes control frames at the end of its
-// writeMu may wait for the client as long as in the turn itself.
+// TestWaitsForControlFramesAreTold: a goroutine that writes control frames before it
+// unlocks writeMu may wait for the client, and its waiter is told.
 func TestWaitsForControlFramesAreTold(t *testing.T) {
 	o := &observed{}
 	o.of = New(Config{WriteTimeout: time.Minute}).NewConn(o)
-	o.of.unlockWrites() // the turn that it begins with
+	o.of.unlockWrites() // writes the settings
+	o.told = nil
 	var waiter socket.Waiter = new(countingWaiter)
 	st := &Stream{c: o.of, id: 1, waiter: &waiter, window: 10}
 	o.of.mu.Lock()
-	o.of.queueLocked(appendPing(nil, true, [8]byte{}))
+	_ = o.of.framer.WritePing(true, [8]byte{})
 	o.of.mu.Unlock()
 	if err := st.Send(nil, []byte("a")); err != nil {
 		t.Fatal(err)
@@ -183,6 +184,6 @@ func TestWaitsForControlFramesAreTold(t *testing.T) {
 		t.Errorf("%v are told, want %v", o.told, want)
 	}
 	if o.of.flushControl(); o.of.waiter != nil {
-		t.Error("somebody is told after the turn")
+		t.Error("somebody is told after writeMu was unlocked")
 	}
 }

@@ -210,7 +210,7 @@ func (st *Stream) abort(code http2.ErrCode) {
 	ended := st.sent || st.over != nil
 	if !ended {
 		st.over = errEnded
-		c.queueLocked(appendReset(nil, st.id, code))
+		_ = c.framer.WriteRSTStream(st.id, code)
 		c.dropLocked(st)
 	}
 	st.wakeLocked()
@@ -223,7 +223,7 @@ func (st *Stream) abort(code http2.ErrCode) {
 func (c *Conn) resetStream(id uint32, code http2.ErrCode) {
 	c.mu.Lock()
 	st := c.streams[id]
-	c.queueLocked(appendReset(nil, id, code))
+	_ = c.framer.WriteRSTStream(id, code)
 	c.mu.Unlock()
 	if st != nil {
 		st.clientLeft(http2.StreamError{StreamID: id, Code: code})
@@ -236,7 +236,7 @@ func (st *Stream) endedLocked() {
 	c := st.c
 	st.sent = true
 	if !st.received {
-		c.queueLocked(appendReset(nil, st.id, http2.ErrCodeNo))
+		_ = c.framer.WriteRSTStream(st.id, http2.ErrCodeNo)
 	}
 	c.dropLocked(st)
 	st.wakeLocked()

@@ -83,14 +83,20 @@ const (
 	keptControl = 4 << 10
 )
 
-// queueLocked queues a control frame. The caller must call kick after it has released c.mu.
-func (c *Conn) queueLocked(frame []byte) {
+// controlWriter queues the control frames that Conn.framer writes.
+type controlWriter Conn
+
+// Write implements io.Writer. The caller holds c.mu, and must call flushControl after it has
+// released that.
+func (w *controlWriter) Write(frame []byte) (int, error) {
+	c := (*Conn)(w)
 	if len(c.control)+len(frame) > mostControl {
 		c.broken()
-		return
+		return len(frame), nil
 	}
 	c.control = append(c.control, frame...)
 	c.pending.Store(true)
+	return len(frame), nil
 }
 
 // flushControl has queued control frames written, and does not wait for that: the goroutine that has

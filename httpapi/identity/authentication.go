@@ -27,8 +27,7 @@ var (
 
 // Config says how requests are authenticated.
 type Config struct {
-	// Authenticator authenticates requests; if it is nil, every client is the user that
-	// [Process] returns. Its answer is reused on the same connection for [CacheTTL], or
+	// Authenticator authenticates requests; if it is nil, every client is the super-user. Its answer is reused on the same connection for [CacheTTL], or
 	// until Generation changes. That a client is anonymous is not remembered if
 	// AnonymousByPath is set. Audiences are what tokens may be meant for.
 	Authenticator   authenticator.Request
@@ -52,9 +51,7 @@ func NewAuthentication(config Config) *Authentication {
 	return &Authentication{config: config, cache: authCache{config.Digester, config.Generation, config.AnonymousByPath}}
 }
 
-// Process returns the user that this process itself is: the super-user.
-func Process() user.Info { return processUser }
-
+// processUser is the user that this process itself is: the super-user.
 var processUser = &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.AllAuthenticated, user.SystemPrivilegedGroup}}
 
 // Authenticate authenticates the client that sent x and sets x.User. foreign says that the

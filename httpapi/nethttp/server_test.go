@@ -51,7 +51,8 @@ func serve(t *testing.T, by map[string]http.HandlerFunc) *server {
 	})
 	base, cancel := context.WithCancel(context.Background())
 	deadlines, draining := exchange.NewDeadlines(base, time.Minute), make(chan struct{})
-	door := http1.New(http1.Config{
+	listening := http1.New(http1.Config{
+		Listener: l, TLS: &tls.Config{Certificates: []tls.Certificate{cert}},
 		Handler: func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 			x := new(Call)
 			h.Init(x, c, received, deadlines)
@@ -68,22 +69,21 @@ func serve(t *testing.T, by map[string]http.HandlerFunc) *server {
 		},
 		Draining: draining, MaxHeaderBytes: 1 << 20, MaxBodyBytes: 1 << 20, BodyTimeout: time.Minute,
 	})
-	door.Listen(l, &tls.Config{Certificates: []tls.Certificate{cert}})
 	ended := make(chan error, 1)
-	go func() { ended <- door.ServeNetwork() }()
+	go func() { ended <- listening.ServeNetwork() }()
 	t.Cleanup(func() {
 		close(draining)
-		door.StopAccepting()
+		listening.StopAccepting()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		door.CloseNetwork()
+		listening.CloseNetwork()
 		s.streams.End()
-		if err := door.DrainNetwork(context.Background()); err != nil {
+		if err := listening.DrainNetwork(context.Background()); err != nil {
 			t.Error(err)
 		}
 		cancel()
-		door.Abort()
+		listening.Abort()
 		s.streams.Abort()
 		s.streams.Wait(context.Background())
 		h.Wait()

@@ -73,19 +73,9 @@ type Action struct {
 // ErrTarget is the cause of a request target that is no URL.
 var ErrTarget = errors.New("httpapi: malformed request target")
 
-// Parse reads a request line's method and target. The error is errTarget,
-// or upstream's for a path that ends where a resource is missing; in the latter
-// case the Request holds what is known.
-func Parse(method, target string) (*Request, error) {
-	r := &Request{}
-	err := r.Parse(method, target)
-	if errors.Is(err, ErrTarget) {
-		return nil, err
-	}
-	return r, err
-}
-
-// Parse fills in r, which is zero.
+// Parse reads a request line's method and target into r, which is zero. The error is ErrTarget,
+// or upstream's for a path that ends where a resource is missing. In the latter case r holds what
+// is known.
 func (r *Request) Parse(method, target string) error {
 	r.Method, r.Target = method, target
 	if err := r.parseTarget(); err != nil {

@@ -37,8 +37,8 @@ func TestSelectorsAuthorizeNothingWithoutGate(t *testing.T) {
 	for _, on := range []bool{true, false} {
 		featuregatetesting.SetFeatureGateDuringTest(t, gates, features.AuthorizeWithSelectors, on)
 		TestRequestReadsAsUpstream(t)
-		r, err := request.Parse("GET", "/api/v1/pods?labelSelector=a%3Db&fieldSelector=spec.nodeName%3Dn")
-		if err != nil {
+		r := new(request.Request)
+		if err := r.Parse("GET", "/api/v1/pods?labelSelector=a%3Db&fieldSelector=spec.nodeName%3Dn"); err != nil {
 			t.Fatal(err)
 		}
 		attributes := &request.Attributes{Request: &r.Action}
@@ -122,8 +122,8 @@ func FuzzListOptions(f *testing.F) {
 }
 
 func TestPathsKeepTheirShape(t *testing.T) {
-	r, err := request.Parse("GET", "/api/v1/namespaces/a/pods/b/proxy/c//d?x=1")
-	if err != nil {
+	r := new(request.Request)
+	if err := r.Parse("GET", "/api/v1/namespaces/a/pods/b/proxy/c//d?x=1"); err != nil {
 		t.Fatal(err)
 	}
 	if want := []string{"pods", "b", "proxy", "c", "", "d"}; !slices.Equal(r.Parts, want) {

@@ -27,6 +27,8 @@ type credential struct {
 	request      *http.Request // to authenticate once more; not changed
 	impersonates bool
 	rights       map[string]*right // guarded by table.mu
+	look         time.Time         // guarded by table.mu: when a round looks at it even if nothing changes; zero: the next round
+	single       bool              // guarded by table.mu: one of the rights is single
 
 	// The rest belongs to the goroutine that calls Run and, while busy, to the one that
 	// looks at it.
@@ -36,7 +38,6 @@ type credential struct {
 	asking     bool // a provider or webhook is being asked
 	asked      bool
 	retry      time.Time // not to be asked about before
-	alarm      int64     // of the schedule, 0 if there is none
 	generation uint64
 	revisions  []int64 // of ties.Objects when it was last authenticated
 	next       time.Time

@@ -24,7 +24,7 @@ func newObjects(r *registry.Registry) objects {
 	return o
 }
 
-// cachePosition is how far a cache has come. While that stays the same, none of its objects changes.
+// cachePosition is the position of a cache. While it stays the same, none of its objects changes.
 type cachePosition struct {
 	ready    bool
 	epoch    uint64

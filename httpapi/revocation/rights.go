@@ -172,6 +172,6 @@ func (r *Rights) Stats() Stats {
 	if r.config.Revocation == nil {
 		return Stats{}
 	}
-	busy := r.table.unseen(countersOf(r.config.Revocation)) || r.pools.busy()
-	return Stats{Senders: r.table.senders(), Busy: busy}
+	known, waiting := r.table.stats(countersOf(r.config.Revocation))
+	return Stats{Senders: known, Busy: waiting || r.pools.busy()}
 }

@@ -3,123 +3,155 @@ package revocation
 import (
 	"crypto/sha256"
 	"sync"
+	"time"
 )
 
 // table has the rights that watches rest on, by credential.
 type table struct {
 	ended losses
 
-	mu       sync.Mutex
-	known    map[[sha256.Size]byte]*credential // guarded by mu
-	schedule schedule                          // guarded by mu
+	mu    sync.Mutex
+	known map[[sha256.Size]byte]*credential // guarded by mu
+
+	// What the last round saw, guarded by mu: whether there was one, the counters, and the
+	// positions of the caches that have the objects of credentials.
+	looked    bool
+	seen      counters
+	positions map[string]cachePosition
 }
 
 func newTable() *table {
-	return &table{known: make(map[[sha256.Size]byte]*credential), schedule: newSchedule()}
+	return &table{known: make(map[[sha256.Size]byte]*credential), positions: make(map[string]cachePosition)}
 }
 
 // join returns the right that the watches of a credential share which ask for what, and counts
-// one more of them; leave ends that. If the credential is not known yet, first makes it; if the
-// right is not, enter makes it.
-func (l *table) join(key [sha256.Size]byte, what string, first func() *credential, enter func() *right) *right {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c := l.known[key]
+// one more of them; leave ends that. first makes a credential that is not known yet, and enter
+// makes a right that is not known yet.
+func (t *table) join(key [sha256.Size]byte, what string, first func() *credential, enter func() *right) *right {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.known[key]
 	if c == nil {
 		c = first()
 		c.key, c.rights = key, make(map[string]*right)
-		l.known[key] = c
-		l.schedule.enter(c)
+		t.known[key] = c
 	}
 	held := c.rights[what]
 	if held == nil {
 		held = enter()
-		held.of, held.key, held.ended, held.leave = c, what, &l.ended, l.leave
+		held.of, held.key, held.ended, held.leave = c, what, &t.ended, t.leave
 		c.rights[what] = held
-		l.schedule.next[c] = struct{}{}
-		if held.single {
-			l.schedule.tie(c, onNodes)
-		}
+		c.look = time.Time{}
+		c.single = c.single || held.single
 	}
 	held.holders++
 	return held
 }
 
 // leave takes away a holder that join counted.
-func (l *table) leave(held *right) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (t *table) leave(held *right) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if held.holders--; held.holders == 0 {
-		l.dropLocked(held)
+		t.dropLocked(held)
 	}
 }
 
-// lose forgets held and marks it as lost.
-func (l *table) lose(held *right, loss uint32) {
-	l.mu.Lock()
-	l.dropLocked(held)
-	l.mu.Unlock()
+// lose removes held and marks it as lost.
+func (t *table) lose(held *right, loss uint32) {
+	t.mu.Lock()
+	t.dropLocked(held)
+	t.mu.Unlock()
 	held.lost.Store(loss)
 }
 
-// dropLocked forgets a right that is lost, or that no watch holds any more.
-func (l *table) dropLocked(held *right) {
+// dropLocked removes a right that is lost, or that no watch holds any more.
+func (t *table) dropLocked(held *right) {
 	c := held.of
 	if c.rights[held.key] == held {
 		delete(c.rights, held.key)
 	}
-	if len(c.rights) == 0 && l.known[c.key] == c {
-		delete(l.known, c.key)
-		l.schedule.leave(c)
+	if len(c.rights) == 0 && t.known[c.key] == c {
+		delete(t.known, c.key)
 	}
 }
 
-// lookAgain has c looked at in the next round.
-func (l *table) lookAgain(c *credential) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.known[c.key] == c {
-		l.schedule.next[c] = struct{}{}
-	}
+// lookAgain makes the next round look at c.
+func (t *table) lookAgain(c *credential) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c.look = time.Time{}
 }
 
 // rightsOf returns the rights of c.
-func (l *table) rightsOf(c *credential) []*right {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (t *table) rightsOf(c *credential) []*right {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	return c.allLocked()
 }
 
-// due returns the credentials that are to be asked about at m, and the rights of each.
-func (l *table) due(m *state) map[*credential][]*right {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// mostAhead is the longest time in which a round does not look at a credential.
+const mostAhead = time.Minute
+
+// due returns the credentials that must be checked at s, and the rights of each. It looks at
+// those that a change since the last round concerns or whose time has come, and at all of them if
+// a counter has changed that all rest on.
+func (t *table) due(s *state) map[*credential][]*right {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before := t.seen
+	nodes := before.authority.nodes != s.authority.nodes
+	before.authority.nodes = s.authority.nodes
+	all := !t.looked || before != s.counters
+	t.looked, t.seen = true, s.counters
 	var due map[*credential][]*right
-	for _, c := range l.schedule.candidates(m, l.known) {
-		switch {
-		case c.busy: // lookAgain is called when it no longer is
-		case m.dueLocked(c):
+	moved := make(map[string]bool)
+	for _, c := range t.known {
+		switch concerned := all || !s.now.Before(c.look) || nodes && c.single || t.movedLocked(c, s.objects, moved); {
+		case !concerned, c.busy: // lookAgain is called when c is no longer busy
+		case s.dueLocked(c):
 			if due == nil {
 				due = make(map[*credential][]*right)
 			}
 			due[c] = c.allLocked()
 		default:
-			l.schedule.alarm(c, m.now, m.soonestLocked(c))
+			c.look = s.now.Add(mostAhead)
+			if soonest := s.soonestLocked(c); !soonest.IsZero() && soonest.Before(c.look) {
+				c.look = soonest
+			}
 		}
 	}
 	return due
 }
 
-// unseen reports whether a round would have anything to look at, with its counters at now.
-func (l *table) unseen(now counters) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.schedule.seen != now || len(l.schedule.next) > 0
+// movedLocked reports whether a cache that has objects of c has changed since the last round.
+// moved has the answers for this round.
+func (t *table) movedLocked(c *credential, in objects, moved map[string]bool) bool {
+	for _, name := range c.ties.Objects {
+		changed, asked := moved[name.Resource]
+		if !asked {
+			now, known := in.position(name.Resource)
+			before, seen := t.positions[name.Resource]
+			changed = known && (!seen || before != now)
+			if known {
+				t.positions[name.Resource] = now
+			}
+			moved[name.Resource] = changed
+		}
+		if changed {
+			return true
+		}
+	}
+	return false
 }
 
-// credentialReader returns how many credentials have a watch open.
-func (l *table) senders() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.known)
+// stats returns how many credentials are known, and whether the next round looks at any of them.
+func (t *table) stats(now counters) (known int, waiting bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	waiting = t.seen != now
+	for _, c := range t.known {
+		waiting = waiting || c.look.IsZero()
+	}
+	return len(t.known), waiting
 }

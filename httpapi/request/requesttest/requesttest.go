@@ -33,7 +33,8 @@ func upstream(method, target string) (*apirequest.RequestInfo, *url.URL, error) 
 // CheckParity fails t where Larder and upstream read a request differently.
 func CheckParity(t interface{ Fatalf(string, ...any) }, method, target string) {
 	want, u, wantErr := upstream(method, target)
-	got, err := request.Parse(method, target)
+	got := new(request.Request)
+	err := got.Parse(method, target)
 	if (err != nil) != (wantErr != nil) || errors.Is(err, request.ErrTarget) != errors.Is(wantErr, request.ErrTarget) {
 		t.Fatalf("%s %q: error %v, upstream's %v", method, target, err, wantErr)
 	}
