@@ -6,10 +6,10 @@ import (
 	"github.com/larder-io/larder/httpapi/costs"
 )
 
-// accountFinder finds out who is charged for requests.
+// accountFinder finds the account that is charged for a request.
 type accountFinder struct{ ledger *costs.Ledger }
 
-// find finds the account of x, unless that is known.
+// find sets the account of x, unless it is set.
 func (p *accountFinder) find(x *apiCall) {
 	if x.Account != nil {
 		return

@@ -46,7 +46,7 @@ func New(config Config) (*Server, error) {
 	return s, nil
 }
 
-// newServer returns a server that routes nothing yet.
+// newServer returns a server with an empty table of routes.
 func newServer(config Config) *Server {
 	config.setDefaults()
 	s := &Server{config: config, draining: make(chan struct{}), streams: streams.New(), ledger: costs.New(costs.Config{CPU: config.cpu})}
@@ -95,7 +95,7 @@ func (s *Server) assemble() {
 	}
 }
 
-// http1Config returns the part of the configuration that front needs.
+// http1Config returns the configuration of package http1.
 func (s *Server) http1Config() http1.Config {
 	return http1.Config{
 		Listener:       s.config.Listener,
@@ -119,7 +119,7 @@ func (s *Server) joinAgain(x *exchange.Exchange) streams.Right {
 	return s.rights.Join(x, revocation.Basis{})
 }
 
-// rightsConfig returns the part of the configuration that revocation needs.
+// rightsConfig returns the configuration of package revocation.
 func (s *Server) rightsConfig(credential *identity.Headers, digester *identity.Digester) revocation.Config {
 	config := revocation.Config{
 		Revocation: s.config.Revocation, Authorizer: s.config.Authorizer, Audiences: s.config.Audiences,
@@ -239,7 +239,7 @@ func (c *Config) externalAddress() string {
 	return c.Listener.Addr().String()
 }
 
-// statusPage returns the page that shows how s is.
+// statusPage returns the page that shows the state of s.
 func (s *Server) statusPage() *statuspage.Page {
 	return statuspage.New(statuspage.Config{
 		Version: s.config.Version.GitVersion, Started: time.Now(), Registry: s.config.Registry, Streams: s.streams,

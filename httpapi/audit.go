@@ -11,13 +11,13 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// auditor records requests.
+// auditor records requests in the audit log.
 type auditor struct {
 	policy audit.PolicyRuleEvaluator // nil records nothing
 	sink   audit.Sink
 }
 
-// asSent is the request with the URL that the client sent, for the record.
+// asSent returns the request with the URL that the client sent, for the audit record.
 func asSent(x *apiCall) *http.Request {
 	req := *x.HTTP()
 	if u, err := x.SentURL(); err == nil { // which was read already
@@ -33,7 +33,7 @@ func (a *auditor) begin(x *apiCall) {
 	}
 }
 
-// evaluate lets the policy say how much is recorded of the request. A request that is not
+// evaluate asks the audit policy how much of the request is recorded. A request that is not
 // recorded has no trail from here on.
 func (a *auditor) evaluate(x *apiCall) {
 	attributes := x.attributes()
@@ -80,7 +80,7 @@ func (a *auditor) timedOut(x *apiCall) {
 	x.Fail(exchange.ErrTimeout)
 }
 
-// attempted says which credentials the request had, of which none was accepted.
+// attempted lists the kinds of credentials that the request had. None was accepted.
 func attempted(x *apiCall) string {
 	req := x.HTTP()
 	var methods []string

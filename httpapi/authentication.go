@@ -52,7 +52,7 @@ func closeAnonymous(x *apiCall) {
 	}
 }
 
-// unauthorized answers a client that could not be authenticated.
+// unauthorized answers a client that was not authenticated.
 func (i *authentication) unauthorized(x *apiCall) {
 	if x.Trail != nil {
 		i.auditor.refuse(x, attempted(x))

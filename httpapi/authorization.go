@@ -17,13 +17,13 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// authorization lets the authorizer decide whether requests go on.
+// authorization asks the authorizer whether a request may go on.
 type authorization struct {
 	authorizer authorizer.Authorizer // nil allows everything
 	rights     *revocation.Rights
 	access     *apimetrics.Access // counts decisions
 	auditor    *auditor
-	shell      bool // everybody may have the shell of the status page, which holds no data
+	shell      bool // everybody may read the HTML of the status page, which holds no data
 }
 
 // authorize asks whether the user may do what the Request says. Routing acts on the same
@@ -53,8 +53,8 @@ func (g *authorization) authorize(x *apiCall) bool {
 	return false
 }
 
-// unsynced answers a request about which nothing was known in its time. Clients try again at
-// such an answer, and go on with a watch from where they were.
+// unsynced is the answer to a request whose authorization data was not loaded in time. Clients
+// retry it, and continue a watch where they were.
 func unsynced() error {
 	return apierrors.NewTooManyRequests("the server has not loaded yet what decides about access, please try again later", 1)
 }
@@ -74,7 +74,7 @@ func (g *authorization) ask(ctx context.Context, x *apiCall, attributes *request
 	return decision, reason, err
 }
 
-// countFilters counts what the filters before authorization took, if they did anything.
+// countFilters records the duration of the filters before authorization, if they did anything.
 func (g *authorization) countFilters(x *apiCall) {
 	for f, took := range [...]time.Duration{apimetrics.FilterAudit: x.audited, apimetrics.FilterImpersonation: x.impersonated, apimetrics.FilterFlow: x.InQueue} {
 		if took > 0 {

@@ -11,20 +11,20 @@ import (
 	"github.com/larder-io/larder/httpapi/revocation"
 )
 
-// apiCall is one exchange on its way through the chain.
+// apiCall is one exchange in the chain.
 //
 // It belongs to the goroutine that serves the exchange and ends with it.
 type apiCall struct {
 	nethttp.Call
 
 	impersonates bool // the request impersonates another user
-	foreign      bool // it may have credentials beside the Authorization header
+	foreign      bool // the request may have credentials outside the Authorization header
 	attrs        request.Attributes
 	basis        revocation.Basis // of the authorizer's answer about a watch
 	reading      reads.Read
 	span         trace.Span // nil: it is not traced
 
-	audited, impersonated time.Duration // what the filters of these names took, if they did anything
+	audited, impersonated time.Duration // how long these filters took, if they did anything
 }
 
 // attributes returns the request's attributes, for flow control and the authorizer. They end

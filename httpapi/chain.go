@@ -53,7 +53,7 @@ func (c *chain) run(x *apiCall) {
 	}
 }
 
-// logLine writes the line of the log of a request that was answered, if nobody else does.
+// logLine logs a request that was answered, unless its handler does.
 func logLine(x *apiCall) {
 	line := x.Line()
 	if line != nil && !x.Seated.IsZero() && x.StatusCode() != http.StatusGatewayTimeout {
@@ -66,7 +66,7 @@ func logLine(x *apiCall) {
 	line.Write(x.StatusCode(), x.Bytes)
 }
 
-// recoverPanic recovers from a panic while x is served, and answers for it.
+// recoverPanic recovers from a panic while x is served, and answers the request.
 func recoverPanic(x *apiCall) {
 	p := recover()
 	if p == nil {
@@ -90,13 +90,13 @@ func (c *chain) pass(x *apiCall) {
 		c.tracer.begin(x)
 		c.admit(x)
 	}
-	c.accounts.find(x) // of one that was refused
+	c.accounts.find(x) // if the request was refused
 	x.CloseTrail()
 	x.LeavePlace()
 }
 
-// admit takes a request whose client is authenticated to the router, and counts where it was
-// stopped.
+// admit takes a request whose client is authenticated to the router, and counts the filter that
+// stopped it.
 func (c *chain) admit(x *apiCall) {
 	x.Enter("audit")
 	if !c.auditor.receive(x) {

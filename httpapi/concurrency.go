@@ -13,7 +13,7 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// concurrency bounds how many requests are served at once.
+// concurrency limits how many requests are served at once.
 type concurrency struct {
 	flow                    *auth.Flow // nil: the number of requests decides
 	inflight                *exchange.InFlight
@@ -44,7 +44,7 @@ func (s *concurrency) acquire(x *apiCall) bool {
 	return true
 }
 
-// The header fields that tell how flow control took a request, written as net/http writes
+// The header fields by which flow control reports its classification of a request, written as net/http writes
 // the names that k8s.io/api/flowcontrol/v1 has for them.
 const (
 	schemaHeader = "X-Kubernetes-Pf-Flowschema-Uid"
@@ -55,7 +55,7 @@ const (
 func (s *concurrency) acquireFromFlow(x *apiCall) bool {
 	class, ok := s.flow.Acquire(x.Trail.Context(x.Base()), x.attributes(), &x.Request, s.queueDeadline(x), &x.Place.Seat)
 	if !ok || x.Place.Seat.Queued() {
-		x.Waited = time.Since(x.Received) // what was done before is too little to tell apart
+		x.Waited = time.Since(x.Received) // the time before is negligible
 	}
 	x.Set(levelHeader, class.LevelUID)
 	x.Set(schemaHeader, class.SchemaUID)
@@ -75,7 +75,7 @@ func (s *concurrency) acquireFromFlow(x *apiCall) bool {
 	return true
 }
 
-// logClass notes for the log how flow control took a request.
+// logClass adds to the log line how flow control classified a request.
 func (s *concurrency) logClass(x *apiCall, class *auth.FlowClass) {
 	work := s.flow.Estimate(x.attributes(), &x.Request, class)
 	x.Said = append(x.Said, "apf_pl", class.Level, "apf_fs", class.Schema,
@@ -83,12 +83,12 @@ func (s *concurrency) logClass(x *apiCall, class *auth.FlowClass) {
 	x.Seated = time.Now()
 }
 
-// noWait is the time below which a request is taken for one that has not waited for its seat: the
-// smallest that upstream's metrics tell from others.
+// noWait is the time below which a request counts as one that has not waited for its seat: the
+// smallest bucket of upstream's metric.
 const noWait = 100 * time.Microsecond
 
-// acquireByCount refuses the request if as many of its kind are served already as may be. It
-// never refuses the super-user's.
+// acquireByCount refuses the request if the limit of its kind is reached. It never refuses the
+// super-user.
 func (s *concurrency) acquireByCount(x *apiCall) bool {
 	counts, most := s.gaugeOf(x)
 	if now := counts.Add(1); most == 0 || now <= int64(most) {
@@ -103,8 +103,8 @@ func (s *concurrency) acquireByCount(x *apiCall) bool {
 	return false
 }
 
-// queueDeadline returns until when the request may wait for a seat: for a fourth of the time that it
-// has, a minute at most.
+// queueDeadline returns until when the request may wait for a seat: a fourth of its timeout, and a
+// minute at most.
 func (s *concurrency) queueDeadline(x *apiCall) time.Time {
 	limit := s.timeout
 	if !x.Deadline.IsZero() {

@@ -11,22 +11,22 @@ import (
 	"github.com/larder-io/larder/httpapi/nethttp"
 )
 
-// originKey is the key of a *bool in the context, which is set if the filter of origins lets the
-// request go on.
+// originKey is the context key of a *bool, which is set if the CORS filter passes the request
+// on.
 type originKey struct{}
 
-// corsFilter decides which web pages may read answers, by upstream's CORS filter, and refuses the
+// corsFilter decides by upstream's CORS filter which web pages may read answers. It also refuses
 // requests by which pages of other sites would change something outside the API: a browser adds
-// its client certificate, and kubectl proxy its credentials, to what any page sends. What the API
-// itself answers such pages is what kube-apiserver does.
+// its client certificate, and kubectl proxy its credentials, to the requests of any page. Requests
+// for API resources get kube-apiserver's answers.
 type corsFilter struct {
 	filter  http.Handler // of CORS, which calls a handler for each request that it lets through; nil if no page may
 	sites   *http.CrossOriginProtection
 	auditor *auditor
 }
 
-// newCORSFilter returns origins that let pages read answers if their origin matches one of the
-// expressions.
+// newCORSFilter returns a corsFilter that lets pages read answers if their origin matches one of
+// the expressions.
 func newCORSFilter(matching []string, auditor *auditor) corsFilter {
 	o := corsFilter{sites: http.NewCrossOriginProtection(), auditor: auditor}
 	if len(matching) > 0 {
@@ -36,9 +36,9 @@ func newCORSFilter(matching []string, auditor *auditor) corsFilter {
 	return o
 }
 
-// check tells a browser whether the page that it shows may read the answer. It answers two kinds of
-// requests itself, before authentication: preflight requests, and requests of another site's page
-// that would change something outside the API.
+// check sets the header fields by which a browser lets a page read the answer. It answers two kinds
+// of requests itself, before authentication: preflight requests, and requests of another site's
+// page that would change something outside the API.
 func (o *corsFilter) check(x *apiCall) bool {
 	origin, site := string(x.Peek("Origin")), string(x.Peek("Sec-Fetch-Site"))
 	if origin == "" && site == "" {

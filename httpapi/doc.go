@@ -4,9 +4,9 @@
 //
 // # Life of a request
 //
-//  1. http1 accepts a connection, speaks TLS on it, reads a request's header and refuses it
-//     if two parsers could understand it differently. From here on no code sees the connection
-//     or the HTTP library, but an [exchange.Exchange]: the request, its user, its deadline and
+//  1. Package http1 accepts a connection, speaks TLS on it, reads a request's header and refuses it
+//     if two parsers could understand it differently. No code after that sees the connection
+//     or the HTTP library. It sees an [exchange.Exchange]: the request, its user, its deadline and
 //     the response.
 //  2. One parser makes a [request.Request] of the method and target. Routing and
 //     authorization read nothing else. Until the client is authenticated, the work for a
@@ -18,23 +18,21 @@
 //     treated as one without credentials. Then the audit policy says how much of the request
 //     is recorded, from there on up to the end of its answer. If the request impersonates
 //     another user, and its requester may do so, that user takes the requester's place.
-//  6. Flow control gives the request a seat among those that are served at once, for which it
-//     may have to wait, or refuses it. A request keeps its seat until its answer has been
-//     written, or is about to be if it is small; a watch until the objects that exist have
-//     been sent.
-//  7. The authorizer decides about what the Request says, before anything is looked up. While
-//     the server has not published in what versions it stores objects, if it is to, most
-//     writes are refused.
-//  8. The Request is routed, by a table of routes. reads answers GET and LIST of a stored
-//     resource from encoded bytes, streams opens a WATCH, which takes the connection and
-//     gives the rest of the request back.
+//  6. Flow control gives the request a seat, for which it may have to wait, or refuses it. A
+//     request keeps its seat until its answer has been written, or just before if the answer is
+//     small. A watch keeps it until its initial objects have been sent.
+//  7. The authorizer decides about the Request before anything is looked up. Until the server
+//     has published its storage versions, if it is configured to, most writes are refused.
+//  8. A table of routes routes the Request. Package reads answers GET and LIST of a stored
+//     resource from encoded bytes. Package writes answers writes. Package streams opens a WATCH,
+//     which takes the connection and releases the rest of the request.
 //  9. Everything else goes to a net/http handler: upstream's mostly, or one of discovery,
-//     openapi and apimetrics. nethttp runs it, with copies of all that it may keep. Its URL
-//     is built from the Request: what the handler reads there is what was authorized.
+//     openapi and apimetrics. Package nethttp runs it, with copies of all
+//     that it may keep. Its URL is built from the Request: the handler reads what was authorized.
 //  10. A body is read when a handler first asks for it and not before: a client whose request
 //     is forbidden uploads nothing.
-//  11. http1 writes the Response to the connection, and charges the account of who asked, in
-//     costs, with the request. A watch is charged with each turn in which it is written to.
+//  11. http1 or http2 writes the Response to the connection, and charges the request to its
+//     account in costs. A watch is charged each time that it is written to.
 //
 // # Guarantees
 //
@@ -48,8 +46,8 @@
 //
 // [Server.Run] owns all of them and returns after the last: those of http1, streams, nethttp
 // and revocation, one that looks for clients that left, one that reports how many requests
-// there are, one that adds up what they cost. A handler may outlive its request's deadline, and then keeps nothing but itself
-// alive.
+// there are, one that adds up what they cost. A handler may outlive its request's deadline, and
+// then keeps nothing but itself alive.
 //
 // # Locks
 //

@@ -13,11 +13,11 @@ import (
 	"github.com/larder-io/larder/httpapi/statuspage"
 )
 
-// failures notes answers that are the server's fault, for the status page.
+// failures keeps the latest answers with code 500 or above, for the status page.
 type failures struct{ last *statuspage.Failures }
 
-// note notes the answer to x, if its code is 500 or above. What writes its own answer, on a
-// connection or stream of its own, is not known to fail.
+// note keeps the answer to x if its code is 500 or above. Answers of handlers that have the
+// connection to themselves are not seen.
 func (f *failures) note(x *apiCall) {
 	code := x.StatusCode()
 	if code < http.StatusInternalServerError {
@@ -33,7 +33,7 @@ func (f *failures) note(x *apiCall) {
 	f.last.Add(failure)
 }
 
-// longestStatus is the length of a Status that is worth being read for its message.
+// longestStatus is the length up to which a Status is decoded for its message.
 const longestStatus = 64 << 10
 
 // messageOf returns the message of an answer that is a Status or text.

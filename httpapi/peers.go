@@ -6,8 +6,8 @@ import (
 	"github.com/larder-io/larder/httpapi/discovery"
 )
 
-// Peers are the other servers of the cluster, which may serve what this one does not, while
-// it is being upgraded for example.
+// Peers are the other servers of the cluster. During an upgrade they may serve resources that this
+// server does not.
 type Peers interface {
 	// WrapHandler returns a handler that hands a request for a resource on to a peer that
 	// serves it, and to h if there is none.

@@ -15,18 +15,18 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// reader answers from encoded bytes.
+// reader answers reads from encoded bytes.
 type reader struct {
 	stitcher          *reads.Stitcher
 	streams           *streams.Streams
 	rights            *revocation.Rights
 	flow              *auth.Flow    // may be nil
-	cbor              bool          // is spoken
-	minWatch, timeout time.Duration // of watches without a timeout of theirs, and of opening one
+	cbor              bool          // the feature gate CBORServingAndStorage is on
+	minWatch, timeout time.Duration // of watches without timeoutSeconds, and of opening a watch
 }
 
-// mayBeCBOR reports whether the answer may have to be CBOR. Only upstream's handlers write
-// CBOR: no encoded bytes are kept in it.
+// mayBeCBOR reports whether the answer may have to be CBOR, which only upstream's handlers
+// write.
 func (r *reader) mayBeCBOR(x *apiCall) bool {
 	return r.cbor && bytes.Contains(x.Peek("Accept"), []byte("cbor"))
 }

@@ -58,8 +58,8 @@ func (r *router) route(x *apiCall) {
 	}
 }
 
-// noMethod answers for a method that i does not know at the request's path: 405 if i knows
-// another method there, otherwise as for an unknown path.
+// noMethod answers a request whose method i does not have at the request's path: with 405 if i
+// has another method there, otherwise as unknown does.
 func (r *router) noMethod(x *apiCall, i *routes.Endpoint) {
 	if !i.Knows(&x.Request) {
 		r.unknown(x)
@@ -68,7 +68,7 @@ func (r *router) noMethod(x *apiCall, i *routes.Endpoint) {
 	x.NoRoute(http.StatusMethodNotAllowed, "405: Method Not Allowed")
 }
 
-// unknown answers for a path that nothing is installed at. It answers as upstream's router
+// unknown answers a request for a path that nothing is installed at. It answers as upstream's router
 // does if the path is inside a version that is served, and otherwise as the end of upstream's
 // delegation chain does.
 func (r *router) unknown(x *apiCall) {
@@ -110,8 +110,8 @@ func (r *router) describeGroup(x *apiCall) bool {
 	return h != nil
 }
 
-// serveCustom answers if the request is for an extension's resource, and reports whether it did: reads
-// are answered from encoded bytes.
+// serveCustom answers a request for a custom resource, and reports whether it did. Reads are
+// answered from encoded bytes.
 func (r *router) serveCustom(x *apiCall) bool {
 	switch {
 	case r.extensions == nil:
@@ -141,8 +141,8 @@ func (r *router) serveCustom(x *apiCall) bool {
 	return r.reader.read(x, c)
 }
 
-// noEndpoint answers a request that no endpoint is installed for. A peer answers it if one serves
-// the resource.
+// noEndpoint answers a request that no endpoint is installed for. If a peer serves the resource,
+// the peer answers.
 func (r *router) noEndpoint(x *apiCall) {
 	if r.awaitCustom(x) && r.serveCustom(x) {
 		return
@@ -154,8 +154,8 @@ func (r *router) noEndpoint(x *apiCall) {
 	x.Forward(r.peers.WrapHandler(r.notFoundHandler(x)))
 }
 
-// awaitCustom waits for a custom resource whose definition is in the store and not known yet, and reports
-// whether it has become known.
+// awaitCustom waits for a custom resource whose CRD is stored but not yet served, and reports
+// whether it is served now.
 func (r *router) awaitCustom(x *apiCall) bool {
 	if t := r.table.Load(); r.extensions == nil || t.ServesVersion(x.Group, x.Version) {
 		return false
@@ -180,7 +180,7 @@ func (r *router) isCustom(x *apiCall) bool {
 	return true
 }
 
-// notFoundHandler returns a handler that answers a request for a resource as unknown does.
+// notFoundHandler returns a handler that answers as unknown does.
 func (r *router) notFoundHandler(x *apiCall) http.Handler {
 	t := r.table.Load()
 	below, ok := t.NonResource(x.Path)

@@ -40,7 +40,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// waiting returns a function that tells how many requests wait for a seat; nil if none ever does.
+// waiting returns a function that counts the requests that wait for a seat; nil without flow
+// control.
 func (s *Server) waiting() func() (reading, mutating int) {
 	if s.config.Flow == nil {
 		return nil
@@ -48,9 +49,9 @@ func (s *Server) waiting() func() (reading, mutating int) {
 	return s.config.Flow.Waiting
 }
 
-// shutdown ends what Run started, in such an order that no client is told to leave while it
-// could still come back, only to be cut off. accepted is closed when no more connections come.
-// What does not end within the grace is cut off.
+// shutdown ends what Run started. It stops accepting connections before it ends any, so that no
+// client reconnects here only to be cut off. accepted is closed when no more connections are
+// accepted. Connections that do not end within the grace are closed.
 func (s *Server) shutdown(accepted <-chan struct{}) error {
 	s.Withdraw()
 	<-time.After(s.config.ShutdownDelay)
@@ -87,8 +88,8 @@ func (s *Server) shutdown(accepted <-chan struct{}) error {
 	return nil
 }
 
-// endWatches ends watches over WatchGrace; if there is none, it ends everything that has a
-// connection to itself at once. The result waits until the watches have been told to end.
+// endWatches ends watches over WatchGrace. Without a grace it ends all streams at once. The result
+// waits until every watch was told to end.
 func (s *Server) endWatches() *sync.WaitGroup {
 	var ending sync.WaitGroup
 	if s.config.WatchGrace <= 0 {

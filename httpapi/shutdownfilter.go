@@ -6,12 +6,12 @@ import (
 	"sync/atomic"
 )
 
-// shutdownFilter refuses requests that come too late.
+// shutdownFilter refuses new requests during shutdown.
 type shutdownFilter struct {
 	refused atomic.Bool // new requests are answered with 429
 }
 
-// check answers a request that came too late. Probes and scrapes never come too late.
+// check answers a request that is refused. Probes and scrapes never are.
 func (l *shutdownFilter) check(x *apiCall) bool {
 	if !l.refused.Load() || x.Carrier.Internal() {
 		return true

@@ -20,14 +20,14 @@ const (
 	slowVerbosity = 2
 )
 
-// slowRequest is a write, GET or LIST whose time is looked at. What it takes to send an answer that is not
-// made at once, a large list, is not part of it.
+// slowRequest measures a write, GET or LIST. The time in which a large list is sent does not
+// count.
 type slowRequest struct {
-	began  time.Time // zero: the log tells of no slow requests
+	began  time.Time // zero: slow requests are not logged
 	waited time.Duration
 }
 
-// timed begins to look at the time of x.
+// timed starts to measure x.
 func timed(x *apiCall) slowRequest {
 	if !klog.V(slowVerbosity).Enabled() {
 		return slowRequest{}

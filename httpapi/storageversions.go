@@ -17,7 +17,7 @@ type storageVersionFilter struct {
 	versions storageversion.Manager // nil lets everything pass
 }
 
-// check answers a request that writes what must wait.
+// check refuses a write that must wait for its storage version.
 func (b *storageVersionFilter) check(x *apiCall) bool {
 	if b.versions == nil || b.versions.Completed() || b.passes(x) {
 		return true

@@ -6,14 +6,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// timeoutFilter gives requests their deadlines.
+// timeoutFilter sets the deadlines of requests.
 type timeoutFilter struct {
 	timeout time.Duration
 	auditor *auditor
 }
 
-// set bounds the request by the server's timeout, or the client's if that
-// is shorter.
+// set limits the request to the server's timeout, or to the client's ?timeout= if that is
+// shorter.
 func (b *timeoutFilter) set(x *apiCall) bool {
 	if x.LongRunning() {
 		return true

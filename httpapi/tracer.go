@@ -36,7 +36,8 @@ func newTracer(provider trace.TracerProvider, chance float64) tracer {
 
 // begin begins the span of x, whose client is authenticated, if it is sampled. A parent span in
 // the request's header becomes the span's parent only if the user may decide what is sampled;
-// for other users it is linked. Whom x is handed on to is told of the parent, sampled or not.
+// for other users it is linked. Other servers that x is passed on to get the parent, sampled or
+// not.
 func (t *tracer) begin(x *apiCall) {
 	if x.Carrier.Internal() {
 		return
@@ -68,7 +69,7 @@ func (t *tracer) begin(x *apiCall) {
 	x.Trace(t.spans, x.span)
 }
 
-// identified lets upstream's spans tell the ID that a request has in audit.
+// identified puts the audit ID into ctx, for upstream's spans.
 func identified(ctx context.Context, id string) context.Context {
 	ctx = audit.WithAuditContext(ctx)
 	// The only error is that of a second Init.
@@ -106,8 +107,8 @@ func spanAttributes(x *apiCall) []attribute.KeyValue {
 	return attributes
 }
 
-// end says what was answered in the span of x, if it has one, which ends when the answer has been
-// sent. A response that is taken over to be streamed goes on after that.
+// end sets the answer's attributes in the span of x, if it has one. The span ends when the answer
+// has been sent, or, for a streamed response, when it begins.
 func (t *tracer) end(x *apiCall) {
 	x.Ready()
 	if x.span == nil {
@@ -132,7 +133,7 @@ func samples(who user.Info) bool {
 	})
 }
 
-// spanName is the same for all requests of a kind.
+// spanName returns the span's name, which all requests of a kind share.
 func spanName(x *apiCall) string {
 	if !x.IsResourceRequest {
 		return x.Method

@@ -42,13 +42,13 @@ type incoming struct {
 	left   int64         // of a body of known length
 	chunks io.Reader     // of a body in chunks, once it is read
 
-	expects bool // the client waits to be told to go on
+	expects bool // the client waits for 100 Continue
 	over    bool // all has been read
 	err     error
 }
 
-// bodyOf returns the body that h announces. expects says that the client asks to be
-// told to go on.
+// bodyOf returns the body that h announces. expects says that the client waits for 100
+// Continue.
 func bodyOf(h *fasthttp.RequestHeader, in *bufio.Reader, expects bool) incoming {
 	b := incoming{in: in}
 	switch length := h.ContentLength(); {
@@ -72,7 +72,7 @@ func continues(expect []byte) bool {
 	return slices.ContainsFunc(tokens, func(token string) bool { return strings.EqualFold(token, "100-continue") })
 }
 
-// Read reads the body without its frame. An error comes again.
+// Read reads the body without its framing. It repeats an error.
 func (b *incoming) Read(p []byte) (n int, err error) {
 	switch {
 	case b.err != nil:
@@ -144,7 +144,7 @@ func (b *incoming) readTrailer() error {
 // buffered reports whether the rest of the body has already come.
 func (b *incoming) buffered() bool { return b.length >= 0 && int64(b.in.Buffered()) >= b.left }
 
-// Proceed tells a client that waits for it to send its body.
+// Proceed sends 100 Continue to a client that waits for it.
 func (b *incoming) Proceed(w io.Writer) error {
 	if !b.expects {
 		return nil
@@ -153,7 +153,7 @@ func (b *incoming) Proceed(w io.Writer) error {
 	return err
 }
 
-// readAll reads the body, of which there may be limit bytes.
+// readAll reads the body, which may have limit bytes at most.
 func (b *incoming) readAll(limit int64) ([]byte, error) {
 	tooLarge := apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", limit))
 	if b.length > limit {

@@ -91,7 +91,7 @@ func (ss *Session) Steal(code int, header []exchange.Field) exchange.Stolen {
 	return exchange.Stolen{Conn: ss.conn, Head: appendHead(make([]byte, 0, stolenHead), code, header, chunked), Chunked: chunked}
 }
 
-// stolenHead is how long the head of a stolen response is at most, but for rare ones.
+// stolenHead is the room for the head of a stolen response. Few are longer.
 const stolenHead = 320
 
 // appendHead appends the head of a response after which the connection ends. Date comes

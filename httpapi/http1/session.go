@@ -60,7 +60,7 @@ type Session struct {
 
 	fast   *fasthttp.RequestCtx // the request; nil while idle
 	fields []exchange.Field     // room for the header of the response
-	slot   any                  // what the handler remembers of the sender
+	slot   any                  // kept for the handler between requests
 
 	// The deadlines that are set on conn.
 	readUntil, writeUntil time.Time
@@ -156,7 +156,7 @@ func (ss *Session) Read(p []byte) (int, error) {
 	}
 	more, err := ss.conn.Read(p[n:])
 	if n += more; n > 0 {
-		return n, nil // an error comes again
+		return n, nil // the next read repeats an error
 	}
 	return 0, err
 }
@@ -197,7 +197,7 @@ type message struct {
 	fields [usualFields]exchange.Field // of the response's header
 }
 
-// usualFields is how many fields responses have at most, but for rare ones.
+// usualFields is the room for the header fields of a response. Few responses have more.
 const usualFields = 16
 
 // reset makes m ready for another request.
@@ -248,9 +248,9 @@ func (ss *Session) request() (take func(), again bool) {
 	return nil, ss.answer(x, closing)
 }
 
-// charge charges whoever asked with the answer.
+// charge charges the answer to the account of the request.
 func (ss *Session) charge(x *exchange.Exchange) {
-	if x.Stolen { // the connection may be somebody else's already
+	if x.Stolen { // another goroutine may already use the connection
 		x.Charge(0, 0)
 		return
 	}

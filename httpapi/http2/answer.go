@@ -65,7 +65,7 @@ func (r *request) respond(x *exchange.Exchange, bodiless bool) error {
 	return r.stream(head, x)
 }
 
-// usualBlock is how long the header block of a response is at most, but for rare ones.
+// usualBlock is the room for the header block of a response. Few are longer.
 const usualBlock = 512
 
 // stream writes a response with an exchange.Body.
@@ -212,8 +212,8 @@ func (st *Stream) appendTrailer(dst []byte, trailer []exchange.Field) []byte {
 	return dst
 }
 
-// appendFields appends the header of a response, but for what belongs to connections of
-// HTTP/1.1, and Date.
+// appendFields appends the header of a response, and Date. It leaves out the fields of HTTP/1.1
+// connections.
 func (st *Stream) appendFields(dst []byte, header []exchange.Field) []byte {
 	dated := false
 	for _, f := range header {

@@ -182,7 +182,7 @@ func (st *Stream) discardLocked(err error, settled bool) {
 	c.memory.grant((*Stream).increaseLocked)
 }
 
-// proceed tells a client that waits for it to send its body.
+// proceed sends 100 Continue to a client that waits for it.
 func (r *request) proceed() error {
 	if !r.expects {
 		return nil
@@ -221,8 +221,8 @@ func (r *request) ReadBody(deadline time.Time) ([]byte, error) {
 	return data, err
 }
 
-// awaitLocked waits until all of the body came, or ready says that there is enough, or no more
-// is to be expected. It returns what came and is kept, and whether it is all.
+// awaitLocked waits until the body has ended, ready returns true, or no more can arrive. It returns
+// the bytes that have arrived and are kept, and whether the body has ended.
 func (st *Stream) awaitLocked(ready func() bool) (data []byte, ended bool, err error) {
 	b, c := st.body, st.c
 	var timer *time.Timer

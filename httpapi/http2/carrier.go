@@ -21,7 +21,7 @@ func (r *request) Major() int { return 2 }
 // Method implements exchange.Carrier.
 func (r *request) Method() []byte { return r.at(r.pseudo[pseudoMethod]) }
 
-// Target implements exchange.Carrier. That of CONNECT is a host.
+// Target implements exchange.Carrier. The target of CONNECT is a host.
 func (r *request) Target() []byte {
 	if !r.has(pseudoPath) {
 		return r.at(r.pseudo[pseudoAuthority])
@@ -117,7 +117,7 @@ func (r *request) Steal(code int, header []exchange.Field) exchange.Stolen {
 	return exchange.Stolen{Conn: st, End: st.End, Left: st.Left}
 }
 
-// takeover returns what Response.Taken gets to take the response over.
+// takeover returns the argument of Response.Taken.
 func (r *request) takeover() exchange.Takeover {
 	st := r.Stream
 	t := exchange.Takeover{Conn: st, Begin: st.beginResponse, End: st.endResponse, Left: st.Left}

@@ -38,7 +38,7 @@ type Config struct {
 	WriteTimeout   time.Duration // of one response
 }
 
-// Settings that clients are told: those of apiserver pkg/server/secure_serving.go.
+// The default of Config.MaxStreams (apiserver pkg/server/secure_serving.go).
 const defaultStreams = 100
 
 // Server is what the connections of one server share.
@@ -61,7 +61,7 @@ type Conn struct {
 	conn  net.Conn
 	began time.Time
 	tls   *tls.ConnectionState
-	tcp   *socket.TCP   // below conn; nil: a write cannot tell when it waits
+	tcp   *socket.TCP   // below conn; nil: waits of writes are not seen
 	self  socket.Waiter // is the Conn
 
 	// These belong to the goroutine of Serve.
@@ -76,9 +76,9 @@ type Conn struct {
 
 	running sync.WaitGroup // the goroutines that serve streams or flush control frames
 
-	writeMu sync.Mutex    // is held by the goroutine that writes
-	waiter  socket.Waiter // guarded by turn: is told when the write waits; may be nil
-	unsent  *[]byte       // guarded by turn: frames that leave with the next ones; nil if there are none
+	writeMu sync.Mutex    // held by the goroutine that writes
+	waiter  socket.Waiter // guarded by writeMu: is notified when the write waits; may be nil
+	unsent  *[]byte       // guarded by writeMu: frames that leave with the next ones; nil if there are none
 
 	pending atomic.Bool // control is not empty
 
@@ -94,7 +94,7 @@ type Conn struct {
 	frame         int                  // guarded by mu: the largest frame to be sent
 	memory        memoryUsage          // guarded by mu
 	memoryHolders map[*Stream]struct{} // guarded by mu: the streams that memory accounting counts; nil without invariants
-	control       []byte               // guarded by mu: frames that wait for their turn
+	control       []byte               // guarded by mu: frames that wait for writeMu
 	spare         []byte               // guarded by mu: is control next
 	over          error                // guarded by mu: why nothing is served any more
 	goingAway     goAwayState          // guarded by mu
@@ -103,13 +103,13 @@ type Conn struct {
 	expelled bool // guarded by the mu of the pool: it has ended c
 }
 
-// goAwayState is how far the client has been told to go to another connection.
+// goAwayState is how far the client is on its way to another connection.
 type goAwayState uint8
 
 const (
 	goAwayNone goAwayState = iota
-	goAwaySent             // requests that are under way to us are served
-	goAwayDone             // they have come: streams that are opened now are refused
+	goAwaySent             // GOAWAY was sent; the server still accepts requests that are on their way
+	goAwayDone             // the client has answered, or must not open streams: new ones are refused
 )
 
 var (
@@ -147,7 +147,7 @@ func (s *Server) NewConn(c net.Conn) *Conn {
 	return m
 }
 
-// What both sides begin with (RFC 9113, 6.5.2 and 6.9.2).
+// The initial settings of both sides (RFC 9113, 6.5.2 and 6.9.2).
 const (
 	initialWindow = 1<<16 - 1
 	initialFrame  = 1 << 14
@@ -254,8 +254,8 @@ func (c *Conn) next() (http2.Frame, error) {
 // take.
 const goAwayWait = time.Second
 
-// closeWith ends everything that is done for the client, tells it why if that was its fault, and
-// closes the connection.
+// closeWith ends all streams and closes the connection. A client that broke the protocol gets a
+// GOAWAY with the code of err.
 func (c *Conn) closeWith(err error) {
 	c.endStreams(errClosed)
 	if code, ok := errors.AsType[http2.ConnectionError](err); ok {
@@ -292,7 +292,7 @@ func (c *Conn) sendLastGoAway(code http2.ErrCode) {
 	}
 }
 
-// endStreams stops all work on the connection, and tells its streams why.
+// endStreams stops all work on the connection. Its streams fail with why.
 func (c *Conn) endStreams(why error) {
 	c.mu.Lock()
 	if c.over == nil {
@@ -311,11 +311,11 @@ func (c *Conn) endStreams(why error) {
 // broken ends the connection because a write to it failed. The reading goroutine sees that.
 func (c *Conn) broken() { socket.CloseSocket(c.conn) }
 
-// GoAway tells the client to send no more requests here. What it has sent by then is
-// served, and then the connection ends.
+// GoAway asks the client to send no more requests on this connection. The server answers those that
+// it has sent by then, and ends the connection.
 func (c *Conn) GoAway() { c.goAway(goAwaySent) }
 
-// goAwayMark is what the client sends back when it has heard that it is to go.
+// goAwayMark is the data of the ping after a GOAWAY. The client's answer shows that it has read both.
 var goAwayMark = [8]byte{'g', 'o', ' ', 'a', 'w', 'a', 'y', '.'}
 
 func (c *Conn) goAway(how goAwayState) {
@@ -381,7 +381,7 @@ func (c *Conn) UnderWay() (answered func() bool) {
 	return answered
 }
 
-// leaves reports whether a request is one that makes its client go elsewhere.
+// leaves reports whether the current request makes its client open another connection.
 func (c *Conn) leaves() bool {
 	config := &c.s.config
 	return config.GoAwayChance > 0 && rand.Float64() < config.GoAwayChance || config.Leaving != nil && config.Leaving(c.began)

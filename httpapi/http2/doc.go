@@ -1,7 +1,8 @@
 // Package http2 serves HTTP/2. A connection carries many requests at the same time, and each of
 // them is a stream. The package turns a request into an [exchange.Carrier], and an
-// [exchange.Response] into frames. It reads frames with golang.org/x/net/http2 and handles them
-// itself, because net/http's server keeps a goroutine and buffers for every watch.
+// [exchange.Response] into frames. It reads frames, and writes control frames, with
+// golang.org/x/net/http2. It handles streams itself, because net/http's server keeps a goroutine
+// and buffers for every watch.
 //
 // # Life of a stream
 //
@@ -12,28 +13,28 @@
 //
 // # Writing
 //
-// A goroutine that writes a response takes the connection's turn and writes whole frames: as
-// much of the body as the client's windows allow, in pieces that fill a TLS record. What
-// [Stream.SendMore] writes is kept, a few records at most, until something else is sent or
-// [Conn.Flush] is called: events of many watches of one connection leave in one write, and so do
-// many of one watch. The reading goroutine must never wait for a client that does not read; what
-// it has to send (settings, pings, windows, resets) is queued and written at the end of the
-// current turn. A response whose client does not take it in is given up after
-// Config.WriteTimeout, and so is a connection.
+// A goroutine that writes a response locks Conn.writeMu and writes whole frames: as much of the
+// body as the client's windows allow, in pieces that fill a TLS record. What [Stream.SendMore]
+// writes stays in a buffer, a few records at most, until something else is sent or [Conn.Flush]
+// is called. So the events of many watches leave in one write, if the watches share a connection.
+// The reading goroutine must never wait for a client that does not read. Its control frames
+// (settings, pings, windows, resets) are queued, and written before writeMu is unlocked. After
+// Config.WriteTimeout the server gives up a response that its client does not read, and so it does
+// with a connection.
 //
-// Header blocks are written without HPACK's dynamic table: streams may then be written in any
-// order, and the length of a block gives away nothing about earlier ones.
+// Header blocks do not use HPACK's dynamic table. Streams may then be written in any order, and
+// the length of a block reveals nothing about earlier ones.
 //
 // # Limits
 //
 // Everything that a client can hold open has a limit:
 //
 //   - Streams, and goroutines that serve them: Config.MaxStreams. A stream beyond that is refused.
-//   - Headers: Config.MaxHeaderBytes for each, and [largeHeaders] of that size for all requests of
-//     a connection that are not answered. HPACK may expand a header to [expandMost] times its
+//   - Headers: Config.MaxHeaderBytes for each, and [largeHeaders] of that size for all unanswered
+//     requests of a connection. HPACK may expand a header to [expandMost] times its
 //     encoded size, beyond a usual size that is always allowed.
 //   - Bodies: Config.MaxBodyBytes for each, and the window of the connection for all. Memory grows
-//     with what has come, not with the length that the client announces.
+//     with what has arrived, not with the length that the client announces.
 //   - Answers that wait for the client: Config.WriteTimeout for each, and the pool of the server.
 //   - Frames that only make work, such as resets, pings and settings: [floodRate]. A client that
 //     sends more of them gets ENHANCE_YOUR_CALM, and its connection ends.
@@ -43,21 +44,22 @@
 //
 // # Memory
 //
-// The memory accounting of a connection counts the bytes that it holds, whatever state its streams are in:
-// queued, waiting for a window, refused but not yet answered, or reset while their handlers still
-// run. Bytes that nobody reads any more are discarded at once, before the answer is sent. Requests
-// that no handler has asked for, and answers that wait for the client, also count towards a pool
-// that all connections of the server share. When the pool is full, the connection that holds most
-// is closed. A connection holds little else: a buffer of 16 KiB to read into, one of 64 KiB to
-// write from, and HPACK's table of 4 KiB.
+// Each connection counts the bytes that it holds, whatever state its streams are in: queued,
+// waiting for a window, refused but not yet answered, or reset while their handlers still run.
+// Bytes that nobody reads any more are discarded at once, before the answer is sent. Requests that
+// no handler has asked for, and answers that wait for the client, also count towards a pool that
+// all connections of the server share. When the pool is full, the server closes the connection
+// that holds most. A connection holds little else: a buffer of 16 KiB to read into, one of 64 KiB
+// to write from, and HPACK's table of 4 KiB.
 //
 // # Goroutines
 //
 // One for each connection; one for each stream until it is answered or taken over; one while
-// queued control frames wait for the turn. [Conn.Serve] returns after the last of them.
+// queued control frames wait for writeMu. [Conn.Serve] returns after the last of them.
 //
 // # Locks
 //
-// Conn.writeMu > Conn.mu > memoryPool.mu. No lock is held while another package is called, except for
-// writeMu, which is held while frames are written to the connection.
+// Conn.writeMu > Conn.mu > memoryPool.mu. While writeMu is held, frames are written to the
+// connection and the [socket.Waiter] of the writer is called. While Conn.mu is
+// held, at most a deadline is set or the socket closed.
 package http2

@@ -18,8 +18,7 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// request is what one header block says, and the exchange.Carrier of the exchange that it
-// begins.
+// request is a parsed header block, and the exchange.Carrier of the exchange that it begins.
 type request struct {
 	*Stream
 
@@ -27,11 +26,11 @@ type request struct {
 	lines  []line
 	pseudo [lastPseudo]span
 
-	malformed      bool  // it is none, and its stream is reset
-	large          bool  // it is answered 431
+	malformed      bool  // the block is no request, and the stream is reset
+	large          bool  // the answer is 431
 	length         int64 // of the body; -1 if it is not announced
-	expects        bool  // the client waits to be told to send the body
-	badExpectation bool  // it expects what there is not
+	expects        bool  // the client waits for 100 Continue
+	badExpectation bool  // the Expect header is unknown
 	facts          exchange.Facts
 	stolen         int64 // bytes that were written before the response was stolen
 
@@ -39,7 +38,7 @@ type request struct {
 	room [usualFields]exchange.Field // for the header of the response
 }
 
-// usualFields is how many fields responses have at most, but for rare ones.
+// usualFields is the room for the header fields of a response. Few responses have more.
 const usualFields = 16
 
 type span struct{ from, to int }
@@ -47,7 +46,7 @@ type span struct{ from, to int }
 // line is a field of the header: its value ends where the next one's name begins.
 type line struct{ name, value span }
 
-// The fields that say what is asked for, as indexes.
+// The pseudo-header fields, as indexes.
 const (
 	pseudoMethod = iota
 	pseudoPath
@@ -64,7 +63,7 @@ const (
 	keptLines = 128
 )
 
-// dropHeader gives up what the header said. Room for the next one is kept.
+// dropHeader discards the header, and keeps room for the next one.
 func (r *request) dropHeader() {
 	if invariants.Enabled {
 		invariants.Overwrite(r.text)

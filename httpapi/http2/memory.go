@@ -8,7 +8,7 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// memoryUsage accounts for the bytes that one connection keeps in memory for its client. It counts
+// memoryUsage counts the bytes that one connection keeps in memory for its client. It counts
 // headers from when they are read until their exchanges end, bodies from when they arrive until
 // they are read or discarded, and answers while they wait for the client. Conn.mu guards it.
 //
@@ -87,7 +87,7 @@ func (l *memoryUsage) arrive(n int64) bool {
 	return true
 }
 
-// free gives n bytes back. It returns by how much the client's window is to be increased.
+// free releases n bytes. It returns the increase that the client's window must get.
 func (l *memoryUsage) free(n int64) (more int64) {
 	l.held -= n
 	if l.owed += n; l.owed < l.untold {
@@ -150,7 +150,7 @@ func (l *memoryUsage) grant(increase func(*Stream, int64)) {
 	l.waiting = nil
 }
 
-// unlock releases c.mu after the memory accounting may have changed.
+// unlock releases c.mu after c.memory may have changed.
 func (c *Conn) unlock() {
 	c.checkLocked()
 	var largest *Conn
@@ -165,7 +165,7 @@ func (c *Conn) unlock() {
 	}
 }
 
-// checkLocked asserts, in builds with invariants, that the memory accounting says what the streams hold.
+// checkLocked asserts, in builds with invariants, that c.memory agrees with the streams.
 func (c *Conn) checkLocked() {
 	if !invariants.Enabled {
 		return
@@ -212,12 +212,12 @@ const (
 	poolStep = 32 << 10
 )
 
-// shareFor returns the share of a connection that holds so many bytes.
+// shareFor returns the share of a connection that holds that many bytes.
 func shareFor(holds int64) int64 {
 	return (max(0, holds-poolFree) + poolStep - 1) / poolStep * poolStep
 }
 
-// settle makes share that of c. It returns the connection that has to end for that, or nil.
+// settle sets the share of c. It returns the connection that must end for that, or nil.
 func (p *memoryPool) settle(c *Conn, share int64) (largest *Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

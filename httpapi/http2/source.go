@@ -65,7 +65,7 @@ func (w *connReader) Read(p []byte) (int, error) {
 	for {
 		more, err := c.conn.Read(p[n:]) // there is no frame of one byte
 		if n += more; more > 0 {
-			return n, nil // an error comes again
+			return n, nil // the next read repeats an error
 		}
 		if err := c.afterReadError(err); err != nil {
 			return 0, err

@@ -26,10 +26,10 @@ type Stream struct {
 
 	// These belong to the goroutine that writes the response.
 	until   time.Time      // when writes end; zero: each of them has Config.WriteTimeout
-	waiter  *socket.Waiter // is told when a write waits
+	waiter  *socket.Waiter // is notified when a write waits
 	waited  time.Duration  // that writes have waited, since TakeWaited was called
 	gather  bool           // what is written may be kept until the next write or Conn.Flush
-	written int64          // bytes of the answer that were written, but for the heads of frames
+	written int64          // bytes of the answer that were written, without the heads of frames
 	owned   int64          // bytes that the answer keeps in memory while it waits for the client
 
 	header    int64         // guarded by c.mu: bytes that the memory accounting counts for the header
@@ -135,7 +135,7 @@ func (r *request) serve() {
 	bodiless := string(r.Method()) == http.MethodHead
 	st.discard()
 	r.dropHeader()
-	if x.Stolen { // the stream may be somebody else's already
+	if x.Stolen { // another goroutine may already use the stream
 		x.Charge(r.stolen, 0)
 	} else {
 		r.send(x, bodiless)
@@ -203,7 +203,7 @@ func (c *Conn) dropLocked(st *Stream) {
 	}
 }
 
-// abort ends the stream, and tells the client that it got no whole answer.
+// abort resets the stream, unless its response is complete.
 func (st *Stream) abort(code http2.ErrCode) {
 	c := st.c
 	c.mu.Lock()
@@ -287,7 +287,7 @@ func (st *Stream) End() error {
 	return err
 }
 
-// Close implements net.Conn. If the response is not complete, the client is told so.
+// Close implements net.Conn. It resets the stream if the response is not complete.
 func (st *Stream) Close() error {
 	st.abort(http2.ErrCodeCancel)
 	return nil
@@ -319,13 +319,13 @@ func (st *Stream) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// TakeWaited returns how long writes have waited since the last call. Whoever writes calls it.
+// TakeWaited returns how long writes have waited since the last call. The writing goroutine calls it.
 func (st *Stream) TakeWaited() (spent time.Duration) {
 	spent, st.waited = st.waited, 0
 	return spent
 }
 
-// NotifyWaits makes writes tell w when they wait. Each write then has Config.WriteTimeout.
+// NotifyWaits makes writes notify w when they wait. Each write then has Config.WriteTimeout.
 func (st *Stream) NotifyWaits(w *socket.Waiter) socket.Writer {
 	st.waiter, st.until = w, time.Time{}
 	return st

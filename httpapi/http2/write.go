@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// lockWrites waits until the caller may write, and returns how long that took. While it waits it
-// tells gate, and charges the answer of st to the memory accounting unless st is nil.
+// lockWrites locks writeMu, and returns how long it waited. While it waits, gate is notified, and
+// the answer of st counts towards the connection's memory unless st is nil.
 func (c *Conn) lockWrites(gate *socket.Waiter, st *Stream) (spent time.Duration) {
 	if !c.writeMu.TryLock() {
 		if st != nil {
@@ -35,8 +35,8 @@ func (c *Conn) lockWrites(gate *socket.Waiter, st *Stream) (spent time.Duration)
 	return spent
 }
 
-// unlockWrites ends a turn. Before that it writes the control frames that were queued meanwhile, behind
-// what was kept: a stream that is reset must have nothing after that.
+// unlockWrites unlocks writeMu. Before that it writes the control frames that were queued
+// meanwhile, after the unsent frames: nothing of a stream may follow its reset.
 func (c *Conn) unlockWrites() {
 	waiter := c.waiter
 	for {
@@ -76,8 +76,8 @@ func (c *Conn) closed() bool {
 	return c.over != nil
 }
 
-// Control frames that wait for the turn are bounded: a client that causes more of them is not
-// reading what is sent to it.
+// Queued control frames are limited: a client that causes more of them does not read what is sent
+// to it.
 const (
 	mostControl = 64 << 10
 	keptControl = 4 << 10
@@ -99,11 +99,11 @@ func (w *controlWriter) Write(frame []byte) (int, error) {
 	return len(frame), nil
 }
 
-// flushControl has queued control frames written, and does not wait for that: the goroutine that has
-// the turn writes them at its end, and if there is none, a new one does.
+// flushControl makes the queued control frames leave, and does not wait for that. The goroutine
+// that holds writeMu writes them before it unlocks; if there is none, a new one does.
 func (c *Conn) flushControl() {
 	if !c.pending.Load() || !c.writeMu.TryLock() {
-		return // the goroutine that has the turn writes them
+		return // the goroutine that holds writeMu writes them
 	}
 	c.mu.Lock()
 	over := c.over != nil
@@ -116,7 +116,7 @@ func (c *Conn) flushControl() {
 	}
 }
 
-// out writes p. The caller has the turn.
+// out writes p. The caller holds writeMu.
 func (c *Conn) out(p []byte) (err error) {
 	if c.tcp != nil {
 		err = c.tcp.Send(c.conn, p)
@@ -133,7 +133,7 @@ func (c *Conn) out(p []byte) (err error) {
 // a burst.
 const mostUnsent = burst - exchange.RecordSize
 
-// writeUnsent writes what was kept. The caller has the turn.
+// writeUnsent writes the unsent frames. The caller holds writeMu.
 func (c *Conn) writeUnsent() error {
 	if c.unsent == nil {
 		return nil
@@ -143,7 +143,7 @@ func (c *Conn) writeUnsent() error {
 	return c.emit(buffer)
 }
 
-// emit writes what buffer holds, and gives it back. The caller has the turn.
+// emit writes the contents of buffer, and returns buffer to the pool. The caller holds writeMu.
 func (c *Conn) emit(buffer *[]byte) error {
 	err := c.out(*buffer)
 	if invariants.Enabled {
@@ -179,7 +179,7 @@ func (c *Conn) GoesOn() {
 	}
 }
 
-// burst is how much of a body leaves in one turn, with the heads of its frames.
+// burst is how much of a body, with the heads of its frames, is written while writeMu is held once.
 const burst = 4 * exchange.RecordSize
 
 // buffers are those in which frames are assembled, one for each connection that is being
@@ -189,7 +189,7 @@ var buffers = sync.Pool{New: func() any {
 	return &b
 }}
 
-// write writes head, which is the frames of a header, and p as frames of the body. It returns
+// write writes head, which has the frames of a header, and p as frames of the body. It returns
 // how much of p was written.
 func (st *Stream) write(head, p []byte, end bool) (int, error) {
 	until := st.until
@@ -214,7 +214,7 @@ func (st *Stream) write(head, p []byte, end bool) (int, error) {
 	}
 }
 
-// send writes head and p, for which there is room in the windows, in one turn.
+// send writes head and p, which fit into the windows, while it holds writeMu.
 func (st *Stream) send(head, p []byte, end bool) error {
 	c := st.c
 	st.waited += c.lockWrites(st.waiter, st)
@@ -265,8 +265,8 @@ func (st *Stream) send(head, p []byte, end bool) error {
 	return err
 }
 
-// appendFrames appends head, which is frames already, and the frames of p, of which each ends
-// where a TLS record does.
+// appendFrames appends head, which has frames already, and the frames of p. Each frame ends at the
+// end of a TLS record.
 func (st *Stream) appendFrames(dst, head, p []byte, end bool, frame int) []byte {
 	dst = append(dst, head...)
 	if len(p) == 0 {
@@ -294,7 +294,7 @@ func (st *Stream) appendFrames(dst, head, p []byte, end bool, frame int) []byte 
 // smallPiece is how little room at the end of a TLS record is not worth a frame of its own.
 const smallPiece = 512
 
-// reserve takes up to want bytes of the windows, for which it waits if it may and must.
+// reserve takes up to want bytes of the windows. If they are empty, it waits if wait is set.
 func (st *Stream) reserve(want int, until time.Time, wait bool) (int, error) {
 	c := st.c
 	c.mu.Lock()

@@ -19,10 +19,10 @@ import (
 
 // Why a request was not authenticated.
 var (
-	// ErrUnauthenticated says that the client sent no credentials that are accepted.
+	// ErrUnauthenticated: no credentials of the client were accepted.
 	ErrUnauthenticated = errors.New("identity: no credential was accepted")
-	// ErrTimeout says that the request's deadline passed before the authenticator answered.
-	ErrTimeout = errors.New("identity: nobody could say in time who asks")
+	// ErrTimeout: the request's deadline passed before the authenticator answered.
+	ErrTimeout = errors.New("identity: the authenticator did not answer in time")
 )
 
 // Config says how requests are authenticated.
@@ -46,7 +46,7 @@ type Authentication struct {
 	cache  authCache
 }
 
-// NewAuthentication returns an Authentication that config describes.
+// NewAuthentication returns an Authentication with config.
 func NewAuthentication(config Config) *Authentication {
 	return &Authentication{config: config, cache: authCache{config.Digester, config.Generation, config.AnonymousByPath}}
 }
@@ -62,7 +62,7 @@ func (a *Authentication) Authenticate(x *nethttp.Call, foreign bool) error {
 		x.User = processUser
 		return nil
 	}
-	// Authenticators add to the audit record, so an audited request is authenticated anew.
+	// Authenticators add to the audit record, so an audited request is authenticated again.
 	if !foreign && x.Trail == nil {
 		if known := a.cache.lookup(&x.Exchange); known != nil {
 			x.User = known.response.User
@@ -111,8 +111,8 @@ func (a *Authentication) ask(x *nethttp.Call, warner *warner) (*authenticator.Re
 	return resp, nil
 }
 
-// Acceptable reports whether credentials that are meant for the audiences have are accepted
-// where those of want are wanted. No audiences stands for all of them.
+// Acceptable reports whether credentials for the audiences have are accepted by a server that
+// accepts the audiences want. No audiences stands for all of them.
 func Acceptable(want, have authenticator.Audiences) bool {
 	return len(want) == 0 || len(have) == 0 || len(want.Intersect(have)) > 0
 }

@@ -13,18 +13,18 @@ import (
 )
 
 // CacheTTL is how long a connection's credentials are not authenticated again. The caches
-// of the authenticators themselves last for as much less than upstream's.
+// of the authenticators last for that much less than upstream's.
 const CacheTTL = time.Second
 
-// authCache remembers in a connection's slot as which user its client was authenticated.
+// authCache keeps the user of a connection's client in the connection's slot.
 type authCache struct {
 	digester   *Digester
 	generation func() uint64
 	byPath     bool // anonymous clients are accepted on some paths only
 }
 
-// credentials are those that a connection's client was last authenticated by, and the answer.
-// Of a secret nothing is kept but a digest under a key of this process.
+// credentials are the ones by which a connection's client was last authenticated, and the answer.
+// Of a secret it keeps only a digest under a key of this process.
 type credentials struct {
 	digest   [sha256.Size]byte
 	current  [sha256.Size]byte // room for the digest of the current request's secret

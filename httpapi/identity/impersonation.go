@@ -42,7 +42,7 @@ func pass(_ http.ResponseWriter, req *http.Request) {
 
 // Admit returns req with the impersonated user in its context. If its sender, the requester,
 // may not impersonate that user, Admit writes the refusal to w and returns nil; the error is
-// auth.ErrNotSynced if nobody knows yet whether it may, and the refusal is then void. The context
+// auth.ErrNotSynced if the authorizer has not loaded yet, and the refusal is then void. The context
 // of req must have what handlers look for there, with the requester as the user.
 func (i *Impersonation) Admit(w http.ResponseWriter, req *http.Request) (*http.Request, error) {
 	var passed *http.Request

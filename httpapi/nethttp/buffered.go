@@ -32,7 +32,7 @@ type buffered struct {
 	place      exchange.Place  // that it has until it ends
 	cancel     context.CancelFunc
 	done       chan struct{} // closed when the handler has ended
-	overflowed chan struct{} // closed when pipe is to be read
+	overflowed chan struct{} // closed when pipe must be read
 
 	mu        sync.Mutex
 	abandoned bool // guarded by mu: the answer will not be sent
@@ -50,7 +50,7 @@ type pipeBody struct {
 	cancel context.CancelFunc
 }
 
-// Close tells the handler that its answer is not read any more.
+// Close cancels the handler: its answer is no longer read.
 func (b *pipeBody) Close() error {
 	b.cancel()
 	return b.end.Close()
@@ -90,7 +90,7 @@ func (w *buffered) finish(log []any, h http.Handler, req *http.Request) {
 	w.record()
 }
 
-// charge charges the account for a handler that took so long, but for the time in which it
+// charge charges the account for a handler that took so long, without the time in which it
 // waited for the store, for webhooks and for its client, as upstream's trackers know it.
 func (w *buffered) charge(req *http.Request, took time.Duration) {
 	if w.account == nil {

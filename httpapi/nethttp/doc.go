@@ -1,28 +1,28 @@
 // Package nethttp serves requests by net/http handlers: upstream's, proxies to other servers
 // and our own pages.
 //
-// A [Call] is an [exchange.Exchange] that net/http code may have to look at or to serve. The
-// first time that such code needs an http.Request, the Call builds one from what was parsed of
-// the client's request. So no handler parses the client's bytes a second time, perhaps with
-// another outcome, and none sees the client's credentials once it is authenticated.
+// A [Call] is an [exchange.Exchange] that net/http code may have to read or to serve. The first
+// time that such code needs an http.Request, the Call builds one from the parsed request. So no
+// handler parses the client's bytes a second time, perhaps with another result, and none sees the
+// client's credentials once it is authenticated.
 //
 // # Two ways
 //
-// Most handlers run on goroutines of their own, with copies of all that they may keep, so that
+// Most handlers run on goroutines of their own, with copies of everything that they may keep. Such
 // a handler may outlive its request's deadline and even the connection. Its answer is held back
-// until it is complete, and is then sent with its length; one that is larger than [MaxBuffered]
-// is sent in chunks. If such an answer ends early, or the handler panics, the client can see it.
+// until it is complete, and is then sent with its length. An answer larger than [MaxBuffered] is
+// sent in chunks. If it ends early, or the handler panics, the client can see that.
 //
-// A handler of a long-running request, or one that hands on bodies that are too large to be
-// held, has the connection to itself: package streams gives it the connection when the exchange
-// has ended, and cuts it off when the client has left or lost its right.
+// A handler of a long-running request, or one that passes on bodies that are too large to be held,
+// has the connection to itself: package streams gives it the connection when the exchange has
+// ended, and closes it when the client has left or lost its right.
 //
-// A body is read when a handler first asks for it and not before.
+// A body is read when a handler first asks for it.
 //
 // # Goroutines
 //
 // One for each handler whose answer is held back; [Handlers.Wait] waits for them. The handlers
-// that have a connection to themselves run on goroutines of streams.
+// that have a connection to themselves run on goroutines of package streams.
 //
 // # Locks
 //

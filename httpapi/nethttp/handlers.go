@@ -12,10 +12,10 @@ import (
 type Config struct {
 	// Streams has the requests that have a connection to themselves.
 	Streams *streams.Streams
-	// Flow is told of watches; it may be nil.
+	// Flow counts watches; it may be nil.
 	Flow *auth.Flow
-	// Join returns the right by which the stream that a request becomes is open; nil if its
-	// right is not looked after.
+	// Join returns the right that the stream of a request depends on; nil if it depends on
+	// none.
 	Join func(*exchange.Exchange) streams.Right
 	// Credential reports whether a header, named in its canonical form, holds credentials.
 	Credential func(name string) bool
@@ -35,7 +35,7 @@ func New(config Config) *Handlers { return &Handlers{config: config} }
 func (h *Handlers) Wait() { h.work.Wait() }
 
 // streamPlace takes x's place away from the exchange, for the stream that the request becomes.
-// If it is a watch, flow control is told of it.
+// Flow control counts it if it is a watch.
 func (h *Handlers) streamPlace(x *exchange.Exchange) *exchange.StreamPlace {
 	if x.Verb != "watch" {
 		return exchange.NewStreamPlace(x.TakePlace())

@@ -12,7 +12,7 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// withLogLine has upstream's filter write the line of the log of what h serves, if there is to be one:
+// withLogLine makes upstream's filter log the requests that h serves, if requests are logged:
 // it knows the handler's stack where that fails, and whether it takes the connection over.
 func (x *Call) withLogLine(h http.Handler) http.Handler {
 	if !exchange.Lines() || x.Told || x.Carrier.Internal() {

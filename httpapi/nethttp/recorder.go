@@ -39,8 +39,8 @@ func (w *Recorder) Write(p []byte) (int, error) {
 	return w.body.Write(p)
 }
 
-// makeRoom takes the memory for a body whose length the handler has told at once, but for one
-// that it may have told wrongly no more than is held back at most.
+// makeRoom allocates the memory for a body whose length the handler has set, up to MaxBuffered: the
+// length may be wrong.
 func (w *Recorder) makeRoom() {
 	if length, err := strconv.Atoi(w.sent.Get("Content-Length")); err == nil && length > 0 {
 		w.body.Grow(min(length, MaxBuffered))

@@ -104,7 +104,7 @@ func (x *Call) answer(ctx context.Context, w *buffered) {
 	}
 }
 
-// logged returns what log lines say about the request, for code that outlives the exchange.
+// logged returns the log fields of the request, for code that outlives the exchange.
 func (x *Call) logged() []any {
 	return []any{"method", x.Method, "path", x.Path, "auditID", x.AuditID}
 }
@@ -133,8 +133,8 @@ func (x *Call) serveStream(h http.Handler) {
 	x.Taken = func(t exchange.Takeover) { to.Serve(lasting, t, handed) }
 }
 
-// abortable tells h, through the context, that an http.Server runs it: net/http's proxy then
-// panics where an answer ends too early, so that the client can see that.
+// abortable sets http.ServerContextKey, as an http.Server does. net/http's proxy then panics when
+// an answer ends too early, so that the client can see that.
 func abortable(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		h.ServeHTTP(w, req.WithContext(context.WithValue(req.Context(), http.ServerContextKey, h)))

@@ -60,8 +60,8 @@ func (a *Attributes) IsResourceRequest() bool { return a.Request.IsResourceReque
 // GetPath implements authorizer.Attributes.
 func (a *Attributes) GetPath() string { return a.Request.Path }
 
-// Clone returns a copy of r to keep when the Request has ended, of which it holds nothing but
-// strings: Parts that stayed in the Request would hold all of it, with whatever it is part of.
+// Clone returns a copy of r that may be kept after the Request has ended. It has its own Parts:
+// those of r keep the whole Request in memory.
 func (r *Action) Clone() *Action {
 	kept := *r
 	kept.Parts = slices.Clone(r.Parts)

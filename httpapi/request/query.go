@@ -49,7 +49,7 @@ func parseParam(pair string) (p Param, ok bool) {
 	return Param{key, value}, true
 }
 
-// Encode writes q anew: what it is read from again is q.
+// Encode writes q as a query string, which parses to q.
 func (q Query) Encode() string {
 	if len(q) == 0 {
 		return ""

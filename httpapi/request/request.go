@@ -20,8 +20,8 @@ import (
 
 // Request is what a client asks for: method, path and query read once, by the
 // one parser that routing and authorization share. It holds no bytes of the
-// connection's buffers and is not changed after [Parse], but for the
-// options that are decoded on first use by the goroutine that serves it.
+// connection's buffers and does not change after [Request.Parse], except that the goroutine that
+// serves it decodes the list options on first use.
 //
 // Its fields have the values of upstream's RequestInfo for the same request
 // (apiserver pkg/endpoints/request/requestinfo.go).
@@ -45,8 +45,8 @@ type Request struct {
 	params   [4]Param
 }
 
-// Action is what attributes tell of a Request: who asks for this may or may not. Unlike a whole
-// Request it is small enough to be kept for as long as a watch is open.
+// Action is the part of a Request that an authorizer decides about. Unlike a whole Request it is
+// small enough to be kept for as long as a watch is open.
 type Action struct {
 	Path string // percent-decoded, not cleaned: "//" and ".." stay
 
@@ -118,8 +118,8 @@ func (r *Request) SentURL() (*url.URL, error) {
 	return url.ParseRequestURI(target)
 }
 
-// URL is the target written anew from what was read of it, for handlers that read it again:
-// what they read is what was authorized. A server that is reached through the proxy of a
+// URL returns a target that is written from the parsed one, for handlers that parse it again:
+// they read what was authorized. A server that is reached through the proxy of a
 // pod, node or service gets its parameters as they were spelled, which may mean something
 // to it and nothing here.
 func (r *Request) URL() *url.URL {
@@ -199,7 +199,7 @@ func (r *Request) parseResource(parts []string) {
 	}
 }
 
-// refineVerb tells items from collections and takes the selectors over.
+// refineVerb distinguishes items from collections, and sets the selectors.
 func (r *Request) refineVerb() {
 	if r.Name == "" && r.Verb == "get" {
 		r.refineGet()
@@ -207,7 +207,7 @@ func (r *Request) refineVerb() {
 	if r.Name == "" && r.Verb == "delete" {
 		r.Verb = "deletecollection"
 	}
-	// What was asked for by path has single-object forms without selectors, so
+	// Requests whose verb is in the path have single-object forms without selectors, so
 	// selectors grant nothing there.
 	if !r.VerbInPath && (r.Verb == "list" || r.Verb == "watch" || r.Verb == "deletecollection") {
 		r.FieldSelector = r.Query.Get("fieldSelector")
@@ -343,8 +343,8 @@ func IsTrue(value string) bool {
 	return value != "0" && !strings.EqualFold(value, "false")
 }
 
-// StatusPath is where this server tells how it is, as a stream that does not end if that is
-// asked for.
+// StatusPath is the path of the server's status, which is a stream without end if the query has
+// watch.
 const StatusPath = "/larder/status"
 
 // LongRunning reports whether the request has no deadline (apiserver

@@ -19,7 +19,7 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// verdict is the outcome of a question.
+// verdict is the answer to a question.
 type verdict uint8
 
 const (
@@ -29,7 +29,7 @@ const (
 	denied
 )
 
-// checker are the authenticator and the authorizers that questions are put to.
+// checker has the authenticator and the authorizer that answer questions.
 type checker struct {
 	again         authenticator.Request
 	audiences     authenticator.Audiences

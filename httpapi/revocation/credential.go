@@ -12,7 +12,7 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// What a sender may lose.
+// What a user may lose.
 const (
 	lossNone uint32 = iota
 	lossCredential
@@ -20,8 +20,8 @@ const (
 	lastLoss
 )
 
-// credential is what watches of one sender were authenticated by. It may contain secrets, and is
-// held for as long as one of these watches is open.
+// credential is the one by which watches of one client were authenticated. It may contain secrets,
+// and is kept for as long as one of these watches is open.
 type credential struct {
 	key          [sha256.Size]byte
 	request      *http.Request // to authenticate once more; not changed
@@ -53,7 +53,7 @@ func (c *credential) allLocked() []*right {
 	return all
 }
 
-// right is what watches of the same with one credential rest on, and share. It implements
+// right is the right that watches of the same objects by one credential share. It implements
 // streams.Right.
 type right struct {
 	of      *credential

@@ -45,7 +45,7 @@ func (o objects) position(resource string) (now cachePosition, known bool) {
 }
 
 // revision returns an object's revision, 0 if there is no such object; known is false while
-// there is no cache that is ready to tell.
+// the cache is not ready.
 func (o objects) revision(name auth.ObjectName) (revision int64, known bool) {
 	of := o[name.Resource]
 	if of == nil || !of.Ready() {

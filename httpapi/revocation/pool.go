@@ -44,7 +44,7 @@ func (p *pools) busy() bool {
 }
 
 // pool asks questions on goroutines of its own, each within recheckTimeout, and at most wide of
-// them at once. The others wait for their turn.
+// them at once. The others wait.
 type pool struct {
 	size    int
 	results *results
@@ -55,11 +55,11 @@ type pool struct {
 	running int     // guarded by mu
 }
 
-// check asks a question and returns settle, which takes the answer over. The goroutine that
-// calls Run calls settle again and again until it returns true.
+// check asks a question and returns settle, which applies the answer. The goroutine of Run calls
+// settle until it returns true.
 type check func(context.Context) (settle func() bool)
 
-// add queues a question. It is not asked if ctx ends before its turn comes.
+// add queues a question. It is not asked if ctx ends before it is started.
 func (p *pool) add(ctx context.Context, question check) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,7 +102,7 @@ func (p *pool) busy() bool {
 	return p.running > 0
 }
 
-// results are those that the goroutine that calls Run has yet to take over.
+// results are the answers that the goroutine of Run has not applied yet.
 type results struct {
 	ready chan struct{} // has an element when there are new ones
 

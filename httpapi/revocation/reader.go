@@ -12,7 +12,7 @@ import (
 	"github.com/larder-io/larder/httpapi/identity"
 )
 
-// credentialReader tells the senders of requests apart by their credentials.
+// credentialReader reads the credentials of requests.
 type credentialReader struct {
 	headers  *identity.Headers
 	digester *identity.Digester
@@ -39,8 +39,8 @@ func (s *credentialReader) request(x *exchange.Exchange) *http.Request {
 	return req
 }
 
-// key returns a digest of req, which request returned for x: of its credentials, whom it
-// impersonates, and its path if anonymous clients are accepted on some paths only.
+// key returns a digest of req, which request returned for x: of its credentials, of the user that it
+// impersonates, and of its path if anonymous clients are accepted on some paths only.
 func (s *credentialReader) key(x *exchange.Exchange, req *http.Request) (key [sha256.Size]byte) {
 	var b []byte
 	for _, name := range sortedNames(req.Header) {

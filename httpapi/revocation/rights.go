@@ -19,9 +19,9 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// Config says what rights rest on, and what decides about them.
+// Config says what rights depend on, and what decides about them.
 type Config struct {
-	// Revocation says what rights rest on; if it is nil, rights are not looked after.
+	// Revocation reports changes that rights depend on; if it is nil, rights are never checked again.
 	Revocation *auth.Revocation
 	// Authorizer decides what Revocation's Gate does not, and everything if there is no Gate;
 	// nil allows everything.
@@ -48,7 +48,7 @@ type Rights struct {
 	pools   *pools
 }
 
-// New returns a Rights that knows no watch yet.
+// New returns a Rights without watches.
 func New(config Config) *Rights {
 	r := &Rights{
 		config: config, reader: credentialReader{config.Headers, config.Digester, config.AnonymousByPath},
@@ -60,15 +60,15 @@ func New(config Config) *Rights {
 	return r
 }
 
-// Basis is what the authorizer's answer about a request rests on. The zero value says nothing of
-// it: the authorizer is asked once more.
+// Basis has the counters that the authorizer's answer about a request depends on. With the zero
+// value the authorizer is asked again.
 type Basis struct {
 	known       bool
 	all, losses uint64 // see right
 }
 
-// Basis reads what the authorizer's answer about x will rest on: what changes after that, a round
-// sees. It must be called before the authorizer is asked, and is for watches alone.
+// Basis reads the counters that the authorizer's answer about x will depend on: a round sees later
+// changes. The caller calls it before it asks the authorizer, and only for watches.
 func (r *Rights) Basis(x *exchange.Exchange) Basis {
 	if r.config.Revocation == nil || r.config.Revocation.Remote() {
 		return Basis{}
@@ -86,8 +86,8 @@ func single(x *exchange.Exchange) bool {
 	return x.Name != "" && slices.Contains(x.User.GetGroups(), user.NodesGroup)
 }
 
-// Join returns the right by which x, a watch that is about to begin, is served; nil if its right
-// is not looked after, as that of any other request. The authorizer has allowed x, on that basis.
+// Join returns the right by which x, a watch that is about to begin, is open; nil if x is no watch
+// or its right is never checked again. The authorizer has allowed x, on that basis.
 func (r *Rights) Join(x *exchange.Exchange, on Basis) streams.Right {
 	if r.config.Revocation == nil || x.Verb != "watch" || x.Carrier.Internal() {
 		return nil
@@ -109,7 +109,7 @@ func (r *Rights) Join(x *exchange.Exchange, on Basis) streams.Right {
 	})
 }
 
-// Run looks after the rights until ctx ends.
+// Run checks rights until ctx ends.
 func (r *Rights) Run(ctx context.Context) {
 	if r.config.Revocation == nil {
 		return
@@ -128,8 +128,8 @@ func (r *Rights) Run(ctx context.Context) {
 	}
 }
 
-// look has the pools ask about rights that may have changed, and ends the watches whose right
-// is lost. It waits for no answer.
+// look starts the checks of rights that may have changed, and ends the watches whose right is lost.
+// It waits for no answer.
 func (r *Rights) look(ctx context.Context, now time.Time) {
 	r.pools.results.settle()
 	config := r.config.Revocation
@@ -159,15 +159,15 @@ func (r *Rights) look(ctx context.Context, now time.Time) {
 	r.config.Streams.EndRevoked(now)
 }
 
-// Stats says how much is looked after.
+// Stats counts credentials and checks.
 type Stats struct {
 	// Senders is how many credentials have a watch open.
 	Senders int
-	// Busy says that a right is to be looked at, or that a question is being asked.
+	// Busy says that a right must be checked, or that a check is running.
 	Busy bool
 }
 
-// Stats says how much is looked after at the moment.
+// Stats returns the current counts.
 func (r *Rights) Stats() Stats {
 	if r.config.Revocation == nil {
 		return Stats{}

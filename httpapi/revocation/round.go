@@ -40,7 +40,7 @@ func (t *round) check(ctx context.Context, c *credential, all []*right) {
 		return
 	}
 	if c.impersonates && !c.asked {
-		return // c.who is still the impersonated user: the requester is to be authenticated first
+		return // c.who is still the impersonated user: the requester must be authenticated first
 	}
 	for _, held := range all {
 		if !t.dueRight(held) {
@@ -88,8 +88,8 @@ func (t *round) decide(about *question, v verdict) {
 	}
 }
 
-// identify authenticates c once more. It reports whether the rights of c are to be checked: they
-// are not if c is not accepted any more.
+// identify authenticates c once more. It reports whether the rights of c must be checked: not if
+// c is no longer accepted.
 func (t *round) identify(ctx context.Context, c *credential, all []*right) bool {
 	if c.ties.Ends && t.expired(c) {
 		return t.learn(c, all, nil, nil, denied)

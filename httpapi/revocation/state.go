@@ -51,7 +51,7 @@ func (m *state) dueLocked(c *credential) bool {
 	return false
 }
 
-// dueCredential reports whether c is to be authenticated once more.
+// dueCredential reports whether c must be authenticated again.
 func (m *state) dueCredential(c *credential) bool {
 	if c.asking || m.now.Before(c.retry) {
 		return false
@@ -76,7 +76,7 @@ func (m *state) expired(c *credential) bool {
 	return !c.ties.Expires.IsZero() && !m.now.Before(c.ties.Expires)
 }
 
-// dueRight reports whether held is to be authorized once more.
+// dueRight reports whether held must be authorized again.
 func (m *state) dueRight(held *right) bool {
 	if held.asking || m.now.Before(held.retry) {
 		return false

@@ -68,7 +68,7 @@ func peekAt(fd uintptr) peekResult {
 }
 
 // discard discards a little of what is readable at once and reports whether the
-// connection is still open. A client that keeps sending is there, and keeps nobody.
+// connection is still open. A client that keeps sending does not block the caller.
 func discard(c net.Conn) bool {
 	if err := c.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
 		return false
@@ -95,7 +95,7 @@ func Queued(c net.Conn) int {
 	return bytes
 }
 
-// CloseSocket closes what is below TLS, so that whoever waits for c's peer waits no more.
+// CloseSocket closes the socket below TLS, which ends all reads and writes of c.
 func CloseSocket(c net.Conn) {
 	if secure, ok := c.(interface{ NetConn() net.Conn }); ok {
 		secure.NetConn().Close()

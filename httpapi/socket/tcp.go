@@ -14,30 +14,30 @@ import (
 // WriteTimeout is how long one response, or one batch of a stream, may take to be written.
 const WriteTimeout = time.Minute
 
-// Waiter is told when a write has to wait for the client, and when it goes on.
+// Waiter is notified when a write has to wait for the client, and when it continues.
 type Waiter interface {
 	Waits()
 	GoesOn()
 }
 
 // TCP is the TCP connection below TLS. It knows how long writes have waited for the client, and
-// can tell a [Waiter] when one has to. Until it does, a write of which a Waiter is told has no
-// deadline: setting one costs more than all else that a write needs besides the system call.
+// can notify a [Waiter] of that. A write that notifies a Waiter has no deadline until it waits:
+// setting one costs more than everything else that a write needs besides the system call.
 type TCP struct {
 	*net.TCPConn
 
-	waiter atomic.Pointer[Waiter] // nil: nobody is told
+	waiter atomic.Pointer[Waiter] // nil: nothing is notified
 	raw    syscall.RawConn        // nil: writes are a TCPConn's, and none is known to wait
 
-	// noRead and readiness belong to whoever reads.
+	// noRead and readiness belong to the goroutine that reads.
 	noRead    bool
 	readiness readiness
 
 	// waited: the write deadline was set, by a write that had to wait. It belongs to
-	// whoever writes.
+	// the goroutine that writes.
 	waited bool
 
-	// coming is at most how much of what [Write] was given is still to come. Whoever writes sets
+	// coming is at most how much of what [Write] was given is still to come. The goroutine that writes sets
 	// it; TLS may write something of its own meanwhile, from the goroutine that reads.
 	coming atomic.Int64
 
@@ -53,8 +53,8 @@ func NewTCP(c *net.TCPConn) *TCP {
 	return s
 }
 
-// TakeWaited returns how long writes have waited for the client since the last call. Whoever
-// writes calls it.
+// TakeWaited returns how long writes have waited for the client since the last call. The writing
+// goroutine calls it.
 func (s *TCP) TakeWaited() time.Duration {
 	if s.spent.Load() == 0 {
 		return 0
@@ -63,7 +63,7 @@ func (s *TCP) TakeWaited() time.Duration {
 }
 
 // TakeWaited returns how long writes to c, or to the socket below it, have waited for the
-// client since the last call, 0 if that is not known. Whoever writes calls it.
+// client since the last call, 0 if that is not known. The writing goroutine calls it.
 func TakeWaited(c net.Conn) time.Duration {
 	if own, ok := c.(interface{ TakeWaited() time.Duration }); ok {
 		return own.TakeWaited()
@@ -74,7 +74,7 @@ func TakeWaited(c net.Conn) time.Duration {
 	return 0
 }
 
-// Writer writes to a connection whose writes tell a [Waiter] when they wait.
+// Writer writes to a connection whose writes notify a [Waiter] when they wait.
 type Writer interface {
 	// Send writes p to c, within the time that one write may take from when it first has to
 	// wait.
@@ -82,7 +82,7 @@ type Writer interface {
 	// SendMore is Send where more is about to be sent to c, or to its Group: p may stay until
 	// that is sent, or until the Group is flushed.
 	SendMore(c net.Conn, p []byte) error
-	// Group returns what c shares its connection with, nil if it has one to itself.
+	// Group returns the connection that c shares with other streams, nil if it shares none.
 	Group() Group
 	// StopNotifying undoes NotifyWaits.
 	StopNotifying()
@@ -90,9 +90,8 @@ type Writer interface {
 
 // Group is a connection that carries several streams, each of which is a net.Conn.
 type Group interface {
-	// Flush sends what SendMore has left, if there still is anything, and tells w when that has
-	// to wait. Whoever called SendMore calls it, or Send, before it turns to anything but the same
-	// Group.
+	// Flush sends the bytes that SendMore has left, and notifies w when that has to wait. A
+	// goroutine that has called SendMore calls Flush or Send before it writes to another Group.
 	Flush(w *Waiter)
 }
 
@@ -106,7 +105,7 @@ func Below(c net.Conn) *TCP {
 	return s
 }
 
-// NotifyWaits makes c, or the socket below it, tell w when writes wait. It returns nil if
+// NotifyWaits makes c, or the socket below it, notify w when writes wait. It returns nil if
 // neither can.
 func NotifyWaits(c net.Conn, w *Waiter) Writer {
 	if own, ok := c.(interface{ NotifyWaits(w *Waiter) Writer }); ok {
@@ -123,13 +122,13 @@ func NotifyWaits(c net.Conn, w *Waiter) Writer {
 	return s
 }
 
-// StopNotifying implements Gate.
+// StopNotifying implements Writer.
 func (s *TCP) StopNotifying() { s.waiter.Store(nil) }
 
-// Group implements Gate: there is one stream.
+// Group implements Writer: there is one stream.
 func (s *TCP) Group() Group { return nil }
 
-// SendMore implements Gate: the kernel is told that more is coming, as between the records of
+// SendMore implements Writer: the kernel is told that more is coming, as between the records of
 // one [Write]. It keeps no more than a packet holds, and no longer than a fifth of a second.
 func (s *TCP) SendMore(c net.Conn, p []byte) error {
 	// Whatever TLS adds to the last record, something is still to come after it.
@@ -139,7 +138,7 @@ func (s *TCP) SendMore(c net.Conn, p []byte) error {
 	return s.sent(err)
 }
 
-// Send implements Gate. s is below c.
+// Send implements Writer. s is below c.
 func (s *TCP) Send(c net.Conn, p []byte) error {
 	_, err := s.write(c, p)
 	return s.sent(err)
@@ -213,7 +212,7 @@ func (s *TCP) Write(p []byte) (int, error) {
 // back escapes.
 type write struct {
 	socket *TCP
-	waiter Waiter // nil: nobody is told
+	waiter Waiter // nil: nothing is notified
 	rest   []byte
 	more   bool // is about to be written
 	waits  bool

@@ -16,7 +16,7 @@ type batch struct {
 	buf        []byte
 	frames     apimetrics.Frames // that were added and are not counted yet
 
-	// What the stream is to be charged for: the time since clock, less what writes waited, and
+	// What the stream is charged for: the time since clock, less the waits of writes, and
 	// so many bytes and events.
 	clock         time.Time
 	bytes, events int

@@ -75,8 +75,8 @@ func (ws *watchStream) sendBookmark(b *batch, d watch.Delivery) error {
 }
 
 // endWithBookmark ends a watch because the server ends: its client can go on, at another server or
-// at this one when it is back, which replays the last revisions only. So what is left to tell
-// is sent, if it is little, and then a bookmark. Without it the client would be as far back as
+// at this one when it is back, which replays the last revisions only. So the watch
+// sends what is left, if it is little, and then a bookmark. Without it the client would be as far back as
 // the last event or bookmark, up to a minute, and where a minute has more writes than are
 // replayed, it would have to list again.
 func (ws *watchStream) endWithBookmark(b *batch) error {

@@ -1,23 +1,24 @@
-// Package streams serves requests that have a connection to themselves: watches, and requests
-// of net/http handlers that run without a time limit or take the connection over.
+// Package streams serves requests that have a connection or an HTTP/2 stream to themselves:
+// watches, and requests of net/http handlers that run without a time limit or take the connection
+// over.
 //
 // # Watches
 //
-// [Streams.Watch] opens a watch and takes its connection. A watch has a goroutine while it
-// sends its head and its initial objects. When nothing is left to send it is parked: it has
-// neither goroutine nor buffers until there is something to send, and then it gets a turn on
-// one of the few goroutines that all watches share. Watches whose streams share a connection
-// have their turns one after the other, up to a number, and what they send leaves together. When a write has to wait for its client,
-// another goroutine may start, so that a slow client costs the others nothing. A frame is
-// built once per event, type and encoding, unless it only puts a head before canonical bytes.
+// [Streams.Watch] opens a watch and takes its connection. A watch has a goroutine while it sends
+// its head and its initial objects. When nothing is left to send, it is parked: it has neither a
+// goroutine nor buffers. When there is something to send, a scheduler runs it on one of the few
+// goroutines that all watches share. Watches that share a connection run one after the other, up
+// to a limit, and what they send leaves together. While a write waits for its client, another
+// goroutine may start, so that a slow client does not delay the others. A frame is built once per
+// event, type and encoding, unless it only puts a head before canonical bytes.
 //
 // When the server ends, a watch whose client allows bookmarks ends with one, so that the client
-// can go on from the present wherever it connects next.
+// can continue from the present at any server.
 //
 // # Rights
 //
 // A stream may depend on a [Right]. When the right is lost, the stream ends like a complete
-// one; a client that does not read that end is cut off.
+// one. A client that does not read that end is cut off.
 //
 // # Goroutines
 //
@@ -26,6 +27,7 @@
 //
 // # Locks
 //
-// Package watch wakes a watch while it holds its own locks; that takes the lock of the queue.
-// All others are leaves: none is held while another is taken or while anything is written.
+// Streams.mu and Stream.mu > scheduler.mu. Package watch wakes a watch while it holds its own locks;
+// that takes scheduler.mu. Stream.mu is held while the connection is probed or closed, which takes
+// the lock of http1's listener or of http2's Conn.
 package streams

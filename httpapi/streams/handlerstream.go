@@ -87,7 +87,7 @@ type streamBody struct {
 	st *Stream
 }
 
-// openBody returns the body of a request that st has become.
+// openBody returns the body of the request of st.
 func (st *Stream) openBody(b io.Reader) *streamBody {
 	st.listen(true)
 	return &streamBody{Reader: b, st: st}

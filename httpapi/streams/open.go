@@ -26,7 +26,7 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// WatchRequest is a WATCH that is to be opened.
+// WatchRequest is a WATCH to open.
 type WatchRequest struct {
 	*reads.Read
 

@@ -2,9 +2,9 @@ package streams
 
 import "github.com/larder-io/larder/httpapi/socket"
 
-// queue holds the watches that wait for a turn, in the order in which they came. Those whose
-// streams share a connection wait together: their turns follow each other, so that what they
-// send can leave in one write.
+// queue holds the watches that wait to be run, in the order in which they were woken. Watches that
+// share a connection wait together and run one after the other, so that what they send can leave in
+// one write.
 type queue struct {
 	waiting int
 	entries []entry // from head on; those before it are zero
@@ -24,10 +24,10 @@ type connQueue struct {
 	group   socket.Group
 	waiting []*watchStream // from head on; those before it are nil
 	head    int
-	served  int // that it had one after the other
+	served  int // watches that ran one after the other
 }
 
-// mostInSuccession is how many turns a connection has before others have theirs.
+// mostInSuccession is how many watches of one connection run before others do.
 const mostInSuccession = 64
 
 // push adds ws.

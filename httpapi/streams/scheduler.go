@@ -8,10 +8,10 @@ import (
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
-// scheduler gives turns to watches that have something to send, in the order in which they came,
-// on few goroutines: a busy goroutine serves one watch after the other, which spares most
-// watches a goroutine switch and a wake-up. A goroutine that waits for a client does not
-// count: another takes its place, so that no client waits for another.
+// scheduler runs watches that have something to send, in the order in which they were woken, on
+// few goroutines. A busy goroutine serves one watch after the other, which spares most watches a
+// goroutine switch and a wake-up. A goroutine that waits for a client does not count: another
+// takes its place, so that no client waits for another.
 //
 // Goroutines start when there is work. When there is none, few stay for the next watch, so
 // that it need not wait for a stack to grow; close ends them. The owner of the scheduler closes
@@ -64,7 +64,7 @@ func (p *scheduler) startLocked() {
 	}
 }
 
-// close ends the idle goroutines, and lets none become idle. Watches still get their turns.
+// close ends the idle goroutines, and lets none become idle. Watches are still run.
 func (p *scheduler) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,12 +73,12 @@ func (p *scheduler) close() {
 	p.work.Broadcast()
 }
 
-// run gives turns until none is due.
+// run runs watches until none waits.
 func (p *scheduler) run() {
 	b := getBatch()
 	defer b.release()
 	b.clock = time.Now()
-	var kept socket.Group // which may hold bytes of an earlier turn
+	var kept socket.Group // which may hold bytes of an earlier watch
 	waiter := socket.Waiter(p)
 	for {
 		ws, more, waited := p.next(kept)
@@ -126,7 +126,7 @@ func (p *scheduler) next(kept socket.Group) (ws *watchStream, more, waited bool)
 	return ws, more, waited
 }
 
-// Waits says that the calling goroutine, which has a turn, begins to wait for a client.
+// Waits says that the calling goroutine, which runs a watch, begins to wait for a client.
 func (p *scheduler) Waits() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -25,7 +25,7 @@ const sweepInterval = 5 * time.Second
 // connections, answers that never end. Shutdown ends them and waits for them.
 type Streams struct {
 	ending    chan struct{} // closed when streams shall end by themselves
-	scheduler scheduler     // gives watches their turns
+	scheduler scheduler     // runs the watches
 	waiter    socket.Waiter // is scheduler
 	ownWaiter socket.Waiter // of goroutines that may wait
 	rightLost atomic.Bool   // a right was lost since EndRevoked last looked
@@ -47,14 +47,14 @@ type Stream struct {
 	right     Right        // the right that the stream depends on; nil if none
 	toldToEnd atomic.Bool  // EndWatches has told the watch to end
 
-	account atomic.Pointer[costs.Account] // is charged for what is written; whoever writes sets it
+	account atomic.Pointer[costs.Account] // is charged for what is written; the writing goroutine sets it
 
 	// ahead reads the bytes that had been read from the connection before it was taken over,
 	// and then the connection. It holds a buffer: drop it if nothing is read.
 	ahead io.Reader
 
 	cancel   context.CancelFunc // nil for a watch
-	notified bool               // the HTTP server tells when the client leaves, so Sweep need not look
+	notified bool               // the HTTP server reports when the client leaves, so Sweep need not look
 	passes   backend.Request    // counts what a backend sends while the request is passed on to it
 
 	mu        sync.Mutex
@@ -85,8 +85,8 @@ func New() *Streams {
 	return ss
 }
 
-// noWaiter is the [socket.Waiter] of a goroutine that serves one client: nobody else has to go on
-// while it waits.
+// noWaiter is the [socket.Waiter] of a goroutine that serves one client: no other watch waits
+// for it.
 type noWaiter struct{}
 
 // Waits implements socket.Waiter.
@@ -207,8 +207,8 @@ const (
 	watchesPause     = 10 * time.Millisecond
 )
 
-// EndWatches tells the watches that are open now to end, a few at a time, all within grace.
-// It returns when the last was told, or none is left.
+// EndWatches makes the watches that are open now end, a few at a time, all within grace. It returns
+// when it has notified the last, or none is left.
 func (ss *Streams) EndWatches(grace time.Duration) {
 	list := slices.DeleteFunc(ss.list(), func(st *Stream) bool { return st.watch == nil })
 	perSecond := max(float64(len(list))/grace.Seconds(), watchesPerSecond)
@@ -232,7 +232,7 @@ func (ss *Streams) EndWatches(grace time.Duration) {
 // end makes st end like a complete stream. The caller has set the reason before.
 func (st *Stream) end() {
 	if st.watch != nil {
-		st.watch.wake() // its next turn sees the reason
+		st.watch.wake() // its next run sees the reason
 	} else {
 		st.cancel()
 	}
@@ -271,7 +271,7 @@ func (ss *Streams) Abort() {
 	}
 }
 
-// leave tells the watch or the handler of st that the client has left.
+// leave ends the watch or cancels the handler of st: the client has left.
 func (st *Stream) leave() {
 	if st.watch != nil {
 		st.watch.leave()
@@ -382,7 +382,7 @@ func (ss *Streams) EndRevoked(now time.Time) {
 // Revoke says that a right has been lost. Streams that depend on it end when EndRevoked runs.
 func (ss *Streams) Revoke() { ss.rightLost.Store(true) }
 
-// Watching is an open stream, and who has opened it for what.
+// Watching is an open stream, with the account of its request.
 type Watching struct {
 	Who      costs.Key // its Verb is watch, if it is a watch
 	Busy     bool      // there is something to send
@@ -411,9 +411,9 @@ func (ss *Streams) Watches() iter.Seq[Watching] {
 type Stats struct {
 	Open    int // streams
 	Busy    int // watches that have a goroutine
-	Running int // goroutines that give watches their turns and do not wait
+	Running int // goroutines that run watches and do not wait
 	Idle    int // goroutines that wait for work
-	AtOnce  int // how many goroutines may give turns
+	AtOnce  int // how many goroutines may run watches
 }
 
 // Stats returns the counts at the moment.

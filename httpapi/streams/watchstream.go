@@ -23,9 +23,9 @@ import (
 
 // watchStream writes one watch. While there is nothing to send it is parked: it has
 // no goroutine and no buffers, only the watcher, the connection and a timer. wake
-// puts it into the queue of a [scheduler], and the goroutines of the scheduler give it turns.
+// puts it into the queue of a [scheduler], whose goroutines run it.
 //
-// It belongs to the goroutine that gives it a turn. Other goroutines call wake, ring and
+// It belongs to the goroutine that runs it. Other goroutines call wake, onTimer and
 // leave.
 type watchStream struct {
 	Stream
@@ -39,7 +39,7 @@ type watchStream struct {
 	monitor    *apimetrics.Monitor
 	trail      *exchange.Trail
 	place      exchange.Place // until the initial objects have been sent
-	line       *exchange.Line // of the log; nil if there is to be none
+	line       *exchange.Line // of the log; nil if requests are not logged
 	seated     time.Time      // when place was given
 	unregister func()         // takes the watch out of flow control; may be nil
 	listed     func()         // ends the spans of a watch that lists first, when it has; may be nil
@@ -51,21 +51,21 @@ type watchStream struct {
 	mute      bool // events cannot be written as asked: the first one ends the watch
 	chunked   bool // the body is framed in chunks
 	lastSent  bool // the bookmark before the end was tried
-	scheduled bool // turns come from the scheduler: it was parked once
+	scheduled bool // the scheduler runs it: it was parked once
 
 	phase      atomic.Uint32 // a phase
 	gone       atomic.Bool   // the client left, or time is up
-	timerFired atomic.Bool   // the timer rang, and no turn has looked
+	timerFired atomic.Bool   // the timer fired, and no run has seen it
 
-	counted  apimetrics.Answer   // what the monitor is told at the end, but for size and time
+	counted  apimetrics.Answer   // what the monitor counts at the end, without size and time
 	selected *apimetrics.Monitor // of what the selectors pin down: counts the watch while it is open
 
 	began, ends  time.Time
 	nextBookmark time.Time
 	timer        *time.Timer   // calls ring; nil before the first rest
-	writer       socket.Writer // nil: the connection cannot tell when a write waits; tells the scheduler once scheduled
+	writer       socket.Writer // nil: waits of writes are not seen; notifies the scheduler once scheduled
 	group        socket.Group  // whose connection the stream shares; nil if it has one to itself, or writer is nil
-	more         bool          // the watch that has the next turn is of the same group
+	more         bool          // the next watch to run is of the same group
 	size         int
 	prefix       int // bytes of a frame before its event, which metrics of events do not count
 }
@@ -78,12 +78,12 @@ const (
 	phaseOver
 )
 
-// result says what the caller of turn is to do with the watchStream.
+// result says what the caller of run does with the watchStream.
 type result uint8
 
 const (
-	again  result = iota // there is more to send, but others have their turn first
-	parked               // it may have its next turn already: the caller must not touch it
+	again  result = iota // there is more to send, but other watches run first
+	parked               // it may be running again already: the caller must not touch it
 	over
 )
 
@@ -218,14 +218,14 @@ func (ws *watchStream) step(b *batch) (more bool, err error) {
 	return more, err
 }
 
-// chargeAndPark charges for the turn, and parks the stream, unless it was woken meanwhile. It reports
-// whether it did: then the stream may have its next turn already.
+// chargeAndPark charges for the run, and parks the stream, unless it was woken meanwhile. It reports
+// whether it did: then the stream may be running again already.
 func (ws *watchStream) chargeAndPark(b *batch) bool {
 	ws.charge(b)
 	return ws.park()
 }
 
-// charge charges whoever watches for what was done since b's clock was set, and sets it.
+// charge charges the account for the work since b's clock was set, and sets the clock.
 func (ws *watchStream) charge(b *batch) {
 	now := time.Now()
 	busy := max(0, now.Sub(b.clock)-socket.TakeWaited(ws.Conn))
@@ -257,10 +257,10 @@ func (ws *watchStream) setTimer() {
 	ws.timer = time.AfterFunc(ws.untilTimer(time.Now()), ws.onTimer)
 }
 
-// runSize is how much one turn sends before others have theirs.
+// runSize is how much one run sends before other watches run.
 const runSize = 256 << 10
 
-// drain sends what there is to tell now, in as few writes as it takes. more says that
+// drain sends all pending events, in as few writes as it takes. more says that
 // something may be left. b is empty before and after.
 func (ws *watchStream) drain(b *batch) (more bool, err error) {
 	before := ws.size
