@@ -39,7 +39,7 @@ type body struct {
 func (c *Conn) data(f *http2.DataFrame) error {
 	p, size, end := f.Data(), int64(f.Header().Length), f.StreamEnded()
 	if len(p) == 0 && !end {
-		if err := c.checkFlood(); err != nil {
+		if err := c.flood.check(); err != nil {
 			return err
 		}
 	}

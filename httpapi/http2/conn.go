@@ -184,7 +184,7 @@ func (c *Conn) handshake() error {
 	if err := c.conn.SetReadDeadline(c.headerUntil); err != nil {
 		return err
 	}
-	c.openReader()
+	(*frameReader)(c).open()
 	var preface [len(http2.ClientPreface)]byte
 	if _, err := io.ReadFull((*frameReader)(c), preface[:]); err != nil {
 		return err
@@ -226,8 +226,8 @@ func (c *Conn) read() error {
 			err = c.handle(frame)
 		}
 		if stream, ok := errors.AsType[http2.StreamError](err); ok {
-			if !c.flood.take(time.Now()) {
-				return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+			if err := c.flood.check(); err != nil {
+				return err
 			}
 			c.resetStream(stream.StreamID, stream.Code)
 			continue
@@ -240,7 +240,7 @@ func (c *Conn) read() error {
 
 // next reads a frame.
 func (c *Conn) next() (http2.Frame, error) {
-	if err := c.waitForFrame(); err != nil {
+	if err := (*frameReader)(c).wait(); err != nil {
 		return nil, err
 	}
 	frame, err := c.framer.ReadFrame()
@@ -261,7 +261,7 @@ func (c *Conn) closeWith(err error) {
 	if code, ok := errors.AsType[http2.ConnectionError](err); ok {
 		c.sendLastGoAway(http2.ErrCode(code))
 	}
-	c.closeReader()
+	(*frameReader)(c).close()
 	c.conn.Close()
 }
 
@@ -381,13 +381,13 @@ func (c *Conn) UnderWay() (answered func() bool) {
 	return answered
 }
 
-// leaves reports whether the current request makes its client open another connection.
-func (c *Conn) leaves() bool {
-	config := &c.s.config
-	return config.GoAwayChance > 0 && rand.Float64() < config.GoAwayChance || config.Leaving != nil && config.Leaving(c.began)
+// leaves reports whether a request on a connection that began then makes its client open another
+// connection.
+func (c *Config) leaves(began time.Time) bool {
+	return c.GoAwayChance > 0 && rand.Float64() < c.GoAwayChance || c.Leaving != nil && c.Leaving(began)
 }
 
-// bucket bounds how often something happens.
+// bucket limits how often something happens.
 type bucket struct {
 	level float64
 	at    time.Time
@@ -398,9 +398,13 @@ const (
 	floodRate  = 200 // a second
 )
 
-// take reports whether it may happen once more.
-func (b *bucket) take(now time.Time) bool {
+// check counts a frame that only makes work. If there are too many, the connection ends.
+func (b *bucket) check() error {
+	now := time.Now()
 	b.level = max(0, b.level-floodRate*now.Sub(b.at).Seconds()) + 1
 	b.at = now
-	return b.level <= floodBurst
+	if b.level > floodBurst {
+		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+	}
+	return nil
 }

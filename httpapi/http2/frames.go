@@ -2,7 +2,6 @@ package http2
 
 import (
 	"encoding/binary"
-	"time"
 
 	"golang.org/x/net/http2"
 )
@@ -32,28 +31,20 @@ func (c *Conn) handle(frame http2.Frame) error {
 		if f.StreamDep == f.StreamID {
 			return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol}
 		}
-		return c.checkFlood()
+		return c.flood.check()
 	default:
-		return c.checkFlood() // unknown frames are ignored
+		return c.flood.check() // unknown frames are ignored
 	}
-}
-
-// checkFlood counts a frame that only makes work.
-func (c *Conn) checkFlood() error {
-	if !c.flood.take(time.Now()) {
-		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
-	}
-	return nil
 }
 
 func (c *Conn) settings(f *http2.SettingsFrame) error {
 	if f.IsAck() {
-		return c.checkFlood()
+		return c.flood.check()
 	}
 	if f.NumSettings() > maxSettings {
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}
-	if err := c.checkFlood(); err != nil {
+	if err := c.flood.check(); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -90,7 +81,7 @@ func (c *Conn) setLocked(s http2.Setting) error {
 
 func (c *Conn) ping(f *http2.PingFrame) error {
 	if !f.IsAck() {
-		if err := c.checkFlood(); err != nil {
+		if err := c.flood.check(); err != nil {
 			return err
 		}
 		c.mu.Lock()
@@ -106,7 +97,7 @@ func (c *Conn) ping(f *http2.PingFrame) error {
 			c.goAway(goAwayDone)
 		}
 	}
-	return c.checkFlood()
+	return c.flood.check()
 }
 
 func (c *Conn) windowUpdate(f *http2.WindowUpdateFrame) error {
@@ -151,7 +142,7 @@ func (c *Conn) rstStream(f *http2.RSTStreamFrame) error {
 	if st != nil {
 		st.clientLeft(errReset)
 	}
-	return c.checkFlood()
+	return c.flood.check()
 }
 
 // The frames of responses are assembled here, in the buffer that they leave in (RFC 9113, 6). Each

@@ -348,7 +348,7 @@ func (c *Conn) readBlock(r *request, f *http2.HeadersFrame) error {
 		if !ok {
 			return http2.ConnectionError(http2.ErrCodeProtocol)
 		}
-		if err := c.checkFlood(); err != nil {
+		if err := c.flood.check(); err != nil {
 			return err
 		}
 		piece, whole = more.HeaderBlockFragment(), more.HeadersEnded()

@@ -20,21 +20,20 @@ var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, reader
 
 // Read implements io.Reader.
 func (s *frameReader) Read(p []byte) (int, error) {
-	c := (*Conn)(s)
-	if c.in == nil {
-		c.openReader()
+	if s.in == nil {
+		s.open()
 	}
-	return c.in.Read(p)
+	return s.in.Read(p)
 }
 
-// waitForFrame waits for the first byte of the next frame, without a buffer. Before that it has
+// wait waits for the first byte of the next frame, without a buffer. Before that it has
 // queued control frames written.
-func (c *Conn) waitForFrame() error {
+func (c *frameReader) wait() error {
 	if c.in != nil && c.in.Buffered() > 0 {
 		return nil
 	}
-	c.flushControl()
-	c.closeReader()
+	(*Conn)(c).flushControl()
+	c.close()
 	late, ok := c.conn.(interface{ Rest(p []byte) (int, error) })
 	if !ok {
 		return nil
@@ -56,7 +55,7 @@ type connReader Conn
 
 // Read implements io.Reader.
 func (w *connReader) Read(p []byte) (int, error) {
-	c := (*Conn)(w)
+	c := (*frameReader)(w)
 	n := copy(p, c.ahead)
 	c.ahead = c.ahead[n:]
 	if n == len(p) {
@@ -75,26 +74,26 @@ func (w *connReader) Read(p []byte) (int, error) {
 
 // afterReadError returns why reading ends after err, or nil if it goes on: it does if a deadline has
 // passed but the client has longer by now. endure then sets the later deadline.
-func (c *Conn) afterReadError(err error) error {
+func (c *frameReader) afterReadError(err error) error {
 	if err == nil || !socket.IsTimeout(err) {
 		return err
 	}
 	now := time.Now()
-	until := c.readDeadline()
+	until := c.deadline()
 	if !now.Before(until) {
 		return errIdle
 	}
 	return c.conn.SetReadDeadline(until)
 }
 
-// readDeadline is when the client must have sent something.
-func (c *Conn) readDeadline() time.Time {
+// deadline is when the client must have sent something.
+func (c *frameReader) deadline() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	until := c.headerUntil
 	switch {
 	case !until.IsZero():
-	case c.busyLocked():
+	case (*Conn)(c).busyLocked():
 		until = time.Now().Add(c.s.config.IdleTimeout) // it is looked at again then
 	case c.goingAway != goAwayNone:
 		until = c.idleSince.Add(goAwayWait)
@@ -116,12 +115,14 @@ func (c *Conn) noteIdleLocked() {
 	}
 }
 
-func (c *Conn) openReader() {
+// open takes a buffer to read into.
+func (c *frameReader) open() {
 	c.in = readers.Get().(*bufio.Reader)
 	c.in.Reset((*connReader)(c))
 }
 
-func (c *Conn) closeReader() {
+// close returns the buffer to the pool.
+func (c *frameReader) close() {
 	if c.in == nil {
 		return
 	}

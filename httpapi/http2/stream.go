@@ -55,7 +55,7 @@ func (c *Conn) openStream(id uint32, r *request, whole bool) error {
 		r.release()
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
 	}
-	if c.leaves() {
+	if c.s.config.leaves(c.began) {
 		c.GoAway()
 	}
 	st := &Stream{c: c, id: id, owned: exchange.ChunkSize, header: r.size(), received: whole, serving: true}
