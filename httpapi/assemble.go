@@ -201,9 +201,6 @@ func (s *Server) metricsPage(t *routes.Table) *apimetrics.Page {
 	if s.config.Extensions != nil {
 		p.Resources = append(p.Resources, s.config.Extensions)
 	}
-	if s.config.Flow != nil {
-		p.Amend = append(p.Amend, s.config.Flow.AddTo)
-	}
 	if s.config.Amend != nil {
 		p.Amend = append(p.Amend, s.config.Amend)
 	}
@@ -219,9 +216,6 @@ func (s *Server) collectors() []prometheus.Collector {
 		apimetrics.NewCacheCollector(s.config.Registry, !s.config.NoObjectCounts), apimetrics.NewBudgetCollector(s.config.Registry), apimetrics.NewAccessCollector(&s.access),
 		s.http1.Collector(), s.rights.Collector(),
 		apimetrics.NewBuildInfo(s.config.Version),
-	}
-	if s.config.Flow != nil {
-		own = append(own, s.config.Flow.Collector())
 	}
 	return append(own, s.stitcher.Collectors()...)
 }

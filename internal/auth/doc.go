@@ -38,9 +38,9 @@
 // [LoadAudit] loads kube-apiserver's audit policy and backends. Package httpapi makes the
 // events.
 //
-// [Flow] is API priority and fairness. It asks upstream's controller about the first request
-// of a kind, and about those that might have to wait; for the others it only counts seats,
-// which costs a fiftieth of a small request (E7) and decides the same.
+// [Flow] is API priority and fairness. Upstream's controller decides on the first request of a
+// kind, and on requests that may have to wait. For the others Flow only counts seats, which
+// decides the same and costs less (E7). Upstream's metrics count all of them.
 //
 // Accepted tokens are cached for nine seconds, keyed by an HMAC under a key of this process,
 // and package httpapi uses a response for one second more; so are accepted client

@@ -44,9 +44,9 @@ type FlowConfig struct {
 // which may not. Build one with [NewFlow].
 //
 // Upstream's controller and its queues decide (apiserver pkg/util/flowcontrol). They cost
-// half as much as a small request (E7), so they are not asked where their decision is known:
-// for requests of a kind that was classified since the configuration last changed, of a
-// priority level in which no request waits and seats are free.
+// half as much as a small request (E7), so Flow skips them where it knows their decision:
+// it has classified the same kind of request since the configuration last changed, no request
+// of the priority level waits, and seats are free. Upstream's metrics count these requests, too.
 type Flow struct {
 	config     FlowConfig
 	controller flowcontrol.Interface
@@ -72,11 +72,10 @@ type Flow struct {
 	classes   map[[4]string]*FlowClass // guarded by mu: by names and UIDs
 }
 
-// FlowClass is what a flow schema makes of a request. It is immutable but for its tally.
+// FlowClass is a flow schema and its priority level. It is immutable except for rejected.
 type FlowClass struct {
 	Schema, Level       string // their names
 	SchemaUID, LevelUID string
-	tally               flowTally
 	rejected            atomic.Int64 // requests
 }
 
@@ -204,10 +203,10 @@ func (f *Flow) Acquire(ctx context.Context, a authorizer.Attributes, r FlowReque
 	known := f.slot(&q).Load()
 	// The controller always decides on watches, because it times their initialization.
 	if known != nil && known.generation == generation && known.equal(&q) && q.verb != "watch" {
-		work := f.estimate(a, r, known.class)
+		work := f.Estimate(a, r, known.class)
 		if work.AdditionalLatency == 0 && known.queueSet.enter(work.MaxSeats()) {
 			*seat = Seat{queueSet: known.queueSet, class: known.class, seats: work.MaxSeats(), since: time.Now()}
-			known.class.tally.begin(work.MaxSeats())
+			known.class.begin(ctx, known.queueSet, work.MaxSeats())
 			return known.class, true
 		}
 	}
@@ -227,7 +226,7 @@ func (f *Flow) queue(ctx context.Context, q requestKey, a authorizer.Attributes,
 		class = f.classify(q, fs, pl)
 	}
 	estimate := func() flowrequest.WorkEstimate {
-		work := f.estimate(a, r, class)
+		work := f.Estimate(a, r, class)
 		flowmetrics.ObserveWorkEstimatedSeats(class.Level, class.Schema, work.MaxSeats())
 		return work
 	}
@@ -312,13 +311,29 @@ func (s *Seat) Queued() bool { return s.done != nil }
 func (s *Seat) Release() {
 	switch {
 	case s.queueSet != nil:
-		now := time.Now()
-		took := now.Sub(s.since)
-		s.class.tally.end(s.seats, took)
-		s.queueSet.leave(s.seats, took, now)
+		s.class.end(s.seats, time.Since(s.since))
+		s.queueSet.leave(s.seats)
 	case s.done != nil:
 		close(s.done)
 		<-s.ended // otherwise the client's next request might wait for this seat
 	}
 	*s = Seat{}
+}
+
+// begin counts a request that has seats by count in upstream's metrics.
+func (c *FlowClass) begin(ctx context.Context, l *queueSet, seats int) {
+	flowmetrics.ObserveWorkEstimatedSeats(c.Level, c.Schema, seats)
+	if !l.exempt {
+		flowmetrics.ObserveWaitingDuration(ctx, c.Level, c.Schema, "true", 0)
+	}
+	flowmetrics.AddDispatch(ctx, c.Level, c.Schema)
+	l.began(ctx, c.Schema, seats)
+}
+
+// end counts the end of the request.
+func (c *FlowClass) end(seats int, took time.Duration) {
+	ctx := context.Background()
+	flowmetrics.AddRequestsExecuting(ctx, c.Level, c.Schema, -1)
+	flowmetrics.AddSeatConcurrencyInUse(c.Level, c.Schema, -seats)
+	flowmetrics.ObserveExecutionDuration(ctx, c.Level, c.Schema, took)
 }

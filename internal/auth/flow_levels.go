@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// FlowLevel is what a priority level does at a moment.
+// FlowLevel is the state of a priority level.
 type FlowLevel struct {
 	Name       string
 	Exempt     bool
-	Seats      int   // there are, unless it is exempt
+	Seats      int   // the limit, unless the level is exempt
 	Taken      int   // seats
 	Executing  int   // requests that hold a seat
 	Waiting    int   // requests in queues
@@ -29,12 +29,14 @@ func (f *Flow) Levels() []FlowLevel {
 	for _, name := range slices.Sorted(maps.Keys(queueSets)) {
 		l := queueSets[name]
 		dump := l.Dump(false)
-		level := FlowLevel{
-			Name: name, Exempt: l.exempt, Seats: int(l.state.Load() & limitMask >> limitShift),
+		l.mu.Lock()
+		limit := l.dispatch.ConcurrencyLimit
+		l.mu.Unlock()
+		levels = append(levels, FlowLevel{
+			Name: name, Exempt: l.exempt, Seats: limit,
 			Taken: dump.SeatsInUse, Executing: dump.Executing, Waiting: dump.Waiting,
 			Dispatched: dump.Dispatched, Rejected: rejected[name],
-		}
-		levels = append(levels, level)
+		})
 	}
 	return levels
 }

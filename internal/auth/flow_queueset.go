@@ -13,95 +13,65 @@ import (
 	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 )
 
-// queueSet is the fairqueuing.QueueSet of one priority level: upstream's, and before it a
-// count of the seats that are taken. While no request waits, upstream serves one at once if
+// queueSet is the fairqueuing.QueueSet of one priority level: upstream's queues, and a count of
+// taken seats in front of them. While no request waits, upstream serves a request at once if
 // enough seats are free for it, and the count decides the same. The first request for which
-// there are not enough opens upstream's queues: each request that holds a seat by count then
-// gets one there, too, by a placeholder, and upstream decides until its queues are empty.
-//
-// enter and leave take no lock while the queues are closed.
+// too few seats are free opens the queues. Placeholders then take the counted seats in the
+// queues, and upstream decides until its queues are empty.
 type queueSet struct {
 	fairqueuing.QueueSet // upstream's
 	name                 string
-	demand               flowmetrics.Gauge
-	seats                flowmetrics.RatioedGauge // upstream's queues add what they serve
+	flow                 *Flow
+	demand               flowmetrics.Gauge        // of seats; upstream sets it while the queues are open
+	seats                flowmetrics.RatioedGauge // executing; placeholders are in it
 	exempt               bool
-	generation           *atomic.Uint64 // of the Flow
+	queues               atomic.Bool // it has some: requests can wait
 
-	// state is how many seats are taken by count, the limit, and whether the queues are
-	// open, by the masks below. Invariant: while they are closed, no request holds a seat in
+	mu       sync.Mutex
+	queuing  fairqueuing.QueuingConfig
+	dispatch fairqueuing.DispatchingConfig
+	taken    int // seats by count
+	passed   int // requests that were given seats by count
+	// open says that upstream decides. Invariant: while it is false, no request holds a seat in
 	// QueueSet.
-	state  atomic.Uint64
-	passed atomic.Int64 // requests that were given seats by count
-
-	// The seats taken since window began, in nanoseconds: upstream lends seats of one
-	// priority level to another by the mean and the peak of the seats taken.
-	window atomic.Int64
-	busy   atomic.Int64 // seats times nanoseconds
-	peak   atomic.Int64
-
-	telling sync.Mutex
-	told    float64 // guarded by telling: what seats has of those taken by count
-	owed    float64 // guarded by telling: seat seconds that were taken and not told yet
-
-	mu           sync.Mutex
-	queuing      fairqueuing.QueuingConfig     // guarded by mu
-	dispatch     fairqueuing.DispatchingConfig // guarded by mu
-	alone        map[string]uint64             // guarded by mu: by flow schema, requests of the controller that found no other waiting
-	counted      map[*counted]struct{}         // guarded by mu: those that the controller started
-	placeholders []fairqueuing.Request         // guarded by mu: one for each seat that Flow took by count itself
-	lingersFor   time.Time                     // guarded by mu: until then, requests that have ended may keep seats in QueueSet
+	open         bool
+	counted      map[*counted]bool     // requests that the controller started
+	placeholders []fairqueuing.Request // one for each seat that Flow itself took before the queues opened
+	lingersUntil time.Time             // until then, requests that have ended may keep seats in QueueSet
 }
-
-const (
-	seatsMask  = 1<<32 - 1
-	limitMask  = (1<<31 - 1) << limitShift
-	openBit    = 1 << 63
-	limitShift = 32
-
-	// demandWindow is how long seats are added up before they are reported to upstream.
-	demandWindow = 10 * time.Millisecond
-)
 
 // enter takes seats by count, if the queues are closed and enough are free.
 func (l *queueSet) enter(seats int) bool {
-	for {
-		state := l.state.Load()
-		taken := state&seatsMask + uint64(seats)
-		if state&openBit != 0 || taken > state&limitMask>>limitShift && !l.exempt {
-			return false
-		}
-		if l.state.CompareAndSwap(state, state+uint64(seats)) {
-			l.passed.Add(1)
-			if peak := l.peak.Load(); int64(taken) > peak {
-				l.peak.CompareAndSwap(peak, int64(taken))
-			}
-			return true
-		}
-	}
-}
-
-// leave releases seats that enter took; took says how long they were held.
-func (l *queueSet) leave(seats int, took time.Duration, now time.Time) {
-	l.busy.Add(int64(seats) * int64(took))
-	for {
-		state := l.state.Load()
-		if state&openBit != 0 {
-			l.leaveQueues(seats)
-			return
-		}
-		if l.state.CompareAndSwap(state, state-uint64(seats)) {
-			break
-		}
-	}
-	l.reportDemand(now.UnixNano(), demandWindow)
-}
-
-// leaveQueues is leave while the queues are, or just were, open.
-func (l *queueSet) leaveQueues(seats int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.state.Add(-uint64(seats))
+	return l.enterLocked(seats)
+}
+
+func (l *queueSet) enterLocked(seats int) bool {
+	if l.open || l.taken+seats > l.dispatch.ConcurrencyLimit && !l.exempt {
+		return false
+	}
+	l.passed++
+	l.takeLocked(seats)
+	return true
+}
+
+// takeLocked counts more seats, or fewer.
+func (l *queueSet) takeLocked(seats int) {
+	l.taken += seats
+	l.seats.Add(float64(seats))
+	l.demand.Set(float64(l.taken))
+}
+
+// leave releases seats that enter took.
+func (l *queueSet) leave(seats int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.open {
+		l.takeLocked(-seats)
+		return
+	}
+	l.taken -= seats
 	for range min(seats, len(l.placeholders)) {
 		last := len(l.placeholders) - 1
 		l.placeholders[last].Finish(func() {})
@@ -110,51 +80,18 @@ func (l *queueSet) leaveQueues(seats int) {
 	l.closeLocked()
 }
 
-// reportDemand reports the mean and the peak of the seats taken to upstream, if the last
-// report was at least so long ago.
-func (l *queueSet) reportDemand(now int64, least time.Duration) {
-	since := l.window.Load()
-	elapsed := now - since
-	if elapsed < int64(least) || elapsed <= 0 || !l.window.CompareAndSwap(since, now) {
-		return
-	}
-	busy := float64(l.busy.Swap(0))
-	mean := busy / float64(elapsed)
-	l.demand.Set(float64(l.peak.Swap(0)))
-	l.demand.Set(mean)
-	l.tell(busy/1e9, time.Duration(elapsed).Seconds())
-}
-
-// tell adds seats that were taken by count for busy seat seconds, in the last elapsed seconds,
-// to the gauge of executing seats. They are known when they are left: the gauge has them
-// within the next second or so, no more and no less of them.
-func (l *queueSet) tell(busy, elapsed float64) {
-	l.telling.Lock()
-	defer l.telling.Unlock()
-	l.owed = max(0, l.owed+busy-l.told*elapsed)
-	before := l.told
-	l.told = l.owed / max(1, elapsed)
-	l.seats.Add(l.told - before)
-}
-
-// untell takes the seats taken by count from the gauge of executing seats.
-func (l *queueSet) untell() {
-	l.telling.Lock()
-	defer l.telling.Unlock()
-	l.seats.Add(-l.told)
-	l.told, l.owed = 0, 0
-}
-
 // StartRequest implements fairqueuing.QueueSet.
 func (l *queueSet) StartRequest(ctx context.Context, work *flowrequest.WorkEstimate, hash uint64, flow, schema string, descr1, descr2 any, note fairqueuing.QueueNoteFn) (fairqueuing.Request, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.enter(work.MaxSeats()) {
-		c := &counted{queueSet: l, ctx: ctx, work: *work, hash: hash, schema: schema, since: time.Now()}
-		l.counted[c] = struct{}{}
-		l.alone[schema]++
-		flowmetrics.AddRequestsExecuting(ctx, l.name, schema, 1)
-		flowmetrics.AddSeatConcurrencyInUse(l.name, schema, work.MaxSeats())
+	if l.enterLocked(work.MaxSeats()) {
+		if l.queues.Load() { // these gauges exist from the first request on
+			flowmetrics.AddRequestsInQueues(ctx, l.name, schema, 0)
+			flowmetrics.AddSeatsInQueues(ctx, l.name, schema, 0)
+		}
+		l.began(ctx, schema, work.MaxSeats())
+		c := &counted{queueSet: l, ctx: ctx, work: *work, hash: hash, schema: schema}
+		l.counted[c] = true
 		return c, false
 	}
 	l.openLocked(schema)
@@ -166,32 +103,25 @@ func (l *queueSet) StartRequest(ctx context.Context, work *flowrequest.WorkEstim
 	return &queued{request, l, work.AdditionalLatency}, false
 }
 
-// addAlone adds the requests that found no other waiting to found, by name and flow schema.
-func (l *queueSet) addAlone(name string, found map[[2]string]uint64) {
-	if l.exempt {
-		return
+// began reports a request that has seats by count to the metrics as upstream's queues would: it
+// was alone in its queue, and left it at once.
+func (l *queueSet) began(ctx context.Context, schema string, seats int) {
+	if l.queues.Load() {
+		flowmetrics.ObserveQueueLength(ctx, l.name, schema, 1)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for schema, n := range l.alone {
-		found[[2]string{name, schema}] += n
-	}
+	flowmetrics.AddRequestsExecuting(ctx, l.name, schema, 1)
+	flowmetrics.AddSeatConcurrencyInUse(l.name, schema, seats)
 }
 
-// openLocked opens the queues, with placeholders for all requests that hold seats by count.
+// openLocked opens the queues, with placeholders for all counted seats.
 func (l *queueSet) openLocked(schema string) {
-	state := l.state.Load()
-	for state&openBit == 0 && !l.state.CompareAndSwap(state, state|openBit) {
-		state = l.state.Load()
-	}
-	if state&openBit != 0 {
+	if l.open {
 		return
 	}
-	l.untell() // the placeholders take these seats
-	taken := int(state & seatsMask)
-	// These requests keep their seats, even if the limit is lower by now.
-	l.limitLocked(max(taken, l.dispatch.ConcurrencyLimit))
-	unnamed := taken
+	l.seats.Add(-float64(l.taken)) // the placeholders take these seats
+	// Requests keep their seats even if the limit is lower by now.
+	l.limitLocked(max(l.taken, l.dispatch.ConcurrencyLimit))
+	unnamed := l.taken
 	for c := range l.counted {
 		unnamed -= c.work.MaxSeats()
 		c.enqueueLocked()
@@ -204,6 +134,7 @@ func (l *queueSet) openLocked(schema string) {
 		}
 	}
 	l.limitLocked(l.dispatch.ConcurrencyLimit)
+	l.open = true
 }
 
 // limitLocked makes limit that of the queues.
@@ -217,34 +148,29 @@ func (l *queueSet) limitLocked(limit int) {
 	completer.Complete(config)
 }
 
+// lingerLocked closes the queues if no request is left in them, but not before the seats of one
+// that has ended are free.
+func (l *queueSet) lingerLocked(latency time.Duration) {
+	if end := time.Now().Add(latency); latency > 0 && end.After(l.lingersUntil) {
+		l.lingersUntil = end
+	}
+	l.closeLocked()
+}
+
 // closeLocked closes the queues if no request is left in them.
 func (l *queueSet) closeLocked() {
-	now := time.Now()
-	if l.state.Load()&openBit == 0 || now.Before(l.lingersFor) || !l.QueueSet.IsIdle() {
-		return
-	}
-	l.window.Store(now.UnixNano())
-	l.busy.Store(0)
-	l.peak.Store(0)
-	l.state.And(^uint64(openBit))
-}
-
-// lingerLocked notes that seats in the queues stay taken for so long after their request.
-func (l *queueSet) lingerLocked(latency time.Duration) {
-	if end := time.Now().Add(latency); latency > 0 && end.After(l.lingersFor) {
-		l.lingersFor = end
+	if l.open && !time.Now().Before(l.lingersUntil) && l.QueueSet.IsIdle() {
+		l.open = false
 	}
 }
 
-// counted is a request of the controller's that has seats by count. Fields that change are
-// guarded by the queueSet's mu.
+// counted is a request of the controller's that has seats by count.
 type counted struct {
 	queueSet    *queueSet
 	ctx         context.Context
 	work        flowrequest.WorkEstimate
 	hash        uint64
 	schema      string
-	since       time.Time
 	ended       time.Time           // guarded by mu: when it ended, if it keeps its seats for a while
 	placeholder fairqueuing.Request // guarded by mu: while the queues are open
 }
@@ -265,19 +191,16 @@ func (c *counted) end() {
 	defer l.mu.Unlock()
 	if c.placeholder == nil && c.work.AdditionalLatency > 0 {
 		c.ended = time.Now()
-		time.AfterFunc(c.work.AdditionalLatency, c.endLinger)
+		time.AfterFunc(c.work.AdditionalLatency, func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if l.counted[c] { // the queues were not opened meanwhile
+				c.releaseLocked()
+			}
+		})
 		return
 	}
 	c.releaseLocked()
-}
-
-// endLinger ends the lingering, if the queues were not opened meanwhile.
-func (c *counted) endLinger() {
-	c.queueSet.mu.Lock()
-	defer c.queueSet.mu.Unlock()
-	if _, ok := c.queueSet.counted[c]; ok {
-		c.releaseLocked()
-	}
 }
 
 // releaseLocked releases the seats: those in the queues if they are open.
@@ -285,29 +208,25 @@ func (c *counted) releaseLocked() {
 	l, seats := c.queueSet, c.work.MaxSeats()
 	flowmetrics.AddSeatConcurrencyInUse(l.name, c.schema, -seats)
 	delete(l.counted, c)
-	l.state.Add(-uint64(seats))
-	now := time.Now()
-	if c.placeholder != nil {
-		c.placeholder.Finish(func() {})
-		l.lingerLocked(c.work.AdditionalLatency)
-		l.closeLocked()
+	if c.placeholder == nil {
+		l.takeLocked(-seats)
 		return
 	}
-	l.busy.Add(int64(seats) * int64(now.Sub(c.since)))
-	l.reportDemand(now.UnixNano(), demandWindow)
+	l.taken -= seats
+	c.placeholder.Finish(func() {})
+	l.lingerLocked(c.work.AdditionalLatency)
 }
 
 // enqueueLocked starts a placeholder in the queues, which have just been opened. If the request
 // has ended, its placeholder finishes at once, with the rest of the additional latency.
 func (c *counted) enqueueLocked() {
-	work := c.work
 	if !c.ended.IsZero() {
+		seats := uint64(c.work.MaxSeats())
 		left := max(c.work.AdditionalLatency-time.Since(c.ended), 1)
-		work = flowrequest.WorkEstimate{InitialSeats: uint64(work.MaxSeats()), FinalSeats: uint64(work.MaxSeats()), AdditionalLatency: left}
+		c.work = flowrequest.WorkEstimate{InitialSeats: seats, FinalSeats: seats, AdditionalLatency: left}
 	}
-	c.placeholder, _ = c.queueSet.QueueSet.StartRequest(context.Background(), &work, c.hash, "", c.schema, nil, nil, nil)
+	c.placeholder, _ = c.queueSet.QueueSet.StartRequest(context.Background(), &c.work, c.hash, "", c.schema, nil, nil, nil)
 	if !c.ended.IsZero() {
-		c.work.AdditionalLatency = work.AdditionalLatency
 		c.releaseLocked()
 	}
 }
@@ -322,37 +241,36 @@ type queued struct {
 // Finish implements fairqueuing.Request.
 func (q *queued) Finish(execute func()) (idle bool) {
 	defer func() {
-		q.queueSet.mu.Lock()
-		defer q.queueSet.mu.Unlock()
-		q.queueSet.lingerLocked(q.lingers)
-		q.queueSet.closeLocked()
+		l := q.queueSet
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.lingerLocked(q.lingers)
 	}()
 	return q.Request.Finish(execute)
 }
 
 // Dump implements fairqueuing.QueueSet.
 func (l *queueSet) Dump(details bool) debug.QueueSetDump {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	dump := l.QueueSet.Dump(details)
-	dump.Dispatched += int(l.passed.Load())
-	if state := l.state.Load(); state&openBit == 0 {
-		dump.Executing += int(state & seatsMask)
-		dump.SeatsInUse += int(state & seatsMask)
+	dump.Dispatched += l.passed
+	if !l.open {
+		dump.Executing += l.taken
+		dump.SeatsInUse += l.taken
 	}
 	return dump
 }
 
 // BeginConfigChange implements fairqueuing.QueueSet.
 func (l *queueSet) BeginConfigChange(config fairqueuing.QueuingConfig) (fairqueuing.QueueSetCompleter, error) {
-	l.generation.Add(1)
+	l.flow.generation.Add(1)
 	next, err := l.QueueSet.BeginConfigChange(config)
-	if err != nil {
-		return nil, err
-	}
-	return &queueSetCompleter{QueueSetCompleter: next, queueSet: l, queuing: config}, nil
+	return &queueSetCompleter{next, l, config}, err
 }
 
-// queueSetFactory makes the queueSets of a Flow. When the configuration changes, each of them
-// is made or changed while the controller classifies no request.
+// queueSetFactory makes the queueSets of a Flow. The controller makes and changes them while it
+// classifies no request.
 type queueSetFactory struct {
 	flow *Flow
 	fairqueuing.QueueSetFactory
@@ -362,22 +280,8 @@ type queueSetFactory struct {
 func (f *queueSetFactory) BeginConstruction(config fairqueuing.QueuingConfig, requests flowmetrics.RatioedGaugePair, seats flowmetrics.RatioedGauge, demand flowmetrics.Gauge) (fairqueuing.QueueSetCompleter, error) {
 	f.flow.generation.Add(1)
 	next, err := f.QueueSetFactory.BeginConstruction(config, requests, seats, demand)
-	if err != nil {
-		return nil, err
-	}
-	l := &queueSet{
-		name: config.Name, demand: demand, seats: seats, exempt: config.DesiredNumQueues < 0,
-		generation: &f.flow.generation, counted: make(map[*counted]struct{}), alone: make(map[string]uint64),
-	}
-	l.window.Store(time.Now().UnixNano())
-	return &queueSetCompleter{QueueSetCompleter: next, queueSet: l, queuing: config, made: func() {
-		f.flow.mu.Lock()
-		defer f.flow.mu.Unlock()
-		f.flow.queueSets[config.Name] = l
-		if !mandatory(config.Name) {
-			f.flow.loadedOnce.Do(func() { close(f.flow.loaded) })
-		}
-	}}, nil
+	l := &queueSet{name: config.Name, flow: f.flow, demand: demand, seats: seats, exempt: config.DesiredNumQueues < 0, counted: make(map[*counted]bool)}
+	return &queueSetCompleter{next, l, config}, err
 }
 
 // queueSetCompleter makes or changes a queueSet.
@@ -385,28 +289,23 @@ type queueSetCompleter struct {
 	fairqueuing.QueueSetCompleter
 	queueSet *queueSet
 	queuing  fairqueuing.QueuingConfig
-	made     func() // registers a new queueSet; nil if one is changed
 }
 
 // Complete implements fairqueuing.QueueSetCompleter.
 func (c *queueSetCompleter) Complete(config fairqueuing.DispatchingConfig) fairqueuing.QueueSet {
-	l := c.queueSet
+	l, f := c.queueSet, c.queueSet.flow
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.queuing, l.dispatch = c.queuing, config
-	queues := c.QueueSetCompleter.Complete(config)
-	for {
-		state := l.state.Load()
-		limit := uint64(config.ConcurrencyLimit) << limitShift & limitMask
-		if l.state.CompareAndSwap(state, state&^limitMask|limit) {
-			break
-		}
-	}
-	if c.made != nil {
+	l.queues.Store(c.queuing.DesiredNumQueues > 0)
+	if queues := c.QueueSetCompleter.Complete(config); l.QueueSet == nil {
 		l.QueueSet = queues
-		c.made()
-	} else if l.state.Load()&openBit == 0 {
-		l.reportDemand(time.Now().UnixNano(), 0)
+	}
+	l.mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.queueSets[l.name] = l
+	if !mandatory(l.name) {
+		f.loadedOnce.Do(func() { close(f.loaded) })
 	}
 	return l
 }

@@ -73,10 +73,9 @@ func (q *queues) start(work flowrequest.WorkEstimate, hash uint64, direct bool) 
 	q.requests = append(q.requests, v)
 	if l, ok := q.QueueSet.(*queueSet); ok && direct && work.AdditionalLatency == 0 && l.enter(work.MaxSeats()) {
 		v.state.Store("executing")
-		since := time.Now()
 		go func() {
 			<-v.done
-			l.leave(work.MaxSeats(), time.Since(since), time.Now())
+			l.leave(work.MaxSeats())
 			v.state.Store("gone")
 		}()
 		return

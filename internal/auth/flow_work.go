@@ -41,8 +41,8 @@ func newEstimator() estimator {
 	}
 }
 
-// estimate returns how many seats a request takes, and for how long after its end.
-func (f *Flow) estimate(a authorizer.Attributes, r FlowRequest, class *FlowClass) flowrequest.WorkEstimate {
+// Estimate returns how many seats a request of a class takes, and for how long after its end.
+func (f *Flow) Estimate(a authorizer.Attributes, r FlowRequest, class *FlowClass) flowrequest.WorkEstimate {
 	switch a.GetVerb() {
 	case "list", "watch":
 		most, limit := f.controller.GetMaxSeats(class.Level), f.estimator.limits.MaximumListSeatsLimit
@@ -146,9 +146,4 @@ func (e *estimator) upstreamCaches(o *internalversion.ListOptions) bool {
 		return o.Continue == "" && (o.ResourceVersion == "0" || o.ResourceVersion == "" && e.consistent || o.ResourceVersion != "" && o.Limit == 0)
 	}
 	return false
-}
-
-// Estimate returns what a request of a class costs.
-func (f *Flow) Estimate(a authorizer.Attributes, r FlowRequest, class *FlowClass) flowrequest.WorkEstimate {
-	return f.estimate(a, r, class)
 }
