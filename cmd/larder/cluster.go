@@ -57,7 +57,7 @@ func (c *clusterOptions) prepare(config *server.Config) error {
 	switch {
 	case config.DataDir == "":
 		return errors.New("over an external etcd a cluster needs --data-dir, to keep certificates and logs in")
-	case config.Authentication.ClientCert.ClientCA != "" || config.Signing != auth.Signing{}:
+	case config.Authentication.ClientCert.ClientCA != "" || config.ServiceAccountSigningKeyFile+config.ServiceAccountSigningEndpoint != "":
 		return errors.New("a cluster's certificates and keys are made in --data-dir: --client-ca-file, --service-account-signing-key-file and --service-account-signing-endpoint cannot be given")
 	case config.TestControllers:
 		return errors.New("a cluster has a kube-controller-manager, beside which --test-controllers must not run")

@@ -8,34 +8,10 @@ import (
 	"github.com/spf13/pflag"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	cliflag "k8s.io/component-base/cli/flag"
 	logsapi "k8s.io/component-base/logs/api/v1"
 
 	"github.com/larder-io/larder/cmd/larder/internal/server"
 )
-
-// upstream adds the flags of kube-apiserver that no other section has: its own options
-// declare them, so that names, defaults and syntax are upstream's.
-func (o *options) upstream() {
-	addLoggingGates()
-	up := server.NewUpstream()
-	o.config.Upstream = up
-	var theirs cliflag.NamedFlagSets
-	up.AddFlags(&theirs)
-	o.kubelet(theirs.FlagSet("misc"))
-	declared := make(map[string]bool)
-	for _, ours := range o.sections.FlagSets {
-		ours.VisitAll(func(f *pflag.Flag) { declared[f.Name] = true })
-	}
-	for _, name := range theirs.Order {
-		theirs.FlagSets[name].VisitAll(func(f *pflag.Flag) {
-			if !declared[f.Name] {
-				o.sections.FlagSet(name).AddFlag(f)
-			}
-		})
-	}
-	o.removed(o.sections.FlagSet("misc"))
-}
 
 // addLoggingGates registers the feature gates of logging, as kube-apiserver's command does.
 // They are global and can be registered only once.

@@ -188,7 +188,7 @@ func TestUnderUpstreamsName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"listens on all. (default 0.0.0.0)", `(default "/var/run/kubernetes")`, "Defaults to AlwaysAllow if"} {
+	for _, want := range []string{"families will be used. (default 0.0.0.0)", `(default "/var/run/kubernetes")`, "Defaults to AlwaysAllow if"} {
 		if !bytes.Contains(bytes.Join(bytes.Fields(help), []byte(" ")), []byte(want)) {
 			t.Errorf("%q is not in the help", want)
 		}

@@ -16,7 +16,7 @@ func (s *Server) aggregate(config *httpapi.Config) error {
 	if err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
-	p, c := &s.parts, &s.config.Aggregation
+	p := &s.parts
 	p.aggregator, err = aggregator.New(aggregator.Config{
 		Registry:        p.registry,
 		ClientConfig:    p.loopback,
@@ -25,10 +25,10 @@ func (s *Server) aggregate(config *httpapi.Config) error {
 		Definitions:     p.extensions.Definitions(),
 		Discovery:       config.Discovery,
 		Self:            self,
-		CertFile:        c.CertFile,
-		KeyFile:         c.KeyFile,
+		CertFile:        s.config.ProxyClientCertFile,
+		KeyFile:         s.config.ProxyClientKeyFile,
 		Resolver:        p.services,
-		RejectRedirects: c.RejectRedirects,
+		RejectRedirects: s.config.AggregatorRejectForwardingRedirects,
 		Dial:            s.dialer(egressselector.Cluster),
 	})
 	if err != nil {

@@ -61,7 +61,7 @@ func (s *Server) buildAuth(ctx context.Context) (err error) {
 		pki.KeepRenewed(ctx, s.id.renewals, func(err error) { klog.ErrorS(err, "A certificate cannot be renewed") })
 		return nil
 	})
-	return s.config.Aggregation.check()
+	return s.config.checkProxyPair()
 }
 
 // build makes the parts that need the store, and listens. Only admission runs yet.
@@ -71,7 +71,7 @@ func (s *Server) build(ctx context.Context) (err error) {
 		return err
 	}
 	// The flags have been checked by now: a mistake in them is reported even if the port is taken.
-	if s.listener, err = s.config.Upstream.listen(&s.config.Serving); err != nil {
+	if s.listener, err = s.config.listen(); err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
 	s.metrics.Attach(s.store, s.tail, p.registry.Resources())
@@ -81,7 +81,7 @@ func (s *Server) build(ctx context.Context) (err error) {
 	base := bootstrap.Config{
 		Registry: p.registry, Client: p.client, Informers: p.informers,
 		ServiceNodePort: s.config.Upstream.NodePort,
-		PublicAddress:   s.id.publish, PublicPort: s.config.Serving.Port, Trust: p.auth.Trust(), RBAC: p.auth.RBAC,
+		PublicAddress:   s.id.publish, PublicPort: s.config.SecureServing.BindPort, Trust: p.auth.Trust(), RBAC: p.auth.RBAC,
 		EndpointReconciler: s.config.Services.EndpointReconciler, Instances: s.config.Services.Instances,
 		AnyPort: s.config.Services.AnyPort, Identity: s.identityLease(), Leadership: s.leadership(),
 	}
@@ -100,11 +100,15 @@ func (s *Server) build(ctx context.Context) (err error) {
 	return s.buildControllers()
 }
 
+func (s *Server) newTail(store *kv.Etcd) *kv.Tail {
+	return kv.NewTail(kv.TailConfig{
+		Store: store, Prefix: s.config.Etcd.StorageConfig.Prefix, Replay: s.config.Store.ReplayRevisions, Logger: newLogger(),
+	})
+}
+
 func (s *Server) newRegistry() (*registry.Registry, error) {
 	p, services, up := &s.parts, &s.config.Services, s.config.Upstream
-	s.tail = kv.NewTail(kv.TailConfig{
-		Store: s.store, Prefix: s.config.Store.Prefix, Replay: s.config.Store.ReplayRevisions, Logger: newLogger(),
-	})
+	s.tail = s.newTail(s.store)
 	config := registry.Config{
 		Store:         s.fence.Store(s.store),
 		Tail:          s.tail,
@@ -114,7 +118,7 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 		CheckInterval: s.config.Store.CheckInterval,
 		// A client must be able to watch from where a list ended that took as long as it may:
 		// kubernetes pkg/controlplane/apiserver/options/options.go, Complete.
-		History:      s.config.Serving.RequestTimeout + 15*time.Second,
+		History:      s.config.GenericServerRunOptions.RequestTimeout + 15*time.Second,
 		Logger:       newLogger(),
 		Transformers: p.encryption.transformers,
 		Overrides:    s.registryOverrides(),
@@ -124,7 +128,7 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 
 		DeleteCollectionWorkers: up.Etcd.DeleteCollectionWorkers, DisableGarbageCollection: !up.Etcd.EnableGarbageCollection,
 		Config: builtin.Config{
-			Prefix:           s.config.Store.Prefix,
+			Prefix:           s.config.Etcd.StorageConfig.Prefix,
 			APIResources:     s.resources,
 			StorageMediaType: up.Etcd.DefaultStorageMediaType,
 			ServersOverrides: up.Etcd.EtcdServersOverrides,
@@ -163,7 +167,7 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 
 func (s *Server) newDoor() (*httpapi.Server, error) {
 	p := &s.parts
-	version, up := s.config.Upstream.version(), s.config.Upstream
+	version, up := s.config.version(), s.config.Upstream
 	handlers := s.debugHandlers()
 	s.addCheckpoints(handlers)
 	for _, path := range auth.OpenIDPaths() {
@@ -191,18 +195,18 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 		},
 		Delegation: httpapi.Delegation{StorageVersions: p.versions},
 		Timeouts: httpapi.Timeouts{
-			RequestTimeout: s.config.Serving.RequestTimeout, MinRequestTimeout: max(s.config.Serving.MinRequestTimeout, 1), // 0 is the default there
-			ShutdownGrace: s.config.Serving.RequestTimeout, WatchGrace: generic.ShutdownWatchTerminationGracePeriod,
+			RequestTimeout: generic.RequestTimeout, MinRequestTimeout: max(time.Duration(generic.MinRequestTimeout)*time.Second, 1), // 0 is the default there
+			ShutdownGrace: generic.RequestTimeout, WatchGrace: generic.ShutdownWatchTerminationGracePeriod,
 			SendRetryAfter: generic.ShutdownSendRetryAfter,
 		},
 		Connections: httpapi.Connections{
-			Accept: s.accept, MaxConns: s.config.Serving.MaxConnections, MaxConnsPerIP: s.config.Serving.MaxConnectionsPerAddress,
+			Accept: s.accept, MaxConns: s.config.MaxConnections, MaxConnsPerIP: s.config.MaxConnectionsPerAddress,
 			DisableHTTP2: up.SecureServing.DisableHTTP2Serving, HTTP2MaxStreams: max(0, up.SecureServing.HTTP2MaxStreamsPerConnection),
 			GoAwayChance: generic.GoawayChance,
 		},
 	}
 	if config.Flow = p.flow; p.flow == nil {
-		config.MaxInFlight, config.MaxMutatingInFlight = s.config.InFlight.Most, s.config.InFlight.MostMutating
+		config.MaxInFlight, config.MaxMutatingInFlight = generic.MaxRequestsInFlight, generic.MaxMutatingRequestsInFlight
 	}
 	if !s.config.KeepWatches {
 		config.Revocation = p.auth.Revocation()
@@ -228,7 +232,7 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 // plugins have goroutines from their construction on.
 func (s *Server) buildAdmission(ctx context.Context) (err error) {
 	p := &s.parts
-	p.services = admission.NewServiceResolver(p.registry, s.config.Aggregation.EndpointRouting)
+	p.services = admission.NewServiceResolver(p.registry, s.config.EnableAggregatorRouting)
 	if p.webhooks, err = admission.NewWebhooks(p.services, p.loopback, s.egress, s.outgoing()); err != nil {
 		return err
 	}
@@ -258,7 +262,7 @@ func (s *Server) extend(config *httpapi.Config) (err error) {
 		Complete:     func() bool { return p.aggregator.Registered() },
 		// Called only for requests, and so p.door is set by then.
 		Schemas:           func() (map[string]*spec.Schema, error) { return p.door.Schemas() },
-		Alone:             len(s.config.Store.Servers) == 0,
+		Alone:             !s.config.external(),
 		Servers:           s.config.Services.Instances,
 		RequestTimeout:    config.RequestTimeout,
 		MinRequestTimeout: config.MinRequestTimeout,

@@ -41,7 +41,7 @@ func (s *Server) addCheckpoints(handlers map[string]http.Handler) {
 		stores = append(stores, a.store)
 	}
 	checkpoints := checkpoint.New(checkpoint.Config{
-		Stores: stores, Prefix: s.config.Store.Prefix, Fence: s.fence, Pause: s.pauseControllers, Await: s.awaitInformed,
+		Stores: stores, Prefix: s.config.Etcd.StorageConfig.Prefix, Fence: s.fence, Pause: s.pauseControllers, Await: s.awaitInformed,
 	})
 	handlers[checkpoint.Path], handlers[checkpoint.Path+"/"] = checkpoints, checkpoints
 }
@@ -85,7 +85,7 @@ func (s *Server) unstoppable(ctx context.Context) (warnings []string, err error)
 	case len(emptied) > 0 && s.parts.controllers == nil:
 		warnings = append(warnings, fmt.Sprintf("whoever empties the namespaces %s is no part of this server, was not stopped and may go on", strings.Join(emptied, ", ")))
 	}
-	if len(s.config.Store.Servers) == 0 {
+	if !s.config.external() {
 		return warnings, nil
 	}
 	servers, err := s.parts.client.CoordinationV1().Leases(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: controlplane.IdentityLeaseComponentLabelKey + "=" + controlplane.KubeAPIServer})

@@ -1,8 +1,10 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"path"
@@ -11,16 +13,14 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/apiserver/pkg/server/options"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
-	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 
 	"github.com/larder-io/larder/internal/admission"
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// Config configures a Server. A field's comment says what its zero value means; [Default]
-// returns what `larder serve` starts with.
+// Config configures a Server. Make it with [Default] or [DefaultUpstream]; a field's comment says
+// what its zero value means.
 type Config struct {
 	// DataDir holds the embedded etcd, the certificates and keys that Config does not
 	// name, and the administrator's kubeconfig. It may be "" if Store.Servers names an
@@ -33,41 +33,21 @@ type Config struct {
 	// kube-apiserver.
 	Scratch bool
 
-	Serving  Serving
+	// Upstream holds kube-apiserver's options. If they name no etcd servers, an etcd runs in this
+	// process; if no client CA, that in DataDir/pki is trusted, which is made if it is missing.
+	// Without a signing key one is made there, and service accounts' issuers have a default, too.
+	*Upstream
+
 	Store    Store
 	Services Services
-
-	// Authentication and Authorization are kube-apiserver's own options. If no client CA is
-	// named, that in DataDir/pki is trusted, which is made if it is missing; service
-	// accounts' issuers and keys have defaults, too.
-	Authentication *kubeoptions.BuiltInAuthenticationOptions
-	Authorization  *kubeoptions.BuiltInAuthorizationOptions
-	// Signing says with which key, or by which external signer, service-account tokens are
-	// signed. The zero value makes a key in DataDir/pki.
-	Signing auth.Signing
 
 	// AllowPrivileged lets pods have privileged containers. It is a global variable of
 	// upstream's: all servers in a process must have the same.
 	AllowPrivileged bool
 
-	// Admission says which plugins decide what may be written; nil means those that
-	// kube-apiserver has by default.
-	Admission *admission.Options
-
-	// InFlight says how many requests are served at once.
-	InFlight InFlight
-
-	// Aggregation says how other API servers are reached.
-	Aggregation Aggregation
-
-	// Encryption says how values are encrypted in the store.
-	Encryption Encryption
-
-	// Audit says what is recorded of requests, and where; nil records nothing.
-	Audit *options.AuditOptions
-
-	// Upstream holds kube-apiserver's other options; nil means its defaults.
-	Upstream *Upstream
+	// MaxConnections bounds open connections, MaxConnectionsPerAddress those from one
+	// IPv4 address or one /64 of IPv6 addresses; 0 sets no bound.
+	MaxConnections, MaxConnectionsPerAddress int
 
 	// KeepWatches lets a watch go on when its user has lost the right to it.
 	KeepWatches bool
@@ -79,9 +59,6 @@ type Config struct {
 	// Beside, if not nil, is run in a goroutine once the server is ready. It is ended, and
 	// awaited, before any other part. If it ends by itself, so does the server.
 	Beside func(context.Context) error
-
-	// EventTTL is how long events are kept; less than a second keeps them for ever.
-	EventTTL time.Duration
 
 	// IndexLabels are the label keys of each resource that are always indexed, beside those
 	// that a cache learns to index.
@@ -132,22 +109,16 @@ const DefaultIssuer = "https://kubernetes.default.svc.cluster.local"
 
 // Default returns what `larder serve` starts with when no flag is given.
 func Default() Config {
+	up := NewUpstream()
+	up.SecureServing.BindAddress, up.SecureServing.ServerCert.CertDirectory = net.IPv4(127, 0, 0, 1), ""
+	up.Authorization.Modes = []string{auth.ModeRBAC}
 	return Config{
-		DataDir: "larder-data",
-		Serving: Serving{
-			BindAddress:       net.IPv4(127, 0, 0, 1),
-			Port:              6443,
-			RequestTimeout:    time.Minute,
-			MinRequestTimeout: 30 * time.Minute,
-		},
-		Store:          Store{Prefix: "/registry", CompactionInterval: 5 * time.Minute, ReplayRevisions: 10_000, CheckInterval: 10 * time.Minute, DefragmentInterval: time.Hour},
-		Authentication: kubeoptions.NewBuiltInAuthenticationOptions().WithAll(),
-		Authorization:  authorizeByRoles(),
+		DataDir:  "larder-data",
+		Upstream: up,
+		Store:    Store{ReplayRevisions: 10_000, CheckInterval: 10 * time.Minute, DefragmentInterval: time.Hour},
 		// Network plugins and kube-proxy run as privileged pods. RBAC, which is on by
 		// default, restricts who may create them.
 		AllowPrivileged: true,
-		InFlight:        InFlight{Fairness: true, Most: 400, MostMutating: 200},
-		Aggregation:     Aggregation{RejectRedirects: true},
 		Services: Services{
 			ClusterIPRanges: []*net.IPNet{defaultRange()},
 			NodePorts:       utilnet.PortRange{Base: 30000, Size: 2768},
@@ -155,7 +126,6 @@ func Default() Config {
 			EndpointReconciler: reconcilers.LeaseEndpointReconcilerType,
 			Instances:          1,
 		},
-		EventTTL:   time.Hour,
 		StatusPage: true,
 		UserAgent:  "larder",
 	}
@@ -165,16 +135,9 @@ func Default() Config {
 func DefaultUpstream() Config {
 	c := Default()
 	c.DataDir, c.AllowPrivileged, c.Services.ClusterIPRanges = "", false, nil
-	c.Serving.BindAddress, c.Serving.CertDir = net.IPv4zero, "/var/run/kubernetes"
-	c.Authorization, c.StatusPage = kubeoptions.NewBuiltInAuthorizationOptions(), false
+	c.Upstream, c.StatusPage = NewUpstream(), false
 	c.UserAgent, c.Services.AnyPort = upstreamUserAgent(), true
 	return c
-}
-
-func authorizeByRoles() *kubeoptions.BuiltInAuthorizationOptions {
-	o := kubeoptions.NewBuiltInAuthorizationOptions()
-	o.Modes = []string{auth.ModeRBAC}
-	return o
 }
 
 // defaultRange is of kubernetes pkg/kubeapiserver/options, DefaultServiceIPCIDR.
@@ -184,10 +147,8 @@ func defaultRange() *net.IPNet {
 
 // complete sets the defaults of fields that are nil or empty.
 func (c *Config) complete() {
-	if c.Upstream == nil {
-		c.Upstream = NewUpstream()
-	}
-	c.Store.Prefix = path.Join("/", c.Store.Prefix) // apiserver pkg/storage/etcd3/store.go, New
+	etcd := &c.Etcd.StorageConfig
+	etcd.Prefix = path.Join("/", etcd.Prefix) // apiserver pkg/storage/etcd3/store.go, New
 	if c.Notify == nil {
 		c.Notify = func(string) {}
 	}
@@ -199,37 +160,44 @@ func (c *Config) complete() {
 // provisions reports whether certificates and keys that Config does not name are made.
 func (c *Config) provisions() bool { return c.DataDir != "" || c.Scratch }
 
+// external reports whether the store is an etcd outside of this process.
+func (c *Config) external() bool { return len(c.Etcd.StorageConfig.Transport.ServerList) > 0 }
+
 // Validate checks what can be known without I/O.
 func (c *Config) Validate() error {
-	errs := []error{c.Upstream.validate(c), c.Serving.validate(), c.Store.validate(), c.Services.validate(), c.Services.reach(c.Serving.AdvertiseAddress), c.InFlight.validate(), c.Aggregation.validate(), c.Encryption.validate(), auth.ValidateAudit(c.Audit)}
-	if len(c.Store.Servers) == 0 && c.DataDir == "" {
+	if !c.external() && c.DataDir == "" {
 		return errors.New("--etcd-servers or --data-dir must be specified")
 	}
+	errs := []error{c.Upstream.validate(c), c.Store.validate(c.external()), c.Services.validate(), c.Services.reach(c.GenericServerRunOptions.AdvertiseAddress), auth.ValidateAudit(c.Audit)}
+	if c.MaxConnections < 0 || c.MaxConnectionsPerAddress < 0 {
+		errs = append(errs, fmt.Errorf("--max-connections and --max-connections-per-address must not be negative, are %d and %d", c.MaxConnections, c.MaxConnectionsPerAddress))
+	}
 	issuers := c.Authentication.ServiceAccounts.Issuers
-	issued, signed := len(issuers) > 0 && issuers[0] != "", c.Signing != (auth.Signing{})
+	issued, signed := len(issuers) > 0 && issuers[0] != "", c.signing() != (auth.Signing{})
 	switch {
 	case !c.provisions() && !issued && !signed && len(c.Authentication.APIAudiences) == 0:
 		errs = append(errs, errors.New("--service-account-signing-key-file and --service-account-issuer are required flags"))
 	case !c.provisions() && !(issued && signed):
 		errs = append(errs, errors.New("--service-account-signing-key-file, --service-account-issuer, and --api-audiences should be specified together"))
-	case !c.provisions() && c.Serving.CertDir == "" && c.Serving.CertFile == "":
+	case !c.provisions() && c.SecureServing.ServerCert.CertDirectory == "" && c.SecureServing.ServerCert.CertKey.CertFile == "":
 		errs = append(errs, errors.New("--cert-dir or --tls-cert-file and --tls-private-key-file must be specified"))
 	}
 	if c.provisions() && !signed && len(c.Authentication.ServiceAccounts.KeyFiles) > 0 {
 		errs = append(errs, errors.New("--service-account-key-file needs --service-account-signing-key-file"))
 	}
 	config := c.access(c.Authentication.ClientCert.ClientCA)
-	errs = append(errs, config.Validate())
-	if c.Admission != nil {
-		errs = append(errs, admission.Validate(c.Admission))
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, config.Validate(), admission.Validate(c.Admission))...)
 }
 
-// access returns the configuration of package auth with clientCA as the authority of client
+// signing says with which key, or by which external signer, service-account tokens are signed.
+func (c *Config) signing() auth.Signing {
+	return auth.Signing{KeyFile: c.ServiceAccountSigningKeyFile, Endpoint: c.ServiceAccountSigningEndpoint}
+}
+
+// access returns the configuration of package auth with clientCA as the CA of client
 // certificates, and with defaults for the fields of c that are not set.
 func (c *Config) access(clientCA string) auth.Config {
-	authentication, authorization, signing := *c.Authentication, *c.Authorization, c.Signing
+	authentication, authorization, signing := *c.Authentication, *c.Authorization, c.signing()
 	accounts := *authentication.ServiceAccounts
 	if len(accounts.Issuers) == 0 && c.provisions() {
 		accounts.Issuers = []string{DefaultIssuer}
@@ -256,8 +224,5 @@ func EtcdDir(dataDir string) string { return filepath.Join(dataDir, "etcd") }
 func (c *Config) pkiDir() string { return filepath.Join(c.DataDir, "pki") }
 
 func (c *Config) certDir() string {
-	if c.Serving.CertDir != "" {
-		return c.Serving.CertDir
-	}
-	return c.pkiDir()
+	return cmp.Or(c.SecureServing.ServerCert.CertDirectory, c.pkiDir())
 }

@@ -4,7 +4,6 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/larder-io/larder/internal/auth"
 )
@@ -25,7 +24,7 @@ func cidrs(t *testing.T, all ...string) []*net.IPNet {
 // upstream is what kube-apiserver needs at least.
 func upstream(c *Config) {
 	*c = DefaultUpstream()
-	c.Store.Servers, c.Signing.KeyFile = []string{"x"}, "x"
+	c.Etcd.StorageConfig.Transport.ServerList, c.ServiceAccountSigningKeyFile = []string{"x"}, "x"
 	c.Authentication.ServiceAccounts.Issuers = []string{"https://x"}
 }
 
@@ -37,35 +36,39 @@ func TestValidate(t *testing.T) {
 	}{
 		{"defaults", func(*Config) {}, ""},
 		{"no data directory", func(c *Config) { c.DataDir = "" }, "--data-dir"},
-		{"port 0", func(c *Config) { c.Serving.Port = 0 }, "--secure-port"},
-		{"port too large", func(c *Config) { c.Serving.Port = 65536 }, "--secure-port"},
-		{"certificate alone", func(c *Config) { c.Serving.CertFile = "x" }, "--tls-private-key-file"},
-		{"no request timeout", func(c *Config) { c.Serving.RequestTimeout = 0 }, "--request-timeout"},
-		{"negative number of connections", func(c *Config) { c.Serving.MaxConnections = -1 }, "--max-connections"},
-		{"negative share of connections", func(c *Config) { c.Serving.MaxConnectionsPerAddress = -1 }, "--max-connections-per-address"},
-		{"negative watch timeout", func(c *Config) { c.Serving.MinRequestTimeout = -time.Second }, "--min-request-timeout"},
-		{"negative delay", func(c *Config) { c.Serving.ShutdownDelay = -1 }, "--shutdown-delay-duration"},
-		{"etcd key alone", func(c *Config) { c.Store.Servers, c.Store.KeyFile = []string{"x"}, "x" }, "--etcd-certfile"},
-		{"etcd TLS without servers", func(c *Config) { c.Store.CAFile = "x" }, "--etcd-servers"},
-		{"negative compaction", func(c *Config) { c.Store.CompactionInterval = -1 }, "--etcd-compaction-interval"},
+		{"port 0", func(c *Config) { c.SecureServing.BindPort = 0 }, "--secure-port"},
+		{"port too large", func(c *Config) { c.SecureServing.BindPort = 65536 }, "--secure-port"},
+		{"certificate alone", func(c *Config) { c.SecureServing.ServerCert.CertKey.CertFile = "x" }, "--tls-private-key-file"},
+		{"no request timeout", func(c *Config) { c.GenericServerRunOptions.RequestTimeout = 0 }, "--request-timeout"},
+		{"negative number of connections", func(c *Config) { c.MaxConnections = -1 }, "--max-connections"},
+		{"negative share of connections", func(c *Config) { c.MaxConnectionsPerAddress = -1 }, "--max-connections-per-address"},
+		{"negative watch timeout", func(c *Config) { c.GenericServerRunOptions.MinRequestTimeout = -1 }, "--min-request-timeout"},
+		{"negative delay", func(c *Config) { c.GenericServerRunOptions.ShutdownDelayDuration = -1 }, "--shutdown-delay-duration"},
+		{"etcd key alone", func(c *Config) {
+			c.Etcd.StorageConfig.Transport.ServerList, c.Etcd.StorageConfig.Transport.KeyFile = []string{"x"}, "x"
+		}, "--etcd-certfile"},
+		{"etcd TLS without servers", func(c *Config) { c.Etcd.StorageConfig.Transport.TrustedCAFile = "x" }, "--etcd-servers"},
+		{"negative compaction", func(c *Config) { c.Etcd.StorageConfig.CompactionInterval = -1 }, "--etcd-compaction-interval"},
 		{"negative check interval", func(c *Config) { c.Store.CheckInterval = -1 }, "--consistency-check-interval"},
 		{"negative quota", func(c *Config) { c.Store.QuotaBytes = -1 }, "--quota-backend-bytes"},
-		{"quota of another's etcd", func(c *Config) { c.Store.Servers, c.Store.QuotaBytes = []string{"x"}, 1 }, "--quota-backend-bytes"},
+		{"quota of another's etcd", func(c *Config) { c.Etcd.StorageConfig.Transport.ServerList, c.Store.QuotaBytes = []string{"x"}, 1 }, "--quota-backend-bytes"},
 		{"negative defragmentation", func(c *Config) { c.Store.DefragmentInterval = -1 }, "--defrag-interval"},
-		{"reload of no file", func(c *Config) { c.Encryption.Reload = true }, "--encryption-provider-config"},
+		{"reload of no file", func(c *Config) { c.Etcd.EncryptionProviderConfigAutomaticReload = true }, "--encryption-provider-config"},
 		{"events for ever", func(c *Config) { c.EventTTL = 0 }, ""},
 		{"unknown mode", func(c *Config) { c.Authorization.Modes = []string{"Maybe"} }, "Maybe"},
 		{"RBAC", func(c *Config) { c.Authorization.Modes = []string{auth.ModeRBAC} }, ""},
 		{"verifying key alone", func(c *Config) { c.Authentication.ServiceAccounts.KeyFiles = []string{"x"} }, "--service-account-signing-key-file"},
-		{"signing key alone", func(c *Config) { c.Signing.KeyFile = "x" }, ""},
+		{"signing key alone", func(c *Config) { c.ServiceAccountSigningKeyFile = "x" }, ""},
 		{"dual stack", func(c *Config) { c.Services.ClusterIPRanges = cidrs(t, "10.0.0.0/16", "fd00::/112") }, ""},
 		{"one family twice", func(c *Config) { c.Services.ClusterIPRanges = cidrs(t, "10.0.0.0/16", "10.9.0.0/16") }, "different IP family"},
 		{"three ranges", func(c *Config) { c.Services.ClusterIPRanges = cidrs(t, "10.0.0.0/16", "fd00::/112", "10.9.0.0/16") }, "more than two entries"},
-		{"nothing kept", func(c *Config) { c.Store.Servers, c.DataDir, c.Scratch = []string{"x"}, "", true }, ""},
+		{"nothing kept", func(c *Config) {
+			c.Etcd.StorageConfig.Transport.ServerList, c.DataDir, c.Scratch = []string{"x"}, "", true
+		}, ""},
 		{"upstream without a store", func(c *Config) { *c = DefaultUpstream() }, "--etcd-servers"},
-		{"upstream without a key", func(c *Config) { *c = DefaultUpstream(); c.Store.Servers = []string{"x"} }, "are required flags"},
+		{"upstream without a key", func(c *Config) { *c = DefaultUpstream(); c.Etcd.StorageConfig.Transport.ServerList = []string{"x"} }, "are required flags"},
 		{"upstream", upstream, ""},
-		{"upstream without a place for certificates", func(c *Config) { upstream(c); c.Serving.CertDir = "" }, "--cert-dir"},
+		{"upstream without a place for certificates", func(c *Config) { upstream(c); c.SecureServing.ServerCert.CertDirectory = "" }, "--cert-dir"},
 		{"unknown reconciler", func(c *Config) { c.Services.EndpointReconciler = "some" }, "--endpoint-reconciler-type"},
 		{"no instances", func(c *Config) { c.Services.Instances = 0 }, "--apiserver-count"},
 		{"range too small", func(c *Config) { c.Services.ClusterIPRanges = cidrs(t, "10.0.0.0/30") }, "at least 8"},
@@ -86,7 +89,7 @@ func TestValidate(t *testing.T) {
 
 // TestUpstreamsConnectionsHaveNoBound: kube-apiserver refuses no connection because there are many.
 func TestUpstreamsConnectionsHaveNoBound(t *testing.T) {
-	if s := DefaultUpstream().Serving; s.MaxConnections != 0 || s.MaxConnectionsPerAddress != 0 {
+	if s := DefaultUpstream(); s.MaxConnections != 0 || s.MaxConnectionsPerAddress != 0 {
 		t.Errorf("%d connections, %d of an address", s.MaxConnections, s.MaxConnectionsPerAddress)
 	}
 }

@@ -39,5 +39,5 @@
 //	admin.kubeconfig      a client certificate of system:masters
 //
 // A file whose counterpart was given in Config is not made. With neither directory only
-// a serving certificate is, in Config.Serving.CertDir.
+// a serving certificate is, in the certificate directory of Config.SecureServing.
 package server

@@ -19,21 +19,21 @@ type encryption struct {
 }
 
 // buildEncryption reads the file and starts the layer that keeps the connections to its key
-// management services open, and that reloads it if Reload is set.
+// management services open, and that reloads it if that is configured.
 func (s *Server) buildEncryption(ctx context.Context) error {
-	c, e := &s.config.Encryption, &s.parts.encryption
-	if c.File == "" {
+	file, reload, e := s.config.Etcd.EncryptionProviderConfigFilepath, s.config.Etcd.EncryptionProviderConfigAutomaticReload, &s.parts.encryption
+	if file == "" {
 		return nil
 	}
 	lasting, end := context.WithCancel(context.WithoutCancel(ctx))
-	loaded, err := encryptionconfig.LoadEncryptionConfig(lasting, c.File, c.Reload, serverID())
+	loaded, err := encryptionconfig.LoadEncryptionConfig(lasting, file, reload, serverID())
 	if err != nil {
 		end()
 		return fmt.Errorf("server: --encryption-provider-config: %w", err)
 	}
 	encryptionmetrics.RegisterMetrics()
 	encryptionmetrics.RecordEncryptionConfigLastConfigInfo(serverID(), loaded.EncryptionFileContentHash)
-	if !c.Reload {
+	if !reload {
 		e.transformers, e.checks = encryptionconfig.StaticTransformers(loaded.Transformers), loaded.HealthChecks
 		s.layers.Start(ctx, "encryption", func(ctx context.Context) error {
 			defer end()
@@ -45,7 +45,7 @@ func (s *Server) buildEncryption(ctx context.Context) error {
 	dynamic := encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], end, loaded.KMSCloseGracePeriod)
 	e.transformers, e.checks = dynamic, []healthz.HealthChecker{dynamic}
 	follow := controller.NewDynamicEncryptionConfiguration("encryption-provider-config-automatic-reload-controller",
-		c.File, dynamic, loaded.EncryptionFileContentHash, serverID())
+		file, dynamic, loaded.EncryptionFileContentHash, serverID())
 	s.layers.Start(ctx, "encryption", func(ctx context.Context) error {
 		defer end()
 		follow.Run(ctx)

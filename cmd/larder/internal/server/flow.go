@@ -9,13 +9,13 @@ import (
 
 // newFlow returns API Priority and Fairness; nil if it is disabled.
 func (s *Server) newFlow() *auth.Flow {
-	if !s.config.InFlight.Fairness {
+	if !s.config.Features.EnablePriorityAndFairness {
 		return nil
 	}
 	p := &s.parts
 	return auth.NewFlow(auth.FlowConfig{
 		Client: p.client, Informers: p.informers, Stored: stored(p.registry),
-		Limit: s.config.InFlight.Most + s.config.InFlight.MostMutating,
+		Limit: s.config.GenericServerRunOptions.MaxRequestsInFlight + s.config.GenericServerRunOptions.MaxMutatingRequestsInFlight,
 	})
 }
 

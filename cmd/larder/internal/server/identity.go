@@ -43,7 +43,7 @@ type identity struct {
 // certificate.
 func establish(c *Config, dir *datadir.Dir) (*identity, error) {
 	id := &identity{
-		certFile: c.Serving.CertFile, keyFile: c.Serving.KeyFile,
+		certFile: c.SecureServing.ServerCert.CertKey.CertFile, keyFile: c.SecureServing.ServerCert.CertKey.KeyFile,
 		clientCAFile: c.Authentication.ClientCert.ClientCA,
 	}
 	if err := id.resolve(c); err != nil {
@@ -56,7 +56,7 @@ func establish(c *Config, dir *datadir.Dir) (*identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.Signing == (auth.Signing{}) {
+	if c.signing() == (auth.Signing{}) {
 		if err := pki.MakeSigningKey(filepath.Join(keys, saKeyName)); err != nil {
 			return nil, err
 		}
@@ -72,7 +72,7 @@ func establish(c *Config, dir *datadir.Dir) (*identity, error) {
 		if err := id.namePair(c); err != nil {
 			return nil, err
 		}
-		hosts := id.hosts(c.Serving)
+		hosts := id.hosts(c.SecureServing.BindAddress)
 		renew := func() error { return ca.Serve(id.certFile, id.keyFile, hosts) }
 		if err := renew(); err != nil {
 			return nil, err
@@ -115,7 +115,7 @@ func (id *identity) serveAlone(c *Config) error {
 	}
 	var ips []net.IP
 	var names []string
-	for _, host := range id.hosts(c.Serving) {
+	for _, host := range id.hosts(c.SecureServing.BindAddress) {
 		if ip := net.ParseIP(host); ip != nil {
 			ips = append(ips, ip)
 		} else {
@@ -131,7 +131,7 @@ func (id *identity) serveAlone(c *Config) error {
 
 // resolve finds the addresses.
 func (id *identity) resolve(c *Config) error {
-	advertise, err := resolveAdvertise(c.Serving)
+	advertise, err := resolveAdvertise(c.GenericServerRunOptions.AdvertiseAddress, c.SecureServing.BindAddress)
 	if err != nil {
 		return err
 	}
@@ -140,35 +140,35 @@ func (id *identity) resolve(c *Config) error {
 		return fmt.Errorf("server: service range: %w", err)
 	}
 	id.advertise, id.serviceIP = advertise, service
-	if given := c.Serving.AdvertiseAddress; len(given) > 0 && !given.IsUnspecified() || !c.Serving.BindAddress.IsLoopback() {
+	if given := c.GenericServerRunOptions.AdvertiseAddress; len(given) > 0 && !given.IsUnspecified() || !c.SecureServing.BindAddress.IsLoopback() {
 		id.publish = advertise
 	}
 	if err := c.Services.reach(id.publish); err != nil {
 		return err
 	}
 	host := "127.0.0.1"
-	if !c.Serving.BindAddress.IsUnspecified() {
-		host = c.Serving.BindAddress.String()
+	if !c.SecureServing.BindAddress.IsUnspecified() {
+		host = c.SecureServing.BindAddress.String()
 	}
-	id.url = "https://" + net.JoinHostPort(host, strconv.Itoa(c.Serving.Port))
+	id.url = "https://" + net.JoinHostPort(host, strconv.Itoa(c.SecureServing.BindPort))
 	return nil
 }
 
 // resolveAdvertise applies apiserver pkg/server/options/server_run_options.go,
 // DefaultAdvertiseAddress. A machine without a network advertises the address it
 // binds: no other machine could reach it anyway.
-func resolveAdvertise(s Serving) (net.IP, error) {
-	if len(s.AdvertiseAddress) > 0 && !s.AdvertiseAddress.IsUnspecified() {
-		return s.AdvertiseAddress, nil
+func resolveAdvertise(given, bind net.IP) (net.IP, error) {
+	if len(given) > 0 && !given.IsUnspecified() {
+		return given, nil
 	}
-	ip, err := utilnet.ResolveBindAddress(s.BindAddress)
+	ip, err := utilnet.ResolveBindAddress(bind)
 	if err == nil {
 		return ip, nil
 	}
-	if s.BindAddress.IsUnspecified() {
+	if bind.IsUnspecified() {
 		return net.IPv4(127, 0, 0, 1), nil
 	}
-	return s.BindAddress, nil
+	return bind, nil
 }
 
 // namePair names the serving pair in the certificate directory.
@@ -182,14 +182,14 @@ func (id *identity) namePair(c *Config) error {
 }
 
 // hosts lists every name that the serving certificate must be good for.
-func (id *identity) hosts(s Serving) []string {
+func (id *identity) hosts(bind net.IP) []string {
 	hosts := []string{
 		"localhost", "127.0.0.1", "::1",
 		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
 		id.serviceIP.String(), id.advertise.String(),
 	}
-	if !s.BindAddress.IsUnspecified() {
-		hosts = append(hosts, s.BindAddress.String())
+	if !bind.IsUnspecified() {
+		hosts = append(hosts, bind.String())
 	}
 	if name, err := os.Hostname(); err == nil && len(netutils.ParseIPSloppy(name)) == 0 && name != "" {
 		hosts = append(hosts, name)

@@ -27,21 +27,16 @@ func (s *Server) openOverrides(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c := &s.config.Store
 	bySet := make(map[string]*override)
 	for _, o := range overrides {
 		set := slices.Sorted(slices.Values(o.Servers))
 		a := bySet[strings.Join(set, ";")]
 		if a == nil {
 			a = &override{servers: o.Servers}
-			a.store, err = kv.NewExternal(kv.ExternalConfig{
-				Endpoints: o.Servers, Prefix: c.Prefix, CompactionInterval: c.CompactionInterval, Logger: newLogger(),
-				CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, Observer: s.metrics.Observer(), Dial: s.dialEtcd(), LeaseReuse: s.config.Upstream.leaseReuse(), Stats: s.storeStats(),
-			})
-			if err != nil {
+			if a.store, err = s.connect(o.Servers); err != nil {
 				return err
 			}
-			a.tail = kv.NewTail(kv.TailConfig{Store: a.store, Prefix: c.Prefix, Replay: c.ReplayRevisions, Logger: newLogger()})
+			a.tail = s.newTail(a.store)
 			bySet[strings.Join(set, ";")] = a
 			s.layers.Start(ctx, fmt.Sprintf("store of %s", o.GroupResource), a.store.Run)
 			s.overrides = append(s.overrides, a)

@@ -49,7 +49,7 @@ func (s *Server) peerAddress() string {
 	case s.id.publish == nil:
 		return ""
 	}
-	return net.JoinHostPort(s.id.publish.String(), strconv.Itoa(s.config.Serving.Port))
+	return net.JoinHostPort(s.id.publish.String(), strconv.Itoa(s.config.SecureServing.BindPort))
 }
 
 // tellPeers has config tell other servers where they reach this one.
@@ -69,14 +69,14 @@ func (s *Server) tellPeers(config *bootstrap.Config) error {
 // addPeers has what config does not serve be served by the peers that do, if
 // --peer-ca-file says how they prove who they are.
 func (s *Server) addPeers(config *httpapi.Config) error {
-	p, c, ca := &s.parts, &s.config.Aggregation, s.config.Upstream.PeerCAFile
+	p, c, ca := &s.parts, &s.config, s.config.PeerCAFile
 	if ca == "" || !interoperable() {
 		return nil
 	}
 	switch {
-	case c.CertFile == "":
+	case c.ProxyClientCertFile == "":
 		return errors.New("server: error building peer proxy handler, proxy-cert-file not specified")
-	case c.KeyFile == "":
+	case c.ProxyClientKeyFile == "":
 		return errors.New("server: error building peer proxy handler, proxy-key-file not specified")
 	}
 	leases, err := p.registry.PeerLeases(controlplane.DefaultPeerEndpointReconcilerTTL)
@@ -84,7 +84,7 @@ func (s *Server) addPeers(config *httpapi.Config) error {
 		return err
 	}
 	onward := &transport.Config{TLS: transport.TLSConfig{
-		CertFile: c.CertFile, KeyFile: c.KeyFile, CAFile: ca, ServerName: "kubernetes.default.svc",
+		CertFile: c.ProxyClientCertFile, KeyFile: c.ProxyClientKeyFile, CAFile: ca, ServerName: "kubernetes.default.svc",
 	}}
 	if dial := s.dialer(egressselector.ControlPlane); dial != nil {
 		onward.DialHolder = &transport.DialHolder{Dial: dial}

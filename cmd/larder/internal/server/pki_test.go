@@ -33,7 +33,7 @@ func testConfig(t *testing.T) Config {
 	t.Helper()
 	c := Default()
 	c.DataDir = filepath.Join(t.TempDir(), "data")
-	c.Serving.AdvertiseAddress = net.IPv4(192, 0, 2, 1)
+	c.GenericServerRunOptions.AdvertiseAddress = net.IPv4(192, 0, 2, 1)
 	return c
 }
 
@@ -117,7 +117,7 @@ func TestEstablishKeepsWhatWasMade(t *testing.T) {
 			t.Errorf("%s changed", names[i])
 		}
 	}
-	c.Serving.AdvertiseAddress = net.IPv4(192, 0, 2, 9)
+	c.GenericServerRunOptions.AdvertiseAddress = net.IPv4(192, 0, 2, 9)
 	if _, err := establish(&c, dir); err != nil {
 		t.Fatal(err)
 	}
@@ -157,18 +157,18 @@ func TestEstablishMakesNothingThatWasGiven(t *testing.T) {
 		kube   bool
 	}{
 		{"everything", func(c *Config) {
-			c.Serving.CertFile, c.Serving.KeyFile = theirs.certFile, theirs.keyFile
+			c.SecureServing.ServerCert.CertKey.CertFile, c.SecureServing.ServerCert.CertKey.KeyFile = theirs.certFile, theirs.keyFile
 			c.Authentication.ClientCert.ClientCA = theirs.clientCAFile
-			c.Signing.KeyFile = filepath.Join(given.DataDir, "pki", saKeyName)
+			c.ServiceAccountSigningKeyFile = filepath.Join(given.DataDir, "pki", saKeyName)
 		}, []string{"pki/ca.crt", "pki/apiserver.crt", "pki/sa.key", "admin.kubeconfig"}, false},
 		{"client CA", func(c *Config) {
 			c.Authentication.ClientCert.ClientCA = theirs.clientCAFile
 		}, []string{"admin.kubeconfig"}, false},
 		{"serving pair", func(c *Config) {
-			c.Serving.CertFile, c.Serving.KeyFile = theirs.certFile, theirs.keyFile
+			c.SecureServing.ServerCert.CertKey.CertFile, c.SecureServing.ServerCert.CertKey.KeyFile = theirs.certFile, theirs.keyFile
 		}, []string{"pki/apiserver.crt"}, true},
 		{"serving pair by directory", func(c *Config) {
-			c.Serving.CertDir = filepath.Dir(theirs.certFile)
+			c.SecureServing.ServerCert.CertDirectory = filepath.Dir(theirs.certFile)
 		}, []string{"pki/apiserver.crt"}, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -98,7 +98,7 @@ func TestOwnersCertificatesAreNotRenewed(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := testConfig(t)
-	c.Serving.CertFile, c.Serving.KeyFile, c.Authentication.ClientCert.ClientCA = made.certFile, made.keyFile, made.clientCAFile
+	c.SecureServing.ServerCert.CertKey.CertFile, c.SecureServing.ServerCert.CertKey.KeyFile, c.Authentication.ClientCert.ClientCA = made.certFile, made.keyFile, made.clientCAFile
 	id, err := establish(&c, open(t, c.DataDir))
 	if err != nil || len(id.renewals) != 0 {
 		t.Errorf("%d renewals, %v, want none", len(id.renewals), err)

@@ -135,19 +135,15 @@ func (s *Server) openDir() (err error) {
 
 // openStore starts the store; awaitStore waits for it.
 func (s *Server) openStore(ctx context.Context) (err error) {
-	c, up := &s.config.Store, s.config.Upstream
-	if len(c.Servers) > 0 {
-		s.store, err = kv.NewExternal(kv.ExternalConfig{
-			Endpoints: c.Servers, Prefix: c.Prefix, CompactionInterval: c.CompactionInterval, Logger: newLogger(),
-			CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, Observer: s.metrics.Observer(),
-			Dial: s.dialEtcd(), LeaseReuse: up.leaseReuse(), Stats: s.storeStats(),
-		})
+	c, etcd := &s.config.Store, &s.config.Etcd.StorageConfig
+	if s.config.external() {
+		s.store, err = s.connect(etcd.Transport.ServerList)
 	} else {
 		s.store, err = embedded.New(embedded.Config{
-			Dir: EtcdDir(s.config.DataDir), Prefix: c.Prefix, Fatal: s.config.Fatal,
-			CompactionInterval: c.CompactionInterval, UnsafeNoFsync: c.UnsafeNoFsync, Logger: newLogger(),
+			Dir: EtcdDir(s.config.DataDir), Prefix: etcd.Prefix, Fatal: s.config.Fatal,
+			CompactionInterval: etcd.CompactionInterval, UnsafeNoFsync: c.UnsafeNoFsync, Logger: newLogger(),
 			QuotaBytes: c.QuotaBytes, DefragmentInterval: c.DefragmentInterval, Observer: s.metrics.Observer(),
-			LeaseReuse: up.leaseReuse(),
+			LeaseReuse: s.config.leaseReuse(),
 		})
 	}
 	if err != nil {
@@ -155,6 +151,16 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 	}
 	s.layers.Start(ctx, "store", s.store.Run)
 	return s.openOverrides(ctx)
+}
+
+// connect returns the store of an etcd outside of this process.
+func (s *Server) connect(servers []string) (*kv.Etcd, error) {
+	etcd := &s.config.Etcd.StorageConfig
+	return kv.NewExternal(kv.ExternalConfig{
+		Endpoints: servers, Prefix: etcd.Prefix, CompactionInterval: etcd.CompactionInterval, Logger: newLogger(),
+		CAFile: etcd.Transport.TrustedCAFile, CertFile: etcd.Transport.CertFile, KeyFile: etcd.Transport.KeyFile,
+		Observer: s.metrics.Observer(), Dial: s.dialEtcd(), LeaseReuse: s.config.leaseReuse(), Stats: s.storeStats(),
+	})
 }
 
 // startLayers starts the layers that serve. Requests wait until the caches have loaded.
@@ -196,10 +202,9 @@ func (s *Server) startClients(ctx context.Context) {
 
 // awaitStore blocks until the store is open, and reports it.
 func (s *Server) awaitStore(ctx context.Context) error {
-	c := &s.config.Store
 	what := "etcd embedded in " + EtcdDir(s.config.DataDir)
-	if len(c.Servers) > 0 {
-		what = fmt.Sprintf("etcd at %s", c.Servers)
+	if s.config.external() {
+		what = fmt.Sprintf("etcd at %s", s.config.Etcd.StorageConfig.Transport.ServerList)
 	}
 	revision, err := s.store.Revision(ctx)
 	if err != nil {
@@ -361,7 +366,7 @@ func (s *Server) await(ctx context.Context) error {
 	s.progress.printf("stopping: no longer ready, requests in flight finish")
 	s.config.Notify("STOPPING=1")
 	s.parts.door.Withdraw()
-	delay := time.NewTimer(s.config.Serving.ShutdownDelay)
+	delay := time.NewTimer(s.config.GenericServerRunOptions.ShutdownDelayDuration)
 	defer delay.Stop()
 	withdrawn := make(chan struct{})
 	go func() {

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -16,48 +15,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/builtin"
 )
 
-// Serving configures the listener, its certificate and the limits of requests.
-type Serving struct {
-	BindAddress net.IP
-	// AdvertiseAddress is published as the endpoint of the kubernetes service;
-	// nil picks the bind address or that of the default route, and publishes none if
-	// the bind address is a loopback one.
-	AdvertiseAddress net.IP
-	Port             int
-	// ExternalHost is the name at which other machines reach this server; "" is
-	// AdvertiseAddress.
-	ExternalHost string
-	// CertDir holds apiserver.crt and apiserver.key, which are made when they
-	// are missing; "" is DataDir/pki.
-	CertDir string
-	// CertFile and KeyFile, given together, are used instead of CertDir.
-	CertFile, KeyFile string
-
-	// RequestTimeout bounds every request but the long-running.
-	RequestTimeout time.Duration
-	// MinRequestTimeout is the least time after which the server ends a watch whose client
-	// set no timeout.
-	MinRequestTimeout time.Duration
-	// ShutdownDelay is how long requests are still served after /readyz has begun to fail.
-	ShutdownDelay time.Duration
-
-	// MaxConnections bounds open connections, MaxConnectionsPerAddress those from one
-	// IPv4 address or one /64 of IPv6 addresses; 0 sets no bound.
-	MaxConnections, MaxConnectionsPerAddress int
-}
-
-// Store configures where objects are stored.
+// Store configures the store beyond kube-apiserver's options.
 type Store struct {
-	// Servers are the endpoints of an etcd cluster; none starts one inside
-	// this process.
-	Servers []string
-	// CAFile verifies etcd's certificates; CertFile and KeyFile hold the client certificate.
-	CAFile, CertFile, KeyFile string
-	// Prefix is the prefix of every key. A missing slash at its start is added, slashes at its
-	// end are dropped, and "" is "/".
-	Prefix string
-	// CompactionInterval is how often old revisions are compacted; 0 is never.
-	CompactionInterval time.Duration
 	// ReplayRevisions bounds how many old revisions are read from the store at the start, so
 	// that clients can resume watches; 0 reads none.
 	ReplayRevisions int64
@@ -91,24 +50,8 @@ type Services struct {
 	Instances int
 }
 
-func (s *Serving) validate() error {
+func (s *Store) validate(external bool) error {
 	switch {
-	case (s.CertFile == "") != (s.KeyFile == ""):
-		return errors.New("--tls-cert-file and --tls-private-key-file must be given together")
-	case s.RequestTimeout == 0: // kube-apiserver starts, and is never ready
-		return errors.New("--request-timeout must not be 0: no request would be answered in time")
-	case s.MaxConnections < 0:
-		return fmt.Errorf("--max-connections must not be negative, is %d", s.MaxConnections)
-	case s.MaxConnectionsPerAddress < 0:
-		return fmt.Errorf("--max-connections-per-address must not be negative, is %d", s.MaxConnectionsPerAddress)
-	}
-	return nil
-}
-
-func (s *Store) validate() error {
-	switch {
-	case s.CompactionInterval < 0:
-		return fmt.Errorf("--etcd-compaction-interval must not be negative, is %v", s.CompactionInterval)
 	case s.ReplayRevisions < 0:
 		return fmt.Errorf("--replay-revisions must not be negative, is %d", s.ReplayRevisions)
 	case s.CheckInterval < 0:
@@ -117,12 +60,8 @@ func (s *Store) validate() error {
 		return fmt.Errorf("--quota-backend-bytes must not be negative, is %d", s.QuotaBytes)
 	case s.DefragmentInterval < 0:
 		return fmt.Errorf("--defrag-interval must not be negative, is %v", s.DefragmentInterval)
-	case len(s.Servers) > 0 && s.QuotaBytes > 0:
+	case external && s.QuotaBytes > 0:
 		return errors.New("--quota-backend-bytes is of the embedded etcd, and --etcd-servers names another")
-	case (s.CertFile == "") != (s.KeyFile == ""):
-		return errors.New("--etcd-certfile and --etcd-keyfile must be given together")
-	case len(s.Servers) == 0 && s.CAFile+s.CertFile != "":
-		return errors.New("--etcd-cafile, --etcd-certfile and --etcd-keyfile need --etcd-servers")
 	}
 	return nil
 }
@@ -167,65 +106,4 @@ func (s *Services) reach(public net.IP) error {
 		return nil
 	}
 	return fmt.Errorf("service IP family %q must match public address family %q", r, public)
-}
-
-// Aggregation configures how aggregated API servers are reached.
-type Aggregation struct {
-	// CertFile and KeyFile, given together, are the client certificate by which aggregated
-	// servers recognise this one as a front proxy.
-	CertFile, KeyFile string
-	// EndpointRouting connects to the endpoints of their services instead of cluster IPs.
-	EndpointRouting bool
-	// RejectRedirects does not pass their redirects on to clients.
-	RejectRedirects bool
-}
-
-func (a *Aggregation) validate() error {
-	if (a.CertFile == "") != (a.KeyFile == "") {
-		return errors.New("--proxy-client-cert-file and --proxy-client-key-file must be given together")
-	}
-	return nil
-}
-
-// check reads the files, so that a bad one is an error at the start: later, the aggregator
-// reloads them when they change.
-func (a *Aggregation) check() error {
-	if a.CertFile == "" {
-		return nil
-	}
-	if _, err := tls.LoadX509KeyPair(a.CertFile, a.KeyFile); err != nil {
-		return fmt.Errorf("server: --proxy-client-cert-file: %w", err)
-	}
-	return nil
-}
-
-// Encryption configures how values are encrypted in the store.
-type Encryption struct {
-	// File names an EncryptionConfiguration; "" encrypts nothing.
-	File string
-	// Reload applies changes of File while the server runs, within a minute.
-	Reload bool
-}
-
-func (e *Encryption) validate() error {
-	if e.Reload && e.File == "" {
-		return errors.New("--encryption-provider-config-automatic-reload must be set with --encryption-provider-config")
-	}
-	return nil
-}
-
-// InFlight configures how many requests are served at once.
-type InFlight struct {
-	// Fairness enables API Priority and Fairness, which divides the sum of Most and
-	// MostMutating among the priority levels. Without it, Most bounds reading requests and
-	// MostMutating the others; 0 sets no bound.
-	Fairness           bool
-	Most, MostMutating int
-}
-
-func (c *InFlight) validate() error {
-	if c.Fairness && c.Most+c.MostMutating <= 0 {
-		return fmt.Errorf("invalid configuration: MaxRequestsInFlight=%d and MaxMutatingRequestsInFlight=%d; they must add up to something positive", c.Most, c.MostMutating)
-	}
-	return nil
 }

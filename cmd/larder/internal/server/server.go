@@ -124,12 +124,12 @@ const servicePort = 443
 
 // externalAddress returns the address at which other members of the cluster reach this server.
 func (s *Server) externalAddress() string {
-	host := s.config.Serving.ExternalHost
+	host := s.config.GenericServerRunOptions.ExternalHost
 	if host == "" {
 		host = s.id.advertise.String()
 	}
 	if _, _, err := net.SplitHostPort(host); err == nil {
 		return host
 	}
-	return net.JoinHostPort(host, strconv.Itoa(s.config.Serving.Port))
+	return net.JoinHostPort(host, strconv.Itoa(s.config.SecureServing.BindPort))
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
@@ -33,8 +34,7 @@ import (
 	"github.com/larder-io/larder/httpapi/apimetrics"
 )
 
-// Upstream holds kube-apiserver's own options. Those for which [Config] has a field of its own
-// are ignored here.
+// Upstream holds kube-apiserver's own options.
 type Upstream struct {
 	*options.Options
 
@@ -67,18 +67,22 @@ func NewUpstream() *Upstream {
 // validate checks what can be known without I/O, in kube-apiserver's words: kubernetes
 // pkg/controlplane/apiserver/options/validation.go.
 func (u *Upstream) validate(c *Config) error {
-	if u == nil {
-		return nil
+	errs := append(u.GenericServerRunOptions.Validate(), u.SecureServing.Validate()...)
+	errs = append(errs, u.validateFiles())
+	if u.GenericServerRunOptions.RequestTimeout == 0 { // kube-apiserver starts, and is never ready
+		errs = append(errs, errors.New("--request-timeout must not be 0: no request would be answered in time"))
 	}
-	serving, generic, secure := &c.Serving, *u.GenericServerRunOptions, *u.SecureServing.SecureServingOptions
-	generic.RequestTimeout, generic.MinRequestTimeout = serving.RequestTimeout, int(serving.MinRequestTimeout/time.Second)
-	generic.ShutdownDelayDuration = serving.ShutdownDelay
-	generic.MaxRequestsInFlight, generic.MaxMutatingRequestsInFlight = c.InFlight.Most, c.InFlight.MostMutating
-	secure.BindPort = serving.Port
-	errs := append(generic.Validate(), secure.Validate()...)
-	etcd := *u.Etcd // Config itself validates Store.Servers and Encryption
-	etcd.StorageConfig.Transport.ServerList, etcd.EncryptionProviderConfigAutomaticReload = []string{"embedded"}, false
+	if o := u.GenericServerRunOptions; u.Features.EnablePriorityAndFairness && o.MaxRequestsInFlight+o.MaxMutatingRequestsInFlight <= 0 {
+		errs = append(errs, fmt.Errorf("invalid configuration: MaxRequestsInFlight=%d and MaxMutatingRequestsInFlight=%d; they must add up to something positive", o.MaxRequestsInFlight, o.MaxMutatingRequestsInFlight))
+	}
+	etcd := *u.Etcd
+	if !c.external() {
+		etcd.StorageConfig.Transport.ServerList = []string{"embedded"}
+	}
 	errs = append(errs, etcd.Validate()...)
+	if u.Etcd.StorageConfig.CompactionInterval < 0 {
+		errs = append(errs, fmt.Errorf("--etcd-compaction-interval must not be negative, is %v", u.Etcd.StorageConfig.CompactionInterval))
+	}
 	_, err := genericoptions.ParseWatchCacheSizes(u.Etcd.WatchCacheSizes)
 	errs = append(errs, err)
 	errs = append(errs, u.enablement().Validate(legacyscheme.Scheme, apiextensionsapiserver.Scheme, aggregatorscheme.Scheme)...)
@@ -86,8 +90,36 @@ func (u *Upstream) validate(c *Config) error {
 	errs = append(errs, u.EgressSelector.Validate()...)
 	errs = append(errs, u.Traces.Validate()...)
 	_, err = servingcert.Base(u.SecureServing.SecureServingOptions)
-	errs = append(errs, err, u.validateFairness(c.InFlight.Fairness), u.validatePeers(), u.validateLeadership(), u.validateNodePort(&c.Services))
+	errs = append(errs, err, u.validateFairness(u.Features.EnablePriorityAndFairness), u.validatePeers(), u.validateLeadership(), u.validateNodePort(&c.Services))
 	return errors.Join(errs...)
+}
+
+// validateFiles checks that certificates and their keys are given together.
+func (u *Upstream) validateFiles() error {
+	serving, etcd := u.SecureServing.ServerCert.CertKey, u.Etcd.StorageConfig.Transport
+	switch {
+	case (serving.CertFile == "") != (serving.KeyFile == ""):
+		return errors.New("--tls-cert-file and --tls-private-key-file must be given together")
+	case (etcd.CertFile == "") != (etcd.KeyFile == ""):
+		return errors.New("--etcd-certfile and --etcd-keyfile must be given together")
+	case len(etcd.ServerList) == 0 && etcd.TrustedCAFile+etcd.CertFile != "":
+		return errors.New("--etcd-cafile, --etcd-certfile and --etcd-keyfile need --etcd-servers")
+	case (u.ProxyClientCertFile == "") != (u.ProxyClientKeyFile == ""):
+		return errors.New("--proxy-client-cert-file and --proxy-client-key-file must be given together")
+	}
+	return nil
+}
+
+// checkProxyPair reads the client certificate of the aggregator, so that a bad one is an error at
+// the start: later, the aggregator reloads the files when they change.
+func (u *Upstream) checkProxyPair() error {
+	if u.ProxyClientCertFile == "" {
+		return nil
+	}
+	if _, err := tls.LoadX509KeyPair(u.ProxyClientCertFile, u.ProxyClientKeyFile); err != nil {
+		return fmt.Errorf("server: --proxy-client-cert-file: %w", err)
+	}
+	return nil
 }
 
 // validateMetrics checks --show-hidden-metrics-for-version itself: upstream's options compare
@@ -106,9 +138,6 @@ func (u *Upstream) validateMetrics() []error {
 
 // limits are those of what metrics may tell.
 func (u *Upstream) limits() (apimetrics.Limits, error) {
-	if u == nil {
-		return apimetrics.Limits{}, nil
-	}
 	return apimetrics.NewLimits(u.Metrics)
 }
 
@@ -235,14 +264,14 @@ func (u *Upstream) resources() (*serverstorage.ResourceConfig, error) {
 }
 
 // listen opens the listener, with SO_REUSEPORT and SO_REUSEADDR as the options say.
-func (u *Upstream) listen(s *Serving) (net.Listener, error) {
+func (u *Upstream) listen() (net.Listener, error) {
 	secure := genericoptions.SecureServingOptions{
-		BindAddress: s.BindAddress, BindPort: s.Port,
+		BindAddress: u.SecureServing.BindAddress, BindPort: u.SecureServing.BindPort,
 		PermitPortSharing: u.SecureServing.PermitPortSharing, PermitAddressSharing: u.SecureServing.PermitAddressSharing,
 	}
 	var info *genericapiserver.SecureServingInfo
 	if err := secure.ApplyTo(&info); err != nil {
-		return nil, fmt.Errorf("--bind-address=%s --secure-port=%d: %w", s.BindAddress, s.Port, err)
+		return nil, fmt.Errorf("--bind-address=%s --secure-port=%d: %w", secure.BindAddress, u.SecureServing.BindPort, err)
 	}
 	return info.Listener, nil
 }

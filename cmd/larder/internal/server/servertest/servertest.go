@@ -44,9 +44,9 @@ func Run(raw string) error {
 	}
 	config := server.Default()
 	config.DataDir = told.Dir
-	config.Serving.Port, config.Serving.AdvertiseAddress = told.Port, net.ParseIP(told.Advertise)
-	config.Store.Servers = told.Stores
-	config.Store.CompactionInterval = told.Compaction
+	config.SecureServing.BindPort, config.GenericServerRunOptions.AdvertiseAddress = told.Port, net.ParseIP(told.Advertise)
+	config.Etcd.StorageConfig.Transport.ServerList = told.Stores
+	config.Etcd.StorageConfig.CompactionInterval = told.Compaction
 	config.Store.UnsafeNoFsync = true // the machine does not die in these tests
 	if told.CacheBytes > 0 {
 		config.CacheBytes = told.CacheBytes
