@@ -4,23 +4,19 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/kubernetes/pkg/apis/authorization"
+	conversion "k8s.io/kubernetes/pkg/apis/authorization/v1"
+	"k8s.io/kubernetes/pkg/registry/authorization/util"
 )
 
 // noAuthn and noAuthz stand where the server's own authenticator and authorizer would.
@@ -58,34 +54,35 @@ func (m *modified) webhook(name string, h http.Handler) string {
 	s := httptest.NewTLSServer(h)
 	before := m.stop
 	m.stop = func() { before(); s.Close() }
-	return webhookFile(m.t, m.dir, name, s)
-}
-
-func webhookFile(t testing.TB, dir, name string, s *httptest.Server) string {
-	ca := filepath.Join(dir, name+"-ca.crt")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(dir, name+".kubeconfig")
+	file := filepath.Join(m.dir, name+".kubeconfig")
 	if err := os.WriteFile(file, []byte(fmt.Sprintf(`apiVersion: v1
 kind: Config
-clusters: [{name: c, cluster: {server: %q, certificate-authority: %q}}]
+clusters: [{name: c, cluster: {server: %q, insecure-skip-tls-verify: true}}]
 users: [{name: u, user: {}}]
 contexts: [{name: x, context: {cluster: c, user: u}}]
 current-context: x
-`, s.URL, ca)), 0o600); err != nil {
-		t.Fatal(err)
+`, s.URL)), 0o600); err != nil {
+		m.t.Fatal(err)
 	}
 	return file
 }
 
-func reviewTokens(a authenticator.Request) http.Handler {
+// answer serves reviews of one kind, whose status decide sets.
+func answer[T any](decide func(context.Context, *T)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		var review authenticationv1.TokenReview
+		var review T
 		if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
-			http.Error(w, err.Error(), 400)
+			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
+		decide(req.Context(), &review)
+		w.Header().Set("Content-Type", "application/json")
+		json.NewEncoder(w).Encode(&review)
+	})
+}
+
+func reviewTokens(a authenticator.Request) http.Handler {
+	return answer(func(_ context.Context, review *authenticationv1.TokenReview) {
 		r, _ := http.NewRequest("GET", "https://127.0.0.1/", nil)
 		r.Header.Set("Authorization", "Bearer "+review.Spec.Token)
 		r.TLS = &tls.ConnectionState{}
@@ -96,70 +93,33 @@ func reviewTokens(a authenticator.Request) http.Handler {
 		if err != nil {
 			review.Status.Error = err.Error()
 		}
-		if ok {
-			review.Status.Authenticated = true
-			u := resp.User
-			review.Status.User = authenticationv1.UserInfo{Username: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups()}
-			for k, v := range u.GetExtra() {
-				if review.Status.User.Extra == nil {
-					review.Status.User.Extra = map[string]authenticationv1.ExtraValue{}
-				}
-				review.Status.User.Extra[k] = v
-			}
-			review.Status.Audiences = resp.Audiences
-			if resp.Audiences == nil {
-				review.Status.Audiences = review.Spec.Audiences
-			}
+		if !ok {
+			return
 		}
-		w.Header().Set("Content-Type", "application/json")
-		json.NewEncoder(w).Encode(&review)
+		review.Status.Authenticated = true
+		u := resp.User
+		review.Status.User = authenticationv1.UserInfo{Username: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: map[string]authenticationv1.ExtraValue{}}
+		for k, v := range u.GetExtra() {
+			review.Status.User.Extra[k] = v
+		}
+		review.Status.Audiences = resp.Audiences
+		if resp.Audiences == nil {
+			review.Status.Audiences = review.Spec.Audiences
+		}
 	})
 }
 
 func reviewAccess(a authorizer.Authorizer) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		var review authorizationv1.SubjectAccessReview
-		if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
-			http.Error(w, err.Error(), 400)
+	return answer(func(ctx context.Context, review *authorizationv1.SubjectAccessReview) {
+		var spec authorization.SubjectAccessReviewSpec
+		if err := conversion.Convert_v1_SubjectAccessReviewSpec_To_authorization_SubjectAccessReviewSpec(&review.Spec, &spec, nil); err != nil {
+			review.Status.EvaluationError = err.Error()
 			return
 		}
-		u := &user.DefaultInfo{Name: review.Spec.User, UID: review.Spec.UID, Groups: review.Spec.Groups, Extra: map[string][]string{}}
-		for k, v := range review.Spec.Extra {
-			u.Extra[k] = v
-		}
-		at := &authorizer.AttributesRecord{User: u}
-		if r := review.Spec.ResourceAttributes; r != nil {
-			at.Verb, at.Namespace, at.APIGroup, at.APIVersion, at.Resource, at.Subresource, at.Name, at.ResourceRequest = r.Verb, r.Namespace, r.Group, r.Version, r.Resource, r.Subresource, r.Name, true
-			if r.FieldSelector != nil && r.FieldSelector.RawSelector != "" {
-				if s, err := fields.ParseSelector(r.FieldSelector.RawSelector); err == nil {
-					at.FieldSelectorRequirements = s.Requirements()
-				}
-			}
-			if r.FieldSelector != nil {
-				for _, q := range r.FieldSelector.Requirements {
-					op := selection.Equals
-					if q.Operator == metav1.FieldSelectorOpNotIn {
-						op = selection.NotEquals
-					}
-					for _, v := range q.Values {
-						at.FieldSelectorRequirements = append(at.FieldSelectorRequirements, fields.Requirement{Field: q.Key, Operator: op, Value: v})
-					}
-				}
-			}
-			if r.LabelSelector != nil && r.LabelSelector.RawSelector != "" {
-				if s, err := labels.Parse(r.LabelSelector.RawSelector); err == nil {
-					at.LabelSelectorRequirements, _ = s.Requirements()
-				}
-			}
-		} else if n := review.Spec.NonResourceAttributes; n != nil {
-			at.Verb, at.Path = n.Verb, n.Path
-		}
-		d, reason, err := a.Authorize(req.Context(), at)
+		d, reason, err := a.Authorize(ctx, util.AuthorizationAttributesFrom(spec))
 		review.Status = authorizationv1.SubjectAccessReviewStatus{Allowed: d == authorizer.DecisionAllow, Denied: d == authorizer.DecisionDeny, Reason: reason}
 		if err != nil {
 			review.Status.EvaluationError = err.Error()
 		}
-		w.Header().Set("Content-Type", "application/json")
-		json.NewEncoder(w).Encode(&review)
 	})
 }
