@@ -34,14 +34,14 @@ type power struct {
 	remote              atomic.Bool
 
 	mu      sync.Mutex
-	unknown map[string]bool  // guarded by mu
-	denied  map[string]bool  // guarded by mu
-	mute    bool             // guarded by mu: neither can be told
-	silent  map[string]bool  // guarded by mu: it cannot be told once more who they are
-	subject map[string]bool  // guarded by mu: they may not act as others
-	stuck   chan struct{}    // guarded by mu: nothing comes from elsewhere until it is closed; may be nil
-	ties    auth.Ties        // guarded by mu
-	about   map[string]int64 // guarded by mu: as asked, by name
+	unknown map[string]bool   // guarded by mu
+	denied  map[string]bool   // guarded by mu
+	mute    bool              // guarded by mu: neither can be told
+	silent  map[string]bool   // guarded by mu: it cannot be told once more who they are
+	subject map[string]bool   // guarded by mu: they may not act as others
+	stuck   chan struct{}     // guarded by mu: nothing comes from elsewhere until it is closed; may be nil
+	ties    auth.Dependencies // guarded by mu
+	about   map[string]int64  // guarded by mu: as asked, by name
 }
 
 func newPower() *power {
@@ -132,19 +132,19 @@ func (p *power) farther(r *auth.Revocation) (*auth.Revocation, authorizer.Author
 		p.wait(a.GetUser().GetName())
 		return p.Authorize(ctx, a)
 	})
-	r.Again = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+	r.Authenticator = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
 		p.wait(req.Header.Get("Authorization"))
 		return p.again(req)
 	})
-	r.Near = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+	r.LocalAuthenticator = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
 		if elsewhere(req.Header.Get("Authorization")) {
-			return nil, false, auth.ErrOthers
+			return nil, false, auth.ErrRemote
 		}
 		return p.again(req)
 	})
-	r.Gate = authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	r.LocalAuthorizer = authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		if elsewhere(a.GetUser().GetName()) {
-			return authorizer.DecisionNoOpinion, "", auth.ErrOthers
+			return authorizer.DecisionNoOpinion, "", auth.ErrRemote
 		}
 		return p.Authorize(ctx, a)
 	})
@@ -153,9 +153,9 @@ func (p *power) farther(r *auth.Revocation) (*auth.Revocation, authorizer.Author
 
 func (p *power) revocation() *auth.Revocation {
 	return &auth.Revocation{
-		Again: authenticator.RequestFunc(p.again), Generation: p.generation.Load, Remote: p.remote.Load,
-		Authority: func() (uint64, uint64) { return p.changes.Load(), 0 },
-		Ties: func(*http.Request) auth.Ties {
+		Authenticator: authenticator.RequestFunc(p.again), Generation: p.generation.Load, Remote: p.remote.Load,
+		AuthorizerChanges: func() (uint64, uint64) { return p.changes.Load(), 0 },
+		Dependencies: func(*http.Request) auth.Dependencies {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			return p.ties
@@ -426,7 +426,7 @@ func TestSlowJudgesKeepNobodyWaiting(t *testing.T) {
 func TestOthersEndWatches(t *testing.T) {
 	r := newRevokedWith(t, func(p *power, c *Config) { c.Revocation, c.Authorizer = p.farther(c.Revocation) })
 	r.power.remote.Store(true)
-	r.power.change(new(atomic.Uint64), func() { r.power.ties = auth.Ties{Remote: true} })
+	r.power.change(new(atomic.Uint64), func() { r.power.ties = auth.Dependencies{Remote: true} })
 	jane, one, two := r.open(t, "jane", nil), r.open(t, "far1", nil), r.open(t, "far2", nil)
 	acting := r.open(t, "far3", http.Header{"Impersonate-User": {"jim"}})
 	r.round(t)
@@ -446,18 +446,18 @@ func TestOthersEndWatches(t *testing.T) {
 func TestRevocationByTies(t *testing.T) {
 	r := newRevoked(t)
 	r.power.change(new(atomic.Uint64), func() {
-		r.power.ties = auth.Ties{Objects: []auth.ObjectName{{Resource: "secrets", Namespace: "a", Name: "token"}}}
+		r.power.ties = auth.Dependencies{Objects: []auth.ObjectName{{Resource: "secrets", Namespace: "a", Name: "token"}}}
 	})
 	const secrets = "/api/v1/namespaces/a/secrets"
 	r.must(t, r.as("root", post(secrets, `{"metadata":{"name":"token"}}`)))
 	jane := r.open(t, "jane", nil)
-	r.power.change(new(atomic.Uint64), func() { r.power.ties = auth.Ties{} })
+	r.power.change(new(atomic.Uint64), func() { r.power.ties = auth.Dependencies{} })
 	r.round(t)
 	r.power.change(new(atomic.Uint64), func() { r.power.unknown["jane"] = true }) // nobody tells
 	r.must(t, r.as("root", del(secrets+"/token")))
 	awaitEnd(t, jane)
 
-	r.power.change(new(atomic.Uint64), func() { r.power.ties = auth.Ties{Expires: time.Now().Add(2 * time.Second), Ends: true} })
+	r.power.change(new(atomic.Uint64), func() { r.power.ties = auth.Dependencies{Expires: time.Now().Add(2 * time.Second), Ends: true} })
 	joe := r.open(t, "joe", nil)
 	awaitEnd(t, joe)
 }

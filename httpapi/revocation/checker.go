@@ -51,7 +51,7 @@ func (j *checker) identify(ctx context.Context, c *credential) (_ user.Info, v v
 	req.Header = c.request.Header.Clone() // authenticators delete the fields that they accept
 	resp, ok, err := j.again.AuthenticateRequest(req)
 	switch {
-	case errors.Is(err, auth.ErrOthers):
+	case errors.Is(err, auth.ErrRemote):
 		return nil, remote
 	case err != nil:
 		return nil, undecided
@@ -90,7 +90,7 @@ func (j *checker) may(ctx context.Context, about *question, now time.Time) (v ve
 		return allowed
 	case errors.Is(err, auth.ErrNotSynced):
 		return undecided // others might refuse what is allowed here
-	case errors.Is(err, auth.ErrOthers):
+	case errors.Is(err, auth.ErrRemote):
 		return remote
 	case err != nil:
 		return undecided
@@ -133,7 +133,7 @@ func (d errorRecorder) Authorize(ctx context.Context, a authorizer.Attributes) (
 	decision, reason, err := d.Authorizer.Authorize(ctx, a)
 	if doubt, ok := ctx.Value(authorizerErrorsKey{}).(*authorizerErrors); ok && err != nil && decision != authorizer.DecisionAllow {
 		doubt.any.Store(true)
-		if errors.Is(err, auth.ErrOthers) {
+		if errors.Is(err, auth.ErrRemote) {
 			doubt.others.Store(true)
 		}
 	}

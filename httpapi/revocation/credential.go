@@ -33,7 +33,7 @@ type credential struct {
 	// The rest belongs to the goroutine that calls Run and, while busy, to the one that
 	// looks at it.
 	busy       bool
-	ties       auth.Ties
+	ties       auth.Dependencies
 	local      bool // this process authenticated it without a provider or webhook
 	asking     bool // a provider or webhook is being asked
 	asked      bool

@@ -23,7 +23,7 @@ import (
 type Config struct {
 	// Revocation reports changes that rights depend on; if it is nil, rights are never checked again.
 	Revocation *auth.Revocation
-	// Authorizer decides what Revocation's Gate does not, and everything if there is no Gate;
+	// Authorizer decides what Revocation's LocalAuthorizer does not, and everything if there is none;
 	// nil allows everything.
 	Authorizer authorizer.Authorizer
 	// Audiences are what tokens may be meant for.
@@ -74,9 +74,9 @@ func (r *Rights) Basis(x *exchange.Exchange) Basis {
 		return Basis{}
 	}
 	b := Basis{known: true}
-	b.all, _ = r.config.Revocation.Authority()
+	b.all, _ = r.config.Revocation.AuthorizerChanges()
 	if single(x) {
-		b.losses = r.config.Revocation.Node(x.User)
+		b.losses = r.config.Revocation.NodeChanges(x.User)
 	}
 	return b
 }
@@ -95,7 +95,7 @@ func (r *Rights) Join(x *exchange.Exchange, on Basis) streams.Right {
 	req := r.reader.request(x)
 	what := strings.Join([]string{x.Namespace, x.Group, x.Version, x.Resource, x.Subresource, x.Name, x.FieldSelector, x.LabelSelector, x.Path}, "\x00")
 	return r.table.join(r.reader.key(x, req), what, func() *credential {
-		c := &credential{request: req, who: x.User, ties: r.config.Revocation.Ties(req), impersonates: len(req.Header["Impersonate-User"]) > 0}
+		c := &credential{request: req, who: x.User, ties: r.config.Revocation.Dependencies(req), impersonates: len(req.Header["Impersonate-User"]) > 0}
 		// A credential that had expired when the watch began is accepted for another reason.
 		if c.ties.Ends && !c.ties.Expires.After(x.Received) {
 			c.ties.Ends, c.ties.Expires = false, time.Time{}
@@ -134,15 +134,15 @@ func (r *Rights) look(ctx context.Context, now time.Time) {
 	r.pools.results.settle()
 	config := r.config.Revocation
 	turn := &round{
-		state: state{counters: countersOf(config), now: now, objects: r.objects, losses: config.Node},
+		state: state{counters: countersOf(config), now: now, objects: r.objects, losses: config.NodeChanges},
 		ctx:   ctx, table: r.table, pools: r.pools, streams: r.config.Streams,
 	}
 	due := r.table.due(&turn.state)
 	if len(due) > 0 {
-		turn.remote = newChecker(config.Again, r.config.Audiences, r.config.Authorizer)
+		turn.remote = newChecker(config.Authenticator, r.config.Audiences, r.config.Authorizer)
 		turn.local = turn.remote
-		if config.Near != nil {
-			turn.local = newChecker(config.Near, r.config.Audiences, cmp.Or(config.Gate, r.config.Authorizer))
+		if config.LocalAuthenticator != nil {
+			turn.local = newChecker(config.LocalAuthenticator, r.config.Audiences, cmp.Or(config.LocalAuthorizer, r.config.Authorizer))
 		}
 	}
 	for c, all := range due {

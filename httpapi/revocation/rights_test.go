@@ -62,8 +62,8 @@ func (j *judge) Authorize(context.Context, authorizer.Attributes) (authorizer.De
 func newRights(j *judge) *Rights {
 	return New(Config{
 		Revocation: &auth.Revocation{
-			Again: j, Generation: func() uint64 { return 0 }, Remote: func() bool { return j.remote },
-			Authority: func() (uint64, uint64) { return 0, 0 },
+			Authenticator: j, Generation: func() uint64 { return 0 }, Remote: func() bool { return j.remote },
+			AuthorizerChanges: func() (uint64, uint64) { return 0, 0 },
 		},
 		Authorizer: j, Headers: identity.NewHeaders(nil), Digester: identity.NewDigester(), Streams: streams.New(),
 	})
@@ -121,8 +121,8 @@ func TestRoundsAskAboutNodesThatLost(t *testing.T) {
 	r := newRights(j)
 	var all uint64
 	lost := make(map[string]uint64)
-	r.config.Revocation.Authority = func() (uint64, uint64) { return 0, all }
-	r.config.Revocation.Node = func(node user.Info) uint64 { return lost[node.GetName()] }
+	r.config.Revocation.AuthorizerChanges = func() (uint64, uint64) { return 0, all }
+	r.config.Revocation.NodeChanges = func(node user.Info) uint64 { return lost[node.GetName()] }
 	join := func(i byte, name string, single bool) {
 		who := &user.DefaultInfo{Name: name}
 		held := &right{single: single}
@@ -167,8 +167,8 @@ func TestLossesDuringAQuestionAreAskedAgain(t *testing.T) {
 	j := new(judge)
 	r := newRights(j)
 	var all, lost atomic.Uint64
-	r.config.Revocation.Authority = func() (uint64, uint64) { return 0, all.Load() }
-	r.config.Revocation.Node = func(user.Info) uint64 { return lost.Load() }
+	r.config.Revocation.AuthorizerChanges = func() (uint64, uint64) { return 0, all.Load() }
+	r.config.Revocation.NodeChanges = func(user.Info) uint64 { return lost.Load() }
 	r.config.Authorizer = authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		if j.asked.Load() == 0 {
 			lost.Add(1)
@@ -233,7 +233,7 @@ func (b bearer) Lines() iter.Seq2[[]byte, []byte] {
 // node. The request that opened it, with all that was read for it, is garbage once it is open.
 func TestRightsHoldNothingOfTheirRequests(t *testing.T) {
 	r := newRights(new(judge))
-	r.config.Revocation.Ties = func(*http.Request) auth.Ties { return auth.Ties{} }
+	r.config.Revocation.Dependencies = func(*http.Request) auth.Dependencies { return auth.Dependencies{} }
 	opening := func() (streams.Right, weak.Pointer[exchange.Exchange]) {
 		x := &exchange.Exchange{Carrier: bearer{}, Received: time.Now(), User: jane}
 		if err := x.Parse("GET", "/api/v1/namespaces/a/secrets?watch=1&fieldSelector=metadata.name%3Db"); err != nil {
@@ -291,11 +291,11 @@ func TestWhatWasJustAllowedIsNotAskedAgain(t *testing.T) {
 			return authorizer.DecisionAllow, "", nil
 		})
 		r.config.Revocation = &auth.Revocation{
-			Again: authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+			Authenticator: authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
 				return &authenticator.Response{User: who}, true, nil
 			}),
-			Ties: func(*http.Request) auth.Ties { return auth.Ties{} }, Generation: func() uint64 { return 0 },
-			Authority: func() (uint64, uint64) { return w.all.Load(), w.lost.Load() }, Node: func(user.Info) uint64 { return w.lost.Load() },
+			Dependencies: func(*http.Request) auth.Dependencies { return auth.Dependencies{} }, Generation: func() uint64 { return 0 },
+			AuthorizerChanges: func() (uint64, uint64) { return w.all.Load(), w.lost.Load() }, NodeChanges: func(user.Info) uint64 { return w.lost.Load() },
 			Remote: func() bool { return w.remote },
 		}
 		test.before(w)

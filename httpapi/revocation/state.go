@@ -22,7 +22,7 @@ type authority struct{ all, nodes uint64 }
 // what changes meanwhile.
 func countersOf(config *auth.Revocation) counters {
 	m := counters{generation: config.Generation(), remote: config.Remote()}
-	m.authority.all, m.authority.nodes = config.Authority()
+	m.authority.all, m.authority.nodes = config.AuthorizerChanges()
 	return m
 }
 

@@ -60,23 +60,23 @@ type Config struct {
 
 // Auth holds what Load built. Build one with [Load]; it must be run.
 type Auth struct {
-	// Authenticator returns who sends a request; its responses are shared and must not be
+	// Authenticator returns the user of a request. Its responses are shared and must not be
 	// changed.
 	Authenticator authenticator.Request
 	Authorizer    authorizer.Authorizer
-	// Gate decides as Authorizer does and caches RBAC's decisions. If several rules allow
-	// the same, its reason may name another one.
-	Gate         authorizer.Authorizer
-	RuleResolver authorizer.RuleResolver
+	// CachedAuthorizer decides as Authorizer does and caches RBAC's decisions. If several rules
+	// allow a request, its reason may name another one of them.
+	CachedAuthorizer authorizer.Authorizer
+	RuleResolver     authorizer.RuleResolver
 	// Issuer issues the tokens of TokenRequest; its Tokens are nil if nothing signs them.
 	Issuer Issuer
-	// OpenID answers OpenIDPaths: the issuer of the tokens, and the keys that verify
-	// them. It is nil when the issuer's name is no https URL.
+	// OpenID serves OpenIDPaths: the issuer of the tokens and the keys that verify them. It is
+	// nil if the issuer is not an https URL.
 	OpenID http.Handler
 	// Audiences that this server's tokens are meant for.
 	Audiences authenticator.Audiences
-	// ClientCA has the authorities of client certificates, those of front proxies included;
-	// nil if none are accepted.
+	// ClientCA has the CAs of client certificates, those of front proxies included. It is nil
+	// if no client certificates are accepted.
 	ClientCA dynamiccertificates.CAContentProvider
 	// RequestHeader says how a front proxy names the user; nil if none is accepted.
 	RequestHeader *authenticatorfactory.RequestHeaderConfig
@@ -89,24 +89,25 @@ type Auth struct {
 	keys            serviceaccount.PublicKeysGetter       // that verify tokens; nil if none do
 	userCA          dynamiccertificates.CAContentProvider // of certificates that name users
 	generation      atomic.Uint64                         // of what followed says
-	reauthenticator *reauthenticator                      // of Revocation.Again
+	reauthenticator *reauthenticator                      // of Revocation.Authenticator
 	reload          func(context.Context)                 // follows the authentication configuration
 	chain           *chain
 	graph           *graph // nil without the Node authorizer
 }
 
 // Generation counts the changes after which a cached authentication may be wrong: those of
-// the authorities of client certificates, and of the authentication configuration.
+// the CAs of client certificates, and of the authentication configuration.
 func (a *Auth) Generation() uint64 { return a.generation.Load() }
 
-// AddTo adds the decisions that Gate had cached to upstream's metrics.
+// AddTo adds the cached decisions of CachedAuthorizer to upstream's metrics.
 func (a *Auth) AddTo(families []*dto.MetricFamily) {
 	if d := a.chain.decisions; d != nil {
 		d.addTo(families)
 	}
 }
 
-// Trust is published for other API servers: whose certificates this one accepts.
+// Trust returns the CAs whose certificates this server accepts. They are published for other API
+// servers.
 func (a *Auth) Trust() clusterauthenticationtrust.ClusterAuthenticationInfo {
 	info := clusterauthenticationtrust.ClusterAuthenticationInfo{ClientCA: a.userCA}
 	if proxies := a.RequestHeader; proxies != nil {

@@ -71,10 +71,10 @@ func configFile(o *options.BuiltInAuthenticationOptions) string {
 	return o.AuthenticationConfigFile
 }
 
-// authentication reads the files that o names. The providers that follow authorities are
+// authentication reads the files that o names. The providers that follow CA files are
 // made here, so that release ends them when something else fails.
 func (a *Auth) authentication(o *options.BuiltInAuthenticationOptions) (config kubeauthenticator.Config, err error) {
-	if err := checkAuthorities(o); o == nil || err != nil {
+	if err := checkCAs(o); o == nil || err != nil {
 		return config, err
 	}
 	rest := *o
@@ -97,9 +97,8 @@ func (a *Auth) authentication(o *options.BuiltInAuthenticationOptions) (config k
 	return config, err
 }
 
-// checkAuthorities reads the files of authorities: upstream's constructor leaves
-// goroutines behind when it fails.
-func checkAuthorities(o *options.BuiltInAuthenticationOptions) error {
+// checkCAs reads the CA files: upstream's constructor leaves goroutines behind when it fails.
+func checkCAs(o *options.BuiltInAuthenticationOptions) error {
 	if o == nil {
 		return nil
 	}
@@ -116,7 +115,7 @@ func checkAuthorities(o *options.BuiltInAuthenticationOptions) error {
 	return nil
 }
 
-// follow lets connections be asked for certificates of ca, and Run read its file.
+// follow has connections ask for certificates of ca, and Run follow its file.
 func (a *Auth) follow(ca dynamiccertificates.CAContentProvider) {
 	if ca == nil {
 		return

@@ -30,9 +30,9 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// chain asks upstream's authorizers in the configured order, the super-user's group
-// first. It does what kubernetes pkg/kubeapiserver/authorizer/reload.go does; that hides
-// the single authorizers, so that RBAC's decisions could not be cached.
+// chain asks upstream's authorizers in the configured order, after system:masters. It does what
+// kubernetes pkg/kubeapiserver/authorizer/reload.go does. That file hides the single authorizers,
+// so RBAC's decisions could not be cached.
 type chain struct {
 	config    *kubeauthorizer.Config
 	serverID  string
@@ -62,7 +62,7 @@ type link struct {
 // links are a chain at one time. They are immutable.
 type links struct {
 	all, cached authorizer.Authorizer
-	local       authorizer.Authorizer // as door, up to the first webhook
+	local       authorizer.Authorizer // as cached, up to the first webhook
 	rules       authorizer.RuleResolver
 	remote      bool // there are webhooks
 }
@@ -77,29 +77,29 @@ func (c *chain) RulesFor(ctx context.Context, u user.Info, namespace string) ([]
 	return c.current.Load().rules.RulesFor(ctx, u, namespace)
 }
 
-// gate decides as its chain does, with cached decisions of RBAC.
-type gate struct{ *chain }
+// cachedChain decides as its chain does, with cached decisions of RBAC.
+type cachedChain struct{ *chain }
 
 // Authorize implements authorizer.Authorizer.
-func (g gate) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+func (g cachedChain) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	return g.current.Load().cached.Authorize(ctx, a)
 }
 
-// localGate decides as its chain's gate does where no webhook is asked, and fails with
-// ErrOthers elsewhere. It fails with ErrNotSynced where the gate waits.
-type localGate struct{ *chain }
+// localChain decides as cachedChain does where no webhook is asked, and fails with ErrRemote
+// elsewhere. It fails with ErrNotSynced where cachedChain waits.
+type localChain struct{ *chain }
 
 // Authorize implements authorizer.Authorizer.
-func (g localGate) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+func (g localChain) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	return g.current.Load().local.Authorize(ctx, a)
 }
 
-// remoteAuthorizer takes the place of a webhook that must not be asked.
-type remoteAuthorizer struct{}
+// remotePlaceholder replaces a webhook that must not be asked.
+type remotePlaceholder struct{}
 
 // Authorize implements authorizer.Authorizer.
-func (remoteAuthorizer) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-	return authorizer.DecisionNoOpinion, "", ErrOthers
+func (remotePlaceholder) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+	return authorizer.DecisionNoOpinion, "", ErrRemote
 }
 
 func (a *Auth) loadAuthorizer(ctx context.Context, c Config) error {
@@ -120,7 +120,7 @@ func (a *Auth) loadAuthorizer(ctx context.Context, c Config) error {
 		return err
 	}
 	a.chain, a.graph, a.RBAC = made, made.graph, made.decisions != nil
-	a.Authorizer, a.RuleResolver, a.Gate = made, made, gate{made}
+	a.Authorizer, a.RuleResolver, a.CachedAuthorizer = made, made, cachedChain{made}
 	return nil
 }
 
@@ -177,7 +177,7 @@ func (c *chain) newPermanent(configured authzapi.AuthorizerConfiguration) (link,
 		c.graph = newGraph()
 		nodes := nodeidentifier.NewDefaultNodeIdentifier()
 		made := instrumented(configured, node.NewAuthorizer(c.graph.graph, nodes, bootstrappolicy.NodeRules()))
-		return c.patiently(made, &firstSync{loads: []<-chan struct{}{c.graph.settled}}, func(a authorizer.Attributes) bool {
+		return c.afterSync(made, &firstSync{loads: []<-chan struct{}{c.graph.settled}}, func(a authorizer.Attributes) bool {
 			name, isNode := nodes.NodeIdentity(a.GetUser())
 			return isNode && name != "" && a.IsResourceRequest()
 		}), nil
@@ -205,9 +205,9 @@ func (c *chain) rbac(configured authzapi.AuthorizerConfiguration) (link, error) 
 		informers.ClusterRoles().Informer().HasSyncedChecker().Done(), informers.ClusterRoleBindings().Informer().HasSyncedChecker().Done(),
 	}}
 	if c.ended != nil {
-		made.rules = &patientRules{next: made.rules, first: first}
+		made.rules = &syncedRules{next: made.rules, first: first}
 	}
-	return c.patiently(made, first, noProbe), nil
+	return c.afterSync(made, first, noProbe), nil
 }
 
 // link makes the links of config from the permanent authorizers and new webhooks.
@@ -223,7 +223,7 @@ func (c *chain) link(ctx context.Context, config *authzapi.AuthorizationConfigur
 		case configured.Type == authzapi.TypeWebhook:
 			var err error
 			if !remote {
-				local = append(local, remoteAuthorizer{})
+				local = append(local, remotePlaceholder{})
 			}
 			remote = true
 			if next, err = c.webhook(ctx, configured); err != nil {

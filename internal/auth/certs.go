@@ -23,15 +23,15 @@ const (
 // verifying a chain costs more than the rest of a GET. A connection keeps its parsed
 // certificate, so that the certificate's address identifies it.
 //
-// No entry outlives the certificate or a change of the authorities; refusals are not cached.
+// No entry outlives the certificate or a change of the CAs. Refusals are not cached.
 type certificates struct {
 	verify   authenticator.Request
 	ca       dynamiccertificates.CAContentProvider
 	accepted *cache.LRUExpireCache
 }
 
-// certificateKey names a certificate accepted under a bundle of authorities, which
-// its provider replaces whole.
+// certificateKey is a certificate accepted under a CA bundle, which its provider replaces as a
+// whole.
 type certificateKey struct {
 	leaf   *x509.Certificate
 	bundle *byte

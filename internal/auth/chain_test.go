@@ -54,9 +54,9 @@ func pods(name string, groups ...string) authorizer.AttributesRecord {
 func decide(t *testing.T, a *auth.Auth, q authorizer.Attributes) (authorizer.Decision, string) {
 	t.Helper()
 	decision, reason, err := a.Authorizer.Authorize(t.Context(), q)
-	atDoor, doorReason, doorErr := a.Gate.Authorize(t.Context(), q)
+	atDoor, doorReason, doorErr := a.CachedAuthorizer.Authorize(t.Context(), q)
 	if atDoor != decision || doorReason != reason || fmt.Sprint(doorErr) != fmt.Sprint(err) {
-		t.Errorf("the gate says %v, %q, %v instead of %v, %q, %v", atDoor, doorReason, doorErr, decision, reason, err)
+		t.Errorf("the cached authorizer says %v, %q, %v instead of %v, %q, %v", atDoor, doorReason, doorErr, decision, reason, err)
 	}
 	return decision, reason
 }
@@ -112,7 +112,7 @@ func TestWebhookIsRemembered(t *testing.T) {
 		o.WebhookConfigFile, o.WebhookVersion, o.WebhookCacheAuthorizedTTL = kubeconfig(t, j.url, j.ca), "v1", ttl
 		a := load(t, c)
 		for range 3 {
-			if decision, _, err := a.Gate.Authorize(t.Context(), pods("wendy")); decision != authorizer.DecisionAllow {
+			if decision, _, err := a.CachedAuthorizer.Authorize(t.Context(), pods("wendy")); decision != authorizer.DecisionAllow {
 				t.Fatal(decision, err)
 			}
 		}
@@ -153,7 +153,7 @@ func TestAuthorizationConfigReload(t *testing.T) {
 	a := load(t, c)
 	expect := func(ask authorizer.Attributes, want authorizer.Decision) {
 		t.Helper()
-		for _, asked := range []authorizer.Authorizer{a.Gate, a.Authorizer} {
+		for _, asked := range []authorizer.Authorizer{a.CachedAuthorizer, a.Authorizer} {
 			eventually(t, func() error {
 				if got, _, err := asked.Authorize(t.Context(), ask); got != want {
 					return fmt.Errorf("%v, %v; want %v", got, err, want)

@@ -390,7 +390,7 @@ func TestTokensOutliveOutages(t *testing.T) {
 	})
 	c.Client = client
 	a := load(t, c)
-	again := a.Revocation().Again
+	again := a.Revocation().Authenticator
 	busy := error(apierrors.NewTooManyRequests("the cache loads", 1))
 	gone := error(apierrors.NewNotFound(corev1.Resource("pods"), "arm"))
 	for name, token := range map[string]string{
@@ -433,17 +433,17 @@ func TestNearAsksNobody(t *testing.T) {
 		"token file":      request(t, "s3cret", nil),
 		"certificate":     request(t, "", clientCert(t, authority, "bob")),
 	} {
-		if _, ok, err := r.Near.AuthenticateRequest(req); !ok || err != nil {
+		if _, ok, err := r.LocalAuthenticator.AuthenticateRequest(req); !ok || err != nil {
 			t.Errorf("%s: %v, %v", name, ok, err)
 		}
 	}
-	if _, ok, err := r.Near.AuthenticateRequest(request(t, "opaque", nil)); ok || !errors.Is(err, auth.ErrOthers) {
+	if _, ok, err := r.LocalAuthenticator.AuthenticateRequest(request(t, "opaque", nil)); ok || !errors.Is(err, auth.ErrRemote) {
 		t.Errorf("a token that is not known here: %v, %v", ok, err)
 	}
-	if decision, _, err := r.Gate.Authorize(t.Context(), pods("reader")); decision != authorizer.DecisionAllow || err != nil {
+	if decision, _, err := r.LocalAuthorizer.Authorize(t.Context(), pods("reader")); decision != authorizer.DecisionAllow || err != nil {
 		t.Errorf("what RBAC allows: %v, %v", decision, err)
 	}
-	if decision, _, err := r.Gate.Authorize(t.Context(), pods("wendy")); decision == authorizer.DecisionAllow || !errors.Is(err, auth.ErrOthers) {
+	if decision, _, err := r.LocalAuthorizer.Authorize(t.Context(), pods("wendy")); decision == authorizer.DecisionAllow || !errors.Is(err, auth.ErrRemote) {
 		t.Errorf("what RBAC says nothing of: %v, %v", decision, err)
 	}
 	if n := asked.Load(); n != 0 {

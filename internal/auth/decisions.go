@@ -25,12 +25,11 @@ const (
 // decisions caches RBAC's decisions. RBAC looks through all bindings for each request,
 // which costs more than the rest of a GET (B10).
 //
-// A decision is no longer used from the moment on that RBAC could decide otherwise: the
-// stores that RBAC reads count a change while they are still locked for it, and the count is
-// read before RBAC is asked.
+// A decision is discarded as soon as RBAC could decide otherwise. The stores that RBAC reads count
+// a change while they are locked for it, and the count is read before RBAC is asked.
 //
-// Looking up takes no lock. A decision has one slot, by the hash of its key; it overwrites
-// the one before.
+// A lookup takes no lock. The hash of a key determines its slot; a decision overwrites the one
+// before.
 type decisions struct {
 	next    authorizer.Authorizer
 	changes atomic.Uint64 // of the objects that next reads

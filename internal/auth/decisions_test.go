@@ -130,7 +130,7 @@ func TestGateDecidesAsRBAC(t *testing.T) {
 			for range 2 { // from RBAC, and remembered
 				for _, attributes := range asked {
 					want, _, wantErr := a.Authorizer.Authorize(rt.Context(), attributes)
-					got, _, err := a.Gate.Authorize(rt.Context(), attributes)
+					got, _, err := a.CachedAuthorizer.Authorize(rt.Context(), attributes)
 					if got != want || fmt.Sprint(err) != fmt.Sprint(wantErr) {
 						rt.Fatalf("%+v: %v, %v; RBAC says %v, %v", attributes, got, err, want, wantErr)
 					}
@@ -221,7 +221,7 @@ func BenchmarkAuthorize(b *testing.B) {
 	allowReaders(b, stores)
 	q := *reader
 	q.Name = "pod-1"
-	for name, authorize := range map[string]authorizer.Authorizer{"remembered": a.Gate, "asked": a.Authorizer} {
+	for name, authorize := range map[string]authorizer.Authorizer{"remembered": a.CachedAuthorizer, "asked": a.Authorizer} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
@@ -246,7 +246,7 @@ func TestDecisionsAreCounted(t *testing.T) {
 	}
 	ask := func(name, object string) {
 		who := &user.DefaultInfo{Name: name}
-		_, _, _ = a.Gate.Authorize(t.Context(), authorizer.AttributesRecord{User: who, Verb: "get", Resource: "pods", Name: object, ResourceRequest: true})
+		_, _, _ = a.CachedAuthorizer.Authorize(t.Context(), authorizer.AttributesRecord{User: who, Verb: "get", Resource: "pods", Name: object, ResourceRequest: true})
 	}
 	count := func() (n float64) {
 		families, err := legacyregistry.DefaultGatherer.Gather()

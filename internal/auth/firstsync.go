@@ -10,11 +10,11 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// ErrNotSynced says that an authorizer has not loaded yet what it decides by, so that nobody
-// knows whether it allows a request. It is worth trying again.
-var ErrNotSynced = errors.New("auth: what decides about access is not loaded yet")
+// ErrNotSynced says that an authorizer has not loaded its objects yet, so its decision is not
+// known. The client should retry.
+var ErrNotSynced = errors.New("auth: the objects that decide about access are not loaded yet")
 
-// firstSync knows whether an authorizer has loaded once what it decides by.
+// firstSync knows whether an authorizer has loaded its objects once.
 type firstSync struct {
 	loads []<-chan struct{} // each is closed once a part is loaded
 	ended <-chan struct{}   // closed when nobody is to wait any longer
@@ -57,23 +57,23 @@ func (f *firstSync) wait(ctx context.Context) error {
 	return nil
 }
 
-// patient is an authorizer that does not withhold its consent before the first sync of what it
-// decides by. What it allows by then it allows at once: more objects never allow less.
-type patient struct {
+// syncedAuthorizer denies nothing before the first sync of its objects. It allows at once what the
+// objects loaded so far allow: more objects never allow less.
+type syncedAuthorizer struct {
 	next     authorizer.Authorizer
 	first    *firstSync
-	hasty    bool                             // it fails at once instead of waiting
+	failFast bool                             // fail at once instead of waiting
 	concerns func(authorizer.Attributes) bool // the requests that more objects may allow
 }
 
 // Authorize implements authorizer.Authorizer.
-func (p *patient) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+func (p *syncedAuthorizer) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	synced := p.first.has() // before next reads
 	decision, reason, err := p.next.Authorize(ctx, a)
 	if synced || decision != authorizer.DecisionNoOpinion || !p.concerns(a) {
 		return decision, reason, err
 	}
-	if p.hasty {
+	if p.failFast {
 		return authorizer.DecisionNoOpinion, "", ErrNotSynced
 	}
 	if err := p.first.wait(ctx); err != nil {
@@ -82,7 +82,7 @@ func (p *patient) Authorize(ctx context.Context, a authorizer.Attributes) (autho
 	return p.next.Authorize(ctx, a)
 }
 
-// noProbe reports whether a is no request for the server's health. Probes must not wait.
+// noProbe reports whether a is not a health probe. Probes must not wait.
 func noProbe(a authorizer.Attributes) bool {
 	if a.IsResourceRequest() {
 		return true
@@ -91,15 +91,14 @@ func noProbe(a authorizer.Attributes) bool {
 	return root != "livez" && root != "readyz" && root != "healthz"
 }
 
-// patientRules is a resolver of rules that waits for the first sync of what it resolves them
-// from.
-type patientRules struct {
+// syncedRules resolves rules after the first sync of RBAC objects.
+type syncedRules struct {
 	next  authorizer.RuleResolver
 	first *firstSync
 }
 
 // RulesFor implements authorizer.RuleResolver.
-func (p *patientRules) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+func (p *syncedRules) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	if !p.first.has() {
 		if err := p.first.wait(ctx); err != nil {
 			return nil, nil, true, err
@@ -108,15 +107,15 @@ func (p *patientRules) RulesFor(ctx context.Context, u user.Info, namespace stri
 	return p.next.RulesFor(ctx, u, namespace)
 }
 
-// patiently makes an authorizer wait for first before it withholds its consent from requests that
-// concerns reports. Without an end of the server it does not.
-func (c *chain) patiently(made link, first *firstSync, concerns func(authorizer.Attributes) bool) link {
+// afterSync makes an authorizer wait for first before it denies a request that concerns reports. It
+// changes nothing if Config.Ended is nil.
+func (c *chain) afterSync(made link, first *firstSync, concerns func(authorizer.Attributes) bool) link {
 	if c.ended == nil {
 		return made
 	}
 	first.ended = c.ended
-	made.local = &patient{next: made.cached, first: first, hasty: true, concerns: concerns}
-	made.authorizer = &patient{next: made.authorizer, first: first, concerns: concerns}
-	made.cached = &patient{next: made.cached, first: first, concerns: concerns}
+	made.local = &syncedAuthorizer{next: made.cached, first: first, failFast: true, concerns: concerns}
+	made.authorizer = &syncedAuthorizer{next: made.authorizer, first: first, concerns: concerns}
+	made.cached = &syncedAuthorizer{next: made.cached, first: first, concerns: concerns}
 	return made
 }

@@ -58,7 +58,7 @@ type verdict struct {
 // ask asks by Authorizer and by Gate; the result has both verdicts.
 func (s *starting) ask(ctx context.Context, a authorizer.Attributes) <-chan verdict {
 	verdicts := make(chan verdict, 2)
-	for _, asked := range []authorizer.Authorizer{s.Authorizer, s.Gate} {
+	for _, asked := range []authorizer.Authorizer{s.Authorizer, s.CachedAuthorizer} {
 		began := time.Now()
 		go func() {
 			decision, _, err := asked.Authorize(ctx, a)
@@ -169,7 +169,7 @@ func TestNodesWaitForTheGraph(t *testing.T) {
 func TestSyncedDecisionsAllocateNothing(t *testing.T) {
 	loaded := make(chan struct{})
 	close(loaded)
-	p := &patient{first: &firstSync{loads: []<-chan struct{}{loaded}}, concerns: noProbe, next: authorizer.AuthorizerFunc(
+	p := &syncedAuthorizer{first: &firstSync{loads: []<-chan struct{}{loaded}}, concerns: noProbe, next: authorizer.AuthorizerFunc(
 		func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 			return authorizer.DecisionNoOpinion, "", nil
 		})}

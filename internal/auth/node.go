@@ -31,7 +31,7 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// graph keeps the Node authorizer's graph: which objects a node refers to, through its pods.
+// graph keeps the Node authorizer's graph: the objects that a node refers to through its pods.
 // Upstream's informers would hold every pod decoded for it. Here pods come from the
 // registry's cache, only the fields that the graph reads are decoded, and a digest of them
 // is kept; of objects of other kinds the informers keep a few names.
@@ -78,8 +78,8 @@ func (a *Auth) NodeSynced() <-chan struct{} {
 	return a.graph.synced
 }
 
-// SettleNodes makes the Node authorizer decide by what Follow has put into its graph by now, if
-// it waits for more still: an informer of a resource that is not served never syncs.
+// SettleNodes ends the Node authorizer's wait for its first sync: it decides by the present graph.
+// An informer of a resource that is not served never syncs.
 func (a *Auth) SettleNodes() {
 	if a.graph != nil {
 		a.graph.settle()

@@ -18,40 +18,40 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// Revocation finds out whether a request that was accepted, and is still served, would be
-// accepted now.
+// Revocation checks whether a request that was accepted, and is still served, would be accepted
+// now.
 type Revocation struct {
-	// Again authenticates a request once more, without the cache of tokens. An error says
-	// that this is not possible at the moment. It may change the request's header.
-	Again authenticator.Request
-	// Near authenticates and Gate authorizes without asking anything outside of this
-	// process; where that is not enough, they fail with [ErrOthers]. They are nil if
-	// everything is decided in this process.
-	Near authenticator.Request
-	Gate authorizer.Authorizer
-	// Ties says when to ask Again about a request that was accepted.
-	Ties func(*http.Request) Ties
-	// Generation changes when Again is to be asked about all requests.
+	// Authenticator authenticates a request again, without the cache of tokens. An error means
+	// that it cannot decide at the moment. It may change the request's header.
+	Authenticator authenticator.Request
+	// LocalAuthenticator and LocalAuthorizer ask nothing outside of this process. They fail with
+	// [ErrRemote] where that is not enough, and are nil if this process decides everything.
+	LocalAuthenticator authenticator.Request
+	LocalAuthorizer    authorizer.Authorizer
+	// Dependencies returns what an accepted request depends on: Authenticator must be asked again
+	// when that changes.
+	Dependencies func(*http.Request) Dependencies
+	// Generation changes when all requests must be authenticated again.
 	Generation func() uint64
-	// Authority changes when the authorizer may decide otherwise: all counts changes that
-	// may concern any user, nodes those that concern nodes and single objects. Of these, Node
-	// counts the ones that may concern a certain node; a change is counted there first.
-	Authority func() (all, nodes uint64)
-	Node      func(user.Info) uint64
-	// Remote says that the authorizer asks a webhook, whose changes are not known: it must
+	// AuthorizerChanges counts changes after which the authorizer may decide otherwise: all counts
+	// those that may concern any user, nodes those that concern nodes and single objects.
+	// NodeChanges counts the latter for one node, before nodes counts them.
+	AuthorizerChanges func() (all, nodes uint64)
+	NodeChanges       func(user.Info) uint64
+	// Remote reports whether the authorizer asks a webhook. Its changes are not known, so it must
 	// be asked again at intervals.
 	Remote func() bool
 }
 
-// Ties are what an accepted credential depends on, beside what Generation counts.
-type Ties struct {
+// Dependencies are what an accepted credential depends on, besides what Generation counts.
+type Dependencies struct {
 	// Expires is when the credential expires; zero is never.
 	Expires time.Time
-	// Ends says that the credential is not accepted after Expires, even if it is cached.
+	// Ends says that the credential is refused after Expires, even if it is cached.
 	Ends bool
-	// Objects are those that the token is bound to: it is asked about again when they change.
+	// Objects are those that the token is bound to.
 	Objects []ObjectName
-	// Remote says that a provider or a webhook decides, too, whose changes are not known.
+	// Remote says that a provider or a webhook decides, too. Its changes are not known.
 	Remote bool
 }
 
@@ -61,14 +61,14 @@ type ObjectName struct {
 	Namespace, Name string
 }
 
-// ErrOthers says that a provider or a webhook has to be asked, which may take long.
-var ErrOthers = errors.New("auth: others are to be asked")
+// ErrRemote says that a provider or a webhook must be asked, which may take long.
+var ErrRemote = errors.New("auth: a provider or a webhook must be asked")
 
 // Revocation returns the Revocation of a.
 func (a *Auth) Revocation() *Revocation {
 	return &Revocation{
-		Again: a.reauthenticator, Near: localReauthenticator{a.reauthenticator}, Gate: localGate{a.chain}, Ties: a.reauthenticator.ties, Generation: a.Generation,
-		Authority: a.chain.authority, Node: a.chain.lossesOf, Remote: a.chain.remote,
+		Authenticator: a.reauthenticator, LocalAuthenticator: localReauthenticator{a.reauthenticator}, LocalAuthorizer: localChain{a.chain}, Dependencies: a.reauthenticator.dependencies, Generation: a.Generation,
+		AuthorizerChanges: a.chain.authorizerChanges, NodeChanges: a.chain.lossesOf, Remote: a.chain.remote,
 	}
 }
 
@@ -82,13 +82,13 @@ type reauthenticator struct {
 	issuers   []string                // of service accounts
 }
 
-// localReauthenticator does so without asking providers and webhooks.
+// localReauthenticator is a reauthenticator that asks no providers and webhooks.
 type localReauthenticator struct{ *reauthenticator }
 
 // AuthenticateRequest implements authenticator.Request.
 func (n localReauthenticator) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
 	return n.authenticate(req, authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
-		return nil, false, ErrOthers
+		return nil, false, ErrRemote
 	}))
 }
 
@@ -136,13 +136,13 @@ func (a *reauthenticator) authenticate(req *http.Request, remote authenticator.R
 	return a.anonymous.AuthenticateRequest(req)
 }
 
-// refuses reports whether err, which a remote authenticator returned, is a refusal of the
-// token; otherwise the authenticator could not decide. A token of this server's own issuers
-// was refused by the local authenticator.
+// refuses reports whether err of a remote authenticator refuses the token. Otherwise that
+// authenticator could not decide. The local authenticator has refused a token of this server's own
+// issuers already.
 func (a *reauthenticator) refuses(ctx context.Context, err error, token string) bool {
 	text := err.Error()
 	switch {
-	case errors.Is(err, ErrOthers):
+	case errors.Is(err, ErrRemote):
 		return false
 	case text == refusedToken:
 		return true
@@ -164,8 +164,8 @@ const refusedToken = "invalid bearer token"
 // reached: apiserver plugin/pkg/authenticator/token/oidc, and go-oidc below it.
 var silentProvider = []string{"oidc: authenticator not initialized", "fetching keys", "oidc: could not expand distributed claims"}
 
-// errLookup says that an object that a credential depends on could not be looked up.
-var errLookup = errors.New("auth: it cannot be told now")
+// errLookup says that an object that a credential depends on could not be read.
+var errLookup = errors.New("auth: an object cannot be read now")
 
 // lookupError is errLookup and the reason, whose text it has.
 type lookupError struct{ error }
@@ -192,9 +192,9 @@ func lookedUp[T any](ctx context.Context, object T, err error) (T, error) {
 	return object, lookupError{err}
 }
 
-// ties implements Revocation.Ties.
-func (a *reauthenticator) ties(req *http.Request) Ties {
-	var t Ties
+// dependencies implements Revocation.Dependencies.
+func (a *reauthenticator) dependencies(req *http.Request) Dependencies {
+	var t Dependencies
 	if req.TLS != nil && len(req.TLS.PeerCertificates) > 0 {
 		for _, certificate := range req.TLS.PeerCertificates {
 			if t.Expires.IsZero() || certificate.NotAfter.Before(t.Expires) {
@@ -301,8 +301,8 @@ func bearer(req *http.Request) string {
 	return ""
 }
 
-// authority implements Revocation.Authority.
-func (c *chain) authority() (all, nodes uint64) {
+// authorizerChanges implements Revocation.AuthorizerChanges.
+func (c *chain) authorizerChanges() (all, nodes uint64) {
 	all = c.changes.Load()
 	if c.decisions != nil {
 		all += c.decisions.changes.Load()
@@ -313,7 +313,7 @@ func (c *chain) authority() (all, nodes uint64) {
 	return all, nodes
 }
 
-// lossesOf implements Revocation.Node.
+// lossesOf implements Revocation.NodeChanges.
 func (c *chain) lossesOf(node user.Info) uint64 {
 	if c.graph == nil {
 		return 0

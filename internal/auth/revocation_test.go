@@ -31,37 +31,37 @@ func TestTiesAreReadFromCredentials(t *testing.T) {
 	for name, c := range map[string]struct {
 		header http.Header
 		chain  []*x509.Certificate
-		want   Ties
+		want   Dependencies
 	}{
 		"nobody": {},
 		"bound account": {
 			header: http.Header{"Authorization": {"Bearer " + webToken(`{"iss":"https://here","exp":2000000000,"kubernetes.io":{"namespace":"a","serviceaccount":{"name":"robot"},"pod":{"name":"p"},"node":{"name":"n"}}}`)}},
-			want:   Ties{Expires: at, Objects: []ObjectName{{"serviceaccounts", "a", "robot"}, {"pods", "a", "p"}, {"nodes", "", "n"}}},
+			want:   Dependencies{Expires: at, Objects: []ObjectName{{"serviceaccounts", "a", "robot"}, {"pods", "a", "p"}, {"nodes", "", "n"}}},
 		},
 		"websocket": {
 			header: http.Header{"Sec-Websocket-Protocol": {"x, base64url.bearer.authorization.k8s.io." + base64.RawURLEncoding.EncodeToString([]byte(
 				webToken(`{"iss":"https://here","kubernetes.io":{"namespace":"a","serviceaccount":{"name":"robot"},"secret":{"name":"s"}}}`)))}},
-			want: Ties{Objects: []ObjectName{{"serviceaccounts", "a", "robot"}, {"secrets", "a", "s"}}},
+			want: Dependencies{Objects: []ObjectName{{"serviceaccounts", "a", "robot"}, {"secrets", "a", "s"}}},
 		},
 		"legacy account": {
 			header: http.Header{"Authorization": {"bearer " + webToken(`{"iss":"kubernetes/serviceaccount","kubernetes.io/serviceaccount/namespace":"a","kubernetes.io/serviceaccount/service-account.name":"robot","kubernetes.io/serviceaccount/secret.name":"s"}`)}},
-			want:   Ties{Objects: []ObjectName{{"serviceaccounts", "a", "robot"}, {"secrets", "a", "s"}}},
+			want:   Dependencies{Objects: []ObjectName{{"serviceaccounts", "a", "robot"}, {"secrets", "a", "s"}}},
 		},
 		"another issuer": {
 			header: http.Header{"Authorization": {"Bearer " + webToken(`{"iss":"https://there","exp":2000000000.7}`)}},
-			want:   Ties{Expires: at, Ends: true, Remote: true},
+			want:   Dependencies{Expires: at, Ends: true, Remote: true},
 		},
-		"no web token": {header: http.Header{"Authorization": {"Bearer a.b.c"}}, want: Ties{Remote: true}},
+		"no web token": {header: http.Header{"Authorization": {"Bearer a.b.c"}}, want: Dependencies{Remote: true}},
 		"certificate": {
 			chain: []*x509.Certificate{{NotAfter: at.Add(time.Hour)}, {NotAfter: at}},
-			want:  Ties{Expires: at},
+			want:  Dependencies{Expires: at},
 		},
 	} {
 		req := &http.Request{Header: c.header}
 		if c.chain != nil {
 			req.TLS = &tls.ConnectionState{PeerCertificates: c.chain}
 		}
-		got := a.ties(req)
+		got := a.dependencies(req)
 		if !got.Expires.Equal(c.want.Expires) || got.Ends != c.want.Ends || got.Remote != c.want.Remote || !slices.Equal(got.Objects, c.want.Objects) {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
@@ -122,9 +122,9 @@ func TestAgainTellsRefusalsFromSilence(t *testing.T) {
 		}
 		_, ok, err = localReauthenticator{&c.again}.AuthenticateRequest(&http.Request{Header: c.header})
 		switch {
-		case c.others && !errors.Is(err, ErrOthers):
+		case c.others && !errors.Is(err, ErrRemote):
 			t.Errorf("%s: nobody else is asked: %v, %v", name, ok, err)
-		case !c.others && (ok != c.ok || (err != nil) != c.unknown || errors.Is(err, ErrOthers)):
+		case !c.others && (ok != c.ok || (err != nil) != c.unknown || errors.Is(err, ErrRemote)):
 			t.Errorf("%s: nobody else has to be asked: %v, %v", name, ok, err)
 		}
 	}

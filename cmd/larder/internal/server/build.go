@@ -185,7 +185,7 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 		ExternalAddress: s.externalAddress(), InternalAddresses: s.internalAddresses(),
 		Access: httpapi.Access{
 			Authenticator: p.auth.Authenticator, Generation: p.auth.Generation, RequestHeader: p.auth.RequestHeader,
-			AnonymousByPath: p.auth.AnonymousByPath, Audiences: p.auth.Audiences, Authorizer: p.auth.Gate,
+			AnonymousByPath: p.auth.AnonymousByPath, Audiences: p.auth.Audiences, Authorizer: p.auth.CachedAuthorizer,
 			HSTS: strings.Join(generic.HSTSDirectives, "; "), CORS: generic.CorsAllowedOriginList,
 		},
 		Pages: httpapi.Pages{
