@@ -11,8 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Transport is the http.RoundTripper of the server's own clients. They are built before the
-// front door that it calls; until Attach, requests wait.
+// Transport is the http.RoundTripper of the server's own clients. Requests wait until Attach.
 type Transport struct {
 	attached chan struct{} // closed once next is set
 	next     http.RoundTripper
@@ -43,10 +42,9 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// Config returns the configuration of a client which reaches this server in process, in
-// protobuf where a resource has it, without client-side rate limits. The field manager of
-// what it writes is the part of userAgent before the first slash. Nobody is warned of what the
-// server asks of itself.
+// Config returns the configuration of a client that reaches this server in process, in protobuf
+// where a resource has it, without client-side rate limits. The field manager of its writes is
+// the part of userAgent before the first slash. Warnings are dropped.
 func Config(transport http.RoundTripper, userAgent string) *rest.Config {
 	return &rest.Config{
 		Host:      "https://larder.invalid", // never resolved
@@ -61,9 +59,8 @@ func Config(transport http.RoundTripper, userAgent string) *rest.Config {
 	}
 }
 
-// NewClients returns a client over config and informers over the client. The informers drop
-// managedFields, which no reader of theirs needs, and never resync: no reader relies on
-// being called without a change.
+// NewClients returns a client for config and informers that use it. The informers drop
+// managedFields, which no handler needs, and never resync.
 func NewClients(config *rest.Config) (kubernetes.Interface, informers.SharedInformerFactory, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
