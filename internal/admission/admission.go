@@ -88,11 +88,11 @@ type Chain struct {
 	admit    admission.MutationInterface
 	validate admission.ValidationInterface
 
-	mapper *restmapper.DeferredDiscoveryRESTMapper
-	gates  []*gate
+	mapper       *restmapper.DeferredDiscoveryRESTMapper
+	conditionals []*conditional
 
-	// mutating is the gate of mutating policies, nil while there is none yet.
-	mutating atomic.Pointer[gate]
+	// mutating is the conditional plugin of mutating policies, nil while there is none yet.
+	mutating atomic.Pointer[conditional]
 
 	ended    chan struct{} // closed when Run ends: upstream's "drained"
 	informed chan struct{} // closed by Open
@@ -251,7 +251,7 @@ func (c *Chain) awaitInformers(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	for _, g := range c.gates {
+	for _, g := range c.conditionals {
 		select {
 		case <-g.synced:
 		case <-ctx.Done():

@@ -22,7 +22,7 @@
 // that the informers' own requests to this server never wait.
 //
 // The plugins of policies and webhooks are called only while there are objects that
-// configure them ([gate]). Upstream's metrics count the calls that are left out, too.
+// configure them ([conditional]). Upstream's metrics count the calls that are left out, too.
 //
 // # Goroutines
 //

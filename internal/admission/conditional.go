@@ -15,10 +15,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// gate is a plugin that is called only while there are objects that configure it. Gate and
-// plugin learn of the objects from the same informer, so that one is as current as the
-// other.
-type gate struct {
+// conditional calls a plugin only while objects that configure it exist. It and the plugin learn
+// of these objects from the same informer, so one is as current as the other.
+type conditional struct {
 	admission.Interface
 	admit    admission.MutationInterface   // nil if the plugin changes nothing
 	validate admission.ValidationInterface // nil if the plugin refuses nothing
@@ -27,8 +26,8 @@ type gate struct {
 	objects atomic.Int64
 }
 
-// guard puts a gate before the plugins of policies and webhooks, as long as their
-// configuration can come from nowhere but the API.
+// guard makes the plugins of policies and webhooks conditional, unless their configuration can
+// come from elsewhere than the API.
 func (c *Chain) guard(plugin admission.Interface, name string, shared informers.SharedInformerFactory) admission.Interface {
 	if utilfeature.DefaultFeatureGate.Enabled(features.ManifestBasedAdmissionControlConfig) {
 		return plugin
@@ -50,12 +49,12 @@ func (c *Chain) guard(plugin admission.Interface, name string, shared informers.
 	default:
 		return plugin
 	}
-	g, err := newGate(plugin, informer)
+	g, err := newConditional(plugin, informer)
 	if err != nil {
 		handleError(err)
 		return plugin
 	}
-	c.gates = append(c.gates, g)
+	c.conditionals = append(c.conditionals, g)
 	if name == mutatingpolicy.PluginName {
 		c.mutating.Store(g)
 	}
@@ -64,41 +63,41 @@ func (c *Chain) guard(plugin admission.Interface, name string, shared informers.
 
 // plugin returns g as a plugin of the phases of the plugin behind it: upstream's metrics count a
 // phase that a plugin has, whatever it does there.
-func (g *gate) plugin() admission.Interface {
+func (g *conditional) plugin() admission.Interface {
 	switch {
 	case g.validate == nil:
-		return mutatingGate{g}
+		return mutatingOnly{g}
 	case g.admit == nil:
-		return validatingGate{g}
+		return validatingOnly{g}
 	default:
 		return g
 	}
 }
 
-// mutatingGate is a gate that refuses nothing.
-type mutatingGate struct{ g *gate }
+// mutatingOnly is a conditional plugin that refuses nothing.
+type mutatingOnly struct{ g *conditional }
 
 // Handles implements admission.Interface.
-func (m mutatingGate) Handles(operation admission.Operation) bool { return m.g.Handles(operation) }
+func (m mutatingOnly) Handles(operation admission.Operation) bool { return m.g.Handles(operation) }
 
 // Admit implements admission.MutationInterface.
-func (m mutatingGate) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+func (m mutatingOnly) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	return m.g.Admit(ctx, a, o)
 }
 
-// validatingGate is a gate that changes nothing.
-type validatingGate struct{ g *gate }
+// validatingOnly is a conditional plugin that changes nothing.
+type validatingOnly struct{ g *conditional }
 
 // Handles implements admission.Interface.
-func (v validatingGate) Handles(operation admission.Operation) bool { return v.g.Handles(operation) }
+func (v validatingOnly) Handles(operation admission.Operation) bool { return v.g.Handles(operation) }
 
 // Validate implements admission.ValidationInterface.
-func (v validatingGate) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+func (v validatingOnly) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	return v.g.Validate(ctx, a, o)
 }
 
-func newGate(plugin admission.Interface, informer cache.SharedIndexInformer) (*gate, error) {
-	g := &gate{Interface: plugin}
+func newConditional(plugin admission.Interface, informer cache.SharedIndexInformer) (*conditional, error) {
+	g := &conditional{Interface: plugin}
 	g.admit, _ = plugin.(admission.MutationInterface)
 	g.validate, _ = plugin.(admission.ValidationInterface)
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -114,7 +113,7 @@ func newGate(plugin admission.Interface, informer cache.SharedIndexInformer) (*g
 
 // idle reports whether no object configures the plugin. Before that is known the plugin is
 // called, which waits for the informer itself if it must.
-func (g *gate) idle() bool {
+func (g *conditional) idle() bool {
 	select {
 	case <-g.synced:
 		return g.objects.Load() == 0
@@ -124,7 +123,7 @@ func (g *gate) idle() bool {
 }
 
 // Admit implements admission.MutationInterface.
-func (g *gate) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+func (g *conditional) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	if g.admit == nil || g.idle() {
 		return nil
 	}
@@ -132,7 +131,7 @@ func (g *gate) Admit(ctx context.Context, a admission.Attributes, o admission.Ob
 }
 
 // Validate implements admission.ValidationInterface.
-func (g *gate) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+func (g *conditional) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	if g.validate == nil || g.idle() {
 		return nil
 	}
