@@ -19,7 +19,6 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/warning"
 
-	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/identity"
 	"github.com/larder-io/larder/httpapi/routes"
 )
@@ -28,7 +27,7 @@ import (
 func (f *running) gathered(t *testing.T) string {
 	t.Helper()
 	r := prometheus.NewRegistry()
-	r.MustRegister(apimetrics.NewAccessCollector(&f.access))
+	r.MustRegister(f.access)
 	families, err := r.Gather()
 	if err != nil {
 		t.Fatal(err)

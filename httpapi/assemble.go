@@ -49,7 +49,7 @@ func New(config Config) (*Server, error) {
 // newServer returns a server with an empty table of routes.
 func newServer(config Config) *Server {
 	config.setDefaults()
-	s := &Server{config: config, draining: make(chan struct{}), streams: streams.New(), ledger: costs.New(costs.Config{CPU: config.cpu})}
+	s := &Server{config: config, draining: make(chan struct{}), access: apimetrics.NewAccess(), streams: streams.New(), ledger: costs.New(costs.Config{CPU: config.cpu})}
 	s.base, s.cancel = context.WithCancel(context.Background())
 	s.stitcher = reads.NewStitcher(config.CompressedListBytes)
 	s.assemble()
@@ -72,14 +72,14 @@ func (s *Server) assemble() {
 		cors:     newCORSFilter(config.CORS, auditor),
 		authentication: authentication{auditor: auditor, identity: identity.NewAuthentication(identity.Config{
 			Authenticator: config.Authenticator, Generation: config.Generation, AnonymousByPath: config.AnonymousByPath,
-			Audiences: config.Audiences, Digester: digester, Access: &s.access,
+			Audiences: config.Audiences, Digester: digester, Access: s.access,
 		})},
 		tracer: newTracer(config.Spans, config.SampleChance),
 		concurrency: concurrency{
 			flow: config.Flow, inflight: &s.inflight, timeout: config.RequestTimeout,
 			maxReading: config.MaxInFlight, maxMutating: config.MaxMutatingInFlight,
 		},
-		authorization:       authorization{authorizer: config.Authorizer, rights: s.rights, access: &s.access, auditor: auditor, shell: config.StatusPage},
+		authorization:       authorization{authorizer: config.Authorizer, rights: s.rights, access: s.access, auditor: auditor, shell: config.StatusPage},
 		impersonationFilter: apimetrics.ImpersonationFilter(),
 		storageVersions:     storageVersionFilter{versions: config.StorageVersions},
 		accounts:            accountFinder{s.ledger},
@@ -197,7 +197,7 @@ func (s *Server) install() error {
 
 // metricsPage returns the page at /metrics of a server that routes by t.
 func (s *Server) metricsPage(t *routes.Table) *apimetrics.Page {
-	p := &apimetrics.Page{Resources: []apimetrics.Resources{t}, Access: &s.access, Collectors: append(s.collectors(), s.config.Collectors...), Limits: s.config.Limits, Resettable: !s.config.NoProfiling}
+	p := &apimetrics.Page{Resources: []apimetrics.Resources{t}, Access: s.access, Collectors: append(s.collectors(), s.config.Collectors...), Limits: s.config.Limits, Resettable: !s.config.NoProfiling}
 	if s.config.Extensions != nil {
 		p.Resources = append(p.Resources, s.config.Extensions)
 	}
@@ -213,7 +213,7 @@ func (s *Server) metricsPage(t *routes.Table) *apimetrics.Page {
 // collectors report what the server itself has.
 func (s *Server) collectors() []prometheus.Collector {
 	own := []prometheus.Collector{
-		apimetrics.NewCacheCollector(s.config.Registry, !s.config.NoObjectCounts), apimetrics.NewBudgetCollector(s.config.Registry), apimetrics.NewAccessCollector(&s.access),
+		apimetrics.NewCacheCollector(s.config.Registry, !s.config.NoObjectCounts), apimetrics.NewBudgetCollector(s.config.Registry),
 		s.http1.Collector(), s.rights.Collector(),
 		apimetrics.NewBuildInfo(s.config.Version),
 	}

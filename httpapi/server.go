@@ -27,7 +27,7 @@ type Server struct {
 
 	models   *openapi.Models
 	chain    *chain
-	access   apimetrics.Access
+	access   *apimetrics.Access
 	rights   *revocation.Rights
 	stitcher *reads.Stitcher
 

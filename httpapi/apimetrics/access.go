@@ -1,36 +1,63 @@
 package apimetrics
 
 import (
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
-// Access counts what authentication and authorization come to, under the names of
-// upstream's metrics (apiserver pkg/endpoints/filters/metrics.go), which only upstream's
-// filters can count, which do not serve here. Whom a connection was taken for is counted
-// without a look at the clock: it took less than the smallest bound.
+// Access counts authentications, authorizations and the time that requests spend in filters, under the
+// names of upstream's metrics (apiserver pkg/endpoints/filters/metrics.go). Only upstream's own filters
+// could count these. The credentials of a connection that were accepted before count with a duration
+// of zero.
 type Access struct {
-	known  [lastClass]atomic.Int64 // remembered, by class of the user
-	tokens atomic.Int64            // of these, by a token
+	remembered [lastClass]atomic.Int64 // accepted before, by class of the user
+	tokens     atomic.Int64            // of these, by a token
 
-	users           [lastClass]atomic.Int64 // authenticated, not remembered
-	authentications [lastResult]spent
-	authorizations  [lastResult]spent
+	users           [lastClass]atomic.Int64 // authenticated now
+	authentications [lastResult]*histogram
+	authorizations  [lastResult]*histogram
 
-	filters [lastFilter]spent        // of requests that took their time in one
-	stopped [lastFilter]atomic.Int64 // requests that this filter let pass, and a later one did not
+	filters [lastFilter]*histogram   // of requests that took their time in one
+	stopped [lastFilter]atomic.Int64 // requests that passed this filter and were stopped by a later one
+
+	userRequests, attempts, authentication *prometheus.Desc
+	decisions, authorization               *prometheus.Desc
+	filterDurations                        *prometheus.Desc
+	cacheHits, cacheDurations              *prometheus.Desc
 }
 
-// Filter is a part of the serving chain whose duration upstream has a metric of.
+// NewAccess returns an Access that has counted nothing.
+func NewAccess() *Access {
+	desc := func(name, help, label string) *prometheus.Desc {
+		return prometheus.NewDesc(name, "[ALPHA] "+help, []string{label}, nil)
+	}
+	a := &Access{
+		userRequests:    desc("authenticated_user_requests", "Counter of authenticated requests broken out by username.", "username"),
+		attempts:        desc("authentication_attempts", "Counter of authenticated attempts.", "result"),
+		authentication:  desc("authentication_duration_seconds", "Authentication duration in seconds broken out by result.", "result"),
+		decisions:       desc("authorization_attempts_total", "Counter of authorization attempts broken down by result. It can be either 'allowed', 'denied', 'no-opinion' or 'error'.", "result"),
+		authorization:   desc("authorization_duration_seconds", "Authorization duration in seconds broken out by result.", "result"),
+		filterDurations: desc("apiserver_request_filter_duration_seconds", "Request filter latency distribution in seconds, for each filter type", "filter"),
+		cacheHits:       desc("authentication_token_cache_request_total", "", "status"),
+		cacheDurations:  desc("authentication_token_cache_request_duration_seconds", "", "status"),
+	}
+	for i := range lastResult {
+		a.authentications[i], a.authorizations[i] = newDurations(allBounds), newDurations(allBounds)
+	}
+	for i := range a.filters {
+		a.filters[i] = newDurations(allBounds)
+	}
+	return a
+}
+
+// Filter is a part of the serving chain that upstream measures.
 type Filter uint8
 
 // The filters between authentication and authorization, in the order of the chain.
@@ -50,7 +77,7 @@ func ImpersonationFilter() string {
 	return "impersonation"
 }
 
-// UserClass is what upstream's metric tells of a user's name.
+// UserClass is the class of a user name, which is the label of upstream's metric.
 type UserClass uint8
 
 const (
@@ -71,7 +98,7 @@ func (c UserClass) String() string {
 	}[c]
 }
 
-// ClassOf returns what upstream's metric tells of a user.
+// ClassOf returns the class of a user name.
 func ClassOf(user string) UserClass {
 	for c := classAdmin; c < lastClass; c++ {
 		if user == c.String() {
@@ -84,7 +111,7 @@ func ClassOf(user string) UserClass {
 	return classOther
 }
 
-// The results of both, as indexes.
+// The results of authentication and authorization.
 const (
 	resultSuccess = iota // or allowed
 	resultFailure        // or denied
@@ -93,46 +120,20 @@ const (
 	lastResult
 )
 
-// The bounds of upstream's buckets: of the durations of authentication and authorization; of those
-// of filters; and all of them.
+// The bounds of upstream's buckets: for authentication and authorization, for filters, and all of
+// both.
 var (
-	accessBounds = [...]float64{0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384}
-	filterBounds = [...]float64{0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 5, 10, 15, 30}
-	spentBounds  = [...]float64{
+	accessBounds = []float64{0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384}
+	filterBounds = []float64{0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 5, 10, 15, 30}
+	allBounds    = []float64{
 		0.0001, 0.0003, 0.001, 0.002, 0.003, 0.004, 0.008, 0.01, 0.016, 0.03, 0.032, 0.064, 0.1, 0.128, 0.256, 0.3, 0.512,
 		1, 1.024, 2.048, 4.096, 5, 8.192, 10, 15, 16.384, 30,
 	}
 )
 
-// spent counts how often something came to one result, and how long that took.
-type spent struct {
-	nanos  atomic.Int64
-	counts [len(spentBounds) + 1]atomic.Int64 // by bound of spentBounds, not cumulative
-}
-
-func (s *spent) add(took time.Duration) {
-	s.nanos.Add(int64(took))
-	s.counts[bucketOf(spentBounds[:], took.Seconds())].Add(1)
-}
-
-// count is how often add was called.
-func (s *spent) count() (n int64) {
-	for i := range s.counts {
-		n += s.counts[i].Load()
-	}
-	return n
-}
-
-func (s *spent) reset() {
-	s.nanos.Store(0)
-	for i := range s.counts {
-		s.counts[i].Store(0)
-	}
-}
-
-// Remembered counts one who was known already, by a token or not.
+// Remembered counts a request whose credentials were accepted before. token says that they are a token.
 func (a *Access) Remembered(class UserClass, token bool) {
-	a.known[class].Add(1)
+	a.remembered[class].Add(1)
 	if token {
 		a.tokens.Add(1)
 	}
@@ -142,12 +143,12 @@ func (a *Access) Remembered(class UserClass, token bool) {
 func (a *Access) Authenticated(resp *authenticator.Response, ok bool, err error, took time.Duration) {
 	switch {
 	case err != nil:
-		a.authentications[resultError].add(took)
+		a.authentications[resultError].add(int64(took))
 	case !ok:
-		a.authentications[resultFailure].add(took)
+		a.authentications[resultFailure].add(int64(took))
 	default:
 		a.users[ClassOf(resp.User.GetName())].Add(1)
-		a.authentications[resultSuccess].add(took)
+		a.authentications[resultSuccess].add(int64(took))
 	}
 }
 
@@ -162,31 +163,30 @@ func (a *Access) Authorized(decision authorizer.Decision, err error, took time.D
 	case decision == authorizer.DecisionDeny:
 		result = resultFailure
 	}
-	a.authorizations[result].add(took)
+	a.authorizations[result].add(int64(took))
 }
 
-// Filtered counts the time that a request took in a filter. Only one that took any is counted so,
-// right before or after it is counted as authorized or stopped: whatever passed a filter is known
-// from that.
-func (a *Access) Filtered(f Filter, took time.Duration) { a.filters[f].add(took) }
+// Filtered counts the time that a request spent in a filter, if it spent any. The numbers of requests
+// that passed a filter follow from those that were authorized or stopped.
+func (a *Access) Filtered(f Filter, took time.Duration) { a.filters[f].add(int64(took)) }
 
-// Stopped counts a request that the filter behind f did not let pass.
+// Stopped counts a request that passed f and was stopped by the next filter.
 func (a *Access) Stopped(f Filter) {
 	for earlier := range f + 1 {
 		a.stopped[earlier].Add(1)
 	}
 }
 
-// Reset forgets what was counted.
+// Reset sets all counts to zero.
 func (a *Access) Reset() {
 	a.tokens.Store(0)
-	for c := range a.known {
-		a.known[c].Store(0)
+	for c := range a.remembered {
+		a.remembered[c].Store(0)
 		a.users[c].Store(0)
 	}
-	for _, all := range [][]spent{a.authentications[:], a.authorizations[:], a.filters[:]} {
-		for i := range all {
-			all[i].reset()
+	for _, all := range [][]*histogram{a.authentications[:], a.authorizations[:], a.filters[:]} {
+		for _, h := range all {
+			h.reset()
 		}
 	}
 	for f := range a.stopped {
@@ -194,169 +194,62 @@ func (a *Access) Reset() {
 	}
 }
 
-// accessCollector reports an access. It is immutable.
-type accessCollector struct {
-	access *Access
-
-	users, attempts, authentication *prometheus.Desc
-	decisions, authorization        *prometheus.Desc
-	filters                         *prometheus.Desc
-}
-
-// NewAccessCollector reports a.
-func NewAccessCollector(a *Access) prometheus.Collector {
-	desc := func(name, help, label string) *prometheus.Desc {
-		return prometheus.NewDesc(name, "[ALPHA] "+help, []string{label}, nil)
-	}
-	return &accessCollector{
-		access:         a,
-		users:          desc("authenticated_user_requests", "Counter of authenticated requests broken out by username.", "username"),
-		attempts:       desc("authentication_attempts", "Counter of authenticated attempts.", "result"),
-		authentication: desc("authentication_duration_seconds", "Authentication duration in seconds broken out by result.", "result"),
-		decisions:      desc("authorization_attempts_total", "Counter of authorization attempts broken down by result. It can be either 'allowed', 'denied', 'no-opinion' or 'error'.", "result"),
-		authorization:  desc("authorization_duration_seconds", "Authorization duration in seconds broken out by result.", "result"),
-		filters:        desc("apiserver_request_filter_duration_seconds", "Request filter latency distribution in seconds, for each filter type", "filter"),
-	}
-}
-
 // Describe implements prometheus.Collector.
-func (c *accessCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.users, c.attempts, c.authentication, c.decisions, c.authorization, c.filters} {
+func (a *Access) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{a.userRequests, a.attempts, a.authentication, a.decisions, a.authorization, a.filterDurations, a.cacheHits, a.cacheDurations} {
 		ch <- d
 	}
 }
 
-// Collect implements prometheus.Collector. What has not happened has no sample, as with
-// upstream's.
-func (c *accessCollector) Collect(ch chan<- prometheus.Metric) {
-	a := c.access
-	var known int64
+// Collect implements prometheus.Collector. Like upstream's metrics, it has no sample of what has not
+// happened.
+func (a *Access) Collect(ch chan<- prometheus.Metric) {
+	var remembered int64
 	for class := range lastClass {
-		remembered := a.known[class].Load()
-		known += remembered
-		if n := a.users[class].Load() + remembered; n > 0 {
-			ch <- prometheus.MustNewConstMetric(c.users, prometheus.CounterValue, float64(n), class.String())
+		n := a.remembered[class].Load()
+		remembered += n
+		if n += a.users[class].Load(); n > 0 {
+			ch <- prometheus.MustNewConstMetric(a.userRequests, prometheus.CounterValue, float64(n), class.String())
 		}
 	}
 	for result, label := range [lastResult]string{"success", "failure", "error", ""} {
-		quick := int64(0)
+		zeros := int64(0)
 		if result == resultSuccess {
-			quick = known
+			zeros = remembered
 		}
-		a.authentications[result].collect(ch, c.attempts, c.authentication, label, quick)
+		collectResult(ch, a.authentications[result], a.attempts, a.authentication, label, zeros)
 	}
 	for result, label := range [lastResult]string{"allowed", "denied", "error", "no-opinion"} {
-		a.authorizations[result].collect(ch, c.decisions, c.authorization, label, 0)
+		collectResult(ch, a.authorizations[result], a.decisions, a.authorization, label, 0)
 	}
-	c.collectFilters(ch, known)
-}
-
-// collect reports s and what took no time.
-func (s *spent) collect(ch chan<- prometheus.Metric, counter, histogram *prometheus.Desc, label string, quick int64) {
-	total := s.report(ch, histogram, accessBounds[:], label, quick)
-	if total > 0 {
-		ch <- prometheus.MustNewConstMetric(counter, prometheus.CounterValue, float64(total), label)
+	a.collectFilters(ch, remembered)
+	// Upstream's cache of tokens would have found these. It has missed the first request of each token.
+	if hits := a.tokens.Load(); hits > 0 {
+		ch <- prometheus.MustNewConstMetric(a.cacheHits, prometheus.CounterValue, float64(hits), "hit")
+		newDurations(prometheus.DefBuckets).report(ch, a.cacheDurations, prometheus.DefBuckets, hits, "hit")
 	}
 }
 
-// report reports s and what took no time as a histogram, and returns its count.
-func (s *spent) report(ch chan<- prometheus.Metric, histogram *prometheus.Desc, bounds []float64, label string, quick int64) uint64 {
-	made, total := buckets(bounds, spentBounds[:], s.counts[:])
-	for bound := range made {
-		made[bound] += uint64(quick)
+// collectResult reports how often authentication or authorization came to a result, and how long that
+// took. zeros of these took no time.
+func collectResult(ch chan<- prometheus.Metric, h *histogram, attempts, durations *prometheus.Desc, label string, zeros int64) {
+	if total := h.report(ch, durations, accessBounds, zeros, label); total > 0 {
+		ch <- prometheus.MustNewConstMetric(attempts, prometheus.CounterValue, float64(total), label)
 	}
-	total += uint64(quick)
-	if total > 0 {
-		ch <- prometheus.MustNewConstHistogram(histogram, total, seconds(s.nanos.Load()), made, label)
-	}
-	return total
 }
 
-// collectFilters reports the filters. Of a request that took no time in one it is known that it
-// passed, because it was authorized or stopped later.
-func (c *accessCollector) collectFilters(ch chan<- prometheus.Metric, known int64) {
-	a := c.access
-	authentication := sumOf(&a.authentications)
-	authentication.report(ch, c.filters, filterBounds[:], "authentication", known)
-	asked := int64(0)
-	for i := range a.authorizations {
-		asked += a.authorizations[i].count()
+// collectFilters reports the filters. A request that took no time in a filter has passed it if it was
+// authorized or stopped later.
+func (a *Access) collectFilters(ch chan<- prometheus.Metric, remembered int64) {
+	authentications, asked := newDurations(allBounds), int64(0)
+	for result := range lastResult {
+		authentications.merge(a.authentications[result])
+		asked += a.authorizations[result].count()
 	}
+	authentications.report(ch, a.filterDurations, filterBounds, remembered, "authentication")
 	for f, label := range [lastFilter]string{"audit", ImpersonationFilter(), "priorityandfairness"} {
 		passed := asked + a.stopped[f].Load()
-		a.filters[f].report(ch, c.filters, filterBounds[:], label, max(passed-a.filters[f].count(), 0))
+		a.filters[f].report(ch, a.filterDurations, filterBounds, max(passed-a.filters[f].count(), 0), label)
 	}
-	a.authorizations[resultSuccess].report(ch, c.filters, filterBounds[:], "authorization", 0)
-}
-
-// sumOf returns all of them as one.
-func sumOf(all *[lastResult]spent) *spent {
-	total := new(spent)
-	for i := range all {
-		total.nanos.Add(all[i].nanos.Load())
-		for j := range all[i].counts {
-			total.counts[j].Add(all[i].counts[j].Load())
-		}
-	}
-	return total
-}
-
-// withoutUpstream returns families without upstream's counters of the same.
-func (*Access) withoutUpstream(families []*dto.MetricFamily) []*dto.MetricFamily {
-	return slices.DeleteFunc(families, func(f *dto.MetricFamily) bool {
-		switch f.GetName() {
-		case "authenticated_user_requests", "authentication_attempts", "authentication_duration_seconds",
-			"authorization_attempts_total", "authorization_duration_seconds":
-			return true
-		}
-		return false
-	})
-}
-
-// addTokens adds the tokens that were remembered to those that upstream's cache has found.
-// It has missed the first of each.
-func (a *Access) addTokens(families []*dto.MetricFamily) {
-	found := uint64(a.tokens.Load())
-	if found == 0 {
-		return
-	}
-	for _, family := range families {
-		switch family.GetName() {
-		case "authentication_token_cache_request_total":
-			c := hits(family).Counter
-			value := c.GetValue() + float64(found)
-			c.Value = &value
-		case "authentication_token_cache_request_duration_seconds":
-			h := hits(family).Histogram
-			total := h.GetSampleCount() + found
-			h.SampleCount = &total
-			for _, bucket := range h.GetBucket() {
-				count := bucket.GetCumulativeCount() + found
-				bucket.CumulativeCount = &count
-			}
-		}
-	}
-}
-
-// hits returns the sample of family that counts hits, which is made if there is none.
-func hits(family *dto.MetricFamily) *dto.Metric {
-	const label, hit = "status", "hit"
-	at := slices.IndexFunc(family.GetMetric(), func(m *dto.Metric) bool {
-		return slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool { return l.GetName() == label && l.GetValue() == hit })
-	})
-	if at >= 0 {
-		return family.GetMetric()[at]
-	}
-	name, value, none, sum := label, hit, uint64(0), 0.0
-	made := &dto.Metric{Label: []*dto.LabelPair{{Name: &name, Value: &value}}}
-	if family.GetType() == dto.MetricType_COUNTER {
-		made.Counter = &dto.Counter{Value: &sum}
-	} else {
-		made.Histogram = &dto.Histogram{SampleCount: &none, SampleSum: &sum}
-		for _, bucket := range family.GetMetric()[0].GetHistogram().GetBucket() {
-			made.Histogram.Bucket = append(made.Histogram.Bucket, &dto.Bucket{UpperBound: bucket.UpperBound, CumulativeCount: new(uint64)})
-		}
-	}
-	family.Metric = append(family.Metric, made)
-	return made
+	a.authorizations[resultSuccess].report(ch, a.filterDurations, filterBounds, 0, "authorization")
 }

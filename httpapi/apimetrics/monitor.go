@@ -1,8 +1,10 @@
 package apimetrics
 
 import (
+	"context"
 	"iter"
 	"net/http"
+	"net/url"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -33,22 +35,25 @@ type Monitors struct {
 	subresource string
 	removed     atomic.Pointer[string] // it was read, though deprecated: the release that has it no more
 	own         [3]atomic.Int64
-	frames      frameTally
-	all         [3][3]*Monitor // by verb and scope; nil where there is none
-	writes      writeTallies
+	frames      *histogram                                   // sizes of the frames of all watches
+	all         [3][3]*Monitor                               // by verb and scope; nil where there is none
+	writes      [len(writeKinds)]atomic.Pointer[writeCounts] // nil before the first write of the kind
 }
 
 // NewMonitors returns those of a resource or subresource. Its reads are counted if it is read from
 // encoded bytes.
 func NewMonitors(gvr schema.GroupVersionResource, subresource string, reads bool) *Monitors {
-	all := &Monitors{gvr: gvr, subresource: subresource}
+	all := &Monitors{gvr: gvr, subresource: subresource, frames: newSizes(frameBounds[:])}
 	if !reads {
 		return all
 	}
 	for v, verb := range verbs {
 		for s, scope := range scopes {
 			if verb == "watch" || (verb == "get") == (scope == "resource") {
-				all.all[v][s] = newMonitor(all, v, s)
+				all.all[v][s] = &Monitor{
+					of: all, verb: v, scope: s,
+					durations: newDurations(durationBounds), sizes: newSizes(sizeBounds), initial: newDurations(initialBounds),
+				}
 			}
 		}
 	}
@@ -65,47 +70,40 @@ func (all *Monitors) Of(verb, scope string) *Monitor {
 	return all.all[v][s]
 }
 
-// Monitor counts requests of one shape that never were a net/http request. It holds a
-// stand-in for upstream's metrics to read the constant labels from. A nil monitor counts
-// nothing.
+// Monitor counts requests of one verb and scope that never were a net/http request. A nil monitor
+// counts nothing.
 type Monitor struct {
 	of          *Monitors
 	verb, scope int
-	request     *http.Request
 	open        atomic.Int64 // watches
-	opened      atomic.Bool  // there were any
-	tally       tally
-	initial     *initialTally // of watches; nil for other verbs
+	opened      atomic.Bool  // whether there were any
+	durations   *histogram
+	sizes       *histogram
+	initial     *histogram // how long the initial objects of watches took whose clients asked for the bookmark after them
 }
 
-func newMonitor(of *Monitors, verb, scope int) *Monitor {
-	req, err := http.NewRequest(http.MethodGet, "/", nil)
-	if err != nil {
-		panic(err) // the arguments are constant
-	}
-	if verbs[verb] == "watch" {
+// request returns a request from which upstream's metrics read the labels.
+func (m *Monitor) request() *http.Request {
+	req := &http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/"}, Header: make(http.Header)}
+	if verbs[m.verb] == "watch" {
 		req.URL.RawQuery = "watch=1"
 	}
 	info := &apirequest.RequestInfo{
-		IsResourceRequest: true, APIGroup: of.gvr.Group, APIVersion: of.gvr.Version, Resource: of.gvr.Resource, Subresource: of.subresource,
+		IsResourceRequest: true, APIGroup: m.of.gvr.Group, APIVersion: m.of.gvr.Version, Resource: m.of.gvr.Resource, Subresource: m.of.subresource,
 	}
-	switch scopes[scope] { // from which upstream infers the scope
+	switch scopes[m.scope] { // upstream infers the scope from these
 	case "resource":
 		info.Name = "any"
 	case "namespace":
 		info.Namespace = "any"
 	}
-	ctx := apirequest.WithRequestInfo(req.Context(), info)
-	if verbs[verb] != "watch" {
-		// Latencies that serve service level indicators are reported only for requests that
-		// tell time spent in webhooks apart, which watches do not.
+	ctx := apirequest.WithRequestInfo(context.Background(), info)
+	if verbs[m.verb] != "watch" {
+		// The metric for service level indicators has only requests with latency trackers. Watches
+		// have none.
 		ctx = apirequest.WithLatencyTrackers(ctx)
 	}
-	m := &Monitor{of: of, verb: verb, scope: scope, request: req.WithContext(ctx)}
-	if verbs[verb] == "watch" {
-		m.initial = new(initialTally)
-	}
-	return m
+	return req.WithContext(ctx)
 }
 
 // Enter counts a watch as open.
@@ -135,7 +133,7 @@ type Answer struct {
 	Life       Lifecycle     // of the version
 }
 
-// Observe counts an answer. What is not tallied is told to upstream's metrics.
+// Observe counts an answer. It reports failures, and requests that have waited, to upstream's metrics.
 func (m *Monitor) Observe(a Answer) {
 	if m == nil {
 		return
@@ -148,10 +146,13 @@ func (m *Monitor) Observe(a Answer) {
 		m.of.removed.Store(&removed)
 	}
 	if a.Code == http.StatusOK && a.Waited == 0 {
-		m.tally.add(a)
+		m.durations.add(int64(a.Took))
+		if !a.Unsized {
+			m.sizes.add(int64(a.Size))
+		}
 		return
 	}
-	req, verb := m.request, "LIST"
+	req, verb := m.request(), "LIST"
 	switch {
 	case verbs[m.verb] == "get":
 		verb = "GET"
@@ -159,7 +160,6 @@ func (m *Monitor) Observe(a Answer) {
 		verb = "WATCH"
 	}
 	if a.Waited > 0 && verbs[m.verb] != "watch" {
-		req = req.WithContext(apirequest.WithLatencyTrackers(req.Context()))
 		apirequest.TrackAPFQueueWaitLatency(req.Context(), a.Waited)
 	}
 	gvr := m.of.gvr
@@ -170,23 +170,23 @@ func (m *Monitor) Observe(a Answer) {
 // Terminated counts a request that the server gave up with code.
 func (m *Monitor) Terminated(code int) {
 	if m != nil {
-		info, _ := apirequest.RequestInfoFrom(m.request.Context())
-		metrics.RecordRequestTermination(m.request, info, metrics.APIServerComponent, code)
+		req := m.request()
+		info, _ := apirequest.RequestInfoFrom(req.Context())
+		metrics.RecordRequestTermination(req, info, metrics.APIServerComponent, code)
 	}
 }
 
 // Initial counts a watch, for its monitor, whose initial objects, and where they end, have been sent.
 func (m *Monitor) Initial(took time.Duration) {
 	if m != nil {
-		m.initial.nanos.Add(int64(took))
-		m.initial.counts[bucketOf(initialBounds[:], took.Seconds())].Add(1)
+		m.initial.add(int64(took))
 	}
 }
 
 // Sent counts the frames in f, and empties f.
 func (m *Monitor) Sent(f *Frames) {
 	if m != nil {
-		m.of.frames.add(f)
+		f.addTo(m.of.frames)
 	}
 	*f = Frames{}
 }

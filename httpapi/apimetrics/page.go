@@ -24,18 +24,18 @@ type Mux interface {
 	HandlePrefix(path string, h http.Handler)
 }
 
-// Page is what /metrics tells.
+// Page serves /metrics.
 type Page struct {
 	Resources  []Resources
 	Access     *Access
 	Collectors []prometheus.Collector
-	// Amend adds to upstream's metrics what upstream was not told.
+	// Amend adds to upstream's metrics.
 	Amend []func([]*dto.MetricFamily)
-	// Limits hold for Collectors and Resources.
+	// Limits apply to Collectors, Access and Resources.
 	Limits Limits
-	// Resettable says that DELETE sets what is counted to zero. Otherwise it is answered like GET.
+	// Resettable says that DELETE sets all counts to zero. Otherwise DELETE is answered like GET.
 	Resettable bool
-	// More are those of other servers.
+	// More are gathered, too.
 	More []prometheus.Gatherer
 }
 
@@ -47,17 +47,16 @@ func (p *Page) Install(to Mux) error {
 	proxymetrics.Register()
 	peerproxymetrics.Register()
 	own := prometheus.NewRegistry()
-	for _, c := range append(p.Collectors[:len(p.Collectors):len(p.Collectors)], NewCollector(severalResources(p.Resources))) {
+	for _, c := range append(p.Collectors[:len(p.Collectors):len(p.Collectors)], p.Access, NewCollector(severalResources(p.Resources))) {
 		if err := own.Register(c); err != nil {
 			return err
 		}
 	}
 	gather := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		families, err := legacyregistry.DefaultGatherer.Gather()
-		families = visible(p.Access.withoutUpstream(families))
+		families = without(visible(families), countedHere...)
 		ours, ownErr := own.Gather()
 		families = sum(families, p.Limits.apply(ours))
-		p.Access.addTokens(families)
 		for _, amend := range p.Amend {
 			amend(families)
 		}
@@ -67,7 +66,7 @@ func (p *Page) Install(to Mux) error {
 	serve := promhttp.HandlerFor(all, promhttp.HandlerOpts{ProcessStartTime: legacyregistry.GetProcessStart()})
 	to.Handle("/metrics", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.Method == http.MethodDelete && p.Resettable {
-			resetTallies(severalResources(p.Resources))
+			resetMonitors(severalResources(p.Resources))
 			p.Access.Reset()
 			legacyregistry.Reset()
 			w.Write([]byte("metrics reset\n"))
@@ -81,6 +80,12 @@ func (p *Page) Install(to Mux) error {
 		slis.SLIMetrics{}.Install(to)
 	}
 	return nil
+}
+
+// countedHere are the metrics of upstream that an [Access] counts alone.
+var countedHere = []string{
+	"authenticated_user_requests", "authentication_attempts", "authentication_duration_seconds",
+	"authorization_attempts_total", "authorization_duration_seconds",
 }
 
 // severalResources are Resources, one after the other.

@@ -44,9 +44,9 @@ func TestWritesAreCountedAsUpstreamCountsThem(t *testing.T) {
 		ours, theirs := NewMonitors(of("ours"), "", false), NewMonitors(of("theirs"), "", false)
 		routes := served{"ours": ours, "theirs": theirs}
 		for range rapid.IntRange(0, 60).Draw(t, "writes") {
-			shape := rapid.SampledFrom(writeShapes[:]).Draw(t, "shape")
+			kind := rapid.SampledFrom(writeKinds[:]).Draw(t, "kind")
 			w := Write{
-				Verb: shape.verb, Scope: shape.scope, Code: rapid.SampledFrom([]int{200, 201, 409, shape.code, shape.code}).Draw(t, "code"),
+				Verb: kind.verb, Scope: kind.scope, Code: rapid.SampledFrom([]int{200, 201, 409, kind.code, kind.code}).Draw(t, "code"),
 				Took: time.Duration(rapid.IntRange(0, 7e7).Draw(t, "microseconds")) * time.Microsecond, Own: rapid.Bool().Draw(t, "own"),
 			}
 			if ours.ObserveWrite(w) {

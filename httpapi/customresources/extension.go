@@ -82,8 +82,8 @@ type Extensions struct {
 	schemas   func() (map[string]*spec.Schema, error)
 	monitors  apimetrics.Book // of all resources that there have been
 
-	patternsV2  *patterns[spec.Swagger]
-	patternsV3  *patterns[spec3.OpenAPI]
+	templatesV2 *templates[spec.Swagger]
+	templatesV3 *templates[spec3.OpenAPI]
 	made        atomic.Uint64 // how many servings there have been
 	published   atomic.Uint64 // how often servings, or the definition of one of them, have changed
 	describedV2 kept[openapi.Description[spec.Swagger]]
@@ -122,7 +122,7 @@ func New(config Config) (*Extensions, error) {
 	config.setDefaults()
 	e := &Extensions{
 		config: config, builtIn: sets.New[string](), follows: make(chan struct{}),
-		patternsV2: newPatternsV2(), patternsV3: newPatternsV3(),
+		templatesV2: newTemplatesV2(), templatesV3: newTemplatesV3(),
 	}
 	for _, g := range config.Registry.Groups() {
 		e.builtIn.Insert(g.Name)

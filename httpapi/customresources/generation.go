@@ -144,7 +144,7 @@ func (s *serving) buildVersions(g *generation) (*built, error) {
 	}
 	set, err := versions.Build(versions.Config{
 		Definition: s.definition.Load(), RESTOptions: g.custom, Services: c.Webhooks, Auth: c.Webhooks.Auth,
-		Authorizer: c.Authorizer, MaxBodyBytes: c.MaxRequestBodyBytes, Models: models, Model: s.extensions.patternsV3.model,
+		Authorizer: c.Authorizer, MaxBodyBytes: c.MaxRequestBodyBytes, Models: models, Model: s.extensions.templatesV3.model,
 	})
 	if err != nil {
 		return nil, err

@@ -52,7 +52,7 @@ func (e *Extensions) listV2() []openapi.Description[spec.Swagger] {
 		list = append(list, openapi.Description[spec.Swagger]{
 			Name: definition.Name, State: s.state, Build: s.describeV2,
 			Variants: func() []openapi.Variant[spec.Swagger] {
-				return e.patternsV2.variants(definition, func(v *apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Served })
+				return e.templatesV2.variants(definition, func(v *apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Served })
 			},
 		})
 	}
@@ -131,11 +131,11 @@ func stateOfAll(all []*serving) string {
 	return strings.Join(states, " ")
 }
 
-// variantsV3 describes one version of a group by patterns, nil if that cannot be.
+// variantsV3 describes one version of a group by templates, nil if that cannot be.
 func (e *Extensions) variantsV3(version string, all []*serving) []openapi.Variant[spec3.OpenAPI] {
 	var list []openapi.Variant[spec3.OpenAPI]
 	for _, s := range all {
-		made := e.patternsV3.variants(s.definition.Load(), func(v *apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Name == version })
+		made := e.templatesV3.variants(s.definition.Load(), func(v *apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Name == version })
 		if made == nil {
 			return nil
 		}

@@ -8,7 +8,7 @@
 // Those of OpenAPI v3, which are many and never sent compressed, are kept as what is fast. Its
 // tag is upstream's: the hash of its JSON. What definitions of custom resources and other
 // servers add to the document of OpenAPI v2 is built once and put between the bytes of the
-// rest. Descriptions that differ by names and one definition alone come of a [Pattern], which
+// rest. Descriptions that differ by names and one definition alone come of a [Template], which
 // is built once for all of them.
 //
 // [Models] are the definitions of the built-in kinds. All of them together are large, so they

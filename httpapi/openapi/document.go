@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha512"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,62 +11,63 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"weak"
 
 	"github.com/NYTimes/gziphandler"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/s2"
 	"github.com/munnerz/goautoneg"
-	"k8s.io/klog/v2"
-
-	"github.com/larder-io/larder/internal/invariants"
 )
 
-// document is an OpenAPI document: built when it is first asked for, kept compressed
-// and inflated for each reader. Its tag is that of upstream: the hash of its JSON, whatever
-// it is read in.
+// document is an OpenAPI document. The first request for it builds it, and then it is kept
+// compressed. Its tag is upstream's: the hash of its JSON, in every media type.
 type document struct {
 	dialect dialect
 
 	mu    sync.Mutex
-	build func(w io.Writer) error // writes the JSON; nil once it has
+	build func(w io.Writer) error // writes the JSON; nil after it has
 	json  *packed
-	proto *packed // nil before it was asked for
+	proto *packed // nil before the first request for it
 }
 
 func newDocument(d dialect, build func(w io.Writer) error) *document {
 	return &document{dialect: d, build: build}
 }
 
-// dialect is what differs between OpenAPI v2 and v3.
+// dialect is the difference between OpenAPI v2 and v3.
 type dialect struct {
 	version string // "v2" or "v3"
-	// protobuf makes the protobuf form of a document in JSON.
+	// protobuf converts a document from JSON to protobuf.
 	protobuf func(data []byte) ([]byte, error)
 	// pack compresses a document.
 	pack func(write func(w io.Writer) error) (*packed, error)
 }
 
-// types are the media types of documents, in the order in which upstream tries them,
-// with the one that is answered.
+// types returns the media types of documents in the order in which upstream tries them, each with the
+// type of the answer.
 func (d dialect) types() [3][2]string {
 	name := "com.github.proto-openapi.spec." + d.version
 	protobuf, deprecated := name+".v1.0+protobuf", name+"@v1.0+protobuf"
 	return [3][2]string{{"json", "json"}, {protobuf, protobuf}, {deprecated, protobuf}}
 }
 
-// packed are compressed bytes: by gzip, or by S2 if fast.
+// packed are compressed bytes. Readers share the uncompressed ones for as long as one of them needs
+// these: slow readers, and requests for thousands of ranges, cost no memory of their own.
 type packed struct {
-	data []byte
+	data []byte // compressed by gzip, or by S2 if fast
 	fast bool
 	size int64 // before compression
 	tag  string
 	made time.Time
+
+	mu    sync.Mutex
+	whole weak.Pointer[[]byte]
 }
 
-// packLevel makes a document a fifth smaller than the fastest level, and takes hardly longer (O1).
+// packLevel makes a document a fifth smaller than the fastest level, in hardly more time (O1).
 const packLevel = 5
 
-// pack compresses what write writes so that it may be sent as it is.
+// pack compresses what write writes by gzip, as clients accept it.
 func pack(write func(w io.Writer) error) (*packed, error) {
 	var out bytes.Buffer
 	z, err := gzip.NewWriterLevel(&out, packLevel)
@@ -81,45 +81,26 @@ func pack(write func(w io.Writer) error) (*packed, error) {
 	if err := z.Close(); err != nil {
 		return nil, fmt.Errorf("httpapi: openapi: %w", err)
 	}
-	return &packed{
-		data: bytes.Clone(out.Bytes()),
-		size: int64(*size),
-		tag:  fmt.Sprintf("%X", hash.Sum(nil)),
-		made: time.Now(),
-	}, nil
+	return &packed{data: bytes.Clone(out.Bytes()), size: int64(*size), tag: fmt.Sprintf("%X", hash.Sum(nil)), made: time.Now()}, nil
 }
 
-// packFast compresses what write writes, and is read, at a tenth of the cost of pack. Nobody
-// could be sent what it keeps.
+// packFast compresses what write writes by S2, which costs a tenth of pack. It serves documents that
+// are never sent compressed.
 func packFast(write func(w io.Writer) error) (*packed, error) {
-	buffer := wholes.Get().(*bytes.Buffer)
-	defer putWhole(buffer)
-	if err := write(buffer); err != nil {
+	whole := wholes.Get().(*bytes.Buffer)
+	defer wholes.Put(whole)
+	whole.Reset()
+	if err := write(whole); err != nil {
 		return nil, err
 	}
-	hash := sha512.Sum512(buffer.Bytes())
-	room := wholes.Get().(*bytes.Buffer)
-	defer putWhole(room)
-	room.Grow(s2.MaxEncodedLen(buffer.Len()))
 	return &packed{
-		data: bytes.Clone(s2.EncodeBetter(room.AvailableBuffer(), buffer.Bytes())),
-		fast: true,
-		size: int64(buffer.Len()),
-		tag:  fmt.Sprintf("%X", hash),
-		made: time.Now(),
+		data: bytes.Clone(s2.EncodeBetter(nil, whole.Bytes())), fast: true, size: int64(whole.Len()),
+		tag: fmt.Sprintf("%X", sha512.Sum512(whole.Bytes())), made: time.Now(),
 	}, nil
 }
 
-// wholes is a pool of buffers for documents that are being packed or sent.
+// wholes is a pool of buffers for packFast.
 var wholes = sync.Pool{New: func() any { return new(bytes.Buffer) }}
-
-func putWhole(buffer *bytes.Buffer) {
-	if invariants.Enabled {
-		invariants.Overwrite(buffer.Bytes())
-	}
-	buffer.Reset()
-	wholes.Put(buffer)
-}
 
 // counter counts what is written to it.
 type counter int64
@@ -130,32 +111,31 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// unpack returns what was compressed.
-func (p *packed) unpack() ([]byte, error) {
+// unpack returns the uncompressed bytes, which are shared and not changed. Later calls return the same ones as
+// long as a caller holds on to the pointer.
+func (p *packed) unpack() (*[]byte, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if whole := p.whole.Value(); whole != nil {
+		return whole, nil
+	}
+	whole, err := make([]byte, p.size), error(nil)
 	if p.fast {
-		return p.unpackTo(nil)
+		whole, err = s2.Decode(whole, p.data)
+	} else {
+		var z *gzip.Reader
+		if z, err = gzip.NewReader(bytes.NewReader(p.data)); err == nil {
+			_, err = io.ReadFull(z, whole)
+		}
 	}
-	z, err := gzip.NewReader(bytes.NewReader(p.data))
 	if err != nil {
 		return nil, fmt.Errorf("httpapi: openapi: %w", err)
 	}
-	data := make([]byte, p.size)
-	if _, err := io.ReadFull(z, data); err != nil {
-		return nil, fmt.Errorf("httpapi: openapi: %w", err)
-	}
-	return data, nil
+	p.whole = weak.Make(&whole)
+	return &whole, nil
 }
 
-// unpackTo is unpack of what is fast, into the memory of dst if that has room.
-func (p *packed) unpackTo(dst []byte) ([]byte, error) {
-	data, err := s2.Decode(dst[:cap(dst)], p.data)
-	if err != nil {
-		return nil, fmt.Errorf("httpapi: openapi: %w", err)
-	}
-	return data, nil
-}
-
-// inJSON returns the document, which the first call builds.
+// inJSON returns the document in JSON. The first call builds it.
 func (d *document) inJSON() (*packed, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -192,11 +172,12 @@ func (d *document) in(subType string) (*packed, error) {
 	if err != nil {
 		return nil, err
 	}
-	if data, err = d.dialect.protobuf(data); err != nil {
+	proto, err := d.dialect.protobuf(*data)
+	if err != nil {
 		return nil, fmt.Errorf("httpapi: openapi: %w", err)
 	}
 	p, err := d.dialect.pack(func(w io.Writer) error {
-		_, err := w.Write(data)
+		_, err := w.Write(proto)
 		return err
 	})
 	if err != nil {
@@ -207,7 +188,7 @@ func (d *document) in(subType string) (*packed, error) {
 	return p, nil
 }
 
-// clauses are the media types that a request accepts, those that it likes best first.
+// clauses returns the media types that a request accepts, in the order of its preference.
 func clauses(r *http.Request) []goautoneg.Accept {
 	accept := r.Header.Get("Accept")
 	if accept == "" {
@@ -216,8 +197,8 @@ func clauses(r *http.Request) []goautoneg.Accept {
 	return goautoneg.ParseAccept(accept)
 }
 
-// acceptable returns the form of a document that clauses ask for, and its media type,
-// without "application/". ok is false if there is no such form.
+// acceptable returns the document in the media type that clauses ask for, and the type without
+// "application/". ok is false if the document has none of these types.
 func (d *document) acceptable(clauses []goautoneg.Accept) (p *packed, subType string, ok bool, err error) {
 	for _, clause := range clauses {
 		for _, t := range d.dialect.types() {
@@ -231,109 +212,36 @@ func (d *document) acceptable(clauses []goautoneg.Accept) (p *packed, subType st
 	return nil, "", false, nil
 }
 
-// content returns the bytes, inflated while they are read.
-func (p *packed) content() *inflated { return &inflated{packed: p} }
-
-// inflated reads what was compressed. Going back inflates all of it, once: a request may
-// ask for thousands of ranges in any order.
-//
-// Invariant: reader is nil, or stands at offset at.
-type inflated struct {
-	packed   *packed
-	reader   *gzip.Reader
-	whole    []byte // nil before somebody went back
-	at, goal int64
-}
-
-var _ io.ReadSeeker = (*inflated)(nil)
-
-// Seek implements io.Seeker.
-func (i *inflated) Seek(offset int64, whence int) (int64, error) {
-	switch whence {
-	case io.SeekCurrent:
-		offset += i.goal
-	case io.SeekEnd:
-		offset += i.packed.size
-	}
-	if offset < 0 {
-		return 0, errors.New("httpapi: seek before the start")
-	}
-	i.goal = offset
-	return offset, nil
-}
-
-// Read implements io.Reader.
-func (i *inflated) Read(p []byte) (int, error) {
-	if i.reader != nil && i.at > i.goal && i.whole == nil {
-		whole, err := i.packed.unpack()
-		if err != nil {
-			return 0, err
-		}
-		i.whole, i.reader = whole, nil
-	}
-	if i.whole != nil {
-		return i.readWhole(p)
-	}
-	if i.reader == nil {
-		z, err := gzip.NewReader(bytes.NewReader(i.packed.data))
-		if err != nil {
-			return 0, fmt.Errorf("httpapi: openapi: %w", err)
-		}
-		i.reader, i.at = z, 0
-	}
-	if i.at < i.goal {
-		n, err := io.CopyN(io.Discard, i.reader, i.goal-i.at)
-		if i.at += n; err != nil {
-			return 0, err
-		}
-	}
-	n, err := i.reader.Read(p)
-	i.at += int64(n)
-	i.goal = i.at
-	return n, err
-}
-
-func (i *inflated) readWhole(p []byte) (int, error) {
-	if i.goal >= int64(len(i.whole)) {
-		return 0, io.EOF
-	}
-	n := copy(p, i.whole[i.goal:])
-	i.goal += int64(n)
-	return n, nil
-}
-
-// send answers with p. It follows kube-openapi pkg/handler and pkg/handler3.
+// send answers with p, as kube-openapi pkg/handler and pkg/handler3 do.
 func (p *packed) send(w http.ResponseWriter, r *http.Request, subType, tag string) {
 	w.Header().Set("Content-Type", "application/"+subType)
 	w.Header().Set("Etag", strconv.Quote(tag))
-	if p.fast {
-		p.sendFast(w, r)
-		return
-	}
-	if compresses(w) && p.size >= gziphandler.DefaultMinSize && plain(r) {
-		w.Header().Set("Content-Encoding", "gzip") // so that w does not
+	if !p.fast && compresses(w) && p.size >= gziphandler.DefaultMinSize && plain(r) {
+		w.Header().Set("Content-Encoding", "gzip") // so that w does not compress
 		serveContent(w, r, p.made, bytes.NewReader(p.data))
 		return
 	}
-	serveContent(w, r, p.made, p.content())
+	serveContent(w, r, p.made, io.NewSectionReader(&unpacking{packed: p}, 0, p.size))
 }
 
-// sendFast answers with what is fast.
-func (p *packed) sendFast(w http.ResponseWriter, r *http.Request) {
-	buffer := wholes.Get().(*bytes.Buffer)
-	defer putWhole(buffer)
-	buffer.Grow(int(p.size))
-	data, err := p.unpackTo(buffer.AvailableBuffer())
-	if err != nil {
-		klog.ErrorS(err, "OpenAPI cannot be unpacked")
-		w.WriteHeader(http.StatusInternalServerError)
-		return
+// unpacking reads a document, which the first read unpacks. An answer without a body needs none.
+type unpacking struct {
+	packed *packed
+	whole  *[]byte // nil before the first read
+}
+
+// ReadAt implements io.ReaderAt.
+func (u *unpacking) ReadAt(dst []byte, at int64) (n int, err error) {
+	if u.whole == nil {
+		if u.whole, err = u.packed.unpack(); err != nil {
+			return 0, err
+		}
 	}
-	serveContent(w, r, p.made, bytes.NewReader(data)) // which is done with data when it returns
+	return bytes.NewReader(*u.whole).ReadAt(dst, at)
 }
 
-// compresses reports whether what is written to w would be compressed, because the client
-// takes gzip. Of OpenAPI v3 nothing is, as in upstream.
+// compresses reports whether w compresses, because the client accepts gzip. OpenAPI v3 is never sent
+// compressed, as in upstream.
 func compresses(w http.ResponseWriter) bool {
 	switch w.(type) {
 	case *gziphandler.GzipResponseWriter, gziphandler.GzipResponseWriterWithCloseNotify:
@@ -342,7 +250,7 @@ func compresses(w http.ResponseWriter) bool {
 	return false
 }
 
-// plain reports whether r is answered with the whole document, or told that it has not changed.
+// plain reports whether the answer to r is the whole document, or 304.
 func plain(r *http.Request) bool {
 	for _, name := range []string{"Range", "If-Match", "If-Unmodified-Since"} {
 		if r.Header.Get(name) != "" {
@@ -352,12 +260,12 @@ func plain(r *http.Request) bool {
 	return r.Method == http.MethodGet
 }
 
-// maxRanges is how many ranges of a document a request may ask for. Whoever asks for more
-// gets the document, as RFC 9110, section 14.2, allows: net/http hands each range from one
-// goroutine to another, and a header holds 200,000.
+// maxRanges limits the ranges of a document in one request. A request for more gets the whole
+// document, as RFC 9110, section 14.2, allows. net/http hands each range from one goroutine to another,
+// and a header has room for 200,000.
 const maxRanges = 100
 
-// serveContent is http.ServeContent with a bound on ranges.
+// serveContent is http.ServeContent with a limit on ranges.
 func serveContent(w http.ResponseWriter, r *http.Request, modified time.Time, content io.ReadSeeker) {
 	if strings.Count(r.Header.Get("Range"), ",") >= maxRanges {
 		r = r.Clone(r.Context())

@@ -169,10 +169,7 @@ func TestSwaggerIsWhatUpstreamMerges(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := p.unpack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := *must(p.unpack())
 		if !bytes.Equal(got, want) {
 			at := 0
 			for at < min(len(got), len(want)) && got[at] == want[at] {
@@ -399,7 +396,7 @@ func TestDocumentThatFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if data, err := p.unpack(); err != nil || string(data) != "{}" {
-		t.Errorf("%q, %v", data, err)
+	if data := must(p.unpack()); string(*data) != "{}" {
+		t.Errorf("%q", *data)
 	}
 }

@@ -2,7 +2,7 @@ package openapi
 
 import (
 	"bytes"
-	"encoding/binary"
+	"encoding/gob"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,7 +38,7 @@ type swaggerService struct {
 
 	building sync.Mutex // held by whoever writes a document
 	base     *packed    // document of the built-in kinds; nil before it was needed
-	stencils map[*Pattern[spec.Swagger]]*stencil
+	compiled map[*Template[spec.Swagger]]*compiled
 }
 
 // part is what one description adds to a document.
@@ -53,13 +53,13 @@ type part struct {
 
 // own is what one variant has for itself: names, and a definition in JSON, compressed.
 type own struct {
-	stencil *stencil
-	names   []string
-	value   []byte
+	template *compiled
+	names    []string
+	value    []byte
 }
 
 func newSwaggerService(builtIn func() (*spec.Swagger, error), others func() []Description[spec.Swagger]) http.Handler {
-	s := &swaggerService{builtIn: builtIn, others: others, stencils: make(map[*Pattern[spec.Swagger]]*stencil)}
+	s := &swaggerService{builtIn: builtIn, others: others, compiled: make(map[*Template[spec.Swagger]]*compiled)}
 	return gziphandler.GzipHandler(http.HandlerFunc(s.serve))
 }
 
@@ -124,10 +124,10 @@ const (
 
 var sectionNames = [...]string{inPaths: "paths", inDefinitions: "definitions", inParameters: "parameters"}
 
-// member is a member of a JSON object: its name and its value in JSON.
+// member is a member of a JSON object: its name and its value in JSON. Both are exported for encoding/gob.
 type member struct {
-	name  string
-	value []byte
+	Name  string
+	Value []byte
 }
 
 // write writes the document of the built-in kinds and parts.
@@ -148,8 +148,8 @@ func (s *swaggerService) write(w io.Writer, parts []*part) error {
 	}
 	var own sections
 	for _, m := range top {
-		if i := slices.Index(sectionNames[:], m.name); i >= 0 {
-			if own[i], err = members(m.value); err != nil {
+		if i := slices.Index(sectionNames[:], m.Name); i >= 0 {
+			if own[i], err = members(m.Value); err != nil {
 				return err
 			}
 		}
@@ -159,12 +159,12 @@ func (s *swaggerService) write(w io.Writer, parts []*part) error {
 		return err
 	}
 	for i, m := range top {
-		if err := writeName(w, i, m.name); err != nil {
+		if err := writeName(w, i, m.Name); err != nil {
 			return err
 		}
-		section := slices.Index(sectionNames[:], m.name)
+		section := slices.Index(sectionNames[:], m.Name)
 		if section < 0 {
-			_, err = w.Write(m.value)
+			_, err = w.Write(m.Value)
 		} else {
 			err = writeMembers(w, own[section], added[section])
 		}
@@ -202,7 +202,11 @@ func (s *swaggerService) baseLocked() ([]byte, error) {
 			return nil, err
 		}
 	}
-	return s.base.unpack()
+	base, err := s.base.unpack()
+	if err != nil {
+		return nil, err
+	}
+	return *base, nil
 }
 
 // decodeKind makes of the kind that an operation is for what is decoded from its JSON. Nothing
@@ -234,7 +238,7 @@ func (s *swaggerService) addedByLocked(parts []*part, own *sections) (*sections,
 	for i, list := range own {
 		have[i] = make(map[string][]byte, len(list))
 		for _, m := range list {
-			have[i][m.name] = m.value
+			have[i][m.Name] = m.Value
 		}
 	}
 	added, shared := new(sections), make(map[string]bool)
@@ -256,15 +260,26 @@ func (s *swaggerService) addedByLocked(parts []*part, own *sections) (*sections,
 // has alike, which is added once.
 func (p *part) add(added *sections, shared map[string]bool) error {
 	if p.packed != nil {
-		return p.addTo(added)
+		whole, err := p.packed.unpack()
+		if err != nil {
+			return err
+		}
+		var own sections
+		if err := gob.NewDecoder(bytes.NewReader(*whole)).Decode(&own); err != nil {
+			return fmt.Errorf("httpapi: openapi v2: %w", err)
+		}
+		for i := range own {
+			added[i] = append(added[i], own[i]...)
+		}
+		return nil
 	}
 	for _, o := range p.owns {
 		value, err := s2.Decode(nil, o.value)
 		if err != nil {
 			return fmt.Errorf("httpapi: openapi v2: %w", err)
 		}
-		o.stencil.fill(o.names, shared, &added[inPaths], &added[inDefinitions], &added[inParameters])
-		added[inDefinitions] = append(added[inDefinitions], member{o.stencil.own.with(o.names), value})
+		o.template.fill(o.names, shared, &added[inPaths], &added[inDefinitions], &added[inParameters])
+		added[inDefinitions] = append(added[inDefinitions], member{o.template.own.with(o.names), value})
 	}
 	return nil
 }
@@ -278,7 +293,7 @@ func (s *swaggerService) buildLocked(p *part, have *known) (err error) {
 	if err != nil {
 		return err
 	}
-	p.packed, err = pack(list.write)
+	p.packed, err = packFast(func(w io.Writer) error { return gob.NewEncoder(w).Encode(list) })
 	return err
 }
 
@@ -290,8 +305,8 @@ func (s *swaggerService) ownsLocked(p *part, have *known) []own {
 	}
 	var owns []own
 	for _, v := range p.Variants() {
-		stencil, err := s.stencilLocked(v.Pattern, have)
-		if err != nil || stencil.meets(v.Names, have[:]...) || have[inDefinitions][stencil.own.with(v.Names)] != nil {
+		t, err := s.compiledLocked(v.Template, have)
+		if err != nil || t.meets(v.Names, have[:]...) || have[inDefinitions][t.own.with(v.Names)] != nil {
 			return nil
 		}
 		definition, err := v.Own()
@@ -302,22 +317,22 @@ func (s *swaggerService) ownsLocked(p *part, have *known) []own {
 		if err != nil {
 			return nil
 		}
-		owns = append(owns, own{stencil, v.Names, s2.EncodeBetter(nil, value)})
+		owns = append(owns, own{t, v.Names, s2.EncodeBetter(nil, value)})
 	}
 	return owns
 }
 
-// stencilLocked returns the stencil of p, which is made once.
-func (s *swaggerService) stencilLocked(p *Pattern[spec.Swagger], have *known) (*stencil, error) {
-	if made := s.stencils[p]; made != nil {
+// compiledLocked returns the compiled of p, which is made once.
+func (s *swaggerService) compiledLocked(p *Template[spec.Swagger], have *known) (*compiled, error) {
+	if made := s.compiled[p]; made != nil {
 		return made, nil
 	}
 	list, err := mergedWith(have, p.Build)
 	if err != nil {
 		return nil, err
 	}
-	made := newStencil(p.Own, p.Placeholders, list[:]...)
-	s.stencils[p] = made
+	made := compile(p.Own, p.Placeholders, list[:]...)
+	s.compiled[p] = made
 	return made, nil
 }
 
@@ -421,47 +436,6 @@ func novel[T json.Marshaler](merged map[string]T, known map[string][]byte, stays
 	return list, nil
 }
 
-// write writes s so that addTo reads it: the number of members of each section, then
-// each with its lengths.
-func (s *sections) write(w io.Writer) error {
-	var out []byte
-	for _, list := range s {
-		out = binary.AppendUvarint(out, uint64(len(list)))
-		for _, m := range list {
-			out = append(binary.AppendUvarint(out, uint64(len(m.name))), m.name...)
-			out = append(binary.AppendUvarint(out, uint64(len(m.value))), m.value...)
-		}
-	}
-	_, err := w.Write(out)
-	return err
-}
-
-// addTo adds the members of p to s.
-func (p *part) addTo(s *sections) error {
-	data, err := p.packed.unpack()
-	if err != nil {
-		return err
-	}
-	number := func() uint64 {
-		n, size := binary.Uvarint(data)
-		data = data[size:]
-		return n
-	}
-	text := func() []byte {
-		n := number()
-		out := data[:n:n]
-		data = data[n:]
-		return out
-	}
-	for i := range s {
-		for range number() {
-			name := string(text())
-			s[i] = append(s[i], member{name, text()})
-		}
-	}
-	return nil
-}
-
 // members splits a JSON object.
 func members(object []byte) ([]member, error) {
 	in := json.NewDecoder(bytes.NewReader(object))
@@ -489,13 +463,13 @@ func members(object []byte) ([]member, error) {
 func writeMembers(w io.Writer, own, added []member) error {
 	all := make([]member, 0, len(own)+len(added))
 	all = append(append(all, added...), own...)
-	slices.SortStableFunc(all, func(a, b member) int { return strings.Compare(a.name, b.name) })
-	all = slices.CompactFunc(all, func(a, b member) bool { return a.name == b.name })
+	slices.SortStableFunc(all, func(a, b member) int { return strings.Compare(a.Name, b.Name) })
+	all = slices.CompactFunc(all, func(a, b member) bool { return a.Name == b.Name })
 	for i, m := range all {
-		if err := writeName(w, i, m.name); err != nil {
+		if err := writeName(w, i, m.Name); err != nil {
 			return err
 		}
-		if _, err := w.Write(m.value); err != nil {
+		if _, err := w.Write(m.Value); err != nil {
 			return err
 		}
 	}

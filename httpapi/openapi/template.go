@@ -11,41 +11,40 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// Pattern is a description that others are like: they differ from it by names, and by one
-// definition. It is built once, however many there are.
-type Pattern[T any] struct {
-	// Placeholders are the names in it, each a text that nothing else in the description has
-	// a part of, nor another placeholder. None needs to be escaped in JSON.
+// Template is the description of a sample. Other descriptions differ from it only by names and by the
+// schema of their own kind. It is built once for all of them.
+type Template[T any] struct {
+	// Placeholders are the names of the sample. None of them is a part of anything else in the
+	// description, or of another placeholder, and none needs an escape in JSON.
 	Placeholders []string
-	// Own is the name of the definition that the others have their own of. The pattern's is
-	// not used.
+	// Own is the name of the schema that each variant replaces by its own.
 	Own string
-	// Build makes the description.
+	// Build describes the sample.
 	Build func() (*T, error)
 
-	once  sync.Once
-	built *stencil // made in once; of OpenAPI v3 alone
-	err   error
+	once sync.Once
+	v3   *compiled // made in once; nil in OpenAPI v2
+	err  error
 }
 
-// Variant is a description that is like a Pattern.
+// Variant is a description that is made of a Template.
 type Variant[T any] struct {
-	Pattern *Pattern[T]
-	// Names are in place of the placeholders.
+	Template *Template[T]
+	// Names replace the placeholders.
 	Names []string
-	// Own makes the definition that it has for itself.
+	// Own makes the schema of the variant's own kind.
 	Own func() (*spec.Schema, error)
 }
 
-// stencil is what a Pattern makes of names: members of sections.
-type stencil struct {
+// compiled is a Template whose placeholders are found.
+type compiled struct {
 	own      text
-	sections [][]hollow
-	top      []member // of the whole document, as the pattern has them
+	sections [][]memberText
+	top      []member // of the whole document
 }
 
-// hollow is a member with placeholders.
-type hollow struct{ name, value text }
+// memberText is a member with placeholders.
+type memberText struct{ name, value text }
 
 // text is a text with holes for names.
 type text struct {
@@ -53,8 +52,8 @@ type text struct {
 	holes  []int    // indices of names
 }
 
-// hollowed makes holes of the placeholders in s.
-func hollowed(s string, placeholders []string) text {
+// newText returns s with holes in place of the placeholders.
+func newText(s string, placeholders []string) text {
 	var t text
 	for {
 		first, at := -1, len(s)
@@ -72,7 +71,7 @@ func hollowed(s string, placeholders []string) text {
 	}
 }
 
-// append appends t with names in its holes to dst.
+// append appends t to dst, with names in its holes.
 func (t *text) append(dst []byte, names []string) []byte {
 	for i, hole := range t.holes {
 		dst = append(append(dst, t.pieces[i]...), names[hole]...)
@@ -83,15 +82,14 @@ func (t *text) append(dst []byte, names []string) []byte {
 // with returns t with names in its holes.
 func (t *text) with(names []string) string { return string(t.append(nil, names)) }
 
-// newStencil makes a stencil of the members of a pattern, without the definition that each
-// variant has for itself.
-func newStencil(own string, placeholders []string, sections ...[]member) *stencil {
-	s := &stencil{own: hollowed(own, placeholders)}
+// compile finds the placeholders in the members of a description. own names the schema to leave out.
+func compile(own string, placeholders []string, sections ...[]member) *compiled {
+	s := &compiled{own: newText(own, placeholders)}
 	for _, list := range sections {
-		var made []hollow
+		var made []memberText
 		for _, m := range list {
-			if m.name != own {
-				made = append(made, hollow{hollowed(m.name, placeholders), hollowed(string(m.value), placeholders)})
+			if m.Name != own {
+				made = append(made, memberText{newText(m.Name, placeholders), newText(string(m.Value), placeholders)})
 			}
 		}
 		s.sections = append(s.sections, made)
@@ -99,9 +97,9 @@ func newStencil(own string, placeholders []string, sections ...[]member) *stenci
 	return s
 }
 
-// fill appends the members that s makes of names to the sections, which are as many as those
-// of s. It adds nothing that every variant has alike, and that shared has already.
-func (s *stencil) fill(names []string, shared map[string]bool, sections ...*[]member) {
+// fill appends the members for names to the sections of the same numbers. A member without placeholders is the
+// same for all variants: fill adds it once, and notes its name in shared.
+func (s *compiled) fill(names []string, shared map[string]bool, sections ...*[]member) {
 	for i, list := range s.sections {
 		for _, h := range list {
 			if len(h.name.holes) == 0 {
@@ -115,9 +113,8 @@ func (s *stencil) fill(names []string, shared map[string]bool, sections ...*[]me
 	}
 }
 
-// meets reports whether some member that s makes of names has a name that is known already, in
-// the section of the same number.
-func (s *stencil) meets(names []string, known ...map[string][]byte) bool {
+// meets reports whether a member for names has a name that is known in the section of the same number.
+func (s *compiled) meets(names []string, known ...map[string][]byte) bool {
 	for i, list := range s.sections {
 		for _, h := range list {
 			if len(h.name.holes) > 0 && known[i][h.name.with(names)] != nil {
@@ -142,15 +139,15 @@ func splitV3(data []byte) (*documentV3, error) {
 	}
 	d := &documentV3{top: top}
 	for _, m := range top {
-		switch m.name {
+		switch m.Name {
 		case "paths":
-			d.paths, err = members(m.value)
+			d.paths, err = members(m.Value)
 		case "components":
 			var parts []member
-			if parts, err = members(m.value); err == nil {
+			if parts, err = members(m.Value); err == nil {
 				for _, part := range parts {
-					if part.name == "schemas" {
-						d.schemas, err = members(part.value)
+					if part.Name == "schemas" {
+						d.schemas, err = members(part.Value)
 					}
 				}
 			}
@@ -162,8 +159,8 @@ func splitV3(data []byte) (*documentV3, error) {
 	return d, nil
 }
 
-// stencilV3 is the stencil of a pattern of OpenAPI v3.
-func stencilV3[T any](p *Pattern[T]) (*stencil, error) {
+// compileV3 compiles a template of OpenAPI v3. The first call builds the template.
+func compileV3[T any](p *Template[T]) (*compiled, error) {
 	p.once.Do(func() {
 		built, err := p.Build()
 		if err != nil {
@@ -180,21 +177,21 @@ func stencilV3[T any](p *Pattern[T]) (*stencil, error) {
 			p.err = err
 			return
 		}
-		p.built = newStencil(p.Own, p.Placeholders, split.paths, split.schemas)
-		p.built.top = split.top
+		p.v3 = compile(p.Own, p.Placeholders, split.paths, split.schemas)
+		p.v3.top = split.top
 	})
-	return p.built, p.err
+	return p.v3, p.err
 }
 
-// errUnlike says that variants cannot be put together from their patterns.
+// errUnlike says that two variants define the same name, so that upstream must merge them.
 var errUnlike = errors.New("httpapi: openapi: two definitions of one name")
 
-// ofVariants puts together the document of OpenAPI v3 that describes variants.
+// ofVariants returns the document of OpenAPI v3 that describes variants.
 func ofVariants[T any](variants []Variant[T]) (*documentV3, error) {
 	d := new(documentV3)
 	shared, names := make(map[string]bool), make(map[string]bool)
 	for _, v := range variants {
-		stencil, err := stencilV3(v.Pattern)
+		t, err := compileV3(v.Template)
 		if err != nil {
 			return nil, err
 		}
@@ -207,27 +204,27 @@ func ofVariants[T any](variants []Variant[T]) (*documentV3, error) {
 			return nil, fmt.Errorf("httpapi: openapi v3: %w", err)
 		}
 		before := len(d.schemas)
-		stencil.fill(v.Names, shared, &d.paths, &d.schemas)
-		d.schemas = append(d.schemas, member{stencil.own.with(v.Names), value})
+		t.fill(v.Names, shared, &d.paths, &d.schemas)
+		d.schemas = append(d.schemas, member{t.own.with(v.Names), value})
 		for _, m := range d.schemas[before:] {
-			if names[m.name] {
+			if names[m.Name] {
 				return nil, errUnlike
 			}
-			names[m.name] = true
+			names[m.Name] = true
 		}
-		d.top = stencil.top
+		d.top = t.top
 	}
 	return d, nil
 }
 
-// write writes the document, as upstream's builder merges those of several definitions.
+// write writes the document, in the order in which upstream's builder merges several CRDs.
 func (d *documentV3) write(w io.Writer) error {
 	for i, m := range d.top {
-		if err := writeName(w, i, m.name); err != nil {
+		if err := writeName(w, i, m.Name); err != nil {
 			return err
 		}
 		var err error
-		switch m.name {
+		switch m.Name {
 		case "paths":
 			err = writeMembers(w, nil, d.paths)
 		case "components":
@@ -238,7 +235,7 @@ func (d *documentV3) write(w io.Writer) error {
 				_, err = io.WriteString(w, "}")
 			}
 		default:
-			_, err = w.Write(m.value)
+			_, err = w.Write(m.Value)
 		}
 		if err != nil {
 			return err

@@ -28,7 +28,7 @@ func schemas() map[string]string {
 		"empty":      `{"type":"object"}`,
 		"open":       `{"type":"object","x-kubernetes-preserve-unknown-fields":true}`,
 		"open below": `{"type":"object","properties":{"spec":{"type":"object","x-kubernetes-preserve-unknown-fields":true,"properties":{"known":{"type":"string"}}},"list":{"type":"array","x-kubernetes-preserve-unknown-fields":true,"items":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}}`,
-		"texts":      `{"type":"object","description":"a <thing> & \"more\" – größer","required":["spec"],"properties":{"spec":{"type":"object","description":"zqplural Zqkind v7zq","properties":{"size":{"type":"integer","format":"int64","minimum":1,"maximum":1000000000000000000000,"exclusiveMinimum":true,"multipleOf":0.5,"default":3},"name":{"type":"string","pattern":"^[a-z<>&]+$","maxLength":10,"enum":["a","b",""],"default":"a"}}}}}`,
+		"texts":      `{"type":"object","description":"a <thing> & \"more\" – größer","required":["spec"],"properties":{"spec":{"type":"object","description":"zqplural Zqkind v7zq","properties":{"size":{"type":"integer","format":"int64","minimum":1,"maximum":1000000000000000000000,"exclusiveMinimum":true,"multipleOf":0.5,"default":3},"name":{"type":"string","template":"^[a-z<>&]+$","maxLength":10,"enum":["a","b",""],"default":"a"}}}}}`,
 		"union":      `{"type":"object","properties":{"port":{"x-kubernetes-int-or-string":true},"other":{"x-kubernetes-int-or-string":true,"anyOf":[{"type":"integer"},{"type":"string"}],"default":"x"}}}`,
 		"nullable":   `{"type":"object","required":["a","b"],"properties":{"a":{"type":"object","nullable":true,"properties":{"x":{"type":"string"}}},"b":{"type":"array","items":{"type":"string","nullable":true}},"c":{"type":"object","additionalProperties":{"type":"string","nullable":true}}}}`,
 		"embedded":   `{"type":"object","properties":{"one":{"type":"object","x-kubernetes-embedded-resource":true,"required":["kind","spec"],"properties":{"spec":{"type":"object"}}},"free":{"type":"object","x-kubernetes-embedded-resource":true,"x-kubernetes-preserve-unknown-fields":true},"many":{"type":"array","items":{"type":"object","x-kubernetes-embedded-resource":true,"properties":{"data":{"type":"string"}}}},"named":{"type":"object","additionalProperties":{"type":"object","x-kubernetes-embedded-resource":true,"properties":{"data":{"type":"string"}}}}}}`,
@@ -100,7 +100,7 @@ func listed(listKind string) func(*apiextensionsv1.CustomResourceDefinition) {
 
 // serves returns an Extensions of definitions that nobody follows.
 func serves(definitions ...*apiextensionsv1.CustomResourceDefinition) *Extensions {
-	e := &Extensions{patternsV2: newPatternsV2(), patternsV3: newPatternsV3()}
+	e := &Extensions{templatesV2: newTemplatesV2(), templatesV3: newTemplatesV3()}
 	var servings index
 	for _, d := range definitions {
 		servings = servings.with(resourceOf(d), newServing(e, d, nil))
@@ -177,9 +177,9 @@ func read(mux *http.ServeMux, path string) string {
 	return fmt.Sprint(w.Code, w.Body.String())
 }
 
-// TestPatternsDescribeAsUpstream compares documents that are put together from patterns with those
+// TestTemplatesDescribeAsUpstream compares documents that are put together from templates with those
 // that upstream's builder describes, byte by byte.
-func TestPatternsDescribeAsUpstream(t *testing.T) {
+func TestTemplatesDescribeAsUpstream(t *testing.T) {
 	var definitions []*apiextensionsv1.CustomResourceDefinition
 	for i, name := range slices.Sorted(maps.Keys(schemas())) {
 		text := schemas()[name]
@@ -235,7 +235,7 @@ func TestPatternsDescribeAsUpstream(t *testing.T) {
 }
 
 // TestConflictsOfKindsAreUpstreams: of two definitions of one name in a group upstream describes
-// none, and so do patterns.
+// none, and so do templates.
 func TestConflictsOfKindsAreUpstreams(t *testing.T) {
 	definitions := []*apiextensionsv1.CustomResourceDefinition{
 		crd(t, "twice.example.com", "Thing", ""), crd(t, "twice.example.com", "ThingList", ""),

@@ -32,27 +32,27 @@ type form struct {
 	article                   string // that descriptions have before the kind
 }
 
-// patterns are the descriptions that upstream's builder makes of definitions with
+// templates are the descriptions that upstream's builder makes of definitions with
 // placeholders for names, one for each form, in one version of OpenAPI.
 //
 // Upstream's builder makes all definitions of built-in kinds for each description, and describes
 // each path by itself, which is the same for all of a form.
-type patterns[T any] struct {
+type templates[T any] struct {
 	v2    bool
 	build func(*apiextensionsv1.CustomResourceDefinition, string, builder.Options) (*T, error)
 	// definition is one of those in a description.
 	definition func(*T, string) (spec.Schema, bool)
 
 	mu    sync.Mutex
-	known map[form]*openapi.Pattern[T]
+	known map[form]*openapi.Template[T]
 
 	metadata func() (*metadata, error)
 	namer    func() *openapinamer.DefinitionNamer // upstream's, of built-in kinds
 }
 
-// newPatternsV2 returns the patterns of OpenAPI v2.
-func newPatternsV2() *patterns[spec.Swagger] {
-	p := &patterns[spec.Swagger]{
+// newTemplatesV2 returns the templates of OpenAPI v2.
+func newTemplatesV2() *templates[spec.Swagger] {
+	p := &templates[spec.Swagger]{
 		v2: true,
 		build: func(d *apiextensionsv1.CustomResourceDefinition, version string, options builder.Options) (*spec.Swagger, error) {
 			document, err := builder.BuildOpenAPIV2(d, version, options)
@@ -65,15 +65,15 @@ func newPatternsV2() *patterns[spec.Swagger] {
 			s, ok := document.Definitions[name]
 			return s, ok
 		},
-		known: make(map[form]*openapi.Pattern[spec.Swagger]),
+		known: make(map[form]*openapi.Template[spec.Swagger]),
 	}
 	p.prepare()
 	return p
 }
 
-// newPatternsV3 returns the patterns of OpenAPI v3.
-func newPatternsV3() *patterns[spec3.OpenAPI] {
-	p := &patterns[spec3.OpenAPI]{
+// newTemplatesV3 returns the templates of OpenAPI v3.
+func newTemplatesV3() *templates[spec3.OpenAPI] {
+	p := &templates[spec3.OpenAPI]{
 		build: builder.BuildOpenAPIV3,
 		definition: func(document *spec3.OpenAPI, name string) (spec.Schema, bool) {
 			if s := document.Components.Schemas[name]; s != nil {
@@ -81,14 +81,14 @@ func newPatternsV3() *patterns[spec3.OpenAPI] {
 			}
 			return spec.Schema{}, false
 		},
-		known: make(map[form]*openapi.Pattern[spec3.OpenAPI]),
+		known: make(map[form]*openapi.Template[spec3.OpenAPI]),
 	}
 	p.prepare()
 	return p
 }
 
 // prepare sets what is made once.
-func (p *patterns[T]) prepare() {
+func (p *templates[T]) prepare() {
 	p.metadata = sync.OnceValues(p.readMetadata)
 	p.namer = sync.OnceValue(func() *openapinamer.DefinitionNamer { return openapinamer.NewDefinitionNamer(scheme.Scheme) })
 }
@@ -129,13 +129,13 @@ func holders(f form) []string {
 // ownName is the name of the definition of a kind.
 func ownName(names []string) string { return names[3] + "." + names[4] + "." + names[6] }
 
-// pattern returns the pattern of a form.
-func (p *patterns[T]) pattern(f form) *openapi.Pattern[T] {
+// template returns the template of a form.
+func (p *templates[T]) template(f form) *openapi.Template[T] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.known[f] == nil {
 		placeholders := holders(f)
-		p.known[f] = &openapi.Pattern[T]{
+		p.known[f] = &openapi.Template[T]{
 			Placeholders: placeholders, Own: ownName(placeholders),
 			Build: func() (*T, error) { return p.build(sample(f), versionHolder, describeOptions(p.v2)) },
 		}
@@ -175,8 +175,8 @@ func sample(f form) *apiextensionsv1.CustomResourceDefinition {
 // plainKind matches kinds that operations are named by as they are.
 var plainKind = regexp.MustCompile(`^[A-Z][A-Za-z0-9]*$`).MatchString
 
-// variant returns what describes a version. ok is false if that cannot be like a pattern.
-func (p *patterns[T]) variant(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (_ openapi.Variant[T], ok bool) {
+// variant returns what describes a version. ok is false if that cannot be like a template.
+func (p *templates[T]) variant(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (_ openapi.Variant[T], ok bool) {
 	own := &d.Spec.Names
 	if len(v.SelectableFields) > 0 || !plainKind(own.Kind) || !plainKind(own.ListKind) {
 		return openapi.Variant[T]{}, false
@@ -193,15 +193,15 @@ func (p *patterns[T]) variant(d *apiextensionsv1.CustomResourceDefinition, v *ap
 		return openapi.Variant[T]{}, false
 	}
 	return openapi.Variant[T]{
-		Pattern: p.pattern(f),
-		Names:   list,
-		Own:     func() (*spec.Schema, error) { return p.own(d, v) },
+		Template: p.template(f),
+		Names:    list,
+		Own:      func() (*spec.Schema, error) { return p.own(d, v) },
 	}, true
 }
 
 // builtIn reports whether a definition has the name of that of a built-in kind: upstream then
 // describes it as of this kind.
-func (p *patterns[T]) builtIn(names []string) bool {
+func (p *templates[T]) builtIn(names []string) bool {
 	if !strings.HasPrefix(names[3], "io.k8s.") {
 		return false
 	}
@@ -213,8 +213,8 @@ func (p *patterns[T]) builtIn(names []string) bool {
 	return false
 }
 
-// variants describes versions, nil if one of them cannot be like a pattern.
-func (p *patterns[T]) variants(d *apiextensionsv1.CustomResourceDefinition, included func(*apiextensionsv1.CustomResourceDefinitionVersion) bool) []openapi.Variant[T] {
+// variants describes versions, nil if one of them cannot be like a template.
+func (p *templates[T]) variants(d *apiextensionsv1.CustomResourceDefinition, included func(*apiextensionsv1.CustomResourceDefinitionVersion) bool) []openapi.Variant[T] {
 	var list []openapi.Variant[T]
 	for i := range d.Spec.Versions {
 		v := &d.Spec.Versions[i]
@@ -237,7 +237,7 @@ type metadata struct {
 }
 
 // readMetadata takes it from a sample.
-func (p *patterns[T]) readMetadata() (*metadata, error) {
+func (p *templates[T]) readMetadata() (*metadata, error) {
 	f := form{article: endpoints.GetArticleForNoun("Zqkind", " ")}
 	document, err := p.build(sample(f), versionHolder, describeOptions(p.v2))
 	if err != nil {
@@ -258,7 +258,7 @@ func (p *patterns[T]) readMetadata() (*metadata, error) {
 }
 
 // model returns the definition of a version's kind and its name, "" if it is not made here.
-func (p *patterns[T]) model(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (string, *spec.Schema, error) {
+func (p *templates[T]) model(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (string, *spec.Schema, error) {
 	list := names(d.Spec.Group, v.Name, d.Spec.Names.Plural, d.Spec.Names.Kind, d.Spec.Names.ListKind)
 	if p.builtIn(list) {
 		return "", nil, nil
@@ -269,7 +269,7 @@ func (p *patterns[T]) model(d *apiextensionsv1.CustomResourceDefinition, v *apie
 
 // own makes the definition of a version's kind, by the rules of apiextensions-apiserver
 // pkg/controller/openapi/builder/builder.go, without the defaults for OpenAPI v2.
-func (p *patterns[T]) own(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (*spec.Schema, error) {
+func (p *templates[T]) own(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (*spec.Schema, error) {
 	structural, err := describedSchema(v)
 	if err != nil {
 		return nil, err
@@ -320,7 +320,7 @@ func describedSchema(v *apiextensionsv1.CustomResourceDefinitionVersion) (*struc
 }
 
 // embed adds what objects have to those schemas below s that hold some.
-func (p *patterns[T]) embed(s *spec.Schema, added *metadata) error {
+func (p *templates[T]) embed(s *spec.Schema, added *metadata) error {
 	if s == nil {
 		return nil
 	}

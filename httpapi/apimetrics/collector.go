@@ -7,23 +7,24 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 )
 
-// resetTallies forgets what was counted.
-func resetTallies(of Resources) {
+// resetMonitors sets everything that monitors count to zero, except the number of open watches.
+func resetMonitors(of Resources) {
 	for all := range of.AllMonitors() {
 		if all == nil {
 			continue
 		}
 		all.removed.Store(nil)
 		all.frames.reset()
-		all.writes.reset()
+		for i := range all.writes {
+			all.writes[i].Store(nil)
+		}
 		for v := range all.all {
 			all.own[v].Store(0)
 			for _, m := range all.all[v] {
 				if m != nil {
-					m.tally.reset()
-					if m.initial != nil {
-						m.initial.reset()
-					}
+					m.durations.reset()
+					m.sizes.reset()
+					m.initial.reset()
 				}
 			}
 		}
@@ -40,7 +41,7 @@ type collector struct {
 	events, eventSizes, initial            *prometheus.Desc
 }
 
-// NewCollector reports what the monitors of those count.
+// NewCollector reports what the monitors of resources count.
 func NewCollector(of Resources) prometheus.Collector {
 	shape := []string{"verb", "group", "version", "resource", "subresource", "scope", "component"}
 	desc := func(level, name, help string, labels ...string) *prometheus.Desc {
@@ -69,8 +70,8 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. What has not happened has no sample, as with
-// upstream's.
+// Collect implements prometheus.Collector. Like upstream's metrics, it has no sample of what has not
+// happened.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for all := range c.of.AllMonitors() {
 		if all == nil {
@@ -80,10 +81,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		if removed := all.removed.Load(); removed != nil {
 			ch <- prometheus.MustNewConstMetric(c.deprecated, prometheus.GaugeValue, 1, gvr.Group, gvr.Version, gvr.Resource, all.subresource, *removed)
 		}
-		if sent, total := buckets(frameBounds[:], frameBounds[:], all.frames.sizes[:]); total > 0 {
-			labels := []string{gvr.Group, gvr.Version, gvr.Resource}
-			ch <- prometheus.MustNewConstMetric(c.events, prometheus.CounterValue, float64(total), labels...)
-			ch <- prometheus.MustNewConstHistogram(c.eventSizes, total, float64(all.frames.bytes.Load()), sent, labels...)
+		if total := all.frames.report(ch, c.eventSizes, frameBounds[:], 0, gvr.Group, gvr.Version, gvr.Resource); total > 0 {
+			ch <- prometheus.MustNewConstMetric(c.events, prometheus.CounterValue, float64(total), gvr.Group, gvr.Version, gvr.Resource)
 		}
 		c.collectWrites(ch, all)
 		for v := range all.all {
@@ -100,28 +99,26 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 }
 
 func (c *collector) collect(ch chan<- prometheus.Metric, m *Monitor) {
-	gvr, t, watches := m.of.gvr, &m.tally, verbs[m.verb] == "watch"
-	shape := []string{strings.ToUpper(verbs[m.verb]), gvr.Group, gvr.Version, gvr.Resource, m.of.subresource, scopes[m.scope], metrics.APIServerComponent}
-	dry := append([]string{""}, shape...)
-	if took, total := buckets(durationBounds[:], durationBounds[:], t.durations[:]); total > 0 {
-		spent := seconds(t.nanos.Load())
-		ch <- prometheus.MustNewConstMetric(c.requests, prometheus.CounterValue, float64(total), append([]string{"200"}, dry...)...)
-		ch <- prometheus.MustNewConstHistogram(c.durations, total, spent, took, dry...)
-		if !watches {
-			took, _ := buckets(durationBounds[2:], durationBounds[:], t.durations[:])
-			ch <- prometheus.MustNewConstHistogram(c.indicators, total, spent, took, shape...)
-		}
+	gvr, watches := m.of.gvr, verbs[m.verb] == "watch"
+	labels := []string{strings.ToUpper(verbs[m.verb]), gvr.Group, gvr.Version, gvr.Resource, m.of.subresource, scopes[m.scope], metrics.APIServerComponent}
+	c.collectAnswers(ch, m.durations, "200", !watches, labels)
+	m.sizes.report(ch, c.sizes, sizeBounds, 0, labels...)
+	m.initial.report(ch, c.initial, initialBounds, 0, gvr.Group, gvr.Version, gvr.Resource, scopes[m.scope])
+	if m.opened.Load() {
+		ch <- prometheus.MustNewConstMetric(c.open, prometheus.GaugeValue, float64(m.open.Load()), labels...)
 	}
-	if sized, total := buckets(sizeBounds[:], sizeBounds[:], t.sizes[:]); total > 0 {
-		ch <- prometheus.MustNewConstHistogram(c.sizes, total, float64(t.bytes.Load()), sized, shape...)
-	}
-	if !watches {
+}
+
+// collectAnswers reports answers with one code, and their durations. indicators says that the metric for service
+// level indicators has these, too.
+func (c *collector) collectAnswers(ch chan<- prometheus.Metric, durations *histogram, code string, indicators bool, labels []string) {
+	dry := append([]string{""}, labels...)
+	total := durations.report(ch, c.durations, durationBounds, 0, dry...)
+	if total == 0 {
 		return
 	}
-	if m.opened.Load() {
-		ch <- prometheus.MustNewConstMetric(c.open, prometheus.GaugeValue, float64(m.open.Load()), shape...)
-	}
-	if took, total := buckets(initialBounds[:], initialBounds[:], m.initial.counts[:]); total > 0 {
-		ch <- prometheus.MustNewConstHistogram(c.initial, total, seconds(m.initial.nanos.Load()), took, gvr.Group, gvr.Version, gvr.Resource, scopes[m.scope])
+	ch <- prometheus.MustNewConstMetric(c.requests, prometheus.CounterValue, float64(total), append([]string{code}, dry...)...)
+	if indicators {
+		durations.report(ch, c.indicators, durationBounds[2:], 0, labels...)
 	}
 }

@@ -114,7 +114,8 @@ func TestTalliesAreUpstreamsMetrics(t *testing.T) {
 
 // tell tells upstream's metrics of a, as its filters and handlers would.
 func tell(m *Monitor, a Answer) {
-	ctx, verb := m.request.Context(), "LIST"
+	req := m.request()
+	ctx, verb := req.Context(), "LIST"
 	if verbs[m.verb] == "get" {
 		verb = "GET"
 	}
@@ -128,7 +129,7 @@ func tell(m *Monitor, a Answer) {
 	if a.Own {
 		ctx = apirequest.WithUser(ctx, &user.DefaultInfo{Name: user.APIServerUser})
 	}
-	metrics.MonitorRequest(m.request.WithContext(ctx), verb, m.of.gvr.Group, m.of.gvr.Version, m.of.gvr.Resource, "", scopes[m.scope],
+	metrics.MonitorRequest(req.WithContext(ctx), verb, m.of.gvr.Group, m.of.gvr.Version, m.of.gvr.Resource, "", scopes[m.scope],
 		metrics.APIServerComponent, a.Life.Deprecated, a.Life.Removed, a.Code, a.Size, a.Took)
 }
 
