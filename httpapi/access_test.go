@@ -116,6 +116,8 @@ authentication_attempts{success} 8
 authentication_duration_seconds{error} 1
 authentication_duration_seconds{failure} 1
 authentication_duration_seconds{success} 8
+authentication_token_cache_request_duration_seconds{hit} 4
+authentication_token_cache_request_total{hit} 4
 authorization_attempts_total{allowed} 5
 authorization_attempts_total{denied} 1
 authorization_attempts_total{error} 1

@@ -29,7 +29,7 @@ import (
 )
 
 // Config says what an [Aggregator] works with. Registry, ClientConfig, Client, Services,
-// Definitions, Discovery and Resolver are required.
+// CRDs, Discovery and Resolver are required.
 type Config struct {
 	Registry *registry.Registry
 
@@ -37,10 +37,10 @@ type Config struct {
 	ClientConfig *restclient.Config
 	Client       kubernetes.Interface
 
-	// Services and Definitions are informers that others start. That of definitions belongs to
+	// Services and CRDs are informers that others start. That of CRDs belongs to
 	// one Aggregator: New adds an index to it.
-	Services    coreinformers.ServiceInformer
-	Definitions apiextensionsinformers.CustomResourceDefinitionInformer
+	Services coreinformers.ServiceInformer
+	CRDs     apiextensionsinformers.CustomResourceDefinitionInformer
 
 	// Discovery receives the groups of remote servers.
 	Discovery aggregated.ResourceManager
@@ -73,8 +73,8 @@ func (c *Config) check() error {
 		return errors.New("aggregator: Config.Client is missing")
 	case c.Services == nil:
 		return errors.New("aggregator: Config.Services is missing")
-	case c.Definitions == nil:
-		return errors.New("aggregator: Config.Definitions is missing")
+	case c.CRDs == nil:
+		return errors.New("aggregator: Config.CRDs is missing")
 	case c.Resolver == nil:
 		return errors.New("aggregator: Config.Resolver is missing")
 	case c.Discovery == nil:
@@ -133,7 +133,7 @@ func New(config Config) (*Aggregator, error) {
 	if a.resolver = config.Resolver; config.Self != nil {
 		a.resolver = upstream.NewLoopbackServiceResolver(config.Resolver, config.Self)
 	}
-	if err := config.Definitions.Informer().AddIndexers(servedIndexers()); err != nil {
+	if err := config.CRDs.Informer().AddIndexers(servedIndexers()); err != nil {
 		return nil, fmt.Errorf("aggregator: %w", err)
 	}
 	a.swagger = newSwagger()

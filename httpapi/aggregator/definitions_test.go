@@ -38,7 +38,7 @@ func (l *looked) List() []any {
 	return list
 }
 
-// definitionOf makes a definition whose versions are served or not.
+// definitionOf makes a CRD whose versions are served or not.
 func definitionOf(name, group string, versions map[string]bool) *apiextensionsv1.CustomResourceDefinition {
 	d := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: name + "." + group}}
 	d.Spec.Group = group
@@ -48,12 +48,12 @@ func definitionOf(name, group string, versions map[string]bool) *apiextensionsv1
 	return d
 }
 
-// TestServedVersionsAreWishedFor: while definitions come, change and go, those versions are wished
-// for that some definition serves then, with upstream's priorities, and no others.
+// TestServedVersionsAreWishedFor: while CRDs come, change and go, those versions are wished
+// for that some CRD serves then, with upstream's priorities, and no others.
 func TestServedVersionsAreWishedFor(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	to := make(wished)
-	d := &definitions{indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc, servedIndexers()), to: to}
+	d := &crdVersions{indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc, servedIndexers()), to: to}
 	known := make(map[string]*apiextensionsv1.CustomResourceDefinition)
 	removed := false
 	for range 500 {
@@ -99,12 +99,12 @@ func TestServedVersionsAreWishedFor(t *testing.T) {
 	}
 }
 
-// TestWishesGrowWithDefinitions: what is read for a definition that changes does not grow with
+// TestWishesGrowWithDefinitions: what is read for a CRD that changes does not grow with
 // the number of groups.
 func TestWishesGrowWithDefinitions(t *testing.T) {
 	read := func(groups int) int {
 		l := &looked{Indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc, servedIndexers())}
-		d := &definitions{indexer: l, to: make(wished)}
+		d := &crdVersions{indexer: l, to: make(wished)}
 		for i := range groups {
 			one := definitionOf("kinds", fmt.Sprintf("g%d.io", i), map[string]bool{"v1": true})
 			must(t, l.Add(one))

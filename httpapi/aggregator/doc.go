@@ -4,7 +4,7 @@
 // # Model
 //
 // An APIService names a version of a group. One without a service is local: this server
-// answers, by what it has built in or by a definition of a custom resource, whether there
+// answers, by what it has built in or by a CRD, whether there
 // is an APIService or not. One with a service is remote: all requests at its path and
 // below go to that service, even if this server could answer them. The remote servers are
 // one immutable map behind an atomic pointer, which is nil while there are none: loading it
@@ -14,7 +14,7 @@
 // availability, of automatic registration and of discovery (k8s.io/kube-aggregator), the
 // transports, the proxy (k8s.io/apimachinery pkg/util/proxy), the resolver of services
 // (k8s.io/apiserver pkg/util/proxy). The handler that connects them is not, and is here. So is
-// what wishes for the APIServices of definitions: upstream's controller lists all definitions for
+// what wishes for the APIServices of CRDs: upstream's controller lists all CRDs for
 // each that changes.
 //
 // # Guarantees
@@ -25,7 +25,7 @@
 // certificate; it has no credential of the client. Bodies are neither buffered nor bounded.
 // If the APIService is not available, the client gets 503.
 //
-// Every version that this server has built in, and every one that a definition serves,
+// Every version that this server has built in, and every one that a CRD serves,
 // has a local APIService as soon as the server is ready, so that the list of groups has it.
 // Nothing is written if all of them exist.
 //

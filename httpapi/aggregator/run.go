@@ -56,7 +56,7 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	registrar := autoregister.NewAutoRegisterController(a.apiServices(), client)
 	var wished cache.ResourceEventHandlerRegistration
 	if crds := apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"); a.config.Registry.Endpoint(crds, "") != nil {
-		wished, err = followDefinitions(a.config.Definitions.Informer(), registrar)
+		wished, err = followCRDs(a.config.CRDs.Informer(), registrar)
 		if err != nil && ctx.Err() == nil { // otherwise the informer has ended, as all that follows does at once
 			return fmt.Errorf("aggregator: %w", err)
 		}
@@ -105,9 +105,9 @@ type controller interface {
 	Run(workers int, stop <-chan struct{})
 }
 
-// register keeps an APIService for every version that this server has, once all definitions
-// and APIServices are known: those of unknown definitions would be deleted. wished is nil if there
-// are no definitions, or ctx had ended before they could be followed.
+// register keeps an APIService for every version that this server has, once all CRDs
+// and APIServices are known: those of unknown CRDs would be deleted. wished is nil if there
+// are no CRDs, or ctx had ended before they could be followed.
 func (r *run) register(ctx context.Context, synced <-chan struct{}, wished cache.ResourceEventHandlerRegistration, registrar controller) {
 	r.hooks.done(hookAutoregistration)
 	r.running.Go(func() {

@@ -62,20 +62,20 @@ func newServer(t *testing.T, change func(*aggregator.Config)) *server {
 	return s
 }
 
-// newStopped makes one of which nothing runs, and the informers of definitions.
+// newStopped makes one of which nothing runs, and the informers of CRDs.
 func newStopped(t *testing.T, change func(*aggregator.Config)) (*server, apiextensions.SharedInformerFactory) {
 	t.Helper()
 	s := &server{Server: registrytest.New(t, nil), discovery: aggregated.NewResourceManager("apis")}
-	definitions, err := apiextensionsclient.NewForConfig(s.ClientConfig)
+	crdVersions, err := apiextensionsclient.NewForConfig(s.ClientConfig)
 	must(t, err)
-	followed := apiextensions.NewSharedInformerFactory(definitions, 0)
+	followed := apiextensions.NewSharedInformerFactory(crdVersions, 0)
 	config := aggregator.Config{
 		Registry: s.Registry, ClientConfig: s.ClientConfig, Client: s.Client,
-		Services: s.Informers.Core().V1().Services(), Definitions: followed.Apiextensions().V1().CustomResourceDefinitions(),
+		Services: s.Informers.Core().V1().Services(), CRDs: followed.Apiextensions().V1().CustomResourceDefinitions(),
 		Discovery: s.discovery, Resolver: admission.NewServiceResolver(s.Registry, false),
 	}
 	config.Services.Informer()
-	config.Definitions.Informer()
+	config.CRDs.Informer()
 	if change != nil {
 		change(&config)
 	}

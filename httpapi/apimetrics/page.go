@@ -16,13 +16,8 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // rest_client_*: what the server asks of itself
 	"k8s.io/component-base/metrics/prometheus/slis"
 	_ "k8s.io/component-base/metrics/prometheus/workqueue" // workqueue_*: of upstream's controllers
+	"k8s.io/kube-openapi/pkg/common"
 )
-
-// Mux is what paths are installed on.
-type Mux interface {
-	Handle(path string, h http.Handler)
-	HandlePrefix(path string, h http.Handler)
-}
 
 // Page serves /metrics.
 type Page struct {
@@ -41,7 +36,7 @@ type Page struct {
 
 // Install adds /metrics and /metrics/slis. Upstream's registry belongs to the process; collectors belong to this
 // server, and are added up with it in its answers alone.
-func (p *Page) Install(to Mux) error {
+func (p *Page) Install(to common.PathHandlerByGroupVersion) error {
 	metrics.Register()
 	handlermetrics.Register()
 	proxymetrics.Register()

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// stocked is a definition of 20 fields, as larder-bench crds has them, with a status.
+// stocked is a CRD of 20 fields, as larder-bench crds has them, with a status.
 func stocked(plural string) string {
 	var fields strings.Builder
 	for i := range 20 {
@@ -18,7 +18,7 @@ func stocked(plural string) string {
 		`"versions":[{"name":"v1","served":true,"storage":true,"subresources":{"status":{}},"schema":{"openAPIV3Schema":{"type":"object","properties":{"spec":{"type":"object","properties":{"replicas":{"type":"integer","default":1}%[2]s}},"status":{"type":"object","properties":{"ready":{"type":"boolean"}}}}}}}]}}`, plural, fields.String())
 }
 
-// item is the JSON of an object of a stocked definition, n times changed.
+// item is the JSON of an object of a stocked CRD, n times changed.
 func item(plural, name, revision string, n int) string {
 	var fields strings.Builder
 	for i := range 10 {
@@ -75,7 +75,7 @@ func BenchmarkWrites(b *testing.B) {
 	}
 }
 
-// BenchmarkFirstWrite is the first write of a definition.
+// BenchmarkFirstWrite is the first write of a CRD.
 func BenchmarkFirstWrite(b *testing.B) {
 	s := newServer(b)
 	for i := range b.N {

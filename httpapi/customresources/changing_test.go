@@ -14,7 +14,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// crates is a definition whose state shows everywhere by the name of a property.
+// crates is a CRD whose state shows everywhere by the name of a property.
 const crates = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -33,17 +33,17 @@ spec:
     schema: {openAPIV3Schema: {type: object, properties: {one: {type: string}}}}
 `
 
-// TestGenerationGoesBack: whatever is kept of a definition follows its content where its generation
+// TestGenerationGoesBack: whatever is kept of a CRD follows its content where its generation
 // is that of another state, as it is after a reset and in a restored etcd: documents, discovery,
 // schemas, tables and the conditions that controllers set.
 func TestGenerationGoesBack(t *testing.T) {
 	s := newServer(t)
 	s.define(t, crates)
 	const name, key = "crates.example.k8s.io", "/registry/apiextensions.k8s.io/customresourcedefinitions/crates.example.k8s.io"
-	client := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+	client := s.crds.ApiextensionsV1().CustomResourceDefinitions()
 	first, _, _, err := s.store.Get(t.Context(), key)
 	must(t, err)
-	// changeTo makes a definition of another generation, of which property shows the state.
+	// changeTo makes a CRD of another generation, of which property shows the state.
 	changeTo := func(property string) {
 		s.change(t, name, func(d *apiextensionsv1.CustomResourceDefinition) {
 			d.Annotations[apiextensionsv1.KubeAPIApprovedAnnotation] = "unapproved, test"

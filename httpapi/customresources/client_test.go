@@ -17,7 +17,7 @@ import (
 )
 
 // TestInformersFollowCustomResources is that client-go's dynamic client and informer work
-// with custom resources, and go on when their definition changes and is deleted.
+// with custom resources, and go on when their CRD changes and is deleted.
 func TestInformersFollowCustomResources(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
@@ -51,7 +51,7 @@ func TestInformersFollowCustomResources(t *testing.T) {
 	await(t, seen, "added b")
 	must(t, own.Delete(t.Context(), "a", metav1.DeleteOptions{}))
 	await(t, seen, "deleted a")
-	must(t, s.definitions.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), "shelves.example.com", deleteNow()))
+	must(t, s.crds.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), "shelves.example.com", deleteNow()))
 	await(t, seen, "deleted b")
 }
 

@@ -78,7 +78,7 @@ func (c *converter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	})
 }
 
-// by has a definition's versions converted by c.
+// by has a CRD's versions converted by c.
 func (c *converter) by(d *apiextensionsv1.CustomResourceDefinition) {
 	url := c.URL
 	d.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{

@@ -21,7 +21,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// withoutStorages has the storages of every definition fail to be built.
+// withoutStorages has the storages of every CRD fail to be built.
 func withoutStorages(c *customresources.Config) {
 	c.Schemas = func() (map[string]*spec.Schema, error) { return nil, errors.New("no schemas") }
 }
@@ -34,13 +34,13 @@ func shelf(name string) call {
 	return call{method: http.MethodPost, path: shelvesV1, kind: "application/json", body: body}
 }
 
-// TestEmptyReadsBuildNoStorages is that reads of a definition without objects do not need
+// TestEmptyReadsBuildNoStorages is that reads of a CRD without objects do not need
 // storages: they succeed although none can be built. The first write does, and from
 // then on nothing is served.
 func TestEmptyReadsBuildNoStorages(t *testing.T) {
 	s := newServerOf(t, withoutStorages)
 	s.define(t, shelves)
-	// A request that comes before the informer has seen the definition is answered by the handler.
+	// A request that comes before the informer has seen the CRD is answered by the handler.
 	s.eventually(t, call{method: http.MethodGet, path: "/apis/example.com/v1"}, func(a answer) bool { return a.code == http.StatusOK })
 	for _, c := range []call{
 		{path: shelvesV1}, {path: shelvesV1 + "?limit=1"}, {path: "/apis/example.com/v2/shelves"},
@@ -79,7 +79,7 @@ func TestObjectsBuildTheStorages(t *testing.T) {
 	}
 }
 
-// TestDoubtfulDefinitionsAreNotDeferred is that a definition whose storages might not
+// TestDoubtfulDefinitionsAreNotDeferred is that a CRD whose storages might not
 // be built is refused from the start, as upstream does.
 func TestDoubtfulDefinitionsAreNotDeferred(t *testing.T) {
 	s := newServerOf(t, withoutStorages)
@@ -97,7 +97,7 @@ func TestDoubtfulDefinitionsAreNotDeferred(t *testing.T) {
 
 var revisions = regexp.MustCompile(`"resourceVersion":"\d+"`)
 
-// TestEmptyReadsAreAnsweredAsUpstreamDoes is that what is read of a definition without objects
+// TestEmptyReadsAreAnsweredAsUpstreamDoes is that what is read of a CRD without objects
 // before the storages are built is what upstream's handlers answer,
 // and what is answered after they were.
 func TestEmptyReadsAreAnsweredAsUpstreamDoes(t *testing.T) {
@@ -152,7 +152,7 @@ func TestRefusalsNameCBOR(t *testing.T) {
 	}
 }
 
-// TestFirstWritesMakeOneHandler writes many objects at once of a definition that was only
+// TestFirstWritesMakeOneHandler writes many objects at once of a CRD that was only
 // listed: what is made for them is made once, or the storages of a second would be refused.
 func TestFirstWritesMakeOneHandler(t *testing.T) {
 	s := newServer(t)
@@ -175,7 +175,7 @@ func TestFirstWritesMakeOneHandler(t *testing.T) {
 	}
 }
 
-// TestFirstWritesMeetChanges writes the first objects of a definition while that changes: all
+// TestFirstWritesMeetChanges writes the first objects of a CRD while that changes: all
 // are written, by the state that there was or the one that there is.
 func TestFirstWritesMeetChanges(t *testing.T) {
 	s := newServer(t)
@@ -197,7 +197,7 @@ func TestFirstWritesMeetChanges(t *testing.T) {
 	s.eventually(t, call{method: http.MethodGet, path: shelvesV1}, func(a answer) bool { return strings.Count(a.body, `"uid"`) == n })
 }
 
-// TestFirstWritesMeetDeletions writes the first objects of a definition while that is deleted:
+// TestFirstWritesMeetDeletions writes the first objects of a CRD while that is deleted:
 // each is written or refused, nothing is left, and the resource is unknown in the end.
 func TestFirstWritesMeetDeletions(t *testing.T) {
 	s := newServer(t)
@@ -209,7 +209,7 @@ func TestFirstWritesMeetDeletions(t *testing.T) {
 	for i := range n {
 		all.Go(func() { answers[i] = s.ask(t, shelf(fmt.Sprint("s", i))) })
 	}
-	client := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+	client := s.crds.ApiextensionsV1().CustomResourceDefinitions()
 	must(t, client.Delete(t.Context(), "shelves.example.com", deleteNow()))
 	all.Wait()
 	for _, a := range answers {

@@ -15,44 +15,44 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// errKept says that a definition is not being deleted any more: a reset has put it back.
+// errKept says that a CRD is not being deleted any more, because a reset has restored it.
 var errKept = errors.New("extension: definition is not being deleted any more")
 
 // lookAgain is how often upstream's finalizer looks whether objects are gone
 // (apiextensions-apiserver pkg/controller/finalizer/crd_finalizer.go).
 const lookAgain = 5 * time.Second
 
-// guardedDeleter lists and deletes the objects of a definition that is being deleted, for
-// upstream's finalizer. Each call holds the generation. Once that is retired, all calls fail: its
-// caches are then empty, and a finalizer that believed them would leave objects behind. They fail,
-// too, once the definition is not being deleted any more, and deletions count as requests that were
-// received when the finalizer began, so that a reset stops them.
+// guardedDeleter lists and deletes the objects of a CRD that is being deleted, for upstream's
+// finalizer. Each call holds the backend. All calls fail once the backend is retired: its caches are
+// empty then, and the finalizer would leave objects behind. They also fail once the CRD is not being
+// deleted any more. Deletions count as requests that were received when the finalizer began, so that
+// a reset stops them.
 type guardedDeleter struct {
 	finalizer.ListerCollectionDeleter
-	serving    *serving
-	generation *generation
-	since      time.Time
-	listed     atomic.Bool
+	serving *serving
+	backend *backend
+	since   time.Time
+	listed  atomic.Bool
 }
 
-// kept reports whether the definition is not being deleted any more.
-func (b *guardedDeleter) kept() bool { return b.serving.definition.Load().DeletionTimestamp.IsZero() }
+// kept reports whether the CRD is not being deleted any more.
+func (b *guardedDeleter) kept() bool { return b.serving.crd.Load().DeletionTimestamp.IsZero() }
 
-// begin begins a call, whose end the caller releases.
+// begin begins a call. The caller releases the backend.
 func (b *guardedDeleter) begin() error {
-	if !b.generation.acquire() {
+	if !b.backend.acquire() {
 		return errRetired
 	}
 	if b.kept() {
-		b.generation.release()
+		b.backend.release()
 		return errKept
 	}
 	return nil
 }
 
-// List implements rest.Lister. The finalizer lists once before it deletes, and then until nothing
-// is left, for a minute, in which it does nothing else about this definition. So it waits here
-// and not by itself: until it would look again, or the definition is not being deleted any more.
+// List implements rest.Lister. The finalizer lists once before it deletes, and then until nothing is
+// left, for at most a minute. So the second and later calls wait, until lookAgain has passed or the
+// CRD is not being deleted any more.
 func (b *guardedDeleter) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
 	first := !b.listed.Swap(true)
 	all, err := b.list(ctx, options)
@@ -69,7 +69,7 @@ func (b *guardedDeleter) list(ctx context.Context, options *internalversion.List
 	if err := b.begin(); err != nil {
 		return nil, err
 	}
-	defer b.generation.release()
+	defer b.backend.release()
 	return b.ListerCollectionDeleter.List(ctx, options)
 }
 
@@ -78,7 +78,7 @@ func (b *guardedDeleter) DeleteCollection(ctx context.Context, validate rest.Val
 	if err := b.begin(); err != nil {
 		return nil, err
 	}
-	defer b.generation.release()
+	defer b.backend.release()
 	ctx = apirequest.WithReceivedTimestamp(ctx, b.since)
 	return b.ListerCollectionDeleter.DeleteCollection(ctx, validate, options, listOptions)
 }

@@ -48,7 +48,7 @@ func newDiscovery(everything aggregated.ResourceManager) *discovery {
 	return &discovery{everything: everything, known: make(map[string]*group)}
 }
 
-// update publishes what members, all definitions of a group, define.
+// update publishes what members, all CRDs of a group, define.
 func (d *discovery) update(name string, members []*apiextensionsv1.CustomResourceDefinition) {
 	slices.SortFunc(members, func(a, b *apiextensionsv1.CustomResourceDefinition) int { return strings.Compare(a.Name, b.Name) })
 	next := &group{document: metav1.APIGroup{Name: name}, versions: make(map[string][]metav1.APIResource)}
@@ -108,10 +108,10 @@ func (d *discovery) publish(name string, next *group, whole map[string][]apidisc
 	}
 }
 
-// verbs returns the verbs of the resource itself. While its definition is being deleted,
+// verbs returns the verbs of the resource itself. While its CRD is being deleted,
 // objects cannot be created or changed.
-func verbs(definition *apiextensionsv1.CustomResourceDefinition) metav1.Verbs {
-	if apihelpers.IsCRDConditionTrue(definition, apiextensionsv1.Terminating) {
+func verbs(crd *apiextensionsv1.CustomResourceDefinition) metav1.Verbs {
+	if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating) {
 		return metav1.Verbs{"delete", "deletecollection", "get", "list", "watch"}
 	}
 	return metav1.Verbs{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}
@@ -121,10 +121,10 @@ func verbs(definition *apiextensionsv1.CustomResourceDefinition) metav1.Verbs {
 var subresourceVerbs = metav1.Verbs{"get", "patch", "update"}
 
 // subresources lists the subresources of a version, with their kinds.
-func subresources(definition *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (names []string, kinds []schema.GroupVersionKind) {
+func subresources(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (names []string, kinds []schema.GroupVersionKind) {
 	if v.Subresources != nil && v.Subresources.Status != nil {
 		names = append(names, "status")
-		kinds = append(kinds, schema.GroupVersionKind{Group: definition.Spec.Group, Version: v.Name, Kind: definition.Status.AcceptedNames.Kind})
+		kinds = append(kinds, schema.GroupVersionKind{Group: crd.Spec.Group, Version: v.Name, Kind: crd.Status.AcceptedNames.Kind})
 	}
 	if v.Subresources != nil && v.Subresources.Scale != nil {
 		names = append(names, "scale")
@@ -133,43 +133,43 @@ func subresources(definition *apiextensionsv1.CustomResourceDefinition, v *apiex
 	return names, kinds
 }
 
-// resources returns the entries of a definition, and of its subresources, in the
+// resources returns the entries of a CRD, and of its subresources, in the
 // APIResourceList of a version.
-func resources(definition *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) []metav1.APIResource {
-	names, namespaced := &definition.Status.AcceptedNames, definition.Spec.Scope == apiextensionsv1.NamespaceScoped
+func resources(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) []metav1.APIResource {
+	names, namespaced := &crd.Status.AcceptedNames, crd.Spec.Scope == apiextensionsv1.NamespaceScoped
 	own := metav1.APIResource{
 		Name: names.Plural, SingularName: names.Singular, Namespaced: namespaced, Kind: names.Kind,
-		Verbs: verbs(definition), ShortNames: names.ShortNames, Categories: names.Categories,
+		Verbs: verbs(crd), ShortNames: names.ShortNames, Categories: names.Categories,
 	}
-	for _, stored := range definition.Spec.Versions {
+	for _, stored := range crd.Spec.Versions {
 		if stored.Storage && stored.Served {
-			own.StorageVersionHash = upstream.StorageVersionHash(definition.Spec.Group, stored.Name, definition.Spec.Names.Kind)
+			own.StorageVersionHash = upstream.StorageVersionHash(crd.Spec.Group, stored.Name, crd.Spec.Names.Kind)
 		}
 	}
 	list := []metav1.APIResource{own}
-	partNames, kinds := subresources(definition, v)
+	partNames, kinds := subresources(crd, v)
 	for i, name := range partNames {
-		part := metav1.APIResource{Name: names.Plural + "/" + name, Namespaced: namespaced, Kind: kinds[i].Kind, Verbs: subresourceVerbs}
-		if kinds[i].Group != definition.Spec.Group {
-			part.Group, part.Version = kinds[i].Group, kinds[i].Version
+		subresourceStorage := metav1.APIResource{Name: names.Plural + "/" + name, Namespaced: namespaced, Kind: kinds[i].Kind, Verbs: subresourceVerbs}
+		if kinds[i].Group != crd.Spec.Group {
+			subresourceStorage.Group, subresourceStorage.Version = kinds[i].Group, kinds[i].Version
 		}
-		list = append(list, part)
+		list = append(list, subresourceStorage)
 	}
 	return list
 }
 
-// resource returns the entry of one version of a definition in aggregated discovery.
-func resource(definition *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) apidiscoveryv2.APIResourceDiscovery {
-	names := &definition.Status.AcceptedNames
+// resource returns the entry of one version of a CRD in aggregated discovery.
+func resource(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) apidiscoveryv2.APIResourceDiscovery {
+	names := &crd.Status.AcceptedNames
 	out := apidiscoveryv2.APIResourceDiscovery{
 		Resource: names.Plural, SingularResource: names.Singular, Scope: apidiscoveryv2.ScopeCluster,
-		ResponseKind: &metav1.GroupVersionKind{Group: definition.Spec.Group, Version: v.Name, Kind: names.Kind},
-		Verbs:        verbs(definition), ShortNames: names.ShortNames, Categories: names.Categories,
+		ResponseKind: &metav1.GroupVersionKind{Group: crd.Spec.Group, Version: v.Name, Kind: names.Kind},
+		Verbs:        verbs(crd), ShortNames: names.ShortNames, Categories: names.Categories,
 	}
-	if definition.Spec.Scope == apiextensionsv1.NamespaceScoped {
+	if crd.Spec.Scope == apiextensionsv1.NamespaceScoped {
 		out.Scope = apidiscoveryv2.ScopeNamespace
 	}
-	partNames, kinds := subresources(definition, v)
+	partNames, kinds := subresources(crd, v)
 	for i, name := range partNames {
 		kind := metav1.GroupVersionKind(kinds[i])
 		out.Subresources = append(out.Subresources, apidiscoveryv2.APISubresourceDiscovery{

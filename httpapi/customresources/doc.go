@@ -1,55 +1,51 @@
-// Package extension serves custom resources: it follows their definitions, runs
-// upstream's controllers for them, and answers requests for what they define.
+// Package customresources serves custom resources: it follows CRDs, runs upstream's controllers of
+// CRDs, and answers requests for the resources that CRDs define.
 //
 // # Model
 //
-// Each definition has a [serving], which knows whether and how the definition is served
-// now. The first request for one of its resources builds the serving's generation: a
-// [registry.CustomResource] and the views by which package httpapi answers GET, LIST and WATCH
-// from encoded bytes. The storages and request scopes of its versions (package versions) are built
-// once, by the first request that needs them, mostly a write, or by the first stored object
-// that has to be decoded: they cost more than all else, and many definitions are only listed. If
-// they cannot be built, the definition is not served from then on. A definition whose storages
-// may fail to build, and one that a webhook converts, does not wait: they are built with the
-// generation.
+// Each CRD has a [serving], which says whether and how the CRD is served now. The first request for
+// one of its resources builds the backend of the serving: a [registry.CustomResource] and the views
+// by which package reads answers GET, LIST and WATCH from encoded bytes.
 //
-// Package writes serves writes by those storages and scopes ([Extensions.Write]). Upstream's handlers
-// of single verbs serve the reads that are not answered from encoded bytes: those of the status and
-// the scale, and lists and watches through a webhook that converts.
+// The storages and request scopes of the versions (package versions) are built later, and once: by
+// the first request that needs them, mostly a write, or by the first stored object that must be
+// decoded. They cost more than everything else, and many CRDs are only listed. If they cannot be
+// built, the CRD is not served from then on. Two kinds of CRDs do not wait, and have their storages
+// built with the backend: those whose storages may fail to build, and those that a webhook converts.
 //
-// A generation belongs to one UID, specification and set of accepted names. When one of
-// them changes, a new generation replaces it: requests that have begun end with the old one,
-// its watches are ended, and clients start new ones. A definition that no request has named
-// costs an entry in a map.
+// Package writes serves writes by these storages and scopes ([Extensions.Write]). Upstream's handlers
+// of single verbs serve the reads that are not answered from encoded bytes: reads of status and scale,
+// and lists and watches that a webhook converts.
 //
-// OpenAPI documents describe definitions when a client requests a document, each definition
-// once in each of its states. Upstream's builders do so for one definition with placeholders
-// of each form (its scope and subresources), and what they make has names put into it and the
-// schema of the definition; a definition for which that would not be what they make is left
-// to them. Package httpapi keeps the documents, compressed.
+// A backend belongs to one UID, specification and set of accepted names. When one of them changes, a
+// new backend replaces it. Requests that have begun end with the old one. Its watches end, and
+// clients start new ones. A CRD that no request has named costs an entry in a map.
+//
+// OpenAPI documents describe a CRD when a client requests a document, once for each state of the CRD.
+// Upstream's builder describes one sample CRD for each scope and set of subresources. Other CRDs are
+// described by that template, with their own names and schema. Upstream's builder describes a CRD
+// that the template does not fit. Package openapi keeps the documents.
 //
 // # Guarantees
 //
-// Requests are served by the definition as the informer last saw it. A request for a
-// resource that the informer has not seen waits until the informer has seen what the store
-// held when the request came ([Extensions.Await]). Such requests are answered 503, not 404, until the informer
-// has synced.
+// A CRD serves requests as the informer last saw it. A request for a resource that the informer has
+// not seen waits until the informer has seen what the store held when the request came
+// ([Extensions.Await]). Until the informer has synced, such requests are answered 503, not 404.
 //
-// When the objects of a definition are deleted with it, none is created any more: the creations
-// that this server let in before are awaited first. Upstream's controller does not wait, and an
-// object that it misses is found by the next definition of the name. Other servers on the same
-// store may still let some in, as theirs do, until they have seen that the definition goes.
+// While upstream's finalizer deletes the objects of a CRD, this server creates none: the finalizer
+// first waits for the creates that this server has admitted. Upstream does not wait, and a later CRD
+// of the same name finds an object that the finalizer missed. Other servers on the same store may still
+// create objects until they have seen that the CRD is being deleted, as kube-apiserver does.
 //
 // # Goroutines
 //
-// [Extensions.Run] owns those of the generations; it begins before requests are served
-// and ends after. [Extensions.Follow] owns the informer and the controllers. Upstream's
-// controllers do not wait for their workers: some may still be ending when Follow returns.
+// [Extensions.Run] owns the goroutines of the backends. It begins before requests are served and ends
+// after. [Extensions.Follow] owns the informer and the controllers. Upstream's controllers do not wait
+// for their workers: some may still be ending when Follow returns.
 //
 // # Locks
 //
 // Readers take the index of servings from an atomic pointer, which only the informer's handlers
-// replace. Extensions.mu guards what Run waits for, generation.mu its users, and underway.mu the
-// creations under way: all are leaves. A generation is built under no lock, and so are its
-// storages.
+// replace. Extensions.mu guards what Run waits for, backend.mu its users, and pendingCreates.mu the
+// creates: all are leaves. A backend and its storages are built without a lock.
 package customresources

@@ -13,7 +13,7 @@ import (
 
 	clientset "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	informers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
-	definitioninformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
+	crdinformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/controller/establish"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
@@ -30,12 +30,12 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// Config says what an [Extensions] works with. Registry, ClientConfig, Webhooks, Authorizer
-// and Discovery are required.
+// Config is the configuration of an [Extensions]. Registry, ClientConfig, Webhooks, Authorizer and
+// Discovery are required.
 type Config struct {
 	Registry *registry.Registry
 
-	// ClientConfig reaches this very server. Webhooks calls conversion webhooks.
+	// ClientConfig connects to this server. Webhooks calls conversion webhooks.
 	ClientConfig *restclient.Config
 	Webhooks     *larderadmission.Webhooks
 
@@ -45,23 +45,23 @@ type Config struct {
 	// Discovery gets the groups, versions and resources that are served.
 	Discovery aggregated.ResourceManager
 
-	// Schemas are those that schemas of custom resources refer to; nil leaves the types
-	// of their metadata to be guessed in server-side apply.
+	// Schemas returns the schemas that schemas of custom resources refer to. If it is nil,
+	// server-side apply guesses the types of metadata.
 	Schemas func() (map[string]*spec.Schema, error)
 
-	// Complete reports whether the resources of aggregated servers are known, too: until
-	// then, an unknown path is answered 503, not 404. nil reports true.
+	// Complete reports whether the resources of aggregated servers are known, too. Until then, an
+	// unknown path is answered 503, not 404. nil reports true.
 	Complete func() bool
 
-	// Alone says that no other server serves the same store. If one does, creates wait
-	// until it has had the time to see a new definition, too.
+	// Alone says that no other server serves the same store. Otherwise creates wait until other
+	// servers have seen a new CRD.
 	Alone bool
 
-	// Servers is how many servers there are by --apiserver-count. If there are several, a
-	// definition is established after five seconds.
+	// Servers is the number of --apiserver-count. If there are several servers, a CRD is established
+	// after five seconds.
 	Servers int
 
-	// RequestTimeout, MinRequestTimeout and MaxRequestBodyBytes are those of
+	// RequestTimeout, MinRequestTimeout and MaxRequestBodyBytes are the same as in
 	// httpapi.Config, with the same defaults.
 	RequestTimeout, MinRequestTimeout time.Duration
 	MaxRequestBodyBytes               int64
@@ -80,29 +80,29 @@ type Extensions struct {
 	discovery *discovery
 	changes   changeSignal // of servings
 	schemas   func() (map[string]*spec.Schema, error)
-	monitors  apimetrics.Book // of all resources that there have been
+	monitors  apimetrics.Book // of all resources that were ever served
 
 	templatesV2 *templates[spec.Swagger]
 	templatesV3 *templates[spec3.OpenAPI]
-	made        atomic.Uint64 // how many servings there have been
-	published   atomic.Uint64 // how often servings, or the definition of one of them, have changed
-	describedV2 kept[openapi.Description[spec.Swagger]]
-	describedV3 kept[openapi.Description[spec3.OpenAPI]]
+	made        atomic.Uint64 // number of servings so far
+	published   atomic.Uint64 // number of changes of servings and their CRDs
+	describedV2 cachedList[openapi.Description[spec.Swagger]]
+	describedV3 cachedList[openapi.Description[spec3.OpenAPI]]
 
 	servings atomic.Pointer[index] // replaced by the informer's handlers, one after the other
-	synced   <-chan struct{}       // closed when servings has all definitions of the informer's first list
+	synced   <-chan struct{}       // closed when servings has all CRDs of the informer's first list
 	follows  chan struct{}         // closed when Follow has started the informer and the controllers
 
 	mu      sync.Mutex
 	base    context.Context // of Run; nil before and after
-	running sync.WaitGroup  // generations; added to under mu while base is set
+	running sync.WaitGroup  // backends; added to under mu while base is set
 }
 
-// metadataModels begins the names of the schemas of metadata, which are all that those of custom
-// resources refer to.
+// metadataModels is the prefix of the names of the schemas that schemas of custom resources refer
+// to.
 const metadataModels = "io.k8s.apimachinery.pkg.apis.meta.v1."
 
-// resync is how often controllers look at every definition again, as upstream's do.
+// resync is the interval in which the controllers handle every CRD again, as upstream has.
 const resync = 5 * time.Minute
 
 // New returns an Extensions that serves nothing yet. It does no I/O and starts nothing.
@@ -132,7 +132,7 @@ func New(config Config) (*Extensions, error) {
 		return nil, fmt.Errorf("extension: %w", err)
 	}
 	e.informers = informers.NewSharedInformerFactory(e.client, resync)
-	definitions := e.informers.Apiextensions().V1().CustomResourceDefinitions()
+	crds := e.informers.Apiextensions().V1().CustomResourceDefinitions()
 	e.discovery = newDiscovery(config.Discovery)
 	e.schemas = func() (map[string]*spec.Schema, error) { return nil, nil }
 	if config.Schemas != nil {
@@ -143,13 +143,13 @@ func New(config Config) (*Extensions, error) {
 		})
 	}
 	e.servings.Store(&index{})
-	if err := definitions.Informer().AddIndexers(groupIndexers()); err != nil {
+	if err := crds.Informer().AddIndexers(groupIndexers()); err != nil {
 		return nil, fmt.Errorf("extension: %w", err)
 	}
-	registration, err := definitions.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { e.changed(definitionOf(obj)) },
-		UpdateFunc: func(_, obj any) { e.changed(definitionOf(obj)) },
-		DeleteFunc: func(obj any) { e.deleted(definitionOf(obj)) },
+	registration, err := crds.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { e.changed(crdOf(obj)) },
+		UpdateFunc: func(_, obj any) { e.changed(crdOf(obj)) },
+		DeleteFunc: func(obj any) { e.deleted(crdOf(obj)) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("extension: %w", err)
@@ -180,8 +180,8 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Run lets definitions be served until ctx ends, and returns when all generations have
-// ended. It is called once.
+// Run lets custom resources be served until ctx ends, and returns when all backends have ended. It
+// is called once.
 func (e *Extensions) Run(ctx context.Context) error {
 	e.mu.Lock()
 	e.base = ctx
@@ -194,8 +194,8 @@ func (e *Extensions) Run(ctx context.Context) error {
 	return nil
 }
 
-// begin runs work, which belongs to a generation, on a goroutine that Run waits for. It
-// reports false if Run has ended or has not begun.
+// begin runs work of a backend on a goroutine that Run waits for. It reports false if Run has ended
+// or not begun.
 func (e *Extensions) begin(work func(ctx context.Context)) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -207,13 +207,13 @@ func (e *Extensions) begin(work func(ctx context.Context)) bool {
 	return true
 }
 
-// Following is closed once the informer of definitions and the controllers run.
+// Following is closed when the informer of CRDs and the controllers run.
 func (e *Extensions) Following() <-chan struct{} { return e.follows }
 
-// Synced is closed once every definition of the informer's first list is known.
+// Synced is closed when every CRD of the informer's first list is known.
 func (e *Extensions) Synced() <-chan struct{} { return e.synced }
 
-// isSynced reports whether every definition of the informer's first list is known.
+// isSynced reports whether Synced is closed.
 func (e *Extensions) isSynced() bool {
 	select {
 	case <-e.synced:
@@ -223,12 +223,12 @@ func (e *Extensions) isSynced() bool {
 	}
 }
 
-// Definitions is the informer of definitions, which Follow starts.
-func (e *Extensions) Definitions() definitioninformers.CustomResourceDefinitionInformer {
+// CRDs returns the informer of CRDs, which Follow starts.
+func (e *Extensions) CRDs() crdinformers.CustomResourceDefinitionInformer {
 	return e.informers.Apiextensions().V1().CustomResourceDefinitions()
 }
 
-// WaitSynced blocks until every definition of the informer's first list is known. Until
+// WaitSynced blocks until every CRD of the informer's first list is known. Until
 // then, requests for unknown resources are answered 503.
 func (e *Extensions) WaitSynced(ctx context.Context) error {
 	if e.isSynced() { // nil even if ctx has ended

@@ -14,11 +14,11 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestNamesAreTakenInTheirGroup: a kind that a definition of the group has is not accepted from
+// TestNamesAreTakenInTheirGroup: a kind that a CRD of the group has is not accepted from
 // another one, until the first is gone; in other groups it is.
 func TestNamesAreTakenInTheirGroup(t *testing.T) {
 	s := newServer(t)
-	client := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+	client := s.crds.ApiextensionsV1().CustomResourceDefinitions()
 	first := s.define(t, shelves)
 	other := first.DeepCopy()
 	other.ObjectMeta = metav1.ObjectMeta{Name: "boards.example.com"}
@@ -50,7 +50,7 @@ func TestNamesAreTakenInTheirGroup(t *testing.T) {
 	accepted(other.Name, true)
 }
 
-// TestDocumentsFollowDefinitions: what is described is what definitions say now.
+// TestDocumentsFollowDefinitions: what is described is what CRDs say now.
 func TestDocumentsFollowDefinitions(t *testing.T) {
 	s := newServer(t)
 	described := func(path, text string, want bool) {
@@ -73,11 +73,11 @@ func TestDocumentsFollowDefinitions(t *testing.T) {
 		for _, path := range []string{"/openapi/v2", "/openapi/v3/apis/example.com/v1"} {
 			described(path, "how it is now", true)
 		}
-		must(t, s.definitions.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), "shelves.example.com", metav1.DeleteOptions{}))
+		must(t, s.crds.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), "shelves.example.com", metav1.DeleteOptions{}))
 	}
 }
 
-// TestNamesAndEstablishmentAreOneWrite: a definition is written twice, by its client and when its
+// TestNamesAndEstablishmentAreOneWrite: a CRD is written twice, by its client and when its
 // names are accepted; the second write establishes it, as upstream's third does. One that a
 // webhook converts is looked at again before it is established.
 func TestNamesAndEstablishmentAreOneWrite(t *testing.T) {
@@ -92,11 +92,11 @@ func TestNamesAndEstablishmentAreOneWrite(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newServer(t)
-			client := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+			client := s.crds.ApiextensionsV1().CustomResourceDefinitions()
 			w, err := client.Watch(t.Context(), metav1.ListOptions{})
 			must(t, err)
 			defer w.Stop()
-			definition := s.define(t, shelves, c.change)
+			crd := s.define(t, shelves, c.change)
 			for i, want := range c.want {
 				now, ok := (<-w.ResultChan()).Object.(*apiextensionsv1.CustomResourceDefinition)
 				if !ok {
@@ -109,7 +109,7 @@ func TestNamesAndEstablishmentAreOneWrite(t *testing.T) {
 				if !slices.Equal(got, want) {
 					t.Errorf("state %d: conditions %q, want %q", i, got, want)
 				}
-				if i == len(c.want)-1 && now.ResourceVersion != definition.ResourceVersion {
+				if i == len(c.want)-1 && now.ResourceVersion != crd.ResourceVersion {
 					t.Errorf("state %d is not the established one", i)
 				}
 			}

@@ -19,16 +19,16 @@ import (
 	"github.com/larder-io/larder/httpapi/openapi"
 )
 
-// kept is a list that is made again only when definitions have changed: there may be thousands,
-// and each request for a document asks for it.
-type kept[T any] struct {
+// cachedList is a list that is made again only after CRDs have changed. There may be thousands of
+// CRDs, and each request for a document needs the list.
+type cachedList[T any] struct {
 	mu   sync.Mutex
-	at   uint64 // definitions had changed so often
-	list []T    // nil before it was asked for
+	at   uint64 // number of changes when the list was made
+	list []T    // nil before the first get
 }
 
-// get returns the list as it is after so many changes. Its caller does not change it.
-func (k *kept[T]) get(changes uint64, list func() []T) []T {
+// get returns the list as of a number of changes. The caller does not change it.
+func (k *cachedList[T]) get(changes uint64, list func() []T) []T {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.list == nil || k.at != changes {
@@ -37,7 +37,7 @@ func (k *kept[T]) get(changes uint64, list func() []T) []T {
 	return k.list
 }
 
-// OpenAPIV2 has one description for each definition.
+// OpenAPIV2 returns one description for each CRD.
 func (e *Extensions) OpenAPIV2() []openapi.Description[spec.Swagger] {
 	return e.describedV2.get(e.published.Load(), e.listV2)
 }
@@ -45,14 +45,14 @@ func (e *Extensions) OpenAPIV2() []openapi.Description[spec.Swagger] {
 func (e *Extensions) listV2() []openapi.Description[spec.Swagger] {
 	var list []openapi.Description[spec.Swagger]
 	for s := range e.servings.Load().all() {
-		definition := s.definition.Load()
-		if !apihelpers.IsCRDConditionTrue(definition, apiextensionsv1.Established) {
+		crd := s.crd.Load()
+		if !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
 			continue
 		}
 		list = append(list, openapi.Description[spec.Swagger]{
-			Name: definition.Name, State: s.state, Build: s.describeV2,
+			Name: crd.Name, State: s.state, Build: s.describeV2,
 			Variants: func() []openapi.Variant[spec.Swagger] {
-				return e.templatesV2.variants(definition, func(v *apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Served })
+				return e.templatesV2.variants(crd, func(v *apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Served })
 			},
 		})
 	}
@@ -66,16 +66,16 @@ func describeOptions(v2 bool) builder.Options {
 	}
 }
 
-// describeV2 describes all served versions, without the defaults of Go types, which the
-// document of the built-in kinds does not have either.
+// describeV2 describes all served versions, without the defaults of Go types, like the document of
+// the built-in kinds.
 func (s *serving) describeV2() (*spec.Swagger, error) {
-	definition := s.definition.Load()
+	crd := s.crd.Load()
 	all := new(spec.Swagger)
-	for _, v := range definition.Spec.Versions {
+	for _, v := range crd.Spec.Versions {
 		if !v.Served {
 			continue
 		}
-		one, err := builder.BuildOpenAPIV2(definition, v.Name, describeOptions(true))
+		one, err := builder.BuildOpenAPIV2(crd, v.Name, describeOptions(true))
 		if err != nil {
 			return nil, fmt.Errorf("extension: %w", err)
 		}
@@ -87,8 +87,7 @@ func (s *serving) describeV2() (*spec.Swagger, error) {
 	return all, nil
 }
 
-// OpenAPIV3 has one description for each version of each
-// group.
+// OpenAPIV3 returns one description for each version of each group.
 func (e *Extensions) OpenAPIV3() []openapi.Description[spec3.OpenAPI] {
 	return e.describedV3.get(e.published.Load(), e.listV3)
 }
@@ -96,13 +95,13 @@ func (e *Extensions) OpenAPIV3() []openapi.Description[spec3.OpenAPI] {
 func (e *Extensions) listV3() []openapi.Description[spec3.OpenAPI] {
 	members := make(map[versioned][]*serving)
 	for s := range e.servings.Load().all() {
-		definition := s.definition.Load()
-		if !apihelpers.IsCRDConditionTrue(definition, apiextensionsv1.Established) {
+		crd := s.crd.Load()
+		if !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
 			continue
 		}
-		for _, v := range definition.Spec.Versions {
+		for _, v := range crd.Spec.Versions {
 			if v.Served {
-				key := versioned{definition.Spec.Group, v.Name}
+				key := versioned{crd.Spec.Group, v.Name}
 				members[key] = append(members[key], s)
 			}
 		}
@@ -131,11 +130,11 @@ func stateOfAll(all []*serving) string {
 	return strings.Join(states, " ")
 }
 
-// variantsV3 describes one version of a group by templates, nil if that cannot be.
+// variantsV3 describes one version of a group by templates, nil if they do not fit.
 func (e *Extensions) variantsV3(version string, all []*serving) []openapi.Variant[spec3.OpenAPI] {
 	var list []openapi.Variant[spec3.OpenAPI]
 	for _, s := range all {
-		made := e.templatesV3.variants(s.definition.Load(), func(v *apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Name == version })
+		made := e.templatesV3.variants(s.crd.Load(), func(v *apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Name == version })
 		if made == nil {
 			return nil
 		}
@@ -144,15 +143,15 @@ func (e *Extensions) variantsV3(version string, all []*serving) []openapi.Varian
 	return list
 }
 
-// describeV3 describes one version of a group. A definition that cannot be described is left
-// out; it fails if that leaves none.
+// describeV3 describes one version of a group. It leaves out a CRD that cannot be described, and
+// fails if none is left.
 func describeV3(version string, all []*serving) (*spec3.OpenAPI, error) {
 	var (
 		documents []*spec3.OpenAPI
 		failed    []error
 	)
 	for _, s := range all {
-		one, err := builder.BuildOpenAPIV3(s.definition.Load(), version, describeOptions(false))
+		one, err := builder.BuildOpenAPIV3(s.crd.Load(), version, describeOptions(false))
 		if err != nil {
 			failed = append(failed, err)
 			continue

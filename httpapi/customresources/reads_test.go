@@ -10,7 +10,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// shelves is a definition with defaults, fields that may be null or not, an embedded
+// shelves is a CRD with defaults, fields that may be null or not, an embedded
 // object, a part that is not pruned, and two versions.
 const shelves = `
 metadata: {name: shelves.example.com}
@@ -58,7 +58,7 @@ const (
 	shelfKey  = "/registry/example.com/shelves/ns/"
 )
 
-// old is an object as an older definition let it be stored.
+// old is an object as an older CRD let it be stored.
 const old = `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"old","namespace":"ns","uid":"u",` +
 	`"labels":{"good":"1","bad":{"x":1}},"creationTimestamp":"2020-01-01T00:00:00Z","unheard":"of"},` +
 	`"spec":{"color":"red","unknown":1,"firm":null,"free":{"any":[1]},` +
@@ -152,7 +152,7 @@ func ageless(a answer) answer {
 	return a
 }
 
-// TestReadsFollowAChangedDefinition is that reads follow the definition: nothing that was made of
+// TestReadsFollowAChangedDefinition is that reads follow the CRD: nothing that was made of
 // an object under another one is given out, and watches end.
 func TestReadsFollowAChangedDefinition(t *testing.T) {
 	s := newServer(t)
@@ -185,13 +185,13 @@ func TestReadsFollowAChangedDefinition(t *testing.T) {
 	contains(t, object, `"width":120`)
 }
 
-// TestDefinitionMadeAnewForgetsTheFirst is that a definition that was deleted and made again
+// TestDefinitionMadeAnewForgetsTheFirst is that a CRD that was deleted and made again
 // does not give out what was read under the first.
 func TestDefinitionMadeAnewForgetsTheFirst(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
 	s.do(t, http.MethodPost, shelvesV1, "application/json", `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"a"}}`)
-	client := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+	client := s.crds.ApiextensionsV1().CustomResourceDefinitions()
 	must(t, client.Delete(t.Context(), "shelves.example.com", deleteNow()))
 	s.eventually(t, call{method: http.MethodGet, path: shelvesV1}, func(a answer) bool { return a.code == http.StatusNotFound })
 	page, err := s.store.Range(t.Context(), everythingBelow(shelfKey))

@@ -22,27 +22,27 @@ import (
 // lister is what upstream's finalizer controller is given to work with.
 func (s *server) lister(t *testing.T, name string) finalizer.ListerCollectionDeleter {
 	t.Helper()
-	definition, err := s.extensions.Definitions().Lister().Get(name)
+	crd, err := s.extensions.CRDs().Lister().Get(name)
 	must(t, err)
-	lister, err := s.extensions.GetCustomResourceListerCollectionDeleter(definition)
+	lister, err := s.extensions.GetCustomResourceListerCollectionDeleter(crd)
 	must(t, err)
 	return lister
 }
 
-// TestRetiredGenerationsAreNeverEmpty is that what served a definition before it changed
+// TestRetiredGenerationsAreNeverEmpty is that what served a CRD before it changed
 // never says that there are no objects: who still holds it is told that it is gone.
 func TestRetiredGenerationsAreNeverEmpty(t *testing.T) {
 	for name, change := range map[string]func(*testing.T, *server){
 		"changed": func(t *testing.T, s *server) { s.change(t, "shelves.example.com", describe("anew")) },
 		"deleted": func(t *testing.T, s *server) {
-			client := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+			client := s.crds.ApiextensionsV1().CustomResourceDefinitions()
 			must(t, client.Delete(t.Context(), "shelves.example.com", deleteNow()))
 			s.change(t, "shelves.example.com", func(d *apiextensionsv1.CustomResourceDefinition) { d.Finalizers = nil })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(t)
-			// Its own finalizer keeps the object, and the definition with it.
+			// Its own finalizer keeps the object, and the CRD with it.
 			s.define(t, shelves)
 			s.put(t, shelfKey+"kept", `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"kept","namespace":"ns","uid":"1","finalizers":["example.com/hold"]}}`)
 			s.get(t, shelvesV1)
@@ -87,7 +87,7 @@ func TestRetiredGenerationsAreNeverEmpty(t *testing.T) {
 	}
 }
 
-// describe changes the specification of a definition in nothing that matters.
+// describe changes the specification of a CRD in nothing that matters.
 func describe(how string) func(*apiextensionsv1.CustomResourceDefinition) {
 	return func(d *apiextensionsv1.CustomResourceDefinition) {
 		d.Spec.Versions[0].Schema.OpenAPIV3Schema.Description = how
@@ -105,12 +105,12 @@ func (l *late) GetCustomResourceListerCollectionDeleter(*apiextensionsv1.CustomR
 	return l, nil
 }
 
-// TestDefinitionOutlivesItsObjects deletes a definition of a thousand objects that may not
+// TestDefinitionOutlivesItsObjects deletes a CRD of a thousand objects that may not
 // go yet, while one of upstream's controllers works with what served it before it changed:
-// the definition stays until the objects are gone.
+// the CRD stays until the objects are gone.
 func TestDefinitionOutlivesItsObjects(t *testing.T) {
 	s := newServer(t)
-	client := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+	client := s.crds.ApiextensionsV1().CustomResourceDefinitions()
 	s.define(t, shelves)
 	const n = 1000
 	many := map[string][]byte{}
@@ -137,14 +137,14 @@ func TestDefinitionOutlivesItsObjects(t *testing.T) {
 		return nil
 	})
 
-	cleanup := finalizer.NewCRDFinalizer(s.extensions.Definitions(), s.definitions.ApiextensionsV1(), stale)
+	cleanup := finalizer.NewCRDFinalizer(s.extensions.CRDs(), s.crds.ApiextensionsV1(), stale)
 	run(t, func(ctx context.Context) error { cleanup.RunWithContext(1, ctx); return nil })
 	proctest.Eventually(t, "the controller is told that it cannot list", func() error {
-		definition, err := client.Get(t.Context(), "shelves.example.com", metav1.GetOptions{})
+		crd, err := client.Get(t.Context(), "shelves.example.com", metav1.GetOptions{})
 		if err != nil {
 			t.Fatalf("the definition, of which there are %d objects: %v", n, err)
 		}
-		condition := apihelpers.FindCRDCondition(definition, apiextensionsv1.Terminating)
+		condition := apihelpers.FindCRDCondition(crd, apiextensionsv1.Terminating)
 		if condition == nil || condition.Reason != "InstanceDeletionFailed" {
 			return fmt.Errorf("%+v", condition)
 		}
@@ -161,13 +161,13 @@ func TestDefinitionOutlivesItsObjects(t *testing.T) {
 	}
 	s.store.PutAll(many)
 	proctest.Eventually(t, "the definition is gone", func() error {
-		definition, err := client.Get(t.Context(), "shelves.example.com", metav1.GetOptions{})
+		crd, err := client.Get(t.Context(), "shelves.example.com", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
 		must(t, err)
-		describe(time.Now().String())(definition) // has the controllers look at it again
-		_, err = client.Update(t.Context(), definition, metav1.UpdateOptions{})
+		describe(time.Now().String())(crd) // has the controllers look at it again
+		_, err = client.Update(t.Context(), crd, metav1.UpdateOptions{})
 		return fmt.Errorf("still there, %v", err)
 	})
 }

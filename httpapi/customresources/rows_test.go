@@ -11,7 +11,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// printed is a definition with columns of all types, some of which do not fit what they
+// printed is a CRD with columns of all types, some of which do not fit what they
 // show, and one, the last, that nobody understands.
 const printed = `
 metadata: {name: shelves.example.com}

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -15,22 +16,27 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
+	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/httpapi/customresources/versions"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/registry/storage"
 )
 
-// catchUp bounds how long a request waits for the informer to see a definition that the
-// store has: it usually takes milliseconds.
+// catchUp limits how long a request waits until the informer has seen a CRD that the store has. It
+// usually takes milliseconds.
 const catchUp = 10 * time.Second
 
-// Custom returns the custom resource that the request is for, nil if there is none now. The caller
-// calls done when it has answered the request.
+// Custom returns the custom resource that a request names, nil if there is none now. The caller
+// calls done after the answer.
 func (e *Extensions) Custom(r *request.Request) (c *reads.Resource, done func()) {
 	s := e.servings.Load().of(schema.GroupResource{Group: r.Group, Resource: r.Resource})
 	if s == nil || !s.offers(r.Version) || e.builtIn.Has(r.Group) {
@@ -51,8 +57,8 @@ func (e *Extensions) Groups() []metav1.APIGroup {
 	return slices.DeleteFunc(e.discovery.groups(), func(g metav1.APIGroup) bool { return e.builtIn.Has(g.Name) })
 }
 
-// ServeHTTP implements http.Handler: upstream's handlers answer the reads that are not answered
-// from encoded bytes, and here is said what is wrong with other requests.
+// ServeHTTP implements http.Handler. It has upstream's handlers serve the reads that are not
+// answered from encoded bytes, and answers all other requests with an error.
 func (e *Extensions) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	info, ok := apirequest.RequestInfoFrom(req.Context())
 	if !ok || !info.IsResourceRequest {
@@ -75,7 +81,7 @@ func (e *Extensions) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			fail(w, req, info, apierrors.NewInternalError(errors.New("error resolving resource")))
 			return
 		}
-		// The definition has changed since, or this server is shutting down.
+		// The CRD has changed since, or this server is shutting down.
 		if !e.awaitReplaced(req.Context(), gr, s) {
 			fail(w, req, info, errChanging())
 			return
@@ -83,8 +89,8 @@ func (e *Extensions) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// serve lets the generation of s answer a request. If it returns an error, nothing is answered;
-// errRetired says that the definition has changed.
+// serve has the backend of s answer a request. If it returns an error, the request is not answered.
+// errRetired says that the CRD has changed.
 func (e *Extensions) serve(w http.ResponseWriter, req *http.Request, info *apirequest.RequestInfo, s *serving) error {
 	g, err := s.get()
 	if err != nil {
@@ -112,18 +118,17 @@ func fail(w http.ResponseWriter, req *http.Request, info *apirequest.RequestInfo
 	responsewriters.ErrorNegotiated(err, apiextensionsserver.Codecs, gv, w, req)
 }
 
-// unknown answers requests for resources that this server does not serve.
+// unknown returns the handler of requests for resources that this server does not serve.
 func (e *Extensions) unknown() http.Handler {
 	return notfoundhandler.New(apiextensionsserver.Codecs, func(context.Context) bool { return e.isSynced() && e.config.Complete() })
 }
 
-// Await waits until an unknown resource is known, if the store has its CRD, and reports whether it is
-// known now. If the informer does not know the resource, Await looks in
-// the store for its definition, and waits for the informer to see it.
+// Await waits until a resource that Custom does not know is served, and reports whether it is. It
+// looks up the CRD in the store, and waits until the informer has seen that state.
 func (e *Extensions) Await(ctx context.Context, r *request.Request) bool {
 	gr := schema.GroupResource{Group: r.Group, Resource: r.Resource}
 	if s := e.servings.Load().of(gr); s != nil && s.offers(r.Version) {
-		return true // perhaps only since the caller looked
+		return true // it may have appeared since the caller looked
 	}
 	revision, ok := e.stored(ctx, gr)
 	if !ok {
@@ -139,20 +144,19 @@ func (e *Extensions) Await(ctx context.Context, r *request.Request) bool {
 	return s != nil && s.offers(r.Version)
 }
 
-func definitionsResource() schema.GroupVersionResource {
+func crdsResource() schema.GroupVersionResource {
 	return apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
 }
 
-// off reports whether definitions are not served: there are no custom resources then.
-func (e *Extensions) off() bool { return e.config.Registry.Endpoint(definitionsResource(), "") == nil }
+// off reports whether this server does not serve CRDs, and so has no custom resources.
+func (e *Extensions) off() bool { return e.config.Registry.Endpoint(crdsResource(), "") == nil }
 
-// stored returns the revision of the definition of gr in the store, and whether there is
-// one.
+// stored returns the revision of the CRD of gr in the store, and whether the store has it.
 func (e *Extensions) stored(ctx context.Context, gr schema.GroupResource) (int64, bool) {
 	if e.off() {
 		return 0, false
 	}
-	endpoint := e.config.Registry.Endpoint(definitionsResource(), "")
+	endpoint := e.config.Registry.Endpoint(crdsResource(), "")
 	o, err := endpoint.View.Resource.Get(ctx, storage.Scope{Name: gr.Resource + "." + gr.Group}, "")
 	if err != nil {
 		return 0, false
@@ -160,8 +164,7 @@ func (e *Extensions) stored(ctx context.Context, gr schema.GroupResource) (int64
 	return o.Revision(), true
 }
 
-// awaitReplaced waits until another serving, or none, is in the place of s, and reports
-// whether that is so.
+// awaitReplaced waits until s does not serve gr any more, and reports whether that has happened.
 func (e *Extensions) awaitReplaced(ctx context.Context, gr schema.GroupResource, s *serving) bool {
 	bounded, cancel := context.WithTimeout(ctx, catchUp)
 	defer cancel()
@@ -170,13 +173,12 @@ func (e *Extensions) awaitReplaced(ctx context.Context, gr schema.GroupResource,
 	})
 }
 
-// GetCustomResourceListerCollectionDeleter implements finalizer.CRClientGetter. It returns once
-// this server creates no more objects than the given state of the definition allows: none, if
-// that says that the definition is being deleted. Otherwise an object of which the finalizer
-// knows nothing could be created while it deletes, or after it, and be found by the next
-// definition of that name.
-func (e *Extensions) GetCustomResourceListerCollectionDeleter(definition *apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {
-	s, err := e.settled(definition)
+// GetCustomResourceListerCollectionDeleter implements finalizer.CRClientGetter. It returns after
+// this server has created all objects that it had admitted before it saw crd. If crd is being
+// deleted, no create follows. Otherwise a create could add an object that the finalizer misses, and
+// the next CRD of the name would find it.
+func (e *Extensions) GetCustomResourceListerCollectionDeleter(crd *apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {
+	s, err := e.settled(crd)
 	if err != nil {
 		return nil, err
 	}
@@ -188,12 +190,12 @@ func (e *Extensions) GetCustomResourceListerCollectionDeleter(definition *apiext
 	if err != nil {
 		return nil, err
 	}
-	return &guardedDeleter{ListerCollectionDeleter: b.Versions[b.Stored].Storage.CustomResource, serving: s, generation: g, since: time.Now()}, nil
+	return &guardedDeleter{ListerCollectionDeleter: b.Versions[b.Stored].Storage.CustomResource, serving: s, backend: g, since: time.Now()}, nil
 }
 
-// settled waits until definition, or a newer state of it, is what is served, and until the
-// objects are created whose creation was allowed before.
-func (e *Extensions) settled(definition *apiextensionsv1.CustomResourceDefinition) (*serving, error) {
+// settled waits until crd or a newer state of it is served, and until the objects are created that
+// were admitted before.
+func (e *Extensions) settled(crd *apiextensionsv1.CustomResourceDefinition) (*serving, error) {
 	e.mu.Lock()
 	base := e.base
 	e.mu.Unlock()
@@ -204,17 +206,83 @@ func (e *Extensions) settled(definition *apiextensionsv1.CustomResourceDefinitio
 	defer cancel()
 	var s *serving
 	caughtUp := e.changes.until(ctx, func() bool {
-		s = e.servings.Load().of(resourceOf(definition))
-		return s == nil || s.definition.Load().UID != definition.UID || s.revision() >= revisionOf(definition)
+		s = e.servings.Load().of(resourceOf(crd))
+		return s == nil || s.crd.Load().UID != crd.UID || s.revision() >= revisionOf(crd)
 	})
 	switch {
 	case !caughtUp:
-		return nil, fmt.Errorf("extension: definition %s at %s is not served yet", definition.Name, definition.ResourceVersion)
-	case s == nil || s.definition.Load().UID != definition.UID:
-		return nil, apierrors.NewNotFound(apiextensionsv1.Resource("customresourcedefinitions"), definition.Name)
+		return nil, fmt.Errorf("extension: definition %s at %s is not served yet", crd.Name, crd.ResourceVersion)
+	case s == nil || s.crd.Load().UID != crd.UID:
+		return nil, apierrors.NewNotFound(apiextensionsv1.Resource("customresourcedefinitions"), crd.Name)
 	}
 	if err := s.creates.wait(ctx); err != nil {
-		return nil, fmt.Errorf("extension: objects of %s are still being created: %w", definition.Name, err)
+		return nil, fmt.Errorf("extension: objects of %s are still being created: %w", crd.Name, err)
 	}
 	return s, nil
+}
+
+// call is a request that upstream's handlers answer: a read that is not answered from encoded bytes,
+// or a request that no endpoint serves.
+type call struct {
+	info    *apirequest.RequestInfo
+	serving *serving
+	version *versions.Version
+	writes  bool // the verb writes, and the endpoint serves it
+}
+
+// inScope reports whether the scope of the CRD has requests of a verb in a namespace, or in none.
+// Only lists and watches of namespaced resources may span all namespaces.
+func (s *serving) inScope(verb, namespace string) bool {
+	namespaced := s.crd.Load().Spec.Scope == apiextensionsv1.NamespaceScoped
+	return namespaced == (namespace != "") || namespaced && (verb == "list" || verb == "watch")
+}
+
+// serve has upstream's handler answer a request. A watch ends when g is retired.
+func (g *backend) serve(w http.ResponseWriter, req *http.Request, c *call) {
+	if c.info.Verb == "watch" {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		defer context.AfterFunc(g.ending, cancel)()
+		req = req.WithContext(ctx)
+	}
+	filters.WithWarningRecorder(c).ServeHTTP(w, req)
+}
+
+// ServeHTTP implements http.Handler.
+func (c *call) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	crd := c.serving.crd.Load()
+	deprecated := false
+	for i := range crd.Spec.Versions {
+		if v := &crd.Spec.Versions[i]; v.Name == c.info.APIVersion {
+			deprecated = v.Deprecated
+			for _, text := range warnings(crd, v) {
+				warning.AddWarning(req.Context(), "", text)
+			}
+		}
+	}
+	h, err := c.handler()
+	if err != nil {
+		fail(w, req, c.info, err)
+		return
+	}
+	metrics.InstrumentHandlerFunc(strings.ToUpper(c.info.Verb), c.info.APIGroup, c.info.APIVersion, c.info.Resource, c.info.Subresource,
+		metrics.CleanScope(c.info), metrics.APIServerComponent, deprecated, "", h)(w, req)
+}
+
+// handler returns the handler of the request's subresource and verb.
+func (c *call) handler() (http.HandlerFunc, error) {
+	gr := schema.GroupResource{Group: c.info.APIGroup, Resource: c.info.Resource}
+	storage, scope := endpointOf(c.version, c.info.Subresource)
+	switch {
+	case storage == nil:
+		return nil, apierrors.NewNotFound(gr, c.info.Name)
+	case c.info.Verb == "get":
+		return handlers.GetResource(storage, scope), nil
+	case c.info.Subresource == "" && (c.info.Verb == "list" || c.info.Verb == "watch"):
+		main := c.version.Storage.CustomResource
+		return handlers.ListResource(main, main, scope, c.info.Verb == "watch", c.serving.extensions.config.MinRequestTimeout), nil
+	case c.writes:
+		return nil, errChanging() // the verb was not served before, and is now
+	}
+	return nil, apierrors.NewMethodNotSupported(gr, c.info.Verb)
 }

@@ -54,7 +54,7 @@ func TestUnknownPathsAreAnsweredAsUpstreamDoes(t *testing.T) {
 	}
 }
 
-// TestDiscoveryFollowsDefinitions is that discovery comes and goes with a definition.
+// TestDiscoveryFollowsDefinitions is that discovery comes and goes with a CRD.
 func TestDiscoveryFollowsDefinitions(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
@@ -69,7 +69,7 @@ func TestDiscoveryFollowsDefinitions(t *testing.T) {
 	if last.Name != "example.com" || len(last.Versions) != 2 || last.Versions[0].Version != "v2" {
 		t.Errorf("aggregated: %+v", last)
 	}
-	must(t, s.definitions.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), "shelves.example.com", deleteNow()))
+	must(t, s.crds.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), "shelves.example.com", deleteNow()))
 	for _, path := range []string{"/apis/example.com/v1", "/apis/example.com"} {
 		s.eventually(t, call{method: http.MethodGet, path: path}, func(a answer) bool { return a.code == http.StatusNotFound })
 	}
@@ -77,7 +77,7 @@ func TestDiscoveryFollowsDefinitions(t *testing.T) {
 	lacks(t, s.ask(t, call{method: http.MethodGet, path: "/apis", accept: whole}).body, `"example.com"`)
 }
 
-// TestDefinitionsInBuiltInGroupsComeAndGo is that a definition may be in a group that is built
+// TestDefinitionsInBuiltInGroupsComeAndGo is that a CRD may be in a group that is built
 // in, and even have the name of a built-in resource: its versions are discovered, but the
 // group's own handlers keep the requests, as in kube-apiserver, and it can be deleted.
 func TestDefinitionsInBuiltInGroupsComeAndGo(t *testing.T) {
@@ -108,7 +108,7 @@ func TestDefinitionsInBuiltInGroupsComeAndGo(t *testing.T) {
 			if n := strings.Count(s.get(t, "/apis").body, `"name":"`+group+`"`); n != 1 {
 				t.Errorf("/apis has the group %d times", n)
 			}
-			client := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+			client := s.crds.ApiextensionsV1().CustomResourceDefinitions()
 			must(t, client.Delete(t.Context(), name, deleteNow()))
 			proctest.Eventually(t, "the definition is gone", func() error {
 				if _, err := client.Get(t.Context(), name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {

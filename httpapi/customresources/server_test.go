@@ -38,13 +38,13 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// server is a registry, a door and extensions, with a client of definitions.
+// server is a registry, a door and extensions, with a client of CRDs.
 type server struct {
-	store       *kvtest.Memory
-	door        *httpapi.Server
-	registry    *registry.Registry
-	extensions  *customresources.Extensions
-	definitions clientset.Interface
+	store      *kvtest.Memory
+	door       *httpapi.Server
+	registry   *registry.Registry
+	extensions *customresources.Extensions
+	crds       clientset.Interface
 }
 
 // newServer runs all of it until the test ends.
@@ -85,16 +85,16 @@ func newServerOf(t testing.TB, configure func(*customresources.Config), change .
 	run(t, s.door.Run)
 	run(t, s.extensions.Follow)
 	must(t, s.extensions.WaitSynced(t.Context()))
-	s.definitions, err = clientset.NewForConfig(back.ClientConfig)
+	s.crds, err = clientset.NewForConfig(back.ClientConfig)
 	must(t, err)
 	return s
 }
 
 // run runs a part until the test ends.
-func run(t testing.TB, part func(context.Context) error) {
+func run(t testing.TB, subresourceStorage func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- part(ctx) }()
+	go func() { ended <- subresourceStorage(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -110,19 +110,19 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// define creates a definition, written in YAML, and waits until it is established.
+// define creates a CRD, written in YAML, and waits until it is established.
 func (s *server) define(t testing.TB, text string, change ...func(*apiextensionsv1.CustomResourceDefinition)) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
-	definition := new(apiextensionsv1.CustomResourceDefinition)
-	must(t, yaml.UnmarshalStrict([]byte(text), definition))
+	crd := new(apiextensionsv1.CustomResourceDefinition)
+	must(t, yaml.UnmarshalStrict([]byte(text), crd))
 	for _, fn := range change {
-		fn(definition)
+		fn(crd)
 	}
-	client := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
-	w, err := client.Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + definition.Name})
+	client := s.crds.ApiextensionsV1().CustomResourceDefinitions()
+	w, err := client.Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + crd.Name})
 	must(t, err)
 	defer w.Stop()
-	_, err = client.Create(t.Context(), definition, metav1.CreateOptions{})
+	_, err = client.Create(t.Context(), crd, metav1.CreateOptions{})
 	must(t, err)
 	for event := range w.ResultChan() {
 		now, ok := event.Object.(*apiextensionsv1.CustomResourceDefinition)
@@ -137,15 +137,15 @@ func (s *server) define(t testing.TB, text string, change ...func(*apiextensions
 	return nil
 }
 
-// change updates a definition. What is served follows, though not at once.
+// change updates a CRD. What is served follows, though not at once.
 func (s *server) change(t testing.TB, name string, change func(*apiextensionsv1.CustomResourceDefinition)) {
 	t.Helper()
-	client := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+	client := s.crds.ApiextensionsV1().CustomResourceDefinitions()
 	for {
-		definition, err := client.Get(t.Context(), name, metav1.GetOptions{})
+		crd, err := client.Get(t.Context(), name, metav1.GetOptions{})
 		must(t, err)
-		change(definition)
-		_, err = client.Update(t.Context(), definition, metav1.UpdateOptions{})
+		change(crd)
+		_, err = client.Update(t.Context(), crd, metav1.UpdateOptions{})
 		if err == nil {
 			return
 		}
@@ -287,18 +287,18 @@ func (s *server) eventually(t testing.TB, c call, want func(answer) bool) answer
 
 func contains(t testing.TB, text string, parts ...string) {
 	t.Helper()
-	for _, part := range parts {
-		if !strings.Contains(text, part) {
-			t.Errorf("no %s in %s", part, text)
+	for _, subresourceStorage := range parts {
+		if !strings.Contains(text, subresourceStorage) {
+			t.Errorf("no %s in %s", subresourceStorage, text)
 		}
 	}
 }
 
 func lacks(t testing.TB, text string, parts ...string) {
 	t.Helper()
-	for _, part := range parts {
-		if strings.Contains(text, part) {
-			t.Errorf("%s is in %s", part, text)
+	for _, subresourceStorage := range parts {
+		if strings.Contains(text, subresourceStorage) {
+			t.Errorf("%s is in %s", subresourceStorage, text)
 		}
 	}
 }

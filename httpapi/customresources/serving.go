@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -17,50 +19,47 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// errRetired says that a definition has changed, and that the map of servings has what
-// serves it now.
+// errRetired says that a CRD has changed, and that another serving has replaced this one.
 var errRetired = errors.New("extension: definition has changed")
 
-// serving is how one definition, by its UID, specification and accepted names, is
-// served.
+// serving serves one CRD with one UID, specification and set of accepted names.
 type serving struct {
 	extensions *Extensions
-	// state differs between any two servings, and so between any two states of a definition that
-	// are described differently. Upstream takes the UID and the generation for that
-	// (apiextensions-apiserver pkg/controller/openapi/controller.go), which two states may share
-	// where the generation goes back: by a reset, or in a restored etcd.
-	state      string
-	definition atomic.Pointer[apiextensionsv1.CustomResourceDefinition] // its newest state
-	creates    *underway                                                // also of the servings that it replaced
+	// state differs between any two servings. Upstream tells two states of a CRD apart by UID and
+	// generation (apiextensions-apiserver pkg/controller/openapi/controller.go), but a reset or a
+	// restored etcd can set the generation back.
+	state   string
+	crd     atomic.Pointer[apiextensionsv1.CustomResourceDefinition] // its newest state
+	creates *pendingCreates                                          // shared with the servings that it replaced
 
-	once       sync.Once
-	generation *generation // made when first asked for, in once
-	err        error
+	once    sync.Once
+	backend *backend // made in once
+	err     error
 }
 
-// newServing returns the serving of a definition. It replaces old, if that is not nil.
-func newServing(e *Extensions, definition *apiextensionsv1.CustomResourceDefinition, old *serving) *serving {
-	s := &serving{extensions: e, state: strconv.FormatUint(e.made.Add(1), 10), creates: new(underway)}
+// newServing returns the serving of a CRD. It replaces old, which may be nil.
+func newServing(e *Extensions, crd *apiextensionsv1.CustomResourceDefinition, old *serving) *serving {
+	s := &serving{extensions: e, state: strconv.FormatUint(e.made.Add(1), 10), creates: new(pendingCreates)}
 	if old != nil {
 		s.creates = old.creates
 	}
-	s.update(definition)
+	s.update(crd)
 	return s
 }
 
-// update sets a newer state of the same definition.
-func (s *serving) update(definition *apiextensionsv1.CustomResourceDefinition) {
+// update sets a newer state of the same CRD.
+func (s *serving) update(crd *apiextensionsv1.CustomResourceDefinition) {
 	if s.extensions.config.Alone {
-		definition = longEstablished(definition)
+		crd = longEstablished(crd)
 	}
-	s.definition.Store(definition)
+	s.crd.Store(crd)
 }
 
-// longEstablished returns a copy of definition that looks established long ago. Upstream's
-// handler delays creates while a definition is new, until other servers have seen it.
-func longEstablished(definition *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
-	out := *definition
-	out.Status.Conditions = append([]apiextensionsv1.CustomResourceDefinitionCondition(nil), definition.Status.Conditions...)
+// longEstablished returns a copy of crd that was established long ago. Creates wait while a CRD is
+// new, until other servers have seen it.
+func longEstablished(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
+	out := *crd
+	out.Status.Conditions = append([]apiextensionsv1.CustomResourceDefinitionCondition(nil), crd.Status.Conditions...)
 	for i := range out.Status.Conditions {
 		if out.Status.Conditions[i].Type == apiextensionsv1.Established {
 			out.Status.Conditions[i].LastTransitionTime = metav1.Time{}
@@ -69,121 +68,161 @@ func longEstablished(definition *apiextensionsv1.CustomResourceDefinition) *apie
 	return &out
 }
 
-// covers reports whether s can go on serving definition, which may be a newer state of its
-// own: a generation depends on nothing else.
-func (s *serving) covers(definition *apiextensionsv1.CustomResourceDefinition) bool {
-	own := s.definition.Load()
-	return own.UID == definition.UID &&
-		equality.Semantic.DeepEqual(own.Status.AcceptedNames, definition.Status.AcceptedNames) && // differs most often, and is small
-		equality.Semantic.DeepEqual(own.Spec, definition.Spec)
+// covers reports whether s can serve crd, which may be a newer state of its own CRD: a backend
+// depends only on what covers compares.
+func (s *serving) covers(crd *apiextensionsv1.CustomResourceDefinition) bool {
+	own := s.crd.Load()
+	return own.UID == crd.UID &&
+		equality.Semantic.DeepEqual(own.Status.AcceptedNames, crd.Status.AcceptedNames) && // differs most often, and is small
+		equality.Semantic.DeepEqual(own.Spec, crd.Spec)
 }
 
 // offers reports whether version is served.
 func (s *serving) offers(version string) bool {
-	definition := s.definition.Load()
-	return apihelpers.HasServedCRDVersion(definition, version) &&
-		(apihelpers.IsCRDConditionTrue(definition, apiextensionsv1.NamesAccepted) ||
-			apihelpers.IsCRDConditionTrue(definition, apiextensionsv1.Established))
+	crd := s.crd.Load()
+	return apihelpers.HasServedCRDVersion(crd, version) &&
+		(apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) ||
+			apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established))
 }
 
-// revision returns the revision of the definition's newest state.
-func (s *serving) revision() int64 { return revisionOf(s.definition.Load()) }
+// revision returns the revision of the CRD's newest state.
+func (s *serving) revision() int64 { return revisionOf(s.crd.Load()) }
 
-func revisionOf(definition *apiextensionsv1.CustomResourceDefinition) int64 {
-	n, err := strconv.ParseInt(definition.ResourceVersion, 10, 64)
+func revisionOf(crd *apiextensionsv1.CustomResourceDefinition) int64 {
+	n, err := strconv.ParseInt(crd.ResourceVersion, 10, 64)
 	if err != nil {
 		return 0
 	}
 	return n
 }
 
-// get returns the generation. The first call builds it. It fails if the storages could
-// not be built, be that found out later.
-func (s *serving) get() (*generation, error) {
-	s.once.Do(func() { s.generation, s.err = s.build() })
+// get returns the backend. The first call builds it. get fails if the storages cannot be built, even
+// if a later call finds that out.
+func (s *serving) get() (*backend, error) {
+	s.once.Do(func() { s.backend, s.err = s.build() })
 	if s.err != nil {
 		return nil, s.err
 	}
-	if err := s.generation.failed.Load(); err != nil {
+	if err := s.backend.failed.Load(); err != nil {
 		return nil, *err
 	}
-	return s.generation, nil
+	return s.backend, nil
 }
 
-// retire ends the generation once the requests that have begun are answered.
+// retire ends the backend when the requests that have begun are answered.
 func (s *serving) retire() {
 	s.once.Do(func() { s.err = errRetired })
-	if s.generation != nil {
-		s.generation.retire()
+	if s.backend != nil {
+		s.backend.retire()
 	}
 }
 
-// definitionOf returns the definition that an informer's handler was called with.
-func definitionOf(obj any) *apiextensionsv1.CustomResourceDefinition {
+// crdOf returns the CRD with which an informer called a handler.
+func crdOf(obj any) *apiextensionsv1.CustomResourceDefinition {
 	if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = gone.Obj
 	}
-	definition, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
+	crd, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
 	if !ok {
 		panic(fmt.Sprintf("extension: informer of definitions gave %T", obj))
 	}
-	return definition
+	return crd
 }
 
-func resourceOf(definition *apiextensionsv1.CustomResourceDefinition) schema.GroupResource {
-	return schema.GroupResource{Group: definition.Spec.Group, Resource: definition.Spec.Names.Plural}
+func resourceOf(crd *apiextensionsv1.CustomResourceDefinition) schema.GroupResource {
+	return schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}
 }
 
-// changed handles a definition that was created or updated.
-func (e *Extensions) changed(definition *apiextensionsv1.CustomResourceDefinition) {
-	if !apihelpers.IsCRDConditionTrue(definition, apiextensionsv1.Established) &&
-		apihelpers.IsCRDConditionTrue(definition, apiextensionsv1.NamesAccepted) {
+// changed handles a created or updated CRD.
+func (e *Extensions) changed(crd *apiextensionsv1.CustomResourceDefinition) {
+	if !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) &&
+		apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) {
 		var delay time.Duration
 		if e.config.Servers > 1 { // apiextensions-apiserver pkg/apiserver/customresource_handler.go
 			delay = 5 * time.Second
 		}
-		e.establish.QueueCRD(definition.Name, delay)
+		e.establish.QueueCRD(crd.Name, delay)
 	}
-	gr := resourceOf(definition)
+	gr := resourceOf(crd)
 	old := e.servings.Load().of(gr)
-	if old != nil && old.covers(definition) {
-		old.update(definition)
+	if old != nil && old.covers(crd) {
+		old.update(crd)
 	} else {
-		e.replace(gr, newServing(e, definition, old))
+		e.replace(gr, newServing(e, crd, old))
 	}
 	e.publish(gr, old)
 }
 
-// deleted handles a definition that was deleted.
-func (e *Extensions) deleted(definition *apiextensionsv1.CustomResourceDefinition) {
-	gr := resourceOf(definition)
+// deleted handles a deleted CRD.
+func (e *Extensions) deleted(crd *apiextensionsv1.CustomResourceDefinition) {
+	gr := resourceOf(crd)
 	old := e.servings.Load().of(gr)
-	if old == nil || old.definition.Load().UID != definition.UID {
+	if old == nil || old.crd.Load().UID != crd.UID {
 		return
 	}
 	e.replace(gr, nil)
 	e.publish(gr, old)
 }
 
-// replace makes s the serving of gr; nil removes it. Only the informer's handlers call it,
-// one after the other.
+// replace makes s the serving of gr; nil removes it. The informer calls its handlers one after the
+// other, and only they call replace.
 func (e *Extensions) replace(gr schema.GroupResource, s *serving) {
 	next := e.servings.Load().with(gr, s)
 	e.servings.Store(&next)
 }
 
-// publish tells discovery, and requests that wait, that gr has changed, and retires old, its
-// serving until then, if it was replaced.
+// publish updates discovery, wakes the requests that wait for a change of gr, and retires the former
+// serving old if it was replaced.
 func (e *Extensions) publish(gr schema.GroupResource, old *serving) {
 	var members []*apiextensionsv1.CustomResourceDefinition
 	for _, s := range (*e.servings.Load())[gr.Group] {
-		members = append(members, s.definition.Load())
+		members = append(members, s.crd.Load())
 	}
 	e.published.Add(1)
 	e.discovery.update(gr.Group, members)
 	e.changes.notify()
 	replaced := old != nil && e.servings.Load().of(gr) != old
 	if replaced && !e.begin(func(context.Context) { old.retire() }) {
-		old.retire() // nothing is served: it was never built
+		old.retire() // Run does not run, and so there is no backend to wait for
 	}
+}
+
+// index is the servings by group and resource. It is immutable. Copies share the groups that are the
+// same, because there may be thousands of CRDs.
+type index map[string]map[string]*serving
+
+// of returns the serving of a resource, nil if there is none.
+func (x index) of(gr schema.GroupResource) *serving { return x[gr.Group][gr.Resource] }
+
+// all yields all servings.
+func (x index) all() iter.Seq[*serving] {
+	return func(yield func(*serving) bool) {
+		for _, group := range x {
+			for _, s := range group {
+				if !yield(s) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// with returns a copy of x with s in the place of gr; nil removes the entry.
+func (x index) with(gr schema.GroupResource, s *serving) index {
+	next, group := maps.Clone(x), maps.Clone(x[gr.Group])
+	if s == nil {
+		delete(group, gr.Resource)
+	} else {
+		if group == nil {
+			group = make(map[string]*serving)
+		}
+		group[gr.Resource] = s
+	}
+	if next == nil {
+		next = make(index)
+	}
+	if next[gr.Group] = group; len(group) == 0 {
+		delete(next, gr.Group)
+	}
+	return next
 }

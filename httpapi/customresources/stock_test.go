@@ -27,31 +27,31 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// stock is upstream's whole handler of custom resources, of one definition, over a registry and a
+// stock is upstream's whole handler of custom resources, of one CRD, over a registry and a
 // store of its own.
 type stock struct {
 	http.Handler
-	definition *apiextensionsv1.CustomResourceDefinition
+	crd *apiextensionsv1.CustomResourceDefinition
 }
 
 // newStock runs one until the test ends, with the schemas of s.
-func newStock(t *testing.T, s *server, definition *apiextensionsv1.CustomResourceDefinition) *stock {
+func newStock(t *testing.T, s *server, crd *apiextensionsv1.CustomResourceDefinition) *stock {
 	t.Helper()
 	back := registrytest.New(t, nil)
 	webhooks, err := admission.NewWebhooks(admission.NewServiceResolver(back.Registry, false), back.ClientConfig, nil, nil)
 	must(t, err)
 	schemas, err := s.door.Schemas()
 	must(t, err)
-	definition = definition.DeepCopy()
-	for i := range definition.Status.Conditions {
-		definition.Status.Conditions[i].LastTransitionTime = metav1.Time{} // creates need not wait
+	crd = crd.DeepCopy()
+	for i := range crd.Status.Conditions {
+		crd.Status.Conditions[i].LastTransitionTime = metav1.Time{} // creates need not wait
 	}
-	made := &stock{definition: definition}
+	made := &stock{crd: crd}
 	var handler interface {
 		http.Handler
 		GetCustomResourceListerCollectionDeleter(*apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error)
 	}
-	spec, names := &definition.Spec, &definition.Status.AcceptedNames
+	spec, names := &crd.Spec, &crd.Status.AcceptedNames
 	config := registry.CustomResourceConfig{
 		GroupResource: schema.GroupResource{Group: spec.Group, Resource: names.Plural}, Versions: len(spec.Versions),
 		Webhook: spec.Conversion.Strategy == apiextensionsv1.WebhookConverter, Namespaced: spec.Scope == apiextensionsv1.NamespaceScoped,
@@ -67,7 +67,7 @@ func newStock(t *testing.T, s *server, definition *apiextensionsv1.CustomResourc
 	handler, err = apiextensionsserver.NewCustomResourceDefinitionHandler(nil, nil, made, http.NotFoundHandler(), custom, nil, nil, webhooks, webhooks.Auth, 1,
 		authorizerfactory.NewAlwaysAllowAuthorizer(), time.Minute, time.Minute, schemas, 3<<20)
 	must(t, err)
-	_, err = handler.GetCustomResourceListerCollectionDeleter(definition) // makes the storages
+	_, err = handler.GetCustomResourceListerCollectionDeleter(crd) // makes the storages
 	must(t, err)
 	must(t, custom.Finish())
 	back.Start(t)
@@ -99,13 +99,13 @@ func (s *stock) Lister() listers.CustomResourceDefinitionLister { return s }
 
 // List implements listers.CustomResourceDefinitionLister.
 func (s *stock) List(labels.Selector) ([]*apiextensionsv1.CustomResourceDefinition, error) {
-	return []*apiextensionsv1.CustomResourceDefinition{s.definition}, nil
+	return []*apiextensionsv1.CustomResourceDefinition{s.crd}, nil
 }
 
 // Get implements listers.CustomResourceDefinitionLister.
 func (s *stock) Get(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
-	if s.definition.Name == name {
-		return s.definition, nil
+	if s.crd.Name == name {
+		return s.crd, nil
 	}
 	return nil, apierrors.NewNotFound(apiextensionsv1.Resource("customresourcedefinitions"), name)
 }

@@ -17,7 +17,7 @@ import (
 
 var seeds = flag.Int("seeds", 8, "how many random definitions to compare with upstream's handler")
 
-// dice makes a random definition, and random requests for its objects.
+// dice makes a random CRD, and random requests for its objects.
 type dice struct {
 	*rand.Rand
 	versions []string
@@ -60,8 +60,8 @@ func (d *dice) fields() []string {
 	return list
 }
 
-// definition returns a definition, whose first version is stored.
-func (d *dice) definition() string {
+// CRD returns a CRD, whose first version is stored.
+func (d *dice) crd() string {
 	d.versions, d.known = []string{"v1", "v2", "v1beta1"}[:1+d.IntN(3)], make(map[string][]string)
 	var list []string
 	for i, name := range d.versions {
@@ -193,18 +193,18 @@ func gist(a answer) string {
 }
 
 // TestRandomRequestsAreAnsweredAsByUpstream sends the same random requests, for objects of random
-// definitions, to the server and to upstream's whole handler of custom resources.
+// CRDs, to the server and to upstream's whole handler of custom resources.
 func TestRandomRequestsAreAnsweredAsByUpstream(t *testing.T) {
 	t.Parallel()
 	codes := make(map[int]int)
 	for seed := range uint64(*seeds) {
 		d := &dice{Rand: rand.New(rand.NewPCG(seed, 1))}
-		text := d.definition()
+		text := d.crd()
 		s := newServer(t)
-		definition := s.define(t, text)
-		upstream := newStock(t, s, definition)
+		crd := s.define(t, text)
+		upstream := newStock(t, s, crd)
 		collection := func(version string) string {
-			if definition.Spec.Scope == apiextensionsv1.NamespaceScoped {
+			if crd.Spec.Scope == apiextensionsv1.NamespaceScoped {
 				return "/apis/example.com/" + version + "/namespaces/ns/shelves"
 			}
 			return "/apis/example.com/" + version + "/shelves"

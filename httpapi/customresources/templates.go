@@ -25,26 +25,26 @@ import (
 	"github.com/larder-io/larder/httpapi/openapi"
 )
 
-// form is all that upstream's descriptions of two versions may differ in but for names and the
-// schema.
-type form struct {
+// templateKind is everything in which upstream's descriptions of two versions may differ, except
+// names and the schema.
+type templateKind struct {
 	namespaced, status, scale bool
-	article                   string // that descriptions have before the kind
+	article                   string // before the kind in descriptions
 }
 
-// templates are the descriptions that upstream's builder makes of definitions with
-// placeholders for names, one for each form, in one version of OpenAPI.
+// templates are upstream's descriptions of sample CRDs, one for each templateKind, in one version of
+// OpenAPI.
 //
-// Upstream's builder makes all definitions of built-in kinds for each description, and describes
-// each path by itself, which is the same for all of a form.
+// Upstream's builder generates all built-in definitions for each description, and describes each
+// path anew.
 type templates[T any] struct {
 	v2    bool
 	build func(*apiextensionsv1.CustomResourceDefinition, string, builder.Options) (*T, error)
-	// definition is one of those in a description.
-	definition func(*T, string) (spec.Schema, bool)
+	// schemaOf returns the schema of a name in a description.
+	schemaOf func(*T, string) (spec.Schema, bool)
 
 	mu    sync.Mutex
-	known map[form]*openapi.Template[T]
+	known map[templateKind]*openapi.Template[T]
 
 	metadata func() (*metadata, error)
 	namer    func() *openapinamer.DefinitionNamer // upstream's, of built-in kinds
@@ -61,11 +61,11 @@ func newTemplatesV2() *templates[spec.Swagger] {
 			}
 			return document, err
 		},
-		definition: func(document *spec.Swagger, name string) (spec.Schema, bool) {
+		schemaOf: func(document *spec.Swagger, name string) (spec.Schema, bool) {
 			s, ok := document.Definitions[name]
 			return s, ok
 		},
-		known: make(map[form]*openapi.Template[spec.Swagger]),
+		known: make(map[templateKind]*openapi.Template[spec.Swagger]),
 	}
 	p.prepare()
 	return p
@@ -75,25 +75,25 @@ func newTemplatesV2() *templates[spec.Swagger] {
 func newTemplatesV3() *templates[spec3.OpenAPI] {
 	p := &templates[spec3.OpenAPI]{
 		build: builder.BuildOpenAPIV3,
-		definition: func(document *spec3.OpenAPI, name string) (spec.Schema, bool) {
+		schemaOf: func(document *spec3.OpenAPI, name string) (spec.Schema, bool) {
 			if s := document.Components.Schemas[name]; s != nil {
 				return *s, true
 			}
 			return spec.Schema{}, false
 		},
-		known: make(map[form]*openapi.Template[spec3.OpenAPI]),
+		known: make(map[templateKind]*openapi.Template[spec3.OpenAPI]),
 	}
 	p.prepare()
 	return p
 }
 
-// prepare sets what is made once.
+// prepare sets the functions that run once.
 func (p *templates[T]) prepare() {
 	p.metadata = sync.OnceValues(p.readMetadata)
 	p.namer = sync.OnceValue(func() *openapinamer.DefinitionNamer { return openapinamer.NewDefinitionNamer(scheme.Scheme) })
 }
 
-// names are those of a version that descriptions have, in the order of placeholders.
+// names returns the names in the description of a version, in the order of the placeholders.
 func names(group, version, plural, kind, listKind string) []string {
 	parts := strings.Split(group, ".")
 	slices.Reverse(parts)
@@ -104,7 +104,7 @@ func names(group, version, plural, kind, listKind string) []string {
 	return []string{operation, tag, group, strings.Join(parts, "."), version, plural, kind, listKind}
 }
 
-// The placeholders of groups, versions and resources; kinds are told by kindOf.
+// The placeholders of groups, versions and resources; kindHolder returns those of kinds.
 const (
 	groupHolder   = "zqgroup.zqdomain"
 	versionHolder = "v7zq"
@@ -112,7 +112,7 @@ const (
 	listHolder    = "Zqlisting"
 )
 
-// kindHolder is the placeholder of kinds that have an article, "" if there is none.
+// kindHolder returns the placeholder for kinds with an article, "" if there is none.
 func kindHolder(article string) string {
 	for _, kind := range []string{"Zqkind", "Ezqkind", "Zqkinds"} {
 		if endpoints.GetArticleForNoun(kind, " ") == article {
@@ -122,15 +122,15 @@ func kindHolder(article string) string {
 	return ""
 }
 
-func holders(f form) []string {
+func holders(f templateKind) []string {
 	return names(groupHolder, versionHolder, pluralHolder, kindHolder(f.article), listHolder)
 }
 
-// ownName is the name of the definition of a kind.
+// ownName returns the name of the schema of a kind.
 func ownName(names []string) string { return names[3] + "." + names[4] + "." + names[6] }
 
-// template returns the template of a form.
-func (p *templates[T]) template(f form) *openapi.Template[T] {
+// template returns the template of a kind of versions.
+func (p *templates[T]) template(f templateKind) *openapi.Template[T] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.known[f] == nil {
@@ -143,11 +143,11 @@ func (p *templates[T]) template(f form) *openapi.Template[T] {
 	return p.known[f]
 }
 
-// embedded is the property of samples that holds objects.
+// embedded is the property of samples that holds an embedded resource.
 const embedded = "embedded"
 
-// sample is a definition of a form whose names are placeholders.
-func sample(f form) *apiextensionsv1.CustomResourceDefinition {
+// sample returns a CRD whose names are placeholders.
+func sample(f templateKind) *apiextensionsv1.CustomResourceDefinition {
 	v := apiextensionsv1.CustomResourceDefinitionVersion{
 		Name: versionHolder, Served: true, Storage: true, Subresources: new(apiextensionsv1.CustomResourceSubresources),
 		Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
@@ -172,16 +172,16 @@ func sample(f form) *apiextensionsv1.CustomResourceDefinition {
 	return d
 }
 
-// plainKind matches kinds that operations are named by as they are.
+// plainKind matches the kinds that upstream uses unchanged in the names of operations.
 var plainKind = regexp.MustCompile(`^[A-Z][A-Za-z0-9]*$`).MatchString
 
-// variant returns what describes a version. ok is false if that cannot be like a template.
+// variant describes a version by its template. ok is false if the template does not fit.
 func (p *templates[T]) variant(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (_ openapi.Variant[T], ok bool) {
 	own := &d.Spec.Names
 	if len(v.SelectableFields) > 0 || !plainKind(own.Kind) || !plainKind(own.ListKind) {
 		return openapi.Variant[T]{}, false
 	}
-	f := form{namespaced: d.Spec.Scope == apiextensionsv1.NamespaceScoped, article: endpoints.GetArticleForNoun(own.Kind, " ")}
+	f := templateKind{namespaced: d.Spec.Scope == apiextensionsv1.NamespaceScoped, article: endpoints.GetArticleForNoun(own.Kind, " ")}
 	if s := v.Subresources; s != nil {
 		f.status, f.scale = s.Status != nil, s.Scale != nil
 	}
@@ -199,8 +199,8 @@ func (p *templates[T]) variant(d *apiextensionsv1.CustomResourceDefinition, v *a
 	}, true
 }
 
-// builtIn reports whether a definition has the name of that of a built-in kind: upstream then
-// describes it as of this kind.
+// builtIn reports whether the schema of a version has the name of a built-in kind. Upstream then
+// describes the built-in kind.
 func (p *templates[T]) builtIn(names []string) bool {
 	if !strings.HasPrefix(names[3], "io.k8s.") {
 		return false
@@ -213,7 +213,7 @@ func (p *templates[T]) builtIn(names []string) bool {
 	return false
 }
 
-// variants describes versions, nil if one of them cannot be like a template.
+// variants describes versions, nil if a template does not fit.
 func (p *templates[T]) variants(d *apiextensionsv1.CustomResourceDefinition, included func(*apiextensionsv1.CustomResourceDefinitionVersion) bool) []openapi.Variant[T] {
 	var list []openapi.Variant[T]
 	for i := range d.Spec.Versions {
@@ -230,20 +230,19 @@ func (p *templates[T]) variants(d *apiextensionsv1.CustomResourceDefinition, inc
 	return list
 }
 
-// metadata is what upstream adds to schemas of objects: their own, and those of the objects that
-// they hold.
+// metadata is the properties that upstream adds to schemas of objects, and of embedded resources.
 type metadata struct {
 	own, embedded map[string]spec.Schema
 }
 
-// readMetadata takes it from a sample.
+// readMetadata takes the metadata from a sample.
 func (p *templates[T]) readMetadata() (*metadata, error) {
-	f := form{article: endpoints.GetArticleForNoun("Zqkind", " ")}
+	f := templateKind{article: endpoints.GetArticleForNoun("Zqkind", " ")}
 	document, err := p.build(sample(f), versionHolder, describeOptions(p.v2))
 	if err != nil {
 		return nil, err
 	}
-	s, ok := p.definition(document, ownName(holders(f)))
+	s, ok := p.schemaOf(document, ownName(holders(f)))
 	if !ok {
 		return nil, errors.New("extension: a definition is not described")
 	}
@@ -257,7 +256,8 @@ func (p *templates[T]) readMetadata() (*metadata, error) {
 	return &metadata{own: of(s), embedded: of(s.Properties[embedded])}, nil
 }
 
-// model returns the definition of a version's kind and its name, "" if it is not made here.
+// model returns the schema of a version's kind and its name. The name is "" if upstream must build
+// it.
 func (p *templates[T]) model(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (string, *spec.Schema, error) {
 	list := names(d.Spec.Group, v.Name, d.Spec.Names.Plural, d.Spec.Names.Kind, d.Spec.Names.ListKind)
 	if p.builtIn(list) {
@@ -267,7 +267,7 @@ func (p *templates[T]) model(d *apiextensionsv1.CustomResourceDefinition, v *api
 	return ownName(list), own, err
 }
 
-// own makes the definition of a version's kind, by the rules of apiextensions-apiserver
+// own returns the schema of a version's kind, by the rules of apiextensions-apiserver
 // pkg/controller/openapi/builder/builder.go, without the defaults for OpenAPI v2.
 func (p *templates[T]) own(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (*spec.Schema, error) {
 	structural, err := describedSchema(v)
@@ -300,7 +300,7 @@ func (p *templates[T]) own(d *apiextensionsv1.CustomResourceDefinition, v *apiex
 	return util.WrapRefs(out), nil
 }
 
-// describedSchema returns the schema of a version that is described, nil if there is none.
+// describedSchema returns the described schema of a version, nil if there is none.
 func describedSchema(v *apiextensionsv1.CustomResourceDefinitionVersion) (*structuralschema.Structural, error) {
 	if v.Schema == nil || v.Schema.OpenAPIV3Schema == nil {
 		return nil, nil
@@ -314,12 +314,12 @@ func describedSchema(v *apiextensionsv1.CustomResourceDefinitionVersion) (*struc
 	}
 	structural, err := structuralschema.NewStructural(internal.OpenAPIV3Schema)
 	if err != nil || len(structuralschema.ValidateStructural(nil, structural)) > 0 {
-		return nil, nil // described as an object of which nothing is known
+		return nil, nil // described as an object with unknown fields
 	}
 	return structural.Unfold(), nil
 }
 
-// embed adds what objects have to those schemas below s that hold some.
+// embed adds the properties of embedded resources to s and the schemas below it.
 func (p *templates[T]) embed(s *spec.Schema, added *metadata) error {
 	if s == nil {
 		return nil
@@ -345,7 +345,7 @@ func (p *templates[T]) embed(s *spec.Schema, added *metadata) error {
 			return err
 		}
 		if open, _ := s.Extensions.GetBool("x-kubernetes-preserve-unknown-fields"); open {
-			return nil // kubectl would not take fields that are not described
+			return nil // otherwise kubectl would refuse fields that are not described
 		}
 	}
 	if holds, _ := s.Extensions.GetBool("x-kubernetes-embedded-resource"); !holds {
@@ -362,8 +362,8 @@ func (p *templates[T]) embed(s *spec.Schema, added *metadata) error {
 	return nil
 }
 
-// decodeRules makes of validation rules what is decoded from their JSON: kube-aggregator encodes
-// OpenAPI v2 from that, and the members of its maps come sorted.
+// decodeRules replaces validation rules by what encoding/json decodes of their JSON. Kube-aggregator
+// encodes OpenAPI v2 from decoded rules, whose members are sorted.
 func decodeRules(extensions spec.Extensions) error {
 	const key = "x-kubernetes-validations"
 	rules, ok := extensions[key]

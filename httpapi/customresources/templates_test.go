@@ -41,7 +41,7 @@ func schemas() map[string]string {
 	}
 }
 
-// crd makes a definition of versions of one schema.
+// crd makes a CRD of versions of one schema.
 func crd(t *testing.T, group, kind, schema string, change ...func(*apiextensionsv1.CustomResourceDefinition)) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	plural := strings.ToLower(kind) + "s"
@@ -98,11 +98,11 @@ func listed(listKind string) func(*apiextensionsv1.CustomResourceDefinition) {
 	return func(d *apiextensionsv1.CustomResourceDefinition) { d.Spec.Names.ListKind = listKind }
 }
 
-// serves returns an Extensions of definitions that nobody follows.
-func serves(definitions ...*apiextensionsv1.CustomResourceDefinition) *Extensions {
+// serves returns an Extensions of CRDs that nobody follows.
+func serves(crds ...*apiextensionsv1.CustomResourceDefinition) *Extensions {
 	e := &Extensions{templatesV2: newTemplatesV2(), templatesV3: newTemplatesV3()}
 	var servings index
-	for _, d := range definitions {
+	for _, d := range crds {
 		servings = servings.with(resourceOf(d), newServing(e, d, nil))
 	}
 	e.servings.Store(&servings)
@@ -180,10 +180,10 @@ func read(mux *http.ServeMux, path string) string {
 // TestTemplatesDescribeAsUpstream compares documents that are put together from templates with those
 // that upstream's builder describes, byte by byte.
 func TestTemplatesDescribeAsUpstream(t *testing.T) {
-	var definitions []*apiextensionsv1.CustomResourceDefinition
+	var crds []*apiextensionsv1.CustomResourceDefinition
 	for i, name := range slices.Sorted(maps.Keys(schemas())) {
 		text := schemas()[name]
-		definitions = append(definitions,
+		crds = append(crds,
 			crd(t, "example.com", fmt.Sprintf("Widget%d", i), text),
 			crd(t, "3d.zoo-keeper.k8s.io", fmt.Sprintf("Item%ds", i), text, cluster, subresourced(true, false), listed(fmt.Sprintf("Stock%d", i)), versionsOf("v1beta1", "v2alpha1")),
 			crd(t, "one", fmt.Sprintf("Owner%d", i), text, subresourced(true, true), versionsOf("v1-x", "v2")),
@@ -192,20 +192,20 @@ func TestTemplatesDescribeAsUpstream(t *testing.T) {
 	}
 	upstreamAlone := map[string]bool{}
 	for _, d := range []*apiextensionsv1.CustomResourceDefinition{
-		crd(t, "core.api.k8s.io", "Pod", schemas()["texts"]),                         // a definition of that name is built in
+		crd(t, "core.api.k8s.io", "Pod", schemas()["texts"]),                         // a CRD of that name is built in
 		crd(t, "lower.example.com", "collectionwidget", schemas()["texts"], cluster), // its operations begin with another verb
 		crd(t, "dash.example.com", "Some-Thing", schemas()["texts"]),
 		crd(t, "field.example.com", "Picked", schemas()["texts"], func(d *apiextensionsv1.CustomResourceDefinition) {
 			d.Spec.Versions[0].SelectableFields = []apiextensionsv1.SelectableField{{JSONPath: ".spec.name"}}
 		}),
 	} {
-		definitions = append(definitions, d)
+		crds = append(crds, d)
 		upstreamAlone[d.Name], upstreamAlone["apis/"+d.Spec.Group+"/v1"] = true, true
 	}
 	built := make(map[string]bool)
-	fast, slow := documentsOf(t, counted{serves(definitions...), built}), documentsOf(t, plainly{serves(definitions...)})
+	fast, slow := documentsOf(t, counted{serves(crds...), built}), documentsOf(t, plainly{serves(crds...)})
 	paths := []string{"/openapi/v2"}
-	for _, d := range definitions {
+	for _, d := range crds {
 		for _, v := range d.Spec.Versions {
 			if path := "/openapi/v3/apis/" + d.Spec.Group + "/" + v.Name; v.Served && !slices.Contains(paths, path) {
 				paths = append(paths, path)
@@ -234,15 +234,15 @@ func TestTemplatesDescribeAsUpstream(t *testing.T) {
 	}
 }
 
-// TestConflictsOfKindsAreUpstreams: of two definitions of one name in a group upstream describes
+// TestConflictsOfKindsAreUpstreams: of two CRDs of one name in a group upstream describes
 // none, and so do templates.
 func TestConflictsOfKindsAreUpstreams(t *testing.T) {
-	definitions := []*apiextensionsv1.CustomResourceDefinition{
+	crds := []*apiextensionsv1.CustomResourceDefinition{
 		crd(t, "twice.example.com", "Thing", ""), crd(t, "twice.example.com", "ThingList", ""),
 	}
 	built := make(map[string]bool)
 	const path = "/openapi/v3/apis/twice.example.com/v1"
-	got, want := read(documentsOf(t, counted{serves(definitions...), built}), path), read(documentsOf(t, plainly{serves(definitions...)}), path)
+	got, want := read(documentsOf(t, counted{serves(crds...), built}), path), read(documentsOf(t, plainly{serves(crds...)}), path)
 	if got != want || strings.Contains(got, "{") || !built["apis/twice.example.com/v1"] {
 		t.Errorf("got %.300s, want %.300s; upstream's builder was asked for %v", got, want, built)
 	}

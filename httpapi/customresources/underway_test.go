@@ -33,7 +33,7 @@ func (d doorkeeper) Admit(_ context.Context, a admission.Attributes, _ admission
 }
 
 // TestNothingIsCreatedAfterTheDeletion has an object be created, by POST and by apply, while its
-// definition is deleted: it is deleted too, and the next definition of that name does not find it.
+// CRD is deleted: it is deleted too, and the next CRD of that name does not find it.
 func TestNothingIsCreatedAfterTheDeletion(t *testing.T) {
 	const object = `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"slow","namespace":"ns"}}`
 	for name, create := range map[string]call{
@@ -48,16 +48,16 @@ func TestNothingIsCreatedAfterTheDeletion(t *testing.T) {
 			go func() { created <- s.ask(t, create) }()
 			<-keeper.entered
 
-			client := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+			client := s.crds.ApiextensionsV1().CustomResourceDefinitions()
 			must(t, client.Delete(t.Context(), "shelves.example.com", deleteNow()))
-			definition, err := s.extensions.Definitions().Lister().Get("shelves.example.com")
+			crd, err := s.extensions.CRDs().Lister().Get("shelves.example.com")
 			must(t, err)
 			var opened atomic.Bool
 			asks, told := make(chan struct{}), make(chan struct{})
 			go func() {
 				defer close(told)
 				close(asks)
-				if _, err := s.extensions.GetCustomResourceListerCollectionDeleter(definition); err != nil && !apierrors.IsNotFound(err) {
+				if _, err := s.extensions.GetCustomResourceListerCollectionDeleter(crd); err != nil && !apierrors.IsNotFound(err) {
 					t.Error(err)
 				}
 				if !opened.Load() {

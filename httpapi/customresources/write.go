@@ -21,21 +21,21 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// built is what the first write of a generation builds: the storages and scopes of its versions,
-// and the endpoints that write.
+// built is the storages and scopes of the versions of a backend, and the endpoints that serve its
+// writes.
 type built struct {
 	*versions.Set
 	endpoints map[target]*writes.Endpoint
 }
 
-// target is what a request for a custom resource is for.
+// target is the version and the subresource of a request.
 type target struct{ version, subresource string }
 
 // part is the storage of a subresource.
-type part struct{ rest.Patcher }
+type subresourceStorage struct{ rest.Patcher }
 
 // Destroy implements rest.Storage: the storage of the resource itself has all that there is.
-func (part) Destroy() {}
+func (subresourceStorage) Destroy() {}
 
 // itemStorage is a storage whose objects are read and changed.
 type itemStorage interface {
@@ -49,19 +49,19 @@ func endpointOf(v *versions.Version, subresource string) (itemStorage, *handlers
 	case subresource == "":
 		return v.Storage.CustomResource, v.Scope
 	case subresource == "status" && v.Status != nil:
-		return part{v.Storage.Status}, v.Status
+		return subresourceStorage{v.Storage.Status}, v.Status
 	case subresource == "scale" && v.Scale != nil:
-		return part{v.Storage.Scale}, v.Scale
+		return subresourceStorage{v.Storage.Scale}, v.Scale
 	}
 	return nil, nil
 }
 
-// newBuilt returns what is built for g, which serves s, with the endpoints of set.
-func (s *serving) newBuilt(g *generation, set *versions.Set) *built {
+// newWriters adds the endpoints of g, which serves s, to set.
+func (s *serving) newWriters(g *backend, set *versions.Set) *built {
 	b := &built{set, make(map[target]*writes.Endpoint)}
-	definition, admit := s.definition.Load(), s.extensions.config.Admission
-	for i := range definition.Spec.Versions {
-		v := &definition.Spec.Versions[i]
+	crd, admit := s.crd.Load(), s.extensions.config.Admission
+	for i := range crd.Spec.Versions {
+		v := &crd.Spec.Versions[i]
 		if !v.Served {
 			continue
 		}
@@ -84,10 +84,10 @@ func (s *serving) newBuilt(g *generation, set *versions.Set) *built {
 			b.endpoints[target{v.Name, subresource}] = writes.New(writes.Config{
 				Endpoint: &registry.Endpoint{
 					GVR: scope.Resource, Subresource: subresource, GVK: scope.Kind,
-					Namespaced: definition.Spec.Scope == apiextensionsv1.NamespaceScoped, Storage: storage,
+					Namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped, Storage: storage,
 				},
 				View: view, Scope: scope, Admission: own, PatchTypes: writes.PatchTypes(false), Unrouted: true,
-				Life: apimetrics.Lifecycle{Deprecated: v.Deprecated}, Warnings: warnings(definition, v), Monitors: monitors, Manager: manager,
+				Life: apimetrics.Lifecycle{Deprecated: v.Deprecated}, Warnings: warnings(crd, v), Monitors: monitors, Manager: manager,
 			})
 		}
 	}
@@ -104,8 +104,8 @@ func errChanging() error {
 	return apierrors.NewServiceUnavailable("the definition of the resource is changing, please try again")
 }
 
-// Write serves a write of a custom resource and reports whether it has. If it has not, there is no such
-// resource now. Attributes are those of the span of the write.
+// Write serves a write of a custom resource and reports whether it has. If not, there is no such
+// resource now. attributes returns those of the span of the write.
 func (e *Extensions) Write(x *exchange.Exchange, attributes func() []attribute.KeyValue) bool {
 	gr := schema.GroupResource{Group: x.Group, Resource: x.Resource}
 	for {
@@ -115,9 +115,9 @@ func (e *Extensions) Write(x *exchange.Exchange, attributes func() []attribute.K
 		}
 		served, err := e.write(x, s, attributes)
 		if err == nil || !errors.Is(err, errRetired) {
-			return served // ServeHTTP says what is wrong
+			return served // ServeHTTP answers with the error
 		}
-		// The definition has changed since, or this server is shutting down.
+		// The CRD has changed since, or this server is shutting down.
 		ctx, cancel := x.Bounded()
 		replaced := e.awaitReplaced(ctx, gr, s)
 		cancel()
@@ -128,8 +128,8 @@ func (e *Extensions) Write(x *exchange.Exchange, attributes func() []attribute.K
 	}
 }
 
-// write lets the generation of s serve a write, and reports whether it has. If it has not, or
-// returns an error, nothing is answered; errRetired says that the definition has changed.
+// write has the backend of s serve a write and reports whether it has. If not, the request is not
+// answered. errRetired says that the CRD has changed.
 func (e *Extensions) write(x *exchange.Exchange, s *serving, attributes func() []attribute.KeyValue) (bool, error) {
 	g, err := s.get()
 	if err != nil {
@@ -149,28 +149,28 @@ func (e *Extensions) write(x *exchange.Exchange, s *serving, attributes func() [
 	}
 	if x.Verb == "create" || x.Verb == "patch" {
 		defer s.creates.begin()()
-		// Whoever waits for creates either waits for this one, or has seen before that s, if it
-		// still serves the resource, refuses them.
+		// The finalizer either waits for this create, or came before begin. Then s has already seen the
+		// deletion, and refuses creates, or another serving has replaced s.
 		if e.servings.Load().of(schema.GroupResource{Group: x.Group, Resource: x.Resource}) != s {
 			return false, errRetired
 		}
 	}
 	if x.Verb == "create" {
 		ctx, cancel := x.Bounded()
-		awaitOthers(ctx, s.definition.Load())
+		awaitOthers(ctx, s.crd.Load())
 		cancel()
 	}
 	b.endpoints[t].Serve(x, attributes)
 	return true, nil
 }
 
-// othersCatchUp is how long after a definition is established no object is created, so that other
-// servers of the cluster have seen it, too, before a client reads the object from them.
+// othersCatchUp is the time after a CRD is established in which other servers of the cluster see it.
+// Creates wait, so that a client can read the object from any of them.
 const othersCatchUp = 2 * time.Second
 
-// awaitOthers waits that long if definition was established within that time.
-func awaitOthers(ctx context.Context, definition *apiextensionsv1.CustomResourceDefinition) {
-	established := apihelpers.FindCRDCondition(definition, apiextensionsv1.Established)
+// awaitOthers waits for othersCatchUp if crd was established within that time.
+func awaitOthers(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) {
+	established := apihelpers.FindCRDCondition(crd, apiextensionsv1.Established)
 	if established == nil || time.Since(established.LastTransitionTime.Time) >= othersCatchUp {
 		return
 	}
@@ -180,8 +180,7 @@ func awaitOthers(ctx context.Context, definition *apiextensionsv1.CustomResource
 	}
 }
 
-// creates is the admission of what may create objects: none is created any more once the
-// definition is being deleted.
+// creates is the admission of creates: it refuses them while the CRD is being deleted.
 type creates struct {
 	admission.Interface // may be nil
 	serving             *serving
@@ -199,7 +198,7 @@ func (c creates) Handles(operation admission.Operation) bool {
 
 // Admit implements admission.MutationInterface.
 func (c creates) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	if a.GetOperation() == admission.Create && apihelpers.IsCRDConditionTrue(c.serving.definition.Load(), apiextensionsv1.Terminating) {
+	if a.GetOperation() == admission.Create && apihelpers.IsCRDConditionTrue(c.serving.crd.Load(), apiextensionsv1.Terminating) {
 		return apierrors.NewForbidden(a.GetResource().GroupResource(), a.GetName(), errors.New("create not allowed while custom resource definition is terminating"))
 	}
 	if inner, ok := c.Interface.(admission.MutationInterface); ok && inner.Handles(a.GetOperation()) {
@@ -208,8 +207,8 @@ func (c creates) Admit(ctx context.Context, a admission.Attributes, o admission.
 	return nil
 }
 
-// Validate implements admission.ValidationInterface. What was admitted before the definition went is
-// created: whoever deletes its objects waits for that.
+// Validate implements admission.ValidationInterface. A create that Admit has admitted goes on: the
+// finalizer waits for it.
 func (c creates) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	if inner, ok := c.Interface.(admission.ValidationInterface); ok && inner.Handles(a.GetOperation()) {
 		return inner.Validate(ctx, a, o)

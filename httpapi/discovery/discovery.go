@@ -19,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/server/routes"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/larder-io/larder/httpapi/aggregator"
@@ -66,12 +67,6 @@ type Peers interface {
 	RegisterCacheInvalidationCallback(changed func())
 }
 
-// Mux is what paths are installed on.
-type Mux interface {
-	Handle(path string, h http.Handler)
-	HandlePrefix(path string, h http.Handler)
-}
-
 // New returns the documents of what config says.
 func New(config Config) *Documents {
 	d := &Documents{priorities: registry.Priorities(), addresses: config.Addresses, extensions: config.Extensions, aggregator: config.Aggregator, everything: config.Everything, peers: config.Peers, id: config.ID}
@@ -97,7 +92,7 @@ func (d *Documents) priority(g *registry.Group) (most int32) {
 }
 
 // Install adds the documents to t.
-func (d *Documents) Install(t Mux) error {
+func (d *Documents) Install(t common.PathHandlerByGroupVersion) error {
 	for _, g := range d.groups {
 		if err := d.serveGroup(t, g, d.everything); err != nil {
 			return err
@@ -136,7 +131,7 @@ func (d *Documents) ofAll() http.Handler {
 }
 
 // serveGroup adds /apis/g and the documents of its versions.
-func (d *Documents) serveGroup(t Mux, g *registry.Group, everything aggregated.ResourceManager) error {
+func (d *Documents) serveGroup(t common.PathHandlerByGroupVersion, g *registry.Group, everything aggregated.ResourceManager) error {
 	serve := func(w http.ResponseWriter, req *http.Request) {
 		document := Group(g) // of this request alone: encoding sets its kind for a while
 		writeUnversioned(w, req, &document)
@@ -164,7 +159,7 @@ func (d *Documents) serveGroup(t Mux, g *registry.Group, everything aggregated.R
 }
 
 // serveVersion adds the list of one version's resources, alone and to everything.
-func serveVersion(t Mux, g *registry.Group, v registry.GroupVersion, path string, everything aggregated.ResourceManager) error {
+func serveVersion(t common.PathHandlerByGroupVersion, g *registry.Group, v registry.GroupVersion, path string, everything aggregated.ResourceManager) error {
 	list := make([]metav1.APIResource, 0, len(v.Endpoints))
 	for _, e := range v.Endpoints {
 		list = append(list, e.Discovery())
@@ -185,7 +180,7 @@ func serveVersion(t Mux, g *registry.Group, v registry.GroupVersion, path string
 
 // serveDocument serves one document, which codecs can encode, by GET, with any number of
 // slashes at the end.
-func serveDocument(t Mux, path string, codecs runtime.NegotiatedSerializer, document http.Handler) {
+func serveDocument(t common.PathHandlerByGroupVersion, path string, codecs runtime.NegotiatedSerializer, document http.Handler) {
 	media, _ := negotiation.MediaTypesForSerializer(codecs)
 	h := negotiate.Document(media, document)
 	t.Handle(path, h)
@@ -195,7 +190,7 @@ func serveDocument(t Mux, path string, codecs runtime.NegotiatedSerializer, docu
 
 // serveSlashes serves path with two or more slashes at the end, which upstream's router does
 // not look at (go-restful path_expression.go), and nothing below them.
-func serveSlashes(t Mux, path string, h http.Handler) {
+func serveSlashes(t common.PathHandlerByGroupVersion, path string, h http.Handler) {
 	t.HandlePrefix(path+"//", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if strings.TrimRight(req.URL.Path, "/") != path {
 			negotiate.NothingBelow(w, req)
@@ -235,7 +230,7 @@ func writeUnversioned(w http.ResponseWriter, req *http.Request, document runtime
 }
 
 // InstallVersion adds /version.
-func InstallVersion(t Mux, info *version.Info) {
+func InstallVersion(t common.PathHandlerByGroupVersion, info *version.Info) {
 	serve := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		responsewriters.WriteRawJSON(http.StatusOK, *info, w)
 	})
@@ -248,7 +243,7 @@ func InstallVersion(t Mux, info *version.Info) {
 
 // InstallIndex adds / and /index.html, which list paths and those of other servers, which may
 // be nil.
-func InstallIndex(t Mux, paths []string, remote *aggregator.Aggregator) {
+func InstallIndex(t common.PathHandlerByGroupVersion, paths []string, remote *aggregator.Aggregator) {
 	listed := make(map[string]bool)
 	for _, path := range paths {
 		// The forms with a slash at the end are not listed, but for two, nor is what is

@@ -49,7 +49,7 @@ type Describer struct {
 
 // Install adds /openapi/v2 and /openapi/v3. Nothing is described before a document
 // is asked for.
-func (d *Describer) Install(to Mux) {
+func (d *Describer) Install(to common.PathHandlerByGroupVersion) {
 	to.Handle("/openapi/v2", newSwaggerService(d.v2, d.descriptionsV2))
 	v3 := &openAPIv3{builtIn: make(map[string]*document), extensions: d.Extensions, aggregator: d.Aggregator}
 	for _, s := range d.services() {

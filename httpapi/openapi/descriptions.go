@@ -38,8 +38,3 @@ type Aggregator interface {
 	ServeOpenAPIV3(w http.ResponseWriter, req *http.Request)
 }
 
-// Mux is what paths are installed on.
-type Mux interface {
-	Handle(path string, h http.Handler)
-	HandlePrefix(path string, h http.Handler)
-}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/kube-openapi/pkg/common"
 
 	"github.com/larder-io/larder/httpapi/costs"
 	"github.com/larder-io/larder/httpapi/request"
@@ -56,13 +57,8 @@ type Page struct {
 // New returns a page.
 func New(config Config) *Page { return &Page{config: config, shell: newShell()} }
 
-// Mux is what paths are installed on.
-type Mux interface {
-	Handle(path string, h http.Handler)
-}
-
 // Install adds the page and its data.
-func (p *Page) Install(to Mux) {
+func (p *Page) Install(to common.PathHandler) {
 	to.Handle(strings.TrimSuffix(Path, "/"), p.shell)
 	to.Handle(Path, p.shell)
 	to.Handle(DataPath, http.HandlerFunc(p.serveData))

@@ -18,20 +18,20 @@ func (b *builder) typesOf() (managedfields.TypeConverter, error) {
 		return managedfields.NewDeducedTypeConverter(), nil
 	}
 	all := maps.Clone(b.Models)
-	for i := range b.Definition.Spec.Versions {
-		if err := b.describe(all, &b.Definition.Spec.Versions[i]); err != nil {
+	for i := range b.CRD.Spec.Versions {
+		if err := b.describe(all, &b.CRD.Spec.Versions[i]); err != nil {
 			utilruntime.HandleError(err)
 			return managedfields.NewDeducedTypeConverter(), nil
 		}
 	}
-	return managedfields.NewTypeConverter(all, b.Definition.Spec.PreserveUnknownFields)
+	return managedfields.NewTypeConverter(all, b.CRD.Spec.PreserveUnknownFields)
 }
 
 // describe adds the models of a version to all.
 func (b *builder) describe(all map[string]*spec.Schema, v *apiextensionsv1.CustomResourceDefinitionVersion) error {
 	// Upstream's builder adds the model of Scale where there is one.
 	if b.Model != nil && (v.Subresources == nil || v.Subresources.Scale == nil) {
-		name, model, err := b.Model(b.Definition, v)
+		name, model, err := b.Model(b.CRD, v)
 		if err != nil {
 			return err
 		}
@@ -40,7 +40,7 @@ func (b *builder) describe(all map[string]*spec.Schema, v *apiextensionsv1.Custo
 			return nil
 		}
 	}
-	document, err := openapibuilder.BuildOpenAPIV3(b.Definition, v.Name, openapibuilder.Options{})
+	document, err := openapibuilder.BuildOpenAPIV3(b.CRD, v.Name, openapibuilder.Options{})
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ type Schema struct {
 
 // SchemaOf returns the schema of a version, which is the caller's own. It fails if upstream does
 // not serve CRDs with such a schema.
-func SchemaOf(definition *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (*Schema, error) {
+func SchemaOf(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (*Schema, error) {
 	if v.Schema == nil || v.Schema.OpenAPIV3Schema == nil {
 		return &Schema{}, nil
 	}
@@ -26,7 +26,7 @@ func SchemaOf(definition *apiextensionsv1.CustomResourceDefinition, v *apiextens
 	}
 	s := &Schema{Props: internal.OpenAPIV3Schema}
 	structural, err := structuralschema.NewStructural(s.Props)
-	if definition.Spec.PreserveUnknownFields {
+	if crd.Spec.PreserveUnknownFields {
 		s.Structural = structural // nil if it is not structural
 		return s, nil
 	}

@@ -80,7 +80,7 @@ func (b *builder) serializer(v *apiextensionsv1.CustomResourceDefinitionVersion,
 }
 
 func (b *builder) coercer(kind schema.GroupKind) *coercer {
-	return &coercer{kind: kind, schemas: b.structurals, preserves: b.Definition.Spec.PreserveUnknownFields}
+	return &coercer{kind: kind, schemas: b.structurals, preserves: b.CRD.Spec.PreserveUnknownFields}
 }
 
 // SupportedMediaTypes implements runtime.NegotiatedSerializer.

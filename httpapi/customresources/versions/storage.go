@@ -18,7 +18,7 @@ import (
 // storage returns the storages of one version.
 func (b *builder) storage(v *apiextensionsv1.CustomResourceDefinitionVersion, t *types) (customresource.CustomResourceStorage, error) {
 	var none customresource.CustomResourceStorage
-	definition, names, kind, s := b.Definition, &b.Definition.Status.AcceptedNames, b.kind(v), b.schemas[v.Name]
+	crd, names, kind, s := b.CRD, &b.CRD.Status.AcceptedNames, b.kind(v), b.schemas[v.Name]
 	validator, openAPI, err := validation.NewSchemaValidator(s.Props)
 	if err != nil {
 		return none, err
@@ -52,7 +52,7 @@ func (b *builder) storage(v *apiextensionsv1.CustomResourceDefinitionVersion, t 
 		kind, gv.WithKind(names.ListKind),
 		customresource.NewStrategy(t.typer, b.namespaced(), kind, validator, statusValidator, s.Structural, status, scale, v.SelectableFields),
 		restOptions{b.RESTOptions, b, gv}, names.Categories, table, b.replicas)
-	if err != nil || definition.Spec.PreserveUnknownFields || s.Structural == nil {
+	if err != nil || crd.Spec.PreserveUnknownFields || s.Structural == nil {
 		return storage, err
 	}
 	prove(storage.CustomResource, func() *checks { return checksOf(kind, b.namespaced(), openAPI, s.Structural, scale) })
@@ -73,7 +73,7 @@ func (o restOptions) GetRESTOptions(resource schema.GroupResource, _ runtime.Obj
 	if err != nil {
 		return options, err
 	}
-	kind := schema.GroupKind{Group: o.gv.Group, Kind: o.b.Definition.Status.AcceptedNames.Kind}
+	kind := schema.GroupKind{Group: o.gv.Group, Kind: o.b.CRD.Status.AcceptedNames.Kind}
 	converted := o.b.coercer(kind)
 	stored := *converted
 	stored.stored = true

@@ -21,21 +21,21 @@ func shelves(t *testing.T, text string) *apiextensionsv1.CustomResourceDefinitio
 	if err := json.Unmarshal([]byte(text), &props); err != nil {
 		t.Fatal(err)
 	}
-	definition := &apiextensionsv1.CustomResourceDefinition{}
-	definition.Spec = apiextensionsv1.CustomResourceDefinitionSpec{Group: "example.com", Scope: apiextensionsv1.NamespaceScoped,
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	crd.Spec = apiextensionsv1.CustomResourceDefinitionSpec{Group: "example.com", Scope: apiextensionsv1.NamespaceScoped,
 		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 			Name: "v1", Served: true, Storage: true, Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &props},
 			Subresources: &apiextensionsv1.CustomResourceSubresources{Scale: &apiextensionsv1.CustomResourceSubresourceScale{SpecReplicasPath: ".spec.replicas", StatusReplicasPath: ".status.replicas"}},
 		}}}
-	definition.Status.AcceptedNames.Kind = "Shelf"
-	return definition
+	crd.Status.AcceptedNames.Kind = "Shelf"
+	return crd
 }
 
 // upstreamOf makes the strategy as upstream's handler does, and what proves objects for it.
-func upstreamOf(t *testing.T, definition *apiextensionsv1.CustomResourceDefinition) (upstreamStrategy, *checks) {
+func upstreamOf(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) (upstreamStrategy, *checks) {
 	t.Helper()
-	v := &definition.Spec.Versions[0]
-	s, err := SchemaOf(definition, v)
+	v := &crd.Spec.Versions[0]
+	s, err := SchemaOf(crd, v)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,8 +66,8 @@ func TestProvedObjectsAreValidatedAsUpstreamDoes(t *testing.T) {
 		"embedded":  {`{"type":"object","properties":{"spec":{"type":"object","x-kubernetes-embedded-resource":true,"x-kubernetes-preserve-unknown-fields":true}}}`, []string{`"spec":{"apiVersion":"v1","kind":"X","metadata":{"name":"x"}}`, `"spec":7`, `"spec":{"kind":"X"}`}},
 		"forgiving": {`{"type":"object","properties":{"spec":{"type":"string","oneOf":[{"maxLength":3},{"minLength":2}]}}}`, []string{}},
 	} {
-		definition := shelves(t, c.schema)
-		upstream, made := upstreamOf(t, definition)
+		crd := shelves(t, c.schema)
+		upstream, made := upstreamOf(t, crd)
 		own := &strategy{upstream, func() *checks { return made }}
 		if len(c.objects) == 0 && made.schema != nil {
 			t.Errorf("%s: something is proved", name)

@@ -22,7 +22,7 @@ import (
 
 // Config says what [Build] builds from. All but Models and Model are required.
 type Config struct {
-	Definition *apiextensionsv1.CustomResourceDefinition
+	CRD *apiextensionsv1.CustomResourceDefinition
 
 	// RESTOptions are those of the storages. Their codec encodes objects for the store.
 	RESTOptions generic.RESTOptionsGetter
@@ -78,17 +78,17 @@ func Build(config Config) (*Set, error) {
 		schemas: make(map[string]*Schema), structurals: make(map[string]*structuralschema.Structural),
 	}
 	if err := b.prepare(); err != nil {
-		return nil, fmt.Errorf("versions: CRD %s: %w", config.Definition.Name, err)
+		return nil, fmt.Errorf("versions: CRD %s: %w", config.CRD.Name, err)
 	}
 	set := &Set{Versions: make(map[string]*Version), Stored: b.stored}
-	for i := range config.Definition.Spec.Versions {
-		v := &config.Definition.Spec.Versions[i]
+	for i := range config.CRD.Spec.Versions {
+		v := &config.CRD.Spec.Versions[i]
 		if !v.Served && !v.Storage {
 			continue
 		}
 		made, err := b.version(v)
 		if err != nil {
-			return nil, fmt.Errorf("versions: version %s of CRD %s: %w", v.Name, config.Definition.Name, err)
+			return nil, fmt.Errorf("versions: version %s of CRD %s: %w", v.Name, config.CRD.Name, err)
 		}
 		set.Versions[v.Name] = made
 	}
@@ -97,16 +97,16 @@ func Build(config Config) (*Set, error) {
 
 // prepare makes what all versions share.
 func (b *builder) prepare() (err error) {
-	definition := b.Definition
-	if b.stored, err = apihelpers.GetCRDStorageVersion(definition); err != nil {
+	crd := b.CRD
+	if b.stored, err = apihelpers.GetCRDStorageVersion(crd); err != nil {
 		return err
 	}
-	if names := &definition.Status.AcceptedNames; names.Plural == "" || names.Singular == "" || names.Kind == "" || names.ListKind == "" {
+	if names := &crd.Status.AcceptedNames; names.Plural == "" || names.Singular == "" || names.Kind == "" || names.ListKind == "" {
 		return fmt.Errorf("incomplete status.acceptedNames: %+v", names)
 	}
-	for i := range definition.Spec.Versions {
-		v := &definition.Spec.Versions[i]
-		s, err := SchemaOf(definition, v)
+	for i := range crd.Spec.Versions {
+		v := &crd.Spec.Versions[i]
+		s, err := SchemaOf(crd, v)
 		if err != nil {
 			return fmt.Errorf("schema of %s: %w", v.Name, err)
 		}
@@ -120,7 +120,7 @@ func (b *builder) prepare() (err error) {
 	if err != nil {
 		return err
 	}
-	b.safe, b.unsafe, err = converters.NewConverter(definition)
+	b.safe, b.unsafe, err = converters.NewConverter(crd)
 	return err
 }
 
@@ -142,15 +142,15 @@ func (b *builder) declare(v *apiextensionsv1.CustomResourceDefinitionVersion) {
 }
 
 func (b *builder) resource(v *apiextensionsv1.CustomResourceDefinitionVersion) schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: b.Definition.Spec.Group, Version: v.Name, Resource: b.Definition.Status.AcceptedNames.Plural}
+	return schema.GroupVersionResource{Group: b.CRD.Spec.Group, Version: v.Name, Resource: b.CRD.Status.AcceptedNames.Plural}
 }
 
 func (b *builder) kind(v *apiextensionsv1.CustomResourceDefinitionVersion) schema.GroupVersionKind {
-	return schema.GroupVersionKind{Group: b.Definition.Spec.Group, Version: v.Name, Kind: b.Definition.Status.AcceptedNames.Kind}
+	return schema.GroupVersionKind{Group: b.CRD.Spec.Group, Version: v.Name, Kind: b.CRD.Status.AcceptedNames.Kind}
 }
 
 func (b *builder) namespaced() bool {
-	return b.Definition.Spec.Scope == apiextensionsv1.NamespaceScoped
+	return b.CRD.Spec.Scope == apiextensionsv1.NamespaceScoped
 }
 
 // version builds one version, but for its status, whose fields all versions of the CRD tell.
@@ -192,7 +192,7 @@ func (b *builder) manageStatus(set *Set) error {
 		scope.Subresource = "status"
 		var err error
 		if v.StatusUpdates, err = b.manage(&scope, reset); err != nil {
-			return fmt.Errorf("versions: status of CRD %s: %w", b.Definition.Name, err)
+			return fmt.Errorf("versions: status of CRD %s: %w", b.CRD.Name, err)
 		}
 		v.Status = &scope
 	}

@@ -95,7 +95,7 @@ func (s *Server) addPeers(config *httpapi.Config) error {
 		return fmt.Errorf("server: peers: %w", err)
 	}
 	// What definitions and APIServices say is the same for all servers, and no peer's.
-	if err := proxy.RegisterCRDInformerHandlers(p.extensions.Definitions().Informer(), definedVersions); err != nil {
+	if err := proxy.RegisterCRDInformerHandlers(p.extensions.CRDs().Informer(), definedVersions); err != nil {
 		return fmt.Errorf("server: peers: %w", err)
 	}
 	if err := proxy.RegisterAPIServiceInformerHandlers(p.aggregator.APIServices(), remoteVersions); err != nil {

@@ -17,20 +17,20 @@ const (
 	customVersionPriority = 100
 )
 
-// byServed is the index of definitions by the versions that they serve.
+// byServed is the index of CRDs by the versions that they serve.
 const byServed = "served"
 
-// servedIndexers index definitions by the versions that they serve.
+// servedIndexers index CRDs by the versions that they serve.
 func servedIndexers() cache.Indexers {
 	return cache.Indexers{byServed: func(obj any) ([]string, error) {
-		definition, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
+		crd, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
 		if !ok {
 			return nil, fmt.Errorf("aggregator: informer of definitions has %T", obj)
 		}
 		var served []string
-		for _, v := range definition.Spec.Versions {
+		for _, v := range crd.Spec.Versions {
 			if v.Served {
-				served = append(served, schema.GroupVersion{Group: definition.Spec.Group, Version: v.Name}.String())
+				served = append(served, schema.GroupVersion{Group: crd.Spec.Group, Version: v.Name}.String())
 			}
 		}
 		return served, nil
@@ -44,41 +44,41 @@ type wishes interface {
 	RemoveAPIServiceToSync(name string)
 }
 
-// definitions keeps a wish for each version that some definition serves, as upstream's
-// crdregistration does. That lists all definitions for each one that changes; here the index of
+// CRDs keeps a wish for each version that some CRD serves, as upstream's
+// crdregistration does. That lists all CRDs for each one that changes; here the index of
 // the informer is asked for the versions of that one.
-type definitions struct {
+type crdVersions struct {
 	indexer cache.Indexer
 	to      wishes
 }
 
-// followDefinitions adds the versions of all definitions that informer has, and follows them. The
+// followCRDs adds the versions of all CRDs that informer has, and follows them. The
 // returned registration has synced when those are wished for that the informer found first.
-func followDefinitions(informer cache.SharedIndexInformer, to wishes) (cache.ResourceEventHandlerRegistration, error) {
-	d := &definitions{indexer: informer.GetIndexer(), to: to}
+func followCRDs(informer cache.SharedIndexInformer, to wishes) (cache.ResourceEventHandlerRegistration, error) {
+	d := &crdVersions{indexer: informer.GetIndexer(), to: to}
 	return informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: d.changed, UpdateFunc: d.updated, DeleteFunc: d.changed,
 	})
 }
 
-// updated looks at the versions that a definition had, and at those that it has.
-func (d *definitions) updated(old, obj any) {
+// updated looks at the versions that a CRD had, and at those that it has.
+func (d *crdVersions) updated(old, obj any) {
 	d.changed(old)
 	d.changed(obj)
 }
 
-// changed looks at each version of a definition again. The index is as new as what is told of, or
+// changed looks at each version of a CRD again. The index is as new as what is told of, or
 // newer, and so has the last word.
-func (d *definitions) changed(obj any) {
+func (d *crdVersions) changed(obj any) {
 	if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = gone.Obj
 	}
-	definition, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
+	crd, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
 	if !ok {
 		return
 	}
-	for i := range definition.Spec.Versions {
-		gv := schema.GroupVersion{Group: definition.Spec.Group, Version: definition.Spec.Versions[i].Name}
+	for i := range crd.Spec.Versions {
+		gv := schema.GroupVersion{Group: crd.Spec.Group, Version: crd.Spec.Versions[i].Name}
 		name := gv.Version + "." + gv.Group
 		if keys, err := d.indexer.IndexKeys(byServed, gv.String()); err != nil || len(keys) == 0 {
 			d.to.RemoveAPIServiceToSync(name)

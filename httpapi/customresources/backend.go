@@ -21,35 +21,35 @@ import (
 	"github.com/larder-io/larder/internal/registry/servedjson"
 )
 
-// generation serves one definition in one state of its specification.
+// backend serves one CRD with one specification.
 //
 // Invariant: users is 0 when idle is closed.
-type generation struct {
+type backend struct {
 	custom   *registry.CustomResource
 	readable map[string]*reads.Resource // the versions that are served
 
-	// built builds what writes when it is first called. If that fails,
-	// failed says so, and nothing is served any more.
+	// built makes the storages and endpoints in its first call. If that fails, failed has the error,
+	// and the CRD is not served any more.
 	built  func() (*built, error)
 	failed atomic.Pointer[error]
 
-	ending context.Context // of requests that last: ends with retirement
+	ending context.Context // of watches: ends when the backend is retired
 	end    context.CancelFunc
 
 	mu      sync.Mutex
-	users   int // requests under way
+	users   int // requests that have begun
 	retired bool
-	idle    chan struct{} // closed once retired and without users
+	idle    chan struct{} // closed when retired and without users
 }
 
-// loadTimeout is how long the first requests wait for the cache to load; later ones are
-// answered that the client should try again.
+// loadTimeout limits how long the first requests wait until the cache has loaded. Later requests are
+// answered that the client should retry.
 const loadTimeout = 5 * time.Second
 
-// build makes and starts the generation of s.
-func (s *serving) build() (*generation, error) {
-	e, definition := s.extensions, s.definition.Load()
-	g := &generation{readable: make(map[string]*reads.Resource), idle: make(chan struct{})}
+// build makes and starts the backend of s.
+func (s *serving) build() (*backend, error) {
+	e, crd := s.extensions, s.crd.Load()
+	g := &backend{readable: make(map[string]*reads.Resource), idle: make(chan struct{})}
 	g.built = sync.OnceValues(func() (*built, error) {
 		made, err := s.buildVersions(g)
 		if err != nil {
@@ -61,7 +61,7 @@ func (s *serving) build() (*generation, error) {
 	if g.custom, err = e.config.Registry.NewCustomResource(g.resourceOf(s)); err != nil {
 		return nil, err
 	}
-	if !defers(definition) {
+	if !mayWait(crd) {
 		if _, err := g.built(); err != nil {
 			return nil, err
 		}
@@ -72,11 +72,11 @@ func (s *serving) build() (*generation, error) {
 	g.ending, g.end = context.WithCancel(context.Background())
 	if !e.begin(g.run) {
 		g.end()
-		_ = g.custom.Run(g.ending) // ended already: Run only releases what custom holds
+		_ = g.custom.Run(g.ending) // g.ending has ended: Run only releases what custom holds
 		return nil, errRetired
 	}
-	for i := range definition.Spec.Versions {
-		if err := g.addVersion(&e.monitors, definition, &definition.Spec.Versions[i]); err != nil {
+	for i := range crd.Spec.Versions {
+		if err := g.addVersion(&e.monitors, crd, &crd.Spec.Versions[i]); err != nil {
 			g.retire()
 			return nil, err
 		}
@@ -89,16 +89,16 @@ func (s *serving) build() (*generation, error) {
 	return g, nil
 }
 
-// resourceOf says what the resource of g is, which serves s.
-func (g *generation) resourceOf(s *serving) registry.CustomResourceConfig {
-	definition := s.definition.Load()
-	spec, names := &definition.Spec, &definition.Status.AcceptedNames
+// resourceOf returns the configuration of the resource of g, which serves s.
+func (g *backend) resourceOf(s *serving) registry.CustomResourceConfig {
+	crd := s.crd.Load()
+	spec, names := &crd.Spec, &crd.Status.AcceptedNames
 	config := registry.CustomResourceConfig{
 		GroupResource: schema.GroupResource{Group: spec.Group, Resource: names.Plural},
 		Versions:      len(spec.Versions),
 		Revision:      s.revision(),
 		Webhook:       spec.Conversion != nil && spec.Conversion.Strategy == apiextensionsv1.WebhookConverter,
-		Schemas:       func() map[string]*servedjson.Schema { return schemasOf(definition) },
+		Schemas:       func() map[string]*servedjson.Schema { return schemasOf(crd) },
 		Namespaced:    spec.Scope == apiextensionsv1.NamespaceScoped,
 		Selects: slices.ContainsFunc(spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
 			return len(v.SelectableFields) > 0
@@ -117,13 +117,14 @@ func (g *generation) resourceOf(s *serving) registry.CustomResourceConfig {
 	return config
 }
 
-// defers reports whether the storages of definition may wait until they are needed: they are
-// sure to be built then. Where they are not, requests are refused from the start.
-func defers(definition *apiextensionsv1.CustomResourceDefinition) bool {
-	spec, names := &definition.Spec, &definition.Status.AcceptedNames
+// mayWait reports whether building the storages of crd may wait until a request needs them, because
+// it cannot fail. Otherwise the first request builds them, and all requests are refused if that
+// fails.
+func mayWait(crd *apiextensionsv1.CustomResourceDefinition) bool {
+	spec, names := &crd.Spec, &crd.Status.AcceptedNames
 	if spec.PreserveUnknownFields || spec.Conversion != nil && spec.Conversion.Strategy != apiextensionsv1.NoneConverter ||
 		names.Plural == "" || names.Singular == "" || names.Kind == "" || names.ListKind == "" ||
-		apihelpers.IsCRDConditionTrue(definition, apiextensionsv1.NonStructuralSchema) {
+		apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NonStructuralSchema) {
 		return false
 	}
 	for i := range spec.Versions {
@@ -131,34 +132,35 @@ func defers(definition *apiextensionsv1.CustomResourceDefinition) bool {
 			return false
 		}
 	}
-	_, err := apihelpers.GetCRDStorageVersion(definition)
+	_, err := apihelpers.GetCRDStorageVersion(crd)
 	return err == nil
 }
 
-// buildVersions builds what writes the versions of s, over the resource of g.
-func (s *serving) buildVersions(g *generation) (*built, error) {
+// buildVersions builds the storages, scopes and endpoints of the versions of s over the resource of
+// g.
+func (s *serving) buildVersions(g *backend) (*built, error) {
 	c := &s.extensions.config
 	models, err := s.extensions.schemas()
 	if err != nil {
 		return nil, err
 	}
 	set, err := versions.Build(versions.Config{
-		Definition: s.definition.Load(), RESTOptions: g.custom, Services: c.Webhooks, Auth: c.Webhooks.Auth,
+		CRD: s.crd.Load(), RESTOptions: g.custom, Services: c.Webhooks, Auth: c.Webhooks.Auth,
 		Authorizer: c.Authorizer, MaxBodyBytes: c.MaxRequestBodyBytes, Models: models, Model: s.extensions.templatesV3.model,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return s.newBuilt(g, set), nil
+	return s.newWriters(g, set), nil
 }
 
-// addVersion adds a version, if it is served.
-func (g *generation) addVersion(monitors *apimetrics.Book, definition *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) error {
+// addVersion adds a version if it is served.
+func (g *backend) addVersion(monitors *apimetrics.Book, crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) error {
 	if !v.Served {
 		return nil
 	}
-	names := &definition.Status.AcceptedNames
-	gv := schema.GroupVersion{Group: definition.Spec.Group, Version: v.Name}
+	names := &crd.Status.AcceptedNames
+	gv := schema.GroupVersion{Group: crd.Spec.Group, Version: v.Name}
 	printed := versions.ColumnsOf(v)
 	view, err := g.custom.View(gv.WithKind(names.Kind), names.ListKind, printed)
 	if err != nil {
@@ -166,10 +168,10 @@ func (g *generation) addVersion(monitors *apimetrics.Book, definition *apiextens
 	}
 	config := reads.CustomConfig{
 		Resource:   gv.WithResource(names.Plural),
-		Namespaced: definition.Spec.Scope == apiextensionsv1.NamespaceScoped,
+		Namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped,
 		View:       view,
 		Table:      printed.Table,
-		Warnings:   warnings(definition, v),
+		Warnings:   warnings(crd, v),
 		Life:       apimetrics.Lifecycle{Deprecated: v.Deprecated},
 		Monitors:   monitors.Of(gv.WithResource(names.Plural)),
 	}
@@ -180,18 +182,18 @@ func (g *generation) addVersion(monitors *apimetrics.Book, definition *apiextens
 	return nil
 }
 
-// warnings returns the warnings that responses for a deprecated version have.
-func warnings(definition *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) []string {
+// warnings returns the warnings in responses for a deprecated version.
+func warnings(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) []string {
 	switch {
 	case !v.Deprecated:
 		return nil
 	case v.DeprecationWarning != nil:
 		return []string{*v.DeprecationWarning}
 	}
-	group, kind := definition.Spec.Group, definition.Spec.Names.Kind
+	group, kind := crd.Spec.Group, crd.Spec.Names.Kind
 	text := fmt.Sprintf("%s/%s %s is deprecated", group, v.Name, kind)
 	newest := v.Name
-	for _, other := range definition.Spec.Versions {
+	for _, other := range crd.Spec.Versions {
 		if other.Served && !other.Deprecated && apiversion.CompareKubeAwareVersionStrings(newest, other.Name) < 0 {
 			newest = other.Name
 		}
@@ -202,8 +204,8 @@ func warnings(definition *apiextensionsv1.CustomResourceDefinition, v *apiextens
 	return []string{text}
 }
 
-// run runs the cache until the generation is retired and idle, or ctx ends.
-func (g *generation) run(ctx context.Context) {
+// run runs the cache until the backend is retired and idle, or ctx ends.
+func (g *backend) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
@@ -219,8 +221,8 @@ func (g *generation) run(ctx context.Context) {
 	g.end()
 }
 
-// acquire begins a request, unless the generation is retired. release ends it.
-func (g *generation) acquire() bool {
+// acquire begins a request, unless the backend is retired. release ends the request.
+func (g *backend) acquire() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.retired {
@@ -230,7 +232,7 @@ func (g *generation) acquire() bool {
 	return true
 }
 
-func (g *generation) release() {
+func (g *backend) release() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.users--; g.users == 0 && g.retired {
@@ -238,8 +240,8 @@ func (g *generation) release() {
 	}
 }
 
-// retire lets no further request begin, and ends watches.
-func (g *generation) retire() {
+// retire ends watches and refuses further requests.
+func (g *backend) retire() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.retired {
@@ -250,4 +252,23 @@ func (g *generation) retire() {
 	if g.users == 0 {
 		close(g.idle)
 	}
+}
+
+// schemasOf returns the schemas of stored objects by version. There are none if objects are not
+// pruned.
+func schemasOf(crd *apiextensionsv1.CustomResourceDefinition) map[string]*servedjson.Schema {
+	schemas := make(map[string]*servedjson.Schema)
+	if crd.Spec.PreserveUnknownFields {
+		return schemas
+	}
+	for i := range crd.Spec.Versions {
+		v := &crd.Spec.Versions[i]
+		s, err := versions.SchemaOf(crd, v)
+		if err != nil || s.Structural == nil {
+			continue
+		}
+		gv := schema.GroupVersion{Group: crd.Spec.Group, Version: v.Name}
+		schemas[v.Name] = servedjson.New(s.Structural, gv.WithKind(crd.Status.AcceptedNames.Kind))
+	}
+	return schemas
 }
