@@ -37,4 +37,3 @@ type Aggregator interface {
 	OpenAPIV3() map[string]handler3.OpenAPIV3DiscoveryGroupVersion
 	ServeOpenAPIV3(w http.ResponseWriter, req *http.Request)
 }
-
