@@ -25,7 +25,7 @@ func servedIndexers() cache.Indexers {
 	return cache.Indexers{byServed: func(obj any) ([]string, error) {
 		crd, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
 		if !ok {
-			return nil, fmt.Errorf("aggregator: informer of definitions has %T", obj)
+			return nil, fmt.Errorf("aggregator: informer of CRDs has %T", obj)
 		}
 		var served []string
 		for _, v := range crd.Spec.Versions {

@@ -70,7 +70,7 @@ func (e *Extensions) AwaitServed(ctx context.Context, name string, revision int6
 			return deleted || e.lacks(name, revision)
 		}
 	}) {
-		return fmt.Errorf("extension: definition %s at %d is not served yet: %w", name, revision, context.Cause(ctx))
+		return fmt.Errorf("customresources: CRD %s at %d is not served yet: %w", name, revision, context.Cause(ctx))
 	}
 	return nil
 }

@@ -147,7 +147,7 @@ func groupIndexers() cache.Indexers {
 	return cache.Indexers{byGroup: func(obj any) ([]string, error) {
 		crd, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
 		if !ok {
-			return nil, fmt.Errorf("extension: informer of definitions has %T", obj)
+			return nil, fmt.Errorf("customresources: informer of CRDs has %T", obj)
 		}
 		return []string{crd.Spec.Group}, nil
 	}}
@@ -186,7 +186,7 @@ func (l *groupLister) List(selector labels.Selector) ([]*apiextensionsv1.CustomR
 	}
 	objects, err := l.indexer.ByIndex(byGroup, l.group)
 	if err != nil {
-		return nil, fmt.Errorf("extension: %w", err)
+		return nil, fmt.Errorf("customresources: %w", err)
 	}
 	var list []*apiextensionsv1.CustomResourceDefinition
 	for _, obj := range objects {

@@ -16,7 +16,7 @@ import (
 )
 
 // errKept says that a CRD is not being deleted any more, because a reset has restored it.
-var errKept = errors.New("extension: definition is not being deleted any more")
+var errKept = errors.New("customresources: the CRD is not being deleted any more")
 
 // lookAgain is how often upstream's finalizer looks whether objects are gone
 // (apiextensions-apiserver pkg/controller/finalizer/crd_finalizer.go).

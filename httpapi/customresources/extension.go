@@ -109,15 +109,15 @@ const resync = 5 * time.Minute
 func New(config Config) (*Extensions, error) {
 	switch {
 	case config.Registry == nil:
-		return nil, errors.New("extension: Config.Registry is missing")
+		return nil, errors.New("customresources: Config.Registry is missing")
 	case config.ClientConfig == nil:
-		return nil, errors.New("extension: Config.ClientConfig is missing")
+		return nil, errors.New("customresources: Config.ClientConfig is missing")
 	case config.Webhooks == nil:
-		return nil, errors.New("extension: Config.Webhooks is missing")
+		return nil, errors.New("customresources: Config.Webhooks is missing")
 	case config.Authorizer == nil:
-		return nil, errors.New("extension: Config.Authorizer is missing")
+		return nil, errors.New("customresources: Config.Authorizer is missing")
 	case config.Discovery == nil:
-		return nil, errors.New("extension: Config.Discovery is missing")
+		return nil, errors.New("customresources: Config.Discovery is missing")
 	}
 	config.setDefaults()
 	e := &Extensions{
@@ -129,7 +129,7 @@ func New(config Config) (*Extensions, error) {
 	}
 	var err error
 	if e.client, err = clientset.NewForConfig(config.ClientConfig); err != nil {
-		return nil, fmt.Errorf("extension: %w", err)
+		return nil, fmt.Errorf("customresources: %w", err)
 	}
 	e.informers = informers.NewSharedInformerFactory(e.client, resync)
 	crds := e.informers.Apiextensions().V1().CustomResourceDefinitions()
@@ -144,7 +144,7 @@ func New(config Config) (*Extensions, error) {
 	}
 	e.servings.Store(&index{})
 	if err := crds.Informer().AddIndexers(groupIndexers()); err != nil {
-		return nil, fmt.Errorf("extension: %w", err)
+		return nil, fmt.Errorf("customresources: %w", err)
 	}
 	registration, err := crds.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { e.changed(crdOf(obj)) },
@@ -152,7 +152,7 @@ func New(config Config) (*Extensions, error) {
 		DeleteFunc: func(obj any) { e.deleted(crdOf(obj)) },
 	})
 	if err != nil {
-		return nil, fmt.Errorf("extension: %w", err)
+		return nil, fmt.Errorf("customresources: %w", err)
 	}
 	if e.synced = registration.HasSyncedChecker().Done(); e.off() {
 		none := make(chan struct{})
@@ -238,6 +238,6 @@ func (e *Extensions) WaitSynced(ctx context.Context) error {
 	case <-e.synced:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("extension: definitions of custom resources: %w", context.Cause(ctx))
+		return fmt.Errorf("customresources: CRDs: %w", context.Cause(ctx))
 	}
 }

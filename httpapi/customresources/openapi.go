@@ -77,11 +77,11 @@ func (s *serving) describeV2() (*spec.Swagger, error) {
 		}
 		one, err := builder.BuildOpenAPIV2(crd, v.Name, describeOptions(true))
 		if err != nil {
-			return nil, fmt.Errorf("extension: %w", err)
+			return nil, fmt.Errorf("customresources: %w", err)
 		}
 		one.Definitions = handler.PruneDefaults(one.Definitions)
 		if all, err = builder.MergeSpecs(all, one); err != nil {
-			return nil, fmt.Errorf("extension: %w", err)
+			return nil, fmt.Errorf("customresources: %w", err)
 		}
 	}
 	return all, nil
@@ -159,11 +159,11 @@ func describeV3(version string, all []*serving) (*spec3.OpenAPI, error) {
 		documents = append(documents, one)
 	}
 	if len(documents) == 0 {
-		return nil, fmt.Errorf("extension: %w", errors.Join(failed...))
+		return nil, fmt.Errorf("customresources: %w", errors.Join(failed...))
 	}
 	merged, err := builder.MergeSpecsV3(documents...)
 	if err != nil {
-		return nil, fmt.Errorf("extension: %w", err)
+		return nil, fmt.Errorf("customresources: %w", err)
 	}
 	return merged, nil
 }

@@ -211,12 +211,12 @@ func (e *Extensions) settled(crd *apiextensionsv1.CustomResourceDefinition) (*se
 	})
 	switch {
 	case !caughtUp:
-		return nil, fmt.Errorf("extension: definition %s at %s is not served yet", crd.Name, crd.ResourceVersion)
+		return nil, fmt.Errorf("customresources: CRD %s at %s is not served yet", crd.Name, crd.ResourceVersion)
 	case s == nil || s.crd.Load().UID != crd.UID:
 		return nil, apierrors.NewNotFound(apiextensionsv1.Resource("customresourcedefinitions"), crd.Name)
 	}
 	if err := s.creates.wait(ctx); err != nil {
-		return nil, fmt.Errorf("extension: objects of %s are still being created: %w", crd.Name, err)
+		return nil, fmt.Errorf("customresources: objects of %s are still being created: %w", crd.Name, err)
 	}
 	return s, nil
 }

@@ -20,7 +20,7 @@ import (
 )
 
 // errRetired says that a CRD has changed, and that another serving has replaced this one.
-var errRetired = errors.New("extension: definition has changed")
+var errRetired = errors.New("customresources: the CRD has changed")
 
 // serving serves one CRD with one UID, specification and set of accepted names.
 type serving struct {
@@ -124,7 +124,7 @@ func crdOf(obj any) *apiextensionsv1.CustomResourceDefinition {
 	}
 	crd, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
 	if !ok {
-		panic(fmt.Sprintf("extension: informer of definitions gave %T", obj))
+		panic(fmt.Sprintf("customresources: informer of CRDs gave %T", obj))
 	}
 	return crd
 }

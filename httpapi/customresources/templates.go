@@ -244,7 +244,7 @@ func (p *templates[T]) readMetadata() (*metadata, error) {
 	}
 	s, ok := p.schemaOf(document, ownName(holders(f)))
 	if !ok {
-		return nil, errors.New("extension: a definition is not described")
+		return nil, errors.New("customresources: a CRD is not described")
 	}
 	of := func(s spec.Schema) map[string]spec.Schema {
 		all := make(map[string]spec.Schema)
