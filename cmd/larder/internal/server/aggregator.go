@@ -22,7 +22,7 @@ func (s *Server) aggregate(config *httpapi.Config) error {
 		ClientConfig:    p.loopback,
 		Client:          p.client,
 		Services:        p.informers.Core().V1().Services(),
-		CRDs:     p.extensions.CRDs(),
+		CRDs:            p.extensions.CRDs(),
 		Discovery:       config.Discovery,
 		Self:            self,
 		CertFile:        s.config.ProxyClientCertFile,
