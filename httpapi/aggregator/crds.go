@@ -10,8 +10,8 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
-// The priorities of groups and versions of custom resources, those of upstream
-// (kubernetes pkg/controlplane/controller/crdregistration).
+// The priorities of the groups and versions of custom resources, as upstream has (kubernetes
+// pkg/controlplane/controller/crdregistration).
 const (
 	customGroupPriority   = 1000
 	customVersionPriority = 100
@@ -20,7 +20,7 @@ const (
 // byServed is the index of CRDs by the versions that they serve.
 const byServed = "served"
 
-// servedIndexers index CRDs by the versions that they serve.
+// servedIndexers returns the index of CRDs by the versions that they serve.
 func servedIndexers() cache.Indexers {
 	return cache.Indexers{byServed: func(obj any) ([]string, error) {
 		crd, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
@@ -37,23 +37,23 @@ func servedIndexers() cache.Indexers {
 	}}
 }
 
-// wishes takes the APIServices that shall be there, as upstream's controller of automatic
-// registration does.
+// wishes receives the APIServices that are to exist. Upstream's controller of automatic registration
+// implements it.
 type wishes interface {
 	AddAPIServiceToSync(*apiregistrationv1.APIService)
 	RemoveAPIServiceToSync(name string)
 }
 
-// CRDs keeps a wish for each version that some CRD serves, as upstream's
-// crdregistration does. That lists all CRDs for each one that changes; here the index of
-// the informer is asked for the versions of that one.
+// crdVersions registers each version that a CRD serves, like upstream's crdregistration. Upstream
+// lists all CRDs for each CRD that changes. crdVersions looks up the versions of that CRD in the
+// index of the informer.
 type crdVersions struct {
 	indexer cache.Indexer
 	to      wishes
 }
 
-// followCRDs adds the versions of all CRDs that informer has, and follows them. The
-// returned registration has synced when those are wished for that the informer found first.
+// followCRDs registers the versions of all CRDs of informer, now and later. The returned
+// registration has synced when the CRDs of the first list are registered.
 func followCRDs(informer cache.SharedIndexInformer, to wishes) (cache.ResourceEventHandlerRegistration, error) {
 	d := &crdVersions{indexer: informer.GetIndexer(), to: to}
 	return informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -61,14 +61,13 @@ func followCRDs(informer cache.SharedIndexInformer, to wishes) (cache.ResourceEv
 	})
 }
 
-// updated looks at the versions that a CRD had, and at those that it has.
+// updated checks the versions that a CRD had, and those that it has.
 func (d *crdVersions) updated(old, obj any) {
 	d.changed(old)
 	d.changed(obj)
 }
 
-// changed looks at each version of a CRD again. The index is as new as what is told of, or
-// newer, and so has the last word.
+// changed checks each version of a CRD. The index is at least as new as the event, and decides.
 func (d *crdVersions) changed(obj any) {
 	if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = gone.Obj

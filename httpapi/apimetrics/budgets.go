@@ -8,8 +8,7 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// budgetCollector reports how much room the caches have beside the present objects, and
-// how much of it is taken. What the want of room costs each resource, collector reports.
+// budgetCollector reports the limits of the caches' budgets and how much of them is used.
 //
 // It is immutable.
 type budgetCollector struct {
@@ -50,7 +49,7 @@ func (c *budgetCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// bound is a limit as a metric; 0 is none.
+// bound returns a limit as the value of a metric; 0 means no limit.
 func bound(limit int64) float64 {
 	if limit <= 0 {
 		return math.Inf(1)

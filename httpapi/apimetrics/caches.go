@@ -13,9 +13,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/storage"
 )
 
-// cacheCollector reports what the caches hold and do, read when it is asked for. Where
-// upstream's cacher has a metric of the same meaning (apiserver
-// pkg/storage/cacher/metrics, pkg/storage/etcd3/metrics), it has its name.
+// cacheCollector reports what the caches hold and do. Metrics with the meaning of a metric of
+// upstream's cacher (apiserver pkg/storage/cacher/metrics, pkg/storage/etcd3/metrics) have its name.
 //
 // It is immutable.
 type cacheCollector struct {
@@ -43,8 +42,8 @@ type cacheCollector struct {
 // Secondary encodings are numbered; 0 is the canonical one.
 const maxEncodings = 256
 
-// NewCacheCollector reports the caches of r, without how many objects there are and how
-// large they are unless counts is set.
+// NewCacheCollector reports the caches of r. counts says that it also reports the number of objects
+// and their sizes.
 func NewCacheCollector(r *registry.Registry, counts bool) prometheus.Collector {
 	c := &cacheCollector{registry: r, counts: counts, sizes: utilfeature.DefaultFeatureGate.Enabled(features.SizeBasedListCostEstimate)}
 	c.describeUpstream()
@@ -56,15 +55,14 @@ func NewCacheCollector(r *registry.Registry, counts bool) prometheus.Collector {
 	return c
 }
 
-// describe returns a description, with the labels group and resource before more, and
-// remembers it.
+// describe returns a description and notes it in c.all. Its labels are group, resource and more.
 func (c *cacheCollector) describe(name, help string, more ...string) *prometheus.Desc {
 	d := prometheus.NewDesc(name, help, append([]string{"group", "resource"}, more...), nil)
 	c.all = append(c.all, d)
 	return d
 }
 
-// describeUpstream describes what kube-apiserver has, too.
+// describeUpstream describes the metrics of kube-apiserver.
 func (c *cacheCollector) describeUpstream() {
 	c.storageObjects = prometheus.NewDesc("apiserver_storage_objects", "[STABLE] (Deprecated since 1.34.0) [DEPRECATED, consider using apiserver_resource_objects instead] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.", []string{"resource"}, nil)
 	c.all = append(c.all, c.storageObjects)
@@ -93,7 +91,7 @@ func (c *cacheCollector) describeUpstream() {
 	c.storedReturned = c.describe("apiserver_storage_list_returned_objects_total", "[ALPHA] Number of objects returned for a LIST request from storage")
 }
 
-// describeOwn describes what only Larder has.
+// describeOwn describes the metrics that only Larder has.
 func (c *cacheCollector) describeOwn() {
 	c.bytes = c.describe("larder_cache_bytes", "Bytes that the cache holds, by what they are: canonical encodings, encodings made on demand, frames of events, or objects that only the event history still needs.", "of")
 	c.dropped = c.describe("larder_cache_dropped_total", "Counter of what the cache gave up before its time for want of room: encodings made on demand, frames of events, or events of the history.", "of")
@@ -196,7 +194,7 @@ func (c *cacheCollector) collect(ch chan<- prometheus.Metric, r *registry.Resour
 	emit(c.bytes, gauge, float64(log.Bytes()), "history")
 }
 
-// collectFeed reports what came into the cache and went on to watches.
+// collectFeed reports events that came into the cache and went on to watches.
 func (c *cacheCollector) collectFeed(emit sample, r *registry.Resource) {
 	reflector, hub := r.Reflector.Stats(), r.Hub.Stats()
 	emit(c.received, counter, float64(hub.Events))
@@ -230,7 +228,7 @@ func (c *cacheCollector) collectFeed(emit sample, r *registry.Resource) {
 	emit(c.checks, counter, float64(checks.Failed), "error")
 }
 
-// collectReads reports what reads cost. What was never done has no sample, as with upstream's.
+// collectReads reports reads. Like upstream's metrics, it has no sample of what has not happened.
 func (c *cacheCollector) collectReads(ch chan<- prometheus.Metric, emit sample, r *registry.Resource) {
 	reads, reflector := r.ReadStats(), r.Reflector.Stats()
 	for index, lists := range reads.Indexes {

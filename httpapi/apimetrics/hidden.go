@@ -5,9 +5,9 @@ import (
 	basemetrics "k8s.io/component-base/metrics"
 )
 
-// hidden are the metrics that kube-apiserver of this release hides, because they have long been
-// deprecated (component-base metrics/registry.go). Upstream's registry hides them itself only in
-// a program that the linker was told the release of.
+// hidden are the metrics that kube-apiserver of this release hides, because they were deprecated
+// long ago (component-base metrics/registry.go). Upstream's registry hides them only in a program
+// that the linker has given a release.
 var hidden = []string{
 	"apiserver_flowcontrol_request_concurrency_in_use", "apiserver_flowcontrol_request_concurrency_limit",
 	"apiserver_request_slo_duration_seconds",

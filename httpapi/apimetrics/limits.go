@@ -11,19 +11,18 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Limits say what metrics may tell. Upstream's registry has limits of its own, from the same
-// flags, for what it counts itself.
+// Limits restrict metrics and the values of their labels. Upstream's registry applies the same flags
+// to the metrics that it counts.
 type Limits struct {
 	disabled []string
 	allowed  map[string][]string // values of labels, by "metric,label"
 }
 
-// unexpected stands for values of a label that are not allowed (component-base
-// metrics/opts.go).
+// unexpected replaces label values that are not allowed (component-base metrics/opts.go).
 const unexpected = "unexpected"
 
-// NewLimits returns those of the flags --disabled-metrics, --allow-metric-labels and
-// --allow-metric-labels-manifest. It reads the file that the last one names.
+// NewLimits returns the limits of the flags --disabled-metrics, --allow-metric-labels and
+// --allow-metric-labels-manifest. It reads the file of the last one.
 func NewLimits(o *basemetrics.Options) (Limits, error) {
 	if o == nil {
 		return Limits{}, nil
@@ -49,7 +48,8 @@ func NewLimits(o *basemetrics.Options) (Limits, error) {
 	return l, nil
 }
 
-// apply returns families without what may not be told. It may change them.
+// apply returns families without disabled metrics and without label values that are not allowed. It
+// may change families.
 func (l Limits) apply(families []*dto.MetricFamily) []*dto.MetricFamily {
 	if len(l.disabled) == 0 && len(l.allowed) == 0 {
 		return families
@@ -66,7 +66,7 @@ func (l Limits) apply(families []*dto.MetricFamily) []*dto.MetricFamily {
 	return families
 }
 
-// relabel takes values away that are not allowed, and reports whether there were any.
+// relabel replaces label values that are not allowed, and reports whether there were any.
 func (l Limits) relabel(f *dto.MetricFamily) bool {
 	changed := false
 	for _, m := range f.Metric {

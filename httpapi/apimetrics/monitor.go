@@ -21,15 +21,15 @@ var (
 	scopes = []string{"resource", "namespace", "cluster"}
 )
 
-// Lifecycle says whether a version of a resource is deprecated, and which release has it no
-// more, "" if that is not decided.
+// Lifecycle says whether a version of a resource is deprecated, and which release removes it; "" if
+// none is known.
 type Lifecycle struct {
 	Deprecated bool
 	Removed    string
 }
 
-// Monitors counts how one resource of one version is read and written. It may be nil, and counts
-// nothing then.
+// Monitors counts the reads and writes of one resource in one version. A nil Monitors counts
+// nothing.
 type Monitors struct {
 	gvr         schema.GroupVersionResource
 	subresource string
@@ -40,8 +40,8 @@ type Monitors struct {
 	writes      [len(writeKinds)]atomic.Pointer[writeCounts] // nil before the first write of the kind
 }
 
-// NewMonitors returns those of a resource or subresource. Its reads are counted if it is read from
-// encoded bytes.
+// NewMonitors returns the monitors of a resource or subresource. reads says that it is read from
+// encoded bytes, and so counted here.
 func NewMonitors(gvr schema.GroupVersionResource, subresource string, reads bool) *Monitors {
 	all := &Monitors{gvr: gvr, subresource: subresource, frames: newSizes(frameBounds[:])}
 	if !reads {
@@ -123,7 +123,7 @@ func (m *Monitor) Leave() {
 	}
 }
 
-// Answer is what is counted of an answer.
+// Answer is the part of an answer that metrics count.
 type Answer struct {
 	Code, Size int
 	Took       time.Duration
@@ -167,7 +167,7 @@ func (m *Monitor) Observe(a Answer) {
 		scopes[m.scope], metrics.APIServerComponent, false, "", a.Code, a.Size, a.Took)
 }
 
-// Terminated counts a request that the server gave up with code.
+// Terminated counts a request that the server terminated with code.
 func (m *Monitor) Terminated(code int) {
 	if m != nil {
 		req := m.request()
@@ -176,7 +176,7 @@ func (m *Monitor) Terminated(code int) {
 	}
 }
 
-// Initial counts a watch, for its monitor, whose initial objects, and where they end, have been sent.
+// Initial counts a watch whose initial objects, and the bookmark after them, have been sent.
 func (m *Monitor) Initial(took time.Duration) {
 	if m != nil {
 		m.initial.add(int64(took))
@@ -191,14 +191,14 @@ func (m *Monitor) Sent(f *Frames) {
 	*f = Frames{}
 }
 
-// Resources knows the monitors of what is served.
+// Resources has the monitors of what is served.
 type Resources interface {
-	// AllMonitors gives out those of every resource; some may be nil.
+	// AllMonitors returns the monitors of every resource; some may be nil.
 	AllMonitors() iter.Seq[*Monitors]
 }
 
-// Book keeps the monitors of resources that come and go, so that what was counted once is not
-// forgotten. The zero Book is empty.
+// Book keeps the monitors of resources that come and go, so that their counts stay. The zero Book is
+// empty.
 type Book struct {
 	mu  sync.Mutex
 	all map[schema.GroupVersionResource]*Monitors // guarded by mu

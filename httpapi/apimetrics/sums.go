@@ -7,8 +7,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// sum adds more to families: samples of the same metric with the same labels are added up. It
-// may change both, and returns what families have become, in no order.
+// sum adds more to families: it adds up samples of the same metric with the same labels. It may
+// change both, and returns the families in no order.
 func sum(families, more []*dto.MetricFamily) []*dto.MetricFamily {
 	known := make(map[string]*dto.MetricFamily, len(families))
 	for _, f := range families {
@@ -25,7 +25,7 @@ func sum(families, more []*dto.MetricFamily) []*dto.MetricFamily {
 	return families
 }
 
-// flagged is a gauge that is 1 or is not there: it says that something has happened.
+// flagged is a gauge whose samples are 1 or missing.
 const flagged = "apiserver_requested_deprecated_apis"
 
 // sumFamily adds the samples of more to those of to.
@@ -85,7 +85,7 @@ func plus[N uint64 | float64](a *N, b N) *N {
 	return &b
 }
 
-// without returns families without those of the names.
+// without returns families without those of the given names.
 func without(families []*dto.MetricFamily, names ...string) []*dto.MetricFamily {
 	return slices.DeleteFunc(families, func(f *dto.MetricFamily) bool { return slices.Contains(names, f.GetName()) })
 }

@@ -96,8 +96,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// ReadError returns err, of a read of i, as the client gets to see it: if the request's own deadline cut a wait
-// short, the request timed out.
+// ReadError returns the error that a client sees for err, of a read of i. If the deadline of the
+// request ended a wait, the request has timed out.
 func (x *Read) ReadError(i *Resource, err error) error {
 	if apistorage.IsRequestTimeout(err) {
 		x.Monitor(i).Terminated(http.StatusGatewayTimeout)
@@ -106,7 +106,7 @@ func (x *Read) ReadError(i *Resource, err error) error {
 	return err
 }
 
-// VersionOf is that of the objects in an answer.
+// VersionOf returns the version of the objects in an answer.
 func (x *Read) VersionOf(f negotiate.Format) schema.GroupVersion {
 	if f.Convert != nil {
 		return f.Convert.GroupVersion()
@@ -144,6 +144,6 @@ func (x *Read) sendObject(i *Resource, f negotiate.Format, o *cache.Object) erro
 	return nil
 }
 
-// errNoList is upstream's error when a client wants an object without a Go type as a list
+// errNoList is upstream's error for a client that wants one object without a Go type as a list
 // (apimachinery pkg/apis/meta/v1/unstructured/unstructured.go).
 var errNoList = errors.New("content is not a list")

@@ -103,7 +103,7 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 	return size, err
 }
 
-// EnterCache begins the span of what the cache does for a list or watch, if x is traced.
+// EnterCache begins the span of a list or watch in the cache, if x is traced.
 func (x *Read) EnterCache(name string) {
 	if x.Traced() {
 		x.Enter(name, attribute.String("audit-id", x.AuditID), attribute.Stringer("type", x.groupResource()))
@@ -144,8 +144,8 @@ func (x *Read) sendList(ctx context.Context, i *Resource, f negotiate.Format, li
 	return size, taken, nil
 }
 
-// sendRows is sendList for a table that is written from kept rows. A large one of which not all
-// metadata are kept is streamed.
+// sendRows is sendList for a table that is written from kept rows. A large table is streamed if some
+// of its metadata are not kept.
 func (x *Read) sendRows(f negotiate.Format, rows *table.Rows, room *listBody) (size int, taken bool, err error) {
 	if x.Carrier.Chunks() && encoding.BodyBytes(room.objects) >= streamFrom && !rows.Kept() {
 		size = exchange.UnknownSize
@@ -184,7 +184,7 @@ func (x *Read) sendWhole(f negotiate.Format, size int, body exchange.Body) bool 
 	return true
 }
 
-// sendPiecemeal answers with what body writes, a large list, as it is made.
+// sendPiecemeal answers with a large list, which body writes while it is sent.
 func (x *Read) sendPiecemeal(f negotiate.Format, body exchange.Body) {
 	if f.Rewritten() {
 		body = prettyBody{body}

@@ -9,7 +9,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// prettyBody indents what body writes, which is JSON.
+// prettyBody indents the JSON that body writes.
 type prettyBody struct{ exchange.Body }
 
 // indentRoom holds what Indenters use.

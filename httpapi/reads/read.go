@@ -24,7 +24,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/storage"
 )
 
-// Read is one GET or LIST while it is served. Its methods are told the resource.
+// Read is one GET or LIST that is being served. Its methods take the resource as an argument.
 type Read struct {
 	*exchange.Exchange
 	Stitcher *Stitcher
@@ -57,8 +57,8 @@ func (x *Read) Negotiate(i *Resource) (negotiate.Format, bool) {
 	return f, true
 }
 
-// ObserveRefused counts a read whose form is refused: where upstream's router refuses it, its
-// metrics do not count it.
+// ObserveRefused counts a read whose media type is refused. Upstream's metrics do not count it where
+// upstream's router refuses it.
 func (x *Read) ObserveRefused(i *Resource) {
 	if i.bare {
 		x.Observe(i, len(x.Bytes))
@@ -137,7 +137,7 @@ func (x *Read) ScopeOf(i *Resource, o *internalversion.ListOptions) storage.Scop
 	return scope
 }
 
-// sendTable answers with rows.
+// sendTable answers with a table.
 func (x *Read) sendTable(f negotiate.Format, table *metav1.Table) {
 	supported := internalscheme.Codecs.SupportedMediaTypes()
 	info, ok := runtime.SerializerInfoForMediaType(supported, f.MediaType)
@@ -169,7 +169,7 @@ func (x *Read) Observe(i *Resource, size int) {
 	Annotate(x.Trail, i.Life)
 }
 
-// Counted is what is counted of a read, as far as it is known when it is answered.
+// Counted returns what metrics count of a read.
 func (x *Read) Counted(i *Resource, size int) apimetrics.Answer {
 	return apimetrics.Answer{
 		Code: x.StatusCode(), Size: size, Took: time.Since(x.Received), Waited: x.InQueue,
@@ -177,7 +177,7 @@ func (x *Read) Counted(i *Resource, size int) apimetrics.Answer {
 	}
 }
 
-// Annotate records that a version was read which is deprecated (apiserver
+// Annotate adds to the audit event that a deprecated version was read (apiserver
 // pkg/endpoints/metrics/metrics.go).
 func Annotate(t *exchange.Trail, life apimetrics.Lifecycle) {
 	if !life.Deprecated {
@@ -189,9 +189,9 @@ func Annotate(t *exchange.Trail, life apimetrics.Lifecycle) {
 	}
 }
 
-// Monitor returns what counts a read. The scope that it is counted in is that of its path,
-// whatever its selectors pin down; but upstream takes a custom resource that is selected by its
-// name for one that the path names, and a list of it for a GET.
+// Monitor returns the monitor of a read. Its scope is that of the path, whatever the selectors
+// select. But upstream takes a custom resource that a field selector names for one that the path
+// names, and a list of it for a GET.
 func (x *Read) Monitor(i *Resource) *apimetrics.Monitor {
 	verb, scope := x.Verb, "cluster"
 	switch {
@@ -207,14 +207,14 @@ func (x *Read) Monitor(i *Resource) *apimetrics.Monitor {
 	return i.Monitors.Of(verb, scope)
 }
 
-// warn sends the endpoint's warnings to the client.
+// warn adds the warnings of the endpoint to the response.
 func (x *Read) warn(i *Resource) {
 	for _, text := range i.warnings {
 		x.Add("Warning", warningHeader(text))
 	}
 }
 
-// warningHeader is the value of a Warning header that says text.
+// warningHeader returns the value of a Warning header with text.
 func warningHeader(text string) string {
 	header, err := utilnet.NewWarningHeader(299, "-", text)
 	if err != nil {

@@ -29,8 +29,8 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// Installer turns the registry's endpoints into what requests are routed to. What
-// it fills in, and from where, follows apiserver pkg/endpoints/installer.go.
+// Installer makes routes of the endpoints of a registry. It follows apiserver
+// pkg/endpoints/installer.go.
 type Installer struct {
 	Admission  admission.Interface
 	Authorizer authorizer.Authorizer
@@ -43,7 +43,7 @@ type Installer struct {
 
 	Models *openapi.Models
 
-	// Equivalents are those of the registry that the groups are of.
+	// Equivalents are the equivalent resources of the registry of the groups.
 	Equivalents runtime.EquivalentResourceMapper
 }
 
@@ -255,8 +255,8 @@ func (b *handlerBuilder) subpath() bool {
 	return false
 }
 
-// finish wraps the handler of an action: what it can produce is checked first, as
-// go-restful does for upstream, then it is measured.
+// finish wraps the handler of an action. It first checks the media types that the action produces,
+// as go-restful does for upstream, and then measures the handler.
 func (b *handlerBuilder) finish(action string, h http.HandlerFunc) http.Handler {
 	return b.finishAs(action, action, h)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// lifecycle is what clients of a deprecated kind are told.
+// lifecycle is the lifecycle of a kind and the warnings for clients of a deprecated one.
 type lifecycle struct {
 	apimetrics.Lifecycle
 	warnings []string
@@ -44,7 +44,7 @@ func instrument(e *registry.Endpoint, life lifecycle, verb string, h http.Handle
 	})
 }
 
-// recordingWarnings lets h, and whatever it calls, send Warning headers.
+// recordingWarnings lets h send Warning headers.
 func recordingWarnings(h http.Handler) http.Handler {
 	return filters.WithWarningRecorder(h)
 }

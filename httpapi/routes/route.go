@@ -44,8 +44,8 @@ type resourceKey struct {
 	group, version, resource, subresource string
 }
 
-// Table is everything that can be routed to. It is immutable once published: who changes
-// what is served replaces it whole.
+// Table is everything that requests can be routed to. It is immutable once published: a change
+// replaces the whole table.
 type Table struct {
 	resources map[resourceKey]*Endpoint
 	versions  map[groupVersion]bool // those that resources stand in
@@ -146,8 +146,8 @@ func (i *Endpoint) covers(r *request.Request) bool {
 	return true
 }
 
-// watched reports whether i's storage can be watched. What can only be listed has no path of
-// its own for watches.
+// watched reports whether the storage of i can be watched. A resource that can only be listed has no
+// path for watches.
 func (i *Endpoint) watched() bool {
 	_, ok := i.Endpoint.Storage.(rest.Watcher)
 	return ok
