@@ -19,7 +19,7 @@ const (
 	lastWindow
 )
 
-// Query says what a [Report] is to tell.
+// Query selects and orders the rows of a [Report].
 type Query struct {
 	Window Window
 	By     Dimension
@@ -27,7 +27,7 @@ type Query struct {
 	Limit  int  // how many rows there are at most; 0 is all that are known
 }
 
-// Report says who has cost how much in a window.
+// Report is the costs of all clients in a window.
 type Report struct {
 	From, To time.Time
 	Process  time.Duration // the CPU time of the whole process
@@ -39,13 +39,13 @@ type Report struct {
 	Rows   []Row
 }
 
-// Row is what one name has cost: Used at least, and Missed more at most.
+// Row is the costs of one name: at least Used, and at most Used plus Missed.
 type Row struct {
 	Key
 	Used, Missed Usage
 }
 
-// Report answers q with what everybody has cost up to now.
+// Report answers q with the costs up to now.
 func (l *Ledger) Report(q Query) Report {
 	l.mu.Lock()
 	defer l.mu.Unlock()

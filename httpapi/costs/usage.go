@@ -2,7 +2,7 @@ package costs
 
 import "time"
 
-// Kind is what costs are measured in.
+// Kind is a kind of cost.
 type Kind uint8
 
 // The kinds of costs.
@@ -14,7 +14,7 @@ const (
 	kinds
 )
 
-// Usage is what something has cost, by kind.
+// Usage is an amount of each kind of cost.
 type Usage [kinds]int64
 
 // add adds other to u.
@@ -27,7 +27,7 @@ func (u *Usage) add(other *Usage) {
 // Time is the CPU time.
 func (u *Usage) Time() time.Duration { return time.Duration(u[CPU]) }
 
-// Key names who costs something. The zero fields of one that stands for many are "".
+// Key names a client, and what it asks for. A key that stands for many leaves fields empty.
 type Key struct {
 	User      string // "" if nobody was authenticated
 	UserAgent string // as the client says
@@ -35,7 +35,7 @@ type Key struct {
 	Verb      string
 }
 
-// Dimension is how costs are put together.
+// Dimension is a way to group costs.
 type Dimension uint8
 
 // The dimensions.
@@ -48,7 +48,7 @@ const (
 	dimensions
 )
 
-// project returns what k is called in dimension d.
+// project returns the key of k's group in dimension d.
 func (k Key) project(d Dimension) Key {
 	switch d {
 	case ByUser:

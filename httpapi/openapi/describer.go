@@ -33,9 +33,7 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// Describer writes the OpenAPI documents: upstream's installer describes the
-// routes of the same storages to a container that nobody serves from, and
-// upstream's builders make documents of it.
+// Describer makes the OpenAPI documents of a server.
 type Describer struct {
 	Models     *Models
 	Groups     []*registry.Group
@@ -43,12 +41,11 @@ type Describer struct {
 	Extensions Extensions // nil if there are none
 	Aggregator Aggregator // nil if there is none
 
-	// Handlers answer further paths, by path. Those of the OpenID provider are described.
+	// Handlers answer further paths, by path. The paths of the OpenID provider are described.
 	Handlers map[string]http.Handler
 }
 
-// Install adds /openapi/v2 and /openapi/v3. Nothing is described before a document
-// is asked for.
+// Install adds /openapi/v2 and /openapi/v3. The first request for a document describes it.
 func (d *Describer) Install(to common.PathHandlerByGroupVersion) {
 	to.Handle("/openapi/v2", newSwaggerService(d.v2, d.descriptionsV2))
 	v3 := &openAPIv3{builtIn: make(map[string]*document), extensions: d.Extensions, aggregator: d.Aggregator}
@@ -65,13 +62,13 @@ func (d *Describer) Install(to common.PathHandlerByGroupVersion) {
 	to.HandlePrefix("/openapi/v3/", measured("openapi/v3/", v3.serveDocument))
 }
 
-// measured reports what h does for path under upstream's metrics (kube-aggregator
+// measured counts the requests for path in upstream's metrics (kube-aggregator
 // pkg/controllers/openapiv3/aggregator/aggregator.go).
 func measured(path string, h http.HandlerFunc) http.Handler {
 	return metrics.InstrumentHandlerFunc(http.MethodGet, "", "", "", path, "", "", false, "", h)
 }
 
-// descriptionsV2 describe what is not built in.
+// descriptionsV2 returns the descriptions of what is not built in.
 func (d *Describer) descriptionsV2() (list []Description[spec.Swagger]) {
 	if d.Extensions != nil {
 		list = d.Extensions.OpenAPIV2()
@@ -82,8 +79,8 @@ func (d *Describer) descriptionsV2() (list []Description[spec.Swagger]) {
 	return list
 }
 
-// service is one web service of the container that upstream would serve from. A
-// document of OpenAPI v3 describes one of them.
+// service is one web service of the container from which upstream would serve. A document of OpenAPI
+// v3 describes one service.
 type service struct {
 	name    string // its path, without a slash in front
 	group   *registry.Group
@@ -91,7 +88,7 @@ type service struct {
 	install func(*restful.Container) error
 }
 
-// services lists all of them.
+// services lists all services.
 func (d *Describer) services() []service {
 	list := []service{{name: "version", install: func(c *restful.Container) error {
 		routes.Version{Version: d.Version}.Install(c)
@@ -132,7 +129,7 @@ func (d *Describer) services() []service {
 // openIDPaths are where the OpenID provider of service-account tokens answers.
 var openIDPaths = [...]string{serviceaccount.OpenIDConfigPath[1:], serviceaccount.JWKSPath[1:]}
 
-// describeOpenID returns what adds the one path of the OpenID provider.
+// describeOpenID returns a function that adds one path of the OpenID provider.
 func describeOpenID(name string) func(c *restful.Container) error {
 	return func(c *restful.Container) error {
 		all := restful.NewContainer()
@@ -247,9 +244,9 @@ func (d *Describer) info() *spec.Info {
 	return &spec.Info{InfoProps: spec.InfoProps{Title: "Kubernetes", Version: d.Version.Major + "." + d.Version.Minor}}
 }
 
-// narrow takes the kinds of other versions off the types that every version has
-// (WatchEvent, DeleteOptions), but for those of core v1: apiserver
-// pkg/server/routes/openapi.go, filterScopedGVKs.
+// narrow removes the kinds of other versions from the types that every version has (WatchEvent,
+// DeleteOptions), except those of core v1, as apiserver pkg/server/routes/openapi.go,
+// filterScopedGVKs, does.
 func narrow(document *spec3.OpenAPI, group, version string) {
 	const key = "x-kubernetes-group-version-kind"
 	for _, schema := range document.Components.Schemas {

@@ -8,27 +8,27 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// Description is a part of an OpenAPI document, or a whole one, that can be built.
+// Description describes a part of an OpenAPI document, or a whole one.
 type Description[T any] struct {
-	Name  string // tells it from the others
-	State string // another one stands for another description
+	Name  string // unique
+	State string // differs whenever the description does
 
-	// Build makes it anew.
+	// Build builds the part.
 	Build func() (*T, error)
-	// Variants describe the same together, for less. nil, or none, if there is nothing that it
-	// is like.
+	// Variants describe the same by templates, for less. nil, or an empty result, says that no
+	// template fits.
 	Variants func() []Variant[T]
 }
 
-// Extensions describes resources that come and go.
+// Extensions describes custom resources.
 type Extensions interface {
-	// OpenAPIV2 describes the resources, each by itself, and OpenAPIV3 each of their
-	// versions by its path below /openapi/v3/.
+	// OpenAPIV2 describes each CRD. OpenAPIV3 describes each version of a group, named by its path
+	// below /openapi/v3/.
 	OpenAPIV2() []Description[spec.Swagger]
 	OpenAPIV3() []Description[spec3.OpenAPI]
 }
 
-// Aggregator describes what other servers serve.
+// Aggregator describes aggregated servers.
 type Aggregator interface {
 	// OpenAPIV2 describes what the other servers serve, OpenAPIV3 says where their
 	// documents of OpenAPI v3 are, by path below /openapi/v3/, and ServeOpenAPIV3 serves

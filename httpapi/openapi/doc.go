@@ -1,16 +1,17 @@
-// Package openapi writes the OpenAPI documents, and the schemas that field managers and
-// custom resources need of them.
+// Package openapi serves the OpenAPI documents, and makes the schemas for field managers and custom
+// resources.
 //
-// A [Describer] lets upstream's installer describe the routes of the same storages to a
-// container that nobody serves from, and upstream's builders make documents of it. A
-// document is built when it is first asked for and kept compressed. A reader of OpenAPI v2 who
-// takes gzip is sent what is kept, a tenth of the document's size; for others it is inflated.
-// Those of OpenAPI v3, which are many and never sent compressed, are kept as what is fast. Its
-// tag is upstream's: the hash of its JSON. What definitions of custom resources and other
-// servers add to the document of OpenAPI v2 is built once and put between the bytes of the
-// rest. Descriptions that differ by names and one definition alone come of a [Template], which
-// is built once for all of them.
+// A [Describer] has upstream's installer describe the routes of the storages to a container that
+// serves nothing. Upstream's builders make documents of it. The first request for a document builds
+// it, and then it is kept compressed. Its tag is upstream's: the hash of its JSON.
 //
-// [Models] are the definitions of the built-in kinds. All of them together are large, so they
-// are kept no longer than the garbage collector lets them be.
+// A client that accepts gzip gets OpenAPI v2 as it is kept, at a tenth of its size. The documents of
+// OpenAPI v3 are many and never sent compressed, so they are kept by a faster algorithm.
+//
+// The parts of OpenAPI v2 that describe CRDs and aggregated servers are built once, and inserted
+// between the bytes of the document of the built-in kinds. Descriptions that differ only by names
+// and one schema are made of a [Template], which is built once.
+//
+// [Models] are the schemas of the built-in kinds. Together they are large, so the garbage collector
+// may take them at any time.
 package openapi

@@ -23,11 +23,11 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// Models names and makes the OpenAPI definitions of the built-in kinds.
+// Models names and makes the schemas of the built-in kinds.
 //
-// All of them together take 10 ms and 6 MB to make and most processes need few,
-// so they are kept no longer than the garbage collector lets them be; the callers
-// keep what they derive. Upstream holds two full sets for the life of the process.
+// All of them take 10 ms and 6 MB to make, and most processes need few. So the garbage collector may
+// take them, and callers keep what they derive. Upstream holds two full sets for the life of the
+// process.
 type Models struct {
 	namer func() *openapinamer.DefinitionNamer
 
@@ -48,8 +48,8 @@ func (m *Models) generate(ref common.ReferenceCallback) map[string]common.OpenAP
 	return openapienablement.GetOpenAPIDefinitionsWithoutDisabledFeatures(generatedopenapi.GetOpenAPIDefinitions)(ref)
 }
 
-// v3Locked is the configuration for OpenAPI v3, with the definitions. The caller
-// changes neither and holds mu as long as it uses them.
+// v3Locked returns the configuration for OpenAPI v3 with the schemas. The caller does not change it,
+// and holds mu while it uses it.
 func (m *Models) v3Locked() *common.OpenAPIV3Config {
 	if config := m.last.Value(); config != nil {
 		return config
@@ -68,8 +68,8 @@ func (m *Models) v3Locked() *common.OpenAPIV3Config {
 	return config
 }
 
-// Converter returns the type converter of one group, which is built when the
-// first object of the group is written.
+// Converter returns the type converter of one group. The first write of an object of the group
+// builds it.
 func (m *Models) Converter(g *registry.Group) managedfields.TypeConverter {
 	return &lazyConverter{build: sync.OnceValues(func() (managedfields.TypeConverter, error) {
 		return m.buildConverter(g)
@@ -85,7 +85,7 @@ func (m *Models) buildConverter(g *registry.Group) (managedfields.TypeConverter,
 	return managedfields.NewTypeConverter(schemas, false)
 }
 
-// Schemas returns the schemas of g's own kinds, and of what they refer to.
+// Schemas returns the schemas of the kinds of g, and of everything that they refer to.
 func (m *Models) Schemas(g *registry.Group) (map[string]*spec.Schema, error) {
 	names, err := canonicalNames(g)
 	if err != nil {

@@ -24,9 +24,9 @@ import (
 
 var inV2 = dialect{version: "v2", protobuf: handler.ToProtoBinary, pack: pack}
 
-// swaggerService serves the one document of OpenAPI v2. What extensions describe is
-// built once and put into the document of the built-in kinds as bytes, where
-// kube-aggregator would merge what is decoded and encode all of it: the same document.
+// swaggerService serves the document of OpenAPI v2. It builds the description of each CRD and
+// aggregated server once, and inserts its bytes into the document of the built-in kinds.
+// Kube-aggregator merges decoded documents and encodes the result: the same bytes.
 type swaggerService struct {
 	builtIn func() (*spec.Swagger, error)
 	others  func() []Description[spec.Swagger] // what is not built in
@@ -34,24 +34,24 @@ type swaggerService struct {
 
 	mu    sync.Mutex
 	parts map[string]*part // by name
-	whole *document        // of them and the built-in kinds; nil before it was asked for
+	whole *document        // of parts and the built-in kinds; nil before the first request
 
-	building sync.Mutex // held by whoever writes a document
-	base     *packed    // document of the built-in kinds; nil before it was needed
+	building sync.Mutex // held while a document is written
+	base     *packed    // document of the built-in kinds; nil before the first write
 	compiled map[*Template[spec.Swagger]]*compiled
 }
 
-// part is what one description adds to a document.
+// part is the part of the document that one description adds.
 type part struct {
 	Description[spec.Swagger]
 
-	// Guarded by building, and nil before it was built: the sections, as they are kept; or what
-	// each variant has for itself.
+	// Guarded by building. One of them is set when the part is built: its sections, or the names and
+	// schemas of its variants.
 	packed *packed
 	owns   []own
 }
 
-// own is what one variant has for itself: names, and a definition in JSON, compressed.
+// own is the names and the schema of one variant. The schema is compressed JSON.
 type own struct {
 	template *compiled
 	names    []string
@@ -78,7 +78,7 @@ func (s *swaggerService) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// document returns the document of what there is now.
+// document returns the current document.
 func (s *swaggerService) document() *document {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,8 +89,7 @@ func (s *swaggerService) document() *document {
 	return s.whole
 }
 
-// changedLocked takes in what there is to describe, and reports whether that is
-// something else than before.
+// changedLocked updates s.parts, and reports whether they have changed.
 func (s *swaggerService) changedLocked() bool {
 	if s.others == nil {
 		return false
@@ -113,7 +112,7 @@ func (s *swaggerService) changedLocked() bool {
 	return true
 }
 
-// sections are the parts of a document that have one member for each thing described.
+// sections are the members of the three sections of a document.
 type sections [len(sectionNames)][]member
 
 const (
@@ -124,7 +123,7 @@ const (
 
 var sectionNames = [...]string{inPaths: "paths", inDefinitions: "definitions", inParameters: "parameters"}
 
-// member is a member of a JSON object: its name and its value in JSON. Both are exported for encoding/gob.
+// member is a member of a JSON object: its name and its value in JSON. The fields are exported for encoding/gob.
 type member struct {
 	Name  string
 	Value []byte
@@ -183,8 +182,8 @@ func (s *swaggerService) baseLocked() ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Kube-aggregator encodes what it decoded from JSON, and its maps come sorted; but for its
-		// own paths, which it never had in JSON.
+		// Kube-aggregator encodes what it has decoded from JSON, with sorted maps. Only its own paths were
+		// never in JSON.
 		for path, item := range built.Paths.Paths {
 			if strings.HasPrefix(path, "/apis/"+apiregistrationv1.GroupName+"/") {
 				continue
@@ -209,8 +208,8 @@ func (s *swaggerService) baseLocked() ([]byte, error) {
 	return *base, nil
 }
 
-// decodeKind makes of the kind that an operation is for what is decoded from its JSON. Nothing
-// else that is described here differs from what is decoded of it.
+// decodeKind replaces the kind of an operation by what encoding/json decodes of its JSON. Nothing
+// else in the documents differs from its decoded form.
 func decodeKind(extensions spec.Extensions) error {
 	const key = "x-kubernetes-group-version-kind"
 	kind, ok := extensions[key]
@@ -232,7 +231,7 @@ func decodeKind(extensions spec.Extensions) error {
 // known are the members of the sections of the built-in kinds, by name.
 type known [len(sectionNames)]map[string][]byte
 
-// addedByLocked returns what parts add to own. What cannot be described is left out.
+// addedByLocked returns what parts add to own. It leaves out a part that cannot be described.
 func (s *swaggerService) addedByLocked(parts []*part, own *sections) (*sections, error) {
 	var have known
 	for i, list := range own {
@@ -256,8 +255,8 @@ func (s *swaggerService) addedByLocked(parts []*part, own *sections) (*sections,
 	return added, nil
 }
 
-// add adds what p adds, which was built, to added. shared are the names of what every variant
-// has alike, which is added once.
+// add adds the members of p, which was built, to added. shared are the names of members that all
+// variants have, which are added once.
 func (p *part) add(added *sections, shared map[string]bool) error {
 	if p.packed != nil {
 		whole, err := p.packed.unpack()
@@ -284,7 +283,7 @@ func (p *part) add(added *sections, shared map[string]bool) error {
 	return nil
 }
 
-// buildLocked builds what p adds to what is known.
+// buildLocked builds the members of p.
 func (s *swaggerService) buildLocked(p *part, have *known) (err error) {
 	if p.owns = s.ownsLocked(p, have); p.owns != nil {
 		return nil
@@ -297,8 +296,8 @@ func (s *swaggerService) buildLocked(p *part, have *known) (err error) {
 	return err
 }
 
-// ownsLocked returns what the variants of p have for themselves, nil if p has none, or has names
-// that are known: then upstream gives it others.
+// ownsLocked returns the names and schemas of the variants of p. It returns nil if p has none, or if
+// one of their names is known: upstream then chooses another name.
 func (s *swaggerService) ownsLocked(p *part, have *known) []own {
 	if p.Variants == nil {
 		return nil
@@ -322,7 +321,7 @@ func (s *swaggerService) ownsLocked(p *part, have *known) []own {
 	return owns
 }
 
-// compiledLocked returns the compiled of p, which is made once.
+// compiledLocked returns p with its placeholders found. The first call for p builds it.
 func (s *swaggerService) compiledLocked(p *Template[spec.Swagger], have *known) (*compiled, error) {
 	if made := s.compiled[p]; made != nil {
 		return made, nil
@@ -336,8 +335,8 @@ func (s *swaggerService) compiledLocked(p *Template[spec.Swagger], have *known) 
 	return made, nil
 }
 
-// mergedWith makes the members that what build describes adds to those that are known: upstream
-// merges it with what it has in common with them.
+// mergedWith returns the members that a description adds to the known ones. Upstream merges the
+// description with those known members that it shares.
 func mergedWith(have *known, build func() (*spec.Swagger, error)) (*sections, error) {
 	built, err := build()
 	if err != nil {
@@ -376,7 +375,7 @@ func mergedWith(have *known, build func() (*spec.Swagger, error)) (*sections, er
 	return list, err
 }
 
-// writing writes document as upstream's handler does.
+// writing returns a function that writes document as upstream's handler does.
 func writing(document *spec.Swagger) func(w io.Writer) error {
 	return func(w io.Writer) error {
 		data, err := document.MarshalJSON()
@@ -388,7 +387,7 @@ func writing(document *spec.Swagger) func(w io.Writer) error {
 	}
 }
 
-// decodedSwagger is built as it is decoded from JSON.
+// decodedSwagger returns built as decoded from its JSON.
 func decodedSwagger(built *spec.Swagger) (*spec.Swagger, error) {
 	data, err := json.Marshal(built)
 	if err != nil {
@@ -401,8 +400,8 @@ func decodedSwagger(built *spec.Swagger) (*spec.Swagger, error) {
 	return decoded, nil
 }
 
-// shared decodes those that are known under a name of own, or under one that upstream
-// would give it.
+// shared decodes the known members with a name of own, or with a name that upstream would give to
+// one of own.
 func shared[T any](own map[string]T, known map[string][]byte) (map[string]T, error) {
 	out := make(map[string]T)
 	for name := range own {
@@ -417,8 +416,8 @@ func shared[T any](own map[string]T, known map[string][]byte) (map[string]T, err
 	return out, nil
 }
 
-// novel encodes those of merged that are not known; or known as something else,
-// unless what is known stays.
+// novel encodes the members of merged that are not known, or known with other content. stays says
+// that known members stay as they are.
 func novel[T json.Marshaler](merged map[string]T, known map[string][]byte, stays bool) ([]member, error) {
 	var list []member
 	for name, v := range merged {
@@ -458,8 +457,8 @@ func members(object []byte) ([]member, error) {
 	return list, nil
 }
 
-// writeMembers writes an object of own and added members, in the order of their names.
-// Added ones take the place of others.
+// writeMembers writes an object of own and added members in the order of their names. An added
+// member replaces an own one.
 func writeMembers(w io.Writer, own, added []member) error {
 	all := make([]member, 0, len(own)+len(added))
 	all = append(append(all, added...), own...)
@@ -481,7 +480,7 @@ func writeMembers(w io.Writer, own, added []member) error {
 	return err
 }
 
-// writeName writes what stands in front of the i-th member's value.
+// writeName writes the text before the value of the i-th member.
 func writeName(w io.Writer, i int, name string) error {
 	start := "{"
 	if i > 0 {

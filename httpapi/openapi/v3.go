@@ -18,8 +18,8 @@ import (
 
 var inV3 = dialect{version: "v3", protobuf: handler3.ToV3ProtoBinary, pack: packFast}
 
-// openAPIv3 serves the documents of OpenAPI v3 as kube-aggregator
-// (pkg/controllers/openapiv3/aggregator) and the servers behind it do together.
+// openAPIv3 serves the documents of OpenAPI v3 like kube-aggregator
+// (pkg/controllers/openapiv3/aggregator) and the servers behind it.
 type openAPIv3 struct {
 	builtIn    map[string]*document // immutable; by path below /openapi/v3/
 	extensions Extensions           // nil if there are none
@@ -31,13 +31,13 @@ type openAPIv3 struct {
 	index   []byte            // of known and the built-in ones; nil if it was not asked for
 }
 
-// stated is a document of something in some state.
+// stated is a document and the state of what it describes.
 type stated struct {
 	*document
 	state string
 }
 
-// documentsLocked returns the documents of the extensions as they are now.
+// documentsLocked returns the current documents of the extensions.
 func (s *openAPIv3) documentsLocked() map[string]stated {
 	if s.extensions == nil {
 		return nil
@@ -61,7 +61,7 @@ func (s *openAPIv3) documentsLocked() map[string]stated {
 	return next
 }
 
-// written writes what d describes.
+// written returns a function that writes the document of d.
 func written(d Description[spec3.OpenAPI]) func(w io.Writer) error {
 	return func(w io.Writer) error {
 		if d.Variants != nil {
@@ -89,8 +89,8 @@ func (s *openAPIv3) find(name string) *document {
 	return s.documentsLocked()[name].document
 }
 
-// serveIndex lists the documents by their hashes, for which it needs them all. Its
-// media type is left to be guessed, as kube-aggregator does.
+// serveIndex lists the documents by their hashes, which needs all documents. net/http guesses the
+// media type, as in kube-aggregator.
 func (s *openAPIv3) serveIndex(w http.ResponseWriter, r *http.Request) {
 	index, err := s.indexed()
 	if err != nil {
@@ -98,13 +98,13 @@ func (s *openAPIv3) serveIndex(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
-	// A date says whole seconds: to a client that asked in this one, the index would not
-	// have changed. So the date is told, but never believed.
+	// Dates have whole seconds, and the index may change within one. So the answer has a date, but
+	// requests with a date always get the index.
 	w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
 	serveContent(w, r, time.Time{}, bytes.NewReader(index))
 }
 
-// indexed returns the index of what there is now.
+// indexed returns the current index.
 func (s *openAPIv3) indexed() ([]byte, error) {
 	s.mu.Lock()
 	known, changes, index := s.documentsLocked(), s.changes, s.index
@@ -149,7 +149,7 @@ func (s *openAPIv3) indexed() ([]byte, error) {
 	return index, nil
 }
 
-// hashed is the URL of a document that is named by its hash, too.
+// hashed returns the URL of a document with its hash.
 func hashed(name, tag string) string {
 	u := url.URL{Path: path.Join("/openapi/v3", name), RawQuery: url.Values{"hash": {tag}}.Encode()}
 	return u.String()

@@ -101,7 +101,8 @@ func (p *Page) serveData(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// snapshot returns how the server is, or was a moment ago, and who costs what now.
+// snapshot returns the state of the server, which may be a moment old, and the current costs of
+// clients.
 func (p *Page) snapshot(ctx context.Context, q costs.Query) *Snapshot {
 	p.mu.Lock()
 	if p.last == nil || time.Since(p.last.Time) > freshness {

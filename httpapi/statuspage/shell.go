@@ -54,8 +54,8 @@ func hash(text string) string {
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// Public reports whether everybody may do what method says at a path of the API, because it is
-// of the shell.
+// Public reports whether everybody may request path by method, because it is the page without its
+// data.
 func Public(method, path string) bool {
 	return (path == Path || path+"/" == Path) && (method == http.MethodGet || method == http.MethodHead)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/larder-io/larder/httpapi/costs"
 )
 
-// Snapshot is how a server is at a moment.
+// Snapshot is the state of a server at one time.
 type Snapshot struct {
 	Time      time.Time `json:"time"`
 	Started   time.Time `json:"started"`
@@ -46,7 +46,7 @@ type Resource struct {
 	Events   uint64 `json:"events"` // since the start
 }
 
-// Bytes is what a cache holds, by what it is.
+// Bytes is the bytes in a cache by kind.
 type Bytes struct {
 	Canonical int64 `json:"canonical"` // the encodings that all others are made from
 	Encodings int64 `json:"encodings"` // others, that clients have asked for
@@ -90,7 +90,7 @@ type Check struct {
 	Error string `json:"error"` // "" if all is well
 }
 
-// Memory is what the process has taken from the operating system, and for what.
+// Memory is the memory that the process has from the operating system, by use.
 type Memory struct {
 	Mapped  int64    `json:"mapped"`  // all that the runtime has and has not given back
 	Heap    int64    `json:"heap"`    // objects, live or not yet collected
