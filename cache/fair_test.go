@@ -159,7 +159,7 @@ func TestLogsForgetForEachOther(t *testing.T) {
 				if err != nil {
 					continue
 				}
-				events, _, err := p.Log().Read(at, nil)
+				events, _, _ := p.Log().Read(at, nil)
 				for _, e := range events {
 					if revision++; e.Revision != revision {
 						t.Errorf("%d comes before %d", e.Revision, revision)

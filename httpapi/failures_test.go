@@ -24,7 +24,7 @@ func TestFaultsAreRemembered(t *testing.T) {
 		case "/fails/text":
 			http.Error(w, "no luck", 500)
 		case "/fails/long":
-			http.Error(w, long, 502)
+			http.Error(w, long, http.StatusBadGateway)
 		case "/fails/panic":
 			panic("broken")
 		default:

@@ -250,7 +250,7 @@ func TestApplyRecordsManagers(t *testing.T) {
 	decode(t, a.body, &object)
 	owners := make(map[string]string)
 	for _, f := range object.ManagedFields {
-		owners[f.Manager] = string(f.Operation) + string(f.FieldsV1.Raw)
+		owners[f.Manager] = string(f.Operation) + string(f.FieldsV1.GetRawBytes())
 	}
 	want := map[string]string{"three": `Update{"f:data":{"f:k":{}}}`}
 	if got, _ := json.Marshal(owners); string(got) != mustJSON(t, want) {

@@ -186,7 +186,7 @@ func (s *scriptedAdmission) spoil(object metav1.Object) {
 		object.SetManagedFields(append(slices.Clone(entries), metav1.ManagedFieldsEntry{Manager: "m", Operation: "Guess"}))
 	case "other":
 		object.SetManagedFields(append(slices.Clone(entries), metav1.ManagedFieldsEntry{
-			Manager: "admission", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:labels":{"f:admitted":{}}}}`)},
+			Manager: "admission", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:admitted":{}}}}`),
 		}))
 	case "time":
 		for i := range entries {

@@ -63,7 +63,7 @@ func spanValues(attributes []attribute.KeyValue) string {
 			continue // what encodes answers and counts their bytes
 		}
 		if text != "audit-id" && text != "client" && text != "err" && text != "user-agent" {
-			text += fmt.Sprintf("=%.100s", a.Value.Emit())
+			text += fmt.Sprintf("=%.100s", a.Value.String())
 		}
 		all = append(all, text)
 	}

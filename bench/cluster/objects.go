@@ -20,6 +20,8 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
+//lint:file-ignore SA1019 Endpoints are deprecated, but kube-apiserver and its clients still write them.
+
 // Media types as typed clients have them.
 const (
 	acceptTyped = "application/vnd.kubernetes.protobuf,application/json"

@@ -27,7 +27,7 @@ func (x *indexLabels) String() string {
 func (x *indexLabels) Set(value string) error {
 	name, list, ok := strings.Cut(value, "=")
 	if !ok || name == "" {
-		return fmt.Errorf("%q is not resource[.group]=key,...", value)
+		return fmt.Errorf("%q is not resource[.group]=key[,key]", value)
 	}
 	keys := strings.Split(list, ",")
 	for _, key := range keys {

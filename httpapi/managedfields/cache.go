@@ -210,7 +210,7 @@ func (c *Cache) updateKey(live, obj runtime.Object, before []metav1.ManagedField
 		}
 		key = appendText(appendText(appendText(appendText(key, e.Manager), string(e.Operation)), e.FieldsType), e.Subresource)
 		at := len(key)
-		key = ids.appendNumbered(append(key, 0, 0, 0, 0), e.FieldsV1.Raw)
+		key = ids.appendNumbered(append(key, 0, 0, 0, 0), e.FieldsV1.GetRawBytes())
 		binary.BigEndian.PutUint32(key[at:], uint32(len(key)-at))
 	}
 	if updaters > maxUpdaters || ids.refused || len(key) > maxKey {
@@ -282,8 +282,8 @@ func (c *Cache) add(key []byte, before, after []metav1.ManagedFieldsEntry, ids *
 		if from < 0 && e.Time == nil {
 			return
 		}
-		fields := ids.appendNumbered(nil, e.FieldsV1.Raw)
-		e.Time, e.FieldsV1 = nil, &metav1.FieldsV1{Raw: fields}
+		fields := ids.appendNumbered(nil, e.FieldsV1.GetRawBytes())
+		e.Time, e.FieldsV1 = nil, rawFields(fields)
 		result[i] = resultEntry{entry: e, from: from}
 		size += len(fields)
 	}
@@ -320,7 +320,7 @@ func entriesOf(result []resultEntry, before []metav1.ManagedFieldsEntry, ids *id
 	entries := make([]metav1.ManagedFieldsEntry, len(result))
 	for i := range result {
 		entries[i] = result[i].entry
-		entries[i].FieldsV1 = &metav1.FieldsV1{Raw: ids.insert(result[i].entry.FieldsV1.Raw)}
+		entries[i].FieldsV1 = rawFields(ids.insert(result[i].entry.FieldsV1.GetRawBytes()))
 		if from := result[i].from; from >= 0 {
 			entries[i].Time = before[from].Time
 		} else {
@@ -344,4 +344,11 @@ func seconds(t *metav1.Time) int64 {
 		return 0
 	}
 	return t.Unix()
+}
+
+// rawFields returns the fields that raw encodes. It keeps raw.
+func rawFields(raw []byte) *metav1.FieldsV1 {
+	fields := new(metav1.FieldsV1)
+	fields.SetRawBytes(raw)
+	return fields
 }

@@ -131,7 +131,7 @@ func TestCreationsThatAreNotRemembered(t *testing.T) {
 	}
 	known := len(creations.results)
 	sent := pod()
-	sent.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:nodeName":{}}}`)}}}
+	sent.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:nodeName":{}}}`)}}
 	record(sent, "one")
 	applied := pod()
 	applied.Annotations = map[string]string{corev1.LastAppliedConfigAnnotation: "{}"}
@@ -159,7 +159,7 @@ func TestCreationsThatAreNotRemembered(t *testing.T) {
 		record(some, "one")
 		size := 0
 		for key, result := range creations.results {
-			size += len(key) + len(result[0].entry.FieldsV1.Raw)
+			size += len(key) + len(result[0].entry.FieldsV1.GetRawBytes())
 		}
 		peak = max(peak, size)
 	}
@@ -188,11 +188,11 @@ func TestRecordsAreNotShared(t *testing.T) {
 					return
 				}
 				record := object.GetManagedFields()
-				if len(record) != 1 || string(record[0].FieldsV1.Raw) != `{"f:metadata":{"f:labels":{".":{},"f:a":{}}}}` {
+				if len(record) != 1 || string(record[0].FieldsV1.GetRawBytes()) != `{"f:metadata":{"f:labels":{".":{},"f:a":{}}}}` {
 					t.Errorf("recorded %v", record)
 					return
 				}
-				clear(record[0].FieldsV1.Raw)
+				clear(record[0].FieldsV1.GetRawBytes())
 				*record[0].Time = metav1.Time{}
 			}
 		})

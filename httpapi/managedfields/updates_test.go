@@ -210,7 +210,7 @@ func TestUpdatesAreBounded(t *testing.T) {
 		for key, becomes := range updates.results {
 			size += len(key)
 			for _, b := range becomes {
-				size += len(b.entry.FieldsV1.Raw)
+				size += len(b.entry.FieldsV1.GetRawBytes())
 			}
 		}
 		if size != updates.bytes || len(updates.results) > maxResults {

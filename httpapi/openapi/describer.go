@@ -33,6 +33,8 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
+//lint:file-ignore SA1019 GetOperationIDAndTagsFromRoute takes routes of go-restful, which there are none of.
+
 // Describer makes the OpenAPI documents of a server.
 type Describer struct {
 	Models     *Models

@@ -23,6 +23,8 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
+//lint:file-ignore SA1019 GetOperationIDAndTagsFromRoute takes routes of go-restful, which there are none of.
+
 // Models names and makes the schemas of the built-in kinds.
 //
 // All of them take 10 ms and 6 MB to make, and most processes need few. So the garbage collector may

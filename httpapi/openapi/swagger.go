@@ -30,7 +30,6 @@ var inV2 = dialect{version: "v2", protobuf: handler.ToProtoBinary, pack: pack}
 type swaggerService struct {
 	builtIn func() (*spec.Swagger, error)
 	others  func() []Description[spec.Swagger] // what is not built in
-	handler http.Handler
 
 	mu    sync.Mutex
 	parts map[string]*part // by name

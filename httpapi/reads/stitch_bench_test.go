@@ -41,7 +41,7 @@ func benchPod(b *testing.B, v *registry.View, n, revision int) *cache.Object {
 		fields := strings.Repeat(`"f:env":{".":{},"k:{\"name\":\"A\"}":{".":{},"f:name":{},"f:value":{}}},"f:image":{},"f:imagePullPolicy":{},"f:name":{},`, 21)
 		pod.ManagedFields = append(pod.ManagedFields, metav1.ManagedFieldsEntry{
 			Manager: manager, Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1", Time: &at,
-			FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{` + fields + `"f:x":{}}}`)},
+			FieldsV1: metav1.NewFieldsV1(`{"f:spec":{` + fields + `"f:x":{}}}`),
 		})
 	}
 	for c := range 3 {

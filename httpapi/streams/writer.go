@@ -51,8 +51,6 @@ type streamWriter struct {
 // maxHeld is how much of a body waits for the handler's end or a flush.
 const maxHeld = 4 << 10
 
-var errHijacked = errors.New("httpapi: the connection was taken over")
-
 func newStreamWriter(ctx context.Context, st *Stream, req *http.Request, header http.Header) *streamWriter {
 	return &streamWriter{ctx: ctx, st: st, req: req, header: header, out: bufio.NewWriterSize(deadlineWriter{st}, 4<<10), left: -1}
 }

@@ -46,7 +46,7 @@ func randomManagedFields(random *rand.Rand) []metav1.ManagedFieldsEntry {
 		entries[i] = metav1.ManagedFieldsEntry{
 			Manager: fmt.Sprint("manager-", i), APIVersion: "v1", Time: &at, FieldsType: "FieldsV1",
 			Operation: []metav1.ManagedFieldsOperationType{"Apply", "Update"}[random.Intn(2)],
-			FieldsV1:  &metav1.FieldsV1{Raw: fmt.Appendf(nil, `{"f:metadata":{"f:labels":{"f:%d":{}}}}`, random.Intn(9))},
+			FieldsV1:  metav1.NewFieldsV1(fmt.Sprintf(`{"f:metadata":{"f:labels":{"f:%d":{}}}}`, random.Intn(9))),
 		}
 	}
 	return entries
@@ -89,7 +89,7 @@ var deeds = map[string]func(*rand.Rand, metav1.Object) error{
 		return nil
 	},
 	"spoils an entry in place": anEntry(func(e *metav1.ManagedFieldsEntry) { e.FieldsType = "FieldsV2" }),
-	"spoils the fields":        anEntry(func(e *metav1.ManagedFieldsEntry) { e.FieldsV1 = &metav1.FieldsV1{Raw: []byte(`{"what":1}`)} }),
+	"spoils the fields":        anEntry(func(e *metav1.ManagedFieldsEntry) { e.FieldsV1 = metav1.NewFieldsV1(`{"what":1}`) }),
 	"renames in place":         anEntry(func(e *metav1.ManagedFieldsEntry) { e.Manager = "another" }),
 }
 

@@ -17,6 +17,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
+//lint:file-ignore SA1019 Endpoints are deprecated, but kube-apiserver and its clients still write them.
+
 // peering is two servers of one etcd, of which the second does not serve what is asked.
 type peering struct {
 	*plane

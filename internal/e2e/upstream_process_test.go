@@ -215,7 +215,7 @@ func TestStorageAndAPIFlags(t *testing.T) {
 	if err != nil || len(list.Items) != 1 || list.Continue == "" {
 		t.Errorf("%d namespaces, %v", len(list.Items), err)
 	}
-	local := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", socket) }}}
+	local := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) }}}
 	resp, err := local.Get("http://x/debug/pprof/cmdline")
 	if err != nil || resp.StatusCode != 200 {
 		t.Fatalf("debug socket: %v %v", resp, err)

@@ -33,6 +33,7 @@ func TestMain(m *testing.M) {
 		runtime.GOMAXPROCS(8)
 		for range 8 {
 			go func() {
+				//lint:ignore SA5002 a process that spins is what the test needs
 				for {
 				}
 			}()

@@ -25,6 +25,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
+//lint:file-ignore SA1019 Endpoints are deprecated, but kube-apiserver and its clients still write them.
+
 // question is a request, by its bytes.
 type question struct {
 	line   string // method and target

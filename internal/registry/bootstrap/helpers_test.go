@@ -8,6 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
+//lint:file-ignore SA1019 Endpoints are deprecated, but kube-apiserver and its clients still write them.
+
 func names(t *testing.T, list runtime.Object) []string {
 	t.Helper()
 	var out []string

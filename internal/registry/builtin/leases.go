@@ -14,6 +14,8 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 )
 
+//lint:file-ignore SA1019 Endpoints are deprecated, but kube-apiserver and its clients still write them.
+
 const masterLeases = "/masterleases"
 
 // Leases lists which API servers of the cluster are alive: one record per address,

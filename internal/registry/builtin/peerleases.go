@@ -15,6 +15,8 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
+//lint:file-ignore SA1019 Endpoints are deprecated, but kube-apiserver and its clients still write them.
+
 const peerLeases = "/peerserverleases"
 
 // PeerLeases tells at which address each API server of the cluster is reached by the others:

@@ -74,7 +74,7 @@ func Pod(i int) *corev1.Pod {
 	for range 2 {
 		pod.ManagedFields = append(pod.ManagedFields, metav1.ManagedFieldsEntry{
 			Manager: "kubelet", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1",
-			FieldsV1: &metav1.FieldsV1{Raw: fmt.Appendf(nil, `{"f:status":{%q:{".":{}}}}`, strings.Repeat("f:", 300))},
+			FieldsV1: metav1.NewFieldsV1(fmt.Sprintf(`{"f:status":{%q:{".":{}}}}`, strings.Repeat("f:", 300))),
 		})
 	}
 	for c := range 3 {

@@ -127,8 +127,7 @@ func (m *maker) node(s *structuralschema.Structural, kept bool) *node {
 
 // Document is an object in served form.
 type Document struct {
-	data     []byte // up to the end of the object
-	metadata span
+	data []byte // up to the end of the object
 	// revision is where the resourceVersion is, without its quotes, or empty where it would
 	// be inserted; before says what comes before it then, and after what comes after it.
 	revision      span

@@ -231,5 +231,6 @@ func (w *awaiter) gone() error {
 	if w.cache == nil || !w.cache.Retired() {
 		return nil
 	}
+	//lint:ignore SA1019 the reason is Gone, not Expired
 	return apierrors.NewGone(fmt.Sprintf("the definition of %s has changed", w.codec.GroupResource()))
 }

@@ -36,6 +36,8 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
+//lint:file-ignore SA1019 upstream's suite of storage sets selfLink.
+
 // fixture is one resource, example pods, over a store in memory.
 type fixture struct {
 	storage.Interface

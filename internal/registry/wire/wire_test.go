@@ -40,7 +40,7 @@ func drawMeta(t *rapid.T, label string) metav1.ObjectMeta {
 		Finalizers:      rapid.SliceOfN(text, 0, 2).Draw(t, label+" finalizers"),
 	}
 	if rapid.Bool().Draw(t, label+" managed") {
-		m.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{}}`)}}}
+		m.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{}}`)}}
 	}
 	return m
 }
@@ -224,12 +224,12 @@ func TestRevisionWhereThereWasNone(t *testing.T) {
 	msg := []byte{
 		1<<3 | 2, 8, // metadata
 		1<<3 | 2, 1, 'n', // name
-		7<<3 | 0, 3, // generation
+		7 << 3, 3, // generation
 		12<<3 | 2, 1, 0, // annotations
 		2<<3 | 2, 1, 'x', // spec
 	}
 	got := must(wire.AppendRevisionProtobuf(nil, msg, 5))
-	want := []byte{1<<3 | 2, 11, 1<<3 | 2, 1, 'n', 6<<3 | 2, 1, '5', 7<<3 | 0, 3, 12<<3 | 2, 1, 0, 2<<3 | 2, 1, 'x'}
+	want := []byte{1<<3 | 2, 11, 1<<3 | 2, 1, 'n', 6<<3 | 2, 1, '5', 7 << 3, 3, 12<<3 | 2, 1, 0, 2<<3 | 2, 1, 'x'}
 	same(t, "message", got, want)
 }
 

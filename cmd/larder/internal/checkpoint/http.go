@@ -70,6 +70,7 @@ func asStatus(err error, name string) metav1.Status {
 	case errors.Is(err, ErrBusy):
 		status = apierrors.NewConflict(resource, name, err).Status()
 	case errors.Is(err, ErrReplaced):
+		//lint:ignore SA1019 the reason is Gone, not Expired
 		status = apierrors.NewGone(err.Error()).Status()
 	default:
 		status = apierrors.NewInternalError(err).Status()
