@@ -72,11 +72,11 @@ func (x *Read) getObject(i *Resource) (*cache.Object, error) {
 		defer func() { x.Waited += time.Since(began) }() // for the cache to be fresh: all else is done at once
 	}
 	o, err := i.View.Resource.Get(x.Trail.Context(ctx), scope, version)
+	if version != "" && (err == nil || apistorage.IsNotFound(err)) {
+		x.Event("watchCache fresh enough")
+	}
 	if err != nil {
 		return nil, storeerrors.InterpretGetError(x.ReadError(i, err), x.groupResource(), x.Name)
-	}
-	if version != "" {
-		x.Event("watchCache fresh enough")
 	}
 	return o, nil
 }

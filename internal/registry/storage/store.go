@@ -78,10 +78,16 @@ func (s *adapter) Get(ctx context.Context, key string, opts storage.GetOptions, 
 func (s *adapter) getTraced(ctx context.Context, scope Scope, version string) (*cache.Object, error) {
 	ctx, end := s.enter(ctx, "cacher.Get", attribute.String("key", s.KeyOf(scope)), attribute.String("resource-version", version))
 	defer end()
-	if version == "" { // whose revision the object is to have, wherever it is kept
+	if version == "" { // upstream's cacher reads such objects from etcd
 		note(ctx, "About to Get from underlying storage")
+		return s.Resource.Get(ctx, scope, version)
 	}
-	return s.Resource.Get(ctx, scope, version)
+	note(ctx, "About to fetch object from cache")
+	o, err := s.Resource.Get(ctx, scope, version)
+	if err == nil || storage.IsNotFound(err) {
+		note(ctx, "watchCache fresh enough")
+	}
+	return o, err
 }
 
 // GetList implements storage.Interface.
