@@ -27,7 +27,7 @@ func ColumnsOf(v *apiextensionsv1.CustomResourceDefinitionVersion) *table.Column
 	return out
 }
 
-// columns returns the CRDs of the columns after the name: age if the version has
+// columns returns the definitions of the columns after the name: age if the version has
 // none.
 func columns(v *apiextensionsv1.CustomResourceDefinitionVersion) []apiextensionsv1.CustomResourceColumnDefinition {
 	if len(v.AdditionalPrinterColumns) > 0 {
@@ -43,7 +43,7 @@ func age() apiextensionsv1.CustomResourceColumnDefinition {
 	}
 }
 
-// scaleColumns returns the CRDs of the columns of a scale after the name.
+// scaleColumns returns the column definitions of a scale after the name.
 func scaleColumns(s *apiextensionsv1.CustomResourceSubresourceScale) []apiextensionsv1.CustomResourceColumnDefinition {
 	var list []apiextensionsv1.CustomResourceColumnDefinition
 	if s.SpecReplicasPath != "" {
