@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 func build(dir string) error {
 	if *larder == "" {
 		*larder = filepath.Join(dir, "larder")
-		if out, err := exec.Command("go", "build", "-o", *larder, "../../cmd/larder").CombinedOutput(); err != nil {
+		if out, err := exec.Command("go", "build", "-o", *larder, "github.com/larder-io/larder/cmd/larder").CombinedOutput(); err != nil {
 			return fmt.Errorf("go build: %w\n%s", err, out)
 		}
 	}

@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // once. Where this fails after a change of go.mod, set the versions in programs.mod and
 // have `go mod tidy` add the rest, in a directory where the two files have their usual names.
 func TestVersionsAreLarders(t *testing.T) {
-	ours, err := os.ReadFile(filepath.Join("..", "..", "..", "go.mod"))
+	ours, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "..", "go.mod"))
 	if err != nil {
 		t.Fatal(err)
 	}
