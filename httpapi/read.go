@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 
+	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/revocation"
 	"github.com/larder-io/larder/httpapi/streams"
@@ -71,6 +72,6 @@ func attributesOf(x *apiCall) []attribute.KeyValue {
 		attribute.String("api-group", x.Group), attribute.String("api-version", x.Version), attribute.String("name", x.Name),
 		attribute.String("subresource", x.Subresource), attribute.String("namespace", x.Namespace), attribute.String("protocol", req.Proto),
 		attribute.String("resource", x.Resource), attribute.String("scope", metrics.CleanScope(info)), attribute.String("url", x.Path),
-		attribute.String("user-agent", string(x.Peek("User-Agent"))), attribute.String("verb", x.NormalizedVerb()),
+		attribute.String("user-agent", string(x.Peek("User-Agent"))), attribute.String("verb", exchange.NormalizedVerb(&x.Exchange)),
 	}
 }

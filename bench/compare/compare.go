@@ -68,7 +68,7 @@ func New(c Config) (*Comparison, error) {
 // IDs returns the ids of the selected rows, and of rows that are measured with them.
 func (c *Comparison) IDs() []string {
 	var ids []string
-	for _, s := range append(c.selected(c.steps()), c.selected(c.startSteps())...) {
+	for _, s := range append(c.config.selected(c.steps()), c.config.selected(c.startSteps())...) {
 		for _, r := range s.rows {
 			ids = append(ids, r.id)
 		}
@@ -100,18 +100,18 @@ func (c *Comparison) Run(ctx context.Context) (t *Table, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.started.Close()) }()
-	c.say("starting etcd")
+	c.config.say("starting etcd")
 	if err := c.started.StartEtcd(ctx); err != nil {
 		return nil, err
 	}
-	reads, starts := c.selected(c.steps()), c.selected(c.startSteps())
+	reads, starts := c.config.selected(c.steps()), c.config.selected(c.startSteps())
 	if len(reads)+len(starts) == 0 {
 		return nil, fmt.Errorf("compare: no row matches %q", c.config.Rows)
 	}
 	if err := c.prepare(ctx, len(reads) > 0); err != nil {
 		return nil, err
 	}
-	defer c.inOrder()
+	defer c.table.inOrder()
 	err = c.each(ctx, reads)
 	if len(starts) > 0 && ctx.Err() == nil {
 		err = errors.Join(err, c.starts(ctx, starts))
@@ -124,7 +124,7 @@ func (c *Comparison) each(ctx context.Context, steps []step) error {
 	var failed []error
 	for _, s := range steps {
 		if err := c.step(ctx, s); err != nil {
-			c.say("failed: %v", err)
+			c.config.say("failed: %v", err)
 			failed = append(failed, err)
 		}
 		if ctx.Err() != nil {
@@ -137,19 +137,19 @@ func (c *Comparison) each(ctx context.Context, steps []step) error {
 	return errors.Join(failed...)
 }
 
-func (c *Comparison) say(format string, args ...any) {
-	if c.config.Say != nil {
-		c.config.Say(fmt.Sprintf(format, args...))
+func (c *Config) say(format string, args ...any) {
+	if c.Say != nil {
+		c.Say(fmt.Sprintf(format, args...))
 	}
 }
 
 // selected drops the steps that the configuration does not select. A step of several rows is
 // run when one of them is selected, and shows all.
-func (c *Comparison) selected(steps []step) []step {
+func (c *Config) selected(steps []step) []step {
 	var wanted []step
 	for _, s := range steps {
 		for _, r := range s.rows {
-			if c.config.Rows.MatchString(r.id + " " + r.work) {
+			if c.Rows.MatchString(r.id + " " + r.work) {
 				wanted = append(wanted, s)
 				break
 			}
@@ -160,7 +160,7 @@ func (c *Comparison) selected(steps []step) []step {
 
 // prepare starts Larder, seeds through it, and starts the others when all are needed.
 func (c *Comparison) prepare(ctx context.Context, all bool) (err error) {
-	c.say("starting Larder")
+	c.config.say("starting Larder")
 	if c.servers[Larder], err = c.started.Start(testservers.Larder, testservers.Usual()); err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func (c *Comparison) prepare(ctx context.Context, all bool) (err error) {
 	}
 	larder := c.servers[Larder].Target
 	if c.config.TestServers.EtcdData == "" {
-		c.say("seeding %d pods", c.seed.Pods)
+		c.config.say("seeding %d pods", c.seed.Pods)
 		c.shown.Store(larder)
 		if err := seedAll(ctx, larder, c.seed); err != nil {
 			return err
@@ -178,7 +178,7 @@ func (c *Comparison) prepare(ctx context.Context, all bool) (err error) {
 	if !all {
 		return c.describe(ctx)
 	}
-	c.say("starting kube-apiserver")
+	c.config.say("starting kube-apiserver")
 	if c.servers[Stock], err = c.started.Start(testservers.Stock, testservers.Usual()); err != nil {
 		return err
 	}
@@ -227,7 +227,7 @@ func (c *Comparison) describe(ctx context.Context) error {
 
 // startLimit records what Larder answers and starts the limit with it.
 func (c *Comparison) startLimit(ctx context.Context) error {
-	c.say("recording Larder's answers")
+	c.config.say("recording Larder's answers")
 	tape, err := c.record(ctx)
 	if err != nil {
 		return err
@@ -260,7 +260,7 @@ func writeTape(file string, tape *baseline.Tape) error {
 func (c *Comparison) record(ctx context.Context) (*baseline.Tape, error) {
 	larder := c.servers[Larder].Target
 	tape := &baseline.Tape{Answers: make(map[string][]byte)}
-	for _, s := range c.selected(c.steps()) {
+	for _, s := range c.config.selected(c.steps()) {
 		if s.asks.path == "" {
 			continue
 		}
@@ -291,7 +291,7 @@ func (c *Comparison) step(ctx context.Context, s step) error {
 	defer func() {
 		for i, r := range rows {
 			s.rows[i].fill(r)
-			c.say("%s", summary(r))
+			c.config.say("%s", summary(r))
 		}
 	}()
 	for range c.config.Rounds {

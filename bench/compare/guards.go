@@ -23,7 +23,7 @@ func (c *Comparison) flood() step {
 		id:   "B39",
 		work: fmt.Sprintf("GET one pod by one user, %d requests/s, open loop, beside another's %d clients that LIST %d pods each, in a priority level of 5 seats", rate, clients, c.seed.Pods/c.seed.Namespaces),
 		figures: []Figure{
-			{Name: "of the p99 alone", Unit: Times, Goal: c.goal(c.seed.Pods, c.seed.Pods, most)},
+			{Name: "of the p99 alone", Unit: Times, Goal: c.config.goal(c.seed.Pods, c.seed.Pods, most)},
 			{Name: "control: flood of another server", Unit: Times},
 			{Name: "p99", Unit: Wall}, {Name: "p99 alone", Unit: Wall},
 		},

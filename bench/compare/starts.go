@@ -21,8 +21,8 @@ func (c *Comparison) starts(ctx context.Context, steps []step) error {
 		}
 	}
 	larder := c.servers[Larder]
-	if c.seed.Pods < c.config.StartPods && c.needsPods(steps) {
-		c.say("seeding up to %d pods", c.config.StartPods)
+	if c.seed.Pods < c.config.StartPods && needsPods(steps) {
+		c.config.say("seeding up to %d pods", c.config.StartPods)
 		c.shown.Store(larder.Target)
 		more := c.seed
 		more.Pods = c.config.StartPods
@@ -38,7 +38,7 @@ func (c *Comparison) starts(ctx context.Context, steps []step) error {
 }
 
 // needsPods reports whether a step starts on the seeded etcd.
-func (c *Comparison) needsPods(steps []step) bool {
+func needsPods(steps []step) bool {
 	for _, s := range steps {
 		if s.rows[0].id != emptyStart {
 			return true
@@ -61,15 +61,15 @@ func (c *Comparison) startSteps() []step {
 		}
 	}
 	empty := started(emptyStart, "start to /readyz 200, empty; Larder with its own etcd", Goal{Bound: 0.6}, Goal{}, Goal{Bound: 100e6})
-	full := started("B32", fmt.Sprintf("start to /readyz 200 with %d pods", n), c.goal(50000, n, 2), c.goal(50000, n, 3), c.goal(50000, n, 450e6))
+	full := started("B32", fmt.Sprintf("start to /readyz 200 with %d pods", n), c.config.goal(50000, n, 2), c.config.goal(50000, n, 3), c.config.goal(50000, n, 450e6))
 	under := rowSpec{
 		id: "B33", work: fmt.Sprintf("resident with %d pods under LIST load", n),
-		figures: []Figure{{Unit: Memory, Goal: c.goal(50000, n, 600e6)}, {Name: "at most", Unit: Memory}},
+		figures: []Figure{{Unit: Memory, Goal: c.config.goal(50000, n, 600e6)}, {Name: "at most", Unit: Memory}},
 		of:      []func(*bench.Result) float64{resident, func(r *bench.Result) float64 { return float64(r.Server.PeakRSS) }},
 	}
 	open := rowSpec{
-		id: "B26", work: fmt.Sprintf("resident memory of one of %d open watches", c.openWatches()), worst: true,
-		figures: []Figure{{Unit: Memory, Goal: c.goal(n, n, 20e3)}},
+		id: "B26", work: fmt.Sprintf("resident memory of one of %d open watches", c.config.openWatches()), worst: true,
+		figures: []Figure{{Unit: Memory, Goal: c.config.goal(n, n, 20e3)}},
 		of:      []func(*bench.Result) float64{func(r *bench.Result) float64 { return r.Value(bench.MemoryPerWatch) }},
 	}
 	return []step{
@@ -107,10 +107,10 @@ func launched(server *testservers.Server, err error) (*bench.Target, time.Time, 
 
 // openWatches is the number of watches: enough that memory which the server had to spare
 // before does not count. They are held for as long as a server may take to give memory back.
-func (c *Comparison) openWatches() int { return c.watchers(5000) }
+func (c *Config) openWatches() int { return c.watchers(5000) }
 
-func (c *Comparison) held() time.Duration {
-	if c.config.Quick {
+func (c *Config) held() time.Duration {
+	if c.Quick {
 		return 10 * time.Millisecond
 	}
 	return 5 * time.Second
@@ -127,7 +127,7 @@ func (c *Comparison) startFull(ctx context.Context, kind Kind) ([]*bench.Result,
 		},
 		Then: func(ctx context.Context, t *bench.Target) (err error) {
 			c.shown.Store(t)
-			open, err = bench.Hold(ctx, t, bench.HoldConfig{Name: "B26", Path: pods, Accept: bench.Protobuf, Watchers: c.openWatches(), Idle: c.held()})
+			open, err = bench.Hold(ctx, t, bench.HoldConfig{Name: "B26", Path: pods, Accept: bench.Protobuf, Watchers: c.config.openWatches(), Idle: c.config.held()})
 			if err != nil {
 				return err
 			}

@@ -79,14 +79,14 @@ func resident(r *bench.Result) float64 { return float64(r.Server.RSS) }
 // row is the spec of a row of CPU time per operation.
 func (c *Comparison) row(id, work string, bound time.Duration) rowSpec {
 	return rowSpec{
-		id: id, work: work, figures: []Figure{{Unit: Seconds, Goal: c.goal(10000, c.seed.Pods, bound.Seconds())}},
+		id: id, work: work, figures: []Figure{{Unit: Seconds, Goal: c.config.goal(10000, c.seed.Pods, bound.Seconds())}},
 		of: []func(*bench.Result) float64{cpuPerOp},
 	}
 }
 
 // goal is a bound that was set for so many pods.
-func (c *Comparison) goal(pods, actual int, bound float64) Goal {
-	if pods != actual || c.config.Quick {
+func (c *Config) goal(pods, actual int, bound float64) Goal {
+	if pods != actual || c.Quick {
 		return Goal{}
 	}
 	return Goal{Bound: bound}
@@ -109,8 +109,8 @@ func (c *Comparison) ops(kind Kind, stock, fast int) int {
 }
 
 // watchers is how many watches a step opens.
-func (c *Comparison) watchers(n int) int {
-	if c.config.Quick {
+func (c *Config) watchers(n int) int {
+	if c.Quick {
 		return max(20, n/50)
 	}
 	return n
@@ -221,7 +221,7 @@ func (c *Comparison) watchLists() []step {
 // fanOut sends the same events to many watchers.
 func (c *Comparison) fanOut() step {
 	const rate = 50
-	watchers := c.watchers(200)
+	watchers := c.config.watchers(200)
 	spec := c.row("B23", fmt.Sprintf("WATCH fan-out to %d watchers, protobuf, %d events/s, per delivery", watchers, rate), 10*time.Microsecond)
 	spec.body = true
 	return step{rows: []rowSpec{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
@@ -235,7 +235,7 @@ func (c *Comparison) fanOut() step {
 // selective sends each event to few of many watchers.
 func (c *Comparison) selective() step {
 	const rate = 400
-	watchers := c.watchers(1000)
+	watchers := c.config.watchers(1000)
 	spec := c.row("B24", fmt.Sprintf("WATCH, %d watchers each of one node, %d events/s, per event", watchers, rate), 60*time.Microsecond)
 	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		changes := c.ops(kind, 1200, 1200)
@@ -252,7 +252,7 @@ func (c *Comparison) opening() step {
 	spec := c.row("B25", "opening a watch, TLS handshake included", 600*time.Microsecond)
 	return step{rows: []rowSpec{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return one(bench.Hold(ctx, c.servers[kind].Target, bench.HoldConfig{
-			Name: "B25", Path: pods, Accept: bench.Protobuf, Watchers: c.watchers(1000),
+			Name: "B25", Path: pods, Accept: bench.Protobuf, Watchers: c.config.watchers(1000),
 		}))
 	}}
 }
@@ -309,19 +309,19 @@ func (c *Comparison) patches() step {
 
 // storm closes all watches and opens them again at once.
 func (c *Comparison) storm() step {
-	spec := withLatency("B34", fmt.Sprintf("reconnect storm of %d watches, per watch", c.watchers(1000)), "until all are back", 100)
+	spec := withLatency("B34", fmt.Sprintf("reconnect storm of %d watches, per watch", c.config.watchers(1000)), "until all are back", 100)
 	return step{rows: []rowSpec{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return one(bench.Storm(ctx, c.servers[kind].Target, bench.HoldConfig{
-			Name: "B34", Path: pods, Accept: bench.Protobuf, Watchers: c.watchers(1000), Returns: 1,
+			Name: "B34", Path: pods, Accept: bench.Protobuf, Watchers: c.config.watchers(1000), Returns: 1,
 		}))
 	}}
 }
 
 // inOrder sorts rows by the numbers in their ids.
-func (c *Comparison) inOrder() {
+func (t *Table) inOrder() {
 	number := func(r *Row) int {
 		n, _ := strconv.Atoi(strings.TrimLeft(r.ID, "B"))
 		return n
 	}
-	slices.SortStableFunc(c.table.Rows, func(a, b *Row) int { return cmp.Compare(number(a), number(b)) })
+	slices.SortStableFunc(t.Rows, func(a, b *Row) int { return cmp.Compare(number(a), number(b)) })
 }

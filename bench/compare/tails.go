@@ -31,7 +31,7 @@ func value(name string) func(*bench.Result) float64 {
 // changes were answered: what a write takes is another row.
 func (c *Comparison) stuck() step {
 	const rate = 100
-	watchers := c.watchers(50)
+	watchers := c.config.watchers(50)
 	spec := tail("B35", fmt.Sprintf("WATCH by %d watchers beside %d stuck ones, %d events/s, per delivery; latencies from the answer to the change", watchers, watchers, rate), value(bench.LateP99), value(bench.LateP999))
 	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return c.watch(ctx, kind, bench.WatchConfig{

@@ -145,7 +145,7 @@ type Exchange struct {
 	base    context.Context // nil before the first call of Base
 	carries bool            // base has values of x alone
 	usual   context.Context // has the server's deadline; nil before the first call of atDeadline
-	spans   *spans          // nil: x is not traced
+	*spans                  // nil: x is not traced
 
 	Response            // the answer
 	object   objectBody // is its body, if it is one object

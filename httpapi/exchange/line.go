@@ -43,14 +43,14 @@ func (x *Exchange) Line() *Line {
 	}
 	return &Line{
 		began: x.Received,
-		head:  [3]any{x.NormalizedVerb(), x.Target, string(x.Peek("User-Agent"))},
+		head:  [3]any{NormalizedVerb(x), x.Target, string(x.Peek("User-Agent"))},
 		rest:  append([]any{"audit-ID", id, "srcIP", x.Carrier.RemoteAddr().String()}, x.Said...),
 		info:  x.Info,
 	}
 }
 
-// NormalizedVerb is upstream's word for what the request does.
-func (x *Exchange) NormalizedVerb() string {
+// NormalizedVerb returns the verb of x as upstream's log and metrics name it.
+func NormalizedVerb(x *Exchange) string {
 	req := &http.Request{Method: x.Method, URL: &url.URL{Path: x.Path, RawQuery: x.RawQuery}, Header: http.Header{}}
 	req.Header.Set("Content-Type", string(x.Peek("Content-Type")))
 	return metrics.NormalizedVerb(req.WithContext(apirequest.WithRequestInfo(context.Background(), x.RequestInfo())))

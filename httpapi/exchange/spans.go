@@ -34,13 +34,13 @@ func (x *Exchange) Trace(tracer trace.Tracer, root trace.Span) {
 	x.base = trace.ContextWithSpan(x.Base(), root)
 }
 
-// Traced reports whether spans are recorded for x.
-func (x *Exchange) Traced() bool { return x.spans != nil }
+// Traced reports whether spans are recorded for the exchange.
+func (s *spans) Traced() bool { return s != nil }
 
-// Event adds an event to the last span that has not ended, if x is traced.
-func (x *Exchange) Event(name string, attributes ...attribute.KeyValue) {
-	if x.spans != nil && len(x.spans.open) > 0 {
-		x.spans.open[len(x.spans.open)-1].AddEvent(name, trace.WithAttributes(attributes...))
+// Event adds an event to the last span that has not ended, if the exchange is traced.
+func (s *spans) Event(name string, attributes ...attribute.KeyValue) {
+	if s != nil && len(s.open) > 0 {
+		s.open[len(s.open)-1].AddEvent(name, trace.WithAttributes(attributes...))
 	}
 }
 
@@ -90,12 +90,12 @@ func (x *Exchange) enterAnswer(name, mediaType string, version schema.GroupVersi
 		attribute.String("protocol", protocol(x.Carrier.Major())), attribute.String("mediaType", mediaType), attribute.String("encoder", encoderOf(mediaType, version)))
 }
 
-// KeepSpans lets the last n spans of x, which is traced, outlive it. It returns a function that ends
+// KeepSpans lets the last n spans outlive the exchange, which is traced. It returns a function that ends
 // them.
-func (x *Exchange) KeepSpans(n int) func() {
-	first := len(x.spans.open) - n
-	kept := &Exchange{spans: &spans{open: x.spans.open[first:]}}
-	x.spans.open = x.spans.open[:first:first]
+func (s *spans) KeepSpans(n int) func() {
+	first := len(s.open) - n
+	kept := &Exchange{spans: &spans{open: s.open[first:]}}
+	s.open = s.open[:first:first]
 	return func() {
 		kept.Event("Writing initial events done")
 		kept.LeaveAll()

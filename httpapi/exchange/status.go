@@ -138,9 +138,9 @@ func (x *Exchange) Compresses(size int) bool {
 }
 
 // Compressed says in the header that the body is compressed.
-func (x *Exchange) Compressed() {
-	x.Set("Content-Encoding", "gzip")
-	x.Add("Vary", "Accept-Encoding")
+func (r *Response) Compressed() {
+	r.Set("Content-Encoding", "gzip")
+	r.Add("Vary", "Accept-Encoding")
 }
 
 // SendCompressed completes the response with body, compressed if that is wanted.

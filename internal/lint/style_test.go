@@ -271,3 +271,45 @@ func TestFormatted(t *testing.T) {
 		}
 	}
 }
+
+// TestTypesAreSmall: no type has more than 45 methods, and no Config more than 30 fields.
+func TestTypesAreSmall(t *testing.T) {
+	const maxMethods, maxFields = 45, 30
+	fset, files := tree(t)
+	methods := make(map[string]int)
+	for _, f := range files {
+		if f.test {
+			continue
+		}
+		for _, decl := range f.ast.Decls {
+			switch d := decl.(type) {
+			case *ast.FuncDecl:
+				if d.Recv != nil {
+					methods[f.pkg+"."+receiver(d)]++
+				}
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					if s, ok := spec.(*ast.TypeSpec); ok && fields(s) > maxFields && strings.HasSuffix(s.Name.Name, "Config") {
+						t.Errorf("%s: %s has %d fields, more than %d: group them", fset.Position(s.Pos()), s.Name.Name, fields(s), maxFields)
+					}
+				}
+			}
+		}
+	}
+	for name, n := range methods {
+		if n > maxMethods {
+			t.Errorf("%s has %d methods, more than %d: split it", name, n, maxMethods)
+		}
+	}
+}
+
+// fields counts the fields of a struct, 0 for other types.
+func fields(s *ast.TypeSpec) int {
+	n := 0
+	if st, ok := s.Type.(*ast.StructType); ok {
+		for _, f := range st.Fields.List {
+			n += max(1, len(f.Names))
+		}
+	}
+	return n
+}

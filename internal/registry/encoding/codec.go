@@ -65,20 +65,13 @@ type Config struct {
 //
 // A resource of a CRD has a Codec for each of its versions beside its own: see [Custom].
 type Codec struct {
-	groupResource schema.GroupResource
-	storage       runtime.Codec
-	versioner     storage.Versioner
-	transformer   value.Transformer
-	encrypted     bool
-	schema        *cache.Schema
-	scheme        *runtime.Scheme
-	convertor     runtime.ObjectConvertor // shares memory between in and out
-	canonical     schema.GroupVersionKind
-	envelope      []byte // see cutEnvelope; nil for custom resources and records
+	kind
+	storage     runtime.Codec
+	transformer value.Transformer
+	convertor   runtime.ObjectConvertor // shares memory between in and out
+	envelope    []byte                  // see cutEnvelope; nil for custom resources and records
 	// storesCanonical says that objects are stored in the canonical version, in such envelopes.
 	storesCanonical atomic.Bool
-	newFunc         func() runtime.Object
-	newListFunc     func() runtime.Object
 	attrs           storage.AttrFunc
 	numbers         *numbers // of the encodings of the resource's objects
 
@@ -112,16 +105,18 @@ type Codec struct {
 // New returns the Codec of a built-in resource.
 func New(config Config) (*Codec, error) {
 	c := &Codec{
-		groupResource: config.GroupResource,
-		storage:       config.Storage,
-		versioner:     storage.APIObjectVersioner{},
-		schema:        config.Schema,
-		scheme:        config.Scheme,
-		canonical:     config.Canonical,
-		newFunc:       config.New,
-		newListFunc:   config.NewList,
-		attrs:         config.Attrs,
-		numbers:       new(numbers),
+		kind: kind{
+			groupResource: config.GroupResource,
+			versioner:     storage.APIObjectVersioner{},
+			schema:        config.Schema,
+			scheme:        config.Scheme,
+			canonical:     config.Canonical,
+			newFunc:       config.New,
+			newListFunc:   config.NewList,
+		},
+		storage: config.Storage,
+		attrs:   config.Attrs,
+		numbers: new(numbers),
 
 		splitMetadata: splitMetadata[config.GroupResource],
 		planner:       config.Planner,
@@ -177,29 +172,6 @@ func (c *Codec) Decorate(decorate func(runtime.Object)) { c.decorate = decorate 
 // stored.
 func (c *Codec) Decorated() bool { return c.decorate != nil }
 
-// GroupResource names the resource.
-func (c *Codec) GroupResource() schema.GroupResource { return c.groupResource }
-
-// Schema is that of the objects that the Codec makes for the cache.
-func (c *Codec) Schema() *cache.Schema { return c.schema }
-
-// Versioner reads and writes resourceVersions.
-func (c *Codec) Versioner() storage.Versioner { return c.versioner }
-
-// Scheme converts between versions; nil for custom resources.
-func (c *Codec) Scheme() *runtime.Scheme { return c.scheme }
-
-// Canonical is the kind whose encoding is the canonical one.
-func (c *Codec) Canonical() schema.GroupVersionKind { return c.canonical }
-
-// Records reports whether the stored values are records that are no API objects: they have
-// no canonical encoding and are not cached.
-func (c *Codec) Records() bool { return c.newFunc == nil }
-
-// Encrypted reports whether values may be encrypted: decrypting one may then take time, because a
-// key service is asked. If not, they are stored as they are.
-func (c *Codec) Encrypted() bool { return c.encrypted }
-
 // Decodes counts the decodings of cached bytes so far. Reads of an encoding that was
 // asked for before do not add to it.
 func (c *Codec) Decodes() uint64 { return c.decodes.Load() }
@@ -225,12 +197,6 @@ func (c *Codec) BodyOf(o *cache.Object) ([]byte, error) {
 	}
 	return o.Body(), o.Err()
 }
-
-// New makes an empty object of the type that handlers and strategies work with.
-func (c *Codec) New() runtime.Object { return c.newFunc() }
-
-// NewList makes an empty list of such objects.
-func (c *Codec) NewList() runtime.Object { return c.newListFunc() }
 
 // authenticatedKey binds an encrypted value to the key that it is stored under.
 type authenticatedKey string

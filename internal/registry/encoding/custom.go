@@ -91,11 +91,13 @@ func (c *Custom) schemasOf(version string) []*servedjson.Schema {
 func (c *Custom) newCodec(custom *customCodec) *Codec {
 	custom.schemas = sync.OnceValue(custom.schemas)
 	codec := &Codec{
-		groupResource: c.config.GroupResource,
-		versioner:     storage.APIObjectVersioner{},
-		schema:        c.config.Schema,
-		numbers:       new(numbers),
-		custom:        custom,
+		kind: kind{
+			groupResource: c.config.GroupResource,
+			versioner:     storage.APIObjectVersioner{},
+			schema:        c.config.Schema,
+		},
+		numbers: new(numbers),
+		custom:  custom,
 	}
 	if c.Codec == nil { // the first is that of the whole resource
 		codec.transformer, codec.encrypted = bound(c.config.Transformer)

@@ -29,7 +29,7 @@ func (s *Server) aggregate(config *httpapi.Config) error {
 		KeyFile:         s.config.ProxyClientKeyFile,
 		Resolver:        p.services,
 		RejectRedirects: s.config.AggregatorRejectForwardingRedirects,
-		Dial:            s.dialer(egressselector.Cluster),
+		Dial:            s.egress.dialer(egressselector.Cluster),
 	})
 	if err != nil {
 		return fmt.Errorf("server: other servers: %w", err)

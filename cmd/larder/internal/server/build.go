@@ -38,7 +38,7 @@ func (s *Server) buildAuth(ctx context.Context) (err error) {
 	}
 	access := s.config.access(s.id.clientCAFile)
 	access.Client, access.Informers = p.client, p.informers
-	access.ExternalAddress, access.Egress = s.externalAddress(), s.egress
+	access.ExternalAddress, access.Egress = s.externalAddress(), s.egress.EgressSelector
 	access.ServerID = serverID()
 	deciding, hurry := context.WithCancel(ctx)
 	p.hurry, access.Ended = hurry, deciding.Done()
@@ -46,7 +46,7 @@ func (s *Server) buildAuth(ctx context.Context) (err error) {
 		return err
 	}
 	s.layers.Start(ctx, "authentication", p.auth.Run)
-	if p.audit, err = auth.LoadAudit(s.config.Audit, s.egress); err != nil {
+	if p.audit, err = auth.LoadAudit(s.config.Audit, s.egress.EgressSelector); err != nil {
 		return err
 	}
 	if p.audit != nil {
@@ -83,7 +83,7 @@ func (s *Server) build(ctx context.Context) (err error) {
 		ServiceNodePort: s.config.Upstream.NodePort,
 		PublicAddress:   s.id.publish, PublicPort: s.config.SecureServing.BindPort, Trust: p.auth.Trust(), RBAC: p.auth.RBAC,
 		EndpointReconciler: s.config.Services.EndpointReconciler, Instances: s.config.Services.Instances,
-		AnyPort: s.config.Services.AnyPort, Identity: s.identityLease(), Leadership: s.leadership(),
+		AnyPort: s.config.Services.AnyPort, Identity: identityLease(), Leadership: s.leadership(),
 	}
 	if err := s.tellPeers(&base); err != nil {
 		return err
@@ -133,7 +133,7 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 			StorageMediaType: up.Etcd.DefaultStorageMediaType,
 			ServersOverrides: up.Etcd.EtcdServersOverrides,
 			Kubelet:          up.Kubelet,
-			ProxyTransport:   s.proxyTransport(),
+			ProxyTransport:   s.egress.proxyTransport(),
 
 			EmulationForwardCompatible:              up.GenericServerRunOptions.EmulationForwardCompatible,
 			RuntimeConfigEmulationForwardCompatible: up.GenericServerRunOptions.RuntimeConfigEmulationForwardCompatible,
@@ -156,7 +156,7 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.DetectCacheInconsistency) {
 		config.CheckInterval = 0
 	}
-	if s.egress != nil {
+	if s.egress.EgressSelector != nil {
 		config.Kubelet.Lookup = s.egress.Lookup
 	}
 	if len(services.ClusterIPRanges) > 1 {
@@ -223,7 +223,7 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 	if err := s.addPeers(&config); err != nil {
 		return nil, err
 	}
-	s.trace(&config)
+	s.traces.record(&config)
 	s.addHealth(&config)
 	return httpapi.New(config)
 }
@@ -233,7 +233,7 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 func (s *Server) buildAdmission(ctx context.Context) (err error) {
 	p := &s.parts
 	p.services = admission.NewServiceResolver(p.registry, s.config.EnableAggregatorRouting)
-	if p.webhooks, err = admission.NewWebhooks(p.services, p.loopback, s.egress, s.outgoing()); err != nil {
+	if p.webhooks, err = admission.NewWebhooks(p.services, p.loopback, s.egress.EgressSelector, s.traces.outgoing()); err != nil {
 		return err
 	}
 	p.admission, err = admission.Load(admission.Config{

@@ -41,14 +41,17 @@ func (s *Server) addCheckpoints(handlers map[string]http.Handler) {
 		stores = append(stores, a.store)
 	}
 	checkpoints := checkpoint.New(checkpoint.Config{
-		Stores: stores, Prefix: s.config.Etcd.StorageConfig.Prefix, Fence: s.fence, Pause: s.pauseControllers, Await: s.awaitInformed,
+		Stores: stores, Prefix: s.config.Etcd.StorageConfig.Prefix, Fence: s.fence, Pause: resets{s}.pauseControllers, Await: resets{s}.awaitInformed,
 	})
 	handlers[checkpoint.Path], handlers[checkpoint.Path+"/"] = checkpoints, checkpoints
 }
 
+// resets are the steps of a reset that concern more of the process than its stores.
+type resets struct{ *Server }
+
 // pauseControllers stops the controllers of this server that delete objects, and warns of those
 // of others.
-func (s *Server) pauseControllers(ctx context.Context) (resume func(), warnings []string, err error) {
+func (s resets) pauseControllers(ctx context.Context) (resume func(), warnings []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, resetPatience)
 	defer cancel()
 	if warnings, err = s.unstoppable(ctx); err != nil {
@@ -62,7 +65,7 @@ func (s *Server) pauseControllers(ctx context.Context) (resume func(), warnings 
 }
 
 // unstoppable tells who else may be deleting what a reset puts back.
-func (s *Server) unstoppable(ctx context.Context) (warnings []string, err error) {
+func (s resets) unstoppable(ctx context.Context) (warnings []string, err error) {
 	var emptied []string
 	namespaces, err := s.parts.informers.Core().V1().Namespaces().Lister().List(labels.Everything())
 	if err != nil {
@@ -93,7 +96,7 @@ func (s *Server) unstoppable(ctx context.Context) (warnings []string, err error)
 		return nil, err
 	}
 	for _, l := range servers.Items {
-		if spec := l.Spec; l.Name != s.identityLease() && spec.RenewTime != nil && spec.LeaseDurationSeconds != nil &&
+		if spec := l.Spec; l.Name != identityLease() && spec.RenewTime != nil && spec.LeaseDurationSeconds != nil &&
 			time.Since(spec.RenewTime.Time) < time.Duration(*spec.LeaseDurationSeconds)*time.Second {
 			warnings = append(warnings, fmt.Sprintf("the server %s uses this store, too: the requests that it had under way, and its deletions of custom resources, were not stopped", l.Name))
 		}
@@ -104,7 +107,7 @@ func (s *Server) unstoppable(ctx context.Context) (warnings []string, err error)
 // awaitInformed waits until the server's own informers, from which roles, webhooks and policies
 // are read and by which it serves custom resources and other servers, have seen writes. An
 // informer that begins anew, as it does when its watch was ended, takes a second or two.
-func (s *Server) awaitInformed(ctx context.Context, writes []checkpoint.Write) error {
+func (s resets) awaitInformed(ctx context.Context, writes []checkpoint.Write) error {
 	ctx, cancel := context.WithTimeout(ctx, resetPatience)
 	defer cancel()
 	ended := make(chan struct{})
@@ -172,7 +175,7 @@ func revisionOf(resourceVersion string) int64 {
 
 // below returns the last of writes to each object of a kind, by namespace and name as informers
 // know them.
-func (s *Server) below(kind schema.GroupKind, writes []checkpoint.Write) map[string]checkpoint.Write {
+func (s resets) below(kind schema.GroupKind, writes []checkpoint.Write) map[string]checkpoint.Write {
 	last := make(map[string]checkpoint.Write)
 	for _, r := range s.parts.registry.Resources() {
 		if r.Canonical().GroupKind() != kind {

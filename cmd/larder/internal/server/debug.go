@@ -34,7 +34,7 @@ func (s *Server) debugHandlers() map[string]http.Handler {
 	if up.EnableLogsHandler {
 		handlers["/logs"], handlers["/logs/"] = http.RedirectHandler("/logs/", http.StatusMovedPermanently), http.HandlerFunc(serveLogs)
 	}
-	s.addStatusPages(handlers)
+	up.addStatusPages(handlers)
 	return handlers
 }
 
@@ -45,17 +45,17 @@ type handlerMap map[string]http.Handler
 func (m handlerMap) Handle(path string, h http.Handler) { m[path] = h }
 
 // addStatusPages adds upstream's /statusz and /flagz.
-func (s *Server) addStatusPages(handlers handlerMap) {
+func (u *Upstream) addStatusPages(handlers handlerMap) {
 	const component = "apiserver"
 	listed := []string{"/healthz", "/livez", "/metrics", "/readyz", "/version"}
-	if utilfeature.DefaultFeatureGate.Enabled(zpagesfeatures.ComponentFlagz) && s.config.Upstream.Flagz != nil {
+	if utilfeature.DefaultFeatureGate.Enabled(zpagesfeatures.ComponentFlagz) && u.Flagz != nil {
 		listed = append(listed, flagz.DefaultFlagzPath)
-		flagz.Install(handlers, component, s.config.Upstream.Flagz)
+		flagz.Install(handlers, component, u.Flagz)
 	}
 	if utilfeature.DefaultFeatureGate.Enabled(zpagesfeatures.ComponentStatusz) {
 		listed = append(listed, statusz.DefaultStatuszPath)
 		slices.Sort(listed)
-		statusz.Install(handlers, component, statusz.NewRegistry(builtVersion{s.config.Upstream.effective()}, statusz.WithListedPaths(listed)))
+		statusz.Install(handlers, component, statusz.NewRegistry(builtVersion{u.effective()}, statusz.WithListedPaths(listed)))
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apiserver/pkg/server/egressselector"
 )
 
-// egress reads --egress-selector-config-file. It returns nil if there is none.
-func (u *Upstream) egress() (*egressselector.EgressSelector, error) {
+// egressSelector reads --egress-selector-config-file. It returns nil if there is none.
+func (u *Upstream) egressSelector() (*egressselector.EgressSelector, error) {
 	if u.EgressSelector.ConfigFile == "" {
 		return nil, nil
 	}
@@ -23,27 +23,25 @@ func (u *Upstream) egress() (*egressselector.EgressSelector, error) {
 	return c.EgressSelector, nil
 }
 
+// egress connects to other parts of the network through proxies, or directly if it is empty.
+type egress struct{ *egressselector.EgressSelector }
+
 // dialer returns the function that connects to that part of the network; nil to connect
 // directly.
-func (s *Server) dialer(to egressselector.EgressType) utilnet.DialFunc {
-	if s.egress == nil {
+func (e egress) dialer(to egressselector.EgressType) utilnet.DialFunc {
+	if e.EgressSelector == nil {
 		return nil
 	}
-	dial, err := s.egress.Lookup(to.AsNetworkContext())
+	dial, err := e.Lookup(to.AsNetworkContext())
 	if err != nil { // an unknown type
 		return func(context.Context, string, string) (net.Conn, error) { return nil, err }
 	}
 	return dial
 }
 
-// dialEtcd returns the function that connects to etcd; nil to connect directly.
-func (s *Server) dialEtcd() func(context.Context, string) (net.Conn, error) {
-	return s.tcpDialer(egressselector.Etcd)
-}
-
 // tcpDialer is dialer for who knows no other network.
-func (s *Server) tcpDialer(to egressselector.EgressType) func(context.Context, string) (net.Conn, error) {
-	dial := s.dialer(to)
+func (e egress) tcpDialer(to egressselector.EgressType) func(context.Context, string) (net.Conn, error) {
+	dial := e.dialer(to)
 	if dial == nil {
 		return nil
 	}
@@ -52,8 +50,8 @@ func (s *Server) tcpDialer(to egressselector.EgressType) func(context.Context, s
 
 // proxyTransport returns the transport of requests to pods and services; nil for the
 // registry's own.
-func (s *Server) proxyTransport() http.RoundTripper {
-	dial := s.dialer(egressselector.Cluster)
+func (e egress) proxyTransport() http.RoundTripper {
+	dial := e.dialer(egressselector.Cluster)
 	if dial == nil {
 		return nil
 	}

@@ -68,22 +68,25 @@ func inOrder(checks ...[]healthz.HealthChecker) []healthz.HealthChecker {
 	return all
 }
 
+// healthChecks makes the checks of a server.
+type healthChecks struct{ *Server }
+
 // addHealth adds the checks of /healthz, /livez and /readyz to config.
 func (s *Server) addHealth(config *httpapi.Config) {
-	began := time.Now()
-	store, storeReady := s.storeChecks()
-	hooks := s.startChecks()
-	itself := []healthz.HealthChecker{s.transportCheck()}
+	began, checks := time.Now(), healthChecks{s}
+	store, storeReady := checks.storeChecks()
+	hooks := checks.startChecks()
+	itself := []healthz.HealthChecker{checks.transportCheck()}
 	informed := []healthz.HealthChecker{healthz.NamedCheck("informer-sync", after(&s.ready.synced))}
 	keys := s.parts.encryption.checks
 	config.HealthChecks = inOrder(itself, store, hooks, keys)
-	config.LiveChecks = inOrder(itself, store, s.inGrace(began, hooks))
+	config.LiveChecks = inOrder(itself, store, checks.inGrace(began, hooks))
 	config.ReadyChecks = inOrder(store, storeReady, informed, hooks, keys)
 }
 
 // startChecks returns a check for each part of the start, under the names of kube-apiserver's
 // post-start hooks.
-func (s *Server) startChecks() []healthz.HealthChecker {
+func (s healthChecks) startChecks() []healthz.HealthChecker {
 	p := &s.parts
 	var checks []healthz.HealthChecker
 	add := func(name string, check func(*http.Request) error) {
@@ -123,7 +126,7 @@ func (s *Server) startChecks() []healthz.HealthChecker {
 
 // transportCheck checks whether this server can call itself. In kube-apiserver the check is of
 // the loopback certificate, which may expire; Larder needs none.
-func (s *Server) transportCheck() healthz.HealthChecker {
+func (s healthChecks) transportCheck() healthz.HealthChecker {
 	return healthz.NamedCheck("loopback-serving-certificate", closed(s.parts.transport.Attached()))
 }
 
@@ -150,7 +153,7 @@ func closed(done <-chan struct{}) func(*http.Request) error {
 }
 
 // inGrace returns checks that pass during --livez-grace-period after the start.
-func (s *Server) inGrace(began time.Time, checks []healthz.HealthChecker) []healthz.HealthChecker {
+func (s healthChecks) inGrace(began time.Time, checks []healthz.HealthChecker) []healthz.HealthChecker {
 	grace := s.config.Upstream.GenericServerRunOptions.LivezGracePeriod
 	if grace <= 0 {
 		return checks
@@ -169,7 +172,7 @@ func (s *Server) inGrace(began time.Time, checks []healthz.HealthChecker) []heal
 
 // storeChecks returns the checks of the stores for /healthz and for /readyz, under
 // kube-apiserver's names.
-func (s *Server) storeChecks() (health, ready []healthz.HealthChecker) {
+func (s healthChecks) storeChecks() (health, ready []healthz.HealthChecker) {
 	etcd := &s.config.Upstream.Etcd.StorageConfig
 	add := func(ask func(context.Context) error, name, readyName string) {
 		// 0 means the default (apiserver pkg/storage/storagebackend/factory/etcd3.go).

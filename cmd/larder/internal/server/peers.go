@@ -86,7 +86,7 @@ func (s *Server) addPeers(config *httpapi.Config) error {
 	onward := &transport.Config{TLS: transport.TLSConfig{
 		CertFile: c.ProxyClientCertFile, KeyFile: c.ProxyClientKeyFile, CAFile: ca, ServerName: "kubernetes.default.svc",
 	}}
-	if dial := s.dialer(egressselector.ControlPlane); dial != nil {
+	if dial := s.egress.dialer(egressselector.ControlPlane); dial != nil {
 		onward.DialHolder = &transport.DialHolder{Dial: dial}
 	}
 	proxy, err := utilpeerproxy.NewPeerProxyHandler(serverID(), controlplane.IdentityLeaseComponentLabelKey+"="+controlplane.KubeAPIServer,

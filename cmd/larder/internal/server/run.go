@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/capabilities"
 
@@ -110,7 +111,7 @@ func (s *Server) prepare(ctx context.Context) (err error) {
 	if s.resources, err = up.resources(); err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
-	if s.egress, err = up.egress(); err != nil {
+	if s.egress.EgressSelector, err = up.egressSelector(); err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
 	s.startDebugSocket(ctx)
@@ -159,7 +160,7 @@ func (s *Server) connect(servers []string) (*kv.Etcd, error) {
 	return kv.NewExternal(kv.ExternalConfig{
 		Endpoints: servers, Prefix: etcd.Prefix, CompactionInterval: etcd.CompactionInterval, Logger: newLogger(),
 		CAFile: etcd.Transport.TrustedCAFile, CertFile: etcd.Transport.CertFile, KeyFile: etcd.Transport.KeyFile,
-		Observer: s.metrics.Observer(), Dial: s.dialEtcd(), LeaseReuse: s.config.leaseReuse(), Stats: s.storeStats(),
+		Observer: s.metrics.Observer(), Dial: s.egress.tcpDialer(egressselector.Etcd), LeaseReuse: s.config.leaseReuse(), Stats: s.traces.storeStats(),
 	})
 }
 

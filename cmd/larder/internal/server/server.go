@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"k8s.io/apiserver/pkg/endpoints/discovery"
-	"k8s.io/apiserver/pkg/server/egressselector"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/apiserver/pkg/storageversion"
 	"k8s.io/apiserver/pkg/util/webhook"
@@ -53,10 +52,10 @@ type Server struct {
 	accept   chan struct{}     // closed when connections are accepted
 	open     func()            // closes accept, if it is not closed yet
 
-	resources *serverstorage.ResourceConfig  // that are served
-	overrides []*override                    // stores of single resources
-	egress    *egressselector.EgressSelector // nil connects directly
-	traces    *traces                        // nil: nobody wants spans
+	resources *serverstorage.ResourceConfig // that are served
+	overrides []*override                   // stores of single resources
+	egress    egress
+	traces    *traces // nil: nobody wants spans
 	parts     parts
 }
 

@@ -14,7 +14,7 @@ import (
 func serverID() string { return genericapiserver.NewConfig(legacyscheme.Codecs).APIServerID }
 
 // identityLease returns the name of the server's identity Lease; "" if it has none.
-func (s *Server) identityLease() string {
+func identityLease() string {
 	if !utilfeature.DefaultFeatureGate.Enabled(apiserverfeatures.APIServerIdentity) {
 		return ""
 	}

@@ -72,7 +72,7 @@ func (s *Server) startTracing(ctx context.Context) error {
 // newSpans names the process as kube-apiserver does.
 func (s *Server) newSpans(config *tracingapi.TracingConfiguration) (tracing.TracerProvider, error) {
 	var how []otlptracegrpc.Option
-	if dial := s.tcpDialer(egressselector.ControlPlane); dial != nil {
+	if dial := s.egress.tcpDialer(egressselector.ControlPlane); dial != nil {
 		how = append(how, otlptracegrpc.WithDialOption(grpc.WithContextDialer(dial)))
 	}
 	who := resource.WithAttributes(attribute.String("service.name", "apiserver"), attribute.String("service.instance.id", serverID()))
@@ -98,11 +98,11 @@ func flushAtEnd(provider tracing.TracerProvider) func(context.Context) error {
 }
 
 // storeStats follows calls to etcd; nil if nobody wants spans.
-func (s *Server) storeStats() stats.Handler {
-	if s.traces == nil {
+func (t *traces) storeStats() stats.Handler {
+	if t == nil {
 		return nil
 	}
-	return messages{otelgrpc.NewClientHandler(otelgrpc.WithTracerProvider(s.traces.store), otelgrpc.WithPropagators(propagation.TraceContext{}))}
+	return messages{otelgrpc.NewClientHandler(otelgrpc.WithTracerProvider(t.store), otelgrpc.WithPropagators(propagation.TraceContext{}))}
 }
 
 // messages adds the messages of a call to its span, as the version of otelgrpc that kube-apiserver
@@ -126,16 +126,16 @@ func addMessage(ctx context.Context, kind string, compressed, uncompressed int) 
 }
 
 // outgoing records calls to webhooks as spans; nil if nobody wants spans.
-func (s *Server) outgoing() trace.TracerProvider {
-	if s.traces == nil {
+func (t *traces) outgoing() trace.TracerProvider {
+	if t == nil {
 		return nil
 	}
-	return s.traces.store
+	return t.store
 }
 
-// trace has config record requests.
-func (s *Server) trace(config *httpapi.Config) {
-	if s.traces != nil {
-		config.Spans, config.SampleChance = s.traces.requests, s.traces.chance
+// record has config record requests.
+func (t *traces) record(config *httpapi.Config) {
+	if t != nil {
+		config.Spans, config.SampleChance = t.requests, t.chance
 	}
 }
