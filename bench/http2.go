@@ -13,6 +13,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
+//lint:file-ignore SA1019 x/net's transport takes one connection that was dialled; net/http's dials several at first.
+
 // UseHTTP2 makes the workloads use HTTP/2, over connections that each carry up to streams
 // requests at once: client-go has up to 100 on one. With a server that does not speak HTTP/2
 // they use HTTP/1.1. The caller calls UseHTTP2 before the first workload.

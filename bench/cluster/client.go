@@ -15,6 +15,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
+//lint:file-ignore SA1019 x/net's transport takes one connection that was dialled; net/http's dials several at first.
+
 // request is one request of a client.
 type request struct {
 	method, path string

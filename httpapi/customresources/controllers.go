@@ -8,7 +8,6 @@ import (
 
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	client "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	informers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
 	listers "k8s.io/apiextensions-apiserver/pkg/client/listers/apiextensions/v1"
@@ -35,16 +34,16 @@ func (e *Extensions) Follow(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	crds, client := e.informers.Apiextensions().V1().CustomResourceDefinitions(), e.client.ApiextensionsV1()
-	e.establish = establish.NewEstablishingController(crds, client)
-	var named apiextensionsclient.CustomResourceDefinitionsGetter = establishing{client}
+	crds, v1 := e.informers.Apiextensions().V1().CustomResourceDefinitions(), e.client.ApiextensionsV1()
+	e.establish = establish.NewEstablishingController(crds, v1)
+	var named client.CustomResourceDefinitionsGetter = establishing{v1}
 	if e.config.Servers > 1 {
-		named = client // the establishing controller waits
+		named = v1 // the establishing controller waits
 	}
 	naming := status.NewNamingConditionController(klog.Background(), grouped{crds}, named)
-	structure := nonstructuralschema.NewConditionController(readded{crds}, client)
-	approval := apiapproval.NewKubernetesAPIApprovalPolicyConformantConditionController(readded{crds}, client)
-	cleanup := finalizer.NewCRDFinalizer(crds, client, e)
+	structure := nonstructuralschema.NewConditionController(readded{crds}, v1)
+	approval := apiapproval.NewKubernetesAPIApprovalPolicyConformantConditionController(readded{crds}, v1)
+	cleanup := finalizer.NewCRDFinalizer(crds, v1, e)
 
 	var controllers sync.WaitGroup
 	controllers.Go(func() { naming.RunWithContext(ctx) })
