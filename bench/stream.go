@@ -32,10 +32,10 @@ type stream struct {
 func (c *conn) watch(r call, limit time.Duration) (*stream, error) {
 	c.limit(limit)
 	resp, err := c.send(r)
+	c.unlimit()
 	if err != nil {
 		return nil, c.explain(err, limit)
 	}
-	c.unlimit()
 	s := &stream{conn: c, Frames: Frames{From: resp.Body}}
 	if !strings.HasPrefix(r.accept, Protobuf) {
 		s.lines = bufio.NewReaderSize(s.From, smallBuffer)
@@ -176,6 +176,7 @@ func (t *Target) revision(ctx context.Context, path string) (string, error) {
 // read sends a request and returns the body of the answer.
 func (c *conn) read(r call, limit time.Duration) ([]byte, error) {
 	c.limit(limit)
+	defer c.unlimit()
 	resp, err := c.send(r)
 	if err != nil {
 		return nil, c.explain(err, limit)

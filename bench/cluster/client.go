@@ -42,10 +42,15 @@ func newClient(ctx context.Context, host, agent string, identity tls.Certificate
 	config := &tls.Config{Certificates: []tls.Certificate{identity}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}
 	dial := func(dialing context.Context, network, address string, config *tls.Config) (net.Conn, error) {
 		conn, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: config}).DialContext(dialing, network, address)
-		if err == nil {
-			context.AfterFunc(ctx, func() { conn.Close() })
+		if err != nil {
+			return nil, err
 		}
-		return conn, err
+		if connections > 0 && conn.(*tls.Conn).ConnectionState().NegotiatedProtocol != http2.NextProtoTLS {
+			conn.Close()
+			return nil, errors.New("cluster: the server speaks no HTTP/2")
+		}
+		context.AfterFunc(ctx, func() { conn.Close() })
+		return conn, nil
 	}
 	c := &client{host: host, agent: agent}
 	for range connections {

@@ -78,7 +78,7 @@ func (f *informer) start() {
 	})
 }
 
-// follows notes whether the informer follows the collection.
+// setSynced notes whether the informer follows the collection.
 func (f *informer) setSynced(yes bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -64,6 +64,12 @@ func (sim *simulation) close() {
 	sim.end()
 	sim.mu.Unlock()
 	sim.running.Wait()
+	for _, n := range sim.nodes { // timers that have not fired refer to nodes
+		if n != nil {
+			n.all, n.mounts = nil, nil
+		}
+	}
+	sim.control = nil
 }
 
 // at calls act with due in a goroutine of its own when due has come. Nothing waits for anything

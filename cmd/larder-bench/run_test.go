@@ -233,7 +233,7 @@ func TestInterrupts(t *testing.T) {
 		signals int
 	}{
 		"once":                     {[]string{"--rate=200", "--requests=1000000"}, false, 1},
-		"once, of three processes": {[]string{"--rate=200", "--requests=1000000", "--clients=3"}, false, 1},
+		"once, with three clients": {[]string{"--rate=200", "--requests=1000000", "--clients=3"}, false, 1},
 		"twice, while it hangs":    {nil, true, 2},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -66,9 +66,9 @@ func newServer(t *testing.T, change func(*aggregator.Config)) *server {
 func newStopped(t *testing.T, change func(*aggregator.Config)) (*server, apiextensions.SharedInformerFactory) {
 	t.Helper()
 	s := &server{Server: registrytest.New(t, nil), discovery: aggregated.NewResourceManager("apis")}
-	crdVersions, err := apiextensionsclient.NewForConfig(s.ClientConfig)
+	clients, err := apiextensionsclient.NewForConfig(s.ClientConfig)
 	must(t, err)
-	followed := apiextensions.NewSharedInformerFactory(crdVersions, 0)
+	followed := apiextensions.NewSharedInformerFactory(clients, 0)
 	config := aggregator.Config{
 		Registry: s.Registry, ClientConfig: s.ClientConfig, Client: s.Client,
 		Services: s.Informers.Core().V1().Services(), CRDs: followed.Apiextensions().V1().CustomResourceDefinitions(),

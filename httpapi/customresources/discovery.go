@@ -149,11 +149,11 @@ func resources(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1
 	list := []metav1.APIResource{own}
 	partNames, kinds := subresources(crd, v)
 	for i, name := range partNames {
-		subresourceStorage := metav1.APIResource{Name: names.Plural + "/" + name, Namespaced: namespaced, Kind: kinds[i].Kind, Verbs: subresourceVerbs}
+		part := metav1.APIResource{Name: names.Plural + "/" + name, Namespaced: namespaced, Kind: kinds[i].Kind, Verbs: subresourceVerbs}
 		if kinds[i].Group != crd.Spec.Group {
-			subresourceStorage.Group, subresourceStorage.Version = kinds[i].Group, kinds[i].Version
+			part.Group, part.Version = kinds[i].Group, kinds[i].Version
 		}
-		list = append(list, subresourceStorage)
+		list = append(list, part)
 	}
 	return list
 }

@@ -31,7 +31,7 @@ type built struct {
 // target is the version and the subresource of a request.
 type target struct{ version, subresource string }
 
-// part is the storage of a subresource.
+// subresourceStorage is the storage of a subresource.
 type subresourceStorage struct{ rest.Patcher }
 
 // Destroy implements rest.Storage: the storage of the resource itself has all that there is.

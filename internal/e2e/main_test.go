@@ -18,8 +18,8 @@ var against = flag.String("against", "", "kubeconfig of the server to run the ku
 // program is the package that the tests build and start.
 const program = "github.com/larder-io/larder/cmd/larder"
 
-// smoke matches the tests that run with -short: kubectl's scenarios, the mistakes on the command line, and
-// an informer across a restart.
+// smoke matches the tests that run with -short: kubectl's scenarios, the names of the program, and
+// informers.
 const smoke = "^(TestKubectl|TestNames|TestInformer.*)$"
 
 // binaries are what the tests drive, built once per run.

@@ -1,7 +1,9 @@
 package bootstrap
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -15,8 +17,12 @@ import (
 	"k8s.io/kubernetes/pkg/registry/flowcontrol/ensurer"
 )
 
-// flowControlInterval is how soon changes of mandatory objects are undone.
-const flowControlInterval = time.Minute
+const (
+	// flowControlLimit is how long the first objects may take (kubernetes pkg/registry/flowcontrol/rest).
+	flowControlLimit = 5 * time.Minute
+	// flowControlInterval is how soon changes of mandatory objects are undone.
+	flowControlInterval = time.Minute
+)
 
 // newFlowControl asks for the informers of flow control. It returns the hook that makes flow schemas
 // and priority levels and undoes changes of the mandatory ones, as kubernetes
@@ -26,18 +32,22 @@ func (c *Config) newFlowControl() func(context.Context, func()) error {
 	synced := []clientcache.DoneChecker{
 		informers.PriorityLevelConfigurations().Informer().HasSyncedChecker(), informers.FlowSchemas().Informer().HasSyncedChecker()}
 	return func(ctx context.Context, ready func()) error {
-		if !clientcache.WaitFor(ctx, "", synced...) {
-			return ctx.Err()
+		bounded, cancel := context.WithTimeout(ctx, flowControlLimit)
+		defer cancel()
+		if !clientcache.WaitFor(bounded, "", synced...) {
+			return cmp.Or(ctx.Err(), errors.New("the informers of flow control have not synced"))
 		}
-		if err := retry(ctx, 5*time.Minute, c.ensureFlowControl); err != nil {
+		if err := retry(bounded, flowControlLimit, c.ensureFlowControl); err != nil {
 			return err
 		}
 		ready()
-		wait.UntilWithContext(ctx, func(ctx context.Context) {
+		// Not at once: the informers may not have what was just created.
+		_ = wait.PollUntilContextCancel(ctx, flowControlInterval, false, func(ctx context.Context) (bool, error) {
 			if err := c.ensureFlowControl(ctx); err != nil && ctx.Err() == nil {
 				klog.ErrorS(err, "Cannot keep the configuration of flow control")
 			}
-		}, flowControlInterval)
+			return false, nil
+		})
 		return nil
 	}
 }
