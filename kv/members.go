@@ -93,6 +93,8 @@ func (m *members) version(ctx context.Context, member uint64, opened time.Time) 
 // ask asks one endpoint. Streams that open at the same time take turns, and the first answer that
 // comes after they opened serves all of them.
 func (m *members) ask(ctx context.Context, endpoint string, member uint64, opened time.Time) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
 	turn := m.turn(endpoint)
 	select {
 	case turn <- struct{}{}:
@@ -103,8 +105,6 @@ func (m *members) ask(ctx context.Context, endpoint string, member uint64, opene
 	if _, known := m.known(member, opened); known {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
-	defer cancel()
 	asked := time.Now()
 	answer, err := m.status(ctx, endpoint)
 	if err != nil {

@@ -123,6 +123,12 @@ func (r *Rights) Run(ctx context.Context) {
 			return
 		case <-ticker.C:
 		case <-r.pools.results.ready:
+			// A round looks at all credentials, so answers that come together share one.
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(interval / 20):
+			}
 		}
 		r.look(ctx, time.Now())
 	}

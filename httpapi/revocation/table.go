@@ -105,9 +105,9 @@ func (t *table) due(s *state) map[*credential][]*right {
 	all := !t.looked || before != s.counters
 	t.looked, t.seen = true, s.counters
 	var due map[*credential][]*right
-	moved := make(map[string]bool)
+	moved := t.movedLocked(s.objects)
 	for _, c := range t.known {
-		switch concerned := all || !s.now.Before(c.look) || nodes && c.single || t.movedLocked(c, s.objects, moved); {
+		switch concerned := all || !s.now.Before(c.look) || nodes && c.single || c.tiedTo(moved); {
 		case !concerned, c.busy: // lookAgain is called when c is no longer busy
 		case s.dueLocked(c):
 			if due == nil {
@@ -124,21 +124,23 @@ func (t *table) due(s *state) map[*credential][]*right {
 	return due
 }
 
-// movedLocked reports whether a cache that has objects of c has changed since the last round.
-// moved has the answers for this round.
-func (t *table) movedLocked(c *credential, in objects, moved map[string]bool) bool {
-	for _, name := range c.ties.Objects {
-		changed, asked := moved[name.Resource]
-		if !asked {
-			now, known := in.position(name.Resource)
-			before, seen := t.positions[name.Resource]
-			changed = known && (!seen || before != now)
-			if known {
-				t.positions[name.Resource] = now
-			}
-			moved[name.Resource] = changed
+// movedLocked returns the resources whose caches have changed since the last round. due calls it
+// before it compares any object: the next round sees what changes after that.
+func (t *table) movedLocked(in objects) map[string]bool {
+	moved := make(map[string]bool)
+	for resource := range in {
+		now, _ := in.position(resource)
+		if before, seen := t.positions[resource]; !seen || before != now {
+			t.positions[resource], moved[resource] = now, true
 		}
-		if changed {
+	}
+	return moved
+}
+
+// tiedTo reports whether c depends on an object of one of the resources.
+func (c *credential) tiedTo(resources map[string]bool) bool {
+	for _, name := range c.ties.Objects {
+		if resources[name.Resource] {
 			return true
 		}
 	}
