@@ -52,7 +52,7 @@ func (s *stream) next() ([]byte, error) {
 	return s.Next()
 }
 
-// Frames reads the events of a watch in protobuf, each of which has its length before it.
+// Frames reads the events of a watch in protobuf. The length of each event precedes it.
 type Frames struct {
 	From io.Reader
 

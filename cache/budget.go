@@ -14,7 +14,7 @@ import (
 // forget before their time, the largest first, so that a Log which takes no more than an equal part
 // is not cut. Answers stay the same.
 //
-// What is in use stays: when everything that is kept was used lately, a new encoding is not kept.
+// Encodings in use stay. If all of them were used lately, a new encoding is not kept.
 // Otherwise a reader that goes through more than the Budget allows, again and again, would find each
 // encoding dropped just before it needs it (E4). Frames, which all watchers are about to read, and
 // encodings that cost much to make are urgent: they are kept in any case, and others are dropped

@@ -50,7 +50,7 @@ type informer struct {
 	lost    bool              // counted in simulation.lost
 	failure error             // of the last watch
 
-	// Of the goroutine that runs it.
+	// Used only by the goroutine that runs the informer.
 	backoff  time.Duration
 	failedAt time.Time
 }

@@ -10,9 +10,8 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// replacePod has a controller delete a pod and make another in its place. Which requests that
-// takes is told in docs/bench.md; the times between them are about those of pods whose images
-// are there already.
+// replacePod has a controller delete a pod and make another in its place. docs/bench.md lists the
+// requests. The times between them are those of pods whose images are already on the node.
 func (sim *simulation) replacePod(due time.Time) {
 	slot, old, name := sim.replace()
 	sim.replacing.Add(2)

@@ -89,7 +89,7 @@ func (f *Figure) text(v float64) string {
 // Bound is the most, or least, that a figure may be.
 type Bound struct {
 	Figure *Figure
-	// Of names the bounded results: results of this name, and results whose name begins with
+	// Of is a name. The bound holds for results with this name, and for those whose name begins with
 	// it and a space. "" stands for all results that are not parts of others.
 	Of    string
 	Limit float64

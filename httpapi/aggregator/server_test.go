@@ -62,7 +62,7 @@ func newServer(t *testing.T, change func(*aggregator.Config)) *server {
 	return s
 }
 
-// newStopped makes one of which nothing runs, and the informers of CRDs.
+// newStopped returns a server that does not run, and the informers of CRDs.
 func newStopped(t *testing.T, change func(*aggregator.Config)) (*server, apiextensions.SharedInformerFactory) {
 	t.Helper()
 	s := &server{Server: registrytest.New(t, nil), discovery: aggregated.NewResourceManager("apis")}
