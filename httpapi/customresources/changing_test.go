@@ -43,7 +43,7 @@ func TestGenerationGoesBack(t *testing.T) {
 	client := s.crds.ApiextensionsV1().CustomResourceDefinitions()
 	first, _, _, err := s.store.Get(t.Context(), key)
 	must(t, err)
-	// changeTo makes a CRD of another generation, of which property shows the state.
+	// changeTo changes the CRD. The property shows which state is served.
 	changeTo := func(property string) {
 		s.change(t, name, func(d *apiextensionsv1.CustomResourceDefinition) {
 			d.Annotations[apiextensionsv1.KubeAPIApprovedAnnotation] = "unapproved, test"

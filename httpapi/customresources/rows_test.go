@@ -11,8 +11,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// printed is a CRD with columns of all types, some of which do not fit what they
-// show, and one, the last, that nobody understands.
+// printed is a CRD with columns of all types. Some types do not fit what the column
+// shows, and the type of the last column is unknown.
 const printed = `
 metadata: {name: shelves.example.com}
 spec:

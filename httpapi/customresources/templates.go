@@ -36,7 +36,7 @@ type templateKind struct {
 // OpenAPI.
 //
 // Upstream's builder generates all built-in definitions for each description, and describes each
-// path anew.
+// path again.
 type templates[T any] struct {
 	v2    bool
 	build func(*apiextensionsv1.CustomResourceDefinition, string, builder.Options) (*T, error)

@@ -50,7 +50,7 @@ const (
 	doorRest   = 2 * time.Second
 )
 
-// serverConfig is what a server is told.
+// serverConfig configures a server.
 type serverConfig struct {
 	Door      string
 	Cert, Key []byte // DER

@@ -19,7 +19,7 @@ import (
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
-// What the servers of other libraries need to carry an exchange, and no more: they refuse less
+// The carriers below let servers of other libraries carry an exchange, and do no more: they refuse less
 // than a Session does, and remember nothing of a connection. Deadlines are those of a
 // Session, as far as there is a setting for them.
 
