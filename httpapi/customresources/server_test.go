@@ -287,18 +287,18 @@ func (s *server) eventually(t testing.TB, c call, want func(answer) bool) answer
 
 func contains(t testing.TB, text string, parts ...string) {
 	t.Helper()
-	for _, subresourceStorage := range parts {
-		if !strings.Contains(text, subresourceStorage) {
-			t.Errorf("no %s in %s", subresourceStorage, text)
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("no %s in %s", part, text)
 		}
 	}
 }
 
 func lacks(t testing.TB, text string, parts ...string) {
 	t.Helper()
-	for _, subresourceStorage := range parts {
-		if strings.Contains(text, subresourceStorage) {
-			t.Errorf("%s is in %s", subresourceStorage, text)
+	for _, part := range parts {
+		if strings.Contains(text, part) {
+			t.Errorf("%s is in %s", part, text)
 		}
 	}
 }
