@@ -19,7 +19,6 @@
 // The packages below use them:
 //
 //   - compare measures Larder beside kube-apiserver and beside the limit
-//   - scale measures how costs grow with objects and watchers
 //   - cluster simulates the components of a cluster, rollout runs stock components
 //   - definitions measures CRDs, starts measures starts on stored objects
 //   - scenario runs several workloads that a file describes

@@ -27,6 +27,8 @@ type Config struct {
 	// Pods is how many pods the reads and watches meet: with TestServers.EtcdData, how many
 	// are in it. StartPods is how many the starts meet at least.
 	Pods, StartPods int
+	// Watchers, if it is more than 0, is how many watches each row of watches opens.
+	Watchers int
 	// Rounds is how many turns each server has, Rows which rows are run by id and work,
 	// nil for all. Quick cuts the number of operations to what shows that all works.
 	Rounds int

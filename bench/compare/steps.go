@@ -110,6 +110,9 @@ func (c *Comparison) ops(kind Kind, stock, fast int) int {
 
 // watchers is how many watches a step opens.
 func (c *Config) watchers(n int) int {
+	if c.Watchers > 0 {
+		return c.Watchers
+	}
 	if c.Quick {
 		return max(20, n/50)
 	}
@@ -218,16 +221,18 @@ func (c *Comparison) watchLists() []step {
 	}
 }
 
-// fanOut sends the same events to many watchers.
+// fanOut sends the same events to many watchers. Client and server share the machine, which limits
+// the deliveries per second.
 func (c *Comparison) fanOut() step {
-	const rate = 50
+	const most, events = 15000, 50000 // deliveries per second, and in all
 	watchers := c.config.watchers(200)
-	spec := c.row("B23", fmt.Sprintf("WATCH fan-out to %d watchers, protobuf, %d events/s, per delivery", watchers, rate), 10*time.Microsecond)
+	rate, changes := min(50, max(1, most/float64(watchers))), min(200, max(5, events/watchers))
+	spec := c.row("B23", fmt.Sprintf("WATCH fan-out to %d watchers, protobuf, %g events/s, per delivery", watchers, rate), 10*time.Microsecond)
 	spec.body = true
 	return step{rows: []rowSpec{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return c.watch(ctx, kind, bench.WatchConfig{
 			Name: "B23", Path: pods, Accept: bench.Protobuf, Watchers: watchers, Objects: c.seed.PodPaths(min(50, c.seed.Pods)),
-			Changes: c.ops(kind, 200, 200), Rate: rate, Writers: 4,
+			Changes: c.ops(kind, changes, changes), Rate: rate, Writers: 4,
 		})
 	}}
 }

@@ -37,31 +37,6 @@ type Report struct {
 	Definitions *definitions.Table `json:"definitions,omitempty"`
 	// Starts is of starts on stored objects, nil for none.
 	Starts *starts.Table `json:"starts,omitempty"`
-	// Charts plot how figures grow.
-	Charts []Chart `json:"charts,omitempty"`
-}
-
-// Chart plots series of points.
-type Chart struct {
-	Title string `json:"title"`
-	// X and Y name the axes.
-	X string `json:"x"`
-	Y string `json:"y"`
-	// Seconds says that Y is a time in seconds, else it is a number.
-	Seconds bool     `json:"seconds,omitempty"`
-	Series  []Series `json:"series"`
-}
-
-// Series is one line of a Chart.
-type Series struct {
-	Name   string  `json:"name"`
-	Points []Point `json:"points"`
-}
-
-// Point is one measurement of a Series.
-type Point struct {
-	X float64 `json:"x"`
-	Y float64 `json:"y"`
 }
 
 // SchemaVersion is the version of the JSON. It grows when a field changes its meaning or goes;
@@ -124,11 +99,6 @@ func (r *Report) Text(w io.Writer) error {
 	}
 	if len(r.Changes) > 0 {
 		if err := thresholds.WriteChanges(w, r.Changes); err != nil {
-			return err
-		}
-	}
-	for _, c := range r.Charts {
-		if err := c.text(w); err != nil {
 			return err
 		}
 	}

@@ -47,13 +47,6 @@ func full() *report.Report {
 		Title: "title " + hostile, Command: "command " + hostile, Machine: "machine", Date: time.Unix(0, 0).UTC(),
 		Results: []*bench.Result{result("workload " + hostile), {Name: "of nothing", Unit: "watch"}},
 		Table:   &compare.Table{Servers: "servers", Rounds: 3, Rows: []*compare.Row{row, missed}},
-		Charts: []report.Chart{
-			{Title: "chart " + hostile, X: "pods", Y: "time", Seconds: true, Series: []report.Series{
-				{Name: "line " + hostile, Points: []report.Point{{X: 1000, Y: 0.001}, {X: 10, Y: 0.00002}, {X: 0, Y: 5}}},
-				{Name: "other", Points: []report.Point{{X: 100, Y: 0.003}}},
-			}},
-			{Title: "empty", X: "pods", Y: "none"},
-		},
 	}
 }
 
@@ -66,7 +59,7 @@ func TestTextAndJSON(t *testing.T) {
 	for _, want := range []string{
 		"| B1 | LIST " + hostile + " | 48.0 MB | 444 ms | 27.0 ms | 30.0 ms | 14.8 | ≤ 36.0 ms | yes |",
 		"| B27 | create |  | 1.00 ms, 100/s |  | 900 µs, 200/s | 1.11, 2 | ≤ 0.6 of kube-apiserver, ≥ 1.3 of kube-apiserver | **no** |",
-		"1000 requests", "chart " + hostile + " (time)",
+		"1000 requests",
 	} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%q is not in:\n%s", want, text.String())
@@ -81,13 +74,12 @@ func TestTextAndJSON(t *testing.T) {
 				Results map[string][]struct{ Ops int }
 			}
 		}
-		Charts []report.Chart
 	}
 	if err := json.Unmarshal(raw.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}
 	rows := got.Table.Rows
-	if got.Title != r.Title || len(rows) != 2 || !rows[0].Met || rows[1].Met || rows[0].Results["Larder"][0].Ops != 1000 || len(got.Charts) != 2 {
+	if got.Title != r.Title || len(rows) != 2 || !rows[0].Met || rows[1].Met || rows[0].Results["Larder"][0].Ops != 1000 {
 		t.Errorf("got %+v", got)
 	}
 	if err := r.Table.Missed(); !errors.Is(err, thresholds.ErrThreshold) || !strings.Contains(err.Error(), "B27") || strings.Contains(err.Error(), "B1,") {

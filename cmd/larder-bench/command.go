@@ -78,13 +78,13 @@ is worse than the baseline's, and 130 when the run was interrupted.`,
 	o.add(root.PersistentFlags())
 	for _, g := range []cobra.Group{
 		{ID: preparing, Title: "Prepare:"}, {ID: reading, Title: "Read:"}, {ID: watching, Title: "Watch:"},
-		{ID: writing, Title: "Write:"}, {ID: whole, Title: "Load as a whole:"}, {ID: judging, Title: "Compare and scale:"},
+		{ID: writing, Title: "Write:"}, {ID: whole, Title: "Load as a whole:"}, {ID: judging, Title: "Compare:"},
 	} {
 		root.AddGroup(&g)
 	}
 	root.AddCommand(
 		seedCommand(o), customCommand(o), reportsCommand(o), readCommand(o), watchListCommand(o), informerCommand(o), watchCommand(o), openCommand(o), stormCommand(o),
-		writeCommand(o), componentsCommand(o), mixedCommand(o), scenarioCommand(o), slowCommand(o), startCommand(o), compareCommand(o), clusterCommand(o), rolloutCommand(o), startsCommand(o), definitionsCommand(o), scaleCommand(o), limitCommand(),
+		writeCommand(o), componentsCommand(o), mixedCommand(o), scenarioCommand(o), slowCommand(o), startCommand(o), compareCommand(o), clusterCommand(o), rolloutCommand(o), startsCommand(o), definitionsCommand(o), limitCommand(),
 	)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; %s --help lists the flags", err, cmd.CommandPath())

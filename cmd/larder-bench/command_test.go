@@ -114,7 +114,6 @@ func TestArguments(t *testing.T) {
 		{[]string{"compare", "extra"}, "unknown command"},
 		{[]string{"compare", "--stock=a", "--larder=b", "--etcd=c", "--rounds=0"}, "round"},
 		{[]string{"compare", "--stock=/none", "--larder=/none", "--etcd=/none"}, "/none"},
-		{[]string{"scale", "--server", "other"}, "--server"},
 		{[]string{"starts", "--stock=a", "--larder=b", "--etcd=c", "--data", "other"}, "no data"},
 		{[]string{"starts", "--max-p99", "1s"}, "no thresholds"},
 		{[]string{"starts", "--pid", "1"}, "--pid"},

@@ -44,6 +44,7 @@ Larder's source tree. All servers listen on loopback and are stopped at the end.
 	flags.StringVar(&c.config.TestServers.EtcdData, "etcd-data", "", "data directory of an etcd that is not running and has --pods pods by seed: a copy of it is used instead of seeding")
 	flags.IntVar(&c.config.Pods, "pods", 10000, "how many pods reads and watches meet")
 	flags.IntVar(&c.config.StartPods, "start-pods", 0, "how many pods starts meet, if more than --pods; making them takes about 5 ms each")
+	flags.IntVar(&c.config.Watchers, "watchers", 0, "how many watches each row of watches opens, instead of its own number")
 	flags.IntVar(&c.config.Rounds, "rounds", 3, "how many turns each server has; the best counts")
 	flags.StringVar(&c.rows, "rows", "", "regular expression of the rows to run, by id and name")
 	flags.BoolVar(&c.config.Quick, "quick", false, "show that everything works: 1,000 pods, one round, few operations, unless these are given")
