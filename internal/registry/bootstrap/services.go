@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/storage"
+	networkinginformers "k8s.io/client-go/informers/networking/v1"
+	networkinglisters "k8s.io/client-go/listers/networking/v1"
 	clientcache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controlplane/apiserver/options"
@@ -112,12 +114,40 @@ func (c *Config) newRepair(cidr <-chan struct{}) func(context.Context, func()) e
 // at the same time has allocated it. Then repairAddresses starts another loop.
 func (c *Config) repairAddresses(ctx context.Context, done func(), stop chan struct{}) {
 	core, networking := c.Informers.Core().V1(), c.Informers.Networking().V1()
+	addresses := confirmedAddresses{networking.IPAddresses(), func(name string) (*networkingv1.IPAddress, error) {
+		return c.Client.NetworkingV1().IPAddresses().Get(ctx, name, metav1.GetOptions{})
+	}}
 	_ = wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(context.Context) (passed bool, err error) {
 		loop := ipallocatorcontroller.NewRepairIPAddress(
-			c.RepairInterval, c.Client, core.Services(), networking.ServiceCIDRs(), networking.IPAddresses())
+			c.RepairInterval, c.Client, core.Services(), networking.ServiceCIDRs(), addresses)
 		loop.RunUntil(func() { passed = true; done() }, stop)
 		return passed, nil
 	})
+}
+
+// confirmedAddresses is an informer whose lister asks the server before it says that an address is not there.
+// The address of a Service is stored before the Service, but the informer of services may be ahead of the one
+// of addresses, and then upstream's loop would warn of an address that is allocated.
+type confirmedAddresses struct {
+	networkinginformers.IPAddressInformer
+	ask func(name string) (*networkingv1.IPAddress, error)
+}
+
+func (a confirmedAddresses) Lister() networkinglisters.IPAddressLister {
+	return confirmedLister{a.IPAddressInformer.Lister(), a.ask}
+}
+
+type confirmedLister struct {
+	networkinglisters.IPAddressLister
+	ask func(name string) (*networkingv1.IPAddress, error)
+}
+
+func (l confirmedLister) Get(name string) (*networkingv1.IPAddress, error) {
+	address, err := l.IPAddressLister.Get(name)
+	if apierrors.IsNotFound(err) {
+		return l.ask(name)
+	}
+	return address, err
 }
 
 // repairBitmaps runs upstream's loop over the bitmaps of addresses until stop is closed.

@@ -293,6 +293,49 @@ func TestAddressesOfSiblings(t *testing.T) {
 	}
 }
 
+// TestAllocatedAddressesAreNotWarnedOf: while the informer of addresses shows nothing, only the Service whose
+// address was deleted is said to have none.
+func TestAllocatedAddressesAreNotWarnedOf(t *testing.T) {
+	s := registrytest.New(t, nil)
+	shown := make(chan struct{})
+	defer close(shown)
+	err := s.Informers.Networking().V1().IPAddresses().Informer().SetTransform(func(o any) (any, error) {
+		<-shown
+		return o, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, s, nil)
+	settle(t, s)
+	services, ctx := s.Client.CoreV1().Services("default"), t.Context()
+	svc, err := services.Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "robbed"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Client.NetworkingV1().IPAddresses().Delete(ctx, svc.Spec.ClusterIP, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	svc.Labels = map[string]string{"seen": "again"}
+	if _, err := services.Update(ctx, svc, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	proctest.Eventually(t, "the Service is warned of", func() error {
+		events, err := s.Client.EventsV1().Events("").List(ctx, metav1.ListOptions{})
+		if err != nil || len(events.Items) == 0 {
+			return fmt.Errorf("no event: %w", err)
+		}
+		for _, e := range events.Items {
+			if e.Reason != "ClusterIPNotAllocated" || e.Regarding.Name != "robbed" {
+				t.Errorf("%s %s: %s", e.Regarding.Name, e.Reason, e.Note)
+			}
+		}
+		return nil
+	})
+}
+
 // outrun is a client to whom addresses exist already when it first tries to allocate them.
 type outrun struct {
 	kubernetes.Interface
