@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,7 +50,7 @@ func New(config Config) (*Server, error) {
 // newServer returns a server with an empty table of routes.
 func newServer(config Config) *Server {
 	config.setDefaults()
-	s := &Server{config: config, draining: make(chan struct{}), access: apimetrics.NewAccess(), streams: streams.New(), ledger: costs.New(costs.Config{CPU: config.cpu})}
+	s := &Server{config: config, draining: make(chan struct{}), access: apimetrics.NewAccess(), streams: streams.New(), ledger: costs.New(config.cpu)}
 	s.base, s.cancel = context.WithCancel(context.Background())
 	s.stitcher = reads.NewStitcher(config.CompressedListBytes)
 	s.assemble()
@@ -214,10 +215,9 @@ func (s *Server) metricsPage(t *routes.Table) *apimetrics.Page {
 func (s *Server) collectors() []prometheus.Collector {
 	own := []prometheus.Collector{
 		apimetrics.NewCacheCollector(s.config.Registry, !s.config.NoObjectCounts), apimetrics.NewBudgetCollector(s.config.Registry),
-		s.http1.Collector(), s.rights.Collector(),
-		apimetrics.NewBuildInfo(s.config.Version),
+		s.rights.Collector(), apimetrics.NewBuildInfo(s.config.Version),
 	}
-	return append(own, s.stitcher.Collectors()...)
+	return slices.Concat(own, s.http1.Collectors(), s.stitcher.Collectors())
 }
 
 // readyChecks are those of the configuration, and that shutdown has not begun.

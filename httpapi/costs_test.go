@@ -84,16 +84,16 @@ func (c *counted) get(t *testing.T, method, url, accept string) []byte {
 }
 
 // costs returns what everybody has cost since the start, by what they are called in dimension.
-func (p *pair) costs(t testing.TB, dimension string) map[string]costs.Amount {
-	var d costs.Document
+func (p *pair) costs(t testing.TB, dimension string) map[string]costs.Usage {
+	var d costs.Report
 	a := p.ours.must(t, call{method: "GET", path: costs.Path + "?window=start&limit=0&by=" + dimension})
 	if err := json.Unmarshal(a.body, &d); err != nil {
 		t.Fatal(err)
 	}
-	all := make(map[string]costs.Amount)
+	all := make(map[string]costs.Usage)
 	for _, row := range d.Rows {
 		all[strings.TrimSpace(strings.Join([]string{row.User, row.UserAgent, row.Verb, row.Resource}, " "))] = row.Used
-		if row.Missed != (costs.Amount{}) {
+		if row.Missed != (costs.Usage{}) {
 			t.Errorf("something may be missing: %+v", row)
 		}
 	}
@@ -131,7 +131,7 @@ func TestCostsAreExact(t *testing.T) {
 		all := p.costs(t, "agent")
 		for i, c := range clients {
 			got := all[c.agent]
-			if got.Requests != c.requests || i < 4 && got.Bytes != c.bytes.Load() || got.Bytes == 0 || got.CPUSeconds <= 0 || got.Events != 0 {
+			if got[costs.Requests] != c.requests || i < 4 && got[costs.Bytes] != c.bytes.Load() || got[costs.Bytes] == 0 || got[costs.CPU] <= 0 || got[costs.Events] != 0 {
 				return fmt.Errorf("%s: %+v, want %d requests and %d bytes", c.agent, got, c.requests, c.bytes.Load())
 			}
 		}
@@ -139,7 +139,7 @@ func TestCostsAreExact(t *testing.T) {
 	})
 	names := p.costs(t, "resource")
 	for _, want := range []string{"pods", "configmaps", "nonsense", "/version", "/apis", "/nowhere", "/openapi"} {
-		if names[want].Requests == 0 {
+		if names[want][costs.Requests] == 0 {
 			t.Errorf("nothing is counted for %s: %v", want, names)
 		}
 	}
@@ -191,7 +191,7 @@ func TestWatchesAreCharged(t *testing.T) {
 		all := p.costs(t, "client")
 		for name, want := range map[string]int{"one": bytes, "two": 0} {
 			got := all["system:apiserver "+name+" watch configmaps"]
-			if got.Requests != 1 || got.Events != int64(events) || want > 0 && got.Bytes != int64(want) || got.Bytes == 0 || got.CPUSeconds <= 0 {
+			if got[costs.Requests] != 1 || got[costs.Events] != int64(events) || want > 0 && got[costs.Bytes] != int64(want) || got[costs.Bytes] == 0 || got[costs.CPU] <= 0 {
 				return fmt.Errorf("%s: %+v, want %d events and %d bytes", name, got, events, want)
 			}
 		}
@@ -272,17 +272,17 @@ func (p *pair) chargedFor(t *testing.T, wait time.Duration, now chan<- struct{})
 		}
 		resp.Body.Close()
 	}
-	most := 0.0
+	var most time.Duration
 	proctest.Eventually(t, "all are charged", func() error {
 		all := p.costs(t, "agent")
 		for agent := range clients {
 			got := all[name(agent)]
-			if got.Requests != 1 || got.CPUSeconds <= 0 {
+			if got[costs.Requests] != 1 || got[costs.CPU] <= 0 {
 				return fmt.Errorf("%s: %+v", agent, got)
 			}
-			most = max(most, got.CPUSeconds)
+			most = max(most, got.Time())
 		}
 		return nil
 	})
-	return time.Duration(most * float64(time.Second))
+	return most
 }

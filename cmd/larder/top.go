@@ -93,8 +93,8 @@ func (t *top) pause(ctx context.Context) bool {
 }
 
 // ask asks the server for rows, of which 0 is all.
-func (t *top) ask(ctx context.Context, rows int) (*costs.Document, error) {
-	var d costs.Document
+func (t *top) ask(ctx context.Context, rows int) (*costs.Report, error) {
+	var d costs.Report
 	query := map[string]string{"by": t.query.by, "sort": t.query.sort, "window": t.query.window, "limit": strconv.Itoa(rows)}
 	err := t.of.request(ctx, http.MethodGet, costs.Path, query, &d)
 	return &d, err
@@ -142,7 +142,7 @@ func (t *top) show(ctx context.Context, screen *os.File) error {
 	resized := make(chan os.Signal, 1)
 	signal.Notify(resized, syscall.SIGWINCH)
 	defer signal.Stop(resized)
-	var d *costs.Document
+	var d *costs.Report
 	for due := time.NewTimer(0); ; {
 		select {
 		case <-ctx.Done():
@@ -179,7 +179,7 @@ func (t *top) show(ctx context.Context, screen *os.File) error {
 }
 
 // answered returns what to show: what was known before if the server did not answer.
-func answered(before, now *costs.Document, err error) *costs.Document {
+func answered(before, now *costs.Report, err error) *costs.Report {
 	if err != nil {
 		return before
 	}
@@ -187,7 +187,7 @@ func answered(before, now *costs.Document, err error) *costs.Document {
 }
 
 // draw draws d, and why it is old.
-func draw(screen *os.File, d *costs.Document, old error) error {
+func draw(screen *os.File, d *costs.Report, old error) error {
 	width, height := size(screen)
 	lines := topTable(d, width)
 	if old != nil {

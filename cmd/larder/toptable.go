@@ -12,7 +12,7 @@ import (
 
 // topTable returns the lines that show d, none wider than width unless that is 0. Names are
 // shown without what could control a terminal.
-func topTable(d *costs.Document, width int) []string {
+func topTable(d *costs.Report, width int) []string {
 	seconds := d.To.Sub(d.From).Seconds()
 	lines := []string{clip(summaryLine(d, seconds), width), ""}
 	rows := [][]string{topHead(d)}
@@ -23,7 +23,7 @@ func topTable(d *costs.Document, width int) []string {
 }
 
 // windowText says in words what time d is about.
-func windowText(d *costs.Document) string {
+func windowText(d *costs.Report) string {
 	length := d.To.Sub(d.From).Round(time.Second)
 	if d.Window == costs.SinceStart.String() {
 		return fmt.Sprintf("since the start %v ago", length)
@@ -31,10 +31,10 @@ func windowText(d *costs.Document) string {
 	return fmt.Sprintf("the last %v", length)
 }
 
-func summaryLine(d *costs.Document, seconds float64) string {
+func summaryLine(d *costs.Report, seconds float64) string {
 	return fmt.Sprintf("%s by %s: CPU %s, %s of it for those below; %s requests/s, %s/s, %s events/s; %d names",
-		windowText(d), d.By, percent(d.Process.CPUSeconds, seconds), percent(d.Total.CPUSeconds, seconds),
-		rate(d.Total.Requests, seconds), bytesText(float64(d.Total.Bytes)/max(seconds, 1e-9)), rate(d.Total.Events, seconds), d.Names)
+		windowText(d), d.By, percent(d.Process.CPUSeconds, seconds), percent(d.Total.Time().Seconds(), seconds),
+		rate(d.Total[costs.Requests], seconds), bytesText(float64(d.Total[costs.Bytes])/max(seconds, 1e-9)), rate(d.Total[costs.Events], seconds), d.Names)
 }
 
 // nameColumns are the columns that say who it is.
@@ -53,7 +53,7 @@ func nameColumns(by string) []string {
 }
 
 // topHead is the first row. The column that the others are sorted by is marked.
-func topHead(d *costs.Document) []string {
+func topHead(d *costs.Report) []string {
 	columns := []string{"CPU", "BYTES/S", "REQ/S", "EVENTS/S"}
 	if d.Window == costs.SinceStart.String() {
 		columns = []string{"CPU s", "BYTES", "REQ", "EVENTS"}
@@ -66,10 +66,11 @@ func topHead(d *costs.Document) []string {
 	return append(append(columns, "MISSED"), nameColumns(d.By)...)
 }
 
-func topRow(d *costs.Document, row *costs.NamedRow, seconds float64) []string {
-	cells := []string{percent(row.Used.CPUSeconds, seconds), bytesText(float64(row.Used.Bytes) / max(seconds, 1e-9)), rate(row.Used.Requests, seconds), rate(row.Used.Events, seconds)}
+func topRow(d *costs.Report, row *costs.Row, seconds float64) []string {
+	used := row.Used
+	cells := []string{percent(used.Time().Seconds(), seconds), bytesText(float64(used[costs.Bytes]) / max(seconds, 1e-9)), rate(used[costs.Requests], seconds), rate(used[costs.Events], seconds)}
 	if d.Window == costs.SinceStart.String() {
-		cells = []string{fmt.Sprintf("%.2f", row.Used.CPUSeconds), bytesText(float64(row.Used.Bytes)), fmt.Sprint(row.Used.Requests), fmt.Sprint(row.Used.Events)}
+		cells = []string{fmt.Sprintf("%.2f", used.Time().Seconds()), bytesText(float64(used[costs.Bytes])), fmt.Sprint(used[costs.Requests]), fmt.Sprint(used[costs.Events])}
 	}
 	cells = append(cells, missedText(d, row))
 	for _, name := range nameColumns(d.By) {
@@ -83,26 +84,21 @@ func topRow(d *costs.Document, row *costs.NamedRow, seconds float64) []string {
 }
 
 // missedText says by how much a row may be too low, in what the rows are sorted by.
-func missedText(d *costs.Document, row *costs.NamedRow) string {
-	of := func(a costs.Amount) float64 {
-		switch d.Sort {
-		case costs.Bytes.String():
-			return float64(a.Bytes)
-		case costs.Requests.String():
-			return float64(a.Requests)
-		case costs.Events.String():
-			return float64(a.Events)
+func missedText(d *costs.Report, row *costs.Row) string {
+	kind := costs.CPU
+	for k := range row.Used {
+		if costs.Kind(k).String() == d.Sort {
+			kind = costs.Kind(k)
 		}
-		return a.CPUSeconds
 	}
-	used, missed := of(row.Used), of(row.Missed)
+	used, missed := row.Used[kind], row.Missed[kind]
 	switch {
 	case missed == 0:
 		return "0"
 	case used == 0:
 		return "all"
 	}
-	return fmt.Sprintf("<=%.0f%%", 100*missed/used+0.5)
+	return fmt.Sprintf("<=%.0f%%", 100*float64(missed)/float64(used)+0.5)
 }
 
 // percent is CPU time in parts of one processor's.

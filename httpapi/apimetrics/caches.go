@@ -19,24 +19,52 @@ import (
 // It is immutable.
 type cacheCollector struct {
 	registry *registry.Registry
-	counts   bool // how many objects there are is told
-	sizes    bool // and how large they are
-	all      []*prometheus.Desc
+	counts   bool // report the number of objects
+	sizes    bool // and their sizes
+	descs    map[string]*prometheus.Desc
+}
 
-	storageObjects, objects, version    *prometheus.Desc
-	received, terminated, initialised   *prometheus.Desc
-	dispatched, initial, capacity       *prometheus.Desc
-	grown, shrunk, undecodable          *prometheus.Desc
-	lists, fetched, returned            *prometheus.Desc
-	consistent, waited                  *prometheus.Desc
-	storedLists, storedFetched          *prometheus.Desc
-	storedEvaluated, storedReturned     *prometheus.Desc
-	events, stored, checks              *prometheus.Desc
-	bytes, history, watchers, watchSets *prometheus.Desc
-	sharded, outside                    *prometheus.Desc // nil unless there are shards
-	historyAge, behind, slowest         *prometheus.Desc
-	decodes, ingested, offered          *prometheus.Desc
-	dropped, refused                    *prometheus.Desc
+// cacheMetrics are the names and texts of the metrics, and their labels after group and resource. The first has
+// the label resource alone. Those that begin with larder_ are Larder's own.
+var cacheMetrics = [][]string{
+	{"apiserver_storage_objects", "[STABLE] (Deprecated since 1.34.0) [DEPRECATED, consider using apiserver_resource_objects instead] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1."},
+	{"apiserver_watch_shards_total", "[ALPHA] Number of active sharded watch connections broken by resource type."},
+	{"apiserver_watch_filtered_events_total", "[ALPHA] Counter of events filtered out by shard selector during watch dispatch, broken by resource type."},
+	{"apiserver_resource_objects", "[ALPHA] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1."},
+	{"apiserver_resource_size_estimate_bytes", "[ALPHA] Estimated size of stored objects in database. Estimate is based on sum of last observed sizes of serialized objects. In case of a fetching error, the value will be -1."},
+	{"apiserver_watch_cache_resource_version", "[ALPHA] Current resource version of watch cache broken by resource type. This is truncated to the 15 least significant digits."},
+	{"apiserver_watch_cache_events_received_total", "[ALPHA] Counter of events received in watch cache broken by resource type."},
+	{"apiserver_watch_cache_events_dispatched_total", "[ALPHA] Counter of events dispatched in watch cache broken by resource type."},
+	{"apiserver_storage_events_received_total", "[BETA] Number of etcd events received split by kind."},
+	{"apiserver_init_events_total", "[ALPHA] Counter of init events processed in watch cache broken by resource type."},
+	{"apiserver_terminated_watchers_total", "[ALPHA] Counter of watchers closed due to unresponsiveness broken by resource type."},
+	{"apiserver_watch_cache_initializations_total", "[ALPHA] Counter of watch cache initializations broken by resource type."},
+	{"watch_cache_capacity", "[ALPHA] Total capacity of watch cache broken by resource type."},
+	{"watch_cache_capacity_increase_total", "[ALPHA] Total number of watch cache capacity increase events broken by resource type."},
+	{"watch_cache_capacity_decrease_total", "[ALPHA] Total number of watch cache capacity decrease events broken by resource type."},
+	{"apiserver_storage_decode_errors_total", "[ALPHA] Number of stored object decode errors split by object type"},
+	{"apiserver_storage_consistency_checks_total", "[ALPHA] Counter for status of consistency checks between etcd and watch cache", "status"},
+	{"apiserver_cache_list_total", "[ALPHA] Number of LIST requests served from watch cache", "index"},
+	{"apiserver_cache_list_fetched_objects_total", "[ALPHA] Number of objects read from watch cache in the course of serving a LIST request", "index"},
+	{"apiserver_cache_list_returned_objects_total", "[ALPHA] Number of objects returned for a LIST request from watch cache"},
+	{"apiserver_watch_cache_consistent_read_total", "[ALPHA] Counter for consistent reads from cache.", "success", "fallback"},
+	{"apiserver_watch_cache_read_wait_seconds", "[ALPHA] Histogram of time spent waiting for a watch cache to become fresh."},
+	{"apiserver_storage_list_total", "[ALPHA] Number of LIST requests served from storage"},
+	{"apiserver_storage_list_fetched_objects_total", "[ALPHA] Number of objects read from storage in the course of serving a LIST request"},
+	{"apiserver_storage_list_evaluated_objects_total", "[ALPHA] Number of objects tested in the course of serving a LIST request from storage"},
+	{"apiserver_storage_list_returned_objects_total", "[ALPHA] Number of objects returned for a LIST request from storage"},
+	{"larder_cache_bytes", "Bytes that the cache holds, by what they are: canonical encodings, encodings made on demand, frames of events, or objects that only the event history still needs.", "of"},
+	{"larder_cache_dropped_total", "Counter of what the cache gave up before its time for want of room: encodings made on demand, frames of events, or events of the history.", "of"},
+	{"larder_cache_refused_total", "Counter of encodings that were made on demand and not kept for want of room."},
+	{"larder_cache_history_events", "Number of past events that watches can still start from."},
+	{"larder_cache_history_seconds", "Age of the oldest event that watches can still start from, 0 if there is none."},
+	{"larder_watchers", "Number of open watches."},
+	{"larder_watcher_groups", "Number of different selections among open watches. Each is evaluated once per event."},
+	{"larder_watchers_behind", "Number of open watches that have not been sent all that there is for them."},
+	{"larder_watchers_slowest_seconds", "How long ago the slowest of the watches that are behind was told that there is something to send."},
+	{"larder_cache_decodes_total", "Counter of cached objects that were decoded to serve a read."},
+	{"larder_cache_ingested_total", "Counter of stored values that were decoded to enter the cache."},
+	{"larder_cache_offered_total", "Counter of objects that entered the cache as this server had written them, without decoding."},
 }
 
 // Secondary encodings are numbered; 0 is the canonical one.
@@ -45,66 +73,18 @@ const maxEncodings = 256
 // NewCacheCollector reports the caches of r. counts says that it also reports the number of objects
 // and their sizes.
 func NewCacheCollector(r *registry.Registry, counts bool) prometheus.Collector {
-	c := &cacheCollector{registry: r, counts: counts, sizes: utilfeature.DefaultFeatureGate.Enabled(features.SizeBasedListCostEstimate)}
-	c.describeUpstream()
-	if storage.Sharded() {
-		c.sharded = c.describe("apiserver_watch_shards_total", "[ALPHA] Number of active sharded watch connections broken by resource type.")
-		c.outside = c.describe("apiserver_watch_filtered_events_total", "[ALPHA] Counter of events filtered out by shard selector during watch dispatch, broken by resource type.")
+	c := &cacheCollector{
+		registry: r, counts: counts, sizes: utilfeature.DefaultFeatureGate.Enabled(features.SizeBasedListCostEstimate),
+		descs: make(map[string]*prometheus.Desc, len(cacheMetrics)),
 	}
-	c.describeOwn()
+	for i, m := range cacheMetrics {
+		labels := append([]string{"group", "resource"}, m[2:]...)
+		if i == 0 {
+			labels = labels[1:]
+		}
+		c.descs[m[0]] = prometheus.NewDesc(m[0], m[1], labels, nil)
+	}
 	return c
-}
-
-// describe returns a description and notes it in c.all. Its labels are group, resource and more.
-func (c *cacheCollector) describe(name, help string, more ...string) *prometheus.Desc {
-	d := prometheus.NewDesc(name, help, append([]string{"group", "resource"}, more...), nil)
-	c.all = append(c.all, d)
-	return d
-}
-
-// describeUpstream describes the metrics of kube-apiserver.
-func (c *cacheCollector) describeUpstream() {
-	c.storageObjects = prometheus.NewDesc("apiserver_storage_objects", "[STABLE] (Deprecated since 1.34.0) [DEPRECATED, consider using apiserver_resource_objects instead] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.", []string{"resource"}, nil)
-	c.all = append(c.all, c.storageObjects)
-	c.objects = c.describe("apiserver_resource_objects", "[ALPHA] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.")
-	c.stored = c.describe("apiserver_resource_size_estimate_bytes", "[ALPHA] Estimated size of stored objects in database. Estimate is based on sum of last observed sizes of serialized objects. In case of a fetching error, the value will be -1.")
-	c.version = c.describe("apiserver_watch_cache_resource_version", "[ALPHA] Current resource version of watch cache broken by resource type. This is truncated to the 15 least significant digits.")
-	c.received = c.describe("apiserver_watch_cache_events_received_total", "[ALPHA] Counter of events received in watch cache broken by resource type.")
-	c.dispatched = c.describe("apiserver_watch_cache_events_dispatched_total", "[ALPHA] Counter of events dispatched in watch cache broken by resource type.")
-	c.events = c.describe("apiserver_storage_events_received_total", "[BETA] Number of etcd events received split by kind.")
-	c.initial = c.describe("apiserver_init_events_total", "[ALPHA] Counter of init events processed in watch cache broken by resource type.")
-	c.terminated = c.describe("apiserver_terminated_watchers_total", "[ALPHA] Counter of watchers closed due to unresponsiveness broken by resource type.")
-	c.initialised = c.describe("apiserver_watch_cache_initializations_total", "[ALPHA] Counter of watch cache initializations broken by resource type.")
-	c.capacity = c.describe("watch_cache_capacity", "[ALPHA] Total capacity of watch cache broken by resource type.")
-	c.grown = c.describe("watch_cache_capacity_increase_total", "[ALPHA] Total number of watch cache capacity increase events broken by resource type.")
-	c.shrunk = c.describe("watch_cache_capacity_decrease_total", "[ALPHA] Total number of watch cache capacity decrease events broken by resource type.")
-	c.undecodable = c.describe("apiserver_storage_decode_errors_total", "[ALPHA] Number of stored object decode errors split by object type")
-	c.checks = c.describe("apiserver_storage_consistency_checks_total", "[ALPHA] Counter for status of consistency checks between etcd and watch cache", "status")
-	c.lists = c.describe("apiserver_cache_list_total", "[ALPHA] Number of LIST requests served from watch cache", "index")
-	c.fetched = c.describe("apiserver_cache_list_fetched_objects_total", "[ALPHA] Number of objects read from watch cache in the course of serving a LIST request", "index")
-	c.returned = c.describe("apiserver_cache_list_returned_objects_total", "[ALPHA] Number of objects returned for a LIST request from watch cache")
-	c.consistent = c.describe("apiserver_watch_cache_consistent_read_total", "[ALPHA] Counter for consistent reads from cache.", "success", "fallback")
-	c.waited = c.describe("apiserver_watch_cache_read_wait_seconds", "[ALPHA] Histogram of time spent waiting for a watch cache to become fresh.")
-	c.storedLists = c.describe("apiserver_storage_list_total", "[ALPHA] Number of LIST requests served from storage")
-	c.storedFetched = c.describe("apiserver_storage_list_fetched_objects_total", "[ALPHA] Number of objects read from storage in the course of serving a LIST request")
-	c.storedEvaluated = c.describe("apiserver_storage_list_evaluated_objects_total", "[ALPHA] Number of objects tested in the course of serving a LIST request from storage")
-	c.storedReturned = c.describe("apiserver_storage_list_returned_objects_total", "[ALPHA] Number of objects returned for a LIST request from storage")
-}
-
-// describeOwn describes the metrics that only Larder has.
-func (c *cacheCollector) describeOwn() {
-	c.bytes = c.describe("larder_cache_bytes", "Bytes that the cache holds, by what they are: canonical encodings, encodings made on demand, frames of events, or objects that only the event history still needs.", "of")
-	c.dropped = c.describe("larder_cache_dropped_total", "Counter of what the cache gave up before its time for want of room: encodings made on demand, frames of events, or events of the history.", "of")
-	c.refused = c.describe("larder_cache_refused_total", "Counter of encodings that were made on demand and not kept for want of room.")
-	c.history = c.describe("larder_cache_history_events", "Number of past events that watches can still start from.")
-	c.historyAge = c.describe("larder_cache_history_seconds", "Age of the oldest event that watches can still start from, 0 if there is none.")
-	c.watchers = c.describe("larder_watchers", "Number of open watches.")
-	c.watchSets = c.describe("larder_watcher_groups", "Number of different selections among open watches. Each is evaluated once per event.")
-	c.behind = c.describe("larder_watchers_behind", "Number of open watches that have not been sent all that there is for them.")
-	c.slowest = c.describe("larder_watchers_slowest_seconds", "How long ago the slowest of the watches that are behind was told that there is something to send.")
-	c.decodes = c.describe("larder_cache_decodes_total", "Counter of cached objects that were decoded to serve a read.")
-	c.ingested = c.describe("larder_cache_ingested_total", "Counter of stored values that were decoded to enter the cache.")
-	c.offered = c.describe("larder_cache_offered_total", "Counter of objects that entered the cache as this server had written them, without decoding.")
 }
 
 // NewBuildInfo reports which release a server is, under upstream's name.
@@ -113,22 +93,15 @@ func NewBuildInfo(info *version.Info) prometheus.Collector {
 		Name: "kubernetes_build_info",
 		Help: "[BETA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
 		ConstLabels: prometheus.Labels{
-			"major":          info.Major,
-			"minor":          info.Minor,
-			"git_version":    info.GitVersion,
-			"git_commit":     info.GitCommit,
-			"git_tree_state": info.GitTreeState,
-			"build_date":     info.BuildDate,
-			"go_version":     info.GoVersion,
-			"compiler":       info.Compiler,
-			"platform":       info.Platform,
+			"major": info.Major, "minor": info.Minor, "git_version": info.GitVersion, "git_commit": info.GitCommit, "git_tree_state": info.GitTreeState,
+			"build_date": info.BuildDate, "go_version": info.GoVersion, "compiler": info.Compiler, "platform": info.Platform,
 		},
 	}, func() float64 { return 1 })
 }
 
 // Describe implements prometheus.Collector.
 func (c *cacheCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range c.all {
+	for _, d := range c.descs {
 		ch <- d
 	}
 }
@@ -146,7 +119,7 @@ func (c *cacheCollector) Collect(ch chan<- prometheus.Metric) {
 }
 
 // sample is one sample of a resource.
-type sample func(desc *prometheus.Desc, kind prometheus.ValueType, value float64, more ...string)
+type sample func(name string, kind prometheus.ValueType, value float64, more ...string)
 
 const (
 	gauge   = prometheus.GaugeValue
@@ -155,100 +128,99 @@ const (
 
 func (c *cacheCollector) collect(ch chan<- prometheus.Metric, r *registry.Resource) {
 	gr := r.GroupResource
-	emit := func(desc *prometheus.Desc, kind prometheus.ValueType, value float64, more ...string) {
-		labels := append([]string{gr.Group, gr.Resource}, more...)
-		ch <- prometheus.MustNewConstMetric(desc, kind, value, labels...)
+	emit := func(name string, kind prometheus.ValueType, value float64, more ...string) {
+		ch <- prometheus.MustNewConstMetric(c.descs[name], kind, value, append([]string{gr.Group, gr.Resource}, more...)...)
 	}
 	c.collectFeed(emit, r)
 	c.collectReads(ch, emit, r)
 	pressure := r.Cache.Schema().Pressure()
-	emit(c.dropped, counter, float64(pressure.Encodings), "encodings")
-	emit(c.dropped, counter, float64(pressure.Frames), "frames")
-	emit(c.dropped, counter, float64(pressure.Events), "history")
-	emit(c.refused, counter, float64(pressure.Refused))
+	emit("larder_cache_dropped_total", counter, float64(pressure.Encodings), "encodings")
+	emit("larder_cache_dropped_total", counter, float64(pressure.Frames), "frames")
+	emit("larder_cache_dropped_total", counter, float64(pressure.Events), "history")
+	emit("larder_cache_refused_total", counter, float64(pressure.Refused))
 	if !r.Cache.Ready() {
 		return
 	}
 	schema, log, now := r.Cache.Schema(), r.Cache.Log(), r.Cache.Snapshot()
 	if c.counts {
-		ch <- prometheus.MustNewConstMetric(c.storageObjects, gauge, float64(now.Len()), gr.String())
-		emit(c.objects, gauge, float64(now.Len()))
+		ch <- prometheus.MustNewConstMetric(c.descs["apiserver_storage_objects"], gauge, float64(now.Len()), gr.String())
+		emit("apiserver_resource_objects", gauge, float64(now.Len()))
 		if c.sizes {
-			emit(c.stored, gauge, float64(now.Stored()))
+			emit("apiserver_resource_size_estimate_bytes", gauge, float64(now.Stored()))
 		}
 	}
-	emit(c.version, gauge, float64(now.Revision()%1e15))
-	emit(c.history, gauge, float64(log.Len()))
+	emit("apiserver_watch_cache_resource_version", gauge, float64(now.Revision()%1e15))
+	emit("larder_cache_history_events", gauge, float64(log.Len()))
 	age := time.Duration(0)
 	if since, ok := log.Since(); ok {
 		age = max(time.Since(since), 0)
 	}
-	emit(c.historyAge, gauge, age.Seconds())
+	emit("larder_cache_history_seconds", gauge, age.Seconds())
 	var encodings int64
 	for id := 1; id < maxEncodings; id++ {
 		encodings += schema.EncodingBytes(cache.EncodingID(id))
 	}
-	emit(c.bytes, gauge, float64(now.Bytes()), "canonical")
-	emit(c.bytes, gauge, float64(encodings), "encodings")
-	emit(c.bytes, gauge, float64(schema.FrameBytes()), "frames")
-	emit(c.bytes, gauge, float64(log.Bytes()), "history")
+	emit("larder_cache_bytes", gauge, float64(now.Bytes()), "canonical")
+	emit("larder_cache_bytes", gauge, float64(encodings), "encodings")
+	emit("larder_cache_bytes", gauge, float64(schema.FrameBytes()), "frames")
+	emit("larder_cache_bytes", gauge, float64(log.Bytes()), "history")
 }
 
 // collectFeed reports events that came into the cache and went on to watches.
 func (c *cacheCollector) collectFeed(emit sample, r *registry.Resource) {
 	reflector, hub := r.Reflector.Stats(), r.Hub.Stats()
-	emit(c.received, counter, float64(hub.Events))
-	emit(c.dispatched, counter, float64(hub.Events))
-	emit(c.events, counter, float64(hub.Events))
-	emit(c.initial, counter, float64(hub.Initial))
-	emit(c.terminated, counter, float64(hub.Lapped))
-	emit(c.initialised, counter, float64(reflector.Loads))
+	emit("apiserver_watch_cache_events_received_total", counter, float64(hub.Events))
+	emit("apiserver_watch_cache_events_dispatched_total", counter, float64(hub.Events))
+	emit("apiserver_storage_events_received_total", counter, float64(hub.Events))
+	emit("apiserver_init_events_total", counter, float64(hub.Initial))
+	emit("apiserver_terminated_watchers_total", counter, float64(hub.Lapped))
+	emit("apiserver_watch_cache_initializations_total", counter, float64(reflector.Loads))
 	room, grown, shrunk := r.Cache.Log().Room()
-	emit(c.capacity, gauge, float64(room))
-	for desc, n := range map[*prometheus.Desc]int64{c.grown: grown, c.shrunk: shrunk, c.undecodable: r.Undecodable()} {
+	emit("watch_cache_capacity", gauge, float64(room))
+	for name, n := range map[string]int64{"watch_cache_capacity_increase_total": grown, "watch_cache_capacity_decrease_total": shrunk, "apiserver_storage_decode_errors_total": r.Undecodable()} {
 		if n > 0 { // as with upstream's
-			emit(desc, counter, float64(n))
+			emit(name, counter, float64(n))
 		}
 	}
-	emit(c.watchers, gauge, float64(hub.Watchers))
-	emit(c.watchSets, gauge, float64(hub.Groups))
-	if c.sharded != nil {
-		emit(c.sharded, gauge, float64(hub.Sharded))
-		emit(c.outside, counter, float64(hub.Outside))
+	emit("larder_watchers", gauge, float64(hub.Watchers))
+	emit("larder_watcher_groups", gauge, float64(hub.Groups))
+	if storage.Sharded() {
+		emit("apiserver_watch_shards_total", gauge, float64(hub.Sharded))
+		emit("apiserver_watch_filtered_events_total", counter, float64(hub.Outside))
 	}
 	behind, slowest := r.Hub.Lag()
-	emit(c.behind, gauge, float64(behind))
-	emit(c.slowest, gauge, slowest.Seconds())
-	emit(c.decodes, counter, float64(r.Decodes()))
-	emit(c.ingested, counter, float64(reflector.Decoded))
-	emit(c.offered, counter, float64(reflector.Offered))
+	emit("larder_watchers_behind", gauge, float64(behind))
+	emit("larder_watchers_slowest_seconds", gauge, slowest.Seconds())
+	emit("larder_cache_decodes_total", counter, float64(r.Decodes()))
+	emit("larder_cache_ingested_total", counter, float64(reflector.Decoded))
+	emit("larder_cache_offered_total", counter, float64(reflector.Offered))
 	checks := r.CheckStats()
-	emit(c.checks, counter, float64(checks.Equal), "success")
-	emit(c.checks, counter, float64(checks.Different), "failure")
-	emit(c.checks, counter, float64(checks.Failed), "error")
+	emit("apiserver_storage_consistency_checks_total", counter, float64(checks.Equal), "success")
+	emit("apiserver_storage_consistency_checks_total", counter, float64(checks.Different), "failure")
+	emit("apiserver_storage_consistency_checks_total", counter, float64(checks.Failed), "error")
 }
 
 // collectReads reports reads. Like upstream's metrics, it has no sample of what has not happened.
 func (c *cacheCollector) collectReads(ch chan<- prometheus.Metric, emit sample, r *registry.Resource) {
 	reads, reflector := r.ReadStats(), r.Reflector.Stats()
 	for index, lists := range reads.Indexes {
-		emit(c.lists, counter, float64(lists.Lists), index)
-		emit(c.fetched, counter, float64(lists.Fetched), index)
+		emit("apiserver_cache_list_total", counter, float64(lists.Lists), index)
+		emit("apiserver_cache_list_fetched_objects_total", counter, float64(lists.Fetched), index)
 	}
 	if len(reads.Indexes) > 0 {
-		emit(c.returned, counter, float64(reads.Returned))
+		emit("apiserver_cache_list_returned_objects_total", counter, float64(reads.Returned))
 	}
 	if reads.Consistent > 0 {
-		emit(c.consistent, counter, float64(reads.Consistent), "true", "false")
+		emit("apiserver_watch_cache_consistent_read_total", counter, float64(reads.Consistent), "true", "false")
 	}
 	if reads.Failed > 0 {
-		emit(c.consistent, counter, float64(reads.Failed), "false", "false")
+		emit("apiserver_watch_cache_consistent_read_total", counter, float64(reads.Failed), "false", "false")
 	}
 	if stored := reads.Stored + reflector.Loads; stored > 0 {
-		emit(c.storedLists, counter, float64(stored))
-		emit(c.storedFetched, counter, float64(reads.Fetched+reflector.Objects))
-		emit(c.storedEvaluated, counter, float64(reads.Evaluated+reflector.Objects))
-		emit(c.storedReturned, counter, float64(reads.Found+reflector.Objects))
+		emit("apiserver_storage_list_total", counter, float64(stored))
+		emit("apiserver_storage_list_fetched_objects_total", counter, float64(reads.Fetched+reflector.Objects))
+		emit("apiserver_storage_list_evaluated_objects_total", counter, float64(reads.Evaluated+reflector.Objects))
+		emit("apiserver_storage_list_returned_objects_total", counter, float64(reads.Found+reflector.Objects))
 	}
 	waits, total := make(map[float64]uint64, len(storage.WaitBounds)), uint64(0)
 	for i, n := range reads.Waits {
@@ -258,6 +230,6 @@ func (c *cacheCollector) collectReads(ch chan<- prometheus.Metric, emit sample, 
 		}
 	}
 	if total > 0 {
-		ch <- prometheus.MustNewConstHistogram(c.waited, total, reads.Waited.Seconds(), waits, r.GroupResource.Group, r.GroupResource.Resource)
+		ch <- prometheus.MustNewConstHistogram(c.descs["apiserver_watch_cache_read_wait_seconds"], total, reads.Waited.Seconds(), waits, r.GroupResource.Group, r.GroupResource.Resource)
 	}
 }

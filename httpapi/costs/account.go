@@ -1,21 +1,21 @@
 package costs
 
 import (
-	"hash/maphash"
+	"strings"
 	"sync/atomic"
 	"unique"
 )
 
-// How much of names is kept.
+// Names are cut to these lengths.
 const (
 	maxUser     = 192
 	maxAgent    = 128
-	maxResource = 64 // of each of the parts
+	maxResource = 64 // of each part
 	maxVerb     = 32
 )
 
-// Caller names who asks for what: a [Key] in parts, so that it need not be put together for
-// each request. Resource is the path of a request that is for no resource.
+// Caller names who asks for what: a [Key] in parts, so that a request need not build one.
+// Resource is the path of a request that is for no resource.
 type Caller struct {
 	User                         string
 	Agent                        []byte
@@ -23,7 +23,7 @@ type Caller struct {
 	Verb                         string
 }
 
-// cut cuts all names to a length.
+// cut cuts all names to their lengths.
 func (c *Caller) cut() {
 	c.User = c.User[:min(len(c.User), maxUser)]
 	c.Agent = c.Agent[:min(len(c.Agent), maxAgent)]
@@ -33,18 +33,9 @@ func (c *Caller) cut() {
 	c.Verb = c.Verb[:min(len(c.Verb), maxVerb)]
 }
 
-// hash is equal for callers of one account.
-func (c *Caller) hash(seed maphash.Seed) uint64 {
-	const odd = 0x9e3779b97f4a7c15
-	h := maphash.String(seed, c.User)
-	h = h*odd ^ maphash.Bytes(seed, c.Agent)
-	h = h*odd ^ maphash.String(seed, c.Resource)
-	return h*odd ^ uint64(len(c.Group)+len(c.Subresource)<<8+len(c.Verb)<<16)
-}
-
-// key puts the names together.
+// key returns the names as a Key that shares no memory with c.
 func (c *Caller) key() Key {
-	k := Key{User: c.User, UserAgent: string(c.Agent), Resource: c.Resource, Verb: c.Verb}
+	k := Key{User: strings.Clone(c.User), UserAgent: string(c.Agent), Resource: strings.Clone(c.Resource), Verb: strings.Clone(c.Verb)}
 	if c.Group != "" {
 		k.Resource += "." + c.Group
 	}
@@ -54,32 +45,26 @@ func (c *Caller) key() Key {
 	return k
 }
 
-// Account is what one caller has cost since the ledger looked last.
+// callerKey is a Caller that can be a key of a map.
+type callerKey struct{ user, agent, group, resource, subresource, verb string }
+
+// Account is what one caller has cost since the last sweep of the ledger.
 type Account struct {
 	ledger *Ledger
-	next   atomic.Pointer[Account] // in its bucket. Only changed with ledger.mu held
-
-	caller Caller
-	hash   uint64
+	caller callerKey
 	keys   [dimensions]unique.Handle[Key]
 
 	used    [kinds]atomic.Int64
-	retired atomic.Bool // the ledger will not look again
+	retired atomic.Bool // the ledger does not read it again
 
 	fresh bool // guarded by ledger.mu: it was made or used since the last but one sweep by the clock
-}
-
-// is reports whether a is c's account.
-func (a *Account) is(hash uint64, c *Caller) bool {
-	return a.hash == hash && a.caller.User == c.User && string(a.caller.Agent) == string(c.Agent) && a.caller.Verb == c.Verb &&
-		a.caller.Resource == c.Resource && a.caller.Group == c.Group && a.caller.Subresource == c.Subresource
 }
 
 // Key names whose account it is.
 func (a *Account) Key() Key { return a.keys[ByClient].Value() }
 
-// Add charges u, and returns the account to charge the next time: the ledger may have given
-// this one up. A nil account takes nothing.
+// Add charges u, and returns the account to charge the next time: the ledger may have removed
+// this one. A nil account ignores u.
 func (a *Account) Add(u Usage) *Account {
 	if a == nil {
 		return nil
@@ -89,17 +74,11 @@ func (a *Account) Add(u Usage) *Account {
 			a.used[k].Add(n)
 		}
 	}
-	if a.retired.Load() {
-		return a.move()
+	if !a.retired.Load() {
+		return a
 	}
-	return a
-}
-
-// move charges the caller's present account with what nobody has taken from a. The ledger
-// takes it after it has retired a: what was added before is taken by one of the two.
-func (a *Account) move() *Account {
-	present, rest := a.ledger.Account(a.caller), a.take()
-	return present.Add(rest)
+	// The ledger has read a after it set retired: what was added before is taken by it or here.
+	return a.ledger.open(a.caller, a.Key()).Add(a.take())
 }
 
 // take empties the account.

@@ -2,20 +2,17 @@ package costs
 
 import (
 	"context"
-	"hash/maphash"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 	"unique"
 )
 
 const (
-	// mostAccounts is how many accounts there are at most.
+	// mostAccounts is the largest number of accounts.
 	mostAccounts = 4096
-	buckets      = 2048
 
-	// interval is how often Run sweeps, and how long the shortest summaries are for.
+	// interval is the time between sweeps of Run, and the length of the shortest periods.
 	interval = 10 * time.Second
 
 	// creditMost bounds the CPU time of the past that may still be given out: a request that
@@ -23,32 +20,26 @@ const (
 	creditMost = time.Second
 )
 
-// Config says what a [Ledger] needs of the process.
-type Config struct {
-	// CPU returns the CPU time that the process has used.
-	CPU func() time.Duration
-}
-
-// Ledger knows what everybody costs. Its methods may be called by any number of goroutines.
+// Ledger adds up the costs of all clients. Its methods may be called by any number of goroutines.
 type Ledger struct {
-	config Config
-	seed   maphash.Seed
-	table  [buckets]atomic.Pointer[Account] // only changed with mu held
+	cpu func() time.Duration
 
-	mu       sync.Mutex
-	accounts int           // guarded by mu
-	swept    time.Time     // guarded by mu: when accounts that were not used were last given up
-	used     time.Duration // guarded by mu: the CPU time of the process at the last sweep
-	credit   time.Duration // guarded by mu: what of it may still be given out
-	short    series        // guarded by mu
-	long     series        // guarded by mu
-	all      *period       // guarded by mu
+	mu     sync.Mutex
+	swept  time.Time     // guarded by mu: when unused accounts were last removed
+	used   time.Duration // guarded by mu: the CPU time of the process at the last sweep
+	credit time.Duration // guarded by mu: how much of it may still be given out
+	short  series        // guarded by mu
+	long   series        // guarded by mu
+	all    *period       // guarded by mu
+
+	lookup   sync.RWMutex
+	accounts map[callerKey]*Account // guarded by lookup; only changed with mu held, too
 }
 
-// New returns an empty Ledger, whose time begins now.
-func New(config Config) *Ledger {
+// New returns an empty Ledger, whose time begins now. cpu returns the CPU time that the process has used.
+func New(cpu func() time.Duration) *Ledger {
 	now := time.Now()
-	l := &Ledger{config: config, seed: maphash.MakeSeed(), swept: now, used: config.CPU(), all: newPeriod(now)}
+	l := &Ledger{cpu: cpu, swept: now, used: cpu(), all: newPeriod(now), accounts: make(map[callerKey]*Account)}
 	l.short = series{length: interval, most: 6, current: newPeriod(now)}
 	l.long = series{length: time.Minute, most: 5, current: newPeriod(now)}
 	return l
@@ -71,67 +62,53 @@ func (l *Ledger) Run(ctx context.Context) {
 // Account returns c's account. It keeps nothing of c.
 func (l *Ledger) Account(c Caller) *Account {
 	c.cut()
-	hash := c.hash(l.seed)
-	if a := l.find(hash, &c); a != nil {
+	l.lookup.RLock()
+	a := l.accounts[callerKey{c.User, string(c.Agent), c.Group, c.Resource, c.Subresource, c.Verb}] // does not allocate
+	l.lookup.RUnlock()
+	if a != nil {
 		return a
 	}
-	return l.open(hash, c)
+	key := c.key()
+	return l.open(callerKey{key.User, key.UserAgent, strings.Clone(c.Group), strings.Clone(c.Resource), strings.Clone(c.Subresource), key.Verb}, key)
 }
 
-// find finds c's account without a lock; nil if there is none.
-func (l *Ledger) find(hash uint64, c *Caller) *Account {
-	for a := l.table[hash%buckets].Load(); a != nil; a = a.next.Load() {
-		if a.is(hash, c) && !a.retired.Load() {
-			return a
-		}
-	}
-	return nil
-}
-
-// open makes an account for c, unless somebody else just has. If there are too many, all are
-// given up: those that are used again come back.
-func (l *Ledger) open(hash uint64, c Caller) *Account {
+// open returns the account of caller, and makes it if there is none. If there are too many
+// accounts, it removes all of them first: those that are used again come back.
+func (l *Ledger) open(caller callerKey, key Key) *Account {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if a := l.find(hash, &c); a != nil {
+	if a := l.accounts[caller]; a != nil {
 		return a
 	}
-	if l.accounts == mostAccounts {
+	if len(l.accounts) == mostAccounts {
 		l.sweepLocked(time.Now(), func(*Account) bool { return false })
 	}
-	c.User, c.Verb = strings.Clone(c.User), strings.Clone(c.Verb)
-	c.Group, c.Resource, c.Subresource = strings.Clone(c.Group), strings.Clone(c.Resource), strings.Clone(c.Subresource)
-	c.Agent = append([]byte(nil), c.Agent...)
-	a, key := &Account{ledger: l, caller: c, hash: hash, fresh: true}, c.key()
+	a := &Account{ledger: l, caller: caller, fresh: true}
 	for d := range dimensions {
 		a.keys[d] = unique.Make(key.project(d))
 	}
-	head := &l.table[hash%buckets]
-	a.next.Store(head.Load())
-	head.Store(a)
-	l.accounts++
+	l.lookup.Lock()
+	defer l.lookup.Unlock()
+	l.accounts[caller] = a
 	return a
 }
 
-// Sweep takes what the accounts have.
+// Sweep adds what the accounts have to the summaries.
 func (l *Ledger) Sweep() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sweepByClockLocked(time.Now())
 }
 
-// sweepByClockLocked gives up accounts that were not used for an interval.
+// sweepByClockLocked removes accounts that were not used for an interval.
 func (l *Ledger) sweepByClockLocked(now time.Time) {
 	due := now.Sub(l.swept) >= interval
 	if due {
 		l.swept = now
 	}
 	l.sweepLocked(now, func(a *Account) bool {
-		if !due {
-			return true
-		}
-		stays := a.fresh
-		a.fresh = false
+		stays := a.fresh || !due
+		a.fresh = a.fresh && !due
 		return stays
 	})
 }
@@ -142,31 +119,32 @@ type charge struct {
 	usage   Usage
 }
 
-// sweepLocked takes what the accounts have, and gives up those that are not to stay.
-func (l *Ledger) sweepLocked(now time.Time, stays func(*Account) bool) {
-	var charges []charge
-	var sum time.Duration
-	for i := range l.table {
-		link := &l.table[i]
-		for a := link.Load(); a != nil; a = a.next.Load() {
-			u := a.take()
-			a.fresh = a.fresh || u != Usage{}
-			if stays(a) {
-				link = &a.next
-			} else {
-				link.Store(a.next.Load())
-				l.accounts--
-				a.retired.Store(true)
-				rest := a.take()
-				u.add(&rest)
-			}
-			if (u != Usage{}) {
-				charges = append(charges, charge{a, u})
-				sum += u.Time()
-			}
+// takeLocked takes what the accounts have, and removes those that stays refuses.
+func (l *Ledger) takeLocked(stays func(*Account) bool) (charges []charge, sum time.Duration) {
+	l.lookup.Lock()
+	defer l.lookup.Unlock()
+	for caller, a := range l.accounts {
+		u := a.take()
+		a.fresh = a.fresh || u != Usage{}
+		if !stays(a) {
+			delete(l.accounts, caller)
+			a.retired.Store(true)
+			rest := a.take()
+			u.add(&rest)
+		}
+		if (u != Usage{}) {
+			charges = append(charges, charge{a, u})
+			sum += u.Time()
 		}
 	}
-	used := l.config.CPU()
+	return charges, sum
+}
+
+// sweepLocked adds what the accounts have to the summaries. Of the CPU time, it adds no more in
+// all than the process has used.
+func (l *Ledger) sweepLocked(now time.Time, stays func(*Account) bool) {
+	charges, sum := l.takeLocked(stays)
+	used := l.cpu()
 	process := max(0, used-l.used)
 	l.used = used
 	l.credit += process
@@ -174,15 +152,7 @@ func (l *Ledger) sweepLocked(now time.Time, stays func(*Account) bool) {
 	if sum > l.credit {
 		share = float64(l.credit) / float64(sum)
 	}
-	given := l.bookLocked(charges, share, process)
-	l.credit = min(max(0, l.credit-given), creditMost)
-	l.short.roll(now)
-	l.long.roll(now)
-}
-
-// bookLocked adds charges to the summaries, of the CPU time a share, and the CPU time of the
-// process. It returns what it has given out.
-func (l *Ledger) bookLocked(charges []charge, share float64, process time.Duration) (given time.Duration) {
+	given := time.Duration(0)
 	periods := [...]*period{l.short.current, l.long.current, l.all}
 	for i := range charges {
 		c := &charges[i]
@@ -195,5 +165,7 @@ func (l *Ledger) bookLocked(charges []charge, share float64, process time.Durati
 	for _, p := range periods {
 		p.process += process
 	}
-	return given
+	l.credit = min(max(0, l.credit-given), creditMost)
+	l.short.roll(now)
+	l.long.roll(now)
 }

@@ -82,8 +82,8 @@ func TestWindowsAge(t *testing.T) {
 				t.Errorf("after %v: %v", at.after, got)
 			}
 		}
-		if l.accounts != 0 {
-			t.Errorf("%d accounts, though nobody asks for anything", l.accounts)
+		if len(l.accounts) != 0 {
+			t.Errorf("%d accounts, though nobody asks for anything", len(l.accounts))
 		}
 	})
 }
@@ -92,7 +92,7 @@ func TestWindowsAge(t *testing.T) {
 // everybody is charged less, in proportion.
 func TestNoMoreIsGivenOutThanWasUsed(t *testing.T) {
 	var used time.Duration
-	l := New(Config{CPU: func() time.Duration { return used }})
+	l := New(func() time.Duration { return used })
 	charge := func(user string, d time.Duration) {
 		l.Account(Caller{User: user}).Add(Usage{CPU: int64(d), Requests: 1})
 	}
@@ -118,7 +118,7 @@ func TestNoMoreIsGivenOutThanWasUsed(t *testing.T) {
 	if got := cpuOf(); got["b"] != 2*time.Second {
 		t.Fatal(got)
 	}
-	if r := l.Report(Query{Window: SinceStart}); r.Process != 13*time.Second {
+	if r := l.Report(Query{Window: SinceStart}); r.Process.CPUSeconds != 13 {
 		t.Fatal(r.Process)
 	}
 }
@@ -130,7 +130,7 @@ func TestHostileNames(t *testing.T) {
 	l.Account(Caller{User: long, Agent: []byte(long), Group: long, Resource: long, Subresource: long, Verb: long}).Add(Usage{Requests: 1})
 	w := httptest.NewRecorder()
 	l.ServeHTTP(w, httptest.NewRequest("GET", Path, nil))
-	var d Document
+	var d Report
 	if err := json.Unmarshal(w.Body.Bytes(), &d); err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func TestServeHTTP(t *testing.T) {
 		Path + "?by=agent&window=5m": `[{"userAgent":"x/1","used":{"cpuSeconds":0.003,"bytes":30,"requests":1,"events":3},"missed":{"cpuSeconds":0,"bytes":0,"requests":0,"events":0}}]`,
 		Path + "?by=user&sort=events&limit=1&window=start": `[{"user":"b","used":{"cpuSeconds":0.001,"bytes":20,"requests":0,"events":3},"missed":{"cpuSeconds":0,"bytes":0,"requests":0,"events":0}}]`,
 	} {
-		var d Document
+		var d Report
 		code, body := ask("GET", target)
 		if err := json.Unmarshal([]byte(body), &d); code != 200 || err != nil {
 			t.Fatal(code, body, err)

@@ -2,16 +2,26 @@ package costs
 
 import (
 	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
-	"unique"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 )
+
+// Path is where a [Ledger] is asked over HTTP.
+const Path = "/larder/costs"
 
 // Window is the time that a [Report] is about.
 type Window uint8
 
-// The windows. Each begins where one of the periods does that the ledger keeps: a report says
-// when.
+// The windows. Each begins with one of the periods that the ledger keeps. The report says when.
 const (
 	LastMinute Window = iota // and up to ten seconds more
 	LastFive                 // the last five minutes, and up to one more
@@ -19,34 +29,77 @@ const (
 	lastWindow
 )
 
+// String is what clients call the window.
+func (w Window) String() string { return windowNames[w] }
+
+var windowNames = [lastWindow]string{"1m", "5m", "start"}
+
 // Query selects and orders the rows of a [Report].
 type Query struct {
 	Window Window
 	By     Dimension
 	Sort   Kind // which rows come first: those with the most of it
-	Limit  int  // how many rows there are at most; 0 is all that are known
+	Limit  int  // the largest number of rows; 0 sets no limit
 }
 
-// Report is the costs of all clients in a window.
+// usualLimit is how many rows an answer has, if the client does not say.
+const usualLimit = 20
+
+// ParseQuery reads what a client asks for: window (1m, 5m, start), by (client, user, agent,
+// resource, verb), sort (cpu, bytes, requests, events) and limit. The first of each is the
+// default; 0 sets no limit.
+func ParseQuery(get func(name string) string) (q Query, err error) {
+	choose := func(name string, names []string) int {
+		value := get(name)
+		if value == "" {
+			return 0
+		}
+		at := slices.Index(names, value)
+		if at < 0 && err == nil {
+			err = fmt.Errorf("costs: %s must be one of %q, not %q", name, names, value)
+		}
+		return max(at, 0)
+	}
+	q.Window = Window(choose("window", windowNames[:]))
+	q.By = Dimension(choose("by", dimensionNames[:]))
+	q.Sort = Kind(choose("sort", kindNames[:]))
+	q.Limit = usualLimit
+	if value := get("limit"); value != "" {
+		n, convErr := strconv.Atoi(value)
+		if (convErr != nil || n < 0) && err == nil {
+			err = fmt.Errorf("costs: limit must be a number of rows, not %q", value)
+		}
+		q.Limit = n
+	}
+	return q, err
+}
+
+// Report is the costs of all clients in a window, and the query that it answers.
 type Report struct {
-	From, To time.Time
-	Process  time.Duration // the CPU time of the whole process
-	Total    Usage         // of everybody, without an error
-	// Missed is what a name that has no row has cost at most, if Query.Limit did not leave
-	// it out.
-	Missed Usage
-	Names  int // how many there are, of which Limit may have left some out
-	Rows   []Row
+	Window  string    `json:"window"`
+	By      string    `json:"by"`
+	Sort    string    `json:"sort"`
+	From    time.Time `json:"from"`
+	To      time.Time `json:"to"`
+	Process struct {
+		CPUSeconds float64 `json:"cpuSeconds"`
+	} `json:"process"` // of the whole process
+	Total Usage `json:"total"` // of everybody, without an error
+	// Missed is the most that a name without a row has cost, unless Query.Limit left it out.
+	Missed Usage `json:"missed"`
+	Names  int   `json:"names"` // those that Limit left out count, too
+	Rows   []Row `json:"rows"`
 }
 
 // Row is the costs of one name: at least Used, and at most Used plus Missed.
 type Row struct {
 	Key
-	Used, Missed Usage
+	Used   Usage `json:"used"`
+	Missed Usage `json:"missed"`
 }
 
 // Report answers q with the costs up to now.
-func (l *Ledger) Report(q Query) Report {
+func (l *Ledger) Report(q Query) *Report {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
@@ -58,19 +111,23 @@ func (l *Ledger) Report(q Query) Report {
 	case LastFive:
 		periods = l.long.periods()
 	}
-	r := Report{From: periods[0].from, To: now}
-	together := tally{rows: make(map[unique.Handle[Key]]*entry)}
+	var together summary
+	var process time.Duration
 	for _, p := range periods {
 		together.merge(&p.by[q.By])
-		r.Process += p.process
+		process += p.process
 	}
-	r.Total, r.Missed, r.Names = together.total, together.missed, len(together.rows)
-	r.Rows = make([]Row, 0, len(together.rows))
+	r := &Report{
+		Window: q.Window.String(), By: q.By.String(), Sort: q.Sort.String(), From: periods[0].from.UTC(), To: now.UTC(),
+		Total: together.total, Missed: together.missed, Names: len(together.rows), Rows: make([]Row, 0, len(together.rows)),
+	}
+	r.Process.CPUSeconds = process.Seconds()
 	for key, e := range together.rows {
 		r.Rows = append(r.Rows, Row{Key: key.Value(), Used: e.seen, Missed: e.missed})
 	}
 	slices.SortFunc(r.Rows, func(a, b Row) int {
-		return cmp.Or(-cmp.Compare(a.Used[q.Sort], b.Used[q.Sort]), a.Key.compare(b.Key))
+		return cmp.Or(-cmp.Compare(a.Used[q.Sort], b.Used[q.Sort]), cmp.Compare(a.User, b.User), cmp.Compare(a.UserAgent, b.UserAgent),
+			cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Verb, b.Verb))
 	})
 	if q.Limit > 0 && len(r.Rows) > q.Limit {
 		r.Rows = r.Rows[:q.Limit:q.Limit]
@@ -78,8 +135,25 @@ func (l *Ledger) Report(q Query) Report {
 	return r
 }
 
-// compare puts keys into an order.
-func (k Key) compare(other Key) int {
-	return cmp.Or(cmp.Compare(k.User, other.User), cmp.Compare(k.UserAgent, other.UserAgent),
-		cmp.Compare(k.Resource, other.Resource), cmp.Compare(k.Verb, other.Verb))
+// ServeHTTP answers with a [Report], or with a Status.
+func (l *Ledger) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	q, err := ParseQuery(req.URL.Query().Get)
+	switch {
+	case req.Method != http.MethodGet && req.Method != http.MethodHead:
+		Fail(w, apierrors.NewMethodNotSupported(schema.GroupResource{Group: "larder", Resource: "costs"}, strings.ToLower(req.Method)))
+	case err != nil:
+		Fail(w, apierrors.NewBadRequest(err.Error()))
+	default:
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(l.Report(q)) // an error: the client has left
+	}
+}
+
+// Fail answers with the Status of err, in JSON.
+func Fail(w http.ResponseWriter, err error) {
+	status := responsewriters.ErrorToAPIStatus(err)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(int(status.Code))
+	_ = json.NewEncoder(w).Encode(status) // an error: the client has left
 }

@@ -1,101 +1,132 @@
 package costs
 
 import (
+	"maps"
 	"slices"
+	"time"
 	"unique"
 )
 
 const (
-	// keep is how many entries, for each kind of costs, stay when a summary drops some.
+	// keep is how many rows, for each kind of costs, stay when a summary drops some.
 	keep = 100
-	// mostEntries is how many entries a summary has at most.
+	// mostEntries is the largest number of rows of a summary.
 	mostEntries = 6 * keep
 )
 
-// summary adds up costs by name, for no more than mostEntries names at a time.
+// summary adds up costs by name, for no more than mostEntries names at a time. The zero summary is empty.
 //
-// Invariant: what a name has been charged of a kind is between the entry's seen and seen plus
-// missed, or at most missed of the summary if it has no entry. missed*(keep+1) <= total.
+// Invariant: what a name has been charged of a kind is between the row's seen and seen plus
+// missed, or at most missed of the summary if it has no row. missed*(keep+1) <= total.
 type summary struct {
 	total  Usage
-	missed Usage // what a name without an entry has been charged at most
-	index  map[unique.Handle[Key]]int
-	all    []entry
+	missed Usage // what a name without a row has been charged at most
+	rows   map[unique.Handle[Key]]*entry
 }
 
 // entry is what a summary knows of one name.
 type entry struct {
-	key    unique.Handle[Key]
 	seen   Usage // what it was charged since the entry was made
 	missed Usage // what it was charged before that at most
 	left   Usage // seen, less what all entries lost when some were dropped
 }
 
+// row returns the row of key, and makes it if there is none.
+func (s *summary) row(key unique.Handle[Key]) *entry {
+	e := s.rows[key]
+	if e == nil {
+		if s.rows == nil {
+			s.rows = make(map[unique.Handle[Key]]*entry)
+		}
+		e = &entry{missed: s.missed}
+		s.rows[key] = e
+	}
+	return e
+}
+
 // add charges key with u.
 func (s *summary) add(key unique.Handle[Key], u *Usage) {
 	s.total.add(u)
-	at, ok := s.index[key]
-	if !ok {
-		if len(s.all) == mostEntries {
-			s.prune()
-		}
-		if s.index == nil {
-			s.index = make(map[unique.Handle[Key]]int)
-		}
-		at = len(s.all)
-		s.index[key] = at
-		s.all = append(s.all, entry{key: key, missed: s.missed})
+	if len(s.rows) == mostEntries && s.rows[key] == nil {
+		s.prune()
 	}
-	s.all[at].seen.add(u)
-	s.all[at].left.add(u)
+	e := s.row(key)
+	e.seen.add(u)
+	e.left.add(u)
 }
 
-// prune drops entries. Of each kind, the entries lose what the one behind the first keep has:
-// of that kind no more than these have anything left, and an entry that has nothing left of
-// any kind is dropped.
+// prune drops rows. Of each kind, all rows lose what the one behind the first keep has. Then at
+// most keep rows have anything left of that kind, and rows without anything left are dropped.
 func (s *summary) prune() {
-	column := make([]int64, len(s.all))
+	column := make([]int64, 0, len(s.rows))
 	for k := range kinds {
-		for i := range s.all {
-			column[i] = s.all[i].left[k]
+		column = column[:0]
+		for _, e := range s.rows {
+			column = append(column, e.left[k])
 		}
 		slices.Sort(column)
 		floor := column[len(column)-1-keep]
 		s.missed[k] += floor
-		for i := range s.all {
-			s.all[i].left[k] = max(0, s.all[i].left[k]-floor)
+		for _, e := range s.rows {
+			e.left[k] = max(0, e.left[k]-floor)
 		}
 	}
-	s.all = slices.DeleteFunc(s.all, func(e entry) bool { return e.left == Usage{} })
-	clear(s.index)
-	for i := range s.all {
-		s.index[s.all[i].key] = i
-	}
+	maps.DeleteFunc(s.rows, func(_ unique.Handle[Key], e *entry) bool { return e.left == Usage{} })
 }
 
-// tally is what several summaries know together.
-type tally struct {
-	total, missed Usage
-	rows          map[unique.Handle[Key]]*entry
-}
-
-// merge adds s, which is of a later time than those before.
-func (t *tally) merge(s *summary) {
-	for i := range s.all {
-		e := &s.all[i]
-		row := t.rows[e.key]
-		if row == nil {
-			row = &entry{key: e.key, missed: t.missed}
-			t.rows[e.key] = row
-		}
+// merge adds other, which is of a later time. The result may have more than mostEntries rows.
+func (s *summary) merge(other *summary) {
+	for key, e := range other.rows {
+		row := s.row(key)
 		row.seen.add(&e.seen)
 		row.missed.add(&e.missed)
 	}
-	for key, row := range t.rows {
-		if _, ok := s.index[key]; !ok {
-			row.missed.add(&s.missed)
+	for key, row := range s.rows {
+		if other.rows[key] == nil {
+			row.missed.add(&other.missed)
 		}
 	}
-	t.total.add(&s.total)
-	t.missed.add(&s.missed)
+	s.total.add(&other.total)
+	s.missed.add(&other.missed)
 }
+
+// period is what was used in some time.
+type period struct {
+	from, to time.Time // to is zero while it lasts
+	process  time.Duration
+	by       [dimensions]summary
+}
+
+func newPeriod(from time.Time) *period { return &period{from: from} }
+
+// add charges the names in keys with u.
+func (p *period) add(keys *[dimensions]unique.Handle[Key], u *Usage) {
+	for d := range p.by {
+		p.by[d].add(keys[d], u)
+	}
+}
+
+// series is the latest periods of some length, and the present one.
+type series struct {
+	length  time.Duration
+	most    int // periods before the present one
+	past    []*period
+	current *period
+}
+
+// roll ends the present period if it has lasted for its length, and discards old ones. A
+// period lasts longer if nobody looks.
+func (s *series) roll(now time.Time) {
+	if now.Sub(s.current.from) >= s.length {
+		s.current.to = now
+		s.past = append(s.past, s.current)
+		s.current = newPeriod(now)
+	}
+	oldest := now.Add(-time.Duration(s.most) * s.length)
+	for len(s.past) > s.most || len(s.past) > 0 && !s.past[0].to.After(oldest) {
+		s.past = slices.Delete(s.past, 0, 1)
+	}
+}
+
+// periods returns all of them, in their order.
+func (s *series) periods() []*period { return append(s.past[:len(s.past):len(s.past)], s.current) }

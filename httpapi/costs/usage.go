@@ -1,6 +1,10 @@
 package costs
 
-import "time"
+import (
+	"encoding/json"
+	"math"
+	"time"
+)
 
 // Kind is a kind of cost.
 type Kind uint8
@@ -14,7 +18,12 @@ const (
 	kinds
 )
 
-// Usage is an amount of each kind of cost.
+// String is what clients call the kind.
+func (k Kind) String() string { return kindNames[k] }
+
+var kindNames = [kinds]string{"cpu", "bytes", "requests", "events"}
+
+// Usage is an amount of each kind of cost. In JSON, CPU time is in seconds.
 type Usage [kinds]int64
 
 // add adds other to u.
@@ -27,12 +36,33 @@ func (u *Usage) add(other *Usage) {
 // Time is the CPU time.
 func (u *Usage) Time() time.Duration { return time.Duration(u[CPU]) }
 
+// usageJSON is the JSON form of a Usage.
+type usageJSON struct {
+	CPUSeconds float64 `json:"cpuSeconds"`
+	Bytes      int64   `json:"bytes"`
+	Requests   int64   `json:"requests"`
+	Events     int64   `json:"events"`
+}
+
+// MarshalJSON implements json.Marshaler.
+func (u Usage) MarshalJSON() ([]byte, error) {
+	return json.Marshal(usageJSON{u.Time().Seconds(), u[Bytes], u[Requests], u[Events]})
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (u *Usage) UnmarshalJSON(data []byte) error {
+	var form usageJSON
+	err := json.Unmarshal(data, &form)
+	*u = Usage{int64(math.Round(form.CPUSeconds * 1e9)), form.Bytes, form.Requests, form.Events}
+	return err
+}
+
 // Key names a client, and what it asks for. A key that stands for many leaves fields empty.
 type Key struct {
-	User      string // "" if nobody was authenticated
-	UserAgent string // as the client says
-	Resource  string // resource.group/subresource, or the first part of another path
-	Verb      string
+	User      string `json:"user,omitempty"`      // "" if nobody was authenticated
+	UserAgent string `json:"userAgent,omitempty"` // as the client says
+	Resource  string `json:"resource,omitempty"`  // resource.group/subresource, or the first part of another path
+	Verb      string `json:"verb,omitempty"`
 }
 
 // Dimension is a way to group costs.
@@ -47,6 +77,11 @@ const (
 	ByVerb                      // all of a verb
 	dimensions
 )
+
+// String is what clients call the dimension.
+func (d Dimension) String() string { return dimensionNames[d] }
+
+var dimensionNames = [dimensions]string{"client", "user", "agent", "resource", "verb"}
 
 // project returns the key of k's group in dimension d.
 func (k Key) project(d Dimension) Key {

@@ -58,35 +58,23 @@ type connCounts struct {
 	refused [numLimits]atomic.Int64
 }
 
-// connCollector reports the connections of a listener. It is immutable.
-type connCollector struct {
-	of                   *listener
-	open, limit, refused *prometheus.Desc
-}
-
-func newConnCollector(of *listener) prometheus.Collector {
-	return &connCollector{
-		of:      of,
-		open:    prometheus.NewDesc("larder_connections", "Number of open connections.", nil, nil),
-		limit:   prometheus.NewDesc("larder_connections_limit", "Number of connections that may be open, in all or from one address.", []string{"of"}, nil),
-		refused: prometheus.NewDesc("larder_connections_refused_total", "Counter of connections that were closed at once, by the limit that was reached.", []string{"limit"}, nil),
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (c *connCollector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, ch) }
-
-// Collect implements prometheus.Collector.
-func (c *connCollector) Collect(ch chan<- prometheus.Metric) {
-	counts, limits := &c.of.counts, c.of.limits
-	ch <- prometheus.MustNewConstMetric(c.open, prometheus.GaugeValue, float64(counts.open.Load()))
-	for limit, most := range [numLimits]int{limits.all, limits.perAddress} {
-		label := [numLimits]string{"all", "address"}[limit]
-		value := float64(most)
+// collectors report the connections of l.
+func (l *listener) collectors() []prometheus.Collector {
+	all := []prometheus.Collector{prometheus.NewGaugeFunc(
+		prometheus.GaugeOpts{Name: "larder_connections", Help: "Number of open connections."},
+		func() float64 { return float64(l.counts.open.Load()) })}
+	for limit, most := range [numLimits]int{l.limits.all, l.limits.perAddress} {
+		name, value, refused := [numLimits]string{"all", "address"}[limit], float64(most), &l.counts.refused[limit]
 		if most <= 0 {
 			value = math.Inf(1)
 		}
-		ch <- prometheus.MustNewConstMetric(c.limit, prometheus.GaugeValue, value, label)
-		ch <- prometheus.MustNewConstMetric(c.refused, prometheus.CounterValue, float64(counts.refused[limit].Load()), label)
+		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "larder_connections_limit", Help: "Number of connections that may be open, in all or from one address.",
+			ConstLabels: prometheus.Labels{"of": name},
+		}, func() float64 { return value }), prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "larder_connections_refused_total", Help: "Counter of connections that were closed at once, by the limit that was reached.",
+			ConstLabels: prometheus.Labels{"limit": name},
+		}, func() float64 { return float64(refused.Load()) }))
 	}
+	return all
 }

@@ -87,8 +87,8 @@ func New(config Config) *Server {
 // RoundTripper reaches the server from within the process, until [Server.CloseMemory].
 func (s *Server) RoundTripper() http.RoundTripper { return s.client }
 
-// Collector reports the connections from the network.
-func (s *Server) Collector() prometheus.Collector { return newConnCollector(s.network) }
+// Collectors report the connections from the network.
+func (s *Server) Collectors() []prometheus.Collector { return s.network.collectors() }
 
 // ServeNetwork accepts connections from the network until StopAccepting. Connections that it
 // has accepted go on. Only one goroutine calls it.

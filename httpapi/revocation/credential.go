@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/larder-io/larder/httpapi/request"
@@ -17,8 +18,10 @@ const (
 	lossNone uint32 = iota
 	lossCredential
 	lossPermission
-	lastLoss
 )
+
+// lossNames are the labels of what was lost in metrics.
+var lossNames = [...]string{lossCredential: "credential", lossPermission: "permission"}
 
 // credential is the one by which watches of one client were authenticated. It may contain secrets,
 // and is kept for as long as one of these watches is open.
@@ -27,8 +30,6 @@ type credential struct {
 	request      *http.Request // to authenticate once more; not changed
 	impersonates bool
 	rights       map[string]*right // guarded by table.mu
-	look         time.Time         // guarded by table.mu: when a round looks at it even if nothing changes; zero: the next round
-	single       bool              // guarded by table.mu: one of the rights is single
 
 	// The rest belongs to the goroutine that calls Run and, while busy, to the one that
 	// looks at it.
@@ -58,10 +59,10 @@ func (c *credential) allLocked() []*right {
 type right struct {
 	of      *credential
 	key     string
-	holders int           // guarded by table.mu
-	lost    atomic.Uint32 // a loss
-	ended   *losses       // counts its watches
-	leave   func(*right)  // takes away one holder
+	holders int                    // guarded by table.mu
+	lost    atomic.Uint32          // a loss
+	ended   *prometheus.CounterVec // of its table
+	leave   func(*right)           // takes away one holder
 
 	// The rest belongs to the goroutine that the rest of its credential belongs to.
 	attributes request.Attributes
@@ -74,14 +75,11 @@ type right struct {
 	single     bool      // a node watches one object: the node authorizer may change its mind
 }
 
-// losses counts watches that ended, by what was lost.
-type losses [lastLoss]atomic.Int64
-
 // Lost implements streams.Right.
 func (held *right) Lost() bool { return held.lost.Load() != lossNone }
 
 // Ended implements streams.Right.
-func (held *right) Ended() { held.ended[held.lost.Load()].Add(1) }
+func (held *right) Ended() { held.ended.WithLabelValues(lossNames[held.lost.Load()]).Inc() }
 
 // Leave implements streams.Right.
 func (held *right) Leave() { held.leave(held) }

@@ -24,26 +24,6 @@ func newObjects(r *registry.Registry) objects {
 	return o
 }
 
-// cachePosition is the position of a cache. While it stays the same, none of its objects changes.
-type cachePosition struct {
-	ready    bool
-	epoch    uint64
-	position cache.Position
-}
-
-// cachePosition returns how far the cache of a resource has come; known says that there is a cache.
-func (o objects) position(resource string) (now cachePosition, known bool) {
-	of := o[resource]
-	if of == nil {
-		return cachePosition{}, false
-	}
-	if now.ready = of.Ready(); now.ready {
-		snapshot := of.Snapshot()
-		now.epoch, now.position = snapshot.Epoch(), snapshot.Position()
-	}
-	return now, true
-}
-
 // revision returns an object's revision, 0 if there is no such object; known is false while
 // the cache is not ready.
 func (o objects) revision(name auth.ObjectName) (revision int64, known bool) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -109,6 +110,9 @@ func (r *Rights) Join(x *exchange.Exchange, on Basis) streams.Right {
 	})
 }
 
+// Collector reports how many watches ended because their right was lost.
+func (r *Rights) Collector() prometheus.Collector { return r.table.ended }
+
 // Run checks rights until ctx ends.
 func (r *Rights) Run(ctx context.Context) {
 	if r.config.Revocation == nil {
@@ -143,7 +147,7 @@ func (r *Rights) look(ctx context.Context, now time.Time) {
 		state: state{counters: countersOf(config), now: now, objects: r.objects, losses: config.NodeChanges},
 		ctx:   ctx, table: r.table, pools: r.pools, streams: r.config.Streams,
 	}
-	due := r.table.due(&turn.state)
+	due := r.table.toCheck(&turn.state)
 	if len(due) > 0 {
 		turn.remote = newChecker(config.Authenticator, r.config.Audiences, r.config.Authorizer)
 		turn.local = turn.remote
@@ -157,7 +161,6 @@ func (r *Rights) look(ctx context.Context, now time.Time) {
 			turn.check(ctx, c, all)
 			return func() bool {
 				c.busy = false
-				r.table.lookAgain(c)
 				return true
 			}
 		})

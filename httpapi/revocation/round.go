@@ -71,7 +71,6 @@ func (t *round) decided(about *question, v verdict) bool {
 	if about.who == c.who { // otherwise the question was about another user
 		t.decide(about, v)
 	}
-	t.table.lookAgain(c)
 	return true
 }
 
@@ -123,7 +122,6 @@ func (t *round) identified(c *credential, who user.Info, revisions []int64, v ve
 	}
 	c.asking = false
 	t.learn(c, t.table.rightsOf(c), who, revisions, v)
-	t.table.lookAgain(c)
 	return true
 }
 

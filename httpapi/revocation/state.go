@@ -92,24 +92,3 @@ func (m *state) lossesOf(held *right) uint64 {
 	}
 	return m.losses(held.attributes.User)
 }
-
-// soonestLocked is when to look at c even if nothing changes; zero is never.
-func (m *state) soonestLocked(c *credential) (at time.Time) {
-	sooner := func(next time.Time) {
-		if next.After(m.now) && (at.IsZero() || next.Before(at)) {
-			at = next
-		}
-	}
-	sooner(c.retry)
-	sooner(c.ties.Expires)
-	if c.ties.Remote || m.expired(c) {
-		sooner(c.next)
-	}
-	for _, held := range c.rights {
-		sooner(held.retry)
-		if m.remote {
-			sooner(held.next)
-		}
-	}
-	return at
-}

@@ -3,25 +3,28 @@ package revocation
 import (
 	"crypto/sha256"
 	"sync"
-	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // table has the rights that watches rest on, by credential.
 type table struct {
-	ended losses
+	ended *prometheus.CounterVec // watches that ended, by what was lost
 
 	mu    sync.Mutex
 	known map[[sha256.Size]byte]*credential // guarded by mu
-
-	// What the last round saw, guarded by mu: whether there was one, the counters, and the
-	// positions of the caches that have the objects of credentials.
-	looked    bool
-	seen      counters
-	positions map[string]cachePosition
+	seen  counters                          // guarded by mu: those of the last round
+	due   bool                              // guarded by mu: the last round found something to check, or a right is new
 }
 
 func newTable() *table {
-	return &table{known: make(map[[sha256.Size]byte]*credential), positions: make(map[string]cachePosition)}
+	t := &table{known: make(map[[sha256.Size]byte]*credential), ended: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "larder_watches_revoked_total",
+		Help: "Counter of watches that were ended because their sender lost the right to them, by what was lost: the credential or the permission.",
+	}, []string{"lost"})}
+	t.ended.WithLabelValues(lossNames[lossCredential])
+	t.ended.WithLabelValues(lossNames[lossPermission])
+	return t
 }
 
 // join returns the right that the watches of a credential share which ask for what, and counts
@@ -39,10 +42,8 @@ func (t *table) join(key [sha256.Size]byte, what string, first func() *credentia
 	held := c.rights[what]
 	if held == nil {
 		held = enter()
-		held.of, held.key, held.ended, held.leave = c, what, &t.ended, t.leave
-		c.rights[what] = held
-		c.look = time.Time{}
-		c.single = c.single || held.single
+		held.of, held.key, held.ended, held.leave = c, what, t.ended, t.leave
+		c.rights[what], t.due = held, true
 	}
 	held.holders++
 	return held
@@ -76,13 +77,6 @@ func (t *table) dropLocked(held *right) {
 	}
 }
 
-// lookAgain makes the next round look at c.
-func (t *table) lookAgain(c *credential) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	c.look = time.Time{}
-}
-
 // rightsOf returns the rights of c.
 func (t *table) rightsOf(c *credential) []*right {
 	t.mu.Lock()
@@ -90,70 +84,23 @@ func (t *table) rightsOf(c *credential) []*right {
 	return c.allLocked()
 }
 
-// mostAhead is the longest time in which a round does not look at a credential.
-const mostAhead = time.Minute
-
-// due returns the credentials that must be checked at s, and the rights of each. It looks at
-// those that a change since the last round concerns or whose time has come, and at all of them if
-// a counter has changed that all rest on.
-func (t *table) due(s *state) map[*credential][]*right {
+// toCheck returns the credentials that must be checked at s, and the rights of each.
+func (t *table) toCheck(s *state) map[*credential][]*right {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	before := t.seen
-	nodes := before.authority.nodes != s.authority.nodes
-	before.authority.nodes = s.authority.nodes
-	all := !t.looked || before != s.counters
-	t.looked, t.seen = true, s.counters
-	var due map[*credential][]*right
-	moved := t.movedLocked(s.objects)
+	due := make(map[*credential][]*right)
 	for _, c := range t.known {
-		switch concerned := all || !s.now.Before(c.look) || nodes && c.single || c.tiedTo(moved); {
-		case !concerned, c.busy: // lookAgain is called when c is no longer busy
-		case s.dueLocked(c):
-			if due == nil {
-				due = make(map[*credential][]*right)
-			}
+		if !c.busy && s.dueLocked(c) {
 			due[c] = c.allLocked()
-		default:
-			c.look = s.now.Add(mostAhead)
-			if soonest := s.soonestLocked(c); !soonest.IsZero() && soonest.Before(c.look) {
-				c.look = soonest
-			}
 		}
 	}
+	t.seen, t.due = s.counters, len(due) > 0
 	return due
 }
 
-// movedLocked returns the resources whose caches have changed since the last round. due calls it
-// before it compares any object: the next round sees what changes after that.
-func (t *table) movedLocked(in objects) map[string]bool {
-	moved := make(map[string]bool)
-	for resource := range in {
-		now, _ := in.position(resource)
-		if before, seen := t.positions[resource]; !seen || before != now {
-			t.positions[resource], moved[resource] = now, true
-		}
-	}
-	return moved
-}
-
-// tiedTo reports whether c depends on an object of one of the resources.
-func (c *credential) tiedTo(resources map[string]bool) bool {
-	for _, name := range c.ties.Objects {
-		if resources[name.Resource] {
-			return true
-		}
-	}
-	return false
-}
-
-// stats returns how many credentials are known, and whether the next round looks at any of them.
+// stats returns how many credentials are known, and whether the next round may check any.
 func (t *table) stats(now counters) (known int, waiting bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	waiting = t.seen != now
-	for _, c := range t.known {
-		waiting = waiting || c.look.IsZero()
-	}
-	return len(t.known), waiting
+	return len(t.known), t.due || t.seen != now
 }

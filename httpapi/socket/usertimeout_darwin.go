@@ -7,6 +7,6 @@ import (
 )
 
 // setUserTimeout sets how long what was sent may stay unacknowledged, in whole seconds.
-func setPatience(fd int, patience time.Duration) error {
+func setUserTimeout(fd int, patience time.Duration) error {
 	return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_RXT_CONNDROPTIME, int((patience+time.Second-1)/time.Second))
 }

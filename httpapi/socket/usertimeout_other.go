@@ -5,4 +5,4 @@ package socket
 import "time"
 
 // setUserTimeout leaves it to the kernel how long it waits.
-func setPatience(int, time.Duration) error { return nil }
+func setUserTimeout(int, time.Duration) error { return nil }

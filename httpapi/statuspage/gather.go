@@ -11,6 +11,7 @@ import (
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/httpapi/costs"
+	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/kv"
 )
@@ -27,11 +28,13 @@ const (
 // gather looks at everything.
 func (p *Page) gather(ctx context.Context) *Snapshot {
 	s := &Snapshot{Time: time.Now().UTC(), Started: p.config.Started.UTC(), Version: p.config.Version, Refreshed: interval.Seconds()}
-	all := p.config.Ledger.Document(costs.Query{Window: costs.SinceStart, By: costs.ByVerb, Limit: 1})
+	all := p.config.Ledger.Report(costs.Query{Window: costs.SinceStart, By: costs.ByVerb, Limit: 1})
 	s.Total, s.ProcessCPUSeconds = all.Total, all.Process.CPUSeconds
 	p.gatherResources(ctx, s)
 	p.gatherWatchers(s)
-	p.gatherFlow(s)
+	if s.Flow = []auth.FlowLevel{}; p.config.Flow != nil {
+		s.Flow = p.config.Flow.Levels()
+	}
 	s.Failures, s.Failed = p.config.Failures.list()
 	s.Checks = p.check(ctx)
 	p.gatherMemory(s)
@@ -45,9 +48,9 @@ func (p *Page) gatherResources(ctx context.Context, s *Snapshot) {
 	defer cancel()
 	revisions := make(map[kv.Store]int64)
 	s.Resources = []Resource{}
-	add := func(r *registry.Resource) {
+	for _, r := range slices.Concat(p.config.Registry.Resources(), p.config.Registry.CustomResources()) {
 		if r.Cache == nil {
-			return
+			continue
 		}
 		store := r.Store()
 		revision, known := revisions[store]
@@ -56,16 +59,9 @@ func (p *Page) gatherResources(ctx context.Context, s *Snapshot) {
 			revisions[store] = revision
 			s.Revision = max(s.Revision, revision)
 		}
-		s.Resources = append(s.Resources, resource(r, revision))
-	}
-	for _, r := range p.config.Registry.Resources() {
-		add(r)
-	}
-	for _, r := range p.config.Registry.CustomResources() {
-		add(r)
-	}
-	for i := range s.Resources {
-		s.Memory.Caches.add(s.Resources[i].Bytes)
+		state := resource(r, revision)
+		s.Memory.Caches.add(state.Bytes)
+		s.Resources = append(s.Resources, state)
 	}
 	slices.SortFunc(s.Resources, func(a, b Resource) int { return cmp.Compare(a.Name, b.Name) })
 }
@@ -120,20 +116,10 @@ func (p *Page) gatherWatchers(s *Snapshot) {
 	slices.SortFunc(s.Watchers, func(a, b Watchers) int {
 		return cmp.Or(-cmp.Compare(a.Lag, b.Lag), -cmp.Compare(a.Watches, b.Watches), cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.User, b.User), cmp.Compare(a.UserAgent, b.UserAgent))
 	})
-	for len(s.Watchers) > mostGroups {
-		s.Unlisted += s.Watchers[len(s.Watchers)-1].Watches
-		s.Watchers = s.Watchers[:len(s.Watchers)-1]
+	for _, g := range s.Watchers[min(len(s.Watchers), mostGroups):] {
+		s.Unlisted += g.Watches
 	}
-}
-
-func (p *Page) gatherFlow(s *Snapshot) {
-	s.Flow = []Level{}
-	if p.config.Flow == nil {
-		return
-	}
-	for _, l := range p.config.Flow.Levels() {
-		s.Flow = append(s.Flow, Level(l))
-	}
+	s.Watchers = s.Watchers[:min(len(s.Watchers), mostGroups)]
 }
 
 // check runs the health checks.

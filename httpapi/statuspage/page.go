@@ -10,7 +10,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/kube-openapi/pkg/common"
 
@@ -68,13 +67,13 @@ func (p *Page) Install(to common.PathHandler) {
 func (p *Page) serveData(w http.ResponseWriter, req *http.Request) {
 	p.shell.secure(w.Header())
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
-		refuse(w, req.Method)
+		costs.Fail(w, notSupported(req.Method))
 		return
 	}
 	parameters := req.URL.Query()
 	q, err := costs.ParseQuery(parameters.Get)
 	if err != nil {
-		fail(w, apierrors.NewBadRequest(err.Error()))
+		costs.Fail(w, apierrors.NewBadRequest(err.Error()))
 		return
 	}
 	if parameters.Get("limit") == "" {
@@ -111,19 +110,11 @@ func (p *Page) snapshot(ctx context.Context, q costs.Query) *Snapshot {
 	}
 	s := *p.last
 	p.mu.Unlock()
-	s.Clients = p.config.Ledger.Document(q)
+	s.Clients = p.config.Ledger.Report(q)
 	return &s
 }
 
-// refuse answers that a method is not served.
-func refuse(w http.ResponseWriter, method string) {
-	fail(w, apierrors.NewMethodNotSupported(schema.GroupResource{Group: "larder", Resource: "status"}, strings.ToLower(method)))
-}
-
-// fail answers with the Status of err.
-func fail(w http.ResponseWriter, err error) {
-	status := responsewriters.ErrorToAPIStatus(err)
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(int(status.Code))
-	_ = json.NewEncoder(w).Encode(status) // the client has left, who else would be told
+// notSupported is the error for a method that is not served.
+func notSupported(method string) error {
+	return apierrors.NewMethodNotSupported(schema.GroupResource{Group: "larder", Resource: "status"}, strings.ToLower(method))
 }

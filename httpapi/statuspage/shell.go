@@ -6,6 +6,8 @@ import (
 	"encoding/base64"
 	"net/http"
 	"strings"
+
+	"github.com/larder-io/larder/httpapi/costs"
 )
 
 var (
@@ -15,11 +17,10 @@ var (
 	assets embed.FS
 )
 
-// shell is the page without its data: one answer with its style, script and icon in it. Parts
-// that a browser has to ask for would sometimes not come: who is not known yet must open
-// another connection for each request by HTTP/2 (apiserver
-// pkg/endpoints/filters/authentication.go), and Chromium gives up requests that it was about
-// to send by the one that ends.
+// shell is the page without its data: one answer with its style, script and icon in it. A browser
+// might not get them by requests of their own: clients that are not authenticated need another
+// HTTP/2 connection for each request (apiserver pkg/endpoints/filters/authentication.go), and
+// Chromium gives up requests that it was about to send on the one that ends.
 type shell struct {
 	html   string
 	policy string // Content-Security-Policy
@@ -75,7 +76,7 @@ func (s *shell) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	s.secure(w.Header())
 	switch {
 	case req.Method != http.MethodGet && req.Method != http.MethodHead:
-		refuse(w, req.Method)
+		costs.Fail(w, notSupported(req.Method))
 	case req.URL.Path != Path:
 		w.Header().Set("Location", Path)
 		w.WriteHeader(http.StatusMovedPermanently)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/httpapi/costs"
+	"github.com/larder-io/larder/internal/auth"
 )
 
 // Snapshot is the state of a server at one time.
@@ -20,18 +21,18 @@ type Snapshot struct {
 
 	// Total is what all clients have cost since the start, and ProcessCPUSeconds what the
 	// process has used in that time.
-	Total             costs.Amount `json:"total"`
-	ProcessCPUSeconds float64      `json:"processCPUSeconds"`
+	Total             costs.Usage `json:"total"`
+	ProcessCPUSeconds float64     `json:"processCPUSeconds"`
 
-	Resources []Resource      `json:"resources"`
-	Watchers  []Watchers      `json:"watchers"`
-	Unlisted  int             `json:"unlistedWatches"` // watches of groups that are left out
-	Flow      []Level         `json:"flow"`
-	Clients   *costs.Document `json:"clients"`
-	Failures  []Failure       `json:"failures"` // the last first
-	Failed    int64           `json:"failed"`   // how many there were since the start
-	Checks    []Check         `json:"checks"`
-	Memory    Memory          `json:"memory"`
+	Resources []Resource       `json:"resources"`
+	Watchers  []Watchers       `json:"watchers"`
+	Unlisted  int              `json:"unlistedWatches"` // watches of groups that are left out
+	Flow      []auth.FlowLevel `json:"flow"`
+	Clients   *costs.Report    `json:"clients"`
+	Failures  []Failure        `json:"failures"` // the last first
+	Failed    int64            `json:"failed"`   // how many there were since the start
+	Checks    []Check          `json:"checks"`
+	Memory    Memory           `json:"memory"`
 }
 
 // Resource is what the cache of one resource holds.
@@ -70,18 +71,6 @@ type Watchers struct {
 	Busy      int    `json:"busy"` // that have something to send at the moment
 	// Lag is how many revisions a busy one is behind the cache at most.
 	Lag int64 `json:"lag"`
-}
-
-// Level is a priority level of flow control.
-type Level struct {
-	Name       string `json:"name"`
-	Exempt     bool   `json:"exempt"`
-	Seats      int    `json:"seats"`     // there are, unless it is exempt
-	Taken      int    `json:"taken"`     // seats
-	Executing  int    `json:"executing"` // requests
-	Waiting    int    `json:"waiting"`   // requests
-	Dispatched int    `json:"dispatched"`
-	Rejected   int64  `json:"rejected"`
 }
 
 // Check is the outcome of a health check.

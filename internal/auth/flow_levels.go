@@ -7,14 +7,14 @@ import (
 
 // FlowLevel is the state of a priority level.
 type FlowLevel struct {
-	Name       string
-	Exempt     bool
-	Seats      int   // the limit, unless the level is exempt
-	Taken      int   // seats
-	Executing  int   // requests that hold a seat
-	Waiting    int   // requests in queues
-	Dispatched int   // requests that were given seats, since the start
-	Rejected   int64 // requests, since the start
+	Name       string `json:"name"`
+	Exempt     bool   `json:"exempt"`
+	Seats      int    `json:"seats"`      // the limit, unless the level is exempt
+	Taken      int    `json:"taken"`      // seats
+	Executing  int    `json:"executing"`  // requests that hold a seat
+	Waiting    int    `json:"waiting"`    // requests in queues
+	Dispatched int    `json:"dispatched"` // requests that were given seats, since the start
+	Rejected   int64  `json:"rejected"`   // requests, since the start
 }
 
 // Levels returns all priority levels, by name.
