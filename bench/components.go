@@ -114,7 +114,7 @@ func (c *ComponentsConfig) look(ctx context.Context, t *Target, needed bool) err
 	if !needed {
 		return nil
 	}
-	client, err := t.client("larder-bench")
+	client, err := t.Client("larder-bench")
 	if err != nil {
 		return err
 	}

@@ -143,12 +143,12 @@ func Flood(ctx context.Context, t *Target, c FloodConfig) (*Result, error) {
 		beside = append(beside, r)
 	}
 	a, b := Merge(alone...), Merge(beside...)
-	b.add(AloneP99, a.Quantile(99).Seconds(), "s")
+	b.Add(AloneP99, a.Quantile(99).Seconds(), "s")
 	if p99 := a.Quantile(99); p99 > 0 {
-		b.add(Slowdown, float64(b.Quantile(99))/float64(p99), "")
+		b.Add(Slowdown, float64(b.Quantile(99))/float64(p99), "")
 	}
-	b.add(FloodAnswered, float64(f.answered.Load()), "")
-	b.add(FloodRefused, float64(f.refused.Load()), "")
+	b.Add(FloodAnswered, float64(f.answered.Load()), "")
+	b.Add(FloodRefused, float64(f.refused.Load()), "")
 	b.Errors += a.Failures() + int(f.failed.Load())
 	for _, first := range []string{a.FirstError, f.firstError()} {
 		if b.FirstError == "" {

@@ -91,10 +91,10 @@ func (c *HoldConfig) idle(ctx context.Context, t *Target, r *Result) error {
 		return nil
 	}
 	n := float64(r.Ops)
-	r.add(MemoryPerWatch, float64(after.RSS-r.Before.RSS)/n, "B")
-	r.add("anonymous memory per watch", float64(after.Anonymous-r.Before.Anonymous)/n, "B")
+	r.Add(MemoryPerWatch, float64(after.RSS-r.Before.RSS)/n, "B")
+	r.Add("anonymous memory per watch", float64(after.Anonymous-r.Before.Anonymous)/n, "B")
 	if c.Idle > 0 {
-		r.add("idle CPU per second", (after.CPU-before.CPU).Seconds()/c.Idle.Seconds(), "s")
+		r.Add("idle CPU per second", (after.CPU-before.CPU).Seconds()/c.Idle.Seconds(), "s")
 	}
 	return nil
 }

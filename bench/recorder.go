@@ -276,11 +276,18 @@ func (m *Meter) Begin() error { return m.rec.resume() }
 // End ends it.
 func (m *Meter) End() error { return m.rec.pause() }
 
-// Charge adds to a Result what the server used in all parts, and sets its time.
+// Replace continues with a server that took the place of one. The old server has ended and has
+// used so much CPU time in all.
+func (m *Meter) Replace(used time.Duration, next *Target) {
+	m.rec.result.ServerCPU += used - m.rec.resumed.server.CPU
+	m.rec.resumed.server, m.rec.target = process.Usage{}, next
+}
+
+// Charge adds to a Result the cost of all measured parts, and sets its time.
 func (m *Meter) Charge(r *Result) {
 	own := m.rec.result
 	r.Wall, r.ServerCPU, r.Reads, r.Writes = own.Wall, own.ServerCPU, own.Reads, own.Writes
-	r.Before, r.Server, r.Beside = own.Before, own.Server, own.Beside
+	r.Before, r.Server, r.Beside, r.ClientCPU = own.Before, own.Server, own.Beside, own.ClientCPU
 	r.Ops += own.Ops
 	r.Errors += own.Errors
 	if r.FirstError == "" {

@@ -113,8 +113,37 @@ func (r *Result) Value(name string) float64 {
 	return 0
 }
 
-func (r *Result) add(name string, value float64, unit string) {
+// Add adds a figure.
+func (r *Result) Add(name string, value float64, unit string) {
 	r.Values = append(r.Values, Value{name, value, unit})
+}
+
+// Figures returns all figures of the result that are known, for tables.
+func (r *Result) Figures() []Value {
+	var all []Value
+	add := func(name string, value float64, unit string) {
+		if value != 0 {
+			all = append(all, Value{name, value, unit})
+		}
+	}
+	add("CPU of the server", r.ServerCPU.Seconds(), "s")
+	for _, c := range r.Beside {
+		add("CPU of "+c.Name, c.CPU.Seconds(), "s")
+	}
+	if r.Part {
+		add("a second", r.Rate(), "")
+	} else {
+		add("CPU of the client", r.ClientCPU.Seconds(), "s")
+		add("time", r.Wall.Seconds(), "s")
+	}
+	add("resident", float64(r.Server.RSS), "B")
+	add("resident at most", float64(r.Server.PeakRSS), "B")
+	add("bytes", float64(r.Bytes), "B")
+	for _, q := range []float64{50, 99, 99.9} {
+		add(fmt.Sprintf("p%g", q), r.Quantile(q).Seconds(), "s")
+	}
+	add("failed", float64(r.Failures()), "")
+	return append(all, r.Values...)
 }
 
 // CPUPerOp is the server's CPU time per operation that succeeded.

@@ -47,7 +47,7 @@ func Seed(ctx context.Context, t *Target, c SeedConfig) (*Result, error) {
 	if c.Namespaces < 1 || c.Nodes < 1 {
 		return nil, fmt.Errorf("bench: want at least one namespace and one node, got %d and %d", c.Namespaces, c.Nodes)
 	}
-	client, err := t.client(controllerManager)
+	client, err := t.Client(controllerManager)
 	if err != nil {
 		return nil, err
 	}
@@ -108,8 +108,9 @@ func (c SeedConfig) NodeSelections(n int) []string {
 	return paths
 }
 
-// client returns a typed client whose writes name manager as field manager.
-func (t *Target) client(manager string) (kubernetes.Interface, error) {
+// Client returns a client of client-go for requests that are not measured. Its writes have manager
+// as field manager.
+func (t *Target) Client(manager string) (kubernetes.Interface, error) {
 	config := t.settings(manager)
 	config.ContentType = runtime.ContentTypeProtobuf
 	client, err := kubernetes.NewForConfig(config)
@@ -123,20 +124,8 @@ func (t *Target) client(manager string) (kubernetes.Interface, error) {
 func (t *Target) settings(manager string) *rest.Config {
 	config := rest.CopyConfig(t.config)
 	config.UserAgent, config.Timeout = manager, t.Timeout
-	config.WarningHandler = rest.NoWarnings{}
+	config.WarningHandler, config.DisableCompression = rest.NoWarnings{}, true
 	return config
-}
-
-// HTTPClient returns a client with the credentials of t, for requests that no workload makes. It
-// keeps a connection for each request under way.
-func (t *Target) HTTPClient(manager string) (*http.Client, error) {
-	config := t.settings(manager)
-	config.DisableCompression = true
-	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return nil, fmt.Errorf("bench: %w", err)
-	}
-	return client, nil
 }
 
 // seedNamespace creates a namespace and the service account that its pods run as,

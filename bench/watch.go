@@ -111,10 +111,10 @@ func Watch(ctx context.Context, t *Target, c WatchConfig) (*Result, error) {
 	}
 	w.close()
 	result := c.account(rec.finish())
-	result.add(LateP99, w.lateness(99), "s")
-	result.add(LateP999, w.lateness(99.9), "s")
+	result.Add(LateP99, w.lateness(99), "s")
+	result.Add(LateP999, w.lateness(99.9), "s")
 	if c.Stuck > 0 {
-		result.add("stuck watches that the server ended", float64(ended), "")
+		result.Add("stuck watches that the server ended", float64(ended), "")
 	}
 	return result, nil
 }
@@ -187,9 +187,9 @@ func (c *WatchConfig) change(ctx context.Context, t *Target, rec *recorder, w *w
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	rec.result.Loop, rec.result.Late = l.kind(), writes.result.Late
-	rec.result.add("changes", float64(writes.result.Ops), "")
-	rec.result.add("change p50", writes.result.Quantile(50).Seconds(), "s")
-	rec.result.add("change p99", writes.result.Quantile(99).Seconds(), "s")
+	rec.result.Add("changes", float64(writes.result.Ops), "")
+	rec.result.Add("change p50", writes.result.Quantile(50).Seconds(), "s")
+	rec.result.Add("change p99", writes.result.Quantile(99).Seconds(), "s")
 	return nil
 }
 
@@ -206,12 +206,12 @@ func markPatch(path string, run int64, i int) call {
 func (c *WatchConfig) account(r *Result) *Result {
 	deliveries := r.Succeeded()
 	if r.Wall > 0 {
-		r.add("deliveries per second", float64(deliveries)/r.Wall.Seconds(), "/s")
+		r.Add("deliveries per second", float64(deliveries)/r.Wall.Seconds(), "/s")
 	}
-	r.add("changes per second", r.Value("changes")/r.Wall.Seconds(), "/s")
+	r.Add("changes per second", r.Value("changes")/r.Wall.Seconds(), "/s")
 	if c.PerChange {
 		r.Unit = "event"
-		r.add("deliveries", float64(deliveries), "")
+		r.Add("deliveries", float64(deliveries), "")
 		r.Ops = int(r.Value("changes")) + r.Failures()
 	}
 	return r

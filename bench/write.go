@@ -141,7 +141,7 @@ func configMap(name, key string, i int) []byte {
 
 // ensureNamespace creates a namespace that may exist.
 func ensureNamespace(ctx context.Context, t *Target, name string) error {
-	client, err := t.client("larder-bench")
+	client, err := t.Client("larder-bench")
 	if err != nil {
 		return err
 	}

@@ -163,32 +163,30 @@ func TestPodsStayWhereTheyAre(t *testing.T) {
 	}
 }
 
-// TestTableShowsBoth: figures of both servers stand beside each other, with their ratio.
-func TestTableShowsBoth(t *testing.T) {
-	result := func(server string, cpu time.Duration) *Result {
-		at := newPhase()
-		at.record(leaseRenewal, 3*time.Millisecond, 200, nil)
-		at.record(leaseRenewal, 0, 503, errors.New("not now"))
-		again := newPhase()
-		again.record(watchAgain, 0, 0, errors.New("connection refused"))
-		again.record(watchAgain, 0, 429, &statusError{429, "too many"})
-		again.record(leaseRenewal, 0, 429, &statusError{429, "too many"})
-		return &Result{Server: server, Nodes: 10, Protocol: HTTP2, Round: 1, Watches: 100,
-			Steady:  Part{Cost: Cost{Wall: time.Minute, Server: cpu}, Kinds: at.results()},
-			Restart: Part{Cost: Cost{Wall: time.Second}, Kinds: again.results()}}
+// TestPhasesCountFailures: results have the name of the whole, and tell failures apart.
+func TestPhasesCountFailures(t *testing.T) {
+	p := newPhase()
+	p.record(leaseRenewal, 3*time.Millisecond, 200, nil)
+	p.record(leaseRenewal, 0, 503, errors.New("not now"))
+	p.record(watchAgain, 0, 429, &statusError{429, "too many"})
+	p.record(watchAgain, 0, 0, fmt.Errorf("late: %w", context.DeadlineExceeded))
+	all := p.results(&bench.Result{Name: "Larder: steady", Wall: time.Minute})
+	if len(all) != 2 {
+		t.Fatalf("%d results, want two", len(all))
 	}
-	broken := &Result{Server: testservers.Larder, Nodes: 10, Protocol: HTTP2, Round: 2, Failure: "out of memory"} // its figures do not count
-	table := &Table{Results: []*Result{result(testservers.Stock, 30*time.Second), result(testservers.Larder, 10*time.Second), broken}}
-	text := table.Markdown()
-	for _, want := range []string{
-		"| CPU of the server a minute | 30.0 s / 10.0 s, **3** |", "N1, 10 nodes, HTTP/2: 100 watches",
-		"| N1 | Lease renewal | 0.0333 | 3.00 ms, 3.00 ms, 3.00 ms | 3.00 ms, 3.00 ms, 3.00 ms | 1 / 1 |", "1 requests failed, the first: not now",
-		"| requests failed | 3 / 3 |", "| of them answered 429 | 2 / 2 |",
-		"Larder ended before its time: out of memory",
-	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in\n%s", want, text)
-		}
+	if r := all[0]; r.Name != "Larder: steady: Lease renewal" || r.Ops != 2 || r.Errors != 1 || r.FirstError != "not now" || r.Latency.TotalCount() != 1 {
+		t.Errorf("%+v", r)
+	}
+	if r := all[1]; r.Ops != 2 || r.Refused != 1 || r.Timeouts != 1 || r.Errors != 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestMetricsAreFound by their whole names.
+func TestMetricsAreFound(t *testing.T) {
+	text := []byte("# TYPE a_total counter\na_total_more 3\na_total 1.5e+06\n")
+	if v, none := metric(text, "a_total"), metric(text, "b"); v != 1.5e6 || none != 0 {
+		t.Errorf("%g and %g", v, none)
 	}
 }
 

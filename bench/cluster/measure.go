@@ -1,118 +1,90 @@
 package cluster
 
 import (
-	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
+	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/process"
-	"github.com/larder-io/larder/bench/testservers"
 )
 
-// Cost is the cost of a part of a simulation.
-type Cost struct {
-	// Wall is how long it lasted.
-	Wall time.Duration `json:"wallNanoseconds"`
-	// Server, Etcd and Client are CPU time.
-	Server time.Duration `json:"serverCPUNanoseconds"`
-	Etcd   time.Duration `json:"etcdCPUNanoseconds"`
-	Client time.Duration `json:"clientCPUNanoseconds"`
-	// Usage is the server's at the end.
-	Usage process.Usage `json:"serverAfter"`
-	// PSS is the server's share of the memory that is resident at the end.
-	PSS int64 `json:"serverPSSBytes"`
-	// Ranges and Puts are how often etcd was asked for that, Sent the bytes that it answered.
-	Ranges float64 `json:"etcdRanges"`
-	Puts   float64 `json:"etcdPuts"`
-	Sent   float64 `json:"etcdSentBytes"`
-}
-
-// perMinute is a CPU time as one minute costs.
-func (c *Cost) perMinute(d time.Duration) time.Duration {
-	if c.Wall <= 0 {
-		return 0
-	}
-	return time.Duration(float64(d) * float64(time.Minute) / float64(c.Wall))
-}
-
-// measuring is a measurement under way. One goroutine uses it.
+// measuring is the measurement of one part of a simulation. One goroutine uses it.
 type measuring struct {
+	*bench.Meter
 	r      *trial
-	began  time.Time
-	server []process.Process // the last one is measured at the end
-	before Cost
-	used   time.Duration // by servers that have ended
+	before []byte // etcd's metrics
 }
 
-func (r *trial) measure() (*measuring, error) {
-	m := &measuring{r: r, began: time.Now(), server: []process.Process{r.server.Process}}
-	err := m.read(&m.before)
-	return m, err
+func (r *trial) measure() (m *measuring, err error) {
+	m = &measuring{r: r}
+	if m.before, err = r.etcdMetrics(); err != nil {
+		return nil, err
+	}
+	if m.Meter, err = r.server.Target.Meter(); err != nil {
+		return nil, err
+	}
+	return m, m.Begin()
 }
 
-// also goes on with a server that takes the place of one that has ended.
-func (m *measuring) also(ended, next *testservers.Server) {
-	m.used += ended.Used() - m.before.Server
-	m.server = append(m.server, next.Process)
-}
-
-// read reads what has been used.
-func (m *measuring) read(c *Cost) error {
-	var err error
-	server := m.server[len(m.server)-1]
-	if c.Usage, err = server.Usage(); err != nil {
-		return fmt.Errorf("cluster: %w", err)
+// end adds the result of the part.
+func (m *measuring) end(part string) (*bench.Result, error) {
+	if err := m.End(); err != nil {
+		return nil, err
 	}
-	c.Server = c.Usage.CPU
-	if rollup, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", server.PID)); err == nil {
-		c.PSS = process.Figure(rollup, "Pss:") << 10
-	}
-	etcd := m.r.started.Etcd().Process
-	if c.Etcd, err = etcd.CPU(); err != nil {
-		return fmt.Errorf("cluster: %w", err)
-	}
-	c.Client = process.Own()
-	return c.readEtcd(m.r.started.EtcdURL())
-}
-
-// end returns the difference.
-func (m *measuring) end() (Cost, error) {
-	now := Cost{Wall: time.Since(m.began)}
-	if err := m.read(&now); err != nil {
-		return now, err
-	}
-	if len(m.server) == 1 {
-		now.Server -= m.before.Server
-	}
-	now.Server += m.used
-	now.Etcd -= m.before.Etcd
-	now.Client -= m.before.Client
-	now.Ranges -= m.before.Ranges
-	now.Puts -= m.before.Puts
-	now.Sent -= m.before.Sent
-	return now, nil
-}
-
-// readEtcd reads etcd's metrics.
-func (c *Cost) readEtcd(url string) error {
-	resp, err := http.Get(url + "/metrics")
+	after, err := m.r.etcdMetrics()
 	if err != nil {
-		return fmt.Errorf("cluster: %w", err)
+		return nil, err
+	}
+	result := &bench.Result{Name: m.r.name() + ": " + part, Unit: "request"}
+	m.Charge(result)
+	if rollup, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", m.r.server.Process.PID)); err == nil {
+		result.Add("resident (PSS)", float64(process.Figure(rollup, "Pss:")<<10), "B")
+	}
+	for _, c := range []struct{ name, metric, unit string }{
+		{"ranges of etcd", "etcd_mvcc_range_total", ""}, {"puts of etcd", "etcd_mvcc_put_total", ""},
+		{"sent by etcd", "etcd_network_client_grpc_sent_bytes_total", "B"},
+	} {
+		result.Add(c.name, metric(after, c.metric)-metric(m.before, c.metric), c.unit)
+	}
+	m.r.results = append(m.r.results, result)
+	m.r.config.Sayf("%s: %s, %s of CPU", result.Name, bench.Duration(result.Wall), bench.Duration(result.ServerCPU))
+	return result, nil
+}
+
+// perMinute adds the CPU time of all processes in a minute.
+func perMinute(r *bench.Result) {
+	minutes := r.Wall.Minutes()
+	r.Add("CPU of the server a minute", r.ServerCPU.Seconds()/minutes, "s")
+	r.Add("CPU of the client a minute", r.ClientCPU.Seconds()/minutes, "s")
+	for _, c := range r.Beside {
+		r.Add("CPU of "+c.Name+" a minute", c.CPU.Seconds()/minutes, "s")
+	}
+}
+
+// etcdMetrics returns etcd's metrics as text.
+func (r *trial) etcdMetrics() ([]byte, error) {
+	client := &http.Client{Timeout: time.Minute}
+	resp, err := client.Get(r.started.EtcdURL() + "/metrics")
+	if err != nil {
+		return nil, fmt.Errorf("cluster: %w", err)
 	}
 	defer resp.Body.Close()
-	figures := map[string]*float64{"etcd_mvcc_range_total": &c.Ranges, "etcd_mvcc_put_total": &c.Puts, "etcd_network_client_grpc_sent_bytes_total": &c.Sent}
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() {
-		name, value, _ := strings.Cut(lines.Text(), " ")
-		if f := figures[name]; f != nil {
-			*f, _ = strconv.ParseFloat(value, 64) // 0 is unknown
-		}
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, fmt.Errorf("cluster: %w", err)
 	}
-	_, _ = io.Copy(io.Discard, resp.Body) // so that the connection can be used again
-	return lines.Err()
+	return text, nil
+}
+
+// metric returns the value of a metric without labels, 0 if there is none.
+func metric(text []byte, name string) float64 {
+	_, rest, _ := bytes.Cut(text, []byte("\n"+name+" "))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	v, _ := strconv.ParseFloat(string(line), 64)
+	return v
 }

@@ -83,13 +83,14 @@ func (p *phase) record(kind requestKind, took time.Duration, status int, err err
 	}
 }
 
-// results returns the results of all kinds that were requested. The phase must be over.
-func (p *phase) results() []*bench.Result {
+// results returns the results of all kinds that were requested, named below a result of the whole.
+// The phase must be over.
+func (p *phase) results(whole *bench.Result) (all []*bench.Result) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var all []*bench.Result
 	for _, r := range p.counts {
 		if r.Ops > 0 {
+			r.Name, r.Wall = whole.Name+": "+r.Name, whole.Wall
 			all = append(all, r)
 		}
 	}

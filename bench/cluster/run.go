@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/testservers"
 )
 
@@ -57,23 +58,29 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Run simulates all clusters, at each server by each protocol. What was measured is returned with
+// Run simulates all clusters, at each server by each protocol. It returns the results so far with
 // an error, too.
-func Run(ctx context.Context, c Config) (*Table, error) {
+func Run(ctx context.Context, c Config) ([]*bench.Result, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	t := &Table{Head: c.Head()}
+	f := &found{}
 	for _, nodes := range c.Nodes {
-		if err := c.runSize(ctx, t, size{nodes, c.PodsPerNode}); err != nil {
-			return t, err
+		if err := c.runSize(ctx, f, size{nodes, c.PodsPerNode}); err != nil {
+			return f.results, err
 		}
 	}
-	return t, errors.Join(t.failed...)
+	return f.results, errors.Join(f.failed...)
+}
+
+// found has the results, and the errors of simulations that ended early.
+type found struct {
+	results []*bench.Result
+	failed  []error
 }
 
 // runSize simulates clusters of one size, over one etcd.
-func (c *Config) runSize(ctx context.Context, t *Table, s size) (err error) {
+func (c *Config) runSize(ctx context.Context, f *found, s size) (err error) {
 	servers, err := testservers.NewBelow(c.TestServers, fmt.Sprint(s.nodes))
 	if err != nil {
 		return err
@@ -96,22 +103,19 @@ func (c *Config) runSize(ctx context.Context, t *Table, s size) (err error) {
 			c.Sayf("%d nodes by HTTP/1.1: left out: about %d connections, and %d open files are allowed", s.nodes, n, openFiles())
 			continue
 		}
-		err := c.Each(func(kind string, round int) error {
+		err := c.Each(func(kind string, _ int) error {
 			if kind == testservers.Stock && s.nodes > c.StockNodes {
 				return nil
 			}
-			run := &trial{config: c, started: servers, dataset: w, kind: kind, connections: connections, result: &Result{Server: kind, Nodes: s.nodes, Protocol: protocol, Round: round}}
+			run := &trial{config: c, started: servers, dataset: w, kind: kind, connections: connections}
 			err := run.run(ctx)
-			t.Results = append(t.Results, run.result)
-			if ctx.Err() != nil {
-				return fmt.Errorf("cluster: %s: %w", run.name(), err)
+			f.results = append(f.results, run.results...)
+			if err != nil {
+				err = fmt.Errorf("cluster: %s: %w", run.name(), err)
+				f.failed = append(f.failed, err) // the results of the other simulations are still useful
+				c.Sayf("failed: %v", err)
 			}
-			if err != nil { // the others are worth having
-				run.result.Failure = err.Error()
-				t.failed = append(t.failed, fmt.Errorf("cluster: %s: %w", run.name(), err))
-				c.Sayf("%s: failed: %v", run.name(), err)
-			}
-			return nil
+			return ctx.Err()
 		})
 		if err != nil {
 			return err
@@ -165,14 +169,18 @@ type trial struct {
 	dataset     *dataset
 	kind        string
 	connections int
-	result      *Result
+	results     []*bench.Result
 
 	server     *testservers.Server
 	simulation *simulation
 }
 
 func (r *trial) name() string {
-	return strings.Join([]string{fmt.Sprintf("%d nodes", r.dataset.nodes), r.result.protocol(), r.kind}, ", ")
+	protocol := "HTTP/2"
+	if r.connections == 0 {
+		protocol = "HTTP/1.1"
+	}
+	return fmt.Sprintf("%s: %d nodes, %s", r.kind, r.dataset.nodes, protocol)
 }
 
 // How long things may take before a run is given up.
@@ -201,20 +209,18 @@ func (r *trial) run(ctx context.Context) (err error) {
 	}
 	r.simulation = newSimulation(ctx, r.dataset, r.started, r.server.Address(), r.connections, churn)
 	defer r.simulation.close()
-	steps := []func(context.Context) error{r.open, r.steady, r.restart}
-	for _, step := range steps {
+	for _, step := range []func(context.Context) error{r.open, r.steady, r.restart} {
 		if err := step(ctx); err != nil {
 			return err
 		}
 	}
 	r.simulation.drain(verifyLimit)
 	differ, first, err := r.simulation.verify(ctx, verifyLimit)
-	if err != nil {
-		return err
+	if differ > 0 {
+		restart := r.results[len(r.results)-1]
+		restart.Errors, restart.FirstError = differ, "the contents of an informer are wrong: "+first
 	}
-	r.result.Differing, r.result.FirstDiffering = differ, first
-	r.config.Sayf("%s: %s", r.name(), r.result.summary())
-	return nil
+	return err
 }
 
 // settling is for how long requests that are due may still be under way.
@@ -226,11 +232,16 @@ func (r *trial) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = r.simulation.open(ctx, openLimit)
-	cost, failed := m.end()
-	r.result.Open = Part{Cost: cost, Kinds: r.simulation.phase.Load().results()}
-	r.result.Watches = r.simulation.watches()
-	return errors.Join(err, failed)
+	if err := r.simulation.open(ctx, openLimit); err != nil {
+		return err
+	}
+	result, err := m.end("connecting all")
+	if err != nil {
+		return err
+	}
+	result.Ops = r.simulation.watches()
+	result.Add("watches", float64(result.Ops), "")
+	return nil
 }
 
 // steady is the load as it is from day to day.
@@ -249,18 +260,26 @@ func (r *trial) steady(ctx context.Context) error {
 	if err := pause(ctx, r.config.Duration); err != nil {
 		return err
 	}
-	cost, err := m.end()
+	whole, err := m.end("steady")
 	r.simulation.phase.Store(newPhase())
 	if err != nil {
 		return err
 	}
-	// Requests that were due in this part may still be under way: those that take longer are
+	// Requests that were due in this part may still be in flight: those that take longer are
 	// counted with it.
 	if err := pause(ctx, r.settling()); err != nil {
 		return err
 	}
-	r.result.Steady = Part{Cost: cost, Kinds: at.results()}
-	r.result.EventsPerSecond = float64(r.simulation.events.Load()-events) / (cost.Wall + r.settling()).Seconds()
+	kinds := at.results(whole)
+	for _, k := range kinds {
+		if !strings.HasSuffix(k.Name, delivery.String()) {
+			whole.Ops += k.Ops
+		}
+	}
+	r.results = append(r.results, kinds...)
+	perMinute(whole)
+	whole.Add("requests a second", whole.Rate(), "")
+	whole.Add("events a second", float64(r.simulation.events.Load()-events)/(whole.Wall+r.settling()).Seconds(), "")
 	return nil
 }
 
@@ -274,31 +293,39 @@ func (r *trial) restart(ctx context.Context) error {
 	r.simulation.phase.Store(at)
 	expired := r.simulation.expired.Load()
 	received := r.simulation.received.Load()
-	old := r.server
+	old, began := r.server, time.Now()
 	if err := old.Stop(); err != nil {
 		return err
 	}
-	down := time.Since(m.began)
+	down := time.Since(began)
 	if r.server, err = r.started.Again(old); err != nil {
 		return err
 	}
-	m.also(old, r.server)
+	m.Replace(old.Used(), r.server.Target)
 	if err := r.server.Ready(ctx); err != nil {
 		return err
 	}
-	ready := time.Since(m.began)
-	// The clients notice that the server has gone before it has ended.
+	ready := time.Since(began)
+	// The clients notice the end of the old server before its process has ended.
 	if err := r.simulation.awaitAll(ctx, restartLimit); err != nil {
 		return err
 	}
-	cost, err := m.end()
+	result, err := m.end("restart")
 	if err != nil {
 		return err
 	}
 	r.simulation.phase.Store(newPhase())
-	r.result.Restart = Part{Cost: cost, Kinds: at.results()}
-	r.result.Down, r.result.Ready = down, ready
-	r.result.Expired, r.result.Received = r.simulation.expired.Load()-expired, r.simulation.received.Load()-received
+	result.Add("ended after", down.Seconds(), "s")
+	result.Add("ready after", ready.Seconds(), "s")
+	result.Add("informers that listed again", float64(r.simulation.expired.Load()-expired), "")
+	result.Add("sent to watches", float64(r.simulation.received.Load()-received), "B")
+	failures, refused := 0, 0
+	for _, k := range at.results(result) {
+		failures, refused = failures+k.Failures(), refused+k.Refused
+		result.Ops += k.Ops
+	}
+	result.Add("requests failed", float64(failures), "")
+	result.Add("of them answered 429", float64(refused), "")
 	return pause(ctx, r.settling())
 }
 

@@ -7,8 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/baseline"
@@ -34,8 +34,6 @@ type Config struct {
 	Rounds int
 	Rows   *regexp.Regexp
 	Quick  bool
-	// Command is the command line that the report shows.
-	Command string
 	// Say is called with each line about what happens.
 	Say func(string)
 }
@@ -44,8 +42,7 @@ type Config struct {
 type Comparison struct {
 	config  Config
 	started *testservers.Servers
-	servers [kinds]*testservers.Server
-	writer  *testservers.Server // nil until neutral is called
+	servers map[Kind]*testservers.Server // that run
 	seed    bench.SeedConfig
 	table   *Table
 	shown   atomic.Pointer[bench.Target]
@@ -64,7 +61,7 @@ func New(c Config) (*Comparison, error) {
 	}
 	c.StartPods = max(c.StartPods, c.Pods)
 	seed := bench.SeedConfig{Pods: c.Pods, Namespaces: max(1, c.Pods/200), Nodes: max(1, c.Pods/20), Clients: 16}
-	return &Comparison{config: c, seed: seed, table: &Table{Machine: bench.Machine(), Command: c.Command, Rounds: c.Rounds}}, nil
+	return &Comparison{config: c, seed: seed, servers: make(map[Kind]*testservers.Server), table: &Table{Rounds: c.Rounds}}, nil
 }
 
 // IDs returns the ids of the selected rows, and of rows that are measured with them.
@@ -89,7 +86,6 @@ func (c *Comparison) Progress() bench.Progress {
 // Run starts the servers, runs all rows and stops the servers. A row that fails spoils
 // no other; the results so far are returned with the errors.
 func (c *Comparison) Run(ctx context.Context) (t *Table, err error) {
-	c.table.Date = time.Now()
 	dir := c.config.TestServers.Dir
 	if dir == "" {
 		if dir, err = os.MkdirTemp("", "larder-bench-"); err != nil {
@@ -287,7 +283,7 @@ func (c *Comparison) record(ctx context.Context) (*baseline.Tape, error) {
 func (c *Comparison) step(ctx context.Context, s step) error {
 	rows := make([]*Row, len(s.rows))
 	for i, r := range s.rows {
-		rows[i] = &Row{ID: r.id, Work: r.work, Figures: append([]Figure(nil), r.figures...)}
+		rows[i] = &Row{ID: r.id, Work: r.work, Figures: slices.Clone(r.figures), Results: make(map[Kind][]*bench.Result)}
 		c.table.Rows = append(c.table.Rows, rows[i])
 	}
 	defer func() {
@@ -297,7 +293,7 @@ func (c *Comparison) step(ctx context.Context, s step) error {
 		}
 	}()
 	for range c.config.Rounds {
-		for kind := range kinds {
+		for _, kind := range kinds {
 			if kind == Limit && !s.limit {
 				continue
 			}

@@ -89,7 +89,7 @@ func TestComparison(t *testing.T) {
 	var ids []string
 	for _, r := range table.Rows {
 		ids = append(ids, r.ID)
-		for k := range kinds {
+		for _, k := range kinds {
 			if k == Limit && len(r.Results[k]) == 0 {
 				continue
 			}
@@ -210,22 +210,27 @@ func TestIDsAreUnique(t *testing.T) {
 	}
 }
 
+// best has the best of each server.
+func best(stock, limit, larder float64) map[Kind]float64 {
+	return map[Kind]float64{Stock: stock, Limit: limit, Larder: larder}
+}
+
 func TestGoals(t *testing.T) {
 	for _, c := range []struct {
 		figure Figure
 		met    bool
 		ratio  float64
 	}{
-		{Figure{Unit: Seconds, Goal: Goal{Bound: 2}, Best: [kinds]float64{8, 1, 2}}, true, 4},
-		{Figure{Unit: Seconds, Goal: Goal{Bound: 2}, Best: [kinds]float64{8, 1, 2.1}}, false, 8 / 2.1},
+		{Figure{Unit: Seconds, Goal: Goal{Bound: 2}, Best: best(8, 1, 2)}, true, 4},
+		{Figure{Unit: Seconds, Goal: Goal{Bound: 2}, Best: best(8, 1, 2.1)}, false, 8 / 2.1},
 		{Figure{Unit: Seconds, Goal: Goal{Bound: 2}}, false, 0},
-		{Figure{Unit: Seconds, Goal: Goal{OfStock: 0.5}, Best: [kinds]float64{8, 0, 4}}, true, 2},
-		{Figure{Unit: Seconds, Goal: Goal{OfStock: 0.5}, Best: [kinds]float64{8, 0, 5}}, false, 1.6},
-		{Figure{Unit: Seconds, Goal: Goal{OfStock: 0.5}, Best: [kinds]float64{0, 0, 5}}, false, 0},
-		{Figure{Unit: PerSecond, Goal: Goal{OfStock: 1.5}, Best: [kinds]float64{8, 0, 12}}, true, 1.5},
-		{Figure{Unit: PerSecond, Goal: Goal{OfStock: 1.5}, Best: [kinds]float64{8, 0, 11}}, false, 11.0 / 8},
-		{Figure{Unit: Memory, Best: [kinds]float64{0, 0, 11}}, true, 0},
-		{Figure{Unit: Memory, Goal: Goal{Bound: 2}, Best: [kinds]float64{8, 0, -1}}, false, 0},
+		{Figure{Unit: Seconds, Goal: Goal{OfStock: 0.5}, Best: best(8, 0, 4)}, true, 2},
+		{Figure{Unit: Seconds, Goal: Goal{OfStock: 0.5}, Best: best(8, 0, 5)}, false, 1.6},
+		{Figure{Unit: Seconds, Goal: Goal{OfStock: 0.5}, Best: best(0, 0, 5)}, false, 0},
+		{Figure{Unit: PerSecond, Goal: Goal{OfStock: 1.5}, Best: best(8, 0, 12)}, true, 1.5},
+		{Figure{Unit: PerSecond, Goal: Goal{OfStock: 1.5}, Best: best(8, 0, 11)}, false, 11.0 / 8},
+		{Figure{Unit: Memory, Best: best(0, 0, 11)}, true, 0},
+		{Figure{Unit: Memory, Goal: Goal{Bound: 2}, Best: best(8, 0, -1)}, false, 0},
 	} {
 		if c.figure.Met() != c.met || c.figure.Ratio() != c.ratio {
 			t.Errorf("%+v: met %v, ratio %g; want %v, %g", c.figure, c.figure.Met(), c.figure.Ratio(), c.met, c.ratio)
@@ -262,8 +267,8 @@ func TestBest(t *testing.T) {
 
 // TestMarkdownIsATable checks that each line has all columns.
 func TestMarkdownIsATable(t *testing.T) {
-	table := &Table{Rounds: 2, Rows: []*Row{{ID: "B1", Work: "w", Results: [kinds][]*bench.Result{Larder: {{Ops: 1, Wall: 1}, {Ops: 2, Wall: 1}}}, Figures: []Figure{{Unit: Wall, Best: [kinds]float64{1, 0, 2}}}}, {ID: "B2"}}}
-	columns, spread := len(Heads()), false
+	table := &Table{Rounds: 2, Rows: []*Row{{ID: "B1", Work: "w", Results: map[Kind][]*bench.Result{Larder: {{Ops: 1, Wall: 1}, {Ops: 2, Wall: 1}}}, Figures: []Figure{{Unit: Wall, Best: best(1, 0, 2)}}}, {ID: "B2"}}}
+	columns, spread := 10, false
 	for line := range bytes.Lines([]byte(table.Markdown())) {
 		if bytes.HasPrefix(line, []byte("| id | server |")) {
 			columns = 6 // of the rounds
@@ -275,13 +280,5 @@ func TestMarkdownIsATable(t *testing.T) {
 	}
 	if !spread {
 		t.Errorf("the rounds are not in:\n%s", table.Markdown())
-	}
-	for line := range strings.Lines(wrap(strings.Repeat("some words ", 50) + strings.Repeat("x", 100))) {
-		if len(line) > 89 && strings.Contains(line, " ") {
-			t.Errorf("%q is too long", line)
-		}
-	}
-	if Kind(7).String() != "Kind(7)" {
-		t.Error("an unknown server has a name")
 	}
 }

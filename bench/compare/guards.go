@@ -124,7 +124,7 @@ func (c *Comparison) guardedReads(ctx context.Context, kind Kind, name string, g
 // startWith starts one more server of that kind, with the guards, and waits until it is
 // ready.
 func (c *Comparison) startWith(ctx context.Context, kind Kind, g testservers.Guards) (*testservers.Server, error) {
-	server, err := c.started.Start(kind.String(), g)
+	server, err := c.started.Start(string(kind), g)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ func (c *Comparison) starts(ctx context.Context, steps []step) error {
 			if err := server.Stop(); err != nil {
 				return err
 			}
-			c.servers[kind] = nil
+			delete(c.servers, kind)
 		}
 	}
 	larder := c.servers[Larder]
@@ -33,7 +33,7 @@ func (c *Comparison) starts(ctx context.Context, steps []step) error {
 	if err := larder.Stop(); err != nil {
 		return err
 	}
-	c.servers[Larder] = nil
+	delete(c.servers, Larder)
 	return c.each(ctx, steps)
 }
 
@@ -123,7 +123,7 @@ func (c *Comparison) startFull(ctx context.Context, kind Kind) ([]*bench.Result,
 	started, err := bench.Start(ctx, bench.StartConfig{
 		Name: "B32", Starts: 1,
 		Launch: func(context.Context) (*bench.Target, time.Time, func() error, error) {
-			return launched(c.started.Start(kind.String(), testservers.Usual()))
+			return launched(c.started.Start(string(kind), testservers.Usual()))
 		},
 		Then: func(ctx context.Context, t *bench.Target) (err error) {
 			c.shown.Store(t)

@@ -42,7 +42,8 @@ type rowSpec struct {
 // fill computes a row's figures from its results.
 func (s *rowSpec) fill(r *Row) {
 	for i := range r.Figures {
-		for k := range kinds {
+		r.Figures[i].Best = make(map[Kind]float64)
+		for _, k := range kinds {
 			r.Figures[i].Best[k] = s.best(r.Figures[i].Unit, s.of[i], r.Results[k])
 		}
 	}

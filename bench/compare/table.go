@@ -1,38 +1,27 @@
 package compare
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/testservers"
 	"github.com/larder-io/larder/bench/thresholds"
 )
 
-// Kind is one of the servers that are compared.
-type Kind int
+// Kind is the name of a server that is compared.
+type Kind string
 
 // The servers.
 const (
-	Stock Kind = iota
-	Limit
-	Larder
-	kinds
+	Stock  Kind = testservers.Stock
+	Limit  Kind = "limit"
+	Larder Kind = testservers.Larder
 )
 
-// String names the server.
-func (k Kind) String() string {
-	switch k {
-	case Stock:
-		return "kube-apiserver"
-	case Limit:
-		return "limit"
-	case Larder:
-		return "Larder"
-	}
-	return fmt.Sprintf("Kind(%d)", int(k))
-}
+// kinds are all servers, in the order of their columns.
+var kinds = []Kind{Stock, Limit, Larder}
 
 // Unit is the unit of a Figure.
 type Unit string
@@ -75,8 +64,8 @@ type Figure struct {
 	Name string `json:"name,omitempty"`
 	Unit Unit   `json:"unit"`
 	Goal Goal   `json:"goal"`
-	// Best is each server's best, 0 where a server was not measured.
-	Best [kinds]float64 `json:"best"`
+	// Best is each server's best. It is missing where a server was not measured.
+	Best map[Kind]float64 `json:"best"`
 }
 
 // Met reports whether the goal, if there is one, is reached; it is not while anything
@@ -134,8 +123,8 @@ type Row struct {
 	// Body is the size of Larder's answer, 0 if that says nothing.
 	Body    int64    `json:"bodyBytes,omitempty"`
 	Figures []Figure `json:"figures"`
-	// Results are all rounds of all servers.
-	Results [kinds][]*bench.Result `json:"results"`
+	// Results are all rounds, by the name of the server.
+	Results map[Kind][]*bench.Result `json:"results"`
 }
 
 // Met reports whether all goals of the row are reached.
@@ -169,10 +158,6 @@ func (r *Row) Errors(k Kind) (n int, first string) {
 
 // Table is the whole comparison.
 type Table struct {
-	// Date is when it began, Machine and Command what made it.
-	Date    time.Time `json:"date"`
-	Machine string    `json:"machine"`
-	Command string    `json:"command"`
 	// Servers says which versions were compared, over what.
 	Servers string `json:"servers"`
 	// Rounds is how many turns each server had.
@@ -228,8 +213,8 @@ func (r *Row) verdict() string {
 	return "**no**"
 }
 
-// Cells are the row's texts under Heads.
-func (r *Row) Cells() []string {
+// cells are the texts of the row.
+func (r *Row) cells() []string {
 	body, memory := "", ""
 	if r.Body > 0 {
 		body = bench.Bytes(r.Body)
@@ -240,49 +225,17 @@ func (r *Row) Cells() []string {
 	return []string{r.ID, r.Work, body, r.cell(Stock), r.cell(Limit), r.cell(Larder), r.ratio(), r.goals(), r.verdict(), memory}
 }
 
-// Heads are the table's column heads.
-func Heads() []string {
-	return []string{"id", "work", "body", "kube-apiserver", "limit", "Larder", "ratio", "goal", "met", "RSS, kube-apiserver / Larder"}
-}
-
-// Legend says what the figures of the table are.
-func (t *Table) Legend() string {
-	return fmt.Sprintf("CPU time of the server's process for one operation, the best of %d, of rows with p99.9 the median; where a row says so, also time on the clock, rates and resident memory. "+
-		"The limit is a bare TLS server that sends what Larder answered, from memory. Ratios above 1 are in Larder's favour.", t.Rounds)
-}
-
-// wrap breaks a paragraph into lines.
-func wrap(text string) string {
-	const widest = 88
-	var b strings.Builder
-	column := 0
-	for word := range strings.FieldsSeq(text) {
-		size := len([]rune(word))
-		switch {
-		case column == 0:
-		case column+1+size > widest:
-			b.WriteByte('\n')
-			column = 0
-		default:
-			b.WriteByte(' ')
-			column++
-		}
-		b.WriteString(word)
-		column += size
-	}
-	b.WriteByte('\n')
-	return b.String()
-}
+// legend says what the figures of the table are. The number of rounds is missing.
+const legend = "CPU time of the server's process for one operation, the best of %d, of rows with p99.9 the median; where a row says so, also time on the clock, rates and resident memory. " +
+	"The limit is a bare TLS server that sends what Larder answered, from memory. Ratios above 1 are in Larder's favour.\n\n"
 
 // Markdown is the table as text to paste.
 func (t *Table) Markdown() string {
 	var b strings.Builder
-	b.WriteString(wrap(fmt.Sprintf("%s, %s. %s", t.Date.Format(time.DateOnly), t.Machine, t.Servers)))
-	fmt.Fprintf(&b, "\n    %s\n\n", t.Command)
-	b.WriteString(wrap(t.Legend()) + "\n")
-	b.WriteString(bench.MarkdownHead(Heads()...))
+	fmt.Fprintf(&b, legend, t.Rounds)
+	b.WriteString(bench.MarkdownHead("id", "work", "body", "kube-apiserver", "limit", "Larder", "ratio", "goal", "met", "RSS, kube-apiserver / Larder"))
 	for _, r := range t.Rows {
-		b.WriteString(bench.MarkdownRow(r.Cells()...))
+		b.WriteString(bench.MarkdownRow(r.cells()...))
 	}
 	if t.Rounds > 1 {
 		b.WriteString("\nEach round:\n\n" + bench.MarkdownHead("id", "server", "p50", "p99", "operations/s", "server CPU per operation"))
@@ -293,7 +246,7 @@ func (t *Table) Markdown() string {
 		}
 	}
 	for _, r := range t.Rows {
-		for k := range kinds {
+		for _, k := range kinds {
 			if n, first := r.Errors(k); n > 0 {
 				fmt.Fprintf(&b, "\n%s: %s had %d errors, the first: %s\n", r.ID, k, n, first)
 			}
@@ -306,10 +259,10 @@ func (t *Table) Markdown() string {
 func (t *Table) EachRound() []*bench.Result {
 	var all []*bench.Result
 	for _, r := range t.Rows {
-		for k := range kinds {
+		for _, k := range kinds {
 			for i, result := range r.Results[k] {
 				named := *result
-				named.Name, named.Round = r.ID+" "+k.String(), i+1
+				named.Name, named.Round = r.ID+" "+string(k), i+1
 				all = append(all, &named)
 			}
 		}
@@ -332,11 +285,11 @@ func (t *Table) Larder() []*bench.Result {
 // spreads are lines of a table of how far the rounds of a row are apart, by server.
 func (r *Row) spreads() [][]string {
 	var lines [][]string
-	for k := range kinds {
+	for _, k := range kinds {
 		if len(r.Results[k]) < 2 {
 			continue
 		}
-		line := []string{r.ID, k.String()}
+		line := []string{r.ID, string(k)}
 		for _, s := range bench.Spreads(r.Results[k]) {
 			line = append(line, s.Text)
 		}
@@ -357,36 +310,4 @@ func (t *Table) Missed() error {
 		return nil
 	}
 	return fmt.Errorf("%w: goals missed: %s", thresholds.ErrThreshold, strings.Join(ids, ", "))
-}
-
-// MarshalJSON implements json.Marshaler: servers by name instead of by number.
-func (r *Row) MarshalJSON() ([]byte, error) {
-	type plain Row
-	results := make(map[string][]*bench.Result)
-	for k := range kinds {
-		if len(r.Results[k]) > 0 {
-			results[k.String()] = r.Results[k]
-		}
-	}
-	return json.Marshal(struct {
-		*plain
-		Met     bool                       `json:"met"`
-		Results map[string][]*bench.Result `json:"results"`
-	}{(*plain)(r), r.Met(), results})
-}
-
-// UnmarshalJSON implements json.Unmarshaler: it reads what MarshalJSON writes.
-func (r *Row) UnmarshalJSON(text []byte) error {
-	type plain Row
-	in := struct {
-		*plain
-		Results map[string][]*bench.Result `json:"results"`
-	}{plain: (*plain)(r)}
-	if err := json.Unmarshal(text, &in); err != nil {
-		return err
-	}
-	for k := range kinds {
-		r.Results[k] = in.Results[k.String()]
-	}
-	return nil
 }

@@ -48,12 +48,12 @@ func (c *Comparison) stuck() step {
 func (c *Comparison) watch(ctx context.Context, kind Kind, config bench.WatchConfig) (results []*bench.Result, err error) {
 	measured := []*testservers.Server{c.servers[kind]}
 	if kind != Limit {
-		writer, err := c.neutral(ctx)
+		through, err := c.neutral(ctx)
 		if err != nil {
 			return nil, err
 		}
-		config.Through = writer.Target
-		measured = append(measured, writer)
+		config.Through = through.Target
+		measured = append(measured, through)
 	}
 	resume, err := c.alone(ctx, measured...)
 	if err != nil {
@@ -94,17 +94,19 @@ func (c *Comparison) mixed() step {
 	}}
 }
 
-// neutral is the server that changes are made through, whichever server is measured: a Larder of
-// its own.
-func (c *Comparison) neutral(ctx context.Context) (*testservers.Server, error) {
-	if c.writer != nil {
-		return c.writer, nil
+// writer is the server that changes are made through, whichever server is measured: a Larder of its
+// own.
+const writer Kind = "writer"
+
+// neutral returns the writer, and starts it if it does not run.
+func (c *Comparison) neutral(ctx context.Context) (s *testservers.Server, err error) {
+	if c.servers[writer] == nil {
+		if s, err = c.startWith(ctx, Larder, testservers.Usual()); err != nil {
+			return nil, err
+		}
+		c.servers[writer] = s
 	}
-	writer, err := c.startWith(ctx, Larder, testservers.Usual())
-	if err == nil {
-		c.writer = writer
-	}
-	return writer, err
+	return c.servers[writer], nil
 }
 
 // alone pauses all servers but those given, and etcd, until resume is called: each of them
@@ -162,28 +164,26 @@ func (c *Comparison) undisturbed(s step) step {
 
 // end stops the servers that follow etcd, except the measured one; back starts them again.
 func (c *Comparison) end(measured Kind) (back func(context.Context) error, err error) {
-	var ended []**testservers.Server
-	back = func(ctx context.Context) error {
-		for _, s := range ended {
-			again, err := c.started.Again(*s)
-			if err != nil {
+	var ended []Kind
+	back = func(ctx context.Context) (err error) {
+		for _, kind := range ended {
+			if c.servers[kind], err = c.started.Again(c.servers[kind]); err != nil {
 				return err
 			}
-			*s = again
-			if err := again.Ready(ctx); err != nil {
+			if err := c.servers[kind].Ready(ctx); err != nil {
 				return err
 			}
 		}
 		return c.settle(ctx)
 	}
-	for _, s := range []**testservers.Server{&c.servers[Stock], &c.servers[Larder], &c.writer} {
-		if *s == nil || *s == c.servers[measured] {
+	for _, kind := range []Kind{Stock, Larder, writer} {
+		if c.servers[kind] == nil || kind == measured {
 			continue
 		}
-		if err := (*s).Stop(); err != nil {
+		if err := c.servers[kind].Stop(); err != nil {
 			return nil, err
 		}
-		ended = append(ended, s)
+		ended = append(ended, kind)
 	}
 	return back, nil
 }
@@ -219,7 +219,7 @@ func (c *Comparison) settle(ctx context.Context) error {
 // used is the CPU time of all servers that live.
 func (c *Comparison) used() (sum time.Duration, err error) {
 	for _, s := range c.servers {
-		if s == nil || s.CheckAlive() != nil {
+		if s.CheckAlive() != nil {
 			continue
 		}
 		cpu, err := s.Process.CPU()

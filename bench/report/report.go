@@ -1,3 +1,4 @@
+// Package report writes results as text, as JSON, and each second of them as CSV.
 package report
 
 import (
@@ -7,41 +8,34 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/cluster"
 	"github.com/larder-io/larder/bench/compare"
-	"github.com/larder-io/larder/bench/definitions"
-	"github.com/larder-io/larder/bench/starts"
 	"github.com/larder-io/larder/bench/thresholds"
 )
 
-// Report is all that one run of a program found.
+// Report has all results of one run of a program.
 type Report struct {
 	// SchemaVersion is the version of the JSON that was read or written.
 	SchemaVersion int `json:"schemaVersion"`
-	// Title heads the report. Command, Machine and Date say how it came about.
+	// Title heads the report. Command, Machine and Date say how it was made.
 	Title   string    `json:"title"`
 	Command string    `json:"command"`
 	Machine string    `json:"machine"`
 	Date    time.Time `json:"date"`
-	// Results are the results of single workloads.
+	// Results are the results of single workloads. Pairs says that they are of several servers,
+	// with names of the form "SERVER: WORK".
 	Results []*bench.Result `json:"results,omitempty"`
-	// Cases are the bounds that results were held against, Changes what differs from an
+	Pairs   bool            `json:"-"`
+	// Cases are the bounds that results were compared with, Changes the differences from an
 	// earlier run.
 	Cases   []thresholds.Case   `json:"thresholds,omitempty"`
 	Changes []thresholds.Change `json:"baseline,omitempty"`
 	// Table is a comparison, nil for none.
 	Table *compare.Table `json:"table,omitempty"`
-	// Cluster is of simulated clusters, nil for none.
-	Cluster *cluster.Table `json:"cluster,omitempty"`
-	// Definitions is of what CRDs cost, nil for none.
-	Definitions *definitions.Table `json:"definitions,omitempty"`
-	// Starts is of starts on stored objects, nil for none.
-	Starts *starts.Table `json:"starts,omitempty"`
 }
 
-// SchemaVersion is the version of the JSON. It grows when a field changes its meaning or goes;
-// fields may be added without.
-const SchemaVersion = 1
+// SchemaVersion is the version of the JSON. It grows when a field is removed or changes its
+// meaning. Fields may be added without.
+const SchemaVersion = 2
 
 // All returns the results of all rounds, also those in the table.
 func (r *Report) All() []*bench.Result {
@@ -74,33 +68,29 @@ func (r *Report) JSON(w io.Writer) error {
 	return nil
 }
 
+// Markdown returns the table that compares servers.
+func (r *Report) Markdown() string {
+	head := fmt.Sprintf("%s, %s.", r.Date.Format(time.DateOnly), r.Machine)
+	if r.Table != nil {
+		return fmt.Sprintf("%s %s\n\n    %s\n\n%s", head, r.Table.Servers, r.Command, r.Table.Markdown())
+	}
+	return fmt.Sprintf("%s\n\n    %s\n\n%s", head, r.Command, pairs(r.Results))
+}
+
 // Text writes the report for people.
 func (r *Report) Text(w io.Writer) error {
-	tables := ""
-	if r.Table != nil {
-		tables += r.Table.Markdown()
+	if r.Table != nil || r.Pairs {
+		if _, err := io.WriteString(w, r.Markdown()); err != nil {
+			return fmt.Errorf("report: %w", err)
+		}
 	}
-	if r.Cluster != nil {
-		tables += r.Cluster.Markdown()
-	}
-	if r.Definitions != nil {
-		tables += r.Definitions.Markdown()
-	}
-	if r.Starts != nil {
-		tables += r.Starts.Markdown()
-	}
-	if _, err := io.WriteString(w, tables); err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	if len(r.Results) > 0 {
+	if len(r.Results) > 0 && !r.Pairs {
 		if err := bench.WriteText(w, r.Results...); err != nil {
 			return err
 		}
 	}
 	if len(r.Changes) > 0 {
-		if err := thresholds.WriteChanges(w, r.Changes); err != nil {
-			return err
-		}
+		return thresholds.WriteChanges(w, r.Changes)
 	}
 	return nil
 }

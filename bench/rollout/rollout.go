@@ -67,11 +67,6 @@ func Run(ctx context.Context, c Config) (all []*bench.Result, err error) {
 	err = c.Each(func(kind string, round int) error {
 		r := &run{config: &c, kind: kind, dir: filepath.Join(c.TestServers.Dir, fmt.Sprintf("%s-%d", kind, round))}
 		err := r.run(ctx)
-		for _, result := range r.results {
-			if c.Rounds > 1 {
-				result.Round = round
-			}
-		}
 		all = append(all, r.results...)
 		if err != nil {
 			return fmt.Errorf("rollout: %s: %w", kind, err)

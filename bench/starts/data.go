@@ -17,7 +17,7 @@ import (
 
 // data is one kind of stored objects.
 type data struct {
-	id, name, what string
+	id, name string
 	// path and accept are those of the list request; prefix begins the keys in etcd.
 	path, accept, prefix string
 	// item makes the i-th object of n; nil for no objects. stored is what a server stored of
@@ -25,25 +25,21 @@ type data struct {
 	item func(i, n int, stored []byte) (pair, error)
 	// custom says that there is a definition of a custom resource to be made first.
 	custom bool
-	// goals are the ratios that are wanted of CPU, time and memory, until the server is ready;
-	// 0 for none.
-	goals [3]float64
 }
 
 // kinds are all data, in the order of their rows.
 func kinds() []*data {
 	const pods, sets, scalers, events = "/api/v1/pods", "/apis/apps/v1/replicasets", "/apis/autoscaling/v2/horizontalpodautoscalers", "/api/v1/events"
-	usual, shared := [3]float64{5, 5, 5}, [3]float64{7, 7, 6}
 	return []*data{
-		{id: "P0", name: "empty", what: "none", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/"},
-		{id: "P1", name: "own", what: "pods, each with an environment variable of its own", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/", item: ownPod, goals: usual},
-		{id: "P2", name: "old", what: "the same without two of their defaults", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/", item: oldPod, goals: usual},
-		{id: "P3", name: "replicasets", what: "ReplicaSets with such a template", path: sets, accept: bench.Protobuf, prefix: "/registry/replicasets/", item: replicaSet, goals: usual},
-		{id: "P4", name: "autoscalers", what: "HorizontalPodAutoscalers stored as autoscaling/v1", path: scalers, accept: bench.Protobuf, prefix: "/registry/horizontalpodautoscalers/", item: autoscaler, goals: usual},
-		{id: "P5", name: "events", what: "Events", path: events, accept: bench.Protobuf, prefix: "/registry/events/", item: event, goals: usual},
-		{id: "P6", name: "shared", what: "pods that share a shape", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/", item: sharedPod, goals: shared},
-		{id: "P7", name: "custom", what: "custom resources of 3 KB", path: bench.CustomPath, accept: bench.JSON, prefix: workers, item: worker, custom: true, goals: usual},
-		{id: "P8", name: "custom-old", what: "the same without two of their defaults", path: bench.CustomPath, accept: bench.JSON, prefix: workers, item: oldWorker, custom: true, goals: usual},
+		{id: "P0", name: "empty", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/"},
+		{id: "P1", name: "own", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/", item: ownPod},
+		{id: "P2", name: "old", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/", item: oldPod},
+		{id: "P3", name: "replicasets", path: sets, accept: bench.Protobuf, prefix: "/registry/replicasets/", item: replicaSet},
+		{id: "P4", name: "autoscalers", path: scalers, accept: bench.Protobuf, prefix: "/registry/horizontalpodautoscalers/", item: autoscaler},
+		{id: "P5", name: "events", path: events, accept: bench.Protobuf, prefix: "/registry/events/", item: event},
+		{id: "P6", name: "shared", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/", item: sharedPod},
+		{id: "P7", name: "custom", path: bench.CustomPath, accept: bench.JSON, prefix: workers, item: worker, custom: true},
+		{id: "P8", name: "custom-old", path: bench.CustomPath, accept: bench.JSON, prefix: workers, item: oldWorker, custom: true},
 	}
 }
 
@@ -72,7 +68,7 @@ func namespace(i, n int) string { return fmt.Sprintf("bench-%d", i%max(1, n/200)
 
 // key returns the key of an object with its value.
 func key(prefix string, meta *metav1.ObjectMeta, value []byte) (pair, error) {
-	return pair{Key: []byte(prefix + meta.Namespace + "/" + meta.Name), Value: value}, nil
+	return pair{key: []byte(prefix + meta.Namespace + "/" + meta.Name), value: value}, nil
 }
 
 // managed are the fields that a manager is recorded to own.

@@ -4,25 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/process"
 	"github.com/larder-io/larder/bench/testservers"
 )
 
 // Config says which starts are measured.
 type Config struct {
 	testservers.Trials
-	// Data are kinds of data, of Names; Objects is how many objects of each there are.
+	// Data are kinds of data, of Names. Objects is the number of objects of each kind.
 	Data    []string
 	Objects int
 }
 
-// check returns an error for what cannot be, and the kinds of data.
+// check returns an error for a Config that cannot be run, or else the kinds of data.
 func (c *Config) check() ([]*data, error) {
 	if c.Objects < 1 {
 		return nil, errors.New("starts: want at least one object")
@@ -38,76 +39,82 @@ func (c *Config) check() ([]*data, error) {
 	return slices.DeleteFunc(kinds(), func(d *data) bool { return !slices.Contains(c.Data, d.name) }), nil
 }
 
-// Run measures all starts. What was measured is returned with an error, too.
-func Run(ctx context.Context, c Config) (*Table, error) {
-	all, err := c.check()
+// Run measures all starts. It returns the results so far with an error, too.
+func Run(ctx context.Context, c Config) (all []*bench.Result, err error) {
+	kinds, err := c.check()
 	if err != nil {
 		return nil, err
 	}
-	t := &Table{Head: c.Head(), Objects: c.Objects}
-	for _, d := range all {
-		if err := c.runData(ctx, t, d); err != nil {
-			return t, fmt.Errorf("%s: %w", d.name, err)
+	for _, d := range kinds {
+		results, err := c.run(ctx, d)
+		all = append(all, results...)
+		if err != nil {
+			return all, fmt.Errorf("%s: %w", d.name, err)
 		}
 	}
-	return t, nil
+	return all, nil
 }
 
-// runData measures the starts on one kind of data, in an etcd of its own.
-func (c *Config) runData(ctx context.Context, t *Table, d *data) (err error) {
+// run measures the starts on one kind of data, in an etcd of its own.
+func (c *Config) run(ctx context.Context, d *data) (all []*bench.Result, err error) {
 	servers, err := testservers.NewBelow(c.TestServers, d.name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, servers.Close()) }()
 	c.Sayf("%s: starting etcd and writing %d objects", d.name, c.Objects)
 	if err := servers.StartEtcd(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	if err := c.prepare(ctx, servers, d); err != nil {
-		return err
+		return nil, err
 	}
-	return c.Each(func(kind string, round int) error {
-		r := &Result{Data: d.name, Server: kind, Round: round}
-		if err := r.measure(ctx, servers, d); err != nil {
+	err = c.Each(func(kind string, _ int) error {
+		ready, listed, err := measure(ctx, servers, d, kind)
+		if err != nil {
 			return fmt.Errorf("%s: %w", kind, err)
 		}
-		t.Results = append(t.Results, r)
-		c.Sayf("%s, %s: %s", d.name, kind, r.summary())
+		if len(all) > 0 {
+			compare(all[1], listed)
+		}
+		all = append(all, ready, listed)
+		for _, r := range []*bench.Result{ready, listed} {
+			c.Sayf("%s: %s, %s of CPU", r.Name, bench.Duration(r.Wall), bench.Duration(r.ServerCPU))
+		}
 		return nil
 	})
+	return all, err
 }
 
-// prepare starts each server once while there is nothing yet, so that none of the measured
-// starts makes what every cluster has, and then writes the objects.
+// prepare starts each server once before there are objects, so that no measured start creates what
+// every cluster has. Then it writes the objects.
 func (c *Config) prepare(ctx context.Context, f *testservers.Servers, d *data) error {
-	s := &store{url: f.EtcdURL(), client: &http.Client{}}
-	defer s.client.CloseIdleConnections()
-	var stored []byte
+	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{f.EtcdURL()}})
+	if err != nil {
+		return fmt.Errorf("starts: %w", err)
+	}
+	defer etcd.Close()
 	for _, kind := range c.Servers {
-		if err := c.first(ctx, f, d, kind); err != nil {
+		if err := first(ctx, f, d, kind); err != nil {
 			return fmt.Errorf("%s: %w", kind, err)
 		}
 	}
+	var stored []byte
 	if d.custom {
-		var err error
-		if stored, err = s.get(ctx, workers+"bench-0/worker-0"); err != nil {
+		if stored, err = value(ctx, etcd, workers+"bench-0/worker-0"); err != nil {
 			return err
 		}
 	}
 	if d.item != nil {
-		if err := s.fill(ctx, c.Objects, func(i int) (pair, error) { return d.item(i, c.Objects, stored) }); err != nil {
+		if err := fill(ctx, etcd, d.prefix, c.Objects, func(i int) (pair, error) { return d.item(i, c.Objects, stored) }); err != nil {
 			return err
 		}
-		if n, err := s.count(ctx, d.prefix); err != nil || n != fmt.Sprint(c.Objects) {
-			return fmt.Errorf("starts: etcd has %q objects below %s, want %d: %w", n, d.prefix, c.Objects, err)
-		}
 	}
-	return s.compact(ctx)
+	return compact(ctx, etcd)
 }
 
 // first starts a server that is not measured. It defines custom resources.
-func (c *Config) first(ctx context.Context, f *testservers.Servers, d *data, kind string) (err error) {
+func first(ctx context.Context, f *testservers.Servers, d *data, kind string) (err error) {
 	server, err := f.Start(kind, testservers.Usual())
 	if err != nil {
 		return err
@@ -120,63 +127,68 @@ func (c *Config) first(ctx context.Context, f *testservers.Servers, d *data, kin
 }
 
 // measure starts a server, waits until it is ready and lists all objects.
-func (r *Result) measure(ctx context.Context, f *testservers.Servers, d *data) (err error) {
+func measure(ctx context.Context, f *testservers.Servers, d *data, kind string) (ready, listed *bench.Result, err error) {
 	etcd := f.Etcd().Process
 	before, err := etcd.CPU()
 	if err != nil {
-		return fmt.Errorf("starts: %w", err)
+		return ready, listed, fmt.Errorf("starts: %w", err)
 	}
-	server, err := f.Start(r.Server, testservers.Usual())
+	server, err := f.Start(kind, testservers.Usual())
 	if err != nil {
-		return err
+		return ready, listed, err
 	}
 	defer func() { err = errors.Join(err, server.Stop()) }()
+	until := func(what string) (*bench.Result, error) {
+		r := &bench.Result{Name: fmt.Sprintf("%s: %s %s, %s", kind, d.id, d.name, what), Unit: "start", Ops: 1, Wall: time.Since(server.Started)}
+		used, err := server.Process.Usage()
+		if err != nil {
+			return r, fmt.Errorf("starts: %w", err)
+		}
+		r.Server, r.ServerCPU = used, used.CPU
+		after, err := etcd.CPU()
+		r.Beside = []bench.Cost{{Name: "etcd", CPU: after - before}}
+		return r, err
+	}
 	if err := server.Ready(ctx); err != nil {
-		return err
+		return ready, listed, err
 	}
-	if r.Ready, err = costSince(server, etcd, before); err != nil {
-		return err
+	if ready, err = until("ready"); err != nil {
+		return ready, listed, err
 	}
-	if r.Bytes, err = list(ctx, server.Target, d); err != nil {
-		return err
-	}
-	if r.Listed, err = costSince(server, etcd, before); err != nil {
-		return err
-	}
-	r.Listed.Server.PeakRSS = max(r.Listed.Server.PeakRSS, r.Ready.Server.PeakRSS)
-	return nil
-}
-
-// list asks for all objects once. Custom resources are served some time after the server is
-// ready; it asks again until then.
-func list(ctx context.Context, t *bench.Target, d *data) (int64, error) {
-	const longest, pause = 5 * time.Minute, 20 * time.Millisecond
-	ctx, cancel := context.WithTimeout(ctx, longest)
-	defer cancel()
-	for {
-		n, err := t.Once(ctx, d.path, d.accept)
-		if err == nil || !d.custom {
-			return n, err
-		}
-		select {
-		case <-ctx.Done():
-			return 0, fmt.Errorf("starts: %s is not served: %w", d.path, err)
-		case <-time.After(pause):
-		}
-	}
-}
-
-// costSince returns the cost of a server since its start, and of etcd since then.
-func costSince(s *testservers.Server, etcd process.Process, before time.Duration) (Cost, error) {
-	c := Cost{Wall: time.Since(s.Started)}
-	var err error
-	if c.Server, err = s.Process.Usage(); err != nil {
-		return c, fmt.Errorf("starts: %w", err)
-	}
-	after, err := etcd.CPU()
+	size, err := list(ctx, server.Target, d)
 	if err != nil {
-		return c, fmt.Errorf("starts: %w", err)
+		return ready, listed, err
 	}
-	c.Etcd = after - before
-	return c, nil
+	if listed, err = until("first list received"); err != nil {
+		return ready, listed, err
+	}
+	listed.Bytes = size
+	listed.Server.PeakRSS = max(listed.Server.PeakRSS, ready.Server.PeakRSS)
+	return ready, listed, nil
+}
+
+// compare makes a result a failure if its list has another length than an earlier list of the
+// same objects: one of them must be wrong. Revisions may differ in length.
+func compare(first, r *bench.Result) {
+	const revision = 8
+	if difference := first.Bytes - r.Bytes; max(difference, -difference) > revision {
+		r.Errors, r.FirstError = 1, fmt.Sprintf("the list has %d bytes, and that of %s %d", r.Bytes, first.Name, first.Bytes)
+	}
+}
+
+// list requests all objects once. It repeats the request for custom resources, which are served
+// some time after the server is ready.
+func list(ctx context.Context, t *bench.Target, d *data) (size int64, err error) {
+	const longest, pause = 5 * time.Minute, 20 * time.Millisecond
+	var last error
+	err = wait.PollUntilContextTimeout(ctx, pause, longest, true, func(ctx context.Context) (bool, error) {
+		if size, last = t.Once(ctx, d.path, d.accept); last != nil && !d.custom {
+			return false, last
+		}
+		return last == nil, nil
+	})
+	if err != nil && last != nil {
+		return 0, fmt.Errorf("starts: %s is not served: %w", d.path, last)
+	}
+	return size, err
 }

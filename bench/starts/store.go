@@ -1,138 +1,74 @@
 package starts
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 )
 
-// store is an etcd, as its HTTP interface shows it.
-type store struct {
-	url    string
-	client *http.Client
-}
+// pair is a key of etcd with its value.
+type pair struct{ key, value []byte }
 
-// pair is a key with its value. Both are in base64 in JSON, as the interface wants them.
-type pair struct {
-	Key   []byte `json:"key"`
-	Value []byte `json:"value"`
-}
-
-// ask sends a request and decodes the answer.
-func (s *store) ask(ctx context.Context, path string, in, out any) error {
-	body, err := json.Marshal(in)
+// value returns the value of a key.
+func value(ctx context.Context, etcd *clientv3.Client, key string) ([]byte, error) {
+	answer, err := etcd.Get(ctx, key)
+	if err == nil && len(answer.Kvs) != 1 {
+		err = fmt.Errorf("etcd has no %s", key)
+	}
 	if err != nil {
-		return fmt.Errorf("starts: %w", err)
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+path, bytes.NewReader(body))
-	if err != nil {
-		return fmt.Errorf("starts: %w", err)
-	}
-	resp, err := s.client.Do(req)
-	if err != nil {
-		return fmt.Errorf("starts: etcd: %w", err)
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
-	switch {
-	case err != nil:
-		return fmt.Errorf("starts: etcd: %w", err)
-	case resp.StatusCode != http.StatusOK:
-		const most = 300
-		return fmt.Errorf("starts: etcd: %s: %s: %s", path, resp.Status, answer[:min(len(answer), most)])
-	}
-	if err := json.Unmarshal(answer, out); err != nil {
-		return fmt.Errorf("starts: etcd: %s: %w", path, err)
-	}
-	return nil
-}
-
-// header is the header of all answers. The interface writes revisions as strings.
-type header struct {
-	Header struct {
-		Revision string `json:"revision"`
-	} `json:"header"`
-}
-
-// ranged is the answer to a range.
-type ranged struct {
-	header
-	Kvs   []pair `json:"kvs"`
-	Count string `json:"count"`
-}
-
-// get returns the value of a key.
-func (s *store) get(ctx context.Context, key string) ([]byte, error) {
-	var answer ranged
-	if err := s.ask(ctx, "/v3/kv/range", pair{Key: []byte(key)}, &answer); err != nil {
-		return nil, err
-	}
-	if len(answer.Kvs) != 1 {
-		return nil, fmt.Errorf("starts: etcd has no %s", key)
+		return nil, fmt.Errorf("starts: %w", err)
 	}
 	return answer.Kvs[0].Value, nil
 }
 
-// count counts the keys below a prefix that ends in a slash.
-func (s *store) count(ctx context.Context, prefix string) (string, error) {
-	end := []byte(prefix)
-	end[len(end)-1]++
-	var answer ranged
-	err := s.ask(ctx, "/v3/kv/range", map[string]any{"key": []byte(prefix), "range_end": end, "count_only": true}, &answer)
-	return answer.Count, err
-}
-
-// fill writes n pairs, many in each transaction.
-func (s *store) fill(ctx context.Context, n int, item func(i int) (pair, error)) error {
+// fill writes n pairs, many in each transaction, and checks that they are below prefix.
+func fill(ctx context.Context, etcd *clientv3.Client, prefix string, n int, item func(i int) (pair, error)) error {
 	const (
 		each    = 64 // in a transaction: etcd's limits are 128, and 1.5 MB
 		clients = 4
 	)
-	writing, ctx := errgroup.WithContext(ctx)
+	writing, within := errgroup.WithContext(ctx)
 	writing.SetLimit(clients)
 	for first := 0; first < n; first += each {
 		writing.Go(func() error {
-			type operation struct {
-				Put pair `json:"requestPut"`
-			}
-			var operations []operation
+			var puts []clientv3.Op
 			for i := first; i < min(first+each, n); i++ {
 				p, err := item(i)
 				if err != nil {
 					return err
 				}
-				operations = append(operations, operation{p})
+				puts = append(puts, clientv3.OpPut(string(p.key), string(p.value)))
 			}
-			var answer struct {
-				header
-				Succeeded bool `json:"succeeded"`
-			}
-			if err := s.ask(ctx, "/v3/kv/txn", map[string]any{"success": operations}, &answer); err != nil {
-				return err
-			}
-			if !answer.Succeeded {
-				return errors.New("starts: etcd did not write")
-			}
-			return nil
+			_, err := etcd.Txn(within).Then(puts...).Commit()
+			return err
 		})
 	}
-	return writing.Wait()
+	if err := writing.Wait(); err != nil {
+		return fmt.Errorf("starts: etcd: %w", err)
+	}
+	answer, err := etcd.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err == nil && answer.Count != int64(n) {
+		err = fmt.Errorf("%d objects below %s, want %d", answer.Count, prefix, n)
+	}
+	if err != nil {
+		return fmt.Errorf("starts: etcd: %w", err)
+	}
+	return nil
 }
 
 // compact removes the history, so that servers do not replay it.
-func (s *store) compact(ctx context.Context) error {
-	var now, done ranged
-	if err := s.ask(ctx, "/v3/kv/range", pair{Key: []byte("none")}, &now); err != nil {
-		return err
+func compact(ctx context.Context, etcd *clientv3.Client) error {
+	now, err := etcd.Get(ctx, "none")
+	if err == nil {
+		_, err = etcd.Compact(ctx, now.Header.Revision, clientv3.WithCompactPhysical())
 	}
-	if err := s.ask(ctx, "/v3/kv/compaction", map[string]any{"revision": now.Header.Revision, "physical": true}, &done); err != nil {
-		return err
+	if err == nil {
+		_, err = etcd.Defragment(ctx, etcd.Endpoints()[0])
 	}
-	return s.ask(ctx, "/v3/maintenance/defragment", struct{}{}, &done)
+	if err != nil {
+		return fmt.Errorf("starts: etcd: %w", err)
+	}
+	return nil
 }

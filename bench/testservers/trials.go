@@ -4,9 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
-
-	"github.com/larder-io/larder/bench"
 )
 
 // Kinds of servers that are measured.
@@ -22,8 +19,6 @@ type Trials struct {
 	// Servers are Stock and Larder, or one of them. Rounds is how often each is measured.
 	Servers []string
 	Rounds  int
-	// Command is the command line that the report shows.
-	Command string
 	// Say is called with each line about what happens; it may be nil.
 	Say func(string)
 }
@@ -64,21 +59,4 @@ func (t *Trials) Each(do func(server string, round int) error) error {
 		}
 	}
 	return nil
-}
-
-// Head says how a table of measurements came about.
-type Head struct {
-	Date    time.Time `json:"date"`
-	Machine string    `json:"machine"`
-	Command string    `json:"command"`
-}
-
-// Head returns a Head of now.
-func (t *Trials) Head() Head {
-	return Head{Date: time.Now(), Machine: bench.Machine(), Command: t.Command}
-}
-
-// Markdown is the head as text. more follows the machine.
-func (h Head) Markdown(more string) string {
-	return fmt.Sprintf("%s, %s.%s\n\n    %s\n", h.Date.Format(time.DateOnly), h.Machine, more, h.Command)
 }

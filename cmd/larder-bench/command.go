@@ -84,7 +84,7 @@ is worse than the baseline's, and 130 when the run was interrupted.`,
 	}
 	root.AddCommand(
 		seedCommand(o), customCommand(o), reportsCommand(o), readCommand(o), watchListCommand(o), informerCommand(o), watchCommand(o), openCommand(o), stormCommand(o),
-		writeCommand(o), componentsCommand(o), mixedCommand(o), scenarioCommand(o), slowCommand(o), startCommand(o), compareCommand(o), clusterCommand(o), rolloutCommand(o), startsCommand(o), definitionsCommand(o), limitCommand(),
+		writeCommand(o), componentsCommand(o), mixedCommand(o), scenarioCommand(o), slowCommand(o), startCommand(o), compareCommand(o), clusterCommand(o), rolloutCommand(o), startsCommand(o), crdsCommand(o), limitCommand(),
 	)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; %s --help lists the flags", err, cmd.CommandPath())

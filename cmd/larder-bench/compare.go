@@ -72,7 +72,7 @@ func (c *comparing) run(cmd *cobra.Command, o *options) (err error) {
 		return err
 	}
 	c.config.LimitArgs = func(tape, port string) []string { return []string{"limit", "--tape", tape, "--port", port} }
-	c.config.Command, c.config.TestServers.Streams = o.invocation(), o.streams
+	c.config.TestServers.Streams = o.streams
 	return c.compare(cmd, o, old)
 }
 
@@ -97,7 +97,7 @@ func (c *comparing) check(o *options) ([]*bench.Result, error) {
 	}
 	var names []string
 	for _, id := range ids {
-		names = append(names, id+" "+compare.Larder.String())
+		names = append(names, id+" "+string(compare.Larder))
 	}
 	o.rounds = c.config.Rounds
 	return o.before(names)
@@ -118,12 +118,11 @@ func (c *comparing) compare(cmd *cobra.Command, o *options, old []*bench.Result)
 	var table *compare.Table
 	var failed error
 	var shown atomic.Pointer[compare.Comparison]
-	progress := func() (bench.Progress, bool) {
-		running := shown.Load()
-		if running == nil {
-			return bench.Progress{}, false
+	progress := func() bench.Progress {
+		if running := shown.Load(); running != nil {
+			return running.Progress()
 		}
-		return running.Progress(), true
+		return bench.Progress{}
 	}
 	err := o.started(cmd, c.config.TestServers, progress, func(ctx context.Context, f testservers.Config, say func(string)) error {
 		c.config.TestServers, c.config.Say = f, say
@@ -143,7 +142,9 @@ func (c *comparing) compare(cmd *cobra.Command, o *options, old []*bench.Result)
 	}
 	// What was measured before a failure is worth having.
 	judged := o.thresholds.Judge(table.Larder())
-	reported := errors.Join(o.report(cmd, &report.Report{Table: table}, judged, old, err), saveText(c.markdown, table.Markdown()))
+	whole := &report.Report{Table: table}
+	reported := o.report(cmd, whole, judged, old, err)
+	reported = errors.Join(reported, saveText(c.markdown, whole.Markdown()))
 	if err != nil && reported != nil {
 		return fmt.Errorf("%w\n%s", err, reported.Error())
 	}

@@ -66,7 +66,7 @@ func interruptible(ctx context.Context, signals <-chan os.Signal, w io.Writer, e
 }
 
 // packages removes the names of packages from errors: they say nothing to users.
-var packages = strings.NewReplacer("bench: ", "", "thresholds: ", "", "testservers: ", "", "compare: ", "", "rollout: ", "", "report: ", "", "scenario: ", "", "stages: ", "", "starts: ", "", "process: ", "")
+var packages = strings.NewReplacer("bench: ", "", "thresholds: ", "", "testservers: ", "", "compare: ", "", "cluster: ", "", "crds: ", "", "rollout: ", "", "report: ", "", "scenario: ", "", "stages: ", "", "starts: ", "", "process: ", "")
 
 // exitCode prints an error, with what to do about it, and returns what to exit with.
 func exitCode(err error) int {

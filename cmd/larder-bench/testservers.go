@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,10 +22,53 @@ func addPrograms(cmd *cobra.Command, f *testservers.Config) {
 	flags.StringVar(&f.Etcd, "etcd", "", "etcd to start; built if not given")
 }
 
-// addTrials adds the flags of a command that measures servers in turns.
-func addTrials(cmd *cobra.Command, t *testservers.Trials) {
+// trialCommand completes a command that measures servers in turns. run returns results with names
+// of the form "SERVER: WORK". check is called before programs are built; it returns the names that
+// a baseline must have.
+func trialCommand(o *options, t *testservers.Trials, cmd *cobra.Command, check func() ([]string, error), run func(context.Context) ([]*bench.Result, error)) *cobra.Command {
+	markdown := ""
 	addPrograms(cmd, &t.TestServers)
+	cmd.GroupID, cmd.Args = judging, cobra.NoArgs
 	cmd.Flags().StringSliceVar(&t.Servers, "server", []string{testservers.Stock, testservers.Larder}, "which servers are measured, in turns")
+	cmd.Flags().StringVar(&markdown, "markdown", "", "file to write the table to, as Markdown")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := refuse(cmd, "it starts the servers itself, and prints one table", "kubeconfig", "pid", "etcd-pid", "http2-streams", "timeout", "retry-after", "series"); err != nil {
+			return err
+		}
+		if len(o.thresholds.Bounds) > 0 {
+			return fmt.Errorf("%s judges no thresholds", cmd.Name())
+		}
+		t.Rounds = o.rounds
+		names, err := check()
+		if err != nil {
+			return err
+		}
+		old, err := o.before(names)
+		if err != nil {
+			return err
+		}
+		found := &report.Report{Pairs: true}
+		err = o.started(cmd, needing(t), nil, func(ctx context.Context, programs testservers.Config, say func(string)) (err error) {
+			t.TestServers, t.Say = programs, say
+			found.Results, err = run(ctx)
+			return err
+		})
+		if o.rounds > 1 {
+			for _, each := range bench.Rounds(found.Results) {
+				for i, r := range each {
+					r.Round = i + 1
+				}
+			}
+		}
+		if len(found.Results) > 0 {
+			o.describe(cmd, found)
+			if err := saveText(markdown, found.Markdown()); err != nil {
+				return err
+			}
+		}
+		return o.conclude(cmd, found, old, err)
+	}
+	return cmd
 }
 
 // needing returns the programs of t, with a stand-in for a kube-apiserver that is neither given
@@ -39,36 +81,9 @@ func needing(t *testservers.Trials) testservers.Config {
 	return programs
 }
 
-// trials runs work once its servers can be started.
-func (o *options) trials(cmd *cobra.Command, t *testservers.Trials, work func(ctx context.Context) error) error {
-	t.Command, t.Rounds = o.invocation(), o.rounds
-	return o.started(cmd, needing(t), nil, func(ctx context.Context, programs testservers.Config, say func(string)) error {
-		t.TestServers, t.Say = programs, say
-		return work(ctx)
-	})
-}
-
-// table runs work, which measures, adds its table to a report and returns it as Markdown, "" for
-// none. What was measured before a failure is reported.
-func (o *options) table(cmd *cobra.Command, t *testservers.Trials, markdown string, work func(ctx context.Context, r *report.Report) (string, error)) error {
-	if err := o.refuseAll(cmd, "it starts the servers itself, and prints one table"); err != nil {
-		return err
-	}
-	found, text := &report.Report{}, ""
-	err := o.trials(cmd, t, func(ctx context.Context) (err error) {
-		text, err = work(ctx, found)
-		return err
-	})
-	if text == "" {
-		return err
-	}
-	return errors.Join(err, o.report(cmd, found, nil, nil, err), saveText(markdown, text))
-}
-
-// started runs work with what it starts: the programs of f, built unless they are given, and a
-// directory, which is removed afterwards. It shows what progress says once that has something to
-// say; nil never has.
-func (o *options) started(cmd *cobra.Command, f testservers.Config, progress func() (bench.Progress, bool), work func(ctx context.Context, f testservers.Config, say func(string)) error) error {
+// started runs work with the programs of f, built unless they are given, and a directory, which is
+// removed afterwards. It shows progress while a Name is set, nil for none.
+func (o *options) started(cmd *cobra.Command, f testservers.Config, progress func() bench.Progress, work func(ctx context.Context, f testservers.Config, say func(string)) error) error {
 	dir, err := os.MkdirTemp("", "larder-bench-")
 	if err != nil {
 		return err
@@ -77,7 +92,7 @@ func (o *options) started(cmd *cobra.Command, f testservers.Config, progress fun
 	build := &step{}
 	shown := func() bench.Progress {
 		if progress != nil {
-			if p, ok := progress(); ok {
+			if p := progress(); p.Name != "" {
 				return p
 			}
 		}
@@ -94,17 +109,4 @@ func (o *options) started(cmd *cobra.Command, f testservers.Config, progress fun
 		}
 		return work(ctx, f, say)
 	})
-}
-
-// refuseAll returns an error for the flags of a command that starts its servers itself and
-// prints a table of its own, and if an output file cannot be written.
-func (o *options) refuseAll(cmd *cobra.Command, why string) error {
-	if err := refuse(cmd, why, "kubeconfig", "pid", "etcd-pid", "http2-streams", "timeout", "retry-after", "series", "baseline"); err != nil {
-		return err
-	}
-	if len(o.thresholds.Bounds) > 0 {
-		return fmt.Errorf("%s judges no thresholds", cmd.Name())
-	}
-	_, err := o.before(nil)
-	return err
 }

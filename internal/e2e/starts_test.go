@@ -17,7 +17,7 @@ func TestStarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	const objects = 130 // more than etcd takes in a transaction
-	table, err := starts.Run(t.Context(), starts.Config{
+	results, err := starts.Run(t.Context(), starts.Config{
 		Trials: testservers.Trials{
 			TestServers: testservers.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: binaries.larder, Etcd: etcd},
 			Servers:     []string{testservers.Larder}, Rounds: 1, Say: func(line string) { t.Log(line) },
@@ -28,16 +28,17 @@ func TestStarts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(table.Results) != 3 {
-		t.Fatalf("%d results, want one for each kind of data", len(table.Results))
+	if len(results) != 2*3 {
+		t.Fatalf("%d results, want two for each kind of data", len(results))
 	}
-	for _, r := range table.Results {
-		// With its defaults, an object has more than so many bytes.
-		if least := map[string]int64{"old": 3500, "autoscalers": 1000, "custom-old": 2500}[r.Data]; r.Bytes < objects*least {
-			t.Errorf("%s: a list of %d bytes", r.Data, r.Bytes)
+	// With its defaults, an object has more than so many bytes.
+	for i, least := range []int64{3500, 1000, 2500} {
+		ready, listed := results[2*i], results[2*i+1]
+		if listed.Bytes < objects*least {
+			t.Errorf("%s: a list of %d bytes", listed.Name, listed.Bytes)
 		}
-		if r.Ready.Server.CPU <= 0 || r.Listed.Wall < r.Ready.Wall || r.Listed.Server.PeakRSS < r.Ready.Server.PeakRSS {
-			t.Errorf("%s: ready after %+v, listed after %+v", r.Data, r.Ready, r.Listed)
+		if ready.ServerCPU <= 0 || listed.Wall < ready.Wall || listed.Server.PeakRSS < ready.Server.PeakRSS {
+			t.Errorf("%s: ready after %+v, listed after %+v", ready.Name, ready, listed)
 		}
 	}
 }

@@ -54,7 +54,7 @@ var reserved = []struct {
 	tests  bool // whether any test file may import it
 }{
 	{"go.etcd.io/etcd/server/", []string{"kv/embedded", "kv/etcdmain", "kv/kvtest"}, false},
-	{"go.etcd.io/", []string{"kv"}, false},
+	{"go.etcd.io/", []string{"kv", "bench/starts"}, false},
 	{"github.com/valyala/fasthttp", []string{"httpapi/http1", "bench"}, false},
 	{"k8s.io/kubernetes/", []string{"internal/registry", "internal/auth", "internal/admission", "httpapi", "cmd/larder"}, true},
 	{"k8s.io/", []string{"internal/registry", "internal/auth", "internal/admission", "httpapi", "cmd/larder", "bench", "cmd/larder-bench", "internal/e2e"}, false},

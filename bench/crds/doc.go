@@ -1,4 +1,4 @@
-// Package definitions measures what CRDs cost an API server.
+// Package crds measures what CRDs cost an API server.
 //
 // [Run] starts etcd and a server over it. It creates CRDs and waits until all are discovered, are
 // in the index of OpenAPI v3 and answer lists. It reads the document of OpenAPI v2 until all are
@@ -8,4 +8,4 @@
 //
 // Memory is the live heap after a garbage collection, read from /debug/pprof/heap, and the
 // resident memory. All goroutines end before Run returns.
-package definitions
+package crds

@@ -1,4 +1,4 @@
-package definitions
+package crds
 
 import (
 	"encoding/json"
@@ -15,12 +15,12 @@ func (c *Config) groups() int { return (c.Count + c.PerGroup - 1) / c.PerGroup }
 
 func (c *Config) groupName(g int) string { return fmt.Sprintf("g%d.bench.example.com", g) }
 
-// group is the group of the i-th definition.
+// group is the group of the i-th CRD.
 func (c *Config) group(i int) string { return c.groupName(i / c.PerGroup) }
 
-// definition is the i-th definition as JSON. Its fields are what fields of definitions are
+// crd is the i-th CRD as JSON. Its fields are what fields of CRDs are
 // most of the time: described texts, numbers, lists and objects, some with bounds or defaults.
-func (c *Config) definition(i int) []byte {
+func (c *Config) crd(i int) []byte {
 	fields := make(map[string]any, c.Fields)
 	for f := range c.Fields {
 		field := map[string]any{"description": fmt.Sprintf("field%d of kind %d says what the controller shall do about it.", f, i)}
@@ -56,7 +56,7 @@ func (c *Config) definition(i int) []byte {
 	})
 }
 
-// object is an object of the i-th definition as JSON.
+// object is an object of the i-th CRD as JSON.
 func (c *Config) object(i int) []byte {
 	return marshal(map[string]any{
 		"apiVersion": c.group(i) + "/v1", "kind": fmt.Sprintf("Kind%d", i), "metadata": map[string]any{"name": "one"},

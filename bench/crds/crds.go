@@ -1,0 +1,47 @@
+package crds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/testservers"
+)
+
+// Config says how many CRDs there are and which servers serve them.
+type Config struct {
+	testservers.Trials
+	// Count is the number of CRDs, PerGroup the number of CRDs of a group, Fields the number of
+	// fields of each CRD.
+	Count, PerGroup, Fields int
+	// Clients is the number of concurrent requests.
+	Clients int
+	// Used creates and reads one object of each CRD.
+	Used bool
+	// Profiles is a directory for profiles of each step, "" for none. Profiles prolong the steps.
+	Profiles string
+}
+
+// Run measures each server. It returns the results so far with an error, too.
+func Run(ctx context.Context, c Config) (all []*bench.Result, err error) {
+	if c.Count < 1 || c.PerGroup < 1 || c.Fields < 1 || c.Clients < 1 {
+		return nil, errors.New("crds: want at least one CRD, one of each group, one field and one client")
+	}
+	if err := c.Check(); err != nil {
+		return nil, fmt.Errorf("crds: %w", err)
+	}
+	var failed []error
+	ended := c.Each(func(kind string, round int) error {
+		p := &measurement{config: &c, kind: kind, round: round}
+		if err := p.run(ctx); err != nil {
+			failed = append(failed, fmt.Errorf("crds: %s: %w", kind, err))
+		}
+		all = append(all, p.results...)
+		return ctx.Err()
+	})
+	if ended != nil && len(failed) == 0 {
+		failed = append(failed, ended)
+	}
+	return all, errors.Join(failed...)
+}

@@ -1,0 +1,333 @@
+package crds
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+
+	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/process"
+	"github.com/larder-io/larder/bench/testservers"
+)
+
+// measurement measures one server.
+type measurement struct {
+	config *Config
+	kind   string
+	round  int
+
+	started *testservers.Servers
+	server  *testservers.Server
+	client  rest.Interface
+	last    time.Duration // CPU time of the server at the end of the last step
+	empty   memory        // before there are CRDs
+	sizes   bench.Result  // memory of one CRD
+	results []*bench.Result
+}
+
+// memory is the live heap after a garbage collection, and the resident memory, in bytes.
+type memory struct{ heap, rss int64 }
+
+// stepStart is the step whose cost counts from the start of the process.
+const stepStart = "start with all of them, until discovered"
+
+// run starts a server on an etcd of its own and does all steps.
+func (p *measurement) run(ctx context.Context) (err error) {
+	if p.started, err = testservers.NewBelow(p.config.TestServers, fmt.Sprintf("%s-%d", p.kind, p.round)); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.started.Close()) }()
+	if err := p.started.StartEtcd(ctx); err != nil {
+		return err
+	}
+	server, err := p.started.Start(p.kind, testservers.Usual())
+	if err != nil {
+		return err
+	}
+	if err := p.take(ctx, server); err != nil {
+		return err
+	}
+	if p.empty, err = p.memory(ctx); err != nil {
+		return err
+	}
+	return p.steps(ctx)
+}
+
+// steps does all steps and adds a result for each, and one for the memory.
+func (p *measurement) steps(ctx context.Context) error {
+	c := p.config
+	p.sizes = bench.Result{Name: p.kind + ": memory of a CRD", Unit: "CRD", Ops: c.Count}
+	defer func() { p.results = append(p.results, &p.sizes) }()
+	use := p.use
+	if !c.Used {
+		use = nil
+	}
+	for _, s := range []struct {
+		name   string
+		do     func(context.Context) error
+		memory string // the step is followed by a reading of memory of this name
+	}{
+		{"all created", p.each(c.Count, p.create), ""},
+		{"until all are served", p.served, ""},
+		{"first /openapi/v2", func(ctx context.Context) error { return p.described(ctx, c.Count) }, ""},
+		{"the same again, after one more CRD", func(ctx context.Context) error {
+			if err := p.create(ctx, c.Count); err != nil {
+				return err
+			}
+			return p.described(ctx, c.Count+1)
+		}, ""},
+		{"first /openapi/v3 documents", p.each(c.groups(), p.document), "after all documents"},
+		{"one object of each made, read and listed", p.each(c.Count, use), "in use"},
+		{stepStart, p.discovered, "idle, after a start"},
+	} {
+		if s.do == nil {
+			continue
+		}
+		if s.name == stepStart {
+			if err := p.restart(ctx); err != nil {
+				return err
+			}
+		}
+		if err := p.step(ctx, s.name, s.do); err != nil {
+			return err
+		}
+		if s.memory == "" {
+			continue
+		}
+		m, err := p.memory(ctx)
+		if err != nil {
+			return err
+		}
+		p.sizes.Values = append(p.sizes.Values,
+			bench.Value{Name: "heap, " + s.memory, Value: float64(m.heap-p.empty.heap) / float64(c.Count), Unit: "B"},
+			bench.Value{Name: "resident, " + s.memory, Value: float64(m.rss-p.empty.rss) / float64(c.Count), Unit: "B"})
+	}
+	return nil
+}
+
+// restart starts the server again, with CRDs that nobody uses.
+func (p *measurement) restart(ctx context.Context) error {
+	if err := p.server.Stop(); err != nil {
+		return err
+	}
+	again, err := p.started.Again(p.server)
+	if err != nil {
+		return err
+	}
+	p.last = 0
+	return p.take(ctx, again)
+}
+
+// take sends all later requests to server, once it is ready.
+func (p *measurement) take(ctx context.Context, server *testservers.Server) error {
+	p.config.Sayf("%s: starting", p.kind)
+	if err := server.Ready(ctx); err != nil {
+		return err
+	}
+	client, err := server.Target.Client("crds")
+	if err != nil {
+		return err
+	}
+	p.server, p.client = server, client.Discovery().RESTClient()
+	return nil
+}
+
+// memory returns the memory of the server after a garbage collection. Before, informers and
+// controllers have some time to catch up, and the server to give pages back.
+func (p *measurement) memory(ctx context.Context) (m memory, err error) {
+	const settling = 5 * time.Second
+	select {
+	case <-time.After(settling):
+	case <-ctx.Done():
+		return m, ctx.Err()
+	}
+	body, err := p.get(ctx, "/debug/pprof/heap?gc=1&debug=1", "*/*")
+	if err != nil {
+		return m, err
+	}
+	if err := p.keep(ctx, fmt.Sprintf("heap-%d", len(p.results)), "/debug/pprof/heap"); err != nil {
+		return m, err
+	}
+	if m.heap = process.Figure(body, "# HeapAlloc ="); m.heap == 0 {
+		return m, fmt.Errorf("%s does not report its heap", p.kind)
+	}
+	usage, err := p.server.Process.Usage()
+	m.rss, p.last = usage.RSS, usage.CPU
+	return m, err
+}
+
+// step runs do and adds a result of its cost.
+func (p *measurement) step(ctx context.Context, name string, do func(context.Context) error) error {
+	p.config.Sayf("%s: %s", p.kind, name)
+	begin := time.Now()
+	var profile errgroup.Group
+	profile.Go(func() error {
+		return p.keep(ctx, fmt.Sprintf("cpu-%d", len(p.results)+1), "/debug/pprof/profile?seconds=10")
+	})
+	if err := do(ctx); err != nil {
+		return errors.Join(fmt.Errorf("%s: %w", name, err), profile.Wait())
+	}
+	usage, err := p.server.Process.Usage()
+	if err != nil {
+		return err
+	}
+	result := &bench.Result{Name: p.kind + ": " + name, Unit: "CRD", Ops: p.config.Count, ServerCPU: usage.CPU - p.last, Wall: time.Since(begin), Server: usage}
+	p.last = usage.CPU
+	if err := profile.Wait(); err != nil {
+		return err
+	}
+	p.results = append(p.results, result)
+	p.config.Sayf("%s: %v of CPU, %v", result.Name, result.ServerCPU.Round(time.Millisecond), result.Wall.Round(time.Millisecond))
+	return nil
+}
+
+// keep writes what the server answers at a path to a file, if profiles are wanted.
+func (p *measurement) keep(ctx context.Context, name, path string) error {
+	if p.config.Profiles == "" {
+		return nil
+	}
+	data, err := p.get(ctx, path, "*/*")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(p.config.Profiles, fmt.Sprintf("%s-%d-%s.pprof", p.kind, p.round, name)), data, 0o600)
+}
+
+// each returns a function that calls do for 0 to n-1, several at a time; nil for nil.
+func (p *measurement) each(n int, do func(ctx context.Context, i int) error) func(context.Context) error {
+	if do == nil {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		group, ctx := errgroup.WithContext(ctx)
+		group.SetLimit(p.config.Clients)
+		for i := range n {
+			group.Go(func() error { return do(ctx, i) })
+		}
+		return group.Wait()
+	}
+}
+
+// create creates the i-th CRD.
+func (p *measurement) create(ctx context.Context, i int) error {
+	return p.post(ctx, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", p.config.crd(i))
+}
+
+// use creates, reads and lists an object of the i-th CRD.
+func (p *measurement) use(ctx context.Context, i int) error {
+	path := "/apis/" + p.config.group(i) + "/v1/namespaces/default/" + plural(i)
+	if err := p.post(ctx, path, p.config.object(i)); err != nil {
+		return err
+	}
+	for _, path := range []string{path + "/one", path} {
+		if _, err := p.get(ctx, path, bench.JSON); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// until asks once a second until done. A request that the server gave up is asked again.
+func until(ctx context.Context, done func(context.Context) (bool, error)) error {
+	return wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
+		ok, err := done(ctx)
+		if apierrors.IsTimeout(err) {
+			return false, nil
+		}
+		return ok, err
+	})
+}
+
+// served waits until all CRDs are discovered, are in the index of OpenAPI, and answer lists.
+func (p *measurement) served(ctx context.Context) error {
+	if err := p.discovered(ctx); err != nil {
+		return err
+	}
+	if err := until(ctx, func(ctx context.Context) (bool, error) {
+		body, err := p.get(ctx, "/openapi/v3", bench.JSON)
+		for g := range p.config.groups() {
+			if !bytes.Contains(body, fmt.Appendf(nil, `"apis/%s/v1"`, p.config.groupName(g))) {
+				return false, err
+			}
+		}
+		return true, err
+	}); err != nil {
+		return err
+	}
+	return p.each(p.config.Count, func(ctx context.Context, i int) error {
+		_, err := p.get(ctx, "/apis/"+p.config.group(i)+"/v1/"+plural(i)+"?limit=1", bench.JSON)
+		return err
+	})(ctx)
+}
+
+// aggregated is the media type of discovery in one document.
+const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+
+// discovered waits until all CRDs are discovered.
+func (p *measurement) discovered(ctx context.Context) error {
+	return until(ctx, func(ctx context.Context) (bool, error) {
+		body, err := p.get(ctx, "/apis", aggregated)
+		return bytes.Count(body, []byte(`"resource":"`+prefix)) >= p.config.Count, err
+	})
+}
+
+// described waits until n CRDs are in the document of OpenAPI v2.
+func (p *measurement) described(ctx context.Context, n int) error {
+	return until(ctx, func(ctx context.Context) (bool, error) {
+		body, err := p.get(ctx, "/openapi/v2", bench.JSON)
+		has := paths(body)
+		for i := range n {
+			if !has["/apis/"+p.config.group(i)+"/v1/"+plural(i)] {
+				return false, err
+			}
+		}
+		return true, err
+	})
+}
+
+// paths returns the paths below /apis in a document of OpenAPI. It finds them in one pass, because
+// the document of thousands of CRDs has a hundred megabytes.
+func paths(document []byte) map[string]bool {
+	const start = `"/apis/`
+	found := make(map[string]bool)
+	for {
+		at := bytes.Index(document, []byte(start))
+		if at < 0 {
+			return found
+		}
+		document = document[at+1:]
+		path, rest, closed := bytes.Cut(document, []byte(`"`))
+		if !closed {
+			return found
+		}
+		found[string(path)], document = true, rest
+	}
+}
+
+// document reads the document of OpenAPI v3 of a group.
+func (p *measurement) document(ctx context.Context, g int) error {
+	body, err := p.get(ctx, "/openapi/v3/apis/"+p.config.groupName(g)+"/v1", bench.JSON)
+	if err == nil && !json.Valid(body) {
+		err = fmt.Errorf("the document of group %d is not valid", g)
+	}
+	return err
+}
+
+func (p *measurement) get(ctx context.Context, path, accept string) ([]byte, error) {
+	return p.client.Verb(http.MethodGet).RequestURI(path).SetHeader("Accept", accept).Do(ctx).Raw()
+}
+
+func (p *measurement) post(ctx context.Context, path string, body []byte) error {
+	return p.client.Post().RequestURI(path).SetHeader("Accept", bench.JSON).SetHeader("Content-Type", bench.JSON).Body(body).Do(ctx).Error()
+}

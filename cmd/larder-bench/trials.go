@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/cluster"
+	"github.com/larder-io/larder/bench/crds"
+	"github.com/larder-io/larder/bench/rollout"
+	"github.com/larder-io/larder/bench/starts"
+)
+
+// unchecked is for commands that check their flags when they run, and name no results before.
+func unchecked() ([]string, error) { return nil, nil }
+
+func clusterCommand(o *options) *cobra.Command {
+	c := cluster.Config{}
+	cmd := &cobra.Command{
+		Use: "cluster", Short: "Simulate the nodes, controllers and scheduler of a cluster as a load",
+		Long: `Start etcd, and in turn a stock kube-apiserver and Larder over it; send each what the
+kubelets and kube-proxies of so many nodes, the controller manager and the scheduler ask of
+it; end the server and start it again meanwhile; and print what that cost. Programs that are
+not given are built, inside Larder's source tree. docs/bench.md says what is simulated.`,
+		Example: `  larder-bench cluster --nodes 100 --duration 20s
+  larder-bench cluster --nodes 500,1000 --protocol h2,h1 --markdown table.md --json cluster.json
+  larder-bench cluster --nodes 2000 --server Larder --churn 20`,
+	}
+	flags := cmd.Flags()
+	flags.IntSliceVar(&c.Nodes, "nodes", []int{500}, "numbers of nodes")
+	flags.IntVar(&c.PodsPerNode, "pods-per-node", 10, "how many pods each node has")
+	flags.IntVar(&c.StockNodes, "stock-nodes", 1000, "above so many nodes only Larder is asked")
+	flags.Float64Var(&c.Churn, "churn", -1, "how many pods are replaced in a second; -1 is one for 250 nodes")
+	flags.StringSliceVar(&c.Protocols, "protocol", []string{cluster.HTTP2}, "h2, which components speak, or h1, or both")
+	flags.IntVar(&c.Connections, "connections", 1, "how many connections each component has by HTTP/2")
+	flags.DurationVar(&c.Duration, "duration", 30*time.Second, "how long the load is measured before the server is restarted")
+	return trialCommand(o, &c.Trials, cmd, unchecked, func(ctx context.Context) ([]*bench.Result, error) { return cluster.Run(ctx, c) })
+}
+
+func crdsCommand(o *options) *cobra.Command {
+	c := crds.Config{}
+	cmd := &cobra.Command{
+		Use: "crds", Short: "Measure what CRDs cost",
+		Long: `Start a stock kube-apiserver and Larder in turn, each over an etcd of its own; create so many
+CRDs; and print what it costs the server until they are served and described, and how much memory
+each of them takes, idle and in use. Programs that are not given are built, inside Larder's source
+tree.`,
+		Example: `  larder-bench crds --count 300
+  larder-bench crds --count 10000 --server Larder --used=false`,
+	}
+	flags := cmd.Flags()
+	flags.IntVar(&c.Count, "count", 300, "how many CRDs")
+	flags.IntVar(&c.PerGroup, "per-group", 10, "how many CRDs share a group")
+	flags.IntVar(&c.Fields, "fields", 20, "how many fields each has")
+	flags.IntVar(&c.Clients, "clients", 4, "how many requests are sent at a time")
+	flags.BoolVar(&c.Used, "used", true, "create and read an object of each")
+	flags.StringVar(&c.Profiles, "profiles", "", "directory for profiles of the servers, of each step")
+	return trialCommand(o, &c.Trials, cmd, unchecked, func(ctx context.Context) ([]*bench.Result, error) { return crds.Run(ctx, c) })
+}
+
+func rolloutCommand(o *options) *cobra.Command {
+	c := rollout.Config{}
+	cmd := &cobra.Command{
+		Use: "rollout", Short: "Run stock controllers, a scheduler and kwok over a server, and roll out Deployments",
+		Long: `Start an empty etcd, and in turn a stock kube-apiserver and Larder over it, with a stock
+kube-controller-manager, a stock kube-scheduler, and kwok for the nodes; roll out Deployments,
+update them, rest, and delete their namespace; and print what each phase cost. Servers that are not
+given are built, inside Larder's source tree; the others are those that "larder cluster" has built
+for this user.`,
+		Example: `  larder-bench rollout --nodes 100 --pods 1500 --rounds 2
+  larder-bench rollout --programs ./bin --server Larder --json rollout.json`,
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&c.Programs, "programs", "", "directory of kube-controller-manager, kube-scheduler, kwok and its stage-fast.yaml")
+	flags.IntVar(&c.Nodes, "nodes", 100, "how many nodes")
+	flags.IntVar(&c.Pods, "pods", 1500, "how many pods, a hundred for each Deployment")
+	flags.DurationVar(&c.Rest, "rest", 20*time.Second, "how long nothing is done between the update and the deletion")
+	check := func() (names []string, err error) {
+		if err := c.Check(); err != nil {
+			return nil, err
+		}
+		c.Programs, err = rollout.FindPrograms(c.Programs)
+		return c.Names(), err
+	}
+	return trialCommand(o, &c.Trials, cmd, check, func(ctx context.Context) ([]*bench.Result, error) { return rollout.Run(ctx, c) })
+}
+
+func startsCommand(o *options) *cobra.Command {
+	c := starts.Config{}
+	cmd := &cobra.Command{
+		Use: "starts", Short: "Start Larder and kube-apiserver on stored objects of several kinds",
+		Long: `For each kind of data: start an etcd, write the objects into it, and start a stock
+kube-apiserver and Larder over it in turns, --rounds times; and print what each start took
+until the server is ready, and until the first list of all objects has been received.
+Programs that are not given are built, inside Larder's source tree. docs/bench.md says what
+the data are.`,
+		Example: `  larder-bench starts --objects 5000 --data shared,own
+  larder-bench starts --rounds 3 --markdown table.md --json starts.json`,
+	}
+	flags := cmd.Flags()
+	flags.StringSliceVar(&c.Data, "data", starts.Names(), "kinds of data")
+	flags.IntVar(&c.Objects, "objects", 50000, "how many objects of each kind there are")
+	return trialCommand(o, &c.Trials, cmd, unchecked, func(ctx context.Context) ([]*bench.Result, error) { return starts.Run(ctx, c) })
+}
