@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -21,6 +20,7 @@ import (
 	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
 	apiserverv1alpha1 "k8s.io/apiserver/pkg/apis/apiserver/v1alpha1"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/features"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -31,7 +31,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 	basecompatibility "k8s.io/component-base/compatibility"
-	"k8s.io/kubernetes/pkg/controlplane"
 	controlplaneadmission "k8s.io/kubernetes/pkg/controlplane/apiserver/admission"
 	kubeadmission "k8s.io/kubernetes/pkg/kubeapiserver/admission"
 	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
@@ -41,45 +40,29 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// Options are kube-apiserver's flags of admission.
-type Options = kubeoptions.AdmissionOptions
-
-// NewOptions returns what kube-apiserver starts with when no flag is given.
-func NewOptions() *Options { return kubeoptions.NewAdmissionOptions() }
-
-// Config says what a [Chain] is built from. All fields but Options, ServerID
-// and APIResources are required.
+// Config says what a [Chain] is built from. All fields are required.
 type Config struct {
-	// Options say which plugins decide; nil means those that do by default.
-	Options *Options
-
+	// Options are kube-apiserver's flags of admission. Load does not validate them.
+	Options  *kubeoptions.AdmissionOptions
 	Registry *registry.Registry
 
-	// ServerID names the server in its cluster: plugins tell it in metrics.
+	// ServerID names the server in the metrics of plugins.
 	ServerID string
 
-	// ClientConfig and Client reach this very server.
+	// ClientConfig and Client reach this server.
 	ClientConfig *rest.Config
 	Client       kubernetes.Interface
 
-	// Informers are those that the server shares. Load asks for the ones that the
-	// plugins need; the caller starts them, and closes InformersEnd to end those that are
-	// started later.
+	// Informers are shared with the server. Load asks for those that the plugins need. The caller
+	// starts them, and closes InformersEnd to end those that are started later.
 	Informers    informers.SharedInformerFactory
 	InformersEnd <-chan struct{}
 
 	Authorizer authorizer.Authorizer
 	Webhooks   *Webhooks
 
-	// APIResources says what is served; nil means what kube-apiserver serves by default.
+	// APIResources says what is served.
 	APIResources serverstorage.APIResourceConfigSource
-}
-
-func (c *Config) check() error {
-	if c.Registry == nil || c.ClientConfig == nil || c.Client == nil || c.Informers == nil || c.InformersEnd == nil || c.Authorizer == nil || c.Webhooks == nil {
-		return errors.New("admission: Config needs all its fields but Options, ServerID and APIResources")
-	}
-	return nil
 }
 
 // Chain admits every write. It implements admission.Interface for both phases.
@@ -88,11 +71,7 @@ type Chain struct {
 	admit    admission.MutationInterface
 	validate admission.ValidationInterface
 
-	mapper       *restmapper.DeferredDiscoveryRESTMapper
-	conditionals []*conditional
-
-	// mutating is the conditional plugin of mutating policies, nil while there is none yet.
-	mutating atomic.Pointer[conditional]
+	mapper *restmapper.DeferredDiscoveryRESTMapper
 
 	ended    chan struct{} // closed when Run ends: upstream's "drained"
 	informed chan struct{} // closed by Open
@@ -114,18 +93,6 @@ const (
 
 // Load reads the files that the options name and builds the chain.
 func Load(config Config) (*Chain, error) {
-	if config.Options == nil {
-		config.Options = NewOptions()
-	}
-	if err := config.check(); err != nil {
-		return nil, err
-	}
-	if config.APIResources == nil {
-		config.APIResources = controlplane.DefaultAPIResourceConfigSource()
-	}
-	if err := Validate(config.Options); err != nil {
-		return nil, err
-	}
 	c := &Chain{ended: make(chan struct{}), informed: make(chan struct{}), open: make(chan struct{}), running: make(chan struct{}), gone: make(chan struct{})}
 	c.inform = sync.OnceFunc(func() { close(c.informed) })
 	c.leave = sync.OnceFunc(func() { close(c.gone) })
@@ -136,13 +103,9 @@ func Load(config Config) (*Chain, error) {
 	return c, nil
 }
 
-// Validate checks what can be checked of options without reading a file. Its errors are
-// kube-apiserver's.
-func Validate(options *Options) error { return errors.Join(options.Validate()...) }
-
 // enabled lists the plugins that decide, in their order: apiserver
 // pkg/server/options/admission.go and kubernetes pkg/kubeapiserver/options/admission.go.
-func enabled(o *Options) []string {
+func enabled(o *kubeoptions.AdmissionOptions) []string {
 	generic := o.GenericAdmission
 	return slices.DeleteFunc(slices.Clone(generic.RecommendedPluginOrder), func(name string) bool {
 		if o.PluginNames != nil {
@@ -168,13 +131,8 @@ func (c *Chain) load(config *Config) error {
 	if err != nil {
 		return err
 	}
-	decorators := admission.Decorators{
-		admission.DecoratorFunc(func(plugin admission.Interface, name string) admission.Interface {
-			return c.guard(plugin, name, config.Informers)
-		}),
-		admission.DecoratorFunc(admissionmetrics.WithControllerMetrics),
-	}
-	plugins, err := config.Options.GenericAdmission.Plugins.NewFromPlugins(names, provider, initializers, decorators)
+	metrics := admission.DecoratorFunc(admissionmetrics.WithControllerMetrics)
+	plugins, err := config.Options.GenericAdmission.Plugins.NewFromPlugins(names, provider, initializers, metrics)
 	if err != nil {
 		return err
 	}
@@ -210,7 +168,7 @@ func (c *Chain) initializers(config *Config, shared informers.SharedInformerFact
 	}
 	c.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(config.Client.Discovery()))
 	effective := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
-	client := lazyClient{config.Client, c.noMutatingPolicies}
+	client := lazyClient{config.Client, noMutatingPolicies(config.Informers)}
 	generic := initializer.New(client, dynamicClient, shared, config.Authorizer, utilfeature.DefaultFeatureGate, effective, c.ended, c.mapper)
 	hooks := webhookinit.NewPluginInitializer(config.Webhooks.Auth, config.Webhooks)
 	control := controlplaneadmission.NewPluginInitializer(quotas, exclusion.Excluded())
@@ -219,10 +177,14 @@ func (c *Chain) initializers(config *Config, shared informers.SharedInformerFact
 	return append(admission.PluginInitializers{id, generic, hooks, control}, kube...), nil
 }
 
-// noMutatingPolicies reports whether no mutating policy is known to be bound.
-func (c *Chain) noMutatingPolicies() bool {
-	g := c.mutating.Load()
-	return g == nil || g.objects.Load() == 0
+// noMutatingPolicies returns a function that reports whether no mutating policy is known to be
+// bound. A policy that nothing binds does nothing.
+func noMutatingPolicies(shared informers.SharedInformerFactory) func() bool {
+	if !utilfeature.DefaultFeatureGate.Enabled(features.MutatingAdmissionPolicy) {
+		return func() bool { return true } // an older Kubernetes that is emulated serves none
+	}
+	bindings := shared.Admissionregistration().V1().MutatingAdmissionPolicyBindings().Informer().GetStore()
+	return func() bool { return len(bindings.ListKeys()) == 0 }
 }
 
 // Run keeps the plugins' state current until ctx ends. It must be called once, if only with
@@ -235,7 +197,10 @@ func (c *Chain) Run(ctx context.Context) error {
 		defer close(c.open)
 		bounded, cancel := context.WithTimeout(ctx, informersTimeout)
 		defer cancel()
-		c.awaitInformers(bounded)
+		select {
+		case <-c.informed:
+		case <-bounded.Done():
+		}
 		return nil
 	})
 	group.Go(func() error {
@@ -243,21 +208,6 @@ func (c *Chain) Run(ctx context.Context) error {
 		return nil
 	})
 	return group.Wait()
-}
-
-func (c *Chain) awaitInformers(ctx context.Context) {
-	select {
-	case <-c.informed:
-	case <-ctx.Done():
-		return
-	}
-	for _, g := range c.conditionals {
-		select {
-		case <-g.synced:
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // Open says that the informers have synced: writes need not wait for them any longer.
