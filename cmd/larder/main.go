@@ -36,7 +36,7 @@ func main() {
 // exit code. An error is one line on stderr.
 func run(args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
-	switch strings.TrimSuffix(filepath.Base(args[0]), ".exe") {
+	switch filepath.Base(args[0]) {
 	case "etcd":
 		etcdmain.Main(args)
 		return 0

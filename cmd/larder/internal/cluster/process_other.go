@@ -1,14 +1,15 @@
-//go:build !unix
+//go:build !linux
 
 package cluster
 
 import (
 	"os"
 	"os/exec"
+	"syscall"
 )
 
-// keepApart does nothing: there is no such thing here.
-func keepApart(*exec.Cmd) {}
+// keepApart keeps the terminal from telling the program to end, which is done in the right
+// order.
+func keepApart(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
-// askToEnd kills: a process cannot be asked here.
-func askToEnd(p *os.Process) error { return p.Kill() }
+func askToEnd(p *os.Process) error { return p.Signal(syscall.SIGTERM) }

@@ -43,14 +43,10 @@ var packages = []string{
 
 // in returns the programs of a directory.
 func in(dir string) Programs {
-	suffix := ""
-	if runtime.GOOS == "windows" {
-		suffix = ".exe"
-	}
 	return Programs{
-		ControllerManager: filepath.Join(dir, "kube-controller-manager"+suffix),
-		Scheduler:         filepath.Join(dir, "kube-scheduler"+suffix),
-		Kwok:              filepath.Join(dir, "kwok"+suffix),
+		ControllerManager: filepath.Join(dir, "kube-controller-manager"),
+		Scheduler:         filepath.Join(dir, "kube-scheduler"),
+		Kwok:              filepath.Join(dir, "kwok"),
 		Stages:            filepath.Join(dir, "stage-fast.yaml"),
 	}
 }
