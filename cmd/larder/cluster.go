@@ -62,7 +62,7 @@ func (c *clusterOptions) prepare(config *server.Config) error {
 	case config.TestControllers:
 		return errors.New("a cluster has a kube-controller-manager, beside which --test-controllers must not run")
 	}
-	beside := cluster.Config{Dir: config.DataDir, Nodes: c.nodes, ServiceRanges: config.Services.ClusterIPRanges, Progress: config.Progress}
+	beside := cluster.Config{Dir: config.DataDir, Nodes: c.nodes, ServiceRanges: config.ServiceClusterIPRanges, Progress: config.Progress}
 	err := beside.Validate()
 	if err == nil && c.programs != "" {
 		beside.Programs, err = programs.Find(c.programs)

@@ -1,14 +1,10 @@
 package main
 
 import (
-	"fmt"
-	"net"
 	"strings"
 
 	"github.com/spf13/pflag"
 	cliflag "k8s.io/component-base/cli/flag"
-	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
-	netutils "k8s.io/utils/net"
 
 	"github.com/larder-io/larder/cmd/larder/internal/server"
 )
@@ -33,9 +29,10 @@ func newOptions(config server.Config) *options {
 		o.sections.FlagSet(name) // the order of --help
 	}
 	addLoggingGates()
-	o.config.Upstream.AddFlags(&o.sections)
-	o.services(o.sections.FlagSet("misc"))
-	o.kubelet(o.sections.FlagSet("misc"))
+	upstream := o.config.Flags()
+	for _, name := range upstream.Order {
+		o.sections.FlagSet(name).AddFlagSet(upstream.FlagSets[name])
+	}
 	o.removed(o.sections.FlagSet("misc"))
 	o.larder(o.sections.FlagSet("larder"))
 	o.annotate()
@@ -45,10 +42,13 @@ func newOptions(config server.Config) *options {
 
 // annotate adds to the usage of kube-apiserver's flags what is different here.
 func (o *options) annotate() {
+	different := strings.NewReplacer("If unspecified, --tls-private-key-file is used. ", "", " [default=false]", "")
 	for name, also := range map[string]string{
 		"advertise-address":                "A server that listens on loopback is in the endpoints of the kubernetes service only if this is set.",
+		"allow-privileged":                 "Most network plugins and kube-proxy need them.",
 		"cert-dir":                         "apiserver.crt and apiserver.key are made there, signed by a CA in --data-dir, where they are missing. If unset, DATA-DIR/pki is used.",
 		"client-ca-file":                   "If unset, a CA in --data-dir is used and an administrator's kubeconfig is written.",
+		"endpoint-reconciler-type":         "A server stays out of endpoints that other living servers have published with another port, unless its name is kube-apiserver.",
 		"etcd-servers":                     "Servers that speak etcd's protocol, as kine does, will do. If unset, an etcd runs inside this process and keeps its data in --data-dir.",
 		"event-ttl":                        "0 keeps them for ever.",
 		"service-account-issuer":           "If unset, " + server.DefaultIssuer + " is used.",
@@ -57,7 +57,7 @@ func (o *options) annotate() {
 	} {
 		for _, fs := range o.sections.FlagSets {
 			if flag := fs.Lookup(name); flag != nil {
-				flag.Usage = strings.ReplaceAll(flag.Usage, "If unspecified, --tls-private-key-file is used. ", "") + " " + also
+				flag.Usage = different.Replace(flag.Usage) + " " + also
 			}
 		}
 	}
@@ -82,27 +82,12 @@ func (o *options) complete(changed func(flag string) bool) server.Config {
 	config := o.config
 	config.KeepWatches = !o.revoke
 	if strings.HasPrefix(o.version.asked, "v") {
-		config.Upstream.GitVersion = o.version.asked
+		config.GitVersion = o.version.asked
 	}
 	if len(config.Etcd.StorageConfig.Transport.ServerList) > 0 && !changed("data-dir") {
 		config.DataDir, config.Scratch = "", o.scratch
 	}
 	return config
-}
-
-func (o *options) services(fs *pflag.FlagSet) {
-	s := &o.config.Services
-	fs.Var(&ipRanges{ranges: &s.ClusterIPRanges}, "service-cluster-ip-range",
-		"Range of addresses for services, as CIDR; two of different families, comma separated, for dual stack.")
-	fs.Var(&s.NodePorts, "service-node-port-range", "Range of ports for services of type NodePort, both ends included, as 30000-32767.")
-	fs.StringVar((*string)(&s.EndpointReconciler), "endpoint-reconciler-type", string(s.EndpointReconciler),
-		"How this server enters itself into the endpoints of the kubernetes service: "+strings.Join(reconcilers.AllTypes.Names(), ", ")+". A server stays out of endpoints that other living servers have published with another port, unless its name is kube-apiserver.")
-	fs.IntVar(&s.Instances, "apiserver-count", s.Instances, "How many API servers there are, for --endpoint-reconciler-type=master-count.")
-	if err := fs.MarkDeprecated("apiserver-count", "use --endpoint-reconciler-type=lease."); err != nil {
-		panic(err)
-	}
-	fs.BoolVar(&o.config.AllowPrivileged, "allow-privileged", o.config.AllowPrivileged,
-		"Let pods have privileged containers, as those of most network plugins and of kube-proxy are.")
 }
 
 func (o *options) larder(fs *pflag.FlagSet) {
@@ -141,35 +126,3 @@ func (o *options) larder(fs *pflag.FlagSet) {
 		"Run the controllers that most tests need: they empty deleted namespaces, delete objects without owners, and create the default service account and kube-root-ca.crt of each namespace. Never run them beside a kube-controller-manager or in two servers of one store.")
 	fs.BoolVarP(&o.quiet, "quiet", "q", o.quiet, "Print no progress.")
 }
-
-// ipRanges is the flag value of a list of CIDRs.
-type ipRanges struct{ ranges *[]*net.IPNet }
-
-func (r *ipRanges) String() string {
-	var all []string
-	for _, cidr := range *r.ranges {
-		all = append(all, cidr.String())
-	}
-	return strings.Join(all, ",")
-}
-
-// Set replaces the list.
-func (r *ipRanges) Set(value string) error {
-	var ranges []*net.IPNet
-	if value == "" {
-		*r.ranges = nil
-		return nil
-	}
-	for i, cidr := range strings.Split(value, ",") {
-		_, parsed, err := netutils.ParseCIDRSloppy(cidr)
-		if err != nil { // kubernetes cmd/kube-apiserver/app/options/completion.go
-			return fmt.Errorf("service-cluster-ip-range[%d] is not %s", i, [...]string{"a valid cidr", "an ip net"}[min(i, 1)])
-		}
-		ranges = append(ranges, parsed)
-	}
-	*r.ranges = ranges
-	return nil
-}
-
-// Type implements pflag.Value.
-func (r *ipRanges) Type() string { return "string" }

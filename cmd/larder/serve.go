@@ -88,7 +88,7 @@ func serving(o *options, cmd *cobra.Command) *cobra.Command {
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return explain(serve(cmd, o), cmd.Flags()) }
 	o.addTo(cmd.Flags())
-	o.config.Upstream.Flagz = flagz.NamedFlagSetsReader{FlagSets: o.sections}
+	o.config.Flagz = flagz.NamedFlagSetsReader{FlagSets: o.sections}
 	cliflag.SetUsageAndHelpFunc(cmd, o.sections, columns(os.Stdout))
 	return cmd
 }
@@ -97,7 +97,7 @@ func serve(cmd *cobra.Command, o *options) error {
 	if o.version.asked != "" && o.version.print(cmd.OutOrStdout()) {
 		return nil
 	}
-	up := o.config.Upstream
+	up := o.config.ServerRunOptions
 	if !asksForLog(cmd.Flags()) {
 		if err := silence(); err != nil {
 			return err
@@ -138,7 +138,7 @@ func serve(cmd *cobra.Command, o *options) error {
 			return err
 		}
 	}
-	logStart(cmd.Flags(), cmp.Or(config.Upstream.GitVersion, server.Version().GitVersion))
+	logStart(cmd.Flags(), cmp.Or(config.GitVersion, server.Version().GitVersion))
 	gates.AddMetrics()
 	up.GenericServerRunOptions.ComponentGlobalsRegistry.AddMetrics()
 	metricsfeatures.ApplyFeatureGates(gates)

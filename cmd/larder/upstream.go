@@ -25,26 +25,6 @@ func addLoggingGates() {
 	}
 }
 
-// kubelet adds the flags of kubernetes cmd/kube-apiserver/app/options/options.go that are not
-// in the options that kube-apiserver shares with other servers.
-func (o *options) kubelet(fs *pflag.FlagSet) {
-	k := &o.config.Upstream.Kubelet
-	fs.StringSliceVar(&k.PreferredAddressTypes, "kubelet-preferred-address-types", k.PreferredAddressTypes,
-		"Which of a node's addresses its kubelet is reached at, the most preferred first.")
-	fs.DurationVar(&k.HTTPTimeout, "kubelet-timeout", k.HTTPTimeout, "How long a request to a kubelet may take.")
-	fs.StringVar(&k.TLSClientConfig.CertFile, "kubelet-client-certificate", k.TLSClientConfig.CertFile,
-		"Certificate file that this server shows to kubelets.")
-	fs.StringVar(&k.TLSClientConfig.KeyFile, "kubelet-client-key", k.TLSClientConfig.KeyFile, "Key file of --kubelet-client-certificate.")
-	fs.StringVar(&k.TLSClientConfig.CAFile, "kubelet-certificate-authority", k.TLSClientConfig.CAFile,
-		"Certificate authority file that kubelets' certificates are verified with.")
-	fs.UintVar(&k.Port, "kubelet-port", k.Port, "The port of kubelets that tell none.")
-	fs.UintVar(&k.ReadOnlyPort, "kubelet-read-only-port", k.ReadOnlyPort, "The port of kubelets that asks for no credentials.")
-	deprecate(fs, "kubelet-port", "kubelet-port is deprecated and will be removed.")
-	deprecate(fs, "kubelet-read-only-port", "kubelet-read-only-port is deprecated and will be removed.")
-	fs.IntVar(&o.config.Upstream.NodePort, "kubernetes-service-node-port", o.config.Upstream.NodePort,
-		"The node port of the kubernetes service, which is of type NodePort then. 0 has it of type ClusterIP.")
-}
-
 // removed accepts flags that recent versions of kube-apiserver had and manifests still have.
 // They did nothing in the last versions that had them.
 func (o *options) removed(fs *pflag.FlagSet) {

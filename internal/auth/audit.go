@@ -2,7 +2,6 @@ package auth
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"k8s.io/apiserver/pkg/audit"
@@ -35,9 +34,6 @@ func LoadAudit(o *options.AuditOptions, egress *egressselector.EgressSelector) (
 	}
 	return &Audit{Policy: c.AuditPolicyRuleEvaluator, Backend: c.AuditBackend}, nil
 }
-
-// ValidateAudit checks what can be checked without reading a file.
-func ValidateAudit(o *options.AuditOptions) error { return errors.Join(o.Validate()...) }
 
 // Run runs the backend until ctx ends and then flushes it. It must end after the last
 // request.

@@ -89,9 +89,4 @@ func TestAuditNeedsBoth(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, a, err)
 		}
 	}
-	o, _ := auditTo(t)
-	o.LogOptions.Format, o.LogOptions.MaxAge = "xml", -1
-	if err := auth.ValidateAudit(o); err == nil || !strings.Contains(err.Error(), "format") || !strings.Contains(err.Error(), "maxage") {
-		t.Errorf("bad options: %v", err)
-	}
 }

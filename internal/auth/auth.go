@@ -118,18 +118,6 @@ func (a *Auth) Trust() clusterauthenticationtrust.ClusterAuthenticationInfo {
 	return info
 }
 
-// Validate checks what can be checked without reading a file.
-func (c *Config) Validate() error {
-	var errs []error
-	errs = append(errs, c.Signing.expected(c.Authentication).Validate()...)
-	errs = append(errs, c.Authorization.Validate()...)
-	errs = append(errs, c.Signing.validate(c.Authentication)...)
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("auth: %w", err)
-	}
-	return nil
-}
-
 // complete returns a copy of c whose options depend on each other as kube-apiserver's do.
 func (c Config) complete() Config {
 	authorization := *options.NewBuiltInAuthorizationOptions()
@@ -151,7 +139,7 @@ func (c Config) complete() Config {
 		authentication.ServiceAccounts = &accounts
 	}
 	// Under AlwaysAllow an anonymous client could do everything, so none is accepted unless
-	// the options say so; then ApplyAuthorization logs a warning.
+	// the options say so; then upstream's options log a warning.
 	if anonymous := authentication.Anonymous; anonymous != nil && !anonymous.FlagsSet && slices.Contains(authorization.Modes, ModeAlwaysAllow) {
 		anonymous.Allow = false
 	}
@@ -163,11 +151,7 @@ func (c Config) complete() Config {
 // Load reads the files that c names and builds the authenticators and authorizers. The keys
 // of an external signer and of the issuers of tokens are followed until ctx ends.
 func Load(ctx context.Context, c Config) (*Auth, error) {
-	c = c.complete()
-	if err := c.Validate(); err != nil {
-		return nil, err
-	}
-	a := &Auth{}
+	c, a := c.complete(), &Auth{}
 	if err := a.load(ctx, c); err != nil {
 		a.release()
 		return nil, fmt.Errorf("auth: %w", err)
@@ -176,7 +160,12 @@ func Load(ctx context.Context, c Config) (*Auth, error) {
 }
 
 func (a *Auth) load(ctx context.Context, c Config) error {
-	if err := a.loadIssuer(ctx, c); err != nil {
+	if c.Authentication != nil && c.Authentication.ServiceAccounts != nil {
+		if err := a.completeServiceAccounts(ctx, &c); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(append(c.Authentication.Validate(), c.Authorization.Validate()...)...); err != nil {
 		return err
 	}
 	if err := a.loadAuthenticator(ctx, c); err != nil {

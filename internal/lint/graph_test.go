@@ -58,7 +58,7 @@ var reserved = []struct {
 	{"github.com/valyala/fasthttp", []string{"httpapi/http1", "bench"}, false},
 	{"k8s.io/kubernetes/", []string{"internal/registry", "internal/auth", "internal/admission", "httpapi", "cmd/larder"}, true},
 	{"k8s.io/", []string{"internal/registry", "internal/auth", "internal/admission", "httpapi", "cmd/larder", "bench", "cmd/larder-bench", "internal/e2e"}, false},
-	{"k8s.io/kubernetes/cmd/", nil, true},
+	{"k8s.io/kubernetes/cmd/", []string{"cmd/larder/internal/server"}, true},
 	{"k8s.io/apiserver/pkg/storage/cacher", nil, false},
 	{"k8s.io/apiserver/pkg/storage/etcd3", nil, true},
 }

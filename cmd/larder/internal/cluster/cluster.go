@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"path/filepath"
 	"time"
 
@@ -29,7 +28,7 @@ type Config struct {
 	// Nodes is how many nodes there are. Those of earlier runs beyond that are removed.
 	Nodes int
 	// ServiceRanges are the server's, from which no node gets addresses for pods.
-	ServiceRanges []*net.IPNet
+	ServiceRanges string
 	// Progress receives a few lines about the start; nil discards them.
 	Progress io.Writer
 }
@@ -112,7 +111,7 @@ func (c *Cluster) programs() []*program {
 			"--cluster-signing-cert-file=" + authority,
 			"--cluster-signing-key-file=" + authorityKey,
 			"--allocate-node-cidrs", "--configure-cloud-routes=false", "--cluster-cidr=" + podRange,
-			"--service-cluster-ip-range=" + c.serviceRanges(),
+			"--service-cluster-ip-range=" + c.config.ServiceRanges,
 			"--controller-shutdown-timeout=" + (shutdownTimeout / 2).String(),
 			// What a cluster of many nodes is given, so that nobody waits for a rollout.
 			"--kube-api-qps=200", "--kube-api-burst=400",

@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,15 +20,6 @@ const (
 	// fakeAnnotation marks nodes for kwok, fakeLabel for their owner.
 	fakeAnnotation, fakeLabel, fakeValue = "kwok.x-k8s.io/node", "larder.io/node", "fake"
 )
-
-// serviceRanges is a flag's value.
-func (c *Cluster) serviceRanges() string {
-	var all []string
-	for _, r := range c.config.ServiceRanges {
-		all = append(all, r.String())
-	}
-	return strings.Join(all, ",")
-}
 
 // makeNodes makes the nodes that are missing and removes those beyond their number.
 func (c *Cluster) makeNodes(ctx context.Context, client kubernetes.Interface) error {

@@ -12,11 +12,13 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/klog/v2"
 	"k8s.io/kube-openapi/pkg/validation/spec"
+	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 
 	"github.com/larder-io/larder/cmd/larder/internal/server/loopback"
 	"github.com/larder-io/larder/cmd/larder/internal/server/pki"
 	"github.com/larder-io/larder/cmd/larder/internal/server/servingcert"
 	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/customresources"
 	"github.com/larder-io/larder/internal/admission"
 	"github.com/larder-io/larder/internal/auth"
@@ -52,7 +54,7 @@ func (s *Server) buildAuth(ctx context.Context) (err error) {
 	if p.audit != nil {
 		s.layers.Start(ctx, "audit", p.audit.Run)
 	}
-	p.certificates, err = servingcert.Load(s.id.certFile, s.id.keyFile, p.auth.ClientCA, s.config.Upstream.SecureServing.SecureServingOptions)
+	p.certificates, err = servingcert.Load(s.id.certFile, s.id.keyFile, p.auth.ClientCA, s.config.SecureServing.SecureServingOptions)
 	if err != nil {
 		return err
 	}
@@ -80,10 +82,10 @@ func (s *Server) build(ctx context.Context) (err error) {
 	}
 	base := bootstrap.Config{
 		Registry: p.registry, Client: p.client, Informers: p.informers,
-		ServiceNodePort: s.config.Upstream.NodePort,
+		ServiceNodePort: s.config.KubernetesServiceNodePort,
 		PublicAddress:   s.id.publish, PublicPort: s.config.SecureServing.BindPort, Trust: p.auth.Trust(), RBAC: p.auth.RBAC,
-		EndpointReconciler: s.config.Services.EndpointReconciler, Instances: s.config.Services.Instances,
-		AnyPort: s.config.Services.AnyPort, Identity: identityLease(), Leadership: s.leadership(),
+		EndpointReconciler: reconcilers.Type(s.config.EndpointReconcilerType), Instances: s.config.MasterCount,
+		AnyPort: s.config.AnyPort, Identity: identityLease(), Leadership: s.leadership(),
 	}
 	if err := s.tellPeers(&base); err != nil {
 		return err
@@ -107,7 +109,7 @@ func (s *Server) newTail(store *kv.Etcd) *kv.Tail {
 }
 
 func (s *Server) newRegistry() (*registry.Registry, error) {
-	p, services, up := &s.parts, &s.config.Services, s.config.Upstream
+	p, up := &s.parts, s.config.ServerRunOptions
 	s.tail = s.newTail(s.store)
 	config := registry.Config{
 		Store:         s.fence.Store(s.store),
@@ -122,7 +124,7 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 		Logger:       newLogger(),
 		Transformers: p.encryption.transformers,
 		Overrides:    s.registryOverrides(),
-		Fresh:        up.fresh(),
+		Fresh:        s.config.fresh(),
 		// The last third is for the parts that load from the caches.
 		LoadTimeout: max(up.GenericServerRunOptions.StorageInitializationTimeout*2/3, 1),
 
@@ -132,7 +134,7 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 			APIResources:     s.resources,
 			StorageMediaType: up.Etcd.DefaultStorageMediaType,
 			ServersOverrides: up.Etcd.EtcdServersOverrides,
-			Kubelet:          up.Kubelet,
+			Kubelet:          up.KubeletConfig,
 			ProxyTransport:   s.egress.proxyTransport(),
 
 			EmulationForwardCompatible:              up.GenericServerRunOptions.EmulationForwardCompatible,
@@ -150,7 +152,9 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 				ExtendExpiration:      s.config.Authentication.ServiceAccounts.ExtendExpiration,
 				MaxExtendedExpiration: p.auth.Issuer.MaxExtendedExpiration,
 			},
-			Services: builtin.Services{ClusterIPRange: *services.ClusterIPRanges[0], NodePortRange: services.NodePorts},
+			Services: builtin.Services{
+				ClusterIPRange: up.PrimaryServiceClusterIPRange, SecondaryClusterIPRange: up.SecondaryServiceClusterIPRange, NodePortRange: up.ServiceNodePortRange,
+			},
 		},
 	}
 	if !utilfeature.DefaultFeatureGate.Enabled(features.DetectCacheInconsistency) {
@@ -159,15 +163,12 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 	if s.egress.EgressSelector != nil {
 		config.Kubelet.Lookup = s.egress.Lookup
 	}
-	if len(services.ClusterIPRanges) > 1 {
-		config.Services.SecondaryClusterIPRange = *services.ClusterIPRanges[1]
-	}
 	return registry.New(config)
 }
 
 func (s *Server) newDoor() (*httpapi.Server, error) {
 	p := &s.parts
-	version, up := s.config.version(), s.config.Upstream
+	version, up := s.config.version(), s.config.ServerRunOptions
 	handlers := s.debugHandlers()
 	s.addCheckpoints(handlers)
 	for _, path := range auth.OpenIDPaths() {
@@ -175,7 +176,7 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 			handlers[path] = p.auth.OpenID
 		}
 	}
-	limits, err := up.limits()
+	limits, err := apimetrics.NewLimits(up.Metrics)
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +264,7 @@ func (s *Server) extend(config *httpapi.Config) (err error) {
 		// Called only for requests, and so p.door is set by then.
 		Schemas:           func() (map[string]*spec.Schema, error) { return p.door.Schemas() },
 		Alone:             !s.config.external(),
-		Servers:           s.config.Services.Instances,
+		Servers:           s.config.MasterCount,
 		RequestTimeout:    config.RequestTimeout,
 		MinRequestTimeout: config.MinRequestTimeout,
 		Logger:            newLogger(),

@@ -12,10 +12,11 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
+	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
+	netutils "k8s.io/utils/net"
 
-	"github.com/larder-io/larder/internal/admission"
 	"github.com/larder-io/larder/internal/auth"
 )
 
@@ -33,17 +34,19 @@ type Config struct {
 	// kube-apiserver.
 	Scratch bool
 
-	// Upstream holds kube-apiserver's options. If they name no etcd servers, an etcd runs in this
-	// process; if no client CA, that in DataDir/pki is trusted, which is made if it is missing.
-	// Without a signing key one is made there, and service accounts' issuers have a default, too.
-	*Upstream
+	// ServerRunOptions are kube-apiserver's options. If they name no etcd servers, an etcd runs in
+	// this process. If they name no client CA, the CA in DataDir/pki is used, and made if it is
+	// missing. The same holds for the signing key. AllowPrivileged sets a global variable of
+	// upstream's: it must be the same for all servers of a process.
+	*options.ServerRunOptions
+	// GitVersion is the version that the server reports; "" is the build's.
+	GitVersion string
 
-	Store    Store
-	Services Services
+	Store Store
 
-	// AllowPrivileged lets pods have privileged containers. It is a global variable of
-	// upstream's: all servers in a process must have the same.
-	AllowPrivileged bool
+	// AnyPort lets the endpoint reconciler "lease" enter endpoints that other servers have
+	// published with another port.
+	AnyPort bool
 
 	// MaxConnections bounds open connections, MaxConnectionsPerAddress those from one
 	// IPv4 address or one /64 of IPv6 addresses; 0 sets no bound.
@@ -104,45 +107,68 @@ type Config struct {
 	Terminal bool
 }
 
+// Store configures the store beyond kube-apiserver's options.
+type Store struct {
+	// ReplayRevisions bounds how many old revisions are read from the store at the start, so
+	// that clients can resume watches; 0 reads none.
+	ReplayRevisions int64
+	// CheckInterval is how often each cache is compared with the store; 0 is
+	// never.
+	CheckInterval time.Duration
+	// QuotaBytes is how large the embedded etcd's database may grow before writes are
+	// refused; 0 is 8 GiB.
+	QuotaBytes int64
+	// DefragmentInterval is how often the embedded etcd's database is defragmented, if most
+	// of it is free; 0 is never.
+	DefragmentInterval time.Duration
+	// UnsafeNoFsync disables the embedded etcd's fsync: acknowledged writes may be lost when
+	// the machine stops.
+	UnsafeNoFsync bool
+}
+
+func (s *Store) validate(external bool) error {
+	switch {
+	case s.ReplayRevisions < 0:
+		return fmt.Errorf("--replay-revisions must not be negative, is %d", s.ReplayRevisions)
+	case s.CheckInterval < 0:
+		return fmt.Errorf("--consistency-check-interval must not be negative, is %v", s.CheckInterval)
+	case s.QuotaBytes < 0:
+		return fmt.Errorf("--quota-backend-bytes must not be negative, is %d", s.QuotaBytes)
+	case s.DefragmentInterval < 0:
+		return fmt.Errorf("--defrag-interval must not be negative, is %v", s.DefragmentInterval)
+	case external && s.QuotaBytes > 0:
+		return errors.New("--quota-backend-bytes is of the embedded etcd, and --etcd-servers names another")
+	}
+	return nil
+}
+
 // DefaultIssuer is the service-account issuer when none is named.
 const DefaultIssuer = "https://kubernetes.default.svc.cluster.local"
 
 // Default returns what `larder serve` starts with when no flag is given.
 func Default() Config {
-	up := NewUpstream()
+	up := options.NewServerRunOptions()
 	up.SecureServing.BindAddress, up.SecureServing.ServerCert.CertDirectory = net.IPv4(127, 0, 0, 1), ""
 	up.Authorization.Modes = []string{auth.ModeRBAC}
+	up.ServiceClusterIPRanges = kubeoptions.DefaultServiceIPCIDR.String()
+	// Network plugins and kube-proxy run as privileged pods. RBAC, which is on by default,
+	// restricts who may create them.
+	up.AllowPrivileged = true
 	return Config{
-		DataDir:  "larder-data",
-		Upstream: up,
-		Store:    Store{ReplayRevisions: 10_000, CheckInterval: 10 * time.Minute, DefragmentInterval: time.Hour},
-		// Network plugins and kube-proxy run as privileged pods. RBAC, which is on by
-		// default, restricts who may create them.
-		AllowPrivileged: true,
-		Services: Services{
-			ClusterIPRanges: []*net.IPNet{defaultRange()},
-			NodePorts:       utilnet.PortRange{Base: 30000, Size: 2768},
-
-			EndpointReconciler: reconcilers.LeaseEndpointReconcilerType,
-			Instances:          1,
-		},
-		StatusPage: true,
-		UserAgent:  "larder",
+		DataDir:          "larder-data",
+		ServerRunOptions: up,
+		Store:            Store{ReplayRevisions: 10_000, CheckInterval: 10 * time.Minute, DefragmentInterval: time.Hour},
+		StatusPage:       true,
+		UserAgent:        "larder",
 	}
 }
 
 // DefaultUpstream returns what kube-apiserver starts with when no flag is given.
 func DefaultUpstream() Config {
 	c := Default()
-	c.DataDir, c.AllowPrivileged, c.Services.ClusterIPRanges = "", false, nil
-	c.Upstream, c.StatusPage = NewUpstream(), false
-	c.UserAgent, c.Services.AnyPort = upstreamUserAgent(), true
+	c.DataDir, c.ServerRunOptions, c.StatusPage = "", options.NewServerRunOptions(), false
+	c.UserAgent, c.AnyPort = upstreamUserAgent(), true
 	return c
-}
-
-// defaultRange is of kubernetes pkg/kubeapiserver/options, DefaultServiceIPCIDR.
-func defaultRange() *net.IPNet {
-	return &net.IPNet{IP: net.IPv4(10, 0, 0, 0).To4(), Mask: net.CIDRMask(24, 32)}
 }
 
 // complete sets the defaults of fields that are nil or empty.
@@ -152,8 +178,8 @@ func (c *Config) complete() {
 	if c.Notify == nil {
 		c.Notify = func(string) {}
 	}
-	if len(c.Services.ClusterIPRanges) == 0 {
-		c.Services.ClusterIPRanges = []*net.IPNet{defaultRange()}
+	if c.ServiceClusterIPRanges == "" {
+		c.ServiceClusterIPRanges = kubeoptions.DefaultServiceIPCIDR.String()
 	}
 }
 
@@ -163,30 +189,32 @@ func (c *Config) provisions() bool { return c.DataDir != "" || c.Scratch }
 // external reports whether the store is an etcd outside of this process.
 func (c *Config) external() bool { return len(c.Etcd.StorageConfig.Transport.ServerList) > 0 }
 
-// Validate checks what can be known without I/O.
-func (c *Config) Validate() error {
+// validate checks what can be known without I/O, and completes upstream's options.
+func (c *Config) validate() error {
 	if !c.external() && c.DataDir == "" {
 		return errors.New("--etcd-servers or --data-dir must be specified")
 	}
-	errs := []error{c.Upstream.validate(c), c.Store.validate(c.external()), c.Services.validate(), c.Services.reach(c.GenericServerRunOptions.AdvertiseAddress), auth.ValidateAudit(c.Audit)}
+	errs := []error{c.completeUpstream(), c.validateUpstream(), c.Store.validate(c.external())}
 	if c.MaxConnections < 0 || c.MaxConnectionsPerAddress < 0 {
 		errs = append(errs, fmt.Errorf("--max-connections and --max-connections-per-address must not be negative, are %d and %d", c.MaxConnections, c.MaxConnectionsPerAddress))
 	}
-	issuers := c.Authentication.ServiceAccounts.Issuers
-	issued, signed := len(issuers) > 0 && issuers[0] != "", c.signing() != (auth.Signing{})
-	switch {
-	case !c.provisions() && !issued && !signed && len(c.Authentication.APIAudiences) == 0:
-		errs = append(errs, errors.New("--service-account-signing-key-file and --service-account-issuer are required flags"))
-	case !c.provisions() && !(issued && signed):
-		errs = append(errs, errors.New("--service-account-signing-key-file, --service-account-issuer, and --api-audiences should be specified together"))
-	case !c.provisions() && c.SecureServing.ServerCert.CertDirectory == "" && c.SecureServing.ServerCert.CertKey.CertFile == "":
+	if !c.provisions() && c.SecureServing.ServerCert.CertDirectory == "" && c.SecureServing.ServerCert.CertKey.CertFile == "" {
 		errs = append(errs, errors.New("--cert-dir or --tls-cert-file and --tls-private-key-file must be specified"))
 	}
-	if c.provisions() && !signed && len(c.Authentication.ServiceAccounts.KeyFiles) > 0 {
+	if c.provisions() && c.signing() == (auth.Signing{}) && len(c.Authentication.ServiceAccounts.KeyFiles) > 0 {
 		errs = append(errs, errors.New("--service-account-key-file needs --service-account-signing-key-file"))
 	}
-	config := c.access(c.Authentication.ClientCert.ClientCA)
-	return errors.Join(append(errs, config.Validate(), admission.Validate(c.Admission))...)
+	return errors.Join(errs...)
+}
+
+// reach checks that endpoints of the kubernetes service can have an address, which may be nil, as
+// kubernetes cmd/kube-apiserver/app/options/validation.go does.
+func (c *Config) reach(public net.IP) error {
+	services := &c.PrimaryServiceClusterIPRange
+	if len(public) == 0 || c.EndpointReconcilerType == string(reconcilers.NoneEndpointReconcilerType) || netutils.IsIPv4CIDR(services) == netutils.IsIPv4(public) {
+		return nil
+	}
+	return fmt.Errorf("service IP family %q must match public address family %q", services, public)
 }
 
 // signing says with which key, or by which external signer, service-account tokens are signed.

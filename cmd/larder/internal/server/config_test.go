@@ -1,25 +1,11 @@
 package server
 
 import (
-	"net"
 	"strings"
 	"testing"
 
 	"github.com/larder-io/larder/internal/auth"
 )
-
-func cidrs(t *testing.T, all ...string) []*net.IPNet {
-	t.Helper()
-	var ranges []*net.IPNet
-	for _, text := range all {
-		_, r, err := net.ParseCIDR(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ranges = append(ranges, r)
-	}
-	return ranges
-}
 
 // upstream is what kube-apiserver needs at least.
 func upstream(c *Config) {
@@ -28,7 +14,7 @@ func upstream(c *Config) {
 	c.Authentication.ServiceAccounts.Issuers = []string{"https://x"}
 }
 
-func TestValidate(t *testing.T) {
+func TestMistakesInOptionsAreNamed(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(*Config)
@@ -55,13 +41,14 @@ func TestValidate(t *testing.T) {
 		{"negative defragmentation", func(c *Config) { c.Store.DefragmentInterval = -1 }, "--defrag-interval"},
 		{"reload of no file", func(c *Config) { c.Etcd.EncryptionProviderConfigAutomaticReload = true }, "--encryption-provider-config"},
 		{"events for ever", func(c *Config) { c.EventTTL = 0 }, ""},
+		{"unknown format of the audit log", func(c *Config) { c.Audit.LogOptions.Path, c.Audit.LogOptions.Format = "x", "xml" }, "format"},
 		{"unknown mode", func(c *Config) { c.Authorization.Modes = []string{"Maybe"} }, "Maybe"},
 		{"RBAC", func(c *Config) { c.Authorization.Modes = []string{auth.ModeRBAC} }, ""},
 		{"verifying key alone", func(c *Config) { c.Authentication.ServiceAccounts.KeyFiles = []string{"x"} }, "--service-account-signing-key-file"},
 		{"signing key alone", func(c *Config) { c.ServiceAccountSigningKeyFile = "x" }, ""},
-		{"dual stack", func(c *Config) { c.Services.ClusterIPRanges = cidrs(t, "10.0.0.0/16", "fd00::/112") }, ""},
-		{"one family twice", func(c *Config) { c.Services.ClusterIPRanges = cidrs(t, "10.0.0.0/16", "10.9.0.0/16") }, "different IP family"},
-		{"three ranges", func(c *Config) { c.Services.ClusterIPRanges = cidrs(t, "10.0.0.0/16", "fd00::/112", "10.9.0.0/16") }, "more than two entries"},
+		{"dual stack", func(c *Config) { c.ServiceClusterIPRanges = "10.0.0.0/16,fd00::/112" }, ""},
+		{"one family twice", func(c *Config) { c.ServiceClusterIPRanges = "10.0.0.0/16,10.9.0.0/16" }, "different IP family"},
+		{"three ranges", func(c *Config) { c.ServiceClusterIPRanges = "10.0.0.0/16,fd00::/112,10.9.0.0/16" }, "more than two entries"},
 		{"nothing kept", func(c *Config) {
 			c.Etcd.StorageConfig.Transport.ServerList, c.DataDir, c.Scratch = []string{"x"}, "", true
 		}, ""},
@@ -69,9 +56,9 @@ func TestValidate(t *testing.T) {
 		{"upstream without a key", func(c *Config) { *c = DefaultUpstream(); c.Etcd.StorageConfig.Transport.ServerList = []string{"x"} }, "are required flags"},
 		{"upstream", upstream, ""},
 		{"upstream without a place for certificates", func(c *Config) { upstream(c); c.SecureServing.ServerCert.CertDirectory = "" }, "--cert-dir"},
-		{"unknown reconciler", func(c *Config) { c.Services.EndpointReconciler = "some" }, "--endpoint-reconciler-type"},
-		{"no instances", func(c *Config) { c.Services.Instances = 0 }, "--apiserver-count"},
-		{"range too small", func(c *Config) { c.Services.ClusterIPRanges = cidrs(t, "10.0.0.0/30") }, "at least 8"},
+		{"unknown reconciler", func(c *Config) { c.EndpointReconcilerType = "some" }, "--endpoint-reconciler-type"},
+		{"no instances", func(c *Config) { c.MasterCount = 0 }, "--apiserver-count"},
+		{"range too small", func(c *Config) { c.ServiceClusterIPRanges = "10.0.0.0/30" }, "at least 8"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := Default()
@@ -94,8 +81,8 @@ func TestUpstreamsConnectionsHaveNoBound(t *testing.T) {
 	}
 }
 
-// TestVersion: clients compare it with their own and warn when it is far off.
-func TestVersion(t *testing.T) {
+// TestVersionIsThatOfTheModule: clients compare it with their own and warn when it is far off.
+func TestVersionIsThatOfTheModule(t *testing.T) {
 	v := Version()
 	if v.EmulationMinor != "36" || v.MinCompatibilityMinor != "35" {
 		t.Errorf("compatible with %+v", v)

@@ -22,19 +22,19 @@ import (
 // debugHandlers returns handlers for the paths that --profiling, --enable-logs-handler and the
 // feature gates of status pages enable in kube-apiserver, but for /debug/pprof itself.
 func (s *Server) debugHandlers() map[string]http.Handler {
-	up, handlers := s.config.Upstream, make(map[string]http.Handler)
-	if up.Features.EnableProfiling {
-		if up.Features.EnableContentionProfiling {
+	handlers := make(map[string]http.Handler)
+	if s.config.Features.EnableProfiling {
+		if s.config.Features.EnableContentionProfiling {
 			runtime.SetBlockProfileRate(1)
 		}
 		flags := mux.NewPathRecorderMux("larder")
 		routes.DebugFlags{}.Install(flags, "v", setVerbosity())
 		handlers["/debug/flags"], handlers["/debug/flags/"] = flags, flags
 	}
-	if up.EnableLogsHandler {
+	if s.config.EnableLogsHandler {
 		handlers["/logs"], handlers["/logs/"] = http.RedirectHandler("/logs/", http.StatusMovedPermanently), http.HandlerFunc(serveLogs)
 	}
-	up.addStatusPages(handlers)
+	s.config.addStatusPages(handlers)
 	return handlers
 }
 
@@ -45,17 +45,17 @@ type handlerMap map[string]http.Handler
 func (m handlerMap) Handle(path string, h http.Handler) { m[path] = h }
 
 // addStatusPages adds upstream's /statusz and /flagz.
-func (u *Upstream) addStatusPages(handlers handlerMap) {
+func (c *Config) addStatusPages(handlers handlerMap) {
 	const component = "apiserver"
 	listed := []string{"/healthz", "/livez", "/metrics", "/readyz", "/version"}
-	if utilfeature.DefaultFeatureGate.Enabled(zpagesfeatures.ComponentFlagz) && u.Flagz != nil {
+	if utilfeature.DefaultFeatureGate.Enabled(zpagesfeatures.ComponentFlagz) && c.Flagz != nil {
 		listed = append(listed, flagz.DefaultFlagzPath)
-		flagz.Install(handlers, component, u.Flagz)
+		flagz.Install(handlers, component, c.Flagz)
 	}
 	if utilfeature.DefaultFeatureGate.Enabled(zpagesfeatures.ComponentStatusz) {
 		listed = append(listed, statusz.DefaultStatuszPath)
 		slices.Sort(listed)
-		statusz.Install(handlers, component, statusz.NewRegistry(builtVersion{u.effective()}, statusz.WithListedPaths(listed)))
+		statusz.Install(handlers, component, statusz.NewRegistry(builtVersion{c.effective()}, statusz.WithListedPaths(listed)))
 	}
 }
 
@@ -86,7 +86,7 @@ func serveLogs(w http.ResponseWriter, req *http.Request) {
 // startDebugSocket serves profiles at --debug-socket-path, without authentication: the file's
 // permissions restrict who may open it.
 func (s *Server) startDebugSocket(ctx context.Context) {
-	file := s.config.Upstream.Features.DebugSocketPath
+	file := s.config.Features.DebugSocketPath
 	if file == "" {
 		return
 	}

@@ -12,15 +12,15 @@ import (
 )
 
 // egressSelector reads --egress-selector-config-file. It returns nil if there is none.
-func (u *Upstream) egressSelector() (*egressselector.EgressSelector, error) {
-	if u.EgressSelector.ConfigFile == "" {
+func (c *Config) egressSelector() (*egressselector.EgressSelector, error) {
+	if c.EgressSelector.ConfigFile == "" {
 		return nil, nil
 	}
-	var c genericapiserver.Config // ApplyTo sets only its EgressSelector
-	if err := u.EgressSelector.ApplyTo(&c); err != nil {
+	var target genericapiserver.Config // ApplyTo sets only its EgressSelector
+	if err := c.EgressSelector.ApplyTo(&target); err != nil {
 		return nil, err
 	}
-	return c.EgressSelector, nil
+	return target.EgressSelector, nil
 }
 
 // egress connects to other parts of the network through proxies, or directly if it is empty.

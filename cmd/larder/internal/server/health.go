@@ -154,7 +154,7 @@ func closed(done <-chan struct{}) func(*http.Request) error {
 
 // inGrace returns checks that pass during --livez-grace-period after the start.
 func (s healthChecks) inGrace(began time.Time, checks []healthz.HealthChecker) []healthz.HealthChecker {
-	grace := s.config.Upstream.GenericServerRunOptions.LivezGracePeriod
+	grace := s.config.GenericServerRunOptions.LivezGracePeriod
 	if grace <= 0 {
 		return checks
 	}
@@ -173,7 +173,7 @@ func (s healthChecks) inGrace(began time.Time, checks []healthz.HealthChecker) [
 // storeChecks returns the checks of the stores for /healthz and for /readyz, under
 // kube-apiserver's names.
 func (s healthChecks) storeChecks() (health, ready []healthz.HealthChecker) {
-	etcd := &s.config.Upstream.Etcd.StorageConfig
+	etcd := &s.config.Etcd.StorageConfig
 	add := func(ask func(context.Context) error, name, readyName string) {
 		// 0 means the default (apiserver pkg/storage/storagebackend/factory/etcd3.go).
 		patience := cmp.Or(etcd.HealthcheckTimeout, storagebackend.DefaultHealthcheckTimeout)

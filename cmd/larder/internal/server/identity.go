@@ -135,15 +135,11 @@ func (id *identity) resolve(c *Config) error {
 	if err != nil {
 		return err
 	}
-	service, err := netutils.GetIndexedIP(c.Services.ClusterIPRanges[0], 1)
-	if err != nil {
-		return fmt.Errorf("server: service range: %w", err)
-	}
-	id.advertise, id.serviceIP = advertise, service
+	id.advertise, id.serviceIP = advertise, c.APIServerServiceIP
 	if given := c.GenericServerRunOptions.AdvertiseAddress; len(given) > 0 && !given.IsUnspecified() || !c.SecureServing.BindAddress.IsLoopback() {
 		id.publish = advertise
 	}
-	if err := c.Services.reach(id.publish); err != nil {
+	if err := c.reach(id.publish); err != nil {
 		return err
 	}
 	host := "127.0.0.1"

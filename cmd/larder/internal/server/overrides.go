@@ -23,7 +23,7 @@ type override struct {
 // openOverrides starts the stores of --etcd-servers-overrides, one for each set of servers;
 // awaitOverrides waits for them.
 func (s *Server) openOverrides(ctx context.Context) error {
-	overrides, err := options.ParseEtcdServersOverrides(s.config.Upstream.Etcd.EtcdServersOverrides)
+	overrides, err := options.ParseEtcdServersOverrides(s.config.Etcd.EtcdServersOverrides)
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ func interoperable() bool {
 
 // peerAddress is where other servers reach this one; "" if they cannot.
 func (s *Server) peerAddress() string {
-	told := s.config.Upstream.PeerAdvertiseAddress
+	told := s.config.PeerAdvertiseAddress
 	switch {
 	case !interoperable():
 		return ""

@@ -34,6 +34,9 @@ func testConfig(t *testing.T) Config {
 	c := Default()
 	c.DataDir = filepath.Join(t.TempDir(), "data")
 	c.GenericServerRunOptions.AdvertiseAddress = net.IPv4(192, 0, 2, 1)
+	if err := c.validate(); err != nil {
+		t.Fatal(err)
+	}
 	return c
 }
 

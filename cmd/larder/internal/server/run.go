@@ -97,8 +97,7 @@ const flowPatience = 3 * time.Second
 // prepare takes the data directory.
 func (s *Server) prepare(ctx context.Context) (err error) {
 	// Upstream's variable is set once in a process: the first call wins.
-	up := s.config.Upstream
-	capabilities.Setup(s.config.AllowPrivileged, up.MaxConnectionBytesPerSec)
+	capabilities.Setup(s.config.AllowPrivileged, s.config.MaxConnectionBytesPerSec)
 	if is := capabilities.Get().AllowPrivileged; is != s.config.AllowPrivileged {
 		return fmt.Errorf("server: --allow-privileged is %v in this process already", is)
 	}
@@ -108,10 +107,10 @@ func (s *Server) prepare(ctx context.Context) (err error) {
 	if s.id, err = establish(&s.config, s.dir); err != nil {
 		return err
 	}
-	if s.resources, err = up.resources(); err != nil {
+	if s.resources, err = s.config.resources(); err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
-	if s.egress.EgressSelector, err = up.egressSelector(); err != nil {
+	if s.egress.EgressSelector, err = s.config.egressSelector(); err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
 	s.startDebugSocket(ctx)
@@ -219,7 +218,7 @@ func (s *Server) awaitStore(ctx context.Context) error {
 func (s *Server) awaitReady(ctx context.Context) error {
 	p := &s.parts
 	<-p.following
-	bounded, cancel := context.WithDeadline(ctx, s.serving.Add(s.config.Upstream.GenericServerRunOptions.StorageInitializationTimeout))
+	bounded, cancel := context.WithDeadline(ctx, s.serving.Add(s.config.GenericServerRunOptions.StorageInitializationTimeout))
 	defer cancel()
 	for kind, ok := range p.informers.WaitForCacheSync(bounded.Done()) {
 		switch {

@@ -62,7 +62,7 @@ type Server struct {
 // New checks config and returns a Server that is not running.
 func New(config Config) (*Server, error) {
 	config.complete()
-	if err := config.Validate(); err != nil {
+	if err := config.validate(); err != nil {
 		return nil, err
 	}
 	accept := make(chan struct{})
@@ -72,7 +72,7 @@ func New(config Config) (*Server, error) {
 	}
 	return &Server{
 		config: config, fence: fence, layers: lifecycle.New(), begun: make(chan struct{}), accept: accept, open: sync.OnceFunc(func() { close(accept) }),
-		metrics: storestats.NewMetrics(config.Upstream.Etcd.StorageConfig.DBMetricPollInterval, config.NativeHistograms),
+		metrics: storestats.NewMetrics(config.Etcd.StorageConfig.DBMetricPollInterval, config.NativeHistograms),
 	}, nil
 }
 
@@ -113,7 +113,7 @@ type readiness struct {
 // as a service (kubernetes pkg/controlplane/instance.go).
 func (s *Server) internalAddresses() []discovery.CIDRRule {
 	return []discovery.CIDRRule{{
-		IPRange: *s.config.Services.ClusterIPRanges[0],
+		IPRange: s.config.PrimaryServiceClusterIPRange,
 		Address: net.JoinHostPort(s.id.serviceIP.String(), strconv.Itoa(servicePort)),
 	}}
 }

@@ -26,7 +26,7 @@ func (s *Server) leadership() *bootstrap.Leadership {
 	if !utilfeature.DefaultFeatureGate.Enabled(apiserverfeatures.CoordinatedLeaderElection) {
 		return nil
 	}
-	up := s.config.Upstream
+	up := s.config.ServerRunOptions
 	return &bootstrap.Leadership{
 		ClientConfig: s.parts.loopback, LeaseDuration: up.CoordinatedLeadershipLeaseDuration,
 		RenewDeadline: up.CoordinatedLeadershipRenewDeadline, RetryPeriod: up.CoordinatedLeadershipRetryPeriod,

@@ -41,7 +41,7 @@ const flushTimeout = 5 * time.Second
 // startTracing connects to who collects spans, if anybody does. Whether a request is
 // sampled is decided before there is a span.
 func (s *Server) startTracing(ctx context.Context) error {
-	file := s.config.Upstream.Traces.ConfigFile
+	file := s.config.Traces.ConfigFile
 	if file == "" || !utilfeature.DefaultFeatureGate.Enabled(features.APIServerTracing) {
 		return nil
 	}

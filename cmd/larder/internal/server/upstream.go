@@ -1,11 +1,13 @@
 package server
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,89 +16,98 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
-	apiserverfeatures "k8s.io/apiserver/pkg/features"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	basecompatibility "k8s.io/component-base/compatibility"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	aggregator "k8s.io/kube-aggregator/pkg/apiserver"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
-	api "k8s.io/kubernetes/pkg/apis/core"
-	"k8s.io/kubernetes/pkg/cluster/ports"
 	"k8s.io/kubernetes/pkg/controlplane"
-	"k8s.io/kubernetes/pkg/controlplane/apiserver/options"
-	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
+	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
+	"k8s.io/kubernetes/pkg/serviceaccount"
 
 	"github.com/larder-io/larder/cmd/larder/internal/server/servingcert"
-	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/internal/auth"
 )
 
-// Upstream holds kube-apiserver's own options.
-type Upstream struct {
-	*options.Options
-
-	// Kubelet configures the client of kubelets.
-	Kubelet kubeletclient.KubeletClientConfig
-	// NodePort is that of the kubernetes service; 0 gives it none.
-	NodePort int
-	// GitVersion is the version that the server reports; "" is the build's.
-	GitVersion string
-}
-
-// NewUpstream returns kube-apiserver's defaults.
-func NewUpstream() *Upstream {
-	return &Upstream{
-		Options: options.NewOptions(),
-		// kubernetes cmd/kube-apiserver/app/options/options.go, NewServerRunOptions.
-		Kubelet: kubeletclient.KubeletClientConfig{
-			Port:         ports.KubeletPort,
-			ReadOnlyPort: ports.KubeletReadOnlyPort,
-			HTTPTimeout:  5 * time.Second,
-			PreferredAddressTypes: []string{
-				string(api.NodeHostName),
-				string(api.NodeInternalDNS), string(api.NodeInternalIP),
-				string(api.NodeExternalDNS), string(api.NodeExternalIP),
-			},
-		},
+// completeUpstream completes kube-apiserver's options and checks what can be known of them without
+// I/O, in kube-apiserver's words: by its own code, on copies of those options that it would change
+// or connect to.
+func (c *Config) completeUpstream() error {
+	given, generic := *c.ServerRunOptions, *c.GenericServerRunOptions
+	core := *given.Options
+	given.Options, core.GenericServerRunOptions = &core, &generic
+	if generic.ExternalHost == "" {
+		generic.ExternalHost = "localhost" // otherwise it is looked up
 	}
-}
-
-// validate checks what can be known without I/O, in kube-apiserver's words: kubernetes
-// pkg/controlplane/apiserver/options/validation.go.
-func (u *Upstream) validate(c *Config) error {
-	errs := append(u.GenericServerRunOptions.Validate(), u.SecureServing.Validate()...)
-	errs = append(errs, u.validateFiles())
-	if u.GenericServerRunOptions.RequestTimeout == 0 { // kube-apiserver starts, and is never ready
-		errs = append(errs, errors.New("--request-timeout must not be 0: no request would be answered in time"))
+	known := len(generic.AdvertiseAddress) > 0 && !generic.AdvertiseAddress.IsUnspecified()
+	if !known {
+		generic.AdvertiseAddress = net.IPv4(127, 0, 0, 1) // otherwise the interfaces are asked
 	}
-	if o := u.GenericServerRunOptions; u.Features.EnablePriorityAndFairness && o.MaxRequestsInFlight+o.MaxMutatingRequestsInFlight <= 0 {
-		errs = append(errs, fmt.Errorf("invalid configuration: MaxRequestsInFlight=%d and MaxMutatingRequestsInFlight=%d; they must add up to something positive", o.MaxRequestsInFlight, o.MaxMutatingRequestsInFlight))
-	}
-	etcd := *u.Etcd
+	secure := *core.SecureServing.SecureServingOptions
+	secure.ServerCert.CertKey.CertFile = "given" // otherwise it is made
+	core.SecureServing = &genericoptions.SecureServingOptionsWithLoopback{SecureServingOptions: &secure}
+	etcd, metrics := *core.Etcd, *core.Metrics
+	core.Etcd, core.Metrics = &etcd, &metrics
 	if !c.external() {
 		etcd.StorageConfig.Transport.ServerList = []string{"embedded"}
 	}
-	errs = append(errs, etcd.Validate()...)
-	if u.Etcd.StorageConfig.CompactionInterval < 0 {
-		errs = append(errs, fmt.Errorf("--etcd-compaction-interval must not be negative, is %v", u.Etcd.StorageConfig.CompactionInterval))
+	metrics.ShowHiddenMetricsForVersion = "" // see validateMetrics
+	access := c.access(c.Authentication.ClientCert.ClientCA)
+	core.Authentication, core.Authorization = access.Authentication, access.Authorization
+	anonymous, accounts := *core.Authentication.Anonymous, core.Authentication.ServiceAccounts
+	anonymous.Allow = false // otherwise upstream warns, as it does once more when the server starts
+	extends := accounts.ExtendExpiration
+	core.Authentication.Anonymous, accounts.ExtendExpiration = &anonymous, false
+	core.ServiceAccountSigningKeyFile, core.ServiceAccountSigningEndpoint = "", "" // nothing is read
+	core.APIEnablement = &genericoptions.APIEnablementOptions{RuntimeConfig: maps.Clone(core.APIEnablement.RuntimeConfig)}
+	done, err := given.Complete(context.Background())
+	if err != nil {
+		return err
 	}
-	_, err := genericoptions.ParseWatchCacheSizes(u.Etcd.WatchCacheSizes)
-	errs = append(errs, err)
-	errs = append(errs, u.enablement().Validate(legacyscheme.Scheme, apiextensionsapiserver.Scheme, aggregatorscheme.Scheme)...)
-	errs = append(errs, u.validateMetrics()...)
-	errs = append(errs, u.EgressSelector.Validate()...)
-	errs = append(errs, u.Traces.Validate()...)
-	_, err = servingcert.Base(u.SecureServing.SecureServingOptions)
-	errs = append(errs, err, u.validateFairness(u.Features.EnablePriorityAndFairness), u.validatePeers(), u.validateLeadership(), u.validateNodePort(&c.Services))
-	return errors.Join(errs...)
+	c.Extra, c.APIEnablement = done.Extra, done.APIEnablement
+	accounts.ExtendExpiration = extends
+	if !known {
+		generic.AdvertiseAddress = done.APIServerServiceIP // whose family is right
+	}
+	signing, issuers := access.Signing, accounts.Issuers
+	if done.ServiceAccountSigningKeyFile, done.ServiceAccountSigningEndpoint = signing.KeyFile, signing.Endpoint; len(issuers) > 0 && issuers[0] != "" && signing != (auth.Signing{}) {
+		done.ServiceAccountIssuer = struct{ serviceaccount.TokenGenerator }{}
+	}
+	if signing.Endpoint != "" {
+		accounts.ExternalPublicKeysGetter = struct {
+			serviceaccount.PublicKeysGetter
+		}{}
+	}
+	return errors.Join(done.Validate()...)
+}
+
+// validateUpstream checks what kube-apiserver checks when it uses its options, or not at all.
+func (c *Config) validateUpstream() error {
+	errs := []error{c.validateMetrics(), c.validateFiles()}
+	if c.GenericServerRunOptions.RequestTimeout == 0 { // kube-apiserver starts, and is never ready
+		errs = append(errs, errors.New("--request-timeout must not be 0: no request would be answered in time"))
+	}
+	if o := c.GenericServerRunOptions; c.Features.EnablePriorityAndFairness && o.MaxRequestsInFlight+o.MaxMutatingRequestsInFlight <= 0 {
+		errs = append(errs, fmt.Errorf("invalid configuration: MaxRequestsInFlight=%d and MaxMutatingRequestsInFlight=%d; they must add up to something positive", o.MaxRequestsInFlight, o.MaxMutatingRequestsInFlight))
+	}
+	if c.Etcd.StorageConfig.CompactionInterval < 0 {
+		errs = append(errs, fmt.Errorf("--etcd-compaction-interval must not be negative, is %v", c.Etcd.StorageConfig.CompactionInterval))
+	}
+	if reconciler := reconcilers.Type(c.EndpointReconcilerType); !slices.Contains(reconcilers.AllTypes, reconciler) {
+		errs = append(errs, fmt.Errorf("--endpoint-reconciler-type must be one of %s, not %q", strings.Join(reconcilers.AllTypes.Names(), ", "), reconciler))
+	}
+	errs = append(errs, c.EgressSelector.Validate()...)
+	errs = append(errs, c.Traces.Validate()...)
+	_, err := servingcert.Base(c.SecureServing.SecureServingOptions)
+	return errors.Join(append(errs, err)...)
 }
 
 // validateFiles checks that certificates and their keys are given together.
-func (u *Upstream) validateFiles() error {
-	serving, etcd := u.SecureServing.ServerCert.CertKey, u.Etcd.StorageConfig.Transport
+func (c *Config) validateFiles() error {
+	serving, etcd := c.SecureServing.ServerCert.CertKey, c.Etcd.StorageConfig.Transport
 	switch {
 	case (serving.CertFile == "") != (serving.KeyFile == ""):
 		return errors.New("--tls-cert-file and --tls-private-key-file must be given together")
@@ -104,7 +115,7 @@ func (u *Upstream) validateFiles() error {
 		return errors.New("--etcd-certfile and --etcd-keyfile must be given together")
 	case len(etcd.ServerList) == 0 && etcd.TrustedCAFile+etcd.CertFile != "":
 		return errors.New("--etcd-cafile, --etcd-certfile and --etcd-keyfile need --etcd-servers")
-	case (u.ProxyClientCertFile == "") != (u.ProxyClientKeyFile == ""):
+	case (c.ProxyClientCertFile == "") != (c.ProxyClientKeyFile == ""):
 		return errors.New("--proxy-client-cert-file and --proxy-client-key-file must be given together")
 	}
 	return nil
@@ -112,99 +123,40 @@ func (u *Upstream) validateFiles() error {
 
 // checkProxyPair reads the client certificate of the aggregator, so that a bad one is an error at
 // the start: later, the aggregator reloads the files when they change.
-func (u *Upstream) checkProxyPair() error {
-	if u.ProxyClientCertFile == "" {
+func (c *Config) checkProxyPair() error {
+	if c.ProxyClientCertFile == "" {
 		return nil
 	}
-	if _, err := tls.LoadX509KeyPair(u.ProxyClientCertFile, u.ProxyClientKeyFile); err != nil {
+	if _, err := tls.LoadX509KeyPair(c.ProxyClientCertFile, c.ProxyClientKeyFile); err != nil {
 		return fmt.Errorf("server: --proxy-client-cert-file: %w", err)
 	}
 	return nil
 }
 
-// validateMetrics checks --show-hidden-metrics-for-version itself: upstream's options compare
-// it with a version that only linker flags set.
-func (u *Upstream) validateMetrics() []error {
-	options := *u.Metrics
-	shown := options.ShowHiddenMetricsForVersion
-	options.ShowHiddenMetricsForVersion = ""
-	errs := options.Validate()
-	binary := u.effective().BinaryVersion()
-	if previous := fmt.Sprintf("%d.%d", binary.Major(), binary.Minor()-1); shown != "" && shown != previous {
-		errs = append(errs, fmt.Errorf("--show-hidden-metrics-for-version must be omitted or have the value '%v'. Only the previous minor version is allowed", previous))
-	}
-	return errs
-}
-
-// limits are those of what metrics may tell.
-func (u *Upstream) limits() (apimetrics.Limits, error) {
-	return apimetrics.NewLimits(u.Metrics)
-}
-
-func (u *Upstream) validateFairness(on bool) error {
-	enabled := u.APIEnablement.RuntimeConfig.String()
-	for _, apis := range []string{"flowcontrol.apiserver.k8s.io/v1", "api/ga", "api/all"} { // the first that is set counts
-		switch {
-		case !on || strings.Contains(enabled, apis+"=true"):
-			return nil
-		case strings.Contains(enabled, apis+"=false"):
-			return fmt.Errorf("--runtime-config=%s=false conflicts with --enable-priority-and-fairness=true", apis)
-		}
+// validateMetrics checks --show-hidden-metrics-for-version, which upstream's options compare with
+// a version that only linker flags set.
+func (c *Config) validateMetrics() error {
+	binary := c.effective().BinaryVersion()
+	previous := fmt.Sprintf("%d.%d", binary.Major(), binary.Minor()-1)
+	if shown := c.Metrics.ShowHiddenMetricsForVersion; shown != "" && shown != previous {
+		return fmt.Errorf("--show-hidden-metrics-for-version must be omitted or have the value '%v'. Only the previous minor version is allowed", previous)
 	}
 	return nil
-}
-
-func (u *Upstream) validatePeers() error {
-	if utilfeature.DefaultFeatureGate.Enabled(apiserverfeatures.UnknownVersionInteroperabilityProxy) {
-		return nil
-	}
-	var errs []error
-	for _, f := range []struct{ flag, value string }{
-		{"peer-ca-file", u.PeerCAFile},
-		{"peer-advertise-ip", u.PeerAdvertiseAddress.PeerAdvertiseIP},
-		{"peer-advertise-port", u.PeerAdvertiseAddress.PeerAdvertisePort},
-	} {
-		if f.value != "" {
-			errs = append(errs, fmt.Errorf("--%s requires UnknownVersionInteroperabilityProxy feature to be turned on", f.flag))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func (u *Upstream) validateLeadership() error {
-	switch {
-	case u.CoordinatedLeadershipLeaseDuration <= u.CoordinatedLeadershipRenewDeadline:
-		return errors.New("--coordinated-leadership-lease-duration must be greater than --coordinated-leadership-renew-deadline")
-	case u.CoordinatedLeadershipRenewDeadline <= u.CoordinatedLeadershipRetryPeriod:
-		return errors.New("--coordinated-leadership-renew-deadline must be greater than --coordinated-leadership-retry-period")
-	}
-	return nil
-}
-
-func (u *Upstream) validateNodePort(s *Services) error {
-	var errs []error
-	if u.NodePort < 0 || u.NodePort > 65535 {
-		errs = append(errs, fmt.Errorf("--kubernetes-service-node-port %v must be between 0 and 65535, inclusive. If 0, the Kubernetes master service will be of type ClusterIP", u.NodePort))
-	}
-	if u.NodePort > 0 && !s.NodePorts.Contains(u.NodePort) {
-		errs = append(errs, fmt.Errorf("kubernetes service node port range %v doesn't contain %v", s.NodePorts, u.NodePort))
-	}
-	return errors.Join(errs...)
 }
 
 // effective returns upstream's effective version: which version of Kubernetes is emulated.
-func (u *Upstream) effective() basecompatibility.EffectiveVersion {
-	o := u.GenericServerRunOptions
+func (c *Config) effective() basecompatibility.EffectiveVersion {
+	o := c.GenericServerRunOptions
 	return o.ComponentGlobalsRegistry.EffectiveVersionFor(o.ComponentName)
 }
 
 // version returns the body of /version.
-func (u *Upstream) version() apimachineryversion.Info {
+func (c *Config) version() apimachineryversion.Info {
 	info := Version()
-	if u.GitVersion != "" {
-		info.GitVersion = u.GitVersion
+	if c.GitVersion != "" {
+		info.GitVersion = c.GitVersion
 	}
-	effective := u.effective()
+	effective := c.effective()
 	if emulated := effective.EmulationVersion(); emulated != nil {
 		info.EmulationMajor, info.EmulationMinor = number(emulated.Major()), number(emulated.Minor())
 	}
@@ -216,25 +168,9 @@ func (u *Upstream) version() apimachineryversion.Info {
 
 func number(n uint) string { return strconv.FormatUint(uint64(n), 10) }
 
-// enablement returns --runtime-config with the core group's present name in the place of its
-// old ones: kubernetes pkg/controlplane/apiserver/options/options.go.
-func (u *Upstream) enablement() *genericoptions.APIEnablementOptions {
-	asked := make(map[string]string)
-	for key, value := range u.APIEnablement.RuntimeConfig {
-		name := strings.TrimPrefix(key, "api/")
-		switch {
-		case name == "v1" || strings.HasPrefix(name, "v1/"):
-			asked["/v1"] = value
-		case key != "api/legacy":
-			asked[key] = value
-		}
-	}
-	return &genericoptions.APIEnablementOptions{RuntimeConfig: asked}
-}
-
 // resources returns the versions and resources that are served: upstream's defaults, changed
 // by --runtime-config, of kube-apiserver's three servers together.
-func (u *Upstream) resources() (*serverstorage.ResourceConfig, error) {
+func (c *Config) resources() (*serverstorage.ResourceConfig, error) {
 	all := serverstorage.NewResourceConfig()
 	for _, of := range []struct {
 		defaults *serverstorage.ResourceConfig
@@ -244,14 +180,14 @@ func (u *Upstream) resources() (*serverstorage.ResourceConfig, error) {
 		{apiextensionsapiserver.DefaultAPIResourceConfigSource(), apiextensionsapiserver.Scheme},
 		{aggregator.DefaultAPIResourceConfigSource(), aggregatorscheme.Scheme},
 	} {
-		c := &genericapiserver.Config{
-			EffectiveVersion:           u.effective(),
-			EmulationForwardCompatible: u.GenericServerRunOptions.EmulationForwardCompatible,
+		target := &genericapiserver.Config{
+			EffectiveVersion:           c.effective(),
+			EmulationForwardCompatible: c.GenericServerRunOptions.EmulationForwardCompatible,
 		}
-		if err := u.enablement().ApplyTo(c, of.defaults, of.scheme); err != nil {
+		if err := c.APIEnablement.ApplyTo(target, of.defaults, of.scheme); err != nil {
 			return nil, err
 		}
-		merged := c.MergedResourceConfig
+		merged := target.MergedResourceConfig
 		maps.Copy(all.GroupVersionConfigs, merged.GroupVersionConfigs)
 		maps.Copy(all.ResourceConfigs, merged.ResourceConfigs)
 		maps.Copy(all.ExplicitGroupVersionConfigs, merged.ExplicitGroupVersionConfigs)
@@ -264,25 +200,25 @@ func (u *Upstream) resources() (*serverstorage.ResourceConfig, error) {
 }
 
 // listen opens the listener, with SO_REUSEPORT and SO_REUSEADDR as the options say.
-func (u *Upstream) listen() (net.Listener, error) {
+func (c *Config) listen() (net.Listener, error) {
 	secure := genericoptions.SecureServingOptions{
-		BindAddress: u.SecureServing.BindAddress, BindPort: u.SecureServing.BindPort,
-		PermitPortSharing: u.SecureServing.PermitPortSharing, PermitAddressSharing: u.SecureServing.PermitAddressSharing,
+		BindAddress: c.SecureServing.BindAddress, BindPort: c.SecureServing.BindPort,
+		PermitPortSharing: c.SecureServing.PermitPortSharing, PermitAddressSharing: c.SecureServing.PermitAddressSharing,
 	}
 	var info *genericapiserver.SecureServingInfo
 	if err := secure.ApplyTo(&info); err != nil {
-		return nil, fmt.Errorf("--bind-address=%s --secure-port=%d: %w", secure.BindAddress, u.SecureServing.BindPort, err)
+		return nil, fmt.Errorf("--bind-address=%s --secure-port=%d: %w", secure.BindAddress, c.SecureServing.BindPort, err)
 	}
 	return info.Listener, nil
 }
 
 // fresh returns a function that reports whether upstream would keep no cache of a resource.
 // Reads of such resources are always consistent with the store.
-func (u *Upstream) fresh() func(schema.GroupResource) bool {
-	if !u.Etcd.EnableWatchCache {
+func (c *Config) fresh() func(schema.GroupResource) bool {
+	if !c.Etcd.EnableWatchCache {
 		return func(schema.GroupResource) bool { return true }
 	}
-	sizes, err := genericoptions.ParseWatchCacheSizes(u.Etcd.WatchCacheSizes)
+	sizes, err := genericoptions.ParseWatchCacheSizes(c.Etcd.WatchCacheSizes)
 	if err != nil {
 		return nil // Validate refused it
 	}
@@ -294,8 +230,8 @@ func (u *Upstream) fresh() func(schema.GroupResource) bool {
 
 // leaseReuse returns for how long a lease is used for further keys; less than 0 for one key
 // alone.
-func (u *Upstream) leaseReuse() time.Duration {
-	seconds := u.Etcd.StorageConfig.LeaseManagerConfig.ReuseDurationSeconds
+func (c *Config) leaseReuse() time.Duration {
+	seconds := c.Etcd.StorageConfig.LeaseManagerConfig.ReuseDurationSeconds
 	if seconds <= 0 {
 		return -1
 	}
