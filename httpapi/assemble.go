@@ -215,7 +215,7 @@ func (s *Server) metricsPage(t *routes.Table) *apimetrics.Page {
 func (s *Server) collectors() []prometheus.Collector {
 	own := []prometheus.Collector{
 		apimetrics.NewCacheCollector(s.config.Registry, !s.config.NoObjectCounts), apimetrics.NewBudgetCollector(s.config.Registry),
-		s.rights.Collector(), apimetrics.NewBuildInfo(s.config.Version),
+		s.config.Registry.ReadMetrics(), s.rights.Collector(), apimetrics.NewBuildInfo(s.config.Version),
 	}
 	return slices.Concat(own, s.http1.Collectors(), s.stitcher.Collectors())
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/larder-io/larder/cmd/larder/internal/server/storestats"
 	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/internal/registry/storage"
 )
 
 // TestMain makes this binary a server if a test of internal/e2e has started it as kube-apiserver.
@@ -32,7 +33,7 @@ func runRegistering() int {
 	descs := make(chan *prometheus.Desc)
 	go func() {
 		defer close(descs)
-		for _, c := range []prometheus.Collector{legacyregistry.Registerer().(prometheus.Collector), apimetrics.NewCacheCollector(nil, true), storestats.NewMetrics(0, true)} {
+		for _, c := range []prometheus.Collector{legacyregistry.Registerer().(prometheus.Collector), apimetrics.NewCacheCollector(nil, true), storage.NewReadMetrics(), storestats.NewMetrics(0, true)} {
 			c.Describe(descs)
 		}
 	}()

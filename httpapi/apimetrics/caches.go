@@ -44,11 +44,6 @@ var cacheMetrics = [][]string{
 	{"watch_cache_capacity_decrease_total", "[ALPHA] Total number of watch cache capacity decrease events broken by resource type."},
 	{"apiserver_storage_decode_errors_total", "[ALPHA] Number of stored object decode errors split by object type"},
 	{"apiserver_storage_consistency_checks_total", "[ALPHA] Counter for status of consistency checks between etcd and watch cache", "status"},
-	{"apiserver_cache_list_total", "[ALPHA] Number of LIST requests served from watch cache", "index"},
-	{"apiserver_cache_list_fetched_objects_total", "[ALPHA] Number of objects read from watch cache in the course of serving a LIST request", "index"},
-	{"apiserver_cache_list_returned_objects_total", "[ALPHA] Number of objects returned for a LIST request from watch cache"},
-	{"apiserver_watch_cache_consistent_read_total", "[ALPHA] Counter for consistent reads from cache.", "success", "fallback"},
-	{"apiserver_watch_cache_read_wait_seconds", "[ALPHA] Histogram of time spent waiting for a watch cache to become fresh."},
 	{"apiserver_storage_list_total", "[ALPHA] Number of LIST requests served from storage"},
 	{"apiserver_storage_list_fetched_objects_total", "[ALPHA] Number of objects read from storage in the course of serving a LIST request"},
 	{"apiserver_storage_list_evaluated_objects_total", "[ALPHA] Number of objects tested in the course of serving a LIST request from storage"},
@@ -132,7 +127,6 @@ func (c *cacheCollector) collect(ch chan<- prometheus.Metric, r *registry.Resour
 		ch <- prometheus.MustNewConstMetric(c.descs[name], kind, value, append([]string{gr.Group, gr.Resource}, more...)...)
 	}
 	c.collectFeed(emit, r)
-	c.collectReads(ch, emit, r)
 	pressure := r.Cache.Schema().Pressure()
 	emit("larder_cache_dropped_total", counter, float64(pressure.Encodings), "encodings")
 	emit("larder_cache_dropped_total", counter, float64(pressure.Frames), "frames")
@@ -166,7 +160,7 @@ func (c *cacheCollector) collect(ch chan<- prometheus.Metric, r *registry.Resour
 	emit("larder_cache_bytes", gauge, float64(log.Bytes()), "history")
 }
 
-// collectFeed reports events that came into the cache and went on to watches.
+// collectFeed reports what came into the cache, from lists and events, and went on to watches.
 func (c *cacheCollector) collectFeed(emit sample, r *registry.Resource) {
 	reflector, hub := r.Reflector.Stats(), r.Hub.Stats()
 	emit("apiserver_watch_cache_events_received_total", counter, float64(hub.Events))
@@ -194,42 +188,15 @@ func (c *cacheCollector) collectFeed(emit sample, r *registry.Resource) {
 	emit("larder_cache_decodes_total", counter, float64(r.Decodes()))
 	emit("larder_cache_ingested_total", counter, float64(reflector.Decoded))
 	emit("larder_cache_offered_total", counter, float64(reflector.Offered))
+	lists := r.StoreListStats()
+	if total := lists.Lists + reflector.Loads; total > 0 { // as with upstream's
+		emit("apiserver_storage_list_total", counter, float64(total))
+		emit("apiserver_storage_list_fetched_objects_total", counter, float64(lists.Fetched+reflector.Objects))
+		emit("apiserver_storage_list_evaluated_objects_total", counter, float64(lists.Fetched+reflector.Objects))
+		emit("apiserver_storage_list_returned_objects_total", counter, float64(lists.Returned+reflector.Objects))
+	}
 	checks := r.CheckStats()
 	emit("apiserver_storage_consistency_checks_total", counter, float64(checks.Equal), "success")
 	emit("apiserver_storage_consistency_checks_total", counter, float64(checks.Different), "failure")
 	emit("apiserver_storage_consistency_checks_total", counter, float64(checks.Failed), "error")
-}
-
-// collectReads reports reads. Like upstream's metrics, it has no sample of what has not happened.
-func (c *cacheCollector) collectReads(ch chan<- prometheus.Metric, emit sample, r *registry.Resource) {
-	reads, reflector := r.ReadStats(), r.Reflector.Stats()
-	for index, lists := range reads.Indexes {
-		emit("apiserver_cache_list_total", counter, float64(lists.Lists), index)
-		emit("apiserver_cache_list_fetched_objects_total", counter, float64(lists.Fetched), index)
-	}
-	if len(reads.Indexes) > 0 {
-		emit("apiserver_cache_list_returned_objects_total", counter, float64(reads.Returned))
-	}
-	if reads.Consistent > 0 {
-		emit("apiserver_watch_cache_consistent_read_total", counter, float64(reads.Consistent), "true", "false")
-	}
-	if reads.Failed > 0 {
-		emit("apiserver_watch_cache_consistent_read_total", counter, float64(reads.Failed), "false", "false")
-	}
-	if stored := reads.Stored + reflector.Loads; stored > 0 {
-		emit("apiserver_storage_list_total", counter, float64(stored))
-		emit("apiserver_storage_list_fetched_objects_total", counter, float64(reads.Fetched+reflector.Objects))
-		emit("apiserver_storage_list_evaluated_objects_total", counter, float64(reads.Evaluated+reflector.Objects))
-		emit("apiserver_storage_list_returned_objects_total", counter, float64(reads.Found+reflector.Objects))
-	}
-	waits, total := make(map[float64]uint64, len(storage.WaitBounds)), uint64(0)
-	for i, n := range reads.Waits {
-		total += uint64(n)
-		if i < len(storage.WaitBounds) {
-			waits[storage.WaitBounds[i]] = total
-		}
-	}
-	if total > 0 {
-		ch <- prometheus.MustNewConstHistogram(c.descs["apiserver_watch_cache_read_wait_seconds"], total, reads.Waited.Seconds(), waits, r.GroupResource.Group, r.GroupResource.Resource)
-	}
 }

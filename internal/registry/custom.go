@@ -110,7 +110,7 @@ func (r *Registry) NewCustomResource(config CustomResourceConfig) (*CustomResour
 	var err error
 	c.Resource, err = storage.New(storage.Config{
 		Store: r.config.Store, Tail: r.config.Tail, Prefix: r.config.Prefix, ResourcePrefix: prefix, Codec: c.codec.Codec,
-		Fresh: r.config.fresh(config.GroupResource),
+		Reads: r.options.reads, Fresh: r.config.fresh(config.GroupResource),
 	})
 	return c, err
 }

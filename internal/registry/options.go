@@ -27,6 +27,7 @@ type options struct {
 	factory   *builtin.StorageFactory
 	budgets   *budgets
 	planner   *transcode.Planner
+	reads     *storage.ReadMetrics
 	resources []*storage.Resource // in the order in which they were first asked for
 	byPrefix  map[string]*storage.Resource
 }
@@ -35,7 +36,7 @@ var _ generic.RESTOptionsGetter = (*options)(nil)
 
 // newOptions returns the options of a config that has its defaults.
 func newOptions(config *Config) (*options, error) {
-	o := &options{config: config, planner: encoding.NewPlanner(), byPrefix: make(map[string]*storage.Resource)}
+	o := &options{config: config, planner: encoding.NewPlanner(), reads: storage.NewReadMetrics(), byPrefix: make(map[string]*storage.Resource)}
 	var err error
 	if o.factory, err = builtin.NewStorageFactory(&config.Config); err != nil {
 		return nil, err
@@ -138,7 +139,7 @@ func (o *options) newResource(of *storagebackend.ConfigForResource, prefix strin
 	config := o.config
 	in := config.in(of.Transport.ServerList)
 	return storage.New(storage.Config{
-		Store: in.Store, Tail: in.Tail, Prefix: config.Prefix, ResourcePrefix: prefix, Codec: codec, Fresh: config.fresh(of.GroupResource),
+		Store: in.Store, Tail: in.Tail, Prefix: config.Prefix, ResourcePrefix: prefix, Codec: codec, Reads: o.reads, Fresh: config.fresh(of.GroupResource),
 	})
 }
 

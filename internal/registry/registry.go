@@ -224,6 +224,9 @@ func (r *Registry) Decodes() uint64 {
 // Budgets lists all, that of most resources first.
 func (r *Registry) Budgets() []Budget { return r.options.budgets.list() }
 
+// ReadMetrics returns the metrics of the reads of all resources.
+func (r *Registry) ReadMetrics() *storage.ReadMetrics { return r.options.reads }
+
 // CustomResource returns the newest state of a custom resource that is kept, and nil if
 // none is.
 func (r *Registry) CustomResource(gr schema.GroupResource) *storage.Resource {

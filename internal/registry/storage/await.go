@@ -23,10 +23,10 @@ const freshness = 3 * time.Second
 // awaiter makes reads wait until the cache is as fresh as they ask for.
 type awaiter struct {
 	*stored
-	cache  *cache.Cache   // nil: no read waits
-	mirror *mirror.Mirror // has cache
-	waits  *waitTally
-	fresh  bool // all reads are linearizable
+	cache  *cache.Cache             // nil: no read waits
+	mirror *mirror.Mirror           // has cache
+	waited func(took time.Duration) // counts a read
+	fresh  bool                     // all reads are linearizable
 	made   time.Time
 }
 
@@ -71,14 +71,14 @@ func (w *awaiter) currentRevision(ctx context.Context) (int64, error) {
 // history before.
 func (w *awaiter) revision(ctx context.Context, revision uint64) error {
 	if w.shows(revision) {
-		w.waits.none()
+		w.waited(0)
 		return nil
 	}
 	if err := w.current(ctx); err != nil {
 		return err
 	}
 	if w.shows(revision) {
-		w.waits.none()
+		w.waited(0)
 		return nil
 	}
 	if w.store.Replacements() > 0 {
@@ -107,7 +107,7 @@ func (w *awaiter) reached(ctx context.Context, revision uint64) (waited bool, er
 		return false, nil
 	}
 	began := time.Now()
-	defer func() { w.waits.add(time.Since(began)) }()
+	defer func() { w.waited(time.Since(began)) }()
 	return true, w.wait(ctx, revision)
 }
 

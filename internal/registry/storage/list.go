@@ -77,7 +77,7 @@ func (r *Resource) listAt(ctx context.Context, read listing, dst []*cache.Object
 			return r.listStoredCounted(ctx, read, dst)
 		}
 		if err == nil {
-			r.reads.list(indexLabel(listing.Index, read.q), listing.Scanned, len(listing.Objects)-len(dst))
+			r.reads.list(r.GroupResource, indexLabel(listing.Index, read.q), listing.Scanned, len(listing.Objects)-len(dst))
 			note(ctx, "Listed items from cache", attribute.Int("count", listing.Scanned))
 			note(ctx, "Filtered items", attribute.Int("count", len(listing.Objects)-len(dst)))
 		}
@@ -105,7 +105,9 @@ func indexLabel(index string, q ListRequest) string {
 func (r *Resource) listStoredCounted(ctx context.Context, read listing, dst []*cache.Object) (Listing, error) {
 	listing, err := r.listStored(ctx, read, dst)
 	if err == nil {
-		r.reads.store(listing.Scanned, listing.Scanned, len(listing.Objects)-len(dst))
+		r.storeLists.lists.Add(1)
+		r.storeLists.fetched.Add(int64(listing.Scanned))
+		r.storeLists.returned.Add(int64(len(listing.Objects) - len(dst)))
 	}
 	return listing, err
 }
@@ -132,11 +134,12 @@ func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, 
 	case read.q.ResourceVersion == "" || read.q.Continue != "" || r.await.fresh && read.q.ResourceVersion == "0":
 		waited, err := r.await.nowTimed(ctx)
 		if err != nil {
-			r.reads.failed.Add(1)
+			r.reads.newest(r.GroupResource, "false")
 			return cache.Snapshot{}, err
 		}
-		if r.reads.consistent.Add(1); !waited {
-			r.reads.waits.none()
+		r.reads.newest(r.GroupResource, "true")
+		if !waited {
+			r.await.waited(0)
 		}
 	default:
 		revision, err := r.codec.Versioner().ParseResourceVersion(read.q.ResourceVersion)

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -33,8 +34,10 @@ type Resource struct {
 	await  awaiter
 	mirror *mirror.Mirror // has Cache, Hub and Reflector
 	checks checkCounters
-	reads  readTally
+	reads  *ReadMetrics
 	issued issued
+
+	storeLists storeLists
 }
 
 // Config says what a [Resource] is made of.
@@ -49,6 +52,9 @@ type Config struct {
 
 	// Codec is that of the whole resource.
 	Codec *encoding.Codec
+
+	// Reads counts reads; nil counts them for nobody.
+	Reads *ReadMetrics
 
 	// Fresh makes all reads linearizable, whatever their resourceVersion.
 	Fresh bool
@@ -65,8 +71,9 @@ func New(config Config) (*Resource, error) {
 		stored:        stored{store: config.Store, codec: config.Codec, layout: layout},
 		tail:          config.Tail,
 		issued:        issued{store: config.Store},
+		reads:         cmp.Or(config.Reads, NewReadMetrics()),
 	}
-	r.await = awaiter{stored: &r.stored, waits: &r.reads.waits, fresh: config.Fresh, made: time.Now()}
+	r.await = awaiter{stored: &r.stored, waited: r.reads.waits(r.GroupResource), fresh: config.Fresh, made: time.Now()}
 	return r, nil
 }
 
