@@ -60,7 +60,7 @@ func TestTimeoutsAreCountedApart(t *testing.T) {
 				}
 			})
 			target.Timeout = late
-			r, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: "/", Requests: 20, Clients: 1})
+			r, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: "/", Load: bench.Load{Operations: 20, Clients: 1}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -101,7 +101,7 @@ func TestTimeoutsOfWatches(t *testing.T) {
 				<-r.Context().Done()
 			})
 			target.Timeout = late
-			r, err := bench.WatchList(t.Context(), target, bench.WatchListConfig{Path: "/api/v1/pods", Accept: bench.JSON, Requests: 2, Clients: 1})
+			r, err := bench.WatchList(t.Context(), target, bench.WatchListConfig{Path: "/api/v1/pods", Accept: bench.JSON, Load: bench.Load{Operations: 2, Clients: 1}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -127,7 +127,7 @@ func TestRefusalsAreCountedApart(t *testing.T) {
 					}
 				})
 				target.RetryAfter = again
-				r, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: "/", Requests: 10, Clients: 1})
+				r, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: "/", Load: bench.Load{Operations: 10, Clients: 1}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -150,7 +150,7 @@ func TestRefusalsAreCountedApart(t *testing.T) {
 // which it was asked.
 func TestEveryWorkloadSpeaksBothProtocols(t *testing.T) {
 	seed := bench.SeedConfig{Pods: 4, Namespaces: 2, Nodes: 2, Clients: 2}
-	watch := bench.WatchConfig{Path: "/api/v1/pods", Accept: bench.Protobuf, Watchers: 3, Stuck: 2, Objects: seed.PodPaths(2), Changes: 4, Rate: 1000, Writers: 2}
+	watch := bench.WatchConfig{Path: "/api/v1/pods", Accept: bench.Protobuf, Watchers: 3, Stuck: 2, Objects: seed.PodPaths(2), Load: bench.Load{Operations: 4, Rate: 1000, Clients: 2}}
 	hold := bench.HoldConfig{Path: "/api/v1/pods", Accept: bench.Protobuf, Watchers: 7, Returns: 1}
 	only := func(r *bench.Result, err error) ([]*bench.Result, error) { return []*bench.Result{r}, err }
 	workloads := []struct {
@@ -159,10 +159,10 @@ func TestEveryWorkloadSpeaksBothProtocols(t *testing.T) {
 	}{
 		{"seed", func(to *bench.Target) ([]*bench.Result, error) { return only(bench.Seed(t.Context(), to, seed)) }},
 		{"read", func(to *bench.Target) ([]*bench.Result, error) {
-			return only(bench.Read(t.Context(), to, bench.ReadConfig{Path: "/api/v1/pods", Requests: 9, Clients: 3}))
+			return only(bench.Read(t.Context(), to, bench.ReadConfig{Path: "/api/v1/pods", Load: bench.Load{Operations: 9, Clients: 3}}))
 		}},
 		{"watchlist", func(to *bench.Target) ([]*bench.Result, error) {
-			return only(bench.WatchList(t.Context(), to, bench.WatchListConfig{Path: "/api/v1/pods", Accept: bench.JSON, Requests: 7, Clients: 4, Objects: 4}))
+			return only(bench.WatchList(t.Context(), to, bench.WatchListConfig{Path: "/api/v1/pods", Accept: bench.JSON, Load: bench.Load{Operations: 7, Clients: 4}, Objects: 4}))
 		}},
 		{"informer", func(to *bench.Target) ([]*bench.Result, error) {
 			return only(bench.Inform(t.Context(), to, bench.InformerConfig{Resource: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Informers: 2}))
@@ -171,13 +171,13 @@ func TestEveryWorkloadSpeaksBothProtocols(t *testing.T) {
 		{"hold", func(to *bench.Target) ([]*bench.Result, error) { return only(bench.Hold(t.Context(), to, hold)) }},
 		{"storm", func(to *bench.Target) ([]*bench.Result, error) { return only(bench.Storm(t.Context(), to, hold)) }},
 		{"write", func(to *bench.Target) ([]*bench.Result, error) {
-			return bench.Write(t.Context(), to, bench.WriteConfig{Namespace: "w", Objects: 5, Clients: 4})
+			return bench.Write(t.Context(), to, bench.WriteConfig{Namespace: "w", Load: bench.Load{Operations: 5, Clients: 4}})
 		}},
 		{"patch", func(to *bench.Target) ([]*bench.Result, error) {
-			return only(bench.PatchObjects(t.Context(), to, bench.PatchConfig{Objects: seed.PodPaths(4), Requests: 8, Clients: 2}))
+			return only(bench.PatchObjects(t.Context(), to, bench.PatchConfig{Objects: seed.PodPaths(4), Load: bench.Load{Operations: 8, Clients: 2}}))
 		}},
 		{"mixed", func(to *bench.Target) ([]*bench.Result, error) {
-			return bench.Mixed(t.Context(), to, bench.MixedConfig{Seed: seed, Requests: 50, Clients: 4})
+			return bench.Mixed(t.Context(), to, bench.MixedConfig{Seed: seed, Load: bench.Load{Operations: 50, Clients: 4}})
 		}},
 		{"slow", func(to *bench.Target) ([]*bench.Result, error) {
 			return bench.Slow(t.Context(), to, bench.SlowConfig{Path: "/api/v1/pods", Accepts: []string{bench.JSON}, Clients: 4, BytesPerSecond: 1 << 30, Watch: watch})

@@ -75,7 +75,7 @@ func TestReadCountsWhatItDid(t *testing.T) {
 			target.Process = process.Process{PID: os.Getpid()}
 			between := atomic.Int64{}
 			result, err := bench.Read(t.Context(), target, bench.ReadConfig{
-				Name: "list", Path: "/api/v1/pods", Accept: bench.JSON, Encoding: "gzip", Requests: 11, Clients: 2, Rate: mode.rate,
+				Name: "list", Path: "/api/v1/pods", Accept: bench.JSON, Encoding: "gzip", Load: bench.Load{Operations: 11, Clients: 2, Rate: mode.rate},
 				Between: func(context.Context, int) error { between.Add(1); return nil },
 			})
 			if err != nil {
@@ -129,14 +129,14 @@ func TestConnectionsAreKept(t *testing.T) {
 		want int64
 	}{{"/", 2}, {"/closes", 11}} { // one more warms up
 		opened.Store(0)
-		if _, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: c.path, Requests: 10, Clients: 1}); err != nil {
+		if _, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: c.path, Load: bench.Load{Operations: 10, Clients: 1}}); err != nil {
 			t.Fatal(err)
 		}
 		if got := opened.Load(); got != c.want {
 			t.Errorf("%s: %d connections, want %d", c.path, got, c.want)
 		}
 	}
-	if _, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: "/refused", Requests: 1, Clients: 1}); err == nil || !strings.Contains(err.Error(), "403 Forbidden: no") {
+	if _, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: "/refused", Load: bench.Load{Operations: 1, Clients: 1}}); err == nil || !strings.Contains(err.Error(), "403 Forbidden: no") {
 		t.Errorf("a refusal before the run gave %v", err)
 	}
 }
@@ -148,7 +148,7 @@ func TestReadOverPlainHTTP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	result, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: "/", Requests: 3, Clients: 5})
+	result, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: "/", Load: bench.Load{Operations: 3, Clients: 5}})
 	if err != nil || result.Ops != 3 || result.Bytes != 9 {
 		t.Errorf("got %+v, %v", result, err)
 	}
@@ -163,10 +163,10 @@ func TestReadFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]bench.ReadConfig{
-		"nobody there": {Path: "/", Requests: 1, Clients: 1},
-		"no requests":  {Path: "/", Clients: 1},
-		"no clients":   {Path: "/", Requests: 1},
-		"bad rate":     {Path: "/", Requests: 1, Clients: 1, Rate: -1},
+		"nobody there": {Path: "/", Load: bench.Load{Operations: 1, Clients: 1}},
+		"no requests":  {Path: "/", Load: bench.Load{Clients: 1}},
+		"no clients":   {Path: "/", Load: bench.Load{Operations: 1}},
+		"bad rate":     {Path: "/", Load: bench.Load{Operations: 1, Clients: 1, Rate: -1}},
 	} {
 		if _, err := bench.Read(t.Context(), target, c); err == nil {
 			t.Errorf("%s: want an error", name)
@@ -183,7 +183,7 @@ func TestWatchTellsOfEachDelivery(t *testing.T) {
 		target, server := target(t, seed)
 		config := bench.WatchConfig{
 			Name: "watch", Path: "/api/v1/pods", Accept: accept, Watchers: 5, Stuck: 2,
-			Objects: seed.PodPaths(4), Changes: 20, Rate: 1000, Writers: 2,
+			Objects: seed.PodPaths(4), Load: bench.Load{Operations: 20, Rate: 1000, Clients: 2},
 		}
 		for run := range 2 { // the second run's changes must not be the first's again
 			result, err := bench.Watch(t.Context(), target, config)
@@ -216,7 +216,7 @@ func TestSlowReadersBesideWatches(t *testing.T) {
 		Name: "slow", Path: "/api/v1/pods", Accepts: []string{bench.Protobuf, bench.JSON}, Clients: 4, BytesPerSecond: 1 << 20,
 		Watch: bench.WatchConfig{
 			Name: "watch", Path: "/api/v1/pods", Accept: bench.Protobuf, Watchers: 3,
-			Objects: seed.PodPaths(2), Changes: 10, Rate: 1000, Writers: 1,
+			Objects: seed.PodPaths(2), Load: bench.Load{Operations: 10, Rate: 1000, Clients: 1},
 		},
 	}
 	results, err := bench.Slow(t.Context(), target, config)
@@ -248,7 +248,7 @@ func TestSlowReadersNoticeWhatBreaksOff(t *testing.T) {
 	results, err := bench.Slow(t.Context(), target, bench.SlowConfig{
 		Name: "slow", Path: "/api/v1/broken", Accepts: []string{bench.JSON}, Clients: 2, BytesPerSecond: 1 << 30,
 		Watch: bench.WatchConfig{
-			Name: "watch", Path: "/api/v1/pods", Accept: bench.Protobuf, Watchers: 1, Objects: seed.PodPaths(1), Changes: 1, Writers: 1,
+			Name: "watch", Path: "/api/v1/pods", Accept: bench.Protobuf, Watchers: 1, Objects: seed.PodPaths(1), Load: bench.Load{Operations: 1, Clients: 1},
 		},
 	})
 	if err != nil {
@@ -269,7 +269,7 @@ func TestWatchOfNodes(t *testing.T) {
 	}
 	result, err := bench.Watch(t.Context(), target, bench.WatchConfig{
 		Path: "/api/v1/pods", Selections: seed.NodeSelections(seed.Nodes), Accept: bench.JSON, Watchers: watchers,
-		Objects: seed.PodPaths(seed.Pods), Changes: changes, Writers: 1, Deliveries: want, PerChange: true,
+		Objects: seed.PodPaths(seed.Pods), Load: bench.Load{Operations: changes, Clients: 1}, Deliveries: want, PerChange: true,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -290,7 +290,7 @@ func TestWatchCountsWhatIsMissing(t *testing.T) {
 		return event == first+3
 	}
 	result, err := bench.Watch(t.Context(), target, bench.WatchConfig{
-		Path: "/api/v1/pods", Accept: bench.JSON, Watchers: 3, Objects: seed.PodPaths(2), Changes: 5, Writers: 1, Patience: 1,
+		Path: "/api/v1/pods", Accept: bench.JSON, Watchers: 3, Objects: seed.PodPaths(2), Load: bench.Load{Operations: 5, Clients: 1}, Patience: 1,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -301,13 +301,13 @@ func TestWatchCountsWhatIsMissing(t *testing.T) {
 	// A change that fails is one error, and spoils nothing else.
 	server.Drop = nil
 	result, err = bench.Watch(t.Context(), target, bench.WatchConfig{
-		Path: "/api/v1/pods", Accept: bench.JSON, Watchers: 3, Objects: append(seed.PodPaths(2), "/api/v1/namespaces/bench-0/pods/none"), Changes: 5, Writers: 1,
+		Path: "/api/v1/pods", Accept: bench.JSON, Watchers: 3, Objects: append(seed.PodPaths(2), "/api/v1/namespaces/bench-0/pods/none"), Load: bench.Load{Operations: 5, Clients: 1},
 	})
 	if err != nil || result.Errors != 1 || result.Succeeded() != 12 || !strings.Contains(result.FirstError, "1 of 5 changes failed") {
 		t.Errorf("%v: %d errors (%s), %d deliveries; want 1 and 12", err, result.Errors, result.FirstError, result.Succeeded())
 	}
 	if _, err := bench.Watch(t.Context(), target, bench.WatchConfig{
-		Path: "/api/v1/pods", Accept: bench.JSON, Watchers: 1, Objects: []string{"/api/v1/namespaces/bench-0/pods/none"}, Changes: 1, Writers: 1,
+		Path: "/api/v1/pods", Accept: bench.JSON, Watchers: 1, Objects: []string{"/api/v1/namespaces/bench-0/pods/none"}, Load: bench.Load{Operations: 1, Clients: 1},
 	}); err == nil || !strings.Contains(err.Error(), "404") {
 		t.Errorf("changes of what does not exist gave %v", err)
 	}
@@ -384,7 +384,7 @@ func TestWatchList(t *testing.T) {
 		errors  int
 	}{{"/api/v1/pods", 10, 0}, {"/api/v1/namespaces/bench-1/pods", 5, 0}, {seed.NodeSelection(1), 5, 0}, {"/api/v1/pods", 11, 7}} {
 		for _, accept := range []string{bench.Protobuf, bench.JSON} {
-			result, err := bench.WatchList(t.Context(), target, bench.WatchListConfig{Path: c.path, Accept: accept, Requests: 7, Clients: 3, Objects: c.objects})
+			result, err := bench.WatchList(t.Context(), target, bench.WatchListConfig{Path: c.path, Accept: accept, Load: bench.Load{Operations: 7, Clients: 3}, Objects: c.objects})
 			if c.errors > 0 {
 				if err == nil {
 					t.Error("the warming request found too few objects: want an error")
@@ -403,7 +403,7 @@ func TestWatchList(t *testing.T) {
 
 func TestWritesLiveAndDie(t *testing.T) {
 	target, server := target(t, bench.SeedConfig{})
-	results, err := bench.Write(t.Context(), target, bench.WriteConfig{Namespace: "w", Objects: 9, Clients: 3})
+	results, err := bench.Write(t.Context(), target, bench.WriteConfig{Namespace: "w", Load: bench.Load{Operations: 9, Clients: 3}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -422,7 +422,7 @@ func TestWritesLiveAndDie(t *testing.T) {
 func TestMixedKeepsProportions(t *testing.T) {
 	seed := bench.SeedConfig{Pods: 20, Namespaces: 2, Nodes: 4, Clients: 4}
 	target, _ := target(t, seed)
-	results, err := bench.Mixed(t.Context(), target, bench.MixedConfig{Seed: seed, Requests: 200, Clients: 4, Rate: 5000})
+	results, err := bench.Mixed(t.Context(), target, bench.MixedConfig{Seed: seed, Load: bench.Load{Operations: 200, Clients: 4, Rate: 5000}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -485,7 +485,7 @@ func TestWorkloadsEndWithTheirContext(t *testing.T) {
 	target, server := target(t, seed)
 	ctx, cancel := context.WithCancel(t.Context())
 	server.Drop = func(int) bool { cancel(); return true }
-	_, err := bench.Watch(ctx, target, bench.WatchConfig{Path: "/api/v1/pods", Accept: bench.JSON, Watchers: 2, Objects: seed.PodPaths(1), Changes: 1000, Rate: 1, Writers: 1})
+	_, err := bench.Watch(ctx, target, bench.WatchConfig{Path: "/api/v1/pods", Accept: bench.JSON, Watchers: 2, Objects: seed.PodPaths(1), Load: bench.Load{Operations: 1000, Rate: 1, Clients: 1}})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want the context's error", err)
 	}
@@ -493,7 +493,7 @@ func TestWorkloadsEndWithTheirContext(t *testing.T) {
 	server.Drop = func(int) bool { cancel(); return true }
 	_, err = bench.Slow(ctx, target, bench.SlowConfig{
 		Path: "/api/v1/pods", Accepts: []string{bench.JSON}, Clients: 2, BytesPerSecond: 1,
-		Watch: bench.WatchConfig{Path: "/api/v1/pods", Accept: bench.JSON, Watchers: 1, Objects: seed.PodPaths(1), Changes: 1, Writers: 1},
+		Watch: bench.WatchConfig{Path: "/api/v1/pods", Accept: bench.JSON, Watchers: 1, Objects: seed.PodPaths(1), Load: bench.Load{Operations: 1, Clients: 1}},
 	})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("slow readers: got %v, want the context's error", err)

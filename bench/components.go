@@ -19,14 +19,11 @@ type ComponentsConfig struct {
 	Namespace string
 	// Round makes the objects' names differ between runs that must not share objects.
 	Round int
-	// Objects is how many pods there are, and how often each kind is written; Nodes, how many
-	// nodes. Clients is how many requests are under way at a time.
-	Objects, Nodes, Clients int
-	// Rate is requests per second, 0 for as many as the clients get answered.
-	Rate float64
-	// Schedule may take the place of Objects and Rate, for each kind: its plan is open, and it
-	// does not warm up.
-	Schedule Schedule
+	// Nodes is the number of nodes.
+	Nodes int
+	// Load is that of each kind of write, and has as many pods as operations. A plan is open. There
+	// is no warm-up.
+	Load
 
 	versions map[string]string // of Leases, which are never updated blindly, by name
 }
@@ -67,16 +64,16 @@ func ComponentWrites() []string {
 // Before, it sends one write of each kind that is not measured. It deletes the pods and leaves the
 // nodes, Leases, events and Deployments.
 func Components(ctx context.Context, t *Target, c ComponentsConfig) ([]*Result, error) {
-	l := loop{ops: c.Objects, clients: c.Clients, rate: c.Rate, schedule: c.Schedule}
+	l := loop{Load: c.Load}
 	if err := l.bounded(); err != nil {
 		return nil, err
 	}
-	c.Objects = l.total()
+	c.Operations = l.total()
 	if c.Nodes < 1 {
 		return nil, fmt.Errorf("bench: want at least one node, not %d", c.Nodes)
 	}
 	for _, ns := range []string{c.Namespace, corev1.NamespaceNodeLease} {
-		if err := ensureNamespace(ctx, t, ns); err != nil {
+		if err := t.ensureNamespace(ctx, ns); err != nil {
 			return nil, err
 		}
 	}
@@ -84,7 +81,7 @@ func Components(ctx context.Context, t *Target, c ComponentsConfig) ([]*Result, 
 		if err := c.look(ctx, t, w.looks); err != nil {
 			return nil, err
 		}
-		if err := t.once(ctx, w.call(&c, c.Objects)); err != nil {
+		if err := t.once(ctx, w.call(&c, c.Operations)); err != nil {
 			return nil, err
 		}
 	}
@@ -93,7 +90,7 @@ func Components(ctx context.Context, t *Target, c ComponentsConfig) ([]*Result, 
 		if err := c.look(ctx, t, w.looks); err != nil {
 			return results, err
 		}
-		calls := make([]call, c.Objects) // encoded before the clock runs
+		calls := make([]call, c.Operations) // encoded before the clock runs
 		for i := range calls {
 			calls[i] = w.call(&c, i)
 		}
@@ -109,24 +106,12 @@ func Components(ctx context.Context, t *Target, c ComponentsConfig) ([]*Result, 
 	return results, nil
 }
 
-// look learns the versions of the Leases if they are needed.
-func (c *ComponentsConfig) look(ctx context.Context, t *Target, needed bool) error {
-	if !needed {
-		return nil
+// look reads the versions of the Leases if they are needed.
+func (c *ComponentsConfig) look(ctx context.Context, t *Target, needed bool) (err error) {
+	if needed {
+		c.versions, err = t.revisions(ctx, c.leases())
 	}
-	client, err := t.Client("larder-bench")
-	if err != nil {
-		return err
-	}
-	leases, err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("bench: %w", err)
-	}
-	c.versions = make(map[string]string, len(leases.Items))
-	for _, lease := range leases.Items {
-		c.versions[lease.Name] = lease.ResourceVersion
-	}
-	return nil
+	return err
 }
 
 func (c *ComponentsConfig) pods() string {

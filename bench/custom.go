@@ -8,14 +8,9 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
 )
 
 // CustomConfig says how many custom resources there are and what is done to them.
@@ -69,22 +64,18 @@ func Custom(ctx context.Context, t *Target, c CustomConfig) ([]*Result, error) {
 	return readWorkers(ctx, t, c, results)
 }
 
-// defineWorkers makes the definition of workers, and namespaces for them.
+// defineWorkers creates the CRD of workers, and namespaces for them.
 func defineWorkers(ctx context.Context, t *Target, namespaces int) error {
-	client, err := dynamic.NewForConfig(t.settings(workersManager))
-	if err != nil {
-		return fmt.Errorf("bench: %w", err)
-	}
-	if err := define(ctx, t, client, definition{plural: "workers", kind: "Worker", schema: customSchema, columns: []any{
+	if err := define(ctx, t, crd{plural: "workers", kind: "Worker", schema: customSchema, columns: []any{
 		map[string]any{"name": "Replicas", "type": "integer", "jsonPath": ".spec.replicas"},
 		map[string]any{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
 	}}); err != nil {
 		return err
 	}
-	return makeNamespaces(ctx, client, namespaces)
+	return t.ensureNamespaces(ctx, namespaces)
 }
 
-// DefineWorkers makes the definition and the first of the objects of [Custom], and leaves what
+// DefineWorkers creates the CRD and the first of the objects of [Custom], and leaves what
 // exists.
 func DefineWorkers(ctx context.Context, t *Target) error {
 	if err := defineWorkers(ctx, t, 1); err != nil {
@@ -151,11 +142,10 @@ const (
 // readWorkers adds reads to results.
 func readWorkers(ctx context.Context, t *Target, c CustomConfig, results []*Result) ([]*Result, error) {
 	for _, r := range []ReadConfig{
-		{Name: customGet, Path: "/apis/bench.example.com/v1/namespaces/" + fmt.Sprintf(namespaceFormat, 0) + "/workers/worker-0", Accept: JSON, Requests: c.Reads},
-		{Name: customList, Path: CustomPath, Accept: JSON, Requests: max(1, c.Reads/100)},
-		{Name: customTable, Path: CustomPath, Accept: Table, Requests: max(1, c.Reads/100)},
+		{Name: customGet, Path: "/apis/bench.example.com/v1/namespaces/" + fmt.Sprintf(namespaceFormat, 0) + "/workers/worker-0", Accept: JSON, Load: Load{Operations: c.Reads, Clients: c.Clients}},
+		{Name: customList, Path: CustomPath, Accept: JSON, Load: Load{Operations: max(1, c.Reads/100), Clients: c.Clients}},
+		{Name: customTable, Path: CustomPath, Accept: Table, Load: Load{Operations: max(1, c.Reads/100), Clients: c.Clients}},
 	} {
-		r.Clients = c.Clients
 		result, err := Read(ctx, t, r)
 		if err != nil {
 			return results, err
@@ -165,21 +155,9 @@ func readWorkers(ctx context.Context, t *Target, c CustomConfig, results []*Resu
 	return results, nil
 }
 
-// makeNamespaces makes the namespaces that are not there yet.
-func makeNamespaces(ctx context.Context, client dynamic.Interface, n int) error {
-	namespaces := client.Resource(corev1.SchemeGroupVersion.WithResource("namespaces"))
-	for i := range n {
-		ns := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": fmt.Sprintf(namespaceFormat, i)}}}
-		if _, err := namespaces.Create(ctx, ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("bench: %w", err)
-		}
-	}
-	return nil
-}
-
 // repeatWrites makes one kind of write and measures it.
 func repeatWrites(ctx context.Context, t *Target, clients int, w customWrites) (*Result, error) {
-	l := loop{ops: w.n, clients: clients, strict: true, through: t.retrying()}
+	l := loop{Load: Load{Operations: w.n, Clients: clients}, strict: true, through: t.retrying()}
 	if err := l.check(); err != nil {
 		return nil, err
 	}
@@ -206,48 +184,36 @@ func encodeJSON(v any) []byte {
 	return body
 }
 
-// definition says what a definition of custom resources has.
-type definition struct {
+// crd describes a CRD.
+type crd struct {
 	plural, kind string
 	schema       string // JSON of the only version's schema
 	columns      []any
 }
 
 // define creates a CRD and waits until its resource is served.
-func define(ctx context.Context, t *Target, client dynamic.Interface, d definition) error {
-	var described map[string]any
-	if err := json.Unmarshal([]byte(d.schema), &described); err != nil {
-		return fmt.Errorf("bench: %w", err)
-	}
-	object := &unstructured.Unstructured{Object: map[string]any{
+func define(ctx context.Context, t *Target, d crd) error {
+	if err := t.ensure(ctx, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", map[string]any{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
 		"metadata": map[string]any{"name": d.plural + ".bench.example.com"},
 		"spec": map[string]any{
 			"group": "bench.example.com", "scope": "Namespaced",
 			"names": map[string]any{"plural": d.plural, "singular": strings.ToLower(d.kind), "kind": d.kind, "listKind": d.kind + "List"},
 			"versions": []any{map[string]any{
-				"name": "v1", "served": true, "storage": true, "schema": map[string]any{"openAPIV3Schema": described},
+				"name": "v1", "served": true, "storage": true, "schema": map[string]any{"openAPIV3Schema": json.RawMessage(d.schema)},
 				"subresources":             map[string]any{"status": map[string]any{}},
 				"additionalPrinterColumns": d.columns,
 			}},
 		},
-	}}
-	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-	if _, err := definitions.Create(ctx, object, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("bench: %w", err)
+	}); err != nil {
+		return err
 	}
-	path := "/apis/bench.example.com/v1/" + d.plural + "?limit=1"
+	within, cut := t.graceful(ctx)
+	defer cut()
 	for {
-		err := t.once(ctx, call{path: path, accept: JSON})
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-t.Stopping():
-			return fmt.Errorf("bench: %s are not served: %w", d.plural, err)
-		case <-ctx.Done():
-			return fmt.Errorf("bench: %s are not served: %w", d.plural, err)
+		err := t.once(within, call{path: "/apis/bench.example.com/v1/" + d.plural + "?limit=1", accept: JSON})
+		if err == nil || sleep(within, 100*time.Millisecond) != nil || t.stopped() {
+			return err
 		}
 	}
 }

@@ -21,7 +21,7 @@
 //   - compare measures Larder beside kube-apiserver and beside the limit
 //   - cluster simulates the components of a cluster, rollout runs stock components
 //   - crds measures CRDs, starts measures starts on stored objects
-//   - scenario runs several workloads that a file describes
+//   - scenario runs several workloads at the same time
 //   - testservers starts servers, baseline is the server that sends bytes from memory
 //   - stages plans how load changes with time, thresholds compares results with bounds
 //   - report writes results
@@ -43,7 +43,7 @@
 // Machines are noisy: compare CPU time per operation of servers that were measured in one run,
 // and not wall times of different runs.
 //
-// With a Rate, or a [Schedule] that plans rates, a loop is open. Each operation has a time at
+// With a Rate, or a Plan of rates, a loop is open. Each operation has a time at
 // which it is due, and its latency counts from then, also while it waits for the server or for a
 // free client. A stall then counts for every operation that it delays. Result.Late counts
 // operations that had to wait for a client. Otherwise the loop is closed, and latency counts from

@@ -2,18 +2,12 @@ package bench
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 )
 
 // Tenants is the group of the users that are no administrators: they may read, and flow
@@ -24,30 +18,25 @@ const Tenants = "bench-tenants"
 // seats, which its users have to share. It waits until the server lets tenant, one of these
 // users, read. It leaves objects that exist already.
 func (t *Target) AllowTenants(ctx context.Context, tenant *Target) error {
-	client, err := kubernetes.NewForConfig(t.config)
-	if err != nil {
-		return fmt.Errorf("bench: %w", err)
-	}
-	meta := metav1.ObjectMeta{Name: Tenants}
-	made := func(err error) error {
-		if err != nil && !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("bench: tenants: %w", err)
+	const flowcontrol, rbac = "/apis/flowcontrol.apiserver.k8s.io/v1/", "/apis/rbac.authorization.k8s.io/v1/"
+	for _, object := range [][2]string{
+		{rbac + "clusterroles", `{"metadata":{"name":"bench-tenants"},"rules":[{"verbs":["get","list","watch"],"apiGroups":[""],"resources":["pods"]}]}`},
+		{rbac + "clusterrolebindings", `{"metadata":{"name":"bench-tenants"},
+			"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"bench-tenants"}],
+			"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"bench-tenants"}}`},
+		// It has five seats of the 600 that servers have by default, and lends and borrows none.
+		{flowcontrol + "prioritylevelconfigurations", `{"metadata":{"name":"bench-tenants"},"spec":{"type":"Limited","limited":{
+			"nominalConcurrencyShares":2,"lendablePercent":0,"borrowingLimitPercent":0,
+			"limitResponse":{"type":"Queue","queuing":{"queues":128,"handSize":6,"queueLengthLimit":50}}}}}`},
+		// It puts the requests of each user into queues of its own.
+		{flowcontrol + "flowschemas", `{"metadata":{"name":"bench-tenants"},"spec":{"priorityLevelConfiguration":{"name":"bench-tenants"},
+			"matchingPrecedence":900,"distinguisherMethod":{"type":"ByUser"},"rules":[{
+				"subjects":[{"kind":"Group","group":{"name":"bench-tenants"}}],
+				"resourceRules":[{"verbs":["*"],"apiGroups":["*"],"resources":["*"],"clusterScope":true,"namespaces":["*"]}]}]}}`},
+	} {
+		if err := t.ensure(ctx, object[0], json.RawMessage(object[1])); err != nil {
+			return err
 		}
-		return nil
-	}
-	_, role := client.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{
-		ObjectMeta: meta,
-		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get", "list", "watch"}, APIGroups: []string{""}, Resources: []string{"pods"}}},
-	}, metav1.CreateOptions{})
-	_, bound := client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: meta,
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: Tenants}},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: Tenants},
-	}, metav1.CreateOptions{})
-	_, level := client.FlowcontrolV1().PriorityLevelConfigurations().Create(ctx, tenantsLevel(meta), metav1.CreateOptions{})
-	_, schema := client.FlowcontrolV1().FlowSchemas().Create(ctx, tenantsSchema(meta), metav1.CreateOptions{})
-	if err := errors.Join(made(role), made(bound), made(level), made(schema)); err != nil {
-		return err
 	}
 	return tenant.awaitAccess(ctx)
 }
@@ -59,44 +48,10 @@ func (t *Target) awaitAccess(ctx context.Context) error {
 	defer cancel()
 	for {
 		err := t.once(ctx, call{path: "/api/v1/namespaces/default/pods?limit=1", accept: JSON})
-		var refused *statusError
-		if !errors.As(err, &refused) || refused.status != http.StatusForbidden {
+		if statusOf(err) != http.StatusForbidden || sleep(ctx, 20*time.Millisecond) != nil {
 			return err
 		}
-		if err := sleep(ctx, 20*time.Millisecond); err != nil {
-			return fmt.Errorf("bench: tenants: %w", refused)
-		}
 	}
-}
-
-// tenantsLevel has five seats of the 600 that servers have by default, and lends and
-// borrows none.
-func tenantsLevel(meta metav1.ObjectMeta) *flowcontrolv1.PriorityLevelConfiguration {
-	shares, none := int32(2), int32(0)
-	return &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: meta, Spec: flowcontrolv1.PriorityLevelConfigurationSpec{
-		Type: flowcontrolv1.PriorityLevelEnablementLimited,
-		Limited: &flowcontrolv1.LimitedPriorityLevelConfiguration{
-			NominalConcurrencyShares: &shares, LendablePercent: &none, BorrowingLimitPercent: &none,
-			LimitResponse: flowcontrolv1.LimitResponse{
-				Type:    flowcontrolv1.LimitResponseTypeQueue,
-				Queuing: &flowcontrolv1.QueuingConfiguration{Queues: 128, HandSize: 6, QueueLengthLimit: 50},
-			},
-		},
-	}}
-}
-
-// tenantsSchema puts each of them into queues of its own.
-func tenantsSchema(meta metav1.ObjectMeta) *flowcontrolv1.FlowSchema {
-	all := []string{flowcontrolv1.ResourceAll}
-	return &flowcontrolv1.FlowSchema{ObjectMeta: meta, Spec: flowcontrolv1.FlowSchemaSpec{
-		PriorityLevelConfiguration: flowcontrolv1.PriorityLevelConfigurationReference{Name: Tenants},
-		MatchingPrecedence:         900,
-		DistinguisherMethod:        &flowcontrolv1.FlowDistinguisherMethod{Type: flowcontrolv1.FlowDistinguisherMethodByUserType},
-		Rules: []flowcontrolv1.PolicyRulesWithSubjects{{
-			Subjects:      []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindGroup, Group: &flowcontrolv1.GroupSubject{Name: Tenants}}},
-			ResourceRules: []flowcontrolv1.ResourcePolicyRule{{Verbs: all, APIGroups: all, Resources: all, ClusterScope: true, Namespaces: all}},
-		}},
-	}}
 }
 
 // FloodConfig is a workload of one user's reads, alone and beside another user that sends
@@ -192,12 +147,11 @@ func (f *flood) start(ctx context.Context) (stop func()) {
 }
 
 func (f *flood) count(ctx context.Context, err error) {
-	var refused *statusError
 	switch {
 	case err == nil:
 		f.answered.Add(1)
 	case ctx.Err() != nil:
-	case errors.As(err, &refused) && refused.status == http.StatusTooManyRequests:
+	case statusOf(err) == http.StatusTooManyRequests:
 		f.refused.Add(1)
 		_ = sleep(ctx, 50*time.Millisecond) // a client that hardly heeds Retry-After
 	default:

@@ -27,7 +27,7 @@ type HoldConfig struct {
 // Hold opens watches, TLS handshakes included, and records how long each took, what
 // it cost the server and by how much the server's memory grew.
 func Hold(ctx context.Context, t *Target, c HoldConfig) (*Result, error) {
-	if err := (loop{ops: c.Watchers, clients: 1}).check(); err != nil {
+	if err := (loop{Load: Load{Operations: c.Watchers, Clients: 1}}).check(); err != nil {
 		return nil, err
 	}
 	rec, err := t.newRecorder(c.Name, "watch", c.Watchers)
@@ -103,7 +103,7 @@ func (c *HoldConfig) idle(ctx context.Context, t *Target, r *Result) error {
 // where they were, as often as Returns says. It records the time from the close until
 // the server has accepted each again, and the server's cost in that time.
 func Storm(ctx context.Context, t *Target, c HoldConfig) (*Result, error) {
-	if err := (loop{ops: c.Watchers * c.Returns, clients: 1}).check(); err != nil {
+	if err := (loop{Load: Load{Operations: c.Watchers * c.Returns, Clients: 1}}).check(); err != nil {
 		return nil, err
 	}
 	rec, err := t.newRecorder(c.Name, "watch", c.Watchers*c.Returns)

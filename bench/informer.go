@@ -28,7 +28,7 @@ type InformerConfig struct {
 
 // Inform records the time from each informer's start until it has synced.
 func Inform(ctx context.Context, t *Target, c InformerConfig) (*Result, error) {
-	if err := (loop{ops: c.Informers, clients: 1}).check(); err != nil {
+	if err := (loop{Load: Load{Operations: c.Informers, Clients: 1}}).check(); err != nil {
 		return nil, err
 	}
 	config := rest.CopyConfig(t.config)

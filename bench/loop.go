@@ -13,32 +13,17 @@ import (
 	"github.com/larder-io/larder/bench/stages"
 )
 
-// Schedule says how the load of a workload changes with time. The zero Schedule leaves the
-// workload at its number of operations, its rate and its clients.
-type Schedule struct {
+// Load says how many operations a workload has, and how they follow each other.
+type Load struct {
+	// Operations is their number, Clients how many are sent at a time.
+	Operations, Clients int
+	// Rate is operations per second of all clients, 0 for as many as are answered.
+	Rate float64
+	// Plan, unless it is zero, takes the place of Operations, of Rate and, if it is closed, of
+	// Clients.
+	Plan stages.Plan
 	// Warmup is for how long the load runs, as it begins, before anything is measured.
 	Warmup time.Duration
-	// Plan takes the place of the number of operations, of the rate and, if it is closed,
-	// of the number of clients.
-	Plan stages.Plan
-}
-
-// NewSchedule returns the Schedule of what users give: stages, or a duration with a rate, or a
-// duration and no rate. Stages of numbers of clients set clients.
-func NewSchedule(text string, duration, warmup time.Duration, rate float64, clients *int) (s Schedule, err error) {
-	s.Warmup = warmup
-	switch {
-	case text != "":
-		s.Plan, err = stages.Parse(text)
-		if err == nil && !s.Plan.Open {
-			*clients = int(s.Plan.Most())
-		}
-	case duration > 0 && rate > 0:
-		s.Plan = stages.Hold(true, duration, rate)
-	case duration > 0:
-		s.Plan = stages.Hold(false, duration, float64(*clients))
-	}
-	return s, err
 }
 
 // Kinds of loops, as a Result's Loop says them.
@@ -52,9 +37,7 @@ const (
 // so that a stall of the server counts for every operation that waited meanwhile. Otherwise
 // the loop is closed: each client begins its next operation when the last has ended.
 type loop struct {
-	ops, clients int
-	rate         float64 // operations per second of all clients, 0 for a closed loop
-	schedule     Schedule
+	Load
 
 	// between is called before each operation, nil for nothing. Its time is in no latency.
 	between func(ctx context.Context, i int) error
@@ -64,52 +47,48 @@ type loop struct {
 	strict bool
 }
 
-// check returns an error for a loop that cannot be run.
-func (l loop) check() error {
-	if l.schedule.Warmup < 0 {
-		return fmt.Errorf("bench: a warm-up of %v", l.schedule.Warmup)
+// check returns an error for a load that cannot be run.
+func (l Load) check() error {
+	if l.Warmup < 0 {
+		return fmt.Errorf("bench: a warm-up of %v", l.Warmup)
 	}
-	if plan := l.schedule.Plan; !plan.IsZero() {
-		if plan.Open && l.clients < 1 {
-			return errors.New("bench: want at least one client")
-		}
-		return nil
+	if l.Clients < 1 && (l.Plan.IsZero() || l.Plan.Open) {
+		return fmt.Errorf("bench: want at least one client, not %d", l.Clients)
 	}
 	switch {
-	case l.ops < 1:
-		return fmt.Errorf("bench: want at least one operation, not %d", l.ops)
-	case l.clients < 1:
-		return fmt.Errorf("bench: want at least one client, not %d", l.clients)
-	case l.rate < 0 || math.IsNaN(l.rate) || math.IsInf(l.rate, 0):
-		return fmt.Errorf("bench: want a rate of 0 or more, not %g", l.rate)
+	case !l.Plan.IsZero():
+	case l.Operations < 1:
+		return fmt.Errorf("bench: want at least one operation, not %d", l.Operations)
+	case l.Rate < 0 || math.IsNaN(l.Rate) || math.IsInf(l.Rate, 0):
+		return fmt.Errorf("bench: want a rate of 0 or more, not %g", l.Rate)
 	}
 	return nil
 }
 
-// bounded is check for workloads that must know beforehand how many operations there are.
-func (l loop) bounded() error {
-	if plan := l.schedule.Plan; !plan.IsZero() && !plan.Open {
-		return errors.New("bench: this workload must know how many operations there are: plan rates, not numbers of clients")
+// bounded is check for workloads whose number of operations must be known.
+func (l Load) bounded() error {
+	if !l.Plan.IsZero() && !l.Plan.Open {
+		return errors.New("bench: this workload must know how many operations there are: plan rates (--stages 10s:100/s), or give --rate beside --duration")
 	}
 	return l.check()
 }
 
-// total is how many operations there are, 0 if only time ends the loop.
-func (l loop) total() int {
+// total is the number of operations, 0 if only time ends the load.
+func (l Load) total() int {
 	switch {
-	case l.schedule.Plan.IsZero():
-		return l.ops
-	case l.schedule.Plan.Open:
-		return l.schedule.Plan.Operations()
+	case l.Plan.IsZero():
+		return l.Operations
+	case l.Plan.Open:
+		return l.Plan.Operations()
 	}
 	return 0
 }
 
-// open reports whether operations are due at times of their own.
-func (l loop) open() bool { return l.rate > 0 || l.schedule.Plan.Open }
+// open reports whether each operation has a time at which it is due.
+func (l Load) open() bool { return l.Rate > 0 || l.Plan.Open }
 
 // kind is OpenLoop or ClosedLoop.
-func (l loop) kind() string {
+func (l Load) kind() string {
 	if l.open() {
 		return OpenLoop
 	}
@@ -128,19 +107,19 @@ type outcome struct {
 
 // warm runs the load as it begins, and records nothing.
 func (l loop) warm(ctx context.Context, t *Target, rec *recorder, op operation) error {
-	if l.schedule.Warmup == 0 {
+	if l.Warmup == 0 {
 		return nil
 	}
 	rec.phase("warming up")
 	defer rec.phase("")
-	first := loop{clients: l.clients, between: l.between, through: l.through}
-	level, open := l.rate, l.open()
-	if !l.schedule.Plan.IsZero() {
-		level = l.schedule.Plan.First()
+	first := loop{Load: Load{Clients: l.Clients}, between: l.between, through: l.through}
+	level, open := l.Rate, l.open()
+	if !l.Plan.IsZero() {
+		level = l.Plan.First()
 	} else if !open {
-		level = float64(l.clients)
+		level = float64(l.Clients)
 	}
-	first.schedule.Plan = stages.Hold(open, l.schedule.Warmup, level)
+	first.Plan = stages.Hold(open, l.Warmup, level)
 	return first.run(ctx, t, &recorder{result: &Result{Latency: newHistogram()}}, op)
 }
 
@@ -154,8 +133,8 @@ func (l loop) run(ctx context.Context, t *Target, rec *recorder, op operation) e
 	if r.ops == 0 {
 		r.ops = math.MaxInt
 	}
-	clients := l.clients
-	if plan := l.schedule.Plan; !plan.IsZero() && !plan.Open {
+	clients := l.Clients
+	if plan := l.Plan; !plan.IsZero() && !plan.Open {
 		clients = int(plan.Most())
 	}
 	rec.looping(l.kind())
@@ -270,7 +249,7 @@ func (r *running) claim(ctx context.Context, client int) (i int, due time.Time, 
 		return 0, due, false, nil
 	default:
 	}
-	if plan := r.schedule.Plan; !plan.IsZero() && !plan.Open {
+	if plan := r.Plan; !plan.IsZero() && !plan.Open {
 		wait, ok := plan.ClientWait(client, time.Since(r.start))
 		if !ok {
 			return 0, due, false, ctx.Err()
@@ -283,10 +262,10 @@ func (r *running) claim(ctx context.Context, client int) (i int, due time.Time, 
 		return 0, due, false, nil
 	}
 	switch {
-	case r.schedule.Plan.Open:
-		due = r.start.Add(r.schedule.Plan.Due(i))
-	case r.rate > 0:
-		due = r.start.Add(time.Duration(float64(i) / r.rate * float64(time.Second)))
+	case r.Plan.Open:
+		due = r.start.Add(r.Plan.Due(i))
+	case r.Rate > 0:
+		due = r.start.Add(time.Duration(float64(i) / r.Rate * float64(time.Second)))
 	}
 	return i, due, true, ctx.Err()
 }

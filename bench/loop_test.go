@@ -27,7 +27,7 @@ func pause(ctx context.Context, d time.Duration) error {
 func TestOpenLoopCountsFromTheIntendedStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := &recorder{result: &Result{Latency: newHistogram()}}
-		l := loop{ops: 10, clients: 1, rate: 10}
+		l := loop{Load: Load{Operations: 10, Clients: 1, Rate: 10}}
 		var waited []time.Duration
 		err := l.run(t.Context(), nil, rec, func(ctx context.Context, _ *lane, i int, intended time.Time) (outcome, error) {
 			if i == 0 {
@@ -55,7 +55,7 @@ func TestClosedLoopGoesOnWhenAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := &recorder{result: &Result{Latency: newHistogram()}}
 		start := time.Now()
-		err := loop{ops: 10, clients: 2}.run(t.Context(), nil, rec, func(ctx context.Context, _ *lane, i int, _ time.Time) (outcome, error) {
+		err := loop{Load: Load{Operations: 10, Clients: 2}}.run(t.Context(), nil, rec, func(ctx context.Context, _ *lane, i int, _ time.Time) (outcome, error) {
 			if i == 3 {
 				return outcome{}, errors.New("failure")
 			}
@@ -80,7 +80,7 @@ func TestLoopEndsWithItsContext(t *testing.T) {
 		defer cancel()
 		for _, rate := range []float64{0, 1} {
 			rec := &recorder{result: &Result{Latency: newHistogram()}}
-			err := loop{ops: 1000, clients: 3, rate: rate}.run(ctx, nil, rec, func(ctx context.Context, _ *lane, _ int, _ time.Time) (outcome, error) {
+			err := loop{Load: Load{Operations: 1000, Clients: 3, Rate: rate}}.run(ctx, nil, rec, func(ctx context.Context, _ *lane, _ int, _ time.Time) (outcome, error) {
 				return outcome{}, pause(ctx, time.Second)
 			})
 			if !errors.Is(err, context.DeadlineExceeded) {
@@ -163,7 +163,7 @@ func TestMixedIsAboutEverything(t *testing.T) {
 // open one in which there is time for it, and in one in which it makes operations late.
 func TestBetweenIsInNoLatency(t *testing.T) {
 	for name, l := range map[string]loop{
-		"closed": {ops: 10, clients: 1}, "open": {ops: 10, clients: 1, rate: 0.2}, "open and late": {ops: 10, clients: 10, rate: 1},
+		"closed": {Load: Load{Operations: 10, Clients: 1}}, "open": {Load: Load{Operations: 10, Clients: 1, Rate: 0.2}}, "open and late": {Load: Load{Operations: 10, Clients: 10, Rate: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestLateOperationsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for clients, late := range map[int]int{1: 9, 10: 0} {
 			rec := &recorder{result: &Result{Latency: newHistogram()}}
-			err := loop{ops: 10, clients: clients, rate: 1}.run(t.Context(), nil, rec, func(ctx context.Context, _ *lane, _ int, _ time.Time) (outcome, error) {
+			err := loop{Load: Load{Operations: 10, Clients: clients, Rate: 1}}.run(t.Context(), nil, rec, func(ctx context.Context, _ *lane, _ int, _ time.Time) (outcome, error) {
 				return outcome{}, pause(ctx, 5*time.Second)
 			})
 			if err != nil {
@@ -212,7 +212,7 @@ func TestPlansAreRun(t *testing.T) {
 		}
 		synctest.Test(t, func(t *testing.T) {
 			target, rec := &Target{}, &recorder{result: &Result{Latency: newHistogram()}}
-			l := loop{clients: 20, schedule: Schedule{Warmup: 5 * time.Second, Plan: plan}}
+			l := loop{Load: Load{Clients: 20, Warmup: 5 * time.Second, Plan: plan}}
 			op := func(ctx context.Context, _ *lane, _ int, _ time.Time) (outcome, error) {
 				return outcome{}, pause(ctx, time.Second)
 			}
@@ -243,9 +243,9 @@ func TestStopEndsLoops(t *testing.T) {
 		want int
 		ends time.Duration
 	}{
-		"closed":   {loop{ops: 1000, clients: 2}, time.Second, 8, 4 * time.Second},
-		"open":     {loop{ops: 1000, clients: 8, rate: 2}, time.Second, 8, 4500 * time.Millisecond},
-		"too long": {loop{ops: 1000, clients: 2}, time.Hour, 0, 3500*time.Millisecond + grace},
+		"closed":   {loop{Load: Load{Operations: 1000, Clients: 2}}, time.Second, 8, 4 * time.Second},
+		"open":     {loop{Load: Load{Operations: 1000, Clients: 8, Rate: 2}}, time.Second, 8, 4500 * time.Millisecond},
+		"too long": {loop{Load: Load{Operations: 1000, Clients: 2}}, time.Hour, 0, 3500*time.Millisecond + grace},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -277,7 +277,7 @@ func TestSeries(t *testing.T) {
 			t.Fatal(err)
 		}
 		err = rec.measured(func() error {
-			return loop{ops: 5, clients: 1}.run(t.Context(), target, rec, func(ctx context.Context, _ *lane, i int, _ time.Time) (outcome, error) {
+			return loop{Load: Load{Operations: 5, Clients: 1}}.run(t.Context(), target, rec, func(ctx context.Context, _ *lane, i int, _ time.Time) (outcome, error) {
 				if i == 1 {
 					return outcome{}, ErrTimeout
 				}
@@ -306,7 +306,7 @@ func TestSeries(t *testing.T) {
 func TestLoopsGiveUpOnAServerThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec, start := &recorder{result: &Result{Latency: newHistogram()}}, time.Now()
-		err := loop{ops: 1_000_000, clients: 2}.run(t.Context(), nil, rec, func(ctx context.Context, _ *lane, _ int, _ time.Time) (outcome, error) {
+		err := loop{Load: Load{Operations: 1_000_000, Clients: 2}}.run(t.Context(), nil, rec, func(ctx context.Context, _ *lane, _ int, _ time.Time) (outcome, error) {
 			if passed := time.Since(start); passed < 10*time.Second || passed > 30*time.Second && passed < 40*time.Second {
 				return outcome{}, pause(ctx, time.Second)
 			}

@@ -14,12 +14,7 @@ import (
 type MixedConfig struct {
 	// Seed says which pods there are to read.
 	Seed SeedConfig
-	// Rate is requests per second, 0 for as many as Clients get answered.
-	Rate float64
-	// Requests is how many are sent in all, Clients how many at most at a time.
-	Requests, Clients int
-	// Schedule may take the place of Requests, Rate and Clients.
-	Schedule Schedule
+	Load
 }
 
 // Names of the Results of all that Mixed sends, and of its small requests.
@@ -94,7 +89,7 @@ func (d *order) pick(i int) int { return d[i%len(d)] }
 // kind of request, which is a Part of it. The server's cost is known only for the whole.
 // What a request is about is drawn for it, evenly from all pods, nodes and namespaces.
 func Mixed(ctx context.Context, t *Target, c MixedConfig) ([]*Result, error) {
-	l := loop{ops: c.Requests, clients: c.Clients, rate: c.Rate, schedule: c.Schedule}
+	l := loop{Load: c.Load}
 	if err := l.check(); err != nil {
 		return nil, err
 	}

@@ -13,12 +13,7 @@ type ReadConfig struct {
 	Accept string
 	// Encoding is the Accept-Encoding header, "" for none.
 	Encoding string
-	// Requests is how many are sent in all, Clients how many at a time.
-	Requests, Clients int
-	// Rate is requests per second, 0 for as many as the clients get answered.
-	Rate float64
-	// Schedule may take the place of Requests, Rate and Clients.
-	Schedule Schedule
+	Load
 	// Between is called before each request, nil for nothing: it may change something, so
 	// that an answer is not the last one again. Its time is in no latency, also where it
 	// makes a request of an open loop begin late.
@@ -28,7 +23,7 @@ type ReadConfig struct {
 // Read runs the workload after one unmeasured request, which makes the server
 // build what it builds on first use.
 func Read(ctx context.Context, t *Target, c ReadConfig) (*Result, error) {
-	l := loop{ops: c.Requests, clients: c.Clients, rate: c.Rate, schedule: c.Schedule, between: c.Between}
+	l := loop{Load: c.Load, between: c.Between}
 	if err := l.check(); err != nil {
 		return nil, err
 	}

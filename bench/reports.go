@@ -2,16 +2,13 @@ package bench
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
 )
 
 // ReportsConfig says how many reports there are, how large, and what is done to them.
@@ -83,19 +80,15 @@ func Reports(ctx context.Context, t *Target, c ReportsConfig) ([]*Result, error)
 	if c.Objects < 1 || c.Namespaces < 1 || c.Changes > c.Objects {
 		return nil, fmt.Errorf("bench: want at least one object and one namespace, and no more changes than objects, got %d, %d and %d", c.Objects, c.Namespaces, c.Changes)
 	}
-	client, err := dynamic.NewForConfig(t.settings(reportsManager))
-	if err != nil {
-		return nil, fmt.Errorf("bench: %w", err)
-	}
 	plural, kind, schema := c.kind()
-	if err := define(ctx, t, client, definition{plural: plural, kind: kind, schema: schema, columns: []any{
+	if err := define(ctx, t, crd{plural: plural, kind: kind, schema: schema, columns: []any{
 		map[string]any{"name": "Tag", "type": "string", "jsonPath": ".report.artifact.tag"},
 		map[string]any{"name": "Critical", "type": "integer", "jsonPath": ".report.summary.critical"},
 		map[string]any{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
 	}}); err != nil {
 		return nil, err
 	}
-	if err := makeNamespaces(ctx, client, c.Namespaces); err != nil {
+	if err := t.ensureNamespaces(ctx, c.Namespaces); err != nil {
 		return nil, err
 	}
 	var results []*Result
@@ -130,7 +123,7 @@ func (c *ReportsConfig) writes(ctx context.Context, t *Target, name string) (cus
 			return call{method: http.MethodPost, path: c.path(i) + "?fieldManager=" + reportsManager, accept: JSON, kind: JSON, body: encodeJSON(c.report(i))}
 		}
 	case ReportsUpdate:
-		revisions, err := c.revisions(ctx, t)
+		revisions, err := t.revisions(ctx, c.ReportsPath())
 		if err != nil {
 			return w, err
 		}
@@ -168,23 +161,6 @@ func (c *ReportsConfig) path(i int) string {
 }
 
 func reportName(i int) string { return fmt.Sprintf("report-%d", i) }
-
-// revisions are the resourceVersions of all reports by name.
-func (c *ReportsConfig) revisions(ctx context.Context, t *Target) (map[string]string, error) {
-	body, err := t.Capture(ctx, c.ReportsPath(), PartialJSON, "")
-	if err != nil {
-		return nil, err
-	}
-	var list metav1.PartialObjectMetadataList
-	if err := json.Unmarshal(body, &list); err != nil {
-		return nil, fmt.Errorf("bench: list of reports: %w", err)
-	}
-	revisions := make(map[string]string, len(list.Items))
-	for i := range list.Items {
-		revisions[list.Items[i].Name] = list.Items[i].ResourceVersion
-	}
-	return revisions, nil
-}
 
 // report makes the i-th report: always the same, and no two alike.
 func (c *ReportsConfig) report(i int) map[string]any {

@@ -2,13 +2,13 @@ package bench
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -40,21 +40,15 @@ const (
 // are left as they are. It ends at the first pod that cannot be made; it waits where
 // the server asks it to.
 func Seed(ctx context.Context, t *Target, c SeedConfig) (*Result, error) {
-	l := loop{ops: c.Pods, clients: c.Clients, strict: true}
+	l := loop{Load: Load{Operations: c.Pods, Clients: c.Clients}, strict: true}
 	if err := l.check(); err != nil {
 		return nil, err
 	}
 	if c.Namespaces < 1 || c.Nodes < 1 {
 		return nil, fmt.Errorf("bench: want at least one namespace and one node, got %d and %d", c.Namespaces, c.Nodes)
 	}
-	client, err := t.Client(controllerManager)
-	if err != nil {
+	if err := t.ensureNamespaces(ctx, c.Namespaces); err != nil {
 		return nil, err
-	}
-	for i := range c.Namespaces {
-		if err := seedNamespace(ctx, client, fmt.Sprintf(namespaceFormat, i)); err != nil {
-			return nil, err
-		}
 	}
 	l.through = t.retrying()
 	return l.measure(ctx, t, "seed pods", "pod", nil, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
@@ -128,18 +122,49 @@ func (t *Target) settings(manager string) *rest.Config {
 	return config
 }
 
-// seedNamespace creates a namespace and the service account that its pods run as,
-// which a controller would make.
-func seedNamespace(ctx context.Context, client kubernetes.Interface, name string) error {
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if _, err := client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("bench: %w", err)
+// ensure creates an object in a collection. It may exist.
+func (t *Target) ensure(ctx context.Context, collection string, object any) error {
+	err := t.once(ctx, call{method: http.MethodPost, path: collection, accept: JSON, kind: JSON, body: encodeJSON(object)})
+	if statusOf(err) == http.StatusConflict {
+		return nil
 	}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "default"}}
-	if _, err := client.CoreV1().ServiceAccounts(name).Create(ctx, account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("bench: %w", err)
+	return err
+}
+
+// ensureNamespaces creates the first n of the namespaces of Seed.
+func (t *Target) ensureNamespaces(ctx context.Context, n int) error {
+	for i := range n {
+		if err := t.ensureNamespace(ctx, fmt.Sprintf(namespaceFormat, i)); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// ensureNamespace creates a namespace and the service account of its pods, which a controller
+// would create.
+func (t *Target) ensureNamespace(ctx context.Context, name string) error {
+	if err := t.ensure(ctx, "/api/v1/namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+		return err
+	}
+	return t.ensure(ctx, "/api/v1/namespaces/"+name+"/serviceaccounts", &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
+}
+
+// revisions returns the resourceVersions of all objects of a collection by name.
+func (t *Target) revisions(ctx context.Context, path string) (map[string]string, error) {
+	body, err := t.Capture(ctx, path, PartialJSON, "")
+	if err != nil {
+		return nil, err
+	}
+	var list metav1.PartialObjectMetadataList
+	if err := json.Unmarshal(body, &list); err != nil {
+		return nil, fmt.Errorf("bench: list of %s: %w", path, err)
+	}
+	revisions := make(map[string]string, len(list.Items))
+	for i := range list.Items {
+		revisions[list.Items[i].Name] = list.Items[i].ResourceVersion
+	}
+	return revisions, nil
 }
 
 // seedPod creates a pod and then writes its status.

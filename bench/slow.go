@@ -56,7 +56,7 @@ func Slow(ctx context.Context, t *Target, c SlowConfig) ([]*Result, error) {
 		return nil, err
 	}
 	defer watching.close()
-	watching.begin(w.Watchers, w.Changes, int64(w.Deliveries))
+	watching.begin(w.Watchers, w.Operations, int64(w.Deliveries))
 	rec.phase("reading slowly")
 	within, cut := t.graceful(ctx)
 	defer cut()

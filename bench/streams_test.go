@@ -41,7 +41,7 @@ func TestHTTP2(t *testing.T) {
 				t.Fatal(err)
 			}
 			target.UseHTTP2(4)
-			result, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: "/api/v1/pods", Accept: bench.JSON, Requests: 99, Clients: 8})
+			result, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: "/api/v1/pods", Accept: bench.JSON, Load: bench.Load{Operations: 99, Clients: 8}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -69,7 +69,7 @@ func TestWatchByHTTP2(t *testing.T) {
 	target.UseHTTP2(3)
 	for _, accept := range []string{bench.Protobuf, bench.JSON} {
 		result, err := bench.Watch(t.Context(), target, bench.WatchConfig{
-			Path: "/api/v1/pods", Accept: accept, Watchers: 7, Objects: seed.PodPaths(4), Changes: 20, Rate: 1000, Writers: 2,
+			Path: "/api/v1/pods", Accept: accept, Watchers: 7, Objects: seed.PodPaths(4), Load: bench.Load{Operations: 20, Rate: 1000, Clients: 2},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -23,11 +23,8 @@ type WatchConfig struct {
 	// Objects are the paths of objects that are changed in turn. Each change is a merge
 	// patch of an annotation.
 	Objects []string
-	// Changes is how many are made, Rate how many per second, 0 for as many as Writers
-	// clients get done.
-	Changes int
-	Rate    float64
-	Writers int
+	// Load is that of the changes. A plan is open.
+	Load
 	// Deliveries is how many events all watchers together must see; 0 means that each
 	// sees each change.
 	Deliveries int
@@ -38,32 +35,26 @@ type WatchConfig struct {
 	// Through is the server that the changes are made through, nil for the target itself.
 	// Another server of the same etcd keeps the cost of writing out of the account.
 	Through *Target
-	// Schedule may take the place of Changes and Rate: its plan is open.
-	Schedule Schedule
 }
 
 // complete sets the defaults of fields that are zero.
 func (c *WatchConfig) complete() {
-	if plan := c.Schedule.Plan; plan.Open {
-		c.Changes = plan.Operations()
+	if c.Plan.Open {
+		c.Operations = c.Plan.Operations()
 	}
 	if c.Deliveries == 0 {
-		c.Deliveries = c.Watchers * c.Changes
+		c.Deliveries = c.Watchers * c.Operations
 	}
 	if c.Patience == 0 {
 		c.Patience = 5 * time.Second
 	}
 }
 
-func (c *WatchConfig) loop() loop {
-	return loop{ops: c.Changes, clients: c.Writers, rate: c.Rate, schedule: c.Schedule}
-}
-
 func (c *WatchConfig) check() error {
 	if c.Watchers < 1 || len(c.Objects) == 0 {
 		return errors.New("bench: want at least one watcher and one object to change")
 	}
-	return c.loop().bounded()
+	return c.bounded()
 }
 
 // Values of Watch's Result: how much later than the answer to its change a delivery came, 0
@@ -91,7 +82,7 @@ func Watch(ctx context.Context, t *Target, c WatchConfig) (*Result, error) {
 		return nil, err
 	}
 	defer w.close()
-	w.begin(c.Watchers, c.Changes, int64(c.Deliveries))
+	w.begin(c.Watchers, c.Operations, int64(c.Deliveries))
 	if err := c.warm(ctx, t, rec, w); err != nil {
 		return nil, err
 	}
@@ -149,8 +140,7 @@ func watchCall(path, revision, accept string) call {
 
 // warm makes changes that count nowhere: they are another run's.
 func (c *WatchConfig) warm(ctx context.Context, t *Target, rec *recorder, w *watchers) error {
-	l := c.loop()
-	l.through = c.Through
+	l := loop{Load: c.Load, through: c.Through}
 	return l.warm(ctx, t, rec, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
 		return own.do(ctx, markPatch(c.Objects[i%len(c.Objects)], w.run-1, i))
 	})
@@ -158,14 +148,9 @@ func (c *WatchConfig) warm(ctx context.Context, t *Target, rec *recorder, w *wat
 
 // change makes the changes, through t unless another server is to make them.
 func (c *WatchConfig) change(ctx context.Context, t *Target, rec *recorder, w *watchers) error {
-	through := c.Through
-	if through == nil {
-		through = t
-	}
 	// The changes are not the operations of the workload: they are counted apart.
 	writes := &recorder{result: &Result{Latency: newHistogram()}}
-	l := c.loop()
-	l.through = through
+	l := loop{Load: c.Load, through: c.Through}
 	err := l.run(ctx, t, writes, func(ctx context.Context, own *lane, i int, due time.Time) (outcome, error) {
 		w.sent[i].Store(due.UnixNano())
 		o, err := own.do(ctx, markPatch(c.Objects[i%len(c.Objects)], w.run, i))
@@ -182,7 +167,7 @@ func (c *WatchConfig) change(ctx context.Context, t *Target, rec *recorder, w *w
 		}
 		rec.fail(err)
 		// Where watchers select, each failed change has its part of the deliveries.
-		w.expectLess(int64(r.Failures()) * int64(c.Deliveries) / int64(c.Changes))
+		w.expectLess(int64(r.Failures()) * int64(c.Deliveries) / int64(c.Operations))
 	}
 	rec.mu.Lock()
 	defer rec.mu.Unlock()

@@ -23,19 +23,17 @@ type WatchListConfig struct {
 	Shards int
 	// Accept is the media type of the events.
 	Accept string
-	// Requests is how many such watches are opened in all, Clients how many at a time.
-	Requests, Clients int
 	// Objects is how many objects each must see; 0 leaves that unchecked.
 	Objects int
-	// Schedule is closed: it may warm up, and end the workload by time instead of by Requests.
-	Schedule Schedule
+	// Load is closed. Its operations are watches.
+	Load
 }
 
 // WatchList records the time from the request to the bookmark that ends the initial
 // events. Connections are made, and used once, before the measured parts, and broken
 // off after them.
 func WatchList(ctx context.Context, t *Target, c WatchListConfig) (*Result, error) {
-	l := loop{ops: c.Requests, clients: c.Clients, schedule: c.Schedule}
+	l := loop{Load: c.Load}
 	if err := l.check(); err != nil {
 		return nil, err
 	}
@@ -53,7 +51,7 @@ func WatchList(ctx context.Context, t *Target, c WatchListConfig) (*Result, erro
 	rec.looping(ClosedLoop)
 	within, cut := t.graceful(ctx)
 	defer cut()
-	for warm := time.Now(); time.Since(warm) < c.Schedule.Warmup && !t.stopped(); {
+	for warm := time.Now(); time.Since(warm) < c.Warmup && !t.stopped(); {
 		rec.phase("warming up")
 		if err := c.batch(within, t, nil, c.Clients); err != nil {
 			return nil, err
@@ -69,8 +67,8 @@ func WatchList(ctx context.Context, t *Target, c WatchListConfig) (*Result, erro
 // batches opens watches, as many at once as there are clients, until there were enough of them
 // or the time is over.
 func (c *WatchListConfig) batches(ctx context.Context, t *Target, rec *recorder) error {
-	plan, start := c.Schedule.Plan, time.Now()
-	for left := c.Requests; !t.stopped(); {
+	plan, start := c.Plan, time.Now()
+	for left := c.Operations; !t.stopped(); {
 		n := min(left, c.Clients)
 		if !plan.IsZero() {
 			if time.Since(start) >= plan.Length() {

@@ -31,28 +31,24 @@ type WriteConfig struct {
 	Namespace string
 	// Round makes the objects' names differ between runs that must not share objects.
 	Round int
-	// Objects is how many live, Clients how many requests are under way at a time.
-	Objects, Clients int
-	// Rate is requests per second, 0 for as many as the clients get answered.
-	Rate float64
-	// Schedule may take the place of Objects and Rate, for each of Verbs: its plan is open.
-	Schedule Schedule
+	// Load is that of each of Verbs. Its operations are objects, and a plan is open.
+	Load
 }
 
 // Write creates all objects, then patches all, applies to all and deletes all, and
 // returns one Result for each of Verbs. One more object does so unmeasured before. After
 // Target.Stop it deletes what it has created and returns the Results that there are.
 func Write(ctx context.Context, t *Target, c WriteConfig) ([]*Result, error) {
-	l := loop{ops: c.Objects, clients: c.Clients, rate: c.Rate, schedule: c.Schedule}
+	l := loop{Load: c.Load}
 	if err := l.bounded(); err != nil {
 		return nil, err
 	}
-	c.Objects = l.total()
-	if err := ensureNamespace(ctx, t, c.Namespace); err != nil {
+	c.Operations = l.total()
+	if err := t.ensureNamespace(ctx, c.Namespace); err != nil {
 		return nil, err
 	}
 	for _, verb := range Verbs { // one more object makes the server build what it builds on first use
-		if err := t.once(ctx, c.write(verb, c.Objects)); err != nil {
+		if err := t.once(ctx, c.write(verb, c.Operations)); err != nil {
 			return nil, err
 		}
 	}
@@ -85,7 +81,7 @@ func (c *WriteConfig) phase(ctx context.Context, t *Target, l loop, verb Verb) (
 // allVerbs warms up: it sends all verbs of an object that is not measured.
 func (c *WriteConfig) allVerbs(ctx context.Context, own *lane, i int, _ time.Time) (o outcome, err error) {
 	for _, verb := range Verbs {
-		if o, err = own.do(ctx, c.write(verb, c.Objects+1+i)); err != nil {
+		if o, err = own.do(ctx, c.write(verb, c.Operations+1+i)); err != nil {
 			return o, err
 		}
 	}
@@ -99,8 +95,8 @@ func (c *WriteConfig) remove(ctx context.Context, t *Target, n int) error {
 	rec := &recorder{target: t, name: "removing what was created", total: n, began: time.Now(), result: &Result{Latency: newHistogram()}}
 	t.running.Store(rec)
 	defer t.running.CompareAndSwap(rec, nil)
-	l := loop{ops: min(n+c.Clients, c.Objects), clients: max(1, c.Clients), strict: true}
-	if l.ops == 0 {
+	l := loop{Load: Load{Operations: min(n+c.Clients, c.Operations), Clients: max(1, c.Clients)}, strict: true}
+	if l.Operations == 0 {
 		return nil
 	}
 	return l.run(ctx, other, rec, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
@@ -139,33 +135,19 @@ func configMap(name, key string, i int) []byte {
 	return fmt.Appendf(nil, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"labels":{"app.kubernetes.io/name":"bench","shard":"%d"}},"data":{%q:%q}}`, name, i%10, key, text)
 }
 
-// ensureNamespace creates a namespace that may exist.
-func ensureNamespace(ctx context.Context, t *Target, name string) error {
-	client, err := t.Client("larder-bench")
-	if err != nil {
-		return err
-	}
-	return seedNamespace(ctx, client, name)
-}
-
 // PatchConfig is a workload of merge patches of objects that exist.
 type PatchConfig struct {
 	// Name heads the result.
 	Name string
 	// Objects are the paths of what is patched in turn.
 	Objects []string
-	// Requests is how many patches are sent in all, Clients how many at a time.
-	Requests, Clients int
-	// Rate is requests per second, 0 for as many as the clients get answered.
-	Rate float64
-	// Schedule may take the place of Requests, Rate and Clients.
-	Schedule Schedule
+	Load
 }
 
 // PatchObjects patches an annotation of each object, so that each patch is a change,
 // after one unmeasured patch.
 func PatchObjects(ctx context.Context, t *Target, c PatchConfig) (*Result, error) {
-	l := loop{ops: c.Requests, clients: c.Clients, rate: c.Rate, schedule: c.Schedule}
+	l := loop{Load: c.Load}
 	if err := l.check(); err != nil {
 		return nil, err
 	}

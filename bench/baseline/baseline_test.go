@@ -96,16 +96,16 @@ func TestSendsWhatWasRecorded(t *testing.T) {
 		baseline.Key(path, bench.JSON, ""):                          list,
 		baseline.Key(bench.WatchListPath(path), bench.Protobuf, ""): watchList,
 	}})
-	read, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: path, Accept: bench.JSON, Requests: 5, Clients: 2})
+	read, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: path, Accept: bench.JSON, Load: bench.Load{Operations: 5, Clients: 2}})
 	if err != nil || read.Failures() != 0 || read.Bytes != int64(5*len(list)) {
 		t.Errorf("LIST: %+v, %v; want %d bytes five times", read, err, len(list))
 	}
-	listed, err := bench.WatchList(t.Context(), target, bench.WatchListConfig{Path: path, Accept: bench.Protobuf, Requests: 3, Clients: 2, Objects: 8})
+	listed, err := bench.WatchList(t.Context(), target, bench.WatchListConfig{Path: path, Accept: bench.Protobuf, Load: bench.Load{Operations: 3, Clients: 2}, Objects: 8})
 	if err != nil || listed.Ops != 3 || listed.Failures() != 0 {
 		t.Errorf("WatchList: %+v, %v", listed, err)
 	}
 	watched, err := bench.Watch(t.Context(), target, bench.WatchConfig{
-		Path: path, Accept: bench.Protobuf, Watchers: 6, Objects: seed.PodPaths(3), Changes: 10, Writers: 2,
+		Path: path, Accept: bench.Protobuf, Watchers: 6, Objects: seed.PodPaths(3), Load: bench.Load{Operations: 10, Clients: 2},
 	})
 	if err != nil || watched.Ops != 60 || watched.Failures() != 0 || watched.BytesPerOp() != int64(len(event)-4) {
 		t.Errorf("watch: %+v, %v; want 60 deliveries of %d bytes", watched, err, len(event)-4)

@@ -41,7 +41,7 @@ func (c *Comparison) flood() step {
 			return nil, err
 		}
 		config := bench.FloodConfig{
-			Quiet: bench.ReadConfig{Name: spec.id, Path: c.seed.PodPath(1), Accept: bench.Protobuf, Requests: c.ops(kind, 600, 600), Clients: 8, Rate: rate},
+			Quiet: bench.ReadConfig{Name: spec.id, Path: c.seed.PodPath(1), Accept: bench.Protobuf, Load: bench.Load{Operations: c.ops(kind, 600, 600), Clients: 8, Rate: rate}},
 			By:    c.started.Tenant(server, 1), Path: c.namespace(), Accept: bench.Protobuf, Clients: clients, Repeats: 2,
 		}
 		r, err := bench.Flood(ctx, quiet, config)
@@ -111,7 +111,7 @@ func (c *Comparison) guardedReads(ctx context.Context, kind Kind, name string, g
 	c.shown.Store(server.Target)
 	read := bench.ReadConfig{
 		Name: name, Path: c.seed.PodPath(1) + "?resourceVersion=0", Accept: bench.Protobuf,
-		Requests: c.ops(kind, 2000, 8000), Clients: 4,
+		Load: bench.Load{Operations: c.ops(kind, 2000, 8000), Clients: 4},
 	}
 	tenant := c.started.Tenant(server, 0)
 	// After the first turn, informers have synced and what is built on first use is there.

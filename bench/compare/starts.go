@@ -142,7 +142,7 @@ func (c *Comparison) startFull(ctx context.Context, kind Kind) ([]*bench.Result,
 func (c *Comparison) listLoad(ctx context.Context, t *bench.Target) (*bench.Result, error) {
 	var parts []*bench.Result
 	for _, accept := range []string{bench.Protobuf, bench.JSON} {
-		r, err := bench.Read(ctx, t, bench.ReadConfig{Name: "B33", Path: pods, Accept: accept, Requests: c.ops(Larder, 8, 8), Clients: 4})
+		r, err := bench.Read(ctx, t, bench.ReadConfig{Name: "B33", Path: pods, Accept: accept, Load: bench.Load{Operations: c.ops(Larder, 8, 8), Clients: 4}})
 		if err != nil {
 			return nil, err
 		}

@@ -163,7 +163,7 @@ func (c *Comparison) read(id, work string, a asks, stock, fast int, bound time.D
 	spec.body = true
 	return step{rows: []rowSpec{spec}, limit: true, asks: a, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return one(bench.Read(ctx, c.servers[kind].Target, bench.ReadConfig{
-			Name: id, Path: a.path, Accept: a.accept, Encoding: a.encoding, Requests: c.ops(kind, stock, fast), Clients: 1,
+			Name: id, Path: a.path, Accept: a.accept, Encoding: a.encoding, Load: bench.Load{Operations: c.ops(kind, stock, fast), Clients: 1},
 		}))
 	}}
 }
@@ -177,7 +177,7 @@ func (c *Comparison) crowd() step {
 	spec.body = true
 	return step{rows: []rowSpec{spec}, limit: true, asks: a, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return one(bench.Read(ctx, c.servers[kind].Target, bench.ReadConfig{
-			Name: "B37", Path: a.path, Accept: a.accept, Requests: c.ops(kind, 4000, 16000), Clients: clients,
+			Name: "B37", Path: a.path, Accept: a.accept, Load: bench.Load{Operations: c.ops(kind, 4000, 16000), Clients: clients},
 		}))
 	}}
 }
@@ -191,7 +191,7 @@ func (c *Comparison) changing(s step) step {
 		}
 		const stock, fast = 6, 40
 		return one(bench.Read(ctx, c.servers[kind].Target, bench.ReadConfig{
-			Name: s.rows[0].id, Path: s.asks.path, Accept: s.asks.accept, Encoding: s.asks.encoding, Requests: c.ops(kind, stock, fast), Clients: 1,
+			Name: s.rows[0].id, Path: s.asks.path, Accept: s.asks.accept, Encoding: s.asks.encoding, Load: bench.Load{Operations: c.ops(kind, stock, fast), Clients: 1},
 			Between: func(ctx context.Context, i int) error {
 				return c.other(kind).Change(ctx, c.seed.PodPath(i%c.seed.Pods))
 			},
@@ -211,7 +211,7 @@ func (c *Comparison) watchLists() []step {
 		spec.body = true
 		return step{rows: []rowSpec{spec}, limit: true, asks: asks{path: path, accept: accept, watchList: true}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 			return one(bench.WatchList(ctx, c.servers[kind].Target, bench.WatchListConfig{
-				Name: id, Path: path, Accept: accept, Requests: c.ops(kind, stock, fast), Clients: clients, Objects: objects,
+				Name: id, Path: path, Accept: accept, Load: bench.Load{Operations: c.ops(kind, stock, fast), Clients: clients}, Objects: objects,
 			}))
 		}}
 	}
@@ -233,7 +233,7 @@ func (c *Comparison) fanOut() step {
 	return step{rows: []rowSpec{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return c.watch(ctx, kind, bench.WatchConfig{
 			Name: "B23", Path: pods, Accept: bench.Protobuf, Watchers: watchers, Objects: c.seed.PodPaths(min(50, c.seed.Pods)),
-			Changes: c.ops(kind, changes, changes), Rate: rate, Writers: 4,
+			Load: bench.Load{Operations: c.ops(kind, changes, changes), Rate: rate, Clients: 4},
 		})
 	}}
 }
@@ -248,7 +248,7 @@ func (c *Comparison) selective() step {
 		objects := c.seed.PodPaths(min(c.seed.Pods, changes))
 		return c.watch(ctx, kind, bench.WatchConfig{
 			Name: "B24", Path: pods, Selections: c.seed.NodeSelections(c.seed.Nodes), Accept: bench.Protobuf, Watchers: watchers,
-			Objects: objects, Changes: changes, Rate: rate, Writers: 8, Deliveries: c.seed.Deliveries(watchers, len(objects), changes), PerChange: true,
+			Objects: objects, Load: bench.Load{Operations: changes, Rate: rate, Clients: 8}, Deliveries: c.seed.Deliveries(watchers, len(objects), changes), PerChange: true,
 		})
 	}}
 }
@@ -274,7 +274,7 @@ func (c *Comparison) writes() step {
 	}
 	return c.undisturbed(step{rows: specs, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return bench.Write(ctx, c.servers[kind].Target, bench.WriteConfig{
-			Namespace: "bench-writes", Round: c.rounds, Objects: c.ops(kind, 1000, 1000), Clients: 16,
+			Namespace: "bench-writes", Round: c.rounds, Load: bench.Load{Operations: c.ops(kind, 1000, 1000), Clients: 16},
 		})
 	}})
 }
@@ -290,7 +290,7 @@ func (c *Comparison) components() step {
 	}
 	return c.undisturbed(step{rows: specs, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return bench.Components(ctx, c.servers[kind].Target, bench.ComponentsConfig{
-			Namespace: "bench-components", Round: c.rounds, Objects: c.ops(kind, 500, 500), Nodes: 100, Clients: 16,
+			Namespace: "bench-components", Round: c.rounds, Nodes: 100, Load: bench.Load{Operations: c.ops(kind, 500, 500), Clients: 16},
 		})
 	}})
 }
@@ -308,7 +308,7 @@ func (c *Comparison) patches() step {
 	spec := withLatency("B38", "merge-patch of a pod, 16 clients", "p99", 99)
 	return c.undisturbed(step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return one(bench.PatchObjects(ctx, c.servers[kind].Target, bench.PatchConfig{
-			Name: "B38", Objects: c.seed.PodPaths(min(500, c.seed.Pods)), Requests: c.ops(kind, 1000, 1000), Clients: 16,
+			Name: "B38", Objects: c.seed.PodPaths(min(500, c.seed.Pods)), Load: bench.Load{Operations: c.ops(kind, 1000, 1000), Clients: 16},
 		}))
 	}})
 }

@@ -36,7 +36,7 @@ func (c *Comparison) stuck() step {
 	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return c.watch(ctx, kind, bench.WatchConfig{
 			Name: "B35", Path: pods, Accept: bench.Protobuf, Watchers: watchers, Stuck: watchers, Objects: c.seed.PodPaths(min(50, c.seed.Pods)),
-			Changes: c.ops(kind, 1000, 1000), Rate: rate, Writers: 4,
+			Load: bench.Load{Operations: c.ops(kind, 1000, 1000), Rate: rate, Clients: 4},
 		})
 	}}
 }
@@ -79,7 +79,7 @@ func (c *Comparison) mixed() step {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, resume()) }()
-		results, err := bench.Mixed(ctx, c.servers[kind].Target, bench.MixedConfig{Seed: c.seed, Rate: rate, Requests: c.ops(kind, 4500, 4500), Clients: 16})
+		results, err := bench.Mixed(ctx, c.servers[kind].Target, bench.MixedConfig{Seed: c.seed, Load: bench.Load{Operations: c.ops(kind, 4500, 4500), Clients: 16, Rate: rate}})
 		if err != nil {
 			return nil, err
 		}

@@ -32,8 +32,11 @@ type options struct {
 	baseline   string
 	regression float64
 
-	load     load
-	progress func() bench.Progress // of the workload, nil for the target's
+	as, token string
+	asGroups  []string
+
+	progress func() bench.Progress                   // of the workload, nil for the target's
+	capture  func(kinds []*bench.Result, w workload) // takes the workload instead of running it
 }
 
 // outputs are the files that results are written to.
@@ -83,9 +86,9 @@ is worse than the baseline's, and 130 when the run was interrupted.`,
 		root.AddGroup(&g)
 	}
 	root.AddCommand(
-		seedCommand(o), customCommand(o), reportsCommand(o), readCommand(o), watchListCommand(o), informerCommand(o), watchCommand(o), openCommand(o), stormCommand(o),
-		writeCommand(o), componentsCommand(o), mixedCommand(o), scenarioCommand(o), slowCommand(o), startCommand(o), compareCommand(o), clusterCommand(o), rolloutCommand(o), startsCommand(o), crdsCommand(o), limitCommand(),
+		seedCommand(o), scenarioCommand(o), startCommand(o), compareCommand(o), clusterCommand(o), rolloutCommand(o), startsCommand(o), crdsCommand(o), limitCommand(),
 	)
+	root.AddCommand(workloadCommands(o)...)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; %s --help lists the flags", err, cmd.CommandPath())
 	})
@@ -115,9 +118,28 @@ func (o *options) add(flags *pflag.FlagSet) {
 	flags.StringVar(&o.baseline, "baseline", "", "compare with an earlier run, of which this is the --json file")
 	flags.Float64Var(&o.regression, "max-regression", 5, "percent that a figure may be worse than the baseline's, beyond chance; -1 shows the ratios alone")
 	flags.BoolVarP(&o.quiet, "quiet", "q", false, "show no progress")
+	o.addUser(flags)
 	for _, f := range thresholds.Figures() {
 		flags.Var(&boundFlag{&o.thresholds, f}, f.Name, f.Help)
 	}
+}
+
+// addUser adds the flags of the user that requests are sent as.
+func (o *options) addUser(flags *pflag.FlagSet) {
+	flags.StringVar(&o.as, "as", "", "user to impersonate, which the kubeconfig's user must be allowed to")
+	flags.StringSliceVar(&o.asGroups, "as-group", nil, "groups of that user")
+	flags.StringVar(&o.token, "token", "", "bearer token to send instead of the kubeconfig's")
+}
+
+// user returns a Target that sends the requests of the user.
+func (o *options) user(t *bench.Target) *bench.Target {
+	switch {
+	case o.token != "":
+		return t.As(o.token)
+	case o.as != "":
+		return t.Impersonating(o.as, o.asGroups...)
+	}
+	return t
 }
 
 // boundFlag is a flag that may be given several times.
@@ -177,7 +199,7 @@ func (o *options) other(kubeconfig string) (*bench.Target, error) {
 		target.UseHTTP2(o.streams)
 	}
 	target.Timeout, target.RetryAfter = o.timeout, o.retryAfter
-	return target, nil
+	return o.user(target), nil
 }
 
 // refuse returns an error if a flag was given that a command does not heed.

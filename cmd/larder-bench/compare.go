@@ -58,7 +58,7 @@ func (c *comparing) run(cmd *cobra.Command, o *options) (err error) {
 		return fmt.Errorf("--rows: %w", err)
 	}
 	const why = "it starts the servers itself, and runs each row as it is defined"
-	if err := refuse(cmd, why, "kubeconfig", "pid", "etcd-pid", "timeout", "retry-after", "series"); err != nil {
+	if err := refuse(cmd, why, "kubeconfig", "pid", "etcd-pid", "timeout", "retry-after", "series", "as", "token"); err != nil {
 		return err
 	}
 	if c.config.Quick {

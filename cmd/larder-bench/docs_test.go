@@ -41,7 +41,7 @@ func TestDocumentedCommands(t *testing.T) {
 	if err := os.Mkdir("docs", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join("docs", "bench-scenario.yaml"), []byte(strings.ReplaceAll(shorter(string(example)), "rate: 50", "rate: 1000")), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join("docs", "bench-scenario.yaml"), []byte(strings.ReplaceAll(shorter(string(example)), "--rate 50", "--rate 500")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	ran := 0

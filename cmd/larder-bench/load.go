@@ -11,68 +11,69 @@ import (
 	"github.com/larder-io/larder/bench/stages"
 )
 
-// load are the flags that say how the load of a workload goes.
-type load struct {
-	clients          int
-	rate             float64
-	stages           string
-	duration, warmup time.Duration
+// loadFlags are the flags of the load of a workload.
+type loadFlags struct {
+	load     *bench.Load
+	count    string // the flag of the number of operations
+	stages   string
+	duration time.Duration
 }
 
-// Abilities of a workload. Each adds flags.
-type ability int
-
-const (
-	rated     ability = 1 << iota // --rate: its operations can be due at times
-	staged                        // --stages, --duration and --warmup
-	clientele                     // --clients
-)
-
-// add adds the flags of a load.
-func (l *load) add(cmd *cobra.Command, can ability) {
-	flags := cmd.Flags()
-	if can&clientele != 0 {
-		flags.IntVar(&l.clients, "clients", 1, "requests under way at a time, at most")
+// addLoad adds the flags of a load, rated or in a closed loop. The caller adds the flag of the
+// number of operations, count.
+func addLoad(cmd *cobra.Command, l *bench.Load, count string, rated bool) *loadFlags {
+	f, flags := &loadFlags{load: l, count: count}, cmd.Flags()
+	addClients(cmd, &l.Clients)
+	if rated {
+		addRate(cmd, &l.Rate)
 	}
-	if can&rated != 0 {
-		flags.Float64Var(&l.rate, "rate", 0, "operations per second of all clients (open loop); 0 sends as fast as answers come (closed loop)")
-	}
-	if can&staged != 0 {
-		flags.StringVar(&l.stages, "stages", "", "`plan` of the load: "+stages.Syntax)
-		flags.DurationVar(&l.duration, "duration", 0, "run for so long, instead of for a number of operations")
-		flags.DurationVar(&l.warmup, "warmup", 0, "run the load as it begins for so long before anything is measured")
-	}
+	flags.StringVar(&f.stages, "stages", "", "`plan` of the load: "+stages.Syntax)
+	flags.DurationVar(&f.duration, "duration", 0, "run for so long, instead of for a number of operations")
+	flags.DurationVar(&l.Warmup, "warmup", 0, "run the load as it begins for so long before anything is measured")
+	return f
 }
 
-// schedule makes a Schedule of the flags. count names the flag that says how many operations there
-// are.
-func (o *options) schedule(cmd *cobra.Command, count string) (bench.Schedule, error) {
-	l := &o.load
-	schedule := bench.Schedule{Warmup: l.warmup}
+func addClients(cmd *cobra.Command, clients *int) {
+	cmd.Flags().IntVar(clients, "clients", 1, "most requests at a time")
+}
+
+func addRate(cmd *cobra.Command, rate *float64) {
+	cmd.Flags().Float64Var(rate, "rate", 0, "operations per second of all clients (open loop); 0 sends as fast as answers come (closed loop)")
+}
+
+// plan makes the plan of the load from its flags.
+func (f *loadFlags) plan(cmd *cobra.Command) (err error) {
+	l, given := f.load, cmd.Flags().Changed("clients")
 	switch {
-	case l.warmup < 0 || l.duration < 0 || l.rate < 0:
-		return schedule, errors.New("--warmup, --duration and --rate cannot be negative")
-	case l.stages != "" && (l.duration != 0 || cmd.Flags().Changed("rate")):
-		return schedule, errors.New("--stages says what the rate is and how long the load lasts: leave out --duration and --rate")
-	case (l.stages != "" || l.duration != 0) && cmd.Flags().Changed(count):
-		return schedule, fmt.Errorf("--stages and --duration say how long the load lasts: leave out --%s", count)
+	case l.Warmup < 0 || f.duration < 0 || l.Rate < 0:
+		return errors.New("--warmup, --duration and --rate cannot be negative")
+	case f.stages != "" && (f.duration != 0 || cmd.Flags().Changed("rate")):
+		return errors.New("--stages says what the rate is and how long the load lasts: leave out --duration and --rate")
+	case (f.stages != "" || f.duration != 0) && cmd.Flags().Changed(f.count):
+		return fmt.Errorf("--stages and --duration say how long the load lasts: leave out --%s", f.count)
+	case f.stages == "" && f.duration > 0 && l.Rate > 0:
+		l.Plan = stages.Hold(true, f.duration, l.Rate)
+	case f.stages == "" && f.duration > 0:
+		l.Plan = stages.Hold(false, f.duration, float64(l.Clients))
+	case f.stages != "":
+		if l.Plan, err = stages.Parse(f.stages); err != nil {
+			return fmt.Errorf("--stages: %w", err)
+		}
+		if l.Plan.Open {
+			return nil
+		}
+		if given {
+			return errors.New("--stages says how many clients there are: leave out --clients, or plan rates, which end in /s")
+		}
+		l.Clients = int(l.Plan.Most())
 	}
-	given := cmd.Flags().Changed("clients")
-	schedule, err := bench.NewSchedule(l.stages, l.duration, l.warmup, l.rate, &l.clients)
-	switch {
-	case err != nil:
-		return schedule, fmt.Errorf("--stages: %w", err)
-	case l.stages != "" && !schedule.Plan.Open && given:
-		return schedule, errors.New("--stages says how many clients there are: leave out --clients, or plan rates, which end in /s")
-	}
-	return schedule, nil
+	return nil
 }
 
-// newRound returns a number that no other run has: it is in the names of objects.
-func newRound() int { return int(time.Now().UnixMicro()) }
+// newRound returns a number that no other run has. It is in the names of objects.
+func newRound() int { return int(time.Now().UnixNano()) }
 
-// named are results as a workload will have them: the first is a whole, unless the others are
-// no parts of it.
+// named are results of these names, as a workload will return them.
 func named(names ...string) []*bench.Result {
 	var all []*bench.Result
 	for _, name := range names {

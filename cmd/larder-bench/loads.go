@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -32,14 +31,13 @@ func seedCommand(o *options) *cobra.Command {
 			if err := refuse(cmd, "pods that exist are not made again", "rounds", "baseline"); err != nil {
 				return err
 			}
-			c.Clients = o.load.clients
 			return o.run(cmd, named("seed pods"), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
 				return only(bench.Seed(ctx, t, c))
 			})
 		},
 	}
 	addSeed(cmd.Flags(), &c)
-	o.load.add(cmd, clientele)
+	addClients(cmd, &c.Clients)
 	return cmd
 }
 
@@ -52,13 +50,12 @@ func customCommand(o *options) *cobra.Command {
 			if err := refuse(cmd, "objects that exist are not made again", "rounds", "baseline"); err != nil {
 				return err
 			}
-			c.Clients = o.load.clients
 			return o.run(cmd, named(bench.CustomKinds()...), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
 				return bench.Custom(ctx, t, c)
 			})
 		},
 	}
-	o.load.add(cmd, clientele)
+	addClients(cmd, &c.Clients)
 	cmd.Flags().IntVar(&c.Objects, "objects", 10000, "how many objects")
 	cmd.Flags().IntVar(&c.Namespaces, "namespaces", 50, "over how many namespaces")
 	cmd.Flags().IntVar(&c.Changes, "changes", 2000, "how many patches, and how many applies")
@@ -75,14 +72,13 @@ func reportsCommand(o *options) *cobra.Command {
 			if err := refuse(cmd, "objects that exist are not made again", "rounds", "baseline"); err != nil {
 				return err
 			}
-			c.Clients = o.load.clients
 			return o.run(cmd, named(bench.ReportsKinds()...), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
 				c.Round = newRound()
 				return bench.Reports(ctx, t, c)
 			})
 		},
 	}
-	o.load.add(cmd, clientele)
+	addClients(cmd, &c.Clients)
 	cmd.Flags().IntVar(&c.Objects, "objects", 500, "how many objects")
 	cmd.Flags().IntVar(&c.Namespaces, "namespaces", 10, "over how many namespaces")
 	cmd.Flags().IntVar(&c.Bytes, "bytes", 350000, "about how large each is")
@@ -93,30 +89,32 @@ func reportsCommand(o *options) *cobra.Command {
 
 func readCommand(o *options) *cobra.Command {
 	c := bench.ReadConfig{}
+	var load *loadFlags
 	cmd := &cobra.Command{
 		Use: "read PATH", GroupID: reading, Short: "GET a path again and again: an object, a collection, a selection", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if c.Path, err = path(args[0]); err != nil {
 				return err
 			}
-			if c.Schedule, err = o.schedule(cmd, "requests"); err != nil {
+			if err := load.plan(cmd); err != nil {
 				return err
 			}
-			c.Name, c.Clients, c.Rate = args[0], o.load.clients, o.load.rate
+			c.Name = args[0]
 			return o.run(cmd, named(c.Name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
 				return only(bench.Read(ctx, t, c))
 			})
 		},
 	}
-	o.load.add(cmd, clientele|rated|staged)
+	load = addLoad(cmd, &c.Load, "requests", true)
 	cmd.Flags().StringVar(&c.Accept, "accept", bench.Protobuf, "media type asked for")
 	cmd.Flags().StringVar(&c.Encoding, "accept-encoding", "", "Accept-Encoding header, none if empty")
-	cmd.Flags().IntVar(&c.Requests, "requests", 20, "how many requests")
+	cmd.Flags().IntVar(&c.Operations, "requests", 20, "how many requests")
 	return cmd
 }
 
 func watchListCommand(o *options) *cobra.Command {
 	c := bench.WatchListConfig{}
+	var load *loadFlags
 	cmd := &cobra.Command{
 		Use: "watchlist [PATH]", GroupID: reading, Short: "Open watches that begin with all objects, as informers do", Args: cobra.MaximumNArgs(1),
 		Long: "Open watches with sendInitialEvents and read each until the bookmark that ends the initial events. PATH is /api/v1/pods if not given.",
@@ -124,18 +122,18 @@ func watchListCommand(o *options) *cobra.Command {
 			if c.Path, err = pathOr(args, "/api/v1/pods"); err != nil {
 				return err
 			}
-			if c.Schedule, err = o.schedule(cmd, "requests"); err != nil {
+			if err := load.plan(cmd); err != nil {
 				return err
 			}
-			c.Name, c.Clients = "watchlist "+c.Path, o.load.clients
+			c.Name = "watchlist " + c.Path
 			return o.run(cmd, named(c.Name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
 				return only(bench.WatchList(ctx, t, c))
 			})
 		},
 	}
-	o.load.add(cmd, clientele|staged)
+	load = addLoad(cmd, &c.Load, "requests", false)
 	cmd.Flags().StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
-	cmd.Flags().IntVar(&c.Requests, "requests", 10, "how many watches in all")
+	cmd.Flags().IntVar(&c.Operations, "requests", 10, "how many watches in all")
 	cmd.Flags().IntVar(&c.Objects, "objects", 0, "how many objects each must begin with; 0 leaves it unchecked")
 	cmd.Flags().IntVar(&c.Shards, "shards", 0, "of the watches that are opened at once (--clients), each selects one of as many shards; the server needs ShardedListAndWatch")
 	return cmd
@@ -180,16 +178,13 @@ func informerCommand(o *options) *cobra.Command {
 
 func writeCommand(o *options) *cobra.Command {
 	c := bench.WriteConfig{}
+	var load *loadFlags
 	cmd := &cobra.Command{
 		Use: "write", GroupID: writing, Short: "Create, patch, apply and delete ConfigMaps", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if c.Schedule, err = o.schedule(cmd, "objects"); err != nil {
+			if err := load.plan(cmd); err != nil {
 				return err
 			}
-			if !c.Schedule.Plan.IsZero() && !c.Schedule.Plan.Open {
-				return errors.New("write must know how many objects there are: plan rates (--stages 10s:100/s), or give --rate beside --duration")
-			}
-			c.Clients, c.Rate = o.load.clients, o.load.rate
 			var kinds []string
 			for _, verb := range bench.Verbs {
 				kinds = append(kinds, string(verb))
@@ -200,14 +195,66 @@ func writeCommand(o *options) *cobra.Command {
 			})
 		},
 	}
-	o.load.add(cmd, clientele|rated|staged)
+	load = addLoad(cmd, &c.Load, "objects", true)
 	cmd.Flags().StringVar(&c.Namespace, "namespace", "bench-writes", "where; made if it does not exist")
-	cmd.Flags().IntVar(&c.Objects, "objects", 1000, "how many")
+	cmd.Flags().IntVar(&c.Operations, "objects", 1000, "how many")
+	return cmd
+}
+
+func patchCommand(o *options) *cobra.Command {
+	c := bench.PatchConfig{Name: "patch pods"}
+	var load *loadFlags
+	seed, objects := bench.SeedConfig{}, 0
+	cmd := &cobra.Command{
+		Use: "patch", GroupID: writing, Short: "Patch pods that seed has made, in turn", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if err := load.plan(cmd); err != nil {
+				return err
+			}
+			if c.Objects, err = seeded(seed, objects); err != nil {
+				return err
+			}
+			return o.run(cmd, named(c.Name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+				return only(bench.PatchObjects(ctx, t, c))
+			})
+		},
+	}
+	load = addLoad(cmd, &c.Load, "requests", true)
+	addSeed(cmd.Flags(), &seed)
+	cmd.Flags().IntVar(&objects, "objects", 50, "how many pods are patched in turn")
+	cmd.Flags().IntVar(&c.Operations, "requests", 1000, "how many patches")
+	return cmd
+}
+
+func componentsCommand(o *options) *cobra.Command {
+	c := bench.ComponentsConfig{}
+	var load *loadFlags
+	cmd := &cobra.Command{
+		Use: "components", GroupID: writing, Short: "Write as a cluster's components do: pods and their status, bindings, Leases, events", Args: cobra.NoArgs,
+		Long: "Write as a cluster's components do, each kind of write in turn. Pods are deleted at the end; nodes, Leases, events and deployments are left behind.",
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if err := refuse(cmd, "the kinds of writes follow each other", "warmup"); err != nil {
+				return err
+			}
+			if err := load.plan(cmd); err != nil {
+				return err
+			}
+			return o.run(cmd, named(bench.ComponentWrites()...), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+				c.Round = newRound()
+				return bench.Components(ctx, t, c)
+			})
+		},
+	}
+	load = addLoad(cmd, &c.Load, "objects", true)
+	cmd.Flags().StringVar(&c.Namespace, "namespace", "bench-components", "where; made if it does not exist")
+	cmd.Flags().IntVar(&c.Operations, "objects", 1000, "how many pods, and how many writes of each kind")
+	cmd.Flags().IntVar(&c.Nodes, "nodes", 100, "how many nodes the pods are bound to")
 	return cmd
 }
 
 func mixedCommand(o *options) *cobra.Command {
 	c := bench.MixedConfig{}
+	var load *loadFlags
 	cmd := &cobra.Command{
 		Use: "mixed", GroupID: whole, Short: "Ask what a cluster asks: mostly small reads, some lists, some writes", Args: cobra.NoArgs,
 		Long: `Ask, of pods that seed has made: 50 % GET of a pod, 20 % LIST of a node, 9 % LIST of a
@@ -215,10 +262,9 @@ namespace, 1 % LIST of the first 500, 20 % patches. Which pod, node or namespace
 evenly for each request. Thresholds without a kind hold for the whole load; kinds are "get pod",
 "list node", "list namespace", "list all, first 500" and "patch pod", or a first word of them.`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if c.Schedule, err = o.schedule(cmd, "requests"); err != nil {
+			if err := load.plan(cmd); err != nil {
 				return err
 			}
-			c.Clients, c.Rate = o.load.clients, o.load.rate
 			kinds := named(append([]string{bench.MixedName}, bench.MixedKinds()...)...)
 			for _, part := range kinds[1:] {
 				part.Part = true
@@ -226,9 +272,9 @@ evenly for each request. Thresholds without a kind hold for the whole load; kind
 			return o.run(cmd, kinds, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) { return bench.Mixed(ctx, t, c) })
 		},
 	}
-	o.load.add(cmd, clientele|rated|staged)
+	load = addLoad(cmd, &c.Load, "requests", true)
 	addSeed(cmd.Flags(), &c.Seed)
-	cmd.Flags().IntVar(&c.Requests, "requests", 5000, "how many requests")
+	cmd.Flags().IntVar(&c.Operations, "requests", 5000, "how many requests")
 	return cmd
 }
 
@@ -247,16 +293,17 @@ no answer breaks off and no watch ends.`,
 			if c.Path, err = pathOr(args, "/api/v1/pods"); err != nil {
 				return err
 			}
-			c.Name, c.Clients = "slow readers of "+c.Path, o.load.clients
+			c.Name = "slow readers of " + c.Path
 			if err := choose(&c.Watch, seed, objects); err != nil {
 				return err
 			}
-			c.Watch.Rate, c.Watch.Writers = o.load.rate, 1
+			c.Watch.Clients = 1
 			return o.run(cmd, named(c.Name, c.Watch.Name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) { return bench.Slow(ctx, t, c) })
 		},
 	}
 	flags := cmd.Flags()
-	o.load.add(cmd, clientele|rated)
+	addClients(cmd, &c.Clients)
+	addRate(cmd, &c.Watch.Rate)
 	addSeed(flags, &seed)
 	addChanges(flags, &c.Watch, &objects)
 	flags.StringSliceVar(&c.Accepts, "accept", []string{bench.Protobuf, bench.JSON}, "media types, each for as many of the clients")

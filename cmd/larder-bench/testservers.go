@@ -32,7 +32,7 @@ func trialCommand(o *options, t *testservers.Trials, cmd *cobra.Command, check f
 	cmd.Flags().StringSliceVar(&t.Servers, "server", []string{testservers.Stock, testservers.Larder}, "which servers are measured, in turns")
 	cmd.Flags().StringVar(&markdown, "markdown", "", "file to write the table to, as Markdown")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := refuse(cmd, "it starts the servers itself, and prints one table", "kubeconfig", "pid", "etcd-pid", "http2-streams", "timeout", "retry-after", "series"); err != nil {
+		if err := refuse(cmd, "it starts the servers itself, and prints one table", "kubeconfig", "pid", "etcd-pid", "http2-streams", "timeout", "retry-after", "series", "as", "token"); err != nil {
 			return err
 		}
 		if len(o.thresholds.Bounds) > 0 {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -13,36 +12,38 @@ import (
 )
 
 func watchCommand(o *options) *cobra.Command {
-	c := bench.WatchConfig{Path: "/api/v1/pods"}
+	c := bench.WatchConfig{}
+	var load *loadFlags
 	seed := bench.SeedConfig{}
 	objects, shards, perNode, through := 0, 0, false, ""
 	cmd := &cobra.Command{
-		Use: "watch", GroupID: watching, Short: "Change pods and see how watchers are told", Args: cobra.NoArgs,
-		Long: `Open watches of pods that seed has made, patch pods, and record the time from when each
-patch should have begun until each watcher has read of it. --stuck adds watchers that
-never read. With --per-node each watcher selects one node, and the cost is told by change
-instead of by delivery; so it is with --shards, where there is one watcher of each. With --through the patches are sent to another server of the
-same etcd, which keeps the cost of writing out of the account.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Use: "watch [PATH]", GroupID: watching, Short: "Change pods and measure the deliveries to watchers", Args: cobra.MaximumNArgs(1),
+		Long: `Open watches of PATH (/api/v1/pods if not given), patch pods that seed has made, and record the time
+from when each patch should have begun until each watcher has received it. Selectors of PATH must
+select all these pods. --stuck adds watchers that never read. With --per-node each watcher selects
+one node, and the cost is that of a change and not of a delivery; so it is with --shards, where there
+is one watcher of each. --through sends the patches to another server of the same etcd, so that the
+cost does not include the writes.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var err error
+			if c.Path, err = pathOr(args, "/api/v1/pods"); err != nil {
+				return err
+			}
 			if err := choose(&c, seed, objects); err != nil {
 				return err
 			}
-			var err error
-			if c.Schedule, err = o.schedule(cmd, "changes"); err != nil {
+			if err := load.plan(cmd); err != nil {
 				return err
 			}
-			if plan := c.Schedule.Plan; plan.Open {
-				c.Changes = plan.Operations()
-			} else if !plan.IsZero() {
-				return errors.New("watch must know how many changes there are: plan rates (--stages 10s:100/s), or give --rate beside --duration")
+			if c.Plan.Open { // how many deliveries there are depends on it
+				c.Operations = c.Plan.Operations()
 			}
-			c.Rate, c.Writers = o.load.rate, o.load.clients
 			if perNode {
-				c.PerChange, c.Selections, c.Deliveries = true, seed.NodeSelections(seed.Nodes), seed.Deliveries(c.Watchers, objects, c.Changes)
+				c.PerChange, c.Selections, c.Deliveries = true, seed.NodeSelections(seed.Nodes), seed.Deliveries(c.Watchers, objects, c.Operations)
 			}
 			if shards > 0 {
 				c.Name = fmt.Sprintf("watch, %d shards", shards)
-				c.PerChange, c.Selections, c.Watchers, c.Deliveries = true, bench.Shards(c.Path, shards), shards, c.Changes
+				c.PerChange, c.Selections, c.Watchers, c.Deliveries = true, bench.Shards(c.Path, shards), shards, c.Operations
 			}
 			if through != "" {
 				if c.Through, err = o.other(through); err != nil {
@@ -55,7 +56,7 @@ same etcd, which keeps the cost of writing out of the account.`,
 		},
 	}
 	flags := cmd.Flags()
-	o.load.add(cmd, clientele|rated|staged)
+	load = addLoad(cmd, &c.Load, "changes", true)
 	addSeed(flags, &seed)
 	addChanges(flags, &c, &objects)
 	flags.StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
@@ -69,17 +70,23 @@ same etcd, which keeps the cost of writing out of the account.`,
 // addChanges adds the flags that say how many watch how many changes.
 func addChanges(flags *pflag.FlagSet, c *bench.WatchConfig, objects *int) {
 	flags.IntVar(&c.Watchers, "watchers", 200, "how many watches")
-	flags.IntVar(&c.Changes, "changes", 200, "how many patches; --rate says how fast")
+	flags.IntVar(&c.Operations, "changes", 200, "how many patches; --rate says how fast")
 	flags.IntVar(objects, "objects", 50, "how many pods are patched in turn")
 }
 
 // choose takes the first pods that seed has made as those to change.
-func choose(c *bench.WatchConfig, seed bench.SeedConfig, objects int) error {
+func choose(c *bench.WatchConfig, seed bench.SeedConfig, objects int) (err error) {
+	c.Name = fmt.Sprintf("watch, %d watchers", c.Watchers)
+	c.Objects, err = seeded(seed, objects)
+	return err
+}
+
+// seeded returns the paths of the first pods that seed has made.
+func seeded(seed bench.SeedConfig, objects int) ([]string, error) {
 	if objects < 1 || objects > seed.Pods {
-		return fmt.Errorf("--objects must be between 1 and --pods, which is %d", seed.Pods)
+		return nil, fmt.Errorf("--objects must be between 1 and --pods, which is %d", seed.Pods)
 	}
-	c.Name, c.Objects = fmt.Sprintf("watch, %d watchers", c.Watchers), seed.PodPaths(objects)
-	return nil
+	return seed.PodPaths(objects), nil
 }
 
 // addHold adds the flags of workloads of idle watches.

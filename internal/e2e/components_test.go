@@ -15,7 +15,7 @@ func TestComponentWrites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	results, err := bench.Components(t.Context(), target, bench.ComponentsConfig{Namespace: "load", Objects: 12, Nodes: 3, Clients: 4})
+	results, err := bench.Components(t.Context(), target, bench.ComponentsConfig{Namespace: "load", Nodes: 3, Load: bench.Load{Operations: 12, Clients: 4}})
 	if err != nil {
 		t.Fatal(err)
 	}

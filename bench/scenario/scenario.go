@@ -1,0 +1,194 @@
+// Package scenario runs several workloads at the same time, as one load.
+//
+// Each workload has its own clients and connections. The measured parts of all workloads begin
+// together, except those with a StartAfter. Each workload returns results of its name. The first
+// result is that of all workloads and has the cost of the server.
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-io/larder/bench"
+)
+
+// All is the name of the Result of all workloads together.
+const All = "all workloads"
+
+// Workload is one workload of a Scenario.
+type Workload struct {
+	Name string
+	// Results are the names of the results that Run returns, and whether they are parts.
+	Results []*bench.Result
+	// StartAfter is how much later than the others the workload starts.
+	StartAfter time.Duration
+	// User returns a Target that sends the requests of the workload's user.
+	User func(*bench.Target) *bench.Target
+	Run  func(context.Context, *bench.Target) ([]*bench.Result, error)
+}
+
+// Scenario is a load of several workloads. It may be run repeatedly, once at a time. Any goroutine
+// may call Progress.
+type Scenario struct {
+	// Workloads are set before Run.
+	Workloads []Workload
+
+	mu      sync.Mutex
+	targets []*bench.Target // of the running workloads
+}
+
+// Kinds returns the names of the results of Run, and whether they are parts of the first.
+func (s *Scenario) Kinds() []*bench.Result {
+	kinds := []*bench.Result{{Name: All}}
+	for _, w := range s.Workloads {
+		for i, r := range w.Results {
+			kinds = append(kinds, &bench.Result{Name: w.name(w.Results, i, r.Name), Part: true})
+		}
+	}
+	return kinds
+}
+
+// name returns the name in the scenario of result i: the workload's, and further names if the
+// result is a part or one of several.
+func (w *Workload) name(results []*bench.Result, i int, own string) string {
+	if i == 0 && (len(results) == 1 || results[1].Part) {
+		return w.Name
+	}
+	return w.Name + " " + own
+}
+
+// Progress adds up the progress of all running workloads.
+func (s *Scenario) Progress() bench.Progress {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sum, working := bench.Progress{}, 0
+	known := true
+	for _, t := range s.targets {
+		p := t.Progress()
+		if p.Name == "" {
+			continue
+		}
+		working++
+		sum.Done += p.Done
+		sum.Errors += p.Errors
+		sum.Total += p.Total
+		known = known && p.Total > 0
+		sum.Elapsed, sum.P99, sum.P50 = max(sum.Elapsed, p.Elapsed), max(sum.P99, p.P99), max(sum.P50, p.P50)
+	}
+	if working == 0 {
+		return bench.Progress{}
+	}
+	if !known {
+		sum.Total = 0
+	}
+	sum.Name = fmt.Sprintf("%d of %d workloads", working, len(s.Workloads))
+	return sum
+}
+
+// Run runs all workloads against a target and returns the Result of all of them, and then those
+// of each.
+func (s *Scenario) Run(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+	meter, err := t.Meter()
+	if err != nil {
+		return nil, err
+	}
+	targets := make([]*bench.Target, len(s.Workloads))
+	for i, w := range s.Workloads {
+		targets[i] = w.User(t).Clone()
+	}
+	s.show(targets)
+	defer s.show(nil)
+	var ready sync.WaitGroup // workloads that begin together and are not ready yet
+	begun := make(chan struct{})
+	found := make([][]*bench.Result, len(s.Workloads))
+	group, within := errgroup.WithContext(ctx)
+	for i := range s.Workloads {
+		w := &s.Workloads[i]
+		var arrive func()
+		if w.StartAfter == 0 {
+			ready.Add(1)
+			arrive = sync.OnceFunc(ready.Done)
+			targets[i].BeforeMeasuring = func() {
+				arrive()
+				<-begun
+			}
+		}
+		group.Go(func() (err error) {
+			if arrive != nil {
+				defer arrive() // also one that fails
+			} else if !await(within, t, begun, w.StartAfter) {
+				return within.Err()
+			}
+			if found[i], err = w.Run(within, targets[i]); err != nil {
+				return fmt.Errorf("scenario: %s: %w", w.Name, err)
+			}
+			return nil
+		})
+	}
+	ready.Wait()
+	err = meter.Begin()
+	close(begun)
+	err = errors.Join(err, group.Wait(), meter.End())
+	if err != nil {
+		return nil, err
+	}
+	return s.sum(meter, found), nil
+}
+
+func (s *Scenario) show(targets []*bench.Target) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.targets = targets
+}
+
+// await waits until begun is closed and then for d. It returns false if the load ends before.
+func await(ctx context.Context, t *bench.Target, begun <-chan struct{}, d time.Duration) bool {
+	select {
+	case <-begun:
+	case <-ctx.Done():
+		return false
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-t.Stopping():
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// sum returns the Result of all workloads, and then the Results of each.
+func (s *Scenario) sum(meter *bench.Meter, found [][]*bench.Result) []*bench.Result {
+	var wholes, all []*bench.Result
+	for i, results := range found {
+		w := &s.Workloads[i]
+		late := make([]bench.Second, int(w.StartAfter/time.Second))
+		for n, r := range results {
+			r.Name = w.name(w.Results, n, r.Name)
+			if len(r.Series) > 0 { // seconds of all count from the same time
+				r.Series = append(late[:len(late):len(late)], r.Series...)
+			}
+			if !r.Part {
+				wholes = append(wholes, r)
+			}
+			all = append(all, r)
+		}
+	}
+	if len(wholes) == 0 {
+		return nil
+	}
+	sum := bench.MergeParallel(wholes...)
+	sum.Name, sum.Unit, sum.Loop = All, "operation", ""
+	meter.Charge(sum)
+	for _, r := range all {
+		r.Part = true
+	}
+	return append([]*bench.Result{sum}, all...)
+}
