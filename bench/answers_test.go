@@ -183,7 +183,7 @@ func TestEveryWorkloadSpeaksBothProtocols(t *testing.T) {
 			return bench.Slow(t.Context(), to, bench.SlowConfig{Path: "/api/v1/pods", Accepts: []string{bench.JSON}, Clients: 4, BytesPerSecond: 1 << 30, Watch: watch})
 		}},
 		{"custom", func(to *bench.Target) ([]*bench.Result, error) {
-			return bench.Custom(t.Context(), to, bench.CustomConfig{Objects: 4, Namespaces: 2, Changes: 4, Reads: 2, Clients: 2})
+			return bench.Custom(t.Context(), to, bench.CustomConfig{Resource: "workers", Objects: 4, Namespaces: 2, Changes: 4, Reads: 2, Clients: 2})
 		}},
 	}
 	for name, streams := range protocols {

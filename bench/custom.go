@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,19 +14,258 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// CustomConfig says how many custom resources there are and what is done to them.
+// CustomConfig is a workload of writes and reads of custom resources.
 type CustomConfig struct {
+	// Resource is one of CustomResources.
+	Resource            string
 	Objects, Namespaces int
-	// Changes is how many patches are made of each kind.
+	// Changes is the number of writes of each kind after the creation, at most Objects.
 	Changes int
-	// Reads is how often one object is read; all of them are read a hundredth as often.
+	// Reads is the number of reads of one object. All objects are read a hundredth as often. 0 stands
+	// for no reads.
 	Reads int
-	// Clients is how many requests are under way at a time.
+	// Clients is the number of concurrent requests.
 	Clients int
+	// Bytes is about the size of a report or a document.
+	Bytes int
+	// Round makes the changes of each call differ.
+	Round int
 }
 
-// CustomPath is the path of the collection that Custom fills.
-const CustomPath = "/apis/bench.example.com/v1/workers"
+// customResource is a custom resource of the workload.
+type customResource struct {
+	plural, kind string
+	schema       string // JSON of the only version's schema
+	columns      string // JSON of the additional columns
+	manager      string // of all fields except those that are applied
+	object       func(c *CustomConfig, i int) map[string]any
+	path         []string                         // of the text that writes change
+	part         func(text string) map[string]any // what is applied of an object
+	whole        bool                             // whole objects are applied, too
+}
+
+// customResources are all resources.
+func customResources() []*customResource {
+	report := customResource{
+		plural: "reports", kind: "Report", schema: reportSchema, manager: "scanner", object: (*CustomConfig).report, whole: true,
+		columns: `[{"name":"Tag","type":"string","jsonPath":".report.artifact.tag"},{"name":"Critical","type":"integer","jsonPath":".report.summary.critical"},
+			{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}]`,
+		path: []string{"report", "artifact", "tag"},
+		part: func(text string) map[string]any {
+			return map[string]any{"metadata": map[string]any{"labels": map[string]any{"seen": "yes"}}, "report": map[string]any{"artifact": map[string]any{"tag": text}}}
+		},
+	}
+	document := report // its schema does not describe it
+	document.plural, document.kind, document.schema = "documents", "Document", `{"type":"object","x-kubernetes-preserve-unknown-fields":true}`
+	return []*customResource{{
+		plural: "workers", kind: "Worker", schema: customSchema, manager: "workers-controller", object: (*CustomConfig).worker,
+		columns: `[{"name":"Replicas","type":"integer","jsonPath":".spec.replicas"},{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}]`,
+		path:    []string{"metadata", "annotations", "turn"},
+		part: func(text string) map[string]any {
+			return map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "applied", "image": "registry.example.com/applied:" + text}}}}
+		},
+	}, &report, &document}
+}
+
+// CustomResources are the names of the resources: workers of 5 KB, which have defaults and are
+// pruned; reports of an image scanner; documents, which are such reports without a schema.
+var CustomResources = []string{"workers", "reports", "documents"}
+
+// CustomPath is the path of all objects of a resource.
+func CustomPath(resource string) string { return "/apis/bench.example.com/v1/" + resource }
+
+// Kinds of writes and reads of Custom, in their order.
+const (
+	customCreate = "create"
+	customUpdate = "update"
+	customPatch  = "merge-patch"
+	customApply  = "apply a part of"
+	customWhole  = "apply whole"
+	customGet    = "GET one of"
+	customList   = "LIST"
+	customTable  = "LIST as a table"
+)
+
+// check returns the resource.
+func (c *CustomConfig) check() (*customResource, error) {
+	if c.Objects < 1 || c.Namespaces < 1 || c.Changes > c.Objects {
+		return nil, fmt.Errorf("bench: want at least one object and one namespace, and no more changes than objects, got %d, %d and %d", c.Objects, c.Namespaces, c.Changes)
+	}
+	i := slices.Index(CustomResources, c.Resource)
+	if i < 0 {
+		return nil, fmt.Errorf("bench: %q is no custom resource: want one of %s", c.Resource, strings.Join(CustomResources, ", "))
+	}
+	return customResources()[i], nil
+}
+
+// Kinds returns the names of the results of Custom.
+func (c *CustomConfig) Kinds() (names []string, err error) {
+	r, err := c.check()
+	if err != nil {
+		return nil, err
+	}
+	kinds := []string{customCreate}
+	if c.Changes > 0 {
+		kinds = append(kinds, customUpdate, customPatch, customApply)
+	}
+	if c.Changes > 0 && r.whole {
+		kinds = append(kinds, customWhole)
+	}
+	if c.Reads > 0 {
+		kinds = append(kinds, customGet, customList, customTable)
+	}
+	for _, kind := range kinds {
+		names = append(names, kind+" "+r.plural)
+	}
+	return names, nil
+}
+
+// Custom creates a CRD and objects of it, and updates, patches, applies and reads them. It leaves
+// objects that exist. It ends at the first write that fails.
+func Custom(ctx context.Context, t *Target, c CustomConfig) (results []*Result, err error) {
+	r, err := c.check()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.define(ctx, t, r); err != nil {
+		return nil, err
+	}
+	names, _ := c.Kinds() // r exists
+	for _, name := range names {
+		kind := strings.TrimSuffix(name, " "+r.plural)
+		var result *Result
+		switch kind {
+		case customGet:
+			result, err = Read(ctx, t, ReadConfig{Name: name, Path: c.collection(0) + "/" + c.name(0), Accept: JSON, Load: Load{Operations: c.Reads, Clients: c.Clients}})
+		case customList:
+			result, err = Read(ctx, t, ReadConfig{Name: name, Path: CustomPath(r.plural), Accept: JSON, Load: Load{Operations: max(1, c.Reads/100), Clients: c.Clients}})
+		case customTable:
+			result, err = Read(ctx, t, ReadConfig{Name: name, Path: CustomPath(r.plural), Accept: Table, Load: Load{Operations: max(1, c.Reads/100), Clients: c.Clients}})
+		default:
+			result, err = c.write(ctx, t, r, kind, name)
+		}
+		if err != nil {
+			return results, err
+		}
+		if results = append(results, result); result.Interrupted {
+			break
+		}
+	}
+	return results, nil
+}
+
+// DefineWorkers creates the CRD and the first of the workers of [Custom], and leaves what exists.
+func DefineWorkers(ctx context.Context, t *Target) error {
+	_, err := Custom(ctx, t, CustomConfig{Resource: CustomResources[0], Objects: 1, Namespaces: 1, Clients: 1})
+	return err
+}
+
+// collection is the path of the collection of the i-th object.
+func (c *CustomConfig) collection(i int) string {
+	return "/apis/bench.example.com/v1/namespaces/" + fmt.Sprintf(namespaceFormat, i%c.Namespaces) + "/" + c.Resource
+}
+
+// name is the name of the i-th object.
+func (c *CustomConfig) name(i int) string {
+	return fmt.Sprintf("%s-%d", strings.TrimSuffix(c.Resource, "s"), i)
+}
+
+// write measures one kind of write.
+func (c *CustomConfig) write(ctx context.Context, t *Target, r *customResource, kind, name string) (*Result, error) {
+	var revisions map[string]string
+	l := loop{Load: Load{Operations: c.Changes, Clients: c.Clients}, strict: true, through: t.retrying()}
+	switch kind {
+	case customCreate:
+		l.Operations = c.Objects
+	case customUpdate:
+		var err error
+		if revisions, err = t.revisions(ctx, CustomPath(c.Resource)); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.check(); err != nil {
+		return nil, err
+	}
+	result, err := l.measure(ctx, t, name, "object", nil, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
+		o, err := own.do(ctx, c.request(r, kind, i, revisions))
+		if kind == customCreate && o.status == http.StatusConflict {
+			err = nil // it exists
+		}
+		return o, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("bench: %s: %w", name, err)
+	}
+	return result, nil
+}
+
+// request is the i-th write of a kind.
+func (c *CustomConfig) request(r *customResource, kind string, i int, revisions map[string]string) call {
+	text := fmt.Sprintf("%d-%d-%s", c.Round, i, strings.ReplaceAll(kind, " ", "-"))
+	write := call{method: http.MethodPatch, path: c.collection(i) + "/" + c.name(i), accept: JSON, kind: string(types.ApplyYAMLPatchType)}
+	object := map[string]any{}
+	manager := r.manager
+	switch kind {
+	case customCreate:
+		write.method, write.path, write.kind, object = http.MethodPost, c.collection(i), JSON, r.object(c, i)
+	case customUpdate:
+		write.method, write.kind, object = http.MethodPut, JSON, r.object(c, i)
+		object["metadata"].(map[string]any)["resourceVersion"] = revisions[c.name(i)]
+	case customPatch:
+		write.kind = string(types.MergePatchType)
+	case customApply:
+		manager, object = "part&force=true", r.part(text)
+	case customWhole:
+		manager, object = "whole&force=true", r.object(c, i)
+	}
+	if kind == customApply {
+		object["apiVersion"], object["kind"] = "bench.example.com/v1", r.kind
+		_ = unstructured.SetNestedField(object, c.name(i), "metadata", "name")
+	} else if kind != customCreate {
+		_ = unstructured.SetNestedField(object, text, r.path...) // all of the path are maps
+	}
+	write.path, write.body = write.path+"?fieldManager="+manager, encodeJSON(object)
+	return write
+}
+
+// define creates the namespaces and the CRD, and waits until the resource is served.
+func (c *CustomConfig) define(ctx context.Context, t *Target, r *customResource) error {
+	if err := t.ensureNamespaces(ctx, c.Namespaces); err != nil {
+		return err
+	}
+	if err := t.ensure(ctx, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": map[string]any{"name": r.plural + ".bench.example.com"},
+		"spec": map[string]any{
+			"group": "bench.example.com", "scope": "Namespaced",
+			"names": map[string]any{"plural": r.plural, "singular": strings.ToLower(r.kind), "kind": r.kind, "listKind": r.kind + "List"},
+			"versions": []any{map[string]any{
+				"name": "v1", "served": true, "storage": true, "schema": map[string]any{"openAPIV3Schema": json.RawMessage(r.schema)},
+				"subresources":             map[string]any{"status": map[string]any{}},
+				"additionalPrinterColumns": json.RawMessage(r.columns),
+			}},
+		},
+	}); err != nil {
+		return err
+	}
+	within, cut := t.graceful(ctx)
+	defer cut()
+	for {
+		err := t.once(within, call{path: CustomPath(r.plural) + "?limit=1", accept: JSON})
+		if err == nil || sleep(within, 100*time.Millisecond) != nil || t.stopped() {
+			return err
+		}
+	}
+}
+
+// encodeJSON encodes a value that is made of maps, lists, strings and numbers.
+func encodeJSON(v any) []byte {
+	body, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return body
+}
 
 // customSchema describes the spec of a worker. It validates, defaults and prunes parts of a pod
 // spec.
@@ -40,195 +280,17 @@ const customSchema = `{"type":"object","properties":{
 		"x-kubernetes-validations":[{"rule":"self.replicas < 1000"}]},
 	"status":{"type":"object","properties":{"phase":{"type":"string"},"conditions":{"type":"array","items":{"type":"object","properties":{"type":{"type":"string"},"status":{"type":"string"},"lastTransitionTime":{"type":"string","format":"date-time"}}}}}}}}`
 
-// Custom defines a resource, creates objects of about 5 KB of it, changes them by merge
-// patch and by server-side apply, and reads them. It leaves objects that exist already. It
-// ends at the first write that fails.
-func Custom(ctx context.Context, t *Target, c CustomConfig) ([]*Result, error) {
-	if c.Objects < 1 || c.Namespaces < 1 {
-		return nil, fmt.Errorf("bench: want at least one object and one namespace, got %d and %d", c.Objects, c.Namespaces)
-	}
-	if err := defineWorkers(ctx, t, c.Namespaces); err != nil {
-		return nil, err
-	}
-	var results []*Result
-	for _, phase := range c.writes() {
-		r, err := repeatWrites(ctx, t, c.Clients, phase)
-		if err != nil {
-			return results, err
-		}
-		results = append(results, r)
-		if r.Interrupted {
-			return results, nil
-		}
-	}
-	return readWorkers(ctx, t, c, results)
-}
-
-// defineWorkers creates the CRD of workers, and namespaces for them.
-func defineWorkers(ctx context.Context, t *Target, namespaces int) error {
-	if err := define(ctx, t, crd{plural: "workers", kind: "Worker", schema: customSchema, columns: []any{
-		map[string]any{"name": "Replicas", "type": "integer", "jsonPath": ".spec.replicas"},
-		map[string]any{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
-	}}); err != nil {
-		return err
-	}
-	return t.ensureNamespaces(ctx, namespaces)
-}
-
-// DefineWorkers creates the CRD and the first of the objects of [Custom], and leaves what
-// exists.
-func DefineWorkers(ctx context.Context, t *Target) error {
-	if err := defineWorkers(ctx, t, 1); err != nil {
-		return err
-	}
-	c := &CustomConfig{Objects: 1, Namespaces: 1}
-	own := &lane{t: t}
-	defer own.close()
-	if o, err := own.do(ctx, c.writes()[0].call(0)); err != nil && o.status != http.StatusConflict {
-		return err
-	}
-	return nil
-}
-
-// workersManager is the field manager of workers, except for applies.
-const workersManager = "workers-controller"
-
-// customWrites is one kind of write, n times.
-type customWrites struct {
-	name string
-	n    int
-	call func(i int) call
-}
-
-// writes are the kinds of writes, in their order.
-func (c *CustomConfig) writes() []customWrites {
-	collection := func(i int) string {
-		return "/apis/bench.example.com/v1/namespaces/" + fmt.Sprintf(namespaceFormat, i%c.Namespaces) + "/workers"
-	}
-	name := func(i int) string { return fmt.Sprintf("worker-%d", i) }
-	change := func(i int, kind, manager string, body []byte) call {
-		path := collection(i%c.Objects) + "/" + name(i%c.Objects) + "?fieldManager=" + manager
-		return call{method: http.MethodPatch, path: path, accept: JSON, kind: kind, body: body}
-	}
-	return []customWrites{
-		{"create custom resources", c.Objects, func(i int) call {
-			return call{method: http.MethodPost, path: collection(i) + "?fieldManager=" + workersManager, accept: JSON, kind: JSON, body: encodeJSON(worker(name(i)))}
-		}},
-		{"patch custom resources", c.Changes, func(i int) call {
-			return change(i, string(types.MergePatchType), workersManager, fmt.Appendf(nil, `{"metadata":{"annotations":{"turn":"%d"}}}`, i))
-		}},
-		{"apply custom resources", c.Changes, func(i int) call {
-			return change(i, string(types.ApplyYAMLPatchType), "applier", fmt.Appendf(nil, `{"apiVersion":"bench.example.com/v1","kind":"Worker","metadata":{"name":%q},"spec":{"containers":[{"name":"applied","image":"registry.example.com/applied:%d"}]}}`, name(i%c.Objects), i))
-		}},
-	}
-}
-
-// CustomKinds are the names of the Results of Custom.
-func CustomKinds() []string {
-	var names []string
-	for _, w := range new(CustomConfig).writes() {
-		names = append(names, w.name)
-	}
-	return append(names, customGet, customList, customTable)
-}
-
-// Names of the Results of reads.
-const (
-	customGet   = "GET custom resource"
-	customList  = "LIST custom resources"
-	customTable = "LIST custom resources as table"
-)
-
-// readWorkers adds reads to results.
-func readWorkers(ctx context.Context, t *Target, c CustomConfig, results []*Result) ([]*Result, error) {
-	for _, r := range []ReadConfig{
-		{Name: customGet, Path: "/apis/bench.example.com/v1/namespaces/" + fmt.Sprintf(namespaceFormat, 0) + "/workers/worker-0", Accept: JSON, Load: Load{Operations: c.Reads, Clients: c.Clients}},
-		{Name: customList, Path: CustomPath, Accept: JSON, Load: Load{Operations: max(1, c.Reads/100), Clients: c.Clients}},
-		{Name: customTable, Path: CustomPath, Accept: Table, Load: Load{Operations: max(1, c.Reads/100), Clients: c.Clients}},
-	} {
-		result, err := Read(ctx, t, r)
-		if err != nil {
-			return results, err
-		}
-		results = append(results, result)
-	}
-	return results, nil
-}
-
-// repeatWrites makes one kind of write and measures it.
-func repeatWrites(ctx context.Context, t *Target, clients int, w customWrites) (*Result, error) {
-	l := loop{Load: Load{Operations: w.n, Clients: clients}, strict: true, through: t.retrying()}
-	if err := l.check(); err != nil {
-		return nil, err
-	}
-	r, err := l.measure(ctx, t, w.name, "object", nil, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
-		request := w.call(i)
-		o, err := own.do(ctx, request)
-		if request.method == http.MethodPost && o.status == http.StatusConflict {
-			err = nil // it is there already
-		}
-		return o, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("bench: %s: %w", w.name, err)
-	}
-	return r, nil
-}
-
-// encodeJSON encodes a value that is made of maps, lists, strings and numbers.
-func encodeJSON(v any) []byte {
-	body, err := json.Marshal(v)
-	if err != nil {
-		panic(err)
-	}
-	return body
-}
-
-// crd describes a CRD.
-type crd struct {
-	plural, kind string
-	schema       string // JSON of the only version's schema
-	columns      []any
-}
-
-// define creates a CRD and waits until its resource is served.
-func define(ctx context.Context, t *Target, d crd) error {
-	if err := t.ensure(ctx, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-		"metadata": map[string]any{"name": d.plural + ".bench.example.com"},
-		"spec": map[string]any{
-			"group": "bench.example.com", "scope": "Namespaced",
-			"names": map[string]any{"plural": d.plural, "singular": strings.ToLower(d.kind), "kind": d.kind, "listKind": d.kind + "List"},
-			"versions": []any{map[string]any{
-				"name": "v1", "served": true, "storage": true, "schema": map[string]any{"openAPIV3Schema": json.RawMessage(d.schema)},
-				"subresources":             map[string]any{"status": map[string]any{}},
-				"additionalPrinterColumns": d.columns,
-			}},
-		},
-	}); err != nil {
-		return err
-	}
-	within, cut := t.graceful(ctx)
-	defer cut()
-	for {
-		err := t.once(within, call{path: "/apis/bench.example.com/v1/" + d.plural + "?limit=1", accept: JSON})
-		if err == nil || sleep(within, 100*time.Millisecond) != nil || t.stopped() {
-			return err
-		}
-	}
-}
-
-// worker makes an object of about 5 KB, the size of a pod template.
-func worker(name string) *unstructured.Unstructured {
+// worker makes the i-th worker, of the size of a pod template.
+func (c *CustomConfig) worker(i int) map[string]any {
 	pod := seededPod(0, SeedConfig{Pods: 1, Namespaces: 1, Nodes: 1})
 	template, err := runtime.DefaultUnstructuredConverter.ToUnstructured(pod)
 	if err != nil {
 		panic(err) // a pod is an object
 	}
 	delete(template, "metadata")
-	return &unstructured.Unstructured{Object: map[string]any{
+	return map[string]any{
 		"apiVersion": "bench.example.com/v1", "kind": "Worker",
-		"metadata": map[string]any{"name": name, "labels": map[string]any{"app.kubernetes.io/name": "worker"}},
+		"metadata": map[string]any{"name": c.name(i), "labels": map[string]any{"app.kubernetes.io/name": "worker"}},
 		"spec": map[string]any{
 			"containers": []any{map[string]any{
 				"name": "main", "image": "registry.example.com/worker:1.2.3", "unknown": "is pruned",
@@ -237,5 +299,5 @@ func worker(name string) *unstructured.Unstructured {
 			}},
 			"template": template,
 		},
-	}}
+	}
 }

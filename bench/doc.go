@@ -9,7 +9,7 @@
 //   - [WatchList], [Inform]: the start of an informer, by plain requests and by client-go
 //   - [Watch]: changes that are delivered to watchers; some watchers may never read
 //   - [Hold], [Storm]: watches that are opened, stay idle, or are all opened again at once
-//   - [Write], [PatchObjects], [Components], [Custom], [Reports]: writes of several kinds
+//   - [Write], [PatchObjects], [Components], [Custom]: writes of several kinds
 //   - [Mixed]: reads, lists and writes in fixed proportions
 //   - [Slow]: large lists that are requested at once and read slowly, beside watches
 //   - [Flood]: one user's reads beside another user who sends as much as the server answers

@@ -1,31 +1,11 @@
 package bench
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"strings"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 )
-
-// ReportsConfig says how many reports there are, how large, and what is done to them.
-type ReportsConfig struct {
-	Objects, Namespaces int
-	// Bytes is about how large each is.
-	Bytes int
-	// Loose says that their definition does not describe them: it keeps what it does not
-	// know, and sets no defaults.
-	Loose bool
-	// Changes is how many writes are made of each kind, at most as many as there are objects.
-	Changes int
-	// Clients is how many requests are under way at a time.
-	Clients int
-	// Round makes the changes of each call differ.
-	Round int
-}
 
 // reportSchema describes reports as a scanner of images writes them: long arrays of objects
 // with strings of many lengths, nested maps, defaults, and a part that is not described.
@@ -42,129 +22,8 @@ const reportSchema = `{"type":"object","properties":{"report":{"type":"object","
 		"cvss":{"type":"object","additionalProperties":{"type":"object","properties":{"vector":{"type":"string"},"score":{"type":"number"}}}},
 		"raw":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}}}}}}`
 
-const looseSchema = `{"type":"object","x-kubernetes-preserve-unknown-fields":true}`
-
-const reportsManager = "scanner"
-
-func (c *ReportsConfig) kind() (plural, kind, schema string) {
-	if c.Loose {
-		return "documents", "Document", looseSchema
-	}
-	return "reports", "Report", reportSchema
-}
-
-// ReportsPath is the path of the collection that Reports fills.
-func (c *ReportsConfig) ReportsPath() string {
-	plural, _, _ := c.kind()
-	return "/apis/bench.example.com/v1/" + plural
-}
-
-// Names of the Results of Reports, in their order.
-const (
-	ReportsCreate     = "create reports"
-	ReportsUpdate     = "update reports"
-	ReportsPatch      = "merge-patch reports"
-	ReportsApply      = "apply a part of reports"
-	ReportsApplyWhole = "apply whole reports"
-)
-
-// ReportsKinds are the names of the Results of Reports.
-func ReportsKinds() []string {
-	return []string{ReportsCreate, ReportsUpdate, ReportsPatch, ReportsApply, ReportsApplyWhole}
-}
-
-// Reports defines a resource, creates objects of it, and changes some of them by update, by
-// merge patch and by server-side apply. It leaves objects that exist already. It ends at the
-// first write that fails.
-func Reports(ctx context.Context, t *Target, c ReportsConfig) ([]*Result, error) {
-	if c.Objects < 1 || c.Namespaces < 1 || c.Changes > c.Objects {
-		return nil, fmt.Errorf("bench: want at least one object and one namespace, and no more changes than objects, got %d, %d and %d", c.Objects, c.Namespaces, c.Changes)
-	}
-	plural, kind, schema := c.kind()
-	if err := define(ctx, t, crd{plural: plural, kind: kind, schema: schema, columns: []any{
-		map[string]any{"name": "Tag", "type": "string", "jsonPath": ".report.artifact.tag"},
-		map[string]any{"name": "Critical", "type": "integer", "jsonPath": ".report.summary.critical"},
-		map[string]any{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
-	}}); err != nil {
-		return nil, err
-	}
-	if err := t.ensureNamespaces(ctx, c.Namespaces); err != nil {
-		return nil, err
-	}
-	var results []*Result
-	for _, name := range ReportsKinds() {
-		if name != ReportsCreate && c.Changes == 0 {
-			break
-		}
-		writes, err := c.writes(ctx, t, name)
-		if err != nil {
-			return results, err
-		}
-		r, err := repeatWrites(ctx, t, c.Clients, writes)
-		if err != nil {
-			return results, err
-		}
-		if results = append(results, r); r.Interrupted {
-			break
-		}
-	}
-	return results, nil
-}
-
-// writes are the writes of one kind.
-func (c *ReportsConfig) writes(ctx context.Context, t *Target, name string) (customWrites, error) {
-	w := customWrites{name: name, n: c.Changes}
-	path := func(i int, query string) string { return c.path(i) + "/" + reportName(i) + "?" + query }
-	change := func(i int) string { return fmt.Sprintf("%d-%d-%s", c.Round, i, name) }
-	switch name {
-	case ReportsCreate:
-		w.n = c.Objects
-		w.call = func(i int) call {
-			return call{method: http.MethodPost, path: c.path(i) + "?fieldManager=" + reportsManager, accept: JSON, kind: JSON, body: encodeJSON(c.report(i))}
-		}
-	case ReportsUpdate:
-		revisions, err := t.revisions(ctx, c.ReportsPath())
-		if err != nil {
-			return w, err
-		}
-		w.call = func(i int) call {
-			report := c.report(i)
-			report["metadata"].(map[string]any)["resourceVersion"] = revisions[reportName(i)]
-			report["report"].(map[string]any)["artifact"].(map[string]any)["tag"] = change(i)
-			return call{method: http.MethodPut, path: path(i, "fieldManager="+reportsManager), accept: JSON, kind: JSON, body: encodeJSON(report)}
-		}
-	case ReportsPatch:
-		w.call = func(i int) call {
-			body := fmt.Appendf(nil, `{"report":{"artifact":{"tag":%q}}}`, change(i))
-			return call{method: http.MethodPatch, path: path(i, "fieldManager="+reportsManager), accept: JSON, kind: string(types.MergePatchType), body: body}
-		}
-	case ReportsApply:
-		_, kind, _ := c.kind()
-		w.call = func(i int) call {
-			body := fmt.Appendf(nil, `{"apiVersion":"bench.example.com/v1","kind":%q,"metadata":{"name":%q,"labels":{"seen":"yes"}},"report":{"artifact":{"tag":%q}}}`, kind, reportName(i), change(i))
-			return call{method: http.MethodPatch, path: path(i, "fieldManager=part&force=true"), accept: JSON, kind: string(types.ApplyYAMLPatchType), body: body}
-		}
-	case ReportsApplyWhole:
-		w.call = func(i int) call {
-			report := c.report(i)
-			report["report"].(map[string]any)["artifact"].(map[string]any)["tag"] = change(i)
-			return call{method: http.MethodPatch, path: path(i, "fieldManager=whole&force=true"), accept: JSON, kind: string(types.ApplyYAMLPatchType), body: encodeJSON(report)}
-		}
-	}
-	return w, nil
-}
-
-// path is the path of the collection of the i-th report.
-func (c *ReportsConfig) path(i int) string {
-	plural, _, _ := c.kind()
-	return "/apis/bench.example.com/v1/namespaces/" + fmt.Sprintf(namespaceFormat, i%c.Namespaces) + "/" + plural
-}
-
-func reportName(i int) string { return fmt.Sprintf("report-%d", i) }
-
 // report makes the i-th report: always the same, and no two alike.
-func (c *ReportsConfig) report(i int) map[string]any {
-	_, kind, _ := c.kind()
+func (c *CustomConfig) report(i int) map[string]any {
 	p := &textGenerator{rand.New(rand.NewPCG(uint64(i), uint64(c.Bytes))), strings.Fields(vocabulary)}
 	findings, size := []any{}, 300
 	for size < c.Bytes-400 {
@@ -176,8 +35,8 @@ func (c *ReportsConfig) report(i int) map[string]any {
 		summary[strings.ToLower(severity)] = p.IntN(300)
 	}
 	return map[string]any{
-		"apiVersion": "bench.example.com/v1", "kind": kind,
-		"metadata": map[string]any{"name": reportName(i), "labels": map[string]any{"app.kubernetes.io/name": fmt.Sprintf("app-%d", i%100)}},
+		"apiVersion": "bench.example.com/v1", "kind": strings.ToUpper(c.Resource[:1]) + strings.TrimSuffix(c.Resource[1:], "s"),
+		"metadata": map[string]any{"name": c.name(i), "labels": map[string]any{"app.kubernetes.io/name": fmt.Sprintf("app-%d", i%100)}},
 		"report": map[string]any{
 			"artifact":        map[string]any{"repository": "example/" + p.words(1), "tag": "v1.2.3", "digest": "sha256:" + p.hex(64)},
 			"updateTimestamp": time.Unix(1700000000+p.Int64N(1e7), 0).UTC().Format(time.RFC3339),

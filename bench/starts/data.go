@@ -38,8 +38,8 @@ func kinds() []*data {
 		{id: "P4", name: "autoscalers", path: scalers, accept: bench.Protobuf, prefix: "/registry/horizontalpodautoscalers/", item: autoscaler},
 		{id: "P5", name: "events", path: events, accept: bench.Protobuf, prefix: "/registry/events/", item: event},
 		{id: "P6", name: "shared", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/", item: sharedPod},
-		{id: "P7", name: "custom", path: bench.CustomPath, accept: bench.JSON, prefix: workers, item: worker, custom: true},
-		{id: "P8", name: "custom-old", path: bench.CustomPath, accept: bench.JSON, prefix: workers, item: oldWorker, custom: true},
+		{id: "P7", name: "custom", path: bench.CustomPath("workers"), accept: bench.JSON, prefix: workers, item: worker, custom: true},
+		{id: "P8", name: "custom-old", path: bench.CustomPath("workers"), accept: bench.JSON, prefix: workers, item: oldWorker, custom: true},
 	}
 }
 

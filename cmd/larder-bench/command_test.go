@@ -62,9 +62,9 @@ func TestWorkloads(t *testing.T) {
 		{[]string{"open", "--watchers=3", "--idle=1ms"}, "3 watches"},
 		{[]string{"storm", "--watchers=3", "--returns=2"}, "6 watches"},
 		{[]string{"write", "--objects=5", "--clients=2"}, "merge-patch"},
-		{[]string{"custom", "--objects=4", "--namespaces=2", "--changes=6", "--reads=3"}, "custom resources as table"},
-		{[]string{"reports", "--objects=4", "--namespaces=2", "--bytes=20000", "--changes=2"}, "apply whole reports"},
-		{[]string{"reports", "--objects=4", "--namespaces=2", "--bytes=1500", "--changes=2", "--loose"}, "update reports"},
+		{[]string{"custom", "--objects=4", "--namespaces=2", "--changes=4", "--reads=3"}, "LIST as a table workers"},
+		{[]string{"custom", "--resource=reports", "--objects=4", "--namespaces=2", "--bytes=20000", "--changes=2"}, "apply whole reports"},
+		{[]string{"custom", "--resource=documents", "--objects=4", "--namespaces=2", "--bytes=1500", "--changes=2"}, "update documents"},
 		{append([]string{"slow", "--clients=3", "--watchers=2", "--changes=4", "--objects=2"}, pods...), "8 deliveries"},
 		{append([]string{"mixed", "--requests=20"}, pods...), "20 requests"},
 	} {

@@ -44,46 +44,32 @@ func seedCommand(o *options) *cobra.Command {
 func customCommand(o *options) *cobra.Command {
 	c := bench.CustomConfig{}
 	cmd := &cobra.Command{
-		Use: "custom", GroupID: writing, Short: "Define a resource; create, patch, apply and read objects of it", Args: cobra.NoArgs,
-		Long: "Define a resource, create objects of about 5 KB of it, change them by merge patch and by server-side apply, and read them.\nOther commands read and watch " + bench.CustomPath + " by its path.",
+		Use: "custom", GroupID: writing, Short: "Create a CRD; create, update, patch, apply and read objects of it", Args: cobra.NoArgs,
+		Long: `Create a CRD, create objects of it, change some by update, by merge patch and by server-side apply,
+and read them. workers have 5 KB, defaults, and fields that are pruned. reports are like those of an
+image scanner, of --bytes. documents are such reports, which their CRD does not describe. Other
+commands read and watch ` + bench.CustomPath("workers") + `, or reports or documents, by that path.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := refuse(cmd, "objects that exist are not made again", "rounds", "baseline"); err != nil {
 				return err
 			}
-			return o.run(cmd, named(bench.CustomKinds()...), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+			names, err := c.Kinds()
+			if err != nil {
+				return err
+			}
+			return o.run(cmd, named(names...), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+				c.Round = newRound()
 				return bench.Custom(ctx, t, c)
 			})
 		},
 	}
 	addClients(cmd, &c.Clients)
-	cmd.Flags().IntVar(&c.Objects, "objects", 10000, "how many objects")
-	cmd.Flags().IntVar(&c.Namespaces, "namespaces", 50, "over how many namespaces")
-	cmd.Flags().IntVar(&c.Changes, "changes", 2000, "how many patches, and how many applies")
-	cmd.Flags().IntVar(&c.Reads, "reads", 2000, "how many reads of one object; of all of them a hundredth as many")
-	return cmd
-}
-
-func reportsCommand(o *options) *cobra.Command {
-	c := bench.ReportsConfig{}
-	cmd := &cobra.Command{
-		Use: "reports", GroupID: writing, Short: "Define a resource of large objects; create, update, patch and apply them", Args: cobra.NoArgs,
-		Long: "Define a resource, create reports of it as large as is asked for, and change some by update, by merge patch and by server-side apply.\nOther commands read and watch " + c.ReportsPath() + " by its path.",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := refuse(cmd, "objects that exist are not made again", "rounds", "baseline"); err != nil {
-				return err
-			}
-			return o.run(cmd, named(bench.ReportsKinds()...), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
-				c.Round = newRound()
-				return bench.Reports(ctx, t, c)
-			})
-		},
-	}
-	addClients(cmd, &c.Clients)
-	cmd.Flags().IntVar(&c.Objects, "objects", 500, "how many objects")
+	cmd.Flags().StringVar(&c.Resource, "resource", "workers", strings.Join(bench.CustomResources, ", "))
+	cmd.Flags().IntVar(&c.Objects, "objects", 1000, "how many objects")
 	cmd.Flags().IntVar(&c.Namespaces, "namespaces", 10, "over how many namespaces")
-	cmd.Flags().IntVar(&c.Bytes, "bytes", 350000, "about how large each is")
+	cmd.Flags().IntVar(&c.Bytes, "bytes", 350000, "about how large a report or document is")
 	cmd.Flags().IntVar(&c.Changes, "changes", 50, "how many changes of each kind, at most as many as objects")
-	cmd.Flags().BoolVar(&c.Loose, "loose", false, "the definition does not describe the objects")
+	cmd.Flags().IntVar(&c.Reads, "reads", 0, "how many reads of one object; of all of them a hundredth as many")
 	return cmd
 }
 
