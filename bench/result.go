@@ -173,11 +173,14 @@ func (r *Result) Rate() float64 {
 }
 
 // Quantile returns the latency that q percent of the operations did not exceed.
-func (r *Result) Quantile(q float64) time.Duration {
-	if r.Latency == nil || r.Latency.TotalCount() == 0 {
+func (r *Result) Quantile(q float64) time.Duration { return quantile(r.Latency, q) }
+
+// quantile returns 0 for an empty histogram.
+func quantile(h *hdrhistogram.Histogram, q float64) time.Duration {
+	if h == nil || h.TotalCount() == 0 {
 		return 0
 	}
-	return time.Duration(r.Latency.ValueAtQuantile(q)) * time.Microsecond
+	return time.Duration(h.ValueAtQuantile(q)) * time.Microsecond
 }
 
 // Merge adds up the runs of one workload that ran one after the other. Memory is that of the last

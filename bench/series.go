@@ -11,18 +11,16 @@ import (
 type Second struct {
 	// Ops counts the operations that ended in it, those included that failed: Errors,
 	// Timeouts and Refused.
-	Ops, Errors, Timeouts, Refused int
-	// Latency holds the time of each successful operation in microseconds.
-	Latency *hdrhistogram.Histogram
+	Ops      int `json:"ops"`
+	Errors   int `json:"errors"`
+	Timeouts int `json:"timeouts"`
+	Refused  int `json:"refused"`
+	// Latency has the time of each successful operation in microseconds.
+	Latency *hdrhistogram.Histogram `json:"-"`
 }
 
 // Quantile returns the latency that q percent of the second's operations did not exceed.
-func (s *Second) Quantile(q float64) time.Duration {
-	if s.Latency == nil || s.Latency.TotalCount() == 0 {
-		return 0
-	}
-	return time.Duration(s.Latency.ValueAtQuantile(q)) * time.Microsecond
-}
+func (s *Second) Quantile(q float64) time.Duration { return quantile(s.Latency, q) }
 
 // merge adds another second.
 func (s *Second) merge(other *Second) {

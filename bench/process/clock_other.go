@@ -2,7 +2,10 @@
 
 package process
 
-import "time"
+import (
+	"errors"
+	"time"
+)
 
-// processClock exists on Linux alone.
-func processClock(int) (time.Duration, bool) { return 0, false }
+// processClock exists only on Linux.
+func processClock(int) (time.Duration, error) { return 0, errors.ErrUnsupported }

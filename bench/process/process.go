@@ -9,10 +9,6 @@ import (
 	"time"
 )
 
-// clockTick is the unit of CPU times in /proc: 1/100 s on every Linux that Go
-// supports.
-const clockTick = 10 * time.Millisecond
-
 // Process reads the usage of a process of this machine. The zero Process
 // stands for a server elsewhere and reports nothing.
 type Process struct {
@@ -60,35 +56,13 @@ func (p Process) Usage() (Usage, error) {
 	}, nil
 }
 
-// CPU returns the user and system time of all threads: to the nanosecond by the
-// process's own clock, or else in steps of 10 ms.
+// CPU returns the user and system time of all threads, from the process's own clock.
 func (p Process) CPU() (time.Duration, error) {
-	if cpu, ok := processClock(p.PID); ok {
-		return cpu, nil
-	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID))
+	cpu, err := processClock(p.PID)
 	if err != nil {
-		return 0, fmt.Errorf("process: %w", err)
+		return 0, fmt.Errorf("process: %d: %w", p.PID, err)
 	}
-	return cpuTime(stat)
-}
-
-// cpuTime adds utime and stime, the 14th and 15th fields of /proc/PID/stat.
-// The second field, the program's name, may hold spaces and parentheses.
-func cpuTime(stat []byte) (time.Duration, error) {
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("process: /proc stat has %d fields", len(fields))
-	}
-	var ticks int64
-	for _, field := range fields[11:13] {
-		n, err := strconv.ParseInt(string(field), 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("process: /proc stat: %w", err)
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * clockTick, nil
+	return cpu, nil
 }
 
 // Own returns the CPU time that this process has used.

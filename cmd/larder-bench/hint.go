@@ -57,7 +57,7 @@ func hint(err error) string {
 		return "the server has nothing at this path: check it with kubectl get --raw"
 	case has(": 429 "):
 		return "the server has too much to do for these requests: lower the rate, or ask again with --retry-after"
-	case has("process: open /proc") && errors.Is(err, os.ErrNotExist):
+	case has("process: ") && (errors.Is(err, syscall.EINVAL) || errors.Is(err, os.ErrNotExist)):
 		return "no process has this id, or it has ended: check --pid and --etcd-pid"
 	}
 	return ""

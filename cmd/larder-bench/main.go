@@ -12,7 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"strings"
@@ -29,40 +28,12 @@ const (
 )
 
 func main() {
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	ctx, done := interruptible(context.Background(), signals, os.Stderr, func() { os.Exit(exitInterrupted) })
-	code := exitCode(command(os.Args[1:]).ExecuteContext(ctx))
-	done()
-	os.Exit(code)
-}
-
-// interruptible returns a context that ends with the first signal. The second one calls exit.
-// done ends the waiting for signals.
-func interruptible(ctx context.Context, signals <-chan os.Signal, w io.Writer, exit func()) (_ context.Context, done func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	over, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for _, act := range []func(){
-			func() {
-				fmt.Fprintln(w, "larder-bench: ending gracefully; a second signal ends at once")
-				cancel()
-			}, exit,
-		} {
-			select {
-			case <-signals:
-				act()
-			case <-over:
-				return
-			}
-		}
-	}()
-	return ctx, func() {
-		close(over)
-		<-ended
-		cancel()
-	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, func() {
+		stop() // the second signal ends the process
+		fmt.Fprintln(os.Stderr, "larder-bench: ending gracefully; a second signal ends at once")
+	})
+	os.Exit(exitCode(command(os.Args[1:]).ExecuteContext(ctx)))
 }
 
 // packages removes the names of packages from errors: they say nothing to users.
