@@ -14,13 +14,13 @@ import (
 	"time"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	defaults "k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
+	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 
@@ -73,7 +73,7 @@ func newFlowWith(t *testing.T, limit flowcontrolv1.LimitResponse) *auth.Flow {
 		}
 	}
 	factory := informers.NewSharedInformerFactory(client, 0)
-	flow := auth.NewFlow(auth.FlowConfig{Client: client, Informers: factory, Limit: 1, Stored: func(schema.GroupResource) (int64, int64, bool) { return 0, 0, false }})
+	flow := auth.NewFlow(auth.FlowConfig{Client: client, Informers: factory, Limit: 1, Stored: func(string) (storage.Stats, error) { return storage.Stats{}, nil }})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	factory.Start(ctx.Done())

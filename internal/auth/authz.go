@@ -21,12 +21,10 @@ import (
 	"k8s.io/apiserver/pkg/server/options/authorizationconfig/metrics"
 	"k8s.io/apiserver/pkg/util/filesystem"
 	"k8s.io/klog/v2"
-	"k8s.io/kubernetes/pkg/auth/authorizer/abac"
 	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
 	kubeauthorizer "k8s.io/kubernetes/pkg/kubeapiserver/authorizer"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/node"
-	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
@@ -132,7 +130,7 @@ func (c *chain) fill(ctx context.Context) error {
 		if configured.Type == authzapi.TypeWebhook {
 			continue
 		}
-		made, err := c.newPermanent(configured)
+		made, err := c.newPermanent(ctx, configured)
 		if err != nil {
 			return err
 		}
@@ -151,55 +149,35 @@ func (c *chain) fill(ctx context.Context) error {
 	return err
 }
 
-// instrumented returns made as a link whose decisions upstream's metric counts.
-func instrumented[T interface {
-	authorizer.Authorizer
-	authorizer.RuleResolver
-}](configured authzapi.AuthorizerConfiguration, made T) link {
-	asks := authorizationmetrics.InstrumentedAuthorizer(string(configured.Type), configured.Name, made)
-	return link{authorizer: asks, cached: asks, local: asks, rules: made}
-}
-
-// newPermanent makes an authorizer that a reload of the configuration keeps.
-func (c *chain) newPermanent(configured authzapi.AuthorizerConfiguration) (link, error) {
-	switch string(configured.Type) {
-	case modes.ModeAlwaysAllow:
-		return instrumented(configured, authorizerfactory.NewAlwaysAllowAuthorizer()), nil
-	case modes.ModeAlwaysDeny:
-		return instrumented(configured, authorizerfactory.NewAlwaysDenyAuthorizer()), nil
-	case modes.ModeABAC:
-		policies, err := abac.NewFromFile(c.config.PolicyFile)
-		if err != nil {
-			return link{}, err
-		}
-		return instrumented(configured, policies), nil
-	case modes.ModeNode:
+// newPermanent makes an authorizer that a reload of the configuration keeps. That of nodes has a
+// graph of its own, and RBAC a cache; the others are upstream's.
+func (c *chain) newPermanent(ctx context.Context, configured authzapi.AuthorizerConfiguration) (link, error) {
+	if string(configured.Type) == modes.ModeNode {
 		c.graph = newGraph()
 		nodes := nodeidentifier.NewDefaultNodeIdentifier()
-		made := instrumented(configured, node.NewAuthorizer(c.graph.graph, nodes, bootstrappolicy.NodeRules()))
+		rules := node.NewAuthorizer(c.graph.graph, nodes, bootstrappolicy.NodeRules())
+		asks := authorizationmetrics.InstrumentedAuthorizer(string(configured.Type), configured.Name, rules)
+		made := link{authorizer: asks, cached: asks, local: asks, rules: rules}
 		return c.afterSync(made, &firstSync{loads: []<-chan struct{}{c.graph.settled}}, func(a authorizer.Attributes) bool {
 			name, isNode := nodes.NodeIdentity(a.GetUser())
 			return isNode && name != "" && a.IsResourceRequest()
 		}), nil
-	case modes.ModeRBAC:
-		return c.rbac(configured)
 	}
-	return link{}, fmt.Errorf("unknown authorization mode %s specified", configured.Type)
+	made, err := c.upstreams(ctx, configured)
+	if err != nil || string(configured.Type) != modes.ModeRBAC {
+		return made, err
+	}
+	return c.rbac(made)
 }
 
-func (c *chain) rbac(configured authzapi.AuthorizerConfiguration) (link, error) {
-	informers := c.config.VersionedInformerFactory.Rbac().V1()
-	made := instrumented(configured, rbac.New(
-		&rbac.RoleGetter{Lister: informers.Roles().Lister()},
-		&rbac.RoleBindingLister{Lister: informers.RoleBindings().Lister()},
-		&rbac.ClusterRoleGetter{Lister: informers.ClusterRoles().Lister()},
-		&rbac.ClusterRoleBindingLister{Lister: informers.ClusterRoleBindings().Lister()},
-	))
+// rbac puts a cache and the wait for the first sync in front of RBAC.
+func (c *chain) rbac(made link) (link, error) {
 	remembered, err := newDecisions(made.authorizer, c.config.VersionedInformerFactory)
 	if err != nil {
 		return link{}, err
 	}
 	c.decisions, made.cached, made.local = remembered, remembered, remembered
+	informers := c.config.VersionedInformerFactory.Rbac().V1()
 	first := &firstSync{loads: []<-chan struct{}{
 		informers.Roles().Informer().HasSyncedChecker().Done(), informers.RoleBindings().Informer().HasSyncedChecker().Done(),
 		informers.ClusterRoles().Informer().HasSyncedChecker().Done(), informers.ClusterRoleBindings().Informer().HasSyncedChecker().Done(),
@@ -226,7 +204,7 @@ func (c *chain) link(ctx context.Context, config *authzapi.AuthorizationConfigur
 				local = append(local, remotePlaceholder{})
 			}
 			remote = true
-			if next, err = c.webhook(ctx, configured); err != nil {
+			if next, err = c.upstreams(ctx, configured); err != nil {
 				return nil, err
 			}
 		case !ok:
@@ -240,14 +218,14 @@ func (c *chain) link(ctx context.Context, config *authzapi.AuthorizationConfigur
 	return &links{all: union.New(all...), cached: union.New(cached...), local: union.New(local...), rules: union.NewRuleResolvers(rules...), remote: remote}, nil
 }
 
-// webhook makes the authorizer of a webhook by upstream's constructor of chains, which puts
-// the super-user's group in front of it once more.
-func (c *chain) webhook(ctx context.Context, configured authzapi.AuthorizerConfiguration) (link, error) {
+// upstreams makes one authorizer by upstream's constructor of chains, which puts the super-user's
+// group in front of it once more.
+func (c *chain) upstreams(ctx context.Context, configured authzapi.AuthorizerConfiguration) (link, error) {
 	config := *c.config
 	config.ReloadFile = ""
 	config.AuthorizationConfiguration = &authzapi.AuthorizationConfiguration{Authorizers: []authzapi.AuthorizerConfiguration{configured}}
 	made, rules, err := config.New(ctx, c.serverID)
-	return link{authorizer: made, cached: made, rules: rules}, err
+	return link{authorizer: made, cached: made, local: made, rules: rules}, err
 }
 
 // run follows the file, if there is one, until ctx ends.

@@ -13,12 +13,11 @@ import (
 	"time"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/server/mux"
+	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/util/flowcontrol"
 	"k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing/eventclock"
 	"k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing/queueset"
@@ -36,8 +35,10 @@ type FlowConfig struct {
 	Informers informers.SharedInformerFactory
 	// Limit is how many seats there are, exempt requests not counted.
 	Limit int
-	// Stored returns how many objects of a resource there are, and their bytes.
-	Stored func(schema.GroupResource) (objects, bytes int64, ok bool)
+	// Stored returns how many objects of a resource there are, and how large they are. It names
+	// the resource as schema.GroupResource.String does, and fails as upstream's tracker of object
+	// counts does.
+	Stored func(resource string) (storage.Stats, error)
 }
 
 // Flow is API priority and fairness: it decides when a request may be served, and
@@ -50,8 +51,7 @@ type FlowConfig struct {
 type Flow struct {
 	config     FlowConfig
 	controller flowcontrol.Interface
-	mutating   flowrequest.WorkEstimatorFunc
-	estimator  estimator
+	estimate   flowrequest.WorkEstimatorFunc
 	dropped    flowcontrol.DroppedRequestsTracker
 	running    sync.WaitGroup // requests that the controller has
 
@@ -90,7 +90,7 @@ type classified struct {
 // FlowRequest is what Flow needs of a request beside its attributes.
 type FlowRequest interface {
 	RequestInfo() *apirequest.RequestInfo
-	ListOptions() (*internalversion.ListOptions, error)
+	URL() *url.URL
 }
 
 // Seat is what a request holds while it is served, of one or more of upstream's seats. The
@@ -112,9 +112,10 @@ func NewFlow(config FlowConfig) *Flow {
 	f := &Flow{
 		config: config, dropped: flowcontrol.NewDroppedRequestsTracker(), seed: maphash.MakeSeed(),
 		queueSets: make(map[string]*queueSet), classes: make(map[[4]string]*FlowClass),
-		loaded: make(chan struct{}), estimator: newEstimator(),
+		loaded: make(chan struct{}),
 	}
 	flowmetrics.Register()
+	supportWatchProgress()
 	clock := eventclock.Real{}
 	f.controller = flowcontrol.NewTestable(flowcontrol.TestableConfig{
 		Name:                   "Controller",
@@ -128,8 +129,8 @@ func NewFlow(config FlowConfig) *Flow {
 		ExecSeatsGaugeVec:      flowmetrics.PriorityLevelExecutionSeatsGaugeVec,
 		QueueSetFactory:        &queueSetFactory{f, queueset.NewQueueSetFactory(clock)},
 	})
-	f.mutating = flowrequest.NewWorkEstimator(nil, f.controller.GetInterestedWatchCount,
-		f.estimator.limits, f.controller.GetMaxSeats)
+	f.estimate = flowrequest.NewWorkEstimator(config.Stored, f.controller.GetInterestedWatchCount,
+		flowrequest.DefaultWorkEstimatorConfig(), f.controller.GetMaxSeats)
 	return f
 }
 

@@ -3,18 +3,18 @@ package auth
 import (
 	"context"
 	"errors"
+	"net/url"
 	"sync"
 	"testing"
 	"time"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	defaults "k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/util/flowcontrol"
 	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 	"k8s.io/client-go/informers"
@@ -61,8 +61,8 @@ func prepareFlow(t testing.TB, limit int, objects ...runtime.Object) (f *Flow, b
 	t.Helper()
 	client := fake.NewClientset(objects...)
 	factory := informers.NewSharedInformerFactory(client, 0)
-	f = NewFlow(FlowConfig{Client: client, Informers: factory, Limit: limit, Stored: func(schema.GroupResource) (int64, int64, bool) {
-		return 10_000, 50_000_000, true
+	f = NewFlow(FlowConfig{Client: client, Informers: factory, Limit: limit, Stored: func(string) (storage.Stats, error) {
+		return storage.Stats{ObjectCount: 10_000, EstimatedAverageObjectSizeBytes: 5_000}, nil
 	}})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -90,15 +90,15 @@ func (f *Flow) has(level string) bool {
 
 // flowRequest is a request of a test.
 type flowRequest struct {
-	info    apirequest.RequestInfo
-	options internalversion.ListOptions
+	info  apirequest.RequestInfo
+	query string
 }
 
 // RequestInfo implements FlowRequest.
 func (r *flowRequest) RequestInfo() *apirequest.RequestInfo { return &r.info }
 
-// ListOptions implements FlowRequest.
-func (r *flowRequest) ListOptions() (*internalversion.ListOptions, error) { return &r.options, nil }
+// URL implements FlowRequest.
+func (r *flowRequest) URL() *url.URL { return &url.URL{RawQuery: r.query} }
 
 func (r *flowRequest) attributes(who user.Info) authorizer.Attributes {
 	return &authorizer.AttributesRecord{

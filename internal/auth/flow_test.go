@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -14,22 +11,12 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/version"
 	defaults "k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
 	"k8s.io/apiserver/pkg/authentication/user"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/apiserver/pkg/features"
-	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/apiserver/pkg/storage/feature"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/util/flowcontrol"
 	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
-	"k8s.io/component-base/featuregate"
-	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"pgregory.net/rapid"
 
@@ -220,86 +207,21 @@ func TestRequestsLeaveTheQueueWithTheirContexts(t *testing.T) {
 	}
 }
 
-// TestFlowListSeats checks that lists take as many seats as upstream says, whatever the feature
-// gates are.
-func TestFlowListSeats(t *testing.T) {
-	gates := utilfeature.DefaultFeatureGate
-	featuregatetesting.SetFeatureGateEmulationVersionDuringTest(t, gates, version.MajorMinor(1, 34))
-	for _, gate := range []featuregate.Feature{"", features.SizeBasedListCostEstimate, features.WatchList} {
-		t.Run("without "+string(gate), func(t *testing.T) {
-			if gate != "" {
-				featuregatetesting.SetFeatureGateDuringTest(t, gates, gate, false)
-			}
-			testFlowListSeats(t)
-		})
-	}
-	t.Run("without "+string(features.ConsistentListFromCache), func(t *testing.T) {
-		featuregatetesting.SetFeatureGateEmulationVersionDuringTest(t, gates, version.MajorMinor(1, 33))
-		featuregatetesting.SetFeatureGateDuringTest(t, gates, features.ConsistentListFromCache, false)
-		testFlowListSeats(t)
-	})
-}
-
-func testFlowListSeats(t *testing.T) {
-	known := feature.DefaultFeatureSupportChecker
-	defer func() { feature.DefaultFeatureSupportChecker = known }()
-	feature.DefaultFeatureSupportChecker = supporting{known}
-	rapid.Check(t, func(r *rapid.T) {
-		objects, size := rapid.Int64Range(0, 100_000).Draw(r, "objects"), rapid.Int64Range(0, 20_000).Draw(r, "size")
-		found, most := rapid.Bool().Draw(r, "found"), rapid.Uint64Range(0, 200).Draw(r, "most")
-		request, query := drawList(r)
-		upstream := flowrequest.NewWorkEstimator(func(string) (storage.Stats, error) {
-			if !found {
-				return storage.Stats{}, flowrequest.ObjectCountNotFoundErr
-			}
-			return storage.Stats{ObjectCount: objects, EstimatedAverageObjectSizeBytes: size}, nil
-		}, nil, flowrequest.DefaultWorkEstimatorConfig(), func(string) uint64 { return most })
-		req := (&http.Request{URL: &url.URL{RawQuery: query.Encode()}}).WithContext(apirequest.WithRequestInfo(t.Context(), &request.info))
-		want := upstream(req, "s", "l")
-
-		f := &Flow{estimator: newEstimator(), config: FlowConfig{Stored: func(schema.GroupResource) (int64, int64, bool) { return objects, objects * size, found }}}
-		bound := most
-		if limit := f.estimator.limits.MaximumListSeatsLimit; bound == 0 || bound > limit {
-			bound = limit
-		}
-		if got := f.listSeats(request.attributes(flowUsers["exempt"]), request, bound); got != want.InitialSeats {
-			r.Fatalf("%d objects of %d bytes, %+v %v: %d seats, upstream %d", objects, size, request.info, query, got, want.InitialSeats)
-		}
-	})
-}
-
-// supporting says that etcd can tell how far a watch has come, as upstream finds out.
-type supporting struct{ feature.FeatureSupportChecker }
-
-// Supports implements feature.FeatureSupportChecker.
-func (supporting) Supports(storage.Feature) bool { return true }
-
-// drawList draws a list or watch.
-func drawList(r *rapid.T) (*flowRequest, url.Values) {
-	request, query := onPods(rapid.SampledFrom([]string{"list", "watch"}).Draw(r, "verb")), url.Values{}
-	o := &request.options
-	set := func(key string, value string, set func()) {
-		if rapid.Bool().Draw(r, key) {
-			query.Set(key, value)
-			set()
+// TestConsistentListsCostWhatCachedOnesDo: a list that upstream's cache would answer takes the seats of
+// its answer, and no more than a streamed one. An exact one takes those of all objects.
+func TestConsistentListsCostWhatCachedOnesDo(t *testing.T) {
+	f := runFlow(t, 6000, flowConfiguration()...)
+	class := &FlowClass{Schema: "exempt", Level: "exempt"}
+	most := flowrequest.DefaultWorkEstimatorConfig().MaximumListSeatsLimit
+	for query, want := range map[string]uint64{
+		"": min(10, most), "resourceVersion=0": min(10, most), "limit=20": 1, "resourceVersion=7&resourceVersionMatch=Exact": most,
+	} {
+		r := onPods("list")
+		r.query = query
+		if got := f.Estimate(r.attributes(flowUsers["exempt"]), r, class).InitialSeats; got != want {
+			t.Errorf("%q: %d seats, want %d", query, got, want)
 		}
 	}
-	o.LabelSelector, o.FieldSelector = labels.Everything(), fields.Everything()
-	version := rapid.SampledFrom([]string{"0", "7"}).Draw(r, "version")
-	match := rapid.SampledFrom([]string{"Exact", "NotOlderThan", "Other"}).Draw(r, "match")
-	limit := rapid.Int64Range(0, 1000).Draw(r, "bound")
-	initial := rapid.Bool().Draw(r, "initial")
-	set("resourceVersion", version, func() { o.ResourceVersion = version })
-	set("resourceVersionMatch", match, func() { o.ResourceVersionMatch = metav1.ResourceVersionMatch(match) })
-	set("limit", strconv.FormatInt(limit, 10), func() { o.Limit = limit })
-	set("continue", "token", func() { o.Continue = "token" })
-	set("sendInitialEvents", fmt.Sprint(initial), func() { o.SendInitialEvents = &initial })
-	set("labelSelector", "a=b", func() { o.LabelSelector = labels.SelectorFromSet(labels.Set{"a": "b"}) })
-	set("fieldSelector", "a=b", func() { o.FieldSelector = fields.OneTermEqualSelector("a", "b") })
-	if rapid.Bool().Draw(r, "single") {
-		request.info.Name = "x"
-	}
-	return request, query
 }
 
 // TestFlowIsCounted checks that upstream's metrics count requests that its controller did not see.

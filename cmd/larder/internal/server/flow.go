@@ -2,6 +2,8 @@ package server
 
 import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage"
+	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
@@ -19,23 +21,23 @@ func (s *Server) newFlow() *auth.Flow {
 	})
 }
 
-// stored returns a function that returns how many objects a resource has, and their size. Of
-// custom resources it knows those that a request has named: upstream, too, has no figures for
-// the others.
-func stored(all *registry.Registry) func(schema.GroupResource) (objects, bytes int64, ok bool) {
-	known := make(map[schema.GroupResource]*registry.Resource)
+// stored returns a function that returns how many objects a resource has, and their size. It
+// knows the custom resources that a request has named. Upstream has no figures for others, either.
+func stored(all *registry.Registry) func(string) (storage.Stats, error) {
+	known := make(map[string]*registry.Resource)
 	for _, r := range all.Resources() {
-		known[r.GroupResource] = r
+		known[r.GroupResource.String()] = r
 	}
-	return func(name schema.GroupResource) (objects, bytes int64, ok bool) {
+	return func(name string) (storage.Stats, error) {
 		r := known[name]
 		if r == nil {
-			r = all.CustomResource(name)
+			r = all.CustomResource(schema.ParseGroupResource(name))
 		}
 		if r == nil || r.Cache == nil || !r.Cache.Ready() {
-			return 0, 0, false
+			return storage.Stats{}, flowrequest.ObjectCountNotFoundErr
 		}
 		now := r.Cache.Snapshot()
-		return int64(now.Len()), int64(now.Stored()), true
+		objects := int64(now.Len())
+		return storage.Stats{ObjectCount: objects, EstimatedAverageObjectSizeBytes: int64(now.Stored()) / max(objects, 1)}, nil
 	}
 }
