@@ -12,7 +12,8 @@
 //
 // Valid returns true only for objects in which upstream's validation finds no error, in creates and in
 // updates. It may return false for other valid objects. A schema in which forgiving a part can make a value
-// invalid (oneOf, not) has no Schema. Rare keywords are left to upstream's validators.
+// invalid (oneOf, not) has no Schema. Constraints of single values (patterns, enums, bounds) are left to upstream's
+// validators.
 //
 // # Locks, goroutines and bytes
 //

@@ -2,9 +2,7 @@ package crdvalidate
 
 import (
 	"math"
-	"regexp"
 	"slices"
-	"unicode/utf8"
 
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"k8s.io/kube-openapi/pkg/validation/strfmt"
@@ -13,10 +11,11 @@ import (
 
 // Schema is a schema that recognizes valid values.
 type Schema struct {
-	upstream *spec.Schema // asks upstream's validators if this is not nil; nothing below is set then
+	upstream *validate.SchemaValidator // validates alone if it is not nil; nothing below is set then
 
 	nullable bool
 	kinds    kinds
+	int32    bool
 
 	all, any []*Schema
 
@@ -24,14 +23,8 @@ type Schema struct {
 	others     *Schema // of properties that are not in properties; nil allows anything
 	required   []string
 	items      *Schema
-	enum       map[string]bool // nil allows anything
-	pattern    *regexp.Regexp
-	format     string
-	int32      bool
 
-	sizes, lengths, counts limits // of maps, texts and lists
-	min, max               *float64
-	above, below           bool // the bound itself is excluded
+	sizes, counts limits // of maps and lists
 }
 
 // kinds are types of values.
@@ -67,16 +60,21 @@ func New(s *spec.Schema) *Schema {
 	if s == nil || len(s.OneOf) > 0 || s.Not != nil || s.Ref.String() != "" || len(s.Dependencies) > 0 || len(s.PatternProperties) > 0 {
 		return nil
 	}
-	n := &Schema{nullable: s.Nullable || len(s.Type) == 0}
+	n := &Schema{nullable: s.Nullable || len(s.Type) == 0, required: s.Required}
 	if !n.addParts(s) {
 		return nil
 	}
-	if !n.addTypes(s) || !n.addBounds(s) || !n.addTexts(s) || s.UniqueItems || s.MultipleOf != nil {
-		return &Schema{upstream: s}
+	if constrains(s) || !n.addTypes(s) {
+		return &Schema{upstream: validate.NewSchemaValidator(s, nil, "", strfmt.Default)}
 	}
-	n.required = s.Required
 	n.sizes, n.counts = limitsOf(s.MinProperties, s.MaxProperties), limitsOf(s.MinItems, s.MaxItems)
 	return n
+}
+
+// constrains reports whether s has constraints of single values, or of items, beside their type.
+func constrains(s *spec.Schema) bool {
+	return s.Minimum != nil || s.Maximum != nil || s.MultipleOf != nil || s.MinLength != nil || s.MaxLength != nil ||
+		s.Pattern != "" || len(s.Enum) > 0 || s.UniqueItems
 }
 
 // addParts adds the schemas below s. It reports whether all of them may be used.
@@ -139,76 +137,19 @@ func (n *Schema) addTypes(s *spec.Schema) bool {
 	if len(s.Type) == 0 {
 		n.kinds = texts | booleans | integers | floats | maps | lists
 	}
-	switch {
-	case s.Format == "":
-		return true
-	case len(s.Type) != 1:
-		return false
-	}
-	switch s.Type[0] {
-	case "string":
-		n.format = s.Format
-		return true
-	case "integer":
-		n.int32 = s.Format == "int32"
-		return n.int32 || s.Format == "int64"
-	case "number":
-		return s.Format == "double"
-	}
-	return false
-}
-
-// addBounds adds the bounds of numbers. It reports whether upstream has nothing to say about
-// the bounds themselves.
-func (n *Schema) addBounds(s *spec.Schema) bool {
-	n.min, n.max, n.above, n.below = s.Minimum, s.Maximum, s.ExclusiveMinimum, s.ExclusiveMaximum
-	kind := ""
-	if len(s.Type) == 1 {
-		kind = s.Type[0]
-	}
-	for _, bound := range []*float64{n.min, n.max} {
-		if bound != nil && validate.IsValueValidAgainstRange(*bound, kind, s.Format, "", "") != nil {
-			return false
-		}
-	}
-	return true
-}
-
-// addTexts adds the constraints of strings. It reports whether it knows all of them.
-func (n *Schema) addTexts(s *spec.Schema) bool {
-	n.lengths = limitsOf(s.MinLength, s.MaxLength)
-	if s.Pattern != "" {
-		var err error
-		if n.pattern, err = regexp.Compile(s.Pattern); err != nil {
-			return false
-		}
-	}
-	if n.format != "" && !strfmt.Default.ContainsName(n.format) {
-		n.format = "" // upstream ignores it
-	}
-	if len(s.Enum) == 0 {
-		return true
-	}
-	n.enum = make(map[string]bool, len(s.Enum))
-	for _, value := range s.Enum {
-		text, ok := value.(string)
-		if !ok {
-			return false
-		}
-		n.enum[text] = true
-	}
-	return true
+	n.int32 = s.Format == "int32"
+	return s.Format == "" || len(s.Type) == 1 && s.Type[0] == "integer" && (n.int32 || s.Format == "int64")
 }
 
 // Valid reports whether v is certainly valid.
 func (n *Schema) Valid(v any) bool {
 	if n.upstream != nil {
-		return validate.NewSchemaValidator(n.upstream, nil, "", strfmt.Default).Validate(v).IsValid()
+		return n.upstream.Validate(v).IsValid()
 	}
 	if v == nil {
-		return n.nullable && n.enum == nil
+		return n.nullable
 	}
-	if !n.validKind(v) || n.enum != nil && !n.lists(v) {
+	if !n.validKind(v) {
 		return false
 	}
 	for _, part := range n.all {
@@ -219,58 +160,23 @@ func (n *Schema) Valid(v any) bool {
 	return len(n.any) == 0 || slices.ContainsFunc(n.any, func(part *Schema) bool { return part.Valid(v) })
 }
 
-// lists reports whether v is one of the enum's strings.
-func (n *Schema) lists(v any) bool {
-	text, ok := v.(string)
-	return ok && n.enum[text]
-}
-
 // validKind reports whether v satisfies the constraints of its type.
 func (n *Schema) validKind(v any) bool {
 	switch v := v.(type) {
 	case string:
-		return n.kinds&texts != 0 && n.validText(v)
+		return n.kinds&texts != 0
 	case bool:
 		return n.kinds&booleans != 0
 	case int64:
-		return n.kinds&integers != 0 && n.validInteger(v)
+		return n.kinds&integers != 0 && (!n.int32 || int64(int32(v)) == v)
 	case float64:
-		return n.kinds&floats != 0 && n.validFloat(v)
+		return n.kinds&floats != 0
 	case map[string]any:
 		return n.kinds&maps != 0 && n.validMap(v)
 	case []any:
 		return n.kinds&lists != 0 && n.validList(v)
 	}
 	return false
-}
-
-func (n *Schema) validText(v string) bool {
-	if n.lengths.min > math.MinInt64 || n.lengths.max < math.MaxInt64 {
-		if !n.lengths.allow(utf8.RuneCountInString(v)) {
-			return false
-		}
-	}
-	if n.pattern != nil && !n.pattern.MatchString(v) {
-		return false
-	}
-	return n.format == "" || strfmt.Default.Validates(n.format, v)
-}
-
-func (n *Schema) validInteger(v int64) bool {
-	if n.int32 && int64(int32(v)) != v {
-		return false
-	}
-	if n.min != nil && validate.MinimumNativeType("", "", v, *n.min, n.above) != nil {
-		return false
-	}
-	return n.max == nil || validate.MaximumNativeType("", "", v, *n.max, n.below) == nil
-}
-
-func (n *Schema) validFloat(v float64) bool {
-	if n.min != nil && validate.Minimum("", "", v, *n.min, n.above) != nil {
-		return false
-	}
-	return n.max == nil || validate.Maximum("", "", v, *n.max, n.below) == nil
 }
 
 func (n *Schema) validMap(v map[string]any) bool {
