@@ -1,7 +1,6 @@
 package aggregator
 
 import (
-	"errors"
 	"fmt"
 	"net/url"
 	"sync/atomic"
@@ -63,28 +62,6 @@ type Config struct {
 	RejectRedirects bool
 }
 
-func (c *Config) check() error {
-	switch {
-	case c.Registry == nil:
-		return errors.New("aggregator: Config.Registry is missing")
-	case c.ClientConfig == nil:
-		return errors.New("aggregator: Config.ClientConfig is missing")
-	case c.Client == nil:
-		return errors.New("aggregator: Config.Client is missing")
-	case c.Services == nil:
-		return errors.New("aggregator: Config.Services is missing")
-	case c.CRDs == nil:
-		return errors.New("aggregator: Config.CRDs is missing")
-	case c.Resolver == nil:
-		return errors.New("aggregator: Config.Resolver is missing")
-	case c.Discovery == nil:
-		return errors.New("aggregator: Config.Discovery is missing")
-	case (c.CertFile == "") != (c.KeyFile == ""):
-		return errors.New("aggregator: Config.CertFile and Config.KeyFile need each other")
-	}
-	return nil
-}
-
 // Aggregator proxies requests to remote servers.
 type Aggregator struct {
 	config     Config
@@ -113,9 +90,6 @@ const resync = 5 * time.Minute
 
 // New returns an Aggregator without remote servers. It does no I/O and starts nothing.
 func New(config Config) (*Aggregator, error) {
-	if err := config.check(); err != nil {
-		return nil, err
-	}
 	a := &Aggregator{config: config, metrics: statusmetrics.New(), registered: metrics.NewKubeRegistry()}
 	if config.Dial != nil {
 		a.dial = &transport.DialHolder{Dial: config.Dial}

@@ -18,6 +18,7 @@ import (
 	"github.com/larder-io/larder/httpapi/customresources/versions"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/servedjson"
 )
 
@@ -93,10 +94,9 @@ func (s *serving) build() (*backend, error) {
 func (g *backend) resourceOf(s *serving) registry.CustomResourceConfig {
 	crd := s.crd.Load()
 	spec, names := &crd.Spec, &crd.Status.AcceptedNames
-	config := registry.CustomResourceConfig{
+	config := registry.CustomResourceConfig{Revision: s.revision(), CustomConfig: encoding.CustomConfig{
 		GroupResource: schema.GroupResource{Group: spec.Group, Resource: names.Plural},
 		Versions:      len(spec.Versions),
-		Revision:      s.revision(),
 		Webhook:       spec.Conversion != nil && spec.Conversion.Strategy == apiextensionsv1.WebhookConverter,
 		Schemas:       func() map[string]*servedjson.Schema { return schemasOf(crd) },
 		Namespaced:    spec.Scope == apiextensionsv1.NamespaceScoped,
@@ -107,7 +107,7 @@ func (g *backend) resourceOf(s *serving) registry.CustomResourceConfig {
 			_, err := g.built()
 			return err
 		},
-	}
+	}}
 	for i := range spec.Versions {
 		if v := &spec.Versions[i]; v.Served || v.Storage {
 			gvk := schema.GroupVersionKind{Group: spec.Group, Version: v.Name, Kind: names.Kind}
@@ -146,7 +146,7 @@ func (s *serving) buildVersions(g *backend) (*built, error) {
 	}
 	set, err := versions.Build(versions.Config{
 		CRD: s.crd.Load(), RESTOptions: g.custom, Services: c.Webhooks, Auth: c.Webhooks.Auth,
-		Authorizer: c.Authorizer, MaxBodyBytes: c.MaxRequestBodyBytes, Models: models, Model: s.extensions.templatesV3.model,
+		Authorizer: c.Authorizer, Models: models, Model: s.extensions.templatesV3.model,
 	})
 	if err != nil {
 		return nil, err

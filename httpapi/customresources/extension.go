@@ -1,8 +1,8 @@
 package customresources
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -61,10 +61,8 @@ type Config struct {
 	// after five seconds.
 	Servers int
 
-	// RequestTimeout, MinRequestTimeout and MaxRequestBodyBytes are the same as in
-	// httpapi.Config, with the same defaults.
-	RequestTimeout, MinRequestTimeout time.Duration
-	MaxRequestBodyBytes               int64
+	// MinRequestTimeout is the same as in httpapi.Config, with the same default.
+	MinRequestTimeout time.Duration
 
 	// Logger logs errors and slow loads; nil discards.
 	Logger *slog.Logger
@@ -107,19 +105,11 @@ const resync = 5 * time.Minute
 
 // New returns an Extensions that serves nothing yet. It does no I/O and starts nothing.
 func New(config Config) (*Extensions, error) {
-	switch {
-	case config.Registry == nil:
-		return nil, errors.New("customresources: Config.Registry is missing")
-	case config.ClientConfig == nil:
-		return nil, errors.New("customresources: Config.ClientConfig is missing")
-	case config.Webhooks == nil:
-		return nil, errors.New("customresources: Config.Webhooks is missing")
-	case config.Authorizer == nil:
-		return nil, errors.New("customresources: Config.Authorizer is missing")
-	case config.Discovery == nil:
-		return nil, errors.New("customresources: Config.Discovery is missing")
+	config.MinRequestTimeout = cmp.Or(config.MinRequestTimeout, 30*time.Minute)
+	config.Logger = cmp.Or(config.Logger, slog.New(slog.DiscardHandler))
+	if config.Complete == nil {
+		config.Complete = func() bool { return true }
 	}
-	config.setDefaults()
 	e := &Extensions{
 		config: config, builtIn: sets.New[string](), follows: make(chan struct{}),
 		templatesV2: newTemplatesV2(), templatesV3: newTemplatesV3(),
@@ -160,24 +150,6 @@ func New(config Config) (*Extensions, error) {
 		e.synced = none
 	}
 	return e, nil
-}
-
-func (c *Config) setDefaults() {
-	if c.RequestTimeout == 0 {
-		c.RequestTimeout = time.Minute
-	}
-	if c.MinRequestTimeout == 0 {
-		c.MinRequestTimeout = 30 * time.Minute
-	}
-	if c.MaxRequestBodyBytes == 0 {
-		c.MaxRequestBodyBytes = 3 << 20
-	}
-	if c.Complete == nil {
-		c.Complete = func() bool { return true }
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
 }
 
 // Run lets custom resources be served until ctx ends, and returns when all backends have ended. It

@@ -24,6 +24,7 @@ import (
 
 	"github.com/larder-io/larder/internal/admission"
 	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
@@ -52,11 +53,11 @@ func newStock(t *testing.T, s *server, crd *apiextensionsv1.CustomResourceDefini
 		GetCustomResourceListerCollectionDeleter(*apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error)
 	}
 	spec, names := &crd.Spec, &crd.Status.AcceptedNames
-	config := registry.CustomResourceConfig{
+	config := registry.CustomResourceConfig{CustomConfig: encoding.CustomConfig{
 		GroupResource: schema.GroupResource{Group: spec.Group, Resource: names.Plural}, Versions: len(spec.Versions),
 		Webhook: spec.Conversion.Strategy == apiextensionsv1.WebhookConverter, Namespaced: spec.Scope == apiextensionsv1.NamespaceScoped,
 		Make: func() error { return nil },
-	}
+	}}
 	for _, v := range spec.Versions {
 		if v.Served || v.Storage {
 			config.Kinds = append(config.Kinds, registry.CustomKind{GroupVersionKind: schema.GroupVersionKind{Group: spec.Group, Version: v.Name, Kind: names.Kind}, ListKind: names.ListKind})

@@ -26,6 +26,7 @@ import (
 	"github.com/larder-io/larder/httpapi/customresources"
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/builtin"
 )
 
 // Documents answers what is served: /api, /apis and what lies below them down to
@@ -34,7 +35,7 @@ type Documents struct {
 	groups []*registry.Group // without the core group, in the order of /apis
 	core   *registry.Group   // nil if it is not served
 
-	priorities map[schema.GroupVersion]registry.Priority
+	priorities map[schema.GroupVersion]builtin.Priority
 
 	addresses  discovery.Addresses
 	extensions *customresources.Extensions // nil if there is nothing to add
@@ -69,7 +70,7 @@ type Peers interface {
 
 // New returns the documents of what config says.
 func New(config Config) *Documents {
-	d := &Documents{priorities: registry.Priorities(), addresses: config.Addresses, extensions: config.Extensions, aggregator: config.Aggregator, everything: config.Everything, peers: config.Peers, id: config.ID}
+	d := &Documents{priorities: builtin.Priorities(), addresses: config.Addresses, extensions: config.Extensions, aggregator: config.Aggregator, everything: config.Everything, peers: config.Peers, id: config.ID}
 	for _, g := range config.Groups {
 		if g.Name == "" {
 			d.core = g

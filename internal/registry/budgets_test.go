@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/encoding"
 )
 
 // TestResourcesAreInTheirBudgets: each resource is in the budget that it was given, also
@@ -33,7 +34,7 @@ func TestResourcesAreInTheirBudgets(t *testing.T) {
 			t.Errorf("%s may take %d, want %d", res.GroupResource, res.Cache.Schema().Budget().Limit(), limit)
 		}
 	}
-	custom, err := r.NewCustomResource(registry.CustomResourceConfig{GroupResource: crontabs, Versions: 1})
+	custom, err := r.NewCustomResource(registry.CustomResourceConfig{CustomConfig: encoding.CustomConfig{GroupResource: crontabs, Versions: 1}})
 	if err != nil || custom.Codec().Schema().Budget().Limit() != 64<<20 {
 		t.Errorf("a custom resource may take %d, %v", custom.Codec().Schema().Budget().Limit(), err)
 	}

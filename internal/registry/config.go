@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -111,16 +110,6 @@ func (c *Config) log() cache.LogConfig {
 		return cache.LogConfig{}
 	}
 	return cache.LogConfig{KeepFor: c.History}
-}
-
-func (c *Config) check() error {
-	switch {
-	case c.Store == nil:
-		return errors.New("registry: Config.Store is missing")
-	case c.Tail == nil:
-		return errors.New("registry: Config.Tail is missing")
-	}
-	return c.Config.Check()
 }
 
 // setDefaults fills in what kube-apiserver would, on a copy of the caller's.

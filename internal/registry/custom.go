@@ -15,12 +15,10 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
-	"k8s.io/apiserver/pkg/storage/value"
 	clientcache "k8s.io/client-go/tools/cache"
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry/encoding"
-	"github.com/larder-io/larder/internal/registry/servedjson"
 	"github.com/larder-io/larder/internal/registry/storage"
 	"github.com/larder-io/larder/internal/registry/table"
 )
@@ -40,39 +38,19 @@ type CustomResource struct {
 	*storage.Resource
 
 	registry *Registry
-	config   CustomResourceConfig
+	revision int64 // of the CRD
 	codec    *encoding.Custom
 }
 
-// CustomResourceConfig says what a [CustomResource] is.
+// CustomResourceConfig says what a [CustomResource] is. The Registry sets its Transformer and Schema.
 type CustomResourceConfig struct {
-	GroupResource schema.GroupResource
+	encoding.CustomConfig
 
-	// Versions is the number of the CRD's versions, served or not.
-	Versions int
-
-	// Revision is that of the CRD: the past before it is not replayed, because the CRD was
-	// another one.
+	// Revision is that of the CRD. The past before it is not replayed, because the CRD was another one.
 	Revision int64
-
-	// Webhook says that a webhook converts between versions; otherwise they differ by
-	// nothing but their apiVersion.
-	Webhook bool
 
 	// Kinds are those of the versions that are served or stored.
 	Kinds []CustomKind
-
-	// Schemas returns the schemas of the versions, by name; a version may have none. It is called once, for
-	// the first object. It may be nil.
-	Schemas func() map[string]*servedjson.Schema
-
-	// Namespaced says that objects have namespaces, Selects that some version has selectable
-	// fields.
-	Namespaced, Selects bool
-
-	// Make has upstream build the storages of all Kinds over the CustomResource. It may be
-	// called at any time, often and by several at once, and builds them once.
-	Make func() error
 }
 
 // CustomKind is the kind of a version, and that of its lists.
@@ -85,23 +63,12 @@ var _ generic.RESTOptionsGetter = (*CustomResource)(nil)
 
 // NewCustomResource returns a CustomResource that is not used yet. It does no I/O.
 func (r *Registry) NewCustomResource(config CustomResourceConfig) (*CustomResource, error) {
-	c := &CustomResource{registry: r, config: config}
-	var transformer value.Transformer
 	if t := r.config.Transformers; t != nil {
-		transformer = t.TransformerForResource(config.GroupResource)
+		config.Transformer = t.TransformerForResource(config.GroupResource)
 	}
 	prefix := customPrefix(config.GroupResource)
-	c.codec = encoding.NewCustom(encoding.CustomConfig{
-		GroupResource: config.GroupResource,
-		Versions:      config.Versions,
-		Webhook:       config.Webhook,
-		Schemas:       config.Schemas,
-		Namespaced:    config.Namespaced,
-		Selects:       config.Selects,
-		Make:          config.Make,
-		Transformer:   transformer,
-		Schema:        storage.Identified(cache.NewSchema(config.GroupResource.String(), r.options.budgets.of(prefix)), true),
-	})
+	config.Schema = storage.Identified(cache.NewSchema(config.GroupResource.String(), r.options.budgets.of(prefix)), true)
+	c := &CustomResource{registry: r, revision: config.Revision, codec: encoding.NewCustom(config.CustomConfig)}
 	for _, kind := range config.Kinds {
 		if err := c.codec.Declare(kind.GroupVersionKind, kind.ListKind); err != nil {
 			return nil, err
@@ -158,7 +125,7 @@ func (c *CustomResource) Finish() error {
 	if c.codec.Empty() {
 		return errors.New("registry: " + c.GroupResource.String() + " has no versions")
 	}
-	return c.AddCache(storage.CacheConfig{Since: c.config.Revision, Log: c.registry.config.log(), Logger: c.registry.config.Logger})
+	return c.AddCache(storage.CacheConfig{Since: c.revision, Log: c.registry.config.log(), Logger: c.registry.config.Logger})
 }
 
 // View returns one version of those that are served or stored.

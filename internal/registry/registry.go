@@ -31,9 +31,6 @@ type Registry struct {
 
 // New builds all REST storages. It does no I/O and starts nothing.
 func New(config Config) (*Registry, error) {
-	if err := config.check(); err != nil {
-		return nil, err
-	}
 	config.setDefaults()
 	r := &Registry{config: config}
 	r.loadWait, r.endLoadWait = context.WithCancel(context.Background())

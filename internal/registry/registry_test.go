@@ -63,22 +63,6 @@ func TestNewDoesNoIO(t *testing.T) {
 	}
 }
 
-func TestNewNeeds(t *testing.T) {
-	for field, drop := range map[string]func(*registry.Config){
-		"Store":        func(c *registry.Config) { c.Store = nil },
-		"Tail":         func(c *registry.Config) { c.Tail = nil },
-		"ClientConfig": func(c *registry.Config) { c.ClientConfig = nil },
-		"Informers":    func(c *registry.Config) { c.Informers = nil },
-		"Authorizer":   func(c *registry.Config) { c.Authorizer = nil },
-	} {
-		config := newConfig(t)
-		drop(&config)
-		if _, err := registry.New(config); err == nil {
-			t.Errorf("New without %s succeeds", field)
-		}
-	}
-}
-
 // TestConfiguredLabelsAreIndexed: what is configured is indexed, also for a resource that
 // shares its storage with another group's.
 func TestConfiguredLabelsAreIndexed(t *testing.T) {

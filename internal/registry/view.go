@@ -14,6 +14,9 @@ import (
 	"github.com/larder-io/larder/internal/registry/table"
 )
 
+// Resource is what a View reads from: see package storage.
+type Resource = storage.Resource
+
 // View is one served version of a stored resource: the Resource that its objects are read
 // from, the encoders of the version, and its printer of tables. It is immutable.
 type View struct {

@@ -42,7 +42,6 @@ func (b *builder) scope(v *apiextensionsv1.CustomResourceDefinitionVersion, t *t
 		Kind:                     kind,
 		HubGroupVersion:          kind.GroupVersion(), // there is no internal version
 		MetaGroupVersion:         metav1.SchemeGroupVersion,
-		MaxRequestBodyBytes:      b.MaxBodyBytes,
 	}
 }
 

@@ -31,8 +31,7 @@ type Config struct {
 	Services webhook.ServiceResolver
 	Auth     webhook.AuthenticationInfoResolverWrapper
 
-	Authorizer   authorizer.Authorizer
-	MaxBodyBytes int64
+	Authorizer authorizer.Authorizer
 
 	// Models are the schemas that those of custom resources refer to. nil has the field managers
 	// deduce the types of objects.

@@ -54,9 +54,6 @@ var errNotFinished = errors.New("not finished")
 
 // New prepares a Bootstrap. It does no I/O.
 func New(config Config) (*Bootstrap, error) {
-	if err := config.check(); err != nil {
-		return nil, err
-	}
 	config.setDefaults()
 	b := &Bootstrap{config: config}
 	c := &b.config

@@ -3,7 +3,6 @@ package bootstrap
 import (
 	"cmp"
 	"context"
-	"errors"
 	"net"
 	"time"
 
@@ -90,16 +89,6 @@ type Config struct {
 	// RepairInterval is how often service addresses and ports are compared with
 	// the services; 0 means 3 minutes.
 	RepairInterval time.Duration
-}
-
-func (c *Config) check() error {
-	if c.Registry == nil || c.Client == nil || c.Informers == nil {
-		return errors.New("bootstrap: Config needs Registry, Client and Informers")
-	}
-	if c.StorageVersions != nil && c.Identity == "" {
-		return errors.New("bootstrap: Config.StorageVersions needs Identity")
-	}
-	return nil
 }
 
 func (c *Config) setDefaults() {

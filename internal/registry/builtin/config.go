@@ -2,7 +2,6 @@ package builtin
 
 import (
 	"crypto/tls"
-	"errors"
 	"maps"
 	"net"
 	"net/http"
@@ -96,19 +95,6 @@ type Services struct {
 	ClusterIPRange          net.IPNet
 	SecondaryClusterIPRange net.IPNet
 	NodePortRange           utilnet.PortRange
-}
-
-// Check returns an error if something is missing that is required.
-func (c *Config) Check() error {
-	switch {
-	case c.ClientConfig == nil:
-		return errors.New("registry: Config.ClientConfig is missing")
-	case c.Informers == nil:
-		return errors.New("registry: Config.Informers is missing")
-	case c.Authorizer == nil:
-		return errors.New("registry: Config.Authorizer is missing")
-	}
-	return nil
 }
 
 // DefaultAPIResources returns what kube-apiserver serves by default, with the groups of the

@@ -265,7 +265,6 @@ func (s *Server) extend(config *httpapi.Config) (err error) {
 		Schemas:           func() (map[string]*spec.Schema, error) { return p.door.Schemas() },
 		Alone:             !s.config.external(),
 		Servers:           s.config.MasterCount,
-		RequestTimeout:    config.RequestTimeout,
 		MinRequestTimeout: config.MinRequestTimeout,
 		Logger:            newLogger(),
 	})
