@@ -82,7 +82,7 @@ func (s *Server) assemble() {
 		},
 		authorization:       authorization{authorizer: config.Authorizer, rights: s.rights, access: s.access, auditor: auditor, shell: config.StatusPage},
 		impersonationFilter: apimetrics.ImpersonationFilter(),
-		storageVersions:     storageVersionFilter{versions: config.StorageVersions},
+		storageVersions:     newStorageVersionFilter(config.StorageVersions),
 		accounts:            accountFinder{s.ledger},
 		failures:            failures{&s.failures},
 		router: router{table: &s.table, extensions: config.Extensions, aggregator: config.Aggregator, peers: config.Peers, reader: reader{
@@ -146,6 +146,7 @@ func (s *Server) install() error {
 		MinWatch:     config.MinRequestTimeout,
 		Models:       openapi.NewModels(),
 		Equivalents:  config.Registry.Equivalents(),
+		Monitors:     new(apimetrics.Book),
 	}
 	s.models = in.Models
 	t := routes.New()
@@ -172,7 +173,7 @@ func (s *Server) install() error {
 	if config.Flow != nil {
 		serveFlow(t, config.Flow)
 	}
-	if err := s.metricsPage(t).Install(t); err != nil {
+	if err := s.metricsPage(in.Monitors).Install(t); err != nil {
 		return err
 	}
 	t.Handle(costs.Path, s.ledger)
@@ -196,11 +197,11 @@ func (s *Server) install() error {
 	return nil
 }
 
-// metricsPage returns the page at /metrics of a server that routes by t.
-func (s *Server) metricsPage(t *routes.Table) *apimetrics.Page {
-	p := &apimetrics.Page{Resources: []apimetrics.Resources{t}, Access: s.access, Collectors: append(s.collectors(), s.config.Collectors...), Limits: s.config.Limits, Resettable: !s.config.NoProfiling}
+// metricsPage returns the page at /metrics, with what the monitors in own count.
+func (s *Server) metricsPage(own *apimetrics.Book) *apimetrics.Page {
+	p := &apimetrics.Page{Books: []*apimetrics.Book{own}, Access: s.access, Collectors: append(s.collectors(), s.config.Collectors...), Limits: s.config.Limits, Resettable: !s.config.NoProfiling}
 	if s.config.Extensions != nil {
-		p.Resources = append(p.Resources, s.config.Extensions)
+		p.Books = append(p.Books, s.config.Extensions.Monitors())
 	}
 	if s.config.Amend != nil {
 		p.Amend = append(p.Amend, s.config.Amend)
@@ -217,7 +218,7 @@ func (s *Server) collectors() []prometheus.Collector {
 		apimetrics.NewCacheCollector(s.config.Registry, !s.config.NoObjectCounts), apimetrics.NewBudgetCollector(s.config.Registry),
 		s.config.Registry.ReadMetrics(), s.rights.Collector(), apimetrics.NewBuildInfo(s.config.Version),
 	}
-	return slices.Concat(own, s.http1.Collectors(), s.stitcher.Collectors())
+	return slices.Concat(own, s.http1.Network.Collectors(), s.stitcher.Collectors())
 }
 
 // readyChecks are those of the configuration, and that shutdown has not begun.

@@ -29,7 +29,7 @@ func asSent(x *apiCall) *http.Request {
 // begin begins a trail, if anything is recorded at all.
 func (a *auditor) begin(x *apiCall) {
 	if a.policy != nil {
-		x.Trail = exchange.NewTrail(x.Base(), x.AuditID, &x.Request)
+		x.Audit = exchange.NewAuditRecord(x.Base(), x.AuditID, &x.Request)
 	}
 }
 
@@ -38,36 +38,36 @@ func (a *auditor) begin(x *apiCall) {
 func (a *auditor) evaluate(x *apiCall) {
 	attributes := x.attributes()
 	rule := a.policy.EvaluatePolicyRule(attributes)
-	if !x.Trail.Begin(rule, a.sink) {
-		x.Trail = nil
+	if !x.Audit.Begin(rule, a.sink) {
+		x.Audit = nil
 		return
 	}
-	x.Trail.Describe(asSent(x), x.Received, attributes)
+	x.Audit.Describe(asSent(x), x.Received, attributes)
 }
 
 // receive records that the request came. A request that must be recorded, but cannot be, is
 // not served.
 func (a *auditor) receive(x *apiCall) bool {
-	if x.Trail == nil {
+	if x.Audit == nil {
 		return true
 	}
 	began := time.Now()
-	if a.evaluate(x); x.Trail == nil || x.Trail.Received() {
+	if a.evaluate(x); x.Audit == nil || x.Audit.Received() {
 		x.audited = time.Since(began)
 		return true
 	}
-	x.Trail = nil
+	x.Audit = nil
 	x.InternalError(errors.New("failed to store audit event"))
 	return false
 }
 
 // refuse records a request that is refused before its client is authenticated.
 func (a *auditor) refuse(x *apiCall, reason string) {
-	if x.Trail == nil {
+	if x.Audit == nil {
 		return
 	}
-	if a.evaluate(x); x.Trail != nil {
-		x.Trail.Refuse(reason)
+	if a.evaluate(x); x.Audit != nil {
+		x.Audit.Refuse(reason)
 	}
 }
 

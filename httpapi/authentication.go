@@ -54,7 +54,7 @@ func closeAnonymous(x *apiCall) {
 
 // unauthorized answers a client that was not authenticated.
 func (i *authentication) unauthorized(x *apiCall) {
-	if x.Trail != nil {
+	if x.Audit != nil {
 		i.auditor.refuse(x, attempted(x))
 	}
 	closeAnonymous(x)
@@ -76,7 +76,7 @@ func (i *authentication) impersonate(x *apiCall) bool {
 	w := nethttp.NewRecorder()
 	bound, cancel := x.Prepared()
 	defer cancel()
-	ctx := exchange.Context(x.Trail.Context(bound), x.RequestInfo(), x.User, x.Received)
+	ctx := exchange.Context(x.Audit.Context(bound), x.RequestInfo(), x.User, x.Received)
 	asked := time.Now()
 	as, err := i.impersonation.Admit(w, x.HTTP().WithContext(ctx))
 	x.Decided(time.Since(asked))

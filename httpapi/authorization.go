@@ -30,7 +30,7 @@ type authorization struct {
 // Request.
 func (g *authorization) authorize(x *apiCall) bool {
 	if g.authorizer == nil || x.Carrier.Internal() || g.shell && !x.IsResourceRequest && statuspage.Public(x.Method, x.Path) {
-		x.Trail.Decided(authorizer.DecisionAllow, "", nil, 0)
+		x.Audit.Decided(authorizer.DecisionAllow, "", nil, 0)
 		return true
 	}
 	attributes := x.attributes()
@@ -65,12 +65,12 @@ func (g *authorization) ask(ctx context.Context, x *apiCall, attributes *request
 		x.basis = g.rights.Basis(&x.Exchange)
 	}
 	asked := time.Now()
-	decision, reason, err := g.authorizer.Authorize(x.Trail.Context(ctx), attributes)
+	decision, reason, err := g.authorizer.Authorize(x.Audit.Context(ctx), attributes)
 	took := time.Since(asked)
 	x.Decided(took)
 	g.access.Authorized(decision, err, took)
 	g.countFilters(x)
-	x.Trail.Decided(decision, reason, err, took)
+	x.Audit.Decided(decision, reason, err, took)
 	return decision, reason, err
 }
 

@@ -59,9 +59,9 @@ func logLine(x *apiCall) {
 	if line != nil && !x.Seated.IsZero() && x.StatusCode() != http.StatusGatewayTimeout {
 		held := time.Since(x.Seated)
 		if x.Verb == "watch" {
-			line.Say("apf_init_latency", held)
+			line.Add("apf_init_latency", held)
 		}
-		line.Say("apf_execution_time", held)
+		line.Add("apf_execution_time", held)
 	}
 	line.Write(x.StatusCode(), x.Bytes)
 }
@@ -72,7 +72,7 @@ func recoverPanic(x *apiCall) {
 	if p == nil {
 		return
 	}
-	x.TakeTrail().Panicked(p)
+	x.TakeAudit().Panicked(p)
 	if exchange.IsAbort(p) {
 		x.Cut = true
 		metrics.RecordRequestAbort(x.HTTP(), x.RequestInfo())
@@ -91,8 +91,8 @@ func (c *chain) pass(x *apiCall) {
 		c.admit(x)
 	}
 	c.accounts.find(x) // if the request was refused
-	x.CloseTrail()
-	x.LeavePlace()
+	x.EndAudit()
+	x.ReleaseSeat()
 }
 
 // admit takes a request whose client is authenticated to the router, and counts the filter that

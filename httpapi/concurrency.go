@@ -53,8 +53,8 @@ const (
 
 // acquireFromFlow lets priority and fairness decide.
 func (s *concurrency) acquireFromFlow(x *apiCall) bool {
-	class, ok := s.flow.Acquire(x.Trail.Context(x.Base()), x.attributes(), &x.Request, s.queueDeadline(x), &x.Place.Seat)
-	if !ok || x.Place.Seat.Queued() {
+	class, ok := s.flow.Acquire(x.Audit.Context(x.Base()), x.attributes(), &x.Request, s.queueDeadline(x), &x.Seat.Flow)
+	if !ok || x.Seat.Flow.Queued() {
 		x.Waited = time.Since(x.Received) // the time before is negligible
 	}
 	x.Set(levelHeader, class.LevelUID)
@@ -63,22 +63,22 @@ func (s *concurrency) acquireFromFlow(x *apiCall) bool {
 		tooMany(x, strconv.FormatInt(s.flow.RetryAfter(class), 10))
 		return false
 	}
-	if x.Place.Seat.Waited >= noWait {
-		x.InQueue = x.Place.Seat.Waited
+	if x.Seat.Flow.Waited >= noWait {
+		x.InQueue = x.Seat.Flow.Waited
 	}
 	if exchange.Lines() {
 		s.logClass(x, class)
 	}
 	counts, _ := s.gaugeOf(x)
 	counts.Add(1)
-	x.Place.Counts = counts
+	x.Seat.Gauge = counts
 	return true
 }
 
 // logClass adds to the log line how flow control classified a request.
 func (s *concurrency) logClass(x *apiCall, class *auth.FlowClass) {
 	work := s.flow.Estimate(x.attributes(), &x.Request, class)
-	x.Said = append(x.Said, "apf_pl", class.Level, "apf_fs", class.Schema,
+	x.LogValues = append(x.LogValues, "apf_pl", class.Level, "apf_fs", class.Schema,
 		"apf_iseats", work.InitialSeats, "apf_fseats", work.FinalSeats, "apf_additionalLatency", work.AdditionalLatency)
 	x.Seated = time.Now()
 }
@@ -92,7 +92,7 @@ const noWait = 100 * time.Microsecond
 func (s *concurrency) acquireByCount(x *apiCall) bool {
 	counts, most := s.gaugeOf(x)
 	if now := counts.Add(1); most == 0 || now <= int64(most) {
-		x.Place.Counts = counts
+		x.Seat.Gauge = counts
 		return true
 	}
 	counts.Add(-1)

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -11,16 +10,12 @@ import (
 	"github.com/larder-io/larder/httpapi/nethttp"
 )
 
-// originKey is the context key of a *bool, which is set if the CORS filter passes the request
-// on.
-type originKey struct{}
-
 // corsFilter decides by upstream's CORS filter which web pages may read answers. It also refuses
 // requests by which pages of other sites would change something outside the API: a browser adds
 // its client certificate, and kubectl proxy its credentials, to the requests of any page. Requests
 // for API resources get kube-apiserver's answers.
 type corsFilter struct {
-	filter  http.Handler // of CORS, which calls a handler for each request that it lets through; nil if no page may
+	filter  *nethttp.Filter // of CORS; nil if no page may
 	sites   *http.CrossOriginProtection
 	auditor *auditor
 }
@@ -30,8 +25,7 @@ type corsFilter struct {
 func newCORSFilter(matching []string, auditor *auditor) corsFilter {
 	o := corsFilter{sites: http.NewCrossOriginProtection(), auditor: auditor}
 	if len(matching) > 0 {
-		passed := func(_ http.ResponseWriter, req *http.Request) { *req.Context().Value(originKey{}).(*bool) = true }
-		o.filter = filters.WithCORS(http.HandlerFunc(passed), matching, nil, nil, nil, "true")
+		o.filter = nethttp.NewFilter(func(next http.Handler) http.Handler { return filters.WithCORS(next, matching, nil, nil, nil, "true") })
 	}
 	return o
 }
@@ -46,9 +40,8 @@ func (o *corsFilter) check(x *apiCall) bool {
 	}
 	req := &http.Request{Method: x.Method, Host: string(x.Carrier.Host()), Header: http.Header{"Origin": {origin}, "Sec-Fetch-Site": {site}}}
 	if o.filter != nil && origin != "" {
-		passed, w := false, nethttp.NewRecorder()
-		o.filter.ServeHTTP(w, req.WithContext(context.WithValue(x.Base(), originKey{}, &passed)))
-		if !passed {
+		w := nethttp.NewRecorder()
+		if o.filter.Run(w, req.WithContext(x.Base())) == nil {
 			w.SendTo(&x.Response)
 			return false
 		}

@@ -35,7 +35,7 @@ func (r *reader) mayBeCBOR(x *apiCall) bool {
 // read answers a GET, LIST or WATCH from encoded bytes and reports whether it did. Upstream's
 // handlers serve the requests that it does not answer.
 func (r *reader) read(x *apiCall, i *reads.Resource) bool {
-	if i.View.Resource.Cache == nil || x.Trail.RecordsAnswers() && x.Verb != "watch" || r.mayBeCBOR(x) {
+	if i.View.Resource.Cache == nil || x.Audit.RecordsAnswers() && x.Verb != "watch" || r.mayBeCBOR(x) {
 		return false
 	}
 	x.reading.Exchange, x.reading.Stitcher = &x.Exchange, r.stitcher

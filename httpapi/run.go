@@ -61,21 +61,21 @@ func (s *Server) shutdown(accepted <-chan struct{}) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	defer drained()
-	beside.Go(func() { s.http1.CutStalled(draining) })
+	beside.Go(func() { s.http1.Network.CutStalled(draining) })
 	if s.config.SendRetryAfter {
 		s.refuseWhileDraining(grace)
 	}
 	s.http1.StopAccepting()
 	<-accepted
-	s.http1.CloseNetwork()
+	s.http1.Network.Close()
 	watches := s.endWatches()
-	err := s.http1.DrainNetwork(grace)
+	err := s.http1.Network.Drain(grace)
 	watches.Wait()
 	s.streams.End()
 	s.streams.Wait(grace)
 	s.cancel()
 	s.http1.CloseMemory()
-	if innerErr := s.http1.DrainMemory(grace); err == nil {
+	if innerErr := s.http1.Memory.Drain(grace); err == nil {
 		err = innerErr
 	}
 	s.http1.Abort()
@@ -109,6 +109,6 @@ func (s *Server) refuseWhileDraining(grace context.Context) {
 	if s.config.WatchGrace > 0 {
 		watches.Go(func() { s.streams.EndWatches(s.config.WatchGrace) })
 	}
-	s.http1.SettleNetwork(grace)
+	s.http1.Network.Settle(grace)
 	watches.Wait()
 }

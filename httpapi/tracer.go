@@ -86,7 +86,7 @@ func spanAttributes(x *apiCall) []attribute.KeyValue {
 		attribute.String("user_agent.original", string(x.Peek("User-Agent"))), attribute.String("audit-id", x.AuditID),
 		attribute.String("network.protocol.version", map[int]string{1: "1.1", 2: "2"}[x.Carrier.Major()]),
 	}
-	place := func(address, port, value string) string {
+	addHost := func(address, port, value string) string {
 		host, number, err := net.SplitHostPort(value)
 		if err != nil {
 			host = value
@@ -97,8 +97,8 @@ func spanAttributes(x *apiCall) []attribute.KeyValue {
 		}
 		return host
 	}
-	place("server.address", "server.port", cmp.Or(x.Host, string(x.Carrier.Host())))
-	peer := place("network.peer.address", "network.peer.port", x.Carrier.RemoteAddr().String())
+	addHost("server.address", "server.port", cmp.Or(x.Host, string(x.Carrier.Host())))
+	peer := addHost("network.peer.address", "network.peer.port", x.Carrier.RemoteAddr().String())
 	client, _, _ := strings.Cut(string(x.Peek("X-Forwarded-For")), ",")
 	attributes = append(attributes, attribute.String("client.address", cmp.Or(strings.TrimSpace(client), peer)))
 	if n := x.Carrier.BodyLength(); n > 0 {

@@ -7,12 +7,9 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 )
 
-// resetMonitors sets everything that monitors count to zero, except the number of open watches.
-func resetMonitors(of Resources) {
-	for all := range of.AllMonitors() {
-		if all == nil {
-			continue
-		}
+// reset sets everything that monitors count to zero, except the number of open watches.
+func (of books) reset() {
+	for _, all := range of.monitors() {
 		all.removed.Store(nil)
 		all.frames.reset()
 		for i := range all.writes {
@@ -34,15 +31,15 @@ func resetMonitors(of Resources) {
 // collector reports what monitors count, under upstream's names (apiserver
 // pkg/endpoints/metrics/metrics.go). It is immutable.
 type collector struct {
-	of Resources
+	of books
 
 	requests, durations, indicators, sizes *prometheus.Desc
 	deprecated, own, open                  *prometheus.Desc
 	events, eventSizes, initial            *prometheus.Desc
 }
 
-// NewCollector reports what the monitors of resources count.
-func NewCollector(of Resources) prometheus.Collector {
+// NewCollector reports what the monitors in books count.
+func NewCollector(of ...*Book) prometheus.Collector {
 	shape := []string{"verb", "group", "version", "resource", "subresource", "scope", "component"}
 	desc := func(level, name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("apiserver_"+name, "["+level+"] "+help, labels, nil)
@@ -73,10 +70,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector. Like upstream's metrics, it has no sample of what has not
 // happened.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	for all := range c.of.AllMonitors() {
-		if all == nil {
-			continue
-		}
+	for _, all := range c.of.monitors() {
 		gvr := all.gvr
 		if removed := all.removed.Load(); removed != nil {
 			ch <- prometheus.MustNewConstMetric(c.deprecated, prometheus.GaugeValue, 1, gvr.Group, gvr.Version, gvr.Resource, all.subresource, *removed)

@@ -1,7 +1,6 @@
 package apimetrics
 
 import (
-	"iter"
 	"maps"
 	"math"
 	"net/http"
@@ -18,13 +17,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// served are resources by name.
-type served map[string]*Monitors
-
-func (s served) AllMonitors() iter.Seq[*Monitors] { return maps.Values(s) }
-
 // reports is what /metrics says of a resource: values by metric, labels and bucket.
-func reports(t *rapid.T, of Resources, resource string) map[string]float64 {
+func reports(t *rapid.T, of *Book, resource string) map[string]float64 {
 	families, err := legacyregistry.DefaultGatherer.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -77,13 +71,13 @@ func report(values map[string]float64, name string, sample *dto.Metric) {
 // each request itself.
 func TestTalliesAreUpstreamsMetrics(t *testing.T) {
 	metrics.Register()
-	monitors := func(resource string) *Monitors {
-		return NewMonitors(schema.GroupVersionResource{Group: "tally.test", Version: "v1", Resource: resource}, "", true)
+	named := func(resource string) schema.GroupVersionResource {
+		return schema.GroupVersionResource{Group: "tally.test", Version: "v1", Resource: resource}
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		metrics.Reset()
-		ours, theirs := monitors("ours"), monitors("theirs")
-		routes := served{"ours": ours, "theirs": theirs}
+		book := new(Book)
+		ours, theirs := book.Of(named("ours"), "", true), book.Of(named("theirs"), "", true)
 		for range rapid.IntRange(0, 40).Draw(t, "requests") {
 			key := rapid.SampledFrom([][2]string{
 				{"get", "resource"}, {"list", "namespace"}, {"list", "cluster"}, {"watch", "cluster"},
@@ -99,7 +93,7 @@ func TestTalliesAreUpstreamsMetrics(t *testing.T) {
 			ours.Of(key[0], key[1]).Observe(a)
 			tell(theirs.Of(key[0], key[1]), a)
 		}
-		got, want := reports(t, routes, "ours"), reports(t, routes, "theirs")
+		got, want := reports(t, book, "ours"), reports(t, book, "theirs")
 		for name := range maps.All(got) {
 			if got[name] != want[name] {
 				t.Fatalf("%s: got %v, want %v", name, got[name], want[name])
@@ -136,7 +130,7 @@ func tell(m *Monitor, a Answer) {
 // BenchmarkObserve measures what a request pays for being counted.
 func BenchmarkObserve(b *testing.B) {
 	metrics.Register()
-	all := NewMonitors(schema.GroupVersionResource{Version: "v1", Resource: "counted"}, "", true)
+	all := newMonitors(schema.GroupVersionResource{Version: "v1", Resource: "counted"}, "", true)
 	b.ReportAllocs()
 	for b.Loop() {
 		all.Of("get", "resource").Observe(Answer{Code: http.StatusOK, Size: 5000, Took: time.Millisecond})

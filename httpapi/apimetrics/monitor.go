@@ -2,7 +2,7 @@ package apimetrics
 
 import (
 	"context"
-	"iter"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -40,9 +40,7 @@ type Monitors struct {
 	writes      [len(writeKinds)]atomic.Pointer[writeCounts] // nil before the first write of the kind
 }
 
-// NewMonitors returns the monitors of a resource or subresource. reads says that it is read from
-// encoded bytes, and so counted here.
-func NewMonitors(gvr schema.GroupVersionResource, subresource string, reads bool) *Monitors {
+func newMonitors(gvr schema.GroupVersionResource, subresource string, reads bool) *Monitors {
 	all := &Monitors{gvr: gvr, subresource: subresource, frames: newSizes(frameBounds[:])}
 	if !reads {
 		return all
@@ -191,47 +189,42 @@ func (m *Monitor) Sent(f *Frames) {
 	*f = Frames{}
 }
 
-// Resources has the monitors of what is served.
-type Resources interface {
-	// AllMonitors returns the monitors of every resource; some may be nil.
-	AllMonitors() iter.Seq[*Monitors]
-}
-
-// Book keeps the monitors of resources that come and go, so that their counts stay. The zero Book is
-// empty.
+// Book keeps the monitors of all resources that were ever served, so that their counts stay. The zero Book
+// is empty.
 type Book struct {
 	mu  sync.Mutex
-	all map[schema.GroupVersionResource]*Monitors // guarded by mu
+	all map[monitorsKey]*Monitors // guarded by mu
 }
 
-// Of returns the monitors of a resource, the same ones each time.
-func (b *Book) Of(gvr schema.GroupVersionResource) *Monitors {
+type monitorsKey struct {
+	gvr         schema.GroupVersionResource
+	subresource string
+}
+
+// Of returns the monitors of a resource or subresource, the same ones each time. reads says that it is
+// read from encoded bytes, so that reads are counted here.
+func (b *Book) Of(gvr schema.GroupVersionResource, subresource string, reads bool) *Monitors {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.all == nil {
-		b.all = make(map[schema.GroupVersionResource]*Monitors)
+		b.all = make(map[monitorsKey]*Monitors)
 	}
-	known := b.all[gvr]
-	if known == nil {
-		known = NewMonitors(gvr, "", true)
-		b.all[gvr] = known
+	key := monitorsKey{gvr, subresource}
+	if b.all[key] == nil {
+		b.all[key] = newMonitors(gvr, subresource, reads)
 	}
-	return known
+	return b.all[key]
 }
 
-// AllMonitors implements Resources.
-func (b *Book) AllMonitors() iter.Seq[*Monitors] {
-	return func(yield func(*Monitors) bool) {
+// books are several Books.
+type books []*Book
+
+// monitors returns all monitors.
+func (all books) monitors() (list []*Monitors) {
+	for _, b := range all {
 		b.mu.Lock()
-		all := make([]*Monitors, 0, len(b.all))
-		for _, m := range b.all {
-			all = append(all, m)
-		}
+		list = slices.AppendSeq(list, maps.Values(b.all))
 		b.mu.Unlock()
-		for _, m := range all {
-			if !yield(m) {
-				return
-			}
-		}
 	}
+	return list
 }

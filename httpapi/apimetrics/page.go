@@ -2,7 +2,6 @@ package apimetrics
 
 import (
 	"errors"
-	"iter"
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,12 +20,12 @@ import (
 
 // Page serves /metrics.
 type Page struct {
-	Resources  []Resources
+	Books      []*Book // of everything that is served
 	Access     *Access
 	Collectors []prometheus.Collector
 	// Amend adds to upstream's metrics.
 	Amend []func([]*dto.MetricFamily)
-	// Limits apply to Collectors, Access and Resources.
+	// Limits apply to Collectors, Access and Books.
 	Limits Limits
 	// Resettable says that DELETE sets all counts to zero. Otherwise DELETE is answered like GET.
 	Resettable bool
@@ -42,7 +41,7 @@ func (p *Page) Install(to common.PathHandlerByGroupVersion) error {
 	proxymetrics.Register()
 	peerproxymetrics.Register()
 	own := prometheus.NewRegistry()
-	for _, c := range append(p.Collectors[:len(p.Collectors):len(p.Collectors)], p.Access, NewCollector(severalResources(p.Resources))) {
+	for _, c := range append(p.Collectors[:len(p.Collectors):len(p.Collectors)], p.Access, NewCollector(p.Books...)) {
 		if err := own.Register(c); err != nil {
 			return err
 		}
@@ -61,7 +60,7 @@ func (p *Page) Install(to common.PathHandlerByGroupVersion) error {
 	serve := promhttp.HandlerFor(all, promhttp.HandlerOpts{ProcessStartTime: legacyregistry.GetProcessStart()})
 	to.Handle("/metrics", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.Method == http.MethodDelete && p.Resettable {
-			resetMonitors(severalResources(p.Resources))
+			books(p.Books).reset()
 			p.Access.Reset()
 			legacyregistry.Reset()
 			w.Write([]byte("metrics reset\n"))
@@ -81,20 +80,4 @@ func (p *Page) Install(to common.PathHandlerByGroupVersion) error {
 var countedHere = []string{
 	"authenticated_user_requests", "authentication_attempts", "authentication_duration_seconds",
 	"authorization_attempts_total", "authorization_duration_seconds",
-}
-
-// severalResources are Resources, one after the other.
-type severalResources []Resources
-
-// AllMonitors implements Resources.
-func (s severalResources) AllMonitors() iter.Seq[*Monitors] {
-	return func(yield func(*Monitors) bool) {
-		for _, some := range s {
-			for m := range some.AllMonitors() {
-				if !yield(m) {
-					return
-				}
-			}
-		}
-	}
 }

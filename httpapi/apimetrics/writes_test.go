@@ -41,8 +41,8 @@ func TestWritesAreCountedAsUpstreamCountsThem(t *testing.T) {
 	tallied := 0
 	rapid.Check(t, func(t *rapid.T) {
 		metrics.Reset()
-		ours, theirs := NewMonitors(of("ours"), "", false), NewMonitors(of("theirs"), "", false)
-		routes := served{"ours": ours, "theirs": theirs}
+		book := new(Book)
+		ours := book.Of(of("ours"), "", false)
 		for range rapid.IntRange(0, 60).Draw(t, "writes") {
 			kind := rapid.SampledFrom(writeKinds[:]).Draw(t, "kind")
 			w := Write{
@@ -56,7 +56,7 @@ func TestWritesAreCountedAsUpstreamCountsThem(t *testing.T) {
 			}
 			tellWrite(of("theirs"), w)
 		}
-		got, want := reports(t, routes, "ours"), reports(t, routes, "theirs")
+		got, want := reports(t, book, "ours"), reports(t, book, "theirs")
 		if !maps.Equal(got, want) {
 			t.Fatalf("got %v, want %v", got, want)
 		}

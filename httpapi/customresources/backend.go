@@ -173,7 +173,7 @@ func (g *backend) addVersion(monitors *apimetrics.Book, crd *apiextensionsv1.Cus
 		Table:      printed.Table,
 		Warnings:   warnings(crd, v),
 		Life:       apimetrics.Lifecycle{Deprecated: v.Deprecated},
-		Monitors:   monitors.Of(gv.WithResource(names.Plural)),
+		Monitors:   monitors.Of(gv.WithResource(names.Plural), "", true),
 	}
 	for _, f := range v.SelectableFields {
 		config.Fields = append(config.Fields, strings.TrimPrefix(f.JSONPath, "."))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"net/http"
 	"slices"
 	"strings"
@@ -49,8 +48,8 @@ func (e *Extensions) Custom(r *request.Request) (c *reads.Resource, done func())
 	return g.readable[r.Version], g.release
 }
 
-// AllMonitors returns the monitors of all custom resources that this process has served.
-func (e *Extensions) AllMonitors() iter.Seq[*apimetrics.Monitors] { return e.monitors.AllMonitors() }
+// Monitors counts the requests for all custom resources that this process has served.
+func (e *Extensions) Monitors() *apimetrics.Book { return &e.monitors }
 
 // Groups lists the groups of the resources, each once.
 func (e *Extensions) Groups() []metav1.APIGroup {

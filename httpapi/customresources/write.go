@@ -75,7 +75,7 @@ func (s *serving) newWriters(g *backend, set *versions.Set) *built {
 			manager := set.Versions[v.Name].Updates
 			switch subresource {
 			case "":
-				own, monitors = creates{admit, s}, s.extensions.monitors.Of(scope.Resource)
+				own, monitors = creates{admit, s}, s.extensions.monitors.Of(scope.Resource, "", true)
 			case "status":
 				manager = set.Versions[v.Name].StatusUpdates
 			case "scale":

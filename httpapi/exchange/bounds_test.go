@@ -21,7 +21,7 @@ func TestContextsOfAuditedRequestsStartNoGoroutines(t *testing.T) {
 	}
 	bound, cancel := context.WithTimeout(server, time.Minute)
 	defer cancel()
-	ctx, before := NewTrail(server, "id", r).Context(bound), runtime.NumGoroutine()
+	ctx, before := NewAuditRecord(server, "id", r).Context(bound), runtime.NumGoroutine()
 	const children = 100
 	for range children {
 		_, cancel := context.WithTimeout(ctx, time.Minute)

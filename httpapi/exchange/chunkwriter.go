@@ -8,8 +8,7 @@ import (
 )
 
 const (
-	// ChunkSize is how much a [ChunkWriter] gathers: whole TLS records, small enough
-	// to stay in the processor's cache.
+	// ChunkSize is how much a [ChunkWriter] gathers: whole TLS records that fit into the processor's cache.
 	ChunkSize = 4 * RecordSize
 	// RecordSize is how much a TLS record holds.
 	RecordSize = 16 << 10

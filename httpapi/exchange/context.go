@@ -24,9 +24,8 @@ func Context(ctx context.Context, info *apirequest.RequestInfo, u user.Info, rec
 	return unaudited(ctx)
 }
 
-// unaudited says in ctx that nothing is to be recorded of the request, unless
-// there is an audit context already. Patches need one, and a
-// blank one would make all handlers encode every object for the record.
+// unaudited returns ctx with an audit context that records nothing, unless it has one. Patches need
+// one, and a blank one would make all handlers encode every object for the record.
 func unaudited(ctx context.Context) context.Context {
 	if audit.AuditContextFrom(ctx) != nil {
 		return ctx

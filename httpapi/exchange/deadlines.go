@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// deadlineStep is how much later than the exact one the shared deadline of a request may be.
-// A timer for each request would cost a twentieth of a small request (B10). Clients see the
-// difference in reads that wait for a cache or an authorizer until a deadline that the client
-// did not name: they are answered 504 after 60 to 60.25 s. A deadline that a client names
-// with ?timeout= is exact, and so is that of every net/http handler.
+// deadlineStep is how much later than the exact deadline a shared one may be. A timer for each
+// request would cost a twentieth of a small request (B10). Reads that wait for a cache or an
+// authorizer are answered 504 after 60 to 60.25 s. A deadline from ?timeout= is exact, and so is
+// that of every net/http handler.
 const deadlineStep = 250 * time.Millisecond
 
-// Deadlines gives requests that begin at about the same time one context, which ends
-// when the last of them must have ended.
+// Deadlines gives requests that begin at about the same time one context, which ends at the latest
+// of their deadlines.
 type Deadlines struct {
 	base    context.Context
 	timeout time.Duration

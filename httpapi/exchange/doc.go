@@ -9,9 +9,9 @@
 //
 // # What an exchange holds
 //
-// A [Trail] audits the request. A [Place] counts it as one of the requests that are served at once.
-// [Deadlines] give requests that begin at about the same time one context. Each of them goes with
-// the request to the goroutine that serves it after the exchange has ended.
+// An [AuditRecord] records the request. A [Seat] counts it as one that is being served. [Deadlines] give
+// requests that begin at about the same time one context. All move with the request to the goroutine
+// that serves it after the exchange has ended.
 //
 // # Bytes
 //

@@ -19,24 +19,24 @@ const lineVerbosity = 3
 // Lines reports whether requests are lines of the log.
 func Lines() bool { return klog.V(lineVerbosity).Enabled() }
 
-// Line is the line of the log that tells of one request, as kube-apiserver writes it. It is handed
-// on with the request to the code that sees its end. A nil line is not written.
+// Line is the line of the log about one request, as kube-apiserver writes it. It moves with the request
+// to the code that sees the end. A nil line is not written.
 type Line struct {
 	began time.Time
 	head  [3]any // verb, URI and user agent
-	rest  []any  // audit ID, source and what the serving chain has said
+	rest  []any  // audit ID, source and the values of the serving chain
 	info  string // at the end
 }
 
 // mostAuditID is the length from which audit IDs are cut off (apiserver pkg/audit/context.go).
 const mostAuditID = 64
 
-// Line returns the line of x; nil if there is to be none.
+// Line returns the line of x; nil if x is not logged, or was.
 func (x *Exchange) Line() *Line {
-	if !Lines() || x.Told || x.Path == "" || x.Carrier.Internal() {
+	if !Lines() || x.Logged || x.Path == "" || x.Carrier.Internal() {
 		return nil
 	}
-	x.Told = true
+	x.Logged = true
 	id := x.AuditID
 	if len(id) > mostAuditID {
 		id = id[:mostAuditID] + "..."
@@ -44,7 +44,7 @@ func (x *Exchange) Line() *Line {
 	return &Line{
 		began: x.Received,
 		head:  [3]any{NormalizedVerb(x), x.Target, string(x.Peek("User-Agent"))},
-		rest:  append([]any{"audit-ID", id, "srcIP", x.Carrier.RemoteAddr().String()}, x.Said...),
+		rest:  append([]any{"audit-ID", id, "srcIP", x.Carrier.RemoteAddr().String()}, x.LogValues...),
 		info:  x.Info,
 	}
 }
@@ -56,14 +56,14 @@ func NormalizedVerb(x *Exchange) string {
 	return metrics.NormalizedVerb(req.WithContext(apirequest.WithRequestInfo(context.Background(), x.RequestInfo())))
 }
 
-// Say adds to the line, before it is written.
-func (l *Line) Say(key string, value any) {
+// Add adds to the line, before it is written.
+func (l *Line) Add(key string, value any) {
 	if l != nil {
 		l.rest = append(l.rest, key, value)
 	}
 }
 
-// Write writes the line of a request that was answered with code. body is what an error said.
+// Write writes the line of a request that was answered with code; body is that of an error.
 func (l *Line) Write(code int, body []byte) {
 	if l == nil {
 		return

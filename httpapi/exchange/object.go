@@ -9,8 +9,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// objectBody writes an object that is too small to be compressed and fits into what a
-// ChunkWriter gathers.
+// objectBody writes an object that fits into the buffer of a ChunkWriter, and is not compressed.
 type objectBody struct {
 	encoder *encoding.Encoder
 	item    []byte
@@ -28,8 +27,8 @@ func (b *objectBody) WriteTo(w io.Writer) (int64, error) {
 // Close implements io.Closer.
 func (b *objectBody) Close() error { return nil }
 
-// SendObject answers with an object. item, which encoder has made of it, is not written to
-// any more. The media type is that of encoder, or YAML, which is made of its JSON.
+// SendObject answers with an object. item, its encoding by encoder, must not change. The media type is
+// that of encoder, or YAML, which is made from JSON.
 func (x *Exchange) SendObject(code int, mediaType string, pretty bool, encoder *encoding.Encoder, item []byte) {
 	size := encoder.ObjectSize(item)
 	rewritten := mediaType == runtime.ContentTypeYAML || pretty && mediaType == runtime.ContentTypeJSON

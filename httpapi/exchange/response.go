@@ -22,8 +22,8 @@ type Field struct {
 	Added bool
 }
 
-// Response is the answer to a request. The goroutine that serves the request fills it in, and
-// the door writes it after that, except where the connection was taken over.
+// Response is the answer to a request. The goroutine that serves the request fills it in, and the
+// HTTP server writes it after that, unless it is streamed or hijacked.
 //
 // The body is one of Bytes, Body and Reader, or there is none.
 type Response struct {
@@ -32,26 +32,25 @@ type Response struct {
 
 	Bytes []byte // shared, not changed
 
-	Body Body // is closed when it is written or not needed any more
+	Body Body // is closed when it is not needed any more
 	Size int  // of what Body writes, or UnknownSize
 
 	// Reader is read to its end. Each piece is sent when it comes.
 	Reader io.ReadCloser
 
-	// Closing says that the connection ends after the response. It must after a request that
-	// could not be read.
+	// Closing ends the connection after the response, as it must after a request that could not be read.
 	Closing bool
 	// Cut ends the connection without a response.
 	Cut bool
-	// Taken takes the response over when the exchange has ended, and writes all of it.
-	// Stolen says that a caller of [Carrier.Steal] has taken it over already.
-	Taken  func(Takeover)
-	Stolen bool
+	// Hijack is called when the exchange has ended, and writes the whole response. Streamed says that
+	// [Carrier.StartStream] was called.
+	Hijack   func(Hijacked)
+	Streamed bool
 }
 
-// TakenBody is the body of a request when its connection was taken over: a handler reads it
-// from the connection, as it comes and without a bound. It is nil if there is none.
-type TakenBody interface {
+// HijackedBody is the body of a request whose connection was hijacked. A handler reads it as it comes,
+// without a limit.
+type HijackedBody interface {
 	io.Reader
 	// Proceed tells a client that waits for it to send its body.
 	Proceed(w io.Writer) error
@@ -144,9 +143,8 @@ func (r *Response) Send(code int, contentType string, body []byte) {
 	r.Bytes = body
 }
 
-// SendFrom completes the response with the size bytes that body writes, which is closed when
-// they are written or the client is gone. If size is UnknownSize and body fails, the client
-// sees that the end is missing.
+// SendFrom completes the response with the size bytes that body writes, and closes body when that is
+// done. If size is UnknownSize and body fails, the client sees that the end is missing.
 func (r *Response) SendFrom(code int, contentType string, size int, body Body) {
 	r.Head(code, contentType)
 	r.Body, r.Size = body, size
@@ -170,7 +168,7 @@ func (r *Response) closeBody() {
 	}
 }
 
-// Length is that of the body, compressed if it is sent so; UnknownSize if it is not known yet.
+// Length is that of the body as it is sent, or UnknownSize.
 func (r *Response) Length() int {
 	if r.Body != nil {
 		return r.Size

@@ -17,8 +17,8 @@ import (
 type spans struct {
 	tracer trace.Tracer
 	open   []openSpan
-	// serializing says that the last of open is that of writing the answer, answering that the one
-	// before it tells of that, too.
+	// serializing says that the last of open is about writing the answer, answering that the one
+	// before it has events of that, too.
 	serializing, answering bool
 }
 
@@ -44,8 +44,7 @@ func (s *spans) Event(name string, attributes ...attribute.KeyValue) {
 	}
 }
 
-// BeginAnswer adds to the span of x, once, that the answer is about to be written. It also tells when
-// that is done.
+// BeginAnswer adds the event to the span of x, once, that the answer is about to be written.
 func (x *Exchange) BeginAnswer() {
 	if x.spans != nil && !x.spans.answering {
 		x.spans.answering = true
@@ -59,11 +58,11 @@ func (x *Exchange) Answering(mediaType string, version schema.GroupVersion) {
 	x.Serializing(mediaType, version)
 }
 
-// Serializing says that an answer in a media type, of objects of a version, is about to be encoded,
-// for the record of a slow request. If x is traced, the span of that begins, which ends when the
-// answer has been sent (apiserver pkg/endpoints/handlers/responsewriters/writers.go).
+// Serializing notes that an answer is about to be encoded, for the audit record. If x is traced, it
+// begins a span that ends when the answer has been sent (apiserver
+// pkg/endpoints/handlers/responsewriters/writers.go).
 func (x *Exchange) Serializing(mediaType string, version schema.GroupVersion) {
-	if x.Trail != nil {
+	if x.Audit != nil {
 		x.encoding = time.Now()
 	}
 	if x.spans == nil {
@@ -90,8 +89,7 @@ func (x *Exchange) enterAnswer(name, mediaType string, version schema.GroupVersi
 		attribute.String("protocol", protocol(x.Carrier.Major())), attribute.String("mediaType", mediaType), attribute.String("encoder", encoderOf(mediaType, version)))
 }
 
-// KeepSpans lets the last n spans outlive the exchange, which is traced. It returns a function that ends
-// them.
+// KeepSpans lets the last n spans outlive the exchange, and returns a function that ends them.
 func (s *spans) KeepSpans(n int) func() {
 	first := len(s.open) - n
 	kept := &Exchange{spans: &spans{open: s.open[first:]}}
@@ -126,7 +124,7 @@ func encoderOf(mediaType string, version schema.GroupVersion) string {
 
 // Ready says that the response is about to be sent.
 func (x *Exchange) Ready() {
-	if x.Trail == nil && x.spans == nil {
+	if x.Audit == nil && x.spans == nil {
 		return
 	}
 	x.ready = time.Now()
@@ -135,14 +133,13 @@ func (x *Exchange) Ready() {
 	}
 }
 
-// answered records that the response was written, in so many bytes, which had to wait so long for
-// the client, and ends all spans of x.
+// answered records that the response was written, and ends all spans of x.
 func (x *Exchange) answered(bytes int64, waited time.Duration) {
 	if !x.ready.IsZero() {
 		if x.Length() != UnknownSize { // nothing was encoded meanwhile
 			waited = time.Since(x.ready)
 		}
-		x.Trail.answered(x.encoding, waited)
+		x.Audit.answered(x.encoding, waited)
 	}
 	if x.spans == nil {
 		return
@@ -183,8 +180,7 @@ func (x *Exchange) Leave() {
 	x.spans.open, x.spans.serializing = x.spans.open[:last], false
 }
 
-// LeaveAll ends all spans of x. Base goes on to know of the last one: what outlives the exchange
-// is part of it.
+// LeaveAll ends all spans of x. The last one stays in Base, for what outlives the exchange.
 func (x *Exchange) LeaveAll() {
 	if x.spans == nil {
 		return

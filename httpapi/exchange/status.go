@@ -20,16 +20,11 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
-// Errors before a handler has the request, and errors of reads, become responses here, by the
-// rules of upstream's handlers. net/http handlers answer errors themselves, and a watch that
-// has begun sends them as events.
-
 // ErrTimeout is the error of a request whose deadline has passed.
 var ErrTimeout = errors.New("exchange: the request's deadline has passed")
 
-// Fail answers with the Status of err, in the form that the client accepts. ErrTimeout is
-// answered as kube-apiserver's filter does, which has no encoder: the Status has no kind, and
-// is plain text (apiserver pkg/server/filters/timeout.go).
+// Fail answers with the Status of err, in a media type that the client accepts. For ErrTimeout the
+// Status has no kind and is plain text, as in apiserver pkg/server/filters/timeout.go.
 func (x *Exchange) Fail(err error) {
 	x.FailIn(err, legacyscheme.Codecs, schema.GroupVersion{Version: "v1"})
 }
@@ -39,7 +34,7 @@ func (x *Exchange) FailIn(err error, codecs runtime.NegotiatedSerializer, versio
 	accept := string(x.Peek("Accept"))
 	if errors.Is(err, ErrTimeout) {
 		status := apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0).Status()
-		x.Trail.Failed(&status, accept, codecs)
+		x.Audit.Failed(&status, accept, codecs)
 		body, _ := json.Marshal(&status) // of plain strings: cannot fail
 		x.Send(http.StatusGatewayTimeout, "text/plain; charset=utf-8", append(body, '\n'))
 		return
@@ -53,15 +48,14 @@ func (x *Exchange) FailIn(err error, codecs runtime.NegotiatedSerializer, versio
 		x.Head(code, "")
 		return
 	}
-	x.Trail.Failed(status, accept, codecs)
+	x.Audit.Failed(status, accept, codecs)
 	contentType, body := encodeStatus(status, accept, x.Pretty(), codecs, version)
 	x.Serializing(contentType, schema.GroupVersion{Version: "v1"})
 	x.SendCompressed(code, contentType, body)
 }
 
-// encodeStatus writes status in the media type that accept asks for, or as indented
-// JSON if the server has none of them (apiserver
-// pkg/endpoints/handlers/responsewriters/writers.go).
+// encodeStatus encodes status in a media type of accept, or as indented JSON if the server has none of
+// them (apiserver pkg/endpoints/handlers/responsewriters/writers.go).
 func encodeStatus(status *metav1.Status, accept string, pretty bool, codecs runtime.NegotiatedSerializer, version schema.GroupVersion) (contentType string, body []byte) {
 	media, ok := negotiation.NegotiateMediaTypeOptions(accept, codecs.SupportedMediaTypes(), negotiation.DefaultEndpointRestrictions)
 	if !ok {
@@ -104,8 +98,7 @@ func (x *Exchange) InternalError(err error) {
 // htmlEscaper escapes like upstream's responsewriters.
 var htmlEscaper = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
-// NoRoute answers a request inside a group that upstream's router serves, for a path that it
-// does not know or knows by other methods only.
+// NoRoute answers a request that upstream's router refuses inside a group that it serves.
 func (x *Exchange) NoRoute(code int, message string) {
 	x.Fail(apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", message, 0, false))
 }

@@ -212,7 +212,7 @@ func (ss *Session) settle(x *exchange.Exchange) bool {
 		return false
 	}
 	if x.Body == nil {
-		x.Place.Release()
+		x.Seat.Release()
 	}
 	if ss.bodyBy(x.Received.Add(ss.s.config.BodyTimeout)) != nil {
 		return false

@@ -84,15 +84,15 @@ func (ss *Session) Until(ctx context.Context) context.Context { return ctx }
 // Slot implements exchange.Carrier: the requests of a connection come one after the other.
 func (ss *Session) Slot() *any { return &ss.slot }
 
-// Steal implements exchange.Carrier.
-func (ss *Session) Steal(code int, header []exchange.Field) exchange.Stolen {
+// StartStream implements exchange.Carrier.
+func (ss *Session) StartStream(code int, header []exchange.Field) exchange.BodyStream {
 	_ = ss.conn.SetDeadline(time.Time{}) // an error will come back from the first write
 	chunked := ss.Chunks()
-	return exchange.Stolen{Conn: ss.conn, Head: appendHead(make([]byte, 0, stolenHead), code, header, chunked), Chunked: chunked}
+	return exchange.BodyStream{Conn: ss.conn, Head: appendHead(make([]byte, 0, streamHead), code, header, chunked), Chunked: chunked}
 }
 
-// stolenHead is the room for the head of a stolen response. Few are longer.
-const stolenHead = 320
+// streamHead is the room for the head of a stolen response. Few are longer.
+const streamHead = 320
 
 // appendHead appends the head of a response after which the connection ends. Date comes
 // behind the type of the body.

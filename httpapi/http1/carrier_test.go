@@ -22,7 +22,7 @@ func TestStolenResponses(t *testing.T) {
 		s := New(Config{MaxHeaderBytes: 1 << 20, Handler: func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 			x := new(exchange.Exchange)
 			x.Init(c, received, nil)
-			to := x.Steal(http.StatusOK, []exchange.Field{{Name: "Audit-Id", Value: "i"}, {Name: "Content-Type", Value: "t"}, {Name: "Warning", Value: "w"}})
+			to := x.StartStream(http.StatusOK, []exchange.Field{{Name: "Audit-Id", Value: "i"}, {Name: "Content-Type", Value: "t"}, {Name: "Warning", Value: "w"}})
 			if to.Chunked != (proto == "HTTP/1.1") || to.End != nil {
 				t.Errorf("%s: %+v", proto, to)
 			}
@@ -47,7 +47,7 @@ func TestStolenConnectionsHoldNoSession(t *testing.T) {
 	s := newTestServer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 		x := new(exchange.Exchange)
 		x.Init(c, received, nil)
-		to := x.Steal(http.StatusOK, nil)
+		to := x.StartStream(http.StatusOK, nil)
 		if _, err := to.Conn.Write(to.Head); err != nil {
 			t.Error(err)
 		}
@@ -61,7 +61,7 @@ func TestStolenConnectionsHoldNoSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	proctest.Eventually(t, "the session is let go of", func() error {
-		if open, served := len(s.network.list(true)), len(s.network.list(false)); open != 1 || served != 0 {
+		if open, served := len(s.Network.list(true)), len(s.Network.list(false)); open != 1 || served != 0 {
 			return fmt.Errorf("%d connections are open, %d are served", open, served)
 		}
 		return nil

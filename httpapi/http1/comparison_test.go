@@ -137,7 +137,7 @@ func (h *house) answer(c exchange.Carrier, received time.Time) *exchange.Exchang
 
 // watch begins a response and holds its connection: nothing is said yet.
 func (h *house) watch(x *exchange.Exchange) {
-	to := x.Steal(http.StatusOK, x.Header)
+	to := x.StartStream(http.StatusOK, x.Header)
 	if _, err := to.Conn.Write(to.Head); err != nil {
 		to.Conn.Close()
 		return

@@ -43,7 +43,7 @@ func newFastServer(answer answerer, lean bool) *fasthttp.Server {
 
 func serveFast(ctx *fasthttp.RequestCtx, answer answerer) {
 	x := answer(&fastCarrier{ctx: ctx}, time.Now())
-	if x.Stolen {
+	if x.Streamed {
 		x.Close()
 		return
 	}
@@ -100,10 +100,10 @@ func (c *fastCarrier) Inspect() exchange.Facts {
 }
 
 // Steal takes the connection out of fasthttp's hands, whose goroutine ends.
-func (c *fastCarrier) Steal(code int, header []exchange.Field) exchange.Stolen {
+func (c *fastCarrier) StartStream(code int, header []exchange.Field) exchange.BodyStream {
 	c.ctx.HijackSetNoResponse(true)
 	c.ctx.Hijack(func(net.Conn) {})
-	return exchange.Stolen{Conn: c.ctx.Conn(), Head: appendHead(make([]byte, 0, stolenHead), code, header, true), Chunked: true}
+	return exchange.BodyStream{Conn: c.ctx.Conn(), Head: appendHead(make([]byte, 0, streamHead), code, header, true), Chunked: true}
 }
 
 // lateListener gives out connections that wait for their first bytes outside TLS, as those of
@@ -147,9 +147,9 @@ func newStdServer(answer answerer, flushes bool) *http.Server {
 		x := answer(c, time.Now())
 		defer x.Close()
 		switch {
-		case x.Stolen && c.flushed != nil:
+		case x.Streamed && c.flushed != nil:
 			c.flushed.wait(req.Context())
-		case x.Stolen:
+		case x.Streamed:
 		default:
 			c.send(&x.Response)
 		}
@@ -241,21 +241,21 @@ func (c *stdCarrier) send(r *exchange.Response) {
 }
 
 // Steal hijacks the connection, or begins a response that is flushed.
-func (c *stdCarrier) Steal(code int, header []exchange.Field) exchange.Stolen {
+func (c *stdCarrier) StartStream(code int, header []exchange.Field) exchange.BodyStream {
 	if c.flushes {
 		control := http.NewResponseController(c.w)
 		_ = control.SetWriteDeadline(time.Time{})
 		c.head(code, header)
 		_ = control.Flush()
 		c.flushed = &flushedConn{w: c.w, over: make(chan struct{})}
-		return exchange.Stolen{Conn: c.flushed}
+		return exchange.BodyStream{Conn: c.flushed}
 	}
 	raw, _, err := http.NewResponseController(c.w).Hijack()
 	if err != nil {
 		panic(err)
 	}
 	_ = raw.SetDeadline(time.Time{})
-	return exchange.Stolen{Conn: raw, Head: appendHead(make([]byte, 0, stolenHead), code, header, true), Chunked: true}
+	return exchange.BodyStream{Conn: raw, Head: appendHead(make([]byte, 0, streamHead), code, header, true), Chunked: true}
 }
 
 // flushedConn is what a stolen response is written to whose handler waits for its end.

@@ -20,7 +20,7 @@ import (
 // [http2.Conn]. Its state says whether a request is being served.
 type connection struct {
 	conn    net.Conn // a *tlsConn, a *memoryConn, or what a test gave to Server.Session
-	from    *listener
+	from    *Listener
 	address netip.Prefix // of the client
 	began   time.Time
 	state   atomic.Uint32
@@ -103,7 +103,7 @@ func (c *connection) underWay() (answered func() bool) {
 	return func() bool { return c.state.Load() != stateActive }
 }
 
-// close closes c without waiting for the client: it sends TLS's close_notify only if no other
+// Close closes c without waiting for the client: it sends TLS's close_notify only if no other
 // bytes wait to be sent.
 func (c *connection) close() {
 	if secure, ok := c.conn.(*tlsConn); ok && socket.Queued(secure) > 0 {

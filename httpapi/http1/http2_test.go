@@ -83,7 +83,7 @@ func TestHTTP2(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if open := len(s.network.list(true)); open != 1 {
+	if open := len(s.Network.list(true)); open != 1 {
 		t.Errorf("%d connections", open)
 	}
 }

@@ -58,8 +58,8 @@ type connCounts struct {
 	refused [numLimits]atomic.Int64
 }
 
-// collectors report the connections of l.
-func (l *listener) collectors() []prometheus.Collector {
+// Collectors report the connections of l.
+func (l *Listener) Collectors() []prometheus.Collector {
 	all := []prometheus.Collector{prometheus.NewGaugeFunc(
 		prometheus.GaugeOpts{Name: "larder_connections", Help: "Number of open connections."},
 		func() float64 { return float64(l.counts.open.Load()) })}

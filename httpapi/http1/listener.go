@@ -18,9 +18,9 @@ import (
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
-// listener accepts connections, from the network or from this process, and serves each on a
+// Listener accepts connections, from the network or from this process, and serves each on a
 // goroutine. It knows those that are open, so that shutdown can end them.
-type listener struct {
+type Listener struct {
 	s       *Server
 	network bool // connections come from the network
 	limits  connLimits
@@ -36,8 +36,8 @@ type listener struct {
 	logged    time.Time            // guarded by mu: when refused connections were last logged
 }
 
-func (s *Server) newListener(limits connLimits) *listener {
-	return &listener{
+func (s *Server) newListener(limits connLimits) *Listener {
+	return &Listener{
 		s: s, limits: limits, closing: make(chan struct{}),
 		open: make(map[*connection]bool), addresses: make(map[netip.Prefix]int),
 	}
@@ -74,7 +74,7 @@ const (
 )
 
 // accept accepts TCP connections from in until in is closed. Their goroutines go on after that.
-func (l *listener) accept(in net.Listener, config *tls.Config) error {
+func (l *Listener) accept(in net.Listener, config *tls.Config) error {
 	for delay := acceptRetry; ; {
 		raw, err := in.Accept()
 		switch {
@@ -111,7 +111,7 @@ func isTemporary(err error) bool {
 
 // serveTLS serves a connection from the network. It closes one beyond the limits at once: before
 // the handshake the server cannot tell the client why.
-func (l *listener) serveTLS(raw net.Conn, config *tls.Config) {
+func (l *Listener) serveTLS(raw net.Conn, config *tls.Config) {
 	c := &connection{from: l, address: addressOf(raw.RemoteAddr()), began: time.Now()}
 	tcp, isTCP := raw.(*net.TCPConn)
 	below := raw
@@ -133,7 +133,7 @@ func (l *listener) serveTLS(raw net.Conn, config *tls.Config) {
 
 // client returns an HTTP client whose connections reach l through memory, whatever their address
 // and scheme.
-func (l *listener) client() *http.Transport {
+func (l *Listener) client() *http.Transport {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -156,7 +156,7 @@ func (l *listener) client() *http.Transport {
 }
 
 // start serves c, which add has counted.
-func (l *listener) start(c *connection) {
+func (l *Listener) start(c *connection) {
 	go func() {
 		defer l.running.Done()
 		c.serve()
@@ -165,7 +165,7 @@ func (l *listener) start(c *connection) {
 
 // add adds c to the open connections. It reports false if c must be closed instead, because l is
 // closed or a limit is reached.
-func (l *listener) add(c *connection) bool {
+func (l *Listener) add(c *connection) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -183,7 +183,7 @@ func (l *listener) add(c *connection) bool {
 }
 
 // served notes that c is no longer served. A handler that has taken it over closes it later.
-func (l *listener) served(c *connection) {
+func (l *Listener) served(c *connection) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, open := l.open[c]; open {
@@ -192,7 +192,7 @@ func (l *listener) served(c *connection) {
 }
 
 // remove removes c, which is about to be closed, from the open connections.
-func (l *listener) remove(c *connection) {
+func (l *Listener) remove(c *connection) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, open := l.open[c]; !open {
@@ -209,7 +209,7 @@ func (l *listener) remove(c *connection) {
 const logInterval = time.Minute
 
 // logRefused logs that a connection from address was refused, at most once per logInterval.
-func (l *listener) logRefused(address netip.Prefix) {
+func (l *Listener) logRefused(address netip.Prefix) {
 	l.mu.Lock()
 	now, open, same := time.Now(), len(l.open), l.addresses[address]
 	due := l.logged.IsZero() || now.Sub(l.logged) >= logInterval

@@ -1,14 +1,11 @@
 package http1
 
 import (
-	"context"
 	"crypto/tls"
 	"net"
 	"net/http"
 	"sync"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/http2"
@@ -57,12 +54,13 @@ type Config struct {
 // Server accepts connections from the network and from this process, reads requests from them
 // and writes the responses.
 type Server struct {
-	config  Config
-	network *listener
-	memory  *listener // of connections from this process
-	http2   *http2.Server
-	client  *http.Transport
-	stop    func() // closes Config.Listener, once
+	// Network has the connections from the network, Memory those from this process.
+	Network, Memory *Listener
+
+	config Config
+	http2  *http2.Server
+	client *http.Transport
+	stop   func() // closes Config.Listener, once
 }
 
 // New returns a server that accepts no network connections yet.
@@ -71,15 +69,15 @@ func New(config Config) *Server {
 		config.WriteTimeout = socket.WriteTimeout
 	}
 	s := &Server{config: config, stop: sync.OnceFunc(func() { config.Listener.Close() })}
-	s.network = s.newListener(connLimits{all: config.MaxConns, perAddress: config.MaxConnsPerIP})
-	s.network.network = true
-	s.memory = s.newListener(connLimits{all: config.MaxConns})
-	s.client = s.memory.client()
+	s.Network = s.newListener(connLimits{all: config.MaxConns, perAddress: config.MaxConnsPerIP})
+	s.Network.network = true
+	s.Memory = s.newListener(connLimits{all: config.MaxConns})
+	s.client = s.Memory.client()
 	s.http2 = http2.New(http2.Config{
 		Handler: config.Handler, MaxStreams: config.MaxStreams, GoAwayChance: config.GoAwayChance,
 		MaxHeaderBytes: config.MaxHeaderBytes, MaxBodyBytes: config.MaxBodyBytes,
 		HeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, WriteTimeout: config.WriteTimeout,
-		Leaving: s.network.isLeaving,
+		Leaving: s.Network.isLeaving,
 	})
 	return s
 }
@@ -87,13 +85,10 @@ func New(config Config) *Server {
 // RoundTripper reaches the server from within the process, until [Server.CloseMemory].
 func (s *Server) RoundTripper() http.RoundTripper { return s.client }
 
-// Collectors report the connections from the network.
-func (s *Server) Collectors() []prometheus.Collector { return s.network.collectors() }
-
 // ServeNetwork accepts connections from the network until StopAccepting. Connections that it
 // has accepted go on. Only one goroutine calls it.
 func (s *Server) ServeNetwork() error {
-	return s.network.accept(s.config.Listener, tlsConfig(s.config.TLS, s.config.HTTP2))
+	return s.Network.accept(s.config.Listener, tlsConfig(s.config.TLS, s.config.HTTP2))
 }
 
 // Session returns a Session that serves the requests of c, which counts towards no limit.
@@ -104,30 +99,14 @@ func (s *Server) Session(c net.Conn) *Session {
 // StopAccepting makes ServeNetwork return.
 func (s *Server) StopAccepting() { s.stop() }
 
-// CutStalled closes network connections to clients that do not read, until ctx ends.
-func (s *Server) CutStalled(ctx context.Context) { s.network.cutStalled(ctx) }
-
-// SettleNetwork waits until the requests that network connections are serving now have been
-// answered, or ctx ends. It does not wait for later requests.
-func (s *Server) SettleNetwork(ctx context.Context) { s.network.settle(ctx) }
-
-// CloseNetwork lets no request follow another on network connections.
-func (s *Server) CloseNetwork() { s.network.close() }
-
-// DrainNetwork waits until all network requests have been answered, or ctx ends.
-func (s *Server) DrainNetwork(ctx context.Context) error { return s.network.drain(ctx) }
-
 // CloseMemory ends accepting from this process, and lets no request follow another.
 func (s *Server) CloseMemory() {
 	s.client.CloseIdleConnections()
-	s.memory.close()
+	s.Memory.Close()
 }
-
-// DrainMemory waits until the requests of this process have been answered, or ctx ends.
-func (s *Server) DrainMemory(ctx context.Context) error { return s.memory.drain(ctx) }
 
 // Abort closes all connections, and returns when none is served any more.
 func (s *Server) Abort() {
-	s.network.abort()
-	s.memory.abort()
+	s.Network.abort()
+	s.Memory.abort()
 }

@@ -46,8 +46,8 @@ func newTestServer(t *testing.T, config Config, handler func(exchange.Carrier, t
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		s.CloseNetwork()
-		if err := s.DrainNetwork(context.Background()); err != nil {
+		s.Network.Close()
+		if err := s.Network.Drain(context.Background()); err != nil {
 			t.Error(err)
 		}
 		s.Abort()
@@ -103,7 +103,7 @@ func TestSettings(t *testing.T) {
 		"reading a body takes bounded time":     s.config.BodyTimeout == time.Minute,
 		"idle connections end":                  idleTimeout == 90*time.Second,
 		"writing a response takes bounded time": s.config.WriteTimeout > 0,
-		"connections are bounded":               s.network.limits.all == 7 && s.memory.limits.all == 7,
+		"connections are bounded":               s.Network.limits.all == 7 && s.Memory.limits.all == 7,
 	} {
 		if !ok {
 			t.Errorf("not so: %s", name)

@@ -238,19 +238,19 @@ func (ss *Session) request() (take func(), again bool) {
 	ss.sent = 0
 	defer ss.charge(x)
 	switch {
-	case x.Stolen:
+	case x.Streamed:
 		return func() {}, false
 	case x.Cut:
 		return nil, false
-	case x.Taken != nil:
-		return ss.give(x.Taken), false
+	case x.Hijack != nil:
+		return ss.give(x.Hijack), false
 	}
 	return nil, ss.answer(x, closing)
 }
 
 // charge charges the answer to the account of the request.
 func (ss *Session) charge(x *exchange.Exchange) {
-	if x.Stolen { // another goroutine may already use the connection
+	if x.Streamed { // another goroutine may already use the connection
 		x.Charge(0, 0)
 		return
 	}
@@ -393,13 +393,13 @@ func (ss *Session) ends() bool {
 }
 
 // give returns a function that hands the connection to taken, with its deadlines cleared.
-func (ss *Session) give(taken func(exchange.Takeover)) func() {
+func (ss *Session) give(taken func(exchange.Hijacked)) func() {
 	rest, _ := ss.in.Peek(ss.in.Buffered())
 	c := &handedConn{Conn: ss.conn, ahead: ss.conn}
 	if rest = append(bytes.Clone(rest), ss.ahead...); len(rest) > 0 {
 		c.ahead = io.MultiReader(bytes.NewReader(rest), ss.conn)
 	}
-	var body exchange.TakenBody
+	var body exchange.HijackedBody
 	if !ss.body.over {
 		b := ss.body
 		b.in = bufio.NewReader(c.ahead)
@@ -409,7 +409,7 @@ func (ss *Session) give(taken func(exchange.Takeover)) func() {
 		if ss.conn.SetDeadline(time.Time{}) != nil {
 			ss.conn.Close() // taken sees that at its first read or write
 		}
-		taken(exchange.Takeover{Conn: c, Body: body})
+		taken(exchange.Hijacked{Conn: c, Body: body})
 	}
 }
 

@@ -27,7 +27,7 @@ const (
 func (s *Server) isDraining() bool { return isDone(s.config.Draining) }
 
 // isClosing reports whether connections end with their current requests.
-func (l *listener) isClosing() bool { return isDone(l.closing) }
+func (l *Listener) isClosing() bool { return isDone(l.closing) }
 
 func isDone(c <-chan struct{}) bool {
 	select {
@@ -40,12 +40,12 @@ func isDone(c <-chan struct{}) bool {
 
 // isLeaving reports whether a connection that began then ends with its current request because
 // shutdown has begun: the client connects again, to another server if there is one.
-func (l *listener) isLeaving(began time.Time) bool {
+func (l *Listener) isLeaving(began time.Time) bool {
 	return l.network && l.s.isDraining() && time.Since(began) > connectionAge
 }
 
 // list returns the open connections: all of them, or those that are being served.
-func (l *listener) list(all bool) (list []*connection) {
+func (l *Listener) list(all bool) (list []*connection) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c, served := range l.open {
@@ -56,9 +56,9 @@ func (l *listener) list(all bool) (list []*connection) {
 	return list
 }
 
-// close lets no request follow another, and no connection begin. Clients that speak HTTP/2 are
+// Close lets no request follow another, and no connection begin. Clients that speak HTTP/2 are
 // told; HTTP/1.1 has no message for that.
-func (l *listener) close() {
+func (l *Listener) Close() {
 	l.mu.Lock()
 	if !l.closed {
 		l.closed = true
@@ -73,16 +73,16 @@ func (l *listener) close() {
 }
 
 // abort closes all connections, and returns when none is served any more.
-func (l *listener) abort() {
-	l.close()
+func (l *Listener) abort() {
+	l.Close()
 	for _, c := range l.list(true) {
 		socket.CloseSocket(c.conn)
 	}
 	l.running.Wait()
 }
 
-// settle waits until the requests that are being served now have been answered, or ctx ends.
-func (l *listener) settle(ctx context.Context) {
+// Settle waits until the requests that are being served now have been answered, or ctx ends.
+func (l *Listener) Settle(ctx context.Context) {
 	var busy []func() bool
 	for _, c := range l.list(false) {
 		if answered := c.underWay(); answered != nil {
@@ -95,11 +95,11 @@ func (l *listener) settle(ctx context.Context) {
 	})
 }
 
-// drain waits until the requests under way have been answered, or ctx ends. It leaves idle
+// Drain waits until the requests under way have been answered, or ctx ends. It leaves idle
 // connections open for idleGrace: a client that sends one request after the other may be
 // sending the next, whose answer tells it that the connection ends. If drain closed the
 // connection at once, that request would be lost, and some requests must not be repeated.
-func (l *listener) drain(ctx context.Context) error {
+func (l *Listener) Drain(ctx context.Context) error {
 	began := time.Now()
 	return poll(ctx, func() bool {
 		left := 0
@@ -132,9 +132,9 @@ func poll(ctx context.Context, done func() bool) error {
 	return nil
 }
 
-// cutStalled closes connections to clients that do not read, until ctx ends, so that shutdown
+// CutStalled closes connections to clients that do not read, until ctx ends, so that shutdown
 // does not wait for them.
-func (l *listener) cutStalled(ctx context.Context) {
+func (l *Listener) CutStalled(ctx context.Context) {
 	type unread struct {
 		bytes int
 		since time.Time

@@ -146,17 +146,6 @@ func (b *body) wakeLocked() {
 	}
 }
 
-// setReadDeadline makes reads end at t.
-func (st *Stream) setReadDeadline(t time.Time) {
-	if st.body == nil {
-		return
-	}
-	st.c.mu.Lock()
-	defer st.c.mu.Unlock()
-	st.body.until = t
-	st.body.wakeLocked()
-}
-
 // discardLocked has reads fail with err, and gives up what came of the body and what still
 // comes. What ReadBody has collected stays until its handler has ended, which settled says.
 func (st *Stream) discardLocked(err error, settled bool) {

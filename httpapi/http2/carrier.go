@@ -108,21 +108,21 @@ func (r *request) leaveSlot() {
 	r.slot = nil
 }
 
-// Steal implements exchange.Carrier. The head is sent at once.
-func (r *request) Steal(code int, header []exchange.Field) exchange.Stolen {
+// StartStream implements exchange.Carrier. The head is sent at once.
+func (r *request) StartStream(code int, header []exchange.Field) exchange.BodyStream {
 	st := r.Stream
 	block := st.appendFields(appendStatus(nil, code), header)
 	_, _ = st.write(appendHeaders(nil, st.id, block, false, initialFrame), nil, false) // an error will come back from the first write
-	r.stolen = st.written
-	return exchange.Stolen{Conn: st, End: st.End, Left: st.Left}
+	r.streamed = st.written
+	return exchange.BodyStream{Conn: st, End: st.End, Left: st.Left}
 }
 
-// takeover returns the argument of Response.Taken.
-func (r *request) takeover() exchange.Takeover {
+// takeover returns the argument of Response.Hijack.
+func (r *request) hijacked() exchange.Hijacked {
 	st := r.Stream
-	t := exchange.Takeover{Conn: st, Begin: st.beginResponse, End: st.endResponse, Left: st.Left}
+	t := exchange.Hijacked{Conn: st, Begin: st.beginResponse, End: st.endResponse, Left: st.Left}
 	if st.body != nil {
-		t.Body = &takenBody{st: st, expects: r.expects}
+		t.Body = &hijackedBody{st: st, expects: r.expects}
 	}
 	return t
 }
@@ -154,17 +154,17 @@ func fieldsOf(header http.Header) []exchange.Field {
 	return fields
 }
 
-// takenBody is the body of a request when its response was taken over.
-type takenBody struct {
+// hijackedBody is the body of a request when its response was taken over.
+type hijackedBody struct {
 	st      *Stream
 	expects bool
 }
 
 // Read implements io.Reader.
-func (b *takenBody) Read(p []byte) (int, error) { return b.st.read(p) }
+func (b *hijackedBody) Read(p []byte) (int, error) { return b.st.read(p) }
 
-// Proceed implements exchange.TakenBody.
-func (b *takenBody) Proceed(io.Writer) error {
+// Proceed implements exchange.HijackedBody.
+func (b *hijackedBody) Proceed(io.Writer) error {
 	r := request{Stream: b.st, expects: b.expects}
 	b.expects = false
 	return r.proceed()

@@ -20,15 +20,15 @@ type gathering struct {
 	*peer
 	waiter socket.Waiter
 	gates  map[uint32]socket.Writer
-	taken  map[uint32]exchange.Stolen
+	taken  map[uint32]exchange.BodyStream
 	seen   int
 }
 
 func newGathering(t *testing.T, streams uint32, settings ...http2.Setting) *gathering {
-	taken := make(chan exchange.Stolen, streams)
+	taken := make(chan exchange.BodyStream, streams)
 	g := &gathering{
 		peer: newPeer(t, Config{}, stealing(taken), settings...), waiter: new(countingWaiter),
-		gates: make(map[uint32]socket.Writer), taken: make(map[uint32]exchange.Stolen),
+		gates: make(map[uint32]socket.Writer), taken: make(map[uint32]exchange.BodyStream),
 	}
 	for i := range streams {
 		g.must(g.get(2*i+1, "/"))

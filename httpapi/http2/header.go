@@ -32,7 +32,7 @@ type request struct {
 	expects        bool  // the client waits for 100 Continue
 	badExpectation bool  // the Expect header is unknown
 	facts          exchange.Facts
-	stolen         int64 // bytes that were written before the response was stolen
+	streamed       int64 // bytes that were written before the response was stolen
 
 	slot *any
 	room [usualFields]exchange.Field // for the header of the response
@@ -104,8 +104,6 @@ type block struct {
 	size    int      // of what it says, as SETTINGS_MAX_HEADER_LIST_SIZE counts
 	most    int      // of size
 	regular bool     // fields of the header have begun
-	cookie  int      // the line of cookies, counted from 1
-	cookies []byte   // all cookies so far, as one value, once there are several
 	pieces  []byte   // of the block, if it comes in several
 }
 
@@ -127,14 +125,9 @@ func (b *block) add(f hpack.HeaderField) {
 		r.malformed = r.malformed || b.regular || !r.addPseudo(f)
 	case !validName(f.Name):
 		r.malformed = true
-	case f.Name == "cookie" && b.cookie > 0:
-		b.joinCookie(f.Value)
 	default:
 		b.regular = true
 		r.lines = append(r.lines, line{r.put(f.Name), r.put(f.Value)})
-		if f.Name == "cookie" {
-			b.cookie = len(r.lines)
-		}
 	}
 }
 
@@ -166,25 +159,6 @@ func (r *request) addPseudo(f hpack.HeaderField) bool {
 	r.text = append(r.text, ' ') // an empty one has been said, too
 	r.pseudo[which] = r.put(f.Value)
 	return true
-}
-
-// joinCookie makes one value of cookies that were sent apart (RFC 9113, 8.2.3). They are
-// noteHeaderPieces apart from the other fields, among which they may come: each is copied once more
-// when the block is whole.
-func (b *block) joinCookie(value string) {
-	b.regular = true
-	if len(b.cookies) == 0 {
-		b.cookies = append(b.cookies, b.req.at(b.req.lines[b.cookie-1].value)...)
-	}
-	b.cookies = append(append(b.cookies, "; "...), value...)
-}
-
-// finish ends the block.
-func (b *block) finish() {
-	if b.req != nil && len(b.cookies) > 0 {
-		b.req.lines[b.cookie-1].value = b.req.put(string(b.cookies))
-	}
-	b.req, b.cookies, b.pieces = nil, nil, nil
 }
 
 // validName reports whether a name is a token in lower case.
@@ -333,7 +307,7 @@ func (c *Conn) readBlock(r *request, f *http2.HeadersFrame) error {
 	most := c.s.config.MaxHeaderBytes
 	c.block = block{req: r, most: most}
 	defer c.noteHeaderPieces(0)
-	defer c.block.finish()
+	defer func() { c.block.req, c.block.pieces = nil, nil }()
 	piece, whole := f.HeaderBlockFragment(), f.HeadersEnded()
 	for !whole {
 		c.block.pieces = append(slices.Grow(c.block.pieces, max(len(c.block.pieces), len(piece))), piece...) // doubled: garbage stays small

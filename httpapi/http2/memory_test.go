@@ -94,7 +94,7 @@ func (m *model) handler(c exchange.Carrier, received time.Time) *exchange.Exchan
 	case "/hold":
 		<-s.release
 	case "/take":
-		x.Taken = func(to exchange.Takeover) {
+		x.Hijack = func(to exchange.Hijacked) {
 			defer to.Conn.Close()
 			n := int64(0)
 			if to.Body != nil {

@@ -48,7 +48,6 @@ func TestRequests(t *testing.T) {
 		reset  http2.ErrCode
 	}{
 		"a header":             {get("accept", "x", "accept", "y"), "200", "GET /a?b h 0|accept: x|accept: y", 0},
-		"cookies":              {get("cookie", "a=1", "x", "y", "cookie", "b=2", "cookie", "c=3"), "200", "GET /a?b h 0|cookie: a=1; b=2; c=3|x: y", 0},
 		"host alone":           {[]string{":method", "GET", ":scheme", "https", ":path", "/", "host", "g"}, "200", "GET / g 0|host: g", 0},
 		"acts as another":      {get("impersonate-user", "u"), "200", "GET /a?b h 0|impersonate-user: u|{Code:0 Refusal: Impersonates:true Foreign:false}", 0},
 		"names another":        {get("x-remote-user", "u"), "200", "GET /a?b h 0|x-remote-user: u|{Code:0 Refusal: Impersonates:false Foreign:true}", 0},

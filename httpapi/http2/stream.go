@@ -120,12 +120,12 @@ func (r *request) serve() {
 		}
 	}()
 	x := r.answer(time.Now())
-	if take := x.Taken; take != nil {
+	if take := x.Hijack; take != nil {
 		x.Charge(st.written, st.TakeWaited())
 		x.Close()
 		r.leaveSlot()
 		st.answered()
-		t := r.takeover()
+		t := r.hijacked()
 		r.release()
 		take(t)
 		return
@@ -135,8 +135,8 @@ func (r *request) serve() {
 	bodiless := string(r.Method()) == http.MethodHead
 	st.discard()
 	r.dropHeader()
-	if x.Stolen { // another goroutine may already use the stream
-		x.Charge(r.stolen, 0)
+	if x.Streamed { // another goroutine may already use the stream
+		x.Charge(r.streamed, 0)
 	} else {
 		r.send(x, bodiless)
 		x.Charge(st.written, st.TakeWaited())
@@ -144,7 +144,7 @@ func (r *request) serve() {
 	x.Close()
 	r.leaveSlot()
 	st.answered()
-	if !x.Stolen {
+	if !x.Streamed {
 		st.dropCallbacks()
 	}
 	r.release()
@@ -301,15 +301,18 @@ func (st *Stream) RemoteAddr() net.Addr { return st.c.conn.RemoteAddr() }
 
 // SetDeadline implements net.Conn.
 func (st *Stream) SetDeadline(t time.Time) error {
-	if err := st.SetReadDeadline(t); err != nil {
-		return err
-	}
+	_ = st.SetReadDeadline(t) // never fails
 	return st.SetWriteDeadline(t)
 }
 
 // SetReadDeadline implements net.Conn.
 func (st *Stream) SetReadDeadline(t time.Time) error {
-	st.setReadDeadline(t)
+	if st.body != nil {
+		st.c.mu.Lock()
+		defer st.c.mu.Unlock()
+		st.body.until = t
+		st.body.wakeLocked()
+	}
 	return nil
 }
 

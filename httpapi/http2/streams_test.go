@@ -105,11 +105,11 @@ func (w *countingWaiter) Waits()  { w.waits.Add(1) }
 func (w *countingWaiter) GoesOn() { w.goesOn.Add(1) }
 
 // stealing answers with streams that somebody else writes.
-func stealing(taken chan<- exchange.Stolen) handler {
+func stealing(taken chan<- exchange.BodyStream) handler {
 	return func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 		x := new(exchange.Exchange)
 		x.Init(c, received, nil)
-		taken <- x.Steal(http.StatusOK, []exchange.Field{{Name: "Audit-Id", Value: "i"}, {Name: "Connection", Value: "keep-alive"}})
+		taken <- x.StartStream(http.StatusOK, []exchange.Field{{Name: "Audit-Id", Value: "i"}, {Name: "Connection", Value: "keep-alive"}})
 		return x
 	}
 }
@@ -119,7 +119,7 @@ func stealing(taken chan<- exchange.Stolen) handler {
 func TestStolenStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many = 90
-		taken := make(chan exchange.Stolen, many)
+		taken := make(chan exchange.BodyStream, many)
 		p := newPeer(t, Config{}, stealing(taken), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 10})
 		synctest.Wait()
 		before := runtime.NumGoroutine()
@@ -133,7 +133,7 @@ func TestStolenStreams(t *testing.T) {
 		if p.server.Retire() || p.server.Answers() {
 			t.Error("the connection is taken for one without streams, or with requests")
 		}
-		all := make(map[uint32]exchange.Stolen)
+		all := make(map[uint32]exchange.BodyStream)
 		for range many {
 			to := <-taken
 			all[to.Conn.(*Stream).id] = to
@@ -291,7 +291,7 @@ func TestGoAwayByChance(t *testing.T) {
 // TestIdleConnectionsEnd: who asks nothing is let go of, who has a stream open is not.
 func TestIdleConnectionsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		taken := make(chan exchange.Stolen, 1)
+		taken := make(chan exchange.BodyStream, 1)
 		p := newPeer(t, Config{}, stealing(taken))
 		p.must(p.get(1, "/"))
 		to := <-taken

@@ -16,11 +16,11 @@ import (
 )
 
 // taking answers with responses that take writes once the exchange is over.
-func taking(take func(exchange.Takeover)) handler {
+func taking(take func(exchange.Hijacked)) handler {
 	return func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 		x := new(exchange.Exchange)
 		x.Init(c, received, nil)
-		x.Taken = take
+		x.Hijack = take
 		return x
 	}
 }
@@ -66,10 +66,10 @@ func TestTakenStreams(t *testing.T) {
 	hints := http.Header{"Link": {"</a>", "</b>"}}
 	plain := http.Header{"Content-Type": {"text/plain"}, "Trailer": {"X-Sum"}, "Connection": {"keep-alive"}, "Transfer-Encoding": {"chunked"}}
 	for name, c := range map[string]struct {
-		take func(exchange.Takeover) error
+		take func(exchange.Hijacked) error
 		said string
 	}{
-		"a body and nothing else": {func(to exchange.Takeover) error {
+		"a body and nothing else": {func(to exchange.Hijacked) error {
 			if err := to.Begin(200, nil); err != nil {
 				return err
 			}
@@ -78,7 +78,7 @@ func TestTakenStreams(t *testing.T) {
 			}
 			return to.End(nil)
 		}, `:status=200 "body" "".`},
-		"hints": {func(to exchange.Takeover) error {
+		"hints": {func(to exchange.Hijacked) error {
 			for _, code := range []int{103, 102, 103} {
 				if err := to.Begin(code, hints); err != nil {
 					return err
@@ -89,7 +89,7 @@ func TestTakenStreams(t *testing.T) {
 			}
 			return to.End(nil)
 		}, `:status=103,link=</b> :status=102,link=</b> :status=103,link=</b> :status=204 "".`},
-		"a trailer behind a body": {func(to exchange.Takeover) error {
+		"a trailer behind a body": {func(to exchange.Hijacked) error {
 			if err := to.Begin(200, plain); err != nil {
 				return err
 			}
@@ -100,26 +100,26 @@ func TestTakenStreams(t *testing.T) {
 			}
 			return to.End(http.Header{"X-Sum": {"1"}, "Grpc-Status": {"0"}})
 		}, `:status=200,content-type=text/plain,trailer=X-Sum "some" "thing" grpc-status=0,x-sum=1.`},
-		"a trailer and no body": {func(to exchange.Takeover) error {
+		"a trailer and no body": {func(to exchange.Hijacked) error {
 			if err := to.Begin(200, nil); err != nil {
 				return err
 			}
 			return to.End(http.Header{"Grpc-Status": {"5"}})
 		}, `:status=200 grpc-status=5.`},
-		"a trailer that HTTP has no room for": {func(to exchange.Takeover) error {
+		"a trailer that HTTP has no room for": {func(to exchange.Hijacked) error {
 			if err := to.Begin(200, nil); err != nil {
 				return err
 			}
 			return to.End(http.Header{"Bad Name": {"x"}, "Value": {"a\r\nb"}, "Good": {"y"}})
 		}, `:status=200 good=y.`},
-		"a trailer longer than a frame": {func(to exchange.Takeover) error {
+		"a trailer longer than a frame": {func(to exchange.Hijacked) error {
 			if err := to.Begin(200, nil); err != nil {
 				return err
 			}
 			return to.End(http.Header{"Long": {strings.Repeat("x", 10_000)}})
 		}, `:status=200 long=` + strings.Repeat("x", 10_000) + `.`},
-		"no end": {func(to exchange.Takeover) error { return to.Begin(200, nil) }, `:status=200 CANCEL`},
-		"more after the end": {func(to exchange.Takeover) error {
+		"no end": {func(to exchange.Hijacked) error { return to.Begin(200, nil) }, `:status=200 CANCEL`},
+		"more after the end": {func(to exchange.Hijacked) error {
 			if err := to.Begin(200, nil); err != nil {
 				return err
 			}
@@ -137,7 +137,7 @@ func TestTakenStreams(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPeer(t, Config{}, taking(func(to exchange.Takeover) {
+				p := newPeer(t, Config{}, taking(func(to exchange.Hijacked) {
 					if err := c.take(to); err != nil {
 						t.Error(err)
 					}
@@ -162,8 +162,8 @@ func TestTakenStreams(t *testing.T) {
 // neither head nor trailer any more.
 func TestTakenStreamsWhoseClientsLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		taken := make(chan exchange.Takeover)
-		p := newPeer(t, Config{}, taking(func(to exchange.Takeover) { taken <- to }))
+		taken := make(chan exchange.Hijacked)
+		p := newPeer(t, Config{}, taking(func(to exchange.Hijacked) { taken <- to }))
 		for i, when := range []string{"before hints", "before the head", "before the trailer"} {
 			id := uint32(2*i + 1)
 			p.must(p.get(id, "/"))
@@ -192,7 +192,7 @@ func TestTakenStreamsWhoseClientsLeave(t *testing.T) {
 func TestTakenBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		read := make(chan string)
-		p := newPeer(t, Config{}, taking(func(to exchange.Takeover) {
+		p := newPeer(t, Config{}, taking(func(to exchange.Hijacked) {
 			for range 2 {
 				if err := to.Body.Proceed(to.Conn); err != nil {
 					t.Error(err)

@@ -63,7 +63,7 @@ func (a *Authentication) Authenticate(x *nethttp.Call, foreign bool) error {
 		return nil
 	}
 	// Authenticators add to the audit record, so an audited request is authenticated again.
-	if !foreign && x.Trail == nil {
+	if !foreign && x.Audit == nil {
 		if known := a.cache.lookup(&x.Exchange); known != nil {
 			x.User = known.response.User
 			a.config.Access.Remembered(known.class, known.token)
@@ -88,7 +88,7 @@ func (a *Authentication) ask(x *nethttp.Call, warner *warner) (*authenticator.Re
 	asked := time.Now()
 	bound, cancel := x.Prepared()
 	defer cancel()
-	ctx := warning.WithWarningRecorder(x.Trail.Context(bound), warner)
+	ctx := warning.WithWarningRecorder(x.Audit.Context(bound), warner)
 	if len(a.config.Audiences) > 0 {
 		ctx = authenticator.WithAudiences(ctx, a.config.Audiences)
 	}
@@ -97,7 +97,7 @@ func (a *Authentication) ask(x *nethttp.Call, warner *warner) (*authenticator.Re
 		err = fmt.Errorf("unable to match the audience: %v , accepted: %v", resp.Audiences, a.config.Audiences)
 	}
 	x.Decided(time.Since(asked))
-	x.Trail.Authenticated(time.Since(asked))
+	x.Audit.Authenticated(time.Since(asked))
 	a.config.Access.Authenticated(resp, ok, err, time.Since(asked))
 	switch {
 	case err != nil && bound.Err() != nil:

@@ -12,12 +12,13 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	"github.com/larder-io/larder/httpapi/nethttp"
 	"github.com/larder-io/larder/internal/auth"
 )
 
 // Impersonation decides whether a user may impersonate another, by upstream's filter. The one
 // for constrained impersonation remembers decisions for a while.
-type Impersonation struct{ filter http.Handler }
+type Impersonation struct{ filter *nethttp.Filter }
 
 // NewImpersonation returns an Impersonation that asks a. It grants nothing by the verbs
 // impersonate:* and impersonate-on:* unless the feature gate ConstrainedImpersonation is on.
@@ -29,37 +30,27 @@ func NewImpersonation(a authorizer.Authorizer) *Impersonation {
 	if utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation) {
 		filter = impersonation.WithConstrainedImpersonation
 	}
-	return &Impersonation{filter(http.HandlerFunc(pass), a, legacyscheme.Codecs)}
+	return &Impersonation{nethttp.NewFilter(func(next http.Handler) http.Handler { return filter(next, a, legacyscheme.Codecs) })}
 }
 
-// passedKey is where a request's context has the place in which pass stores the request that
-// the filter let through.
-type passedKey struct{}
-
-func pass(_ http.ResponseWriter, req *http.Request) {
-	*req.Context().Value(passedKey{}).(**http.Request) = req
-}
-
-// Admit returns req with the impersonated user in its context. If its sender, the requester,
-// may not impersonate that user, Admit writes the refusal to w and returns nil; the error is
-// auth.ErrNotSynced if the authorizer has not loaded yet, and the refusal is then void. The context
-// of req must have what handlers look for there, with the requester as the user.
+// Admit returns req with the impersonated user in its context. If the requester may not impersonate
+// that user, Admit writes the refusal to w and returns nil. The error is auth.ErrNotSynced if the
+// authorizer has not loaded yet; then the refusal is void. The context of req is that of
+// [exchange.Context], with the requester as the user.
 func (i *Impersonation) Admit(w http.ResponseWriter, req *http.Request) (*http.Request, error) {
-	var passed *http.Request
 	var unsynced atomic.Bool
-	ctx := context.WithValue(context.WithValue(req.Context(), passedKey{}, &passed), unsyncedKey{}, &unsynced)
-	i.filter.ServeHTTP(w, req.WithContext(ctx))
+	passed := i.filter.Run(w, req.WithContext(context.WithValue(req.Context(), unsyncedKey{}, &unsynced)))
 	if passed == nil && unsynced.Load() {
 		return nil, auth.ErrNotSynced
 	}
 	return passed, nil
 }
 
-// unsyncedKey is where a request's context has the *atomic.Bool that noting sets.
+// unsyncedKey is the context key of the *atomic.Bool that syncRecorder sets.
 type unsyncedKey struct{}
 
-// syncRecorder is an authorizer that notes that it failed with auth.ErrNotSynced: the filter's refusal
-// does not say so.
+// syncRecorder is an authorizer that records that it failed with auth.ErrNotSynced, which the filter's
+// refusal does not say.
 type syncRecorder struct{ authorizer.Authorizer }
 
 // Authorize implements authorizer.Authorizer.

@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// body is what a net/http handler reads a body from. The handler may outlive
-// its request, so it does not touch the connection: its first Read asks the goroutine
-// that serves the connection for the body, and gets it whole.
+// body is the body of a request for a net/http handler. The handler may outlive its request, so it does
+// not read the connection: its first Read asks the connection's goroutine for the whole body.
 type body struct {
 	asked  chan struct{} // closed by the first Read
 	answer chan struct{} // closed when data and err are there

@@ -17,19 +17,19 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// MaxBuffered is the size up to which an answer of a net/http handler is held back, so that
-// it is sent with its length. A longer one is sent in chunks.
+// MaxBuffered is the size up to which an answer of a net/http handler is buffered and sent with its
+// length. A longer answer is sent in chunks.
 const MaxBuffered = 4 << 20
 
 // buffered records up to MaxBuffered bytes. Beyond them it turns into a pipe whose
 // reading end the connection gets.
 type buffered struct {
-	flushes    bool            // Flush is heeded
-	trail      *exchange.Trail // that the handler ends
-	account    *costs.Account  // is charged for the handler's work; nil if it waits for another server
-	asked      *body           // of the request; nil if it has none
-	waited     atomic.Int64    // nanoseconds in which the handler waited for the client to read
-	place      exchange.Place  // that it has until it ends
+	flushes    bool                  // Flush sends what is buffered
+	audit      *exchange.AuditRecord // ends with the handler
+	account    *costs.Account        // is charged for the handler's work; nil if it waits for another server
+	asked      *body                 // of the request; nil if it has none
+	waited     atomic.Int64          // nanoseconds in which the handler waited for the client to read
+	seat       exchange.Seat         // is released when the handler ends
 	cancel     context.CancelFunc
 	done       chan struct{} // closed when the handler has ended
 	overflowed chan struct{} // closed when pipe must be read
@@ -69,7 +69,7 @@ func newBuffered(cancel context.CancelFunc) *buffered {
 func (w *buffered) finish(log []any, h http.Handler, req *http.Request) {
 	defer func() {
 		if p := recover(); p != nil {
-			w.trail.Panicked(p)
+			w.audit.Panicked(p)
 			w.recovered(p, log)
 		}
 		w.mu.Lock()
@@ -81,7 +81,7 @@ func (w *buffered) finish(log []any, h http.Handler, req *http.Request) {
 		if out != nil {
 			out.CloseWithError(w.ending())
 		}
-		w.place.Release()
+		w.seat.Release()
 		close(w.done)
 	}()
 	began := time.Now()
@@ -90,8 +90,8 @@ func (w *buffered) finish(log []any, h http.Handler, req *http.Request) {
 	w.record()
 }
 
-// charge charges the account for a handler that took so long, without the time in which it
-// waited for the store, for webhooks and for its client, as upstream's trackers know it.
+// charge charges the account for a handler that took so long, without its waits for the store, for
+// webhooks and for its client.
 func (w *buffered) charge(req *http.Request, took time.Duration) {
 	if w.account == nil {
 		return
@@ -116,16 +116,16 @@ func (w *buffered) outcome() string {
 
 // record records the answer, whether it is sent or not.
 func (w *buffered) record() {
-	if w.trail == nil {
+	if w.audit == nil {
 		return
 	}
 	w.mu.Lock()
 	status := w.status
 	w.mu.Unlock()
 	if status != 0 {
-		w.trail.Answer(status)
+		w.audit.Answer(status)
 	}
-	w.trail.End()
+	w.audit.End()
 }
 
 // recovered takes note of a panic.
@@ -146,8 +146,7 @@ func (w *buffered) ending() error {
 	return nil
 }
 
-// abandon makes further writes fail and reports whether that came before the
-// handler ended or overflowed.
+// abandon makes further writes fail. It reports false if the handler has ended or overflowed.
 func (w *buffered) abandon() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -172,7 +171,7 @@ func (w *buffered) WriteHeader(status int) {
 
 // Write implements http.ResponseWriter.
 func (w *buffered) Write(p []byte) (int, error) {
-	defer w.trail.Wrote(w.trail.Now())
+	defer w.audit.Wrote(time.Now())
 	w.mu.Lock()
 	switch {
 	case w.abandoned:
@@ -192,7 +191,7 @@ func (w *buffered) Write(p []byte) (int, error) {
 	return out.Write(p)
 }
 
-// overflowLocked has what was held back sent, and what follows as the handler writes it.
+// overflowLocked sends what is buffered, and then what the handler writes.
 func (w *buffered) overflowLocked() {
 	w.Recorder.WriteHeader(http.StatusOK)
 	end, out := io.Pipe()
@@ -201,8 +200,7 @@ func (w *buffered) overflowLocked() {
 	close(w.overflowed)
 }
 
-// Flush implements http.Flusher. Unless w is prompt it does nothing: what is held back is sent
-// when the handler ends.
+// Flush implements http.Flusher. Without w.flushes it does nothing.
 func (w *buffered) Flush() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -26,8 +26,8 @@ func (h *Handlers) Init(x *Call, c exchange.Carrier, received time.Time, deadlin
 	x.Exchange.Init(c, received, deadlines)
 }
 
-// HTTP returns the request for net/http code, made once. Nothing in it belongs to
-// the connection, and its context does not end with the exchange.
+// HTTP returns the request for net/http code. It holds nothing of the connection, and its context does
+// not end with the exchange.
 func (x *Call) HTTP() *http.Request {
 	if x.detached == nil {
 		x.detached = x.copyRequest()
@@ -38,8 +38,7 @@ func (x *Call) HTTP() *http.Request {
 // Replace has HTTP return req from now on, with x's own context.
 func (x *Call) Replace(req *http.Request) { x.detached = req.WithContext(x.Base()) }
 
-// HideCredential takes the credentials out of the request, so that no handler can see or
-// forward them.
+// HideCredential removes the credentials from the request, so that no handler sees or forwards them.
 func (x *Call) HideCredential() {
 	for name := range x.HTTP().Header {
 		if x.handlers.config.Credential(name) {
@@ -116,7 +115,7 @@ func (x *Call) supply() bool {
 	return true
 }
 
-// endBody has the handler's Read fail if it waits for a body that will not be read any more.
+// endBody makes the handler's Read fail: the body is not read any more.
 func (x *Call) endBody() {
 	if x.body != nil {
 		x.body.give(nil, http.ErrBodyReadAfterClose)

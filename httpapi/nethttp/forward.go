@@ -7,10 +7,9 @@ import (
 	"github.com/larder-io/larder/httpapi/streams"
 )
 
-// Forward serves the request by h, which hands it on to another server and passes bodies on as
-// they come. An ordinary request with a short body, or none, leaves the connection to be used
-// again. One that is long-running, asks for an upgrade, has a long body or is a HEAD has the
-// connection to itself.
+// Forward serves the request by h, which proxies it to another server. A request that is long-running,
+// asks for an upgrade, has a long body or is a HEAD gets the connection to itself. After others, the
+// connection is used again.
 func (x *Call) Forward(h http.Handler) {
 	req := x.HTTP()
 	req.Header.Set("Audit-Id", x.AuditID)

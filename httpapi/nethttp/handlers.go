@@ -14,8 +14,7 @@ type Config struct {
 	Streams *streams.Streams
 	// Flow counts watches; it may be nil.
 	Flow *auth.Flow
-	// Join returns the right that the stream of a request depends on; nil if it depends on
-	// none.
+	// Join returns the right that the stream of a request depends on; nil if there is none.
 	Join func(*exchange.Exchange) streams.Right
 	// Credential reports whether a header, named in its canonical form, holds credentials.
 	Credential func(name string) bool
@@ -30,19 +29,17 @@ type Handlers struct {
 // New returns the Handlers of a server, with no handler running.
 func New(config Config) *Handlers { return &Handlers{config: config} }
 
-// Wait blocks until every handler whose answer is held back has ended. No call may be served
-// any more.
+// Wait blocks until every handler on a goroutine of its own has ended. No further call may be served.
 func (h *Handlers) Wait() { h.work.Wait() }
 
-// streamPlace takes x's place away from the exchange, for the stream that the request becomes.
-// Flow control counts it if it is a watch.
-func (h *Handlers) streamPlace(x *exchange.Exchange) *exchange.StreamPlace {
+// streamSeat moves the seat of x to the stream that the request becomes. Flow control counts a watch.
+func (h *Handlers) streamSeat(x *exchange.Exchange) *exchange.StreamSeat {
 	if x.Verb != "watch" {
-		return exchange.NewStreamPlace(x.TakePlace())
+		return exchange.NewStreamSeat(x.TakeSeat())
 	}
 	var forget func()
 	if h.config.Flow != nil {
 		forget = h.config.Flow.RegisterWatch(x.RequestInfo(), x.RawQuery)
 	}
-	return exchange.NewWatchPlace(x.TakePlace(), forget)
+	return exchange.NewWatchSeat(x.TakeSeat(), forget)
 }

@@ -1,7 +1,6 @@
 package nethttp
 
 import (
-	"context"
 	"net/http"
 	"time"
 
@@ -12,14 +11,14 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// withLogLine makes upstream's filter log the requests that h serves, if requests are logged:
-// it knows the handler's stack where that fails, and whether it takes the connection over.
+// withLogLine makes upstream's filter log the requests that h serves, if requests are logged. The
+// filter sees the stack of a failing handler, and whether it hijacks the connection.
 func (x *Call) withLogLine(h http.Handler) http.Handler {
-	if !exchange.Lines() || x.Told || x.Carrier.Internal() {
+	if !exchange.Lines() || x.Logged || x.Carrier.Internal() {
 		return h
 	}
-	x.Told = true
-	id, said, info, seated := x.AuditID, x.Said, x.Info, x.Seated
+	x.Logged = true
+	id, said, info, seated := x.AuditID, x.LogValues, x.Info, x.Seated
 	logged := httplog.WithLogging(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		for i := 0; i+1 < len(said); i += 2 {
 			httplog.AddKeyValue(req.Context(), said[i].(string), said[i+1])
@@ -27,18 +26,13 @@ func (x *Call) withLogLine(h http.Handler) http.Handler {
 		if info != "" {
 			httplog.AddInfof(req.Context(), "%s", info)
 		}
-		defer logExecution(req.Context(), seated)
+		if !seated.IsZero() {
+			defer func() { httplog.AddKeyValue(req.Context(), "apf_execution_time", time.Since(seated)) }()
+		}
 		h.ServeHTTP(w, req)
 	}), httplog.DefaultStacktracePred)
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		audit.WithAuditID(req.Context(), types.UID(id))
 		logged.ServeHTTP(w, req)
 	})
-}
-
-// logExecution adds how long a request was served that got its place at seated.
-func logExecution(ctx context.Context, seated time.Time) {
-	if !seated.IsZero() {
-		httplog.AddKeyValue(ctx, "apf_execution_time", time.Since(seated))
-	}
 }

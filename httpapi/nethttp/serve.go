@@ -13,9 +13,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/storage"
 )
 
-// Serve serves the request by a net/http handler. The handler runs on its own
-// goroutine with copies of everything, so that it may outlive its deadline and even
-// the connection: shutdown waits for it.
+// Serve serves the request by a net/http handler. The handler runs on its own goroutine with copies of
+// everything, so that it may outlive its deadline and the connection. Shutdown waits for it.
 func (x *Call) Serve(h http.Handler) {
 	if x.LongRunning() {
 		x.serveStream(h)
@@ -28,13 +27,13 @@ func (x *Call) Serve(h http.Handler) {
 // flushes is sent at once, and the handler sees the headers that are set already.
 func (x *Call) serveBuffered(h http.Handler, prompt bool) {
 	h = x.withLogLine(h)
-	ctx, cancel := context.WithDeadline(x.Trail.Context(x.Base()), x.Deadline)
+	ctx, cancel := context.WithDeadline(x.Audit.Context(x.Base()), x.Deadline)
 	req := x.HTTP().WithContext(exchange.Context(ctx, x.RequestInfo(), x.User, x.Received))
 	w := newBuffered(cancel)
 	if w.flushes = prompt; prompt {
 		x.HeaderTo(w.header)
 	}
-	w.trail, w.place, w.asked = x.TakeTrail(), x.TakePlace(), x.body
+	w.audit, w.seat, w.asked = x.TakeAudit(), x.TakeSeat(), x.body
 	if !prompt {
 		w.account = x.Account
 	}
@@ -81,8 +80,8 @@ func (x *Call) timedOut() {
 	x.Fail(exchange.ErrTimeout)
 }
 
-// answer sends what the handler wrote, which has ended or has written too much to be held. If
-// it ended at the deadline and wrote nothing, or that it has passed, the request timed out.
+// answer sends what the handler wrote, which has ended or overflowed. If it ended after the deadline
+// and wrote nothing or 504, the request timed out.
 func (x *Call) answer(ctx context.Context, w *buffered) {
 	select {
 	case <-w.overflowed:
@@ -109,11 +108,11 @@ func (x *Call) logged() []any {
 	return []any{"method", x.Method, "path", x.Path, "auditID", x.AuditID}
 }
 
-// serveStream serves the request by a net/http handler that has the connection to itself: the
-// handler may run for long, has what it writes sent at once, and may take the connection over.
+// serveStream gives the handler the connection: it may run for long, its writes are sent at once, and it
+// may hijack the connection.
 func (x *Call) serveStream(h http.Handler) {
 	h = x.withLogLine(h)
-	info, who, received, seat := x.RequestInfo(), x.User, x.Received, x.handlers.streamPlace(&x.Exchange)
+	info, who, received, seat := x.RequestInfo(), x.User, x.Received, x.handlers.streamSeat(&x.Exchange)
 	handed := &streams.HandlerStream{
 		Handler: abortable(h),
 		Request: x.HTTP(),
@@ -122,7 +121,7 @@ func (x *Call) serveStream(h http.Handler) {
 		Context: func(ctx context.Context) context.Context {
 			return exchange.Context(seat.Context(ctx), info, who, received)
 		},
-		Trail:   x.TakeTrail(),
+		Audit:   x.TakeAudit(),
 		Account: x.Account,
 		Right:   x.handlers.config.Join(&x.Exchange),
 		Leave:   seat.Leave,
@@ -130,7 +129,7 @@ func (x *Call) serveStream(h http.Handler) {
 	}
 	x.HeaderTo(handed.Header)
 	to, lasting := x.handlers.config.Streams, x.Deadlines.Base()
-	x.Taken = func(t exchange.Takeover) { to.Serve(lasting, t, handed) }
+	x.Hijack = func(t exchange.Hijacked) { to.Serve(lasting, t, handed) }
 }
 
 // abortable sets http.ServerContextKey, as an http.Server does. net/http's proxy then panics when

@@ -77,9 +77,9 @@ func serve(t *testing.T, by map[string]http.HandlerFunc) *server {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		listening.CloseNetwork()
+		listening.Network.Close()
 		s.streams.End()
-		if err := listening.DrainNetwork(context.Background()); err != nil {
+		if err := listening.Network.Drain(context.Background()); err != nil {
 			t.Error(err)
 		}
 		cancel()

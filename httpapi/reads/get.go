@@ -71,7 +71,7 @@ func (x *Read) getObject(i *Resource) (*cache.Object, error) {
 		began := time.Now()
 		defer func() { x.Waited += time.Since(began) }() // for the cache to be fresh: all else is done at once
 	}
-	o, err := i.View.Resource.Get(x.Trail.Context(ctx), scope, version)
+	o, err := i.View.Resource.Get(x.Audit.Context(ctx), scope, version)
 	if version != "" && (err == nil || apistorage.IsNotFound(err)) {
 		x.Event("watchCache fresh enough")
 	}

@@ -69,7 +69,7 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 	defer cancel()
 	room := lists.Get().(*listBody)
 	room.sent = sent
-	listing, err := i.View.Resource.List(x.Trail.Context(ctx), storage.ListRequest{
+	listing, err := i.View.Resource.List(x.Audit.Context(ctx), storage.ListRequest{
 		Scope:           x.ScopeOf(i, o),
 		ResourceVersion: o.ResourceVersion,
 		Match:           o.ResourceVersionMatch,

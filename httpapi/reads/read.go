@@ -166,7 +166,7 @@ func TableEncoder(version schema.GroupVersion) runtime.Encoder {
 // Observe counts a read.
 func (x *Read) Observe(i *Resource, size int) {
 	x.Monitor(i).Observe(x.Counted(i, size))
-	Annotate(x.Trail, i.Life)
+	Annotate(x.Audit, i.Life)
 }
 
 // Counted returns what metrics count of a read.
@@ -179,7 +179,7 @@ func (x *Read) Counted(i *Resource, size int) apimetrics.Answer {
 
 // Annotate adds to the audit event that a deprecated version was read (apiserver
 // pkg/endpoints/metrics/metrics.go).
-func Annotate(t *exchange.Trail, life apimetrics.Lifecycle) {
+func Annotate(t *exchange.AuditRecord, life apimetrics.Lifecycle) {
 	if !life.Deprecated {
 		return
 	}

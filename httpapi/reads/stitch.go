@@ -429,21 +429,10 @@ func appendStored(dst, p []byte, last bool) []byte {
 
 // Collectors report how much is kept of compressed lists, and how much had to be compressed.
 func (s *Stitcher) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{newKeptBytes(s), newPiecesMade(s)}
-}
-
-// newKeptBytes reports how much is kept of compressed lists.
-func newKeptBytes(s *Stitcher) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "larder_compressed_list_bytes",
-		Help: "Bytes of compressed pieces of lists, kept to be sent again.",
-	}, func() float64 { return float64(s.Bytes()) })
-}
-
-// newPiecesMade reports how much of lists had to be compressed because no piece was kept.
-func newPiecesMade(s *Stitcher) prometheus.Collector {
-	return prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "larder_compressed_list_pieces_total",
-		Help: "Counter of pieces of lists that were compressed.",
-	}, func() float64 { return float64(s.made.Load()) })
+	kept := prometheus.GaugeOpts{Name: "larder_compressed_list_bytes", Help: "Bytes of compressed pieces of lists, kept to be sent again."}
+	made := prometheus.CounterOpts{Name: "larder_compressed_list_pieces_total", Help: "Counter of pieces of lists that were compressed."}
+	return []prometheus.Collector{
+		prometheus.NewGaugeFunc(kept, func() float64 { return float64(s.Bytes()) }),
+		prometheus.NewCounterFunc(made, func() float64 { return float64(s.made.Load()) }),
+	}
 }

@@ -3,6 +3,7 @@ package revocation
 import (
 	"crypto/sha256"
 	"crypto/tls"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -43,7 +44,7 @@ func (s *credentialReader) request(x *exchange.Exchange) *http.Request {
 // impersonates, and of its path if anonymous clients are accepted on some paths only.
 func (s *credentialReader) key(x *exchange.Exchange, req *http.Request) (key [sha256.Size]byte) {
 	var b []byte
-	for _, name := range sortedNames(req.Header) {
+	for _, name := range slices.Sorted(maps.Keys(req.Header)) {
 		b = append(append(b, name...), 0)
 		for _, value := range req.Header[name] {
 			b = append(append(b, value...), 0)
@@ -57,13 +58,4 @@ func (s *credentialReader) key(x *exchange.Exchange, req *http.Request) (key [sh
 	}
 	s.digester.Digest(&key, b)
 	return key
-}
-
-func sortedNames(header http.Header) []string {
-	names := make([]string, 0, len(header))
-	for name := range header {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }

@@ -13,7 +13,7 @@ import (
 // InstallHealth adds /healthz, /livez and /readyz and a path for each of their
 // checks, in upstream's text format. Each list begins with ping and log.
 func InstallHealth(t *Table, health, live, ready []healthz.HealthChecker) {
-	base := []healthz.HealthChecker{healthz.PingHealthz, newLogCheck()}
+	base := []healthz.HealthChecker{healthz.PingHealthz, new(logCheck)}
 	with := func(more []healthz.HealthChecker) []healthz.HealthChecker {
 		return append(base[:len(base):len(base)], more...)
 	}
@@ -28,8 +28,6 @@ type logCheck struct {
 	mu      sync.Mutex
 	flushed time.Time // when a flush last succeeded
 }
-
-func newLogCheck() *logCheck { return &logCheck{} }
 
 // Name implements healthz.HealthChecker.
 func (c *logCheck) Name() string { return "log" }

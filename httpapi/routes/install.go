@@ -41,7 +41,8 @@ type Installer struct {
 	// MinWatch is the least time that a watch without timeoutSeconds lasts.
 	MinWatch time.Duration
 
-	Models *openapi.Models
+	Models   *openapi.Models
+	Monitors *apimetrics.Book
 
 	// Equivalents are the equivalent resources of the registry of the groups.
 	Equivalents runtime.EquivalentResourceMapper
@@ -75,7 +76,7 @@ func (in *Installer) endpoint(g *registry.Group, e *registry.Endpoint, converter
 		return nil, err
 	}
 	b := &handlerBuilder{Installer: in, endpoint: e, scope: scope, life: life}
-	monitors := apimetrics.NewMonitors(e.GVR, e.Subresource, e.View != nil)
+	monitors := in.Monitors.Of(e.GVR, e.Subresource, e.View != nil)
 	i := &Endpoint{
 		Resource: reads.NewResource(e, scope, life.Lifecycle, life.warnings, monitors),
 		Writes:   in.writes(e, scope, converter, life, monitors),

@@ -1,7 +1,6 @@
 package routes
 
 import (
-	"iter"
 	"maps"
 	"net/http"
 	"slices"
@@ -10,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/rest"
 
-	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/httpapi/writes"
@@ -77,17 +75,6 @@ func New() *Table {
 func (t *Table) Add(gvr schema.GroupVersionResource, subresource string, i *Endpoint) {
 	t.resources[resourceKey{gvr.Group, gvr.Version, gvr.Resource, subresource}] = i
 	t.versions[groupVersion{gvr.Group, gvr.Version}] = true
-}
-
-// AllMonitors implements what /metrics asks for.
-func (t *Table) AllMonitors() iter.Seq[*apimetrics.Monitors] {
-	return func(yield func(*apimetrics.Monitors) bool) {
-		for _, i := range t.resources {
-			if !yield(i.Monitors) {
-				return
-			}
-		}
-	}
 }
 
 // Handle serves path, and nothing below it, by h.

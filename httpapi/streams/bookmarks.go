@@ -8,12 +8,11 @@ import (
 )
 
 const (
-	// bookmarkEvery and lastBookmark are when bookmarks are sent: about every
-	// minute, and that long before the end (apiserver pkg/storage/cacher/cacher.go).
+	// Bookmarks are sent about every bookmarkEvery, and lastBookmark before the end (apiserver
+	// pkg/storage/cacher/cacher.go).
 	bookmarkEvery = time.Minute
 	lastBookmark  = 2 * time.Second
-	// bookmarkRetry is after how long the stream tries again when it could not send a
-	// bookmark that was due.
+	// bookmarkRetry is the pause after a bookmark could not be sent when it was due.
 	bookmarkRetry = time.Second
 )
 
@@ -74,11 +73,10 @@ func (ws *watchStream) sendBookmark(b *batch, d watch.Delivery) error {
 	return ws.flush(b)
 }
 
-// endWithBookmark ends a watch because the server ends: its client can go on, at another server or
-// at this one when it is back, which replays the last revisions only. So the watch
-// sends what is left, if it is little, and then a bookmark. Without it the client would be as far back as
-// the last event or bookmark, up to a minute, and where a minute has more writes than are
-// replayed, it would have to list again.
+// endWithBookmark ends a watch because the server ends. If little is left to send, the watch sends
+// that and a bookmark, so that the client can continue at any server. Without the bookmark the client
+// would be up to a minute behind, and would have to list again if that minute has more writes than a
+// restarted server replays.
 func (ws *watchStream) endWithBookmark(b *batch) error {
 	if !ws.bookmarks || ws.mute {
 		return errEnd

@@ -1,6 +1,7 @@
 package streams
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -13,31 +14,30 @@ import (
 	"github.com/larder-io/larder/internal/registry/backend"
 )
 
-// HandlerStream is a request that a net/http handler serves on a connection that it has to
-// itself.
+// HandlerStream is a request whose net/http handler has the connection to itself.
 type HandlerStream struct {
 	Handler http.Handler
 	Request *http.Request
-	Header  http.Header // that the response begins with
+	Header  http.Header // of the response, before the handler runs
 	Whole   bool        // the client takes no chunks
 
-	// Context adds to a context what handlers look for there.
+	// Context adds the values that handlers need to a context.
 	Context func(context.Context) context.Context
 
-	Trail   *exchange.Trail
+	Audit   *exchange.AuditRecord
 	Account *costs.Account // is charged for what is written
-	Right   Right          // nil if that is not looked after
+	Right   Right          // the right that the request depends on; may be nil
 	Leave   func()         // is called when the request is over
-	Log     []any          // says in the log which request it is
+	Log     []any          // names the request in the log
 }
 
-// Serve runs h on the connection of t, on a goroutine that shutdown waits for, and closes the
-// connection after that. During shutdown it only releases what h holds.
-func (ss *Streams) Serve(base context.Context, t exchange.Takeover, h *HandlerStream) {
+// Serve runs h on the connection of t, on a goroutine that shutdown waits for, and then closes the
+// connection. During shutdown it only releases what h holds.
+func (ss *Streams) Serve(base context.Context, t exchange.Hijacked, h *HandlerStream) {
 	started := ss.start(base, t, h, func(ctx context.Context, st *Stream) { h.serve(ctx, st, t) })
 	if !started {
 		h.leave()
-		h.Trail.End()
+		h.Audit.End()
 	}
 }
 
@@ -50,55 +50,50 @@ func (h *HandlerStream) leave() {
 }
 
 // serve runs the handler on st.
-func (h *HandlerStream) serve(ctx context.Context, st *Stream, t exchange.Takeover) {
-	w := newStreamWriter(ctx, st, h.Request, h.Header)
-	w.trail, w.to, w.whole = h.Trail, t, h.Whole || t.Begin != nil
+func (h *HandlerStream) serve(ctx context.Context, st *Stream, t exchange.Hijacked) {
+	w := &streamWriter{
+		ctx: ctx, st: st, req: h.Request, header: h.Header, out: bufio.NewWriterSize(deadlineWriter{st}, 4<<10), left: -1,
+		audit: h.Audit, to: t, whole: h.Whole || t.Begin != nil,
+	}
 	defer h.leave()
 	defer func() {
 		switch p := recover(); {
 		case p != nil && exchange.IsAbort(p) && st.revoked(): // a proxying handler can end in no other way
-			h.Trail.End()
+			h.Audit.End()
 			_ = w.finish()
 		case p != nil:
-			h.Trail.Panicked(p)
+			h.Audit.Panicked(p)
 			w.recovered(p, h.Log)
 		}
 	}()
-	req := h.Request.WithContext(backend.NewContext(h.Context(h.Trail.Context(ctx)), &st.passes))
+	req := h.Request.WithContext(backend.NewContext(h.Context(h.Audit.Context(ctx)), &st.passes))
 	if body := t.Body; body != nil {
 		_ = body.Proceed(deadlineWriter{st}) // an error comes from the body too
-		req.Body = st.openBody(body)
+		st.setReadsBody(true)
+		req.Body = &streamBody{Reader: body, st: st}
 	}
 	if t.Begin != nil {
 		h.Handler.ServeHTTP(w, req)
 	} else {
 		h.Handler.ServeHTTP(hijackable{w}, req)
 	}
-	h.Trail.End()
+	h.Audit.End()
 	if err := w.finish(); err != nil {
 		klog.V(4).InfoS("Stream ended early", append(h.Log, "err", fmt.Sprint(err))...)
 	}
 }
 
-// streamBody is the body of a request whose handler has the connection to itself. The handler
-// reads it as it comes and without a bound.
+// streamBody is the body of a request whose handler has the connection to itself.
 type streamBody struct {
 	io.Reader
 	st *Stream
 }
 
-// openBody returns the body of the request of st.
-func (st *Stream) openBody(b io.Reader) *streamBody {
-	st.listen(true)
-	return &streamBody{Reader: b, st: st}
-}
-
-// Read implements io.Reader. After the body's end the handler does not read the connection any
-// more, so it is probed again.
+// Read implements io.Reader. After the end of the body, Sweep probes the connection again.
 func (b *streamBody) Read(p []byte) (int, error) {
 	n, err := b.Reader.Read(p)
 	if err != nil {
-		b.st.listen(false)
+		b.st.setReadsBody(false)
 	}
 	return n, err
 }

@@ -8,8 +8,8 @@ func (ws *watchStream) logSeat() {
 		return
 	}
 	held := time.Since(ws.seated)
-	ws.line.Say("apf_init_latency", held)
-	ws.line.Say("apf_execution_time", held)
+	ws.line.Add("apf_init_latency", held)
+	ws.line.Add("apf_execution_time", held)
 	ws.seated = time.Time{}
 }
 
@@ -27,5 +27,5 @@ func (ws *watchStream) logInitial() {
 		return
 	}
 	ws.logSeat()
-	ws.line.Say("watchlist_init_latency", time.Since(ws.began))
+	ws.line.Add("watchlist_init_latency", time.Since(ws.began))
 }

@@ -32,11 +32,10 @@ type WatchRequest struct {
 
 	Flow *auth.Flow // may be nil
 
-	// Attributes are those of the span of a watch that lists first; called if it is traced.
+	// Attributes returns those of the span of a watch that lists first.
 	Attributes func() []attribute.KeyValue
 
-	// MinTimeout is the least time that a watch without timeoutSeconds lasts,
-	// RequestTimeout how long opening it may take.
+	// MinTimeout is the shortest time of a watch without timeoutSeconds. RequestTimeout limits opening it.
 	MinTimeout, RequestTimeout time.Duration
 
 	// Join returns the right that the watch depends on; nil if it depends on none.
@@ -53,12 +52,12 @@ func (ss *Streams) Watch(x WatchRequest, i *reads.Resource) {
 	ws, err := x.openWatch(i, f)
 	if err != nil {
 		x.Fail(err)
-		x.Trail.Answer(x.StatusCode()) // which begins before the version is found to be deprecated
+		x.Audit.Answer(x.StatusCode()) // which begins before the version is found to be deprecated
 		x.Observe(i, len(x.Bytes))
 		return
 	}
-	x.Trail.Answer(http.StatusOK)
-	ws.trail, ws.place = x.TakeTrail(), x.TakePlace()
+	x.Audit.Answer(http.StatusOK)
+	ws.audit, ws.seat = x.TakeAudit(), x.TakeSeat()
 	ws.account.Store(x.Account)
 	if x.Flow != nil {
 		ws.unregister = x.Flow.RegisterWatch(x.RequestInfo(), x.Query.Encode())
@@ -69,7 +68,7 @@ func (ss *Streams) Watch(x WatchRequest, i *reads.Resource) {
 		x.Streaming(streamType(f), x.VersionOf(f))
 		ws.listed = x.KeepSpans(2)
 	}
-	to := x.Steal(http.StatusOK, x.header(f))
+	to := x.StartStream(http.StatusOK, x.header(f))
 	ws.head, ws.chunked, ws.end = to.Head, to.Chunked, to.End
 	ss.begin(ws, to.Conn, to.Left)
 }
@@ -77,8 +76,8 @@ func (ss *Streams) Watch(x WatchRequest, i *reads.Resource) {
 // lengthPrefix is the length of a frame of protobuf, in bytes, that comes before it.
 const lengthPrefix = 4
 
-// openWatch makes everything that a watch needs once its request is gone. Like
-// upstream it opens the watch before it checks in what form to write the events.
+// openWatch makes everything that a watch needs once its request is gone. Like upstream, it opens the
+// watch before it checks the form of the events.
 func (x WatchRequest) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream, error) {
 	o, err := x.ValidListOptions(i)
 	if err != nil {
@@ -172,8 +171,7 @@ func streamType(f negotiate.Format) string {
 	return f.MediaType + ";stream=watch"
 }
 
-// header returns the header of the response: the fields that the serving chain has set, among
-// them those of flow control and CORS, in the order in which upstream sends them.
+// header returns the header of the response, with the fields of flow control and CORS, in upstream's order.
 func (x WatchRequest) header(f negotiate.Format) []exchange.Field {
 	x.Set("Content-Type", streamType(f))
 	slices.SortStableFunc(x.Header, func(a, b exchange.Field) int { return strings.Compare(a.Name, b.Name) })
@@ -206,8 +204,7 @@ func (ws *watchStream) buildFrame(d watch.Delivery) ([]byte, error) {
 	return ws.encoder.AppendEventAt(nil, d.Type.String(), d.Object, d.Revision)
 }
 
-// tableStream makes frames of Tables. It makes them for one watcher: only the first frame
-// that a watcher gets has the column definitions.
+// tableStream makes the frames of Tables for one watcher: only its first frame has the column definitions.
 type tableStream struct {
 	view    *registry.View
 	options *metav1.TableOptions

@@ -2,9 +2,8 @@ package streams
 
 import "github.com/larder-io/larder/httpapi/socket"
 
-// queue holds the watches that wait to be run, in the order in which they were woken. Watches that
-// share a connection wait together and run one after the other, so that what they send can leave in
-// one write.
+// queue holds the watches that wait to be run, in the order in which they were woken. Watches of one
+// connection wait together and run one after the other, so that what they send leaves in one write.
 type queue struct {
 	waiting int
 	entries []entry // from head on; those before it are zero
@@ -56,9 +55,8 @@ func (q *queue) enter(e entry) {
 	q.entries = append(q.entries, e)
 }
 
-// moved returns list, which is used from head on, and its head. If it is full, and half of it or
-// more is not used any more, what is used is moved to the front: a list that is never empty would
-// grow for ever.
+// moved returns list, which is used from head on, and its head. If the list is full and at least half
+// of it is unused, moved moves the rest to the front: otherwise a list that is never empty would grow.
 func moved[T any](list []T, head int) ([]T, int) {
 	if len(list) < cap(list) || head < len(list)-head {
 		return list, head

@@ -8,14 +8,12 @@ import (
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
-// scheduler runs watches that have something to send, in the order in which they were woken, on
-// few goroutines. A busy goroutine serves one watch after the other, which spares most watches a
-// goroutine switch and a wake-up. A goroutine that waits for a client does not count: another
-// takes its place, so that no client waits for another.
+// scheduler runs watches that have something to send, in the order in which they were woken, on few
+// goroutines. A goroutine serves one watch after the other, which saves goroutine switches and
+// wake-ups. While a goroutine waits for a client, another may run, so that no client waits for another.
 //
-// Goroutines start when there is work. When there is none, few stay for the next watch, so
-// that it need not wait for a stack to grow; close ends them. The owner of the scheduler closes
-// it and waits for running.
+// Goroutines start when there is work. When there is none, a few stay, whose stacks have grown, until
+// close ends them. The owner of the scheduler closes it and waits for running.
 type scheduler struct {
 	running sync.WaitGroup // counts the other goroutines of its streams, too
 	most    int            // goroutines that do not wait for a client
@@ -38,8 +36,7 @@ func (p *scheduler) init() {
 	p.queue.conns = make(map[socket.Group]*connQueue)
 }
 
-// watchesPerGoroutine is how many watches must wait, for each goroutine that is active, before it is worth
-// waking a processor for one more goroutine.
+// watchesPerGoroutine is how many watches must wait for each active goroutine before another starts.
 const watchesPerGoroutine = 8
 
 // push puts ws at the end of the queue. It never blocks.
@@ -104,9 +101,9 @@ func (p *scheduler) run() {
 	}
 }
 
-// next takes a watch from the queue, and says whether the one behind it is of the same
-// connection. If kept is nil, it waits for one, and waited says that it did; no watch says that
-// the goroutine shall end. Otherwise it does not wait, and takes only a watch of that group.
+// next takes a watch from the queue; more says that the one behind it shares its connection. If kept is
+// nil, next may wait, which waited reports, and returns no watch if the goroutine must end. Otherwise it
+// does not wait, and takes only a watch of that group.
 func (p *scheduler) next(kept socket.Group) (ws *watchStream, more, waited bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -21,16 +21,15 @@ import (
 // sweepInterval is how often Sweep checks whether the clients of idle streams have left.
 const sweepInterval = 5 * time.Second
 
-// Streams holds the connections that the HTTP server has handed over: watches, upgraded
-// connections, answers that never end. Shutdown ends them and waits for them.
+// Streams holds watches, hijacked connections and responses that never end. Shutdown ends them and waits for them.
 type Streams struct {
-	ending    chan struct{} // closed when streams shall end by themselves
+	ending    chan struct{} // closed when streams must end
 	scheduler scheduler     // runs the watches
 	waiter    socket.Waiter // is scheduler
 	ownWaiter socket.Waiter // of goroutines that may wait
 	rightLost atomic.Bool   // a right was lost since EndRevoked last looked
 
-	revokedAt map[*Stream]time.Time // of EndRevoked's goroutine: streams that it told to end, and when
+	revokedAt map[*Stream]time.Time // of EndRevoked's goroutine: when it told streams to end
 
 	mu      sync.Mutex
 	open    map[*Stream]struct{} // guarded by mu
@@ -38,8 +37,7 @@ type Streams struct {
 	drained chan struct{}        // guarded by mu: closed when closed and open is empty
 }
 
-// Stream is one such connection. Only the goroutine that serves it uses it, except that
-// Sweep checks whether the client is there.
+// Stream is one such connection. Only the goroutine that serves it and Sweep use it.
 type Stream struct {
 	net.Conn
 
@@ -49,8 +47,7 @@ type Stream struct {
 
 	account atomic.Pointer[costs.Account] // is charged for what is written; the writing goroutine sets it
 
-	// ahead reads the bytes that had been read from the connection before it was taken over,
-	// and then the connection. It holds a buffer: drop it if nothing is read.
+	// ahead reads the bytes that were read ahead, and then the connection. It holds a buffer.
 	ahead io.Reader
 
 	cancel   context.CancelFunc // nil for a watch
@@ -85,8 +82,7 @@ func New() *Streams {
 	return ss
 }
 
-// noWaiter is the [socket.Waiter] of a goroutine that serves one client: no other watch waits
-// for it.
+// noWaiter is the [socket.Waiter] of a goroutine that serves one client only.
 type noWaiter struct{}
 
 // Waits implements socket.Waiter.
@@ -95,8 +91,8 @@ func (noWaiter) Waits() {}
 // GoesOn implements socket.Waiter.
 func (noWaiter) GoesOn() {}
 
-// begin serves ws on c, and closes c at the end. Shutdown waits for that. left, unless it is
-// nil, registers a function that the HTTP server calls when the client leaves.
+// begin serves ws on c, and closes c at the end. left, unless it is nil, registers a function that the
+// HTTP server calls when the client leaves.
 func (ss *Streams) begin(ws *watchStream, c net.Conn, left func(func())) {
 	ws.Stream.Conn, ws.Stream.watch, ws.streams = c, ws, ss
 	ws.notified = left != nil
@@ -111,7 +107,7 @@ func (ss *Streams) begin(ws *watchStream, c net.Conn, left func(func())) {
 	ss.scheduler.running.Go(ws.begin)
 }
 
-// IsEnding reports whether streams shall end by themselves.
+// IsEnding reports whether streams must end.
 func (ss *Streams) IsEnding() bool {
 	select {
 	case <-ss.ending:
@@ -121,10 +117,9 @@ func (ss *Streams) IsEnding() bool {
 	}
 }
 
-// start runs serve on a goroutine that shutdown waits for, with a context that
-// ends when the client leaves, and closes the connection after it. It reports false if
-// no stream may start.
-func (ss *Streams) start(parent context.Context, t exchange.Takeover, h *HandlerStream, serve func(context.Context, *Stream)) bool {
+// start runs serve on a goroutine that shutdown waits for, and then closes the connection. The context
+// ends when the client leaves. It reports false if no stream may start.
+func (ss *Streams) start(parent context.Context, t exchange.Hijacked, h *HandlerStream, serve func(context.Context, *Stream)) bool {
 	ctx, cancel := context.WithCancel(parent)
 	c := t.Conn
 	st := &Stream{Conn: c, ahead: c, cancel: cancel, right: h.Right, notified: t.Left != nil}
@@ -139,7 +134,7 @@ func (ss *Streams) start(parent context.Context, t exchange.Takeover, h *Handler
 	}
 	if st.revoked() { // between joining and being added
 		cancel()
-		ss.rightLost.Store(true) // a client that does not read that is cut off
+		ss.rightLost.Store(true) // EndRevoked cuts off a client that does not read the end
 	}
 	if st.notified {
 		t.Left(cancel)
@@ -200,15 +195,14 @@ func (ss *Streams) End() {
 	}
 }
 
-// The pace at which watches end one after the other: no slower, as upstream's, than
-// watchesPerSecond.
+// Watches end one after the other, at least watchesPerSecond, as upstream's do.
 const (
 	watchesPerSecond = 200
 	watchesPause     = 10 * time.Millisecond
 )
 
-// EndWatches makes the watches that are open now end, a few at a time, all within grace. It returns
-// when it has notified the last, or none is left.
+// EndWatches ends the watches that are open now, a few at a time, within grace. It returns when it has
+// notified the last, or none is left.
 func (ss *Streams) EndWatches(grace time.Duration) {
 	list := slices.DeleteFunc(ss.list(), func(st *Stream) bool { return st.watch == nil })
 	perSecond := max(float64(len(list))/grace.Seconds(), watchesPerSecond)
@@ -290,8 +284,8 @@ func (ss *Streams) list() []*Stream {
 	return list
 }
 
-// Sweep ends streams after their clients have left, until ctx ends. Checking sockets
-// is cheaper than a goroutine per stream that waits for the end of file.
+// Sweep ends streams whose clients have left, until ctx ends. Probing sockets is cheaper than a
+// goroutine for each stream that waits for the end of file.
 func (ss *Streams) Sweep(ctx context.Context) {
 	ticker := time.NewTicker(sweepInterval)
 	defer ticker.Stop()
@@ -321,8 +315,8 @@ func (st *Stream) probe() {
 	}
 }
 
-// cut closes the connection of a handler that reads from it itself, because such a handler
-// may not look at its context. A stream that has lost its right gets time to end properly.
+// cut closes the connection of a handler that reads from it: such a handler may ignore its context. A
+// stream that has lost its right gets time to end properly.
 func (st *Stream) cut() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -338,11 +332,11 @@ func (st *Stream) own() {
 	st.owned = true
 }
 
-// listen says whether a handler reads a body from the connection.
-func (st *Stream) listen(heard bool) {
+// setReadsBody notes whether a handler reads a body from the connection.
+func (st *Stream) setReadsBody(reads bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	st.readsBody = heard
+	st.readsBody = reads
 }
 
 // revoked reports whether the right that st rests on is lost.
@@ -351,8 +345,8 @@ func (st *Stream) revoked() bool { return st.right != nil && st.right.Lost() }
 // revokePatience is how long a client has to read the end of its stream before it is cut off.
 const revokePatience = 2 * time.Second
 
-// EndRevoked ends streams that have lost their right, and cuts off clients that do not read
-// the end. Only one goroutine calls it.
+// EndRevoked ends streams that have lost their right, and cuts off clients that do not read the end.
+// Only one goroutine calls it.
 func (ss *Streams) EndRevoked(now time.Time) {
 	if !ss.rightLost.Swap(false) && len(ss.revokedAt) == 0 {
 		return

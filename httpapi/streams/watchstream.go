@@ -21,33 +21,32 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// watchStream writes one watch. While there is nothing to send it is parked: it has
-// no goroutine and no buffers, only the watcher, the connection and a timer. wake
-// puts it into the queue of a [scheduler], whose goroutines run it.
+// watchStream writes one watch. While there is nothing to send it is parked: it has a watcher, a
+// connection and a timer, but no goroutine and no buffers. wake puts it into the queue of a
+// [scheduler], whose goroutines run it.
 //
-// It belongs to the goroutine that runs it. Other goroutines call wake, onTimer and
-// leave.
+// It belongs to the goroutine that runs it. Other goroutines call wake, onTimer and leave.
 type watchStream struct {
 	Stream
 
 	watcher    *watch.Watcher
-	refused    error // why there is no watcher: to be told in the stream
+	refused    error // why there is no watcher; sent in the stream
 	encoder    *encoding.Encoder
 	table      *tableStream // nil unless rows are sent
-	head       []byte       // to be sent before the body
-	end        func() error // says that the body is whole; may be nil
+	head       []byte       // is sent before the body
+	end        func() error // completes the body; may be nil
 	monitor    *apimetrics.Monitor
-	trail      *exchange.Trail
-	place      exchange.Place // until the initial objects have been sent
+	audit      *exchange.AuditRecord
+	seat       exchange.Seat  // until the initial objects have been sent
 	line       *exchange.Line // of the log; nil if requests are not logged
-	seated     time.Time      // when place was given
-	unregister func()         // takes the watch out of flow control; may be nil
+	seated     time.Time      // when the watch got its seat
+	unregister func()         // removes the watch from flow control; may be nil
 	listed     func()         // ends the spans of a watch that lists first, when it has; may be nil
 	streams    *Streams
 
 	bookmarks bool
-	lists     bool // the client asked for the initial objects, and to be told where they end
-	legacy    bool // the client did not ask to be told where the initial objects end
+	lists     bool // the client asked for the initial objects, and for the bookmark after them
+	legacy    bool // the client did not ask for the bookmark after the initial objects
 	mute      bool // events cannot be written as asked: the first one ends the watch
 	chunked   bool // the body is framed in chunks
 	lastSent  bool // the bookmark before the end was tried
@@ -87,7 +86,7 @@ const (
 	over
 )
 
-// wake says that there is something to look at. It never blocks.
+// wake makes a goroutine run the stream, unless one does. It never blocks.
 func (ws *watchStream) wake() {
 	for {
 		switch ws.phase.Load() {
@@ -118,9 +117,8 @@ func (ws *watchStream) leave() {
 	ws.wake()
 }
 
-// begin sends the head and all that there is to send, until the stream is parked for the
-// first time. It has a goroutine of its own: initial objects are many, and clients are slow to
-// read them.
+// begin sends the head and everything until the stream is parked for the first time. It has a
+// goroutine of its own: initial objects are many, and clients read them slowly.
 func (ws *watchStream) begin() {
 	b := getBatch()
 	defer b.release()
@@ -156,8 +154,8 @@ func (ws *watchStream) recoverPanic(b *batch, v *result) {
 	b.reset()
 	if p := recover(); p != nil {
 		klog.ErrorS(nil, "Watch panicked", "panic", p, "stack", exchange.Stack())
-		ws.trail.Panicked(p)
-		ws.trail = nil
+		ws.audit.Panicked(p)
+		ws.audit = nil
 		*v = ws.finish(errLeft)
 	}
 }
@@ -168,27 +166,24 @@ var (
 	errLeft = errors.New("httpapi: the client has left")
 )
 
-// run sends what there is to send, about turnSize bytes at most, and parks the stream if
-// nothing is left.
+// run sends about runSize bytes at most, and parks the stream if nothing is left.
 func (ws *watchStream) run(b *batch) (v result) {
 	defer ws.recoverPanic(b, &v)
 	for {
 		more, err := ws.step(b)
+		ws.charge(b)
 		switch {
 		case err != nil:
-			ws.charge(b)
 			return ws.finish(err)
 		case more:
-			ws.charge(b)
 			return again
-		case ws.chargeAndPark(b):
+		case ws.park():
 			return parked
 		}
 	}
 }
 
-// step sends what there is to send, about turnSize bytes at most, and does what is due by the
-// timer.
+// step sends about runSize bytes at most, and does what is due by the timer.
 func (ws *watchStream) step(b *batch) (more bool, err error) {
 	switch {
 	case ws.gone.Load():
@@ -218,13 +213,6 @@ func (ws *watchStream) step(b *batch) (more bool, err error) {
 	return more, err
 }
 
-// chargeAndPark charges for the run, and parks the stream, unless it was woken meanwhile. It reports
-// whether it did: then the stream may be running again already.
-func (ws *watchStream) chargeAndPark(b *batch) bool {
-	ws.charge(b)
-	return ws.park()
-}
-
 // charge charges the account for the work since b's clock was set, and sets the clock.
 func (ws *watchStream) charge(b *batch) {
 	now := time.Now()
@@ -234,7 +222,8 @@ func (ws *watchStream) charge(b *batch) {
 	b.bytes, b.events = 0, 0
 }
 
-// park parks the stream, unless it was woken meanwhile, and reports whether it did.
+// park parks the stream, unless it was woken meanwhile. It reports whether it did: then the stream may
+// be running again already.
 func (ws *watchStream) park() bool {
 	if !ws.scheduled {
 		ws.scheduled = true
@@ -249,9 +238,9 @@ func (ws *watchStream) park() bool {
 	return false
 }
 
-// setTimer starts the timer and gives up the place: the initial objects have been sent.
+// setTimer starts the timer and releases the seat: the initial objects have been sent.
 func (ws *watchStream) setTimer() {
-	ws.place.Release()
+	ws.seat.Release()
 	ws.logSeat()
 	ws.nextBookmark = ws.began.Add(bookmarkEvery + time.Duration(rand.Int64N(int64(2*time.Second))) - time.Second)
 	ws.timer = time.AfterFunc(ws.untilTimer(time.Now()), ws.onTimer)
@@ -260,8 +249,8 @@ func (ws *watchStream) setTimer() {
 // runSize is how much one run sends before other watches run.
 const runSize = 256 << 10
 
-// drain sends all pending events, in as few writes as it takes. more says that
-// something may be left. b is empty before and after.
+// drain sends pending events, in few writes. more says that something may be left. b is empty before
+// and after.
 func (ws *watchStream) drain(b *batch) (more bool, err error) {
 	before := ws.size
 	for ws.size-before < runSize {
@@ -383,8 +372,8 @@ func (ws *watchStream) finish(err error) result {
 	ws.monitor.Observe(ws.counted)
 	ws.logSeat()
 	ws.line.Write(http.StatusOK, nil)
-	reads.Annotate(ws.trail, ws.counted.Life)
-	ws.trail.End()
+	reads.Annotate(ws.audit, ws.counted.Life)
+	ws.audit.End()
 	switch {
 	case err != errEnd:
 	case ws.chunked:
@@ -403,13 +392,13 @@ func (ws *watchStream) discard() {
 		ws.watcher.Close()
 	}
 	ws.release()
-	ws.trail.End()
+	ws.audit.End()
 	ws.Conn.Close()
 }
 
-// release takes the watch out of flow control, and leaves its right.
+// release removes the watch from flow control, and leaves its right.
 func (ws *watchStream) release() {
-	ws.place.Release()
+	ws.seat.Release()
 	if ws.unregister != nil {
 		ws.unregister()
 	}
@@ -444,15 +433,14 @@ const (
 	// chunkHead is the room that the head of a chunk takes at most: eight digits
 	// and the end of a line.
 	chunkHead = 10
-	// pieceSize is how many bytes of frames leave in one write while there are more:
-	// with the head and the end of its chunk they fill a TLS record. The connection is told
-	// that more is coming, so that larger writes would be no cheaper, and they are what a
-	// client that does not read makes us keep.
+	// pieceSize is how many bytes of frames leave in one write while there are more: with the
+	// head and the end of its chunk they fill a TLS record. Larger writes would be no cheaper, and
+	// they stay in memory while a client does not read.
 	pieceSize = 16<<10 - 8
 	// largeFrame is the size of frames that are not gathered with others.
 	largeFrame = 64 << 10
-	// batchSize is what batches begin with, a piece and a common frame, and
-	// keptSize what they may have grown to and be kept.
+	// batchSize is the first size of a batch, for a piece and a usual frame, and keptSize the
+	// largest that returns to the pool.
 	batchSize = 24 << 10
 	keptSize  = 64 << 10
 )

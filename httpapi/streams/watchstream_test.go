@@ -140,7 +140,7 @@ func TestPanicsEndOneWatch(t *testing.T) {
 // TestEndsAreCountedFirst: a client that has seen the end of its watch finds it counted.
 func TestEndsAreCountedFirst(t *testing.T) {
 	book := new(apimetrics.Book)
-	m := book.Of(schema.GroupVersionResource{Group: "ends.test", Version: "v1", Resource: "counted"}).Of("watch", "cluster")
+	m := book.Of(schema.GroupVersionResource{Group: "ends.test", Version: "v1", Resource: "counted"}, "", true).Of("watch", "cluster")
 	c := &witness{seen: func() string {
 		return fmt.Sprint(value(t, book, "apiserver_longrunning_requests"), " open, ", value(t, book, "apiserver_request_total"), " ended")
 	}}
@@ -155,7 +155,7 @@ func TestEndsAreCountedFirst(t *testing.T) {
 }
 
 // value is the sum of the samples of a metric that counts reads.
-func value(t *testing.T, of apimetrics.Resources, name string) (n float64) {
+func value(t *testing.T, of *apimetrics.Book, name string) (n float64) {
 	own := prometheus.NewRegistry()
 	own.MustRegister(apimetrics.NewCollector(of))
 	families, err := own.Gather()

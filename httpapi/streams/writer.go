@@ -20,22 +20,21 @@ import (
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
-// streamWriter is the http.ResponseWriter of a handler that has a connection, or a stream of
-// one, to itself. On a connection it frames the body as HTTP/1.1 does: by Content-Length if
-// the handler sets it or ends early, in chunks otherwise; for a client that does not accept
-// chunks, by the end of the connection.
+// streamWriter is the http.ResponseWriter of a handler that has a connection or an HTTP/2 stream to
+// itself. On a connection it frames the body: by Content-Length if the handler sets it or ends early,
+// otherwise in chunks, or by the end of the connection if the client takes none.
 //
 // It implements http.Flusher and http.CloseNotifier: upstream's decorators hide Flusher if the
 // writer does not implement CloseNotifier (apiserver pkg/endpoints/responsewriter/wrapper.go).
 type streamWriter struct {
 	ctx    context.Context // ends when the client has left
 	st     *Stream
-	to     exchange.Takeover // its Begin is nil if the handler has the whole connection
+	to     exchange.Hijacked // its Begin is nil if the handler has the whole connection
 	req    *http.Request
 	header http.Header
 	sent   http.Header // header as it was when the status was written
 	out    *bufio.Writer
-	trail  *exchange.Trail
+	audit  *exchange.AuditRecord
 	whole  bool // the body is not framed in chunks
 
 	status   int
@@ -50,10 +49,6 @@ type streamWriter struct {
 
 // maxHeld is how much of a body waits for the handler's end or a flush.
 const maxHeld = 4 << 10
-
-func newStreamWriter(ctx context.Context, st *Stream, req *http.Request, header http.Header) *streamWriter {
-	return &streamWriter{ctx: ctx, st: st, req: req, header: header, out: bufio.NewWriterSize(deadlineWriter{st}, 4<<10), left: -1}
-}
 
 // deadlineWriter gives each write to a stream its own deadline.
 type deadlineWriter struct{ st *Stream }
@@ -88,7 +83,7 @@ func (w *streamWriter) WriteHeader(status int) {
 		return
 	}
 	w.status, w.sent = status, w.header.Clone()
-	w.trail.Answer(status)
+	w.audit.Answer(status)
 	if status == http.StatusSwitchingProtocols && w.to.Begin == nil {
 		w.started, w.bodyless = true, true
 		_ = w.writeHead() // an error stays with out and shows at the next flush
@@ -254,13 +249,13 @@ func (w hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if w.started && w.status != http.StatusSwitchingProtocols {
 		return nil, nil, errors.New("httpapi: the response has begun")
 	}
-	w.trail.Answer(http.StatusSwitchingProtocols)
+	w.audit.Answer(http.StatusSwitchingProtocols)
 	w.taken = true
 	w.st.own()
 	if err := w.st.SetDeadline(time.Time{}); err != nil {
 		return nil, nil, err
 	}
-	c := &takenConn{Conn: w.st.Conn, st: w.st}
+	c := &hijackedConn{Conn: w.st.Conn, st: w.st}
 	return c, bufio.NewReadWriter(bufio.NewReader(c), bufio.NewWriter(c)), nil
 }
 
@@ -271,15 +266,15 @@ func (w *streamWriter) CloseNotify() <-chan bool {
 	return gone
 }
 
-// takenConn is a connection that a handler has taken over. Its first bytes may have been read
+// hijackedConn is a connection that a handler has taken over. Its first bytes may have been read
 // before that.
-type takenConn struct {
+type hijackedConn struct {
 	net.Conn
 	st *Stream
 }
 
 // Read implements net.Conn.
-func (c *takenConn) Read(p []byte) (int, error) {
+func (c *hijackedConn) Read(p []byte) (int, error) {
 	n, err := c.st.ahead.Read(p)
 	if err != nil && !socket.IsTimeout(err) {
 		c.st.leave() // for a handler that waits for its backend and ignores this error
@@ -288,13 +283,13 @@ func (c *takenConn) Read(p []byte) (int, error) {
 }
 
 // Write implements net.Conn.
-func (c *takenConn) Write(p []byte) (int, error) {
+func (c *hijackedConn) Write(p []byte) (int, error) {
 	c.st.passes.Heard()
 	return c.st.write(p)
 }
 
 // NetConn returns the connection below, for code that needs it.
-func (c *takenConn) NetConn() net.Conn { return c.Conn }
+func (c *hijackedConn) NetConn() net.Conn { return c.Conn }
 
 // finish ends the response after the handler has.
 func (w *streamWriter) finish() error {
@@ -327,8 +322,8 @@ func (w *streamWriter) finish() error {
 	return w.to.End(w.trailer())
 }
 
-// lengthIsKnown reports whether the held bytes are the whole body of a handler that has ended
-// without setting Content-Length. After a HEAD they are not if the handler wrote nothing.
+// lengthIsKnown reports whether the held bytes are the whole body of a handler that has ended. After a
+// HEAD they are not if the handler wrote nothing.
 func (w *streamWriter) lengthIsKnown() bool {
 	return w.sent.Get("Content-Length") == "" && w.allowsBody() && (w.req.Method != http.MethodHead || len(w.held) > 0) && !hasTrailers(w.sent)
 }

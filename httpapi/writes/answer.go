@@ -107,7 +107,7 @@ func (w *Write) answerStored(done result, version schema.GroupVersion) bool {
 	switch f := w.form; {
 	case f.MediaType != runtime.ContentTypeJSON && f.MediaType != runtime.ContentTypeYAML && f.MediaType != runtime.ContentTypeProtobuf,
 		f.Convert != nil && f.Convert.Kind != "PartialObjectMetadata",
-		w.Trail.RecordsAnswers():
+		w.Audit.RecordsAnswers():
 		return false
 	}
 	view := w.endpoint.View()

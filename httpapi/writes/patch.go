@@ -46,7 +46,7 @@ func (w *Write) patch() (result, error) {
 	if err := w.decodeOptions(options, "PatchOptions", func() field.ErrorList { return metavalidation.ValidatePatchOptions(options, kind) }); err != nil {
 		return result{}, err
 	}
-	if w.Trail != nil {
+	if w.Audit != nil {
 		audit.LogRequestPatch(w.ctx, bytes.Clone(w.body)) // the event outlives the body
 	}
 	w.Event("Recorded the audit event")

@@ -99,7 +99,7 @@ func (w *Write) begin() func() {
 		bound = w.Bounded
 	}
 	ctx, cancel := bound()
-	ctx = exchange.Context(w.Trail.Context(ctx), w.RequestInfo(), w.User, w.Received)
+	ctx = exchange.Context(w.Audit.Context(ctx), w.RequestInfo(), w.User, w.Received)
 	if w.Verb != "deletecollection" { // which may delete any number of objects
 		ctx, w.stored = storage.Track(ctx)
 	}

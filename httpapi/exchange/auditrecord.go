@@ -21,12 +21,11 @@ import (
 	"github.com/larder-io/larder/httpapi/request"
 )
 
-// Trail is the audit record of one request. Its stages, and what it says in each, are those
-// of apiserver pkg/endpoints/filters, audit.go, authn_audit.go and request_deadline.go.
+// AuditRecord records one request in the audit log. Its stages are those of apiserver
+// pkg/endpoints/filters, audit.go, authn_audit.go and request_deadline.go.
 //
-// It belongs to the goroutine that serves the request and is handed on with it. A nil trail
-// records nothing.
-type Trail struct {
+// It belongs to the goroutine that serves the request. A nil AuditRecord records nothing.
+type AuditRecord struct {
 	ctx     context.Context // has ac and, except for watches, upstream's latency trackers
 	ac      *audit.AuditContext
 	long    bool // the beginning of the answer is recorded, too
@@ -37,21 +36,20 @@ type Trail struct {
 // slowRequest is the time after which the record of a request says where its time went.
 const slowRequest = 500 * time.Millisecond
 
-// NewTrail begins the trail of r.
-func NewTrail(base context.Context, auditID string, r *request.Request) *Trail {
-	// A context that is made of [Trail.Context] must not find, among the values of base, how base ends:
-	// it could not tell that this is not how its parent does, and would start a goroutine.
+// NewAuditRecord returns the record of r.
+func NewAuditRecord(base context.Context, auditID string, r *request.Request) *AuditRecord {
+	// Without base's cancellation: otherwise contexts derived from [AuditRecord.Context] would find it
+	// among the values, take it for their parent's, and start a goroutine.
 	ctx := audit.WithAuditContext(context.WithoutCancel(base))
 	if r.Verb != "watch" {
 		ctx = apirequest.WithLatencyTrackers(ctx)
 	}
 	audit.WithAuditID(ctx, types.UID(auditID))
-	return &Trail{ctx: ctx, ac: audit.AuditContextFrom(ctx), long: r.LongRunning()}
+	return &AuditRecord{ctx: ctx, ac: audit.AuditContextFrom(ctx), long: r.LongRunning()}
 }
 
-// Begin sets what the audit policy says of the request, and the sink of the records. It
-// reports whether anything is recorded.
-func (t *Trail) Begin(rule audit.RequestAuditConfig, sink audit.Sink) bool {
+// Begin sets the audit policy's rule for the request, and the sink. It reports whether anything is recorded.
+func (t *AuditRecord) Begin(rule audit.RequestAuditConfig, sink audit.Sink) bool {
 	audit.ObservePolicyLevel(t.ctx, rule.Level)
 	if rule.Level == auditapi.LevelNone {
 		return false
@@ -61,12 +59,12 @@ func (t *Trail) Begin(rule audit.RequestAuditConfig, sink audit.Sink) bool {
 }
 
 // Describe records the request: req has the URL that the client sent.
-func (t *Trail) Describe(req *http.Request, received time.Time, a authorizer.Attributes) {
+func (t *AuditRecord) Describe(req *http.Request, received time.Time, a authorizer.Attributes) {
 	audit.LogRequestMetadata(t.ctx, req, received, a)
 }
 
 // Received records that the request came, and reports whether that could be recorded.
-func (t *Trail) Received() bool {
+func (t *AuditRecord) Received() bool {
 	if t.ac.ProcessEventStage(t.ctx, auditapi.StageRequestReceived) {
 		return true
 	}
@@ -74,9 +72,8 @@ func (t *Trail) Received() bool {
 	return false
 }
 
-// Refuse records that the request is refused before its user is known: only the beginning of
-// its answer is recorded.
-func (t *Trail) Refuse(reason string) {
+// Refuse records that the request is refused before its user is known.
+func (t *AuditRecord) Refuse(reason string) {
 	t.refused = true
 	t.ac.SetEventStage(auditapi.StageResponseStarted)
 	t.ac.SetEventResponseStatus(&metav1.Status{Message: reason})
@@ -84,35 +81,35 @@ func (t *Trail) Refuse(reason string) {
 
 // RecordsAnswers reports whether the objects in answers are to be recorded. Upstream's
 // handlers do that.
-func (t *Trail) RecordsAnswers() bool {
+func (t *AuditRecord) RecordsAnswers() bool {
 	return t != nil && t.ac.GetEventLevel() == auditapi.LevelRequestResponse
 }
 
-// Context returns a context that ends with ctx and has the trail's values.
-func (t *Trail) Context(ctx context.Context) context.Context {
+// Context returns a context that ends with ctx and has the record's values.
+func (t *AuditRecord) Context(ctx context.Context) context.Context {
 	if t == nil {
 		return ctx
 	}
 	return audited{ctx, t.ctx}
 }
 
-// audited is a context that also has the values of a trail. These come first: the context of a request
-// that is recorded as spans has an audit context of its own, which records nothing.
+// audited is a context that also has the values of a record. These come first: the context of a traced
+// request has an audit context of its own, which records nothing.
 type audited struct {
 	context.Context
-	trail context.Context
+	record context.Context
 }
 
 // Value implements context.Context.
 func (c audited) Value(key any) any {
-	if value := c.trail.Value(key); value != nil {
+	if value := c.record.Value(key); value != nil {
 		return value
 	}
 	return c.Context.Value(key)
 }
 
 // Authenticated records how long authentication took.
-func (t *Trail) Authenticated(took time.Duration) {
+func (t *AuditRecord) Authenticated(took time.Duration) {
 	if t != nil {
 		apirequest.TrackAuthenticationLatency(t.ctx, took)
 	}
@@ -120,7 +117,7 @@ func (t *Trail) Authenticated(took time.Duration) {
 
 // Decided records what the authorizer said (apiserver
 // pkg/endpoints/filters/authorization.go).
-func (t *Trail) Decided(decision authorizer.Decision, reason string, err error, took time.Duration) {
+func (t *AuditRecord) Decided(decision authorizer.Decision, reason string, err error, took time.Duration) {
 	if t == nil {
 		return
 	}
@@ -137,7 +134,7 @@ func (t *Trail) Decided(decision authorizer.Decision, reason string, err error, 
 }
 
 // Failed records the Status that answers a request with the Accept header accept, encoded by codecs.
-func (t *Trail) Failed(status *metav1.Status, accept string, codecs runtime.NegotiatedSerializer) {
+func (t *AuditRecord) Failed(status *metav1.Status, accept string, codecs runtime.NegotiatedSerializer) {
 	if t == nil {
 		return
 	}
@@ -147,14 +144,14 @@ func (t *Trail) Failed(status *metav1.Status, accept string, codecs runtime.Nego
 }
 
 // Annotate adds an annotation to the record.
-func (t *Trail) Annotate(key, value string) {
+func (t *AuditRecord) Annotate(key, value string) {
 	if t != nil {
 		audit.AddAuditAnnotation(t.ctx, key, value)
 	}
 }
 
-// Answer records with which status the answer begins. The first one counts.
-func (t *Trail) Answer(code int) {
+// Answer records the status of the answer. The first call counts.
+func (t *AuditRecord) Answer(code int) {
 	if t == nil {
 		return
 	}
@@ -167,7 +164,7 @@ func (t *Trail) Answer(code int) {
 }
 
 // End records that the answer is complete, or that there was none.
-func (t *Trail) End() {
+func (t *AuditRecord) End() {
 	if t == nil || t.refused {
 		return
 	}
@@ -183,24 +180,16 @@ func (t *Trail) End() {
 	t.ac.ProcessEventStage(t.ctx, auditapi.StageResponseComplete)
 }
 
-// Now is the time, for Wrote; zero if nothing is recorded.
-func (t *Trail) Now() (now time.Time) {
-	if t != nil {
-		now = time.Now()
-	}
-	return now
-}
-
 // Wrote records that a handler has written a part of its answer since began.
-func (t *Trail) Wrote(began time.Time) {
+func (t *AuditRecord) Wrote(began time.Time) {
 	if t != nil {
 		apirequest.TrackResponseWriteLatency(t.ctx, time.Since(began))
 	}
 }
 
-// answered records how long it took to write the answer, and since when it was encoded, as
-// upstream's handlers do; zero if they have.
-func (t *Trail) answered(encoding time.Time, took time.Duration) {
+// answered records how long it took to write the answer, and since when it was encoded; zero if
+// upstream's handlers have recorded that.
+func (t *AuditRecord) answered(encoding time.Time, took time.Duration) {
 	if t == nil {
 		return
 	}
@@ -211,15 +200,15 @@ func (t *Trail) answered(encoding time.Time, took time.Duration) {
 }
 
 // age is how long ago the request came.
-func (t *Trail) age() time.Duration {
+func (t *AuditRecord) age() time.Duration {
 	return time.Since(t.ac.GetEventRequestReceivedTimestamp().Time)
 }
 
 // slow reports whether the record says where the time of the request went.
-func (t *Trail) slow() bool { return t.age() > slowRequest }
+func (t *AuditRecord) slow() bool { return t.age() > slowRequest }
 
 // addLatencies records where the time of a slow request went.
-func (t *Trail) addLatencies() {
+func (t *AuditRecord) addLatencies() {
 	total := t.age()
 	if total <= slowRequest {
 		return
@@ -233,7 +222,7 @@ func (t *Trail) addLatencies() {
 }
 
 // Panicked records that serving the request panicked with p.
-func (t *Trail) Panicked(p any) {
+func (t *AuditRecord) Panicked(p any) {
 	if t == nil || t.refused {
 		return
 	}

@@ -28,8 +28,8 @@ func TestLeavePlace(t *testing.T) {
 	} {
 		var counts Gauge
 		counts.Add(1)
-		x := &Exchange{Response: c.answer, Place: Place{Counts: &counts}}
-		x.LeavePlace()
+		x := &Exchange{Response: c.answer, Seat: Seat{Gauge: &counts}}
+		x.ReleaseSeat()
 		if now := counts.Add(0); now != c.want {
 			t.Errorf("%s: %d places are held, want %d", name, now, c.want)
 		}

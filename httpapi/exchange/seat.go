@@ -1,0 +1,114 @@
+package exchange
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apiserver/pkg/endpoints/metrics"
+	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
+
+	"github.com/larder-io/larder/internal/auth"
+)
+
+// Seat is what a request holds while it counts as one that is being served: a seat of flow control and
+// a count in a gauge. It moves with the request to the code that sees the end. The zero Seat is none.
+type Seat struct {
+	Flow  auth.Seat
+	Gauge *Gauge
+}
+
+// Release releases the seat. Further calls do nothing.
+func (p *Seat) Release() {
+	p.Flow.Release()
+	if p.Gauge != nil {
+		p.Gauge.Add(-1)
+		p.Gauge = nil
+	}
+}
+
+// Gauge counts requests, and the most there were.
+type Gauge struct{ now, peak atomic.Int64 }
+
+// Add counts delta more requests, and returns how many there are.
+func (g *Gauge) Add(delta int64) int64 {
+	now := g.now.Add(delta)
+	if peak := g.peak.Load(); delta > 0 && now > peak {
+		g.peak.CompareAndSwap(peak, now)
+	}
+	return now
+}
+
+// InFlight counts the requests that are being served.
+type InFlight struct{ ReadOnly, Mutating Gauge }
+
+// inflightInterval is how often Report sets upstream's metrics to the peaks since the last time.
+const inflightInterval = time.Second
+
+// Report sets upstream's metrics, at once and then until ctx ends. waiting returns the most requests
+// that waited since its last call; nil says that none ever waits.
+func (i *InFlight) Report(ctx context.Context, waiting func() (reading, mutating int)) {
+	ticker := time.NewTicker(inflightInterval)
+	defer ticker.Stop()
+	for {
+		metrics.UpdateInflightRequestMetrics(metrics.ExecutingPhase, int(i.ReadOnly.peak.Swap(0)), int(i.Mutating.peak.Swap(0)))
+		if waiting != nil {
+			reading, mutating := waiting()
+			metrics.UpdateInflightRequestMetrics(metrics.WaitingPhase, reading, mutating)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// StreamSeat is what flow control counts for a request that has a connection to itself. It holds a seat
+// until the request ends, or until a watch is initialized, and counts a watch until it ends.
+//
+// It implements the signal by which upstream's code says that a watch is initialized.
+type StreamSeat struct {
+	watch  bool
+	forget func() // may be nil
+
+	mu   sync.Mutex
+	seat Seat // guarded by mu
+}
+
+// NewStreamSeat returns the StreamSeat of a request that is no watch.
+func NewStreamSeat(p Seat) *StreamSeat { return &StreamSeat{seat: p} }
+
+// NewWatchSeat returns the StreamSeat of a watch. forget, which may be nil, removes it from flow control.
+func NewWatchSeat(p Seat, forget func()) *StreamSeat {
+	return &StreamSeat{watch: true, forget: forget, seat: p}
+}
+
+// Context returns a context by which the handler of a watch signals that it is initialized.
+func (p *StreamSeat) Context(ctx context.Context) context.Context {
+	if !p.watch {
+		return ctx
+	}
+	return utilflowcontrol.WithInitializationSignal(ctx, p)
+}
+
+// Signal releases the seat. Further calls do nothing.
+func (p *StreamSeat) Signal() {
+	p.mu.Lock()
+	seat := p.seat
+	p.seat = Seat{}
+	p.mu.Unlock()
+	seat.Release()
+}
+
+// Wait returns at once: no code of this server waits for a watch to be initialized.
+func (p *StreamSeat) Wait() {}
+
+// Leave removes the request from flow control.
+func (p *StreamSeat) Leave() {
+	p.Signal()
+	if p.forget != nil {
+		p.forget()
+	}
+}
