@@ -36,7 +36,7 @@ type Config struct {
 	// Decode has returned.
 	Copies bool
 	// Source is how far the store was followed; nil means no further than what
-	// was applied.
+	// was applied, and that Wait does not wait.
 	Source Source
 	// Log says how far back the log reaches.
 	Log LogConfig
@@ -141,7 +141,8 @@ func (c *Cache) WaitReady(ctx context.Context) error {
 	}
 }
 
-// Wait returns when a Snapshot taken afterwards is at the revision or later.
+// Wait returns when a Snapshot taken afterwards is at the revision or later. A Cache without a Source
+// cannot wait: there Wait fails if the revision is not applied.
 func (c *Cache) Wait(ctx context.Context, revision int64) error {
 	if err := c.WaitReady(ctx); err != nil {
 		return err
@@ -151,17 +152,10 @@ func (c *Cache) Wait(ctx context.Context, revision int64) error {
 		// store was replaced, the cache's own revision may be of the history before.
 		return c.source.Wait(ctx, revision)
 	}
-	for {
-		changed := c.log.whenChanged()
-		if c.current.Load().revision >= revision {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return fmt.Errorf("cache: waiting for revision %d: %w", revision, context.Cause(ctx))
-		}
+	if applied := c.current.Load().revision; applied < revision {
+		return errFuture{Requested: revision, Current: applied}
 	}
+	return nil
 }
 
 // Reset replaces everything by the objects of a revision and starts a new epoch.
@@ -294,7 +288,6 @@ func (c *Cache) publish(next *state) {
 	c.schema.budget.bodies.Add(next.bytes - c.current.Load().bytes)
 	c.current.Store(next)
 	c.log.append(next.events)
-	c.log.wake()
 }
 
 // forget drops from the log what is too old at the given time. Apply does so as well;

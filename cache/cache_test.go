@@ -69,43 +69,16 @@ func TestWaitReadyWaitsForTheFirstLoad(t *testing.T) {
 	})
 }
 
-// TestWaitWithoutSource: waiters return once their revision is applied, each in
-// its turn, and when their context ends.
-func TestWaitWithoutSource(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newTestCache(t, Config{})
-		c.Reset(nil, 1)
-		done := make([]chan error, 5)
-		for i := range done {
-			done[i] = make(chan error, 1)
-			go func() { done[i] <- c.Wait(t.Context(), int64(i)) }()
+// TestWaitWithoutSourceFails at a revision that is not applied: nothing says when it comes.
+func TestWaitWithoutSourceFails(t *testing.T) {
+	c := newTestCache(t, Config{})
+	c.Reset(nil, 1)
+	c.Apply(Batch{Revision: 3})
+	for revision, want := range map[int64]error{1: nil, 3: nil, 4: errFuture{Requested: 4, Current: 3}} {
+		if err := c.Wait(t.Context(), revision); err != want {
+			t.Errorf("revision %d: %v", revision, err)
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		impatient := make(chan error, 1)
-		go func() { impatient <- c.Wait(ctx, 4) }()
-		for revision := int64(2); revision <= 4; revision++ {
-			synctest.Wait()
-			for i := range done {
-				if returned := len(done[i]) == 1; returned != (int64(i) < revision) {
-					t.Errorf("before revision %d: the waiter for %d has returned: %t", revision, i, returned)
-				}
-			}
-			if revision == 3 {
-				cancel()
-				synctest.Wait()
-				if err := <-impatient; !errors.Is(err, context.Canceled) {
-					t.Errorf("cancelled: %v", err)
-				}
-			}
-			c.Apply(Batch{Revision: revision})
-		}
-		for i := range done {
-			if err := <-done[i]; err != nil {
-				t.Error(err)
-			}
-		}
-	})
+	}
 }
 
 // stubSource answers as it is told.
@@ -150,27 +123,15 @@ func TestSnapshotRevisionIsNotAheadOfItsState(t *testing.T) {
 	}
 }
 
-// TestChangedIsClosedByWhateverReadsWouldShow: the channel is closed by whatever makes a
-// Read give something new.
-func TestChangedIsClosedByWhateverReadsWouldShow(t *testing.T) {
+// TestOnAppendIsCalledAfterEachChange of the Log.
+func TestOnAppendIsCalledAfterEachChange(t *testing.T) {
 	appended := 0
 	c := newTestCache(t, Config{OnAppend: func() { appended++ }})
 	c.Reset(nil, 1)
-	for revision := int64(2); revision < 5; revision++ {
-		changed, same := c.Log().whenChanged(), c.Log().whenChanged()
-		select {
-		case <-changed:
-			t.Fatal("changed before anything happened")
-		default:
-		}
-		if revision == 4 {
-			c.Reset(nil, 4)
-		} else {
-			c.Apply(Batch{Revision: revision, Changes: []Change{{"a", newTestObject(c.schema, "a")}}})
-		}
-		<-changed
-		<-same
-	}
+	c.Apply(Batch{Revision: 2, Changes: []Change{{"a", newTestObject(c.schema, "a")}}})
+	c.Apply(Batch{Revision: 3})
+	c.Apply(Batch{Revision: 3})
+	c.Reset(nil, 4)
 	if appended != 4 {
 		t.Errorf("OnAppend was called %d times", appended)
 	}

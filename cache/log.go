@@ -112,8 +112,6 @@ type Log struct {
 	oldest atomic.Int64
 	bytes  atomic.Int64
 	epoch  atomic.Uint64 // first position of the present epoch
-	// changed is closed and set to nil when the log grows; nil while no goroutine waits.
-	changed atomic.Pointer[chan struct{}]
 }
 
 func newLog(config LogConfig, writer *sync.Mutex) *Log {
@@ -160,33 +158,6 @@ func (l *Log) Room() (events int, grown, shrunk int64) {
 
 // Bytes is the memory that the kept events hold on to.
 func (l *Log) Bytes() int64 { return l.bytes.Load() }
-
-// whenChanged returns a channel that is closed when the log next grows or restarts.
-// Take it before reading:
-//
-//	for {
-//		changed := log.whenChanged()
-//		events, pos, err = log.Read(pos, events[:0])
-//		if err != nil || len(events) > 0 { ... }
-//		<-changed
-//	}
-func (l *Log) whenChanged() <-chan struct{} {
-	for {
-		if c := l.changed.Load(); c != nil {
-			return *c
-		}
-		c := make(chan struct{})
-		if l.changed.CompareAndSwap(nil, &c) {
-			return c
-		}
-	}
-}
-
-func (l *Log) wake() {
-	if c := l.changed.Swap(nil); c != nil {
-		close(*c)
-	}
-}
 
 // Read appends the events from a position on to dst and returns the position after
 // the last. It fills the spare capacity of dst (256 events if there is none) and

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -71,7 +72,8 @@ type Reflector struct {
 	decoded, offered atomic.Int64
 	loads, objects   atomic.Int64
 
-	scratch []Change // of the goroutine that applies
+	decoding chan struct{} // has an element for each worker that decodes a part of a page
+	scratch  []Change      // of the goroutine that applies
 
 	// Owned by the goroutine that loads: how often the store had been replaced before the
 	// last load, and a function that ends the wait for that load's replay.
@@ -111,6 +113,7 @@ func NewReflector(config ReflectorConfig) (*Reflector, error) {
 	if r.workers <= 0 {
 		r.workers = runtime.GOMAXPROCS(0)
 	}
+	r.decoding = make(chan struct{}, r.workers)
 	if r.logger == nil {
 		r.logger = slog.New(slog.DiscardHandler)
 	}
@@ -292,71 +295,36 @@ func (r *Reflector) replay(ctx context.Context, past, present int64) {
 	r.replaying <- p
 }
 
-// pageParts is how many parts of pages may wait for a worker. A page has fewer.
-const pageParts = 256
-
-// pagePart is a part of a page, which a worker decodes at once into objects.
-type pagePart struct {
-	items   []kv.Item
-	objects []*Object
-	page    *decodedPage
-}
-
-// decodedPage is a page that is being decoded.
-type decodedPage struct {
-	kv.Page
-	left atomic.Int64  // of its parts
-	done chan struct{} // closed when none is left
-}
-
 // read returns all objects of a revision, 0 being the newest, and that revision.
 // A page is fetched while the one before it is decoded; no more than two are held.
 func (r *Reflector) read(ctx context.Context, at int64) ([]*Object, int64, error) {
 	r.loaded.Store(0)
 	r.total.Store(0)
-	group, ctx := errgroup.WithContext(ctx)
-	parts := make(chan pagePart, pageParts)
-	for range r.workers {
-		group.Go(func() error {
-			for p := range parts {
-				r.decodePart(ctx, p)
-			}
-			return ctx.Err()
-		})
-	}
-	var chunks [][]*Object
-	before := &decodedPage{done: make(chan struct{})}
-	close(before.done)
-	divide := func(page kv.Page) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var pages [][]*Object
+	awaitBefore := func() {}
+	revision, err := r.pages(ctx, at, func(page kv.Page) error {
 		if r.total.Load() == 0 {
 			r.total.Store(page.Count)
 		}
-		next := &decodedPage{Page: page, done: make(chan struct{})}
-		chunks = r.divide(next, parts, chunks)
-		select {
-		case <-before.done:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		before = next
-		return nil
+		objects, await := r.decodePage(ctx, page)
+		pages = append(pages, objects)
+		awaitBefore()
+		awaitBefore = await
+		return ctx.Err()
+	})
+	if err != nil {
+		cancel()
 	}
-	revision, err := r.pages(ctx, at, divide)
-	close(parts)
-	if workersErr := group.Wait(); err == nil {
-		err = workersErr
+	awaitBefore()
+	if err == nil {
+		err = ctx.Err()
 	}
 	if err != nil {
 		return nil, 0, err
 	}
-	all := make([]*Object, 0, r.loaded.Load())
-	for _, objects := range chunks {
-		for _, o := range objects {
-			if o != nil {
-				all = append(all, o)
-			}
-		}
-	}
+	all := slices.DeleteFunc(slices.Concat(pages...), func(o *Object) bool { return o == nil })
 	return all, revision, nil
 }
 
@@ -368,37 +336,30 @@ func (r *Reflector) pages(ctx context.Context, at int64, fn func(kv.Page) error)
 	return kv.RangeAllAt(ctx, r.store, r.prefix, at, kv.FittingPages, fn)
 }
 
-// divide hands the parts of a page to the workers, and appends what they will fill to chunks.
-func (r *Reflector) divide(page *decodedPage, parts chan<- pagePart, chunks [][]*Object) [][]*Object {
+// decodePage begins to decode a page. The objects are complete when await returns, which also releases
+// the page: nil takes the place of what is not an object. It stops early if ctx ends.
+func (r *Reflector) decodePage(ctx context.Context, page kv.Page) (objects []*Object, await func()) {
+	objects = make([]*Object, len(page.Items))
 	// More workers than processors wait rather than work: smaller parts keep all of
 	// them waiting at the same time.
 	size := max(1, min(decodeChunk, len(page.Items)/r.workers))
-	n := (len(page.Items) + size - 1) / size
-	page.left.Store(int64(n))
-	if n == 0 {
-		close(page.done)
+	var group sync.WaitGroup
+	for first := 0; first < len(objects); first += size {
+		last := min(first+size, len(objects))
+		group.Go(func() {
+			r.decoding <- struct{}{}
+			defer func() { <-r.decoding }()
+			if ctx.Err() == nil {
+				r.decodeItems(ctx, page.Items[first:last], objects[first:last])
+			}
+		})
 	}
-	for items := range slices.Chunk(page.Items, size) {
-		objects := make([]*Object, len(items))
-		chunks = append(chunks, objects)
-		parts <- pagePart{items, objects, page} // workers take them until parts is closed
+	return objects, func() {
+		group.Wait()
+		if r.cache.copies {
+			page.Release()
+		}
 	}
-	return chunks
-}
-
-// decodePart decodes a part of a page, unless ctx has ended. After the last part of a page it
-// releases the page's values.
-func (r *Reflector) decodePart(ctx context.Context, p pagePart) {
-	if ctx.Err() == nil {
-		r.decodeItems(ctx, p.items, p.objects)
-	}
-	if p.page.left.Add(-1) > 0 {
-		return
-	}
-	if r.cache.copies {
-		p.page.Release()
-	}
-	close(p.page.done)
 }
 
 // decodeItems fills objects from items, leaving nil what is not an object.

@@ -2,6 +2,8 @@ package cache
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -35,10 +37,10 @@ func (r *Reflector) retry(ctx context.Context) error {
 			return ctx.Err()
 		case <-tick.C:
 		}
-		// corruptFrom begins again at the first key after the last: each is tried once.
-		for left := r.cache.current.Load().corruptCount(); left > 0; left -= maxRetries {
-			var part []*Object
-			part, next = r.cache.current.Load().corruptFrom(next, min(maxRetries, left))
+		all := r.cache.current.Load().allCorrupt()
+		first, _ := slices.BinarySearchFunc(all, next, func(o *Object, key string) int { return strings.Compare(o.Key(), key) })
+		for part := range slices.Chunk(slices.Concat(all[first:], all[:first]), maxRetries) {
+			next = part[len(part)-1].Key() + "\x00"
 			repaired := r.retryAll(ctx, part)
 			r.cache.showRepaired(repaired)
 			if len(repaired) == 0 {

@@ -225,24 +225,17 @@ func (s *state) firstCorrupt(from string) (first *Object) {
 	return first
 }
 
-// corruptFrom returns up to limit corrupt objects from a key on, in order, beginning again
-// with the first key after the last one; and the key to go on at.
-func (s *state) corruptFrom(from string, limit int) (part []*Object, next string) {
-	if s.corruptCount() == 0 {
-		return nil, ""
+// allCorrupt returns the corrupt objects in order.
+func (s *state) allCorrupt() []*Object {
+	if s.corrupt == nil {
+		return nil
 	}
-	limit = min(limit, s.corrupt.Len())
-	take := func(o *Object) bool {
-		part = append(part, o)
-		return len(part) < limit
-	}
-	pivot := s.pivots.get(from)
-	defer s.pivots.put(pivot)
-	s.corrupt.AscendGreaterOrEqual(pivot, take)
-	if len(part) < limit {
-		s.corrupt.Ascend(take)
-	}
-	return part, part[len(part)-1].Key() + "\x00"
+	all := make([]*Object, 0, s.corrupt.Len())
+	s.corrupt.Ascend(func(o *Object) bool {
+		all = append(all, o)
+		return true
+	})
+	return all
 }
 
 // apply returns the state after a batch.
