@@ -161,21 +161,15 @@ type beginning struct {
 // awaitBeginning waits until the Tail has begun and returns from where it has followed the
 // history without a gap, if that is the past.
 func (s *Subscription) awaitBeginning(ctx context.Context) (beginning, error) {
-	for t := s.tail; ; {
-		t.mu.Lock()
-		begun := t.begun
-		t.mu.Unlock()
-		s.mu.Lock()
-		loading := s.loading
-		s.mu.Unlock()
-		select {
-		case <-begun:
-		case <-loading:
-		case <-ctx.Done():
-			return beginning{}, fmt.Errorf("kv: wait for the place of %s: %w", s.prefix, ctx.Err())
-		}
+	for {
+		changed, _, _ := s.whenChanged()
 		if at, known := s.beginningNow(); known {
 			return at, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return beginning{}, fmt.Errorf("kv: wait for the place of %s: %w", s.prefix, ctx.Err())
 		}
 	}
 }
@@ -238,11 +232,6 @@ func (s *Subscription) fill(ctx context.Context, past, since int64) error {
 	}
 	s.queue = append(batches, s.queue...)
 	s.bytes += bytes
-	s.queued += uint64(len(batches))
-	s.pending = revisions{}
-	for _, batch := range s.queue {
-		s.pending.push(batch.Revision)
-	}
 	s.setFirstLocked()
 	s.since = past
 	return nil

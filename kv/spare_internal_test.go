@@ -6,7 +6,7 @@ import (
 
 // TestAppliedValuesAreLetGo: a subscription does not keep values that its owner has applied until the next ones come.
 func TestAppliedValuesAreLetGo(t *testing.T) {
-	s := &Subscription{tail: &Tail{}, wake: make(chan struct{}, 1), loading: make(chan struct{})}
+	s := &Subscription{tail: &Tail{}, wake: make(chan struct{}, 1)}
 	s.generation.Store(2) // loaded
 	for revision := range int64(3) {
 		s.push(Batch{Revision: revision + 1, Events: []Event{{Key: "/a", Value: []byte("value"), Revision: revision + 1}}}, 1<<20)

@@ -41,13 +41,12 @@ type Subscription struct {
 
 	staged []Event // of the batch being routed; guarded by Tail.mu
 
-	mu    sync.Mutex
-	queue []Batch
-	spare []Batch // handed out by the last Next
+	mu     sync.Mutex
+	queue  []Batch
+	spare  []Batch // handed out by the last Next
+	handed []Batch // the part of spare that is not applied yet
 	// Invariant: bytes is the sum over queue.
-	bytes   int64
-	pending revisions // of the batches in queue, or handed out and not yet applied
-	queued  uint64    // batches since the last load, those not applied before it included
+	bytes int64
 	// since is the revision after which nothing is missing from the queue.
 	since int64
 	// history is how often the store had been replaced when the owner learnt that it must
@@ -56,23 +55,15 @@ type Subscription struct {
 	lost    bool // Next is to return ErrLost
 	closed  bool
 	wake    chan struct{} // has an element when Next may have something to return
-	loading chan struct{} // closed by Loaded and Close
-	waiters []applyWaiter // in the order of their targets
-}
-
-// applyWaiter waits until as many batches as target were applied.
-type applyWaiter struct {
-	target uint64
-	done   chan struct{}
+	changed chan struct{} // closed by changedLocked; nil while nobody waits
 }
 
 func newSubscription(tail *Tail, prefix string) *Subscription {
 	s := &Subscription{
-		tail:    tail,
-		prefix:  prefix,
-		since:   unknown,
-		wake:    make(chan struct{}, 1),
-		loading: make(chan struct{}),
+		tail:   tail,
+		prefix: prefix,
+		since:  unknown,
+		wake:   make(chan struct{}, 1),
 	}
 	s.generation.Store(1)
 	s.history = tail.store.Replacements()
@@ -80,8 +71,8 @@ func newSubscription(tail *Tail, prefix string) *Subscription {
 }
 
 // Next returns the batches that came since the last call, in revision order, and
-// blocks while there are none or the owner has not loaded. The slice is valid
-// until the next call, or until all of it was applied. It returns ErrLost once for each loss.
+// blocks while there are none or the owner has not loaded. The owner has applied all that the last
+// call returned. The slice is valid until all of it is applied. Next returns ErrLost once for each loss.
 func (s *Subscription) Next(ctx context.Context) ([]Batch, error) {
 	for {
 		batches, err := s.take()
@@ -108,9 +99,11 @@ func (s *Subscription) take() ([]Batch, error) {
 	case s.lost || !s.isLoaded() || len(s.queue) == 0:
 		return nil, nil
 	}
-	clear(s.spare)
+	if invariants.Enabled {
+		invariants.Assertf(len(s.handed) == 0, "%d batches are not applied", len(s.handed))
+	}
 	s.queue, s.spare = s.spare[:0], s.queue
-	s.bytes = 0
+	s.handed, s.bytes = s.spare, 0
 	return s.spare, nil
 }
 
@@ -139,15 +132,11 @@ func (s *Subscription) Loaded(revision int64) {
 	}
 	clear(s.queue[len(keep):])
 	s.queue = keep
-	s.pending = revisions{}
-	for _, batch := range keep {
-		s.pending.push(batch.Revision)
-	}
 	s.applied.Store(revision)
 	s.setFirstLocked()
 	s.loaded.Store(revision)
 	s.generation.Add(1)
-	close(s.loading)
+	s.changedLocked()
 	s.wakeLocked()
 }
 
@@ -156,10 +145,7 @@ func (s *Subscription) Loaded(revision int64) {
 func (s *Subscription) Applied(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.isLoaded() { // they belong to what was lost
-		return
-	}
-	if n == 0 {
+	if n == 0 || !s.isLoaded() { // they belong to what was lost
 		return
 	}
 	if invariants.Enabled {
@@ -168,25 +154,28 @@ func (s *Subscription) Applied(n int) {
 			bytes += batch.bytes()
 		}
 		invariants.Assertf(bytes == s.bytes, "queue of %d bytes counted as %d", bytes, s.bytes)
-		handed := s.pending.len() - len(s.queue)
-		invariants.Assertf(n <= handed, "applied %d of %d batches", n, handed)
+		invariants.Assertf(n <= len(s.handed), "applied %d of %d batches", n, len(s.handed))
 	}
 	// Fresh reads these two in the opposite order: see promise.
-	s.applied.Store(s.pending.pop(n))
+	s.applied.Store(s.handed[n-1].Revision)
+	s.handed = s.handed[n:]
 	s.setFirstLocked()
-	if s.pending.len() == len(s.queue) {
-		clear(s.spare) // all that Next returned: the values must not live until it is called again
+	if len(s.handed) == 0 {
+		clear(s.spare) // the values must not live until Next is called again
 	}
-	for applied := s.appliedLocked(); len(s.waiters) > 0 && s.waiters[0].target <= applied; {
-		close(s.waiters[0].done)
-		s.waiters = s.waiters[1:]
-	}
+	s.changedLocked()
 }
 
-// appliedLocked counts the batches that were applied, as queued does all.
-func (s *Subscription) appliedLocked() uint64 { return s.queued - uint64(s.pending.len()) }
-
-func (s *Subscription) setFirstLocked() { s.first.Store(s.pending.first()) }
+func (s *Subscription) setFirstLocked() {
+	switch {
+	case len(s.handed) > 0:
+		s.first.Store(s.handed[0].Revision)
+	case len(s.queue) > 0:
+		s.first.Store(s.queue[0].Revision)
+	default:
+		s.first.Store(0)
+	}
+}
 
 // Fresh returns a revision up to which the owner has applied everything, 0 before its
 // first load. It never goes back in one history of the store: while the owner has lost its
@@ -250,75 +239,43 @@ func (s *Subscription) promise() int64 {
 func (s *Subscription) Wait(ctx context.Context, revision int64) error {
 	for history := s.tail.store.Replacements(); s.current() < revision; {
 		s.tail.notice()
-		generation, err := s.awaitLoaded(ctx)
-		if err != nil {
+		changed, loaded, err := s.whenChanged()
+		if err == nil && s.tail.store.Replacements() != history {
+			err = fmt.Errorf("kv: wait for revision %d: %w", revision, ErrReplaced)
+		}
+		if err == nil && loaded {
+			err = s.tail.waitIn(ctx, history, revision)
+		}
+		if err != nil || s.current() >= revision {
 			return err
 		}
-		if s.tail.store.Replacements() != history {
-			return fmt.Errorf("kv: wait for revision %d: %w", revision, ErrReplaced)
-		}
-		if s.current() >= revision {
-			return nil
-		}
-		if err := s.tail.waitIn(ctx, history, revision); err != nil {
-			return err
-		}
-		if ok, err := s.awaitApplied(ctx, generation); ok && s.tail.follows() || err != nil {
-			return err
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("kv: wait for %s to reach revision %d: %w", s.prefix, revision, ctx.Err())
 		}
 	}
 	return nil
 }
 
-// awaitLoaded blocks until the owner has loaded and returns the generation.
-func (s *Subscription) awaitLoaded(ctx context.Context) (uint64, error) {
-	for {
-		s.mu.Lock()
-		generation, loading, closed := s.generation.Load(), s.loading, s.closed
-		s.mu.Unlock()
-		if closed {
-			return 0, fmt.Errorf("kv: subscription to %s: %w", s.prefix, ErrClosed)
-		}
-		if generation&1 == 0 {
-			return generation, nil
-		}
-		select {
-		case <-loading:
-		case <-ctx.Done():
-			return 0, fmt.Errorf("kv: wait for %s to load: %w", s.prefix, ctx.Err())
-		}
-	}
-}
-
-// awaitApplied blocks until everything queued by now is applied, and reports
-// whether it was in the given generation.
-func (s *Subscription) awaitApplied(ctx context.Context, generation uint64) (bool, error) {
-	s.mu.Lock()
-	target := s.queued
-	if s.generation.Load() != generation || s.appliedLocked() >= target {
-		defer s.mu.Unlock()
-		return s.generation.Load() == generation, nil
-	}
-	done := make(chan struct{})
-	s.waiters = append(s.waiters, applyWaiter{target: target, done: done})
-	s.mu.Unlock()
-	select {
-	case <-done:
-		return s.generation.Load() == generation, nil
-	case <-ctx.Done():
-		s.forgetWaiter(done)
-		return false, fmt.Errorf("kv: wait for %s to apply: %w", s.prefix, ctx.Err())
-	}
-}
-
-func (s *Subscription) forgetWaiter(done chan struct{}) {
+// whenChanged returns a channel that is closed when the owner next applies, loads or loses its place, and
+// whether it has loaded.
+func (s *Subscription) whenChanged() (changed <-chan struct{}, loaded bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, w := range s.waiters {
-		if w.done == done {
-			s.waiters = append(s.waiters[:i:i], s.waiters[i+1:]...)
-			return
-		}
+	if s.closed {
+		return nil, false, fmt.Errorf("kv: subscription to %s: %w", s.prefix, ErrClosed)
+	}
+	if s.changed == nil {
+		s.changed = make(chan struct{})
+	}
+	return s.changed, s.isLoaded(), nil
+}
+
+func (s *Subscription) changedLocked() {
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
 	}
 }
 
@@ -332,9 +289,8 @@ func (s *Subscription) Close() {
 	if s.closed {
 		return
 	}
-	s.unloadLocked()
 	s.closed = true
-	close(s.loading)
+	s.unloadLocked()
 	s.wakeLocked()
 }
 
@@ -354,8 +310,6 @@ func (s *Subscription) push(batch Batch, limit int64) {
 		return
 	}
 	s.queue = append(s.queue, batch)
-	s.queued++
-	s.pending.push(batch.Revision)
 	s.setFirstLocked()
 	s.wakeLocked()
 }
@@ -404,6 +358,7 @@ func (s *Subscription) restart(revision int64, history uint64, foreign bool) {
 		s.kept.Store(0)
 	}
 	s.since = revision
+	s.changedLocked()
 	s.wakeLocked()
 }
 
@@ -413,15 +368,11 @@ func (s *Subscription) unloadLocked() {
 	if s.isLoaded() {
 		s.kept.Store(s.promise())
 		s.generation.Add(1)
-		s.loading = make(chan struct{})
 	} else {
 		s.generation.Add(2)
 	}
-	s.queue, s.bytes, s.pending = nil, 0, revisions{}
-	for _, w := range s.waiters {
-		close(w.done)
-	}
-	s.waiters = nil
+	s.queue, s.spare, s.handed, s.bytes = nil, nil, nil, 0
+	s.changedLocked()
 }
 
 func (s *Subscription) isLoaded() bool { return s.generation.Load()&1 == 0 }
@@ -431,37 +382,4 @@ func (s *Subscription) wakeLocked() {
 	case s.wake <- struct{}{}:
 	default:
 	}
-}
-
-// revisions is a queue of revisions.
-type revisions struct {
-	all  []int64
-	gone int // of all, popped
-}
-
-func (r *revisions) len() int { return len(r.all) - r.gone }
-
-// first is 0 if there is none.
-func (r *revisions) first() int64 {
-	if r.len() == 0 {
-		return 0
-	}
-	return r.all[r.gone]
-}
-
-func (r *revisions) push(revision int64) {
-	if 2*r.gone > len(r.all) { // so at most one is moved for each that was popped
-		r.all, r.gone = append(r.all[:0], r.all[r.gone:]...), 0
-	}
-	r.all = append(r.all, revision)
-}
-
-// pop removes the first n, at least one, and returns the last of them.
-func (r *revisions) pop(n int) int64 {
-	r.gone += n
-	last := r.all[r.gone-1]
-	if r.gone == len(r.all) {
-		r.all, r.gone = r.all[:0], 0
-	}
-	return last
 }

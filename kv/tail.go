@@ -76,8 +76,7 @@ type Tail struct {
 	advances atomic.Int64
 
 	mu      sync.Mutex
-	started bool          // the watch's place in the store's history is known
-	begun   chan struct{} // closed while started
+	started bool // the watch's place in the store's history is known
 	// past is where the history began if it was before the store's revision, which
 	// was present then; else both are 0.
 	past, present int64
@@ -128,7 +127,6 @@ func NewTail(cfg TailConfig) *Tail {
 		replay:     cfg.Replay,
 		logger:     cfg.Logger,
 		kick:       make(chan struct{}, 1),
-		begun:      make(chan struct{}),
 		subs:       make(map[string][]*Subscription),
 	}
 	if t.queueBytes == 0 {
@@ -299,7 +297,6 @@ func (t *Tail) restart(revision, present int64, replacements uint64, foreign boo
 		}
 	}
 	t.raiseLocked(revision)
-	close(t.begun)
 }
 
 // lose gives up the history; foreign says that the store has another one by now. The
@@ -313,7 +310,6 @@ func (t *Tail) lose(foreign bool) {
 func (t *Tail) loseLocked(foreign bool) {
 	if t.started { // else notice has given it up
 		t.stats.losses.Add(1)
-		t.begun = make(chan struct{})
 	}
 	t.started, t.past, t.present = false, 0, 0
 	for _, subs := range t.subs {
