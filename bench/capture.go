@@ -21,23 +21,38 @@ func (t *Target) Capture(ctx context.Context, path, accept, encoding string) ([]
 
 // CaptureWatchList returns the bytes that WatchList reads of one watch, with their frames.
 func (t *Target) CaptureWatchList(ctx context.Context, path, accept string) ([]byte, error) {
+	return t.captureEvents(ctx, call{path: WatchListPath(path), accept: accept}, nil, func(frame []byte) (keep, last bool) {
+		return true, kindOf(frame) == bookmark && bytes.Contains(frame, []byte(initialEnd))
+	})
+}
+
+// captureEvents opens a watch and calls opened, if it is not nil. It returns the events to keep up to
+// the last one, with their frames.
+func (t *Target) captureEvents(ctx context.Context, watch call, opened func() error, which func(frame []byte) (keep, last bool)) (all []byte, err error) {
 	c, err := t.dial(ctx, largeBuffer)
 	if err != nil {
 		return nil, err
 	}
 	defer c.close()
-	s, err := c.watch(call{path: WatchListPath(path), accept: accept}, t.Timeout)
+	s, err := c.watch(watch, t.Timeout)
 	if err != nil {
 		return nil, err
 	}
-	var all []byte
+	if opened != nil {
+		if err := opened(); err != nil {
+			return nil, err
+		}
+	}
 	for {
 		frame, err := s.next()
 		if err != nil {
-			return nil, fmt.Errorf("bench: initial events: %w", err)
+			return nil, fmt.Errorf("bench: events of %s: %w", watch.path, err)
 		}
-		all = appendFrame(all, frame, accept)
-		if kindOf(frame) == bookmark && bytes.Contains(frame, []byte(initialEnd)) {
+		keep, last := which(frame)
+		if keep {
+			all = appendFrame(all, frame, watch.accept)
+		}
+		if last {
 			return all, nil
 		}
 	}
@@ -51,27 +66,11 @@ func (t *Target) CaptureChange(ctx context.Context, collection, object, accept s
 	if err != nil {
 		return nil, err
 	}
-	c, err := t.dial(ctx, largeBuffer)
-	if err != nil {
-		return nil, err
-	}
-	defer c.close()
-	s, err := c.watch(watchCall(collection, revision, accept), t.Timeout)
-	if err != nil {
-		return nil, err
-	}
-	if err := t.Change(ctx, object); err != nil {
-		return nil, err
-	}
-	for {
-		frame, err := s.next()
-		if err != nil {
-			return nil, fmt.Errorf("bench: event: %w", err)
-		}
-		if _, _, ok := marked(frame); ok {
-			return appendFrame(nil, frame, accept), nil
-		}
-	}
+	change := func() error { return t.Change(ctx, object) }
+	return t.captureEvents(ctx, watchCall(collection, revision, accept), change, func(frame []byte) (keep, last bool) {
+		_, _, ok := marked(frame)
+		return ok, ok
+	})
 }
 
 // Change changes an object as Watch does.

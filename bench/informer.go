@@ -50,7 +50,7 @@ func Inform(ctx context.Context, t *Target, c InformerConfig) (*Result, error) {
 		return nil, err
 	}
 	defer rec.finish()
-	rec.looping(ClosedLoop)
+	rec.set(func(r *Result) { r.Loop = ClosedLoop })
 	within, cut := t.graceful(ctx)
 	defer cut()
 	err = rec.measured(func() error {

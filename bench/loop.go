@@ -137,7 +137,7 @@ func (l loop) run(ctx context.Context, t *Target, rec *recorder, op operation) e
 	if plan := l.Plan; !plan.IsZero() && !plan.Open {
 		clients = int(plan.Most())
 	}
-	rec.looping(l.kind())
+	rec.set(func(r *Result) { r.Loop = l.kind() })
 	through := l.through
 	if through == nil {
 		through = t
@@ -237,7 +237,7 @@ func (r *running) unreachable(err error) bool {
 	if time.Duration(now-r.reached.Load()) < unreachableLimit {
 		return false
 	}
-	r.rec.giveUp()
+	r.rec.set(func(r *Result) { r.Interrupted = true }) // it ends before its time
 	return true
 }
 
@@ -276,7 +276,7 @@ func (r *running) claim(ctx context.Context, client int) (i int, due time.Time, 
 func (r *running) prepare(ctx context.Context, i int, due time.Time) (time.Time, error) {
 	late := !due.IsZero() && time.Since(due) > time.Millisecond
 	if late {
-		r.rec.late()
+		r.rec.set(func(r *Result) { r.Late++ })
 	}
 	if r.between != nil {
 		began := time.Now()

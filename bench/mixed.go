@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -65,25 +66,16 @@ func drawn(i int) uint64 {
 	return rand.NewPCG(run, uint64(i)).Uint64()
 }
 
-// order is the order in which the kinds of each hundred requests follow each other.
-type order [100]int
-
-// shuffled returns a order that has each kind as often as its weight says.
-func shuffled() *order {
-	var d order
-	at := 0
+// mixedOrder returns the kinds of each hundred requests, in a fixed random order. Each kind is in it
+// as often as its weight says.
+func mixedOrder() []int {
+	var order []int
 	for kind, s := range mixedRequests {
-		for range s.weight {
-			d[at] = kind
-			at++
-		}
+		order = append(order, slices.Repeat([]int{kind}, s.weight)...)
 	}
-	rand.New(rand.NewPCG(1, 1)).Shuffle(len(d), func(i, j int) { d[i], d[j] = d[j], d[i] })
-	return &d
+	rand.New(rand.NewPCG(1, 1)).Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+	return order
 }
-
-// pick returns the kind of request i.
-func (d *order) pick(i int) int { return d[i%len(d)] }
 
 // Mixed runs the mixedRequests and returns one Result for all of it and then one of each
 // kind of request, which is a Part of it. The server's cost is known only for the whole.
@@ -109,9 +101,9 @@ func Mixed(ctx context.Context, t *Target, c MixedConfig) ([]*Result, error) {
 		parts[i] = rec.part(s.name, "request")
 		parts[i].result.Loop = l.kind()
 	}
-	kinds := shuffled()
+	kinds := mixedOrder()
 	request := func(ctx context.Context, own *lane, i int) (int, outcome, error) {
-		kind := kinds.pick(i)
+		kind := kinds[i%len(kinds)]
 		o, err := own.do(ctx, mixedRequests[kind].call(&c, i, drawn(i)))
 		return kind, o, err
 	}

@@ -51,11 +51,11 @@ func (t *Target) newRecorder(name, unit string, total int) (*recorder, error) {
 	return rec, nil
 }
 
-// giveUp says that the workload ends before its time.
-func (r *recorder) giveUp() {
+// set changes the result.
+func (r *recorder) set(change func(*Result)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.result.Interrupted = true
+	change(r.result)
 }
 
 // part returns a recorder for some of the operations of the same run. It knows no cost.
@@ -65,20 +65,6 @@ func (r *recorder) part(name, unit string) *recorder {
 		p.seconds = &series{clock: r.seconds.clock}
 	}
 	return p
-}
-
-// looping says how the operations follow each other.
-func (r *recorder) looping(kind string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.result.Loop = kind
-}
-
-// late counts an operation that began late because no client was free.
-func (r *recorder) late() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.result.Late++
 }
 
 // phase sets the phase that Progress shows.

@@ -48,7 +48,7 @@ func WatchList(ctx context.Context, t *Target, c WatchListConfig) (*Result, erro
 	if err := c.batch(ctx, t, nil, 1); err != nil {
 		return nil, err
 	}
-	rec.looping(ClosedLoop)
+	rec.set(func(r *Result) { r.Loop = ClosedLoop })
 	within, cut := t.graceful(ctx)
 	defer cut()
 	for warm := time.Now(); time.Since(warm) < c.Warmup && !t.stopped(); {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/larder-io/larder/bench"
@@ -289,7 +290,7 @@ func (c *Comparison) step(ctx context.Context, s step) error {
 	defer func() {
 		for i, r := range rows {
 			s.rows[i].fill(r)
-			c.config.say("%s", summary(r))
+			c.config.say("%s", strings.Join(r.cells(), " | "))
 		}
 	}()
 	for range c.config.Rounds {
@@ -319,17 +320,4 @@ func (c *Comparison) turn(ctx context.Context, s step, kind Kind, rows []*Row) e
 		r.Results[kind] = append(r.Results[kind], results[i])
 	}
 	return nil
-}
-
-// summary is a row in one line of plain text.
-func summary(r *Row) string {
-	return fmt.Sprintf("%s %s: kube-apiserver %s; limit %s; Larder %s; ratio %s; goal %s: %s",
-		r.ID, r.Work, dash(r.cell(Stock)), dash(r.cell(Limit)), dash(r.cell(Larder)), dash(r.ratio()), dash(r.goals()), r.verdict())
-}
-
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }

@@ -237,14 +237,12 @@ func (r *run) rolledOut(ctx context.Context) error {
 	})
 }
 
-// rest lets time pass.
+// rest changes nothing for a while.
 func (r *run) rest(ctx context.Context) error {
-	timer := time.NewTimer(r.config.Rest)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-timer.C:
+	case <-time.After(r.config.Rest):
 		return nil
 	}
 }

@@ -203,23 +203,6 @@ func (s Stage) clientWait(client int, at time.Duration) (time.Duration, bool) {
 	return max(at, t), max(at, t) < s.Length
 }
 
-// String writes the plan as Parse reads it.
-func (p Plan) String() string {
-	unit := ""
-	if p.Open {
-		unit = "/s"
-	}
-	var parts []string
-	for _, s := range p.Stages {
-		level := fmt.Sprintf("%g", s.To)
-		if s.From != s.To {
-			level = fmt.Sprintf("%g..%g", s.From, s.To)
-		}
-		parts = append(parts, s.Length.String()+":"+level+unit)
-	}
-	return strings.Join(parts, ",")
-}
-
 // Clients is how many clients of a closed plan work at that time of it.
 func (p Plan) Clients(at time.Duration) int {
 	n := 0

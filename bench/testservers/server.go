@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/process"
 )
@@ -107,17 +109,11 @@ func (s *Server) signal(signal syscall.Signal) error {
 // Stop ends the process and its children, and waits until it has ended. It may be
 // called again.
 func (s *Server) Stop() error {
-	select {
-	case <-s.exited:
-		return nil
-	default:
-	}
-	group := -s.Process.PID
-	if err := s.Resume(); err != nil { // a process that is paused would not hear of its end
+	if err := s.Resume(); err != nil { // a paused process does not get SIGTERM
 		return err
 	}
-	if err := syscall.Kill(group, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return fmt.Errorf("testservers: %s: %w", s.Process.Name, err)
+	if err := s.signal(syscall.SIGTERM); err != nil {
+		return err
 	}
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
@@ -126,8 +122,8 @@ func (s *Server) Stop() error {
 		return nil
 	case <-timer.C:
 	}
-	if err := syscall.Kill(group, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return fmt.Errorf("testservers: %s: %w", s.Process.Name, err)
+	if err := s.signal(syscall.SIGKILL); err != nil {
+		return err
 	}
 	<-s.exited
 	return nil
@@ -160,28 +156,15 @@ func (s *Server) alive(ctx context.Context, wait func(context.Context) error) er
 
 // awaitHTTP waits until a URL answers 200.
 func (s *Server) awaitHTTP(ctx context.Context, url string) error {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Second}
 	return s.alive(ctx, func(ctx context.Context) error {
-		tick := time.NewTicker(20 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		return wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(context.Context) (bool, error) {
+			resp, err := client.Get(url)
 			if err != nil {
-				return fmt.Errorf("testservers: %w", err)
+				return false, nil
 			}
-			resp, err := client.Do(req)
-			if err == nil {
-				resp.Body.Close()
-				if resp.StatusCode == http.StatusOK {
-					return nil
-				}
-			}
-			select {
-			case <-ctx.Done():
-				return fmt.Errorf("testservers: %s is not ready: %w", s.Process.Name, ctx.Err())
-			case <-tick.C:
-			}
-		}
+			return resp.StatusCode == http.StatusOK, resp.Body.Close()
+		})
 	})
 }
 

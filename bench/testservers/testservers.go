@@ -16,13 +16,11 @@ import (
 	"strconv"
 	"time"
 
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/process"
 )
-
-// newToken returns an administrator's token for all servers. It is random although they listen
-// only on loopback and live for minutes, because other users of the machine must not write to them.
-func newToken() string { return rand.Text() }
 
 // issuer is the issuer of service-account tokens.
 const issuer = "https://kubernetes.default.svc"
@@ -69,7 +67,8 @@ func New(c Config) (*Servers, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Servers{config: c, token: newToken(), others: []string{newToken(), newToken()}, signer: signer}, nil
+	// Tokens are random, because other users of the machine must not write to the servers.
+	return &Servers{config: c, token: rand.Text(), others: []string{rand.Text(), rand.Text()}, signer: signer}, nil
 }
 
 // NewBelow is New with a directory of its own, of that name, in c.Dir. Close removes it.
@@ -117,7 +116,7 @@ func (f *Servers) prepare() error {
 	if err := os.WriteFile(f.tokens(), []byte(users), 0o600); err != nil {
 		return fmt.Errorf("testservers: %w", err)
 	}
-	if err := os.WriteFile(f.caFile(), f.signer.pem(), 0o600); err != nil {
+	if err := os.WriteFile(f.CAFile(), f.signer.pem(), 0o600); err != nil {
 		return fmt.Errorf("testservers: %w", err)
 	}
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -125,17 +124,19 @@ func (f *Servers) prepare() error {
 		return fmt.Errorf("testservers: %w", err)
 	}
 	block := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
-	if err := os.WriteFile(f.key(), block, 0o600); err != nil {
+	if err := os.WriteFile(f.SigningKey(), block, 0o600); err != nil {
 		return fmt.Errorf("testservers: %w", err)
 	}
 	return nil
 }
 
 func (f *Servers) tokens() string { return filepath.Join(f.config.Dir, "tokens.csv") }
-func (f *Servers) key() string    { return filepath.Join(f.config.Dir, "sa.key") }
 
-// caFile is the file of the CA that signs the certificates of clients.
-func (f *Servers) caFile() string { return filepath.Join(f.config.Dir, "client-ca.crt") }
+// SigningKey is the file of the key that signs the tokens of service accounts.
+func (f *Servers) SigningKey() string { return filepath.Join(f.config.Dir, "sa.key") }
+
+// CAFile is the file of the CA that signs the certificates of clients.
+func (f *Servers) CAFile() string { return filepath.Join(f.config.Dir, "client-ca.crt") }
 
 // Etcd is the Servers's etcd, nil before StartEtcd.
 func (f *Servers) Etcd() *Server { return f.etcd }
@@ -185,7 +186,7 @@ func (f *Servers) startEtcd(ctx context.Context, data string) (*Server, string, 
 	if _, err := os.Stat(filepath.Join(data, "member")); err == nil {
 		args = append(args, "--force-new-cluster")
 	}
-	server, err := f.start("etcd", f.config.Etcd, args)
+	server, err := f.StartBeside("etcd", f.config.Etcd, args)
 	if err != nil {
 		return nil, "", err
 	}
@@ -261,9 +262,9 @@ func (g Guards) flags(dir string) ([]string, error) {
 func (f *Servers) shared(etcd, dir, port string, g Guards) ([]string, error) {
 	guards, err := g.flags(dir)
 	return append(guards,
-		"--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--secure-port="+port, "--token-auth-file="+f.tokens(), "--client-ca-file="+f.caFile(),
+		"--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--secure-port="+port, "--token-auth-file="+f.tokens(), "--client-ca-file="+f.CAFile(),
 		"--service-cluster-ip-range=10.0.0.0/24",
-		"--service-account-signing-key-file="+f.key(), "--service-account-key-file="+f.key(),
+		"--service-account-signing-key-file="+f.SigningKey(), "--service-account-key-file="+f.SigningKey(),
 	), err
 }
 
@@ -318,21 +319,14 @@ func (f *Servers) place(name string) (dir, port string, err error) {
 // startAPI starts a server that a kubeconfig can name.
 func (f *Servers) startAPI(name, program, dir, port string, command, flags []string) (*Server, error) {
 	kubeconfig := filepath.Join(dir, "kubeconfig")
-	text := fmt.Sprintf(`apiVersion: v1
-kind: Config
-current-context: c
-contexts: [{name: c, context: {cluster: c, user: u}}]
-clusters: [{name: c, cluster: {server: "https://127.0.0.1:%s", insecure-skip-tls-verify: true}}]
-users: [{name: u, user: {token: %q}}]
-`, port, f.token)
-	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
-		return nil, fmt.Errorf("testservers: %w", err)
+	if err := writeKubeconfig(kubeconfig, "127.0.0.1:"+port, &clientcmdapi.AuthInfo{Token: f.token}); err != nil {
+		return nil, err
 	}
 	target, err := bench.NewTarget(kubeconfig)
 	if err != nil {
 		return nil, err
 	}
-	server, err := f.start(name, program, append(command, flags...))
+	server, err := f.StartBeside(name, program, append(command, flags...))
 	if err != nil {
 		return nil, err
 	}
@@ -356,8 +350,9 @@ func (f *Servers) Again(s *Server) (*Server, error) {
 	return s.again()
 }
 
-// start starts a process and makes it the Servers's.
-func (f *Servers) start(name, program string, args []string) (*Server, error) {
+// StartBeside starts a program that has no Target, such as a controller. Close stops it before all
+// programs that were started earlier.
+func (f *Servers) StartBeside(name, program string, args []string) (*Server, error) {
 	f.count++
 	server, err := Launch(name, program, args, filepath.Join(f.config.Dir, fmt.Sprintf("%s-%d.log", name, f.count)))
 	if err != nil {

@@ -44,28 +44,6 @@ type Change struct {
 // Significant reports whether the difference is real.
 func (c Change) Significant() bool { return c.P < rare }
 
-// compared are the figures that are compared, those that should be small and those that
-// should be large.
-func compared() []struct {
-	*Figure
-	more bool
-} {
-	byName := func(name string) *Figure {
-		all := Figures()
-		return all[slices.IndexFunc(all, func(f *Figure) bool { return f.Name == name })]
-	}
-	rate := byName("min-rate")
-	rate.Name = "operations per second"
-	named := func(f *Figure, name string) *Figure { f.Name = name; return f }
-	return []struct {
-		*Figure
-		more bool
-	}{
-		{named(byName("max-p50"), "p50"), false}, {named(byName("max-p99"), "p99"), false}, {rate, true},
-		{named(byName("max-cpu-per-op"), "server CPU per operation"), false},
-	}
-}
-
 // CanCompare returns an error if an earlier run cannot be compared with one of so many rounds
 // and of results of these names.
 func CanCompare(old []*bench.Result, names []string, rounds int) error {
@@ -101,8 +79,8 @@ func Compare(old, now []*bench.Result, regression float64) ([]Change, error) {
 	var changes []Change
 	for _, each := range bench.Rounds(now) {
 		before := was[each[0].Name]
-		for _, f := range compared() {
-			if len(before) == 0 || !allKnown(f.Figure, before) || !allKnown(f.Figure, each) {
+		for _, f := range Figures() {
+			if f.compared == "" || len(before) == 0 || !allKnown(f, before) || !allKnown(f, each) {
 				continue
 			}
 			c, err := f.compare(f.values(before), f.values(each))
@@ -110,10 +88,10 @@ func Compare(old, now []*bench.Result, regression float64) ([]Change, error) {
 				return nil, err
 			}
 			worse := c.Ratio - 1
-			if f.more {
+			if f.least {
 				worse = 1/c.Ratio - 1
 			}
-			c.Result, c.Figure = each[0].Name, f.Name
+			c.Result, c.Figure = each[0].Name, f.compared
 			c.Worse = regression >= 0 && worse > regression && c.Significant()
 			changes = append(changes, c)
 		}
@@ -182,18 +160,14 @@ func WriteChanges(w io.Writer, changes []Change) error {
 	return nil
 }
 
-// Cases are the changes as bounds that are kept or crossed.
+// Cases returns the changes as bounds that are kept or crossed.
 func Cases(changes []Change) []Case {
 	var cases []Case
 	for _, c := range changes {
-		cases = append(cases, c.asCase())
+		cases = append(cases, Case{
+			Result: c.Result, Bound: "--baseline: " + c.Figure + " of " + c.text(c.Old),
+			Is: fmt.Sprintf("%s, %.3g times as much (p=%.3f)", c.text(c.New), c.Ratio, c.P), Crossed: c.Worse,
+		})
 	}
 	return cases
-}
-
-func (c Change) asCase() Case {
-	return Case{
-		Result: c.Result, Bound: "--baseline: " + c.Figure + " of " + c.text(c.Old),
-		Is: fmt.Sprintf("%s, %.3g times as much (p=%.3f)", c.text(c.New), c.Ratio, c.P), Crossed: c.Worse,
-	}
 }

@@ -26,8 +26,10 @@ type Figure struct {
 	of   func(*bench.Result) float64
 	// known reports whether it was measured.
 	known func(*bench.Result) bool
-	least bool // whether the bound is one from below
-	cost  bool // whether it is known of a whole alone, and needs the server's process
+	// compared is the name of the figure in comparisons with an earlier run, "" for none.
+	compared string
+	least    bool // whether the bound is one from below, so that more is better
+	cost     bool // whether it is known of a whole alone, and needs the server's process
 }
 
 // Cost reports whether the figure is known only where the server's process is.
@@ -53,15 +55,15 @@ func Figures() []*Figure {
 	}
 	always := func(*bench.Result) bool { return true }
 	return []*Figure{
-		{Name: "max-p50", Help: "median latency", Default: none, of: quantile(50), known: timed},
-		{Name: "max-p99", Help: "latency that 99 of 100 keep", Default: none, of: quantile(99), known: timed},
+		{Name: "max-p50", Help: "median latency", Default: none, of: quantile(50), known: timed, compared: "p50"},
+		{Name: "max-p99", Help: "latency that 99 of 100 keep", Default: none, of: quantile(99), known: timed, compared: "p99"},
 		{Name: "max-latency", Help: "longest latency", Default: none, of: quantile(100), known: timed},
-		{Name: "min-rate", Help: "least operations per second", Default: none, unit: count, of: (*bench.Result).Rate, known: always, least: true},
+		{Name: "min-rate", Help: "least operations per second", Default: none, unit: count, of: (*bench.Result).Rate, known: always, least: true, compared: "operations per second"},
 		{Name: "max-errors", Help: "operations that may fail otherwise than by timeout or 429; -1 for any number", unit: count, of: func(r *bench.Result) float64 { return float64(r.Errors) }, known: always},
 		{Name: "max-timeouts", Help: "operations that may exceed --timeout; -1 for any number", unit: count, of: func(r *bench.Result) float64 { return float64(r.Timeouts) }, known: always},
 		{Name: "max-refused", Help: "operations that may be answered 429; -1 for any number", unit: count, of: func(r *bench.Result) float64 { return float64(r.Refused) }, known: always},
 		{
-			Name: "max-cpu-per-op", Help: "server CPU time per operation; needs --pid", Default: none, cost: true,
+			Name: "max-cpu-per-op", Help: "server CPU time per operation; needs --pid", Default: none, cost: true, compared: "server CPU per operation",
 			of: func(r *bench.Result) float64 { return r.CPUPerOp().Seconds() }, known: func(r *bench.Result) bool { return r.ServerCPU > 0 },
 		},
 		{
