@@ -1,58 +1,44 @@
-// Package checkpoint brings the objects of a server back to a named state, for test
-// suites that want each test to find what the first one found.
+// Package checkpoint restores the objects of a server to a named state, so that each test of a
+// suite starts with the same objects.
 //
 // # Model
 //
-// A checkpoint is all that was stored at one revision: keys and values, as they are in
-// etcd. [Checkpoints.Take] reads it, [Checkpoints.Reset] compares it with what is stored
-// now and writes the differences: what was made since is deleted, what was deleted or
-// changed is put back. These are ordinary writes, each of one key at a revision of its
-// own, so that every cache, watch and informer sees them as changes and nobody has to list
-// again. They ask no admission and no finalizer, which is the point: a test that left an
-// object with a finalizer behind must not spoil the next one.
+// A checkpoint holds the keys and values that etcd stored at one revision. [Checkpoints.Take]
+// reads them. [Checkpoints.Reset] compares them with the present ones and writes the differences.
+// Each write is an ordinary write of one key, so caches, watches and informers see a change and
+// need not list again. Admission and finalizers are not asked: a finalizer that one test left
+// behind must not affect the next test.
 //
-// An object that is put back has the name, uid, labels and generation that it had, and
-// a new resourceVersion.
+// A restored object has its old name, uid, labels and generation, and a new resourceVersion.
 //
 // # Guarantees
 //
-//   - When Reset returns without error, there was a revision, not before the one it
-//     returns, at which the store held the checkpoint's state, apart from what is left out.
-//   - Every write is conditional on what was compared. What others write meanwhile is
-//     compared again, a bounded number of times; a store that does not come to rest is told
-//     as [ErrBusy].
-//   - Definitions and namespaces are put back before anything is deleted; new ones are
-//     deleted after what they hold.
-//   - Config.Await is called before Reset returns: with it, what decides about requests,
-//     roles and webhooks say, has seen the state that was brought back, and what serves them
-//     serves what that has and nothing else.
-//   - A request that was received before Reset compared for the last time writes nothing
-//     afterwards, if Config.Fence stands before the stores: neither does a deletion of a collection
-//     go on, nor is an object left in a namespace, or of a definition, that Reset took away. Such
-//     a request is answered with a conflict.
-//   - Config.Pause is called before anything is put back, and what it returns once that is
-//     done: with it, controllers of this process do not delete again what they were deleting,
-//     or were about to. Outcome.Warnings names those that it could not stop.
-//   - A reset that fails may be repeated; what it has done is not undone.
+//   - When Reset returns no error, the store held the checkpoint's state at some revision, which
+//     is not before the one that Reset returns. What is left out may differ.
+//   - Every write is conditional on what was compared. Keys that others write meanwhile are
+//     compared again. After a bounded number of rounds, Reset returns [ErrBusy].
+//   - CRDs and namespaces are restored before anything is deleted. New ones are deleted after
+//     their contents.
+//   - Config.Await is called before Reset returns. It waits until this server has seen the
+//     writes, so that RBAC, webhooks and routing follow the restored state.
+//   - With Config.Fence, requests that were received before the last comparison write nothing
+//     afterwards. They are answered with a conflict.
+//   - Config.Pause is called before anything is restored, and resume after it, so that controllers
+//     of this process delete nothing that was restored. Outcome.Warnings names those that could
+//     not be stopped.
+//   - A failed Reset may be repeated. It is not rolled back.
 //
-// Other servers on the same stores have no part in this: a request that they have under way, and
-// controllers that ask them, may write what they were about to.
-//
-// # What is left out
-//
-// The leases and identities by which servers know of each other belong to them, and stay
-// as they are. Objects that expire, as events do, are deleted if they were made since, and
-// not put back.
+// Other servers on the same stores take no part: their requests and controllers may go on writing.
 //
 // # Limits
 //
-// Checkpoints live in the memory of the process that took them, which bounds their
-// number and their bytes. They do not outlive it, nor a store that was replaced by a
-// restored backup. With several servers, ask the same one.
+// Leases and identities of servers are left out. Objects that expire, such as events, are deleted
+// if they are new, and not restored. Checkpoints are kept in memory, within bounds. They end with
+// the process, or when the store is replaced by a restored backup.
 //
 // # Locks and goroutines
 //
-// Checkpoints.turn admits one Take or Reset at a time; Checkpoints.mu is a leaf and
-// guards the names. Fence.mu is held for reading while a store is written to, and no other lock
-// is taken meanwhile. Reset writes from several goroutines, which end before it returns.
+// Checkpoints.turn admits one Take or Reset at a time. Checkpoints.mu is a leaf and guards the
+// names. Fence.mu is held for reading during a write to the store, and no other lock is taken
+// meanwhile. Reset writes from several goroutines, which end before it returns.
 package checkpoint

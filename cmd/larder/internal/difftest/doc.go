@@ -1,24 +1,16 @@
-// Package difftest holds Larder against a stock kube-apiserver. It has no code but
-// tests.
-//
-// A server is started as `larder serve` starts it and filled with objects; its
-// history is compacted, so that "too old" means the same to everybody. Then
+// Package difftest compares Larder with kube-apiserver. It has only tests.
 //
 //	go test ./cmd/larder/internal/difftest -stock PATH
 //
-// starts the kube-apiserver at PATH (see bench/buildapiserver) on the same etcd and asks both
-// the same: status, the headers that clients read, and bodies must be equal, byte for
-// byte when the request reads. Both read one store that others write to (leases,
-// mostly), so what differs is asked again before it counts. Requests that write are
-// refused, dry, or to names of their own, and are compared without what each write
-// makes anew: uids, times and revisions.
+// starts the kube-apiserver at PATH (bench/buildapiserver builds one) and Larder on one etcd with
+// compacted history, and sends both the same requests. Status, the headers that clients read, and
+// the bodies of reads must be equal, byte for byte. Because others write to the store, a difference
+// is asked for again before it counts. Writes are refused, dry, or of names of their own, and are
+// compared without uids, times and revisions. With -protocol h2 requests use HTTP/2.
 //
-// With -protocol h2 they are asked over HTTP/2.
+// Without -stock, a fixed part of the requests is compared with testdata/stock.golden.gz, over both
+// versions of HTTP. -stock PATH -rewrite records that file.
 //
-// Without -stock the answers to a fixed part of the requests are compared with
-// testdata/stock.golden.gz, over both versions of HTTP, which -stock PATH -rewrite records.
-//
-// What differs on purpose or for now is listed in differences_test.go, each with its
-// reason; the test fails when a listed difference no longer occurs. docs/differences.md
-// tells users.
+// differences_test.go lists the intended differences with their reasons, and docs/differences.md
+// tells users. The test fails when a listed difference no longer occurs.
 package difftest

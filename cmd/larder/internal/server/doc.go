@@ -1,5 +1,5 @@
-// Package server assembles a Larder process: store, registry, authentication, admission, HTTP
-// server and bootstrap. They start in that order and end in the reverse one.
+// Package server assembles and runs a Larder process: store, registry, authentication, admission,
+// HTTP server and bootstrap. They start in that order and end in the reverse one.
 //
 // # Life
 //
@@ -8,31 +8,27 @@
 //  1. It locks the data directory, and makes the missing certificates, keys and kubeconfig.
 //  2. It opens the store, and listens once all flags have been checked.
 //  3. It loads the caches.
-//  4. It serves, and the bootstrap writes what every cluster has: the system namespaces, the
-//     kubernetes service and its endpoints, the RBAC roles.
+//  4. It serves, and the bootstrap writes the system namespaces, the kubernetes service and its
+//     endpoints, and the RBAC roles.
 //
-// Then /readyz succeeds. A resource that cannot be loaded, because a key management service
-// hangs, delays this for at most a minute, and is served once it is loaded. With
-// Config.TestControllers pods are admitted by then. Config.Beside runs from then on, and ends
-// first.
+// Then /readyz succeeds. A resource that cannot be loaded, because a key management service hangs,
+// delays this by at most a minute, and is served once it is loaded. With Config.TestControllers,
+// pods are admitted by then. Config.Beside starts after that, and ends first.
 //
-// Clients that connect before requests can be answered wait, for eight seconds at most, and only
-// while loading makes progress. All clients of a large cluster come back at once, and their
-// requests would keep the server from getting ready.
+// Clients that connect before requests can be answered wait for at most eight seconds, while loading
+// makes progress. The clients of a large cluster reconnect all at once, and their requests would
+// slow the start.
 //
 // When its context ends, Run fails /readyz and serves on for the shutdown delay. Then requests in
-// flight finish, watches end, and the store closes last, so that every acknowledged write is
-// stored. Run returns when everything that it started has ended.
+// flight finish, watches end, and the store closes last, so that every acknowledged write is stored.
+// Run returns when everything that it started has ended.
 //
-// # The process's own client
-//
-// Storages, authorizers and the bootstrap call the server's own API by HTTP/1.1 over connections
-// in memory, as the user system:apiserver of the group system:masters (package loopback).
+// Storages, authorizers and the bootstrap call the server's own API in memory, as the user
+// system:apiserver of the group system:masters (package loopback).
 //
 // # Files
 //
-// All files are in Config.DataDir, or in a temporary directory in its place, which only its
-// owner may enter:
+// All files are in Config.DataDir, or in a temporary directory in its place:
 //
 //	lock                  held while a process uses the directory
 //	etcd/                 the embedded store

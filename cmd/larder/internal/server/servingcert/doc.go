@@ -1,7 +1,6 @@
-// Package servingcert serves the certificates that a server shows, and follows the files
-// that hold them.
+// Package servingcert serves the TLS certificates of a server and reloads them from their files.
 //
-// New connections get what the files hold; a bad file leaves the last good one. Sessions are
-// resumed whatever has changed. [Certificates.Run] waits for all goroutines, which upstream's
-// controllers have from their construction on.
+// New connections get what the files hold. A bad file leaves the last good one in force. TLS
+// sessions are resumed across changes. [Certificates.Run] waits for the goroutines that upstream's
+// controllers start in [Load].
 package servingcert
