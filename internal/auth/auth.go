@@ -126,10 +126,10 @@ func (c Config) complete() Config {
 	}
 	authorization.Complete()
 	c.Authorization = &authorization
-	if c.Authentication == nil {
-		return c
+	authentication := options.BuiltInAuthenticationOptions{}
+	if c.Authentication != nil {
+		authentication = *c.Authentication
 	}
-	authentication := *c.Authentication
 	if authentication.Anonymous != nil {
 		anonymous := *authentication.Anonymous
 		authentication.Anonymous = &anonymous
@@ -160,7 +160,7 @@ func Load(ctx context.Context, c Config) (*Auth, error) {
 }
 
 func (a *Auth) load(ctx context.Context, c Config) error {
-	if c.Authentication != nil && c.Authentication.ServiceAccounts != nil {
+	if c.Authentication.ServiceAccounts != nil {
 		if err := a.completeServiceAccounts(ctx, &c); err != nil {
 			return err
 		}

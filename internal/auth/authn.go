@@ -51,7 +51,7 @@ func (a *Auth) loadAuthenticator(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	if file := configFile(c.Authentication); file != "" && update != nil {
+	if file := c.Authentication.AuthenticationConfigFile; file != "" && update != nil {
 		update := func(ctx context.Context, config *apiserver.AuthenticationConfiguration) error {
 			err := update(ctx, config)
 			if err == nil {
@@ -64,17 +64,10 @@ func (a *Auth) loadAuthenticator(ctx context.Context, c Config) error {
 	return nil
 }
 
-func configFile(o *options.BuiltInAuthenticationOptions) string {
-	if o == nil {
-		return ""
-	}
-	return o.AuthenticationConfigFile
-}
-
 // authentication reads the files that o names. The providers that follow CA files are
 // made here, so that release ends them when something else fails.
 func (a *Auth) authentication(o *options.BuiltInAuthenticationOptions) (config kubeauthenticator.Config, err error) {
-	if err := checkCAs(o); o == nil || err != nil {
+	if err := checkCAs(o); err != nil {
 		return config, err
 	}
 	rest := *o
@@ -99,9 +92,6 @@ func (a *Auth) authentication(o *options.BuiltInAuthenticationOptions) (config k
 
 // checkCAs reads the CA files: upstream's constructor leaves goroutines behind when it fails.
 func checkCAs(o *options.BuiltInAuthenticationOptions) error {
-	if o == nil {
-		return nil
-	}
 	if o.ClientCert != nil && o.ClientCert.ClientCA != "" {
 		if _, err := certutil.CertsFromFile(o.ClientCert.ClientCA); err != nil {
 			return fmt.Errorf("client CA: %w", err)

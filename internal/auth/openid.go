@@ -21,7 +21,7 @@ func OpenIDPaths() []string {
 // loadOpenID prepares the OpenID provider's metadata. An issuer that is no https
 // URL has none: kubernetes pkg/controlplane/apiserver/server.go.
 func (a *Auth) loadOpenID(c Config) error {
-	if c.Authentication == nil || c.Authentication.ServiceAccounts == nil || a.keys == nil {
+	if c.Authentication.ServiceAccounts == nil || a.keys == nil {
 		return nil
 	}
 	accounts := c.Authentication.ServiceAccounts
