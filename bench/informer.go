@@ -3,10 +3,9 @@ package bench
 import (
 	"context"
 	"fmt"
-	"math"
+	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
@@ -91,27 +90,23 @@ func clientProtocol(config *rest.Config) string {
 
 // sync runs one informer until it has all objects.
 func (c *InformerConfig) sync(ctx context.Context, client kubernetes.Interface, limit time.Duration) error {
-	if limit <= 0 {
-		limit = math.MaxInt64
-	}
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
 	informer, err := informers.NewSharedInformerFactory(client, 0).ForResource(c.Resource)
 	if err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
+	var late <-chan time.Time
+	if limit > 0 {
+		late = time.After(limit)
+	}
 	running, stop := context.WithCancel(ctx)
-	var group errgroup.Group
-	group.Go(func() error {
-		informer.Informer().Run(running.Done())
-		return nil
-	})
+	var group sync.WaitGroup
+	group.Go(func() { informer.Informer().Run(running.Done()) })
 	defer group.Wait()
 	defer stop()
 	select {
 	case <-informer.Informer().HasSyncedChecker().Done():
 		return nil
-	case <-timer.C:
+	case <-late:
 		return fmt.Errorf("%w: the informer of %s did not sync within %v", ErrTimeout, c.Resource.Resource, limit)
 	case <-ctx.Done():
 		return fmt.Errorf("bench: the informer of %s did not sync: %w", c.Resource.Resource, ctx.Err())

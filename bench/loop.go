@@ -312,26 +312,22 @@ func (r *running) await(ctx context.Context, d time.Duration) (more bool, err er
 	if d <= 0 {
 		return true, ctx.Err()
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false, ctx.Err()
 	case <-r.stop:
 		return false, nil
-	case <-timer.C:
+	case <-time.After(d):
 		return true, nil
 	}
 }
 
 // sleep waits.
 func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	}
 }

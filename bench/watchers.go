@@ -210,15 +210,12 @@ func (w *watchers) expectLess(n int64) {
 // returns how many deliveries are missing.
 func (w *watchers) settle(ctx context.Context, patience time.Duration) int64 {
 	for last := w.delivered.Load(); ; {
-		timer := time.NewTimer(patience)
 		select {
 		case <-w.all:
-			timer.Stop()
 			return 0
 		case <-ctx.Done():
-			timer.Stop()
 			return w.expected.Load() - w.delivered.Load()
-		case <-timer.C:
+		case <-time.After(patience):
 		}
 		now := w.delivered.Load()
 		if now == last {

@@ -299,12 +299,10 @@ func (sim *simulation) reason() error {
 
 // sleep reports whether ctx goes on after a time.
 func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-timer.C:
+	case <-time.After(d):
 		return ctx.Err() == nil
 	}
 }

@@ -159,11 +159,9 @@ func (sim *simulation) drain(limit time.Duration) {
 		defer close(done)
 		sim.replacing.Wait()
 	})
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
 	select {
 	case <-done:
-	case <-timer.C:
+	case <-time.After(limit):
 	}
 }
 

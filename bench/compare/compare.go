@@ -18,8 +18,7 @@ import (
 
 // Config says what is compared and how thoroughly.
 type Config struct {
-	// TestServers is what servers are started from. Its Dir is made when it is "" and removed
-	// at the end.
+	// TestServers is what servers are started from.
 	TestServers testservers.Config
 	// LimitProgram starts the limit: it is called with the arguments that LimitArgs
 	// returns for a tape's file and a port.
@@ -87,14 +86,6 @@ func (c *Comparison) Progress() bench.Progress {
 // Run starts the servers, runs all rows and stops the servers. A row that fails spoils
 // no other; the results so far are returned with the errors.
 func (c *Comparison) Run(ctx context.Context) (t *Table, err error) {
-	dir := c.config.TestServers.Dir
-	if dir == "" {
-		if dir, err = os.MkdirTemp("", "larder-bench-"); err != nil {
-			return nil, fmt.Errorf("compare: %w", err)
-		}
-		defer os.RemoveAll(dir)
-	}
-	c.config.TestServers.Dir = dir
 	if c.started, err = testservers.New(c.config.TestServers); err != nil {
 		return nil, err
 	}

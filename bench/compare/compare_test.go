@@ -65,7 +65,7 @@ func config(t *testing.T) Config {
 	}
 	t.Setenv(benchtest.Role, benchtest.ServerRole)
 	return Config{
-		TestServers:  testservers.Config{Stock: program, Larder: program, Etcd: program},
+		TestServers:  testservers.Config{Dir: t.TempDir(), Stock: program, Larder: program, Etcd: program},
 		LimitProgram: program,
 		LimitArgs:    func(tape, port string) []string { return []string{"limit", tape, port} },
 		Pods:         20, Rounds: 1, Quick: true,

@@ -153,10 +153,8 @@ func await(ctx context.Context, t *bench.Target, begun <-chan struct{}, d time.D
 	case <-ctx.Done():
 		return false
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	case <-t.Stopping():
 	case <-ctx.Done():

@@ -115,12 +115,10 @@ func (s *Server) Stop() error {
 	if err := s.signal(syscall.SIGTERM); err != nil {
 		return err
 	}
-	timer := time.NewTimer(grace)
-	defer timer.Stop()
 	select {
 	case <-s.exited:
 		return nil
-	case <-timer.C:
+	case <-time.After(grace):
 	}
 	if err := s.signal(syscall.SIGKILL); err != nil {
 		return err

@@ -153,7 +153,7 @@ func TestDisplay(t *testing.T) {
 	d.line("second")
 	d.say("stays")
 	d.line(strings.Repeat("x", 500))
-	if got, want := out.String(), "\rfirst, long\rsecond     \r      \rstays\n\r"+strings.Repeat("x", 110); got != want {
+	if got, want := out.String(), strings.ReplaceAll("<first, long<second<stays\n<", "<", "\r\x1b[K")+strings.Repeat("x", 110); got != want {
 		t.Errorf("shown %q, want %q", got, want)
 	}
 	out.Reset()
@@ -172,7 +172,7 @@ func TestDisplay(t *testing.T) {
 func TestBuildsShowTheirProgress(t *testing.T) {
 	for terminal, want := range map[bool]string{
 		false: "building x\nbuilding x: 30s so far\nbuilding x: 1m0s so far\nbuilding x: done in 1m10s\n",
-		true:  "building x\n\rbuilding x: 0s so far",
+		true:  "building x\n\r\x1b[Kbuilding x: 0s so far",
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var out bytes.Buffer

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -120,11 +119,8 @@ func (d *display) line(text string) {
 	if runes := []rune(text); len(runes) > most {
 		text = string(runes[:most])
 	}
-	blank := max(0, len([]rune(d.shown))-len([]rune(text)))
-	fmt.Fprint(d.w, "\r"+text+strings.Repeat(" ", blank))
-	if text == "" {
-		fmt.Fprint(d.w, "\r")
-	}
+	const clear = "\r\x1b[K"
+	fmt.Fprint(d.w, clear+text)
 	d.shown = text
 }
 
