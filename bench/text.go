@@ -19,8 +19,8 @@ func WriteText(w io.Writer, results ...*Result) error {
 	for _, each := range rounds {
 		r := Merge(each...)
 		fmt.Fprintf(tw, "%s\t%s\t%d\t%s\t%.4g\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n",
-			r.Name, r.Counted(), r.Failures(), Bytes(r.BytesPerOp()), r.Rate(), known(r.ServerCPU, Duration(r.CPUPerOp())), knownCount(r.Writes, r.WritesPerOp()),
-			Duration(r.Quantile(50)), Duration(r.Quantile(99)), Duration(r.Quantile(100)), Duration(r.Wall), known(time.Duration(r.Server.RSS), Bytes(r.Server.RSS)), known(r.ClientCPU, Duration(r.ClientCPU)))
+			r.Name, r.Counted(), r.Failures(), Bytes(r.BytesPerOp()), r.Rate(), known(r.ServerCPU, Duration(r.CPUPerOp())), known(r.Writes, fmt.Sprintf("%.3g", r.WritesPerOp())),
+			Duration(r.Quantile(50)), Duration(r.Quantile(99)), Duration(r.Quantile(100)), Duration(r.Wall), known(r.Server.RSS, Bytes(r.Server.RSS)), known(r.ClientCPU, Duration(r.ClientCPU)))
 	}
 	if err := tw.Flush(); err != nil {
 		return fmt.Errorf("bench: %w", err)
@@ -110,48 +110,37 @@ func Spread(rounds []*Result) string {
 		return ""
 	}
 	var parts []string
-	for _, s := range Spreads(rounds) {
-		if s.Text != "" {
-			parts = append(parts, s.Name+" "+s.Text)
+	for i, text := range Spreads(rounds) {
+		if text != "" {
+			parts = append(parts, []string{"p50", "p99", "ops/s", "server CPU/op"}[i]+" "+text)
 		}
 	}
 	return fmt.Sprintf("%d rounds: %s", len(rounds), strings.Join(parts, "; "))
 }
 
-// FigureSpread says how far one figure of rounds is apart.
-type FigureSpread struct{ Name, Text string }
-
-// Spreads returns the spreads of p50, p99, the rate and the server's CPU time, in this order. Text
-// is "" for a figure that is not known.
-func Spreads(rounds []*Result) []FigureSpread {
-	var all []FigureSpread
-	for _, figure := range []struct {
-		name string
-		of   func(*Result) float64
-		text func(float64) string
-	}{
-		{"p50", func(r *Result) float64 { return r.Quantile(50).Seconds() }, secondsText},
-		{"p99", func(r *Result) float64 { return r.Quantile(99).Seconds() }, secondsText},
-		{"ops/s", (*Result).Rate, func(v float64) string { return fmt.Sprintf("%.4g", v) }},
-		{"server CPU/op", func(r *Result) float64 { return r.CPUPerOp().Seconds() }, secondsText},
+// Spreads returns the spreads of p50, p99, the rate and the server's CPU time per operation, in this
+// order. The text is "" for a figure that is not known.
+func Spreads(rounds []*Result) []string {
+	var all []string
+	for _, figure := range []func(*Result) (float64, string){
+		func(r *Result) (float64, string) { return r.Quantile(50).Seconds(), Duration(r.Quantile(50)) },
+		func(r *Result) (float64, string) { return r.Quantile(99).Seconds(), Duration(r.Quantile(99)) },
+		func(r *Result) (float64, string) { return r.Rate(), fmt.Sprintf("%.4g", r.Rate()) },
+		func(r *Result) (float64, string) { return r.CPUPerOp().Seconds(), Duration(r.CPUPerOp()) },
 	} {
 		values, texts := make([]float64, len(rounds)), make([]string, len(rounds))
 		for i, r := range rounds {
-			values[i] = figure.of(r)
-			texts[i] = figure.text(values[i])
+			values[i], texts[i] = figure(r)
 		}
 		slices.Sort(values)
-		median := (values[(len(values)-1)/2] + values[len(values)/2]) / 2
-		s := FigureSpread{Name: figure.name}
-		if median > 0 {
-			s.Text = fmt.Sprintf("%s (spread %.0f %%)", strings.Join(texts, ", "), 100*(values[len(values)-1]-values[0])/median)
+		text := ""
+		if median := (values[(len(values)-1)/2] + values[len(values)/2]) / 2; median > 0 {
+			text = fmt.Sprintf("%s (spread %.0f %%)", strings.Join(texts, ", "), 100*(values[len(values)-1]-values[0])/median)
 		}
-		all = append(all, s)
+		all = append(all, text)
 	}
 	return all
 }
-
-func secondsText(v float64) string { return Duration(time.Duration(v * float64(time.Second))) }
 
 // Counted is the number of operations with their unit.
 func (r *Result) Counted() string {
@@ -166,19 +155,13 @@ func (r *Result) Counted() string {
 	return fmt.Sprintf("%d %ss", r.Ops, r.Unit)
 }
 
-// known shows a figure that exists only where the server's process is known.
-func known(d time.Duration, text string) string {
-	if d == 0 {
+// known returns the text of a figure, or "-" if the figure is 0: without the server's process it is
+// not known.
+func known[N int64 | time.Duration](figure N, text string) string {
+	if figure == 0 {
 		return "-"
 	}
 	return text
-}
-
-func knownCount(n int64, perOp float64) string {
-	if n == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.3g", perOp)
 }
 
 // Details are the figures that have no column.

@@ -289,11 +289,7 @@ func (r *Row) spreads() [][]string {
 		if len(r.Results[k]) < 2 {
 			continue
 		}
-		line := []string{r.ID, string(k)}
-		for _, s := range bench.Spreads(r.Results[k]) {
-			line = append(line, s.Text)
-		}
-		lines = append(lines, line)
+		lines = append(lines, append([]string{r.ID, string(k)}, bench.Spreads(r.Results[k])...))
 	}
 	return lines
 }

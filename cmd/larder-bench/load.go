@@ -20,8 +20,8 @@ type loadFlags struct {
 }
 
 // addLoad adds the flags of a load, rated or in a closed loop. The caller adds the flag of the
-// number of operations, count.
-func addLoad(cmd *cobra.Command, l *bench.Load, count string, rated bool) *loadFlags {
+// number of operations, count. The plan of the load is ready when the command runs.
+func addLoad(cmd *cobra.Command, l *bench.Load, count string, rated bool) {
 	f, flags := &loadFlags{load: l, count: count}, cmd.Flags()
 	addClients(cmd, &l.Clients)
 	if rated {
@@ -30,7 +30,7 @@ func addLoad(cmd *cobra.Command, l *bench.Load, count string, rated bool) *loadF
 	flags.StringVar(&f.stages, "stages", "", "`plan` of the load: "+stages.Syntax)
 	flags.DurationVar(&f.duration, "duration", 0, "run for so long, instead of for a number of operations")
 	flags.DurationVar(&l.Warmup, "warmup", 0, "run the load as it begins for so long before anything is measured")
-	return f
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return f.plan(cmd) }
 }
 
 func addClients(cmd *cobra.Command, clients *int) {

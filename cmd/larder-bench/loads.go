@@ -31,9 +31,7 @@ func seedCommand(o *options) *cobra.Command {
 			if err := refuse(cmd, "pods that exist are not made again", "rounds", "baseline"); err != nil {
 				return err
 			}
-			return o.run(cmd, named("seed pods"), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
-				return only(bench.Seed(ctx, t, c))
-			})
+			return one(o, cmd, "seed pods", c, bench.Seed)
 		},
 	}
 	addSeed(cmd.Flags(), &c)
@@ -75,23 +73,17 @@ commands read and watch ` + bench.CustomPath("workers") + `, or reports or docum
 
 func readCommand(o *options) *cobra.Command {
 	c := bench.ReadConfig{}
-	var load *loadFlags
 	cmd := &cobra.Command{
 		Use: "read PATH", GroupID: reading, Short: "GET a path again and again: an object, a collection, a selection", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if c.Path, err = path(args[0]); err != nil {
 				return err
 			}
-			if err := load.plan(cmd); err != nil {
-				return err
-			}
 			c.Name = args[0]
-			return o.run(cmd, named(c.Name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
-				return only(bench.Read(ctx, t, c))
-			})
+			return one(o, cmd, c.Name, c, bench.Read)
 		},
 	}
-	load = addLoad(cmd, &c.Load, "requests", true)
+	addLoad(cmd, &c.Load, "requests", true)
 	cmd.Flags().StringVar(&c.Accept, "accept", bench.Protobuf, "media type asked for")
 	cmd.Flags().StringVar(&c.Encoding, "accept-encoding", "", "Accept-Encoding header, none if empty")
 	cmd.Flags().IntVar(&c.Operations, "requests", 20, "how many requests")
@@ -100,7 +92,6 @@ func readCommand(o *options) *cobra.Command {
 
 func watchListCommand(o *options) *cobra.Command {
 	c := bench.WatchListConfig{}
-	var load *loadFlags
 	cmd := &cobra.Command{
 		Use: "watchlist [PATH]", GroupID: reading, Short: "Open watches that begin with all objects, as informers do", Args: cobra.MaximumNArgs(1),
 		Long: "Open watches with sendInitialEvents and read each until the bookmark that ends the initial events. PATH is /api/v1/pods if not given.",
@@ -108,16 +99,11 @@ func watchListCommand(o *options) *cobra.Command {
 			if c.Path, err = pathOr(args, "/api/v1/pods"); err != nil {
 				return err
 			}
-			if err := load.plan(cmd); err != nil {
-				return err
-			}
 			c.Name = "watchlist " + c.Path
-			return o.run(cmd, named(c.Name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
-				return only(bench.WatchList(ctx, t, c))
-			})
+			return one(o, cmd, c.Name, c, bench.WatchList)
 		},
 	}
-	load = addLoad(cmd, &c.Load, "requests", false)
+	addLoad(cmd, &c.Load, "requests", false)
 	cmd.Flags().StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
 	cmd.Flags().IntVar(&c.Operations, "requests", 10, "how many watches in all")
 	cmd.Flags().IntVar(&c.Objects, "objects", 0, "how many objects each must begin with; 0 leaves it unchecked")
@@ -152,9 +138,7 @@ func informerCommand(o *options) *cobra.Command {
 				return fmt.Errorf("--resource %q is not resource.version.group", resource)
 			}
 			c.Resource, c.Name = *gvr, "informer of "+gvr.Resource
-			return o.run(cmd, named(c.Name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
-				return only(bench.Inform(ctx, t, c))
-			})
+			return one(o, cmd, c.Name, c, bench.Inform)
 		},
 	}
 	cmd.Flags().StringVar(&resource, "resource", resource, "what to watch, as resource.version.group")
@@ -164,13 +148,9 @@ func informerCommand(o *options) *cobra.Command {
 
 func writeCommand(o *options) *cobra.Command {
 	c := bench.WriteConfig{}
-	var load *loadFlags
 	cmd := &cobra.Command{
 		Use: "write", GroupID: writing, Short: "Create, patch, apply and delete ConfigMaps", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if err := load.plan(cmd); err != nil {
-				return err
-			}
 			var kinds []string
 			for _, verb := range bench.Verbs {
 				kinds = append(kinds, string(verb))
@@ -181,7 +161,7 @@ func writeCommand(o *options) *cobra.Command {
 			})
 		},
 	}
-	load = addLoad(cmd, &c.Load, "objects", true)
+	addLoad(cmd, &c.Load, "objects", true)
 	cmd.Flags().StringVar(&c.Namespace, "namespace", "bench-writes", "where; made if it does not exist")
 	cmd.Flags().IntVar(&c.Operations, "objects", 1000, "how many")
 	return cmd
@@ -189,23 +169,17 @@ func writeCommand(o *options) *cobra.Command {
 
 func patchCommand(o *options) *cobra.Command {
 	c := bench.PatchConfig{Name: "patch pods"}
-	var load *loadFlags
 	seed, objects := bench.SeedConfig{}, 0
 	cmd := &cobra.Command{
 		Use: "patch", GroupID: writing, Short: "Patch pods that seed has made, in turn", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if err := load.plan(cmd); err != nil {
-				return err
-			}
 			if c.Objects, err = seeded(seed, objects); err != nil {
 				return err
 			}
-			return o.run(cmd, named(c.Name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
-				return only(bench.PatchObjects(ctx, t, c))
-			})
+			return one(o, cmd, c.Name, c, bench.PatchObjects)
 		},
 	}
-	load = addLoad(cmd, &c.Load, "requests", true)
+	addLoad(cmd, &c.Load, "requests", true)
 	addSeed(cmd.Flags(), &seed)
 	cmd.Flags().IntVar(&objects, "objects", 50, "how many pods are patched in turn")
 	cmd.Flags().IntVar(&c.Operations, "requests", 1000, "how many patches")
@@ -214,15 +188,11 @@ func patchCommand(o *options) *cobra.Command {
 
 func componentsCommand(o *options) *cobra.Command {
 	c := bench.ComponentsConfig{}
-	var load *loadFlags
 	cmd := &cobra.Command{
 		Use: "components", GroupID: writing, Short: "Write as a cluster's components do: pods and their status, bindings, Leases, events", Args: cobra.NoArgs,
 		Long: "Write as a cluster's components do, each kind of write in turn. Pods are deleted at the end; nodes, Leases, events and deployments are left behind.",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if err := refuse(cmd, "the kinds of writes follow each other", "warmup"); err != nil {
-				return err
-			}
-			if err := load.plan(cmd); err != nil {
 				return err
 			}
 			return o.run(cmd, named(bench.ComponentWrites()...), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
@@ -231,7 +201,7 @@ func componentsCommand(o *options) *cobra.Command {
 			})
 		},
 	}
-	load = addLoad(cmd, &c.Load, "objects", true)
+	addLoad(cmd, &c.Load, "objects", true)
 	cmd.Flags().StringVar(&c.Namespace, "namespace", "bench-components", "where; made if it does not exist")
 	cmd.Flags().IntVar(&c.Operations, "objects", 1000, "how many pods, and how many writes of each kind")
 	cmd.Flags().IntVar(&c.Nodes, "nodes", 100, "how many nodes the pods are bound to")
@@ -240,7 +210,6 @@ func componentsCommand(o *options) *cobra.Command {
 
 func mixedCommand(o *options) *cobra.Command {
 	c := bench.MixedConfig{}
-	var load *loadFlags
 	cmd := &cobra.Command{
 		Use: "mixed", GroupID: whole, Short: "Ask what a cluster asks: mostly small reads, some lists, some writes", Args: cobra.NoArgs,
 		Long: `Ask, of pods that seed has made: 50 % GET of a pod, 20 % LIST of a node, 9 % LIST of a
@@ -248,9 +217,6 @@ namespace, 1 % LIST of the first 500, 20 % patches. Which pod, node or namespace
 evenly for each request. Thresholds without a kind hold for the whole load; kinds are "get pod",
 "list node", "list namespace", "list all, first 500" and "patch pod", or a first word of them.`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if err := load.plan(cmd); err != nil {
-				return err
-			}
 			kinds := named(append([]string{bench.MixedName}, bench.MixedKinds()...)...)
 			for _, part := range kinds[1:] {
 				part.Part = true
@@ -258,7 +224,7 @@ evenly for each request. Thresholds without a kind hold for the whole load; kind
 			return o.run(cmd, kinds, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) { return bench.Mixed(ctx, t, c) })
 		},
 	}
-	load = addLoad(cmd, &c.Load, "requests", true)
+	addLoad(cmd, &c.Load, "requests", true)
 	addSeed(cmd.Flags(), &c.Seed)
 	cmd.Flags().IntVar(&c.Operations, "requests", 5000, "how many requests")
 	return cmd

@@ -20,6 +20,13 @@ import (
 // workload runs against a target and returns what it found.
 type workload func(ctx context.Context, t *bench.Target) ([]*bench.Result, error)
 
+// one runs a workload that has one result.
+func one[C any](o *options, cmd *cobra.Command, name string, c C, run func(context.Context, *bench.Target, C) (*bench.Result, error)) error {
+	return o.run(cmd, named(name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+		return only(run(ctx, t, c))
+	})
+}
+
 // only makes a list of one result.
 func only(r *bench.Result, err error) ([]*bench.Result, error) {
 	if r == nil {

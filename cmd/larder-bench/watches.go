@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 
 func watchCommand(o *options) *cobra.Command {
 	c := bench.WatchConfig{}
-	var load *loadFlags
 	seed := bench.SeedConfig{}
 	objects, shards, perNode, through := 0, 0, false, ""
 	cmd := &cobra.Command{
@@ -32,9 +30,6 @@ cost does not include the writes.`,
 			if err := choose(&c, seed, objects); err != nil {
 				return err
 			}
-			if err := load.plan(cmd); err != nil {
-				return err
-			}
 			if c.Plan.Open { // how many deliveries there are depends on it
 				c.Operations = c.Plan.Operations()
 			}
@@ -50,13 +45,11 @@ cost does not include the writes.`,
 					return fmt.Errorf("--through: %w", err)
 				}
 			}
-			return o.run(cmd, named(c.Name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
-				return only(bench.Watch(ctx, t, c))
-			})
+			return one(o, cmd, c.Name, c, bench.Watch)
 		},
 	}
 	flags := cmd.Flags()
-	load = addLoad(cmd, &c.Load, "changes", true)
+	addLoad(cmd, &c.Load, "changes", true)
 	addSeed(flags, &seed)
 	addChanges(flags, &c, &objects)
 	flags.StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
@@ -112,9 +105,7 @@ func openCommand(o *options) *cobra.Command {
 			if err := o.hold(&c, args, "open %d watches"); err != nil {
 				return err
 			}
-			return o.run(cmd, named(c.Name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
-				return only(bench.Hold(ctx, t, c))
-			})
+			return one(o, cmd, c.Name, c, bench.Hold)
 		},
 	}
 	addHold(cmd.Flags(), &c)
@@ -130,9 +121,7 @@ func stormCommand(o *options) *cobra.Command {
 			if err := o.hold(&c, args, "storm of %d watches"); err != nil {
 				return err
 			}
-			return o.run(cmd, named(c.Name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
-				return only(bench.Storm(ctx, t, c))
-			})
+			return one(o, cmd, c.Name, c, bench.Storm)
 		},
 	}
 	addHold(cmd.Flags(), &c)
