@@ -75,28 +75,19 @@ func (c *chain) RulesFor(ctx context.Context, u user.Info, namespace string) ([]
 	return c.current.Load().rules.RulesFor(ctx, u, namespace)
 }
 
-// cachedChain decides as its chain does, with cached decisions of RBAC.
-type cachedChain struct{ *chain }
-
-// Authorize implements authorizer.Authorizer.
-func (g cachedChain) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	return g.current.Load().cached.Authorize(ctx, a)
+// cached decides as the chain does, with cached decisions of RBAC.
+func (c *chain) cached(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	return c.current.Load().cached.Authorize(ctx, a)
 }
 
-// localChain decides as cachedChain does where no webhook is asked, and fails with ErrRemote
-// elsewhere. It fails with ErrNotSynced where cachedChain waits.
-type localChain struct{ *chain }
-
-// Authorize implements authorizer.Authorizer.
-func (g localChain) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	return g.current.Load().local.Authorize(ctx, a)
+// local decides as cached does where no webhook is asked, and fails with ErrRemote elsewhere. It
+// fails with ErrNotSynced where cached waits.
+func (c *chain) local(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	return c.current.Load().local.Authorize(ctx, a)
 }
 
-// remotePlaceholder replaces a webhook that must not be asked.
-type remotePlaceholder struct{}
-
-// Authorize implements authorizer.Authorizer.
-func (remotePlaceholder) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+// refuseRemote replaces a webhook that must not be asked.
+func refuseRemote(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 	return authorizer.DecisionNoOpinion, "", ErrRemote
 }
 
@@ -118,7 +109,7 @@ func (a *Auth) loadAuthorizer(ctx context.Context, c Config) error {
 		return err
 	}
 	a.chain, a.graph, a.RBAC = made, made.graph, made.decisions != nil
-	a.Authorizer, a.RuleResolver, a.CachedAuthorizer = made, made, cachedChain{made}
+	a.Authorizer, a.RuleResolver, a.CachedAuthorizer = made, made, authorizer.AuthorizerFunc(made.cached)
 	return nil
 }
 
@@ -201,7 +192,7 @@ func (c *chain) link(ctx context.Context, config *authzapi.AuthorizationConfigur
 		case configured.Type == authzapi.TypeWebhook:
 			var err error
 			if !remote {
-				local = append(local, remotePlaceholder{})
+				local = append(local, authorizer.AuthorizerFunc(refuseRemote))
 			}
 			remote = true
 			if next, err = c.upstreams(ctx, configured); err != nil {

@@ -67,7 +67,7 @@ var ErrRemote = errors.New("auth: a provider or a webhook must be asked")
 // Revocation returns the Revocation of a.
 func (a *Auth) Revocation() *Revocation {
 	return &Revocation{
-		Authenticator: a.reauthenticator, LocalAuthenticator: localReauthenticator{a.reauthenticator}, LocalAuthorizer: localChain{a.chain}, Dependencies: a.reauthenticator.dependencies, Generation: a.Generation,
+		Authenticator: a.reauthenticator, LocalAuthenticator: localReauthenticator{a.reauthenticator}, LocalAuthorizer: authorizer.AuthorizerFunc(a.chain.local), Dependencies: a.reauthenticator.dependencies, Generation: a.Generation,
 		AuthorizerChanges: a.chain.authorizerChanges, NodeChanges: a.chain.lossesOf, Remote: a.chain.remote,
 	}
 }
