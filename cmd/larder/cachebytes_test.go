@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-func TestCacheBytes(t *testing.T) {
+func TestCacheBytesAreParsed(t *testing.T) {
 	for _, c := range []struct {
 		flags []string
 		want  string // as the flag shows itself, or in an error

@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestExplain: an error that tells a value without its flag is told with the flag, and others
+// TestErrorsNameTheirFlag: an error that tells a value without its flag is told with the flag, and others
 // are left as they are.
-func TestExplain(t *testing.T) {
+func TestErrorsNameTheirFlag(t *testing.T) {
 	for _, c := range []struct{ args, err, want string }{
 		{"--token-auth-file=x.csv", "auth: open x.csv: no such file", "--token-auth-file: auth: open x.csv: no such file"},
 		{"--token-auth-file=x.csv", "auth: token-auth-file x.csv is empty", "auth: token-auth-file x.csv is empty"},

@@ -17,11 +17,11 @@ import (
 
 // flagsMark is the line of docs/flags.md below which the tables are; with -rewrite the test
 // writes them.
-const flagsMark = "<!-- Below: go test ./cmd/larder -run TestFlagsDocument -rewrite -->\n"
+const flagsMark = "<!-- Below: go test ./cmd/larder -run TestFlagsDocumentIsComplete -rewrite -->\n"
 
-// TestFlagsDocument: docs/flags.md has each flag that kube-apiserver does not have, with its
+// TestFlagsDocumentIsComplete: docs/flags.md has each flag that kube-apiserver does not have, with its
 // default and what --help says of it.
-func TestFlagsDocument(t *testing.T) {
+func TestFlagsDocumentIsComplete(t *testing.T) {
 	rewrite := flag.Lookup("rewrite") // datadriven's
 	path := filepath.Join("..", "..", "docs", "flags.md")
 	text, err := os.ReadFile(path)

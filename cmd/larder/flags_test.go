@@ -8,8 +8,8 @@ import (
 	"github.com/larder-io/larder/cmd/larder/internal/server"
 )
 
-// TestRevokeWatches: watches end with their right unless that is switched off.
-func TestRevokeWatches(t *testing.T) {
+// TestRevocationIsOnUnlessDisabled: watches end with their right unless that is switched off.
+func TestRevocationIsOnUnlessDisabled(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		keep bool

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestManual: the manual page has every flag and command, and groff finds no fault in it.
-func TestManual(t *testing.T) {
+// TestManualHasEveryFlag: the manual page has every flag and command, and groff finds no fault in it.
+func TestManualHasEveryFlag(t *testing.T) {
 	root := newRoot()
 	root.InitDefaultCompletionCmd()
 	page := manual(root)

@@ -5,7 +5,7 @@ import (
 	"testing/fstest"
 )
 
-func TestCgroupLimit(t *testing.T) {
+func TestLeastCgroupLimitCounts(t *testing.T) {
 	const self = "proc/self/cgroup"
 	for _, test := range []struct {
 		name  string

@@ -37,8 +37,8 @@ func (p *process) as(token string) kubernetes.Interface {
 	return clientFor(p.t, config)
 }
 
-// TestStatusCodes: who is let in where, told by the code alone.
-func TestStatusCodes(t *testing.T) {
+// TestStatusCodesTellWhoIsLetIn: who is let in where, told by the code alone.
+func TestStatusCodesTellWhoIsLetIn(t *testing.T) {
 	file := tokens(t)
 	for _, mode := range []struct {
 		name  string
@@ -132,9 +132,9 @@ func TestRBAC(t *testing.T) {
 	})
 }
 
-// TestServiceAccountToken: a token that the server issued is accepted as the
+// TestIssuedTokenIsAccepted: a token that the server issued is accepted as the
 // account's.
-func TestServiceAccountToken(t *testing.T) {
+func TestIssuedTokenIsAccepted(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	k := newKubectl(t, p.kubeconfig(), "default")
 	k.must(t, "", "create", "serviceaccount", "robot")

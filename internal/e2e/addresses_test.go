@@ -9,9 +9,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestAddressesForServices: a client whose own address is one of a service is told that of the
+// TestClientsInServicesLearnTheServiceAddress: a client whose own address is one of a service is told that of the
 // kubernetes service, too, as kube-apiserver does (with -stock, it is asked the same).
-func TestAddressesForServices(t *testing.T) {
+func TestClientsInServicesLearnTheServiceAddress(t *testing.T) {
 	p := newPlane(t)
 	programs := []*member{p.member(false, "", proctest.Port(t))}
 	if *stockBinary != "" {

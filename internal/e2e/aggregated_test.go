@@ -219,10 +219,10 @@ func (p *process) fetch(method, path string, body io.Reader, header http.Header)
 	return resp, string(text)
 }
 
-// TestAggregated hands requests on to another API server: lists, watches, uploads and
+// TestAggregatedRequestsAreProxied hands requests on to another API server: lists, watches, uploads and
 // protocols of its own, by client-go and by kubectl, with the caller's name and the
 // front proxy's certificate; while it is down, after it is up, after a restart.
-func TestAggregated(t *testing.T) {
+func TestAggregatedRequestsAreProxied(t *testing.T) {
 	a := newAggregated(t, "things")
 	certFile, keyFile := testcert.Write(t, t.TempDir(), "proxy", testcert.New(t, "proxies").Sign(t, "front-proxy", nil, nil))
 	p := serve(t, "--authorization-mode=AlwaysAllow", "--unsafe-no-fsync", "--proxy-client-cert-file", certFile, "--proxy-client-key-file", keyFile)
@@ -385,9 +385,9 @@ func testAggregatedIdentity(t *testing.T, p *process, a *aggregated) {
 	}
 }
 
-// TestAggregatedOverDefinition is that an APIService with a service takes a group over
+// TestAPIServiceTakesAGroupOverFromACRD is that an APIService with a service takes a group over
 // that a definition serves, and gives it back.
-func TestAggregatedOverDefinition(t *testing.T) {
+func TestAPIServiceTakesAGroupOverFromACRD(t *testing.T) {
 	a := newAggregated(t, "things")
 	p := serve(t, "--authorization-mode=AlwaysAllow", "--unsafe-no-fsync")
 	k := newKubectl(t, p.kubeconfig(), "default")

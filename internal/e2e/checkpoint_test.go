@@ -75,9 +75,9 @@ spec:
 `, plural, kind, strings.ToLower(kind))
 }
 
-// TestCheckpoint spoils a server's state in many ways, several times, and has it brought
+// TestResetRestoresACheckpoint spoils a server's state in many ways, several times, and has it brought
 // back: all is as it was, and informers saw each change without having to list again.
-func TestCheckpoint(t *testing.T) {
+func TestResetRestoresACheckpoint(t *testing.T) {
 	tokens := filepath.Join(t.TempDir(), "tokens.csv")
 	if err := os.WriteFile(tokens, []byte("somebody,somebody,1\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -169,8 +169,8 @@ func TestCheckpoint(t *testing.T) {
 	}
 }
 
-// TestNoCheckpoints: a server that was not told to knows nothing of checkpoints.
-func TestNoCheckpoints(t *testing.T) {
+// TestCheckpointsAreOffByDefault: a server that was not told to knows nothing of checkpoints.
+func TestCheckpointsAreOffByDefault(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	out := larder(t, "checkpoint", "clean", "--kubeconfig", p.kubeconfig())
 	if want := "! larder: the server could not find the requested resource\n(exit status 1)\n"; out != want {

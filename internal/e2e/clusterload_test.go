@@ -12,9 +12,9 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// TestClusterLoad plays a small cluster by both protocols and restarts the server meanwhile. No
+// TestClusterLoadSurvivesARestart plays a small cluster by both protocols and restarts the server meanwhile. No
 // request fails while it serves, and afterwards each informer has what there is.
-func TestClusterLoad(t *testing.T) {
+func TestClusterLoadSurvivesARestart(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	etcd := filepath.Join(t.TempDir(), "etcd")
 	if err := os.Symlink(binaries.larder, etcd); err != nil {

@@ -41,9 +41,9 @@ func larder(t *testing.T, args ...string) string {
 	return out
 }
 
-// TestCommand compares help texts and errors with testdata/command. Mistakes in flags are found
+// TestHelpAndErrorsAreAsRecorded compares help texts and errors with testdata/command. Mistakes in flags are found
 // although the port is taken.
-func TestCommand(t *testing.T) {
+func TestHelpAndErrorsAreAsRecorded(t *testing.T) {
 	occupy(t, "6443")
 	datadriven.Walk(t, "testdata/command", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -55,8 +55,8 @@ func TestCommand(t *testing.T) {
 	})
 }
 
-// TestUnusable: whatever a server cannot start with is named in one line.
-func TestUnusable(t *testing.T) {
+// TestReasonNotToStartIsOneLine: whatever a server cannot start with is named in one line.
+func TestReasonNotToStartIsOneLine(t *testing.T) {
 	held := serve(t, "--unsafe-no-fsync")
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -6,9 +6,9 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// TestComponentWrites: the server takes each write that the load of a cluster's components is
+// TestWritesOfComponentsAreAccepted: the server takes each write that the load of a cluster's components is
 // made of.
-func TestComponentWrites(t *testing.T) {
+func TestWritesOfComponentsAreAccepted(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--unsafe-no-fsync")
 	target, err := bench.NewTarget(p.kubeconfig())

@@ -67,10 +67,10 @@ func (c *counter) check(object *corev1.ConfigMap) error {
 	return nil
 }
 
-// TestCrash kills the server under writers three times. What it acknowledged is
+// TestAcknowledgedWritesSurviveACrash kills the server under writers three times. What it acknowledged is
 // there after each restart, clients need nothing new, and informers that looked on
 // end with the state that a reader finds.
-func TestCrash(t *testing.T) {
+func TestAcknowledgedWritesSurviveACrash(t *testing.T) {
 	const crashes = 3
 	p := serve(t)
 	followers := []*follower{

@@ -7,9 +7,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestDev: with `larder dev` the commands that the README begins with end as it says, also
+// TestDevDoesWhatTheReadmeSays: with `larder dev` the commands that the README begins with end as it says, also
 // the first of them, right after the server has said that it is ready.
-func TestDev(t *testing.T) {
+func TestDevDoesWhatTheReadmeSays(t *testing.T) {
 	p := newProcess(t, "--unsafe-no-fsync")
 	p.command = "dev"
 	for _, when := range []string{"at first", "after a restart"} {
@@ -39,8 +39,8 @@ func TestDev(t *testing.T) {
 	}
 }
 
-// TestDevBesideManager: who runs the controllers beside a kube-controller-manager is warned.
-func TestDevBesideManager(t *testing.T) {
+// TestDevWarnsBesideAControllerManager: who runs the controllers beside a kube-controller-manager is warned.
+func TestDevWarnsBesideAControllerManager(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	k := newKubectl(t, p.kubeconfig(), "kube-system")
 	k.must(t, `{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "kube-controller-manager"},

@@ -76,10 +76,10 @@ func documents(t *testing.T) map[string]string {
 	return all
 }
 
-// TestDocuments does what the documents below docs tell their readers to do, in the order of
+// TestCommandsOfDocumentsWork does what the documents below docs tell their readers to do, in the order of
 // each document, in an empty directory in place of a checkout. The servers get other ports than
 // the documents', which are taken.
-func TestDocuments(t *testing.T) {
+func TestCommandsOfDocumentsWork(t *testing.T) {
 	occupy(t, documentPorts...)
 	ran := 0
 	for name, text := range documents(t) {

@@ -23,10 +23,10 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestDrain: after SIGTERM the server says that it is not ready but serves on for
+// TestServerServesOnWhileItDrains: after SIGTERM the server says that it is not ready but serves on for
 // the delay; then a request in flight finishes, a watch ends as a response ends,
 // and the process exits with 0.
-func TestDrain(t *testing.T) {
+func TestServerServesOnWhileItDrains(t *testing.T) {
 	t.Parallel() // it takes the delay's time, which is long so that a slow machine sees what happens within
 	p := serve(t, "--unsafe-no-fsync", "--shutdown-delay-duration=15s", "--authorization-mode=RBAC")
 	watched, created, finish := p.occupy()
@@ -75,9 +75,9 @@ func TestDrain(t *testing.T) {
 	k.must(t, "", "get", "configmap", "in-flight")
 }
 
-// TestDrainUnderLoad: of readers that go on until they are refused none is cut off,
+// TestDrainCutsOffNoRequest: of readers that go on until they are refused none is cut off,
 // and none is told anything but the truth.
-func TestDrainUnderLoad(t *testing.T) {
+func TestDrainCutsOffNoRequest(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	config := p.config()
 	ended := make(chan error)
@@ -138,9 +138,9 @@ func readOK(resp *http.Response) error {
 	return err
 }
 
-// TestSignalWhileStarting: a start that is called off ends well, and the next one
+// TestStartEndsWellOnASignal: a start that is called off ends well, and the next one
 // finds everything as it should be.
-func TestSignalWhileStarting(t *testing.T) {
+func TestStartEndsWellOnASignal(t *testing.T) {
 	p := newProcess(t, "--unsafe-no-fsync")
 	for _, stage := range []string{"store:", "mirrored:", "serving:"} {
 		p.start()
@@ -151,8 +151,8 @@ func TestSignalWhileStarting(t *testing.T) {
 	}
 }
 
-// TestSecondSignal: who does not want to wait need not.
-func TestSecondSignal(t *testing.T) {
+// TestSecondSignalEndsAtOnce: who does not want to wait need not.
+func TestSecondSignalEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--unsafe-no-fsync", "--shutdown-delay-duration=1h")
 	p.signal(syscall.SIGTERM)
@@ -212,9 +212,9 @@ func (p *process) occupy() (watched, created <-chan error, finish *io.PipeWriter
 	return watched, created, finish
 }
 
-// TestRetryAfter: a server that ends refuses new requests with 429, but for probes, until
+// TestEndingServerAnswersRetryAfter: a server that ends refuses new requests with 429, but for probes, until
 // the ones that it had have been answered.
-func TestRetryAfter(t *testing.T) {
+func TestEndingServerAnswersRetryAfter(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--unsafe-no-fsync", "--shutdown-send-retry-after", "--shutdown-watch-termination-grace-period=1s")
 	watched, created, finish := p.occupy()
@@ -249,8 +249,8 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// TestNotify: whoever started the process is told when it serves and when it ends.
-func TestNotify(t *testing.T) {
+// TestServiceManagerIsNotified: whoever started the process is told when it serves and when it ends.
+func TestServiceManagerIsNotified(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "notify")
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
 	if err != nil {

@@ -30,7 +30,7 @@ import (
 
 // Tokens of service accounts are for whom, from whom and for how long flags say, and who
 // shows none is nobody.
-func TestTokenFlags(t *testing.T) {
+func TestTokenFlagsTakeEffect(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--anonymous-auth=false", "--api-audiences=here,there", "--service-account-max-token-expiration=1h",
 		"--service-account-extend-token-expiration=false", "--service-account-issuer=https://issuer.example",
 		"--service-account-jwks-uri=https://keys.example/jwks", "--external-hostname=api.example")
@@ -98,7 +98,7 @@ func TestExternalSigner(t *testing.T) {
 
 // Objects get what flags say: addresses, ports, tolerations, a time to live. Their plugins
 // are those that flags leave.
-func TestObjectFlags(t *testing.T) {
+func TestObjectFlagsTakeEffect(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--service-cluster-ip-range=10.99.0.0/24", "--service-node-port-range=31000-31003",
 		"--default-not-ready-toleration-seconds=11", "--default-unreachable-toleration-seconds=12", "--disable-admission-plugins=ServiceAccount",
 		"--advertise-address=192.0.2.9", "--event-ttl=1s", "--lease-reuse-duration-seconds=1", "--etcd-prefix=/elsewhere", "--allow-privileged=false")
@@ -153,7 +153,7 @@ func TestObjectFlags(t *testing.T) {
 
 // Requests last no longer, watches no shorter and no more of them are served at once than
 // flags say.
-func TestLimitFlags(t *testing.T) {
+func TestLimitFlagsTakeEffect(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--unsafe-no-fsync", "--enable-priority-and-fairness=false", "--max-mutating-requests-inflight=1", "--max-requests-inflight=1",
 		"--token-auth-file", tokens(t), "--authorization-mode=RBAC", "--min-request-timeout=1", "--request-timeout=20s")
@@ -237,7 +237,7 @@ func (p *process) seated(token, method, path string, body func() io.Reader) stri
 }
 
 // Requests are recorded where, how and as briefly as flags say.
-func TestAuditFlags(t *testing.T) {
+func TestAuditFlagsTakeEffect(t *testing.T) {
 	dir := t.TempDir()
 	policy, log, config := filepath.Join(dir, "policy"), filepath.Join(dir, "log"), filepath.Join(dir, "webhook")
 	write := func(file, text string) {
@@ -320,7 +320,7 @@ func kubeconfigOf(server string) string {
 }
 
 // Webhooks say who asks and what they may, in the version and for as long as flags say.
-func TestAccessWebhookFlags(t *testing.T) {
+func TestAccessWebhookFlagsTakeEffect(t *testing.T) {
 	var (
 		mu    sync.Mutex
 		asked = make(map[string]int) // guarded by mu: by kind and version
@@ -370,7 +370,7 @@ func TestAccessWebhookFlags(t *testing.T) {
 }
 
 // Files say who is authenticated how, and authorized by whom.
-func TestAccessConfigFlags(t *testing.T) {
+func TestAccessConfigFlagsTakeEffect(t *testing.T) {
 	dir := t.TempDir()
 	authentication, authorization := filepath.Join(dir, "n"), filepath.Join(dir, "z")
 	for file, text := range map[string]string{
@@ -394,7 +394,7 @@ func TestAccessConfigFlags(t *testing.T) {
 
 // APIs that are newer than the version that is emulated are served if flags say so, and
 // metrics are those that flags leave.
-func TestEmulationAndMetricsFlags(t *testing.T) {
+func TestEmulationAndMetricsFlagsTakeEffect(t *testing.T) {
 	// v1 of these came with 1.36, v1beta1 before.
 	const path, older = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies", "/apis/admissionregistration.k8s.io/v1beta1/mutatingadmissionpolicies"
 	p := serve(t, "--unsafe-no-fsync", "--emulated-version=1.35", "--emulation-forward-compatible", "--runtime-config=admissionregistration.k8s.io/v1beta1=true",

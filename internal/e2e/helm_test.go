@@ -63,10 +63,10 @@ func completeJobs(t *testing.T, p *process) {
 	t.Cleanup(func() { cancel(); <-ended })
 }
 
-// TestHelm takes a chart with a definition, objects of many kinds and hooks through its
+// TestHelmTakesAChartThroughItsLife takes a chart with a definition, objects of many kinds and hooks through its
 // life: installed and upgraded by server-side apply, in conflict with somebody else, back,
 // and gone.
-func TestHelm(t *testing.T) {
+func TestHelmTakesAChartThroughItsLife(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	k := newKubectl(t, p.kubeconfig(), "shop")
 	k.must(t, "", "create", "namespace", "shop")

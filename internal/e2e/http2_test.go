@@ -46,8 +46,8 @@ func (s *spoken) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// TestH2Spec: the server passes all tests of h2spec.
-func TestH2Spec(t *testing.T) {
+// TestServerPassesH2Spec: the server passes all tests of h2spec.
+func TestServerPassesH2Spec(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	binary := buildClient(t, "h2spec", "github.com/summerwind/h2spec/cmd/h2spec")
 	run := func(tests ...string) (failures string) {
@@ -125,9 +125,9 @@ func TestClientsSpeakHTTP2(t *testing.T) {
 	}
 }
 
-// TestHTTP2Flags: the client is told how many requests it may send at once, and sent away now
+// TestHTTP2FlagsTakeEffect: the client is told how many requests it may send at once, and sent away now
 // and then.
-func TestHTTP2Flags(t *testing.T) {
+func TestHTTP2FlagsTakeEffect(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--http2-max-streams-per-connection=7", "--goaway-chance=0.02")
 	config, err := rest.TLSConfigFor(p.config())
 	if err != nil {

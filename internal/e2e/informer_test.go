@@ -128,9 +128,9 @@ func (f *follower) await(t *testing.T, versions []string, deletions int) {
 	})
 }
 
-// TestInformers: informers of both encodings start from a populated namespace and
+// TestInformersFollowBothEncodings: informers of both encodings start from a populated namespace and
 // follow 1,000 changes that several writers make, without a gap.
-func TestInformers(t *testing.T) {
+func TestInformersFollowBothEncodings(t *testing.T) {
 	const (
 		writers   = 5
 		rounds    = 50 // of create, update, update, delete: four changes each

@@ -14,10 +14,10 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestKine serves over kine instead of etcd, with a sibling and somebody who writes
+// TestServerRunsOverKine serves over kine instead of etcd, with a sibling and somebody who writes
 // straight into kine. Kine is killed, and so is the server: one watch sees every change,
 // and each list has what was acknowledged before, whoever wrote it.
-func TestKine(t *testing.T) {
+func TestServerRunsOverKine(t *testing.T) {
 	kine := kvtest.StartKine(t)
 	first, second := serve(t, "--etcd-servers", kine.URL), serve(t, "--etcd-servers", kine.URL)
 	outsider := kvtest.NewClient(t, []string{kine.URL})

@@ -15,9 +15,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestHangingKeyService starts a server over secrets whose key service hangs: it is ready,
+// TestHangingKeyServiceDelaysOnlyItsSecrets starts a server over secrets whose key service hangs: it is ready,
 // everything else is served, access rules count, and secrets are back once the service is.
-func TestHangingKeyService(t *testing.T) {
+func TestHangingKeyServiceDelaysOnlyItsSecrets(t *testing.T) {
 	t.Parallel() // it waits for the key service most of the time
 	dir := keysDir(t)
 	file, keys := filepath.Join(dir, "encryption.yaml"), startKeys(t, dir, "keys")

@@ -164,10 +164,10 @@ func encryptResources(t *testing.T, file, resources string, services ...*keyServ
 	}
 }
 
-// TestKeyService encrypts by KMS v2: with another key once the service has one, while it
+// TestKeyServiceRotatesKeys encrypts by KMS v2: with another key once the service has one, while it
 // is down and after it came back, after a restart, and by another service once the file
 // names one, without a restart.
-func TestKeyService(t *testing.T) {
+func TestKeyServiceRotatesKeys(t *testing.T) {
 	t.Parallel() // it waits a minute for the file to be read again
 	dir := keysDir(t)
 	file := filepath.Join(dir, "encryption.yaml")

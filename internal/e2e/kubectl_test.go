@@ -137,9 +137,9 @@ func mask(out string) string {
 	return out
 }
 
-// TestKubectlWatch: -w prints what is there, then a line for each change as it
+// TestKubectlWatchPrintsEachChange: -w prints what is there, then a line for each change as it
 // happens, in tables too.
-func TestKubectlWatch(t *testing.T) {
+func TestKubectlWatchPrintsEachChange(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	k := newKubectl(t, p.kubeconfig(), "default")
 	k.must(t, "", "create", "configmap", "first")

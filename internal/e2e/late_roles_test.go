@@ -13,9 +13,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestLateRoles restarts a server whose roles take long to load: nobody is told meanwhile that
+// TestLateRolesDenyNobody restarts a server whose roles take long to load: nobody is told meanwhile that
 // they may not do what they may do.
-func TestLateRoles(t *testing.T) {
+func TestLateRolesDenyNobody(t *testing.T) {
 	t.Parallel() // it waits for the key service most of the time
 	dir := keysDir(t)
 	file, keys := filepath.Join(dir, "encryption.yaml"), startKeys(t, dir, "keys")

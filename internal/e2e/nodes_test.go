@@ -14,9 +14,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestNodeAuthorizer: a kubelet reads its own pods and what they need, as long as they are
+// TestKubeletReadsWhatItsPodsNeed: a kubelet reads its own pods and what they need, as long as they are
 // its, also when they were there before the server.
-func TestNodeAuthorizer(t *testing.T) {
+func TestKubeletReadsWhatItsPodsNeed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens.csv")
 	if err := os.WriteFile(file, []byte("n1-token,system:node:n1,u1,system:nodes\nn2-token,system:node:n2,u2,system:nodes\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -79,8 +79,8 @@ func TestNodeAuthorizer(t *testing.T) {
 	})
 }
 
-// TestTrustIsTold: other API servers find whose certificates are accepted here.
-func TestTrustIsTold(t *testing.T) {
+// TestAcceptedCAsArePublished: other API servers find whose certificates are accepted here.
+func TestAcceptedCAsArePublished(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	want, err := os.ReadFile(filepath.Join(p.dir, "pki", "ca.crt"))
 	if err != nil {

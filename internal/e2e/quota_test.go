@@ -15,10 +15,10 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestQuota fills the embedded etcd. Writes are refused with kube-apiserver's words for
+// TestFullStoreRefusesWrites fills the embedded etcd. Writes are refused with kube-apiserver's words for
 // etcd's error; lists, watches and deletions go on; once there is room writes do, too,
 // and nobody had to do anything about etcd.
-func TestQuota(t *testing.T) {
+func TestFullStoreRefusesWrites(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--quota-backend-bytes", fmt.Sprint(16<<20))
 	maps := p.client().CoreV1().ConfigMaps("default")
 	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)

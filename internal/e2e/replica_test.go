@@ -12,9 +12,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestReplicas runs a second server on the first one's store. What the one
+// TestReplicasShareAStore runs a second server on the first one's store. What the one
 // acknowledged the other reads at once, and its watches see it.
-func TestReplicas(t *testing.T) {
+func TestReplicasShareAStore(t *testing.T) {
 	first := serve(t, "--unsafe-no-fsync")
 	second := serve(t, "--etcd-servers", "unix://"+filepath.Join(first.dir, "etcd", "sock", "etcd"))
 	writer, reader := first.client(), second.client()

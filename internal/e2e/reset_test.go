@@ -348,8 +348,8 @@ func TestResetEndsRouting(t *testing.T) {
 	}
 }
 
-// TestResetWarns: a reset warns of controllers that it cannot stop and that may delete what it restores.
-func TestResetWarns(t *testing.T) {
+// TestResetWarnsOfControllersItCannotStop: a reset warns of controllers that it cannot stop and that may delete what it restores.
+func TestResetWarnsOfControllersItCannotStop(t *testing.T) {
 	r := newResettable(t)
 	ctx := t.Context()
 	_, err := r.core.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "full"}}, metav1.CreateOptions{})

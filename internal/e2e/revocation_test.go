@@ -96,8 +96,8 @@ func (p *process) robot(t *testing.T, name string) kubernetes.Interface {
 	return p.as(token.Status.Token)
 }
 
-// TestRevocation: watches end when their right is lost, whatever it rests on; others go on.
-func TestRevocation(t *testing.T) {
+// TestWatchesEndWithTheirRights: watches end when their right is lost, whatever it rests on; others go on.
+func TestWatchesEndWithTheirRights(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--authorization-mode=RBAC", "--token-auth-file", tokens(t))
 	admin := p.client()
 	if _, err := admin.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, metav1.CreateOptions{}); err != nil {

@@ -18,9 +18,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestSnapshot saves a server's objects while they are written, changes them, and goes back:
+// TestSnapshotRestoresObjects saves a server's objects while they are written, changes them, and goes back:
 // the server serves what it served then, and an informer that lived through it has that, too.
-func TestSnapshot(t *testing.T) {
+func TestSnapshotRestoresObjects(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	k := newKubectl(t, p.kubeconfig(), "default")
 	k.must(t, definition("boxes", "Box"), "apply", "-f", "-")
@@ -143,8 +143,8 @@ func same(got, want map[string]string) error {
 	return nil
 }
 
-// TestSnapshotRefuses: mistakes are told in one line, and nothing is overwritten.
-func TestSnapshotRefuses(t *testing.T) {
+// TestSnapshotRefusesMistakes: mistakes are told in one line, and nothing is overwritten.
+func TestSnapshotRefusesMistakes(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	dir := t.TempDir()
 	file := filepath.Join(dir, "backup")

@@ -68,7 +68,7 @@ var valued = []string{"encoder", "key", "mediaType", "method", "protocol", "reso
 // tracedBy is the span of a client within which all requests are sent.
 const tracedBy = "00000000000000ff"
 
-// spansFile holds the spans of what TestSpans asks. Lines that begin with - are of kube-apiserver
+// spansFile holds the spans of what TestSpansAreStocks asks. Lines that begin with - are of kube-apiserver
 // alone, those with + of Larder.
 var spansFile = filepath.Join("testdata", "spans.txt")
 
@@ -191,7 +191,7 @@ func (w *webhooks) install(m *member) {
 	})
 }
 
-// traced is what TestSpans asks, and the fields of its header.
+// traced is what TestSpansAreStocks asks, and the fields of its header.
 func traced() [][]string {
 	const maps, secrets = "/api/v1/namespaces/default/configmaps", "/api/v1/namespaces/default/secrets"
 	return [][]string{
@@ -254,9 +254,9 @@ func spans(t *testing.T, stock bool) []string {
 	return lines
 }
 
-// TestSpans: what is recorded of requests are kube-apiserver's spans, but for those that spansFile
+// TestSpansAreStocks: what is recorded of requests are kube-apiserver's spans, but for those that spansFile
 // marks. With -stock it is asked, too.
-func TestSpans(t *testing.T) {
+func TestSpansAreStocks(t *testing.T) {
 	t.Parallel()
 	larder := spans(t, false)
 	var stock []string

@@ -9,8 +9,8 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// TestStarts starts a server on objects that no server has written: it lists all of them.
-func TestStarts(t *testing.T) {
+// TestServerStartsOnForeignObjects starts a server on objects that no server has written: it lists all of them.
+func TestServerStartsOnForeignObjects(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	etcd := filepath.Join(t.TempDir(), "etcd")
 	if err := os.Symlink(binaries.larder, etcd); err != nil {

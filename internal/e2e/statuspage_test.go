@@ -56,9 +56,9 @@ func ask(t *testing.T, p *process, method, path, token string) *http.Response {
 	return resp
 }
 
-// TestStatusPageAccess: everybody gets the page, which says nothing, and only who may get the
+// TestStatusPageDataNeedsTheRight: everybody gets the page, which says nothing, and only who may get the
 // data does.
-func TestStatusPageAccess(t *testing.T) {
+func TestStatusPageDataNeedsTheRight(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--token-auth-file", known(t))
 	for _, test := range []struct {
 		method, path, token string
@@ -100,8 +100,8 @@ func TestStatusPageAccess(t *testing.T) {
 	}
 }
 
-// TestNoStatusPage: a server that was told to has none.
-func TestNoStatusPage(t *testing.T) {
+// TestStatusPageCanBeDisabled: a server that was told to has none.
+func TestStatusPageCanBeDisabled(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--token-auth-file", known(t), "--status-page=false")
 	for _, test := range []struct {
 		path, token string

@@ -19,9 +19,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestTop: the command shows who asked how often, in a table, in JSON and on a terminal, to
+// TestTopShowsRequests: the command shows who asked how often, in a table, in JSON and on a terminal, to
 // those who may know.
-func TestTop(t *testing.T) {
+func TestTopShowsRequests(t *testing.T) {
 	tokens := filepath.Join(t.TempDir(), "tokens.csv")
 	if err := os.WriteFile(tokens, []byte("somebody,somebody,1\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -90,7 +90,7 @@ func valueAt(t *testing.T, servers, key string) []byte {
 func (p *process) etcd() string { return "unix://" + filepath.Join(p.dir, "etcd", "sock", "etcd") }
 
 // What browsers, TLS clients and listeners are promised by flags is what they get.
-func TestServingFlags(t *testing.T) {
+func TestServingFlagsTakeEffect(t *testing.T) {
 	cert := testcert.New(t, "someone else").Sign(t, "named", nil, func(c *x509.Certificate) { c.DNSNames = []string{"named.example"} })
 	certFile, keyFile := testcert.Write(t, t.TempDir(), "named", cert)
 	p := serve(t, "--unsafe-no-fsync", "--cors-allowed-origins=^https://example[.]com$",
@@ -132,7 +132,7 @@ func TestServingFlags(t *testing.T) {
 }
 
 // Profiles, the level of the log and the deletion of metrics are there unless --profiling is off.
-func TestProfilingFlag(t *testing.T) {
+func TestProfilingFlagTakesEffect(t *testing.T) {
 	t.Parallel()
 	for _, on := range []bool{true, false} {
 		p := serve(t, "--unsafe-no-fsync", fmt.Sprintf("--profiling=%v", on))
@@ -178,7 +178,7 @@ func TestCiphersAndCurves(t *testing.T) {
 }
 
 // What is served, and how it is stored, is as --runtime-config and others say.
-func TestStorageAndAPIFlags(t *testing.T) {
+func TestStorageAndAPIFlagsTakeEffect(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "debug")
 	p := serve(t, "--unsafe-no-fsync", "--runtime-config=batch/v1=false,internal.apiserver.k8s.io/v1alpha1=true,apps/v1/daemonsets=false",
 		"--feature-gates=StorageVersionAPI=true,APIServerIdentity=true", "--storage-media-type=application/json", "--version=v1.36.3-custom",
@@ -276,7 +276,7 @@ func TestServersOverrides(t *testing.T) {
 
 // Every line is JSON where that was asked for, and the level is raised and lowered while
 // the server runs.
-func TestLogFlags(t *testing.T) {
+func TestLogFlagsTakeEffect(t *testing.T) {
 	p := newProcess(t, "--unsafe-no-fsync", "--logging-format=json")
 	p.start()
 	p.Await(t, "ready after")

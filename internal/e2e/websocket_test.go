@@ -130,9 +130,9 @@ func (u *ui) message(c *websocket.Conn, kind int) string {
 	return string(data)
 }
 
-// TestWebSockets: what pages see of a server is what they see of kube-apiserver, which
+// TestPagesSeeStockWebSockets: what pages see of a server is what they see of kube-apiserver, which
 // passes the same test with -against.
-func TestWebSockets(t *testing.T) {
+func TestPagesSeeStockWebSockets(t *testing.T) {
 	kubeconfig := *against
 	if kubeconfig == "" {
 		kubeconfig = serve(t, "--unsafe-no-fsync").kubeconfig()
@@ -295,9 +295,9 @@ func testWebSocketEnds(u *ui, k *kubectl) {
 	ended(c, "the client ends it")
 }
 
-// TestManyWebSockets: pages have a socket for each list that they show and open them anew
+// TestPagesReopenManyWebSockets: pages have a socket for each list that they show and open them anew
 // all the time; every socket sees every change.
-func TestManyWebSockets(t *testing.T) {
+func TestPagesReopenManyWebSockets(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	u := newUI(t, p.kubeconfig())
 	const sockets, changes = 40, 20

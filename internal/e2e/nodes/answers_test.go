@@ -382,8 +382,8 @@ func (s *stage) steady(to *server, text string) string {
 
 const goldenFile = "testdata/answers.txt"
 
-// TestAnswers compares what Larder answers with what a stock server does.
-func TestAnswers(t *testing.T) {
+// TestRequestsToNodesAnswerAsStock compares what Larder answers with what a stock server does.
+func TestRequestsToNodesAnswerAsStock(t *testing.T) {
 	s := newStage(t)
 	var stock *server
 	if *stockBinary != "" {

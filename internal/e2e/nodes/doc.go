@@ -9,7 +9,7 @@
 //
 // Answers are those of a stock kube-apiserver:
 //
-//	go test ./internal/e2e/nodes -run TestAnswers -stock PATH
+//	go test ./internal/e2e/nodes -run TestRequestsToNodesAnswerAsStock -stock PATH
 //
 // asks the kube-apiserver at PATH (see bench/buildapiserver) beside Larder, over the same etcd and the
 // same kubelets; -rewrite records what it says. Without -stock Larder's answers are

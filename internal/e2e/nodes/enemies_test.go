@@ -70,9 +70,9 @@ func (c *cluster) open(t *testing.T, q question) net.Conn {
 	return conn
 }
 
-// TestStalledKubelets: kubelets and pods that stop answering, at any point, cost the server
+// TestStalledKubeletsCostLittle: kubelets and pods that stop answering, at any point, cost the server
 // nothing once the client has left, and other requests nothing at all.
-func TestStalledKubelets(t *testing.T) {
+func TestStalledKubeletsCostLittle(t *testing.T) {
 	c := newCluster(t)
 	serving := &tls.Config{Certificates: []tls.Certificate{c.serving(t)}}
 	for name, stalled := range map[string]struct {
@@ -111,8 +111,8 @@ func TestStalledKubelets(t *testing.T) {
 	}
 }
 
-// TestEndlessHeads: what never comes to an end is given up, before it takes much memory.
-func TestEndlessHeads(t *testing.T) {
+// TestEndlessHeadsAreGivenUp: what never comes to an end is given up, before it takes much memory.
+func TestEndlessHeadsAreGivenUp(t *testing.T) {
 	// Resident at most since the start: 330 to 410 MiB, garbage of all these answers included. One
 	// that was read on would take gigabytes.
 	const most = 640 << 20

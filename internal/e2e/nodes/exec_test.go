@@ -175,8 +175,8 @@ func noise(n int64) io.Reader {
 	return io.LimitReader(rand.NewChaCha8([32]byte{}), n)
 }
 
-// TestLargeData: what is sent arrives, and what is printed comes back, whole and in order.
-func TestLargeData(t *testing.T) {
+// TestLargeDataArrivesWhole: what is sent arrives, and what is printed comes back, whole and in order.
+func TestLargeDataArrivesWhole(t *testing.T) {
 	const size = 50 << 20
 	c := newCluster(t)
 	c.terminalPod(t, "p", nil)
@@ -198,8 +198,8 @@ func TestLargeData(t *testing.T) {
 	}
 }
 
-// TestManyExecs runs two hundred commands at once, each of which hears its own input.
-func TestManyExecs(t *testing.T) {
+// TestConcurrentExecsKeepTheirInput runs two hundred commands at once, each of which hears its own input.
+func TestConcurrentExecsKeepTheirInput(t *testing.T) {
 	const many = 200
 	c := newCluster(t)
 	k := c.terminalPod(t, "p", nil)
@@ -238,9 +238,9 @@ func TestManyExecs(t *testing.T) {
 	c.settles(t, k, before)
 }
 
-// TestClientLeaves: a client that leaves without a word ends what it had open, at the
+// TestClientThatLeavesEndsItsStreams: a client that leaves without a word ends what it had open, at the
 // kubelet too.
-func TestClientLeaves(t *testing.T) {
+func TestClientThatLeavesEndsItsStreams(t *testing.T) {
 	c := newCluster(t)
 	k := c.terminalPod(t, "p", nil)
 	before := c.goroutines(t)
@@ -287,8 +287,8 @@ func TestShutdownEndsStreams(t *testing.T) {
 	c.Await(t, "ready after")
 }
 
-// TestExecProtocols: versions that nobody speaks are refused.
-func TestExecProtocols(t *testing.T) {
+// TestUnknownExecProtocolsAreRefused: versions that nobody speaks are refused.
+func TestUnknownExecProtocolsAreRefused(t *testing.T) {
 	c := newCluster(t)
 	c.terminalPod(t, "p", nil)
 	for _, transport := range []string{"SPDY v9", "WebSocket v9"} {

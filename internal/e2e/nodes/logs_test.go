@@ -106,8 +106,8 @@ func (k *kubelet) over(key string) error {
 	return nil
 }
 
-// TestLargeLog: a log is sent as it comes, whatever its length.
-func TestLargeLog(t *testing.T) {
+// TestLargeLogIsStreamed: a log is sent as it comes, whatever its length.
+func TestLargeLogIsStreamed(t *testing.T) {
 	const lines = 2_000_000
 	c := newCluster(t)
 	k := c.terminalPod(t, "p", nil)
@@ -128,9 +128,9 @@ func TestLargeLog(t *testing.T) {
 	}
 }
 
-// TestKubeletCertificates: a kubelet is believed by its certificate alone, and sees the
+// TestKubeletsAreVerifiedByCertificate: a kubelet is believed by its certificate alone, and sees the
 // server's.
-func TestKubeletCertificates(t *testing.T) {
+func TestKubeletsAreVerifiedByCertificate(t *testing.T) {
 	c := newCluster(t)
 	right := c.terminalPod(t, "p", nil)
 	foreign := newPKI(t)
@@ -160,9 +160,9 @@ func TestKubeletCertificates(t *testing.T) {
 	}
 }
 
-// TestKubeletAddresses: the first type of address that is preferred and known is asked, at
+// TestPreferredKubeletAddressIsUsed: the first type of address that is preferred and known is asked, at
 // the port that the node tells or --kubelet-port.
-func TestKubeletAddresses(t *testing.T) {
+func TestPreferredKubeletAddressIsUsed(t *testing.T) {
 	var port int
 	var c *cluster
 	p := newPKI(t)

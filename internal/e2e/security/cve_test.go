@@ -57,8 +57,8 @@ func notApplicable() map[string]string {
 	}
 }
 
-// TestCVEs runs every attack on one server that has all its guards up.
-func TestCVEs(t *testing.T) {
+// TestKnownAttacksFail runs every attack on one server that has all its guards up.
+func TestKnownAttacksFail(t *testing.T) {
 	f := newFortress(t)
 	for _, a := range attacks() {
 		t.Run(strings.Join(a.ids, ","), func(t *testing.T) {
@@ -68,8 +68,8 @@ func TestCVEs(t *testing.T) {
 	}
 }
 
-// TestIDs: each number stands once, as it is published.
-func TestIDs(t *testing.T) {
+// TestNumbersOfAttacksAreUnique: each number stands once, as it is published.
+func TestNumbersOfAttacksAreUnique(t *testing.T) {
 	ids := slices.Collect(maps.Keys(notApplicable()))
 	for _, a := range attacks() {
 		ids = append(ids, a.ids...)

@@ -65,8 +65,8 @@ func (t tenant) foreign(answer []byte) (own int, err error) {
 	return own, nil
 }
 
-// TestOracle shows that what is foreign is found.
-func TestOracle(t *testing.T) {
+// TestOracleFindsForeignData shows that what is foreign is found.
+func TestOracleFindsForeignData(t *testing.T) {
 	alice, bob := tenant{mark: markOf(1, 7)}, tenant{mark: markOf(2, 7)}
 	for _, c := range []struct {
 		answer string
@@ -105,9 +105,9 @@ type action struct {
 	mute bool // nothing need come back
 }
 
-// TestStorm: of two hundred tenants none is told a byte of another's, whatever they do
+// TestTenantsSeeNoForeignData: of two hundred tenants none is told a byte of another's, whatever they do
 // at once.
-func TestStorm(t *testing.T) {
+func TestTenantsSeeNoForeignData(t *testing.T) {
 	if *seed == 0 {
 		*seed = time.Now().UnixNano()
 	}

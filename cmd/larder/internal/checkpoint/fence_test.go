@@ -13,9 +13,9 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestFence: a request that was received before the fence was raised writes nothing any more, those
+// TestFenceStopsEarlierRequests: a request that was received before the fence was raised writes nothing any more, those
 // that come later do, and so does whoever is no request.
-func TestFence(t *testing.T) {
+func TestFenceStopsEarlierRequests(t *testing.T) {
 	fence, memory := new(checkpoint.Fence), kvtest.NewMemory()
 	defer memory.Close()
 	store := fence.Store(memory)

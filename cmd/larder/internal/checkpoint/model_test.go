@@ -30,9 +30,9 @@ func held(t testing.TB, store kv.Store, prefix string) map[string]string {
 	return all
 }
 
-// TestModel takes checkpoints and goes back to them between random writes, beside a model
+// TestRandomResetsMatchTheModel takes checkpoints and goes back to them between random writes, beside a model
 // that copies a map.
-func TestModel(t *testing.T) {
+func TestRandomResetsMatchTheModel(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 7))
 		store := kvtest.NewMemory()

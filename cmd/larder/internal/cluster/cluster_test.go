@@ -12,14 +12,14 @@ import (
 	"k8s.io/client-go/metadata"
 )
 
-// nodesOfTest is how many nodes the cluster of TestCluster has.
+// nodesOfTest is how many nodes the cluster of TestClusterRunsWorkloads has.
 const nodesOfTest = 20
 
-// TestCluster has stock controllers, a stock scheduler and kwok do over Larder what they
+// TestClusterRunsWorkloads has stock controllers, a stock scheduler and kwok do over Larder what they
 // are for, all at once, each in a namespace of its own that is deleted to nothing in the
 // end. None of the programs logs an error of which the server may be the cause, but those that
 // it logs over any API server.
-func TestCluster(t *testing.T) {
+func TestClusterRunsWorkloads(t *testing.T) {
 	r := start(t, nodesOfTest)
 	before := r.everything(t)
 	t.Run("at once", func(t *testing.T) {

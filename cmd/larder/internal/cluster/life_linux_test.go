@@ -10,10 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestLife: Ctrl-C ends all programs, the next start goes on with what was there and has as
+// TestClusterStopsAndRestarts: Ctrl-C ends all programs, the next start goes on with what was there and has as
 // many nodes as it is told, a program that ends takes all with it, and a cluster that is
 // killed leaves nothing running.
-func TestLife(t *testing.T) {
+func TestClusterStopsAndRestarts(t *testing.T) {
 	r := start(t, 3)
 	pids := r.children()
 	for _, file := range []string{"kube-controller-manager.kubeconfig", "kube-scheduler.kubeconfig", "kwok.kubeconfig", "kwok.yaml", "logs/kwok.log"} {
@@ -47,8 +47,8 @@ func TestLife(t *testing.T) {
 	ended(t, pids)
 }
 
-// TestComplaints: what the programs log of lists and watches that fail is no usual error.
-func TestComplaints(t *testing.T) {
+// TestProgramsLogNoUnusualErrors: what the programs log of lists and watches that fail is no usual error.
+func TestProgramsLogNoUnusualErrors(t *testing.T) {
 	for line, complaint := range map[string]bool{
 		`E1122 11:27:10.000001    4571 reflector.go:200] "Failed to watch" err="failed to list *v1.Pod: the server could not find the requested resource" type="*v1.Pod"`:               true,
 		`W1122 11:27:10.000001    4571 reflector.go:561] watch of *v1.Pod ended with: very short watch: Unexpected watch close - watch lasted less than a second and no items received`: true,
@@ -64,8 +64,8 @@ func TestComplaints(t *testing.T) {
 	}
 }
 
-// TestNodes: a start with fewer nodes removes those beyond, and no others.
-func TestNodes(t *testing.T) {
+// TestFewerNodesRemoveTheRest: a start with fewer nodes removes those beyond, and no others.
+func TestFewerNodesRemoveTheRest(t *testing.T) {
 	many, few := start(t, 5), 0
 	nodes, err := many.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	must(t, err)

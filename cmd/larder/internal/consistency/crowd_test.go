@@ -47,10 +47,10 @@ func counter(t *testing.T, client *http.Client, url string, name *regexp.Regexp)
 	return n
 }
 
-// TestSharedReads has many clients read consistently while etcd keeps silent: once it
+// TestConsistentReadsWorkWhileEtcdIsSilent has many clients read consistently while etcd keeps silent: once it
 // speaks, one read of it serves all who wait. Where too few came in time it is tried
 // again.
-func TestSharedReads(t *testing.T) {
+func TestConsistentReadsWorkWhileEtcdIsSilent(t *testing.T) {
 	const clients = 64
 	c := newCluster(t, 1, 1)
 	r := c.replicas[0]
@@ -120,9 +120,9 @@ func narrow(r *replica, bytes int) *http.Transport {
 	return transport
 }
 
-// TestStuckWatchers has watchers that never read: the others get everything, and what
+// TestStuckWatchersDelayNobody has watchers that never read: the others get everything, and what
 // the stuck ones keep is bounded, which is looked at where there is /proc.
-func TestStuckWatchers(t *testing.T) {
+func TestStuckWatchersDelayNobody(t *testing.T) {
 	const stuck, writes, most = 500, 150, 512 << 10
 	c := newCluster(t, 1, 1)
 	r := c.replicas[0]

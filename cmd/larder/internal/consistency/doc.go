@@ -18,7 +18,7 @@
 //   - I, informers: an object does not go back for an informer's handler, and comes twice only after
 //     a relist. In the end the informer has what is stored.
 //   - B, labels: a process never gives a list or bookmark a lower revision than an earlier one of
-//     the resource, or than was asked for, and every page of a list can be read. TestLabels writes
+//     the resource, or than was asked for, and every page of a list can be read. TestResourceVersionsNeverGoBack writes
 //     to several resources at very different rates for that.
 //   - W, watches: the guarantees of package watch, over resumes at the other replica. A response
 //     that ends well does not end within a revision.
@@ -26,10 +26,10 @@
 // kube-apiserver may give a part of a revision that changes several objects, and may say that a
 // revision from before its start is too old.
 //
-// TestRestored restores a backup in a single member without raising its revision, under two
+// TestRestoredStoreHidesLostHistory restores a backup in a single member without raising its revision, under two
 // Larders. Nobody may see the lost history afterwards, and informers must end with what is stored.
 //
-// TestMutants shows for each check which mistakes of a server it finds. A run with too few writes,
+// TestOraclesFindMutants shows for each check which mistakes of a server it finds. A run with too few writes,
 // or in which no fault hit, fails as invalid. A run prints its seed:
 //
 //	go test ./cmd/larder/internal/consistency -run TestHistory -duration 10m -seed 7

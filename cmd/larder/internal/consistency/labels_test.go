@@ -89,9 +89,9 @@ func (l *labelling) keep(of *paced, given label) {
 
 func (l *labelling) begin(what string) label { return label{what: what, began: time.Since(l.start)} }
 
-// TestLabels has one process serve lists, watches and objects of resources that change at
+// TestResourceVersionsNeverGoBack has one process serve lists, watches and objects of resources that change at
 // very different paces, in all forms, while history is given up: B.
-func TestLabels(t *testing.T) {
+func TestResourceVersionsNeverGoBack(t *testing.T) {
 	c := newCluster(t, 1, 0)
 	c.addReplica(t, "larder0", servertest.Config{})
 	l := &labelling{replica: c.replicas[0], resources: newPaced(), start: time.Now(), kinds: make(map[string]int)}

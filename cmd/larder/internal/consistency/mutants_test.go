@@ -130,9 +130,9 @@ func (tornReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 var oracle = regexp.MustCompile(`(?m)^([ABDFMRX]|W\d \w+):`)
 
-// TestMutants holds the oracles against servers' possible mistakes: each is found, by
+// TestOraclesFindMutants holds the oracles against servers' possible mistakes: each is found, by
 // the oracle that is there for it, and nothing is found where there is no mistake.
-func TestMutants(t *testing.T) {
+func TestOraclesFindMutants(t *testing.T) {
 	drop := func(at, n int) func(*story) {
 		return func(s *story) { s.frames = slices.Delete(s.frames, at, at+n) }
 	}

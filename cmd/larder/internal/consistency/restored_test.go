@@ -30,7 +30,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-var large = flag.Int("large", 20_000, "how many objects the large resource of TestRestored has")
+var large = flag.Int("large", 20_000, "how many objects the large resource of TestRestoredStoreHidesLostHistory has")
 
 // The words that objects hold say in which history they were written.
 const (
@@ -244,12 +244,12 @@ func (r *restoring) expired(from *replica, path string) error {
 	return nil
 }
 
-// TestRestored sets etcd back to a backup, without raising its revision, under two
+// TestRestoredStoreHidesLostHistory sets etcd back to a backup, without raising its revision, under two
 // Larders, while clients read, watch and follow a small and a large resource: no
 // consistent read that begins once etcd serves again shows what is lost; whoever comes
 // with a revision of the lost history is told that it is too old; and informers end with
 // what is stored.
-func TestRestored(t *testing.T) {
+func TestRestoredStoreHidesLostHistory(t *testing.T) {
 	r := &restoring{T: t, cluster: newCluster(t, 1, 2)}
 	r.stocks = []*stock{
 		{kind: "ConfigMap", plural: "configmaps", names: 20, revisions: map[string]int64{}},

@@ -22,8 +22,8 @@ const (
 	tries    = 5   // how often a read is asked before a difference counts
 )
 
-// TestSameAsStock is what the package is for.
-func TestSameAsStock(t *testing.T) {
+// TestAnswersAreStocks is what the package is for.
+func TestAnswersAreStocks(t *testing.T) {
 	w := newWorld(t, "")
 	if w.stock == nil {
 		if *rewrite {

@@ -40,7 +40,7 @@ func testConfig(t *testing.T) Config {
 	return c
 }
 
-func TestEstablish(t *testing.T) {
+func TestEstablishMakesWhatIsMissing(t *testing.T) {
 	c := testConfig(t)
 	dir := open(t, c.DataDir)
 	id, err := establish(&c, dir)

@@ -46,8 +46,8 @@ func TestVersionsAreLarders(t *testing.T) {
 	}
 }
 
-// TestFind: a directory must hold all programs.
-func TestFind(t *testing.T) {
+// TestDirectoryMustHoldAllPrograms: a directory must hold all programs.
+func TestDirectoryMustHoldAllPrograms(t *testing.T) {
 	dir := t.TempDir()
 	for i, path := range in(dir).paths() {
 		if _, err := Find(dir); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), filepath.Base(path)) {

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// TestAdopt: what root puts into a directory of another user is given to that user, and only
+// TestAdoptGivesFilesToTheOwner: what root puts into a directory of another user is given to that user, and only
 // that; another user's files stay as they are.
-func TestAdopt(t *testing.T) {
+func TestAdoptGivesFilesToTheOwner(t *testing.T) {
 	owner := os.Geteuid()
 	path := t.TempDir()
 	if owner == 0 {

@@ -89,9 +89,9 @@ func TestRefusesWhatOthersControl(t *testing.T) {
 	}
 }
 
-// TestGroups: a group may write to a directory if it is root's, or if root gave the directory to a
+// TestTrustedGroupsMayWrite: a group may write to a directory if it is root's, or if root gave the directory to a
 // group of this process, as a kubelet does with a volume.
-func TestGroups(t *testing.T) {
+func TestTrustedGroupsMayWrite(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files to groups")
 	}

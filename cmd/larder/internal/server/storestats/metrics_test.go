@@ -66,8 +66,8 @@ func TestStoreMetricsNameTheResource(t *testing.T) {
 	}
 }
 
-// TestNativeHistograms: with native buckets, the classic ones remain.
-func TestNativeHistograms(t *testing.T) {
+// TestNativeHistogramsKeepClassicBuckets: with native buckets, the classic ones remain.
+func TestNativeHistogramsKeepClassicBuckets(t *testing.T) {
 	for _, native := range []bool{false, true} {
 		m := NewMetrics(time.Minute, native)
 		seen := m.Observer()
