@@ -304,7 +304,8 @@ func (r *Reflector) read(ctx context.Context, at int64) ([]*Object, int64, error
 	defer cancel()
 	var pages [][]*Object
 	awaitBefore := func() {}
-	revision, err := r.pages(ctx, at, func(page kv.Page) error {
+	opts := kv.RangeOptions{Prefix: r.prefix, Revision: at, Limit: kv.FittingPages, Borrow: r.cache.copies}
+	revision, err := kv.RangeAll(ctx, r.store, opts, func(page kv.Page) error {
 		if r.total.Load() == 0 {
 			r.total.Store(page.Count)
 		}
@@ -328,14 +329,6 @@ func (r *Reflector) read(ctx context.Context, at int64) ([]*Object, int64, error
 	return all, revision, nil
 }
 
-// pages calls fn with all pages of a revision.
-func (r *Reflector) pages(ctx context.Context, at int64, fn func(kv.Page) error) (int64, error) {
-	if r.cache.copies {
-		return kv.BorrowAllAt(ctx, r.store, r.prefix, at, fn)
-	}
-	return kv.RangeAllAt(ctx, r.store, r.prefix, at, kv.FittingPages, fn)
-}
-
 // decodePage begins to decode a page. The objects are complete when await returns, which also releases
 // the page: nil takes the place of what is not an object. It stops early if ctx ends.
 func (r *Reflector) decodePage(ctx context.Context, page kv.Page) (objects []*Object, await func()) {
@@ -356,9 +349,7 @@ func (r *Reflector) decodePage(ctx context.Context, page kv.Page) (objects []*Ob
 	}
 	return objects, func() {
 		group.Wait()
-		if r.cache.copies {
-			page.Release()
-		}
+		page.Release()
 	}
 }
 

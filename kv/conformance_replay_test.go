@@ -61,7 +61,7 @@ func (s *suite) replay(reach, wantPast, present int64) {
 		return
 	}
 	state := make(map[string]string)
-	_, err = kv.RangeAllAt(s.ctx, s.Store, s.prefix, past, 2, func(page kv.Page) error {
+	_, err = kv.RangeAll(s.ctx, s.Store, kv.RangeOptions{Prefix: s.prefix, Revision: past, Limit: 2}, func(page kv.Page) error {
 		for _, item := range page.Items {
 			state[item.Key] = fmt.Sprintf("%d %s", item.Revision, item.Value)
 		}

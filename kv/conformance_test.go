@@ -265,7 +265,7 @@ func (s *suite) testRangePages() {
 	for _, size := range []int64{0, 1, 7, 25, 100} {
 		var got []string
 		var revisions []int64
-		revision, err := kv.RangeAll(s.ctx, s.Store, s.prefix, size, func(page kv.Page) error {
+		revision, err := kv.RangeAll(s.ctx, s.Store, kv.RangeOptions{Prefix: s.prefix, Limit: size}, func(page kv.Page) error {
 			got = append(got, s.keys(page)...)
 			revisions = append(revisions, page.Revision)
 			// What happens between two pages is in neither.
@@ -279,7 +279,7 @@ func (s *suite) testRangePages() {
 		}
 	}
 	failure := errors.New("enough")
-	if _, err := kv.RangeAll(s.ctx, s.Store, s.prefix, 7, func(kv.Page) error { return failure }); !errors.Is(err, failure) {
+	if _, err := kv.RangeAll(s.ctx, s.Store, kv.RangeOptions{Prefix: s.prefix, Limit: 7}, func(kv.Page) error { return failure }); !errors.Is(err, failure) {
 		s.Errorf("failing callback: %v", err)
 	}
 }
@@ -315,7 +315,7 @@ func (s *suite) testRangeBorrowed() {
 		}
 	}
 	found := 0
-	_, err := kv.BorrowAllAt(s.ctx, s.Store, s.prefix, 0, func(page kv.Page) error {
+	_, err := kv.RangeAll(s.ctx, s.Store, kv.RangeOptions{Prefix: s.prefix, Limit: kv.FittingPages, Borrow: true}, func(page kv.Page) error {
 		found += len(page.Items)
 		page.Release()
 		return nil

@@ -84,7 +84,7 @@ func ExampleTail() {
 		fmt.Println(err)
 		return
 	}
-	loaded, err := kv.RangeAll(ctx, store, "/registry/pods/", kv.FittingPages, func(page kv.Page) error {
+	loaded, err := kv.RangeAll(ctx, store, kv.RangeOptions{Prefix: "/registry/pods/", Limit: kv.FittingPages}, func(page kv.Page) error {
 		for _, item := range page.Items {
 			fmt.Println("loaded", item.Key)
 		}

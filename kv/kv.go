@@ -230,25 +230,10 @@ const (
 	manyPages      = 32
 )
 
-// RangeAll calls fn with one page after the other of everything under prefix, all
-// of the same revision, which it returns. The first page is linearizable. A
-// pageSize of 0 asks for everything at once; see also FittingPages.
-func RangeAll(ctx context.Context, store Store, prefix string, pageSize int64, fn func(Page) error) (int64, error) {
-	return RangeAllAt(ctx, store, prefix, 0, pageSize, fn)
-}
-
-// RangeAllAt is RangeAll at a revision of the past; 0 is now.
-func RangeAllAt(ctx context.Context, store Store, prefix string, revision, pageSize int64, fn func(Page) error) (int64, error) {
-	return rangeAll(ctx, store, RangeOptions{Prefix: prefix, Limit: pageSize, Revision: revision}, fn)
-}
-
-// BorrowAllAt is RangeAllAt with FittingPages. Fn, or the last reader of a page's values, releases the
-// page.
-func BorrowAllAt(ctx context.Context, store Store, prefix string, revision int64, fn func(Page) error) (int64, error) {
-	return rangeAll(ctx, store, RangeOptions{Prefix: prefix, Limit: FittingPages, Revision: revision, Borrow: true}, fn)
-}
-
-func rangeAll(ctx context.Context, store Store, opts RangeOptions, fn func(Page) error) (int64, error) {
+// RangeAll calls fn with one page after the other of what opts asks for, all of the same revision,
+// which it returns. Limit is the size of pages: 0 asks for everything at once; see also FittingPages.
+// With Borrow, fn or the last reader of a page's values releases the page.
+func RangeAll(ctx context.Context, store Store, opts RangeOptions, fn func(Page) error) (int64, error) {
 	fitting, bytes := opts.Limit == FittingPages, 0
 	if fitting {
 		opts.Limit = firstPageItems

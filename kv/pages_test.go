@@ -43,7 +43,7 @@ func TestPagesFitIntoMemory(t *testing.T) {
 		}
 		store.PutAll(all)
 		l, found := &limits{Store: store}, 0
-		_, err := kv.RangeAll(t.Context(), l, "/registry/things/", kv.FittingPages, func(page kv.Page) error {
+		_, err := kv.RangeAll(t.Context(), l, kv.RangeOptions{Prefix: "/registry/things/", Limit: kv.FittingPages}, func(page kv.Page) error {
 			found += len(page.Items)
 			size := 0
 			for _, item := range page.Items {

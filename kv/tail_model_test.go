@@ -195,7 +195,7 @@ func (o *owner) load(w *world) {
 		if past, _, err = o.sub.Begin(w.t.Context(), past+1); err != nil {
 			panic(err)
 		}
-		o.revision, err = kv.RangeAllAt(w.t.Context(), w.store, o.prefix, past, 2, func(page kv.Page) error {
+		o.revision, err = kv.RangeAll(w.t.Context(), w.store, kv.RangeOptions{Prefix: o.prefix, Revision: past, Limit: 2}, func(page kv.Page) error {
 			for _, item := range page.Items {
 				o.state[item.Key] = string(item.Value)
 			}

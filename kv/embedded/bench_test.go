@@ -70,7 +70,7 @@ func BenchmarkRangeAll(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				n := 0
-				must[int64](b)(kv.RangeAll(b.Context(), store, "/registry/pods/", size, func(page kv.Page) error {
+				must[int64](b)(kv.RangeAll(b.Context(), store, kv.RangeOptions{Prefix: "/registry/pods/", Limit: size}, func(page kv.Page) error {
 					n += len(page.Items)
 					return nil
 				}))

@@ -196,7 +196,7 @@ func (c *Checkpoints) room(name string) (int64, error) {
 // read returns what store holds, and its bytes, of which there may be no more than room.
 func (c *Checkpoints) read(ctx context.Context, store kv.Store, room int64) (storeState, int64, error) {
 	held, bytes := storeState{replacements: store.Replacements()}, int64(0)
-	revision, err := kv.RangeAll(ctx, store, c.config.Prefix, kv.FittingPages, func(page kv.Page) error {
+	revision, err := kv.RangeAll(ctx, store, kv.RangeOptions{Prefix: c.config.Prefix, Limit: kv.FittingPages}, func(page kv.Page) error {
 		for _, item := range page.Items {
 			if item.Lease != 0 || c.leftOut(item.Key) {
 				continue

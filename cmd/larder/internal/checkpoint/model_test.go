@@ -18,7 +18,7 @@ import (
 func held(t testing.TB, store kv.Store, prefix string) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
-	_, err := kv.RangeAll(t.Context(), store, prefix, 0, func(page kv.Page) error {
+	_, err := kv.RangeAll(t.Context(), store, kv.RangeOptions{Prefix: prefix}, func(page kv.Page) error {
 		for _, item := range page.Items {
 			all[item.Key] = string(item.Value)
 		}
