@@ -1,8 +1,10 @@
 package snapshot
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -61,38 +63,51 @@ type RestoreConfig struct {
 
 // Inspect checks a snapshot and says what is in it. progress may be nil.
 func Inspect(ctx context.Context, path string, progress Progress) (Status, error) {
-	if err := verify(ctx, path, progress); err != nil {
-		return Status{}, fmt.Errorf("snapshot: %s: %w", path, err)
-	}
-	status, err := inspect(path)
+	status, err := check(ctx, path, progress)
 	if err != nil {
 		return Status{}, fmt.Errorf("snapshot: %s: %w", path, err)
 	}
 	return status, nil
 }
 
-// verify reads a file and fails unless its sum is right.
-func verify(ctx context.Context, path string, progress Progress) error {
+// sector is what the size of a database is a multiple of.
+const sector = 512
+
+// check fails unless a file is a database with its sum behind it, and says what is in it.
+func check(ctx context.Context, path string, progress Progress) (Status, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return err
+		return Status{}, err
 	}
 	defer file.Close()
 	info, err := file.Stat()
 	if err != nil {
-		return err
+		return Status{}, err
 	}
-	sum := newSum(io.Discard, func(done int64) { progress.report(done, info.Size()) })
-	if _, err := io.Copy(sum, &reader{ctx, file}); err != nil {
-		return err
+	size := info.Size()
+	if size%sector != sha256.Size {
+		return Status{}, fmt.Errorf("no snapshot of etcd, or not all of it: %d bytes are no whole database with a checksum behind it", size)
 	}
-	return sum.check()
+	from := &reader{ctx: ctx, from: file, report: func(done int64) { progress.report(done, size) }}
+	sum, want := sha256.New(), make([]byte, sha256.Size)
+	if _, err := io.CopyN(sum, from, size-sha256.Size); err != nil {
+		return Status{}, err
+	}
+	if _, err := io.ReadFull(from, want); err != nil {
+		return Status{}, err
+	}
+	if !bytes.Equal(sum.Sum(nil), want) {
+		return Status{}, errors.New("damaged: the SHA-256 checksum is wrong")
+	}
+	return inspect(path)
 }
 
-// reader reads until its context ends.
+// reader reads until its context ends, and reports how many bytes it has read.
 type reader struct {
-	ctx  context.Context
-	from io.Reader
+	ctx    context.Context
+	from   io.Reader
+	report func(done int64)
+	done   int64
 }
 
 // Read implements io.Reader.
@@ -100,7 +115,12 @@ func (r *reader) Read(p []byte) (int, error) {
 	if err := r.ctx.Err(); err != nil {
 		return 0, err
 	}
-	return r.from.Read(p)
+	n, err := r.from.Read(p)
+	if n > 0 {
+		r.done += int64(n)
+		r.report(r.done)
+	}
+	return n, err
 }
 
 // inspect reads the keys of a snapshot. bbolt panics at pages that make no sense.

@@ -1,12 +1,9 @@
 package snapshot
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"io/fs"
 	"os"
@@ -145,17 +142,13 @@ func write(ctx context.Context, path string, from io.Reader, progress func(done 
 			err = errors.Join(err, gone)
 		}
 	}()
-	sum := newSum(part, progress)
-	if _, err := io.Copy(sum, &reader{ctx, from}); err != nil {
-		return Status{}, err
-	}
-	if err := sum.check(); err != nil {
+	if _, err := io.Copy(part, &reader{ctx: ctx, from: from, report: progress}); err != nil {
 		return Status{}, err
 	}
 	if err := part.Sync(); err != nil {
 		return Status{}, err
 	}
-	status, err := inspect(part.Name())
+	status, err := check(ctx, part.Name(), nil)
 	if err != nil {
 		return Status{}, err
 	}
@@ -179,46 +172,6 @@ func place(part, path string, link func(from, to string) error) error {
 		return err
 	}
 	return os.Rename(part, path)
-}
-
-// sum passes on a snapshot while it adds it up: the last bytes are the sum of those before.
-type sum struct {
-	to       io.Writer
-	progress func(done int64)
-	hash     hash.Hash
-	last     []byte // not added up yet: they may be the sum
-	done     int64
-}
-
-func newSum(to io.Writer, progress func(done int64)) *sum {
-	return &sum{to: to, progress: progress, hash: sha256.New()}
-}
-
-// Write implements io.Writer.
-func (s *sum) Write(p []byte) (int, error) {
-	n, err := s.to.Write(p)
-	s.last = append(s.last, p[:n]...)
-	if more := len(s.last) - sha256.Size; more > 0 {
-		s.hash.Write(s.last[:more])
-		s.last = append(s.last[:0], s.last[more:]...)
-	}
-	s.done += int64(n)
-	s.progress(s.done)
-	return n, err
-}
-
-// sector is what the size of a database is a multiple of.
-const sector = 512
-
-// check fails unless all that was written is a snapshot with its sum behind it.
-func (s *sum) check() error {
-	switch {
-	case s.done%sector != sha256.Size:
-		return fmt.Errorf("no snapshot of etcd, or not all of it: %d bytes are no whole database with a checksum behind it", s.done)
-	case !bytes.Equal(s.hash.Sum(nil), s.last):
-		return errors.New("damaged: the SHA-256 checksum is wrong")
-	}
-	return nil
 }
 
 func (p Progress) report(done, total int64) {
