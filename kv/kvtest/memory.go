@@ -16,11 +16,10 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// Memory is a kv.Store in memory. It is open from the start; Run only makes leases expire.
+// Memory is a kv.Store in memory. It is open from the start.
 type Memory struct {
 	closing chan struct{} // closed by Close
 	once    sync.Once
-	rerun   chan struct{} // has an element when the next expiry may have changed
 	running sync.WaitGroup
 	watches sync.WaitGroup
 
@@ -37,8 +36,7 @@ type Memory struct {
 	shown     int64 // highest revision that answers and watches have told of
 	keys      *btree.BTreeG[*history]
 	log       []kv.Batch // every revision > compacted or equal to it, in order
-	leases    map[int64]time.Time
-	nextLease int64
+	lastLease int64
 	watchers  map[*watcher]struct{}
 }
 
@@ -65,10 +63,8 @@ var _ kv.Store = (*Memory)(nil)
 func NewMemory() *Memory {
 	return &Memory{
 		closing:  make(chan struct{}),
-		rerun:    make(chan struct{}, 1),
 		revision: 1,
 		keys:     btree.NewG(16, func(a, b *history) bool { return a.key < b.key }),
-		leases:   make(map[int64]time.Time),
 		watchers: make(map[*watcher]struct{}),
 	}
 }
@@ -320,13 +316,9 @@ func (m *Memory) Put(ctx context.Context, key string, value []byte, opts kv.PutO
 	var lease int64
 	if opts.TTL > 0 {
 		ttl := (opts.TTL + time.Second - 1).Truncate(time.Second)
-		m.nextLease++
-		lease = m.nextLease
-		m.leases[lease] = time.Now().Add(ttl)
-		select {
-		case m.rerun <- struct{}{}:
-		default:
-		}
+		m.lastLease++
+		lease = m.lastLease
+		time.AfterFunc(ttl, func() { m.expire(lease) })
 	}
 	m.commitLocked([]write{{key: key, value: slices.Clone(value), lease: lease}})
 	return kv.Result{Committed: true, Revision: m.revision}, nil
@@ -430,7 +422,7 @@ func (m *Memory) Compaction() int64 {
 	return m.compacted
 }
 
-// Run makes leases expire until ctx ends or Close is called.
+// Run waits until ctx ends or Close is called.
 func (m *Memory) Run(ctx context.Context) error {
 	m.mu.Lock()
 	select {
@@ -442,45 +434,31 @@ func (m *Memory) Run(ctx context.Context) error {
 	m.running.Add(1)
 	m.mu.Unlock()
 	defer m.running.Done()
-	for {
-		var due <-chan time.Time // an abandoned timer is collected with its channel
-		if next, ok := m.expire(time.Now()); ok {
-			due = time.After(time.Until(next))
-		}
-		select {
-		case <-due:
-		case <-m.rerun:
-		case <-m.closing:
-			return nil
-		case <-ctx.Done():
-			m.shut()
-			return nil
-		}
+	select {
+	case <-m.closing:
+	case <-ctx.Done():
+		m.shut()
 	}
+	return nil
 }
 
-// expire deletes the keys of expired leases and returns when the next expires.
-func (m *Memory) expire(now time.Time) (time.Time, bool) {
+// expire deletes the keys of a lease.
+func (m *Memory) expire(lease int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	select {
+	case <-m.closing:
+		return
+	default:
+	}
 	var writes []write
 	m.keys.Ascend(func(h *history) bool {
-		if item, found := h.at(m.revision); found && item.Lease != 0 && !m.leases[item.Lease].After(now) {
+		if item, found := h.at(m.revision); found && item.Lease == lease {
 			writes = append(writes, write{key: h.key, remove: true})
 		}
 		return true
 	})
 	m.commitLocked(writes)
-	var next time.Time
-	for lease, at := range m.leases {
-		switch {
-		case !at.After(now):
-			delete(m.leases, lease)
-		case next.IsZero() || at.Before(next):
-			next = at
-		}
-	}
-	return next, !next.IsZero()
 }
 
 // Close ends all watches and Run.
