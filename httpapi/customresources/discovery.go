@@ -1,6 +1,8 @@
 package customresources
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -15,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/apiserver/pkg/endpoints"
 	upstream "k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
@@ -59,8 +62,9 @@ func (d *discovery) update(name string, members []*apiextensionsv1.CustomResourc
 		}
 		for i := range member.Spec.Versions {
 			if v := &member.Spec.Versions[i]; v.Served {
-				next.versions[v.Name] = append(next.versions[v.Name], resources(member, v)...)
-				whole[v.Name] = append(whole[v.Name], resource(member, v))
+				list := resources(member, v)
+				next.versions[v.Name] = append(next.versions[v.Name], list...)
+				whole[v.Name] = append(whole[v.Name], aggregatedEntries(name, v.Name, list)...)
 			}
 		}
 	}
@@ -117,22 +121,6 @@ func verbs(crd *apiextensionsv1.CustomResourceDefinition) metav1.Verbs {
 	return metav1.Verbs{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}
 }
 
-// subresourceVerbs are the verbs of every subresource.
-var subresourceVerbs = metav1.Verbs{"get", "patch", "update"}
-
-// subresources lists the subresources of a version, with their kinds.
-func subresources(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (names []string, kinds []schema.GroupVersionKind) {
-	if v.Subresources != nil && v.Subresources.Status != nil {
-		names = append(names, "status")
-		kinds = append(kinds, schema.GroupVersionKind{Group: crd.Spec.Group, Version: v.Name, Kind: crd.Status.AcceptedNames.Kind})
-	}
-	if v.Subresources != nil && v.Subresources.Scale != nil {
-		names = append(names, "scale")
-		kinds = append(kinds, autoscalingv1.SchemeGroupVersion.WithKind("Scale"))
-	}
-	return names, kinds
-}
-
 // resources returns the entries of a CRD, and of its subresources, in the
 // APIResourceList of a version.
 func resources(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) []metav1.APIResource {
@@ -147,36 +135,31 @@ func resources(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1
 		}
 	}
 	list := []metav1.APIResource{own}
-	partNames, kinds := subresources(crd, v)
-	for i, name := range partNames {
-		part := metav1.APIResource{Name: names.Plural + "/" + name, Namespaced: namespaced, Kind: kinds[i].Kind, Verbs: subresourceVerbs}
-		if kinds[i].Group != crd.Spec.Group {
-			part.Group, part.Version = kinds[i].Group, kinds[i].Version
-		}
+	part := metav1.APIResource{Namespaced: namespaced, Verbs: metav1.Verbs{"get", "patch", "update"}}
+	if v.Subresources != nil && v.Subresources.Status != nil {
+		part.Name, part.Kind = names.Plural+"/status", names.Kind
+		list = append(list, part)
+	}
+	if v.Subresources != nil && v.Subresources.Scale != nil {
+		part.Name, part.Kind = names.Plural+"/scale", "Scale"
+		part.Group, part.Version = autoscalingv1.GroupName, autoscalingv1.SchemeGroupVersion.Version
 		list = append(list, part)
 	}
 	return list
 }
 
-// resource returns the entry of one version of a CRD in aggregated discovery.
-func resource(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) apidiscoveryv2.APIResourceDiscovery {
-	names := &crd.Status.AcceptedNames
-	out := apidiscoveryv2.APIResourceDiscovery{
-		Resource: names.Plural, SingularResource: names.Singular, Scope: apidiscoveryv2.ScopeCluster,
-		ResponseKind: &metav1.GroupVersionKind{Group: crd.Spec.Group, Version: v.Name, Kind: names.Kind},
-		Verbs:        verbs(crd), ShortNames: names.ShortNames, Categories: names.Categories,
+// aggregatedEntries returns the entries of a version's list in aggregated discovery, where all kinds have a
+// group and a version.
+func aggregatedEntries(group, version string, list []metav1.APIResource) []apidiscoveryv2.APIResourceDiscovery {
+	list = slices.Clone(list)
+	for i := range list {
+		list[i].Group, list[i].Version = cmp.Or(list[i].Group, group), cmp.Or(list[i].Version, version)
 	}
-	if crd.Spec.Scope == apiextensionsv1.NamespaceScoped {
-		out.Scope = apidiscoveryv2.ScopeNamespace
+	entries, err := endpoints.ConvertGroupVersionIntoToDiscovery(list)
+	if err != nil {
+		panic(fmt.Sprintf("customresources: discovery of %s/%s: %v", group, version, err)) // no subresource comes twice
 	}
-	partNames, kinds := subresources(crd, v)
-	for i, name := range partNames {
-		kind := metav1.GroupVersionKind(kinds[i])
-		out.Subresources = append(out.Subresources, apidiscoveryv2.APISubresourceDiscovery{
-			Subresource: name, ResponseKind: &kind, Verbs: subresourceVerbs,
-		})
-	}
-	return out
+	return entries
 }
 
 // groups lists all groups by name.

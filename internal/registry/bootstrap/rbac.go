@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,148 +26,47 @@ func (c *Config) ensureRBAC(ctx context.Context) error {
 		if err := c.primeSplit(ctx, bootstrappolicy.ClusterRoleBindingsToSplit()); err != nil {
 			return fmt.Errorf("split cluster role bindings: %w", err)
 		}
-		tasks, err := c.rbacTasks(ctx)
-		if err != nil {
-			return err
-		}
-		return inParallel(ctx, tasks)
+		return inParallel(ctx, c.rbacTasks())
 	})
 }
 
-// rbacTasks returns one task for each object of the policy. Existing objects are listed once: on most starts
-// all exist, and there is nothing to do.
-func (c *Config) rbacTasks(ctx context.Context) ([]task, error) {
+// rbacTasks returns one task for each object of the policy.
+func (c *Config) rbacTasks() []task {
 	client, namespaces := c.Client.RbacV1(), c.Client.CoreV1().Namespaces()
-	clusterRoles, err := client.ClusterRoles().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	tasks := roleTasks(nil, bootstrappolicy.ClusterRoles(), clusterRoles.Items, clusterRole,
-		reconciliation.ClusterRoleModifier{Client: client.ClusterRoles()})
-	tasks = roleTasks(tasks, bootstrappolicy.ControllerRoles(), clusterRoles.Items, clusterRole,
-		reconciliation.ClusterRoleModifier{Client: client.ClusterRoles()})
-	clusterBindings, err := client.ClusterRoleBindings().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	tasks = bindingTasks(tasks, bootstrappolicy.ClusterRoleBindings(), clusterBindings.Items, clusterRoleBinding,
-		reconciliation.ClusterRoleBindingClientAdapter{Client: client.ClusterRoleBindings()})
-	tasks = bindingTasks(tasks, bootstrappolicy.ControllerRoleBindings(), clusterBindings.Items, clusterRoleBinding,
-		reconciliation.ClusterRoleBindingClientAdapter{Client: client.ClusterRoleBindings()})
-	for namespace, wanted := range bootstrappolicy.NamespaceRoles() {
-		roles, err := client.Roles(namespace).List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return nil, err
-		}
-		tasks = roleTasks(tasks, wanted, roles.Items, role,
-			reconciliation.RoleModifier{Client: client, NamespaceClient: namespaces})
-	}
-	for namespace, wanted := range bootstrappolicy.NamespaceRoleBindings() {
-		bindings, err := client.RoleBindings(namespace).List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return nil, err
-		}
-		tasks = bindingTasks(tasks, wanted, bindings.Items, roleBinding,
-			reconciliation.RoleBindingClientAdapter{Client: client, NamespaceClient: namespaces})
-	}
-	return tasks, nil
-}
-
-// The four kinds as upstream's reconciliation sees them.
-func clusterRole(o *rbacv1.ClusterRole) reconciliation.RuleOwner {
-	return reconciliation.ClusterRoleRuleOwner{ClusterRole: o}
-}
-
-func role(o *rbacv1.Role) reconciliation.RuleOwner { return reconciliation.RoleRuleOwner{Role: o} }
-
-func clusterRoleBinding(o *rbacv1.ClusterRoleBinding) reconciliation.RoleBinding {
-	return reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: o}
-}
-
-func roleBinding(o *rbacv1.RoleBinding) reconciliation.RoleBinding {
-	return reconciliation.RoleBindingAdapter{RoleBinding: o}
-}
-
-// roleTasks appends a task for each wanted role. existing are all of its namespace.
-func roleTasks[T any](
-	tasks []task, wanted, existing []T, adapt func(*T) reconciliation.RuleOwner, client reconciliation.RuleOwnerModifier,
-) []task {
-	known := make(map[string]reconciliation.RuleOwner, len(existing))
-	for i := range existing {
-		o := adapt(&existing[i])
-		known[o.GetName()] = o
-	}
-	for i := range wanted {
-		o := adapt(&wanted[i])
-		options := reconciliation.ReconcileRoleOptions{
-			Role: o, Confirm: true, Client: &listedRole{RuleOwnerModifier: client, listed: known[o.GetName()]}}
+	var tasks []task
+	addRole := func(role reconciliation.RuleOwner, client reconciliation.RuleOwnerModifier) {
+		options := reconciliation.ReconcileRoleOptions{Role: role, Confirm: true, Client: client}
 		tasks = append(tasks, reconcile(func() error {
 			_, err := options.Run()
 			return err
 		}))
 	}
-	return tasks
-}
-
-// bindingTasks appends a task for each wanted binding. existing are all of its
-// namespace.
-func bindingTasks[T any](
-	tasks []task, wanted, existing []T, adapt func(*T) reconciliation.RoleBinding, client reconciliation.RoleBindingModifier,
-) []task {
-	known := make(map[string]reconciliation.RoleBinding, len(existing))
-	for i := range existing {
-		o := adapt(&existing[i])
-		known[o.GetName()] = o
-	}
-	for i := range wanted {
-		o := adapt(&wanted[i])
-		options := reconciliation.ReconcileRoleBindingOptions{
-			RoleBinding: o, Confirm: true, Client: &listedBinding{RoleBindingModifier: client, listed: known[o.GetName()]}}
+	addBinding := func(binding reconciliation.RoleBinding, client reconciliation.RoleBindingModifier) {
+		options := reconciliation.ReconcileRoleBindingOptions{RoleBinding: binding, Confirm: true, Client: client}
 		tasks = append(tasks, reconcile(func() error {
 			_, err := options.Run()
 			return err
 		}))
 	}
+	for _, o := range slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()) {
+		addRole(reconciliation.ClusterRoleRuleOwner{ClusterRole: &o}, reconciliation.ClusterRoleModifier{Client: client.ClusterRoles()})
+	}
+	for _, o := range slices.Concat(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings()) {
+		addBinding(reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: &o},
+			reconciliation.ClusterRoleBindingClientAdapter{Client: client.ClusterRoleBindings()})
+	}
+	for _, roles := range bootstrappolicy.NamespaceRoles() {
+		for _, o := range roles {
+			addRole(reconciliation.RoleRuleOwner{Role: &o}, reconciliation.RoleModifier{Client: client, NamespaceClient: namespaces})
+		}
+	}
+	for _, bindings := range bootstrappolicy.NamespaceRoleBindings() {
+		for _, o := range bindings {
+			addBinding(reconciliation.RoleBindingAdapter{RoleBinding: &o},
+				reconciliation.RoleBindingClientAdapter{Client: client, NamespaceClient: namespaces})
+		}
+	}
 	return tasks
-}
-
-// listedRole answers the first Get of an object from a list, and later ones, after a
-// conflict with another writer, from the server. Nil listed means that there is none.
-type listedRole struct {
-	reconciliation.RuleOwnerModifier
-	listed reconciliation.RuleOwner
-	asked  bool
-}
-
-// Get implements reconciliation.RuleOwnerModifier.
-func (l *listedRole) Get(namespace, name string) (reconciliation.RuleOwner, error) {
-	if l.asked {
-		return l.RuleOwnerModifier.Get(namespace, name)
-	}
-	l.asked = true
-	if l.listed == nil {
-		return nil, apierrors.NewNotFound(rbacv1.Resource("roles"), name)
-	}
-	return l.listed, nil
-}
-
-// listedBinding is listedRole for bindings.
-type listedBinding struct {
-	reconciliation.RoleBindingModifier
-	listed reconciliation.RoleBinding
-	asked  bool
-}
-
-// Get implements reconciliation.RoleBindingModifier.
-func (l *listedBinding) Get(namespace, name string) (reconciliation.RoleBinding, error) {
-	if l.asked {
-		return l.RoleBindingModifier.Get(namespace, name)
-	}
-	l.asked = true
-	if l.listed == nil {
-		return nil, apierrors.NewNotFound(rbacv1.Resource("rolebindings"), name)
-	}
-	return l.listed, nil
 }
 
 // reconcile repeats work while another server reconciles the same object.

@@ -10,7 +10,6 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,7 +44,6 @@ type Server struct {
 	Informers    informers.SharedInformerFactory
 
 	handler http.Handler
-	ready   atomic.Bool
 	serving chan struct{} // closed when handler is set
 }
 
@@ -109,23 +107,15 @@ func (s *Server) Start(t testing.TB) {
 	}
 	s.handler = withContext(container)
 	close(s.serving)
-	s.ready.Store(true)
 	s.Informers.Start(ctx.Done())
 }
 
-// SetReady says what /readyz answers; it answers 200 after Start.
-func (s *Server) SetReady(ready bool) { s.ready.Store(ready) }
-
 func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
-	if req.URL.Path == "/readyz" {
-		if !s.ready.Load() {
-			w.WriteHeader(http.StatusInternalServerError)
-		}
-		return
-	}
 	select {
 	case <-s.serving:
-		s.handler.ServeHTTP(w, req)
+		if req.URL.Path != "/readyz" { // which is answered 200
+			s.handler.ServeHTTP(w, req)
+		}
 	case <-req.Context().Done():
 	}
 }
