@@ -26,15 +26,14 @@ func asSent(x *apiCall) *http.Request {
 	return &req
 }
 
-// begin begins a trail, if anything is recorded at all.
+// begin begins the audit record, if there is a policy.
 func (a *auditor) begin(x *apiCall) {
 	if a.policy != nil {
 		x.Audit = exchange.NewAuditRecord(x.Base(), x.AuditID, &x.Request)
 	}
 }
 
-// evaluate asks the audit policy how much of the request is recorded. A request that is not
-// recorded has no trail from here on.
+// evaluate asks the audit policy how much of the request is recorded. If nothing is, it drops the record.
 func (a *auditor) evaluate(x *apiCall) {
 	attributes := x.attributes()
 	rule := a.policy.EvaluatePolicyRule(attributes)
@@ -45,8 +44,7 @@ func (a *auditor) evaluate(x *apiCall) {
 	x.Audit.Describe(asSent(x), x.Received, attributes)
 }
 
-// receive records that the request came. A request that must be recorded, but cannot be, is
-// not served.
+// receive records that the request came. A request whose record fails is not served.
 func (a *auditor) receive(x *apiCall) bool {
 	if x.Audit == nil {
 		return true
@@ -71,8 +69,7 @@ func (a *auditor) refuse(x *apiCall, reason string) {
 	}
 }
 
-// awaitCustom answers a request whose deadline passed before it was authenticated, impersonated
-// and authorized.
+// timedOut answers a request whose deadline passed before it was authorized.
 func (a *auditor) timedOut(x *apiCall) {
 	if x.User == nil {
 		a.refuse(x, attempted(x))

@@ -20,8 +20,7 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// authentication authenticates clients and lets them impersonate other users. It answers requests
-// that are refused either.
+// authentication authenticates clients and lets them impersonate other users.
 type authentication struct {
 	identity      *identity.Authentication
 	impersonation *identity.Impersonation // nil: there is no authorizer that could decide
@@ -42,8 +41,8 @@ func (i *authentication) authenticate(x *apiCall) bool {
 	return false
 }
 
-// closeAnonymous has a client that is anonymous or not authenticated leave its HTTP/2 connection
-// after the request: so it can ask no more of the server than by HTTP/1.1 (apiserver
+// closeAnonymous makes an anonymous or unauthenticated client leave its HTTP/2 connection after the
+// request, so that it cannot send more than over HTTP/1.1 (apiserver
 // pkg/endpoints/filters/authentication.go).
 func closeAnonymous(x *apiCall) {
 	known := x.User != nil && x.User.GetName() != user.Anonymous && !slices.Contains(x.User.GetGroups(), user.AllUnauthenticated)
@@ -61,9 +60,8 @@ func (i *authentication) unauthorized(x *apiCall) {
 	x.Fail(apierrors.NewUnauthorized("Unauthorized"))
 }
 
-// impersonate replaces the user by the one that the request impersonates, if its requester may
-// do so, and answers the request otherwise. A request that impersonates is never served as its
-// requester's own.
+// impersonate replaces the user by the impersonated one if the requester may do so, and otherwise answers
+// the request.
 func (i *authentication) impersonate(x *apiCall) bool {
 	if !x.impersonates || x.Carrier.Internal() {
 		return true

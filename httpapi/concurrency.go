@@ -21,8 +21,7 @@ type concurrency struct {
 	timeout                 time.Duration // of requests without a deadline
 }
 
-// gaugeOf returns the gauge that counts requests of x's kind, and how many of them may be served
-// at once if there is no flow control; 0 sets no bound.
+// gaugeOf returns the gauge for requests of x's kind, and their limit without flow control; 0 is none.
 func (s *concurrency) gaugeOf(x *apiCall) (*exchange.Gauge, int) {
 	switch x.Verb {
 	case "get", "list", "watch":
@@ -44,8 +43,8 @@ func (s *concurrency) acquire(x *apiCall) bool {
 	return true
 }
 
-// The header fields by which flow control reports its classification of a request, written as net/http writes
-// the names that k8s.io/api/flowcontrol/v1 has for them.
+// The header fields of k8s.io/api/flowcontrol/v1 that report the classification of a request, as net/http
+// writes them.
 const (
 	schemaHeader = "X-Kubernetes-Pf-Flowschema-Uid"
 	levelHeader  = "X-Kubernetes-Pf-Prioritylevel-Uid"
@@ -83,8 +82,7 @@ func (s *concurrency) logClass(x *apiCall, class *auth.FlowClass) {
 	x.Seated = time.Now()
 }
 
-// noWait is the time below which a request counts as one that has not waited for its seat: the
-// smallest bucket of upstream's metric.
+// noWait is the longest wait for a seat that is ignored: the smallest bucket of upstream's metric.
 const noWait = 100 * time.Microsecond
 
 // acquireByCount refuses the request if the limit of its kind is reached. It never refuses the
@@ -103,8 +101,7 @@ func (s *concurrency) acquireByCount(x *apiCall) bool {
 	return false
 }
 
-// queueDeadline returns until when the request may wait for a seat: a fourth of its timeout, and a
-// minute at most.
+// queueDeadline returns until when the request may wait for a seat: a quarter of its timeout, at most a minute.
 func (s *concurrency) queueDeadline(x *apiCall) time.Time {
 	limit := s.timeout
 	if !x.Deadline.IsZero() {

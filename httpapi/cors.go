@@ -10,18 +10,16 @@ import (
 	"github.com/larder-io/larder/httpapi/nethttp"
 )
 
-// corsFilter decides by upstream's CORS filter which web pages may read answers. It also refuses
-// requests by which pages of other sites would change something outside the API: a browser adds
-// its client certificate, and kubectl proxy its credentials, to the requests of any page. Requests
-// for API resources get kube-apiserver's answers.
+// corsFilter decides by upstream's CORS filter which web pages may read answers. It also refuses requests
+// by which pages of other sites would change something outside the API: a browser adds its client
+// certificate, and kubectl proxy its credentials, to requests of any page.
 type corsFilter struct {
 	filter  *nethttp.Filter // of CORS; nil if no page may
 	sites   *http.CrossOriginProtection
 	auditor *auditor
 }
 
-// newCORSFilter returns a corsFilter that lets pages read answers if their origin matches one of
-// the expressions.
+// newCORSFilter returns a corsFilter for pages whose origin matches one of the expressions.
 func newCORSFilter(matching []string, auditor *auditor) corsFilter {
 	o := corsFilter{sites: http.NewCrossOriginProtection(), auditor: auditor}
 	if len(matching) > 0 {
@@ -30,9 +28,8 @@ func newCORSFilter(matching []string, auditor *auditor) corsFilter {
 	return o
 }
 
-// check sets the header fields by which a browser lets a page read the answer. It answers two kinds
-// of requests itself, before authentication: preflight requests, and requests of another site's
-// page that would change something outside the API.
+// check sets the header fields by which a browser lets a page read the answer. It answers preflight
+// requests, and requests of other sites' pages that it refuses.
 func (o *corsFilter) check(x *apiCall) bool {
 	origin, site := string(x.Peek("Origin")), string(x.Peek("Sec-Fetch-Site"))
 	if origin == "" && site == "" {

@@ -26,8 +26,7 @@ type reader struct {
 	minWatch, timeout time.Duration // of watches without timeoutSeconds, and of opening a watch
 }
 
-// mayBeCBOR reports whether the answer may have to be CBOR, which only upstream's handlers
-// write.
+// mayBeCBOR reports whether the answer may have to be CBOR, which only upstream's handlers write.
 func (r *reader) mayBeCBOR(x *apiCall) bool {
 	return r.cbor && bytes.Contains(x.Peek("Accept"), []byte("cbor"))
 }

@@ -68,9 +68,8 @@ func (r *router) noMethod(x *apiCall, i *routes.Endpoint) {
 	x.NoRoute(http.StatusMethodNotAllowed, "405: Method Not Allowed")
 }
 
-// unknown answers a request for a path that nothing is installed at. It answers as upstream's router
-// does if the path is inside a version that is served, and otherwise as the end of upstream's
-// delegation chain does.
+// unknown answers a request for an unknown path: inside a served version as upstream's router does, and
+// elsewhere as the end of upstream's delegation chain does.
 func (r *router) unknown(x *apiCall) {
 	t := r.table.Load()
 	// A version that is not served still lies below the document of its group.
@@ -97,8 +96,8 @@ func (r *router) remote(x *apiCall) http.Handler {
 	return r.aggregator.Remote(x.Path)
 }
 
-// describeGroup answers if the request is for the description of a group that is not
-// built in, and reports whether it did.
+// describeGroup answers a request for the description of a group that is not built in, and reports whether
+// it did.
 func (r *router) describeGroup(x *apiCall) bool {
 	if x.IsResourceRequest || r.aggregator == nil {
 		return false

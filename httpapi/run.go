@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Run serves until ctx ends, then drains: readiness is withdrawn, after
-// ShutdownDelay no connection is accepted, streams end cleanly, requests in
-// flight finish. It returns when everything that it started has ended.
+// Run serves until ctx ends. Then readiness is withdrawn, no connection is accepted after ShutdownDelay,
+// streams end, and requests in flight finish. Run returns when everything that it started has ended.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.cancel()
 	group, groupCtx := errgroup.WithContext(ctx)
@@ -49,9 +48,9 @@ func (s *Server) waiting() func() (reading, mutating int) {
 	return s.config.Flow.Waiting
 }
 
-// shutdown ends what Run started. It stops accepting connections before it ends any, so that no
-// client reconnects here only to be cut off. accepted is closed when no more connections are
-// accepted. Connections that do not end within the grace are closed.
+// shutdown ends what Run started. It stops accepting connections before it ends any, so that no client
+// reconnects here. accepted is closed when no more connections are accepted. Connections that do not
+// end within the grace are closed.
 func (s *Server) shutdown(accepted <-chan struct{}) error {
 	s.Withdraw()
 	<-time.After(s.config.ShutdownDelay)
@@ -88,8 +87,8 @@ func (s *Server) shutdown(accepted <-chan struct{}) error {
 	return nil
 }
 
-// endWatches ends watches over WatchGrace. Without a grace it ends all streams at once. The result
-// waits until every watch was told to end.
+// endWatches ends watches over WatchGrace, or all streams at once without a grace. The result waits until
+// every watch was notified.
 func (s *Server) endWatches() *sync.WaitGroup {
 	var ending sync.WaitGroup
 	if s.config.WatchGrace <= 0 {
@@ -100,9 +99,8 @@ func (s *Server) endWatches() *sync.WaitGroup {
 	return &ending
 }
 
-// refuseWhileDraining refuses new requests until the others have been answered: apiserver
-// pkg/server/genericapiserver.go, ShutdownSendRetryAfter. As there, it waits for watches only if
-// they have a grace.
+// refuseWhileDraining refuses new requests until the others have been answered, as apiserver
+// pkg/server/genericapiserver.go does for ShutdownSendRetryAfter. It waits for watches only if they have a grace.
 func (s *Server) refuseWhileDraining(grace context.Context) {
 	s.chain.shutdown.refused.Store(true)
 	var watches sync.WaitGroup

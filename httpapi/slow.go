@@ -35,8 +35,8 @@ func timed(x *apiCall) slowRequest {
 	return slowRequest{time.Now(), x.Waited}
 }
 
-// logLine writes to the log where the time of x went, if it took long: text as k8s.io/utils/trace
-// writes it. That package has to be told before of what only slow requests need.
+// log writes to the log where the time of x went if it was slow, as k8s.io/utils/trace does. That package
+// would need the attributes of every request.
 func (r slowRequest) log(x *apiCall) {
 	took := time.Since(r.began)
 	if r.began.IsZero() || took < slowFrom {

@@ -34,10 +34,9 @@ func newTracer(provider trace.TracerProvider, chance float64) tracer {
 	return tracer{spans: provider.Tracer("github.com/larder-io/larder/httpapi"), chance: chance}
 }
 
-// begin begins the span of x, whose client is authenticated, if it is sampled. A parent span in
-// the request's header becomes the span's parent only if the user may decide what is sampled;
-// for other users it is linked. Other servers that x is passed on to get the parent, sampled or
-// not.
+// begin begins the span of x, whose client is authenticated, if it is sampled. A parent span in the
+// request's header becomes the parent only if the user may decide what is sampled; otherwise it is
+// linked. Servers that x is proxied to get the parent in any case.
 func (t *tracer) begin(x *apiCall) {
 	if x.Carrier.Internal() {
 		return
@@ -107,8 +106,8 @@ func spanAttributes(x *apiCall) []attribute.KeyValue {
 	return attributes
 }
 
-// end sets the answer's attributes in the span of x, if it has one. The span ends when the answer
-// has been sent, or, for a streamed response, when it begins.
+// end sets the answer's attributes in the span of x. The span ends when the answer has been sent or, for a
+// streamed response, when it begins.
 func (t *tracer) end(x *apiCall) {
 	x.Ready()
 	if x.span == nil {

@@ -12,10 +12,9 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
-// Access counts authentications, authorizations and the time that requests spend in filters, under the
-// names of upstream's metrics (apiserver pkg/endpoints/filters/metrics.go). Only upstream's own filters
-// could count these. The credentials of a connection that were accepted before count with a duration
-// of zero.
+// Access counts authentications, authorizations and the time of requests in filters, under the names of
+// upstream's metrics, which only upstream's filters can count (apiserver
+// pkg/endpoints/filters/metrics.go). Authentications that are reused count with a duration of zero.
 type Access struct {
 	remembered [lastClass]atomic.Int64 // accepted before, by class of the user
 	tokens     atomic.Int64            // of these, by a token
@@ -166,8 +165,8 @@ func (a *Access) Authorized(decision authorizer.Decision, err error, took time.D
 	a.authorizations[result].add(int64(took))
 }
 
-// Filtered counts the time that a request spent in a filter, if it spent any. The numbers of requests
-// that passed a filter follow from those that were authorized or stopped.
+// Filtered counts the time that a request spent in a filter, if any. How many requests passed a filter
+// follows from how many were authorized or stopped.
 func (a *Access) Filtered(f Filter, took time.Duration) { a.filters[f].add(int64(took)) }
 
 // Stopped counts a request that passed f and was stopped by the next filter.
@@ -238,7 +237,7 @@ func collectResult(ch chan<- prometheus.Metric, h *histogram, attempts, duration
 	}
 }
 
-// collectFilters reports the filters. A request that took no time in a filter has passed it if it was
+// collectFilters reports the filters. Requests that took no time in a filter count as zero if they were
 // authorized or stopped later.
 func (a *Access) collectFilters(ch chan<- prometheus.Metric, remembered int64) {
 	authentications, asked := newDurations(allBounds), int64(0)

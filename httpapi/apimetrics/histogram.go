@@ -7,9 +7,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// histogram counts values under upstream's metrics. Upstream finds each of its five metrics of a
-// request by nine labels, which costs a tenth of a small request (B10). So requests are counted
-// here, and upstream's metrics are made of the counts when a client asks for /metrics.
+// histogram counts values of upstream's metrics, which are built from it for each request for /metrics.
+// Upstream finds each of five metrics of a request by nine labels, which costs a tenth of a small
+// request (B10).
 type histogram struct {
 	sum    atomic.Int64   // nanoseconds or bytes
 	counts []atomic.Int64 // by bound, not cumulative; the last one counts values above all bounds

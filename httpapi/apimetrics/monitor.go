@@ -33,7 +33,7 @@ type Lifecycle struct {
 type Monitors struct {
 	gvr         schema.GroupVersionResource
 	subresource string
-	removed     atomic.Pointer[string] // it was read, though deprecated: the release that has it no more
+	removed     atomic.Pointer[string] // the release that removes a deprecated version; nil until it is read
 	own         [3]atomic.Int64
 	frames      *histogram                                   // sizes of the frames of all watches
 	all         [3][3]*Monitor                               // by verb and scope; nil where there is none
@@ -77,7 +77,7 @@ type Monitor struct {
 	opened      atomic.Bool  // whether there were any
 	durations   *histogram
 	sizes       *histogram
-	initial     *histogram // how long the initial objects of watches took whose clients asked for the bookmark after them
+	initial     *histogram // of the initial objects of watches whose clients asked for the bookmark after them
 }
 
 // request returns a request from which upstream's metrics read the labels.

@@ -38,10 +38,10 @@ type writeCounts struct {
 	own       atomic.Int64
 }
 
-// ObserveWrite counts a write. The write must not have waited for a queue or a webhook, nor have a
-// parameter that is a label of upstream's metrics. ObserveWrite returns false and counts nothing if
-// the caller has to report the write to upstream's metrics instead: answers with an unusual code, and
-// the first write of each kind, which creates the series of upstream's metrics.
+// ObserveWrite counts a write that has not waited for a queue or a webhook, and has no parameter that is a
+// label of upstream's metrics. It returns false and counts nothing if the caller must report the write
+// to upstream's metrics: for an unusual code, and for the first write of each kind, which creates
+// upstream's series.
 func (all *Monitors) ObserveWrite(w Write) bool {
 	if all == nil {
 		return false

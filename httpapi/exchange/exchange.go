@@ -197,9 +197,6 @@ func (x *Exchange) Close() {
 // StartStream begins a streamed response. See [Carrier.StartStream].
 func (x *Exchange) StartStream(code int, header []Field) BodyStream {
 	x.Streamed = true
-	if x.Leaves() {
-		header = append(header, Field{Name: "Connection", Value: "close"})
-	}
 	return x.Carrier.StartStream(code, header)
 }
 

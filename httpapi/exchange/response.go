@@ -59,16 +59,6 @@ type HijackedBody interface {
 // LeaveAfter makes the client send its next request on another connection.
 func (r *Response) LeaveAfter() { r.Set("Connection", "close") }
 
-// Leaves reports whether LeaveAfter was called.
-func (r *Response) Leaves() bool {
-	for _, f := range r.Header {
-		if f.Name == "Connection" && f.Value == "close" {
-			return true
-		}
-	}
-	return false
-}
-
 // Set sets a field of the header.
 func (r *Response) Set(name, value string) {
 	for i := range r.Header {

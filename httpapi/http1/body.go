@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// discardMost is how much of a body that the handler did not read the session reads
-	// and drops, so that another request can follow: as much as net/http's server does.
+	// discardMost is how much of an unread body the session discards so that another request can
+	// follow, as in net/http's server.
 	discardMost = 256 << 10
 	// trailerMost bounds what follows the last chunk of a body.
 	trailerMost = 4 << 10
@@ -33,9 +33,8 @@ var (
 	errTrailerEnd  = errors.New("http: unexpected EOF reading trailer")
 )
 
-// incoming is a request's body on its way from the connection. Nothing of it is read
-// before the handler asks for it. Its errors are net/http's, which upstream's handlers
-// repeat to the client.
+// incoming is the body of a request on its connection. It is not read before the handler asks for it.
+// Its errors are net/http's, which upstream's handlers repeat to the client.
 type incoming struct {
 	length int64         // as announced; -1 for chunks
 	in     *bufio.Reader // of the connection, behind the header
@@ -196,11 +195,10 @@ func (ss *Session) bodyBy(until time.Time) error {
 	return ss.conn.SetReadDeadline(until)
 }
 
-// settle reads and drops what the handler left of the body, and reports whether another
-// request can follow on the connection: not after an error, if the rest is large, or if the
-// client still waits to be told to send the body. It runs before the answer is written,
-// because some clients do not read before they have sent everything. The request holds
-// nothing meanwhile: it has given up its place, and no list waits for a body.
+// settle discards the rest of the body, and reports whether another request can follow: not after an
+// error, if the rest is large, or if the client waits for 100 Continue. It runs before the answer is
+// written, because some clients read only after they have sent everything. The request holds no seat
+// meanwhile.
 func (ss *Session) settle(x *exchange.Exchange) bool {
 	b := &ss.body
 	switch {

@@ -25,11 +25,10 @@ var (
 	lf2   = []byte("\n\n")
 )
 
-// find reports whether block, which begins as it did the last time, holds a whole
-// header: one that ends with an empty line behind CRLF, or right behind the first line.
-// fasthttp takes no other. A first line that is not a request line is an error, and so is
-// an empty line behind a line that does not end with CRLF: a client that sends these may
-// already be waiting for an answer.
+// find reports whether block, which begins as it did the last time, holds a whole header, as fasthttp
+// accepts it: one that ends with an empty line behind CRLF, or right behind the first line. A malformed
+// first line is an error, and so is an empty line behind a line that does not end with CRLF: the client
+// may already be waiting for an answer.
 func (e *headerEnd) find(block []byte) (bool, error) {
 	if e.line == 0 {
 		if bytes.HasSuffix(block, crlf2) && !bytes.Contains(block, lf2) {
@@ -109,10 +108,9 @@ type headerFacts struct {
 	foreign bool
 }
 
-// inspect looks at a header block as the client sent it. fasthttp accepts names that are no
-// tokens, folded lines, lines that end without CR and repeats of headers that may be there
-// once, and reads them in its own way. inspect calls them malformed: a client that sends them
-// wants two readers to understand them differently.
+// inspect checks a header block as the client sent it. fasthttp accepts names that are no tokens, folded
+// lines, lines that end without CR, and repeats of headers that must be single. inspect calls them
+// malformed, because two parsers could understand them differently.
 func inspect(block []byte) headerFacts {
 	var facts headerFacts
 	var authorization, contentType, host bool

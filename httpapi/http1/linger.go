@@ -12,9 +12,8 @@ const (
 	lingerPause = 500 * time.Millisecond
 )
 
-// linger closes the writing side of a connection and reads what the client still sends. The
-// kernel resets a connection that is closed with bytes unread, and the client may lose the
-// answer by that.
+// linger closes the writing side of a connection and reads what the client still sends: the kernel resets
+// a connection that is closed with bytes unread, and the client may lose the answer.
 func linger(c net.Conn) {
 	if half, ok := c.(interface{ CloseWrite() error }); ok && half.CloseWrite() != nil {
 		return

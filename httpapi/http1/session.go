@@ -17,19 +17,17 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// How long a client may take, as with upstream's server, which has no limit on reading a body
-// but the request's own (apiserver pkg/server/secure_serving.go).
+// How long a client may take (apiserver pkg/server/secure_serving.go).
 const (
 	headerTimeout = 32 * time.Second // from the first byte to the end of the header
 	idleTimeout   = 90 * time.Second // between requests
 
-	// slack is how much later than asked a deadline may end. So the session need not set
-	// deadlines for each request, which costs as much as reading its header.
+	// slack is how much later than asked a deadline may end. Setting deadlines for each request
+	// would cost as much as reading its header.
 	slack = 5 * time.Second
 )
 
-// Sizes of the buffer that a header must fit into. When one is too small, the session takes
-// the next larger, up to the server's bound. Buffers of rare sizes are not kept.
+// Sizes of the buffer for a header, which grows up to the server's limit. Buffers of rare sizes are not kept.
 const (
 	headerStart  = 4 << 10
 	headerGrowth = 4
@@ -38,13 +36,11 @@ const (
 	headerExtra = 4 << 10
 )
 
-// Session serves the requests of one connection, one after the other. fasthttp
-// parses them and writes most responses; the session decides when bytes are read and
-// written, into which buffers and until when. A session that waits for a request holds no
-// buffer.
+// Session serves the requests of one connection, one after the other, and is the exchange.Carrier of the
+// present one. fasthttp parses them and writes most responses; the session has the deadlines and
+// buffers. It holds no buffer while it waits for a request.
 //
-// It belongs to the goroutine that serves it. It is the exchange.Carrier of the request that
-// it serves at the moment.
+// It belongs to the goroutine that serves it.
 type Session struct {
 	s          *Server
 	conn       net.Conn
@@ -92,9 +88,8 @@ func (ss *Session) Serve() {
 	}
 }
 
-// ServeNext waits for a request and serves it and those that came with it. If a handler takes
-// the connection over, take hands it the connection. Else again reports whether there may be
-// more requests.
+// ServeNext waits for a request, and serves it and those that came with it. If a handler hijacks the
+// connection, take gives it the connection. Otherwise again reports whether more requests may come.
 func (ss *Session) ServeNext(wait time.Duration) (take func(), again bool) {
 	if !ss.await(wait) {
 		return nil, false
@@ -333,15 +328,14 @@ func (ss *Session) openReader() {
 	ss.in.Reset(ss)
 }
 
-// closeReader gives the buffer back. The next one will have the same size, because a
-// connection that needed it once will need it again; sizes above headerKept are too rare for
-// that.
+// closeReader returns the buffer to its pool. The next one has the same size, up to headerKept: a
+// connection that needed it once needs it again.
 func (ss *Session) closeReader() {
 	if ss.in == nil {
 		return
 	}
 	if invariants.Enabled {
-		overwriteReader(ss.in)
+		invariants.OverwriteReader(ss.in)
 	}
 	ss.in.Reset(nil)
 	switch size := ss.in.Size(); {
@@ -413,8 +407,7 @@ func (ss *Session) give(taken func(exchange.Hijacked)) func() {
 	}
 }
 
-// handedConn is a connection that a handler takes over. Its reads begin with the bytes that
-// the session has read ahead.
+// handedConn is a hijacked connection. Its reads begin with the bytes that were read ahead.
 type handedConn struct {
 	net.Conn
 	ahead io.Reader

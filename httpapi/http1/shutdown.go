@@ -38,8 +38,8 @@ func isDone(c <-chan struct{}) bool {
 	}
 }
 
-// isLeaving reports whether a connection that began then ends with its current request because
-// shutdown has begun: the client connects again, to another server if there is one.
+// isLeaving reports whether a connection of that age ends with its current request because shutdown has
+// begun. The client connects again, to another server if there is one.
 func (l *Listener) isLeaving(began time.Time) bool {
 	return l.network && l.s.isDraining() && time.Since(began) > connectionAge
 }

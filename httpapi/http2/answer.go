@@ -90,8 +90,8 @@ func (r *request) stream(head []byte, x *exchange.Exchange) error {
 	return err
 }
 
-// bodyWriter writes a body behind the head of its response. The last piece of a body whose size
-// is known ends the stream: a frame for the end alone would be a write more.
+// bodyWriter writes a body behind the head of its response. The last piece of a body of known size ends
+// the stream, which saves a write.
 type bodyWriter struct {
 	st    *Stream
 	head  []byte
@@ -200,14 +200,6 @@ func appendNumber(dst []byte, high byte, bits, n int) []byte {
 func appendValid(dst []byte, f exchange.Field) []byte {
 	if httpguts.ValidHeaderFieldName(f.Name) && httpguts.ValidHeaderFieldValue(f.Value) {
 		dst = appendField(dst, f.Name, f.Value)
-	}
-	return dst
-}
-
-// appendTrailer appends what comes after a body.
-func (st *Stream) appendTrailer(dst []byte, trailer []exchange.Field) []byte {
-	for _, f := range trailer {
-		dst = appendValid(dst, f)
 	}
 	return dst
 }

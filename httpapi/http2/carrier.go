@@ -79,8 +79,7 @@ func (r *request) Internal() bool { return false }
 // keptSlots is how many slots a connection keeps while no request has them.
 const keptSlots = 4
 
-// Slot implements exchange.Carrier. Each of the requests that are served at the same time has
-// one for itself, and leaves it to those that come after it.
+// Slot implements exchange.Carrier. Concurrent requests have different slots, and later requests reuse them.
 func (r *request) Slot() *any {
 	if r.slot != nil {
 		return r.slot
@@ -139,7 +138,10 @@ func (st *Stream) endResponse(trailer http.Header) error {
 	if len(trailer) == 0 {
 		return st.End()
 	}
-	block := st.appendTrailer(nil, fieldsOf(trailer))
+	var block []byte
+	for _, f := range fieldsOf(trailer) {
+		block = appendValid(block, f)
+	}
 	_, err := st.write(appendHeaders(nil, st.id, block, true, initialFrame), nil, true)
 	return err
 }

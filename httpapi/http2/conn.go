@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -20,8 +19,8 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// Config has the handler of the requests, and the bounds on connections. All but MaxStreams,
-// GoAwayChance and Turning are required.
+// Config has the handler of requests, and the limits of connections. All but MaxStreams, GoAwayChance
+// and Leaving are required.
 type Config struct {
 	// Handler answers the request that c carries, which was received then.
 	Handler func(c exchange.Carrier, received time.Time) *exchange.Exchange
@@ -203,8 +202,8 @@ func (c *Conn) handshake() error {
 	return c.handle(frame)
 }
 
-// secureEnough reports whether a connection is secure enough (RFC 9113, 9.2.2): what is left of the
-// suites of TLS 1.2 are those with ephemeral keys that also authenticate.
+// secureEnough reports whether TLS is secure enough (RFC 9113, 9.2.2): of the suites of TLS 1.2, those with
+// ephemeral keys that also authenticate.
 func secureEnough(state *tls.ConnectionState) bool {
 	if state.Version >= tls.VersionTLS13 {
 		return true
@@ -265,9 +264,8 @@ func (c *Conn) closeWith(err error) {
 	c.conn.Close()
 }
 
-// sendLastGoAway says why the connection ends, and reads what the client still sends: the kernel
-// resets a connection that is closed with bytes unread, and the client may then not get the
-// reason.
+// sendLastGoAway sends why the connection ends, and reads what the client still sends: the kernel resets a
+// connection that is closed with bytes unread, and the client may then not get the reason.
 func (c *Conn) sendLastGoAway(code http2.ErrCode) {
 	if c.tcp != nil {
 		c.tcp.StopNotifying()
@@ -336,8 +334,8 @@ func (c *Conn) goAway(how goAwayState) {
 	c.flushControl()
 }
 
-// Retire reports whether the connection waits for a request, and its client was told to go and
-// had the time to hear it. If so, it serves no more requests, and the caller closes it.
+// Retire reports whether the connection is idle and its client had time to read the GOAWAY. If so, it
+// serves no more requests, and the caller closes it.
 func (c *Conn) Retire() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -359,8 +357,8 @@ func (c *Conn) Answers() bool {
 	return c.serving > 0 || c.ending > 0 || c.over == nil && len(c.streams) == 0
 }
 
-// UnderWay returns a function that reports whether the requests that have come by now have
-// been answered or taken over; nil if there are none.
+// UnderWay returns a function that reports whether the present requests have been answered or hijacked;
+// nil if there are none.
 func (c *Conn) UnderWay() (answered func() bool) {
 	c.mu.Lock()
 	before := c.last
@@ -379,12 +377,6 @@ func (c *Conn) UnderWay() (answered func() bool) {
 		return nil
 	}
 	return answered
-}
-
-// leaves reports whether a request on a connection that began then makes its client open another
-// connection.
-func (c *Config) leaves(began time.Time) bool {
-	return c.GoAwayChance > 0 && rand.Float64() < c.GoAwayChance || c.Leaving != nil && c.Leaving(began)
 }
 
 // bucket limits how often something happens.

@@ -185,7 +185,7 @@ func (r *request) check(bodied bool) {
 	switch {
 	case string(method) == http.MethodConnect:
 		r.malformed = r.malformed || r.has(pseudoPath) || r.has(pseudoScheme) || !r.has(pseudoAuthority)
-	case len(method) == 0, !validMethod(method), !r.has(pseudoScheme), len(path) == 0, path[0] != '/' && string(path) != "*":
+	case len(method) == 0, bytes.ContainsFunc(method, func(c rune) bool { return !httpguts.IsTokenRune(c) }), !r.has(pseudoScheme), len(path) == 0, path[0] != '/' && string(path) != "*":
 		r.malformed = true
 	}
 	r.length = -1
@@ -221,11 +221,6 @@ func (r *request) check(bodied bool) {
 	if !bodied {
 		r.length = 0
 	}
-}
-
-// validMethod reports whether a method is a token.
-func validMethod(method []byte) bool {
-	return bytes.IndexFunc(method, func(c rune) bool { return !httpguts.IsTokenRune(c) }) < 0
 }
 
 // refuse has the handler answer 400.
@@ -300,9 +295,8 @@ func (st *Stream) trailer(ended bool) error {
 	return nil
 }
 
-// readBlock reads a header block to its end, into r if that is not nil. One that comes in
-// several pieces is decoded when it is whole: the decoder would look at the beginning of a
-// field again with each of its pieces.
+// readBlock reads a header block to its end, into r if that is not nil. A block in several frames is
+// decoded when it is complete: otherwise the decoder would parse the beginning of a field repeatedly.
 func (c *Conn) readBlock(r *request, f *http2.HeadersFrame) error {
 	most := c.s.config.MaxHeaderBytes
 	c.block = block{req: r, most: most}

@@ -194,10 +194,9 @@ func (c *Conn) checkLocked() {
 	invariants.Assertf(l.pooled == pooled, "httpapi: pooled %d (of streams %d)", l.pooled, pooled)
 }
 
-// memoryPool is the memory that the connections of a server share for what their ledgers call pooled:
-// requests that no handler has asked for yet, and answers that no client takes in. A connection
-// takes a share in steps, beyond a little that each may have without. When the pool is empty, the
-// connection with the largest share ends.
+// memoryPool is the memory that the connections of a server share for pooled bytes: requests that no
+// handler has asked for yet, and answers that wait for their clients. A connection takes its share in
+// steps, beyond a free part. When the pool is empty, the connection with the largest share ends.
 type memoryPool struct {
 	mu     sync.Mutex
 	left   int64           // guarded by mu

@@ -72,8 +72,8 @@ func (w *connReader) Read(p []byte) (int, error) {
 	}
 }
 
-// afterReadError returns why reading ends after err, or nil if it goes on: it does if a deadline has
-// passed but the client has longer by now. endure then sets the later deadline.
+// afterReadError returns why reading ends after err, or nil if the client has more time by now; then it
+// sets the later deadline.
 func (c *frameReader) afterReadError(err error) error {
 	if err == nil || !socket.IsTimeout(err) {
 		return err
@@ -127,19 +127,9 @@ func (c *frameReader) close() {
 		return
 	}
 	if invariants.Enabled {
-		c.in.Reset(patternReader{})
-		_, _ = c.in.Peek(c.in.Size())
+		invariants.OverwriteReader(c.in)
 	}
 	c.in.Reset(nil)
 	readers.Put(c.in)
 	c.in = nil
-}
-
-// patternReader gives the pattern of overwritten bytes without end.
-type patternReader struct{}
-
-// Read implements io.Reader.
-func (patternReader) Read(p []byte) (int, error) {
-	invariants.Overwrite(p[:len(p):len(p)])
-	return len(p), nil
 }

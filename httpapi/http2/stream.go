@@ -3,6 +3,7 @@ package http2
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -17,8 +18,8 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// Stream is one request and its answer. To a handler that takes the response over it is the
-// net.Conn that the body is written to. Read reads the request's body.
+// Stream is one request and its answer. For a handler of a streamed or hijacked response, it is the
+// net.Conn of the bodies.
 type Stream struct {
 	c    *Conn
 	id   uint32
@@ -55,7 +56,8 @@ func (c *Conn) openStream(id uint32, r *request, whole bool) error {
 		r.release()
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
 	}
-	if c.s.config.leaves(c.began) {
+	config := &c.s.config
+	if config.GoAwayChance > 0 && rand.Float64() < config.GoAwayChance || config.Leaving != nil && config.Leaving(c.began) {
 		c.GoAway()
 	}
 	st := &Stream{c: c, id: id, owned: exchange.ChunkSize, header: r.size(), received: whole, serving: true}
@@ -130,8 +132,8 @@ func (r *request) serve() {
 		take(t)
 		return
 	}
-	// Nobody reads the request any more, and its bytes must not stay in memory until a slow client
-	// has taken in the answer. The memory accounting still counts the header: the exchange has copies of it.
+	// The request must not stay in memory until a slow client has read the answer. The memory
+	// accounting still counts the header: the exchange has copies of it.
 	bodiless := string(r.Method()) == http.MethodHead
 	st.discard()
 	r.dropHeader()
@@ -334,13 +336,13 @@ func (st *Stream) NotifyWaits(w *socket.Waiter) socket.Writer {
 	return st
 }
 
-// Send implements socket.Gate.
+// Send implements socket.Writer.
 func (st *Stream) Send(_ net.Conn, p []byte) error {
 	_, err := st.Write(p)
 	return err
 }
 
-// SendMore implements socket.Gate.
+// SendMore implements socket.Writer.
 func (st *Stream) SendMore(_ net.Conn, p []byte) error {
 	st.gather = true
 	defer func() { st.gather = false }()
@@ -348,8 +350,8 @@ func (st *Stream) SendMore(_ net.Conn, p []byte) error {
 	return err
 }
 
-// Group implements socket.Gate.
+// Group implements socket.Writer.
 func (st *Stream) Group() socket.Group { return st.c }
 
-// StopNotifying implements socket.Gate.
+// StopNotifying implements socket.Writer.
 func (st *Stream) StopNotifying() { st.waiter = nil }

@@ -129,8 +129,7 @@ func (c *Conn) out(p []byte) (err error) {
 	return err
 }
 
-// mostUnsent is how much is kept at most before a write: what one more frame may leave room for in
-// a burst.
+// mostUnsent is the most that stays unsent, so that one more frame fits into a burst.
 const mostUnsent = burst - exchange.RecordSize
 
 // writeUnsent writes the unsent frames. The caller holds writeMu.
@@ -330,7 +329,7 @@ func (st *Stream) reserve(want int, until time.Time, wait bool) (int, error) {
 	}
 }
 
-// waitForFrame waits until the windows may have grown.
+// await waits until the windows may have grown.
 func (st *Stream) await(until time.Time) error {
 	if st.waiter != nil {
 		(*st.waiter).Waits()

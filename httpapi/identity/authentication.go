@@ -27,9 +27,9 @@ var (
 
 // Config says how requests are authenticated.
 type Config struct {
-	// Authenticator authenticates requests; if it is nil, every client is the super-user. Its answer is reused on the same connection for [CacheTTL], or
-	// until Generation changes. That a client is anonymous is not remembered if
-	// AnonymousByPath is set. Audiences are what tokens may be meant for.
+	// Authenticator authenticates requests; nil makes every client the super-user. Its answer is
+	// reused on the same connection for [CacheTTL], or until Generation changes; with
+	// AnonymousByPath not for anonymous clients. Audiences are the accepted audiences of tokens.
 	Authenticator   authenticator.Request
 	Generation      func() uint64
 	AnonymousByPath bool
@@ -54,9 +54,8 @@ func NewAuthentication(config Config) *Authentication {
 // processUser is the user that this process itself is: the super-user.
 var processUser = &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.AllAuthenticated, user.SystemPrivilegedGroup}}
 
-// Authenticate authenticates the client that sent x and sets x.User. foreign says that the
-// request may have credentials beside the Authorization header. The error is ErrUnknown or
-// ErrLate.
+// Authenticate sets x.User. foreign says that the request may have credentials outside the Authorization
+// header. The error is ErrUnauthenticated or ErrTimeout.
 func (a *Authentication) Authenticate(x *nethttp.Call, foreign bool) error {
 	if a.config.Authenticator == nil || x.Carrier.Internal() {
 		x.User = processUser
@@ -111,8 +110,8 @@ func (a *Authentication) ask(x *nethttp.Call, warner *warner) (*authenticator.Re
 	return resp, nil
 }
 
-// Acceptable reports whether credentials for the audiences have are accepted by a server that
-// accepts the audiences want. No audiences stands for all of them.
+// Acceptable reports whether a server that accepts the audiences want accepts credentials for the audiences
+// have. No audiences stands for all of them.
 func Acceptable(want, have authenticator.Audiences) bool {
 	return len(want) == 0 || len(have) == 0 || len(want.Intersect(have)) > 0
 }

@@ -23,8 +23,8 @@ type authCache struct {
 	byPath     bool // anonymous clients are accepted on some paths only
 }
 
-// credentials are the ones by which a connection's client was last authenticated, and the answer.
-// Of a secret it keeps only a digest under a key of this process.
+// credentials are those by which a connection was last authenticated, and the answer. They keep a digest of
+// the secret, under a key of this process.
 type credentials struct {
 	digest   [sha256.Size]byte
 	current  [sha256.Size]byte // room for the digest of the current request's secret
@@ -36,10 +36,9 @@ type credentials struct {
 	token      bool                 // it was a token, which upstream would have looked up
 }
 
-// lookup returns the credentials that x's connection was last authenticated by, if they are
-// still valid and the request has the same Authorization header. The caller makes sure that
-// the request has no credentials in other fields. A client certificate belongs to the
-// connection, so it cannot differ.
+// lookup returns the credentials by which x's connection was last authenticated, if they are still valid
+// and the request has the same Authorization header. The caller has checked that no other field has
+// credentials. A client certificate belongs to the connection, so it cannot differ.
 func (m *authCache) lookup(x *exchange.Exchange) *credentials {
 	slot := x.Carrier.Slot()
 	if slot == nil {

@@ -53,9 +53,8 @@ func (h *Headers) isProxyField(name string) bool {
 	return slices.Contains(h.names, name) || slices.ContainsFunc(h.prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
-// HasProxyFields reports whether a request has a field by which a front proxy may name the user. It
-// looks only if some of these fields are not the usual ones: http1 and http2 have looked for the
-// usual ones when it read the header.
+// HasProxyFields reports whether a request has one of a front proxy's fields that are not the usual ones.
+// http1 and http2 have looked for the usual ones.
 func (h *Headers) HasProxyFields(c exchange.Carrier) bool {
 	if !h.other {
 		return false

@@ -36,8 +36,7 @@ type CustomConfig struct {
 	Monitors *apimetrics.Monitors
 }
 
-// NewCustom returns one version of a resource whose kind has no Go type, so that GET, LIST and
-// WATCH of it are answered from encoded bytes.
+// NewCustom returns one version of a resource whose kind has no Go type.
 func NewCustom(config CustomConfig) *Resource {
 	kind := config.View.GVK
 	var spoken []serializer.CodecFactoryOptionsMutator

@@ -56,9 +56,8 @@ func ListScope(scope storage.Scope) string {
 	}
 }
 
-// sendListing answers with what o selects and returns the size of the body before
-// compression. If it is not known yet, sendListing returns unknownSize, and the body calls sent
-// with the size at its end. If there is an error, nothing was sent.
+// sendListing answers with what o selects and returns the size of the body before compression. If that
+// is UnknownSize, the body calls sent with the size at its end. If there is an error, nothing was sent.
 func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.ListOptions, sent func(size int)) (int, error) {
 	shard, err := storage.ParseShard(o.ShardSelector)
 	if err != nil {
@@ -144,8 +143,7 @@ func (x *Read) sendList(ctx context.Context, i *Resource, f negotiate.Format, li
 	return size, taken, nil
 }
 
-// sendRows is sendList for a table that is written from kept rows. A large table is streamed if some
-// of its metadata are not kept.
+// sendRows is sendList for a table of kept rows. A large table is streamed if some metadata are not kept.
 func (x *Read) sendRows(f negotiate.Format, rows *table.Rows, room *listBody) (size int, taken bool, err error) {
 	if x.Carrier.Chunks() && encoding.BodyBytes(room.objects) >= streamFrom && !rows.Kept() {
 		size = exchange.UnknownSize
@@ -156,9 +154,9 @@ func (x *Read) sendRows(f negotiate.Format, rows *table.Rows, room *listBody) (s
 	return size, x.sendWhole(f, size, &tableBody{rows, room}), nil
 }
 
-// sendWhole answers with the size bytes that body writes, rewritten or compressed if f or the
-// client asks for that. It reports whether the response owns body from now on. A body of
-// unknown size, or a large one that is to be indented, is sent as it is made.
+// sendWhole answers with the size bytes that body writes, rewritten or compressed if f or the client asks
+// for that. A body of unknown size, or a large one that is indented, is sent as it is made. sendWhole
+// reports whether the response owns body from now on.
 func (x *Read) sendWhole(f negotiate.Format, size int, body exchange.Body) bool {
 	piecemeal := size == exchange.UnknownSize || size >= streamFrom && x.Carrier.Chunks() && f.Rewritten() && f.MediaType != runtime.ContentTypeYAML
 	switch {
@@ -190,8 +188,7 @@ func (x *Read) sendPiecemeal(f negotiate.Format, body exchange.Body) {
 		body = prettyBody{body}
 	}
 	if exchange.AcceptsGzip(x.Peek("Accept-Encoding")) {
-		x.Set("Content-Encoding", "gzip")
-		x.Add("Vary", "Accept-Encoding")
+		x.Compressed()
 		body = gzipBody{body}
 	}
 	x.SendFrom(http.StatusOK, f.MediaType, exchange.UnknownSize, body)
@@ -222,8 +219,8 @@ func (b *tableBody) WriteTo(w io.Writer) (int64, error) {
 // Close implements io.Closer.
 func (b *tableBody) Close() error { return b.room.Close() }
 
-// stitches reports whether a listing is one whose compressed pieces are worth
-// keeping: all of a resource or namespace, in a form that is kept.
+// stitches reports whether the compressed pieces of a listing are worth keeping: those of a whole
+// resource or namespace, in a form that is kept.
 func (x *Read) stitches(f negotiate.Format, o *internalversion.ListOptions, listing storage.Listing) bool {
 	whole := x.Name == "" && o.Continue == "" && listing.Meta.Continue == "" &&
 		(o.LabelSelector == nil || o.LabelSelector.Empty()) && (o.FieldSelector == nil || o.FieldSelector.Empty())
@@ -238,8 +235,7 @@ func (x *Read) sendStitched(i *Resource, f negotiate.Format, listing storage.Lis
 	if err != nil || body == nil || body.size <= exchange.CompressFrom {
 		return 0, err
 	}
-	x.Set("Content-Encoding", "gzip")
-	x.Add("Vary", "Accept-Encoding")
+	x.Compressed()
 	x.SendFrom(http.StatusOK, f.MediaType, body.length, body)
 	return body.size, nil
 }
@@ -251,13 +247,11 @@ func newList(i *Resource) any {
 	return nil
 }
 
-// listBody writes a list from the shared bytes of its items, or makes those that are
-// not kept as it goes. It comes from lists and returns there when closed; what it points
-// at stays shared.
+// listBody writes a list from the shared bytes of its items, and encodes items that are not kept as it
+// writes. It comes from a pool and returns to it when closed.
 //
-// It holds no items that cost memory of their own, and asks the cache for them once more when
-// it writes them. Otherwise clients that read slowly would keep in memory what the cache has
-// dropped.
+// It asks the cache again for items that cost memory of their own: otherwise clients that read slowly
+// would keep in memory what the cache has dropped.
 type listBody struct {
 	encoder *encoding.Encoder
 	meta    wire.ListMeta
@@ -275,18 +269,16 @@ type listBody struct {
 var lists = sync.Pool{New: func() any { return new(listBody) }}
 
 const (
-	// keepItems and keepRoom bound what a listBody that waits for its next use holds on to.
+	// keepItems and keepRoom bound the buffers of a listBody in the pool.
 	keepItems = 1 << 15
 	keepRoom  = 1 << 20
-	// streamFrom is the size of canonical encodings from which a list is sent without
-	// making its items beforehand. It leaves no doubt that the list is to be compressed.
+	// streamFrom is the size of canonical encodings from which a list is sent while it is encoded. A
+	// list of that size is certainly compressed.
 	streamFrom = 4 * exchange.CompressFrom
 )
 
-// fill learns the body's size from its items. A large list in JSON of which not all items are
-// kept is streamed instead, if stream allows that: its items would be made twice. Whatever can
-// fail for an object of the list fails here, before the first byte is sent, except that a value
-// in it may not be encodable in JSON.
+// fill finds the size of the body. With stream, a large JSON list is streamed unless all items are kept:
+// otherwise they would be encoded twice. Unreadable objects fail here, before the first byte is sent.
 func (b *listBody) fill(encoder *encoding.Encoder, meta wire.ListMeta, stream bool) error {
 	b.encoder, b.meta, b.items, b.sum = encoder, meta, b.items[:0], 0
 	b.source = encoder.Source(b.objects)
@@ -375,8 +367,7 @@ func (b *listBody) writeKept(out *exchange.ChunkWriter) error {
 	return nil
 }
 
-// writeMade writes items that are kept, and encodes or unpacks the others directly in the
-// chunk that is sent.
+// writeMade writes items that are kept, and encodes or unpacks the others into the chunk that is sent.
 func (b *listBody) writeMade(out *exchange.ChunkWriter) error {
 	for i, o := range b.objects {
 		out.Buf = b.encoder.AppendItemHeader(out.Buf, i, nil) // in JSON it does not look at the item
@@ -410,8 +401,7 @@ func (b *listBody) add(size int) {
 	}
 }
 
-// ahead returns items from the i-th on. A few are asked for at a time: in between,
-// the processor would have forgotten where they are looked up.
+// ahead returns items from the i-th on. It looks up a few at a time, for the processor's cache.
 func (b *listBody) ahead(i int) ([][]byte, error) {
 	if len(b.items) == len(b.objects) {
 		return b.items[i:], nil

@@ -30,8 +30,8 @@ type Read struct {
 	Stitcher *Stitcher
 }
 
-// Negotiate finds the format for a request that i serves. Upstream's router refuses media
-// types that a route cannot produce before its handlers warn or look at parameters.
+// Negotiate finds the format for a request that i serves. Like upstream's router, it refuses media types
+// that a route cannot produce before it adds warnings.
 func (x *Read) Negotiate(i *Resource) (negotiate.Format, bool) {
 	accept := x.Peek("Accept")
 	f, known := negotiate.Usual(accept)
@@ -57,8 +57,7 @@ func (x *Read) Negotiate(i *Resource) (negotiate.Format, bool) {
 	return f, true
 }
 
-// ObserveRefused counts a read whose media type is refused. Upstream's metrics do not count it where
-// upstream's router refuses it.
+// ObserveRefused counts a read whose media type is refused, unless upstream's router would refuse it.
 func (x *Read) ObserveRefused(i *Resource) {
 	if i.bare {
 		x.Observe(i, len(x.Bytes))
@@ -189,9 +188,8 @@ func Annotate(t *exchange.AuditRecord, life apimetrics.Lifecycle) {
 	}
 }
 
-// Monitor returns the monitor of a read. Its scope is that of the path, whatever the selectors
-// select. But upstream takes a custom resource that a field selector names for one that the path
-// names, and a list of it for a GET.
+// Monitor returns the monitor of a read. Its scope is that of the path. For custom resources, upstream
+// counts a list whose field selector names one object as a GET.
 func (x *Read) Monitor(i *Resource) *apimetrics.Monitor {
 	verb, scope := x.Verb, "cluster"
 	switch {

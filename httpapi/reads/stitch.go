@@ -25,18 +25,16 @@ import (
 // Stitcher compresses lists piece by piece and keeps the pieces, so that listing
 // again costs only the compression of what changed in between.
 //
-// A list is cut into runs of items. The hash of an object's key, the same in every process,
-// decides whether a run may begin with the object, and no run is cut soon after the last cut.
-// So an object that changes disturbs only the run that it is in, and one that is created or
-// deleted hardly more. A run is compressed by itself and flushed, so that it ends on a byte and
-// refers to nothing before it; runs with uncompressed blocks between them are one stream.
+// A list is cut into runs of items. The hash of an object's key decides whether a run may begin with
+// it, and runs have a least length. So a change of an object affects only its run, and a created or
+// deleted object hardly more. Each run is compressed by itself and flushed, so that it ends on a byte
+// and refers to nothing before it. Runs with uncompressed blocks between them are one stream.
 //
-// Pieces are found by the identity of the objects that they were made of, not by their
-// contents, and do not keep the objects in memory. Those used least recently make room for
-// others. One list takes up at most half of the room: the rest of it is compressed each time,
-// and does not drive out the pieces that the next such list could use.
+// Pieces are found by the identity of their objects, and do not keep the objects in memory. The
+// least recently used make room for others. One list fills at most half of the room, and the rest of
+// it is compressed each time, so that it does not evict its own pieces.
 //
-// If lists need the same piece at the same time, one makes it and the others wait for that.
+// If lists need the same piece at the same time, one makes it and the others wait.
 type Stitcher struct {
 	limit int64
 	made  atomic.Int64

@@ -11,12 +11,10 @@ type Query []Param
 // Param is one key and value of a [Query].
 type Param struct{ Key, Value string }
 
-// MaxParams is how many parameters a query may have. As net/url has it, of one with
-// more nothing is read.
+// MaxParams is how many parameters a query may have. Of one with more, net/url reads nothing.
 const MaxParams = 10000
 
-// parseQuery appends to query what raw says, decoded like url.ParseQuery whose error is ignored, which is
-// what upstream's handlers see: a pair that does not decode is left out.
+// parseQuery appends the parameters in raw to query. Like upstream, it leaves out pairs that do not decode.
 func parseQuery(query Query, raw string) Query {
 	if raw == "" || tooManyParams(raw) {
 		return nil

@@ -18,13 +18,10 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// Request is what a client asks for: method, path and query read once, by the
-// one parser that routing and authorization share. It holds no bytes of the
-// connection's buffers and does not change after [Request.Parse], except that the goroutine that
-// serves it decodes the list options on first use.
-//
-// Its fields have the values of upstream's RequestInfo for the same request
-// (apiserver pkg/endpoints/request/requestinfo.go).
+// Request is what a client asks for, as the one parser reads it. Its fields have the values of upstream's
+// RequestInfo (apiserver pkg/endpoints/request/requestinfo.go). It holds no bytes of the connection's
+// buffers, and does not change after [Request.Parse], except that the list options are decoded on first
+// use.
 type Request struct {
 	Method   string
 	Target   string // the request target as it was sent
@@ -32,7 +29,7 @@ type Request struct {
 	RawQuery string
 	Query    Query // of RawQuery what could be read
 
-	Action // its Parts are in this Request's room: see [Asked.Clone]
+	Action // its Parts are in this Request's room: see [Action.Clone]
 
 	VerbInPath  bool // the verb is a path segment: /api/v1/watch/...
 	InNamespace bool // the resource stands below namespaces/{name}/
@@ -45,8 +42,8 @@ type Request struct {
 	params   [4]Param
 }
 
-// Action is the part of a Request that an authorizer decides about. Unlike a whole Request it is
-// small enough to be kept for as long as a watch is open.
+// Action is the part of a Request that an authorizer decides about. It is small enough to be kept while a
+// watch is open.
 type Action struct {
 	Path string // percent-decoded, not cleaned: "//" and ".." stay
 
@@ -108,8 +105,7 @@ func (r *Request) parseTarget() error {
 	return nil
 }
 
-// SentURL is the target as net/http's server reads it. But for the parser it is for
-// records alone.
+// SentURL is the target as net/http's server reads it. Only the parser and audit records use it.
 func (r *Request) SentURL() (*url.URL, error) {
 	target := r.Target
 	if r.Method == http.MethodConnect && !strings.HasPrefix(target, "/") {
@@ -118,10 +114,8 @@ func (r *Request) SentURL() (*url.URL, error) {
 	return url.ParseRequestURI(target)
 }
 
-// URL returns a target that is written from the parsed one, for handlers that parse it again:
-// they read what was authorized. A server that is reached through the proxy of a
-// pod, node or service gets its parameters as they were spelled, which may mean something
-// to it and nothing here.
+// URL returns a target that is written from the parsed one, so that handlers read what was authorized.
+// Behind the proxy of a pod, node or service, a server gets the parameters as they were spelled.
 func (r *Request) URL() *url.URL {
 	if r.Subresource == "proxy" {
 		return &url.URL{Path: r.Path, RawQuery: sentQuery(r.RawQuery)}
@@ -270,9 +264,8 @@ func (r *Request) ListOptions() (*internalversion.ListOptions, error) {
 	return r.options, r.optionsErr
 }
 
-// decodeListOptions reads well-formed options itself. Whatever it cannot read
-// goes to upstream's decoder, whose errors are the ones that clients know. Of repeated
-// options, the first counts.
+// decodeListOptions reads well-formed options. All else goes to upstream's decoder, for its errors. Of
+// repeated options, the first counts.
 func decodeListOptions(query Query) (*internalversion.ListOptions, error) {
 	o := &internalversion.ListOptions{LabelSelector: labels.Everything(), FieldSelector: fields.Everything()}
 	var seen [len(listOptions)]bool

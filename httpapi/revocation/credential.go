@@ -70,7 +70,7 @@ type right struct {
 	asked      bool
 	retry      time.Time // not to be asked about before
 	next       time.Time // to ask a webhook again
-	all        uint64    // authority's counter when the authorizer was asked
+	all        uint64    // counters.authorizer.all when the authorizer was asked
 	losses     uint64    // of the node that the user is, when the authorizer was asked
 	single     bool      // a node watches one object: the node authorizer may change its mind
 }

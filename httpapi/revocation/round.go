@@ -81,7 +81,7 @@ func (t *round) decide(about *question, v verdict) {
 	case denied:
 		t.lose(held, lossPermission)
 	case allowed:
-		held.asked, held.all, held.losses, held.next = true, t.authority.all, about.losses, t.now.Add(remoteInterval)
+		held.asked, held.all, held.losses, held.next = true, t.authorizer.all, about.losses, t.now.Add(remoteInterval)
 	default:
 		held.retry = t.now.Add(retryInterval)
 	}

@@ -11,18 +11,18 @@ import (
 // counters has the counters of changes that may concern all rights.
 type counters struct {
 	generation uint64
-	authority  authority
+	authorizer authorizerChanges
 	remote     bool // the authorizer asks a webhook
 }
 
-// authority counts changes of what the authorizer decides by; see auth.Revocation.
-type authority struct{ all, nodes uint64 }
+// authorizerChanges counts changes of what the authorizer decides by; see auth.Revocation.
+type authorizerChanges struct{ all, nodes uint64 }
 
 // countersOf reads the counters. A round does so before it asks any question: the next round sees
 // what changes meanwhile.
 func countersOf(config *auth.Revocation) counters {
 	m := counters{generation: config.Generation(), remote: config.Remote()}
-	m.authority.all, m.authority.nodes = config.AuthorizerChanges()
+	m.authorizer.all, m.authorizer.nodes = config.AuthorizerChanges()
 	return m
 }
 
@@ -81,7 +81,7 @@ func (m *state) dueRight(held *right) bool {
 	if held.asking || m.now.Before(held.retry) {
 		return false
 	}
-	return !held.asked || held.all != m.authority.all || held.losses != m.lossesOf(held) ||
+	return !held.asked || held.all != m.authorizer.all || held.losses != m.lossesOf(held) ||
 		m.remote && !m.now.Before(held.next)
 }
 

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/deprecation"
+	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -238,7 +239,7 @@ func (b *handlerBuilder) connects() map[string]http.Handler {
 	})
 	h := make(map[string]http.Handler)
 	for _, method := range s.ConnectMethods() {
-		h[method] = recordingWarnings(instrument(b.endpoint, b.life, apirequest.MethodConnect, connect))
+		h[method] = filters.WithWarningRecorder(instrument(b.endpoint, b.life, apirequest.MethodConnect, connect))
 	}
 	return h
 }
@@ -264,7 +265,7 @@ func (b *handlerBuilder) finish(action string, h http.HandlerFunc) http.Handler 
 
 // finishAs is finish for an action that metrics know by another verb.
 func (b *handlerBuilder) finishAs(action, verb string, h http.HandlerFunc) http.Handler {
-	return negotiate.Producing(b.produces(action), recordingWarnings(instrument(b.endpoint, b.life, verb, h)))
+	return negotiate.Producing(b.produces(action), filters.WithWarningRecorder(instrument(b.endpoint, b.life, verb, h)))
 }
 
 // produces lists the media types that an action answers with.

@@ -3,7 +3,6 @@ package routes
 import (
 	"net/http"
 
-	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
@@ -42,9 +41,4 @@ func instrument(e *registry.Endpoint, life lifecycle, verb string, h http.Handle
 			cluster(w, req)
 		}
 	})
-}
-
-// recordingWarnings lets h send Warning headers.
-func recordingWarnings(h http.Handler) http.Handler {
-	return filters.WithWarningRecorder(h)
 }

@@ -4,17 +4,23 @@ import (
 	"fmt"
 	"net"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// SetUserTimeout has the kernel give up on a peer that does not acknowledge what was sent to it
-// for so long. Kernels other than those of Linux and macOS keep to their own patience.
-func SetUserTimeout(c *net.TCPConn, patience time.Duration) error {
+// SetUserTimeout sets how long sent data may stay unacknowledged before the kernel ends the connection.
+// Kernels other than those of Linux and macOS keep their own limit.
+func SetUserTimeout(c *net.TCPConn, limit time.Duration) error {
+	if userTimeoutOption == 0 {
+		return nil
+	}
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return fmt.Errorf("socket: %w", err)
 	}
 	var failed error
-	if err := raw.Control(func(fd uintptr) { failed = setUserTimeout(int(fd), patience) }); err != nil {
+	units := int((limit + userTimeoutUnit - 1) / userTimeoutUnit)
+	if err := raw.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, userTimeoutOption, units) }); err != nil {
 		return fmt.Errorf("socket: %w", err)
 	}
 	return failed

@@ -2,7 +2,4 @@
 
 package socket
 
-import "time"
-
-// setUserTimeout leaves it to the kernel how long it waits.
-func setUserTimeout(int, time.Duration) error { return nil }
+const userTimeoutOption, userTimeoutUnit = 0, 1

@@ -1,21 +1,19 @@
 // Package statuspage serves a page that shows how the server is: its resources, watches, flow
 // control, clients, errors, health and memory.
 //
-// The page has two parts. The shell is fixed HTML with its style, script and icon in it, which holds no
-// data and asks nobody else: it is served to everybody, because a browser can send a
-// bearer token only once the page is there to ask for it. The data is at [DataPath], and whoever
-// asks for it must be allowed to get that path. With ?watch=1 it comes as a stream of lines, each of them
-// a [Snapshot] in JSON.
+// The shell is HTML with its style, script and icon, and without data. Everybody may get it, because a
+// browser can send a bearer token only after the page has asked for it. The data is at [DataPath], for
+// users who may get that path: a [Snapshot] in JSON, or with ?watch=1 a stream of them, one per line.
 //
-// Tokens never are in a URL, and there are no cookies. A browser may add a client certificate to
-// what other sites send: they cannot read the answers, and nothing here changes anything. The page is not shown in frames, runs no script but its own, and makes no HTML
-// out of text: what clients call themselves is shown as text.
+// Tokens are never in a URL, and there are no cookies. Requests of other sites, to which a browser may
+// add a client certificate, cannot read the answers or change anything. The page is not shown in frames,
+// runs only its own script, and never makes HTML of text.
 //
-// A Snapshot is gathered once a second at most, however many look. A [Failures] remembers the
-// last answers that were the server's fault.
+// A Snapshot is gathered at most once a second. [Failures] keeps the latest answers with a code of 500
+// or above.
 //
 // # Locks
 //
-// All are leaves, but for the one that a snapshot is gathered under: health checks, and the
-// ledger's, run while it is held.
+// All are leaves, except that health checks run, and the ledger's lock is taken, while a snapshot is
+// gathered under Page.mu.
 package statuspage

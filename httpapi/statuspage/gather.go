@@ -41,8 +41,7 @@ func (p *Page) gather(ctx context.Context) *Snapshot {
 	return s
 }
 
-// gatherResources asks each store once for its revision, and then looks at the caches: one that
-// is behind it has not seen something that was stored before.
+// gatherResources asks each store for its revision before it reads the caches: a cache behind that lags.
 func (p *Page) gatherResources(ctx context.Context, s *Snapshot) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

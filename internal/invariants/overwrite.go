@@ -1,5 +1,7 @@
 package invariants
 
+import "bufio"
+
 // Pattern is what [Overwrite] writes again and again: no text, and no message of any
 // protocol.
 const Pattern = "\xdb\xfe\xadlarder's pattern\xad\xfe\xdb"
@@ -12,4 +14,19 @@ func Overwrite(b []byte) {
 	for n := copy(b, Pattern); n > 0 && n < len(b); n *= 2 {
 		copy(b[n:], b[:n])
 	}
+}
+
+// OverwriteReader is Overwrite for the buffer of r, which it resets.
+func OverwriteReader(r *bufio.Reader) {
+	r.Reset(patternReader{})
+	_, _ = r.Peek(r.Size())
+}
+
+// patternReader reads the pattern without end.
+type patternReader struct{}
+
+// Read implements io.Reader.
+func (patternReader) Read(p []byte) (int, error) {
+	Overwrite(p[:len(p):len(p)])
+	return len(p), nil
 }
