@@ -29,8 +29,6 @@ func firstPart(path string) string {
 	if path == "" {
 		return ""
 	}
-	if end := strings.IndexByte(path[1:], '/'); end >= 0 {
-		return path[:end+1]
-	}
-	return path
+	first, _, _ := strings.Cut(path[1:], "/")
+	return path[:1+len(first)]
 }

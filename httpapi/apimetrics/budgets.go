@@ -26,13 +26,11 @@ func NewBudgetCollector(r *registry.Registry) prometheus.Collector {
 	}
 }
 
-// Describe implements prometheus.Collector.
 func (c *budgetCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.limit
 	ch <- c.used
 }
 
-// Collect implements prometheus.Collector.
 func (c *budgetCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, b := range c.registry.Budgets() {
 		name := "shared"

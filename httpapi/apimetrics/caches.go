@@ -94,14 +94,12 @@ func NewBuildInfo(info *version.Info) prometheus.Collector {
 	}, func() float64 { return 1 })
 }
 
-// Describe implements prometheus.Collector.
 func (c *cacheCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range c.descs {
 		ch <- d
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (c *cacheCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, r := range c.registry.Resources() {
 		if r.Cache != nil {

@@ -60,7 +60,6 @@ func NewCollector(of ...*Book) prometheus.Collector {
 	}
 }
 
-// Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.requests, c.durations, c.indicators, c.sizes, c.deprecated, c.own, c.open, c.events, c.eventSizes, c.initial} {
 		ch <- d

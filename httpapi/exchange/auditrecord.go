@@ -100,7 +100,6 @@ type audited struct {
 	record context.Context
 }
 
-// Value implements context.Context.
 func (c audited) Value(key any) any {
 	if value := c.record.Value(key); value != nil {
 		return value

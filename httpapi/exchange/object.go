@@ -15,7 +15,6 @@ type objectBody struct {
 	item    []byte
 }
 
-// WriteTo implements io.WriterTo.
 func (b *objectBody) WriteTo(w io.Writer) (int64, error) {
 	out := NewChunkWriter(w)
 	defer out.Release()
@@ -24,7 +23,6 @@ func (b *objectBody) WriteTo(w io.Writer) (int64, error) {
 	return out.Written, out.Err
 }
 
-// Close implements io.Closer.
 func (b *objectBody) Close() error { return nil }
 
 // SendObject answers with an object. item, its encoding by encoder, must not change. The media type is

@@ -77,12 +77,9 @@ type StreamSeat struct {
 	seat Seat // guarded by mu
 }
 
-// NewStreamSeat returns the StreamSeat of a request that is no watch.
-func NewStreamSeat(p Seat) *StreamSeat { return &StreamSeat{seat: p} }
-
-// NewWatchSeat returns the StreamSeat of a watch. forget, which may be nil, removes it from flow control.
-func NewWatchSeat(p Seat, forget func()) *StreamSeat {
-	return &StreamSeat{watch: true, forget: forget, seat: p}
+// NewStreamSeat returns the StreamSeat of a request. forget, which may be nil, removes a watch from flow control.
+func NewStreamSeat(p Seat, watch bool, forget func()) *StreamSeat {
+	return &StreamSeat{watch: watch, forget: forget, seat: p}
 }
 
 // Context returns a context by which the handler of a watch signals that it is initialized.

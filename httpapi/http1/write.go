@@ -59,7 +59,6 @@ func (ss *Session) write(x *exchange.Exchange) error {
 // counted is the connection of a session, which counts what is written.
 type counted Session
 
-// Write implements io.Writer.
 func (c *counted) Write(p []byte) (int, error) {
 	n, err := socket.Write(c.conn, p)
 	c.sent += int64(n)
@@ -83,7 +82,6 @@ func writeChunked(resp *fasthttp.Response, body exchange.Body, out *exchange.Chu
 // framer writes each piece as a chunk: RFC 9112, 7.1.
 type framer struct{ out *exchange.ChunkWriter }
 
-// Write implements io.Writer.
 func (f framer) Write(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil // would be the end

@@ -100,7 +100,6 @@ type bodyWriter struct {
 	ended bool
 }
 
-// Write implements io.Writer.
 func (w *bodyWriter) Write(p []byte) (int, error) {
 	last := w.put+int64(len(p)) == w.size && len(p) > 0
 	n, err := w.st.write(w.head, p, last)

@@ -181,7 +181,6 @@ func (r *request) proceed() error {
 	return err
 }
 
-// ReadBody implements exchange.Carrier.
 func (r *request) ReadBody(deadline time.Time) ([]byte, error) {
 	limit := r.c.s.config.MaxBodyBytes
 	tooLarge := apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", limit))

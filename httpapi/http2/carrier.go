@@ -15,10 +15,8 @@ import (
 // A request is the exchange.Carrier of its exchange.
 var _ exchange.Carrier = (*request)(nil)
 
-// Major implements exchange.Carrier.
 func (r *request) Major() int { return 2 }
 
-// Method implements exchange.Carrier.
 func (r *request) Method() []byte { return r.at(r.pseudo[pseudoMethod]) }
 
 // Target implements exchange.Carrier. The target of CONNECT is a host.
@@ -29,7 +27,6 @@ func (r *request) Target() []byte {
 	return r.at(r.pseudo[pseudoPath])
 }
 
-// Host implements exchange.Carrier.
 func (r *request) Host() []byte {
 	if host := r.at(r.pseudo[pseudoAuthority]); len(host) > 0 {
 		return host
@@ -37,7 +34,6 @@ func (r *request) Host() []byte {
 	return r.Peek("Host")
 }
 
-// Peek implements exchange.Carrier.
 func (r *request) Peek(name string) []byte {
 	for _, l := range r.lines {
 		if l.name.to-l.name.from == len(name) && strings.EqualFold(string(r.at(l.name)), name) {
@@ -47,7 +43,6 @@ func (r *request) Peek(name string) []byte {
 	return nil
 }
 
-// Lines implements exchange.Carrier.
 func (r *request) Lines() iter.Seq2[[]byte, []byte] {
 	return func(yield func(name, value []byte) bool) {
 		for _, l := range r.lines {
@@ -58,22 +53,17 @@ func (r *request) Lines() iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// Inspect implements exchange.Carrier.
 func (r *request) Inspect() exchange.Facts { return r.facts }
 
-// Fields implements exchange.Carrier.
 func (r *request) Fields() []exchange.Field { return r.room[:0] }
 
 // Chunks implements exchange.Carrier: a stream says by itself where it ends.
 func (r *request) Chunks() bool { return true }
 
-// BodyLength implements exchange.Carrier.
 func (r *request) BodyLength() int64 { return r.length }
 
-// TLS implements exchange.Carrier.
 func (r *request) TLS() *tls.ConnectionState { return r.c.tls }
 
-// Internal implements exchange.Carrier.
 func (r *request) Internal() bool { return false }
 
 // keptSlots is how many slots a connection keeps while no request has them.
@@ -162,10 +152,8 @@ type hijackedBody struct {
 	expects bool
 }
 
-// Read implements io.Reader.
 func (b *hijackedBody) Read(p []byte) (int, error) { return b.st.read(p) }
 
-// Proceed implements exchange.HijackedBody.
 func (b *hijackedBody) Proceed(io.Writer) error {
 	r := request{Stream: b.st, expects: b.expects}
 	b.expects = false

@@ -18,7 +18,6 @@ const readerSize = 16 << 10
 
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readerSize) }}
 
-// Read implements io.Reader.
 func (s *frameReader) Read(p []byte) (int, error) {
 	if s.in == nil {
 		s.open()
@@ -53,7 +52,6 @@ func (c *frameReader) wait() error {
 // connReader is what the buffer reads from.
 type connReader Conn
 
-// Read implements io.Reader.
 func (w *connReader) Read(p []byte) (int, error) {
 	c := (*frameReader)(w)
 	n := copy(p, c.ahead)

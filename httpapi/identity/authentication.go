@@ -126,7 +126,6 @@ type warner struct {
 	warned []string
 }
 
-// AddWarning implements warning.Recorder.
 func (w *warner) AddWarning(agent, text string) {
 	if text == "" || slices.Contains(w.warned, text) {
 		return

@@ -53,7 +53,6 @@ type unsyncedKey struct{}
 // refusal does not say.
 type syncRecorder struct{ authorizer.Authorizer }
 
-// Authorize implements authorizer.Authorizer.
 func (n syncRecorder) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	decision, reason, err := n.Authorizer.Authorize(ctx, a)
 	if unsynced, ok := ctx.Value(unsyncedKey{}).(*atomic.Bool); ok && errors.Is(err, auth.ErrNotSynced) {

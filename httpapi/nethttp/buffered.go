@@ -162,14 +162,12 @@ func (w *buffered) abandon() bool {
 	return true
 }
 
-// WriteHeader implements http.ResponseWriter.
 func (w *buffered) WriteHeader(status int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.Recorder.WriteHeader(status)
 }
 
-// Write implements http.ResponseWriter.
 func (w *buffered) Write(p []byte) (int, error) {
 	defer w.audit.Wrote(time.Now())
 	w.mu.Lock()

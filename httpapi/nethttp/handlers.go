@@ -34,12 +34,9 @@ func (h *Handlers) Wait() { h.work.Wait() }
 
 // streamSeat moves the seat of x to the stream that the request becomes. Flow control counts a watch.
 func (h *Handlers) streamSeat(x *exchange.Exchange) *exchange.StreamSeat {
-	if x.Verb != "watch" {
-		return exchange.NewStreamSeat(x.TakeSeat())
-	}
-	var forget func()
-	if h.config.Flow != nil {
+	watch, forget := x.Verb == "watch", func() {}
+	if watch && h.config.Flow != nil {
 		forget = h.config.Flow.RegisterWatch(x.RequestInfo(), x.RawQuery)
 	}
-	return exchange.NewWatchSeat(x.TakeSeat(), forget)
+	return exchange.NewStreamSeat(x.TakeSeat(), watch, forget)
 }

@@ -72,10 +72,8 @@ func NewCustom(config CustomConfig) *Resource {
 // untypedSamples is a storage whose types errors name as what the client asked for.
 type untypedSamples struct{}
 
-// New implements rest.Storage.
 func (untypedSamples) New() runtime.Object { return &unstructured.Unstructured{} }
 
-// Destroy implements rest.Storage.
 func (untypedSamples) Destroy() {}
 
 // NewList returns a list of what New returns.
@@ -88,7 +86,6 @@ type selectable struct {
 	fields     []string
 }
 
-// ConvertFieldLabel implements runtime.ObjectConvertor.
 func (s selectable) ConvertFieldLabel(_ schema.GroupVersionKind, label, value string) (string, string, error) {
 	if label == "metadata.name" || label == "metadata.namespace" && s.namespaced || slices.Contains(s.fields, label) {
 		return label, value, nil
@@ -96,12 +93,10 @@ func (s selectable) ConvertFieldLabel(_ schema.GroupVersionKind, label, value st
 	return "", "", fmt.Errorf("field label not supported: %s", label)
 }
 
-// Convert implements runtime.ObjectConvertor.
 func (selectable) Convert(in, _, _ any) error {
 	return fmt.Errorf("httpapi: %T is not converted here", in)
 }
 
-// ConvertToVersion implements runtime.ObjectConvertor.
 func (selectable) ConvertToVersion(in runtime.Object, _ runtime.GroupVersioner) (runtime.Object, error) {
 	return nil, fmt.Errorf("httpapi: %T is not converted here", in)
 }

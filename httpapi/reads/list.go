@@ -200,7 +200,6 @@ type tableBody struct {
 	room *listBody
 }
 
-// WriteTo implements io.WriterTo.
 func (b *tableBody) WriteTo(w io.Writer) (int64, error) {
 	out := exchange.NewChunkWriter(w)
 	defer out.Release()
@@ -216,7 +215,6 @@ func (b *tableBody) WriteTo(w io.Writer) (int64, error) {
 	return out.Written, out.Err
 }
 
-// Close implements io.Closer.
 func (b *tableBody) Close() error { return b.room.Close() }
 
 // stitches reports whether the compressed pieces of a listing are worth keeping: those of a whole
@@ -335,7 +333,6 @@ func (b *listBody) readable() error {
 	return nil
 }
 
-// WriteTo implements io.WriterTo.
 func (b *listBody) WriteTo(w io.Writer) (int64, error) {
 	out := exchange.NewChunkWriter(w)
 	defer out.Release()

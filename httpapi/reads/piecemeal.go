@@ -15,7 +15,6 @@ type prettyBody struct{ exchange.Body }
 // indentRoom holds what Indenters use.
 var indentRoom = sync.Pool{New: func() any { return new([]byte) }}
 
-// WriteTo implements io.WriterTo.
 func (b prettyBody) WriteTo(w io.Writer) (int64, error) {
 	out := exchange.NewChunkWriter(w)
 	defer out.Release()
@@ -43,7 +42,6 @@ func (b prettyBody) WriteTo(w io.Writer) (int64, error) {
 // gzipBody compresses what body writes.
 type gzipBody struct{ exchange.Body }
 
-// WriteTo implements io.WriterTo.
 func (b gzipBody) WriteTo(w io.Writer) (int64, error) {
 	out := exchange.NewChunkWriter(w)
 	defer out.Release()

@@ -390,7 +390,6 @@ func (l *stitchedList) sum() {
 	}
 }
 
-// WriteTo implements io.WriterTo.
 func (l *stitchedList) WriteTo(w io.Writer) (int64, error) {
 	out := exchange.NewChunkWriter(w)
 	defer out.Release()
@@ -409,7 +408,6 @@ func (l *stitchedList) WriteTo(w io.Writer) (int64, error) {
 	return out.Written, out.Err
 }
 
-// Close implements io.Closer.
 func (l *stitchedList) Close() error { return nil }
 
 // appendStored appends a block that is not compressed: RFC 1951, 3.2.4. What

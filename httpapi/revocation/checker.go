@@ -128,7 +128,6 @@ type authorizerErrorsKey struct{}
 // filter of impersonation refuses both then and where the authorizer denies.
 type errorRecorder struct{ authorizer.Authorizer }
 
-// Authorize implements authorizer.Authorizer.
 func (d errorRecorder) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	decision, reason, err := d.Authorizer.Authorize(ctx, a)
 	if doubt, ok := ctx.Value(authorizerErrorsKey{}).(*authorizerErrors); ok && err != nil && decision != authorizer.DecisionAllow {

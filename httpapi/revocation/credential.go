@@ -75,11 +75,8 @@ type right struct {
 	single     bool      // a node watches one object: the node authorizer may change its mind
 }
 
-// Lost implements streams.Right.
 func (held *right) Lost() bool { return held.lost.Load() != lossNone }
 
-// Ended implements streams.Right.
 func (held *right) Ended() { held.ended.WithLabelValues(lossNames[held.lost.Load()]).Inc() }
 
-// Leave implements streams.Right.
 func (held *right) Leave() { held.leave(held) }

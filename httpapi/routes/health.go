@@ -29,7 +29,6 @@ type logCheck struct {
 	flushed time.Time // when a flush last succeeded
 }
 
-// Name implements healthz.HealthChecker.
 func (c *logCheck) Name() string { return "log" }
 
 // Check implements healthz.HealthChecker. It flushes once a minute at most.

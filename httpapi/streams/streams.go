@@ -85,10 +85,8 @@ func New() *Streams {
 // noWaiter is the [socket.Waiter] of a goroutine that serves one client only.
 type noWaiter struct{}
 
-// Waits implements socket.Waiter.
 func (noWaiter) Waits() {}
 
-// GoesOn implements socket.Waiter.
 func (noWaiter) GoesOn() {}
 
 // begin serves ws on c, and closes c at the end. left, unless it is nil, registers a function that the

@@ -53,7 +53,6 @@ const maxHeld = 4 << 10
 // deadlineWriter gives each write to a stream its own deadline.
 type deadlineWriter struct{ st *Stream }
 
-// Write implements io.Writer.
 func (w deadlineWriter) Write(p []byte) (int, error) {
 	if err := w.st.SetWriteDeadline(time.Now().Add(socket.WriteTimeout)); err != nil {
 		return 0, err
@@ -70,10 +69,8 @@ func (st *Stream) write(p []byte) (int, error) {
 	return n, err
 }
 
-// Header implements http.ResponseWriter.
 func (w *streamWriter) Header() http.Header { return w.header }
 
-// WriteHeader implements http.ResponseWriter.
 func (w *streamWriter) WriteHeader(status int) {
 	if w.taken || w.status != 0 {
 		return
@@ -104,7 +101,6 @@ func (w *streamWriter) writeAhead(status int) {
 	_ = w.out.Flush()
 }
 
-// Write implements http.ResponseWriter.
 func (w *streamWriter) Write(p []byte) (int, error) {
 	if w.taken {
 		return 0, http.ErrHijacked
@@ -212,7 +208,6 @@ func (w *streamWriter) writeBody(p []byte) error {
 	return err
 }
 
-// Flush implements http.Flusher.
 func (w *streamWriter) Flush() { _ = w.FlushError() }
 
 // FlushError is Flush for http.ResponseController.
@@ -259,7 +254,6 @@ func (w hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return c, bufio.NewReadWriter(bufio.NewReader(c), bufio.NewWriter(c)), nil
 }
 
-// CloseNotify implements http.CloseNotifier.
 func (w *streamWriter) CloseNotify() <-chan bool {
 	gone := make(chan bool, 1)
 	context.AfterFunc(w.ctx, func() { gone <- true })
@@ -273,7 +267,6 @@ type hijackedConn struct {
 	st *Stream
 }
 
-// Read implements net.Conn.
 func (c *hijackedConn) Read(p []byte) (int, error) {
 	n, err := c.st.ahead.Read(p)
 	if err != nil && !socket.IsTimeout(err) {
@@ -282,7 +275,6 @@ func (c *hijackedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write implements net.Conn.
 func (c *hijackedConn) Write(p []byte) (int, error) {
 	c.st.passes.Heard()
 	return c.st.write(p)
