@@ -58,9 +58,8 @@ func (t *Target) captureEvents(ctx context.Context, watch call, opened func() er
 	}
 }
 
-// CaptureChange changes an object of a watched collection as Watch does, and returns
-// the event of it, as it is framed. A server that answers with it, the mark's number
-// replaced by another by Remark, has told of another change.
+// CaptureChange changes an object of a watched collection as Watch does, and returns the event with
+// its frame. After Remark the event is that of another change.
 func (t *Target) CaptureChange(ctx context.Context, collection, object, accept string) ([]byte, error) {
 	revision, err := t.revision(ctx, collection)
 	if err != nil {

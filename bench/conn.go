@@ -46,7 +46,7 @@ type call struct {
 // HTTP/2 connection.
 type link interface {
 	roundTrip(r *call) (*http.Response, error)
-	// abort ends the request under way and all later ones with an error.
+	// abort ends the current request and all later ones with an error.
 	abort()
 	close()
 }
@@ -90,7 +90,7 @@ func (t *Target) dial(ctx context.Context, buffer int) (*conn, error) {
 // ErrTimeout is wrapped by the errors of requests that took longer than Target.Timeout.
 var ErrTimeout = errors.New("bench: timeout")
 
-// limit makes the request under way, or the next one, fail after some time; 0 leaves the time
+// limit makes the current request, or the next one, fail after some time; 0 leaves the time
 // unlimited. A conn whose time was over cannot be used again.
 func (c *conn) limit(d time.Duration) {
 	if d > 0 {

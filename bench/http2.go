@@ -143,7 +143,7 @@ func (l *http2Link) roundTrip(r *call) (*http.Response, error) {
 
 func (l *http2Link) abort() { l.end() }
 
-// close ends the request under way and gives the place on the connection back.
+// close ends the current request and gives the place on the connection back.
 func (l *http2Link) close() {
 	l.body.Close()
 	l.end()

@@ -182,7 +182,7 @@ func send(request func(i int) call) operation {
 	}
 }
 
-// running is a loop under way.
+// running is a running loop.
 type running struct {
 	loop
 	rec   *recorder
@@ -222,8 +222,7 @@ func (r *running) client(ctx context.Context, own *lane, client int, op operatio
 	}
 }
 
-// unreachableLimit is for how long a server may be out of reach before a loop gives up: a load that
-// only fails says nothing more.
+// unreachableLimit is how long a server may be unreachable before a loop ends.
 const unreachableLimit = 30 * time.Second
 
 // unreachable reports whether no client had a connection for too long. It notes when one had

@@ -33,8 +33,8 @@ type reading struct {
 	beside []time.Duration
 }
 
-// newRecorder begins a workload of total operations, 0 if that is not known. It is
-// what Progress tells of until finish.
+// newRecorder begins a workload of total operations, 0 if that is not known. Progress shows it until
+// finish.
 func (t *Target) newRecorder(name, unit string, total int) (*recorder, error) {
 	before, err := t.Process.Usage()
 	if err != nil {
@@ -210,8 +210,7 @@ func (r *recorder) fail(err error) {
 	r.failLocked(err)
 }
 
-// failLocked tells apart what took too long, what the server refused because it had too much
-// to do, and the rest.
+// failLocked counts a failure as a timeout, as refused, or as an error.
 func (r *recorder) failLocked(err error) {
 	second := r.seconds.now()
 	if second == nil {

@@ -18,7 +18,7 @@ import (
 // SeedConfig says how many pods to create and how they are spread.
 type SeedConfig struct {
 	Pods, Namespaces, Nodes int
-	// Clients is how many requests are under way at a time.
+	// Clients is the number of concurrent requests.
 	Clients int
 }
 

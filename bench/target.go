@@ -46,7 +46,7 @@ type Target struct {
 	brake  *brake
 	spoken *atomic.Value // the protocol of the last connection, a string
 
-	running atomic.Pointer[recorder] // of the workload under way
+	running atomic.Pointer[recorder] // of the running workload
 }
 
 // brake ends workloads gracefully.
@@ -55,11 +55,11 @@ type brake struct {
 	stop context.CancelFunc
 }
 
-// grace is how long operations that are under way may take after Stop.
+// grace is how long operations in flight may take after Stop.
 const grace = 5 * time.Second
 
-// Stop ends the workload under way and all later ones: they begin no more operations, give
-// those under way a few seconds, and return what was measured, with Interrupted set. It may be
+// Stop ends the running workload and all later ones: they begin no more operations, give
+// those in flight a few seconds, and return what was measured, with Interrupted set. It may be
 // called at any time, more than once.
 func (t *Target) Stop() {
 	if t.brake != nil {

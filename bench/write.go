@@ -88,7 +88,7 @@ func (c *WriteConfig) allVerbs(ctx context.Context, own *lane, i int, _ time.Tim
 	return o, nil
 }
 
-// remove deletes the first n objects, and some more that may have been under way.
+// remove deletes the first n objects, and some more whose creation may have been in flight.
 func (c *WriteConfig) remove(ctx context.Context, t *Target, n int) error {
 	other := t.Clone()
 	other.brake = nil // it goes on after Stop

@@ -17,8 +17,8 @@ const (
 	ServerRole = "server"
 )
 
-// Serve is what a TestMain calls in that role. It serves what the program's arguments
-// ask for until the process is told to end. It knows --secure-port, the port of a
+// Serve is called by a TestMain in that role. It serves the API of the program's arguments until
+// SIGTERM. It knows --secure-port, the port of a
 // Server of no objects, and --listen-client-urls, where an etcd says that it is ready.
 // Servers that name the same such etcd in --etcd-servers share their objects.
 func Serve() error {

@@ -2,7 +2,7 @@
 // server over TLS that keeps objects in memory and tells watches of changes. It knows
 // no versions, validates nothing and forgets everything.
 //
-// A Server may be asked from any goroutine. Its locks are leaves.
+// Any goroutine may send requests to a Server. Its locks are leaves.
 package benchtest
 
 import (

@@ -8,7 +8,7 @@
 //	cd bench/buildapiserver && go run . -o DIR
 //
 // writes DIR/kube-apiserver and prints its path. The first build takes minutes. With -registered it
-// is the kube-apiserver that tells which metrics it has registered, DIR/registered.
+// builds DIR/registered, a kube-apiserver that writes the names of its registered metrics.
 package main
 
 import (

@@ -83,7 +83,7 @@ func (w *dataset) names(app int) []string {
 	return names
 }
 
-// seeders is how many requests are under way while a dataset is made.
+// seeders is the number of concurrent requests while a dataset is made.
 const seeders = 32
 
 // seed makes all objects through a server.

@@ -45,7 +45,7 @@ type informer struct {
 	version uint64            // of the last event
 	items   map[uint64]uint64 // version by hash of the name
 	names   map[uint64]string // if onEvent is not nil
-	fresh   map[uint64]uint64 // of a WatchList under way, else nil
+	fresh   map[uint64]uint64 // of an unfinished WatchList, else nil
 	synced  bool              // it had all objects once
 	lost    bool              // counted in simulation.lost
 	failure error             // of the last watch

@@ -223,7 +223,7 @@ func (r *trial) run(ctx context.Context) (err error) {
 	return err
 }
 
-// settling is for how long requests that are due may still be under way.
+// settling is for how long requests that are due may still be in flight.
 func (r *trial) settling() time.Duration { return min(r.config.Duration, mostSettling) }
 
 // open connects all components.

@@ -29,7 +29,7 @@ type simulation struct {
 	over      context.Context // ends everything
 	end       context.CancelFunc
 	running   sync.WaitGroup
-	replacing sync.WaitGroup // chains of requests under way
+	replacing sync.WaitGroup // unfinished chains of requests
 	draining  atomic.Bool    // no more begin
 
 	lost, events, received, expired atomic.Int64
@@ -151,7 +151,7 @@ func (sim *simulation) begin() {
 	})
 }
 
-// drain lets no more pods come and go, and waits for what is under way, at most for some time.
+// drain lets no more pods come and go, and waits for those in flight, at most for some time.
 func (sim *simulation) drain(limit time.Duration) {
 	sim.draining.Store(true)
 	done := make(chan struct{})

@@ -1,12 +1,12 @@
-// Package compare measures Larder beside a stock kube-apiserver and beside the limit: a bare TLS
-// server that sends the bytes that Larder answered. All run on one machine, over one etcd, in
+// Package compare measures Larder beside kube-apiserver and beside the limit: a bare TLS server that
+// sends Larder's answers from memory. All run on one machine, over one etcd, in
 // one run.
 //
 // Every row of the table is a workload of package bench. The servers take turns, and each figure
 // is the best of all rounds, because other load on the machine only adds to it. The figures of
 // tails (B35, B36) are medians: in a single round nothing slow may happen.
 // The table compares the CPU time of the servers' processes. The results that the table keeps
-// also have latencies, memory, system calls, and what etcd and the client used.
+// also have latencies, memory, system calls, and the CPU time of etcd and the client.
 //
 // A separate Larder makes the changes for rows of watches. These rows then have the cost of
 // following etcd, encoding and delivering, and not the cost of writing. All other servers are

@@ -72,7 +72,7 @@ type Figure struct {
 // that it needs is unknown.
 func (f Figure) Met() bool {
 	larder, stock := f.Best[Larder], f.Best[Stock]
-	if larder <= 0 { // memory that did not grow tells nothing
+	if larder <= 0 { // memory that did not grow is no figure
 		return false
 	}
 	if f.Goal.Bound > 0 && larder > f.Goal.Bound {

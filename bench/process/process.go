@@ -29,7 +29,7 @@ type Usage struct {
 	Anonymous int64 `json:"anonymousBytes"`
 	PeakRSS   int64 `json:"peakRSSBytes"`
 	// Reads and Writes count system calls of these two kinds, sockets included; 0
-	// where the kernel does not tell.
+	// where the kernel does not count them.
 	Reads  int64 `json:"readCalls"`
 	Writes int64 `json:"writeCalls"`
 }

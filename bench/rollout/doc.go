@@ -1,8 +1,8 @@
-// Package rollout measures what the programs of a real cluster cost a server. It runs a stock
-// kube-controller-manager, a stock kube-scheduler and kwok, which simulates the kubelets, over a
-// stock kube-apiserver and over Larder in turn. Each server has an empty etcd of its own.
+// Package rollout measures the cost of a real cluster's programs for a server. It runs an unmodified
+// kube-controller-manager and kube-scheduler, and kwok, which simulates the kubelets, over
+// kube-apiserver and over Larder in turn. Each server has an empty etcd of its own.
 //
-// [Phases] names what happens. Deployments are created and their pods run; the Deployments get
+// [Phases] has the names of the phases. Deployments are created and their pods run; the Deployments get
 // another image and all pods are replaced; nothing is changed for a while; the namespace is
 // deleted with everything in it. Each phase at each server is one Result, whose operations are
 // the pods. It has the CPU time of the server, of etcd and of the programs.

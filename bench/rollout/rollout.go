@@ -59,7 +59,7 @@ func (c *Config) Names() (names []string) {
 	return names
 }
 
-// Run runs all clusters, one after the other. What was measured is returned with an error, too.
+// Run runs all clusters, one after the other. It returns the results so far with an error, too.
 func Run(ctx context.Context, c Config) (all []*bench.Result, err error) {
 	if err := c.Check(); err != nil {
 		return nil, err

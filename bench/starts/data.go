@@ -20,10 +20,10 @@ type data struct {
 	id, name string
 	// path and accept are those of the list request; prefix begins the keys in etcd.
 	path, accept, prefix string
-	// item makes the i-th object of n; nil for no objects. stored is what a server stored of
-	// the one that was written through it, for custom resources.
+	// item makes the i-th object of n, nil for no objects. stored is a custom resource as a server has
+	// stored it.
 	item func(i, n int, stored []byte) (pair, error)
-	// custom says that there is a definition of a custom resource to be made first.
+	// custom says that a CRD must be created first.
 	custom bool
 }
 

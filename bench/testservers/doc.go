@@ -1,4 +1,4 @@
-// Package testservers starts the servers that workloads measure: etcd, a stock kube-apiserver,
+// Package testservers starts the servers that workloads measure: etcd, kube-apiserver,
 // Larder, and other programs that run beside them.
 //
 // Each server is a process in a process group of its own, on free ports of the loopback

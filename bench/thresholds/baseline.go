@@ -14,11 +14,11 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// LeastRounds is how many rounds both runs must have for a difference to be told from chance:
-// of fewer, even the most different values are no rare accident.
+// LeastRounds is how many rounds both runs must have to distinguish a difference from chance:
+// with fewer, even the most different values are not rare.
 const LeastRounds = 4
 
-// rare is the probability below which a difference is taken for real.
+// rare is the probability below which a difference counts as real.
 const rare = 0.05
 
 // Change is a figure of a workload beside that of an earlier run.
@@ -58,7 +58,7 @@ func CanCompare(old []*bench.Result, names []string, rounds int) error {
 			}
 			found = true
 			if min(len(each), rounds) < LeastRounds {
-				return fmt.Errorf("thresholds: the baseline has %d rounds of %q and this run has %d: both need %d to tell a change from chance; run both with --rounds %d, or show the ratios alone with --max-regression -1", len(each), name, rounds, LeastRounds, LeastRounds+1)
+				return fmt.Errorf("thresholds: the baseline has %d rounds of %q and this run has %d: both need %d to distinguish a change from chance; run both with --rounds %d, or show the ratios alone with --max-regression -1", len(each), name, rounds, LeastRounds, LeastRounds+1)
 			}
 		}
 		if !found {

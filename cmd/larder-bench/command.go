@@ -57,15 +57,14 @@ func command(args []string) *cobra.Command {
 	o := &options{args: args}
 	root := &cobra.Command{
 		Use:   "larder-bench",
-		Short: "Put load on a Kubernetes API server and say what it cost",
-		Long: `Put load on a Kubernetes API server and say what it cost.
+		Short: "Put load on a Kubernetes API server and report its cost",
+		Long: `Put load on a Kubernetes API server and report its cost.
 
-Workloads run against any server that --kubeconfig names. With --pid, the server's
-CPU time, memory and system calls are accounted too; that is the figure to compare,
-for wall times tell as much of the machine. Loops are closed unless --rate or --stages
-plans rates: then each request has a time at which it is due, and its latency counts
-from there. The first Ctrl-C ends a run and prints what was measured, the second at once.
-Thresholds of the form KIND=BOUND hold for one kind of request: --max-p99 list=200ms.
+Workloads run against any server that --kubeconfig names. With --pid, the report has the server's
+CPU time, memory and system calls. Compare these: times on the clock depend as much on the machine.
+Loops are closed unless --rate or --stages plans rates. Then each request is due at a fixed time, and
+its latency counts from then. The first Ctrl-C ends a run and prints the results so far, the second
+ends it at once. Thresholds of the form KIND=BOUND hold for one kind of request: --max-p99 list=200ms.
 
 The exit status is 1 when something failed, 2 when a threshold was crossed or a figure
 is worse than the baseline's, and 130 when the run was interrupted.`,
@@ -107,16 +106,16 @@ is worse than the baseline's, and 130 when the run was interrupted.`,
 // add adds the flags of all workloads.
 func (o *options) add(flags *pflag.FlagSet) {
 	flags.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig of the server under load")
-	flags.IntVar(&o.pid, "pid", 0, "process id of the server, if it runs on this machine: its CPU and memory are accounted")
-	flags.IntVar(&o.etcdPID, "etcd-pid", 0, "process id of the server's etcd: its CPU is reported beside the server's")
-	flags.IntVar(&o.streams, "http2-streams", 0, "ask by HTTP/2, with as many requests at once on a connection (100 are usual); 0 asks by HTTP/1.1")
-	flags.DurationVar(&o.timeout, "timeout", 0, "give requests up that take longer, and count them as timeouts; 0 waits forever")
-	flags.BoolVar(&o.retryAfter, "retry-after", false, "wait when the server answers 429 and says for how long, and ask again; otherwise it counts as refused")
-	flags.IntVar(&o.rounds, "rounds", 1, "how often the workload is run: their spread is shown, and both sides of --baseline need 4 or more")
+	flags.IntVar(&o.pid, "pid", 0, "process id of the server, if it runs on this machine: its CPU time and memory are reported")
+	flags.IntVar(&o.etcdPID, "etcd-pid", 0, "process id of the server's etcd: its CPU time is reported beside the server's")
+	flags.IntVar(&o.streams, "http2-streams", 0, "use HTTP/2, with up to so many requests at once on a connection (usually 100); 0 uses HTTP/1.1")
+	flags.DurationVar(&o.timeout, "timeout", 0, "cancel requests that take longer, and count them as timeouts; 0 waits forever")
+	flags.BoolVar(&o.retryAfter, "retry-after", false, "after an answer of 429 wait as long as the server says and retry; otherwise it counts as refused")
+	flags.IntVar(&o.rounds, "rounds", 1, "number of runs of the workload; the report has their spread, and --baseline needs 4 or more in both runs")
 	flags.StringVar(&o.outputs.json, "json", "", "file for all results, as JSON (docs/bench.md describes it)")
 	flags.StringVar(&o.outputs.series, "series", "", "file for the rate, failures, p50 and p99 of each second, as CSV")
-	flags.StringVar(&o.baseline, "baseline", "", "compare with an earlier run, of which this is the --json file")
-	flags.Float64Var(&o.regression, "max-regression", 5, "percent that a figure may be worse than the baseline's, beyond chance; -1 shows the ratios alone")
+	flags.StringVar(&o.baseline, "baseline", "", "--json file of an earlier run to compare with")
+	flags.Float64Var(&o.regression, "max-regression", 5, "percent by which a figure may be significantly worse than the baseline's; -1 only shows the ratios")
 	flags.BoolVarP(&o.quiet, "quiet", "q", false, "show no progress")
 	o.addUser(flags)
 	for _, f := range thresholds.Figures() {
@@ -142,7 +141,7 @@ func (o *options) user(t *bench.Target) *bench.Target {
 	return t
 }
 
-// boundFlag is a flag that may be given several times.
+// boundFlag is a threshold. The flag may be given several times.
 type boundFlag struct {
 	thresholds *thresholds.Thresholds
 	figure     *thresholds.Figure
@@ -172,7 +171,7 @@ func (b *boundFlag) Type() string { return "[kind=]bound" }
 // target is the server under load.
 func (o *options) target() (*bench.Target, error) {
 	if o.kubeconfig == "" {
-		return nil, errors.New("which server? --kubeconfig or KUBECONFIG must name a kubeconfig")
+		return nil, errors.New("no server: --kubeconfig or KUBECONFIG must name a kubeconfig")
 	}
 	target, err := o.other(o.kubeconfig)
 	if err != nil {
@@ -202,7 +201,7 @@ func (o *options) other(kubeconfig string) (*bench.Target, error) {
 	return o.user(target), nil
 }
 
-// refuse returns an error if a flag was given that a command does not heed.
+// refuse returns an error for a flag that a command ignores.
 func refuse(cmd *cobra.Command, why string, flags ...string) error {
 	for _, name := range flags {
 		if cmd.Flags().Changed(name) {

@@ -29,11 +29,11 @@ type comparing struct {
 func compareCommand(o *options) *cobra.Command {
 	c := &comparing{}
 	cmd := &cobra.Command{
-		Use: "compare", GroupID: judging, Short: "Hold Larder against kube-apiserver and against the limit, row by row", Args: cobra.NoArgs,
-		Long: `Start etcd, Larder, a stock kube-apiserver, and a bare TLS server that sends what Larder
-answered, from memory (the limit); seed pods; run every row on each server in turn,
---rounds times; and print the table. Programs that are not given are built, inside
-Larder's source tree. All servers listen on loopback and are stopped at the end.`,
+		Use: "compare", GroupID: judging, Short: "Compare Larder with kube-apiserver and with the limit, row by row", Args: cobra.NoArgs,
+		Long: `Start etcd, Larder, kube-apiserver, and a bare TLS server that sends Larder's answers from memory
+(the limit). Seed pods, run every row on each server in turn, --rounds times, and print the table.
+Programs that are not given are built, inside Larder's source tree. All servers listen on loopback
+and are stopped at the end.`,
 		Example: `  larder-bench compare --quick
   larder-bench compare --rounds 5 --start-pods 50000 --markdown table.md --json table.json
   larder-bench compare --rows 'WatchList|^B1 ' --stock ./kube-apiserver --etcd ./etcd --larder ./larder`,
@@ -42,12 +42,12 @@ Larder's source tree. All servers listen on loopback and are stopped at the end.
 	addPrograms(cmd, &c.config.TestServers)
 	flags := cmd.Flags()
 	flags.StringVar(&c.config.TestServers.EtcdData, "etcd-data", "", "data directory of an etcd that is not running and has --pods pods by seed: a copy of it is used instead of seeding")
-	flags.IntVar(&c.config.Pods, "pods", 10000, "how many pods reads and watches meet")
-	flags.IntVar(&c.config.StartPods, "start-pods", 0, "how many pods starts meet, if more than --pods; making them takes about 5 ms each")
-	flags.IntVar(&c.config.Watchers, "watchers", 0, "how many watches each row of watches opens, instead of its own number")
-	flags.IntVar(&c.config.Rounds, "rounds", 3, "how many turns each server has; the best counts")
+	flags.IntVar(&c.config.Pods, "pods", 10000, "number of pods for reads and watches")
+	flags.IntVar(&c.config.StartPods, "start-pods", 0, "number of pods for starts, if more than --pods; each takes about 5 ms to create")
+	flags.IntVar(&c.config.Watchers, "watchers", 0, "number of watches of each row of watches, instead of its own number")
+	flags.IntVar(&c.config.Rounds, "rounds", 3, "number of turns of each server; the best counts")
 	flags.StringVar(&c.rows, "rows", "", "regular expression of the rows to run, by id and name")
-	flags.BoolVar(&c.config.Quick, "quick", false, "show that everything works: 1,000 pods, one round, few operations, unless these are given")
+	flags.BoolVar(&c.config.Quick, "quick", false, "check that everything works: 1,000 pods, one round and few operations, unless these are given")
 	flags.StringVar(&c.markdown, "markdown", "", "file to write the table to, as Markdown")
 	flags.BoolVar(&c.strict, "strict", false, "exit with status 2 when a goal is missed")
 	return cmd
@@ -140,7 +140,7 @@ func (c *comparing) compare(cmd *cobra.Command, o *options, old []*bench.Result)
 	if table == nil || len(table.Rows) == 0 {
 		return err
 	}
-	// What was measured before a failure is worth having.
+	// The results before a failure are still useful.
 	judged := o.thresholds.Judge(table.Larder())
 	whole := &report.Report{Table: table}
 	reported := o.report(cmd, whole, judged, old, err)

@@ -74,7 +74,7 @@ commands read and watch ` + bench.CustomPath("workers") + `, or reports or docum
 func readCommand(o *options) *cobra.Command {
 	c := bench.ReadConfig{}
 	cmd := &cobra.Command{
-		Use: "read PATH", GroupID: reading, Short: "GET a path again and again: an object, a collection, a selection", Args: cobra.ExactArgs(1),
+		Use: "read PATH", GroupID: reading, Short: "GET a path repeatedly: an object, a collection, a selection", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if c.Path, err = path(args[0]); err != nil {
 				return err
@@ -84,7 +84,7 @@ func readCommand(o *options) *cobra.Command {
 		},
 	}
 	addLoad(cmd, &c.Load, "requests", true)
-	cmd.Flags().StringVar(&c.Accept, "accept", bench.Protobuf, "media type asked for")
+	cmd.Flags().StringVar(&c.Accept, "accept", bench.Protobuf, "media type to request")
 	cmd.Flags().StringVar(&c.Encoding, "accept-encoding", "", "Accept-Encoding header, none if empty")
 	cmd.Flags().IntVar(&c.Operations, "requests", 20, "how many requests")
 	return cmd
@@ -189,8 +189,8 @@ func patchCommand(o *options) *cobra.Command {
 func componentsCommand(o *options) *cobra.Command {
 	c := bench.ComponentsConfig{}
 	cmd := &cobra.Command{
-		Use: "components", GroupID: writing, Short: "Write as a cluster's components do: pods and their status, bindings, Leases, events", Args: cobra.NoArgs,
-		Long: "Write as a cluster's components do, each kind of write in turn. Pods are deleted at the end; nodes, Leases, events and deployments are left behind.",
+		Use: "components", GroupID: writing, Short: "Send the writes of a cluster's components: pods and their status, bindings, Leases, events", Args: cobra.NoArgs,
+		Long: "Send the writes of a cluster's components, each kind in turn. Pods are deleted at the end; nodes, Leases, events and Deployments stay.",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if err := refuse(cmd, "the kinds of writes follow each other", "warmup"); err != nil {
 				return err
@@ -211,10 +211,10 @@ func componentsCommand(o *options) *cobra.Command {
 func mixedCommand(o *options) *cobra.Command {
 	c := bench.MixedConfig{}
 	cmd := &cobra.Command{
-		Use: "mixed", GroupID: whole, Short: "Ask what a cluster asks: mostly small reads, some lists, some writes", Args: cobra.NoArgs,
-		Long: `Ask, of pods that seed has made: 50 % GET of a pod, 20 % LIST of a node, 9 % LIST of a
-namespace, 1 % LIST of the first 500, 20 % patches. Which pod, node or namespace is drawn
-evenly for each request. Thresholds without a kind hold for the whole load; kinds are "get pod",
+		Use: "mixed", GroupID: whole, Short: "Send the mix of a cluster: mostly small reads, some lists, some writes", Args: cobra.NoArgs,
+		Long: `Send requests for pods that seed has made: 50 % GET of a pod, 20 % LIST of a node, 9 % LIST of a
+namespace, 1 % LIST of the first 500, 20 % patches. The pod, node or namespace of each request is
+random. Thresholds without a kind hold for the whole load; kinds are "get pod",
 "list node", "list namespace", "list all, first 500" and "patch pod", or a first word of them.`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			kinds := named(append([]string{bench.MixedName}, bench.MixedKinds()...)...)
@@ -235,11 +235,10 @@ func slowCommand(o *options) *cobra.Command {
 	seed := bench.SeedConfig{}
 	objects := 0
 	cmd := &cobra.Command{
-		Use: "slow [PATH]", GroupID: whole, Short: "Ask for large lists, all at once, and read them slowly", Args: cobra.MaximumNArgs(1),
-		Long: `Let --clients clients ask for PATH at once (/api/v1/pods if not given) and read the
-answer slowly, each over a connection of its own, while pods that seed has made are
-patched and watched. What counts is the server's memory (--pid, --max-peak-rss), and that
-no answer breaks off and no watch ends.`,
+		Use: "slow [PATH]", GroupID: whole, Short: "Request large lists, all at once, and read them slowly", Args: cobra.MaximumNArgs(1),
+		Long: `--clients clients request PATH (/api/v1/pods if not given) at once and read the answer slowly, each
+over a connection of its own, while pods that seed has made are patched and watched. The server should
+use little memory (--pid, --max-peak-rss), complete all answers and end no watch.`,
 		Example: "  larder-bench slow --clients 64 --bytes-per-second 4000000 --pid $(pidof larder) --max-peak-rss 536870912",
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if c.Path, err = pathOr(args, "/api/v1/pods"); err != nil {
@@ -267,8 +266,8 @@ func startCommand(o *options) *cobra.Command {
 	c := bench.StartConfig{}
 	log := ""
 	cmd := &cobra.Command{
-		Use: "start -- PROGRAM [ARGUMENT...]", GroupID: whole, Short: "Start a server again and again and wait until it is ready", Args: cobra.MinimumNArgs(1),
-		Long:    "Start a server, wait until /readyz of the server that --kubeconfig names answers 200, say what it used by then, and stop it.",
+		Use: "start -- PROGRAM [ARGUMENT...]", GroupID: whole, Short: "Start a server repeatedly and wait until it is ready", Args: cobra.MinimumNArgs(1),
+		Long:    "Start a server, wait until /readyz of the server that --kubeconfig names answers 200, report its usage, and stop it.",
 		Example: "  larder-bench start --kubeconfig larder-data/admin.kubeconfig --starts 5 -- ./larder serve",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := refuse(cmd, "--starts says how often", "rounds"); err != nil {

@@ -41,7 +41,7 @@ func (s *step) building(say func(string)) func(what string, done bool) {
 	}
 }
 
-// Progress is the step that is under way.
+// Progress is the current step.
 func (s *step) Progress() bench.Progress {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,10 +20,10 @@ func clusterCommand(o *options) *cobra.Command {
 	c := cluster.Config{}
 	cmd := &cobra.Command{
 		Use: "cluster", Short: "Simulate the nodes, controllers and scheduler of a cluster as a load",
-		Long: `Start etcd, and in turn a stock kube-apiserver and Larder over it; send each what the
-kubelets and kube-proxies of so many nodes, the controller manager and the scheduler ask of
-it; end the server and start it again meanwhile; and print what that cost. Programs that are
-not given are built, inside Larder's source tree. docs/bench.md says what is simulated.`,
+		Long: `Start etcd, and in turn kube-apiserver and Larder over it. Simulate the kubelets and kube-proxies of
+so many nodes, the controller manager and the scheduler; restart the server under this load; and print
+the cost. Programs that are not given are built, inside Larder's source tree. docs/bench.md lists what
+is simulated.`,
 		Example: `  larder-bench cluster --nodes 100 --duration 20s
   larder-bench cluster --nodes 500,1000 --protocol h2,h1 --markdown table.md --json cluster.json
   larder-bench cluster --nodes 2000 --server Larder --churn 20`,
@@ -31,7 +31,7 @@ not given are built, inside Larder's source tree. docs/bench.md says what is sim
 	flags := cmd.Flags()
 	flags.IntSliceVar(&c.Nodes, "nodes", []int{500}, "numbers of nodes")
 	flags.IntVar(&c.PodsPerNode, "pods-per-node", 10, "how many pods each node has")
-	flags.IntVar(&c.StockNodes, "stock-nodes", 1000, "above so many nodes only Larder is asked")
+	flags.IntVar(&c.StockNodes, "stock-nodes", 1000, "above so many nodes only Larder is measured")
 	flags.Float64Var(&c.Churn, "churn", -1, "how many pods are replaced in a second; -1 is one for 250 nodes")
 	flags.StringSliceVar(&c.Protocols, "protocol", []string{cluster.HTTP2}, "h2, which components speak, or h1, or both")
 	flags.IntVar(&c.Connections, "connections", 1, "how many connections each component has by HTTP/2")
@@ -43,10 +43,9 @@ func crdsCommand(o *options) *cobra.Command {
 	c := crds.Config{}
 	cmd := &cobra.Command{
 		Use: "crds", Short: "Measure what CRDs cost",
-		Long: `Start a stock kube-apiserver and Larder in turn, each over an etcd of its own; create so many
-CRDs; and print what it costs the server until they are served and described, and how much memory
-each of them takes, idle and in use. Programs that are not given are built, inside Larder's source
-tree.`,
+		Long: `Start kube-apiserver and Larder in turn, each over an etcd of its own, and create CRDs. Print the cost
+until they are served and described, and the memory of a CRD, idle and in use. Programs that are not
+given are built, inside Larder's source tree.`,
 		Example: `  larder-bench crds --count 300
   larder-bench crds --count 10000 --server Larder --used=false`,
 	}
@@ -63,12 +62,12 @@ tree.`,
 func rolloutCommand(o *options) *cobra.Command {
 	c := rollout.Config{}
 	cmd := &cobra.Command{
-		Use: "rollout", Short: "Run stock controllers, a scheduler and kwok over a server, and roll out Deployments",
-		Long: `Start an empty etcd, and in turn a stock kube-apiserver and Larder over it, with a stock
-kube-controller-manager, a stock kube-scheduler, and kwok for the nodes; roll out Deployments,
-update them, rest, and delete their namespace; and print what each phase cost. Servers that are not
-given are built, inside Larder's source tree; the others are those that "larder cluster" has built
-for this user.`,
+		Use: "rollout", Short: "Roll out Deployments with kube-controller-manager, kube-scheduler and kwok",
+		Long: `Start kube-apiserver and Larder in turn, each over an empty etcd, with an unmodified
+kube-controller-manager and kube-scheduler, and kwok for the nodes. Roll out Deployments, update them,
+rest, and delete their namespace. Print the cost of each phase. Servers that are not given are built,
+inside Larder's source tree. The other programs are those that "larder cluster" has built for this
+user.`,
 		Example: `  larder-bench rollout --nodes 100 --pods 1500 --rounds 2
   larder-bench rollout --programs ./bin --server Larder --json rollout.json`,
 	}
@@ -91,11 +90,10 @@ func startsCommand(o *options) *cobra.Command {
 	c := starts.Config{}
 	cmd := &cobra.Command{
 		Use: "starts", Short: "Start Larder and kube-apiserver on stored objects of several kinds",
-		Long: `For each kind of data: start an etcd, write the objects into it, and start a stock
-kube-apiserver and Larder over it in turns, --rounds times; and print what each start took
-until the server is ready, and until the first list of all objects has been received.
-Programs that are not given are built, inside Larder's source tree. docs/bench.md says what
-the data are.`,
+		Long: `For each kind of data, start an etcd, write the objects into it, and start kube-apiserver and Larder
+over it in turns, --rounds times. Print the cost of each start until the server is ready, and until
+the first list of all objects has been received. Programs that are not given are built, inside
+Larder's source tree. docs/bench.md lists the kinds of data.`,
 		Example: `  larder-bench starts --objects 5000 --data shared,own
   larder-bench starts --rounds 3 --markdown table.md --json starts.json`,
 	}

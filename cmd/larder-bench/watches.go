@@ -116,7 +116,7 @@ func openCommand(o *options) *cobra.Command {
 func stormCommand(o *options) *cobra.Command {
 	c := bench.HoldConfig{}
 	cmd := &cobra.Command{
-		Use: "storm [PATH]", GroupID: watching, Short: "Break off all watches at once and let them come back where they were", Args: cobra.MaximumNArgs(1),
+		Use: "storm [PATH]", GroupID: watching, Short: "Close all watches at once and resume them at their last revision", Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.hold(&c, args, "storm of %d watches"); err != nil {
 				return err
