@@ -18,10 +18,10 @@ import (
 	"github.com/larder-io/larder/cmd/larder/internal/cluster/programs"
 )
 
-// Config says what a cluster is made of.
+// Config configures a Cluster.
 type Config struct {
-	// Dir is the server's data directory: its authority, the key of service accounts and the
-	// administrator's kubeconfig are there, and the files of this package.
+	// Dir is the server's data directory, with its CA, the key of service accounts and the
+	// administrator's kubeconfig. The files of this package are there, too.
 	Dir string
 	// Programs are started; see package programs.
 	Programs programs.Programs
@@ -44,7 +44,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Cluster is what runs beside a server. Run it once.
+// Cluster runs the other programs of a cluster beside a server. Run it once.
 type Cluster struct {
 	config Config
 	begun  time.Time
@@ -97,7 +97,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 // file is the path of a file of that name.
 func (c *Cluster) file(name string) string { return filepath.Join(c.config.Dir, name) }
 
-// programs are what is started.
+// programs returns the programs to start.
 func (c *Cluster) programs() []*program {
 	authority := c.file(filepath.Join("pki", "ca.crt"))
 	authorityKey := c.file(filepath.Join("pki", "ca.key"))
@@ -126,7 +126,7 @@ func (c *Cluster) programs() []*program {
 	}
 }
 
-// awaitNodes tells when all nodes are ready.
+// awaitNodes reports when all nodes are ready.
 func (c *Cluster) awaitNodes(ctx context.Context, client kubernetes.Interface) error {
 	const interval = 100 * time.Millisecond
 	err := wait.PollUntilContextCancel(ctx, interval, true, func(ctx context.Context) (bool, error) {

@@ -21,8 +21,8 @@ const (
 	kwok              = "kwok"
 )
 
-// users are the names that the programs have at the server. The first two are upstream's,
-// whose rights every server has; those of kwok are made here.
+// users are the user names of the programs. Every server has RBAC for the first two, which are
+// upstream's; that of kwok is created here.
 var users = map[string]string{
 	controllerManager: "system:kube-controller-manager",
 	scheduler:         "system:kube-scheduler",
@@ -34,7 +34,7 @@ const kwokRole = "larder:kwok"
 
 func (c *Cluster) kubeconfig(program string) string { return c.file(program + ".kubeconfig") }
 
-// provide writes what the programs read.
+// provide writes the files that the programs read.
 func (c *Cluster) provide(url string, trust []byte) error {
 	authority, err := pki.Load(c.file("pki"))
 	if err != nil {
@@ -58,7 +58,7 @@ func (c *Cluster) provide(url string, trust []byte) error {
 	return nil
 }
 
-// kwokConfig has kwok play the nodes that are made here and no others.
+// kwokConfig has kwok simulate only the nodes that are created here.
 const kwokConfig = `apiVersion: config.kwok.x-k8s.io/v1alpha1
 kind: KwokConfiguration
 options:
@@ -71,7 +71,7 @@ options:
   enablePodsOnNodeSyncStreamWatch: true
 `
 
-// letKwok gives kwok its rights: what it needs of those that its own manifests grant (kwok
+// letKwok grants kwok the rights that it needs, which are some of those in its own manifests (kwok
 // kustomize/rbac/role.yaml).
 func (c *Cluster) letKwok(ctx context.Context, client kubernetes.Interface) error {
 	rule := func(group string, resources []string, verbs ...string) rbacv1.PolicyRule {
@@ -104,5 +104,5 @@ func (c *Cluster) letKwok(ctx context.Context, client kubernetes.Interface) erro
 	return nil
 }
 
-// logFile is where a program says what it has to say.
+// logFile returns the file that a program logs to.
 func logFile(logs, name string) string { return filepath.Join(logs, name+".log") }

@@ -33,7 +33,7 @@ import (
 // construction on.
 func (s *Server) buildAuth(ctx context.Context) (err error) {
 	p := &s.parts
-	p.transport, p.following, p.unfollow = loopback.NewTransport(), make(chan struct{}), make(chan struct{})
+	p.transport, p.informersStarted, p.informersEnd = loopback.NewTransport(), make(chan struct{}), make(chan struct{})
 	p.loopback = loopback.Config(p.transport, s.config.UserAgent)
 	if p.client, p.informers, err = loopback.NewClients(p.loopback); err != nil {
 		return err
@@ -42,8 +42,8 @@ func (s *Server) buildAuth(ctx context.Context) (err error) {
 	access.Client, access.Informers = p.client, p.informers
 	access.ExternalAddress, access.Egress = s.externalAddress(), s.egress.EgressSelector
 	access.ServerID = serverID()
-	deciding, hurry := context.WithCancel(ctx)
-	p.hurry, access.Ended = hurry, deciding.Done()
+	deciding, stop := context.WithCancel(ctx)
+	p.stopWaiting, access.Ended = stop, deciding.Done()
 	if p.auth, err = auth.Load(ctx, access); err != nil {
 		return err
 	}
@@ -95,10 +95,10 @@ func (s *Server) build(ctx context.Context) (err error) {
 		return err
 	}
 	p.flow = s.newFlow()
-	if p.door, err = s.newDoor(); err != nil {
+	if p.http, err = s.newHTTPServer(); err != nil {
 		return err
 	}
-	p.transport.Attach(p.door.RoundTripper())
+	p.transport.Attach(p.http.RoundTripper())
 	return s.buildControllers()
 }
 
@@ -166,7 +166,7 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 	return registry.New(config)
 }
 
-func (s *Server) newDoor() (*httpapi.Server, error) {
+func (s *Server) newHTTPServer() (*httpapi.Server, error) {
 	p := &s.parts
 	version, up := s.config.version(), s.config.ServerRunOptions
 	handlers := s.debugHandlers()
@@ -239,7 +239,7 @@ func (s *Server) buildAdmission(ctx context.Context) (err error) {
 	}
 	p.admission, err = admission.Load(admission.Config{
 		Options: s.config.Admission, Registry: p.registry, ClientConfig: p.loopback, Client: p.client,
-		Informers: p.informers, InformersEnd: p.unfollow, Authorizer: p.auth.Authorizer, Webhooks: p.webhooks,
+		Informers: p.informers, InformersEnd: p.informersEnd, Authorizer: p.auth.Authorizer, Webhooks: p.webhooks,
 		APIResources: s.resources, ServerID: serverID(),
 	})
 	if err != nil {
@@ -261,8 +261,8 @@ func (s *Server) extend(config *httpapi.Config) (err error) {
 		Authorizer:   p.auth.Authorizer,
 		Discovery:    config.Discovery.WithSource(aggregated.CRDSource),
 		Complete:     func() bool { return p.aggregator.Registered() },
-		// Called only for requests, and so p.door is set by then.
-		Schemas:           func() (map[string]*spec.Schema, error) { return p.door.Schemas() },
+		// Called only for requests, and so p.http is set by then.
+		Schemas:           func() (map[string]*spec.Schema, error) { return p.http.Schemas() },
 		Alone:             !s.config.external(),
 		Servers:           s.config.MasterCount,
 		MinRequestTimeout: config.MinRequestTimeout,

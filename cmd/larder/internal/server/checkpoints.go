@@ -46,11 +46,11 @@ func (s *Server) addCheckpoints(handlers map[string]http.Handler) {
 	handlers[checkpoint.Path], handlers[checkpoint.Path+"/"] = checkpoints, checkpoints
 }
 
-// resets are the steps of a reset that concern more of the process than its stores.
+// resets has the steps of a reset outside of the stores.
 type resets struct{ *Server }
 
-// pauseControllers stops the controllers of this server that delete objects, and warns of those
-// of others.
+// pauseControllers stops the controllers of this server that delete objects. Its warnings name
+// those of other processes.
 func (s resets) pauseControllers(ctx context.Context) (resume func(), warnings []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, resetPatience)
 	defer cancel()
@@ -64,7 +64,7 @@ func (s resets) pauseControllers(ctx context.Context) (resume func(), warnings [
 	return resume, warnings, err
 }
 
-// unstoppable tells who else may be deleting what a reset puts back.
+// unstoppable returns warnings of others that may delete what a reset restores.
 func (s resets) unstoppable(ctx context.Context) (warnings []string, err error) {
 	var emptied []string
 	namespaces, err := s.parts.informers.Core().V1().Namespaces().Lister().List(labels.Everything())
@@ -104,9 +104,9 @@ func (s resets) unstoppable(ctx context.Context) (warnings []string, err error) 
 	return warnings, nil
 }
 
-// awaitInformed waits until the server's own informers, from which roles, webhooks and policies
-// are read and by which it serves custom resources and other servers, have seen writes. An
-// informer that begins anew, as it does when its watch was ended, takes a second or two.
+// awaitInformed waits until the server's own informers have seen writes. Roles, webhooks and
+// policies are read from them, and CRDs and APIServices are served by them. An informer whose watch
+// has ended takes a second or two to relist.
 func (s resets) awaitInformed(ctx context.Context, writes []checkpoint.Write) error {
 	ctx, cancel := context.WithTimeout(ctx, resetPatience)
 	defer cancel()

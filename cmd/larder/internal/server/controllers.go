@@ -17,7 +17,7 @@ func (s *Server) buildControllers() (err error) {
 	if !s.config.TestControllers {
 		return nil
 	}
-	trusted, err := authoritiesIn(s.id.certFile)
+	trusted, err := caCertificatesIn(s.id.certFile)
 	if err != nil {
 		return err
 	}
@@ -25,10 +25,10 @@ func (s *Server) buildControllers() (err error) {
 	return err
 }
 
-// authoritiesIn returns the CA certificates in the file of a serving certificate, or the whole
-// file if it has none: then it is unknown which authority signed the certificate, and clients
-// can only trust the certificate itself.
-func authoritiesIn(certFile string) ([]byte, error) {
+// caCertificatesIn returns the CA certificates in the file of a serving certificate. If there are
+// none, the CA is unknown, and it returns the whole file: clients can only trust the certificate
+// itself.
+func caCertificatesIn(certFile string) ([]byte, error) {
 	bundle, err := os.ReadFile(certFile)
 	if err != nil {
 		return nil, fmt.Errorf("server: serving certificate: %w", err)
@@ -37,16 +37,16 @@ func authoritiesIn(certFile string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("server: %s: %w", certFile, err)
 	}
-	var authorities bytes.Buffer
+	var cas bytes.Buffer
 	for _, cert := range certs {
 		if cert.IsCA {
-			authorities.Write(pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: cert.Raw}))
+			cas.Write(pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: cert.Raw}))
 		}
 	}
-	if authorities.Len() == 0 {
+	if cas.Len() == 0 {
 		return bundle, nil
 	}
-	return authorities.Bytes(), nil
+	return cas.Bytes(), nil
 }
 
 // awaitControllers blocks until the controllers have done what pods need to be admitted, no

@@ -39,7 +39,7 @@ func (e egress) dialer(to egressselector.EgressType) utilnet.DialFunc {
 	return dial
 }
 
-// tcpDialer is dialer for who knows no other network.
+// tcpDialer is dialer for callers that use only TCP.
 func (e egress) tcpDialer(to egressselector.EgressType) func(context.Context, string) (net.Conn, error) {
 	dial := e.dialer(to)
 	if dial == nil {

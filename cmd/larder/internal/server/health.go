@@ -27,7 +27,7 @@ var errNotFinished = errors.New("not finished")
 const startHook = "poststarthook/"
 
 // checkOrder returns the names of kube-apiserver's checks in its order, but for ping, log and
-// shutdown, which the door adds. A check belongs at the longest of them that its name begins
+// shutdown, which package httpapi adds. A check belongs at the longest of them that its name begins
 // with.
 func checkOrder() []string {
 	order := []string{"loopback-serving-certificate", "etcd", "etcd-override", "etcd-readiness", "etcd-override-readiness", "kms-provider", "informer-sync"}
@@ -93,7 +93,7 @@ func (s healthChecks) startChecks() []healthz.HealthChecker {
 		checks = append(checks, healthz.NamedCheck(startHook+name, check))
 	}
 	add("start-apiserver-admission-initializer", func(*http.Request) error { return p.admission.Check() })
-	add("generic-apiserver-start-informers", closed(p.following))
+	add("generic-apiserver-start-informers", closed(p.informersStarted))
 	limits := "max-in-flight-filter"
 	if p.flow != nil {
 		limits = "priority-and-fairness-filter"

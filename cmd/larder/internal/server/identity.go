@@ -34,8 +34,8 @@ type identity struct {
 	clientCAFile      string
 	// kubeconfig is "" where no client certificate could be made.
 	kubeconfig string
-	// renewals replace what was made when it is near its end, in the authority's lifetime.
-	// After establish they are pki.KeepRenewed's.
+	// renewals replace certificates that were made here when they are near their end. After
+	// establish, only pki.KeepRenewed calls them.
 	renewals []func() error
 }
 
@@ -207,7 +207,7 @@ func (id *identity) writeKubeconfig(ca *pki.Authority) (*x509.Certificate, error
 	if leaf, err := pki.ReadLeaf(id.certFile); err != nil {
 		return nil, err
 	} else if leaf.CheckSignatureFrom(ca.Cert) != nil {
-		// The pair is the owner's, signed by an unknown authority: clients can only trust
+		// The pair is the owner's, signed by an unknown CA: clients can only trust
 		// the file itself.
 		if trust, err = os.ReadFile(id.certFile); err != nil {
 			return nil, fmt.Errorf("server: serving certificate: %w", err)

@@ -25,15 +25,15 @@ import (
 	"github.com/larder-io/larder/internal/registry/bootstrap"
 )
 
-// peers are the other servers of the cluster, to which requests for resources that they
-// alone serve are handed on, by upstream's proxy for servers of different versions.
+// peers proxies requests for resources that only other servers of the cluster serve, by upstream's
+// proxy for servers of different versions.
 type peers struct {
 	utilpeerproxy.Interface
-	synced     chan struct{} // closed once it is known who they are
-	discovered chan struct{} // closed once it is known what this server serves itself
+	synced     chan struct{} // closed once the other servers are known
+	discovered chan struct{} // closed once it is known what this server serves
 }
 
-// interoperable reports whether servers tell each other where they are.
+// interoperable reports whether servers publish their addresses for each other.
 func interoperable() bool {
 	return utilfeature.DefaultFeatureGate.Enabled(apiserverfeatures.UnknownVersionInteroperabilityProxy)
 }
@@ -52,7 +52,7 @@ func (s *Server) peerAddress() string {
 	return net.JoinHostPort(s.id.publish.String(), strconv.Itoa(s.config.SecureServing.BindPort))
 }
 
-// tellPeers has config tell other servers where they reach this one.
+// tellPeers has config publish the address at which other servers reach this one.
 func (s *Server) tellPeers(config *bootstrap.Config) error {
 	config.PeerAddress = s.peerAddress()
 	if config.Identity == "" || !interoperable() {
@@ -66,8 +66,8 @@ func (s *Server) tellPeers(config *bootstrap.Config) error {
 	return nil
 }
 
-// addPeers has what config does not serve be served by the peers that do, if
-// --peer-ca-file says how they prove who they are.
+// addPeers has peers serve what config does not, if --peer-ca-file names the CA of their
+// certificates.
 func (s *Server) addPeers(config *httpapi.Config) error {
 	p, c, ca := &s.parts, &s.config, s.config.PeerCAFile
 	if ca == "" || !interoperable() {
@@ -94,8 +94,8 @@ func (s *Server) addPeers(config *httpapi.Config) error {
 	if err != nil {
 		return fmt.Errorf("server: peers: %w", err)
 	}
-	// What definitions and APIServices say is the same for all servers, and no peer's.
-	if err := proxy.RegisterCRDInformerHandlers(p.extensions.CRDs().Informer(), definedVersions); err != nil {
+	// CRDs and APIServices are the same for all servers, so that no peer is asked for them.
+	if err := proxy.RegisterCRDInformerHandlers(p.extensions.CRDs().Informer(), crdVersions); err != nil {
 		return fmt.Errorf("server: peers: %w", err)
 	}
 	if err := proxy.RegisterAPIServiceInformerHandlers(p.aggregator.APIServices(), remoteVersions); err != nil {
@@ -106,20 +106,19 @@ func (s *Server) addPeers(config *httpapi.Config) error {
 	return nil
 }
 
-// definedVersions are those of a definition of custom resources.
-func definedVersions(obj any) (versions []schema.GroupVersion) {
-	definition, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
+// crdVersions returns the versions of a CRD.
+func crdVersions(obj any) (versions []schema.GroupVersion) {
+	crd, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
 	if !ok {
 		return nil
 	}
-	for _, v := range definition.Spec.Versions {
-		versions = append(versions, schema.GroupVersion{Group: definition.Spec.Group, Version: v.Name})
+	for _, v := range crd.Spec.Versions {
+		versions = append(versions, schema.GroupVersion{Group: crd.Spec.Group, Version: v.Name})
 	}
 	return versions
 }
 
-// remoteVersions is that of an APIService, if another program than an API server of the
-// cluster serves it.
+// remoteVersions returns the version of an APIService that a service serves.
 func remoteVersions(obj any) []schema.GroupVersion {
 	service, ok := obj.(*apiregistrationv1.APIService)
 	if !ok || service.Spec.Service == nil {
@@ -128,8 +127,7 @@ func remoteVersions(obj any) []schema.GroupVersion {
 	return []schema.GroupVersion{{Group: service.Spec.Group, Version: service.Spec.Version}}
 }
 
-// run follows who the peers are and what they serve, until ctx ends. It needs a server that
-// answers.
+// run follows the peers and what they serve until ctx ends. It needs a server that answers.
 func (p *peers) run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -157,7 +155,7 @@ func (p *peers) run(ctx context.Context) error {
 	}
 }
 
-// await blocks until requests are handed on.
+// await blocks until requests can be proxied.
 func (p *peers) await(ctx context.Context) error {
 	for _, done := range []<-chan struct{}{p.synced, p.discovered} {
 		select {

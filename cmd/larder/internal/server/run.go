@@ -171,20 +171,20 @@ func (s *Server) startLayers(ctx context.Context) {
 	if s.parts.flow != nil {
 		s.layers.Start(ctx, "flow control", s.parts.flow.Run)
 	}
-	s.layers.Start(ctx, "serving", s.parts.door.Run)
+	s.layers.Start(ctx, "serving", s.parts.http.Run)
 	close(s.begun)
-	s.listener = nil // the door closes it
+	s.listener = nil // the HTTP server closes it
 }
 
 // startClients starts the layers that call this server's own API, once it can answer: an
-// informer that was refused waits a second before it tries again. They end before the door.
+// informer that was refused waits a second before it tries again. They end before the HTTP server.
 func (s *Server) startClients(ctx context.Context) {
 	p := &s.parts
 	s.layers.Start(ctx, "informers", func(ctx context.Context) error {
-		p.informers.Start(p.unfollow)
-		close(p.following)
+		p.informers.Start(p.informersEnd)
+		close(p.informersStarted)
 		<-ctx.Done()
-		close(p.unfollow)
+		close(p.informersEnd)
 		p.informers.Shutdown()
 		return nil
 	})
@@ -217,7 +217,7 @@ func (s *Server) awaitStore(ctx context.Context) error {
 // awaitReady blocks until all checks of /readyz can pass.
 func (s *Server) awaitReady(ctx context.Context) error {
 	p := &s.parts
-	<-p.following
+	<-p.informersStarted
 	bounded, cancel := context.WithDeadline(ctx, s.serving.Add(s.config.GenericServerRunOptions.StorageInitializationTimeout))
 	defer cancel()
 	for kind, ok := range p.informers.WaitForCacheSync(bounded.Done()) {
@@ -365,7 +365,7 @@ func (s *Server) await(ctx context.Context) error {
 	}
 	s.progress.printf("stopping: no longer ready, requests in flight finish")
 	s.config.Notify("STOPPING=1")
-	s.parts.door.Withdraw()
+	s.parts.http.Withdraw()
 	delay := time.NewTimer(s.config.GenericServerRunOptions.ShutdownDelayDuration)
 	defer delay.Stop()
 	withdrawn := make(chan struct{})
@@ -387,8 +387,8 @@ func (s *Server) stop() error {
 	if s.parts.admission != nil { // if the start was cut short, it may wait for informers still
 		s.parts.admission.Abandon()
 	}
-	if s.parts.hurry != nil {
-		s.parts.hurry()
+	if s.parts.stopWaiting != nil {
+		s.parts.stopWaiting()
 	}
 	err := s.layers.Stop()
 	if s.listener != nil {

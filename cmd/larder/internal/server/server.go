@@ -55,7 +55,7 @@ type Server struct {
 	resources *serverstorage.ResourceConfig // that are served
 	overrides []*override                   // stores of single resources
 	egress    egress
-	traces    *traces // nil: nobody wants spans
+	traces    *traces // nil without tracing
 	parts     parts
 }
 
@@ -78,29 +78,29 @@ func New(config Config) (*Server, error) {
 
 // parts are the parts of a server that buildAuth and build make.
 type parts struct {
-	transport    *loopback.Transport
-	loopback     *rest.Config // reaches this server by transport
-	client       kubernetes.Interface
-	auth         *auth.Auth
-	hurry        func()      // ends the wait of decisions for what they need
-	audit        *auth.Audit // nil if nothing is recorded
-	encryption   encryption
-	flow         *auth.Flow // nil if API Priority and Fairness is disabled
-	certificates *servingcert.Certificates
-	informers    informers.SharedInformerFactory
-	following    chan struct{}           // closed once the informers were started
-	unfollow     chan struct{}           // closed to end them
-	services     webhook.ServiceResolver // finds webhooks and aggregated servers
-	webhooks     *admission.Webhooks
-	admission    *admission.Chain
-	registry     *registry.Registry
-	versions     storageversion.Manager // nil if storage versions are not published
-	bootstrap    *bootstrap.Bootstrap
-	extensions   *customresources.Extensions
-	aggregator   *aggregator.Aggregator
-	peers        *peers // nil: none answers for this server
-	door         *httpapi.Server
-	controllers  *testcontrollers.Controllers // nil unless Config.TestControllers
+	transport        *loopback.Transport
+	loopback         *rest.Config // reaches this server by transport
+	client           kubernetes.Interface
+	auth             *auth.Auth
+	stopWaiting      func()      // ends the wait of access decisions for their first sync
+	audit            *auth.Audit // nil if nothing is recorded
+	encryption       encryption
+	flow             *auth.Flow // nil if API Priority and Fairness is disabled
+	certificates     *servingcert.Certificates
+	informers        informers.SharedInformerFactory
+	informersStarted chan struct{}           // closed once informers has started
+	informersEnd     chan struct{}           // closed to end informers
+	services         webhook.ServiceResolver // finds webhooks and aggregated servers
+	webhooks         *admission.Webhooks
+	admission        *admission.Chain
+	registry         *registry.Registry
+	versions         storageversion.Manager // nil if storage versions are not published
+	bootstrap        *bootstrap.Bootstrap
+	extensions       *customresources.Extensions
+	aggregator       *aggregator.Aggregator
+	peers            *peers // nil without --peer-ca-file
+	http             *httpapi.Server
+	controllers      *testcontrollers.Controllers // nil unless Config.TestControllers
 }
 
 // readiness says how far the start has come. A flag is also set once the server has stopped

@@ -25,10 +25,10 @@ import (
 	"github.com/larder-io/larder/httpapi"
 )
 
-// traces say where spans are sent, and of which requests: --tracing-config-file.
+// traces has the providers of spans that --tracing-config-file configures.
 type traces struct {
-	requests tracing.TracerProvider // samples all that it is asked to
-	store    tracing.TracerProvider // samples what is part of a sampled request; of webhooks, too
+	requests tracing.TracerProvider // samples every span that it is asked for
+	store    tracing.TracerProvider // of etcd and webhooks: samples the spans of sampled requests
 	chance   float64
 }
 
@@ -38,8 +38,8 @@ const everyMillionth = int32(1_000_000)
 // flushTimeout is how long the last spans may take to be sent when the server ends.
 const flushTimeout = 5 * time.Second
 
-// startTracing connects to who collects spans, if anybody does. Whether a request is
-// sampled is decided before there is a span.
+// startTracing connects to the collector of spans, if one is configured. Whether a request is
+// sampled is decided before it has a span.
 func (s *Server) startTracing(ctx context.Context) error {
 	file := s.config.Traces.ConfigFile
 	if file == "" || !utilfeature.DefaultFeatureGate.Enabled(features.APIServerTracing) {
@@ -83,8 +83,8 @@ func (s *Server) newSpans(config *tracingapi.TracingConfiguration) (tracing.Trac
 	return provider, nil
 }
 
-// flushAtEnd waits for its end and sends what is left. That nobody takes it is no failure
-// of the server.
+// flushAtEnd sends the remaining spans when ctx ends. A collector that does not take them is no
+// failure of the server.
 func flushAtEnd(provider tracing.TracerProvider) func(context.Context) error {
 	return func(ctx context.Context) error {
 		<-ctx.Done()
@@ -97,7 +97,7 @@ func flushAtEnd(provider tracing.TracerProvider) func(context.Context) error {
 	}
 }
 
-// storeStats follows calls to etcd; nil if nobody wants spans.
+// storeStats records calls to etcd as spans; nil without tracing.
 func (t *traces) storeStats() stats.Handler {
 	if t == nil {
 		return nil
@@ -125,7 +125,7 @@ func addMessage(ctx context.Context, kind string, compressed, uncompressed int) 
 		attribute.Int("rpc.message.compressed_size", compressed), attribute.Int("rpc.message.uncompressed_size", uncompressed)))
 }
 
-// outgoing records calls to webhooks as spans; nil if nobody wants spans.
+// outgoing records calls to webhooks as spans; nil without tracing.
 func (t *traces) outgoing() trace.TracerProvider {
 	if t == nil {
 		return nil

@@ -20,8 +20,8 @@ const sizeTimeout = time.Second
 // nativeBuckets is how many native buckets a histogram has at most.
 const nativeBuckets = 160
 
-// Metrics reports what is asked of etcd, under upstream's names where it has
-// them (apiserver pkg/storage/etcd3/metrics).
+// Metrics counts requests to etcd, under upstream's names where upstream has them (apiserver
+// pkg/storage/etcd3/metrics).
 type Metrics struct {
 	duration *prometheus.HistogramVec
 	requests *prometheus.CounterVec
@@ -42,8 +42,8 @@ type Metrics struct {
 	owners atomic.Pointer[map[string]schema.GroupResource] // by the start of their keys
 }
 
-// NewMetrics returns what asks for the size of the database once in every interval, at most; 0 is
-// never. Its histograms have native buckets, too, if native is set.
+// NewMetrics returns Metrics that ask for the size of the database at most once in every interval; 0
+// never asks. With native, histograms have native buckets, too.
 func NewMetrics(every time.Duration, native bool) *Metrics {
 	labels := []string{"operation", "group", "resource"}
 	var factor float64 // component-base metrics/internal
@@ -86,7 +86,7 @@ func NewMetrics(every time.Duration, native bool) *Metrics {
 	}
 }
 
-// Observer is what the store tells of its requests.
+// Observer returns the functions that the store calls for its requests.
 func (m *Metrics) Observer() kv.Observer {
 	return kv.Observer{
 		Request: func(op, key string, took time.Duration, err error) {
@@ -112,8 +112,8 @@ func (m *Metrics) Attach(store *kv.Etcd, tail *kv.Tail, resources []*registry.Re
 	m.store.Store(store)
 }
 
-// owner is the resource that a key, or the start of keys, belongs to; empty for what
-// is asked on behalf of none.
+// owner returns the resource that a key or prefix belongs to. It is empty for requests that belong
+// to no resource.
 func (m *Metrics) owner(key string) schema.GroupResource {
 	owners := m.owners.Load()
 	if owners == nil {
@@ -175,7 +175,7 @@ func (m *Metrics) collectTail(ch chan<- prometheus.Metric, store *kv.Etcd) {
 	}
 }
 
-// sizeNow returns the size of the database, which it asks for if what it knows is too old.
+// sizeNow returns the size of the database, and asks for it if the last answer is too old.
 func (m *Metrics) sizeNow(ctx context.Context, ask func(context.Context) (int64, error)) (int64, bool) {
 	if m.every <= 0 {
 		return 0, false
