@@ -1,17 +1,19 @@
-// Package versions builds what custom resources are written by: for each version of a CRD that
-// is served or stored, the REST storages and the request scopes of the resource, of its status
-// and of its scale.
+// Package versions builds the REST storages and request scopes of custom resources: those of the
+// resource, its status and its scale, for each version of a CRD that is served or stored.
 //
 // # Model
 //
-// Custom resources have no Go type. [Build] fills the place of a scheme with what a CRD says: a
-// decoder that prunes, coerces and reports unknown fields by the structural schema, a defaulter,
-// upstream's converter between versions, and a field manager whose types come from the OpenAPI
-// models of the CRD. All of it is composed from upstream's packages, as
-// apiextensions-apiserver pkg/apiserver/customresource_handler.go composes it; a test compares the
-// answers of both.
+// Custom resources have no Go type. In place of a scheme, [Build] makes of a CRD:
 //
-// Objects that package proof finds valid are not validated by upstream's validator of schemas.
+//   - a decoder that prunes, coerces and reports unknown fields by the structural schema
+//   - a defaulter
+//   - upstream's converter between versions
+//   - a field manager whose types come from the OpenAPI models of the CRD
+//
+// It composes them from upstream's packages as apiextensions-apiserver
+// pkg/apiserver/customresource_handler.go does. A test compares the answers of both.
+//
+// Upstream's schema validator does not see objects that package crdvalidate finds valid.
 //
 // # Guarantees
 //
@@ -21,5 +23,5 @@
 //
 // # Locks and goroutines
 //
-// There are no goroutines. What the strategy proves objects by is made once, by the first write.
+// There are no goroutines. The first write makes the checks of a strategy, once.
 package versions

@@ -23,22 +23,22 @@ type upstreamStrategy interface {
 	rest.RESTUpdateStrategy
 }
 
-// strategy is upstream's strategy of one version. Of an object that is proved to be as its
-// schema wants, it has upstream look at the rest only.
+// strategy is upstream's strategy of one version. If package crdvalidate finds an object valid, upstream
+// checks only what the schema does not say.
 type strategy struct {
 	upstreamStrategy
 
 	checks func() *checks // made by the first write
 }
 
-// checks are how the objects of a version are validated. schema is nil if nothing can be
-// proved by it. rest is upstream's strategy without what schema proves.
+// checks validate the objects of a version. schema is nil if it cannot recognize valid objects. rest is
+// upstream's strategy without the checks of the schema.
 type checks struct {
 	schema *crdvalidate.Schema
 	rest   upstreamStrategy
 }
 
-// prove has a storage validate by proof. Its scale validates by it, too, its status does not.
+// prove has storage, and its scale, validate by checks. Its status does not.
 func prove(storage *customresource.REST, checks func() *checks) {
 	upstream, ok := storage.UpdateStrategy.(upstreamStrategy)
 	if !ok {
@@ -61,8 +61,8 @@ func checksOf(kind schema.GroupVersionKind, namespaced bool, openAPI *spec.Schem
 	return c
 }
 
-// asksForMore reports whether a structural schema asks for more than validators of OpenAPI
-// look at: embedded resources, keys of lists, and rules.
+// asksForMore reports whether a structural schema has constraints that OpenAPI validators ignore: embedded
+// resources, keys of lists, and rules.
 func asksForMore(s *structuralschema.Structural) bool {
 	more := false
 	visitor := structuralschema.Visitor{
@@ -89,7 +89,7 @@ func (s *strategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) 
 	return s.of(obj).ValidateUpdate(ctx, obj, old)
 }
 
-// of returns what has to look at obj.
+// of returns the strategy that validates obj.
 func (s *strategy) of(obj runtime.Object) upstreamStrategy {
 	if c := s.checks(); c.prove(obj) {
 		return c.rest
@@ -97,7 +97,7 @@ func (s *strategy) of(obj runtime.Object) upstreamStrategy {
 	return s.upstreamStrategy
 }
 
-// prove reports whether obj is proved to be as its schema wants.
+// prove reports whether obj certainly satisfies its schema.
 func (c *checks) prove(obj runtime.Object) bool {
 	u, ok := obj.(*unstructured.Unstructured)
 	return ok && c.schema != nil && c.schema.Valid(u.Object)

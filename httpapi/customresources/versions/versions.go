@@ -123,7 +123,7 @@ func (b *builder) prepare() (err error) {
 	return err
 }
 
-// declare tells the other versions of v: what it is called, and where its replicas are.
+// declare registers the kinds of v and the path of its replicas for all versions.
 func (b *builder) declare(v *apiextensionsv1.CustomResourceDefinitionVersion) {
 	resource, kind := b.resource(v), b.kind(v)
 	b.equivalents.RegisterKindFor(resource, "", kind)
@@ -152,7 +152,7 @@ func (b *builder) namespaced() bool {
 	return b.CRD.Spec.Scope == apiextensionsv1.NamespaceScoped
 }
 
-// version builds one version, but for its status, whose fields all versions of the CRD tell.
+// version builds one version without its status. The fields of the status depend on all versions.
 func (b *builder) version(v *apiextensionsv1.CustomResourceDefinitionVersion) (*Version, error) {
 	types := b.typesOfVersion(v)
 	storage, err := b.storage(v, types)
@@ -171,8 +171,8 @@ func (b *builder) version(v *apiextensionsv1.CustomResourceDefinitionVersion) (*
 	return made, err
 }
 
-// manageStatus adds the scopes of the status. The fields that writes of it leave alone are known
-// in all versions.
+// manageStatus adds the scopes of the status. Its field managers know, for all versions, the fields that
+// writes of the status do not change.
 func (b *builder) manageStatus(set *Set) error {
 	reset := make(map[fieldpath.APIVersion]*fieldpath.Set)
 	for _, v := range set.Versions {

@@ -14,10 +14,8 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// ensureRBAC makes the roles and bindings that upstream's policy names, and adds to
-// those that exist what they lack. The policy and the rules of reconciling are
-// upstream's; the order of steps is that of kubernetes pkg/registry/rbac/rest,
-// EnsureRBACPolicy.
+// ensureRBAC creates the roles and bindings of upstream's policy, and adds missing rules and subjects to
+// existing ones. The steps follow kubernetes pkg/registry/rbac/rest, EnsureRBACPolicy.
 func (c *Config) ensureRBAC(ctx context.Context) error {
 	return retry(ctx, hookTimeout, func(ctx context.Context) error {
 		if err := c.primeAggregated(ctx, bootstrappolicy.ClusterRolesToAggregate()); err != nil {

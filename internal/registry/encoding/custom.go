@@ -80,7 +80,7 @@ func (c *Custom) allSchemas() []*servedjson.Schema {
 	return slices.DeleteFunc(slices.Collect(maps.Values(c.schemas())), func(s *servedjson.Schema) bool { return s == nil })
 }
 
-// schemasOf lists the shape of a version, if it has one.
+// schemasOf returns the schema of a version, if it has one.
 func (c *Custom) schemasOf(version string) []*servedjson.Schema {
 	if s := c.schemas()[version]; s != nil {
 		return []*servedjson.Schema{s}
