@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -29,9 +28,9 @@ type Budget struct {
 
 	total    atomic.Int64 // of encodings and frames, with what keeping them costs
 	logBytes atomic.Int64
-	shares   atomic.Int64 // total and logBytes of the shares of this Budget
-	bodies   atomic.Int64 // of the present objects of all caches
-	logs     logSet
+	shares   atomic.Int64  // total and logBytes of the shares of this Budget
+	bodies   atomic.Int64  // of the present objects of all caches
+	logs     sync.Map      // of *Log: those that hold events
 	round    atomic.Uint32 // counts the times that as much as the limit was not kept
 
 	mu             sync.Mutex // guards the order below, refused and additions to total
@@ -232,7 +231,7 @@ func (b *Budget) yield() {
 // its own writer will come here.
 func (b *Budget) makeRoom(own *Log, adding int, cost int64) {
 	for b.exhausted(cost) {
-		switch largest := b.logs.largest(own, adding, cost, b.LimitOfAll()); {
+		switch largest := b.largestLog(own, adding, cost); {
 		case largest == nil:
 			return
 		case largest == own:
@@ -241,14 +240,6 @@ func (b *Budget) makeRoom(own *Log, adding int, cost int64) {
 			return
 		}
 	}
-}
-
-// addLog adds a Log that holds events by now, removeLog takes out one that has become empty.
-func (b *Budget) addLog(l *Log) { b.logs.change(func(all []*Log) []*Log { return append(all, l) }) }
-func (b *Budget) removeLog(l *Log) {
-	b.logs.change(func(all []*Log) []*Log {
-		return slices.DeleteFunc(all, func(other *Log) bool { return other == l })
-	})
 }
 
 // exhausted reports whether Logs alone exceed the limit if more is added.
@@ -305,38 +296,17 @@ func (b *Budget) dropLocked(s *stored) {
 
 func (s *stored) cost() int64 { return int64(s.room) + storedOverhead }
 
-// logSet is the Logs that hold something.
-type logSet struct {
-	all atomic.Pointer[[]*Log] // never changed in place
-
-	mu sync.Mutex // held while all is replaced
-}
-
-// change replaces all by what change makes of a copy.
-func (s *logSet) change(change func([]*Log) []*Log) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	next := change(slices.Clone(s.list()))
-	s.all.Store(&next)
-}
-
-func (s *logSet) list() []*Log {
-	if all := s.all.Load(); all != nil {
-		return *all
-	}
-	return nil
-}
-
-// largest returns the Log that holds the most bytes, of those that can forget something;
-// cost and adding, which are about to be added, count for own. limit is what all may hold.
-func (s *logSet) largest(own *Log, adding int, cost, limit int64) (largest *Log) {
+// largestLog returns the Log that holds the most bytes, of those that can forget something;
+// cost and adding, which are about to be added, count for own.
+func (b *Budget) largestLog(own *Log, adding int, cost int64) (largest *Log) {
 	var most int64
 	if own.spare(adding) {
-		if largest, most = own, own.Bytes()+cost; most > limit/2 {
+		if largest, most = own, own.Bytes()+cost; most > b.LimitOfAll()/2 {
 			return own // the usual case: no other holds more, or hardly more
 		}
 	}
-	for _, l := range s.list() {
+	for other := range b.logs.Range {
+		l := other.(*Log)
 		if bytes := l.Bytes(); l != own && bytes > most && l.spare(0) {
 			largest, most = l, bytes
 		}

@@ -90,10 +90,6 @@ func (h *checkpoints) list() []*state {
 
 func (h *checkpoints) reset() {
 	h.kept.Store(nil)
-	h.recentReset()
-}
-
-func (h *checkpoints) recentReset() {
 	for i := range h.recent {
 		h.recent[i].Store(nil)
 	}

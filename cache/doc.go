@@ -73,10 +73,9 @@
 //
 //	Cache.mu          the writer; also learnt indexes, repaired objects and forgetting by age
 //		offers.mu     objects of writes whose events have not arrived
-//		logSet.mu     which Logs hold events
 //		Budget.mu     the order of kept encodings; of one Budget at a time
 //		Cache.mu      of another cache, only tried: its Log forgets for a shared Budget,
-//		              with logSet.mu and Budget.mu
+//		              with Budget.mu
 //	cell.mu           one encoding while it is made
 //		cell.mu       of another encoding that the encoder asks for
 //		Budget.mu

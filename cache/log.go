@@ -242,7 +242,7 @@ func (l *Log) append(events []*Event) {
 	budget := events[0].schema().budget
 	budget.makeRoom(l, len(events), cost)
 	if l.bytes.Add(cost) == cost {
-		budget.addLog(l)
+		budget.logs.Store(l, nil)
 	}
 	budget.addLogBytes(cost)
 	l.ring.Append(events...)
@@ -301,7 +301,7 @@ func (l *Log) forgetRevision(first Position) Position {
 		budget := e.schema().budget
 		budget.addLogBytes(-e.cost())
 		if l.bytes.Add(-e.cost()) == 0 {
-			budget.removeLog(l)
+			budget.logs.Delete(l)
 		}
 		l.retire(e)
 		first++
