@@ -130,7 +130,7 @@ func (s *Subscription) Begin(ctx context.Context, least int64) (past, present in
 			return 0, 0, nil
 		}
 		if at.late {
-			err := s.fill(ctx, past, at.present)
+			err := s.fill(ctx, past, at)
 			switch {
 			case errors.Is(err, ErrCompacted):
 				least = past + 1
@@ -156,6 +156,7 @@ func (s *Subscription) Begin(ctx context.Context, least int64) (past, present in
 type beginning struct {
 	past, present int64
 	late          bool // what happened in between is not in the queue
+	quiet         bool // nothing has
 }
 
 // awaitBeginning waits until the Tail has begun and returns from where it has followed the
@@ -193,7 +194,7 @@ func (s *Subscription) beginningNow() (at beginning, known bool) {
 		return beginning{past: t.past, present: t.present}, true
 	}
 	if low := max(t.start, s.since-t.replay); s.loaded.Load() == 0 && low < s.since {
-		return beginning{past: low, present: s.since, late: true}, true
+		return beginning{past: low, present: s.since, late: true, quiet: t.quietLocked(s, low)}, true
 	}
 	return beginning{}, true
 }
@@ -204,15 +205,18 @@ const fillTimeout = 10 * time.Second
 // errTooLong says that a past is too long to keep.
 var errTooLong = errors.New("kv: too much has happened")
 
-// fill puts what happened from a revision of the past until since, from where on nothing
+// fill puts what happened from a revision of the past until at.present, from where on nothing
 // is missing, before what is in the queue. A loss meanwhile leaves the queue as it is.
-func (s *Subscription) fill(ctx context.Context, past, since int64) error {
+func (s *Subscription) fill(ctx context.Context, past int64, at beginning) error {
 	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()
 	replacements := s.tail.store.Replacements()
-	batches, err := s.tail.read(ctx, s.prefix, past, since)
-	if err != nil {
-		return err
+	var batches []Batch
+	if !at.quiet { // etcd takes up to 100 ms to answer a watch of the past
+		var err error
+		if batches, err = s.tail.read(ctx, s.prefix, past, at.present); err != nil {
+			return err
+		}
 	}
 	var bytes int64
 	for _, batch := range batches {
@@ -225,7 +229,7 @@ func (s *Subscription) fill(ctx context.Context, past, since int64) error {
 	switch {
 	case s.lost || s.closed:
 		return nil
-	case s.since != since || s.tail.store.Replacements() != replacements:
+	case s.since != at.present || s.tail.store.Replacements() != replacements:
 		return ErrReplaced
 	case s.bytes+bytes > s.tail.queueBytes:
 		return errTooLong

@@ -410,17 +410,17 @@ func TestLateSubscriptionHasItsPast(t *testing.T) {
 }
 
 // TestManyWhoReadThePastAskOnce: a request for progress is one to every watch, and so those who
-// read a past in which nothing happened under their prefixes do not each send their own.
+// read a past at whose end nothing happened under their prefixes do not each send their own.
 func TestManyWhoReadThePastAskOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 5000})
 		kvtest.RunUntilEnd(t, tail.Run)
 		synctest.Wait()
-		for i := range 20 {
-			kvtest.Put(t, store, "/registry/pods/a", strconv.Itoa(i))
+		for i := range 100 {
+			kvtest.Put(t, store, fmt.Sprintf("/registry/kinds%d/a", i), "1")
 		}
-		if err := tail.Wait(t.Context(), 21); err != nil {
+		if err := tail.Wait(t.Context(), 101); err != nil {
 			t.Fatal(err)
 		}
 		var asked atomic.Int64
@@ -434,7 +434,7 @@ func TestManyWhoReadThePastAskOnce(t *testing.T) {
 		for i := range 100 {
 			all.Go(func() {
 				sub := tail.Subscribe(fmt.Sprintf("/registry/kinds%d/", i))
-				if past, present, err := sub.Begin(t.Context(), 0); past == 0 || present != 21 || err != nil {
+				if past, present, err := sub.Begin(t.Context(), 0); past == 0 || present != 101 || err != nil {
 					t.Errorf("from %d to %d, %v", past, present, err)
 				}
 			})
@@ -442,6 +442,45 @@ func TestManyWhoReadThePastAskOnce(t *testing.T) {
 		all.Wait()
 		if n := asked.Load(); n == 0 || n > 10 {
 			t.Errorf("progress was requested %d times", n)
+		}
+	})
+}
+
+// TestQuietPrefixesBeginAtOnce: the past of a prefix is not read if the Tail saw that nothing happened there.
+func TestQuietPrefixesBeginAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 5000})
+		kvtest.RunUntilEnd(t, tail.Run)
+		synctest.Wait()
+		kvtest.Put(t, store, "/registry/example.com/busy/ns/a", "1")
+		revision := kvtest.Put(t, store, "/registry/example.com/closed/ns/a", "1")
+		if err := tail.Wait(t.Context(), revision); err != nil {
+			t.Fatal(err)
+		}
+		tail.Subscribe("/registry/example.com/closed/").Close()
+		for _, c := range []struct {
+			prefix string
+			quiet  bool
+		}{
+			{"/registry/example.com/quiet/", true},
+			{"/registry/example.com/busy/", false},
+			{"/registry/example.com/closed/", false},
+			{"/registry/quiet/", true},
+			{"/registry/too/deep/quiet/", false},
+		} {
+			watches := tail.Stats().Watches
+			sub := tail.Subscribe(c.prefix)
+			if past, present, err := sub.Begin(t.Context(), 0); past != 1 || present != revision || err != nil {
+				t.Errorf("%s: from %d to %d, %v", c.prefix, past, present, err)
+			}
+			sub.Loaded(1)
+			if fresh := sub.Fresh(); fresh == 0 || c.quiet && fresh != revision {
+				t.Errorf("%s: fresh at %d", c.prefix, fresh)
+			}
+			if quiet := tail.Stats().Watches == watches; quiet != c.quiet {
+				t.Errorf("%s: no watch of the past: %v", c.prefix, quiet)
+			}
 		}
 	})
 }

@@ -49,6 +49,7 @@ type Subscription struct {
 	bytes int64
 	// since is the revision after which nothing is missing from the queue.
 	since int64
+	made  int64 // what since was when the subscription was made, 0 if that was unknown
 	// history is how often the store had been replaced when the owner learnt that it must
 	// load.
 	history uint64

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-io/larder/internal/invariants"
 )
 
 const (
@@ -36,6 +38,11 @@ const (
 
 	// defaultQueueBytes bounds what one subscription may leave unread.
 	defaultQueueBytes = 256 << 20
+
+	// maxNoted bounds the prefixes of which a Tail knows when something happened without a subscription,
+	// and notedDepth the directories that they have below its own.
+	maxNoted   = 16 << 10
+	notedDepth = 2
 )
 
 // errStalled ends a watch that stays behind the store.
@@ -86,7 +93,11 @@ type Tail struct {
 	waiters []*waiter               // in the order of their revisions
 	cancel  context.CancelCauseFunc // ends the present watch; nil between watches
 	touched []*Subscription         // scratch of routeLocked
-	asked   time.Time               // when progress was last requested to read the past
+	// noted holds the last revision that changed something below a prefix which had no subscription then, or
+	// not the same ones, if that is after notedFrom.
+	noted     map[string]int64
+	notedFrom int64
+	asked     time.Time // when progress was last requested to read the past
 }
 
 // tailCounters count what a Tail has received.
@@ -128,6 +139,7 @@ func NewTail(cfg TailConfig) *Tail {
 		logger:     cfg.Logger,
 		kick:       make(chan struct{}, 1),
 		subs:       make(map[string][]*Subscription),
+		noted:      make(map[string]int64),
 	}
 	if t.queueBytes == 0 {
 		t.queueBytes = defaultQueueBytes
@@ -150,23 +162,31 @@ func (t *Tail) Run(ctx context.Context) error {
 	return nil
 }
 
-// Subscribe returns a subscription to the keys under a prefix that ends in "/".
-// Its owner must load the present state before it gets any batches.
+// Subscribe returns a subscription to the keys under a prefix that ends in "/". No subscription's
+// prefix may contain the prefix of another, though it may equal it. Its owner must load the present
+// state before it gets any batches.
 func (t *Tail) Subscribe(prefix string) *Subscription {
 	if !strings.HasPrefix(prefix, t.prefix) || !strings.HasSuffix(prefix, "/") {
 		panic(fmt.Sprintf("kv: subscription to %q of a tail of %q", prefix, t.prefix))
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if invariants.Enabled {
+		for other := range t.subs {
+			invariants.Assertf(other == prefix || !strings.HasPrefix(other, prefix) && !strings.HasPrefix(prefix, other), "kv: subscriptions to %s and %s", prefix, other)
+		}
+	}
 	s := newSubscription(t, prefix)
 	if t.started {
 		s.since = t.seen.Load()
+		s.made = s.since
 	}
 	t.subs[prefix] = append(t.subs[prefix], s)
 	return s
 }
 
 func (t *Tail) unsubscribeLocked(s *Subscription) {
+	t.noteLocked(s.prefix, t.seen.Load())
 	var rest []*Subscription
 	for _, other := range t.subs[s.prefix] {
 		if other != s {
@@ -286,7 +306,8 @@ func (t *Tail) endWatch(cause error) {
 func (t *Tail) restart(revision, present int64, replacements uint64, foreign bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.started, t.start = true, revision
+	t.started, t.start, t.notedFrom = true, revision, 0
+	clear(t.noted)
 	t.history.Store(replacements)
 	if revision < present {
 		t.past, t.present = revision, present
@@ -364,26 +385,17 @@ func (t *Tail) dispatch(response WatchResponse) {
 // routeLocked queues each event to the subscriptions whose prefix its key has.
 func (t *Tail) routeLocked(batch Batch) {
 	if len(batch.Events) == 1 {
-		key := batch.Events[0].Key
-		for i := len(t.prefix) - 1; i < len(key); i++ {
-			if key[i] == '/' {
-				for _, s := range t.subs[key[:i+1]] {
-					s.push(batch, t.queueBytes)
-				}
-			}
+		for _, s := range t.subscribedLocked(batch.Events[0].Key, batch.Revision) {
+			s.push(batch, t.queueBytes)
 		}
 		return
 	}
 	for _, event := range batch.Events {
-		for i := len(t.prefix) - 1; i < len(event.Key); i++ {
-			if event.Key[i] == '/' {
-				for _, s := range t.subs[event.Key[:i+1]] {
-					if len(s.staged) == 0 {
-						t.touched = append(t.touched, s)
-					}
-					s.staged = append(s.staged, event)
-				}
+		for _, s := range t.subscribedLocked(event.Key, batch.Revision) {
+			if len(s.staged) == 0 {
+				t.touched = append(t.touched, s)
 			}
+			s.staged = append(s.staged, event)
 		}
 	}
 	for i, s := range t.touched {
@@ -392,6 +404,49 @@ func (t *Tail) routeLocked(batch Batch) {
 		t.touched[i] = nil
 	}
 	t.touched = t.touched[:0]
+}
+
+// subscribedLocked returns the subscriptions whose prefix a key has. If there is none, it notes that
+// something happened below the prefixes that may be subscribed to later.
+func (t *Tail) subscribedLocked(key string, revision int64) []*Subscription {
+	for i := len(t.prefix) - 1; i < len(key); i++ {
+		if key[i] == '/' {
+			if subs := t.subs[key[:i+1]]; subs != nil {
+				return subs
+			}
+		}
+	}
+	if t.replay > 0 {
+		for i, depth := len(t.prefix), 0; i < len(key) && depth < notedDepth; i++ {
+			if key[i] == '/' {
+				t.noteLocked(key[:i+1], revision)
+				depth++
+			}
+		}
+	}
+	return nil
+}
+
+// noteLocked remembers that something happened below a prefix, which no present subscription was told.
+func (t *Tail) noteLocked(prefix string, revision int64) {
+	if _, there := t.noted[prefix]; there {
+		t.noted[prefix] = revision
+		return
+	}
+	if len(t.noted) == maxNoted {
+		clear(t.noted)
+		t.notedFrom = revision
+	}
+	t.noted[strings.Clone(prefix)] = revision
+}
+
+// quietLocked reports that nothing happened below the prefix of a subscription, after a revision that the Tail
+// has followed from, until since. It knows that only of a subscription that is the only one of its prefix and has
+// missed nothing since it was made. s.mu is held, too.
+func (t *Tail) quietLocked(s *Subscription, after int64) bool {
+	depth := strings.Count(s.prefix[len(t.prefix):], "/")
+	return s.since == s.made && len(t.subs[s.prefix]) == 1 && 0 < depth && depth <= notedDepth &&
+		after >= t.notedFrom && after >= t.noted[s.prefix]
 }
 
 // raiseLocked sets seen and wakes the goroutines that waited for it.

@@ -76,7 +76,7 @@ func runScenario(t *testing.T, replay int64, scenario []action) error {
 	w := &world{t: t, store: kvtest.NewMemory()}
 	w.tail = kv.NewTail(kv.TailConfig{Store: w.store, Prefix: "/registry", QueueBytes: 2000, Replay: replay})
 	kvtest.RunUntilEnd(t, w.tail.Run)
-	for _, prefix := range []string{"/registry/pods/", "/registry/nodes/", "/registry/", "/registry/pods/a/"} {
+	for _, prefix := range []string{"/registry/pods/", "/registry/nodes/", "/registry/apps/sets/", "/registry/pods/"} {
 		w.owners = append(w.owners, &owner{prefix: prefix, sub: w.tail.Subscribe(prefix)})
 	}
 	for i, step := range scenario {
@@ -90,7 +90,7 @@ func runScenario(t *testing.T, replay int64, scenario []action) error {
 }
 
 func (w *world) key(n int) string {
-	return []string{"/registry/pods/a/x", "/registry/pods/a/y", "/registry/pods/b/x", "/registry/nodes/n", "/registry/nodes/m"}[n%5]
+	return []string{"/registry/pods/a/x", "/registry/pods/a/y", "/registry/pods/b/x", "/registry/nodes/n", "/registry/apps/sets/a/s"}[n%5]
 }
 
 func (w *world) value() []byte {
