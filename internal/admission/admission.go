@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/admission/initializer"
 	admissionmetrics "k8s.io/apiserver/pkg/admission/metrics"
 	webhookinit "k8s.io/apiserver/pkg/admission/plugin/webhook/initializer"
+	mutatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
 	apiserverapi "k8s.io/apiserver/pkg/apis/apiserver"
 	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
 	apiserverv1alpha1 "k8s.io/apiserver/pkg/apis/apiserver/v1alpha1"
@@ -30,6 +31,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/cache"
 	basecompatibility "k8s.io/component-base/compatibility"
 	controlplaneadmission "k8s.io/kubernetes/pkg/controlplane/apiserver/admission"
 	kubeadmission "k8s.io/kubernetes/pkg/kubeapiserver/admission"
@@ -131,8 +133,13 @@ func (c *Chain) load(config *Config) error {
 	if err != nil {
 		return err
 	}
-	metrics := admission.DecoratorFunc(admissionmetrics.WithControllerMetrics)
-	plugins, err := config.Options.GenericAdmission.Plugins.NewFromPlugins(names, provider, initializers, metrics)
+	decorators := admission.Decorators{
+		admission.DecoratorFunc(func(plugin admission.Interface, name string) admission.Interface {
+			return unlessWithoutWebhooks(plugin, name, config.Informers)
+		}),
+		admission.DecoratorFunc(admissionmetrics.WithControllerMetrics),
+	}
+	plugins, err := config.Options.GenericAdmission.Plugins.NewFromPlugins(names, provider, initializers, decorators)
 	if err != nil {
 		return err
 	}
@@ -143,6 +150,31 @@ func (c *Chain) load(config *Config) error {
 		return fmt.Errorf("chain %T lacks a phase", c.Interface)
 	}
 	return nil
+}
+
+// mutatingWebhooks is upstream's plugin of mutating webhooks, called only if there may be some: it copies each
+// object that it is asked about.
+type mutatingWebhooks struct {
+	admission.MutationInterface
+	configured cache.SharedIndexInformer
+}
+
+// unlessWithoutWebhooks makes a mutatingWebhooks of that plugin, unless webhooks can come from elsewhere than
+// the API.
+func unlessWithoutWebhooks(plugin admission.Interface, name string, shared informers.SharedInformerFactory) admission.Interface {
+	admit, ok := plugin.(admission.MutationInterface)
+	if !ok || name != mutatingwebhook.PluginName || utilfeature.DefaultFeatureGate.Enabled(features.ManifestBasedAdmissionControlConfig) {
+		return plugin
+	}
+	return mutatingWebhooks{admit, shared.Admissionregistration().V1().MutatingWebhookConfigurations().Informer()}
+}
+
+// Admit implements admission.MutationInterface.
+func (w mutatingWebhooks) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	if w.configured.HasSynced() && len(w.configured.GetStore().ListKeys()) == 0 {
+		return nil
+	}
+	return w.MutationInterface.Admit(ctx, a, o)
 }
 
 // newConfigScheme knows the kinds of --admission-control-config-file.

@@ -12,6 +12,8 @@
 //     discovery.
 //   - [Webhooks]: how webhooks are reached and with which credentials.
 //
+// Upstream's plugin of mutating webhooks is called only if there may be a webhook.
+//
 // # Guarantees
 //
 // A write that arrives before the informers have synced waits for them, until ten seconds after
