@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 )
@@ -163,7 +164,7 @@ type beginning struct {
 // history without a gap, if that is the past.
 func (s *Subscription) awaitBeginning(ctx context.Context) (beginning, error) {
 	for {
-		changed, _, _ := s.whenChanged()
+		changed, _, _ := s.whenChanged(math.MaxInt64)
 		if at, known := s.beginningNow(); known {
 			return at, nil
 		}

@@ -57,6 +57,7 @@ type Subscription struct {
 	closed  bool
 	wake    chan struct{} // has an element when Next may have something to return
 	changed chan struct{} // closed by changedLocked; nil while nobody waits
+	wanted  int64         // the lowest revision that changed is waited on for
 }
 
 func newSubscription(tail *Tail, prefix string) *Subscription {
@@ -164,7 +165,9 @@ func (s *Subscription) Applied(n int) {
 	if len(s.handed) == 0 {
 		clear(s.spare) // the values must not live until Next is called again
 	}
-	s.changedLocked()
+	if s.promise() >= s.wanted {
+		s.changedLocked()
+	}
 }
 
 func (s *Subscription) setFirstLocked() {
@@ -240,7 +243,7 @@ func (s *Subscription) promise() int64 {
 func (s *Subscription) Wait(ctx context.Context, revision int64) error {
 	for history := s.tail.store.Replacements(); s.current() < revision; {
 		s.tail.notice()
-		changed, loaded, err := s.whenChanged()
+		changed, loaded, err := s.whenChanged(revision)
 		if err == nil && s.tail.store.Replacements() != history {
 			err = fmt.Errorf("kv: wait for revision %d: %w", revision, ErrReplaced)
 		}
@@ -259,17 +262,18 @@ func (s *Subscription) Wait(ctx context.Context, revision int64) error {
 	return nil
 }
 
-// whenChanged returns a channel that is closed when the owner next applies, loads or loses its place, and
-// whether it has loaded.
-func (s *Subscription) whenChanged() (changed <-chan struct{}, loaded bool, err error) {
+// whenChanged returns a channel that is closed when the owner has applied everything up to a revision, or next
+// loads or loses its place, and whether it has loaded.
+func (s *Subscription) whenChanged(revision int64) (changed <-chan struct{}, loaded bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil, false, fmt.Errorf("kv: subscription to %s: %w", s.prefix, ErrClosed)
 	}
 	if s.changed == nil {
-		s.changed = make(chan struct{})
+		s.changed, s.wanted = make(chan struct{}), revision
 	}
+	s.wanted = min(s.wanted, revision)
 	return s.changed, s.isLoaded(), nil
 }
 

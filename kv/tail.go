@@ -38,11 +38,6 @@ const (
 
 	// defaultQueueBytes bounds what one subscription may leave unread.
 	defaultQueueBytes = 256 << 20
-
-	// maxNoted bounds the prefixes of which a Tail knows when something happened without a subscription,
-	// and notedDepth the directories that they have below its own.
-	maxNoted   = 16 << 10
-	notedDepth = 2
 )
 
 // errStalled ends a watch that stays behind the store.
@@ -173,8 +168,11 @@ func (t *Tail) Subscribe(prefix string) *Subscription {
 	defer t.mu.Unlock()
 	if invariants.Enabled {
 		for other := range t.subs {
-			invariants.Assertf(other == prefix || !strings.HasPrefix(other, prefix) && !strings.HasPrefix(prefix, other), "kv: subscriptions to %s and %s", prefix, other)
+			invariants.Assertf(other == prefix || !strings.HasPrefix(other, prefix), "kv: subscriptions to %s and %s", prefix, other)
 		}
+	}
+	if subs := t.subscribedLocked(prefix); len(subs) > 0 && subs[0].prefix != prefix {
+		panic(fmt.Sprintf("kv: subscriptions to %s and %s", subs[0].prefix, prefix))
 	}
 	s := newSubscription(t, prefix)
 	if t.started {
@@ -186,7 +184,9 @@ func (t *Tail) Subscribe(prefix string) *Subscription {
 }
 
 func (t *Tail) unsubscribeLocked(s *Subscription) {
-	t.noteLocked(s.prefix, t.seen.Load())
+	if t.replay > 0 {
+		t.noteLocked(s.prefix, t.seen.Load())
+	}
 	var rest []*Subscription
 	for _, other := range t.subs[s.prefix] {
 		if other != s {
@@ -385,13 +385,13 @@ func (t *Tail) dispatch(response WatchResponse) {
 // routeLocked queues each event to the subscriptions whose prefix its key has.
 func (t *Tail) routeLocked(batch Batch) {
 	if len(batch.Events) == 1 {
-		for _, s := range t.subscribedLocked(batch.Events[0].Key, batch.Revision) {
+		for _, s := range t.receiversLocked(batch.Events[0].Key, batch.Revision) {
 			s.push(batch, t.queueBytes)
 		}
 		return
 	}
 	for _, event := range batch.Events {
-		for _, s := range t.subscribedLocked(event.Key, batch.Revision) {
+		for _, s := range t.receiversLocked(event.Key, batch.Revision) {
 			if len(s.staged) == 0 {
 				t.touched = append(t.touched, s)
 			}
@@ -406,9 +406,8 @@ func (t *Tail) routeLocked(batch Batch) {
 	t.touched = t.touched[:0]
 }
 
-// subscribedLocked returns the subscriptions whose prefix a key has. If there is none, it notes that
-// something happened below the prefixes that may be subscribed to later.
-func (t *Tail) subscribedLocked(key string, revision int64) []*Subscription {
+// subscribedLocked returns the subscriptions whose prefix a key has.
+func (t *Tail) subscribedLocked(key string) []*Subscription {
 	for i := len(t.prefix) - 1; i < len(key); i++ {
 		if key[i] == '/' {
 			if subs := t.subs[key[:i+1]]; subs != nil {
@@ -416,37 +415,7 @@ func (t *Tail) subscribedLocked(key string, revision int64) []*Subscription {
 			}
 		}
 	}
-	if t.replay > 0 {
-		for i, depth := len(t.prefix), 0; i < len(key) && depth < notedDepth; i++ {
-			if key[i] == '/' {
-				t.noteLocked(key[:i+1], revision)
-				depth++
-			}
-		}
-	}
 	return nil
-}
-
-// noteLocked remembers that something happened below a prefix, which no present subscription was told.
-func (t *Tail) noteLocked(prefix string, revision int64) {
-	if _, there := t.noted[prefix]; there {
-		t.noted[prefix] = revision
-		return
-	}
-	if len(t.noted) == maxNoted {
-		clear(t.noted)
-		t.notedFrom = revision
-	}
-	t.noted[strings.Clone(prefix)] = revision
-}
-
-// quietLocked reports that nothing happened below the prefix of a subscription, after a revision that the Tail
-// has followed from, until since. It knows that only of a subscription that is the only one of its prefix and has
-// missed nothing since it was made. s.mu is held, too.
-func (t *Tail) quietLocked(s *Subscription, after int64) bool {
-	depth := strings.Count(s.prefix[len(t.prefix):], "/")
-	return s.since == s.made && len(t.subs[s.prefix]) == 1 && 0 < depth && depth <= notedDepth &&
-		after >= t.notedFrom && after >= t.noted[s.prefix]
 }
 
 // raiseLocked sets seen and wakes the goroutines that waited for it.

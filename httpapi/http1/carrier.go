@@ -91,7 +91,7 @@ func (ss *Session) StartStream(code int, header []exchange.Field) exchange.BodyS
 	return exchange.BodyStream{Conn: ss.conn, Head: appendHead(make([]byte, 0, streamHead), code, header, chunked), Chunked: chunked}
 }
 
-// streamHead is the room for the head of a stolen response. Few are longer.
+// streamHead is the room for the head of a streamed response. Few are longer.
 const streamHead = 320
 
 // appendHead appends the head of a response after which the connection ends. Date comes

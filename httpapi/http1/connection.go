@@ -103,7 +103,7 @@ func (c *connection) underWay() (answered func() bool) {
 	return func() bool { return c.state.Load() != stateActive }
 }
 
-// Close closes c without waiting for the client: it sends TLS's close_notify only if no other
+// close closes c without waiting for the client: it sends TLS's close_notify only if no other
 // bytes wait to be sent.
 func (c *connection) close() {
 	if secure, ok := c.conn.(*tlsConn); ok && socket.Queued(secure) > 0 {

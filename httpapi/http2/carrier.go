@@ -106,7 +106,7 @@ func (r *request) StartStream(code int, header []exchange.Field) exchange.BodySt
 	return exchange.BodyStream{Conn: st, End: st.End, Left: st.Left}
 }
 
-// takeover returns the argument of Response.Hijack.
+// hijacked returns the argument of Response.Hijack.
 func (r *request) hijacked() exchange.Hijacked {
 	st := r.Stream
 	t := exchange.Hijacked{Conn: st, Begin: st.beginResponse, End: st.endResponse, Left: st.Left}

@@ -32,7 +32,7 @@ type request struct {
 	expects        bool  // the client waits for 100 Continue
 	badExpectation bool  // the Expect header is unknown
 	facts          exchange.Facts
-	streamed       int64 // bytes that were written before the response was stolen
+	streamed       int64 // bytes that were written before the handler took the stream
 
 	slot *any
 	room [usualFields]exchange.Field // for the header of the response

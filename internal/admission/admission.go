@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
 	admissionmetrics "k8s.io/apiserver/pkg/admission/metrics"
+	mutatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
 	webhookinit "k8s.io/apiserver/pkg/admission/plugin/webhook/initializer"
 	mutatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
 	apiserverapi "k8s.io/apiserver/pkg/apis/apiserver"
@@ -200,7 +201,7 @@ func (c *Chain) initializers(config *Config, shared informers.SharedInformerFact
 	}
 	c.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(config.Client.Discovery()))
 	effective := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
-	client := lazyClient{config.Client, noMutatingPolicies(config.Informers)}
+	client := lazyClient{config.Client, noMutatingPolicies(config)}
 	generic := initializer.New(client, dynamicClient, shared, config.Authorizer, utilfeature.DefaultFeatureGate, effective, c.ended, c.mapper)
 	hooks := webhookinit.NewPluginInitializer(config.Webhooks.Auth, config.Webhooks)
 	control := controlplaneadmission.NewPluginInitializer(quotas, exclusion.Excluded())
@@ -211,11 +212,11 @@ func (c *Chain) initializers(config *Config, shared informers.SharedInformerFact
 
 // noMutatingPolicies returns a function that reports whether no mutating policy is known to be
 // bound. A policy that nothing binds does nothing.
-func noMutatingPolicies(shared informers.SharedInformerFactory) func() bool {
-	if !utilfeature.DefaultFeatureGate.Enabled(features.MutatingAdmissionPolicy) {
-		return func() bool { return true } // an older Kubernetes that is emulated serves none
+func noMutatingPolicies(config *Config) func() bool {
+	if !utilfeature.DefaultFeatureGate.Enabled(features.MutatingAdmissionPolicy) || !slices.Contains(enabled(config.Options), mutatingpolicy.PluginName) {
+		return func() bool { return true } // they may not even be served
 	}
-	bindings := shared.Admissionregistration().V1().MutatingAdmissionPolicyBindings().Informer().GetStore()
+	bindings := config.Informers.Admissionregistration().V1().MutatingAdmissionPolicyBindings().Informer().GetStore()
 	return func() bool { return len(bindings.ListKeys()) == 0 }
 }
 

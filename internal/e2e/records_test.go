@@ -45,10 +45,6 @@ var knownRecords = []struct {
 		regexp.MustCompile(`stage:"ResponseComplete".*resourceVersion=9999999&timeout=1s`),
 		"a read that waits for a revision leaves no handler behind when its time is over, whose own error would be recorded",
 	},
-	{
-		regexp.MustCompile(`msg:"HTTP".*labelSelector=%25.*apf_iseats`),
-		"a list whose selector cannot be parsed is taken for the most expensive one",
-	},
 }
 
 // TestRecordsAreStocks gives a stock server and Larder the same traffic and compares what they write
