@@ -58,7 +58,9 @@
 //
 // A Tail may begin in the past ([TailConfig.Replay]), as far back as the store can still be read.
 // The owners load the state of that revision and are delivered what has happened since, so a
-// restart need not cost the history that the previous process had. If the store compacted what the
+// restart need not cost the history that the previous process had. An owner that subscribes later reads
+// its past from the store, unless the Tail has seen that nothing happened below its prefix: etcd takes
+// up to 100 ms to answer a watch that begins in the past. If the store compacted what the
 // Tail had not seen yet, the Tail begins in the past again, after that gap. In a store that was
 // replaced it begins at the present, and never before it: the owners do not know the new store's
 // past. A Tail cannot notice that the store was restored from a backup while no Tail ran: restore
