@@ -201,8 +201,8 @@ type monitorsKey struct {
 	subresource string
 }
 
-// Of returns the monitors of a resource or subresource, the same ones each time. reads says that it is
-// read from encoded bytes, so that reads are counted here.
+// Of returns the monitors of a resource or subresource, the same ones at each call. If reads is true, it
+// is served from encoded bytes, and its reads are counted here.
 func (b *Book) Of(gvr schema.GroupVersionResource, subresource string, reads bool) *Monitors {
 	b.mu.Lock()
 	defer b.mu.Unlock()

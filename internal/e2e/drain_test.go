@@ -212,8 +212,8 @@ func (p *process) occupy() (watched, created <-chan error, finish *io.PipeWriter
 	return watched, created, finish
 }
 
-// TestEndingServerAnswersRetryAfter: a server that ends refuses new requests with 429, but for probes, until
-// the ones that it had have been answered.
+// TestEndingServerAnswersRetryAfter: a server that stops refuses new requests with 429, except probes, until
+// it has answered the requests in flight.
 func TestEndingServerAnswersRetryAfter(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--unsafe-no-fsync", "--shutdown-send-retry-after", "--shutdown-watch-termination-grace-period=1s")
@@ -249,7 +249,7 @@ func TestEndingServerAnswersRetryAfter(t *testing.T) {
 	}
 }
 
-// TestServiceManagerIsNotified: whoever started the process is told when it serves and when it ends.
+// TestServiceManagerIsNotified: the service manager is notified when the server is ready and when it stops.
 func TestServiceManagerIsNotified(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "notify")
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
