@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,7 +12,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -67,16 +65,15 @@ func (s resets) pauseControllers(ctx context.Context) (resume func(), warnings [
 // unstoppable returns warnings of others that may delete what a reset restores.
 func (s resets) unstoppable(ctx context.Context) (warnings []string, err error) {
 	var emptied []string
-	namespaces, err := s.parts.informers.Core().V1().Namespaces().Lister().List(labels.Everything())
+	namespaces, err := s.parts.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{}) // informers may be behind
 	if err != nil {
 		return nil, err
 	}
-	for _, n := range namespaces {
+	for _, n := range namespaces.Items {
 		if n.DeletionTimestamp != nil {
 			emptied = append(emptied, n.Name)
 		}
 	}
-	slices.Sort(emptied)
 	manager, err := testcontrollers.Rival(ctx, s.parts.client)
 	switch {
 	case err != nil:
