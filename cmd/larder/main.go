@@ -11,7 +11,7 @@
 //	larder version       says what was built
 //
 // Under the name kube-apiserver it is `larder serve` with kube-apiserver's defaults, under
-// the name etcd it is etcd.
+// the name etcd or with the first argument etcd it is etcd.
 //
 // This package reads flags and the environment, and nothing else does.
 package main
@@ -36,6 +36,9 @@ func main() {
 // exit code. An error is one line on stderr.
 func run(args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
+	if len(args) > 1 && args[1] == "etcd" {
+		args = args[1:] // for scripts: only bash can give a program another name
+	}
 	switch filepath.Base(args[0]) {
 	case "etcd":
 		etcdmain.Main(args)

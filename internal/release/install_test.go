@@ -123,7 +123,8 @@ func TestGoInstall(t *testing.T) {
 	if want := "larder " + p.version + "\nkubernetes v1.36.3\n"; !strings.HasPrefix(string(out), want) {
 		t.Errorf("larder --version printed %q, want %q first", out, want)
 	}
-	testPackages(t, program)
+	buildTree(t, bin, "k8s.io/kubernetes/cmd/kubectl")
+	testPackages(t, bin)
 }
 
 // TestImport has a program in a module of its own follow an etcd with the library. Its module

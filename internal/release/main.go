@@ -1,19 +1,19 @@
 // Command release makes what a release of larder consists of:
 //
-//	go run ./internal/release -o dist
+//	go -C internal/release run . -o dist
 //
-// For each platform there are an archive and a list of all modules in the program (SPDX),
-// for Linux a Debian package and an image for containers, and one image of all its architectures;
-// SHA256SUMS names them all. The
-// version is that which Go gives the program, so that a release is made of a clean clone at
-// its tag.
+// For each platform there are an archive, an archive for envtest, and a list of all modules in the
+// program (SPDX). For Linux there are a Debian package and a container image, and one image of all
+// architectures. envtest-releases.yaml is the index that setup-envtest reads, SHA256SUMS names all files.
+// The version is the one that Go writes into the program: build a release in a clean clone at its tag.
 //
-// Programs are static, and like everything around them the same bytes whoever makes them,
-// where and when: files have the time of the commit.
+// Programs are static. The same commit gives the same bytes on any machine and at any time: files
+// have the time of the commit.
 package main
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/sha256"
 	"debug/buildinfo"
@@ -32,17 +32,22 @@ import (
 const modulePath = "github.com/larder-io/larder"
 
 func main() {
-	to := flag.String("o", "dist", "directory to write to; run from the module's root")
+	to := flag.String("o", "dist", "directory to write to, relative to the root of the tree")
 	platforms := flag.String("platforms", "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64", "what to build for")
+	url := flag.String("url", "", "where the files will be served, for the index; the release on GitHub if empty")
 	flag.Parse()
-	if err := release(*to, strings.Split(*platforms, ",")); err != nil {
+	err := os.Chdir(filepath.Join("..", ".."))
+	if err == nil {
+		err = release(*to, *url, strings.Split(*platforms, ","))
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
 }
 
 // release writes all files of a release.
-func release(to string, platforms []string) error {
+func release(to, url string, platforms []string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
 	}
@@ -50,27 +55,32 @@ func release(to string, platforms []string) error {
 	if err != nil {
 		return err
 	}
+	kubernetes, err := kubernetesVersion(".")
+	if err != nil {
+		return err
+	}
 	host := runtime.GOOS + "/" + runtime.GOARCH
-	programs := make(map[string]string)
+	dirs := make(map[string]string)
 	for _, platform := range append(slices.Clone(platforms), host) {
-		if programs[platform] == "" {
-			programs[platform] = filepath.Join(to, "build", strings.ReplaceAll(platform, "/", "_"), "larder")
-			if err := build(platform, programs[platform]); err != nil {
+		if dirs[platform] == "" {
+			dirs[platform] = filepath.Join(to, "build", strings.ReplaceAll(platform, "/", "_"))
+			if err := build(platform, dirs[platform], kubernetes); err != nil {
 				return err
 			}
 		}
 	}
-	texts, err := textsOf(programs[host], ".")
+	texts, err := textsOf(filepath.Join(dirs[host], "larder"), ".")
 	if err != nil {
 		return err
 	}
-	sums := new(bytes.Buffer)
+	sums, index := new(bytes.Buffer), make(envtestIndex)
 	var contained []*product
 	for _, platform := range platforms {
-		p, err := newProduct(platform, programs[platform], texts, made)
+		p, err := newProduct(platform, dirs[platform], texts, made)
 		if err != nil {
 			return err
 		}
+		p.kubernetes, p.index, p.url = kubernetes, index, cmp.Or(url, "https://"+modulePath+"/releases/download/"+p.version)
 		if err := p.write(to, sums); err != nil {
 			return err
 		}
@@ -83,6 +93,9 @@ func release(to string, platforms []string) error {
 		if err := writeFile(to, name, func() ([]byte, error) { return imageOfAll(contained) }, sums); err != nil {
 			return err
 		}
+	}
+	if err := writeFile(to, "envtest-releases.yaml", index.yaml, sums); err != nil {
+		return err
 	}
 	return os.WriteFile(filepath.Join(to, "SHA256SUMS"), sums.Bytes(), 0o644)
 }
@@ -97,17 +110,26 @@ func commitTime() (time.Time, error) {
 	return time.Unix(seconds, 0).UTC(), err
 }
 
-// build builds the program for a platform.
-func build(platform, to string) error {
+// kubernetesVersion returns the version of Kubernetes that the tree at root requires.
+func kubernetesVersion(root string) (string, error) {
+	out, err := exec.Command("go", "-C", root, "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes").Output()
+	return strings.TrimSpace(string(out)), err
+}
+
+// build builds larder and kubectl for a platform into a directory.
+func build(platform, dir, kubernetes string) error {
 	goos, arch, ok := strings.Cut(platform, "/")
 	if !ok {
 		return fmt.Errorf("platform %q is not OS/ARCHITECTURE", platform)
 	}
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=true", "-ldflags=-s -w", "-o", to, "./cmd/larder")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=", "GOWORK=off")
-	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("build for %s: %w", platform, err)
+	const stamp = " -X k8s.io/client-go/pkg/version.gitVersion=%[1]s -X k8s.io/component-base/version.gitVersion=%[1]s"
+	for program, flags := range map[string]string{"./cmd/larder": "", "k8s.io/kubernetes/cmd/kubectl": fmt.Sprintf(stamp, kubernetes)} {
+		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=true", "-ldflags=-s -w"+flags, "-o", dir+string(filepath.Separator), program)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=", "GOWORK=off")
+		cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("build %s for %s: %w", program, platform, err)
+		}
 	}
 	return nil
 }
@@ -141,16 +163,25 @@ type product struct {
 	version  string // v1.2.3, of the module
 	os, arch string
 	program  []byte
+	kubectl  []byte
 	info     *buildinfo.BuildInfo
 	time     time.Time // of all files
 	level    int       // of compression
+
+	kubernetes string       // v1.2.3
+	url        string       // where files will be served
+	index      envtestIndex // gets the archive for envtest
 }
 
-func newProduct(platform, program string, texts texts, made time.Time) (*product, error) {
+// newProduct reads the programs in dir.
+func newProduct(platform, dir string, texts texts, made time.Time) (*product, error) {
 	p := &product{texts: texts, time: made, level: gzip.BestCompression}
 	p.os, p.arch, _ = strings.Cut(platform, "/")
 	var err error
-	if p.program, err = os.ReadFile(program); err != nil {
+	if p.program, err = os.ReadFile(filepath.Join(dir, "larder")); err != nil {
+		return nil, err
+	}
+	if p.kubectl, err = os.ReadFile(filepath.Join(dir, "kubectl")); err != nil {
 		return nil, err
 	}
 	if p.info, err = buildinfo.Read(bytes.NewReader(p.program)); err != nil {
@@ -167,6 +198,7 @@ func (p *product) write(to string, sums *bytes.Buffer) error {
 	name := fmt.Sprintf("larder_%s_%s_%s", strings.TrimPrefix(p.version, "v"), p.os, p.arch)
 	files := map[string]func() ([]byte, error){
 		name + ".tar.gz":    p.archive,
+		p.envtestName():     p.envtest,
 		name + ".spdx.json": p.sbom,
 	}
 	if p.os == "linux" {

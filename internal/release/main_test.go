@@ -7,8 +7,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// released names a program that release has built for this machine: the tests of packages
-// pack that one.
-var released = flag.String("program", "", "static program to pack in TestPackages")
+// released names the directory of the programs that a release has built for this machine.
+var released = flag.String("programs", "", "directory of the static programs that TestPackages packs")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

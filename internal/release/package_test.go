@@ -28,22 +28,22 @@ func TestPackages(t *testing.T) {
 		t.Skip("builds and installs every package")
 	}
 	if *released == "" {
-		t.Skip("no -program; TestGoInstall packs the one that it installs")
+		t.Skip("no -programs; TestGoInstall packs the one that it installs")
 	}
 	testPackages(t, *released)
 }
 
-// testPackages packs a program, unpacks what is made for Linux as its users do, and runs it
+// testPackages packs the programs in a directory, unpacks what is made for Linux as its users do, and runs it
 // from there as a user who may write nothing but the data.
-func testPackages(t *testing.T, program string) {
+func testPackages(t *testing.T, dir string) {
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		t.Skip("only root of a Linux machine can be another user in another root")
 	}
-	texts, err := textsOf(program, filepath.Join("..", ".."))
+	texts, err := textsOf(filepath.Join(dir, "larder"), filepath.Join("..", ".."))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := newProduct(runtime.GOOS+"/"+runtime.GOARCH, program, texts, time.Unix(1e9, 0).UTC())
+	p, err := newProduct(runtime.GOOS+"/"+runtime.GOARCH, dir, texts, time.Unix(1e9, 0).UTC())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,26 +234,40 @@ func lend(t *testing.T, root string) {
 	}
 }
 
-// TestSameBytes: what is made of the same program is the same, and its sums say so.
-func TestSameBytes(t *testing.T) {
+// standIns returns a directory where the test's program stands for those of a release.
+func standIns(t *testing.T) string {
+	t.Helper()
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
+	dir := t.TempDir()
+	for _, name := range []string{"larder", "kubectl"} {
+		if err := os.Symlink(program, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// TestSameBytes: what is made of the same program is the same, and its sums say so.
+func TestSameBytes(t *testing.T) {
+	programs := standIns(t)
 	var sums [2]bytes.Buffer
 	for i := range sums {
-		p, err := newProduct("linux/amd64", program, texts{man: []byte("man"), license: []byte("license")}, time.Unix(1e9, 0).UTC())
+		p, err := newProduct("linux/amd64", programs, texts{man: []byte("man"), license: []byte("license")}, time.Unix(1e9, 0).UTC())
 		if err != nil {
 			t.Fatal(err)
 		}
 		p.level = gzip.BestSpeed
+		p.index = make(envtestIndex)
 		dir := t.TempDir()
 		if err := p.write(dir, &sums[i]); err != nil {
 			t.Fatal(err)
 		}
 		check := exec.Command("sha256sum", "-c")
 		check.Dir, check.Stdin = dir, bytes.NewReader(sums[i].Bytes())
-		if out, err := check.CombinedOutput(); err != nil || strings.Count(string(out), ": OK\n") != 4 {
+		if out, err := check.CombinedOutput(); err != nil || strings.Count(string(out), ": OK\n") != 5 {
 			t.Errorf("sha256sum -c: %v\n%s", err, out)
 		}
 	}
@@ -265,13 +279,10 @@ func TestSameBytes(t *testing.T) {
 // TestImageOfAllPlatforms: the archive for registries has each platform's image behind one name, and
 // every blob is what its digest says.
 func TestImageOfAllPlatforms(t *testing.T) {
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	programs := standIns(t)
 	var products []*product
 	for _, of := range []string{"linux/amd64", "linux/arm64"} {
-		p, err := newProduct(of, program, texts{}, time.Unix(1e9, 0).UTC())
+		p, err := newProduct(of, programs, texts{}, time.Unix(1e9, 0).UTC())
 		if err != nil {
 			t.Fatal(err)
 		}

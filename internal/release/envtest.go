@@ -1,0 +1,49 @@
+package main
+
+import (
+	"crypto/sha512"
+	"fmt"
+
+	"sigs.k8s.io/yaml"
+)
+
+// etcdScript is etcd in the archive for envtest. Those who unpack it skip links, and a second copy of
+// the program would make the archive half as large again.
+const etcdScript = `#!/bin/sh
+exec "${0%/*}/kube-apiserver" etcd "$@"
+`
+
+// envtestIndex lists the archives for envtest, by version of Kubernetes and by name.
+type envtestIndex map[string]map[string]envtestArchive
+
+type envtestArchive struct {
+	Hash     string `json:"hash"` // SHA-512
+	SelfLink string `json:"selfLink"`
+}
+
+func (p *product) envtestName() string {
+	return fmt.Sprintf("envtest-%s-%s-%s.tar.gz", p.kubernetes, p.os, p.arch)
+}
+
+// envtest returns the archive that setup-envtest and controller-runtime fetch, and adds it to the index.
+func (p *product) envtest() ([]byte, error) {
+	const dir = "controller-tools/envtest/"
+	packed, err := tarOf([]file{
+		{name: dir + "kube-apiserver", mode: 0o755, data: p.program},
+		{name: dir + "etcd", mode: 0o755, data: []byte(etcdScript)},
+		{name: dir + "kubectl", mode: 0o755, data: p.kubectl},
+	}, p.time)
+	if err != nil {
+		return nil, err
+	}
+	data := p.gzip(packed)
+	if p.index[p.kubernetes] == nil {
+		p.index[p.kubernetes] = make(map[string]envtestArchive)
+	}
+	p.index[p.kubernetes][p.envtestName()] = envtestArchive{fmt.Sprintf("%x", sha512.Sum512(data)), p.url + "/" + p.envtestName()}
+	return data, nil
+}
+
+func (i envtestIndex) yaml() ([]byte, error) {
+	return yaml.Marshal(map[string]envtestIndex{"releases": i})
+}
