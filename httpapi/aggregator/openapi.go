@@ -91,7 +91,6 @@ func newSwagger() *swagger {
 	return &swagger{downloader: v2.NewDownloader(), known: make(map[string]*swaggerOf)}
 }
 
-// AddUpdateAPIService implements v2.SpecAggregator.
 func (s *swagger) AddUpdateAPIService(apiService *apiregistrationv1.APIService, handler http.Handler) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +105,6 @@ func (s *swagger) AddUpdateAPIService(apiService *apiregistrationv1.APIService, 
 	return nil
 }
 
-// UpdateAPIServiceSpec implements v2.SpecAggregator.
 func (s *swagger) UpdateAPIServiceSpec(name string) error {
 	s.mu.Lock()
 	known := s.known[name]
@@ -133,7 +131,6 @@ func (s *swaggerOf) update() error {
 	return err
 }
 
-// RemoveAPIService implements v2.SpecAggregator.
 func (s *swagger) RemoveAPIService(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -68,7 +68,6 @@ func (p *proxy) alwaysAvailable() *proxy {
 	return out
 }
 
-// ServeHTTP implements http.Handler.
 func (p *proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	t := p.target.Load()
 	who, known := apirequest.UserFrom(req.Context())
@@ -140,12 +139,10 @@ func refuse(w http.ResponseWriter, req *http.Request, code int, text string) {
 // responder answers if the remote server did not.
 type responder struct{ w http.ResponseWriter }
 
-// Object implements rest.Responder.
 func (r responder) Object(code int, obj runtime.Object) {
 	responsewriters.WriteRawJSON(code, obj, r.w)
 }
 
-// Error implements utilproxy.ErrorResponder.
 func (r responder) Error(_ http.ResponseWriter, _ *http.Request, err error) {
 	http.Error(r.w, err.Error(), http.StatusServiceUnavailable)
 }

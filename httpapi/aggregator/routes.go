@@ -115,7 +115,6 @@ func (f *router) AddAPIService(apiService *apiregistrationv1.APIService) error {
 	return nil
 }
 
-// RemoveAPIService implements upstream.APIHandlerManager.
 func (f *router) RemoveAPIService(name string) { f.drop(name) }
 
 // drop removes the route of an APIService: this server answers its requests again.

@@ -70,7 +70,6 @@ type establishing struct {
 	client.CustomResourceDefinitionsGetter
 }
 
-// CustomResourceDefinitions implements client.CustomResourceDefinitionsGetter.
 func (a establishing) CustomResourceDefinitions() client.CustomResourceDefinitionInterface {
 	return establishingCRDs{a.CustomResourceDefinitionsGetter.CustomResourceDefinitions()}
 }
@@ -111,7 +110,6 @@ type readded struct {
 	informers.CustomResourceDefinitionInformer
 }
 
-// Informer implements informers.CustomResourceDefinitionInformer.
 func (c readded) Informer() cache.SharedIndexInformer {
 	return readdedEvents{c.CustomResourceDefinitionInformer.Informer()}
 }
@@ -119,7 +117,6 @@ func (c readded) Informer() cache.SharedIndexInformer {
 // readdedEvents is the informer that readded returns.
 type readdedEvents struct{ cache.SharedIndexInformer }
 
-// AddEventHandler implements cache.SharedInformer.
 func (c readdedEvents) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
 	return c.SharedIndexInformer.AddEventHandler(readdedHandler{handler})
 }
@@ -127,7 +124,6 @@ func (c readdedEvents) AddEventHandler(handler cache.ResourceEventHandler) (cach
 // readdedHandler passes events on to one controller.
 type readdedHandler struct{ cache.ResourceEventHandler }
 
-// OnUpdate implements cache.ResourceEventHandler.
 func (h readdedHandler) OnUpdate(before, now any) {
 	was, is := before.(*apiextensionsv1.CustomResourceDefinition), now.(*apiextensionsv1.CustomResourceDefinition)
 	if equality.Semantic.DeepEqual(was.Annotations, is.Annotations) && equality.Semantic.DeepEqual(was.Spec, is.Spec) {
@@ -160,7 +156,6 @@ type grouped struct {
 	informers.CustomResourceDefinitionInformer
 }
 
-// Lister implements informers.CustomResourceDefinitionInformer.
 func (g grouped) Lister() listers.CustomResourceDefinitionLister {
 	return &groupLister{CustomResourceDefinitionLister: g.CustomResourceDefinitionInformer.Lister(), indexer: g.Informer().GetIndexer()}
 }
@@ -172,13 +167,11 @@ type groupLister struct {
 	group   string // "" before the first Get
 }
 
-// Get implements listers.CustomResourceDefinitionLister.
 func (l *groupLister) Get(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
 	_, l.group, _ = strings.Cut(name, ".") // names are PLURAL.GROUP
 	return l.CustomResourceDefinitionLister.Get(name)
 }
 
-// List implements listers.CustomResourceDefinitionLister.
 func (l *groupLister) List(selector labels.Selector) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	if l.group == "" {
 		return l.CustomResourceDefinitionLister.List(selector)

@@ -73,7 +73,6 @@ func (b *guardedDeleter) list(ctx context.Context, options *internalversion.List
 	return b.ListerCollectionDeleter.List(ctx, options)
 }
 
-// DeleteCollection implements rest.CollectionDeleter.
 func (b *guardedDeleter) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, listOptions *internalversion.ListOptions) (runtime.Object, error) {
 	if err := b.begin(); err != nil {
 		return nil, err

@@ -247,7 +247,6 @@ func (g *backend) serve(w http.ResponseWriter, req *http.Request, c *call) {
 	filters.WithWarningRecorder(c).ServeHTTP(w, req)
 }
 
-// ServeHTTP implements http.Handler.
 func (c *call) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	crd := c.serving.crd.Load()
 	deprecated := false

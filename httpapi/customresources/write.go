@@ -191,12 +191,10 @@ var (
 	_ admission.ValidationInterface = creates{}
 )
 
-// Handles implements admission.Interface.
 func (c creates) Handles(operation admission.Operation) bool {
 	return operation == admission.Create || c.Interface != nil && c.Interface.Handles(operation)
 }
 
-// Admit implements admission.MutationInterface.
 func (c creates) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	if a.GetOperation() == admission.Create && apihelpers.IsCRDConditionTrue(c.serving.crd.Load(), apiextensionsv1.Terminating) {
 		return apierrors.NewForbidden(a.GetResource().GroupResource(), a.GetName(), errors.New("create not allowed while custom resource definition is terminating"))

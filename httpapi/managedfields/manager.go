@@ -82,10 +82,8 @@ type object struct {
 // sides of a comparison then lose the same, such as the difference between an empty slice and nil.
 type lazyMap struct{ value *object }
 
-// GetObjectKind implements runtime.Object.
 func (o *lazyMap) GetObjectKind() schema.ObjectKind { return o.value.obj.GetObjectKind() }
 
-// DeepCopyObject implements runtime.Object.
 func (o *lazyMap) DeepCopyObject() runtime.Object { return o.value.obj.DeepCopyObject() }
 
 // NewManager returns upstream's field manager of one kind. The parameters are those of
@@ -97,7 +95,6 @@ func NewManager(types managedfields.TypeConverter, convertor runtime.ObjectConve
 // lazyConvertor also converts a lazyMap.
 type lazyConvertor struct{ runtime.ObjectConvertor }
 
-// ConvertToVersion implements runtime.ObjectConvertor.
 func (c lazyConvertor) ConvertToVersion(in runtime.Object, version runtime.GroupVersioner) (runtime.Object, error) {
 	if o, ok := in.(*lazyMap); ok {
 		content, ok := o.value.Unstructured().(map[string]any)

@@ -105,7 +105,6 @@ var wholes = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 // counter counts what is written to it.
 type counter int64
 
-// Write implements io.Writer.
 func (c *counter) Write(p []byte) (int, error) {
 	*c += counter(len(p))
 	return len(p), nil
@@ -230,7 +229,6 @@ type unpacking struct {
 	whole  *[]byte // nil before the first read
 }
 
-// ReadAt implements io.ReaderAt.
 func (u *unpacking) ReadAt(dst []byte, at int64) (n int, err error) {
 	if u.whole == nil {
 		if u.whole, err = u.packed.unpack(); err != nil {

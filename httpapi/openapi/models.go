@@ -128,7 +128,6 @@ type lazyConverter struct {
 	build func() (managedfields.TypeConverter, error)
 }
 
-// ObjectToTyped implements managedfields.TypeConverter.
 func (c *lazyConverter) ObjectToTyped(obj runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
 	built, err := c.build()
 	if err != nil {
@@ -137,7 +136,6 @@ func (c *lazyConverter) ObjectToTyped(obj runtime.Object, opts ...typed.Validati
 	return built.ObjectToTyped(obj, opts...)
 }
 
-// TypedToObject implements managedfields.TypeConverter.
 func (c *lazyConverter) TypedToObject(value *typed.TypedValue) (runtime.Object, error) {
 	built, err := c.build()
 	if err != nil {

@@ -69,10 +69,6 @@ type question struct {
 	losses     uint64 // before it was asked
 }
 
-func (held *right) question(losses uint64) *question {
-	return &question{held, held.of.who, held.attributes, losses}
-}
-
 // may asks whether the watches that question is about are still allowed.
 func (j *checker) may(ctx context.Context, about *question, now time.Time) (v verdict) {
 	defer recoverQuestion(&v)

@@ -23,8 +23,9 @@
 //
 // # Locks
 //
-// The locks of the table of rights, of the pools and of the results are leaves, with one exception:
-// the table's lock is held while caches are read, and package auth is asked about a credential.
+// The locks are leaves, with one exception: while Rights.mu is held, caches are read and package auth
+// is asked about a credential. A round locks it for each credential, so that no watch waits for a round
+// to begin.
 //
 // # Secrets
 //

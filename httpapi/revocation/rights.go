@@ -1,10 +1,11 @@
 package revocation
 
 import (
-	"cmp"
 	"context"
+	"crypto/sha256"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
+	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/identity"
 	"github.com/larder-io/larder/httpapi/request"
@@ -43,20 +45,43 @@ type Config struct {
 // Rights knows the rights by which watches are open.
 type Rights struct {
 	config  Config
-	reader  credentialReader
-	objects objects
-	table   *table
-	pools   *pools
+	objects map[string]*cache.Cache // of the core group's resources, which tokens may be bound to, by name
+	ended   *prometheus.CounterVec  // watches that ended, by what was lost
+
+	// The pools of checks. local asks this process, identities asks providers and webhooks that
+	// authenticate, and permissions asks webhooks that authorize.
+	local, identities, permissions *pool
+	running                        sync.WaitGroup // the goroutines of the pools
+	ready                          chan struct{}  // has an element after an answer
+
+	mu     sync.Mutex
+	known  map[[sha256.Size]byte]*credential // guarded by mu
+	news   uint64                            // guarded by mu: rights that were added, and answers
+	looked uint64                            // guarded by mu: news of the last round that found nothing to check
+	seen   counters                          // guarded by mu: those of the last round
 }
 
 // New returns a Rights without watches.
 func New(config Config) *Rights {
 	r := &Rights{
-		config: config, reader: credentialReader{config.Headers, config.Digester, config.AnonymousByPath},
-		table: newTable(), pools: newPools(),
+		config: config, known: make(map[[sha256.Size]byte]*credential), ready: make(chan struct{}, 1),
+		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "larder_watches_revoked_total",
+			Help: "Counter of watches that were ended because their sender lost the right to them, by what was lost: the credential or the permission.",
+		}, []string{"lost"}),
 	}
-	if config.Revocation != nil {
-		r.objects = newObjects(config.Registry)
+	r.ended.WithLabelValues(lostCredential)
+	r.ended.WithLabelValues(lostPermission)
+	r.local = &pool{size: localConcurrency, running: &r.running, answered: r.answered}
+	r.identities = &pool{size: RemoteConcurrency, running: &r.running, answered: r.answered}
+	r.permissions = &pool{size: RemoteConcurrency, running: &r.running, answered: r.answered}
+	if config.Revocation != nil && config.Registry != nil {
+		r.objects = make(map[string]*cache.Cache)
+		for _, resource := range config.Registry.Resources() {
+			if resource.GroupResource.Group == "" && resource.Cache != nil {
+				r.objects[resource.GroupResource.Resource] = resource.Cache
+			}
+		}
 	}
 	return r
 }
@@ -93,9 +118,9 @@ func (r *Rights) Join(x *exchange.Exchange, on Basis) streams.Right {
 	if r.config.Revocation == nil || x.Verb != "watch" || x.Carrier.Internal() {
 		return nil
 	}
-	req := r.reader.request(x)
+	req := r.requestOf(x)
 	what := strings.Join([]string{x.Namespace, x.Group, x.Version, x.Resource, x.Subresource, x.Name, x.FieldSelector, x.LabelSelector, x.Path}, "\x00")
-	return r.table.join(r.reader.key(x, req), what, func() *credential {
+	return r.join(r.keyOf(x, req), what, func() *credential {
 		c := &credential{request: req, who: x.User, ties: r.config.Revocation.Dependencies(req), impersonates: len(req.Header["Impersonate-User"]) > 0}
 		// A credential that had expired when the watch began is accepted for another reason.
 		if c.ties.Ends && !c.ties.Expires.After(x.Received) {
@@ -110,15 +135,49 @@ func (r *Rights) Join(x *exchange.Exchange, on Basis) streams.Right {
 	})
 }
 
+// join returns the right that the watches of a credential share which ask for what, and counts
+// one more of them; [right.Leave] ends that. first makes a credential that is not known yet, and enter
+// makes a right that is not known yet.
+func (r *Rights) join(key [sha256.Size]byte, what string, first func() *credential, enter func() *right) *right {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.known[key]
+	if c == nil {
+		c = first()
+		c.in, c.key, c.rights = r, key, make(map[string]*right)
+		r.known[key] = c
+	}
+	held := c.rights[what]
+	if held == nil {
+		held = enter()
+		held.of, held.key = c, what
+		c.rights[what] = held
+		r.news++
+	}
+	held.holders++
+	return held
+}
+
+// dropLocked removes a right that is lost, or that no watch holds any more.
+func (r *Rights) dropLocked(held *right) {
+	c := held.of
+	if c.rights[held.key] == held {
+		delete(c.rights, held.key)
+	}
+	if len(c.rights) == 0 && r.known[c.key] == c {
+		delete(r.known, c.key)
+	}
+}
+
 // Collector reports how many watches ended because their right was lost.
-func (r *Rights) Collector() prometheus.Collector { return r.table.ended }
+func (r *Rights) Collector() prometheus.Collector { return r.ended }
 
 // Run checks rights until ctx ends.
 func (r *Rights) Run(ctx context.Context) {
 	if r.config.Revocation == nil {
 		return
 	}
-	defer r.pools.wait()
+	defer r.running.Wait()
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
@@ -126,7 +185,7 @@ func (r *Rights) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-		case <-r.pools.results.ready:
+		case <-r.ready:
 			// A round looks at all credentials, so answers that come together share one.
 			select {
 			case <-ctx.Done():
@@ -138,32 +197,23 @@ func (r *Rights) Run(ctx context.Context) {
 	}
 }
 
+// answered makes Run look again: an answer may lead to another question.
+func (r *Rights) answered() {
+	r.mu.Lock()
+	r.news++
+	r.mu.Unlock()
+	select {
+	case r.ready <- struct{}{}:
+	default:
+	}
+}
+
 // look starts the checks of rights that may have changed, and ends the watches whose right is lost.
 // It waits for no answer.
 func (r *Rights) look(ctx context.Context, now time.Time) {
-	r.pools.results.settle()
-	config := r.config.Revocation
-	turn := &round{
-		state: state{counters: countersOf(config), now: now, objects: r.objects, losses: config.NodeChanges},
-		ctx:   ctx, table: r.table, pools: r.pools, streams: r.config.Streams,
-	}
-	due := r.table.toCheck(&turn.state)
-	if len(due) > 0 {
-		turn.remote = newChecker(config.Authenticator, r.config.Audiences, r.config.Authorizer)
-		turn.local = turn.remote
-		if config.LocalAuthenticator != nil {
-			turn.local = newChecker(config.LocalAuthenticator, r.config.Audiences, cmp.Or(config.LocalAuthorizer, r.config.Authorizer))
-		}
-	}
-	for c, all := range due {
-		c.busy = true
-		r.pools.local.add(ctx, func(ctx context.Context) func() bool {
-			turn.check(ctx, c, all)
-			return func() bool {
-				c.busy = false
-				return true
-			}
-		})
+	t := r.newRound(ctx, now)
+	for _, c := range t.claim() {
+		r.local.add(ctx, func(ctx context.Context) { t.check(ctx, c) })
 	}
 	r.config.Streams.EndRevoked(now)
 }
@@ -181,6 +231,9 @@ func (r *Rights) Stats() Stats {
 	if r.config.Revocation == nil {
 		return Stats{}
 	}
-	known, waiting := r.table.stats(countersOf(r.config.Revocation))
-	return Stats{Senders: known, Busy: waiting || r.pools.busy()}
+	now := countersOf(r.config.Revocation)
+	r.mu.Lock()
+	known, waiting := len(r.known), r.news != r.looked || r.seen != now
+	r.mu.Unlock()
+	return Stats{Senders: known, Busy: waiting || r.local.isBusy() || r.identities.isBusy() || r.permissions.isBusy()}
 }

@@ -69,9 +69,9 @@ func newRights(j *judge) *Rights {
 	})
 }
 
-// join enters c and one right of its.
-func (r *Rights) join(c *credential, key [sha256.Size]byte, what string, held *right) {
-	r.table.join(key, what, func() *credential { return c }, func() *right { return held })
+// enter enters c and one right of its.
+func (r *Rights) enter(c *credential, key [sha256.Size]byte, what string, held *right) {
+	r.join(key, what, func() *credential { return c }, func() *right { return held })
 }
 
 // TestLooksComeToRest: what nobody could tell, or what is near its end, is not asked again
@@ -96,10 +96,10 @@ func TestLooksComeToRest(t *testing.T) {
 		held.attributes.Request, held.attributes.User = &request.Action{Verb: "watch"}, jane
 		prepare(j, c)
 		r := newRights(j)
-		r.join(c, [sha256.Size]byte{}, "", held)
+		r.enter(c, [sha256.Size]byte{}, "", held)
 		for range 4 {
 			r.look(t.Context(), now)
-			r.pools.wait()
+			r.running.Wait()
 		}
 		s := r.Stats()
 		if s.Busy {
@@ -127,7 +127,7 @@ func TestRoundsAskAboutNodesThatLost(t *testing.T) {
 		who := &user.DefaultInfo{Name: name}
 		held := &right{single: single}
 		held.attributes.Request, held.attributes.User = &request.Action{Verb: "watch"}, who
-		r.join(&credential{request: httptest.NewRequest("GET", "/", nil), who: who, asked: true}, [sha256.Size]byte{i}, "", held)
+		r.enter(&credential{request: httptest.NewRequest("GET", "/", nil), who: who, asked: true}, [sha256.Size]byte{i}, "", held)
 	}
 	join(1, "system:node:a", true)
 	join(2, "system:node:b", true)
@@ -135,7 +135,7 @@ func TestRoundsAskAboutNodesThatLost(t *testing.T) {
 	asked := func(now time.Time) int64 {
 		before := int64(j.asked.Load())
 		r.look(t.Context(), now)
-		r.pools.wait()
+		r.running.Wait()
 		return int64(j.asked.Load()) - before
 	}
 	now := time.Now()
@@ -178,10 +178,10 @@ func TestLossesDuringAQuestionAreAskedAgain(t *testing.T) {
 	})
 	held := &right{single: true}
 	held.attributes.Request, held.attributes.User = &request.Action{Verb: "watch"}, jane
-	r.join(&credential{request: httptest.NewRequest("GET", "/", nil), who: jane, asked: true}, [sha256.Size]byte{}, "", held)
+	r.enter(&credential{request: httptest.NewRequest("GET", "/", nil), who: jane, asked: true}, [sha256.Size]byte{}, "", held)
 	for range 4 {
 		r.look(t.Context(), time.Now())
-		r.pools.wait()
+		r.running.Wait()
 	}
 	if n := j.asked.Load(); n != 2 {
 		t.Errorf("%d questions, want one more after the loss", n)
@@ -197,7 +197,7 @@ func BenchmarkQuietRound(b *testing.B) {
 		c := &credential{asked: true}
 		key := [sha256.Size]byte{byte(i), byte(i >> 8)}
 		for what := range 5 {
-			r.join(c, key, fmt.Sprint(what), &right{asked: true})
+			r.enter(c, key, fmt.Sprint(what), &right{asked: true})
 		}
 	}
 	now := time.Now()
@@ -311,7 +311,7 @@ func TestWhatWasJustAllowedIsNotAskedAgain(t *testing.T) {
 			before := asked.Load()
 			for range 4 {
 				r.look(t.Context(), now)
-				r.pools.wait()
+				r.running.Wait()
 			}
 			return asked.Load() - before
 		}

@@ -1,7 +1,9 @@
 package revocation
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"reflect"
 	"slices"
 	"time"
@@ -9,7 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/klog/v2"
 
-	"github.com/larder-io/larder/httpapi/streams"
+	"github.com/larder-io/larder/internal/auth"
 )
 
 const (
@@ -22,133 +24,218 @@ const (
 	retryInterval = interval / 2
 )
 
+// counters has the counters of changes that may concern all rights.
+type counters struct {
+	generation uint64
+	all, nodes uint64 // of auth.Revocation.AuthorizerChanges
+	remote     bool   // the authorizer asks a webhook
+}
+
+// countersOf reads the counters. A round does so before it asks any question: the next round sees
+// what changes meanwhile.
+func countersOf(config *auth.Revocation) counters {
+	m := counters{generation: config.Generation(), remote: config.Remote()}
+	m.all, m.nodes = config.AuthorizerChanges()
+	return m
+}
+
 // round is one look at rights. The pools ask its questions, and Run does not wait for them.
 type round struct {
-	state
-	ctx           context.Context // of Run
-	table         *table
-	pools         *pools
-	streams       *streams.Streams
-	local, remote *checker
+	*Rights
+	counters          counters
+	ctx               context.Context // of Run
+	now               time.Time
+	byLocal, byRemote *checker
+}
+
+func (r *Rights) newRound(ctx context.Context, now time.Time) *round {
+	config := r.config.Revocation
+	t := &round{Rights: r, counters: countersOf(config), ctx: ctx, now: now}
+	t.byRemote = newChecker(config.Authenticator, r.config.Audiences, r.config.Authorizer)
+	if t.byLocal = t.byRemote; config.LocalAuthenticator != nil {
+		t.byLocal = newChecker(config.LocalAuthenticator, r.config.Audiences, cmp.Or(config.LocalAuthorizer, r.config.Authorizer))
+	}
+	return t
+}
+
+// claim returns the credentials that must be checked, which are busy from now on. It locks mu for each
+// credential, so that a watch that begins does not wait for all of them.
+func (t *round) claim() (due []*credential) {
+	t.mu.Lock()
+	news, all := t.news, slices.AppendSeq(make([]*credential, 0, len(t.known)), maps.Values(t.known))
+	t.mu.Unlock()
+	for _, c := range all {
+		t.mu.Lock()
+		if !c.busy && t.dueLocked(c) {
+			c.busy = true
+			due = append(due, c)
+		}
+		t.mu.Unlock()
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.seen = t.counters; len(due) == 0 {
+		t.looked = news
+	}
+	return due
+}
+
+// dueLocked reports whether there is anything to ask about c.
+func (t *round) dueLocked(c *credential) bool {
+	if t.dueCredentialLocked(c) {
+		return true
+	}
+	if c.impersonates && !c.asked {
+		return false // the requester must be authenticated first
+	}
+	for _, held := range c.rights {
+		if t.dueRightLocked(held) {
+			return true
+		}
+	}
+	return false
+}
+
+// dueCredentialLocked reports whether c must be authenticated again.
+func (t *round) dueCredentialLocked(c *credential) bool {
+	if c.asking || t.now.Before(c.retry) {
+		return false
+	}
+	if !c.asked || c.generation != t.counters.generation {
+		return true
+	}
+	if c.ties.Ends && t.expired(c) || (c.ties.Remote || t.expired(c)) && !t.now.Before(c.next) {
+		return true
+	}
+	for i, name := range c.ties.Objects {
+		if revision, known := t.revision(name); known && revision != c.revisions[i] {
+			return true
+		}
+	}
+	return false
+}
+
+// expired reports whether c has expired. Unless its ties say that it ends then, it may be
+// accepted for a little longer, from a cache.
+func (t *round) expired(c *credential) bool {
+	return !c.ties.Expires.IsZero() && !t.now.Before(c.ties.Expires)
+}
+
+// revision returns an object's revision, 0 if there is no such object; known is false while
+// its cache is not ready.
+func (t *round) revision(name auth.ObjectName) (revision int64, known bool) {
+	of := t.objects[name.Resource]
+	if of == nil || !of.Ready() {
+		return 0, false
+	}
+	key := name.Name
+	if name.Namespace != "" {
+		key = name.Namespace + "/" + name.Name
+	}
+	if object := of.Snapshot().Get(key); object != nil {
+		return object.Revision(), true
+	}
+	return 0, true
+}
+
+// dueRightLocked reports whether held must be authorized again.
+func (t *round) dueRightLocked(held *right) bool {
+	if held.asking || t.now.Before(held.retry) {
+		return false
+	}
+	return !held.asked || held.all != t.counters.all || held.losses != t.lossesOfLocked(held) ||
+		t.counters.remote && !t.now.Before(held.next)
+}
+
+// lossesOfLocked counts the changes that may have taken held from a node.
+func (t *round) lossesOfLocked(held *right) uint64 {
+	if !held.single {
+		return 0
+	}
+	return t.config.Revocation.NodeChanges(held.attributes.User)
 }
 
 // check authenticates c and authorizes its watches again, where the outcome may have changed.
 // It asks this process alone, and hands questions for providers and webhooks to their pools.
-// c is busy meanwhile.
-func (t *round) check(ctx context.Context, c *credential, all []*right) {
-	if t.dueCredential(c) && !t.identify(ctx, c, all) {
-		return
-	}
-	if c.impersonates && !c.asked {
-		return // c.who is still the impersonated user: the requester must be authenticated first
-	}
-	for _, held := range all {
-		if !t.dueRight(held) {
+func (t *round) check(ctx context.Context, c *credential) {
+	t.identify(ctx, c)
+	for _, about := range t.questions(c) {
+		v := t.byLocal.may(ctx, about, t.now)
+		if v != remote {
+			t.decide(about, v)
 			continue
 		}
-		about := held.question(t.lossesOf(held))
-		switch v := t.local.may(ctx, about, t.now); v {
-		case remote:
-			held.asking = true
-			t.pools.permissions.add(t.ctx, func(ctx context.Context) func() bool {
-				v := t.remote.may(ctx, about, t.now)
-				return func() bool { return t.decided(about, v) }
-			})
-		default:
-			t.decide(about, v)
-		}
+		t.permissions.add(t.ctx, func(ctx context.Context) { t.decide(about, t.byRemote.may(ctx, about, t.now)) })
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c.busy = false
 }
 
-// decided takes over a webhook's answer and reports true, unless the credential is busy. Only
-// the goroutine that calls Run calls it.
-func (t *round) decided(about *question, v verdict) bool {
-	held, c := about.held, about.held.of
-	if c.busy {
-		return false
+// identify authenticates c once more, if that is due.
+func (t *round) identify(ctx context.Context, c *credential) {
+	t.mu.Lock()
+	due := t.dueCredentialLocked(c)
+	c.asking = c.asking || due
+	t.mu.Unlock()
+	if !due {
+		return
 	}
-	held.asking = false
-	if about.who == c.who { // otherwise the question was about another user
-		t.decide(about, v)
-	}
-	return true
-}
-
-// decide takes over the answer whether watches are still allowed.
-func (t *round) decide(about *question, v verdict) {
-	held := about.held
-	switch v {
-	case denied:
-		t.lose(held, lossPermission)
-	case allowed:
-		held.asked, held.all, held.losses, held.next = true, t.authorizer.all, about.losses, t.now.Add(remoteInterval)
-	default:
-		held.retry = t.now.Add(retryInterval)
-	}
-}
-
-// identify authenticates c once more. It reports whether the rights of c must be checked: not if
-// c is no longer accepted.
-func (t *round) identify(ctx context.Context, c *credential, all []*right) bool {
 	if c.ties.Ends && t.expired(c) {
-		return t.learn(c, all, nil, nil, denied)
+		t.learn(c, nil, nil, denied)
+		return
 	}
 	revisions := make([]int64, len(c.ties.Objects))
 	for i, name := range c.ties.Objects {
-		revisions[i], _ = t.objects.revision(name)
+		revisions[i], _ = t.revision(name)
 	}
-	who, v := t.local.identify(ctx, c)
+	who, v := t.byLocal.identify(ctx, c)
 	switch {
 	case v == allowed:
 		c.local = true
 	case v == remote && c.local: // this process accepted it before, and does no longer
 		v = denied
 	case v == remote:
-		c.asking = true
-		t.pools.identities.add(t.ctx, func(ctx context.Context) func() bool {
-			who, v := t.remote.identify(ctx, c)
-			return func() bool { return t.identified(c, who, revisions, v) }
+		t.identities.add(t.ctx, func(ctx context.Context) {
+			who, v := t.byRemote.identify(ctx, c)
+			t.learn(c, who, revisions, v)
 		})
-		return true
+		return
 	}
-	return t.learn(c, all, who, revisions, v)
+	t.learn(c, who, revisions, v)
 }
 
-// identified takes over a provider's or webhook's answer about c and reports true, unless c is
-// busy. Only the goroutine that calls Run calls it.
-func (t *round) identified(c *credential, who user.Info, revisions []int64, v verdict) bool {
-	if c.busy {
-		return false
-	}
+// learn takes over the outcome of authenticating c.
+func (t *round) learn(c *credential, who user.Info, revisions []int64, v verdict) {
+	var lost []*right
+	t.mu.Lock()
 	c.asking = false
-	t.learn(c, t.table.rightsOf(c), who, revisions, v)
-	return true
-}
-
-// learn takes over the outcome of authenticating c, and reports whether c still has rights.
-func (t *round) learn(c *credential, all []*right, who user.Info, revisions []int64, v verdict) bool {
 	switch v {
 	case denied:
-		for _, held := range all {
-			t.lose(held, lossCredential)
-		}
-		return false
+		lost = slices.Collect(maps.Values(c.rights))
 	case allowed:
+		c.asked, c.generation, c.revisions, c.next = true, t.counters.generation, revisions, t.now.Add(remoteInterval)
+		if !sameUser(c.who, who) {
+			c.changeUserLocked(who)
+		}
 	default:
 		c.retry = t.now.Add(retryInterval)
-		return true
 	}
-	c.asked, c.generation, c.revisions, c.next = true, t.generation, revisions, t.now.Add(remoteInterval)
-	if !sameUser(c.who, who) {
-		c.who = who
-		for _, held := range all {
-			held.asked = false
-			if !c.impersonates {
-				held.attributes.User = who
-			}
+	t.mu.Unlock()
+	for _, held := range lost {
+		t.lose(held, lostCredential)
+	}
+}
+
+// changeUserLocked has the rights of c authorized again, because c belongs to another user now.
+func (c *credential) changeUserLocked(who user.Info) {
+	c.who = who
+	for _, held := range c.rights {
+		held.asked = false
+		if !c.impersonates {
+			held.attributes.User = who
 		}
 	}
-	return true
 }
 
 func sameUser(a, b user.Info) bool {
@@ -156,11 +243,50 @@ func sameUser(a, b user.Info) bool {
 		reflect.DeepEqual(a.GetExtra(), b.GetExtra())
 }
 
-// lose marks held as lost. Streams ends the watches that rest on it when it looks next.
-func (t *round) lose(held *right, loss uint32) {
-	t.table.lose(held, loss)
-	t.streams.Revoke()
+// questions returns the questions that are due about the rights of c. decide takes their answers.
+func (t *round) questions(c *credential) (list []*question) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c.impersonates && !c.asked {
+		return nil // c.who is still the impersonated user: the requester must be authenticated first
+	}
+	for _, held := range c.rights {
+		if t.dueRightLocked(held) {
+			held.asking = true
+			list = append(list, &question{held, c.who, held.attributes, t.lossesOfLocked(held)})
+		}
+	}
+	return list
+}
+
+// decide takes over the answer whether watches are still allowed.
+func (t *round) decide(about *question, v verdict) {
+	held := about.held
+	t.mu.Lock()
+	held.asking = false
+	current := about.who == held.of.who // otherwise the question was about another user
+	switch {
+	case !current || v == denied:
+	case v == allowed:
+		held.asked, held.all, held.losses, held.next = true, t.counters.all, about.losses, t.now.Add(remoteInterval)
+	default:
+		held.retry = t.now.Add(retryInterval)
+	}
+	t.mu.Unlock()
+	if current && v == denied {
+		t.lose(held, lostPermission)
+	}
+}
+
+// lose removes held and marks it as lost. Streams ends the watches that rest on it when it looks next.
+func (t *round) lose(held *right, what string) {
+	t.mu.Lock()
+	t.dropLocked(held)
+	who := held.of.who
+	t.mu.Unlock()
+	held.lost.Store(&what)
+	t.config.Streams.Revoke()
 	asked := held.attributes.Request
-	klog.V(2).InfoS("Watches end: their right is lost", "user", held.of.who.GetName(), "credentialLost", loss == lossCredential,
+	klog.V(2).InfoS("Watches end: their right is lost", "user", who.GetName(), "credentialLost", what == lostCredential,
 		"group", asked.Group, "resource", asked.Resource, "namespace", asked.Namespace)
 }

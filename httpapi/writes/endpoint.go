@@ -145,7 +145,6 @@ func PatchTypes(strategic bool) []string {
 // unnamed adapts a storage whose objects the path does not name.
 type unnamed struct{ rest.Creater }
 
-// Create implements rest.NamedCreater.
 func (u unnamed) Create(ctx context.Context, _ string, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
 	return u.Creater.Create(ctx, obj, validate, options)
 }

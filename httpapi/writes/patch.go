@@ -82,7 +82,6 @@ func (p *patched) applies() bool {
 	return p.patch.Kind == types.ApplyYAMLPatchType || p.patch.Kind == types.ApplyCBORPatchType
 }
 
-// Preconditions implements rest.UpdatedObjectInfo.
 func (p *patched) Preconditions() *metav1.Preconditions { return nil }
 
 // UpdatedObject implements rest.UpdatedObjectInfo. The storage calls it again after a conflict.

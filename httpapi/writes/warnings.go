@@ -31,7 +31,6 @@ type recorder struct {
 // warned is a recorded warning.
 type warned struct{ agent, text string }
 
-// AddWarning implements warning.Recorder.
 func (r *recorder) AddWarning(agent, text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -88,7 +88,6 @@ type decoder struct {
 	strict  bool // unknown fields are errors
 }
 
-// Decode implements runtime.Decoder.
 func (d decoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
 	obj, gvk, err := d.Decoder.Decode(data, defaults, into)
 	var found []error
@@ -120,7 +119,6 @@ type converter struct {
 	coercer *coercer
 }
 
-// Convert implements runtime.ObjectConvertor.
 func (c converter) Convert(in, out, context any) error {
 	if err := c.ObjectConvertor.Convert(in, out, context); err != nil {
 		return err
@@ -132,7 +130,6 @@ func (c converter) Convert(in, out, context any) error {
 	return nil
 }
 
-// ConvertToVersion implements runtime.ObjectConvertor.
 func (c converter) ConvertToVersion(in runtime.Object, gv runtime.GroupVersioner) (runtime.Object, error) {
 	out, err := c.ObjectConvertor.ConvertToVersion(in, gv)
 	if err != nil {

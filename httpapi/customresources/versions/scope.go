@@ -83,7 +83,6 @@ func (b *builder) manage(scope *handlers.RequestScope, reset map[fieldpath.APIVe
 // compares the objects of an update. For an apply it changes them, and needs the copies.
 type sharing struct{ runtime.ObjectConvertor }
 
-// ConvertToVersion implements runtime.ObjectConvertor.
 func (s sharing) ConvertToVersion(in runtime.Object, target runtime.GroupVersioner) (runtime.Object, error) {
 	u, ok := in.(*unstructured.Unstructured)
 	if version, isVersion := target.(schema.GroupVersion); ok && isVersion && u.GroupVersionKind().GroupVersion() == version {

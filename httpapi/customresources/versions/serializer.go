@@ -48,7 +48,6 @@ type defaulter struct {
 	kind    schema.GroupKind
 }
 
-// Default implements runtime.ObjectDefaulter.
 func (d defaulter) Default(in runtime.Object) {
 	u, ok := in.(runtime.Unstructured)
 	kind := in.GetObjectKind().GroupVersionKind()
@@ -83,16 +82,13 @@ func (b *builder) coercer(kind schema.GroupKind) *coercer {
 	return &coercer{kind: kind, schemas: b.structurals, preserves: b.CRD.Spec.PreserveUnknownFields}
 }
 
-// SupportedMediaTypes implements runtime.NegotiatedSerializer.
 func (s *serializer) SupportedMediaTypes() []runtime.SerializerInfo { return s.media }
 
-// EncoderForVersion implements runtime.NegotiatedSerializer.
 func (s *serializer) EncoderForVersion(encoder runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
 	scheme := apiextensionsserver.Scheme
 	return versioning.NewCodec(encoder, nil, s.converter, scheme, scheme, scheme, gv, nil, "customResources")
 }
 
-// DecoderToVersion implements runtime.NegotiatedSerializer.
 func (s *serializer) DecoderToVersion(inner runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
 	text, ok := inner.(*json.Serializer)
 	scheme := apiextensionsserver.Scheme

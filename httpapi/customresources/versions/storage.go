@@ -67,7 +67,6 @@ type restOptions struct {
 	gv schema.GroupVersion
 }
 
-// GetRESTOptions implements generic.RESTOptionsGetter.
 func (o restOptions) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
 	options, err := o.RESTOptionsGetter.GetRESTOptions(resource, nil)
 	if err != nil {

@@ -79,12 +79,10 @@ func asksForMore(s *structuralschema.Structural) bool {
 	return more
 }
 
-// Validate implements rest.RESTCreateStrategy.
 func (s *strategy) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
 	return s.of(obj).Validate(ctx, obj)
 }
 
-// ValidateUpdate implements rest.RESTUpdateStrategy.
 func (s *strategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
 	return s.of(obj).ValidateUpdate(ctx, obj, old)
 }
