@@ -226,7 +226,7 @@ func (s *counted) must(t *testing.T, r request, obj any) {
 
 // The first batch of writes is not counted. The next two are profiled, and the lesser counts are the
 // writes' own: a write that finds the cache late does some work twice. The totals of the others are
-// read.
+// read, in the last batch after each write.
 const (
 	batches  = 5
 	batch    = 30
@@ -242,33 +242,36 @@ func (s *counted) live(t *testing.T, l life, told func(kind string, c costs, aga
 	s.Eventually(t, "serves "+l.collection, func() error { return s.try(request{method: http.MethodGet, path: l.collection}, nil) })
 	for _, w := range l.writes {
 		counts := costs{math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64}
-		totals := work{Goroutines: math.MaxInt64, Bytes: math.MaxInt64, Objects: math.MaxInt64}
+		totals := work{Bytes: math.MaxInt64, Objects: math.MaxInt64}
 		for b := range batches {
 			requests := s.requests(t, l, w, b)
 			if b > 0 && b <= profiled {
 				s.tell(t, countProfile)
 			}
 			before := s.tell(t, countTotals)
+			var started []uint64
 			for _, r := range requests {
 				s.must(t, r, nil)
+				if b == batches-1 {
+					started = append(started, s.tell(t, countTotals).Goroutines)
+				}
 			}
 			s.try(request{method: http.MethodGet, path: l.path(b, batch-1)}, nil) // waits until the cache has all
 			after := s.tell(t, countTotals)
 			if b > 0 && b <= profiled {
 				w := s.tell(t, countProfiled)
 				totals.Sites = w.Sites
-				for i, n := range []int64{0, w.Encodes, w.Decodes, w.Copies, w.Conversions} {
-					counts[i] = min(counts[i], perObject(n))
+				for i, n := range []int64{w.Encodes, w.Decodes, w.Copies, w.Conversions} {
+					counts[i+1] = min(counts[i+1], perObject(n))
 				}
 			} else if b > profiled {
-				totals.Goroutines = min(totals.Goroutines, after.Goroutines-before.Goroutines)
 				totals.Bytes, totals.Objects = min(totals.Bytes, after.Bytes-before.Bytes), min(totals.Objects, after.Objects-before.Objects)
+				counts[0] = min(counts[0], perObject(int64(after.Goroutines-before.Goroutines)), middle(before.Goroutines, started))
 			}
 		}
 		if w.quiet {
 			continue
 		}
-		counts[0] = perObject(int64(totals.Goroutines))
 		kind := l.name + " " + w.name
 		if testing.Verbose() {
 			t.Logf("%s: %d bytes, %d allocations%s", kind, totals.Bytes/batch, totals.Objects/batch, happened(totals.Sites, ""))
@@ -291,6 +294,21 @@ func happened(sites map[string]int64, name string) string {
 // perObject is a count of a batch for one of its objects. What others do meanwhile is less than
 // half of it, and so is what a server learns from the first objects of a form.
 func perObject(n int64) int64 { return int64(math.Round(float64(n) / batch)) }
+
+// middle returns the median of the differences between one total and the next, which what others do
+// on a busy machine does not move. Of a single request, for a whole collection, it knows nothing.
+func middle(before uint64, totals []uint64) int64 {
+	if len(totals) < batch {
+		return math.MaxInt64
+	}
+	differences := make([]int64, len(totals))
+	for i, total := range totals {
+		differences[i] = int64(total - before)
+		before = total
+	}
+	slices.Sort(differences)
+	return differences[len(differences)/2]
+}
 
 // requests are those of one batch.
 func (s *counted) requests(t *testing.T, l life, w write, b int) []request {
