@@ -27,29 +27,29 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// Config says what an [Aggregator] works with. Registry, ClientConfig, Client, Services,
+// Config is the configuration of an [Aggregator]. Registry, ClientConfig, Client, Services,
 // CRDs, Discovery and Resolver are required.
 type Config struct {
 	Registry *registry.Registry
 
-	// ClientConfig and Client reach this very server.
+	// ClientConfig and Client connect to this server.
 	ClientConfig *restclient.Config
 	Client       kubernetes.Interface
 
-	// Services and CRDs are informers that others start. That of CRDs belongs to
-	// one Aggregator: New adds an index to it.
+	// Services and CRDs are informers that the caller starts. New adds an index to CRDs, so an
+	// informer of CRDs belongs to one Aggregator.
 	Services coreinformers.ServiceInformer
 	CRDs     apiextensionsinformers.CustomResourceDefinitionInformer
 
 	// Discovery receives the groups of remote servers.
 	Discovery aggregated.ResourceManager
 
-	// Self is the URL of this server, for an APIService of the service kubernetes; nil
-	// takes it for any other service.
+	// Self is the URL of this server. APIServices of the service kubernetes go there. If it is nil,
+	// that service is like any other.
 	Self *url.URL
 
-	// CertFile and KeyFile, given together, are the client certificate for remote servers.
-	// They are read again when they change.
+	// CertFile and KeyFile are the client certificate for remote servers, or both empty. They are
+	// reloaded when they change.
 	CertFile, KeyFile string
 
 	// Dial connects to remote servers; nil does so directly.
@@ -58,7 +58,7 @@ type Config struct {
 	// Resolver finds remote servers by their services.
 	Resolver upstream.ServiceResolver
 
-	// RejectRedirects answers 502 for a remote server that redirects the client.
+	// RejectRedirects replaces a redirect of a remote server by 502.
 	RejectRedirects bool
 }
 
@@ -85,7 +85,7 @@ type Aggregator struct {
 	excused atomic.Bool // by Excuse
 }
 
-// resync is how often controllers look at every APIService again, as upstream's do.
+// resync is the interval in which the controllers handle every APIService again, as upstream has.
 const resync = 5 * time.Minute
 
 // New returns an Aggregator without remote servers. It does no I/O and starts nothing.

@@ -37,7 +37,7 @@ func servedIndexers() cache.Indexers {
 	}}
 }
 
-// wishes receives the APIServices that are to exist. Upstream's controller of automatic registration
+// wishes receives the APIServices that must exist. Upstream's controller of automatic registration
 // implements it.
 type wishes interface {
 	AddAPIServiceToSync(*apiregistrationv1.APIService)

@@ -70,9 +70,8 @@ func (a *Aggregator) Checks() []healthz.HealthChecker {
 	return append(checks, healthz.NamedCheck(completion, func(*http.Request) error { return a.unlessExcused(a.pending.check()) }))
 }
 
-// Excuse lets all checks pass from now on, because APIServices, or the services of other
-// servers, cannot be read for example. The steps go on; until they are done, requests for
-// unknown paths are answered 503.
+// Excuse lets all checks pass from now on, for example because APIServices cannot be read. The steps
+// continue. Until they are done, requests for unknown paths are answered 503.
 func (a *Aggregator) Excuse() { a.excused.Store(true) }
 
 func (a *Aggregator) unlessExcused(err error) error {
@@ -110,7 +109,7 @@ func await(ctx context.Context, done <-chan struct{}) bool {
 	}
 }
 
-// Registered reports whether all APIServices that existed at the start are followed. Until
+// Registered reports whether all APIServices that existed at the start have been seen. Until
 // then it is not known whether a path is served.
 func (a *Aggregator) Registered() bool {
 	select {
@@ -121,9 +120,9 @@ func (a *Aggregator) Registered() bool {
 	}
 }
 
-// builtIn makes the APIServices of the versions that this server has built in, as
-// kubernetes pkg/controlplane/apiserver/aggregator.go does. A version without a priority
-// has no APIService, nor has that of APIServices themselves.
+// builtIn makes the APIServices of the built-in versions, as kubernetes
+// pkg/controlplane/apiserver/aggregator.go does. A version without a priority has no APIService. The
+// version of APIServices has none, either.
 func (a *Aggregator) builtIn() []*apiregistrationv1.APIService {
 	var list []*apiregistrationv1.APIService
 	priorities := builtin.Priorities()
@@ -145,7 +144,7 @@ func (a *Aggregator) builtIn() []*apiregistrationv1.APIService {
 	return list
 }
 
-// pending are the APIServices of this server that were never seen to be available.
+// pending is the set of APIServices of this server that have never been seen available.
 type pending struct {
 	none chan struct{} // closed when names is empty
 
@@ -163,7 +162,7 @@ func (p *pending) init(all []*apiregistrationv1.APIService) {
 	}
 }
 
-// see takes note of an APIService.
+// see removes an APIService from p if it is available.
 func (p *pending) see(apiService *apiregistrationv1.APIService) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

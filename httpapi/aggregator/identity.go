@@ -21,8 +21,7 @@ func (i *identity) current() (cert, key []byte) {
 	return nil, nil
 }
 
-// load reads the files. Upstream's reader has goroutines from its construction on, which
-// end with its Run.
+// load reads the files. Upstream's constructor starts goroutines, which end with Run.
 func (i *identity) load(ctx context.Context, certFile, keyFile string) (*dynamiccertificates.DynamicCertKeyPairContent, error) {
 	files, err := dynamiccertificates.NewDynamicServingContentFromFiles("aggregator-proxy-cert", certFile, keyFile)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/larder-io/larder/httpapi/openapi"
 )
 
-// OpenAPIV2 describes what the other servers serve.
+// OpenAPIV2 describes the APIs of the other servers.
 func (a *Aggregator) OpenAPIV2() []openapi.Description[spec.Swagger] { return a.swagger.list() }
 
 // OpenAPIV3 lists the documents of the other servers by their path below /openapi/v3/.
@@ -60,7 +60,7 @@ func newOpenAPIv3() (*openAPIv3, error) {
 // Handle implements common.PathHandlerByGroupVersion: upstream installs the index.
 func (o *openAPIv3) Handle(_ string, h http.Handler) { o.index = h }
 
-// HandlePrefix implements common.PathHandlerByGroupVersion: and the documents.
+// HandlePrefix implements common.PathHandlerByGroupVersion: upstream installs the documents.
 func (o *openAPIv3) HandlePrefix(_ string, h http.Handler) { o.documents = h }
 
 // swagger holds the OpenAPI v2 documents of remote servers. It implements upstream's
@@ -72,7 +72,7 @@ type swagger struct {
 	known map[string]*swaggerOf // by name of the APIService
 }
 
-// swaggerOf is the document of one of them.
+// swaggerOf is the document of one remote server.
 type swaggerOf struct {
 	name   string
 	prefix string // of its paths

@@ -45,7 +45,7 @@ type target struct {
 	err                error // of making transport
 }
 
-// update takes in a newer state of the APIService, which is remote, or of the
+// update replaces the target after a change of the APIService, which is remote, or of the
 // certificate.
 func (p *proxy) update(apiService *apiregistrationv1.APIService) {
 	cert, key := p.aggregator.identity.current()
@@ -59,7 +59,7 @@ func (p *proxy) update(apiService *apiregistrationv1.APIService) {
 	p.target.Store(t)
 }
 
-// alwaysAvailable returns a proxy to the same server that takes it for available.
+// alwaysAvailable returns a proxy to the same server that does not check its availability.
 func (p *proxy) alwaysAvailable() *proxy {
 	t := *p.target.Load()
 	t.available = true
@@ -128,7 +128,7 @@ func removeHopByHop(header http.Header) {
 	header.Set("Connection", "Upgrade")
 }
 
-// refuse answers instead of the remote server.
+// refuse answers a request that is not proxied.
 func refuse(w http.ResponseWriter, req *http.Request, code int, text string) {
 	http.Error(w, text, code)
 	if info, ok := apirequest.RequestInfoFrom(req.Context()); ok {
@@ -136,7 +136,7 @@ func refuse(w http.ResponseWriter, req *http.Request, code int, text string) {
 	}
 }
 
-// responder answers if the remote server did not.
+// responder answers a request that could not be proxied.
 type responder struct{ w http.ResponseWriter }
 
 func (r responder) Object(code int, obj runtime.Object) {

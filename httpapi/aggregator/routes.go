@@ -25,8 +25,8 @@ func (a *Aggregator) Remote(path string) http.Handler {
 	return nil
 }
 
-// Routes reports whether requests for the version of the APIService of that name go where the
-// informer says: to the server that it names, or to none but this one.
+// Routes reports whether requests for the version of the named APIService go where the newest
+// APIService says: to its remote server, or to this server.
 func (a *Aggregator) Routes(name string) bool {
 	wanted, err := a.lister.Get(name)
 	remote := err == nil && wanted.Spec.Service != nil
@@ -76,8 +76,7 @@ func route(name string) string {
 	return gv.Group + "/" + gv.Version
 }
 
-// router changes the routes as upstream's registration controller says. Its methods are
-// called one after the other.
+// router changes the routes when upstream's registration controller calls it, from one goroutine.
 type router struct {
 	aggregator *Aggregator
 	discovery  upstream.DiscoveryAggregationController
@@ -88,7 +87,7 @@ type router struct {
 
 var _ upstream.APIHandlerManager = (*router)(nil)
 
-// AddAPIService implements upstream.APIHandlerManager: it also updates.
+// AddAPIService implements upstream.APIHandlerManager. It adds or updates a route.
 func (f *router) AddAPIService(apiService *apiregistrationv1.APIService) error {
 	key := route(apiService.Name)
 	if apiService.Spec.Service == nil {

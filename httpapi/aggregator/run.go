@@ -16,7 +16,7 @@ import (
 	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
 )
 
-// workers is how many workers a controller has, as upstream's do.
+// workers is the number of workers of a controller, as upstream has.
 const workers = 5
 
 // run is one call of Run.
@@ -27,7 +27,7 @@ type run struct {
 }
 
 // Run follows APIServices, registers those of this server and checks the availability of the
-// others, until ctx ends. It needs a server that answers, and is called once.
+// others, until ctx ends. The server must already answer requests. Run is called once.
 func (a *Aggregator) Run(ctx context.Context) error {
 	r := &run{Aggregator: a, remoteWanted: make(chan struct{})}
 	client := a.client.ApiregistrationV1()
@@ -84,7 +84,7 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	return nil
 }
 
-// loadCertificate reads the client certificate for remote servers, and follows its files.
+// loadCertificate reads the client certificate for remote servers, and reloads it when its files change.
 func (r *run) loadCertificate(ctx context.Context, registration *upstream.APIServiceRegistrationController) error {
 	if r.config.CertFile == "" {
 		return nil
@@ -99,15 +99,15 @@ func (r *run) loadCertificate(ctx context.Context, registration *upstream.APISer
 	return nil
 }
 
-// controller is one of upstream's. It has goroutines from its construction on, which only
-// end with its Run: one that is not needed any more is run with an ended context.
+// controller is one of upstream's controllers. Its constructor starts goroutines that end only with
+// Run. So Run must be called even if the controller is not needed, with an ended context.
 type controller interface {
 	Run(workers int, stop <-chan struct{})
 }
 
-// register keeps an APIService for every version that this server has, once all CRDs
-// and APIServices are known: those of unknown CRDs would be deleted. wished is nil if there
-// are no CRDs, or ctx had ended before they could be followed.
+// register keeps an APIService for every version of this server. It first waits until all CRDs
+// and APIServices are known, or it would delete the APIServices of unknown CRDs. wished is nil if there
+// are no CRDs, or ctx ended before they could be followed.
 func (r *run) register(ctx context.Context, synced <-chan struct{}, wished cache.ResourceEventHandlerRegistration, registrar controller) {
 	r.hooks.done(hookAutoregistration)
 	r.running.Go(func() {

@@ -12,9 +12,9 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
-// Access counts authentications, authorizations and the time of requests in filters, under the names of
-// upstream's metrics, which only upstream's filters can count (apiserver
-// pkg/endpoints/filters/metrics.go). Authentications that are reused count with a duration of zero.
+// Access counts authentications, authorizations and the time of requests in filters. Its metrics have the
+// names of upstream's (apiserver pkg/endpoints/filters/metrics.go), which only upstream's filters can
+// count. Authentications that are reused count with a duration of zero.
 type Access struct {
 	remembered [lastClass]atomic.Int64 // accepted before, by class of the user
 	tokens     atomic.Int64            // of these, by a token

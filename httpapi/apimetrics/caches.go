@@ -24,8 +24,8 @@ type cacheCollector struct {
 	descs    map[string]*prometheus.Desc
 }
 
-// cacheMetrics are the names and texts of the metrics, and their labels after group and resource. The first has
-// the label resource alone. Those that begin with larder_ are Larder's own.
+// cacheMetrics are the names and texts of the metrics, and their labels after group and resource. The first
+// metric has only the label resource. Names of Larder's own metrics begin with larder_.
 var cacheMetrics = [][]string{
 	{"apiserver_storage_objects", "[STABLE] (Deprecated since 1.34.0) [DEPRECATED, consider using apiserver_resource_objects instead] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1."},
 	{"apiserver_watch_shards_total", "[ALPHA] Number of active sharded watch connections broken by resource type."},
@@ -82,7 +82,7 @@ func NewCacheCollector(r *registry.Registry, counts bool) prometheus.Collector {
 	return c
 }
 
-// NewBuildInfo reports which release a server is, under upstream's name.
+// NewBuildInfo reports the release of the server, under upstream's name.
 func NewBuildInfo(info *version.Info) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "kubernetes_build_info",
@@ -158,7 +158,7 @@ func (c *cacheCollector) collect(ch chan<- prometheus.Metric, r *registry.Resour
 	emit("larder_cache_bytes", gauge, float64(log.Bytes()), "history")
 }
 
-// collectFeed reports what came into the cache, from lists and events, and went on to watches.
+// collectFeed reports the lists and events that filled the cache, and the events that watches received.
 func (c *cacheCollector) collectFeed(emit sample, r *registry.Resource) {
 	reflector, hub := r.Reflector.Stats(), r.Hub.Stats()
 	emit("apiserver_watch_cache_events_received_total", counter, float64(hub.Events))

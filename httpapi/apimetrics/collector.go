@@ -102,8 +102,8 @@ func (c *collector) collect(ch chan<- prometheus.Metric, m *Monitor) {
 	}
 }
 
-// collectAnswers reports answers with one code, and their durations. indicators says that the metric for service
-// level indicators has these, too.
+// collectAnswers reports answers with one code, and their durations. indicators says that the metric for
+// service level indicators counts them, too.
 func (c *collector) collectAnswers(ch chan<- prometheus.Metric, durations *histogram, code string, indicators bool, labels []string) {
 	dry := append([]string{""}, labels...)
 	total := durations.report(ch, c.durations, durationBounds, 0, dry...)

@@ -15,7 +15,7 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// The verbs and scopes of what is read, in the order of [Monitors].
+// The verbs and scopes of reads, in the order of [Monitors].
 var (
 	verbs  = []string{"get", "list", "watch"}
 	scopes = []string{"resource", "namespace", "cluster"}
@@ -68,7 +68,7 @@ func (all *Monitors) Of(verb, scope string) *Monitor {
 	return all.all[v][s]
 }
 
-// Monitor counts requests of one verb and scope that never were a net/http request. A nil monitor
+// Monitor counts requests of one verb and scope that are served without net/http. A nil Monitor
 // counts nothing.
 type Monitor struct {
 	of          *Monitors
@@ -189,8 +189,8 @@ func (m *Monitor) Sent(f *Frames) {
 	*f = Frames{}
 }
 
-// Book keeps the monitors of all resources that were ever served, so that their counts stay. The zero Book
-// is empty.
+// Book keeps the monitors of all resources that were ever served, so that their counts never decrease. The
+// zero Book is empty.
 type Book struct {
 	mu  sync.Mutex
 	all map[monitorsKey]*Monitors // guarded by mu

@@ -33,8 +33,8 @@ type Page struct {
 	More []prometheus.Gatherer
 }
 
-// Install adds /metrics and /metrics/slis. Upstream's registry belongs to the process; collectors belong to this
-// server, and are added up with it in its answers alone.
+// Install adds /metrics and /metrics/slis. Upstream's registry belongs to the process, the collectors to this
+// server. Only the answers of this server have the sum of both.
 func (p *Page) Install(to common.PathHandlerByGroupVersion) error {
 	metrics.Register()
 	handlermetrics.Register()
@@ -76,7 +76,7 @@ func (p *Page) Install(to common.PathHandlerByGroupVersion) error {
 	return nil
 }
 
-// countedHere are the metrics of upstream that an [Access] counts alone.
+// countedHere are the metrics of upstream that only an [Access] counts.
 var countedHere = []string{
 	"authenticated_user_requests", "authentication_attempts", "authentication_duration_seconds",
 	"authorization_attempts_total", "authorization_duration_seconds",

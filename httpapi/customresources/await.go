@@ -86,8 +86,8 @@ func (e *Extensions) lacks(name string, revision int64) bool {
 	return apierrors.IsNotFound(err)
 }
 
-// pendingCreates is the requests that may be creating objects of a resource. The zero value has
-// none.
+// pendingCreates is the set of requests that may be creating objects of a resource. The zero value is
+// empty.
 type pendingCreates struct {
 	mu       sync.Mutex
 	requests map[chan struct{}]struct{} // each closed when its request is done

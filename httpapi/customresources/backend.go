@@ -117,9 +117,8 @@ func (g *backend) resourceOf(s *serving) registry.CustomResourceConfig {
 	return config
 }
 
-// mayWait reports whether building the storages of crd may wait until a request needs them, because
-// it cannot fail. Otherwise the first request builds them, and all requests are refused if that
-// fails.
+// mayWait reports whether the storages of crd can be built when a request needs them, because building
+// cannot fail. Otherwise the first request builds them, and all requests are refused if that fails.
 func mayWait(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	spec, names := &crd.Spec, &crd.Status.AcceptedNames
 	if spec.PreserveUnknownFields || spec.Conversion != nil && spec.Conversion.Strategy != apiextensionsv1.NoneConverter ||

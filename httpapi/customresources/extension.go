@@ -152,7 +152,7 @@ func New(config Config) (*Extensions, error) {
 	return e, nil
 }
 
-// Run lets custom resources be served until ctx ends, and returns when all backends have ended. It
+// Run allows custom resources to be served until ctx ends, and returns when all backends have ended. It
 // is called once.
 func (e *Extensions) Run(ctx context.Context) error {
 	e.mu.Lock()

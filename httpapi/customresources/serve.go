@@ -56,8 +56,8 @@ func (e *Extensions) Groups() []metav1.APIGroup {
 	return slices.DeleteFunc(e.discovery.groups(), func(g metav1.APIGroup) bool { return e.builtIn.Has(g.Name) })
 }
 
-// ServeHTTP implements http.Handler. It has upstream's handlers serve the reads that are not
-// answered from encoded bytes, and answers all other requests with an error.
+// ServeHTTP implements http.Handler. It serves the reads that are not answered from encoded bytes by
+// upstream's handlers, and answers all other requests with an error.
 func (e *Extensions) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	info, ok := apirequest.RequestInfoFrom(req.Context())
 	if !ok || !info.IsResourceRequest {

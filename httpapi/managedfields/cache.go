@@ -35,8 +35,8 @@ const (
 )
 
 // Cache sets the managedFields of objects that one endpoint creates and updates. The result depends
-// on the user agent, on the managedFields before and on which fields there are or differ, but not on
-// their values. So the field manager computes it once, and the Cache copies it for all like writes.
+// on the user agent, on the managedFields before, and on which fields are present or differ, but not on
+// their values. So the field manager computes it once, and the Cache copies it for all similar writes.
 //
 // Its methods are safe for concurrent use.
 type Cache struct {
@@ -60,7 +60,7 @@ type resultEntry struct {
 	from  int                       // the entry before whose time it keeps, -1 for the time of the write
 }
 
-// NewCache returns the Cache of an endpoint. manager is what [NewManager] made of the other parameters.
+// NewCache returns the Cache of an endpoint. [NewManager] made manager from the other parameters.
 func NewCache(manager *managedfields.FieldManager, types managedfields.TypeConverter, convertor runtime.ObjectConvertor, creater runtime.ObjectCreater, kind schema.GroupVersionKind, subresource string) *Cache {
 	return &Cache{manager: manager, types: types, convertor: convertor, creater: creater, kind: kind, subresource: subresource}
 }

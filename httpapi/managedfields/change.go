@@ -8,10 +8,10 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
-// appendChange appends a description of how r differs from l, two values of the type. It has nothing
-// for what is equal, the outline of what one of them lacks, and a mark for what differs. Two pairs with
-// the same description have the same fields added, modified and removed. The last result is false if
-// the values cannot be described.
+// appendChange appends a description of how r differs from l, two values of the type. The description
+// omits equal parts, has the outline of parts that only one value has, and marks parts that differ. Two
+// pairs with the same description have the same fields added, modified and removed. The last result is
+// false if the values cannot be described.
 func (s *schemaType) appendChange(dst []byte, l, r reflect.Value, ids *identifiers) ([]byte, bool) {
 	for l.Kind() == reflect.Pointer {
 		if l.IsNil() || r.IsNil() {

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// identifiers are the item keys that differ in nearly every object: IP addresses and UIDs. The outcome
-// of a write depends on which of them are equal and on their order, but not on their text. So each is
-// replaced by a number, and managedFields with other identifiers have the same outcome with those in the
-// same places. A nil *identifiers replaces nothing.
+// identifiers are the item keys that differ in nearly every object: IP addresses and UIDs. The
+// managedFields of a write depend on which identifiers are equal and on their order, but not on their
+// text. So cached results have numbers in place of identifiers, and fit writes with other identifiers.
+// A nil *identifiers replaces nothing.
 type identifiers struct {
 	texts   []string
 	refused bool // an identifier that JSON would escape, or too many of them

@@ -51,7 +51,7 @@ func (c *converter) ObjectToTyped(obj runtime.Object, opts ...typed.ValidationOp
 	return typed.AsTypedUnvalidated(&object{v, obj}, t.schema, t.ref), nil
 }
 
-// learn converts the first object of a kind as upstream does, and remembers its type.
+// learn converts the first object of a kind as upstream does, and stores its type.
 func (c *converter) learn(obj runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
 	v, err := c.inner.ObjectToTyped(obj, opts...)
 	if err != nil {
@@ -78,8 +78,8 @@ type object struct {
 	obj runtime.Object
 }
 
-// lazyMap is an object that becomes a map, as upstream's values always do, when it is converted. Both
-// sides of a comparison then lose the same, such as the difference between an empty slice and nil.
+// lazyMap is an object that becomes a map when it is converted, as upstream's values always do. Both
+// sides of a comparison then lose the same details, such as the difference between an empty slice and nil.
 type lazyMap struct{ value *object }
 
 func (o *lazyMap) GetObjectKind() schema.ObjectKind { return o.value.obj.GetObjectKind() }

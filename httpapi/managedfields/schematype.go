@@ -130,8 +130,8 @@ func (r *resolver) of(t reflect.Type, ref schema.TypeRef) *schemaType {
 	return s
 }
 
-// setConverted makes s a type that is encoded otherwise than by its fields. Where its schema does not
-// say what it is, as for a quantity, its values do.
+// setConverted makes s a type with its own encoding, such as a quantity, if the encoding of its zero
+// value can be compared.
 func (s *schemaType) setConverted(t reflect.Type) {
 	empty, err := value.TypeReflectEntryOf(t).ToUnstructured(reflect.New(t).Elem())
 	if err == nil && (empty == nil || reflect.TypeOf(empty).Comparable()) {

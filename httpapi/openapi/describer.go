@@ -43,11 +43,11 @@ type Describer struct {
 	Extensions Extensions // nil if there are none
 	Aggregator Aggregator // nil if there is none
 
-	// Handlers answer further paths, by path. The paths of the OpenID provider are described.
+	// Handlers serve other paths. The documents describe only those of the OpenID provider.
 	Handlers map[string]http.Handler
 }
 
-// Install adds /openapi/v2 and /openapi/v3. The first request for a document describes it.
+// Install adds /openapi/v2 and /openapi/v3. The first request for a document builds it.
 func (d *Describer) Install(to common.PathHandlerByGroupVersion) {
 	to.Handle("/openapi/v2", newSwaggerService(d.v2, d.descriptionsV2))
 	v3 := &openAPIv3{builtIn: make(map[string]*document), extensions: d.Extensions, aggregator: d.Aggregator}
@@ -70,7 +70,7 @@ func measured(path string, h http.HandlerFunc) http.Handler {
 	return metrics.InstrumentHandlerFunc(http.MethodGet, "", "", "", path, "", "", false, "", h)
 }
 
-// descriptionsV2 returns the descriptions of what is not built in.
+// descriptionsV2 returns the descriptions of CRDs and aggregated servers.
 func (d *Describer) descriptionsV2() (list []Description[spec.Swagger]) {
 	if d.Extensions != nil {
 		list = d.Extensions.OpenAPIV2()
@@ -81,12 +81,12 @@ func (d *Describer) descriptionsV2() (list []Description[spec.Swagger]) {
 	return list
 }
 
-// service is one web service of the container from which upstream would serve. A document of OpenAPI
-// v3 describes one service.
+// service is one web service of upstream's go-restful container. A document of OpenAPI v3 describes one
+// service.
 type service struct {
 	name    string // its path, without a slash in front
 	group   *registry.Group
-	version *registry.GroupVersion // nil if the service is not one of resources
+	version *registry.GroupVersion // nil if the service has no resources
 	install func(*restful.Container) error
 }
 
@@ -128,7 +128,7 @@ func (d *Describer) services() []service {
 	return list
 }
 
-// openIDPaths are where the OpenID provider of service-account tokens answers.
+// openIDPaths are the paths of the OpenID provider of service-account tokens.
 var openIDPaths = [...]string{serviceaccount.OpenIDConfigPath[1:], serviceaccount.JWKSPath[1:]}
 
 // describeOpenID returns a function that adds one path of the OpenID provider.

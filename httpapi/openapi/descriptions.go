@@ -15,8 +15,8 @@ type Description[T any] struct {
 
 	// Build builds the part.
 	Build func() (*T, error)
-	// Variants describe the same by templates, for less. nil, or an empty result, says that no
-	// template fits.
+	// Variants describe the same part by templates, which is cheaper than Build. If it is nil or returns
+	// nothing, no template fits.
 	Variants func() []Variant[T]
 }
 
@@ -30,9 +30,8 @@ type Extensions interface {
 
 // Aggregator describes aggregated servers.
 type Aggregator interface {
-	// OpenAPIV2 describes what the other servers serve, OpenAPIV3 says where their
-	// documents of OpenAPI v3 are, by path below /openapi/v3/, and ServeOpenAPIV3 serves
-	// them.
+	// OpenAPIV2 describes the APIs of the other servers. OpenAPIV3 lists their documents of
+	// OpenAPI v3 by path below /openapi/v3/, and ServeOpenAPIV3 serves these documents.
 	OpenAPIV2() []Description[spec.Swagger]
 	OpenAPIV3() map[string]handler3.OpenAPIV3DiscoveryGroupVersion
 	ServeOpenAPIV3(w http.ResponseWriter, req *http.Request)

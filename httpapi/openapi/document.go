@@ -19,8 +19,8 @@ import (
 	"github.com/munnerz/goautoneg"
 )
 
-// document is an OpenAPI document. The first request for it builds it, and then it is kept
-// compressed. Its tag is upstream's: the hash of its JSON, in every media type.
+// document is an OpenAPI document. The first request builds it, and then it is kept compressed. In every
+// media type its ETag is upstream's: the hash of its JSON.
 type document struct {
 	dialect dialect
 
@@ -51,8 +51,8 @@ func (d dialect) types() [3][2]string {
 	return [3][2]string{{"json", "json"}, {protobuf, protobuf}, {deprecated, protobuf}}
 }
 
-// packed are compressed bytes. Readers share the uncompressed ones for as long as one of them needs
-// these: slow readers, and requests for thousands of ranges, cost no memory of their own.
+// packed holds compressed bytes. Concurrent readers share one uncompressed copy, so slow readers, and
+// requests for many ranges, cost no further memory.
 type packed struct {
 	data []byte // compressed by gzip, or by S2 if fast
 	fast bool
@@ -67,7 +67,7 @@ type packed struct {
 // packLevel makes a document a fifth smaller than the fastest level, in hardly more time (O1).
 const packLevel = 5
 
-// pack compresses what write writes by gzip, as clients accept it.
+// pack compresses what write writes with gzip, which clients accept.
 func pack(write func(w io.Writer) error) (*packed, error) {
 	var out bytes.Buffer
 	z, err := gzip.NewWriterLevel(&out, packLevel)
@@ -84,7 +84,7 @@ func pack(write func(w io.Writer) error) (*packed, error) {
 	return &packed{data: bytes.Clone(out.Bytes()), size: int64(*size), tag: fmt.Sprintf("%X", hash.Sum(nil)), made: time.Now()}, nil
 }
 
-// packFast compresses what write writes by S2, which costs a tenth of pack. It serves documents that
+// packFast compresses what write writes with S2, at a tenth of the cost of pack. It is for documents that
 // are never sent compressed.
 func packFast(write func(w io.Writer) error) (*packed, error) {
 	whole := wholes.Get().(*bytes.Buffer)
@@ -110,8 +110,8 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// unpack returns the uncompressed bytes, which are shared and not changed. Later calls return the same ones as
-// long as a caller holds on to the pointer.
+// unpack returns the uncompressed bytes, which are shared and must not be changed. Later calls return the same
+// bytes while a caller still holds the pointer.
 func (p *packed) unpack() (*[]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -223,7 +223,7 @@ func (p *packed) send(w http.ResponseWriter, r *http.Request, subType, tag strin
 	serveContent(w, r, p.made, io.NewSectionReader(&unpacking{packed: p}, 0, p.size))
 }
 
-// unpacking reads a document, which the first read unpacks. An answer without a body needs none.
+// unpacking reads a document. The first read unpacks it, so an answer without a body does not.
 type unpacking struct {
 	packed *packed
 	whole  *[]byte // nil before the first read
@@ -259,8 +259,8 @@ func plain(r *http.Request) bool {
 }
 
 // maxRanges limits the ranges of a document in one request. A request for more gets the whole
-// document, as RFC 9110, section 14.2, allows. net/http hands each range from one goroutine to another,
-// and a header has room for 200,000.
+// document, as RFC 9110, section 14.2, allows. net/http passes each range from one goroutine to another,
+// and a header can name 200,000 ranges.
 const maxRanges = 100
 
 // serveContent is http.ServeContent with a limit on ranges.

@@ -27,13 +27,13 @@ import (
 
 // Models names and makes the schemas of the built-in kinds.
 //
-// All of them take 10 ms and 6 MB to make, and most processes need few. So the garbage collector may
-// take them, and callers keep what they derive. Upstream holds two full sets for the life of the
+// Making all of them takes 10 ms and 6 MB, and most processes need few. So the garbage collector may
+// free them, and callers keep only what they derive. Upstream holds two full sets for the life of the
 // process.
 type Models struct {
 	namer func() *openapinamer.DefinitionNamer
 
-	mu   sync.Mutex // held by who builds from definitions: upstream's builders write to them
+	mu   sync.Mutex // held while definitions are used: upstream's builders write to them
 	last weak.Pointer[common.OpenAPIV3Config]
 }
 
@@ -100,7 +100,7 @@ func (m *Models) Schemas(g *registry.Group) (map[string]*spec.Schema, error) {
 	if err != nil {
 		return nil, fmt.Errorf("httpapi: schemas of group %q: %w", g.Name, err)
 	}
-	for _, s := range schemas { // the definitions' own maps, to which who builds next writes
+	for _, s := range schemas { // these are the definitions' own maps, which the next build changes
 		s.Extensions = maps.Clone(s.Extensions)
 	}
 	return schemas, nil

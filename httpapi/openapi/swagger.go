@@ -29,7 +29,7 @@ var inV2 = dialect{version: "v2", protobuf: handler.ToProtoBinary, pack: pack}
 // Kube-aggregator merges decoded documents and encodes the result: the same bytes.
 type swaggerService struct {
 	builtIn func() (*spec.Swagger, error)
-	others  func() []Description[spec.Swagger] // what is not built in
+	others  func() []Description[spec.Swagger] // of CRDs and aggregated servers
 
 	mu    sync.Mutex
 	parts map[string]*part // by name
@@ -50,7 +50,7 @@ type part struct {
 	owns   []own
 }
 
-// own is the names and the schema of one variant. The schema is compressed JSON.
+// own holds the names and the schema of one variant. The schema is compressed JSON.
 type own struct {
 	template *compiled
 	names    []string
@@ -207,8 +207,8 @@ func (s *swaggerService) baseLocked() ([]byte, error) {
 	return *base, nil
 }
 
-// decodeKind replaces the kind of an operation by what encoding/json decodes of its JSON. Nothing
-// else in the documents differs from its decoded form.
+// decodeKind replaces the kind of an operation by what encoding/json decodes from its JSON. Decoding
+// changes nothing else in the documents.
 func decodeKind(extensions spec.Extensions) error {
 	const key = "x-kubernetes-group-version-kind"
 	kind, ok := extensions[key]
@@ -335,7 +335,7 @@ func (s *swaggerService) compiledLocked(p *Template[spec.Swagger], have *known) 
 }
 
 // mergedWith returns the members that a description adds to the known ones. Upstream merges the
-// description with those known members that it shares.
+// description with the known members of the same names.
 func mergedWith(have *known, build func() (*spec.Swagger, error)) (*sections, error) {
 	built, err := build()
 	if err != nil {
@@ -415,8 +415,8 @@ func shared[T any](own map[string]T, known map[string][]byte) (map[string]T, err
 	return out, nil
 }
 
-// novel encodes the members of merged that are not known, or known with other content. stays says
-// that known members stay as they are.
+// novel encodes the members of merged that are not known, or known with other content. If stays is true,
+// it skips all known members.
 func novel[T json.Marshaler](merged map[string]T, known map[string][]byte, stays bool) ([]member, error) {
 	var list []member
 	for name, v := range merged {

@@ -14,8 +14,8 @@ import (
 // Template is the description of a sample. Other descriptions differ from it only by names and by the
 // schema of their own kind. It is built once for all of them.
 type Template[T any] struct {
-	// Placeholders are the names of the sample. None of them is a part of anything else in the
-	// description, or of another placeholder, and none needs an escape in JSON.
+	// Placeholders are the names of the sample. They occur nowhere else in the description, not even as
+	// a part of another placeholder, and need no escape in JSON.
 	Placeholders []string
 	// Own is the name of the schema that each variant replaces by its own.
 	Own string
@@ -27,7 +27,7 @@ type Template[T any] struct {
 	err  error
 }
 
-// Variant is a description that is made of a Template.
+// Variant is a description that is made from a Template.
 type Variant[T any] struct {
 	Template *Template[T]
 	// Names replace the placeholders.
@@ -113,7 +113,7 @@ func (s *compiled) fill(names []string, shared map[string]bool, sections ...*[]m
 	}
 }
 
-// meets reports whether a member for names has a name that is known in the section of the same number.
+// meets reports whether a member for names has a name that known has in the section of the same number.
 func (s *compiled) meets(names []string, known ...map[string][]byte) bool {
 	for i, list := range s.sections {
 		for _, h := range list {

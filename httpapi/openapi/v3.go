@@ -172,7 +172,7 @@ func (s *openAPIv3) serveDocument(w http.ResponseWriter, r *http.Request) {
 	p, subType, ok, err := d.acceptable(wanted)
 	switch {
 	case len(wanted) == 0:
-		return // what is accepted cannot be understood
+		return // the Accept header is malformed
 	case err != nil:
 		klog.ErrorS(err, "OpenAPI v3 has no document", "path", name)
 		return

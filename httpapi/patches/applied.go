@@ -7,12 +7,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// Applied decodes an applied configuration: YAML or, if kind says so, CBOR. Unique tells that
+// Applied decodes an applied configuration: YAML or, if kind says so, CBOR. If unique is true,
 // [CheckApplied] would find no duplicate fields.
 //
-// Clients send most configurations as JSON, which is YAML. Decoding YAML costs several times as much,
-// because the library goes through JSON: it decodes, encodes and decodes again. So Applied uses the
-// decoder of JSON for a configuration that both read alike.
+// Clients send most configurations as JSON, which is valid YAML. Decoding YAML costs several times as
+// much, because the library converts YAML to JSON and decodes that. So Applied uses the JSON decoder for
+// configurations that both decoders read alike.
 func Applied(kind types.PatchType, data []byte) (configuration map[string]any, unique bool, err error) {
 	switch {
 	case kind == types.ApplyCBORPatchType:

@@ -6,12 +6,12 @@ import (
 	"slices"
 )
 
-// maxMembers is how many members an object of an applied configuration may have: they are
-// compared with each other.
+// maxMembers limits the members of an object of an applied configuration, because isClean compares each
+// pair.
 const maxMembers = 256
 
-// isClean reports whether data is JSON in which YAML finds no member twice. It may report false
-// for such data as well: keys are to be plain, so that both read the same in them.
+// isClean reports whether data is JSON in which YAML finds no duplicate member. It may report false
+// for other data, too: it requires plain keys, which JSON and YAML read alike.
 func isClean(data []byte) bool {
 	if !json.Valid(data) {
 		return false
@@ -25,7 +25,7 @@ func isClean(data []byte) bool {
 	return true
 }
 
-// keys goes through valid JSON and keeps the keys of the objects that it is in.
+// keys walks valid JSON and remembers the keys of the enclosing objects.
 type keys struct {
 	data []byte
 	at   int
@@ -35,7 +35,7 @@ type keys struct {
 	value bool     // in an object, the next string is a value
 }
 
-// step goes on by one token. It reports whether the key there, if there is one, is plain and new.
+// step advances by one token. It reports false if the token is a key that is not plain or not new.
 func (k *keys) step() bool {
 	c := k.data[k.at]
 	k.at++
@@ -62,7 +62,7 @@ func (k *keys) step() bool {
 	return true
 }
 
-// text goes to the end of a string and returns it as it is written.
+// text advances to the end of a string and returns it as written.
 func (k *keys) text() []byte {
 	from := k.at
 	for ; k.data[k.at] != '"'; k.at++ {

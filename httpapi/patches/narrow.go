@@ -21,12 +21,12 @@ const (
 
 // Most merge patches name few fields of their object: a patch of a pod's status does not name its spec.
 // So a merge patch applies to a copy of the object with only the named fields, at the top and in the
-// structs below. The other fields are restored before the result gets its defaults. Beside a directive,
-// "$patch" for example, all fields stay: the directive may apply to any of them.
+// structs below. The other fields are restored before the result gets its defaults. If a directive such
+// as "$patch" is among the fields, all fields stay: the directive may apply to any of them.
 
 // Narrows reports whether merge patches may apply to a part of an object of the type of sample. They may
-// not if the type holds arbitrary JSON, as a ControllerRevision does: converting that to a map and back
-// sorts its keys and rewrites its numbers, and clients see that upstream does so.
+// not if the type holds arbitrary JSON, as a ControllerRevision does. Upstream converts that JSON to a map
+// and back, which sorts its keys and rewrites its numbers.
 func Narrows(sample runtime.Object) bool {
 	return isStruct(sample) && !holdsDocument(reflect.TypeOf(sample), make(map[reflect.Type]bool))
 }
@@ -142,7 +142,7 @@ func restore(v, whole reflect.Value, patch map[string]any) {
 	})
 }
 
-// each calls fn for every field of a struct that has a name in JSON. Touched tells whether patch names
+// each calls fn for every field of a struct that has a name in JSON. touched says whether patch names
 // the field; below is the part of patch for a field that is a struct itself.
 func each(t reflect.Type, patch map[string]any, fn func(i int, touched bool, below map[string]any)) {
 	for key := range patch {

@@ -1,17 +1,16 @@
-// Package patches applies JSON patches and merge patches, strategic or not, and reads applied
-// configurations, as upstream's handler of patches does (apiserver pkg/endpoints/handlers/patch.go).
+// Package patches applies JSON patches, JSON merge patches and strategic merge patches, and reads applied
+// configurations, as upstream's handler does (apiserver pkg/endpoints/handlers/patch.go).
 //
-// A [Patch] makes a new object of a stored one. Merge patches, strategic ones as kubelets send them and
-// JSON ones as many controllers do, touch little of their object most of the time, and cost what they
-// touch (narrow.go).
+// [Patch.Apply] makes a new object from a stored one. Most merge patches of kubelets and controllers name
+// few fields, and only those fields are converted (narrow.go).
 //
 // The package limits the cost of a patch. Upstream's library parses and writes a nested value once for
-// each level above it, so its time grows with the product of depth and size: the largest and deepest
-// body that JSON allows takes minutes. [Check] refuses patches that are deeper than any Kubernetes
+// each level above it, so its time grows with the product of depth and size. The largest and deepest
+// body that JSON allows would take minutes. [Check] refuses patches that are deeper than any Kubernetes
 // object. The deepest accepted patch takes about ten times as long as a flat one of its size.
 // [BoundCopies] limits the copies of a JSON patch. Patches of other types decode in linear time.
 //
-// An applied configuration is YAML. Most clients send JSON, and [Applied] decodes most of it as that.
+// An applied configuration is YAML. Most clients send JSON, which [Applied] mostly decodes as JSON.
 package patches
 
 import (
@@ -26,30 +25,28 @@ import (
 )
 
 const (
-	// MaxDepth is how deep a patch may be nested, and how deep the paths of a JSON patch may
-	// lead. Definitions of custom resources are the deepest objects that there are, some 40
-	// levels for the largest that are published.
+	// MaxDepth limits the nesting of a patch, and the depth of the paths of a JSON patch. CRDs are the
+	// deepest objects of Kubernetes; the largest published ones have some 40 levels.
 	MaxDepth = 100
 
-	// maxMoved is how many levels the targets of all moves of a JSON patch may have together:
-	// what is moved keeps the levels that the library has parsed, so that moves pile them up.
+	// maxMoved limits the sum of the levels of the targets of all moves of a JSON patch. A moved value
+	// keeps the levels that the library has parsed, so moves add up.
 	maxMoved = 500
 
-	// maxOperations is the most that upstream applies (apiserver
-	// pkg/endpoints/handlers/patch.go).
+	// maxOperations is upstream's limit (apiserver pkg/endpoints/handlers/patch.go).
 	maxOperations = 10000
 
-	// maxCopied is how many bytes the copies of one JSON patch may add in all (apiserver
-	// pkg/server/config.go). Without a bound few operations would fill any memory.
+	// maxCopied limits the bytes that the copies of one JSON patch may add (apiserver
+	// pkg/server/config.go). Without it, few operations could fill the memory.
 	maxCopied = 3 << 20
 )
 
-// BoundCopies bounds the copies of JSON patches, for the whole process: the library has a
-// variable for it.
+// BoundCopies limits the copies of JSON patches to maxCopied. The limit is a variable of the library, so it
+// holds for the whole process.
 func BoundCopies() { atomic.CompareAndSwapInt64(&jsonpatch.AccumulatedCopySizeLimit, 0, maxCopied) }
 
-// Check returns what a patch of a type must pass before it is applied, nil if that is cheap. Its error
-// is that of a bad request.
+// Check returns the check that a patch of a type must pass before it is applied, nil if applying is always
+// cheap. The error of the check is a bad request.
 func Check(kind types.PatchType) func(data []byte) error {
 	switch kind {
 	case types.MergePatchType:
@@ -72,7 +69,7 @@ func checkMergePatch(data []byte) error {
 	return nil
 }
 
-// checkJSONPatch passes what the library will not decode: upstream refuses it.
+// checkJSONPatch passes patches that the library cannot decode: upstream refuses them.
 func checkJSONPatch(data []byte) error {
 	if deeper(data, MaxDepth+2) { // the list and its operations
 		return refusal("values are nested more than %d deep", MaxDepth)

@@ -10,9 +10,8 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// typesOf returns the types by which the fields of objects are told apart: those of the CRD's
-// schemas, or ones that are deduced from objects where there are no models, or where the CRD
-// cannot be described.
+// typesOf returns the type converter of the field managers. Its types come from the CRD's schemas. It
+// deduces them from objects if there are no models, or if the CRD cannot be described.
 func (b *builder) typesOf() (managedfields.TypeConverter, error) {
 	if len(b.Models) == 0 {
 		return managedfields.NewDeducedTypeConverter(), nil

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// coercer does to custom resources what decoding into a Go type does to objects that have one: it
-// removes unknown fields, and nulls where none may be, and makes the metadata well-formed.
+// coercer does for custom resources what decoding does for objects with a Go type. It removes unknown
+// fields and forbidden nulls, and makes the metadata well-formed.
 type coercer struct {
 	kind    schema.GroupKind
 	schemas map[string]*structuralschema.Structural // by version
@@ -21,8 +21,8 @@ type coercer struct {
 	// preserves says that the CRD keeps unknown fields.
 	preserves bool
 
-	// stored says that objects come from the store. Metadata that is not well-formed is removed
-	// then; otherwise it is an error. Objects without a generation get the first.
+	// stored says that objects come from the store. Then malformed metadata is removed, and objects
+	// without a generation get generation 1. Otherwise malformed metadata is an error.
 	stored bool
 }
 
@@ -68,7 +68,7 @@ func (c *coercer) coerce(u *unstructured.Unstructured, report bool) ([]string, e
 	return removed, err
 }
 
-// content is coerce for what a schema describes.
+// content coerces the part of an object that a schema describes.
 func (c *coercer) content(object map[string]any, s *structuralschema.Structural, report bool) (removed []string, err error) {
 	if !c.preserves {
 		removed = pruning.PruneWithOptions(object, s, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: report})
@@ -113,7 +113,7 @@ func (d decoder) Decode(data []byte, defaults *schema.GroupVersionKind, into run
 	return obj, gvk, nil
 }
 
-// converter is a converter whose results are coerced: webhooks return anything.
+// converter coerces the results of another converter, because webhooks may return anything.
 type converter struct {
 	runtime.ObjectConvertor
 	coercer *coercer

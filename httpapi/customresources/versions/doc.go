@@ -3,7 +3,7 @@
 //
 // # Model
 //
-// Custom resources have no Go type. In place of a scheme, [Build] makes of a CRD:
+// Custom resources have no Go type. In place of a scheme, [Build] makes from a CRD:
 //
 //   - a decoder that prunes, coerces and reports unknown fields by the structural schema
 //   - a defaulter
@@ -23,5 +23,5 @@
 //
 // # Locks and goroutines
 //
-// There are no goroutines. The first write makes the checks of a strategy, once.
+// There are no goroutines. The first write makes the checks of a strategy, in a sync.OnceValue.
 package versions

@@ -65,8 +65,8 @@ func (b *builder) scaleScope(v *apiextensionsv1.CustomResourceDefinitionVersion,
 	return &scope
 }
 
-// manage sets the field manager of scope and returns the one for creates and updates. reset are the
-// fields that writes of scope leave alone.
+// manage sets the field manager of scope and returns the one for creates and updates. reset has the
+// fields that writes of scope do not change.
 func (b *builder) manage(scope *handlers.RequestScope, reset map[fieldpath.APIVersion]*fieldpath.Set) (updates *managedfields.FieldManager, err error) {
 	manager := func(convertor runtime.ObjectConvertor) (*managedfields.FieldManager, error) {
 		return managedfields.NewDefaultCRDFieldManager(b.types, convertor, scope.Defaulter, scope.Creater,

@@ -20,8 +20,8 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
-// types stands for the scheme in which one version of a CRD would be: it knows custom resources,
-// and the options of requests.
+// types takes the place of a scheme for one version of a CRD. It has the types of custom resources and
+// of the options of requests.
 type types struct {
 	options   *runtime.Scheme // of the options of requests alone
 	typer     runtime.ObjectTyper
@@ -68,7 +68,7 @@ type serializer struct {
 
 var _ runtime.NegotiatedSerializer = (*serializer)(nil)
 
-// serializer returns that of one version.
+// serializer returns the serializer of one version.
 func (b *builder) serializer(v *apiextensionsv1.CustomResourceDefinitionVersion, t *types) *serializer {
 	scheme := t.defaulter
 	scheme.ObjectDefaulter = apiextensionsserver.Scheme
@@ -95,8 +95,8 @@ func (s *serializer) DecoderToVersion(inner runtime.Decoder, gv runtime.GroupVer
 	return versioning.NewCodec(nil, decoder{inner, s.coercer, ok && text.IsStrict()}, runtime.UnsafeObjectConvertor(scheme), scheme, scheme, s.defaulter, nil, gv, "customResources")
 }
 
-// mediaTypes lists what is spoken. Custom resources have no protobuf form, but some objects that
-// answers have, such as their metadata, do.
+// mediaTypes lists the media types. Custom resources have no protobuf encoding, but other answers do,
+// such as their metadata.
 func mediaTypes(t *types) []runtime.SerializerInfo {
 	streams := utilfeature.DefaultFeatureGate.Enabled(features.StreamingCollectionEncodingToJSON)
 	text := func(o json.SerializerOptions) *json.Serializer {

@@ -31,14 +31,14 @@ type strategy struct {
 	checks func() *checks // made by the first write
 }
 
-// checks validate the objects of a version. schema is nil if it cannot recognize valid objects. rest is
-// upstream's strategy without the checks of the schema.
+// checks validate the objects of a version. schema is nil if package crdvalidate cannot recognize valid
+// objects. rest is upstream's strategy without the checks of the schema.
 type checks struct {
 	schema *crdvalidate.Schema
 	rest   upstreamStrategy
 }
 
-// prove has storage, and its scale, validate by checks. Its status does not.
+// prove lets storage and its scale validate by checks. The status is not changed.
 func prove(storage *customresource.REST, checks func() *checks) {
 	upstream, ok := storage.UpdateStrategy.(upstreamStrategy)
 	if !ok {

@@ -20,25 +20,25 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// Config says what [Build] builds from. All but Models and Model are required.
+// Config is the configuration of [Build]. All fields but Models and Model are required.
 type Config struct {
 	CRD *apiextensionsv1.CustomResourceDefinition
 
 	// RESTOptions are those of the storages. Their codec encodes objects for the store.
 	RESTOptions generic.RESTOptionsGetter
 
-	// Services and Auth say how conversion webhooks are called.
+	// Services and Auth find and authenticate conversion webhooks.
 	Services webhook.ServiceResolver
 	Auth     webhook.AuthenticationInfoResolverWrapper
 
 	Authorizer authorizer.Authorizer
 
-	// Models are the schemas that those of custom resources refer to. nil has the field managers
-	// deduce the types of objects.
+	// Models are the schemas that the schemas of custom resources refer to. If it is nil, the field
+	// managers deduce the types of objects.
 	Models map[string]*spec.Schema
 
-	// Model returns the name and the schema of a version's kind, as the OpenAPI document has it. An
-	// empty name, or nil, leaves that to upstream's builder, which describes each path as well.
+	// Model returns the name and the schema of a version's kind, as in the OpenAPI document. If it is nil
+	// or returns an empty name, upstream's builder makes the schema, which costs more.
 	Model func(*apiextensionsv1.CustomResourceDefinition, *apiextensionsv1.CustomResourceDefinitionVersion) (string, *spec.Schema, error)
 }
 
