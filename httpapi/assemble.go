@@ -50,7 +50,7 @@ func New(config Config) (*Server, error) {
 // newServer returns a server with an empty table of routes.
 func newServer(config Config) *Server {
 	config.setDefaults()
-	s := &Server{config: config, draining: make(chan struct{}), access: apimetrics.NewAccess(), streams: streams.New(), ledger: costs.New(config.cpu)}
+	s := &Server{config: config, draining: make(chan struct{}), unready: make(chan struct{}), access: apimetrics.NewAccess(), streams: streams.New(), ledger: costs.New(config.cpu)}
 	s.base, s.cancel = context.WithCancel(context.Background())
 	s.stitcher = reads.NewStitcher(config.CompressedListBytes)
 	s.assemble()
@@ -223,7 +223,7 @@ func (s *Server) collectors() []prometheus.Collector {
 
 // readyChecks are those of the configuration, and that shutdown has not begun.
 func (s *Server) readyChecks() []healthz.HealthChecker {
-	return append(s.config.ReadyChecks[:len(s.config.ReadyChecks):len(s.config.ReadyChecks)], healthz.NewShutdownHealthz(s.draining))
+	return append(s.config.ReadyChecks[:len(s.config.ReadyChecks):len(s.config.ReadyChecks)], healthz.NewShutdownHealthz(s.unready))
 }
 
 // externalAddress is where clients reach the server.

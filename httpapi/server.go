@@ -39,6 +39,7 @@ type Server struct {
 	base     context.Context
 	cancel   context.CancelFunc
 	draining chan struct{} // closed when shutdown begins
+	unready  chan struct{} // closed then, unless another process has taken over
 	drain    sync.Once
 }
 
@@ -48,4 +49,12 @@ func (s *Server) RoundTripper() http.RoundTripper { return s.http1.RoundTripper(
 
 // Withdraw has /readyz fail from now on, because shutdown has begun. All requests are
 // still served. Run calls it when its context ends; the caller may do so earlier.
-func (s *Server) Withdraw() { s.drain.Do(func() { close(s.draining) }) }
+func (s *Server) Withdraw() { s.drain.Do(func() { close(s.unready); close(s.draining) }) }
+
+// HandOver has the server accept no more connections, because another process accepts them at the same
+// socket. All requests are still served, and each answer on a connection older than a second asks the
+// client to connect again. /readyz does not fail: it is of both processes.
+func (s *Server) HandOver() {
+	s.drain.Do(func() { close(s.draining) })
+	s.http1.StopAccepting()
+}

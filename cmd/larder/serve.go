@@ -37,7 +37,10 @@ func newServe() *cobra.Command {
 Without flags it listens on the loopback address, keeps its objects in an etcd of
 its own in ./larder-data, makes the certificates it needs, writes a kubeconfig for
 its administrator there, and lets others do what RBAC allows.
-Flags that kube-apiserver has as well mean what they mean there.`,
+Flags that kube-apiserver has as well mean what they mean there.
+
+Over an external etcd, SIGUSR2 starts the program again. The new process takes over when
+it is ready, and the old one drains; docs/upgrade.md says more.`,
 	})
 }
 
@@ -112,7 +115,16 @@ func serve(cmd *cobra.Command, o *options) error {
 	}
 	config := o.complete(cmd.Flags().Changed)
 	config.Fatal = func(err error) { os.Exit(fail(cmd.ErrOrStderr(), err)) }
-	config.Notify = notify
+	config.Notify, config.Successor = notify, successor
+	upgrades := make(chan os.Signal, 1)
+	signal.Notify(upgrades, syscall.SIGUSR2)
+	defer signal.Stop(upgrades)
+	config.Upgrade = upgrades
+	inherited, err := inherit()
+	if err != nil {
+		return err
+	}
+	config.Inherited = inherited
 	config.NativeHistograms = gates.Enabled(metricsfeatures.NativeHistograms)
 	config.SteerCollector = os.Getenv("GOGC") == ""
 	if !o.quiet {

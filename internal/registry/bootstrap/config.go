@@ -54,6 +54,10 @@ type Config struct {
 	// Trust is published for other API servers: whose certificates this one accepts.
 	Trust clusterauthenticationtrust.ClusterAuthenticationInfo
 
+	// TakesOver says that an earlier process of this server serves until this one is ready: its
+	// endpoint and its identity Lease are this one's.
+	TakesOver bool
+
 	// Identity is the name of this server's identity Lease; "" writes none.
 	Identity string
 

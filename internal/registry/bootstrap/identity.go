@@ -94,9 +94,11 @@ func (i *identity) keep(c *Config, namespaces <-chan struct{}) func(context.Cont
 		if !await(ctx, namespaces) {
 			return nil
 		}
-		err := c.Client.CoordinationV1().Leases(metav1.NamespaceSystem).Delete(ctx, c.Identity, metav1.DeleteOptions{})
-		if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
-			klog.ErrorS(err, "Cannot delete the lease of this server's former life", "lease", c.Identity)
+		if !c.TakesOver {
+			err := c.Client.CoordinationV1().Leases(metav1.NamespaceSystem).Delete(ctx, c.Identity, metav1.DeleteOptions{})
+			if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+				klog.ErrorS(err, "Cannot delete the lease of this server's former life", "lease", c.Identity)
+			}
 		}
 		i.Run(ctx)
 		return nil

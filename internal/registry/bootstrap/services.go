@@ -267,7 +267,9 @@ func (s *kubernetesService) run(ctx context.Context, ready func()) error {
 	if !clientcache.WaitFor(ctx, "", s.informer.HasSyncedChecker()) {
 		return ctx.Err()
 	}
-	s.withdrawStale()
+	if !s.config.TakesOver {
+		s.withdrawStale()
+	}
 	if !s.config.keepTrying(ctx, ready, "kubernetes service", s.ensureService) {
 		return ctx.Err()
 	}

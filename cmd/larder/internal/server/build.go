@@ -85,7 +85,7 @@ func (s *Server) build(ctx context.Context) (err error) {
 		ServiceNodePort: s.config.KubernetesServiceNodePort,
 		PublicAddress:   s.id.publish, PublicPort: s.config.SecureServing.BindPort, Trust: p.auth.Trust(), RBAC: p.auth.RBAC,
 		EndpointReconciler: reconcilers.Type(s.config.EndpointReconcilerType), Instances: s.config.MasterCount,
-		AnyPort: s.config.AnyPort, Identity: identityLease(), Leadership: s.leadership(),
+		AnyPort: s.config.AnyPort, TakesOver: s.config.Inherited.takesOver(), Identity: identityLease(), Leadership: s.leadership(),
 	}
 	if err := s.tellPeers(&base); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"path"
 	"path/filepath"
 	"time"
@@ -99,6 +100,12 @@ type Config struct {
 	// Notify is called with the states of systemd's protocol: READY=1 when the Server serves,
 	// and STOPPING=1 when it begins to end. It may be nil.
 	Notify func(state string)
+
+	// Upgrade receives when another process should take over, which Successor starts with files as
+	// its third and further ones: those of Inherited, in the order Listener, Ready, Lock.
+	Upgrade   <-chan os.Signal
+	Successor func(files []uintptr) (*os.Process, error)
+	Inherited Inherited
 
 	// Progress receives a few lines about the start and the end; nil discards them.
 	Progress io.Writer

@@ -21,7 +21,7 @@ import (
 
 func open(t *testing.T, path string) *datadir.Dir {
 	t.Helper()
-	dir, err := datadir.Open(path)
+	dir, err := datadir.Open(path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

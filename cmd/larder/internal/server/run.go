@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -67,15 +68,23 @@ func (s *Server) start(ctx context.Context) error {
 		return err
 	}
 	s.startLayers(ctx)
-	defer time.AfterFunc(quietStart, s.open).Stop()
+	takesOver := s.config.Inherited.takesOver()
+	if !takesOver {
+		defer time.AfterFunc(quietStart, s.open).Stop()
+	}
 	if err := s.layers.Wait(ctx, s.awaitLoaded); err != nil {
 		return err
+	}
+	if late := s.parts.registry.Unready(); takesOver && len(late) > 0 {
+		return fmt.Errorf("server: not loaded yet, so that the process before serves on: %v", late)
 	}
 	s.startClients(ctx)
 	s.config.Notify("READY=1")
 	if err := s.layers.Wait(ctx, s.awaitReady); err != nil {
 		return err
 	}
+	s.open()
+	s.config.Inherited.tellReady()
 	if s.config.Beside != nil {
 		s.layers.Start(ctx, "beside the server", s.config.Beside)
 	}
@@ -121,7 +130,7 @@ func (s *Server) prepare(ctx context.Context) (err error) {
 func (s *Server) openDir() (err error) {
 	switch {
 	case s.config.DataDir != "":
-		s.dir, err = datadir.Open(s.config.DataDir)
+		s.dir, err = datadir.Open(s.config.DataDir, s.config.Inherited.Lock)
 	case s.config.Scratch:
 		s.dir, err = datadir.Scratch()
 	default:
@@ -173,7 +182,6 @@ func (s *Server) startLayers(ctx context.Context) {
 	}
 	s.layers.Start(ctx, "serving", s.parts.http.Run)
 	close(s.begun)
-	s.listener = nil // the HTTP server closes it
 }
 
 // startClients starts the layers that call this server's own API, once it can answer: an
@@ -256,7 +264,9 @@ func (s *Server) awaitReady(ctx context.Context) error {
 	} else if err != nil {
 		s.progress.printf("late: flow control has not read its configuration yet")
 	}
-	s.open() // before hooks: those of several servers that start at once may ask each other
+	if !s.config.Inherited.takesOver() {
+		s.open() // before hooks: those of several servers that start at once may ask each other
+	}
 	if err := s.awaitHooks(ctx, bounded); err != nil {
 		return err
 	}
@@ -313,7 +323,9 @@ func (s *Server) awaitLoaded(ctx context.Context) error {
 	loaded, told := make(chan struct{}), make(chan struct{})
 	var beside sync.WaitGroup
 	defer func() { stop(); <-told; beside.Wait() }()
-	beside.Go(func() { s.openIfStuck(following) })
+	if !s.config.Inherited.takesOver() {
+		beside.Go(func() { s.openIfStuck(following) })
+	}
 	go func() {
 		defer close(told)
 		s.progress.follow(following, loaded, func() string {
@@ -355,13 +367,26 @@ func (s *Server) openIfStuck(ctx context.Context) {
 }
 
 // await blocks until ctx ends, and then for the shutdown delay, in which /readyz fails and
-// requests are still served, so that balancers turn to other servers; or until a layer fails.
+// requests are still served, so that balancers turn to other servers; or until a layer fails, or
+// another process has taken over.
 func (s *Server) await(ctx context.Context) error {
-	select {
-	case failed := <-s.layers.Ended():
-		s.config.Notify("STOPPING=1")
-		return failed.Unexpected()
-	case <-ctx.Done():
+	for upgraded := false; ctx.Err() == nil; {
+		select {
+		case failed := <-s.layers.Ended():
+			s.config.Notify("STOPPING=1")
+			return failed.Unexpected()
+		case <-s.config.Upgrade:
+			err := s.layers.Wait(ctx, func(ctx context.Context) error { upgraded = handover{s}.try(ctx); return nil })
+			if upgraded {
+				handover{s}.finish(ctx)
+				return nil
+			}
+			if err != nil {
+				s.config.Notify("STOPPING=1")
+				return err
+			}
+		case <-ctx.Done():
+		}
 	}
 	s.progress.printf("stopping: no longer ready, requests in flight finish")
 	s.config.Notify("STOPPING=1")
@@ -392,7 +417,9 @@ func (s *Server) stop() error {
 	}
 	err := s.layers.Stop()
 	if s.listener != nil {
-		err = errors.Join(err, s.listener.Close())
+		if closeErr := s.listener.Close(); !errors.Is(closeErr, net.ErrClosed) { // the HTTP server may have closed it
+			err = errors.Join(err, closeErr)
+		}
 	}
 	if s.dir != nil {
 		err = errors.Join(err, s.dir.Close())

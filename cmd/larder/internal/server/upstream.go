@@ -199,8 +199,12 @@ func (c *Config) resources() (*serverstorage.ResourceConfig, error) {
 	return all, nil
 }
 
-// listen opens the listener, with SO_REUSEPORT and SO_REUSEADDR as the options say.
+// listen returns the inherited listener, or opens one, with SO_REUSEPORT and SO_REUSEADDR as the options say.
 func (c *Config) listen() (net.Listener, error) {
+	if f := c.Inherited.Listener; f != nil {
+		defer f.Close()
+		return net.FileListener(f)
+	}
 	secure := genericoptions.SecureServingOptions{
 		BindAddress: c.SecureServing.BindAddress, BindPort: c.SecureServing.BindPort,
 		PermitPortSharing: c.SecureServing.PermitPortSharing, PermitAddressSharing: c.SecureServing.PermitAddressSharing,

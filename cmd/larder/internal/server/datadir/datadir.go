@@ -33,7 +33,7 @@ func Scratch() (*Dir, error) {
 	}
 	// It is as safe as the temporary directory is, which is not judged: in a container, all
 	// users may write that.
-	d, err := take(path)
+	d, err := take(path, nil)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(path))
 	}
@@ -80,16 +80,18 @@ const lockName = "lock"
 // Open makes the directory, for its owner alone, and takes its lock. It refuses a directory that
 // another user owns or may write to, or has put files in, before it reads any of them: that user
 // could have put a CA there that the server would trust.
-func Open(path string) (*Dir, error) {
-	return open(path, func(os.FileInfo) int { return os.Geteuid() })
+//
+// A process that takes over from another passes that one's lock; others pass nil.
+func Open(path string, lock *os.File) (*Dir, error) {
+	return open(path, lock, func(os.FileInfo) int { return os.Geteuid() })
 }
 
 // OpenOfOwner does what Open does as the user that the directory belongs to would, for commands
 // that trust nothing in it.
-func OpenOfOwner(path string) (*Dir, error) { return open(path, ownerOf) }
+func OpenOfOwner(path string) (*Dir, error) { return open(path, nil, ownerOf) }
 
 // open opens path for the user that userOf returns, which it calls with the directory.
-func open(path string, userOf func(os.FileInfo) int) (*Dir, error) {
+func open(path string, lock *os.File, userOf func(os.FileInfo) int) (*Dir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("server: data directory: %w", err)
@@ -107,14 +109,15 @@ func open(path string, userOf func(os.FileInfo) int) (*Dir, error) {
 	if err := inspect(path, user); err != nil { // somebody may have been faster
 		return nil, fmt.Errorf("server: data directory: %w", err)
 	}
-	return take(path)
+	return take(path, lock)
 }
 
-// take locks the directory at path.
-func take(path string) (*Dir, error) {
-	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("server: data directory: %w", err)
+// take locks the directory at path. lock is its open lock file, or nil.
+func take(path string, lock *os.File) (_ *Dir, err error) {
+	if lock == nil {
+		if lock, err = os.OpenFile(filepath.Join(path, lockName), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+			return nil, fmt.Errorf("server: data directory: %w", err)
+		}
 	}
 	if err := lockFile(lock); err != nil {
 		lock.Close()
@@ -148,6 +151,9 @@ func (d *Dir) Close() error {
 	}
 	return errors.Join(os.RemoveAll(d.Path), d.lock.Close())
 }
+
+// Lock returns the locked file, whose lock lasts until all processes that have it open have closed it.
+func (d *Dir) Lock() *os.File { return d.lock }
 
 // Temporary reports whether Close removes the directory.
 func (d *Dir) Temporary() bool { return d.scratch }

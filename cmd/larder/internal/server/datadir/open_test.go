@@ -18,7 +18,7 @@ func TestDataDir(t *testing.T) {
 		t.Fatal(err)
 	}
 	held := filepath.Join(root, "held")
-	holder, err := Open(held)
+	holder, err := Open(held, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func TestDataDir(t *testing.T) {
 		{"in use", held, "in use by another process"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, err := Open(test.path)
+			_, err := Open(test.path, nil)
 			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("error %v, want one line with %q", err, test.want)
 			}

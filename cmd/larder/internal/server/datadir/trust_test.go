@@ -76,7 +76,7 @@ func TestRefusesWhatOthersControl(t *testing.T) {
 			if self != os.Geteuid() {
 				return
 			}
-			d, err := Open(dir)
+			d, err := Open(dir, nil)
 			if (err == nil) != (test.want == "") {
 				t.Errorf("opened: %v", err)
 			}

@@ -1,0 +1,116 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+)
+
+// Inherited are the files that a process has from the one that started it. All may be nil.
+type Inherited struct {
+	// Listener is the socket that accepts connections, whatever the flags say.
+	Listener *os.File
+	// Lock is the locked file of the data directory. Processes that share the open file share the
+	// lock.
+	Lock *os.File
+	// Ready is set in a process that takes over from another in an upgrade in place. The other
+	// serves until this one, when it is ready, writes a byte.
+	Ready *os.File
+}
+
+// takesOver reports whether another process serves until this one is ready.
+func (i *Inherited) takesOver() bool { return i.Ready != nil }
+
+// tellReady lets the process go that served until now. If it has ended meanwhile, nobody hears.
+func (i *Inherited) tellReady() {
+	if i.takesOver() {
+		_, _ = i.Ready.Write([]byte{1})
+		i.Ready.Close()
+	}
+}
+
+// handOverDelay is for how long at least a process that is replaced serves its connections on.
+// Clients that send requests meanwhile are asked to connect again with the answer. A client
+// whose idle connection is closed loses a request that it sends at that moment.
+const handOverDelay = 5 * time.Second
+
+// handover has the steps of an upgrade in place. Both processes share one listening socket. The
+// kernel would reset connections that wait at a socket of SO_REUSEPORT when that is closed.
+type handover struct{ *Server }
+
+// try starts the process that takes over, and reports whether it does.
+func (s handover) try(ctx context.Context) bool {
+	pid, err := s.startSuccessor(ctx)
+	if err != nil {
+		s.progress.printf("not upgraded, this process serves on: %v", err)
+		return false
+	}
+	s.progress.printf("upgraded: process %d serves, requests in flight finish here", pid)
+	s.config.Notify(fmt.Sprintf("MAINPID=%d", pid))
+	return true
+}
+
+// startSuccessor returns the id of the process that takes over once it is ready. If ctx ends
+// before, so does that process.
+func (s handover) startSuccessor(ctx context.Context) (pid int, err error) {
+	switch {
+	case !s.config.external():
+		return 0, fmt.Errorf("two processes cannot have the embedded etcd open; restart the server")
+	case s.dir != nil && s.dir.Temporary():
+		return 0, fmt.Errorf("certificates and keys were made for this run alone; --data-dir keeps them")
+	case s.config.Beside != nil || s.config.TestControllers:
+		return 0, fmt.Errorf("other programs and controllers run with this server; restart it")
+	}
+	ready, theirs, err := os.Pipe()
+	if err != nil {
+		return 0, err
+	}
+	defer ready.Close()
+	next, err := s.fork(theirs)
+	theirs.Close()
+	if err != nil {
+		return 0, err
+	}
+	s.progress.printf("upgrading: process %d starts", next.Pid)
+	defer context.AfterFunc(ctx, func() { _ = next.Signal(syscall.SIGTERM) })()
+	if _, err = ready.Read(make([]byte, 1)); err == nil {
+		return next.Pid, nil
+	}
+	state, waitErr := next.Wait()
+	if waitErr != nil {
+		return 0, waitErr
+	}
+	return 0, fmt.Errorf("process %d ended before it was ready: %v", next.Pid, state)
+}
+
+// fork starts the process with the files that it inherits. The listener's descriptor is taken
+// without os.File, which would make the socket block for this process, too.
+func (s handover) fork(ready *os.File) (next *os.Process, err error) {
+	raw, err := s.listener.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	controlErr := raw.Control(func(fd uintptr) {
+		files := []uintptr{fd, ready.Fd()}
+		if s.dir != nil {
+			files = append(files, s.dir.Lock().Fd())
+		}
+		next, err = s.config.Successor(files)
+	})
+	if controlErr != nil {
+		return nil, controlErr
+	}
+	return next, err
+}
+
+// finish leaves new connections to the process that has taken over, and serves those that it
+// has until their clients have had time to connect again.
+func (s handover) finish(ctx context.Context) {
+	s.parts.http.HandOver()
+	select {
+	case <-ctx.Done():
+	case <-time.After(max(handOverDelay, s.config.GenericServerRunOptions.ShutdownDelayDuration)):
+	}
+}

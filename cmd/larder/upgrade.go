@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/coreos/go-systemd/v22/activation"
+
+	"github.com/larder-io/larder/cmd/larder/internal/server"
+)
+
+// inheritedVariable is set to the number of files for a process that takes over from another. The
+// first is number firstInherited, as in systemd's protocol, whose variable names the process that
+// it is for: that is not known before the process exists.
+const (
+	inheritedVariable = "LARDER_INHERITED_FILES"
+	firstInherited    = 3
+)
+
+// inherit returns the files that the process inherits from the one that it takes over from, or
+// else the listener that systemd has opened for it.
+func inherit() (server.Inherited, error) {
+	count := os.Getenv(inheritedVariable)
+	if count == "" {
+		if files := activation.Files(true); len(files) > 0 {
+			return server.Inherited{Listener: files[0]}, nil
+		}
+		return server.Inherited{}, nil
+	}
+	n, err := strconv.Atoi(count)
+	if err != nil || n < 2 || n > 3 {
+		return server.Inherited{}, fmt.Errorf("%s=%q is for a process that another server starts", inheritedVariable, count)
+	}
+	var files [3]*os.File
+	for i := range n {
+		syscall.CloseOnExec(firstInherited + i)
+		files[i] = os.NewFile(uintptr(firstInherited+i), "inherited")
+	}
+	return server.Inherited{Listener: files[0], Ready: files[1], Lock: files[2]}, os.Unsetenv(inheritedVariable)
+}
+
+// successor starts the program by the name and with the arguments of this process, with files.
+func successor(files []uintptr) (*os.Process, error) {
+	path, err := exec.LookPath(os.Args[0])
+	if err != nil {
+		return nil, err
+	}
+	env := []string{fmt.Sprintf("%s=%d", inheritedVariable, len(files))}
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "LISTEN_") {
+			env = append(env, v)
+		}
+	}
+	pid, err := syscall.ForkExec(path, os.Args, &syscall.ProcAttr{Env: env, Files: append([]uintptr{0, 1, 2}, files...)})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return os.FindProcess(pid)
+}
