@@ -4,15 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	peerreconcilers "k8s.io/apiserver/pkg/reconcilers"
 	flowcontrolrest "k8s.io/kubernetes/pkg/registry/flowcontrol/rest"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 	schedulingrest "k8s.io/kubernetes/pkg/registry/scheduling/rest"
 
+	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/builtin"
 )
 
@@ -92,12 +97,21 @@ func New(config Config) (*Bootstrap, error) {
 		b.add(storageVersionsHook, c.publishStorageVersions)
 	}
 	b.add("start-legacy-token-tracking-controller", c.keepTokenTracking(namespaces.ready))
-	if config.RBAC {
+	if config.RBAC && c.serves(rbacv1.GroupName) {
 		b.add(rbacrest.PostStartHookName, once(c.ensureRBAC))
 	}
-	b.add(schedulingrest.PostStartHookName, once(c.ensurePriorityClasses))
-	b.add(flowcontrolrest.PostStartHookName, c.newFlowControl())
+	if c.serves(schedulingv1.GroupName) {
+		b.add(schedulingrest.PostStartHookName, once(c.ensurePriorityClasses))
+	}
+	if c.serves(flowcontrolv1.GroupName) {
+		b.add(flowcontrolrest.PostStartHookName, c.newFlowControl())
+	}
 	return b, nil
+}
+
+// serves reports whether a group is served. Otherwise its hook could not end, and kube-apiserver has none.
+func (c *Config) serves(group string) bool {
+	return slices.ContainsFunc(c.Registry.Groups(), func(g *registry.Group) bool { return g.Name == group })
 }
 
 func (b *Bootstrap) add(name string, run func(context.Context, func()) error) *Hook {

@@ -13,16 +13,24 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	networkingclient "k8s.io/client-go/kubernetes/typed/networking/v1"
 	"k8s.io/kubernetes/pkg/controlplane/controller/legacytokentracking"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
+	flowcontrolrest "k8s.io/kubernetes/pkg/registry/flowcontrol/rest"
+	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
+	schedulingrest "k8s.io/kubernetes/pkg/registry/scheduling/rest"
 
 	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/bootstrap"
+	"github.com/larder-io/larder/internal/registry/builtin"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 	"github.com/larder-io/larder/kv/kvtest"
 )
@@ -407,6 +415,20 @@ func TestRBACOnly(t *testing.T) {
 	for key := range dump(t, s.Store) {
 		if strings.Contains(key, "role") {
 			t.Errorf("%s was made", key)
+		}
+	}
+}
+
+// TestGroupsThatAreNotServedHaveNoHooks: their objects cannot be made.
+func TestGroupsThatAreNotServedHaveNoHooks(t *testing.T) {
+	s := registrytest.New(t, nil, func(c *registry.Config) {
+		c.APIResources = builtin.DefaultAPIResources()
+		c.APIResources.DisableVersions(flowcontrolv1.SchemeGroupVersion, rbacv1.SchemeGroupVersion, schedulingv1.SchemeGroupVersion)
+	})
+	b, _ := run(t, s, nil)
+	for _, h := range b.Hooks() {
+		if slices.Contains([]string{rbacrest.PostStartHookName, schedulingrest.PostStartHookName, flowcontrolrest.PostStartHookName}, strings.TrimPrefix(h.Name, "poststarthook/")) {
+			t.Errorf("there is a hook %s", h.Name)
 		}
 	}
 }
