@@ -15,6 +15,8 @@ import (
 	defaults "k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
 	"k8s.io/apiserver/pkg/authentication/user"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/feature"
 	"k8s.io/apiserver/pkg/util/flowcontrol"
 	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -280,4 +282,21 @@ func has(sample *dto.Metric, name, value string) bool {
 		}
 	}
 	return false
+}
+
+// TestFlowsMayBeMadeAtOnce: upstream's variable is set once, and not while another Flow reads it.
+func TestFlowsMayBeMadeAtOnce(t *testing.T) {
+	var making sync.WaitGroup
+	for range 4 {
+		making.Go(func() {
+			supportWatchProgress()
+			if !feature.DefaultFeatureSupportChecker.Supports(storage.RequestWatchProgress) {
+				t.Error("progress requests are not supported")
+			}
+		})
+	}
+	making.Wait()
+	if _, twice := feature.DefaultFeatureSupportChecker.(watchProgress).FeatureSupportChecker.(watchProgress); twice {
+		t.Error("the variable was set twice")
+	}
 }

@@ -3,6 +3,7 @@ package auth
 import (
 	"context"
 	"net/http"
+	"sync"
 
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -24,12 +25,15 @@ func (f *Flow) Estimate(a authorizer.Attributes, r FlowRequest, class *FlowClass
 	return f.estimate(req.WithContext(apirequest.WithRequestInfo(context.Background(), r.RequestInfo())), class.Schema, class.Level)
 }
 
+// watchProgressSet is done once upstream's variable is set: other servers in the process read it.
+var watchProgressSet = sync.Once{}
+
 // supportWatchProgress tells upstream's estimator that etcd supports progress requests of watches.
 // Then it estimates that a cache answers consistent lists, as the caches here always do.
 func supportWatchProgress() {
-	if _, ok := feature.DefaultFeatureSupportChecker.(watchProgress); !ok {
+	watchProgressSet.Do(func() {
 		feature.DefaultFeatureSupportChecker = watchProgress{feature.DefaultFeatureSupportChecker}
-	}
+	})
 }
 
 type watchProgress struct{ feature.FeatureSupportChecker }

@@ -178,10 +178,12 @@ func DefaultUpstream() Config {
 	return c
 }
 
-// complete sets the defaults of fields that are nil or empty.
+// complete sets the defaults of fields that are nil or empty. It copies those of upstream's options that
+// it or completeUpstream changes: the caller may use them for another server.
 func (c *Config) complete() {
-	etcd := &c.Etcd.StorageConfig
-	etcd.Prefix = path.Join("/", etcd.Prefix) // apiserver pkg/storage/etcd3/store.go, New
+	up, core, etcd := *c.ServerRunOptions, *c.Options, *c.Etcd
+	c.ServerRunOptions, up.Options, core.Etcd = &up, &core, &etcd
+	etcd.StorageConfig.Prefix = path.Join("/", etcd.StorageConfig.Prefix) // apiserver pkg/storage/etcd3/store.go, New
 	if c.Notify == nil {
 		c.Notify = func(string) {}
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 
@@ -71,6 +72,21 @@ func TestMistakesInOptionsAreNamed(t *testing.T) {
 				t.Errorf("error %v, want %q in it", err, test.want)
 			}
 		})
+	}
+}
+
+// TestNewLeavesOptionsAsTheyAre: another server may be made of them.
+func TestNewLeavesOptionsAsTheyAre(t *testing.T) {
+	c := Default()
+	c.ServiceClusterIPRanges, c.Etcd.StorageConfig.Prefix, c.APIEnablement.RuntimeConfig = "", "registry", map[string]string{"api/all": "true"}
+	up, core, etcd, enabled := *c.ServerRunOptions, *c.Options, *c.Etcd, *c.APIEnablement
+	if _, err := New(c); err != nil {
+		t.Fatal(err)
+	}
+	for _, is := range [][2]any{{*c.ServerRunOptions, up}, {*c.Options, core}, {*c.Etcd, etcd}, {*c.APIEnablement, enabled}} {
+		if !reflect.DeepEqual(is[0], is[1]) {
+			t.Errorf("%T has changed", is[0])
+		}
 	}
 }
 
