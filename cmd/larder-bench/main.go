@@ -30,8 +30,12 @@ const (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, func() {
-		stop() // the second signal ends the process
+		second := make(chan os.Signal, 1)
+		signal.Notify(second, os.Interrupt, syscall.SIGTERM)
+		stop()
 		fmt.Fprintln(os.Stderr, "larder-bench: ending gracefully; a second signal ends at once")
+		<-second
+		os.Exit(exitInterrupted)
 	})
 	os.Exit(exitCode(command(os.Args[1:]).ExecuteContext(ctx)))
 }
