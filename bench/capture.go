@@ -11,30 +11,24 @@ import (
 
 // Capture returns the body of one answer.
 func (t *Target) Capture(ctx context.Context, path, accept, encoding string) ([]byte, error) {
-	c, err := t.dial(ctx, largeBuffer)
-	if err != nil {
-		return nil, err
-	}
+	c := t.conn(ctx)
 	defer c.close()
-	return c.read(call{path: path, accept: accept, encoding: encoding}, t.Timeout)
+	return c.read(Request{Path: path, Accept: accept, Encoding: encoding})
 }
 
 // CaptureWatchList returns the bytes that WatchList reads of one watch, with their frames.
 func (t *Target) CaptureWatchList(ctx context.Context, path, accept string) ([]byte, error) {
-	return t.captureEvents(ctx, call{path: WatchListPath(path), accept: accept}, nil, func(frame []byte) (keep, last bool) {
+	return t.captureEvents(ctx, Request{Path: WatchListPath(path), Accept: accept}, nil, func(frame []byte) (keep, last bool) {
 		return true, kindOf(frame) == bookmark && bytes.Contains(frame, []byte(initialEnd))
 	})
 }
 
 // captureEvents opens a watch and calls opened, if it is not nil. It returns the events to keep up to
 // the last one, with their frames.
-func (t *Target) captureEvents(ctx context.Context, watch call, opened func() error, which func(frame []byte) (keep, last bool)) (all []byte, err error) {
-	c, err := t.dial(ctx, largeBuffer)
-	if err != nil {
-		return nil, err
-	}
+func (t *Target) captureEvents(ctx context.Context, watch Request, opened func() error, which func(frame []byte) (keep, last bool)) (all []byte, err error) {
+	c := t.conn(ctx)
 	defer c.close()
-	s, err := c.watch(watch, t.Timeout)
+	s, err := c.watch(watch)
 	if err != nil {
 		return nil, err
 	}
@@ -46,11 +40,11 @@ func (t *Target) captureEvents(ctx context.Context, watch call, opened func() er
 	for {
 		frame, err := s.next()
 		if err != nil {
-			return nil, fmt.Errorf("bench: events of %s: %w", watch.path, err)
+			return nil, fmt.Errorf("bench: events of %s: %w", watch.Path, err)
 		}
 		keep, last := which(frame)
 		if keep {
-			all = appendFrame(all, frame, watch.accept)
+			all = appendFrame(all, frame, watch.Accept)
 		}
 		if last {
 			return all, nil

@@ -32,7 +32,7 @@ type ComponentsConfig struct {
 // earlier ones made.
 var componentWrites = []struct {
 	name  string
-	call  func(c *ComponentsConfig, i int) call
+	call  func(c *ComponentsConfig, i int) Request
 	looks bool // before, at the versions of Leases
 }{
 	{"node creation", (*ComponentsConfig).createNode, false},
@@ -90,11 +90,11 @@ func Components(ctx context.Context, t *Target, c ComponentsConfig) ([]*Result, 
 		if err := c.look(ctx, t, w.looks); err != nil {
 			return results, err
 		}
-		calls := make([]call, c.Operations) // encoded before the clock runs
+		calls := make([]Request, c.Operations) // encoded before the clock runs
 		for i := range calls {
 			calls[i] = w.call(&c, i)
 		}
-		result, err := l.measure(ctx, t, w.name, "request", nil, send(func(i int) call { return calls[i] }))
+		result, err := l.measure(ctx, t, w.name, "request", nil, send(func(i int) Request { return calls[i] }))
 		if err != nil {
 			return results, err
 		}
@@ -126,14 +126,14 @@ func (c *ComponentsConfig) podName(i int) string {
 // concurrent writes do not conflict more than a cluster's own do.
 func (c *ComponentsConfig) node(i int) string { return fmt.Sprintf("node-%d-%06d", c.Round, i) }
 
-func (c *ComponentsConfig) createNode(i int) call {
+func (c *ComponentsConfig) createNode(i int) Request {
 	return post("/api/v1/nodes", Node(c.node(i)))
 }
 
 // patchNodeStatus is what a kubelet sends every few minutes, and when something changes. Its time
 // is that much later than the node's: one of the same second would change nothing, and would not
 // be stored.
-func (c *ComponentsConfig) patchNodeStatus(i int) call {
+func (c *ComponentsConfig) patchNodeStatus(i int) Request {
 	const later = 5 * time.Minute
 	return strategic("/api/v1/nodes/"+c.node(i)+"/status", NodeHeartbeat(time.Now().Add(later)))
 }
@@ -142,11 +142,11 @@ func (c *ComponentsConfig) leases() string {
 	return "/apis/coordination.k8s.io/v1/namespaces/" + corev1.NamespaceNodeLease + "/leases"
 }
 
-func (c *ComponentsConfig) createLease(i int) call {
+func (c *ComponentsConfig) createLease(i int) Request {
 	return post(c.leases(), Lease(corev1.NamespaceNodeLease, c.node(i), ""))
 }
 
-func (c *ComponentsConfig) renewLease(i int) call {
+func (c *ComponentsConfig) renewLease(i int) Request {
 	name := c.node(i)
 	return put(c.leases()+"/"+name, Lease(corev1.NamespaceNodeLease, name, c.versions[name]))
 }
@@ -158,9 +158,9 @@ func (c *ComponentsConfig) pod(i int) *corev1.Pod {
 	return pod
 }
 
-func (c *ComponentsConfig) createPod(i int) call { return post(c.pods(), c.pod(i)) }
+func (c *ComponentsConfig) createPod(i int) Request { return post(c.pods(), c.pod(i)) }
 
-func (c *ComponentsConfig) bind(i int) call {
+func (c *ComponentsConfig) bind(i int) Request {
 	name := c.podName(i)
 	return post(c.pods()+"/"+name+"/binding", &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: c.Namespace},
@@ -168,13 +168,13 @@ func (c *ComponentsConfig) bind(i int) call {
 	})
 }
 
-func (c *ComponentsConfig) patchPodStatus(i int) call {
+func (c *ComponentsConfig) patchPodStatus(i int) Request {
 	return strategic(c.pods()+"/"+c.podName(i)+"/status", map[string]any{"status": RunningStatus(c.pod(i))})
 }
 
 // updatePod is what a controller that knows the whole pod sends. It does not name the version
 // that it has seen, so that the writes need no reads in between.
-func (c *ComponentsConfig) updatePod(i int) call {
+func (c *ComponentsConfig) updatePod(i int) Request {
 	pod := c.pod(i)
 	pod.Spec.NodeName = c.node(i % c.Nodes)
 	pod.Spec.SchedulerName = corev1.DefaultSchedulerName
@@ -182,11 +182,11 @@ func (c *ComponentsConfig) updatePod(i int) call {
 	return put(c.pods()+"/"+pod.Name, pod)
 }
 
-func (c *ComponentsConfig) applyPod(i int) call {
-	return call{
-		method: http.MethodPatch, accept: JSON, kind: "application/apply-patch+yaml",
-		path: c.pods() + "/" + c.podName(i) + "?fieldManager=operator&force=true",
-		body: fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"labels":{"example.com/applied":"%d","example.com/team":"shop"}},"spec":{"containers":[{"name":"web","image":"registry.example/shop/web:1.%d"}]}}`, c.podName(i), i, i),
+func (c *ComponentsConfig) applyPod(i int) Request {
+	return Request{
+		Method: http.MethodPatch, Accept: JSON, Kind: "application/apply-patch+yaml",
+		Path: c.pods() + "/" + c.podName(i) + "?fieldManager=operator&force=true",
+		Body: fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"labels":{"example.com/applied":"%d","example.com/team":"shop"}},"spec":{"containers":[{"name":"web","image":"registry.example/shop/web:1.%d"}]}}`, c.podName(i), i, i),
 	}
 }
 
@@ -196,11 +196,11 @@ func (c *ComponentsConfig) event(i int) *corev1.Event {
 	return e
 }
 
-func (c *ComponentsConfig) createEvent(i int) call {
+func (c *ComponentsConfig) createEvent(i int) Request {
 	return post("/api/v1/namespaces/"+c.Namespace+"/events", c.event(i))
 }
 
-func (c *ComponentsConfig) countEvent(i int) call {
+func (c *ComponentsConfig) countEvent(i int) Request {
 	e := c.event(i)
 	return strategic("/api/v1/namespaces/"+c.Namespace+"/events/"+e.Name, map[string]any{"count": 2, "lastTimestamp": e.LastTimestamp})
 }
@@ -215,11 +215,11 @@ func (c *ComponentsConfig) deployments() string {
 	return "/apis/apps/v1/namespaces/" + c.Namespace + "/deployments"
 }
 
-func (c *ComponentsConfig) createDeployment(i int) call {
+func (c *ComponentsConfig) createDeployment(i int) Request {
 	return post(c.deployments(), c.deployment(i))
 }
 
-func (c *ComponentsConfig) updateDeploymentStatus(i int) call {
+func (c *ComponentsConfig) updateDeploymentStatus(i int) Request {
 	d := c.deployment(i)
 	now := metav1.NewTime(time.Now().Truncate(time.Second))
 	d.Status = appsv1.DeploymentStatus{ObservedGeneration: 1, Replicas: 3, UpdatedReplicas: 3, ReadyReplicas: 2, AvailableReplicas: 2, UnavailableReplicas: 1,
@@ -230,20 +230,20 @@ func (c *ComponentsConfig) updateDeploymentStatus(i int) call {
 	return put(c.deployments()+"/"+d.Name+"/status", d)
 }
 
-func (c *ComponentsConfig) deletePod(i int) call {
-	return call{method: http.MethodDelete, path: c.pods() + "/" + c.podName(i) + "?gracePeriodSeconds=0", accept: Protobuf}
+func (c *ComponentsConfig) deletePod(i int) Request {
+	return Request{Method: http.MethodDelete, Path: c.pods() + "/" + c.podName(i) + "?gracePeriodSeconds=0", Accept: Protobuf}
 }
 
 // post and put send obj as client-go's typed clients do.
-func post(path string, obj runtime.Object) call {
-	return call{method: http.MethodPost, path: path, accept: Protobuf, kind: Protobuf, body: EncodeProtobuf(obj)}
+func post(path string, obj runtime.Object) Request {
+	return Request{Method: http.MethodPost, Path: path, Accept: Protobuf, Kind: Protobuf, Body: EncodeProtobuf(obj)}
 }
 
-func put(path string, obj runtime.Object) call {
-	return call{method: http.MethodPut, path: path, accept: Protobuf, kind: Protobuf, body: EncodeProtobuf(obj)}
+func put(path string, obj runtime.Object) Request {
+	return Request{Method: http.MethodPut, Path: path, Accept: Protobuf, Kind: Protobuf, Body: EncodeProtobuf(obj)}
 }
 
 // strategic is a strategic merge patch, whose answer is asked for as typed clients ask.
-func strategic(path string, patch any) call {
-	return call{method: http.MethodPatch, path: path, accept: Protobuf, kind: "application/strategic-merge-patch+json", body: encodeJSON(patch)}
+func strategic(path string, patch any) Request {
+	return Request{Method: http.MethodPatch, Path: path, Accept: Protobuf, Kind: "application/strategic-merge-patch+json", Body: encodeJSON(patch)}
 }

@@ -1,20 +1,16 @@
 package bench
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
 )
 
 // Media types that servers answer in.
@@ -26,77 +22,85 @@ const (
 	Table           = "application/json;as=Table;v=v1;g=meta.k8s.io"
 )
 
-// Buffers of connections: of those that read long bodies, and of those that wait.
+// Buffers for long bodies, and for those of which little is read at a time.
 const (
 	largeBuffer = 64 << 10
 	smallBuffer = 4 << 10
 )
 
-// call is one request.
-type call struct {
-	method   string // "" means GET
-	path     string // with its query
-	accept   string
-	encoding string // Accept-Encoding, "" for none
-	kind     string // Content-Type of body
-	body     []byte
-}
+// protocols are those that connections speak, by major version.
+var protocols = [...]string{1: "HTTP/1.1", 2: "HTTP/2"}
 
-// link sends requests one after the other, over an HTTP/1.1 connection or by streams of a shared
-// HTTP/2 connection.
-type link interface {
-	roundTrip(r *call) (*http.Response, error)
-	// abort ends the current request and all later ones with an error.
-	abort()
-	close()
-}
-
-// conn sends requests, one at a time, and bounds their time.
+// conn sends one request after the other, over an HTTP/1.1 connection of its own or a shared HTTP/2 connection.
+// It connects when it has no connection: at first, after an error, and when the server said it would close.
 type conn struct {
-	link
-	ctx   context.Context // ends the link
-	timer *time.Timer     // see limit
-	late  atomic.Bool     // the time of a request was over
+	t     *Target
+	ctx   context.Context // ends the conn
+	stuck bool            // its answers are not read
 	chunk []byte          // for draining bodies
+
+	transport http.RoundTripper // with the credentials of the kubeconfig's user; nil without a connection
+	connected context.Context   // ends the connection, or by HTTP/2 the requests
+	end       context.CancelFunc
+	shared    *sharedTransport // nil by HTTP/1.1
+	timer     *time.Timer      // see limit
+	late      atomic.Bool      // the time of a request was over
 }
 
-// dial opens a connection, TLS handshake included. It is closed when ctx ends.
-func (t *Target) dial(ctx context.Context, buffer int) (*conn, error) {
-	header, err := t.credentials(ctx)
-	if err != nil {
-		return nil, err
+// conn returns a conn, which ends when ctx does.
+func (t *Target) conn(ctx context.Context) *conn { return &conn{t: t, ctx: ctx} }
+
+// close ends the current request and the connection.
+func (c *conn) close() { c.disconnect(false) }
+
+// disconnect is close. none says that the server does not speak HTTP/2.
+func (c *conn) disconnect(none bool) {
+	if c.end != nil {
+		c.end()
 	}
-	if header.Get("User-Agent") == "" {
-		header.Set("User-Agent", "larder-bench")
+	if c.shared != nil {
+		c.t.shared.leave(c.shared, none)
 	}
-	if t.shared != nil {
-		l, err := t.dialHTTP2(ctx, header)
+	c.transport, c.shared = nil, nil
+}
+
+// connect makes the transport.
+func (c *conn) connect() (err error) {
+	var plain http.RoundTripper
+	if c.shared = c.t.shared.take(c.t); c.shared != nil {
+		plain = c.shared
+	} else {
+		config := c.t.tls
+		if c.t.shared != nil && config != nil { // the server speaks no HTTP/2
+			config = config.Clone()
+			config.NextProtos = nil
+		}
+		opened, err := dial(c.connected, c.t.host, config)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if l != nil {
-			t.spoken.Store("HTTP/2")
-			return &conn{link: l, ctx: ctx}, nil
+		if c.stuck {
+			shrink(opened)
 		}
+		plain = newLone(opened)
 	}
-	l, err := t.dialHTTP1(ctx, header, buffer)
-	if err != nil {
-		return nil, err
+	if c.transport, err = rest.HTTPWrappersForConfig(c.t.config, plain); err != nil {
+		return fmt.Errorf("bench: kubeconfig: %w", err)
 	}
-	t.spoken.Store("HTTP/1.1")
-	return &conn{link: l, ctx: ctx}, nil
+	return nil
 }
 
 // ErrTimeout is wrapped by the errors of requests that took longer than Target.Timeout.
 var ErrTimeout = errors.New("bench: timeout")
 
 // limit makes the current request, or the next one, fail after some time; 0 leaves the time
-// unlimited. A conn whose time was over cannot be used again.
+// unlimited. A connection whose time was over cannot be used again.
 func (c *conn) limit(d time.Duration) {
 	if d > 0 {
+		end := c.end
 		c.timer = time.AfterFunc(d, func() {
 			c.late.Store(true)
-			c.abort()
+			end()
 		})
 	}
 }
@@ -109,46 +113,41 @@ func (c *conn) unlimit() {
 	c.timer = nil
 }
 
-// explain makes an error that limit has caused an ErrTimeout.
-func (c *conn) explain(err error, limit time.Duration) error {
+// explain makes an error that the Target's Timeout has caused an ErrTimeout.
+func (c *conn) explain(err error) error {
 	if err == nil || c.ctx.Err() != nil || !c.late.Load() {
 		return err
 	}
-	return fmt.Errorf("%w after %v: %w", ErrTimeout, limit, err)
+	return fmt.Errorf("%w after %v: %w", ErrTimeout, c.t.Timeout, err)
 }
 
-// do sends a request, reads the whole answer within a time, and returns the length of its body.
-// An answer other than 2xx is an error that holds the beginning of the body.
-func (c *conn) do(r call, limit time.Duration) (resp *http.Response, n int64, err error) {
-	c.limit(limit)
-	defer c.unlimit()
-	if resp, err = c.send(r); err == nil {
-		if n, err = c.drain(resp); err != nil {
-			err = fmt.Errorf("bench: body of %s: %w", r.path, err)
+// send sends a request and reads the head of the answer, within the Target's Timeout, which goes on until unlimit.
+// An answer other than 2xx is returned with an error.
+func (c *conn) send(r Request) (*http.Response, error) {
+	if c.transport == nil {
+		c.connected, c.end = context.WithCancel(c.ctx)
+		c.late.Store(false)
+	}
+	c.limit(c.t.Timeout)
+	if c.transport == nil {
+		if err := c.connect(); err != nil {
+			return nil, err
 		}
 	}
-	return resp, n, c.explain(err, limit)
-}
-
-// send sends a request and reads the head of the answer. An answer other than 2xx is returned
-// with a statusError.
-func (c *conn) send(r call) (*http.Response, error) {
-	if r.method == "" {
-		r.method = http.MethodGet
+	agent := c.t.config.UserAgent
+	if agent == "" {
+		agent = "larder-bench"
 	}
-	resp, err := c.roundTrip(&r)
-	if err != nil {
-		return nil, fmt.Errorf("bench: %s %s: %w", r.method, r.path, err)
+	resp, err := Send(c.connected, c.transport, c.t.origin, agent, &r)
+	if c.shared != nil && errors.Is(err, errHTTP1Alone) {
+		c.unlimit()
+		c.disconnect(true)
+		return c.send(r)
 	}
-	if resp.StatusCode/100 == 2 {
-		return resp, nil
+	if resp != nil {
+		c.t.spoken.Store(protocols[resp.ProtoMajor%len(protocols)])
 	}
-	const most = 1 << 20
-	body, err := io.ReadAll(io.LimitReader(resp.Body, most)) // so that the connection can be used again
-	if err != nil {
-		return nil, fmt.Errorf("bench: body of %s: %w", r.path, err)
-	}
-	return resp, &statusError{resp.StatusCode, fmt.Sprintf("bench: %s %s: %d %s: %s", r.method, r.path, resp.StatusCode, http.StatusText(resp.StatusCode), message(body))}
+	return resp, err
 }
 
 // drain discards the body of an answer and returns its length.
@@ -168,39 +167,18 @@ func (c *conn) drain(resp *http.Response) (n int64, err error) {
 	}
 }
 
-// statusError is an answer other than 2xx.
-type statusError struct {
-	status int
-	text   string
-}
-
-func (e *statusError) Error() string { return e.text }
-
-// statusOf returns the status of the answer that an error is about, 0 if there was no answer.
-func statusOf(err error) int {
-	var refused *statusError
-	switch {
-	case err == nil:
-		return http.StatusOK
-	case errors.As(err, &refused):
-		return refused.status
+// read sends a request and returns the body of the answer.
+func (c *conn) read(r Request) ([]byte, error) {
+	defer c.unlimit()
+	resp, err := c.send(r)
+	if err != nil {
+		return nil, c.explain(err)
 	}
-	return 0
-}
-
-// message returns the message of a Status, or the beginning of any other body.
-func message(body []byte) string {
-	const most = 200
-	var status metav1.Status
-	var unknown runtime.Unknown
-	binary, isBinary := bytes.CutPrefix(body, []byte("k8s\x00"))
-	switch {
-	case isBinary && unknown.Unmarshal(binary) == nil && status.Unmarshal(unknown.Raw) == nil && status.Message != "":
-		return status.Message
-	case json.Unmarshal(body, &status) == nil && status.Message != "":
-		return status.Message
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, c.explain(fmt.Errorf("bench: body of %s: %w", r.Path, err))
 	}
-	return strings.ToValidUTF8(string(body[:min(most, len(body))]), "?")
+	return body, nil
 }
 
 // retryAfter is how long a client waits before it sends the request again, -1 if the answer does
@@ -213,64 +191,47 @@ func retryAfter(resp *http.Response) time.Duration {
 	return -1
 }
 
-// lane sends one request after the other over a connection that it opens when it
-// has none: at first, after an error, and when the server said it would close.
-type lane struct {
-	t    *Target
-	conn *conn
-}
-
 // do sends a request and reads the answer. Where the Target wants it, a request that is
 // refused for a while is sent again after it.
-func (l *lane) do(ctx context.Context, c call) (outcome, error) {
+func (c *conn) do(r Request) (outcome, error) {
 	const most = 10 // times
 	var o outcome
 	for {
-		after, err := l.try(ctx, c, &o)
-		if err == nil || !l.t.RetryAfter || after < 0 || o.status != http.StatusTooManyRequests || o.retries >= most {
+		after, err := c.try(r, &o)
+		if err == nil || !c.t.RetryAfter || after < 0 || o.status != http.StatusTooManyRequests || o.retries >= most {
 			return o, err
 		}
-		if err := sleep(ctx, after); err != nil {
+		if err := sleep(c.ctx, after); err != nil {
 			return o, err
 		}
 		o.retries++
 	}
 }
 
-// dialError says that there was no connection to send a request over.
-type dialError struct{ error }
-
-// Unwrap returns why.
-func (e *dialError) Unwrap() error { return e.error }
-
-// reconnectDelay is how long a lane waits when it gets no connection, so that a server that has
+// reconnectDelay is how long a conn waits when it gets no connection, so that a server that has
 // ended does not keep the client busy.
 const reconnectDelay = 10 * time.Millisecond
 
-// try sends a request once. after is for how long the server asks to wait, -1 if it does not.
-func (l *lane) try(ctx context.Context, c call, o *outcome) (after time.Duration, err error) {
-	if l.conn == nil {
-		if l.conn, err = l.t.dial(ctx, largeBuffer); err != nil {
-			l.conn = nil
-			_ = sleep(ctx, reconnectDelay)
-			return -1, &dialError{err}
+// try sends a request once and reads the answer. after is for how long the server asks to wait, -1 if it does not.
+func (c *conn) try(r Request, o *outcome) (after time.Duration, err error) {
+	o.bytes, o.status = 0, 0
+	resp, err := c.send(r)
+	if err == nil {
+		if o.bytes, err = c.drain(resp); err != nil {
+			err = fmt.Errorf("bench: body of %s: %w", r.Path, err)
 		}
 	}
-	resp, n, err := l.conn.do(c, l.t.Timeout)
-	o.bytes, o.status = n, 0
-	if resp == nil || resp.Close || l.conn.late.Load() || err != nil && statusOf(err) == 0 {
-		l.close()
+	c.unlimit()
+	err = c.explain(err)
+	if resp == nil || resp.Close || c.late.Load() || err != nil && StatusOf(err) == 0 {
+		c.close()
 	}
 	if resp == nil {
+		if failed := new(dialError); errors.As(err, &failed) {
+			_ = sleep(c.ctx, reconnectDelay)
+		}
 		return -1, err
 	}
 	o.status = resp.StatusCode
 	return retryAfter(resp), err
-}
-
-func (l *lane) close() {
-	if l.conn != nil {
-		l.conn.close()
-		l.conn = nil
-	}
 }

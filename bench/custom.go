@@ -186,8 +186,8 @@ func (c *CustomConfig) write(ctx context.Context, t *Target, r *customResource, 
 	if err := l.check(); err != nil {
 		return nil, err
 	}
-	result, err := l.measure(ctx, t, name, "object", nil, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
-		o, err := own.do(ctx, c.request(r, kind, i, revisions))
+	result, err := l.measure(ctx, t, name, "object", nil, func(ctx context.Context, own *conn, i int, _ time.Time) (outcome, error) {
+		o, err := own.do(c.request(r, kind, i, revisions))
 		if kind == customCreate && o.status == http.StatusConflict {
 			err = nil // it exists
 		}
@@ -200,19 +200,19 @@ func (c *CustomConfig) write(ctx context.Context, t *Target, r *customResource, 
 }
 
 // request is the i-th write of a kind.
-func (c *CustomConfig) request(r *customResource, kind string, i int, revisions map[string]string) call {
+func (c *CustomConfig) request(r *customResource, kind string, i int, revisions map[string]string) Request {
 	text := fmt.Sprintf("%d-%d-%s", c.Round, i, strings.ReplaceAll(kind, " ", "-"))
-	write := call{method: http.MethodPatch, path: c.collection(i) + "/" + c.name(i), accept: JSON, kind: string(types.ApplyYAMLPatchType)}
+	write := Request{Method: http.MethodPatch, Path: c.collection(i) + "/" + c.name(i), Accept: JSON, Kind: string(types.ApplyYAMLPatchType)}
 	object := map[string]any{}
 	manager := r.manager
 	switch kind {
 	case customCreate:
-		write.method, write.path, write.kind, object = http.MethodPost, c.collection(i), JSON, r.object(c, i)
+		write.Method, write.Path, write.Kind, object = http.MethodPost, c.collection(i), JSON, r.object(c, i)
 	case customUpdate:
-		write.method, write.kind, object = http.MethodPut, JSON, r.object(c, i)
+		write.Method, write.Kind, object = http.MethodPut, JSON, r.object(c, i)
 		object["metadata"].(map[string]any)["resourceVersion"] = revisions[c.name(i)]
 	case customPatch:
-		write.kind = string(types.MergePatchType)
+		write.Kind = string(types.MergePatchType)
 	case customApply:
 		manager, object = "part&force=true", r.part(text)
 	case customWhole:
@@ -224,7 +224,7 @@ func (c *CustomConfig) request(r *customResource, kind string, i int, revisions 
 	} else if kind != customCreate {
 		_ = unstructured.SetNestedField(object, text, r.path...) // all of the path are maps
 	}
-	write.path, write.body = write.path+"?fieldManager="+manager, encodeJSON(object)
+	write.Path, write.Body = write.Path+"?fieldManager="+manager, encodeJSON(object)
 	return write
 }
 
@@ -251,7 +251,7 @@ func (c *CustomConfig) define(ctx context.Context, t *Target, r *customResource)
 	within, cut := t.graceful(ctx)
 	defer cut()
 	for {
-		err := t.once(within, call{path: CustomPath(r.plural) + "?limit=1", accept: JSON})
+		err := t.once(within, Request{Path: CustomPath(r.plural) + "?limit=1", Accept: JSON})
 		if err == nil || sleep(within, 100*time.Millisecond) != nil || t.stopped() {
 			return err
 		}

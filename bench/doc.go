@@ -51,8 +51,8 @@
 //
 // # The client
 //
-// Client and server share the machine. So workloads write HTTP/1.1 requests to crypto/tls
-// themselves, drain bodies through buffers that stay, and find the mark of a change in an event
+// Client and server share the machine. So each client of a workload sends HTTP/1.1 requests from its own
+// goroutine, drains bodies through a buffer that stays, and finds the mark of a change in an event
 // without decoding the event. After [Target.UseHTTP2] workloads use x/net's HTTP/2 client, with
 // the windows that client-go has; client-go's informers then use HTTP/2, too. Results have the
 // CPU time of the client apart from the server's.

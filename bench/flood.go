@@ -47,8 +47,8 @@ func (t *Target) awaitAccess(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
 	for {
-		err := t.once(ctx, call{path: "/api/v1/namespaces/default/pods?limit=1", accept: JSON})
-		if statusOf(err) != http.StatusForbidden || sleep(ctx, 20*time.Millisecond) != nil {
+		err := t.once(ctx, Request{Path: "/api/v1/namespaces/default/pods?limit=1", Accept: JSON})
+		if StatusOf(err) != http.StatusForbidden || sleep(ctx, 20*time.Millisecond) != nil {
 			return err
 		}
 	}
@@ -130,10 +130,10 @@ func (f *flood) start(ctx context.Context) (stop func()) {
 	begin := sync.OnceFunc(func() { close(begun) })
 	for range f.config.Clients {
 		group.Go(func() {
-			own := &lane{t: f.config.By}
+			own := f.config.By.conn(ctx)
 			defer own.close()
 			for ctx.Err() == nil {
-				_, err := own.do(ctx, call{path: f.config.Path, accept: f.config.Accept})
+				_, err := own.do(Request{Path: f.config.Path, Accept: f.config.Accept})
 				f.count(ctx, err)
 				begin()
 			}
@@ -151,7 +151,7 @@ func (f *flood) count(ctx context.Context, err error) {
 	case err == nil:
 		f.answered.Add(1)
 	case ctx.Err() != nil:
-	case statusOf(err) == http.StatusTooManyRequests:
+	case StatusOf(err) == http.StatusTooManyRequests:
 		f.refused.Add(1)
 		_ = sleep(ctx, 50*time.Millisecond) // a client that hardly heeds Retry-After
 	default:

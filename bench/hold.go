@@ -64,7 +64,7 @@ func (c *HoldConfig) watchers(ctx context.Context, t *Target, rec *recorder) (*w
 		return nil, err
 	}
 	watch := watchCall(c.Path, revision, c.Accept)
-	return &watchers{target: t, rec: rec, atOnce: opening, calls: func(int) call { return watch }}, nil
+	return &watchers{target: t, rec: rec, atOnce: opening, calls: func(int) Request { return watch }}, nil
 }
 
 // idle waits and adds the server's cost of holding the open watches.

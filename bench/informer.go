@@ -41,7 +41,7 @@ func Inform(ctx context.Context, t *Target, c InformerConfig) (*Result, error) {
 		return nil, fmt.Errorf("bench: client-go has informers of built-in resources alone, such as pods.v1. and deployments.v1.apps: %w", err)
 	}
 	// client-go asks again and again when it is refused: it would never sync.
-	if err := t.once(ctx, call{path: collectionPath(c.Resource) + "?limit=1", accept: JSON}); err != nil {
+	if err := t.once(ctx, Request{Path: collectionPath(c.Resource) + "?limit=1", Accept: JSON}); err != nil {
 		return nil, err
 	}
 	rec, err := t.newRecorder(c.Name, "informer", c.Informers)

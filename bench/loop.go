@@ -96,7 +96,7 @@ func (l Load) kind() string {
 }
 
 // operation is number i of a loop. due is when it should have begun.
-type operation func(ctx context.Context, l *lane, i int, due time.Time) (outcome, error)
+type operation func(ctx context.Context, own *conn, i int, due time.Time) (outcome, error)
 
 // outcome describes an operation, whether it failed or not.
 type outcome struct {
@@ -144,7 +144,7 @@ func (l loop) run(ctx context.Context, t *Target, rec *recorder, op operation) e
 	}
 	for client := range min(clients, r.ops) {
 		group.Go(func() error {
-			own := &lane{t: through}
+			own := through.conn(within)
 			defer own.close()
 			return r.client(within, own, client, op)
 		})
@@ -176,9 +176,9 @@ func (l loop) measure(ctx context.Context, t *Target, name, unit string, warm, o
 }
 
 // send is an operation that sends one request of its own.
-func send(request func(i int) call) operation {
-	return func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
-		return own.do(ctx, request(i))
+func send(request func(i int) Request) operation {
+	return func(ctx context.Context, own *conn, i int, _ time.Time) (outcome, error) {
+		return own.do(request(i))
 	}
 }
 
@@ -195,7 +195,7 @@ type running struct {
 }
 
 // client runs one operation after the other until there are no more.
-func (r *running) client(ctx context.Context, own *lane, client int, op operation) error {
+func (r *running) client(ctx context.Context, own *conn, client int, op operation) error {
 	for {
 		i, due, more, err := r.claim(ctx, client)
 		if err != nil || !more {

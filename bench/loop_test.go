@@ -29,7 +29,7 @@ func TestOpenLoopCountsFromTheIntendedStart(t *testing.T) {
 		rec := &recorder{result: &Result{Latency: newHistogram()}}
 		l := loop{Load: Load{Operations: 10, Clients: 1, Rate: 10}}
 		var waited []time.Duration
-		err := l.run(t.Context(), nil, rec, func(ctx context.Context, _ *lane, i int, intended time.Time) (outcome, error) {
+		err := l.run(t.Context(), nil, rec, func(ctx context.Context, _ *conn, i int, intended time.Time) (outcome, error) {
 			if i == 0 {
 				return outcome{}, pause(ctx, 500*time.Millisecond)
 			}
@@ -55,7 +55,7 @@ func TestClosedLoopGoesOnWhenAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := &recorder{result: &Result{Latency: newHistogram()}}
 		start := time.Now()
-		err := loop{Load: Load{Operations: 10, Clients: 2}}.run(t.Context(), nil, rec, func(ctx context.Context, _ *lane, i int, _ time.Time) (outcome, error) {
+		err := loop{Load: Load{Operations: 10, Clients: 2}}.run(t.Context(), nil, rec, func(ctx context.Context, _ *conn, i int, _ time.Time) (outcome, error) {
 			if i == 3 {
 				return outcome{}, errors.New("failure")
 			}
@@ -80,7 +80,7 @@ func TestLoopEndsWithItsContext(t *testing.T) {
 		defer cancel()
 		for _, rate := range []float64{0, 1} {
 			rec := &recorder{result: &Result{Latency: newHistogram()}}
-			err := loop{Load: Load{Operations: 1000, Clients: 3, Rate: rate}}.run(ctx, nil, rec, func(ctx context.Context, _ *lane, _ int, _ time.Time) (outcome, error) {
+			err := loop{Load: Load{Operations: 1000, Clients: 3, Rate: rate}}.run(ctx, nil, rec, func(ctx context.Context, _ *conn, _ int, _ time.Time) (outcome, error) {
 				return outcome{}, pause(ctx, time.Second)
 			})
 			if !errors.Is(err, context.DeadlineExceeded) {
@@ -139,7 +139,7 @@ func TestMixedIsAboutEverything(t *testing.T) {
 			if about[kind] == nil {
 				about[kind] = make(map[string]int)
 			}
-			about[kind][mixedRequests[kind].call(c, i, drawn(i)).path]++
+			about[kind][mixedRequests[kind].call(c, i, drawn(i)).Path]++
 			total[kind]++
 		}
 		for kind, want := range []int{seed.Pods, seed.Nodes, seed.Namespaces, 1, seed.Pods} {
@@ -169,7 +169,7 @@ func TestBetweenIsInNoLatency(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				rec := &recorder{result: &Result{Latency: newHistogram()}}
 				l.between = func(ctx context.Context, _ int) error { return pause(ctx, 3*time.Second) }
-				err := l.run(t.Context(), nil, rec, func(ctx context.Context, _ *lane, _ int, _ time.Time) (outcome, error) {
+				err := l.run(t.Context(), nil, rec, func(ctx context.Context, _ *conn, _ int, _ time.Time) (outcome, error) {
 					return outcome{}, pause(ctx, time.Second)
 				})
 				if err != nil {
@@ -190,7 +190,7 @@ func TestLateOperationsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for clients, late := range map[int]int{1: 9, 10: 0} {
 			rec := &recorder{result: &Result{Latency: newHistogram()}}
-			err := loop{Load: Load{Operations: 10, Clients: clients, Rate: 1}}.run(t.Context(), nil, rec, func(ctx context.Context, _ *lane, _ int, _ time.Time) (outcome, error) {
+			err := loop{Load: Load{Operations: 10, Clients: clients, Rate: 1}}.run(t.Context(), nil, rec, func(ctx context.Context, _ *conn, _ int, _ time.Time) (outcome, error) {
 				return outcome{}, pause(ctx, 5*time.Second)
 			})
 			if err != nil {
@@ -213,7 +213,7 @@ func TestPlansAreRun(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			target, rec := &Target{}, &recorder{result: &Result{Latency: newHistogram()}}
 			l := loop{Load: Load{Clients: 20, Warmup: 5 * time.Second, Plan: plan}}
-			op := func(ctx context.Context, _ *lane, _ int, _ time.Time) (outcome, error) {
+			op := func(ctx context.Context, _ *conn, _ int, _ time.Time) (outcome, error) {
 				return outcome{}, pause(ctx, time.Second)
 			}
 			start := time.Now()
@@ -253,7 +253,7 @@ func TestStopEndsLoops(t *testing.T) {
 				target.brake.ctx, target.brake.stop = context.WithCancel(t.Context())
 				start := time.Now()
 				time.AfterFunc(3500*time.Millisecond, target.Stop)
-				err := c.loop.run(t.Context(), target, rec, func(ctx context.Context, _ *lane, _ int, _ time.Time) (outcome, error) {
+				err := c.loop.run(t.Context(), target, rec, func(ctx context.Context, _ *conn, _ int, _ time.Time) (outcome, error) {
 					return outcome{}, pause(ctx, c.took)
 				})
 				if err != nil {
@@ -277,7 +277,7 @@ func TestSeries(t *testing.T) {
 			t.Fatal(err)
 		}
 		err = rec.measured(func() error {
-			return loop{Load: Load{Operations: 5, Clients: 1}}.run(t.Context(), target, rec, func(ctx context.Context, _ *lane, i int, _ time.Time) (outcome, error) {
+			return loop{Load: Load{Operations: 5, Clients: 1}}.run(t.Context(), target, rec, func(ctx context.Context, _ *conn, i int, _ time.Time) (outcome, error) {
 				if i == 1 {
 					return outcome{}, ErrTimeout
 				}
@@ -306,7 +306,7 @@ func TestSeries(t *testing.T) {
 func TestLoopsGiveUpOnAServerThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec, start := &recorder{result: &Result{Latency: newHistogram()}}, time.Now()
-		err := loop{Load: Load{Operations: 1_000_000, Clients: 2}}.run(t.Context(), nil, rec, func(ctx context.Context, _ *lane, _ int, _ time.Time) (outcome, error) {
+		err := loop{Load: Load{Operations: 1_000_000, Clients: 2}}.run(t.Context(), nil, rec, func(ctx context.Context, _ *conn, _ int, _ time.Time) (outcome, error) {
 			if passed := time.Since(start); passed < 10*time.Second || passed > 30*time.Second && passed < 40*time.Second {
 				return outcome{}, pause(ctx, time.Second)
 			}

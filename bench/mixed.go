@@ -29,20 +29,22 @@ const (
 type share struct {
 	name   string
 	weight int
-	call   func(c *MixedConfig, i int, n uint64) call
+	call   func(c *MixedConfig, i int, n uint64) Request
 }
 
 // mixedRequests adds up to 100.
 var mixedRequests = []share{
-	{GetPod, 50, func(c *MixedConfig, _ int, n uint64) call { return call{path: c.pod(n), accept: Protobuf} }},
-	{ListNode, 20, func(c *MixedConfig, _ int, n uint64) call {
-		return call{path: c.Seed.NodeSelection(below(n, c.Seed.Nodes)) + "&resourceVersion=0", accept: Protobuf}
+	{GetPod, 50, func(c *MixedConfig, _ int, n uint64) Request { return Request{Path: c.pod(n), Accept: Protobuf} }},
+	{ListNode, 20, func(c *MixedConfig, _ int, n uint64) Request {
+		return Request{Path: c.Seed.NodeSelection(below(n, c.Seed.Nodes)) + "&resourceVersion=0", Accept: Protobuf}
 	}},
-	{"list namespace", 9, func(c *MixedConfig, _ int, n uint64) call {
-		return call{path: "/api/v1/namespaces/" + fmt.Sprintf(namespaceFormat, below(n, c.Seed.Namespaces)) + "/pods", accept: Protobuf}
+	{"list namespace", 9, func(c *MixedConfig, _ int, n uint64) Request {
+		return Request{Path: "/api/v1/namespaces/" + fmt.Sprintf(namespaceFormat, below(n, c.Seed.Namespaces)) + "/pods", Accept: Protobuf}
 	}},
-	{"list all, first 500", 1, func(*MixedConfig, int, uint64) call { return call{path: "/api/v1/pods?limit=500", accept: Protobuf} }},
-	{"patch pod", 20, func(c *MixedConfig, i int, n uint64) call { return markPatch(c.pod(n), newRun(), i) }},
+	{"list all, first 500", 1, func(*MixedConfig, int, uint64) Request {
+		return Request{Path: "/api/v1/pods?limit=500", Accept: Protobuf}
+	}},
+	{"patch pod", 20, func(c *MixedConfig, i int, n uint64) Request { return markPatch(c.pod(n), newRun(), i) }},
 }
 
 // MixedKinds are the names of the Results of the kinds of request that Mixed sends.
@@ -102,12 +104,12 @@ func Mixed(ctx context.Context, t *Target, c MixedConfig) ([]*Result, error) {
 		parts[i].result.Loop = l.kind()
 	}
 	kinds := mixedOrder()
-	request := func(ctx context.Context, own *lane, i int) (int, outcome, error) {
+	request := func(ctx context.Context, own *conn, i int) (int, outcome, error) {
 		kind := kinds[i%len(kinds)]
-		o, err := own.do(ctx, mixedRequests[kind].call(&c, i, drawn(i)))
+		o, err := own.do(mixedRequests[kind].call(&c, i, drawn(i)))
 		return kind, o, err
 	}
-	err = l.warm(ctx, t, rec, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
+	err = l.warm(ctx, t, rec, func(ctx context.Context, own *conn, i int, _ time.Time) (outcome, error) {
 		_, o, err := request(ctx, own, i)
 		return o, err
 	})
@@ -115,7 +117,7 @@ func Mixed(ctx context.Context, t *Target, c MixedConfig) ([]*Result, error) {
 		return nil, err
 	}
 	err = rec.measured(func() error {
-		return l.run(ctx, t, rec, func(ctx context.Context, own *lane, i int, due time.Time) (outcome, error) {
+		return l.run(ctx, t, rec, func(ctx context.Context, own *conn, i int, due time.Time) (outcome, error) {
 			kind, o, err := request(ctx, own, i)
 			if ctx.Err() == nil {
 				parts[kind].record(time.Since(due), o, err)
@@ -137,8 +139,8 @@ func Mixed(ctx context.Context, t *Target, c MixedConfig) ([]*Result, error) {
 
 // ready reads the last pod: without the pods of Seed most requests would fail.
 func (c *MixedConfig) ready(ctx context.Context, t *Target) error {
-	err := t.once(ctx, call{path: c.Seed.PodPath(c.Seed.Pods - 1), accept: Protobuf})
-	if statusOf(err) == http.StatusNotFound {
+	err := t.once(ctx, Request{Path: c.Seed.PodPath(c.Seed.Pods - 1), Accept: Protobuf})
+	if StatusOf(err) == http.StatusNotFound {
 		return fmt.Errorf("%w of %d pods: %w", ErrNotSeeded, c.Seed.Pods, err)
 	}
 	return err

@@ -27,10 +27,10 @@ func Read(ctx context.Context, t *Target, c ReadConfig) (*Result, error) {
 	if err := l.check(); err != nil {
 		return nil, err
 	}
-	get := call{path: c.Path, accept: c.Accept, encoding: c.Encoding}
+	get := Request{Path: c.Path, Accept: c.Accept, Encoding: c.Encoding}
 	if err := t.once(ctx, get); err != nil {
 		return nil, err
 	}
-	op := send(func(int) call { return get })
+	op := send(func(int) Request { return get })
 	return l.measure(ctx, t, c.Name, "request", op, op)
 }

@@ -51,7 +51,7 @@ func Seed(ctx context.Context, t *Target, c SeedConfig) (*Result, error) {
 		return nil, err
 	}
 	l.through = t.retrying()
-	return l.measure(ctx, t, "seed pods", "pod", nil, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
+	return l.measure(ctx, t, "seed pods", "pod", nil, func(ctx context.Context, own *conn, i int, _ time.Time) (outcome, error) {
 		return seedPod(ctx, own, seededPod(i, c), c.PodPath(i))
 	})
 }
@@ -124,8 +124,8 @@ func (t *Target) settings(manager string) *rest.Config {
 
 // ensure creates an object in a collection. It may exist.
 func (t *Target) ensure(ctx context.Context, collection string, object any) error {
-	err := t.once(ctx, call{method: http.MethodPost, path: collection, accept: JSON, kind: JSON, body: encodeJSON(object)})
-	if statusOf(err) == http.StatusConflict {
+	err := t.once(ctx, Request{Method: http.MethodPost, Path: collection, Accept: JSON, Kind: JSON, Body: encodeJSON(object)})
+	if StatusOf(err) == http.StatusConflict {
 		return nil
 	}
 	return err
@@ -168,11 +168,11 @@ func (t *Target) revisions(ctx context.Context, path string) (map[string]string,
 }
 
 // seedPod creates a pod and then writes its status.
-func seedPod(ctx context.Context, own *lane, pod *corev1.Pod, path string) (outcome, error) {
+func seedPod(ctx context.Context, own *conn, pod *corev1.Pod, path string) (outcome, error) {
 	status := RunningStatus(pod)
 	collection := path[:strings.LastIndexByte(path, '/')]
-	o, err := own.do(ctx, call{
-		method: http.MethodPost, path: collection + "?fieldManager=" + controllerManager, accept: Protobuf, kind: Protobuf, body: EncodeProtobuf(pod),
+	o, err := own.do(Request{
+		Method: http.MethodPost, Path: collection + "?fieldManager=" + controllerManager, Accept: Protobuf, Kind: Protobuf, Body: EncodeProtobuf(pod),
 	})
 	if o.status == http.StatusConflict {
 		return o, nil
@@ -181,8 +181,8 @@ func seedPod(ctx context.Context, own *lane, pod *corev1.Pod, path string) (outc
 		return o, err
 	}
 	pod.Status = status
-	return own.do(ctx, call{
-		method: http.MethodPut, path: path + "/status?fieldManager=" + kubeletManager, accept: Protobuf, kind: Protobuf, body: EncodeProtobuf(pod),
+	return own.do(Request{
+		Method: http.MethodPut, Path: path + "/status?fieldManager=" + kubeletManager, Accept: Protobuf, Kind: Protobuf, Body: EncodeProtobuf(pod),
 	})
 }
 

@@ -84,28 +84,24 @@ func Slow(ctx context.Context, t *Target, c SlowConfig) ([]*Result, error) {
 // read asks once and records how that ended.
 func (c *SlowConfig) read(ctx context.Context, t *Target, rec *recorder, accept string) error {
 	start := time.Now()
-	n, err := c.readSlowly(ctx, t, call{path: c.Path, accept: accept})
+	n, err := c.readSlowly(ctx, t, Request{Path: c.Path, Accept: accept})
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	rec.record(time.Since(start), outcome{bytes: n, status: statusOf(err)}, err)
+	rec.record(time.Since(start), outcome{bytes: n, status: StatusOf(err)}, err)
 	return nil
 }
 
 // readSlowly sends a request over a connection of its own and reads the answer no faster
 // than BytesPerSecond.
-func (c *SlowConfig) readSlowly(ctx context.Context, t *Target, r call) (n int64, err error) {
-	conn, err := t.dial(ctx, largeBuffer)
-	if err != nil {
-		return 0, err
-	}
+func (c *SlowConfig) readSlowly(ctx context.Context, t *Target, r Request) (n int64, err error) {
+	conn := t.conn(ctx)
 	defer conn.close()
-	conn.limit(t.Timeout) // until the answer begins: reading it takes as long as it is meant to
 	resp, err := conn.send(r)
+	conn.unlimit() // reading the answer takes as long as it is meant to
 	if err != nil {
-		return 0, conn.explain(err, t.Timeout)
+		return 0, conn.explain(err)
 	}
-	conn.unlimit()
 	start := time.Now()
 	for {
 		sip, err := io.CopyN(io.Discard, resp.Body, largeBuffer)
@@ -114,7 +110,7 @@ func (c *SlowConfig) readSlowly(ctx context.Context, t *Target, r call) (n int64
 		case errors.Is(err, io.EOF):
 			return n, nil
 		case err != nil:
-			return n, fmt.Errorf("bench: body of %s: %w", r.path, err)
+			return n, fmt.Errorf("bench: body of %s: %w", r.Path, err)
 		}
 		due := start.Add(time.Duration(float64(n) / float64(c.BytesPerSecond) * float64(time.Second)))
 		if err := sleep(ctx, time.Until(due)); err != nil {

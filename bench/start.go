@@ -77,10 +77,10 @@ func (t *Target) Ready(ctx context.Context) (time.Duration, error) {
 	start := time.Now()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	own := &lane{t: t}
+	own := t.conn(ctx)
 	defer own.close()
 	for {
-		_, err := own.do(ctx, call{path: "/readyz", accept: "*/*"})
+		_, err := own.do(Request{Path: "/readyz", Accept: "*/*"})
 		if err == nil {
 			return time.Since(start), nil
 		}
@@ -98,23 +98,20 @@ func (t *Target) Ready(ctx context.Context) (time.Duration, error) {
 }
 
 // once sends one request over a connection of its own and reads the answer.
-func (t *Target) once(ctx context.Context, c call) error {
+func (t *Target) once(ctx context.Context, c Request) error {
 	ctx, cut := t.graceful(ctx)
 	defer cut()
-	conn, err := t.dial(ctx, smallBuffer)
-	if err != nil {
-		return err
-	}
-	defer conn.close()
-	_, _, err = conn.do(c, t.Timeout)
+	own := t.conn(ctx)
+	defer own.close()
+	_, err := own.try(c, new(outcome))
 	return err
 }
 
 // Once asks for a path once, over a connection of its own, and returns the size of the answer's
 // body.
 func (t *Target) Once(ctx context.Context, path, accept string) (int64, error) {
-	own := &lane{t: t}
+	own := t.conn(ctx)
 	defer own.close()
-	o, err := own.do(ctx, call{path: path, accept: accept})
+	o, err := own.do(Request{Path: path, Accept: accept})
 	return o.bytes, err
 }

@@ -10,7 +10,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // errStream says that a watch sent something other than events.
@@ -28,16 +27,15 @@ type stream struct {
 }
 
 // watch opens a watch on a connection: it returns once the server has accepted it, which it
-// must within limit, if that is not 0.
-func (c *conn) watch(r call, limit time.Duration) (*stream, error) {
-	c.limit(limit)
+// must within the Target's Timeout.
+func (c *conn) watch(r Request) (*stream, error) {
 	resp, err := c.send(r)
 	c.unlimit()
 	if err != nil {
-		return nil, c.explain(err, limit)
+		return nil, c.explain(err)
 	}
 	s := &stream{conn: c, Frames: Frames{From: resp.Body}}
-	if !strings.HasPrefix(r.accept, Protobuf) {
+	if !strings.HasPrefix(r.Accept, Protobuf) {
 		s.lines = bufio.NewReaderSize(s.From, smallBuffer)
 	}
 	return s, nil
@@ -151,12 +149,9 @@ func (s *stream) readInitial() (objects int, size int64, err error) {
 func (t *Target) revision(ctx context.Context, path string) (string, error) {
 	ctx, cut := t.graceful(ctx)
 	defer cut()
-	c, err := t.dial(ctx, smallBuffer)
-	if err != nil {
-		return "", err
-	}
+	c := t.conn(ctx)
 	defer c.close()
-	body, err := c.read(call{path: with(path, "limit=1"), accept: JSON}, t.Timeout)
+	body, err := c.read(Request{Path: with(path, "limit=1"), Accept: JSON})
 	if err != nil {
 		return "", err
 	}
@@ -171,21 +166,6 @@ func (t *Target) revision(ctx context.Context, path string) (string, error) {
 		return "", fmt.Errorf("bench: %s: resourceVersion: %w", path, err)
 	}
 	return string(text), nil
-}
-
-// read sends a request and returns the body of the answer.
-func (c *conn) read(r call, limit time.Duration) ([]byte, error) {
-	c.limit(limit)
-	defer c.unlimit()
-	resp, err := c.send(r)
-	if err != nil {
-		return nil, c.explain(err, limit)
-	}
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return nil, c.explain(fmt.Errorf("bench: body of %s: %w", r.path, err), limit)
-	}
-	return body, nil
 }
 
 // with adds a parameter to a path that may have some.

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
-	"net/http"
 	"net/url"
 	"sync/atomic"
 	"time"
@@ -39,10 +38,10 @@ type Target struct {
 	BeforeMeasuring func()
 
 	config *rest.Config
-	tls    *tls.Config  // nil for plain HTTP
-	host   string       // host:port
-	base   string       // path that all paths are below, mostly ""
-	shared *sharedConns // nil by HTTP/1.1
+	tls    *tls.Config       // nil for plain HTTP
+	host   string            // host:port
+	origin string            // scheme, host and the path that all paths are below
+	shared *sharedTransports // nil by HTTP/1.1
 	brake  *brake
 	spoken *atomic.Value // the protocol of the last connection, a string
 
@@ -108,11 +107,11 @@ func NewTarget(kubeconfig string) (*Target, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bench: kubeconfig: server: %w", err)
 	}
-	t := &Target{config: config, host: server.Host, base: server.Path, brake: &brake{}, spoken: &atomic.Value{}}
+	t := &Target{config: config, host: server.Host, brake: &brake{}, spoken: &atomic.Value{}}
 	t.brake.ctx, t.brake.stop = context.WithCancel(context.Background())
 	switch server.Scheme {
 	case "http":
-		return t.withPort("80"), nil
+		return t.at(server, "80"), nil
 	case "https":
 	default:
 		return nil, fmt.Errorf("bench: kubeconfig: server %q is not an http or https URL", config.Host)
@@ -128,7 +127,7 @@ func NewTarget(kubeconfig string) (*Target, error) {
 	if t.tls.ServerName == "" {
 		t.tls.ServerName = server.Hostname()
 	}
-	return t.withPort("443"), nil
+	return t.at(server, "443"), nil
 }
 
 // Address is the server's host and port.
@@ -139,10 +138,10 @@ func (t *Target) Address() string { return t.host }
 func (t *Target) Clone() *Target {
 	other := &Target{
 		Timeout: t.Timeout, RetryAfter: t.RetryAfter, Series: t.Series,
-		config: rest.CopyConfig(t.config), tls: t.tls, host: t.host, base: t.base, brake: t.brake, spoken: t.spoken,
+		config: rest.CopyConfig(t.config), tls: t.tls, host: t.host, origin: t.origin, brake: t.brake, spoken: t.spoken,
 	}
 	if t.shared != nil {
-		other.shared = &sharedConns{streams: t.shared.streams}
+		other.shared = &sharedTransports{streams: t.shared.streams}
 	}
 	return other
 }
@@ -163,39 +162,13 @@ func (t *Target) Impersonating(user string, groups ...string) *Target {
 	return other
 }
 
-func (t *Target) withPort(port string) *Target {
+// at sets where the server is, at a port if its URL has none.
+func (t *Target) at(server *url.URL, port string) *Target {
 	if _, _, err := net.SplitHostPort(t.host); err != nil {
 		t.host = net.JoinHostPort(t.host, port)
 	}
+	t.origin = server.Scheme + "://" + t.host + server.Path
 	return t
-}
-
-// credentials returns what the kubeconfig's user adds to each request.
-func (t *Target) credentials(ctx context.Context) (http.Header, error) {
-	seen := headerCatcher{}
-	wrapped, err := rest.HTTPWrappersForConfig(t.config, &seen)
-	if err != nil {
-		return nil, fmt.Errorf("bench: kubeconfig: %w", err)
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+t.host, nil)
-	if err != nil {
-		return nil, fmt.Errorf("bench: %w", err)
-	}
-	resp, err := wrapped.RoundTrip(req)
-	if err != nil {
-		return nil, fmt.Errorf("bench: credentials: %w", err)
-	}
-	resp.Body.Close()
-	return seen.header, nil
-}
-
-// headerCatcher keeps the header of a request instead of sending it.
-type headerCatcher struct{ header http.Header }
-
-// RoundTrip implements http.RoundTripper.
-func (c *headerCatcher) RoundTrip(req *http.Request) (*http.Response, error) {
-	c.header = req.Header.Clone()
-	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: req}, nil
 }
 
 // Progress is the progress of the running workload.

@@ -121,7 +121,7 @@ func (c *WatchConfig) open(ctx context.Context, t *Target, rec *recorder) (*watc
 	if len(selections) == 0 {
 		selections = []string{c.Path}
 	}
-	w := &watchers{target: t, rec: rec, atOnce: opening, calls: func(i int) call {
+	w := &watchers{target: t, rec: rec, atOnce: opening, calls: func(i int) Request {
 		return watchCall(selections[i%len(selections)], revision, c.Accept)
 	}}
 	if c.Stuck > 0 {
@@ -134,15 +134,15 @@ func (c *WatchConfig) open(ctx context.Context, t *Target, rec *recorder) (*watc
 }
 
 // watchCall is a watch from a revision on, for an hour at most.
-func watchCall(path, revision, accept string) call {
-	return call{path: with(path, "watch=true", "allowWatchBookmarks=true", "timeoutSeconds=3600", "resourceVersion="+revision), accept: accept}
+func watchCall(path, revision, accept string) Request {
+	return Request{Path: with(path, "watch=true", "allowWatchBookmarks=true", "timeoutSeconds=3600", "resourceVersion="+revision), Accept: accept}
 }
 
 // warm makes changes that count nowhere: they are another run's.
 func (c *WatchConfig) warm(ctx context.Context, t *Target, rec *recorder, w *watchers) error {
 	l := loop{Load: c.Load, through: c.Through}
-	return l.warm(ctx, t, rec, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
-		return own.do(ctx, markPatch(c.Objects[i%len(c.Objects)], w.run-1, i))
+	return l.warm(ctx, t, rec, func(ctx context.Context, own *conn, i int, _ time.Time) (outcome, error) {
+		return own.do(markPatch(c.Objects[i%len(c.Objects)], w.run-1, i))
 	})
 }
 
@@ -151,9 +151,9 @@ func (c *WatchConfig) change(ctx context.Context, t *Target, rec *recorder, w *w
 	// The changes are not the operations of the workload: they are counted apart.
 	writes := &recorder{result: &Result{Latency: newHistogram()}}
 	l := loop{Load: c.Load, through: c.Through}
-	err := l.run(ctx, t, writes, func(ctx context.Context, own *lane, i int, due time.Time) (outcome, error) {
+	err := l.run(ctx, t, writes, func(ctx context.Context, own *conn, i int, due time.Time) (outcome, error) {
 		w.sent[i].Store(due.UnixNano())
-		o, err := own.do(ctx, markPatch(c.Objects[i%len(c.Objects)], w.run, i))
+		o, err := own.do(markPatch(c.Objects[i%len(c.Objects)], w.run, i))
 		w.answered[i].Store(time.Now().UnixNano())
 		return o, err
 	})
@@ -179,10 +179,10 @@ func (c *WatchConfig) change(ctx context.Context, t *Target, rec *recorder, w *w
 }
 
 // markPatch changes an object so that its watchers can tell by which change.
-func markPatch(path string, run int64, i int) call {
-	return call{
-		method: "PATCH", path: path, accept: JSON, kind: "application/merge-patch+json",
-		body: fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, annotation, markText(run, i)),
+func markPatch(path string, run int64, i int) Request {
+	return Request{
+		Method: "PATCH", Path: path, Accept: JSON, Kind: "application/merge-patch+json",
+		Body: fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, annotation, markText(run, i)),
 	}
 }
 

@@ -37,7 +37,7 @@ const (
 type watchers struct {
 	target  *Target
 	rec     *recorder
-	calls   func(i int) call
+	calls   func(i int) Request
 	atOnce  int       // how many are opened at a time
 	since   time.Time // from when opening counts; zero: each from its own begin
 	streams []*stream
@@ -80,7 +80,7 @@ func (w *watchers) open(ctx context.Context, n int, each bool) error {
 			}
 			err := w.openOne(ctx, i)
 			if each && ctx.Err() == nil {
-				w.rec.record(time.Since(start), outcome{status: statusOf(err)}, err)
+				w.rec.record(time.Since(start), outcome{status: StatusOf(err)}, err)
 				return nil
 			}
 			return err
@@ -94,16 +94,9 @@ func (w *watchers) open(ctx context.Context, n int, each bool) error {
 }
 
 func (w *watchers) openOne(ctx context.Context, i int) error {
-	conn, err := w.target.dial(ctx, smallBuffer)
-	if err != nil {
-		return err
-	}
-	if w.stuck > 0 && i >= w.stuck {
-		if l, ok := conn.link.(*http1Link); ok {
-			l.shrink()
-		}
-	}
-	s, err := conn.watch(w.calls(i), w.target.Timeout)
+	conn := w.target.conn(ctx)
+	conn.stuck = w.stuck > 0 && i >= w.stuck
+	s, err := conn.watch(w.calls(i))
 	if err != nil {
 		conn.close()
 		return err

@@ -98,16 +98,13 @@ func (c *WatchListConfig) batch(ctx context.Context, t *Target, rec *recorder, n
 		}
 	}()
 	for i := range conns {
-		var err error
-		if conns[i], err = t.dial(ctx, largeBuffer); err != nil {
-			return err
-		}
-		if _, _, err := conns[i].do(call{path: "/version", accept: JSON}, t.Timeout); err != nil {
+		conns[i] = t.conn(ctx)
+		if _, err := conns[i].do(Request{Path: "/version", Accept: JSON}); err != nil {
 			return err
 		}
 	}
 	if rec == nil {
-		_, err := c.one(conns[0], 0, t.Timeout)
+		_, err := c.one(conns[0], 0)
 		return err
 	}
 	return rec.measured(func() error {
@@ -115,7 +112,7 @@ func (c *WatchListConfig) batch(ctx context.Context, t *Target, rec *recorder, n
 		for i, conn := range conns {
 			group.Go(func() error {
 				start := time.Now()
-				o, err := c.one(conn, i, t.Timeout)
+				o, err := c.one(conn, i)
 				if ctx.Err() == nil {
 					rec.record(time.Since(start), o, err)
 				}
@@ -127,27 +124,27 @@ func (c *WatchListConfig) batch(ctx context.Context, t *Target, rec *recorder, n
 }
 
 // one reads the initial events of the i-th watch.
-func (c *WatchListConfig) one(conn *conn, i int, limit time.Duration) (o outcome, err error) {
-	s, err := conn.watch(c.call(i), limit)
-	o.status = statusOf(err)
+func (c *WatchListConfig) one(conn *conn, i int) (o outcome, err error) {
+	s, err := conn.watch(c.call(i))
+	o.status = StatusOf(err)
 	if err != nil {
 		return o, err
 	}
-	conn.limit(limit)
+	conn.limit(conn.t.Timeout)
 	objects, size, err := s.readInitial()
-	o.bytes, err = size, conn.explain(err, limit)
+	o.bytes, err = size, conn.explain(err)
 	if err == nil && c.Objects > 0 && objects != c.Objects {
 		err = fmt.Errorf("bench: %s began with %d objects, want %d", c.Path, objects, c.Objects)
 	}
 	return o, err
 }
 
-func (c *WatchListConfig) call(i int) call {
+func (c *WatchListConfig) call(i int) Request {
 	path := c.Path
 	if c.Shards > 0 {
 		path = Shards(path, c.Shards)[i%c.Shards]
 	}
-	return call{path: WatchListPath(path), accept: c.Accept}
+	return Request{Path: WatchListPath(path), Accept: c.Accept}
 }
 
 // Shards are the paths of a collection's n equal shards, by the hashes of UIDs.

@@ -75,13 +75,13 @@ func (c *WriteConfig) phase(ctx context.Context, t *Target, l loop, verb Verb) (
 	if verb == Create {
 		warm = c.allVerbs
 	}
-	return l.measure(ctx, t, strings.TrimSpace(c.Name+" "+string(verb)), "request", warm, send(func(i int) call { return c.write(verb, i) }))
+	return l.measure(ctx, t, strings.TrimSpace(c.Name+" "+string(verb)), "request", warm, send(func(i int) Request { return c.write(verb, i) }))
 }
 
 // allVerbs warms up: it sends all verbs of an object that is not measured.
-func (c *WriteConfig) allVerbs(ctx context.Context, own *lane, i int, _ time.Time) (o outcome, err error) {
+func (c *WriteConfig) allVerbs(ctx context.Context, own *conn, i int, _ time.Time) (o outcome, err error) {
 	for _, verb := range Verbs {
-		if o, err = own.do(ctx, c.write(verb, c.Operations+1+i)); err != nil {
+		if o, err = own.do(c.write(verb, c.Operations+1+i)); err != nil {
 			return o, err
 		}
 	}
@@ -99,8 +99,8 @@ func (c *WriteConfig) remove(ctx context.Context, t *Target, n int) error {
 	if l.Operations == 0 {
 		return nil
 	}
-	return l.run(ctx, other, rec, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
-		o, err := own.do(ctx, c.write(Delete, i))
+	return l.run(ctx, other, rec, func(ctx context.Context, own *conn, i int, _ time.Time) (outcome, error) {
+		o, err := own.do(c.write(Delete, i))
 		if o.status == http.StatusNotFound {
 			err = nil
 		}
@@ -109,22 +109,22 @@ func (c *WriteConfig) remove(ctx context.Context, t *Target, n int) error {
 }
 
 // write is the request of one verb for object i.
-func (c *WriteConfig) write(verb Verb, i int) call {
+func (c *WriteConfig) write(verb Verb, i int) Request {
 	name := fmt.Sprintf("bench-%d-%06d", c.Round, i)
 	collection := "/api/v1/namespaces/" + c.Namespace + "/configmaps"
-	r := call{path: collection + "/" + name, accept: JSON, kind: JSON}
+	r := Request{Path: collection + "/" + name, Accept: JSON, Kind: JSON}
 	switch verb {
 	case Create:
-		r.method, r.path, r.body = http.MethodPost, collection, configMap(name, "settings", i)
+		r.Method, r.Path, r.Body = http.MethodPost, collection, configMap(name, "settings", i)
 	case Patch:
-		r.method, r.kind = http.MethodPatch, "application/merge-patch+json"
-		r.body = fmt.Appendf(nil, `{"data":{"generation":"%d"}}`, i+1)
+		r.Method, r.Kind = http.MethodPatch, "application/merge-patch+json"
+		r.Body = fmt.Appendf(nil, `{"data":{"generation":"%d"}}`, i+1)
 	case Apply:
-		r.method, r.kind = http.MethodPatch, "application/apply-patch+yaml" // JSON is YAML
-		r.path += "?fieldManager=larder-bench&force=true"
-		r.body = configMap(name, "applied", i)
+		r.Method, r.Kind = http.MethodPatch, "application/apply-patch+yaml" // JSON is YAML
+		r.Path += "?fieldManager=larder-bench&force=true"
+		r.Body = configMap(name, "applied", i)
 	case Delete:
-		r.method = http.MethodDelete
+		r.Method = http.MethodDelete
 	}
 	return r
 }
@@ -158,7 +158,7 @@ func PatchObjects(ctx context.Context, t *Target, c PatchConfig) (*Result, error
 		return nil, err
 	}
 	patch := func(run int64) operation {
-		return send(func(i int) call { return markPatch(c.Objects[i%len(c.Objects)], run, i) })
+		return send(func(i int) Request { return markPatch(c.Objects[i%len(c.Objects)], run, i) })
 	}
 	run := newRun()
 	return l.measure(ctx, t, c.Name, "request", patch(run-1), patch(run))

@@ -124,16 +124,16 @@ func TestClientsShareConnections(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		client := newClient(ctx, s.Listener.Addr().String(), "test", tls.Certificate{}, c.connections)
 		for range 3 {
-			if _, err := client.send(ctx, &request{method: http.MethodGet, path: "/watch"}); err != nil {
+			if _, err := client.send(ctx, &bench.Request{Method: http.MethodGet, Path: "/watch"}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		for range 5 {
-			body, err := client.do(ctx, &request{method: http.MethodPost, path: "/", kind: "text/plain", body: []byte(strings.Repeat("x", 20_000))})
+			body, err := client.do(ctx, &bench.Request{Method: http.MethodPost, Path: "/", Kind: "text/plain", Body: []byte(strings.Repeat("x", 20_000))})
 			if err != nil || len(body) != len("POST ")+20_000 {
 				t.Errorf("%d connections: %d bytes, %v", c.connections, len(body), err)
 			}
-			if _, err := client.do(ctx, &request{method: http.MethodGet, path: "/gone"}); status(err) != http.StatusGone {
+			if _, err := client.do(ctx, &bench.Request{Method: http.MethodGet, Path: "/gone"}); bench.StatusOf(err) != http.StatusGone {
 				t.Errorf("%d connections: %v, want 410", c.connections, err)
 			}
 		}
@@ -168,7 +168,7 @@ func TestPhasesCountFailures(t *testing.T) {
 	p := newPhase()
 	p.record(leaseRenewal, 3*time.Millisecond, 200, nil)
 	p.record(leaseRenewal, 0, 503, errors.New("not now"))
-	p.record(watchAgain, 0, 429, &statusError{429, "too many"})
+	p.record(watchAgain, 0, 429, errors.New("too many"))
 	p.record(watchAgain, 0, 0, fmt.Errorf("late: %w", context.DeadlineExceeded))
 	all := p.results(&bench.Result{Name: "Larder: steady", Wall: time.Minute})
 	if len(all) != 2 {

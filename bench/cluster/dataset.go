@@ -90,7 +90,7 @@ const seeders = 32
 func (w *dataset) seed(ctx context.Context, c *client) error {
 	group, within := errgroup.WithContext(ctx)
 	group.SetLimit(seeders)
-	makeAll := func(requests ...*request) {
+	makeAll := func(requests ...*bench.Request) {
 		group.Go(func() error {
 			for _, r := range requests {
 				if _, err := c.do(within, r); err != nil && !conflict(err) {
@@ -140,11 +140,11 @@ func (w *dataset) seedApps(ctx context.Context, c *client) error {
 }
 
 // appObjects make a Deployment and what belongs to it.
-func (w *dataset) appObjects(app int) []*request {
+func (w *dataset) appObjects(app int) []*bench.Request {
 	name, space := appName(app), namespaceOf(app)
 	core, apps := "/api/v1/namespaces/"+space, "/apis/apps/v1/namespaces/"+space
 	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name + "-config", Namespace: space}, Data: map[string]string{"app.yaml": text(1500)}}
-	all := []*request{
+	all := []*bench.Request{
 		post(core+"/configmaps", config),
 		post(apps+"/deployments", deploymentObject(app, 0, podsOfApp)), post(apps+"/replicasets", replicaSetObject(app, 0, podsOfApp)),
 	}
@@ -184,4 +184,4 @@ func text(n int) string {
 	return string(b)
 }
 
-func conflict(err error) bool { return status(err) == http.StatusConflict }
+func conflict(err error) bool { return bench.StatusOf(err) == http.StatusConflict }

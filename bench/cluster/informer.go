@@ -137,10 +137,10 @@ func (f *informer) watch(a *attempt) error {
 		f.fresh = make(map[uint64]uint64)
 		f.mu.Unlock()
 	}
-	resp, err := f.c.send(f.ctx, &request{method: http.MethodGet, path: path, accept: bench.Protobuf})
+	resp, err := f.c.send(f.ctx, &bench.Request{Method: http.MethodGet, Path: path, Accept: bench.Protobuf, Encoding: gzip})
 	if err != nil {
 		if f.ctx.Err() == nil {
-			a.record(status(err), err)
+			a.record(bench.StatusOf(err), err)
 		}
 		return err
 	}
@@ -248,12 +248,12 @@ func (f *informer) next(a *attempt, err error) (all bool, wait time.Duration) {
 	}
 	f.setSynced(false)
 	switch {
-	case a.expired || status(err) == http.StatusGone:
+	case a.expired || bench.StatusOf(err) == http.StatusGone:
 		f.sim.expired.Add(1)
 		return true, 0
 	case a.began && (err != nil || a.gotEvent || ran > veryShort):
 		return all, 0 // the connection or the watch has ended: it goes on where it was
-	case errors.Is(err, syscall.ECONNREFUSED) || status(err) == http.StatusTooManyRequests:
+	case errors.Is(err, syscall.ECONNREFUSED) || bench.StatusOf(err) == http.StatusTooManyRequests:
 		return all, f.delay()
 	}
 	return true, f.delay()

@@ -171,7 +171,7 @@ func (sim *simulation) renewLease(c *client, namespace, name string, v uint64, d
 	path := leasePath(namespace)
 	if v == 0 {
 		body, err := c.do(ctx, get(path+"/"+name))
-		if status(err) == http.StatusNotFound {
+		if bench.StatusOf(err) == http.StatusNotFound {
 			body, err = c.do(ctx, post(path, bench.Lease(namespace, name, "")))
 		}
 		if err != nil {
@@ -193,11 +193,7 @@ func (sim *simulation) note(kind requestKind, due time.Time, err error) {
 	if sim.over.Err() != nil {
 		return
 	}
-	code := status(err)
-	if err == nil {
-		code = http.StatusOK
-	}
-	sim.phase.Load().record(kind, time.Since(due), code, err)
+	sim.phase.Load().record(kind, time.Since(due), bench.StatusOf(err), err)
 }
 
 // report sends the node's status.

@@ -26,30 +26,31 @@ import (
 const (
 	acceptTyped = "application/vnd.kubernetes.protobuf,application/json"
 	strategic   = "application/strategic-merge-patch+json"
+	gzip        = "gzip" // which client-go always asks for
 )
 
-func post(path string, obj runtime.Object) *request {
-	return &request{method: http.MethodPost, path: path, accept: acceptTyped, kind: bench.Protobuf, body: bench.EncodeProtobuf(obj)}
+func post(path string, obj runtime.Object) *bench.Request {
+	return &bench.Request{Method: http.MethodPost, Path: path, Accept: acceptTyped, Encoding: gzip, Kind: bench.Protobuf, Body: bench.EncodeProtobuf(obj)}
 }
 
-func put(path string, obj runtime.Object) *request {
-	return &request{method: http.MethodPut, path: path, accept: acceptTyped, kind: bench.Protobuf, body: bench.EncodeProtobuf(obj)}
+func put(path string, obj runtime.Object) *bench.Request {
+	return &bench.Request{Method: http.MethodPut, Path: path, Accept: acceptTyped, Encoding: gzip, Kind: bench.Protobuf, Body: bench.EncodeProtobuf(obj)}
 }
 
-func get(path string) *request {
-	return &request{method: http.MethodGet, path: path, accept: acceptTyped}
+func get(path string) *bench.Request {
+	return &bench.Request{Method: http.MethodGet, Path: path, Accept: acceptTyped, Encoding: gzip}
 }
 
-func patch(path string, body any) *request {
+func patch(path string, body any) *bench.Request {
 	text, err := json.Marshal(body)
 	if err != nil {
 		panic(err) // Kubernetes' own types can always be encoded
 	}
-	return &request{method: http.MethodPatch, path: path, accept: acceptTyped, kind: strategic, body: text}
+	return &bench.Request{Method: http.MethodPatch, Path: path, Accept: acceptTyped, Encoding: gzip, Kind: strategic, Body: text}
 }
 
 // remove is a deletion, with a grace of so many seconds, or the object's own if that is -1.
-func remove(path string, grace int64, uid types.UID) *request {
+func remove(path string, grace int64, uid types.UID) *bench.Request {
 	options := &metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"}}
 	if grace >= 0 {
 		options.GracePeriodSeconds = &grace
@@ -61,7 +62,7 @@ func remove(path string, grace int64, uid types.UID) *request {
 	if err != nil {
 		panic(err) // it can always be encoded
 	}
-	return &request{method: http.MethodDelete, path: path, accept: acceptTyped, kind: bench.JSON, body: body}
+	return &bench.Request{Method: http.MethodDelete, Path: path, Accept: acceptTyped, Encoding: gzip, Kind: bench.JSON, Body: body}
 }
 
 // version makes an object's metadata name the version that a write is of.

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/testservers"
 )
 
@@ -180,7 +181,7 @@ var errGaveUp = errors.New("cluster: the request cannot succeed")
 
 // send sends a request that was due at some time, and again after failures, as the queues of
 // components do. build makes the request for each try, and each try counts.
-func (sim *simulation) send(kind requestKind, due time.Time, c *client, build func() *request) ([]byte, error) {
+func (sim *simulation) send(kind requestKind, due time.Time, c *client, build func() *bench.Request) ([]byte, error) {
 	for {
 		at := sim.phase.Load()
 		ctx, cancel := context.WithTimeout(sim.over, usualTimeout)
@@ -189,10 +190,7 @@ func (sim *simulation) send(kind requestKind, due time.Time, c *client, build fu
 		if sim.over.Err() != nil {
 			return nil, sim.over.Err()
 		}
-		code := status(err)
-		if err == nil {
-			code = http.StatusOK
-		}
+		code := bench.StatusOf(err)
 		if err != nil && (code == http.StatusConflict && kind != podCreation || code == http.StatusNotFound) {
 			// Part of how components work: they read again, or have nothing to do any more.
 			at.record(kind, time.Since(due), code, nil)

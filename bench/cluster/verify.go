@@ -18,7 +18,7 @@ type listed struct {
 }
 
 func (sim *simulation) list(ctx context.Context, c *client, path string) ([]listed, error) {
-	body, err := c.do(ctx, &request{method: http.MethodGet, path: path, accept: bench.Protobuf, plain: true})
+	body, err := c.do(ctx, &bench.Request{Method: http.MethodGet, Path: path, Accept: bench.Protobuf})
 	if err != nil {
 		return nil, err
 	}
