@@ -1,10 +1,12 @@
 package httpapi
 
 import (
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/larder-io/larder/httpapi/costs"
 	"github.com/larder-io/larder/httpapi/nethttp"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
@@ -32,4 +34,31 @@ type apiCall struct {
 func (x *apiCall) attributes() *request.Attributes {
 	x.attrs = request.Attributes{User: x.User, Request: &x.Action}
 	return &x.attrs
+}
+
+// accountFinder finds the account that is charged for a request.
+type accountFinder struct{ ledger *costs.Ledger }
+
+// find sets the account of x, unless it is set.
+func (p *accountFinder) find(x *apiCall) {
+	if x.Account != nil {
+		return
+	}
+	c := costs.Caller{Agent: x.Peek("User-Agent"), Group: x.Group, Resource: x.Resource, Subresource: x.Subresource, Verb: x.Verb}
+	if x.User != nil {
+		c.User = x.User.GetName()
+	}
+	if !x.IsResourceRequest {
+		c.Group, c.Subresource, c.Resource = "", "", firstPart(x.Path)
+	}
+	x.Account = p.ledger.Account(c)
+}
+
+// firstPart returns a path up to the second slash.
+func firstPart(path string) string {
+	if path == "" {
+		return ""
+	}
+	first, _, _ := strings.Cut(path[1:], "/")
+	return path[:1+len(first)]
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/larder-io/larder/httpapi/aggregator"
 	"github.com/larder-io/larder/httpapi/customresources"
+	"github.com/larder-io/larder/httpapi/discovery"
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/httpapi/routes"
 )
@@ -193,4 +194,15 @@ func (r *router) notFoundHandler(x *apiCall) http.Handler {
 	default:
 		return http.NotFoundHandler()
 	}
+}
+
+// Peers are the other servers of the cluster. During an upgrade they may serve resources that this
+// server does not.
+type Peers interface {
+	// WrapHandler returns a handler that hands a request for a resource on to a peer that
+	// serves it, and to h if there is none.
+	WrapHandler(h http.Handler) http.Handler
+
+	// Discovery lists what the peers serve, too.
+	discovery.Peers
 }

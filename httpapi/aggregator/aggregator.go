@@ -1,14 +1,17 @@
 package aggregator
 
 import (
+	"context"
 	"fmt"
 	"net/url"
 	"sync/atomic"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	apiextensionsinformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	clientinformers "k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -127,3 +130,32 @@ func (a *Aggregator) apiServices() apiserviceinformers.APIServiceInformer {
 }
 
 var _ remote.ServiceResolver = upstream.ServiceResolver(nil)
+
+// identity is the client certificate of this server for remote servers.
+type identity struct {
+	files atomic.Pointer[dynamiccertificates.DynamicCertKeyPairContent] // nil: nothing
+}
+
+// current returns certificate and key as they are now.
+func (i *identity) current() (cert, key []byte) {
+	if files := i.files.Load(); files != nil {
+		return files.CurrentCertKeyContent()
+	}
+	return nil, nil
+}
+
+// load reads the files. Upstream's constructor starts goroutines, which end with Run.
+func (i *identity) load(ctx context.Context, certFile, keyFile string) (*dynamiccertificates.DynamicCertKeyPairContent, error) {
+	files, err := dynamiccertificates.NewDynamicServingContentFromFiles("aggregator-proxy-cert", certFile, keyFile)
+	if err != nil {
+		return nil, fmt.Errorf("aggregator: certificate: %w", err)
+	}
+	if err := files.RunOnce(ctx); err != nil {
+		return nil, fmt.Errorf("aggregator: certificate: %w", err)
+	}
+	i.files.Store(files)
+	return files, nil
+}
+
+// Gather implements prometheus.Gatherer, for metrics of the availability of APIServices.
+func (a *Aggregator) Gather() ([]*dto.MetricFamily, error) { return a.registered.Gather() }

@@ -3,10 +3,12 @@ package exchange
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"iter"
 	"net"
 	"net/http"
 	"net/textproto"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -308,3 +310,13 @@ func (x *Exchange) CopyHeaders(keep func(key string) bool) http.Header {
 	}
 	return header
 }
+
+// IsAbort reports whether p, which a handler panicked with, asks to close the connection
+// without an answer.
+func IsAbort(p any) bool {
+	err, ok := p.(error)
+	return ok && errors.Is(err, http.ErrAbortHandler)
+}
+
+// Stack is the stack of the caller, for the log.
+func Stack() string { return string(debug.Stack()) }

@@ -1,9 +1,19 @@
 package exchange
 
 import (
+	"bytes"
 	"io"
 	"net/http"
 	"strings"
+	"sync"
+
+	"github.com/klauspost/compress/gzip"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
+	"github.com/larder-io/larder/internal/registry/encoding"
+	"github.com/larder-io/larder/internal/registry/wire"
 )
 
 // UnknownSize stands for the size of a body that is encoded while it is written.
@@ -170,3 +180,89 @@ func (r *Response) Length() int {
 func (r *Response) small() bool {
 	return r.Body == nil || r.Size != UnknownSize && r.Size <= RecordSize
 }
+
+// objectBody writes an object that fits into the buffer of a ChunkWriter, and is not compressed.
+type objectBody struct {
+	encoder *encoding.Encoder
+	item    []byte
+}
+
+func (b *objectBody) WriteTo(w io.Writer) (int64, error) {
+	out := NewChunkWriter(w)
+	defer out.Release()
+	out.Buf = b.encoder.AppendObject(out.Buf, b.item)
+	out.Flush()
+	return out.Written, out.Err
+}
+
+func (b *objectBody) Close() error { return nil }
+
+// SendObject answers with an object. item, its encoding by encoder, must not change. The media type is
+// that of encoder, or YAML, which is made from JSON.
+func (x *Exchange) SendObject(code int, mediaType string, pretty bool, encoder *encoding.Encoder, item []byte) {
+	size := encoder.ObjectSize(item)
+	rewritten := mediaType == runtime.ContentTypeYAML || pretty && mediaType == runtime.ContentTypeJSON
+	if size <= RecordSize && !rewritten {
+		x.object = objectBody{encoder, item}
+		x.SendFrom(code, mediaType, size, &x.object)
+		return
+	}
+	body := encoder.AppendObject(make([]byte, 0, size), item)
+	if rewritten {
+		x.SendJSON(code, mediaType, pretty, body)
+	} else {
+		x.SendCompressed(code, mediaType, body)
+	}
+}
+
+// SendJSON answers with a whole JSON body, as YAML if that is the media type.
+func (x *Exchange) SendJSON(code int, mediaType string, pretty bool, body []byte) {
+	var err error
+	switch {
+	case mediaType == runtime.ContentTypeYAML:
+		body, err = wire.YAML(body)
+	case pretty:
+		body, err = wire.Pretty(body)
+	}
+	if err != nil {
+		x.Fail(err)
+		return
+	}
+	x.SendCompressed(code, mediaType, body)
+}
+
+// CompressFrom is the size from which answers are compressed (apiserver
+// pkg/endpoints/handlers/responsewriters/writers.go).
+const CompressFrom = 128 << 10
+
+// AcceptsGzip reports whether an Accept-Encoding header names gzip without a weight, and the
+// feature gate APIResponseCompression is on. Upstream understands no more.
+func AcceptsGzip(header []byte) bool {
+	for len(header) > 0 {
+		token, rest, _ := bytes.Cut(header, []byte{','})
+		if string(bytes.TrimSpace(token)) == "gzip" {
+			return utilfeature.DefaultFeatureGate.Enabled(features.APIResponseCompression)
+		}
+		header = rest
+	}
+	return false
+}
+
+// gzips holds writers, which are large.
+var gzips = sync.Pool{New: func() any {
+	z, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
+	if err != nil {
+		panic(err) // the level is a constant
+	}
+	return z
+}}
+
+// GetGzip returns a writer to out, which PutGzip takes back.
+func GetGzip(out io.Writer) *gzip.Writer {
+	z := gzips.Get().(*gzip.Writer)
+	z.Reset(out)
+	return z
+}
+
+// PutGzip takes back a writer that the caller does not use any more.
+func PutGzip(z *gzip.Writer) { gzips.Put(z) }

@@ -3,13 +3,18 @@ package http1
 import (
 	"context"
 	"crypto/tls"
+	"errors"
+	"fmt"
 	"iter"
 	"net"
 	"net/http"
 	"strconv"
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
 )
 
 // A session is the exchange.Carrier of the request that it serves at the moment.
@@ -112,4 +117,41 @@ func appendHead(dst []byte, code int, header []exchange.Field, chunked bool) []b
 		dst = append(dst, "\r\nTransfer-Encoding: chunked"...)
 	}
 	return append(dst, "\r\nConnection: close\r\n\r\n"...)
+}
+
+// asterisk answers "OPTIONS *", which asks about the server as a whole. Like net/http's
+// server it does so before authentication.
+func (ss *Session) asterisk(received time.Time) *exchange.Exchange {
+	x := new(exchange.Exchange)
+	x.Init(ss, received, nil)
+	x.Head(http.StatusOK, "")
+	return x
+}
+
+// malformed returns the answer to a request that could not be read because of err.
+func (ss *Session) malformed(err error) *exchange.Exchange {
+	x := new(exchange.Exchange)
+	x.Init(ss, time.Time{}, nil)
+	x.Reset()
+	switch {
+	case errors.Is(err, errHeaderTooLarge):
+		x.Text(http.StatusRequestHeaderFieldsTooLarge, "431 Request Header Fields Too Large")
+	case errors.Is(err, errExpectation):
+		x.Head(http.StatusExpectationFailed, "")
+	case socket.IsTimeout(err):
+		x.Text(http.StatusRequestTimeout, "408 Request Timeout")
+	default:
+		x.Text(http.StatusBadRequest, "400 Bad Request")
+	}
+	x.Closing = true
+	return x
+}
+
+// fasthttpLogger logs what fasthttp reports about connections. It does so for debugging only.
+type fasthttpLogger struct{}
+
+func (fasthttpLogger) Printf(format string, args ...any) {
+	if klog.V(4).Enabled() {
+		klog.V(4).InfoS("Connection", "message", fmt.Sprintf(format, args...))
+	}
 }

@@ -1,9 +1,15 @@
 package identity
 
 import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
 	"errors"
 	"fmt"
+	"hash"
 	"slices"
+	"sync"
 	"time"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -134,4 +140,96 @@ func (w *warner) AddWarning(agent, text string) {
 		w.warned = append(w.warned, text)
 		w.x.Add("Warning", header)
 	}
+}
+
+// CacheTTL is how long a connection's credentials are not authenticated again. The caches
+// of the authenticators last for that much less than upstream's.
+const CacheTTL = time.Second
+
+// authCache keeps the user of a connection's client in the connection's slot.
+type authCache struct {
+	digester   *Digester
+	generation func() uint64
+	byPath     bool // anonymous clients are accepted on some paths only
+}
+
+// credentials are those by which a connection was last authenticated, and the answer. They keep a digest of
+// the secret, under a key of this process.
+type credentials struct {
+	digest   [sha256.Size]byte
+	current  [sha256.Size]byte // room for the digest of the current request's secret
+	response *authenticator.Response
+	until    time.Time
+
+	generation uint64               // Config.Generation's when the client was authenticated
+	class      apimetrics.UserClass // of the user, for metrics
+	token      bool                 // it was a token, which upstream would have looked up
+}
+
+// lookup returns the credentials by which x's connection was last authenticated, if they are still valid
+// and the request has the same Authorization header. The caller has checked that no other field has
+// credentials. A client certificate belongs to the connection, so it cannot differ.
+func (m *authCache) lookup(x *exchange.Exchange) *credentials {
+	slot := x.Carrier.Slot()
+	if slot == nil {
+		return nil
+	}
+	known, _ := (*slot).(*credentials)
+	if known == nil || !x.Received.Before(known.until) || known.generation != m.generation() {
+		return nil
+	}
+	digest := &known.current
+	m.digester.Digest(digest, x.Peek("Authorization"))
+	if subtle.ConstantTimeCompare(digest[:], known.digest[:]) == 0 {
+		return nil
+	}
+	return known
+}
+
+// store remembers the authenticator's response to x, which it gave in that generation.
+func (m *authCache) store(x *exchange.Exchange, response *authenticator.Response, generation uint64) {
+	name := response.User.GetName()
+	if m.byPath && name == user.Anonymous {
+		return
+	}
+	secret := x.Peek("Authorization")
+	slot := x.Carrier.Slot()
+	if slot == nil {
+		return
+	}
+	known := &credentials{
+		response: response, until: x.Received.Add(CacheTTL), generation: generation,
+		class: apimetrics.ClassOf(name), token: len(secret) > 0,
+	}
+	m.digester.Digest(&known.digest, secret)
+	if state := x.Carrier.TLS(); state != nil && len(state.PeerCertificates) > 0 {
+		leaf := state.PeerCertificates[0]
+		if leaf.NotAfter.Before(known.until) {
+			known.until = leaf.NotAfter
+		}
+		known.token = known.token && name != leaf.Subject.CommonName
+	}
+	*slot = known
+}
+
+// Digester makes digests of credentials under a key of its own.
+type Digester struct{ pool sync.Pool }
+
+// NewDigester returns a Digester with a new key.
+func NewDigester() *Digester {
+	key := make([]byte, sha256.Size)
+	rand.Read(key) // never fails
+	return &Digester{pool: sync.Pool{New: func() any { return hmac.New(sha256.New, key) }}}
+}
+
+// Digest writes the digest of secret to dst; the digest of an empty secret is all zeros.
+func (d *Digester) Digest(dst *[sha256.Size]byte, secret []byte) {
+	if *dst = [sha256.Size]byte{}; len(secret) == 0 {
+		return
+	}
+	h := d.pool.Get().(hash.Hash)
+	h.Reset()
+	h.Write(secret)
+	h.Sum(dst[:0])
+	d.pool.Put(h)
 }

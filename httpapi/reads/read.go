@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -21,6 +22,7 @@ import (
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/negotiate"
+	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/storage"
 )
 
@@ -219,4 +221,45 @@ func warningHeader(text string) string {
 		return ""
 	}
 	return header
+}
+
+// Resource is one resource or subresource as one API version lets it be read. It is
+// immutable.
+type Resource struct {
+	Endpoint *registry.Endpoint
+	Scope    *handlers.RequestScope
+
+	// View serves GET, LIST and WATCH from encoded bytes; if it is nil, upstream's handlers
+	// serve them.
+	View *registry.View
+
+	// bare says that upstream puts no router in front of the resource's handlers.
+	bare bool
+
+	// warnings are sent with every response, as for a deprecated version.
+	warnings []string
+
+	// Life says whether the version is deprecated.
+	Life apimetrics.Lifecycle
+
+	// Monitors count what is read.
+	Monitors *apimetrics.Monitors
+}
+
+// NewResource returns the resource that e serves, for reads, which monitors count.
+func NewResource(e *registry.Endpoint, scope *handlers.RequestScope, life apimetrics.Lifecycle, warnings []string, monitors *apimetrics.Monitors) Resource {
+	return Resource{Endpoint: e, Scope: scope, View: e.View, Life: life, warnings: warnings, Monitors: monitors}
+}
+
+// Serve answers x, a GET or LIST of i, which has a view, and reports whether it did.
+func (x *Read) Serve(i *Resource) bool {
+	switch x.Verb {
+	case "get":
+		x.get(i)
+	case "list":
+		x.list(i)
+	default:
+		return false
+	}
+	return true
 }

@@ -5,7 +5,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/socket"
+	"github.com/larder-io/larder/internal/invariants"
+	"github.com/larder-io/larder/watch"
 )
 
 // scheduler runs watches that have something to send, in the order in which they were woken, on few
@@ -136,4 +139,156 @@ func (p *scheduler) GoesOn() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.active++
+}
+
+// queue holds the watches that wait to be run, in the order in which they were woken. Watches of one
+// connection wait together and run one after the other, so that what they send leaves in one write.
+type queue struct {
+	waiting int
+	entries []entry // from head on; those before it are zero
+	head    int
+	conns   map[socket.Group]*connQueue
+	spare   *connQueue // one that is not in use, or nil
+}
+
+// entry is one place in the queue: of a watch, or of a connQueue.
+type entry struct {
+	ws   *watchStream
+	conn *connQueue
+}
+
+// connQueue is the watches of one connection that wait.
+type connQueue struct {
+	group   socket.Group
+	waiting []*watchStream // from head on; those before it are nil
+	head    int
+	served  int // watches that ran one after the other
+}
+
+// mostInSuccession is how many watches of one connection run before others do.
+const mostInSuccession = 64
+
+// push adds ws.
+func (q *queue) push(ws *watchStream) {
+	q.waiting++
+	if ws.group == nil {
+		q.enter(entry{ws: ws})
+		return
+	}
+	pt := q.conns[ws.group]
+	if pt == nil {
+		if pt, q.spare = q.spare, nil; pt == nil {
+			pt = &connQueue{}
+		}
+		pt.group = ws.group
+		q.conns[ws.group] = pt
+		q.enter(entry{conn: pt})
+	}
+	pt.waiting, pt.head = moved(pt.waiting, pt.head)
+	pt.waiting = append(pt.waiting, ws)
+}
+
+// enter adds an entry.
+func (q *queue) enter(e entry) {
+	q.entries, q.head = moved(q.entries, q.head)
+	q.entries = append(q.entries, e)
+}
+
+// moved returns list, which is used from head on, and its head. If the list is full and at least half
+// of it is unused, moved moves the rest to the front: otherwise a list that is never empty would grow.
+func moved[T any](list []T, head int) ([]T, int) {
+	if len(list) < cap(list) || head < len(list)-head {
+		return list, head
+	}
+	used := copy(list, list[head:])
+	clear(list[used:])
+	return list[:used], 0
+}
+
+// pop takes the next watch. more says that the one after it shares its connection. If
+// kept is not nil and the next watch is not of that group, pop takes none.
+func (q *queue) pop(kept socket.Group) (ws *watchStream, more bool) {
+	if q.waiting == 0 {
+		return nil, false
+	}
+	e := q.entries[q.head]
+	if kept != nil && (e.conn == nil || e.conn.group != kept) {
+		return nil, false
+	}
+	q.waiting--
+	if e.conn == nil {
+		q.shift()
+		return e.ws, false
+	}
+	pt := e.conn
+	ws = pt.waiting[pt.head]
+	pt.waiting[pt.head] = nil
+	pt.head++
+	pt.served++
+	switch {
+	case pt.head == len(pt.waiting):
+		q.shift()
+		delete(q.conns, pt.group)
+		*pt = connQueue{waiting: pt.waiting[:0]}
+		q.spare = pt
+	case pt.served == mostInSuccession:
+		pt.served = 0
+		q.shift()
+		q.enter(e)
+	default:
+		more = true
+	}
+	return ws, more
+}
+
+// shift takes the first entry away.
+func (q *queue) shift() {
+	q.entries[q.head] = entry{}
+	if q.head++; q.head == len(q.entries) {
+		q.entries, q.head = q.entries[:0], 0
+	}
+}
+
+// batch is what a stream needs while it has something to send. The first chunkHead
+// bytes of buf are room for the head of the chunk.
+type batch struct {
+	deliveries []watch.Delivery
+	buf        []byte
+	frames     apimetrics.Frames // that were added and are not counted yet
+
+	// What the stream is charged for: the time since clock, less the waits of writes, and
+	// so many bytes and events.
+	clock         time.Time
+	bytes, events int
+}
+
+// count counts what was added to b since it had before bytes: a frame, or nothing.
+func (ws *watchStream) count(b *batch, before int) {
+	if size := len(b.buf) - before; size > 0 {
+		b.frames.Add(size - ws.prefix)
+	}
+}
+
+var batches = sync.Pool{New: func() any {
+	return &batch{deliveries: make([]watch.Delivery, 0, 64), buf: make([]byte, chunkHead, batchSize)}
+}}
+
+func getBatch() *batch { return batches.Get().(*batch) }
+
+// reset empties b.
+func (b *batch) reset() {
+	clear(b.deliveries)
+	b.deliveries, b.buf, b.frames = b.deliveries[:0], b.buf[:chunkHead], apimetrics.Frames{}
+	b.bytes, b.events = 0, 0
+}
+
+// release gives b back, empty.
+func (b *batch) release() {
+	if cap(b.buf) > keptSize {
+		b.buf = make([]byte, chunkHead, batchSize)
+	}
+	if invariants.Enabled {
+		invariants.Overwrite(b.buf)
+	}
+	batches.Put(b)
 }

@@ -1,0 +1,95 @@
+package httpapi
+
+import (
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/storageversion"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/nethttp"
+)
+
+// timeoutFilter sets the deadlines of requests.
+type timeoutFilter struct {
+	timeout time.Duration
+	auditor *auditor
+}
+
+// set limits the request to the server's timeout, or to the client's ?timeout= if that is
+// shorter.
+func (b *timeoutFilter) set(x *apiCall) bool {
+	if x.LongRunning() {
+		return true
+	}
+	timeout := b.timeout
+	if asked := x.Query.Get("timeout"); asked != "" {
+		d, err := time.ParseDuration(asked)
+		if err != nil {
+			refusal := apierrors.NewBadRequest("invalid timeout specified in the request URL - " + err.Error())
+			b.auditor.refuse(x, refusal.Error())
+			x.Fail(refusal)
+			return false
+		}
+		if d > 0 && d < timeout {
+			timeout, x.Hurried = d, true
+		}
+	}
+	x.Deadline = x.Received.Add(timeout)
+	return true
+}
+
+// shutdownFilter refuses new requests during shutdown.
+type shutdownFilter struct {
+	refused atomic.Bool // new requests are answered with 429
+}
+
+// check answers a request that is refused. Probes and scrapes never are.
+func (l *shutdownFilter) check(x *apiCall) bool {
+	if !l.refused.Load() || x.Carrier.Internal() {
+		return true
+	}
+	for _, prefix := range [...]string{"/readyz", "/livez", "/healthz", "/metrics"} {
+		if strings.HasPrefix(x.Path, prefix) {
+			return true
+		}
+	}
+	x.Del("Cache-Control") // upstream sets these later
+	x.Del("Strict-Transport-Security")
+	x.Set("Retry-After", "5")
+	x.Text(http.StatusTooManyRequests, "The apiserver is shutting down, please try again later.")
+	x.Closing = true
+	return false
+}
+
+// storageVersionFilter refuses writes of resources whose storage version is not published yet, by
+// upstream's filter.
+type storageVersionFilter struct {
+	versions storageversion.Manager // nil lets everything pass
+	filter   *nethttp.Filter
+}
+
+func newStorageVersionFilter(versions storageversion.Manager) storageVersionFilter {
+	return storageVersionFilter{versions, nethttp.NewFilter(func(next http.Handler) http.Handler {
+		return filters.WithStorageVersionPrecondition(next, versions, legacyscheme.Codecs)
+	})}
+}
+
+// check refuses a write that must wait for its storage version.
+func (b *storageVersionFilter) check(x *apiCall) bool {
+	if b.versions == nil || b.versions.Completed() {
+		return true
+	}
+	w := nethttp.NewRecorder()
+	ctx := exchange.Context(x.Audit.Context(x.Base()), x.RequestInfo(), x.User, x.Received)
+	if b.filter.Run(w, x.HTTP().WithContext(ctx)) != nil {
+		return true
+	}
+	w.SendTo(&x.Response)
+	return false
+}
