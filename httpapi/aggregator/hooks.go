@@ -59,12 +59,10 @@ func (a *Aggregator) Checks() []healthz.HealthChecker {
 	var checks []healthz.HealthChecker
 	for _, name := range slices.Sorted(maps.Keys(a.hooks)) {
 		checks = append(checks, healthz.NamedCheck(name, func(*http.Request) error {
-			select {
-			case <-a.hooks[name]:
+			if isClosed(a.hooks[name]) {
 				return nil
-			default:
-				return a.unlessExcused(errNotFinished)
 			}
+			return a.unlessExcused(errNotFinished)
 		}))
 	}
 	return append(checks, healthz.NamedCheck(completion, func(*http.Request) error { return a.unlessExcused(a.pending.check()) }))
@@ -99,26 +97,23 @@ func await(ctx context.Context, done <-chan struct{}) bool {
 	select {
 	case <-done:
 		return true
-	default:
+	case <-ctx.Done():
+		return isClosed(done)
 	}
+}
+
+func isClosed(done <-chan struct{}) bool {
 	select {
 	case <-done:
 		return true
-	case <-ctx.Done():
+	default:
 		return false
 	}
 }
 
 // Registered reports whether all APIServices that existed at the start have been seen. Until
 // then it is not known whether a path is served.
-func (a *Aggregator) Registered() bool {
-	select {
-	case <-a.hooks[hookRegistration]:
-		return true
-	default:
-		return false
-	}
-}
+func (a *Aggregator) Registered() bool { return isClosed(a.hooks[hookRegistration]) }
 
 // builtIn makes the APIServices of the built-in versions, as kubernetes
 // pkg/controlplane/apiserver/aggregator.go does. A version without a priority has no APIService. The

@@ -1,6 +1,7 @@
 package apimetrics
 
 import (
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -16,37 +17,20 @@ import (
 // names of upstream's (apiserver pkg/endpoints/filters/metrics.go), which only upstream's filters can
 // count. Authentications that are reused count with a duration of zero.
 type Access struct {
-	remembered [lastClass]atomic.Int64 // accepted before, by class of the user
-	tokens     atomic.Int64            // of these, by a token
+	remembered [len(userClasses)]atomic.Int64 // accepted before, by class of the user
+	tokens     atomic.Int64                   // of these, by a token
 
-	users           [lastClass]atomic.Int64 // authenticated now
+	users           [len(userClasses)]atomic.Int64 // authenticated now
 	authentications [lastResult]*histogram
 	authorizations  [lastResult]*histogram
 
 	filters [lastFilter]*histogram   // of requests that took their time in one
 	stopped [lastFilter]atomic.Int64 // requests that passed this filter and were stopped by a later one
-
-	userRequests, attempts, authentication *prometheus.Desc
-	decisions, authorization               *prometheus.Desc
-	filterDurations                        *prometheus.Desc
-	cacheHits, cacheDurations              *prometheus.Desc
 }
 
 // NewAccess returns an Access that has counted nothing.
 func NewAccess() *Access {
-	desc := func(name, help, label string) *prometheus.Desc {
-		return prometheus.NewDesc(name, "[ALPHA] "+help, []string{label}, nil)
-	}
-	a := &Access{
-		userRequests:    desc("authenticated_user_requests", "Counter of authenticated requests broken out by username.", "username"),
-		attempts:        desc("authentication_attempts", "Counter of authenticated attempts.", "result"),
-		authentication:  desc("authentication_duration_seconds", "Authentication duration in seconds broken out by result.", "result"),
-		decisions:       desc("authorization_attempts_total", "Counter of authorization attempts broken down by result. It can be either 'allowed', 'denied', 'no-opinion' or 'error'.", "result"),
-		authorization:   desc("authorization_duration_seconds", "Authorization duration in seconds broken out by result.", "result"),
-		filterDurations: desc("apiserver_request_filter_duration_seconds", "Request filter latency distribution in seconds, for each filter type", "filter"),
-		cacheHits:       desc("authentication_token_cache_request_total", "", "status"),
-		cacheDurations:  desc("authentication_token_cache_request_duration_seconds", "", "status"),
-	}
+	a := new(Access)
 	for i := range lastResult {
 		a.authentications[i], a.authorizations[i] = newDurations(allBounds), newDurations(allBounds)
 	}
@@ -76,33 +60,21 @@ func ImpersonationFilter() string {
 	return "impersonation"
 }
 
-// UserClass is the class of a user name, which is the label of upstream's metric.
+// UserClass is the class of a user name, which is the label of upstream's metric: an index of userClasses.
 type UserClass uint8
 
 const (
 	classOther UserClass = iota
 	classEmail
-	classAdmin
-	classClient
-	classKubeProxy
-	classKubelet
-	classSystemDefault
-	lastClass
+	firstNamed // the others have the name of their one user
 )
 
-// String is the label.
-func (c UserClass) String() string {
-	return [lastClass]string{
-		"other", "email_id", "admin", "client", "kube_proxy", "kubelet", "system:serviceaccount:kube-system:default",
-	}[c]
-}
+var userClasses = [...]string{"other", "email_id", "admin", "client", "kube_proxy", "kubelet", "system:serviceaccount:kube-system:default"}
 
 // ClassOf returns the class of a user name.
 func ClassOf(user string) UserClass {
-	for c := classAdmin; c < lastClass; c++ {
-		if user == c.String() {
-			return c
-		}
+	if named := slices.Index(userClasses[firstNamed:], user); named >= 0 {
+		return firstNamed + UserClass(named)
 	}
 	if strings.Contains(user, "@") {
 		return classEmail
@@ -193,62 +165,61 @@ func (a *Access) Reset() {
 	}
 }
 
-// Describe implements prometheus.Collector.
-func (a *Access) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{a.userRequests, a.attempts, a.authentication, a.decisions, a.authorization, a.filterDurations, a.cacheHits, a.cacheDurations} {
-		ch <- d
-	}
-}
+// Describe implements prometheus.Collector: Access is not checked.
+func (a *Access) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector. Like upstream's metrics, it has no sample of what has not
 // happened.
 func (a *Access) Collect(ch chan<- prometheus.Metric) {
+	send := func(name, help, label, value string, n int64) {
+		if n > 0 {
+			ch <- prometheus.MustNewConstMetric(accessDesc(name, help, label), prometheus.CounterValue, float64(n), value)
+		}
+	}
 	var remembered int64
-	for class := range lastClass {
+	for class, label := range userClasses {
 		n := a.remembered[class].Load()
 		remembered += n
-		if n += a.users[class].Load(); n > 0 {
-			ch <- prometheus.MustNewConstMetric(a.userRequests, prometheus.CounterValue, float64(n), class.String())
-		}
+		send("authenticated_user_requests", "Counter of authenticated requests broken out by username.", "username", label, n+a.users[class].Load())
 	}
 	for result, label := range [lastResult]string{"success", "failure", "error", ""} {
 		zeros := int64(0)
 		if result == resultSuccess {
 			zeros = remembered
 		}
-		collectResult(ch, a.authentications[result], a.attempts, a.authentication, label, zeros)
+		total := a.authentications[result].report(ch, accessDesc("authentication_duration_seconds", "Authentication duration in seconds broken out by result.", "result"), accessBounds, zeros, label)
+		send("authentication_attempts", "Counter of authenticated attempts.", "result", label, int64(total))
 	}
 	for result, label := range [lastResult]string{"allowed", "denied", "error", "no-opinion"} {
-		collectResult(ch, a.authorizations[result], a.decisions, a.authorization, label, 0)
+		total := a.authorizations[result].report(ch, accessDesc("authorization_duration_seconds", "Authorization duration in seconds broken out by result.", "result"), accessBounds, 0, label)
+		send("authorization_attempts_total", "Counter of authorization attempts broken down by result. It can be either 'allowed', 'denied', 'no-opinion' or 'error'.", "result", label, int64(total))
 	}
 	a.collectFilters(ch, remembered)
 	// Upstream's cache of tokens would have found these. It has missed the first request of each token.
 	if hits := a.tokens.Load(); hits > 0 {
-		ch <- prometheus.MustNewConstMetric(a.cacheHits, prometheus.CounterValue, float64(hits), "hit")
-		newDurations(prometheus.DefBuckets).report(ch, a.cacheDurations, prometheus.DefBuckets, hits, "hit")
-	}
-}
-
-// collectResult reports how often authentication or authorization came to a result, and how long that
-// took. zeros of these took no time.
-func collectResult(ch chan<- prometheus.Metric, h *histogram, attempts, durations *prometheus.Desc, label string, zeros int64) {
-	if total := h.report(ch, durations, accessBounds, zeros, label); total > 0 {
-		ch <- prometheus.MustNewConstMetric(attempts, prometheus.CounterValue, float64(total), label)
+		send("authentication_token_cache_request_total", "", "status", "hit", hits)
+		newDurations(prometheus.DefBuckets).report(ch, accessDesc("authentication_token_cache_request_duration_seconds", "", "status"), prometheus.DefBuckets, hits, "hit")
 	}
 }
 
 // collectFilters reports the filters. Requests that took no time in a filter count as zero if they were
 // authorized or stopped later.
 func (a *Access) collectFilters(ch chan<- prometheus.Metric, remembered int64) {
+	desc := accessDesc("apiserver_request_filter_duration_seconds", "Request filter latency distribution in seconds, for each filter type", "filter")
 	authentications, asked := newDurations(allBounds), int64(0)
 	for result := range lastResult {
 		authentications.merge(a.authentications[result])
 		asked += a.authorizations[result].count()
 	}
-	authentications.report(ch, a.filterDurations, filterBounds, remembered, "authentication")
+	authentications.report(ch, desc, filterBounds, remembered, "authentication")
 	for f, label := range [lastFilter]string{"audit", ImpersonationFilter(), "priorityandfairness"} {
 		passed := asked + a.stopped[f].Load()
-		a.filters[f].report(ch, a.filterDurations, filterBounds, max(passed-a.filters[f].count(), 0), label)
+		a.filters[f].report(ch, desc, filterBounds, max(passed-a.filters[f].count(), 0), label)
 	}
-	a.authorizations[resultSuccess].report(ch, a.filterDurations, filterBounds, 0, "authorization")
+	a.authorizations[resultSuccess].report(ch, desc, filterBounds, 0, "authorization")
+}
+
+// accessDesc describes a metric of upstream's with one label.
+func accessDesc(name, help, label string) *prometheus.Desc {
+	return prometheus.NewDesc(name, "[ALPHA] "+help, []string{label}, nil)
 }

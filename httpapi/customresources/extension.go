@@ -203,13 +203,12 @@ func (e *Extensions) CRDs() crdinformers.CustomResourceDefinitionInformer {
 // WaitSynced blocks until every CRD of the informer's first list is known. Until
 // then, requests for unknown resources are answered 503.
 func (e *Extensions) WaitSynced(ctx context.Context) error {
-	if e.isSynced() { // nil even if ctx has ended
-		return nil
-	}
 	select {
 	case <-e.synced:
-		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("customresources: CRDs: %w", context.Cause(ctx))
+		if !e.isSynced() {
+			return fmt.Errorf("customresources: CRDs: %w", context.Cause(ctx))
+		}
 	}
+	return nil
 }

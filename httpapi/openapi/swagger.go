@@ -37,7 +37,6 @@ type swaggerService struct {
 
 	building sync.Mutex // held while a document is written
 	base     *packed    // document of the built-in kinds; nil before the first write
-	compiled map[*Template[spec.Swagger]]*compiled
 }
 
 // part is the part of the document that one description adds.
@@ -58,7 +57,7 @@ type own struct {
 }
 
 func newSwaggerService(builtIn func() (*spec.Swagger, error), others func() []Description[spec.Swagger]) http.Handler {
-	s := &swaggerService{builtIn: builtIn, others: others, compiled: make(map[*Template[spec.Swagger]]*compiled)}
+	s := &swaggerService{builtIn: builtIn, others: others}
 	return gziphandler.GzipHandler(http.HandlerFunc(s.serve))
 }
 
@@ -152,7 +151,7 @@ func (s *swaggerService) write(w io.Writer, parts []*part) error {
 			}
 		}
 	}
-	added, err := s.addedByLocked(parts, &own)
+	added, err := addedBy(parts, &own)
 	if err != nil {
 		return err
 	}
@@ -230,8 +229,8 @@ func decodeKind(extensions spec.Extensions) error {
 // known are the members of the sections of the built-in kinds, by name.
 type known [len(sectionNames)]map[string][]byte
 
-// addedByLocked returns what parts add to own. It leaves out a part that cannot be described.
-func (s *swaggerService) addedByLocked(parts []*part, own *sections) (*sections, error) {
+// addedBy returns what parts add to own. It leaves out a part that cannot be described.
+func addedBy(parts []*part, own *sections) (*sections, error) {
 	var have known
 	for i, list := range own {
 		have[i] = make(map[string][]byte, len(list))
@@ -242,7 +241,7 @@ func (s *swaggerService) addedByLocked(parts []*part, own *sections) (*sections,
 	added, shared := new(sections), make(map[string]bool)
 	for _, p := range parts {
 		if p.packed == nil && p.owns == nil {
-			if err := s.buildLocked(p, &have); err != nil {
+			if err := p.build(&have); err != nil {
 				klog.ErrorS(err, "OpenAPI v2 leaves out what cannot be described", "name", p.Name)
 				continue
 			}
@@ -282,9 +281,9 @@ func (p *part) add(added *sections, shared map[string]bool) error {
 	return nil
 }
 
-// buildLocked builds the members of p.
-func (s *swaggerService) buildLocked(p *part, have *known) (err error) {
-	if p.owns = s.ownsLocked(p, have); p.owns != nil {
+// build builds the members of p.
+func (p *part) build(have *known) (err error) {
+	if p.owns = ownsOf(p, have); p.owns != nil {
 		return nil
 	}
 	list, err := mergedWith(have, p.Build)
@@ -295,15 +294,21 @@ func (s *swaggerService) buildLocked(p *part, have *known) (err error) {
 	return err
 }
 
-// ownsLocked returns the names and schemas of the variants of p. It returns nil if p has none, or if
+// ownsOf returns the names and schemas of the variants of p. It returns nil if p has none, or if
 // one of their names is known: upstream then chooses another name.
-func (s *swaggerService) ownsLocked(p *part, have *known) []own {
+func ownsOf(p *part, have *known) []own {
 	if p.Variants == nil {
 		return nil
 	}
 	var owns []own
 	for _, v := range p.Variants() {
-		t, err := s.compiledLocked(v.Template, have)
+		t, err := v.Template.compile(func(build func() (*spec.Swagger, error)) ([][]member, []member, error) {
+			list, err := mergedWith(have, build)
+			if err != nil {
+				return nil, nil, err
+			}
+			return list[:], nil, nil
+		})
 		if err != nil || t.meets(v.Names, have[:]...) || have[inDefinitions][t.own.with(v.Names)] != nil {
 			return nil
 		}
@@ -318,20 +323,6 @@ func (s *swaggerService) ownsLocked(p *part, have *known) []own {
 		owns = append(owns, own{t, v.Names, s2.EncodeBetter(nil, value)})
 	}
 	return owns
-}
-
-// compiledLocked returns p with its placeholders found. The first call for p builds it.
-func (s *swaggerService) compiledLocked(p *Template[spec.Swagger], have *known) (*compiled, error) {
-	if made := s.compiled[p]; made != nil {
-		return made, nil
-	}
-	list, err := mergedWith(have, p.Build)
-	if err != nil {
-		return nil, err
-	}
-	made := compile(p.Own, p.Placeholders, list[:]...)
-	s.compiled[p] = made
-	return made, nil
 }
 
 // mergedWith returns the members that a description adds to the known ones. Upstream merges the
@@ -462,8 +453,12 @@ func writeMembers(w io.Writer, own, added []member) error {
 	all := make([]member, 0, len(own)+len(added))
 	all = append(append(all, added...), own...)
 	slices.SortStableFunc(all, func(a, b member) int { return strings.Compare(a.Name, b.Name) })
-	all = slices.CompactFunc(all, func(a, b member) bool { return a.Name == b.Name })
-	for i, m := range all {
+	return writeObject(w, slices.CompactFunc(all, func(a, b member) bool { return a.Name == b.Name }))
+}
+
+// writeObject writes an object of members in their order.
+func writeObject(w io.Writer, list []member) error {
+	for i, m := range list {
 		if err := writeName(w, i, m.Name); err != nil {
 			return err
 		}
@@ -471,11 +466,11 @@ func writeMembers(w io.Writer, own, added []member) error {
 			return err
 		}
 	}
-	if len(all) == 0 {
-		_, err := io.WriteString(w, "{}")
-		return err
+	end := "}"
+	if len(list) == 0 {
+		end = "{}"
 	}
-	_, err := io.WriteString(w, "}")
+	_, err := io.WriteString(w, end)
 	return err
 }
 

@@ -1,10 +1,12 @@
 package openapi
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 
@@ -23,7 +25,7 @@ type Template[T any] struct {
 	Build func() (*T, error)
 
 	once sync.Once
-	v3   *compiled // made in once; nil in OpenAPI v2
+	made *compiled // made in once
 	err  error
 }
 
@@ -82,19 +84,27 @@ func (t *text) append(dst []byte, names []string) []byte {
 // with returns t with names in its holes.
 func (t *text) with(names []string) string { return string(t.append(nil, names)) }
 
-// compile finds the placeholders in the members of a description. own names the schema to leave out.
-func compile(own string, placeholders []string, sections ...[]member) *compiled {
-	s := &compiled{own: newText(own, placeholders)}
-	for _, list := range sections {
-		var made []memberText
-		for _, m := range list {
-			if m.Name != own {
-				made = append(made, memberText{newText(m.Name, placeholders), newText(string(m.Value), placeholders)})
-			}
+// compile finds the placeholders in the members of the description of the sample. The first call builds
+// it: split returns its members by section, and those of the whole document.
+func (p *Template[T]) compile(split func(build func() (*T, error)) (sections [][]member, top []member, err error)) (*compiled, error) {
+	p.once.Do(func() {
+		sections, top, err := split(p.Build)
+		if err != nil {
+			p.err = err
+			return
 		}
-		s.sections = append(s.sections, made)
-	}
-	return s
+		p.made = &compiled{own: newText(p.Own, p.Placeholders), top: top}
+		for _, list := range sections {
+			var made []memberText
+			for _, m := range list {
+				if m.Name != p.Own {
+					made = append(made, memberText{newText(m.Name, p.Placeholders), newText(string(m.Value), p.Placeholders)})
+				}
+			}
+			p.made.sections = append(p.made.sections, made)
+		}
+	})
+	return p.made, p.err
 }
 
 // fill appends the members for names to the sections of the same numbers. A member without placeholders is the
@@ -131,56 +141,37 @@ type documentV3 struct {
 	paths, schemas []member
 }
 
-// splitV3 splits a document of OpenAPI v3.
-func splitV3(data []byte) (*documentV3, error) {
-	top, err := members(data)
+// splitV3 splits the document of OpenAPI v3 that build builds.
+func splitV3[T any](build func() (*T, error)) (sections [][]member, top []member, err error) {
+	built, err := build()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	d := &documentV3{top: top}
+	data, err := json.Marshal(built)
+	if err != nil {
+		return nil, nil, fmt.Errorf("httpapi: openapi v3: %w", err)
+	}
+	if top, err = members(data); err != nil {
+		return nil, nil, err
+	}
+	var paths, schemas []member
 	for _, m := range top {
 		switch m.Name {
 		case "paths":
-			d.paths, err = members(m.Value)
+			paths, err = members(m.Value)
 		case "components":
-			var parts []member
-			if parts, err = members(m.Value); err == nil {
-				for _, part := range parts {
-					if part.Name == "schemas" {
-						d.schemas, err = members(part.Value)
-					}
-				}
+			var components struct {
+				Schemas json.RawMessage `json:"schemas"`
+			}
+			if err = json.Unmarshal(m.Value, &components); err == nil && components.Schemas != nil {
+				schemas, err = members(components.Schemas)
 			}
 		}
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return d, nil
-}
-
-// compileV3 compiles a template of OpenAPI v3. The first call builds the template.
-func compileV3[T any](p *Template[T]) (*compiled, error) {
-	p.once.Do(func() {
-		built, err := p.Build()
-		if err != nil {
-			p.err = err
-			return
-		}
-		data, err := json.Marshal(built)
-		if err != nil {
-			p.err = fmt.Errorf("httpapi: openapi v3: %w", err)
-			return
-		}
-		split, err := splitV3(data)
-		if err != nil {
-			p.err = err
-			return
-		}
-		p.v3 = compile(p.Own, p.Placeholders, split.paths, split.schemas)
-		p.v3.top = split.top
-	})
-	return p.v3, p.err
+	return [][]member{paths, schemas}, top, nil
 }
 
 // errUnlike says that two variants define the same name, so that upstream must merge them.
@@ -191,7 +182,7 @@ func ofVariants[T any](variants []Variant[T]) (*documentV3, error) {
 	d := new(documentV3)
 	shared, names := make(map[string]bool), make(map[string]bool)
 	for _, v := range variants {
-		t, err := compileV3(v.Template)
+		t, err := v.Template.compile(splitV3)
 		if err != nil {
 			return nil, err
 		}
@@ -219,28 +210,18 @@ func ofVariants[T any](variants []Variant[T]) (*documentV3, error) {
 
 // write writes the document, in the order in which upstream's builder merges several CRDs.
 func (d *documentV3) write(w io.Writer) error {
-	for i, m := range d.top {
-		if err := writeName(w, i, m.Name); err != nil {
-			return err
-		}
-		var err error
-		switch m.Name {
+	var paths, schemas bytes.Buffer // writing to them does not fail
+	if err := errors.Join(writeMembers(&paths, nil, d.paths), writeMembers(&schemas, nil, d.schemas)); err != nil {
+		return err
+	}
+	whole := slices.Clone(d.top)
+	for i := range whole {
+		switch whole[i].Name {
 		case "paths":
-			err = writeMembers(w, nil, d.paths)
+			whole[i].Value = paths.Bytes()
 		case "components":
-			if _, err = io.WriteString(w, `{"schemas":`); err == nil {
-				err = writeMembers(w, nil, d.schemas)
-			}
-			if err == nil {
-				_, err = io.WriteString(w, "}")
-			}
-		default:
-			_, err = w.Write(m.Value)
-		}
-		if err != nil {
-			return err
+			whole[i].Value = fmt.Appendf(nil, `{"schemas":%s}`, schemas.Bytes())
 		}
 	}
-	_, err := io.WriteString(w, "}")
-	return err
+	return writeObject(w, whole)
 }
