@@ -180,8 +180,8 @@ func (s *swaggerService) baseLocked() ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Kube-aggregator encodes what it has decoded from JSON, with sorted maps. Only its own paths were
-		// never in JSON.
+		// Kube-aggregator encodes documents that it has decoded from JSON, with sorted maps. Only its own
+		// paths were never JSON.
 		for path, item := range built.Paths.Paths {
 			if strings.HasPrefix(path, "/apis/"+apiregistrationv1.GroupName+"/") {
 				continue

@@ -43,7 +43,7 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// Config says what a [Chain] is built from. All fields are required.
+// Config is the configuration of a [Chain]. All fields are required.
 type Config struct {
 	// Options are kube-apiserver's flags of admission. Load does not validate them.
 	Options  *kubeoptions.AdmissionOptions
@@ -52,19 +52,19 @@ type Config struct {
 	// ServerID names the server in the metrics of plugins.
 	ServerID string
 
-	// ClientConfig and Client reach this server.
+	// ClientConfig and Client connect to this server.
 	ClientConfig *rest.Config
 	Client       kubernetes.Interface
 
-	// Informers are shared with the server. Load asks for those that the plugins need. The caller
-	// starts them, and closes InformersEnd to end those that are started later.
+	// Informers are shared with the server. Load requests the informers that the plugins need. The
+	// caller starts them. Informers that start later end when the caller closes InformersEnd.
 	Informers    informers.SharedInformerFactory
 	InformersEnd <-chan struct{}
 
 	Authorizer authorizer.Authorizer
 	Webhooks   *Webhooks
 
-	// APIResources says what is served.
+	// APIResources has the served resources.
 	APIResources serverstorage.APIResourceConfigSource
 }
 
@@ -86,10 +86,10 @@ type Chain struct {
 }
 
 const (
-	// informersTimeout is how long writes wait for informers, as each plugin does
-	// (apiserver pkg/admission/handler.go).
+	// informersTimeout limits how long writes wait for informers. It is upstream's limit for each
+	// plugin (apiserver pkg/admission/handler.go).
 	informersTimeout = 10 * time.Second
-	// mapperResetInterval is how often the mapper forgets what it learnt from discovery
+	// mapperResetInterval is the interval in which the mapper discards its copy of discovery
 	// (apiserver pkg/server/options/admission.go).
 	mapperResetInterval = 30 * time.Second
 )
@@ -106,8 +106,8 @@ func Load(config Config) (*Chain, error) {
 	return c, nil
 }
 
-// enabled lists the plugins that decide, in their order: apiserver
-// pkg/server/options/admission.go and kubernetes pkg/kubeapiserver/options/admission.go.
+// enabled lists the enabled plugins in their order, as apiserver pkg/server/options/admission.go and
+// kubernetes pkg/kubeapiserver/options/admission.go do.
 func enabled(o *kubeoptions.AdmissionOptions) []string {
 	generic := o.GenericAdmission
 	return slices.DeleteFunc(slices.Clone(generic.RecommendedPluginOrder), func(name string) bool {
@@ -153,15 +153,15 @@ func (c *Chain) load(config *Config) error {
 	return nil
 }
 
-// mutatingWebhooks is upstream's plugin of mutating webhooks, called only if there may be some: it copies each
-// object that it is asked about.
+// mutatingWebhooks calls upstream's plugin of mutating webhooks only if there may be a webhook: the plugin copies
+// each object.
 type mutatingWebhooks struct {
 	admission.MutationInterface
 	configured cache.SharedIndexInformer
 }
 
-// unlessWithoutWebhooks makes a mutatingWebhooks of that plugin, unless webhooks can come from elsewhere than
-// the API.
+// unlessWithoutWebhooks wraps the plugin of mutating webhooks in a mutatingWebhooks, unless webhooks can come from
+// manifest files.
 func unlessWithoutWebhooks(plugin admission.Interface, name string, shared informers.SharedInformerFactory) admission.Interface {
 	admit, ok := plugin.(admission.MutationInterface)
 	if !ok || name != mutatingwebhook.PluginName || utilfeature.DefaultFeatureGate.Enabled(features.ManifestBasedAdmissionControlConfig) {
@@ -178,14 +178,14 @@ func (w mutatingWebhooks) Admit(ctx context.Context, a admission.Attributes, o a
 	return w.MutationInterface.Admit(ctx, a, o)
 }
 
-// newConfigScheme knows the kinds of --admission-control-config-file.
+// newConfigScheme returns a scheme with the kinds of --admission-control-config-file.
 func newConfigScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	return scheme, errors.Join(apiserverapi.AddToScheme(scheme), apiserverv1alpha1.AddToScheme(scheme), apiserverv1.AddToScheme(scheme))
 }
 
-// initializers returns the initializers that give the plugins clients, informers and the
-// like: kubernetes pkg/controlplane/apiserver/config.go has the same.
+// initializers returns the initializers that pass clients, informers and others to the plugins, as
+// kubernetes pkg/controlplane/apiserver/config.go does.
 func (c *Chain) initializers(config *Config, shared informers.SharedInformerFactory) (admission.PluginInitializers, error) {
 	dynamicClient, err := dynamic.NewForConfig(config.ClientConfig)
 	if err != nil {
@@ -205,13 +205,13 @@ func (c *Chain) initializers(config *Config, shared informers.SharedInformerFact
 	generic := initializer.New(client, dynamicClient, shared, config.Authorizer, utilfeature.DefaultFeatureGate, effective, c.ended, c.mapper)
 	hooks := webhookinit.NewPluginInitializer(config.Webhooks.Auth, config.Webhooks)
 	control := controlplaneadmission.NewPluginInitializer(quotas, exclusion.Excluded())
-	// The generic one has plugins read files, and count that with the server's ID.
+	// The generic initializer makes plugins read files, and count that with the server's ID.
 	id := initializer.NewAPIServerIDInitializer(config.ServerID)
 	return append(admission.PluginInitializers{id, generic, hooks, control}, kube...), nil
 }
 
-// noMutatingPolicies returns a function that reports whether no mutating policy is known to be
-// bound. A policy that nothing binds does nothing.
+// noMutatingPolicies returns a function that reports whether no binding of a mutating policy is
+// known. Without a binding a policy has no effect.
 func noMutatingPolicies(config *Config) func() bool {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.MutatingAdmissionPolicy) || !slices.Contains(enabled(config.Options), mutatingpolicy.PluginName) {
 		return func() bool { return true } // they may not even be served
@@ -220,8 +220,8 @@ func noMutatingPolicies(config *Config) func() bool {
 	return func() bool { return len(bindings.ListKeys()) == 0 }
 }
 
-// Run keeps the plugins' state current until ctx ends. It must be called once, if only with
-// an ended context.
+// Run updates the plugins' state until ctx ends. It must be called once, if only with an ended
+// context.
 func (c *Chain) Run(ctx context.Context) error {
 	defer close(c.ended)
 	close(c.running)
@@ -283,8 +283,8 @@ func (c *Chain) Validate(ctx context.Context, a admission.Attributes, o admissio
 // errNotReady has the text of upstream's plugins.
 var errNotReady = errors.New("not yet ready to handle request")
 
-// await blocks until writes need not wait, and reports whether they may go on. A write before Run
-// waits for Run, too: the process's own clients are built first.
+// await blocks until writes need not wait, and reports whether they may continue. A write before Run
+// also waits for Run, because the process builds its own clients first.
 func (c *Chain) await(ctx context.Context) bool {
 	select {
 	case <-c.open:

@@ -11,8 +11,8 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// factory is the server's informers, except for resources with many objects: their informers
-// hold nothing, and read the registry's caches.
+// factory returns the server's informers, except for resources with many objects: informers of those
+// hold no objects, and read the registry's caches.
 type factory struct {
 	informers.SharedInformerFactory
 	registry *registry.Registry
@@ -95,8 +95,8 @@ func (d onDemand[L]) Informer() cache.SharedIndexInformer { return cacheInformer
 // Lister implements the informers of all resources.
 func (d onDemand[L]) Lister() L { return d.lister(d.store) }
 
-// cacheInformer has the methods of an informer that plugins use: it has synced once the
-// registry's cache has loaded, and takes no event handlers.
+// cacheInformer has only the methods of an informer that plugins use. It has synced once the
+// registry's cache has loaded, and accepts no event handlers.
 type cacheInformer struct {
 	cache.SharedIndexInformer // nil
 	store                     *store

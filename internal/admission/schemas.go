@@ -11,12 +11,11 @@ import (
 )
 
 // lazyClient is a client that fetches OpenAPI schemas when they are needed. Upstream's plugin
-// for mutating policies lists all schemas at the start and every five seconds; the server
-// would have to build its OpenAPI documents, which takes longer than the rest of its start,
-// for policies that most clusters do not have.
+// for mutating policies lists all schemas at the start and every five seconds. Building them takes
+// longer than the rest of the start, and most clusters have no such policies.
 type lazyClient struct {
 	kubernetes.Interface
-	idle func() bool // no policy changes anything
+	idle func() bool // no mutating policy is bound
 }
 
 // Discovery implements kubernetes.Interface.
@@ -32,7 +31,7 @@ type lazyDiscovery struct {
 // OpenAPIV3 implements discovery.OpenAPIV3SchemaInterface.
 func (d lazyDiscovery) OpenAPIV3() openapi.Client { return schemas(d) }
 
-// schemas lists the schemas of all group versions, and asks for one when it is wanted.
+// schemas lists the schemas of all group versions, and fetches each when it is needed.
 type schemas lazyDiscovery
 
 // Paths implements openapi.Client.
@@ -83,6 +82,6 @@ func (l lazySchema) Schema(contentType string) ([]byte, error) {
 	return found.Schema(contentType)
 }
 
-// ServerRelativeURL implements openapi.GroupVersion. It is not one that the server has: so
-// the plugin replaces this schema when it first gets the server's own list.
+// ServerRelativeURL implements openapi.GroupVersion. The server has no such URL, so the plugin
+// replaces this schema when it first gets the server's own list.
 func (l lazySchema) ServerRelativeURL() string { return "/openapi/v3/" + l.path }

@@ -12,8 +12,8 @@ import (
 )
 
 // NewServiceResolver returns the resolver that finds webhooks and aggregated servers by their
-// services, as kubernetes cmd/kube-apiserver/app/server.go does: by cluster IPs, or by one of
-// their endpoints. It reads the caches of r.
+// services, as kubernetes cmd/kube-apiserver/app/server.go does: by cluster IP, or by endpoint if
+// endpoints is true. It reads the caches of r.
 func NewServiceResolver(r *registry.Registry, endpoints bool) webhook.ServiceResolver {
 	services := coreV1{registry: r}.Services().Lister()
 	if !endpoints {
@@ -27,7 +27,7 @@ func NewServiceResolver(r *registry.Registry, endpoints bool) webhook.ServiceRes
 }
 
 // endpointSlices is a proxy.EndpointSliceGetter. Its store is nil if EndpointSlices are not
-// served: no service has any then.
+// served. Then no service has endpoints.
 type endpointSlices struct{ store *store }
 
 // GetEndpointSlices implements proxy.EndpointSliceGetter.

@@ -18,14 +18,13 @@ import (
 	"github.com/larder-io/larder/internal/registry/storage"
 )
 
-// storeTimeout bounds a read where the registry's cache has not loaded and the store is
-// read.
+// storeTimeout limits a read of etcd, which happens while the registry's cache has not loaded.
 const storeTimeout = 10 * time.Second
 
-// store is as much of a cache.Indexer as listers use, over the registry's cache of one
-// resource. Objects are decoded when they are read, and those that are read by their names are
-// kept for the next who asks: as those of an informer, they are not to be changed. They are as
-// new as the cache is at the moment, and so at least as new as an informer's would be.
+// store implements the methods of cache.Indexer that listers use, over the registry's cache of one
+// resource. It decodes objects when they are read, and keeps those that are read by name. Callers must
+// not change objects, as with an informer. Objects are as new as the cache, and so at least as new as
+// in an informer.
 type store struct {
 	cache.Indexer // nil: nothing is written, and there is one index
 
@@ -36,14 +35,14 @@ type store struct {
 	decoded map[string]decoded
 }
 
-// decoded is an object as it was when o was the cache's.
+// decoded is the decoded form of o.
 type decoded struct {
 	o    *larder.Object
 	item any
 }
 
-// maxDecoded is how many objects of a resource are kept decoded. Pods are bound to more nodes
-// only in large clusters, where a decoding is the least of it.
+// maxDecoded limits the objects of a resource that are kept decoded. Only large clusters bind pods to
+// more nodes than that.
 const maxDecoded = 256
 
 // message is a type whose pointers decode protobuf.
@@ -85,7 +84,7 @@ func (s *store) GetByKey(key string) (item any, exists bool, err error) {
 	return item, err == nil, err
 }
 
-// remembered returns o decoded, once for all who ask for it by its key.
+// remembered returns o decoded. It decodes o once for all callers.
 func (s *store) remembered(key string, o *larder.Object) (any, error) {
 	s.mu.Lock()
 	known, ok := s.decoded[key]
@@ -128,7 +127,7 @@ func (s *store) Index(index string, object any) ([]any, error) {
 	return s.list(m.GetNamespace(), nil)
 }
 
-// list returns the objects that label selects; nil selects all.
+// list returns the objects of a namespace that label selects; nil selects all.
 func (s *store) list(namespace string, label labels.Selector) ([]any, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()

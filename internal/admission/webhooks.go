@@ -14,18 +14,18 @@ import (
 	"k8s.io/kube-aggregator/pkg/apiserver"
 )
 
-// Webhooks is how webhooks are reached: services by a ServiceResolver, with the credentials
+// Webhooks finds and authenticates webhooks: services by a ServiceResolver, with the credentials
 // that the configuration of a plugin names.
 type Webhooks struct {
 	webhook.ServiceResolver
 
-	// Auth says with which credentials.
+	// Auth returns the credentials.
 	Auth webhook.AuthenticationInfoResolverWrapper
 }
 
-// NewWebhooks returns the Webhooks of a server: services finds its services, and config
-// reaches it. egress says how others are connected to; nil does so directly. Calls are recorded
-// as spans of spans, if it is not nil, within those of the requests that they are made for.
+// NewWebhooks returns the Webhooks of a server. services finds its services, and config connects to
+// it. Other connections use egress; nil connects directly. If spans is not nil, it records calls as
+// spans within those of the requests that cause them.
 func NewWebhooks(services webhook.ServiceResolver, config *rest.Config, egress *egressselector.EgressSelector, spans trace.TracerProvider) (*Webhooks, error) {
 	if spans == nil {
 		spans = tracing.NewNoopTracerProvider() // hands on what a request's sender said

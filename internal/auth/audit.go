@@ -13,14 +13,14 @@ import (
 // Audit has the audit policy and the backend. Build one with [LoadAudit].
 type Audit struct {
 	Policy audit.PolicyRuleEvaluator
-	// Backend takes audit events. It writes them before it returns, or in batches, as the
-	// options say.
+	// Backend receives audit events. The options decide whether it writes them before it returns,
+	// or in batches.
 	Backend audit.Backend
 }
 
-// LoadAudit reads the files that o names and makes the backend. Like kube-apiserver it
-// audits nothing, and returns nil, without a policy or without a backend. egress says how
-// the webhook is connected to; nil does so directly.
+// LoadAudit reads the files that o names and makes the backend. Without a policy or a backend it
+// returns nil, and nothing is audited, as in kube-apiserver. Connections to the webhook use egress;
+// nil connects directly.
 func LoadAudit(o *options.AuditOptions, egress *egressselector.EgressSelector) (*Audit, error) {
 	if o == nil {
 		return nil, nil

@@ -24,14 +24,14 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// Authorization modes, as --authorization-mode names them, that are named here.
+// The values of --authorization-mode that this package treats specially.
 const (
 	ModeAlwaysAllow = modes.ModeAlwaysAllow
 	ModeNode        = modes.ModeNode
 	ModeRBAC        = modes.ModeRBAC
 )
 
-// Config says how requests are authenticated and authorized.
+// Config is the configuration of authentication and authorization.
 type Config struct {
 	// Authentication and Authorization are kube-apiserver's own options; nil accepts
 	// no credential. They are not changed.
@@ -39,22 +39,21 @@ type Config struct {
 	Authorization  *options.BuiltInAuthorizationOptions
 	Signing        Signing
 
-	// ExternalAddress is the host and port at which others find this server's
+	// ExternalAddress is the host and port at which this server publishes its
 	// service-account keys.
 	ExternalAddress string
-	// Egress says how issuers and webhooks are connected to; nil does so directly.
+	// Egress selects the connections to issuers and webhooks; nil connects directly.
 	Egress *egressselector.EgressSelector
 	// ServerID names this server in metrics.
 	ServerID string
 
-	// Client reaches this very server, in process. It is used when requests
-	// arrive, not before.
+	// Client connects to this server in process. It is first used for a request.
 	Client kubernetes.Interface
 	// Informers feed the RBAC authorizer; their owner starts them after Load.
 	Informers informers.SharedInformerFactory
-	// Ended is closed when the server begins to end. If it is not nil, RBAC and the Node
-	// authorizer refuse nothing before what they decide by has been loaded once: decisions
-	// wait for that, until Ended is closed. If it is nil, they decide by what they know.
+	// Ended is closed when the server begins to shut down. If it is not nil, RBAC and the Node
+	// authorizer deny nothing before their first sync: decisions wait for it, until Ended is
+	// closed. If it is nil, they decide by the objects loaded so far.
 	Ended <-chan struct{}
 }
 
@@ -65,7 +64,7 @@ type Auth struct {
 	Authenticator authenticator.Request
 	Authorizer    authorizer.Authorizer
 	// CachedAuthorizer decides as Authorizer does and caches RBAC's decisions. If several rules
-	// allow a request, its reason may name another one of them.
+	// allow a request, its reason may name another rule than Authorizer's.
 	CachedAuthorizer authorizer.Authorizer
 	RuleResolver     authorizer.RuleResolver
 	// Issuer issues the tokens of TokenRequest; its Tokens are nil if nothing signs them.
@@ -78,7 +77,7 @@ type Auth struct {
 	// ClientCA has the CAs of client certificates, those of front proxies included. It is nil
 	// if no client certificates are accepted.
 	ClientCA dynamiccertificates.CAContentProvider
-	// RequestHeader says how a front proxy names the user; nil if none is accepted.
+	// RequestHeader names the headers of a front proxy; nil if no front proxy is accepted.
 	RequestHeader *authenticatorfactory.RequestHeaderConfig
 	// RBAC says that RBAC is among the authorizers.
 	RBAC bool
@@ -95,8 +94,8 @@ type Auth struct {
 	graph           *graph // nil without the Node authorizer
 }
 
-// Generation counts the changes after which a cached authentication may be wrong: those of
-// the CAs of client certificates, and of the authentication configuration.
+// Generation counts the changes after which a cached authentication may be wrong: changes of the CAs
+// of client certificates, and of the authentication configuration.
 func (a *Auth) Generation() uint64 { return a.generation.Load() }
 
 // AddTo adds the cached decisions of CachedAuthorizer to upstream's metrics.
@@ -106,8 +105,7 @@ func (a *Auth) AddTo(families []*dto.MetricFamily) {
 	}
 }
 
-// Trust returns the CAs whose certificates this server accepts. They are published for other API
-// servers.
+// Trust returns the CAs whose certificates this server accepts, for publication to other API servers.
 func (a *Auth) Trust() clusterauthenticationtrust.ClusterAuthenticationInfo {
 	info := clusterauthenticationtrust.ClusterAuthenticationInfo{ClientCA: a.userCA}
 	if proxies := a.RequestHeader; proxies != nil {
@@ -118,7 +116,7 @@ func (a *Auth) Trust() clusterauthenticationtrust.ClusterAuthenticationInfo {
 	return info
 }
 
-// complete returns a copy of c whose options depend on each other as kube-apiserver's do.
+// complete returns a copy of c with the defaults that depend on other options, as in kube-apiserver.
 func (c Config) complete() Config {
 	authorization := *options.NewBuiltInAuthorizationOptions()
 	if c.Authorization != nil {
@@ -138,8 +136,8 @@ func (c Config) complete() Config {
 		accounts := *authentication.ServiceAccounts
 		authentication.ServiceAccounts = &accounts
 	}
-	// Under AlwaysAllow an anonymous client could do everything, so none is accepted unless
-	// the options say so; then upstream's options log a warning.
+	// Under AlwaysAllow an anonymous client could do everything. So anonymous requests are refused
+	// unless the options allow them explicitly; then upstream's options log a warning.
 	if anonymous := authentication.Anonymous; anonymous != nil && !anonymous.FlagsSet && slices.Contains(authorization.Modes, ModeAlwaysAllow) {
 		anonymous.Allow = false
 	}
@@ -148,8 +146,8 @@ func (c Config) complete() Config {
 	return c
 }
 
-// Load reads the files that c names and builds the authenticators and authorizers. The keys
-// of an external signer and of the issuers of tokens are followed until ctx ends.
+// Load reads the files that c names and builds the authenticators and authorizers. Until ctx ends, it
+// follows the keys of an external signer and of the issuers of tokens.
 func Load(ctx context.Context, c Config) (*Auth, error) {
 	c, a := c.complete(), &Auth{}
 	if err := a.load(ctx, c); err != nil {
@@ -177,7 +175,7 @@ func (a *Auth) load(ctx context.Context, c Config) error {
 	return a.loadOpenID(c)
 }
 
-// release ends what the constructors of upstream's reloaders started.
+// release ends the goroutines that the constructors of upstream's reloaders started.
 func (a *Auth) release() {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -203,5 +201,5 @@ func (a *Auth) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Enqueue implements dynamiccertificates.Listener: an authority's file has changed.
+// Enqueue implements dynamiccertificates.Listener: the file of a CA has changed.
 func (a *Auth) Enqueue() { a.generation.Add(1) }

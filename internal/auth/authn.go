@@ -64,8 +64,8 @@ func (a *Auth) loadAuthenticator(ctx context.Context, c Config) error {
 	return nil
 }
 
-// authentication reads the files that o names. The providers that follow CA files are
-// made here, so that release ends them when something else fails.
+// authentication reads the files that o names. It makes the providers that follow CA files, so that
+// release ends them if something else fails.
 func (a *Auth) authentication(o *options.BuiltInAuthenticationOptions) (config kubeauthenticator.Config, err error) {
 	if err := checkCAs(o); err != nil {
 		return config, err
@@ -105,7 +105,7 @@ func checkCAs(o *options.BuiltInAuthenticationOptions) error {
 	return nil
 }
 
-// follow has connections ask for certificates of ca, and Run follow its file.
+// follow makes connections ask for certificates of ca, and lets Run follow its file.
 func (a *Auth) follow(ca dynamiccertificates.CAContentProvider) {
 	if ca == nil {
 		return
@@ -122,10 +122,9 @@ func (a *Auth) follow(ca dynamiccertificates.CAContentProvider) {
 }
 
 // compose builds the authenticators of config in upstream's order (kubernetes
-// pkg/kubeapiserver/authenticator/config.go), each by upstream's own constructor but
-// for certificates, which are cached: front proxies, certificates, tokens, and
-// anonymous last. A client with a bad certificate may have a good token; without one it is
-// not taken for anonymous.
+// pkg/kubeapiserver/authenticator/config.go): front proxies, certificates, tokens, anonymous. Upstream's
+// constructors build all but that of certificates, which are cached. A client with a bad certificate
+// may have a good token; without one it is refused, and not anonymous.
 func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config) (func(context.Context, *apiserver.AuthenticationConfiguration) error, error) {
 	proxies := kubeauthenticator.Config{RequestHeaderConfig: config.RequestHeaderConfig, APIAudiences: config.APIAudiences}
 	proxy, _, _, _, err := proxies.New(ctx)
@@ -172,9 +171,9 @@ func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config) (fu
 	return update, nil
 }
 
-// byTokens splits config into the authenticators of tokens that decide in this process and
-// those that ask a provider or a webhook, which come later in upstream's order. Both are
-// without caches: compose puts one in front, and revocation does not use it.
+// byTokens splits config into the authenticators of tokens that decide in this process, and those
+// that ask a provider or a webhook, which are later in upstream's order. Neither has a cache: compose
+// puts one in front, and revocation must not use one.
 func byTokens(config kubeauthenticator.Config) (local, remote kubeauthenticator.Config) {
 	config.RequestHeaderConfig, config.ClientCAContentProvider = nil, nil
 	config.Anonymous = apiserver.AnonymousAuthConfig{}
@@ -185,7 +184,7 @@ func byTokens(config kubeauthenticator.Config) (local, remote kubeauthenticator.
 	return local, remote
 }
 
-// successive asks local and then remote; upstream has both in one list. Each may be nil.
+// successive asks local and then remote, which upstream has in one list. Each may be nil.
 func successive(local, remote authenticator.Request) authenticator.Request {
 	if local == nil || remote == nil {
 		return cmp.Or(local, remote)

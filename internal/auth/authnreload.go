@@ -21,17 +21,16 @@ import (
 	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
 )
 
-// reloadInterval is how often a configuration file is read again even without an event of
-// the file system. updateTimeout is how long issuers have to answer before a new
-// configuration is given up.
+// reloadInterval is the interval in which a configuration file is read even without an event of
+// the file system. updateTimeout limits how long issuers may take to answer. After that a new
+// configuration is discarded.
 const (
 	reloadInterval = time.Minute
 	updateTimeout  = time.Minute
 )
 
-// reloader takes over an authentication configuration that has changed, by the rules of
-// kubernetes pkg/kubeapiserver/options/authentication.go. It belongs to the goroutine
-// that calls run.
+// reloader applies changes of an authentication configuration, by the rules of kubernetes
+// pkg/kubeapiserver/options/authentication.go. It belongs to the goroutine that calls run.
 type reloader struct {
 	file     string
 	serverID string

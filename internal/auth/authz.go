@@ -28,9 +28,9 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// chain asks upstream's authorizers in the configured order, after system:masters. It does what
-// kubernetes pkg/kubeapiserver/authorizer/reload.go does. That file hides the single authorizers,
-// so RBAC's decisions could not be cached.
+// chain asks upstream's authorizers in the configured order, after system:masters. It replaces
+// kubernetes pkg/kubeapiserver/authorizer/reload.go, which hides the single authorizers, so that
+// RBAC's decisions could not be cached.
 type chain struct {
 	config    *kubeauthorizer.Config
 	serverID  string
@@ -42,22 +42,22 @@ type chain struct {
 	graph     *graph     // nil without the Node authorizer
 	decisions *decisions // nil without RBAC
 
-	// The rest but current belongs to the goroutine that calls run.
+	// The other fields, except current, belong to the goroutine that calls run.
 	current  atomic.Pointer[links]
 	changes  atomic.Uint64 // of current
 	read     []byte
 	accepted *authzapi.AuthorizationConfiguration
 }
 
-// link is one authorizer of a chain; cached is the same with a cache, if it has one.
+// link is one authorizer of a chain.
 type link struct {
 	authorizer authorizer.Authorizer
-	cached     authorizer.Authorizer // the same, but for what it remembers
+	cached     authorizer.Authorizer // the same with a cache, if the authorizer has one
 	local      authorizer.Authorizer // as cached, but it never waits
 	rules      authorizer.RuleResolver
 }
 
-// links are a chain at one time. They are immutable.
+// links are the authorizers of one configuration. They are immutable.
 type links struct {
 	all, cached authorizer.Authorizer
 	local       authorizer.Authorizer // as cached, up to the first webhook
@@ -80,8 +80,8 @@ func (c *chain) cached(ctx context.Context, a authorizer.Attributes) (authorizer
 	return c.current.Load().cached.Authorize(ctx, a)
 }
 
-// local decides as cached does where no webhook is asked, and fails with ErrRemote elsewhere. It
-// fails with ErrNotSynced where cached waits.
+// local decides as cached does, but fails with ErrRemote where cached asks a webhook, and with
+// ErrNotSynced where cached waits.
 func (c *chain) local(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	return c.current.Load().local.Authorize(ctx, a)
 }
@@ -140,8 +140,8 @@ func (c *chain) fill(ctx context.Context) error {
 	return err
 }
 
-// newPermanent makes an authorizer that a reload of the configuration keeps. That of nodes has a
-// graph of its own, and RBAC a cache; the others are upstream's.
+// newPermanent makes an authorizer that a reload of the configuration keeps. The Node authorizer gets
+// Larder's graph, and RBAC a cache; the others are upstream's.
 func (c *chain) newPermanent(ctx context.Context, configured authzapi.AuthorizerConfiguration) (link, error) {
 	if string(configured.Type) == modes.ModeNode {
 		c.graph = newGraph()
@@ -209,8 +209,8 @@ func (c *chain) link(ctx context.Context, config *authzapi.AuthorizationConfigur
 	return &links{all: union.New(all...), cached: union.New(cached...), local: union.New(local...), rules: union.NewRuleResolvers(rules...), remote: remote}, nil
 }
 
-// upstreams makes one authorizer by upstream's constructor of chains, which puts the super-user's
-// group in front of it once more.
+// upstreams makes one authorizer by upstream's constructor of chains, which adds another check of
+// system:masters in front.
 func (c *chain) upstreams(ctx context.Context, configured authzapi.AuthorizerConfiguration) (link, error) {
 	config := *c.config
 	config.ReloadFile = ""
@@ -250,7 +250,7 @@ func (c *chain) check(ctx context.Context) {
 	metrics.RecordAuthorizationConfigAutomaticReloadSuccess(c.serverID, string(data))
 }
 
-// apply applies a configuration, and reports whether it differs from the one before.
+// apply applies a configuration, and reports whether it differs from the former one.
 func (c *chain) apply(ctx context.Context, data []byte) (bool, error) {
 	config, err := kubeauthorizer.LoadAndValidateData(data, c.compiler, c.required)
 	if err != nil || reflect.DeepEqual(config, c.accepted) {

@@ -11,11 +11,11 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// bootstrapSecrets looks up the secrets of bootstrap tokens in the cache, as it is at the
-// moment; upstream's lister would hold a copy.
+// bootstrapSecrets looks up the secrets of bootstrap tokens in the registry's cache. Upstream's
+// informer would hold a copy.
 type bootstrapSecrets struct{ client typedcorev1.SecretsGetter }
 
-// bootstrapTimeout bounds a look-up in memory.
+// bootstrapTimeout limits a lookup, which is in memory.
 const bootstrapTimeout = 10 * time.Second
 
 // Get implements listers.SecretNamespaceLister.

@@ -15,7 +15,7 @@ import (
 const (
 	// certSuccessTTL is how long an accepted client certificate is cached.
 	certSuccessTTL = 9 * time.Second
-	// certsRemembered bounds the cache; a connection uses one entry.
+	// certsRemembered limits the entries of the cache; a connection uses one.
 	certsRemembered = 16 << 10
 )
 
@@ -30,8 +30,7 @@ type certificates struct {
 	accepted *cache.LRUExpireCache
 }
 
-// certificateKey is a certificate accepted under a CA bundle, which its provider replaces as a
-// whole.
+// certificateKey is an accepted certificate and the CA bundle, which its provider replaces as a whole.
 type certificateKey struct {
 	leaf   *x509.Certificate
 	bundle *byte

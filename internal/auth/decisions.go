@@ -18,12 +18,12 @@ import (
 const (
 	// rememberedDecisions is the number of slots, a power of two.
 	rememberedDecisions = 1 << 12
-	// rememberedSize bounds the bytes of the key of a slot.
+	// rememberedSize limits the bytes of the key of a slot.
 	rememberedSize = 1 << 10
 )
 
-// decisions caches RBAC's decisions. RBAC looks through all bindings for each request,
-// which costs more than the rest of a GET (B10).
+// decisions caches RBAC's decisions. For each request RBAC searches all bindings, which costs more
+// than the rest of a GET (B10).
 //
 // A decision is discarded as soon as RBAC could decide otherwise. The stores that RBAC reads count
 // a change while they are locked for it, and the count is read before RBAC is asked.
@@ -35,7 +35,7 @@ type decisions struct {
 	changes atomic.Uint64 // of the objects that next reads
 	allowed atomic.Int64  // decisions to allow that were found in a slot
 	seed    maphash.Seed
-	// anyName is a random name, which no rule names: what is allowed for it is allowed for
+	// anyName is a random name that no rule has: a request that is allowed for it is allowed for
 	// objects of any name.
 	anyName string
 	slots   [rememberedDecisions]atomic.Pointer[decided]
@@ -77,14 +77,14 @@ func newDecisions(next authorizer.Authorizer, factory informers.SharedInformerFa
 }
 
 // follow counts the changes of a store. A store calls its index functions for each object
-// that it adds or removes, while it holds the lock that readers need. For objects that a
-// relist removes it calls none; the event handler counts those.
+// that it adds or removes, while it holds the lock that readers need. It does not call them for
+// objects that a relist removes; the event handler counts those.
 func (d *decisions) follow(informer cache.SharedIndexInformer) error {
 	count := func(any) ([]string, error) {
 		d.changes.Add(1)
 		return nil, nil
 	}
-	// The index has a name of its own, because another Auth may use the same informers.
+	// The name of the index is unique, because another Auth may use the same informers.
 	if err := informer.AddIndexers(cache.Indexers{"changes for " + d.anyName: count}); err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ type renamed struct {
 // GetName returns the other name.
 func (n renamed) GetName() string { return n.name }
 
-// known returns the decision that was made after so many changes, nil if there is none.
+// known returns the decision for q that was cached at this number of changes, nil if there is none.
 func (d *decisions) known(q *requestKey, changes uint64) *decided {
 	if known := d.slot(q).Load(); known != nil && known.changes == changes && known.equal(q) {
 		return known
@@ -221,7 +221,7 @@ func (q *requestKey) size() int {
 	return n
 }
 
-// clone returns q without the memory that its strings are parts of.
+// clone returns q with copies of its strings, which may be parts of a larger buffer.
 func (q *requestKey) clone() requestKey {
 	c := *q
 	for _, s := range []*string{&c.user, &c.verb, &c.namespace, &c.group, &c.resource, &c.subresource, &c.name, &c.path} {

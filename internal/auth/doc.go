@@ -18,22 +18,22 @@
 // While a server starts, RBAC and the Node authorizer have not loaded their objects yet. With
 // [Config].Ended they wait for their first sync instead of denying a request. If the request or
 // the server ends first, they fail with [ErrNotSynced], and package httpapi answers 429. Reflectors
-// resume after a 429, but relist after a 403. Health probes, and requests that other authorizers
-// allow, do not wait. After the first sync the check costs one atomic load.
+// resume after a 429, but list again after a 403. Health probes, and requests that other authorizers
+// allow, do not wait.
 //
 // [Auth.Follow] keeps the Node authorizer's graph of the objects that each node refers to. It
 // decodes only the fields of pods that the graph needs, and keeps a digest of them.
 //
-// [Auth.Revocation] authenticates long-running requests again, without the token cache, and says
-// when that is necessary. It distinguishes a refusal from an error, so that no client loses access
-// because a webhook or provider is unreachable. Decisions that this process can make alone need not
-// wait for webhooks and providers.
+// [Auth.Revocation] says when long-running requests must be authenticated again, and does so without
+// the token cache. It distinguishes a refusal from an error, so that no client loses access because a
+// webhook or provider is unreachable. Decisions that this process can make alone do not wait for
+// webhooks and providers.
 //
 // [LoadAudit] loads kube-apiserver's audit policy and backends. Package httpapi makes the events.
 //
 // [Flow] is API priority and fairness. Upstream's controller decides on the first request of a
-// kind, and on requests that may have to wait. For the others Flow only counts seats, which
-// decides the same and costs less (E7). Upstream's metrics count all of them.
+// kind, and on requests that may have to wait. For the others Flow only counts seats, with the same
+// result and less CPU (E7). Upstream's metrics count all requests.
 //
 // Accepted tokens and client certificates are cached for nine seconds, and package httpapi reuses
 // a response for one second more. A change of the CAs discards cached certificates
@@ -48,8 +48,9 @@
 //
 // [Flow.Run] follows the configuration. Each request that upstream's controller decides on has a
 // goroutine while it is served. [Audit.Run] runs the audit backend. [Auth.Run] follows CA and
-// configuration files until its context ends. An invalid file leaves the last valid one in force.
-// Upstream's reloaders have goroutines from Load on, so an Auth must be run, if only with an ended
-// context. The goroutines that ask OpenID providers and an external signer end with Load's context.
+// configuration files until its context ends. If a file becomes invalid, the last valid content stays
+// in force. Load starts the goroutines of upstream's reloaders, so Run must be called, if only with an
+// ended context. The goroutines that ask OpenID providers and an external signer end with Load's
+// context.
 // [Auth.Follow] has a goroutine for each kind that the Node authorizer reads.
 package auth

@@ -17,11 +17,11 @@ var ErrNotSynced = errors.New("auth: the objects that decide about access are no
 // firstSync knows whether an authorizer has loaded its objects once.
 type firstSync struct {
 	loads []<-chan struct{} // each is closed once a part is loaded
-	ended <-chan struct{}   // closed when nobody is to wait any longer
+	ended <-chan struct{}   // closed when no request may wait any longer
 	done  atomic.Bool       // all of loads were seen closed
 }
 
-// has reports whether everything is loaded. Afterwards it costs one load.
+// has reports whether everything is loaded. Once it is, has costs one atomic load.
 func (f *firstSync) has() bool {
 	if f.done.Load() {
 		return true

@@ -27,27 +27,26 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// FlowConfig says how many requests are served at once. All fields are required.
+// FlowConfig is the configuration of a [Flow]. All fields are required.
 type FlowConfig struct {
-	// Client keeps the status of flow schemas. Informers, which are started after
-	// NewFlow, bring them and the priority levels.
+	// Client updates the status of flow schemas. Informers, which the caller starts after NewFlow,
+	// deliver flow schemas and priority levels.
 	Client    kubernetes.Interface
 	Informers informers.SharedInformerFactory
-	// Limit is how many seats there are, exempt requests not counted.
+	// Limit is the number of seats. Exempt requests need none of them.
 	Limit int
-	// Stored returns how many objects of a resource there are, and how large they are. It names
-	// the resource as schema.GroupResource.String does, and fails as upstream's tracker of object
-	// counts does.
+	// Stored returns the number and size of the objects of a resource, which is named as by
+	// schema.GroupResource.String. It has the errors of upstream's tracker of object counts.
 	Stored func(resource string) (storage.Stats, error)
 }
 
-// Flow is API priority and fairness: it decides when a request may be served, and
-// which may not. Build one with [NewFlow].
+// Flow is API priority and fairness: it decides which requests are served, and when. Build one with
+// [NewFlow].
 //
-// Upstream's controller and its queues decide (apiserver pkg/util/flowcontrol). They cost
-// half as much as a small request (E7), so Flow skips them where it knows their decision:
-// it has classified the same kind of request since the configuration last changed, no request
-// of the priority level waits, and seats are free. Upstream's metrics count these requests, too.
+// Upstream's controller and its queues decide (apiserver pkg/util/flowcontrol). They cost half as much
+// as a small request (E7). Flow skips them if it knows their decision: it has classified the same kind
+// of request since the configuration last changed, no request of the priority level waits, and seats
+// are free. Upstream's metrics count these requests, too.
 type Flow struct {
 	config     FlowConfig
 	controller flowcontrol.Interface
@@ -62,13 +61,13 @@ type Flow struct {
 
 	waiting [2]waiting // reading requests, and others
 
-	// loaded is closed when the priority levels of the store come into force, all at once as far
-	// as requests can see; the mandatory ones are from the beginning.
+	// loaded is closed when the stored priority levels are in force. For requests they come into force
+	// all at once. The mandatory levels are always in force.
 	loaded     chan struct{}
 	loadedOnce sync.Once
 
 	mu        sync.Mutex
-	queueSets map[string]*queueSet     // guarded by mu: of the priority levels there are
+	queueSets map[string]*queueSet     // guarded by mu: by priority level
 	classes   map[[4]string]*FlowClass // guarded by mu: by names and UIDs
 }
 
@@ -79,7 +78,7 @@ type FlowClass struct {
 	rejected            atomic.Int64 // requests
 }
 
-// classified is the class of one kind of requests, as it was in one generation.
+// classified is the class of one kind of requests in one generation.
 type classified struct {
 	requestKey
 	generation uint64
@@ -87,27 +86,26 @@ type classified struct {
 	queueSet   *queueSet
 }
 
-// FlowRequest is what Flow needs of a request beside its attributes.
+// FlowRequest is the part of a request, beside its attributes, that Flow needs.
 type FlowRequest interface {
 	RequestInfo() *apirequest.RequestInfo
 	URL() *url.URL
 }
 
-// Seat is what a request holds while it is served, of one or more of upstream's seats. The
-// zero value is none.
+// Seat holds one or more of upstream's seats while a request is served. The zero value holds none.
 type Seat struct {
 	queueSet *queueSet
 	class    *FlowClass
 	seats    int
 	since    time.Time
-	// Of one that the controller gave: done is closed to release it, ended once it is.
+	// For seats that the controller gave: Release closes done; ended is closed after the release.
 	done  chan<- struct{}
 	ended <-chan struct{}
-	// Waited is how long the controller took to give it.
+	// Waited is the time until the controller gave the seat.
 	Waited time.Duration
 }
 
-// NewFlow returns a Flow that has the mandatory configuration until Run has loaded the rest.
+// NewFlow returns a Flow with the mandatory configuration. Run loads the rest.
 func NewFlow(config FlowConfig) *Flow {
 	f := &Flow{
 		config: config, dropped: flowcontrol.NewDroppedRequestsTracker(), seed: maphash.MakeSeed(),
@@ -145,10 +143,10 @@ func (f *Flow) Run(ctx context.Context) error {
 	return nil
 }
 
-// Await blocks until the priority levels that the informers have are in force, or ctx ends, which
-// is the error. Before that all requests but those of system:masters are of the catch-all level,
-// which serves few at once and refuses the others. The informers must have synced. In a new
-// cluster, which has no levels yet, there is nothing to wait for.
+// Await blocks until the stored priority levels are in force. It returns the error of ctx if ctx ends
+// first. Until then all requests except those of system:masters belong to the catch-all level, which
+// serves few at once and rejects the others. The informers must have synced. In a new cluster, which
+// has no levels yet, Await does not wait.
 func (f *Flow) Await(ctx context.Context) error {
 	levels, err := f.config.Informers.Flowcontrol().V1().PriorityLevelConfigurations().Lister().List(labels.Everything())
 	if err == nil && slices.ContainsFunc(levels, func(l *flowcontrolv1.PriorityLevelConfiguration) bool { return !mandatory(l.Name) }) {
@@ -164,7 +162,7 @@ func (f *Flow) Await(ctx context.Context) error {
 	return nil
 }
 
-// mandatory reports whether a priority level is there before any is loaded.
+// mandatory reports whether a priority level exists before any is loaded.
 func mandatory(level string) bool {
 	return level == flowcontrolv1.PriorityLevelConfigurationNameExempt || level == flowcontrolv1.PriorityLevelConfigurationNameCatchAll
 }
@@ -172,28 +170,28 @@ func mandatory(level string) bool {
 // Install adds upstream's debug pages, which show the queues.
 func (f *Flow) Install(paths *mux.PathRecorderMux) { f.controller.Install(paths) }
 
-// RegisterWatch counts a watch, which makes writes of its objects more expensive, until the
-// result is called.
+// RegisterWatch counts a watch until the result is called. Writes of objects with watches take more
+// seats.
 func (f *Flow) RegisterWatch(info *apirequest.RequestInfo, query string) (forget func()) {
 	req := &http.Request{URL: &url.URL{RawQuery: query}}
 	return f.controller.RegisterWatch(req.WithContext(apirequest.WithRequestInfo(context.Background(), info)))
 }
 
-// Watches returns how many watches a write concerns.
+// Watches returns the number of watches that a write concerns.
 func (f *Flow) Watches(info *apirequest.RequestInfo) int {
 	return f.controller.GetInterestedWatchCount(info)
 }
 
-// RetryAfter counts a refused request and returns after how many seconds to try again.
+// RetryAfter counts a rejected request and returns the number of seconds to wait before a retry.
 func (f *Flow) RetryAfter(class *FlowClass) int64 {
 	class.rejected.Add(1)
 	f.dropped.RecordDroppedRequest(class.Level)
 	return f.dropped.GetRetryAfter(class.Level)
 }
 
-// Acquire waits until a request may be served and gives it seat, which must be released.
-// It reports false if that does not happen by the time until, or before ctx ends. ctx has the
-// request's values and ends when the client leaves.
+// Acquire waits until a request may be served and fills seat, which the caller must release. It
+// returns false if that does not happen by the time until, or before ctx ends. ctx has the request's
+// values and ends when the client leaves.
 func (f *Flow) Acquire(ctx context.Context, a authorizer.Attributes, r FlowRequest, until time.Time, seat *Seat) (*FlowClass, bool) {
 	q, ok := requestKeyOf(a)
 	if !ok {
@@ -219,7 +217,7 @@ func (f *Flow) slot(q *requestKey) *atomic.Pointer[classified] {
 }
 
 // queue lets the controller decide. The controller calls a function and releases the seat
-// when that returns, so it has a goroutine of its own for the request.
+// when the function returns, so it needs its own goroutine for the request.
 func (f *Flow) queue(ctx context.Context, q requestKey, a authorizer.Attributes, r FlowRequest, until time.Time, seat *Seat) (*FlowClass, bool) {
 	info := r.RequestInfo()
 	var class *FlowClass
@@ -262,10 +260,10 @@ func (f *Flow) queue(ctx context.Context, q requestKey, a authorizer.Attributes,
 	}
 }
 
-// waiting counts requests in queues, and how many there were at most.
+// waiting counts the requests in queues, and their peak.
 type waiting struct{ now, peak atomic.Int64 }
 
-// note says that one entered a queue, or left it.
+// note counts a request that enters a queue, or leaves it.
 func (w *waiting) note(in bool) {
 	if !in {
 		w.now.Add(-1)
@@ -277,8 +275,7 @@ func (w *waiting) note(in bool) {
 	}
 }
 
-// Waiting returns how many reading requests, and how many others, waited at most since the last
-// call.
+// Waiting returns the peaks of waiting reads and of other waiting requests since the last call.
 func (f *Flow) Waiting() (reading, mutating int) {
 	peaks := [2]int64{}
 	for kind := range f.waiting {
@@ -288,7 +285,7 @@ func (f *Flow) Waiting() (reading, mutating int) {
 	return int(peaks[0]), int(peaks[1])
 }
 
-// classify notes the controller's classification of a request. It is called while the
+// classify stores the controller's classification of a request. The controller calls it while the
 // configuration cannot change.
 func (f *Flow) classify(q requestKey, fs *flowcontrolv1.FlowSchema, pl *flowcontrolv1.PriorityLevelConfiguration) *FlowClass {
 	f.mu.Lock()

@@ -25,14 +25,14 @@ type queueSet struct {
 	demand               flowmetrics.Gauge        // of seats; upstream sets it while the queues are open
 	seats                flowmetrics.RatioedGauge // executing; placeholders are in it
 	exempt               bool
-	queues               atomic.Bool // it has some: requests can wait
+	queues               atomic.Bool // the level has queues: requests can wait
 
 	mu       sync.Mutex
 	queuing  fairqueuing.QueuingConfig
 	dispatch fairqueuing.DispatchingConfig
 	taken    int // seats by count
 	passed   int // requests that were given seats by count
-	// open says that upstream decides. Invariant: while it is false, no request holds a seat in
+	// open says that upstream decides. Invariant: while open is false, no request holds a seat in
 	// QueueSet.
 	open         bool
 	counted      map[*counted]bool     // requests that the controller started
@@ -103,8 +103,8 @@ func (l *queueSet) StartRequest(ctx context.Context, work *flowrequest.WorkEstim
 	return &queued{request, l, work.AdditionalLatency}, false
 }
 
-// began reports a request that has seats by count to the metrics as upstream's queues would: it
-// was alone in its queue, and left it at once.
+// began counts a request that has seats by count in upstream's metrics. Upstream would count that the
+// request was alone in its queue, and left it at once.
 func (l *queueSet) began(ctx context.Context, schema string, seats int) {
 	if l.queues.Load() {
 		flowmetrics.ObserveQueueLength(ctx, l.name, schema, 1)
@@ -137,7 +137,7 @@ func (l *queueSet) openLocked(schema string) {
 	l.open = true
 }
 
-// limitLocked makes limit that of the queues.
+// limitLocked sets the limit of the queues.
 func (l *queueSet) limitLocked(limit int) {
 	completer, err := l.QueueSet.BeginConfigChange(l.queuing)
 	if err != nil {
@@ -148,8 +148,8 @@ func (l *queueSet) limitLocked(limit int) {
 	completer.Complete(config)
 }
 
-// lingerLocked closes the queues if no request is left in them, but not before the seats of one
-// that has ended are free.
+// lingerLocked closes the queues if no request is left in them, and the seats of all ended requests are
+// free.
 func (l *queueSet) lingerLocked(latency time.Duration) {
 	if end := time.Now().Add(latency); latency > 0 && end.After(l.lingersUntil) {
 		l.lingersUntil = end
@@ -164,7 +164,7 @@ func (l *queueSet) closeLocked() {
 	}
 }
 
-// counted is a request of the controller's that has seats by count.
+// counted is a request that the controller started and that has seats by count.
 type counted struct {
 	queueSet    *queueSet
 	ctx         context.Context
@@ -182,8 +182,8 @@ func (c *counted) Finish(execute func()) (idle bool) {
 	return false
 }
 
-// end releases the seats, after the additional latency if there is one: writes occupy seats
-// while their watch events are sent.
+// end releases the seats, after the additional latency if there is one: writes keep seats while their
+// watch events are sent.
 func (c *counted) end() {
 	l := c.queueSet
 	flowmetrics.AddRequestsExecuting(c.ctx, l.name, c.schema, -1)

@@ -28,8 +28,8 @@ func (f *Flow) Estimate(a authorizer.Attributes, r FlowRequest, class *FlowClass
 // watchProgressSet is done once upstream's variable is set: other servers in the process read it.
 var watchProgressSet = sync.Once{}
 
-// supportWatchProgress tells upstream's estimator that etcd supports progress requests of watches.
-// Then it estimates that a cache answers consistent lists, as the caches here always do.
+// supportWatchProgress makes upstream's estimator assume that etcd supports progress requests of
+// watches. Then it estimates that a cache answers consistent lists, as the caches here always do.
 func supportWatchProgress() {
 	watchProgressSet.Do(func() {
 		feature.DefaultFeatureSupportChecker = watchProgress{feature.DefaultFeatureSupportChecker}

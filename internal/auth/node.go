@@ -31,18 +31,18 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// graph keeps the Node authorizer's graph: the objects that a node refers to through its pods.
-// Upstream's informers would hold every pod decoded for it. Here pods come from the
-// registry's cache, only the fields that the graph reads are decoded, and a digest of them
-// is kept; of objects of other kinds the informers keep a few names.
+// graph updates the Node authorizer's graph: the objects that a node refers to through its pods.
+// Upstream's informers would hold every pod decoded. Here pods come from the registry's cache, and only
+// the fields that the graph reads are decoded. The graph keeps a digest of them. The informers of other
+// kinds keep a few names of each object.
 //
-// Its fields belong to the goroutine that calls follow, except graph, which has a lock.
+// The fields belong to the goroutine that calls follow, except graph, which has a lock.
 type graph struct {
 	graph  *node.Graph
 	losses losses
 	synced chan struct{} // closed once everything was read
 
-	settled chan struct{} // closed once the authorizer is to decide by what was read
+	settled chan struct{} // closed once the authorizer must decide by what was read
 	settle  func()        // closes settled; may be called again
 
 	pod, whole *mask
@@ -51,7 +51,7 @@ type graph struct {
 	scratch    []byte
 }
 
-// podOnNode is what is remembered of a pod in the graph.
+// podOnNode is the state of a pod in the graph.
 type podOnNode struct {
 	digest uint64 // of the fields that the graph reads
 	node   string
@@ -67,8 +67,8 @@ func newGraph() *graph {
 	return g
 }
 
-// NodeSynced is closed once Follow has put everything into the Node authorizer's graph; at
-// once if there is no Node authorizer.
+// NodeSynced is closed once Follow has put everything into the Node authorizer's graph. It is closed
+// from the start if there is no Node authorizer.
 func (a *Auth) NodeSynced() <-chan struct{} {
 	if a.graph == nil {
 		none := make(chan struct{})
@@ -78,8 +78,8 @@ func (a *Auth) NodeSynced() <-chan struct{} {
 	return a.graph.synced
 }
 
-// SettleNodes ends the Node authorizer's wait for its first sync: it decides by the present graph.
-// An informer of a resource that is not served never syncs.
+// SettleNodes ends the Node authorizer's wait for its first sync: from then on it decides by the graph
+// as it is. The informer of a resource that is not served never syncs.
 func (a *Auth) SettleNodes() {
 	if a.graph != nil {
 		a.graph.settle()
@@ -120,11 +120,10 @@ func (g *graph) follow(ctx context.Context, client kubernetes.Interface, pods *r
 	return group.Wait()
 }
 
-// retryPods is how long to wait before pods are read anew.
+// retryPods is the pause before pods are read again.
 const retryPods = time.Second
 
-// followPods reads the pods and then follows their changes; synced is called once they were
-// read.
+// followPods reads the pods, calls synced, and then follows their changes.
 func (g *graph) followPods(ctx context.Context, pods *registry.Resource, synced func()) error {
 	for {
 		if err := pods.WaitReady(ctx); err != nil {
@@ -176,7 +175,7 @@ func (g *graph) followOnce(ctx context.Context, pods *registry.Resource, synced 
 	}
 }
 
-// replace makes the pods those of a snapshot.
+// replace replaces the pods of the graph by those of a snapshot.
 func (g *graph) replace(now cache.Snapshot) {
 	if g.known == nil {
 		g.known = make(map[string]podOnNode, now.Len())
@@ -238,7 +237,7 @@ func (g *graph) drop(key string) {
 	g.losses.count(known.node)
 }
 
-// informers are those of the other kinds. Their handlers do what kubernetes
+// informers returns the informers of the other kinds. Their handlers do what kubernetes
 // plugin/pkg/auth/authorizer/node/graph_populator.go does.
 func (g *graph) informers(client kubernetes.Interface) []informed {
 	all := []informed{
@@ -284,9 +283,9 @@ type informed struct {
 	synced   clientcache.InformerSynced
 }
 
-// inform lets informer keep what trim leaves of its objects, and adds them to the graph and
-// removes them; with updates it also adds changed ones again. on names the only node that may be
-// allowed less when an object changes, or is "" if it may be any.
+// inform adds the objects of informer to the graph and removes them. With updates, it adds changed
+// objects again. The informer keeps what trim leaves of its objects. on returns the only node that may
+// be allowed less when an object changes, or "" if it may be any node.
 func inform[T any](g *graph, informer clientcache.SharedIndexInformer, trim func(T) T, add func(T), updates bool, remove func(T), on func(T) string) informed {
 	handler := clientcache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) { add(o.(T)) },

@@ -11,15 +11,15 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// OpenIDPaths lists the paths that Auth.OpenID serves, where one that ends in "/" means all below
-// it: there is nothing, but upstream's router says that as it says it below other documents.
+// OpenIDPaths lists the paths that Auth.OpenID serves. A path that ends in "/" includes all paths below
+// it. Nothing is there, and upstream's router answers them as it does below other documents.
 func OpenIDPaths() []string {
 	config, keys := serviceaccount.OpenIDConfigPath, serviceaccount.JWKSPath
 	return []string{config, config + "/", keys, keys + "/"}
 }
 
-// loadOpenID prepares the OpenID provider's metadata. An issuer that is no https
-// URL has none: kubernetes pkg/controlplane/apiserver/server.go.
+// loadOpenID prepares the OpenID provider's metadata. If the issuer is not an https URL, there is none
+// (kubernetes pkg/controlplane/apiserver/server.go).
 func (a *Auth) loadOpenID(c Config) error {
 	if c.Authentication.ServiceAccounts == nil || a.keys == nil {
 		return nil
@@ -37,7 +37,7 @@ func (a *Auth) loadOpenID(c Config) error {
 	return nil
 }
 
-// refuse answers what the router does not route, as apiserver pkg/server/handler.go.
+// refuse answers requests that the router does not route, like apiserver pkg/server/handler.go.
 func refuse(err restful.ServiceError, req *restful.Request, resp *restful.Response) {
 	status := apierrors.NewGenericServerResponse(err.Code, "", schema.GroupResource{}, "", err.Message, 0, false)
 	responsewriters.ErrorNegotiated(status, legacyscheme.Codecs, schema.GroupVersion{}, resp.ResponseWriter, req.Request)

@@ -6,8 +6,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// mask names the fields of a message that are kept, by number; nil drops one. A field
-// whose mask is whole is kept as it is.
+// mask selects fields of a message by number. A field with a nil mask is dropped, a field whose mask is
+// whole is kept unchanged.
 type mask [maxField + 1]*mask
 
 // maxField is the largest number in podMask.

@@ -24,8 +24,8 @@ type Revocation struct {
 	// Authenticator authenticates a request again, without the cache of tokens. An error means
 	// that it cannot decide at the moment. It may change the request's header.
 	Authenticator authenticator.Request
-	// LocalAuthenticator and LocalAuthorizer ask nothing outside of this process. They fail with
-	// [ErrRemote] where that is not enough, and are nil if this process decides everything.
+	// LocalAuthenticator and LocalAuthorizer decide within this process. They fail with [ErrRemote]
+	// if a provider or webhook must be asked, and are nil if there is none.
 	LocalAuthenticator authenticator.Request
 	LocalAuthorizer    authorizer.Authorizer
 	// Dependencies returns what an accepted request depends on: Authenticator must be asked again
@@ -33,9 +33,9 @@ type Revocation struct {
 	Dependencies func(*http.Request) Dependencies
 	// Generation changes when all requests must be authenticated again.
 	Generation func() uint64
-	// AuthorizerChanges counts changes after which the authorizer may decide otherwise: all counts
-	// those that may concern any user, nodes those that concern nodes and single objects.
-	// NodeChanges counts the latter for one node, before nodes counts them.
+	// AuthorizerChanges counts changes after which the authorizer may decide otherwise. all counts
+	// changes that may concern any user, nodes those that concern nodes and single objects.
+	// NodeChanges counts the latter for one node. It grows before nodes does.
 	AuthorizerChanges func() (all, nodes uint64)
 	NodeChanges       func(user.Info) uint64
 	// Remote reports whether the authorizer asks a webhook. Its changes are not known, so it must
@@ -49,7 +49,7 @@ type Dependencies struct {
 	Expires time.Time
 	// Ends says that the credential is refused after Expires, even if it is cached.
 	Ends bool
-	// Objects are those that the token is bound to.
+	// Objects are the objects that the token is bound to.
 	Objects []ObjectName
 	// Remote says that a provider or a webhook decides, too. Its changes are not known.
 	Remote bool
@@ -216,8 +216,7 @@ func (a *reauthenticator) dependencies(req *http.Request) Dependencies {
 	return t
 }
 
-// claims are those of a token. They are not verified, and only decide when the token is
-// authenticated again.
+// claims are the unverified claims of a token. They only decide when the token is authenticated again.
 type claims struct {
 	Issuer  string  `json:"iss"`
 	Expires float64 `json:"exp"`
@@ -238,7 +237,7 @@ type boundName struct {
 	Name string `json:"name"`
 }
 
-// claims reads the claims of a token. One that is no JSON web token has none.
+// claims reads the claims of a token. A token that is no JSON web token has none.
 func (a *reauthenticator) claims(token string) *claims {
 	c := new(claims)
 	parts := strings.Split(token, ".")
@@ -282,7 +281,7 @@ func (c *claims) objects() []ObjectName {
 	return names
 }
 
-// bearer returns the token that a request shows, "" if there is none.
+// bearer returns the token of a request, "" if there is none.
 func bearer(req *http.Request) string {
 	scheme, token, _ := strings.Cut(strings.TrimSpace(req.Header.Get("Authorization")), " ")
 	if strings.EqualFold(scheme, "bearer") {

@@ -13,8 +13,8 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// Signing says what signs service-account tokens: the private key in KeyFile or the external
-// signer at the socket Endpoint. Without either none are issued.
+// Signing names the signer of service-account tokens: the private key in KeyFile or the external
+// signer at the socket Endpoint. Without either, no tokens are issued.
 type Signing struct{ KeyFile, Endpoint string }
 
 // Issuer issues service-account tokens.
@@ -23,8 +23,8 @@ type Issuer struct {
 	MaxExpiration, MaxExtendedExpiration time.Duration
 }
 
-// completeServiceAccounts has upstream's options read the signing key, or connect to the external
-// signer, whose keys verify tokens too. The keys are followed until ctx ends.
+// completeServiceAccounts reads the signing key by upstream's options, or connects to the external
+// signer, whose keys also verify tokens. It follows these keys until ctx ends.
 func (a *Auth) completeServiceAccounts(ctx context.Context, c *Config) error {
 	o := controlplane.NewOptions()
 	// Only the options of service accounts matter. The others must not be looked up or made.
@@ -42,12 +42,12 @@ func (a *Auth) completeServiceAccounts(ctx context.Context, c *Config) error {
 	return nil
 }
 
-// getter looks up the objects a token is bound to. It holds none of them: a copy
-// of every pod and secret in informers would be a second cache.
+// getter looks up the objects that a token is bound to. Informers would hold a second copy of every pod
+// and secret.
 //
-// A token's objects are usually older than the token, so the cache is read first, as it is
-// at the moment, and a consistent read made only if the object is not there: kubernetes
-// pkg/controller/serviceaccount/tokengetter.go does so with its listers.
+// A token's objects are usually older than the token. So getter first reads the cache as it is, and
+// makes a consistent read only if the object is not there. Kubernetes does the same with its listers
+// (pkg/controller/serviceaccount/tokengetter.go).
 type getter struct{ core typedcorev1.CoreV1Interface }
 
 func (g getter) GetServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {

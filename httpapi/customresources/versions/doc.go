@@ -23,5 +23,5 @@
 //
 // # Locks and goroutines
 //
-// There are no goroutines. The first write makes the checks of a strategy, in a sync.OnceValue.
+// There are no goroutines. A sync.OnceValue makes the checks of a strategy at the first write.
 package versions
