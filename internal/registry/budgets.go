@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/cache"
 )
 
-// budgets say which resource may keep how much beside its present objects; nil sets no
-// bound. They are immutable.
+// budgets limit what resources cache in addition to their present objects; nil sets no limit. It is
+// immutable.
 type budgets struct {
 	shared *cache.Budget
 	shares map[string]share // by the prefix of the resource's keys
@@ -25,8 +25,7 @@ type share struct {
 	budget   *cache.Budget
 }
 
-// newBudgets makes the budgets of a config. prefix says what the keys of a resource begin
-// with.
+// newBudgets makes the budgets of a config. prefix returns the prefix of the keys of a resource.
 func newBudgets(config *Config, prefix func(schema.GroupResource) string) (*budgets, error) {
 	sum := int64(0)
 	for gr, bytes := range config.CacheShares {
@@ -52,7 +51,7 @@ func newBudgets(config *Config, prefix func(schema.GroupResource) string) (*budg
 	return b, nil
 }
 
-// newBudget returns the budget of all, to have shares of so many bytes.
+// newBudget returns the shared budget. shares is the sum of the shares of single resources.
 func newBudget(bytes, shares int64) (*cache.Budget, error) {
 	switch {
 	case bytes < 0:
@@ -84,15 +83,15 @@ func (b *budgets) of(prefix string) *cache.Budget {
 	return b.shared
 }
 
-// Budget is that of one resource, or of several together.
+// Budget is the budget of one resource, or the shared budget.
 type Budget struct {
 	*cache.Budget
 
-	// Resource is the one that has the Budget for itself; empty means all others.
+	// Resource is the only resource of the Budget. It is empty for the shared budget.
 	Resource schema.GroupResource
 }
 
-// list returns all, that of most resources first.
+// list returns all budgets, the shared one first.
 func (b *budgets) list() []Budget {
 	all := []Budget{{Budget: b.shared}}
 	for _, s := range slices.SortedFunc(maps.Values(b.shares), func(a, b share) int {

@@ -14,74 +14,71 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// Config says what a Registry is built from. Store, Tail, and of the embedded Config
-// ClientConfig, Informers and Authorizer are required; other fields have kube-apiserver's
-// defaults.
+// Config is the configuration of a Registry. Store, Tail, and ClientConfig, Informers and Authorizer of
+// the embedded Config are required; other fields have kube-apiserver's defaults.
 type Config struct {
-	// Store holds the objects. Tail follows everything under Prefix in it.
+	// Store holds the objects. Tail follows all keys under Prefix in it.
 	Store kv.Store
 	Tail  *kv.Tail
 
-	// Overrides are the stores of what ServersOverrides names, by their servers joined by
-	// semicolons; nil keeps all in Store.
+	// Overrides are the stores of the resources in ServersOverrides, by their servers joined with
+	// semicolons. If it is nil, all resources are in Store.
 	Overrides map[string]Override
 
 	// Fresh reports whether all reads of a resource are linearizable, whatever their
-	// resourceVersion, as those are that kube-apiserver keeps no cache for; nil says so of
-	// none.
+	// resourceVersion, as without a cache in kube-apiserver. nil means no resource.
 	Fresh func(schema.GroupResource) bool
 
-	// Config is what the REST storages are made with.
+	// Config is the configuration of the REST storages.
 	builtin.Config
 
 	// Transformers encrypt at rest; nil stores plain text.
 	Transformers value.ResourceTransformers
 
-	// CacheBytes bounds what all caches together keep beside the present objects in
-	// their canonical encoding: other encodings, frames of events, and the past. 0 lets
-	// encodings and frames take half as much as those objects, or 144 MiB if that is more,
-	// and together with the past twice as much as the objects, or 256 MiB; and at most three
-	// eighths of the memory limit of the process. Less than 0 means no bound.
+	// CacheBytes limits other encodings, watch events and past events of all caches together. The
+	// canonical encodings of present objects do not count. 0 allows encodings and watch events half
+	// the size of all objects, at least 144 MiB. With past events it allows twice that size, at
+	// least 256 MiB. Both are at most 3/8 of the memory limit of the process. Less than 0 means no
+	// limit.
 	CacheBytes int64
-	// CacheShares are parts of CacheBytes for single resources; a share of 0 keeps nothing.
-	// Such a resource takes no more than its share, and others take nothing from it but what
-	// it does not use. If CacheBytes is 0, shares are added to what that allows.
+	// CacheShares are parts of CacheBytes for single resources; a share of 0 keeps nothing. Such a
+	// resource takes no more than its share, and others take only the part that it does not use. If
+	// CacheBytes is 0, shares are added to its default.
 	CacheShares map[schema.GroupResource]int64
 
-	// DeleteCollectionWorkers is how many deletions of one collection run at once;
-	// 0 means 1.
+	// DeleteCollectionWorkers is the number of concurrent deletions of one collection; 0 means 1.
 	DeleteCollectionWorkers int
 
 	// DisableGarbageCollection turns off the finalizers that the garbage collector
 	// of the controller manager needs.
 	DisableGarbageCollection bool
 
-	// IndexLabels are the label keys that objects of a resource are indexed by. Others are
-	// learnt from what clients ask for.
+	// IndexLabels are the label keys that objects of a resource are indexed by. Indexes of other
+	// labels are built when selectors often need them.
 	IndexLabels map[schema.GroupResource][]string
 
-	// History is how long events are kept at least, for watches that are resumed; less than 90
+	// History is the least time for which events are kept, so that watches can resume. Less than 90
 	// seconds means 90 seconds.
 	History time.Duration
 
-	// CheckInterval is how often each cache is compared with the store; 0 is never.
+	// CheckInterval is the interval in which each cache is compared with the store; 0 is never.
 	CheckInterval time.Duration
 
-	// LoadTimeout is how long after Run has begun WaitReady waits for caches that do not
-	// load; 0 means 40 seconds.
+	// LoadTimeout is the time after the beginning of Run at which WaitReady stops waiting for
+	// caches; 0 means 40 seconds.
 	LoadTimeout time.Duration
 
-	// Logger receives what the caches log; nil discards.
+	// Logger logs for the caches; nil discards.
 	Logger *slog.Logger
 }
 
-// Override is the store of resources that are not in that of the others.
+// Override is the store of resources that have their own etcd servers.
 type Override struct {
 	Store kv.Store
 	Tail  *kv.Tail
 }
 
-// in returns the store of what is kept in servers, which ServersOverrides may name.
+// in returns the store that servers, which ServersOverrides may name, hold.
 func (c *Config) in(servers []string) Override {
 	if o, ok := c.Overrides[strings.Join(servers, ";")]; ok {
 		return o
@@ -89,7 +86,7 @@ func (c *Config) in(servers []string) Override {
 	return Override{Store: c.Store, Tail: c.Tail}
 }
 
-// tails are those of Overrides, each once.
+// tails lists the tails of Overrides, each once.
 func (c *Config) tails() []*kv.Tail {
 	var all []*kv.Tail
 	for _, o := range c.Overrides {
@@ -103,7 +100,7 @@ func (c *Config) tails() []*kv.Tail {
 // fresh reports whether all reads of a resource are linearizable.
 func (c *Config) fresh(gr schema.GroupResource) bool { return c.Fresh != nil && c.Fresh(gr) }
 
-// log says how much of its past a cache keeps.
+// log returns the limits of a cache's past events.
 func (c *Config) log() cache.LogConfig {
 	const least = 90 * time.Second // the default
 	if c.History <= least {
@@ -112,7 +109,7 @@ func (c *Config) log() cache.LogConfig {
 	return cache.LogConfig{KeepFor: c.History}
 }
 
-// setDefaults fills in what kube-apiserver would, on a copy of the caller's.
+// setDefaults sets kube-apiserver's defaults.
 func (c *Config) setDefaults() {
 	c.Config.SetDefaults()
 	if c.DeleteCollectionWorkers == 0 {

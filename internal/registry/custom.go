@@ -23,17 +23,16 @@ import (
 	"github.com/larder-io/larder/internal/registry/table"
 )
 
-// CustomResource is the resource behind one state of a CRD: one cache, which all versions
-// are served from.
+// CustomResource is the resource of one state of a CRD. All versions are served from one cache.
 //
-// The cache holds the JSON of each object as upstream reads it from the store, in the
-// version that it was stored in: pruned, defaulted and repaired as that state of the CRD
-// says. Other versions are converted from it when they are first asked for. If a conversion
-// fails, the request that needed it fails, and the next one that needs it tries again.
+// The cache holds the JSON of each object in the version in which it is stored, as upstream reads it:
+// pruned, defaulted and repaired by that state of the CRD. Other versions are converted from it when they
+// are first requested. If a conversion fails, the request fails, and the next request tries again.
 //
-// It is a generic.RESTOptionsGetter: CustomResourceConfig.Make builds upstream's storages of all versions over
-// it, for the first object that is not in served form. Before that, the views are taken and Run is called.
-// After Run it answers 410, so that a request that still uses it does not find an empty resource.
+// A CustomResource is a generic.RESTOptionsGetter: CustomResourceConfig.Make builds upstream's storages of
+// all versions over it, for the first object that is not in served form. Before that, the caller takes the
+// views and calls Run. After Run all reads fail with 410, so that a late request does not find an empty
+// resource.
 type CustomResource struct {
 	*storage.Resource
 
@@ -42,14 +41,14 @@ type CustomResource struct {
 	codec    *encoding.Custom
 }
 
-// CustomResourceConfig says what a [CustomResource] is. The Registry sets its Transformer and Schema.
+// CustomResourceConfig is the configuration of a [CustomResource]. The Registry sets its Transformer and Schema.
 type CustomResourceConfig struct {
 	encoding.CustomConfig
 
-	// Revision is that of the CRD. The past before it is not replayed, because the CRD was another one.
+	// Revision is the revision of the CRD. Events before it belong to another state and are not replayed.
 	Revision int64
 
-	// Kinds are those of the versions that are served or stored.
+	// Kinds are the kinds of the versions that are served or stored.
 	Kinds []CustomKind
 }
 
@@ -82,9 +81,8 @@ func (r *Registry) NewCustomResource(config CustomResourceConfig) (*CustomResour
 	return c, err
 }
 
-// GetRESTOptions implements generic.RESTOptionsGetter. The codec is what upstream puts
-// its coercion and conversion around (apiextensions-apiserver
-// pkg/cmd/server/options/options.go).
+// GetRESTOptions implements generic.RESTOptionsGetter. Upstream wraps the codec in its coercion and
+// conversion (apiextensions-apiserver pkg/cmd/server/options/options.go).
 func (c *CustomResource) GetRESTOptions(gr schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
 	config := storagebackend.NewDefaultConfig(c.registry.config.Prefix, nil)
 	binary := cbor.NewSerializer(unstructuredscheme.NewUnstructuredCreator(), unstructuredscheme.NewUnstructuredObjectTyper())
@@ -99,7 +97,7 @@ func (c *CustomResource) GetRESTOptions(gr schema.GroupResource, _ runtime.Objec
 	}, nil
 }
 
-// decorate is a generic.StorageDecorator: it adds the version that a storage is for.
+// decorate is a generic.StorageDecorator: it adds the version of a storage.
 func (c *CustomResource) decorate(
 	config *storagebackend.ConfigForResource,
 	prefix string,
@@ -128,7 +126,7 @@ func (c *CustomResource) Finish() error {
 	return c.AddCache(storage.CacheConfig{Since: c.revision, Log: c.registry.config.log(), Logger: c.registry.config.Logger})
 }
 
-// View returns one version of those that are served or stored.
+// View returns the view of a version that is served or stored.
 func (c *CustomResource) View(gvk schema.GroupVersionKind, listKind string, columns *table.Columns) (*View, error) {
 	codec := c.codec.Version(gvk.Version)
 	if codec == nil {
@@ -141,8 +139,7 @@ func (c *CustomResource) View(gvk schema.GroupVersionKind, listKind string, colu
 	return &View{Resource: c.Resource, Version: version, Printer: table.NewCustom(version, columns)}, nil
 }
 
-// Run keeps the cache current until ctx ends, and then gives back its memory. From then on
-// reads fail with 410.
+// Run updates the cache until ctx ends, and then frees its memory. From then on reads fail with 410.
 func (c *CustomResource) Run(ctx context.Context) error {
 	defer c.Retire()
 	end := c.registry.customs.begin(c.Resource)

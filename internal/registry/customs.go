@@ -9,8 +9,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/storage"
 )
 
-// customs are the resources of CRDs that are kept at the moment. Two states of one CRD
-// may be, for a while.
+// customs is the set of resources of CRDs that have a cache now. Two states of one CRD may have caches
+// for a while.
 type customs struct {
 	mu   sync.Mutex
 	list []*storage.Resource                          // in the order in which they began
@@ -37,7 +37,7 @@ func (c *customs) begin(r *storage.Resource) (end func()) {
 	}
 }
 
-// all lists what is kept now.
+// all lists the resources.
 func (c *customs) all() []*storage.Resource {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,7 +51,7 @@ func (c *customs) holds(r *storage.Resource) bool {
 	return slices.Contains(c.by[r.GroupResource], r)
 }
 
-// newest returns the newest state of a resource that is kept, and nil if none is.
+// newest returns the newest state of a resource, nil if there is none.
 func (c *customs) newest(gr schema.GroupResource) *storage.Resource {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,7 +61,7 @@ func (c *customs) newest(gr schema.GroupResource) *storage.Resource {
 	return nil
 }
 
-// allNewest lists the newest states of all resources that are kept.
+// allNewest lists the newest states of all resources.
 func (c *customs) allNewest() []*storage.Resource {
 	c.mu.Lock()
 	defer c.mu.Unlock()

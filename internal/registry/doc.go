@@ -2,7 +2,7 @@
 //
 // Types, defaulting, strategies, validation, allocators and REST storages are upstream's
 // (k8s.io/kubernetes/pkg/registry). The storages ask a RESTOptionsGetter, whose Decorator returns Larder's
-// storage.Interface. Reads do not go through them: a [Resource] caches the encoded objects of a stored
+// storage.Interface. Reads bypass the storages: a [Resource] caches the encoded objects of a stored
 // resource, and a [View] returns these bytes in one served version.
 //
 // # Model
@@ -10,8 +10,8 @@
 // A [Registry] has [Group]s in upstream's order, a Group has versions by priority, and a version has
 // [Endpoint]s by name. An Endpoint is a resource or subresource: its REST storage and its entry in discovery,
 // which is derived from the methods of the storage. Endpoints of stored resources have a View and are read
-// from the cache. Others (reviews, bindings, scale, logs) are served by their storage. Resources that
-// several groups or versions serve (events, autoscalers) are one Resource with several Views.
+// from the cache. Others (reviews, bindings, scale, logs) are served by their storage. A resource that
+// several groups or versions serve (events, autoscalers) is one Resource with several Views.
 //
 // Package storage keeps and reads the objects of one resource, encoding turns them into bytes, table prints
 // them, and builtin makes upstream's REST storages. A [View] connects a resource with the encoders and the
@@ -34,6 +34,6 @@
 //
 // # Locks
 //
-// New alone writes a Registry; afterwards it is read without locks. Only the list of custom resources has a
+// Only New writes a Registry; afterwards it is read without locks. The list of custom resources has a
 // mutex, which is a leaf.
 package registry

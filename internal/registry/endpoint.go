@@ -18,21 +18,21 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
-// Endpoint is one resource or subresource in one served version: the REST storage
-// behind it and what discovery says of it. It is immutable.
+// Endpoint is one resource or subresource in one served version: its REST storage and its entry in
+// discovery. It is immutable.
 type Endpoint struct {
-	// GVR names the resource; for a subresource that of its parent.
+	// GVR names the resource. For a subresource it names the parent's resource.
 	GVR         schema.GroupVersionResource
 	Subresource string
 
-	// GVK is the kind of requests and responses. That of a subresource may belong to another
+	// GVK is the kind of requests and responses. The kind of a subresource may belong to another
 	// group (deployments/scale: autoscaling/v1 Scale).
 	GVK schema.GroupVersionKind
 
 	Namespaced bool
 	Storage    rest.Storage
 
-	// Parent is the endpoint of the resource, nil for that itself.
+	// Parent is the endpoint of a subresource's resource. It is nil for resources.
 	Parent *Endpoint
 
 	// View serves GET, LIST and WATCH from encoded bytes; nil if the endpoint is not stored
@@ -43,14 +43,14 @@ type Endpoint struct {
 	ShortNames   []string
 	Categories   []string
 
-	// Verbs are those of discovery, sorted.
+	// Verbs are the verbs of discovery, sorted.
 	Verbs []string
 
 	// Connect says whether the storage takes over the connection (exec, proxy).
 	Connect bool
 
-	// StorageVersion is the version that objects are stored in, zero if none are, and
-	// StorageVersionHash shows it to clients; "" if none is.
+	// StorageVersion is the version in which objects are stored, and StorageVersionHash its hash in
+	// discovery. Both are zero if nothing is stored.
 	StorageVersion     schema.GroupVersion
 	StorageVersionHash string
 
@@ -121,8 +121,8 @@ func buildEndpoints(info *genericapiserver.APIGroupInfo, gv schema.GroupVersion)
 	return list, nil
 }
 
-// derive fills in what the storage implements and says; the scope is that of the resource's
-// storage, parent.
+// derive sets the fields that follow from the interfaces of the storage. parent, the resource's storage,
+// decides the scope.
 func (e *Endpoint) derive(scheme *runtime.Scheme, parent rest.Storage) error {
 	scoper, ok := parent.(rest.Scoper)
 	if !ok {

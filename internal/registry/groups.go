@@ -22,10 +22,10 @@ type Group struct {
 	// Preferred is the version that clients should choose: the first by priority.
 	Preferred schema.GroupVersion
 
-	// Versions are those that are served, by priority.
+	// Versions are the served versions, by priority.
 	Versions []GroupVersion
 
-	// Info is what upstream's provider made. It is not to be changed.
+	// Info is the result of upstream's provider. It must not be changed.
 	Info *genericapiserver.APIGroupInfo
 }
 
@@ -35,7 +35,7 @@ type GroupVersion struct {
 	Endpoints []*Endpoint
 }
 
-// groups collects the groups that upstream's providers made.
+// groups collects the groups of upstream's providers.
 type groups struct {
 	list        []*Group
 	endpoints   map[endpointKey]*Endpoint

@@ -45,8 +45,8 @@ func newOptions(config *Config) (*options, error) {
 	return o, err
 }
 
-// keyPrefix is the prefix of gr's keys; a resource that upstream does not know is a custom
-// one.
+// keyPrefix returns the prefix of gr's keys. A resource that upstream does not know is a custom
+// resource.
 func (o *options) keyPrefix(gr schema.GroupResource) string {
 	if !o.factory.HasGroup(gr.Group) {
 		return customPrefix(gr)
@@ -54,7 +54,7 @@ func (o *options) keyPrefix(gr schema.GroupResource) string {
 	return "/" + o.factory.ResourcePrefix(gr)
 }
 
-// customPrefix is where upstream keeps custom resources (apiserver
+// customPrefix returns upstream's key prefix of a custom resource (apiserver
 // pkg/server/options/etcd.go, SimpleStorageFactory).
 func customPrefix(gr schema.GroupResource) string { return "/" + gr.Group + "/" + gr.Resource }
 
@@ -122,8 +122,7 @@ func (o *options) decorate(
 	return res.Storage(), func() {}, nil
 }
 
-// indexLabels are the labels to index under prefix, whichever of its resources they
-// were configured for.
+// indexLabels returns the labels to index under prefix, for all resources with that prefix.
 func (o *options) indexLabels(prefix string) (keys []string) {
 	for gr, labels := range o.config.IndexLabels {
 		if "/"+o.factory.ResourcePrefix(gr) == prefix {
@@ -133,8 +132,8 @@ func (o *options) indexLabels(prefix string) (keys []string) {
 	return keys
 }
 
-// newResource returns a Resource whose keys begin with prefix, after the prefix of all. of,
-// upstream's storage configuration, says in which store they are.
+// newResource returns a Resource whose keys begin with prefix, after the common prefix. of is upstream's
+// storage configuration, which names the store.
 func (o *options) newResource(of *storagebackend.ConfigForResource, prefix string, codec *encoding.Codec) (*storage.Resource, error) {
 	config := o.config
 	in := config.in(of.Transport.ServerList)

@@ -15,16 +15,16 @@ import (
 	"github.com/larder-io/larder/internal/registry/storage"
 )
 
-// Registry is every API group that a server serves. Build one with [New].
+// Registry has the API groups of a server. Build one with [New].
 type Registry struct {
-	*builtin.Builtin // its records; Registry has Groups and Run of its own
+	*builtin.Builtin // Registry replaces its Groups and Run
 
 	config  Config
 	groups  groups
 	options *options
 	customs customs
 
-	// loadWait ends, by endLoadWait, when WaitReady waits for caches no longer.
+	// endLoadWait ends loadWait when WaitReady must no longer wait for caches.
 	loadWait    context.Context
 	endLoadWait context.CancelFunc
 }
@@ -57,7 +57,7 @@ func New(config Config) (*Registry, error) {
 	return r, nil
 }
 
-// buildGroups makes a Group of each that upstream's providers made.
+// buildGroups makes a Group of each group of upstream's providers.
 func (r *Registry) buildGroups() error {
 	made, err := r.Builtin.Groups(r.options)
 	if err != nil {
@@ -86,7 +86,7 @@ func (r *Registry) checkIndexLabels() error {
 	return nil
 }
 
-// checkShares refuses shares of resources that are not served and cannot be defined.
+// checkShares refuses shares of resources that are neither served nor can be custom resources.
 func (r *Registry) checkShares() error {
 	served := r.groups.names()
 	for gr := range r.config.CacheShares {
@@ -105,9 +105,8 @@ func (r *Registry) checkShares() error {
 	return nil
 }
 
-// Run follows the store, keeps every cache current and runs the allocators until ctx
-// ends, which is no error, or one of them fails. It returns when all that it
-// started has ended.
+// Run follows the store, updates every cache and runs the allocators until ctx ends, which is no error,
+// or one of them fails. It returns when everything that it started has ended.
 func (r *Registry) Run(ctx context.Context) error {
 	group, inner := errgroup.WithContext(ctx)
 	for _, tail := range append(r.config.tails(), r.config.Tail) {
@@ -138,7 +137,7 @@ func (r *Registry) Run(ctx context.Context) error {
 	return nil
 }
 
-// kept lists the resources that are stored at the moment, with those of CRDs.
+// kept lists the stored resources, custom resources included.
 func (r *Registry) kept() []*storage.Resource {
 	builtin := r.options.resources
 	return append(builtin[:len(builtin):len(builtin)], r.customs.all()...)
@@ -146,7 +145,7 @@ func (r *Registry) kept() []*storage.Resource {
 
 // WaitReady blocks until every cache has loaded, or until Config.LoadTimeout has passed: a
 // cache that cannot load must not keep the server from serving the others. [Registry.Unready]
-// lists those; they are served as soon as they have loaded.
+// lists such caches. They are served as soon as they have loaded.
 func (r *Registry) WaitReady(ctx context.Context) error {
 	loading, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -171,7 +170,7 @@ func (r *Registry) Unready() []schema.GroupResource {
 	return unready
 }
 
-// Progress says how far the caches have loaded.
+// Progress is the progress of loading the caches.
 type Progress struct {
 	Ready, Resources int   // caches loaded, caches in all
 	Objects          int64 // objects loaded so far
@@ -189,8 +188,8 @@ func (r *Registry) Progress() Progress {
 	return p
 }
 
-// Groups lists the served groups in the order in which upstream installs them,
-// which is the order of preference for a resource name that several groups have.
+// Groups lists the served groups in the order in which upstream installs them. If several groups have a
+// resource of one name, clients prefer the first.
 func (r *Registry) Groups() []*Group { return r.groups.list }
 
 // Resources lists the stored resources, each once.
@@ -202,11 +201,10 @@ func (r *Registry) Endpoint(gvr schema.GroupVersionResource, subresource string)
 	return r.groups.endpoints[endpointKey{gvr, subresource}]
 }
 
-// Equivalents says which endpoints are the same objects in other versions, or in another group,
-// as those of events are.
+// Equivalents maps each endpoint to those that serve the same objects in other versions or groups.
 func (r *Registry) Equivalents() runtime.EquivalentResourceMapper { return r.groups.equivalents }
 
-// Services says what addresses and ports services get.
+// Services returns the ranges of service addresses and ports.
 func (r *Registry) Services() builtin.Services { return r.config.Services }
 
 // Decodes counts the decodings of cached bytes over all resources.
@@ -218,17 +216,16 @@ func (r *Registry) Decodes() uint64 {
 	return n
 }
 
-// Budgets lists all, that of most resources first.
+// Budgets lists all budgets, the shared one first.
 func (r *Registry) Budgets() []Budget { return r.options.budgets.list() }
 
 // ReadMetrics returns the metrics of the reads of all resources.
 func (r *Registry) ReadMetrics() *storage.ReadMetrics { return r.options.reads }
 
-// CustomResource returns the newest state of a custom resource that is kept, and nil if
-// none is.
+// CustomResource returns the newest state of a custom resource that has a cache, nil if there is none.
 func (r *Registry) CustomResource(gr schema.GroupResource) *storage.Resource {
 	return r.customs.newest(gr)
 }
 
-// CustomResources lists the newest states of the custom resources that are kept.
+// CustomResources lists the newest states of the custom resources that have caches.
 func (r *Registry) CustomResources() []*storage.Resource { return r.customs.allNewest() }

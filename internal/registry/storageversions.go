@@ -5,8 +5,8 @@ import (
 	"k8s.io/apiserver/pkg/storageversion"
 )
 
-// StorageVersions lists what is stored, for upstream's manager of storage versions: one entry
-// for each endpoint, as apiserver pkg/endpoints/installer.go makes them.
+// StorageVersions lists the storage versions for upstream's manager: one entry for each endpoint, as
+// apiserver pkg/endpoints/installer.go makes them.
 func (r *Registry) StorageVersions() []*storageversion.ResourceInfo {
 	var infos []*storageversion.ResourceInfo
 	for _, g := range r.groups.list {

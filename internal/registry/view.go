@@ -14,19 +14,19 @@ import (
 	"github.com/larder-io/larder/internal/registry/table"
 )
 
-// Resource is what a View reads from: see package storage.
+// Resource is the resource that a View reads: see package storage.
 type Resource = storage.Resource
 
-// View is one served version of a stored resource: the Resource that its objects are read
-// from, the encoders of the version, and its printer of tables. It is immutable.
+// View is one served version of a stored resource: the Resource, the encoders of the version, and its
+// table printer. It is immutable.
 type View struct {
 	Resource *storage.Resource
 	*encoding.Version
 	*table.Printer
 }
 
-// newView adds a version that storage serves: its printer makes the tables, and its
-// Decorator is applied once, when an object enters the cache.
+// newView adds a version that upstream serves. Its printer makes the tables. Its Decorator is applied
+// once, when an object enters the cache.
 func newView(r *storage.Resource, gvk schema.GroupVersionKind, upstream rest.Storage) (*View, error) {
 	printer, ok := upstream.(rest.TableConvertor)
 	if !ok {

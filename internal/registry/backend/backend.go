@@ -10,8 +10,8 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// MaxUnheard is how many bytes a backend may send while nothing is sent to the client. It is more than a
-// response header, and more than upstream's proxies buffer for a slow client.
+// MaxUnheard limits the bytes that a backend may send while nothing is sent to the client. It is larger
+// than a response header, and than upstream's proxies' buffer for a slow client.
 const MaxUnheard = 16 << 20
 
 // ErrUnheard is the error of reads from a backend that has sent more than MaxUnheard.
@@ -22,10 +22,10 @@ type Request struct {
 	unheard atomic.Int64 // bytes that have come since the client was last sent something
 }
 
-// Heard notes that something is sent to the client.
+// Heard resets the limit: something is sent to the client.
 func (r *Request) Heard() { r.unheard.Store(0) }
 
-// come counts n bytes and reports whether they are too many.
+// come counts n bytes and reports whether the limit is exceeded.
 func (r *Request) come(n int) bool { return r.unheard.Add(int64(n)) > MaxUnheard }
 
 type requestKey struct{}
@@ -36,8 +36,8 @@ func NewContext(ctx context.Context, r *Request) context.Context {
 	return context.WithValue(ctx, requestKey{}, r)
 }
 
-// Transport wraps rt so that code that opens connections itself, to upgrade them, finds a dialer with
-// limits. It changes nothing if rt does not show how it connects.
+// Transport wraps rt. Code that opens connections for upgrades itself then finds a dialer with limits. If
+// the dialer of rt is not known, Transport changes nothing.
 func Transport(rt http.RoundTripper) http.RoundTripper {
 	if rt == nil {
 		return nil

@@ -3,14 +3,8 @@
 // Upstream's proxies read the response to an upgrade from the bare connection, without limits of time and
 // size, and do not notice that the client has left. [Transport] opens such connections itself. It closes
 // them when the request's context ends, and when more than [MaxUnheard] bytes arrive while nothing is sent
-// to the client. Both are known from a context that [NewContext] makes. For other requests net/http's
+// to the client. [NewContext] makes the context that carries this state. For other requests net/http's
 // transport has such limits.
 //
-// # Goroutines
-//
-// Only those of context.AfterFunc, which close a connection.
-//
-// # Locks
-//
-// None.
+// There are no locks. The only goroutines are those of context.AfterFunc, which close a connection.
 package backend

@@ -21,7 +21,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/builtin"
 )
 
-// Bootstrap makes and keeps a cluster's first objects. Build one with [New].
+// Bootstrap creates a cluster's first objects and repairs them. Build one with [New].
 type Bootstrap struct {
 	config   Config
 	hooks    []*Hook
@@ -30,7 +30,7 @@ type Bootstrap struct {
 	peers    *peerreconcilers.PeerEndpointLeaseController // nil if other servers are not told of this one
 }
 
-// Hook makes and keeps some of the objects. Upstream calls it a post-start hook.
+// Hook creates and repairs some of the objects. Upstream calls it a post-start hook.
 type Hook struct {
 	// Name is the name of its health check, as in kube-apiserver.
 	Name string
@@ -120,7 +120,7 @@ func (b *Bootstrap) add(name string, run func(context.Context, func()) error) *H
 	return h
 }
 
-// once makes a hook of work that is done when it is ready.
+// once returns a hook that is ready when work returns, and then ends.
 func once(work func(context.Context) error) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {
 		err := work(ctx)
@@ -134,9 +134,8 @@ func once(work func(context.Context) error) func(context.Context, func()) error 
 // Hooks lists the parts of the work.
 func (b *Bootstrap) Hooks() []*Hook { return b.hooks }
 
-// Run waits until the registry has loaded and then runs all hooks until ctx ends, which is
-// no error, or one of them fails, without which the server is useless. It may be called
-// once.
+// Run waits until the registry has loaded. Then it runs all hooks until ctx ends, which is no error, or
+// a hook fails that the server cannot do without. It may be called once.
 func (b *Bootstrap) Run(ctx context.Context) error {
 	// Hooks give up after a while, and loading a large store may take longer.
 	if err := b.config.Registry.WaitReady(ctx); err != nil {
@@ -158,9 +157,9 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Excuse lets the server be ready without the hooks that are not ready yet, because a cache
-// that they need does not load for example, and returns their names. They go on. A hook
-// whose failure would end the server is not excused: without roles no user has any right.
+// Excuse lets the server be ready without the hooks that are not ready yet, for example because their
+// cache does not load, and returns their names. They continue. A hook whose failure ends the server is
+// not excused: without roles no user has any right.
 func (b *Bootstrap) Excuse() []string {
 	var excused []string
 	for _, h := range b.hooks {

@@ -20,38 +20,37 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// Config says what a cluster starts with. Registry, Client and Informers are
-// required.
+// Config is the configuration of a [Bootstrap]. Registry, Client and Informers are required.
 type Config struct {
 	Registry *registry.Registry
 
-	// Client reaches this server. Informers use it as well; New asks for those that it
-	// needs, and the caller starts them.
+	// Client connects to this server. New requests the informers that it needs, and the caller starts
+	// them.
 	Client    kubernetes.Interface
 	Informers informers.SharedInformerFactory
 
-	// SystemNamespaces are made and kept; nil means kube-system, kube-public,
+	// SystemNamespaces are created, also when they were deleted; nil means kube-system, kube-public,
 	// kube-node-lease and default.
 	SystemNamespaces []string
 
-	// RBAC makes its roles and bindings.
+	// RBAC creates upstream's roles and bindings.
 	RBAC bool
 
-	// PublicAddress and PublicPort are where others reach this server. Without an
-	// address that they could reach, no endpoints are published.
+	// PublicAddress and PublicPort are published as an endpoint of the kubernetes service. Without
+	// an address that others can reach, no endpoints are published.
 	PublicAddress net.IP
 	PublicPort    int
 
-	// EndpointReconciler says how this server enters itself into the endpoints of the
-	// kubernetes service; "" means by leases. Instances is the number of servers, for
+	// EndpointReconciler selects upstream's reconciler of the endpoints of the kubernetes service; ""
+	// means by leases. Instances is the number of servers, for
 	// reconcilers.MasterCountReconcilerType; 0 means 1.
 	EndpointReconciler reconcilers.Type
 	Instances          int
-	// AnyPort has this server enter endpoints that others have published with another port, as
+	// AnyPort adds this server to endpoints that others have published with another port, as
 	// kube-apiserver does. Then some of the endpoints are wrong.
 	AnyPort bool
 
-	// Trust is published for other API servers: whose certificates this one accepts.
+	// Trust is published for other API servers: the CAs whose certificates this server accepts.
 	Trust clusterauthenticationtrust.ClusterAuthenticationInfo
 
 	// TakesOver says that an earlier process of this server serves until this one is ready: its
@@ -61,16 +60,16 @@ type Config struct {
 	// Identity is the name of this server's identity Lease; "" writes none.
 	Identity string
 
-	// PeerAddress is the host and port at which the other servers of the cluster reach this one; ""
-	// publishes none. Peers keeps the addresses of all servers, by their Identity.
+	// PeerAddress is the host and port at which the other servers of the cluster reach this server; ""
+	// publishes none. Peers stores the addresses of all servers, by their Identity.
 	PeerAddress string
 	Peers       peerreconcilers.PeerEndpointLeaseReconciler
 
-	// StorageVersions has this server publish the versions that it stores; nil publishes none.
-	// It needs Identity.
+	// StorageVersions publishes the versions that this server stores; nil publishes none. It needs
+	// Identity.
 	StorageVersions *StorageVersions
 
-	// Leadership has this server elect leaders for others; nil elects none.
+	// Leadership elects leaders among components; nil elects none.
 	Leadership *Leadership
 
 	// ServicePort is the port of the kubernetes service; 0 means 443.
@@ -79,18 +78,17 @@ type Config struct {
 	// ServiceNodePort, if not 0, is the service's port on every node.
 	ServiceNodePort int
 
-	// EndpointTTL is how long the endpoints of a server that died stay; 0 means
-	// 15 s. EndpointInterval is how often they are refreshed; 0 means 10 s.
+	// EndpointTTL is the time after which the endpoints of a dead server are removed; 0 means
+	// 15 s. EndpointInterval is the interval of refreshes; 0 means 10 s.
 	EndpointTTL      time.Duration
 	EndpointInterval time.Duration
 
-	// Grace is how long the server is not ready because a namespace or the kubernetes
-	// service cannot be made; 0 means 5 s. RetryInterval is how often it is tried after
-	// that; 0 means 10 s.
+	// Grace limits how long a namespace or kubernetes service that cannot be created delays
+	// readiness; 0 means 5 s. RetryInterval is the interval of later attempts; 0 means 10 s.
 	Grace         time.Duration
 	RetryInterval time.Duration
 
-	// RepairInterval is how often service addresses and ports are compared with
+	// RepairInterval is the interval in which service addresses and ports are compared with
 	// the services; 0 means 3 minutes.
 	RepairInterval time.Duration
 }
@@ -110,22 +108,22 @@ func (c *Config) setDefaults() {
 	c.RepairInterval = cmp.Or(c.RepairInterval, 3*time.Minute)
 }
 
-// Leadership says how this server elects leaders among components that have made
-// themselves candidates. One server of the cluster does, which is elected itself.
+// Leadership configures coordinated leader election. One server of the cluster, which is elected
+// itself, elects the leaders of components that have registered as candidates.
 type Leadership struct {
-	ClientConfig *rest.Config // reaches this server
+	ClientConfig *rest.Config // connects to this server
 
-	// LeaseDuration is how long a server keeps that office without renewing it,
-	// RenewDeadline how long it tries to renew it, RetryPeriod how often.
+	// LeaseDuration, RenewDeadline and RetryPeriod are client-go's parameters for the election of
+	// the electing server.
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 }
 
-// hookTimeout is how long a hook tries before it fails, as upstream's do.
+// hookTimeout limits the attempts of a hook, as upstream does.
 const hookTimeout = 30 * time.Second
 
-// keepTrying calls work until it succeeds, as upstream's controllers do. A webhook, for
-// example, may refuse the work until this server is ready: so ready is called after Grace at
-// the latest. It returns false if ctx ended first.
+// keepTrying calls work until it succeeds, as upstream's controllers do. It calls ready after Grace at
+// the latest, because a webhook may refuse the work until this server is ready. It returns false if ctx
+// ends first.
 func (c *Config) keepTrying(ctx context.Context, ready func(), what string, work func(context.Context) error) bool {
 	err := retry(ctx, c.Grace, work)
 	for ; err != nil && ctx.Err() == nil; err = work(ctx) {
@@ -143,8 +141,7 @@ func (c *Config) keepTrying(ctx context.Context, ready func(), what string, work
 	return true
 }
 
-// retry calls work until it succeeds, ever more slowly, for at most limit, and then
-// returns its last error.
+// retry calls work with growing pauses until it succeeds. After limit it returns the last error.
 func retry(ctx context.Context, limit time.Duration, work func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

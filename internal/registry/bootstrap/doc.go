@@ -1,18 +1,18 @@
-// Package bootstrap creates the objects that every cluster needs, and keeps them:
+// Package bootstrap creates the objects that every cluster needs, and repairs them:
 //
 //   - the system namespaces and priority classes
-//   - the default ServiceCIDR, and the records of service addresses and ports
+//   - the default ServiceCIDR, and the allocations of service addresses and ports
 //   - the kubernetes service and its endpoints
 //   - RBAC roles and bindings
 //   - the configuration of flow control
-//   - the identity Lease of this server, and the versions that it stores objects in
+//   - the identity Lease of this server, and its storage versions
 //
 // # Model
 //
-// A [Bootstrap] is a list of hooks, named as kube-apiserver names them in its health checks. Each creates
-// what is missing, is then ready, and repairs its objects until the server stops. Upstream's packages
-// define the objects and how existing ones are reconciled. Hooks run concurrently, and so does the work
-// within a hook, because the server is not ready before they are.
+// A [Bootstrap] is a list of hooks, named as kube-apiserver names them in its health checks. Each hook
+// creates missing objects, is then ready, and repairs its objects until the server stops. Upstream's
+// packages define the objects, and how existing objects are reconciled. Hooks run concurrently, and so do
+// the writes of a hook, because the server is ready only when all hooks are.
 //
 // # Guarantees
 //
@@ -22,7 +22,7 @@
 //   - The endpoints of this server are published when /readyz answers 200, and withdrawn by
 //     [Bootstrap.Stop]. Without Config.AnyPort they are not published while other servers have published
 //     another port.
-//   - A namespace or a kubernetes service that cannot be created is retried for as long as the server
+//   - If a namespace or the kubernetes service cannot be created, the hook retries as long as the server
 //     runs. The server is ready after Config.Grace.
 //   - Hooks that wait for unreadable objects delay readiness until [Bootstrap.Excuse], and finish later.
 //

@@ -15,12 +15,11 @@ import (
 	"github.com/larder-io/larder/internal/registry/builtin"
 )
 
-// samePortReconciler publishes this server among the endpoints of the kubernetes service
-// through upstream's reconciler, which assumes that all servers have the same port and
-// addresses of their own: otherwise it would publish this server at the others' port, and
-// the others, when this server leaves, at this server's. So, while other servers are alive
-// at another port, this one touches neither endpoints nor leases. When no other is left it
-// publishes itself, and corrects the port.
+// samePortReconciler publishes this server among the endpoints of the kubernetes service by
+// upstream's reconciler. That assumes that all servers have the same port and different addresses.
+// Otherwise it would publish a server with the port of another. So while other servers are alive at
+// another port, this server writes neither endpoints nor leases. When no other server is left, it
+// publishes itself and corrects the port.
 type samePortReconciler struct {
 	reconcilers.EndpointReconciler
 	adapter reconcilers.EndpointsAdapter
@@ -29,15 +28,15 @@ type samePortReconciler struct {
 
 	mu      sync.Mutex
 	joined  bool      // this server is published
-	keptOut bool      // it has been said that it keeps out
-	foreign time.Time // when the record of this server's address was last seen refreshed by another
+	keptOut bool      // it has been logged that this server is not published
+	foreign time.Time // when another server was last seen to refresh the record of this server's address
 }
 
 func newSamePortReconciler(upstream reconcilers.EndpointReconciler, adapter reconcilers.EndpointsAdapter, leases *builtin.Leases, ttl time.Duration) *samePortReconciler {
 	return &samePortReconciler{EndpointReconciler: upstream, adapter: adapter, leases: leases, ttl: ttl}
 }
 
-// published is what the store says about the cluster's servers.
+// published is the state of the cluster's servers in the store.
 type published struct {
 	ports  []corev1.EndpointPort // of the endpoints; nil if there are none
 	others bool                  // servers other than this one are alive
@@ -69,7 +68,7 @@ func (c *samePortReconciler) lookLocked(service string, ip net.IP) (now publishe
 	if err != nil {
 		return now, err
 	}
-	// Two servers at one address refresh its record alternately, roughly.
+	// Two servers at one address refresh its record roughly alternately.
 	now.shared = slices.Contains(alive, ip.String()) && !c.foreign.IsZero() && time.Since(c.foreign) < c.ttl
 	now.others = now.shared || slices.ContainsFunc(alive, func(other string) bool { return other != ip.String() })
 	return now, nil
@@ -93,7 +92,7 @@ func (c *samePortReconciler) ReconcileEndpoints(service string, ip net.IP, ports
 	return nil
 }
 
-// keepOutLocked leaves the endpoints to the others.
+// keepOutLocked removes this server from the endpoints if it was published, and logs that.
 func (c *samePortReconciler) keepOutLocked(service string, ip net.IP, now published) error {
 	if !c.keptOut {
 		klog.Warningf("This server is not among the endpoints of service %q: other servers have published port %d", service, now.ports[0].Port)
@@ -107,8 +106,8 @@ func (c *samePortReconciler) keepOutLocked(service string, ip net.IP, now publis
 	return c.EndpointReconciler.RemoveEndpoints(service, ip, now.ports)
 }
 
-// RemoveEndpoints implements reconcilers.EndpointReconciler. Before this server has
-// published itself it removes what an earlier process of this server has left.
+// RemoveEndpoints implements reconcilers.EndpointReconciler. Before this server has published itself,
+// it removes the endpoint of an earlier process of this server.
 func (c *samePortReconciler) RemoveEndpoints(service string, ip net.IP, ports []corev1.EndpointPort) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// flowControlLimit is how long the first objects may take (kubernetes pkg/registry/flowcontrol/rest).
+	// flowControlLimit limits the time to create the objects (kubernetes pkg/registry/flowcontrol/rest).
 	flowControlLimit = 5 * time.Minute
-	// flowControlInterval is how soon changes of mandatory objects are undone.
+	// flowControlInterval is the interval in which changes of mandatory objects are undone.
 	flowControlInterval = time.Minute
 )
 
-// newFlowControl asks for the informers of flow control. It returns the hook that makes flow schemas
+// newFlowControl requests the informers of flow control. It returns the hook that creates flow schemas
 // and priority levels and undoes changes of the mandatory ones, as kubernetes
 // pkg/registry/flowcontrol/rest does.
 func (c *Config) newFlowControl() func(context.Context, func()) error {

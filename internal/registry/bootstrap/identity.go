@@ -20,14 +20,14 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// identityLabel and identityValue mark the Leases of API servers. Clients find the servers of a cluster by
-// them (kubernetes pkg/controlplane/apiserver/server.go).
+// identityLabel and identityValue mark the Leases of API servers, so that clients can list the servers of a
+// cluster (kubernetes pkg/controlplane/apiserver/server.go).
 const (
 	identityLabel = controlplane.IdentityLeaseComponentLabelKey
 	identityValue = "kube-apiserver"
 )
 
-// identity keeps the Lease that says that this server lives, by upstream's controller.
+// identity renews this server's Lease by upstream's controller.
 type identity struct {
 	lease.Controller
 	retired context.Context // ends when stop is called
@@ -42,15 +42,14 @@ func newIdentity(config *Config) *identity {
 	return i
 }
 
-// stop deletes the Lease. A renewal that does not succeed is given up first: upstream's
-// controller would wait for it.
+// stop deletes the Lease. It first cancels a renewal, for which upstream's controller would wait.
 func (i *identity) stop() {
 	i.retire()
 	i.Controller.Stop()
 }
 
-// labelIdentity labels a Lease as that of an API server on this machine, and annotates the address at which
-// other servers reach it.
+// labelIdentity labels a Lease as the Lease of an API server on this machine. An annotation has the address
+// at which other servers reach it.
 func labelIdentity(peer string) lease.ProcessLeaseFunc {
 	return func(l *coordinationv1.Lease) error {
 		hostname, err := os.Hostname()
@@ -72,7 +71,7 @@ func labelIdentity(peer string) lease.ProcessLeaseFunc {
 	}
 }
 
-// keepPeerEndpoint publishes where other servers reach this one, from when it is ready until it stops.
+// keepPeerEndpoint publishes the address at which other servers reach this one, while it is ready.
 func keepPeerEndpoint(peers *peerreconcilers.PeerEndpointLeaseController) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {
 		ready()
@@ -113,8 +112,8 @@ func (c *Config) collectIdentities(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// newElection asks for the informers that upstream's controllers need and returns the hook
-// that runs them while this server is the one that elects.
+// newElection requests the informers that upstream's controllers need. It returns the hook that runs
+// these controllers while this server is the electing one.
 func (c *Config) newElection() func(context.Context, func()) error {
 	leases, candidates := c.Informers.Coordination().V1().Leases(), c.Informers.Coordination().V1beta1().LeaseCandidates()
 	leases.Informer()

@@ -12,11 +12,11 @@ import (
 	schedulingv1 "k8s.io/kubernetes/pkg/apis/scheduling/v1"
 )
 
-// namespaceInterval is how soon a system namespace that was deleted is made again.
+// namespaceInterval is the interval in which deleted system namespaces are created again.
 const namespaceInterval = time.Minute
 
-// keepNamespaces does the work of kubernetes
-// pkg/controlplane/controller/systemnamespaces.
+// keepNamespaces creates missing system namespaces, as kubernetes
+// pkg/controlplane/controller/systemnamespaces does.
 func (c *Config) keepNamespaces(ctx context.Context, ready func()) error {
 	if !c.keepTrying(ctx, ready, "system namespaces", c.ensureNamespaces) {
 		return ctx.Err()
@@ -46,7 +46,7 @@ func (c *Config) ensureNamespaces(ctx context.Context) error {
 	return inParallel(ctx, tasks)
 }
 
-// ensurePriorityClasses makes the system's priority classes, as kubernetes
+// ensurePriorityClasses creates the system's priority classes, as kubernetes
 // pkg/registry/scheduling/rest does.
 func (c *Config) ensurePriorityClasses(ctx context.Context) error {
 	classes := c.Client.SchedulingV1().PriorityClasses()

@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// task makes or reconciles one object.
+// task creates or reconciles one object.
 type task func(context.Context) error
 
-// maxParallel is how many objects are written at the same time. Concurrent writes share
-// etcd's sync to disk, which is nearly all that they cost.
+// maxParallel limits the concurrent writes. They share etcd's sync to disk, which is nearly all of their
+// cost.
 const maxParallel = 16
 
 // inParallel runs all tasks, also after one has failed, and joins their errors.

@@ -76,8 +76,8 @@ func reconcile(work func() error) task {
 	}
 }
 
-// primeAggregated copies roles of an old cluster to the names under which they are
-// now aggregated, so that what was changed in them is kept.
+// primeAggregated copies roles of an old cluster to the names under which they are now aggregated, so
+// that changes of users are kept.
 func (c *Config) primeAggregated(ctx context.Context, renamed map[string]string) error {
 	roles := c.Client.RbacV1().ClusterRoles()
 	for from, to := range renamed {
@@ -107,7 +107,7 @@ func primeRole(ctx context.Context, roles rbacclient.ClusterRoleInterface, from,
 	return ignoreExists(err)
 }
 
-// primeSplit gives a binding that was split off an older one the subjects of that.
+// primeSplit copies the subjects of an older binding to the binding that was split off it.
 func (c *Config) primeSplit(ctx context.Context, split map[string]rbacv1.ClusterRoleBinding) error {
 	bindings := c.Client.RbacV1().ClusterRoleBindings()
 	for from, template := range split {

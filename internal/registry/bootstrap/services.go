@@ -30,9 +30,9 @@ const (
 	portName    = "https"
 )
 
-// keepServiceCIDR makes the default ServiceCIDR, however long that takes, and leaves it to
-// upstream's controller, whose goroutines end with ctx. The controller would make it too,
-// but not within 100 ms.
+// keepServiceCIDR creates the default ServiceCIDR, and retries until that succeeds. Then it runs
+// upstream's controller, whose goroutines end with ctx. The controller alone would need more than 100 ms
+// to create it.
 func (c *Config) keepServiceCIDR(ctx context.Context, ready func()) error {
 	if !c.keepTrying(ctx, func() {}, "default ServiceCIDR", c.ensureServiceCIDR) {
 		return ctx.Err()
@@ -65,8 +65,8 @@ func (c *Config) ensureServiceCIDR(ctx context.Context) error {
 
 // newRepair returns the hook that runs upstream's loops, which compare service addresses and node ports with
 // the services. If cidr is not nil, the hook first waits until it is closed and the default ServiceCIDR
-// exists. Its error ends the server, as upstream's does: a server that cannot read the allocations would
-// allocate twice.
+// exists. An error of the hook ends the server, as in upstream: a server that cannot read the allocations
+// could allocate an address twice.
 func (c *Config) newRepair(cidr <-chan struct{}) func(context.Context, func()) error {
 	core, networking := c.Informers.Core().V1(), c.Informers.Networking().V1()
 	cidrs := networking.ServiceCIDRs().Informer()
@@ -109,9 +109,9 @@ func (c *Config) newRepair(cidr <-chan struct{}) func(context.Context, func()) e
 	}
 }
 
-// repairAddresses runs upstream's loop over addresses until stop is closed, when ctx ends. The loop gives up
-// if its first pass finds an address that the informer does not show yet, because another server that starts
-// at the same time has allocated it. Then repairAddresses starts another loop.
+// repairAddresses runs upstream's loop over addresses until stop is closed, when ctx ends. The loop fails if
+// its first pass meets an address that another starting server has just allocated, and that the informer does
+// not show yet. Then repairAddresses starts another loop.
 func (c *Config) repairAddresses(ctx context.Context, done func(), stop chan struct{}) {
 	core, networking := c.Informers.Core().V1(), c.Informers.Networking().V1()
 	addresses := confirmedAddresses{networking.IPAddresses(), func(name string) (*networkingv1.IPAddress, error) {
@@ -125,9 +125,9 @@ func (c *Config) repairAddresses(ctx context.Context, done func(), stop chan str
 	})
 }
 
-// confirmedAddresses is an informer whose lister asks the server before it says that an address is not there.
-// The address of a Service is stored before the Service, but the informer of services may be ahead of the one
-// of addresses, and then upstream's loop would warn of an address that is allocated.
+// confirmedAddresses is an informer whose lister asks the server before it reports that an address does not
+// exist. The address of a Service is stored before the Service, but the informer of services may be ahead of
+// the informer of addresses. Then upstream's loop would warn of an address that is allocated.
 type confirmedAddresses struct {
 	networkinginformers.IPAddressInformer
 	ask func(name string) (*networkingv1.IPAddress, error)
@@ -168,7 +168,7 @@ func await(ctx context.Context, c <-chan struct{}) bool {
 	}
 }
 
-// errNotSeen says that an informer lags behind what was written.
+// errNotSeen says that an informer has not seen a write yet.
 var errNotSeen = errors.New("object is not in the informer yet")
 
 // seen returns work that fails until informer has an object with key.
@@ -197,9 +197,8 @@ func awaitRepair(ctx context.Context, first <-chan struct{}, ready func()) error
 	return nil
 }
 
-// kubernetesService keeps the service under which pods find the API servers, and
-// this server among its endpoints. The service exists before the server is ready;
-// its endpoints follow.
+// kubernetesService creates the kubernetes service, under which pods find the API servers, and publishes
+// this server among its endpoints. The service exists before the server is ready; its endpoints follow.
 type kubernetesService struct {
 	config     *Config
 	controller *kubernetesservice.Controller
@@ -234,8 +233,8 @@ func newKubernetesService(config *Config, after ...<-chan struct{}) (*kubernetes
 	return s, nil
 }
 
-// newReconciler publishes no endpoints at all if this server's address is one that
-// no endpoint may have.
+// newReconciler returns a reconciler that publishes nothing if no endpoint may have this server's
+// address.
 func newReconciler(config *Config) (reconcilers.EndpointReconciler, error) {
 	if ip := config.PublicAddress; ip == nil || ip.IsLoopback() || ip.IsUnspecified() {
 		return reconcilers.NewNoneEndpointReconciler(), nil
@@ -273,7 +272,7 @@ func (s *kubernetesService) run(ctx context.Context, ready func()) error {
 	if !s.config.keepTrying(ctx, ready, "kubernetes service", s.ensureService) {
 		return ctx.Err()
 	}
-	// The controller makes the service if the informer does not know it.
+	// The controller creates the service if the informer does not know it.
 	if err := retry(ctx, s.config.Grace, seen(s.informer, metav1.NamespaceDefault+"/"+serviceName)); err != nil && ctx.Err() == nil {
 		klog.ErrorS(err, "Keeping the kubernetes service, which is not known yet")
 	}
@@ -284,9 +283,9 @@ func (s *kubernetesService) run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// withdrawStale removes the endpoint that an earlier process of this server has left:
-// until this one is ready no client should use it. Upstream's reconciler refuses to
-// remove the last endpoint there is, which does no harm: it is this server's.
+// withdrawStale removes the endpoint that an earlier process of this server has left, because clients
+// should not use this server before it is ready. Upstream's reconciler does not remove the last endpoint,
+// which does no harm: it is this server's.
 func (s *kubernetesService) withdrawStale() {
 	ports := []corev1.EndpointPort{{Name: portName, Protocol: corev1.ProtocolTCP, Port: int32(s.config.PublicPort)}}
 	if err := s.reconciler.RemoveEndpoints(serviceName, s.config.PublicAddress, ports); err != nil && !storage.IsNotFound(err) {
@@ -309,7 +308,7 @@ func (s *kubernetesService) ensureService(context.Context) error {
 		serviceName, s.controller.ServiceIP, []corev1.ServicePort{port}, kind, false)
 }
 
-// stop withdraws the endpoints for good.
+// stop withdraws the endpoints.
 func (s *kubernetesService) stop() {
 	s.stopOnce()
 	s.controller.Stop()

@@ -13,22 +13,22 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// StorageVersions has this server publish the versions that it stores objects in.
+// StorageVersions configures the publication of this server's storage versions.
 type StorageVersions struct {
 	Manager      storageversion.Manager
-	ClientConfig *rest.Config // reaches this server
+	ClientConfig *rest.Config // connects to this server
 }
 
 const (
 	storageVersionsHook = "built-in-resources-storage-version-updater"
 
-	// storageVersionsInterval is how soon changes of what was published are undone.
+	// storageVersionsInterval is the interval in which the storage versions are published again.
 	storageVersionsInterval = 10 * time.Minute
 )
 
-// publishStorageVersions publishes the versions once the Lease says that this server lives: what
-// servers that do not live have published is deleted. It is ready when all are published, and
-// undoes changes from then on (kube-aggregator pkg/apiserver/apiserver.go).
+// publishStorageVersions publishes the storage versions once this server has its Lease: versions of
+// servers without a Lease are deleted. It is ready when all are published, and undoes changes from then
+// on (kube-aggregator pkg/apiserver/apiserver.go).
 func (c *Config) publishStorageVersions(ctx context.Context, ready func()) error {
 	if !c.awaitIdentity(ctx) {
 		return nil
@@ -69,9 +69,8 @@ func (c *Config) awaitIdentity(ctx context.Context) bool {
 	return err == nil
 }
 
-// leaving is a transport for callers that take no context: it ends the goroutine that sends a
-// request after ctx has ended. Upstream's manager would otherwise try, and sleep, three times
-// for each resource.
+// leaving is a transport for callers that take no context. A request after the end of ctx ends its
+// goroutine. Upstream's manager would otherwise try, and sleep, three times for each resource.
 type leaving struct {
 	ctx  context.Context
 	next http.RoundTripper

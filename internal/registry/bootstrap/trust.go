@@ -7,9 +7,9 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane/controller/legacytokentracking"
 )
 
-// keepTrust publishes for other API servers, in a ConfigMap, whose certificates are accepted
-// here and how a front proxy names users. Upstream's controller does it, whose goroutines end
-// with ctx. The server is ready before the ConfigMap is written.
+// keepTrust publishes the CAs of accepted certificates and the headers of front proxies in a ConfigMap,
+// for other API servers. It runs upstream's controller, whose goroutines end with ctx. The server is
+// ready before the ConfigMap is written.
 func (c *Config) keepTrust(namespaces <-chan struct{}) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {
 		ready()
@@ -28,8 +28,8 @@ func (c *Config) keepTrust(namespaces <-chan struct{}) func(context.Context, fun
 	}
 }
 
-// keepTokenTracking records since when the use of service accounts' legacy tokens has been
-// tracked. Upstream's controller does it, as in keepTrust.
+// keepTokenTracking publishes the date since when the use of service accounts' legacy tokens has been
+// tracked. It runs upstream's controller, as keepTrust does.
 func (c *Config) keepTokenTracking(namespaces <-chan struct{}) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {
 		ready()

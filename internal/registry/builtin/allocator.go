@@ -19,10 +19,9 @@ import (
 // errTaken ends an update because the number, or all of the range, is taken.
 var errTaken = errors.New("registry: nothing to allocate")
 
-// rangeAllocator allocates numbers of a range whose bitmap is one record in the
-// store, shared with every other API server on it: the record kube-apiserver keeps
-// (kubernetes pkg/registry/core/service/allocator/storage). Until the repair loop
-// has created the record nothing can be allocated.
+// rangeAllocator allocates numbers of a range. The bitmap of the range is one record in the store,
+// which kube-apiserver also uses (kubernetes pkg/registry/core/service/allocator/storage). Until the
+// repair loop has created the record, nothing can be allocated.
 type rangeAllocator struct {
 	storage  storage.Interface
 	key      string
@@ -60,9 +59,8 @@ func (a *rangeAllocator) Release(offset int) error {
 	return err
 }
 
-// take applies change to the bitmap and writes it, unless change reports false. An
-// attempt that is not known to have been written leaves the revision unknown, so
-// that the next one starts from the record again.
+// take applies change to the bitmap and writes it, unless change reports false. If the write may have
+// failed, the revision becomes unknown, so that the next attempt reads the record again.
 func (a *rangeAllocator) take(change func() (bool, error)) (bool, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -93,7 +91,7 @@ func (a *rangeAllocator) take(change func() (bool, error)) (bool, error) {
 	return err == nil, err
 }
 
-// updateLocked writes what update makes of the record, and notes its revision.
+// updateLocked writes the result of update, and stores its revision.
 func (a *rangeAllocator) updateLocked(update func(runtime.Object) (runtime.Object, error)) error {
 	record := &api.RangeAllocation{}
 	err := a.storage.GuaranteedUpdate(context.Background(), a.key, record, true, nil, storage.SimpleUpdate(update), nil)
@@ -114,8 +112,8 @@ func (a *rangeAllocator) Get() (*api.RangeAllocation, error) {
 	return record, nil
 }
 
-// CreateOrUpdate replaces the record by a snapshot of it, if it is still the one
-// that the snapshot was taken of.
+// CreateOrUpdate replaces the record by a snapshot, if the record has not changed since the snapshot was
+// taken.
 func (a *rangeAllocator) CreateOrUpdate(snapshot *api.RangeAllocation) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -164,5 +162,5 @@ func (a *rangeAllocator) Free() int {
 	return a.bitmap.Free()
 }
 
-// Destroy has nothing to release.
+// Destroy implements rangeallocation.RangeRegistry.
 func (a *rangeAllocator) Destroy() {}

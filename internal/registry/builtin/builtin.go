@@ -24,7 +24,7 @@ type Builtin struct {
 	core    *coreProvider
 }
 
-// New prepares a Builtin for a config that has its defaults. health probes the stores, in the
+// New returns a Builtin for a config that has its defaults. health probes the stores, in the
 // order of the factory's Servers. New does no I/O and starts nothing.
 func New(config Config, factory *StorageFactory, records Records, health []func(context.Context) error) (*Builtin, error) {
 	b := &Builtin{config: config, factory: factory, records: records}
@@ -33,7 +33,7 @@ func New(config Config, factory *StorageFactory, records Records, health []func(
 	return b, err
 }
 
-// APIGroup is what upstream's provider made of one API group.
+// APIGroup is the result of upstream's provider of one API group.
 type APIGroup struct {
 	Name string
 	Info *genericapiserver.APIGroupInfo
@@ -94,11 +94,11 @@ func (b *Builtin) info(p provider, getter generic.RESTOptionsGetter, expiration 
 // called once.
 func (b *Builtin) Run(ctx context.Context) error { return b.core.serviceIPs.run(ctx) }
 
-// NodePorts is the record of all node ports in use, for the loop that repairs it.
+// NodePorts returns the record of all node ports in use, for the loop that repairs it.
 func (b *Builtin) NodePorts() rangeallocation.RangeRegistry { return b.core.nodeRange }
 
-// Addresses are the records of the service addresses in use, by range, for the loop that repairs
-// them where [ObjectAddresses] is false. A missing range is nil.
+// Addresses returns the records of the service addresses in use, by range, for the loop that repairs
+// them if [ObjectAddresses] is false. A missing range is nil.
 func (b *Builtin) Addresses() (primary, secondary rangeallocation.RangeRegistry) {
 	records := &b.core.serviceIPs.records
 	if records[0] != nil {
@@ -110,8 +110,8 @@ func (b *Builtin) Addresses() (primary, secondary rangeallocation.RangeRegistry)
 	return primary, secondary
 }
 
-// Leases returns the records of the API servers alive, with which the endpoints of
-// the kubernetes service are reconciled. A record expires ttl after its refresh.
+// Leases returns the records of the living API servers, from which the endpoints of the kubernetes
+// service are reconciled. A record expires ttl after its refresh.
 func (b *Builtin) Leases(ttl time.Duration) (*Leases, error) {
 	records, err := b.endpointRecords("apiServerIPInfo", masterLeases)
 	if err != nil {
@@ -120,8 +120,8 @@ func (b *Builtin) Leases(ttl time.Duration) (*Leases, error) {
 	return newLeases(records, ttl), nil
 }
 
-// PeerLeases returns the records of where the API servers alive reach each other. A record
-// expires ttl after its refresh.
+// PeerLeases returns the records of the addresses at which living API servers reach each other. A
+// record expires ttl after its refresh.
 func (b *Builtin) PeerLeases(ttl time.Duration) (*PeerLeases, error) {
 	records, err := b.endpointRecords("apiServerPeerIPInfo", peerLeases)
 	if err != nil {
@@ -130,7 +130,7 @@ func (b *Builtin) PeerLeases(ttl time.Duration) (*PeerLeases, error) {
 	return &PeerLeases{storage: records, ttl: ttl}, nil
 }
 
-// endpointRecords keeps records that are encoded as endpoints, by upstream's name for them.
+// endpointRecords returns the storage of records that are encoded as Endpoints. name is upstream's.
 func (b *Builtin) endpointRecords(name, prefix string) (storage.Interface, error) {
 	gr := api.Resource(name)
 	config, err := b.factory.RecordConfig(gr, gr, &api.Endpoints{})

@@ -26,52 +26,50 @@ import (
 	"github.com/larder-io/larder/internal/registry/backend"
 )
 
-// Config says what upstream's REST storages are made with. ClientConfig, Informers
-// and Authorizer are required; other fields have kube-apiserver's defaults.
+// Config is the configuration of upstream's REST storages. ClientConfig, Informers and Authorizer are
+// required; other fields have kube-apiserver's defaults.
 type Config struct {
 	// Prefix starts every key in the store; "" means "/registry".
 	Prefix string
 
-	// ClientConfig reaches this very server, with a transport inside the process.
-	// Storages that ask the API (disruption budgets, service addresses) use it,
-	// after Run has started.
+	// ClientConfig connects to this server within the process. Storages that use the API (disruption
+	// budgets, service addresses) use it after Run has started.
 	ClientConfig *restclient.Config
 
-	// Informers are those that the server shares. New asks for the ones it needs; the
-	// caller starts them.
+	// Informers are shared with the server. New requests the informers that it needs; the caller
+	// starts them.
 	Informers informers.SharedInformerFactory
 
-	// Authenticator answers token reviews. Authorizer answers access reviews, and storages
-	// that check a further right before a write (roles: escalate and bind); RuleResolver
-	// lists what a user may do.
+	// Authenticator answers token reviews. Authorizer answers access reviews, and the checks of
+	// storages that need another right for a write (roles: escalate and bind). RuleResolver lists
+	// the rules for a user.
 	Authenticator authenticator.Request
 	Authorizer    authorizer.Authorizer
 	RuleResolver  authorizer.RuleResolver
 	APIAudiences  authenticator.Audiences
 
-	// APIResources says which versions and resources are served; nil means those
-	// that kube-apiserver serves by default.
+	// APIResources has the served versions and resources; nil means kube-apiserver's default.
 	APIResources *serverstorage.ResourceConfig
 
-	// EmulationForwardCompatible also serves versions that are newer than the emulated
-	// Kubernetes, of resources that it serves; RuntimeConfigEmulationForwardCompatible
-	// those that APIResources names.
+	// EmulationForwardCompatible also serves newer versions of the resources of the emulated
+	// Kubernetes. RuntimeConfigEmulationForwardCompatible serves the newer versions that
+	// APIResources names.
 	EmulationForwardCompatible, RuntimeConfigEmulationForwardCompatible bool
 
-	// ServersOverrides says, as --etcd-servers-overrides does, which resources are kept
-	// elsewhere.
+	// ServersOverrides has the values of --etcd-servers-overrides: resources with their own etcd
+	// servers.
 	ServersOverrides []string
 
-	// StorageMediaType is what objects are stored in; "" means protobuf.
+	// StorageMediaType is the media type of stored objects; "" means protobuf.
 	StorageMediaType string
 
-	// EventTTL is how long events are kept; 0 means one hour.
+	// EventTTL is the lifetime of events; 0 means one hour.
 	EventTTL time.Duration
 
 	ServiceAccounts ServiceAccounts
 	Services        Services
 
-	// Kubelet says how to reach kubelets for logs, exec and the like; the zero
+	// Kubelet is the configuration of connections to kubelets, for logs, exec and others; the zero
 	// value means kube-apiserver's defaults.
 	Kubelet kubeletclient.KubeletClientConfig
 
@@ -80,8 +78,8 @@ type Config struct {
 	ProxyTransport http.RoundTripper
 }
 
-// ServiceAccounts says how tokens of service accounts are issued. Without an
-// Issuer there is no serviceaccounts/token.
+// ServiceAccounts configures the tokens of service accounts. Without an Issuer there is no
+// serviceaccounts/token.
 type ServiceAccounts struct {
 	Issuer                serviceaccount.TokenGenerator
 	MaxExpiration         time.Duration
@@ -89,8 +87,8 @@ type ServiceAccounts struct {
 	MaxExtendedExpiration time.Duration
 }
 
-// Services says what addresses and ports services get. The zero value means
-// 10.0.0.0/24 and ports 30000 to 32767.
+// Services has the ranges of service addresses and node ports. The zero value means 10.0.0.0/24 and
+// ports 30000 to 32767.
 type Services struct {
 	ClusterIPRange          net.IPNet
 	SecondaryClusterIPRange net.IPNet
@@ -107,7 +105,7 @@ func DefaultAPIResources() *serverstorage.ResourceConfig {
 	return all
 }
 
-// SetDefaults fills in what kube-apiserver would.
+// SetDefaults sets kube-apiserver's defaults.
 func (c *Config) SetDefaults() {
 	if c.Prefix == "" {
 		c.Prefix = kubeoptions.DefaultEtcdPathPrefix
@@ -130,8 +128,8 @@ func (c *Config) SetDefaults() {
 	c.ProxyTransport = backend.Transport(c.ProxyTransport)
 }
 
-// clientDefaults copies config and lifts its limits: the client is this process,
-// and objects pass fastest as protobuf.
+// clientDefaults copies config for a client in this process: without a rate limit, and with protobuf,
+// which is fastest.
 func clientDefaults(config *restclient.Config) *restclient.Config {
 	c := restclient.CopyConfig(config)
 	if c.QPS == 0 && c.RateLimiter == nil {
@@ -152,7 +150,7 @@ func (s *Services) setDefaults() {
 	}
 }
 
-// kubeletDefaults fills in what kubernetes cmd/kube-apiserver/app/options does.
+// kubeletDefaults sets the defaults of kubernetes cmd/kube-apiserver/app/options.
 func kubeletDefaults(c *kubeletclient.KubeletClientConfig) {
 	if c.Port == 0 {
 		c.Port = ports.KubeletPort
@@ -172,8 +170,8 @@ func kubeletDefaults(c *kubeletclient.KubeletClientConfig) {
 	}
 }
 
-// newProxyTransport reaches pods and services by address, so there is no name that
-// a certificate could prove.
+// newProxyTransport returns a transport to pods and services. It connects by address, so there is no
+// name that a certificate could prove.
 func newProxyTransport() http.RoundTripper {
 	return utilnet.SetTransportDefaults(&http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}})
 }

@@ -122,7 +122,7 @@ func (p *coreProvider) NewRESTStorage(enabled serverstorage.APIResourceConfigSou
 	return info, nil
 }
 
-// coreBuilder adds to storages what upstream's generic control plane has not.
+// coreBuilder adds the storages that upstream's generic control plane lacks.
 type coreBuilder struct {
 	*coreProvider
 	enabled  serverstorage.APIResourceConfigSource
@@ -130,7 +130,7 @@ type coreBuilder struct {
 	storages map[string]rest.Storage
 }
 
-// add serves a resource and its subresources if the resource is enabled.
+// add adds a resource and its subresources if the resource is enabled.
 func (b *coreBuilder) add(resource string, storages map[string]rest.Storage) {
 	if !b.enabled.ResourceEnabled(corev1.SchemeGroupVersion.WithResource(resource)) {
 		return
@@ -265,8 +265,8 @@ func (b *coreBuilder) buildControllers() error {
 	return nil
 }
 
-// components lists what componentstatuses probes: the other control plane
-// processes where kubeadm puts them, and the stores.
+// components lists what componentstatuses probes: the other control plane processes at kubeadm's
+// addresses, and the stores.
 func (p *coreProvider) components() map[string]componentstatus.Server {
 	local := func(port int) *componentstatus.HttpServer {
 		return &componentstatus.HttpServer{
@@ -287,7 +287,7 @@ func (p *coreProvider) components() map[string]componentstatus.Server {
 	return all
 }
 
-// storeProbe shows the store's health as a component.
+// storeProbe is the health of a store, as a component.
 type storeProbe func(context.Context) error
 
 // DoServerCheck implements componentstatus.Server.

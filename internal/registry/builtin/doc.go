@@ -3,9 +3,9 @@
 // # Model
 //
 // A [Builtin] asks upstream's provider of each group for its storages, in upstream's order. The providers
-// ask a RESTOptionsGetter of the caller where each resource is stored. The caller answers with keys,
-// versions and encodings from the [StorageFactory]. For the core group, upstream would dial etcd. Here
-// node ports, service addresses and the leases of API servers are kept over a storage.Interface.
+// ask the caller's RESTOptionsGetter how each resource is stored. It answers with keys, versions and
+// encodings from the [StorageFactory]. For the core group, upstream would dial etcd. Here the records of
+// node ports, service addresses and living API servers are stored by a storage.Interface.
 //
 // # Guarantees
 //

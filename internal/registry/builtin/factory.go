@@ -22,13 +22,12 @@ import (
 	"k8s.io/kubernetes/pkg/kubeapiserver"
 )
 
-// Records makes a storage.Interface without a cache for the records under prefix, which
-// are no API objects of their own.
+// Records makes a storage.Interface without a cache for the records under prefix. Records are stored
+// values that are no API objects.
 type Records func(config *storagebackend.ConfigForResource, prefix string) (storage.Interface, error)
 
-// StorageFactory says how each resource is stored: under which keys, in which version
-// and in which encoding. It is upstream's, and knows the groups of the servers that
-// kube-apiserver delegates to as well.
+// StorageFactory has the keys, storage version and encoding of each resource. It is upstream's factory
+// with the groups of CRDs and APIServices, for which upstream has others.
 type StorageFactory struct {
 	prefix  string
 	factory *serverstorage.DefaultStorageFactory
@@ -48,8 +47,8 @@ func NewStorageFactory(config *Config) (*StorageFactory, error) {
 	return &StorageFactory{prefix: config.Prefix, factory: factory}, nil
 }
 
-// Servers lists the servers of the store, if they are named, and those of each resource that is kept
-// elsewhere.
+// Servers lists the servers of the store, if they are named, and those of each resource with its own
+// servers.
 func (f *StorageFactory) Servers() [][]string {
 	var all [][]string
 	for _, config := range f.factory.Configs() {
@@ -63,8 +62,8 @@ func (f *StorageFactory) HasGroup(group string) bool {
 	return group == apiextensions.GroupName || legacyscheme.Scheme.IsGroupRegistered(group)
 }
 
-// ResourcePrefix is what the keys of gr begin with, after the prefix of all. The
-// groups of servers that upstream delegates to are named in their keys.
+// ResourcePrefix returns the prefix of the keys of gr, after the common prefix. Keys of CRDs and
+// APIServices contain the name of their group.
 func (f *StorageFactory) ResourcePrefix(gr schema.GroupResource) string {
 	if gr.Group == apiextensions.GroupName || gr.Group == apiregistration.GroupName {
 		return gr.Group + "/" + gr.Resource
@@ -72,7 +71,7 @@ func (f *StorageFactory) ResourcePrefix(gr schema.GroupResource) string {
 	return f.factory.ResourcePrefix(gr)
 }
 
-// Config says how gr is encoded, and in which version.
+// Config returns the encoding and the version in which gr is stored.
 func (f *StorageFactory) Config(gr schema.GroupResource, example runtime.Object) (*storagebackend.ConfigForResource, error) {
 	switch gr.Group {
 	case apiextensions.GroupName:
@@ -87,9 +86,8 @@ func (f *StorageFactory) Config(gr schema.GroupResource, example runtime.Object)
 	return config, nil
 }
 
-// RecordConfig says how records are encoded that are no API objects of their own: as the
-// objects of another resource are. They are never encrypted, since upstream makes their
-// storage from the factory alone.
+// RecordConfig returns the encoding of records, which is that of another resource. Records are never
+// encrypted, as in upstream.
 func (f *StorageFactory) RecordConfig(gr, as schema.GroupResource, example runtime.Object) (*storagebackend.ConfigForResource, error) {
 	config, err := f.factory.NewConfig(as, example)
 	if err != nil {
@@ -98,9 +96,9 @@ func (f *StorageFactory) RecordConfig(gr, as schema.GroupResource, example runti
 	return config.ForResource(gr), nil
 }
 
-// Scheme returns the scheme that a group's kinds are registered in, and the kind of its
-// objects' canonical encoding if they are stored in another version. Both are zero for all
-// groups but those of the servers that upstream delegates to.
+// Scheme returns the scheme in which a group's kinds are registered, and the kind of its canonical
+// encoding if objects are stored in another version. Both are zero except for the groups of CRDs and
+// APIServices.
 func (f *StorageFactory) Scheme(group string) (*runtime.Scheme, schema.GroupVersionKind) {
 	switch group {
 	case apiextensions.GroupName:
@@ -111,8 +109,8 @@ func (f *StorageFactory) Scheme(group string) (*runtime.Scheme, schema.GroupVers
 	return nil, schema.GroupVersionKind{}
 }
 
-// inJSON returns the configuration of a group that has a scheme of its own: its objects are
-// stored in JSON, in the version stored.
+// inJSON returns the configuration of a group that has its own scheme. Its objects are stored in JSON,
+// in the version stored.
 func (f *StorageFactory) inJSON(gr schema.GroupResource, codecs serializer.CodecFactory, stored, other schema.GroupVersion) *storagebackend.ConfigForResource {
 	config := storagebackend.NewDefaultConfig(f.prefix, nil)
 	config.Codec = codecs.LegacyCodec(stored, other)
@@ -120,24 +118,23 @@ func (f *StorageFactory) inJSON(gr schema.GroupResource, codecs serializer.Codec
 	return config.ForResource(gr)
 }
 
-// crdKind is the kind of CRDs' canonical encoding. They are stored as v1beta1, which is not
-// served.
+// crdKind returns the kind of CRDs' canonical encoding. CRDs are stored as v1beta1, which is not served.
 func crdKind() schema.GroupVersionKind {
 	return apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
 }
 
-// crdConfig says how CRDs are stored: in JSON, in the older version,
-// which is the shorter (kubernetes pkg/controlplane/apiserver/apiextensions.go).
+// crdConfig returns the configuration of CRDs: JSON in the older version (kubernetes
+// pkg/controlplane/apiserver/apiextensions.go).
 func (f *StorageFactory) crdConfig(gr schema.GroupResource) *storagebackend.ConfigForResource {
 	return f.inJSON(gr, apiextensionsserver.Codecs, apiextensionsv1beta1.SchemeGroupVersion, apiextensionsv1.SchemeGroupVersion)
 }
 
-// apiServiceKind is the kind of APIServices' canonical encoding.
+// apiServiceKind returns the kind of APIServices' canonical encoding.
 func apiServiceKind() schema.GroupVersionKind {
 	return apiregistrationv1.SchemeGroupVersion.WithKind("APIService")
 }
 
-// apiServiceConfig says how APIServices are stored: in JSON (kubernetes
+// apiServiceConfig returns the configuration of APIServices: JSON (kubernetes
 // pkg/controlplane/apiserver/aggregator.go).
 func (f *StorageFactory) apiServiceConfig(gr schema.GroupResource) *storagebackend.ConfigForResource {
 	return f.inJSON(gr, aggregatorscheme.Codecs, apiregistrationv1.SchemeGroupVersion, apiregistrationv1beta1.SchemeGroupVersion)

@@ -18,10 +18,10 @@ import (
 
 const masterLeases = "/masterleases"
 
-// Leases lists which API servers of the cluster are alive: one record per address,
-// which expires unless its server refreshes it. The records are kube-apiserver's
-// (kubernetes pkg/controlplane/reconcilers/lease.go), so that Larders and kube-apiservers
-// publish one set of endpoints.
+// Leases lists the living API servers of the cluster: one record per address, which expires unless its
+// server refreshes it. The records are kube-apiserver's (kubernetes
+// pkg/controlplane/reconcilers/lease.go), so that Larders and kube-apiservers publish one set of
+// endpoints.
 type Leases struct {
 	storage storage.Interface
 	ttl     time.Duration
@@ -37,7 +37,7 @@ func newLeases(storage storage.Interface, ttl time.Duration) *Leases {
 	return &Leases{storage: storage, ttl: ttl, written: make(map[string]string)}
 }
 
-// ListLeases returns the addresses of all servers alive.
+// ListLeases returns the addresses of all living servers.
 func (l *Leases) ListLeases() ([]string, error) {
 	list := &corev1.EndpointsList{}
 	err := l.storage.GetList(context.Background(), masterLeases, storage.ListOptions{
@@ -63,7 +63,7 @@ func (l *Leases) UpdateLease(ip string) error {
 	refresh := func(input runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
 		record := input.(*corev1.Endpoints)
 		record.Subsets = []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: ip}}}}
-		// An update that changes nothing is not written, so that the TTL would not be renewed.
+		// The storage skips an update that changes nothing, and the TTL would not be renewed.
 		record.Generation++
 		ttl := uint64(l.ttl / time.Second)
 		return record, &ttl, nil
@@ -78,8 +78,8 @@ func (l *Leases) UpdateLease(ip string) error {
 	return nil
 }
 
-// Foreign reports whether there is a record of ip that another process refreshed last: a
-// server at the same address, or an earlier process of this one.
+// Foreign reports whether another process refreshed the record of ip last: a server at the same
+// address, or an earlier process of this server.
 func (l *Leases) Foreign(ip string) (bool, error) {
 	record := &corev1.Endpoints{}
 	if err := l.storage.Get(context.Background(), l.key(ip), storage.GetOptions{IgnoreNotFound: true}, record); err != nil {
@@ -95,7 +95,7 @@ func (l *Leases) RemoveLease(ip string) error {
 	return l.storage.Delete(context.Background(), l.key(ip), &corev1.Endpoints{}, nil, rest.ValidateAllObjectFunc, nil, storage.DeleteOptions{})
 }
 
-// Destroy has nothing to release.
+// Destroy implements upstream's interface of leases.
 func (l *Leases) Destroy() {}
 
 func (l *Leases) key(ip string) string { return path.Join(masterLeases, ip) }

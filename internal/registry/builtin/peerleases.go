@@ -19,10 +19,9 @@ import (
 
 const peerLeases = "/peerserverleases"
 
-// PeerLeases tells at which address each API server of the cluster is reached by the others:
-// one record per server, which expires unless the server refreshes it. The records are
-// kube-apiserver's (apiserver pkg/reconcilers/peer_endpoint_lease.go), so that servers of
-// both find each other.
+// PeerLeases has the addresses at which the API servers of the cluster reach each other: one record per
+// server, which expires unless the server refreshes it. The records are kube-apiserver's (apiserver
+// pkg/reconcilers/peer_endpoint_lease.go), so that Larders and kube-apiservers find each other.
 type PeerLeases struct {
 	storage storage.Interface
 	ttl     time.Duration
@@ -56,7 +55,7 @@ func (l *PeerLeases) UpdateLease(server, ip string, ports []corev1.EndpointPort)
 			record.Labels = make(map[string]string)
 		}
 		record.Labels[reconcilers.APIServerIdentityLabel] = server
-		// A write that changes nothing is not written, and would not refresh.
+		// The storage skips an update that changes nothing, and the TTL would not be renewed.
 		record.Generation++
 		ttl := uint64(l.ttl / time.Second)
 		return record, &ttl, nil
@@ -69,10 +68,10 @@ func (l *PeerLeases) RemoveLease(server string) error {
 	return l.storage.Delete(context.Background(), l.key(server), &corev1.Endpoints{}, nil, rest.ValidateAllObjectFunc, nil, storage.DeleteOptions{})
 }
 
-// StopReconciling has UpdateLease do nothing from now on.
+// StopReconciling makes later calls of UpdateLease do nothing.
 func (l *PeerLeases) StopReconciling() { l.stopped.Store(true) }
 
-// Destroy has nothing to release.
+// Destroy implements upstream's interface of peer leases.
 func (l *PeerLeases) Destroy() {}
 
 func (l *PeerLeases) key(server string) string { return path.Join(peerLeases, server) }

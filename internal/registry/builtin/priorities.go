@@ -6,13 +6,13 @@ import (
 	controlplane "k8s.io/kubernetes/pkg/controlplane/apiserver"
 )
 
-// Priority is where a version stands in discovery: its group among the groups, and the
-// version in its group, the greatest first.
+// Priority orders versions in discovery: first by the priority of the group, then by that of the version
+// in its group, the greatest first.
 type Priority = controlplane.APIServicePriority
 
-// Priorities returns those of all versions that a server may have built in, as in kubernetes
+// Priorities returns the priorities of all built-in versions, as in kubernetes
 // pkg/controlplane/apiserver/aggregator.go and cmd/kube-apiserver/app. The latter does not
-// export what it adds, which is why it is repeated here.
+// export its priorities, so they are repeated here.
 func Priorities() map[schema.GroupVersion]Priority {
 	all := controlplane.DefaultGenericAPIServicePriorities()
 	add := func(group string, priority int32, versions map[string]int32) {

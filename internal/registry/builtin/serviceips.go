@@ -29,17 +29,16 @@ import (
 // off, the bitmaps that older servers allocate from are written, too. With
 // MultiCIDRServiceAllocator off, the bitmaps alone decide.
 //
-// Upstream's storage of services needs the allocators when it is built, and looks at their
-// type, but making one starts a goroutine. So the storage gets a map that run fills, and
-// its writes wait for that: a service can be neither created, updated nor deleted before
-// the Registry runs and its informers have loaded what is allocated.
+// Upstream's storage of services needs the allocators when it is built, but making an allocator starts
+// a goroutine. So the storage gets a map that run fills, and writes of services wait for that: until
+// the Registry runs and its informers have loaded the allocated addresses.
 type serviceIPs struct {
 	config    *Config
 	informers networkinginformers.Interface
 	primary   api.IPFamily
 
-	// bitmaps has an allocator over a record for each range, records those records, the primary
-	// range first. Both are empty if no bitmap is wanted.
+	// bitmaps has an allocator over a record for each range. records has these records, the primary
+	// range first. Both are empty if bitmaps are not used.
 	bitmaps map[api.IPFamily]*ipallocator.Range
 	records [2]*rangeAllocator
 
@@ -49,7 +48,7 @@ type serviceIPs struct {
 	started    chan struct{}
 }
 
-// newServiceIPs calls record for what makes the allocator of a named record.
+// newServiceIPs calls record for the factory of the allocator of a named record.
 func newServiceIPs(config *Config, record func(made **rangeAllocator, name string) allocator.AllocatorWithOffsetFactory) (*serviceIPs, error) {
 	s := &serviceIPs{
 		config:     config,
@@ -74,19 +73,19 @@ func newServiceIPs(config *Config, record func(made **rangeAllocator, name strin
 			return nil, err
 		}
 	}
-	// Ask for the informers now: the factory starts only those that were asked for.
+	// Request the informers now: the factory starts only informers that were requested.
 	s.informers.ServiceCIDRs().Informer()
 	s.informers.IPAddresses().Informer()
 	return s, nil
 }
 
-// BitmapAddresses reports whether service addresses are allocated from bitmaps, be it beside
+// BitmapAddresses reports whether bitmaps of service addresses are written, alone or in addition to
 // IPAddress objects.
 func BitmapAddresses() bool {
 	return !ObjectAddresses() || !utilfeature.DefaultFeatureGate.Enabled(features.DisableAllocatorDualWrite)
 }
 
-// ObjectAddresses reports whether an IPAddress object is what allocates a service address.
+// ObjectAddresses reports whether IPAddress objects decide which service addresses are allocated.
 func ObjectAddresses() bool {
 	return utilfeature.DefaultFeatureGate.Enabled(features.MultiCIDRServiceAllocator)
 }
@@ -112,8 +111,8 @@ func (s *serviceIPs) run(ctx context.Context) error {
 	return nil
 }
 
-// initialize writes the empty records of bitmaps beside IPAddress objects, where there are none:
-// the loop that repairs those objects knows nothing of them.
+// initialize writes missing records of bitmaps that are used in addition to IPAddress objects. The loop
+// that repairs those objects does not create them.
 func (s *serviceIPs) initialize() error {
 	for _, record := range s.records {
 		if record == nil {
@@ -142,7 +141,7 @@ func (s *serviceIPs) runObjects(ctx context.Context) error {
 	if err := s.initialize(); err != nil {
 		return err
 	}
-	// Upstream's allocator would look every 100 ms whether they have synced.
+	// Upstream's allocator would poll every 100 ms whether they have synced.
 	cidrs, addresses := s.informers.ServiceCIDRs().Informer(), s.informers.IPAddresses().Informer()
 	if !cache.WaitFor(ctx, "", cidrs.HasSyncedChecker(), addresses.HasSyncedChecker()) {
 		return nil
@@ -175,7 +174,7 @@ func (s *serviceIPs) wait(ctx context.Context) error {
 	}
 }
 
-// gate makes the writes of a storage wait until the allocators are there.
+// gate makes the writes of a storage wait until the allocators are ready.
 func (s *serviceIPs) gate(store *genericregistry.Store) {
 	begin := store.BeginCreate
 	store.BeginCreate = func(ctx context.Context, obj runtime.Object, options *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
