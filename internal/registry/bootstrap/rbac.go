@@ -100,7 +100,7 @@ func primeRole(ctx context.Context, roles rbacclient.ClusterRoleInterface, from,
 		return err
 	}
 	if old.AggregationRule != nil {
-		return nil // aggregated already: it holds no changes of its own
+		return nil // aggregated already, so it has no changes of users
 	}
 	old.Name, old.ResourceVersion = to, ""
 	_, err = roles.Create(ctx, old, metav1.CreateOptions{})

@@ -21,49 +21,52 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// Config says what a [Codec] is made of.
+// Config is the configuration of a [Codec].
 type Config struct {
 	GroupResource schema.GroupResource
 
-	// Storage is upstream's codec of stored values, and EncodeVersioner says which
-	// version it stores.
+	// Storage is upstream's codec of stored values, and EncodeVersioner selects the stored
+	// version.
 	Storage         runtime.Codec
 	EncodeVersioner runtime.GroupVersioner
 
 	// Transformer encrypts stored values; nil stores plain text.
 	Transformer value.Transformer
 
-	// Schema is that of the objects that the Codec makes for the cache.
+	// Schema is the schema of the objects that the Codec makes for the cache.
 	Schema *cache.Schema
 
-	// New and NewList make empty objects of the type that handlers and strategies work
-	// with. Without New the records are no API objects: they have no canonical encoding.
+	// New and NewList make empty objects of the type that handlers and strategies use. Without New
+	// the values are records: they have no canonical encoding.
 	New     func() runtime.Object
 	NewList func() runtime.Object
 
 	// Attrs finds the labels and the selectable fields of an object.
 	Attrs storage.AttrFunc
 
-	// Scheme converts; nil means the one of the built-in kinds.
+	// Scheme converts; nil means the scheme of the built-in kinds.
 	Scheme *runtime.Scheme
 
-	// Canonical is the kind of the canonical encoding; empty means the kind that objects are
-	// stored as.
+	// Canonical is the kind of the canonical encoding; empty means the stored kind.
 	Canonical schema.GroupVersionKind
 
 	// Planner makes the plans by which JSON is written without decoding; nil makes none.
 	Planner *transcode.Planner
 }
 
-// Codec makes cached objects of one resource's stored values, and decodes cached objects.
+// Codec makes cached objects from one resource's stored values, and decodes cached objects.
 //
-// It decrypts a stored value, decodes it with the storage codec (which applies defaults), sets its
-// resourceVersion, decorates it as a read would, converts it to the canonical version and encodes it
-// once. The canonical encoding is the bare protobuf message of the storage version. Stored bytes are not
+// For each stored value it
+//
+//   - decrypts the value and decodes it with the storage codec, which applies defaults;
+//   - sets the resourceVersion, and decorates the object as a read would;
+//   - converts it to the canonical version and encodes it.
+//
+// The canonical encoding is the bare protobuf message of the storage version. Stored bytes are not
 // served directly: they may lack defaults or have fields that a read drops. Values with a known
 // fingerprint skip these steps.
 //
-// A resource of a CRD has a Codec for each of its versions beside its own: see [Custom].
+// A custom resource has a Codec for the whole resource and one for each version: see [Custom].
 type Codec struct {
 	kind
 	storage     runtime.Codec
@@ -75,28 +78,25 @@ type Codec struct {
 	attrs           storage.AttrFunc
 	numbers         *numbers // of the encodings of the resource's objects
 
-	// decorate is what the REST storage does to every object that it reads, nil
-	// for nearly all. It is set before the first use. Storages that read through
-	// storage.Interface do it again: it is idempotent.
+	// decorate is the REST storage's Decorator for objects that it reads, nil for nearly all
+	// resources. It is set before the first use. It is idempotent: storages that read through
+	// storage.Interface call it again.
 	decorate func(runtime.Object)
 
-	// splitMetadata says that conversion moves annotations to fields and back, so
-	// that PartialObjectMetadata, which upstream takes from the internal object,
-	// is no part of the canonical bytes.
+	// splitMetadata says that conversion moves annotations to fields and back. Upstream takes
+	// PartialObjectMetadata from the internal object, so it is no part of the canonical bytes then.
 	splitMetadata bool
 
-	// fingerprints say what is made of stored values without decoding them; nil for
-	// resources that have none.
+	// fingerprints make cached objects without decoding; nil for resources that have none.
 	fingerprints *fingerprints
 
-	// planner makes plans by which items are made without decoding, nil for none.
+	// planner makes plans that write items without decoding; may be nil.
 	planner *transcode.Planner
 
-	// custom is what a Codec of a custom resource has beside, nil for built-in ones.
+	// custom has the further fields of custom resources; nil for built-in resources.
 	custom *customCodec
 
-	// decodes counts decodings of cached bytes: none happen when the encoding that is
-	// asked for was made before.
+	// decodes counts decodings of cached bytes. Reads of cached encodings decode nothing.
 	decodes atomic.Uint64
 	// undecodable counts stored data that could not be decoded.
 	undecodable atomic.Int64
@@ -139,7 +139,7 @@ func New(config Config) (*Codec, error) {
 	return c, err
 }
 
-// findCanonical makes the kind that objects are stored as the canonical one.
+// findCanonical makes the stored kind the canonical one.
 func (c *Codec) findCanonical(stored runtime.GroupVersioner) error {
 	kinds, _, err := c.scheme.ObjectKinds(c.newFunc())
 	if err != nil {
@@ -164,22 +164,20 @@ var splitMetadata = map[schema.GroupResource]bool{
 // splitPrefix is the prefix of the annotations that such conversions make of fields.
 const splitPrefix = "deprecated."
 
-// Decorate sets what the REST storage does to every object that it reads. It is called
-// before the Codec is used.
+// Decorate sets the REST storage's Decorator for objects that it reads. It is called before the Codec is
+// used.
 func (c *Codec) Decorate(decorate func(runtime.Object)) { c.decorate = decorate }
 
-// Decorated reports whether objects are decorated: cached objects then differ from what is
-// stored.
+// Decorated reports whether objects are decorated. Then cached objects differ from stored ones.
 func (c *Codec) Decorated() bool { return c.decorate != nil }
 
-// Decodes counts the decodings of cached bytes so far. Reads of an encoding that was
-// asked for before do not add to it.
+// Decodes returns the number of decodings of cached bytes. Reads of cached encodings do not count.
 func (c *Codec) Decodes() uint64 { return c.decodes.Load() }
 
 // Undecodable counts how often stored data could not be decoded so far.
 func (c *Codec) Undecodable() int64 { return c.undecodable.Load() }
 
-// IsCustom reports whether the resource is that of a CRD.
+// IsCustom reports whether the resource is a custom resource.
 func (c *Codec) IsCustom() bool { return c.custom != nil }
 
 // Converts reports whether making an object of this version may take a webhook, which may
@@ -189,8 +187,9 @@ func (c *Codec) Converts() bool { return c.custom != nil && c.custom.converts }
 // Attrs finds the labels and the selectable fields of an object of the Codec's version.
 func (c *Codec) Attrs(obj runtime.Object) (labels.Set, fields.Set, error) { return c.attrs(obj) }
 
-// BodyOf returns bytes of o that Decode and Restore take: the canonical ones or, where a webhook
-// converts, those in the version, which are kept so that it is asked once for all readers.
+// BodyOf returns bytes of o that Decode and Restore accept. They are the canonical bytes, unless a webhook
+// converts: then they are in the Codec's version, and cached, so that the webhook is called once for all
+// readers.
 func (c *Codec) BodyOf(o *cache.Object) ([]byte, error) {
 	if c.Converts() && c.custom.served != nil {
 		return c.custom.served.Encoder(JSON, Full).Item(o)
@@ -198,7 +197,7 @@ func (c *Codec) BodyOf(o *cache.Object) ([]byte, error) {
 	return o.Body(), o.Err()
 }
 
-// authenticatedKey binds an encrypted value to the key that it is stored under.
+// authenticatedKey binds an encrypted value to the key under which it is stored.
 type authenticatedKey string
 
 func (k authenticatedKey) AuthenticatedData() []byte { return []byte(k) }
@@ -213,7 +212,7 @@ func (c *Codec) Decrypt(ctx context.Context, key string, value []byte) (data []b
 	return data, stale, nil
 }
 
-// Encrypt makes the value that is stored under key.
+// Encrypt encrypts data for the value under key.
 func (c *Codec) Encrypt(ctx context.Context, key string, data []byte) ([]byte, error) {
 	value, err := c.transformer.TransformToStorage(ctx, data, authenticatedKey(key))
 	if err != nil {
@@ -236,8 +235,8 @@ func (c *Codec) DecodeStored(data []byte, into runtime.Object, revision int64) e
 	return c.SetRevision(into, revision)
 }
 
-// decodeCanonical does what the storage codec does with data in the canonical version, without copying the
-// message. It returns false for anything unusual, which is left to the storage codec and its errors.
+// decodeCanonical decodes data in the canonical version as the storage codec does, without copying the
+// message. It returns false for unusual data, which the caller passes to the storage codec.
 func (c *Codec) decodeCanonical(data []byte, into runtime.Object) bool {
 	raw, ok := c.cutEnvelope(data)
 	if !ok {
@@ -258,11 +257,11 @@ func (c *Codec) decodeCanonical(data []byte, into runtime.Object) bool {
 	return c.scheme.Convert(obj, into, nil) == nil
 }
 
-// envelopeEnd is what follows the message in an envelope: no encoding, no content type.
+// envelopeEnd is the end of an envelope, after the message: no encoding, no content type.
 const envelopeEnd = "\x1a\x00\"\x00"
 
-// cutEnvelope returns the message of data that has the canonical version, if the envelope
-// around it is, byte for byte, what upstream writes.
+// cutEnvelope returns the message of data that has the canonical version, if the envelope has exactly the
+// bytes that upstream writes.
 func (c *Codec) cutEnvelope(data []byte) (raw []byte, ok bool) {
 	if c.envelope == nil {
 		return nil, false
@@ -270,8 +269,8 @@ func (c *Codec) cutEnvelope(data []byte) (raw []byte, ok bool) {
 	return cutEnvelope(data, c.envelope)
 }
 
-// cutEnvelope returns the message of data if the envelope around it begins with head and is,
-// byte for byte, what upstream writes.
+// cutEnvelope returns the message of data if the envelope begins with head and has exactly the bytes that
+// upstream writes.
 func cutEnvelope(data, head []byte) (raw []byte, ok bool) {
 	rest, ok := bytes.CutPrefix(data, head)
 	if !ok {
@@ -285,7 +284,7 @@ func cutEnvelope(data, head []byte) (raw []byte, ok bool) {
 	return raw, string(end) == envelopeEnd
 }
 
-// newEnvelope returns what comes before the length of the message of an object of a kind.
+// newEnvelope returns the bytes before the length of the message of an object of a kind.
 func newEnvelope(kind schema.GroupVersionKind) ([]byte, error) {
 	unknown := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: kind.GroupVersion().String(), Kind: kind.Kind}, Raw: []byte{0}}
 	data, err := unknown.Marshal()
@@ -299,7 +298,7 @@ func newEnvelope(kind schema.GroupVersionKind) ([]byte, error) {
 	return append([]byte(protobufMagic), head...), nil
 }
 
-// EncodeStored encodes obj for the store, and clears in obj what is not stored.
+// EncodeStored encodes obj for the store, and clears the fields of obj that are not stored.
 func (c *Codec) EncodeStored(obj runtime.Object) ([]byte, error) {
 	if err := c.versioner.PrepareObjectForStorage(obj); err != nil {
 		return nil, fmt.Errorf("PrepareObjectForStorage failed: %w", err)
@@ -323,9 +322,9 @@ func (c *Codec) EncodeStored(obj runtime.Object) ([]byte, error) {
 	return data, err
 }
 
-// encodeCanonical does what the storage codec does with an object that it stores in the canonical version as
-// protobuf, in memory of the exact size. An earlier encoding has shown that it does. encodeCanonical returns
-// false for anything unusual, which is left to the storage codec.
+// encodeCanonical encodes obj as the storage codec does, in memory of the exact size. An earlier encoding has
+// shown that the codec stores the canonical version as protobuf. encodeCanonical returns false for unusual
+// objects, which the caller passes to the storage codec.
 func (c *Codec) encodeCanonical(obj runtime.Object) ([]byte, bool) {
 	if !c.storesCanonical.Load() {
 		return nil, false
@@ -406,13 +405,13 @@ func (c *Codec) versioned(body []byte) (runtime.Object, error) {
 	return obj, nil
 }
 
-// Decode decodes canonical bytes into an object of the type that handlers and
-// strategies work with, to be read: maps that defaults leave empty may be nil.
+// Decode decodes canonical bytes into an object of the type that handlers and strategies use. Empty maps
+// may become nil.
 func (c *Codec) Decode(body []byte, into runtime.Object) error { return c.decode(body, into, false) }
 
-// Restore decodes canonical bytes into what the storage codec makes of the stored value, to be
-// compared with other objects: validation tells an empty map, such as the data of a ConfigMap
-// that has none, from nil.
+// Restore decodes canonical bytes into exactly the object that the storage codec makes from the stored
+// value, for comparisons: validation distinguishes an empty map, such as the data of an empty ConfigMap,
+// from nil.
 func (c *Codec) Restore(body []byte, into runtime.Object) error { return c.decode(body, into, true) }
 
 func (c *Codec) decode(body []byte, into runtime.Object, defaults bool) error {
@@ -442,8 +441,8 @@ func (c *Codec) decode(body []byte, into runtime.Object, defaults bool) error {
 	return nil
 }
 
-// Internal decodes a cached object into one of the internal version, which is the
-// caller's own. revision, if not 0, replaces its resourceVersion.
+// Internal decodes a cached object into a new object of the internal version. revision, if not 0,
+// replaces its resourceVersion.
 func (c *Codec) Internal(o *cache.Object, revision int64) (runtime.Object, error) {
 	body, err := c.BodyOf(o)
 	if err != nil {
@@ -461,9 +460,9 @@ func (c *Codec) Internal(o *cache.Object, revision int64) (runtime.Object, error
 	return obj, nil
 }
 
-// as decodes canonical bytes into version gv, without kind and apiVersion. It goes
-// by way of the internal version even to the canonical one: conversion adds what
-// protobuf does not carry (kind and apiVersion of volume claim templates).
+// as decodes canonical bytes into version gv, without kind and apiVersion. It converts by way of the
+// internal version even to the canonical one: conversion adds kind and apiVersion of volume claim
+// templates, which protobuf does not carry.
 func (c *Codec) as(body []byte, gv schema.GroupVersion) (runtime.Object, error) {
 	obj := c.newFunc()
 	if err := c.Decode(body, obj); err != nil {
@@ -472,7 +471,7 @@ func (c *Codec) as(body []byte, gv schema.GroupVersion) (runtime.Object, error) 
 	return c.toVersion(obj, gv)
 }
 
-// toVersion converts obj, which the result may share memory with.
+// toVersion converts obj. The result may share memory with obj.
 func (c *Codec) toVersion(obj runtime.Object, gv schema.GroupVersion) (runtime.Object, error) {
 	out, err := c.convertor.ConvertToVersion(obj, gv)
 	if err != nil {

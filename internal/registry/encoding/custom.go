@@ -33,12 +33,12 @@ type Custom struct {
 	lazy     map[string]*lazyCodec // by version
 }
 
-// CustomConfig says what a [Custom] is made of.
+// CustomConfig is the configuration of a [Custom].
 type CustomConfig struct {
 	GroupResource schema.GroupResource
 
-	// Versions is the number of the CRD's versions, served or not. Webhook says that they differ in more
-	// than their apiVersion.
+	// Versions is the number of the CRD's versions, served or not. Webhook says that a webhook converts
+	// them.
 	Versions int
 	Webhook  bool
 
@@ -50,14 +50,14 @@ type CustomConfig struct {
 	// fields.
 	Namespaced, Selects bool
 
-	// Make has upstream make the storages of all versions, which call [Custom.Add]. It may be called
+	// Make makes upstream's storages of all versions, which call [Custom.Add]. It may be called
 	// often and concurrently, and fails always or never.
 	Make func() error
 
 	// Transformer encrypts stored values; nil stores plain text.
 	Transformer value.Transformer
 
-	// Schema is that of the objects that are made for the cache.
+	// Schema is the schema of the cached objects.
 	Schema *cache.Schema
 }
 
@@ -139,8 +139,8 @@ func (c *Custom) Declare(gvk schema.GroupVersionKind, listKind string) error {
 		v.attrs = exclusive(l.attrsOf)
 	}
 	c.versions[gvk.Version], c.lazy[gvk.Version] = v, l
-	// The codec of any version decodes a value in the value's own version, if no other is
-	// asked for.
+	// The codec of any version decodes a value in the value's own version, unless another is
+	// requested.
 	c.storage = l
 	if v.custom.onlyVersion = c.config.Versions == 1; v.custom.onlyVersion {
 		c.newFunc = v.newFunc // the version's codec decodes into no other type
@@ -148,8 +148,8 @@ func (c *Custom) Declare(gvk schema.GroupVersionKind, listKind string) error {
 	return nil
 }
 
-// Add takes what upstream's storage of a declared version is made of. CustomConfig.Make has it
-// called.
+// Add sets the codec and the AttrFunc of upstream's storage of a declared version. It is called during
+// CustomConfig.Make.
 func (c *Custom) Add(gvk schema.GroupVersionKind, stored runtime.Codec, attrs storage.AttrFunc) (*Codec, error) {
 	l := c.lazy[gvk.Version]
 	if l == nil || l.codec != nil {
@@ -168,8 +168,8 @@ func exclusive(attrs storage.AttrFunc) storage.AttrFunc {
 	}
 }
 
-// metadataOf is the storage.AttrFunc of versions without selectable fields of their own, as
-// upstream's is (apiextensions-apiserver pkg/registry/customresource/strategy.go).
+// metadataOf is the storage.AttrFunc of versions without selectable fields, like upstream's
+// (apiextensions-apiserver pkg/registry/customresource/strategy.go).
 func (c *Custom) metadataOf(obj runtime.Object) (labels.Set, fields.Set, error) {
 	accessor, err := meta.Accessor(obj)
 	if err != nil {
@@ -182,8 +182,8 @@ func (c *Custom) metadataOf(obj runtime.Object) (labels.Set, fields.Set, error) 
 	return accessor.GetLabels(), found, nil
 }
 
-// allAttrs are the labels of obj and all fields by which some version selects. The
-// versions' paths are looked up in the object as it is stored.
+// allAttrs returns the labels of obj and all fields by which some version selects. It looks up the
+// versions' paths in the object as it is stored.
 func (c *Custom) allAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
 	var all labels.Set
 	selectable := make(fields.Set)

@@ -21,15 +21,15 @@ type customCodec struct {
 	// too.
 	head []byte
 
-	// storedIn says that objects are stored in the Codec's version. It is learnt from what
-	// upstream's codec encodes.
+	// storedIn says that objects are stored in the Codec's version, as an encoding by upstream's
+	// codec has shown.
 	storedIn atomic.Bool
 
 	// onlyVersion says that the CRD has no other version.
 	onlyVersion bool
 
-	// converts says that a webhook converts, which may change labels and fields: those in
-	// the cache are of the stored version.
+	// converts says that a webhook converts, which may change labels and fields. The cache has those
+	// of the stored version.
 	converts bool
 
 	// served has the encoders of the Codec's version; nil if it is not served.
@@ -38,8 +38,8 @@ type customCodec struct {
 	// attrs finds the labels and all fields by which some version selects.
 	attrs storage.AttrFunc
 
-	// schemas are those of the versions that the Codec need not convert from. selects says that attrs
-	// looks beyond the metadata.
+	// schemas are the schemas of the versions that need no conversion to the Codec's. selects says that
+	// attrs reads more than the metadata.
 	schemas func() []*servedjson.Schema
 	selects bool
 }
@@ -66,8 +66,8 @@ func (c *customCodec) attrsOf(d *servedjson.Document) (labels.Set, fields.Set, e
 	return c.attrs(found)
 }
 
-// decode decodes data, stored or canonical, into an object of the Codec's version if it can do
-// so without pruning and the like.
+// decode decodes data, stored or canonical, into an object of the Codec's version, if data needs no
+// pruning, defaults or conversion.
 func (c *customCodec) decode(data []byte, into runtime.Object) bool {
 	u, ok := into.(*unstructured.Unstructured)
 	if !ok {

@@ -14,22 +14,22 @@ import (
 )
 
 const (
-	// decryptTimeout is how long one value may take: longer than a key service is given
-	// by default (apiserver pkg/apis/apiserver/v1/defaults.go).
+	// decryptTimeout limits the decryption of one value. It is longer than the default timeout of a key
+	// service (apiserver pkg/apis/apiserver/v1/defaults.go).
 	decryptTimeout = 10 * time.Second
-	// DecryptWorkers is how many values of a resource are decrypted in parallel: nearly all
-	// of the time is waiting for a key service.
+	// DecryptWorkers is the number of values of a resource that are decrypted in parallel. They mostly
+	// wait for a key service.
 	DecryptWorkers = 32
 
-	// A key service that failed hungAfter times in a row, each after hungTime or more, gets
-	// only one request at a time, at least hungPause after the one before.
+	// A key service hangs if it has failed hungAfter times in a row, each time after hungTime or more.
+	// It then gets one request at a time, with pauses of hungPause.
 	hungTime  = time.Second
 	hungAfter = 4
 	hungPause = 5 * time.Second
 
-	// maxProviders is how many providers of keys are distinguished, and maxProviderName how
-	// far into a value their name is looked for: without bounds, values that an attacker has
-	// written to the store could make up any number of long names.
+	// maxProviders limits the providers of keys, and maxProviderName the length of their names.
+	// Without limits, values that an attacker has written to the store could name any number of long
+	// names.
 	maxProviders    = 64
 	maxProviderName = 512
 )
@@ -41,9 +41,8 @@ var errHung = errors.New("registry: the key service does not answer")
 // pkg/server/options/encryptionconfig/config.go).
 var encrypted = []byte("k8s:enc:")
 
-// bounded is a transformer whose waiting is bounded. If a key service hangs, only the first
-// values wait for it, not each of many. A provider of keys that hangs does not delay the
-// values of others.
+// bounded is a transformer with timeouts. If a key service hangs, only the first values wait for it, and
+// values of other providers are not delayed.
 type bounded struct {
 	value.Transformer
 
@@ -57,7 +56,7 @@ type keyProvider struct {
 	pausedUntil atomic.Int64 // end of the pause, in nanoseconds since 1970
 }
 
-// bound returns t as a bounded transformer, and whether it decrypts at all.
+// bound returns t with timeouts, and whether it decrypts at all.
 func bound(t value.Transformer) (value.Transformer, bool) {
 	if t == nil {
 		t = identity.NewEncryptCheckTransformer()
@@ -84,7 +83,7 @@ func (b *bounded) TransformFromStorage(ctx context.Context, data []byte, dataCtx
 	switch now := time.Now(); {
 	case err == nil || now.Sub(begun) < hungTime && ctx.Err() == nil:
 		p.failures.Store(0)
-	case !errors.Is(ctx.Err(), context.Canceled): // a caller that has gone says nothing about the service
+	case !errors.Is(ctx.Err(), context.Canceled): // a caller that has left says nothing about the service
 		p.pausedUntil.Store(now.Add(hungPause).UnixNano())
 		p.failures.Add(1)
 	}
@@ -107,8 +106,8 @@ func providerOf(data []byte) []byte {
 	return data[:end]
 }
 
-// provider returns the state of the provider of that name. Those beyond maxProviders share
-// one.
+// provider returns the state of the provider of that name. Providers beyond maxProviders share one
+// state.
 func (b *bounded) provider(name []byte) *keyProvider {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package encoding makes cached objects of stored values, and the bytes for clients of cached objects.
+// Package encoding makes cached objects from stored values, and responses from cached objects.
 //
 // # Model
 //
@@ -7,7 +7,7 @@
 // resource ([Custom]). It does not even decode values with a known fingerprint (fingerprint.go).
 //
 // A [Version] is a served version of the resource. It has an [Encoder] for each media type and
-// [Projection]. An Encoder makes items of cached objects. Most items are parts of the canonical bytes, or
+// [Projection]. An Encoder makes items from cached objects. Most items are parts of the canonical bytes, or
 // JSON that package transcode writes from them. Other items need a decoded object. A [Source] makes the
 // items of one list and decides which of them to cache.
 //

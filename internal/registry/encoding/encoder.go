@@ -29,21 +29,19 @@ type Encoder struct {
 	media      MediaType
 	projection Projection
 	id         ID
-	plan       func() *transcode.Plan // by which items are written without decoding; it may return nil
+	plan       func() *transcode.Plan // writes items without decoding; may return nil
 
 	mu        sync.Mutex
 	bookmarks [2]bookmark // by whether they end the initial events; guarded by mu
 }
 
-// bookmark is the item of a bookmark, which all bookmarks are made of. The zero bookmark is
-// not made yet.
+// bookmark is the item from which all bookmarks are made. The zero bookmark is not made yet.
 type bookmark struct {
 	seal invariants.Seal // of item
 	item []byte
 }
 
-// ID is the number of e among the encoders of its resource. Frames are shared by event and
-// ID.
+// ID returns the number of e among the encoders of its resource. Frames are shared by event and ID.
 func (e *Encoder) ID() ID { return e.id }
 
 // MediaType returns the media type of e.
@@ -56,8 +54,7 @@ func (e *Encoder) canonical() bool {
 // Planned reports whether items are made without decoding objects.
 func (e *Encoder) Planned() bool { return e.Sliced() || e.plan() != nil }
 
-// Sliced reports whether items are parts of the canonical bytes: they cost nothing to
-// make and no memory beside the object's.
+// Sliced reports whether items are parts of the canonical bytes. Such items cost neither CPU nor memory.
 func (e *Encoder) Sliced() bool {
 	if e.codec.custom != nil {
 		return e.projection == Full && e.codec.custom.onlyVersion
@@ -95,8 +92,8 @@ func (e *Encoder) whole(o *cache.Object) bool {
 	return c != nil && e.projection == Full && o.Err() == nil && (c.onlyVersion || c.stores(o.Head()))
 }
 
-// Unmade returns the size of the item of o where that is known although the item is not there:
-// it is the canonical bytes, which are packed. [Source.Next] unpacks them where they go.
+// Unmade returns the size of the item of o if the item is the canonical bytes, which are packed.
+// [Source.Next] unpacks them into the response.
 func (e *Encoder) Unmade(o *cache.Object) (size int, ok bool) {
 	return o.Size(), o.Packed() && e.whole(o)
 }
@@ -111,7 +108,7 @@ func putBuffer(buffer *[]byte) {
 	buffers.Put(buffer)
 }
 
-// encode makes the item of o from its canonical bytes, to be kept.
+// encode makes the item of o from its canonical bytes, for the cache.
 func (e *Encoder) encode(o *cache.Object) ([]byte, error) {
 	if e.plan() == nil {
 		return e.decoded(o)
@@ -126,8 +123,8 @@ func (e *Encoder) encode(o *cache.Object) ([]byte, error) {
 	return bytes.Clone(item), nil
 }
 
-// append appends the item of o, made by the plan if there is one for it. It reports whether doing
-// that again costs hardly more than to copy what was appended.
+// append appends the item of o, by the plan if it can write the item. cheap says that making it again
+// costs hardly more than copying it.
 func (e *Encoder) append(dst []byte, o *cache.Object) (_ []byte, cheap bool, err error) {
 	if out, cheap, ok := e.planned(dst, o); ok {
 		return out, cheap, nil
@@ -160,7 +157,7 @@ func (e *Encoder) planned(dst []byte, o *cache.Object) (_ []byte, cheap, ok bool
 	return out, how.Copied, err == nil
 }
 
-// decoded makes the item of o by decoding the object, or as much of it as it takes.
+// decoded makes the item of o by decoding the object, or the necessary part of it.
 func (e *Encoder) decoded(o *cache.Object) ([]byte, error) {
 	c := e.codec
 	switch {
@@ -184,7 +181,7 @@ func (e *Encoder) decoded(o *cache.Object) ([]byte, error) {
 	}
 }
 
-// decodedCustom is decoded for objects of a CRD.
+// decodedCustom is decoded for custom resources.
 func (e *Encoder) decodedCustom(o *cache.Object) ([]byte, error) {
 	c := e.codec
 	if e.projection == Full {

@@ -8,14 +8,13 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// AppendEvent appends the frame of an event that shows o as it is. It keeps the item if
-// there is room: other watches may begin with the same objects.
+// AppendEvent appends the frame of an event with o. It caches the item if there is room: other watches
+// may begin with the same objects.
 func (e *Encoder) AppendEvent(dst []byte, event string, o *cache.Object) ([]byte, error) {
 	return e.framed(dst, event, o, Source{e, parts}, o.Revision())
 }
 
-// AppendEventAt appends the frame of an event that shows o with revision in place of its
-// own, as a DELETED event does.
+// AppendEventAt appends the frame of an event with o at another revision, as in a DELETED event.
 func (e *Encoder) AppendEventAt(dst []byte, event string, o *cache.Object, revision int64) ([]byte, error) {
 	return e.framed(dst, event, o, e.Passing(), revision)
 }

@@ -18,14 +18,14 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// fingerprints make cached objects of stored values without decoding, defaulting, converting and
-// encoding them, if like values went through all that before (E11).
+// fingerprints make cached objects from stored values without decoding, defaulting, converting and
+// encoding, if similar values have been decoded before (E11).
 //
 // A fingerprint is a hash of a value's skeleton: everything in it except its tokens. Tokens are names,
-// times, free text and the like, which upstream's code copies and does not interpret. So upstream's code
-// treats all values with one fingerprint alike. To learn how, a value with unique tokens is decoded and
-// encoded: the result shows which token goes where, and is kept as a rule. A rule is discarded if it does
-// not turn the original value into what upstream's code made of it.
+// times and free text, which upstream's code copies and does not interpret. So upstream's code treats all
+// values with one fingerprint alike. To make a rule, a value with unique tokens is decoded and encoded: the
+// result shows the place of each token. A rule is discarded if it does not reproduce upstream's result for
+// the original value.
 //
 // Everything that upstream's code may interpret is part of the skeleton: missing and unknown fields, the
 // order of fields, the version, the keys of labels and annotations, and which names are equal.
@@ -44,7 +44,7 @@ type fingerprints struct {
 
 	mu    sync.RWMutex
 	kinds map[schema.GroupVersionKind]*storedKind
-	usual atomic.Pointer[storedKind] // the last one found
+	usual atomic.Pointer[storedKind] // the kind of the last value
 
 	recent [recentRules]atomic.Pointer[recentRule] // the most recent first
 	known  map[fingerprint]*rule                   // nil if there can be none
@@ -72,13 +72,13 @@ type fingerprint struct {
 }
 
 const (
-	// maxFingerprints and maxRuleBytes bound the table. Pods have about as many fingerprints as there
+	// maxFingerprints and maxRuleBytes limit the table. Pods have about as many fingerprints as there
 	// are workloads.
 	maxFingerprints = 16384
 	maxRuleBytes    = 16 << 20
 
-	// learnAfter is how many values are decoded before a rule is made. Making it costs about as much as
-	// decoding that many.
+	// learnAfter is the number of values that are decoded before a rule is made. Making a rule costs
+	// about as much as decoding that many values.
 	learnAfter = 3
 
 	// After worthAfter values, only one value in worthOne is inspected if fewer than that had a known
@@ -86,8 +86,8 @@ const (
 	worthAfter = 4096
 	worthOne   = 8
 
-	// recentRules is the number of patterns. One is made each patternAfter times that a fingerprint is
-	// found: making it costs as much as taking a few fingerprints.
+	// recentRules is the number of patterns. A pattern is made each patternAfter times that a
+	// fingerprint is found, because making it costs as much as a few fingerprints.
 	recentRules  = 2
 	patternAfter = 8
 )
@@ -118,7 +118,7 @@ type inspected struct {
 	revision [wire.MaxRevision]byte
 }
 
-// setContents fills in contents.
+// setContents sets contents.
 func (v *inspected) setContents(revision int64) {
 	v.contents = v.contents[:0]
 	for i := range v.Tokens {
@@ -153,7 +153,7 @@ func (s *fingerprints) inspect(data []byte) *inspected {
 	return v
 }
 
-// match reports whether v matches a recent pattern. If it does, match fills in v.
+// match reports whether v matches a recent pattern, and if so sets the tokens and the rule of v.
 func (s *fingerprints) match(v *inspected, f *storedKind) bool {
 	for i := range s.recent {
 		known := s.recent[i].Load()
@@ -224,7 +224,7 @@ func (s *fingerprints) kindOf(data []byte) (*storedKind, []byte) {
 func (s *fingerprints) learnKind(gvk schema.GroupVersionKind) *storedKind {
 	layout := s.fieldsOf(gvk)
 	if layout == nil {
-		return nil // values may name any kinds
+		return nil // values may have any kind
 	}
 	head, err := newEnvelope(gvk)
 	if err != nil {
@@ -261,8 +261,8 @@ func (f *storedKind) value(raw []byte) []byte {
 	return append(append(data, raw...), envelopeEnd...)
 }
 
-// complete fills in config without decoding, if there is a rule for v. Otherwise learn reports whether
-// the caller should make one.
+// complete completes config without decoding, if there is a rule for v. Otherwise learn reports whether
+// the caller should make a rule.
 func (s *fingerprints) complete(v *inspected, config *cache.ObjectConfig) (done, learn bool) {
 	r, seen := v.rule, true
 	if r == nil {
@@ -292,7 +292,7 @@ func (s *fingerprints) complete(v *inspected, config *cache.ObjectConfig) (done,
 	return true, false
 }
 
-// learn makes the rule of v's fingerprint. config is what decoding and encoding v has made.
+// learn makes the rule of v's fingerprint. config is the result of decoding and encoding v.
 func (s *fingerprints) learn(v *inspected, config *cache.ObjectConfig) {
 	r := s.ruleOf(v, config)
 	s.remember(v.fingerprint, r)
@@ -309,7 +309,7 @@ func (s *fingerprints) remember(p fingerprint, r *rule) {
 	s.bytes += r.size()
 }
 
-// rule says how to make the cached object of a value with a certain fingerprint.
+// rule makes the cached object of a value with a certain fingerprint.
 type rule struct {
 	wanted         int            // uses before the rule was made; 0 once it is
 	found          atomic.Uint32  // uses by fingerprint
@@ -338,8 +338,8 @@ func (r *rule) size() int {
 	return n
 }
 
-// make fills in config for v and reports whether it could. If config has no revision, the body may be
-// part of v's value and may have no revision or one to be replaced.
+// make completes config for v and reports whether it could. If config has no revision, the body may be a
+// part of v's value, and may have no revision or an arbitrary one.
 func (r *rule) make(v *inspected, config *cache.ObjectConfig) bool {
 	v.setContents(max(config.Revision, 1))
 	switch {

@@ -15,7 +15,7 @@ import (
 // Foreseen is the cached object of a value that is about to be stored, without its revision. The zero
 // Foreseen is unknown: the cache decodes the value.
 type Foreseen struct {
-	// Plain says that the object that was decoded and the cache's are encoded alike.
+	// Plain says that the decoded object and the cached one have the same encoding.
 	Plain bool
 
 	config cache.ObjectConfig // Body has no revision, or one to be replaced, and may be part of the stored bytes
@@ -27,7 +27,7 @@ type Foreseen struct {
 // Known reports whether f is not the zero Foreseen.
 func (f *Foreseen) Known() bool { return f.known || f.config.Body != nil }
 
-// Key is that of the object.
+// Key returns the key of the object.
 func (f *Foreseen) Key() string { return f.config.Key }
 
 // Foresee returns the cached object of s, which decodes to obj.
@@ -67,9 +67,9 @@ func (c *Codec) ForeseeAlike(rest string, s *Stored) Foreseen {
 	return f
 }
 
-// Lossless reports whether canonical bytes have everything that stored data has. Protobuf does not
-// distinguish an empty list from none, as JSON does. Nor do canonical bytes show what another version of a
-// custom resource makes of an object.
+// Lossless reports whether canonical bytes have all information of stored data. JSON distinguishes an empty
+// list from a missing one, and protobuf does not. For a custom resource, data must be in the Codec's
+// version.
 func (c *Codec) Lossless(data []byte) bool {
 	if c.custom != nil {
 		return c.custom.stores(data)
@@ -77,7 +77,7 @@ func (c *Codec) Lossless(data []byte) bool {
 	return bytes.HasPrefix(data, []byte(protobufMagic))
 }
 
-// foreseeDecoded fills in f from obj.
+// foreseeDecoded sets f from obj.
 func (c *Codec) foreseeDecoded(_ *Stored, obj runtime.Object, f *Foreseen) bool {
 	var err error
 	if f.config.Labels, f.config.Fields, err = c.attrs(obj); err != nil {
@@ -93,8 +93,8 @@ func (c *Codec) foreseeDecoded(_ *Stored, obj runtime.Object, f *Foreseen) bool 
 	return err == nil
 }
 
-// foreseeCustom fills in f for a custom resource, which is cached in the stored version. It fails if that is
-// not the version that was written.
+// foreseeCustom sets f for a custom resource, which is cached in the stored version. It fails if the object
+// was written in another version.
 func (c *Codec) foreseeCustom(s *Stored, obj runtime.Object, f *Foreseen) bool {
 	if !c.custom.stores(s.Data) {
 		return false
@@ -110,7 +110,7 @@ func (c *Codec) foreseeCustom(s *Stored, obj runtime.Object, f *Foreseen) bool {
 		return err == nil
 	}
 	// Only an object that was decoded from s is changed here: if the write fails, the caller may
-	// write its own once more.
+	// write its own object again.
 	if c.SetRevision(obj, 1) != nil {
 		return false
 	}
@@ -121,8 +121,8 @@ func (c *Codec) foreseeCustom(s *Stored, obj runtime.Object, f *Foreseen) bool {
 	return err == nil
 }
 
-// Object makes the cached object of f, which c foresaw, once its value of so many bytes is stored at
-// revision. It returns nil if it cannot.
+// Object makes the cached object of f, which c foresaw, after its value is stored at revision. stored is
+// the size of the value. Object returns nil if it cannot make the object.
 func (f *Foreseen) Object(c *Codec, revision int64, stored int) *cache.Object {
 	config := f.config
 	config.Revision, config.Stored = revision, stored
@@ -133,8 +133,8 @@ func (f *Foreseen) Object(c *Codec, revision int64, stored int) *cache.Object {
 	return c.objectAt(config, f.config.Body)
 }
 
-// objectAt makes an object of config, with the contents of body at config's revision. It returns nil if it
-// cannot.
+// objectAt makes an object from config, with the contents of body at config's revision. It returns nil if
+// it cannot.
 func (c *Codec) objectAt(config cache.ObjectConfig, body []byte) *cache.Object {
 	var err error
 	if config.Body, err = c.appendRevision(make([]byte, 0, len(body)+wire.MaxRevision), body, config.Revision); err != nil {

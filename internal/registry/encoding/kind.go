@@ -23,7 +23,7 @@ type kind struct {
 // GroupResource names the resource.
 func (k *kind) GroupResource() schema.GroupResource { return k.groupResource }
 
-// Schema is that of the objects that the Codec makes for the cache.
+// Schema returns the schema of the objects that the Codec makes for the cache.
 func (k *kind) Schema() *cache.Schema { return k.schema }
 
 // Versioner reads and writes resourceVersions.
@@ -32,18 +32,17 @@ func (k *kind) Versioner() storage.Versioner { return k.versioner }
 // Scheme converts between versions; nil for custom resources.
 func (k *kind) Scheme() *runtime.Scheme { return k.scheme }
 
-// Canonical is the kind whose encoding is the canonical one.
+// Canonical returns the kind of the canonical encoding.
 func (k *kind) Canonical() schema.GroupVersionKind { return k.canonical }
 
 // Records reports whether the stored values are records that are no API objects: they have
 // no canonical encoding and are not cached.
 func (k *kind) Records() bool { return k.newFunc == nil }
 
-// Encrypted reports whether values may be encrypted: decrypting one may then take time, because a
-// key service is asked. If not, they are stored as they are.
+// Encrypted reports whether values may be encrypted. Then reading a value may wait for a key service.
 func (k *kind) Encrypted() bool { return k.encrypted }
 
-// New makes an empty object of the type that handlers and strategies work with.
+// New makes an empty object of the type that handlers and strategies use.
 func (k *kind) New() runtime.Object { return k.newFunc() }
 
 // NewList makes an empty list of such objects.

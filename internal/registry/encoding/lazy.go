@@ -13,7 +13,7 @@ import (
 
 // lazyCodec is upstream's codec of one version of a CRD, made when it is first used.
 type lazyCodec struct {
-	ready func() error // has codec and attrs set before it first returns
+	ready func() error // sets codec and attrs before it first returns
 
 	codec runtime.Codec
 	attrs storage.AttrFunc

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// marshaler and unmarshaler are what generated protobuf types have.
+// marshaler and unmarshaler have the methods of generated protobuf types.
 type marshaler interface{ Marshal() ([]byte, error) }
 
 type sizedMarshaler interface {

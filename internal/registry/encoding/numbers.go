@@ -18,7 +18,7 @@ const (
 // errTooManyVersions says that there is no number left for the encodings of a version.
 var errTooManyVersions = errors.New("registry: served in too many versions")
 
-// numbers allocates IDs, to one version after the other.
+// numbers allocates the IDs of a resource.
 type numbers struct{ used int }
 
 // take returns the first of n IDs that are not taken.

@@ -12,9 +12,9 @@ import (
 	"github.com/larder-io/larder/internal/registry/transcode"
 )
 
-// NewPlanner makes the plans of all built-in kinds. Conversion of a canonical object to the
-// internal version and back adds nothing but kind and apiVersion of claim templates, which
-// are not in the protobuf (kubernetes pkg/apis/apps/v1/conversion.go).
+// NewPlanner returns a Planner for the built-in kinds. Conversion of a canonical object to the internal
+// version and back adds only kind and apiVersion of claim templates, which are not in the protobuf
+// (kubernetes pkg/apis/apps/v1/conversion.go).
 func NewPlanner() *transcode.Planner {
 	return transcode.NewPlanner(transcode.Typed{
 		Owner: reflect.TypeFor[appsv1.StatefulSetSpec](),
@@ -23,9 +23,9 @@ func NewPlanner() *transcode.Planner {
 	})
 }
 
-// planOf returns the plan by which items of a version are written in JSON. It returns nil
-// where objects have to be decoded: whole ones of other schemes than the built-in one, of
-// kinds that no plan can express, and of other versions than the canonical one.
+// planOf returns the plan that writes items of a version in JSON. It returns nil if objects must be
+// decoded: if whole objects are of another scheme, of a kind that no plan can express, or of another
+// version than the canonical one.
 func (c *Codec) planOf(gv schema.GroupVersion, projection Projection) *transcode.Plan {
 	if c.custom != nil || c.planner == nil {
 		return nil

@@ -11,13 +11,13 @@ import (
 // [wire.YAML], pretty-printed JSON with [wire.Pretty].
 type MediaType uint8
 
-// The media types that encodings are kept in.
+// The media types of cached encodings.
 const (
 	JSON MediaType = iota
 	Protobuf
 )
 
-// Projection is how much of an object is sent.
+// Projection is the part of an object that is sent.
 type Projection uint8
 
 // The projections that an [Encoder] writes. Tables are made by package table.

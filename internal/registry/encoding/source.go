@@ -7,7 +7,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// Ahead is how many items a caller should ask for before it writes them.
+// Ahead is the number of items that a caller should request before it writes them.
 const Ahead = 32
 
 // Source makes the items of a list of objects, and caches those that the budget allows. If the budget is too
@@ -15,7 +15,7 @@ const Ahead = 32
 // caches no items that are cheap to make.
 type Source struct {
 	*Encoder
-	fit uint64 // how many of parts objects are cached; 0 caches none
+	fit uint64 // number of each parts objects that are cached
 }
 
 const parts = 1 << 16
@@ -37,7 +37,7 @@ func (e *Encoder) Source(objects []*cache.Object) Source {
 // Passing returns a source that caches no items.
 func (e *Encoder) Passing() Source { return Source{e, 0} }
 
-// keeps reports whether the item of o is one of those to keep.
+// keeps reports whether the item of o belongs to the cached subset.
 func (s Source) keeps(o *cache.Object) bool {
 	// Knuth's multiplicative hash: consecutive revisions are spread evenly.
 	return s.fit == parts || uint64(o.Revision())*0x9e3779b97f4a7c15>>48 < s.fit
@@ -58,7 +58,7 @@ func (s Source) Kept(o *cache.Object) ([]byte, bool) {
 	return o.Kept(cache.EncodingID(s.id))
 }
 
-// Item returns the item of o, shared bytes or some of the caller's own.
+// Item returns the item of o: shared bytes or new ones. Do not write to them.
 func (s Source) Item(o *cache.Object) ([]byte, error) {
 	if _, unmade := s.Unmade(o); unmade || s.keeps(o) {
 		return s.Encoder.Item(o)
@@ -109,7 +109,7 @@ func (e *Encoder) hasRoom(o *cache.Object) bool {
 	return e.codec.schema.Budget().MakeRoom(int64(e.canonicalSize(o)) / canonical * encoded)
 }
 
-// canonicalSize is the size of the canonical bytes that the item of o is made of.
+// canonicalSize returns the size of the canonical bytes from which the item of o is made.
 func (e *Encoder) canonicalSize(o *cache.Object) int {
 	part, err := []byte(nil), error(nil)
 	switch {

@@ -22,9 +22,9 @@ import (
 // protobufMagic begins values in upstream's protobuf envelope.
 const protobufMagic = "k8s\x00"
 
-// hasTokens lists the resources whose values have fingerprints: kinds with many objects,
-// whose defaults, conversions and selectable fields (kubernetes pkg/apis, pkg/registry) were
-// read for what they look at.
+// hasTokens lists the resources whose values have fingerprints: kinds with many objects. Their defaults,
+// conversions and selectable fields were reviewed for the fields that they read (kubernetes pkg/apis,
+// pkg/registry).
 var hasTokens = map[schema.GroupResource]bool{
 	{Resource: "pods"}:                                           true,
 	{Resource: "events"}:                                         true,
@@ -45,13 +45,12 @@ var hasTokens = map[schema.GroupResource]bool{
 	{Group: "events.k8s.io", Resource: "events"}:                 true,
 }
 
-// roles are those of the fields of a type, by their names in Go.
+// roles are the roles of the fields of a type, by their names in Go.
 type roles map[string]wire.Role
 
-// tokensOf says which fields hold tokens, besides all times. A field may be one when
-// upstream's defaults and conversions copy it without looking at it; a Name may also be
-// compared with other Names. An empty one is no token. Of maps the values are tokens: keys
-// are what an encoder sorts by, and what conversions look for.
+// tokensOf lists the fields that hold tokens, in addition to all times. A field may hold tokens if upstream's
+// defaults and conversions copy it without reading it; a Name may also be compared with other Names. An empty
+// field is no token. In maps only the values are tokens: encoders sort by keys, and conversions look for keys.
 var tokensOf = map[reflect.Type]roles{
 	reflect.TypeFor[metav1.ObjectMeta](): {
 		"Name": wire.Name, "GenerateName": wire.Name, "Namespace": wire.Name, "UID": wire.Name,
@@ -114,7 +113,7 @@ var tokensOf = map[reflect.Type]roles{
 // (kubernetes pkg/apis/apps/v1/conversion.go, pkg/apis/autoscaling/v1/conversion.go).
 var readsAnnotations = map[string]bool{"Deployment": true, "DaemonSet": true, "HorizontalPodAutoscaler": true}
 
-// objectTokens says where an object has tokens.
+// objectTokens returns the fields of an object that hold tokens.
 func objectTokens(obj runtime.Object) *wire.Fields {
 	t := reflect.TypeOf(obj).Elem()
 	all := messageTokens(t, nil)
@@ -128,8 +127,8 @@ func objectTokens(obj runtime.Object) *wire.Fields {
 	return all
 }
 
-// messageTokens says where messages of a type have tokens; nil if they have none. Types that
-// have themselves as parts end there.
+// messageTokens returns the fields of a type that hold tokens, nil if there are none. It does not enter a
+// type within itself.
 func messageTokens(t reflect.Type, within []reflect.Type) *wire.Fields {
 	for _, outer := range within {
 		if outer == t {

@@ -12,9 +12,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// DecodeValue makes the cache's object of a stored value. key is the full key, rest the
-// part of it that identifies the object within the resource. A value that cannot be
-// decrypted or decoded becomes a corrupt object.
+// DecodeValue makes the cached object of a stored value. key is the full key, rest its part within the
+// resource. A value that cannot be decrypted or decoded becomes a corrupt object.
 func (c *Codec) DecodeValue(ctx context.Context, key, rest string, value []byte, revision int64) *cache.Object {
 	if rest == "" {
 		rest = "/" // the root itself, which is no object; kube-apiserver may read it
@@ -61,9 +60,8 @@ func (c *Codec) completeUnknown(data []byte, config *cache.ObjectConfig) error {
 	return nil
 }
 
-// complete fills in config, which has a key and a revision, from what data decodes to.
-// Selectable fields are those of the object before decoration, as upstream's watch
-// cache has them.
+// complete completes config, which has a key and a revision, by decoding data. Selectable fields are taken
+// before decoration, as in upstream's watch cache.
 func (c *Codec) complete(data []byte, config *cache.ObjectConfig) error {
 	if known, err := c.completeKnown(data, config); known || err != nil {
 		return err

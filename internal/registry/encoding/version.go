@@ -20,8 +20,8 @@ type Version struct {
 	rows     ID
 }
 
-// NewVersion adds a version to those that the resource of c is served in. In a resource of
-// a CRD c is the Codec of that version. Versions are added before the resource is read.
+// NewVersion adds a served version to the resource of c. For a custom resource, c is the Codec of that
+// version. Versions are added before the resource is read.
 func (c *Codec) NewVersion(gvk schema.GroupVersionKind, listKind string) (*Version, error) {
 	own := mediaTypes // encodings that it does not share with other versions
 	if c.custom != nil {
@@ -82,7 +82,7 @@ func (v *Version) Encoder(media MediaType, projection Projection) *Encoder {
 // Codec returns the Codec of the version.
 func (v *Version) Codec() *Codec { return v.codec }
 
-// RowID is the number of the rows of tables among the encodings of an object.
+// RowID returns the ID of table rows among the encodings of an object.
 func (v *Version) RowID() ID { return v.rows }
 
 // Converts reports whether making an item may take a webhook.

@@ -1,6 +1,6 @@
 // Package jsontext writes strings as encoding/json does, and finds what must be escaped in them.
 //
-// Locks, goroutines and bytes: none. Nothing is kept of what functions are given.
+// There are no locks and no goroutines. Functions keep no references to their arguments.
 package jsontext
 
 import (

@@ -16,11 +16,10 @@ func (d *Document) AppendRevision(dst []byte, revision int64) []byte {
 	return append(dst, d.data[d.revision.to:]...)
 }
 
-// Len returns how long the object is, as it was read.
+// Len returns the length of the object as it was read.
 func (d *Document) Len() int { return len(d.data) }
 
-// Equals reports whether body is the object with a resourceVersion, as AppendRevision appends
-// it.
+// Equals reports whether body equals the result of AppendRevision.
 func (d *Document) Equals(body []byte, revision int64) bool {
 	var room [20]byte
 	digits := strconv.AppendInt(room[:0], revision, 10)
@@ -63,14 +62,13 @@ func textAt(data []byte, at span) string {
 	return b.text()
 }
 
-// Content returns what the object is decoded to, which is the caller's own.
+// Content returns the decoded object, which belongs to the caller.
 func (d *Document) Content() map[string]any {
 	b := builder{data: string(d.data)}
 	return b.object()
 }
 
-// builder makes values of JSON that was walked. All strings without escapes are parts of
-// data.
+// builder decodes JSON that a walker has accepted. Strings without escapes are parts of data.
 type builder struct {
 	data string
 	at   int
@@ -84,7 +82,7 @@ func (b *builder) skip(c byte) bool {
 	return true
 }
 
-// begins and goesOn are as those of a walker.
+// begins and goesOn are like those of a walker.
 func (b *builder) begins(end byte) bool {
 	b.at++
 	return !b.skip(end)

@@ -20,9 +20,8 @@ type Encoded struct {
 	Same bool
 }
 
-// Encode encodes an object as encoding/json does. It returns false if there are values of
-// other types than decoding makes, or if the object is nested too deep. size is about how long
-// Data will be.
+// Encode encodes an object as encoding/json does. It returns false if there are values of other types than
+// decoding makes, or if the object is nested too deep. size is the approximate length of Data.
 func Encode(object map[string]any, size int) (Encoded, bool) {
 	e := encoder{same: true, dst: make([]byte, 0, size)}
 	if object == nil || !e.object(object) {

@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// root walks a whole object, and notes in d what is where.
+// root walks a whole object, and stores the positions in d.
 func (w *walker) root(s *Schema, d *Document) bool {
 	properties, seen := s.root.properties, 0
 	ok := w.members(func(key []byte) bool {
@@ -26,8 +26,8 @@ func (w *walker) root(s *Schema, d *Document) bool {
 	return ok && seen == 3 && complete(properties)
 }
 
-// metadata walks metadata that are written as upstream writes an ObjectMeta: what is empty is
-// left out. Those without a generation would get one.
+// metadata walks metadata that are written as upstream writes an ObjectMeta, without empty fields. It
+// rejects metadata without a generation, because reading would add one.
 func (w *walker) metadata(d *Document) bool {
 	created, generation := false, false
 	ok := w.members(func(key []byte) bool {
@@ -116,7 +116,7 @@ func (w *walker) time() bool {
 	return err == nil && !t.IsZero() && t.UTC().Format(time.RFC3339) == text
 }
 
-// owner walks an OwnerReference, whose required members are written though they be empty.
+// owner walks an OwnerReference. Its required members are written even if they are empty.
 func (w *walker) owner() bool {
 	required := 0
 	return w.members(func(key []byte) bool {

@@ -20,7 +20,7 @@ type Schema struct {
 // node describes a value.
 type node struct {
 	properties []property // sorted by name
-	others     *node      // members that are no properties; nil if they would be pruned
+	others     *node      // node of members that are no properties; nil if they would be pruned
 	items      *node
 	nullable   bool // null stays null
 }
@@ -28,7 +28,7 @@ type node struct {
 type property struct {
 	name string
 	node *node
-	// required says that the member would be added if it were not there: it has a default.
+	// required says that the member has a default, and would be added if it were missing.
 	required bool
 }
 
@@ -41,7 +41,7 @@ func New(s *structuralschema.Structural, kind schema.GroupVersionKind) *Schema {
 	}
 	m := &maker{}
 	own := *s
-	own.XEmbeddedResource = false // it is one, but its own metadata are looked at by themselves
+	own.XEmbeddedResource = false // the root is one, but the walker checks its metadata
 	if meta, ok := s.Properties["metadata"]; ok && hasDefaults(&meta) {
 		return nil
 	}
@@ -128,8 +128,8 @@ func (m *maker) node(s *structuralschema.Structural, kept bool) *node {
 // Document is an object in served form.
 type Document struct {
 	data []byte // up to the end of the object
-	// revision is where the resourceVersion is, without its quotes, or empty where it would
-	// be inserted; before says what comes before it then, and after what comes after it.
+	// revision is the resourceVersion without its quotes, or the empty span where it would be
+	// inserted. Then before and after are the texts around it.
 	revision      span
 	before, after string
 	labels        span // of the value; empty if there are none

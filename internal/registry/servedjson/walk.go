@@ -9,11 +9,11 @@ import (
 	"github.com/larder-io/larder/internal/registry/jsontext"
 )
 
-// maxDepth bounds how deep a walk goes. Deeper objects are decoded.
+// maxDepth limits the depth of a walk. Deeper objects are decoded.
 const maxDepth = 200
 
-// walker walks data. Its methods begin at w.at, leave it after what they have walked, and
-// report false if that is not as it would be written.
+// walker walks data. Its methods start at w.at and advance it. They report false if data differs from what
+// upstream would write.
 type walker struct {
 	data  []byte
 	at    int
@@ -61,8 +61,8 @@ func (w *walker) members(member func(key []byte) bool) bool {
 	return !w.failed
 }
 
-// key walks a key and the colon after it, and returns what it stands for. The escapes that
-// encoding/json writes are those of Go.
+// key walks a key and the colon after it, and returns the unescaped key. The escapes that encoding/json
+// writes are those of Go.
 func (w *walker) key() ([]byte, bool) {
 	from := w.at
 	if !w.text() {
@@ -113,9 +113,8 @@ func (w *walker) object(n *node) bool {
 	return ok && complete(properties)
 }
 
-// member returns what the member called key is held against, of an object whose keys come in
-// order: properties are those that have not come yet. It returns false if the member, or the
-// lack of one before it, is not as it would be read.
+// member returns the node of the member called key. Members come in order; properties are those that have
+// not come yet. member returns false if reading would prune the member, or add one before it.
 func (n *node) member(properties []property, key []byte) (below *node, rest []property, ok bool) {
 	for len(properties) > 0 && properties[0].name <= string(key) {
 		p := properties[0]
@@ -168,7 +167,7 @@ func (w *walker) begins(end byte) bool {
 	return !w.skip(end)
 }
 
-// goesOn walks what comes after a member or an item, and reports whether there is another.
+// goesOn walks the separator after a member or an item, and reports whether there is another.
 func (w *walker) goesOn(end byte) bool {
 	if w.skip(',') {
 		return true

@@ -16,11 +16,11 @@ import (
 	"github.com/larder-io/larder/watch/mirror"
 )
 
-// freshness is how long a read waits for the cache to reach a revision, as in
+// freshness limits how long a read waits for the cache to reach a revision, as in
 // apiserver pkg/storage/cacher/watch_cache.go.
 const freshness = 3 * time.Second
 
-// awaiter makes reads wait until the cache is as fresh as they ask for.
+// awaiter makes reads wait until the cache is fresh enough for them.
 type awaiter struct {
 	*stored
 	cache  *cache.Cache             // nil: no read waits
@@ -30,7 +30,7 @@ type awaiter struct {
 	made   time.Time
 }
 
-// now waits until the cache has seen everything that was written before the call.
+// now waits until the cache has seen all writes before the call.
 func (w *awaiter) now(ctx context.Context) error {
 	_, err := w.nowTimed(ctx)
 	return err
@@ -68,7 +68,7 @@ func (w *awaiter) currentRevision(ctx context.Context) (int64, error) {
 
 // revision waits until the cache shows the store's own history up to revision, which a client named. If
 // the store was replaced, it refuses revisions that the store has not reached: they may belong to the
-// history before.
+// lost history.
 func (w *awaiter) revision(ctx context.Context, revision uint64) error {
 	if w.shows(revision) {
 		w.waited(0)
@@ -197,8 +197,8 @@ func (w *awaiter) notReady() error {
 }
 
 // uncached reports whether upstream keeps no cache of the resource (kubernetes
-// pkg/kubeapiserver/default_storage_factory_builder.go). Clients see the same as there: the texts of
-// errors, limits at any revision, and no waiting for future revisions.
+// pkg/kubeapiserver/default_storage_factory_builder.go). Then errors have the texts of uncached
+// resources, limits apply at any revision, and no read waits for a future revision.
 func (w *awaiter) uncached() bool { return w.fresh || w.layout.resource == "/events" }
 
 // refuseFuture fails if the store has not reached revision. The error has a retry delay in seconds.

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// checkPage is how many keys are read from the store at once, checkPause the pause
+	// checkPage is the number of keys that are read from the store at once, checkPause the pause
 	// between two pages.
 	checkPage  = 10_000
 	checkPause = 100 * time.Millisecond
@@ -22,9 +22,9 @@ const (
 // ErrInconsistent says that a cache and the store differ.
 var ErrInconsistent = errors.New("registry: cache and store differ")
 
-// Checker is the consistency checker: it compares caches with the store, one after the
-// other, each once in an interval. Nothing else would notice that a cache is wrong: it
-// answers as fast as before. Upstream's is in apiserver pkg/storage/cacher/delegator.go.
+// Checker is the consistency checker: it compares caches with the store, one after the other, each once
+// in an interval. Nothing else would detect a wrong cache. Upstream's checker is in apiserver
+// pkg/storage/cacher/delegator.go.
 type Checker struct {
 	// Resources lists the resources that exist now.
 	Resources func() []*Resource
@@ -61,8 +61,8 @@ func (c *Checker) Run(ctx context.Context) error {
 	}
 }
 
-// judge counts the result of a comparison, and has a cache that differs load again. The
-// result for a cache that has ended meanwhile does not count.
+// judge counts the result of a comparison, and reloads a cache that differs. It ignores the result for
+// a cache that has ended meanwhile.
 func (c *Checker) judge(r *Resource, err error) {
 	switch {
 	case err == nil:

@@ -21,7 +21,7 @@ const (
 	untransformable = "data from the storage is not transformable"
 	undecodable     = "object not decodable"
 
-	// maxCorrupt is how many corrupt objects the error of a list names.
+	// maxCorrupt limits the corrupt objects that the error of a list names.
 	maxCorrupt = 100
 )
 
@@ -31,7 +31,7 @@ func deletesUnread() bool {
 	return utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
 }
 
-// corruption says what is wrong with a stored value.
+// corruption is the error of a stored value.
 type corruption struct {
 	what     string
 	revision int64
@@ -46,8 +46,8 @@ func (c *corruption) Error() string {
 // Unwrap returns the error of the value.
 func (c *corruption) Unwrap() error { return c.err }
 
-// corruptError is the error that tells upstream's handlers that the object under key may be
-// deleted unread.
+// corruptError returns the error by which upstream's handlers allow the object under key to be deleted
+// unread.
 func corruptError(key string, o *cache.Object) error {
 	c := &corruption{what: undecodable, revision: o.Revision(), err: o.Err()}
 	if storage.IsInternalError(c.err) { // as Codec.DecodeValue wraps it
@@ -56,10 +56,10 @@ func corruptError(key string, o *cache.Object) error {
 	return storage.NewCorruptObjError(key, c)
 }
 
-// corruptList collects what is wrong with the objects that a list covers.
+// corruptList collects the errors of the corrupt objects of a list.
 type corruptList struct{ causes []metav1.StatusCause }
 
-// add takes in an object under its full key, and reports whether there is room for more.
+// add adds an object under its full key, and reports whether there is room for more.
 func (l *corruptList) add(full string, o *cache.Object) bool {
 	if len(l.causes) >= maxCorrupt {
 		l.causes = append(l.causes, metav1.StatusCause{

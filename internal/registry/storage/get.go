@@ -8,9 +8,8 @@ import (
 	"github.com/larder-io/larder/cache"
 )
 
-// Get returns the object that scope names, not older than resourceVersion: ""
-// asks for a linearizable read, "0" for whatever the cache has. Errors are those of
-// storage.Interface; a corrupt object is one.
+// Get returns the object that scope names, not older than resourceVersion. "" means a linearizable
+// read, "0" any cached state. Errors are those of storage.Interface; a corrupt object is an error.
 func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string) (*cache.Object, error) {
 	if err := scope.check(r.layout); err != nil {
 		return nil, err

@@ -6,29 +6,29 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// maxIssued is how many revisions are remembered: enough for a client that takes long to
-// read a list while many other lists are answered.
+// maxIssued limits the remembered revisions. It suffices for a client that takes long to read a list
+// while many other lists are answered.
 const maxIssued = 1 << 14
 
-// issued are the revisions that clients know from this server and may resume at: those of
-// lists, and of the last deliveries of watches, since the store was replaced. They are only
-// remembered up to kv.Store.ReplacedRevision, because the history before had revisions of
-// the same numbers: a client that comes with such a revision may mean that history, unless
-// the revision was issued here. Revisions of earlier deliveries are not remembered: a client
-// resumes there only if it missed the end of its watch, and with each revision that is
-// accepted one of the replaced history is.
+// issued remembers the revisions that this server has sent since the store was replaced: those of lists,
+// and of the last deliveries of watches. Clients may resume at them.
+//
+// Revisions up to kv.Store.ReplacedRevision are ambiguous, because the lost history had them, too. So
+// they are accepted only if this server has issued them. Revisions of earlier deliveries are not
+// remembered: a client resumes there only if it missed the end of its watch, and each accepted number may
+// also be one of the lost history.
 type issued struct {
 	store kv.Store
 
 	mu sync.Mutex
 
-	history uint64 // the store's that all are of
+	history uint64 // number of the history of all revisions
 	// revisions and order hold the same, order the oldest first.
 	revisions map[int64]struct{}
 	order     []int64
 }
 
-// add takes in a revision of a history.
+// add adds a revision of a history.
 func (h *issued) add(history uint64, revision int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -52,9 +52,8 @@ func (h *issued) has(history uint64, revision int64) bool {
 	return known && h.history == history
 }
 
-// replaced reports whether a revision may be of a replaced history: that had reached it, and
-// it was not issued here since. With time the store's own history gets beyond all such
-// revisions.
+// replaced reports whether a revision may belong to a replaced history: that history had reached it, and
+// this server has not issued it since. In time the store's own history passes all such revisions.
 func (h *issued) replaced(revision int64) bool {
 	return revision <= h.store.ReplacedRevision() && !h.has(h.store.Replacements(), revision)
 }

@@ -53,7 +53,7 @@ func decodeItems(ctx context.Context, codec *encoding.Codec, objects []*cache.Ob
 	return nil
 }
 
-// selectItems leaves in items those that predicate selects.
+// selectItems removes the items that predicate does not select.
 func selectItems(items reflect.Value, predicate storage.SelectionPredicate) error {
 	kept := 0
 	for i := range items.Len() {

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// layout says where a resource lies in the store.
+// layout has the key prefixes of a resource.
 //
 // Invariant: root ends in "/" and starts with base.
 type layout struct {
@@ -39,7 +39,7 @@ func (l layout) full(key string, recursive bool) (string, error) {
 	return l.base + strings.TrimPrefix(key, "/"), nil
 }
 
-// rest returns what identifies an object, or a namespace, within the resource.
+// rest returns the key of an object, or of a namespace, within the resource.
 func (l layout) rest(full string) string { return strings.TrimPrefix(full, l.root) }
 
 // splitKey is the inverse of joining namespace and name.

@@ -17,8 +17,7 @@ import (
 // errNotKept says that a past revision is not in memory any more.
 var errNotKept = errors.New("registry: revision is not kept")
 
-// List returns the objects that q asks for, appended to dst. Errors are those of
-// storage.Interface.
+// List appends the objects that q selects to dst. Errors are those of storage.Interface.
 func (r *Resource) List(ctx context.Context, q ListRequest, dst []*cache.Object) (Listing, error) {
 	q = q.withSelectors()
 	shard, err := shardOf(q.Shard)
@@ -52,7 +51,7 @@ func (r *Resource) List(ctx context.Context, q ListRequest, dst []*cache.Object)
 	return listing, err
 }
 
-// listAt answers a request that upstream's rules were applied to.
+// listAt answers a request to which upstream's rules were applied.
 func (r *Resource) listAt(ctx context.Context, read listing, dst []*cache.Object) (Listing, error) {
 	q := read.q
 	if r.Cache == nil || !r.Cache.Ready() {
@@ -89,8 +88,8 @@ func (r *Resource) listAt(ctx context.Context, read listing, dst []*cache.Object
 	}
 }
 
-// indexLabel is what upstream's metrics call the index that narrowed q: one of a field, or of a
-// label (apiserver pkg/storage/selection_predicate.go).
+// indexLabel returns upstream's name in metrics of the index that narrowed q: of a field, or of a label
+// (apiserver pkg/storage/selection_predicate.go).
 func indexLabel(index string, q ListRequest) string {
 	if index == "" {
 		return ""
@@ -112,8 +111,8 @@ func (r *Resource) listStoredCounted(ctx context.Context, read listing, dst []*c
 	return listing, err
 }
 
-// snapshot finds the state that a request asks for: apiserver
-// pkg/storage/cacher/delegator/interface.go has the same rules.
+// snapshot returns the snapshot for a request, by the rules of apiserver
+// pkg/storage/cacher/delegator/interface.go.
 func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, error) {
 	switch {
 	case read.exact > 0:

@@ -13,7 +13,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// ListRequest asks for the objects of a scope.
+// ListRequest is a request for the objects of a scope.
 type ListRequest struct {
 	Scope
 	ResourceVersion string
@@ -24,15 +24,14 @@ type ListRequest struct {
 	Limit           int64
 	Continue        string
 
-	// Waited, unless it is nil, has the time added that is spent waiting: for a cache that is
-	// fresh enough, and for the store.
+	// Waited, unless it is nil, is increased by the time spent waiting for the cache and the store.
 	Waited *time.Duration
 
 	shard *cache.Shard // Shard as the cache has it
 	ended bool         // the storage key that was asked for ends in "/"
 }
 
-// waitedSince notes that the request has waited since began.
+// waitedSince adds the time since began to Waited.
 func (q *ListRequest) waitedSince(began time.Time) {
 	if q.Waited != nil {
 		*q.Waited += time.Since(began)
@@ -44,7 +43,7 @@ func (q *ListRequest) matches(o *cache.Object) bool {
 	return (q.shard == nil || q.shard.Matches(o)) && q.Label.Matches(o.Labels()) && q.Field.Matches(o.Fields())
 }
 
-// withSelectors returns q with selectors of everything where it has none.
+// withSelectors returns q with selectors that select everything in place of nil.
 func (q ListRequest) withSelectors() ListRequest {
 	if q.Label == nil {
 		q.Label = labels.Everything()
@@ -66,7 +65,7 @@ type Listing struct {
 	corrupt corruptList // that a read of the store has found
 }
 
-// options returns q as upstream's rules want it.
+// options returns q as upstream's storage.ListOptions.
 func (q ListRequest) options() storage.ListOptions {
 	return storage.ListOptions{
 		ResourceVersion:      q.ResourceVersion,
@@ -84,8 +83,8 @@ type listing struct {
 	from   string // full key to begin at, "" for the first
 }
 
-// setContinue gives out the token for the next page. next is the full key to
-// go on at; remaining counts the objects from there on.
+// setContinue sets the token for the next page. next is the full key at which that page begins; remaining
+// counts the objects from there on.
 func (out *Listing) setContinue(read listing, next string, remaining int64) error {
 	token, err := storage.EncodeContinue(next, read.prefix, out.Meta.Revision)
 	if err != nil {

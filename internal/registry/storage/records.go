@@ -39,7 +39,7 @@ func (r records) get(ctx context.Context, key string, opts storage.GetOptions, o
 	return r.codec.DecodeStored(data, out, item.Revision)
 }
 
-// list lists records: all of them, as they are now.
+// list lists all records in their newest state.
 func (r records) list(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object, items reflect.Value) error {
 	full, err := r.layout.full(key, opts.Recursive)
 	if err != nil {

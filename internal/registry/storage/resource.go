@@ -29,7 +29,7 @@ type Resource struct {
 	Hub       *watch.Hub
 	Reflector *cache.Reflector
 
-	stored // what it is beneath the cache
+	stored // the resource in the store
 	tail   *kv.Tail
 	await  awaiter
 	mirror *mirror.Mirror // has Cache, Hub and Reflector
@@ -40,7 +40,7 @@ type Resource struct {
 	storeLists storeLists
 }
 
-// Config says what a [Resource] is made of.
+// Config is the configuration of a [Resource].
 type Config struct {
 	// Store holds the objects, and Tail follows the store.
 	Store kv.Store
@@ -50,10 +50,10 @@ type Config struct {
 	// follows in the keys of this resource.
 	Prefix, ResourcePrefix string
 
-	// Codec is that of the whole resource.
+	// Codec is the Codec of the whole resource.
 	Codec *encoding.Codec
 
-	// Reads counts reads; nil counts them for nobody.
+	// Reads counts reads; nil counts nothing.
 	Reads *ReadMetrics
 
 	// Fresh makes all reads linearizable, whatever their resourceVersion.
@@ -77,17 +77,17 @@ func New(config Config) (*Resource, error) {
 	return r, nil
 }
 
-// CacheConfig says how the cache of a [Resource] is kept.
+// CacheConfig is the configuration of the cache of a [Resource].
 type CacheConfig struct {
-	// Since is the revision before which the past is not replayed.
+	// Since is the revision before which no events are replayed.
 	Since int64
-	// Log says how much of the past is kept.
+	// Log limits the past events.
 	Log cache.LogConfig
 
 	Logger *slog.Logger
 }
 
-// AddCache gives r a cache, which is current while Run runs. It is called before r is used.
+// AddCache adds a cache to r, which Run updates. It is called before r is used.
 func (r *Resource) AddCache(config CacheConfig) error {
 	parts := mirror.Config{
 		Store:  r.store,
@@ -116,13 +116,13 @@ func (r *Resource) AddCache(config CacheConfig) error {
 	return nil
 }
 
-// Store returns what holds the objects.
+// Store returns the store of the objects.
 func (r *Resource) Store() kv.Store { return r.store }
 
 // Codec returns the Codec of the whole resource.
 func (r *Resource) Codec() *encoding.Codec { return r.codec }
 
-// Run keeps the cache current and serves watchers, until ctx ends.
+// Run updates the cache and serves watchers until ctx ends.
 func (r *Resource) Run(ctx context.Context) error {
 	if r.Cache == nil {
 		<-ctx.Done()
@@ -134,11 +134,10 @@ func (r *Resource) Run(ctx context.Context) error {
 	return nil
 }
 
-// Root is what the resource's keys in the store start with; it ends in "/".
+// Root returns the prefix of the resource's keys in the store. It ends in "/".
 func (r *Resource) Root() string { return r.layout.root }
 
-// Retire gives back the memory of the cache, after Run has ended. From then on reads fail
-// with 410.
+// Retire frees the memory of the cache after Run has ended. From then on reads fail with 410.
 func (r *Resource) Retire() { r.mirror.Retire() }
 
 // Ready reports whether the cache has loaded.
@@ -160,8 +159,7 @@ func (r *Resource) Mirrored() int64 {
 	return r.Reflector.Stats().Loaded
 }
 
-// Decodes counts the decodings of cached bytes so far. Reads of an encoding that was
-// asked for before do not add to it.
+// Decodes returns the number of decodings of cached bytes. Reads of cached encodings do not count.
 func (r *Resource) Decodes() uint64 { return r.codec.Decodes() }
 
 // KeyOf returns the key of a scope without the prefix of all resources, as in upstream's spans.
@@ -170,7 +168,7 @@ func (r *Resource) KeyOf(scope Scope) string { return r.layout.resource + "/" + 
 // Undecodable counts how often stored data could not be decoded so far.
 func (r *Resource) Undecodable() int64 { return r.codec.Undecodable() }
 
-// Canonical is the kind whose encoding is the canonical one.
+// Canonical returns the kind of the canonical encoding.
 func (r *Resource) Canonical() schema.GroupVersionKind { return r.codec.Canonical() }
 
 // CheckStats counts comparisons of a cache with the store, by how they ended.

@@ -4,8 +4,8 @@ import (
 	"fmt"
 )
 
-// Scope is where a read looks: in one namespace or, if that is empty, in all of
-// the resource; at one object if Name is not empty.
+// Scope is the scope of a read: one namespace or, if that is empty, the whole resource. If Name is not
+// empty, it is one object.
 type Scope struct {
 	Namespace, Name string
 
@@ -28,7 +28,7 @@ func (s Scope) key() string {
 	return s.Namespace + "/" + s.Name
 }
 
-// prefix is what the keys of the scope's objects begin with.
+// prefix returns the prefix of the keys of the scope's objects.
 func (s Scope) prefix() string {
 	if s.Namespace == "" {
 		return ""

@@ -14,7 +14,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// Sharded reports whether lists and watches may ask for a shard.
+// Sharded reports whether lists and watches may select a shard.
 func Sharded() bool { return utilfeature.DefaultFeatureGate.Enabled(features.ShardedListAndWatch) }
 
 // ParseShard reads the shardSelector of a list or watch: apiserver
@@ -31,8 +31,8 @@ func ParseShard(text string) (sharding.Selector, error) {
 	return selector, nil
 }
 
-// shardOf returns what the cache selects by for a selector, nil for nil. A selector that was not
-// parsed may be one that upstream fails at for each object.
+// shardOf returns the cache's shard for a selector, nil for nil. It may fail for a selector that was not
+// parsed: upstream fails at each object.
 func shardOf(selector sharding.Selector) (*cache.Shard, error) {
 	if selector == nil || selector.Empty() {
 		return nil, nil
@@ -66,8 +66,8 @@ func shardOf(selector sharding.Selector) (*cache.Shard, error) {
 	}
 }
 
-// Identified returns schema, whose objects are in shards by their UIDs if the feature is on.
-// custom says that their canonical encoding is JSON.
+// Identified returns schema with UIDs for shards, if the feature is on. custom says that the canonical
+// encoding is JSON.
 func Identified(schema *cache.Schema, custom bool) *cache.Schema {
 	if Sharded() {
 		if custom {

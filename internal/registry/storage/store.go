@@ -15,11 +15,11 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// adapter is a Resource as upstream's generic registry uses it: writes go to the
-// store, reads come from the cache, decoded into objects of the caller's own.
+// adapter is a Resource as upstream's generic registry uses it. Writes go to the store. Reads decode
+// objects from the cache; the caller owns the decoded objects.
 //
-// It behaves as apiserver pkg/storage/etcd3 does behind its cacher. The conformance tests in
-// storage/testing of the same module describe that.
+// It behaves as apiserver pkg/storage/etcd3 with its cacher. The conformance tests in storage/testing of
+// the same module check that.
 type adapter struct {
 	*Resource
 	codec *encoding.Codec // of the version that the storage is for
@@ -30,14 +30,14 @@ var _ storage.Interface = (*adapter)(nil)
 // Storage returns the resource as upstream's REST storages use it.
 func (r *Resource) Storage() storage.Interface { return &adapter{r, r.codec} }
 
-// StorageOf returns the resource as the REST storages of one version of a CRD use it. codec
-// is that of the version.
+// StorageOf returns the resource as the REST storages of one version of a CRD use it. codec is the
+// version's.
 func (r *Resource) StorageOf(codec *encoding.Codec) storage.Interface { return &adapter{r, codec} }
 
 // Versioner implements storage.Interface.
 func (s *adapter) Versioner() storage.Versioner { return s.codec.Versioner() }
 
-// scope says where key lies. A recursive key names a namespace or everything.
+// scope returns the scope of key. A recursive key names a namespace or the whole resource.
 func (s *adapter) scope(key string, recursive bool) (Scope, error) {
 	full, err := s.layout.full(key, recursive)
 	if err != nil {
@@ -74,7 +74,7 @@ func (s *adapter) Get(ctx context.Context, key string, opts storage.GetOptions, 
 	return s.codec.Restore(o.Body(), out)
 }
 
-// getTraced is Get in a span of its own, if that of ctx is recorded.
+// getTraced is Get within a new span, if the span of ctx is recorded.
 func (s *adapter) getTraced(ctx context.Context, scope Scope, version string) (*cache.Object, error) {
 	ctx, end := s.enter(ctx, "cacher.Get", attribute.String("key", s.KeyOf(scope)), attribute.String("resource-version", version))
 	defer end()
@@ -215,8 +215,8 @@ func (s *adapter) Watch(ctx context.Context, key string, opts storage.ListOption
 	return newStoreWatch(ctx, s.codec, w, opts, late), nil
 }
 
-// selectsLate reports whether p selects objects only once a webhook has converted them, which may
-// change labels and fields. It lets p be used by several at once.
+// selectsLate reports whether p selects objects only after a webhook has converted them, which may
+// change labels and fields. It makes p safe for concurrent use.
 func (s *adapter) selectsLate(p *storage.SelectionPredicate) bool {
 	if p.Empty() || !s.codec.Converts() {
 		return false

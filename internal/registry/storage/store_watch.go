@@ -30,10 +30,9 @@ const (
 	storeWatchBuffer = 100
 )
 
-// storeWatch is a watch.Watcher as upstream's handlers and informers use one: with
-// decoded objects of their own. It ends when its context does, when it is stopped
-// or when the Watcher ends, and closes the channel then. A panic ends only this watch, with
-// an ERROR event.
+// storeWatch is a watch.Watcher as upstream's handlers and informers use one. Receivers own the decoded
+// objects. It ends when its context ends, when it is stopped or when the Watcher ends, and then closes
+// the channel. A panic ends only this watch, with an ERROR event.
 type storeWatch struct {
 	codec   *encoding.Codec
 	watcher *watch.Watcher
@@ -44,8 +43,8 @@ type storeWatch struct {
 	cancel  context.CancelFunc
 }
 
-// newStoreWatch returns a watch of what w delivers. late says that w selects everything, and that the watch
-// applies the predicate of opts to converted objects.
+// newStoreWatch returns a watch of the deliveries of w. late says that w selects everything, and that the
+// watch applies the predicate of opts to converted objects.
 func newStoreWatch(ctx context.Context, c *encoding.Codec, w *watch.Watcher, opts storage.ListOptions, late bool) *storeWatch {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &storeWatch{
@@ -142,8 +141,8 @@ func (s *storeWatch) follow(ctx context.Context) error {
 	}
 }
 
-// bookmarkRetry returns when to try again to send a bookmark that is owed: when it was due,
-// events were still to be delivered.
+// bookmarkRetry returns when to retry a bookmark that is owed: when it was due, events were still
+// waiting.
 func bookmarkRetry(owed bool) <-chan time.Time {
 	if !owed {
 		return nil
@@ -169,7 +168,7 @@ func (s *storeWatch) bookmarkTimers(ctx context.Context) (periodic, last <-chan 
 	}
 }
 
-// deliver sends d and reports whether to go on.
+// deliver sends d and reports whether to continue.
 func (s *storeWatch) deliver(ctx context.Context, d watch.Delivery) (bool, error) {
 	if d.Type == watch.InitialEnd && s.legacy {
 		return true, nil

@@ -18,9 +18,9 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// present is the object that a write has found.
+// present is the present object of a key that is written.
 type present struct {
-	obj   runtime.Object // nil if it was to be deleted unread
+	obj   runtime.Object // nil if it may be deleted unread
 	rev   int64          // 0 if there is none
 	data  []byte         // plain stored bytes; nil if it came from the cache
 	stale bool           // the write takes place even if nothing changes
@@ -61,8 +61,7 @@ func (s *adapter) Create(ctx context.Context, key string, obj, out runtime.Objec
 	return s.committed(ctx, next, out, result.Revision)
 }
 
-// encode makes what is stored of an object. size is about how large it will be, 0 if that is not
-// known.
+// encode encodes an object for the store. size is its approximate size, 0 if that is not known.
 func (s *adapter) encode(ctx context.Context, obj runtime.Object, size int) (encoding.Stored, error) {
 	note(ctx, "About to Encode")
 	stored, err := s.codec.Store(obj, size)
@@ -104,9 +103,9 @@ func (s *adapter) put(ctx context.Context, full string, data []byte, revision in
 	return result, etcdError(err)
 }
 
-// written makes the object that the cache will hold of a value.
+// written returns the cached object of a value.
 //
-// Invariant: it is what decoding the value makes.
+// Invariant: it equals the object that decoding the value makes.
 func (s *adapter) written(full string, value []byte, foreseen *encoding.Foreseen, revision int64) *cache.Object {
 	o := foreseen.Object(s.codec, revision, len(value))
 	if invariants.Enabled && o != nil && !s.codec.IsCustom() { // custom ones may ask a webhook
@@ -124,7 +123,7 @@ type outcome struct {
 	data  []byte            // stored bytes to decode obj from; nil if obj is decoded
 	cache encoding.Foreseen // is offered to the cache, if it is known
 	offer *cache.Offer      // nil if nothing was offered
-	err   error             // data cannot be decoded; the write takes place all the same
+	err   error             // data cannot be decoded, which does not stop the write
 }
 
 // foresee makes the outcome of storing obj, in one like out.
@@ -145,7 +144,7 @@ func (s *adapter) foresee(ctx context.Context, full string, obj runtime.Object, 
 	return next
 }
 
-// committed sets out to what was stored at revision.
+// committed sets out to the object that was stored at revision.
 func (s *adapter) committed(ctx context.Context, next *outcome, out runtime.Object, revision int64) error {
 	if next.err != nil {
 		return next.err
@@ -171,8 +170,8 @@ func (s *adapter) read(ctx context.Context, full string, like runtime.Object, ig
 	return s.presentOf(ctx, full, item, found, like, ignoreNotFound, unread)
 }
 
-// presentOf decodes an item of the store. unread leaves it undecoded, for corrupt objects
-// that are to be deleted.
+// presentOf decodes an item of the store. With unread it leaves the item undecoded, for the deletion of
+// corrupt objects.
 func (s *adapter) presentOf(ctx context.Context, full string, item kv.Item, found bool, like runtime.Object, ignoreNotFound, unread bool) (*present, error) {
 	p := &present{fresh: true}
 	if !found {
@@ -203,10 +202,9 @@ func newLike(obj runtime.Object) runtime.Object {
 	return reflect.New(reflect.TypeOf(obj).Elem()).Interface().(runtime.Object)
 }
 
-// suggestion returns what the present object probably is, without asking the store: the object of the
-// cache, or of a write that the cache has not seen yet. Without a cache it is the caller's. It returns nil
-// if there is none. Writes that the cache has not seen matter because a pod is deleted by two writes in
-// quick succession.
+// suggestion returns the probable present object, without asking the store. It is the result of a write
+// that the cache has not seen yet, or the cached object; without a cache it is the caller's. It is nil if
+// there is none. Unseen writes matter because a pod is deleted by two writes in quick succession.
 //
 // Cached objects that are decorated differ from stored ones and are not used.
 func (s *adapter) suggestion(full string, like, given runtime.Object) (*present, error) {
@@ -237,8 +235,8 @@ func (s *adapter) suggestion(full string, like, given runtime.Object) (*present,
 	return p, s.codec.SetRevision(given, p.rev)
 }
 
-// unchanged reports whether an object, about to be stored, equals what p was stored as, as far
-// as can be told from p.
+// unchanged reports whether the object that will be stored equals the stored form of p, as far as p
+// shows that.
 func (s *adapter) unchanged(p *present, next *encoding.Stored) bool {
 	if p.stale || p.rev == 0 {
 		return false
@@ -280,9 +278,8 @@ func (s *adapter) GuaranteedUpdate(ctx context.Context, key string, destination 
 	}
 }
 
-// write is a write of one key under way. It begins with the object that is probably
-// present; if the store has another, it begins again with that, until the transaction
-// commits.
+// write is the state of a write of one key. It starts with the probable present object. If the store has
+// another, it starts again with that one, until the transaction commits.
 type write struct {
 	*adapter
 	full           string
@@ -311,8 +308,8 @@ func (w *write) refresh(ctx context.Context) error {
 	return err
 }
 
-// refused returns the refusal of a precondition, validation or update function if the object
-// that it refused is present. If not, it returns nil, and the write tries again.
+// refused returns the error of a precondition, validation or update function if it was called with the
+// present object. Otherwise it returns nil, and the write tries again.
 func (w *write) refused(ctx context.Context, refusal error) error {
 	if w.now.fresh {
 		return refusal
@@ -327,20 +324,20 @@ func (w *write) refused(ctx context.Context, refusal error) error {
 	return nil
 }
 
-// conflicted takes over the object that a conflicting write has left.
+// conflicted takes the object of a conflicting write as the present one.
 func (w *write) conflicted(ctx context.Context, result kv.Result) error {
 	var err error
 	w.now, err = w.presentOf(ctx, w.full, result.Current, result.Found, w.like, w.ignoreNotFound, w.unread)
 	return err
 }
 
-// update is a GuaranteedUpdate under way.
+// update is the state of a GuaranteedUpdate.
 type update struct {
 	write
 	change storage.UpdateFunc
 }
 
-// try updates the object that is probably present. It is not done if another is.
+// try updates the probable present object. done is false if another object is present.
 func (u *update) try(ctx context.Context, destination runtime.Object) (done bool, err error) {
 	if err := u.preconditions.Check(u.full, u.now.obj); err != nil {
 		if u.now.fresh {
@@ -383,8 +380,8 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 }
 
 // confirm skips a write that would change nothing, if the bytes in the store show that. The cache's bytes
-// cannot: they have defaults that stored bytes may lack, and the update may serve to store the object in the
-// present version or with the present key.
+// cannot show it: they have defaults that stored bytes may lack. And the update may be meant to store the
+// object in the present version or with the present key.
 func (u *update) confirm(ctx context.Context, data []byte, destination runtime.Object) (done bool, err error) {
 	from := u.now.from
 	if !u.now.fresh {
@@ -429,13 +426,13 @@ func (s *adapter) Delete(ctx context.Context, key string, out runtime.Object, pr
 	}
 }
 
-// deletion is a Delete under way.
+// deletion is the state of a Delete.
 type deletion struct {
 	write
 	validate storage.ValidateObjectFunc
 }
 
-// try deletes the object that is probably present. It is not done if another is.
+// try deletes the probable present object. done is false if another object is present.
 func (d *deletion) try(ctx context.Context, out runtime.Object) (done bool, err error) {
 	if err := d.check(ctx); err != nil {
 		return false, d.refused(ctx, err)

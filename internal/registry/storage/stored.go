@@ -15,10 +15,10 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// maxPage bounds how far a filtered read of the store widens its pages.
+// maxPage limits the pages of a filtered read of the store, which grow.
 const maxPage = 10000
 
-// stored is a resource as the store has it, beneath the cache.
+// stored is a resource in the store, without its cache.
 type stored struct {
 	store  kv.Store
 	codec  *encoding.Codec
@@ -47,7 +47,7 @@ func (s *stored) getStored(ctx context.Context, rest string, atLeast uint64) (*c
 	return o, s.corrupt(full, o, o.Err())
 }
 
-// corrupt is the error of a read of one corrupt object: plain, unless corrupt objects may be
+// corrupt returns the error of a read of one corrupt object: plain, unless corrupt objects may be
 // deleted unread.
 func (s *stored) corrupt(full string, o *cache.Object, plain error) error {
 	if plain == nil || !deletesUnread() {
@@ -104,8 +104,7 @@ func (s *stored) listStored(ctx context.Context, read listing, dst []*cache.Obje
 	}
 }
 
-// take appends what q selects of items and returns the index of the item that
-// filled the page, -1 if none did.
+// take appends the items that q selects. It returns the index of the item that filled the page, or -1.
 func (s *stored) take(ctx context.Context, out *Listing, q ListRequest, before int, items []kv.Item) (int, error) {
 	object := s.decoded(ctx, items)
 	for i, item := range items {
@@ -175,7 +174,7 @@ func (s *stored) listStoredOne(ctx context.Context, read listing, dst []*cache.O
 	return s.listOne(read.q, page.Revision, o, dst)
 }
 
-// atLeast fails if the store is behind what the request asked for.
+// atLeast fails if the store has not reached resourceVersion.
 func (s *stored) atLeast(resourceVersion string, current int64) error {
 	wanted, err := s.codec.Versioner().ParseResourceVersion(resourceVersion)
 	if err != nil {
@@ -219,8 +218,8 @@ const (
 		"and now may show up in the list."
 )
 
-// rangeError returns the error of a list that the store did not answer. If a continue token
-// is too old, the error has another one for the same place, at the newest revision.
+// rangeError returns the error of a list that the store did not answer. If a continue token is too old,
+// the error has a token for the same place at the newest revision.
 func (s *stored) rangeError(ctx context.Context, err error, read listing) error {
 	switch {
 	case errors.Is(err, kv.ErrFutureRevision):

@@ -63,8 +63,8 @@ func (m *ReadMetrics) newest(of schema.GroupResource, success string) {
 	m.consistent.WithLabelValues(of.Group, of.Resource, success, "false").Inc()
 }
 
-// waits returns a function that counts a read that needs the cache to have reached a revision. A resource
-// that is never read so has no sample, as in upstream.
+// waits returns a function that counts a read that waits for the cache to reach a revision. A resource
+// without such reads has no sample, as in upstream.
 func (m *ReadMetrics) waits(of schema.GroupResource) func(took time.Duration) {
 	observer := sync.OnceValue(func() prometheus.Observer { return m.waited.WithLabelValues(of.Group, of.Resource) })
 	return func(took time.Duration) { observer().Observe(took.Seconds()) }

@@ -16,7 +16,7 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// WatchRequest asks for what happens in a scope.
+// WatchRequest is a request to watch a scope.
 type WatchRequest struct {
 	Scope
 	ResourceVersion   string
@@ -40,9 +40,9 @@ func (e *StreamError) Error() string { return e.Err.Error() }
 // Unwrap returns the reason.
 func (e *StreamError) Unwrap() error { return e.Err }
 
-// Watch opens a watcher. If SendInitialEvents is nil, the caller must leave out the bookmark
-// that ends the initial events, because the client did not ask for it. A [StreamError] is to
-// be sent as an ERROR event, any other error as a response. The rules are those of apiserver
+// Watch opens a watcher. If SendInitialEvents is nil, the caller must leave out the bookmark that ends
+// the initial events, because the client did not request it. The caller sends a [StreamError] as an
+// ERROR event, and any other error as a response. The rules are those of apiserver
 // pkg/storage/cacher/cacher.go, Watch.
 func (r *Resource) Watch(ctx context.Context, q WatchRequest) (*watch.Watcher, error) {
 	if err := q.Scope.check(r.layout); err != nil {
@@ -73,7 +73,7 @@ func (r *Resource) Watch(ctx context.Context, q WatchRequest) (*watch.Watcher, e
 	}
 }
 
-// openWatch opens a watcher. If the store is replaced meanwhile, the watcher is of no use.
+// openWatch opens a watcher. If the store is replaced meanwhile, the caller must discard the watcher.
 func (r *Resource) openWatch(ctx context.Context, q WatchRequest, revision int64) (*watch.Watcher, error) {
 	if err := r.await.current(ctx); err != nil {
 		return nil, err
@@ -132,10 +132,10 @@ func (r *Resource) watchStart(ctx context.Context, q WatchRequest, revision int6
 	return nil
 }
 
-// checkResume fails if a watch cannot resume after a revision. If the store has not reached
-// the revision, that is of a replaced history: the client would wait for revisions that come
-// with other contents, if at all. The same holds for one that issued does not know. known
-// is the revision that the cache has reached.
+// checkResume fails if a watch cannot resume after a revision. If the store has not reached the revision,
+// it belongs to a replaced history: the client would wait for a revision that comes with other contents,
+// if at all. The same holds for an ambiguous revision that this server has not issued. known is the
+// revision that the cache has reached.
 func (r *Resource) checkResume(ctx context.Context, revision, known int64) error {
 	if revision > known {
 		if err := r.await.refuseUnreached(ctx, uint64(revision)); err != nil {
@@ -160,8 +160,8 @@ func watchError(err error) error {
 	return listError(err)
 }
 
-// WatchStatus is what an ERROR event says of err, which a [StreamError] holds or
-// [watch.Watcher] ended with.
+// WatchStatus returns the Status in an ERROR event for err, which a [StreamError] holds or with which a
+// [watch.Watcher] ended.
 func WatchStatus(err error) *metav1.Status {
 	var corrupt *cache.CorruptError
 	if errors.As(err, &corrupt) && corrupt.Deleted { // apiserver pkg/storage/etcd3/watcher.go

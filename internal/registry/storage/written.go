@@ -16,9 +16,9 @@ import (
 // Written has the encoded objects that the writes of one request have returned, so that the answer need not
 // encode them again. Its methods are safe for concurrent use.
 //
-// Under its context, a write need not decode the object that it returns: that may be the object
-// that was stored, with all that it says, but without what decoding would add or normalize (a
-// default, an empty list). Code that must have it exactly calls [Written.Settle] before.
+// Under its context, a write need not decode the object that it returns. That object may then lack what
+// decoding would add or normalize, such as a default or an empty list. Code that needs the exact object
+// calls [Written.Settle] first.
 type Written struct {
 	mu sync.Mutex // a leaf
 
@@ -31,15 +31,15 @@ type written struct {
 	result   runtime.Object // as the write returned it
 	data     []byte         // stored bytes to decode result from; nil if result is decoded
 	revision int64
-	offer    *cache.Offer  // by which the cache takes the object
+	offer    *cache.Offer  // of the object to the cache
 	from     *cache.Object // result, except for its revision
 }
 
 // writtenKey is the key under which a context has its *Written.
 type writtenKey struct{}
 
-// Track returns a context for the writes of one request, and what they tell. A request that
-// writes many objects does not track them: all are kept as long as the Written.
+// Track returns a context for the writes of one request, and their Written. A request that writes many
+// objects should not be tracked: the Written keeps all of them.
 func Track(ctx context.Context) (context.Context, *Written) {
 	w := new(Written)
 	return context.WithValue(ctx, writtenKey{}, w), w
@@ -73,13 +73,13 @@ func (w *Written) of(result runtime.Object) written {
 	return written{}
 }
 
-// For returns the cache's object of result, which a REST storage has returned for a write: every
-// encoding of it is what upstream would encode result to. It returns nil if that is not known:
-// result is not what the storage returned (but a Status or a Scale, for example), nothing was
-// written (a dry run), or the cache must decode the stored value to know what it holds.
+// For returns the cached object of result, which a REST storage has returned for a write. Every encoding
+// of the cached object equals upstream's encoding of result. For returns nil if the cached object is not
+// known: if result is not the storage's object (but a Status or a Scale, for example), if nothing was
+// written (a dry run), or if the cache must decode the stored value.
 //
-// Only a Decorator changes an object after the storage has returned it, and the storage tells
-// nothing of an object that a Decorator would change.
+// Only a Decorator changes an object after the storage has returned it. The storage records nothing for
+// such resources.
 //
 // Invariant: the canonical encoding of result, settled, is the body of the object.
 func (w *Written) For(result runtime.Object) *cache.Object {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/resource"
 )
 
-// errVolatile says that a row cannot be kept: it is not known since when an age in it counts.
+// errVolatile says that a row cannot be cached: the time from which an age in it counts is not known.
 var errVolatile = errors.New("table: row depends on time in a way that is not known")
 
 // age is a cell with the time since something happened.
@@ -26,10 +26,9 @@ type age struct {
 // agoEnd ends a cell that has an age behind something else.
 const agoEnd = " ago)"
 
-// sinceOf lists the times since when the age in a column may count; none if the cell has no
-// age. It knows all columns for which upstream's printers read the clock
-// (kubernetes pkg/printers/internalversion/printers.go); TestRowsAreUpstreams fails if one
-// is missing.
+// sinceOf lists the times from which the age in a column may count; none if the cell has no age. It knows
+// all columns for which upstream's printers read the clock (kubernetes
+// pkg/printers/internalversion/printers.go). TestRowsAreUpstreams fails if one is missing.
 func sinceOf(obj runtime.Object, column, cell string) []time.Time {
 	var since []time.Time
 	switch o := obj.(type) {
@@ -66,7 +65,7 @@ func sinceOf(obj runtime.Object, column, cell string) []time.Time {
 	return slices.DeleteFunc(since, time.Time.IsZero)
 }
 
-// seen is when an event was seen: upstream falls back from one time to another.
+// seen lists the times at which an event may have been seen: upstream falls back from one to another.
 func seen(e *core.Event, column string) []time.Time {
 	first := e.FirstTimestamp.Time
 	if first.IsZero() {
@@ -85,8 +84,8 @@ func seen(e *core.Event, column string) []time.Time {
 	return []time.Time{first}
 }
 
-// restartsOf lists the times that a pod's last restart may have had: whether containers
-// count, or those that initialise it, or only some of these, depends on how far it is.
+// restartsOf lists the possible times of a pod's last restart. The state of the pod decides whether
+// containers or init containers count.
 func restartsOf(p *core.Pod) []time.Time {
 	var all []time.Time
 	for _, statuses := range [][]core.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
@@ -101,8 +100,8 @@ func restartsOf(p *core.Pod) []time.Time {
 	return all
 }
 
-// findAge finds the age of one of since in a cell that was printed between begun and ended.
-// ok is false if the cell has the age of none, or of more than one.
+// findAge finds the age of one of since in a cell that was printed between begun and ended. ok is false
+// unless exactly one of since fits.
 func findAge(cell string, since []time.Time, begun, ended time.Time) (found age, ok bool) {
 	for _, t := range since {
 		for _, now := range []time.Time{begun, ended} {

@@ -16,14 +16,12 @@ import (
 //
 //	flags, length of the text, text, ages
 //
-// The text is the row in JSON up to its object, without the ages, which are the times since
-// something happened. Each age follows as its distance in the text from the one before, and
-// the seconds and nanoseconds of the time since when it counts.
+// The text is the row in JSON up to its object, without the ages. Each age follows as its distance in the
+// text from the one before, and the seconds and nanoseconds of the time from which it counts.
 //
-// Printers read the clock, and cannot be given another. In which columns they do is
-// declared, and since which times of the object the age there may count. A row in which an
-// age is that of none of these, or of more than one, is volatile: it is printed for each
-// reader.
+// Printers read the clock. The columns in which they do are declared in ages.go, with the times of the
+// object from which the age may count. If not exactly one of these times fits, the row is volatile: it is
+// printed for each reader.
 const (
 	rowVolatile = 1 << iota // there is no text
 	rowMetadata             // the row has the object's metadata even with includeObject=None
@@ -37,7 +35,7 @@ func rowFlags(obj runtime.Object) (byte, error) {
 	return 0, err
 }
 
-// appendRow appends the text of a row that is not volatile, as it reads at now.
+// appendRow appends the text of a row that is not volatile, with the ages at now.
 func appendRow(dst, row []byte, now time.Time) []byte {
 	length, n := binary.Uvarint(row[1:])
 	text, ages := row[1+n:1+n+int(length)], row[1+n+int(length):]

@@ -33,7 +33,7 @@ type Columns struct {
 	Table rest.TableConvertor
 
 	// Dates are the cells with ages. Plain prints as Table does, but in those cells it prints
-	// the time since when the age counts, as the object has it.
+	// the time from which the age counts, as the object has it.
 	Dates []int
 	Plain rest.TableConvertor
 }
@@ -52,7 +52,7 @@ func NewCustom(version *encoding.Version, columns *Columns) *Printer {
 	return p
 }
 
-// columnNames are those of all columns, in the order of a row's cells.
+// columnNames returns the names of all columns, in the order of a row's cells.
 func (p *Printer) columnNames() ([]string, error) {
 	// Printers do not use the context.
 	empty, err := p.printer.ConvertToTable(context.Background(), p.codec.NewList(), &metav1.TableOptions{})
@@ -66,8 +66,7 @@ func (p *Printer) columnNames() ([]string, error) {
 	return names, nil
 }
 
-// Table prints a list of objects. gv is the version of meta.k8s.io that was asked
-// for. Printers work on decoded objects: every object is decoded.
+// Table prints a list of objects. gv is the requested version of meta.k8s.io. Table decodes every object.
 func (p *Printer) Table(ctx context.Context, objects []*cache.Object, list wire.ListMeta, options *metav1.TableOptions, gv schema.GroupVersion) (*metav1.Table, error) {
 	printed, err := p.printList(ctx, objects, list, options)
 	if err != nil {
@@ -135,8 +134,8 @@ func (p *Printer) finish(table *metav1.Table, options *metav1.TableOptions, gv s
 	return nil
 }
 
-// rowObject follows apiserver pkg/endpoints/handlers/response.go, asTable: the
-// bookmark that ends the initial events keeps its metadata whatever was asked.
+// rowObject follows apiserver pkg/endpoints/handlers/response.go, asTable: the bookmark that ends the
+// initial events keeps its metadata whatever the options say.
 func (p *Printer) rowObject(row *metav1.TableRow, include metav1.IncludeObjectPolicy, gv schema.GroupVersion) error {
 	obj := row.Object.Object
 	initialEnd, err := storage.HasInitialEventsEndBookmarkAnnotation(obj)
@@ -182,7 +181,7 @@ func printRow(printer rest.TableConvertor, list runtime.Object) (metav1.TableRow
 	return table.Rows[0], nil
 }
 
-// listOf returns a list that holds obj alone.
+// listOf returns a list that holds only obj.
 func (p *Printer) listOf(obj runtime.Object) (runtime.Object, error) {
 	list := p.codec.NewList()
 	if err := meta.SetList(list, []runtime.Object{obj}); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/larder-io/larder/cache"
 )
 
-// row returns the kept row of o. The bytes are shared.
+// row returns the cached row of o. The bytes are shared.
 func (p *Printer) row(o *cache.Object) ([]byte, error) {
 	if o.Err() != nil {
 		return nil, o.Err()
@@ -66,8 +66,8 @@ func (p *Printer) encodeRow(o *cache.Object) ([]byte, error) {
 	return joinRow(flags, text, ages), nil
 }
 
-// agesIn finds the cells with ages in a row of obj, which is alone in list. The row was
-// printed between begun and ended.
+// agesIn finds the cells with ages in a row of obj, the only item of list. The row was printed between
+// begun and ended.
 func (p *Printer) agesIn(row metav1.TableRow, obj, list runtime.Object, begun, ended time.Time) (map[int]age, error) {
 	if p.columns != nil {
 		return p.datesOf(list, row)

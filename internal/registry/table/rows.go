@@ -15,11 +15,11 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// Rows is a table that is written from kept rows and metadata. It may be written more than
-// once; its ages are those of when it was made.
+// Rows is a table that is written from cached rows and metadata. It may be written more than once. Its
+// ages are those at the time when it was made.
 //
-// It does not hold the metadata, which are larger than all else: it gets them from the
-// objects when they are written, and makes those that are not kept where they go.
+// It does not hold the metadata, which are its largest part. It gets them from the objects while it writes,
+// and encodes metadata that are not cached directly into the output.
 type Rows struct {
 	head    []byte   // up to the first row
 	rows    [][]byte // kept rows, shared
@@ -37,10 +37,9 @@ const (
 	rowsEnd  = "]}\n"
 )
 
-// Rows returns what [Printer.Table] returns, encoded in JSON. Objects whose rows are
-// kept are not decoded, others one at a time. The result uses objects until it is
-// written. It is nil if the rows are to have whole objects, or if upstream's printer does not
-// make one row for each object in the objects' order.
+// Rows returns the result of [Printer.Table] in JSON. It decodes only objects without cached rows, one at a
+// time. The result uses objects until it is written. Rows returns nil if rows must contain whole objects,
+// or if upstream's printer does not make one row for each object in order.
 func (p *Printer) Rows(ctx context.Context, objects []*cache.Object, list wire.ListMeta, options *metav1.TableOptions, gv schema.GroupVersion) (*Rows, error) {
 	switch options.IncludeObject {
 	case "", metav1.IncludeMetadata, metav1.IncludeNone:
@@ -73,8 +72,8 @@ func (p *Printer) Rows(ctx context.Context, objects []*cache.Object, list wire.L
 	return t, nil
 }
 
-// sortedTables lists the resources whose printers put the rows of a list in an order
-// of their own (kubernetes pkg/printers/internalversion/printers.go).
+// sortedTables lists the resources whose printers sort the rows of a list (kubernetes
+// pkg/printers/internalversion/printers.go).
 var sortedTables = map[schema.GroupResource]bool{
 	{Group: "flowcontrol.apiserver.k8s.io", Resource: "flowschemas"}: true,
 }

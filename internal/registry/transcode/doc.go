@@ -12,9 +12,9 @@
 //
 // Objects of one workload differ mostly in names, addresses and times. Append and AppendPlain keep a few
 // messages with their JSON, called templates. If a message differs from a template only within strings and
-// times, its JSON is a copy of the template's with the other strings and times put in. A template learns
-// which of them differ at all, and compares the bytes between them as one. Few messages become templates
-// where none are alike. [Result.Copied] reports that a template was used.
+// times, its JSON is a copy of the template's JSON with these replaced. A template learns which strings and
+// times differ at all, and compares the other bytes in large blocks. If templates are not used, few messages
+// become templates. [Result.Copied] reports that a template was used.
 //
 // # Guarantees
 //
@@ -24,8 +24,8 @@
 // fail, it either returns [ErrUnusual] or still appends what json.Marshal would write. Like Unmarshal, it
 // skips fields that the type does not have.
 //
-// The plan knows the types that have a MarshalJSON of their own, such as times and quantities. For any
-// other type with such a method, [Planner.Plan] fails with [ErrUnsupported].
+// A plan supports certain types with a MarshalJSON method, such as times and quantities. For any other type
+// with such a method, [Planner.Plan] fails with [ErrUnsupported].
 //
 // AppendPlain does the same for plain messages. For others its output may not be JSON.
 //

@@ -2,8 +2,8 @@ package transcode
 
 import "slices"
 
-// slack is how much room there always is beyond what is asked for: literals and short texts are
-// copied in blocks of a fixed size, which costs less than to copy their length.
+// slack is the room that is always left after the requested room. Literals and short texts are copied in
+// blocks of this size, which is faster than copying their exact length.
 const (
 	slack = 64
 	block = 32
@@ -13,7 +13,7 @@ const (
 type literal struct {
 	text [slack]byte // its beginning
 	n    int
-	rest []byte // what does not fit in text
+	rest []byte // the part that does not fit in text
 }
 
 func literalOf(text []byte) literal {

@@ -27,7 +27,7 @@ var (
 	ErrUnusual = errors.New("transcode: unusual message")
 )
 
-// kind is how one value is written.
+// kind selects the way in which one value is written.
 type kind uint8
 
 const (
@@ -46,7 +46,7 @@ const (
 	kindRaw
 )
 
-// shape is how many values a field has.
+// shape distinguishes single values, lists and maps.
 type shape uint8
 
 const (
@@ -69,10 +69,10 @@ type message struct {
 	head   []byte  // members before the first, each with a comma before it
 }
 
-// maxFields is how many fields a message can have: a bit for each.
+// maxFields limits the fields of a message: a uint64 has a bit for each.
 const maxFields = 64
 
-// entry is what the walk over a message must know of a field number.
+// entry describes a field number for the walk over a message.
 type entry struct {
 	slot     int8 // index in fields, none, or inlined
 	wire     uint8
@@ -86,7 +86,7 @@ const (
 	inlined = -2
 )
 
-// field says how a field is written.
+// field describes how a field is written.
 type field struct {
 	name   literal // `,"name":`
 	absent literal // name and the zero value
@@ -98,7 +98,7 @@ type field struct {
 // Plan writes one kind of object.
 type Plan struct{ root *message }
 
-// Planner makes plans. Plans share those of the structs that they have in common.
+// Planner makes plans. Plans of kinds share the plans of common structs.
 type Planner struct {
 	typed []Typed
 
@@ -106,8 +106,8 @@ type Planner struct {
 	messages map[reflect.Type]*message
 }
 
-// Typed names a field whose objects have kind and apiVersion in the JSON although the
-// messages do not have them: upstream's conversions add them.
+// Typed names a field whose objects have kind and apiVersion in JSON, but not in protobuf: upstream's
+// conversions add them.
 type Typed struct {
 	Owner reflect.Type
 	Field string
@@ -180,7 +180,7 @@ type builder struct {
 	names   []string
 }
 
-// structLocked adds the fields of t and returns its table.
+// structLocked adds the fields of t and returns their table.
 func (b *builder) structLocked(t reflect.Type) ([]entry, error) {
 	var table []entry
 	for i := range t.NumField() {
@@ -296,7 +296,7 @@ func (b *builder) addLocked(owner reflect.Type, f reflect.StructField, name stri
 	return e, nil
 }
 
-// canBeEmpty reports whether omitempty means anything for t.
+// canBeEmpty reports whether omitempty has an effect for t.
 func canBeEmpty(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Array, reflect.Struct:
@@ -306,7 +306,7 @@ func canBeEmpty(t reflect.Type) bool {
 	}
 }
 
-// valueLocked says how values of a field of type t are written, and their wire type.
+// valueLocked returns how values of a field of type t are written, and their wire type.
 func (p *Planner) valueLocked(t reflect.Type) (field, uint8, error) {
 	switch {
 	case t.Kind() == reflect.Pointer:
@@ -333,7 +333,7 @@ func (p *Planner) valueLocked(t reflect.Type) (field, uint8, error) {
 	}
 }
 
-// elementLocked says how one value of type t is written.
+// elementLocked returns how one value of type t is written, and its wire type.
 func (p *Planner) elementLocked(t reflect.Type) (field, uint8, error) {
 	if k, ok := knownForms[t]; ok {
 		return field{kind: k}, wireLen, nil
@@ -395,7 +395,7 @@ func textForm(t reflect.Type) bool {
 	return t.Implements(m) || reflect.PointerTo(t).Implements(m)
 }
 
-// isMessage reports whether a t is a message of its own in protobuf.
+// isMessage reports whether a t is a message in protobuf.
 func isMessage(t reflect.Type) bool {
 	return reflect.PointerTo(t).Implements(reflect.TypeFor[interface{ Unmarshal([]byte) error }]())
 }

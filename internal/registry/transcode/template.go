@@ -9,9 +9,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/jsontext"
 )
 
-// template is a message, its JSON, and the gaps: the parts of the message that may differ. The JSON of a
-// message of the same length that differs only in gaps is the same except for the gaps, because all tags
-// and lengths are equal.
+// template is a message, its JSON, and the gaps: the parts of the message that may differ. A message of the
+// same length that differs only in gaps has the same tags and lengths. So its JSON differs only in gaps, too.
 type template struct {
 	root    *message
 	used    bool // since free last looked at it
@@ -46,13 +45,13 @@ const (
 	// maxTemplates is the number of templates of a walker. Objects of one workload differ in the lengths
 	// of names, addresses and versions; each combination needs a template.
 	maxTemplates = 64
-	// maxTemplateSize bounds the message of a template. Its JSON may be twice as long.
+	// maxTemplateSize limits the message of a template. Its JSON may be twice as long.
 	maxTemplateSize = 16 << 10
-	// maxTries is how many templates of its length a message is compared with. Without trust, it is
-	// compared only with the one that was used or made last.
+	// maxTries limits the templates with which a message is compared. Without trust, it is compared only
+	// with the template that was used or made last.
 	maxTries = 6
-	// maxTrust is how many messages in a row become templates that are not used. After that, only one
-	// in doubtEvery becomes a template, until one is used.
+	// maxTrust limits the consecutive messages that become templates without any template being used.
+	// After that, only one message in doubtEvery becomes a template, until one is used.
 	maxTrust   = 2 * maxTemplates
 	doubtEvery = 32
 )
@@ -155,8 +154,8 @@ func (w *walker) fillGap(g *gap, start int) bool {
 // lineSize is the size of a cache line.
 const lineSize = 64
 
-// touch reads a byte of each cache line of msg, so that the processor fetches them concurrently. In a long
-// list messages are not in its caches.
+// touch reads a byte of each cache line of msg, so that the processor fetches the lines concurrently. The
+// messages of a long list are not in its caches.
 func touch(msg []byte) (sum byte) {
 	for i := 0; i < len(msg); i += lineSize {
 		sum += msg[i]
@@ -250,7 +249,7 @@ func (s *templates) free() *template {
 	}
 }
 
-// gap notes that the output from at on is the JSON of src[from:to], if a template is being made.
+// gap records that the output from at on is the JSON of src[from:to], if a template is being made.
 func (w *walker) gap(from, to, at int, kind gapKind) {
 	if w.noting {
 		w.gaps = append(w.gaps, gap{int32(from), int32(to), int32(at - w.start), int32(w.n - w.start), kind})

@@ -13,8 +13,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/jsontext"
 )
 
-// number reads field number of a message of numbers that has the numbers from 1 on, each
-// once and in order.
+// number reads field number want of a message whose fields are numbers, each present once and in order.
 func (w *walker) number(want uint64, at, to int) (value uint64, next int) {
 	if at == to {
 		return 0, at
@@ -26,7 +25,7 @@ func (w *walker) number(want uint64, at, to int) (value uint64, next int) {
 	return varint(w.src[:to], body)
 }
 
-// lastTime is the message of a time and its text: many times of an object are equal.
+// lastTime caches the message of a time and its text, because many times of an object are equal.
 type lastTime struct {
 	msg  uint64
 	text [block]byte
@@ -112,8 +111,7 @@ func (w *walker) quantity(from, to int) bool {
 	return true
 }
 
-// only returns where the content of field 1 begins, of a message that has no other field and
-// ends with it.
+// only returns the start of the content of field 1, of a message without other fields.
 func (w *walker) only(from, to int) (int, bool) {
 	tag, at := varint(w.src[:to], from)
 	if at < 0 || tag != 1<<3|wireLen {
@@ -123,8 +121,8 @@ func (w *walker) only(from, to int) (int, bool) {
 	return at, at >= 0 && n == uint64(to-at)
 }
 
-// canonicalQuantity reports whether text is how upstream writes the Quantity that it
-// reads from it. It knows whole numbers of moderate size only.
+// canonicalQuantity reports whether upstream parses text and writes it unchanged. It knows only whole
+// numbers of moderate size.
 func canonicalQuantity(text []byte) bool {
 	n, i := 0, 0
 	for ; i < len(text) && '0' <= text[i] && text[i] <= '9'; i++ {
@@ -234,9 +232,8 @@ func (w *walker) json(text []byte) bool {
 	return true
 }
 
-// plainObjects reports whether text is JSON that encoding/json would not change, and
-// nothing but objects in objects. It knows no escapes but those of quotes and
-// backslashes, and no spaces.
+// plainObjects reports whether text is JSON that encoding/json would not change, made only of nested
+// objects. It accepts no spaces, and only the escapes of quotes and backslashes.
 func plainObjects(text []byte) bool {
 	depth, at := 1, 1
 	if len(text) < 2 || text[0] != '{' {
@@ -265,8 +262,7 @@ func plainObjects(text []byte) bool {
 	return false
 }
 
-// plainName returns where the string that begins at text[at] ends, -1 if it is none or
-// not plain.
+// plainName returns the end of the string that begins at text[at], -1 if there is no plain string.
 func plainName(text []byte, at int) int {
 	if at >= len(text) || text[at] != '"' {
 		return -1

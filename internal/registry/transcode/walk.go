@@ -38,7 +38,7 @@ var walkers = sync.Pool{New: func() any {
 	return &walker{slots: make([]uint64, 0, 256), templates: templates{trust: maxTrust}}
 }}
 
-// Result says how a message was written.
+// Result describes how a message was written.
 type Result struct {
 	// Plain says that all strings of the message are plain: the caller may use [Plan.AppendPlain] for
 	// it from then on.
@@ -48,7 +48,7 @@ type Result struct {
 	Copied bool
 }
 
-// Append appends the JSON of msg. For a message that must be decoded it returns dst as it was, and
+// Append appends the JSON of msg. For a message that must be decoded it returns dst unchanged and
 // [ErrUnusual].
 func (p *Plan) Append(dst, msg []byte) (out []byte, how Result, err error) {
 	return p.append(dst, msg, false)
@@ -174,7 +174,7 @@ func (w *walker) sorted(m *message, from, to int) bool {
 	return true
 }
 
-// scan notes where the fields of a message lie and which are present.
+// scan records the positions of the fields of a message, and which are present.
 func (w *walker) scan(table []entry, at, to, base int) (present uint64, ok bool) {
 	src, last := w.src[:to], 0
 	for at < to {
@@ -369,7 +369,7 @@ func (w *walker) textMap(f *field, at, to int) int {
 	return at
 }
 
-// mapEntry finds the key and the value of an entry; what is missing is empty.
+// mapEntry finds the key and the value of an entry. A missing one is empty.
 func (w *walker) mapEntry(f *field, at, to int) (key, value uint64, ok bool) {
 	wire := uint64(wireLen)
 	if f.kind == kindBool || f.kind == kindInt32 || f.kind == kindInt64 {
@@ -465,7 +465,7 @@ func (w *walker) text(from, to int) {
 	w.quoted(from, to, gapText)
 }
 
-// key is text for the keys of maps, which have an order: others make another message.
+// key is text for the keys of maps. A key is no gap, because the JSON is sorted by keys.
 func (w *walker) key(from, to int) {
 	noting := w.noting
 	w.noting = false
@@ -473,7 +473,7 @@ func (w *walker) key(from, to int) {
 	w.noting = noting
 }
 
-// quoted writes what lies between from and to as a string.
+// quoted writes src[from:to] as a string.
 func (w *walker) quoted(from, to int, kind gapKind) {
 	n := to - from
 	w.room(n)

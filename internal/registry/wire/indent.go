@@ -2,8 +2,8 @@ package wire
 
 import "io"
 
-// Indenter indents compact JSON that is written to it piece by piece, as [Pretty]
-// indents a whole body. What it writes is complete after Flush.
+// Indenter indents compact JSON that is written to it piece by piece, as [Pretty] indents a whole body.
+// The output is complete after Flush.
 type Indenter struct {
 	w   io.Writer
 	buf []byte
@@ -63,7 +63,7 @@ func (in *Indenter) text(p []byte) int {
 	return n
 }
 
-// structure takes a byte outside strings.
+// structure writes a byte outside strings, with indentation.
 func (in *Indenter) structure(c byte) {
 	switch c {
 	case ' ', '\n', '\t', '\r':

@@ -36,7 +36,7 @@ func typeHead(apiVersion, kind string) []byte {
 	return append(head, ',')
 }
 
-// bodySize is the length of item with its type put in.
+// bodySize returns the length of item with its type added.
 func (w *jsonWriter) bodySize(item []byte) int {
 	switch {
 	case w.object.len() == 0:
@@ -48,7 +48,7 @@ func (w *jsonWriter) bodySize(item []byte) int {
 	}
 }
 
-// appendBody appends item with its type put in before its first member.
+// appendBody appends item with its type added before its first member.
 func (w *jsonWriter) appendBody(dst, item []byte) []byte {
 	switch object := w.object.shared(); {
 	case len(object) == 0:
@@ -114,7 +114,7 @@ func (w *jsonWriter) AppendListFooter(dst []byte, _ ListMeta, items int) []byte 
 	return append(dst, itemsClose...)
 }
 
-// jsonListMetaSize is the length of what appendJSONListMeta appends.
+// jsonListMetaSize returns the length of appendJSONListMeta's output.
 func jsonListMetaSize(meta ListMeta) int {
 	var buf [256]byte
 	return len(appendJSONListMeta(buf[:0], meta))
@@ -220,9 +220,8 @@ func UIDJSON(object []byte) []byte {
 	return []byte(uid)
 }
 
-// HeadJSON returns an object that begins as object does if that begins with its apiVersion,
-// and has its metadata: the head of object itself, or one of its own if the metadata come
-// late. It is nil if there are no metadata.
+// HeadJSON returns an object with the apiVersion, if that comes first, and the metadata of object: the head
+// of object itself, or a new object if the metadata come late. It is nil if there are no metadata.
 func HeadJSON(object []byte) []byte {
 	const first, late = `{"apiVersion":`, 8
 	from, to, err := metadataSpan(object)

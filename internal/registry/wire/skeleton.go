@@ -5,62 +5,59 @@ import (
 	"encoding/binary"
 )
 
-// Layout says what a [Skeleton] makes of one field of a message. Fields without a Layout are
-// kept as they are.
+// Layout describes how a [Skeleton] treats one field of a message. Fields without a Layout are
+// kept unchanged.
 type Layout struct {
 	Role Role
 	// Fields are the parts of a Message, by number.
 	Fields Fields
 }
 
-// Fields are the Layouts of a message's fields; those of larger numbers, and nil
-// ones, are kept.
+// Fields are the Layouts of a message's fields by number. Fields with larger numbers or nil Layouts are
+// kept.
 type Fields [32]*Layout
 
-// Role is how much of a field a Skeleton shows. All are of fields with a length.
+// Role is the part of a field that a Skeleton keeps. Only fields with a length have roles.
 type Role uint8
 
 // The roles of fields.
 const (
 	// Kept fields are in the skeleton byte for byte.
 	Kept Role = iota
-	// Name stands for any text but the empty one: the skeleton shows only which of
-	// the message's Names are the same.
+	// Name is any text that is not empty. The skeleton keeps only which of the message's Names are
+	// the same.
 	Name
-	// Opaque stands for any bytes but none.
+	// Opaque is any bytes that are not empty.
 	Opaque
-	// Time stands for any Timestamp of whole seconds after 1970, written as upstream
-	// writes it, and MicroTime for any of whole microseconds.
+	// Time is any Timestamp of whole seconds after 1970, written as upstream writes it. MicroTime is
+	// any Timestamp of whole microseconds.
 	Time
 	MicroTime
 	// Message is made of Fields.
 	Message
 )
 
-// Token is a content that a skeleton leaves out. Number tells Names apart: equal ones have
-// the same.
+// Token is a content that a skeleton leaves out. Equal Names have the same Number.
 type Token struct {
 	Content []byte
 	Role    Role
 	Number  int
 }
 
-// Skeleton is a protobuf message without the contents of Names, Opaques and Times. Two
-// messages with the same skeleton differ in nothing but those (Names by a renaming that
-// keeps different ones different), and in the lengths around them: code that only copies
-// them, and compares Names with each other, treats both messages alike. A Skeleton may be
-// used again.
+// Skeleton is a protobuf message without the contents of Names, Opaques and Times. Two messages with the
+// same skeleton differ only in these contents, and in the lengths around them. The same Names are equal in
+// both. So code that only copies contents, and compares Names with each other, treats both messages alike.
+// A Skeleton may be reused.
 type Skeleton struct {
-	// Bytes are the skeleton, and Tokens what it leaves out in the order of the message, of
-	// which their contents are parts. Both are valid until the next call of Make.
+	// Bytes are the skeleton, and Tokens the contents that it leaves out, in the order of the message.
+	// Contents are parts of the message. Both are valid until the next call of Make.
 	Bytes  []byte
 	Tokens []Token
 
 	names [][]byte // at most maxNames, each once
 }
 
-// maxNames bounds the work that a message can make: names are compared with each
-// other.
+// maxNames limits the Names of a message, because each is compared with the others.
 const maxNames = 256
 
 // Marks of the skeleton. None is a tag of a message, where the others stand.
@@ -70,9 +67,8 @@ const (
 	markToken = 1 // and up: the number of a name
 )
 
-// Make makes the skeleton of msg, whose fields are fields. It reports false for
-// messages that are malformed, have very many names, or write lengths otherwise than
-// upstream's encoders do.
+// Make makes the skeleton of msg, whose fields are fields. It returns false for messages that are malformed,
+// have too many Names, or do not write lengths as upstream's encoders do.
 func (s *Skeleton) Make(msg []byte, fields *Fields) bool {
 	s.Bytes, s.Tokens, s.names = s.Bytes[:0], s.Tokens[:0], s.names[:0]
 	return s.message(msg, fields)
@@ -137,7 +133,7 @@ func (s *Skeleton) part(msg []byte, f field, layout *Layout) bool {
 	return true
 }
 
-// leavesOut reports whether content is one that a field of this role stands for.
+// leavesOut reports whether the skeleton leaves out content in a field of this role.
 func (r Role) leavesOut(content []byte) bool {
 	switch r {
 	case Name, Opaque:
@@ -152,7 +148,7 @@ func (r Role) leavesOut(content []byte) bool {
 	return false
 }
 
-// name returns the number of a name: that of the first that is equal.
+// name returns the number of a name. Equal names have the same number.
 func (s *Skeleton) name(content []byte) int {
 	for i, known := range s.names {
 		if bytes.Equal(known, content) {

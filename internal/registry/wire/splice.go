@@ -66,8 +66,8 @@ func metadataField(msg []byte) (field, error) {
 	return field{}, ErrNoMetadata
 }
 
-// PartialProtobuf returns the part of a bare message that is the same object as
-// a bare PartialObjectMetadata: both hold ObjectMeta in field 1.
+// PartialProtobuf returns the part of a bare message that is its PartialObjectMetadata: both have ObjectMeta
+// in field 1.
 func PartialProtobuf(msg []byte) ([]byte, error) {
 	f, err := metadataField(msg)
 	if err != nil {
@@ -98,14 +98,12 @@ func UIDProtobuf(msg []byte) []byte {
 	return nil
 }
 
-// MaxRevision is how many bytes a message or an object grows by at most when its
-// resourceVersion is set.
+// MaxRevision is the largest growth in bytes of a message or an object when its resourceVersion is set.
 const MaxRevision = 24
 
-// AppendRevisionProtobuf appends msg with the resourceVersion of its top-level
-// metadata set. ObjectMeta is embedded in many places (pod templates, volume
-// claim templates) with the same field number; only field 6 of field 1 of the
-// message itself is touched, and the length around it is made to fit.
+// AppendRevisionProtobuf appends msg with the resourceVersion of its top-level metadata set. It changes only
+// field 6 of field 1 of the message itself, and the length around it: pod and volume claim templates have an
+// ObjectMeta, too.
 func AppendRevisionProtobuf(dst, msg []byte, revision int64) ([]byte, error) {
 	outer, err := metadataField(msg)
 	if err != nil {
@@ -127,8 +125,8 @@ func AppendRevisionProtobuf(dst, msg []byte, revision int64) ([]byte, error) {
 	return append(dst, msg[outer.stop:]...), nil
 }
 
-// revisionSpan finds resourceVersion in an encoded ObjectMeta, or the empty span
-// where it belongs: fields stand in the order of their numbers.
+// revisionSpan finds resourceVersion in an encoded ObjectMeta, or the empty span where it must be inserted,
+// in the order of field numbers.
 func revisionSpan(meta []byte) (from, to int, err error) {
 	for at := 0; at < len(meta); {
 		f, err := nextField(meta, at)

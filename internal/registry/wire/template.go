@@ -25,9 +25,9 @@ const (
 	tokenMessage = -2
 )
 
-// NewTemplate makes a Template of msg, whose fields are fields. number returns the number of the
-// content that replaces a field's own, or false if the field keeps its content. It is called only for
-// contents that a [Skeleton] leaves out. NewTemplate returns false if msg has no Skeleton.
+// NewTemplate makes a Template from msg, whose fields are fields. number returns the number of the content
+// that replaces a field's content, or false if the field keeps it. It is called only for contents that a
+// [Skeleton] leaves out. NewTemplate returns false if msg has no Skeleton.
 func NewTemplate(msg []byte, fields *Fields, number func(content []byte, role Role) (int, bool)) (*Template, bool) {
 	t := new(Template)
 	var ok bool
@@ -35,7 +35,7 @@ func NewTemplate(msg []byte, fields *Fields, number func(content []byte, role Ro
 	return t, ok
 }
 
-// NewPattern makes a Template for [Template.Match], of msg. It returns false if msg has no Skeleton.
+// NewPattern makes a Template for [Template.Match] from msg. It returns false if msg has no Skeleton.
 func NewPattern(msg []byte, fields *Fields) (*Template, bool) {
 	names, few := new(Skeleton), true
 	t, ok := NewTemplate(msg, fields, func(content []byte, role Role) (number int, ok bool) {
@@ -146,8 +146,8 @@ func writeLength(msg []byte, at, length int) int {
 	return at
 }
 
-// Match reports whether msg has the Skeleton of the message that [NewPattern] made t of. If it has, s
-// gets its Tokens, but no Bytes. This is much cheaper than making the Skeleton.
+// Match reports whether msg has the Skeleton of the message from which [NewPattern] made t. If so, it sets
+// the Tokens of s, but not its Bytes. This is much cheaper than making the Skeleton.
 func (t *Template) Match(msg []byte, s *Skeleton) bool {
 	s.Bytes, s.Tokens, s.names = s.Bytes[:0], s.Tokens[:0], s.names[:0]
 	return s.match(msg, t.parts)

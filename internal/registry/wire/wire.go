@@ -24,8 +24,8 @@ type Kind struct {
 	Typed bool
 	// NullItems says that an empty JSON list has null for its items.
 	NullItems bool
-	// ItemsFirst says that the protobuf list has items in field 1 and metadata in
-	// field 2, as that of meta.k8s.io/v1beta1 alone has.
+	// ItemsFirst says that the protobuf list has items in field 1 and metadata in field 2, as only
+	// meta.k8s.io/v1beta1 does.
 	ItemsFirst bool
 }
 
@@ -40,24 +40,24 @@ type ListMeta struct {
 // Writer writes one kind in one media type. Items, counts and sums that belong
 // to one response must agree between its methods.
 type Writer interface {
-	// ObjectSize is the length of what AppendObject appends.
+	// ObjectSize returns the length of AppendObject's output.
 	ObjectSize(item []byte) int
 	// AppendObject appends item as a whole response body.
 	AppendObject(dst, item []byte) []byte
 
-	// ItemSize is what one item adds to a list, its separator apart. The sum over
-	// all items is the size that ListSize and AppendListHeader ask for.
+	// ItemSize returns the bytes that one item adds to a list, without its separator. The sum over
+	// all items is the size parameter of ListSize and AppendListHeader.
 	ItemSize(item []byte) int
-	// ListSize is the length of a whole list body.
+	// ListSize returns the length of a whole list body.
 	ListSize(meta ListMeta, items, size int) int
-	// AppendListHeader appends what precedes the first item header.
+	// AppendListHeader appends the bytes before the first item header.
 	AppendListHeader(dst []byte, meta ListMeta, items, size int) []byte
-	// AppendItemHeader appends what stands between item i and what precedes it.
+	// AppendItemHeader appends the bytes before item i.
 	AppendItemHeader(dst []byte, i int, item []byte) []byte
-	// AppendListFooter appends what follows the last item.
+	// AppendListFooter appends the bytes after the last item.
 	AppendListFooter(dst []byte, meta ListMeta, items int) []byte
 
-	// FrameSize is the length of what AppendFrame appends.
+	// FrameSize returns the length of AppendFrame's output.
 	FrameSize(event string, item []byte) int
 	// AppendFrame appends item as one event of a watch stream.
 	AppendFrame(dst []byte, event string, item []byte) []byte
@@ -66,8 +66,8 @@ type Writer interface {
 	AppendRevision(dst, item []byte, revision int64) ([]byte, error)
 }
 
-// head is bytes that a Writer puts around items. All its responses share them, and nothing
-// writes to them once the Writer is made; builds tagged invariants check that at each use.
+// head holds bytes that a Writer writes around items. All responses share them, and nothing writes to them
+// after the Writer is made; builds tagged invariants check that at each use.
 type head struct {
 	seal  invariants.Seal // of bytes
 	bytes []byte
@@ -75,7 +75,7 @@ type head struct {
 
 func newHead(b []byte) head { return head{invariants.SealOf(b), b[:len(b):len(b)]} }
 
-// shared returns the bytes, to be read.
+// shared returns the bytes, which must not be changed.
 func (h *head) shared() []byte {
 	h.seal.Check(h.bytes, "wire: the head of an object or a list")
 	return h.bytes
