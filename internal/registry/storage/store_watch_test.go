@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -137,5 +139,46 @@ func awaitSignal(t *testing.T, signal *once) {
 	case <-signal.given:
 	case <-time.After(proctest.Patience):
 		t.Error("not initialized")
+	}
+}
+
+// TestBookmarksAreDueEachMinute: an idle watch gets a bookmark each minute, and each five seconds if it
+// asks for progress. A watch with a deadline gets one two seconds before it.
+func TestBookmarksAreDueEachMinute(t *testing.T) {
+	for name, c := range map[string]struct {
+		progress, bookmarks bool
+		want                []time.Duration
+	}{
+		"none":      {},
+		"bookmarks": {bookmarks: true, want: []time.Duration{60 * time.Second, 120 * time.Second, 148 * time.Second}},
+		"progress":  {progress: true, want: []time.Duration{5 * time.Second, 10 * time.Second, 15 * time.Second}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, runtime.ContentTypeProtobuf)
+				f.fill(1)
+				ctx, cancel := context.WithTimeout(t.Context(), 150*time.Second)
+				defer cancel()
+				opts := everything()
+				opts.ProgressNotify, opts.Predicate.AllowWatchBookmarks = c.progress, c.bookmarks
+				began := time.Now()
+				w, err := f.Watch(ctx, "/pods/", opts)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var got []time.Duration
+				for event := range w.ResultChan() {
+					if event.Type == apiwatch.Bookmark {
+						got = append(got, time.Since(began))
+					}
+				}
+				if c.progress { // until the deadline
+					got = got[:min(len(got), len(c.want))]
+				}
+				if !slices.Equal(got, c.want) {
+					t.Errorf("bookmarks after %v, want %v", got, c.want)
+				}
+			})
+		})
 	}
 }

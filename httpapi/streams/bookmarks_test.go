@@ -1,0 +1,110 @@
+package streams
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/internal/registry/encoding"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/watch"
+)
+
+// noSource is a [cache.Source] that never catches up.
+type noSource struct{}
+
+func (noSource) Fresh() int64                      { return math.MaxInt64 }
+func (noSource) Wait(context.Context, int64) error { return errors.ErrUnsupported }
+
+// TestBookmarksAreSentEachMinute: an idle watch gets its first bookmark after a minute, give or take a
+// second, then one each minute, and one two seconds before its end. Without bookmarks it gets none.
+func TestBookmarksAreSentEachMinute(t *testing.T) {
+	configmaps := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+	encoder := registrytest.New(t, nil).Registry.Endpoint(configmaps, "").View.Encoder(encoding.JSON, encoding.Full)
+	for _, bookmarks := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			ss, c := New(), &timed{}
+			m := new(apimetrics.Book).Of(configmaps, "", true).Of("watch", "cluster")
+			ws := &watchStream{encoder: encoder, monitor: m, selected: m, bookmarks: bookmarks, began: time.Now()}
+			ws.ends = ws.began.Add(5 * time.Minute)
+			ws.watcher = idleWatcher(t, watch.Options{Bookmarks: bookmarks, Wake: ws.wake})
+			ss.begin(ws, c, func(func()) {})
+			time.Sleep(6 * time.Minute)
+			ss.scheduler.close()
+			ss.scheduler.running.Wait()
+
+			var got []time.Duration
+			for _, at := range c.bookmarks {
+				got = append(got, at.Sub(ws.began))
+			}
+			if !bookmarks {
+				if len(got) > 0 {
+					t.Errorf("bookmarks after %v that nobody asked for", got)
+				}
+				return
+			}
+			if len(got) != 5 {
+				t.Fatalf("bookmarks after %v, want 4 and one before the end", got)
+			}
+			if got[0] < 59*time.Second || got[0] > 61*time.Second {
+				t.Errorf("the first bookmark came after %v, want a minute", got[0])
+			}
+			for i := 1; i < 4; i++ {
+				if pause := got[i] - got[i-1]; pause != time.Minute {
+					t.Errorf("%v between bookmarks, want a minute", pause)
+				}
+			}
+			if left := ws.ends.Sub(c.bookmarks[4]); left != 2*time.Second {
+				t.Errorf("the last bookmark came %v before the end, want 2s", left)
+			}
+		})
+	}
+}
+
+// idleWatcher watches an empty cache that never changes.
+func idleWatcher(t *testing.T, options watch.Options) *watch.Watcher {
+	t.Helper()
+	kept, err := cache.New(cache.Config{Schema: cache.NewSchema("configmaps", nil), Source: noSource{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hub, err := watch.New(watch.Config{Cache: kept})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept.Reset(nil, 7)
+	options.After = 7
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = hub.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	synctest.Wait()
+	w, err := hub.Watch(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// timed is a connection that notes when bookmarks are written to it.
+type timed struct {
+	closing
+	bookmarks []time.Time
+}
+
+func (c *timed) SetWriteDeadline(time.Time) error { return nil }
+
+func (c *timed) Write(p []byte) (int, error) {
+	for range bytes.Count(p, []byte(`"BOOKMARK"`)) {
+		c.bookmarks = append(c.bookmarks, time.Now())
+	}
+	return len(p), nil
+}
