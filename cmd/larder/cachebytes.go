@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// cacheBytes is the flag value of --cache-bytes: a bound for all caches, and shares of single
+// cacheBytes is the flag value of --cache-max-bytes: a limit for all caches, and shares of single
 // resources.
 type cacheBytes struct {
 	all    *int64

@@ -14,7 +14,7 @@ import (
 	"github.com/larder-io/larder/cmd/larder/internal/checkpoint"
 )
 
-// newCheckpoint returns the command that takes, lists and forgets checkpoints.
+// newCheckpoint returns the command that takes, lists and deletes checkpoints.
 func newCheckpoint() *cobra.Command {
 	var of remote
 	var forget bool

@@ -15,7 +15,7 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// clusterOptions are the flags of `larder cluster` beside the server's.
+// clusterOptions are the flags that only `larder cluster` has.
 type clusterOptions struct {
 	nodes    int
 	programs string // directory; "" builds them
@@ -51,8 +51,8 @@ func (c *clusterOptions) addTo(fs *pflag.FlagSet) {
 		"Directory that holds kube-controller-manager, kube-scheduler, kwok and the stage-fast.yaml of kwok's releases. If unset, they are built with the go command, once for this user.")
 }
 
-// prepare has config run the other programs of the cluster beside its server. Where they must be
-// built, which takes minutes, that begins once the server is ready.
+// prepare makes config run the other programs of the cluster beside its server. If they must be built,
+// which takes minutes, that begins once the server is ready.
 func (c *clusterOptions) prepare(config *server.Config) error {
 	switch {
 	case config.DataDir == "":
@@ -82,7 +82,7 @@ func (c *clusterOptions) prepare(config *server.Config) error {
 	return err
 }
 
-// build returns the programs that this user has built before, or else builds them.
+// build returns the programs that this user has built before, or builds them.
 func build(ctx context.Context, progress io.Writer) (programs.Programs, error) {
 	cache, err := programs.CacheDir()
 	if err != nil {

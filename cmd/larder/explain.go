@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// explain names the flag that err is about, if err tells the value that was given for one and
-// not for which: "open missing.csv: no such file or directory" says too little where a dozen
-// flags name files. The longest value that err tells is taken for its reason.
+// explain adds a flag's name to err if err contains only the flag's value: "open missing.csv: no such
+// file or directory" does not tell which of a dozen flags is wrong. If err contains several values, the
+// longest decides.
 func explain(err error, fs *pflag.FlagSet) error {
 	if err == nil {
 		return nil
@@ -32,15 +32,15 @@ func explain(err error, fs *pflag.FlagSet) error {
 	return fmt.Errorf("--%s: %w", about.Name, err)
 }
 
-// valuesOf returns what a flag was given, in the parts that lists and maps have.
+// valuesOf returns the values of a flag: the parts of lists and maps.
 func valuesOf(flag *pflag.Flag) []string {
 	return strings.FieldsFunc(flag.Value.String(), func(r rune) bool { return strings.ContainsRune(",;=#[]", r) })
 }
 
-// telling is a word that says which flag it was given for: no number and no duration.
+// telling matches a value that identifies its flag: no number and no duration.
 var telling = regexp.MustCompile(`[A-Za-z./]{3}`)
 
-// mentions reports whether text has a word that tells something.
+// mentions reports whether text contains word, and word identifies a flag.
 func mentions(text, word string) bool {
 	if !telling.MatchString(word) || word == "true" || word == "false" {
 		return false

@@ -13,7 +13,7 @@ import (
 type options struct {
 	config   server.Config
 	quiet    bool
-	scratch  bool // certificates and keys are made without a data directory, too
+	scratch  bool // without a data directory, certificates and keys are made in a temporary one
 	version  versionFlag
 	revoke   bool // watches end when their users lose the right to them
 	sections cliflag.NamedFlagSets
@@ -22,7 +22,7 @@ type options struct {
 	beside func(*server.Config) error
 }
 
-// newOptions returns flags with the defaults of config.
+// newOptions returns options with the defaults of config.
 func newOptions(config server.Config) *options {
 	o := &options{config: config, revoke: !config.KeepWatches}
 	for _, name := range []string{"generic", "etcd", "secure serving", "authentication", "authorization", "admission", "auditing", "misc", "larder"} {
@@ -40,7 +40,7 @@ func newOptions(config server.Config) *options {
 	return o
 }
 
-// annotate adds to the usage of kube-apiserver's flags what is different here.
+// annotate adds Larder's differences to the usage of kube-apiserver's flags.
 func (o *options) annotate() {
 	different := strings.NewReplacer("If unspecified, --tls-private-key-file is used. ", "", " [default=false]", "")
 	for name, also := range map[string]string{
@@ -76,8 +76,8 @@ func (o *options) addTo(fs *pflag.FlagSet) {
 	}
 }
 
-// complete returns the configuration once the flags are parsed; changed tells which were
-// given. Over an external etcd, there is no data directory unless --data-dir names one.
+// complete returns the configuration after the flags are parsed. changed reports whether a flag was
+// set. With an external etcd, there is no data directory unless --data-dir names one.
 func (o *options) complete(changed func(flag string) bool) server.Config {
 	config := o.config
 	config.KeepWatches = !o.revoke

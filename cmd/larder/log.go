@@ -15,13 +15,13 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// asksForLog reports whether any flag of logging was given: then the log is as
-// kube-apiserver's, and otherwise silence shortens it.
+// asksForLog reports whether any logging flag was set. Then the log is like kube-apiserver's. Otherwise
+// silence shortens it.
 func asksForLog(fs *pflag.FlagSet) bool {
 	return changed(fs, func(all *pflag.FlagSet) { logsapi.AddFlags(logsapi.NewLoggingConfiguration(), all) })
 }
 
-// changed reports whether any of the flags that add adds was given in fs.
+// changed reports whether any of the flags that add adds was set in fs.
 func changed(fs *pflag.FlagSet, add func(*pflag.FlagSet)) (any bool) {
 	var all pflag.FlagSet
 	add(&all)
@@ -29,16 +29,16 @@ func changed(fs *pflag.FlagSet, add func(*pflag.FlagSet)) (any bool) {
 	return any
 }
 
-// logStart writes what a log begins with (kubernetes cmd/kube-apiserver/app/server.go): the flags,
-// the version, and the variables that Go's runtime reads.
+// logStart writes the first lines of a log: the flags, the version, and the variables that Go's runtime
+// reads (kubernetes cmd/kube-apiserver/app/server.go).
 func logStart(flags *pflag.FlagSet, version string) {
 	cliflag.PrintFlags(flags)
 	klog.Infof("Version: %s", version)
 	klog.InfoS("Golang settings", "GOGC", os.Getenv("GOGC"), "GOMAXPROCS", os.Getenv("GOMAXPROCS"), "GOTRACEBACK", os.Getenv("GOTRACEBACK"))
 }
 
-// silence drops klog's informational lines until the verbosity of the running server is
-// raised, and the warnings of libraries that every start and end has.
+// silence drops klog's informational lines until the verbosity of the running server is raised. It also
+// drops the warnings that libraries log at every start and end.
 func silence() error {
 	flags := goflag.NewFlagSet("klog", goflag.ContinueOnError)
 	klog.InitFlags(flags)
@@ -54,7 +54,7 @@ func silence() error {
 	return nil
 }
 
-// infoWriter passes on lines while the log's verbosity is above 0.
+// infoWriter writes entries only while the log's verbosity is above 0.
 type infoWriter struct{ io.Writer }
 
 // Write takes one entry.
@@ -79,16 +79,17 @@ func (progressLog) Write(lines []byte) (int, error) {
 	return len(lines), nil
 }
 
-// warningWriter passes on all entries but expected warnings.
+// warningWriter writes all entries except expected warnings.
 type warningWriter struct{ io.Writer }
 
-// expectedWarnings matches the warnings that upstream's controllers log at every start and end: when
-// this server adds itself to the endpoints of the kubernetes service and removes itself, when
-// a controller sees that service before the IPAddress of its cluster IP, and when one ends
-// that never had an aggregated server.
+// expectedWarnings matches the warnings that upstream's controllers log at every start and end:
 //
-// It matches klog's header, which names the source file that logs, so that no text of a client
-// can look like it. klog writes each entry with one call of Write, however many lines it has.
+//   - this server adds itself to the endpoints of the kubernetes service, or removes itself;
+//   - a controller sees that service before the IPAddress of its cluster IP;
+//   - a controller ends that never had an aggregated server.
+//
+// It matches klog's header, which names the source file, so that no text of a client can look like a
+// warning. klog writes each entry with one call of Write, however many lines it has.
 var expectedWarnings = regexp.MustCompile(`\A[WE]\d{4} [\d:.]+ +\d+ (?:` +
 	`lease\.go:\d+\] Resetting endpoints for master service "kubernetes" to ` +
 	`|repairip\.go:\d+\] "Unhandled Error" err="the ClusterIP \[IPv[46]\]: [\da-f.:]+ for Service default/kubernetes is not allocated; repairing"` +

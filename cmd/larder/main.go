@@ -4,16 +4,16 @@
 //	larder serve         runs the server
 //	larder dev           runs the server with the controllers that tests need
 //	larder cluster       runs the server with the other programs of a cluster
-//	larder checkpoint    remembers the state of all objects under a name
-//	larder reset         brings them back to it
-//	larder snapshot      saves what etcd holds, and restores it
-//	larder top           shows who costs a server how much
-//	larder version       says what was built
+//	larder checkpoint    saves the state of all objects under a name
+//	larder reset         restores that state
+//	larder snapshot      backs up etcd, and restores it
+//	larder top           shows the costs of each client
+//	larder version       prints the version
 //
-// Under the name kube-apiserver it is `larder serve` with kube-apiserver's defaults, under
-// the name etcd or with the first argument etcd it is etcd.
+// Under the name kube-apiserver it runs `larder serve` with kube-apiserver's defaults. Under the name
+// etcd, or with the first argument etcd, it runs etcd.
 //
-// This package reads flags and the environment, and nothing else does.
+// Only this package reads flags and the environment of the server.
 package main
 
 import (
@@ -37,7 +37,7 @@ func main() {
 func run(args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
 	if len(args) > 1 && args[1] == "etcd" {
-		args = args[1:] // for scripts: only bash can give a program another name
+		args = args[1:] // for scripts: not every shell can start a program under another name
 	}
 	switch filepath.Base(args[0]) {
 	case "etcd":
@@ -55,7 +55,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// fail prints in one line why the process ends, and returns its exit code.
+// fail prints err in one line, and returns the exit code.
 func fail(stderr io.Writer, err error) int {
 	fmt.Fprintf(stderr, "larder: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
 	return 1

@@ -23,7 +23,7 @@ func newMan() *cobra.Command {
 	}
 }
 
-// manual is the manual page of a program: all its commands and their flags.
+// manual returns the manual page of a program: all its commands and their flags.
 func manual(root *cobra.Command) string {
 	var b strings.Builder
 	name := root.Name()
@@ -89,7 +89,7 @@ func manualOf(b *strings.Builder, c *cobra.Command) {
 	})
 }
 
-// roff is text as it is, whatever it has of what groff takes for its own.
+// roff escapes text for groff.
 func roff(text string) string {
 	lines := strings.Split(strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(text), "\n")
 	for i, line := range lines {

@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// setMemory sets the garbage collector's memory limit to nine tenths of what the process's
-// cgroups allow, unless GOMEMLIMIT is set: the collector then works harder near the limit, and
-// the process is not killed for exceeding it.
+// setMemory sets the garbage collector's memory limit to nine tenths of the limit of the process's
+// cgroups, unless GOMEMLIMIT is set. Near the limit the collector then works harder, so that the process
+// is not killed for exceeding it.
 func setMemory(getenv func(string) string) {
 	if getenv("GOMEMLIMIT") != "" {
 		return
@@ -22,9 +22,9 @@ func setMemory(getenv func(string) string) {
 	}
 }
 
-// cgroupLimit returns the least limit in bytes of the process's cgroup and of those that it is
-// in, of either version. A container may see its own cgroup as the root, whatever
-// /proc/self/cgroup says, so that cgroups that are not there are passed over.
+// cgroupLimit returns the least limit in bytes of the process's cgroup and of its parents, in both
+// versions. A container may see its own cgroup as the root, whatever /proc/self/cgroup says. So
+// cgroupLimit skips cgroups that do not exist.
 func cgroupLimit(root fs.FS) (int64, bool) {
 	least, found := int64(0), false
 	own, _ := fs.ReadFile(root, "proc/self/cgroup") // the roots have limits, too
@@ -54,7 +54,7 @@ func cgroupLimit(root fs.FS) (int64, bool) {
 	return least, found
 }
 
-// limitIn returns the limit that a file says, if it says one.
+// limitIn returns the limit in a file, if there is one.
 func limitIn(root fs.FS, name string) (int64, bool) {
 	const unlimited = 1 << 60 // version 1 writes a number near the largest
 	text, err := fs.ReadFile(root, name)

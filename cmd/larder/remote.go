@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// remote is the server that a command calls.
+// remote connects to the server that a command calls.
 type remote struct {
 	kubeconfig, context string
 }
@@ -21,8 +21,7 @@ func (r *remote) addTo(fs *pflag.FlagSet) {
 	fs.StringVar(&r.context, "context", "", "Context of the kubeconfig.")
 }
 
-// request sends a request for path and decodes the answer into what out points to, unless that
-// is nil.
+// request sends a request for path and decodes the answer into *out, unless out is nil.
 func (r *remote) request(ctx context.Context, method, path string, query map[string]string, out any) error {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = r.kubeconfig

@@ -23,7 +23,7 @@ import (
 	"github.com/larder-io/larder/cmd/larder/internal/server"
 )
 
-// errSecondSignal is why a process ends at a second signal, without draining.
+// errSecondSignal is the error of a process that a second signal ends without draining.
 var errSecondSignal = errors.New("ended by a second signal")
 
 func newServe() *cobra.Command {
@@ -62,7 +62,7 @@ It must not run beside a kube-controller-manager.`,
 	})
 }
 
-// upstreamName is the name of the program under which it has kube-apiserver's defaults.
+// upstreamName is the program's name that selects kube-apiserver's defaults.
 const upstreamName = "kube-apiserver"
 
 func newUpstream() *cobra.Command {
@@ -196,7 +196,7 @@ func notify(state string) {
 	}
 }
 
-// columns is the width to wrap help at.
+// columns returns the width at which help is wrapped.
 func columns(out *os.File) int {
 	const unknown = 100
 	if width, _, err := term.TerminalSize(out); err == nil && width > 0 {

@@ -43,7 +43,7 @@ func snapshotCommand(cmd *cobra.Command, run func(ctx context.Context, file stri
 		if err := silence(); err != nil {
 			return err
 		}
-		klog.SetOutput(io.Discard) // gRPC warns of each attempt, which the error tells again
+		klog.SetOutput(io.Discard) // gRPC warns of each attempt, which the error repeats
 		ctx, stop := untilSignal(func() { os.Exit(fail(cmd.ErrOrStderr(), errSecondSignal)) })
 		defer stop()
 		show := &snapshotProgress{out: cmd.ErrOrStderr(), terminal: isTerminal(cmd.ErrOrStderr())}
@@ -150,7 +150,7 @@ A directory that holds an etcd already is left as it is; move it away first.`,
 	})
 }
 
-// completeMember sets what a member of an external etcd is restored with.
+// completeMember sets the configuration of a restored member of an external etcd.
 func completeMember(cfg *snapshot.RestoreConfig, dir string, fs *pflag.FlagSet) error {
 	if fs.Changed("data-dir") {
 		return errors.New("--data-dir and --etcd-dir exclude each other")
@@ -193,14 +193,14 @@ func newSnapshotStatus() *cobra.Command {
 	})
 }
 
-// snapshotProgress shows on a terminal how far a command is, in one line that it rewrites.
+// snapshotProgress shows the progress of a command on a terminal, in one line that it rewrites.
 type snapshotProgress struct {
 	out      io.Writer
 	terminal bool
 	shown    time.Time // zero if nothing is
 }
 
-// of returns what tells how many bytes have been dealt with.
+// of returns a function that shows the number of bytes done, after verb.
 func (p *snapshotProgress) of(verb string) snapshot.Progress {
 	const every = 100 * time.Millisecond
 	return func(done, total int64) {

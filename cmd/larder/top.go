@@ -21,7 +21,7 @@ import (
 	"github.com/larder-io/larder/httpapi/costs"
 )
 
-// top is the command that shows who costs a server what.
+// top is the command that shows the costs of a server's clients.
 type top struct {
 	of       remote
 	query    topQuery
@@ -30,7 +30,7 @@ type top struct {
 	output   string
 }
 
-// topQuery is what the server is asked.
+// topQuery is the query to the server.
 type topQuery struct{ by, sort, window string }
 
 func newTop() *cobra.Command {
@@ -92,7 +92,7 @@ func (t *top) pause(ctx context.Context) bool {
 	}
 }
 
-// ask asks the server for rows, of which 0 is all.
+// ask asks the server for a number of rows; 0 means all.
 func (t *top) ask(ctx context.Context, rows int) (*costs.Report, error) {
 	var d costs.Report
 	query := map[string]string{"by": t.query.by, "sort": t.query.sort, "window": t.query.window, "limit": strconv.Itoa(rows)}
@@ -100,7 +100,7 @@ func (t *top) ask(ctx context.Context, rows int) (*costs.Report, error) {
 	return &d, err
 }
 
-// print prints what the server says now.
+// print prints the server's current costs.
 func (t *top) print(ctx context.Context, out io.Writer, further bool) error {
 	d, err := t.ask(ctx, 0)
 	switch {
@@ -119,7 +119,7 @@ func (t *top) print(ctx context.Context, out io.Writer, further bool) error {
 	return err
 }
 
-// What a terminal is told.
+// Control sequences of terminals.
 const (
 	enterScreen = "\x1b[?1049h\x1b[?25l" // another screen, without a cursor
 	leaveScreen = "\x1b[?25h\x1b[?1049l"
@@ -178,7 +178,7 @@ func (t *top) show(ctx context.Context, screen *os.File) error {
 	}
 }
 
-// answered returns what to show: what was known before if the server did not answer.
+// answered returns the report to show: the one before if the server did not answer.
 func answered(before, now *costs.Report, err error) *costs.Report {
 	if err != nil {
 		return before
@@ -209,7 +209,7 @@ func size(screen *os.File) (width, height int) {
 	return width, height
 }
 
-// press does what a key asks for, and reports false if that is the end.
+// press handles a key. It returns false if the key ends the command.
 func (t *top) press(key byte) bool {
 	const interrupt = 3
 	if at := strings.IndexByte("cbre", key); at >= 0 {
@@ -224,8 +224,7 @@ func (t *top) press(key byte) bool {
 	return !slices.Contains([]byte{'q', 'Q', interrupt}, key)
 }
 
-// readKeys returns the keys that are pressed, and what ends that and leaves the terminal as it
-// was.
+// readKeys returns the pressed keys, and a function that stops reading and restores the terminal.
 func readKeys() (<-chan byte, func(), error) {
 	tty, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
 	if err != nil {

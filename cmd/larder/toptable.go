@@ -10,8 +10,8 @@ import (
 	"github.com/larder-io/larder/httpapi/costs"
 )
 
-// topTable returns the lines that show d, none wider than width unless that is 0. Names are
-// shown without what could control a terminal.
+// topTable returns the lines that show d. Lines are at most width wide, unless that is 0. Characters that
+// could control a terminal are replaced.
 func topTable(d *costs.Report, width int) []string {
 	seconds := d.To.Sub(d.From).Seconds()
 	lines := []string{clip(summaryLine(d, seconds), width), ""}
@@ -22,7 +22,7 @@ func topTable(d *costs.Report, width int) []string {
 	return append(lines, align(rows, width, len(nameColumns(d.By)))...)
 }
 
-// windowText says in words what time d is about.
+// windowText describes the time window of d in words.
 func windowText(d *costs.Report) string {
 	length := d.To.Sub(d.From).Round(time.Second)
 	if d.Window == costs.SinceStart.String() {
@@ -37,7 +37,7 @@ func summaryLine(d *costs.Report, seconds float64) string {
 		rate(d.Total[costs.Requests], seconds), bytesText(float64(d.Total[costs.Bytes])/max(seconds, 1e-9)), rate(d.Total[costs.Events], seconds), d.Names)
 }
 
-// nameColumns are the columns that say who it is.
+// nameColumns returns the columns that name a client.
 func nameColumns(by string) []string {
 	switch by {
 	case costs.ByUser.String():
@@ -52,7 +52,7 @@ func nameColumns(by string) []string {
 	return []string{"USER", "AGENT", "VERB", "RESOURCE"}
 }
 
-// topHead is the first row. The column that the others are sorted by is marked.
+// topHead returns the first row. It marks the column by which rows are sorted.
 func topHead(d *costs.Report) []string {
 	columns := []string{"CPU", "BYTES/S", "REQ/S", "EVENTS/S"}
 	if d.Window == costs.SinceStart.String() {
@@ -83,7 +83,7 @@ func topRow(d *costs.Report, row *costs.Row, seconds float64) []string {
 	return cells
 }
 
-// missedText says by how much a row may be too low, in what the rows are sorted by.
+// missedText returns the amount that may be missing from a row, in the unit by which rows are sorted.
 func missedText(d *costs.Report, row *costs.Row) string {
 	kind := costs.CPU
 	for k := range row.Used {
@@ -101,7 +101,7 @@ func missedText(d *costs.Report, row *costs.Row) string {
 	return fmt.Sprintf("<=%.0f%%", 100*float64(missed)/float64(used)+0.5)
 }
 
-// percent is CPU time in parts of one processor's.
+// percent returns CPU time in percent of one processor.
 func percent(cpu, seconds float64) string {
 	return fmt.Sprintf("%.1f%%", 100*cpu/max(seconds, 1e-9))
 }
@@ -124,8 +124,8 @@ func bytesText(n float64) string {
 	return ""
 }
 
-// printable replaces what is no letter, number, mark or the like, such as what controls a
-// terminal or turns its text around.
+// printable replaces characters that cannot be printed, such as those that control a terminal or change
+// the direction of its text.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
@@ -135,8 +135,8 @@ func printable(s string) string {
 	}, s)
 }
 
-// align puts cells below each other: numbers to the right, and the names behind them to the
-// left, of which the widest give way where width is not enough.
+// align aligns cells in columns: numbers to the right, and the names after them to the left. It shortens
+// the widest names if width is too small.
 func align(rows [][]string, width, names int) []string {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {

@@ -25,8 +25,8 @@ func addLoggingGates() {
 	}
 }
 
-// removed accepts flags that recent versions of kube-apiserver had and manifests still have.
-// They did nothing in the last versions that had them.
+// removed accepts flags that recent versions of kube-apiserver have removed and that manifests still
+// have. They already had no effect in the last versions that had them.
 func (o *options) removed(fs *pflag.FlagSet) {
 	for _, name := range []string{"cloud-provider", "cloud-config", "cloud-provider-gce-l7lb-src-cidrs", "cloud-provider-gce-lb-src-cidrs", "master-service-namespace"} {
 		fs.String(name, "", "Does nothing.")
@@ -47,7 +47,7 @@ func (o *options) global(fs *pflag.FlagSet) {
 	fs.Lookup("version").NoOptDefVal = "true"
 }
 
-// versionFlag is the flag value of --version, as component-base version/verflag has it.
+// versionFlag is the flag value of --version, like that of component-base version/verflag.
 type versionFlag struct{ asked string }
 
 const versionRaw = "raw"
@@ -59,8 +59,8 @@ func (v *versionFlag) String() string {
 	return v.asked
 }
 
-// Set takes a boolean, "raw", or a version that must be the build's but for what follows
-// the patch level.
+// Set takes a boolean, "raw", or a version. A version may differ from the build's only after the patch
+// level.
 func (v *versionFlag) Set(value string) error {
 	switch {
 	case value == versionRaw:

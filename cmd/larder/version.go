@@ -27,7 +27,7 @@ func versionText() string {
 		larderVersion(), server.Version().GitVersion, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-// larderVersion is the module's version, or the commit it was built from.
+// larderVersion returns the module's version, or the commit from which it was built.
 func larderVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

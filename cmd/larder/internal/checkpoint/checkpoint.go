@@ -13,7 +13,7 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// Errors that callers tell apart with errors.Is.
+// Errors that callers distinguish with errors.Is.
 var (
 	// ErrUnknown says that no checkpoint has the name.
 	ErrUnknown = errors.New("checkpoint: not known to this process")
@@ -25,22 +25,22 @@ var (
 	ErrReplaced = errors.New("checkpoint: the store was replaced since")
 )
 
-// Config says what is remembered. Stores and Prefix are required.
+// Config is the configuration of [Checkpoints]. Stores and Prefix are required.
 type Config struct {
 	// Stores hold the objects, each under Prefix.
 	Stores []kv.Store
 	Prefix string
-	// MaxBytes bounds the keys and values of all checkpoints together, MaxNames their
+	// MaxBytes limits the keys and values of all checkpoints together, MaxNames their
 	// number; 0 means 1 GiB, and 64.
 	MaxBytes int64
 	MaxNames int
-	// Fence stands before the stores where requests write to them; nil if nothing does.
+	// Fence wraps the stores for the writes of requests; nil if nothing does.
 	Fence *Fence
-	// Pause stops what deletes objects by itself, until resume is called, and warns of what
-	// cannot be stopped. It is called before a reset puts anything back; nil stops nothing.
+	// Pause stops controllers that delete objects, until resume is called, and warns of controllers
+	// that it cannot stop. It is called before a reset restores anything; nil stops nothing.
 	Pause func(ctx context.Context) (resume func(), warnings []string, err error)
-	// Await blocks until whoever decides about requests has seen the writes of a reset,
-	// which returns its error; nil waits for nobody.
+	// Await blocks until authorization, admission and routing have seen the writes of a reset. Reset
+	// returns its error. nil does not wait.
 	Await func(ctx context.Context, writes []Write) error
 }
 
@@ -60,15 +60,14 @@ type Info struct {
 	Bytes    int64     `json:"bytes"` // of keys and values
 }
 
-// Outcome says what a reset did. Revision is one of the first store at which the state
-// was the checkpoint's.
+// Outcome is the result of a reset. At Revision, the first store had the checkpoint's state.
 type Outcome struct {
 	Name     string `json:"name"`
 	Deleted  int    `json:"deleted"`  // that were made since
 	Restored int    `json:"restored"` // that were deleted since
 	Changed  int    `json:"changed"`  // that were changed since
 	Revision int64  `json:"revision"`
-	// Warnings tell of what may go on deleting, and could not be stopped.
+	// Warnings name controllers that could not be stopped and may continue to delete.
 	Warnings []string `json:"warnings,omitempty"`
 
 	writes []Write
@@ -84,24 +83,23 @@ type Checkpoints struct {
 	named map[string]*state
 }
 
-// state is one checkpoint. All but info changes only during a turn.
+// state is one checkpoint. Fields other than info change only during a Take or Reset.
 type state struct {
 	info   Info
 	stores []storeState // as Config.Stores
 }
 
-// storeState is what one store held.
+// storeState is the state of one store.
 type storeState struct {
-	// items are all that is put back, in the order of their keys. Their revisions are
-	// those at which the store holds these values, as far as is known: those of the
-	// checkpoint, or of the last reset.
+	// items are the restored items, ordered by key. Their revisions are the last known ones of these
+	// values: those of the checkpoint, or of the last reset.
 	items        []kv.Item
 	revision     int64 // of the checkpoint
 	equal        int64 // the last revision at which the store was known to hold just these
 	replacements uint64
 }
 
-// New returns a Checkpoints without any.
+// New returns an empty Checkpoints.
 func New(config Config) *Checkpoints {
 	config.Prefix = strings.TrimRight(config.Prefix, "/") + "/"
 	if config.MaxBytes == 0 {
@@ -126,7 +124,7 @@ func (c *Checkpoints) List() []Info {
 	return all
 }
 
-// Drop forgets a checkpoint, or returns ErrUnknown.
+// Drop deletes a checkpoint, or returns ErrUnknown.
 func (c *Checkpoints) Drop(name string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,7 +135,7 @@ func (c *Checkpoints) Drop(name string) error {
 	return nil
 }
 
-// Take remembers the present state under a name, in place of what had the name before.
+// Take saves the present state under a name, and replaces an earlier checkpoint of that name.
 func (c *Checkpoints) Take(ctx context.Context, name string) (Info, error) {
 	if err := c.begin(ctx); err != nil {
 		return Info{}, err
@@ -176,7 +174,7 @@ func (c *Checkpoints) begin(ctx context.Context) error {
 
 func (c *Checkpoints) end() { c.turn <- struct{}{} }
 
-// room returns how many bytes a checkpoint of that name may have.
+// room returns the largest size in bytes of a checkpoint of that name.
 func (c *Checkpoints) room(name string) (int64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,7 +191,7 @@ func (c *Checkpoints) room(name string) (int64, error) {
 	return room, nil
 }
 
-// read returns what store holds, and its bytes, of which there may be no more than room.
+// read returns the state of store and its size. It fails if the size is more than room.
 func (c *Checkpoints) read(ctx context.Context, store kv.Store, room int64) (storeState, int64, error) {
 	held, bytes := storeState{replacements: store.Replacements()}, int64(0)
 	revision, err := kv.RangeAll(ctx, store, kv.RangeOptions{Prefix: c.config.Prefix, Limit: kv.FittingPages}, func(page kv.Page) error {
@@ -215,7 +213,7 @@ func (c *Checkpoints) read(ctx context.Context, store kv.Store, room int64) (sto
 	return held, bytes, nil
 }
 
-// leftOut reports whether a key belongs to servers rather than to what they serve.
+// leftOut reports whether a key is a record of API servers, which checkpoints leave out.
 func (c *Checkpoints) leftOut(key string) bool {
 	path := key[len(c.config.Prefix):]
 	return strings.HasPrefix(path, "masterleases/") || // addresses of servers

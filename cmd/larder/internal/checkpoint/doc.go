@@ -6,8 +6,8 @@
 // A checkpoint holds the keys and values that etcd stored at one revision. [Checkpoints.Take]
 // reads them. [Checkpoints.Reset] compares them with the present ones and writes the differences.
 // Each write is an ordinary write of one key, so caches, watches and informers see a change and
-// need not list again. Admission and finalizers are not asked: a finalizer that one test left
-// behind must not affect the next test.
+// need not list again. Admission and finalizers do not run: a finalizer that one test left behind must not
+// affect the next test.
 //
 // A restored object has its old name, uid, labels and generation, and a new resourceVersion.
 //

@@ -13,8 +13,8 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// Fence refuses the writes of requests that were received before it was last raised, among them
-// deletions of collections that are under way. A nil Fence refuses nothing.
+// Fence refuses the writes of requests that were received before it was last raised. These include
+// deletions of collections in progress. A nil Fence refuses nothing.
 type Fence struct {
 	mu     sync.RWMutex // held for reading while a write is under way
 	raised time.Time
@@ -30,7 +30,7 @@ func (f *Fence) Raise() {
 	f.raised = time.Now()
 }
 
-// Store returns a store that differs from inner in that writes are refused behind the fence.
+// Store returns inner with writes that the fence can refuse.
 func (f *Fence) Store(inner kv.Store) kv.Store {
 	if f == nil {
 		return inner
@@ -63,8 +63,8 @@ func (s *fenced) Delete(ctx context.Context, key string, ifRevision int64) (kv.R
 	return s.Store.Delete(ctx, key, ifRevision)
 }
 
-// check returns the answer to a request that was received before the fence was raised. Clients
-// answer a conflict by looking at what there is now.
+// check returns a conflict for a request that was received before the fence was raised. Clients handle a
+// conflict by reading the object again.
 func (f *Fence) check(ctx context.Context) error {
 	received, ok := apirequest.ReceivedTimestampFrom(ctx)
 	if !ok || !received.Before(f.raised) {

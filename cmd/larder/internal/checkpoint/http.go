@@ -12,12 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Path is where ServeHTTP answers: GET lists the checkpoints there, POST takes one at
-// Path/NAME and goes back to it at Path/NAME/reset, DELETE forgets it.
+// Path is the path of ServeHTTP: GET of Path lists the checkpoints, POST to Path/NAME takes one, POST to
+// Path/NAME/reset resets to it, and DELETE of Path/NAME deletes it.
 const Path = "/larder/checkpoints"
 
-// ServeHTTP answers at Path and below, in JSON: with an Info, a list of them, an Outcome,
-// or, as all of the API does, with a Status. It asks nobody whether the sender may.
+// ServeHTTP answers at Path and below, in JSON: with an Info, a list of Infos, an Outcome or a Status. The
+// caller must have authorized the request.
 func (c *Checkpoints) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	name, action, _ := strings.Cut(strings.Trim(strings.TrimPrefix(req.URL.Path, Path), "/"), "/")
 	var body any
@@ -48,7 +48,7 @@ func (c *Checkpoints) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(body) // the client has left, who else would be told
+	_ = json.NewEncoder(w).Encode(body) // an error means that the client has left
 }
 
 // resource names checkpoints in errors.
@@ -56,7 +56,7 @@ var resource = schema.GroupResource{Group: "larder", Resource: "checkpoints"}
 
 var statusType = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 
-// asStatus is err as a client is told it.
+// asStatus returns the Status for err.
 func asStatus(err error, name string) metav1.Status {
 	var status metav1.Status
 	var told apierrors.APIStatus

@@ -13,25 +13,24 @@ import (
 )
 
 const (
-	// maxRounds is how often the state is compared and written before the others who
-	// write are told of.
+	// maxRounds limits the rounds of comparing and writing, before Reset fails because of concurrent
+	// writes.
 	maxRounds = 10
-	// writers is how many writes are under way at a time: the store commits what waits
-	// for it together.
+	// writers is the number of concurrent writes, which the store commits together.
 	writers = 64
-	// scanItems is how many keys a page of a comparison has.
+	// scanItems is the number of keys in a page of a comparison.
 	scanItems = 10_000
 )
 
 // change is one difference between a checkpoint and the present.
 type change struct {
 	key  string
-	item *kv.Item // what the checkpoint has; nil if it has nothing
+	item *kv.Item // of the checkpoint; nil if it has none
 	now  int64    // the key's revision in the store; 0 if there is none
 }
 
-// Reset brings the state of that name back. It returns ErrUnknown, ErrReplaced, ErrBusy,
-// or what the store returned.
+// Reset restores the state of that name. It returns ErrUnknown, ErrReplaced, ErrBusy, or an error of the
+// store.
 func (c *Checkpoints) Reset(ctx context.Context, name string) (Outcome, error) {
 	if err := c.begin(ctx); err != nil {
 		return Outcome{}, err
@@ -70,15 +69,15 @@ func (c *Checkpoints) Reset(ctx context.Context, name string) (Outcome, error) {
 	return r.all, ErrBusy
 }
 
-// reset is one Reset under way.
+// reset is the state of one Reset.
 type reset struct {
 	*Checkpoints
 	wanted  *state
 	all     Outcome
-	release func() // what Config.Pause returned; nil before
+	release func() // returned by Config.Pause; nil before
 }
 
-// round makes all stores hold what is wanted.
+// round writes the checkpoint's state to all stores.
 func (r *reset) round(ctx context.Context) error {
 	for i, store := range r.config.Stores {
 		done, err := r.bringBack(ctx, store, &r.wanted.stores[i])
@@ -94,7 +93,7 @@ func (r *reset) round(ctx context.Context) error {
 	return nil
 }
 
-// pause stops whatever deletes objects by itself, before anything is put back.
+// pause stops the controllers that delete objects, before anything is restored.
 func (r *reset) pause(ctx context.Context, changes []change) error {
 	if r.release != nil || r.config.Pause == nil || !slices.ContainsFunc(changes, func(ch change) bool { return ch.item != nil }) {
 		return nil
@@ -112,8 +111,8 @@ func (r *reset) resume() {
 	}
 }
 
-// bringBack makes store hold what wanted says, and returns what that took and a revision
-// at which it did.
+// bringBack writes the state wanted to store. It returns the changes, and a revision at which store had
+// that state.
 func (r *reset) bringBack(ctx context.Context, store kv.Store, wanted *storeState) (Outcome, error) {
 	var all Outcome
 	if wanted.equal != 0 { // comparing may take much longer
@@ -154,7 +153,7 @@ func (r *reset) bringBack(ctx context.Context, store kv.Store, wanted *storeStat
 	return all, ErrBusy
 }
 
-// compare returns what differs, and the revision at which it did.
+// compare returns the differences, and the revision at which the store was read.
 func (c *Checkpoints) compare(ctx context.Context, store kv.Store, wanted *storeState) ([]change, int64, error) {
 	var changes []change
 	rest := wanted.items
@@ -191,9 +190,8 @@ func (c *Checkpoints) compare(ctx context.Context, store kv.Store, wanted *store
 	}
 }
 
-// write writes changes, those of a phase after those of the phase before, and returns how
-// many, and the last revision that one of them was committed at. A key that somebody else
-// has written meanwhile is left for the next comparison.
+// write writes changes, one phase after the other. It returns their number, and the last revision at which
+// one was committed. It skips keys that others have written meanwhile; the next comparison finds them.
 func (c *Checkpoints) write(ctx context.Context, store kv.Store, changes []change) (Outcome, error) {
 	var byPhase [phases][]change
 	for _, ch := range changes {
@@ -234,7 +232,7 @@ func writePhase(ctx context.Context, store kv.Store, changes []change) (Outcome,
 	return all, err
 }
 
-// add counts what other did, too.
+// add adds the counts of other.
 func (o *Outcome) add(other Outcome) {
 	o.Deleted += other.Deleted
 	o.Restored += other.Restored
@@ -243,8 +241,8 @@ func (o *Outcome) add(other Outcome) {
 	o.writes = append(o.writes, other.writes...)
 }
 
-// write makes one key what the checkpoint has, if it still is what was compared, and counts
-// that in done. No other change is of the same item, of which the new revision is noted.
+// write writes the checkpoint's value of one key, if the key has not changed since the comparison, and counts
+// that in done. It stores the new revision in the item, which no other change has.
 func (ch *change) write(ctx context.Context, store kv.Store, done *Outcome) error {
 	count, put := &done.Deleted, ch.item != nil
 	var result kv.Result
@@ -269,11 +267,11 @@ func (ch *change) write(ctx context.Context, store kv.Store, done *Outcome) erro
 	return nil
 }
 
-// phases is how many phases there are.
+// phases is the number of phases.
 const phases = 4
 
-// phase says when a change is written. What holds other objects is put back before
-// anything else happens, and deleted after what it held.
+// phase returns the phase in which a change is written. Objects that hold others, such as namespaces, are
+// restored before all other changes, and deleted after their contents.
 func (c *Checkpoints) phase(ch change) int {
 	holds := c.holds(ch.key)
 	switch {

@@ -20,20 +20,20 @@ import (
 
 // Config configures a Cluster.
 type Config struct {
-	// Dir is the server's data directory, with its CA, the key of service accounts and the
-	// administrator's kubeconfig. The files of this package are there, too.
+	// Dir is the server's data directory, which has its CA, the key of service accounts and the
+	// administrator's kubeconfig. This package writes its files there, too.
 	Dir string
 	// Programs are started; see package programs.
 	Programs programs.Programs
-	// Nodes is how many nodes there are. Those of earlier runs beyond that are removed.
+	// Nodes is the number of nodes. Further nodes of earlier runs are removed.
 	Nodes int
-	// ServiceRanges are the server's, from which no node gets addresses for pods.
+	// ServiceRanges are the server's ranges of service addresses. Pods get no addresses of them.
 	ServiceRanges string
 	// Progress receives a few lines about the start; nil discards them.
 	Progress io.Writer
 }
 
-// Validate checks what can be known without the programs.
+// Validate checks c without running the programs.
 func (c *Config) Validate() error {
 	if c.Dir == "" {
 		return errors.New("cluster: Config needs Dir")
@@ -64,8 +64,8 @@ func New(config Config) (*Cluster, error) {
 	return &Cluster{config: config}, nil
 }
 
-// Run runs the cluster beside a server that is ready, until ctx ends, which is no error, or
-// a program does.
+// Run runs the cluster beside a server that is ready. It returns nil when ctx ends, and an error when a
+// program ends.
 func (c *Cluster) Run(ctx context.Context) error {
 	c.begun = time.Now()
 	config, err := clientcmd.BuildConfigFromFlags("", c.file("admin.kubeconfig"))
@@ -94,7 +94,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 	return running.Wait()
 }
 
-// file is the path of a file of that name.
+// file returns the path of the file of that name.
 func (c *Cluster) file(name string) string { return filepath.Join(c.config.Dir, name) }
 
 // programs returns the programs to start.

@@ -21,8 +21,8 @@ const (
 	kwok              = "kwok"
 )
 
-// users are the user names of the programs. Every server has RBAC for the first two, which are
-// upstream's; that of kwok is created here.
+// users are the user names of the programs. Every server has upstream's roles for the first two; the role of
+// kwok is created here.
 var users = map[string]string{
 	controllerManager: "system:kube-controller-manager",
 	scheduler:         "system:kube-scheduler",
@@ -58,7 +58,7 @@ func (c *Cluster) provide(url string, trust []byte) error {
 	return nil
 }
 
-// kwokConfig has kwok simulate only the nodes that are created here.
+// kwokConfig makes kwok simulate only the nodes that are created here.
 const kwokConfig = `apiVersion: config.kwok.x-k8s.io/v1alpha1
 kind: KwokConfiguration
 options:

@@ -21,7 +21,7 @@ const (
 	fakeAnnotation, fakeLabel, fakeValue = "kwok.x-k8s.io/node", "larder.io/node", "fake"
 )
 
-// makeNodes makes the nodes that are missing and removes those beyond their number.
+// makeNodes creates missing nodes, and removes nodes beyond Config.Nodes.
 func (c *Cluster) makeNodes(ctx context.Context, client kubernetes.Interface) error {
 	nodes := client.CoreV1().Nodes()
 	there, err := nodes.List(ctx, metav1.ListOptions{LabelSelector: fakeLabel + "=" + fakeValue})
@@ -48,9 +48,8 @@ func (c *Cluster) makeNodes(ctx context.Context, client kubernetes.Interface) er
 	return nil
 }
 
-// node is the i-th node, which is as large as a usual one. It has its range of pods'
-// addresses from the start: kube-controller-manager assigns two to one whose status changes
-// while it is about to, and logs that as an error.
+// node returns the i-th node. It has its range of pod addresses from the start: kube-controller-manager may
+// assign two ranges to a node whose status changes meanwhile, and logs that as an error.
 func node(i int) *corev1.Node {
 	name, pods := fmt.Sprintf("node-%d", i), fmt.Sprintf("10.%d.%d.0/24", 128+i>>8, i&0xff)
 	size := corev1.ResourceList{

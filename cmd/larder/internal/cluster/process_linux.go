@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// keepApart keeps the terminal from telling the program to end, which is done in the right
-// order, and has it end when this process is killed.
+// keepApart protects the program from signals of the terminal, because Run ends programs in the right order.
+// The kernel ends the program if this process is killed.
 func keepApart(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 }

@@ -8,8 +8,7 @@ import (
 	"syscall"
 )
 
-// keepApart keeps the terminal from telling the program to end, which is done in the right
-// order.
+// keepApart protects the program from signals of the terminal, because Run ends programs in the right order.
 func keepApart(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
 func askToEnd(p *os.Process) error { return p.Signal(syscall.SIGTERM) }

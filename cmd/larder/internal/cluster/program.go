@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// shutdownTimeout is how long a program has to end.
+// shutdownTimeout limits the time that a program takes to end.
 const shutdownTimeout = 10 * time.Second
 
 // program is a process that runs beside the server.
@@ -22,7 +22,7 @@ type program struct {
 	logs       string // directory of its log
 }
 
-// run runs the program until ctx ends, which is no error. That it ends by itself is one.
+// run runs the program. It returns nil when ctx ends, and an error when the program ends by itself.
 func (p *program) run(ctx context.Context) error {
 	log, err := os.OpenFile(logFile(p.logs, p.name), os.O_CREATE|os.O_TRUNC|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
@@ -48,7 +48,7 @@ func (p *program) run(ctx context.Context) error {
 	return fmt.Errorf("cluster: %s ended by itself: %w; %s ends with: %s", p.name, err, log.Name(), lastLine(log))
 }
 
-// lastLine returns the last line that is not blank of what is near the end of a log.
+// lastLine returns the last line of a log that is not blank.
 func lastLine(log *os.File) string {
 	const near = 4 << 10
 	size, err := log.Seek(0, io.SeekEnd)

@@ -10,7 +10,7 @@ import (
 	"github.com/larder-io/larder/httpapi/aggregator"
 )
 
-// aggregate adds the aggregator to config: other servers answer for APIServices.
+// aggregate adds the aggregator to config.
 func (s *Server) aggregate(config *httpapi.Config) error {
 	self, err := url.Parse(s.id.url)
 	if err != nil {

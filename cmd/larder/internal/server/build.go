@@ -28,9 +28,8 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// buildAuth makes the in-process client, reads every file that Config names, and
-// starts the layers that reload them: upstream's reloaders have goroutines from their
-// construction on.
+// buildAuth makes the in-process client, reads every file that Config names, and starts the layers that
+// reload them: the constructors of upstream's reloaders start goroutines.
 func (s *Server) buildAuth(ctx context.Context) (err error) {
 	p := &s.parts
 	p.transport, p.informersStarted, p.informersEnd = loopback.NewTransport(), make(chan struct{}), make(chan struct{})
@@ -229,8 +228,8 @@ func (s *Server) newHTTPServer() (*httpapi.Server, error) {
 	return httpapi.New(config)
 }
 
-// buildAdmission makes the admission plugins and starts their layer at once: upstream's
-// plugins have goroutines from their construction on.
+// buildAdmission makes the admission plugins and starts their layer at once: the constructors of
+// upstream's plugins start goroutines.
 func (s *Server) buildAdmission(ctx context.Context) (err error) {
 	p := &s.parts
 	p.services = admission.NewServiceResolver(p.registry, s.config.EnableAggregatorRouting)
@@ -249,7 +248,7 @@ func (s *Server) buildAdmission(ctx context.Context) (err error) {
 	return nil
 }
 
-// extend adds custom resources to what config serves.
+// extend adds custom resources to config.
 func (s *Server) extend(config *httpapi.Config) (err error) {
 	p := &s.parts
 	config.Discovery = aggregated.NewResourceManager("apis")

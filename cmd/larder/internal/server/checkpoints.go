@@ -25,11 +25,11 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// resetPatience is how long a reset waits for others.
+// resetPatience limits how long a reset waits for informers and other parts of the server.
 const resetPatience = 10 * time.Second
 
-// addCheckpoints adds the handlers that take checkpoints of all stores and go back to them,
-// if the configuration enables them.
+// addCheckpoints adds the handlers that take checkpoints of all stores and reset to them, if the
+// configuration enables them.
 func (s *Server) addCheckpoints(handlers map[string]http.Handler) {
 	if !s.config.Checkpoints {
 		return
@@ -47,8 +47,8 @@ func (s *Server) addCheckpoints(handlers map[string]http.Handler) {
 // resets has the steps of a reset outside of the stores.
 type resets struct{ *Server }
 
-// pauseControllers stops the controllers of this server that delete objects. Its warnings name
-// those of other processes.
+// pauseControllers stops the controllers of this server that delete objects. Its warnings name the
+// controllers of other processes.
 func (s resets) pauseControllers(ctx context.Context) (resume func(), warnings []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, resetPatience)
 	defer cancel()
@@ -62,7 +62,7 @@ func (s resets) pauseControllers(ctx context.Context) (resume func(), warnings [
 	return resume, warnings, err
 }
 
-// unstoppable returns warnings of others that may delete what a reset restores.
+// unstoppable returns warnings about other processes that may delete restored objects.
 func (s resets) unstoppable(ctx context.Context) (warnings []string, err error) {
 	var emptied []string
 	namespaces, err := s.parts.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{}) // informers may be behind
@@ -101,9 +101,8 @@ func (s resets) unstoppable(ctx context.Context) (warnings []string, err error) 
 	return warnings, nil
 }
 
-// awaitInformed waits until the server's own informers have seen writes. Roles, webhooks and
-// policies are read from them, and CRDs and APIServices are served by them. An informer whose watch
-// has ended takes a second or two to relist.
+// awaitInformed waits until the server's own informers have seen writes. They deliver roles, webhooks,
+// policies, CRDs and APIServices. An informer whose watch has ended takes a second or two to list again.
 func (s resets) awaitInformed(ctx context.Context, writes []checkpoint.Write) error {
 	ctx, cancel := context.WithTimeout(ctx, resetPatience)
 	defer cancel()
@@ -137,7 +136,7 @@ func (s resets) awaitInformed(ctx context.Context, writes []checkpoint.Write) er
 	return nil
 }
 
-// awaitWrite blocks until done returns true: until the server has seen w.
+// awaitWrite blocks until done returns true, which means that the server has seen w.
 func awaitWrite(ctx context.Context, w checkpoint.Write, done func() bool) error {
 	err := wait.PollUntilContextCancel(ctx, time.Millisecond, true, func(context.Context) (bool, error) { return done(), nil })
 	if err != nil {
@@ -146,8 +145,7 @@ func awaitWrite(ctx context.Context, w checkpoint.Write, done func() bool) error
 	return nil
 }
 
-// seen reports whether an informer has the object of that name as w wrote it, or as somebody has
-// left it since.
+// seen reports whether an informer has the object of that name as w wrote it, or a later state.
 func seen(informer cache.SharedIndexInformer, name string, w checkpoint.Write) bool {
 	object, exists, err := informer.GetStore().GetByKey(name)
 	switch {
@@ -170,8 +168,7 @@ func revisionOf(resourceVersion string) int64 {
 	return revision
 }
 
-// below returns the last of writes to each object of a kind, by namespace and name as informers
-// know them.
+// below returns the last write to each object of a kind, by the keys of informers.
 func (s resets) below(kind schema.GroupKind, writes []checkpoint.Write) map[string]checkpoint.Write {
 	last := make(map[string]checkpoint.Write)
 	for _, r := range s.parts.registry.Resources() {

@@ -21,17 +21,16 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// Config configures a Server. Make it with [Default] or [DefaultUpstream]; a field's comment says
-// what its zero value means.
+// Config configures a Server. Make it with [Default] or [DefaultUpstream].
 type Config struct {
 	// DataDir holds the embedded etcd, the certificates and keys that Config does not
 	// name, and the administrator's kubeconfig. It may be "" if Store.Servers names an
 	// etcd cluster: nothing is kept then.
 	DataDir string
-	// Scratch lets the certificates, keys and kubeconfig be made without a DataDir, too, in
-	// a temporary directory. The Server removes it when it ends; if the process is killed,
-	// the next Server with Scratch removes it. Without DataDir and Scratch, only a serving
-	// certificate is made, in Serving.CertDir, and Config must name the other files, as for
+	// Scratch uses a temporary directory for certificates, keys and kubeconfig if DataDir is "". The
+	// Server removes it when it ends. If the process is killed, the next Server with Scratch removes
+	// it. Without DataDir and Scratch, only a serving certificate is made, in
+	// SecureServing.ServerCert.CertDirectory, and Config must name the other files, as for
 	// kube-apiserver.
 	Scratch bool
 
@@ -45,31 +44,31 @@ type Config struct {
 
 	Store Store
 
-	// AnyPort lets the endpoint reconciler "lease" enter endpoints that other servers have
-	// published with another port.
+	// AnyPort lets the endpoint reconciler "lease" publish this server among endpoints with another
+	// port.
 	AnyPort bool
 
-	// MaxConnections bounds open connections, MaxConnectionsPerAddress those from one
-	// IPv4 address or one /64 of IPv6 addresses; 0 sets no bound.
+	// MaxConnections limits open connections, MaxConnectionsPerAddress those from one
+	// IPv4 address or one /64 of IPv6 addresses; 0 sets no limit.
 	MaxConnections, MaxConnectionsPerAddress int
 
-	// KeepWatches lets a watch go on when its user has lost the right to it.
+	// KeepWatches lets a watch continue when its user has lost the right to it.
 	KeepWatches bool
 
 	// TestControllers runs the controllers of package testcontrollers in the process. They
 	// must not run beside a kube-controller-manager.
 	TestControllers bool
 
-	// Beside, if not nil, is run in a goroutine once the server is ready. It is ended, and
-	// awaited, before any other part. If it ends by itself, so does the server.
+	// Beside, if not nil, runs in a goroutine once the server is ready. The server ends it, and waits
+	// for it, before any other part. If Beside ends by itself, the server ends, too.
 	Beside func(context.Context) error
 
-	// IndexLabels are the label keys of each resource that are always indexed, beside those
-	// that a cache learns to index.
+	// IndexLabels are the label keys of each resource that are always indexed. Caches index other
+	// labels when selectors often need them.
 	IndexLabels map[schema.GroupResource][]string
 
-	// CacheBytes and CacheShares bound the memory that caches use beside the objects
-	// themselves: see registry.Config.
+	// CacheBytes and CacheShares limit the memory of caches in addition to the objects: see
+	// registry.Config.
 	CacheBytes  int64
 	CacheShares map[schema.GroupResource]int64
 
@@ -77,23 +76,23 @@ type Config struct {
 	// objects to an earlier state: for test suites.
 	Checkpoints bool
 
-	// StatusPage serves a page at /larder/ that shows how the server is to those who may get
+	// StatusPage serves a page at /larder/ that shows the state of the server to users who may get
 	// /larder/status.
 	StatusPage bool
 
-	// SteerCollector lets package heap set the garbage collector's percentage, which is the
-	// whole process's, while the Server runs.
+	// SteerCollector lets package heap set the garbage collector's percentage while the Server runs.
+	// The percentage holds for the whole process.
 	SteerCollector bool
 
-	// NativeHistograms gives the histograms of requests to etcd native buckets, too, as the feature
-	// gate of that name does with upstream's.
+	// NativeHistograms adds native buckets to the histograms of requests to etcd, as the feature gate
+	// of that name does for upstream's.
 	NativeHistograms bool
 
-	// UserAgent is that of the requests that the Server sends to itself. Up to the first slash it
-	// is the field manager of what the Server writes.
+	// UserAgent is the user agent of the requests that the Server sends to itself. Its part before the
+	// first slash is the field manager of the Server's writes.
 	UserAgent string
 
-	// Fatal is called with the reason when the embedded store has failed to write: it must not
+	// Fatal is called with the reason when the embedded store has failed to write, and must not
 	// acknowledge any further write. Fatal must end the process; nil panics.
 	Fatal func(error)
 
@@ -109,24 +108,21 @@ type Config struct {
 
 	// Progress receives a few lines about the start and the end; nil discards them.
 	Progress io.Writer
-	// Terminal says that Progress is a terminal: the count of loaded objects is rewritten in
-	// place.
+	// Terminal says that Progress is a terminal: the count of loaded objects is updated in place.
 	Terminal bool
 }
 
 // Store configures the store beyond kube-apiserver's options.
 type Store struct {
-	// ReplayRevisions bounds how many old revisions are read from the store at the start, so
-	// that clients can resume watches; 0 reads none.
+	// ReplayRevisions limits the past revisions that are read from the store at the start, so that
+	// clients can resume watches; 0 reads none.
 	ReplayRevisions int64
-	// CheckInterval is how often each cache is compared with the store; 0 is
-	// never.
+	// CheckInterval is the interval in which each cache is compared with the store; 0 is never.
 	CheckInterval time.Duration
-	// QuotaBytes is how large the embedded etcd's database may grow before writes are
-	// refused; 0 is 8 GiB.
+	// QuotaBytes is the size of the embedded etcd's database at which writes are refused; 0 is 8 GiB.
 	QuotaBytes int64
-	// DefragmentInterval is how often the embedded etcd's database is defragmented, if most
-	// of it is free; 0 is never.
+	// DefragmentInterval is the interval in which the embedded etcd's database is checked, and
+	// defragmented if at least half of it is free; 0 is never.
 	DefragmentInterval time.Duration
 	// UnsafeNoFsync disables the embedded etcd's fsync: acknowledged writes may be lost when
 	// the machine stops.
@@ -152,7 +148,7 @@ func (s *Store) validate(external bool) error {
 // DefaultIssuer is the service-account issuer when none is named.
 const DefaultIssuer = "https://kubernetes.default.svc.cluster.local"
 
-// Default returns what `larder serve` starts with when no flag is given.
+// Default returns the configuration of `larder serve` without flags.
 func Default() Config {
 	up := options.NewServerRunOptions()
 	up.SecureServing.BindAddress, up.SecureServing.ServerCert.CertDirectory = net.IPv4(127, 0, 0, 1), ""
@@ -170,7 +166,7 @@ func Default() Config {
 	}
 }
 
-// DefaultUpstream returns what kube-apiserver starts with when no flag is given.
+// DefaultUpstream returns kube-apiserver's default configuration.
 func DefaultUpstream() Config {
 	c := Default()
 	c.DataDir, c.ServerRunOptions, c.StatusPage = "", options.NewServerRunOptions(), false
@@ -198,7 +194,7 @@ func (c *Config) provisions() bool { return c.DataDir != "" || c.Scratch }
 // external reports whether the store is an etcd outside of this process.
 func (c *Config) external() bool { return len(c.Etcd.StorageConfig.Transport.ServerList) > 0 }
 
-// validate checks what can be known without I/O, and completes upstream's options.
+// validate checks c as far as possible without I/O, and completes upstream's options.
 func (c *Config) validate() error {
 	if !c.external() && c.DataDir == "" {
 		return errors.New("--etcd-servers or --data-dir must be specified")
@@ -216,7 +212,7 @@ func (c *Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// reach checks that endpoints of the kubernetes service can have an address, which may be nil, as
+// reach checks that public, which may be nil, can be an address of the kubernetes service's endpoints, as
 // kubernetes cmd/kube-apiserver/app/options/validation.go does.
 func (c *Config) reach(public net.IP) error {
 	services := &c.PrimaryServiceClusterIPRange
@@ -226,13 +222,13 @@ func (c *Config) reach(public net.IP) error {
 	return fmt.Errorf("service IP family %q must match public address family %q", services, public)
 }
 
-// signing says with which key, or by which external signer, service-account tokens are signed.
+// signing returns the key or external signer of service-account tokens.
 func (c *Config) signing() auth.Signing {
 	return auth.Signing{KeyFile: c.ServiceAccountSigningKeyFile, Endpoint: c.ServiceAccountSigningEndpoint}
 }
 
-// access returns the configuration of package auth with clientCA as the CA of client
-// certificates, and with defaults for the fields of c that are not set.
+// access returns the configuration of package auth. clientCA is the CA of client certificates. Fields of c
+// that are not set get defaults.
 func (c *Config) access(clientCA string) auth.Config {
 	authentication, authorization, signing := *c.Authentication, *c.Authorization, c.signing()
 	accounts := *authentication.ServiceAccounts

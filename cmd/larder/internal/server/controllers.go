@@ -49,8 +49,8 @@ func caCertificatesIn(certFile string) ([]byte, error) {
 	return cas.Bytes(), nil
 }
 
-// awaitControllers blocks until the controllers have done what pods need to be admitted, no
-// longer than bounded, and warns if a kube-controller-manager runs.
+// awaitControllers blocks until pods can be admitted, or bounded ends. It warns if a
+// kube-controller-manager runs.
 func (s *Server) awaitControllers(ctx, bounded context.Context) error {
 	controllers := s.parts.controllers
 	if controllers == nil {

@@ -20,7 +20,7 @@ import (
 )
 
 // debugHandlers returns handlers for the paths that --profiling, --enable-logs-handler and the
-// feature gates of status pages enable in kube-apiserver, but for /debug/pprof itself.
+// feature gates of status pages enable in kube-apiserver, except /debug/pprof itself.
 func (s *Server) debugHandlers() map[string]http.Handler {
 	handlers := make(map[string]http.Handler)
 	if s.config.Features.EnableProfiling {
@@ -59,8 +59,8 @@ func (c *Config) addStatusPages(handlers handlerMap) {
 	}
 }
 
-// builtVersion has the build's patch version, too: upstream's libraries know only the minor
-// version unless linker flags set the rest.
+// builtVersion adds the build's patch version: upstream's libraries know only the minor version unless
+// linker flags set the rest.
 type builtVersion struct {
 	basecompatibility.EffectiveVersion
 }

@@ -11,15 +11,15 @@
 //  4. It serves, and the bootstrap writes the system namespaces, the kubernetes service and its
 //     endpoints, and the RBAC roles.
 //
-// Then /readyz succeeds. A resource that cannot be loaded, because a key management service hangs,
-// delays this by at most a minute, and is served once it is loaded. With Config.TestControllers,
-// pods are admitted by then. Config.Beside starts after that, and ends first.
+// Then /readyz succeeds. If a resource cannot be loaded, for example because a key management service
+// hangs, this is delayed by at most a minute. The resource is served once it is loaded. With
+// Config.TestControllers, pods are admitted by then. Config.Beside starts after that, and ends first.
 //
 // Clients that connect before requests can be answered wait for at most eight seconds, while loading
 // makes progress. The clients of a large cluster reconnect all at once, and their requests would
 // slow the start.
 //
-// When its context ends, Run fails /readyz and serves on for the shutdown delay. Then requests in
+// When its context ends, /readyz fails, and the server continues for the shutdown delay. Then requests in
 // flight finish, watches end, and the store closes last, so that every acknowledged write is stored.
 // Run returns when everything that it started has ended.
 //
@@ -28,7 +28,7 @@
 //
 // # Files
 //
-// All files are in Config.DataDir, or in a temporary directory in its place:
+// All files are in Config.DataDir or, with Config.Scratch, in a temporary directory:
 //
 //	lock                  held while a process uses the directory
 //	etcd/                 the embedded store
@@ -37,6 +37,6 @@
 //	pki/sa.key            signs service-account tokens
 //	admin.kubeconfig      a client certificate of system:masters
 //
-// A file whose counterpart Config names is not made. Without both directories only a serving
+// A file is not made if Config names another in its place. Without both directories only a serving
 // certificate is made, in the certificate directory of Config.SecureServing.
 package server

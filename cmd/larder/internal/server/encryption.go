@@ -11,15 +11,15 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 )
 
-// encryption is what upstream makes of the EncryptionConfiguration. The zero value encrypts
+// encryption holds upstream's transformers for the EncryptionConfiguration. The zero value encrypts
 // nothing.
 type encryption struct {
 	transformers value.ResourceTransformers
 	checks       []healthz.HealthChecker // of the key management services; not in /livez
 }
 
-// buildEncryption reads the file and starts the layer that keeps the connections to its key
-// management services open, and that reloads it if that is configured.
+// buildEncryption reads the file. It starts the layer that keeps the connections to key management services
+// open, and that reloads the file if that is configured.
 func (s *Server) buildEncryption(ctx context.Context) error {
 	file, reload, e := s.config.Etcd.EncryptionProviderConfigFilepath, s.config.Etcd.EncryptionProviderConfigAutomaticReload, &s.parts.encryption
 	if file == "" {

@@ -21,8 +21,8 @@ func (s *Server) newFlow() *auth.Flow {
 	})
 }
 
-// stored returns a function that returns how many objects a resource has, and their size. It
-// knows the custom resources that a request has named. Upstream has no figures for others, either.
+// stored returns a function that returns the number and size of a resource's objects. It knows only custom
+// resources that a request has named. Upstream has no figures for others, either.
 func stored(all *registry.Registry) func(string) (storage.Stats, error) {
 	known := make(map[string]*registry.Resource)
 	for _, r := range all.Resources() {

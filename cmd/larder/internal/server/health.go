@@ -26,9 +26,8 @@ var errNotFinished = errors.New("not finished")
 // startHook is the prefix of kube-apiserver's names for the checks of post-start hooks.
 const startHook = "poststarthook/"
 
-// checkOrder returns the names of kube-apiserver's checks in its order, but for ping, log and
-// shutdown, which package httpapi adds. A check belongs at the longest of them that its name begins
-// with.
+// checkOrder returns the names of kube-apiserver's checks in its order, except ping, log and shutdown,
+// which package httpapi adds. A check belongs at the longest name that is a prefix of its own.
 func checkOrder() []string {
 	order := []string{"loopback-serving-certificate", "etcd", "etcd-override", "etcd-readiness", "etcd-override-readiness", "kms-provider", "informer-sync"}
 	for _, hook := range []string{
@@ -51,7 +50,7 @@ func checkOrder() []string {
 	return append(order, "autoregister-completion", startHook+"apiservice-openapi-controller", startHook+"apiservice-openapiv3-controller")
 }
 
-// inOrder returns checks in kube-apiserver's order, those that it does not have last.
+// inOrder returns checks in kube-apiserver's order. Checks that kube-apiserver does not have are last.
 func inOrder(checks ...[]healthz.HealthChecker) []healthz.HealthChecker {
 	order := checkOrder()
 	rank := func(check healthz.HealthChecker) int {
@@ -124,8 +123,8 @@ func (s healthChecks) startChecks() []healthz.HealthChecker {
 	return append(checks, p.aggregator.Checks()...)
 }
 
-// transportCheck checks whether this server can call itself. In kube-apiserver the check is of
-// the loopback certificate, which may expire; Larder needs none.
+// transportCheck checks whether this server can call itself. kube-apiserver checks its loopback
+// certificate, which may expire; Larder has none.
 func (s healthChecks) transportCheck() healthz.HealthChecker {
 	return healthz.NamedCheck("loopback-serving-certificate", closed(s.parts.transport.Attached()))
 }

@@ -32,10 +32,10 @@ type identity struct {
 
 	certFile, keyFile string
 	clientCAFile      string
-	// kubeconfig is "" where no client certificate could be made.
+	// kubeconfig is "" if no client certificate could be made.
 	kubeconfig string
-	// renewals replace certificates that were made here when they are near their end. After
-	// establish, only pki.KeepRenewed calls them.
+	// renewals replace generated certificates before they expire. After establish, only
+	// pki.KeepRenewed calls them.
 	renewals []func() error
 }
 
@@ -101,8 +101,8 @@ func establish(c *Config, dir *datadir.Dir) (*identity, error) {
 	return id, nil
 }
 
-// serveAlone makes the serving pair if none was given, as kube-apiserver makes it: with RSA
-// keys, because --tls-cipher-suites may leave no other.
+// serveAlone makes the serving pair if Config names none, as kube-apiserver does: with RSA keys, because
+// --tls-cipher-suites may allow only these.
 func (id *identity) serveAlone(c *Config) error {
 	if id.certFile != "" {
 		return nil
@@ -151,7 +151,7 @@ func (id *identity) resolve(c *Config) error {
 }
 
 // resolveAdvertise applies apiserver pkg/server/options/server_run_options.go,
-// DefaultAdvertiseAddress. A machine without a network advertises the address it
+// DefaultAdvertiseAddress. A machine without a network advertises the address that it
 // binds: no other machine could reach it anyway.
 func resolveAdvertise(given, bind net.IP) (net.IP, error) {
 	if len(given) > 0 && !given.IsUnspecified() {
@@ -177,7 +177,7 @@ func (id *identity) namePair(c *Config) error {
 	return nil
 }
 
-// hosts lists every name that the serving certificate must be good for.
+// hosts lists the names and addresses for which the serving certificate must be valid.
 func (id *identity) hosts(bind net.IP) []string {
 	hosts := []string{
 		"localhost", "127.0.0.1", "::1",

@@ -16,8 +16,8 @@ func newLogger() *slog.Logger {
 	return slog.New(storeLog{Handler: logr.ToSlogHandler(klog.Background())})
 }
 
-// storeLog drops etcd's own warnings unless the log is verbose: most of them say how busy it
-// is. It recognises etcd's lines by the attribute that kv gives to etcd's logger.
+// storeLog drops etcd's own warnings unless the log is verbose: most of them only say that etcd is busy.
+// It recognises etcd's lines by the attribute that kv gives to etcd's logger.
 type storeLog struct {
 	slog.Handler
 	etcd bool // it is etcd's logger

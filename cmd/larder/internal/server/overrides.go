@@ -12,7 +12,7 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// override is a store that --etcd-servers-overrides names for one resource or several.
+// override is a store that --etcd-servers-overrides names for one or more resources.
 type override struct {
 	keys    []string // its servers joined, in each order in which the flag names them
 	servers []string

@@ -30,7 +30,7 @@ import (
 type peers struct {
 	utilpeerproxy.Interface
 	synced     chan struct{} // closed once the other servers are known
-	discovered chan struct{} // closed once it is known what this server serves
+	discovered chan struct{} // closed once the resources of this server are known
 }
 
 // interoperable reports whether servers publish their addresses for each other.
@@ -38,7 +38,7 @@ func interoperable() bool {
 	return utilfeature.DefaultFeatureGate.Enabled(apiserverfeatures.UnknownVersionInteroperabilityProxy)
 }
 
-// peerAddress is where other servers reach this one; "" if they cannot.
+// peerAddress returns the address at which other servers reach this one; "" if they cannot.
 func (s *Server) peerAddress() string {
 	told := s.config.PeerAdvertiseAddress
 	switch {
@@ -52,7 +52,7 @@ func (s *Server) peerAddress() string {
 	return net.JoinHostPort(s.id.publish.String(), strconv.Itoa(s.config.SecureServing.BindPort))
 }
 
-// tellPeers has config publish the address at which other servers reach this one.
+// tellPeers makes config publish the address at which other servers reach this one.
 func (s *Server) tellPeers(config *bootstrap.Config) error {
 	config.PeerAddress = s.peerAddress()
 	if config.Identity == "" || !interoperable() {
@@ -66,8 +66,8 @@ func (s *Server) tellPeers(config *bootstrap.Config) error {
 	return nil
 }
 
-// addPeers has peers serve what config does not, if --peer-ca-file names the CA of their
-// certificates.
+// addPeers makes config proxy requests for resources that only peers serve, if --peer-ca-file names the CA
+// of their certificates.
 func (s *Server) addPeers(config *httpapi.Config) error {
 	p, c, ca := &s.parts, &s.config, s.config.PeerCAFile
 	if ca == "" || !interoperable() {
@@ -127,7 +127,7 @@ func remoteVersions(obj any) []schema.GroupVersion {
 	return []schema.GroupVersion{{Group: service.Spec.Group, Version: service.Spec.Version}}
 }
 
-// run follows the peers and what they serve until ctx ends. It needs a server that answers.
+// run follows the peers and their resources until ctx ends. This server must already answer requests.
 func (p *peers) run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()

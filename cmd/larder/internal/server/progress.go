@@ -25,8 +25,8 @@ func (p *progress) printf(format string, args ...any) {
 	fmt.Fprintf(p.out, format+"\n", args...)
 }
 
-// follow writes what state returns once done is closed. On a terminal it also shows it before,
-// in one line that it rewrites.
+// follow writes the result of state once done is closed. On a terminal it also shows earlier states, in one
+// line that it rewrites.
 func (p *progress) follow(ctx context.Context, done <-chan struct{}, state func() string) {
 	const every = 100 * time.Millisecond
 	ticker := time.NewTicker(every)

@@ -92,15 +92,14 @@ func (s *Server) start(ctx context.Context) error {
 	return nil
 }
 
-// quietStart is for how long clients wait at most while what they will ask for is loaded. The
-// clients of a large cluster come back all at once, and would take most of the CPU for
-// handshakes and for requests that cannot be answered yet. It is less than clients wait for a
-// handshake (client-go: 10 s).
+// quietStart limits how long clients wait while the caches load. The clients of a large cluster reconnect
+// all at once. They would take most of the CPU for handshakes and for requests that cannot be answered
+// yet. The limit is shorter than the handshake timeout of clients (client-go: 10 s).
 const quietStart = 8 * time.Second
 
-// flowPatience is for how long clients wait at most until flow control knows its configuration,
-// which it reads within a tenth of a second. Without it nearly all clients of a cluster that come
-// back would be refused, and ask again a second later (N1).
+// flowPatience limits how long clients wait until flow control knows its configuration, which it reads
+// within a tenth of a second. Without the configuration nearly all reconnecting clients of a cluster would
+// be rejected, and would retry a second later (N1).
 const flowPatience = 3 * time.Second
 
 // prepare takes the data directory.
@@ -184,8 +183,8 @@ func (s *Server) startLayers(ctx context.Context) {
 	close(s.begun)
 }
 
-// startClients starts the layers that call this server's own API, once it can answer: an
-// informer that was refused waits a second before it tries again. They end before the HTTP server.
+// startClients starts the layers that call this server's own API, once it can answer: a refused informer
+// waits a second before it retries. These layers end before the HTTP server.
 func (s *Server) startClients(ctx context.Context) {
 	p := &s.parts
 	s.layers.Start(ctx, "informers", func(ctx context.Context) error {
@@ -290,8 +289,8 @@ func (s *Server) awaitFlow(ctx context.Context) error {
 	return s.parts.flow.Await(ctx)
 }
 
-// awaitHooks blocks until the bootstrap and the aggregator have finished their hooks. Hooks
-// that depend on objects which cannot be read are waited for no longer than bounded.
+// awaitHooks blocks until the bootstrap and the aggregator have finished their hooks. It waits only until
+// bounded ends for hooks that depend on unreadable objects.
 func (s *Server) awaitHooks(ctx, bounded context.Context) error {
 	p := &s.parts
 	if err := p.bootstrap.WaitReady(bounded); err != nil {
@@ -316,8 +315,7 @@ func (s *Server) awaitHooks(ctx, bounded context.Context) error {
 	return nil
 }
 
-// awaitLoaded blocks until every cache mirrors the store, but for those that take longer than
-// registry.Config.LoadTimeout.
+// awaitLoaded blocks until every cache has loaded, or registry.Config.LoadTimeout has passed.
 func (s *Server) awaitLoaded(ctx context.Context) error {
 	following, stop := context.WithCancel(ctx)
 	loaded, told := make(chan struct{}), make(chan struct{})
@@ -345,8 +343,8 @@ func (s *Server) awaitLoaded(ctx context.Context) error {
 	return nil
 }
 
-// openIfStuck has connections accepted if nothing is loaded any more, because a key management
-// service hangs for example, and what follows must be seen by probes. It returns when ctx ends.
+// openIfStuck accepts connections if loading makes no progress, for example because a key management
+// service hangs. Probes can then see the state of the start. It returns when ctx ends.
 func (s *Server) openIfStuck(ctx context.Context) {
 	const pause = time.Second
 	ticker := time.NewTicker(pause)
@@ -366,9 +364,9 @@ func (s *Server) openIfStuck(ctx context.Context) {
 	}
 }
 
-// await blocks until ctx ends, and then for the shutdown delay, in which /readyz fails and
-// requests are still served, so that balancers turn to other servers; or until a layer fails, or
-// another process has taken over.
+// await blocks until ctx ends, a layer fails, or another process has taken over. After the end of ctx it
+// also waits for the shutdown delay. In that time /readyz fails and requests are still served, so that
+// balancers choose other servers.
 func (s *Server) await(ctx context.Context) error {
 	for upgraded := false; ctx.Err() == nil; {
 		select {
@@ -427,7 +425,7 @@ func (s *Server) stop() error {
 	return err
 }
 
-// followNodes feeds the Node authorizer's graph of which node needs which objects.
+// followNodes updates the Node authorizer's graph.
 func (s *Server) followNodes(ctx context.Context) error {
 	resources := s.parts.registry.Resources()
 	pods := slices.IndexFunc(resources, func(r *registry.Resource) bool { return r.GroupResource == core.Resource("pods") })

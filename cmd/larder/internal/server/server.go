@@ -103,14 +103,14 @@ type parts struct {
 	controllers      *testcontrollers.Controllers // nil unless Config.TestControllers
 }
 
-// readiness says how far the start has come. A flag is also set once the server has stopped
-// waiting for a part that is late.
+// readiness has the state of the start. A flag is also set once the server has stopped waiting for a part
+// that is late.
 type readiness struct {
 	loaded, synced atomic.Bool
 }
 
-// internalAddresses tells clients whose address is one of a service that they reach this server
-// as a service (kubernetes pkg/controlplane/instance.go).
+// internalAddresses returns the rule by which clients in the service range get the kubernetes service's
+// address (kubernetes pkg/controlplane/instance.go).
 func (s *Server) internalAddresses() []discovery.CIDRRule {
 	return []discovery.CIDRRule{{
 		IPRange: s.config.PrimaryServiceClusterIPRange,

@@ -33,8 +33,7 @@ func (s *Server) leadership() *bootstrap.Leadership {
 	}
 }
 
-// publishVersions has base publish the storage versions of what the registry serves, if that is
-// enabled.
+// publishVersions makes base publish the registry's storage versions, if that is enabled.
 func (s *Server) publishVersions(base *bootstrap.Config) {
 	p := &s.parts
 	if base.Identity == "" || !utilfeature.DefaultFeatureGate.Enabled(apiserverfeatures.StorageVersionAPI) {

@@ -35,7 +35,7 @@ type traces struct {
 // everyMillionth is the rate of a provider that samples everything.
 const everyMillionth = int32(1_000_000)
 
-// flushTimeout is how long the last spans may take to be sent when the server ends.
+// flushTimeout limits the time for sending the last spans when the server ends.
 const flushTimeout = 5 * time.Second
 
 // startTracing connects to the collector of spans, if one is configured. Whether a request is
@@ -83,7 +83,7 @@ func (s *Server) newSpans(config *tracingapi.TracingConfiguration) (tracing.Trac
 	return provider, nil
 }
 
-// flushAtEnd sends the remaining spans when ctx ends. A collector that does not take them is no
+// flushAtEnd sends the remaining spans when ctx ends. If the collector does not accept them, that is no
 // failure of the server.
 func flushAtEnd(provider tracing.TracerProvider) func(context.Context) error {
 	return func(ctx context.Context) error {
@@ -133,7 +133,7 @@ func (t *traces) outgoing() trace.TracerProvider {
 	return t.store
 }
 
-// record has config record requests.
+// record makes config record requests.
 func (t *traces) record(config *httpapi.Config) {
 	if t != nil {
 		config.Spans, config.SampleChance = t.requests, t.chance

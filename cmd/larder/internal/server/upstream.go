@@ -32,9 +32,9 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// completeUpstream completes kube-apiserver's options and checks what can be known of them without
-// I/O, in kube-apiserver's words: by its own code, on copies of those options that it would change
-// or connect to.
+// completeUpstream completes kube-apiserver's options and checks them without I/O, with kube-apiserver's
+// errors. It runs upstream's code, on copies of the options for which that code would connect or change
+// the options.
 func (c *Config) completeUpstream() error {
 	given, generic := *c.ServerRunOptions, *c.GenericServerRunOptions
 	core := *given.Options
@@ -84,7 +84,7 @@ func (c *Config) completeUpstream() error {
 	return errors.Join(done.Validate()...)
 }
 
-// validateUpstream checks what kube-apiserver checks when it uses its options, or not at all.
+// validateUpstream checks options that kube-apiserver checks only when it uses them, or not at all.
 func (c *Config) validateUpstream() error {
 	errs := []error{c.validateMetrics(), c.validateFiles()}
 	if c.GenericServerRunOptions.RequestTimeout == 0 { // kube-apiserver starts, and is never ready
@@ -105,7 +105,7 @@ func (c *Config) validateUpstream() error {
 	return errors.Join(append(errs, err)...)
 }
 
-// validateFiles checks that certificates and their keys are given together.
+// validateFiles checks that certificates and their keys are set together.
 func (c *Config) validateFiles() error {
 	serving, etcd := c.SecureServing.ServerCert.CertKey, c.Etcd.StorageConfig.Transport
 	switch {
@@ -144,7 +144,7 @@ func (c *Config) validateMetrics() error {
 	return nil
 }
 
-// effective returns upstream's effective version: which version of Kubernetes is emulated.
+// effective returns upstream's effective version, which is the emulated version of Kubernetes.
 func (c *Config) effective() basecompatibility.EffectiveVersion {
 	o := c.GenericServerRunOptions
 	return o.ComponentGlobalsRegistry.EffectiveVersionFor(o.ComponentName)
@@ -168,8 +168,8 @@ func (c *Config) version() apimachineryversion.Info {
 
 func number(n uint) string { return strconv.FormatUint(uint64(n), 10) }
 
-// resources returns the versions and resources that are served: upstream's defaults, changed
-// by --runtime-config, of kube-apiserver's three servers together.
+// resources returns the served versions and resources: upstream's defaults for kube-apiserver's three
+// servers, changed by --runtime-config.
 func (c *Config) resources() (*serverstorage.ResourceConfig, error) {
 	all := serverstorage.NewResourceConfig()
 	for _, of := range []struct {
@@ -232,8 +232,8 @@ func (c *Config) fresh() func(schema.GroupResource) bool {
 	}
 }
 
-// leaseReuse returns for how long a lease is used for further keys; less than 0 for one key
-// alone.
+// leaseReuse returns the time for which a lease is used for further keys; less than 0 means for one key
+// only.
 func (c *Config) leaseReuse() time.Duration {
 	seconds := c.Etcd.StorageConfig.LeaseManagerConfig.ReuseDurationSeconds
 	if seconds <= 0 {

@@ -14,9 +14,8 @@ import (
 // monitors has the informers by which the collector follows the metadata of all objects.
 // It implements upstream's InformerFactory.
 //
-// The collector has no way to end an informer of a kind that is served no more. It goes on
-// asking, ever more rarely, and logs nothing of it: should the kind come back, it is
-// followed again.
+// The collector cannot end the informer of a kind that is no longer served. The informer keeps retrying with
+// growing pauses, without logging. If the kind is served again, the informer follows it.
 type monitors struct {
 	factory metadatainformer.SharedInformerFactory
 
@@ -44,5 +43,5 @@ func (m *monitors) ForResource(resource schema.GroupVersionResource) (informers.
 	})
 }
 
-// Start starts the informers that have not been.
+// Start starts the informers that are not running.
 func (m *monitors) Start(stop <-chan struct{}) { m.factory.Start(stop) }

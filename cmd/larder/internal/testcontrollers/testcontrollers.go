@@ -29,26 +29,26 @@ import (
 )
 
 const (
-	// syncInterval is how often the collector asks which kinds there are. It is upstream's
-	// divided by six: who defines a kind in a test waits for it.
+	// syncInterval is the interval in which the collector reads discovery. It is a sixth of upstream's,
+	// because tests that create a CRD wait for it.
 	syncInterval = 5 * time.Second
-	// resetInterval is how often what is known of kinds is forgotten, as upstream does.
+	// resetInterval is the interval in which cached discovery is discarded, as in upstream.
 	resetInterval = 30 * time.Second
-	// collectors and deleters are the workers of upstream's defaults.
+	// collectors and deleters are upstream's default numbers of workers.
 	collectors, deleters = 20, 10
-	// readyInterval is how often it is looked whether pods are admitted.
+	// readyInterval is the interval of checks whether pods are admitted.
 	readyInterval = 20 * time.Millisecond
 )
 
 // managerLease is the name of the lease that one kube-controller-manager of a cluster holds.
 const managerLease = "kube-controller-manager"
 
-// Config says whom the controllers serve. Client is required.
+// Config is the configuration of [Controllers]. Client is required.
 type Config struct {
-	// Client reaches the server, as somebody who may do everything.
+	// Client connects to the server as a user who may do everything.
 	Client *rest.Config
-	// RootCA is what is published in every namespace: certificates in PEM, with which pods
-	// verify the server's.
+	// RootCA is published in every namespace: the certificates in PEM with which pods verify the
+	// server's certificate.
 	RootCA []byte
 }
 
@@ -62,13 +62,13 @@ type Controllers struct {
 	pauses   chan *pause
 }
 
-// pause has Run stop the controllers.
+// pause makes Run stop the controllers.
 type pause struct {
 	stopped chan struct{} // closed when they have ended
 	resumed chan struct{} // closed when they may begin again
 }
 
-// New prepares Controllers. It does no I/O.
+// New returns Controllers. It does no I/O.
 func New(config Config) (*Controllers, error) {
 	if config.Client == nil {
 		return nil, errors.New("testcontrollers: Config needs Client")
@@ -99,8 +99,8 @@ func (c *Controllers) WaitReady(ctx context.Context) error {
 	}
 }
 
-// Rival returns who holds the lease of kube-controller-manager, which does the same work,
-// or "" if nobody does.
+// Rival returns the holder of the lease of kube-controller-manager, which does the same work, or "" if there
+// is none.
 func Rival(ctx context.Context, client kubernetes.Interface) (string, error) {
 	lease, err := client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, managerLease, metav1.GetOptions{})
 	switch {
@@ -129,7 +129,7 @@ func (c *Controllers) Run(ctx context.Context) error {
 	return nil
 }
 
-// runUntilPaused runs the controllers until ctx ends, or until a pause of theirs has ended.
+// runUntilPaused runs the controllers until ctx ends, or until a pause has ended.
 func (c *Controllers) runUntilPaused(ctx context.Context) error {
 	running, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -153,9 +153,9 @@ func (c *Controllers) runUntilPaused(ctx context.Context) error {
 	}
 }
 
-// Pause stops the controllers, which must run, and returns once they have ended. After resume,
-// others take their place, which know nothing of what these knew: of objects that are put back
-// meanwhile, say, that they were to be deleted, or that their owner was gone.
+// Pause stops the controllers, which must run, and returns once they have ended. After resume, new
+// controllers start without the state of the old ones. So they do not delete an object that was restored
+// meanwhile because the old ones knew it as deleted or without an owner.
 func (c *Controllers) Pause(ctx context.Context) (resume func(), err error) {
 	p := &pause{stopped: make(chan struct{}), resumed: make(chan struct{})}
 	select {

@@ -17,8 +17,8 @@ import (
 	"strings"
 )
 
-// The module of the programs: its go.mod and its go.sum. Files of those names would make
-// the directory a module of its own, which cannot be embedded.
+// The go.mod and go.sum of the programs' module. Under these names they would make the directory a module,
+// which cannot be embedded.
 var (
 	//go:embed programs.mod
 	moduleFile string
@@ -29,12 +29,12 @@ var (
 // Programs are the paths of the programs.
 type Programs struct {
 	ControllerManager, Scheduler, Kwok string
-	// Stages is a file that tells kwok how nodes and pods live; it has the name and what is
-	// in it that it has in kwok's releases.
+	// Stages is kwok's file of the life cycles of nodes and pods, with the name and content that it has
+	// in kwok's releases.
 	Stages string
 }
 
-// packages are what is built, each into a program named after its last element.
+// packages are the built packages. Each program is named after the last element.
 var packages = []string{
 	"k8s.io/kubernetes/cmd/kube-controller-manager",
 	"k8s.io/kubernetes/cmd/kube-scheduler",
@@ -74,7 +74,7 @@ func Find(dir string) (Programs, error) {
 	return p, nil
 }
 
-// CacheDir is where Build keeps programs for this user.
+// CacheDir returns the directory in which Build keeps programs for this user.
 func CacheDir() (string, error) {
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -87,8 +87,8 @@ func CacheDir() (string, error) {
 var ErrNoGo = errors.New("programs: there is no go command to build kube-controller-manager, kube-scheduler and kwok with; " +
 	"install Go (https://go.dev/dl), or name a directory that holds them with --programs")
 
-// Build returns the programs kept below cache, and builds them before, which takes
-// minutes, if they are not there. It tells say then.
+// Build returns the programs below cache. If they are missing, it calls say and builds them, which takes
+// minutes.
 func Build(ctx context.Context, cache string, say func(string)) (Programs, error) {
 	dir := filepath.Join(cache, key())
 	if p, err := Find(dir); err == nil || !errors.Is(err, fs.ErrNotExist) {
@@ -120,7 +120,7 @@ func Build(ctx context.Context, cache string, say func(string)) (Programs, error
 // stages are the files of kwok's module that make up its stage-fast.yaml.
 var stages = []string{"node/fast/*.yaml", "node/heartbeat-with-lease/*.yaml", "pod/fast/*.yaml"}
 
-// build builds the programs into dir, in a module that lies there.
+// build builds the programs into dir, in a module that it writes there.
 func build(ctx context.Context, dir string) error {
 	for name, data := range map[string]string{"go.mod": moduleFile, "go.sum": sumFile} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o644); err != nil {
@@ -140,7 +140,7 @@ func build(ctx context.Context, dir string) error {
 	return gather(filepath.Join(kwok, "kustomize", "stage"), in(dir).Stages)
 }
 
-// gather writes what kwok's module says of stages into one file.
+// gather writes the stages in kwok's module to one file.
 func gather(from, file string) error {
 	var all bytes.Buffer
 	for _, pattern := range stages {
@@ -190,8 +190,8 @@ func Version() string {
 	return found[1]
 }
 
-// stamp sets what the release's own build sets (kubernetes hack/lib/version.sh), but for
-// the commit and date, which the module does not tell.
+// stamp returns the linker flags of the release's own build (kubernetes hack/lib/version.sh), except commit
+// and date, which the module does not have.
 func stamp() string {
 	version := Version()
 	numbers := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
@@ -207,7 +207,7 @@ func stamp() string {
 	return strings.Join(flags, " ")
 }
 
-// key names what the programs are made of.
+// key returns a hash of the programs' sources.
 func key() string {
 	hash := sha256.New()
 	for _, part := range []string{moduleFile, sumFile, runtime.GOOS + "/" + runtime.GOARCH} {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Dir is the data directory while this process holds it.
+// Dir is a data directory that this process has locked.
 type Dir struct {
 	// Path is absolute.
 	Path string
@@ -17,29 +17,28 @@ type Dir struct {
 	scratch bool // a temporary directory, which Close removes
 }
 
-// Patterns of the names of temporary data directories, and of those that are not locked yet.
+// Patterns of the names of temporary data directories: locked, and not locked yet.
 const (
 	scratchPrefix   = "larder-run-"
 	unlockedPattern = "larder-new-*"
 )
 
-// Scratch makes a temporary directory, which only its owner may enter and which Close removes.
-// Before, it removes the directories of processes that were killed.
+// Scratch makes a temporary directory, which only its owner may enter and which Close removes. It first
+// removes the directories of processes that were killed.
 func Scratch() (*Dir, error) {
 	sweepScratch(os.TempDir())
 	path, err := os.MkdirTemp("", unlockedPattern)
 	if err != nil {
 		return nil, fmt.Errorf("server: temporary directory: %w", err)
 	}
-	// It is as safe as the temporary directory is, which is not judged: in a container, all
-	// users may write that.
+	// The parent directory is not checked: in a container, all users may write to it.
 	d, err := take(path, nil)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(path))
 	}
 	d.scratch = true
-	// It gets its last name once it is locked: sweepScratch of another process may remove
-	// one of that name if it is not locked.
+	// The directory gets its final name once it is locked: sweepScratch of another process removes
+	// directories of that name that are not locked.
 	_, random, _ := strings.Cut(path, strings.TrimSuffix(unlockedPattern, "*"))
 	d.Path = filepath.Join(os.TempDir(), scratchPrefix+random)
 	if err := os.Rename(path, d.Path); err != nil {
@@ -49,16 +48,15 @@ func Scratch() (*Dir, error) {
 	return d, nil
 }
 
-// sweepScratch removes this user's temporary directories whose processes have ended: they
-// hold private keys. It ignores errors.
+// sweepScratch removes this user's temporary directories whose processes have ended, because they have
+// private keys. It ignores errors.
 func sweepScratch(dir string) {
 	paths, err := filepath.Glob(filepath.Join(dir, scratchPrefix+"*"))
 	if err != nil {
 		return // a directory that is no pattern
 	}
 	for _, path := range paths {
-		// No other user can replace a directory that this user owns and no other may
-		// write to, so that it is safe to remove it by its name.
+		// Only this user can write to the directory, so nobody can replace it before it is removed.
 		info, err := os.Lstat(path)
 		if err != nil || info.Mode() != os.ModeDir|0o700 || !ownedByUser(info) {
 			continue
@@ -77,20 +75,20 @@ func sweepScratch(dir string) {
 // lockName is the name of the file in a data directory that its process locks.
 const lockName = "lock"
 
-// Open makes the directory, for its owner alone, and takes its lock. It refuses a directory that
-// another user owns or may write to, or has put files in, before it reads any of them: that user
-// could have put a CA there that the server would trust.
+// Open makes the directory, which only its owner may enter, and takes its lock. Before it reads any file,
+// it refuses a directory that another user owns, can write to, or has put files in: the server would trust
+// a CA of that user.
 //
-// A process that takes over from another passes that one's lock; others pass nil.
+// A process that takes over from another passes the other's lock. Others pass nil.
 func Open(path string, lock *os.File) (*Dir, error) {
 	return open(path, lock, func(os.FileInfo) int { return os.Geteuid() })
 }
 
-// OpenOfOwner does what Open does as the user that the directory belongs to would, for commands
-// that trust nothing in it.
+// OpenOfOwner is like Open, but accepts the owner of the directory in place of this process's user. It is
+// for commands that trust nothing in the directory.
 func OpenOfOwner(path string) (*Dir, error) { return open(path, nil, ownerOf) }
 
-// open opens path for the user that userOf returns, which it calls with the directory.
+// open opens path for the user that userOf returns for the directory.
 func open(path string, lock *os.File, userOf func(os.FileInfo) int) (*Dir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -135,8 +133,8 @@ func (d *Dir) Sub(name string) (string, error) {
 	return dir, nil
 }
 
-// Adopt gives all at path, which is below, and the lock to the user that the directory belongs
-// to: root may restore what the server of another user is to read.
+// Adopt gives path, which is below the directory, with all its contents, and the lock to the owner of the
+// directory: root may restore files for the server of another user.
 func (d *Dir) Adopt(path string) error {
 	if err := errors.Join(adopt(d.Path, path), adopt(d.Path, filepath.Join(d.Path, lockName))); err != nil {
 		return fmt.Errorf("server: data directory: %w", err)
@@ -152,7 +150,7 @@ func (d *Dir) Close() error {
 	return errors.Join(os.RemoveAll(d.Path), d.lock.Close())
 }
 
-// Lock returns the locked file, whose lock lasts until all processes that have it open have closed it.
+// Lock returns the locked file. The lock lasts until all processes have closed the file.
 func (d *Dir) Lock() *os.File { return d.lock }
 
 // Temporary reports whether Close removes the directory.

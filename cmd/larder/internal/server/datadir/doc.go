@@ -1,6 +1,6 @@
-// Package datadir holds the directory in which a server keeps its files. One process at a time
-// holds it, until the process ends. [Scratch] makes a temporary one, which is removed with the
-// process, or at the next start if the process was killed.
+// Package datadir opens and locks the directory of a server's files. One process at a time holds the
+// lock, until it ends. [Scratch] makes a temporary directory, which is removed at the end of the process,
+// or at the next start if the process was killed.
 //
 // A server trusts the CA, the keys and the objects in the directory. [Open] therefore refuses the
 // directory if a user other than root and the server's own could have put files there, or can read

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// lockFile takes the lock of f, which the kernel drops when f or the process ends.
+// lockFile takes the lock of f, which the kernel releases when f is closed or the process ends.
 func lockFile(f *os.File) error {
 	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 }
@@ -17,7 +17,7 @@ func ownedByUser(info os.FileInfo) bool {
 	return ownerOf(info) == os.Geteuid()
 }
 
-// adopt gives all at path to the owner of dir, unless that is this process's user.
+// adopt gives path and its contents to the owner of dir, unless that is this process's user.
 func adopt(dir, path string) error {
 	info, err := os.Stat(dir)
 	if err != nil {

@@ -12,27 +12,27 @@ import (
 	"syscall"
 )
 
-// A server trusts the CA, the keys and the objects in its data directory. So nobody may have put
-// files there, or may put some there, but root and the user that the server runs as: sshd asks the
-// same of what it trusts.
+// A server trusts the CA, the keys and the objects in its data directory. So only root and the server's
+// user may have written to it, or be able to write to it. sshd requires the same of its files.
 
-// overflowUser owns, in a user namespace, what belongs to users that the namespace does not have,
-// as root's directories above it do.
+// overflowUser is the owner, as a user namespace shows it, of files of users outside of the namespace,
+// such as root's directories above it.
 const overflowUser = 65534
 
-// maxLinks is how many symbolic links the way to a directory may have.
+// maxLinks limits the symbolic links on the path to a directory.
 const maxLinks = 40
 
-// trust says which users and groups may have written, and may write, what is used. Root may.
+// trust has the user and the groups that may write to the directory, in addition to root.
 type trust struct {
 	user   int
 	groups []int
 	seen   map[string]bool // what all has judged
 }
 
-// inspect refuses the directory dir, which need not exist, if another user than root and owner
-// owns or may write it, one of the directories on the way to it, or anything in it, or may read a
-// key in it.
+// inspect refuses the directory dir, which need not exist, if a user other than root and owner
+//
+//   - owns or can write to dir, a directory on the path to it, or anything in it, or
+//   - can read a key in it.
 func inspect(dir string, owner int) error {
 	t := trust{user: owner, groups: []int{0}, seen: make(map[string]bool)}
 	if u, err := user.LookupId(strconv.Itoa(owner)); err == nil {
@@ -62,8 +62,8 @@ func inspect(dir string, owner int) error {
 	return t.all(resolved)
 }
 
-// follow judges the directories and symbolic links on the way to path, without what it leads to,
-// and returns that. What does not exist ends the way.
+// follow checks the directories and symbolic links on the path, and returns the resolved path, which it
+// does not check. It stops at a file that does not exist.
 func (t *trust) follow(path string) (string, error) {
 	at, rest, links := "/", strings.Split(path, "/"), 0
 	for shared := false; len(rest) > 0; rest = rest[1:] {
@@ -113,7 +113,7 @@ func (t *trust) follow(path string) (string, error) {
 	return at, nil
 }
 
-// all judges what is at path, and all below.
+// all checks path and all its contents.
 func (t *trust) all(path string) error {
 	if t.seen[path] {
 		return nil
@@ -141,7 +141,7 @@ func (t *trust) all(path string) error {
 				return err
 			}
 			return t.all(target)
-		case os.ModeSocket: // who may use one is said by its directory
+		case os.ModeSocket: // its directory restricts its users
 			return nil
 		}
 		if err := t.unshared(name, info); err != nil {
@@ -154,7 +154,7 @@ func (t *trust) all(path string) error {
 	})
 }
 
-// owned refuses what belongs to another user.
+// owned refuses files of other users.
 func (t *trust) owned(name string, info os.FileInfo) error {
 	owner := ownerOf(info)
 	if owner == t.user || owner == 0 {
@@ -167,7 +167,7 @@ func (t *trust) owned(name string, info os.FileInfo) error {
 	return fmt.Errorf("%s belongs to user %s, who decides what the server would trust: run the server as that user, change the owner with chown if you trust what is there, or name another directory", name, who)
 }
 
-// unshared refuses what users of another group, or all users, may write.
+// unshared refuses files to which another group, or all users, can write.
 func (t *trust) unshared(name string, info os.FileInfo) error {
 	mode := info.Mode().Perm()
 	switch {

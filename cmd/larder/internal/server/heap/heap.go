@@ -10,46 +10,46 @@ import (
 )
 
 const (
-	// smallHeadroom bytes, and the live heap divided by headroomShare, may be allocated
-	// between two collections where these cost little.
+	// While collections cost little, the headroom, which is the memory that may be allocated between
+	// two collections, is smallHeadroom bytes plus the live heap divided by headroomShare.
 	smallHeadroom = 16 << 20
 	headroomShare = 32
 
-	// Where collecting that often would keep more than one part in worthwhile of a processor
-	// busy, the headroom is up to mostTimes as large, or as large as the live heap: so large
-	// that collections take one part in collectorShare of the CPU time that the process uses.
-	// During the start, when most of what is allocated stays, it is startTimes as large.
+	// If collections would keep more than 1/worthwhile of a processor busy, the headroom grows until
+	// they take 1/collectorShare of the process's CPU time. It grows to at most mostTimes its size, or
+	// to the size of the live heap. During the start, when most allocated memory stays live, it is
+	// startTimes as large.
 	worthwhile     = 50
 	collectorShare = 20
 	mostTimes      = 6
 	startTimes     = 4
 
-	// calmInterval is how long after a collection it is looked whether so large a headroom is
-	// still worthwhile. If it is not, free memory is returned to the operating system: there
+	// calmInterval is the time after a collection at which the governor checks whether a large headroom
+	// is still worthwhile. If it is not, the governor returns free memory to the operating system: there
 	// may be no further collection that would do it (B26).
 	calmInterval = 4 * time.Second
 
-	// runtimeMinimum is the heap below which the runtime takes percentages of this.
+	// runtimeMinimum is the least heap of which the runtime takes percentages.
 	runtimeMinimum = 4 << 20
 	maxPercent     = 800
 )
 
-// headroom returns how much may at least be allocated between two collections.
+// headroom returns the least memory that may be allocated between two collections.
 func headroom(live uint64) uint64 { return smallHeadroom + live/headroomShare }
 
-// most returns how many times its headroom a live heap may have. It may double, as it may in
-// any program: a large heap that is costly to collect has many pointers, such as thousands of
-// decoded definitions of custom resources (X13).
+// most returns the largest factor for the headroom of a live heap. The heap may at least double, as in any
+// program: a large heap that is costly to collect has many pointers, such as thousands of decoded CRDs
+// (X13).
 func most(live uint64) float64 {
 	return max(mostTimes, float64(live)/float64(headroom(live)))
 }
 
-// collectorPercent returns the GOGC that leaves a live heap so many times its headroom.
+// collectorPercent returns the GOGC that gives a live heap its headroom, multiplied by times.
 func collectorPercent(live uint64, times float64) int {
 	return int(min(times*float64(headroom(live))*100/float64(max(live, runtimeMinimum)), maxPercent))
 }
 
-// usage is what the process has used. The times are those of the last collection.
+// usage has the process's resource usage. Its times were measured at the last collection.
 type usage struct {
 	collector time.Duration // CPU time of collections
 	other     time.Duration // CPU time of all else
@@ -61,8 +61,8 @@ func (u usage) since(before usage) usage {
 	return usage{u.collector - before.collector, u.other - before.other, u.allocated - before.allocated}
 }
 
-// governor keeps the garbage collector's percentage fitting to the heap (E1). A limit set
-// by debug.SetMemoryLimit goes on to count.
+// governor adjusts the garbage collector's percentage to the heap (E1). A limit set by
+// debug.SetMemoryLimit still applies.
 type governor struct {
 	percent int           // last set
 	last    time.Time     // of a collection
@@ -70,19 +70,19 @@ type governor struct {
 	used    usage         // at the last collection
 	cost    time.Duration // of the last collection
 	settled bool          // the start is over
-	times   float64       // the headroom, of what it is at least
+	times   float64       // the factor of the headroom
 	onSet   func(int)     // for tests: called with each percentage that is set; may be nil
 	free    func()        // for tests: called instead of debug.FreeOSMemory; may be nil
 	measure func() usage  // for tests: called instead of the runtime; may be nil
 }
 
-// Govern keeps the percentage fitting until ctx ends, and then restores the one that it
-// found. When settled is closed, it returns to the operating system what the start left free.
+// Govern adjusts the percentage until ctx ends, and then restores the original one. When settled is closed,
+// it returns the start's free memory to the operating system.
 func Govern(ctx context.Context, settled <-chan struct{}) error {
 	return new(governor).run(ctx, settled)
 }
 
-// run does what Govern says.
+// run implements Govern.
 func (g *governor) run(ctx context.Context, settled <-chan struct{}) error {
 	before := g.set(collectorPercent(0, startTimes))
 	defer debug.SetGCPercent(before)
@@ -92,8 +92,7 @@ func (g *governor) run(ctx context.Context, settled <-chan struct{}) error {
 	return nil
 }
 
-// govern adjusts the percentage after each collection, of which collected is told, until ctx
-// ends.
+// govern adjusts the percentage after each collection, which collected announces, until ctx ends.
 func (g *governor) govern(ctx context.Context, settled, collected <-chan struct{}) {
 	calm := time.NewTimer(calmInterval)
 	defer calm.Stop()
@@ -147,15 +146,15 @@ func (g *governor) adjust(live uint64, used usage, now time.Time) {
 	g.set(want)
 }
 
-// pays reports whether more than the least headroom saves CPU time worth the memory, where so
-// many bytes are allocated in the time elapsed.
+// pays reports whether a larger headroom saves enough CPU time, if this many bytes are allocated in the time
+// elapsed.
 func (g *governor) pays(allocated uint64, elapsed time.Duration) bool {
 	collections := float64(allocated) / float64(headroom(g.live))
 	return collections*g.cost.Seconds() > elapsed.Seconds()/worthwhile
 }
 
-// wanted returns how many times the least headroom makes collections take their share of what
-// the process uses.
+// wanted returns the factor for the headroom at which collections take their share of the process's CPU
+// time.
 func (g *governor) wanted(recent usage) float64 {
 	other := max(recent.other.Seconds(), 1e-6)
 	room := (collectorShare - 1) * recent.collector.Seconds() / other * float64(recent.allocated)
@@ -189,7 +188,7 @@ func watchCollections(ctx context.Context, collected chan<- struct{}) {
 	}, ctx)
 }
 
-// usage is what the process has used.
+// usage returns the process's resource usage.
 func (g *governor) usage() (u usage) {
 	if g.measure != nil {
 		return g.measure()
@@ -211,7 +210,7 @@ func (g *governor) usage() (u usage) {
 	return u
 }
 
-// liveBytes is what the last collection found alive, with what it scans besides.
+// liveBytes returns the live heap of the last collection, with the stacks and globals that it scanned.
 func liveBytes() uint64 {
 	samples := []metrics.Sample{
 		{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}, {Name: "/gc/scan/globals:bytes"},

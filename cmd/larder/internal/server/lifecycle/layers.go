@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// Layers are the running parts of a server, each of which depends on those started
-// before it. Stop ends them in the reverse order and waits for each before it ends the next.
-// Wait and Ended report a layer that ended by itself.
+// Layers are the running parts of a server. Each depends on those started before it. Stop ends them in the
+// reverse order, and waits for each before it ends the next. Wait and Ended report a layer that ended by
+// itself.
 //
 // A Layers value is used by one goroutine.
 type Layers struct {
@@ -24,7 +24,7 @@ type Layer struct {
 	err    error
 }
 
-// New returns Layers without a layer.
+// New returns an empty Layers.
 func New() *Layers { return &Layers{ended: make(chan *Layer, 1)} }
 
 // Start runs a layer in its own goroutine, with a context that keeps ctx's
@@ -48,7 +48,7 @@ func (l *Layers) Start(ctx context.Context, name string, run func(context.Contex
 // Ended receives the first layer that ended before it was stopped.
 func (l *Layers) Ended() <-chan *Layer { return l.ended }
 
-// Stop ends all layers, the last started first, and returns what went wrong.
+// Stop ends all layers, the last started first, and returns their errors.
 func (l *Layers) Stop() error {
 	var errs []error
 	for i := len(l.running) - 1; i >= 0; i-- {

@@ -42,9 +42,9 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// Config returns the configuration of a client that reaches this server in process, in protobuf
-// where a resource has it, without client-side rate limits. The field manager of its writes is
-// the part of userAgent before the first slash. Warnings are dropped.
+// Config returns the configuration of a client of this server in process. The client uses protobuf for
+// resources that have it, has no rate limit, and drops warnings. The field manager of its writes is the
+// part of userAgent before the first slash.
 func Config(transport http.RoundTripper, userAgent string) *rest.Config {
 	return &rest.Config{
 		Host:      "https://larder.invalid", // never resolved

@@ -7,8 +7,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// WriteKubeconfig writes a kubeconfig with which a client reaches url, trusting
-// ca and showing the client certificate. It holds a key: 0600.
+// WriteKubeconfig writes a kubeconfig for url, with the trusted ca and a client certificate. It contains a
+// key, so its mode is 0600.
 func WriteKubeconfig(file, url string, ca, certPEM, keyPEM []byte) error {
 	const name = "larder"
 	config := clientcmdapi.NewConfig()

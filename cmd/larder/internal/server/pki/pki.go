@@ -28,15 +28,15 @@ import (
 const (
 	caLife   = 10 * 365 * 24 * time.Hour
 	leafLife = 365 * 24 * time.Hour
-	// renewBefore is the rest of its life at which a certificate is replaced.
+	// renewBefore is the time before its end at which a certificate is replaced.
 	renewBefore = 30 * 24 * time.Hour
-	// renewEvery is how often a running process looks.
+	// renewEvery is the interval in which a running process checks certificates.
 	renewEvery = 12 * time.Hour
 	// backdate makes new certificates valid on machines whose clock is behind.
 	backdate = 5 * time.Minute
 )
 
-// Authority signs the certificates that nobody gave.
+// Authority is the CA that signs generated certificates.
 type Authority struct {
 	Cert *x509.Certificate
 	// Bundle is Cert in PEM.
@@ -82,7 +82,7 @@ func newAuthority(certFile, keyFile string) (*Authority, error) {
 	return a, WritePair(certFile, a.Bundle, keyFile, keyPEM)
 }
 
-// Make makes an authority and returns its key in PEM, too.
+// Make makes a CA and returns its key in PEM, too.
 func Make() (*Authority, []byte, error) {
 	key, keyPEM, err := newKey()
 	if err != nil {
@@ -132,7 +132,7 @@ func (a *Authority) Issue(template *x509.Certificate) (certPEM, keyPEM []byte, e
 	return certPEM, keyPEM, err
 }
 
-// IssueAdmin makes the client certificate of a user who may do everything.
+// IssueAdmin makes the client certificate of an administrator (system:masters).
 func (a *Authority) IssueAdmin() (certPEM, keyPEM []byte, err error) {
 	return a.IssueClient("larder-admin", user.SystemPrivilegedGroup)
 }
@@ -146,8 +146,8 @@ func (a *Authority) IssueClient(name string, groups ...string) (certPEM, keyPEM 
 	})
 }
 
-// Serve makes sure that certFile and keyFile hold a serving certificate for
-// hosts. A pair that another authority signed is the owner's and stays as it is.
+// Serve makes sure that certFile and keyFile hold a serving certificate for hosts. It does not change a pair
+// that another CA signed.
 func (a *Authority) Serve(certFile, keyFile string, hosts []string) error {
 	found, err := pairExists(certFile, keyFile)
 	if err != nil {
@@ -178,12 +178,11 @@ func (a *Authority) Serve(certFile, keyFile string, hosts []string) error {
 	if err != nil {
 		return err
 	}
-	// The authority follows, so that the file can serve as a client's trust too,
-	// as that of upstream does.
+	// The CA's certificate follows, so that clients can also trust the file, as in upstream.
 	return WritePair(certFile, slices.Concat(certPEM, a.Bundle), keyFile, keyPEM)
 }
 
-// current reports whether leaf is good for all hosts and for a while.
+// current reports whether leaf is valid for all hosts and not near its end.
 func current(leaf *x509.Certificate, hosts []string) bool {
 	if NearEnd(leaf) {
 		return false
@@ -196,11 +195,11 @@ func current(leaf *x509.Certificate, hosts []string) bool {
 	return true
 }
 
-// NearEnd reports whether a certificate is to be replaced.
+// NearEnd reports whether a certificate must be replaced.
 func NearEnd(cert *x509.Certificate) bool { return time.Until(cert.NotAfter) < renewBefore }
 
-// KeepRenewed calls all of renew twice a day until ctx ends, and report with what fails: that
-// is tried again the next time.
+// KeepRenewed calls all of renew twice a day until ctx ends. It calls report with each error, and retries
+// the next time.
 func KeepRenewed(ctx context.Context, renew []func() error, report func(error)) {
 	ticker := time.NewTicker(renewEvery)
 	defer ticker.Stop()
@@ -278,8 +277,7 @@ func exists(file string) (bool, error) {
 	return true, nil
 }
 
-// WritePair replaces both files in two steps that follow each other at once, so
-// that they hardly ever part.
+// WritePair replaces both files by two renames in direct succession, so that they hardly ever differ.
 func WritePair(certFile string, certPEM []byte, keyFile string, keyPEM []byte) error {
 	key, err := stage(keyFile, keyPEM, 0o600)
 	if err != nil {
@@ -297,7 +295,7 @@ func WritePair(certFile string, certPEM []byte, keyFile string, keyPEM []byte) e
 	return nil
 }
 
-// writeFile replaces file whole, or leaves it as it was.
+// writeFile replaces file atomically.
 func writeFile(file string, data []byte, mode os.FileMode) error {
 	temp, err := stage(file, data, mode)
 	if err != nil {
@@ -310,7 +308,7 @@ func writeFile(file string, data []byte, mode os.FileMode) error {
 	return nil
 }
 
-// stage writes data beside file and returns the name it has there.
+// stage writes data to a temporary file in the directory of file and returns its name.
 func stage(file string, data []byte, mode os.FileMode) (string, error) {
 	temp, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-*")
 	if err != nil {

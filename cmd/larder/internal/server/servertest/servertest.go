@@ -1,5 +1,5 @@
-// Package servertest makes a test binary be a Larder server, so that tests have
-// servers that they can kill.
+// Package servertest runs a Larder server in a test binary that its own test has started again, so that
+// tests can kill servers.
 package servertest
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/larder-io/larder/cmd/larder/internal/server"
 )
 
-// Config says how a process serves. It travels to the process as JSON.
+// Config is the configuration of a process, which receives it as JSON.
 type Config struct {
 	Dir    string // of the server's files
 	Tokens string // file with the clients' tokens
@@ -26,14 +26,14 @@ type Config struct {
 	Advertise string
 	Stores    []string // of an etcd cluster; none embeds one
 	Modes     []string // of authorization; none allows everything
-	// Compaction is how much history to keep; 0 keeps all.
+	// Compaction is the length of the history that is kept; 0 keeps all.
 	Compaction time.Duration
 	CacheBytes int64  // beside present objects; 0 is the server's default
 	Gates      string // of features, as --feature-gates has them
 }
 
-// Run serves as raw, a Config as JSON, says until the process is told to end. A test
-// binary that was started again by its own test calls it in TestMain.
+// Run serves with raw, a Config as JSON, until a signal ends the process. A test binary that was started
+// again by its own test calls it in TestMain.
 func Run(raw string) error {
 	var told Config
 	if err := json.Unmarshal([]byte(raw), &told); err != nil {

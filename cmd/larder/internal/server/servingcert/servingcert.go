@@ -21,8 +21,8 @@ type Certificates struct {
 	config     *tls.Config
 }
 
-// Load reads the files. Clients that ask for a name that none of secure's certificates has get the
-// certificate in certFile.
+// Load reads the files. Clients get the certificate in certFile if none of secure's certificates has the
+// requested name.
 func Load(certFile, keyFile string, clientCA dynamiccertificates.CAContentProvider, secure *options.SecureServingOptions) (*Certificates, error) {
 	// Checked first: upstream's constructor leaves goroutines behind when it fails.
 	if _, err := tls.LoadX509KeyPair(certFile, keyFile); err != nil {
@@ -40,7 +40,7 @@ func Load(certFile, keyFile string, clientCA dynamiccertificates.CAContentProvid
 		return nil, fmt.Errorf("server: serving certificate: %w", err)
 	}
 	if clientCA != nil {
-		// Verified by the authenticator, as other credentials may stand in.
+		// The authenticator verifies client certificates, because a client may have another credential.
 		base.ClientAuth = tls.RequestClientCert
 	}
 	controller := dynamiccertificates.NewDynamicServingCertificateController(base, clientCA, info.Cert, info.SNICerts, nil)
@@ -60,7 +60,7 @@ func Load(certFile, keyFile string, clientCA dynamiccertificates.CAContentProvid
 	return c, nil
 }
 
-// follow has Run follow the files of a certificate.
+// follow lets Run follow the files of a certificate.
 func (c *Certificates) follow(pair dynamiccertificates.CertKeyContentProvider) {
 	if notifier, ok := pair.(dynamiccertificates.Notifier); ok {
 		notifier.AddListener(c.controller)
@@ -70,7 +70,8 @@ func (c *Certificates) follow(pair dynamiccertificates.CertKeyContentProvider) {
 	}
 }
 
-// Base is what does not change: versions, ciphers and curves. It reads no file.
+// Base returns the part of the configuration that does not change: versions, ciphers and curves. It reads no
+// file.
 func Base(secure *options.SecureServingOptions) (*tls.Config, error) {
 	flags := *secure
 	flags.ServerCert, flags.SNICertKeys = options.GeneratableKeyCert{}, nil
@@ -78,7 +79,7 @@ func Base(secure *options.SecureServingOptions) (*tls.Config, error) {
 	return base, err
 }
 
-// apply returns what upstream makes of secure, without listening.
+// apply returns upstream's TLS configuration for secure, without listening.
 func apply(secure options.SecureServingOptions) (*tls.Config, *server.SecureServingInfo, error) {
 	secure.Listener = noListener{}
 	var info *server.SecureServingInfo
@@ -88,7 +89,7 @@ func apply(secure options.SecureServingOptions) (*tls.Config, *server.SecureServ
 	return &tls.Config{
 		MinVersion: info.MinTLSVersion, CipherSuites: info.CipherSuites, CurvePreferences: info.CurvePreferences,
 		NextProtos: http1.Protocols(!secure.DisableHTTP2Serving),
-		// Small records first help a browser's first paint and nobody here.
+		// Small first records only help browsers to paint earlier.
 		DynamicRecordSizingDisabled: true,
 	}, info, nil
 }
@@ -102,8 +103,8 @@ func (noListener) Addr() net.Addr { return new(net.TCPAddr) }
 // TLS returns the configuration of the server, which changes with the files.
 func (c *Certificates) TLS() *tls.Config { return c.config }
 
-// Run follows the files until ctx ends. It must be called, if only with an ended context, because
-// upstream's controllers have goroutines from their construction on.
+// Run follows the files until ctx ends. It must be called, if only with an ended context, because the
+// constructors of upstream's controllers start goroutines.
 func (c *Certificates) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, files := range c.files {

@@ -20,10 +20,10 @@ type Health struct {
 	last *answer // guarded by mu
 }
 
-// healthInterval is how old an answer may be that a check returns.
+// healthInterval is the largest age of an answer that a check returns.
 const healthInterval = time.Second
 
-// answer is what one call of ask returned, or will return.
+// answer is the result of one call of ask, perhaps in the future.
 type answer struct {
 	asked time.Time
 	given chan struct{} // closed once err is set
@@ -60,7 +60,7 @@ func (h *Health) take(now time.Time) (a *answer, mine bool) {
 			if now.Sub(h.last.asked) < healthInterval {
 				return h.last, false
 			}
-		default: // another check asks: it has an answer after the timeout at the latest
+		default: // another check is asking, and has an answer after the timeout at the latest
 			return h.last, false
 		}
 	}
@@ -78,8 +78,8 @@ func (h *Health) fill(ctx context.Context, a *answer) {
 	a.err = h.ask(ctx)
 }
 
-// Named returns a check of that name, which a request that excludes group excludes too. All
-// checks of h share its answers.
+// Named returns a check of that name. A request that excludes group also excludes this check. All checks of h
+// share its answers.
 func (h *Health) Named(name, group string) healthz.HealthChecker {
 	return healthz.NamedGroupedCheck(name, group, func(req *http.Request) error { return h.check(req.Context()) })
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// sizeTimeout is how long the size of etcd's database is waited for.
+// sizeTimeout limits the wait for the size of etcd's database.
 const sizeTimeout = time.Second
 
-// nativeBuckets is how many native buckets a histogram has at most.
+// nativeBuckets limits the native buckets of a histogram.
 const nativeBuckets = 160
 
 // Metrics counts requests to etcd, under upstream's names where upstream has them (apiserver
@@ -139,8 +139,7 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. A store that does not say how large it is
-// has no size.
+// Collect implements prometheus.Collector. It omits the size of a store that does not report it.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.duration.Collect(ch)
 	m.requests.Collect(ch)
@@ -159,7 +158,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// collectTail reports how far the tail of store has come. All resources share it.
+// collectTail reports the progress of the tail of store, which all resources share.
 func (m *Metrics) collectTail(ch chan<- prometheus.Metric, store *kv.Etcd) {
 	ch <- prometheus.MustNewConstMetric(m.newest, prometheus.GaugeValue, float64(store.Newest()))
 	tail := m.tail.Load()
