@@ -20,7 +20,7 @@
 //
 //   - compare measures Larder beside kube-apiserver and beside the limit
 //   - cluster simulates the components of a cluster, rollout runs stock components
-//   - crds measures CRDs, starts measures starts on stored objects
+//   - crds measures CRDs, starts measures starts on stored objects and many servers beside each other
 //   - scenario runs several workloads at the same time
 //   - testservers starts servers, baseline is the server that sends bytes from memory
 //   - stages plans how load changes with time, thresholds compares results with bounds

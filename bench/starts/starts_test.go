@@ -1,8 +1,11 @@
 package starts
 
 import (
+	"fmt"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
@@ -10,10 +13,50 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/benchtest"
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The test program stands for every server when it is started by this role.
+func TestMain(m *testing.M) {
+	if os.Getenv(benchtest.Role) == benchtest.ServerRole {
+		if err := benchtest.Serve(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func TestBesideMeasuresEachKind(t *testing.T) {
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(benchtest.Role, benchtest.ServerRole)
+	b := Beside{Count: 2, Rest: time.Millisecond, Trials: testservers.Trials{
+		Servers: []string{testservers.Stock, testservers.Larder}, Rounds: 1,
+		TestServers: testservers.Config{Dir: t.TempDir(), Stock: program, Larder: program, Etcd: program},
+	}}
+	results, err := b.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(results) != 2 || results[0].Name != "kube-apiserver: 2 beside each other" || results[1].Name != "Larder: 2 beside each other" {
+		t.Fatalf("got %v", results)
+	}
+	for _, r := range results {
+		if r.Ops != 2 || r.Value("time until ready, of one") <= 0 {
+			t.Errorf("%s: %d servers, %v", r.Name, r.Ops, r.Values)
+		}
+	}
+	for _, wrong := range []Beside{{Rest: 1, Trials: b.Trials}, {Count: 1, Trials: b.Trials}, {Count: 1, Rest: 1}} {
+		if _, err := wrong.Run(t.Context()); err == nil {
+			t.Errorf("%+v was run", wrong)
+		}
+	}
+}
 
 // stored is a custom resource as a server stores it.
 const stored = `{"apiVersion":"bench.example.com/v1","kind":"Worker","metadata":{"creationTimestamp":"2026-01-01T00:00:00Z","generation":1,"name":"worker-0","namespace":"bench-0","uid":"u"},"spec":{"containers":[{"env":[{"name":"A","value":"1"}],"imagePullPolicy":"IfNotPresent","name":"main"}],"replicas":1}}` + "\n"

@@ -102,3 +102,18 @@ Larder's source tree. docs/bench.md lists the kinds of data.`,
 	flags.IntVar(&c.Objects, "objects", 50000, "how many objects of each kind there are")
 	return trialCommand(o, &c.Trials, cmd, unchecked, func(ctx context.Context) ([]*bench.Result, error) { return starts.Run(ctx, c) })
 }
+
+func besideCommand(o *options) *cobra.Command {
+	b := starts.Beside{}
+	cmd := &cobra.Command{
+		Use: "beside", Short: "Start many servers beside each other and measure them at rest",
+		Long: `Start so many kube-apiservers, each with an etcd of its own and no objects, and so many Larders, as test
+suites that run at the same time do. Print the time until one is ready, and its private memory and CPU
+at rest. Programs that are not given are built, inside Larder's source tree.`,
+		Example: `  larder-bench beside --count 20
+  larder-bench beside --server kube-apiserver --stock assets/kube-apiserver --etcd assets/etcd`,
+	}
+	cmd.Flags().IntVar(&b.Count, "count", 20, "how many servers")
+	cmd.Flags().DurationVar(&b.Rest, "rest", 30*time.Second, "how long they rest, before they are measured and while they are")
+	return trialCommand(o, &b.Trials, cmd, unchecked, b.Run)
+}

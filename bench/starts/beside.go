@@ -1,0 +1,107 @@
+package starts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/process"
+	"github.com/larder-io/larder/bench/testservers"
+)
+
+// Beside says how many servers run beside each other, as those of test suites do, and how long they rest.
+type Beside struct {
+	testservers.Trials
+	Count int
+	Rest  time.Duration
+}
+
+// Run starts the servers one after the other, each without objects and with an etcd of its own, and
+// measures them at rest.
+func (b *Beside) Run(ctx context.Context) (all []*bench.Result, err error) {
+	if b.Count < 1 || b.Rest <= 0 {
+		return nil, errors.New("starts: want at least one server, and time to rest")
+	}
+	if err := b.Check(); err != nil {
+		return nil, fmt.Errorf("starts: %w", err)
+	}
+	err = b.Each(func(kind string, round int) error {
+		r, err := b.measure(ctx, kind, round)
+		if err == nil {
+			all = append(all, r)
+		}
+		return err
+	})
+	return all, err
+}
+
+// measure runs the servers of a kind.
+func (b *Beside) measure(ctx context.Context, kind string, round int) (r *bench.Result, err error) {
+	f, err := testservers.NewBelow(b.TestServers, fmt.Sprintf("beside-%d", round))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if err := f.StartEtcd(ctx); err != nil { // writes what the servers share
+		return nil, err
+	}
+	if err := f.Etcd().Stop(); err != nil {
+		return nil, err
+	}
+	r = &bench.Result{Name: fmt.Sprintf("%s: %d beside each other", kind, b.Count), Unit: "server", Ops: b.Count}
+	shared := len(f.Servers())
+	for range b.Count {
+		began := time.Now()
+		server, err := startEmpty(ctx, f, kind)
+		if err != nil {
+			return nil, err
+		}
+		if err := server.Ready(ctx); err != nil {
+			return nil, err
+		}
+		r.Wall += time.Since(began)
+	}
+	servers := f.Servers()[shared:]
+	var before, after process.Usage
+	for _, use := range []*process.Usage{&before, &after} { // what follows a start is no rest
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(b.Rest):
+		}
+		if *use, err = sum(servers); err != nil {
+			return nil, err
+		}
+	}
+	n := float64(b.Count)
+	r.Server, r.ServerCPU = after, after.CPU-before.CPU
+	r.Add("time until ready, of one", r.Wall.Seconds()/n, "s")
+	r.Add("private memory of one", float64(after.Anonymous)/n, "B")
+	r.Add("CPU of one in a second at rest", r.ServerCPU.Seconds()/b.Rest.Seconds()/n, "s")
+	for _, v := range r.Values {
+		b.Sayf("%s: %s: %s", kind, v.Name, v)
+	}
+	return r, nil
+}
+
+func startEmpty(ctx context.Context, f *testservers.Servers, kind string) (*testservers.Server, error) {
+	if kind == testservers.Larder {
+		return f.StartEmptyLarder()
+	}
+	server, _, err := f.StartEmptyStock(ctx)
+	return server, err
+}
+
+// sum adds what the processes of servers have used.
+func sum(servers []*testservers.Server) (all process.Usage, err error) {
+	for _, s := range servers {
+		u, err := s.Process.Usage()
+		if err != nil {
+			return all, fmt.Errorf("starts: %w", err)
+		}
+		all.CPU, all.RSS, all.Anonymous = all.CPU+u.CPU, all.RSS+u.RSS, all.Anonymous+u.Anonymous
+	}
+	return all, nil
+}
