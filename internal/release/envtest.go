@@ -8,7 +8,7 @@ import (
 )
 
 // etcdScript is etcd in the archive for envtest. Those who unpack it skip links, and a second copy of
-// the program would make the archive half as large again.
+// the program would make the archive two thirds larger.
 const etcdScript = `#!/bin/sh
 exec "${0%/*}/kube-apiserver" etcd "$@"
 `
