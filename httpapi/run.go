@@ -116,7 +116,11 @@ func (s *Server) shutdown(accepted <-chan struct{}) error {
 	defer drained()
 	beside.Go(func() { s.http1.Network.CutStalled(draining) })
 	if s.config.SendRetryAfter {
-		s.refuseWhileDraining(grace)
+		select {
+		case <-s.unready:
+			s.refuseWhileDraining(grace)
+		default: // another process serves: clients need not wait
+		}
 	}
 	s.http1.StopAccepting()
 	<-accepted

@@ -84,6 +84,7 @@ type Tail struct {
 	past, present int64
 	// start is where the Tail began in the present history: older revisions are not read.
 	start   int64
+	began   atomic.Int64 // the store's revision then
 	subs    map[string][]*Subscription
 	waiters []*waiter               // in the order of their revisions
 	cancel  context.CancelCauseFunc // ends the present watch; nil between watches
@@ -109,6 +110,8 @@ type TailState struct {
 	// Seen is the revision up to which it has seen everything, 0 while its place in the
 	// history is lost.
 	Seen int64
+	// Began is the store's revision when the Tail began to follow it, 0 before.
+	Began int64
 	// Progress counts the responses without events, Losses how often all had to load again.
 	Progress, Losses int64
 	// Silence is how long ago the last response came, 0 before the first.
@@ -117,7 +120,7 @@ type TailState struct {
 
 // State returns them.
 func (t *Tail) State() TailState {
-	s := TailState{Seen: t.seen.Load(), Progress: t.stats.progress.Load(), Losses: t.stats.losses.Load()}
+	s := TailState{Seen: t.seen.Load(), Began: t.began.Load(), Progress: t.stats.progress.Load(), Losses: t.stats.losses.Load()}
 	if heard := t.stats.heard.Load(); heard != 0 {
 		s.Silence = max(time.Since(time.Unix(0, heard)), 0)
 	}
@@ -308,6 +311,7 @@ func (t *Tail) restart(revision, present int64, replacements uint64, foreign boo
 	defer t.mu.Unlock()
 	t.started, t.start, t.notedFrom = true, revision, 0
 	clear(t.noted)
+	t.began.Store(present)
 	t.history.Store(replacements)
 	if revision < present {
 		t.past, t.present = revision, present

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/apiserver/pkg/storage/value"
 
 	"github.com/larder-io/larder/cache"
@@ -84,6 +85,18 @@ func (c *Config) in(servers []string) Override {
 		return o
 	}
 	return Override{Store: c.Store, Tail: c.Tail}
+}
+
+// of returns the store of a resource that upstream's factory does not know: a custom resource, CRDs or
+// APIServices. kube-apiserver keeps these where it keeps most resources, whatever ServersOverrides says.
+func (c *Config) of(gr schema.GroupResource) Override {
+	overrides, _ := genericoptions.ParseEtcdServersOverrides(c.ServersOverrides) // the factory has refused mistakes
+	for _, o := range overrides {
+		if o.GroupResource == gr {
+			return c.in(o.Servers)
+		}
+	}
+	return c.in(nil)
 }
 
 // tails lists the tails of Overrides, each once.

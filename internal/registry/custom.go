@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured/unstructuredscheme"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -37,7 +38,7 @@ type CustomResource struct {
 	*storage.Resource
 
 	registry *Registry
-	revision int64 // of the CRD
+	since    int64 // the past before it is not replayed
 	codec    *encoding.Custom
 }
 
@@ -67,18 +68,35 @@ func (r *Registry) NewCustomResource(config CustomResourceConfig) (*CustomResour
 	}
 	prefix := customPrefix(config.GroupResource)
 	config.Schema = storage.Identified(cache.NewSchema(config.GroupResource.String(), r.options.budgets.of(prefix)), true)
-	c := &CustomResource{registry: r, revision: config.Revision, codec: encoding.NewCustom(config.CustomConfig)}
+	c := &CustomResource{registry: r, codec: encoding.NewCustom(config.CustomConfig)}
 	for _, kind := range config.Kinds {
 		if err := c.codec.Declare(kind.GroupVersionKind, kind.ListKind); err != nil {
 			return nil, err
 		}
 	}
 	var err error
+	in := r.config.of(config.GroupResource)
+	c.since = r.since(in, config.Revision)
 	c.Resource, err = storage.New(storage.Config{
-		Store: r.config.Store, Tail: r.config.Tail, Prefix: r.config.Prefix, ResourcePrefix: prefix, Codec: c.codec.Codec,
+		Store: in.Store, Tail: in.Tail, Prefix: r.config.Prefix, ResourcePrefix: prefix, Codec: c.codec.Codec,
 		Reads: r.options.reads, Fresh: r.config.fresh(config.GroupResource),
 	})
 	return c, err
+}
+
+// since returns the revision of a custom resource's store before which the past is not replayed: that of the
+// CRD. If CRDs are in another store, revisions cannot be compared. Then it is the present one, or the whole past
+// counts because the CRD has not changed since this process began.
+func (r *Registry) since(in Override, revision int64) int64 {
+	crds := r.config.of(apiextensions.Resource("customresourcedefinitions"))
+	switch {
+	case in.Tail == crds.Tail:
+		return revision
+	case revision <= crds.Tail.State().Began:
+		return 0
+	default:
+		return in.Tail.State().Seen
+	}
 }
 
 // GetRESTOptions implements generic.RESTOptionsGetter. Upstream wraps the codec in its coercion and
@@ -123,7 +141,7 @@ func (c *CustomResource) Finish() error {
 	if c.codec.Empty() {
 		return errors.New("registry: " + c.GroupResource.String() + " has no versions")
 	}
-	return c.AddCache(storage.CacheConfig{Since: c.revision, Log: c.registry.config.log(), Logger: c.registry.config.Logger})
+	return c.AddCache(storage.CacheConfig{Since: c.since, Log: c.registry.config.log(), Logger: c.registry.config.Logger})
 }
 
 // View returns the view of a version that is served or stored.

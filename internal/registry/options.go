@@ -137,6 +137,9 @@ func (o *options) indexLabels(prefix string) (keys []string) {
 func (o *options) newResource(of *storagebackend.ConfigForResource, prefix string, codec *encoding.Codec) (*storage.Resource, error) {
 	config := o.config
 	in := config.in(of.Transport.ServerList)
+	if len(of.Transport.ServerList) == 0 {
+		in = config.of(of.GroupResource)
+	}
 	return storage.New(storage.Config{
 		Store: in.Store, Tail: in.Tail, Prefix: config.Prefix, ResourcePrefix: prefix, Codec: codec, Reads: o.reads, Fresh: config.fresh(of.GroupResource),
 	})

@@ -17,6 +17,7 @@ import (
 	"github.com/larder-io/larder/cmd/larder/internal/server/loopback"
 	"github.com/larder-io/larder/cmd/larder/internal/server/pki"
 	"github.com/larder-io/larder/cmd/larder/internal/server/servingcert"
+	"github.com/larder-io/larder/cmd/larder/internal/server/storestats"
 	"github.com/larder-io/larder/httpapi"
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/customresources"
@@ -75,7 +76,11 @@ func (s *Server) build(ctx context.Context) (err error) {
 	if s.listener, err = s.config.listen(); err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
-	s.metrics.Attach(s.store, s.tail, p.registry.Resources())
+	sources := []storestats.Source{{Store: s.store, Tail: s.tail}}
+	for _, a := range s.overrides {
+		sources = append(sources, storestats.Source{Store: a.store, Tail: a.tail})
+	}
+	s.metrics.Attach(sources, p.registry.Resources())
 	if err := s.buildAdmission(ctx); err != nil {
 		return err
 	}

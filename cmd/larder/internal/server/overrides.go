@@ -20,24 +20,29 @@ type override struct {
 	tail    *kv.Tail
 }
 
-// openOverrides starts the stores of --etcd-servers-overrides, one for each set of servers;
-// awaitOverrides waits for them.
+// openOverrides starts the stores of --etcd-servers-overrides, one for each set of servers other than
+// --etcd-servers; awaitOverrides waits for them.
 func (s *Server) openOverrides(ctx context.Context) error {
 	overrides, err := options.ParseEtcdServersOverrides(s.config.Etcd.EtcdServersOverrides)
 	if err != nil {
 		return err
 	}
-	bySet := make(map[string]*override)
+	bySet, set := make(map[string]*override), func(servers []string) string {
+		return strings.Join(slices.Sorted(slices.Values(servers)), ";")
+	}
 	for _, o := range overrides {
-		set := slices.Sorted(slices.Values(o.Servers))
-		a := bySet[strings.Join(set, ";")]
-		if a == nil {
+		key := set(o.Servers)
+		a := bySet[key]
+		switch {
+		case key == set(s.config.Etcd.StorageConfig.Transport.ServerList):
+			continue // a second client would be a second compactor
+		case a == nil:
 			a = &override{servers: o.Servers}
 			if a.store, err = s.connect(o.Servers); err != nil {
 				return err
 			}
 			a.tail = s.newTail(a.store)
-			bySet[strings.Join(set, ";")] = a
+			bySet[key] = a
 			s.layers.Start(ctx, fmt.Sprintf("store of %s", o.GroupResource), a.store.Run)
 			s.overrides = append(s.overrides, a)
 		}

@@ -2,6 +2,7 @@ package storestats
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,20 +33,30 @@ type Metrics struct {
 	bookmarks, seen, newest, silence, losses *prometheus.Desc
 	every                                    time.Duration // how old a size may be; 0 is never asked for
 
+	// sources and owners are known after the first requests were made.
+	sources atomic.Pointer[[]*source]
+	owners  atomic.Pointer[map[string]schema.GroupResource] // by the start of their keys
+}
+
+// Source is a store and the Tail that follows it.
+type Source struct {
+	Store *kv.Etcd
+	Tail  *kv.Tail
+}
+
+type source struct {
+	Source
+	id string // as upstream numbers stores
+
 	mu    sync.Mutex
 	last  int64     // size, guarded by mu
 	asked time.Time // guarded by mu: when last was told
-
-	// store and owners are known after the first requests were made.
-	store  atomic.Pointer[kv.Etcd]
-	tail   atomic.Pointer[kv.Tail]
-	owners atomic.Pointer[map[string]schema.GroupResource] // by the start of their keys
 }
 
 // NewMetrics returns Metrics that ask for the size of the database at most once in every interval; 0
 // never asks. With native, histograms have native buckets, too.
 func NewMetrics(every time.Duration, native bool) *Metrics {
-	labels := []string{"operation", "group", "resource"}
+	labels, store := []string{"operation", "group", "resource"}, []string{"storage_cluster_id"}
 	var factor float64 // component-base metrics/internal
 	if native {
 		factor = 1.1
@@ -75,14 +86,14 @@ func NewMetrics(every time.Duration, native bool) *Metrics {
 			NativeHistogramBucketFactor: factor, NativeHistogramMaxBucketNumber: nativeBuckets,
 		}),
 		size: prometheus.NewDesc("apiserver_storage_size_bytes",
-			"[STABLE] Size of the storage database file physically allocated in bytes.", []string{"storage_cluster_id"}, nil),
+			"[STABLE] Size of the storage database file physically allocated in bytes.", store, nil),
 		reads: prometheus.NewDesc("larder_revision_reads_total",
-			"Counter of linearizable reads of etcd's revision. Each serves all consistent reads that waited for it.", nil, nil),
+			"Counter of linearizable reads of etcd's revision. Each serves all consistent reads that waited for it.", store, nil),
 		bookmarks: prometheus.NewDesc("etcd_bookmark_total", "[ALPHA] Number of etcd bookmarks (progress notify events) split by kind.", []string{"group", "resource"}, nil),
-		seen:      prometheus.NewDesc("larder_tail_revision", "Revision up to which the watch of etcd has seen everything, 0 while its place in the history is lost.", nil, nil),
-		newest:    prometheus.NewDesc("larder_store_revision", "Highest revision that etcd is known to have come to.", nil, nil),
-		silence:   prometheus.NewDesc("larder_tail_silence_seconds", "Time since the watch of etcd brought something.", nil, nil),
-		losses:    prometheus.NewDesc("larder_tail_losses_total", "Counter of losses of the place in etcd's history, after which all caches load again.", nil, nil),
+		seen:      prometheus.NewDesc("larder_tail_revision", "Revision up to which the watch of etcd has seen everything, 0 while its place in the history is lost.", store, nil),
+		newest:    prometheus.NewDesc("larder_store_revision", "Highest revision that etcd is known to have come to.", store, nil),
+		silence:   prometheus.NewDesc("larder_tail_silence_seconds", "Time since the watch of etcd brought something.", store, nil),
+		losses:    prometheus.NewDesc("larder_tail_losses_total", "Counter of losses of the place in etcd's history, after which all caches load again.", store, nil),
 	}
 }
 
@@ -101,15 +112,18 @@ func (m *Metrics) Observer() kv.Observer {
 	}
 }
 
-// Attach names the store, the tail that follows it, and the owners of its keys.
-func (m *Metrics) Attach(store *kv.Etcd, tail *kv.Tail, resources []*registry.Resource) {
-	m.tail.Store(tail)
+// Attach names the stores, and the owners of their keys.
+func (m *Metrics) Attach(stores []Source, resources []*registry.Resource) {
 	owners := make(map[string]schema.GroupResource, len(resources))
 	for _, r := range resources {
 		owners[r.Root()] = r.GroupResource
 	}
 	m.owners.Store(&owners)
-	m.store.Store(store)
+	sources := make([]*source, len(stores))
+	for i, s := range stores {
+		sources[i] = &source{Source: s, id: fmt.Sprintf("etcd-%d", i)}
+	}
+	m.sources.Store(&sources)
 }
 
 // owner returns the resource that a key or prefix belongs to. It is empty for requests that belong
@@ -145,49 +159,50 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.requests.Collect(ch)
 	m.failures.Collect(ch)
 	m.leases.Collect(ch)
-	store := m.store.Load()
-	if store == nil {
+	sources := m.sources.Load()
+	if sources == nil {
 		return
 	}
-	ch <- prometheus.MustNewConstMetric(m.reads, prometheus.CounterValue, float64(store.RevisionReads()))
-	m.collectTail(ch, store)
+	progress := int64(0)
 	ctx, cancel := context.WithTimeout(context.Background(), sizeTimeout)
 	defer cancel()
-	if size, ok := m.sizeNow(ctx, store.Size); ok {
-		ch <- prometheus.MustNewConstMetric(m.size, prometheus.GaugeValue, float64(size), "etcd-0")
+	var asking sync.WaitGroup
+	for _, s := range *sources {
+		stats := s.Tail.State()
+		progress += stats.Progress
+		for desc, gauge := range map[*prometheus.Desc]float64{
+			m.newest: float64(s.Store.Newest()), m.seen: float64(stats.Seen), m.silence: stats.Silence.Seconds(),
+		} {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, gauge, s.id)
+		}
+		ch <- prometheus.MustNewConstMetric(m.reads, prometheus.CounterValue, float64(s.Store.RevisionReads()), s.id)
+		ch <- prometheus.MustNewConstMetric(m.losses, prometheus.CounterValue, float64(stats.Losses), s.id)
+		asking.Go(func() {
+			if size, ok := s.sizeNow(ctx, m.every, s.Store.Size); ok {
+				ch <- prometheus.MustNewConstMetric(m.size, prometheus.GaugeValue, float64(size), s.id)
+			}
+		})
 	}
+	if progress > 0 {
+		ch <- prometheus.MustNewConstMetric(m.bookmarks, prometheus.CounterValue, float64(progress), "", "")
+	}
+	asking.Wait()
 }
 
-// collectTail reports the progress of the tail of store, which all resources share.
-func (m *Metrics) collectTail(ch chan<- prometheus.Metric, store *kv.Etcd) {
-	ch <- prometheus.MustNewConstMetric(m.newest, prometheus.GaugeValue, float64(store.Newest()))
-	tail := m.tail.Load()
-	if tail == nil {
-		return
-	}
-	stats := tail.State()
-	ch <- prometheus.MustNewConstMetric(m.seen, prometheus.GaugeValue, float64(stats.Seen))
-	ch <- prometheus.MustNewConstMetric(m.silence, prometheus.GaugeValue, stats.Silence.Seconds())
-	ch <- prometheus.MustNewConstMetric(m.losses, prometheus.CounterValue, float64(stats.Losses))
-	if stats.Progress > 0 {
-		ch <- prometheus.MustNewConstMetric(m.bookmarks, prometheus.CounterValue, float64(stats.Progress), "", "")
-	}
-}
-
-// sizeNow returns the size of the database, and asks for it if the last answer is too old.
-func (m *Metrics) sizeNow(ctx context.Context, ask func(context.Context) (int64, error)) (int64, bool) {
-	if m.every <= 0 {
+// sizeNow returns the size of the database, and asks for it if the last answer is older than every.
+func (s *source) sizeNow(ctx context.Context, every time.Duration, ask func(context.Context) (int64, error)) (int64, bool) {
+	if every <= 0 {
 		return 0, false
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.asked.IsZero() && time.Since(m.asked) < m.every {
-		return m.last, true
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.asked.IsZero() && time.Since(s.asked) < every {
+		return s.last, true
 	}
 	size, err := ask(ctx)
 	if err != nil {
 		return 0, false
 	}
-	m.last, m.asked = size, time.Now()
+	s.last, s.asked = size, time.Now()
 	return size, true
 }
