@@ -83,8 +83,8 @@ func (s *Server) assemble() {
 		authorization:       authorization{authorizer: config.Authorizer, rights: s.rights, access: s.access, auditor: auditor, shell: config.StatusPage},
 		impersonationFilter: apimetrics.ImpersonationFilter(),
 		storageVersions:     newStorageVersionFilter(config.StorageVersions),
-		accounts:            accountFinder{s.ledger},
-		failures:            failures{&s.failures},
+		ledger:              s.ledger,
+		failures:            &s.failures,
 		router: router{table: &s.table, extensions: config.Extensions, aggregator: config.Aggregator, peers: config.Peers, reader: reader{
 			stitcher: s.stitcher, streams: s.streams, rights: s.rights, flow: config.Flow,
 			cbor:     utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage),

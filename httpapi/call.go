@@ -36,22 +36,19 @@ func (x *apiCall) attributes() *request.Attributes {
 	return &x.attrs
 }
 
-// accountFinder finds the account that is charged for a request.
-type accountFinder struct{ ledger *costs.Ledger }
-
-// find sets the account of x, unless it is set.
-func (p *accountFinder) find(x *apiCall) {
+// findAccount sets the account that is charged for x, unless it is set.
+func (c *chain) findAccount(x *apiCall) {
 	if x.Account != nil {
 		return
 	}
-	c := costs.Caller{Agent: x.Peek("User-Agent"), Group: x.Group, Resource: x.Resource, Subresource: x.Subresource, Verb: x.Verb}
+	caller := costs.Caller{Agent: x.Peek("User-Agent"), Group: x.Group, Resource: x.Resource, Subresource: x.Subresource, Verb: x.Verb}
 	if x.User != nil {
-		c.User = x.User.GetName()
+		caller.User = x.User.GetName()
 	}
 	if !x.IsResourceRequest {
-		c.Group, c.Subresource, c.Resource = "", "", firstPart(x.Path)
+		caller.Group, caller.Subresource, caller.Resource = "", "", firstPart(x.Path)
 	}
-	x.Account = p.ledger.Account(c)
+	x.Account = c.ledger.Account(caller)
 }
 
 // firstPart returns a path up to the second slash.

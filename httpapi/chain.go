@@ -8,8 +8,10 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/httpapi/costs"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/nethttp"
+	"github.com/larder-io/larder/httpapi/statuspage"
 )
 
 // chain takes requests through authentication, audit, impersonation, flow control and
@@ -29,8 +31,8 @@ type chain struct {
 	authorization       authorization
 	impersonationFilter string // apimetrics.ImpersonationFilter
 	storageVersions     storageVersionFilter
-	accounts            accountFinder
-	failures            failures
+	ledger              *costs.Ledger
+	failures            *statuspage.Failures
 	router              router
 }
 
@@ -45,7 +47,7 @@ func (c *chain) handle(carrier exchange.Carrier, received time.Time) *exchange.E
 
 func (c *chain) run(x *apiCall) {
 	defer c.tracer.end(x)
-	defer c.failures.note(x)
+	defer c.noteFailure(x)
 	defer logLine(x)
 	defer recoverPanic(x)
 	if c.parser.parse(x) && c.shutdown.check(x) {
@@ -90,7 +92,7 @@ func (c *chain) pass(x *apiCall) {
 		c.tracer.begin(x)
 		c.admit(x)
 	}
-	c.accounts.find(x) // if the request was refused
+	c.findAccount(x) // if the request was refused
 	x.EndAudit()
 	x.ReleaseSeat()
 }
@@ -116,7 +118,7 @@ func (c *chain) admit(x *apiCall) {
 	}
 	x.Enter("authorization")
 	if c.authorization.authorize(x) && c.storageVersions.check(x) {
-		c.accounts.find(x)
+		c.findAccount(x)
 		c.router.route(x)
 	}
 }

@@ -13,12 +13,9 @@ import (
 	"github.com/larder-io/larder/httpapi/statuspage"
 )
 
-// failures keeps the latest answers with code 500 or above, for the status page.
-type failures struct{ last *statuspage.Failures }
-
-// note keeps the answer to x if its code is 500 or above. Answers of handlers that have the
-// connection to themselves are not seen.
-func (f *failures) note(x *apiCall) {
+// noteFailure keeps the answer to x for the status page if its code is 500 or above. Answers of handlers
+// that have the connection to themselves are not seen.
+func (c *chain) noteFailure(x *apiCall) {
 	code := x.StatusCode()
 	if code < http.StatusInternalServerError {
 		return
@@ -30,7 +27,7 @@ func (f *failures) note(x *apiCall) {
 	if x.User != nil {
 		failure.User = x.User.GetName()
 	}
-	f.last.Add(failure)
+	c.failures.Add(failure)
 }
 
 // longestStatus is the length up to which a Status is decoded for its message.

@@ -24,6 +24,7 @@ import (
 	informers "k8s.io/kube-aggregator/pkg/client/informers/externalversions"
 	apiserviceinformers "k8s.io/kube-aggregator/pkg/client/informers/externalversions/apiregistration/v1"
 	listers "k8s.io/kube-aggregator/pkg/client/listers/apiregistration/v1"
+	v2 "k8s.io/kube-aggregator/pkg/controllers/openapi/aggregator"
 	statusmetrics "k8s.io/kube-aggregator/pkg/controllers/status/metrics"
 	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
 
@@ -113,7 +114,7 @@ func New(config Config) (*Aggregator, error) {
 	if err := config.CRDs.Informer().AddIndexers(servedIndexers()); err != nil {
 		return nil, fmt.Errorf("aggregator: %w", err)
 	}
-	a.swagger = newSwagger()
+	a.swagger = &swagger{downloader: v2.NewDownloader(), known: make(map[string]*swaggerOf)}
 	if a.openAPIv3, err = newOpenAPIv3(); err != nil {
 		return nil, fmt.Errorf("aggregator: %w", err)
 	}

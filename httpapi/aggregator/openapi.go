@@ -87,10 +87,6 @@ type swaggerOf struct {
 
 var _ v2.SpecAggregator = (*swagger)(nil)
 
-func newSwagger() *swagger {
-	return &swagger{downloader: v2.NewDownloader(), known: make(map[string]*swaggerOf)}
-}
-
 func (s *swagger) AddUpdateAPIService(apiService *apiregistrationv1.APIService, handler http.Handler) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -3,13 +3,31 @@ package aggregator
 import (
 	"maps"
 	"net/http"
+	"net/url"
 	"strings"
+	"sync/atomic"
 
+	"k8s.io/apimachinery/pkg/runtime"
+	utilproxy "k8s.io/apimachinery/pkg/util/proxy"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
+	serviceproxy "k8s.io/apiserver/pkg/util/proxy"
+	"k8s.io/client-go/transport"
+	"k8s.io/klog/v2"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
 	upstream "k8s.io/kube-aggregator/pkg/apiserver"
 	"k8s.io/kube-aggregator/pkg/controllers/openapi"
 	"k8s.io/kube-aggregator/pkg/controllers/openapiv3"
+	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
+	"k8s.io/streaming/pkg/httpstream"
+
+	"github.com/larder-io/larder/internal/registry/backend"
 )
 
 // Remote returns the handler that proxies requests at path to another server, nil if this server serves
@@ -140,4 +158,125 @@ func (f *router) routes() map[string]*proxy {
 		return *routes
 	}
 	return map[string]*proxy{}
+}
+
+// component is the value of the component label in metrics.
+const component = "aggregator"
+
+// proxy proxies requests to one remote server, as kube-aggregator
+// pkg/apiserver/handler_proxy.go does.
+type proxy struct {
+	aggregator *Aggregator
+	target     atomic.Pointer[target]
+}
+
+// target is a remote server in one state of its APIService. It is immutable.
+type target struct {
+	namespace, service string
+	port               int32
+	available          bool
+	transport          http.RoundTripper
+	err                error // of making transport
+}
+
+// update replaces the target after a change of the APIService, which is remote, or of the
+// certificate.
+func (p *proxy) update(apiService *apiregistrationv1.APIService) {
+	cert, key := p.aggregator.identity.current()
+	service := apiService.Spec.Service
+	t := &target{
+		namespace: service.Namespace, service: service.Name, port: *service.Port,
+		available: helper.IsAPIServiceConditionTrue(apiService, apiregistrationv1.Available),
+	}
+	// Equal configurations share their connections.
+	t.transport, t.err = transport.New(remote.BuildTransportConfig(p.aggregator.dial, cert, key, apiService))
+	p.target.Store(t)
+}
+
+// alwaysAvailable returns a proxy to the same server that does not check its availability.
+func (p *proxy) alwaysAvailable() *proxy {
+	t := *p.target.Load()
+	t.available = true
+	out := &proxy{aggregator: p.aggregator}
+	out.target.Store(&t)
+	return out
+}
+
+func (p *proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	t := p.target.Load()
+	who, known := apirequest.UserFrom(req.Context())
+	switch {
+	case !t.available:
+		refuse(w, req, http.StatusServiceUnavailable, "service unavailable")
+		return
+	case t.err != nil:
+		refuse(w, req, http.StatusInternalServerError, t.err.Error())
+		return
+	case !known:
+		refuse(w, req, http.StatusInternalServerError, "missing user")
+		return
+	}
+	at, err := p.aggregator.resolver.ResolveEndpoint(t.namespace, t.service, t.port)
+	if err != nil {
+		klog.ErrorS(err, "Service of an APIService cannot be found", "namespace", t.namespace, "service", t.service)
+		refuse(w, req, http.StatusServiceUnavailable, "service unavailable")
+		return
+	}
+	utilflowcontrol.RequestDelegated(req.Context()) // the other server counts a watch
+	location := &url.URL{Scheme: "https", Host: at.Host, Path: req.URL.Path, RawQuery: req.URL.Query().Encode()}
+	p.forward(w, req, location, t.transport, who)
+}
+
+// forward sends a request of the user who to location.
+func (p *proxy) forward(w http.ResponseWriter, req *http.Request, location *url.URL, next http.RoundTripper, who user.Info) {
+	onward, cancel := serviceproxy.NewRequestForProxy(location, req)
+	defer cancel()
+	uid := ""
+	if utilfeature.DefaultFeatureGate.Enabled(features.RemoteRequestHeaderUID) {
+		uid = who.GetUID()
+	}
+	next = transport.NewAuthProxyRoundTripper(who.GetName(), uid, who.GetGroups(), who.GetExtra(), backend.Transport(next))
+	upgrade := httpstream.IsUpgradeRequest(req)
+	if upgrade { // the handler writes it to a connection of its own, not through next
+		removeHopByHop(onward.Header)
+		transport.SetAuthProxyHeaders(onward, who.GetName(), uid, who.GetGroups(), who.GetExtra())
+	}
+	handler := utilproxy.NewUpgradeAwareHandler(location, next, true, upgrade, responder{w})
+	handler.RejectForwardingRedirects = p.aggregator.config.RejectRedirects
+	handler.ServeHTTP(w, onward)
+}
+
+// removeHopByHop removes hop-by-hop headers from an upgrade request (RFC 9110, section
+// 7.6.1). From other requests net/http's proxy removes them.
+func removeHopByHop(header http.Header) {
+	for _, value := range header.Values("Connection") {
+		for name := range strings.SplitSeq(value, ",") {
+			if name = strings.TrimSpace(name); !strings.EqualFold(name, "Upgrade") {
+				header.Del(name)
+			}
+		}
+	}
+	for _, name := range [...]string{"Keep-Alive", "Proxy-Authorization", "Proxy-Connection", "Te"} {
+		header.Del(name)
+	}
+	header.Set("Connection", "Upgrade")
+}
+
+// refuse answers a request that is not proxied.
+func refuse(w http.ResponseWriter, req *http.Request, code int, text string) {
+	http.Error(w, text, code)
+	if info, ok := apirequest.RequestInfoFrom(req.Context()); ok {
+		metrics.RecordRequestTermination(req, info, component, code)
+	}
+}
+
+// responder answers a request that could not be proxied.
+type responder struct{ w http.ResponseWriter }
+
+func (r responder) Object(code int, obj runtime.Object) {
+	responsewriters.WriteRawJSON(code, obj, r.w)
+}
+
+func (r responder) Error(_ http.ResponseWriter, _ *http.Request, err error) {
+	http.Error(r.w, err.Error(), http.StatusServiceUnavailable)
 }

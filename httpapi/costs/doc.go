@@ -36,6 +36,6 @@
 //
 // # Locks
 //
-// Ledger.mu > Ledger.lookup. Finding an account takes lookup for reading, adding to it takes no
-// lock. No other lock is taken while they are held.
+// Ledger.mu > Ledger.lookup. Finding an account takes lookup for reading. Adding to it takes no
+// lock, unless a sweep has removed the account meanwhile. No other lock is taken while they are held.
 package costs

@@ -47,10 +47,6 @@ type group struct {
 	versions map[string][]metav1.APIResource
 }
 
-func newDiscovery(everything aggregated.ResourceManager) *discovery {
-	return &discovery{everything: everything, known: make(map[string]*group)}
-}
-
 // update publishes what members, all CRDs of a group, define.
 func (d *discovery) update(name string, members []*apiextensionsv1.CustomResourceDefinition) {
 	slices.SortFunc(members, func(a, b *apiextensionsv1.CustomResourceDefinition) int { return strings.Compare(a.Name, b.Name) })

@@ -123,7 +123,7 @@ func New(config Config) (*Extensions, error) {
 	}
 	e.informers = informers.NewSharedInformerFactory(e.client, resync)
 	crds := e.informers.Apiextensions().V1().CustomResourceDefinitions()
-	e.discovery = newDiscovery(config.Discovery)
+	e.discovery = &discovery{everything: config.Discovery, known: make(map[string]*group)}
 	e.schemas = func() (map[string]*spec.Schema, error) { return nil, nil }
 	if config.Schemas != nil {
 		e.schemas = sync.OnceValues(func() (map[string]*spec.Schema, error) {

@@ -35,14 +35,8 @@ type Documents struct {
 	groups []*registry.Group // without the core group, in the order of /apis
 	core   *registry.Group   // nil if it is not served
 
+	config     Config
 	priorities map[schema.GroupVersion]builtin.Priority
-
-	addresses  discovery.Addresses
-	extensions *customresources.Extensions // nil if there is nothing to add
-	aggregator *aggregator.Aggregator      // nil if there are no other servers
-	everything aggregated.ResourceManager
-	peers      Peers // nil if there are none
-	id         string
 }
 
 // Config says what is discovered.
@@ -70,7 +64,7 @@ type Peers interface {
 
 // New returns the documents of what config says.
 func New(config Config) *Documents {
-	d := &Documents{priorities: builtin.Priorities(), addresses: config.Addresses, extensions: config.Extensions, aggregator: config.Aggregator, everything: config.Everything, peers: config.Peers, id: config.ID}
+	d := &Documents{config: config, priorities: builtin.Priorities()}
 	for _, g := range config.Groups {
 		if g.Name == "" {
 			d.core = g
@@ -95,15 +89,15 @@ func (d *Documents) priority(g *registry.Group) (most int32) {
 // Install adds the documents to t.
 func (d *Documents) Install(t common.PathHandlerByGroupVersion) error {
 	for _, g := range d.groups {
-		if err := d.serveGroup(t, g, d.everything); err != nil {
+		if err := d.serveGroup(t, g, d.config.Everything); err != nil {
 			return err
 		}
 	}
 	groups := http.HandlerFunc(d.serveGroups)
-	if d.aggregator != nil {
-		groups = d.aggregator.ServeGroups
+	if d.config.Aggregator != nil {
+		groups = d.config.Aggregator.ServeGroups
 	}
-	t.Handle("/apis", aggregated.WrapAggregatedDiscoveryToHandler(groups, d.everything, d.ofAll()))
+	t.Handle("/apis", aggregated.WrapAggregatedDiscoveryToHandler(groups, d.config.Everything, d.ofAll()))
 	t.Handle("/apis/", groups)
 	if d.core == nil {
 		return nil
@@ -114,7 +108,7 @@ func (d *Documents) Install(t common.PathHandlerByGroupVersion) error {
 			return err
 		}
 	}
-	root := discovery.NewLegacyRootAPIHandler(d.addresses, legacyscheme.Codecs, "/api")
+	root := discovery.NewLegacyRootAPIHandler(d.config.Addresses, legacyscheme.Codecs, "/api")
 	api := aggregated.WrapAggregatedDiscoveryToHandler(root, legacy, legacy)
 	serveDocument(t, "/api", legacyscheme.Codecs, api)
 	t.HandlePrefix("/api/", http.HandlerFunc(negotiate.NothingBelow))
@@ -123,11 +117,11 @@ func (d *Documents) Install(t common.PathHandlerByGroupVersion) error {
 
 // ofAll answers what is served below /apis by this server and its peers.
 func (d *Documents) ofAll() http.Handler {
-	if d.peers == nil {
-		return d.everything
+	if d.config.Peers == nil {
+		return d.config.Everything
 	}
-	all := aggregated.NewPeerAggregatedDiscoveryHandler(d.id, d.everything, d.peers, "apis")
-	d.peers.RegisterCacheInvalidationCallback(all.InvalidateCache)
+	all := aggregated.NewPeerAggregatedDiscoveryHandler(d.config.ID, d.config.Everything, d.config.Peers, "apis")
+	d.config.Peers.RegisterCacheInvalidationCallback(all.InvalidateCache)
 	return all
 }
 
@@ -208,8 +202,8 @@ func (d *Documents) serveGroups(w http.ResponseWriter, req *http.Request) {
 	for _, g := range d.groups {
 		list.Groups = append(list.Groups, Group(g))
 	}
-	if d.extensions != nil {
-		list.Groups = append(list.Groups, d.extensions.Groups()...)
+	if d.config.Extensions != nil {
+		list.Groups = append(list.Groups, d.config.Extensions.Groups()...)
 	}
 	writeUnversioned(w, req, list)
 }

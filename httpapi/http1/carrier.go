@@ -130,19 +130,16 @@ func (ss *Session) asterisk(received time.Time) *exchange.Exchange {
 
 // malformed returns the answer to a request that could not be read because of err.
 func (ss *Session) malformed(err error) *exchange.Exchange {
-	x := new(exchange.Exchange)
-	x.Init(ss, time.Time{}, nil)
-	x.Reset()
+	code := http.StatusBadRequest
 	switch {
 	case errors.Is(err, errHeaderTooLarge):
-		x.Text(http.StatusRequestHeaderFieldsTooLarge, "431 Request Header Fields Too Large")
+		code = http.StatusRequestHeaderFieldsTooLarge
 	case errors.Is(err, errExpectation):
-		x.Head(http.StatusExpectationFailed, "")
+		code = http.StatusExpectationFailed
 	case socket.IsTimeout(err):
-		x.Text(http.StatusRequestTimeout, "408 Request Timeout")
-	default:
-		x.Text(http.StatusBadRequest, "400 Bad Request")
+		code = http.StatusRequestTimeout
 	}
+	x := exchange.NewRefusal(ss, time.Time{}, code, code != http.StatusExpectationFailed)
 	x.Closing = true
 	return x
 }

@@ -102,20 +102,16 @@ func (ss *Session) await(timeout time.Duration) bool {
 	if ss.readBy(time.Now().Add(timeout)) != nil {
 		return false
 	}
-	n, err := ss.firstByte()
+	read := ss.conn.Read
+	if c, ok := ss.conn.(*tlsConn); ok {
+		read = c.Rest
+	}
+	n, err := read(ss.first[:])
 	if n == 0 || err != nil && !errors.Is(err, io.EOF) {
 		return false
 	}
 	ss.ahead, ss.reads = ss.first[:], 0
 	return ss.connection.begin()
-}
-
-// firstByte waits for the first byte of a request.
-func (ss *Session) firstByte() (int, error) {
-	if c, ok := ss.conn.(*tlsConn); ok {
-		return c.Rest(ss.first[:])
-	}
-	return ss.conn.Read(ss.first[:])
 }
 
 // readBy makes reads end at until or a little later.

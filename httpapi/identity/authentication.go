@@ -47,14 +47,11 @@ type Config struct {
 }
 
 // Authentication authenticates requests.
-type Authentication struct {
-	config Config
-	cache  authCache
-}
+type Authentication struct{ config Config }
 
 // NewAuthentication returns an Authentication with config.
 func NewAuthentication(config Config) *Authentication {
-	return &Authentication{config: config, cache: authCache{config.Digester, config.Generation, config.AnonymousByPath}}
+	return &Authentication{config: config}
 }
 
 // processUser is the user that this process itself is: the super-user.
@@ -69,7 +66,7 @@ func (a *Authentication) Authenticate(x *nethttp.Call, foreign bool) error {
 	}
 	// Authenticators add to the audit record, so an audited request is authenticated again.
 	if !foreign && x.Audit == nil {
-		if known := a.cache.lookup(&x.Exchange); known != nil {
+		if known := a.lookup(&x.Exchange); known != nil {
 			x.User = known.response.User
 			a.config.Access.Remembered(known.class, known.token)
 			return nil
@@ -82,7 +79,7 @@ func (a *Authentication) Authenticate(x *nethttp.Call, foreign bool) error {
 	}
 	x.User = resp.User
 	if len(warner.warned) == 0 && !foreign { // the client is to get the warnings with each answer
-		a.cache.store(&x.Exchange, resp, generation)
+		a.store(&x.Exchange, resp, generation)
 	}
 	x.HideCredential()
 	return nil
@@ -146,13 +143,6 @@ func (w *warner) AddWarning(agent, text string) {
 // of the authenticators last for that much less than upstream's.
 const CacheTTL = time.Second
 
-// authCache keeps the user of a connection's client in the connection's slot.
-type authCache struct {
-	digester   *Digester
-	generation func() uint64
-	byPath     bool // anonymous clients are accepted on some paths only
-}
-
 // credentials are those by which a connection was last authenticated, and the answer. They keep a digest of
 // the secret, under a key of this process.
 type credentials struct {
@@ -169,17 +159,17 @@ type credentials struct {
 // lookup returns the credentials by which x's connection was last authenticated, if they are still valid
 // and the request has the same Authorization header. The caller has checked that no other field has
 // credentials. A client certificate belongs to the connection, so it cannot differ.
-func (m *authCache) lookup(x *exchange.Exchange) *credentials {
+func (a *Authentication) lookup(x *exchange.Exchange) *credentials {
 	slot := x.Carrier.Slot()
 	if slot == nil {
 		return nil
 	}
 	known, _ := (*slot).(*credentials)
-	if known == nil || !x.Received.Before(known.until) || known.generation != m.generation() {
+	if known == nil || !x.Received.Before(known.until) || known.generation != a.config.Generation() {
 		return nil
 	}
 	digest := &known.current
-	m.digester.Digest(digest, x.Peek("Authorization"))
+	a.config.Digester.Digest(digest, x.Peek("Authorization"))
 	if subtle.ConstantTimeCompare(digest[:], known.digest[:]) == 0 {
 		return nil
 	}
@@ -187,9 +177,9 @@ func (m *authCache) lookup(x *exchange.Exchange) *credentials {
 }
 
 // store remembers the authenticator's response to x, which it gave in that generation.
-func (m *authCache) store(x *exchange.Exchange, response *authenticator.Response, generation uint64) {
+func (a *Authentication) store(x *exchange.Exchange, response *authenticator.Response, generation uint64) {
 	name := response.User.GetName()
-	if m.byPath && name == user.Anonymous {
+	if a.config.AnonymousByPath && name == user.Anonymous {
 		return
 	}
 	secret := x.Peek("Authorization")
@@ -201,7 +191,7 @@ func (m *authCache) store(x *exchange.Exchange, response *authenticator.Response
 		response: response, until: x.Received.Add(CacheTTL), generation: generation,
 		class: apimetrics.ClassOf(name), token: len(secret) > 0,
 	}
-	m.digester.Digest(&known.digest, secret)
+	a.config.Digester.Digest(&known.digest, secret)
 	if state := x.Carrier.TLS(); state != nil && len(state.PeerCertificates) > 0 {
 		leaf := state.PeerCertificates[0]
 		if leaf.NotAfter.Before(known.until) {

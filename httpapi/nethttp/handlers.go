@@ -1,8 +1,10 @@
 package nethttp
 
 import (
+	"io"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -10,6 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/server/httplog"
 
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
 	"github.com/larder-io/larder/httpapi/streams"
 	"github.com/larder-io/larder/internal/auth"
 )
@@ -70,5 +73,150 @@ func (x *Call) withLogLine(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		audit.WithAuditID(req.Context(), types.UID(id))
 		logged.ServeHTTP(w, req)
+	})
+}
+
+// Call is an exchange that net/http code may have to look at or to serve.
+//
+// It belongs to the goroutine that serves the exchange and ends with it.
+type Call struct {
+	exchange.Exchange
+
+	handlers *Handlers
+	detached *http.Request
+	body     *body // of detached; nil if it has none
+}
+
+// Init makes x the call that c carries.
+func (h *Handlers) Init(x *Call, c exchange.Carrier, received time.Time, deadlines *exchange.Deadlines) {
+	x.handlers = h
+	x.Exchange.Init(c, received, deadlines)
+}
+
+// HTTP returns the request for net/http code. It holds nothing of the connection, and its context does
+// not end with the exchange.
+func (x *Call) HTTP() *http.Request {
+	if x.detached == nil {
+		x.detached = x.copyRequest()
+	}
+	return x.detached
+}
+
+// Replace has HTTP return req from now on, with x's own context.
+func (x *Call) Replace(req *http.Request) { x.detached = req.WithContext(x.Base()) }
+
+// HideCredential removes the credentials from the request, so that no handler sees or forwards them.
+func (x *Call) HideCredential() {
+	for name := range x.HTTP().Header {
+		if x.handlers.config.Credential(name) {
+			x.detached.Header.Del(name)
+		}
+	}
+}
+
+// copyRequest builds a request for net/http code from what was parsed of the client's.
+func (x *Call) copyRequest() *http.Request {
+	req := &http.Request{
+		Method:        x.Method,
+		URL:           x.URL(),
+		Proto:         "HTTP/1.1",
+		ProtoMajor:    1,
+		ProtoMinor:    1,
+		Header:        x.copyHeaders(),
+		Body:          http.NoBody,
+		ContentLength: x.Carrier.BodyLength(),
+		Host:          x.Host,
+		RemoteAddr:    x.Carrier.RemoteAddr().String(),
+		TLS:           x.Carrier.TLS(),
+	}
+	if x.Carrier.Major() == 2 {
+		req.Proto, req.ProtoMajor, req.ProtoMinor = "HTTP/2.0", 2, 0
+	}
+	req.RequestURI = req.URL.RequestURI()
+	if req.Host == "" {
+		req.Host = string(x.Carrier.Host())
+	}
+	if req.ContentLength != 0 {
+		x.body = &body{asked: make(chan struct{}), answer: make(chan struct{})}
+		req.Body = x.body
+	}
+	if req.ContentLength < 0 && req.ProtoMajor == 1 {
+		req.TransferEncoding = []string{"chunked"}
+	}
+	return req.WithContext(x.Base())
+}
+
+// copyHeaders copies the request's headers, except those of its connection and, once the client
+// is authenticated, those that hold credentials.
+func (x *Call) copyHeaders() http.Header {
+	length := x.Carrier.BodyLength()
+	return x.CopyHeaders(func(key string) bool {
+		switch {
+		case key == "Host" || key == "Transfer-Encoding" || key == "Trailer": // are of this connection
+			return false
+		case key == "Content-Length" && length < 0:
+			return false
+		}
+		return x.User == nil || !x.handlers.config.Credential(key)
+	})
+}
+
+// supply reads the body for the handler and reports whether it came in time.
+func (x *Call) supply() bool {
+	data, err := x.Carrier.ReadBody(x.Deadline)
+	if socket.IsTimeout(err) {
+		return false
+	}
+	if err == nil {
+		err = io.EOF
+	}
+	x.body.give(data, err)
+	return true
+}
+
+// endBody makes the handler's Read fail: the body is not read any more.
+func (x *Call) endBody() {
+	if x.body != nil {
+		x.body.give(nil, http.ErrBodyReadAfterClose)
+	}
+}
+
+// body is the body of a request for a net/http handler. The handler may outlive its request, so it does
+// not read the connection: its first Read asks the connection's goroutine for the whole body.
+type body struct {
+	asked  chan struct{} // closed by the first Read
+	answer chan struct{} // closed when data and err are there
+	ask    sync.Once
+	reply  sync.Once
+	waited atomic.Int64 // nanoseconds in which Read waited
+	data   []byte
+	err    error // after data
+}
+
+// Read waits for the body.
+func (b *body) Read(p []byte) (int, error) {
+	b.ask.Do(func() {
+		began := time.Now()
+		close(b.asked)
+		<-b.answer
+		b.waited.Add(int64(time.Since(began)))
+	})
+	<-b.answer
+	if len(b.data) == 0 {
+		return 0, b.err
+	}
+	n := copy(p, b.data)
+	b.data = b.data[n:]
+	return n, nil
+}
+
+// Close does nothing: the connection deals with what was not read.
+func (b *body) Close() error { return nil }
+
+// give lets Read go on. The first call counts.
+func (b *body) give(data []byte, err error) {
+	b.reply.Do(func() {
+		b.data, b.err = data, err
+		close(b.answer)
 	})
 }

@@ -53,9 +53,12 @@ func (x *Call) serveBuffered(h http.Handler, prompt bool) {
 // wait reads the body if the handler wants it and waits until it has answered. It
 // reports whether that was in time.
 func (x *Call) wait(ctx context.Context, w *buffered) bool {
+	var wanted <-chan struct{} // closed when the handler asks for the body; nil if there is none
 	began := time.Now()
 	defer func() { x.Waited += time.Since(began) }() // the handler has an account of its time
-	wanted := x.wanted()
+	if x.body != nil {
+		wanted = x.body.asked
+	}
 	for {
 		select {
 		case <-wanted:

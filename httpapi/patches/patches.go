@@ -2,7 +2,7 @@
 // configurations, as upstream's handler does (apiserver pkg/endpoints/handlers/patch.go).
 //
 // [Patch.Apply] makes a new object from a stored one. Most merge patches of kubelets and controllers name
-// few fields, and only those fields are converted (narrow.go).
+// few fields, and only those fields are converted.
 //
 // The package limits the cost of a patch. Upstream's library parses and writes a nested value once for
 // each level above it, so its time grows with the product of depth and size. The largest and deepest

@@ -2,14 +2,26 @@ package versions
 
 import (
 	"fmt"
+	"slices"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
+	"k8s.io/apiextensions-apiserver/pkg/crdserverscheme"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured/unstructuredscheme"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
+	"k8s.io/apimachinery/pkg/runtime/serializer/json"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/runtime/serializer/versioning"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
 // coercer does for custom resources what decoding does for objects with a Go type. It removes unknown
@@ -141,4 +153,118 @@ func (c converter) ConvertToVersion(in runtime.Object, gv runtime.GroupVersioner
 		}
 	}
 	return out, nil
+}
+
+// types takes the place of a scheme for one version of a CRD. It has the types of custom resources and
+// of the options of requests.
+type types struct {
+	options   *runtime.Scheme // of the options of requests alone
+	typer     runtime.ObjectTyper
+	creater   runtime.ObjectCreater
+	defaulter defaulter
+}
+
+func (b *builder) typesOfVersion(v *apiextensionsv1.CustomResourceDefinitionVersion) *types {
+	options, kind := runtime.NewScheme(), b.kind(v)
+	options.AddUnversionedTypes(kind.GroupVersion(), &metav1.ListOptions{}, &metav1.GetOptions{}, &metav1.DeleteOptions{})
+	return &types{
+		options:   options,
+		typer:     apiextensionsserver.UnstructuredObjectTyper{Delegate: options, UnstructuredTyper: crdserverscheme.NewUnstructuredObjectTyper()},
+		creater:   unstructuredscheme.NewUnstructuredCreator(),
+		defaulter: defaulter{options, b.structurals, kind.GroupKind()},
+	}
+}
+
+// defaulter sets the defaults of structural schemas in objects of one kind. It leaves all others
+// to another defaulter.
+type defaulter struct {
+	runtime.ObjectDefaulter
+	schemas map[string]*structuralschema.Structural // by version
+	kind    schema.GroupKind
+}
+
+func (d defaulter) Default(in runtime.Object) {
+	u, ok := in.(runtime.Unstructured)
+	kind := in.GetObjectKind().GroupVersionKind()
+	if !ok || kind.GroupKind() != d.kind {
+		d.ObjectDefaulter.Default(in)
+		return
+	}
+	defaulting.Default(u.UnstructuredContent(), d.schemas[kind.Version])
+}
+
+// serializer decodes the bodies of requests and encodes answers.
+type serializer struct {
+	media     []runtime.SerializerInfo
+	coercer   *coercer
+	converter runtime.ObjectConvertor
+	defaulter defaulter
+}
+
+var _ runtime.NegotiatedSerializer = (*serializer)(nil)
+
+// serializer returns the serializer of one version.
+func (b *builder) serializer(v *apiextensionsv1.CustomResourceDefinitionVersion, t *types) *serializer {
+	scheme := t.defaulter
+	scheme.ObjectDefaulter = apiextensionsserver.Scheme
+	return &serializer{
+		media: mediaTypes(t), converter: b.safe, defaulter: scheme,
+		coercer: b.coercer(b.kind(v).GroupKind()),
+	}
+}
+
+func (b *builder) coercer(kind schema.GroupKind) *coercer {
+	return &coercer{kind: kind, schemas: b.structurals, preserves: b.CRD.Spec.PreserveUnknownFields}
+}
+
+func (s *serializer) SupportedMediaTypes() []runtime.SerializerInfo { return s.media }
+
+func (s *serializer) EncoderForVersion(encoder runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
+	scheme := apiextensionsserver.Scheme
+	return versioning.NewCodec(encoder, nil, s.converter, scheme, scheme, scheme, gv, nil, "customResources")
+}
+
+func (s *serializer) DecoderToVersion(inner runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
+	text, ok := inner.(*json.Serializer)
+	scheme := apiextensionsserver.Scheme
+	return versioning.NewCodec(nil, decoder{inner, s.coercer, ok && text.IsStrict()}, runtime.UnsafeObjectConvertor(scheme), scheme, scheme, s.defaulter, nil, gv, "customResources")
+}
+
+// mediaTypes lists the media types. Custom resources have no protobuf encoding, but other answers do,
+// such as their metadata.
+func mediaTypes(t *types) []runtime.SerializerInfo {
+	streams := utilfeature.DefaultFeatureGate.Enabled(features.StreamingCollectionEncodingToJSON)
+	text := func(o json.SerializerOptions) *json.Serializer {
+		return json.NewSerializerWithOptions(json.DefaultMetaFactory, t.creater, t.typer, o)
+	}
+	list := []runtime.SerializerInfo{
+		{
+			MediaType: runtime.ContentTypeJSON, MediaTypeType: "application", MediaTypeSubType: "json", EncodesAsText: true,
+			Serializer:       text(json.SerializerOptions{StreamingCollectionsEncoding: streams}),
+			PrettySerializer: text(json.SerializerOptions{Pretty: true}),
+			StrictSerializer: text(json.SerializerOptions{Strict: true, StreamingCollectionsEncoding: streams}),
+			StreamSerializer: &runtime.StreamSerializerInfo{EncodesAsText: true, Serializer: text(json.SerializerOptions{}), Framer: json.Framer},
+		},
+		{
+			MediaType: runtime.ContentTypeYAML, MediaTypeType: "application", MediaTypeSubType: "yaml", EncodesAsText: true,
+			Serializer:       text(json.SerializerOptions{Yaml: true}),
+			StrictSerializer: text(json.SerializerOptions{Yaml: true, Strict: true}),
+		},
+		{
+			MediaType: runtime.ContentTypeProtobuf, MediaTypeType: "application", MediaTypeSubType: "vnd.kubernetes.protobuf",
+			Serializer: protobuf.NewSerializerWithOptions(t.creater, t.typer, protobuf.SerializerOptions{
+				StreamingCollectionsEncoding: utilfeature.DefaultFeatureGate.Enabled(features.StreamingCollectionEncodingToProtobuf),
+			}),
+			StreamSerializer: &runtime.StreamSerializerInfo{Serializer: protobuf.NewRawSerializer(t.creater, t.typer), Framer: protobuf.LengthDelimitedFramer},
+		},
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
+		list = append(list, cbor.NewSerializerInfo(t.creater, t.typer))
+	}
+	return list
+}
+
+// standard lists the media types of answers that have custom resources in them.
+func standard(media []runtime.SerializerInfo) []runtime.SerializerInfo {
+	return slices.DeleteFunc(slices.Clone(media), func(info runtime.SerializerInfo) bool { return info.MediaType == runtime.ContentTypeProtobuf })
 }
