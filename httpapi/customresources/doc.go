@@ -28,9 +28,9 @@
 //
 // # Guarantees
 //
-// A CRD serves requests as the informer last saw it. A request for a resource that the informer has
-// not seen waits until the informer has seen what the store held when the request came
-// ([Extensions.Await]). Until the informer has synced, such requests are answered 503, not 404.
+// A CRD serves requests as the informer last saw it. If the informer has not seen a requested resource,
+// the request waits until the informer has reached the store's state at that time ([Extensions.Await]).
+// Until the informer has synced, such requests are answered 503, not 404.
 //
 // While upstream's finalizer deletes the objects of a CRD, this server creates none: the finalizer
 // first waits for the creates that this server has admitted. Upstream does not wait, and a later CRD

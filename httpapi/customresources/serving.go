@@ -28,9 +28,9 @@ var errRetired = errors.New("customresources: the CRD has changed")
 // serving serves one CRD with one UID, specification and set of accepted names.
 type serving struct {
 	extensions *Extensions
-	// state differs between any two servings. Upstream tells two states of a CRD apart by UID and
-	// generation (apiextensions-apiserver pkg/controller/openapi/controller.go), but a reset or a
-	// restored etcd can set the generation back.
+	// state differs between any two servings. Upstream compares UID and generation of a CRD
+	// (apiextensions-apiserver pkg/controller/openapi/controller.go). But a reset or a restored etcd
+	// can set the generation back.
 	state   string
 	crd     atomic.Pointer[apiextensionsv1.CustomResourceDefinition] // its newest state
 	creates *pendingCreates                                          // shared with the servings that it replaced

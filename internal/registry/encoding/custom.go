@@ -19,8 +19,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/servedjson"
 )
 
-// Custom has the Codecs of one state of a CRD: its own, which decodes stored values in their own version,
-// and one for each version, which decodes stored or cached bytes of any version into that version.
+// Custom has the Codecs of one state of a CRD. The embedded Codec decodes stored values in their own version.
+// The Codec of a version decodes stored or cached bytes of any version into that version.
 //
 // Upstream's codecs are expensive to make: a thousand times an empty list. They are made for the first
 // object that is not in served form.

@@ -10,10 +10,14 @@
 //
 // # Guarantees
 //
-// Read returns true only for bytes that upstream's reading and encoding/json would reproduce: members are
-// sorted and unique, strings and numbers are written as encoding/json writes them, nothing would be pruned,
-// no default is missing, and metadata are written as ObjectMeta. It may return false for such bytes too, for
-// example if the CRD embeds other resources.
+// Read returns true only for bytes that upstream's reading and encoding/json would reproduce:
+//
+//   - members are sorted and unique
+//   - strings and numbers are written as encoding/json writes them
+//   - nothing would be pruned, and no default is missing
+//   - metadata are written as ObjectMeta
+//
+// Read may return false for such bytes too, for example if the CRD embeds other resources.
 //
 // [Document.Content] returns the maps that decoding would.
 //

@@ -13,8 +13,8 @@
 //
 // # Guarantees
 //
-//   - When Reset returns no error, the store held the checkpoint's state at some revision, which
-//     is not before the one that Reset returns. What is left out may differ.
+//   - When Reset returns no error, the store held the checkpoint's state at the returned revision or a
+//     later one, except for the objects under Limits.
 //   - Every write is conditional on what was compared. Keys that others write meanwhile are
 //     compared again. After a bounded number of rounds, Reset returns [ErrBusy].
 //   - CRDs and namespaces are restored before anything is deleted. New ones are deleted after
@@ -32,8 +32,8 @@
 //
 // # Limits
 //
-// Leases and identities of servers are left out. Objects that expire, such as events, are deleted
-// if they are new, and not restored. Checkpoints are kept in memory, within bounds. They end with
+// Checkpoints leave out the Leases and addresses of API servers. Objects that expire, such as events, are
+// deleted if they are new, but not restored. Checkpoints are kept in memory, within limits. They end with
 // the process, or when the store is replaced by a restored backup.
 //
 // # Locks and goroutines

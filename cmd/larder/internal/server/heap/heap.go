@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// While collections cost little, the headroom, which is the memory that may be allocated between
-	// two collections, is smallHeadroom bytes plus the live heap divided by headroomShare.
+	// The headroom is the memory that may be allocated between two collections. While collections cost
+	// little, it is smallHeadroom bytes plus the live heap divided by headroomShare.
 	smallHeadroom = 16 << 20
 	headroomShare = 32
 
