@@ -169,18 +169,13 @@ func (f *Servers) StartEtcd(ctx context.Context) error {
 
 // startEtcd starts an etcd over a directory.
 func (f *Servers) startEtcd(ctx context.Context, data string) (*Server, string, error) {
-	var urls [2]string
-	for i := range urls {
-		port, err := f.port()
-		if err != nil {
-			return nil, "", err
-		}
-		urls[i] = "http://127.0.0.1:" + port
+	port, err := f.port()
+	if err != nil {
+		return nil, "", err
 	}
-	client, peer := urls[0], urls[1]
+	client := "http://127.0.0.1:" + port
 	args := []string{
-		"--data-dir=" + data, "--name=default", "--listen-client-urls=" + client, "--advertise-client-urls=" + client,
-		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=default=" + peer,
+		"--data-dir=" + data, "--listen-client-urls=" + client, "--advertise-client-urls=" + client, "--listen-peer-urls=http://127.0.0.1:0",
 		"--unsafe-no-fsync", "--quota-backend-bytes=8589934592", "--log-level=warn",
 	}
 	if _, err := os.Stat(filepath.Join(data, "member")); err == nil {
