@@ -28,7 +28,7 @@ import (
 // informer lists once.
 func TestUpgradeInPlace(t *testing.T) {
 	t.Parallel() // it waits most of the time
-	p := newUpgraded(t, "--etcd-servers", serveEtcd(t), "--token-auth-file", tokens(t))
+	p := newUpgraded(t, "--etcd-servers", serveEtcd(t), "--token-auth-file", tokens(t), "--shutdown-delay-duration=10s")
 	lists := new(atomic.Int64)
 	w := &rolling{config: &rest.Config{
 		Host: p.url(), BearerToken: "root-token", QPS: 200, Burst: 200, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, Timeout: proctest.Patience,
