@@ -21,8 +21,8 @@ const (
 	firstInherited    = 3
 )
 
-// inherit returns the files that the process inherits from the one that it takes over from, or
-// else the listener that systemd has opened for it.
+// inherit returns the files from the process that this one replaces, or else the listener that systemd
+// has opened.
 func inherit() (server.Inherited, error) {
 	count := os.Getenv(inheritedVariable)
 	if count == "" {
@@ -43,7 +43,7 @@ func inherit() (server.Inherited, error) {
 	return server.Inherited{Listener: files[0], Ready: files[1], Lock: files[2]}, os.Unsetenv(inheritedVariable)
 }
 
-// successor starts the program by the name and with the arguments of this process, with files.
+// successor starts the program again, with the name and arguments of this process, and passes files to it.
 func successor(files []uintptr) (*os.Process, error) {
 	path, err := exec.LookPath(os.Args[0])
 	if err != nil {

@@ -21,7 +21,7 @@ var (
 	ErrTooLarge = errors.New("checkpoint: no room")
 	// ErrBusy says that others went on writing while the state was brought back.
 	ErrBusy = errors.New("checkpoint: the store does not come to rest")
-	// ErrReplaced says that the store is not the one of which the checkpoint was taken.
+	// ErrReplaced says that the store was replaced after the checkpoint was taken.
 	ErrReplaced = errors.New("checkpoint: the store was replaced since")
 )
 
@@ -77,7 +77,7 @@ type Outcome struct {
 // goroutines.
 type Checkpoints struct {
 	config Config
-	turn   chan struct{} // holds one token: whoever has it takes or resets
+	turn   chan struct{} // has one token, which Take and Reset hold
 
 	mu    sync.Mutex
 	named map[string]*state

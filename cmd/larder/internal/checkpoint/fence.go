@@ -16,7 +16,7 @@ import (
 // Fence refuses the writes of requests that were received before it was last raised. These include
 // deletions of collections in progress. A nil Fence refuses nothing.
 type Fence struct {
-	mu     sync.RWMutex // held for reading while a write is under way
+	mu     sync.RWMutex // held for reading during a write
 	raised time.Time
 }
 

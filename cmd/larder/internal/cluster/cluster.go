@@ -113,7 +113,7 @@ func (c *Cluster) programs() []*program {
 			"--allocate-node-cidrs", "--configure-cloud-routes=false", "--cluster-cidr=" + podRange,
 			"--service-cluster-ip-range=" + c.config.ServiceRanges,
 			"--controller-shutdown-timeout=" + (shutdownTimeout / 2).String(),
-			// What a cluster of many nodes is given, so that nobody waits for a rollout.
+			// The rate limits of large clusters, so that rollouts are not delayed.
 			"--kube-api-qps=200", "--kube-api-burst=400",
 			"--leader-elect=false", "--secure-port=0",
 		}},

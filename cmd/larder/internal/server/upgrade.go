@@ -8,12 +8,11 @@ import (
 	"time"
 )
 
-// Inherited are the files that a process has from the one that started it. All may be nil.
+// Inherited has the files that a process inherits from its parent. All may be nil.
 type Inherited struct {
 	// Listener is the socket that accepts connections, whatever the flags say.
 	Listener *os.File
-	// Lock is the locked file of the data directory. Processes that share the open file share the
-	// lock.
+	// Lock is the lock file of the data directory. Processes that share the open file share the lock.
 	Lock *os.File
 	// Ready is set in a process that takes over from another in an upgrade in place. The other
 	// serves until this one, when it is ready, writes a byte.
@@ -23,7 +22,7 @@ type Inherited struct {
 // takesOver reports whether another process serves until this one is ready.
 func (i *Inherited) takesOver() bool { return i.Ready != nil }
 
-// tellReady lets the process go that served until now. If it has ended meanwhile, nobody hears.
+// tellReady tells the former process that this one is ready. The former process may have ended.
 func (i *Inherited) tellReady() {
 	if i.takesOver() {
 		_, _ = i.Ready.Write([]byte{1})
@@ -31,16 +30,16 @@ func (i *Inherited) tellReady() {
 	}
 }
 
-// handOverDelay is for how long at least a process that is replaced serves its connections on.
-// Clients that send requests meanwhile are asked to connect again with the answer. A client
-// whose idle connection is closed loses a request that it sends at that moment.
+// handOverDelay is the least time for which a replaced process serves its connections. Answers in that
+// time ask clients to connect again. A client whose idle connection is closed loses a request that it
+// sends at that moment.
 const handOverDelay = 5 * time.Second
 
 // handover has the steps of an upgrade in place. Both processes share one listening socket. The
 // kernel would reset connections that wait at a socket of SO_REUSEPORT when that is closed.
 type handover struct{ *Server }
 
-// try starts the process that takes over, and reports whether it does.
+// try starts the process that takes over, and reports whether it has taken over.
 func (s handover) try(ctx context.Context) bool {
 	pid, err := s.startSuccessor(ctx)
 	if err != nil {
@@ -105,8 +104,8 @@ func (s handover) fork(ready *os.File) (next *os.Process, err error) {
 	return next, err
 }
 
-// finish leaves new connections to the process that has taken over, and serves those that it
-// has until their clients have had time to connect again.
+// finish leaves new connections to the process that has taken over. It serves the existing connections
+// until clients have had time to connect again.
 func (s handover) finish(ctx context.Context) {
 	s.parts.http.HandOver()
 	select {
