@@ -159,3 +159,34 @@ func (m *mirror) readLabel(t *testing.T, told *atomic.Int64, compare bool) error
 	}
 	return nil
 }
+
+// TestLogCountsChangesBack: the revision from before the last changes of a prefix is found, however many
+// others there are between.
+func TestLogCountsChangesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		store.PutAll(map[string][]byte{testPrefix + "a/1": []byte("1")})
+		m := replayed(t, store, kv.TailConfig{})
+		m.start(t)
+		m.settle(t)
+		var revisions []int64
+		for i := range 4 {
+			revisions = append(revisions, m.put(t, testPrefix+"a/1", fmt.Sprint(i)))
+			m.put(t, testPrefix+"b/1", fmt.Sprint(i))
+		}
+		m.settle(t)
+		log := m.cache.Log()
+		for n := 1; n <= 4; n++ {
+			want := revisions[4-n] - 1
+			if got := log.Before(n, "a/"); got != want {
+				t.Errorf("%d changes of a ago: %d, want %d", n, got, want)
+			}
+		}
+		if got, want := log.Before(3, ""), revisions[2]; got != want {
+			t.Errorf("3 changes ago: %d, want %d", got, want)
+		}
+		if got, want := log.Before(9, ""), log.Oldest(); got != want || log.Before(5, "a/") != want {
+			t.Errorf("more changes than there are: %d, want %d", got, want)
+		}
+	})
+}

@@ -85,6 +85,7 @@ func (s *Server) assemble() {
 		storageVersions:     newStorageVersionFilter(config.StorageVersions),
 		ledger:              s.ledger,
 		failures:            &s.failures,
+		faults:              faultFilter{config.Faults},
 		router: router{table: &s.table, extensions: config.Extensions, aggregator: config.Aggregator, peers: config.Peers, reader: reader{
 			stitcher: s.stitcher, streams: s.streams, rights: s.rights, flow: config.Flow,
 			cbor:     utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage),

@@ -33,6 +33,7 @@ type chain struct {
 	storageVersions     storageVersionFilter
 	ledger              *costs.Ledger
 	failures            *statuspage.Failures
+	faults              faultFilter
 	router              router
 }
 
@@ -119,6 +120,6 @@ func (c *chain) admit(x *apiCall) {
 	x.Enter("authorization")
 	if c.authorization.authorize(x) && c.storageVersions.check(x) {
 		c.findAccount(x)
-		c.router.route(x)
+		c.faults.route(x, &c.router)
 	}
 }

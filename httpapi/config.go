@@ -24,6 +24,7 @@ import (
 	"github.com/larder-io/larder/httpapi/aggregator"
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/customresources"
+	"github.com/larder-io/larder/httpapi/faults/inject"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
 )
@@ -59,6 +60,10 @@ type Config struct {
 	Timeouts
 	Connections
 	Tracing
+
+	// Faults are injected into requests, for tests of controllers; nil injects none. The owner of Config
+	// has Pages.Handlers serve them.
+	Faults *inject.Faults
 
 	cpu func() time.Duration // the CPU time of the process; tests replace it
 }

@@ -107,6 +107,8 @@ func (o *options) larder(fs *pflag.FlagSet) {
 		"How many past revisions a start replays at most, so that clients can resume watches from before the restart. Ten thousand take about a second. 0 replays none.")
 	fs.BoolVar(&o.config.Checkpoints, "checkpoints", o.config.Checkpoints,
 		"For test suites: users who may post to /larder/checkpoints can save the state of all objects under a name and reset to it, without admission and finalizers. See `larder checkpoint`.")
+	fs.Var(&faultsFlag{enabled: &o.config.Faults, seed: &o.config.FaultSeed}, "faults",
+		"For tests of controllers: true lets users who may put to /larder/faults have faults injected into the requests of others. A number does so, too, and is the seed of faults for all clients except kubectl.")
 	fs.BoolVar(&o.config.StatusPage, "status-page", o.config.StatusPage,
 		"Serve a status page at /larder/. Its data at /larder/status needs the right to get that path. The page itself has no data and is open to everyone.")
 	check := &o.config.Store.CheckInterval

@@ -46,7 +46,7 @@ it is ready, and the old one drains; docs/upgrade.md says more.`,
 
 func newDev() *cobra.Command {
 	config := server.Default()
-	config.TestControllers, config.Checkpoints = true, true
+	config.TestControllers, config.Checkpoints, config.Faults = true, true, true
 	o := newOptions(config)
 	o.scratch = true
 	return serving(o, &cobra.Command{

@@ -7,10 +7,12 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 
 	"go.opentelemetry.io/otel/attribute"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	storeerrors "k8s.io/apiserver/pkg/storage/errors"
 
@@ -63,6 +65,7 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 	if err != nil {
 		return 0, err
 	}
+	x.stale(i, o)
 	x.EnterCache("cacher.GetList")
 	ctx, cancel := x.Bounded()
 	defer cancel()
@@ -100,6 +103,34 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 		room.Close()
 	}
 	return size, err
+}
+
+// Past returns the revision at which a fault answers a read that accepts any revision from resourceVersion
+// on; 0 if none does.
+func (x *Read) Past(i *Resource, resourceVersion string) int64 {
+	if x.Faults == nil || resourceVersion == "" {
+		return 0
+	}
+	if x.Faults.Seeded() {
+		ctx, cancel := x.Bounded()
+		defer cancel()
+		_ = i.View.Resource.CatchUp(ctx) // the read may have the same error
+	}
+	return x.Faults.Past(i.View.Resource.Cache, resourceVersion)
+}
+
+// stale asks for the past if a fault says so, and if o accepts any revision from one on.
+func (x *Read) stale(i *Resource, o *internalversion.ListOptions) {
+	atLeast := o.ResourceVersion == "0" || o.ResourceVersionMatch == metav1.ResourceVersionMatchNotOlderThan || o.ResourceVersionMatch == "" && o.Limit == 0
+	if !atLeast || o.Continue != "" {
+		return
+	}
+	if past := x.Past(i, o.ResourceVersion); past > 0 {
+		if o.ResourceVersion == "0" { // a cache does not page then
+			o.Limit = 0
+		}
+		o.ResourceVersion, o.ResourceVersionMatch = strconv.FormatInt(past, 10), metav1.ResourceVersionMatchExact
+	}
 }
 
 // EnterCache begins the span of a list or watch in the cache, if x is traced.

@@ -27,6 +27,7 @@ import (
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/faults/inject"
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/registry"
@@ -37,6 +38,7 @@ import (
 type Read struct {
 	*exchange.Exchange
 	Stitcher *Stitcher
+	Faults   *inject.Plan // nil injects none
 }
 
 // Negotiate finds the format for a request that i serves. Like upstream's router, it refuses media types
@@ -315,6 +317,13 @@ func (x *Read) getObject(i *Resource) (*cache.Object, error) {
 			x.Event("About to fetch object from cache")
 		}
 		defer x.Leave()
+	}
+	if past := x.Past(i, version); past > 0 {
+		o, err := i.View.Resource.GetPast(scope, past)
+		if err != nil {
+			err = storeerrors.InterpretGetError(err, x.groupResource(), x.Name)
+		}
+		return o, err
 	}
 	ctx, cancel := x.Bounded()
 	defer cancel()

@@ -78,7 +78,7 @@ func (ws *watchStream) sendBookmark(b *batch, d watch.Delivery) error {
 // would be up to a minute behind, and would have to list again if that minute has more writes than a
 // restarted server replays.
 func (ws *watchStream) endWithBookmark(b *batch) error {
-	if !ws.bookmarks || ws.mute {
+	if !ws.bookmarks || ws.mute || ws.faults.Holding() {
 		return errEnd
 	}
 	if more, err := ws.drain(b); more || err != nil {

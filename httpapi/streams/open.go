@@ -59,6 +59,7 @@ func (ss *Streams) Watch(x WatchRequest, i *reads.Resource) {
 	x.Audit.Answer(http.StatusOK)
 	ws.audit, ws.seat = x.TakeAudit(), x.TakeSeat()
 	ws.account.Store(x.Account)
+	ws.faults = x.Faults.Watch(ws.wake)
 	if x.Flow != nil {
 		ws.unregister = x.Flow.RegisterWatch(x.RequestInfo(), x.Query.Encode())
 	}
@@ -110,7 +111,12 @@ func (x WatchRequest) openWatch(i *reads.Resource, f negotiate.Format) (*watchSt
 	ctx, cancel := context.WithTimeout(x.Base(), min(x.RequestTimeout, ws.ends.Sub(began)))
 	defer cancel()
 	defer func() { x.Waited += time.Since(began) }() // it is opened at once, unless the cache has to catch up
+	past := int64(0)
+	if o.SendInitialEvents != nil {
+		past = x.Past(i, o.ResourceVersion)
+	}
 	ws.watcher, err = i.View.Resource.Watch(ctx, storage.WatchRequest{
+		Past:              past,
 		Scope:             scope,
 		ResourceVersion:   o.ResourceVersion,
 		SendInitialEvents: o.SendInitialEvents,

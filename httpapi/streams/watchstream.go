@@ -14,6 +14,7 @@ import (
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/costs"
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/faults/inject"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/socket"
 	"github.com/larder-io/larder/internal/registry/encoding"
@@ -42,6 +43,7 @@ type watchStream struct {
 	seated     time.Time      // when the watch got its seat
 	unregister func()         // removes the watch from flow control; may be nil
 	listed     func()         // ends the spans of a watch that lists first, when it has; may be nil
+	faults     *inject.Watch  // keeps events back; may be nil
 	streams    *Streams
 
 	bookmarks bool
@@ -195,7 +197,11 @@ func (ws *watchStream) step(b *batch) (more bool, err error) {
 		ws.monitor.Sent(&b.frames)
 		return false, err
 	}
-	more, err = ws.drain(b)
+	drain := ws.drain
+	if ws.faults.Active() {
+		drain = ws.drainKept
+	}
+	more, err = drain(b)
 	ws.monitor.Sent(&b.frames)
 	if err != nil {
 		return false, err
@@ -207,7 +213,7 @@ func (ws *watchStream) step(b *batch) (more bool, err error) {
 		return more, nil
 	}
 	if ws.timerFired.Swap(false) {
-		err = ws.runTimer(b, !more)
+		err = ws.runTimer(b, !more && !ws.faults.Holding())
 		ws.monitor.Sent(&b.frames)
 	}
 	return more, err
@@ -399,6 +405,7 @@ func (ws *watchStream) discard() {
 // release removes the watch from flow control, and leaves its right.
 func (ws *watchStream) release() {
 	ws.seat.Release()
+	ws.faults.Close()
 	if ws.unregister != nil {
 		ws.unregister()
 	}

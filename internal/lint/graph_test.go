@@ -25,8 +25,8 @@ internal/invariants, internal/proctest
 < internal/registry/table, internal/registry/storage, internal/registry/builtin
 < internal/registry
 < internal/registry/bootstrap, internal/auth, internal/admission
-< httpapi/socket, httpapi/request, httpapi/costs, httpapi/managedfields, httpapi/crdvalidate
-< httpapi/exchange, httpapi/negotiate, httpapi/patches, httpapi/apimetrics
+< httpapi/socket, httpapi/request, httpapi/costs, httpapi/managedfields, httpapi/crdvalidate, httpapi/faults
+< httpapi/faults/inject, httpapi/exchange, httpapi/negotiate, httpapi/patches, httpapi/apimetrics
 < httpapi/http2
 < httpapi/http1, httpapi/reads, httpapi/writes, httpapi/openapi
 < httpapi/customresources/versions

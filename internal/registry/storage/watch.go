@@ -26,6 +26,9 @@ type WatchRequest struct {
 	Field             fields.Selector
 	Shard             sharding.Selector // nil is everything
 
+	// Past, unless it is 0, is the revision of the initial objects. The cache's log reaches it.
+	Past int64
+
 	// Wake is [watch.Options].Wake.
 	Wake func()
 }
@@ -118,6 +121,11 @@ func (r *Resource) watchStart(ctx context.Context, q WatchRequest, revision int6
 		}
 	}
 	snapshot := r.Cache.Snapshot()
+	if initial && q.Past > 0 {
+		if past, err := r.Cache.At(q.Past); err == nil { // otherwise the log has just lost it
+			snapshot = past
+		}
+	}
 	switch {
 	case initial:
 		options.Initial = &snapshot

@@ -21,6 +21,8 @@ import (
 	"github.com/larder-io/larder/httpapi"
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/customresources"
+	"github.com/larder-io/larder/httpapi/faults"
+	"github.com/larder-io/larder/httpapi/faults/inject"
 	"github.com/larder-io/larder/internal/admission"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
@@ -180,13 +182,18 @@ func (s *Server) newHTTPServer() (*httpapi.Server, error) {
 			handlers[path] = p.auth.OpenID
 		}
 	}
+	var injected *inject.Faults
+	if s.config.Faults {
+		injected = inject.New(s.config.FaultSeed)
+		handlers[faults.Path], handlers[faults.Path+"/"] = injected, injected
+	}
 	limits, err := apimetrics.NewLimits(up.Metrics)
 	if err != nil {
 		return nil, err
 	}
 	generic := up.GenericServerRunOptions
 	config := httpapi.Config{
-		Registry: p.registry, Listener: s.listener, TLS: p.certificates.TLS(), Admission: p.admission, Version: &version,
+		Registry: p.registry, Listener: s.listener, TLS: p.certificates.TLS(), Admission: p.admission, Version: &version, Faults: injected,
 		ExternalAddress: s.externalAddress(), InternalAddresses: s.internalAddresses(),
 		Access: httpapi.Access{
 			Authenticator: p.auth.Authenticator, Generation: p.auth.Generation, RequestHeader: p.auth.RequestHeader,

@@ -76,6 +76,11 @@ type Config struct {
 	// objects to an earlier state: for test suites.
 	Checkpoints bool
 
+	// Faults serves faults.Path, where a user with the right to put can have faults injected into the
+	// requests of others: for tests of controllers. FaultSeed, unless it is 0, injects some from the start.
+	Faults    bool
+	FaultSeed uint64
+
 	// StatusPage serves a page at /larder/ that shows the state of the server to users who may get
 	// /larder/status.
 	StatusPage bool

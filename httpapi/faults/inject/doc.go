@@ -1,0 +1,13 @@
+// Package inject is the server's side of package faults: it holds the rules, decides what happens to a
+// request, and keeps the events of watches back.
+//
+// The filter in package httpapi asks [Faults.Plan] for each request that is authorized. Without rules
+// that costs one atomic load. A [Plan] says how the request is refused, how far a read is behind, and
+// whether an answer is lost. Package streams passes the deliveries of a watch through a [Watch], unless
+// that is idle.
+//
+// # Locks
+//
+// Faults.mu guards everything. It is held while a watch is woken, which takes the lock of the scheduler
+// of package streams, and while no other lock is taken.
+package inject

@@ -1,0 +1,86 @@
+package inject
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/larder-io/larder/httpapi/faults"
+)
+
+// resource names rules in errors.
+var resource = schema.GroupResource{Group: "larder", Resource: "faults"}
+
+// ServeHTTP answers at faults.Path and below, in JSON: with a faults.State or a Status. The caller has
+// authorized the request.
+func (f *Faults) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	status := http.StatusOK
+	body, err := f.serve(req)
+	if err != nil {
+		failed := err.Status()
+		failed.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+		status, body = int(failed.Code), failed
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body) // the client has left
+}
+
+func (f *Faults) serve(req *http.Request) (any, *apierrors.StatusError) {
+	name, action, _ := strings.Cut(strings.Trim(strings.TrimPrefix(req.URL.Path, faults.Path), "/"), "/")
+	switch method := req.Method; {
+	case name == "" && method == http.MethodGet:
+		return f.state(), nil
+	case name == "" && method == http.MethodDelete:
+		f.clear()
+	case name != "" && action == "" && method == http.MethodPut:
+		if err := f.put(name, req.Body); err != nil {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
+	case name != "" && action == "" && method == http.MethodDelete:
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if !f.deleteLocked(name) {
+			return nil, apierrors.NewNotFound(resource, name)
+		}
+	case (action == "step" || action == "release") && method == http.MethodPost:
+		n := 0
+		if action == "step" {
+			var err error
+			if n, err = strconv.Atoi(req.URL.Query().Get("events")); err != nil || n < 1 {
+				return nil, apierrors.NewBadRequest("events must be a positive number")
+			}
+		}
+		if !f.move(name, n) {
+			return nil, apierrors.NewNotFound(resource, name)
+		}
+	case action == "" || action == "step" || action == "release":
+		return nil, apierrors.NewMethodNotSupported(resource, strings.ToLower(method))
+	default:
+		return nil, apierrors.NewGenericServerResponse(http.StatusNotFound, "", resource, name, "", 0, false)
+	}
+	return metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess}, nil
+}
+
+// put sets the rule in body.
+func (f *Faults) put(name string, body io.Reader) error {
+	var r faults.Rule
+	decoder := json.NewDecoder(body)
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&r); err != nil {
+		return fmt.Errorf("rule %q: %w", name, err)
+	}
+	r.Name = name
+	if err := r.Validate(); err != nil {
+		return err
+	}
+	f.set(r)
+	return nil
+}

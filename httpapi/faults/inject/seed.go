@@ -1,0 +1,91 @@
+package inject
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/larder-io/larder/httpapi/faults"
+)
+
+// draw is what a seed decides about one request.
+type draw struct {
+	ordinal int
+	chance  uint64 // the hash
+}
+
+// drawLocked counts q and returns what the seed of r decides about it; false if it leaves q alone.
+func (r *rule) drawLocked(q faults.Request) (draw, bool) {
+	resource, _, _ := strings.Cut(q.Resource, "/")
+	switch {
+	case resource == "events", resource == "events.events.k8s.io", resource == "leases.coordination.k8s.io",
+		strings.HasSuffix(resource, "reviews.authorization.k8s.io"), strings.HasSuffix(resource, "reviews.authentication.k8s.io"):
+		return draw{}, false
+	}
+	ordinal, known := r.ordinals[q]
+	if !known && len(r.ordinals) == mostOrdinals {
+		return draw{}, false
+	}
+	r.ordinals[q] = ordinal + 1
+	hash := xxhash.Sum64String(fmt.Sprintf("%q %q %q %q %q %q %d", q.UserAgent, q.User, q.Verb, q.Resource, q.Namespace, q.Name, ordinal))
+	return draw{ordinal, hash}, true
+}
+
+// random returns the random numbers of a request, or of one event of a watch.
+func (r *rule) random(d draw, event int) *rand.Rand {
+	return rand.New(rand.NewPCG(r.Seed+uint64(event)*0x9e3779b97f4a7c15, d.chance))
+}
+
+// drawnLocked makes what the seed of r decides part of the plan.
+func (p *Plan) drawnLocked(r *rule, d draw) {
+	random := r.random(d, 0)
+	oneOf := func(actions ...faults.Rule) {
+		p.applyLocked(effect{r, actions[random.IntN(len(actions))], d.ordinal})
+	}
+	cut, timeout, status := faults.Rule{Lose: faults.LoseCut}, faults.Rule{Lose: faults.LoseTimeout}, func(code int) faults.Rule { return faults.Rule{Refuse: code} }
+	if isRead(p.request.Verb) && p.seed == nil {
+		p.seed = r
+	}
+	switch verb := p.request.Verb; {
+	case verb == "watch":
+		if p.draws == nil {
+			p.draws = make(map[*rule]draw)
+		}
+		p.draws[r] = d
+		if random.IntN(16) == 0 {
+			oneOf(status(429), status(500), status(503))
+		}
+	case verb == "get" || verb == "list":
+		if random.IntN(16) == 0 {
+			oneOf(status(429), status(500), status(503), status(504))
+		} else if random.IntN(4) == 0 {
+			p.applyLocked(effect{r, faults.Rule{Stale: 1 + random.IntN(5)}, d.ordinal})
+		}
+	case random.IntN(8) > 0:
+	case verb == "update" || verb == "patch":
+		oneOf(status(409), status(409), status(429), status(500), status(503), cut, timeout)
+	default:
+		oneOf(status(429), status(500), status(503), cut, timeout)
+	}
+}
+
+// endOf returns how the seed of r ends a watch, and after how many changes; "" if it does not.
+func (r *rule) endOf(d draw) (end string, after int) {
+	random := r.random(d, 1)
+	if random.IntN(2) == 0 {
+		return "", 0
+	}
+	return []string{faults.EndClean, faults.EndBookmark, faults.EndReset, faults.EndExpired}[random.IntN(4)], 1 + random.IntN(8)
+}
+
+// delayOf returns how long the seed of r delays the n-th change of a watch, counted from 0.
+func (r *rule) delayOf(d draw, n int) time.Duration {
+	random := r.random(d, 2+n)
+	if random.IntN(4) > 0 {
+		return 0
+	}
+	return time.Duration(1+random.IntN(200)) * time.Millisecond
+}

@@ -1,0 +1,268 @@
+package inject
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/larder-io/larder/httpapi/faults"
+	"github.com/larder-io/larder/watch"
+)
+
+// mostHeld is how many events a watch keeps back; with more it ends with 410, as a watch does whose client
+// reads too slowly.
+const mostHeld = 1 << 17
+
+// Watch keeps the events of one watch back. Its methods are called by the goroutine that serves the watch.
+// A nil Watch is idle.
+type Watch struct {
+	f      *Faults
+	q      faults.Request
+	wake   func()      // has the watch served; it neither blocks nor calls back
+	active atomic.Bool // rules concern the watch, or it holds something
+
+	// Faults.mu guards the rest.
+
+	queue    []held // in order
+	credit   int    // events that hold lets through
+	sent     int    // changes
+	last     int64  // revision of the last change or InitialEnd
+	hold     *rule
+	delay    *rule
+	delayFor time.Duration
+	end      *rule
+	endHow   string
+	endAfter int
+	seed     *rule
+	drawn    draw
+	ordinal  map[*rule]int
+	timer    *time.Timer // wakes the watch when the next event is due; may be nil
+	timed    bool        // the first event of queue has been noted as delayed
+	noted    bool        // the hold has been noted
+}
+
+// held is an event that came at a time.
+type held struct {
+	watch.Delivery
+	at time.Time
+}
+
+// Watch returns the Watch of a request; nil without Faults. The caller closes it.
+func (p *Plan) Watch(wake func()) *Watch {
+	if p == nil {
+		return nil
+	}
+	w := &Watch{f: p.faults, q: p.request, wake: wake, ordinal: make(map[*rule]int)}
+	w.f.mu.Lock()
+	defer w.f.mu.Unlock()
+	w.f.watches = append(w.f.watches, w)
+	for _, r := range w.f.rules {
+		if d, ok := p.draws[r]; ok && w.seed == nil {
+			w.seed, w.drawn = r, d
+			w.active.Store(true)
+			if how, after := r.endOf(d); how != "" && w.end == nil {
+				w.end, w.endHow, w.endAfter, w.ordinal[r] = r, how, after, d.ordinal
+			}
+		}
+		w.attachLocked(r)
+	}
+	return w
+}
+
+// Close ends the use of w.
+func (w *Watch) Close() {
+	if w == nil {
+		return
+	}
+	w.f.mu.Lock()
+	defer w.f.mu.Unlock()
+	w.f.watches = slices.DeleteFunc(w.f.watches, func(o *Watch) bool { return o == w })
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+	w.queue = nil
+}
+
+// attachLocked makes r concern w if it matches and holds, delays or ends watches.
+func (w *Watch) attachLocked(r *rule) {
+	if r.Hold == "" && r.Delay == "" && r.End == "" || !r.Match.Selects(&w.q) {
+		return
+	}
+	ordinal, concerned := r.countLocked()
+	if !concerned {
+		return
+	}
+	w.ordinal[r] = ordinal
+	switch {
+	case r.Hold != "" && w.hold == nil:
+		w.hold, w.credit, w.noted = r, 0, false
+	case r.Delay != "" && w.delay == nil:
+		w.delay = r
+		w.delayFor, _ = time.ParseDuration(r.Delay) // is valid
+	case r.End != "" && w.end == nil:
+		w.end, w.endHow, w.endAfter = r, r.End, w.sent+r.After
+	default: // an earlier rule does the same
+		return
+	}
+	w.active.Store(true)
+	w.wake()
+}
+
+// detachLocked undoes attachLocked. What is held goes on.
+func (w *Watch) detachLocked(r *rule) {
+	if w.hold == r {
+		w.hold = nil
+	}
+	if w.delay == r {
+		w.delay = nil
+	}
+	if w.end == r {
+		w.end = nil
+	}
+	if w.seed == r {
+		w.seed = nil
+	}
+	w.wake()
+}
+
+// releaseLocked lets everything through that is held now.
+func (w *Watch) releaseLocked() {
+	w.credit = 0
+	for i, h := range w.queue {
+		together := i > 0 && h.Shared() && w.queue[i-1].Shared() && w.queue[i-1].Revision == h.Revision
+		if !together && (h.Shared() || w.hold.Hold == faults.HoldEverything) {
+			w.credit++
+		}
+	}
+}
+
+func (w *Watch) stateLocked() faults.Watch {
+	s := faults.Watch{Request: w.q, Sent: w.sent, Held: len(w.queue)}
+	for _, r := range []*rule{w.hold, w.delay, w.end, w.seed} {
+		if r != nil && !slices.Contains(s.Rules, r.Name) {
+			s.Rules = append(s.Rules, r.Name)
+		}
+	}
+	return s
+}
+
+// Active reports whether deliveries pass through w.
+func (w *Watch) Active() bool { return w != nil && w.active.Load() }
+
+// Holding reports whether w holds events, or a rule says to hold them: then no bookmark may be sent.
+func (w *Watch) Holding() bool {
+	if !w.Active() {
+		return false
+	}
+	w.f.mu.Lock()
+	defer w.f.mu.Unlock()
+	return w.hold != nil || len(w.queue) > 0
+}
+
+// Keep adds deliveries that have come. It reports false if they are too many.
+func (w *Watch) Keep(deliveries []watch.Delivery) bool {
+	w.f.mu.Lock()
+	defer w.f.mu.Unlock()
+	now := time.Now()
+	for _, d := range deliveries {
+		w.queue = append(w.queue, held{d, now})
+	}
+	return len(w.queue) <= mostHeld
+}
+
+// Next appends to dst what can be sent now, up to its capacity and whole revisions. end is not "" if the watch
+// ends after that, in the way of faults.Rule.End. If nothing is left that concerns w, w becomes idle.
+func (w *Watch) Next(dst []watch.Delivery) (_ []watch.Delivery, end string) {
+	w.f.mu.Lock()
+	defer w.f.mu.Unlock()
+	for len(w.queue) > 0 && len(dst) < cap(dst) && w.passesLocked() {
+		d := w.popLocked()
+		dst = append(dst, d)
+		for d.Shared() && len(w.queue) > 0 && w.queue[0].Shared() && w.queue[0].Revision == d.Revision {
+			dst = append(dst, w.popLocked())
+		}
+	}
+	if w.endsLocked() {
+		w.f.noteLocked(w.end, w.q, w.ordinal[w.end], fmt.Sprintf("watch ended (%s) after %d changes", w.endHow, w.sent))
+		end = w.endHow
+	}
+	if len(w.queue) == 0 && w.hold == nil && w.delay == nil && w.end == nil && w.seed == nil {
+		w.active.Store(false)
+	}
+	return dst, end
+}
+
+// LastRevision returns that of the last change, or of the bookmark after the initial objects, that passed
+// through w; 0 if none did.
+func (w *Watch) LastRevision() int64 {
+	w.f.mu.Lock()
+	defer w.f.mu.Unlock()
+	return w.last
+}
+
+// popLocked takes the first event.
+func (w *Watch) popLocked() watch.Delivery {
+	d := w.queue[0].Delivery
+	w.queue[0] = held{}
+	w.queue = w.queue[1:]
+	if d.Shared() {
+		w.sent++
+	}
+	if d.Shared() || d.Type == watch.InitialEnd {
+		w.last = d.Revision
+	}
+	w.timed = false
+	return d
+}
+
+// endsLocked reports whether a rule ends the watch now: its initial objects and enough changes were sent.
+func (w *Watch) endsLocked() bool {
+	return w.end != nil && w.sent >= w.endAfter && (len(w.queue) == 0 || w.queue[0].Shared())
+}
+
+// passesLocked reports whether the first event may be sent now.
+func (w *Watch) passesLocked() bool {
+	first := &w.queue[0]
+	if first.Shared() && w.endsLocked() {
+		return false
+	}
+	if due := w.dueLocked(first); due > 0 {
+		if w.timer == nil {
+			w.timer = time.AfterFunc(due, w.wake)
+		} else {
+			w.timer.Reset(due)
+		}
+		return false
+	}
+	if w.hold == nil || !first.Shared() && w.hold.Hold == faults.HoldChanges {
+		return true
+	}
+	if w.credit == 0 {
+		if !w.noted {
+			w.noted = true
+			w.f.noteLocked(w.hold, w.q, w.ordinal[w.hold], fmt.Sprintf("held after %d changes", w.sent))
+		}
+		return false
+	}
+	w.credit--
+	return true
+}
+
+// dueLocked returns how long a change is still delayed.
+func (w *Watch) dueLocked(h *held) time.Duration {
+	if !h.Shared() {
+		return 0
+	}
+	delay, by, ordinal := time.Duration(0), w.delay, 0
+	if by != nil {
+		delay, ordinal = w.delayFor, w.ordinal[by]
+	} else if by = w.seed; by != nil {
+		delay, ordinal = by.delayOf(w.drawn, w.sent), w.drawn.ordinal
+	}
+	if delay > 0 && !w.timed {
+		w.timed = true
+		w.f.noteLocked(by, w.q, ordinal, fmt.Sprintf("change %d delayed by %v", w.sent, delay))
+	}
+	return delay - time.Since(h.at)
+}
