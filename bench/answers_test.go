@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/benchtest"
 )
@@ -163,9 +161,6 @@ func TestEveryWorkloadSpeaksBothProtocols(t *testing.T) {
 		}},
 		{"watchlist", func(to *bench.Target) ([]*bench.Result, error) {
 			return only(bench.WatchList(t.Context(), to, bench.WatchListConfig{Path: "/api/v1/pods", Accept: bench.JSON, Load: bench.Load{Operations: 7, Clients: 4}, Objects: 4}))
-		}},
-		{"informer", func(to *bench.Target) ([]*bench.Result, error) {
-			return only(bench.Inform(t.Context(), to, bench.InformerConfig{Resource: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Informers: 2}))
 		}},
 		{"watch", func(to *bench.Target) ([]*bench.Result, error) { return only(bench.Watch(t.Context(), to, watch)) }},
 		{"hold", func(to *bench.Target) ([]*bench.Result, error) { return only(bench.Hold(t.Context(), to, hold)) }},

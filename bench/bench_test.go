@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/benchtest"
@@ -431,17 +430,6 @@ func TestMixedKeepsProportions(t *testing.T) {
 		if r.Ops != want[i] || r.Failures() != 0 {
 			t.Errorf("%s: %d, %d errors (%s); want %d", r.Name, r.Ops, r.Errors, r.FirstError, want[i])
 		}
-	}
-}
-
-func TestInformersSync(t *testing.T) {
-	target, _ := target(t, bench.SeedConfig{Pods: 3, Namespaces: 1, Nodes: 1, Clients: 1})
-	result, err := bench.Inform(t.Context(), target, bench.InformerConfig{Resource: corev1.SchemeGroupVersion.WithResource("pods"), Informers: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if result.Ops != 2 || result.Failures() != 0 {
-		t.Errorf("%d informers, %d errors (%s)", result.Ops, result.Errors, result.FirstError)
 	}
 }
 

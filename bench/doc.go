@@ -6,7 +6,7 @@
 // a function that runs it and returns a [Result]:
 //
 //   - [Read]: GET of an object, a collection or a selection
-//   - [WatchList], [Inform]: the start of an informer, by plain requests and by client-go
+//   - [WatchList]: the start of an informer
 //   - [Watch]: changes that are delivered to watchers; some watchers may never read
 //   - [Hold], [Storm]: watches that are opened, stay idle, or are all opened again at once
 //   - [Write], [PatchObjects], [Components], [Custom]: writes of several kinds
@@ -54,7 +54,7 @@
 // Client and server share the machine. So each client of a workload sends HTTP/1.1 requests from its own
 // goroutine, drains bodies through a buffer that stays, and finds the mark of a change in an event
 // without decoding the event. After [Target.UseHTTP2] workloads use x/net's HTTP/2 client, with
-// the windows that client-go has; client-go's informers then use HTTP/2, too. Results have the
+// the windows that client-go has. Results have the
 // CPU time of the client apart from the server's.
 //
 // # Locks and goroutines

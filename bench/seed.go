@@ -105,21 +105,14 @@ func (c SeedConfig) NodeSelections(n int) []string {
 // Client returns a client of client-go for requests that are not measured. Its writes have manager
 // as field manager.
 func (t *Target) Client(manager string) (kubernetes.Interface, error) {
-	config := t.settings(manager)
-	config.ContentType = runtime.ContentTypeProtobuf
+	config := rest.CopyConfig(t.config)
+	config.UserAgent, config.Timeout, config.ContentType = manager, t.Timeout, runtime.ContentTypeProtobuf
+	config.WarningHandler, config.DisableCompression = rest.NoWarnings{}, true
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
 	return client, nil
-}
-
-// settings returns a configuration of client-go for requests that are not measured.
-func (t *Target) settings(manager string) *rest.Config {
-	config := rest.CopyConfig(t.config)
-	config.UserAgent, config.Timeout = manager, t.Timeout
-	config.WarningHandler, config.DisableCompression = rest.NoWarnings{}, true
-	return config
 }
 
 // ensure creates an object in a collection. It may exist.

@@ -74,7 +74,8 @@ func dial(ctx context.Context, address string, config *tls.Config) (conn net.Con
 	if err != nil {
 		return nil, &dialError{err}
 	}
-	context.AfterFunc(ctx, func() { conn.Close() })
+	// TLS would tell the server first, and what that answers might still be read.
+	context.AfterFunc(ctx, func() { underTLS(conn).Close() })
 	return conn, nil
 }
 
@@ -98,12 +99,17 @@ func (l *lone) RoundTrip(req *http.Request) (*http.Response, error) {
 	return http.ReadResponse(l.r, req)
 }
 
+// underTLS returns the connection that carries conn.
+func underTLS(conn net.Conn) net.Conn {
+	if secured, ok := conn.(*tls.Conn); ok {
+		return secured.NetConn()
+	}
+	return conn
+}
+
 // shrink makes the kernel buffer few of the bytes that are left unread.
 func shrink(conn net.Conn) {
-	if secured, ok := conn.(*tls.Conn); ok {
-		conn = secured.NetConn()
-	}
-	if tcp, ok := conn.(*net.TCPConn); ok {
+	if tcp, ok := underTLS(conn).(*net.TCPConn); ok {
 		_ = tcp.SetReadBuffer(smallBuffer)
 	}
 }

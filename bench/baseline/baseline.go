@@ -14,13 +14,10 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/gob"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"runtime"
 	"strconv"
@@ -28,6 +25,7 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+	"k8s.io/client-go/util/cert"
 
 	"github.com/larder-io/larder/bench"
 )
@@ -199,13 +197,9 @@ func selfSigned() (tls.Certificate, error) {
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("baseline: %w", err)
 	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "limit"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	made, err := cert.NewSelfSignedCACert(cert.Config{CommonName: "limit"}, key)
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("baseline: %w", err)
 	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
+	return tls.Certificate{Certificate: [][]byte{made.Raw}, PrivateKey: key}, nil
 }

@@ -24,8 +24,7 @@ type Config struct {
 	// returns for a tape's file and a port.
 	LimitProgram string
 	LimitArgs    func(tape, port string) []string
-	// Pods is how many pods the reads and watches meet: with TestServers.EtcdData, how many
-	// are in it. StartPods is how many the starts meet at least.
+	// Pods is how many pods the reads and watches meet. StartPods is how many the starts meet at least.
 	Pods, StartPods int
 	// Watchers, if it is more than 0, is how many watches each row of watches opens.
 	Watchers int
@@ -158,12 +157,10 @@ func (c *Comparison) prepare(ctx context.Context, all bool) (err error) {
 		return err
 	}
 	larder := c.servers[Larder].Target
-	if c.config.TestServers.EtcdData == "" {
-		c.config.say("seeding %d pods", c.seed.Pods)
-		c.shown.Store(larder)
-		if err := seedAll(ctx, larder, c.seed); err != nil {
-			return err
-		}
+	c.config.say("seeding %d pods", c.seed.Pods)
+	c.shown.Store(larder)
+	if err := seedAll(ctx, larder, c.seed); err != nil {
+		return err
 	}
 	if !all {
 		return c.describe(ctx)

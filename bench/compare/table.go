@@ -165,42 +165,43 @@ type Table struct {
 	Rows   []*Row `json:"rows"`
 }
 
-// cell is one server's cell of a row.
-func (r *Row) cell(k Kind) string {
+// each joins the texts of all figures, "" for none.
+func (r *Row) each(text func(Figure) string) string {
 	var parts []string
 	for _, f := range r.Figures {
-		if v := f.Best[k]; v > 0 {
-			parts = append(parts, label(f, f.Unit.Format(v)))
+		if part := text(f); part != "" {
+			parts = append(parts, part)
 		}
 	}
 	return strings.Join(parts, ", ")
 }
 
-func label(f Figure, text string) string {
-	if f.Name == "" {
-		return text
-	}
-	return text + " " + f.Name
+// cell is one server's cell of a row.
+func (r *Row) cell(k Kind) string {
+	return r.each(func(f Figure) string {
+		if f.Best[k] <= 0 {
+			return ""
+		}
+		return strings.TrimSuffix(f.Unit.Format(f.Best[k])+" "+f.Name, " ")
+	})
 }
 
 func (r *Row) goals() string {
-	var parts []string
-	for _, f := range r.Figures {
+	return r.each(func(f Figure) string {
 		if text := f.goalText(); text != "" {
-			parts = append(parts, label(f, text))
+			return strings.TrimSuffix(text+" "+f.Name, " ")
 		}
-	}
-	return strings.Join(parts, ", ")
+		return ""
+	})
 }
 
 func (r *Row) ratio() string {
-	var parts []string
-	for _, f := range r.Figures {
-		if v := f.Ratio(); v > 0 {
-			parts = append(parts, fmt.Sprintf("%.3g", v))
+	return r.each(func(f Figure) string {
+		if f.Ratio() <= 0 {
+			return ""
 		}
-	}
-	return strings.Join(parts, ", ")
+		return fmt.Sprintf("%.3g", f.Ratio())
+	})
 }
 
 func (r *Row) verdict() string {

@@ -19,8 +19,6 @@ type Config struct {
 	Clients int
 	// Used creates and reads one object of each CRD.
 	Used bool
-	// Profiles is a directory for profiles of each step, "" for none. Profiles prolong the steps.
-	Profiles string
 }
 
 // Run measures each server. It returns the results so far with an error, too.

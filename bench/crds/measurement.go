@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -156,9 +154,6 @@ func (p *measurement) memory(ctx context.Context) (m memory, err error) {
 	if err != nil {
 		return m, err
 	}
-	if err := p.keep(ctx, fmt.Sprintf("heap-%d", len(p.results)), "/debug/pprof/heap"); err != nil {
-		return m, err
-	}
 	if m.heap = process.Figure(body, "# HeapAlloc ="); m.heap == 0 {
 		return m, fmt.Errorf("%s does not report its heap", p.kind)
 	}
@@ -171,12 +166,8 @@ func (p *measurement) memory(ctx context.Context) (m memory, err error) {
 func (p *measurement) step(ctx context.Context, name string, do func(context.Context) error) error {
 	p.config.Sayf("%s: %s", p.kind, name)
 	begin := time.Now()
-	var profile errgroup.Group
-	profile.Go(func() error {
-		return p.keep(ctx, fmt.Sprintf("cpu-%d", len(p.results)+1), "/debug/pprof/profile?seconds=10")
-	})
 	if err := do(ctx); err != nil {
-		return errors.Join(fmt.Errorf("%s: %w", name, err), profile.Wait())
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	usage, err := p.server.Process.Usage()
 	if err != nil {
@@ -184,24 +175,9 @@ func (p *measurement) step(ctx context.Context, name string, do func(context.Con
 	}
 	result := &bench.Result{Name: p.kind + ": " + name, Unit: "CRD", Ops: p.config.Count, ServerCPU: usage.CPU - p.last, Wall: time.Since(begin), Server: usage}
 	p.last = usage.CPU
-	if err := profile.Wait(); err != nil {
-		return err
-	}
 	p.results = append(p.results, result)
 	p.config.Sayf("%s: %v of CPU, %v", result.Name, result.ServerCPU.Round(time.Millisecond), result.Wall.Round(time.Millisecond))
 	return nil
-}
-
-// keep writes what the server answers at a path to a file, if profiles are wanted.
-func (p *measurement) keep(ctx context.Context, name, path string) error {
-	if p.config.Profiles == "" {
-		return nil
-	}
-	data, err := p.get(ctx, path, "*/*")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(p.config.Profiles, fmt.Sprintf("%s-%d-%s.pprof", p.kind, p.round, name)), data, 0o600)
 }
 
 // each returns a function that calls do for 0 to n-1, several at a time; nil for nil.

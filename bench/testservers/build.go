@@ -15,8 +15,8 @@ const module = "github.com/larder-io/larder"
 
 // Build builds those programs into dir that c does not name, from the source tree
 // around the current directory, and returns c with all of them. It calls say when it begins
-// one, and when it has built it.
-func Build(ctx context.Context, c Config, dir string, say func(what string, done bool)) (Config, error) {
+// one.
+func Build(ctx context.Context, c Config, dir string, say func(string)) (Config, error) {
 	if c.Stock != "" && c.Larder != "" && c.Etcd != "" {
 		return c, nil
 	}
@@ -34,27 +34,17 @@ func Build(ctx context.Context, c Config, dir string, say func(what string, done
 		{&c.Larder, "larder", root, []string{"build", "-o", dir, "./cmd/larder"}},
 		{&c.Etcd, "etcd", root, []string{"build", "-o", filepath.Join(dir, "etcd"), "go.etcd.io/etcd/server/v3"}},
 	}
-	missing := 0
-	for _, p := range programs {
-		if *p.program == "" {
-			missing++
-		}
-	}
-	built := 0
 	for _, p := range programs {
 		if *p.program != "" {
 			continue
 		}
-		built++
-		what := fmt.Sprintf("building %s (%d of %d; the first time takes minutes)", p.name, built, missing)
-		say(what, false)
+		say(fmt.Sprintf("building %s, which takes minutes the first time", p.name))
 		if _, err := goCommand(ctx, p.dir, p.args...); err != nil {
 			if ctx.Err() != nil {
 				return c, fmt.Errorf("testservers: building %s: %w", p.name, ctx.Err())
 			}
 			return c, fmt.Errorf("testservers: %s: %w", p.name, err)
 		}
-		say(what, true)
 		*p.program = filepath.Join(dir, p.name)
 	}
 	return c, nil

@@ -11,9 +11,11 @@ import (
 	"fmt"
 	"math/big"
 	"time"
+
+	"k8s.io/client-go/util/cert"
 )
 
-// signer reserved the certificates of clients.
+// signer signs the certificates of clients.
 type signer struct {
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
@@ -24,27 +26,11 @@ func newSigner() (*signer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("testservers: %w", err)
 	}
-	template := template("clients")
-	template.IsCA, template.BasicConstraintsValid, template.KeyUsage = true, true, x509.KeyUsageCertSign
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	made, err := cert.NewSelfSignedCACert(cert.Config{CommonName: "clients"}, key)
 	if err != nil {
 		return nil, fmt.Errorf("testservers: %w", err)
 	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, fmt.Errorf("testservers: %w", err)
-	}
-	return &signer{key, cert}, nil
-}
-
-// template is of a certificate of a day, longer than any Servers lives.
-func template(name string) *x509.Certificate {
-	const longest = 24 * time.Hour
-	number, _ := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 100)) // never fails
-	return &x509.Certificate{
-		SerialNumber: number, Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(longest),
-	}
+	return &signer{key, made}, nil
 }
 
 func (s *signer) pem() []byte {
@@ -58,9 +44,13 @@ func (f *Servers) Identity(user string, groups ...string) (tls.Certificate, erro
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("testservers: %w", err)
 	}
-	template := template(user)
-	template.Subject.Organization = groups
-	template.KeyUsage, template.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	const longest = 24 * time.Hour                                           // longer than any Servers lives
+	number, _ := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 100)) // never fails
+	template := &x509.Certificate{
+		SerialNumber: number, Subject: pkix.Name{CommonName: user, Organization: groups},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(longest),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, f.signer.cert, key.Public(), f.signer.key)
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("testservers: %w", err)

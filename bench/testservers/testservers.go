@@ -31,9 +31,6 @@ type Config struct {
 	Dir string
 	// Stock, Larder and Etcd are the programs.
 	Stock, Larder, Etcd string
-	// EtcdData is a data directory of an etcd that is not running, to be copied; "" for
-	// an empty etcd.
-	EtcdData string
 	// Streams, if it is more than 0, makes the Targets use HTTP/2, with as many requests at
 	// once on a connection.
 	Streams int
@@ -144,22 +141,13 @@ func (f *Servers) Etcd() *Server { return f.etcd }
 // EtcdURL is where the Servers's etcd listens, "" before StartEtcd.
 func (f *Servers) EtcdURL() string { return f.url }
 
-// StartEtcd starts the etcd of all servers, on a copy of the configured data. That etcd does
+// StartEtcd starts the etcd of all servers. It does
 // not wait for the disk, so that results do not depend on the speed of the disk.
 func (f *Servers) StartEtcd(ctx context.Context) error {
 	if err := f.prepare(); err != nil {
 		return err
 	}
-	data := filepath.Join(f.config.Dir, "etcd")
-	if f.config.EtcdData != "" {
-		if err := os.CopyFS(data, os.DirFS(f.config.EtcdData)); err != nil {
-			return fmt.Errorf("testservers: %w", err)
-		}
-		if err := os.Chmod(data, 0o700); err != nil {
-			return fmt.Errorf("testservers: %w", err)
-		}
-	}
-	server, url, err := f.startEtcd(ctx, data)
+	server, url, err := f.startEtcd(ctx, filepath.Join(f.config.Dir, "etcd"))
 	if err != nil {
 		return err
 	}
@@ -177,9 +165,6 @@ func (f *Servers) startEtcd(ctx context.Context, data string) (*Server, string, 
 	args := []string{
 		"--data-dir=" + data, "--listen-client-urls=" + client, "--advertise-client-urls=" + client, "--listen-peer-urls=http://127.0.0.1:0",
 		"--unsafe-no-fsync", "--quota-backend-bytes=8589934592", "--log-level=warn",
-	}
-	if _, err := os.Stat(filepath.Join(data, "member")); err == nil {
-		args = append(args, "--force-new-cluster")
 	}
 	server, err := f.StartBeside("etcd", f.config.Etcd, args)
 	if err != nil {

@@ -161,33 +161,6 @@ func TestReadyEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestEtcdData starts on a copy and leaves the original.
-func TestEtcdData(t *testing.T) {
-	data := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(data, "member"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(data, "member", "db"), []byte("content"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv(benchtest.Role, benchtest.ServerRole)
-	dir := t.TempDir()
-	f, err := testservers.New(testservers.Config{Dir: dir, Stock: program, Larder: program, Etcd: program, EtcdData: data})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(f.StartEtcd(t.Context()), f.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if copied, err := os.ReadFile(filepath.Join(dir, "etcd", "member", "db")); string(copied) != "content" {
-		t.Errorf("the copy has %q, %v", copied, err)
-	}
-}
-
 func TestConfigs(t *testing.T) {
 	for _, c := range []testservers.Config{{}, {Dir: "x"}, {Dir: "x", Stock: "a", Larder: "b"}, {Stock: "a", Larder: "b", Etcd: "c"}} {
 		if _, err := testservers.New(c); err == nil {
@@ -195,7 +168,7 @@ func TestConfigs(t *testing.T) {
 		}
 	}
 	given := testservers.Config{Stock: "a", Larder: "b", Etcd: "c"}
-	if built, err := testservers.Build(t.Context(), given, t.TempDir(), func(string, bool) {}); err != nil || built != given {
+	if built, err := testservers.Build(t.Context(), given, t.TempDir(), func(string) {}); err != nil || built != given {
 		t.Errorf("nothing to build gave %+v, %v", built, err)
 	}
 }

@@ -8,10 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -56,7 +53,6 @@ func TestWorkloads(t *testing.T) {
 		{[]string{"watchlist", "--requests=2", "--objects=10"}, "2 requests"},
 		{[]string{"watchlist", "--requests=4", "--clients=4", "--shards=4"}, "4 requests"},
 		{append([]string{"watch", "--shards=3", "--changes=4", "--objects=4"}, pods...), "watch, 3 shards"},
-		{[]string{"informer", "--informers=1"}, "1 informer"},
 		{append([]string{"watch", "--watchers=3", "--stuck=1", "--changes=4", "--objects=2", "--rate=1000"}, pods...), "12 deliveries"},
 		{append([]string{"watch", "--watchers=2", "--per-node", "--changes=4", "--objects=10", "--through", kubeconfig}, pods...), "4 events"},
 		{[]string{"open", "--watchers=3", "--idle=1ms"}, "3 watches"},
@@ -106,7 +102,6 @@ func TestArguments(t *testing.T) {
 		{[]string{"read", "/", "extra"}, "arg"},
 		{[]string{"read", "/"}, "--kubeconfig"},
 		{[]string{"read", "/", "--kubeconfig", "missing"}, "missing"},
-		{[]string{"informer", "--resource", "pods"}, "--resource"},
 		{[]string{"watch", "--objects=0"}, "--objects"},
 		{[]string{"watch", "--pods=5"}, "--objects"},
 		{[]string{"start"}, "arg"},
@@ -165,33 +160,6 @@ func TestDisplay(t *testing.T) {
 	}
 	if isTerminal(&out) {
 		t.Error("a buffer is a terminal")
-	}
-}
-
-// TestBuildsShowTheirProgress on a terminal and elsewhere.
-func TestBuildsShowTheirProgress(t *testing.T) {
-	for terminal, want := range map[bool]string{
-		false: "building x\nbuilding x: 30s so far\nbuilding x: 1m0s so far\nbuilding x: done in 1m10s\n",
-		true:  "building x\n\r\x1b[Kbuilding x: 0s so far",
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			var out bytes.Buffer
-			d, s, done := &display{w: &out, terminal: terminal}, &step{}, make(chan struct{})
-			say := s.building(d.say)
-			var following sync.WaitGroup
-			following.Go(func() { d.follow(done, s.Progress) })
-			say("building x", false)
-			time.Sleep(70*time.Second + time.Millisecond)
-			say("building x", true)
-			if s.Progress().Name != "" {
-				t.Error("a step that is done goes on")
-			}
-			close(done)
-			following.Wait()
-			if got := out.String(); !terminal && got != want || !strings.HasPrefix(got, want) {
-				t.Errorf("terminal %v: said %q, want %q", terminal, got, want)
-			}
-		})
 	}
 }
 

@@ -41,7 +41,6 @@ and are stopped at the end.`,
 	}
 	addPrograms(cmd, &c.config.TestServers)
 	flags := cmd.Flags()
-	flags.StringVar(&c.config.TestServers.EtcdData, "etcd-data", "", "data directory of an etcd that is not running and has --pods pods by seed: a copy of it is used instead of seeding")
 	flags.IntVar(&c.config.Pods, "pods", 10000, "number of pods for reads and watches")
 	flags.IntVar(&c.config.StartPods, "start-pods", 0, "number of pods for starts, if more than --pods; each takes about 5 ms to create")
 	flags.IntVar(&c.config.Watchers, "watchers", 0, "number of watches of each row of watches, instead of its own number")
@@ -105,7 +104,7 @@ func (c *comparing) check(o *options) ([]*bench.Result, error) {
 
 // quick makes small what was not asked for.
 func (c *comparing) quick(cmd *cobra.Command) {
-	if !cmd.Flags().Changed("pods") && c.config.TestServers.EtcdData == "" {
+	if !cmd.Flags().Changed("pods") {
 		c.config.Pods = 1000
 	}
 	if !cmd.Flags().Changed("rounds") {

@@ -79,7 +79,6 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"plan rates":                      {"write", "--duration=1s", "--kubeconfig", kubeconfig},
 		"needs --pid":                     {"read", "/version", "--max-rss=1", "--kubeconfig", kubeconfig}, "no result has this name": {"mixed", "--max-p99=nobody=1s", "--kubeconfig", kubeconfig},
 		"name one, as in --max-p99 B1": {"compare", "--max-p99=1s"}, "no directory": {"read", "/version", "--json=/no/such/file", "--kubeconfig", kubeconfig},
-		"built-in resources": {"informer", "--resource=foo.v1.", "--kubeconfig", kubeconfig},
 	} {
 		if _, _, err := run(t, args...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %q", args, err, want)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/testservers"
@@ -125,25 +124,6 @@ func path(text string) (string, error) {
 		return "", fmt.Errorf("PATH %q: want a path such as /api/v1/pods, which may have a query, with no spaces and all else escaped", text)
 	}
 	return text, nil
-}
-
-func informerCommand(o *options) *cobra.Command {
-	c := bench.InformerConfig{}
-	resource := "pods.v1."
-	cmd := &cobra.Command{
-		Use: "informer", GroupID: reading, Short: "Start client-go's informers and wait until they have synced", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			gvr, _ := schema.ParseResourceArg(resource)
-			if gvr == nil {
-				return fmt.Errorf("--resource %q is not resource.version.group", resource)
-			}
-			c.Resource, c.Name = *gvr, "informer of "+gvr.Resource
-			return one(o, cmd, c.Name, c, bench.Inform)
-		},
-	}
-	cmd.Flags().StringVar(&resource, "resource", resource, "what to watch, as resource.version.group")
-	cmd.Flags().IntVar(&c.Informers, "informers", 5, "how many, one after the other")
-	return cmd
 }
 
 func writeCommand(o *options) *cobra.Command {

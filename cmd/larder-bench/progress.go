@@ -19,38 +19,6 @@ const (
 	between = 30 * time.Second
 )
 
-// step is something that takes long and counts nothing: all that can be said is for how long.
-type step struct {
-	mu    sync.Mutex
-	name  string // "" for none
-	since time.Time
-}
-
-// building begins a step, or ends it and says how long it took.
-func (s *step) building(say func(string)) func(what string, done bool) {
-	return func(what string, done bool) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if done {
-			say(fmt.Sprintf("%s: done in %v", what, time.Since(s.since).Round(time.Second)))
-			s.name = ""
-			return
-		}
-		say(what)
-		s.name, s.since = what, time.Now()
-	}
-}
-
-// Progress is the current step.
-func (s *step) Progress() bench.Progress {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.name == "" {
-		return bench.Progress{}
-	}
-	return bench.Progress{Name: s.name, Elapsed: time.Since(s.since)}
-}
-
 // display shows progress on a terminal as one line that changes, and elsewhere as a
 // line now and then.
 type display struct {
@@ -77,7 +45,7 @@ func (o *options) shown(cmd *cobra.Command, progress func() bench.Progress, work
 	return err
 }
 
-// follow shows progress until done is closed.
+// follow shows progress, if it is not nil, until done is closed.
 func (d *display) follow(done <-chan struct{}, progress func() bench.Progress) {
 	every := between
 	if d.terminal {
@@ -91,7 +59,11 @@ func (d *display) follow(done <-chan struct{}, progress func() bench.Progress) {
 			return
 		case <-tick.C:
 		}
-		switch text := progress().String(); {
+		text := ""
+		if progress != nil {
+			text = progress().String()
+		}
+		switch {
 		case d.terminal:
 			d.line(text)
 		case text != "":

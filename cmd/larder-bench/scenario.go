@@ -35,7 +35,7 @@ type scenarioFile struct {
 // workloadCommands are the commands that run a workload against a target.
 func workloadCommands(o *options) []*cobra.Command {
 	return []*cobra.Command{
-		customCommand(o), readCommand(o), watchListCommand(o), informerCommand(o), watchCommand(o), openCommand(o), stormCommand(o),
+		customCommand(o), readCommand(o), watchListCommand(o), watchCommand(o), openCommand(o), stormCommand(o),
 		writeCommand(o), patchCommand(o), componentsCommand(o), mixedCommand(o), slowCommand(o),
 	}
 }

@@ -82,24 +82,15 @@ func needing(t *testservers.Trials) testservers.Config {
 }
 
 // started runs work with the programs of f, built unless they are given, and a directory, which is
-// removed afterwards. It shows progress while a Name is set, nil for none.
+// removed afterwards.
 func (o *options) started(cmd *cobra.Command, f testservers.Config, progress func() bench.Progress, work func(ctx context.Context, f testservers.Config, say func(string)) error) error {
 	dir, err := os.MkdirTemp("", "larder-bench-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	build := &step{}
-	shown := func() bench.Progress {
-		if progress != nil {
-			if p := progress(); p.Name != "" {
-				return p
-			}
-		}
-		return build.Progress()
-	}
-	return o.shown(cmd, shown, func(ctx context.Context, say func(string)) error {
-		f, err := testservers.Build(ctx, f, dir, build.building(say))
+	return o.shown(cmd, progress, func(ctx context.Context, say func(string)) error {
+		f, err := testservers.Build(ctx, f, dir, say)
 		if err != nil {
 			return err
 		}

@@ -55,7 +55,6 @@ given are built, inside Larder's source tree.`,
 	flags.IntVar(&c.Fields, "fields", 20, "how many fields each has")
 	flags.IntVar(&c.Clients, "clients", 4, "how many requests are sent at a time")
 	flags.BoolVar(&c.Used, "used", true, "create and read an object of each")
-	flags.StringVar(&c.Profiles, "profiles", "", "directory for profiles of the servers, of each step")
 	return trialCommand(o, &c.Trials, cmd, unchecked, func(ctx context.Context) ([]*bench.Result, error) { return crds.Run(ctx, c) })
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -82,49 +83,33 @@ func seeded(seed bench.SeedConfig, objects int) ([]string, error) {
 	return seed.PodPaths(objects), nil
 }
 
-// addHold adds the flags of workloads of idle watches.
-func addHold(flags *pflag.FlagSet, c *bench.HoldConfig) {
-	flags.StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
-	flags.IntVar(&c.Watchers, "watchers", 1000, "how many watches")
-}
-
-// hold completes the configuration of idle watches.
-func (o *options) hold(c *bench.HoldConfig, args []string, name string) (err error) {
-	if c.Path, err = pathOr(args, "/api/v1/pods"); err != nil {
-		return err
+// holdCommand is a workload of idle watches. name says what is done with how many.
+func holdCommand(o *options, c *bench.HoldConfig, use, name, short string, run func(context.Context, *bench.Target, bench.HoldConfig) (*bench.Result, error)) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: use + " [PATH]", GroupID: watching, Short: short, Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if c.Path, err = pathOr(args, "/api/v1/pods"); err != nil {
+				return err
+			}
+			c.Name = fmt.Sprintf(name, c.Watchers)
+			return one(o, cmd, c.Name, *c, run)
+		},
 	}
-	c.Name = fmt.Sprintf(name, c.Watchers)
-	return nil
+	cmd.Flags().StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
+	cmd.Flags().IntVar(&c.Watchers, "watchers", 1000, "how many watches")
+	return cmd
 }
 
 func openCommand(o *options) *cobra.Command {
 	c := bench.HoldConfig{}
-	cmd := &cobra.Command{
-		Use: "open [PATH]", GroupID: watching, Short: "Open watches and hold them idle: their CPU and memory", Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.hold(&c, args, "open %d watches"); err != nil {
-				return err
-			}
-			return one(o, cmd, c.Name, c, bench.Hold)
-		},
-	}
-	addHold(cmd.Flags(), &c)
+	cmd := holdCommand(o, &c, "open", "open %d watches", "Open watches and hold them idle: their CPU and memory", bench.Hold)
 	cmd.Flags().DurationVar(&c.Idle, "idle", 5*time.Second, "how long to hold them")
 	return cmd
 }
 
 func stormCommand(o *options) *cobra.Command {
 	c := bench.HoldConfig{}
-	cmd := &cobra.Command{
-		Use: "storm [PATH]", GroupID: watching, Short: "Close all watches at once and resume them at their last revision", Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.hold(&c, args, "storm of %d watches"); err != nil {
-				return err
-			}
-			return one(o, cmd, c.Name, c, bench.Storm)
-		},
-	}
-	addHold(cmd.Flags(), &c)
+	cmd := holdCommand(o, &c, "storm", "storm of %d watches", "Close all watches at once and resume them at their last revision", bench.Storm)
 	cmd.Flags().IntVar(&c.Returns, "returns", 3, "how often")
 	return cmd
 }

@@ -249,19 +249,10 @@ func (s *storeWatch) send(ctx context.Context, event apiwatch.Event) bool {
 	}
 }
 
-// failure is a watch that could not start: its only event is the error.
-type failure chan apiwatch.Event
-
-// failedWatch returns a watch with err as its only event.
+// failedWatch returns a watch that could not start: its only event is err.
 func failedWatch(err error) apiwatch.Interface {
-	f := make(failure, 1)
-	f <- apiwatch.Event{Type: apiwatch.Error, Object: WatchStatus(err)}
-	close(f)
-	return f
+	events := make(chan apiwatch.Event, 1)
+	events <- apiwatch.Event{Type: apiwatch.Error, Object: WatchStatus(err)}
+	close(events)
+	return apiwatch.NewProxyWatcher(events)
 }
-
-// ResultChan implements watch.Interface of apimachinery.
-func (f failure) ResultChan() <-chan apiwatch.Event { return f }
-
-// Stop implements watch.Interface of apimachinery.
-func (f failure) Stop() {}

@@ -121,11 +121,8 @@ func (e *entry) content(src []byte, tag uint64, body int) (value uint64, stop in
 	if uint8(tag&7) != e.wire || tag > math.MaxUint32 || body >= len(src) {
 		return 0, -1
 	}
-	value, stop = uint64(src[body]), body+1
-	if value >= 0x80 {
-		if value, stop = longVarint(src, body); stop < 0 {
-			return 0, -1
-		}
+	if value, stop = varint(src, body); stop < 0 {
+		return 0, -1
 	}
 	if e.wire != wireLen {
 		return value, stop
@@ -179,10 +176,7 @@ func (w *walker) scan(table []entry, at, to, base int) (present uint64, ok bool)
 	src, last := w.src[:to], 0
 	for at < to {
 		start := at
-		tag, body := uint64(src[at]), at+1
-		if tag >= 0x80 {
-			tag, body = longVarint(src, at)
-		}
+		tag, body := varint(src, at)
 		number := int(tag >> 3)
 		if body < 0 || number <= last {
 			return 0, false
@@ -225,11 +219,9 @@ func (w *walker) scan(table []entry, at, to, base int) (present uint64, ok bool)
 func (w *walker) run(tag uint64, at, to int) int {
 	src := w.src[:to]
 	for at < to {
-		next, body := uint64(src[at]), at+1
-		if next >= 0x80 {
-			if next, body = longVarint(src, at); body < 0 {
-				return -1
-			}
+		next, body := varint(src, at)
+		if body < 0 {
+			return -1
 		}
 		if next != tag {
 			return at
@@ -263,27 +255,12 @@ func longVarint(src []byte, at int) (uint64, int) {
 
 // skip returns where the content of a field with that tag ends, -1 if it is malformed.
 func (w *walker) skip(tag uint64, at, to int) int {
-	if at >= to || tag > math.MaxUint32 {
-		return -1
-	}
-	n := uint64(w.src[at])
-	at++
-	if n >= 0x80 {
-		if n, at = longVarint(w.src[:to], at-1); at < 0 {
-			return -1
-		}
-	}
-	switch tag & 7 {
-	case wireVarint:
-		return at
-	case wireLen:
-		if n > uint64(to-at) {
-			return -1
-		}
-		return at + int(n)
-	default:
+	e := entry{wire: uint8(tag & 7)}
+	if e.wire != wireVarint && e.wire != wireLen {
 		return -1 // upstream's types have none
 	}
+	_, stop := e.content(w.src[:to], tag, at)
+	return stop
 }
 
 // many writes the run of fields with the same tag that begins at at, and returns where it
@@ -310,11 +287,9 @@ func (w *walker) list(f *field, at, to int) int {
 		if at == to {
 			break
 		}
-		next, more := uint64(src[at]), at+1
-		if next >= 0x80 {
-			if next, more = longVarint(src, at); more < 0 {
-				return -1
-			}
+		next, more := varint(src, at)
+		if more < 0 {
+			return -1
 		}
 		if next != tag {
 			break
