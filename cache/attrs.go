@@ -2,10 +2,8 @@ package cache
 
 import (
 	"encoding/binary"
-	"hash/maphash"
 	"math"
 	"slices"
-	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -39,30 +37,12 @@ func appendText(dst []byte, text string) []byte {
 // cutText splits the first length-prefixed text off packed. A malformed input,
 // which packLabels never makes, returns ok false.
 func cutText(packed string) (text, rest string, ok bool) {
-	n, width := uvarint(packed)
+	n, width := binary.Uvarint([]byte(packed))
 	if width <= 0 || n > uint64(len(packed)-width) {
 		return "", "", false
 	}
 	end := width + int(n)
 	return packed[width:end], packed[end:], true
-}
-
-// uvarint is binary.Uvarint over a string.
-func uvarint(s string) (value uint64, width int) {
-	if len(s) > 0 && s[0] < 0x80 {
-		return uint64(s[0]), 1
-	}
-	for i := 0; i < len(s) && i < binary.MaxVarintLen64; i++ {
-		b := s[i]
-		if b < 0x80 {
-			if i == binary.MaxVarintLen64-1 && b > 1 {
-				return 0, -1
-			}
-			return value | uint64(b)<<(7*i), i + 1
-		}
-		value |= uint64(b&0x7f) << (7 * i)
-	}
-	return 0, -1
 }
 
 // lookupLabel finds key in packed labels.
@@ -113,7 +93,7 @@ func packFields(dst []byte, set fields.Set, o *Object) []byte {
 // lookupField returns the value at place i of packed field values.
 func lookupField(packed string, i int) (value string, found bool) {
 	for ; len(packed) > 0; i-- {
-		n, width := uvarint(packed)
+		n, width := binary.Uvarint([]byte(packed))
 		if width <= 0 {
 			return "", false
 		}
@@ -157,70 +137,16 @@ var (
 )
 
 // Has reports whether the object carries the label.
-func (l *objectLabels) Has(key string) bool { _, ok := lookupLabel(l.labels, key); return ok }
+func (l *objectLabels) Has(key string) bool { _, ok := (*Object)(l).label(key); return ok }
 
 // Get is the label's value, or "".
-func (l *objectLabels) Get(key string) string { v, _ := lookupLabel(l.labels, key); return v }
+func (l *objectLabels) Get(key string) string { v, _ := (*Object)(l).label(key); return v }
 
 // Lookup is the label's value and whether it exists.
-func (l *objectLabels) Lookup(key string) (string, bool) { return lookupLabel(l.labels, key) }
+func (l *objectLabels) Lookup(key string) (string, bool) { return (*Object)(l).label(key) }
 
 // Has reports whether the object has the field.
 func (f *objectFields) Has(name string) bool { _, ok := (*Object)(f).lookupField(name); return ok }
 
 // Get is the field's value, or "".
 func (f *objectFields) Get(name string) string { return (*Object)(f).field(name) }
-
-const (
-	internerFirst = 64
-	internerLast  = 4096
-)
-
-// interner shares equal strings among objects that are made near each other in
-// time, such as the label sets of one workload's pods. A string takes the slot of its hash
-// from the one before, so that no reference counts are needed and the table stays small.
-type interner struct {
-	table  atomic.Pointer[internTable]
-	misses atomic.Uint32
-}
-
-type internTable struct {
-	seed  maphash.Seed
-	slots []atomic.Pointer[string]
-}
-
-// intern returns the text as a string, an older equal one if its slot still has it.
-func (n *interner) intern(text []byte) string {
-	if len(text) == 0 {
-		return ""
-	}
-	t := n.table.Load()
-	if t == nil {
-		t = n.grow(nil)
-	}
-	slot := &t.slots[maphash.Bytes(t.seed, text)%uint64(len(t.slots))]
-	if known := slot.Load(); known != nil && *known == string(text) {
-		return *known
-	}
-	fresh := string(text)
-	slot.Store(&fresh)
-	if n.misses.Add(1) > uint32(len(t.slots)) && len(t.slots) < internerLast {
-		n.grow(t)
-	}
-	return fresh
-}
-
-// grow replaces old by an empty table four times its size. Losing what it
-// remembered costs a few duplicate strings.
-func (n *interner) grow(old *internTable) *internTable {
-	size := internerFirst
-	if old != nil {
-		size = 4 * len(old.slots)
-	}
-	t := &internTable{seed: maphash.MakeSeed(), slots: make([]atomic.Pointer[string], size)}
-	n.misses.Store(0)
-	if !n.table.CompareAndSwap(old, t) {
-		return n.table.Load()
-	}
-	return t
-}

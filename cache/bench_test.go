@@ -255,7 +255,7 @@ func BenchmarkNewObject(b *testing.B) {
 	schema := NewSchema("pods", nil, Index{Field: "spec.nodeName"})
 	o := podLike(schema, 1, 1, 0)
 	config := ObjectConfig{Key: o.Key(), Revision: 1, Body: make([]byte, 64), Labels: map[string]string{}, Fields: fields.Set{}}
-	for rest := o.labels; rest != ""; {
+	for rest := o.labels.Value(); rest != ""; {
 		var k, v string
 		k, rest, _ = cutText(rest)
 		v, rest, _ = cutText(rest)

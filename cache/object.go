@@ -3,6 +3,7 @@ package cache
 import (
 	"bytes"
 	"strings"
+	"unique"
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -27,7 +28,7 @@ type Object struct {
 	// packFields packs them, then the size of the stored value.
 	// Invariant: cells.extra + sizeWidth <= len(meta)
 	meta     string
-	labels   string // packed by packLabels, interned
+	labels   unique.Handle[string] // packed by packLabels; zero in a corrupt object
 	schema   *Schema
 	optional *optional // nil for nearly all objects
 	revision int64
@@ -83,7 +84,7 @@ func NewObject(config ObjectConfig, schema *Schema) *Object {
 	}
 	o.seal = invariants.SealOf(o.body)
 	o.meta = string(packSize(packFields(meta, config.Fields, o), config.Stored))
-	o.labels = schema.sets.intern(packLabels(space[:0], config.Labels))
+	o.labels = unique.Make(string(packLabels(space[:0], config.Labels)))
 	if schema.identify != nil {
 		o.cells.setHash(ByIdentity.hash(o))
 	}
@@ -194,7 +195,12 @@ func (o *Object) field(name string) string {
 	return v
 }
 
-func (o *Object) label(key string) (string, bool) { return lookupLabel(o.labels, key) }
+func (o *Object) label(key string) (string, bool) {
+	if o.labels == (unique.Handle[string]{}) {
+		return "", false
+	}
+	return lookupLabel(o.labels.Value(), key)
+}
 
 func (o *Object) lookupField(name string) (string, bool) {
 	if i := o.schema.fieldIndex(name); i >= 0 {

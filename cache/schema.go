@@ -38,7 +38,6 @@ type Schema struct {
 	name    string
 	indexes []Index
 	budget  *Budget
-	sets    interner
 	// identify finds the identity in an object's head; nil takes the key for it.
 	identify func(head []byte) []byte
 	counts   [256]atomic.Int64 // bytes kept, by EncodingID
