@@ -153,10 +153,8 @@ func TestOffersDoNotPileUp(t *testing.T) {
 		for e := c.offers.order.Front(); e != nil; e = e.Next() {
 			bytes += e.Value.(*Offer).size
 		}
-		for _, o := range c.offers.keys {
-			for ; o != nil; o = o.next {
-				keys++
-			}
+		for _, same := range c.offers.keys {
+			keys += len(same)
 		}
 		if n := c.offers.order.Len(); n != want || keys != n || bytes > maxOfferBytes || bytes != c.offers.bytes {
 			t.Errorf("%s: %d offers, want %d; %d by key, of %d bytes, %d counted", what, n, want, keys, bytes, c.offers.bytes)

@@ -87,9 +87,9 @@
 //
 // # Goroutines
 //
-// A Cache starts none. [Reflector.Run] starts five and waits for them: one loads and applies, one
-// makes the cache ready after a replay, one builds indexes, one forgets old events, one retries
-// corrupt objects. It adds workers while it decodes many values.
+// A Cache starts none. [Reflector.Run] starts four and waits for them: one loads and applies, one
+// builds indexes, one forgets old events, one retries corrupt objects. Another one makes the cache
+// ready after a replay. Workers are added while many values are decoded.
 //
 // # Reading the source
 //

@@ -3,6 +3,7 @@ package cache
 import (
 	"bytes"
 	"container/list"
+	"slices"
 	"sync"
 )
 
@@ -29,7 +30,6 @@ type Offer struct {
 	value    []byte
 	revision int64         // of the write, once it is known to have succeeded
 	at       *list.Element // in offers.order; nil once it was taken or dropped
-	next     *Offer        // of the same key
 }
 
 // Object returns what the write of o has made at revision, which is what the cache takes if it
@@ -47,7 +47,7 @@ func (o *Offer) Object(revision int64) *Object {
 type offers struct {
 	mu sync.Mutex // guards all below, and the offers' own fields
 
-	keys  map[string]*Offer
+	keys  map[string][]*Offer
 	order list.List // of *Offer, oldest first
 	bytes int       // of all that is in order
 }
@@ -102,9 +102,9 @@ func (f *offers) put(o *Offer) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.keys == nil {
-		f.keys = make(map[string]*Offer)
+		f.keys = make(map[string][]*Offer)
 	}
-	o.next, f.keys[o.key] = f.keys[o.key], o
+	f.keys[o.key] = append(f.keys[o.key], o)
 	o.at = f.order.PushBack(o)
 	f.bytes += o.size
 	for f.order.Len() > maxOffers || f.bytes > maxOfferBytes {
@@ -117,7 +117,7 @@ func (f *offers) put(o *Offer) {
 func (f *offers) ahead(key string) (newest *Offer, revision int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for o := f.keys[key]; o != nil; o = o.next {
+	for _, o := range f.keys[key] {
 		if o.revision > revision {
 			newest, revision = o, o.revision
 		}
@@ -129,7 +129,7 @@ func (f *offers) ahead(key string) (newest *Offer, revision int64) {
 func (f *offers) take(key string, value []byte) *Offer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for o := f.keys[key]; o != nil; o = o.next {
+	for _, o := range f.keys[key] {
 		if bytes.Equal(o.value, value) {
 			f.dropLocked(o)
 			return o
@@ -153,15 +153,10 @@ func (f *offers) dropLocked(o *Offer) {
 	}
 	f.order.Remove(o.at)
 	f.bytes -= o.size
-	if first := f.keys[o.key]; first == o && o.next == nil {
-		delete(f.keys, o.key)
-	} else if first == o {
-		f.keys[o.key] = o.next
+	if rest := slices.DeleteFunc(f.keys[o.key], func(other *Offer) bool { return other == o }); len(rest) > 0 {
+		f.keys[o.key] = rest
 	} else {
-		for first.next != o {
-			first = first.next
-		}
-		first.next = o.next
+		delete(f.keys, o.key)
 	}
-	o.at, o.next, o.value = nil, nil, nil
+	o.at, o.value = nil, nil
 }

@@ -79,13 +79,6 @@ type Reflector struct {
 	// last load, and a function that ends the wait for that load's replay.
 	replacements uint64
 	cancelReplay context.CancelFunc
-	replaying    chan replay
-}
-
-// replay says when a cache that was loaded at a revision of the past becomes ready.
-type replay struct {
-	ctx   context.Context // ends with Run, or when the cache is loaded again
-	until int64
 }
 
 // NewReflector makes a Reflector. Run does the work.
@@ -108,7 +101,6 @@ func NewReflector(config ReflectorConfig) (*Reflector, error) {
 		logger:  config.Logger,
 
 		cancelReplay: func() {},
-		replaying:    make(chan replay, 1),
 	}
 	if r.workers <= 0 {
 		r.workers = runtime.GOMAXPROCS(0)
@@ -151,8 +143,7 @@ func (r *Reflector) Reload() { r.sub.Reload() }
 // error: the store or the subscription was closed.
 func (r *Reflector) Run(ctx context.Context) error {
 	group, ctx2 := errgroup.WithContext(ctx)
-	group.Go(func() error { return r.follow(ctx2) })
-	group.Go(func() error { return r.awaitReplay(ctx2) })
+	group.Go(func() error { return r.follow(ctx2, group) })
 	group.Go(func() error { return r.learn(ctx2) })
 	group.Go(func() error { return r.forget(ctx2) })
 	group.Go(func() error { return r.retry(ctx2) })
@@ -160,23 +151,6 @@ func (r *Reflector) Run(ctx context.Context) error {
 		return err
 	}
 	return nil
-}
-
-// awaitReplay makes the cache ready once it was replayed to the present of the start.
-func (r *Reflector) awaitReplay(ctx context.Context) error {
-	for {
-		select {
-		case p := <-r.replaying:
-			switch err := r.sub.Wait(p.ctx, p.until); {
-			case err == nil:
-				r.cache.becomeReady()
-			case p.ctx.Err() == nil && !errors.Is(err, kv.ErrReplaced): // then it is loaded again
-				return err
-			}
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
 }
 
 // forget drops old events from the log of a cache to which nothing is applied, and reviews
@@ -207,9 +181,9 @@ func (r *Reflector) learn(ctx context.Context) error {
 	}
 }
 
-func (r *Reflector) follow(ctx context.Context) error {
+func (r *Reflector) follow(ctx context.Context, group *errgroup.Group) error {
 	for {
-		if err := r.loadUntilDone(ctx); err != nil {
+		if err := r.loadUntilDone(ctx, group); err != nil {
 			return err
 		}
 		err := r.applyUntilLost(ctx)
@@ -221,9 +195,9 @@ func (r *Reflector) follow(ctx context.Context) error {
 }
 
 // loadUntilDone repeats load, at growing intervals, until it succeeds.
-func (r *Reflector) loadUntilDone(ctx context.Context) error {
+func (r *Reflector) loadUntilDone(ctx context.Context, group *errgroup.Group) error {
 	for pause := retryFirst; ; pause = min(2*pause, retryMax) {
-		err := r.load(ctx)
+		err := r.load(ctx, group)
 		if err == nil || errors.Is(err, kv.ErrClosed) {
 			return err
 		}
@@ -240,7 +214,7 @@ func (r *Reflector) loadUntilDone(ctx context.Context) error {
 }
 
 // load reads all objects of one revision and resets the cache to them.
-func (r *Reflector) load(ctx context.Context) error {
+func (r *Reflector) load(ctx context.Context, group *errgroup.Group) error {
 	replacements := r.store.Replacements()
 	// After Begin the subscription does not say any more up to which revision the cache is
 	// exact, so keepExact stores that in the cache before.
@@ -274,25 +248,30 @@ func (r *Reflector) load(ctx context.Context) error {
 		r.cache.appended()
 		r.loads.Add(1)
 		r.replacements = replacements
-		r.replay(ctx, past, present)
+		r.replay(ctx, group, past, present)
 		return nil
 	}
 }
 
-// replay makes the cache ready at once if the present was loaded, else through awaitReplay.
-func (r *Reflector) replay(ctx context.Context, past, present int64) {
+// replay makes the cache ready at once if the present was loaded, else when it has come to what was
+// the present at the start.
+func (r *Reflector) replay(ctx context.Context, group *errgroup.Group, past, present int64) {
 	r.cancelReplay()
 	if past == 0 {
 		r.cache.becomeReady()
 		return
 	}
-	select {
-	case <-r.replaying: // the replay of the load before, not taken yet
-	default:
-	}
-	p := replay{until: present}
-	p.ctx, r.cancelReplay = context.WithCancel(ctx)
-	r.replaying <- p
+	ctx, r.cancelReplay = context.WithCancel(ctx)
+	group.Go(func() error {
+		err := r.sub.Wait(ctx, present)
+		switch {
+		case err == nil:
+			r.cache.becomeReady()
+		case ctx.Err() != nil || errors.Is(err, kv.ErrReplaced):
+			return nil // it is loaded again, or Run ends
+		}
+		return err
+	})
 }
 
 // read returns all objects of a revision, 0 being the newest, and that revision.
