@@ -130,50 +130,50 @@ func (g *group) detach(w *Watcher) bool {
 	return last == 0
 }
 
-// wakeStretch is how many watchers are woken before others get a chance to attach
-// and detach.
-const wakeStretch = 256
+// stretch is how many watchers are visited before others get a chance to attach and detach.
+const stretch = 256
 
-// wake signals the watchers that wait; all of them if all is true. It goes from the
-// last to the first: detach moves only watchers that were signalled already, and a watcher
-// that attaches meanwhile finds what was published before. now is when what they are to read
-// was published. It returns how many watchers there are.
-func (g *group) wake(all bool, now int64) int {
+// each calls visit for each watcher. It goes from the last to the first: detach moves only watchers
+// that were visited already, and a watcher that attaches meanwhile is not visited.
+func (g *group) each(visit func(*Watcher)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	watchers := len(g.watchers)
 	for i := len(g.watchers) - 1; i >= 0; i-- {
-		if w := g.watchers[i]; w.armed.Load() && w.armed.CompareAndSwap(true, false) || all {
-			w.since.Store(now)
-			w.signal()
-		}
-		if i%wakeStretch == 0 && i > 0 {
+		visit(g.watchers[i])
+		if i%stretch == 0 && i > 0 {
 			g.mu.Unlock()
 			g.mu.Lock()
 			i = min(i, len(g.watchers))
 		}
 	}
+}
+
+// wake signals the watchers that wait; all of them if all is true. A watcher that attaches meanwhile
+// finds what was published before. now is when what they are to read was published. It returns how
+// many watchers it has looked at.
+func (g *group) wake(all bool, now int64) (watchers int) {
+	g.each(func(w *Watcher) {
+		watchers++
+		if w.armed.Load() && w.armed.CompareAndSwap(true, false) || all {
+			w.since.Store(now)
+			w.signal()
+		}
+	})
 	return watchers
 }
 
 // lag adds the watchers that were signalled and have not come to the end of what there is to
 // read, and raises slowest to how long ago the first of them was.
 func (g *group) lag(now int64, behind *int, slowest *int64) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for i := len(g.watchers) - 1; i >= 0; i-- {
-		if w := g.watchers[i]; !w.armed.Load() {
-			*behind++
-			if since := w.since.Load(); since != 0 {
-				*slowest = max(*slowest, now-since)
-			}
+	g.each(func(w *Watcher) {
+		if w.armed.Load() {
+			return
 		}
-		if i%wakeStretch == 0 && i > 0 {
-			g.mu.Unlock()
-			g.mu.Lock()
-			i = min(i, len(g.watchers))
+		*behind++
+		if since := w.since.Load(); since != 0 {
+			*slowest = max(*slowest, now-since)
 		}
-	}
+	})
 }
 
 // end ends the group and all its watchers.

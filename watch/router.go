@@ -9,15 +9,18 @@ import (
 // router finds the groups that an event can concern. Each group waits at one place.
 // A router has no lock: the Hub's guards it.
 type router struct {
-	all        []*group
-	namespaces map[string][]*group
-	names      map[string][]*group
-	objects    map[objectName][]*group
-	triggers   map[trigger]map[string][]*group
-	shards     [cache.ShardKeys]*shardTable // nil without groups
+	groups   map[place][]*group
+	triggers map[trigger]int              // how many groups wait for values of each
+	shards   [cache.ShardKeys]*shardTable // nil without groups
 }
 
-type objectName struct{ namespace, name string }
+// place is where a group waits: for an object, for a value of a property, for a name, for a
+// namespace, or, if it is zero, for everything.
+type place struct {
+	namespace, name string
+	trigger         trigger
+	value           string
+}
 
 // trigger is a property of objects by whose values groups wait.
 type trigger struct {
@@ -46,33 +49,33 @@ func (t trigger) value(o *cache.Object) (string, bool) {
 }
 
 func newRouter() *router {
-	return &router{
-		namespaces: make(map[string][]*group),
-		names:      make(map[string][]*group),
-		objects:    make(map[objectName][]*group),
-		triggers:   make(map[trigger]map[string][]*group),
-	}
+	return &router{groups: make(map[place][]*group), triggers: make(map[trigger]int)}
 }
 
-// place returns the trigger and value at which f can wait, if it requires any.
-func (r *router) place(f *filter) (t trigger, value string, found bool) {
+// placeOf returns the place at which a group with the filter f waits.
+func placeOf(f *filter) place {
+	if f.namespace != "" && f.name != "" {
+		return place{namespace: f.namespace, name: f.name}
+	}
 	for _, req := range f.field.Requirements() {
-		if value, found = f.field.RequiresExactMatch(req.Field); found {
-			return trigger{byField, req.Field}, value, true
+		if value, found := f.field.RequiresExactMatch(req.Field); found {
+			return place{trigger: trigger{byField, req.Field}, value: value}
 		}
 	}
 	reqs, _ := f.label.Requirements()
 	for i := range reqs {
-		if value, found = f.label.RequiresExactMatch(reqs[i].Key()); found {
-			return trigger{byLabel, reqs[i].Key()}, value, true
+		if value, found := f.label.RequiresExactMatch(reqs[i].Key()); found {
+			return place{trigger: trigger{byLabel, reqs[i].Key()}, value: value}
 		}
 	}
-	return trigger{}, "", false
+	return place{namespace: f.namespace, name: f.name}
 }
 
 // add lets g wait at its place.
 func (r *router) add(g *group) {
-	if g.hashed = r.narrows(&g.filter); g.hashed {
+	at := placeOf(&g.filter)
+	// A group waits for hashes if nothing but the shard narrows it.
+	if g.hashed = at == (place{}) && g.shard != nil && narrowShard(&g.filter); g.hashed {
 		t := r.shards[g.shard.Key()]
 		if t == nil {
 			t = new(shardTable)
@@ -82,10 +85,11 @@ func (r *router) add(g *group) {
 		t.edit(g, func(at []*group) []*group { return append(at, g) })
 		return
 	}
-	r.edit(g, func(at []*group) []*group {
-		g.slot = len(at)
-		return append(at, g)
-	})
+	g.slot = len(r.groups[at])
+	r.groups[at] = append(r.groups[at], g)
+	if at.trigger != (trigger{}) {
+		r.triggers[at.trigger]++
+	}
 }
 
 // remove takes g from its place.
@@ -98,22 +102,21 @@ func (r *router) remove(g *group) {
 		}
 		return
 	}
-	r.edit(g, func(at []*group) []*group {
-		last := len(at) - 1
-		at[g.slot] = at[last]
-		at[g.slot].slot = g.slot
-		at[last] = nil
-		return at[:last]
-	})
-}
-
-// narrows reports whether f can wait for hashes: nothing but the shard narrows it.
-func (r *router) narrows(f *filter) bool {
-	if f.shard == nil || f.namespace != "" || f.name != "" {
-		return false
+	at := placeOf(&g.filter)
+	groups := r.groups[at]
+	last := len(groups) - 1
+	groups[g.slot] = groups[last]
+	groups[g.slot].slot = g.slot
+	groups[last] = nil
+	if r.groups[at] = groups[:last]; last == 0 {
+		delete(r.groups, at)
 	}
-	_, _, found := r.place(f)
-	return !found && narrowShard(f)
+	if at.trigger == (trigger{}) {
+		return
+	}
+	if r.triggers[at.trigger]--; r.triggers[at.trigger] == 0 {
+		delete(r.triggers, at.trigger)
+	}
 }
 
 // count notes that more watchers, or fewer, are in a group of a shard.
@@ -123,63 +126,23 @@ func (r *router) count(g *group, more int) {
 	}
 }
 
-// edit applies change to the place of g.
-func (r *router) edit(g *group, change func([]*group) []*group) {
-	if g.namespace != "" && g.name != "" {
-		editMap(r.objects, objectName{g.namespace, g.name}, change)
-		return
-	}
-	if t, value, found := r.place(&g.filter); found {
-		values := r.triggers[t]
-		if values == nil {
-			values = make(map[string][]*group)
-			r.triggers[t] = values
-		}
-		editMap(values, value, change)
-		if len(values) == 0 {
-			delete(r.triggers, t)
-		}
-		return
-	}
-	switch {
-	case g.name != "":
-		editMap(r.names, g.name, change)
-	case g.namespace != "":
-		editMap(r.namespaces, g.namespace, change)
-	default:
-		r.all = change(r.all)
-	}
-}
-
-// editMap applies change to the groups under k, and drops k when none is left.
-func editMap[K comparable](m map[K][]*group, k K, change func([]*group) []*group) {
-	at := change(m[k])
-	if len(at) == 0 {
-		delete(m, k)
-		return
-	}
-	m[k] = at
-}
-
 // concerned calls visit for each group that e can concern, once. It returns how many states of
 // e were not shown to watchers because of their shards.
 func (r *router) concerned(e *cache.Event, visit func(*group)) (passed uint64) {
-	some := e.Subject()
-	each(r.all, visit)
-	each(r.namespaces[some.Namespace()], visit)
-	if len(r.names) > 0 {
-		each(r.names[some.Name()], visit)
+	namespace, name := e.Subject().Namespace(), e.Subject().Name()
+	r.visit(place{}, visit)
+	r.visit(place{name: name}, visit)
+	if namespace != "" {
+		r.visit(place{namespace: namespace}, visit)
+		r.visit(place{namespace: namespace, name: name}, visit)
 	}
-	if len(r.objects) > 0 {
-		each(r.objects[objectName{some.Namespace(), some.Name()}], visit)
-	}
-	for t, values := range r.triggers {
+	for t := range r.triggers {
 		now, isNow := t.value(e.Object)
 		if isNow {
-			each(values[now], visit)
+			r.visit(place{trigger: t, value: now}, visit)
 		}
 		if before, was := t.value(e.Prev); was && !(isNow && before == now) {
-			each(values[before], visit)
+			r.visit(place{trigger: t, value: before}, visit)
 		}
 	}
 	for key, t := range r.shards {
@@ -190,8 +153,9 @@ func (r *router) concerned(e *cache.Event, visit func(*group)) (passed uint64) {
 	return passed
 }
 
-func each(groups []*group, visit func(*group)) {
-	for _, g := range groups {
+// visit calls visit for each group that waits at a place.
+func (r *router) visit(at place, visit func(*group)) {
+	for _, g := range r.groups[at] {
 		visit(g)
 	}
 }
