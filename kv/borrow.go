@@ -111,90 +111,74 @@ const (
 	fieldLease   = 6
 )
 
-// field is a field of a message: of its two values one is set.
-type field struct {
-	number protowire.Number
-	bytes  []byte
-	varint uint64
-}
-
-// next reads the field that begins data and returns how many bytes it has. Fields of other
-// kinds than the two that are read are skipped, with a number of none.
-func (f *field) next(data []byte) (int, error) {
-	number, kind, n := protowire.ConsumeTag(data)
-	if n < 0 {
-		return 0, protowire.ParseError(n)
-	}
-	f.number = number
-	size := 0
-	switch kind {
-	case protowire.BytesType:
-		f.bytes, size = protowire.ConsumeBytes(data[n:])
-	case protowire.VarintType:
-		f.varint, size = protowire.ConsumeVarint(data[n:])
-	default:
-		f.number = 0
-		size = protowire.ConsumeFieldValue(number, kind, data[n:])
-	}
-	if size < 0 {
-		return 0, protowire.ParseError(size)
-	}
-	return n + size, nil
-}
-
-func (b *borrowed) parse(data []byte, answer *etcdserverpb.RangeResponse) error {
+// eachField calls visit with the number of each field of a message, and with its bytes or its varint.
+// Fields of other kinds are skipped.
+func eachField(data []byte, visit func(number protowire.Number, bytes []byte, varint uint64) error) error {
 	for len(data) > 0 {
-		var f field
-		n, err := f.next(data)
-		if err != nil {
-			return err
+		number, kind, n := protowire.ConsumeTag(data)
+		if n < 0 {
+			return protowire.ParseError(n)
 		}
-		data = data[n:]
-		switch f.number {
-		case fieldHeader:
-			answer.Header = &etcdserverpb.ResponseHeader{}
-			err = proto.Unmarshal(f.bytes, answer.Header)
-		case fieldItem:
-			if b.items == nil {
-				b.items = make([]Item, 0, 1+len(data)/max(len(f.bytes), 1)*9/8) // the others are about as large
-			}
-			var item Item
-			item, err = parseItem(f.bytes)
-			b.items = append(b.items, item)
-		case fieldMore:
-			answer.More = f.varint != 0
-		case fieldCount:
-			answer.Count = int64(f.varint)
+		var bytes []byte
+		var varint uint64
+		size := 0
+		switch kind {
+		case protowire.BytesType:
+			bytes, size = protowire.ConsumeBytes(data[n:])
+		case protowire.VarintType:
+			varint, size = protowire.ConsumeVarint(data[n:])
+		default:
+			number, size = 0, protowire.ConsumeFieldValue(number, kind, data[n:])
 		}
-		if err != nil {
+		if size < 0 {
+			return protowire.ParseError(size)
+		}
+		data = data[n+size:]
+		if err := visit(number, bytes, varint); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+func (b *borrowed) parse(data []byte, answer *etcdserverpb.RangeResponse) error {
+	return eachField(data, func(number protowire.Number, bytes []byte, varint uint64) (err error) {
+		switch number {
+		case fieldHeader:
+			answer.Header = &etcdserverpb.ResponseHeader{}
+			err = proto.Unmarshal(bytes, answer.Header)
+		case fieldItem:
+			if b.items == nil {
+				b.items = make([]Item, 0, 1+len(data)/max(len(bytes), 1)*9/8) // the others are about as large
+			}
+			var item Item
+			item, err = parseItem(bytes)
+			b.items = append(b.items, item)
+		case fieldMore:
+			answer.More = varint != 0
+		case fieldCount:
+			answer.Count = int64(varint)
+		}
+		return err
+	})
+}
+
 // parseItem returns a KeyValue. Its value is a part of data.
-func parseItem(data []byte) (Item, error) {
-	var item Item
-	for len(data) > 0 {
-		var f field
-		n, err := f.next(data)
-		if err != nil {
-			return item, err
-		}
-		data = data[n:]
-		switch f.number {
+func parseItem(data []byte) (item Item, err error) {
+	err = eachField(data, func(number protowire.Number, bytes []byte, varint uint64) error {
+		switch number {
 		case fieldKey:
-			item.Key = string(f.bytes)
+			item.Key = string(bytes)
 		case fieldCreated:
-			item.CreateRevision = int64(f.varint)
+			item.CreateRevision = int64(varint)
 		case fieldRevised:
-			item.Revision = int64(f.varint)
+			item.Revision = int64(varint)
 		case fieldValue:
-			item.Value = f.bytes[:len(f.bytes):len(f.bytes)]
+			item.Value = bytes[:len(bytes):len(bytes)]
 		case fieldLease:
-			item.Lease = int64(f.varint)
+			item.Lease = int64(varint)
 		}
-	}
-	return item, nil
+		return nil
+	})
+	return item, err
 }
