@@ -72,14 +72,14 @@ func (e *Etcd) runCompactor(ctx context.Context) error {
 			return ctx.Err()
 		case <-ticker.C:
 		}
-		if err := e.compact(ctx, e.connection.Client); err != nil && ctx.Err() == nil {
+		if err := e.compact(ctx); err != nil && ctx.Err() == nil {
 			e.logger.Warn("compaction failed", "error", err)
 		}
 	}
 }
 
 // compact makes one move of the protocol.
-func (e *Etcd) compact(ctx context.Context, client *clientv3.Client) error {
+func (e *Etcd) compact(ctx context.Context) error {
 	c := &e.compaction
 	ctx, cancel := context.WithTimeout(ctx, c.interval)
 	defer cancel()
@@ -90,7 +90,7 @@ func (e *Etcd) compact(ctx context.Context, client *clientv3.Client) error {
 	if mark.replacements != c.history {
 		c.history, c.version, c.revision = mark.replacements, 0, 0
 	}
-	resp, err := client.KV.Txn(ctx).
+	resp, err := e.connection.Client.KV.Txn(ctx).
 		If(clientv3.Compare(clientv3.Version(compactionKey), "=", c.version)).
 		Then(clientv3.OpPut(compactionKey, strconv.FormatInt(c.revision, 10))).
 		Else(clientv3.OpGet(compactionKey)).
@@ -111,7 +111,7 @@ func (e *Etcd) compact(ctx context.Context, client *clientv3.Client) error {
 	if revision == 0 {
 		return nil
 	}
-	if _, err := client.KV.Compact(ctx, revision); err != nil {
+	if _, err := e.connection.Client.KV.Compact(ctx, revision); err != nil {
 		return e.fail("compact", compactionKey, err)
 	}
 	e.observeCompaction(c.history, revision)

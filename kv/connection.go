@@ -18,13 +18,8 @@ const (
 	EtcdLogger = zaplog.Etcd
 )
 
-// EtcdConfig is what an Etcd is made of. [NewExternal] fills it in for a cluster, package
-// embedded for a server in this process.
-type EtcdConfig struct {
-	// Name is "external" or "embedded". It is part of errors.
-	Name string
-	// Open connects to etcd, or starts it, and fails when ctx ends. Run calls it once.
-	Open func(ctx context.Context, answers Answers) (*Connection, error)
+// StoreConfig is what all configurations of a store kept by etcd have in common.
+type StoreConfig struct {
 	// Prefix is where the keys of the cluster lie; the health probe reads below it.
 	Prefix string
 	// CompactionInterval is how much history to keep; 0 never compacts, but follows
@@ -35,6 +30,16 @@ type EtcdConfig struct {
 	LeaseReuse time.Duration
 	Logger     *slog.Logger // nil discards
 	Observer   Observer
+}
+
+// EtcdConfig is what an Etcd is made of. [NewExternal] fills it in for a cluster, package
+// embedded for a server in this process.
+type EtcdConfig struct {
+	StoreConfig
+	// Name is "external" or "embedded". It is part of errors.
+	Name string
+	// Open connects to etcd, or starts it, and fails when ctx ends. Run calls it once.
+	Open func(ctx context.Context, answers Answers) (*Connection, error)
 }
 
 // Connection is etcd as an Etcd uses it while it runs: in another process or in this one.
@@ -73,7 +78,7 @@ func (a Answers) Learn(header *etcdserverpb.ResponseHeader) {
 	if header != nil {
 		h := &a.etcd.history
 		h.clusterID.CompareAndSwap(0, header.ClusterId)
-		h.raise(h.replacements.Load(), header)
+		h.raise(h.replacements.Load(), header.Revision, header.RaftTerm)
 	}
 }
 

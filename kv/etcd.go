@@ -40,8 +40,8 @@ type Etcd struct {
 	open       func(ctx context.Context, answers Answers) (*Connection, error)
 
 	running    atomic.Bool
-	stop       chan struct{} // closed by Close
-	stopped    sync.Once
+	closing    context.Context // ends with Close
+	stop       context.CancelFunc
 	ready      chan struct{} // closed when connection is set
 	ending     chan struct{} // closed when Run begins to end or will never begin
 	done       chan struct{} // closed when Run has ended or will never begin
@@ -65,44 +65,34 @@ func NewEtcd(how EtcdConfig) *Etcd {
 	if how.LeaseReuse != 0 {
 		leases.longest = int64(max(how.LeaseReuse, 0) / time.Second)
 	}
-	return &Etcd{
+	e := &Etcd{
 		name:       how.Name,
 		healthKey:  strings.TrimSuffix(how.Prefix, "/") + "/health",
 		logger:     how.Logger,
 		observer:   how.Observer,
 		compaction: compactor{interval: how.CompactionInterval},
 		open:       how.Open,
-		stop:       make(chan struct{}),
 		ready:      make(chan struct{}),
 		ending:     make(chan struct{}),
 		done:       make(chan struct{}),
 		revisions:  revisionReader{kick: make(chan struct{}, 1)},
 		leases:     leases,
 	}
+	e.closing, e.stop = context.WithCancel(context.Background())
+	return e
 }
 
 // Run opens the store and blocks until ctx ends, Close is called or etcd fails.
 func (e *Etcd) Run(ctx context.Context) error {
 	if !e.running.CompareAndSwap(false, true) {
-		select {
-		case <-e.stop:
+		if e.closing.Err() != nil {
 			return nil
-		default:
-			return fmt.Errorf("kv: %s etcd: Run called twice", e.name)
 		}
+		return fmt.Errorf("kv: %s etcd: Run called twice", e.name)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		select {
-		case <-e.stop:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	defer func() { cancel(); <-stopped }()
+	defer context.AfterFunc(e.closing, cancel)()
 
 	s, err := e.open(ctx, Answers{e})
 	if err != nil {
@@ -154,7 +144,7 @@ func (e *Etcd) Run(ctx context.Context) error {
 // Close makes Run end and waits for it. A store that was never run cannot be run
 // afterwards.
 func (e *Etcd) Close() {
-	e.stopped.Do(func() { close(e.stop) })
+	e.stop()
 	if e.running.CompareAndSwap(false, true) {
 		e.failure = ErrClosed
 		close(e.ending)
@@ -167,29 +157,20 @@ func (e *Etcd) Close() {
 // Ready is closed once the store is open.
 func (e *Etcd) Ready() <-chan struct{} { return e.ready }
 
-// client waits until the store is open and returns its client.
-func (e *Etcd) client(ctx context.Context) (*clientv3.Client, error) {
-	connection, err := e.opened(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return connection.Client, nil
-}
-
-// opened waits until the store is open and returns its connection.
-func (e *Etcd) opened(ctx context.Context) (*Connection, error) {
+// awaitOpen waits until the store is open. Only then is there a connection.
+func (e *Etcd) awaitOpen(ctx context.Context) error {
 	select {
 	case <-e.ending:
-		return nil, e.endedBy()
+		return e.endedBy()
 	default:
 	}
 	select {
 	case <-e.ready:
-		return e.connection, nil
+		return nil
 	case <-e.ending:
-		return nil, e.endedBy()
+		return e.endedBy()
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return ctx.Err()
 	}
 }
 
@@ -203,12 +184,11 @@ func (e *Etcd) endedBy() error {
 
 // Get returns the item of one key, linearizably, and the store's revision.
 func (e *Etcd) Get(ctx context.Context, key string) (Item, bool, int64, error) {
-	client, err := e.client(ctx)
-	if err != nil {
+	if err := e.awaitOpen(ctx); err != nil {
 		return Item{}, false, 0, e.fail("get", key, err)
 	}
 	mark, start := e.history.mark(), time.Now()
-	resp, err := client.KV.Get(ctx, key)
+	resp, err := e.connection.Client.KV.Get(ctx, key)
 	e.observe("get", key, start, err)
 	if err != nil {
 		return Item{}, false, 0, e.fail("get", key, err)
@@ -222,8 +202,7 @@ func (e *Etcd) Get(ctx context.Context, key string) (Item, bool, int64, error) {
 
 // Range returns one page of the keys under a prefix.
 func (e *Etcd) Range(ctx context.Context, opts RangeOptions) (Page, error) {
-	client, err := e.client(ctx)
-	if err != nil {
+	if err := e.awaitOpen(ctx); err != nil {
 		return Page{}, e.fail("list", opts.Prefix, err)
 	}
 	from := max(opts.Start, opts.Prefix)
@@ -248,7 +227,7 @@ func (e *Etcd) Range(ctx context.Context, opts RangeOptions) (Page, error) {
 		own = &borrowed{pool: &e.pages}
 		ctx = context.WithValue(ctx, borrowedKey{}, own)
 	}
-	resp, err := client.KV.Get(ctx, from, ops...)
+	resp, err := e.connection.Client.KV.Get(ctx, from, ops...)
 	e.observe(op, opts.Prefix, start, err)
 	if err != nil {
 		return Page{}, e.fail("list", opts.Prefix, err)
@@ -276,21 +255,20 @@ func (e *Etcd) Put(ctx context.Context, key string, value []byte, opts PutOption
 	if opts.IfRevision == 0 {
 		op = "create"
 	}
-	client, err := e.client(ctx)
-	if err != nil {
+	if err := e.awaitOpen(ctx); err != nil {
 		return Result{}, e.fail(op, key, err)
 	}
 	put := func(lease clientv3.LeaseID) (Result, error) {
 		write := clientv3.OpPut(key, "", clientv3.WithLease(lease))
 		write.WithValueBytes(value) // a string would be copied twice
-		return e.commit(ctx, client, op, key, opts.IfRevision, write)
+		return e.commit(ctx, op, key, opts.IfRevision, write)
 	}
 	if opts.TTL <= 0 {
 		return put(clientv3.NoLease)
 	}
 	ttl := int64((opts.TTL + time.Second - 1) / time.Second)
 	for attempt := 1; ; attempt++ {
-		lease, err := e.leases.lease(ctx, client, ttl, e.history.replacements.Load())
+		lease, err := e.leases.lease(ctx, e.connection.Client, ttl, e.history.replacements.Load())
 		if err != nil {
 			return Result{}, e.fail("grant lease for", key, err)
 		}
@@ -304,21 +282,20 @@ func (e *Etcd) Put(ctx context.Context, key string, value []byte, opts PutOption
 
 // Delete removes one key if its last revision is the expected one.
 func (e *Etcd) Delete(ctx context.Context, key string, ifRevision int64) (Result, error) {
-	client, err := e.client(ctx)
-	if err != nil {
+	if err := e.awaitOpen(ctx); err != nil {
 		return Result{}, e.fail("delete", key, err)
 	}
-	result, err := e.commit(ctx, client, "delete", key, ifRevision, clientv3.OpDelete(key, clientv3.WithPrevKV()))
+	result, err := e.commit(ctx, "delete", key, ifRevision, clientv3.OpDelete(key, clientv3.WithPrevKV()))
 	if err == nil && result.Committed && result.Current.Revision != ifRevision {
-		return e.tellDeleted(ctx, client, key, result)
+		return e.tellDeleted(ctx, key, result)
 	}
 	return result, err
 }
 
 // tellDeleted reads the deleted item where the store does not return it with the deletion
 // (kine pkg/logstructured/logstructured.go).
-func (e *Etcd) tellDeleted(ctx context.Context, client *clientv3.Client, key string, result Result) (Result, error) {
-	resp, err := client.KV.Get(ctx, key, clientv3.WithRev(result.Revision-1))
+func (e *Etcd) tellDeleted(ctx context.Context, key string, result Result) (Result, error) {
+	resp, err := e.connection.Client.KV.Get(ctx, key, clientv3.WithRev(result.Revision-1))
 	if err != nil {
 		return Result{}, e.fail("delete", key, err)
 	}
@@ -331,9 +308,9 @@ func (e *Etcd) tellDeleted(ctx context.Context, client *clientv3.Client, key str
 
 // commit runs write if the key's last revision is the expected one and reads the
 // key otherwise, in one transaction.
-func (e *Etcd) commit(ctx context.Context, client *clientv3.Client, op, key string, ifRevision int64, write clientv3.Op) (Result, error) {
+func (e *Etcd) commit(ctx context.Context, op, key string, ifRevision int64, write clientv3.Op) (Result, error) {
 	mark, start := e.history.mark(), time.Now()
-	resp, err := client.KV.Txn(ctx).
+	resp, err := e.connection.Client.KV.Txn(ctx).
 		If(clientv3.Compare(clientv3.ModRevision(key), "=", ifRevision)).
 		Then(write).
 		Else(clientv3.OpGet(key)).
@@ -365,7 +342,7 @@ func (e *Etcd) Health(ctx context.Context) error {
 
 // Size returns the bytes of the database file, of one member when there are many.
 func (e *Etcd) Size(ctx context.Context) (int64, error) {
-	if _, err := e.client(ctx); err != nil {
+	if err := e.awaitOpen(ctx); err != nil {
 		return 0, e.fail("size", "", err)
 	}
 	size, err := e.connection.Size(ctx)

@@ -158,7 +158,7 @@ func TestOldTermReplacesNothing(t *testing.T) {
 func TestStoresTakeTurnsToCompact(t *testing.T) {
 	members := startCluster(t, 1, nil)
 	open := func() *kv.Etcd {
-		return openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members), CompactionInterval: time.Hour})
+		return openExternal(t, kv.ExternalConfig{StoreConfig: kv.StoreConfig{CompactionInterval: time.Hour}, Endpoints: kvtest.URLs(members)})
 	}
 	a, b := open(), open()
 	move := func(store *kv.Etcd) {
@@ -313,7 +313,7 @@ func shareRevisions(t *testing.T, store *kv.Etcd) (reads, calls uint64) {
 func TestObserverSeesEachRequest(t *testing.T) {
 	var mu sync.Mutex
 	var ops []string
-	store := openEmbedded(t, embedded.Config{Prefix: "/registry", Observer: kv.Observer{
+	store := openEmbedded(t, embedded.Config{StoreConfig: kv.StoreConfig{Prefix: "/registry", Observer: kv.Observer{
 		Request: func(op, key string, _ time.Duration, err error) {
 			if !strings.HasPrefix(key, "/registry") {
 				return
@@ -325,7 +325,7 @@ func TestObserverSeesEachRequest(t *testing.T) {
 			defer mu.Unlock()
 			ops = append(ops, op+" "+key)
 		},
-	}})
+	}}})
 	ctx := t.Context()
 	created, err := store.Put(ctx, "/registry/a", nil, kv.PutOptions{})
 	if err != nil {

@@ -9,18 +9,16 @@ import (
 
 // CompactAt compacts the store.
 func (e *Etcd) CompactAt(ctx context.Context, revision int64) error {
-	client, err := e.client(ctx)
-	if err != nil {
+	if err := e.awaitOpen(ctx); err != nil {
 		return err
 	}
-	_, err = client.KV.Compact(ctx, revision)
+	_, err := e.connection.Client.KV.Compact(ctx, revision)
 	return err
 }
 
 // PutAll writes several keys in one transaction.
 func (e *Etcd) PutAll(ctx context.Context, values map[string][]byte) (int64, error) {
-	client, err := e.client(ctx)
-	if err != nil {
+	if err := e.awaitOpen(ctx); err != nil {
 		return 0, err
 	}
 	var ops []clientv3.Op
@@ -31,7 +29,7 @@ func (e *Etcd) PutAll(ctx context.Context, values map[string][]byte) (int64, err
 			ops = append(ops, clientv3.OpPut(key, string(value)))
 		}
 	}
-	resp, err := client.KV.Txn(ctx).Then(ops...).Commit()
+	resp, err := e.connection.Client.KV.Txn(ctx).Then(ops...).Commit()
 	if err != nil {
 		return 0, err
 	}
@@ -40,11 +38,10 @@ func (e *Etcd) PutAll(ctx context.Context, values map[string][]byte) (int64, err
 
 // CompactOnce makes one move of the compaction protocol.
 func (e *Etcd) CompactOnce(ctx context.Context) error {
-	client, err := e.client(ctx)
-	if err != nil {
+	if err := e.awaitOpen(ctx); err != nil {
 		return err
 	}
-	return e.compact(ctx, client)
+	return e.compact(ctx)
 }
 
 // ForgeHistory makes the store believe that it has seen a revision.
@@ -68,7 +65,7 @@ func (e *Etcd) ForgeCluster() { e.history.clusterID.Add(1) }
 // OwnReads counts the revisions that were read past etcd's client.
 func (e *Etcd) OwnReads() uint64 { return e.connection.revisions.answers.Load() }
 
-// WithoutOwnReads leaves all reads to etcd's client. No read may be under way.
+// WithoutOwnReads leaves all reads to etcd's e.connection.Client. No read may be under way.
 func (e *Etcd) WithoutOwnReads() { e.connection.revisions = nil }
 
 // OwnWrites counts the transactions that were sent past etcd's client.
@@ -79,21 +76,19 @@ func (e *Etcd) WithoutOwnWrites() { e.connection.writes.conn.Store(nil) }
 
 // PutLeased writes a key with a lease.
 func (e *Etcd) PutLeased(ctx context.Context, key string, lease int64) error {
-	client, err := e.client(ctx)
-	if err != nil {
+	if err := e.awaitOpen(ctx); err != nil {
 		return err
 	}
-	_, err = e.commit(ctx, client, "create", key, 0, clientv3.OpPut(key, "", clientv3.WithLease(clientv3.LeaseID(lease))))
+	_, err := e.commit(ctx, "create", key, 0, clientv3.OpPut(key, "", clientv3.WithLease(clientv3.LeaseID(lease))))
 	return err
 }
 
 // RevokeLease ends a lease as its expiry does.
 func (e *Etcd) RevokeLease(ctx context.Context, lease int64) error {
-	client, err := e.client(ctx)
-	if err != nil {
+	if err := e.awaitOpen(ctx); err != nil {
 		return err
 	}
-	_, err = client.Lease.Revoke(ctx, clientv3.LeaseID(lease))
+	_, err := e.connection.Client.Lease.Revoke(ctx, clientv3.LeaseID(lease))
 	return err
 }
 

@@ -3,7 +3,6 @@ package kv
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net"
 	"sync/atomic"
 	"time"
@@ -37,21 +36,12 @@ const (
 
 // ExternalConfig says how to reach an etcd cluster.
 type ExternalConfig struct {
+	StoreConfig
 	// Endpoints are the members' client URLs. At least one is required.
 	Endpoints []string
 	// CAFile, CertFile and KeyFile are PEM files; with none of them the connection
 	// is not encrypted. The certificate is read again for each connection.
 	CAFile, CertFile, KeyFile string
-	// Prefix is where the keys of the cluster lie; the health probe reads below it.
-	Prefix string
-	// CompactionInterval is how much history to keep; 0 never compacts, but follows
-	// compactions by others.
-	CompactionInterval time.Duration
-	// LeaseReuse is for how long further keys are attached to a lease, at most; 0 means a
-	// minute, and less than 0 gives each key a lease of its own.
-	LeaseReuse time.Duration
-	Logger     *slog.Logger // nil discards
-	Observer   Observer
 	// Dial connects to a member's host and port; nil does so directly.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Stats follows the calls to members; nil follows none. With it writes cost more, for all
@@ -68,11 +58,11 @@ func NewExternal(cfg ExternalConfig) (*Etcd, error) {
 		return nil, errors.New("kv: external etcd needs both CertFile and KeyFile or neither")
 	}
 	return NewEtcd(EtcdConfig{
-		Name: "external",
+		StoreConfig: cfg.StoreConfig,
+		Name:        "external",
 		Open: func(ctx context.Context, answers Answers) (*Connection, error) {
 			return openExternal(ctx, cfg, answers.etcd)
 		},
-		Prefix: cfg.Prefix, CompactionInterval: cfg.CompactionInterval, LeaseReuse: cfg.LeaseReuse, Logger: cfg.Logger, Observer: cfg.Observer,
 	}), nil
 }
 

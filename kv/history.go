@@ -64,34 +64,22 @@ func (h *history) observe(mark historyMark, header *etcdserverpb.ResponseHeader)
 	case header.RaftTerm < mark.term:
 		return doubtful
 	}
-	h.raise(mark.replacements, header)
+	h.raise(mark.replacements, header.Revision, header.RaftTerm)
 	return same
 }
 
-// raise notes the revision and term of an answer, unless the history was replaced since the request
-// was marked: the answer may come late.
-func (h *history) raise(replacements uint64, header *etcdserverpb.ResponseHeader) {
-	if header.Revision <= h.revision.Load() && header.RaftTerm <= h.term.Load() {
-		return
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.replacements.Load() == replacements {
-		raise(&h.revision, header.Revision)
-		h.term.Store(max(h.term.Load(), header.RaftTerm))
-	}
-}
-
-// show takes in the revision of what a watch delivered; replacements is the count when the
-// watch was opened.
-func (h *history) show(replacements uint64, revision int64) {
-	if revision <= h.revision.Load() {
+// raise notes the revision and term of an answer, or the revision that a watch has delivered, with
+// term 0. It does nothing if the history was replaced since the request was marked or the watch was
+// opened: the answer may come late.
+func (h *history) raise(replacements uint64, revision int64, term uint64) {
+	if revision <= h.revision.Load() && term <= h.term.Load() {
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.replacements.Load() == replacements {
 		raise(&h.revision, revision)
+		h.term.Store(max(h.term.Load(), term))
 	}
 }
 

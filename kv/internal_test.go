@@ -395,14 +395,14 @@ func TestDeliveredRevisionsWereCommitted(t *testing.T) {
 	h.observe(h.mark(), answer(100))
 	opened := h.replacements.Load()
 	early := h.mark()
-	h.show(opened, 150)
+	h.raise(opened, 150, 0)
 	if h.observe(early, answer(120)) != same {
 		t.Error("an answer that was asked for before replaced the history")
 	}
 	if h.observe(h.mark(), answer(120)) != replaced || h.replaced.Load() != 150 {
 		t.Errorf("a store behind what a watch delivered was not noticed; lost %d", h.replaced.Load())
 	}
-	h.show(opened, 160)
+	h.raise(opened, 160, 0)
 	if h.observe(h.mark(), answer(121)) != same || h.revision.Load() != 121 {
 		t.Error("a watch of the lost history told of the next")
 	}

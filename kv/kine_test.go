@@ -51,7 +51,7 @@ func TestKineConforms(t *testing.T) {
 func TestTailSeesAllThoughKineIsKilled(t *testing.T) {
 	kine := kvtest.StartKine(t)
 	open := func() *kv.Etcd {
-		return openExternal(t, kv.ExternalConfig{Endpoints: []string{kine.URL}, CompactionInterval: 50 * time.Millisecond})
+		return openExternal(t, kv.ExternalConfig{StoreConfig: kv.StoreConfig{CompactionInterval: 50 * time.Millisecond}, Endpoints: []string{kine.URL}})
 	}
 	store, sibling := open(), open()
 	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
@@ -125,7 +125,7 @@ func TestKineCompactsOtherwise(t *testing.T) {
 	// prepare returns a store that holds many revisions, and the last.
 	prepare := func(t *testing.T, flags ...string) (*kv.Etcd, int64) {
 		kine := kvtest.StartKine(t, flags...)
-		store := openExternal(t, kv.ExternalConfig{Endpoints: []string{kine.URL}, CompactionInterval: time.Hour})
+		store := openExternal(t, kv.ExternalConfig{StoreConfig: kv.StoreConfig{CompactionInterval: time.Hour}, Endpoints: []string{kine.URL}})
 		var last int64
 		for i := range 100 {
 			last = kvtest.Put(t, store, "/registry/pods/a", fmt.Sprint(i))

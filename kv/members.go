@@ -10,6 +10,7 @@ import (
 
 	"github.com/coreos/go-semver/semver"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/semaphore"
 )
 
 const (
@@ -38,11 +39,11 @@ type members struct {
 	logger    *slog.Logger
 	// wide says that streams are to watch the whole key space. It is never unset: watching
 	// too much costs little.
-	wide atomic.Bool
+	wide  atomic.Bool
+	turns sync.Map // of *semaphore.Weighted with one place, by endpoint
 
 	mu     sync.Mutex
-	latest map[uint64]memberStatus  // by member
-	turns  map[string]chan struct{} // by endpoint; has an element while the endpoint is asked
+	latest map[uint64]memberStatus // by member
 }
 
 // memberStatus is what a member said.
@@ -95,13 +96,12 @@ func (m *members) version(ctx context.Context, member uint64, opened time.Time) 
 func (m *members) ask(ctx context.Context, endpoint string, member uint64, opened time.Time) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	turn := m.turn(endpoint)
-	select {
-	case turn <- struct{}{}:
-		defer func() { <-turn }()
-	case <-ctx.Done():
+	kept, _ := m.turns.LoadOrStore(endpoint, semaphore.NewWeighted(1))
+	turn := kept.(*semaphore.Weighted)
+	if turn.Acquire(ctx, 1) != nil {
 		return
 	}
+	defer turn.Release(1)
 	if _, known := m.known(member, opened); known {
 		return
 	}
@@ -119,19 +119,6 @@ func (m *members) ask(ctx context.Context, endpoint string, member uint64, opene
 	if id := answer.Header.GetMemberId(); asked.After(m.latest[id].asked) {
 		m.latest[id] = memberStatus{asked: asked, version: answer.Version}
 	}
-}
-
-// turn returns the channel by which requests to an endpoint take turns.
-func (m *members) turn(endpoint string) chan struct{} {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.turns == nil {
-		m.turns = make(map[string]chan struct{})
-	}
-	if m.turns[endpoint] == nil {
-		m.turns[endpoint] = make(chan struct{}, 1)
-	}
-	return m.turns[endpoint]
 }
 
 // known returns the version that a member told when it was asked since opened.

@@ -134,7 +134,7 @@ func TestLoadOfAReplacedStoreIsRefused(t *testing.T) {
 // TestReplacedStoreIsForgotten: neither a lease nor a revision to compact at is taken over
 // from a store that was replaced.
 func TestReplacedStoreIsForgotten(t *testing.T) {
-	store := openEmbedded(t, embedded.Config{CompactionInterval: time.Hour})
+	store := openEmbedded(t, embedded.Config{StoreConfig: kv.StoreConfig{CompactionInterval: time.Hour}})
 	lease := func(key string) int64 {
 		t.Helper()
 		if _, err := store.Put(t.Context(), key, nil, kv.PutOptions{TTL: time.Hour}); err != nil {

@@ -62,7 +62,7 @@ func (e *Etcd) Revision(ctx context.Context) (int64, error) {
 
 // sharedRevision is Revision, except that it fails with errRevisionTimeout when etcd does not answer.
 func (e *Etcd) sharedRevision(ctx context.Context) (int64, error) {
-	if _, err := e.client(ctx); err != nil {
+	if err := e.awaitOpen(ctx); err != nil {
 		return 0, e.fail("revision", "", err)
 	}
 	if err := ctx.Err(); err != nil {

@@ -183,15 +183,14 @@ type follower struct {
 // follow copies until ctx ends or the watch cannot go on, and returns why. A stream that
 // breaks is opened again, on another member if need be.
 func (f *follower) follow(ctx context.Context) error {
-	connection, err := f.etcd.opened(ctx)
-	if err != nil {
+	if err := f.etcd.awaitOpen(ctx); err != nil {
 		return err
 	}
 	// etcd is asked to end the stream while there is no leader.
 	ctx = metadata.NewOutgoingContext(ctx, metadata.Pairs(rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader))
 	for delay := reopenFirst; ; delay = min(2*delay, reopenMax) {
 		before := f.delivered
-		err := f.copyStream(ctx, connection)
+		err := f.copyStream(ctx, f.etcd.connection)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -251,7 +250,7 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 			continue
 		}
 		if f.etcd.revisions.onlyMember == nil {
-			f.etcd.history.show(replacements, response.Progress)
+			f.etcd.history.raise(replacements, response.Progress, 0)
 		} else {
 			// A server in this process sends the event of a write before it raises the
 			// revision of its answers: for a moment those may be lower, which history
@@ -367,7 +366,7 @@ var errWatchEnded = errors.New("etcd ended the watch")
 
 // RequestProgress asks for a progress response in every open watch.
 func (e *Etcd) RequestProgress(ctx context.Context) error {
-	if _, err := e.opened(ctx); err != nil {
+	if err := e.awaitOpen(ctx); err != nil {
 		return e.fail("request progress", "", err)
 	}
 	for _, watch := range e.watches.list() {

@@ -58,7 +58,7 @@ func (s *eventfulStream) Recv() (*etcdserverpb.WatchResponse, error) {
 // nothing is lost or told twice.
 func TestUnsoundWhileReaderIsBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := NewEtcd(EtcdConfig{Name: "external", Prefix: "/registry"})
+		e := NewEtcd(EtcdConfig{StoreConfig: StoreConfig{Prefix: "/registry"}, Name: "external"})
 		told := make(chan struct{})
 		member := &eventful{last: 2 * watchBuffer}
 		e.connection = &Connection{Watch: member, members: &members{

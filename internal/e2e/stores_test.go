@@ -201,7 +201,7 @@ func keyIn(t *testing.T, url, key string) (value string, err error) {
 // inStore runs ask over a client of an etcd.
 func inStore(t *testing.T, url string, ask func(context.Context, kv.Store) error) {
 	t.Helper()
-	store, err := kv.NewExternal(kv.ExternalConfig{Endpoints: []string{url}, Prefix: "/registry"})
+	store, err := kv.NewExternal(kv.ExternalConfig{StoreConfig: kv.StoreConfig{Prefix: "/registry"}, Endpoints: []string{url}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -69,7 +69,7 @@ func (p *process) want(code int, path string) string {
 func valueAt(t *testing.T, servers, key string) []byte {
 	t.Helper()
 	prefix := "/" + strings.Split(key, "/")[1]
-	store, err := kv.NewExternal(kv.ExternalConfig{Endpoints: []string{servers}, Prefix: prefix})
+	store, err := kv.NewExternal(kv.ExternalConfig{StoreConfig: kv.StoreConfig{Prefix: prefix}, Endpoints: []string{servers}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,10 +44,9 @@ const (
 
 // Config says how to run etcd inside this process. Dir is required.
 type Config struct {
+	kv.StoreConfig
 	// Dir is the data directory, created if missing. One process may use it.
 	Dir string
-	// Prefix is where the keys of the cluster lie; the health probe reads below it.
-	Prefix string
 	// SnapshotCount is after how many writes the log is cut; 0 is etcd's default.
 	SnapshotCount uint64
 	// QuotaBytes is how large the database may grow before writes are refused, until
@@ -56,18 +55,12 @@ type Config struct {
 	// DefragmentInterval is how often the database is defragmented, if most of it is free;
 	// with 0 it is only when the database has reached its quota.
 	DefragmentInterval time.Duration
-	// CompactionInterval is how much history to keep; 0 never compacts.
-	CompactionInterval time.Duration
-	// LeaseReuse is kv.EtcdConfig.LeaseReuse.
-	LeaseReuse time.Duration
 	// UnsafeNoFsync acknowledges writes before they are on disk. They survive the
 	// end of this process, but not of the machine.
 	UnsafeNoFsync bool
 	// Fatal is called, from any goroutine, when the running server cannot store something,
 	// because the disk is full or a file is damaged. It must end the process; nil panics.
-	Fatal    func(error)
-	Logger   *slog.Logger // nil discards
-	Observer kv.Observer
+	Fatal func(error)
 }
 
 // New returns a store kept by an etcd server that Run starts inside this process.
@@ -85,10 +78,7 @@ func newStore(cfg Config) (*kv.Etcd, *opener, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	o := &opener{cfg: cfg}
-	return kv.NewEtcd(kv.EtcdConfig{
-		Name: "embedded", Open: o.open,
-		Prefix: cfg.Prefix, CompactionInterval: cfg.CompactionInterval, LeaseReuse: cfg.LeaseReuse, Logger: cfg.Logger, Observer: cfg.Observer,
-	}), o, nil
+	return kv.NewEtcd(kv.EtcdConfig{StoreConfig: cfg.StoreConfig, Name: "embedded", Open: o.open}), o, nil
 }
 
 // opener opens a store, once.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 
 	"github.com/larder-io/larder/kv"
@@ -23,14 +24,14 @@ const maxReads = 256
 // themselves.
 type localKV struct {
 	etcdserverpb.KVClient
-	answers  kv.Answers
-	inFlight chan struct{}   // has an element for each read that has not ended
-	ctx      context.Context // ends when no more reads may begin, and ends all that wait
-	cancel   context.CancelFunc
+	answers kv.Answers
+	reads   *semaphore.Weighted // has a place for each read that may be under way
+	ctx     context.Context     // ends when no more reads may begin, and ends all that wait
+	cancel  context.CancelFunc
 }
 
 func newLocalKV(server etcdserverpb.KVClient, answers kv.Answers) *localKV {
-	k := &localKV{KVClient: server, answers: answers, inFlight: make(chan struct{}, maxReads)}
+	k := &localKV{KVClient: server, answers: answers, reads: semaphore.NewWeighted(maxReads)}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	return k
 }
@@ -38,59 +39,40 @@ func newLocalKV(server etcdserverpb.KVClient, answers kv.Answers) *localKV {
 // close refuses reads from now on and waits for those that are under way.
 func (k *localKV) close() {
 	k.cancel()
-	for range cap(k.inFlight) {
-		k.inFlight <- struct{}{} // never taken out again
-	}
+	_ = k.reads.Acquire(context.Background(), maxReads) // never released
 }
 
 // Range reads.
 func (k *localKV) Range(ctx context.Context, in *etcdserverpb.RangeRequest, opts ...grpc.CallOption) (*etcdserverpb.RangeResponse, error) {
-	if err := k.begin(ctx); err != nil {
-		return nil, err
-	}
 	reading, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(k.ctx, cancel)
+	defer cancel()
+	defer context.AfterFunc(k.ctx, cancel)()
+	if k.reads.Acquire(reading, 1) != nil {
+		return nil, k.ended(ctx)
+	}
 	var out *etcdserverpb.RangeResponse
 	var err error
 	done := make(chan struct{})
-	go func() { // close waits for it, by taking all of inFlight
-		defer func() { <-k.inFlight }()
+	go func() { // close waits for it
+		defer k.reads.Release(1)
 		defer close(done)
-		defer cancel()
-		defer stop()
 		out, err = k.KVClient.Range(reading, in, opts...)
 	}()
 	select {
 	case <-done:
-		return k.answer(out, err)
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-k.ctx.Done():
-		return nil, kv.ErrClosed
+		k.answers.Learn(out.GetHeader())
+		return out, err
+	case <-reading.Done():
+		return nil, k.ended(ctx)
 	}
 }
 
-// begin waits until one more read may be under way.
-func (k *localKV) begin(ctx context.Context) error {
+// ended returns why a read has ended before its answer.
+func (k *localKV) ended(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if k.ctx.Err() != nil {
-		return kv.ErrClosed
-	}
-	select {
-	case k.inFlight <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-k.ctx.Done():
-		return kv.ErrClosed
-	}
-}
-
-func (k *localKV) answer(out *etcdserverpb.RangeResponse, err error) (*etcdserverpb.RangeResponse, error) {
-	k.answers.Learn(out.GetHeader())
-	return out, err
+	return kv.ErrClosed
 }
 
 // Txn writes, and takes note of the answer.

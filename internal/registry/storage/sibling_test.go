@@ -23,7 +23,7 @@ func TestSiblingsLoseNoWriteAndReadTheSame(t *testing.T) {
 	const writers, rounds = 4, 25
 	server, _ := etcd3testing.NewUnsecuredEtcd3TestClientServer(t)
 	defer server.V3Client.Client.Close()
-	store, err := kv.NewExternal(kv.ExternalConfig{Endpoints: server.V3Client.Endpoints(), Prefix: "/"})
+	store, err := kv.NewExternal(kv.ExternalConfig{StoreConfig: kv.StoreConfig{Prefix: "/"}, Endpoints: server.V3Client.Endpoints()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ type truth struct {
 // follow begins to watch at revision 1 and goes on until the test ends.
 func follow(t *testing.T, urls []string) *truth {
 	t.Helper()
-	store, err := kv.NewExternal(kv.ExternalConfig{Endpoints: urls, Prefix: "/registry"})
+	store, err := kv.NewExternal(kv.ExternalConfig{StoreConfig: kv.StoreConfig{Prefix: "/registry"}, Endpoints: urls})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -148,10 +148,8 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 		s.store, err = s.connect(etcd.Transport.ServerList)
 	} else {
 		s.store, err = embedded.New(embedded.Config{
-			Dir: EtcdDir(s.config.DataDir), Prefix: etcd.Prefix, Fatal: s.config.Fatal,
-			CompactionInterval: etcd.CompactionInterval, UnsafeNoFsync: c.UnsafeNoFsync, Logger: newLogger(),
-			QuotaBytes: c.QuotaBytes, DefragmentInterval: c.DefragmentInterval, Observer: s.metrics.Observer(),
-			LeaseReuse: s.config.leaseReuse(),
+			StoreConfig: s.storeConfig(), Dir: EtcdDir(s.config.DataDir), Fatal: s.config.Fatal, UnsafeNoFsync: c.UnsafeNoFsync,
+			QuotaBytes: c.QuotaBytes, DefragmentInterval: c.DefragmentInterval,
 		})
 	}
 	if err != nil {
@@ -163,12 +161,20 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 
 // connect returns the store of an etcd outside of this process.
 func (s *Server) connect(servers []string) (*kv.Etcd, error) {
-	etcd := &s.config.Etcd.StorageConfig
+	transport := &s.config.Etcd.StorageConfig.Transport
 	return kv.NewExternal(kv.ExternalConfig{
-		Endpoints: servers, Prefix: etcd.Prefix, CompactionInterval: etcd.CompactionInterval, Logger: newLogger(),
-		CAFile: etcd.Transport.TrustedCAFile, CertFile: etcd.Transport.CertFile, KeyFile: etcd.Transport.KeyFile,
-		Observer: s.metrics.Observer(), Dial: s.egress.tcpDialer(egressselector.Etcd), LeaseReuse: s.config.leaseReuse(), Stats: s.traces.storeStats(),
+		StoreConfig: s.storeConfig(), Endpoints: servers,
+		CAFile: transport.TrustedCAFile, CertFile: transport.CertFile, KeyFile: transport.KeyFile,
+		Dial: s.egress.tcpDialer(egressselector.Etcd), Stats: s.traces.storeStats(),
 	})
+}
+
+func (s *Server) storeConfig() kv.StoreConfig {
+	etcd := &s.config.Etcd.StorageConfig
+	return kv.StoreConfig{
+		Prefix: etcd.Prefix, CompactionInterval: etcd.CompactionInterval, LeaseReuse: s.config.leaseReuse(),
+		Logger: newLogger(), Observer: s.metrics.Observer(),
+	}
 }
 
 // startLayers starts the layers that serve. Requests wait until the caches have loaded.
