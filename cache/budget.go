@@ -7,20 +7,16 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// Budget bounds the bytes that the caches which share it keep beside the bodies of their present
-// objects: secondary encodings, frames, and objects that only the Logs still hold. When the bound
-// is exceeded, encodings and frames are dropped first; they are made again on demand. Then Logs
-// forget before their time, the largest first, so that a Log which takes no more than an equal part
-// is not cut. Answers stay the same.
+// Budget bounds the bytes that its caches keep beside the bodies of their present objects: secondary
+// encodings, frames, and objects that only the Logs still hold. When the bound is exceeded, encodings
+// and frames are dropped first, and made again on demand. Then Logs forget before their time, the
+// largest first. Answers stay the same.
 //
-// Encodings in use stay. If all of them were used lately, a new encoding is not kept.
-// Otherwise a reader that goes through more than the Budget allows, again and again, would find each
-// encoding dropped just before it needs it (E4). Frames, which all watchers are about to read, and
-// encodings that cost much to make are urgent: they are kept in any case, and others are dropped
-// before them.
+// Encodings in use stay. If all of them were used lately, a new encoding is not kept. Otherwise a
+// reader that repeatedly goes through more than the Budget allows would never find a kept one (E4).
+// Frames, and encodings that cost much to make, are urgent: others are dropped for them.
 //
-// A share is a Budget for some of the caches. Other caches take nothing from it, but may use what it
-// leaves unused (E6).
+// A share is a Budget for some of the caches. Other caches may use only what it leaves unused (E6).
 type Budget struct {
 	limit  int64
 	growth *Growth // nil: the limit does not grow
@@ -50,9 +46,8 @@ const (
 // NewBudget allows limit bytes; 0 or less means no limit.
 func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
 
-// NewShare returns a Budget of its own limit; one of 0 or less keeps nothing. If b has a
-// limit that does not grow, what the share takes counts in b: the caches that use b directly
-// have what is left.
+// NewShare returns a Budget with a limit of its own; 0 or less keeps nothing. If the limit of b does
+// not grow, the caches that use b directly have what the share leaves.
 func (b *Budget) NewShare(limit int64) *Budget {
 	share := NewBudget(max(limit, 1))
 	if b.limit > 0 {
@@ -226,9 +221,8 @@ func (b *Budget) yield() {
 	}
 }
 
-// makeRoom has the largest Logs forget, until there is room for what is about to be added
-// to the Log own, whose writer calls it. Another Log that is being written is left alone:
-// its own writer will come here.
+// makeRoom makes the largest Logs forget until there is room for what is about to be added to own,
+// whose writer calls it. It passes over a Log that is being written: its own writer makes room.
 func (b *Budget) makeRoom(own *Log, adding int, cost int64) {
 	for b.exhausted(cost) {
 		switch largest := b.largestLog(own, adding, cost); {

@@ -209,10 +209,15 @@ func (c *Cache) reset(objects []*Object, revision, exactTo int64, history uint64
 	for _, o := range objects {
 		next.put(o)
 	}
-	c.log.restart(revision)
+	next.revision, next.exactTo, next.history = revision, max(revision, exactTo), history
+	c.beginEpochLocked(next, old)
+}
+
+// beginEpochLocked publishes next as the first state of an epoch, and retires the objects of old.
+func (c *Cache) beginEpochLocked(next, old *state) {
+	c.log.restart(next.revision)
 	c.checkpoints.reset()
 	c.offers.clear()
-	next.revision, next.exactTo, next.history = revision, max(revision, exactTo), history
 	next.position, next.epoch = c.log.Next(), old.epoch+1
 	c.publish(next)
 	old.objects.Ascend(func(o *Object) bool {
@@ -235,16 +240,8 @@ func (c *Cache) Retire() {
 	last := c.current.Load()
 	next := *last
 	next.events, next.learner = nil, nil
-	c.log.restart(last.revision)
-	c.checkpoints.reset()
-	c.offers.clear()
-	next.position, next.epoch = c.log.Next(), last.epoch+1
-	c.publish(&next)
+	c.beginEpochLocked(&next, last)
 	c.schema.budget.bodies.Add(-next.bytes)
-	next.objects.Ascend(func(o *Object) bool {
-		o.retire()
-		return true
-	})
 }
 
 // Apply brings the cache to the next revision. A batch that is not newer than

@@ -11,14 +11,12 @@ import (
 // page through a list come back to the same revision.
 const recentStates = 8
 
-// checkpoints keeps enough to show any state that the log reaches: every so often a
-// published state (a checkpoint), and between them the log's events, which hold the objects
-// that they replaced and can be undone.
+// checkpoints keeps enough to show any state that the log reaches: some of the published states
+// (checkpoints). The log's events lead from one to the next, and can be undone because they hold the
+// objects that they replaced.
 //
-// Keeping every state was rejected: each holds a copied path of every tree,
-// several KiB, which at a thousand changes a second is hundreds of MiB. So
-// checkpoints are dense only near the present, where continue tokens point, and
-// come without indexes: lists of the past scan.
+// A state holds several KiB of its own, so that not all are kept. Checkpoints are dense only near the
+// present, where continue tokens point, and have no indexes: lists of the past scan.
 type checkpoints struct {
 	// kept are in order of position. The slice is never changed in place.
 	// Invariant: all are of the present epoch, none is before the log's first event

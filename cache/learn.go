@@ -13,13 +13,11 @@ import (
 )
 
 const (
-	// worthwhile is how many times as many objects as the resource has must have been
-	// scanned in vain before an index is made: scanning these costs about what making the
-	// index does.
+	// An index is made when worthwhile times as many objects as the resource has were scanned in
+	// vain, which costs about as much as making the index.
 	worthwhile = 4
-	// selective says when an index helps: a query must have found at most one in selective
-	// of the objects that it scanned, and a value of the label must lead to at most one in
-	// selective of all objects on average.
+	// An index helps if a query finds at most one in selective of the objects that it scans, and if
+	// a value of the label leads to at most one in selective of all objects on average.
 	selective = 8
 	// maxIdle is how many reviews an index may remain unused.
 	maxIdle = 20
@@ -41,10 +39,7 @@ type learnConfig struct {
 }
 
 func (c learnConfig) withDefaults() learnConfig {
-	setDefault(&c.maxIndexes, 4)
-	setDefault(&c.maxEntries, 500_000)
-	setDefault(&c.minScan, 500)
-	return c
+	return learnConfig{cmp.Or(c.maxIndexes, 4), cmp.Or(c.maxEntries, 500_000), cmp.Or(c.minScan, 500)}
 }
 
 // learner counts the objects that queries scan in vain, and says which labels are worth an
@@ -160,31 +155,20 @@ func (c *Cache) learn() {
 // buildIndex makes an index of a label over the state's objects; ok is false when too many
 // objects have the same value.
 func (s *state) buildIndex(key string) (ix index, ok bool) {
-	var entries []entry
+	ix = index{Index: Index{Label: key}, tree: btree.NewG(degree, lessEntry), learnt: new(learnt)}
 	s.objects.Ascend(func(o *Object) bool {
-		if value, found := o.label(key); found {
-			entries = append(entries, entry{value, o})
+		ix.move(nil, o)
+		return true
+	})
+	values, last := 0, ""
+	ix.tree.Ascend(func(e entry) bool {
+		if values == 0 || e.value != last {
+			values, last = values+1, e.value
 		}
 		return true
 	})
-	slices.SortFunc(entries, func(a, b entry) int {
-		switch {
-		case lessEntry(a, b):
-			return -1
-		case lessEntry(b, a):
-			return 1
-		}
-		return 0
-	})
-	tree, values := btree.NewG(degree, lessEntry), 0
-	for i, e := range entries {
-		if i == 0 || e.value != entries[i-1].value {
-			values++
-		}
-		tree.ReplaceOrInsert(e)
-	}
-	perValue := len(entries) / max(values, 1)
-	return index{Index: Index{Label: key}, tree: tree, learnt: new(learnt)}, perValue*selective <= s.objects.Len()
+	perValue := ix.tree.Len() / max(values, 1)
+	return ix, perValue*selective <= s.objects.Len()
 }
 
 // adopt brings an index of base to the present and publishes it. It is false when

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -89,19 +90,13 @@ type LogConfig struct {
 const keepFor = 90 * time.Second
 
 func (c LogConfig) withDefaults() LogConfig {
-	setDefault(&c.KeepFor, keepFor)
+	c.KeepFor = cmp.Or(c.KeepFor, keepFor)
 	longer := max(1, int((c.KeepFor+keepFor-1)/keepFor))
-	setDefault(&c.MinEvents, 128)
-	setDefault(&c.MaxEvents, longer*102400)
-	setDefault(&c.MaxBytes, int64(longer)*256<<20)
-	setDefault(&c.CheckpointEvery, 256)
+	c.MinEvents = cmp.Or(c.MinEvents, 128)
+	c.MaxEvents = cmp.Or(c.MaxEvents, longer*102400)
+	c.MaxBytes = cmp.Or(c.MaxBytes, int64(longer)*256<<20)
+	c.CheckpointEvery = cmp.Or(c.CheckpointEvery, 256)
 	return c
-}
-
-func setDefault[T comparable](field *T, value T) {
-	if *field == *new(T) {
-		*field = value
-	}
 }
 
 // Log is the recent past: every change after Oldest, in revision order. Reading
@@ -160,11 +155,10 @@ func (l *Log) Room() (events int, grown, shrunk int64) {
 // Bytes is the memory that the kept events hold on to.
 func (l *Log) Bytes() int64 { return l.bytes.Load() }
 
-// Read appends the events from a position on to dst and returns the position after
-// the last. It fills the spare capacity of dst (256 events if there is none) and
-// goes beyond it only to finish a revision: no revision is split. Nothing new is
-// no error. The error is ErrTooOld when events at the position were forgotten,
-// and ErrReset when the position is from an earlier epoch.
+// Read appends the events from a position on to dst and returns the position after the last. It fills
+// the spare capacity of dst (256 events if there is none), and exceeds it only to finish a revision. It
+// may append nothing. The error is ErrTooOld when events at the position were forgotten, and ErrReset
+// when the position is from an earlier epoch.
 func (l *Log) Read(from Position, dst []*Event) ([]*Event, Position, error) {
 	limit := cap(dst) - len(dst)
 	if limit == 0 {

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,11 +55,10 @@ type ReflectorConfig struct {
 // applies what its subscription delivers, and loads again whenever the
 // subscription has lost its place. It is the sole caller of Apply and Reset.
 //
-// Where the subscription begins in the past, it loads the objects of then and
-// replays what happened since, so that the Log reaches back to before the start;
-// the Cache is ready once it has come to what was the present at the start. A Cache
-// that is loaded again never goes back to an earlier revision, unless the store was
-// replaced. The age of replayed events counts from when they are applied.
+// A subscription may begin in the past. Then the Reflector loads the objects of that revision and
+// replays what has happened since, so that the Log reaches back to before the start. The Cache becomes
+// ready at the revision that was the present at the start. A Cache that is loaded again goes back to an
+// earlier revision only if the store was replaced. The age of replayed events counts from when they are applied.
 type Reflector struct {
 	store   kv.Store
 	sub     *kv.Subscription
@@ -98,7 +98,7 @@ func NewReflector(config ReflectorConfig) (*Reflector, error) {
 		prefix:  config.Prefix,
 		since:   config.Since,
 		workers: config.Workers,
-		logger:  config.Logger,
+		logger:  cmp.Or(config.Logger, slog.New(slog.DiscardHandler)),
 
 		cancelReplay: func() {},
 	}
@@ -106,9 +106,6 @@ func NewReflector(config ReflectorConfig) (*Reflector, error) {
 		r.workers = runtime.GOMAXPROCS(0)
 	}
 	r.decoding = make(chan struct{}, r.workers)
-	if r.logger == nil {
-		r.logger = slog.New(slog.DiscardHandler)
-	}
 	return r, nil
 }
 

@@ -1,24 +1,23 @@
 package cache
 
-import "sync/atomic"
+import (
+	"math/bits"
+	"sync/atomic"
+)
 
 // Position counts the entries ever appended to a Log. An entry's position never
 // changes; positions of different Logs have nothing to do with each other.
 type Position uint64
 
-// ring is a queue with one writer and any number of readers, each of which keeps
-// its own Position. Readers take no lock and cost the writer nothing; the writer
-// forgets old entries without regard to them, and Read reports to a reader that it was
-// lapped.
+// ring is a queue with one writer and any number of readers, each of which keeps its own Position.
+// Readers take no lock. The writer does not wait for them: Read reports to a reader that it was lapped.
 //
-// Ownership: entries are shared from Append on, so they must not change.
-// Append, Forget and Skip are for the writer alone.
+// Entries are shared from Append on and must not change. Append, Forget and Skip are for the writer.
 //
-// Implementation: a power-of-two slice of atomic pointers. The writer moves first
-// on before it clears a slot. A reader loads slots first and first
-// afterwards: if first has passed what it loaded, the reader was lapped.
-// Growing and shrinking publish a new slice that holds all live entries; the old
-// one is never written again, so readers still on it see what they should.
+// Implementation: a slice of atomic pointers, whose length is a power of two. The writer raises first
+// before it clears a slot. A reader loads slots, and then first: if first has passed what it loaded,
+// the reader was lapped. To grow or shrink, the writer publishes a new slice with all live entries, and
+// never writes to the old one again.
 type ring[T any] struct {
 	slots atomic.Pointer[[]atomic.Pointer[T]]
 	// first is the oldest entry, next the position after the newest.
@@ -32,18 +31,10 @@ type ring[T any] struct {
 
 // newRing makes a ring that starts with room for smallest entries, rounded up to a power of two.
 func newRing[T any](smallest int) *ring[T] {
-	r := &ring[T]{smallest: powerOfTwo(max(smallest, 1))}
+	r := &ring[T]{smallest: 1 << bits.Len(uint(max(smallest, 1)-1))}
 	slots := make([]atomic.Pointer[T], r.smallest)
 	r.slots.Store(&slots)
 	return r
-}
-
-func powerOfTwo(n int) int {
-	p := 1
-	for p < n {
-		p *= 2
-	}
-	return p
 }
 
 // First is the position of the oldest entry, or Next when there is none.
@@ -116,10 +107,8 @@ func (r *ring[T]) Skip() {
 	r.next.Store(r.first.Load())
 }
 
-// Read appends the entries from a position on to dst, at most limit of them, and
-// returns the position after the last one. A position at or after Next has no
-// entries yet. Lapped reports that entries at the position were forgotten; dst is
-// then returned as it was.
+// Read appends at most limit entries from a position on to dst, and returns the position after the
+// last one. Lapped reports that entries at the position were forgotten. Then dst is returned unchanged.
 func (r *ring[T]) Read(from Position, dst []*T, limit int) (entries []*T, next Position, lapped bool) {
 	// next before slots: a slice loaded later holds every entry before next that
 	// is still alive.

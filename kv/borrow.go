@@ -1,12 +1,10 @@
 package kv
 
 import (
-	"context"
 	"fmt"
 	"sync"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
@@ -27,17 +25,6 @@ type borrowed struct {
 
 // borrowedKey is the key of a *borrowed in a context.
 type borrowedKey struct{}
-
-// borrower gives ranges whose context has a *borrowed that codec.
-type borrower struct{ etcdserverpb.KVClient }
-
-// Range reads.
-func (b borrower) Range(ctx context.Context, in *etcdserverpb.RangeRequest, opts ...grpc.CallOption) (*etcdserverpb.RangeResponse, error) {
-	if own, ok := ctx.Value(borrowedKey{}).(*borrowed); ok {
-		opts = append(opts[:len(opts):len(opts)], grpc.ForceCodecV2(own))
-	}
-	return b.KVClient.Range(ctx, in, opts...)
-}
 
 var _ encoding.CodecV2 = (*borrowed)(nil)
 

@@ -14,13 +14,13 @@ import (
 // (apiserver pkg/storage/etcd3/compact.go). It stands outside every prefix.
 const compactionKey = "compact_rev_key"
 
-// compactor holds the state of the protocol: a process that finds the key at the version
-// it last saw may raise it, and compacts at the revision it noted one interval ago.
-// Every other process notes the new version and the present revision and waits another
-// interval, so that revisions are kept for one interval at least, two at most.
+// compactor holds the state of the protocol. A process that finds the key at the version that it last
+// saw raises the version, and compacts at the revision that it noted one interval ago. Every other
+// process notes the new version and the present revision. So revisions are kept for one to two
+// intervals.
 //
-// All of it belongs to one history of the store. In another history the key may have the
-// same version by chance, and the revision noted here would compact too much or too little.
+// The state belongs to one history of the store: in another one the key may have the same version by
+// chance.
 type compactor struct {
 	interval time.Duration              // 0: only observe
 	observed atomic.Pointer[compaction] // nil: none

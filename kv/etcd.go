@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,9 +59,6 @@ type Etcd struct {
 // NewEtcd returns a store that Run opens. Programs call [NewExternal], or New of package
 // embedded.
 func NewEtcd(how EtcdConfig) *Etcd {
-	if how.Logger == nil {
-		how.Logger = slog.New(slog.DiscardHandler)
-	}
 	leases := newLeaseManager(how.Observer.LeaseObjects)
 	if how.LeaseReuse != 0 {
 		leases.longest = int64(max(how.LeaseReuse, 0) / time.Second)
@@ -68,7 +66,7 @@ func NewEtcd(how EtcdConfig) *Etcd {
 	e := &Etcd{
 		name:       how.Name,
 		healthKey:  strings.TrimSuffix(how.Prefix, "/") + "/health",
-		logger:     how.Logger,
+		logger:     cmp.Or(how.Logger, slog.New(slog.DiscardHandler)),
 		observer:   how.Observer,
 		compaction: compactor{interval: how.CompactionInterval},
 		open:       how.Open,

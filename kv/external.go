@@ -100,11 +100,7 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Connection
 	if err != nil {
 		return nil, err
 	}
-	var calls etcdserverpb.KVClient = borrower{clientv3.RetryKVClient(client)}
-	if writes != nil {
-		calls = writer{calls, writes}
-	}
-	client.KV = clientv3.NewKVFromKVClient(calls, client)
+	client.KV = clientv3.NewKVFromKVClient(clusterKV{clientv3.RetryKVClient(client), writes}, client)
 	if err := e.awaitCluster(ctx, client, &attempts); err != nil {
 		client.Close()
 		return nil, err

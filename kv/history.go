@@ -11,18 +11,16 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// history checks etcd's promise that there is one history and that it only grows.
-// Linearizable answers are ordered by real time: one whose request began after another
-// was answered has a revision at least as high. An answer that breaks this comes from a
-// store that was restored from a backup; one with another cluster id comes from another
-// cluster. What a watch delivers was committed: a linearizable answer that is asked for
-// later has at least its revision. The header of a watch's response proves nothing else
-// but the cluster id.
+// history checks that etcd has one history, and that it only grows.
 //
-// A restored store may have got ahead of the old one meanwhile; then a lower raft term
-// shows the replacement. But an answer has the term of the last entry that the answering member
-// applied, and a member that was sent a snapshot may still have an older one. So a lower term only
-// raises a doubt (E12).
+// A linearizable answer has at least the revision of every answer that came before its request, and of
+// everything that a watch had delivered by then. An answer with a lower revision comes from a store
+// that was restored from a backup, one with another cluster id from another cluster. The header of a
+// watch's response proves only the cluster id.
+//
+// A restored store may be ahead of the old one by now. Then a lower raft term shows the replacement.
+// But a member that was sent a snapshot may answer with an old term, too, so a lower term only raises a
+// doubt (E12).
 type history struct {
 	replacements atomic.Uint64 // counts replacements
 	revision     atomic.Int64  // highest that was shown
@@ -92,10 +90,9 @@ func (h *history) decide(mark historyMark, header *etcdserverpb.ResponseHeader) 
 	return h.observe(mark, header)
 }
 
-// currentHeader returns an answer whose raft term is not from before the call. A member
-// learns the present term when it applies what the cluster has agreed to, a little after it
-// has answered; what it was sent in a snapshot teaches it nothing. So proposals that change
-// nothing are made until one member has answered twice: each of them has applied both.
+// currentHeader returns an answer whose raft term is not from before the call. A member learns the
+// present term when it applies an entry, a little after it has answered. So currentHeader makes
+// proposals that change nothing until one member has answered twice.
 func (e *Etcd) currentHeader(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
 	header, err := secondAnswer(func() (*etcdserverpb.ResponseHeader, error) {
 		// No key was created before revision 0; a transaction that may delete is proposed.

@@ -194,9 +194,8 @@ type Store interface {
 	// Revision returns the store's current revision by a linearizable read that
 	// is shared by all callers that were waiting when it began.
 	Revision(ctx context.Context) (int64, error)
-	// Replacements counts how often the store turned out to be another one (K6). A
-	// watch that was opened at one count ends with ErrReplaced at the next: a caller that
-	// learnt a revision before must compare the count once the watch is open.
+	// Replacements counts how often the store turned out to be another one (K6), which ends all
+	// watches. A caller that learnt a revision before must compare the count once its watch is open.
 	Replacements() uint64
 	// ReplacedRevision returns the highest revision that a replaced history is known to
 	// have reached, 0 if none was replaced. A client's revision up to it may be of either
@@ -204,9 +203,9 @@ type Store interface {
 	ReplacedRevision() int64
 	// Health reads from the store and returns what went wrong.
 	Health(ctx context.Context) error
-	// Compaction returns the highest revision that the store was seen to be compacted at,
-	// or told to be. It is a hint: newer revisions may be gone, too, if another process
-	// compacted without the protocol, and an imitation of etcd may keep older ones.
+	// Compaction returns the highest revision at which the store is known to be compacted. It is
+	// a hint: another process may have compacted without the protocol, and an imitation of etcd
+	// may keep older revisions.
 	Compaction() int64
 	// Run opens the store and blocks until ctx ends or the store fails; then it
 	// closes the store and waits for all that it started. It returns nil when it

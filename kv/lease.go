@@ -16,9 +16,8 @@ const (
 	leaseMaxObjects   = 1000
 )
 
-// leaseManager returns leases for keys, the last one again while it fits, because
-// granting a lease is a write of its own. A key thus lives up to the reuse window
-// longer than asked, never shorter.
+// leaseManager returns leases for keys. It reuses the last lease while it fits, because granting one is
+// a write. So a key lives up to the reuse window longer than asked, never shorter.
 type leaseManager struct {
 	retired  func(objects int64) // may be nil
 	longest  int64               // window, in seconds

@@ -26,10 +26,9 @@ var errUnsound = errors.New("kv: the member's reports of progress cannot be trus
 
 // members knows which members of a cluster can be believed when they report progress.
 //
-// Members before etcd 3.4.31 and 3.5.13 may report progress ahead of events. That would break K4,
-// and events would be lost when the watch is opened again. A watch of such a member, or of one
-// whose version is not known, goes by events alone: it watches the whole key space, where each
-// revision has an event.
+// Members before etcd 3.4.31 and 3.5.13 may report progress ahead of events, which would break K4. A
+// watch of such a member, or of one whose version is not known, goes by events alone: it watches the
+// whole key space, where each revision has an event.
 //
 // A member can be upgraded or downgraded at any time, so each stream needs an answer that the
 // member gave after the stream was opened.
@@ -91,8 +90,7 @@ func (m *members) version(ctx context.Context, member uint64, opened time.Time) 
 	return m.known(member, opened)
 }
 
-// ask asks one endpoint. Streams that open at the same time take turns, and the first answer that
-// comes after they opened serves all of them.
+// ask asks one endpoint. Streams that open at the same time take turns, and share the first answer.
 func (m *members) ask(ctx context.Context, endpoint string, member uint64, opened time.Time) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()

@@ -22,10 +22,9 @@ const revisionTimeout = 3 * time.Second
 // its caller's sake.
 var errRevisionTimeout = fmt.Errorf("etcd has not answered in %v", revisionTimeout)
 
-// revisionReader lets all callers that wait at the same time share one
-// linearizable read. A caller may not join a read that has begun: a write
-// acknowledged since might be missing from it. A caller that comes while none is under way
-// reads for itself, which spares two switches between goroutines.
+// revisionReader lets all callers that wait at the same time share one linearizable read. They may not
+// join a read that has begun, which might miss a write acknowledged since. A caller that comes while no
+// read is under way reads by itself, which spares two switches between goroutines.
 type revisionReader struct {
 	// onlyMember is Connection.OnlyMember. Written before Etcd.ready is closed.
 	onlyMember func() bool
@@ -86,11 +85,10 @@ func (e *Etcd) sharedRevision(ctx context.Context) (int64, error) {
 	}
 }
 
-// ownRevision returns the revision of a server in this process that is the only member of
-// its cluster. Answers.Learn took note of every answer of that server before its client got
-// it, so that no acknowledged write is missing. To ask the server would mean to wait for
-// locks that it holds while it writes to disk. Changes that no request makes, such as the
-// expiry of a lease, are learnt from its watches.
+// ownRevision returns the revision of a server in this process that is the only member of its cluster.
+// No acknowledged write is missing, because Answers.Learn notes every answer before its client gets it.
+// The server itself would answer only after it has written to disk. Changes that no request makes, such
+// as the expiry of a lease, are learnt from watches.
 func (e *Etcd) ownRevision() (int64, bool) {
 	if e.revisions.onlyMember == nil || !e.revisions.onlyMember() {
 		return 0, false

@@ -237,11 +237,16 @@ func (s *Subscription) promise() int64 {
 	return max(seen, s.applied.Load())
 }
 
-// Wait blocks until the owner has applied everything up to revision. A loss does
-// not fail it, the reload is waited for; but if the store turns out to be another one
-// meanwhile it returns ErrReplaced: there the revision means something else.
+// Wait is WaitIn the present history.
 func (s *Subscription) Wait(ctx context.Context, revision int64) error {
-	for history := s.tail.store.Replacements(); s.current() < revision; {
+	return s.WaitIn(ctx, s.tail.store.Replacements(), revision)
+}
+
+// WaitIn blocks until the owner has applied everything up to revision. After a loss it waits for the
+// reload. It returns ErrReplaced if the store's Replacements are no longer history: the revision would
+// mean something else.
+func (s *Subscription) WaitIn(ctx context.Context, history uint64, revision int64) error {
+	for s.current() < revision {
 		s.tail.notice()
 		changed, loaded, err := s.whenChanged(revision)
 		if err == nil && s.tail.store.Replacements() != history {

@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -129,23 +130,16 @@ func (t *Tail) State() TailState {
 
 // NewTail returns a Tail. Run makes it follow the store.
 func NewTail(cfg TailConfig) *Tail {
-	t := &Tail{
+	return &Tail{
 		store:      cfg.Store,
 		prefix:     strings.TrimSuffix(cfg.Prefix, "/") + "/",
-		queueBytes: cfg.QueueBytes,
+		queueBytes: cmp.Or(cfg.QueueBytes, defaultQueueBytes),
 		replay:     cfg.Replay,
-		logger:     cfg.Logger,
+		logger:     cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 		kick:       make(chan struct{}, 1),
 		subs:       make(map[string][]*Subscription),
 		noted:      make(map[string]int64),
 	}
-	if t.queueBytes == 0 {
-		t.queueBytes = defaultQueueBytes
-	}
-	if t.logger == nil {
-		t.logger = slog.New(slog.DiscardHandler)
-	}
-	return t
 }
 
 // Run follows the store until ctx ends; then it returns nil.

@@ -194,17 +194,27 @@ func (u *unaryClient) txn(ctx context.Context, in *etcdserverpb.TxnRequest) (*et
 	return nil, err
 }
 
-// writer sends transactions by writes where it can.
-type writer struct {
+// clusterKV is etcd's client of a cluster. It sends transactions by writes where it can, and has
+// ranges decoded by the *borrowed in their contexts.
+type clusterKV struct {
 	etcdserverpb.KVClient
-	writes *unaryClient
+	writes *unaryClient // may be nil
 }
 
 // Txn writes.
-func (w writer) Txn(ctx context.Context, in *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
-	out, err := w.writes.txn(ctx, in)
-	if errors.Is(err, unary.ErrUnsent) {
-		return w.KVClient.Txn(ctx, in, opts...)
+func (c clusterKV) Txn(ctx context.Context, in *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
+	if c.writes != nil {
+		if out, err := c.writes.txn(ctx, in); !errors.Is(err, unary.ErrUnsent) {
+			return out, err
+		}
 	}
-	return out, err
+	return c.KVClient.Txn(ctx, in, opts...)
+}
+
+// Range reads.
+func (c clusterKV) Range(ctx context.Context, in *etcdserverpb.RangeRequest, opts ...grpc.CallOption) (*etcdserverpb.RangeResponse, error) {
+	if own, ok := ctx.Value(borrowedKey{}).(*borrowed); ok {
+		opts = append(opts[:len(opts):len(opts)], grpc.ForceCodecV2(own))
+	}
+	return c.KVClient.Range(ctx, in, opts...)
 }

@@ -84,7 +84,7 @@ func TestFailedWritesAreNotSentAgain(t *testing.T) {
 				return nil
 			})
 			conn, client := w.conn.Load(), &instead{}
-			_, err = writer{client, w}.Txn(t.Context(), new(etcdserverpb.TxnRequest))
+			_, err = clusterKV{client, w}.Txn(t.Context(), new(etcdserverpb.TxnRequest))
 			if (client.left > 0) != c.left || (err == nil) != c.left || !c.left && (status.Code(err) != status.Code(c.err) || rpctypes.ErrorDesc(err) != rpctypes.ErrorDesc(c.err)) {
 				t.Errorf("left to etcd's client: %d, error %v", client.left, err)
 			}

@@ -125,19 +125,13 @@ package watch
 
 // Implementation:
 //
-// A chain is a singly linked list whose last node is always empty and open. The
-// Hub fills the open node, then publishes it by linking the next one. A watcher
-// holds the node it will read next: a caught-up watcher holds the open node and
-// therefore no event, and what all watchers of a group have read is garbage. A
-// ring per group was the alternative: it keeps its last events alive in every
-// group, read or not, which for ten thousand groups with an event each now and
-// then is far more than the Log itself keeps, or it has to be trimmed in every group
-// whenever the Log forgets.
+// A chain is a singly linked list whose last node is always empty and open. The Hub fills the open
+// node and publishes it by linking the next one. A watcher holds the node that it reads next, so the
+// collector frees what all watchers of a group have read. A ring per group would keep its last events
+// alive, read or not.
 //
-// What the list needs instead is a bound for the watcher that does not read. After
-// Config.backlog nodes the Hub ends the list with a node marked cut, and goes on
-// with a new list that the old one does not link to.
+// After Config.backlog nodes the Hub ends the chain with a node marked cut. It goes on with a new
+// chain that the old one does not link to.
 //
-// A watcher that finds its node open arms itself and looks again; the Hub links,
-// then looks for armed watchers. One of the two sees the other, so that no wake-up
-// is lost, and watchers that are busy anyway are not signalled.
+// A watcher that finds its node open arms itself and looks again. The Hub links a node and then looks
+// for armed watchers. One of the two sees the other, so no wake-up is lost.

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -142,20 +143,16 @@ func New(config Config) (*Hub, error) {
 	if config.Cache == nil {
 		return nil, errors.New("watch: Config.Cache is nil")
 	}
-	h := &Hub{
+	return &Hub{
 		cache:    config.Cache,
 		log:      config.Cache.Log(),
-		backlog:  config.backlog,
+		backlog:  cmp.Or(config.backlog, defaultBacklog),
 		onClosed: config.Closed,
 		notify:   make(chan struct{}, 1),
 		groups:   make(map[identity]*group),
 		router:   newRouter(),
 		events:   make([]*cache.Event, 0, readLimit),
-	}
-	if h.backlog <= 0 {
-		h.backlog = defaultBacklog
-	}
-	return h, nil
+	}, nil
 }
 
 // Notify says that the Log has more, or was restarted. It never waits. While Run runs, and

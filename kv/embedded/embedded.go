@@ -74,9 +74,7 @@ func newStore(cfg Config) (*kv.Etcd, *opener, error) {
 	if cfg.Dir == "" {
 		return nil, nil, errors.New("embedded: etcd needs a directory")
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	o := &opener{cfg: cfg}
 	return kv.NewEtcd(kv.EtcdConfig{StoreConfig: cfg.StoreConfig, Name: "embedded", Open: o.open}), o, nil
 }

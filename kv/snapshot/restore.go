@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -208,18 +209,9 @@ func restore(ctx context.Context, cfg RestoreConfig) (err error) {
 
 // complete fills in what is not given.
 func (m Member) complete() Member {
-	if m.Name == "" {
-		m.Name = embedded.MemberName
-	}
-	if m.Peer == "" {
-		m.Peer = embedded.MemberPeer
-	}
-	if m.Cluster == "" {
-		m.Cluster = m.Name + "=" + m.Peer
-	}
-	if m.Token == "" {
-		m.Token = "larder-" + rand.Text()
-	}
+	m.Name, m.Peer = cmp.Or(m.Name, embedded.MemberName), cmp.Or(m.Peer, embedded.MemberPeer)
+	m.Cluster = cmp.Or(m.Cluster, m.Name+"="+m.Peer)
+	m.Token = cmp.Or(m.Token, "larder-"+rand.Text())
 	return m
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -14,9 +13,6 @@ import (
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/watch"
 )
-
-// recheck is how long reach waits before it compares the store's history again.
-const recheck = time.Second
 
 // Config configures a Mirror. Store and Prefix are required.
 type Config struct {
@@ -180,7 +176,10 @@ func (m *Mirror) Fresh(ctx context.Context) (cache.Snapshot, error) {
 		history := m.store.Replacements()
 		revision, err := m.store.Revision(ctx)
 		if err == nil {
-			err = m.reach(ctx, history, revision)
+			err = m.Cache.WaitReady(ctx)
+		}
+		if err == nil {
+			err = m.sub.WaitIn(ctx, history, revision)
 		}
 		snapshot := m.Snapshot()
 		same := m.store.Replacements() == history
@@ -194,21 +193,6 @@ func (m *Mirror) Fresh(ctx context.Context) (cache.Snapshot, error) {
 			return cache.Snapshot{}, fmt.Errorf("mirror: %w", err)
 		}
 	}
-}
-
-// reach waits for a revision of a history, until the store is replaced. If that happens just
-// before Wait, the revision may never come, and Wait returns an error only at the next
-// replacement: so reach compares the history again from time to time.
-func (m *Mirror) reach(ctx context.Context, history uint64, revision int64) error {
-	for m.store.Replacements() == history {
-		bounded, cancel := context.WithTimeout(ctx, recheck)
-		err := m.Cache.Wait(bounded, revision)
-		cancel()
-		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
-			return err
-		}
-	}
-	return kv.ErrReplaced
 }
 
 // Get returns the object with a key as it is in the store now, nil if there is none.

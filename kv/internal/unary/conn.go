@@ -247,6 +247,7 @@ func (c *Conn) endLocked(stream uint32, k *call, err error) {
 	delete(c.underWay, stream)
 	k.err = err
 	k.done <- struct{}{}
+	c.endIfIdleLocked()
 }
 
 // Run reads answers until the connection breaks, or was retired and all calls have ended, or ctx

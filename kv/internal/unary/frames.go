@@ -81,7 +81,7 @@ func (c *Conn) dataLocked(frame *http2.DataFrame) error {
 		return fmt.Errorf("answer to call %d is longer than it says", frame.StreamID)
 	}
 	if frame.StreamEnded() {
-		c.answeredLocked(frame.StreamID, k)
+		c.endLocked(frame.StreamID, k, nil)
 		return nil
 	}
 	if k.unacked += frame.Length; k.unacked >= streamWindow/4 {
@@ -112,7 +112,7 @@ func (c *Conn) headersLocked(part []byte, ended bool) error {
 		return err
 	}
 	if k := c.underWay[c.headers.stream]; k != nil && c.headers.last {
-		c.answeredLocked(c.headers.stream, k)
+		c.endLocked(c.headers.stream, k, nil)
 	}
 	return nil
 }
@@ -133,12 +133,6 @@ func (c *Conn) fieldLocked(f hpack.HeaderField) {
 	}
 }
 
-// answeredLocked ends a call whose answer is complete.
-func (c *Conn) answeredLocked(stream uint32, k *call) {
-	c.endLocked(stream, k, nil)
-	c.endIfIdleLocked()
-}
-
 // resetLocked ends a call as gRPC does (grpc internal/transport/http_util.go).
 func (c *Conn) resetLocked(frame *http2.RSTStreamFrame) error {
 	k, err := c.callLocked(frame.StreamID)
@@ -149,7 +143,6 @@ func (c *Conn) resetLocked(frame *http2.RSTStreamFrame) error {
 	switch frame.ErrCode {
 	case http2.ErrCodeRefusedStream: // the peer has not looked at it
 		c.endLocked(frame.StreamID, k, ErrUnsent)
-		c.endIfIdleLocked()
 		return nil
 	case http2.ErrCodeCancel:
 		code = codes.Canceled
@@ -159,7 +152,6 @@ func (c *Conn) resetLocked(frame *http2.RSTStreamFrame) error {
 		code = codes.PermissionDenied
 	}
 	c.endLocked(frame.StreamID, k, status.Errorf(code, "stream terminated by RST_STREAM with error code: %v", frame.ErrCode))
-	c.endIfIdleLocked()
 	return nil
 }
 

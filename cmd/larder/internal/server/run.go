@@ -148,7 +148,7 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 		s.store, err = s.connect(etcd.Transport.ServerList)
 	} else {
 		s.store, err = embedded.New(embedded.Config{
-			StoreConfig: s.storeConfig(), Dir: EtcdDir(s.config.DataDir), Fatal: s.config.Fatal, UnsafeNoFsync: c.UnsafeNoFsync,
+			StoreConfig: s.config.storeConfig(s.metrics.Observer()), Dir: EtcdDir(s.config.DataDir), Fatal: s.config.Fatal, UnsafeNoFsync: c.UnsafeNoFsync,
 			QuotaBytes: c.QuotaBytes, DefragmentInterval: c.DefragmentInterval,
 		})
 	}
@@ -163,17 +163,16 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 func (s *Server) connect(servers []string) (*kv.Etcd, error) {
 	transport := &s.config.Etcd.StorageConfig.Transport
 	return kv.NewExternal(kv.ExternalConfig{
-		StoreConfig: s.storeConfig(), Endpoints: servers,
+		StoreConfig: s.config.storeConfig(s.metrics.Observer()), Endpoints: servers,
 		CAFile: transport.TrustedCAFile, CertFile: transport.CertFile, KeyFile: transport.KeyFile,
 		Dial: s.egress.tcpDialer(egressselector.Etcd), Stats: s.traces.storeStats(),
 	})
 }
 
-func (s *Server) storeConfig() kv.StoreConfig {
-	etcd := &s.config.Etcd.StorageConfig
+func (c *Config) storeConfig(observer kv.Observer) kv.StoreConfig {
+	etcd := &c.Etcd.StorageConfig
 	return kv.StoreConfig{
-		Prefix: etcd.Prefix, CompactionInterval: etcd.CompactionInterval, LeaseReuse: s.config.leaseReuse(),
-		Logger: newLogger(), Observer: s.metrics.Observer(),
+		Prefix: etcd.Prefix, CompactionInterval: etcd.CompactionInterval, LeaseReuse: c.leaseReuse(), Logger: newLogger(), Observer: observer,
 	}
 }
 
