@@ -9,8 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Labels and field values are packed into strings: no maps, no pointers, and
-// what a lookup returns is a substring.
+// Labels and field values are packed into strings. A lookup returns a substring.
 //
 //	labels  (uvarint length, key, uvarint length, value)*   sorted by key
 //	fields  (uvarint length+1, value | 0)*                  in schema order; 0 = absent
@@ -113,8 +112,7 @@ func lookupField(packed string, i int) (value string, found bool) {
 	return "", false
 }
 
-// packSize encodes the size of a stored value, appending to dst. Four bytes suffice: no
-// store takes a value of 4 GiB.
+// packSize appends the size of a stored value to dst, in four bytes: no store takes a value of 4 GiB.
 func packSize(dst []byte, size int) []byte {
 	return binary.LittleEndian.AppendUint32(dst, uint32(min(max(size, 0), math.MaxUint32)))
 }

@@ -25,12 +25,11 @@ type Source interface {
 type Config struct {
 	// Schema describes the resource. Required.
 	Schema *Schema
-	// Decode makes the Object of a stored value. A Reflector calls it, from several
-	// goroutines at once. It never fails: a value that cannot be decoded becomes an Object
-	// with Err, even if the cause is transient (a key service that is down); the Reflector
-	// tries again later. While Decode blocks, the cache stays at the revision before, so
-	// that it must not block for long. Its result is not used once ctx has ended. The value
-	// is immutable and may be kept, unless Copies is set. Required with a Reflector.
+	// Decode makes the Object of a stored value. A Reflector calls it, from several goroutines at
+	// once. A value that cannot be decoded becomes an Object with Err, and the Reflector tries
+	// again later. While Decode blocks, the cache does not advance. Its result is not used once ctx
+	// has ended. The value is immutable and may be kept, unless Copies is set. Required with a
+	// Reflector.
 	Decode func(ctx context.Context, key string, value []byte, revision int64) *Object
 	// Copies says that Decode keeps no part of a value: its memory may be overwritten once
 	// Decode has returned.
@@ -226,10 +225,9 @@ func (c *Cache) beginEpochLocked(next, old *state) {
 	})
 }
 
-// Retire ends a cache that is not kept current any more, and gives back what it took of
-// its Budget. The Log forgets everything, in a new epoch. Snapshots go on to show the last
-// state, at its revision: an empty one would say that the objects were deleted. Nothing
-// changes the cache afterwards.
+// Retire ends a cache that is no longer kept current, and gives back what it took of its Budget. The
+// Log forgets everything, in a new epoch. Snapshots go on to show the last state, at its revision.
+// Nothing changes the cache afterwards.
 func (c *Cache) Retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

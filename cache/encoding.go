@@ -10,11 +10,9 @@ import (
 // storedOverhead is what a kept encoding costs beside its bytes.
 const storedOverhead = 144
 
-// cells are the byte strings derived from one Object or Event, found by number.
-// Reading one that exists takes no lock.
-//
-// Implementation: a list that only ever grows at its head, by one cell per number
-// that was ever asked for (a handful). The bytes come and go inside the cell.
+// cells are the byte strings derived from one Object or Event, found by number. Reading one that exists
+// takes no lock: they are a list that only grows, at its head, by one cell for each number that was ever
+// asked for. The bytes come and go inside the cell.
 type cells struct {
 	head atomic.Pointer[cell]
 	// state has the bits below, and those of hashBits.

@@ -168,11 +168,9 @@ func (o *Object) Labels() labels.Labels { return (*objectLabels)(o) }
 // "metadata.name" and "metadata.namespace" are always among them.
 func (o *Object) Fields() fields.Fields { return (*objectFields)(o) }
 
-// Encoding returns a secondary encoding, made by encode unless it is kept.
-// Callers that arrive while it is being made wait for it. The bytes are shared
-// and must not be written to. An error is returned to the caller whose encode
-// failed and is not kept. Encode may ask for other encodings of the object, though
-// not in a circle.
+// Encoding returns a secondary encoding, made by encode unless it is kept. Callers that arrive while it
+// is being made wait for it. The bytes are shared and must not be written to. An error is not kept.
+// Encode may ask for other encodings of the object, though not in a circle.
 func (o *Object) Encoding(id EncodingID, encode func(*Object) ([]byte, error)) ([]byte, error) {
 	return o.encoding(id, account{schema: o.schema}, encode)
 }

@@ -78,11 +78,10 @@ func (c *Cache) Written(o *Offer, revision int64) {
 	o.revision = revision
 }
 
-// Ahead returns the Object of the newest write of key that is known to have succeeded and whose
-// event was not applied yet; nil if there is none. The key may have changed since, or be gone: a
-// write that begins with the Object must compare its revision, as with an object of a Snapshot. A
-// caller that compares it with a Snapshot takes the Snapshot afterwards, because the event may be
-// applied in between.
+// Ahead returns the Object of the newest write of key that has succeeded and whose event was not applied
+// yet; nil if there is none. The key may have changed since: a write that begins with the Object must
+// compare its revision. A caller that compares the Object with a Snapshot takes the Snapshot afterwards,
+// because the event may be applied in between.
 func (c *Cache) Ahead(key string) *Object {
 	o, revision := c.offers.ahead(key)
 	if o == nil {

@@ -99,8 +99,7 @@ func (r *ring[T]) Forget(before Position) {
 	}
 }
 
-// Skip drops every entry and leaves one position unused, so that all positions
-// known so far, the one after the newest entry included, become too old.
+// Skip drops every entry and leaves one position unused: all positions known so far become too old.
 func (r *ring[T]) Skip() {
 	r.Forget(r.Next())
 	r.first.Store(r.next.Load() + 1)

@@ -99,16 +99,13 @@ func (t *Tail) readable(ctx context.Context, revision int64) (readable bool, err
 	return readable, err
 }
 
-// Begin blocks until the Tail has a place in the store's history and says where the
-// owner, which has not loaded since Subscribe or the last loss, should load: at past, the
-// oldest revision, from least on, that the Tail followed from and the store still has.
-// Next then delivers all that happened since. present is the revision that the store had
-// when the Tail began: until the owner has applied everything up to it, it holds less than
-// was in the store when the process started. Where there is no such past both are 0: the
-// owner loads the newest state.
+// Begin blocks until the Tail has a place in the store's history, and returns where an owner that must
+// load should load: at past, the oldest revision from least on that the Tail followed from and the store
+// still has. Next then delivers all that happened since. present is the revision that the store had when
+// the Tail began. Without such a past both are 0, and the owner loads the newest state.
 //
-// For an owner that subscribed after the Tail had begun, and has not loaded before, present
-// is where the Tail was then, and what happened before is read from the store.
+// For an owner that subscribed after the Tail had begun, and has not loaded before, present is where
+// the Tail was then. What happened before is read from the store.
 //
 // The store may compact the past at any time; then the owner calls Begin again, with a
 // higher least. A Tail without [TailConfig.Replay] need not have begun.
@@ -285,7 +282,6 @@ func (t *Tail) read(ctx context.Context, prefix string, after, until int64) ([]B
 
 // mayAskAll reports whether no reader of the past has just requested progress. Each request goes to
 // all watches, so thousands of readers at the same time would otherwise cause millions of requests.
-// A reader whose watch was not ready for another's request sends one the next time.
 func (t *Tail) mayAskAll() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -19,10 +19,9 @@ var ErrLost = errors.New("kv: subscription lost its place")
 // unknown stands for a place in the history that is not known yet.
 const unknown = -1
 
-// Subscription is the part of a Tail that has the keys under one prefix, for one owner. The
-// owner loads the present state by a Range that began after Subscribe (or after ErrLost),
-// calls Loaded with its revision, and then applies what Next returns, calling Applied after
-// each part. Any goroutine may call Fresh and Wait.
+// Subscription is the part of a Tail under one prefix, for one owner. The owner loads the state by a
+// Range that began after Subscribe or ErrLost, and calls Loaded with its revision. Then it applies what
+// Next returns, and calls Applied after each part. Any goroutine may call Fresh and Wait.
 type Subscription struct {
 	tail   *Tail
 	prefix string

@@ -25,10 +25,9 @@ const (
 	// progressTimeout bounds one request; it blocks while the stream reconnects.
 	progressTimeout = time.Second
 
-	// A watch that did not come further for heartbeatInterval is compared with the store;
-	// one that is behind and does not come any further within heartbeatTimeout is opened
-	// again. Each time that this does not help, the next watch gets twice as long, up to
-	// heartbeatMax: a store may take long to find the events after an old revision.
+	// A watch that did not advance for heartbeatInterval is compared with the store. One that is
+	// behind and does not advance within heartbeatTimeout is opened again. The next watch gets twice
+	// as long, up to heartbeatMax: a store may take long to find the events after an old revision.
 	heartbeatInterval = time.Second
 	heartbeatTimeout  = 3 * time.Second
 	heartbeatMax      = 5 * time.Minute
@@ -197,11 +196,9 @@ func (t *Tail) unsubscribeLocked(s *Subscription) {
 	t.subs[s.prefix] = rest
 }
 
-// runWatch finds a place in the store's history and follows it, resuming without
-// a gap after each failure, until the history is lost; then it begins again. After a
-// compaction it may begin in the past again: all that the store still has comes after the
-// gap. In a store that was replaced it begins at the present, and never before that
-// (floor): the new store has another past than the old one.
+// runWatch finds a place in the store's history and follows it, without a gap after a failure, until the
+// history is lost. Then it begins again: after a compaction maybe in the past, in a store that was
+// replaced at the present, and never before that (floor).
 func (t *Tail) runWatch(ctx context.Context) error {
 	var floor, known int64
 	history := t.store.Replacements()

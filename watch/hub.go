@@ -40,10 +40,9 @@ type Config struct {
 	// Cache is the resource that is watched. Its OnAppend must call [Hub.Notify].
 	Cache *cache.Cache
 
-	// Closed, if it is set, is called when a Watcher is closed that has delivered
-	// something: with the store's history ([cache.Snapshot].History) that it followed and
-	// the revision of its last delivery, a bookmark's too. [Watcher.Close] returns after
-	// it. It may be called from any goroutine; none of the package's locks is held.
+	// Closed, if it is set, is called when a Watcher that has delivered something is closed, before
+	// [Watcher.Close] returns: with the store's history ([cache.Snapshot].History) that it followed
+	// and the revision of its last delivery or bookmark. Any goroutine may call it, while none of the package's locks is held.
 	Closed func(history uint64, revision int64)
 
 	// backlog is how many revisions a chain holds for a watcher that does not read; 0 is
@@ -130,11 +129,10 @@ type Options struct {
 	// [Watcher.Bookmark] give bookmarks.
 	Bookmarks bool
 
-	// Wake, if it is set, takes the place of [Watcher.Ready] and [Watcher.Next]: it is
-	// called when there may be something to read after Poll returned nothing, and by
-	// Close. It is for callers that keep no goroutine waiting. It may be called from any
-	// goroutine and while the package's locks are held: it must neither block nor
-	// call back.
+	// Wake, if it is set, takes the place of [Watcher.Ready] and [Watcher.Next], for callers that
+	// keep no goroutine waiting. It is called when there may be something to read after Poll returned
+	// nothing, and by Close, from any goroutine and while the package's locks are held. It must
+	// neither block nor call back.
 	Wake func()
 }
 

@@ -126,10 +126,9 @@ func (w *Watcher) Next(ctx context.Context, dst []Delivery) ([]Delivery, error) 
 // revision. If there is nothing, that is no error, and the caller will be woken when there
 // is something.
 //
-// An error ends the Watcher, and comes without deliveries: io.EOF after Close, at
-// the end of an epoch and when the Hub's Run has ended; ErrReplaced if the epoch ended
-// because the store was replaced; ErrTooOld when the Watcher was lapped; a
-// [cache.CorruptError] at an object that cannot be decoded.
+// An error ends the Watcher, and comes without deliveries: io.EOF after Close, at the end of an epoch
+// and when the Hub's Run has ended; ErrReplaced if the store was replaced; ErrTooOld when the Watcher
+// was lapped; a [cache.CorruptError] at an object that cannot be decoded.
 func (w *Watcher) Poll(dst []Delivery) ([]Delivery, error) {
 	length := len(dst)
 	full := cap(dst)

@@ -28,13 +28,12 @@ const (
 	worthFreeing = 64 << 20
 )
 
-// space keeps the database of an embedded server within its quota, which is an operator's
-// work elsewhere: when etcd refuses writes because the quota is reached, space compacts old
-// revisions, defragments the database and disarms the alarm, so that etcd writes again.
-// Reads, watches and deletions go on meanwhile.
+// space keeps the database of an embedded server within its quota. When etcd refuses writes because the
+// quota is reached, space compacts old revisions, defragments the database and disarms the alarm. Reads,
+// watches and deletions go on meanwhile.
 //
-// Defragmentation copies what is used into a new file; the database is neither read nor
-// written meanwhile. It is only done where it frees as much as it copies.
+// A defragmentation copies what is used into a new file, and is done only where it frees as much as it
+// copies. The database is neither read nor written meanwhile.
 type space struct {
 	database backend.Backend
 	alarmed  func() bool // etcd refuses to write
