@@ -20,6 +20,7 @@ type load struct {
 	transactions atomic.Int64
 	known        atomic.Int64 // the newest revision acknowledged to anyone
 	compacted    *atomic.Int64
+	injects      bool // the server injects faults: any watch may be too old
 
 	mu     sync.Mutex
 	writes []write

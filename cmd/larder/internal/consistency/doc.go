@@ -29,6 +29,8 @@
 // TestRestoredStoreHidesLostHistory restores a backup in a single member without raising its revision, under two
 // Larders. No client may see the lost history afterwards, and informers must end with the stored objects.
 //
+// TestHistoryOfInjectedFaults does the same with one server that injects faults of package httpapi/faults.
+//
 // TestOraclesFindMutants shows for each check which mistakes of a server it finds. A run with too few writes,
 // or without an effective fault, fails as invalid. A run prints its seed:
 //

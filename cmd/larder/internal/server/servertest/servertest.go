@@ -30,6 +30,7 @@ type Config struct {
 	Compaction time.Duration
 	CacheBytes int64  // beside present objects; 0 is the server's default
 	Gates      string // of features, as --feature-gates has them
+	Faults     bool   // serves faults.Path
 }
 
 // Run serves with raw, a Config as JSON, until a signal ends the process. A test binary that was started
@@ -53,7 +54,7 @@ func Run(raw string) error {
 	}
 	config.Authentication.TokenFile.TokenFile = told.Tokens
 	config.Authorization.Modes = told.Modes
-	config.Progress = os.Stdout
+	config.Faults, config.Progress = told.Faults, os.Stdout
 	s, err := server.New(config)
 	if err != nil {
 		return fmt.Errorf("servertest: %w", err)

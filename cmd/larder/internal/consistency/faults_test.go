@@ -1,0 +1,93 @@
+package consistency
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/larder-io/larder/cmd/larder/internal/server/servertest"
+	"github.com/larder-io/larder/httpapi/faults"
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// TestHistoryOfInjectedFaults: writers, readers, watchers and informers of one server that injects faults see
+// nothing that a cluster could not show them.
+func TestHistoryOfInjectedFaults(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs a server for ten seconds")
+	}
+	if *seed == 0 {
+		*seed = time.Now().UnixNano()
+	}
+	t.Logf("seed %d", *seed)
+	c := newCluster(t, 1, 0)
+	c.addReplica(t, "larder", servertest.Config{Faults: true})
+	c.define(t)
+	l := &load{cluster: c, truth: follow(t, c.urls), compacted: new(atomic.Int64), injects: true, given: make(map[version]giver)}
+	random := func(of int) *rand.Rand { return rand.New(rand.NewPCG(uint64(*seed), uint64(of))) }
+	server := faults.Client{HTTP: c.replicas[0].client, URL: c.replicas[0].url}
+	held := faults.Match{Resource: configMaps.group.Resource, Verbs: []string{"watch"}}
+	for _, r := range []faults.Rule{
+		{Name: "seed", Seed: uint64(*seed)},
+		{Name: "hold", Match: held, Hold: faults.HoldChanges, Skip: 2, Times: 4},
+		{Name: "delay", Match: held, Delay: "20ms", Times: 8},
+		{Name: "everything", Hold: faults.HoldEverything, Skip: 20, Times: 4},
+	} {
+		if err := server.Set(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var clients, watching sync.WaitGroup
+	clients.Go(func() {
+		pause(ctx, 5*time.Second)
+		l.awaitEnough(ctx)
+		cancel()
+	})
+	for i := range 12 {
+		cl := &client{load: l, id: i, random: random(i)}
+		do := (*client).read
+		if i < 6 {
+			do = (*client).write
+		}
+		clients.Go(func() { cl.run(ctx, do, 20*time.Millisecond) })
+	}
+	watches, stop := context.WithCancel(t.Context())
+	defer stop()
+	watchers := newWatchers(l, random)
+	for _, w := range watchers {
+		watching.Go(func() { w.run(watches) })
+	}
+	following, end := context.WithCancel(t.Context())
+	defer end()
+	informed := l.informAll(t, following)
+	for n := 0; pause(ctx, 20*time.Millisecond); n++ {
+		if n%5 == 0 {
+			_ = server.Release(t.Context(), "everything")
+		}
+		if err := server.Step(t.Context(), "hold", 1+n%3); err != nil {
+			t.Error(err)
+		}
+	}
+	clients.Wait()
+	state, err := server.State(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Clear(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	l.truth.await(t, l.finish(t, watchers, &client{load: l, id: 999, random: random(999)}))
+	enough := time.AfterFunc(proctest.Patience, stop)
+	watching.Wait()
+	enough.Stop()
+	for _, i := range informed {
+		i.finish(t)
+	}
+	end()
+	verify(t, l, watchers, informed, &nemesis{hits: map[string]int{"injected": len(state.Injected)}})
+}
