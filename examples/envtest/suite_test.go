@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
@@ -61,7 +62,7 @@ func run(m *testing.M) (code int, err error) {
 
 		ControlPlaneStartTimeout: patience, ControlPlaneStopTimeout: patience,
 	}
-	suite.env.ControlPlane.GetAPIServer().Configure().Set("checkpoints", "true") // Larder's own
+	suite.env.ControlPlane.GetAPIServer().Configure().Set("checkpoints", "true").Set("faults", "true") // Larder's own
 	config, err := suite.env.Start()
 	if err != nil {
 		return 1, err
@@ -71,7 +72,9 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	hooks := suite.env.WebhookInstallOptions
-	manager, err := ctrl.NewManager(config, ctrl.Options{
+	managed := rest.CopyConfig(config)
+	managed.UserAgent = managerAgent
+	manager, err := ctrl.NewManager(managed, ctrl.Options{
 		Scheme: scheme, Metrics: server.Options{BindAddress: "0"},
 		WebhookServer: webhook.NewServer(webhook.Options{Host: hooks.LocalServingHost, Port: hooks.LocalServingPort, CertDir: hooks.LocalServingCertDir}),
 	})

@@ -58,7 +58,7 @@ func (c Client) State(ctx context.Context) (state State, err error) {
 
 // do sends a request and decodes the answer into out, unless that is nil.
 func (c Client) do(ctx context.Context, method, below string, body []byte, out any) error {
-	req, err := http.NewRequestWithContext(ctx, method, c.URL+Path+below, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(c.URL, "/")+Path+below, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}

@@ -39,6 +39,7 @@
 //
 // A rule with a Seed decides by a hash of the seed, client, verb, resource, namespace, name and the
 // number of earlier requests with the same of these. Time has no part in it, so the same requests get
-// the same faults. A stale answer is not older than the first such read of the resource. Events, leases and reviews of access are left alone. [State.Injected] lists what was
-// done; a failing test prints it with the seed.
+// the same faults. A stale answer is not older than the first such read of the resource. Events, leases
+// and reviews of access are left alone. [State.Injected] lists what was done; a failing test prints it
+// with the seed.
 package faults
