@@ -244,6 +244,9 @@ var (
 	// differs from one time to the next.
 	typedErrors = regexp.MustCompile(`(failed to create typed patch object \([^)]*\)): (?:[^"\\]|\\.)*`)
 
+	// quotedBytes are the beginning of a body that is no JSON. It may have a part of a UID.
+	quotedBytes = regexp.MustCompile(`\([0-9a-f]+ \.\.\.\)`)
+
 	// conflictCauses come in no order from upstream.
 	conflictCauses = regexp.MustCompile(`\{\s*"reason": ?"FieldManagerConflict",\s*"message": ?"(?:[^"\\]|\\.)*",\s*"field": ?"(?:[^"\\]|\\.)*"\s*\}|- field: .*\n\s*message: .*\n\s*reason: FieldManagerConflict`)
 )
@@ -256,7 +259,7 @@ func (s *writesSide) plain(text string) string {
 		}
 		return at
 	})
-	text = typedErrors.ReplaceAllString(text, "$1")
+	text = quotedBytes.ReplaceAllString(typedErrors.ReplaceAllString(text, "$1"), "(bytes)")
 	causes := conflictCauses.FindAllString(text, -1)
 	slices.Sort(causes)
 	text = conflictCauses.ReplaceAllStringFunc(text, func(string) (next string) {

@@ -2,10 +2,10 @@ package boxes_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/larder-io/larder/httpapi/faults"
@@ -34,11 +34,11 @@ func inject(t *testing.T, r faults.Rule) faults.Client {
 	return server
 }
 
-// TestLostAnswer: the controller does its work though the answer to its first create is lost.
+// TestLostAnswer: the controller does its work though the answer to its first write of a ConfigMap is lost.
 func TestLostAnswer(t *testing.T) {
 	clean(t)
 	server := inject(t, faults.Rule{
-		Name: "lost", Match: faults.Match{Verbs: []string{"create"}, Resource: "configmaps"}, Lose: faults.LoseCut, Times: 1,
+		Name: "lost", Match: faults.Match{Verbs: []string{"create", "update"}, Resource: "configmaps"}, Lose: faults.LoseCut, Times: 1,
 	})
 	if err := suite.admin.Create(t.Context(), newBox(7)); err != nil {
 		t.Fatal(err)
@@ -51,17 +51,18 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
-// TestStaleCache: a change of the Box that comes while the manager's cache lacks its ConfigMap is made when
-// the cache has it.
+// TestStaleCache: a Box changes while the manager's cache has an old state of its ConfigMap. The controller
+// is refused with a conflict until the cache is up to date.
 func TestStaleCache(t *testing.T) {
 	clean(t)
-	server := inject(t, faults.Rule{Name: "late", Match: faults.Match{Verbs: []string{"watch"}, Resource: "configmaps"}, Hold: faults.HoldChanges})
 	if err := suite.admin.Create(t.Context(), newBox(7)); err != nil {
 		t.Fatal(err)
 	}
-	box, _ := packed(t)
+	box, content := packed(t)
+	server := inject(t, faults.Rule{Name: "late", Match: faults.Match{Verbs: []string{"watch"}, Resource: "configmaps"}, Hold: faults.HoldChanges})
+	content.Data["size"] = "8"
 	box.Size = 9
-	if err := suite.admin.Update(t.Context(), &box); err != nil {
+	if err := errors.Join(suite.admin.Update(t.Context(), &content), suite.admin.Update(t.Context(), &box)); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, func() error {
@@ -75,7 +76,6 @@ func TestStaleCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, func() error {
-		var content corev1.ConfigMap
 		if err := suite.admin.Get(t.Context(), key, &content); err != nil {
 			return err
 		}

@@ -21,7 +21,7 @@ import (
 
 var (
 	rangesHandled = regexp.MustCompile(`(?m)^grpc_server_handled_total\{[^}]*grpc_code="OK"[^}]*grpc_method="Range"[^}]*\} (\S+)$`)
-	revisionReads = regexp.MustCompile(`(?m)^larder_revision_reads_total (\S+)$`)
+	revisionReads = regexp.MustCompile(`(?m)^larder_revision_reads_total\{[^}]*\} (\S+)$`)
 )
 
 // counter is what a server's metrics say.
