@@ -28,7 +28,8 @@ import (
 // informer lists once.
 func TestUpgradeInPlace(t *testing.T) {
 	t.Parallel() // it waits most of the time
-	p := newUpgraded(t, "--etcd-servers", serveEtcd(t), "--token-auth-file", tokens(t), "--shutdown-delay-duration=10s")
+	debug := filepath.Join(t.TempDir(), "debug")
+	p := newUpgraded(t, "--etcd-servers", serveEtcd(t), "--token-auth-file", tokens(t), "--shutdown-delay-duration=10s", "--debug-socket-path", debug)
 	lists := new(atomic.Int64)
 	w := &rolling{config: &rest.Config{
 		Host: p.url(), BearerToken: "root-token", QPS: 200, Burst: 200, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, Timeout: proctest.Patience,
@@ -70,6 +71,13 @@ func TestUpgradeInPlace(t *testing.T) {
 		return nil
 	})
 	load.proceed(t, 100)
+	proctest.Eventually(t, "the third process has a debug socket", func() error {
+		conn, err := net.Dial("unix", debug)
+		if err == nil {
+			err = conn.Close()
+		}
+		return err
+	})
 	stop()
 	if err := <-probes; err != nil {
 		t.Error(err)
@@ -89,6 +97,18 @@ func TestUpgradeInPlace(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(p.output())
+	}
+}
+
+// TestSuccessorThatDoesNotEnd: a server ends when it is told to, even if the process that is to replace it neither
+// becomes ready nor ends.
+func TestSuccessorThatDoesNotEnd(t *testing.T) {
+	p := newUpgraded(t, "--etcd-servers", serveEtcd(t))
+	p.install("#!/bin/sh\ntrap '' TERM\nexec sleep 600\n")
+	p.signal(syscall.SIGUSR2)
+	p.await(`process \d+ starts`)
+	if err := p.Terminate(t); err != nil {
+		t.Errorf("exit: %v\n%s", err, p.output())
 	}
 }
 

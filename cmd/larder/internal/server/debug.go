@@ -3,10 +3,12 @@ package server
 import (
 	"context"
 	"net/http"
+	"os"
 	"path"
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apiserver/pkg/server/flagz"
@@ -93,7 +95,16 @@ func (s *Server) startDebugSocket(ctx context.Context) {
 	socket := routes.NewDebugSocket(file)
 	socket.InstallProfiling()
 	socket.InstallDebugFlag("v", setVerbosity())
+	before := os.Getppid()
 	s.layers.Start(ctx, "debug socket", func(ctx context.Context) error {
+		// The process before removes the file when it ends.
+		for s.config.Inherited.takesOver() && os.Getppid() == before {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(time.Second):
+			}
+		}
 		err := socket.RunWithContext(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err() // Serve returns an error when its socket is closed

@@ -26,7 +26,7 @@ func (s *Server) Run(ctx context.Context) error {
 	err := s.start(ctx)
 	if err == nil {
 		err = s.await(ctx)
-	} else {
+	} else if !s.config.Inherited.takesOver() { // else the process before serves on
 		s.config.Notify("STOPPING=1")
 	}
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {

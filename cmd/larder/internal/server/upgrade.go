@@ -51,8 +51,8 @@ func (s handover) try(ctx context.Context) bool {
 	return true
 }
 
-// startSuccessor returns the id of the process that takes over once it is ready. If ctx ends
-// before, so does that process.
+// startSuccessor returns the id of the process that takes over once it is ready. If ctx ends before, that
+// process is told to end, but not waited for: it may not obey.
 func (s handover) startSuccessor(ctx context.Context) (pid int, err error) {
 	switch {
 	case !s.config.external():
@@ -73,9 +73,16 @@ func (s handover) startSuccessor(ctx context.Context) (pid int, err error) {
 		return 0, err
 	}
 	s.progress.printf("upgrading: process %d starts", next.Pid)
-	defer context.AfterFunc(ctx, func() { _ = next.Signal(syscall.SIGTERM) })()
-	if _, err = ready.Read(make([]byte, 1)); err == nil {
+	defer context.AfterFunc(ctx, func() {
+		_ = next.Signal(syscall.SIGTERM)
+		_ = ready.SetReadDeadline(time.Now())
+	})()
+	_, err = ready.Read(make([]byte, 1))
+	switch {
+	case err == nil:
 		return next.Pid, nil
+	case ctx.Err() != nil:
+		return 0, fmt.Errorf("process %d was told to end: %w", next.Pid, context.Cause(ctx))
 	}
 	state, waitErr := next.Wait()
 	if waitErr != nil {
