@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -132,6 +133,20 @@ func TestStoresByResource(t *testing.T) {
 	})
 	put(t, client, "default", "other-stores-go-on")
 	makeBox("after-the-restore")
+}
+
+// TestUnmovedObjectsAreNotHidden: a server does not start if the flag would hide custom resources that
+// kube-apiserver keeps in the first store.
+func TestUnmovedObjectsAreNotHidden(t *testing.T) {
+	first, second := serveEtcd(t), serveEtcd(t)
+	inStore(t, first, func(ctx context.Context, store kv.Store) error {
+		_, err := store.Put(ctx, "/registry/x.io/boxes/default/kept", []byte("{}"), kv.PutOptions{})
+		return err
+	})
+	out := larder(t, "serve", "--quiet", "--secure-port", strconv.Itoa(proctest.Port(t)), "--etcd-servers", first, "--etcd-servers-overrides", "x.io/boxes#"+second)
+	if want := "has no boxes.x.io, but that of --etcd-servers has 1: move them"; !strings.Contains(out, want) {
+		t.Errorf("no %q in:\n%s", want, out)
+	}
 }
 
 // builtinResources returns the names of all built-in resources that a server stores, as

@@ -3,9 +3,11 @@ package server
 import (
 	"context"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/server/options"
 
 	"github.com/larder-io/larder/internal/registry"
@@ -14,10 +16,11 @@ import (
 
 // override is a store that --etcd-servers-overrides names for one or more resources.
 type override struct {
-	keys    []string // its servers joined, in each order in which the flag names them
-	servers []string
-	store   *kv.Etcd
-	tail    *kv.Tail
+	keys      []string // its servers joined, in each order in which the flag names them
+	servers   []string
+	resources []schema.GroupResource
+	store     *kv.Etcd
+	tail      *kv.Tail
 }
 
 // openOverrides starts the stores of --etcd-servers-overrides, one for each set of servers other than
@@ -46,7 +49,7 @@ func (s *Server) openOverrides(ctx context.Context) error {
 			s.layers.Start(ctx, fmt.Sprintf("store of %s", o.GroupResource), a.store.Run)
 			s.overrides = append(s.overrides, a)
 		}
-		a.keys = append(a.keys, strings.Join(o.Servers, ";"))
+		a.keys, a.resources = append(a.keys, strings.Join(o.Servers, ";")), append(a.resources, o.GroupResource)
 	}
 	return nil
 }
@@ -70,6 +73,34 @@ func (s *Server) awaitOverrides(ctx context.Context) error {
 			return fmt.Errorf("server: etcd at %s: %w", a.servers, err)
 		}
 		s.progress.printf("store: etcd at %s, revision %d", a.servers, revision)
+		if err := a.refuseUnmoved(ctx, s.store, s.config.Etcd.StorageConfig.Prefix); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refuseUnmoved returns an error if main, the store of --etcd-servers, alone has objects of a custom resource,
+// CRDs or APIServices that a should have. kube-apiserver reads those there, whatever --etcd-servers-overrides says.
+// If they seemed to be gone, the garbage collector would delete what they own.
+func (a *override) refuseUnmoved(ctx context.Context, main *kv.Etcd, root string) error {
+	for _, gr := range a.resources {
+		if gr.Group == "" {
+			continue // no such resource is of the core group
+		}
+		var counts [2]int64
+		for i, store := range []*kv.Etcd{main, a.store} {
+			prefix := path.Join(root, gr.Group, gr.Resource) + "/" // built-in resources have others
+			page, err := store.Range(ctx, kv.RangeOptions{Prefix: prefix, CountOnly: true})
+			if err != nil {
+				return fmt.Errorf("server: %w", err)
+			}
+			counts[i] = page.Count
+		}
+		if counts[0] > 0 && counts[1] == 0 {
+			return fmt.Errorf("server: --etcd-servers-overrides: the etcd at %s has no %s, but that of --etcd-servers has %d: move them, or omit the override",
+				a.servers, gr, counts[0])
+		}
 	}
 	return nil
 }
