@@ -58,6 +58,7 @@ type Rights struct {
 	local, identities, permissions *pool
 	running                        sync.WaitGroup // the goroutines of the pools
 	ready                          chan struct{}  // has an element after an answer
+	all                            []*credential  // scratch of claim, which one goroutine calls
 
 	mu     sync.Mutex
 	known  map[[sha256.Size]byte]*credential // guarded by mu

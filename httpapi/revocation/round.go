@@ -62,8 +62,9 @@ func (r *Rights) newRound(ctx context.Context, now time.Time) *round {
 // credential, so that a watch that begins does not wait for all of them.
 func (t *round) claim() (due []*credential) {
 	t.mu.Lock()
-	news, all := t.news, slices.AppendSeq(make([]*credential, 0, len(t.known)), maps.Values(t.known))
+	news, all := t.news, slices.AppendSeq(t.all[:0], maps.Values(t.known))
 	t.mu.Unlock()
+	defer func() { clear(all); t.all = all }() // keep no secret of a credential that is gone
 	for _, c := range all {
 		t.mu.Lock()
 		if !c.busy && t.dueLocked(c) {
