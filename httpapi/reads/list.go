@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strconv"
 	"sync"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -65,7 +64,7 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 	if err != nil {
 		return 0, err
 	}
-	x.stale(i, o)
+	past := x.pastOf(i, o)
 	x.EnterCache("cacher.GetList")
 	ctx, cancel := x.Bounded()
 	defer cancel()
@@ -80,6 +79,7 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 		Shard:           shard,
 		Limit:           o.Limit,
 		Continue:        o.Continue,
+		Past:            past,
 		Waited:          &x.Waited,
 	}, room.objects[:0])
 	x.Leave()
@@ -108,7 +108,7 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 // Past returns the revision at which a fault answers a read that accepts any revision from resourceVersion
 // on; 0 if none does.
 func (x *Read) Past(i *Resource, resourceVersion string) int64 {
-	if x.Faults == nil || resourceVersion == "" {
+	if x.Faults == nil || resourceVersion == "" || !i.View.Resource.Lags() {
 		return 0
 	}
 	if x.Faults.Seeded() {
@@ -119,18 +119,13 @@ func (x *Read) Past(i *Resource, resourceVersion string) int64 {
 	return x.Faults.Past(i.View.Resource.Cache, resourceVersion)
 }
 
-// stale asks for the past if a fault says so, and if o accepts any revision from one on.
-func (x *Read) stale(i *Resource, o *internalversion.ListOptions) {
+// pastOf is Past of a list, which must accept any revision from one on.
+func (x *Read) pastOf(i *Resource, o *internalversion.ListOptions) int64 {
 	atLeast := o.ResourceVersion == "0" || o.ResourceVersionMatch == metav1.ResourceVersionMatchNotOlderThan || o.ResourceVersionMatch == "" && o.Limit == 0
 	if !atLeast || o.Continue != "" {
-		return
+		return 0
 	}
-	if past := x.Past(i, o.ResourceVersion); past > 0 {
-		if o.ResourceVersion == "0" { // a cache does not page then
-			o.Limit = 0
-		}
-		o.ResourceVersion, o.ResourceVersionMatch = strconv.FormatInt(past, 10), metav1.ResourceVersionMatchExact
-	}
+	return x.Past(i, o.ResourceVersion)
 }
 
 // EnterCache begins the span of a list or watch in the cache, if x is traced.

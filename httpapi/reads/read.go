@@ -319,11 +319,12 @@ func (x *Read) getObject(i *Resource) (*cache.Object, error) {
 		defer x.Leave()
 	}
 	if past := x.Past(i, version); past > 0 {
-		o, err := i.View.Resource.GetPast(scope, past)
-		if err != nil {
-			err = storeerrors.InterpretGetError(err, x.groupResource(), x.Name)
-		}
-		return o, err
+		switch o, err := i.View.Resource.GetPast(scope, past); {
+		case err == nil:
+			return o, nil
+		case apistorage.IsNotFound(err):
+			return nil, storeerrors.InterpretGetError(err, x.groupResource(), x.Name)
+		} // otherwise the log has just lost the revision, or the object is corrupt
 	}
 	ctx, cancel := x.Bounded()
 	defer cancel()

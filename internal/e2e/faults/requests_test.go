@@ -398,6 +398,54 @@ func TestEndedWatches(t *testing.T) {
 	})
 }
 
+// TestLastBookmarksDoNotGoBack: a watch that no rule has concerned for a while ends with a bookmark, which is
+// not older than what was sent.
+func TestLastBookmarksDoNotGoBack(t *testing.T) {
+	s := serve(t, "serve", "--faults", "true")
+	a := &asker{t: t, s: s, http: s.client(t, 2), path: configMaps, accept: "application/json"}
+	w := a.watch("&allowWatchBookmarks=true&resourceVersion=" + a.revision())
+	s.set(t, faults.Rule{Name: "r", Match: faults.Match{Resource: "configmaps"}, Delay: "1ms"})
+	a.must("POST", a.path, a.object("a", 1))
+	a.next(w, "ADDED", "number 1")
+	if err := s.faults.Clear(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a.must("POST", a.path, a.object("b", 2))
+	a.next(w, "ADDED", "number 2")
+	last := a.revision()
+	s.set(t, faults.Rule{Name: "r", Match: faults.Match{Resource: "configmaps"}, End: faults.EndBookmark})
+	a.next(w, "BOOKMARK", fmt.Sprintf("%q", last))
+}
+
+// TestStaleListsOutliveCompaction: the cache of a replica that is behind still has what etcd has compacted.
+func TestStaleListsOutliveCompaction(t *testing.T) {
+	s := serve(t, "serve", "--faults", "true", "--etcd-compaction-interval", "1s")
+	a := &asker{t: t, s: s, http: s.client(t, 2), path: configMaps, accept: "application/json"}
+	a.must("POST", a.path, a.object("a", 1))
+	past := a.revision()
+	a.must("POST", a.path, a.object("b", 2))
+	others := 0
+	s.Eventually(t, "the revision is compacted", func() error {
+		others++
+		a.must("POST", "/api/v1/namespaces/default/secrets", fmt.Sprintf(`{"metadata": {"name": "s%d"}}`, others))
+		if code, answer := a.ask("GET", a.path+"?resourceVersionMatch=Exact&resourceVersion="+past, ""); code != http.StatusGone {
+			return fmt.Errorf("%d %s", code, answer)
+		}
+		return nil
+	})
+	s.set(t, faults.Rule{Name: "r", Stale: 1})
+	for _, query := range []string{"", "&limit=1", "&fieldSelector=metadata.name%3Da", "&resourceVersionMatch=NotOlderThan"} {
+		if got := a.must("GET", a.path+"?resourceVersion=0"+query, ""); !strings.Contains(got, "number 1") || strings.Contains(got, "number 2") || !strings.Contains(got, fmt.Sprintf(`"resourceVersion":%q`, past)) {
+			t.Errorf("%s: %s", query, got)
+		}
+	}
+	// Of events there is no cache.
+	a.must("POST", "/api/v1/namespaces/default/events", `{"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}}`)
+	if got := a.must("GET", "/api/v1/namespaces/default/events?resourceVersion=0", ""); !strings.Contains(got, `"name":"e"`) {
+		t.Errorf("events: %s", got)
+	}
+}
+
 func mustInt(t *testing.T, s string) int64 {
 	t.Helper()
 	n, err := strconv.ParseInt(s, 10, 64)

@@ -114,6 +114,11 @@ func (r *Resource) listStoredCounted(ctx context.Context, read listing, dst []*c
 // snapshot returns the snapshot for a request, by the rules of apiserver
 // pkg/storage/cacher/delegator/interface.go.
 func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, error) {
+	if past := read.q.Past; past > 0 && (read.q.Limit <= 0 || past >= r.store.Compaction()) { // the next page reads the store
+		if snapshot, err := r.Cache.At(past); err == nil { // otherwise the log has just lost it
+			return snapshot, nil
+		}
+	}
 	switch {
 	case read.exact > 0:
 		if read.exact < r.store.Compaction() {

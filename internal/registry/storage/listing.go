@@ -24,6 +24,10 @@ type ListRequest struct {
 	Limit           int64
 	Continue        string
 
+	// Past, unless it is 0, is the revision of the answer, though ResourceVersion allows later ones. The
+	// cache's log reaches it.
+	Past int64
+
 	// Waited, unless it is nil, is increased by the time spent waiting for the cache and the store.
 	Waited *time.Duration
 
