@@ -15,6 +15,7 @@ var errCut = errors.New("httpapi: an injected fault cuts the watch")
 // drainKept is drain for a watch whose events faults may keep back. When the watcher ends, what is kept is
 // lost: the client sees that the watch ends.
 func (ws *watchStream) drainKept(b *batch) (more bool, err error) {
+	ws.faults.Sent(ws.watcher.LastRevision())
 	for {
 		if b.deliveries, err = ws.watcher.Poll(b.deliveries[:0]); err != nil {
 			return ws.drain(b) // ends in the same way
@@ -22,10 +23,8 @@ func (ws *watchStream) drainKept(b *batch) (more bool, err error) {
 		if len(b.deliveries) == 0 {
 			break
 		}
-		kept := ws.faults.Keep(b.deliveries)
-		clear(b.deliveries)
-		if !kept {
-			return false, ws.sendError(b, ws.tooOld())
+		if err := ws.keep(b); err != nil {
+			return false, err
 		}
 	}
 	for before := ws.size; ws.size-before < runSize; {
@@ -46,6 +45,16 @@ func (ws *watchStream) drainKept(b *batch) (more bool, err error) {
 		}
 	}
 	return true, ws.flush(b)
+}
+
+// keep has faults keep what was polled, and ends the watch if that is too much.
+func (ws *watchStream) keep(b *batch) error {
+	kept := ws.faults.Keep(b.deliveries)
+	clear(b.deliveries)
+	if !kept {
+		return ws.sendError(b, ws.tooOld())
+	}
+	return nil
 }
 
 // tooOld is the error of a watch that ends with 410.

@@ -112,7 +112,7 @@ func (x WatchRequest) openWatch(i *reads.Resource, f negotiate.Format) (*watchSt
 	defer cancel()
 	defer func() { x.Waited += time.Since(began) }() // it is opened at once, unless the cache has to catch up
 	past := int64(0)
-	if o.SendInitialEvents != nil {
+	if o.SendInitialEvents != nil && *o.SendInitialEvents {
 		past = x.Past(i, o.ResourceVersion)
 	}
 	ws.watcher, err = i.View.Resource.Watch(ctx, storage.WatchRequest{

@@ -1,6 +1,7 @@
 package streams
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -271,6 +272,8 @@ func (ws *watchStream) drain(b *batch) (more bool, err error) {
 			return false, ws.sendError(b, err)
 		case len(b.deliveries) == 0:
 			return false, ws.flush(b)
+		case ws.faults.Active(): // a rule came: what was written since may be among these
+			return true, cmp.Or(ws.keep(b), ws.flush(b))
 		case ws.mute:
 			return false, errEnd
 		}

@@ -55,18 +55,29 @@ func (f *Faults) Idle() bool { return !f.some.Load() }
 func (f *Faults) set(r faults.Rule) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.deleteLocked(r.Name)
 	added := &rule{Rule: r, ordinals: make(map[faults.Request]int), floors: make(map[string]int64)}
-	f.rules = append(f.rules, added)
+	var gone *rule
+	if i := f.indexLocked(r.Name); i >= 0 {
+		gone, f.rules[i] = f.rules[i], added
+	} else {
+		f.rules = append(f.rules, added)
+	}
 	f.some.Store(true)
 	for _, w := range f.watches {
+		w.detachLocked(gone)
 		w.attachLocked(added)
+		w.takeOverLocked()
 	}
+}
+
+// indexLocked returns the index of the rule of that name; -1 if there is none.
+func (f *Faults) indexLocked(name string) int {
+	return slices.IndexFunc(f.rules, func(r *rule) bool { return r.Name == name })
 }
 
 // deleteLocked deletes the rule of that name and reports whether there was one. What it held goes on.
 func (f *Faults) deleteLocked(name string) bool {
-	i := slices.IndexFunc(f.rules, func(r *rule) bool { return r.Name == name })
+	i := f.indexLocked(name)
 	if i < 0 {
 		return false
 	}
@@ -75,6 +86,7 @@ func (f *Faults) deleteLocked(name string) bool {
 	f.some.Store(len(f.rules) > 0)
 	for _, w := range f.watches {
 		w.detachLocked(gone)
+		w.takeOverLocked()
 	}
 	return true
 }
@@ -94,7 +106,6 @@ func (f *Faults) clear() {
 func (f *Faults) move(name string, n int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	known := slices.ContainsFunc(f.rules, func(r *rule) bool { return r.Name == name })
 	for _, w := range f.watches {
 		if h := w.hold; h != nil && h.Name == name {
 			if n > 0 {
@@ -105,7 +116,7 @@ func (f *Faults) move(name string, n int) bool {
 			w.wake()
 		}
 	}
-	return known
+	return f.indexLocked(name) >= 0
 }
 
 // state lists everything.
@@ -199,7 +210,7 @@ func concerns(r *faults.Rule, verb string) bool {
 
 // prefix is that of the keys of the request's namespace.
 func (p *Plan) prefix() string {
-	if p.request.Namespace == "" || strings.HasPrefix(p.request.Resource, "namespaces") {
+	if p.request.Namespace == "" || strings.HasPrefix(p.request.Resource+"/", "namespaces/") {
 		return ""
 	}
 	return p.request.Namespace + "/"
@@ -251,6 +262,12 @@ func (p *Plan) Past(c *cache.Cache, resourceVersion string) int64 {
 		return 0
 	}
 	newest := c.Snapshot().Revision()
+	at := int64(0)
+	if p.stale != nil {
+		if at = p.stale.action.StaleAt; at == 0 {
+			at = c.Log().Before(p.stale.action.Stale, p.prefix()) // may take long: without the lock
+		}
+	}
 	p.faults.mu.Lock()
 	defer p.faults.mu.Unlock()
 	// Another run of a seed must not meet other states: those from before its first read.
@@ -263,10 +280,6 @@ func (p *Plan) Past(c *cache.Cache, resourceVersion string) int64 {
 	}
 	if p.stale == nil {
 		return 0
-	}
-	at := p.stale.action.StaleAt
-	if at == 0 {
-		at = c.Log().Before(p.stale.action.Stale, p.prefix())
 	}
 	if at = max(at, floor, least, c.Log().Oldest()); at >= newest {
 		return 0

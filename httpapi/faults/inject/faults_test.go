@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/larder-io/larder/httpapi/faults"
+	"github.com/larder-io/larder/watch"
 )
 
 var update = RequestOf("manager/v1", "alice", "update", "apps", "deployments", "", "default", "web")
@@ -81,6 +82,53 @@ func TestSeedsDecideByRequests(t *testing.T) {
 	}
 	if s := f.state(); len(s.Injected) > 0 {
 		t.Errorf("kubectl met %v", s.Injected)
+	}
+}
+
+// TestSeedsSkip: a seed also leaves the first requests alone, and those after so many.
+func TestSeedsSkip(t *testing.T) {
+	met := func(r faults.Rule) int {
+		f := New(0)
+		r.Name, r.Seed = "r", 7
+		f.set(r)
+		for range 100 {
+			f.Plan(update).Lost(200)
+		}
+		return len(f.state().Injected)
+	}
+	all, first, rest := met(faults.Rule{}), met(faults.Rule{Times: 50}), met(faults.Rule{Skip: 50})
+	if first == 0 || rest == 0 || first+rest != all {
+		t.Errorf("%d faults: %d in the first half, %d in the rest", all, first, rest)
+	}
+}
+
+// TestRulesTakeOver: when a rule is deleted, the next one that holds the same watch does so. Setting it anew
+// changes nothing about that, and leaves nothing behind.
+func TestRulesTakeOver(t *testing.T) {
+	f := New(0)
+	q := update
+	q.Verb = "watch"
+	w := f.Plan(q).Watch(func() {})
+	defer w.Close()
+	for _, name := range []string{"first", "second", "first", "first"} {
+		f.set(faults.Rule{Name: name, Hold: faults.HoldChanges})
+	}
+	for _, want := range []string{"first", "second", ""} {
+		f.mu.Lock()
+		if by := w.hold; by == nil && want != "" || by != nil && by.Name != want || len(w.ordinal) != len(f.rules) {
+			t.Errorf("held by %v, want %q; %d rules are known", by, want, len(w.ordinal))
+		}
+		f.deleteLocked(want)
+		f.mu.Unlock()
+	}
+}
+
+// TestInitialObjectsAreNotTooMany: only changes count.
+func TestInitialObjectsAreNotTooMany(t *testing.T) {
+	w := New(1).Plan(update).Watch(func() {})
+	defer w.Close()
+	if !w.Keep(make([]watch.Delivery, mostHeld+1)) {
+		t.Error("a watch of many objects ends")
 	}
 }
 

@@ -30,6 +30,9 @@ func (r *rule) drawLocked(q faults.Request) (draw, bool) {
 		return draw{}, false
 	}
 	r.ordinals[q] = ordinal + 1
+	if _, concerned := r.countLocked(); !concerned {
+		return draw{}, false
+	}
 	hash := xxhash.Sum64String(fmt.Sprintf("%q %q %q %q %q %q %d", q.UserAgent, q.User, q.Verb, q.Resource, q.Namespace, q.Name, ordinal))
 	return draw{ordinal, hash}, true
 }

@@ -10,9 +10,12 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// mostHeld is how many events a watch keeps back; with more it ends with 410, as a watch does whose client
-// reads too slowly.
-const mostHeld = 1 << 17
+// mostHeld is how many changes a watch keeps back, and mostHeldBytes the size of their objects; with more it
+// ends with 410, as a watch does whose client reads too slowly.
+const (
+	mostHeld      = 1 << 17
+	mostHeldBytes = 256 << 20
+)
 
 // Watch keeps the events of one watch back. Its methods are called by the goroutine that serves the watch.
 // A nil Watch is idle.
@@ -25,9 +28,11 @@ type Watch struct {
 	// Faults.mu guards the rest.
 
 	queue    []held // in order
+	changes  int    // in queue
+	bytes    int    // of their objects
 	credit   int    // events that hold lets through
 	sent     int    // changes
-	last     int64  // revision of the last change or InitialEnd
+	last     int64  // revision of the last change or bookmark that was sent
 	hold     *rule
 	delay    *rule
 	delayFor time.Duration
@@ -94,6 +99,11 @@ func (w *Watch) attachLocked(r *rule) {
 		return
 	}
 	w.ordinal[r] = ordinal
+	w.takeLocked(r)
+}
+
+// takeLocked makes r, which concerns w, hold, delay or end it, unless another rule does.
+func (w *Watch) takeLocked(r *rule) {
 	switch {
 	case r.Hold != "" && w.hold == nil:
 		w.hold, w.credit, w.noted = r, 0, false
@@ -102,15 +112,28 @@ func (w *Watch) attachLocked(r *rule) {
 		w.delayFor, _ = time.ParseDuration(r.Delay) // is valid
 	case r.End != "" && w.end == nil:
 		w.end, w.endHow, w.endAfter = r, r.End, w.sent+r.After
-	default: // an earlier rule does the same
+	default:
 		return
 	}
 	w.active.Store(true)
 	w.wake()
 }
 
-// detachLocked undoes attachLocked. What is held goes on.
+// takeOverLocked has the other rules that concern w do what a rule did that is detached.
+func (w *Watch) takeOverLocked() {
+	for _, r := range w.f.rules {
+		if _, ok := w.ordinal[r]; ok {
+			w.takeLocked(r)
+		}
+	}
+}
+
+// detachLocked undoes attachLocked; r may be nil. What is held goes on, unless another rule takes over.
 func (w *Watch) detachLocked(r *rule) {
+	if r == nil {
+		return
+	}
+	delete(w.ordinal, r)
 	if w.hold == r {
 		w.hold = nil
 	}
@@ -167,8 +190,12 @@ func (w *Watch) Keep(deliveries []watch.Delivery) bool {
 	now := time.Now()
 	for _, d := range deliveries {
 		w.queue = append(w.queue, held{d, now})
+		if d.Shared() { // the cache has the initial objects, however many there are
+			w.changes++
+			w.bytes += d.Object.Size()
+		}
 	}
-	return len(w.queue) <= mostHeld
+	return w.changes <= mostHeld && w.bytes <= mostHeldBytes
 }
 
 // Next appends to dst what can be sent now, up to its capacity and whole revisions. end is not "" if the watch
@@ -189,12 +216,21 @@ func (w *Watch) Next(dst []watch.Delivery) (_ []watch.Delivery, end string) {
 	}
 	if len(w.queue) == 0 && w.hold == nil && w.delay == nil && w.end == nil && w.seed == nil {
 		w.active.Store(false)
+		w.last = 0 // what is sent from now on does not pass through w
 	}
 	return dst, end
 }
 
-// LastRevision returns that of the last change, or of the bookmark after the initial objects, that passed
-// through w; 0 if none did.
+// Sent says that the watch has sent everything up to a revision, unless w keeps something back.
+func (w *Watch) Sent(revision int64) {
+	w.f.mu.Lock()
+	defer w.f.mu.Unlock()
+	if len(w.queue) == 0 {
+		w.last = max(w.last, revision)
+	}
+}
+
+// LastRevision returns that of the last change or bookmark that was sent; 0 if none was.
 func (w *Watch) LastRevision() int64 {
 	w.f.mu.Lock()
 	defer w.f.mu.Unlock()
@@ -208,6 +244,8 @@ func (w *Watch) popLocked() watch.Delivery {
 	w.queue = w.queue[1:]
 	if d.Shared() {
 		w.sent++
+		w.changes--
+		w.bytes -= d.Object.Size()
 	}
 	if d.Shared() || d.Type == watch.InitialEnd {
 		w.last = d.Revision
