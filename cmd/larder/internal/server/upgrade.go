@@ -59,6 +59,8 @@ func (s handover) startSuccessor(ctx context.Context) (pid int, err error) {
 		return 0, fmt.Errorf("two processes cannot have the embedded etcd open; restart the server")
 	case s.dir != nil && s.dir.Temporary():
 		return 0, fmt.Errorf("certificates and keys were made for this run alone; --data-dir keeps them")
+	case s.config.Checkpoints:
+		return 0, fmt.Errorf("checkpoints are in the memory of this process; restart the server")
 	case s.config.Beside != nil || s.config.TestControllers:
 		return 0, fmt.Errorf("other programs and controllers run with this server; restart it")
 	}
