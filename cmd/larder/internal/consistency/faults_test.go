@@ -31,7 +31,7 @@ func TestHistoryOfInjectedFaults(t *testing.T) {
 	server := faults.Client{HTTP: c.replicas[0].client, URL: c.replicas[0].url}
 	held := faults.Match{Resource: configMaps.group.Resource, Verbs: []string{"watch"}}
 	for _, r := range []faults.Rule{
-		{Name: "seed", Seed: uint64(*seed)},
+		{Name: "seed", Seed: uint64(*seed), Times: 500},
 		{Name: "hold", Match: held, Hold: faults.HoldChanges, Skip: 2, Times: 4},
 		{Name: "delay", Match: held, Delay: "20ms", Times: 8},
 		{Name: "everything", Hold: faults.HoldEverything, Skip: 20, Times: 4},
@@ -69,7 +69,21 @@ func TestHistoryOfInjectedFaults(t *testing.T) {
 		if n%5 == 0 {
 			_ = server.Release(t.Context(), "everything")
 		}
-		if err := server.Step(t.Context(), "hold", 1+n%3); err != nil {
+		err := server.Step(t.Context(), "hold", 1+n%3)
+		// Rules come, change and go while watches are open.
+		switch round := n / 5; {
+		case err != nil:
+		case n%5 == 3:
+			err = server.Clear(t.Context(), "changing")
+		case n%5 == 0:
+			err = server.Set(t.Context(), []faults.Rule{
+				{Name: "changing", Delay: "5ms"},
+				{Name: "changing", End: faults.EndBookmark, After: round % 3, Times: 2},
+				{Name: "changing", Match: held, Hold: faults.HoldChanges, Times: 2},
+				{Name: "changing", Stale: 1 + n%9},
+			}[round%4])
+		}
+		if err != nil {
 			t.Error(err)
 		}
 	}
