@@ -22,8 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-const setupEnvtest = "sigs.k8s.io/controller-runtime/tools/setup-envtest@v0.25.1"
-
 // buildTree builds programs of this tree into a directory, from what the build cache already has.
 func buildTree(t *testing.T, dir string, programs ...string) {
 	t.Helper()
@@ -62,7 +60,7 @@ func TestEnvtestStartsFetchedArchive(t *testing.T) {
 		}
 	}
 	index, store := server.URL+"/index.yaml", t.TempDir()
-	setup := exec.Command("go", "run", setupEnvtest, "use", strings.TrimPrefix(p.kubernetes, "v"), "--index", index, "--bin-dir", store, "-p", "path")
+	setup := exec.Command("go", "tool", "-modfile=../lint/tools/go.mod", "setup-envtest", "use", strings.TrimPrefix(p.kubernetes, "v"), "--index", index, "--bin-dir", store, "-p", "path")
 	setup.Stderr = t.Output()
 	out, err := setup.Output()
 	if err != nil {
