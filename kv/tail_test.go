@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -122,6 +123,31 @@ func TestTailWaitAsksForProgress(t *testing.T) {
 		}
 		if err := <-future; !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Wait for the future: %v", err)
+		}
+	})
+}
+
+// TestTailWaitForTheHighestRevision: a client that names the highest possible revision holds up nobody who
+// waited before it.
+func TestTailWaitForTheHighestRevision(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		tail := startTail(t, store)
+		store.Mute(true)
+		revision := kvtest.Put(t, store, "/elsewhere", "1")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		present, future := make(chan error, 1), make(chan error, 1)
+		go func() { present <- tail.Wait(ctx, revision) }()
+		synctest.Wait()
+		go func() { future <- tail.Wait(ctx, math.MaxInt64) }()
+		synctest.Wait()
+		store.Mute(false)
+		if err := <-present; err != nil {
+			t.Error(err)
+		}
+		if err := <-future; !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sort"
 )
 
 // Wait blocks until everything up to revision was queued to the subscriptions. While no
@@ -52,7 +53,7 @@ func (t *Tail) enlist(history uint64, revision int64) (*waiter, error) {
 		return nil, nil
 	}
 	w := &waiter{revision: revision, done: make(chan struct{})}
-	at, _ := slices.BinarySearchFunc(t.waiters, revision+1, func(w *waiter, r int64) int { return cmp.Compare(w.revision, r) })
+	at := sort.Search(len(t.waiters), func(i int) bool { return t.waiters[i].revision > revision })
 	t.waiters = slices.Insert(t.waiters, at, w)
 	return w, nil
 }
