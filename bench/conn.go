@@ -22,7 +22,7 @@ const (
 	Table           = "application/json;as=Table;v=v1;g=meta.k8s.io"
 )
 
-// Buffers for long bodies, and for those of which little is read at a time.
+// Sizes of read buffers: for long bodies, and for those that are read in small parts.
 const (
 	largeBuffer = 64 << 10
 	smallBuffer = 4 << 10

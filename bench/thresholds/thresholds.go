@@ -91,8 +91,8 @@ func (f *Figure) text(v float64) string {
 // Bound is the most, or least, that a figure may be.
 type Bound struct {
 	Figure *Figure
-	// Of is a result's name. The bound applies to that result and to all whose names begin with it and a
-	// space. "" is every result that is not part of another.
+	// Of is a result's name. The bound also applies to results whose names begin with Of and a space. If
+	// Of is "", the bound applies to every result that is not part of another.
 	Of    string
 	Limit float64
 }

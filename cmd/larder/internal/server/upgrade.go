@@ -52,7 +52,7 @@ func (s handover) try(ctx context.Context) bool {
 }
 
 // startSuccessor returns the id of the process that takes over once it is ready. If ctx ends before, that
-// process is told to end, but not waited for: it may not obey.
+// process gets SIGTERM. Nothing waits for it, since it may ignore the signal.
 func (s handover) startSuccessor(ctx context.Context) (pid int, err error) {
 	switch {
 	case !s.config.external():

@@ -29,7 +29,7 @@ const (
 	// may be no further collection that would do it (B26).
 	calmInterval = 4 * time.Second
 
-	// runtimeMinimum is the least heap of which the runtime takes percentages.
+	// runtimeMinimum is the smallest heap size to which the runtime applies GOGC.
 	runtimeMinimum = 4 << 20
 	maxPercent     = 800
 )
