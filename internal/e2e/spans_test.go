@@ -254,11 +254,26 @@ func spans(t *testing.T, stock bool) []string {
 	return lines
 }
 
+// withoutRanges returns lines without those of reads of etcd.
+func withoutRanges(lines []string) (rest []string) {
+	within := false
+	for _, line := range lines {
+		if within = strings.Contains(line, "etcdserverpb.KV/Range") || within && strings.TrimSpace(line) == "* message"; !within {
+			rest = append(rest, line)
+		}
+	}
+	return rest
+}
+
 // TestSpansAreStocks: what is recorded of requests are kube-apiserver's spans, but for those that spansFile
 // marks. With -stock it is asked, too.
 func TestSpansAreStocks(t *testing.T) {
 	t.Parallel()
 	larder := spans(t, false)
+	// Larder's own requests may share a read of etcd's revision with one of these, and then it is recorded there.
+	for tries := 0; tries < 5 && len(larder) < len(spansOf(t, "-")) && cmp.Equal(withoutRanges(larder), withoutRanges(spansOf(t, "-"))); tries++ {
+		larder = spans(t, false)
+	}
 	var stock []string
 	if *stockBinary != "" {
 		stock = spans(t, true)
