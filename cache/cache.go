@@ -264,6 +264,7 @@ func (c *Cache) apply(batch Batch) bool {
 	next := prev.apply(batch)
 	c.checkpoints.keep(prev, next, c.log)
 	c.publish(next)
+	c.offers.applied(batch.Revision) // after publish: a key is never neither ahead nor in the state
 	return true
 }
 

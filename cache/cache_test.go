@@ -146,7 +146,11 @@ func TestOffersDoNotPileUp(t *testing.T) {
 			return NewObject(ObjectConfig{Key: key, Revision: revision}, c.schema)
 		})
 	}
-	take := func(key string) bool { return c.offers.take(key, []byte(key)) != nil }
+	take := func(key string) bool {
+		taken := c.offers.take(key, []byte(key), 1)
+		c.offers.applied(1)
+		return taken != nil
+	}
 	check := func(what string, want int) {
 		t.Helper()
 		bytes, keys := 0, 0
@@ -212,7 +216,7 @@ func TestOffersAreTakenByTheirValue(t *testing.T) {
 				}))
 				left[id]++
 			case 1:
-				object := c.offers.take(key, []byte(value))
+				object := c.offers.take(key, []byte(value), 7)
 				if (object != nil) != (left[id] > 0) {
 					t.Fatalf("%s: taken %t, offered %d times", id, object != nil, left[id])
 				}
@@ -228,7 +232,7 @@ func TestOffersAreTakenByTheirValue(t *testing.T) {
 					continue
 				}
 				o := open[random.IntN(len(open))]
-				if o.at != nil { // not taken
+				if o.value != nil { // not taken
 					left[o.key+" "+string(o.value)]--
 				}
 				o.Withdraw()

@@ -27,9 +27,9 @@ type Offer struct {
 
 	// The fields below are guarded by offers.mu.
 
-	value    []byte
+	value    []byte        // nil once it was taken or dropped
 	revision int64         // of the write, once it is known to have succeeded
-	at       *list.Element // in offers.order; nil once it was taken or dropped
+	at       *list.Element // in offers.order; nil once it was dropped
 }
 
 // Object returns what the write of o has made at revision, which is what the cache takes if it
@@ -50,6 +50,7 @@ type offers struct {
 	keys  map[string][]*Offer
 	order list.List // of *Offer, oldest first
 	bytes int       // of all that is in order
+	taken []*Offer  // by events that are not applied yet; some may be dropped
 }
 
 // Offer says that value is about to be written to key, and that object makes of it the Object that
@@ -124,17 +125,32 @@ func (f *offers) ahead(key string) (newest *Offer, revision int64) {
 	return newest, revision
 }
 
-// take removes the offer that value is written to key, and returns it, or nil.
-func (f *offers) take(key string, value []byte) *Offer {
+// take returns the offer that value is written to key, or nil. The event at revision takes it: no other
+// event can, but the offer stays ahead until applied is called.
+func (f *offers) take(key string, value []byte, revision int64) *Offer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, o := range f.keys[key] {
-		if bytes.Equal(o.value, value) {
-			f.dropLocked(o)
+		if o.value != nil && bytes.Equal(o.value, value) {
+			o.value, o.revision = nil, revision
+			f.taken = append(f.taken, o)
 			return o
 		}
 	}
 	return nil
+}
+
+// applied drops the offers that events up to revision have taken.
+func (f *offers) applied(revision int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.taken = slices.DeleteFunc(f.taken, func(o *Offer) bool {
+		if o.revision > revision {
+			return false
+		}
+		f.dropLocked(o)
+		return true
+	})
 }
 
 // clear drops all offers.
@@ -144,6 +160,7 @@ func (f *offers) clear() {
 	for f.order.Len() > 0 {
 		f.dropLocked(f.order.Front().Value.(*Offer))
 	}
+	f.taken = nil
 }
 
 func (f *offers) dropLocked(o *Offer) {

@@ -350,7 +350,7 @@ func (r *Reflector) decode(ctx context.Context, key string, value []byte, revisi
 			o = NewObject(ObjectConfig{Key: key, Revision: revision, Err: err, Stored: len(value)}, r.cache.schema)
 		}
 	}()
-	if offered := r.cache.offers.take(key, value); offered != nil {
+	if offered := r.cache.offers.take(key, value, revision); offered != nil {
 		if o := offered.Object(revision); o != nil {
 			r.offered.Add(1)
 			return o

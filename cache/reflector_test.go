@@ -541,6 +541,20 @@ func TestAheadIsWhatTheNewestWriteMade(t *testing.T) {
 		if o := m.cache.Snapshot().Get("a"); o.Revision() != other {
 			t.Errorf("the event at %d made an object at %d", other, o.Revision())
 		}
+
+		// A write stays ahead until the state shows it, also once its event has come.
+		decode, asked := m.cache.decode, 0
+		m.cache.decode = func(ctx context.Context, key string, value []byte, revision int64) *Object {
+			expect("its event has come", revision)
+			asked++
+			return decode(ctx, key, value, revision)
+		}
+		offer("last")
+		last := m.store.PutAll(map[string][]byte{testPrefix + "a": []byte("last"), testPrefix + "b": []byte("decoded")})
+		if err := m.cache.Wait(t.Context(), last); err != nil || asked != 1 {
+			t.Fatal(asked, err)
+		}
+		expect("its event was applied", 0)
 	})
 }
 
