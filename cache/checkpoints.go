@@ -2,6 +2,7 @@ package cache
 
 import (
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/larder-io/larder/internal/invariants"
@@ -128,6 +129,32 @@ func (c *Cache) At(revision int64) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	return Snapshot{state: s, revision: revision}, nil
+}
+
+// Before returns a revision from before the last n changes of keys with a prefix, or the log's oldest if
+// fewer are kept.
+func (c *Cache) Before(n int, prefix string) int64 {
+	current := c.current.Load()
+	newest := current.events // the log may lack them, see past
+	var room [1]*Event
+	for at := current.position; n > 0 && at > 0; {
+		at--
+		var e *Event
+		if last := len(newest) - 1; last >= 0 {
+			e, newest = newest[last], newest[:last]
+		} else if events, _, err := c.log.Read(at, room[:0]); err == nil && len(events) > 0 {
+			e = events[0]
+		} else {
+			break
+		}
+		if !strings.HasPrefix(e.Key(), prefix) {
+			continue
+		}
+		if n--; n == 0 {
+			return max(e.Revision-1, c.log.Oldest())
+		}
+	}
+	return c.log.Oldest()
 }
 
 // past reconstructs the state of a revision before current's.

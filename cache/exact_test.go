@@ -160,9 +160,9 @@ func (m *mirror) readLabel(t *testing.T, told *atomic.Int64, compare bool) error
 	return nil
 }
 
-// TestLogCountsChangesBack: the revision from before the last changes of a prefix is found, however many
+// TestChangesAreCountedBack: the revision from before the last changes of a prefix is found, however many
 // others there are between.
-func TestLogCountsChangesBack(t *testing.T) {
+func TestChangesAreCountedBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		store.PutAll(map[string][]byte{testPrefix + "a/1": []byte("1")})
@@ -175,18 +175,25 @@ func TestLogCountsChangesBack(t *testing.T) {
 			m.put(t, testPrefix+"b/1", fmt.Sprint(i))
 		}
 		m.settle(t)
-		log := m.cache.Log()
 		for n := 1; n <= 4; n++ {
 			want := revisions[4-n] - 1
-			if got := log.Before(n, "a/"); got != want {
+			if got := m.cache.Before(n, "a/"); got != want {
 				t.Errorf("%d changes of a ago: %d, want %d", n, got, want)
 			}
 		}
-		if got, want := log.Before(3, ""), revisions[2]; got != want {
+		if got, want := m.cache.Before(3, ""), revisions[2]; got != want {
 			t.Errorf("3 changes ago: %d, want %d", got, want)
 		}
-		if got, want := log.Before(9, ""), log.Oldest(); got != want || log.Before(5, "a/") != want {
+		if got, want := m.cache.Before(9, ""), m.cache.Log().Oldest(); got != want || m.cache.Before(5, "a/") != want {
 			t.Errorf("more changes than there are: %d, want %d", got, want)
+		}
+		shown := m.cache.current.Load()
+		m.cache.current.Store(shown.apply(Batch{Revision: shown.revision + 2, Changes: []Change{{Key: "a/1"}}}))
+		if got, want := m.cache.Before(1, "a/"), shown.revision+1; got != want {
+			t.Errorf("a change ago, which the log lacks: %d, want %d", got, want)
+		}
+		if got, want := m.cache.Before(2, "a/"), revisions[3]-1; got != want {
+			t.Errorf("2 changes ago, one of which the log lacks: %d, want %d", got, want)
 		}
 	})
 }

@@ -2,7 +2,6 @@ package cache
 
 import (
 	"cmp"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -205,25 +204,6 @@ func (l *Log) After(revision int64) (Position, error) {
 			return at, nil
 		}
 	}
-}
-
-// Before returns a revision from before the last n changes of keys with a prefix, or Oldest if fewer are kept.
-func (l *Log) Before(n int, prefix string) int64 {
-	var room [1]*Event
-	for at := l.Next(); n > 0 && at > 0; {
-		at--
-		events, _, err := l.Read(at, room[:0])
-		if err != nil || len(events) == 0 {
-			break
-		}
-		if !strings.HasPrefix(events[0].Key(), prefix) {
-			continue
-		}
-		if n--; n == 0 {
-			return max(events[0].Revision-1, l.Oldest())
-		}
-	}
-	return l.Oldest()
 }
 
 // search is a binary search; ok is false when the ring moved under it.

@@ -265,7 +265,7 @@ func (p *Plan) Past(c *cache.Cache, resourceVersion string) int64 {
 	at := int64(0)
 	if p.stale != nil {
 		if at = p.stale.action.StaleAt; at == 0 {
-			at = c.Log().Before(p.stale.action.Stale, p.prefix()) // may take long: without the lock
+			at = c.Before(p.stale.action.Stale, p.prefix()) // may take long: without the lock
 		}
 	}
 	p.faults.mu.Lock()
