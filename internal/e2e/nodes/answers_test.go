@@ -353,6 +353,9 @@ func readAnswer(conn net.Conn, method, then string) string {
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			err = errors.New("silence")
 		}
+		if resp.StatusCode == http.StatusOK && len(resp.TransferEncoding) > 0 && len(body) == 0 && errors.Is(err, io.ErrUnexpectedEOF) {
+			return fmt.Sprintf("error: %v\n", err) // upstream's proxy sends the head unless it meets the broken body within 200 ms
+		}
 		fmt.Fprintf(&out, "%q %v\n", body, err)
 		if len(resp.Trailer) > 0 {
 			fmt.Fprintf(&out, "trailer %v\n", resp.Trailer)

@@ -22,6 +22,7 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
@@ -197,7 +198,7 @@ func (k *kubelet) heard() []string {
 
 const (
 	idle     = 4 * time.Hour
-	creation = 30 * time.Second
+	creation = proctest.Patience
 )
 
 func (k *kubelet) key(req *http.Request) string {

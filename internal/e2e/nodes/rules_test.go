@@ -178,9 +178,10 @@ func TestStreamsAreRecorded(t *testing.T) {
 // keeps none of the places that others need.
 func TestStreamsHoldNoSeats(t *testing.T) {
 	const many = 20
-	c := newCluster(t, "--request-timeout=1s", "--max-requests-inflight=2", "--max-mutating-requests-inflight=2")
+	c := newCluster(t, "--request-timeout=3s", "--max-requests-inflight=2", "--max-mutating-requests-inflight=2")
 	k := c.terminalPod(t, "p", nil)
-	k.run(t, "default/p/c", "sh", "-c", "echo began; sleep 3; echo ended")
+	const command = "echo began; until [ -e all-are-open ]; do sleep 0.2; done; sleep 4; echo ended"
+	k.run(t, "default/p/c", "sh", "-c", command)
 	var g errgroup.Group
 	for i := range many {
 		g.Go(func() error {
@@ -196,7 +197,7 @@ func TestStreamsHoldNoSeats(t *testing.T) {
 		})
 		g.Go(func() error {
 			var out bytes.Buffer
-			err := c.exec(t, t.Context(), transports[i%len(transports)], "p", remotecommand.StreamOptions{Stdout: &out}, "sh", "-c", "echo began; sleep 3; echo ended")
+			err := c.exec(t, t.Context(), transports[i%len(transports)], "p", remotecommand.StreamOptions{Stdout: &out}, "sh", "-c", command)
 			if err != nil || out.String() != "began\nended\n" {
 				return fmt.Errorf("a command: %q, %v", &out, err)
 			}
@@ -204,6 +205,7 @@ func TestStreamsHoldNoSeats(t *testing.T) {
 		})
 	}
 	proctest.Eventually(t, "all are open", func() error { return none(2*many - k.serving()) })
+	write(t, filepath.Join(k.dir, "all-are-open"), "")
 	for range many {
 		if _, err := c.client.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{}); err != nil {
 			t.Error(err)
