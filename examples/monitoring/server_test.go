@@ -180,23 +180,30 @@ func (s *server) prepare(t *testing.T) {
 	s.await(t, services+"/v1.example.com", `"type":"Available","status":"True"`)
 	s.expect(t, 200, "PATCH", services+"/v1.example.com", "merge-patch+json", `{"spec":{"service":{"name":"missing","namespace":"default"}}}`)
 	s.await(t, services+"/v1.example.com", `"type":"Available","status":"False"`)
+	s.awaitAnswer(t, `failed calling webhook`, "POST", configMaps+"?dryRun=All", `{"metadata":{"name":"c","labels":{"fail":"yes"}}}`)
 }
 
 // await waits until an object contains a text.
 func (s *server) await(t *testing.T, path, text string) {
 	t.Helper()
+	s.awaitAnswer(t, text, "GET", path, "")
+}
+
+// awaitAnswer sends a request until its answer contains a text.
+func (s *server) awaitAnswer(t *testing.T, text, method, path, body string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for again := time.NewTicker(20 * time.Millisecond); ; {
-		_, object := s.ask(t, "GET", path, "json", "")
-		if strings.Contains(string(object), text) {
+		_, answer := s.ask(t, method, path, "json", body)
+		if strings.Contains(string(answer), text) {
 			again.Stop()
 			return
 		}
 		select {
 		case <-again.C:
 		case <-ctx.Done():
-			t.Fatalf("%s has not %s: %s", path, text, object)
+			t.Fatalf("%s %s is not answered with %s: %s", method, path, text, answer)
 		}
 	}
 }
