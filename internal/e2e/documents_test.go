@@ -186,7 +186,7 @@ esac`)
 // script makes a program.
 func (s *shell) script(name, text string) {
 	s.t.Helper()
-	if err := os.WriteFile(filepath.Join(s.bin, name), []byte("#!/usr/bin/env bash\n"+text+"\n"), 0o700); err != nil {
+	if err := proctest.WriteProgram(filepath.Join(s.bin, name), "#!/usr/bin/env bash\n"+text+"\n"); err != nil {
 		s.t.Fatal(err)
 	}
 }

@@ -207,7 +207,7 @@ func newUpgraded(t *testing.T, args ...string) *upgraded {
 func (u *upgraded) install(script string) {
 	u.t.Helper()
 	next := u.program + ".new"
-	err := os.WriteFile(next, []byte(script), 0o700)
+	err := proctest.WriteProgram(next, script)
 	if script == "" {
 		err = errors.Join(os.Remove(next), os.Symlink(binaries.larder, next))
 	}
