@@ -202,8 +202,7 @@ func TestResetOutlastsDeletions(t *testing.T) {
 	owner := r.configMaps("default", "owner", 1)
 	r.configMaps("default", "owned", 100, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID})
 	r.settle(0) // the collector has seen them
-	want := everything(t, r.process)
-	r.checkpoint()
+	want := saved(t, r.process, r.checkpoint)
 	crds := r.defined.ApiextensionsV1().CustomResourceDefinitions()
 	deletions := map[string]func() error{
 		"a namespace":  func() error { return core.Namespaces().Delete(ctx, "full", metav1.DeleteOptions{}) },

@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -31,7 +32,6 @@ func TestSnapshotRestoresObjects(t *testing.T) {
 	for i := range 5 {
 		put(t, p.client(), "default", fmt.Sprintf("kept-%d", i))
 	}
-	want := everything(t, p)
 	factory := informers.NewSharedInformerFactoryWithOptions(p.client(), 0, informers.WithNamespace("default"))
 	informer := factory.Core().V1().ConfigMaps().Informer()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -58,14 +58,25 @@ func TestSnapshotRestoresObjects(t *testing.T) {
 		}
 		return nil
 	})
-	before := acknowledged.Load()
+	kept := func() map[string]string {
+		all := everything(t, p)
+		maps.DeleteFunc(all, func(key, _ string) bool { return strings.Contains(key, " kube-public/written-") })
+		return all
+	}
+	var before int64
+	var want map[string]string
 	file := filepath.Join(t.TempDir(), "backup")
-	out := larder(t, "snapshot", "save", file, "--data-dir", p.dir)
+	proctest.Eventually(t, "nothing else changes while the snapshot is saved", func() error {
+		want, before = kept(), acknowledged.Load()
+		_ = os.Remove(file)
+		out := larder(t, "snapshot", "save", file, "--data-dir", p.dir)
+		if !regexp.MustCompile(`^saved .*backup: \d+ keys at revision \d+, \d+ bytes\n$`).MatchString(out) {
+			t.Fatal(out)
+		}
+		return same(kept(), want)
+	})
 	stop()
 	<-written
-	if !regexp.MustCompile(`^saved .*backup: \d+ keys at revision \d+, \d+ bytes\n$`).MatchString(out) {
-		t.Fatal(out)
-	}
 	put(t, client, "default", "gone")
 	k.must(t, "", "delete", "configmap", "kept-0")
 	k.must(t, "", "patch", "configmap", "kept-1", "-p", `{"data":{"a":"b"}}`)
@@ -83,17 +94,8 @@ func TestSnapshotRestoresObjects(t *testing.T) {
 	}
 	p.start()
 	p.awaitReady()
-	kept := func(of map[string]string) map[string]string {
-		all := make(map[string]string)
-		for key, object := range of {
-			if !strings.Contains(key, " kube-public/written-") {
-				all[key] = object
-			}
-		}
-		return all
-	}
 	proctest.Eventually(t, "everything is as it was", func() error {
-		return same(kept(everything(t, p)), want) // what definitions define is served a moment later
+		return same(kept(), want) // what definitions define is served a moment later
 	})
 	list, err := client.CoreV1().ConfigMaps("kube-public").List(t.Context(), metav1.ListOptions{})
 	if err != nil {
