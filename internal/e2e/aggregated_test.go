@@ -166,6 +166,12 @@ func (p *process) register(a *aggregated, service string) {
 		p.t.Fatal(err)
 	}
 	p.awaitAvailable(apiregistrationv1.ConditionTrue, "Passed")
+	proctest.Eventually(p.t, "requests are handed on", func() error {
+		if resp, body := p.fetch("GET", things, nil, nil); resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("%d %s", resp.StatusCode, body)
+		}
+		return nil
+	})
 }
 
 func (p *process) registrations() aggregator.Interface {

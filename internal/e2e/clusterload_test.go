@@ -26,7 +26,7 @@ func TestClusterLoadSurvivesARestart(t *testing.T) {
 			Servers:     []string{testservers.Larder}, Rounds: 1, Say: func(line string) { t.Log(line) },
 		},
 		Nodes: []int{3}, PodsPerNode: 4, Churn: 4, Protocols: []string{cluster.HTTP2, cluster.HTTP1}, Connections: 1,
-		Duration: time.Second,
+		Duration: 4 * time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)

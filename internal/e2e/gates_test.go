@@ -150,14 +150,16 @@ func (p *process) grantsImpersonation() bool {
 			p.t.Fatal(err)
 		}
 	}
-	listAs := func(other string) error {
-		config := rest.AnonymousClientConfig(p.config())
-		config.BearerToken, config.Impersonate.UserName = "alice-token", other
+	list := func(config *rest.Config, as string) error {
+		config.Impersonate.UserName = as
 		_, err := clientFor(p.t, config).CoreV1().Nodes().List(p.t.Context(), metav1.ListOptions{})
 		return err
 	}
-	proctest.Eventually(p.t, "alice may list nodes", func() error { return listAs("") })
-	err := listAs("bob")
+	alice := rest.AnonymousClientConfig(p.config())
+	alice.BearerToken = "alice-token"
+	proctest.Eventually(p.t, "alice may list nodes", func() error { return list(alice, "") })
+	proctest.Eventually(p.t, "bob may list nodes", func() error { return list(p.config(), "bob") })
+	err := list(alice, "bob")
 	const refusal = `users "bob" is forbidden: User "alice" cannot impersonate resource "users" in API group "" at the cluster scope`
 	if err != nil && err.Error() != refusal {
 		p.t.Errorf("alice as bob: %v", err)

@@ -354,7 +354,7 @@ func (m *member) liveWatch(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.url()+metered+"configmaps?watch=1&timeoutSeconds=2&resourceVersion=0&labelSelector=live", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.url()+metered+"configmaps?watch=1&timeoutSeconds=8&resourceVersion=0&labelSelector=live", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -282,12 +282,25 @@ func testWebSocketEnds(u *ui, k *kubectl) {
 			u.Fatal(err)
 		}
 	}
-	k.must(u.T, "", "create", "configmap", "b")
-	if got := u.message(c, websocket.TextMessage); !strings.HasPrefix(got, `{"type":"ADDED"`) {
-		u.Errorf("%q", got)
+	if err := c.SetReadDeadline(time.Now().Add(proctest.Patience)); err != nil {
+		u.Fatal(err)
 	}
-	if got := <-pongs; got != "here" {
-		u.Errorf("pong %q", got)
+	read := make(chan string, 1)
+	go func() { // who reads the event gets the pong before it
+		kind, data, err := c.ReadMessage()
+		read <- fmt.Sprintf("%d %s %v", kind, data, err)
+	}()
+	select {
+	case got := <-pongs:
+		if got != "here" {
+			u.Errorf("pong %q", got)
+		}
+	case got := <-read:
+		u.Fatalf("%s instead of a pong", got)
+	}
+	k.must(u.T, "", "create", "configmap", "b")
+	if got := <-read; !strings.HasPrefix(got, `1 {"type":"ADDED"`) {
+		u.Errorf("%q", got)
 	}
 	if err := c.WriteMessage(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, "")); err != nil {
 		u.Fatal(err)
