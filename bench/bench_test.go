@@ -463,7 +463,7 @@ func TestReadyGivesUpOnWhatHasEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	target.Process = process.Process{PID: 1 << 30}
-	if _, err := target.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "has ended") {
+	if err := target.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "has ended") {
 		t.Errorf("got %v, want that the server has ended", err)
 	}
 }

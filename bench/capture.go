@@ -11,6 +11,8 @@ import (
 
 // Capture returns the body of one answer.
 func (t *Target) Capture(ctx context.Context, path, accept, encoding string) ([]byte, error) {
+	ctx, cut := t.graceful(ctx)
+	defer cut()
 	c := t.conn(ctx)
 	defer c.close()
 	return c.read(Request{Path: path, Accept: accept, Encoding: encoding})

@@ -35,20 +35,31 @@ var componentWrites = []struct {
 	call  func(c *ComponentsConfig, i int) Request
 	looks bool // before, at the versions of Leases
 }{
-	{"node creation", (*ComponentsConfig).createNode, false},
+	{"node creation", func(c *ComponentsConfig, i int) Request { return post("/api/v1/nodes", Node(c.node(i))) }, false},
 	{"node status, strategic merge patch", (*ComponentsConfig).patchNodeStatus, false},
-	{"Lease creation", (*ComponentsConfig).createLease, false},
-	{"Lease renewal, update", (*ComponentsConfig).renewLease, true},
-	{"pod creation", (*ComponentsConfig).createPod, false},
+	{"Lease creation", func(c *ComponentsConfig, i int) Request {
+		return post(leases, Lease(corev1.NamespaceNodeLease, c.node(i), ""))
+	}, false},
+	{"Lease renewal, update", func(c *ComponentsConfig, i int) Request {
+		return put(leases+"/"+c.node(i), Lease(corev1.NamespaceNodeLease, c.node(i), c.versions[c.node(i)]))
+	}, true},
+	{"pod creation", func(c *ComponentsConfig, i int) Request { return post(c.path("pods"), c.pod(i)) }, false},
 	{"binding", (*ComponentsConfig).bind, false},
-	{"pod status, strategic merge patch", (*ComponentsConfig).patchPodStatus, false},
+	{"pod status, strategic merge patch", func(c *ComponentsConfig, i int) Request {
+		return strategic(c.podPath(i)+"/status", map[string]any{"status": RunningStatus(c.pod(i))})
+	}, false},
 	{"pod update", (*ComponentsConfig).updatePod, false},
 	{"pod apply", (*ComponentsConfig).applyPod, false},
-	{"event creation", (*ComponentsConfig).createEvent, false},
-	{"event count, strategic merge patch", (*ComponentsConfig).countEvent, false},
-	{"deployment creation", (*ComponentsConfig).createDeployment, false},
+	{"event creation", func(c *ComponentsConfig, i int) Request { return post(c.path("events"), c.event(i)) }, false},
+	{"event count, strategic merge patch", func(c *ComponentsConfig, i int) Request {
+		e := c.event(i)
+		return strategic(c.path("events")+"/"+e.Name, map[string]any{"count": 2, "lastTimestamp": e.LastTimestamp})
+	}, false},
+	{"deployment creation", func(c *ComponentsConfig, i int) Request { return post(c.deployments(), c.deployment(i)) }, false},
 	{"deployment status, update", (*ComponentsConfig).updateDeploymentStatus, false},
-	{"pod deletion", (*ComponentsConfig).deletePod, false},
+	{"pod deletion", func(c *ComponentsConfig, i int) Request {
+		return Request{Method: http.MethodDelete, Path: c.podPath(i) + "?gracePeriodSeconds=0", Accept: Protobuf}
+	}, false},
 }
 
 // ComponentWrites names the kinds of writes, in the order of the results of Components.
@@ -109,14 +120,19 @@ func Components(ctx context.Context, t *Target, c ComponentsConfig) ([]*Result, 
 // look reads the versions of the Leases if they are needed.
 func (c *ComponentsConfig) look(ctx context.Context, t *Target, needed bool) (err error) {
 	if needed {
-		c.versions, err = t.revisions(ctx, c.leases())
+		c.versions, err = t.revisions(ctx, leases)
 	}
 	return err
 }
 
-func (c *ComponentsConfig) pods() string {
-	return "/api/v1/namespaces/" + c.Namespace + "/pods"
+const leases = "/apis/coordination.k8s.io/v1/namespaces/" + corev1.NamespaceNodeLease + "/leases"
+
+// path is the path of a collection of the core group.
+func (c *ComponentsConfig) path(resource string) string {
+	return "/api/v1/namespaces/" + c.Namespace + "/" + resource
 }
+
+func (c *ComponentsConfig) podPath(i int) string { return c.path("pods") + "/" + c.podName(i) }
 
 func (c *ComponentsConfig) podName(i int) string {
 	return fmt.Sprintf("web-%d-%06d", c.Round, i)
@@ -126,29 +142,12 @@ func (c *ComponentsConfig) podName(i int) string {
 // concurrent writes do not conflict more than a cluster's own do.
 func (c *ComponentsConfig) node(i int) string { return fmt.Sprintf("node-%d-%06d", c.Round, i) }
 
-func (c *ComponentsConfig) createNode(i int) Request {
-	return post("/api/v1/nodes", Node(c.node(i)))
-}
-
 // patchNodeStatus is what a kubelet sends every few minutes, and when something changes. Its time
 // is that much later than the node's: one of the same second would change nothing, and would not
 // be stored.
 func (c *ComponentsConfig) patchNodeStatus(i int) Request {
 	const later = 5 * time.Minute
 	return strategic("/api/v1/nodes/"+c.node(i)+"/status", NodeHeartbeat(time.Now().Add(later)))
-}
-
-func (c *ComponentsConfig) leases() string {
-	return "/apis/coordination.k8s.io/v1/namespaces/" + corev1.NamespaceNodeLease + "/leases"
-}
-
-func (c *ComponentsConfig) createLease(i int) Request {
-	return post(c.leases(), Lease(corev1.NamespaceNodeLease, c.node(i), ""))
-}
-
-func (c *ComponentsConfig) renewLease(i int) Request {
-	name := c.node(i)
-	return put(c.leases()+"/"+name, Lease(corev1.NamespaceNodeLease, name, c.versions[name]))
 }
 
 func (c *ComponentsConfig) pod(i int) *corev1.Pod {
@@ -158,18 +157,11 @@ func (c *ComponentsConfig) pod(i int) *corev1.Pod {
 	return pod
 }
 
-func (c *ComponentsConfig) createPod(i int) Request { return post(c.pods(), c.pod(i)) }
-
 func (c *ComponentsConfig) bind(i int) Request {
-	name := c.podName(i)
-	return post(c.pods()+"/"+name+"/binding", &corev1.Binding{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: c.Namespace},
+	return post(c.podPath(i)+"/binding", &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Name: c.podName(i), Namespace: c.Namespace},
 		Target:     corev1.ObjectReference{Kind: "Node", Name: c.node(i % c.Nodes)},
 	})
-}
-
-func (c *ComponentsConfig) patchPodStatus(i int) Request {
-	return strategic(c.pods()+"/"+c.podName(i)+"/status", map[string]any{"status": RunningStatus(c.pod(i))})
 }
 
 // updatePod is what a controller that knows the whole pod sends. It does not name the version
@@ -179,13 +171,13 @@ func (c *ComponentsConfig) updatePod(i int) Request {
 	pod.Spec.NodeName = c.node(i % c.Nodes)
 	pod.Spec.SchedulerName = corev1.DefaultSchedulerName
 	pod.Annotations["example.com/revision"] = fmt.Sprint(i)
-	return put(c.pods()+"/"+pod.Name, pod)
+	return put(c.podPath(i), pod)
 }
 
 func (c *ComponentsConfig) applyPod(i int) Request {
 	return Request{
 		Method: http.MethodPatch, Accept: JSON, Kind: "application/apply-patch+yaml",
-		Path: c.pods() + "/" + c.podName(i) + "?fieldManager=operator&force=true",
+		Path: c.podPath(i) + "?fieldManager=operator&force=true",
 		Body: fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"labels":{"example.com/applied":"%d","example.com/team":"shop"}},"spec":{"containers":[{"name":"web","image":"registry.example/shop/web:1.%d"}]}}`, c.podName(i), i, i),
 	}
 }
@@ -196,15 +188,6 @@ func (c *ComponentsConfig) event(i int) *corev1.Event {
 	return e
 }
 
-func (c *ComponentsConfig) createEvent(i int) Request {
-	return post("/api/v1/namespaces/"+c.Namespace+"/events", c.event(i))
-}
-
-func (c *ComponentsConfig) countEvent(i int) Request {
-	e := c.event(i)
-	return strategic("/api/v1/namespaces/"+c.Namespace+"/events/"+e.Name, map[string]any{"count": 2, "lastTimestamp": e.LastTimestamp})
-}
-
 func (c *ComponentsConfig) deployment(i int) *appsv1.Deployment {
 	const replicas = 3
 	pod := c.pod(i)
@@ -213,10 +196,6 @@ func (c *ComponentsConfig) deployment(i int) *appsv1.Deployment {
 
 func (c *ComponentsConfig) deployments() string {
 	return "/apis/apps/v1/namespaces/" + c.Namespace + "/deployments"
-}
-
-func (c *ComponentsConfig) createDeployment(i int) Request {
-	return post(c.deployments(), c.deployment(i))
 }
 
 func (c *ComponentsConfig) updateDeploymentStatus(i int) Request {
@@ -230,10 +209,6 @@ func (c *ComponentsConfig) updateDeploymentStatus(i int) Request {
 	return put(c.deployments()+"/"+d.Name+"/status", d)
 }
 
-func (c *ComponentsConfig) deletePod(i int) Request {
-	return Request{Method: http.MethodDelete, Path: c.pods() + "/" + c.podName(i) + "?gracePeriodSeconds=0", Accept: Protobuf}
-}
-
 // post and put send obj as client-go's typed clients do.
 func post(path string, obj runtime.Object) Request {
 	return Request{Method: http.MethodPost, Path: path, Accept: Protobuf, Kind: Protobuf, Body: EncodeProtobuf(obj)}
@@ -245,5 +220,5 @@ func put(path string, obj runtime.Object) Request {
 
 // strategic is a strategic merge patch, whose answer is asked for as typed clients ask.
 func strategic(path string, patch any) Request {
-	return Request{Method: http.MethodPatch, Path: path, Accept: Protobuf, Kind: "application/strategic-merge-patch+json", Body: encodeJSON(patch)}
+	return Request{Method: http.MethodPatch, Path: path, Accept: Protobuf, Kind: "application/strategic-merge-patch+json", Body: EncodeJSON(patch)}
 }

@@ -155,16 +155,7 @@ func (c *conn) drain(resp *http.Response) (n int64, err error) {
 	if c.chunk == nil {
 		c.chunk = make([]byte, largeBuffer)
 	}
-	for {
-		m, err := resp.Body.Read(c.chunk)
-		n += int64(m)
-		if errors.Is(err, io.EOF) {
-			return n, nil
-		}
-		if err != nil {
-			return n, err
-		}
-	}
+	return io.CopyBuffer(struct{ io.Writer }{io.Discard}, resp.Body, c.chunk) // io.Discard's own buffer is small
 }
 
 // read sends a request and returns the body of the answer.
@@ -201,7 +192,7 @@ func (c *conn) do(r Request) (outcome, error) {
 		if err == nil || !c.t.RetryAfter || after < 0 || o.status != http.StatusTooManyRequests || o.retries >= most {
 			return o, err
 		}
-		if err := sleep(c.ctx, after); err != nil {
+		if err := Sleep(c.ctx, after); err != nil {
 			return o, err
 		}
 		o.retries++
@@ -228,7 +219,7 @@ func (c *conn) try(r Request, o *outcome) (after time.Duration, err error) {
 	}
 	if resp == nil {
 		if failed := new(dialError); errors.As(err, &failed) {
-			_ = sleep(c.ctx, reconnectDelay)
+			_ = Sleep(c.ctx, reconnectDelay)
 		}
 		return -1, err
 	}

@@ -224,7 +224,7 @@ func (c *CustomConfig) request(r *customResource, kind string, i int, revisions 
 	} else if kind != customCreate {
 		_ = unstructured.SetNestedField(object, text, r.path...) // all of the path are maps
 	}
-	write.Path, write.Body = write.Path+"?fieldManager="+manager, encodeJSON(object)
+	write.Path, write.Body = write.Path+"?fieldManager="+manager, EncodeJSON(object)
 	return write
 }
 
@@ -233,36 +233,44 @@ func (c *CustomConfig) define(ctx context.Context, t *Target, r *customResource)
 	if err := t.ensureNamespaces(ctx, c.Namespaces); err != nil {
 		return err
 	}
-	if err := t.ensure(ctx, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-		"metadata": map[string]any{"name": r.plural + ".bench.example.com"},
-		"spec": map[string]any{
-			"group": "bench.example.com", "scope": "Namespaced",
-			"names": map[string]any{"plural": r.plural, "singular": strings.ToLower(r.kind), "kind": r.kind, "listKind": r.kind + "List"},
-			"versions": []any{map[string]any{
-				"name": "v1", "served": true, "storage": true, "schema": map[string]any{"openAPIV3Schema": json.RawMessage(r.schema)},
-				"subresources":             map[string]any{"status": map[string]any{}},
-				"additionalPrinterColumns": json.RawMessage(r.columns),
-			}},
-		},
-	}); err != nil {
+	crd := CRD("bench.example.com", r.plural, r.kind, json.RawMessage(r.schema), json.RawMessage(r.columns))
+	if err := t.ensure(ctx, CRDsPath, crd); err != nil {
 		return err
 	}
 	within, cut := t.graceful(ctx)
 	defer cut()
 	for {
 		err := t.once(within, Request{Path: CustomPath(r.plural) + "?limit=1", Accept: JSON})
-		if err == nil || sleep(within, 100*time.Millisecond) != nil || t.stopped() {
+		if err == nil || Sleep(within, 100*time.Millisecond) != nil || t.stopped() {
 			return err
 		}
 	}
 }
 
-// encodeJSON encodes a value that is made of maps, lists, strings and numbers.
-func encodeJSON(v any) []byte {
+// CRDsPath is the path of CRDs.
+const CRDsPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+// CRD returns a namespaced CRD of one version, v1, with a schema and additional columns, which may be nil.
+func CRD(group, plural, kind string, schema, columns any) map[string]any {
+	return map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": map[string]any{"name": plural + "." + group},
+		"spec": map[string]any{
+			"group": group, "scope": "Namespaced",
+			"names": map[string]any{"plural": plural, "singular": strings.ToLower(kind), "kind": kind, "listKind": kind + "List"},
+			"versions": []any{map[string]any{
+				"name": "v1", "served": true, "storage": true, "subresources": map[string]any{"status": map[string]any{}},
+				"schema": map[string]any{"openAPIV3Schema": schema}, "additionalPrinterColumns": columns,
+			}},
+		},
+	}
+}
+
+// EncodeJSON encodes an object of Kubernetes, or a value of maps, lists, strings and numbers.
+func EncodeJSON(v any) []byte {
 	body, err := json.Marshal(v)
 	if err != nil {
-		panic(err)
+		panic(err) // these can always be encoded
 	}
 	return body
 }

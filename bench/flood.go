@@ -1,12 +1,12 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -48,7 +48,7 @@ func (t *Target) awaitAccess(ctx context.Context) error {
 	defer cancel()
 	for {
 		err := t.once(ctx, Request{Path: "/api/v1/namespaces/default/pods?limit=1", Accept: JSON})
-		if StatusOf(err) != http.StatusForbidden || sleep(ctx, 20*time.Millisecond) != nil {
+		if StatusOf(err) != http.StatusForbidden || Sleep(ctx, 20*time.Millisecond) != nil {
 			return err
 		}
 	}
@@ -82,14 +82,14 @@ func Flood(ctx context.Context, t *Target, c FloodConfig) (*Result, error) {
 		return nil, fmt.Errorf("bench: want at least one turn and one client, got %d and %d", c.Repeats, c.Clients)
 	}
 	var alone, beside []*Result
-	f := &flood{config: c}
+	flood := &recorder{result: NewResult("flood", "request")}
 	for range c.Repeats {
 		r, err := Read(ctx, t, c.Quiet)
 		if err != nil {
 			return nil, err
 		}
 		alone = append(alone, r)
-		stop := f.start(ctx)
+		stop := c.start(ctx, flood)
 		r, err = Read(ctx, t, c.Quiet)
 		stop()
 		if err != nil {
@@ -102,40 +102,39 @@ func Flood(ctx context.Context, t *Target, c FloodConfig) (*Result, error) {
 	if p99 := a.Quantile(99); p99 > 0 {
 		b.Add(Slowdown, float64(b.Quantile(99))/float64(p99), "")
 	}
-	b.Add(FloodAnswered, float64(f.answered.Load()), "")
-	b.Add(FloodRefused, float64(f.refused.Load()), "")
-	b.Errors += a.Failures() + int(f.failed.Load())
-	for _, first := range []string{a.FirstError, f.firstError()} {
-		if b.FirstError == "" {
-			b.FirstError = first
-		}
-	}
+	by := flood.result
+	b.Add(FloodAnswered, float64(by.Succeeded()), "")
+	b.Add(FloodRefused, float64(by.Refused), "")
+	b.Errors += a.Failures() + by.Failures() - by.Refused
+	b.FirstError = cmp.Or(b.FirstError, a.FirstError, by.FirstError)
 	return b, nil
 }
 
-// flood sends requests and counts how they end.
-type flood struct {
-	config                    FloodConfig
-	answered, refused, failed atomic.Int64
-
-	mu    sync.Mutex
-	first error
-}
-
-// start returns once requests are answered. The function that it returns ends the flood.
-func (f *flood) start(ctx context.Context) (stop func()) {
+// start begins the flood and records how its requests end. It returns once one has been answered. The
+// function that it returns ends the flood.
+func (c *FloodConfig) start(ctx context.Context, rec *recorder) (stop func()) {
+	const pause = 50 * time.Millisecond // of a client that hardly heeds Retry-After
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
 	begun := make(chan struct{})
 	begin := sync.OnceFunc(func() { close(begun) })
-	for range f.config.Clients {
+	for range c.Clients {
 		group.Go(func() {
-			own := f.config.By.conn(ctx)
+			own := c.By.conn(ctx)
 			defer own.close()
 			for ctx.Err() == nil {
-				_, err := own.do(Request{Path: f.config.Path, Accept: f.config.Accept})
-				f.count(ctx, err)
+				o, err := own.do(Request{Path: c.Path, Accept: c.Accept})
+				switch {
+				case err != nil && ctx.Err() != nil:
+				case StatusOf(err) == http.StatusTooManyRequests: // no failure
+					rec.set(func(r *Result) { r.Ops, r.Refused = r.Ops+1, r.Refused+1 })
+				default:
+					rec.record(0, o, err)
+				}
 				begin()
+				if err != nil {
+					_ = Sleep(ctx, pause)
+				}
 			}
 		})
 	}
@@ -144,32 +143,4 @@ func (f *flood) start(ctx context.Context) (stop func()) {
 	case <-ctx.Done():
 	}
 	return func() { cancel(); group.Wait() }
-}
-
-func (f *flood) count(ctx context.Context, err error) {
-	switch {
-	case err == nil:
-		f.answered.Add(1)
-	case ctx.Err() != nil:
-	case StatusOf(err) == http.StatusTooManyRequests:
-		f.refused.Add(1)
-		_ = sleep(ctx, 50*time.Millisecond) // a client that hardly heeds Retry-After
-	default:
-		f.failed.Add(1)
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if f.first == nil {
-			f.first = err
-		}
-		_ = sleep(ctx, 50*time.Millisecond)
-	}
-}
-
-func (f *flood) firstError() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.first == nil {
-		return ""
-	}
-	return f.first.Error()
 }

@@ -27,45 +27,47 @@ type HoldConfig struct {
 // Hold opens watches, TLS handshakes included, and records how long each took, what
 // it cost the server and by how much the server's memory grew.
 func Hold(ctx context.Context, t *Target, c HoldConfig) (*Result, error) {
-	if err := (loop{Load: Load{Operations: c.Watchers, Clients: 1}}).check(); err != nil {
+	return c.measure(ctx, t, c.Watchers, func(rec *recorder, w *watchers) error {
+		if err := rec.measured(func() error { return w.open(ctx, c.Watchers, true) }); err != nil {
+			return err
+		}
+		rec.phase("idle")
+		if err := c.idle(ctx, t, rec.result); err != nil {
+			return err
+		}
+		for range w.ended(0) {
+			rec.fail(errEnded)
+		}
+		return nil
+	})
+}
+
+// measure does what opens the watches, and closes them. ops is how often one is opened.
+func (c *HoldConfig) measure(ctx context.Context, t *Target, ops int, do func(*recorder, *watchers) error) (*Result, error) {
+	if err := (Load{Operations: ops, Clients: 1}).check(); err != nil {
 		return nil, err
 	}
-	rec, err := t.newRecorder(c.Name, "watch", c.Watchers)
+	rec, err := t.newRecorder(c.Name, "watch", ops)
 	if err != nil {
 		return nil, err
 	}
 	defer rec.finish()
-	w, err := c.watchers(ctx, t, rec)
-	if err != nil {
-		return nil, err
-	}
-	rec.phase("opening")
-	if err := rec.measured(func() error { return w.open(ctx, c.Watchers, true) }); err != nil {
-		return nil, err
-	}
-	defer w.close()
-	rec.phase("idle")
-	if err := c.idle(ctx, t, rec.result); err != nil {
-		return nil, err
-	}
-	for range w.ended(0) {
-		rec.fail(errEnded)
-	}
-	w.close()
-	return rec.finish(), nil
-}
-
-var errEnded = errors.New("bench: the server ended a watch that was open")
-
-// watchers returns the watchers of the workload, none of them open yet.
-func (c *HoldConfig) watchers(ctx context.Context, t *Target, rec *recorder) (*watchers, error) {
 	revision, err := t.revision(ctx, c.Path)
 	if err != nil {
 		return nil, err
 	}
 	watch := watchCall(c.Path, revision, c.Accept)
-	return &watchers{target: t, rec: rec, atOnce: opening, calls: func(int) Request { return watch }}, nil
+	w := &watchers{target: t, rec: rec, atOnce: opening, calls: func(int) Request { return watch }}
+	rec.phase("opening")
+	err = do(rec, w)
+	w.close()
+	if err != nil {
+		return nil, err
+	}
+	return rec.finish(), nil
 }
+
+var errEnded = errors.New("bench: the server ended a watch that was open")
 
 // idle waits and adds the server's cost of holding the open watches.
 func (c *HoldConfig) idle(ctx context.Context, t *Target, r *Result) error {
@@ -103,37 +105,25 @@ func (c *HoldConfig) idle(ctx context.Context, t *Target, r *Result) error {
 // where they were, as often as Returns says. It records the time from the close until
 // the server has accepted each again, and the server's cost in that time.
 func Storm(ctx context.Context, t *Target, c HoldConfig) (*Result, error) {
-	if err := (loop{Load: Load{Operations: c.Watchers * c.Returns, Clients: 1}}).check(); err != nil {
-		return nil, err
-	}
-	rec, err := t.newRecorder(c.Name, "watch", c.Watchers*c.Returns)
-	if err != nil {
-		return nil, err
-	}
-	defer rec.finish()
-	w, err := c.watchers(ctx, t, rec)
-	if err != nil {
-		return nil, err
-	}
-	rec.phase("opening")
-	if err := w.open(ctx, c.Watchers, false); err != nil {
-		return nil, err
-	}
-	for range c.Returns {
-		if t.stopped() {
-			break
+	return c.measure(ctx, t, c.Watchers*c.Returns, func(rec *recorder, w *watchers) error {
+		if err := w.open(ctx, c.Watchers, false); err != nil {
+			return err
 		}
-		rec.phase("coming back")
-		err := rec.measured(func() error {
-			w.close()
-			w.closing.Store(false)
-			w.since, w.atOnce = time.Now(), openingAll
-			return w.open(ctx, c.Watchers, true)
-		})
-		if err != nil {
-			return nil, err
+		for range c.Returns {
+			if t.stopped() {
+				break
+			}
+			rec.phase("coming back")
+			err := rec.measured(func() error {
+				w.close()
+				w.closing.Store(false)
+				w.since, w.atOnce = time.Now(), openingAll
+				return w.open(ctx, c.Watchers, true)
+			})
+			if err != nil {
+				return err
+			}
 		}
-	}
-	w.close()
-	return rec.finish(), nil
+		return nil
+	})
 }

@@ -24,7 +24,7 @@ type resultJSON struct {
 }
 
 type secondJSON struct {
-	Second
+	Counts
 	P50 time.Duration `json:"p50"`
 	P99 time.Duration `json:"p99"`
 	HDR string        `json:"hdr,omitempty"`
@@ -38,7 +38,7 @@ func (r *Result) MarshalJSON() ([]byte, error) {
 		return nil, err
 	}
 	if text != "" {
-		out.Latency = map[string]any{"mean": r.Mean(), "hdr": text}
+		out.Latency = map[string]any{"mean": time.Duration(r.Latency.Mean() * float64(time.Microsecond)), "hdr": text}
 		for _, q := range []float64{50, 75, 90, 95, 99, 99.9, 99.99, 100} {
 			out.Latency[fmt.Sprintf("p%g", q)] = r.Quantile(q)
 		}
@@ -68,7 +68,7 @@ func (r *Result) UnmarshalJSON(text []byte) (err error) {
 		if s.Latency, err = decodeHistogram(s.HDR, secondHistogram); err != nil {
 			return err
 		}
-		r.Series = append(r.Series, s.Second)
+		r.Series = append(r.Series, s.Counts)
 	}
 	return nil
 }

@@ -120,7 +120,7 @@ func (l loop) warm(ctx context.Context, t *Target, rec *recorder, op operation) 
 		level = float64(l.Clients)
 	}
 	first.Plan = stages.Hold(open, l.Warmup, level)
-	return first.run(ctx, t, &recorder{result: &Result{Latency: newHistogram()}}, op)
+	return first.run(ctx, t, &recorder{result: NewResult("", "")}, op)
 }
 
 // run records each operation. Failed ones end nothing; the end of ctx does, and so does
@@ -197,8 +197,10 @@ type running struct {
 // client runs one operation after the other until there are no more.
 func (r *running) client(ctx context.Context, own *conn, client int, op operation) error {
 	for {
-		i, due, more, err := r.claim(ctx, client)
-		if err != nil || !more {
+		i, due, err := r.claim(ctx, client)
+		if errors.Is(err, errStopped) {
+			return nil
+		} else if err != nil {
 			return err
 		}
 		var o outcome
@@ -240,25 +242,25 @@ func (r *running) unreachable(err error) bool {
 	return true
 }
 
-// claim takes the next operation and says when it is due. more is false when there is none
+// claim takes the next operation and says when it is due. It returns errStopped when there is none
 // left, or the loop is to end.
-func (r *running) claim(ctx context.Context, client int) (i int, due time.Time, more bool, err error) {
+func (r *running) claim(ctx context.Context, client int) (i int, due time.Time, err error) {
 	select {
 	case <-r.stop:
-		return 0, due, false, nil
+		return 0, due, errStopped
 	default:
 	}
 	if plan := r.Plan; !plan.IsZero() && !plan.Open {
 		wait, ok := plan.ClientWait(client, time.Since(r.start))
 		if !ok {
-			return 0, due, false, ctx.Err()
+			return 0, due, errStopped
 		}
-		if more, err := r.await(ctx, wait); !more || err != nil {
-			return 0, due, false, err
+		if err := r.await(ctx, wait); err != nil {
+			return 0, due, err
 		}
 	}
 	if i = int(r.next.Add(1)) - 1; i >= r.ops {
-		return 0, due, false, nil
+		return 0, due, errStopped
 	}
 	switch {
 	case r.Plan.Open:
@@ -266,7 +268,7 @@ func (r *running) claim(ctx context.Context, client int) (i int, due time.Time, 
 	case r.Rate > 0:
 		due = r.start.Add(time.Duration(float64(i) / r.Rate * float64(time.Second)))
 	}
-	return i, due, true, ctx.Err()
+	return i, due, ctx.Err()
 }
 
 // prepare calls between and waits until the operation is due, or begins at once if it is
@@ -293,40 +295,32 @@ func (r *running) prepare(ctx context.Context, i int, due time.Time) (time.Time,
 	if due.IsZero() {
 		return time.Now(), ctx.Err()
 	}
-	if wait := time.Until(due); wait > 0 {
-		if more, err := r.await(ctx, wait); err != nil {
-			return due, err
-		} else if !more {
-			return due, errStopped
-		}
-	}
-	return due, ctx.Err()
+	return due, r.await(ctx, time.Until(due))
 }
 
-// errStopped says that an operation did not begin because the workload was to end.
+// errStopped says that there is no further operation, or that the workload was to end before it.
 var errStopped = errors.New("bench: stopped")
 
-// await waits; false says that the workload was to end meanwhile.
-func (r *running) await(ctx context.Context, d time.Duration) (more bool, err error) {
+// await waits. It returns errStopped if the workload was to end meanwhile.
+func (r *running) await(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
-		return true, ctx.Err()
+		return ctx.Err()
 	}
-	select {
-	case <-ctx.Done():
-		return false, ctx.Err()
-	case <-r.stop:
-		return false, nil
-	case <-time.After(d):
-		return true, nil
-	}
-}
-
-// sleep waits.
-func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
+	case <-r.stop:
+		return errStopped
 	case <-time.After(d):
 		return nil
 	}
+}
+
+// Sleep waits. It returns an error if ctx ends before.
+func Sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+	return ctx.Err()
 }

@@ -26,7 +26,7 @@ func pause(ctx context.Context, d time.Duration) error {
 // should have begun meanwhile have waited for it, and must say so.
 func TestOpenLoopCountsFromTheIntendedStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rec := &recorder{result: &Result{Latency: newHistogram()}}
+		rec := &recorder{result: NewResult("", "")}
 		l := loop{Load: Load{Operations: 10, Clients: 1, Rate: 10}}
 		var waited []time.Duration
 		err := l.run(t.Context(), nil, rec, func(ctx context.Context, _ *conn, i int, intended time.Time) (outcome, error) {
@@ -53,7 +53,7 @@ func TestOpenLoopCountsFromTheIntendedStart(t *testing.T) {
 
 func TestClosedLoopGoesOnWhenAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rec := &recorder{result: &Result{Latency: newHistogram()}}
+		rec := &recorder{result: NewResult("", "")}
 		start := time.Now()
 		err := loop{Load: Load{Operations: 10, Clients: 2}}.run(t.Context(), nil, rec, func(ctx context.Context, _ *conn, i int, _ time.Time) (outcome, error) {
 			if i == 3 {
@@ -79,7 +79,7 @@ func TestLoopEndsWithItsContext(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		for _, rate := range []float64{0, 1} {
-			rec := &recorder{result: &Result{Latency: newHistogram()}}
+			rec := &recorder{result: NewResult("", "")}
 			err := loop{Load: Load{Operations: 1000, Clients: 3, Rate: rate}}.run(ctx, nil, rec, func(ctx context.Context, _ *conn, _ int, _ time.Time) (outcome, error) {
 				return outcome{}, pause(ctx, time.Second)
 			})
@@ -167,7 +167,7 @@ func TestBetweenIsInNoLatency(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				rec := &recorder{result: &Result{Latency: newHistogram()}}
+				rec := &recorder{result: NewResult("", "")}
 				l.between = func(ctx context.Context, _ int) error { return pause(ctx, 3*time.Second) }
 				err := l.run(t.Context(), nil, rec, func(ctx context.Context, _ *conn, _ int, _ time.Time) (outcome, error) {
 					return outcome{}, pause(ctx, time.Second)
@@ -189,7 +189,7 @@ func TestBetweenIsInNoLatency(t *testing.T) {
 func TestLateOperationsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for clients, late := range map[int]int{1: 9, 10: 0} {
-			rec := &recorder{result: &Result{Latency: newHistogram()}}
+			rec := &recorder{result: NewResult("", "")}
 			err := loop{Load: Load{Operations: 10, Clients: clients, Rate: 1}}.run(t.Context(), nil, rec, func(ctx context.Context, _ *conn, _ int, _ time.Time) (outcome, error) {
 				return outcome{}, pause(ctx, 5*time.Second)
 			})
@@ -211,7 +211,7 @@ func TestPlansAreRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Test(t, func(t *testing.T) {
-			target, rec := &Target{}, &recorder{result: &Result{Latency: newHistogram()}}
+			target, rec := &Target{}, &recorder{result: NewResult("", "")}
 			l := loop{Load: Load{Clients: 20, Warmup: 5 * time.Second, Plan: plan}}
 			op := func(ctx context.Context, _ *conn, _ int, _ time.Time) (outcome, error) {
 				return outcome{}, pause(ctx, time.Second)
@@ -249,7 +249,7 @@ func TestStopEndsLoops(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				target, rec := &Target{brake: &brake{}}, &recorder{result: &Result{Latency: newHistogram()}}
+				target, rec := &Target{brake: &brake{}}, &recorder{result: NewResult("", "")}
 				target.brake.ctx, target.brake.stop = context.WithCancel(t.Context())
 				start := time.Now()
 				time.AfterFunc(3500*time.Millisecond, target.Stop)
@@ -305,7 +305,7 @@ func TestSeries(t *testing.T) {
 // TestLoopsGiveUpOnAServerThatIsGone has a server out of reach for a while, and then for good.
 func TestLoopsGiveUpOnAServerThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rec, start := &recorder{result: &Result{Latency: newHistogram()}}, time.Now()
+		rec, start := &recorder{result: NewResult("", "")}, time.Now()
 		err := loop{Load: Load{Operations: 1_000_000, Clients: 2}}.run(t.Context(), nil, rec, func(ctx context.Context, _ *conn, _ int, _ time.Time) (outcome, error) {
 			if passed := time.Since(start); passed < 10*time.Second || passed > 30*time.Second && passed < 40*time.Second {
 				return outcome{}, pause(ctx, time.Second)

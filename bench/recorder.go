@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -42,8 +41,9 @@ func (t *Target) newRecorder(name, unit string, total int) (*recorder, error) {
 	}
 	rec := &recorder{
 		target: t, total: total, name: name, began: time.Now(),
-		result: &Result{Name: name, Unit: unit, Latency: newHistogram(), Before: before},
+		result: NewResult(name, unit),
 	}
+	rec.result.Before = before
 	if t.Series {
 		rec.seconds = &series{clock: newClock()}
 	}
@@ -60,7 +60,8 @@ func (r *recorder) set(change func(*Result)) {
 
 // part returns a recorder for some of the operations of the same run. It knows no cost.
 func (r *recorder) part(name, unit string) *recorder {
-	p := &recorder{target: r.target, result: &Result{Name: name, Unit: unit, Latency: newHistogram(), Part: true}}
+	p := &recorder{target: r.target, result: NewResult(name, unit)}
+	p.result.Part = true
 	if r.seconds != nil {
 		p.seconds = &series{clock: r.seconds.clock}
 	}
@@ -167,71 +168,19 @@ func (r *recorder) finish() *Result {
 func (r *recorder) record(took time.Duration, o outcome, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.result.Ops++
+	r.result.Record(took, o.status, err)
 	r.result.Bytes += o.bytes
-	r.result.Retries += o.retries
-	r.countLocked(http.StatusTooManyRequests, o.retries)
-	if o.status != 0 {
-		r.countLocked(o.status, 1)
+	if o.retries > 0 {
+		r.result.Retries += o.retries
+		r.result.addStatus(http.StatusTooManyRequests, o.retries)
 	}
-	second := r.seconds.now()
-	if second != nil {
-		second.Ops++
+	if second := r.seconds.now(); second != nil {
+		second.record(took, o.status, err)
 	}
-	if err != nil {
-		r.failLocked(err)
-		return
-	}
-	// Out of range cannot happen: an operation that takes ten minutes has failed.
-	_ = r.result.Latency.RecordValue(max(1, took.Microseconds()))
-	if second != nil {
-		_ = second.Latency.RecordValue(max(1, took.Microseconds()))
-	}
-}
-
-func (r *recorder) countLocked(status, n int) {
-	if n == 0 {
-		return
-	}
-	if r.result.Statuses == nil {
-		r.result.Statuses = make(map[int]int)
-	}
-	r.result.Statuses[status] += n
 }
 
 // fail counts an operation that failed.
-func (r *recorder) fail(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.result.Ops++
-	if second := r.seconds.now(); second != nil {
-		second.Ops++
-	}
-	r.failLocked(err)
-}
-
-// failLocked counts a failure as a timeout, as refused, or as an error.
-func (r *recorder) failLocked(err error) {
-	second := r.seconds.now()
-	if second == nil {
-		second = &Second{}
-	}
-	var refused *statusError
-	switch {
-	case errors.Is(err, ErrTimeout):
-		r.result.Timeouts++
-		second.Timeouts++
-	case errors.As(err, &refused) && refused.status == http.StatusTooManyRequests:
-		r.result.Refused++
-		second.Refused++
-	default:
-		r.result.Errors++
-		second.Errors++
-	}
-	if r.result.FirstError == "" {
-		r.result.FirstError = err.Error()
-	}
-}
+func (r *recorder) fail(err error) { r.record(0, outcome{}, err) }
 
 func (r *recorder) progress() Progress {
 	r.mu.Lock()
@@ -252,7 +201,9 @@ func (t *Target) Meter() (*Meter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Meter{rec: &recorder{target: t, result: &Result{Before: before, Latency: newHistogram()}}}, nil
+	m := &Meter{rec: &recorder{target: t, result: NewResult("", "")}}
+	m.rec.result.Before = before
+	return m, nil
 }
 
 // Begin begins a measured part.

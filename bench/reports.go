@@ -28,7 +28,7 @@ func (c *CustomConfig) report(i int) map[string]any {
 	findings, size := []any{}, 300
 	for size < c.Bytes-400 {
 		finding := p.finding(c.Bytes < 4000)
-		findings, size = append(findings, finding), size+len(encodeJSON(finding))+1
+		findings, size = append(findings, finding), size+len(EncodeJSON(finding))+1
 	}
 	summary := map[string]any{}
 	for _, severity := range severities() {

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
-
 	"github.com/larder-io/larder/bench/process"
 )
 
@@ -31,13 +29,7 @@ type Result struct {
 	Protocol string `json:"protocol,omitempty"`
 	// Interrupted says that the workload was stopped before its end.
 	Interrupted bool `json:"interrupted,omitempty"`
-	// Ops counts what was done, failures included. These are of three kinds, which exclude
-	// each other: Timeouts took longer than Target.Timeout; Refused were answered 429 (Too
-	// Many Requests); Errors are all others.
-	Ops      int `json:"ops"`
-	Errors   int `json:"errors"`
-	Timeouts int `json:"timeouts"`
-	Refused  int `json:"refused"`
+	Counts
 	// Retries counts answers of 429 after which the request was sent again: they are no
 	// failures.
 	Retries int `json:"retries,omitempty"`
@@ -63,20 +55,35 @@ type Result struct {
 	Writes int64 `json:"serverWriteCalls"`
 	// Beside is the CPU time that the target's other processes used.
 	Beside []Cost `json:"beside,omitempty"`
-	// Latency holds the time of each successful operation in microseconds. That of failures
-	// is nowhere: it says how long the client waited, not how long the server took.
-	Latency *hdrhistogram.Histogram `json:"-"`
 	// Values are figures that only this workload has.
 	Values []Value `json:"values,omitempty"`
-	// Series has each second of the measured time, if Target.Series is set.
-	Series []Second `json:"-"`
+	// Series has each second of the measured time, if Target.Series is set. An operation counts in the
+	// second in which it ended.
+	Series []Counts `json:"-"`
 }
 
-// Failures counts the operations that failed, of all kinds.
-func (r *Result) Failures() int { return r.Errors + r.Timeouts + r.Refused }
+// NewResult returns a Result that has counted nothing yet.
+func NewResult(name, unit string) *Result {
+	return &Result{Name: name, Unit: unit, Counts: Counts{Latency: newHistogram()}}
+}
 
-// Succeeded counts the operations that did not fail.
-func (r *Result) Succeeded() int { return r.Ops - r.Failures() }
+// Record counts one operation. status is that of its answer, 0 if there was none.
+func (r *Result) Record(took time.Duration, status int, err error) {
+	r.Counts.record(took, status, err)
+	if status != 0 {
+		r.addStatus(status, 1)
+	}
+	if err != nil && r.FirstError == "" {
+		r.FirstError = err.Error()
+	}
+}
+
+func (r *Result) addStatus(status, n int) {
+	if r.Statuses == nil {
+		r.Statuses = make(map[int]int)
+	}
+	r.Statuses[status] += n
+}
 
 // Cost is the CPU time of one process.
 type Cost struct {
@@ -172,17 +179,6 @@ func (r *Result) Rate() float64 {
 	return float64(r.Succeeded()) / r.Wall.Seconds()
 }
 
-// Quantile returns the latency that q percent of the operations did not exceed.
-func (r *Result) Quantile(q float64) time.Duration { return quantile(r.Latency, q) }
-
-// quantile returns 0 for an empty histogram.
-func quantile(h *hdrhistogram.Histogram, q float64) time.Duration {
-	if h == nil || h.TotalCount() == 0 {
-		return 0
-	}
-	return time.Duration(h.ValueAtQuantile(q)) * time.Microsecond
-}
-
 // Merge adds up the runs of one workload that ran one after the other. Memory is that of the last
 // run. The series follow each other.
 func Merge(runs ...*Result) *Result {
@@ -215,7 +211,7 @@ func MergeParallel(shares ...*Result) *Result {
 		sum.Wall = max(sum.Wall, r.Wall)
 		for i := range r.Series {
 			if i == len(sum.Series) {
-				sum.Series = append(sum.Series, Second{Latency: secondHistogram()})
+				sum.Series = append(sum.Series, Counts{Latency: secondHistogram()})
 			}
 			sum.Series[i].merge(&r.Series[i])
 		}
@@ -227,16 +223,13 @@ func MergeParallel(shares ...*Result) *Result {
 func (r *Result) bare() *Result {
 	return &Result{
 		Name: r.Name, Unit: r.Unit, Part: r.Part, Loop: r.Loop, Protocol: r.Protocol,
-		Before: r.Before, Beside: slices.Clone(r.Beside), Values: slices.Clone(r.Values), Latency: newHistogram(),
+		Before: r.Before, Beside: slices.Clone(r.Beside), Values: slices.Clone(r.Values), Counts: Counts{Latency: newHistogram()},
 	}
 }
 
 // include adds the counts and latencies of one of them.
 func (r *Result) include(other *Result) {
-	r.Ops += other.Ops
-	r.Errors += other.Errors
-	r.Timeouts += other.Timeouts
-	r.Refused += other.Refused
+	r.Counts.merge(&other.Counts)
 	r.Retries += other.Retries
 	r.Late += other.Late
 	r.Bytes += other.Bytes
@@ -246,22 +239,8 @@ func (r *Result) include(other *Result) {
 		r.FirstError = other.FirstError
 	}
 	for status, n := range other.Statuses {
-		if r.Statuses == nil {
-			r.Statuses = make(map[int]int)
-		}
-		r.Statuses[status] += n
+		r.addStatus(status, n)
 	}
-	if other.Latency != nil {
-		r.Latency.Merge(other.Latency)
-	}
-}
-
-// Mean is the mean latency.
-func (r *Result) Mean() time.Duration {
-	if r.Latency == nil || r.Latency.TotalCount() == 0 {
-		return 0
-	}
-	return time.Duration(r.Latency.Mean() * float64(time.Microsecond))
 }
 
 // Duration formats d with three digits, as people write it.
@@ -301,10 +280,4 @@ func digits(v float64) string {
 		return fmt.Sprintf("%.1f", v)
 	}
 	return fmt.Sprintf("%.2f", v)
-}
-
-// newHistogram takes microseconds up to ten minutes with three significant digits.
-func newHistogram() *hdrhistogram.Histogram {
-	const longest = int64(10 * time.Minute / time.Microsecond)
-	return hdrhistogram.New(1, longest, 3)
 }

@@ -16,9 +16,9 @@ import (
 // some is a result of operations that took 1 ms, 2 ms and so on.
 func some(n, failed int) *bench.Result {
 	r := &bench.Result{
-		Name: "some", Unit: "request", Ops: n, Errors: failed, Bytes: int64(1000 * (n - failed)), Wall: time.Duration(n) * time.Millisecond,
+		Name: "some", Unit: "request", Counts: bench.Counts{Ops: n, Errors: failed, Latency: hdrhistogram.New(1, 1e8, 3)}, Bytes: int64(1000 * (n - failed)), Wall: time.Duration(n) * time.Millisecond,
 		ServerCPU: time.Duration(n-failed) * 300 * time.Microsecond, Writes: int64(2 * (n - failed)),
-		Server: process.Usage{RSS: 50e6, PeakRSS: 60e6}, Latency: hdrhistogram.New(1, 1e8, 3),
+		Server: process.Usage{RSS: 50e6, PeakRSS: 60e6},
 	}
 	for i := 1; i <= n-failed; i++ {
 		r.Latency.RecordValue(int64(i) * 1000)
@@ -96,9 +96,9 @@ func TestResultsSurviveJSON(t *testing.T) {
 	r.Errors, r.Timeouts, r.Refused, r.Retries, r.Statuses = 2, 2, 1, 4, map[int]int{200: 95, 429: 5}
 	r.FirstError, r.Before, r.Reads = "first", process.Usage{CPU: 1}, 9
 	r.Beside, r.Values = []bench.Cost{{Name: "etcd", CPU: 5}}, []bench.Value{{Name: "v", Value: 1.5, Unit: "s"}}
-	second := bench.Second{Ops: 3, Errors: 1, Timeouts: 1, Refused: 0, Latency: hdrhistogram.New(1, 600e6, 2)}
+	second := bench.Counts{Ops: 3, Errors: 1, Timeouts: 1, Refused: 0, Latency: hdrhistogram.New(1, 600e6, 2)}
 	second.Latency.RecordValue(1500)
-	r.Series = []bench.Second{second, {Latency: hdrhistogram.New(1, 600e6, 2)}}
+	r.Series = []bench.Counts{second, {Latency: hdrhistogram.New(1, 600e6, 2)}}
 	raw, err := json.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func TestMergeParallelIsExact(t *testing.T) {
 	}
 	a.Wall, b.Wall = 3*time.Second, 4*time.Second
 	a.Timeouts, b.Statuses = 2, map[int]int{200: 7}
-	b.Series = []bench.Second{{Ops: 4, Latency: hdrhistogram.New(1, 600e6, 2)}}
+	b.Series = []bench.Counts{{Ops: 4, Latency: hdrhistogram.New(1, 600e6, 2)}}
 	sum := bench.MergeParallel(a, b)
 	if sum.Ops != 100 || sum.Bytes != 100_000 || sum.Wall != 4*time.Second || sum.Timeouts != 2 || sum.Statuses[200] != 7 || len(sum.Series) != 1 || sum.Series[0].Ops != 4 {
 		t.Errorf("got %+v", sum)
@@ -184,7 +184,7 @@ func TestText(t *testing.T) {
 	with.Values = []bench.Value{{Name: "memory per watch", Value: 12345, Unit: "B"}, {Name: "pace", Value: 2.5, Unit: "/s"}, {Name: "lag", Value: 0.0015, Unit: "s"}}
 	with.Beside = []bench.Cost{{Name: "etcd", CPU: time.Second}}
 	var out bytes.Buffer
-	if err := bench.WriteText(&out, with, &bench.Result{Name: "elsewhere", Unit: "watch", Ops: 3}); err != nil {
+	if err := bench.WriteText(&out, with, &bench.Result{Name: "elsewhere", Unit: "watch", Counts: bench.Counts{Ops: 3}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"100 requests", "300 µs", "50.0 MB", "first error: failure", "memory per watch 12.3 KB", "pace 2.5/s", "lag 1.50 ms", "CPU of etcd 1.00 s", "3 watches"} {

@@ -117,7 +117,7 @@ func (t *Target) Client(manager string) (kubernetes.Interface, error) {
 
 // ensure creates an object in a collection. It may exist.
 func (t *Target) ensure(ctx context.Context, collection string, object any) error {
-	err := t.once(ctx, Request{Method: http.MethodPost, Path: collection, Accept: JSON, Kind: JSON, Body: encodeJSON(object)})
+	err := t.once(ctx, Request{Method: http.MethodPost, Path: collection, Accept: JSON, Kind: JSON, Body: EncodeJSON(object)})
 	if StatusOf(err) == http.StatusConflict {
 		return nil
 	}

@@ -3,42 +3,7 @@ package bench
 import (
 	"sync/atomic"
 	"time"
-
-	"github.com/HdrHistogram/hdrhistogram-go"
 )
-
-// Second counts the operations of one second of the measured time.
-type Second struct {
-	// Ops counts the operations that ended in it, those included that failed: Errors,
-	// Timeouts and Refused.
-	Ops      int `json:"ops"`
-	Errors   int `json:"errors"`
-	Timeouts int `json:"timeouts"`
-	Refused  int `json:"refused"`
-	// Latency has the time of each successful operation in microseconds.
-	Latency *hdrhistogram.Histogram `json:"-"`
-}
-
-// Quantile returns the latency that q percent of the second's operations did not exceed.
-func (s *Second) Quantile(q float64) time.Duration { return quantile(s.Latency, q) }
-
-// merge adds another second.
-func (s *Second) merge(other *Second) {
-	s.Ops += other.Ops
-	s.Errors += other.Errors
-	s.Timeouts += other.Timeouts
-	s.Refused += other.Refused
-	if other.Latency != nil {
-		s.Latency.Merge(other.Latency)
-	}
-}
-
-// secondHistogram has two significant digits: one per second of a long run must not fill the
-// memory.
-func secondHistogram() *hdrhistogram.Histogram {
-	const longest = int64(10 * time.Minute / time.Microsecond)
-	return hdrhistogram.New(1, longest, 2)
-}
 
 // clock is the measured time of a workload: it stands still between pause and resume.
 type clock struct{ now atomic.Pointer[clockState] }
@@ -74,11 +39,11 @@ func (c *clock) passed() time.Duration {
 // series gathers the seconds of a Result. A recorder's lock guards it.
 type series struct {
 	clock *clock
-	done  []Second
+	done  []Counts
 }
 
 // now is the second that passes, nil when there is no series.
-func (s *series) now() *Second {
+func (s *series) now() *Counts {
 	if s == nil {
 		return nil
 	}
@@ -90,7 +55,7 @@ func (s *series) now() *Second {
 // until adds the seconds up to number n.
 func (s *series) until(n int) {
 	for len(s.done) <= n {
-		s.done = append(s.done, Second{Latency: secondHistogram()})
+		s.done = append(s.done, Counts{Latency: secondHistogram()})
 	}
 }
 

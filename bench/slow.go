@@ -113,7 +113,7 @@ func (c *SlowConfig) readSlowly(ctx context.Context, t *Target, r Request) (n in
 			return n, fmt.Errorf("bench: body of %s: %w", r.Path, err)
 		}
 		due := start.Add(time.Duration(float64(n) / float64(c.BytesPerSecond) * float64(time.Second)))
-		if err := sleep(ctx, time.Until(due)); err != nil {
+		if err := Sleep(ctx, time.Until(due)); err != nil {
 			return n, err
 		}
 	}

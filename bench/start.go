@@ -24,7 +24,8 @@ type StartConfig struct {
 // Start records the time from the start of a process until its /readyz answers 200,
 // and what the process has used by then.
 func Start(ctx context.Context, c StartConfig) (*Result, error) {
-	rec := &recorder{target: c.Shown, total: c.Starts, began: time.Now(), name: c.Name, result: &Result{Name: c.Name, Unit: "start", Loop: ClosedLoop, Latency: newHistogram()}}
+	rec := &recorder{target: c.Shown, total: c.Starts, began: time.Now(), name: c.Name, result: NewResult(c.Name, "start")}
+	rec.result.Loop = ClosedLoop
 	if c.Shown == nil {
 		rec.target = &Target{}
 	}
@@ -51,7 +52,7 @@ func (c *StartConfig) one(ctx context.Context, rec *recorder) (err error) {
 			err = failed
 		}
 	}()
-	if _, err := t.Ready(ctx); err != nil {
+	if err := t.Ready(ctx); err != nil {
 		return err
 	}
 	took := time.Since(began)
@@ -71,28 +72,22 @@ func (c *StartConfig) one(ctx context.Context, rec *recorder) (err error) {
 	return c.Then(ctx, t)
 }
 
-// Ready waits until the server's /readyz answers 200, and returns how long
-// that took. It gives up when the server's process, if it is known, has ended.
-func (t *Target) Ready(ctx context.Context) (time.Duration, error) {
-	start := time.Now()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
+// Ready waits until the server's /readyz answers 200. It gives up when the server's process, if it is
+// known, has ended.
+func (t *Target) Ready(ctx context.Context) error {
+	const pause = 5 * time.Millisecond
 	own := t.conn(ctx)
 	defer own.close()
 	for {
 		_, err := own.do(Request{Path: "/readyz", Accept: "*/*"})
 		if err == nil {
-			return time.Since(start), nil
+			return nil
 		}
 		if _, gone := t.Process.Usage(); gone != nil {
-			return 0, fmt.Errorf("bench: the server has ended: %w", err)
+			return fmt.Errorf("bench: the server has ended: %w", err)
 		}
-		select {
-		case <-t.Stopping():
-			return 0, fmt.Errorf("bench: not ready: %w", err)
-		case <-ctx.Done():
-			return 0, fmt.Errorf("bench: not ready: %w", err)
-		case <-tick.C:
+		if t.stopped() || Sleep(ctx, pause) != nil {
+			return fmt.Errorf("bench: not ready: %w", err)
 		}
 	}
 }

@@ -147,11 +147,7 @@ func (s *stream) readInitial() (objects int, size int64, err error) {
 
 // revision requests the resourceVersion of a collection.
 func (t *Target) revision(ctx context.Context, path string) (string, error) {
-	ctx, cut := t.graceful(ctx)
-	defer cut()
-	c := t.conn(ctx)
-	defer c.close()
-	body, err := c.read(Request{Path: with(path, "limit=1"), Accept: JSON})
+	body, err := t.Capture(ctx, with(path, "limit=1"), JSON, "")
 	if err != nil {
 		return "", err
 	}

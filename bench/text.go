@@ -132,14 +132,19 @@ func Spreads(rounds []*Result) []string {
 		for i, r := range rounds {
 			values[i], texts[i] = figure(r)
 		}
-		slices.Sort(values)
 		text := ""
-		if median := (values[(len(values)-1)/2] + values[len(values)/2]) / 2; median > 0 {
-			text = fmt.Sprintf("%s (spread %.0f %%)", strings.Join(texts, ", "), 100*(values[len(values)-1]-values[0])/median)
+		if median := Median(values); median > 0 {
+			text = fmt.Sprintf("%s (spread %.0f %%)", strings.Join(texts, ", "), 100*(slices.Max(values)-slices.Min(values))/median)
 		}
 		all = append(all, text)
 	}
 	return all
+}
+
+// Median returns the median of at least one value.
+func Median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 }
 
 // Counted is the number of operations with their unit.

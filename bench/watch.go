@@ -149,7 +149,7 @@ func (c *WatchConfig) warm(ctx context.Context, t *Target, rec *recorder, w *wat
 // change makes the changes, through t unless another server is to make them.
 func (c *WatchConfig) change(ctx context.Context, t *Target, rec *recorder, w *watchers) error {
 	// The changes are not the operations of the workload: they are counted apart.
-	writes := &recorder{result: &Result{Latency: newHistogram()}}
+	writes := &recorder{result: NewResult("", "")}
 	l := loop{Load: c.Load, through: c.Through}
 	err := l.run(ctx, t, writes, func(ctx context.Context, own *conn, i int, due time.Time) (outcome, error) {
 		w.sent[i].Store(due.UnixNano())

@@ -265,7 +265,9 @@ func (w *watchers) ended(from int) int {
 // close ends all watches and waits for their readers.
 func (w *watchers) close() {
 	w.closing.Store(true)
-	w.done()
+	if w.done != nil { // it was opened
+		w.done()
+	}
 	for _, s := range w.streams {
 		if s != nil {
 			s.conn.close()

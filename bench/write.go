@@ -55,7 +55,11 @@ func Write(ctx context.Context, t *Target, c WriteConfig) ([]*Result, error) {
 	var results []*Result
 	created := 0
 	for _, verb := range Verbs {
-		result, err := c.phase(ctx, t, l, verb)
+		var warm operation
+		if verb == Create {
+			warm = c.allVerbs
+		}
+		result, err := l.measure(ctx, t, strings.TrimSpace(c.Name+" "+string(verb)), "request", warm, send(func(i int) Request { return c.write(verb, i) }))
 		if err != nil {
 			return results, err
 		}
@@ -68,14 +72,6 @@ func Write(ctx context.Context, t *Target, c WriteConfig) ([]*Result, error) {
 		}
 	}
 	return results, nil
-}
-
-func (c *WriteConfig) phase(ctx context.Context, t *Target, l loop, verb Verb) (*Result, error) {
-	var warm operation
-	if verb == Create {
-		warm = c.allVerbs
-	}
-	return l.measure(ctx, t, strings.TrimSpace(c.Name+" "+string(verb)), "request", warm, send(func(i int) Request { return c.write(verb, i) }))
 }
 
 // allVerbs warms up: it sends all verbs of an object that is not measured.
@@ -92,7 +88,7 @@ func (c *WriteConfig) allVerbs(ctx context.Context, own *conn, i int, _ time.Tim
 func (c *WriteConfig) remove(ctx context.Context, t *Target, n int) error {
 	other := t.Clone()
 	other.brake = nil // it goes on after Stop
-	rec := &recorder{target: t, name: "removing what was created", total: n, began: time.Now(), result: &Result{Latency: newHistogram()}}
+	rec := &recorder{target: t, name: "removing what was created", total: n, began: time.Now(), result: NewResult("", "")}
 	t.running.Store(rec)
 	defer t.running.CompareAndSwap(rec, nil)
 	l := loop{Load: Load{Operations: min(n+c.Clients, c.Operations), Clients: max(1, c.Clients)}, strict: true}

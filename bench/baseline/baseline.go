@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"strconv"
 	"sync"
@@ -41,19 +42,28 @@ type Tape struct {
 // Key is the key of the answer to a request.
 func Key(path, accept, encoding string) string { return path + "\n" + accept + "\n" + encoding }
 
-// Write writes the tape so that Read can read it.
-func (t *Tape) Write(w io.Writer) error {
-	if err := gob.NewEncoder(w).Encode(t); err != nil {
+// Save writes the tape to a file.
+func (t *Tape) Save(file string) error {
+	f, err := os.Create(file)
+	if err != nil {
+		return fmt.Errorf("baseline: %w", err)
+	}
+	if err := errors.Join(gob.NewEncoder(f).Encode(t), f.Close()); err != nil {
 		return fmt.Errorf("baseline: %w", err)
 	}
 	return nil
 }
 
-// Read reads a tape.
-func Read(r io.Reader) (*Tape, error) {
-	t := &Tape{}
-	if err := gob.NewDecoder(r).Decode(t); err != nil {
-		return nil, fmt.Errorf("baseline: tape: %w", err)
+// Load reads a tape that Save has written.
+func Load(file string) (Tape, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return Tape{}, fmt.Errorf("baseline: %w", err)
+	}
+	defer f.Close()
+	var t Tape
+	if err := gob.NewDecoder(f).Decode(&t); err != nil {
+		return t, fmt.Errorf("baseline: tape: %w", err)
 	}
 	return t, nil
 }

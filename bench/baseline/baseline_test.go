@@ -1,7 +1,6 @@
 package baseline_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -28,11 +27,11 @@ func TestMain(m *testing.M) {
 // serve serves a tape that went through a file, and returns the server.
 func serve(t *testing.T, tape baseline.Tape) *bench.Target {
 	t.Helper()
-	var file bytes.Buffer
-	if err := tape.Write(&file); err != nil {
+	file := filepath.Join(t.TempDir(), "tape")
+	if err := tape.Save(file); err != nil {
 		t.Fatal(err)
 	}
-	read, err := baseline.Read(&file)
+	read, err := baseline.Load(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +41,7 @@ func serve(t *testing.T, tape baseline.Tape) *bench.Target {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error)
-	go func() { ended <- baseline.New(*read).Run(ctx, l) }()
+	go func() { ended <- baseline.New(read).Run(ctx, l) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
@@ -121,7 +120,11 @@ func TestRefusesChangesWithoutMark(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "400") {
 		t.Errorf("an event that has no mark gave %v", err)
 	}
-	if _, err := baseline.Read(strings.NewReader("no tape")); err == nil {
+	file := filepath.Join(t.TempDir(), "tape")
+	if err := os.WriteFile(file, []byte("no tape"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := baseline.Load(file); err == nil {
 		t.Error("what is no tape was read")
 	}
 }

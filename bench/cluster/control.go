@@ -35,11 +35,6 @@ type appState struct{ report, route sync.Mutex }
 
 func (sim *simulation) newControl() (*control, error) {
 	k := &control{sim: sim, followed: make(map[string]*informer), apps: make([]appState, sim.apps()), leases: make(map[string]uint64)}
-	account := func(c **client, name string) error {
-		made, err := sim.client(managerAgent+"/"+name, "system:serviceaccount:kube-system:"+name, "system:serviceaccounts", "system:serviceaccounts:kube-system")
-		*c = made
-		return err
-	}
 	var err error
 	if k.informers, err = sim.client(managerAgent+"/shared-informers", "system:kube-controller-manager"); err != nil {
 		return nil, err
@@ -51,7 +46,7 @@ func (sim *simulation) newControl() (*control, error) {
 		"replicaset-controller": &k.replicaSets, "deployment-controller": &k.deployments,
 		"endpointslice-controller": &k.slices, "endpoint-controller": &k.endpoints,
 	} {
-		if err := account(c, name); err != nil {
+		if *c, err = sim.client(managerAgent+"/"+name, "system:serviceaccount:kube-system:"+name, "system:serviceaccounts", "system:serviceaccounts:kube-system"); err != nil {
 			return nil, err
 		}
 	}

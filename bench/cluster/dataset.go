@@ -90,16 +90,7 @@ const seeders = 32
 func (w *dataset) seed(ctx context.Context, c *client) error {
 	group, within := errgroup.WithContext(ctx)
 	group.SetLimit(seeders)
-	makeAll := func(requests ...*bench.Request) {
-		group.Go(func() error {
-			for _, r := range requests {
-				if _, err := c.do(within, r); err != nil && !conflict(err) {
-					return err
-				}
-			}
-			return nil
-		})
-	}
+	makeAll := func(requests ...*bench.Request) { group.Go(func() error { return c.makeAll(within, requests) }) }
 	// A namespace that there is already is none's fault.
 	makeAll(post("/api/v1/namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: corev1.NamespaceNodeLease}}))
 	for i := range w.spaces() {
@@ -124,14 +115,7 @@ func (w *dataset) seedApps(ctx context.Context, c *client) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(seeders)
 	for app := range w.apps() {
-		group.Go(func() error {
-			for _, r := range w.appObjects(app) {
-				if _, err := c.do(ctx, r); err != nil && !conflict(err) {
-					return err
-				}
-			}
-			return nil
-		})
+		group.Go(func() error { return c.makeAll(ctx, w.appObjects(app)) })
 	}
 	for slot := range w.slots {
 		group.Go(func() error { return w.seedPod(ctx, c, slot) })
@@ -184,4 +168,12 @@ func text(n int) string {
 	return string(b)
 }
 
-func conflict(err error) bool { return bench.StatusOf(err) == http.StatusConflict }
+// makeAll makes objects one after the other. They may exist.
+func (c *client) makeAll(ctx context.Context, requests []*bench.Request) error {
+	for _, r := range requests {
+		if _, err := c.do(ctx, r); err != nil && bench.StatusOf(err) != http.StatusConflict {
+			return err
+		}
+	}
+	return nil
+}

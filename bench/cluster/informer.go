@@ -68,7 +68,7 @@ func (f *informer) start() {
 	f.sim.running.Go(func() {
 		defer f.setSynced(true)
 		wait, all := time.Duration(0), true
-		for sleep(f.ctx, wait) {
+		for bench.Sleep(f.ctx, wait) == nil {
 			a := &attempt{all: all, due: time.Now(), phase: f.sim.phase.Load(), lasts: f.lasts()}
 			err := f.watch(a)
 			if f.ctx.Err() == nil {
@@ -275,7 +275,7 @@ func (sim *simulation) awaitAll(ctx context.Context, limit time.Duration) error 
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for sim.lost.Load() > 0 {
-		if !sleep(ctx, 5*time.Millisecond) {
+		if bench.Sleep(ctx, 5*time.Millisecond) != nil {
 			return fmt.Errorf("cluster: %d informers do not follow, one because of: %w", sim.lost.Load(), sim.reason())
 		}
 	}
@@ -295,14 +295,4 @@ func (sim *simulation) reason() error {
 		}
 	}
 	return context.DeadlineExceeded
-}
-
-// sleep reports whether ctx goes on after a time.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return ctx.Err() == nil
-	}
 }

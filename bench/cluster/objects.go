@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -42,11 +41,7 @@ func get(path string) *bench.Request {
 }
 
 func patch(path string, body any) *bench.Request {
-	text, err := json.Marshal(body)
-	if err != nil {
-		panic(err) // Kubernetes' own types can always be encoded
-	}
-	return &bench.Request{Method: http.MethodPatch, Path: path, Accept: acceptTyped, Encoding: gzip, Kind: strategic, Body: text}
+	return &bench.Request{Method: http.MethodPatch, Path: path, Accept: acceptTyped, Encoding: gzip, Kind: strategic, Body: bench.EncodeJSON(body)}
 }
 
 // remove is a deletion, with a grace of so many seconds, or the object's own if that is -1.
@@ -58,11 +53,7 @@ func remove(path string, grace int64, uid types.UID) *bench.Request {
 	if uid != "" {
 		options.Preconditions = &metav1.Preconditions{UID: &uid}
 	}
-	body, err := json.Marshal(options)
-	if err != nil {
-		panic(err) // it can always be encoded
-	}
-	return &bench.Request{Method: http.MethodDelete, Path: path, Accept: acceptTyped, Encoding: gzip, Kind: bench.JSON, Body: body}
+	return &bench.Request{Method: http.MethodDelete, Path: path, Accept: acceptTyped, Encoding: gzip, Kind: bench.JSON, Body: bench.EncodeJSON(options)}
 }
 
 // version makes an object's metadata name the version that a write is of.
@@ -131,16 +122,11 @@ func podObject(slot int, name string) *corev1.Pod {
 
 // startingStatus is the status of a pod that starts.
 func startingStatus(pod *corev1.Pod) corev1.PodStatus {
-	status := bench.RunningStatus(pod)
+	status := notReadyStatus(pod)
 	status.Phase, status.PodIP, status.PodIPs = corev1.PodPending, "", nil
-	for i := range status.Conditions {
-		if t := status.Conditions[i].Type; t == corev1.PodReady || t == corev1.ContainersReady {
-			status.Conditions[i].Status, status.Conditions[i].Reason = corev1.ConditionFalse, "ContainersNotReady"
-		}
-	}
 	for i := range status.ContainerStatuses {
 		c := &status.ContainerStatuses[i]
-		c.Ready, c.Started, c.ContainerID = false, new(bool), ""
+		c.Started, c.ContainerID = new(bool), ""
 		c.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}
 	}
 	return status

@@ -3,11 +3,9 @@ package cluster
 import (
 	"context"
 	"errors"
-	"net/http"
+	"fmt"
 	"sync"
 	"time"
-
-	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/larder-io/larder/bench"
 )
@@ -51,8 +49,8 @@ type phase struct {
 func newPhase() *phase {
 	p := &phase{}
 	for k := range p.counts {
-		const longest = int64(10 * time.Minute / time.Microsecond)
-		p.counts[k] = &bench.Result{Name: requestKind(k).String(), Unit: "request", Part: true, Loop: bench.OpenLoop, Latency: hdrhistogram.New(1, longest, 3), Statuses: make(map[int]int)}
+		r := bench.NewResult(requestKind(k).String(), "request")
+		r.Part, r.Loop, p.counts[k] = true, bench.OpenLoop, r
 	}
 	return p
 }
@@ -61,26 +59,10 @@ func newPhase() *phase {
 func (p *phase) record(kind requestKind, took time.Duration, status int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := p.counts[kind]
-	r.Ops++
-	if status != 0 {
-		r.Statuses[status]++
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("%w: %w", bench.ErrTimeout, err)
 	}
-	if err == nil {
-		_ = r.Latency.RecordValue(max(1, took.Microseconds())) // longer than ten minutes none takes
-		return
-	}
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		r.Timeouts++
-	case status == http.StatusTooManyRequests:
-		r.Refused++
-	default:
-		r.Errors++
-	}
-	if r.FirstError == "" {
-		r.FirstError = err.Error()
-	}
+	p.counts[kind].Record(took, status, err)
 }
 
 // results returns the results of all kinds that were requested, named below a result of the whole.

@@ -52,47 +52,39 @@ func (c *Config) check() error {
 			return fmt.Errorf("cluster: %q is no protocol: want %s or %s", p, HTTP2, HTTP1)
 		}
 	}
-	if err := c.Check(); err != nil {
-		return fmt.Errorf("cluster: %w", err)
-	}
-	return nil
+	return c.Check()
 }
 
 // Run simulates all clusters, at each server by each protocol. It returns the results so far with
 // an error, too.
-func Run(ctx context.Context, c Config) ([]*bench.Result, error) {
+func Run(ctx context.Context, c Config) (all []*bench.Result, err error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	f := &found{}
 	for _, nodes := range c.Nodes {
-		if err := c.runSize(ctx, f, size{nodes, c.PodsPerNode}); err != nil {
-			return f.results, err
+		found, failed := c.runSize(ctx, size{nodes, c.PodsPerNode})
+		all, err = append(all, found...), errors.Join(err, failed)
+		if ctx.Err() != nil {
+			break
 		}
 	}
-	return f.results, errors.Join(f.failed...)
-}
-
-// found has the results, and the errors of simulations that ended early.
-type found struct {
-	results []*bench.Result
-	failed  []error
+	return all, err
 }
 
 // runSize simulates clusters of one size, over one etcd.
-func (c *Config) runSize(ctx context.Context, f *found, s size) (err error) {
+func (c *Config) runSize(ctx context.Context, s size) (all []*bench.Result, err error) {
 	servers, err := testservers.NewBelow(c.TestServers, fmt.Sprint(s.nodes))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, servers.Close()) }()
 	c.Sayf("%d nodes: starting etcd", s.nodes)
 	if err := servers.StartEtcd(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	w, err := c.makeDataset(ctx, servers, s)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, protocol := range c.Protocols {
 		connections := 0
@@ -103,25 +95,22 @@ func (c *Config) runSize(ctx context.Context, f *found, s size) (err error) {
 			c.Sayf("%d nodes by HTTP/1.1: left out: about %d connections, and %d open files are allowed", s.nodes, n, openFiles())
 			continue
 		}
-		err := c.Each(func(kind string, _ int) error {
+		found, failed := c.Each(ctx, func(kind string, _ int) ([]*bench.Result, error) {
 			if kind == testservers.Stock && s.nodes > c.StockNodes {
-				return nil
+				return nil, nil
 			}
 			run := &trial{config: c, started: servers, dataset: w, kind: kind, connections: connections}
-			err := run.run(ctx)
-			f.results = append(f.results, run.results...)
-			if err != nil {
-				err = fmt.Errorf("cluster: %s: %w", run.name(), err)
-				f.failed = append(f.failed, err) // the results of the other simulations are still useful
-				c.Sayf("failed: %v", err)
+			if err := run.run(ctx); err != nil {
+				return run.results, fmt.Errorf("cluster: %d nodes by %s: %w", s.nodes, protocol, err)
 			}
-			return ctx.Err()
+			return run.results, nil
 		})
-		if err != nil {
-			return err
+		all, err = append(all, found...), errors.Join(err, failed)
+		if ctx.Err() != nil {
+			break
 		}
 	}
-	return nil
+	return all, err
 }
 
 // makeDataset makes the objects through a Larder that ends then.
@@ -247,7 +236,7 @@ func (r *trial) open(ctx context.Context) error {
 // steady is the load as it is from day to day.
 func (r *trial) steady(ctx context.Context) error {
 	r.simulation.begin()
-	if err := pause(ctx, r.settling()); err != nil { // the first requests open connections, and read Leases
+	if err := bench.Sleep(ctx, r.settling()); err != nil { // the first requests open connections, and read Leases
 		return err
 	}
 	m, err := r.measure()
@@ -257,7 +246,7 @@ func (r *trial) steady(ctx context.Context) error {
 	at := newPhase()
 	r.simulation.phase.Store(at)
 	events := r.simulation.events.Load()
-	if err := pause(ctx, r.config.Duration); err != nil {
+	if err := bench.Sleep(ctx, r.config.Duration); err != nil {
 		return err
 	}
 	whole, err := m.end("steady")
@@ -267,7 +256,7 @@ func (r *trial) steady(ctx context.Context) error {
 	}
 	// Requests that were due in this part may still be in flight: those that take longer are
 	// counted with it.
-	if err := pause(ctx, r.settling()); err != nil {
+	if err := bench.Sleep(ctx, r.settling()); err != nil {
 		return err
 	}
 	kinds := at.results(whole)
@@ -326,13 +315,5 @@ func (r *trial) restart(ctx context.Context) error {
 	}
 	result.Add("requests failed", float64(failures), "")
 	result.Add("of them answered 429", float64(refused), "")
-	return pause(ctx, r.settling())
-}
-
-// pause waits.
-func pause(ctx context.Context, d time.Duration) error {
-	if !sleep(ctx, d) {
-		return fmt.Errorf("cluster: %w", ctx.Err())
-	}
-	return nil
+	return bench.Sleep(ctx, r.settling())
 }

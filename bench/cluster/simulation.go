@@ -124,7 +124,7 @@ func (sim *simulation) open(ctx context.Context, limit time.Duration) (err error
 	sim.control.start()
 	for _, n := range sim.nodes {
 		for sim.lost.Load() > mostStarting {
-			if !sleep(ctx, time.Millisecond) {
+			if bench.Sleep(ctx, time.Millisecond) != nil {
 				return fmt.Errorf("cluster: %d informers wait for their first objects: %w", sim.lost.Load(), ctx.Err())
 			}
 		}
@@ -203,7 +203,7 @@ func (sim *simulation) send(kind requestKind, due time.Time, c *client, build fu
 		case code == http.StatusNotFound, code == http.StatusConflict && kind == podCreation, code == http.StatusUnprocessableEntity, code == http.StatusBadRequest:
 			return nil, fmt.Errorf("%w: %w", errGaveUp, err)
 		}
-		if !sleep(sim.over, retryAfter) {
+		if bench.Sleep(sim.over, retryAfter) != nil {
 			return nil, sim.over.Err()
 		}
 		due = time.Now()
@@ -221,7 +221,7 @@ type step struct {
 func (sim *simulation) chain(start time.Time, steps ...step) (done bool) {
 	for _, s := range steps {
 		due := start.Add(s.after)
-		if !sleep(sim.over, time.Until(due)) || s.do(due) != nil {
+		if bench.Sleep(sim.over, time.Until(due)) != nil || s.do(due) != nil {
 			return false
 		}
 	}

@@ -157,7 +157,7 @@ func (sim *simulation) verify(ctx context.Context, limit time.Duration) (n int, 
 		if err != nil || n == 0 || time.Now().After(end) {
 			return n, first, err
 		}
-		if !sleep(sim.over, between) {
+		if bench.Sleep(sim.over, between) != nil {
 			return n, first, ctx.Err()
 		}
 	}

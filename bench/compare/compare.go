@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -39,7 +38,7 @@ type Config struct {
 
 // Comparison runs a Config once. Its Progress may be asked at any time.
 type Comparison struct {
-	config  Config
+	config  *Config
 	started *testservers.Servers
 	servers map[Kind]*testservers.Server // that run
 	seed    bench.SeedConfig
@@ -49,8 +48,8 @@ type Comparison struct {
 	warming bool // a tenth of a step is run, unmeasured
 }
 
-// New returns a comparison that has not begun.
-func New(c Config) (*Comparison, error) {
+// New returns a comparison that has not begun. The caller may set c.TestServers and c.Say until Run.
+func New(c *Config) (*Comparison, error) {
 	const least = 20
 	if c.Pods < least || c.Rounds < 1 {
 		return nil, fmt.Errorf("compare: want at least %d pods and one round, got %d and %d", least, c.Pods, c.Rounds)
@@ -135,25 +134,15 @@ func (c *Config) say(format string, args ...any) {
 // selected drops the steps that the configuration does not select. A step of several rows is
 // run when one of them is selected, and shows all.
 func (c *Config) selected(steps []step) []step {
-	var wanted []step
-	for _, s := range steps {
-		for _, r := range s.rows {
-			if c.Rows.MatchString(r.id + " " + r.work) {
-				wanted = append(wanted, s)
-				break
-			}
-		}
-	}
-	return wanted
+	return slices.DeleteFunc(steps, func(s step) bool {
+		return !slices.ContainsFunc(s.rows, func(r rowSpec) bool { return c.Rows.MatchString(r.id + " " + r.work) })
+	})
 }
 
 // prepare starts Larder, seeds through it, and starts the others when all are needed.
 func (c *Comparison) prepare(ctx context.Context, all bool) (err error) {
 	c.config.say("starting Larder")
-	if c.servers[Larder], err = c.started.Start(testservers.Larder, testservers.Usual()); err != nil {
-		return err
-	}
-	if err := c.servers[Larder].Ready(ctx); err != nil {
+	if c.servers[Larder], err = c.startWith(ctx, Larder, testservers.Usual()); err != nil {
 		return err
 	}
 	larder := c.servers[Larder].Target
@@ -166,10 +155,7 @@ func (c *Comparison) prepare(ctx context.Context, all bool) (err error) {
 		return c.describe(ctx)
 	}
 	c.config.say("starting kube-apiserver")
-	if c.servers[Stock], err = c.started.Start(testservers.Stock, testservers.Usual()); err != nil {
-		return err
-	}
-	if err := c.servers[Stock].Ready(ctx); err != nil {
+	if c.servers[Stock], err = c.startWith(ctx, Stock, testservers.Usual()); err != nil {
 		return err
 	}
 	if err := c.startLimit(ctx); err != nil {
@@ -220,7 +206,7 @@ func (c *Comparison) startLimit(ctx context.Context) error {
 		return err
 	}
 	file := filepath.Join(c.config.TestServers.Dir, "tape")
-	if err := writeTape(file, tape); err != nil {
+	if err := tape.Save(file); err != nil {
 		return err
 	}
 	c.servers[Limit], err = c.started.StartOther("limit", c.config.LimitProgram, func(_, port string) []string {
@@ -230,17 +216,6 @@ func (c *Comparison) startLimit(ctx context.Context) error {
 		return err
 	}
 	return c.servers[Limit].Ready(ctx)
-}
-
-func writeTape(file string, tape *baseline.Tape) error {
-	f, err := os.Create(file)
-	if err != nil {
-		return fmt.Errorf("compare: %w", err)
-	}
-	if err := errors.Join(tape.Write(f), f.Close()); err != nil {
-		return fmt.Errorf("compare: %w", err)
-	}
-	return nil
 }
 
 // record requests from Larder all answers that steps request again and again.

@@ -23,15 +23,9 @@ func (c *Comparison) flood() step {
 		id:   "B39",
 		work: fmt.Sprintf("GET one pod by one user, %d requests/s, open loop, beside another's %d clients that LIST %d pods each, in a priority level of 5 seats", rate, clients, c.seed.Pods/c.seed.Namespaces),
 		figures: []Figure{
-			{Name: "of the p99 alone", Unit: Times, Goal: c.config.goal(c.seed.Pods, c.seed.Pods, most)},
-			{Name: "control: flood of another server", Unit: Times},
-			{Name: "p99", Unit: Wall}, {Name: "p99 alone", Unit: Wall},
-		},
-		of: []func(*bench.Result) float64{
-			func(r *bench.Result) float64 { return r.Value(bench.Slowdown) },
-			func(r *bench.Result) float64 { return r.Value(elsewhere) },
-			func(r *bench.Result) float64 { return r.Quantile(99).Seconds() },
-			func(r *bench.Result) float64 { return r.Value(bench.AloneP99) },
+			{Name: "of the p99 alone", Unit: Times, Goal: c.config.goal(c.seed.Pods, c.seed.Pods, most), of: value(bench.Slowdown)},
+			{Name: "control: flood of another server", Unit: Times, of: value(elsewhere)},
+			{Name: "p99", Unit: Wall, of: quantile(99)}, {Name: "p99 alone", Unit: Wall, of: value(bench.AloneP99)},
 		},
 	}
 	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) (results []*bench.Result, err error) {
@@ -58,7 +52,7 @@ func (c *Comparison) flood() step {
 		if err != nil {
 			return nil, err
 		}
-		r.Values = append(r.Values, bench.Value{Name: elsewhere, Value: control.Value(bench.Slowdown)})
+		r.Add(elsewhere, control.Value(bench.Slowdown), "")
 		return one(r, nil)
 	}}
 }
@@ -82,7 +76,7 @@ func (c *Comparison) guards() step {
 	for _, g := range guarded {
 		specs = append(specs, rowSpec{
 			id: g.id, work: "GET one pod, resourceVersion=0, 4 clients: " + g.what,
-			figures: []Figure{{Unit: Seconds}}, of: []func(*bench.Result) float64{cpuPerOp},
+			figures: []Figure{{Unit: Seconds, of: cpuPerOp}},
 		})
 	}
 	return step{rows: specs, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {

@@ -2,8 +2,8 @@ package compare
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/larder-io/larder/bench"
@@ -21,7 +21,7 @@ func (c *Comparison) starts(ctx context.Context, steps []step) error {
 		}
 	}
 	larder := c.servers[Larder]
-	if c.seed.Pods < c.config.StartPods && needsPods(steps) {
+	if c.seed.Pods < c.config.StartPods && slices.ContainsFunc(steps, func(s step) bool { return s.rows[0].id != emptyStart }) {
 		c.config.say("seeding up to %d pods", c.config.StartPods)
 		c.shown.Store(larder.Target)
 		more := c.seed
@@ -37,16 +37,6 @@ func (c *Comparison) starts(ctx context.Context, steps []step) error {
 	return c.each(ctx, steps)
 }
 
-// needsPods reports whether a step starts on the seeded etcd.
-func needsPods(steps []step) bool {
-	for _, s := range steps {
-		if s.rows[0].id != emptyStart {
-			return true
-		}
-	}
-	return false
-}
-
 // emptyStart is the row of starts without objects.
 const emptyStart = "B31"
 
@@ -56,45 +46,29 @@ func (c *Comparison) startSteps() []step {
 	started := func(id, work string, seconds, cpu, memory Goal) rowSpec {
 		return rowSpec{
 			id: id, work: work,
-			figures: []Figure{{Unit: Wall, Goal: seconds}, {Name: "CPU", Unit: Seconds, Goal: cpu}, {Name: "RSS", Unit: Memory, Goal: memory}},
-			of:      []func(*bench.Result) float64{wall, cpuPerOp, resident},
+			figures: []Figure{{Unit: Wall, Goal: seconds, of: wall}, {Name: "CPU", Unit: Seconds, Goal: cpu, of: cpuPerOp}, {Name: "RSS", Unit: Memory, Goal: memory, of: resident}},
 		}
 	}
 	empty := started(emptyStart, "start to /readyz 200, empty; Larder with its own etcd", Goal{Bound: 0.6}, Goal{}, Goal{Bound: 100e6})
 	full := started("B32", fmt.Sprintf("start to /readyz 200 with %d pods", n), c.config.goal(50000, n, 2), c.config.goal(50000, n, 3), c.config.goal(50000, n, 450e6))
 	under := rowSpec{
 		id: "B33", work: fmt.Sprintf("resident with %d pods under LIST load", n),
-		figures: []Figure{{Unit: Memory, Goal: c.config.goal(50000, n, 600e6)}, {Name: "at most", Unit: Memory}},
-		of:      []func(*bench.Result) float64{resident, func(r *bench.Result) float64 { return float64(r.Server.PeakRSS) }},
+		figures: []Figure{
+			{Unit: Memory, Goal: c.config.goal(50000, n, 600e6), of: resident},
+			{Name: "at most", Unit: Memory, of: func(r *bench.Result) float64 { return float64(r.Server.PeakRSS) }},
+		},
 	}
 	open := rowSpec{
 		id: "B26", work: fmt.Sprintf("resident memory of one of %d open watches", c.config.openWatches()), worst: true,
-		figures: []Figure{{Unit: Memory, Goal: c.config.goal(n, n, 20e3)}},
-		of:      []func(*bench.Result) float64{func(r *bench.Result) float64 { return r.Value(bench.MemoryPerWatch) }},
+		figures: []Figure{{Unit: Memory, Goal: c.config.goal(n, n, 20e3), of: value(bench.MemoryPerWatch)}},
 	}
 	return []step{
 		{rows: []rowSpec{empty}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
-			if kind == Limit {
-				return nil, errors.New("nothing to start")
-			}
-			return one(bench.Start(ctx, bench.StartConfig{Name: empty.id, Starts: 1, Launch: c.launchEmpty(kind)}))
+			return one(bench.Start(ctx, bench.StartConfig{Name: empty.id, Starts: 1, Launch: func(ctx context.Context) (*bench.Target, time.Time, func() error, error) {
+				return launched(c.started.StartEmpty(ctx, string(kind)))
+			}}))
 		}},
 		{rows: []rowSpec{full, under, open}, run: c.startFull},
-	}
-}
-
-// launchEmpty starts a server that has an etcd of its own.
-func (c *Comparison) launchEmpty(kind Kind) func(context.Context) (*bench.Target, time.Time, func() error, error) {
-	return func(ctx context.Context) (*bench.Target, time.Time, func() error, error) {
-		if kind == Larder {
-			server, err := c.started.StartEmptyLarder()
-			return launched(server, err)
-		}
-		server, etcd, err := c.started.StartEmptyStock(ctx)
-		if err != nil {
-			return nil, time.Time{}, nil, err
-		}
-		return server.Target, server.Started, func() error { return errors.Join(server.Stop(), etcd.Stop()) }, nil
 	}
 }
 

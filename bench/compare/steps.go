@@ -34,7 +34,6 @@ type rowSpec struct {
 	id, work string
 	body     bool // whether the size of the answer says something
 	figures  []Figure
-	of       []func(*bench.Result) float64
 	worst    bool // whether the worst round counts: memory may be what was free before
 	median   bool // whether the middle one counts: a good tail is luck in one round
 }
@@ -42,9 +41,10 @@ type rowSpec struct {
 // fill computes a row's figures from its results.
 func (s *rowSpec) fill(r *Row) {
 	for i := range r.Figures {
-		r.Figures[i].Best = make(map[Kind]float64)
+		f := &r.Figures[i]
+		f.Best = make(map[Kind]float64)
 		for _, k := range kinds {
-			r.Figures[i].Best[k] = s.best(r.Figures[i].Unit, s.of[i], r.Results[k])
+			f.Best[k] = s.best(f.Unit, f.of, r.Results[k])
 		}
 	}
 	if larder := r.Results[Larder]; s.body && len(larder) > 0 {
@@ -73,16 +73,21 @@ func (s *rowSpec) best(unit Unit, of func(*bench.Result) float64, results []*ben
 
 // Functions that take a figure from results.
 func cpuPerOp(r *bench.Result) float64 { return r.CPUPerOp().Seconds() }
-func rate(r *bench.Result) float64     { return r.Rate() }
 func wall(r *bench.Result) float64     { return r.Quantile(0).Seconds() }
 func resident(r *bench.Result) float64 { return float64(r.Server.RSS) }
 
+func quantile(q float64) func(*bench.Result) float64 {
+	return func(r *bench.Result) float64 { return r.Quantile(q).Seconds() }
+}
+
+// value takes a figure that only one workload has.
+func value(name string) func(*bench.Result) float64 {
+	return func(r *bench.Result) float64 { return r.Value(name) }
+}
+
 // row is the spec of a row of CPU time per operation.
 func (c *Comparison) row(id, work string, bound time.Duration) rowSpec {
-	return rowSpec{
-		id: id, work: work, figures: []Figure{{Unit: Seconds, Goal: c.config.goal(10000, c.seed.Pods, bound.Seconds())}},
-		of: []func(*bench.Result) float64{cpuPerOp},
-	}
+	return rowSpec{id: id, work: work, figures: []Figure{{Unit: Seconds, Goal: c.config.goal(10000, c.seed.Pods, bound.Seconds()), of: cpuPerOp}}}
 }
 
 // goal is a bound that was set for so many pods.
@@ -268,8 +273,8 @@ func (c *Comparison) writes() step {
 	var specs []rowSpec
 	for i, verb := range bench.Verbs {
 		specs = append(specs, rowSpec{
-			id: fmt.Sprintf("B%d", 27+i), work: string(verb) + " of a ConfigMap, 16 clients", of: []func(*bench.Result) float64{cpuPerOp, rate},
-			figures: []Figure{{Unit: Seconds, Goal: Goal{OfStock: 0.6}}, {Unit: PerSecond, Goal: Goal{OfStock: 1.3}}},
+			id: fmt.Sprintf("B%d", 27+i), work: string(verb) + " of a ConfigMap, 16 clients",
+			figures: []Figure{{Unit: Seconds, Goal: Goal{OfStock: 0.6}, of: cpuPerOp}, {Unit: PerSecond, Goal: Goal{OfStock: 1.3}, of: (*bench.Result).Rate}},
 		})
 	}
 	return c.undisturbed(step{rows: specs, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
@@ -284,8 +289,8 @@ func (c *Comparison) components() step {
 	var specs []rowSpec
 	for i, name := range bench.ComponentWrites() {
 		specs = append(specs, rowSpec{
-			id: fmt.Sprintf("B%d", 46+i), work: name + ", 16 clients", of: []func(*bench.Result) float64{cpuPerOp, rate},
-			figures: []Figure{{Unit: Seconds, Goal: Goal{OfStock: 0.6}}, {Unit: PerSecond, Goal: Goal{OfStock: 1.7}}},
+			id: fmt.Sprintf("B%d", 46+i), work: name + ", 16 clients",
+			figures: []Figure{{Unit: Seconds, Goal: Goal{OfStock: 0.6}, of: cpuPerOp}, {Unit: PerSecond, Goal: Goal{OfStock: 1.7}, of: (*bench.Result).Rate}},
 		})
 	}
 	return c.undisturbed(step{rows: specs, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
@@ -296,11 +301,8 @@ func (c *Comparison) components() step {
 }
 
 // withLatency is a row of CPU per operation and of a latency, neither with a goal.
-func withLatency(id, work, name string, quantile float64) rowSpec {
-	return rowSpec{
-		id: id, work: work, figures: []Figure{{Unit: Seconds}, {Name: name, Unit: Wall}},
-		of: []func(*bench.Result) float64{cpuPerOp, func(r *bench.Result) float64 { return r.Quantile(quantile).Seconds() }},
-	}
+func withLatency(id, work, name string, q float64) rowSpec {
+	return rowSpec{id: id, work: work, figures: []Figure{{Unit: Seconds, of: cpuPerOp}, {Name: name, Unit: Wall, of: quantile(q)}}}
 }
 
 // patches are of pods, the largest objects that are written often.

@@ -3,7 +3,6 @@ package compare
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/testservers"
@@ -38,15 +37,12 @@ const (
 // Format writes a figure for people.
 func (u Unit) Format(v float64) string {
 	switch u {
-	case Seconds, Wall:
-		return bench.Duration(time.Duration(v * float64(time.Second)))
-	case Memory:
-		return bench.Bytes(int64(v))
-	}
-	if u == Times {
+	case PerSecond:
+		return fmt.Sprintf("%.0f%s", v, u)
+	case Times:
 		return fmt.Sprintf("%.3g times", v)
 	}
-	return fmt.Sprintf("%.0f%s", v, u)
+	return bench.Value{Value: v, Unit: strings.TrimSpace(string(u))}.String()
 }
 
 // Goal is the goal of a figure of Larder's.
@@ -66,6 +62,8 @@ type Figure struct {
 	Goal Goal   `json:"goal"`
 	// Best is each server's best. It is missing where a server was not measured.
 	Best map[Kind]float64 `json:"best"`
+
+	of func(*bench.Result) float64 // takes it from a result
 }
 
 // Met reports whether the goal, if there is one, is reached; it is not while anything

@@ -17,14 +17,11 @@ func tail(id, work string, p99, p999 func(*bench.Result) float64) rowSpec {
 	const ofStock = 0.33
 	return rowSpec{
 		id: id, work: work, median: true,
-		figures: []Figure{{Unit: Seconds}, {Name: "p99", Unit: Wall, Goal: Goal{OfStock: ofStock}}, {Name: "p99.9", Unit: Wall, Goal: Goal{OfStock: ofStock}}},
-		of:      []func(*bench.Result) float64{cpuPerOp, p99, p999},
+		figures: []Figure{
+			{Unit: Seconds, of: cpuPerOp},
+			{Name: "p99", Unit: Wall, Goal: Goal{OfStock: ofStock}, of: p99}, {Name: "p99.9", Unit: Wall, Goal: Goal{OfStock: ofStock}, of: p999},
+		},
 	}
-}
-
-// value takes a figure from results that only their workload has.
-func value(name string) func(*bench.Result) float64 {
-	return func(r *bench.Result) float64 { return r.Value(name) }
 }
 
 // stuck has watchers that never read beside some that do. Deliveries are late from when the
@@ -87,9 +84,8 @@ func (c *Comparison) mixed() step {
 		small := bench.Merge(slices.DeleteFunc(slices.Clone(results[1:]), func(r *bench.Result) bool {
 			return r.Name != bench.GetPod && r.Name != bench.ListNode
 		})...)
-		whole.Values = append(whole.Values,
-			bench.Value{Name: smallP99, Value: small.Quantile(99).Seconds(), Unit: "s"},
-			bench.Value{Name: smallP999, Value: small.Quantile(99.9).Seconds(), Unit: "s"})
+		whole.Add(smallP99, small.Quantile(99).Seconds(), "s")
+		whole.Add(smallP999, small.Quantile(99.9).Seconds(), "s")
 		return one(whole, nil)
 	}}
 }

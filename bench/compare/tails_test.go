@@ -16,7 +16,7 @@ import (
 func TestTailsAreMeasuredAlone(t *testing.T) {
 	settings := config(t)
 	settings.TestServers.Dir = t.TempDir()
-	c, err := New(settings)
+	c, err := New(&settings)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestTailsAreMeasuredAlone(t *testing.T) {
 func TestWritesAreMeasuredAlone(t *testing.T) {
 	settings := config(t)
 	settings.TestServers.Dir, settings.Quick = t.TempDir(), false
-	c, err := New(settings)
+	c, err := New(&settings)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package crds
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/testservers"
@@ -22,24 +21,16 @@ type Config struct {
 }
 
 // Run measures each server. It returns the results so far with an error, too.
-func Run(ctx context.Context, c Config) (all []*bench.Result, err error) {
+func Run(ctx context.Context, c Config) ([]*bench.Result, error) {
 	if c.Count < 1 || c.PerGroup < 1 || c.Fields < 1 || c.Clients < 1 {
 		return nil, errors.New("crds: want at least one CRD, one of each group, one field and one client")
 	}
 	if err := c.Check(); err != nil {
-		return nil, fmt.Errorf("crds: %w", err)
+		return nil, err
 	}
-	var failed []error
-	ended := c.Each(func(kind string, round int) error {
+	return c.Each(ctx, func(kind string, round int) ([]*bench.Result, error) {
 		p := &measurement{config: &c, kind: kind, round: round}
-		if err := p.run(ctx); err != nil {
-			failed = append(failed, fmt.Errorf("crds: %s: %w", kind, err))
-		}
-		all = append(all, p.results...)
-		return ctx.Err()
+		err := p.run(ctx)
+		return p.results, err
 	})
-	if ended != nil && len(failed) == 0 {
-		failed = append(failed, ended)
-	}
-	return all, errors.Join(failed...)
 }

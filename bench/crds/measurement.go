@@ -65,7 +65,7 @@ func (p *measurement) run(ctx context.Context) (err error) {
 // steps does all steps and adds a result for each, and one for the memory.
 func (p *measurement) steps(ctx context.Context) error {
 	c := p.config
-	p.sizes = bench.Result{Name: p.kind + ": memory of a CRD", Unit: "CRD", Ops: c.Count}
+	p.sizes = bench.Result{Name: p.kind + ": memory of a CRD", Unit: "CRD", Counts: bench.Counts{Ops: c.Count}}
 	defer func() { p.results = append(p.results, &p.sizes) }()
 	use := p.use
 	if !c.Used {
@@ -107,9 +107,8 @@ func (p *measurement) steps(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.sizes.Values = append(p.sizes.Values,
-			bench.Value{Name: "heap, " + s.memory, Value: float64(m.heap-p.empty.heap) / float64(c.Count), Unit: "B"},
-			bench.Value{Name: "resident, " + s.memory, Value: float64(m.rss-p.empty.rss) / float64(c.Count), Unit: "B"})
+		p.sizes.Add("heap, "+s.memory, float64(m.heap-p.empty.heap)/float64(c.Count), "B")
+		p.sizes.Add("resident, "+s.memory, float64(m.rss-p.empty.rss)/float64(c.Count), "B")
 	}
 	return nil
 }
@@ -145,10 +144,8 @@ func (p *measurement) take(ctx context.Context, server *testservers.Server) erro
 // controllers have some time to catch up, and the server to give pages back.
 func (p *measurement) memory(ctx context.Context) (m memory, err error) {
 	const settling = 5 * time.Second
-	select {
-	case <-time.After(settling):
-	case <-ctx.Done():
-		return m, ctx.Err()
+	if err := bench.Sleep(ctx, settling); err != nil {
+		return m, err
 	}
 	body, err := p.get(ctx, "/debug/pprof/heap?gc=1&debug=1", "*/*")
 	if err != nil {
@@ -173,7 +170,7 @@ func (p *measurement) step(ctx context.Context, name string, do func(context.Con
 	if err != nil {
 		return err
 	}
-	result := &bench.Result{Name: p.kind + ": " + name, Unit: "CRD", Ops: p.config.Count, ServerCPU: usage.CPU - p.last, Wall: time.Since(begin), Server: usage}
+	result := &bench.Result{Name: p.kind + ": " + name, Unit: "CRD", Counts: bench.Counts{Ops: p.config.Count}, ServerCPU: usage.CPU - p.last, Wall: time.Since(begin), Server: usage}
 	p.last = usage.CPU
 	p.results = append(p.results, result)
 	p.config.Sayf("%s: %v of CPU, %v", result.Name, result.ServerCPU.Round(time.Millisecond), result.Wall.Round(time.Millisecond))
@@ -197,7 +194,7 @@ func (p *measurement) each(n int, do func(ctx context.Context, i int) error) fun
 
 // create creates the i-th CRD.
 func (p *measurement) create(ctx context.Context, i int) error {
-	return p.post(ctx, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", p.config.crd(i))
+	return p.post(ctx, bench.CRDsPath, p.config.crd(i))
 }
 
 // use creates, reads and lists an object of the i-th CRD.

@@ -1,8 +1,9 @@
 package crds
 
 import (
-	"encoding/json"
 	"fmt"
+
+	"github.com/larder-io/larder/bench"
 )
 
 // prefix begins the name of each resource.
@@ -38,36 +39,16 @@ func (c *Config) crd(i int) []byte {
 		}
 		fields[fmt.Sprintf("field%d", f)] = field
 	}
-	kind := fmt.Sprintf("Kind%d", i)
-	return marshal(map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-		"metadata": map[string]any{"name": plural(i) + "." + c.group(i)},
-		"spec": map[string]any{
-			"group": c.group(i), "scope": "Namespaced",
-			"names": map[string]any{"plural": plural(i), "singular": fmt.Sprintf("kind%d", i), "kind": kind, "listKind": kind + "List"},
-			"versions": []any{map[string]any{
-				"name": "v1", "served": true, "storage": true, "subresources": map[string]any{"status": map[string]any{}},
-				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "properties": map[string]any{
-					"spec":   map[string]any{"type": "object", "properties": fields},
-					"status": map[string]any{"type": "object", "properties": map[string]any{"phase": map[string]any{"type": "string"}}},
-				}}},
-			}},
-		},
-	})
+	return bench.EncodeJSON(bench.CRD(c.group(i), plural(i), fmt.Sprintf("Kind%d", i), map[string]any{"type": "object", "properties": map[string]any{
+		"spec":   map[string]any{"type": "object", "properties": fields},
+		"status": map[string]any{"type": "object", "properties": map[string]any{"phase": map[string]any{"type": "string"}}},
+	}}, nil))
 }
 
 // object is an object of the i-th CRD as JSON.
 func (c *Config) object(i int) []byte {
-	return marshal(map[string]any{
+	return bench.EncodeJSON(map[string]any{
 		"apiVersion": c.group(i) + "/v1", "kind": fmt.Sprintf("Kind%d", i), "metadata": map[string]any{"name": "one"},
 		"spec": map[string]any{"field0": "text"},
 	})
-}
-
-func marshal(v any) []byte {
-	data, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // it is made of maps, texts and numbers
-	}
-	return data
 }

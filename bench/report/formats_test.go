@@ -43,10 +43,10 @@ func TestJSONIsReadAgain(t *testing.T) {
 
 // TestCSV has a line for each second.
 func TestCSV(t *testing.T) {
-	second := bench.Second{Ops: 5, Errors: 1, Timeouts: 2, Refused: 1, Latency: hdrhistogram.New(1, 600e6, 2)}
+	second := bench.Counts{Ops: 5, Errors: 1, Timeouts: 2, Refused: 1, Latency: hdrhistogram.New(1, 600e6, 2)}
 	second.Latency.RecordValue(2000)
 	r := &report.Report{Date: time.Unix(0, 0), Results: []*bench.Result{
-		{Name: "a, with a comma", Series: []bench.Second{second, {}}}, {Name: "b", Round: 2, Series: []bench.Second{second}}, {Name: "none"},
+		{Name: "a, with a comma", Series: []bench.Counts{second, {}}}, {Name: "b", Round: 2, Series: []bench.Counts{second}}, {Name: "none"},
 	}}
 	var out bytes.Buffer
 	if err := r.CSV(&out); err != nil {

@@ -68,20 +68,33 @@ func (r *Report) JSON(w io.Writer) error {
 	return nil
 }
 
-// Markdown returns the table that compares servers.
-func (r *Report) Markdown() string {
-	head := fmt.Sprintf("%s, %s.", r.Date.Format(time.DateOnly), r.Machine)
-	if r.Table != nil {
-		return fmt.Sprintf("%s %s\n\n    %s\n\n%s", head, r.Table.Servers, r.Command, r.Table.Markdown())
+// Judged returns the results that thresholds bound: in a comparison, Larder's.
+func (r *Report) Judged() []*bench.Result {
+	if r.Table == nil {
+		return r.Results
 	}
-	return fmt.Sprintf("%s\n\n    %s\n\n%s", head, r.Command, pairs(r.Results))
+	return r.Table.Larder()
+}
+
+// Markdown writes the table that compares servers.
+func (r *Report) Markdown(w io.Writer) error {
+	head, table := fmt.Sprintf("%s, %s.", r.Date.Format(time.DateOnly), r.Machine), ""
+	if r.Table != nil {
+		head, table = head+" "+r.Table.Servers, r.Table.Markdown()
+	} else {
+		table = pairs(r.Results)
+	}
+	if _, err := fmt.Fprintf(w, "%s\n\n    %s\n\n%s", head, r.Command, table); err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	return nil
 }
 
 // Text writes the report for people.
 func (r *Report) Text(w io.Writer) error {
 	if r.Table != nil || r.Pairs {
-		if _, err := io.WriteString(w, r.Markdown()); err != nil {
-			return fmt.Errorf("report: %w", err)
+		if err := r.Markdown(w); err != nil {
+			return err
 		}
 	}
 	if len(r.Results) > 0 && !r.Pairs {

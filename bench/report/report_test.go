@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const hostile = `<script>alert("x" & 'y')</script>`
 
 func result(name string) *bench.Result {
-	r := &bench.Result{Name: name, Unit: "request", Ops: 1000, Wall: time.Second, ServerCPU: time.Second, Latency: hdrhistogram.New(1, 1e8, 3), FirstError: hostile, Errors: 1}
+	r := &bench.Result{Name: name, Unit: "request", Counts: bench.Counts{Ops: 1000, Errors: 1, Latency: hdrhistogram.New(1, 1e8, 3)}, Wall: time.Second, ServerCPU: time.Second, FirstError: hostile}
 	for i := range 1000 {
 		r.Latency.RecordValue(int64(100 + i*i))
 	}
@@ -91,7 +91,7 @@ func TestTextAndJSON(t *testing.T) {
 // least and most, and the ratio.
 func TestPairs(t *testing.T) {
 	at := func(server, work string, cpu time.Duration) *bench.Result {
-		return &bench.Result{Name: server + ": " + work, Ops: 1, ServerCPU: cpu, Values: []bench.Value{{Name: "heap", Value: 1e6, Unit: "B"}}}
+		return &bench.Result{Name: server + ": " + work, Counts: bench.Counts{Ops: 1}, ServerCPU: cpu, Values: []bench.Value{{Name: "heap", Value: 1e6, Unit: "B"}}}
 	}
 	failed := at("Larder", "b", time.Second)
 	failed.Errors, failed.FirstError = 2, "out of memory"
@@ -102,8 +102,9 @@ func TestPairs(t *testing.T) {
 		"| a | CPU of the server | 12.0 s (10.0 s–14.0 s) | 2.00 s | 6 |\n| a | heap | 1.00 MB | 1.00 MB | 1 |\n| b |",
 		"| b | CPU of the server |  | 1.00 s |  |", "Larder: b: 2 failures, the first: out of memory", "    larder-bench starts",
 	} {
-		if text := r.Markdown(); !strings.Contains(text, want) {
-			t.Errorf("no %q in\n%s", want, text)
+		var text strings.Builder
+		if err := r.Markdown(&text); err != nil || !strings.Contains(text.String(), want) {
+			t.Errorf("%v; no %q in\n%s", err, want, &text)
 		}
 	}
 }

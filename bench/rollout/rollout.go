@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/testservers"
@@ -60,20 +59,15 @@ func (c *Config) Names() (names []string) {
 }
 
 // Run runs all clusters, one after the other. It returns the results so far with an error, too.
-func Run(ctx context.Context, c Config) (all []*bench.Result, err error) {
+func Run(ctx context.Context, c Config) ([]*bench.Result, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	err = c.Each(func(kind string, round int) error {
+	return c.Each(ctx, func(kind string, round int) ([]*bench.Result, error) {
 		r := &run{config: &c, kind: kind, dir: filepath.Join(c.TestServers.Dir, fmt.Sprintf("%s-%d", kind, round))}
 		err := r.run(ctx)
-		all = append(all, r.results...)
-		if err != nil {
-			return fmt.Errorf("rollout: %s: %w", kind, err)
-		}
-		return nil
+		return r.results, err
 	})
-	return all, err
 }
 
 // run is one cluster.
@@ -103,7 +97,8 @@ func (r *run) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	for i, phase := range []func(context.Context) error{r.populate, r.rollOut, r.update, r.rest, r.remove} {
+	rest := func(ctx context.Context) error { return bench.Sleep(ctx, r.config.Rest) }
+	for i, phase := range []func(context.Context) error{r.populate, r.rollOut, r.update, rest, r.remove} {
 		part, err := r.begin()
 		if err != nil {
 			return err
@@ -129,17 +124,7 @@ func (r *run) start(ctx context.Context) (err error) {
 	if err := r.server.Ready(ctx); err != nil {
 		return err
 	}
-	admin, err := r.started.Kubeconfig(r.server, "admin", "system:masters")
-	if err != nil {
-		return err
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", admin)
-	if err != nil {
-		return err
-	}
-	config.QPS = -1
-	config.ContentType, config.AcceptContentTypes = bench.Protobuf, bench.Protobuf
-	if r.client, err = kubernetes.NewForConfig(config); err != nil {
+	if r.client, err = r.server.Target.Client("larder-bench"); err != nil {
 		return err
 	}
 	if _, err := r.client.RbacV1().ClusterRoleBindings().Create(ctx, clusterAdmin("kwok"), metav1.CreateOptions{}); err != nil {
@@ -237,16 +222,6 @@ func (r *run) rolledOut(ctx context.Context) error {
 	})
 }
 
-// rest changes nothing for a while.
-func (r *run) rest(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(r.config.Rest):
-		return nil
-	}
-}
-
 // remove deletes the namespace and waits until it has gone.
 func (r *run) remove(ctx context.Context) error {
 	if err := r.client.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{}); err != nil {
@@ -291,7 +266,7 @@ func (r *run) end(m *bench.Meter, phase string) error {
 	if err := m.End(); err != nil {
 		return err
 	}
-	result := &bench.Result{Name: r.kind + ": " + phase, Unit: "pod", Ops: r.config.Pods}
+	result := &bench.Result{Name: r.kind + ": " + phase, Unit: "pod", Counts: bench.Counts{Ops: r.config.Pods}}
 	m.Charge(result)
 	r.results = append(r.results, result)
 	r.config.Sayf("%s: %.1f s of CPU, in %.1f s", result.Name, result.ServerCPU.Seconds(), result.Wall.Seconds())

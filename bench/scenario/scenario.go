@@ -167,7 +167,7 @@ func (s *Scenario) sum(meter *bench.Meter, found [][]*bench.Result) []*bench.Res
 	var wholes, all []*bench.Result
 	for i, results := range found {
 		w := &s.Workloads[i]
-		late := make([]bench.Second, int(w.StartAfter/time.Second))
+		late := make([]bench.Counts, int(w.StartAfter/time.Second))
 		for n, r := range results {
 			r.Name = w.name(w.Results, n, r.Name)
 			if len(r.Series) > 0 { // seconds of all count from the same time

@@ -20,21 +20,20 @@ type Beside struct {
 
 // Run starts the servers one after the other, each without objects and with an etcd of its own, and
 // measures them at rest.
-func (b *Beside) Run(ctx context.Context) (all []*bench.Result, err error) {
+func (b *Beside) Run(ctx context.Context) ([]*bench.Result, error) {
 	if b.Count < 1 || b.Rest <= 0 {
 		return nil, errors.New("starts: want at least one server, and time to rest")
 	}
 	if err := b.Check(); err != nil {
-		return nil, fmt.Errorf("starts: %w", err)
+		return nil, err
 	}
-	err = b.Each(func(kind string, round int) error {
+	return b.Each(ctx, func(kind string, round int) ([]*bench.Result, error) {
 		r, err := b.measure(ctx, kind, round)
-		if err == nil {
-			all = append(all, r)
+		if err != nil {
+			return nil, err
 		}
-		return err
+		return []*bench.Result{r}, nil
 	})
-	return all, err
 }
 
 // measure runs the servers of a kind.
@@ -50,11 +49,11 @@ func (b *Beside) measure(ctx context.Context, kind string, round int) (r *bench.
 	if err := f.Etcd().Stop(); err != nil {
 		return nil, err
 	}
-	r = &bench.Result{Name: fmt.Sprintf("%s: %d beside each other", kind, b.Count), Unit: "server", Ops: b.Count}
+	r = &bench.Result{Name: fmt.Sprintf("%s: %d beside each other", kind, b.Count), Unit: "server", Counts: bench.Counts{Ops: b.Count}}
 	shared := len(f.Servers())
 	for range b.Count {
 		began := time.Now()
-		server, err := startEmpty(ctx, f, kind)
+		server, err := f.StartEmpty(ctx, kind)
 		if err != nil {
 			return nil, err
 		}
@@ -66,10 +65,8 @@ func (b *Beside) measure(ctx context.Context, kind string, round int) (r *bench.
 	servers := f.Servers()[shared:]
 	var before, after process.Usage
 	for _, use := range []*process.Usage{&before, &after} { // what follows a start is no rest
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(b.Rest):
+		if err := bench.Sleep(ctx, b.Rest); err != nil {
+			return nil, err
 		}
 		if *use, err = sum(servers); err != nil {
 			return nil, err
@@ -84,14 +81,6 @@ func (b *Beside) measure(ctx context.Context, kind string, round int) (r *bench.
 		b.Sayf("%s: %s: %s", kind, v.Name, v)
 	}
 	return r, nil
-}
-
-func startEmpty(ctx context.Context, f *testservers.Servers, kind string) (*testservers.Server, error) {
-	if kind == testservers.Larder {
-		return f.StartEmptyLarder()
-	}
-	server, _, err := f.StartEmptyStock(ctx)
-	return server, err
 }
 
 // sum adds what the processes of servers have used.

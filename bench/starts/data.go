@@ -32,14 +32,14 @@ func kinds() []*data {
 	const pods, sets, scalers, events = "/api/v1/pods", "/apis/apps/v1/replicasets", "/apis/autoscaling/v2/horizontalpodautoscalers", "/api/v1/events"
 	return []*data{
 		{id: "P0", name: "empty", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/"},
-		{id: "P1", name: "own", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/", item: ownPod},
-		{id: "P2", name: "old", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/", item: oldPod},
+		{id: "P1", name: "own", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/", item: podWith(addOwn)},
+		{id: "P2", name: "old", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/", item: podWith(lackDefaults)},
 		{id: "P3", name: "replicasets", path: sets, accept: bench.Protobuf, prefix: "/registry/replicasets/", item: replicaSet},
 		{id: "P4", name: "autoscalers", path: scalers, accept: bench.Protobuf, prefix: "/registry/horizontalpodautoscalers/", item: autoscaler},
 		{id: "P5", name: "events", path: events, accept: bench.Protobuf, prefix: "/registry/events/", item: event},
-		{id: "P6", name: "shared", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/", item: sharedPod},
-		{id: "P7", name: "custom", path: bench.CustomPath("workers"), accept: bench.JSON, prefix: workers, item: worker, custom: true},
-		{id: "P8", name: "custom-old", path: bench.CustomPath("workers"), accept: bench.JSON, prefix: workers, item: oldWorker, custom: true},
+		{id: "P6", name: "shared", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/", item: podWith(nil)},
+		{id: "P7", name: "custom", path: bench.CustomPath("workers"), accept: bench.JSON, prefix: workers, item: workerWith(nil), custom: true},
+		{id: "P8", name: "custom-old", path: bench.CustomPath("workers"), accept: bench.JSON, prefix: workers, item: workerWith(lackCustomDefaults), custom: true},
 	}
 }
 
@@ -123,22 +123,21 @@ func addOwn(s *corev1.PodSpec, i int) {
 	s.Containers[0].Env = append(s.Containers[0].Env, corev1.EnvVar{Name: "INSTANCE", Value: fmt.Sprintf("instance-%d", i)})
 }
 
-func sharedPod(i, n int, _ []byte) (pair, error) {
-	p := pod(i, n)
-	return key("/registry/pods/", &p.ObjectMeta, bench.EncodeProtobuf(p))
+// lackDefaults is addOwn, and removes what has got a default since.
+func lackDefaults(s *corev1.PodSpec, i int) {
+	addOwn(s, i)
+	s.Containers[0].TerminationMessagePolicy, s.EnableServiceLinks = "", nil
 }
 
-func ownPod(i, n int, _ []byte) (pair, error) {
-	p := pod(i, n)
-	addOwn(&p.Spec, i)
-	return key("/registry/pods/", &p.ObjectMeta, bench.EncodeProtobuf(p))
-}
-
-func oldPod(i, n int, _ []byte) (pair, error) {
-	p := pod(i, n)
-	addOwn(&p.Spec, i)
-	p.Spec.Containers[0].TerminationMessagePolicy, p.Spec.EnableServiceLinks = "", nil
-	return key("/registry/pods/", &p.ObjectMeta, bench.EncodeProtobuf(p))
+// podWith makes running pods, which change, if it is not nil, changes.
+func podWith(change func(s *corev1.PodSpec, i int)) func(i, n int, _ []byte) (pair, error) {
+	return func(i, n int, _ []byte) (pair, error) {
+		p := pod(i, n)
+		if change != nil {
+			change(&p.Spec, i)
+		}
+		return key("/registry/pods/", &p.ObjectMeta, bench.EncodeProtobuf(p))
+	}
 }
 
 func replicaSet(i, n int, _ []byte) (pair, error) {
@@ -189,18 +188,19 @@ func event(i, n int, _ []byte) (pair, error) {
 // workers is the prefix of the custom resources that bench.DefineWorkers defines.
 const workers = "/registry/bench.example.com/workers/"
 
-// worker is a copy of what a server stored, by another name and with a value of its own.
-func worker(i, n int, stored []byte) (pair, error) { return workerWith(i, n, stored, nil) }
-
-// oldWorker lacks what has got a default since.
-func oldWorker(i, n int, stored []byte) (pair, error) {
-	return workerWith(i, n, stored, func(spec, container map[string]any) {
-		delete(spec, "replicas")
-		delete(container, "imagePullPolicy")
-	})
+// lackCustomDefaults removes what has got a default since.
+func lackCustomDefaults(spec, container map[string]any) {
+	delete(spec, "replicas")
+	delete(container, "imagePullPolicy")
 }
 
-func workerWith(i, n int, stored []byte, change func(spec, container map[string]any)) (pair, error) {
+// workerWith makes copies of what a server stored, by other names and with values of their own. change,
+// if it is not nil, changes each.
+func workerWith(change func(spec, container map[string]any)) func(i, n int, stored []byte) (pair, error) {
+	return func(i, n int, stored []byte) (pair, error) { return worker(i, n, stored, change) }
+}
+
+func worker(i, n int, stored []byte, change func(spec, container map[string]any)) (pair, error) {
 	var object struct {
 		APIVersion string         `json:"apiVersion"`
 		Kind       string         `json:"kind"`
@@ -225,9 +225,5 @@ func workerWith(i, n int, stored []byte, change func(spec, container map[string]
 		object.Metadata[name] = value
 	}
 	// Members are in order, and a newline is at the end, as servers write it.
-	value, err := json.Marshal(object)
-	if err != nil {
-		return pair{}, fmt.Errorf("starts: %w", err)
-	}
-	return key(workers, &meta, append(value, '\n'))
+	return key(workers, &meta, append(bench.EncodeJSON(object), '\n'))
 }

@@ -29,7 +29,7 @@ func (c *Config) check() ([]*data, error) {
 		return nil, errors.New("starts: want at least one object")
 	}
 	if err := c.Check(); err != nil {
-		return nil, fmt.Errorf("starts: %w", err)
+		return nil, err
 	}
 	for _, name := range c.Data {
 		if !slices.Contains(Names(), name) {
@@ -69,21 +69,22 @@ func (c *Config) run(ctx context.Context, d *data) (all []*bench.Result, err err
 	if err := c.prepare(ctx, servers, d); err != nil {
 		return nil, err
 	}
-	err = c.Each(func(kind string, _ int) error {
+	var first *bench.Result // list
+	return c.Each(ctx, func(kind string, _ int) ([]*bench.Result, error) {
 		ready, listed, err := measure(ctx, servers, d, kind)
 		if err != nil {
-			return fmt.Errorf("%s: %w", kind, err)
+			return nil, err
 		}
-		if len(all) > 0 {
-			compare(all[1], listed)
+		if first == nil {
+			first = listed
 		}
-		all = append(all, ready, listed)
-		for _, r := range []*bench.Result{ready, listed} {
+		compare(first, listed)
+		found := []*bench.Result{ready, listed}
+		for _, r := range found {
 			c.Sayf("%s: %s, %s of CPU", r.Name, bench.Duration(r.Wall), bench.Duration(r.ServerCPU))
 		}
-		return nil
+		return found, nil
 	})
-	return all, err
 }
 
 // prepare starts each server once before there are objects, so that no measured start creates what
@@ -139,7 +140,7 @@ func measure(ctx context.Context, f *testservers.Servers, d *data, kind string) 
 	}
 	defer func() { err = errors.Join(err, server.Stop()) }()
 	until := func(what string) (*bench.Result, error) {
-		r := &bench.Result{Name: fmt.Sprintf("%s: %s %s, %s", kind, d.id, d.name, what), Unit: "start", Ops: 1, Wall: time.Since(server.Started)}
+		r := &bench.Result{Name: fmt.Sprintf("%s: %s %s, %s", kind, d.id, d.name, what), Unit: "start", Counts: bench.Counts{Ops: 1}, Wall: time.Since(server.Started)}
 		used, err := server.Process.Usage()
 		if err != nil {
 			return r, fmt.Errorf("starts: %w", err)

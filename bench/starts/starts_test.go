@@ -116,16 +116,16 @@ func checkStored(t *testing.T, d *data, p pair) {
 func TestCustomResourcesAreWrittenAsServersDo(t *testing.T) {
 	want := strings.NewReplacer("2026-01-01T00:00:00Z", "2026-09-21T14:13:27Z", "worker-0", "worker-7", `"uid":"u"`, `"uid":"0d6f3a52-6a3e-4f5b-9a53-000000000007"`,
 		`"value":"1"}`, `"value":"1"},{"name":"INSTANCE","value":"instance-7"}`).Replace(stored)
-	p, err := worker(7, 10, []byte(stored))
+	p, err := workerWith(nil)(7, 10, []byte(stored))
 	if err != nil || string(p.value) != want {
 		t.Errorf("got %s\nwant %s\n%v", p.value, want, err)
 	}
 	want = strings.NewReplacer(`"imagePullPolicy":"IfNotPresent",`, "", `,"replicas":1`, "").Replace(want)
-	if p, err = oldWorker(7, 10, []byte(stored)); err != nil || string(p.value) != want {
+	if p, err = workerWith(lackCustomDefaults)(7, 10, []byte(stored)); err != nil || string(p.value) != want {
 		t.Errorf("old: got %s\nwant %s\n%v", p.value, want, err)
 	}
 	for _, broken := range []string{"", "{}", `{"metadata":{},"spec":{"containers":[]}}`} {
-		if _, err := worker(0, 1, []byte(broken)); err == nil {
+		if _, err := workerWith(nil)(0, 1, []byte(broken)); err == nil {
 			t.Errorf("%q is taken for a custom resource", broken)
 		}
 	}

@@ -30,6 +30,7 @@ type Server struct {
 	exited chan struct{} // closed when the process has ended
 	used   time.Duration // before exited is closed: CPU time of the process
 	again  func() (*Server, error)
+	etcd   *Server // of this server alone, nil for none
 }
 
 // Used is the CPU time that the process has used in all; it must have ended.
@@ -95,10 +96,8 @@ func (s *Server) Pause() error {
 func (s *Server) Resume() error { return s.signal(syscall.SIGCONT) }
 
 func (s *Server) signal(signal syscall.Signal) error {
-	select {
-	case <-s.exited:
+	if s.CheckAlive() != nil {
 		return nil
-	default:
 	}
 	if err := syscall.Kill(-s.Process.PID, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("testservers: %s: %w", s.Process.Name, err)
@@ -106,9 +105,17 @@ func (s *Server) signal(signal syscall.Signal) error {
 	return nil
 }
 
-// Stop ends the process and its children, and waits until it has ended. It may be
-// called again.
+// Stop ends the process and its children, and waits until it has ended. Then it ends the server's own
+// etcd, if there is one. It may be called again.
 func (s *Server) Stop() error {
+	err := s.stop()
+	if s.etcd != nil {
+		err = errors.Join(err, s.etcd.Stop())
+	}
+	return err
+}
+
+func (s *Server) stop() error {
 	if err := s.Resume(); err != nil { // a paused process does not get SIGTERM
 		return err
 	}
@@ -129,10 +136,7 @@ func (s *Server) Stop() error {
 
 // Ready waits until /readyz answers 200, as long as the process lives.
 func (s *Server) Ready(ctx context.Context) error {
-	return s.alive(ctx, func(ctx context.Context) error {
-		_, err := s.Target.Ready(ctx)
-		return err
-	})
+	return s.alive(ctx, s.Target.Ready)
 }
 
 // alive calls wait with a context that ends with the process.

@@ -110,19 +110,15 @@ func (f *Servers) prepare() error {
 	for i, token := range f.others {
 		users += fmt.Sprintf("%s,tenant-%d,tenant-%d,%s\n", token, i, i, bench.Tenants)
 	}
-	if err := os.WriteFile(f.tokens(), []byte(users), 0o600); err != nil {
-		return fmt.Errorf("testservers: %w", err)
-	}
-	if err := os.WriteFile(f.CAFile(), f.signer.pem(), 0o600); err != nil {
-		return fmt.Errorf("testservers: %w", err)
-	}
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		return fmt.Errorf("testservers: %w", err)
 	}
-	block := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
-	if err := os.WriteFile(f.SigningKey(), block, 0o600); err != nil {
-		return fmt.Errorf("testservers: %w", err)
+	signing := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
+	for file, data := range map[string][]byte{f.tokens(): []byte(users), f.CAFile(): f.signer.pem(), f.SigningKey(): signing} {
+		if err := os.WriteFile(file, data, 0o600); err != nil {
+			return fmt.Errorf("testservers: %w", err)
+		}
 	}
 	return nil
 }
@@ -176,32 +172,30 @@ func (f *Servers) startEtcd(ctx context.Context, data string) (*Server, string, 
 // Start starts a server of a kind on the Servers's etcd. A kube-apiserver is as its release
 // starts, except that it leaves the endpoints of the kubernetes service and the compaction of
 // etcd to Larder: two servers at one address would fight over the endpoints.
-func (f *Servers) Start(kind string, g Guards) (*Server, error) {
-	if kind == Stock {
-		return f.startStock(f.url, g)
-	}
-	dir, port, err := f.place("larder")
-	if err != nil {
-		return nil, err
-	}
-	flags, err := f.shared(f.url, dir, port, g)
-	if err != nil {
-		return nil, err
-	}
-	return f.startAPI("larder", f.config.Larder, dir, port, []string{"serve"}, append(flags, "--data-dir="+dir, "--service-account-issuer="+issuer))
-}
+func (f *Servers) Start(kind string, g Guards) (*Server, error) { return f.start(kind, f.url, g) }
 
-func (f *Servers) startStock(etcd string, g Guards) (*Server, error) {
-	dir, port, err := f.place("kube-apiserver")
+func (f *Servers) start(kind, etcd string, g Guards) (*Server, error) {
+	name, program := "larder", f.config.Larder
+	if kind == Stock {
+		name, program = Stock, f.config.Stock
+	}
+	dir, port, err := f.place(name)
 	if err != nil {
 		return nil, err
 	}
-	flags, err := f.shared(etcd, dir, port, g)
+	guards, err := g.flags(dir)
 	if err != nil {
 		return nil, err
 	}
-	return f.startAPI("kube-apiserver", f.config.Stock, dir, port, nil, append(flags,
-		"--cert-dir="+dir, "--service-account-issuer="+issuer, "--endpoint-reconciler-type=none", "--etcd-compaction-interval=0"))
+	args := []string{"--cert-dir=" + dir, "--endpoint-reconciler-type=none", "--etcd-compaction-interval=0"}
+	if kind == Larder {
+		args = []string{"serve", "--data-dir=" + dir}
+	}
+	return f.startAPI(name, program, dir, port, append(append(args, guards...),
+		"--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--secure-port="+port, "--token-auth-file="+f.tokens(), "--client-ca-file="+f.CAFile(),
+		"--service-cluster-ip-range=10.0.0.0/24", "--service-account-issuer="+issuer,
+		"--service-account-signing-key-file="+f.SigningKey(), "--service-account-key-file="+f.SigningKey(),
+	))
 }
 
 // Guards says which of the checks before every request a server does.
@@ -238,37 +232,27 @@ func (g Guards) flags(dir string) ([]string, error) {
 	return append(flags, "--audit-policy-file="+policy, "--audit-log-path="+filepath.Join(dir, "audit.log")), nil
 }
 
-// shared are the flags that both kinds of server get.
-func (f *Servers) shared(etcd, dir, port string, g Guards) ([]string, error) {
-	guards, err := g.flags(dir)
-	return append(guards,
-		"--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--secure-port="+port, "--token-auth-file="+f.tokens(), "--client-ca-file="+f.CAFile(),
-		"--service-cluster-ip-range=10.0.0.0/24",
-		"--service-account-signing-key-file="+f.SigningKey(), "--service-account-key-file="+f.SigningKey(),
-	), err
-}
-
-// StartEmptyStock starts a kube-apiserver on a new, empty etcd of its own, which it
-// returns too.
-func (f *Servers) StartEmptyStock(ctx context.Context) (server, etcd *Server, err error) {
-	f.count++
-	data := filepath.Join(f.config.Dir, fmt.Sprintf("etcd-%d", f.count))
-	etcd, url, err := f.startEtcd(ctx, data)
-	if err != nil {
-		return nil, nil, err
+// StartEmpty starts a server of a kind on a new, empty etcd: a Larder has it in its own process, a
+// kube-apiserver beside it, until Server.Stop.
+func (f *Servers) StartEmpty(ctx context.Context, kind string) (*Server, error) {
+	if kind == Stock {
+		f.count++
+		etcd, url, err := f.startEtcd(ctx, filepath.Join(f.config.Dir, fmt.Sprintf("etcd-%d", f.count)))
+		if err != nil {
+			return nil, err
+		}
+		server, err := f.start(kind, url, Usual())
+		if err == nil {
+			server.etcd = etcd
+		}
+		return server, err
 	}
-	server, err = f.startStock(url, Usual())
-	return server, etcd, err
-}
-
-// StartEmptyLarder starts a Larder with a new, empty etcd in its own process.
-func (f *Servers) StartEmptyLarder() (*Server, error) {
 	dir, port, err := f.place("larder")
 	if err != nil {
 		return nil, err
 	}
-	return f.startAPI("larder", f.config.Larder, dir, port, []string{"serve"}, []string{
-		"--data-dir=" + dir, "--unsafe-no-fsync", "--bind-address=127.0.0.1", "--secure-port=" + port, "--token-auth-file=" + f.tokens(),
+	return f.startAPI("larder", f.config.Larder, dir, port, []string{
+		"serve", "--data-dir=" + dir, "--unsafe-no-fsync", "--bind-address=127.0.0.1", "--secure-port=" + port, "--token-auth-file=" + f.tokens(),
 		"--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24",
 	})
 }
@@ -280,7 +264,7 @@ func (f *Servers) StartOther(name, program string, args func(dir, port string) [
 	if err != nil {
 		return nil, err
 	}
-	return f.startAPI(name, program, dir, port, nil, args(dir, port))
+	return f.startAPI(name, program, dir, port, args(dir, port))
 }
 
 // place returns a directory and a port for one more server.
@@ -297,7 +281,7 @@ func (f *Servers) place(name string) (dir, port string, err error) {
 }
 
 // startAPI starts a server that a kubeconfig can name.
-func (f *Servers) startAPI(name, program, dir, port string, command, flags []string) (*Server, error) {
+func (f *Servers) startAPI(name, program, dir, port string, args []string) (*Server, error) {
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	if err := writeKubeconfig(kubeconfig, "127.0.0.1:"+port, &clientcmdapi.AuthInfo{Token: f.token}); err != nil {
 		return nil, err
@@ -306,7 +290,7 @@ func (f *Servers) startAPI(name, program, dir, port string, command, flags []str
 	if err != nil {
 		return nil, err
 	}
-	server, err := f.StartBeside(name, program, append(command, flags...))
+	server, err := f.StartBeside(name, program, args)
 	if err != nil {
 		return nil, err
 	}
@@ -318,7 +302,7 @@ func (f *Servers) startAPI(name, program, dir, port string, command, flags []str
 		target.Beside = []process.Process{f.etcd.Process}
 	}
 	server.Target = target
-	server.again = func() (*Server, error) { return f.startAPI(name, program, dir, port, command, flags) }
+	server.again = func() (*Server, error) { return f.startAPI(name, program, dir, port, args) }
 	return server, nil
 }
 

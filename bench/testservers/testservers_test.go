@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/benchtest"
 	"github.com/larder-io/larder/bench/testservers"
 )
@@ -68,9 +69,11 @@ func TestFleet(t *testing.T) {
 	}
 	add(f.Start(testservers.Stock, testservers.Usual()))
 	add(f.Start(testservers.Larder, testservers.Usual()))
-	add(f.StartEmptyLarder())
-	stock, etcd, err := f.StartEmptyStock(t.Context())
+	add(f.StartEmpty(t.Context(), testservers.Larder))
+	before := len(f.Servers())
+	stock, err := f.StartEmpty(t.Context(), testservers.Stock)
 	add(stock, err)
+	etcd := f.Servers()[before]
 	servers = append(servers, etcd, f.Etcd())
 	for _, s := range servers {
 		if group, err := syscall.Getpgid(s.Process.PID); err != nil || group != s.Process.PID {
@@ -86,7 +89,10 @@ func TestFleet(t *testing.T) {
 			t.Errorf("%s: usage %+v, %v", s.Process.Name, usage, err)
 		}
 	}
-	if err := errors.Join(stock.Stop(), stock.Stop(), f.Close()); err != nil {
+	if err := errors.Join(stock.Stop(), stock.Stop()); err != nil || etcd.CheckAlive() == nil {
+		t.Fatalf("%v; a server's own etcd ends with it", err)
+	}
+	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range servers {
@@ -211,17 +217,24 @@ func TestTurns(t *testing.T) {
 		t.Error(err)
 	}
 	var got []string
-	err := trials.Each(func(server string, round int) error {
+	results, err := trials.Each(t.Context(), func(server string, round int) ([]*bench.Result, error) {
 		got = append(got, fmt.Sprint(round, " ", server))
-		return nil
+		return []*bench.Result{{Name: server}}, nil
 	})
 	want := []string{"1 kube-apiserver", "1 Larder", "2 Larder", "2 kube-apiserver", "3 kube-apiserver", "3 Larder"}
-	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("%q, %v; want %q", got, err, want)
+	if err != nil || !slices.Equal(got, want) || len(results) != len(want) {
+		t.Errorf("%q, %d results, %v; want %q", got, len(results), err, want)
 	}
-	failure := errors.New("it failed")
-	if err := trials.Each(func(string, int) error { return failure }); err != failure {
-		t.Errorf("got %v, want %v", err, failure)
+	failure, turns := errors.New("it failed"), 0
+	fail := func(string, int) ([]*bench.Result, error) { turns++; return []*bench.Result{{}}, failure }
+	if results, err := trials.Each(t.Context(), fail); !errors.Is(err, failure) || len(results) != len(want) {
+		t.Errorf("%d results, %v; want %d and %v", len(results), err, len(want), failure)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	turns = 0
+	if _, err := trials.Each(ended, fail); !errors.Is(err, failure) || turns != 1 {
+		t.Errorf("%d turns after the end, %v; want one and %v", turns, err, failure)
 	}
 	for _, wrong := range []testservers.Trials{{Servers: []string{"larder"}, Rounds: 1}, {}} {
 		if err := wrong.Check(); err == nil {

@@ -1,9 +1,13 @@
 package testservers
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/larder-io/larder/bench"
 )
 
 // Kinds of servers that are measured.
@@ -43,20 +47,26 @@ func (t *Trials) Sayf(format string, args ...any) {
 	}
 }
 
-// Each calls do for each server in each round, which count from 1, until it fails. Servers are
-// in the order in which they are given in the first round, backwards in the second, and so on,
-// so that a trend of the machine favours none.
-func (t *Trials) Each(do func(server string, round int) error) error {
+// Each calls do for each server in each round, which count from 1, and returns all results with all
+// errors. Only the end of ctx ends it early. Servers are in the order in which they are given in the
+// first round, backwards in the second, and so on, so that a trend of the machine favours none.
+func (t *Trials) Each(ctx context.Context, do func(server string, round int) ([]*bench.Result, error)) (all []*bench.Result, err error) {
 	for round := range t.Rounds {
 		order := slices.Clone(t.Servers)
 		if round%2 == 1 {
 			slices.Reverse(order)
 		}
 		for _, server := range order {
-			if err := do(server, round+1); err != nil {
-				return err
+			found, failed := do(server, round+1)
+			all = append(all, found...)
+			if failed != nil {
+				t.Sayf("failed: %s: %v", server, failed)
+				err = errors.Join(err, fmt.Errorf("%s: %w", server, failed))
+			}
+			if ctx.Err() != nil {
+				return all, cmp.Or(err, ctx.Err())
 			}
 		}
 	}
-	return nil
+	return all, err
 }

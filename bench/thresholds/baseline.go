@@ -103,7 +103,7 @@ func Compare(old, now []*bench.Result, regression float64) ([]Change, error) {
 }
 
 func allKnown(f *Figure, results []*bench.Result) bool {
-	return !slices.ContainsFunc(results, func(r *bench.Result) bool { return !f.known(r) || f.of(r) == 0 })
+	return !slices.ContainsFunc(results, func(r *bench.Result) bool { return f.of(r) == 0 })
 }
 
 func (f *Figure) values(results []*bench.Result) []float64 {
@@ -116,7 +116,7 @@ func (f *Figure) values(results []*bench.Result) []float64 {
 
 // compare compares two samples.
 func (f *Figure) compare(old, now []float64) (Change, error) {
-	c := Change{Old: median(old), New: median(now), OldRounds: len(old), NewRounds: len(now), P: 1, text: f.text}
+	c := Change{Old: bench.Median(old), New: bench.Median(now), OldRounds: len(old), NewRounds: len(now), P: 1, text: f.text}
 	c.Ratio = c.New / c.Old
 	if min(len(old), len(now)) < LeastRounds {
 		return c, nil
@@ -130,12 +130,6 @@ func (f *Figure) compare(old, now []float64) (Change, error) {
 		c.P = u.P
 	}
 	return c, nil
-}
-
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	n := len(sorted)
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
 // WriteChanges prints changes as a table.

@@ -22,10 +22,8 @@ type Figure struct {
 	// Default is its bound where none is given, -1 for none.
 	Default float64
 
-	unit unit
+	unit string // of a bench.Value
 	of   func(*bench.Result) float64
-	// known reports whether it was measured.
-	known func(*bench.Result) bool
 	// compared is the name of the figure in comparisons with an earlier run, "" for none.
 	compared string
 	least    bool // whether the bound is one from below, so that more is better
@@ -35,58 +33,42 @@ type Figure struct {
 // Cost reports whether the figure is known only where the server's process is.
 func (f *Figure) Cost() bool { return f.cost }
 
-// unit is the unit of a bound.
-type unit int
-
-const (
-	duration unit = iota
-	count
-	size
-)
+// known reports whether the figure of a result was measured: without a unit it was counted.
+func (f *Figure) known(r *bench.Result) bool { return f.unit == "" || f.of(r) > 0 }
 
 // none is the Default of figures that are not bounded unless that is wanted.
 const none = -1
 
 // Figures are all that can be bounded.
 func Figures() []*Figure {
-	timed := func(r *bench.Result) bool { return r.Quantile(100) > 0 }
 	quantile := func(q float64) func(*bench.Result) float64 {
 		return func(r *bench.Result) float64 { return r.Quantile(q).Seconds() }
 	}
-	always := func(*bench.Result) bool { return true }
 	return []*Figure{
-		{Name: "max-p50", Help: "median latency", Default: none, of: quantile(50), known: timed, compared: "p50"},
-		{Name: "max-p99", Help: "latency that 99 of 100 keep", Default: none, of: quantile(99), known: timed, compared: "p99"},
-		{Name: "max-latency", Help: "longest latency", Default: none, of: quantile(100), known: timed},
-		{Name: "min-rate", Help: "least operations per second", Default: none, unit: count, of: (*bench.Result).Rate, known: always, least: true, compared: "operations per second"},
-		{Name: "max-errors", Help: "operations that may fail otherwise than by timeout or 429; -1 for any number", unit: count, of: func(r *bench.Result) float64 { return float64(r.Errors) }, known: always},
-		{Name: "max-timeouts", Help: "operations that may exceed --timeout; -1 for any number", unit: count, of: func(r *bench.Result) float64 { return float64(r.Timeouts) }, known: always},
-		{Name: "max-refused", Help: "operations that may be answered 429; -1 for any number", unit: count, of: func(r *bench.Result) float64 { return float64(r.Refused) }, known: always},
+		{Name: "max-p50", Help: "median latency", Default: none, unit: "s", of: quantile(50), compared: "p50"},
+		{Name: "max-p99", Help: "latency that 99 of 100 keep", Default: none, unit: "s", of: quantile(99), compared: "p99"},
+		{Name: "max-latency", Help: "longest latency", Default: none, unit: "s", of: quantile(100)},
+		{Name: "min-rate", Help: "least operations per second", Default: none, of: (*bench.Result).Rate, least: true, compared: "operations per second"},
+		{Name: "max-errors", Help: "operations that may fail otherwise than by timeout or 429; -1 for any number", of: func(r *bench.Result) float64 { return float64(r.Errors) }},
+		{Name: "max-timeouts", Help: "operations that may exceed --timeout; -1 for any number", of: func(r *bench.Result) float64 { return float64(r.Timeouts) }},
+		{Name: "max-refused", Help: "operations that may be answered 429; -1 for any number", of: func(r *bench.Result) float64 { return float64(r.Refused) }},
 		{
-			Name: "max-cpu-per-op", Help: "server CPU time per operation; needs --pid", Default: none, cost: true, compared: "server CPU per operation",
-			of: func(r *bench.Result) float64 { return r.CPUPerOp().Seconds() }, known: func(r *bench.Result) bool { return r.ServerCPU > 0 },
+			Name: "max-cpu-per-op", Help: "server CPU time per operation; needs --pid", Default: none, unit: "s", cost: true,
+			of: func(r *bench.Result) float64 { return r.CPUPerOp().Seconds() }, compared: "server CPU per operation",
 		},
 		{
-			Name: "max-rss", Help: "the server's resident bytes afterwards; needs --pid", Default: none, unit: size, cost: true,
-			of: func(r *bench.Result) float64 { return float64(r.Server.RSS) }, known: func(r *bench.Result) bool { return r.Server.RSS > 0 },
+			Name: "max-rss", Help: "the server's resident bytes afterwards; needs --pid", Default: none, unit: "B", cost: true,
+			of: func(r *bench.Result) float64 { return float64(r.Server.RSS) },
 		},
 		{
-			Name: "max-peak-rss", Help: "the server's resident bytes at any time; needs --pid", Default: none, unit: size, cost: true,
-			of: func(r *bench.Result) float64 { return float64(r.Server.PeakRSS) }, known: func(r *bench.Result) bool { return r.Server.PeakRSS > 0 },
+			Name: "max-peak-rss", Help: "the server's resident bytes at any time; needs --pid", Default: none, unit: "B", cost: true,
+			of: func(r *bench.Result) float64 { return float64(r.Server.PeakRSS) },
 		},
 	}
 }
 
 // text writes a value of the figure for people.
-func (f *Figure) text(v float64) string {
-	switch f.unit {
-	case duration:
-		return bench.Duration(time.Duration(v * float64(time.Second)))
-	case size:
-		return bench.Bytes(int64(v))
-	}
-	return fmt.Sprintf("%.4g", v)
-}
+func (f *Figure) text(v float64) string { return bench.Value{Value: v, Unit: f.unit}.String() }
 
 // Bound is the most, or least, that a figure may be.
 type Bound struct {
@@ -107,7 +89,7 @@ func ParseBound(f *Figure, text string) (Bound, error) {
 			return b, fmt.Errorf("thresholds: %q names no kind before the =", text)
 		}
 	}
-	if f.unit == duration {
+	if f.unit == "s" {
 		d, err := time.ParseDuration(value)
 		if err != nil || d <= 0 {
 			return b, fmt.Errorf("thresholds: %q is no time such as 20ms", value)

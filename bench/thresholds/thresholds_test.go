@@ -20,9 +20,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // some is a result of operations that took 1 ms, 2 ms and so on, times a factor.
 func some(n int, factor float64) *bench.Result {
 	r := &bench.Result{
-		Name: "some", Unit: "request", Ops: n, Wall: time.Duration(float64(n)*factor) * time.Millisecond,
+		Name: "some", Unit: "request", Counts: bench.Counts{Ops: n, Latency: hdrhistogram.New(1, 1e8, 3)}, Wall: time.Duration(float64(n)*factor) * time.Millisecond,
 		ServerCPU: time.Duration(float64(n) * factor * float64(300*time.Microsecond)),
-		Server:    process.Usage{RSS: 50e6, PeakRSS: 60e6}, Latency: hdrhistogram.New(1, 1e8, 3),
+		Server:    process.Usage{RSS: 50e6, PeakRSS: 60e6},
 	}
 	for i := 1; i <= n; i++ {
 		r.Latency.RecordValue(int64(float64(i) * factor * 1000))
@@ -74,7 +74,7 @@ func TestThresholds(t *testing.T) {
 		{some(100, 1), "max-rss 49e6", "max-rss 49.0 MB, but it is 50.0 MB"},
 		{some(100, 1), "max-rss 51e6; max-peak-rss 51e6", "max-peak-rss 51.0 MB, but it is 60.0 MB"},
 		// What was not measured is beyond every bound.
-		{&bench.Result{Name: "some", Ops: 1, Wall: 1}, "max-cpu-per-op 1h; max-rss 1e12; max-p99 1h", "is not known"},
+		{&bench.Result{Name: "some", Counts: bench.Counts{Ops: 1}, Wall: 1}, "max-cpu-per-op 1h; max-rss 1e12; max-p99 1h", "is not known"},
 	} {
 		var flags []string
 		if c.flags != "" {

@@ -40,7 +40,7 @@ type options struct {
 }
 
 // outputs are the files that results are written to.
-type outputs struct{ json, series string }
+type outputs struct{ json, series, markdown string }
 
 // Groups of commands, as --help shows them.
 const (
@@ -209,9 +209,4 @@ func refuse(cmd *cobra.Command, why string, flags ...string) error {
 		}
 	}
 	return nil
-}
-
-// invocation is the command line, without the directory of the program.
-func (o *options) invocation() string {
-	return strings.Join(append([]string{"larder-bench"}, o.args...), " ")
 }

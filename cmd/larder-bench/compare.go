@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"regexp"
-	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
@@ -20,10 +18,9 @@ import (
 
 // comparing are the flags of compare.
 type comparing struct {
-	config   compare.Config
-	rows     string
-	markdown string
-	strict   bool
+	config compare.Config
+	rows   string
+	strict bool
 }
 
 func compareCommand(o *options) *cobra.Command {
@@ -47,7 +44,7 @@ and are stopped at the end.`,
 	flags.IntVar(&c.config.Rounds, "rounds", 3, "number of turns of each server; the best counts")
 	flags.StringVar(&c.rows, "rows", "", "regular expression of the rows to run, by id and name")
 	flags.BoolVar(&c.config.Quick, "quick", false, "check that everything works: 1,000 pods, one round and few operations, unless these are given")
-	flags.StringVar(&c.markdown, "markdown", "", "file to write the table to, as Markdown")
+	flags.StringVar(&o.outputs.markdown, "markdown", "", "file to write the table to, as Markdown")
 	flags.BoolVar(&c.strict, "strict", false, "exit with status 2 when a goal is missed")
 	return cmd
 }
@@ -63,7 +60,11 @@ func (c *comparing) run(cmd *cobra.Command, o *options) (err error) {
 	if c.config.Quick {
 		c.quick(cmd)
 	}
-	old, err := c.check(o)
+	comparison, err := compare.New(&c.config)
+	if err != nil {
+		return err
+	}
+	old, err := c.check(o, comparison.IDs())
 	if err != nil {
 		return err
 	}
@@ -72,17 +73,21 @@ func (c *comparing) run(cmd *cobra.Command, o *options) (err error) {
 	}
 	c.config.LimitArgs = func(tape, port string) []string { return []string{"limit", "--tape", tape, "--port", port} }
 	c.config.TestServers.Streams = o.streams
-	return c.compare(cmd, o, old)
+	found := &report.Report{}
+	err = o.started(cmd, c.config.TestServers, comparison.Progress, func(ctx context.Context, f testservers.Config, say func(string)) (err error) {
+		c.config.TestServers, c.config.Say = f, say
+		found.Table, err = comparison.Run(ctx)
+		return err
+	})
+	if err := o.conclude(cmd, found, old, err); err != nil || !c.strict {
+		return err
+	}
+	return found.Table.Missed()
 }
 
 // check returns an error for flags that cannot hold, and the results of the baseline. It knows
 // the rows before anything is built.
-func (c *comparing) check(o *options) ([]*bench.Result, error) {
-	planned, err := compare.New(c.config)
-	if err != nil {
-		return nil, err
-	}
-	ids := planned.IDs()
+func (c *comparing) check(o *options, ids []string) ([]*bench.Result, error) {
 	if len(ids) == 0 {
 		return nil, fmt.Errorf("--rows %q: no row has such an id or name", c.rows)
 	}
@@ -112,67 +117,21 @@ func (c *comparing) quick(cmd *cobra.Command) {
 	}
 }
 
-// compare starts the servers, runs the rows and reports them beside the results of the baseline.
-func (c *comparing) compare(cmd *cobra.Command, o *options, old []*bench.Result) error {
-	var table *compare.Table
-	var failed error
-	var shown atomic.Pointer[compare.Comparison]
-	progress := func() bench.Progress {
-		if running := shown.Load(); running != nil {
-			return running.Progress()
-		}
-		return bench.Progress{}
-	}
-	err := o.started(cmd, c.config.TestServers, progress, func(ctx context.Context, f testservers.Config, say func(string)) error {
-		c.config.TestServers, c.config.Say = f, say
-		running, err := compare.New(c.config)
-		if err != nil {
-			return err
-		}
-		shown.Store(running)
-		table, failed = running.Run(ctx)
-		return nil
-	})
-	if err == nil {
-		err = failed
-	}
-	if table == nil || len(table.Rows) == 0 {
-		return err
-	}
-	// The results before a failure are still useful.
-	judged := o.thresholds.Judge(table.Larder())
-	whole := &report.Report{Table: table}
-	reported := o.report(cmd, whole, judged, old, err)
-	reported = errors.Join(reported, saveText(c.markdown, whole.Markdown()))
-	if err != nil && reported != nil {
-		return fmt.Errorf("%w\n%s", err, reported.Error())
-	}
-	err = errors.Join(err, reported)
-	if c.strict && err == nil {
-		return table.Missed()
-	}
-	return err
-}
-
 // limitCommand is the server that compare starts as a process of this program.
 func limitCommand() *cobra.Command {
 	tape, port := "", ""
 	cmd := &cobra.Command{
 		Use: "limit", Hidden: true, Short: "Serve recorded answers as cheaply as can be", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			f, err := os.Open(tape)
+			recorded, err := baseline.Load(tape)
 			if err != nil {
-				return err
-			}
-			recorded, err := baseline.Read(f)
-			if err := errors.Join(err, f.Close()); err != nil {
 				return err
 			}
 			l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
 			if err != nil {
 				return err
 			}
-			return baseline.New(*recorded).Run(cmd.Context(), l)
+			return baseline.New(recorded).Run(cmd.Context(), l)
 		},
 	}
 	cmd.Flags().StringVar(&tape, "tape", "", "file of the answers")

@@ -73,12 +73,9 @@ commands read and watch ` + bench.CustomPath("workers") + `, or reports or docum
 func readCommand(o *options) *cobra.Command {
 	c := bench.ReadConfig{}
 	cmd := &cobra.Command{
-		Use: "read PATH", GroupID: reading, Short: "GET a path repeatedly: an object, a collection, a selection", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if c.Path, err = path(args[0]); err != nil {
-				return err
-			}
-			c.Name = args[0]
+		Use: "read PATH", GroupID: reading, Short: "GET a path repeatedly: an object, a collection, a selection", Args: pathArg(&c.Path, false),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c.Name = c.Path
 			return one(o, cmd, c.Name, c, bench.Read)
 		},
 	}
@@ -92,12 +89,9 @@ func readCommand(o *options) *cobra.Command {
 func watchListCommand(o *options) *cobra.Command {
 	c := bench.WatchListConfig{}
 	cmd := &cobra.Command{
-		Use: "watchlist [PATH]", GroupID: reading, Short: "Open watches that begin with all objects, as informers do", Args: cobra.MaximumNArgs(1),
+		Use: "watchlist [PATH]", GroupID: reading, Short: "Open watches that begin with all objects, as informers do", Args: pathArg(&c.Path, true),
 		Long: "Open watches with sendInitialEvents and read each until the bookmark that ends the initial events. PATH is /api/v1/pods if not given.",
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if c.Path, err = pathOr(args, "/api/v1/pods"); err != nil {
-				return err
-			}
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			c.Name = "watchlist " + c.Path
 			return one(o, cmd, c.Name, c, bench.WatchList)
 		},
@@ -110,20 +104,20 @@ func watchListCommand(o *options) *cobra.Command {
 	return cmd
 }
 
-// pathOr is the path that was given, or else another.
-func pathOr(args []string, other string) (string, error) {
-	if len(args) == 0 {
-		return other, nil
+// pathArg has a command take the argument PATH, which is /api/v1/pods if it is optional and not given.
+func pathArg(path *string, optional bool) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if *path = "/api/v1/pods"; optional && len(args) == 0 {
+			return nil
+		}
+		if err := cobra.ExactArgs(1)(cmd, args); err != nil {
+			return err
+		}
+		if *path = args[0]; !strings.HasPrefix(*path, "/") || strings.ContainsFunc(*path, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			return fmt.Errorf("PATH %q: want a path such as /api/v1/pods, which may have a query, with no spaces and all else escaped", *path)
+		}
+		return nil
 	}
-	return path(args[0])
-}
-
-// path returns an error for what is no path and query of a request.
-func path(text string) (string, error) {
-	if !strings.HasPrefix(text, "/") || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", fmt.Errorf("PATH %q: want a path such as /api/v1/pods, which may have a query, with no spaces and all else escaped", text)
-	}
-	return text, nil
 }
 
 func writeCommand(o *options) *cobra.Command {
@@ -215,15 +209,12 @@ func slowCommand(o *options) *cobra.Command {
 	seed := bench.SeedConfig{}
 	objects := 0
 	cmd := &cobra.Command{
-		Use: "slow [PATH]", GroupID: whole, Short: "Request large lists, all at once, and read them slowly", Args: cobra.MaximumNArgs(1),
+		Use: "slow [PATH]", GroupID: whole, Short: "Request large lists, all at once, and read them slowly", Args: pathArg(&c.Path, true),
 		Long: `--clients clients request PATH (/api/v1/pods if not given) at once and read the answer slowly, each
 over a connection of its own, while pods that seed has made are patched and watched. The server should
 use little memory (--pid, --max-peak-rss), complete all answers and end no watch.`,
 		Example: "  larder-bench slow --clients 64 --bytes-per-second 4000000 --pid $(pidof larder) --max-peak-rss 536870912",
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if c.Path, err = pathOr(args, "/api/v1/pods"); err != nil {
-				return err
-			}
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			c.Name = "slow readers of " + c.Path
 			if err := choose(&c.Watch, seed, objects); err != nil {
 				return err

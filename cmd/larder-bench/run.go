@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -100,7 +101,7 @@ func (o *options) check(kinds []*bench.Result) ([]*bench.Result, error) {
 
 // before reads the baseline, nil if there is none, and makes sure that files can be written.
 func (o *options) before(names []string) ([]*bench.Result, error) {
-	for _, name := range []string{o.outputs.json, o.outputs.series} {
+	for _, name := range []string{o.outputs.json, o.outputs.series, o.outputs.markdown} {
 		if name == "" {
 			continue
 		}
@@ -131,14 +132,14 @@ func (o *options) before(names []string) ([]*bench.Result, error) {
 // conclude reports what was found, also beside an error, and judges it.
 func (o *options) conclude(cmd *cobra.Command, found *report.Report, old []*bench.Result, failed error) error {
 	interrupted := cmd.Context().Err() != nil
-	if interrupted && (len(found.Results) == 0 || failed != nil) {
+	none := len(found.All()) == 0
+	if interrupted && (none || failed != nil) {
 		failed = errors.Join(errInterrupted, failed)
 	}
-	if len(found.Results) == 0 && failed != nil {
+	if none && failed != nil {
 		return failed
 	}
-	judged := o.thresholds.Judge(found.Results)
-	err := o.report(cmd, found, judged, old, failed)
+	err := o.report(cmd, found, old, failed)
 	if failed != nil && err != nil {
 		return fmt.Errorf("%w\n%s", failed, err.Error()) // whatever is crossed, it failed
 	}
@@ -151,16 +152,12 @@ func (o *options) conclude(cmd *cobra.Command, found *report.Report, old []*benc
 	return err
 }
 
-// describe says how the report came about.
-func (o *options) describe(cmd *cobra.Command, r *report.Report) {
-	r.Title, r.Command, r.Machine, r.Date = "larder-bench "+cmd.Name(), o.invocation(), bench.Machine(), time.Now()
-}
-
 // report writes a report wherever it is wanted, and returns an error if a threshold is
 // crossed. failed is the error that ended the run.
-func (o *options) report(cmd *cobra.Command, r *report.Report, judged []thresholds.Case, old []*bench.Result, failed error) error {
-	o.describe(cmd, r)
-	r.Cases = judged
+func (o *options) report(cmd *cobra.Command, r *report.Report, old []*bench.Result, failed error) error {
+	r.Title, r.Command = "larder-bench "+cmd.Name(), strings.Join(append([]string{"larder-bench"}, o.args...), " ")
+	r.Machine, r.Date = bench.Machine(), time.Now()
+	r.Cases = o.thresholds.Judge(r.Judged())
 	if len(old) > 0 && failed == nil {
 		const percent = 100
 		var err error
@@ -174,7 +171,7 @@ func (o *options) report(cmd *cobra.Command, r *report.Report, judged []threshol
 	if o.streams > 0 && slices.ContainsFunc(r.Results, func(r *bench.Result) bool { return r.Protocol == "HTTP/1.1" }) {
 		fmt.Fprintln(cmd.ErrOrStderr(), "larder-bench: --http2-streams: the server speaks no HTTP/2, so it was asked by HTTP/1.1")
 	}
-	if err := errors.Join(err, toFile(o.outputs.json, r.JSON), toFile(o.outputs.series, r.CSV)); err != nil {
+	if err := errors.Join(err, toFile(o.outputs.json, r.JSON), toFile(o.outputs.series, r.CSV), toFile(o.outputs.markdown, r.Markdown)); err != nil {
 		return err
 	}
 	return thresholds.Err(r.Cases)
@@ -207,12 +204,4 @@ func toFile(name string, write func(io.Writer) error) error {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
-}
-
-// saveText writes text to the file, if it has a name.
-func saveText(name, text string) error {
-	return toFile(name, func(w io.Writer) error {
-		_, err := io.WriteString(w, text)
-		return err
-	})
 }

@@ -26,11 +26,10 @@ func addPrograms(cmd *cobra.Command, f *testservers.Config) {
 // of the form "SERVER: WORK". check is called before programs are built; it returns the names that
 // a baseline must have.
 func trialCommand(o *options, t *testservers.Trials, cmd *cobra.Command, check func() ([]string, error), run func(context.Context) ([]*bench.Result, error)) *cobra.Command {
-	markdown := ""
 	addPrograms(cmd, &t.TestServers)
 	cmd.GroupID, cmd.Args = judging, cobra.NoArgs
 	cmd.Flags().StringSliceVar(&t.Servers, "server", []string{testservers.Stock, testservers.Larder}, "which servers are measured, in turns")
-	cmd.Flags().StringVar(&markdown, "markdown", "", "file to write the table to, as Markdown")
+	cmd.Flags().StringVar(&o.outputs.markdown, "markdown", "", "file to write the table to, as Markdown")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := refuse(cmd, "it starts the servers itself, and prints one table", "kubeconfig", "pid", "etcd-pid", "http2-streams", "timeout", "retry-after", "series", "as", "token"); err != nil {
 			return err
@@ -58,12 +57,6 @@ func trialCommand(o *options, t *testservers.Trials, cmd *cobra.Command, check f
 				for i, r := range each {
 					r.Round = i + 1
 				}
-			}
-		}
-		if len(found.Results) > 0 {
-			o.describe(cmd, found)
-			if err := saveText(markdown, found.Markdown()); err != nil {
-				return err
 			}
 		}
 		return o.conclude(cmd, found, old, err)

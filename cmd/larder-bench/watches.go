@@ -16,18 +16,14 @@ func watchCommand(o *options) *cobra.Command {
 	seed := bench.SeedConfig{}
 	objects, shards, perNode, through := 0, 0, false, ""
 	cmd := &cobra.Command{
-		Use: "watch [PATH]", GroupID: watching, Short: "Change pods and measure the deliveries to watchers", Args: cobra.MaximumNArgs(1),
+		Use: "watch [PATH]", GroupID: watching, Short: "Change pods and measure the deliveries to watchers", Args: pathArg(&c.Path, true),
 		Long: `Open watches of PATH (/api/v1/pods if not given), patch pods that seed has made, and record the time
 from when each patch should have begun until each watcher has received it. Selectors of PATH must
 select all these pods. --stuck adds watchers that never read. With --per-node each watcher selects
 one node, and the cost is that of a change and not of a delivery; so it is with --shards, where there
 is one watcher of each. --through sends the patches to another server of the same etcd, so that the
 cost does not include the writes.`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var err error
-			if c.Path, err = pathOr(args, "/api/v1/pods"); err != nil {
-				return err
-			}
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if err := choose(&c, seed, objects); err != nil {
 				return err
 			}
@@ -86,11 +82,8 @@ func seeded(seed bench.SeedConfig, objects int) ([]string, error) {
 // holdCommand is a workload of idle watches. name says what is done with how many.
 func holdCommand(o *options, c *bench.HoldConfig, use, name, short string, run func(context.Context, *bench.Target, bench.HoldConfig) (*bench.Result, error)) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: use + " [PATH]", GroupID: watching, Short: short, Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if c.Path, err = pathOr(args, "/api/v1/pods"); err != nil {
-				return err
-			}
+		Use: use + " [PATH]", GroupID: watching, Short: short, Args: pathArg(&c.Path, true),
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			c.Name = fmt.Sprintf(name, c.Watchers)
 			return one(o, cmd, c.Name, *c, run)
 		},

@@ -1,0 +1,76 @@
+package bench
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// Counts counts operations by how they ended.
+type Counts struct {
+	// Ops counts what was done, failures included. These are of three kinds, which exclude
+	// each other: Timeouts took longer than Target.Timeout; Refused were answered 429 (Too
+	// Many Requests); Errors are all others.
+	Ops      int `json:"ops"`
+	Errors   int `json:"errors"`
+	Timeouts int `json:"timeouts"`
+	Refused  int `json:"refused"`
+	// Latency holds the time of each successful operation in microseconds. That of failures
+	// is nowhere: it says how long the client waited, not how long the server took.
+	Latency *hdrhistogram.Histogram `json:"-"`
+}
+
+// newHistogram takes microseconds up to ten minutes with three significant digits.
+func newHistogram() *hdrhistogram.Histogram { return histogramOf(3) }
+
+// secondHistogram has two significant digits: one per second of a long run must not fill the
+// memory.
+func secondHistogram() *hdrhistogram.Histogram { return histogramOf(2) }
+
+func histogramOf(digits int) *hdrhistogram.Histogram {
+	const longest = int64(10 * time.Minute / time.Microsecond)
+	return hdrhistogram.New(1, longest, digits)
+}
+
+// record counts one operation. status is that of its answer, 0 if there was none.
+func (c *Counts) record(took time.Duration, status int, err error) {
+	c.Ops++
+	switch {
+	case err == nil:
+		// Out of range cannot happen: an operation that takes ten minutes has failed.
+		_ = c.Latency.RecordValue(max(1, took.Microseconds()))
+	case errors.Is(err, ErrTimeout):
+		c.Timeouts++
+	case status == http.StatusTooManyRequests:
+		c.Refused++
+	default:
+		c.Errors++
+	}
+}
+
+// merge adds the counts of other.
+func (c *Counts) merge(other *Counts) {
+	c.Ops += other.Ops
+	c.Errors += other.Errors
+	c.Timeouts += other.Timeouts
+	c.Refused += other.Refused
+	if other.Latency != nil {
+		c.Latency.Merge(other.Latency)
+	}
+}
+
+// Failures counts the operations that failed, of all kinds.
+func (c *Counts) Failures() int { return c.Errors + c.Timeouts + c.Refused }
+
+// Succeeded counts the operations that did not fail.
+func (c *Counts) Succeeded() int { return c.Ops - c.Failures() }
+
+// Quantile returns the latency that q percent of the operations did not exceed, 0 if none has succeeded.
+func (c *Counts) Quantile(q float64) time.Duration {
+	if c.Latency == nil || c.Latency.TotalCount() == 0 {
+		return 0
+	}
+	return time.Duration(c.Latency.ValueAtQuantile(q)) * time.Microsecond
+}
