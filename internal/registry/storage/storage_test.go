@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -335,20 +334,6 @@ func (f *fixture) validate(ctx context.Context, t *testing.T, key string) {
 	}
 }
 
-// patient is a client that lists again when it is told to come back later, as clients
-// do: after a thousand writes the cache of a busy machine needs more than three seconds.
-type patient struct{ *fixture }
-
-// GetList implements storage.Interface.
-func (p patient) GetList(ctx context.Context, key string, options storage.ListOptions, list runtime.Object) error {
-	var err error
-	p.until("list", func() bool {
-		err = p.fixture.GetList(ctx, key, options, list)
-		return !apierrors.IsTooManyRequests(err)
-	})
-	return err
-}
-
 // TestStorage runs upstream's suites for storage.Interface.
 func TestStorage(t *testing.T) {
 	uncounted := func(*testing.T, uint64, uint64) {}
@@ -412,7 +397,7 @@ func TestStorage(t *testing.T) {
 			storagetesting.RunTestListInconsistentContinuation(ctx, t, newest{f}, f.compact)
 		},
 		"WatchDispatchBookmarkEvents": func(ctx context.Context, t *testing.T, f *fixture) {
-			storagetesting.RunTestWatchDispatchBookmarkEvents(ctx, t, f, true)
+			storagetesting.RunTestWatchDispatchBookmarkEvents(ctx, t, unhurried{f}, true)
 		},
 	}
 	for name, suite := range plainSuites() {
@@ -424,23 +409,14 @@ func TestStorage(t *testing.T) {
 				if !storedIn(name, media) {
 					continue
 				}
-				t.Run(name, func(t *testing.T) { suite(context.Background(), t, newFixture(t, media)) })
+				run := func(t *testing.T) { suite(context.Background(), t, newFixture(t, media)) }
+				if slices.Contains(timed, name) {
+					run = inBubble(run)
+				}
+				t.Run(name, run)
 			}
 		})
 	}
-}
-
-// newest asks for the newest state where a suite asks for whatever is at hand. Of
-// that a cache gives all, whatever the limit (kube-apiserver's too: its own tests
-// leave the suite out), and there is nothing to continue.
-type newest struct{ *fixture }
-
-// GetList implements storage.Interface.
-func (n newest) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
-	if opts.ResourceVersion == "0" {
-		opts.ResourceVersion = ""
-	}
-	return n.fixture.GetList(ctx, key, opts, list)
 }
 
 // storedIn reports whether a suite has something to say about a media type of the
@@ -481,11 +457,11 @@ func TestStorageUncached(t *testing.T) {
 }
 
 // plainSuites are those that need nothing but the storage.
-func plainSuites() map[string]func(context.Context, *testing.T, storage.Interface) {
-	return map[string]func(context.Context, *testing.T, storage.Interface){
+func plainSuites() map[string]plainSuite {
+	return map[string]plainSuite{
 		"CreateWithTTL":                              storagetesting.RunTestCreateWithTTL,
 		"CreateWithKeyExist":                         storagetesting.RunTestCreateWithKeyExist,
-		"Get":                                        storagetesting.RunTestGet,
+		"Get":                                        kept(storagetesting.RunTestGet),
 		"UnconditionalDelete":                        storagetesting.RunTestUnconditionalDelete,
 		"ConditionalDelete":                          storagetesting.RunTestConditionalDelete,
 		"DeleteWithSuggestion":                       storagetesting.RunTestDeleteWithSuggestion,
@@ -515,7 +491,7 @@ func plainSuites() map[string]func(context.Context, *testing.T, storage.Interfac
 		"NamespaceScopedWatch":                       storagetesting.RunTestNamespaceScopedWatch,
 		"OptionalWatchBookmarksWithCorrectRV":        storagetesting.RunTestOptionalWatchBookmarksWithCorrectResourceVersion,
 		"SendInitialEventsBackwardCompatibility":     storagetesting.RunSendInitialEventsBackwardCompatibility,
-		"WatchSemantics":                             storagetesting.RunWatchSemantics,
+		"WatchSemantics":                             promptly(storagetesting.RunWatchSemantics),
 		"WatchSemanticInitialEventsExtended":         storagetesting.RunWatchSemanticInitialEventsExtended,
 		"WatchListMatchSingle":                       storagetesting.RunWatchListMatchSingle,
 	}
