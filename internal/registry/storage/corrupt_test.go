@@ -70,7 +70,11 @@ func TestCorruptObjectsAreNamedAndMayBeDeleted(t *testing.T) {
 // corruptCauses lists what cannot be listed and returns the causes.
 func (f *fixture) corruptCauses(q ListRequest) []metav1.StatusCause {
 	f.t.Helper()
-	_, err := f.list(q)
+	var err error
+	f.patiently(func() error {
+		_, err = f.list(q)
+		return err
+	})
 	var status *apierrors.StatusError
 	if !errors.As(err, &status) {
 		f.t.Fatalf("list: %v", err)

@@ -34,16 +34,21 @@ func inBubble(run func(*testing.T)) func(*testing.T) {
 	return func(t *testing.T) { synctest.Test(t, run) }
 }
 
-// patient is a client that lists again when it is told to come back later, as clients
-// do: after a thousand writes the cache of a busy machine needs more than three seconds.
+// patiently calls read again when it is told to come back later, as clients do: after many writes the
+// cache of a busy machine needs more than three seconds.
+func (f *fixture) patiently(read func() error) {
+	f.t.Helper()
+	f.until("read", func() bool { return !apierrors.IsTooManyRequests(read()) })
+}
+
+// patient is a client that lists patiently.
 type patient struct{ *fixture }
 
 // GetList implements storage.Interface.
-func (p patient) GetList(ctx context.Context, key string, options storage.ListOptions, list runtime.Object) error {
-	var err error
-	p.until("list", func() bool {
+func (p patient) GetList(ctx context.Context, key string, options storage.ListOptions, list runtime.Object) (err error) {
+	p.patiently(func() error {
 		err = p.fixture.GetList(ctx, key, options, list)
-		return !apierrors.IsTooManyRequests(err)
+		return err
 	})
 	return err
 }
