@@ -188,7 +188,7 @@ func (c *Cache) past(current *state, revision int64) (*state, error) {
 	s.undo(before)
 	if invariants.Enabled {
 		invariants.Assertf(s.position == at, "cache: undone to %d, want %d", s.position, at)
-		s.check()
+		s.spotCheck()
 	}
 	s.revision, s.exactTo = revision, revision
 	c.checkpoints.remember(s)

@@ -237,7 +237,7 @@ func (c *Cache) publishIndexes(now *state, indexes []index) {
 	next := *now
 	next.indexes = indexes
 	if invariants.Enabled {
-		next.check()
+		next.spotCheck()
 	}
 	c.current.Store(&next)
 }
