@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -46,7 +45,7 @@ type stock struct {
 
 func newStock(t *testing.T, s *registrytest.Server, ip net.IP, port int32) *stock {
 	t.Helper()
-	leases, err := s.Registry.Leases(15 * time.Second)
+	leases, err := s.Registry.Leases(endpointTTL)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,6 +30,7 @@ import (
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/kvtest"
@@ -265,7 +266,7 @@ func (f *fixture) reload() {
 
 func (f *fixture) until(what string, done func() bool) {
 	f.t.Helper()
-	deadline := time.After(2 * time.Minute)
+	deadline := time.After(proctest.Patience)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !done() {
