@@ -212,6 +212,20 @@ func TestErrorsAreThoseOfGRPC(t *testing.T) {
 	}
 }
 
+// ending is a context that ends with err, when the one below is canceled.
+type ending struct {
+	context.Context
+	err error
+}
+
+// Err implements context.Context.
+func (e ending) Err() error {
+	if e.Context.Err() == nil {
+		return nil
+	}
+	return e.err
+}
+
 // TestCallsEndWithTheirContext: the caller gets its context's error, the server is told, and the
 // connection goes on.
 func TestCallsEndWithTheirContext(t *testing.T) {
@@ -228,13 +242,10 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 	}
 	address, _ := start(t, s)
 	c := dial(t, address)
-	for _, want := range []codes.Code{codes.Canceled, codes.DeadlineExceeded} {
-		ctx, cancel := context.WithCancel(t.Context())
-		if want == codes.DeadlineExceeded {
-			ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
-		} else {
-			go func() { <-begun; begun <- struct{}{}; cancel() }()
-		}
+	for want, err := range map[codes.Code]error{codes.Canceled: context.Canceled, codes.DeadlineExceeded: context.DeadlineExceeded} {
+		below, cancel := context.WithCancel(t.Context())
+		ctx := ending{below, err}
+		go func() { <-begun; begun <- struct{}{}; cancel() }()
 		if _, err := put(ctx, c, &etcdserverpb.PutRequest{}); status.Code(err) != want {
 			t.Errorf("got %v, want %v", err, want)
 		}
