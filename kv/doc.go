@@ -56,7 +56,7 @@
 // Once the store is known to have been replaced, nothing is fresh, even before the Tail has acted
 // on the replacement, and nothing that was loaded from the store before counts.
 //
-// A Tail may begin in the past ([TailConfig.Replay]), as far back as the store can still be read.
+// A Tail may begin in the past ([TailConfig.Replay], [Clock]), as far back as the store can still be read.
 // The owners load the state of that revision and are delivered what has happened since, so a
 // restart need not cost the history that the previous process had. An owner that subscribes later reads
 // its past from the store, unless the Tail has seen that nothing happened below its prefix: etcd takes

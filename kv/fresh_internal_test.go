@@ -35,7 +35,7 @@ func TestFreshOfOneHistory(t *testing.T) {
 		})
 	}
 	begin := func(revision int64) {
-		tail.restart(revision, revision, 0, true)
+		tail.restart(revision, 0, place{present: revision, foreign: true})
 		if _, err := sub.Next(ctx); !errors.Is(err, ErrLost) {
 			t.Errorf("Next: %v, want ErrLost", err)
 		}

@@ -1,10 +1,12 @@
 package kv
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -48,6 +50,27 @@ func (t *Tail) currentRevision(ctx context.Context) (revision int64, replacement
 	return revision, replacements, err
 }
 
+// reachBack returns how many revisions before the present one the Tail should begin: as many as Replay says,
+// or more if the Clock has fewer Ticks there.
+func (t *Tail) reachBack(ctx context.Context, from place) (int64, error) {
+	if t.replay <= 0 || t.clock.Ticks == 0 || t.replay >= from.present-from.floor {
+		return t.replay, nil
+	}
+	key, at := t.clock.Prefix, from.present
+	for tick := 0; tick <= t.clock.Ticks && from.present-at < t.clock.Limit; tick++ { // the first is not an interval yet
+		page, _, err := t.rangeAt(ctx, key, at, 0)
+		if err != nil {
+			return 0, err
+		}
+		if len(page.Items) == 0 {
+			break
+		}
+		last := slices.MaxFunc(page.Items, func(a, b Item) int { return cmp.Compare(a.Revision, b.Revision) })
+		key, at = last.Key, last.Revision-1
+	}
+	return max(t.replay, min(from.present-at, t.clock.Limit)), nil
+}
+
 // oldestReadable returns the oldest revision from low on that a store at present can still
 // read, which is present when nothing older can be read.
 //
@@ -84,10 +107,17 @@ func (t *Tail) oldestReadable(ctx context.Context, low, present int64) (int64, e
 
 // readable reports whether the store's history reaches back to a revision. It asks
 // for a single key, which costs the same however much the store holds.
-func (t *Tail) readable(ctx context.Context, revision int64) (readable bool, err error) {
+func (t *Tail) readable(ctx context.Context, revision int64) (bool, error) {
+	_, readable, err := t.rangeAt(ctx, compactionKey, revision, 1)
+	return readable, err
+}
+
+// rangeAt returns the keys below a prefix at a revision, without their values. ok is false if the revision was
+// compacted.
+func (t *Tail) rangeAt(ctx context.Context, prefix string, revision, limit int64) (page Page, ok bool, err error) {
 	err = t.retry(ctx, func(ctx context.Context) error {
-		_, err := t.store.Range(ctx, RangeOptions{Prefix: compactionKey, Revision: revision, Limit: 1, KeysOnly: true})
-		readable = err == nil
+		page, err = t.store.Range(ctx, RangeOptions{Prefix: prefix, Revision: revision, Limit: limit, KeysOnly: true})
+		ok = err == nil
 		switch {
 		case errors.Is(err, ErrCompacted):
 			return nil
@@ -96,7 +126,7 @@ func (t *Tail) readable(ctx context.Context, revision int64) (readable bool, err
 		}
 		return err
 	})
-	return readable, err
+	return page, ok, err
 }
 
 // Begin blocks until the Tail has a place in the store's history, and returns where an owner that must
@@ -191,7 +221,7 @@ func (s *Subscription) beginningNow() (at beginning, known bool) {
 	if s.since <= t.past {
 		return beginning{past: t.past, present: t.present}, true
 	}
-	if low := max(t.start, s.since-t.replay); s.loaded.Load() == 0 && low < s.since {
+	if low := max(t.start, s.since-t.reach); s.loaded.Load() == 0 && low < s.since {
 		return beginning{past: low, present: s.since, late: true, quiet: t.quietLocked(s, low)}, true
 	}
 	return beginning{}, true

@@ -1,6 +1,7 @@
 package kv_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,6 +82,61 @@ func TestTailFindsThePast(t *testing.T) {
 				late := tail.Subscribe("/registry/pods/")
 				if past, until := begin(t, late, 0); past != c.past || past > 0 && until != present {
 					t.Errorf("who comes late is sent from %d to %d", past, until)
+				}
+			})
+		})
+	}
+}
+
+// TestClockLengthensThePast: a past that has too few ticks begins earlier, as far as the limit and the store allow.
+func TestClockLengthensThePast(t *testing.T) {
+	const prefix = "/registry/leases/kube-system/apiserver-"
+	for _, c := range []struct {
+		name      string
+		every     int // a tick in so many revisions
+		clock     kv.Clock
+		compacted int64
+		reach     int64
+	}{
+		{name: "no clock", every: 40, reach: 100},
+		{name: "ticks enough", every: 10, clock: kv.Clock{Ticks: 8, Limit: 500}, reach: 100},
+		{name: "ticks too far apart", every: 40, clock: kv.Clock{Ticks: 8, Limit: 500}, reach: 8*40 + 1},
+		{name: "longer than the limit", every: 80, clock: kv.Clock{Ticks: 8, Limit: 500}, reach: 500},
+		{name: "fewer ticks than wanted", every: 400, clock: kv.Clock{Ticks: 8, Limit: 900}, reach: 601},
+		{name: "the last tick is long ago", every: 5000, clock: kv.Clock{Ticks: 8, Limit: 500}, reach: 500},
+		{name: "no such keys", every: 40, clock: kv.Clock{Prefix: "/registry/none/", Ticks: 8, Limit: 500}, reach: 100},
+		{name: "compacted", every: 40, clock: kv.Clock{Ticks: 8, Limit: 500}, compacted: 800, reach: 200},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const present = 1000
+				store := kvtest.NewMemory()
+				kvtest.Put(t, store, prefix+"ended", "1")
+				for i := int64(3); i <= present; i++ {
+					key := "/registry/pods/a"
+					if i%int64(c.every) == 0 {
+						key = prefix + "alive"
+					}
+					if at := kvtest.Put(t, store, key, strconv.FormatInt(i, 10)); at != i {
+						t.Fatalf("wrote %d, want %d", at, i)
+					}
+				}
+				if c.compacted > 0 {
+					if err := store.Compact(c.compacted); err != nil {
+						t.Fatal(err)
+					}
+				}
+				c.clock.Prefix = cmp.Or(c.clock.Prefix, prefix)
+				tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 100, Clock: c.clock})
+				sub := tail.Subscribe("/registry/pods/")
+				kvtest.RunUntilEnd(t, tail.Run)
+				if past, _ := begin(t, sub, 0); past != present-c.reach {
+					t.Errorf("begins at %d, want %d", past, present-c.reach)
+				}
+				synctest.Wait()
+				late := tail.Subscribe("/registry/configmaps/")
+				if past, _ := begin(t, late, 0); past != present-c.reach {
+					t.Errorf("a late subscription begins at %d, want %d", past, present-c.reach)
 				}
 			})
 		})

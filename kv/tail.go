@@ -50,11 +50,20 @@ type TailConfig struct {
 	// QueueBytes is how much a subscription may leave unread before it loses its
 	// place; 0 is 256 MiB.
 	QueueBytes int64
-	// Replay is how many revisions before the present one Run begins, at its start and
+	// Replay is how many revisions before the present one Run begins at least, at its start and
 	// after a loss to compaction, as far as the store still has them; 0 begins at the
 	// present.
 	Replay int64
+	Clock  Clock
 	Logger *slog.Logger // nil discards
+}
+
+// Clock makes a Tail with Replay begin so far back that the past has a number of Ticks. A revision has no
+// time, but a key that is written at a fixed interval tells how many revisions belong to a span of time.
+type Clock struct {
+	Prefix string // of the keys that are written at the interval; the one that was written last counts
+	Ticks  int    // 0 for no Clock
+	Limit  int64  // of revisions, so that a start does not take too long
 }
 
 // Tail follows everything under one prefix through one watch and hands each
@@ -64,6 +73,7 @@ type Tail struct {
 	prefix     string
 	queueBytes int64
 	replay     int64
+	clock      Clock
 	logger     *slog.Logger
 
 	// seen is raised after everything up to it was queued to its subscriptions. It
@@ -82,8 +92,10 @@ type Tail struct {
 	// past is where the history began if it was before the store's revision, which
 	// was present then; else both are 0.
 	past, present int64
-	// start is where the Tail began in the present history: older revisions are not read.
+	// start is where the Tail began in the present history, reach how far back it may begin: older revisions
+	// are not read.
 	start   int64
+	reach   int64
 	began   atomic.Int64 // the store's revision then
 	subs    map[string][]*Subscription
 	waiters []*waiter               // in the order of their revisions
@@ -134,6 +146,7 @@ func NewTail(cfg TailConfig) *Tail {
 		prefix:     strings.TrimSuffix(cfg.Prefix, "/") + "/",
 		queueBytes: cmp.Or(cfg.QueueBytes, defaultQueueBytes),
 		replay:     cfg.Replay,
+		clock:      cfg.Clock,
 		logger:     cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 		kick:       make(chan struct{}, 1),
 		subs:       make(map[string][]*Subscription),
@@ -212,7 +225,7 @@ func (t *Tail) runWatch(ctx context.Context) error {
 			floor = present
 		}
 		history = replacements
-		err = t.followFrom(ctx, place{max(floor, present-t.replay, 1), present, replacements, foreign})
+		err = t.followFrom(ctx, place{max(floor, 1), present, replacements, foreign})
 		if !errors.Is(err, ErrCompacted) && !errors.Is(err, ErrReplaced) {
 			return err
 		}
@@ -222,22 +235,25 @@ func (t *Tail) runWatch(ctx context.Context) error {
 	}
 }
 
-// place is where to begin: at the oldest revision from low on that a store at present can
-// read. replacements is the store's count; a foreign history is not the one that was
+// place is where to begin: not before floor, in a store at present. replacements is the store's count; a foreign history is not the one that was
 // followed before.
 type place struct {
-	low, present int64
-	replacements uint64
-	foreign      bool
+	floor, present int64
+	replacements   uint64
+	foreign        bool
 }
 
 // followFrom follows the history from a place until it is lost.
 func (t *Tail) followFrom(ctx context.Context, from place) error {
-	past, err := t.oldestReadable(ctx, from.low, from.present)
+	reach, err := t.reachBack(ctx, from)
 	if err != nil {
 		return err
 	}
-	t.restart(past, from.present, from.replacements, from.foreign)
+	past, err := t.oldestReadable(ctx, max(from.floor, from.present-reach), from.present)
+	if err != nil {
+		return err
+	}
+	t.restart(past, reach, from)
 	for delay := retryFirst; ; delay = min(2*delay, retryMax) {
 		before := t.seen.Load()
 		err := t.watch(ctx, before, from.replacements)
@@ -295,21 +311,21 @@ func (t *Tail) endWatch(cause error) {
 	}
 }
 
-// restart begins to follow the history that replacements names, at a revision: every event after
+// restart begins to follow the history of a place at a revision: every event after
 // the revision will be queued.
-func (t *Tail) restart(revision, present int64, replacements uint64, foreign bool) {
+func (t *Tail) restart(revision, reach int64, from place) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.started, t.start, t.notedFrom = true, revision, 0
+	t.started, t.start, t.reach, t.notedFrom = true, revision, reach, 0
 	clear(t.noted)
-	t.began.Store(present)
-	t.history.Store(replacements)
-	if revision < present {
-		t.past, t.present = revision, present
+	t.began.Store(from.present)
+	t.history.Store(from.replacements)
+	if revision < from.present {
+		t.past, t.present = revision, from.present
 	}
 	for _, subs := range t.subs {
 		for _, s := range subs {
-			s.restart(revision, replacements, foreign)
+			s.restart(revision, from.replacements, from.foreign)
 		}
 	}
 	t.raiseLocked(revision)

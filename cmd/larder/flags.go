@@ -104,7 +104,7 @@ func (o *options) larder(fs *pflag.FlagSet) {
 	fs.IntVar(&o.config.MaxConnectionsPerAddress, "max-connections-per-address", o.config.MaxConnectionsPerAddress,
 		"Limit of open connections from one IPv4 address or one IPv6 /64. Behind a load balancer all clients may share one address. 0 sets no limit.")
 	fs.Int64Var(&o.config.Store.ReplayRevisions, "replay-revisions", o.config.Store.ReplayRevisions,
-		"How many past revisions a start replays at most, so that clients can resume watches from before the restart. Ten thousand take about a second. 0 replays none.")
+		"How many past revisions a start replays at least, so that clients can resume watches from before the restart. It replays up to 100,000 if they are from the last 80 seconds. Ten thousand take about a second. 0 replays none.")
 	fs.BoolVar(&o.config.Checkpoints, "checkpoints", o.config.Checkpoints,
 		"For test suites: users who may post to /larder/checkpoints can save the state of all objects under a name and reset to it, without admission and finalizers. See `larder checkpoint`.")
 	fs.Var(&faultsFlag{enabled: &o.config.Faults, seed: &o.config.FaultSeed}, "faults",

@@ -25,9 +25,10 @@ import (
 
 // TestWatchGoesOnAfterRestart kills the server and watches its successor from where
 // a client was before: each event comes once, in order. Lists of that time are
-// served as well. Without a replay the client has to list again.
+// served as well. That holds for what was written in the last 80 seconds, however many revisions they had.
+// Without a replay the client has to list again.
 func TestWatchGoesOnAfterRestart(t *testing.T) {
-	p := serve(t, "--index-labels", "configmaps=app")
+	p := serve(t, "--index-labels", "configmaps=app", "--replay-revisions=1")
 	client := p.client()
 	var changes []string
 	var from string

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"path"
 	"strings"
 	"time"
 
@@ -109,8 +110,12 @@ func (s *Server) build(ctx context.Context) (err error) {
 }
 
 func (s *Server) newTail(store *kv.Etcd) *kv.Tail {
+	prefix := s.config.Etcd.StorageConfig.Prefix
 	return kv.NewTail(kv.TailConfig{
-		Store: store, Prefix: s.config.Etcd.StorageConfig.Prefix, Replay: s.config.Store.ReplayRevisions, Logger: newLogger(),
+		Store: store, Prefix: prefix, Replay: s.config.Store.ReplayRevisions, Logger: newLogger(),
+		// After a kill, a client resumes from its last bookmark, which is at most about 60 s old. Servers renew
+		// their Leases every 10 s: kubernetes pkg/controlplane/apiserver/server.go, IdentityLeaseRenewIntervalPeriod.
+		Clock: kv.Clock{Prefix: path.Join(prefix, "leases/kube-system") + "/apiserver-", Ticks: 8, Limit: 100_000},
 	})
 }
 

@@ -119,8 +119,8 @@ type Config struct {
 
 // Store configures the store beyond kube-apiserver's options.
 type Store struct {
-	// ReplayRevisions limits the past revisions that are read from the store at the start, so that
-	// clients can resume watches; 0 reads none.
+	// ReplayRevisions is the least number of past revisions that are read from the store at the start, so that
+	// clients can resume watches; 0 reads none. More are read if they are less than 80 s old.
 	ReplayRevisions int64
 	// CheckInterval is the interval in which each cache is compared with the store; 0 is never.
 	CheckInterval time.Duration
