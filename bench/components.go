@@ -117,7 +117,7 @@ func Components(ctx context.Context, t *Target, c ComponentsConfig) ([]*Result, 
 	return results, nil
 }
 
-// look reads the versions of the Leases if they are needed.
+// look reads the versions of the Leases if a write needs them.
 func (c *ComponentsConfig) look(ctx context.Context, t *Target, needed bool) (err error) {
 	if needed {
 		c.versions, err = t.revisions(ctx, leases)
@@ -218,7 +218,7 @@ func put(path string, obj runtime.Object) Request {
 	return Request{Method: http.MethodPut, Path: path, Accept: Protobuf, Kind: Protobuf, Body: EncodeProtobuf(obj)}
 }
 
-// strategic is a strategic merge patch, whose answer is asked for as typed clients ask.
+// strategic is a strategic merge patch. Its Accept header is that of typed clients.
 func strategic(path string, patch any) Request {
 	return Request{Method: http.MethodPatch, Path: path, Accept: Protobuf, Kind: "application/strategic-merge-patch+json", Body: EncodeJSON(patch)}
 }

@@ -94,7 +94,7 @@ func (c *conn) connect() (err error) {
 var ErrTimeout = errors.New("bench: timeout")
 
 // limit makes the current request, or the next one, fail after some time; 0 leaves the time
-// unlimited. A connection whose time was over cannot be used again.
+// unlimited. After a timeout the connection cannot be used again.
 func (c *conn) limit(d time.Duration) {
 	if d > 0 {
 		end := c.end
@@ -105,7 +105,7 @@ func (c *conn) limit(d time.Duration) {
 	}
 }
 
-// unlimit takes the limit back.
+// unlimit removes the limit.
 func (c *conn) unlimit() {
 	if c.timer != nil && !c.timer.Stop() {
 		c.late.Store(true)
@@ -113,7 +113,7 @@ func (c *conn) unlimit() {
 	c.timer = nil
 }
 
-// explain makes an error that the Target's Timeout has caused an ErrTimeout.
+// explain wraps an error that Target.Timeout has caused with ErrTimeout.
 func (c *conn) explain(err error) error {
 	if err == nil || c.ctx.Err() != nil || !c.late.Load() {
 		return err
@@ -172,8 +172,8 @@ func (c *conn) read(r Request) ([]byte, error) {
 	return body, nil
 }
 
-// retryAfter is how long a client waits before it sends the request again, -1 if the answer does
-// not say. Servers of Kubernetes send seconds.
+// retryAfter returns how long the client must wait before it retries, -1 if the answer has no Retry-After
+// header. API servers send seconds.
 func retryAfter(resp *http.Response) time.Duration {
 	const most = 600
 	if n, err := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 31); err == nil && n <= most {
@@ -182,8 +182,8 @@ func retryAfter(resp *http.Response) time.Duration {
 	return -1
 }
 
-// do sends a request and reads the answer. Where the Target wants it, a request that is
-// refused for a while is sent again after it.
+// do sends a request and reads the answer. If the Target says so, it retries a request that was answered
+// 429.
 func (c *conn) do(r Request) (outcome, error) {
 	const most = 10 // times
 	var o outcome
@@ -199,11 +199,11 @@ func (c *conn) do(r Request) (outcome, error) {
 	}
 }
 
-// reconnectDelay is how long a conn waits when it gets no connection, so that a server that has
-// ended does not keep the client busy.
+// reconnectDelay is how long a conn waits after it could not connect, so that the client is not busy while
+// the server is gone.
 const reconnectDelay = 10 * time.Millisecond
 
-// try sends a request once and reads the answer. after is for how long the server asks to wait, -1 if it does not.
+// try sends a request once and reads the answer. after is the server's Retry-After, -1 without one.
 func (c *conn) try(r Request, o *outcome) (after time.Duration, err error) {
 	o.bytes, o.status = 0, 0
 	resp, err := c.send(r)

@@ -10,13 +10,12 @@ import (
 	"time"
 )
 
-// Tenants is the group of the users that are no administrators: they may read, and flow
-// control bounds them once [Target.AllowTenants] has been called.
+// Tenants is the group of users who are not administrators. They may read, and flow control limits them,
+// after [Target.AllowTenants] has been called.
 const Tenants = "bench-tenants"
 
-// AllowTenants lets [Tenants] read pods, and gives them a priority level of their own with few
-// seats, which its users have to share. It waits until the server lets tenant, one of these
-// users, read. It leaves objects that exist already.
+// AllowTenants lets [Tenants] read pods, and creates a priority level with few seats for them. It waits until
+// the server lets tenant, one of these users, read. It does not change existing objects.
 func (t *Target) AllowTenants(ctx context.Context, tenant *Target) error {
 	const flowcontrol, rbac = "/apis/flowcontrol.apiserver.k8s.io/v1/", "/apis/rbac.authorization.k8s.io/v1/"
 	for _, object := range [][2]string{
@@ -59,8 +58,8 @@ func (t *Target) awaitAccess(ctx context.Context) error {
 type FloodConfig struct {
 	// Quiet is the workload that is measured. Flood's Target sends its requests.
 	Quiet ReadConfig
-	// By requests Path again and again, from Clients clients at once. An answer of 429 (Too
-	// Many Requests) is no error.
+	// By requests Path repeatedly, from Clients clients at once. An answer of 429 (Too Many Requests) is
+	// not an error.
 	By           *Target
 	Path, Accept string
 	Clients      int

@@ -11,21 +11,21 @@ const MemoryPerWatch = "memory per watch"
 
 // HoldConfig is a workload of watches that are opened and then get no events.
 type HoldConfig struct {
-	// Name heads the result.
+	// Name is the name of the result.
 	Name string
 	// Path is the collection watched, Accept the media type of events.
 	Path, Accept string
 	// Watchers is how many are opened.
 	Watchers int
-	// Idle is how long they are held open afterwards: the CPU time that the server uses
-	// meanwhile is reported as its idle cost.
+	// Idle is how long they are then held open. The CPU time that the server uses meanwhile is reported as
+	// its idle cost.
 	Idle time.Duration
 	// Returns is how often all of them are closed and opened again at their last revision.
 	Returns int
 }
 
-// Hold opens watches, TLS handshakes included, and records how long each took, what
-// it cost the server and by how much the server's memory grew.
+// Hold opens watches and records how long each took, including its TLS handshake, what it cost the server
+// and by how much the server's memory grew.
 func Hold(ctx context.Context, t *Target, c HoldConfig) (*Result, error) {
 	return c.measure(ctx, t, c.Watchers, func(rec *recorder, w *watchers) error {
 		if err := rec.measured(func() error { return w.open(ctx, c.Watchers, true) }); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/larder-io/larder/bench/stages"
 )
 
-// Load says how many operations a workload has, and how they follow each other.
+// Load sets the number of operations of a workload, and their rate.
 type Load struct {
 	// Operations is their number, Clients how many are sent at a time.
 	Operations, Clients int
@@ -22,20 +22,19 @@ type Load struct {
 	// Plan, unless it is zero, takes the place of Operations, of Rate and, if it is closed, of
 	// Clients.
 	Plan stages.Plan
-	// Warmup is for how long the load runs, as it begins, before anything is measured.
+	// Warmup is how long the load runs at its initial level before anything is measured.
 	Warmup time.Duration
 }
 
-// Kinds of loops, as a Result's Loop says them.
+// Kinds of loops, the values of Result.Loop.
 const (
 	OpenLoop   = "open"
 	ClosedLoop = "closed"
 )
 
-// loop says how operations follow each other. With a rate or an open plan the loop is open:
-// each operation has a time at which it should begin, and its latency counts from there,
-// so that a stall of the server counts for every operation that waited meanwhile. Otherwise
-// the loop is closed: each client begins its next operation when the last has ended.
+// loop runs operations. With a rate or an open plan the loop is open: each operation is due at a certain
+// time, and its latency counts from then, so a stall of the server counts for every operation that it
+// delays. Otherwise the loop is closed: each client begins its next operation when the last has ended.
 type loop struct {
 	Load
 
@@ -123,8 +122,8 @@ func (l loop) warm(ctx context.Context, t *Target, rec *recorder, op operation) 
 	return first.run(ctx, t, &recorder{result: NewResult("", "")}, op)
 }
 
-// run records each operation. Failed ones end nothing; the end of ctx does, and so does
-// Target.Stop, which is no error.
+// run runs and records the operations, including failed ones. It ends early, with an error, when ctx ends,
+// and without one after Target.Stop.
 func (l loop) run(ctx context.Context, t *Target, rec *recorder, op operation) error {
 	within, cut := t.graceful(ctx)
 	defer cut()
@@ -151,13 +150,13 @@ func (l loop) run(ctx context.Context, t *Target, rec *recorder, op operation) e
 	}
 	err := group.Wait()
 	if ctx.Err() == nil && errors.Is(err, context.Canceled) {
-		return nil // Stop has cut off what took too long
+		return nil // Stop has canceled operations that took too long
 	}
 	return err
 }
 
-// measure runs the loop as a measured part of a workload of that name. warm, if it is not nil, is
-// what runs while the load warms up.
+// measure runs the loop as a measured part of the named workload. warm, if not nil, is the loop that runs
+// during the warm-up.
 func (l loop) measure(ctx context.Context, t *Target, name, unit string, warm, op operation) (*Result, error) {
 	rec, err := t.newRecorder(name, unit, l.total())
 	if err != nil {
@@ -191,7 +190,7 @@ type running struct {
 	ops   int
 	next  atomic.Int64
 
-	reached atomic.Int64 // when the server was in reach, in nanoseconds after start
+	reached atomic.Int64 // when a client last had a connection, in nanoseconds after start
 }
 
 // client runs one operation after the other until there are no more.
@@ -227,8 +226,7 @@ func (r *running) client(ctx context.Context, own *conn, client int, op operatio
 // unreachableLimit is how long a server may be unreachable before a loop ends.
 const unreachableLimit = 30 * time.Second
 
-// unreachable reports whether no client had a connection for too long. It notes when one had
-// one last.
+// unreachable reports whether no client has had a connection for too long.
 func (r *running) unreachable(err error) bool {
 	now := int64(time.Since(r.start))
 	if failed := new(dialError); !errors.As(err, &failed) {

@@ -13,7 +13,7 @@ import (
 // MixedConfig is a workload of the requests that a cluster sends to its server: mostly small
 // reads, some lists, some writes, in fixed proportions.
 type MixedConfig struct {
-	// Seed says which pods there are to read.
+	// Seed describes the pods to read.
 	Seed SeedConfig
 	Load
 }
@@ -25,7 +25,7 @@ const (
 	ListNode  = "list node"
 )
 
-// share is one kind of request of the mixed load. n is a number that is drawn for the request.
+// share is one kind of request of the mixed load. n is a random number for the request.
 type share struct {
 	name   string
 	weight int
@@ -58,11 +58,11 @@ func MixedKinds() []string {
 
 func (c *MixedConfig) pod(n uint64) string { return c.Seed.PodPath(below(n, c.Seed.Pods)) }
 
-// below makes a number that is drawn one below most.
+// below maps a random number to one below most.
 func below(n uint64, most int) int { return int(n % uint64(most)) }
 
-// drawn is the number that request i draws: it is the same in each run, and independent of
-// the request's kind.
+// drawn returns the random number of request i. It is the same in each run, and independent of the request's
+// kind.
 func drawn(i int) uint64 {
 	const run = 0x6c6172646572 // any number: it names the sequence
 	return rand.NewPCG(run, uint64(i)).Uint64()
@@ -79,9 +79,9 @@ func mixedOrder() []int {
 	return order
 }
 
-// Mixed runs the mixedRequests and returns one Result for all of it and then one of each
-// kind of request, which is a Part of it. The server's cost is known only for the whole.
-// What a request is about is drawn for it, evenly from all pods, nodes and namespaces.
+// Mixed sends the mixedRequests. It returns one Result of all requests, which has the server's cost, and then
+// one of each kind, which is a Part of it. Pods, nodes and namespaces are chosen at random, all with the
+// same probability.
 func Mixed(ctx context.Context, t *Target, c MixedConfig) ([]*Result, error) {
 	l := loop{Load: c.Load}
 	if err := l.check(); err != nil {

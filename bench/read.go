@@ -5,7 +5,7 @@ import "context"
 // ReadConfig is a workload of GET requests for one path, which may be a single
 // object, a collection or a selection.
 type ReadConfig struct {
-	// Name heads the result.
+	// Name is the name of the result.
 	Name string
 	// Path is the request's path and query.
 	Path string
@@ -14,14 +14,14 @@ type ReadConfig struct {
 	// Encoding is the Accept-Encoding header, "" for none.
 	Encoding string
 	Load
-	// Between is called before each request, nil for nothing: it may change something, so
-	// that an answer is not the last one again. Its time is in no latency, also where it
-	// makes a request of an open loop begin late.
+	// Between is called before each request if it is not nil. It may change an object, so that the server
+	// cannot repeat its last answer. No latency includes its time, even if it delays a request of an open
+	// loop.
 	Between func(ctx context.Context, request int) error
 }
 
-// Read runs the workload after one unmeasured request, which makes the server
-// build what it builds on first use.
+// Read runs the workload. It first sends one unmeasured request, because servers build some things on
+// first use.
 func Read(ctx context.Context, t *Target, c ReadConfig) (*Result, error) {
 	l := loop{Load: c.Load, between: c.Between}
 	if err := l.check(); err != nil {

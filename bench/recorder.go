@@ -9,9 +9,8 @@ import (
 	"github.com/larder-io/larder/bench/process"
 )
 
-// recorder gathers what concurrent workers saw and what it cost the processes. Cost
-// counts between resume and pause alone, so that a workload can prepare itself in
-// between.
+// recorder collects the results of concurrent workers and the cost of the processes. Cost counts only between
+// resume and pause, so a workload can prepare itself outside of them.
 type recorder struct {
 	target *Target
 	total  int
@@ -112,7 +111,7 @@ func (r *recorder) resume() error {
 // pause ends a measured part.
 func (r *recorder) pause() error {
 	end, err := r.read()
-	if err != nil { // what was measured is worth having
+	if err != nil { // return the results so far
 		end.server, end.beside = r.resumed.server, r.resumed.beside
 		r.fail(fmt.Errorf("bench: the server's process, or one beside it, has ended: %w", err))
 	}
@@ -191,8 +190,7 @@ func (r *recorder) progress() Progress {
 	}
 }
 
-// Meter accounts for what the server uses while others send the requests. One goroutine uses
-// it.
+// Meter measures the server while other code sends the requests. One goroutine uses it.
 type Meter struct{ rec *recorder }
 
 // Meter returns a Meter that has measured nothing yet.

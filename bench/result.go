@@ -10,12 +10,12 @@ import (
 
 // Result is the result of one run of a workload.
 type Result struct {
-	// Name says what was run.
+	// Name names the workload.
 	Name string `json:"name"`
 	// Unit is what Ops counts and costs are divided by: request, delivery, event,
 	// watch, list, start.
 	Unit string `json:"unit"`
-	// Part says that this is one kind of the operations of another Result, which has the
+	// Part means that this Result has one kind of the operations of another Result, which has the
 	// server's cost.
 	Part bool `json:"part,omitempty"`
 	// Round is which of several runs of the workload this is, from 1 on; 0 for the only one.
@@ -27,7 +27,7 @@ type Result struct {
 	Late int    `json:"late,omitempty"`
 	// Protocol is the protocol between client and server.
 	Protocol string `json:"protocol,omitempty"`
-	// Interrupted says that the workload was stopped before its end.
+	// Interrupted means that the workload was stopped before its end.
 	Interrupted bool `json:"interrupted,omitempty"`
 	Counts
 	// Retries counts answers of 429 after which the request was sent again: they are no
@@ -43,8 +43,8 @@ type Result struct {
 	Wall time.Duration `json:"wallNanoseconds"`
 	// ServerCPU is the CPU time of the server during the run; 0 without a Process.
 	ServerCPU time.Duration `json:"serverCPUNanoseconds"`
-	// ClientCPU is what this process used: on a shared machine it must stay small
-	// beside the server's.
+	// ClientCPU is the CPU time of this process. On a shared machine it must be small compared with the
+	// server's.
 	ClientCPU time.Duration `json:"clientCPUNanoseconds"`
 	// Before and Server are the server's state before and after the run. The counts of
 	// calls in Calls are their difference.

@@ -1,6 +1,5 @@
-// Package benchtest is a small API server to test workloads against: a real HTTP
-// server over TLS that keeps objects in memory and tells watches of changes. It knows
-// no versions, validates nothing and forgets everything.
+// Package benchtest is a small API server to test workloads against: an HTTP server over TLS that keeps
+// objects in memory and sends changes to watches. It has no old revisions and validates nothing.
 //
 // Any goroutine may send requests to a Server. Its locks are leaves.
 package benchtest
@@ -28,11 +27,9 @@ type object = map[string]any
 type Server struct {
 	*httptest.Server
 
-	// Drop reports which events are sent to no watch, nil for none. It is set before the
-	// first request.
+	// Drop reports which events are not sent; nil drops none. Set it before the first request.
 	Drop func(event int) bool
-	// BreaksOff is a path: its answer ends before it is complete. "" stands for none. It is
-	// set like Drop.
+	// BreaksOff is a path whose answer is cut short; "" means none. Set it before the first request.
 	BreaksOff string
 
 	mu       sync.Mutex
@@ -50,8 +47,7 @@ type watch struct {
 	events chan []byte
 }
 
-// New starts a server with an administrator's token and no objects. The caller closes
-// it.
+// New starts a server with an administrator's token and no objects. The caller must close it.
 func New() *Server {
 	s := &Server{objects: make(map[string]object), watches: make(map[*watch]struct{}), requests: make(map[string]int), awaited: make(map[string]func()), revision: 1}
 	s.Server = httptest.NewUnstartedServer(s)
@@ -66,7 +62,7 @@ func (s *Server) Requests(method string) int {
 	return s.requests[method]
 }
 
-// Watch calls then once, when a path has been requested n times from now on.
+// Watch calls then once, after n further requests for a path.
 func (s *Server) Watch(path string, n int, then func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,7 +255,7 @@ func (s *Server) remove(w http.ResponseWriter, path string) {
 	answer(w, http.StatusOK, object{"kind": "Status", "status": "Success"})
 }
 
-// tellLocked sends a change to watches.
+// tellLocked sends a change to the watches.
 func (s *Server) tellLocked(kind, path string) {
 	s.events++
 	if s.Drop != nil && s.Drop(s.events) {

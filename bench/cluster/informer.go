@@ -20,7 +20,7 @@ import (
 
 // What client-go's reflectors do (tools/cache/reflector.go).
 const (
-	shortestWatch = 5 * time.Minute // a watch is asked to end after this, or up to twice as long
+	shortestWatch = 5 * time.Minute // the timeout of watches is this, or up to twice as long
 	firstBackoff  = 800 * time.Millisecond
 	mostBackoff   = 30 * time.Second
 	calm          = 2 * time.Minute // after which the backoff starts again at firstBackoff
@@ -29,8 +29,8 @@ const (
 
 // informer follows a collection as client-go's reflectors do. It starts with a WatchList and
 // resumes at its last version when a watch ends. It backs off while the server cannot be
-// reached, and lists again when the server does not know the version any more. It keeps the
-// versions of the objects, which are compared with a list at the end.
+// reached, and lists again when the server no longer has the version. It keeps the versions of
+// the objects, which are compared with a list at the end.
 type informer struct {
 	sim  *simulation
 	c    *client
@@ -91,8 +91,8 @@ func (f *informer) setSynced(yes bool) {
 	f.lost = !yes
 }
 
-// lasts is how long a watch is asked to last. The first watches are shorter: in a cluster that
-// has run for long, watches end at any time.
+// lasts returns the timeout of a watch. The first watches are shorter, so that watches end at different
+// times, as in a cluster that has run for long.
 func (f *informer) lasts() time.Duration {
 	d := shortestWatch + rand.N(shortestWatch)
 	if !f.synced {
@@ -109,7 +109,7 @@ type attempt struct {
 	phase    *phase
 	began    bool // the server has accepted it
 	gotEvent bool // an event has come
-	expired  bool // the server does not know the version any more
+	expired  bool // the server no longer has the version
 }
 
 // record counts the request of an attempt.
@@ -244,7 +244,7 @@ func (f *informer) next(a *attempt, err error) (all bool, wait time.Duration) {
 	f.mu.Unlock()
 	ran := time.Since(a.due)
 	if err == nil && ran > a.lasts-2*time.Second {
-		return all, 0 // it has lasted as long as it was asked to
+		return all, 0 // it has ended at its timeout
 	}
 	f.setSynced(false)
 	switch {
@@ -252,7 +252,7 @@ func (f *informer) next(a *attempt, err error) (all bool, wait time.Duration) {
 		f.sim.expired.Add(1)
 		return true, 0
 	case a.began && (err != nil || a.gotEvent || ran > veryShort):
-		return all, 0 // the connection or the watch has ended: it goes on where it was
+		return all, 0 // the connection or the watch has ended: resume at the last version
 	case errors.Is(err, syscall.ECONNREFUSED) || bench.StatusOf(err) == http.StatusTooManyRequests:
 		return all, f.delay()
 	}
@@ -282,7 +282,7 @@ func (sim *simulation) awaitAll(ctx context.Context, limit time.Duration) error 
 	return nil
 }
 
-// reason is why an informer does not follow.
+// reason returns the reason why an informer does not follow.
 func (sim *simulation) reason() error {
 	for _, all := range sim.followed() {
 		for _, f := range all {

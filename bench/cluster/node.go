@@ -87,7 +87,7 @@ func (n *node) start() {
 	}
 }
 
-// podEvent learns of a pod, from the informer of the node's pods.
+// podEvent handles an event of the informer of the node's pods.
 func (n *node) podEvent(kind string, m meta) {
 	name := string(m.name)
 	if kind == added {
@@ -115,8 +115,8 @@ func slotOf(name string) (int, bool) {
 	return slot, err == nil && strings.HasPrefix(name, "app-")
 }
 
-// mountLocked counts a pod that mounts objects, or does no more. The first begins to watch them,
-// the last ends that (pkg/kubelet/util/manager/watch_based_manager.go).
+// mountLocked counts a pod that mounts objects, or no longer does. The first pod starts a watch of them, the
+// last one ends it (pkg/kubelet/util/manager/watch_based_manager.go).
 func (n *node) mountLocked(slot, change int) {
 	app := appOf(slot)
 	path := func(resource, name string) string {
@@ -146,7 +146,7 @@ func (n *node) beat(start time.Time) {
 	n.sim.every(start.Add(rand.N(statusEvery)), statusEvery, n.report)
 }
 
-// every does something again and again, whether it is done in time or not.
+// every calls a function at a fixed interval, even while the last call has not returned.
 func (sim *simulation) every(first time.Time, between time.Duration, act func(due time.Time)) {
 	var next func(due time.Time)
 	next = func(due time.Time) {
@@ -156,7 +156,7 @@ func (sim *simulation) every(first time.Time, between time.Duration, act func(du
 	sim.at(first, next)
 }
 
-// renew renews the Lease. A failure is left to the next time.
+// renew renews the Lease. After a failure it waits for the next interval.
 func (n *node) renew(due time.Time) {
 	n.renewing.Lock()
 	defer n.renewing.Unlock()

@@ -19,11 +19,11 @@ const (
 	HTTP1 = "h1"
 )
 
-// Config says which clusters are simulated.
+// Config configures the simulated clusters.
 type Config struct {
 	testservers.Trials
-	// Nodes are the numbers of nodes, each of PodsPerNode pods. Above StockNodes only Larder
-	// is asked.
+	// Nodes has the sizes of the clusters, with PodsPerNode pods on each node. Above StockNodes nodes only
+	// Larder is measured.
 	Nodes                   []int
 	PodsPerNode, StockNodes int
 	// Churn is how many pods are replaced in a second; negative for one of 250 nodes.
@@ -39,7 +39,7 @@ type Config struct {
 // has ten.
 func UsualChurn(nodes int) float64 { return float64(nodes) / 250 }
 
-// check returns an error for what cannot be.
+// check returns an error if the configuration is invalid.
 func (c *Config) check() error {
 	switch {
 	case len(c.Nodes) == 0 || slices.Min(c.Nodes) < 1 || c.PodsPerNode < 1:
@@ -212,7 +212,7 @@ func (r *trial) run(ctx context.Context) (err error) {
 	return err
 }
 
-// settling is for how long requests that are due may still be in flight.
+// settling limits how long due requests may still be in flight.
 func (r *trial) settling() time.Duration { return min(r.config.Duration, mostSettling) }
 
 // open connects all components.
@@ -233,7 +233,7 @@ func (r *trial) open(ctx context.Context) error {
 	return nil
 }
 
-// steady is the load as it is from day to day.
+// steady measures the load while nothing special happens.
 func (r *trial) steady(ctx context.Context) error {
 	r.simulation.begin()
 	if err := bench.Sleep(ctx, r.settling()); err != nil { // the first requests open connections, and read Leases

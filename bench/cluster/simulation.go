@@ -42,7 +42,7 @@ type simulation struct {
 	bound map[string]sent // pods whose kubelets shall see them soon
 }
 
-// sent says when something was due, in which phase. arrived is closed when it came.
+// sent says when something was due and in which phase. arrived is closed when it has arrived.
 type sent struct {
 	due     time.Time
 	phase   *phase
@@ -73,8 +73,8 @@ func (sim *simulation) close() {
 	sim.control = nil
 }
 
-// at calls act with due in a goroutine of its own when due has come. Nothing waits for anything
-// else: the load stays what it is when the server is slow.
+// at calls act with due, at that time, in a new goroutine. Operations do not wait for each other, so a slow
+// server does not reduce the load.
 func (sim *simulation) at(due time.Time, act func(due time.Time)) {
 	time.AfterFunc(time.Until(due), func() {
 		sim.mu.Lock()
@@ -152,7 +152,7 @@ func (sim *simulation) begin() {
 	})
 }
 
-// drain lets no more pods come and go, and waits for those in flight, at most for some time.
+// drain stops replacing pods and waits, for a limited time, until the replacements in flight are done.
 func (sim *simulation) drain(limit time.Duration) {
 	sim.draining.Store(true)
 	done := make(chan struct{})
@@ -173,14 +173,14 @@ const (
 	beatTimeout  = 10 * time.Second
 )
 
-// retryAfter is for how long a component waits after a failure, about.
+// retryAfter is about how long a component waits after a failure.
 const retryAfter = 500 * time.Millisecond
 
-// errGaveUp says that a request failed for a reason that will not go.
+// errGaveUp is the error of a request that a retry cannot help.
 var errGaveUp = errors.New("cluster: the request cannot succeed")
 
-// send sends a request that was due at some time, and again after failures, as the queues of
-// components do. build makes the request for each try, and each try counts.
+// send sends a request that was due at a certain time, and retries after failures as the work queues of
+// components do. build makes the request of each try, and each try counts.
 func (sim *simulation) send(kind requestKind, due time.Time, c *client, build func() *bench.Request) ([]byte, error) {
 	for {
 		at := sim.phase.Load()
@@ -192,7 +192,7 @@ func (sim *simulation) send(kind requestKind, due time.Time, c *client, build fu
 		}
 		code := bench.StatusOf(err)
 		if err != nil && (code == http.StatusConflict && kind != podCreation || code == http.StatusNotFound) {
-			// Part of how components work: they read again, or have nothing to do any more.
+			// Not failures: components read the object again, or have nothing left to do.
 			at.record(kind, time.Since(due), code, nil)
 		} else {
 			at.record(kind, time.Since(due), code, err)
@@ -216,8 +216,8 @@ type step struct {
 	do    func(due time.Time) error
 }
 
-// chain does steps one after the other, each when it is due, or when the one before is done if
-// that is later. It ends with the first that gives up.
+// chain runs steps one after the other, each when it is due and the one before is done. It ends with the
+// first step that gives up.
 func (sim *simulation) chain(start time.Time, steps ...step) (done bool) {
 	for _, s := range steps {
 		due := start.Add(s.after)
@@ -228,7 +228,7 @@ func (sim *simulation) chain(start time.Time, steps ...step) (done bool) {
 	return true
 }
 
-// expect notes that a kubelet waits for a pod. The channel is closed when its watch has it.
+// expect notes that a kubelet waits for a pod. The channel is closed when the kubelet's watch receives it.
 func (sim *simulation) expect(name string, due time.Time) (arrived <-chan struct{}) {
 	s := sent{due, sim.phase.Load(), make(chan struct{})}
 	sim.mu.Lock()
@@ -237,7 +237,7 @@ func (sim *simulation) expect(name string, due time.Time) (arrived <-chan struct
 	return s.arrived
 }
 
-// seen notes that it did.
+// seen notes that a kubelet's watch has received a pod.
 func (sim *simulation) seen(name string) {
 	sim.mu.Lock()
 	s, ok := sim.bound[name]

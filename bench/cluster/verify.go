@@ -61,7 +61,7 @@ func (sim *simulation) followed() map[string][]*informer {
 	return all
 }
 
-// watches is how many watches there are.
+// watches returns the number of watches.
 func (sim *simulation) watches() int {
 	n := 0
 	for _, all := range sim.followed() {
@@ -133,7 +133,7 @@ func (f *informer) selects() selection {
 	return s
 }
 
-// differs says how the informer differs from what there is, "" if it does not.
+// differs describes how the informer differs from the list, "" if it does not.
 func (f *informer) differs(index map[selection]map[uint64]uint64) string {
 	want := index[f.selects()]
 	f.mu.Lock()

@@ -15,9 +15,9 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// Config says what is compared and how thoroughly.
+// Config configures a Comparison.
 type Config struct {
-	// TestServers is what servers are started from.
+	// TestServers has the programs of the servers.
 	TestServers testservers.Config
 	// LimitProgram starts the limit: it is called with the arguments that LimitArgs
 	// returns for a tape's file and a port.
@@ -27,16 +27,16 @@ type Config struct {
 	Pods, StartPods int
 	// Watchers, if it is more than 0, is how many watches each row of watches opens.
 	Watchers int
-	// Rounds is how many turns each server has, Rows which rows are run by id and work,
-	// nil for all. Quick cuts the number of operations to what shows that all works.
+	// Rounds is the number of turns of each server. Rows matches the ids and works of the rows to run, nil
+	// for all. Quick reduces the operations to a check that everything works.
 	Rounds int
 	Rows   *regexp.Regexp
 	Quick  bool
-	// Say is called with each line about what happens.
+	// Say is called with each line of progress.
 	Say func(string)
 }
 
-// Comparison runs a Config once. Its Progress may be asked at any time.
+// Comparison runs a Config once. Progress may be called at any time.
 type Comparison struct {
 	config  *Config
 	started *testservers.Servers
@@ -81,8 +81,8 @@ func (c *Comparison) Progress() bench.Progress {
 	return bench.Progress{}
 }
 
-// Run starts the servers, runs all rows and stops the servers. A row that fails spoils
-// no other; the results so far are returned with the errors.
+// Run starts the servers, runs all rows and stops the servers. After a row has failed, the others still run.
+// The results are returned with the errors.
 func (c *Comparison) Run(ctx context.Context) (t *Table, err error) {
 	if c.started, err = testservers.New(c.config.TestServers); err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func (c *Comparison) Run(ctx context.Context) (t *Table, err error) {
 	return c.table, err
 }
 
-// each runs steps, the next also when one has failed, until ctx ends.
+// each runs steps until ctx ends, even if one fails.
 func (c *Comparison) each(ctx context.Context, steps []step) error {
 	var failed []error
 	for _, s := range steps {
@@ -131,15 +131,15 @@ func (c *Config) say(format string, args ...any) {
 	}
 }
 
-// selected drops the steps that the configuration does not select. A step of several rows is
-// run when one of them is selected, and shows all.
+// selected returns the steps that the configuration selects. If one row of a step is selected, all its rows
+// are measured.
 func (c *Config) selected(steps []step) []step {
 	return slices.DeleteFunc(steps, func(s step) bool {
 		return !slices.ContainsFunc(s.rows, func(r rowSpec) bool { return c.Rows.MatchString(r.id + " " + r.work) })
 	})
 }
 
-// prepare starts Larder, seeds through it, and starts the others when all are needed.
+// prepare starts Larder, seeds through it, and starts the other servers if they are needed.
 func (c *Comparison) prepare(ctx context.Context, all bool) (err error) {
 	c.config.say("starting Larder")
 	if c.servers[Larder], err = c.startWith(ctx, Larder, testservers.Usual()); err != nil {
@@ -164,7 +164,7 @@ func (c *Comparison) prepare(ctx context.Context, all bool) (err error) {
 	return c.describe(ctx)
 }
 
-// seedAll seeds, and fails if a pod could not be made.
+// seedAll seeds, and fails if a pod could not be created.
 func seedAll(ctx context.Context, t *bench.Target, seed bench.SeedConfig) error {
 	result, err := bench.Seed(ctx, t, seed)
 	if err != nil {
@@ -176,7 +176,7 @@ func seedAll(ctx context.Context, t *bench.Target, seed bench.SeedConfig) error 
 	return nil
 }
 
-// describe says what is compared.
+// describe returns the versions that are compared.
 func (c *Comparison) describe(ctx context.Context) error {
 	version, err := c.servers[Larder].Target.Version(ctx)
 	if err != nil {
@@ -198,7 +198,7 @@ func (c *Comparison) describe(ctx context.Context) error {
 	return nil
 }
 
-// startLimit records what Larder answers and starts the limit with it.
+// startLimit records Larder's answers and starts the limit with them.
 func (c *Comparison) startLimit(ctx context.Context) error {
 	c.config.say("recording Larder's answers")
 	tape, err := c.record(ctx)

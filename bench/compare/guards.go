@@ -9,13 +9,12 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// elsewhere is the slowdown beside a flood of another process: the part that comes from
-// shared processors, and not from the effect of the server's users on each other.
+// elsewhere is the slowdown while another process is flooded: the part that comes from shared processors and
+// not from the server's other users.
 const elsewhere = "p99 beside a flood of another server, of that alone"
 
-// flood has one user read little while another reads as much as it can, in a priority
-// level of few seats; and, as a control, while the other reads from a second server of
-// that kind.
+// flood has one user read little while another reads as much as it can, in a priority level with few seats.
+// As a control, the other user reads from a second server of that kind.
 func (c *Comparison) flood() step {
 	const rate, clients = 200, 32
 	const most = 2 // times as long as alone
@@ -57,7 +56,7 @@ func (c *Comparison) flood() step {
 	}}
 }
 
-// guarded has the guards of each row, whose cost the row shows. The first row has none.
+// guarded has the guards whose cost each row measures. The first row has none.
 var guarded = []struct {
 	id, what string
 	guards   testservers.Guards
@@ -69,8 +68,7 @@ var guarded = []struct {
 	{"B44", "all three", testservers.Guards{Access: true, Audit: true, Flow: true}},
 }
 
-// guards is the same read by a user that is no administrator, on servers with different
-// guards.
+// guards has the same read by a user who is not an administrator, on servers with different guards.
 func (c *Comparison) guards() step {
 	var specs []rowSpec
 	for _, g := range guarded {
@@ -108,7 +106,7 @@ func (c *Comparison) guardedReads(ctx context.Context, kind Kind, name string, g
 		Load: bench.Load{Operations: c.ops(kind, 2000, 8000), Clients: 4},
 	}
 	tenant := c.started.Tenant(server, 0)
-	// After the first turn, informers have synced and what is built on first use is there.
+	// After the first turn, informers have synced and everything that is built on first use exists.
 	if _, err := bench.Read(ctx, tenant, read); err != nil {
 		return nil, err
 	}

@@ -79,8 +79,8 @@ func launched(server *testservers.Server, err error) (*bench.Target, time.Time, 
 	return server.Target, server.Started, server.Stop, nil
 }
 
-// openWatches is the number of watches: enough that memory which the server had to spare
-// before does not count. They are held for as long as a server may take to give memory back.
+// openWatches is the number of watches: so many that memory that was free before does not matter. They are
+// held long enough for the server to return memory to the system.
 func (c *Config) openWatches() int { return c.watchers(5000) }
 
 func (c *Config) held() time.Duration {
@@ -90,8 +90,8 @@ func (c *Config) held() time.Duration {
 	return 5 * time.Second
 }
 
-// startFull starts a server on the seeded etcd, opens watches while it has not yet any
-// memory to spare, and then lists all pods from it, again and again by several clients.
+// startFull starts a server on the seeded etcd, opens watches before it has free memory, and then lists all
+// pods repeatedly with several clients.
 func (c *Comparison) startFull(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 	var load, open *bench.Result
 	started, err := bench.Start(ctx, bench.StartConfig{

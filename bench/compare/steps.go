@@ -32,7 +32,7 @@ type asks struct {
 // rowSpec says how a row is made of results.
 type rowSpec struct {
 	id, work string
-	body     bool // whether the size of the answer says something
+	body     bool // whether to show the size of the answer
 	figures  []Figure
 	worst    bool // whether the worst round counts: memory may be what was free before
 	median   bool // whether the middle one counts: a good tail is luck in one round
@@ -98,8 +98,8 @@ func (c *Config) goal(pods, actual int, bound float64) Goal {
 	return Goal{Bound: bound}
 }
 
-// ops picks how many operations a server does: the fast ones more, to be measured as
-// long.
+// ops returns the number of operations for a server. Fast servers do more, so that each is measured for
+// about as long.
 func (c *Comparison) ops(kind Kind, stock, fast int) int {
 	n := fast
 	if kind == Stock {
@@ -114,7 +114,7 @@ func (c *Comparison) ops(kind Kind, stock, fast int) int {
 	return n
 }
 
-// watchers is how many watches a step opens.
+// watchers returns the number of watches that a step opens.
 func (c *Config) watchers(n int) int {
 	if c.Watchers > 0 {
 		return c.Watchers
@@ -125,8 +125,7 @@ func (c *Config) watchers(n int) int {
 	return n
 }
 
-// other is the server that one change is made through before each request to a kind, outside of
-// what is measured.
+// other returns the server that makes a change before each request to a kind; the change is not measured.
 func (c *Comparison) other(kind Kind) *bench.Target {
 	if kind == Stock {
 		return c.servers[Larder].Target
@@ -173,8 +172,8 @@ func (c *Comparison) read(id, work string, a asks, stock, fast int, bound time.D
 	}}
 }
 
-// crowd is one small read by many clients at once. A server may let them share the cost of
-// a consistent read.
+// crowd is one small read by many clients at once. A server may share the cost of a consistent read among
+// them.
 func (c *Comparison) crowd() step {
 	const clients = 16
 	a := asks{path: c.seed.PodPath(1), accept: bench.Protobuf}

@@ -47,16 +47,16 @@ func (u Unit) Format(v float64) string {
 
 // Goal is the goal of a figure of Larder's.
 type Goal struct {
-	// Bound is the most it may be, 0 for none.
+	// Bound is the maximum, 0 for none.
 	Bound float64 `json:"bound,omitempty"`
-	// OfStock is the part of kube-apiserver's figure that it may be at most, or, where
-	// more is better, must be at least; 0 for none.
+	// OfStock is the maximum as a fraction of kube-apiserver's figure, or the minimum if more is better; 0
+	// for none.
 	OfStock float64 `json:"ofStock,omitempty"`
 }
 
 // Figure is one thing measured of all servers.
 type Figure struct {
-	// Name says what it is, "" for the server's CPU time for one operation.
+	// Name names the figure, "" for the server's CPU time for one operation.
 	Name string `json:"name,omitempty"`
 	Unit Unit   `json:"unit"`
 	Goal Goal   `json:"goal"`
@@ -66,8 +66,8 @@ type Figure struct {
 	of func(*bench.Result) float64 // takes it from a result
 }
 
-// Met reports whether the goal, if there is one, is reached; it is not while anything
-// that it needs is unknown.
+// Met reports whether the goal is reached, or there is none. A goal is not reached if a figure that it
+// needs is unknown.
 func (f Figure) Met() bool {
 	larder, stock := f.Best[Larder], f.Best[Stock]
 	if larder <= 0 { // memory that did not grow is no figure
@@ -114,11 +114,11 @@ func (f Figure) Ratio() float64 {
 
 // Row is one line of the table.
 type Row struct {
-	// ID is by which others cite the row. It does not change when rows are added.
+	// ID is the id by which documents and comments cite the row. It never changes.
 	ID string `json:"id"`
-	// Work says what was done.
+	// Work describes the workload.
 	Work string `json:"work"`
-	// Body is the size of Larder's answer, 0 if that says nothing.
+	// Body is the size of Larder's answer, 0 if it is not shown.
 	Body    int64    `json:"bodyBytes,omitempty"`
 	Figures []Figure `json:"figures"`
 	// Results are all rounds, by the name of the server.

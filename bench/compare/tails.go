@@ -11,8 +11,8 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// tail is a row of CPU per operation and of the slowest operations, than which one in a
-// hundred and one in a thousand is slower. Each figure is the median of all rounds.
+// tail returns the row of CPU per operation, and of latency at p99 and p99.9. Each figure is the median of
+// all rounds.
 func tail(id, work string, p99, p999 func(*bench.Result) float64) rowSpec {
 	const ofStock = 0.33
 	return rowSpec{
@@ -38,10 +38,9 @@ func (c *Comparison) stuck() step {
 	}}
 }
 
-// watch watches a server while changes are made. Those of all kinds are made through the same
-// server, which is none of them, while the others are paused: if each kind's were made through
-// another, the one whose neighbour is slow would be asked for fewer events than its rate, with a
-// machine that is busy. The limit makes its own.
+// watch watches a server while changes are made, and pauses the other servers. A separate server makes the
+// changes: kube-apiserver could not make them at the full rate, and would use the CPU that the measured
+// server needs. The limit makes its own changes.
 func (c *Comparison) watch(ctx context.Context, kind Kind, config bench.WatchConfig) (results []*bench.Result, err error) {
 	measured := []*testservers.Server{c.servers[kind]}
 	if kind != Limit {
@@ -60,7 +59,7 @@ func (c *Comparison) watch(ctx context.Context, kind Kind, config bench.WatchCon
 	return one(bench.Watch(ctx, c.servers[kind].Target, config))
 }
 
-// Values of the mixed load's results: the latency of its small requests.
+// Names of the mixed load's Values: the latency of its small requests.
 const (
 	smallP99  = "p99 of small requests"
 	smallP999 = "p99.9 of small requests"
@@ -90,11 +89,10 @@ func (c *Comparison) mixed() step {
 	}}
 }
 
-// writer is the server that changes are made through, whichever server is measured: a Larder of its
-// own.
+// writer is the separate Larder that makes changes, whichever server is measured.
 const writer Kind = "writer"
 
-// neutral returns the writer, and starts it if it does not run.
+// neutral returns the writer, and starts it if necessary.
 func (c *Comparison) neutral(ctx context.Context) (s *testservers.Server, err error) {
 	if c.servers[writer] == nil {
 		if s, err = c.startWith(ctx, Larder, testservers.Usual()); err != nil {
@@ -105,9 +103,8 @@ func (c *Comparison) neutral(ctx context.Context) (s *testservers.Server, err er
 	return c.servers[writer], nil
 }
 
-// alone pauses all servers but those given, and etcd, until resume is called: each of them
-// follows what is written, and on a machine with few processors that makes operations of the
-// measured server late.
+// alone pauses all servers except the given ones and etcd, until resume is called. Otherwise each would
+// follow the changes, which delays the measured server on a machine with few processors.
 func (c *Comparison) alone(ctx context.Context, measured ...*testservers.Server) (resume func() error, err error) {
 	var paused []*testservers.Server
 	resume = func() error {
@@ -129,12 +126,11 @@ func (c *Comparison) alone(ctx context.Context, measured ...*testservers.Server)
 	return resume, nil
 }
 
-// undisturbed makes a step of writes measure each server alone: the other one would follow
-// all that is written, and decoding that takes it more CPU time than many a write takes the
-// measured one. How many writes are answered in a second would say more about the server that
-// is not asked. One that is paused would be no better: etcd tries again and again to send it
-// what it has missed. So it is ended, and started again afterwards. For the same reason a
-// server may have been started a moment ago: a tenth of the load goes before, unmeasured.
+// undisturbed makes a step of writes measure each server alone. Otherwise the other server would follow the
+// writes, and could use more CPU time for that than the measured server uses for writing. It is stopped
+// and not paused, because etcd keeps trying to send events to a paused server, and started again
+// afterwards. The measured server may therefore have just started: a tenth of the load runs first,
+// unmeasured.
 func (c *Comparison) undisturbed(s step) step {
 	plain := s.run
 	s.run = func(ctx context.Context, kind Kind) (results []*bench.Result, err error) {
@@ -184,8 +180,7 @@ func (c *Comparison) end(measured Kind) (back func(context.Context) error, err e
 	return back, nil
 }
 
-// settle waits until no server is busy any more, but not for ever: a machine's other load may
-// keep one from its work.
+// settle waits until the servers are idle, for a limited time: other load on the machine may delay them.
 func (c *Comparison) settle(ctx context.Context) error {
 	const (
 		interval = 250 * time.Millisecond
@@ -212,7 +207,7 @@ func (c *Comparison) settle(ctx context.Context) error {
 	return err
 }
 
-// used is the CPU time of all servers that live.
+// used returns the CPU time of all running servers.
 func (c *Comparison) used() (sum time.Duration, err error) {
 	for _, s := range c.servers {
 		if s.CheckAlive() != nil {

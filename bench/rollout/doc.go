@@ -1,4 +1,4 @@
-// Package rollout measures the cost of a real cluster's programs for a server. It runs an unmodified
+// Package rollout measures what the programs of a real cluster cost a server. It runs an unmodified
 // kube-controller-manager and kube-scheduler, and kwok, which simulates the kubelets, over
 // kube-apiserver and over Larder in turn. Each server has an empty etcd of its own.
 //
@@ -7,8 +7,6 @@
 // deleted with everything in it. Each phase at each server is one Result, whose operations are
 // the pods. It has the CPU time of the server, of etcd and of the programs.
 //
-// Run asks for the Deployments or the namespace four times a second until a phase has ended,
-// which is a thousandth of the load.
-//
-// Run returns after all processes have ended.
+// Until a phase has ended, Run asks for the Deployments or the namespace four times a second, which
+// is a thousandth of the load. It returns after all processes have ended.
 package rollout

@@ -3,10 +3,10 @@
 // stored in an older version, and custom resources.
 //
 // [Run] starts an etcd for each kind of data and writes the objects into it as a kube-apiserver
-// would have stored them, through etcd's HTTP interface: no measured server has seen them before.
-// It compacts etcd, so that nothing is replayed, and starts the servers in turns. For each start
+// would have stored them, through etcd's HTTP interface: no measured server has read them before.
+// It compacts etcd, so that servers replay nothing, and starts the servers in turn. For each start
 // it records what the server and etcd have used until /readyz answers 200, and until the first
-// list of all objects has been received: a server may read a resource only when it is asked for.
+// list of all objects has been received, because a server may load a resource at its first request.
 //
 // All goroutines end before Run returns.
 package starts
