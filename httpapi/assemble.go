@@ -34,8 +34,7 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// New builds a server from config and installs everything that it serves. It does
-// no I/O and starts nothing.
+// New builds a server from config with all its routes. It does no I/O and starts no goroutine.
 func New(config Config) (*Server, error) {
 	if err := config.check(); err != nil {
 		return nil, err
@@ -59,7 +58,7 @@ func newServer(config Config) *Server {
 	return s
 }
 
-// assemble makes the chain, and the parts that it hands requests to.
+// assemble makes the chain and the parts that serve requests.
 func (s *Server) assemble() {
 	config, credential, digester := &s.config, identity.NewHeaders(s.config.RequestHeader), identity.NewDigester()
 	s.rights = revocation.New(s.rightsConfig(credential, digester))
@@ -116,7 +115,7 @@ func (s *Server) http1Config() http1.Config {
 	}
 }
 
-// joinAgain is [revocation.Rights.Join] for what upstream's handlers serve.
+// joinAgain is [revocation.Rights.Join] for requests that upstream's handlers serve.
 func (s *Server) joinAgain(x *exchange.Exchange) streams.Right {
 	return s.rights.Join(x, revocation.Basis{})
 }
@@ -134,7 +133,7 @@ func (s *Server) rightsConfig(credential *identity.Headers, digester *identity.D
 	return config
 }
 
-// install builds the table of everything that the server answers and publishes it.
+// install builds the routing table and publishes it.
 func (s *Server) install() error {
 	patches.BoundCopies()
 	config := &s.config
@@ -213,7 +212,7 @@ func (s *Server) metricsPage(own *apimetrics.Book) *apimetrics.Page {
 	return p
 }
 
-// collectors report what the server itself has.
+// collectors returns the server's own collectors of metrics.
 func (s *Server) collectors() []prometheus.Collector {
 	own := []prometheus.Collector{
 		apimetrics.NewCacheCollector(s.config.Registry, !s.config.NoObjectCounts), apimetrics.NewBudgetCollector(s.config.Registry),
@@ -222,12 +221,12 @@ func (s *Server) collectors() []prometheus.Collector {
 	return slices.Concat(own, s.http1.Network.Collectors(), s.stitcher.Collectors())
 }
 
-// readyChecks are those of the configuration, and that shutdown has not begun.
+// readyChecks returns the checks of the configuration, and one that fails during shutdown.
 func (s *Server) readyChecks() []healthz.HealthChecker {
 	return append(s.config.ReadyChecks[:len(s.config.ReadyChecks):len(s.config.ReadyChecks)], healthz.NewShutdownHealthz(s.unready))
 }
 
-// externalAddress is where clients reach the server.
+// externalAddress returns the address at which clients reach the server.
 func (c *Config) externalAddress() string {
 	if c.ExternalAddress != "" {
 		return c.ExternalAddress
@@ -252,7 +251,7 @@ func processCPU() time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// publish has requests routed by t from now on.
+// publish makes t the table that routes requests.
 func (s *Server) publish(t *routes.Table) { s.table.Store(t) }
 
 // serveFlow adds the pages that show flow control's queues.

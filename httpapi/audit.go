@@ -17,7 +17,7 @@ type auditor struct {
 	sink   audit.Sink
 }
 
-// asSent returns the request with the URL that the client sent, for the audit record.
+// asSent returns the request with the URL that the client has sent, for the audit record.
 func asSent(x *apiCall) *http.Request {
 	req := *x.HTTP()
 	if u, err := x.SentURL(); err == nil { // which was read already
@@ -44,7 +44,7 @@ func (a *auditor) evaluate(x *apiCall) {
 	x.Audit.Describe(asSent(x), x.Received, attributes)
 }
 
-// receive records that the request came. A request whose record fails is not served.
+// receive records the arrival of the request. If that fails, the request is not served.
 func (a *auditor) receive(x *apiCall) bool {
 	if x.Audit == nil {
 		return true
@@ -69,7 +69,7 @@ func (a *auditor) refuse(x *apiCall, reason string) {
 	}
 }
 
-// timedOut answers a request whose deadline passed before it was authorized.
+// timedOut answers a request that was not authorized before its deadline.
 func (a *auditor) timedOut(x *apiCall) {
 	if x.User == nil {
 		a.refuse(x, attempted(x))
@@ -77,7 +77,7 @@ func (a *auditor) timedOut(x *apiCall) {
 	x.Fail(exchange.ErrTimeout)
 }
 
-// attempted lists the kinds of credentials that the request had. None was accepted.
+// attempted lists the kinds of credentials of a request that were all rejected.
 func attempted(x *apiCall) string {
 	req := x.HTTP()
 	var methods []string

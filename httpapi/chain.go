@@ -15,7 +15,7 @@ import (
 )
 
 // chain takes requests through authentication, audit, impersonation, flow control and
-// authorization to the router. Each of its parts answers the requests that it stops.
+// authorization to the router. Each part answers the requests that it refuses.
 type chain struct {
 	handlers  *nethttp.Handlers
 	deadlines *exchange.Deadlines
@@ -37,8 +37,8 @@ type chain struct {
 	router              router
 }
 
-// handle serves one request whose header has been read, and returns the exchange with the
-// response that is to be sent. A panic goes no further.
+// handle serves one request, whose header has been read. It returns the exchange with the response to
+// send. It recovers from panics.
 func (c *chain) handle(carrier exchange.Carrier, received time.Time) *exchange.Exchange {
 	x := new(apiCall)
 	c.handlers.Init(&x.Call, carrier, received, c.deadlines)
@@ -56,7 +56,7 @@ func (c *chain) run(x *apiCall) {
 	}
 }
 
-// logLine logs a request that was answered, unless its handler does.
+// logLine logs an answered request, unless its handler does.
 func logLine(x *apiCall) {
 	line := x.Line()
 	if line != nil && !x.Seated.IsZero() && x.StatusCode() != http.StatusGatewayTimeout {
@@ -86,7 +86,7 @@ func recoverPanic(x *apiCall) {
 	x.Closing = true
 }
 
-// pass takes a parsed request from one part to the next.
+// pass passes a parsed request from one part to the next.
 func (c *chain) pass(x *apiCall) {
 	c.auditor.begin(x)
 	if c.timeouts.set(x) && c.cors.check(x) && c.authentication.authenticate(x) {
@@ -98,8 +98,7 @@ func (c *chain) pass(x *apiCall) {
 	x.ReleaseSeat()
 }
 
-// admit takes a request whose client is authenticated to the router, and counts the filter that
-// stopped it.
+// admit passes an authenticated request to the router, or counts the filter that refused it.
 func (c *chain) admit(x *apiCall) {
 	x.Enter("audit")
 	if !c.auditor.receive(x) {

@@ -21,7 +21,7 @@ type concurrency struct {
 	timeout                 time.Duration // of requests without a deadline
 }
 
-// gaugeOf returns the gauge for requests of x's kind, and their limit without flow control; 0 is none.
+// gaugeOf returns the gauge for requests of x's kind, and their limit without flow control; 0 means none.
 func (s *concurrency) gaugeOf(x *apiCall) (*exchange.Gauge, int) {
 	switch x.Verb {
 	case "get", "list", "watch":
@@ -101,7 +101,7 @@ func (s *concurrency) acquireByCount(x *apiCall) bool {
 	return false
 }
 
-// queueDeadline returns until when the request may wait for a seat: a quarter of its timeout, at most a minute.
+// queueDeadline returns the time until which the request may wait for a seat: a quarter of its timeout, at most a minute.
 func (s *concurrency) queueDeadline(x *apiCall) time.Time {
 	limit := s.timeout
 	if !x.Deadline.IsZero() {

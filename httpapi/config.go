@@ -29,8 +29,7 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// Config says what a [Server] serves and to whom. Registry, Listener, TLS and
-// Version are required.
+// Config configures a [Server]. Registry, Listener, TLS and Version are required.
 type Config struct {
 	Registry *registry.Registry
 
@@ -47,7 +46,7 @@ type Config struct {
 	// ExternalAddress is the host and port by which clients reach the server. Discovery
 	// returns it; "" means the address of Listener.
 	ExternalAddress string
-	// InternalAddresses are returned to clients of certain addresses as well.
+	// InternalAddresses are also returned to clients with certain addresses.
 	InternalAddresses []discovery.CIDRRule
 
 	// CompressedListBytes limits the cache of compressed lists; 0 means 64 MiB.
@@ -68,7 +67,7 @@ type Config struct {
 	cpu func() time.Duration // the CPU time of the process; tests replace it
 }
 
-// Access says who may do what, and what is recorded of it.
+// Access configures authentication, authorization and audit.
 type Access struct {
 	// Authenticator authenticates requests; nil makes every client the super-user, which
 	// is for tests. It looks at the client's certificate and at the headers
@@ -105,7 +104,7 @@ type Concurrency struct {
 	MaxInFlight, MaxMutatingInFlight int
 }
 
-// Pages are what the server serves beside the API.
+// Pages are the pages that are no part of the API.
 type Pages struct {
 	// HealthChecks, LiveChecks and ReadyChecks answer /healthz, /livez and /readyz.
 	HealthChecks, LiveChecks, ReadyChecks []healthz.HealthChecker
@@ -115,11 +114,11 @@ type Pages struct {
 	Collectors []prometheus.Collector
 	Limits     apimetrics.Limits
 	Amend      func([]*dto.MetricFamily)
-	// NoObjectCounts leaves the number of objects of each resource out of /metrics.
+	// NoObjectCounts omits the number of objects of each resource from /metrics.
 	NoObjectCounts bool
 
-	// Handlers answer further paths, and those that end in "/" all below them. NoProfiling
-	// leaves out /debug/pprof.
+	// Handlers serve more paths. A handler of a path that ends in "/" also serves all paths below.
+	// NoProfiling omits /debug/pprof.
 	Handlers    map[string]http.Handler
 	NoProfiling bool
 
@@ -127,17 +126,17 @@ type Pages struct {
 	StatusPage bool
 }
 
-// Delegation names the other parts and servers that answer for what the server's own table of
-// routes does not have.
+// Delegation has the parts and servers that serve requests for which the server's own routing table has
+// no entry.
 type Delegation struct {
 	// Extensions serves custom resources; nil answers 404.
 	Extensions *customresources.Extensions
-	// Discovery collects what is served below /apis. Extensions adds its groups itself. nil
-	// means that there is nothing to add.
+	// Discovery has the aggregated discovery document of /apis, to which Extensions adds its groups. nil
+	// adds nothing.
 	Discovery aggregated.ResourceManager
 
-	// Aggregator answers for aggregated servers, and lists the groups of all; nil if there
-	// are none.
+	// Aggregator proxies to aggregated servers, and lists the groups of all servers; nil if there are
+	// none.
 	Aggregator *aggregator.Aggregator
 
 	// StorageVersions knows which resources have no published storage version yet; writes of
@@ -145,8 +144,8 @@ type Delegation struct {
 	// nil publishes none.
 	StorageVersions storageversion.Manager
 
-	// Peers answer for resources that neither this server nor Aggregator serves; nil if there
-	// are none. ID is this server's name among them.
+	// Peers serve resources that neither this server nor Aggregator serves; nil if there are no peers. ID
+	// is this server's name among them.
 	Peers Peers
 	ID    string
 }

@@ -18,7 +18,7 @@ type parser struct {
 	credentials *identity.Headers
 }
 
-// parse parses the request, and answers it if that is not possible.
+// parse parses the request. If that fails, it answers the request and returns false.
 func (p *parser) parse(x *apiCall) bool {
 	x.AuditID = string(x.Peek("Audit-Id"))
 	if x.AuditID == "" {

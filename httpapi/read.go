@@ -30,13 +30,13 @@ type reader struct {
 	minWatch, timeout time.Duration // of watches without timeoutSeconds, and of opening a watch
 }
 
-// mayBeCBOR reports whether the answer may have to be CBOR, which only upstream's handlers write.
+// mayBeCBOR reports whether the answer may be CBOR, which only upstream's handlers write.
 func (r *reader) mayBeCBOR(x *apiCall) bool {
 	return r.cbor && bytes.Contains(x.Peek("Accept"), []byte("cbor"))
 }
 
-// read answers a GET, LIST or WATCH from encoded bytes and reports whether it did. Upstream's
-// handlers serve the requests that it does not answer.
+// read answers a GET, LIST or WATCH from encoded bytes. It returns false for requests that upstream's
+// handlers must serve.
 func (r *reader) read(x *apiCall, i *reads.Resource) bool {
 	if i.View.Resource.Cache == nil || x.Audit.RecordsAnswers() && x.Verb != "watch" || r.mayBeCBOR(x) {
 		return false
@@ -51,7 +51,7 @@ func (r *reader) read(x *apiCall, i *reads.Resource) bool {
 		return x.reading.Serve(i)
 	}
 	if streams.IsUpgrade(string(x.Peek("Connection")), string(x.Peek("Upgrade"))) {
-		return false // a websocket: upstream's handler speaks it
+		return false // upstream's handler serves websockets
 	}
 	r.streams.Watch(streams.WatchRequest{
 		Read: &x.reading, Flow: r.flow, Attributes: func() []attribute.KeyValue { return attributesOf(x) }, Join: func() streams.Right { return r.rights.Join(&x.Exchange, x.basis) },
@@ -60,14 +60,14 @@ func (r *reader) read(x *apiCall, i *reads.Resource) bool {
 	return true
 }
 
-// write answers a write.
+// write serves a write.
 func write(x *apiCall, e *writes.Endpoint) {
 	slow := timed(x)
 	defer func() { slow.log(x) }()
 	e.Serve(&x.Exchange, func() []attribute.KeyValue { return attributesOf(x) })
 }
 
-// attributesOf are those of upstream's spans (apiserver pkg/endpoints/handlers/trace_util.go).
+// attributesOf returns the attributes of upstream's spans (apiserver pkg/endpoints/handlers/trace_util.go).
 func attributesOf(x *apiCall) []attribute.KeyValue {
 	info, req := x.RequestInfo(), x.HTTP()
 	return []attribute.KeyValue{
@@ -84,12 +84,11 @@ const (
 	// (apiserver pkg/endpoints/handlers/get.go).
 	slowFrom = 500 * time.Millisecond
 
-	// slowVerbosity is the verbosity from which it does (k8s.io/utils/trace).
+	// slowVerbosity is the lowest verbosity at which the log does so (k8s.io/utils/trace).
 	slowVerbosity = 2
 )
 
-// slowRequest measures a write, GET or LIST. The time in which a large list is sent does not
-// count.
+// slowRequest measures a write, GET or LIST. The time to send a large list does not count.
 type slowRequest struct {
 	began  time.Time // zero: slow requests are not logged
 	waited time.Duration
@@ -103,8 +102,8 @@ func timed(x *apiCall) slowRequest {
 	return slowRequest{time.Now(), x.Waited}
 }
 
-// log writes to the log where the time of x went if it was slow, as k8s.io/utils/trace does. That package
-// would need the attributes of every request.
+// log logs the steps of x and their durations if x was slow, as k8s.io/utils/trace does. That package would
+// need the attributes of every request.
 func (r slowRequest) log(x *apiCall) {
 	took := time.Since(r.began)
 	if r.began.IsZero() || took < slowFrom {
@@ -130,7 +129,7 @@ func (r slowRequest) text(x *apiCall, took time.Duration) string {
 		fields = append(fields, fmt.Sprintf("%s:%v", f.Key, f.Value.AsInterface()))
 	}
 	const clock = "15:04:05.000"
-	waited := x.Waited - r.waited // most of what a slow request does is to wait for the store
+	waited := x.Waited - r.waited // a slow request mostly waits for the store
 	var b strings.Builder
 	id := rand.Int32()
 	fmt.Fprintf(&b, "Trace[%d]: %q %s (%v) (total time: %vms):", id, name, strings.Join(fields, ","), r.began.Format("02-Jan-2006 "+clock), took.Milliseconds())

@@ -59,8 +59,8 @@ func (r *router) route(x *apiCall) {
 	}
 }
 
-// noMethod answers a request whose method i does not have at the request's path: with 405 if i
-// has another method there, otherwise as unknown does.
+// noMethod answers a request that i does not permit: with 405 if i permits another method at the same path,
+// otherwise as unknown does.
 func (r *router) noMethod(x *apiCall, i *routes.Endpoint) {
 	if !i.Knows(&x.Request) {
 		r.unknown(x)
@@ -88,8 +88,7 @@ func (r *router) unknown(x *apiCall) {
 	}
 }
 
-// remote returns the handler that hands the request on to another server; nil if this server
-// serves it.
+// remote returns the handler that proxies the request to another server; nil if this server serves it.
 func (r *router) remote(x *apiCall) http.Handler {
 	if r.aggregator == nil {
 		return nil
@@ -97,8 +96,8 @@ func (r *router) remote(x *apiCall) http.Handler {
 	return r.aggregator.Remote(x.Path)
 }
 
-// describeGroup answers a request for the description of a group that is not built in, and reports whether
-// it did.
+// describeGroup answers a request for the discovery document of a group that is not built in. It returns
+// false if the request is another.
 func (r *router) describeGroup(x *apiCall) bool {
 	if x.IsResourceRequest || r.aggregator == nil {
 		return false
@@ -110,8 +109,8 @@ func (r *router) describeGroup(x *apiCall) bool {
 	return h != nil
 }
 
-// serveCustom answers a request for a custom resource, and reports whether it did. Reads are
-// answered from encoded bytes.
+// serveCustom serves a request for a custom resource. It returns false if the request is another. Reads
+// are answered from encoded bytes.
 func (r *router) serveCustom(x *apiCall) bool {
 	switch {
 	case r.extensions == nil:
@@ -141,8 +140,7 @@ func (r *router) serveCustom(x *apiCall) bool {
 	return r.reader.read(x, c)
 }
 
-// noEndpoint answers a request that no endpoint is installed for. If a peer serves the resource,
-// the peer answers.
+// noEndpoint serves a request without an endpoint. If a peer serves the resource, the peer answers.
 func (r *router) noEndpoint(x *apiCall) {
 	if r.awaitCustom(x) && r.serveCustom(x) {
 		return
@@ -196,13 +194,13 @@ func (r *router) notFoundHandler(x *apiCall) http.Handler {
 	}
 }
 
-// Peers are the other servers of the cluster. During an upgrade they may serve resources that this
+// Peers are the other API servers of the cluster. During an upgrade they may serve resources that this
 // server does not.
 type Peers interface {
-	// WrapHandler returns a handler that hands a request for a resource on to a peer that
-	// serves it, and to h if there is none.
+	// WrapHandler returns a handler that proxies a request for a resource to a peer that serves it, or
+	// passes it to h if there is none.
 	WrapHandler(h http.Handler) http.Handler
 
-	// Discovery lists what the peers serve, too.
+	// Discovery also lists the resources of the peers.
 	discovery.Peers
 }

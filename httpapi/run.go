@@ -47,23 +47,23 @@ type Server struct {
 	drain    sync.Once
 }
 
-// RoundTripper reaches the server's handlers from within the process, as the
-// super-user, without network. It works while Run does.
+// RoundTripper sends requests to the server's handlers in memory, as the super-user. It works while Run
+// runs.
 func (s *Server) RoundTripper() http.RoundTripper { return s.http1.RoundTripper() }
 
-// Withdraw has /readyz fail from now on, because shutdown has begun. All requests are
-// still served. Run calls it when its context ends; the caller may do so earlier.
+// Withdraw makes /readyz fail, because shutdown has begun. All requests are still served. Run calls
+// Withdraw when its context ends; the caller may do so earlier.
 func (s *Server) Withdraw() { s.drain.Do(func() { close(s.unready); close(s.draining) }) }
 
-// HandOver has the server accept no more connections, because another process accepts them at the same
-// socket. All requests are still served, and each answer on a connection older than a second asks the
-// client to connect again. /readyz does not fail: it is of both processes.
+// HandOver stops accepting connections, because another process accepts them at the same socket. All
+// requests are still served. Each answer on a connection older than a second asks the client to connect
+// again. /readyz does not fail, because the other process is ready.
 func (s *Server) HandOver() {
 	s.drain.Do(func() { close(s.draining) })
 	s.http1.StopAccepting()
 }
 
-// Run serves until ctx ends. Then readiness is withdrawn, no connection is accepted after ShutdownDelay,
+// Run serves until ctx ends. Then /readyz fails, and after ShutdownDelay the server accepts no connections,
 // streams end, and requests in flight finish. Run returns when everything that it started has ended.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.cancel()
@@ -102,8 +102,8 @@ func (s *Server) waiting() func() (reading, mutating int) {
 	return s.config.Flow.Waiting
 }
 
-// shutdown ends what Run started. It stops accepting connections before it ends any, so that no client
-// reconnects here. accepted is closed when no more connections are accepted. Connections that do not
+// shutdown ends everything that Run started. It stops accepting connections before it closes any, so that
+// no client reconnects here. accepted is closed when no more connections are accepted. Connections that do not
 // end within the grace are closed.
 func (s *Server) shutdown(accepted <-chan struct{}) error {
 	s.Withdraw()

@@ -29,8 +29,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/builtin"
 )
 
-// Documents answers what is served: /api, /apis and what lies below them down to
-// the versions. The documents are made from the registry when a table is built.
+// Documents serves /api, /apis, and the documents of groups and versions below them.
 type Documents struct {
 	groups []*registry.Group // without the core group, in the order of /apis
 	core   *registry.Group   // nil if it is not served
@@ -39,30 +38,30 @@ type Documents struct {
 	priorities map[schema.GroupVersion]builtin.Priority
 }
 
-// Config says what is discovered.
+// Config configures Documents.
 type Config struct {
 	Groups []*registry.Group
-	// Addresses are those that clients reach this server by, depending on their own.
+	// Addresses returns the addresses of this server that a client can reach.
 	Addresses  discovery.Addresses
-	Extensions *customresources.Extensions // nil if there is nothing to add
-	Aggregator *aggregator.Aggregator      // nil if there are no other servers
-	// Everything collects what is served below /apis.
+	Extensions *customresources.Extensions // nil: no custom resources
+	Aggregator *aggregator.Aggregator      // nil: no aggregated servers
+	// Everything holds the aggregated discovery document of /apis.
 	Everything aggregated.ResourceManager
-	// Peers add what they serve to that, for who does not ask for this server's alone; nil
-	// if there are none. ID is this server's name among them.
+	// Peers add their resources to that document, unless the client requests only this server's. Nil
+	// means that there are no peers. ID is this server's name among them.
 	Peers Peers
 	ID    string
 }
 
-// Peers are the other servers of the cluster.
+// Peers are the other API servers of the cluster.
 type Peers interface {
 	aggregated.PeerDiscoveryProvider
 
-	// RegisterCacheInvalidationCallback names what to call when they serve something else.
+	// RegisterCacheInvalidationCallback sets the function to call when the peers' resources change.
 	RegisterCacheInvalidationCallback(changed func())
 }
 
-// New returns the documents of what config says.
+// New returns the documents for config.
 func New(config Config) *Documents {
 	d := &Documents{config: config, priorities: builtin.Priorities()}
 	for _, g := range config.Groups {
@@ -78,7 +77,7 @@ func New(config Config) *Documents {
 	return d
 }
 
-// priority is that of a group: the greatest of its versions.
+// priority returns the priority of a group: the greatest of its versions.
 func (d *Documents) priority(g *registry.Group) (most int32) {
 	for _, v := range g.Versions {
 		most = max(most, d.priorities[v.GroupVersion].Group)
@@ -86,7 +85,7 @@ func (d *Documents) priority(g *registry.Group) (most int32) {
 	return most
 }
 
-// Install adds the documents to t.
+// Install registers the documents at t.
 func (d *Documents) Install(t common.PathHandlerByGroupVersion) error {
 	for _, g := range d.groups {
 		if err := d.serveGroup(t, g, d.config.Everything); err != nil {
@@ -115,7 +114,7 @@ func (d *Documents) Install(t common.PathHandlerByGroupVersion) error {
 	return nil
 }
 
-// ofAll answers what is served below /apis by this server and its peers.
+// ofAll returns the handler of the aggregated document of this server and its peers.
 func (d *Documents) ofAll() http.Handler {
 	if d.config.Peers == nil {
 		return d.config.Everything
@@ -125,18 +124,18 @@ func (d *Documents) ofAll() http.Handler {
 	return all
 }
 
-// serveGroup adds /apis/g and the documents of its versions.
+// serveGroup registers /apis/g and the documents of its versions.
 func (d *Documents) serveGroup(t common.PathHandlerByGroupVersion, g *registry.Group, everything aggregated.ResourceManager) error {
 	serve := func(w http.ResponseWriter, req *http.Request) {
-		document := Group(g) // of this request alone: encoding sets its kind for a while
+		document := Group(g) // a copy for this request, because encoding modifies its kind
 		writeUnversioned(w, req, &document)
 	}
-	if g.Name == apiregistrationv1.GroupName { // upstream serves it itself, and others by what is registered
+	if g.Name == apiregistrationv1.GroupName { // upstream's router serves this group, and its aggregator the others
 		serveDocument(t, "/apis/"+g.Name, legacyscheme.Codecs, http.HandlerFunc(serve))
 	} else {
 		t.Handle("/apis/"+g.Name, http.HandlerFunc(serve))
 		t.Handle("/apis/"+g.Name+"/", http.HandlerFunc(serve))
-		// Upstream's aggregator, which answers these two, leaves what has more slashes to the router.
+		// Upstream's aggregator serves these two paths. Upstream's router serves those with more slashes.
 		media, _ := negotiation.MediaTypesForSerializer(legacyscheme.Codecs)
 		serveSlashes(t, "/apis/"+g.Name, negotiate.Document(media, http.HandlerFunc(serve)))
 	}
@@ -153,7 +152,7 @@ func (d *Documents) serveGroup(t common.PathHandlerByGroupVersion, g *registry.G
 	return nil
 }
 
-// serveVersion adds the list of one version's resources, alone and to everything.
+// serveVersion registers the list of a version's resources, and adds the list to everything.
 func serveVersion(t common.PathHandlerByGroupVersion, g *registry.Group, v registry.GroupVersion, path string, everything aggregated.ResourceManager) error {
 	list := make([]metav1.APIResource, 0, len(v.Endpoints))
 	for _, e := range v.Endpoints {
@@ -173,8 +172,7 @@ func serveVersion(t common.PathHandlerByGroupVersion, g *registry.Group, v regis
 	return nil
 }
 
-// serveDocument serves one document, which codecs can encode, by GET, with any number of
-// slashes at the end.
+// serveDocument registers a document for GET, with any number of trailing slashes. codecs can encode it.
 func serveDocument(t common.PathHandlerByGroupVersion, path string, codecs runtime.NegotiatedSerializer, document http.Handler) {
 	media, _ := negotiation.MediaTypesForSerializer(codecs)
 	h := negotiate.Document(media, document)
@@ -183,8 +181,8 @@ func serveDocument(t common.PathHandlerByGroupVersion, path string, codecs runti
 	serveSlashes(t, path, h)
 }
 
-// serveSlashes serves path with two or more slashes at the end, which upstream's router does
-// not look at (go-restful path_expression.go), and nothing below them.
+// serveSlashes serves path with two or more trailing slashes, which upstream's router ignores (go-restful
+// path_expression.go), and nothing below them.
 func serveSlashes(t common.PathHandlerByGroupVersion, path string, h http.Handler) {
 	t.HandlePrefix(path+"//", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if strings.TrimRight(req.URL.Path, "/") != path {
@@ -195,7 +193,7 @@ func serveSlashes(t common.PathHandlerByGroupVersion, path string, h http.Handle
 	}))
 }
 
-// serveGroups answers /apis. Upstream's comes from its aggregator (kube-aggregator
+// serveGroups serves /apis as upstream's aggregator does (kube-aggregator
 // pkg/apiserver/handler_apis.go): versioned, and without server addresses.
 func (d *Documents) serveGroups(w http.ResponseWriter, req *http.Request) {
 	list := &metav1.APIGroupList{Groups: make([]metav1.APIGroup, 0, len(d.groups))}
@@ -208,7 +206,7 @@ func (d *Documents) serveGroups(w http.ResponseWriter, req *http.Request) {
 	writeUnversioned(w, req, list)
 }
 
-// Group describes a group.
+// Group returns the discovery document of a group.
 func Group(g *registry.Group) metav1.APIGroup {
 	document := metav1.APIGroup{Name: g.Name}
 	for _, v := range g.Versions {
@@ -224,7 +222,7 @@ func writeUnversioned(w http.ResponseWriter, req *http.Request, document runtime
 		schema.GroupVersion{}, w, req, http.StatusOK, document, false)
 }
 
-// InstallVersion adds /version.
+// InstallVersion registers /version.
 func InstallVersion(t common.PathHandlerByGroupVersion, info *version.Info) {
 	serve := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		responsewriters.WriteRawJSON(http.StatusOK, *info, w)
@@ -236,13 +234,12 @@ func InstallVersion(t common.PathHandlerByGroupVersion, info *version.Info) {
 	t.HandlePrefix("/version/", http.HandlerFunc(negotiate.NothingBelow))
 }
 
-// InstallIndex adds / and /index.html, which list paths and those of other servers, which may
-// be nil.
+// InstallIndex registers / and /index.html, which list paths and those of remote. remote may be nil.
 func InstallIndex(t common.PathHandlerByGroupVersion, paths []string, remote *aggregator.Aggregator) {
 	listed := make(map[string]bool)
 	for _, path := range paths {
-		// The forms with a slash at the end are not listed, but for two, nor is what is
-		// for finding faults, or what only this server has.
+		// As in upstream, paths with a trailing slash (except two) and debug paths are not listed. Nor are
+		// Larder's own.
 		if path == "/openapi/v3" {
 			listed["/openapi/v3/"] = true
 		}

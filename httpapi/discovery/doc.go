@@ -1,6 +1,6 @@
-// Package discovery answers what is served: /api, /apis and what lies below them down to the
-// versions, /version and the index of paths.
+// Package discovery serves the discovery documents: /api, /apis, their groups and versions, /version
+// and the index of paths.
 //
-// [Documents] are made from the registry when they are installed. Groups that come and go,
-// and those of other servers, are asked for with each request.
+// [Documents] describe the built-in groups, which do not change. Each request adds the groups of CRDs
+// and of aggregated servers that are served at that time.
 package discovery

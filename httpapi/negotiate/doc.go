@@ -1,10 +1,10 @@
-// Package negotiate finds the form that a client takes an answer in, as kube-apiserver does.
+// Package negotiate negotiates the content of responses as kube-apiserver does.
 //
-// A [Format] is what an Accept header asks for: a media type, a way of writing it, another
-// kind than the resource's own. [Usual] knows the headers that nearly all clients send,
-// without allocating; [Accepted] applies upstream's rules to any.
+// A [Format] is the result: a media type, whether it is indented, and the kind to convert to, such as
+// Table. [Usual] recognizes the Accept headers of nearly all clients without allocating; [Accepted]
+// applies upstream's rules to any header.
 //
-// The other half is what upstream's router refuses before its handlers see a request, with
-// texts of its own: [Producing], [Consuming], [OnlyMethods] and [NothingBelow] wrap handlers
-// so that the same is refused here.
+// Upstream's router refuses some requests before its handlers see them, with its own texts.
+// [Producing], [Consuming], [OnlyMethods] and [NothingBelow] refuse the same requests with the same
+// texts.
 package negotiate

@@ -17,7 +17,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/encoding"
 )
 
-// Format is what a client accepts an answer in.
+// Format is the form of a response that a client accepts.
 type Format struct {
 	MediaType string // application/json, application/yaml or the protobuf one
 	Streams   bool   // watches can be written in it
@@ -27,7 +27,7 @@ type Format struct {
 	Convert *schema.GroupVersionKind
 }
 
-// Usual knows the headers that nearly all clients send.
+// Usual parses the Accept headers that nearly all clients send. known is false for others.
 func Usual(accept []byte) (f Format, known bool) {
 	switch string(accept) {
 	case "", "*/*", "application/json", "application/json, */*", "application/json,*/*":
@@ -39,7 +39,7 @@ func Usual(accept []byte) (f Format, known bool) {
 	return Format{}, false
 }
 
-// Accepted applies upstream's rules to any header.
+// Accepted parses any Accept header by upstream's rules. It returns false if none of supported is accepted.
 func Accepted(accept string, supported []runtime.SerializerInfo, restrictions negotiation.EndpointRestrictions) (Format, bool) {
 	media, ok := negotiation.NegotiateMediaTypeOptions(accept, supported, restrictions)
 	if !ok {
@@ -53,7 +53,7 @@ func Accepted(accept string, supported []runtime.SerializerInfo, restrictions ne
 	}, true
 }
 
-// Encoding is the media type that f's bytes are made from.
+// Encoding returns the media type of the cached bytes from which a response in f is made.
 func (f Format) Encoding() encoding.MediaType {
 	if f.MediaType == runtime.ContentTypeProtobuf {
 		return encoding.Protobuf
@@ -61,10 +61,10 @@ func (f Format) Encoding() encoding.MediaType {
 	return encoding.JSON // YAML is made from it
 }
 
-// IsTable reports whether the client wants rows.
+// IsTable reports whether the client requests a Table.
 func (f Format) IsTable() bool { return f.Convert != nil && f.Convert.Kind == "Table" }
 
-// Projection is how much of each object the client wants, unless it wants rows.
+// Projection returns which part of each object the client requests, unless it requests a Table.
 func (f Format) Projection() encoding.Projection {
 	switch {
 	case f.Convert == nil:
@@ -76,12 +76,12 @@ func (f Format) Projection() encoding.Projection {
 	}
 }
 
-// Rewritten reports whether an answer in f is written from a whole JSON body.
+// Rewritten reports whether a response in f is written from a complete JSON body.
 func (f Format) Rewritten() bool {
 	return f.MediaType == runtime.ContentTypeYAML || f.Pretty && f.MediaType == runtime.ContentTypeJSON
 }
 
-// TableOptions decodes and validates the options of a Table in query; nil if f is none.
+// TableOptions decodes and validates the options of a Table in query. It returns nil if f is no Table.
 func (f Format) TableOptions(query request.Query) (*metav1.TableOptions, error) {
 	if !f.IsTable() {
 		return nil, nil
@@ -100,7 +100,7 @@ func (f Format) TableOptions(query request.Query) (*metav1.TableOptions, error) 
 	}
 }
 
-// NotAcceptable returns the error for a form that an object does not have.
+// NotAcceptable returns the error 406 with a message.
 func NotAcceptable(message string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable, Message: message,

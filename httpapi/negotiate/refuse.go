@@ -11,9 +11,8 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
-// What follows is refused by go-restful before upstream's handlers see a request,
-// with texts of its own: go-restful jsr311.go, detectRoute, and apiserver
-// pkg/server/handler.go, serviceErrorHandler.
+// In upstream go-restful refuses these requests before the handlers see them, with its own texts:
+// go-restful jsr311.go, detectRoute, and apiserver pkg/server/handler.go, serviceErrorHandler.
 
 // Producing refuses requests that accept none of media.
 func Producing(media []string, h http.Handler) http.Handler {
@@ -27,13 +26,13 @@ func Producing(media []string, h http.Handler) http.Handler {
 	})
 }
 
-// NoneOf returns the text for a client that accepts none of media.
+// NoneOf returns the error text for a client that accepts none of media.
 func NoneOf(media []string) string {
 	return "406: Not Acceptable\n\nAvailable representations: " + strings.Join(media, ", ")
 }
 
-// Accepts reports whether an Accept header names one of media. Parameters are
-// ignored; of the wildcards only */* counts.
+// Accepts reports whether an Accept header names one of media. It ignores parameters. The only wildcard
+// is */*.
 func Accepts(header string, media []string) bool {
 	if header == "" {
 		return true
@@ -47,7 +46,7 @@ func Accepts(header string, media []string) bool {
 	return false
 }
 
-// Consuming refuses bodies of a type that is not among media.
+// Consuming refuses bodies whose type is not among media.
 func Consuming(media []string, h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		if !Consumes(req.Header.Get("Content-Type"), media) {
@@ -58,8 +57,7 @@ func Consuming(media []string, h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// Consumes reports whether a Content-Type header names one of media. None of them is a
-// wildcard there.
+// Consumes reports whether a Content-Type header names one of media. There are no wildcards.
 func Consumes(header string, media []string) bool {
 	for clause := range strings.SplitSeq(header, ",") {
 		if slices.Contains(media, mediaName(clause)) {
@@ -69,8 +67,8 @@ func Consumes(header string, media []string) bool {
 	return false
 }
 
-// Document serves h, which produces media, by GET. A request needs no Content-Type, but if it
-// has one, the router wants it to be among media, too.
+// Document serves h, which produces media, for GET. A request may have no Content-Type, but if it has one,
+// it must be among media, as in upstream's router.
 func Document(media []string, h http.Handler) http.Handler {
 	produced := Producing(media, h)
 	consumed := Consuming(media, produced.ServeHTTP)
@@ -83,13 +81,13 @@ func Document(media []string, h http.Handler) http.Handler {
 	}), http.MethodGet)
 }
 
-// mediaName is a media type without its parameters.
+// mediaName returns a media type without its parameters.
 func mediaName(clause string) string {
 	name, _, _ := strings.Cut(clause, ";")
 	return strings.Trim(name, " ")
 }
 
-// OnlyMethods answers other methods than those given with 405.
+// OnlyMethods refuses all methods except the given ones with 405.
 func OnlyMethods(h http.Handler, methods ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if !slices.Contains(methods, req.Method) {
@@ -100,12 +98,12 @@ func OnlyMethods(h http.Handler, methods ...string) http.Handler {
 	})
 }
 
-// NothingBelow answers for a path below a document of upstream's router.
+// NothingBelow answers requests for paths below a document with 404, as upstream's router does.
 func NothingBelow(w http.ResponseWriter, req *http.Request) {
 	refuse(w, req, http.StatusNotFound, "404: Page Not Found")
 }
 
-// refuse answers with the Status that upstream makes of a router's error.
+// refuse answers with the Status that upstream sends for an error of its router.
 func refuse(w http.ResponseWriter, req *http.Request, code int, message string) {
 	err := apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", message, 0, false)
 	responsewriters.ErrorNegotiated(err, legacyscheme.Codecs, schema.GroupVersion{}, w, req)

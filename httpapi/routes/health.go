@@ -10,8 +10,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// InstallHealth adds /healthz, /livez and /readyz and a path for each of their
-// checks, in upstream's text format. Each list begins with ping and log.
+// InstallHealth registers /healthz, /livez and /readyz, and a path for each of their checks, in
+// upstream's text format. Each list begins with ping and log.
 func InstallHealth(t *Table, health, live, ready []healthz.HealthChecker) {
 	base := []healthz.HealthChecker{healthz.PingHealthz, new(logCheck)}
 	with := func(more []healthz.HealthChecker) []healthz.HealthChecker {
@@ -22,8 +22,8 @@ func InstallHealth(t *Table, health, live, ready []healthz.HealthChecker) {
 	healthz.InstallReadyzHandler(t, with(ready)...)
 }
 
-// logCheck fails, by not answering, when logging is blocked. Upstream's check of
-// the same name keeps a goroutine for the life of the process.
+// logCheck blocks while logging is blocked, so that the probe times out. Upstream's check of the same
+// name runs a goroutine for the life of the process.
 type logCheck struct {
 	mu      sync.Mutex
 	flushed time.Time // when a flush last succeeded
@@ -31,7 +31,7 @@ type logCheck struct {
 
 func (c *logCheck) Name() string { return "log" }
 
-// Check implements healthz.HealthChecker. It flushes once a minute at most.
+// Check implements healthz.HealthChecker. It flushes the log at most once a minute.
 func (c *logCheck) Check(*http.Request) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -43,8 +43,8 @@ func (c *logCheck) Check(*http.Request) error {
 	return nil
 }
 
-// InstallProfiling adds /debug/pprof, without the command line, which may hold secrets:
-// upstream has it no more.
+// InstallProfiling registers /debug/pprof without the command line, which may contain secrets; upstream
+// has removed it, too.
 func InstallProfiling(t *Table) {
 	t.Handle("/debug/pprof", http.RedirectHandler("/debug/pprof/", http.StatusFound))
 	t.HandlePrefix("/debug/pprof/", http.HandlerFunc(pprof.Index))

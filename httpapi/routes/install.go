@@ -32,8 +32,7 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// Installer makes routes of the endpoints of a registry. It follows apiserver
-// pkg/endpoints/installer.go.
+// Installer builds routes from the endpoints of a registry, as apiserver pkg/endpoints/installer.go does.
 type Installer struct {
 	Admission  admission.Interface
 	Authorizer authorizer.Authorizer
@@ -41,13 +40,13 @@ type Installer struct {
 
 	MaxBodyBytes int64
 
-	// MinWatch is the least time that a watch without timeoutSeconds lasts.
+	// MinWatch is the minimum duration of a watch without timeoutSeconds.
 	MinWatch time.Duration
 
 	Models   *openapi.Models
 	Monitors *apimetrics.Book
 
-	// Equivalents are the equivalent resources of the registry of the groups.
+	// Equivalents maps the resources of the registry that share their objects.
 	Equivalents runtime.EquivalentResourceMapper
 }
 
@@ -68,7 +67,7 @@ func (in *Installer) Install(t *Table, groups []*registry.Group) error {
 	return nil
 }
 
-// endpoint builds what serves e.
+// endpoint builds the Endpoint that serves e.
 func (in *Installer) endpoint(g *registry.Group, e *registry.Endpoint, converter fieldmanager.TypeConverter) (*Endpoint, error) {
 	scope, err := in.scope(g, e, converter)
 	if err != nil {
@@ -90,7 +89,7 @@ func (in *Installer) endpoint(g *registry.Group, e *registry.Endpoint, converter
 	return i, nil
 }
 
-// scope is what upstream's handlers know of an endpoint.
+// scope returns the request scope of an endpoint for upstream's handlers.
 func (in *Installer) scope(g *registry.Group, e *registry.Endpoint, converter fieldmanager.TypeConverter) (*handlers.RequestScope, error) {
 	scheme := g.Info.Scheme
 	scope := &handlers.RequestScope{
@@ -117,7 +116,7 @@ func (in *Installer) scope(g *registry.Group, e *registry.Endpoint, converter fi
 	if g.Info.MetaGroupVersion != nil {
 		scope.MetaGroupVersion = *g.Info.MetaGroupVersion
 	}
-	// An interface holding a nil pointer is not nil: assign only what is there.
+	// Assign only if e.Storage implements the interface: an interface that holds a nil pointer is not nil.
 	if tables, ok := e.Storage.(rest.TableConvertor); ok {
 		scope.TableConvertor = tables
 	}
@@ -133,9 +132,7 @@ func (in *Installer) scope(g *registry.Group, e *registry.Endpoint, converter fi
 	return scope, err
 }
 
-// writes returns how e is written. Other subresources than the status make objects
-// of another kind of the stored one, and its managedFields of theirs: upstream's field manager alone
-// can do that.
+// writes returns the endpoint that serves the writes of e.
 func (in *Installer) writes(e *registry.Endpoint, scope *handlers.RequestScope, converter fieldmanager.TypeConverter, life lifecycle, monitors *apimetrics.Monitors) *writes.Endpoint {
 	return writes.New(writes.Config{
 		Endpoint: e, Scope: scope, Admission: in.Admission, PatchTypes: writes.PatchTypes(true),
@@ -144,8 +141,8 @@ func (in *Installer) writes(e *registry.Endpoint, scope *handlers.RequestScope, 
 	})
 }
 
-// resetFields says which fields storage's strategy ignores in requests, for the
-// field manager to leave them to their owners.
+// resetFields returns the fields that storage's strategy ignores in requests. The field manager does not
+// change their owners.
 func resetFields(storage any) (map[fieldpath.APIVersion]fieldpath.Filter, error) {
 	sets, hasSets := storage.(interface {
 		GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set
@@ -183,7 +180,7 @@ func (in *Installer) lifecycle(g *registry.Group, e *registry.Endpoint) (lifecyc
 	}, nil
 }
 
-// handlerBuilder makes the handlers of one endpoint out of what its storage can do.
+// handlerBuilder builds the handlers of one endpoint from the interfaces that its storage implements.
 type handlerBuilder struct {
 	*Installer
 	endpoint *registry.Endpoint
@@ -192,7 +189,7 @@ type handlerBuilder struct {
 }
 
 // perRequest builds a new handler for each request. Upstream's CONNECT handler wraps its admission chain
-// once more in every request, so that a shared handler would grow.
+// again in each request, so a shared handler would grow.
 func perRequest(build func() http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) { build()(w, req) }
 }
@@ -214,11 +211,10 @@ func (b *handlerBuilder) readers() map[string]http.Handler {
 	if !ok {
 		return h
 	}
-	// A watcher that is nil makes the handler answer that watches are not supported.
+	// With a nil watcher the handler answers that watches are not supported.
 	watcher, _ := storage.(rest.Watcher)
 	h["list"] = b.finish(apirequest.MethodList, handlers.ListResource(lister, watcher, b.scope, false, b.MinWatch))
-	// A request for a watch that came by ?watch=1 is treated alike by either value
-	// of forceWatch; one that came by the deprecated path needs it.
+	// forceWatch is for watches by the deprecated path. It changes nothing for ?watch=1.
 	h["watch"] = b.finishAs(apirequest.MethodList, apirequest.MethodWatch,
 		handlers.ListResource(lister, watcher, b.scope, true, b.MinWatch))
 	return h
@@ -229,8 +225,7 @@ type storageMetricsOverride interface {
 	OverrideMetricsVerb(oldVerb string) (newVerb string)
 }
 
-// connects returns the handlers of CONNECT by HTTP method, nil if the storage takes
-// over no connections.
+// connects returns the handlers of CONNECT by HTTP method, nil if the storage is no rest.Connecter.
 func (b *handlerBuilder) connects() map[string]http.Handler {
 	s, ok := b.endpoint.Storage.(rest.Connecter)
 	if !ok {
@@ -246,7 +241,7 @@ func (b *handlerBuilder) connects() map[string]http.Handler {
 	return h
 }
 
-// subpath reports whether the storage takes path segments behind its own.
+// subpath reports whether the storage accepts path segments after its own.
 func (b *handlerBuilder) subpath() bool {
 	if s, ok := b.endpoint.Storage.(rest.GetterWithOptions); ok {
 		_, sub, _ := s.NewGetOptions()
@@ -265,12 +260,12 @@ func (b *handlerBuilder) finish(action string, h http.HandlerFunc) http.Handler 
 	return b.finishAs(action, action, h)
 }
 
-// finishAs is finish for an action that metrics know by another verb.
+// finishAs is finish for an action that has another verb in metrics.
 func (b *handlerBuilder) finishAs(action, verb string, h http.HandlerFunc) http.Handler {
 	return negotiate.Producing(b.produces(action), filters.WithWarningRecorder(instrument(b.endpoint, b.life, verb, h)))
 }
 
-// produces lists the media types that an action answers with.
+// produces returns the media types of the responses of an action.
 func (b *handlerBuilder) produces(action string) []string {
 	var list []string
 	if s, ok := b.endpoint.Storage.(rest.StorageMetadata); ok {
@@ -290,8 +285,7 @@ type lifecycle struct {
 	warnings []string
 }
 
-// instrument reports what h does for e under upstream's metrics, by verb, and warns
-// clients of deprecated kinds.
+// instrument wraps h with upstream's metrics for e and verb, and warns clients of deprecated kinds.
 func instrument(e *registry.Endpoint, life lifecycle, verb string, h http.HandlerFunc) http.Handler {
 	served := func(w http.ResponseWriter, req *http.Request) {
 		for _, text := range life.warnings {

@@ -14,26 +14,24 @@ import (
 	"github.com/larder-io/larder/httpapi/writes"
 )
 
-// Endpoint is one resource or subresource as one API version serves it.
-// It is written before it is published in a table and never after.
+// Endpoint serves a resource or subresource in one API version. It does not change after its table is
+// published.
 type Endpoint struct {
-	reads.Resource // as it is read
+	reads.Resource // serves reads
 
-	// Writes is how it is written; nil if it is not.
+	// Writes serves writes; nil if there are none.
 	Writes *writes.Endpoint
 
-	// http holds the net/http handlers of reads by Request.Verb: get, list, watch. A verb that is
-	// not there is not supported. Where the resource has a view, they serve only what is not read
-	// from encoded bytes.
+	// http has the net/http handlers of reads by Request.Verb: get, list, watch. Other verbs are not
+	// supported. If the resource has a view, they serve only reads that are not answered from encoded bytes.
 	http map[string]http.Handler
 
-	// connect holds, by HTTP method, the handlers of a subresource that takes the
-	// request over (exec, attach, port-forward, proxy). A connecting endpoint has
-	// no http entries.
+	// connect has the handlers of a subresource that takes over the request (exec, attach, port-forward,
+	// proxy), by HTTP method. Such an endpoint has no http entries.
 	connect map[string]http.Handler
 
-	// subpath says that path segments behind the subresource belong to the
-	// handler, as in .../pods/x/proxy/metrics.
+	// subpath means that the handler accepts path segments after the subresource, as in
+	// .../pods/x/proxy/metrics.
 	subpath bool
 }
 
@@ -42,15 +40,13 @@ type resourceKey struct {
 	group, version, resource, subresource string
 }
 
-// Table is everything that requests can be routed to. It is immutable once published: a change
-// replaces the whole table.
+// Table is the routing table. It is immutable once published: a change replaces the whole table.
 type Table struct {
 	resources map[resourceKey]*Endpoint
-	versions  map[groupVersion]bool // those that resources stand in
+	versions  map[groupVersion]bool // that have resources
 
-	// exact and prefixes hold the paths that are no resource requests (discovery,
-	// openapi, health, metrics, version, pprof). An exact path wins, then the
-	// longest prefix; a prefix ends in "/".
+	// exact and prefixes have the paths of other requests (discovery, openapi, health, metrics, version,
+	// pprof). An exact path wins, then the longest prefix. A prefix ends in "/".
 	exact    map[string]http.Handler
 	prefixes []prefixRoute
 }
@@ -62,7 +58,7 @@ type prefixRoute struct {
 
 type groupVersion struct{ group, version string }
 
-// New returns a table of nothing.
+// New returns an empty table.
 func New() *Table {
 	return &Table{
 		resources: make(map[resourceKey]*Endpoint),
@@ -71,17 +67,17 @@ func New() *Table {
 	}
 }
 
-// Add puts i under its endpoint's names.
+// Add routes the requests for a resource or subresource to i.
 func (t *Table) Add(gvr schema.GroupVersionResource, subresource string, i *Endpoint) {
 	t.resources[resourceKey{gvr.Group, gvr.Version, gvr.Resource, subresource}] = i
 	t.versions[groupVersion{gvr.Group, gvr.Version}] = true
 }
 
-// Handle serves path, and nothing below it, by h.
+// Handle routes path, and nothing below it, to h.
 func (t *Table) Handle(path string, h http.Handler) { t.exact[path] = h }
 
-// HandlePrefix serves every path that begins with prefix by h, unless a more
-// precise entry exists. prefix ends in "/".
+// HandlePrefix routes every path that begins with prefix to h, unless a more specific entry exists.
+// prefix ends in "/".
 func (t *Table) HandlePrefix(prefix string, h http.Handler) {
 	at, _ := slices.BinarySearchFunc(t.prefixes, prefix, func(p prefixRoute, target string) int {
 		return len(target) - len(p.prefix) // longest first
@@ -89,7 +85,7 @@ func (t *Table) HandlePrefix(prefix string, h http.Handler) {
 	t.prefixes = slices.Insert(t.prefixes, at, prefixRoute{prefix, h})
 }
 
-// NonResource returns the handler of a path that names no resource.
+// NonResource returns the handler of a path that is not of a resource.
 func (t *Table) NonResource(path string) (http.Handler, bool) {
 	if h, ok := t.exact[path]; ok {
 		return h, true
@@ -102,23 +98,23 @@ func (t *Table) NonResource(path string) (http.Handler, bool) {
 	return nil, false
 }
 
-// Lookup returns what serves the resource that r names, whatever its verb.
+// Lookup returns the endpoint of the resource that r names, whatever its verb.
 func (t *Table) Lookup(r *request.Request) (*Endpoint, bool) {
 	i, ok := t.resources[resourceKey{r.Group, r.Version, r.Resource, r.Subresource}]
 	return i, ok && i.covers(r)
 }
 
-// ServesVersion reports whether resources stand in a version of a group.
+// ServesVersion reports whether a version of a group has resources.
 func (t *Table) ServesVersion(group, version string) bool {
 	return t.versions[groupVersion{group, version}]
 }
 
-// Paths lists the paths that are served exactly.
+// Paths returns the paths passed to Handle.
 func (t *Table) Paths() []string { return slices.Collect(maps.Keys(t.exact)) }
 
-// covers reports whether r's path has a shape that i serves by some method: an
-// item of a namespaced resource lies below its namespace, its collection may
-// also span all of them, and what belongs to the cluster lies below none.
+// covers reports whether i serves the form of r's path with any method: an item of a namespaced resource
+// is below its namespace, its collection may also span all namespaces, and a cluster-scoped resource is
+// below none.
 func (i *Endpoint) covers(r *request.Request) bool {
 	switch {
 	case len(r.Parts) > 3 && !i.subpath:

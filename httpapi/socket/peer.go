@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Alive reports whether c's peer is still there, hardly blocking. Nobody else reads
-// from c: what the peer sent is thrown away, to see the end behind a TLS farewell.
+// Alive reports whether c's peer has not closed the connection. It blocks for a few milliseconds at most.
+// No other goroutine may read from c. Bytes that the peer has sent are discarded, because the end of the
+// connection may follow them, for example a TLS close_notify.
 func Alive(c net.Conn) bool {
 	if raw, ok := rawConn(c); ok {
 		switch peek(raw) {
@@ -46,7 +47,7 @@ const (
 	peekGone
 )
 
-// peek looks at what the kernel has received, leaving it there.
+// peek reports whether the kernel has received bytes or the end. It reads nothing.
 func peek(raw syscall.RawConn) peekResult {
 	result := peekGone
 	if err := raw.Control(func(fd uintptr) { result = peekAt(fd) }); err != nil {
@@ -67,8 +68,8 @@ func peekAt(fd uintptr) peekResult {
 	return peekGone
 }
 
-// discard discards a little of what is readable at once and reports whether the
-// connection is still open. A client that keeps sending does not block the caller.
+// discard discards at most 4 KiB of the bytes that are readable now, and reports whether the connection
+// is still open. A client that keeps sending does not block the caller.
 func discard(c net.Conn) bool {
 	if err := c.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
 		return false
@@ -83,8 +84,7 @@ func discard(c net.Conn) bool {
 	return true
 }
 
-// Queued returns how many bytes the kernel holds for the peer that it has not
-// acknowledged: 0 if there is no telling.
+// Queued returns how many written bytes the peer has not acknowledged, 0 if that is not known.
 func Queued(c net.Conn) int {
 	raw, ok := rawConn(c)
 	if !ok {
@@ -104,8 +104,8 @@ func CloseSocket(c net.Conn) {
 	c.Close()
 }
 
-// IsTimeout reports whether err says that a deadline has passed. Errors of connections within
-// the process do, and are no net.Error.
+// IsTimeout reports whether err means that a deadline has passed. Timeout errors of in-memory connections
+// do not implement net.Error.
 func IsTimeout(err error) bool {
 	var timeout interface{ Timeout() bool }
 	return errors.As(err, &timeout) && timeout.Timeout()

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WriteTimeout is how long one response, or one batch of a stream, may take to be written.
+// WriteTimeout limits how long it takes to write one response, or one batch of a stream.
 const WriteTimeout = time.Minute
 
 // Waiter is notified when a write has to wait for the client, and when it continues.
@@ -20,31 +20,31 @@ type Waiter interface {
 	GoesOn()
 }
 
-// TCP is the TCP connection below TLS. It knows how long writes have waited for the client, and
-// can notify a [Waiter] of that. A write that notifies a Waiter has no deadline until it waits:
-// setting one costs more than everything else that a write needs besides the system call.
+// TCP is the TCP connection below TLS. It measures how long writes wait for the client, and can notify a
+// [Waiter] of waits. A write that notifies a Waiter gets its deadline when it has to wait, because setting
+// a deadline costs more than all else in a write except the system call.
 type TCP struct {
 	*net.TCPConn
 
 	waiter atomic.Pointer[Waiter] // nil: nothing is notified
-	raw    syscall.RawConn        // nil: writes are a TCPConn's, and none is known to wait
+	raw    syscall.RawConn        // nil: the TCPConn writes, and waits are not noticed
 
 	// noRead and readiness belong to the goroutine that reads.
 	noRead    bool
 	readiness readiness
 
-	// waited: the write deadline was set, by a write that had to wait. It belongs to
-	// the goroutine that writes.
+	// waited means that a write had to wait and has set the write deadline. It belongs to the goroutine that
+	// writes.
 	waited bool
 
-	// coming is at most how much of what [Write] was given is still to come. The goroutine that writes sets
-	// it; TLS may write something of its own meanwhile, from the goroutine that reads.
+	// coming is a lower bound of the bytes that the current [Write] has yet to write. The goroutine that
+	// writes sets it. TLS may meanwhile write from the goroutine that reads.
 	coming atomic.Int64
 
-	spent atomic.Int64 // nanoseconds that writes have waited, since TakeWaited was called
+	spent atomic.Int64 // nanoseconds that writes have waited since the last TakeWaited
 }
 
-// NewTCP returns one over c.
+// NewTCP returns a TCP over c.
 func NewTCP(c *net.TCPConn) *TCP {
 	s := &TCP{TCPConn: c}
 	if raw, err := c.SyscallConn(); err == nil {
@@ -76,11 +76,10 @@ func TakeWaited(c net.Conn) time.Duration {
 
 // Writer writes to a connection whose writes notify a [Waiter] when they wait.
 type Writer interface {
-	// Send writes p to c, within the time that one write may take from when it first has to
-	// wait.
+	// Send writes p to c. It fails WriteTimeout after it first had to wait.
 	Send(c net.Conn, p []byte) error
-	// SendMore is Send where more is about to be sent to c, or to its Group: p may stay until
-	// that is sent, or until the Group is flushed.
+	// SendMore is Send for a caller that will send more to c or to its Group. p may be held back until more
+	// is sent, or until the Group is flushed.
 	SendMore(c net.Conn, p []byte) error
 	// Group returns the connection that c shares with other streams, nil if it shares none.
 	Group() Group
@@ -90,8 +89,8 @@ type Writer interface {
 
 // Group is a connection that carries several streams, each of which is a net.Conn.
 type Group interface {
-	// Flush sends the bytes that SendMore has left, and notifies w when that has to wait. A
-	// goroutine that has called SendMore calls Flush or Send before it writes to another Group.
+	// Flush sends the bytes that SendMore has held back, and notifies w if it has to wait. A goroutine that
+	// has called SendMore must call Flush or Send before it writes to another Group.
 	Flush(w *Waiter)
 }
 
@@ -128,10 +127,10 @@ func (s *TCP) StopNotifying() { s.waiter.Store(nil) }
 // Group implements Writer: there is one stream.
 func (s *TCP) Group() Group { return nil }
 
-// SendMore implements Writer: the kernel is told that more is coming, as between the records of
-// one [Write]. It keeps no more than a packet holds, and no longer than a fifth of a second.
+// SendMore implements Writer. It writes with MSG_MORE, like [Write] between records. The kernel holds back
+// at most a packet, for at most a fifth of a second.
 func (s *TCP) SendMore(c net.Conn, p []byte) error {
-	// Whatever TLS adds to the last record, something is still to come after it.
+	// TLS makes the last record longer than p: add enough that more bytes seem to follow it.
 	s.coming.Store(int64(len(p) + recordSize))
 	defer s.coming.Store(0)
 	_, err := c.Write(p)
@@ -144,7 +143,7 @@ func (s *TCP) Send(c net.Conn, p []byte) error {
 	return s.sent(err)
 }
 
-// sent takes back the deadline that a write has set which had to wait, and ended with err.
+// sent removes the deadline that a waiting write has set. err is the result of the write.
 func (s *TCP) sent(err error) error {
 	if s.waited && err == nil {
 		s.waited = false
@@ -153,12 +152,11 @@ func (s *TCP) sent(err error) error {
 	return err
 }
 
-// recordSize is how much a TLS record holds at most.
+// recordSize is the maximum of bytes in a TLS record.
 const recordSize = 16 << 10
 
-// Write writes p to c. Where there is a TCP below, its records leave together: the kernel is told
-// of each that more is coming, and so makes packets and wakes the client only as often as there is
-// enough for that (L2).
+// Write writes p to c. If c is above a TCP, all TLS records except the last are written with MSG_MORE, so
+// the kernel sends fewer packets and wakes the client less often (L2).
 func Write(c net.Conn, p []byte) (int, error) {
 	if s := Below(c); s != nil {
 		return s.write(c, p)
@@ -166,7 +164,7 @@ func Write(c net.Conn, p []byte) (int, error) {
 	return c.Write(p)
 }
 
-// write writes p to c, which is above s.
+// write writes p to c. s is below c.
 func (s *TCP) write(c net.Conn, p []byte) (int, error) {
 	if len(p) > recordSize {
 		s.coming.Store(int64(len(p)))
@@ -175,10 +173,10 @@ func (s *TCP) write(c net.Conn, p []byte) (int, error) {
 	return c.Write(p)
 }
 
-// more notes that a record of n bytes, what TLS adds included, is being written, and reports
-// whether another will follow.
+// more counts a record of n bytes, including those that TLS adds, and reports whether another record
+// follows.
 func (s *TCP) more(n int) bool {
-	// A record has no more of what is to come than that, so that coming never is too large.
+	// n includes what TLS adds, so coming is never too large.
 	return s.coming.Load() > 0 && s.coming.Add(-int64(min(n, recordSize))) > 0
 }
 
@@ -208,15 +206,14 @@ func (s *TCP) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// write is one Write under way. It is kept for the next, for what the runtime calls
-// back escapes.
+// write is the state of one Write. It is pooled, because the function that the runtime calls back escapes.
 type write struct {
 	socket *TCP
 	waiter Waiter // nil: nothing is notified
 	rest   []byte
-	more   bool // is about to be written
+	more   bool // another record follows
 	waits  bool
-	since  time.Time // when it began to wait
+	since  time.Time // when the write began to wait
 	err    error
 	try    func(fd uintptr) bool // is attempt
 }
@@ -227,8 +224,7 @@ var writes = sync.Pool{New: func() any {
 	return w
 }}
 
-// attempt writes what the kernel takes, and reports false if the client must read
-// first.
+// attempt writes as much as the kernel accepts. It returns false if it has to wait for the client.
 func (w *write) attempt(fd uintptr) bool {
 	for len(w.rest) > 0 {
 		n, err := send(int(fd), w.rest, w.more)
@@ -247,7 +243,7 @@ func (w *write) attempt(fd uintptr) bool {
 	return true
 }
 
-// wait prepares for waiting.
+// wait notifies the Waiter and sets the deadline, when the write first has to wait.
 func (w *write) wait() {
 	if !w.waits {
 		w.waits, w.since = true, time.Now()
@@ -261,7 +257,7 @@ func (w *write) wait() {
 	}
 }
 
-// errNothing is what a mute socket says. TLS goes on after it as after a deadline.
+// errNothing is the error of a read while noRead is set. TLS treats it like a passed deadline and continues.
 type errNothing struct{}
 
 func (errNothing) Error() string   { return "httpapi: nothing was read" }
@@ -270,7 +266,7 @@ func (errNothing) Temporary() bool { return true }
 
 var _ net.Error = errNothing{}
 
-// Read implements net.Conn: a mute socket has nothing to read.
+// Read implements net.Conn. While noRead is set, it fails with errNothing.
 func (s *TCP) Read(p []byte) (int, error) {
 	if s.noRead {
 		return 0, errNothing{}
@@ -278,8 +274,8 @@ func (s *TCP) Read(p []byte) (int, error) {
 	return s.TCPConn.Read(p)
 }
 
-// ReadLate reads from c, which s is below, when there is something. What c holds already it
-// gives at once. Else the goroutine waits here, outside TLS, where it keeps half the stack.
+// ReadLate reads from c; s is below c. It returns bytes that TLS has buffered at once. Otherwise it waits
+// for the socket here and not inside TLS, which would need twice the stack.
 func (s *TCP) ReadLate(c net.Conn, p []byte) (int, error) {
 	s.noRead = true
 	n, err := c.Read(p)
@@ -293,15 +289,14 @@ func (s *TCP) ReadLate(c net.Conn, p []byte) (int, error) {
 	return c.Read(p)
 }
 
-// readiness waits until there is something to read on a socket. It belongs to the
-// goroutine that reads.
+// readiness waits until a socket can be read. It belongs to the goroutine that reads.
 type readiness struct {
 	raw    syscall.RawConn
 	try    func(fd uintptr) bool // is look
 	looked bool
 }
 
-// wait returns when there are bytes, or the end, or the read deadline has passed.
+// wait returns when the socket has bytes or has ended, or when the read deadline has passed.
 func (r *readiness) wait(c syscall.Conn) error {
 	if r.raw == nil {
 		raw, err := c.SyscallConn()
@@ -314,8 +309,8 @@ func (r *readiness) wait(c syscall.Conn) error {
 	return r.raw.Read(r.try)
 }
 
-// look reports whether there is something, or there was nothing the last time: then
-// the kernel has said meanwhile that there is.
+// look reports whether the socket can be read. The runtime calls it again only after the kernel has
+// reported that it can, so the second call returns true.
 func (r *readiness) look(fd uintptr) bool {
 	if r.looked {
 		return true

@@ -1,13 +1,14 @@
-// Package statuspage serves a page that shows how the server is: its resources, watches, flow
+// Package statuspage serves a page that shows the state of the server: its resources, watches, flow
 // control, clients, errors, health and memory.
 //
-// The shell is HTML with its style, script and icon, and without data. Everybody may get it, because a
-// browser can send a bearer token only after the page has asked for it. The data is at [DataPath], for
-// users who may get that path: a [Snapshot] in JSON, or with ?watch=1 a stream of them, one per line.
+// The page itself is HTML with style, script and icon, and has no data. It needs no authorization,
+// because a browser can send a bearer token only after the page has asked for it. The data is at
+// [DataPath], for users who may get that path: a [Snapshot] in JSON, or with ?watch=1 a stream of them,
+// one per line.
 //
-// Tokens are never in a URL, and there are no cookies. Requests of other sites, to which a browser may
-// add a client certificate, cannot read the answers or change anything. The page is not shown in frames,
-// runs only its own script, and never makes HTML of text.
+// Tokens are never in a URL, and there are no cookies. Requests from other sites, to which a browser may
+// add a client certificate, cannot read the answers or change anything. The page refuses to be framed,
+// runs only its own script, and never inserts text as HTML.
 //
 // A Snapshot is gathered at most once a second. [Failures] keeps the latest answers with a code of 500
 // or above.

@@ -16,7 +16,7 @@ const (
 	bookmarkRetry = time.Second
 )
 
-// runTimer does what is due when the timer rang. resting says that there is nothing
+// runTimer sends a due bookmark or ends the watch, after the timer has fired. resting means that nothing is
 // left to send.
 func (ws *watchStream) runTimer(b *batch, resting bool) error {
 	now := time.Now()
@@ -30,7 +30,7 @@ func (ws *watchStream) runTimer(b *batch, resting bool) error {
 	return nil
 }
 
-// untilTimer is the time until a bookmark is due or the watch ends.
+// untilTimer returns the time until a bookmark is due or the watch ends.
 func (ws *watchStream) untilTimer(now time.Time) time.Duration {
 	next := ws.ends
 	if ws.bookmarks {
@@ -44,7 +44,7 @@ func (ws *watchStream) untilTimer(now time.Time) time.Duration {
 	return next.Sub(now)
 }
 
-// bookmark sends a bookmark if it is due and everything before it was sent.
+// bookmark sends a bookmark if one is due and all earlier events have been sent.
 func (ws *watchStream) bookmark(b *batch, now time.Time, resting bool) error {
 	if !ws.bookmarks {
 		return nil
@@ -73,10 +73,10 @@ func (ws *watchStream) sendBookmark(b *batch, d watch.Delivery) error {
 	return ws.flush(b)
 }
 
-// endWithBookmark ends a watch because the server ends. If little is left to send, the watch sends
-// that and a bookmark, so that the client can continue at any server. Without the bookmark the client
-// would be up to a minute behind, and would have to list again if that minute has more writes than a
-// restarted server replays.
+// endWithBookmark ends a watch when the server stops. If little is left to send, it sends that and a
+// bookmark, so that the client can resume at any server. Without the bookmark the client would be up to a
+// minute behind, and would have to list again if that minute had more writes than a restarted server
+// replays.
 func (ws *watchStream) endWithBookmark(b *batch) error {
 	if !ws.bookmarks || ws.mute || ws.faults.Holding() {
 		return errEnd

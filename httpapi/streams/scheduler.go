@@ -15,8 +15,8 @@ import (
 // goroutines. A goroutine serves one watch after the other, which saves goroutine switches and
 // wake-ups. While a goroutine waits for a client, another may run, so that no client waits for another.
 //
-// Goroutines start when there is work. When there is none, a few stay, whose stacks have grown, until
-// close ends them. The owner of the scheduler closes it and waits for running.
+// Goroutines start when there is work. A few stay without work, because their stacks have grown already,
+// until close ends them. The owner of the scheduler closes it and waits for running.
 type scheduler struct {
 	running sync.WaitGroup // counts the other goroutines of its streams, too
 	most    int            // goroutines that do not wait for a client
@@ -30,7 +30,7 @@ type scheduler struct {
 	closed bool  // guarded by mu: none is to wait for work
 }
 
-// mostIdle is how many goroutines stay at most while there is no work.
+// mostIdle limits the goroutines that stay without work.
 const mostIdle = 2
 
 func (p *scheduler) init() {
@@ -39,10 +39,10 @@ func (p *scheduler) init() {
 	p.queue.conns = make(map[socket.Group]*connQueue)
 }
 
-// watchesPerGoroutine is how many watches must wait for each active goroutine before another starts.
+// watchesPerGoroutine is the number of waiting watches for each active goroutine above which another starts.
 const watchesPerGoroutine = 8
 
-// push puts ws at the end of the queue. It never blocks.
+// push appends ws to the queue. It never blocks.
 func (p *scheduler) push(ws *watchStream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,9 +104,9 @@ func (p *scheduler) run() {
 	}
 }
 
-// next takes a watch from the queue; more says that the one behind it shares its connection. If kept is
-// nil, next may wait, which waited reports, and returns no watch if the goroutine must end. Otherwise it
-// does not wait, and takes only a watch of that group.
+// next takes a watch from the queue. more means that the next one shares its connection. If kept is nil,
+// next may wait (waited reports that), and returns no watch if the goroutine must end. Otherwise it does
+// not wait, and takes only a watch of that group.
 func (p *scheduler) next(kept socket.Group) (ws *watchStream, more, waited bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,7 +126,7 @@ func (p *scheduler) next(kept socket.Group) (ws *watchStream, more, waited bool)
 	return ws, more, waited
 }
 
-// Waits says that the calling goroutine, which runs a watch, begins to wait for a client.
+// Waits is called when a goroutine that runs a watch begins to wait for a client.
 func (p *scheduler) Waits() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,15 +134,15 @@ func (p *scheduler) Waits() {
 	p.startLocked()
 }
 
-// GoesOn says that the calling goroutine waits no more.
+// GoesOn is called when the goroutine no longer waits.
 func (p *scheduler) GoesOn() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.active++
 }
 
-// queue holds the watches that wait to be run, in the order in which they were woken. Watches of one
-// connection wait together and run one after the other, so that what they send leaves in one write.
+// queue holds the watches that wait to run, in the order in which they were woken. Watches of one
+// connection run one after the other, so that their frames leave in one write.
 type queue struct {
 	waiting int
 	entries []entry // from head on; those before it are zero
@@ -157,7 +157,7 @@ type entry struct {
 	conn *connQueue
 }
 
-// connQueue is the watches of one connection that wait.
+// connQueue has the waiting watches of one connection.
 type connQueue struct {
 	group   socket.Group
 	waiting []*watchStream // from head on; those before it are nil
@@ -165,7 +165,7 @@ type connQueue struct {
 	served  int // watches that ran one after the other
 }
 
-// mostInSuccession is how many watches of one connection run before others do.
+// mostInSuccession limits the watches of one connection that run before others do.
 const mostInSuccession = 64
 
 // push adds ws.
@@ -205,8 +205,8 @@ func moved[T any](list []T, head int) ([]T, int) {
 	return list[:used], 0
 }
 
-// pop takes the next watch. more says that the one after it shares its connection. If
-// kept is not nil and the next watch is not of that group, pop takes none.
+// pop takes the next watch. more means that the one after it shares its connection. If kept is not nil and
+// the next watch is not of that group, pop takes none.
 func (q *queue) pop(kept socket.Group) (ws *watchStream, more bool) {
 	if q.waiting == 0 {
 		return nil, false
@@ -241,7 +241,7 @@ func (q *queue) pop(kept socket.Group) (ws *watchStream, more bool) {
 	return ws, more
 }
 
-// shift takes the first entry away.
+// shift removes the first entry.
 func (q *queue) shift() {
 	q.entries[q.head] = entry{}
 	if q.head++; q.head == len(q.entries) {
@@ -256,13 +256,13 @@ type batch struct {
 	buf        []byte
 	frames     apimetrics.Frames // that were added and are not counted yet
 
-	// What the stream is charged for: the time since clock, less the waits of writes, and
-	// so many bytes and events.
+	// The stream is charged for the time since clock, minus the waits of writes, and for these bytes and
+	// events.
 	clock         time.Time
 	bytes, events int
 }
 
-// count counts what was added to b since it had before bytes: a frame, or nothing.
+// count counts the frame that was added to b, if any. before is the number of bytes that b had before.
 func (ws *watchStream) count(b *batch, before int) {
 	if size := len(b.buf) - before; size > 0 {
 		b.frames.Add(size - ws.prefix)

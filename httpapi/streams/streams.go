@@ -29,7 +29,7 @@ type Streams struct {
 	ownWaiter socket.Waiter // of goroutines that may wait
 	rightLost atomic.Bool   // a right was lost since EndRevoked last looked
 
-	revokedAt map[*Stream]time.Time // of EndRevoked's goroutine: when it told streams to end
+	revokedAt map[*Stream]time.Time // when EndRevoked ended streams; belongs to its goroutine
 
 	mu      sync.Mutex
 	open    map[*Stream]struct{} // guarded by mu
@@ -37,7 +37,7 @@ type Streams struct {
 	drained chan struct{}        // guarded by mu: closed when closed and open is empty
 }
 
-// Stream is one such connection. Only the goroutine that serves it and Sweep use it.
+// Stream is a connection or an HTTP/2 stream that a watch or a handler has taken over.
 type Stream struct {
 	net.Conn
 
@@ -47,7 +47,7 @@ type Stream struct {
 
 	account atomic.Pointer[costs.Account] // is charged for what is written; the writing goroutine sets it
 
-	// ahead reads the bytes that were read ahead, and then the connection. It holds a buffer.
+	// ahead reads bytes that were read ahead, then from the connection.
 	ahead io.Reader
 
 	cancel   context.CancelFunc // nil for a watch
@@ -59,17 +59,17 @@ type Stream struct {
 	readsBody bool // guarded by mu: a handler reads a body from it
 }
 
-// Right is a right to have a stream open.
+// Right is a user's right to a stream.
 type Right interface {
-	// Lost reports whether the right is lost. The stream ends then.
+	// Lost reports whether the right is lost. Then the stream ends.
 	Lost() bool
-	// Ended counts a stream that was told to end because the right is lost.
+	// Ended counts a stream that ends because the right is lost.
 	Ended()
-	// Leave says that the stream is over.
+	// Leave is called when the stream has ended.
 	Leave()
 }
 
-// New returns Streams without any open stream.
+// New returns Streams without open streams.
 func New() *Streams {
 	ss := &Streams{
 		ending:    make(chan struct{}),
@@ -89,8 +89,8 @@ func (noWaiter) Waits() {}
 
 func (noWaiter) GoesOn() {}
 
-// begin serves ws on c, and closes c at the end. left, unless it is nil, registers a function that the
-// HTTP server calls when the client leaves.
+// begin serves ws on c, and then closes c. left registers a function that the HTTP server calls when the
+// client leaves; it may be nil.
 func (ss *Streams) begin(ws *watchStream, c net.Conn, left func(func())) {
 	ws.Stream.Conn, ws.Stream.watch, ws.streams = c, ws, ss
 	ws.notified = left != nil
@@ -116,7 +116,7 @@ func (ss *Streams) IsEnding() bool {
 }
 
 // start runs serve on a goroutine that shutdown waits for, and then closes the connection. The context
-// ends when the client leaves. It reports false if no stream may start.
+// ends when the client leaves. start returns false if no stream may start.
 func (ss *Streams) start(parent context.Context, t exchange.Hijacked, h *HandlerStream, serve func(context.Context, *Stream)) bool {
 	ctx, cancel := context.WithCancel(parent)
 	c := t.Conn
@@ -157,7 +157,7 @@ func (st *Stream) charge(u costs.Usage) {
 	}
 }
 
-// recoverPanic keeps a panic to its stream.
+// recoverPanic recovers from a panic, which ends only its stream.
 func (st *Stream) recoverPanic() {
 	if p := recover(); p != nil && !exchange.IsAbort(p) {
 		klog.ErrorS(nil, "Stream panicked", "panic", p, "stack", exchange.Stack())
@@ -183,7 +183,7 @@ func (ss *Streams) remove(st *Stream) {
 	}
 }
 
-// End asks all streams to end and lets none start.
+// End makes all streams end and lets no other start.
 func (ss *Streams) End() {
 	if !ss.close() {
 		return
@@ -221,7 +221,7 @@ func (ss *Streams) EndWatches(grace time.Duration) {
 	}
 }
 
-// end makes st end like a complete stream. The caller has set the reason before.
+// end ends st like a complete stream. The caller has set the reason.
 func (st *Stream) end() {
 	if st.watch != nil {
 		st.watch.wake() // its next run sees the reason
@@ -230,7 +230,7 @@ func (st *Stream) end() {
 	}
 }
 
-// close lets no more streams start, and reports whether any could before.
+// close lets no more streams start. It returns false if it was called before.
 func (ss *Streams) close() bool {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -297,7 +297,7 @@ func (ss *Streams) Sweep(ctx context.Context) {
 	}
 }
 
-// Probe ends streams after their clients have left.
+// Probe ends the streams of clients that have left.
 func (ss *Streams) Probe() {
 	for _, st := range ss.list() {
 		st.probe()
@@ -323,7 +323,7 @@ func (st *Stream) cut() {
 	}
 }
 
-// own leaves the connection to a handler that reads from it.
+// own marks the connection as taken over by a handler that reads from it.
 func (st *Stream) own() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -337,7 +337,7 @@ func (st *Stream) setReadsBody(reads bool) {
 	st.readsBody = reads
 }
 
-// revoked reports whether the right that st rests on is lost.
+// revoked reports whether the right to st is lost.
 func (st *Stream) revoked() bool { return st.right != nil && st.right.Lost() }
 
 // revokePatience is how long a client has to read the end of its stream before it is cut off.
@@ -371,7 +371,7 @@ func (ss *Streams) EndRevoked(now time.Time) {
 	}
 }
 
-// Revoke says that a right has been lost. Streams that depend on it end when EndRevoked runs.
+// Revoke notes that a right was lost. EndRevoked then ends the streams that depend on it.
 func (ss *Streams) Revoke() { ss.rightLost.Store(true) }
 
 // Watching is an open stream, with the account of its request.
@@ -405,10 +405,10 @@ type Stats struct {
 	Busy    int // watches that have a goroutine
 	Running int // goroutines that run watches and do not wait
 	Idle    int // goroutines that wait for work
-	AtOnce  int // how many goroutines may run watches
+	AtOnce  int // the most goroutines that may run watches
 }
 
-// Stats returns the counts at the moment.
+// Stats returns the current counts.
 func (ss *Streams) Stats() Stats {
 	list := ss.list()
 	s := Stats{Open: len(list)}

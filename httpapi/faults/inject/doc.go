@@ -8,6 +8,6 @@
 //
 // # Locks
 //
-// Faults.mu guards everything. It is held while a watch is woken, which takes the lock of the scheduler
-// of package streams, and while no other lock is taken.
+// Faults.mu guards everything. While it is held, a watch may be woken, which takes the lock of the
+// scheduler of package streams. No other lock is taken.
 package inject
