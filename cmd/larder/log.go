@@ -57,7 +57,7 @@ func silence() error {
 // infoWriter writes entries only while the log's verbosity is above 0.
 type infoWriter struct{ io.Writer }
 
-// Write takes one entry.
+// Write writes one entry.
 func (w infoWriter) Write(entry []byte) (int, error) {
 	if !klog.V(1).Enabled() {
 		return len(entry), nil
@@ -69,7 +69,7 @@ func (w infoWriter) Write(entry []byte) (int, error) {
 // output is JSON.
 type progressLog struct{}
 
-// Write takes one or more lines.
+// Write logs one or more lines.
 func (progressLog) Write(lines []byte) (int, error) {
 	for line := range strings.Lines(string(lines)) {
 		if line = strings.TrimSpace(line); line != "" {
@@ -88,14 +88,14 @@ type warningWriter struct{ io.Writer }
 //   - a controller sees that service before the IPAddress of its cluster IP;
 //   - a controller ends that never had an aggregated server.
 //
-// It matches klog's header, which names the source file, so that no text of a client can look like a
-// warning. klog writes each entry with one call of Write, however many lines it has.
+// It matches klog's header too, which names the source file: text from a client cannot match. klog
+// writes each entry with one call of Write, however many lines the entry has.
 var expectedWarnings = regexp.MustCompile(`\A[WE]\d{4} [\d:.]+ +\d+ (?:` +
 	`lease\.go:\d+\] Resetting endpoints for master service "kubernetes" to ` +
 	`|repairip\.go:\d+\] "Unhandled Error" err="the ClusterIP \[IPv[46]\]: [\da-f.:]+ for Service default/kubernetes is not allocated; repairing"` +
 	`|cache\.go:\d+\] "Unhandled Error" err="Unable to sync caches for RemoteAvailability controller")`)
 
-// Write takes one entry.
+// Write writes one entry.
 func (w warningWriter) Write(entry []byte) (int, error) {
 	if expectedWarnings.Match(entry) {
 		return len(entry), nil

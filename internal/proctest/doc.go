@@ -2,11 +2,11 @@
 // kills and starts again.
 //
 // A [Process] belongs to a test. It is killed at the test's end, and on Linux by the kernel when the
-// test binary dies before that. Its standard output and error are kept. All methods may be called
-// from any goroutine, but Start and the methods that end the process only from one at a time.
+// test binary dies first. Its standard output and error are kept. Start and the methods that end the
+// process may be called from one goroutine at a time, all others from any goroutine.
 //
-// A test binary can be the process itself: [Role] makes it run again with a variable
-// in its environment, which its TestMain looks for.
+// A test binary can be the process itself: [Role] runs it again with an environment variable that its
+// TestMain reads.
 //
-// [Ports] belong to one test until it ends, also among tests of other binaries.
+// [Ports] belong to one test until it ends, even among tests of other binaries.
 package proctest

@@ -1,17 +1,16 @@
-// Package nodes asks kubelets, pods and services through a whole Larder, as kubectl and
-// client-go do: logs, exec, attach, port-forward, cp, and the proxies of nodes, pods and
-// services. It has no code but tests.
+// Package nodes tests requests to kubelets, pods and services through a larder process, as kubectl and
+// client-go send them: logs, exec, attach, port-forward, cp, and the proxies of nodes, pods and services.
+// It has only tests.
 //
-// Larder is a real `larder serve`. The kubelet is a real HTTPS server that wants a client
-// certificate, streams with the code that kubelets stream with, and runs real processes:
-// what is sent arrives at their standard input, and what they print comes back. Others
-// beside it lie, stall and never end.
+// The kubelet is an HTTPS server that requires a client certificate. It streams with kubelet's own code
+// and runs real processes, whose standard input and output are connected to the client. Other kubelets
+// send wrong answers, stall, or never end.
 //
-// Answers are those of a stock kube-apiserver:
+// Answers must equal kube-apiserver's:
 //
 //	go test ./internal/e2e/nodes -run TestRequestsToNodesAnswerAsStock -stock PATH
 //
-// asks the kube-apiserver at PATH (see bench/buildapiserver) beside Larder, over the same etcd and the
-// same kubelets; -rewrite records what it says. Without -stock Larder's answers are
-// compared with those recorded in testdata.
+// sends the requests also to the kube-apiserver at PATH (bench/buildapiserver builds one), over the same
+// etcd and the same kubelets; -rewrite records its answers. Without -stock Larder's answers are compared
+// with the recorded ones.
 package nodes

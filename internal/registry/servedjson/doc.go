@@ -5,8 +5,8 @@
 //
 // Upstream decodes a stored custom resource, prunes it, drops nulls, repairs its metadata and sets defaults
 // (apiextensions-apiserver pkg/apiserver/customresource_handler.go). An object that was written under the
-// present CRD has been through all that. Reading it again changes nothing but the resourceVersion. A
-// [Schema] is made once of the structural schema of a version. [Schema.Read] walks stored bytes by it.
+// present CRD has been through all that. Reading it again changes only the resourceVersion. A
+// [Schema] is built once from the structural schema of a version. [Schema.Read] walks stored bytes by it.
 //
 // # Guarantees
 //

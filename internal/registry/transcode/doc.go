@@ -1,5 +1,5 @@
-// Package transcode turns the protobuf message of a Kubernetes object into the JSON
-// that upstream writes for it, without making the object.
+// Package transcode turns the protobuf message of a Kubernetes object into the JSON that upstream writes
+// for it, without decoding the object.
 //
 // # Model
 //
@@ -29,7 +29,7 @@
 //
 // AppendPlain does the same for plain messages. For others its output may not be JSON.
 //
-// Append and AppendPlain usually allocate nothing but dst.
+// Append and AppendPlain usually allocate only dst.
 //
 // # Locks and goroutines
 //

@@ -5,7 +5,7 @@
 //
 // [New] checks its [Config] and does no I/O. [Server.Run] starts in these steps:
 //
-//  1. It locks the data directory, and makes the missing certificates, keys and kubeconfig.
+//  1. It locks the data directory, and creates missing certificates, keys and kubeconfig.
 //  2. It opens the store, and listens once all flags have been checked.
 //  3. It loads the caches.
 //  4. It serves, and the bootstrap writes the system namespaces, the kubernetes service and its
@@ -19,8 +19,8 @@
 // makes progress. The clients of a large cluster reconnect all at once, and their requests would
 // slow the start.
 //
-// When its context ends, /readyz fails, and the server continues for the shutdown delay. Then requests in
-// flight finish, watches end, and the store closes last, so that every acknowledged write is stored.
+// When Run's context ends, /readyz fails, and the server continues for the shutdown delay. Then requests in
+// flight finish, and watches end. The store closes last.
 // Run returns when everything that it started has ended.
 //
 // Storages, authorizers and the bootstrap call the server's own API in memory, as the user
@@ -37,6 +37,6 @@
 //	pki/sa.key            signs service-account tokens
 //	admin.kubeconfig      a client certificate of system:masters
 //
-// A file is not made if Config names another in its place. Without both directories only a serving
-// certificate is made, in the certificate directory of Config.SecureServing.
+// A file is not created if Config names another one instead. Without both directories only a serving
+// certificate is created, in the certificate directory of Config.SecureServing.
 package server

@@ -1,3 +1,3 @@
 // Package writecosts counts what each kind of write makes a server do: goroutines, encodes, decodes
-// and deep copies. It has no code but tests.
+// and deep copies. It has only tests.
 package writecosts
