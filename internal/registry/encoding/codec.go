@@ -1,7 +1,6 @@
 package encoding
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -134,9 +133,8 @@ func New(config Config) (*Codec, error) {
 			return nil, err
 		}
 	}
-	var err error
-	c.envelope, err = newEnvelope(c.canonical)
-	return c, err
+	c.envelope = wire.Envelope(c.canonical.GroupVersion().String(), c.canonical.Kind)
+	return c, nil
 }
 
 // findCanonical makes the stored kind the canonical one.
@@ -257,45 +255,13 @@ func (c *Codec) decodeCanonical(data []byte, into runtime.Object) bool {
 	return c.scheme.Convert(obj, into, nil) == nil
 }
 
-// envelopeEnd is the end of an envelope, after the message: no encoding, no content type.
-const envelopeEnd = "\x1a\x00\"\x00"
-
 // cutEnvelope returns the message of data that has the canonical version, if the envelope has exactly the
 // bytes that upstream writes.
 func (c *Codec) cutEnvelope(data []byte) (raw []byte, ok bool) {
 	if c.envelope == nil {
 		return nil, false
 	}
-	return cutEnvelope(data, c.envelope)
-}
-
-// cutEnvelope returns the message of data if the envelope begins with head and has exactly the bytes that
-// upstream writes.
-func cutEnvelope(data, head []byte) (raw []byte, ok bool) {
-	rest, ok := bytes.CutPrefix(data, head)
-	if !ok {
-		return nil, false
-	}
-	size, n := binary.Uvarint(rest)
-	if n <= 0 || size > uint64(len(rest)) || uint64(len(rest)-n) != size+uint64(len(envelopeEnd)) {
-		return nil, false
-	}
-	raw, end := rest[n:n+int(size):n+int(size)], rest[n+int(size):]
-	return raw, string(end) == envelopeEnd
-}
-
-// newEnvelope returns the bytes before the length of the message of an object of a kind.
-func newEnvelope(kind schema.GroupVersionKind) ([]byte, error) {
-	unknown := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: kind.GroupVersion().String(), Kind: kind.Kind}, Raw: []byte{0}}
-	data, err := unknown.Marshal()
-	if err != nil {
-		return nil, fmt.Errorf("registry: %w", err)
-	}
-	head, ok := bytes.CutSuffix(data, []byte("\x01\x00"+envelopeEnd)) // the length of Raw, and Raw
-	if !ok {
-		return nil, fmt.Errorf("registry: an envelope is %q", data)
-	}
-	return append([]byte(protobufMagic), head...), nil
+	return wire.CutEnvelope(data, c.envelope)
 }
 
 // EncodeStored encodes obj for the store, and clears the fields of obj that are not stored.
@@ -306,19 +272,10 @@ func (c *Codec) EncodeStored(obj runtime.Object) ([]byte, error) {
 	if data, ok := c.encodeCanonical(obj); ok {
 		return data, nil
 	}
-	encoder, ok := c.storage.(runtime.EncoderWithAllocator)
-	if !ok {
-		data, err := runtime.Encode(c.storage, obj)
-		if _, canonical := c.cutEnvelope(data); canonical && err == nil {
-			c.storesCanonical.Store(true)
-		}
-		return data, err
+	data, err := runtime.Encode(c.storage, obj)
+	if _, canonical := c.cutEnvelope(data); canonical && err == nil {
+		c.storesCanonical.Store(true)
 	}
-	// The encoding is made in memory that the next one uses again, and copied once.
-	allocator := runtime.AllocatorPool.Get().(*runtime.Allocator)
-	defer runtime.AllocatorPool.Put(allocator)
-	var data exact
-	err := encoder.EncodeWithAllocator(obj, &data, allocator)
 	return data, err
 }
 
@@ -343,21 +300,12 @@ func (c *Codec) encodeCanonical(obj runtime.Object) ([]byte, bool) {
 	size := m.Size()
 	var length [binary.MaxVarintLen64]byte
 	head := binary.PutUvarint(length[:], uint64(size))
-	data := make([]byte, 0, len(c.envelope)+head+size+len(envelopeEnd))
+	data := make([]byte, 0, len(c.envelope)+head+size+len(wire.EnvelopeTail))
 	data = append(append(data, c.envelope...), length[:head]...)
 	if n, err := m.MarshalToSizedBuffer(data[len(data) : len(data)+size]); err != nil || n != size {
 		return nil, false
 	}
-	return append(data[:len(data)+size], envelopeEnd...), true
-}
-
-// exact is a buffer that allocates no more than what is first written to it.
-type exact []byte
-
-// Write implements io.Writer.
-func (e *exact) Write(p []byte) (int, error) {
-	*e = append(*e, p...)
-	return len(p), nil
+	return append(data[:len(data)+size], wire.EnvelopeTail...), true
 }
 
 // SetRevision makes revision the resourceVersion of obj.

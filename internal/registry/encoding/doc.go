@@ -35,6 +35,6 @@
 //
 // # Locks and goroutines
 //
-// There are no goroutines. A Codec and its Versions are immutable once they are in use. The locks of
-// Encoders, key providers and fingerprints are leaves.
+// There are no goroutines. A Codec and its Versions are immutable once they are in use. The locks of key
+// providers and fingerprints are leaves.
 package encoding

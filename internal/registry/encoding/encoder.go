@@ -31,11 +31,10 @@ type Encoder struct {
 	id         ID
 	plan       func() *transcode.Plan // writes items without decoding; may return nil
 
-	mu        sync.Mutex
-	bookmarks [2]bookmark // by whether they end the initial events; guarded by mu
+	bookmark, initialEnd func() (bookmark, error) // make each once
 }
 
-// bookmark is the item from which all bookmarks are made. The zero bookmark is not made yet.
+// bookmark is the item from which all bookmarks are made. The bytes are shared.
 type bookmark struct {
 	seal invariants.Seal // of item
 	item []byte

@@ -46,37 +46,29 @@ func (e *Encoder) framed(dst []byte, event string, o *cache.Object, from Source,
 // AppendBookmark appends a BOOKMARK event. Its object has only a revision and, at the end of the initial
 // events, an annotation.
 func (e *Encoder) AppendBookmark(dst []byte, revision int64, initialEnd bool) ([]byte, error) {
-	item, err := e.bookmark(initialEnd)
+	made := e.bookmark
+	if initialEnd {
+		made = e.initialEnd
+	}
+	b, err := made()
 	if err != nil {
 		return dst, err
 	}
-	if item, err = e.AppendRevision(make([]byte, 0, len(item)+wire.MaxRevision), item, revision); err != nil {
+	b.seal.Check(b.item, "encoding: the item of bookmarks")
+	item, err := e.AppendRevision(make([]byte, 0, len(b.item)+wire.MaxRevision), b.item, revision)
+	if err != nil {
 		return dst, err
 	}
 	return e.AppendFrame(dst, "BOOKMARK", item), nil
 }
 
-// bookmark returns the item of a bookmark of some revision, made once. The bytes are shared.
-func (e *Encoder) bookmark(initialEnd bool) ([]byte, error) {
-	i := 0
-	if initialEnd {
-		i = 1
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	b := &e.bookmarks[i]
-	if b.item == nil {
-		item, err := e.makeBookmark(initialEnd)
-		if err != nil {
-			return nil, err
-		}
-		*b = bookmark{invariants.SealOf(item), item}
-	}
-	b.seal.Check(b.item, "encoding: the item of bookmarks")
-	return b.item, nil
+// makeBookmark makes the item of a bookmark of some revision.
+func (e *Encoder) makeBookmark(initialEnd bool) (bookmark, error) {
+	item, err := e.bookmarkItem(initialEnd)
+	return bookmark{invariants.SealOf(item), item}, err
 }
 
-func (e *Encoder) makeBookmark(initialEnd bool) ([]byte, error) {
+func (e *Encoder) bookmarkItem(initialEnd bool) ([]byte, error) {
 	c := e.codec
 	obj, err := c.Bookmark(1, initialEnd)
 	if err != nil {

@@ -42,13 +42,13 @@ type fingerprints struct {
 
 	hits, misses atomic.Uint64
 
-	mu    sync.RWMutex
-	kinds map[schema.GroupVersionKind]*storedKind
-	usual atomic.Pointer[storedKind] // the kind of the last value
-
+	kinds  sync.Map                                // of *storedKind, by schema.GroupVersionKind
+	usual  atomic.Pointer[storedKind]              // the kind of the last value
 	recent [recentRules]atomic.Pointer[recentRule] // the most recent first
-	known  map[fingerprint]*rule                   // nil if there can be none
-	bytes  int                                     // of rules
+
+	mu    sync.RWMutex
+	known map[fingerprint]*rule // nil if there can be none
+	bytes int                   // of rules
 }
 
 // storedKind describes the stored values of a kind and version.
@@ -100,7 +100,6 @@ func newFingerprints(c *Codec) *fingerprints {
 	s := &fingerprints{
 		codec: c,
 		seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
-		kinds: make(map[schema.GroupVersionKind]*storedKind),
 		known: make(map[fingerprint]*rule),
 	}
 	s.pool.New = func() any { return new(inspected) }
@@ -128,8 +127,11 @@ func (v *inspected) setContents(revision int64) {
 }
 
 // inspect takes the fingerprint of plain stored data. It returns nil if there is none, or if it is not
-// worth the time. The caller releases the result.
+// worth the time. The caller releases the result. s may be nil.
 func (s *fingerprints) inspect(data []byte) *inspected {
+	if s == nil {
+		return nil
+	}
 	hits, misses := s.hits.Load(), s.misses.Load()
 	if misses > worthAfter && hits < misses/worthOne {
 		if s.misses.Add(1)%worthOne != 0 {
@@ -203,13 +205,10 @@ func (s *fingerprints) kindOf(data []byte) (*storedKind, []byte) {
 		return nil, nil
 	}
 	gvk := schema.FromAPIVersionAndKind(apiVersion, kind)
-	s.mu.RLock()
-	f, found := s.kinds[gvk]
-	s.mu.RUnlock()
-	if !found {
-		f = s.learnKind(gvk)
-	}
-	if f == nil {
+	var f *storedKind
+	if known, found := s.kinds.Load(gvk); found {
+		f = known.(*storedKind)
+	} else if f = s.learnKind(gvk); f == nil {
 		return nil, nil
 	}
 	s.usual.Store(f)
@@ -226,18 +225,8 @@ func (s *fingerprints) learnKind(gvk schema.GroupVersionKind) *storedKind {
 	if layout == nil {
 		return nil // values may have any kind
 	}
-	head, err := newEnvelope(gvk)
-	if err != nil {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if other := s.kinds[gvk]; other != nil {
-		return other
-	}
-	f := &storedKind{head, layout}
-	s.kinds[gvk] = f
-	return f
+	f, _ := s.kinds.LoadOrStore(gvk, &storedKind{wire.Envelope(gvk.GroupVersion().String(), gvk.Kind), layout})
+	return f.(*storedKind)
 }
 
 // fieldsOf returns the fields of a kind that hold tokens, nil if it has no protobuf encoding.
@@ -253,12 +242,12 @@ func (s *fingerprints) fieldsOf(gvk schema.GroupVersionKind) *wire.Fields {
 }
 
 // open returns the object's message in data, if data is a value of this kind.
-func (f *storedKind) open(data []byte) ([]byte, bool) { return cutEnvelope(data, f.head) }
+func (f *storedKind) open(data []byte) ([]byte, bool) { return wire.CutEnvelope(data, f.head) }
 
 // value returns the stored value of an object's message.
 func (f *storedKind) value(raw []byte) []byte {
 	data := binary.AppendUvarint(bytes.Clone(f.head), uint64(len(raw)))
-	return append(append(data, raw...), envelopeEnd...)
+	return append(append(data, raw...), wire.EnvelopeTail...)
 }
 
 // complete completes config without decoding, if there is a rule for v. Otherwise learn reports whether
@@ -294,8 +283,7 @@ func (s *fingerprints) complete(v *inspected, config *cache.ObjectConfig) (done,
 
 // learn makes the rule of v's fingerprint. config is the result of decoding and encoding v.
 func (s *fingerprints) learn(v *inspected, config *cache.ObjectConfig) {
-	r := s.ruleOf(v, config)
-	s.remember(v.fingerprint, r)
+	s.remember(v.fingerprint, s.ruleOf(v, config))
 }
 
 func (s *fingerprints) remember(p fingerprint, r *rule) {

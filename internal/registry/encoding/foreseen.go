@@ -45,7 +45,7 @@ func (c *Codec) Foresee(rest string, s *Stored, obj runtime.Object) Foreseen {
 
 // ForeseeAlike is Foresee without decoding s. It succeeds if the fingerprint of s has a rule.
 func (c *Codec) ForeseeAlike(rest string, s *Stored) Foreseen {
-	if c.fingerprints == nil || c.decorate != nil || rest == "" {
+	if c.decorate != nil || rest == "" {
 		return Foreseen{}
 	}
 	v := c.fingerprints.inspect(s.Data)
@@ -74,7 +74,7 @@ func (c *Codec) Lossless(data []byte) bool {
 	if c.custom != nil {
 		return c.custom.stores(data)
 	}
-	return bytes.HasPrefix(data, []byte(protobufMagic))
+	return bytes.HasPrefix(data, []byte(wire.Magic))
 }
 
 // foreseeDecoded sets f from obj.

@@ -19,7 +19,7 @@ type lazyCodec struct {
 	attrs storage.AttrFunc
 }
 
-var _ runtime.EncoderWithAllocator = (*lazyCodec)(nil)
+var _ runtime.Codec = (*lazyCodec)(nil)
 
 // made returns the codec.
 func (l *lazyCodec) made() (runtime.Codec, error) {
@@ -46,18 +46,6 @@ func (l *lazyCodec) Encode(obj runtime.Object, w io.Writer) error {
 	c, err := l.made()
 	if err != nil {
 		return err
-	}
-	return c.Encode(obj, w)
-}
-
-// EncodeWithAllocator implements runtime.EncoderWithAllocator.
-func (l *lazyCodec) EncodeWithAllocator(obj runtime.Object, w io.Writer, memory runtime.MemoryAllocator) error {
-	c, err := l.made()
-	if err != nil {
-		return err
-	}
-	if encoder, ok := c.(runtime.EncoderWithAllocator); ok {
-		return encoder.EncodeWithAllocator(obj, w, memory)
 	}
 	return c.Encode(obj, w)
 }

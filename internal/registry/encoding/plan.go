@@ -44,7 +44,7 @@ func (c *Codec) planOf(gv schema.GroupVersion, projection Projection) *transcode
 		}
 		t = reflect.TypeOf(obj).Elem()
 	}
-	plan, err := c.planner.PlanOf(t, kind)
+	plan, err := c.planner.Plan(t, kind)
 	if err != nil {
 		return nil
 	}

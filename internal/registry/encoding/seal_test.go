@@ -7,14 +7,17 @@ import (
 	"testing"
 
 	"github.com/larder-io/larder/internal/invariants"
+	"github.com/larder-io/larder/internal/registry/wire"
 )
 
 // TestWritesToBookmarksAreCaught: the item of bookmarks that was written to is found out when
 // the next bookmark is made of it.
 func TestWritesToBookmarksAreCaught(t *testing.T) {
-	item := []byte("an item")
-	e := &Encoder{bookmarks: [2]bookmark{{invariants.SealOf(item), item}}}
-	if got, err := e.bookmark(false); string(got) != "an item" || err != nil {
+	item := []byte(`{"metadata":{"resourceVersion":"1"}}`)
+	made := bookmark{invariants.SealOf(item), item}
+	e := &Encoder{Writer: wire.JSON(wire.Kind{Typed: true}), bookmark: func() (bookmark, error) { return made, nil }}
+	const want = `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"5"}}}` + "\n"
+	if got, err := e.AppendBookmark(nil, 5, false); string(got) != want || err != nil {
 		t.Fatalf("%q, %v", got, err)
 	}
 	item[0]++
@@ -23,5 +26,5 @@ func TestWritesToBookmarksAreCaught(t *testing.T) {
 			t.Errorf("panic %q", text)
 		}
 	}()
-	e.bookmark(false)
+	e.AppendBookmark(nil, 6, false)
 }

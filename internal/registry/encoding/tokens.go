@@ -19,9 +19,6 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// protobufMagic begins values in upstream's protobuf envelope.
-const protobufMagic = "k8s\x00"
-
 // hasTokens lists the resources whose values have fingerprints: kinds with many objects. Their defaults,
 // conversions and selectable fields were reviewed for the fields that they read (kubernetes pkg/apis,
 // pkg/registry).

@@ -24,12 +24,7 @@ func (c *Codec) DecodeValue(ctx context.Context, key, rest string, value []byte,
 		return c.corrupt(rest, revision, len(value), err)
 	}
 	config := cache.ObjectConfig{Key: rest, Revision: revision, Stored: len(value)}
-	if c.fingerprints == nil {
-		err = c.complete(data, &config)
-	} else {
-		err = c.completeUnknown(data, &config)
-	}
-	if err != nil {
+	if err = c.completeUnknown(data, &config); err != nil {
 		return c.corrupt(rest, revision, len(value), err)
 	}
 	return cache.NewObject(config, c.schema)

@@ -67,6 +67,8 @@ func (v *Version) newEncoder(media MediaType, projection Projection, first ID) *
 	default:
 		e.Writer = wire.JSON(kind)
 	}
+	e.bookmark = sync.OnceValues(func() (bookmark, error) { return e.makeBookmark(false) })
+	e.initialEnd = sync.OnceValues(func() (bookmark, error) { return e.makeBookmark(true) })
 	e.plan = func() *transcode.Plan { return nil }
 	if media == JSON {
 		e.plan = sync.OnceValue(func() *transcode.Plan { return v.codec.planOf(v.GVK.GroupVersion(), projection) })

@@ -1,8 +1,6 @@
 package servedjson
 
-import (
-	"time"
-)
+import "time"
 
 // root walks a whole object, and stores the positions in d.
 func (w *walker) root(s *Schema, d *Document) bool {

@@ -2,12 +2,12 @@ package servedjson
 
 import (
 	"cmp"
-	"encoding/json"
-	"fmt"
 	"slices"
 
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/larder-io/larder/internal/registry/jsontext"
 )
 
 // Schema describes the served form of objects of one version of a custom resource. It is immutable.
@@ -55,13 +55,7 @@ func New(s *structuralschema.Structural, kind schema.GroupVersionKind) *Schema {
 	return &Schema{head: quoted(kind.GroupVersion().String()), kind: quoted(kind.Kind), root: root}
 }
 
-func quoted(s string) string {
-	data, err := json.Marshal(s)
-	if err != nil {
-		panic(fmt.Sprintf("servedjson: marshal %q: %v", s, err)) // strings always marshal
-	}
-	return string(data)
-}
+func quoted(s string) string { return string(jsontext.AppendString(nil, s)) }
 
 func hasDefaults(s *structuralschema.Structural) bool {
 	if s == nil {

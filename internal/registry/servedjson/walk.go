@@ -3,6 +3,7 @@ package servedjson
 import (
 	"bytes"
 	"math"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -131,12 +132,7 @@ func (n *node) member(properties []property, key []byte) (below *node, rest []pr
 
 // complete reports whether none of the properties would be added.
 func complete(properties []property) bool {
-	for i := range properties {
-		if properties[i].required {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(properties, func(p property) bool { return p.required })
 }
 
 func (w *walker) list(n *node) bool {

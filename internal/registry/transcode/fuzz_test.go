@@ -11,6 +11,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/larder-io/larder/internal/registry/transcode"
 )
@@ -25,7 +26,7 @@ func FuzzAppend(f *testing.F) {
 	planner := transcode.NewPlanner()
 	plans := make([]*transcode.Plan, len(types))
 	for i, t := range types {
-		plan, err := planner.Plan(t)
+		plan, err := planner.Plan(t, schema.GroupVersionKind{})
 		if err != nil {
 			f.Fatal(err)
 		}

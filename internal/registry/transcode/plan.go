@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -46,11 +47,11 @@ const (
 	kindRaw
 )
 
-// shape distinguishes single values, lists and maps.
-type shape uint8
+// cardinality distinguishes single values, lists and maps.
+type cardinality uint8
 
 const (
-	single shape = iota
+	single cardinality = iota
 	list
 	textMap // of strings to values
 )
@@ -88,11 +89,11 @@ const (
 
 // field describes how a field is written.
 type field struct {
-	name   literal // `,"name":`
-	absent literal // name and the zero value
-	shape  shape
-	kind   kind
-	of     *message // of messages and wrapped lists
+	name        literal // `,"name":`
+	absent      literal // name and the zero value
+	cardinality cardinality
+	kind        kind
+	of          *message // of messages and wrapped lists
 }
 
 // Plan writes one kind of object.
@@ -119,15 +120,8 @@ func NewPlanner(typed ...Typed) *Planner {
 	return &Planner{typed: typed, messages: make(map[reflect.Type]*message)}
 }
 
-// Plan returns the plan of objects of type t, a struct, without kind and apiVersion.
-func (p *Planner) Plan(t reflect.Type) (*Plan, error) { return p.plan(t, schema.GroupVersionKind{}) }
-
-// PlanOf returns the plan of objects of type t with kind and apiVersion of kind.
-func (p *Planner) PlanOf(t reflect.Type, kind schema.GroupVersionKind) (*Plan, error) {
-	return p.plan(t, kind)
-}
-
-func (p *Planner) plan(t reflect.Type, kind schema.GroupVersionKind) (*Plan, error) {
+// Plan returns the plan of objects of type t, a struct, with kind and apiVersion of kind, unless that is empty.
+func (p *Planner) Plan(t reflect.Type, kind schema.GroupVersionKind) (*Plan, error) {
 	if t.Kind() != reflect.Struct {
 		return nil, fmt.Errorf("%w: %s is no struct", ErrUnsupported, t)
 	}
@@ -246,10 +240,8 @@ func (b *builder) fieldLocked(owner reflect.Type, f reflect.StructField) (entry,
 	if name == "" || name == "-" {
 		return entry{}, fmt.Errorf("%w: no name in JSON", ErrUnsupported)
 	}
-	for _, other := range b.names {
-		if other == name {
-			return entry{}, fmt.Errorf("%w: name %s is there twice", ErrUnsupported, name)
-		}
+	if slices.Contains(b.names, name) {
+		return entry{}, fmt.Errorf("%w: name %s is there twice", ErrUnsupported, name)
 	}
 	b.names = append(b.names, name)
 	return b.addLocked(owner, f, name, omitEmpty, omitZero)
@@ -275,7 +267,7 @@ func (b *builder) addLocked(owner reflect.Type, f reflect.StructField, name stri
 			out.of = out.of.of(typed.Kind)
 		}
 	}
-	e := entry{slot: int8(slot), wire: wire, repeated: out.shape != single}
+	e := entry{slot: int8(slot), wire: wire, repeated: out.cardinality != single}
 	omitted := omitEmpty && canBeEmpty(f.Type)
 	if omitZero {
 		if f.Type != reflect.TypeFor[metav1.Time]() {
@@ -319,14 +311,14 @@ func (p *Planner) valueLocked(t reflect.Type) (field, uint8, error) {
 			return p.wrapped(t.Elem())
 		}
 		out, _, err := p.elementLocked(t.Elem())
-		out.shape = textMap
+		out.cardinality = textMap
 		return out, wireLen, err
 	case t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8 && !isMessage(t):
 		if ownForm(t) {
 			return field{}, 0, fmt.Errorf("%w: %s", ErrUnsupported, t)
 		}
 		out, wire, err := p.elementLocked(t.Elem())
-		out.shape = list
+		out.cardinality = list
 		return out, wire, err
 	default:
 		return p.elementLocked(t)
@@ -370,8 +362,8 @@ func (p *Planner) wrapped(t reflect.Type) (field, uint8, error) {
 		return field{}, 0, fmt.Errorf("%w: %s", ErrUnsupported, t)
 	}
 	items := entry{slot: 0, wire: wireLen, repeated: true}
-	m := &message{table: []entry{{slot: none}, items}, fields: []field{{kind: kindString, shape: list}}}
-	return field{kind: kindWrapped, of: m, shape: textMap}, wireLen, nil
+	m := &message{table: []entry{{slot: none}, items}, fields: []field{{kind: kindString, cardinality: list}}}
+	return field{kind: kindWrapped, of: m, cardinality: textMap}, wireLen, nil
 }
 
 // knownForms are the types with a MarshalJSON that walker imitates.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/randfill"
 
@@ -37,7 +38,7 @@ func TestNeighbours(t *testing.T) {
 	copied := make(map[bool]int) // by whether the messages may be plain
 	walked := 0
 	for _, typ := range kinds() {
-		plan, err := planner.Plan(typ)
+		plan, err := planner.Plan(typ, schema.GroupVersionKind{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +106,7 @@ func testNeighbour(t *testing.T, w *transcode.Writer, plan *transcode.Plan, typ 
 
 // TestNeighboursOfQuantities: a quantity that upstream writes in another way is not copied.
 func TestNeighboursOfQuantities(t *testing.T) {
-	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod]())
+	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod](), schema.GroupVersionKind{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +129,7 @@ func TestNeighboursOfQuantities(t *testing.T) {
 
 // FuzzNeighbours changes a byte of a message, and writes it after the one that it was.
 func FuzzNeighbours(f *testing.F) {
-	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod]())
+	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod](), schema.GroupVersionKind{})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -159,7 +160,7 @@ func FuzzNeighbours(f *testing.F) {
 // TestStencils: pods that are alike are written by templates, of which there are few, also after
 // others that are not alike.
 func TestStencils(t *testing.T) {
-	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod]())
+	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod](), schema.GroupVersionKind{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +204,7 @@ func TestStencils(t *testing.T) {
 
 // TestLargeMessagesBecomeNoStencils: what is kept of messages is bounded.
 func TestLargeMessagesBecomeNoStencils(t *testing.T) {
-	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.ConfigMap]())
+	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.ConfigMap](), schema.GroupVersionKind{})
 	if err != nil {
 		t.Fatal(err)
 	}

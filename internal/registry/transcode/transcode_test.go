@@ -163,7 +163,7 @@ func TestEveryKindIsWrittenAsUpstreamWritesIt(t *testing.T) {
 	for _, gvk := range order {
 		tested++
 		t.Run(strings.ReplaceAll(gvk.GroupVersion().String(), "/", "_")+"_"+gvk.Kind, func(t *testing.T) {
-			plan, err := planner.Plan(all[gvk])
+			plan, err := planner.Plan(all[gvk], schema.GroupVersionKind{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -217,7 +217,7 @@ func TestBuffersOfAnySize(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod]())
+	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod](), schema.GroupVersionKind{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +232,7 @@ func TestBuffersOfAnySize(t *testing.T) {
 // TestPlainMessages: only messages whose texts are all written as they are may be taken for
 // plain.
 func TestPlainMessages(t *testing.T) {
-	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod]())
+	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod](), schema.GroupVersionKind{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +303,7 @@ func BenchmarkPod(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod]())
+	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod](), schema.GroupVersionKind{})
 	if err != nil {
 		b.Fatal(err)
 	}

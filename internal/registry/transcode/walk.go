@@ -158,12 +158,16 @@ func (w *walker) sorted(m *message, from, to int) bool {
 			continue
 		}
 		w.literal(&f.name)
-		switch slot := w.slots[base+i]; {
-		case f.shape != single:
-			if w.many(f, begin(slot), end(slot)) < 0 {
-				return false
-			}
-		case !w.value(f, slot):
+		var ok bool
+		switch slot := w.slots[base+i]; f.cardinality {
+		case list:
+			ok = w.list(f, begin(slot), end(slot))
+		case textMap:
+			ok = w.textMap(f, begin(slot), end(slot))
+		default:
+			ok = w.value(f, slot)
+		}
+		if !ok {
 			return false
 		}
 	}
@@ -263,85 +267,56 @@ func (w *walker) skip(tag uint64, at, to int) int {
 	return stop
 }
 
-// many writes the run of fields with the same tag that begins at at, and returns where it
-// ends, -1 if it cannot be written.
-func (w *walker) many(f *field, at, to int) int {
-	if f.shape == list {
-		return w.list(f, at, to)
-	}
-	return w.textMap(f, at, to)
-}
-
-// list writes a run of fields.
-func (w *walker) list(f *field, at, to int) int {
+// list writes a run of fields with the same tag, as scan has found it.
+func (w *walker) list(f *field, at, to int) bool {
 	src := w.src[:to]
-	tag, body := varint(src, at)
-	e := entry{wire: uint8(tag & 7)}
 	w.room(0)
 	w.byte('[')
-	for {
+	for first := true; at < to; first = false {
+		tag, body := varint(src, at)
+		e := entry{wire: uint8(tag & 7)}
 		value, stop := e.content(src, tag, body)
-		if at = stop; at < 0 || !w.value(f, value) {
-			return -1
+		if !first {
+			w.room(0)
+			w.byte(',')
 		}
-		if at == to {
-			break
+		if stop < 0 || !w.value(f, value) {
+			return false
 		}
-		next, more := varint(src, at)
-		if more < 0 {
-			return -1
-		}
-		if next != tag {
-			break
-		}
-		body = more
-		w.room(0)
-		w.byte(',')
+		at = stop
 	}
 	w.room(0)
 	w.byte(']')
-	return at
+	return true
 }
 
-// textMap writes a run of fields that are keys and values.
-func (w *walker) textMap(f *field, at, to int) int {
-	tag, body := varint(w.src[:to], at)
+// textMap writes such a run of fields that are keys and values.
+func (w *walker) textMap(f *field, at, to int) bool {
 	w.room(0)
 	w.byte('{')
 	var last []byte
-	for first := true; ; first = false {
+	for first := true; at < to; first = false {
+		_, body := varint(w.src[:to], at)
 		n, inner := varint(w.src[:to], body)
-		if inner < 0 || n > uint64(to-inner) {
-			return -1
-		}
 		at = inner + int(n)
 		key, value, ok := w.mapEntry(f, inner, at)
 		if !ok || !first && bytes.Compare(last, w.src[begin(key):end(key)]) >= 0 {
-			return -1
+			return false
+		}
+		if !first {
+			w.room(0)
+			w.byte(',')
 		}
 		last = w.src[begin(key):end(key)]
 		w.key(begin(key), end(key))
 		w.byte(':')
 		if !w.value(f, value) {
-			return -1
+			return false
 		}
-		if at == to {
-			break
-		}
-		next, more := varint(w.src[:to], at)
-		if more < 0 {
-			return -1
-		}
-		if next != tag {
-			break
-		}
-		body = more
-		w.room(0)
-		w.byte(',')
 	}
 	w.room(0)
 	w.byte('}')
-	return at
+	return true
 }
 
 // mapEntry finds the key and the value of an entry. A missing one is empty.
@@ -479,5 +454,5 @@ func (w *walker) wrapped(m *message, from, to int) bool {
 		w.bytes([]byte("[]"))
 		return true
 	}
-	return w.list(&m.fields[0], begin(slot), end(slot)) >= 0
+	return w.list(&m.fields[0], begin(slot), end(slot))
 }

@@ -233,8 +233,8 @@ func HeadJSON(object []byte) []byte {
 	}
 	head := []byte{'{'}
 	if len(object) > len(first) && string(object[:len(first)]) == first {
-		stop, err := skipValue(object, len(first))
-		if err != nil {
+		stop := skipValue(object, len(first))
+		if stop < 0 {
 			return nil
 		}
 		head = append(append(head[:0], object[:stop]...), ',')

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/bits"
 )
@@ -33,9 +34,9 @@ const (
 	tagRawExtension    = 1<<3 | wireLen // of RawExtension
 )
 
-// envelopeTail is contentEncoding and contentType of runtime.Unknown, which are
-// written although they are empty.
-const envelopeTail = "\x1a\x00\x22\x00"
+// EnvelopeTail ends an envelope, after the message: contentEncoding and contentType of runtime.Unknown, which
+// are written although they are empty.
+const EnvelopeTail = "\x1a\x00\x22\x00"
 
 // protobufWriter writes one kind in application/vnd.kubernetes.protobuf.
 type protobufWriter struct {
@@ -47,25 +48,44 @@ type protobufWriter struct {
 // Protobuf returns the Writer of a kind in protobuf. Items are bare messages.
 func Protobuf(k Kind) Writer {
 	return &protobufWriter{
-		object:     newHead(envelope(k.APIVersion, k.Kind)),
-		list:       newHead(envelope(k.APIVersion, k.ListKind)),
+		object:     newHead(Envelope(k.APIVersion, k.Kind)),
+		list:       newHead(Envelope(k.APIVersion, k.ListKind)),
 		itemsFirst: k.ItemsFirst,
 	}
 }
 
-// envelope builds the head of apimachinery pkg/runtime/serializer/protobuf.
-func envelope(apiVersion, kind string) []byte {
+// Magic begins every envelope.
+const Magic = "k8s\x00"
+
+// Envelope returns the beginning of the value of an object of a kind, up to the length of its message:
+// apimachinery pkg/runtime/serializer/protobuf.
+func Envelope(apiVersion, kind string) []byte {
 	var meta []byte
 	meta = appendString(meta, tagTypeAPIVersion, apiVersion)
 	meta = appendString(meta, tagTypeKind, kind)
-	head := append([]byte("k8s\x00"), tagUnknownTypeMeta)
+	head := append([]byte(Magic), tagUnknownTypeMeta)
 	head = binary.AppendUvarint(head, uint64(len(meta)))
 	head = append(head, meta...)
 	return append(head, tagUnknownRaw)
 }
 
+// CutEnvelope returns the message of value if the envelope begins with head and has exactly the bytes that
+// upstream writes.
+func CutEnvelope(value, head []byte) (msg []byte, ok bool) {
+	rest, ok := bytes.CutPrefix(value, head)
+	if !ok {
+		return nil, false
+	}
+	size, n := binary.Uvarint(rest)
+	if n <= 0 || size > uint64(len(rest)) || uint64(len(rest)-n) != size+uint64(len(EnvelopeTail)) {
+		return nil, false
+	}
+	msg, tail := rest[n:n+int(size):n+int(size)], rest[n+int(size):]
+	return msg, string(tail) == EnvelopeTail
+}
+
 func envelopeSize(head *head, raw int) int {
-	return head.len() + sizeVarint(raw) + raw + len(envelopeTail)
+	return head.len() + sizeVarint(raw) + raw + len(EnvelopeTail)
 }
 
 func (w *protobufWriter) ObjectSize(item []byte) int { return envelopeSize(&w.object, len(item)) }
@@ -74,7 +94,7 @@ func (w *protobufWriter) AppendObject(dst, item []byte) []byte {
 	dst = append(dst, w.object.shared()...)
 	dst = binary.AppendUvarint(dst, uint64(len(item)))
 	dst = append(dst, item...)
-	return append(dst, envelopeTail...)
+	return append(dst, EnvelopeTail...)
 }
 
 func (w *protobufWriter) ItemSize(item []byte) int { return sizeField(len(item)) }
@@ -104,7 +124,7 @@ func (w *protobufWriter) AppendListFooter(dst []byte, meta ListMeta, _ int) []by
 	if w.itemsFirst {
 		dst = appendListMeta(append(dst, tagSecond), meta)
 	}
-	return append(dst, envelopeTail...)
+	return append(dst, EnvelopeTail...)
 }
 
 // listMetaSize is the length of an encoded ListMeta.

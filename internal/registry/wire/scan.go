@@ -1,32 +1,35 @@
 package wire
 
-import "fmt"
+import (
+	"bytes"
+	"fmt"
+)
 
 // member finds the value of the member called name of the JSON object that
 // starts at data[at], and returns where it starts and stops. It reads no further
 // than that member. Names written with escapes are not recognised: encoders
 // write none.
 func member(data []byte, at int, name string) (start, stop int, err error) {
+	malformed := func(at int) (int, int, error) {
+		return 0, 0, fmt.Errorf("%w: JSON before byte %d", ErrMalformed, at)
+	}
 	if at >= len(data) || data[at] != '{' {
-		return 0, 0, fmt.Errorf("%w: no object at byte %d", ErrMalformed, at)
+		return malformed(at)
 	}
 	at = skipSpace(data, at+1)
 	for at < len(data) && data[at] != '}' {
-		keyStart := at
-		keyStop, err := skipString(data, at)
-		if err != nil {
-			return 0, 0, err
+		key, keyStop := at, skipString(data, at)
+		if keyStop < 0 {
+			return malformed(at)
 		}
-		at = skipSpace(data, keyStop)
-		if at >= len(data) || data[at] != ':' {
-			return 0, 0, fmt.Errorf("%w: no colon at byte %d", ErrMalformed, at)
+		if at = skipSpace(data, keyStop); at >= len(data) || data[at] != ':' {
+			return malformed(at)
 		}
 		start = skipSpace(data, at+1)
-		stop, err = skipValue(data, start)
-		if err != nil {
-			return 0, 0, err
+		if stop = skipValue(data, start); stop < 0 {
+			return malformed(start)
 		}
-		if string(data[keyStart+1:keyStop-1]) == name {
+		if string(data[key+1:keyStop-1]) == name {
 			return start, stop, nil
 		}
 		at = skipSpace(data, stop)
@@ -35,7 +38,7 @@ func member(data []byte, at int, name string) (start, stop int, err error) {
 		}
 	}
 	if at >= len(data) {
-		return 0, 0, fmt.Errorf("%w: object is cut short", ErrMalformed)
+		return malformed(at)
 	}
 	return 0, 0, fmt.Errorf("%w: no member %s", ErrNoMetadata, name)
 }
@@ -47,73 +50,59 @@ func skipSpace(data []byte, at int) int {
 	return at
 }
 
-// skipString returns where the string that starts at data[at] stops.
-func skipString(data []byte, at int) (int, error) {
+// skipString returns where the string that starts at data[at] stops, -1 if there is none.
+func skipString(data []byte, at int) int {
 	if at >= len(data) || data[at] != '"' {
-		return 0, fmt.Errorf("%w: no string at byte %d", ErrMalformed, at)
+		return -1
 	}
 	for i := at + 1; i < len(data); i++ {
 		switch data[i] {
 		case '\\':
 			i++
 		case '"':
-			return i + 1, nil
+			return i + 1
 		}
 	}
-	return 0, fmt.Errorf("%w: string at byte %d is cut short", ErrMalformed, at)
+	return -1
 }
 
-// skipValue returns where the value that starts at data[at] stops. It matches
+// skipValue returns where the value that starts at data[at] stops, -1 if there is none. It matches
 // brackets by depth alone: what it skips came from an encoder.
-func skipValue(data []byte, at int) (int, error) {
-	if at >= len(data) {
-		return 0, fmt.Errorf("%w: no value at byte %d", ErrMalformed, at)
-	}
-	switch data[at] {
-	case '"':
-		return skipString(data, at)
-	case '{', '[':
-		return skipNested(data, at)
-	default:
-		return skipScalar(data, at)
-	}
-}
-
-func skipNested(data []byte, at int) (int, error) {
-	depth := 0
-	for i := at; i < len(data); {
-		switch data[i] {
+func skipValue(data []byte, at int) int {
+	for depth := 0; at >= 0 && at < len(data); {
+		switch data[at] {
 		case '"':
-			stop, err := skipString(data, i)
-			if err != nil {
-				return 0, err
-			}
-			i = stop
-			continue
+			at = skipString(data, at)
 		case '{', '[':
 			depth++
+			at++
 		case '}', ']':
 			depth--
+			at++
+		default:
 			if depth == 0 {
-				return i + 1, nil
+				return skipScalar(data, at)
 			}
+			at++
 		}
-		i++
+		switch {
+		case depth < 0:
+			return -1
+		case depth == 0:
+			return at
+		}
 	}
-	return 0, fmt.Errorf("%w: value at byte %d is cut short", ErrMalformed, at)
+	return -1
 }
 
-func skipScalar(data []byte, at int) (int, error) {
-	i := at
-	for i < len(data) {
-		switch data[i] {
-		case ',', '}', ']', ' ', '\n', '\t', '\r', ':', '"':
-			if i == at {
-				return 0, fmt.Errorf("%w: no value at byte %d", ErrMalformed, at)
-			}
-			return i, nil
-		}
-		i++
+// skipScalar is skipValue for a number, true, false and null.
+func skipScalar(data []byte, at int) int {
+	switch n := bytes.IndexAny(data[at:], ",}] \n\t\r:\""); n {
+	case 0:
+		return -1
+	case -1:
+		return len(data)
+	default:
+		return at + n
 	}
-	return i, nil
 }

@@ -1,8 +1,12 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
+	"iter"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // field is one field of a protobuf message: where its tag starts, where its
@@ -14,54 +18,45 @@ type field struct {
 
 // nextField parses the field that starts at msg[at].
 func nextField(msg []byte, at int) (field, error) {
-	f := field{start: at}
-	tag, n := binary.Uvarint(msg[at:])
-	if n <= 0 || tag>>3 == 0 || tag>>3 > 1<<29-1 {
-		return f, fmt.Errorf("%w: bad tag at byte %d", ErrMalformed, at)
+	number, kind, n := protowire.ConsumeTag(msg[at:])
+	if n < 0 || kind == protowire.StartGroupType {
+		return field{}, fmt.Errorf("%w: bad tag at byte %d", ErrMalformed, at)
 	}
-	f.number, f.kind, f.body = int(tag>>3), int(tag&7), at+n
-	rest := uint64(len(msg) - f.body)
-	var size uint64
-	switch f.kind {
-	case wireVarint:
-		_, n := binary.Uvarint(msg[f.body:])
-		if n <= 0 {
-			return f, fmt.Errorf("%w: bad number at byte %d", ErrMalformed, f.body)
-		}
-		size = uint64(n)
-	case wire64:
-		size = 8
-	case wire32:
-		size = 4
-	case wireLen:
-		length, n := binary.Uvarint(msg[f.body:])
-		if n <= 0 {
-			return f, fmt.Errorf("%w: bad length at byte %d", ErrMalformed, f.body)
-		}
-		f.body += n
-		rest -= uint64(n)
-		size = length
-	default:
-		return f, fmt.Errorf("%w: wire type %d at byte %d", ErrMalformed, f.kind, at)
+	f := field{number: int(number), kind: int(kind), start: at, body: at + n}
+	if kind == protowire.BytesType {
+		var content []byte
+		content, n = protowire.ConsumeBytes(msg[f.body:])
+		f.stop = f.body + n
+		f.body = f.stop - len(content)
+	} else {
+		n = protowire.ConsumeFieldValue(number, kind, msg[f.body:])
+		f.stop = f.body + n
 	}
-	if size > rest {
-		return f, fmt.Errorf("%w: field at byte %d is cut short", ErrMalformed, at)
+	if n < 0 {
+		return field{}, fmt.Errorf("%w: bad field at byte %d", ErrMalformed, at)
 	}
-	f.stop = f.body + int(size)
 	return f, nil
+}
+
+// fieldsOf returns the fields of msg in order. The last one comes with an error if msg is malformed.
+func fieldsOf(msg []byte) iter.Seq2[field, error] {
+	return func(yield func(field, error) bool) {
+		for at := 0; at < len(msg); {
+			f, err := nextField(msg, at)
+			if !yield(f, err) || err != nil {
+				return
+			}
+			at = f.stop
+		}
+	}
 }
 
 // metadataField finds field 1 of msg, which is the metadata of every object.
 func metadataField(msg []byte) (field, error) {
-	for at := 0; at < len(msg); {
-		f, err := nextField(msg, at)
-		if err != nil {
+	for f, err := range fieldsOf(msg) {
+		if err != nil || f.number == 1 && f.kind == wireLen {
 			return f, err
 		}
-		if f.number == 1 && f.kind == wireLen {
-			return f, nil
-		}
-		at = f.stop
 	}
 	return field{}, ErrNoMetadata
 }
@@ -88,12 +83,13 @@ func ObjectMetaProtobuf(msg []byte) ([]byte, error) {
 // UIDProtobuf returns the uid in the top-level metadata of a bare message, nil if it has none.
 func UIDProtobuf(msg []byte) []byte {
 	meta, err := ObjectMetaProtobuf(msg)
-	for at := 0; err == nil && at < len(meta); {
-		var f field
-		if f, err = nextField(meta, at); err == nil && f.number == numUID && f.kind == wireLen {
+	if err != nil {
+		return nil
+	}
+	for f, err := range fieldsOf(meta) {
+		if err == nil && f.number == numUID && f.kind == wireLen {
 			return meta[f.body:f.stop:f.stop]
 		}
-		at = f.stop
 	}
 	return nil
 }
@@ -128,18 +124,15 @@ func AppendRevisionProtobuf(dst, msg []byte, revision int64) ([]byte, error) {
 // revisionSpan finds resourceVersion in an encoded ObjectMeta, or the empty span where it must be inserted,
 // in the order of field numbers.
 func revisionSpan(meta []byte) (from, to int, err error) {
-	for at := 0; at < len(meta); {
-		f, err := nextField(meta, at)
-		if err != nil {
+	for f, err := range fieldsOf(meta) {
+		switch {
+		case err != nil:
 			return 0, 0, err
-		}
-		if f.number == numResourceVersion && f.kind == wireLen {
+		case f.number == numResourceVersion && f.kind == wireLen:
 			return f.start, f.stop, nil
+		case f.number > numResourceVersion:
+			return f.start, f.start, nil
 		}
-		if f.number > numResourceVersion {
-			return at, at, nil
-		}
-		at = f.stop
 	}
 	return len(meta), len(meta), nil
 }
@@ -147,13 +140,11 @@ func revisionSpan(meta []byte) (from, to int, err error) {
 // Unenvelope returns the bare message, the apiVersion and the kind of a value in
 // the k8s\0 envelope, and whether value is one.
 func Unenvelope(value []byte) (raw []byte, apiVersion, kind string, ok bool) {
-	const magic = "k8s\x00"
-	if len(value) < len(magic) || string(value[:len(magic)]) != magic {
+	msg, ok := bytes.CutPrefix(value, []byte(Magic))
+	if !ok {
 		return nil, "", "", false
 	}
-	msg := value[len(magic):]
-	for at := 0; at < len(msg); {
-		f, err := nextField(msg, at)
+	for f, err := range fieldsOf(msg) {
 		if err != nil {
 			return nil, "", "", false
 		}
@@ -167,24 +158,20 @@ func Unenvelope(value []byte) (raw []byte, apiVersion, kind string, ok bool) {
 		case f.number == 2 && f.kind == wireLen:
 			raw = content
 		}
-		at = f.stop
 	}
 	return raw, apiVersion, kind, raw != nil
 }
 
 func typeMeta(msg []byte) (apiVersion, kind string, ok bool) {
-	for at := 0; at < len(msg); {
-		f, err := nextField(msg, at)
-		if err != nil {
-			return "", "", false
-		}
+	for f, err := range fieldsOf(msg) {
 		switch {
+		case err != nil:
+			return "", "", false
 		case f.number == 1 && f.kind == wireLen:
 			apiVersion = string(msg[f.body:f.stop])
 		case f.number == 2 && f.kind == wireLen:
 			kind = string(msg[f.body:f.stop])
 		}
-		at = f.stop
 	}
 	return apiVersion, kind, true
 }

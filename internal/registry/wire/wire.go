@@ -83,12 +83,6 @@ func (h *head) shared() []byte {
 
 func (h *head) len() int { return len(h.bytes) }
 
-// digits is the length of a positive number in decimal.
-func digits(n int64) int {
-	var buf [20]byte
-	return len(strconv.AppendInt(buf[:0], n, 10))
-}
-
 // appendRevisionString appends a revision as upstream writes it: zero is the empty string.
 func appendRevisionString(dst []byte, revision int64) []byte {
 	if revision == 0 {
@@ -98,8 +92,6 @@ func appendRevisionString(dst []byte, revision int64) []byte {
 }
 
 func revisionLen(revision int64) int {
-	if revision == 0 {
-		return 0
-	}
-	return digits(revision)
+	var buf [20]byte
+	return len(appendRevisionString(buf[:0], revision))
 }
