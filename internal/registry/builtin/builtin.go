@@ -7,7 +7,6 @@ import (
 
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/client-go/kubernetes"
 	basecompatibility "k8s.io/component-base/compatibility"
@@ -113,29 +112,24 @@ func (b *Builtin) Addresses() (primary, secondary rangeallocation.RangeRegistry)
 // Leases returns the records of the living API servers, from which the endpoints of the kubernetes
 // service are reconciled. A record expires ttl after its refresh.
 func (b *Builtin) Leases(ttl time.Duration) (*Leases, error) {
-	records, err := b.endpointRecords("apiServerIPInfo", masterLeases)
-	if err != nil {
-		return nil, err
-	}
-	return newLeases(records, ttl), nil
+	records, err := b.leaseRecords("apiServerIPInfo", masterLeases, ttl)
+	return &Leases{leaseRecords: records, written: make(map[string]string)}, err
 }
 
 // PeerLeases returns the records of the addresses at which living API servers reach each other. A
 // record expires ttl after its refresh.
 func (b *Builtin) PeerLeases(ttl time.Duration) (*PeerLeases, error) {
-	records, err := b.endpointRecords("apiServerPeerIPInfo", peerLeases)
-	if err != nil {
-		return nil, err
-	}
-	return &PeerLeases{storage: records, ttl: ttl}, nil
+	records, err := b.leaseRecords("apiServerPeerIPInfo", peerLeases, ttl)
+	return &PeerLeases{leaseRecords: records}, err
 }
 
-// endpointRecords returns the storage of records that are encoded as Endpoints. name is upstream's.
-func (b *Builtin) endpointRecords(name, prefix string) (storage.Interface, error) {
+// leaseRecords returns records that are encoded as Endpoints. name is upstream's.
+func (b *Builtin) leaseRecords(name, prefix string, ttl time.Duration) (leaseRecords, error) {
 	gr := api.Resource(name)
 	config, err := b.factory.RecordConfig(gr, gr, &api.Endpoints{})
 	if err != nil {
-		return nil, err
+		return leaseRecords{}, err
 	}
-	return b.records(config, prefix)
+	store, err := b.records(config, prefix)
+	return leaseRecords{store, prefix, ttl}, err
 }

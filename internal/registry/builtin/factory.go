@@ -75,9 +75,11 @@ func (f *StorageFactory) ResourcePrefix(gr schema.GroupResource) string {
 func (f *StorageFactory) Config(gr schema.GroupResource, example runtime.Object) (*storagebackend.ConfigForResource, error) {
 	switch gr.Group {
 	case apiextensions.GroupName:
-		return f.crdConfig(gr), nil
+		// JSON in the older version, which is not served (kubernetes pkg/controlplane/apiserver/apiextensions.go).
+		return f.inJSON(gr, apiextensionsserver.Codecs, apiextensionsv1beta1.SchemeGroupVersion, apiextensionsv1.SchemeGroupVersion), nil
 	case apiregistration.GroupName:
-		return f.apiServiceConfig(gr), nil
+		// JSON (kubernetes pkg/controlplane/apiserver/aggregator.go).
+		return f.inJSON(gr, aggregatorscheme.Codecs, apiregistrationv1.SchemeGroupVersion, apiregistrationv1beta1.SchemeGroupVersion), nil
 	}
 	config, err := f.factory.NewConfig(gr, example)
 	if err != nil {
@@ -102,9 +104,9 @@ func (f *StorageFactory) RecordConfig(gr, as schema.GroupResource, example runti
 func (f *StorageFactory) Scheme(group string) (*runtime.Scheme, schema.GroupVersionKind) {
 	switch group {
 	case apiextensions.GroupName:
-		return apiextensionsserver.Scheme, crdKind()
+		return apiextensionsserver.Scheme, apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
 	case apiregistration.GroupName:
-		return aggregatorscheme.Scheme, apiServiceKind()
+		return aggregatorscheme.Scheme, apiregistrationv1.SchemeGroupVersion.WithKind("APIService")
 	}
 	return nil, schema.GroupVersionKind{}
 }
@@ -116,26 +118,4 @@ func (f *StorageFactory) inJSON(gr schema.GroupResource, codecs serializer.Codec
 	config.Codec = codecs.LegacyCodec(stored, other)
 	config.EncodeVersioner = runtime.NewMultiGroupVersioner(stored, schema.GroupKind{Group: stored.Group})
 	return config.ForResource(gr)
-}
-
-// crdKind returns the kind of CRDs' canonical encoding. CRDs are stored as v1beta1, which is not served.
-func crdKind() schema.GroupVersionKind {
-	return apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
-}
-
-// crdConfig returns the configuration of CRDs: JSON in the older version (kubernetes
-// pkg/controlplane/apiserver/apiextensions.go).
-func (f *StorageFactory) crdConfig(gr schema.GroupResource) *storagebackend.ConfigForResource {
-	return f.inJSON(gr, apiextensionsserver.Codecs, apiextensionsv1beta1.SchemeGroupVersion, apiextensionsv1.SchemeGroupVersion)
-}
-
-// apiServiceKind returns the kind of APIServices' canonical encoding.
-func apiServiceKind() schema.GroupVersionKind {
-	return apiregistrationv1.SchemeGroupVersion.WithKind("APIService")
-}
-
-// apiServiceConfig returns the configuration of APIServices: JSON (kubernetes
-// pkg/controlplane/apiserver/aggregator.go).
-func (f *StorageFactory) apiServiceConfig(gr schema.GroupResource) *storagebackend.ConfigForResource {
-	return f.inJSON(gr, aggregatorscheme.Codecs, apiregistrationv1.SchemeGroupVersion, apiregistrationv1beta1.SchemeGroupVersion)
 }
