@@ -106,13 +106,7 @@ func (c *CustomResource) GetRESTOptions(gr schema.GroupResource, _ runtime.Objec
 	binary := cbor.NewSerializer(unstructuredscheme.NewUnstructuredCreator(), unstructuredscheme.NewUnstructuredObjectTyper())
 	config.Codec = runtime.NewCodec(unstructured.UnstructuredJSONScheme,
 		recognizer.NewDecoder(binary, unstructured.UnstructuredJSONScheme))
-	return generic.RESTOptions{
-		StorageConfig:           config.ForResource(gr),
-		Decorator:               c.decorate,
-		DeleteCollectionWorkers: c.registry.config.DeleteCollectionWorkers,
-		EnableGarbageCollection: !c.registry.config.DisableGarbageCollection,
-		ResourcePrefix:          customPrefix(c.GroupResource)[1:],
-	}, nil
+	return c.registry.config.restOptions(config.ForResource(gr), c.decorate, customPrefix(c.GroupResource)[1:]), nil
 }
 
 // decorate is a generic.StorageDecorator: it adds the version of a storage.

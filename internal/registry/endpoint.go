@@ -2,8 +2,9 @@ package registry
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
-	"sort"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -95,14 +96,9 @@ func (e *Endpoint) Discovery() metav1.APIResource {
 // pkg/endpoints/installer.go, registerResourceHandlers.
 func buildEndpoints(info *genericapiserver.APIGroupInfo, gv schema.GroupVersion) ([]*Endpoint, error) {
 	storages := info.VersionedResourcesStorageMap[gv.Version]
-	names := make([]string, 0, len(storages))
-	for name := range storages {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	list := make([]*Endpoint, 0, len(names))
+	list := make([]*Endpoint, 0, len(storages))
 	parents := make(map[string]*Endpoint)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(storages)) {
 		resource, subresource, _ := strings.Cut(name, "/")
 		e := &Endpoint{
 			GVR:         gv.WithResource(resource),

@@ -68,13 +68,15 @@ func (o *options) GetRESTOptions(gr schema.GroupResource, example runtime.Object
 	if t := o.config.Transformers; t != nil {
 		config.Transformer = t.TransformerForResource(gr)
 	}
+	return o.config.restOptions(config, o.decorate, o.factory.ResourcePrefix(gr)), nil
+}
+
+// restOptions returns the options of a storage that decorate makes, whose keys begin with prefix.
+func (c *Config) restOptions(of *storagebackend.ConfigForResource, decorate generic.StorageDecorator, prefix string) generic.RESTOptions {
 	return generic.RESTOptions{
-		StorageConfig:           config,
-		Decorator:               o.decorate,
-		DeleteCollectionWorkers: o.config.DeleteCollectionWorkers,
-		EnableGarbageCollection: !o.config.DisableGarbageCollection,
-		ResourcePrefix:          o.factory.ResourcePrefix(gr),
-	}, nil
+		StorageConfig: of, Decorator: decorate, ResourcePrefix: prefix,
+		DeleteCollectionWorkers: c.DeleteCollectionWorkers, EnableGarbageCollection: !c.DisableGarbageCollection,
+	}
 }
 
 // decorate is a generic.StorageDecorator. Storages over the same prefix (events of

@@ -34,27 +34,31 @@ func New(config Config) (*Registry, error) {
 	config.setDefaults()
 	r := &Registry{config: config}
 	r.loadWait, r.endLoadWait = context.WithCancel(context.Background())
-	var err error
-	if r.options, err = newOptions(&r.config); err != nil {
+	if err := r.build(); err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
+	}
+	return r, nil
+}
+
+func (r *Registry) build() (err error) {
+	if r.options, err = newOptions(&r.config); err != nil {
+		return err
 	}
 	var health []func(context.Context) error
 	for _, servers := range r.options.factory.Servers() {
 		health = append(health, r.config.in(servers).Store.Health)
 	}
 	if r.Builtin, err = builtin.New(r.config.Config, r.options.factory, r.options.records, health); err != nil {
-		return nil, fmt.Errorf("registry: %w", err)
+		return err
 	}
 	if err := r.buildGroups(); err != nil {
-		return nil, fmt.Errorf("registry: %w", err)
+		return err
 	}
-	if err := r.checkIndexLabels(); err != nil {
-		return nil, fmt.Errorf("registry: %w", err)
+	served := r.groups.names()
+	if err := r.checkIndexLabels(served); err != nil {
+		return err
 	}
-	if err := r.checkShares(); err != nil {
-		return nil, fmt.Errorf("registry: %w", err)
-	}
-	return r, nil
+	return r.checkShares(served)
 }
 
 // buildGroups makes a Group of each group of upstream's providers.
@@ -76,8 +80,7 @@ func (r *Registry) buildGroups() error {
 }
 
 // checkIndexLabels refuses labels of resources that are not served.
-func (r *Registry) checkIndexLabels() error {
-	served := r.groups.names()
+func (r *Registry) checkIndexLabels(served []schema.GroupResource) error {
 	for gr := range r.config.IndexLabels {
 		if !slices.Contains(served, gr) {
 			return fmt.Errorf("labels to index of %q, which is not served", gr)
@@ -87,8 +90,7 @@ func (r *Registry) checkIndexLabels() error {
 }
 
 // checkShares refuses shares of resources that are neither served nor can be custom resources.
-func (r *Registry) checkShares() error {
-	served := r.groups.names()
+func (r *Registry) checkShares(served []schema.GroupResource) error {
 	for gr := range r.config.CacheShares {
 		custom := !r.options.factory.HasGroup(gr.Group) && strings.Contains(gr.Group, ".")
 		if custom || slices.Contains(served, gr) {
@@ -121,10 +123,8 @@ func (r *Registry) Run(ctx context.Context) error {
 	}
 	group.Go(func() error { return checker.Run(inner) })
 	group.Go(func() error {
-		timer := time.NewTimer(r.config.LoadTimeout)
-		defer timer.Stop()
 		select {
-		case <-timer.C:
+		case <-time.After(r.config.LoadTimeout):
 			r.endLoadWait()
 			return nil
 		case <-inner.Done():

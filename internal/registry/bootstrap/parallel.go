@@ -3,7 +3,6 @@ package bootstrap
 import (
 	"context"
 	"errors"
-	"sync"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -17,19 +16,12 @@ const maxParallel = 16
 
 // inParallel runs all tasks, also after one has failed, and joins their errors.
 func inParallel(ctx context.Context, tasks []task) error {
-	var (
-		group errgroup.Group
-		mu    sync.Mutex
-		errs  []error // guarded by mu
-	)
+	var group errgroup.Group
 	group.SetLimit(maxParallel)
-	for _, t := range tasks {
+	errs := make([]error, len(tasks))
+	for i, t := range tasks {
 		group.Go(func() error {
-			if err := t(ctx); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				errs = append(errs, err)
-			}
+			errs[i] = t(ctx)
 			return nil
 		})
 	}

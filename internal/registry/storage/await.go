@@ -70,28 +70,25 @@ func (w *awaiter) currentRevision(ctx context.Context) (int64, error) {
 // the store was replaced, it refuses revisions that the store has not reached: they may belong to the
 // lost history.
 func (w *awaiter) revision(ctx context.Context, revision uint64) error {
-	if w.shows(revision) {
-		w.waited(0)
-		return nil
-	}
-	if err := w.current(ctx); err != nil {
-		return err
+	if !w.shows(revision) {
+		if err := w.current(ctx); err != nil {
+			return err
+		}
 	}
 	if w.shows(revision) {
 		w.waited(0)
 		return nil
 	}
+	var err error
 	if w.store.Replacements() > 0 {
-		if err := w.refuseUnreached(ctx, revision); err != nil {
-			return err
-		}
+		err = w.refuseUnreached(ctx, revision)
 	}
-	if w.uncached() {
-		if err := w.refuseFuture(ctx, revision, 0); err != nil {
-			return err
-		}
+	if err == nil && w.uncached() {
+		err = w.refuseFuture(ctx, revision, 0)
 	}
-	_, err := w.reached(ctx, revision)
+	if err == nil {
+		_, err = w.reached(ctx, revision)
+	}
 	return err
 }
 
@@ -204,26 +201,20 @@ func (w *awaiter) uncached() bool { return w.fresh || w.layout.resource == "/eve
 // refuseFuture fails if the store has not reached revision. The error has a retry delay in seconds.
 func (w *awaiter) refuseFuture(ctx context.Context, revision uint64, retry int) error {
 	current, err := w.store.Revision(ctx)
-	switch {
-	case err != nil:
-		return etcdError(err)
-	case revision > uint64(current):
+	if err == nil && revision > uint64(current) {
 		return storage.NewTooLargeResourceVersionError(revision, uint64(current), retry)
 	}
-	return nil
+	return etcdError(err)
 }
 
 // refuseUnreached fails if the store has not reached revision. No server can have sent such a revision,
 // unless it belongs to a replaced history.
 func (w *awaiter) refuseUnreached(ctx context.Context, revision uint64) error {
 	current, err := w.store.Revision(ctx)
-	switch {
-	case err != nil:
-		return etcdError(err)
-	case revision > uint64(current):
+	if err == nil && revision > uint64(current) {
 		return apierrors.NewResourceExpired(fmt.Sprintf("resource version %d is not in the store's history, which has come to %d", revision, current))
 	}
-	return nil
+	return etcdError(err)
 }
 
 // gone returns the error of reads after the resource was retired, nil before.

@@ -127,10 +127,8 @@ func inconsistent(held *cache.Object, key string, revision, at int64) error {
 
 // pause waits, unless ctx ends before.
 func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

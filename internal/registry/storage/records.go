@@ -39,18 +39,18 @@ func (r records) get(ctx context.Context, key string, opts storage.GetOptions, o
 	return r.codec.DecodeStored(data, out, item.Revision)
 }
 
-// list lists all records in their newest state.
+// list lists the records under key in their newest state. A single record is not listed.
 func (r records) list(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object, items reflect.Value) error {
-	full, err := r.layout.full(key, opts.Recursive)
+	full, err := r.layout.full(key, true)
 	if err != nil {
 		return err
 	}
-	found, revision, err := r.read(ctx, full, opts.Recursive)
+	page, err := r.store.Range(ctx, kv.RangeOptions{Prefix: full})
 	if err != nil {
-		return err
+		return etcdError(err)
 	}
-	items.Set(reflect.MakeSlice(items.Type(), 0, len(found)))
-	for _, item := range found {
+	items.Set(reflect.MakeSlice(items.Type(), 0, len(page.Items)))
+	for _, item := range page.Items {
 		data, _, err := r.codec.Decrypt(ctx, item.Key, item.Value)
 		if err != nil {
 			return err
@@ -63,18 +63,5 @@ func (r records) list(ctx context.Context, key string, opts storage.ListOptions,
 			items.Set(reflect.Append(items, reflect.ValueOf(obj).Elem()))
 		}
 	}
-	return r.codec.Versioner().UpdateList(list, uint64(revision), "", nil)
-}
-
-// read reads one key, or all below it.
-func (r records) read(ctx context.Context, full string, recursive bool) ([]kv.Item, int64, error) {
-	if !recursive {
-		item, found, revision, err := r.store.Get(ctx, full)
-		if err != nil || !found {
-			return nil, revision, etcdError(err)
-		}
-		return []kv.Item{item}, revision, nil
-	}
-	page, err := r.store.Range(ctx, kv.RangeOptions{Prefix: full})
-	return page.Items, page.Revision, etcdError(err)
+	return r.codec.Versioner().UpdateList(list, uint64(page.Revision), "", nil)
 }
