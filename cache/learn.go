@@ -180,7 +180,7 @@ func (c *Cache) adopt(base *state, ix index) bool {
 	if now.epoch != base.epoch {
 		return false
 	}
-	corrupt := base.allCorrupt()
+	corrupt := base.corruptFrom("", base.corruptCount())
 	if missed := int(now.position - base.position); missed > 0 {
 		events, next, err := c.log.Read(base.position, make([]*Event, 0, missed))
 		if err != nil || next != now.position {

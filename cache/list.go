@@ -222,11 +222,11 @@ func (l *lister) scanIndex(tree *btree.BTreeG[entry], from entry) {
 // checkCorrupt finds the corrupt object that a scan of the same range would have met. It is
 // not in the index: its labels and fields are not known.
 func (l *lister) checkCorrupt(start string) {
-	o := l.state.firstCorrupt(start)
-	if o == nil || !strings.HasPrefix(o.Key(), l.query.Prefix) || l.page.Next != "" && o.Key() >= l.page.Next {
-		return
+	for _, o := range l.state.corruptFrom(start, 1) {
+		if strings.HasPrefix(o.Key(), l.query.Prefix) && (l.page.Next == "" || o.Key() < l.page.Next) {
+			l.corrupt = o
+		}
 	}
-	l.corrupt = o
 }
 
 // count returns the number of objects with a prefix from a key on. When the range began with

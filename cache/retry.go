@@ -2,8 +2,6 @@ package cache
 
 import (
 	"context"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -37,10 +35,12 @@ func (r *Reflector) retry(ctx context.Context) error {
 			return ctx.Err()
 		case <-tick.C:
 		}
-		all := r.cache.current.Load().allCorrupt()
-		first, _ := slices.BinarySearchFunc(all, next, func(o *Object, key string) int { return strings.Compare(o.Key(), key) })
-		for part := range slices.Chunk(slices.Concat(all[first:], all[:first]), maxRetries) {
-			next = part[len(part)-1].Key() + "\x00"
+		now := r.cache.current.Load()
+		for tried := 0; tried < now.corruptCount(); {
+			most := min(maxRetries, now.corruptCount()-tried)
+			part := now.corruptFrom(next, most)
+			part = append(part, now.corruptFrom("", most-len(part))...) // from the first again
+			tried, next = tried+len(part), part[len(part)-1].Key()+"\x00"
 			repaired := r.retryAll(ctx, part)
 			r.cache.showRepaired(repaired)
 			if len(repaired) == 0 {

@@ -211,31 +211,18 @@ func (s *state) corruptCount() int {
 	return s.corrupt.Len()
 }
 
-// firstCorrupt returns the first corrupt object from a key on, or nil.
-func (s *state) firstCorrupt(from string) (first *Object) {
-	if s.corruptCount() == 0 {
+// corruptFrom returns the corrupt objects from a key on, in order, and no more than most.
+func (s *state) corruptFrom(key string, most int) (found []*Object) {
+	if s.corrupt == nil || most == 0 {
 		return nil
 	}
-	pivot := s.pivots.get(from)
+	pivot := s.pivots.get(key)
 	defer s.pivots.put(pivot)
 	s.corrupt.AscendGreaterOrEqual(pivot, func(o *Object) bool {
-		first = o
-		return false
+		found = append(found, o)
+		return len(found) < most
 	})
-	return first
-}
-
-// allCorrupt returns the corrupt objects in order.
-func (s *state) allCorrupt() []*Object {
-	if s.corrupt == nil {
-		return nil
-	}
-	all := make([]*Object, 0, s.corrupt.Len())
-	s.corrupt.Ascend(func(o *Object) bool {
-		all = append(all, o)
-		return true
-	})
-	return all
+	return found
 }
 
 // apply returns the state after a batch.
