@@ -165,8 +165,8 @@ func (m *budgetModel) check(t *rapid.T) {
 				used += m.objects[at].keptCost(id)
 			}
 		}
-		if m.schemas[0].EncodingBytes(id) != want[0] || m.schemas[1].EncodingBytes(id) != want[1] {
-			t.Fatalf("encoding %d counts %d and %d, want %d", id, m.schemas[0].EncodingBytes(id), m.schemas[1].EncodingBytes(id), want)
+		if m.schemas[0].counts[id].Load() != want[0] || m.schemas[1].counts[id].Load() != want[1] {
+			t.Fatalf("encoding %d counts %d and %d, want %d", id, m.schemas[0].counts[id].Load(), m.schemas[1].counts[id].Load(), want)
 		}
 	}
 	if m.budget.Used() != used || m.budget.LogBytes() != m.history {
@@ -214,8 +214,8 @@ func TestBudgetIsExactUnderPressure(t *testing.T) {
 	for _, o := range objects {
 		o.cells.retire(budget)
 	}
-	if budget.Used() != 0 || budget.oldest != nil || budget.newest != nil || schema.EncodingBytes(1) != 0 {
-		t.Errorf("%d bytes used, %d counted after all are gone", budget.Used(), schema.EncodingBytes(1))
+	if budget.Used() != 0 || budget.oldest != nil || budget.newest != nil || schema.counts[1].Load() != 0 {
+		t.Errorf("%d bytes used, %d counted after all are gone", budget.Used(), schema.counts[1].Load())
 	}
 }
 

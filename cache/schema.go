@@ -68,8 +68,13 @@ func (s *Schema) IdentifyBy(identify func(head []byte) []byte) { s.identify = id
 // Budget returns the Budget of the secondary encodings.
 func (s *Schema) Budget() *Budget { return s.budget }
 
-// EncodingBytes is the number of bytes kept in secondary encodings of this id.
-func (s *Schema) EncodingBytes(id EncodingID) int64 { return s.counts[id].Load() }
+// EncodingBytes is the number of bytes kept in all secondary encodings.
+func (s *Schema) EncodingBytes() (n int64) {
+	for i := range s.counts {
+		n += s.counts[i].Load()
+	}
+	return n
+}
 
 // FrameBytes is the number of bytes kept in frames of events.
 func (s *Schema) FrameBytes() int64 { return s.frames.Load() }

@@ -9,7 +9,6 @@ import (
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
-	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/storage"
 )
@@ -62,9 +61,6 @@ var cacheMetrics = [][]string{
 	{"larder_cache_ingested_total", "Counter of stored values that were decoded to enter the cache."},
 	{"larder_cache_offered_total", "Counter of objects that entered the cache as this server had written them, without decoding."},
 }
-
-// Secondary encodings are numbered; 0 is the canonical one.
-const maxEncodings = 256
 
 // NewCacheCollector reports the caches of r. counts says that it also reports the number of objects
 // and their sizes.
@@ -149,12 +145,8 @@ func (c *cacheCollector) collect(ch chan<- prometheus.Metric, r *registry.Resour
 		age = max(time.Since(since), 0)
 	}
 	emit("larder_cache_history_seconds", gauge, age.Seconds())
-	var encodings int64
-	for id := 1; id < maxEncodings; id++ {
-		encodings += schema.EncodingBytes(cache.EncodingID(id))
-	}
 	emit("larder_cache_bytes", gauge, float64(now.Bytes()), "canonical")
-	emit("larder_cache_bytes", gauge, float64(encodings), "encodings")
+	emit("larder_cache_bytes", gauge, float64(schema.EncodingBytes()), "encodings")
 	emit("larder_cache_bytes", gauge, float64(schema.FrameBytes()), "frames")
 	emit("larder_cache_bytes", gauge, float64(log.Bytes()), "history")
 }

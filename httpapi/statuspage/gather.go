@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/httpapi/costs"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
@@ -112,8 +111,6 @@ const (
 	patience = 2 * time.Second
 	// mostGroups is how many groups of watches are told.
 	mostGroups = 100
-	// maxEncodings is how many encodings a cache may have; 0 is the canonical one.
-	maxEncodings = 256
 )
 
 // gather looks at everything.
@@ -166,10 +163,7 @@ func resource(r *registry.Resource, revision int64) Resource {
 	schema, log, now := r.Cache.Schema(), r.Cache.Log(), r.Cache.Snapshot()
 	out.Objects, out.Revision = now.Len(), now.Revision()
 	out.Lag = max(0, revision-out.Revision)
-	out.Bytes = Bytes{Canonical: now.Bytes(), Frames: schema.FrameBytes(), History: log.Bytes()}
-	for id := 1; id < maxEncodings; id++ {
-		out.Bytes.Encodings += schema.EncodingBytes(cache.EncodingID(id))
-	}
+	out.Bytes = Bytes{Canonical: now.Bytes(), Encodings: schema.EncodingBytes(), Frames: schema.FrameBytes(), History: log.Bytes()}
 	return out
 }
 
