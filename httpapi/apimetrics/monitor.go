@@ -44,7 +44,7 @@ type Monitors struct {
 }
 
 func newMonitors(gvr schema.GroupVersionResource, subresource string, reads bool) *Monitors {
-	all := &Monitors{gvr: gvr, subresource: subresource, frames: newSizes(frameBounds[:])}
+	all := &Monitors{gvr: gvr, subresource: subresource, frames: newSizes(frameBounds)}
 	if !reads {
 		return all
 	}
@@ -184,12 +184,11 @@ func (m *Monitor) Initial(took time.Duration) {
 	}
 }
 
-// Sent counts the frames in f, and empties f.
-func (m *Monitor) Sent(f *Frames) {
+// Sent counts a frame of a watch.
+func (m *Monitor) Sent(size int) {
 	if m != nil {
-		f.addTo(m.of.frames)
+		m.of.frames.add(int64(size))
 	}
-	*f = Frames{}
 }
 
 // Book keeps the monitors of all resources that were ever served, so that their counts never decrease. The
@@ -373,7 +372,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		if removed := all.removed.Load(); removed != nil {
 			ch <- prometheus.MustNewConstMetric(c.deprecated, prometheus.GaugeValue, 1, gvr.Group, gvr.Version, gvr.Resource, all.subresource, *removed)
 		}
-		if total := all.frames.report(ch, c.eventSizes, frameBounds[:], 0, gvr.Group, gvr.Version, gvr.Resource); total > 0 {
+		if total := all.frames.report(ch, c.eventSizes, frameBounds, 0, gvr.Group, gvr.Version, gvr.Resource); total > 0 {
 			ch <- prometheus.MustNewConstMetric(c.events, prometheus.CounterValue, float64(total), gvr.Group, gvr.Version, gvr.Resource)
 		}
 		c.collectWrites(ch, all)
@@ -432,7 +431,7 @@ var (
 		0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60,
 	}
 	sizeBounds    = []float64{1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9}
-	frameBounds   = [...]float64{1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10}
+	frameBounds   = []float64{1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10}
 	initialBounds = []float64{0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8, 10, 15, 20, 30, 45, 60}
 )
 
@@ -493,34 +492,4 @@ func (h *histogram) report(ch chan<- prometheus.Metric, desc *prometheus.Desc, b
 		ch <- prometheus.MustNewConstHistogram(desc, total, float64(h.sum.Load())/h.unit, buckets, labels...)
 	}
 	return total
-}
-
-// Frames counts the frames of watches by size, for one goroutine. [Monitor.Sent] takes the counts.
-type Frames struct {
-	count, bytes int64
-	sizes        [len(frameBounds) + 1]int64
-}
-
-// Add counts a frame.
-func (f *Frames) Add(size int) {
-	f.count++
-	f.bytes += int64(size)
-	at := 0
-	for size > 1<<10<<at && at < len(frameBounds) {
-		at++
-	}
-	f.sizes[at]++
-}
-
-// addTo adds the counts to h, a histogram by frameBounds.
-func (f *Frames) addTo(h *histogram) {
-	if f.count == 0 {
-		return
-	}
-	h.sum.Add(f.bytes)
-	for i, n := range f.sizes {
-		if n > 0 {
-			h.counts[i].Add(n)
-		}
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/socket"
 	"github.com/larder-io/larder/internal/invariants"
 	"github.com/larder-io/larder/watch"
@@ -254,7 +253,6 @@ func (q *queue) shift() {
 type batch struct {
 	deliveries []watch.Delivery
 	buf        []byte
-	frames     apimetrics.Frames // that were added and are not counted yet
 
 	// The stream is charged for the time since clock, minus the waits of writes, and for these bytes and
 	// events.
@@ -265,7 +263,7 @@ type batch struct {
 // count counts the frame that was added to b, if any. before is the number of bytes that b had before.
 func (ws *watchStream) count(b *batch, before int) {
 	if size := len(b.buf) - before; size > 0 {
-		b.frames.Add(size - ws.prefix)
+		ws.monitor.Sent(size - ws.prefix)
 	}
 }
 
@@ -278,7 +276,7 @@ func getBatch() *batch { return batches.Get().(*batch) }
 // reset empties b.
 func (b *batch) reset() {
 	clear(b.deliveries)
-	b.deliveries, b.buf, b.frames = b.deliveries[:0], b.buf[:chunkHead], apimetrics.Frames{}
+	b.deliveries, b.buf = b.deliveries[:0], b.buf[:chunkHead]
 	b.bytes, b.events = 0, 0
 }
 

@@ -146,7 +146,6 @@ func (ws *watchStream) open(b *batch) (v result) {
 	}
 	ws.charge(b)
 	if err != nil {
-		ws.monitor.Sent(&b.frames)
 		return ws.finish(err)
 	}
 	return again
@@ -195,7 +194,6 @@ func (ws *watchStream) step(b *batch) (more bool, err error) {
 		return false, errEnd
 	case ws.streams.IsEnding(), ws.toldToEnd.Load():
 		err = ws.endWithBookmark(b)
-		ws.monitor.Sent(&b.frames)
 		return false, err
 	}
 	drain := ws.drain
@@ -203,7 +201,6 @@ func (ws *watchStream) step(b *batch) (more bool, err error) {
 		drain = ws.drainKept
 	}
 	more, err = drain(b)
-	ws.monitor.Sent(&b.frames)
 	if err != nil {
 		return false, err
 	}
@@ -215,7 +212,6 @@ func (ws *watchStream) step(b *batch) (more bool, err error) {
 	}
 	if ws.timerFired.Swap(false) {
 		err = ws.runTimer(b, !more && !ws.faults.Holding())
-		ws.monitor.Sent(&b.frames)
 	}
 	return more, err
 }
@@ -328,7 +324,7 @@ func (ws *watchStream) appendShared(b *batch, d watch.Delivery) error {
 		if err != nil {
 			return ws.sendError(b, err)
 		}
-		b.frames.Add(len(frame) - ws.prefix)
+		ws.monitor.Sent(len(frame) - ws.prefix)
 		if len(frame) >= largeFrame {
 			return ws.sendLarge(b, frame)
 		}
