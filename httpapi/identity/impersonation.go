@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"sync/atomic"
+	"sync"
 
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
@@ -13,7 +13,6 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/larder-io/larder/httpapi/nethttp"
-	"github.com/larder-io/larder/internal/auth"
 )
 
 // Impersonation decides whether a user may impersonate another, by upstream's filter. The one
@@ -24,7 +23,7 @@ type Impersonation struct{ filter *nethttp.Filter }
 // impersonate:* and impersonate-on:* unless the feature gate ConstrainedImpersonation is on.
 func NewImpersonation(a authorizer.Authorizer) *Impersonation {
 	if a != nil {
-		a = syncRecorder{a}
+		a = errorRecorder{a}
 	}
 	filter := impersonation.WithImpersonation
 	if utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation) {
@@ -34,29 +33,38 @@ func NewImpersonation(a authorizer.Authorizer) *Impersonation {
 }
 
 // Admit returns req with the impersonated user in its context. If the requester may not impersonate
-// that user, Admit writes the refusal to w and returns nil. The error is auth.ErrNotSynced if the
-// authorizer has not loaded yet; then the refusal is void. The context of req is that of
+// that user, Admit writes the refusal to w and returns nil and the errors of the authorizer. If these say
+// that the authorizer could not decide, the refusal is void. The context of req is that of
 // [exchange.Context], with the requester as the user.
 func (i *Impersonation) Admit(w http.ResponseWriter, req *http.Request) (*http.Request, error) {
-	var unsynced atomic.Bool
-	passed := i.filter.Run(w, req.WithContext(context.WithValue(req.Context(), unsyncedKey{}, &unsynced)))
-	if passed == nil && unsynced.Load() {
-		return nil, auth.ErrNotSynced
+	var failed authorizerErrors
+	passed := i.filter.Run(w, req.WithContext(context.WithValue(req.Context(), authorizerErrorsKey{}, &failed)))
+	if passed != nil {
+		return passed, nil
 	}
-	return passed, nil
+	failed.mu.Lock()
+	defer failed.mu.Unlock()
+	return nil, failed.err
 }
 
-// unsyncedKey is the context key of the *atomic.Bool that syncRecorder sets.
-type unsyncedKey struct{}
+// authorizerErrors are the errors of an authorizer that did not allow what it was asked about.
+type authorizerErrors struct {
+	mu  sync.Mutex
+	err error // guarded by mu
+}
 
-// syncRecorder is an authorizer that records that it failed with auth.ErrNotSynced, which the filter's
-// refusal does not say.
-type syncRecorder struct{ authorizer.Authorizer }
+// authorizerErrorsKey is the context key of the *authorizerErrors that errorRecorder adds to.
+type authorizerErrorsKey struct{}
 
-func (n syncRecorder) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	decision, reason, err := n.Authorizer.Authorize(ctx, a)
-	if unsynced, ok := ctx.Value(unsyncedKey{}).(*atomic.Bool); ok && errors.Is(err, auth.ErrNotSynced) {
-		unsynced.Store(true)
+// errorRecorder is an authorizer that records its errors, which the filter's refusal does not tell.
+type errorRecorder struct{ authorizer.Authorizer }
+
+func (r errorRecorder) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	decision, reason, err := r.Authorizer.Authorize(ctx, a)
+	if failed, ok := ctx.Value(authorizerErrorsKey{}).(*authorizerErrors); ok && err != nil && decision != authorizer.DecisionAllow {
+		failed.mu.Lock()
+		defer failed.mu.Unlock()
+		failed.err = errors.Join(failed.err, err)
 	}
 	return decision, reason, err
 }

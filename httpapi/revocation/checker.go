@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -38,7 +37,7 @@ type checker struct {
 }
 
 func newChecker(again authenticator.Request, audiences authenticator.Audiences, gate authorizer.Authorizer) *checker {
-	return &checker{again, audiences, gate, sync.OnceValue(func() *identity.Impersonation { return identity.NewImpersonation(errorRecorder{gate}) })}
+	return &checker{again, audiences, gate, sync.OnceValue(func() *identity.Impersonation { return identity.NewImpersonation(gate) })}
 }
 
 // identify authenticates c once more.
@@ -96,43 +95,20 @@ func (j *checker) may(ctx context.Context, about *question, now time.Time) (v ve
 
 // mayImpersonate asks upstream's filter whether the requester may still impersonate the user.
 func (j *checker) mayImpersonate(ctx context.Context, about *question, now time.Time) verdict {
-	doubt := new(authorizerErrors)
-	ctx = context.WithValue(ctx, authorizerErrorsKey{}, doubt)
 	sent := about.held.of.request
 	req := sent.WithContext(exchange.Context(ctx, about.attributes.Request.RequestInfo(), about.who, now))
 	req.Header = sent.Header.Clone()
 	switch as, err := j.impersonation().Admit(nethttp.NewRecorder(), req); {
 	case as != nil:
 		return allowed
-	case err != nil:
+	case errors.Is(err, auth.ErrNotSynced):
 		return undecided
-	case doubt.others.Load():
+	case errors.Is(err, auth.ErrRemote):
 		return remote
-	case doubt.any.Load() || ctx.Err() != nil:
+	case err != nil || ctx.Err() != nil:
 		return undecided
 	}
 	return denied
-}
-
-// authorizerErrors says whether the authorizer failed to decide, and whether it left that to webhooks.
-type authorizerErrors struct{ any, others atomic.Bool }
-
-// authorizerErrorsKey is the key of a context's *doubt.
-type authorizerErrorsKey struct{}
-
-// errorRecorder is an authorizer that notes in the context's doubt when it could not decide: the
-// filter of impersonation refuses both then and where the authorizer denies.
-type errorRecorder struct{ authorizer.Authorizer }
-
-func (d errorRecorder) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	decision, reason, err := d.Authorizer.Authorize(ctx, a)
-	if doubt, ok := ctx.Value(authorizerErrorsKey{}).(*authorizerErrors); ok && err != nil && decision != authorizer.DecisionAllow {
-		doubt.any.Store(true)
-		if errors.Is(err, auth.ErrRemote) {
-			doubt.others.Store(true)
-		}
-	}
-	return decision, reason, err
 }
 
 // recoverQuestion confines a panic to the question, which then counts as not decided.
