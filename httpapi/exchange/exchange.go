@@ -105,6 +105,19 @@ type Facts struct {
 	Foreign bool
 }
 
+// Refuse has the request answered 400.
+func (f *Facts) Refuse(why string) {
+	f.Code, f.Refusal = http.StatusBadRequest, "400 Bad Request: "+why
+}
+
+// Single refuses the request if it has a header field of that name again. *seen says that it had one before.
+func (f *Facts) Single(seen *bool, name string) {
+	if *seen {
+		f.Refuse("repeated " + name + " header")
+	}
+	*seen = true
+}
+
 // Exchange is one request and its response. http1 and http2 hand a Carrier to the handler, which
 // returns the Exchange, and write its Response.
 //

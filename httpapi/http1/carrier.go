@@ -44,11 +44,7 @@ func (ss *Session) Inspect() exchange.Facts {
 	if proto := header.Protocol(); string(proto) != "HTTP/1.1" && string(proto) != "HTTP/1.0" {
 		return exchange.Facts{Code: http.StatusHTTPVersionNotSupported, Refusal: "505 HTTP Version Not Supported"}
 	}
-	facts := inspect(header.RawHeaders())
-	if facts.malformed != "" {
-		return exchange.Facts{Code: http.StatusBadRequest, Refusal: "400 Bad Request: " + facts.malformed}
-	}
-	return exchange.Facts{Impersonates: facts.impersonates, Foreign: facts.foreign}
+	return inspect(header.RawHeaders())
 }
 
 // Fields implements exchange.Carrier.

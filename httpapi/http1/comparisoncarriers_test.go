@@ -92,11 +92,7 @@ func (c *fastCarrier) ReadBody(time.Time) ([]byte, error) { return c.ctx.PostBod
 
 // Inspect looks at what fasthttp has let pass.
 func (c *fastCarrier) Inspect() exchange.Facts {
-	facts := inspect(c.ctx.Request.Header.RawHeaders())
-	if facts.malformed != "" {
-		return exchange.Facts{Code: http.StatusBadRequest, Refusal: facts.malformed}
-	}
-	return exchange.Facts{Impersonates: facts.impersonates, Foreign: facts.foreign}
+	return inspect(c.ctx.Request.Header.RawHeaders())
 }
 
 // Steal takes the connection out of fasthttp's hands, whose goroutine ends.

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
+
+	"github.com/larder-io/larder/httpapi/exchange"
 )
 
 var (
@@ -98,21 +100,10 @@ func blankLines(block []byte) (n int) {
 	}
 }
 
-// headerFacts is what one pass over a request's header block finds.
-type headerFacts struct {
-	// malformed says why the request must be refused, "" if it need not.
-	malformed string
-	// impersonates says that the request asks to act as another user.
-	impersonates bool
-	// foreign says that the request may have credentials beside the Authorization header.
-	foreign bool
-}
-
 // inspect checks a header block as the client sent it. fasthttp accepts names that are no tokens, folded
-// lines, lines that end without CR, and repeats of headers that must be single. inspect calls them
-// malformed, because two parsers could understand them differently.
-func inspect(block []byte) headerFacts {
-	var facts headerFacts
+// lines, lines that end without CR, and repeats of headers that must be single. inspect refuses them,
+// because two parsers could understand them differently.
+func inspect(block []byte) (facts exchange.Facts) {
 	var authorization, contentType, host bool
 	for len(block) > 0 {
 		line, rest, _ := bytes.Cut(block, []byte{'\n'})
@@ -122,32 +113,32 @@ func inspect(block []byte) headerFacts {
 			continue
 		}
 		if !ended { // a proxy may have taken it for a part of the line before
-			facts.malformed = "malformed header line"
+			facts.Refuse("malformed header line")
 			return facts
 		}
 		name, value, ok := bytes.Cut(line, []byte{':'})
 		if !ok || !isToken(name) {
-			facts.malformed = "malformed header name"
+			facts.Refuse("malformed header name")
 			return facts
 		}
 		switch {
 		case foldEqual(name, "authorization"):
-			facts.once(&authorization, "Authorization")
+			facts.Single(&authorization, "Authorization")
 		case foldEqual(name, "content-type"):
-			facts.once(&contentType, "Content-Type")
+			facts.Single(&contentType, "Content-Type")
 		case foldEqual(name, "host"):
-			facts.once(&host, "Host")
+			facts.Single(&host, "Host")
 			if !httpguts.ValidHostHeader(string(bytes.Trim(value, " \t"))) {
-				facts.malformed = "malformed Host header"
+				facts.Refuse("malformed Host header")
 			}
 		case foldEqual(name, "transfer-encoding"):
 			if !foldEqual(bytes.Trim(value, " \t"), "chunked") {
-				facts.malformed = "unsupported transfer encoding"
+				facts.Refuse("unsupported transfer encoding")
 			}
 		case len(name) > len(impersonatePrefix) && foldEqual(name[:len(impersonatePrefix)], impersonatePrefix):
-			facts.impersonates = true
+			facts.Impersonates = true
 		case len(name) > len(remotePrefix) && foldEqual(name[:len(remotePrefix)], remotePrefix), foldEqual(name, "sec-websocket-protocol"):
-			facts.foreign = true
+			facts.Foreign = true
 		}
 	}
 	return facts
@@ -172,13 +163,6 @@ const (
 	impersonatePrefix = "impersonate-"
 	remotePrefix      = "x-remote-"
 )
-
-func (f *headerFacts) once(seen *bool, name string) {
-	if *seen {
-		f.malformed = "repeated " + name + " header"
-	}
-	*seen = true
-}
 
 // foldEqual reports whether name is lower in any case. lower is ASCII.
 func foldEqual(name []byte, lower string) bool {

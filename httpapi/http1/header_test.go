@@ -9,28 +9,30 @@ import (
 
 	"github.com/valyala/fasthttp"
 	"pgregory.net/rapid"
+
+	"github.com/larder-io/larder/httpapi/exchange"
 )
 
 func TestInspect(t *testing.T) {
-	for block, want := range map[string]headerFacts{
+	for block, want := range map[string]exchange.Facts{
 		"": {},
 		"Host: h\r\nAccept: a\r\nAccept: b\r\n\r\n": {},
 		"A-_.~!#$%&'*+^`|1: b\r\n\r\n":              {},
-		"Impersonate-User: x\r\n\r\n":               {impersonates: true},
-		"iMPERSONATE-eXTRA-a: x\r\n\r\n":            {impersonates: true},
+		"Impersonate-User: x\r\n\r\n":               {Impersonates: true},
+		"iMPERSONATE-eXTRA-a: x\r\n\r\n":            {Impersonates: true},
 		"Impersonate: x\r\n\r\n":                    {},
-		"Host: a\r\nhost: b\r\n":                    {malformed: "repeated Host header"},
-		"authorization: a\r\nAUTHORIZATION: b\r\n":  {malformed: "repeated Authorization header"},
-		"authorization: a\nAUTHORIZATION: b\r\n":    {malformed: "malformed header line"},
-		"Host: h\r\n\n":                             {malformed: "malformed header line"},
-		"\n":                                        {malformed: "malformed header line"},
-		"Content-Type: a\r\nContent-type: b\r\n":    {malformed: "repeated Content-Type header"},
+		"Host: a\r\nhost: b\r\n":                    {Code: 400, Refusal: "400 Bad Request: repeated Host header"},
+		"authorization: a\r\nAUTHORIZATION: b\r\n":  {Code: 400, Refusal: "400 Bad Request: repeated Authorization header"},
+		"authorization: a\nAUTHORIZATION: b\r\n":    {Code: 400, Refusal: "400 Bad Request: malformed header line"},
+		"Host: h\r\n\n":                             {Code: 400, Refusal: "400 Bad Request: malformed header line"},
+		"\n":                                        {Code: 400, Refusal: "400 Bad Request: malformed header line"},
+		"Content-Type: a\r\nContent-type: b\r\n":    {Code: 400, Refusal: "400 Bad Request: repeated Content-Type header"},
 		"transfer-encoding: Chunked \r\n":           {},
-		"Transfer-Encoding: identity\r\n":           {malformed: "unsupported transfer encoding"},
-		" A: b\r\n":                                 {malformed: "malformed header name"},
-		"A : b\r\n":                                 {malformed: "malformed header name"},
-		"A\r\n":                                     {malformed: "malformed header name"},
-		"\x80: b\r\n":                               {malformed: "malformed header name"},
+		"Transfer-Encoding: identity\r\n":           {Code: 400, Refusal: "400 Bad Request: unsupported transfer encoding"},
+		" A: b\r\n":                                 {Code: 400, Refusal: "400 Bad Request: malformed header name"},
+		"A : b\r\n":                                 {Code: 400, Refusal: "400 Bad Request: malformed header name"},
+		"A\r\n":                                     {Code: 400, Refusal: "400 Bad Request: malformed header name"},
+		"\x80: b\r\n":                               {Code: 400, Refusal: "400 Bad Request: malformed header name"},
 	} {
 		if got := inspect([]byte(block)); got != want {
 			t.Errorf("%q: %+v, want %+v", block, got, want)

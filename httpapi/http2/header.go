@@ -200,11 +200,11 @@ func (r *request) check(bodied bool) {
 		case "content-length":
 			r.setLength(value)
 		case "authorization":
-			r.single(&once[0], "Authorization")
+			r.facts.Single(&once[0], "Authorization")
 		case "content-type":
-			r.single(&once[1], "Content-Type")
+			r.facts.Single(&once[1], "Content-Type")
 		case "host":
-			r.single(&once[2], "Host")
+			r.facts.Single(&once[2], "Host")
 		case "expect":
 			r.expects = bytes.EqualFold(value, []byte("100-continue"))
 			r.badExpectation = !r.expects && len(value) > 0
@@ -216,30 +216,18 @@ func (r *request) check(bodied bool) {
 		}
 	}
 	if host := r.Host(); !httpguts.ValidHostHeader(string(host)) {
-		r.refuse("malformed Host header")
+		r.facts.Refuse("malformed Host header")
 	}
 	if !bodied {
 		r.length = 0
 	}
 }
 
-// refuse has the handler answer 400.
-func (r *request) refuse(why string) {
-	r.facts.Code, r.facts.Refusal = http.StatusBadRequest, "400 Bad Request: "+why
-}
-
-func (r *request) single(seen *bool, name string) {
-	if *seen {
-		r.refuse("repeated " + name + " header")
-	}
-	*seen = true
-}
-
 // setLength takes the length of the body.
 func (r *request) setLength(value []byte) {
 	n, err := strconv.ParseUint(string(value), 10, 63)
 	if err != nil || r.length >= 0 && r.length != int64(n) {
-		r.refuse("malformed Content-Length header")
+		r.facts.Refuse("malformed Content-Length header")
 		return
 	}
 	r.length = int64(n)
