@@ -4,7 +4,6 @@
 // Table. [Usual] recognizes the Accept headers of nearly all clients without allocating; [Accepted]
 // applies upstream's rules to any header.
 //
-// Upstream's router refuses some requests before its handlers see them, with its own texts.
-// [Producing], [Consuming], [OnlyMethods] and [NothingBelow] refuse the same requests with the same
-// texts.
+// The other half is what upstream's router refuses before its handlers see a request, with
+// texts of its own: [Producing], [Document] and [NothingBelow] refuse the same.
 package negotiate

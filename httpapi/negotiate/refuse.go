@@ -46,18 +46,8 @@ func Accepts(header string, media []string) bool {
 	return false
 }
 
-// Consuming refuses bodies whose type is not among media.
-func Consuming(media []string, h http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, req *http.Request) {
-		if !Consumes(req.Header.Get("Content-Type"), media) {
-			refuse(w, req, http.StatusUnsupportedMediaType, "415: Unsupported Media Type")
-			return
-		}
-		h(w, req)
-	}
-}
-
-// Consumes reports whether a Content-Type header names one of media. There are no wildcards.
+// Consumes reports whether a Content-Type header names one of media. None of them is a
+// wildcard there.
 func Consumes(header string, media []string) bool {
 	for clause := range strings.SplitSeq(header, ",") {
 		if slices.Contains(media, mediaName(clause)) {
@@ -71,14 +61,17 @@ func Consumes(header string, media []string) bool {
 // it must be among media, as in upstream's router.
 func Document(media []string, h http.Handler) http.Handler {
 	produced := Producing(media, h)
-	consumed := Consuming(media, produced.ServeHTTP)
-	return OnlyMethods(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if req.Header.Get("Content-Type") == "" {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		contentType := req.Header.Get("Content-Type")
+		switch {
+		case req.Method != http.MethodGet:
+			refuse(w, req, http.StatusMethodNotAllowed, "405: Method Not Allowed")
+		case contentType != "" && !Consumes(contentType, media):
+			refuse(w, req, http.StatusUnsupportedMediaType, "415: Unsupported Media Type")
+		default:
 			produced.ServeHTTP(w, req)
-			return
 		}
-		consumed(w, req)
-	}), http.MethodGet)
+	})
 }
 
 // mediaName returns a media type without its parameters.
@@ -87,18 +80,7 @@ func mediaName(clause string) string {
 	return strings.Trim(name, " ")
 }
 
-// OnlyMethods refuses all methods except the given ones with 405.
-func OnlyMethods(h http.Handler, methods ...string) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if !slices.Contains(methods, req.Method) {
-			refuse(w, req, http.StatusMethodNotAllowed, "405: Method Not Allowed")
-			return
-		}
-		h.ServeHTTP(w, req)
-	})
-}
-
-// NothingBelow answers requests for paths below a document with 404, as upstream's router does.
+// NothingBelow answers for a path below a document of upstream's router.
 func NothingBelow(w http.ResponseWriter, req *http.Request) {
 	refuse(w, req, http.StatusNotFound, "404: Page Not Found")
 }
