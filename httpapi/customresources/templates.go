@@ -1,7 +1,6 @@
 package customresources
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -130,8 +129,8 @@ func holders(f templateKind) []string {
 	return names(groupHolder, versionHolder, pluralHolder, kindHolder(f.article), listHolder)
 }
 
-// ownName returns the name of the schema of a kind.
-func ownName(names []string) string { return names[3] + "." + names[4] + "." + names[6] }
+// kindSchemaName returns the name of the schema of a kind.
+func kindSchemaName(names []string) string { return names[3] + "." + names[4] + "." + names[6] }
 
 // template returns the template of a kind of versions.
 func (p *templates[T]) template(f templateKind) *openapi.Template[T] {
@@ -140,7 +139,7 @@ func (p *templates[T]) template(f templateKind) *openapi.Template[T] {
 	if p.known[f] == nil {
 		placeholders := holders(f)
 		p.known[f] = &openapi.Template[T]{
-			Placeholders: placeholders, Own: ownName(placeholders),
+			Placeholders: placeholders, KindSchema: kindSchemaName(placeholders),
 			Build: func() (*T, error) { return p.build(sample(f), versionHolder, describeOptions(p.v2)) },
 		}
 	}
@@ -181,25 +180,25 @@ var plainKind = regexp.MustCompile(`^[A-Z][A-Za-z0-9]*$`).MatchString
 
 // variant describes a version by its template. ok is false if the template does not fit.
 func (p *templates[T]) variant(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (_ openapi.Variant[T], ok bool) {
-	own := &d.Spec.Names
-	if len(v.SelectableFields) > 0 || !plainKind(own.Kind) || !plainKind(own.ListKind) {
+	given := &d.Spec.Names
+	if len(v.SelectableFields) > 0 || !plainKind(given.Kind) || !plainKind(given.ListKind) {
 		return openapi.Variant[T]{}, false
 	}
-	f := templateKind{namespaced: d.Spec.Scope == apiextensionsv1.NamespaceScoped, article: endpoints.GetArticleForNoun(own.Kind, " ")}
+	f := templateKind{namespaced: d.Spec.Scope == apiextensionsv1.NamespaceScoped, article: endpoints.GetArticleForNoun(given.Kind, " ")}
 	if s := v.Subresources; s != nil {
 		f.status, f.scale = s.Status != nil, s.Scale != nil
 	}
 	if kindHolder(f.article) == "" {
 		return openapi.Variant[T]{}, false
 	}
-	list := names(d.Spec.Group, v.Name, own.Plural, own.Kind, own.ListKind)
+	list := names(d.Spec.Group, v.Name, given.Plural, given.Kind, given.ListKind)
 	if p.builtIn(list) {
 		return openapi.Variant[T]{}, false
 	}
 	return openapi.Variant[T]{
-		Template: p.template(f),
-		Names:    list,
-		Own:      func() (*spec.Schema, error) { return p.own(d, v) },
+		Template:   p.template(f),
+		Names:      list,
+		KindSchema: func() (*spec.Schema, error) { return p.kindSchema(d, v) },
 	}, true
 }
 
@@ -236,7 +235,7 @@ func (p *templates[T]) variants(d *apiextensionsv1.CustomResourceDefinition, inc
 
 // metadata is the properties that upstream adds to schemas of objects, and of embedded resources.
 type metadata struct {
-	own, embedded map[string]spec.Schema
+	object, embedded map[string]spec.Schema
 }
 
 // readMetadata takes the metadata from a sample.
@@ -246,7 +245,7 @@ func (p *templates[T]) readMetadata() (*metadata, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, ok := p.schemaOf(document, ownName(holders(f)))
+	s, ok := p.schemaOf(document, kindSchemaName(holders(f)))
 	if !ok {
 		return nil, errors.New("customresources: a CRD is not described")
 	}
@@ -257,7 +256,7 @@ func (p *templates[T]) readMetadata() (*metadata, error) {
 		}
 		return all
 	}
-	return &metadata{own: of(s), embedded: of(s.Properties[embedded])}, nil
+	return &metadata{object: of(s), embedded: of(s.Properties[embedded])}, nil
 }
 
 // model returns the schema of a version's kind and its name. The name is "" if upstream must build
@@ -267,13 +266,13 @@ func (p *templates[T]) model(d *apiextensionsv1.CustomResourceDefinition, v *api
 	if p.builtIn(list) {
 		return "", nil, nil
 	}
-	own, err := p.own(d, v)
-	return ownName(list), own, err
+	made, err := p.kindSchema(d, v)
+	return kindSchemaName(list), made, err
 }
 
-// own returns the schema of a version's kind, by the rules of apiextensions-apiserver
+// kindSchema returns the schema of a version's kind, by the rules of apiextensions-apiserver
 // pkg/controller/openapi/builder/builder.go, without the defaults for OpenAPI v2.
-func (p *templates[T]) own(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (*spec.Schema, error) {
+func (p *templates[T]) kindSchema(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (*spec.Schema, error) {
 	structural, err := describedSchema(v)
 	if err != nil {
 		return nil, err
@@ -291,7 +290,7 @@ func (p *templates[T]) own(d *apiextensionsv1.CustomResourceDefinition, v *apiex
 		if err := p.embed(out, added); err != nil {
 			return nil, err
 		}
-		for name, s := range added.own {
+		for name, s := range added.object {
 			out.SetProperty(name, s)
 		}
 	}
@@ -345,7 +344,7 @@ func (p *templates[T]) embed(s *spec.Schema, added *metadata) error {
 		}
 	}
 	if p.v2 {
-		if err := decodeRules(s.Extensions); err != nil {
+		if err := openapi.Decoded(s.Extensions, "x-kubernetes-validations"); err != nil {
 			return err
 		}
 		if open, _ := s.Extensions.GetBool("x-kubernetes-preserve-unknown-fields"); open {
@@ -363,26 +362,6 @@ func (p *templates[T]) embed(s *spec.Schema, added *metadata) error {
 			s.Required = append(s.Required, name)
 		}
 	}
-	return nil
-}
-
-// decodeRules replaces validation rules by what encoding/json decodes of their JSON. Kube-aggregator
-// encodes OpenAPI v2 from decoded rules, whose members are sorted.
-func decodeRules(extensions spec.Extensions) error {
-	const key = "x-kubernetes-validations"
-	rules, ok := extensions[key]
-	if !ok {
-		return nil
-	}
-	data, err := json.Marshal(rules)
-	if err != nil {
-		return err
-	}
-	var decoded any
-	if err := json.Unmarshal(data, &decoded); err != nil {
-		return err
-	}
-	extensions[key] = decoded
 	return nil
 }
 

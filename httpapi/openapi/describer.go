@@ -251,9 +251,8 @@ func (d *Describer) info() *spec.Info {
 // DeleteOptions), except those of core v1, as apiserver pkg/server/routes/openapi.go,
 // filterScopedGVKs, does.
 func narrow(document *spec3.OpenAPI, group, version string) {
-	const key = "x-kubernetes-group-version-kind"
 	for _, schema := range document.Components.Schemas {
-		kinds, _ := schema.Extensions[key].([]any)
+		kinds, _ := schema.Extensions[endpoints.RouteMetaGVK].([]any)
 		if len(kinds) < 2 || !everywhere(kinds[0]) {
 			continue
 		}
@@ -264,7 +263,7 @@ func narrow(document *spec3.OpenAPI, group, version string) {
 				kept = append(kept, kind)
 			}
 		}
-		schema.Extensions[key] = kept
+		schema.Extensions[endpoints.RouteMetaGVK] = kept
 	}
 }
 
@@ -284,6 +283,34 @@ type Description[T any] struct {
 	// Variants describe the same part by templates, which is cheaper than Build. If it is nil or returns
 	// nothing, no template fits.
 	Variants func() []Variant[T]
+}
+
+// describedPart is what was made of a description in one state.
+type describedPart[P any] struct {
+	part  P
+	state string
+}
+
+// partsOf returns the parts of descriptions by name, and whether they differ from known. It takes the parts
+// of unchanged descriptions from known.
+func partsOf[T, P any](known map[string]describedPart[P], descriptions []Description[T], create func(Description[T]) P) (next map[string]describedPart[P], changed bool) {
+	same := len(descriptions) == len(known)
+	for _, d := range descriptions {
+		p, ok := known[d.Name]
+		same = same && ok && p.state == d.State
+	}
+	if same {
+		return known, false
+	}
+	next = make(map[string]describedPart[P], len(descriptions))
+	for _, d := range descriptions {
+		p, ok := known[d.Name]
+		if !ok || p.state != d.State {
+			p = describedPart[P]{create(d), d.State}
+		}
+		next[d.Name] = p
+	}
+	return next, true
 }
 
 // Extensions describes custom resources.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/NYTimes/gziphandler"
 	"github.com/klauspost/compress/s2"
+	"k8s.io/apiserver/pkg/endpoints"
 	"k8s.io/klog/v2"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-openapi/pkg/aggregator"
@@ -32,8 +32,8 @@ type swaggerService struct {
 	others  func() []Description[spec.Swagger] // of CRDs and aggregated servers
 
 	mu    sync.Mutex
-	parts map[string]*part // by name
-	whole *document        // of parts and the built-in kinds; nil before the first request
+	parts map[string]describedPart[*part] // by name; replaced whole
+	whole *document                       // of parts and the built-in kinds; nil before the first request
 
 	building sync.Mutex // held while a document is written
 	base     *packed    // document of the built-in kinds; nil before the first write
@@ -45,15 +45,15 @@ type part struct {
 
 	// Guarded by building. One of them is set when the part is built: its sections, or the names and
 	// schemas of its variants.
-	packed *packed
-	owns   []own
+	packed   *packed
+	variants []builtVariant
 }
 
-// own holds the names and the schema of one variant. The schema is compressed JSON.
-type own struct {
+// builtVariant holds the names and the schema of one variant. The schema is compressed JSON.
+type builtVariant struct {
 	template *compiled
 	names    []string
-	value    []byte
+	schema   []byte
 }
 
 func newSwaggerService(builtIn func() (*spec.Swagger, error), others func() []Description[spec.Swagger]) http.Handler {
@@ -80,34 +80,16 @@ func (s *swaggerService) serve(w http.ResponseWriter, r *http.Request) {
 func (s *swaggerService) document() *document {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.changedLocked() || s.whole == nil {
-		parts := slices.Collect(maps.Values(s.parts))
+	var descriptions []Description[spec.Swagger]
+	if s.others != nil {
+		descriptions = s.others()
+	}
+	parts, changed := partsOf(s.parts, descriptions, func(d Description[spec.Swagger]) *part { return &part{Description: d} })
+	if changed || s.whole == nil {
+		s.parts = parts
 		s.whole = newDocument(inV2, func(w io.Writer) error { return s.write(w, parts) })
 	}
 	return s.whole
-}
-
-// changedLocked updates s.parts, and reports whether they have changed.
-func (s *swaggerService) changedLocked() bool {
-	if s.others == nil {
-		return false
-	}
-	descriptions := s.others()
-	same := len(descriptions) == len(s.parts)
-	for _, d := range descriptions {
-		same = same && s.parts[d.Name] != nil && s.parts[d.Name].State == d.State
-	}
-	if same {
-		return false
-	}
-	next := make(map[string]*part, len(descriptions))
-	for _, d := range descriptions {
-		if next[d.Name] = s.parts[d.Name]; next[d.Name] == nil || next[d.Name].State != d.State {
-			next[d.Name] = &part{Description: d}
-		}
-	}
-	s.parts = next
-	return true
 }
 
 // sections are the members of the three sections of a document.
@@ -128,7 +110,7 @@ type member struct {
 }
 
 // write writes the document of the built-in kinds and parts.
-func (s *swaggerService) write(w io.Writer, parts []*part) error {
+func (s *swaggerService) write(w io.Writer, parts map[string]describedPart[*part]) error {
 	s.building.Lock()
 	defer s.building.Unlock()
 	base, err := s.baseLocked()
@@ -143,15 +125,15 @@ func (s *swaggerService) write(w io.Writer, parts []*part) error {
 	if err != nil {
 		return err
 	}
-	var own sections
+	var builtIn sections
 	for _, m := range top {
 		if i := slices.Index(sectionNames[:], m.Name); i >= 0 {
-			if own[i], err = members(m.Value); err != nil {
+			if builtIn[i], err = members(m.Value); err != nil {
 				return err
 			}
 		}
 	}
-	added, err := addedBy(parts, &own)
+	added, err := addedBy(parts, &builtIn)
 	if err != nil {
 		return err
 	}
@@ -163,7 +145,7 @@ func (s *swaggerService) write(w io.Writer, parts []*part) error {
 		if section < 0 {
 			_, err = w.Write(m.Value)
 		} else {
-			err = writeMembers(w, own[section], added[section])
+			err = writeMembers(w, builtIn[section], added[section])
 		}
 		if err != nil {
 			return err
@@ -180,8 +162,8 @@ func (s *swaggerService) baseLocked() ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Kube-aggregator encodes documents that it has decoded from JSON, with sorted maps. Only its own
-		// paths were never JSON.
+		// Kube-aggregator has decoded all documents but that of its own paths. Decoding changes only the kinds
+		// of operations.
 		for path, item := range built.Paths.Paths {
 			if strings.HasPrefix(path, "/apis/"+apiregistrationv1.GroupName+"/") {
 				continue
@@ -190,7 +172,7 @@ func (s *swaggerService) baseLocked() ([]byte, error) {
 				if operation == nil {
 					continue
 				}
-				if err := decodeKind(operation.Extensions); err != nil {
+				if err := Decoded(operation.Extensions, endpoints.RouteMetaGVK); err != nil {
 					return nil, err
 				}
 			}
@@ -206,15 +188,14 @@ func (s *swaggerService) baseLocked() ([]byte, error) {
 	return *base, nil
 }
 
-// decodeKind replaces the kind of an operation by what encoding/json decodes from its JSON. Decoding
-// changes nothing else in the documents.
-func decodeKind(extensions spec.Extensions) error {
-	const key = "x-kubernetes-group-version-kind"
-	kind, ok := extensions[key]
+// Decoded replaces an extension by what encoding/json decodes from its JSON. Kube-aggregator encodes
+// documents that it has decoded, in which the members of extensions are sorted.
+func Decoded(extensions spec.Extensions, key string) error {
+	value, ok := extensions[key]
 	if !ok {
 		return nil
 	}
-	data, err := json.Marshal(kind)
+	data, err := json.Marshal(value)
 	if err != nil {
 		return fmt.Errorf("httpapi: openapi v2: %w", err)
 	}
@@ -226,27 +207,27 @@ func decodeKind(extensions spec.Extensions) error {
 	return nil
 }
 
-// known are the members of the sections of the built-in kinds, by name.
-type known [len(sectionNames)]map[string][]byte
+// memberIndex has the members of the sections of the built-in kinds, by name.
+type memberIndex [len(sectionNames)]map[string][]byte
 
-// addedBy returns what parts add to own. It leaves out a part that cannot be described.
-func addedBy(parts []*part, own *sections) (*sections, error) {
-	var have known
-	for i, list := range own {
-		have[i] = make(map[string][]byte, len(list))
+// addedBy returns what parts add to builtIn. It leaves out a part that cannot be described.
+func addedBy(parts map[string]describedPart[*part], builtIn *sections) (*sections, error) {
+	var index memberIndex
+	for i, list := range builtIn {
+		index[i] = make(map[string][]byte, len(list))
 		for _, m := range list {
-			have[i][m.Name] = m.Value
+			index[i][m.Name] = m.Value
 		}
 	}
 	added, shared := new(sections), make(map[string]bool)
-	for _, p := range parts {
-		if p.packed == nil && p.owns == nil {
-			if err := p.build(&have); err != nil {
-				klog.ErrorS(err, "OpenAPI v2 leaves out what cannot be described", "name", p.Name)
+	for name, p := range parts {
+		if p.part.packed == nil && p.part.variants == nil {
+			if err := p.part.build(&index); err != nil {
+				klog.ErrorS(err, "OpenAPI v2 leaves out what cannot be described", "name", name)
 				continue
 			}
 		}
-		if err := p.add(added, shared); err != nil {
+		if err := p.part.add(added, shared); err != nil {
 			return nil, err
 		}
 	}
@@ -261,32 +242,32 @@ func (p *part) add(added *sections, shared map[string]bool) error {
 		if err != nil {
 			return err
 		}
-		var own sections
-		if err := gob.NewDecoder(bytes.NewReader(*whole)).Decode(&own); err != nil {
+		var list sections
+		if err := gob.NewDecoder(bytes.NewReader(*whole)).Decode(&list); err != nil {
 			return fmt.Errorf("httpapi: openapi v2: %w", err)
 		}
-		for i := range own {
-			added[i] = append(added[i], own[i]...)
+		for i := range list {
+			added[i] = append(added[i], list[i]...)
 		}
 		return nil
 	}
-	for _, o := range p.owns {
-		value, err := s2.Decode(nil, o.value)
+	for _, v := range p.variants {
+		schema, err := s2.Decode(nil, v.schema)
 		if err != nil {
 			return fmt.Errorf("httpapi: openapi v2: %w", err)
 		}
-		o.template.fill(o.names, shared, &added[inPaths], &added[inDefinitions], &added[inParameters])
-		added[inDefinitions] = append(added[inDefinitions], member{o.template.own.with(o.names), value})
+		v.template.fill(v.names, shared, &added[inPaths], &added[inDefinitions], &added[inParameters])
+		added[inDefinitions] = append(added[inDefinitions], member{v.template.kindSchema.with(v.names), schema})
 	}
 	return nil
 }
 
 // build builds the members of p.
-func (p *part) build(have *known) (err error) {
-	if p.owns = ownsOf(p, have); p.owns != nil {
+func (p *part) build(builtIn *memberIndex) (err error) {
+	if p.variants = p.buildVariants(builtIn); p.variants != nil {
 		return nil
 	}
-	list, err := mergedWith(have, p.Build)
+	list, err := mergedWith(builtIn, p.Build)
 	if err != nil {
 		return err
 	}
@@ -294,75 +275,71 @@ func (p *part) build(have *known) (err error) {
 	return err
 }
 
-// ownsOf returns the names and schemas of the variants of p. It returns nil if p has none, or if
-// one of their names is known: upstream then chooses another name.
-func ownsOf(p *part, have *known) []own {
+// buildVariants builds the variants of p. It returns nil if p has none, or if one of their names is that of
+// a built-in member: upstream then chooses another name.
+func (p *part) buildVariants(builtIn *memberIndex) []builtVariant {
 	if p.Variants == nil {
 		return nil
 	}
-	var owns []own
+	var list []builtVariant
 	for _, v := range p.Variants() {
 		t, err := v.Template.compile(func(build func() (*spec.Swagger, error)) ([][]member, []member, error) {
-			list, err := mergedWith(have, build)
+			list, err := mergedWith(builtIn, build)
 			if err != nil {
 				return nil, nil, err
 			}
 			return list[:], nil, nil
 		})
-		if err != nil || t.meets(v.Names, have[:]...) || have[inDefinitions][t.own.with(v.Names)] != nil {
+		if err != nil || t.meets(v.Names, builtIn[:]...) || builtIn[inDefinitions][t.kindSchema.with(v.Names)] != nil {
 			return nil
 		}
-		definition, err := v.Own()
+		definition, err := v.KindSchema()
 		if err != nil {
 			return nil
 		}
-		value, err := definition.MarshalJSON() // as novel does
+		schema, err := definition.MarshalJSON() // as changedMembers does
 		if err != nil {
 			return nil
 		}
-		owns = append(owns, own{t, v.Names, s2.EncodeBetter(nil, value)})
+		list = append(list, builtVariant{t, v.Names, s2.EncodeBetter(nil, schema)})
 	}
-	return owns
+	return list
 }
 
-// mergedWith returns the members that a description adds to the known ones. Upstream merges the
-// description with the known members of the same names.
-func mergedWith(have *known, build func() (*spec.Swagger, error)) (*sections, error) {
+// mergedWith returns the members that a description adds to the built-in ones. Upstream merges the
+// description with the built-in members of the same names.
+func mergedWith(builtIn *memberIndex, build func() (*spec.Swagger, error)) (*sections, error) {
 	built, err := build()
 	if err != nil {
 		return nil, err
 	}
-	own, err := decodedSwagger(built) // as what is known is
+	more, err := decodedSwagger(built) // as the built-in members are
 	if err != nil {
 		return nil, err
 	}
 	merged := &spec.Swagger{SwaggerProps: spec.SwaggerProps{Paths: &spec.Paths{Paths: make(map[string]spec.PathItem)}}}
-	if own.Paths != nil {
-		for path := range own.Paths.Paths {
-			if have[inPaths][path] != nil {
+	if more.Paths != nil {
+		for path := range more.Paths.Paths {
+			if builtIn[inPaths][path] != nil {
 				merged.Paths.Paths[path] = spec.PathItem{}
 			}
 		}
 	}
-	merged.Definitions, err = shared(own.Definitions, have[inDefinitions])
+	merged.Definitions, err = sameNamed(more.Definitions, builtIn[inDefinitions])
 	if err == nil {
-		merged.Parameters, err = shared(own.Parameters, have[inParameters])
+		merged.Parameters, err = sameNamed(more.Parameters, builtIn[inParameters])
 	}
 	if err == nil {
-		err = aggregator.MergeSpecsIgnorePathConflictRenamingDefinitionsAndParameters(merged, own)
+		err = aggregator.MergeSpecsIgnorePathConflictRenamingDefinitionsAndParameters(merged, more)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("httpapi: openapi v2: %w", err)
 	}
-	list := new(sections)
-	list[inPaths], err = novel(merged.Paths.Paths, have[inPaths], true)
-	if err == nil {
-		list[inDefinitions], err = novel(merged.Definitions, have[inDefinitions], false)
-	}
-	if err == nil {
-		list[inParameters], err = novel(merged.Parameters, have[inParameters], false)
-	}
-	return list, err
+	list, errs := new(sections), [len(sectionNames)]error{}
+	list[inPaths], errs[inPaths] = changedMembers(merged.Paths.Paths, builtIn[inPaths], true)
+	list[inDefinitions], errs[inDefinitions] = changedMembers(merged.Definitions, builtIn[inDefinitions], false)
+	list[inParameters], errs[inParameters] = changedMembers(merged.Parameters, builtIn[inParameters], false)
+	return list, errors.Join(errs[:]...)
 }
 
 // writing returns a function that writes document as upstream's handler does.
@@ -390,14 +367,14 @@ func decodedSwagger(built *spec.Swagger) (*spec.Swagger, error) {
 	return decoded, nil
 }
 
-// shared decodes the known members with a name of own, or with a name that upstream would give to
-// one of own.
-func shared[T any](own map[string]T, known map[string][]byte) (map[string]T, error) {
+// sameNamed decodes the built-in members with a name of more, or with a name that upstream would give to
+// one of more.
+func sameNamed[T any](more map[string]T, builtIn map[string][]byte) (map[string]T, error) {
 	out := make(map[string]T)
-	for name := range own {
-		for given, i := name, 2; known[given] != nil; given, i = fmt.Sprintf("%s_v%d", name, i), i+1 {
+	for name := range more {
+		for given, i := name, 2; builtIn[given] != nil; given, i = fmt.Sprintf("%s_v%d", name, i), i+1 {
 			var v T
-			if err := json.Unmarshal(known[given], &v); err != nil {
+			if err := json.Unmarshal(builtIn[given], &v); err != nil {
 				return nil, fmt.Errorf("httpapi: openapi v2: %s: %w", given, err)
 			}
 			out[given] = v
@@ -406,19 +383,19 @@ func shared[T any](own map[string]T, known map[string][]byte) (map[string]T, err
 	return out, nil
 }
 
-// novel encodes the members of merged that are not known, or known with other content. If stays is true,
-// it skips all known members.
-func novel[T json.Marshaler](merged map[string]T, known map[string][]byte, stays bool) ([]member, error) {
+// changedMembers encodes the members of merged that are not built-in ones, or differ from them. If keep is
+// set, it skips all that have the name of a built-in one.
+func changedMembers[T json.Marshaler](merged map[string]T, builtIn map[string][]byte, keep bool) ([]member, error) {
 	var list []member
 	for name, v := range merged {
-		if known[name] != nil && stays {
+		if builtIn[name] != nil && keep {
 			continue
 		}
 		value, err := v.MarshalJSON() // which escapes less than json.Marshal makes of it
 		if err != nil {
 			return nil, fmt.Errorf("httpapi: openapi v2: %s: %w", name, err)
 		}
-		if !bytes.Equal(value, known[name]) {
+		if !bytes.Equal(value, builtIn[name]) {
 			list = append(list, member{name, value})
 		}
 	}
@@ -447,11 +424,10 @@ func members(object []byte) ([]member, error) {
 	return list, nil
 }
 
-// writeMembers writes an object of own and added members in the order of their names. An added
-// member replaces an own one.
-func writeMembers(w io.Writer, own, added []member) error {
-	all := make([]member, 0, len(own)+len(added))
-	all = append(append(all, added...), own...)
+// writeMembers writes an object of builtIn and added members in the order of their names. An added
+// member replaces a built-in one.
+func writeMembers(w io.Writer, builtIn, added []member) error {
+	all := slices.Concat(added, builtIn)
 	slices.SortStableFunc(all, func(a, b member) int { return strings.Compare(a.Name, b.Name) })
 	return writeObject(w, slices.CompactFunc(all, func(a, b member) bool { return a.Name == b.Name }))
 }

@@ -14,13 +14,13 @@ import (
 )
 
 // Template is the description of a sample. Other descriptions differ from it only by names and by the
-// schema of their own kind. It is built once for all of them.
+// schema of their kind. It is built once for all of them.
 type Template[T any] struct {
 	// Placeholders are the names of the sample. They occur nowhere else in the description, not even as
 	// a part of another placeholder, and need no escape in JSON.
 	Placeholders []string
-	// Own is the name of the schema that each variant replaces by its own.
-	Own string
+	// KindSchema is the name of the schema that each variant replaces by that of its kind.
+	KindSchema string
 	// Build describes the sample.
 	Build func() (*T, error)
 
@@ -34,15 +34,15 @@ type Variant[T any] struct {
 	Template *Template[T]
 	// Names replace the placeholders.
 	Names []string
-	// Own makes the schema of the variant's own kind.
-	Own func() (*spec.Schema, error)
+	// KindSchema makes the schema of the variant's kind.
+	KindSchema func() (*spec.Schema, error)
 }
 
 // compiled is a Template whose placeholders are found.
 type compiled struct {
-	own      text
-	sections [][]memberText
-	top      []member // of the whole document
+	kindSchema text // its name
+	sections   [][]memberText
+	top        []member // of the whole document
 }
 
 // memberText is a member with placeholders.
@@ -93,11 +93,11 @@ func (p *Template[T]) compile(split func(build func() (*T, error)) (sections [][
 			p.err = err
 			return
 		}
-		p.made = &compiled{own: newText(p.Own, p.Placeholders), top: top}
+		p.made = &compiled{kindSchema: newText(p.KindSchema, p.Placeholders), top: top}
 		for _, list := range sections {
 			var made []memberText
 			for _, m := range list {
-				if m.Name != p.Own {
+				if m.Name != p.KindSchema {
 					made = append(made, memberText{newText(m.Name, p.Placeholders), newText(string(m.Value), p.Placeholders)})
 				}
 			}
@@ -186,7 +186,7 @@ func ofVariants[T any](variants []Variant[T]) (*documentV3, error) {
 		if err != nil {
 			return nil, err
 		}
-		definition, err := v.Own()
+		definition, err := v.KindSchema()
 		if err != nil {
 			return nil, err
 		}
@@ -196,7 +196,7 @@ func ofVariants[T any](variants []Variant[T]) (*documentV3, error) {
 		}
 		before := len(d.schemas)
 		t.fill(v.Names, shared, &d.paths, &d.schemas)
-		d.schemas = append(d.schemas, member{t.own.with(v.Names), value})
+		d.schemas = append(d.schemas, member{t.kindSchema.with(v.Names), value})
 		for _, m := range d.schemas[before:] {
 			if names[m.Name] {
 				return nil, errUnlike

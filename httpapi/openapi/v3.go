@@ -26,39 +26,22 @@ type openAPIv3 struct {
 	aggregator Aggregator           // nil if there is none
 
 	mu      sync.Mutex
-	known   map[string]stated // documents of the extensions, by path; replaced whole
-	changes int               // of known
-	index   []byte            // of known and the built-in ones; nil if it was not asked for
-}
-
-// stated is a document and the state of what it describes.
-type stated struct {
-	*document
-	state string
+	known   map[string]describedPart[*document] // documents of the extensions, by path; replaced whole
+	changes int                                 // of known
+	index   []byte                              // of known and the built-in ones; nil if it was not asked for
 }
 
 // documentsLocked returns the current documents of the extensions.
-func (s *openAPIv3) documentsLocked() map[string]stated {
+func (s *openAPIv3) documentsLocked() map[string]describedPart[*document] {
 	if s.extensions == nil {
 		return nil
 	}
-	descriptions := s.extensions.OpenAPIV3()
-	same := len(descriptions) == len(s.known)
-	for _, d := range descriptions {
-		same = same && s.known[d.Name].state == d.State
+	documents, changed := partsOf(s.known, s.extensions.OpenAPIV3(), func(d Description[spec3.OpenAPI]) *document { return newDocument(inV3, written(d)) })
+	if changed {
+		s.known, s.index = documents, nil
+		s.changes++
 	}
-	if same {
-		return s.known
-	}
-	next := make(map[string]stated, len(descriptions))
-	for _, d := range descriptions {
-		if next[d.Name] = s.known[d.Name]; next[d.Name].state != d.State {
-			next[d.Name] = stated{newDocument(inV3, written(d)), d.State}
-		}
-	}
-	s.known, s.index = next, nil
-	s.changes++
-	return next
+	return documents
 }
 
 // written returns a function that writes the document of d.
@@ -86,7 +69,7 @@ func (s *openAPIv3) find(name string) *document {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.documentsLocked()[name].document
+	return s.documentsLocked()[name].part
 }
 
 // serveIndex lists the documents by their hashes, which needs all documents. net/http guesses the
@@ -125,7 +108,7 @@ func (s *openAPIv3) indexed() ([]byte, error) {
 		root.Paths[name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: hashed(name, p.tag)}
 	}
 	for name, d := range known {
-		p, err := d.inJSON()
+		p, err := d.part.inJSON()
 		if err != nil {
 			klog.ErrorS(err, "OpenAPI v3 leaves out what cannot be described", "path", name)
 			continue
