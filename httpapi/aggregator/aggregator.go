@@ -1,9 +1,9 @@
 package aggregator
 
 import (
-	"context"
 	"fmt"
 	"net/url"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -74,19 +74,22 @@ type Aggregator struct {
 	lister     listers.APIServiceLister
 	slices     clientinformers.SharedInformerFactory // of EndpointSlices alone
 	resolver   upstream.ServiceResolver
-	identity   identity
+	identity   atomic.Pointer[dynamiccertificates.DynamicCertKeyPairContent] // the client certificate for remote servers; may be nil
 	metrics    *statusmetrics.Metrics
 	registered metrics.KubeRegistry // holds metrics
 
 	dial *transport.DialHolder // may be nil; the same for all servers, so that transports are shared
 
 	swagger   *swagger
-	openAPIv3 *openAPIv3
+	openAPIv3 openAPIv3
 
 	routes  atomic.Pointer[map[string]*proxy] // remote servers by "group/version"; nil if there are none
 	hooks   hooks
 	pending pending
 	excused atomic.Bool // by Excuse
+
+	running      sync.WaitGroup // the controllers of Run
+	remoteWanted chan struct{}  // closed when there is a remote server
 }
 
 // resync is the interval in which the controllers handle every APIService again, as upstream has.
@@ -94,7 +97,7 @@ const resync = 5 * time.Minute
 
 // New returns an Aggregator without remote servers. It does no I/O and starts nothing.
 func New(config Config) (*Aggregator, error) {
-	a := &Aggregator{config: config, metrics: statusmetrics.New(), registered: metrics.NewKubeRegistry()}
+	a := &Aggregator{config: config, metrics: statusmetrics.New(), registered: metrics.NewKubeRegistry(), remoteWanted: make(chan struct{})}
 	if config.Dial != nil {
 		a.dial = &transport.DialHolder{Dial: config.Dial}
 	}
@@ -132,30 +135,12 @@ func (a *Aggregator) apiServices() apiserviceinformers.APIServiceInformer {
 
 var _ remote.ServiceResolver = upstream.ServiceResolver(nil)
 
-// identity is the client certificate of this server for remote servers.
-type identity struct {
-	files atomic.Pointer[dynamiccertificates.DynamicCertKeyPairContent] // nil: nothing
-}
-
-// current returns certificate and key as they are now.
-func (i *identity) current() (cert, key []byte) {
-	if files := i.files.Load(); files != nil {
+// certificate returns the client certificate for remote servers and its key as they are now.
+func (a *Aggregator) certificate() (cert, key []byte) {
+	if files := a.identity.Load(); files != nil {
 		return files.CurrentCertKeyContent()
 	}
 	return nil, nil
-}
-
-// load reads the files. Upstream's constructor starts goroutines, which end with Run.
-func (i *identity) load(ctx context.Context, certFile, keyFile string) (*dynamiccertificates.DynamicCertKeyPairContent, error) {
-	files, err := dynamiccertificates.NewDynamicServingContentFromFiles("aggregator-proxy-cert", certFile, keyFile)
-	if err != nil {
-		return nil, fmt.Errorf("aggregator: certificate: %w", err)
-	}
-	if err := files.RunOnce(ctx); err != nil {
-		return nil, fmt.Errorf("aggregator: certificate: %w", err)
-	}
-	i.files.Store(files)
-	return files, nil
 }
 
 // Gather implements prometheus.Gatherer, for metrics of the availability of APIServices.

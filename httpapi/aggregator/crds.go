@@ -37,9 +37,9 @@ func servedIndexers() cache.Indexers {
 	}}
 }
 
-// wishes receives the APIServices that must exist. Upstream's controller of automatic registration
+// registrar receives the APIServices that must exist. Upstream's controller of automatic registration
 // implements it.
-type wishes interface {
+type registrar interface {
 	AddAPIServiceToSync(*apiregistrationv1.APIService)
 	RemoveAPIServiceToSync(name string)
 }
@@ -49,12 +49,12 @@ type wishes interface {
 // index of the informer.
 type crdVersions struct {
 	indexer cache.Indexer
-	to      wishes
+	to      registrar
 }
 
 // followCRDs registers the versions of all CRDs of informer, now and later. The returned
 // registration has synced when the CRDs of the first list are registered.
-func followCRDs(informer cache.SharedIndexInformer, to wishes) (cache.ResourceEventHandlerRegistration, error) {
+func followCRDs(informer cache.SharedIndexInformer, to registrar) (cache.ResourceEventHandlerRegistration, error) {
 	d := &crdVersions{indexer: informer.GetIndexer(), to: to}
 	return informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: d.changed, UpdateFunc: d.updated, DeleteFunc: d.changed,

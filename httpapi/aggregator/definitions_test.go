@@ -14,7 +14,7 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
-// wished are wishes by name.
+// wished is a registrar that keeps what it is given, by name.
 type wished map[string]apiregistrationv1.APIServiceSpec
 
 func (w wished) AddAPIServiceToSync(s *apiregistrationv1.APIService) { w[s.Name] = s.Spec }

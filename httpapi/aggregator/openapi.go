@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 
+	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/util/responsewriter"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	v2 "k8s.io/kube-aggregator/pkg/controllers/openapi/aggregator"
@@ -30,7 +32,7 @@ func (a *Aggregator) OpenAPIV3() map[string]handler3.OpenAPIV3DiscoveryGroupVers
 		return nil
 	}
 	w := responsewriter.NewInMemoryResponseWriter()
-	a.openAPIv3.index.ServeHTTP(w, req)
+	a.openAPIv3.served.ServeHTTP(w, req)
 	var index handler3.OpenAPIV3Discovery
 	if json.Unmarshal(w.Data(), &index) != nil {
 		return nil
@@ -40,28 +42,20 @@ func (a *Aggregator) OpenAPIV3() map[string]handler3.OpenAPIV3DiscoveryGroupVers
 
 // ServeOpenAPIV3 proxies a document of another server.
 func (a *Aggregator) ServeOpenAPIV3(w http.ResponseWriter, req *http.Request) {
-	a.openAPIv3.documents.ServeHTTP(w, req)
+	a.openAPIv3.served.ServeHTTP(w, req)
 }
 
-// openAPIv3 lists the documents of remote servers and proxies requests for them, by
-// upstream's code.
+// openAPIv3 follows remote servers by upstream's code.
 type openAPIv3 struct {
 	v3.SpecProxier
-	index, documents http.Handler
+	served *mux.PathRecorderMux // lists their documents and proxies requests for them
 }
 
-func newOpenAPIv3() (*openAPIv3, error) {
-	o := new(openAPIv3)
-	var err error
-	o.SpecProxier, err = v3.BuildAndRegisterAggregator(v3.NewDownloader(), nil, nil, nil, o)
+func newOpenAPIv3() (o openAPIv3, err error) {
+	o.served = mux.NewPathRecorderMux("openapi/v3")
+	o.SpecProxier, err = v3.BuildAndRegisterAggregator(v3.NewDownloader(), nil, nil, nil, o.served)
 	return o, err
 }
-
-// Handle implements common.PathHandlerByGroupVersion: upstream installs the index.
-func (o *openAPIv3) Handle(_ string, h http.Handler) { o.index = h }
-
-// HandlePrefix implements common.PathHandlerByGroupVersion: upstream installs the documents.
-func (o *openAPIv3) HandlePrefix(_ string, h http.Handler) { o.documents = h }
 
 // swagger holds the OpenAPI v2 documents of remote servers. It implements upstream's
 // SpecAggregator.
@@ -79,10 +73,7 @@ type swaggerOf struct {
 
 	updating sync.Mutex // held during a download
 	source   v2.CacheableDownloader
-
-	mu   sync.Mutex
-	etag string        // of spec
-	spec *spec.Swagger // nil if the download failed; not changed
+	current  atomic.Pointer[openapi.Description[spec.Swagger]] // nil if the download failed
 }
 
 var _ v2.SpecAggregator = (*swagger)(nil)
@@ -117,14 +108,14 @@ func (s *swaggerOf) update() error {
 	defer s.updating.Unlock()
 	all, etag, err := s.source.Get()
 	if err != nil {
-		all, etag = nil, ""
-	} else {
-		all = filter.FilterSpecByPathsWithoutSideEffects(all, []string{s.prefix})
+		s.current.Store(nil)
+		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.spec, s.etag = all, etag
-	return err
+	all = filter.FilterSpecByPathsWithoutSideEffects(all, []string{s.prefix})
+	s.current.Store(&openapi.Description[spec.Swagger]{
+		Name: "APIService " + s.name, State: fmt.Sprintf("%p %s", s, etag), Build: func() (*spec.Swagger, error) { return all, nil },
+	})
+	return nil
 }
 
 func (s *swagger) RemoveAPIService(name string) {
@@ -138,18 +129,10 @@ func (s *swagger) list() []openapi.Description[spec.Swagger] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list []openapi.Description[spec.Swagger]
-	for name, known := range s.known {
-		if built, etag := known.now(); built != nil {
-			list = append(list, openapi.Description[spec.Swagger]{
-				Name: "APIService " + name, State: fmt.Sprintf("%p %s", known, etag), Build: func() (*spec.Swagger, error) { return built, nil },
-			})
+	for _, known := range s.known {
+		if d := known.current.Load(); d != nil {
+			list = append(list, *d)
 		}
 	}
 	return list
-}
-
-func (s *swaggerOf) now() (*spec.Swagger, string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.spec, s.etag
 }

@@ -182,7 +182,7 @@ type target struct {
 // update replaces the target after a change of the APIService, which is remote, or of the
 // certificate.
 func (p *proxy) update(apiService *apiregistrationv1.APIService) {
-	cert, key := p.aggregator.identity.current()
+	cert, key := p.aggregator.certificate()
 	service := apiService.Spec.Service
 	t := &target{
 		namespace: service.Namespace, service: service.Name, port: *service.Port,

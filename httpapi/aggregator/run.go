@@ -7,6 +7,7 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/tools/cache"
 	upstream "k8s.io/kube-aggregator/pkg/apiserver"
 	"k8s.io/kube-aggregator/pkg/controllers/autoregister"
@@ -19,20 +20,12 @@ import (
 // workers is the number of workers of a controller, as upstream has.
 const workers = 5
 
-// run is one call of Run.
-type run struct {
-	*Aggregator
-	running      sync.WaitGroup
-	remoteWanted chan struct{} // closed when there is a remote server
-}
-
 // Run follows APIServices, registers those of this server and checks the availability of the
 // others, until ctx ends. The server must already answer requests. Run is called once.
 func (a *Aggregator) Run(ctx context.Context) error {
-	r := &run{Aggregator: a, remoteWanted: make(chan struct{})}
 	client := a.client.ApiregistrationV1()
 	remotes, err := remote.New(a.apiServices(), a.config.Services, a.slices.Discovery().V1().EndpointSlices(),
-		client, a.dial, a.identity.current, a.resolver, a.metrics)
+		client, a.dial, a.certificate, a.resolver, a.metrics)
 	if err != nil {
 		return fmt.Errorf("aggregator: %w", err)
 	}
@@ -44,13 +37,13 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	describing := openapi.NewAggregationController(&a.swagger.downloader, a.swagger)
 	linking := openapiv3.NewAggregationController(a.openAPIv3)
 	registration := upstream.NewAPIServiceRegistrationController(a.apiServices(), &router{
-		aggregator: a, discovery: discovery, openAPIv2: describing, openAPIv3: linking, wanted: sync.OnceFunc(func() { close(r.remoteWanted) }),
+		aggregator: a, discovery: discovery, openAPIv2: describing, openAPIv3: linking, wanted: sync.OnceFunc(func() { close(a.remoteWanted) }),
 	})
 	synced, err := a.watchPending()
 	if err != nil {
 		return fmt.Errorf("aggregator: %w", err)
 	}
-	if err := r.loadCertificate(ctx, registration); err != nil {
+	if err := a.loadCertificate(ctx, registration); err != nil {
 		return err
 	}
 	registrar := autoregister.NewAutoRegisterController(a.apiServices(), client)
@@ -67,35 +60,40 @@ func (a *Aggregator) Run(ctx context.Context) error {
 
 	a.informers.Start(ctx.Done())
 	a.hooks.done(hookInformers)
-	r.register(ctx, synced, wished, registrar)
-	r.follow(ctx, synced, registration, discovery)
-	r.running.Go(func() { locals.Run(workers, ctx.Done()) })
+	a.register(ctx, synced, wished, registrar)
+	a.follow(ctx, synced, registration, discovery)
+	a.running.Go(func() { locals.Run(workers, ctx.Done()) })
 	a.hooks.done(hookLocal)
-	r.running.Go(func() { r.checkRemotes(ctx, remotes) })
+	a.running.Go(func() { a.checkRemotes(ctx, remotes) })
 	a.hooks.done(hookRemote)
-	r.running.Go(func() { describing.RunWithContext(ctx) })
+	a.running.Go(func() { describing.RunWithContext(ctx) })
 	a.hooks.done(hookOpenAPI)
-	r.running.Go(func() { linking.RunWithContext(ctx) })
+	a.running.Go(func() { linking.RunWithContext(ctx) })
 	a.hooks.done(hookOpenAPIv3)
 	<-ctx.Done()
-	r.running.Wait()
+	a.running.Wait()
 	a.informers.Shutdown()
 	a.slices.Shutdown()
 	return nil
 }
 
 // loadCertificate reads the client certificate for remote servers, and reloads it when its files change.
-func (r *run) loadCertificate(ctx context.Context, registration *upstream.APIServiceRegistrationController) error {
-	if r.config.CertFile == "" {
+// Upstream's constructor starts goroutines, which end with files.Run.
+func (a *Aggregator) loadCertificate(ctx context.Context, registration *upstream.APIServiceRegistrationController) error {
+	if a.config.CertFile == "" {
 		return nil
 	}
-	files, err := r.identity.load(ctx, r.config.CertFile, r.config.KeyFile)
-	if err != nil {
-		return err
+	files, err := dynamiccertificates.NewDynamicServingContentFromFiles("aggregator-proxy-cert", a.config.CertFile, a.config.KeyFile)
+	if err == nil {
+		err = files.RunOnce(ctx)
 	}
+	if err != nil {
+		return fmt.Errorf("aggregator: certificate: %w", err)
+	}
+	a.identity.Store(files)
 	files.AddListener(registration)
-	r.running.Go(func() { files.Run(ctx, 1) })
-	r.hooks.done(hookCertificate)
+	a.running.Go(func() { files.Run(ctx, 1) })
+	a.hooks.done(hookCertificate)
 	return nil
 }
 
@@ -108,9 +106,9 @@ type controller interface {
 // register keeps an APIService for every version of this server. It first waits until all CRDs
 // and APIServices are known, or it would delete the APIServices of unknown CRDs. wished is nil if there
 // are no CRDs, or ctx ended before they could be followed.
-func (r *run) register(ctx context.Context, synced <-chan struct{}, wished cache.ResourceEventHandlerRegistration, registrar controller) {
-	r.hooks.done(hookAutoregistration)
-	r.running.Go(func() {
+func (a *Aggregator) register(ctx context.Context, synced <-chan struct{}, wished cache.ResourceEventHandlerRegistration, registrar controller) {
+	a.hooks.done(hookAutoregistration)
+	a.running.Go(func() {
 		if await(ctx, synced) && wished != nil { // upstream's crdAPIEnabled
 			cache.WaitForCacheSync(ctx.Done(), wished.HasSynced)
 		}
@@ -119,31 +117,31 @@ func (r *run) register(ctx context.Context, synced <-chan struct{}, wished cache
 }
 
 // follow keeps the routes and the discovery of remote servers current.
-func (r *run) follow(ctx context.Context, synced <-chan struct{}, registration *upstream.APIServiceRegistrationController, discovery upstream.DiscoveryAggregationController) {
+func (a *Aggregator) follow(ctx context.Context, synced <-chan struct{}, registration *upstream.APIServiceRegistrationController, discovery upstream.DiscoveryAggregationController) {
 	initiated, discovered := make(chan struct{}), make(chan struct{})
-	r.running.Go(func() {
+	a.running.Go(func() {
 		await(ctx, synced) // upstream itself would poll every 100 ms
 		registration.Run(ctx.Done(), initiated)
 	})
-	r.running.Go(func() {
+	a.running.Go(func() {
 		if !await(ctx, initiated) {
 			discovery.Run(ctx.Done(), discovered)
 			return
 		}
-		r.hooks.done(hookRegistration)
-		r.running.Go(func() { discovery.Run(ctx.Done(), discovered) })
+		a.hooks.done(hookRegistration)
+		a.running.Go(func() { discovery.Run(ctx.Done(), discovered) })
 		select {
 		case <-discovered:
-			r.hooks.done(hookDiscovery)
+			a.hooks.done(hookDiscovery)
 		case <-ctx.Done():
 		}
 	})
 }
 
 // checkRemotes checks the availability of remote servers, from the first one on.
-func (r *run) checkRemotes(ctx context.Context, remotes controller) {
-	if await(ctx, r.remoteWanted) {
-		r.slices.Start(ctx.Done())
+func (a *Aggregator) checkRemotes(ctx context.Context, remotes controller) {
+	if await(ctx, a.remoteWanted) {
+		a.slices.Start(ctx.Done())
 	}
 	remotes.Run(workers, ctx.Done())
 }
