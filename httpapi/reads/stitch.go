@@ -36,13 +36,13 @@ import (
 //
 // If lists need the same piece at the same time, one makes it and the others wait.
 type Stitcher struct {
-	limit int64
-	made  atomic.Int64
+	limit   int64
+	made    atomic.Int64
+	flights sync.Map // of pieceKey to a func() (*piece, error) that makes the piece once
 
-	mu      sync.Mutex // a leaf; nothing is compressed under it
-	flights map[pieceKey]*flight
-	kept    map[pieceKey]*list.Element
-	used    int64
+	mu   sync.Mutex // a leaf; nothing is compressed under it
+	kept map[pieceKey]*list.Element
+	used int64
 	// order holds *keptPiece, those used last first.
 	// Invariant: it has the elements of kept, and used is the sum of their costs.
 	order list.List
@@ -59,12 +59,6 @@ type pieceKey struct {
 type keptPiece struct {
 	key   pieceKey
 	piece *piece
-}
-
-// flight is a piece that is being made.
-type flight struct {
-	landed chan struct{} // closed when piece is set
-	piece  *piece        // nil if it could not be made
 }
 
 // piece is a run of items, compressed. It is immutable.
@@ -103,7 +97,7 @@ const (
 
 // NewStitcher returns a Stitcher that keeps pieces of limit bytes in all.
 func NewStitcher(limit int64) *Stitcher {
-	return &Stitcher{limit: limit, flights: map[pieceKey]*flight{}, kept: map[pieceKey]*list.Element{}}
+	return &Stitcher{limit: limit, kept: map[pieceKey]*list.Element{}}
 }
 
 // Bytes is what the kept pieces cost.
@@ -171,50 +165,26 @@ func (s *Stitcher) piece(from pieceSource, owner weak.Pointer[encoding.Encoder],
 	if !keep {
 		return s.make(from, rest[:n], runs)
 	}
-	f, first := s.take(key)
-	if !first {
-		<-f.landed
-		if p := f.piece; p != nil && s.fits(p, rest) {
-			return p, nil
+	flight, _ := s.flights.LoadOrStore(key, sync.OnceValues(func() (*piece, error) {
+		defer s.flights.Delete(key)
+		if p := s.find(key); p != nil && s.fits(p, rest) {
+			return p, nil // another flight ended in between
 		}
-		return s.make(from, rest[:n], runs) // the other list made its piece of other objects
-	}
-	defer s.land(key, f)
-	if p := s.find(key); p != nil && s.fits(p, rest) {
-		f.piece = p // another flight landed in between
+		p, err := s.make(from, rest[:n], runs)
+		if err == nil {
+			s.keep(key, p)
+		}
+		return p, err
+	}))
+	if p, err := flight.(func() (*piece, error))(); err == nil && s.fits(p, rest) {
 		return p, nil
 	}
-	p, err := s.make(from, rest[:n], runs)
-	f.piece = p
-	return p, err
+	return s.make(from, rest[:n], runs) // the other list failed, or made its piece of other objects
 }
 
 func (s *Stitcher) make(from pieceSource, objects []*cache.Object, runs int) (*piece, error) {
 	s.made.Add(1)
 	return newPiece(from, objects, runs)
-}
-
-// take returns the flight of a piece, and whether the caller is to make the piece.
-func (s *Stitcher) take(key pieceKey) (f *flight, first bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if f, ok := s.flights[key]; ok {
-		return f, false
-	}
-	f = &flight{landed: make(chan struct{})}
-	s.flights[key] = f
-	return f, true
-}
-
-// land keeps the piece that a flight made, and wakes the lists that wait for it.
-func (s *Stitcher) land(key pieceKey, f *flight) {
-	if f.piece != nil {
-		s.keep(key, f.piece)
-	}
-	s.mu.Lock()
-	delete(s.flights, key)
-	s.mu.Unlock()
-	close(f.landed)
 }
 
 // ends reports whether a run of about as many objects ends after the n-th of rest.
