@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints"
 	"k8s.io/apiserver/pkg/endpoints/deprecation"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
@@ -79,14 +80,17 @@ func (in *Installer) endpoint(g *registry.Group, e *registry.Endpoint, converter
 	}
 	b := &handlerBuilder{Installer: in, endpoint: e, scope: scope, life: life}
 	monitors := in.Monitors.Of(e.GVR, e.Subresource, e.View != nil)
-	i := &Endpoint{
+	return &Endpoint{
 		Resource: reads.NewResource(e, scope, life.Lifecycle, life.warnings, monitors),
-		Writes:   in.writes(e, scope, converter, life, monitors),
-		http:     b.readers(),
-		connect:  b.connects(),
-		subpath:  b.subpath(),
-	}
-	return i, nil
+		Writes: writes.New(writes.Config{
+			Endpoint: e, Scope: scope, Admission: in.Admission, PatchTypes: writes.PatchTypes(true),
+			ManagedFields: managedfields.NewCache(scope.FieldManager, converter, scope.UnsafeConvertor, scope.Creater, e.GVK, e.Subresource),
+			Life:          life.Lifecycle, Warnings: life.warnings, Monitors: monitors,
+		}),
+		http:    b.readers(),
+		connect: b.connects(),
+		subpath: b.subpath(),
+	}, nil
 }
 
 // scope returns the request scope of an endpoint for upstream's handlers.
@@ -132,17 +136,8 @@ func (in *Installer) scope(g *registry.Group, e *registry.Endpoint, converter fi
 	return scope, err
 }
 
-// writes returns the endpoint that serves the writes of e.
-func (in *Installer) writes(e *registry.Endpoint, scope *handlers.RequestScope, converter fieldmanager.TypeConverter, life lifecycle, monitors *apimetrics.Monitors) *writes.Endpoint {
-	return writes.New(writes.Config{
-		Endpoint: e, Scope: scope, Admission: in.Admission, PatchTypes: writes.PatchTypes(true),
-		ManagedFields: managedfields.NewCache(scope.FieldManager, converter, scope.UnsafeConvertor, scope.Creater, e.GVK, e.Subresource),
-		Life:          life.Lifecycle, Warnings: life.warnings, Monitors: monitors,
-	})
-}
-
-// resetFields returns the fields that storage's strategy ignores in requests. The field manager does not
-// change their owners.
+// resetFields says which fields storage's strategy ignores in requests, for the
+// field manager to leave them to their owners.
 func resetFields(storage any) (map[fieldpath.APIVersion]fieldpath.Filter, error) {
 	sets, hasSets := storage.(interface {
 		GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set
@@ -188,24 +183,18 @@ type handlerBuilder struct {
 	life     lifecycle
 }
 
-// perRequest builds a new handler for each request. Upstream's CONNECT handler wraps its admission chain
-// again in each request, so a shared handler would grow.
-func perRequest(build func() http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, req *http.Request) { build()(w, req) }
-}
-
 // readers returns the handlers of get, list and watch, by verb.
 func (b *handlerBuilder) readers() map[string]http.Handler {
 	h, storage := make(map[string]http.Handler), b.endpoint.Storage
 	verb := apirequest.MethodGet
-	if s, ok := storage.(storageMetricsOverride); ok {
+	if s, ok := storage.(endpoints.StorageMetricsOverride); ok {
 		verb = s.OverrideMetricsVerb(verb)
 	}
 	if s, ok := storage.(rest.GetterWithOptions); ok {
 		get := handlers.GetResourceWithOptions(s, b.scope, b.endpoint.Subresource != "")
-		h["get"] = b.finishAs(apirequest.MethodGet, verb, get)
+		h["get"] = b.finish(apirequest.MethodGet, verb, get)
 	} else if s, ok := storage.(rest.Getter); ok {
-		h["get"] = b.finishAs(apirequest.MethodGet, verb, handlers.GetResource(s, b.scope))
+		h["get"] = b.finish(apirequest.MethodGet, verb, handlers.GetResource(s, b.scope))
 	}
 	lister, ok := storage.(rest.Lister)
 	if !ok {
@@ -213,27 +202,25 @@ func (b *handlerBuilder) readers() map[string]http.Handler {
 	}
 	// With a nil watcher the handler answers that watches are not supported.
 	watcher, _ := storage.(rest.Watcher)
-	h["list"] = b.finish(apirequest.MethodList, handlers.ListResource(lister, watcher, b.scope, false, b.MinWatch))
-	// forceWatch is for watches by the deprecated path. It changes nothing for ?watch=1.
-	h["watch"] = b.finishAs(apirequest.MethodList, apirequest.MethodWatch,
+	h["list"] = b.finish(apirequest.MethodList, apirequest.MethodList, handlers.ListResource(lister, watcher, b.scope, false, b.MinWatch))
+	// A request for a watch that came by ?watch=1 is treated alike by either value
+	// of forceWatch; one that came by the deprecated path needs it.
+	h["watch"] = b.finish(apirequest.MethodList, apirequest.MethodWatch,
 		handlers.ListResource(lister, watcher, b.scope, true, b.MinWatch))
 	return h
 }
 
-// storageMetricsOverride is endpoints.StorageMetricsOverride of apiserver.
-type storageMetricsOverride interface {
-	OverrideMetricsVerb(oldVerb string) (newVerb string)
-}
-
-// connects returns the handlers of CONNECT by HTTP method, nil if the storage is no rest.Connecter.
+// connects returns the handlers of CONNECT by HTTP method, nil if the storage takes
+// over no connections.
 func (b *handlerBuilder) connects() map[string]http.Handler {
 	s, ok := b.endpoint.Storage.(rest.Connecter)
 	if !ok {
 		return nil
 	}
-	connect := perRequest(func() http.HandlerFunc {
-		return handlers.ConnectResource(s, b.scope, b.Admission, b.endpoint.Name(), b.endpoint.Subresource != "")
-	})
+	connect := func(w http.ResponseWriter, req *http.Request) {
+		// A shared handler would grow: it wraps its admission chain once more in every request.
+		handlers.ConnectResource(s, b.scope, b.Admission, b.endpoint.Name(), b.endpoint.Subresource != "")(w, req)
+	}
 	h := make(map[string]http.Handler)
 	for _, method := range s.ConnectMethods() {
 		h[method] = filters.WithWarningRecorder(instrument(b.endpoint, b.life, apirequest.MethodConnect, connect))
@@ -254,14 +241,9 @@ func (b *handlerBuilder) subpath() bool {
 	return false
 }
 
-// finish wraps the handler of an action. It first checks the media types that the action produces,
-// as go-restful does for upstream, and then measures the handler.
-func (b *handlerBuilder) finish(action string, h http.HandlerFunc) http.Handler {
-	return b.finishAs(action, action, h)
-}
-
-// finishAs is finish for an action that has another verb in metrics.
-func (b *handlerBuilder) finishAs(action, verb string, h http.HandlerFunc) http.Handler {
+// finish wraps the handler of an action, which metrics know by verb. It first checks the media types that
+// the action produces, as go-restful does for upstream, and then measures the handler.
+func (b *handlerBuilder) finish(action, verb string, h http.HandlerFunc) http.Handler {
 	return negotiate.Producing(b.produces(action), filters.WithWarningRecorder(instrument(b.endpoint, b.life, verb, h)))
 }
 
