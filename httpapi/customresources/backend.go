@@ -13,6 +13,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/customresources/versions"
@@ -85,7 +86,7 @@ func (s *serving) build() (*backend, error) {
 	loading, cancel := context.WithTimeout(g.ending, loadTimeout)
 	defer cancel()
 	if err := g.custom.WaitReady(loading); err != nil {
-		e.config.Logger.Warn("custom resources are loaded late", "resource", g.custom.GroupResource, "error", err)
+		klog.InfoS("Custom resources are loaded late", "resource", g.custom.GroupResource, "err", err)
 	}
 	return g, nil
 }

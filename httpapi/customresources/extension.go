@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"strings"
 	"sync"
@@ -63,9 +62,6 @@ type Config struct {
 
 	// MinRequestTimeout is the same as in httpapi.Config, with the same default.
 	MinRequestTimeout time.Duration
-
-	// Logger logs errors and slow loads; nil discards.
-	Logger *slog.Logger
 }
 
 // Extensions serves custom resources.
@@ -106,7 +102,6 @@ const resync = 5 * time.Minute
 // New returns an Extensions that serves nothing yet. It does no I/O and starts nothing.
 func New(config Config) (*Extensions, error) {
 	config.MinRequestTimeout = cmp.Or(config.MinRequestTimeout, 30*time.Minute)
-	config.Logger = cmp.Or(config.Logger, slog.New(slog.DiscardHandler))
 	if config.Complete == nil {
 		config.Complete = func() bool { return true }
 	}

@@ -22,9 +22,9 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
 	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
-	"github.com/larder-io/larder/httpapi/customresources/versions"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/registry/storage"
@@ -76,7 +76,7 @@ func (e *Extensions) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			return
 		}
 		if !errors.Is(err, errRetired) {
-			e.config.Logger.Error("custom resource cannot be served", "resource", info.Resource, "group", info.APIGroup, "error", err)
+			klog.ErrorS(err, "Custom resource cannot be served", "resource", info.Resource, "group", info.APIGroup)
 			fail(w, req, info, apierrors.NewInternalError(errors.New("error resolving resource")))
 			return
 		}
@@ -103,12 +103,17 @@ func (e *Extensions) serve(w http.ResponseWriter, req *http.Request, info *apire
 	if err != nil {
 		return err
 	}
-	version := b.Versions[info.APIVersion]
-	if version == nil || !s.inScope(info.Verb, info.Namespace) {
+	if b.Versions[info.APIVersion] == nil || !s.inScope(info.Verb, info.Namespace) {
 		e.unknown().ServeHTTP(w, req)
 		return nil
 	}
-	g.serve(w, req, &call{info: info, serving: s, version: version, writes: b.serves(target{info.APIVersion, info.Subresource}, info.Verb)})
+	if info.Verb == "watch" { // ends when g is retired
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		defer context.AfterFunc(g.ending, cancel)()
+		req = req.WithContext(ctx)
+	}
+	filters.WithWarningRecorder(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.answer(w, req, info, b) })).ServeHTTP(w, req)
 	return nil
 }
 
@@ -220,15 +225,6 @@ func (e *Extensions) settled(crd *apiextensionsv1.CustomResourceDefinition) (*se
 	return s, nil
 }
 
-// call is a request that upstream's handlers answer: a read that is not answered from encoded bytes,
-// or a request that no endpoint serves.
-type call struct {
-	info    *apirequest.RequestInfo
-	serving *serving
-	version *versions.Version
-	writes  bool // the verb writes, and the endpoint serves it
-}
-
 // inScope reports whether the scope of the CRD has requests of a verb in a namespace, or in none.
 // Only lists and watches of namespaced resources may span all namespaces.
 func (s *serving) inScope(verb, namespace string) bool {
@@ -236,51 +232,43 @@ func (s *serving) inScope(verb, namespace string) bool {
 	return namespaced == (namespace != "") || namespaced && (verb == "list" || verb == "watch")
 }
 
-// serve has upstream's handler answer a request. A watch ends when g is retired.
-func (g *backend) serve(w http.ResponseWriter, req *http.Request, c *call) {
-	if c.info.Verb == "watch" {
-		ctx, cancel := context.WithCancel(req.Context())
-		defer cancel()
-		defer context.AfterFunc(g.ending, cancel)()
-		req = req.WithContext(ctx)
-	}
-	filters.WithWarningRecorder(c).ServeHTTP(w, req)
-}
-
-func (c *call) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	crd := c.serving.crd.Load()
+// answer has upstream's handler answer a request: a read that is not answered from encoded bytes, or a
+// request that no endpoint serves.
+func (s *serving) answer(w http.ResponseWriter, req *http.Request, info *apirequest.RequestInfo, b *built) {
+	crd := s.crd.Load()
 	deprecated := false
 	for i := range crd.Spec.Versions {
-		if v := &crd.Spec.Versions[i]; v.Name == c.info.APIVersion {
+		if v := &crd.Spec.Versions[i]; v.Name == info.APIVersion {
 			deprecated = v.Deprecated
 			for _, text := range warnings(crd, v) {
 				warning.AddWarning(req.Context(), "", text)
 			}
 		}
 	}
-	h, err := c.handler()
+	h, err := s.handler(info, b)
 	if err != nil {
-		fail(w, req, c.info, err)
+		fail(w, req, info, err)
 		return
 	}
-	metrics.InstrumentHandlerFunc(strings.ToUpper(c.info.Verb), c.info.APIGroup, c.info.APIVersion, c.info.Resource, c.info.Subresource,
-		metrics.CleanScope(c.info), metrics.APIServerComponent, deprecated, "", h)(w, req)
+	metrics.InstrumentHandlerFunc(strings.ToUpper(info.Verb), info.APIGroup, info.APIVersion, info.Resource, info.Subresource,
+		metrics.CleanScope(info), metrics.APIServerComponent, deprecated, "", h)(w, req)
 }
 
 // handler returns the handler of the request's subresource and verb.
-func (c *call) handler() (http.HandlerFunc, error) {
-	gr := schema.GroupResource{Group: c.info.APIGroup, Resource: c.info.Resource}
-	storage, scope := endpointOf(c.version, c.info.Subresource)
+func (s *serving) handler(info *apirequest.RequestInfo, b *built) (http.HandlerFunc, error) {
+	gr := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
+	version := b.Versions[info.APIVersion]
+	storage, scope := endpointOf(version, info.Subresource)
 	switch {
 	case storage == nil:
-		return nil, apierrors.NewNotFound(gr, c.info.Name)
-	case c.info.Verb == "get":
+		return nil, apierrors.NewNotFound(gr, info.Name)
+	case info.Verb == "get":
 		return handlers.GetResource(storage, scope), nil
-	case c.info.Subresource == "" && (c.info.Verb == "list" || c.info.Verb == "watch"):
-		main := c.version.Storage.CustomResource
-		return handlers.ListResource(main, main, scope, c.info.Verb == "watch", c.serving.extensions.config.MinRequestTimeout), nil
-	case c.writes:
+	case info.Subresource == "" && (info.Verb == "list" || info.Verb == "watch"):
+		main := version.Storage.CustomResource
+		return handlers.ListResource(main, main, scope, info.Verb == "watch", s.extensions.config.MinRequestTimeout), nil
+	case b.serves(target{info.APIVersion, info.Subresource}, info.Verb):
 		return nil, errChanging() // the verb was not served before, and is now
 	}
-	return nil, apierrors.NewMethodNotSupported(gr, c.info.Verb)
+	return nil, apierrors.NewMethodNotSupported(gr, info.Verb)
 }

@@ -282,7 +282,6 @@ func (s *Server) extend(config *httpapi.Config) (err error) {
 		Alone:             !s.config.external(),
 		Servers:           s.config.MasterCount,
 		MinRequestTimeout: config.MinRequestTimeout,
-		Logger:            newLogger(),
 	})
 	if err != nil {
 		return fmt.Errorf("server: custom resources: %w", err)
