@@ -31,11 +31,11 @@ import (
 // authentication authenticates clients and lets them impersonate other users.
 type authentication struct {
 	identity      *identity.Authentication
-	impersonation *identity.Impersonation // nil: there is no authorizer that could decide
+	impersonation *identity.Impersonation // nil: without an authorizer
 	auditor       *auditor
 }
 
-// authenticate sets the request's user, or answers the request if that is not possible.
+// authenticate sets the request's user. If that fails, it answers the request and returns false.
 func (i *authentication) authenticate(x *apiCall) bool {
 	switch err := i.identity.Authenticate(&x.Call, x.foreign); err {
 	case nil:
@@ -68,14 +68,14 @@ func (i *authentication) unauthorized(x *apiCall) {
 	x.Fail(apierrors.NewUnauthorized("Unauthorized"))
 }
 
-// impersonate replaces the user by the impersonated one if the requester may do so, and otherwise answers
-// the request.
+// impersonate replaces the user with the impersonated one if the sender may do so. Otherwise it answers the
+// request.
 func (i *authentication) impersonate(x *apiCall) bool {
 	if !x.impersonates || x.Carrier.Internal() {
 		return true
 	}
 	if i.impersonation == nil {
-		x.Deny(apierrors.NewForbidden(schema.GroupResource{Group: x.Group, Resource: x.Resource}, x.Name, errors.New("nobody can say who may impersonate")))
+		x.Deny(apierrors.NewForbidden(schema.GroupResource{Group: x.Group, Resource: x.Resource}, x.Name, errors.New("no authorizer decides who may impersonate")))
 		return false
 	}
 	began := time.Now()
@@ -106,7 +106,7 @@ func (i *authentication) impersonate(x *apiCall) bool {
 	return false
 }
 
-// lineUser is how lines of the log name u (apiserver
+// lineUser returns the name of u in log lines (apiserver
 // pkg/endpoints/filters/impersonation/impersonation.go).
 func lineUser(u user.Info) string {
 	name := cmp.Or(u.GetName(), "<empty>")
@@ -116,17 +116,16 @@ func lineUser(u user.Info) string {
 	return name
 }
 
-// authorization asks the authorizer whether a request may go on.
+// authorization asks the authorizer about each request.
 type authorization struct {
 	authorizer authorizer.Authorizer // nil allows everything
 	rights     *revocation.Rights
 	access     *apimetrics.Access // counts decisions
 	auditor    *auditor
-	shell      bool // everybody may read the HTML of the status page, which holds no data
+	shell      bool // the HTML of the status page, which has no data, needs no authorization
 }
 
-// authorize asks whether the user may do what the Request says. Routing acts on the same
-// Request.
+// authorize asks whether the user may send the Request. Routing reads the same Request.
 func (g *authorization) authorize(x *apiCall) bool {
 	if g.authorizer == nil || x.Carrier.Internal() || g.shell && !x.IsResourceRequest && statuspage.Public(x.Method, x.Path) {
 		x.Audit.Decided(authorizer.DecisionAllow, "", nil, 0)
@@ -152,8 +151,8 @@ func (g *authorization) authorize(x *apiCall) bool {
 	return false
 }
 
-// unsynced is the answer to a request whose authorization data was not loaded in time. Clients
-// retry it, and continue a watch where they were.
+// unsynced answers a request whose authorization data was not loaded in time. Clients retry the request,
+// and resume a watch at their revision.
 func unsynced() error {
 	return apierrors.NewTooManyRequests("the server has not loaded yet what decides about access, please try again later", 1)
 }

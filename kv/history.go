@@ -104,7 +104,7 @@ func (e *Etcd) currentHeader(ctx context.Context) (*etcdserverpb.ResponseHeader,
 		return resp.Header, nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("kv: ask for the present term: %w", err)
+		return nil, fmt.Errorf("kv: read the current term: %w", err)
 	}
 	return header, nil
 }
@@ -126,7 +126,7 @@ func secondAnswer(propose func() (*etcdserverpb.ResponseHeader, error)) (*etcdse
 	return nil, errors.New("no member answers twice")
 }
 
-// noKey is one that nobody has.
+// noKey is a key that does not exist.
 const noKey = "\x00larder"
 
 // foreign reports whether an answer of a watch comes from another cluster.

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// cacheBytes is the flag value of --cache-max-bytes: a limit for all caches, and shares of single
-// resources.
+// cacheBytes is the flag value of --cache-max-bytes: a limit for all caches, and limits of single
+// resources, called shares.
 type cacheBytes struct {
 	all    *int64
 	shares *map[schema.GroupResource]int64
@@ -28,7 +28,7 @@ func (c *cacheBytes) String() string {
 	return strings.Join(parts, ",")
 }
 
-// Set takes [BYTES][,resource[.group]=BYTES]...; a value with a mistake changes nothing.
+// Set parses [BYTES][,resource[.group]=BYTES]...; an invalid value changes nothing.
 func (c *cacheBytes) Set(value string) error {
 	all, shares, plain := *c.all, make(map[schema.GroupResource]int64), false
 	for part := range strings.SplitSeq(value, ",") {
@@ -42,17 +42,17 @@ func (c *cacheBytes) Set(value string) error {
 		}
 		if !share {
 			if plain {
-				return errors.New("there can be only one figure for all resources")
+				return errors.New("only one limit for all resources is allowed")
 			}
 			all, plain = bytes, true
 			continue
 		}
 		gr := schema.ParseGroupResource(name)
 		if _, twice := shares[gr]; twice || gr.Resource == "" {
-			return fmt.Errorf("%q names no resource, or one a second time", part)
+			return fmt.Errorf("%q names no resource, or one that has a limit already", part)
 		}
 		if bytes < 0 {
-			return fmt.Errorf("%q: a resource cannot have less than 0 bytes", part)
+			return fmt.Errorf("%q: the limit of a resource must not be negative", part)
 		}
 		shares[gr] = bytes
 	}
@@ -65,7 +65,7 @@ func (c *cacheBytes) Set(value string) error {
 	return nil
 }
 
-// parseBytes reads a whole number of bytes, or -1.
+// parseBytes parses a whole number of bytes, or -1.
 func parseBytes(s string) (int64, error) {
 	q, err := resource.ParseQuantity(s)
 	if bytes := q.Value(); err == nil && bytes >= -1 && q.Cmp(*resource.NewQuantity(bytes, resource.BinarySI)) == 0 {

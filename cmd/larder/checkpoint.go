@@ -20,10 +20,10 @@ func newCheckpoint() *cobra.Command {
 	var forget bool
 	cmd := &cobra.Command{
 		Use:   "checkpoint [NAME]",
-		Short: "Remember the state of all objects under a name",
-		Long: `Have a server that runs with --checkpoints remember the state of all its objects, so
-that "larder reset NAME" brings them back to it. Without a name list what is remembered.
-The server forgets its checkpoints when it ends.`,
+		Short: "Save the state of all objects under a name",
+		Long: `Save the state of all objects of a server that runs with --checkpoints, so that
+"larder reset NAME" can restore it. Without a name, list the checkpoints.
+The server keeps checkpoints in memory only: they are gone when it ends.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
@@ -47,16 +47,16 @@ The server forgets its checkpoints when it ends.`,
 	return cmd
 }
 
-// newReset returns the command that goes back to a checkpoint.
+// newReset returns the command that resets objects to a checkpoint.
 func newReset() *cobra.Command {
 	var of remote
 	cmd := &cobra.Command{
 		Use:   "reset NAME",
-		Short: "Bring all objects back to the state of a checkpoint",
-		Long: `Have a server that runs with --checkpoints bring all its objects back to the state
-that "larder checkpoint NAME" remembered. What was made since is deleted, what was changed
-or deleted is put back, whatever finalizers and admission say; watches see the changes
-and go on.`,
+		Short: "Restore all objects to the state of a checkpoint",
+		Long: `Restore all objects of a server that runs with --checkpoints to the state that
+"larder checkpoint NAME" has saved. Objects created since are deleted; changed and deleted
+objects are restored. Finalizers and admission are ignored. Watches stay open and receive
+the changes.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var done checkpoint.Outcome
@@ -74,8 +74,7 @@ and go on.`,
 	return cmd
 }
 
-// ask sends a request for the path below checkpoint.Path and decodes the answer into
-// what out points to, unless that is nil.
+// ask sends a request for a path below checkpoint.Path. It decodes the answer into *out, unless out is nil.
 func (r *remote) ask(ctx context.Context, method string, out any, below ...string) error {
 	return r.request(ctx, method, path.Join(append([]string{checkpoint.Path}, below...)...), nil, out)
 }

@@ -33,34 +33,34 @@ func newCluster() *cobra.Command {
 	o.beside = c.prepare
 	return serving(o, &cobra.Command{
 		Use:   "cluster",
-		Short: "Run a whole cluster: API server, controllers, scheduler and nodes that do not exist",
-		Long: `Run a cluster of one machine: the API server with its etcd in this process, and
-kube-controller-manager, kube-scheduler and kwok beside it, which are built from their
-Go modules the first time, within minutes. Kwok plays nodes that do not exist: pods are
-scheduled to them and run and end as far as anybody can see, but nothing is executed.
+		Short: "Run a cluster: API server, controllers, scheduler and simulated nodes",
+		Long: `Run a cluster on this machine: the API server with its etcd in this process, and
+kube-controller-manager, kube-scheduler and kwok as processes. The first run builds these
+three from their Go modules, which takes minutes. Kwok simulates nodes: pods are scheduled
+to them and report that they run and end, but nothing is executed.
 
-Everything is authorized by roles, and by the nodes' own rules; each program has a
-certificate of its own. Ctrl-C ends it all, and the next start goes on with what is in
-the data directory. The server takes the flags of "larder serve".`,
+Requests are authorized by RBAC and the Node authorizer; each program has its own
+certificate. Ctrl-C ends all programs. The next start continues with the data directory.
+The server takes the flags of "larder serve".`,
 	})
 }
 
 func (c *clusterOptions) addTo(fs *pflag.FlagSet) {
 	fs.IntVar(&c.nodes, "nodes", c.nodes, "Number of simulated nodes.")
 	fs.StringVar(&c.programs, "programs", c.programs,
-		"Directory that holds kube-controller-manager, kube-scheduler, kwok and the stage-fast.yaml of kwok's releases. If unset, they are built with the go command, once for this user.")
+		"Directory with kube-controller-manager, kube-scheduler, kwok and the stage-fast.yaml of kwok's releases. If unset, the go command builds them once for this user.")
 }
 
-// prepare makes config run the other programs of the cluster beside its server. If they must be built,
-// which takes minutes, that begins once the server is ready.
+// prepare sets config to run the other programs of the cluster beside the server. If they must be built,
+// the build starts when the server is ready, and takes minutes.
 func (c *clusterOptions) prepare(config *server.Config) error {
 	switch {
 	case config.DataDir == "":
-		return errors.New("over an external etcd a cluster needs --data-dir, to keep certificates and logs in")
+		return errors.New("with --etcd-servers, larder cluster needs --data-dir for its certificates and logs")
 	case config.Authentication.ClientCert.ClientCA != "" || config.ServiceAccountSigningKeyFile+config.ServiceAccountSigningEndpoint != "":
-		return errors.New("a cluster's certificates and keys are made in --data-dir: --client-ca-file, --service-account-signing-key-file and --service-account-signing-endpoint cannot be given")
+		return errors.New("larder cluster generates its certificates and keys in --data-dir: --client-ca-file, --service-account-signing-key-file and --service-account-signing-endpoint cannot be set")
 	case config.TestControllers:
-		return errors.New("a cluster has a kube-controller-manager, beside which --test-controllers must not run")
+		return errors.New("larder cluster runs a kube-controller-manager: --test-controllers cannot be set")
 	}
 	beside := cluster.Config{Dir: config.DataDir, Nodes: c.nodes, ServiceRanges: config.ServiceClusterIPRanges, Progress: config.Progress}
 	err := beside.Validate()
@@ -82,7 +82,7 @@ func (c *clusterOptions) prepare(config *server.Config) error {
 	return err
 }
 
-// build returns the programs that this user has built before, or builds them.
+// build returns the programs from the cache directory of this user. It builds them if they are not there.
 func build(ctx context.Context, progress io.Writer) (programs.Programs, error) {
 	cache, err := programs.CacheDir()
 	if err != nil {

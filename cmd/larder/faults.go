@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// faultsFlag is the flag value of --faults: a boolean, or the seed of a schedule.
+// faultsFlag is the flag value of --faults: a boolean, or the seed of random faults.
 type faultsFlag struct {
 	enabled *bool
 	seed    *uint64
@@ -28,7 +28,7 @@ func (f *faultsFlag) Set(value string) error {
 	}
 	seed, err := strconv.ParseUint(value, 10, 64)
 	if err != nil || seed == 0 {
-		return fmt.Errorf("%q is no boolean and no positive number", value)
+		return fmt.Errorf("%q is neither a boolean nor a positive number", value)
 	}
 	*f.enabled, *f.seed = true, seed
 	return nil

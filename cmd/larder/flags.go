@@ -9,13 +9,13 @@ import (
 	"github.com/larder-io/larder/cmd/larder/internal/server"
 )
 
-// options are the flags of `larder serve`, in the sections --help shows.
+// options are the flags of `larder serve`, in the sections of --help.
 type options struct {
 	config   server.Config
 	quiet    bool
-	scratch  bool // without a data directory, certificates and keys are made in a temporary one
+	scratch  bool // without a data directory, use a temporary one for certificates and keys
 	version  versionFlag
-	revoke   bool // watches end when their users lose the right to them
+	revoke   bool // end watches whose users lose the right to them
 	sections cliflag.NamedFlagSets
 
 	// beside, if not nil, sets Config.Beside.
@@ -46,14 +46,14 @@ func (o *options) annotate() {
 	for name, also := range map[string]string{
 		"advertise-address":                "A server that listens on loopback is in the endpoints of the kubernetes service only if this is set.",
 		"allow-privileged":                 "Most network plugins and kube-proxy need them.",
-		"cert-dir":                         "apiserver.crt and apiserver.key are made there, signed by a CA in --data-dir, where they are missing. If unset, DATA-DIR/pki is used.",
+		"cert-dir":                         "If apiserver.crt and apiserver.key are missing, they are generated there, signed by a CA in --data-dir. If unset, DATA-DIR/pki is used.",
 		"client-ca-file":                   "If unset, a CA in --data-dir is used and an administrator's kubeconfig is written.",
-		"endpoint-reconciler-type":         "A server stays out of endpoints that other living servers have published with another port, unless its name is kube-apiserver.",
-		"etcd-servers":                     "Servers that speak etcd's protocol, as kine does, will do. If unset, an etcd runs inside this process and keeps its data in --data-dir.",
-		"event-ttl":                        "0 keeps them for ever.",
+		"endpoint-reconciler-type":         "A server does not join endpoints that other live servers publish with another port, unless it runs under the name kube-apiserver.",
+		"etcd-servers":                     "Servers with etcd's API, such as kine, work too. If unset, an etcd runs in this process and stores its data in --data-dir.",
+		"event-ttl":                        "0 keeps them forever.",
 		"service-account-issuer":           "If unset, " + server.DefaultIssuer + " is used.",
 		"service-account-key-file":         "If unset, the signing key is used.",
-		"service-account-signing-key-file": "If unset, a key is made in --data-dir.",
+		"service-account-signing-key-file": "If unset, a key is generated in --data-dir.",
 	} {
 		for _, fs := range o.sections.FlagSets {
 			if flag := fs.Lookup(name); flag != nil {
@@ -96,21 +96,21 @@ func (o *options) larder(fs *pflag.FlagSet) {
 	fs.Var(&indexLabels{labels: &o.config.IndexLabels}, "index-labels",
 		"Labels to index, as resource[.group]=key,... May be repeated. A selector of one value of such a label uses the index. Indexes of other labels are built when they are often needed.")
 	fs.Var(&cacheBytes{all: &o.config.CacheBytes, shares: &o.config.CacheShares}, "cache-max-bytes",
-		"Limit of cached encodings and past events, in bytes; the objects themselves are not counted. Events are kept for 90 seconds, or for --request-timeout and 15 seconds if that is more. With too little room, encodings are made for each request, and watches can resume from recent revisions only. Resources can have shares of their own, as in 2Gi,pods=512Mi,events=64Mi, or without the first figure: such a resource takes its share and no more, and others take nothing from it. 0 is half the size of all objects for encodings, at least 144 MiB, and twice that size with events, at least 256 MiB; both at most 3/8 of a memory limit, less the shares. -1 sets no limit except the shares.")
+		"Limit of cached encodings and past events, in bytes; the objects themselves are not counted. Events are kept for 90 seconds, or for --request-timeout plus 15 seconds if that is longer. If the limit is too low, encodings are made for each request, and watches can resume only from recent revisions. A resource can have its own limit, as in 2Gi,pods=512Mi,events=64Mi; the first number is optional. Such a resource never uses more; others may use what it leaves free. 0 allows encodings half the size of all objects, at least 144 MiB, and encodings and events together twice that size, at least 256 MiB; each at most 3/8 of a memory limit, less the limits of single resources. -1 sets no limit except those of single resources.")
 	fs.BoolVar(&o.revoke, "revoke-watches", o.revoke,
 		"End a watch within five seconds after its user loses the right to it: the role, the token, or the CA of the certificate. If false, a watch runs until its timeout, as in kube-apiserver.")
 	fs.IntVar(&o.config.MaxConnections, "max-connections", o.config.MaxConnections,
-		"Limit of open connections. Further connections are closed at once, so one client can lock out all others; --max-connections-per-address prevents that. 0 sets no limit.")
+		"Limit of open connections. Further connections are closed at once. One client can use up the limit and lock out all others; --max-connections-per-address prevents that. 0 sets no limit.")
 	fs.IntVar(&o.config.MaxConnectionsPerAddress, "max-connections-per-address", o.config.MaxConnectionsPerAddress,
 		"Limit of open connections from one IPv4 address or one IPv6 /64. Behind a load balancer all clients may share one address. 0 sets no limit.")
 	fs.Int64Var(&o.config.Store.ReplayRevisions, "replay-revisions", o.config.Store.ReplayRevisions,
 		"How many past revisions a start replays at least, so that clients can resume watches from before the restart. It replays up to 100,000 if they are from the last 80 seconds. Ten thousand take about a second. 0 replays none.")
 	fs.BoolVar(&o.config.Checkpoints, "checkpoints", o.config.Checkpoints,
-		"For test suites: users who may post to /larder/checkpoints can save the state of all objects under a name and reset to it, without admission and finalizers. See `larder checkpoint`.")
+		"For test suites: users who may post to /larder/checkpoints can save the state of all objects under a name and reset to it, without admission and finalizers. See larder checkpoint.")
 	fs.Var(&faultsFlag{enabled: &o.config.Faults, seed: &o.config.FaultSeed}, "faults",
-		"For tests of controllers: true lets users who may put to /larder/faults have faults injected into the requests of others. A number does so, too, and is the seed of faults for all clients except kubectl.")
+		"For tests of controllers: true lets users who may put to /larder/faults define faults, which the server injects into requests of other clients. A number is the seed of random faults for all clients except kubectl, and allows the same.")
 	fs.BoolVar(&o.config.StatusPage, "status-page", o.config.StatusPage,
-		"Serve a status page at /larder/. Its data at /larder/status needs the right to get that path. The page itself has no data and is open to everyone.")
+		"Serve a status page at /larder/. Everyone can load the page, which contains no data. It reads /larder/status, which requires the right to get that path.")
 	check := &o.config.Store.CheckInterval
 	fs.DurationVar(check, "consistency-check-interval", *check,
 		"How often each cache's keys and revisions are compared with etcd's. A cache that differs is reloaded. 0 disables the check.")
@@ -121,10 +121,10 @@ func (o *options) larder(fs *pflag.FlagSet) {
 	fs.Int64Var(&o.config.Store.QuotaBytes, "quota-backend-bytes", o.config.Store.QuotaBytes,
 		"Size limit of the embedded etcd's database, in bytes. When it is reached, old revisions are compacted, and writes are refused until there is room. 0 is 8 GiB.")
 	fs.DurationVar(&o.config.Store.DefragmentInterval, "defrag-interval", o.config.Store.DefragmentInterval,
-		"How often the embedded etcd's database is checked. If at least half of it and 64 MiB are free, it is defragmented, and writes wait. 0 never does that.")
+		"How often the embedded etcd's database is checked. If at least half of it and 64 MiB are free, it is defragmented; writes wait meanwhile. 0 never defragments.")
 	fs.BoolVar(&o.config.Store.UnsafeNoFsync, "unsafe-no-fsync", o.config.Store.UnsafeNoFsync,
 		"For tests: the embedded etcd does not wait for the disk. The last acknowledged writes are lost if the machine stops.")
 	fs.BoolVar(&o.config.TestControllers, "test-controllers", o.config.TestControllers,
-		"Run the controllers that most tests need: they empty deleted namespaces, delete objects without owners, and create the default service account and kube-root-ca.crt of each namespace. Never run them beside a kube-controller-manager or in two servers of one store.")
+		"Run the controllers that most tests need: they empty deleted namespaces, delete objects without owners, and create the default service account and kube-root-ca.crt of each namespace. Do not run them beside a kube-controller-manager, or in two servers on one etcd.")
 	fs.BoolVarP(&o.quiet, "quiet", "q", o.quiet, "Print no progress.")
 }

@@ -51,8 +51,8 @@ func manual(root *cobra.Command) string {
 			manualOf(&b, c)
 		}
 	}
-	b.WriteString(".SH FILES\n.TP\n.I /etc/default/larder\nThe flags that the service of a package runs with.\n" +
-		".TP\n.I /var/lib/larder\nThe files of that service, admin.kubeconfig among them.\n")
+	b.WriteString(".SH FILES\n.TP\n.I /etc/default/larder\nFlags of the service that packages install.\n" +
+		".TP\n.I /var/lib/larder\nFiles of that service, including admin.kubeconfig.\n")
 	return b.String()
 }
 

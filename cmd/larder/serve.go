@@ -34,13 +34,13 @@ func newServe() *cobra.Command {
 		Short: "Run the API server",
 		Long: `Run a Kubernetes API server.
 
-Without flags it listens on the loopback address, keeps its objects in an etcd of
-its own in ./larder-data, makes the certificates it needs, writes a kubeconfig for
-its administrator there, and lets others do what RBAC allows.
-Flags that kube-apiserver has as well mean what they mean there.
+Without flags the server listens on the loopback address and authorizes requests by RBAC.
+It stores objects in an embedded etcd in ./larder-data, and writes generated certificates
+and an administrator's kubeconfig there.
+Flags of kube-apiserver have the same meaning here.
 
-Over an external etcd, SIGUSR2 starts the program again. The new process takes over when
-it is ready, and the old one drains; docs/upgrade.md says more.`,
+With an external etcd, SIGUSR2 upgrades the server in place: it starts the program again,
+the new process takes over when it is ready, and the old one drains. See docs/upgrade.md.`,
 	})
 }
 
@@ -52,13 +52,13 @@ func newDev() *cobra.Command {
 	return serving(o, &cobra.Command{
 		Use:   "dev",
 		Short: "Run the API server with the controllers that tests need",
-		Long: `Run a Kubernetes API server to develop and test controllers with.
+		Long: `Run a Kubernetes API server to develop and test controllers with. It is "larder serve"
+with --test-controllers, --checkpoints and --faults.
 
-It is what "larder serve --test-controllers" runs: namespaces get their default
-service account and the certificates that pods trust, deleted ones are emptied, and
-what its owner has left is deleted. Nothing else happens to objects: a Deployment makes
-no pods, and a pod stays as it was made, without a node.
-It must not run beside a kube-controller-manager.`,
+Its controllers create the default service account and kube-root-ca.crt of each namespace,
+empty deleted namespaces, and delete objects whose owners are gone. No other controller
+runs: a Deployment creates no pods, and a pod stays pending, without a node.
+Do not run it beside a kube-controller-manager.`,
 	})
 }
 
@@ -71,9 +71,9 @@ func newUpstream() *cobra.Command {
 		Short: "Run the API server with kube-apiserver's defaults",
 		Long: `Run Larder, a Kubernetes API server, with kube-apiserver's defaults.
 
-Nothing is written but what flags name, and a serving certificate in --cert-dir.`,
+Apart from files that flags name, it writes only a serving certificate, to --cert-dir.`,
 		SilenceUsage: true, SilenceErrors: true,
-		Args: func(cmd *cobra.Command, args []string) error { // manifests may have empty ones
+		Args: func(cmd *cobra.Command, args []string) error { // manifests may have empty arguments
 			for _, arg := range args {
 				if arg != "" {
 					return fmt.Errorf("%q does not take any arguments, got %q", cmd.CommandPath(), args)
@@ -84,7 +84,7 @@ Nothing is written but what flags name, and a serving certificate in --cert-dir.
 	})
 }
 
-// serving makes cmd run a server with the configuration of o.
+// serving adds the flags of o to cmd, and sets cmd to run a server with them.
 func serving(o *options, cmd *cobra.Command) *cobra.Command {
 	if cmd.Args == nil {
 		cmd.Args = cobra.NoArgs
@@ -192,7 +192,7 @@ func untilSignal(quit func()) (context.Context, context.CancelFunc) {
 // at NOTIFY_SOCKET.
 func notify(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
-		klog.ErrorS(err, "Cannot tell who started this process of its state", "state", state)
+		klog.ErrorS(err, "Cannot notify the service manager", "state", state)
 	}
 }
 

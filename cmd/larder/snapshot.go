@@ -24,11 +24,11 @@ import (
 func newSnapshot() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "snapshot",
-		Short: "Save all that etcd holds to a file, and restore it",
-		Long: `Save all that etcd holds to a file, say what is in such a file, and make a data
-directory of it. The files are those of etcdctl and etcdutl.
+		Short: "Back up etcd to a file, and restore it",
+		Long: `Save a snapshot of etcd to a file, check and describe such a file, and create a data
+directory from it. etcdctl and etcdutl read and write the same files.
 
-Certificates, keys and configuration files are not in etcd: copy them as well.`,
+Certificates, keys and configuration files are not in etcd: back them up as well.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -36,14 +36,14 @@ Certificates, keys and configuration files are not in etcd: copy them as well.`,
 	return cmd
 }
 
-// snapshotCommand makes cmd run under a context that a signal ends, and show progress.
+// snapshotCommand sets cmd to call run with a context that a signal ends, and with a display of progress.
 func snapshotCommand(cmd *cobra.Command, run func(ctx context.Context, file string, show *snapshotProgress) error) *cobra.Command {
 	cmd.Args = cobra.ExactArgs(1)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := silence(); err != nil {
 			return err
 		}
-		klog.SetOutput(io.Discard) // gRPC warns of each attempt, which the error repeats
+		klog.SetOutput(io.Discard) // gRPC logs each failed attempt, and the returned error has the last one
 		ctx, stop := untilSignal(func() { os.Exit(fail(cmd.ErrOrStderr(), errSecondSignal)) })
 		defer stop()
 		show := &snapshotProgress{out: cmd.ErrOrStderr(), terminal: isTerminal(cmd.ErrOrStderr())}
@@ -59,10 +59,11 @@ func newSnapshotSave() *cobra.Command {
 	var from snapshot.Source
 	cmd := &cobra.Command{
 		Use:   "save FILE",
-		Short: "Save all that a running etcd holds to a new file",
-		Long: `Save all that etcd holds to a new file, while it runs: the etcd in the server whose
---data-dir this is, or with --etcd-servers another. What was written before the command
-began is in the file. The file has its name only when it is complete and was read again.`,
+		Short: "Save a snapshot of a running etcd to a new file",
+		Long: `Save a snapshot of a running etcd to a new file: of the embedded etcd of the server that
+uses --data-dir, or of the external etcd at --etcd-servers. The snapshot has every write
+that completed before the command began. The file gets its name after it is complete and
+has been verified.`,
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&dir, "data-dir", server.Default().DataDir, "The --data-dir of the server whose embedded etcd is saved. Only root and the server's user can do that.")
@@ -76,14 +77,14 @@ began is in the file. The file has its name only when it is complete and was rea
 		}
 		switch external := len(from.Endpoints) > 0; {
 		case external && fs.Changed("data-dir"):
-			return errors.New("--data-dir and --etcd-servers exclude each other")
+			return errors.New("--data-dir and --etcd-servers cannot be used together")
 		case !external:
 			socket, err := embedded.Socket(server.EtcdDir(dir))
 			if err != nil {
 				return err
 			}
 			if _, err := os.Stat(socket.Path); err != nil {
-				return fmt.Errorf("no server with an embedded etcd runs on %s: %w", dir, err)
+				return fmt.Errorf("no server with an embedded etcd uses %s: %w", dir, err)
 			}
 			from.Endpoints = []string{socket.String()}
 		}
@@ -102,12 +103,12 @@ func newSnapshotRestore() *cobra.Command {
 	cfg := snapshot.RestoreConfig{Bump: snapshot.DefaultBump}
 	cmd := &cobra.Command{
 		Use:   "restore FILE",
-		Short: "Make a data directory of a file",
-		Long: `Make a data directory of a file that "larder snapshot save" or "etcdctl snapshot save"
-wrote: for the etcd in a server, which must not run meanwhile, or with --etcd-dir for a
-member of an external etcd. What is made is another cluster, with an id of its own, and
-revisions that no client has seen: clients that watched before list anew.
-A directory that holds an etcd already is left as it is; move it away first.`,
+		Short: "Create a data directory from a snapshot",
+		Long: `Create a data directory from a file of "larder snapshot save" or "etcdctl snapshot save":
+for the embedded etcd of a server, which must not be running, or with --etcd-dir for a
+member of an external etcd. The result is a new etcd cluster with its own ID, and with
+revisions that no client has seen: clients that watched before must list again.
+A directory that already has an etcd is not changed; move it away first.`,
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&dir, "data-dir", server.Default().DataDir, "The --data-dir of the server to restore. Its certificates and keys stay as they are.")
@@ -118,7 +119,7 @@ A directory that holds an etcd already is left as it is; move it away first.`,
 	fs.StringVar(&m.Name, "name", "", "With --etcd-dir, the member's --name. (default \"default\")")
 	fs.StringVar(&m.Peer, "initial-advertise-peer-urls", "", "With --etcd-dir, the member's peer URL. (default \""+embedded.MemberPeer+"\")")
 	fs.StringVar(&m.Cluster, "initial-cluster", "", "With --etcd-dir, all members as name=URL, comma separated. (default this member alone)")
-	fs.StringVar(&m.Token, "initial-cluster-token", "", "With --etcd-dir, the cluster's token: the same for all members, and not the token of before.")
+	fs.StringVar(&m.Token, "initial-cluster-token", "", "With --etcd-dir, the cluster's token: the same for all members, and different from the old cluster's.")
 	return snapshotCommand(cmd, func(ctx context.Context, file string, show *snapshotProgress) error {
 		cfg.Path, cfg.Progress = file, show.of("checked")
 		var held *datadir.Dir
@@ -153,7 +154,7 @@ A directory that holds an etcd already is left as it is; move it away first.`,
 // completeMember sets the configuration of a restored member of an external etcd.
 func completeMember(cfg *snapshot.RestoreConfig, dir string, fs *pflag.FlagSet) error {
 	if fs.Changed("data-dir") {
-		return errors.New("--data-dir and --etcd-dir exclude each other")
+		return errors.New("--data-dir and --etcd-dir cannot be used together")
 	}
 	cfg.Dir = dir
 	m := &cfg.Member
@@ -161,7 +162,7 @@ func completeMember(cfg *snapshot.RestoreConfig, dir string, fs *pflag.FlagSet) 
 		m.Name = "default" // etcd's
 	}
 	if strings.Contains(m.Cluster, ",") && m.Token == "" {
-		return errors.New("--initial-cluster-token is needed: all members must be restored with the same")
+		return errors.New("--initial-cluster-token is required: all members must be restored with the same token")
 	}
 	return nil
 }
@@ -170,10 +171,10 @@ func newSnapshotStatus() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "status FILE",
-		Short: "Check a file and say what is in it",
-		Long:  `Check that a file is what etcd sent, and say what is in it.`,
+		Short: "Verify a snapshot and describe it",
+		Long:  `Verify that a file is complete and unchanged since etcd sent it, and describe its contents.`,
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "", "json, or nothing for a table.")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "Output format: json, or empty for a table.")
 	return snapshotCommand(cmd, func(ctx context.Context, file string, show *snapshotProgress) error {
 		if output != "" && output != "json" {
 			return fmt.Errorf("--output must be json or empty, not %q", output)
@@ -193,14 +194,14 @@ func newSnapshotStatus() *cobra.Command {
 	})
 }
 
-// snapshotProgress shows the progress of a command on a terminal, in one line that it rewrites.
+// snapshotProgress shows the progress of a command in one line of a terminal, and overwrites that line.
 type snapshotProgress struct {
 	out      io.Writer
 	terminal bool
-	shown    time.Time // zero if nothing is
+	shown    time.Time // when the line was last written; zero if there is none
 }
 
-// of returns a function that shows the number of bytes done, after verb.
+// of returns a function that shows how many bytes are done, after verb.
 func (p *snapshotProgress) of(verb string) snapshot.Progress {
 	const every = 100 * time.Millisecond
 	return func(done, total int64) {

@@ -37,14 +37,14 @@ func newTop() *cobra.Command {
 	var t top
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Show who costs the server how much",
-		Long: `Show who costs a server how much CPU time, how many bytes, requests and events of
-watches, as a table that is drawn anew every few seconds. In a terminal, c, b, r and e
-sort by these; 1 to 5 put together by client, user, agent, resource and verb; m, f and s show the
-last minute, the last five and all since the start; q ends.
+		Short: "Show how much each client costs the server",
+		Long: `Show a table of the CPU time, bytes, requests and watch events that each client of a
+server causes, and refresh it every few seconds. In a terminal, c, b, r and e sort by
+these; 1 to 5 group by client, user, agent, resource and verb; m, f and s show the last
+minute, the last five minutes and all since the start; q quits.
 
-CPU time is measured by the clock, without what is known to be waiting. In sum it is
-no more than the process has used, which the first line shows, too.`,
+CPU time is elapsed time without known waits. The sum of all clients is never more than
+the CPU time of the process; the first line shows both.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return t.run(cmd) },
 	}

@@ -13,16 +13,16 @@ import (
 	"github.com/larder-io/larder/cmd/larder/internal/server"
 )
 
-// inheritedVariable is set to the number of files for a process that takes over from another. The
-// first is number firstInherited, as in systemd's protocol, whose variable names the process that
-// it is for: that is not known before the process exists.
+// inheritedVariable is the environment variable with the number of files that a successor inherits. They
+// begin at descriptor firstInherited, as in systemd's protocol. systemd's variable cannot be used: it
+// has the ID of the process, which is not known before the process exists.
 const (
 	inheritedVariable = "LARDER_INHERITED_FILES"
 	firstInherited    = 3
 )
 
-// inherit returns the files from the process that this one replaces, or else the listener that systemd
-// has opened.
+// inherit returns the files from the process that this one replaces. Without one, it returns the listener
+// that systemd has opened, if any.
 func inherit() (server.Inherited, error) {
 	count := os.Getenv(inheritedVariable)
 	if count == "" {
@@ -33,7 +33,7 @@ func inherit() (server.Inherited, error) {
 	}
 	n, err := strconv.Atoi(count)
 	if err != nil || n < 2 || n > 3 {
-		return server.Inherited{}, fmt.Errorf("%s=%q is for a process that another server starts", inheritedVariable, count)
+		return server.Inherited{}, fmt.Errorf("%s=%q: only a server may set this variable, for its successor", inheritedVariable, count)
 	}
 	var files [3]*os.File
 	for i := range n {

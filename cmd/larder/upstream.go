@@ -29,8 +29,8 @@ func addLoggingGates() {
 // have. They already had no effect in the last versions that had them.
 func (o *options) removed(fs *pflag.FlagSet) {
 	for _, name := range []string{"cloud-provider", "cloud-config", "cloud-provider-gce-l7lb-src-cidrs", "cloud-provider-gce-lb-src-cidrs", "master-service-namespace"} {
-		fs.String(name, "", "Does nothing.")
-		deprecate(fs, name, "kube-apiserver has it no more, and it does nothing.")
+		fs.String(name, "", "Has no effect.")
+		deprecate(fs, name, "kube-apiserver has removed it, and it has no effect.")
 	}
 }
 
@@ -43,7 +43,7 @@ func deprecate(fs *pflag.FlagSet, name, message string) {
 
 func (o *options) global(fs *pflag.FlagSet) {
 	fs.BoolP("help", "h", false, "Print this help.")
-	fs.Var(&o.version, "version", "--version, --version=raw print the version and quit; --version=vX.Y.Z... sets the version that the server tells.")
+	fs.Var(&o.version, "version", "--version, --version=raw print the version and quit; --version=vX.Y.Z... sets the version that the server reports.")
 	fs.Lookup("version").NoOptDefVal = "true"
 }
 
@@ -76,7 +76,7 @@ func (v *versionFlag) Set(value string) error {
 		}
 	case value == "true" || value == "false":
 	default:
-		return fmt.Errorf("%q is no boolean, %q or version", value, versionRaw)
+		return fmt.Errorf("%q is neither a boolean, %q nor a version", value, versionRaw)
 	}
 	v.asked = value
 	return nil

@@ -14,9 +14,9 @@ import (
 //
 // Each kind has a bound. Headers take at most maxHeaders, and the header that is being read takes
 // twice MaxHeaderBytes. Bodies are bounded by the window of the connection. Each byte of that
-// window is in one of three places: the client may send it (room), a stream keeps it (held), or
-// it was freed and the client has not been told so (owed). Answers are bounded by the pool of the
-// server alone.
+// window is in one of three states: the client may send it (room), a stream keeps it (held), or it
+// was freed but no WINDOW_UPDATE was sent for it (owed). Answers are bounded only by the pool of the
+// server.
 //
 // Invariant: room + held + owed == capacity, and headers <= maxHeaders.
 //
@@ -28,11 +28,11 @@ type memoryUsage struct {
 	room     int64
 	held     int64
 	owed     int64
-	untold   int64 // how much may be owed
+	untold   int64 // the maximum of owed
 
 	headers    int64
 	maxHeaders int64
-	gathered   int64 // the header that is not whole yet
+	gathered   int64 // the header that is not complete yet
 
 	// Bodies larger than the window of a stream are granted the rest when ReadBody asks for it,
 	// in the order in which they asked.
@@ -77,7 +77,7 @@ func streamWindow(config *Config) int64 {
 	return min(usualWindow, (maxWindow-largeBodies*config.MaxBodyBytes)/int64(config.MaxStreams+1))
 }
 
-// arrive takes n bytes out of the client's window, and reports false if it has fewer.
+// arrive deducts n bytes from the client's window. It returns false if the window is smaller.
 func (l *memoryUsage) arrive(n int64) bool {
 	if n > l.room {
 		return false
@@ -108,14 +108,14 @@ func (l *memoryUsage) addHeader(n int64) bool {
 	return true
 }
 
-// freeHeader gives back what addHeader has charged.
+// freeHeader undoes addHeader.
 func (l *memoryUsage) freeHeader(n int64) {
 	l.headers -= n
 	l.pooled -= headerCopies * n
 }
 
-// waitCost is what a stream takes while its answer waits for the client: its goroutine, the
-// exchange, and the request.
+// waitCost is the memory of a stream whose answer waits for the client: its goroutine, the exchange, and
+// the request.
 const waitCost = 24 << 10
 
 // chargeLocked counts the answer while it waits for the client. The writer of the answer calls
@@ -133,7 +133,7 @@ func (st *Stream) refundLocked() {
 	st.charged = 0
 }
 
-// grant gives the streams that wait for it their grants, as far as there are any left.
+// grant grants memory to the waiting streams, as long as there is any.
 func (l *memoryUsage) grant(increase func(*Stream, int64)) {
 	for len(l.waiting) > 0 {
 		st := l.waiting[0]
@@ -160,7 +160,7 @@ func (c *Conn) unlock() {
 	}
 	c.mu.Unlock()
 	if largest != nil {
-		klog.ErrorS(nil, "Requests that are not served and answers that are not read fill their memory; the connection that has most of them is closed", "from", largest.conn.RemoteAddr())
+		klog.ErrorS(nil, "HTTP/2 requests and answers exceed their memory limit; closed the connection that held most", "from", largest.conn.RemoteAddr())
 		largest.broken()
 	}
 }
@@ -211,12 +211,12 @@ const (
 	poolStep = 32 << 10
 )
 
-// shareFor returns the share of a connection that holds that many bytes.
+// shareFor returns the share of a connection that holds a number of bytes.
 func shareFor(holds int64) int64 {
 	return (max(0, holds-poolFree) + poolStep - 1) / poolStep * poolStep
 }
 
-// settle sets the share of c. It returns the connection that must end for that, or nil.
+// settle sets the share of c. It returns the connection that must end because the pool is exhausted, or nil.
 func (p *memoryPool) settle(c *Conn, share int64) (largest *Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -90,7 +90,7 @@ func (p *Patch) Apply(ctx context.Context, stored runtime.Object) (runtime.Objec
 	case types.StrategicMergePatchType:
 		return p.applyStrategic(ctx, stored)
 	}
-	return nil, fmt.Errorf("patches: %q is no type of a patch", p.Kind) // the endpoint refuses such requests
+	return nil, fmt.Errorf("patches: %q is not a patch type", p.Kind) // the endpoint refuses such requests
 }
 
 // isStrict reports whether the directive asks for a check of unknown and duplicate fields.

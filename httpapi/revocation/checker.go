@@ -115,6 +115,6 @@ func (j *checker) mayImpersonate(ctx context.Context, about *question, now time.
 func recoverQuestion(v *verdict) {
 	if p := recover(); p != nil {
 		*v = undecided
-		klog.ErrorS(nil, "A question about a watch's right panicked", "panic", p, "stack", exchange.Stack())
+		klog.ErrorS(nil, "A check of a watch's access panicked", "panic", p, "stack", exchange.Stack())
 	}
 }

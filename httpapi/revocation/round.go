@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	// interval is how often Run looks at what rights rest on.
+	// interval is the time between rounds.
 	interval = time.Second
-	// remoteInterval is how old an answer of a provider or webhook may get: the first round
-	// after that asks again, which makes every three seconds.
+	// remoteInterval is the age from which an answer of a provider or webhook is renewed. The next round
+	// does that, so it happens every three seconds.
 	remoteInterval = 3*time.Second - interval/2
-	// retryInterval is how long after a question could not be decided it is asked again.
+	// retryInterval is the pause before a question that could not be decided is asked again.
 	retryInterval = interval / 2
 )
 
@@ -31,15 +31,15 @@ type counters struct {
 	remote     bool   // the authorizer asks a webhook
 }
 
-// countersOf reads the counters. A round does so before it asks any question: the next round sees
-// what changes meanwhile.
+// countersOf reads the counters. A round reads them before it asks questions, so the next round sees changes
+// that happen meanwhile.
 func countersOf(config *auth.Revocation) counters {
 	m := counters{generation: config.Generation(), remote: config.Remote()}
 	m.all, m.nodes = config.AuthorizerChanges()
 	return m
 }
 
-// round is one look at rights. The pools ask its questions, and Run does not wait for them.
+// round is one check of all rights. The pools ask its questions, and Run does not wait for them.
 type round struct {
 	*Rights
 	counters          counters
@@ -58,8 +58,8 @@ func (r *Rights) newRound(ctx context.Context, now time.Time) *round {
 	return t
 }
 
-// claim returns the credentials that must be checked, which are busy from now on. It locks mu for each
-// credential, so that a watch that begins does not wait for all of them.
+// claim returns the credentials that must be checked, and marks them busy. It locks mu for each credential
+// separately, so that new watches do not wait for long.
 func (t *round) claim() (due []*credential) {
 	t.mu.Lock()
 	news, all := t.news, slices.AppendSeq(t.all[:0], maps.Values(t.known))
@@ -173,7 +173,7 @@ func (t *round) check(ctx context.Context, c *credential) {
 	c.busy = false
 }
 
-// identify authenticates c once more, if that is due.
+// identify authenticates c again, if that is due.
 func (t *round) identify(ctx context.Context, c *credential) {
 	t.mu.Lock()
 	due := t.dueCredentialLocked(c)
@@ -206,7 +206,7 @@ func (t *round) identify(ctx context.Context, c *credential) {
 	t.learn(c, who, revisions, v)
 }
 
-// learn takes over the outcome of authenticating c.
+// learn records the outcome of authenticating c.
 func (t *round) learn(c *credential, who user.Info, revisions []int64, v verdict) {
 	var lost []*right
 	t.mu.Lock()
@@ -228,7 +228,7 @@ func (t *round) learn(c *credential, who user.Info, revisions []int64, v verdict
 	}
 }
 
-// changeUserLocked has the rights of c authorized again, because c belongs to another user now.
+// changeUserLocked makes the rights of c due, because c now belongs to another user.
 func (c *credential) changeUserLocked(who user.Info) {
 	c.who = who
 	for _, held := range c.rights {
@@ -244,7 +244,7 @@ func sameUser(a, b user.Info) bool {
 		reflect.DeepEqual(a.GetExtra(), b.GetExtra())
 }
 
-// questions returns the questions that are due about the rights of c. decide takes their answers.
+// questions returns the questions that are due about the rights of c. decide handles the answers.
 func (t *round) questions(c *credential) (list []*question) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -260,7 +260,7 @@ func (t *round) questions(c *credential) (list []*question) {
 	return list
 }
 
-// decide takes over the answer whether watches are still allowed.
+// decide records whether watches are still allowed.
 func (t *round) decide(about *question, v verdict) {
 	held := about.held
 	t.mu.Lock()
@@ -279,7 +279,7 @@ func (t *round) decide(about *question, v verdict) {
 	}
 }
 
-// lose removes held and marks it as lost. Streams ends the watches that rest on it when it looks next.
+// lose removes held and marks it as lost. Streams then ends its watches.
 func (t *round) lose(held *right, what string) {
 	t.mu.Lock()
 	t.dropLocked(held)
@@ -288,6 +288,6 @@ func (t *round) lose(held *right, what string) {
 	held.lost.Store(&what)
 	t.config.Streams.Revoke()
 	asked := held.attributes.Request
-	klog.V(2).InfoS("Watches end: their right is lost", "user", who.GetName(), "credentialLost", what == lostCredential,
+	klog.V(2).InfoS("Ended watches whose users lost access", "user", who.GetName(), "credentialLost", what == lostCredential,
 		"group", asked.Group, "resource", asked.Resource, "namespace", asked.Namespace)
 }

@@ -32,9 +32,9 @@ type watchStream struct {
 	Stream
 
 	watcher    *watch.Watcher
-	refused    error // why there is no watcher; sent in the stream
+	refused    error // why there is no watcher; the stream sends it
 	encoder    *encoding.Encoder
-	table      *tableStream // nil unless rows are sent
+	table      *tableStream // nil unless the watch sends Tables
 	head       []byte       // is sent before the body
 	end        func() error // completes the body; may be nil
 	monitor    *apimetrics.Monitor
@@ -50,10 +50,10 @@ type watchStream struct {
 	bookmarks bool
 	lists     bool // the client asked for the initial objects, and for the bookmark after them
 	legacy    bool // the client did not ask for the bookmark after the initial objects
-	mute      bool // events cannot be written as asked: the first one ends the watch
+	mute      bool // events cannot be written in the requested form: the first one ends the watch
 	chunked   bool // the body is framed in chunks
-	lastSent  bool // the bookmark before the end was tried
-	scheduled bool // the scheduler runs it: it was parked once
+	lastSent  bool // the last bookmark was sent or could not be
+	scheduled bool // the scheduler runs it, because it has been parked before
 
 	phase      atomic.Uint32 // a phase
 	gone       atomic.Bool   // the client left, or time is up
@@ -80,11 +80,11 @@ const (
 	phaseOver
 )
 
-// result says what the caller of run does with the watchStream.
+// result tells the caller of run what to do with the watchStream.
 type result uint8
 
 const (
-	again  result = iota // there is more to send, but other watches run first
+	again  result = iota // run again after other watches: there is more to send
 	parked               // it may be running again already: the caller must not touch it
 	over
 )
@@ -120,8 +120,8 @@ func (ws *watchStream) leave() {
 	ws.wake()
 }
 
-// begin sends the head and everything until the stream is parked for the first time. It has a
-// goroutine of its own: initial objects are many, and clients read them slowly.
+// begin sends the head, and events until the stream is parked for the first time. It has its own goroutine,
+// because there may be many initial objects and the client may read them slowly.
 func (ws *watchStream) begin() {
 	b := getBatch()
 	defer b.release()
@@ -164,7 +164,7 @@ func (ws *watchStream) recoverPanic(b *batch, v *result) {
 
 // The reasons why a watch ends, apart from errors of the connection.
 var (
-	errEnd  = errors.New("httpapi: the watch has come to its end")
+	errEnd  = errors.New("httpapi: the watch has ended")
 	errLeft = errors.New("httpapi: the client has left")
 )
 
@@ -185,7 +185,7 @@ func (ws *watchStream) run(b *batch) (v result) {
 	}
 }
 
-// step sends about runSize bytes at most, and does what is due by the timer.
+// step sends about runSize bytes at most, and runs the timer if it has fired.
 func (ws *watchStream) step(b *batch) (more bool, err error) {
 	switch {
 	case ws.gone.Load():
@@ -225,8 +225,8 @@ func (ws *watchStream) charge(b *batch) {
 	b.bytes, b.events = 0, 0
 }
 
-// park parks the stream, unless it was woken meanwhile. It reports whether it did: then the stream may
-// be running again already.
+// park parks the stream, unless it was woken meanwhile. If park returns true, the stream may already be
+// running again.
 func (ws *watchStream) park() bool {
 	if !ws.scheduled {
 		ws.scheduled = true
@@ -252,8 +252,8 @@ func (ws *watchStream) setTimer() {
 // runSize is how much one run sends before other watches run.
 const runSize = 256 << 10
 
-// drain sends pending events, in few writes. more says that something may be left. b is empty before
-// and after.
+// drain sends pending events, in few writes. more means that some may be left. b is empty before and
+// after.
 func (ws *watchStream) drain(b *batch) (more bool, err error) {
 	before := ws.size
 	for ws.size-before < runSize {
@@ -280,7 +280,7 @@ func (ws *watchStream) drain(b *batch) (more bool, err error) {
 	return true, ws.flush(b)
 }
 
-// appendAll adds the frames of b's deliveries, and sends what is large enough.
+// appendAll adds the frames of b's deliveries to b, and sends full pieces.
 func (ws *watchStream) appendAll(b *batch) error {
 	defer clear(b.deliveries)
 	b.events += len(b.deliveries)
@@ -310,8 +310,8 @@ func (ws *watchStream) appendAll(b *batch) error {
 	return nil
 }
 
-// appendShared adds the frame of d, which all watchers that get d share, and sends what is
-// large enough. A frame that costs no more to build than to copy is not kept for the others.
+// appendShared adds the frame of d to b, and sends full pieces. All watchers that get d share the frame,
+// unless building it costs no more than copying.
 func (ws *watchStream) appendShared(b *batch, d watch.Delivery) error {
 	if d.Revision == d.Object.Revision() && d.Object.Size() < largeFrame && ws.encoder.Sliced() {
 		before := len(b.buf)
@@ -336,7 +336,7 @@ func (ws *watchStream) appendShared(b *batch, d watch.Delivery) error {
 	return ws.flushPieces(b)
 }
 
-// sendError sends what b holds and the Status of err, which ends the watch.
+// sendError sends the contents of b, then the Status of err. That ends the watch.
 func (ws *watchStream) sendError(b *batch, err error) error {
 	before := len(b.buf)
 	b.buf, err = ws.encoder.AppendError(b.buf, storage.WatchStatus(err))
@@ -351,8 +351,8 @@ func (ws *watchStream) sendError(b *batch, err error) error {
 	return err
 }
 
-// finish ends the stream for the reason err. If that is errEnd, the client sees that the
-// stream is complete.
+// finish ends the stream for the reason err. errEnd ends it completely, so that the client sees no
+// error.
 func (ws *watchStream) finish(err error) result {
 	ws.phase.Store(phaseOver)
 	if ws.timer != nil {
@@ -365,11 +365,11 @@ func (ws *watchStream) finish(err error) result {
 		ws.writer.StopNotifying()
 	}
 	if ws.scheduled {
-		// From here on every write has a deadline of its own, and may block until then.
+		// From here on every write may block until its deadline.
 		ws.streams.scheduler.Waits()
 		defer ws.streams.scheduler.GoesOn()
 	}
-	// A client that has seen the end finds the watch counted and recorded.
+	// Count and record the watch before the client can see its end.
 	ws.endSpans()
 	ws.release()
 	ws.selected.Leave()
@@ -391,7 +391,7 @@ func (ws *watchStream) finish(err error) result {
 	return over
 }
 
-// discard gives up a watch that may not begin.
+// discard releases a watch that may not begin.
 func (ws *watchStream) discard() {
 	if ws.watcher != nil {
 		ws.watcher.Close()
@@ -413,7 +413,7 @@ func (ws *watchStream) release() {
 	}
 }
 
-// send writes p within the time that one write may take. more says that more is sent at once.
+// send writes p with a deadline. more means that another send follows.
 func (ws *watchStream) send(p []byte, more bool) error {
 	switch {
 	case ws.writer != nil && (more || ws.more):
@@ -436,22 +436,21 @@ func (ws *watchStream) sendWithin(p []byte) error {
 }
 
 const (
-	// chunkHead is the room that the head of a chunk takes at most: eight digits
-	// and the end of a line.
+	// chunkHead is the maximum length of a chunk's head: eight digits and a line end.
 	chunkHead = 10
-	// pieceSize is how many bytes of frames leave in one write while there are more: with the
-	// head and the end of its chunk they fill a TLS record. Larger writes would be no cheaper, and
-	// they stay in memory while a client does not read.
+	// pieceSize is the number of bytes of frames in one write while there are more. With the head and the
+	// end of their chunk they fill a TLS record. Larger writes are no cheaper, and stay in memory while a
+	// client does not read.
 	pieceSize = 16<<10 - 8
-	// largeFrame is the size of frames that are not gathered with others.
+	// largeFrame is the size from which a frame is written without others.
 	largeFrame = 64 << 10
-	// batchSize is the first size of a batch, for a piece and a usual frame, and keptSize the
-	// largest that returns to the pool.
+	// batchSize is the initial size of a batch, for a piece and a usual frame. Batches larger than
+	// keptSize do not return to the pool.
 	batchSize = 24 << 10
 	keptSize  = 64 << 10
 )
 
-// sendLarge writes what b has gathered, and then frame without a copy.
+// sendLarge writes the contents of b, and then frame without a copy.
 func (ws *watchStream) sendLarge(b *batch, frame []byte) error {
 	if err := ws.flush(b); err != nil {
 		return err
@@ -471,9 +470,9 @@ func (ws *watchStream) sendLarge(b *batch, frame []byte) error {
 	return ws.send([]byte("\r\n"), false)
 }
 
-// flushPieces writes pieces of what b has gathered until less than one is left. The
-// head of each overwrites bytes that were sent before it. Its end overwrites two bytes of the
-// next piece, which are then restored.
+// flushPieces writes the contents of b in pieces, until less than a piece is left. The head of each piece
+// overwrites bytes that have been sent. Its end overwrites two bytes of the next piece, which are then
+// restored.
 func (ws *watchStream) flushPieces(b *batch) error {
 	from := chunkHead
 	for len(b.buf)-from >= pieceSize {
@@ -494,7 +493,7 @@ func (ws *watchStream) flushPieces(b *batch) error {
 	return nil
 }
 
-// flush writes what b has gathered, as one chunk.
+// flush writes the contents of b as one chunk.
 func (ws *watchStream) flush(b *batch) error {
 	if len(b.buf) == chunkHead {
 		return nil
@@ -504,8 +503,8 @@ func (ws *watchStream) flush(b *batch) error {
 	return err
 }
 
-// sendChunk writes b.buf[from:to] as a chunk, in place: the bytes around it are
-// overwritten. more says that more is sent at once.
+// sendChunk writes b.buf[from:to] as a chunk, and overwrites the bytes around it. more means that another
+// send follows.
 func (ws *watchStream) sendChunk(b *batch, from, to int, more bool) error {
 	ws.size += to - from
 	b.bytes += to - from
@@ -520,7 +519,7 @@ func (ws *watchStream) sendChunk(b *batch, from, to int, more bool) error {
 	return ws.send(b.buf[start:], more)
 }
 
-// logSeat adds to the line of the log how long the watch had its place, once.
+// logSeat adds the time that the watch had its seat to the log line, once.
 func (ws *watchStream) logSeat() {
 	if ws.line == nil || ws.seated.IsZero() {
 		return
@@ -539,7 +538,7 @@ func (ws *watchStream) endSpans() {
 	}
 }
 
-// logInitial adds how long the initial objects took.
+// logInitial adds the time that the initial objects took to the log line.
 func (ws *watchStream) logInitial() {
 	if ws.line == nil {
 		return

@@ -12,7 +12,7 @@ import (
 
 // ErrNotSynced says that an authorizer has not loaded its objects yet, so its decision is not
 // known. The client should retry.
-var ErrNotSynced = errors.New("auth: the objects that decide about access are not loaded yet")
+var ErrNotSynced = errors.New("auth: objects that authorization needs are not loaded yet")
 
 // firstSync knows whether an authorizer has loaded its objects once.
 type firstSync struct {

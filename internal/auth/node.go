@@ -133,7 +133,7 @@ func (g *graph) followPods(ctx context.Context, pods *registry.Resource, synced 
 		if ctx.Err() != nil {
 			return nil
 		}
-		klog.InfoS("The node authorizer reads the pods anew", "reason", err)
+		klog.InfoS("The node authorizer reads all pods again", "reason", err)
 		select {
 		case <-ctx.Done():
 			return nil

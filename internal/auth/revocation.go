@@ -62,7 +62,7 @@ type ObjectName struct {
 }
 
 // ErrRemote says that a provider or a webhook must be asked, which may take long.
-var ErrRemote = errors.New("auth: a provider or a webhook must be asked")
+var ErrRemote = errors.New("auth: a provider or webhook must be called")
 
 // Revocation returns the Revocation of a.
 func (a *Auth) Revocation() *Revocation {

@@ -159,17 +159,17 @@ func TestSnapshotRefusesMistakes(t *testing.T) {
 	}
 	for _, test := range []struct{ args, want string }{
 		{"save FILE --data-dir " + p.dir, "file already exists"},
-		{"save DIR/new --data-dir DIR", "no server with an embedded etcd runs on "},
+		{"save DIR/new --data-dir DIR", "no server with an embedded etcd uses "},
 		{"save DIR/new --etcd-servers http://127.0.0.1:1", "connection refused"},
-		{"save DIR/new --etcd-servers http://127.0.0.1:1 --data-dir x", "exclude each other"},
+		{"save DIR/new --etcd-servers http://127.0.0.1:1 --data-dir x", "cannot be used together"},
 		{"save DIR/new --etcd-servers http://127.0.0.1:1 --etcd-certfile x", "must be given together"},
 		{"restore FILE --data-dir " + p.dir, "in use by another process"},
 		{"restore FILE --etcd-dir DIR", "is not empty"},
-		{"restore DIR/damaged --etcd-dir DIR/new", "no whole database"},
+		{"restore DIR/damaged --etcd-dir DIR/new", "not a complete etcd snapshot"},
 		{"restore FILE --etcd-dir DIR/new --initial-cluster default=http://localhost:2380,b=http://b:2380", "--initial-cluster-token is needed"},
 		{"restore FILE --data-dir DIR/new --name x", "--name needs --etcd-dir"},
-		{"restore FILE --etcd-dir DIR/new --data-dir x", "exclude each other"},
-		{"status DIR/damaged", "no whole database"},
+		{"restore FILE --etcd-dir DIR/new --data-dir x", "cannot be used together"},
+		{"status DIR/damaged", "not a complete etcd snapshot"},
 		{"status DIR/missing", "no such file"},
 		{"status FILE -o yaml", "must be json or empty"},
 	} {

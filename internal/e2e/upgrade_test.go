@@ -117,7 +117,7 @@ func TestSuccessorThatDoesNotEnd(t *testing.T) {
 func TestEmbeddedEtcdIsNotShared(t *testing.T) {
 	p := newUpgraded(t, "--unsafe-no-fsync")
 	p.signal(syscall.SIGUSR2)
-	p.await(`not upgraded, this process serves on: two processes cannot have the embedded etcd open; restart the server`)
+	p.await(`not upgraded, this process serves on: two processes cannot open the embedded etcd; restart the server`)
 	p.want(http.StatusOK, "/readyz")
 }
 

@@ -30,10 +30,10 @@ func newBudgets(config *Config, prefix func(schema.GroupResource) string) (*budg
 	sum := int64(0)
 	for gr, bytes := range config.CacheShares {
 		if bytes < 0 {
-			return nil, fmt.Errorf("%s cannot have %d bytes of the cache", gr, bytes)
+			return nil, fmt.Errorf("cache limit of %s must not be negative: %d bytes", gr, bytes)
 		}
 		if sum += bytes; sum < 0 {
-			return nil, fmt.Errorf("the resources' bytes of the cache are more than can be counted")
+			return nil, fmt.Errorf("the sum of the cache limits of single resources overflows")
 		}
 	}
 	shared, err := newBudget(config.CacheBytes, sum)
@@ -44,7 +44,7 @@ func newBudgets(config *Config, prefix func(schema.GroupResource) string) (*budg
 	for gr, bytes := range config.CacheShares {
 		keys := prefix(gr)
 		if other, ok := b.shares[keys]; ok {
-			return nil, fmt.Errorf("%s and %s are the same objects: only one can have bytes of the cache", gr, other.resource)
+			return nil, fmt.Errorf("%s and %s are the same objects: only one can have a cache limit", gr, other.resource)
 		}
 		b.shares[keys] = share{gr, shared.NewShare(bytes)}
 	}
@@ -57,13 +57,13 @@ func newBudget(bytes, shares int64) (*cache.Budget, error) {
 	case bytes < 0:
 		return cache.NewBudget(0), nil
 	case bytes > 0 && shares > bytes:
-		return nil, fmt.Errorf("resources are given %d bytes of the cache, which may have %d in all", shares, bytes)
+		return nil, fmt.Errorf("the cache limits of single resources add up to %d bytes, and all caches may have %d", shares, bytes)
 	case bytes > 0:
 		return cache.NewBudget(bytes), nil
 	}
 	most := debug.SetMemoryLimit(-1) / 8 * 3 // -1 changes nothing
 	if shares >= most {
-		return nil, fmt.Errorf("resources are given %d bytes of the cache, which may have %d in all, three eighths of the memory limit, unless told how much", shares, most)
+		return nil, fmt.Errorf("the cache limits of single resources add up to %d bytes, and all caches may have %d, three eighths of the memory limit; --cache-max-bytes can allow more", shares, most)
 	}
 	return cache.NewGrowingBudget(cache.Growth{
 		Encodings: 144 << 20, // 10,000 pods in JSON and as a table: B2, B5

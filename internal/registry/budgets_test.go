@@ -75,8 +75,8 @@ func TestSharesOfNothing(t *testing.T) {
 		{0, map[schema.GroupResource]int64{{Resource: "deployments"}: 1}, `"deployments.apps" is`},
 		{0, map[schema.GroupResource]int64{{Group: "apps", Resource: "pods"}: 1}, `"pods.apps", which is not served; "pods" is`},
 		{0, map[schema.GroupResource]int64{{Group: "example", Resource: "crontabs"}: 1}, `"crontabs.example", which is not served`},
-		{0, map[schema.GroupResource]int64{pods: -1}, "pods cannot have -1 bytes"},
-		{99, map[schema.GroupResource]int64{pods: 50, {Resource: "secrets"}: 50}, "given 100 bytes of the cache, which may have 99"},
+		{0, map[schema.GroupResource]int64{pods: -1}, "cache limit of pods must not be negative"},
+		{99, map[schema.GroupResource]int64{pods: 50, {Resource: "secrets"}: 50}, "add up to 100 bytes, and all caches may have 99"},
 		{0, map[schema.GroupResource]int64{pods: 1 << 62}, "three eighths of the memory limit"},
 		{0, map[schema.GroupResource]int64{{Resource: "events"}: 1, {Group: "events.k8s.io", Resource: "events"}: 1}, "are the same objects"},
 	} {

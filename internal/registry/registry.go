@@ -83,7 +83,7 @@ func (r *Registry) buildGroups() error {
 func (r *Registry) checkIndexLabels(served []schema.GroupResource) error {
 	for gr := range r.config.IndexLabels {
 		if !slices.Contains(served, gr) {
-			return fmt.Errorf("labels to index of %q, which is not served", gr)
+			return fmt.Errorf("index labels of %q, which is not served", gr)
 		}
 	}
 	return nil
@@ -96,7 +96,7 @@ func (r *Registry) checkShares(served []schema.GroupResource) error {
 		if custom || slices.Contains(served, gr) {
 			continue
 		}
-		err := fmt.Errorf("bytes of the cache for %q, which is not served", gr)
+		err := fmt.Errorf("cache limit of %q, which is not served", gr)
 		for _, other := range served {
 			if other.Resource == gr.Resource {
 				return fmt.Errorf("%w; %q is", err, other)

@@ -48,7 +48,7 @@ func checkBucket(bucket *bbolt.Bucket) error {
 			return errors.New("keys are not in order")
 		}
 		if value == nil {
-			return errors.New("there is a bucket in it") // etcd does not nest buckets
+			return errors.New("it contains a nested bucket") // etcd does not nest buckets
 		}
 		last = key
 	}

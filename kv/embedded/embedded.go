@@ -72,7 +72,7 @@ func New(cfg Config) (*kv.Etcd, error) {
 // newStore is New for tests, which look into the opener.
 func newStore(cfg Config) (*kv.Etcd, *opener, error) {
 	if cfg.Dir == "" {
-		return nil, nil, errors.New("embedded: etcd needs a directory")
+		return nil, nil, errors.New("embedded: Config.Dir is missing")
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	o := &opener{cfg: cfg}
@@ -171,7 +171,7 @@ func serverConfig(cfg Config) (*embed.Config, error) {
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	config.ListenPeerUrls = nil // no peer will ever call; the advertised URL is but a name
 	config.EnableGRPCGateway = false
-	// With nobody to lose an election to, short ticks only shorten the start. The server's other parts
+	// There is no other member to lose an election to: short ticks only shorten the start. The server's other parts
 	// take as long, and each tick costs an idle server CPU (T4).
 	config.TickMs, config.ElectionMs = 30, 150
 	if cfg.SnapshotCount > 0 {

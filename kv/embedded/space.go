@@ -103,7 +103,7 @@ func (s *space) enough() int64 { return s.quota - s.quota/20 }
 func (s *space) hasRoom() bool { return s.database.SizeInUse() <= s.enough()-s.quota/20 }
 
 // errFull says that neither compaction nor defragmentation makes room.
-var errFull = errors.New("embedded: too little of the database is free: delete something, or raise the quota")
+var errFull = errors.New("embedded: the database has too little free space: delete objects, or raise the quota")
 
 // makeRoom makes room and disarms the alarm. It compacts only if there is no other way.
 func (s *space) makeRoom(ctx context.Context) error {
@@ -122,7 +122,7 @@ func (s *space) makeRoom(ctx context.Context) error {
 	}
 	_, err := s.client.AlarmDisarm(ctx, &clientv3.AlarmMember{MemberID: s.member, Alarm: etcdserverpb.AlarmType_NOSPACE})
 	if err != nil {
-		return fmt.Errorf("embedded: end the alarm: %w", err)
+		return fmt.Errorf("embedded: clear the alarm: %w", err)
 	}
 	s.logger.Warn("etcd had reached its quota, and has room again", "quota", s.quota, "size", s.database.Size())
 	return nil

@@ -87,7 +87,7 @@ func check(ctx context.Context, path string, progress Progress) (Status, error) 
 	}
 	size := info.Size()
 	if size%sector != sha256.Size {
-		return Status{}, fmt.Errorf("no snapshot of etcd, or not all of it: %d bytes are no whole database with a checksum behind it", size)
+		return Status{}, fmt.Errorf("not a complete etcd snapshot: %d bytes are not a database followed by a checksum", size)
 	}
 	from := &reader{ctx: ctx, from: file, report: func(done int64) { progress.report(done, size) }}
 	sum, want := sha256.New(), make([]byte, sha256.Size)

@@ -250,11 +250,11 @@ func TestDamagedSnapshotsAreNotRestored(t *testing.T) {
 	}{
 		"a bit in the middle": {flip(len(good) / 2), "checksum is wrong"},
 		"a bit of the sum":    {flip(len(good) - 1), "checksum is wrong"},
-		"the end is missing":  {good[:len(good)-100], "not all of it"},
-		"the sum is missing":  {good[:len(good)-32], "not all of it"},
+		"the end is missing":  {good[:len(good)-100], "not a complete etcd snapshot"},
+		"the sum is missing":  {good[:len(good)-32], "not a complete etcd snapshot"},
 		"a block is missing":  {append(bytes.Clone(good[:4096]), good[8192:]...), "checksum is wrong"},
-		"empty":               {nil, "no snapshot of etcd"},
-		"something else":      {[]byte("apiVersion: v1\n"), "no snapshot of etcd"},
+		"empty":               {nil, "not a complete etcd snapshot"},
+		"something else":      {[]byte("apiVersion: v1\n"), "not a complete etcd snapshot"},
 	} {
 		dir := t.TempDir()
 		bad := filepath.Join(dir, "bad")

@@ -15,7 +15,7 @@ import (
 const MaxUnheard = 16 << 20
 
 // ErrUnheard is the error of reads from a backend that has sent more than MaxUnheard.
-var ErrUnheard = errors.New("backend: it has sent too much before its answer")
+var ErrUnheard = errors.New("backend: sent too much before its response")
 
 // Request is a proxied request. Its methods are safe for concurrent use.
 type Request struct {

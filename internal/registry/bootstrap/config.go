@@ -127,7 +127,7 @@ const hookTimeout = 30 * time.Second
 func (c *Config) keepTrying(ctx context.Context, ready func(), what string, work func(context.Context) error) bool {
 	err := retry(ctx, c.Grace, work)
 	for ; err != nil && ctx.Err() == nil; err = work(ctx) {
-		klog.ErrorS(err, "Cannot make what a cluster needs, trying again", "what", what, "interval", c.RetryInterval)
+		klog.ErrorS(err, "Cannot create objects that a cluster needs, will retry", "what", what, "interval", c.RetryInterval)
 		ready()
 		select {
 		case <-ctx.Done():

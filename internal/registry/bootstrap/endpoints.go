@@ -95,7 +95,7 @@ func (c *samePortReconciler) ReconcileEndpoints(service string, ip net.IP, ports
 // keepOutLocked removes this server from the endpoints if it was published, and logs that.
 func (c *samePortReconciler) keepOutLocked(service string, ip net.IP, now published) error {
 	if !c.keptOut {
-		klog.Warningf("This server is not among the endpoints of service %q: other servers have published port %d", service, now.ports[0].Port)
+		klog.Warningf("This server is not in the endpoints of service %q: other servers publish port %d", service, now.ports[0].Port)
 		c.keptOut = true
 	}
 	joined := c.joined

@@ -44,7 +44,7 @@ func (c *Config) newFlowControl() func(context.Context, func()) error {
 		// Not at once: the informers may not have what was just created.
 		_ = wait.PollUntilContextCancel(ctx, flowControlInterval, false, func(ctx context.Context) (bool, error) {
 			if err := c.ensureFlowControl(ctx); err != nil && ctx.Err() == nil {
-				klog.ErrorS(err, "Cannot keep the configuration of flow control")
+				klog.ErrorS(err, "Cannot maintain the configuration of flow control")
 			}
 			return false, nil
 		})

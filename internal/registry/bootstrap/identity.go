@@ -96,7 +96,7 @@ func (i *identity) keep(c *Config, namespaces <-chan struct{}) func(context.Cont
 		if !c.TakesOver {
 			err := c.Client.CoordinationV1().Leases(metav1.NamespaceSystem).Delete(ctx, c.Identity, metav1.DeleteOptions{})
 			if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
-				klog.ErrorS(err, "Cannot delete the lease of this server's former life", "lease", c.Identity)
+				klog.ErrorS(err, "Cannot delete the lease of this server's previous process", "lease", c.Identity)
 			}
 		}
 		i.Run(ctx)

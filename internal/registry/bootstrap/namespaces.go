@@ -23,7 +23,7 @@ func (c *Config) keepNamespaces(ctx context.Context, ready func()) error {
 	}
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := c.ensureNamespaces(ctx); err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "Cannot keep the system namespaces")
+			klog.ErrorS(err, "Cannot maintain the system namespaces")
 		}
 	}, namespaceInterval)
 	return nil

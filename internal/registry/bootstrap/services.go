@@ -274,7 +274,7 @@ func (s *kubernetesService) run(ctx context.Context, ready func()) error {
 	}
 	// The controller creates the service if the informer does not know it.
 	if err := retry(ctx, s.config.Grace, seen(s.informer, metav1.NamespaceDefault+"/"+serviceName)); err != nil && ctx.Err() == nil {
-		klog.ErrorS(err, "Keeping the kubernetes service, which is not known yet")
+		klog.ErrorS(err, "Creating or updating the kubernetes service before its informer has synced")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -289,7 +289,7 @@ func (s *kubernetesService) run(ctx context.Context, ready func()) error {
 func (s *kubernetesService) withdrawStale() {
 	ports := []corev1.EndpointPort{{Name: portName, Protocol: corev1.ProtocolTCP, Port: int32(s.config.PublicPort)}}
 	if err := s.reconciler.RemoveEndpoints(serviceName, s.config.PublicAddress, ports); err != nil && !storage.IsNotFound(err) {
-		klog.V(2).InfoS("This server's old endpoints stay in the kubernetes service until it is ready", "reason", err)
+		klog.V(2).InfoS("Cannot remove this server's old endpoints from the kubernetes service before it is ready", "reason", err)
 	}
 }
 

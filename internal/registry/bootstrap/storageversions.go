@@ -49,7 +49,7 @@ func (c *Config) publishStorageVersions(ctx context.Context, ready func()) error
 			ready()
 		case ctx.Err() == nil:
 			interval = c.RetryInterval
-			klog.ErrorS(nil, "Not all storage versions are published, trying again", "interval", interval)
+			klog.ErrorS(nil, "Not all storage versions are published, will retry", "interval", interval)
 		}
 		select {
 		case <-ctx.Done():

@@ -110,7 +110,7 @@ func (c *Custom) newCodec(custom *customCodec) *Codec {
 // Declare adds a version. Versions are declared before the Custom is used.
 func (c *Custom) Declare(gvk schema.GroupVersionKind, listKind string) error {
 	if c.versions[gvk.Version] != nil {
-		return fmt.Errorf("registry: %s is there already", gvk)
+		return fmt.Errorf("registry: %s exists already", gvk)
 	}
 	version, err := marshalJSON(gvk.GroupVersion().String())
 	if err != nil {
@@ -153,7 +153,7 @@ func (c *Custom) Declare(gvk schema.GroupVersionKind, listKind string) error {
 func (c *Custom) Add(gvk schema.GroupVersionKind, stored runtime.Codec, attrs storage.AttrFunc) (*Codec, error) {
 	l := c.lazy[gvk.Version]
 	if l == nil || l.codec != nil {
-		return nil, fmt.Errorf("registry: a storage of %s is not wanted", gvk)
+		return nil, fmt.Errorf("registry: unexpected storage of %s", gvk)
 	}
 	l.codec, l.attrs = stored, attrs
 	return c.versions[gvk.Version], nil

@@ -27,7 +27,7 @@ func (l *lazyCodec) made() (runtime.Codec, error) {
 		return nil, err
 	}
 	if l.codec == nil {
-		return nil, errors.New("registry: upstream has made no storage of a version")
+		return nil, errors.New("registry: upstream has not created the storage of a version")
 	}
 	return l.codec, nil
 }

@@ -223,5 +223,5 @@ func (w *awaiter) gone() error {
 		return nil
 	}
 	//lint:ignore SA1019 the reason is Gone, not Expired
-	return apierrors.NewGone(fmt.Sprintf("the definition of %s has changed", w.codec.GroupResource()))
+	return apierrors.NewGone(fmt.Sprintf("the CRD of %s has changed", w.codec.GroupResource()))
 }

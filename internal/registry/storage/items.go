@@ -40,7 +40,7 @@ func decodeItems(ctx context.Context, codec *encoding.Codec, objects []*cache.Ob
 		}
 		obj, ok := items.Index(i).Addr().Interface().(runtime.Object)
 		if !ok {
-			return fmt.Errorf("registry: items of %T are no objects", list)
+			return fmt.Errorf("registry: items of %T are not objects", list)
 		}
 		body, err := codec.BodyOf(o)
 		if err != nil {
@@ -59,7 +59,7 @@ func selectItems(items reflect.Value, predicate storage.SelectionPredicate) erro
 	for i := range items.Len() {
 		obj, ok := items.Index(i).Addr().Interface().(runtime.Object)
 		if !ok {
-			return fmt.Errorf("registry: item of type %s is no object", items.Index(i).Type())
+			return fmt.Errorf("registry: item of type %s is not an object", items.Index(i).Type())
 		}
 		matches, err := predicate.Matches(obj)
 		if err != nil {

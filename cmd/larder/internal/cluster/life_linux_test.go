@@ -35,7 +35,7 @@ func TestClusterStopsAndRestarts(t *testing.T) {
 	r.Await(t, "cluster: 3 nodes, ready after")
 	pids = r.children()
 	must(t, syscall.Kill(pids[0], syscall.SIGKILL))
-	if err := r.Wait(t); err == nil || !strings.Contains(r.Output(), "ended by itself: signal: killed") {
+	if err := r.Wait(t); err == nil || !strings.Contains(r.Output(), "ended unexpectedly: signal: killed") {
 		t.Errorf("after a program's end: %v\n%s", err, r.Output())
 	}
 	ended(t, pids)

@@ -45,7 +45,7 @@ func (p *program) run(ctx context.Context) error {
 	if err == nil {
 		err = fmt.Errorf("exit status 0")
 	}
-	return fmt.Errorf("cluster: %s ended by itself: %w; %s ends with: %s", p.name, err, log.Name(), lastLine(log))
+	return fmt.Errorf("cluster: %s ended unexpectedly: %w; the end of %s: %s", p.name, err, log.Name(), lastLine(log))
 }
 
 // lastLine returns the last line of a log that is not blank.

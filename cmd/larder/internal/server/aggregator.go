@@ -32,7 +32,7 @@ func (s *Server) aggregate(config *httpapi.Config) error {
 		Dial:            s.egress.dialer(egressselector.Cluster),
 	})
 	if err != nil {
-		return fmt.Errorf("server: other servers: %w", err)
+		return fmt.Errorf("server: peer proxy: %w", err)
 	}
 	config.Aggregator = p.aggregator
 	return nil

@@ -63,7 +63,7 @@ func (s *Server) buildAuth(ctx context.Context) (err error) {
 	}
 	s.layers.Start(ctx, "certificates", p.certificates.Run)
 	s.layers.Start(ctx, "renewal of certificates", func(ctx context.Context) error {
-		pki.KeepRenewed(ctx, s.id.renewals, func(err error) { klog.ErrorS(err, "A certificate cannot be renewed") })
+		pki.KeepRenewed(ctx, s.id.renewals, func(err error) { klog.ErrorS(err, "Cannot renew a certificate") })
 		return nil
 	})
 	return s.config.checkProxyPair()

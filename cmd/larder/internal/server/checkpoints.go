@@ -140,7 +140,7 @@ func (s resets) awaitInformed(ctx context.Context, writes []checkpoint.Write) er
 func awaitWrite(ctx context.Context, w checkpoint.Write, done func() bool) error {
 	err := wait.PollUntilContextCancel(ctx, time.Millisecond, true, func(context.Context) (bool, error) { return done(), nil })
 	if err != nil {
-		return fmt.Errorf("this server has not seen revision %d of %s: %w", w.Revision, w.Key, err)
+		return fmt.Errorf("this server has not reached revision %d of %s: %w", w.Revision, w.Key, err)
 	}
 	return nil
 }

@@ -145,7 +145,7 @@ func (s *Store) validate(external bool) error {
 	case s.DefragmentInterval < 0:
 		return fmt.Errorf("--defrag-interval must not be negative, is %v", s.DefragmentInterval)
 	case external && s.QuotaBytes > 0:
-		return errors.New("--quota-backend-bytes is of the embedded etcd, and --etcd-servers names another")
+		return errors.New("--quota-backend-bytes applies to the embedded etcd and cannot be used with --etcd-servers")
 	}
 	return nil
 }

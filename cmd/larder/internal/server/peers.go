@@ -146,7 +146,7 @@ func (p *peers) run(ctx context.Context) error {
 			<-ctx.Done()
 			return nil
 		}
-		klog.ErrorS(err, "Cannot find out what this server serves, trying again")
+		klog.ErrorS(err, "Cannot discover the resources of this server, will retry")
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():

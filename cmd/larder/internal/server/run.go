@@ -76,7 +76,7 @@ func (s *Server) start(ctx context.Context) error {
 		return err
 	}
 	if late := s.parts.registry.Unready(); takesOver && len(late) > 0 {
-		return fmt.Errorf("server: not loaded yet, so that the process before serves on: %v", late)
+		return fmt.Errorf("server: stopped before it was loaded; the old process continues to serve: %v", late)
 	}
 	s.startClients(ctx)
 	s.config.Notify("READY=1")

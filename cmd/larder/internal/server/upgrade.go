@@ -56,13 +56,13 @@ func (s handover) try(ctx context.Context) bool {
 func (s handover) startSuccessor(ctx context.Context) (pid int, err error) {
 	switch {
 	case !s.config.external():
-		return 0, fmt.Errorf("two processes cannot have the embedded etcd open; restart the server")
+		return 0, fmt.Errorf("two processes cannot open the embedded etcd; restart the server")
 	case s.dir != nil && s.dir.Temporary():
-		return 0, fmt.Errorf("certificates and keys were made for this run alone; --data-dir keeps them")
+		return 0, fmt.Errorf("certificates and keys were generated for this process only; --data-dir keeps them")
 	case s.config.Checkpoints:
-		return 0, fmt.Errorf("checkpoints are in the memory of this process; restart the server")
+		return 0, fmt.Errorf("checkpoints would be lost; restart the server")
 	case s.config.Beside != nil || s.config.TestControllers:
-		return 0, fmt.Errorf("other programs and controllers run with this server; restart it")
+		return 0, fmt.Errorf("this server runs other programs or controllers; restart it")
 	}
 	ready, theirs, err := os.Pipe()
 	if err != nil {
@@ -84,7 +84,7 @@ func (s handover) startSuccessor(ctx context.Context) (pid int, err error) {
 	case err == nil:
 		return next.Pid, nil
 	case ctx.Err() != nil:
-		return 0, fmt.Errorf("process %d was told to end: %w", next.Pid, context.Cause(ctx))
+		return 0, fmt.Errorf("process %d was stopped: %w", next.Pid, context.Cause(ctx))
 	}
 	state, waitErr := next.Wait()
 	if waitErr != nil {

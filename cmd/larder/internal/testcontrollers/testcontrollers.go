@@ -186,7 +186,7 @@ func (c *Controllers) run(ctx context.Context) error {
 	}
 	publisher, err := rootcacertpublisher.NewPublisher(authorities.Core().V1().ConfigMaps(), namespaces, c.client, c.config.RootCA)
 	if err != nil {
-		return fmt.Errorf("testcontrollers: authorities: %w", err)
+		return fmt.Errorf("testcontrollers: kube-root-ca.crt: %w", err)
 	}
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(c.client.Discovery()))
 	started := make(chan struct{})

@@ -78,13 +78,13 @@ func Find(dir string) (Programs, error) {
 func CacheDir() (string, error) {
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("programs: no directory to keep programs in: %w", err)
+		return "", fmt.Errorf("programs: no cache directory: %w", err)
 	}
 	return filepath.Join(dir, "larder", "programs"), nil
 }
 
 // ErrNoGo says that there is no go command to build with.
-var ErrNoGo = errors.New("programs: there is no go command to build kube-controller-manager, kube-scheduler and kwok with; " +
+var ErrNoGo = errors.New("programs: building kube-controller-manager, kube-scheduler and kwok needs the go command; " +
 	"install Go (https://go.dev/dl), or name a directory that holds them with --programs")
 
 // Build returns the programs below cache. If they are missing, it calls say and builds them, which takes

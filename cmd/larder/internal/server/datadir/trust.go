@@ -103,7 +103,7 @@ func (t *trust) follow(path string) (string, error) {
 			rest = slices.Concat([]string{""}, strings.Split(target, "/"), rest[1:])
 			continue
 		}
-		// In a sticky directory nobody can replace what another user owns.
+		// In a sticky directory no user can replace files of another user.
 		shared = info.Mode()&os.ModeSticky != 0
 		if err := t.unshared(next, info); err != nil && !shared {
 			return "", err
@@ -148,7 +148,7 @@ func (t *trust) all(path string) error {
 			return err
 		}
 		if strings.HasSuffix(name, ".key") && (info.Mode()&0o004 != 0 || info.Mode()&0o040 != 0 && !slices.Contains(t.groups, groupOf(info))) {
-			return fmt.Errorf("%s may be read by others (mode %04o): a private key in it is no secret; remove it, or if nobody can have read it, run chmod 600 %s", name, info.Mode().Perm(), name)
+			return fmt.Errorf("other users can read %s (mode %04o), so a private key in it may be known to them: remove it, or run chmod 600 %s if you are sure that no one has read it", name, info.Mode().Perm(), name)
 		}
 		return nil
 	})
@@ -164,7 +164,7 @@ func (t *trust) owned(name string, info os.FileInfo) error {
 	if u, err := user.LookupId(who); err == nil {
 		who += " (" + u.Username + ")"
 	}
-	return fmt.Errorf("%s belongs to user %s, who decides what the server would trust: run the server as that user, change the owner with chown if you trust what is there, or name another directory", name, who)
+	return fmt.Errorf("%s belongs to user %s, who could change what the server trusts: run the server as that user, use chown if you trust the files, or choose another directory", name, who)
 }
 
 // unshared refuses files to which another group, or all users, can write.
@@ -172,9 +172,9 @@ func (t *trust) unshared(name string, info os.FileInfo) error {
 	mode := info.Mode().Perm()
 	switch {
 	case mode&0o002 != 0:
-		return fmt.Errorf("%s may be written by every user (mode %04o), who could change what the server trusts: run chmod o-w %s if you trust what is there, or name another directory", name, mode, name)
+		return fmt.Errorf("every user can write to %s (mode %04o) and change what the server trusts: run chmod o-w %s if you trust the files, or choose another directory", name, mode, name)
 	case mode&0o020 != 0 && !slices.Contains(t.groups, groupOf(info)):
-		return fmt.Errorf("%s may be written by group %d (mode %04o), which could change what the server trusts: run chmod g-w %s if you trust what is there, or name another directory", name, groupOf(info), mode, name)
+		return fmt.Errorf("group %d can write to %s (mode %04o) and change what the server trusts: run chmod g-w %s if you trust the files, or choose another directory", groupOf(info), name, mode, name)
 	}
 	return nil
 }

@@ -52,12 +52,12 @@ func TestRefusesWhatOthersControl(t *testing.T) {
 		{"a link of another", func(dir, _ string) { link(dir+"/pki/sa.key", "ca.key"); give(dir + "/pki/sa.key") }, "belongs to user"},
 		{"a link to what is another's", func(dir, beside string) { link(dir+"/etcd", beside); give(beside) }, "belongs to user"},
 		{"in another's directory", func(dir, _ string) { give(filepath.Dir(dir)) }, "belongs to user"},
-		{"writable for all", func(dir, _ string) { chmod(dir, 0o777) }, "may be written by every user"},
-		{"sticky and writable for all", func(dir, _ string) { chmod(dir, 0o777|os.ModeSticky) }, "may be written by every user"},
-		{"a file writable for all", func(dir, _ string) { chmod(dir+"/pki/ca.crt", 0o666) }, "may be written by every user"},
-		{"in a directory writable for all", func(dir, _ string) { chmod(filepath.Dir(dir), 0o777) }, "may be written by every user"},
-		{"a link to what all may write", func(dir, beside string) { link(dir+"/etcd", beside); chmod(beside, 0o777) }, "may be written by every user"},
-		{"a key that all may read", func(dir, _ string) { chmod(dir+"/pki/ca.key", 0o644) }, "may be read by others"},
+		{"writable for all", func(dir, _ string) { chmod(dir, 0o777) }, "every user can write to"},
+		{"sticky and writable for all", func(dir, _ string) { chmod(dir, 0o777|os.ModeSticky) }, "every user can write to"},
+		{"a file writable for all", func(dir, _ string) { chmod(dir+"/pki/ca.crt", 0o666) }, "every user can write to"},
+		{"in a directory writable for all", func(dir, _ string) { chmod(filepath.Dir(dir), 0o777) }, "every user can write to"},
+		{"a link to what all may write", func(dir, beside string) { link(dir+"/etcd", beside); chmod(beside, 0o777) }, "every user can write to"},
+		{"a key that all may read", func(dir, _ string) { chmod(dir+"/pki/ca.key", 0o644) }, "other users can read"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			self = os.Geteuid()
@@ -100,7 +100,7 @@ func TestTrustedGroupsMayWrite(t *testing.T) {
 		owner, group int
 		want         string
 	}{
-		{0, 0, ""}, {user, 0, ""}, {user, group, "may be written by group"}, {0, group, "may be written by group"},
+		{0, 0, ""}, {user, 0, ""}, {user, group, "group 65533 can write to"}, {0, group, "group 65533 can write to"},
 	} {
 		dir := t.TempDir()
 		if err := os.Chown(dir, test.owner, test.group); err != nil {

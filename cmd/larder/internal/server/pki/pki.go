@@ -69,7 +69,7 @@ func Load(dir string) (*Authority, error) {
 	}
 	key, ok := private.(crypto.Signer)
 	if !ok {
-		return nil, fmt.Errorf("server: %s holds a key that cannot sign", keyFile)
+		return nil, fmt.Errorf("server: %s has a key that cannot sign", keyFile)
 	}
 	return &Authority{Cert: certs[0], key: key, Bundle: bundle}, nil
 }
@@ -261,7 +261,7 @@ func pairExists(certFile, keyFile string) (bool, error) {
 		return false, err
 	}
 	if cert != key {
-		return false, fmt.Errorf("server: %s and %s belong together and only one of them is there", certFile, keyFile)
+		return false, fmt.Errorf("server: only one of %s and %s exists; both are needed", certFile, keyFile)
 	}
 	return cert, nil
 }

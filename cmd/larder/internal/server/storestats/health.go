@@ -72,7 +72,7 @@ func (h *Health) take(now time.Time) (a *answer, mine bool) {
 // it.
 func (h *Health) fill(ctx context.Context, a *answer) {
 	defer close(a.given)
-	a.err = errors.New("server: the store's health check panicked")
+	a.err = errors.New("server: the health check of etcd panicked")
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.timeout)
 	defer cancel()
 	a.err = h.ask(ctx)
