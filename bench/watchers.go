@@ -58,8 +58,8 @@ type watchers struct {
 	after *hdrhistogram.Histogram // guarded by mu: how much later than the answers deliveries came
 }
 
-// open opens n watches, or fewer if the target is stopped. Each counts as an operation when
-// each is to be recorded.
+// open opens n watches, or fewer if the target is stopped. If each is true, each counts as an
+// operation.
 func (w *watchers) open(ctx context.Context, n int, each bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	w.done = cancel
@@ -232,8 +232,8 @@ func (w *watchers) awaitDeliveries(ctx context.Context, patience time.Duration) 
 	return ctx.Err()
 }
 
-// ended counts the watches from a number on that the server has ended: it reads each, which
-// nobody else may, until nothing more comes, or for long enough.
+// ended counts the watches, starting with number from, that the server has ended. It reads each until
+// nothing more arrives, for a limited time. No other goroutine may read them.
 func (w *watchers) ended(from int) int {
 	const quiet, longest = 200 * time.Millisecond, 2 * time.Second
 	var ended atomic.Int64

@@ -68,8 +68,8 @@
 //
 // # Locks
 //
-// Readers of Snapshot, List, Get, the Log and encodings already made take no lock and wait for
-// nobody. An indented lock is taken while the one above it is held:
+// Readers of Snapshot, List, Get, the Log and existing encodings take no lock and never wait. An
+// indented lock is taken while the one above it is held:
 //
 //	Cache.mu          the writer; also learnt indexes, repaired objects and forgetting by age
 //		offers.mu     objects of writes whose events have not arrived

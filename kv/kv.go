@@ -137,7 +137,7 @@ type Page struct {
 	OnRelease func()
 }
 
-// Release says that nobody uses the values of a page any more, so that their memory may be
+// Release must be called only when the values of a page are no longer used: their memory may be
 // overwritten. It is for pages asked for with RangeOptions.Borrow. It is called at most once; if it
 // is never called, the collector frees the values.
 func (p *Page) Release() {

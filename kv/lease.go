@@ -12,7 +12,7 @@ import (
 // (apiserver pkg/storage/etcd3/lease_manager.go).
 const (
 	leaseReusePercent = 5
-	leaseReuseMax     = 60 // seconds, if nobody says otherwise
+	leaseReuseMax     = 60 // seconds, the default
 	leaseMaxObjects   = 1000
 )
 

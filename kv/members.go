@@ -68,7 +68,7 @@ func (m *members) identify(ctx context.Context, member uint64) bool {
 }
 
 // version asks all endpoints at the same time, and waits for none of them once one has answered
-// for the member: an endpoint that does not answer delays nobody but the member behind it.
+// for the member: an endpoint that does not answer delays only its own member.
 func (m *members) version(ctx context.Context, member uint64, opened time.Time) (string, bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -36,7 +36,7 @@ type revisionReader struct {
 	mu sync.Mutex
 	// busy says that a read is under way, or about to begin.
 	busy bool
-	// next is the read that has not begun; nil while nobody waits for one.
+	// next is the read that has not begun; nil while no caller waits for one.
 	// Invariant: it is nil unless busy.
 	next *revisionRead
 }

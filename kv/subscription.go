@@ -55,7 +55,7 @@ type Subscription struct {
 	lost    bool // Next is to return ErrLost
 	closed  bool
 	wake    chan struct{} // has an element when Next may have something to return
-	changed chan struct{} // closed by changedLocked; nil while nobody waits
+	changed chan struct{} // closed by changedLocked; nil without a waiter
 	wanted  int64         // the lowest revision that changed is waited on for
 }
 

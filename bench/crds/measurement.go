@@ -113,7 +113,7 @@ func (p *measurement) steps(ctx context.Context) error {
 	return nil
 }
 
-// restart starts the server again, with CRDs that nobody uses.
+// restart starts the server again, with unused CRDs.
 func (p *measurement) restart(ctx context.Context) error {
 	if err := p.server.Stop(); err != nil {
 		return err

@@ -60,7 +60,7 @@ func (l *Ledger) Run(ctx context.Context) {
 	}
 }
 
-// Account returns c's account. It keeps nothing of c.
+// Account returns c's account. It does not keep c's strings.
 func (l *Ledger) Account(c Caller) *Account {
 	c.cut()
 	l.lookup.RLock()
@@ -73,8 +73,8 @@ func (l *Ledger) Account(c Caller) *Account {
 	return l.open(callerKey{key.User, key.UserAgent, strings.Clone(c.Group), strings.Clone(c.Resource), strings.Clone(c.Subresource), key.Verb}, key)
 }
 
-// open returns the account of caller, and makes it if there is none. If there are too many
-// accounts, it removes all of them first: those that are used again come back.
+// open returns the account of caller, and creates it if necessary. If there are too many accounts, it first
+// removes all of them; they are created again when they are used.
 func (l *Ledger) open(caller callerKey, key Key) *Account {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,7 +94,7 @@ func (l *Ledger) open(caller callerKey, key Key) *Account {
 	return a
 }
 
-// Sweep adds what the accounts have to the summaries.
+// Sweep moves the costs of the accounts to the summaries.
 func (l *Ledger) Sweep() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,13 +114,14 @@ func (l *Ledger) sweepByClockLocked(now time.Time) {
 	})
 }
 
-// charge is what an account had.
+// charge is an account with its costs since the last sweep.
 type charge struct {
 	account *Account
 	usage   Usage
 }
 
-// takeLocked takes what the accounts have, and removes those that stays refuses.
+// takeLocked empties the accounts and returns their costs. It removes the accounts for which stays returns
+// false.
 func (l *Ledger) takeLocked(stays func(*Account) bool) (charges []charge, sum time.Duration) {
 	l.lookup.Lock()
 	defer l.lookup.Unlock()
@@ -141,8 +142,8 @@ func (l *Ledger) takeLocked(stays func(*Account) bool) (charges []charge, sum ti
 	return charges, sum
 }
 
-// sweepLocked adds what the accounts have to the summaries. Of the CPU time, it adds no more in
-// all than the process has used.
+// sweepLocked moves the costs of the accounts to the summaries. It adds at most the CPU time that the process
+// has used.
 func (l *Ledger) sweepLocked(now time.Time, stays func(*Account) bool) {
 	charges, sum := l.takeLocked(stays)
 	used := l.cpu()
@@ -171,7 +172,7 @@ func (l *Ledger) sweepLocked(now time.Time, stays func(*Account) bool) {
 	l.long.roll(now)
 }
 
-// Names are cut to these lengths.
+// The maximum lengths of names.
 const (
 	maxUser     = 192
 	maxAgent    = 128
@@ -179,8 +180,8 @@ const (
 	maxVerb     = 32
 )
 
-// Caller names who asks for what: a [Key] in parts, so that a request need not build one.
-// Resource is the path of a request that is for no resource.
+// Caller identifies the account of a request. It has the parts of a [Key], so that a request need not build
+// one. Resource is the path of a request that is not for a resource.
 type Caller struct {
 	User                         string
 	Agent                        []byte
@@ -188,7 +189,7 @@ type Caller struct {
 	Verb                         string
 }
 
-// cut cuts all names to their lengths.
+// cut truncates all names to their maximum lengths.
 func (c *Caller) cut() {
 	c.User = c.User[:min(len(c.User), maxUser)]
 	c.Agent = c.Agent[:min(len(c.Agent), maxAgent)]
@@ -225,11 +226,11 @@ type Account struct {
 	fresh bool // guarded by ledger.mu: it was made or used since the last but one sweep by the clock
 }
 
-// Key names whose account it is.
+// Key identifies the account.
 func (a *Account) Key() Key { return a.keys[ByClient].Value() }
 
-// Add charges u, and returns the account to charge the next time: the ledger may have removed
-// this one. A nil account ignores u.
+// Add charges u, and returns the account to charge the next time, because the ledger may have removed this
+// one. A nil account ignores u.
 func (a *Account) Add(u Usage) *Account {
 	if a == nil {
 		return nil

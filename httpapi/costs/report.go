@@ -15,10 +15,10 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 )
 
-// Path is where a [Ledger] is asked over HTTP.
+// Path is the HTTP path of a [Ledger].
 const Path = "/larder/costs"
 
-// Window is the time that a [Report] is about.
+// Window is the time that a [Report] covers.
 type Window uint8
 
 // The windows. Each begins with one of the periods that the ledger keeps. The report says when.
@@ -29,7 +29,7 @@ const (
 	lastWindow
 )
 
-// String is what clients call the window.
+// String returns the name of the window in requests.
 func (w Window) String() string { return windowNames[w] }
 
 var windowNames = [lastWindow]string{"1m", "5m", "start"}
@@ -38,16 +38,16 @@ var windowNames = [lastWindow]string{"1m", "5m", "start"}
 type Query struct {
 	Window Window
 	By     Dimension
-	Sort   Kind // which rows come first: those with the most of it
+	Sort   Kind // the kind of cost by which rows are sorted, the highest first
 	Limit  int  // the largest number of rows; 0 sets no limit
 }
 
-// usualLimit is how many rows an answer has, if the client does not say.
+// usualLimit is the default limit of rows.
 const usualLimit = 20
 
-// ParseQuery reads what a client asks for: window (1m, 5m, start), by (client, user, agent,
-// resource, verb), sort (cpu, bytes, requests, events) and limit. The first of each is the
-// default; 0 sets no limit.
+// ParseQuery parses the parameters of a request: window (1m, 5m, start), by (client, user, agent, resource,
+// verb), sort (cpu, bytes, requests, events) and limit. The first value of each is the default; 0 sets no
+// limit.
 func ParseQuery(get func(name string) string) (q Query, err error) {
 	choose := func(name string, names []string) int {
 		value := get(name)
@@ -74,7 +74,7 @@ func ParseQuery(get func(name string) string) (q Query, err error) {
 	return q, err
 }
 
-// Report is the costs of all clients in a window, and the query that it answers.
+// Report has the costs of all clients in a window, and the query that it answers.
 type Report struct {
 	Window  string    `json:"window"`
 	By      string    `json:"by"`
@@ -84,21 +84,21 @@ type Report struct {
 	Process struct {
 		CPUSeconds float64 `json:"cpuSeconds"`
 	} `json:"process"` // of the whole process
-	Total Usage `json:"total"` // of everybody, without an error
-	// Missed is the most that a name without a row has cost, unless Query.Limit left it out.
+	Total Usage `json:"total"` // of all clients; exact
+	// Missed is the maximum that a name without a row has cost, unless Query.Limit has cut off its row.
 	Missed Usage `json:"missed"`
 	Names  int   `json:"names"` // those that Limit left out count, too
 	Rows   []Row `json:"rows"`
 }
 
-// Row is the costs of one name: at least Used, and at most Used plus Missed.
+// Row has the costs of one name: between Used and Used plus Missed.
 type Row struct {
 	Key
 	Used   Usage `json:"used"`
 	Missed Usage `json:"missed"`
 }
 
-// Report answers q with the costs up to now.
+// Report returns the costs up to now that q selects.
 func (l *Ledger) Report(q Query) *Report {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -21,7 +21,7 @@ const (
 	kinds
 )
 
-// String is what clients call the kind.
+// String returns the name of the kind in requests.
 func (k Kind) String() string { return kindNames[k] }
 
 var kindNames = [kinds]string{"cpu", "bytes", "requests", "events"}
@@ -60,9 +60,9 @@ func (u *Usage) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// Key names a client, and what it asks for. A key that stands for many leaves fields empty.
+// Key identifies a client, and what it requests. The key of a group of clients has empty fields.
 type Key struct {
-	User      string `json:"user,omitempty"`      // "" if nobody was authenticated
+	User      string `json:"user,omitempty"`      // "" for unauthenticated requests
 	UserAgent string `json:"userAgent,omitempty"` // as the client says
 	Resource  string `json:"resource,omitempty"`  // resource.group/subresource, or the first part of another path
 	Verb      string `json:"verb,omitempty"`
@@ -81,7 +81,7 @@ const (
 	dimensions
 )
 
-// String is what clients call the dimension.
+// String returns the name of the dimension in requests.
 func (d Dimension) String() string { return dimensionNames[d] }
 
 var dimensionNames = [dimensions]string{"client", "user", "agent", "resource", "verb"}
@@ -102,30 +102,30 @@ func (k Key) project(d Dimension) Key {
 }
 
 const (
-	// keep is how many rows, for each kind of costs, stay when a summary drops some.
+	// keep is the number of rows of each kind of cost that a summary keeps when it drops others.
 	keep = 100
 	// mostEntries is the largest number of rows of a summary.
 	mostEntries = 6 * keep
 )
 
-// summary adds up costs by name, for no more than mostEntries names at a time. The zero summary is empty.
+// summary adds up costs by name, for at most mostEntries names. The zero summary is empty.
 //
-// Invariant: what a name has been charged of a kind is between the row's seen and seen plus
-// missed, or at most missed of the summary if it has no row. missed*(keep+1) <= total.
+// Invariant: the charges of a name, of each kind, are between seen and seen+missed of its row, or at most
+// missed of the summary if it has no row. missed*(keep+1) <= total.
 type summary struct {
 	total  Usage
-	missed Usage // what a name without a row has been charged at most
+	missed Usage // the maximum that a name without a row has been charged
 	rows   map[unique.Handle[Key]]*entry
 }
 
-// entry is what a summary knows of one name.
+// entry is the row of one name.
 type entry struct {
-	seen   Usage // what it was charged since the entry was made
-	missed Usage // what it was charged before that at most
-	left   Usage // seen, less what all entries lost when some were dropped
+	seen   Usage // charges since the entry was created
+	missed Usage // the maximum that was charged before
+	left   Usage // seen, minus the deductions of all prunes
 }
 
-// row returns the row of key, and makes it if there is none.
+// row returns the row of key, and creates it if necessary.
 func (s *summary) row(key unique.Handle[Key]) *entry {
 	e := s.rows[key]
 	if e == nil {
@@ -149,8 +149,9 @@ func (s *summary) add(key unique.Handle[Key], u *Usage) {
 	e.left.add(u)
 }
 
-// prune drops rows. Of each kind, all rows lose what the one behind the first keep has. Then at
-// most keep rows have anything left of that kind, and rows without anything left are dropped.
+// prune drops rows. For each kind, it deducts from all rows what the largest row after the first keep rows
+// has left. Then at most keep rows have anything left of that kind. Rows with nothing left of any kind are
+// dropped.
 func (s *summary) prune() {
 	column := make([]int64, 0, len(s.rows))
 	for k := range kinds {
@@ -184,9 +185,9 @@ func (s *summary) merge(other *summary) {
 	s.missed.add(&other.missed)
 }
 
-// period is what was used in some time.
+// period has the costs of a period of time.
 type period struct {
-	from, to time.Time // to is zero while it lasts
+	from, to time.Time // to is zero in the current period
 	process  time.Duration
 	by       [dimensions]summary
 }
@@ -200,16 +201,16 @@ func (p *period) add(keys *[dimensions]unique.Handle[Key], u *Usage) {
 	}
 }
 
-// series is the latest periods of some length, and the present one.
+// series has the current period and the latest ones before it.
 type series struct {
 	length  time.Duration
-	most    int // periods before the present one
+	most    int // periods before the current one
 	past    []*period
 	current *period
 }
 
-// roll ends the present period if it has lasted for its length, and discards old ones. A
-// period lasts longer if nobody looks.
+// roll ends the current period if it has reached its length, and discards old ones. A period lasts until
+// roll is called.
 func (s *series) roll(now time.Time) {
 	if now.Sub(s.current.from) >= s.length {
 		s.current.to = now

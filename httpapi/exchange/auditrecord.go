@@ -28,12 +28,12 @@ import (
 type AuditRecord struct {
 	ctx     context.Context // has ac and, except for watches, upstream's latency trackers
 	ac      *audit.AuditContext
-	long    bool // the beginning of the answer is recorded, too
-	refused bool // only the beginning is: the user is not known
+	long    bool // the start of the response is recorded, too
+	refused bool // only the start of the response is recorded: the user is not known
 	once    sync.Once
 }
 
-// slowRequest is the time after which the record of a request says where its time went.
+// slowRequest is the duration from which the record of a request has its latencies.
 const slowRequest = 500 * time.Millisecond
 
 // NewAuditRecord returns the record of r.
@@ -48,7 +48,7 @@ func NewAuditRecord(base context.Context, auditID string, r *request.Request) *A
 	return &AuditRecord{ctx: ctx, ac: audit.AuditContextFrom(ctx), long: r.LongRunning()}
 }
 
-// Begin sets the audit policy's rule for the request, and the sink. It reports whether anything is recorded.
+// Begin sets the audit policy's rule for the request, and the sink. It returns false if nothing is recorded.
 func (t *AuditRecord) Begin(rule audit.RequestAuditConfig, sink audit.Sink) bool {
 	audit.ObservePolicyLevel(t.ctx, rule.Level)
 	if rule.Level == auditapi.LevelNone {
@@ -63,7 +63,7 @@ func (t *AuditRecord) Describe(req *http.Request, received time.Time, a authoriz
 	audit.LogRequestMetadata(t.ctx, req, received, a)
 }
 
-// Received records that the request came, and reports whether that could be recorded.
+// Received records the arrival of the request. It returns false if that failed.
 func (t *AuditRecord) Received() bool {
 	if t.ac.ProcessEventStage(t.ctx, auditapi.StageRequestReceived) {
 		return true
@@ -79,8 +79,8 @@ func (t *AuditRecord) Refuse(reason string) {
 	t.ac.SetEventResponseStatus(&metav1.Status{Message: reason})
 }
 
-// RecordsAnswers reports whether the objects in answers are to be recorded. Upstream's
-// handlers do that.
+// RecordsAnswers reports whether the policy records the objects in answers. Only upstream's handlers can do
+// that.
 func (t *AuditRecord) RecordsAnswers() bool {
 	return t != nil && t.ac.GetEventLevel() == auditapi.LevelRequestResponse
 }
@@ -114,8 +114,7 @@ func (t *AuditRecord) Authenticated(took time.Duration) {
 	}
 }
 
-// Decided records what the authorizer said (apiserver
-// pkg/endpoints/filters/authorization.go).
+// Decided records the authorizer's decision (apiserver pkg/endpoints/filters/authorization.go).
 func (t *AuditRecord) Decided(decision authorizer.Decision, reason string, err error, took time.Duration) {
 	if t == nil {
 		return
@@ -198,15 +197,15 @@ func (t *AuditRecord) answered(encoding time.Time, took time.Duration) {
 	}
 }
 
-// age is how long ago the request came.
+// age returns the time since the arrival of the request.
 func (t *AuditRecord) age() time.Duration {
 	return time.Since(t.ac.GetEventRequestReceivedTimestamp().Time)
 }
 
-// slow reports whether the record says where the time of the request went.
+// slow reports whether the record has latencies.
 func (t *AuditRecord) slow() bool { return t.age() > slowRequest }
 
-// addLatencies records where the time of a slow request went.
+// addLatencies records the latencies of a slow request.
 func (t *AuditRecord) addLatencies() {
 	total := t.age()
 	if total <= slowRequest {

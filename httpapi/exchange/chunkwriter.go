@@ -8,19 +8,18 @@ import (
 )
 
 const (
-	// ChunkSize is how much a [ChunkWriter] gathers: whole TLS records that fit into the processor's cache.
+	// ChunkSize is the size of the buffer of a [ChunkWriter]: whole TLS records that fit into the processor's cache.
 	ChunkSize = 4 * RecordSize
-	// RecordSize is how much a TLS record holds.
+	// RecordSize is the maximum of bytes in a TLS record.
 	RecordSize = 16 << 10
-	chunkRoom  = 16 << 10 // for what is appended before it is known to fit
+	chunkRoom  = 16 << 10 // extra capacity for bytes that are appended before their size is checked
 	keepChunk  = 4 * ChunkSize
 )
 
-// ChunkWriter gathers small pieces into writes of whole TLS records. After an error
-// it accepts further bytes and writes none of them.
+// ChunkWriter buffers small pieces and writes whole TLS records. After an error it discards further bytes.
 type ChunkWriter struct {
 	To      io.Writer
-	Buf     []byte // what is gathered; may be appended to
+	Buf     []byte // the buffered bytes; callers may append
 	Written int64  // to To
 	Err     error
 	nested  int // users beyond the first
@@ -45,7 +44,7 @@ func (c *ChunkWriter) Write(p []byte) (int, error) {
 	return len(p), c.Err
 }
 
-// Add adds p.
+// Add appends p.
 func (c *ChunkWriter) Add(p []byte) {
 	for len(c.Buf)+len(p) >= ChunkSize {
 		if len(c.Buf) == 0 {
@@ -63,7 +62,7 @@ func (c *ChunkWriter) Add(p []byte) {
 	c.Buf = append(c.Buf, p...)
 }
 
-// Flush sends what is left.
+// Flush writes the buffered bytes.
 func (c *ChunkWriter) Flush() {
 	c.send(c.Buf)
 	c.Buf = c.Buf[:0]
@@ -78,7 +77,7 @@ func (c *ChunkWriter) send(p []byte) {
 	c.Written += int64(n)
 }
 
-// Release gives c back to the pool when the last of its users has called it.
+// Release returns c to the pool when its last user has called it.
 func (c *ChunkWriter) Release() {
 	if c.nested > 0 {
 		c.nested--

@@ -39,8 +39,8 @@ func unaudited(ctx context.Context) context.Context {
 
 // deadlineStep is how much later than the exact deadline a shared one may be. A timer for each
 // request would cost a twentieth of a small request (B10). Reads that wait for a cache or an
-// authorizer are answered 504 after 60 to 60.25 s. A deadline from ?timeout= is exact, and so is
-// that of every net/http handler.
+// authorizer are answered 504 after 60 to 60.25 s. Deadlines from ?timeout= and of net/http
+// handlers are exact.
 const deadlineStep = 250 * time.Millisecond
 
 // Deadlines gives requests that begin at about the same time one context, which ends at the latest

@@ -35,9 +35,9 @@ type Carrier interface {
 	// Inspect looks at the whole header once.
 	Inspect() Facts
 
-	// Fields returns empty room for the header of the response.
+	// Fields returns an empty slice with capacity for the header of the response.
 	Fields() []Field
-	// Chunks reports whether the client takes a body whose size is not announced.
+	// Chunks reports whether the client accepts a body without an announced size.
 	Chunks() bool
 
 	// BodyLength is -1 if the request does not announce it. ReadBody reads the body, until the deadline.
@@ -48,8 +48,8 @@ type Carrier interface {
 	// TLS is nil for requests of this process, which are Internal.
 	TLS() *tls.ConnectionState
 	Internal() bool
-	// Slot is where the handler keeps what it knows of the client from one request to the next; it
-	// may be nil. Requests that are served at the same time have different slots.
+	// Slot stores the handler's data about the client between requests; it may be nil. Concurrent requests
+	// have different slots.
 	Slot() *any
 
 	// Major is the version of HTTP: 1 or 2. Requests of 2 share their connection with others.
@@ -70,7 +70,7 @@ type BodyStream struct {
 	Conn net.Conn
 	// Head must be written before the body. It is nil if the server has sent it.
 	Head []byte
-	// Chunked says that the body must be framed in chunks, with the last chunk at its end.
+	// Chunked means that the body must be framed in chunks, with the last chunk at its end.
 	Chunked bool
 	// End tells the client that the body is complete; nil if the last chunk or the end of the
 	// connection does.
@@ -93,15 +93,15 @@ type Hijacked struct {
 	Left  func(func())
 }
 
-// Facts is what one look at a request's header finds.
+// Facts has the results of [Carrier.Inspect].
 type Facts struct {
 	// Code and Refusal answer a request that two parsers could understand differently. Code is 0
 	// for all other requests.
 	Code    int
 	Refusal string
-	// Impersonates says that the request impersonates another user.
+	// Impersonates means that the request impersonates another user.
 	Impersonates bool
-	// Foreign says that the request may have credentials outside the Authorization header.
+	// Foreign means that the request may have credentials outside the Authorization header.
 	Foreign bool
 }
 
@@ -166,9 +166,9 @@ func (x *Exchange) Init(c Carrier, received time.Time, deadlines *Deadlines) {
 	x.Header = c.Fields()
 }
 
-// Charge charges the account for the request, whose response had so many bytes and waited so long for
-// the client. The server calls it once, when the response has been written or handed over. It ends the
-// spans of x, and records in the audit record how long that took.
+// Charge charges the account for the request: for the bytes of the response, and for its time without the
+// waits for the client. The HTTP server calls it once, when the response has been written or handed over. It
+// ends the spans of x, and completes the audit record.
 func (x *Exchange) Charge(bytes int64, waited time.Duration) {
 	x.answered(bytes, waited)
 	if x.Account == nil {
@@ -178,10 +178,10 @@ func (x *Exchange) Charge(bytes int64, waited time.Duration) {
 	x.Account.Add(costs.Usage{costs.CPU: int64(busy), costs.Bytes: bytes, costs.Requests: 1})
 }
 
-// usual is how long a decision about access takes without a webhook.
+// usual is the longest time of an authorization without a webhook.
 const usual = time.Millisecond
 
-// Decided notes how long a decision took. Beyond usual, the request has waited for a webhook.
+// Decided notes how long authorization took. Time beyond usual counts as a wait for a webhook.
 func (x *Exchange) Decided(took time.Duration) { x.Waited += max(0, took-usual) }
 
 // Peek returns a field of the request's header, without a copy. The bytes end with the exchange.
@@ -241,9 +241,9 @@ func (x *Exchange) EndAudit() {
 	}
 }
 
-// ReleaseSeat releases the seat if only a small answer is left to send. A client that has read it and
-// asks again at once finds the seat free, as with upstream, whose handlers have returned by then. For
-// a longer answer the seat is kept until it has been sent.
+// ReleaseSeat releases the seat if only a small answer is left to send. So the seat is free when the client
+// has read the answer and sends the next request, as in upstream. For a longer answer the seat is kept
+// until it has been sent.
 func (x *Exchange) ReleaseSeat() {
 	if x.Reader == nil && x.small() && len(x.Bytes) <= RecordSize {
 		x.Seat.Release()
@@ -258,12 +258,12 @@ func (x *Exchange) Base() context.Context {
 	return x.base
 }
 
-// Carry replaces the context of Base, and of the contexts derived from it, by what with makes of it.
+// Carry replaces the context of Base, and of the contexts derived from it, by with(context).
 func (x *Exchange) Carry(with func(context.Context) context.Context) {
 	x.base, x.carries = with(x.Base()), true
 }
 
-// shares reports whether x may use a context that other requests use.
+// shares reports whether x may use a context shared with other requests.
 func (x *Exchange) shares() bool { return !x.Hurried && !x.Traced() && !x.carries }
 
 // atDeadline is Base with the server's deadline.
@@ -274,8 +274,8 @@ func (x *Exchange) atDeadline() context.Context {
 	return x.usual
 }
 
-// Prepared returns a context for the work before a request is served, and a function to call after
-// that. Long-running requests have as long to be prepared as others have in all.
+// Prepared returns a context for the work before a request is served, and a function to call after that. For
+// long-running requests the context lasts as long as that of other requests.
 func (x *Exchange) Prepared() (context.Context, context.CancelFunc) {
 	if x.Deadline.IsZero() {
 		return x.atDeadline(), func() {}
@@ -283,8 +283,7 @@ func (x *Exchange) Prepared() (context.Context, context.CancelFunc) {
 	return x.Bounded()
 }
 
-// Bounded returns a context that ends at the request's deadline, and a function to call when the
-// context is not needed any more.
+// Bounded returns a context that ends at the request's deadline, and a function that releases it.
 func (x *Exchange) Bounded() (context.Context, context.CancelFunc) {
 	switch {
 	case x.Deadline.IsZero():
@@ -324,12 +323,11 @@ func (x *Exchange) CopyHeaders(keep func(key string) bool) http.Header {
 	return header
 }
 
-// IsAbort reports whether p, which a handler panicked with, asks to close the connection
-// without an answer.
+// IsAbort reports whether p, the value of a panic, means to close the connection without an answer.
 func IsAbort(p any) bool {
 	err, ok := p.(error)
 	return ok && errors.Is(err, http.ErrAbortHandler)
 }
 
-// Stack is the stack of the caller, for the log.
+// Stack returns the caller's stack, for the log.
 func Stack() string { return string(debug.Stack()) }

@@ -40,7 +40,7 @@ type Body interface {
 // Field is one field of a response's header.
 type Field struct {
 	Name, Value string
-	// Added says that other fields of the name stay.
+	// Added means that other fields of the same name stay.
 	Added bool
 }
 
@@ -54,17 +54,17 @@ type Response struct {
 
 	Bytes []byte // shared, not changed
 
-	Body Body // is closed when it is not needed any more
+	Body Body // closed after use
 	Size int  // of what Body writes, or UnknownSize
 
-	// Reader is read to its end. Each piece is sent when it comes.
+	// Reader is read to its end. Each piece is sent at once.
 	Reader io.ReadCloser
 
-	// Closing ends the connection after the response, as it must after a request that could not be read.
+	// Closing closes the connection after the response, for example after a request that could not be read.
 	Closing bool
-	// Cut ends the connection without a response.
+	// Cut closes the connection without a response.
 	Cut bool
-	// Hijack is called when the exchange has ended, and writes the whole response. Streamed says that
+	// Hijack is called when the exchange has ended, and writes the whole response. Streamed means that
 	// [Carrier.StartStream] was called.
 	Hijack   func(Hijacked)
 	Streamed bool
@@ -74,7 +74,7 @@ type Response struct {
 // without a limit.
 type HijackedBody interface {
 	io.Reader
-	// Proceed tells a client that waits for it to send its body.
+	// Proceed sends 100 Continue to a client that waits for it.
 	Proceed(w io.Writer) error
 }
 
@@ -97,7 +97,7 @@ func (r *Response) Add(name, value string) {
 	r.Header = append(r.Header, Field{Name: name, Value: value, Added: true})
 }
 
-// Del takes the fields of a name out of the header.
+// Del removes the fields of a name from the header.
 func (r *Response) Del(name string) {
 	kept := r.Header[:0]
 	for _, f := range r.Header {
@@ -133,7 +133,7 @@ func (r *Response) HeaderTo(dst http.Header) {
 	}
 }
 
-// StatusCode is the code of the answer.
+// StatusCode returns the status code of the response.
 func (r *Response) StatusCode() int {
 	if r.Code == 0 {
 		return http.StatusOK
@@ -155,14 +155,14 @@ func (r *Response) Send(code int, contentType string, body []byte) {
 	r.Bytes = body
 }
 
-// SendFrom completes the response with the size bytes that body writes, and closes body when that is
-// done. If size is UnknownSize and body fails, the client sees that the end is missing.
+// SendFrom completes the response with the size bytes that body writes, and then closes body. If size is
+// UnknownSize and body fails, the client sees that the response is incomplete.
 func (r *Response) SendFrom(code int, contentType string, size int, body Body) {
 	r.Head(code, contentType)
 	r.Body, r.Size = body, size
 }
 
-// SendReader completes the response with what body yields.
+// SendReader completes the response with the bytes of body.
 func (r *Response) SendReader(code int, body io.ReadCloser) {
 	r.Head(code, "")
 	r.Reader = body
@@ -180,7 +180,7 @@ func (r *Response) closeBody() {
 	}
 }
 
-// Length is that of the body as it is sent, or UnknownSize.
+// Length returns the length of the body as it is sent, or UnknownSize.
 func (r *Response) Length() int {
 	if r.Body != nil {
 		return r.Size
@@ -188,7 +188,7 @@ func (r *Response) Length() int {
 	return len(r.Bytes)
 }
 
-// small reports whether the response leaves in one write, or hardly more.
+// small reports whether the response takes about one write.
 func (r *Response) small() bool {
 	return r.Body == nil || r.Size != UnknownSize && r.Size <= RecordSize
 }
@@ -247,8 +247,8 @@ func (x *Exchange) SendJSON(code int, mediaType string, pretty bool, body []byte
 // pkg/endpoints/handlers/responsewriters/writers.go).
 const CompressFrom = 128 << 10
 
-// AcceptsGzip reports whether an Accept-Encoding header names gzip without a weight, and the
-// feature gate APIResponseCompression is on. Upstream understands no more.
+// AcceptsGzip reports whether an Accept-Encoding header names gzip without a weight, and the feature gate
+// APIResponseCompression is on. Like upstream, it ignores other forms.
 func AcceptsGzip(header []byte) bool {
 	for len(header) > 0 {
 		token, rest, _ := bytes.Cut(header, []byte{','})
@@ -269,14 +269,14 @@ var gzips = sync.Pool{New: func() any {
 	return z
 }}
 
-// GetGzip returns a writer to out, which PutGzip takes back.
+// GetGzip returns a pooled writer to out. PutGzip returns it to the pool.
 func GetGzip(out io.Writer) *gzip.Writer {
 	z := gzips.Get().(*gzip.Writer)
 	z.Reset(out)
 	return z
 }
 
-// PutGzip takes back a writer that the caller does not use any more.
+// PutGzip returns a writer to the pool.
 func PutGzip(z *gzip.Writer) { gzips.Put(z) }
 
 // ErrTimeout is the error of a request whose deadline has passed.
@@ -347,8 +347,8 @@ func (x *Exchange) Text(code int, message string) {
 	x.Send(code, "text/plain; charset=utf-8", []byte(message+"\n"))
 }
 
-// NewRefusal returns the answer to a request that c could not read: code, with its text as the body if body
-// is set. The connection of HTTP/1.1 ends.
+// NewRefusal returns the response to a request that c could not read: code, with its text as the body if body
+// is set. An HTTP/1.1 connection is then closed.
 func NewRefusal(c Carrier, received time.Time, code int, body bool) *Exchange {
 	x := new(Exchange)
 	x.Init(c, received, nil)
@@ -361,7 +361,7 @@ func NewRefusal(c Carrier, received time.Time, code int, body bool) *Exchange {
 	return x
 }
 
-// InternalError answers a request that the server itself cannot serve.
+// InternalError answers a request that failed inside the server.
 func (x *Exchange) InternalError(err error) {
 	message := fmt.Sprintf("Internal Server Error: %q: %v", x.Target, err)
 	x.Text(http.StatusInternalServerError, htmlEscaper.Replace(message))
@@ -382,7 +382,7 @@ func (x *Exchange) Panicked() {
 	x.Text(http.StatusInternalServerError, "This request caused apiserver to panic. Look in the logs for details.")
 }
 
-// Pretty reports whether the client looks like a human's, or says so (apiserver
+// Pretty reports whether to indent JSON: the client asks for it, or is a browser, curl or wget (apiserver
 // pkg/endpoints/handlers/negotiation/negotiate.go).
 func (x *Exchange) Pretty() bool {
 	if asked := x.Query.Get("pretty"); asked != "" {
@@ -398,18 +398,18 @@ func (x *Exchange) Pretty() bool {
 	return false
 }
 
-// Compresses reports whether an answer of size bytes is to be compressed.
+// Compresses reports whether to compress an answer of size bytes.
 func (x *Exchange) Compresses(size int) bool {
 	return size > CompressFrom && AcceptsGzip(x.Peek("Accept-Encoding"))
 }
 
-// Compressed says in the header that the body is compressed.
+// Compressed sets the header fields of a compressed body.
 func (r *Response) Compressed() {
 	r.Set("Content-Encoding", "gzip")
 	r.Add("Vary", "Accept-Encoding")
 }
 
-// SendCompressed completes the response with body, compressed if that is wanted.
+// SendCompressed completes the response with body, compressed if the client accepts that.
 func (x *Exchange) SendCompressed(code int, contentType string, body []byte) {
 	if !x.Compresses(len(body)) {
 		x.Send(code, contentType, body)
@@ -421,7 +421,7 @@ func (x *Exchange) SendCompressed(code int, contentType string, body []byte) {
 	x.SendGzip(code, contentType, out, z, err)
 }
 
-// SendGzip completes the response with what z, which it takes back, wrote to out.
+// SendGzip completes the response with out, to which z has written. It returns z to the pool.
 func (x *Exchange) SendGzip(code int, contentType string, out *bytes.Buffer, z *gzip.Writer, err error) {
 	if closeErr := z.Close(); err == nil {
 		err = closeErr

@@ -13,7 +13,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
-// spans record what is done for a request, each within the one before it.
+// spans has the open spans of a request, each a child of the one before it.
 type spans struct {
 	tracer trace.Tracer
 	open   []openSpan
@@ -28,7 +28,7 @@ type openSpan struct {
 	around context.Context
 }
 
-// Trace has what is done for x recorded within root from now on.
+// Trace records the spans of x below root from now on.
 func (x *Exchange) Trace(tracer trace.Tracer, root trace.Span) {
 	x.spans = &spans{tracer: tracer, open: []openSpan{{root, x.Base()}}}
 	x.base = trace.ContextWithSpan(x.Base(), root)
@@ -44,7 +44,7 @@ func (s *spans) Event(name string, attributes ...attribute.KeyValue) {
 	}
 }
 
-// BeginAnswer adds the event to the span of x, once, that the answer is about to be written.
+// BeginAnswer adds an event to the span of x, once: the answer is about to be written.
 func (x *Exchange) BeginAnswer() {
 	if x.spans != nil && !x.spans.answering {
 		x.spans.answering = true
@@ -83,7 +83,7 @@ func (x *Exchange) Streaming(mediaType string, version schema.GroupVersion) {
 	}
 }
 
-// enterAnswer begins a span of what is sent.
+// enterAnswer begins a span of the answer.
 func (x *Exchange) enterAnswer(name, mediaType string, version schema.GroupVersion) {
 	x.Enter(name, attribute.String("audit-id", x.AuditID), attribute.String("method", x.Method), attribute.String("url", x.Path),
 		attribute.String("protocol", protocol(x.Carrier.Major())), attribute.String("mediaType", mediaType), attribute.String("encoder", encoderOf(mediaType, version)))
@@ -122,7 +122,7 @@ func encoderOf(mediaType string, version schema.GroupVersion) string {
 	return string(legacyscheme.Codecs.EncoderForVersion(encoder, version).Identifier())
 }
 
-// Ready says that the response is about to be sent.
+// Ready notes that the response is about to be sent.
 func (x *Exchange) Ready() {
 	if x.Audit == nil && x.spans == nil {
 		return
@@ -158,7 +158,7 @@ func (x *Exchange) answered(bytes int64, waited time.Duration) {
 	x.LeaveAll()
 }
 
-// Enter begins a span within the last one that has not ended, if x is traced. Base knows of it.
+// Enter begins a child of the last open span, if x is traced. Base then has the new span.
 func (x *Exchange) Enter(name string, attributes ...attribute.KeyValue) {
 	if x.spans == nil {
 		return
@@ -180,7 +180,7 @@ func (x *Exchange) Leave() {
 	x.spans.open, x.spans.serializing = x.spans.open[:last], false
 }
 
-// LeaveAll ends all spans of x. The last one stays in Base, for what outlives the exchange.
+// LeaveAll ends all spans of x. The last one stays in Base, for code that outlives the exchange.
 func (x *Exchange) LeaveAll() {
 	if x.spans == nil {
 		return

@@ -18,7 +18,7 @@ type Client struct {
 	URL  string
 }
 
-// Set sets a rule, in place of the one with its name. Its counts begin anew.
+// Set sets a rule, and replaces the one with the same name. Its counts start at 0.
 func (c Client) Set(ctx context.Context, r Rule) error {
 	body, err := json.Marshal(r)
 	if err != nil {

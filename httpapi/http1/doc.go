@@ -13,8 +13,8 @@
 // limited in size and time, and fasthttp parses it once it is complete. Buffers grow with the
 // header and return to a pool between requests: an idle connection keeps a small stack and little
 // beside TLS's state, less than fasthttp's own server keeps (D3). That is why this package has
-// its own loop. A request costs as much as with fasthttp's loop (D1, D2), and so does a connection
-// that was taken over (D4). The session refuses a header that two parsers could read in two
+// its own loop. Requests (D1, D2) and connections that were taken over (D4) cost as much as with
+// fasthttp's loop. The session refuses a header that two parsers could read in two
 // ways.
 //
 // A body is read when the handler asks for it. Before it writes the answer, the session reads and

@@ -29,8 +29,8 @@ var (
 
 // find reports whether block, which begins as it did the last time, holds a whole header, as fasthttp
 // accepts it: one that ends with an empty line behind CRLF, or right behind the first line. A malformed
-// first line is an error, and so is an empty line behind a line that does not end with CRLF: the client
-// may already be waiting for an answer.
+// first line, or an empty line after a line that does not end with CRLF, is an error: the client may
+// already be waiting for an answer.
 func (e *headerEnd) find(block []byte) (bool, error) {
 	if e.line == 0 {
 		if bytes.HasSuffix(block, crlf2) && !bytes.Contains(block, lf2) {

@@ -240,8 +240,8 @@ const (
 // limitFlags are the flags that set the limits.
 var limitFlags = [numLimits]string{"--max-connections", "--max-connections-per-address"}
 
-// reached reports whether open connections, of which some are from the same address, reach a
-// limit, and which.
+// reached reports whether the number of open connections, or of those from the same address, reaches
+// a limit, and which.
 func (l connLimits) reached(open, sameAddress int) (limit int, reached bool) {
 	switch {
 	case l.perAddress > 0 && sameAddress >= l.perAddress:

@@ -11,15 +11,15 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// body is the part of a request's body that came and was not read. Conn.mu guards all of it but
+// body is the part of a request's body that has arrived and was not read. Conn.mu guards all fields except
 // length.
 //
-// Invariant: got <= what the client was allowed to send, which is the window of a stream, grants
-// and what was read since.
+// Invariant: got <= the bytes that the client may send: the window of the stream, grants, and the bytes
+// read since.
 type body struct {
-	length int64 // as announced; -1 if it is not
+	length int64 // as announced; -1 if it was not
 
-	data  []byte // came and is kept
+	data  []byte // arrived and not read
 	got   int64  // bytes that came
 	left  int64  // bytes that the client may send
 	owed  int64  // bytes that were read and that the client was not told of
@@ -35,7 +35,7 @@ type body struct {
 	wake  chan struct{} // closed when something has changed; nil if no reader waits
 }
 
-// data takes a DATA frame. Padding counts towards windows.
+// data handles a DATA frame. Padding counts towards windows.
 func (c *Conn) data(f *http2.DataFrame) error {
 	p, size, end := f.Data(), int64(f.Header().Length), f.StreamEnded()
 	if len(p) == 0 && !end {
@@ -85,19 +85,19 @@ func (c *Conn) data(f *http2.DataFrame) error {
 	return nil
 }
 
-// fits reports whether what came agrees with the announced length. end says that it is all.
+// fits reports whether the bytes so far agree with the announced length. end means that no more follow.
 func (b *body) fits(end bool) bool {
 	return b.length < 0 || b.got <= b.length && (!end || b.got == b.length)
 }
 
-// bodyEndsLocked notes that the request is whole.
+// bodyEndsLocked notes that the request is complete.
 func (st *Stream) bodyEndsLocked(end bool) {
 	if end {
 		st.body.ended, st.received = true, true
 	}
 }
 
-// freeLocked gives n bytes of the connection's window back to the client.
+// freeLocked returns n bytes of the connection's window to the client.
 func (c *Conn) freeLocked(n int64) {
 	if more := c.memory.free(n); more > 0 {
 		_ = c.framer.WriteWindowUpdate(0, uint32(more))
@@ -146,8 +146,8 @@ func (b *body) wakeLocked() {
 	}
 }
 
-// discardLocked has reads fail with err, and gives up what came of the body and what still
-// comes. What ReadBody has collected stays until its handler has ended, which settled says.
+// discardLocked makes reads fail with err, and discards the bytes of the body that have arrived or still
+// arrive. Bytes that ReadBody has collected stay until its handler has ended (settled).
 func (st *Stream) discardLocked(err error, settled bool) {
 	b, c := st.body, st.c
 	if b == nil {
@@ -243,7 +243,7 @@ func (st *Stream) awaitLocked(ready func() bool) (data []byte, ended bool, err e
 	return b.data, b.ended, b.err
 }
 
-// read reads what came, as it comes.
+// read reads the bytes that have arrived.
 func (st *Stream) read(p []byte) (int, error) {
 	b, c := st.body, st.c
 	c.mu.Lock()

@@ -63,7 +63,7 @@ func (r *request) Inspect() exchange.Facts { return r.facts }
 
 func (r *request) Fields() []exchange.Field { return r.room[:0] }
 
-// Chunks implements exchange.Carrier: a stream says by itself where it ends.
+// Chunks implements exchange.Carrier: frames mark the end of a body.
 func (r *request) Chunks() bool { return true }
 
 func (r *request) BodyLength() int64 { return r.length }
@@ -72,7 +72,7 @@ func (r *request) TLS() *tls.ConnectionState { return r.c.tls }
 
 func (r *request) Internal() bool { return false }
 
-// keptSlots is how many slots a connection keeps while no request has them.
+// keptSlots limits the unused slots that a connection keeps.
 const keptSlots = 4
 
 // Slot implements exchange.Carrier. Concurrent requests have different slots, and later requests reuse them.
@@ -90,7 +90,7 @@ func (r *request) Slot() *any {
 	return r.slot
 }
 
-// leaveSlot leaves the slot to others.
+// leaveSlot makes the slot available to other requests.
 func (r *request) leaveSlot() {
 	if r.slot == nil {
 		return
@@ -129,7 +129,7 @@ func (st *Stream) beginResponse(code int, header http.Header) error {
 	return err
 }
 
-// endResponse sends the trailer and says that the body is whole.
+// endResponse sends the trailer and ends the stream.
 func (st *Stream) endResponse(trailer http.Header) error {
 	if len(trailer) == 0 {
 		return st.End()
@@ -166,7 +166,7 @@ func (b *hijackedBody) Proceed(io.Writer) error {
 	return r.proceed()
 }
 
-// answer has the request answered.
+// answer answers the request.
 func (r *request) answer(received time.Time) *exchange.Exchange {
 	switch {
 	case r.large:
@@ -232,7 +232,7 @@ func (r *request) respond(x *exchange.Exchange, bodiless bool) error {
 	return r.stream(head, x)
 }
 
-// usualBlock is the room for the header block of a response. Few are longer.
+// usualBlock is the initial capacity for the header block of a response. Few are longer.
 const usualBlock = 512
 
 // stream writes a response with an exchange.Body.
@@ -257,7 +257,7 @@ func (r *request) stream(head []byte, x *exchange.Exchange) error {
 	return err
 }
 
-// bodyWriter writes a body behind the head of its response. The last piece of a body of known size ends
+// bodyWriter writes a body after the head of its response. The last piece of a body of known size ends
 // the stream, which saves a write.
 type bodyWriter struct {
 	st    *Stream
@@ -274,7 +274,7 @@ func (w *bodyWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// relay writes the bytes that it reads from body. Each piece is sent when it comes.
+// relay copies body to the response. Each piece is sent at once.
 func (r *request) relay(head []byte, body io.Reader) error {
 	buf := make([]byte, relaySize)
 	for {
@@ -294,7 +294,7 @@ func (r *request) relay(head []byte, body io.Reader) error {
 	}
 }
 
-// relaySize is how much of a body is handed on at a time.
+// relaySize is the maximum size of a relayed piece.
 const relaySize = 32 << 10
 
 // staticName is the number of a name that every HPACK decoder knows, 0 for others (RFC 7541, appendix A).

@@ -32,7 +32,7 @@ type Config struct {
 
 	MaxHeaderBytes int           // of a request's header
 	MaxBodyBytes   int64         // of a request's body
-	HeaderTimeout  time.Duration // until a connection has said that it is one, and of a header
+	HeaderTimeout  time.Duration // of the client's preface, and of each header
 	IdleTimeout    time.Duration // between requests
 	WriteTimeout   time.Duration // of one response
 }
@@ -40,7 +40,7 @@ type Config struct {
 // The default of Config.MaxStreams (apiserver pkg/server/secure_serving.go).
 const defaultStreams = 100
 
-// Server is what the connections of one server share.
+// Server has the state that all connections of a server share.
 type Server struct {
 	config Config
 	pool   memoryPool
@@ -102,7 +102,7 @@ type Conn struct {
 	expelled bool // guarded by the mu of the pool: it has ended c
 }
 
-// goAwayState is how far the client is on its way to another connection.
+// goAwayState is the progress of a GOAWAY.
 type goAwayState uint8
 
 const (
@@ -217,7 +217,7 @@ func secureEnough(state *tls.ConnectionState) bool {
 	return false
 }
 
-// read reads frames until the connection is to end.
+// read reads frames until the connection must end.
 func (c *Conn) read() error {
 	for {
 		frame, err := c.next()
@@ -249,8 +249,7 @@ func (c *Conn) next() (http2.Frame, error) {
 	return frame, err
 }
 
-// goAwayWait is how long a client has to leave after a GOAWAY, and how long the farewell may
-// take.
+// goAwayWait limits the time in which a client must leave after a GOAWAY, and the time to send the last one.
 const goAwayWait = time.Second
 
 // closeWith ends all streams and closes the connection. A client that broke the protocol gets a
@@ -264,8 +263,8 @@ func (c *Conn) closeWith(err error) {
 	c.conn.Close()
 }
 
-// sendLastGoAway sends why the connection ends, and reads what the client still sends: the kernel resets a
-// connection that is closed with bytes unread, and the client may then not get the reason.
+// sendLastGoAway sends the reason why the connection ends, and reads what the client still sends. Otherwise
+// the kernel would reset the connection because of unread bytes, and the client might not get the reason.
 func (c *Conn) sendLastGoAway(code http2.ErrCode) {
 	if c.tcp != nil {
 		c.tcp.StopNotifying()
@@ -347,18 +346,18 @@ func (c *Conn) Retire() bool {
 	return true
 }
 
-// busyLocked reports whether there is anything to do.
+// busyLocked reports whether the connection has work to do.
 func (c *Conn) busyLocked() bool { return len(c.streams) > 0 || c.serving > 0 || c.ending > 0 }
 
-// Answers reports whether the client waits for an answer, or may still ask for one.
+// Answers reports whether the client waits for an answer or may still send a request.
 func (c *Conn) Answers() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.serving > 0 || c.ending > 0 || c.over == nil && len(c.streams) == 0
 }
 
-// UnderWay returns a function that reports whether the present requests have been answered or hijacked;
-// nil if there are none.
+// UnderWay returns a function that reports whether the current requests have been answered or hijacked; nil
+// if there are none.
 func (c *Conn) UnderWay() (answered func() bool) {
 	c.mu.Lock()
 	before := c.last

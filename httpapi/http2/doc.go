@@ -19,8 +19,8 @@
 // is called. So the events of many watches leave in one write, if the watches share a connection.
 // The reading goroutine must never wait for a client that does not read. Its control frames
 // (settings, pings, windows, resets) are queued, and written before writeMu is unlocked. After
-// Config.WriteTimeout the server gives up a response that its client does not read, and so it does
-// with a connection.
+// Config.WriteTimeout the server gives up a response, or a connection, that its client does not
+// read.
 //
 // Header blocks do not use HPACK's dynamic table. Streams may then be written in any order, and
 // the length of a block reveals nothing about earlier ones.
@@ -46,7 +46,7 @@
 //
 // Each connection counts the bytes that it holds, whatever state its streams are in: queued,
 // waiting for a window, refused but not yet answered, or reset while their handlers still run.
-// Bytes that nobody reads any more are discarded at once, before the answer is sent. Requests that
+// Bytes that no handler will read are discarded at once, before the answer is sent. Requests that
 // no handler has asked for, and answers that wait for the client, also count towards a pool that
 // all connections of the server share. When the pool is full, the server closes the connection
 // that holds most. A connection holds little else: a buffer of 16 KiB to read into, one of 64 KiB

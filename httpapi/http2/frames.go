@@ -6,8 +6,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// handle does what a frame asks for. A StreamError resets a stream, any other error ends the
-// connection.
+// handle handles a frame. A StreamError resets the stream, any other error ends the connection.
 func (c *Conn) handle(frame http2.Frame) error {
 	switch f := frame.(type) {
 	case *http2.HeadersFrame:
@@ -56,7 +55,7 @@ func (c *Conn) settings(f *http2.SettingsFrame) error {
 	return nil
 }
 
-// maxSettings is how many settings one frame may have.
+// maxSettings limits the settings in one frame.
 const maxSettings = 64
 
 func (c *Conn) setLocked(s http2.Setting) error {

@@ -22,7 +22,7 @@ import (
 type request struct {
 	*Stream
 
-	text   []byte // names and values, one behind the other
+	text   []byte // names and values, concatenated
 	lines  []line
 	pseudo [lastPseudo]span
 
@@ -57,13 +57,13 @@ const (
 
 var requests = sync.Pool{New: func() any { return new(request) }}
 
-// keptText and keptLines are how much room for a header is kept for the next request.
+// keptText and keptLines limit the capacity for a header that is kept for the next request.
 const (
 	keptText  = 16 << 10
 	keptLines = 128
 )
 
-// dropHeader discards the header, and keeps room for the next one.
+// dropHeader discards the header, and keeps its memory for the next one.
 func (r *request) dropHeader() {
 	if invariants.Enabled {
 		invariants.Overwrite(r.text)
@@ -77,14 +77,14 @@ func (r *request) dropHeader() {
 	r.pseudo = [lastPseudo]span{}
 }
 
-// release gives r back.
+// release returns r to the pool.
 func (r *request) release() {
 	r.dropHeader()
 	*r = request{text: r.text, lines: r.lines}
 	requests.Put(r)
 }
 
-// size returns how much memory the header takes.
+// size returns the memory of the header.
 func (r *request) size() int64 {
 	return int64(len(r.text)) + int64(len(r.lines))*int64(unsafe.Sizeof(line{}))
 }
@@ -97,7 +97,7 @@ const (
 	expandMost  = 8
 )
 
-// block is a header block while it is read.
+// block is a header block that is being read.
 type block struct {
 	req     *request // nil: the fields are decoded for the decoder's state alone
 	sent    int      // bytes of it
@@ -107,7 +107,7 @@ type block struct {
 	pieces  []byte   // of the block, if it comes in several
 }
 
-// add takes one field.
+// add adds a decoded field.
 func (b *block) add(f hpack.HeaderField) {
 	r := b.req
 	if r == nil || r.large {
@@ -137,8 +137,7 @@ func (r *request) put(s string) span {
 	return span{from, len(r.text)}
 }
 
-// addPseudo takes a field that says what is asked for, and reports whether there may be such
-// a one.
+// addPseudo adds a pseudo-header field. It returns false if the field is not allowed.
 func (r *request) addPseudo(f hpack.HeaderField) bool {
 	var which int
 	switch f.Name {
@@ -178,7 +177,7 @@ func (r *request) at(s span) []byte { return r.text[s.from:s.to:s.to] }
 
 func (r *request) has(which int) bool { return r.pseudo[which] != (span{}) }
 
-// check looks at a whole header once.
+// check checks a complete header.
 func (r *request) check(bodied bool) {
 	path := r.at(r.pseudo[pseudoPath])
 	method := r.at(r.pseudo[pseudoMethod])
@@ -268,7 +267,7 @@ func (c *Conn) headers(f *http2.HeadersFrame) error {
 	return http2.StreamError{StreamID: id, Code: http2.ErrCodeStreamClosed}
 }
 
-// trailer takes the header block behind a body.
+// trailer reads the header block after a body.
 func (st *Stream) trailer(ended bool) error {
 	st.c.mu.Lock()
 	defer st.c.mu.Unlock()
@@ -328,7 +327,7 @@ func (c *Conn) readBlock(r *request, f *http2.HeadersFrame) error {
 	return nil
 }
 
-// noteHeaderPieces notes how large the pieces of a header block are that came so far.
+// noteHeaderPieces counts the pieces of a header block that have arrived so far.
 func (c *Conn) noteHeaderPieces(size int) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -336,7 +335,7 @@ func (c *Conn) noteHeaderPieces(size int) {
 	c.memory.gathered = int64(size)
 }
 
-// boundHeader bounds the time until a header that has begun is whole.
+// boundHeader limits the time until a header that has begun is complete.
 func (c *Conn) boundHeader() error {
 	if !c.headerUntil.IsZero() {
 		return nil

@@ -9,8 +9,7 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// frameReader is what frames are read from. While nothing comes it holds no buffer, and its
-// goroutine a small stack.
+// frameReader is the source of frames. While it waits it has no buffer, and its goroutine a small stack.
 type frameReader Conn
 
 // readerSize is how much is read at a time: as much as TLS takes in at a time.
@@ -25,8 +24,8 @@ func (s *frameReader) Read(p []byte) (int, error) {
 	return s.in.Read(p)
 }
 
-// wait waits for the first byte of the next frame, without a buffer. Before that it has
-// queued control frames written.
+// wait waits for the first byte of the next frame, without a buffer. Before that it flushes queued control
+// frames.
 func (c *frameReader) wait() error {
 	if c.in != nil && c.in.Buffered() > 0 {
 		return nil
@@ -49,7 +48,7 @@ func (c *frameReader) wait() error {
 	}
 }
 
-// connReader is what the buffer reads from.
+// connReader is the source of the buffer.
 type connReader Conn
 
 func (w *connReader) Read(p []byte) (int, error) {
@@ -70,8 +69,8 @@ func (w *connReader) Read(p []byte) (int, error) {
 	}
 }
 
-// afterReadError returns why reading ends after err, or nil if the client has more time by now; then it
-// sets the later deadline.
+// afterReadError returns the error with which reading ends after err. It returns nil, and sets a later
+// deadline, if the client now has more time.
 func (c *frameReader) afterReadError(err error) error {
 	if err == nil || !socket.IsTimeout(err) {
 		return err
@@ -84,7 +83,7 @@ func (c *frameReader) afterReadError(err error) error {
 	return c.conn.SetReadDeadline(until)
 }
 
-// deadline is when the client must have sent something.
+// deadline returns the time until which the client must send something.
 func (c *frameReader) deadline() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,8 +100,7 @@ func (c *frameReader) deadline() time.Time {
 	return until
 }
 
-// noteIdleLocked makes the reader check how long it is to wait, if the connection has nothing to
-// do any more.
+// noteIdleLocked makes the reader check its deadline, if the connection has no more work.
 func (c *Conn) noteIdleLocked() {
 	if c.busyLocked() {
 		return
@@ -113,7 +111,7 @@ func (c *Conn) noteIdleLocked() {
 	}
 }
 
-// open takes a buffer to read into.
+// open takes a read buffer from the pool.
 func (c *frameReader) open() {
 	c.in = readers.Get().(*bufio.Reader)
 	c.in.Reset((*connReader)(c))

@@ -27,7 +27,7 @@ type Stream struct {
 
 	// These belong to the goroutine that writes the response.
 	until   time.Time      // when writes end; zero: each of them has Config.WriteTimeout
-	waiter  *socket.Waiter // is notified when a write waits
+	waiter  *socket.Waiter // notified when a write waits
 	waited  time.Duration  // that writes have waited, since TakeWaited was called
 	gather  bool           // what is written may be kept until the next write or Conn.Flush
 	written int64          // bytes of the answer that were written, without the heads of frames
@@ -152,14 +152,14 @@ func (r *request) serve() {
 	r.release()
 }
 
-// discard discards the body of the request, which nobody reads any more.
+// discard discards the rest of the body of the request.
 func (st *Stream) discard() {
 	st.c.mu.Lock()
 	defer st.c.unlock()
 	st.discardLocked(errEnded, true)
 }
 
-// answered says that the exchange is over.
+// answered notes that the exchange is over.
 func (st *Stream) answered() {
 	st.c.mu.Lock()
 	defer st.c.unlock()
@@ -168,7 +168,7 @@ func (st *Stream) answered() {
 	st.serving = false
 }
 
-// dropCallbacks drops the functions that are to be called when the client leaves.
+// dropCallbacks drops the functions that would be called when the client leaves.
 func (st *Stream) dropCallbacks() {
 	st.c.mu.Lock()
 	gone := st.callbacks
@@ -179,7 +179,7 @@ func (st *Stream) dropCallbacks() {
 	}
 }
 
-// clientLeft ends what is done for a stream because the client does not want it any more.
+// clientLeft cancels the work for a stream because its client has left.
 func (st *Stream) clientLeft(why error) {
 	c := st.c
 	c.mu.Lock()
@@ -197,7 +197,7 @@ func (st *Stream) clientLeft(why error) {
 	}
 }
 
-// dropLocked forgets a stream that is over.
+// dropLocked removes a stream that is over.
 func (c *Conn) dropLocked(st *Stream) {
 	if c.streams[st.id] == st {
 		delete(c.streams, st.id)
@@ -252,7 +252,7 @@ func (st *Stream) Until(ctx context.Context) context.Context {
 	return bound
 }
 
-// onLeave has f called when the client leaves, at once if it has left already.
+// onLeave registers f to be called when the client leaves. If it has left, f is called at once.
 func (st *Stream) onLeave(f func()) {
 	st.c.mu.Lock()
 	left := st.over != nil
@@ -265,7 +265,7 @@ func (st *Stream) onLeave(f func()) {
 	}
 }
 
-// Left has f called when the client leaves, in place of the functions that were registered
+// Left registers f to be called when the client leaves, and drops the functions that were registered
 // before.
 func (st *Stream) Left(f func()) {
 	st.dropCallbacks()
@@ -283,7 +283,7 @@ func (st *Stream) Read(p []byte) (int, error) {
 // Write implements net.Conn: p is part of the body.
 func (st *Stream) Write(p []byte) (int, error) { return st.write(nil, p, false) }
 
-// End says that the body is whole.
+// End ends the body.
 func (st *Stream) End() error {
 	_, err := st.write(nil, nil, true)
 	return err

@@ -35,8 +35,8 @@ func (c *Conn) lockWrites(gate *socket.Waiter, st *Stream) (spent time.Duration)
 	return spent
 }
 
-// unlockWrites unlocks writeMu. Before that it writes the control frames that were queued
-// meanwhile, after the unsent frames: nothing of a stream may follow its reset.
+// unlockWrites unlocks writeMu. Before that it writes the unsent frames, and then the control frames that
+// were queued meanwhile: no frame of a stream may follow its reset.
 func (c *Conn) unlockWrites() {
 	waiter := c.waiter
 	for {
@@ -99,8 +99,8 @@ func (w *controlWriter) Write(frame []byte) (int, error) {
 	return len(frame), nil
 }
 
-// flushControl makes the queued control frames leave, and does not wait for that. The goroutine
-// that holds writeMu writes them before it unlocks; if there is none, a new one does.
+// flushControl starts writing the queued control frames and does not wait. The goroutine that holds writeMu
+// writes them before it unlocks; if there is none, a new goroutine does.
 func (c *Conn) flushControl() {
 	if !c.pending.Load() || !c.writeMu.TryLock() {
 		return // the goroutine that holds writeMu writes them
@@ -129,7 +129,7 @@ func (c *Conn) out(p []byte) (err error) {
 	return err
 }
 
-// mostUnsent is the most that stays unsent, so that one more frame fits into a burst.
+// mostUnsent limits the unsent bytes, so that one more frame fits into a burst.
 const mostUnsent = burst - exchange.RecordSize
 
 // writeUnsent writes the unsent frames. The caller holds writeMu.
@@ -178,18 +178,17 @@ func (c *Conn) GoesOn() {
 	}
 }
 
-// burst is how much of a body, with the heads of its frames, is written while writeMu is held once.
+// burst limits the bytes of a body, with the heads of its frames, that are written in one hold of writeMu.
 const burst = 4 * exchange.RecordSize
 
-// buffers are those in which frames are assembled, one for each connection that is being
-// written to.
+// buffers has the buffers in which frames are assembled, one for each connection that is being written to.
 var buffers = sync.Pool{New: func() any {
 	b := make([]byte, 0, burst)
 	return &b
 }}
 
-// write writes head, which has the frames of a header, and p as frames of the body. It returns
-// how much of p was written.
+// write writes head, which has the frames of a header, and p as frames of the body. It returns how many
+// bytes of p it has written.
 func (st *Stream) write(head, p []byte, end bool) (int, error) {
 	until := st.until
 	if until.IsZero() {
@@ -290,7 +289,7 @@ func (st *Stream) appendFrames(dst, head, p []byte, end bool, frame int) []byte 
 	return dst
 }
 
-// smallPiece is how little room at the end of a TLS record is not worth a frame of its own.
+// smallPiece is the minimum size of a frame that fills the rest of a TLS record.
 const smallPiece = 512
 
 // reserve takes up to want bytes of the windows. If they are empty, it waits if wait is set.

@@ -19,14 +19,14 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// CustomConfig says what a resource is whose kind has no Go type. Resource, View and Table are required.
+// CustomConfig describes a resource without a Go type. Resource, View and Table are required.
 type CustomConfig struct {
 	Resource   schema.GroupVersionResource
 	Namespaced bool
 	View       *registry.View
 	Table      rest.TableConvertor
 
-	// Fields are the field labels that clients may select by, beside name and namespace.
+	// Fields are the field labels that clients may select by, besides name and namespace.
 	Fields []string
 	// Warnings are sent with every response.
 	Warnings []string
@@ -36,7 +36,7 @@ type CustomConfig struct {
 	Monitors *apimetrics.Monitors
 }
 
-// NewCustom returns one version of a resource whose kind has no Go type.
+// NewCustom returns the Resource of one version of a resource without a Go type.
 func NewCustom(config CustomConfig) *Resource {
 	kind := config.View.GVK
 	var spoken []serializer.CodecFactoryOptionsMutator
@@ -59,7 +59,7 @@ func NewCustom(config CustomConfig) *Resource {
 		Resource:         config.Resource,
 		MetaGroupVersion: metav1.SchemeGroupVersion,
 		TableConvertor:   config.Table,
-		// Objects have no protobuf form, their metadata do.
+		// Objects have no protobuf encoding, but their metadata have.
 		StandardSerializers: slices.DeleteFunc(slices.Clone(typed), func(info runtime.SerializerInfo) bool {
 			return info.MediaType == runtime.ContentTypeProtobuf
 		}),
@@ -79,8 +79,8 @@ func (untypedSamples) Destroy() {}
 // NewList returns a list of what New returns.
 func (untypedSamples) NewList() runtime.Object { return &unstructured.UnstructuredList{} }
 
-// selectable converts field labels of objects without a Go type, and nothing else, as
-// apiextensions-apiserver pkg/apiserver/conversion/converter.go does.
+// selectable converts only field labels of objects without a Go type, as apiextensions-apiserver
+// pkg/apiserver/conversion/converter.go does.
 type selectable struct {
 	namespaced bool
 	fields     []string

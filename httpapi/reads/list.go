@@ -336,7 +336,7 @@ func (b *listBody) fill(encoder *encoding.Encoder, meta wire.ListMeta, stream bo
 	return nil
 }
 
-// kept reports whether all items are kept, so that none is to be made.
+// kept reports whether all items are kept, so that none must be encoded.
 func (b *listBody) kept() bool {
 	for _, o := range b.objects {
 		if _, ok := b.encoder.Unmade(o); ok {

@@ -121,7 +121,7 @@ func (x *Read) ValidListOptions(i *Resource) (*internalversion.ListOptions, erro
 	return &o, nil
 }
 
-// ScopeOf narrows a list or watch by what its selectors pin down (apiserver
+// ScopeOf narrows a list or watch to the name and namespace that its selectors require (apiserver
 // pkg/registry/generic/registry/store.go).
 func (x *Read) ScopeOf(i *Resource, o *internalversion.ListOptions) storage.Scope {
 	var scope storage.Scope
@@ -129,7 +129,7 @@ func (x *Read) ScopeOf(i *Resource, o *internalversion.ListOptions) storage.Scop
 	if namespaced {
 		scope.Namespace = x.Namespace
 	}
-	// A continue token is relative to what the path names.
+	// A continue token is relative to the path.
 	if o.Continue != "" || o.FieldSelector == nil || o.FieldSelector.Empty() {
 		return scope
 	}
@@ -147,7 +147,7 @@ func (x *Read) ScopeOf(i *Resource, o *internalversion.ListOptions) storage.Scop
 	return scope
 }
 
-// sendTable answers with a table.
+// sendTable answers with a Table.
 func (x *Read) sendTable(f negotiate.Format, table *metav1.Table) {
 	supported := internalscheme.Codecs.SupportedMediaTypes()
 	info, ok := runtime.SerializerInfoForMediaType(supported, f.MediaType)
@@ -232,8 +232,7 @@ func warningHeader(text string) string {
 	return header
 }
 
-// Resource is one resource or subresource as one API version lets it be read. It is
-// immutable.
+// Resource serves reads of a resource or subresource in one API version. It is immutable.
 type Resource struct {
 	Endpoint *registry.Endpoint
 	Scope    *handlers.RequestScope
@@ -242,7 +241,7 @@ type Resource struct {
 	// serve them.
 	View *registry.View
 
-	// bare says that upstream puts no router in front of the resource's handlers.
+	// bare means that upstream has no router in front of the resource's handlers.
 	bare bool
 
 	// warnings are sent with every response, as for a deprecated version.
@@ -251,11 +250,11 @@ type Resource struct {
 	// Life says whether the version is deprecated.
 	Life apimetrics.Lifecycle
 
-	// Monitors count what is read.
+	// Monitors count reads.
 	Monitors *apimetrics.Monitors
 }
 
-// NewResource returns the resource that e serves, for reads, which monitors count.
+// NewResource returns the Resource of e. monitors count its reads.
 func NewResource(e *registry.Endpoint, scope *handlers.RequestScope, life apimetrics.Lifecycle, warnings []string, monitors *apimetrics.Monitors) Resource {
 	return Resource{Endpoint: e, Scope: scope, View: e.View, Life: life, warnings: warnings, Monitors: monitors}
 }
@@ -293,7 +292,7 @@ func (x *Read) get(i *Resource) {
 	x.Observe(i, x.Length())
 }
 
-// getObject finds the object that the request names.
+// getObject returns the object that the request names.
 func (x *Read) getObject(i *Resource) (*cache.Object, error) {
 	if value, ok := x.Query.Lookup("export"); ok && request.IsTrue(value) {
 		return nil, apierrors.NewBadRequest("the export parameter, deprecated since v1.14, is no longer supported")
@@ -342,7 +341,7 @@ func (x *Read) getObject(i *Resource) (*cache.Object, error) {
 	return o, nil
 }
 
-// checkName refuses names that would be another key.
+// checkName refuses names that would form the key of another object.
 func checkName(name string) error {
 	if name == "" {
 		return apierrors.NewBadRequest("name must be provided")

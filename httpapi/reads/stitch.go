@@ -22,17 +22,17 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// Stitcher compresses lists piece by piece and keeps the pieces, so that listing
-// again costs only the compression of what changed in between.
+// Stitcher compresses lists piece by piece and keeps the pieces. So a later list costs only the compression of
+// changed pieces.
 //
 // A list is cut into runs of items. The hash of an object's key decides whether a run may begin with
-// it, and runs have a least length. So a change of an object affects only its run, and a created or
-// deleted object hardly more. Each run is compressed by itself and flushed, so that it ends on a byte
-// and refers to nothing before it. Runs with uncompressed blocks between them are one stream.
+// it, and runs have a minimum length. So a change of an object affects only its run, and a created or
+// deleted object hardly more. Each run is compressed separately and flushed, so that it ends at a byte
+// and does not refer to bytes before it. Runs with uncompressed blocks between them form one stream.
 //
-// Pieces are found by the identity of their objects, and do not keep the objects in memory. The
-// least recently used make room for others. One list fills at most half of the room, and the rest of
-// it is compressed each time, so that it does not evict its own pieces.
+// Pieces are found by the identity of their objects, but do not keep the objects in memory. The least
+// recently used pieces are evicted. One list fills at most half of the room; the rest of it is compressed
+// each time, so that the list does not evict its own pieces.
 //
 // If lists need the same piece at the same time, one makes it and the others wait.
 type Stitcher struct {
@@ -80,8 +80,8 @@ func (p *piece) shared() []byte {
 }
 
 const (
-	// runBytes is how much a run holds before compression, about: enough that
-	// beginning anew costs little, little enough to compress again for one change.
+	// runBytes is about the size of a run before compression: large enough that its start costs
+	// little, and small enough to compress it again after one change.
 	runBytes = 128 << 10
 	// No run is shorter than an average one divided by shortRun. A run that no object's hash
 	// has ended is cut when it is longRun times as long as an average one.
@@ -89,8 +89,8 @@ const (
 	longRun  = 3
 	// stitchFrom is the size of canonical encodings from which lists are stitched.
 	stitchFrom = 2 * exchange.CompressFrom
-	// pieceOverhead and weakOverhead are what a kept piece costs beside its bytes,
-	// and each object in it: a pointer and what the runtime keeps for it.
+	// pieceOverhead is the memory of a kept piece besides its bytes, and weakOverhead that of each of
+	// its objects: a weak pointer and the runtime's data for it.
 	pieceOverhead = 300
 	weakOverhead  = 48
 )
@@ -100,15 +100,15 @@ func NewStitcher(limit int64) *Stitcher {
 	return &Stitcher{limit: limit, kept: map[pieceKey]*list.Element{}}
 }
 
-// Bytes is what the kept pieces cost.
+// Bytes returns the memory of the kept pieces.
 func (s *Stitcher) Bytes() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.used
 }
 
-// stitch compresses a list, or returns nil for one that is too small to gain by it.
-// All that can fail does so here.
+// stitch compresses a list. It returns nil for a list that is too small to gain by that. Everything that can
+// fail does so here.
 func (s *Stitcher) stitch(encoder *encoding.Encoder, meta wire.ListMeta, objects []*cache.Object) (*stitchedList, error) {
 	body := encoding.BodyBytes(objects)
 	if body < stitchFrom {
@@ -139,14 +139,14 @@ func (s *Stitcher) stitch(encoder *encoding.Encoder, meta wire.ListMeta, objects
 	return l, nil
 }
 
-// separator is what stands between two items, whatever they are.
+// separator is the bytes between two items.
 func separator(w wire.Writer) []byte {
 	item := []byte("{}")
 	between := w.AppendItemHeader(nil, 1, item)
 	return between[:len(between)-len(w.AppendItemHeader(nil, 0, item))]
 }
 
-// piece returns the piece that rest begins with. keep says that it is worth keeping.
+// piece returns the piece at the beginning of rest. keep means that it is worth keeping.
 func (s *Stitcher) piece(from pieceSource, owner weak.Pointer[encoding.Encoder], rest []*cache.Object, runs int, keep bool) (*piece, error) {
 	key := pieceKey{encoder: owner, first: weak.Make(rest[0])}
 	if p := s.find(key); p != nil && s.fits(p, rest) {
@@ -196,7 +196,7 @@ func (s *Stitcher) ends(rest []*cache.Object, n, runs int) bool {
 	return xxhash.Sum64String(rest[n].Key())&uint64(max(runs-least, 1)-1) == 0
 }
 
-// fits reports whether p is made of what rest begins with and ends where a run does.
+// fits reports whether p has the first objects of rest and ends at the end of a run.
 func (s *Stitcher) fits(p *piece, rest []*cache.Object) bool {
 	n := len(p.objects)
 	if n > len(rest) {
@@ -253,7 +253,7 @@ func (p *piece) cost() int64 {
 	return int64(len(p.data)) + pieceOverhead + weakOverhead*int64(len(p.objects))
 }
 
-// pieceSource gives the items of pieces and what stands between them.
+// pieceSource has the items of pieces and their separators.
 type pieceSource struct {
 	wire.Writer
 	source encoding.Source
@@ -286,7 +286,7 @@ func (d *deflater) release() {
 	deflaters.Put(d)
 }
 
-// newPiece compresses the items of objects with what stands between them.
+// newPiece compresses the items of objects with their separators.
 func newPiece(from pieceSource, objects []*cache.Object, runs int) (*piece, error) {
 	d := deflaters.Get().(*deflater)
 	defer d.release()
@@ -338,7 +338,7 @@ const (
 	storedBlock = 5 // before the bytes of a block that is not compressed
 )
 
-// sum works out what is known only of the whole list.
+// sum computes the size and the CRC of the whole list.
 func (l *stitchedList) sum() {
 	l.crc = crc32.ChecksumIEEE(l.header)
 	l.length = len(gzipHeader) + storedBlock + len(l.header)
@@ -393,7 +393,7 @@ func appendStored(dst, p []byte, last bool) []byte {
 	return append(dst, p...)
 }
 
-// Collectors report how much is kept of compressed lists, and how much had to be compressed.
+// Collectors returns metrics of the kept and of the compressed bytes of lists.
 func (s *Stitcher) Collectors() []prometheus.Collector {
 	kept := prometheus.GaugeOpts{Name: "larder_compressed_list_bytes", Help: "Bytes of compressed pieces of lists, kept to be sent again."}
 	made := prometheus.CounterOpts{Name: "larder_compressed_list_pieces_total", Help: "Counter of pieces of lists that were compressed."}

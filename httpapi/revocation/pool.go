@@ -10,13 +10,13 @@ const (
 	// recheckTimeout bounds one question to a provider or webhook, or all questions about one
 	// credential to this process.
 	recheckTimeout = 2 * time.Second
-	// localConcurrency is how many credentials this process decides about at once.
+	// localConcurrency limits the credentials that this process checks at once.
 	localConcurrency = 8
-	// RemoteConcurrency is how many questions of a kind providers and webhooks are asked at once.
+	// RemoteConcurrency limits the concurrent questions of each kind to providers and webhooks.
 	RemoteConcurrency = 32
 )
 
-// pool runs checks on goroutines of its own, at most size of them at once. The others wait.
+// pool runs checks on its own goroutines, at most size at once. Other checks wait.
 type pool struct {
 	size     int
 	running  *sync.WaitGroup

@@ -27,16 +27,16 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// Config says what rights depend on, and what decides about them.
+// Config configures Rights.
 type Config struct {
 	// Revocation reports changes that rights depend on; if it is nil, rights are never checked again.
 	Revocation *auth.Revocation
 	// Authorizer decides what Revocation's LocalAuthorizer does not, and everything if there is none;
 	// nil allows everything.
 	Authorizer authorizer.Authorizer
-	// Audiences are what tokens may be meant for.
+	// Audiences are the accepted audiences of tokens.
 	Audiences authenticator.Audiences
-	// AnonymousByPath says that anonymous clients are accepted on some paths only.
+	// AnonymousByPath means that anonymous clients are accepted on some paths only.
 	AnonymousByPath bool
 	Headers         *identity.Headers
 	Digester        *identity.Digester
@@ -47,7 +47,7 @@ type Config struct {
 	Streams *streams.Streams
 }
 
-// Rights knows the rights by which watches are open.
+// Rights has the rights of all open watches.
 type Rights struct {
 	config  Config
 	objects map[string]*cache.Cache // of the core group's resources, which tokens may be bound to, by name
@@ -92,8 +92,8 @@ func New(config Config) *Rights {
 	return r
 }
 
-// Basis has the counters that the authorizer's answer about a request depends on. With the zero
-// value the authorizer is asked again.
+// Basis has the counters that an authorizer's decision about a request depends on. With the zero value the
+// authorizer is asked again.
 type Basis struct {
 	known       bool
 	all, losses uint64 // see right
@@ -141,9 +141,8 @@ func (r *Rights) Join(x *exchange.Exchange, on Basis) streams.Right {
 	})
 }
 
-// join returns the right that the watches of a credential share which ask for what, and counts
-// one more of them; [right.Leave] ends that. first makes a credential that is not known yet, and enter
-// makes a right that is not known yet.
+// join returns the right that the watches of the same objects with the same credential share, and counts one
+// more user of it; [right.Leave] undoes that. first makes a new credential, and enter a new right.
 func (r *Rights) join(key [sha256.Size]byte, what string, first func() *credential, enter func() *right) *right {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -164,7 +163,7 @@ func (r *Rights) join(key [sha256.Size]byte, what string, first func() *credenti
 	return held
 }
 
-// dropLocked removes a right that is lost, or that no watch holds any more.
+// dropLocked removes a right that is lost or has no more watches.
 func (r *Rights) dropLocked(held *right) {
 	c := held.of
 	if c.rights[held.key] == held {
@@ -192,7 +191,7 @@ func (r *Rights) Run(ctx context.Context) {
 			return
 		case <-ticker.C:
 		case <-r.ready:
-			// A round looks at all credentials, so answers that come together share one.
+			// A round looks at all credentials, so answers that arrive together share one round.
 			select {
 			case <-ctx.Done():
 				return
@@ -203,7 +202,7 @@ func (r *Rights) Run(ctx context.Context) {
 	}
 }
 
-// answered makes Run look again: an answer may lead to another question.
+// answered makes Run start another round, because an answer may lead to another question.
 func (r *Rights) answered() {
 	r.mu.Lock()
 	r.news++
@@ -226,9 +225,9 @@ func (r *Rights) look(ctx context.Context, now time.Time) {
 
 // Stats counts credentials and checks.
 type Stats struct {
-	// Senders is how many credentials have a watch open.
+	// Senders is the number of credentials with open watches.
 	Senders int
-	// Busy says that a right must be checked, or that a check is running.
+	// Busy means that a right must be checked, or that a check is running.
 	Busy bool
 }
 
@@ -244,18 +243,18 @@ func (r *Rights) Stats() Stats {
 	return Stats{Senders: known, Busy: waiting || r.local.isBusy() || r.identities.isBusy() || r.permissions.isBusy()}
 }
 
-// What a user may lose, as the label of the metric.
+// The reasons for the loss of a right, as labels of the metric.
 const (
 	lostCredential = "credential"
 	lostPermission = "permission"
 )
 
-// credential is the one by which watches of one client were authenticated. It may contain secrets,
-// and is kept for as long as one of these watches is open.
+// credential authenticates the watches of one client. It may contain secrets, and is kept as long as one of
+// these watches is open.
 type credential struct {
 	in           *Rights
 	key          [sha256.Size]byte
-	request      *http.Request // to authenticate once more; not changed
+	request      *http.Request // authenticates again; not changed
 	impersonates bool
 	ties         auth.Dependencies
 	local        bool // this process authenticated it without a provider or webhook; the check has it
@@ -304,8 +303,7 @@ func (held *right) Leave() {
 	}
 }
 
-// requestOf returns a request with nothing but the credentials of x and the fields by which it
-// impersonates.
+// requestOf returns a request that has only the credentials and the impersonation fields of x.
 func (r *Rights) requestOf(x *exchange.Exchange) *http.Request {
 	header := x.CopyHeaders(func(key string) bool {
 		switch key {

@@ -22,7 +22,7 @@ type Snapshot struct {
 	Version   string    `json:"version"`
 	Refreshed float64   `json:"refreshedSeconds"` // how often there is a new one
 
-	// Revision is the store's, 0 if it could not be asked.
+	// Revision is the store's, 0 if it is not known.
 	Revision   int64 `json:"revision"`
 	Goroutines int64 `json:"goroutines"`
 	Streams    int   `json:"streams"` // watches and other requests with a connection to themselves
@@ -43,7 +43,7 @@ type Snapshot struct {
 	Memory    Memory           `json:"memory"`
 }
 
-// Resource is what the cache of one resource holds.
+// Resource describes the cache of one resource.
 type Resource struct {
 	Name     string `json:"name"`
 	Ready    bool   `json:"ready"`
@@ -77,7 +77,7 @@ type Watchers struct {
 	Resource  string `json:"resource"`
 	Watches   int    `json:"watches"`
 	Busy      int    `json:"busy"` // that have something to send at the moment
-	// Lag is how many revisions a busy one is behind the cache at most.
+	// Lag is the largest number of revisions by which a busy watcher is behind the cache.
 	Lag int64 `json:"lag"`
 }
 
@@ -107,13 +107,13 @@ type Budget struct {
 }
 
 const (
-	// patience is how long the store, and a health check, may take.
+	// patience limits the time of the store, and of a health check.
 	patience = 2 * time.Second
-	// mostGroups is how many groups of watches are told.
+	// mostGroups limits the listed groups of watches.
 	mostGroups = 100
 )
 
-// gather looks at everything.
+// gather collects a Snapshot.
 func (p *Page) gather(ctx context.Context) *Snapshot {
 	s := &Snapshot{Time: time.Now().UTC(), Started: p.config.Started.UTC(), Version: p.config.Version, Refreshed: interval.Seconds()}
 	all := p.config.Ledger.Report(costs.Query{Window: costs.SinceStart, By: costs.ByVerb, Limit: 1})
@@ -153,7 +153,7 @@ func (p *Page) gatherResources(ctx context.Context, s *Snapshot) {
 	slices.SortFunc(s.Resources, func(a, b Resource) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// resource looks at the cache of r, whose store has come to revision.
+// resource describes the cache of r. revision is the store's.
 func resource(r *registry.Resource, revision int64) Resource {
 	hub := r.Hub.Stats()
 	out := Resource{Name: r.GroupResource.String(), Ready: r.Cache.Ready(), Watches: int64(hub.Watchers), Events: uint64(hub.Events)}
@@ -167,8 +167,7 @@ func resource(r *registry.Resource, revision int64) Resource {
 	return out
 }
 
-// gatherWatchers puts watches together by who watches what. Groups that are behind come first,
-// and then large ones.
+// gatherWatchers groups watches by user, agent and resource. Groups that lag come first, then large ones.
 func (p *Page) gatherWatchers(s *Snapshot) {
 	revisions := make(map[string]int64)
 	for i := range s.Resources {

@@ -25,17 +25,18 @@ import (
 )
 
 const (
-	// Path is where the page is.
+	// Path is the path of the page.
 	Path = "/larder/"
-	// DataPath is where its data is.
+	// DataPath is the path of its data.
 	DataPath = request.StatusPath
 
-	// interval is how often a stream has a new snapshot, and freshness how old one may be.
+	// interval is the time between the snapshots of a stream. A snapshot is reused until it is older than
+	// freshness.
 	interval  = 2 * time.Second
 	freshness = time.Second
 )
 
-// Config says what a [Page] shows.
+// Config configures a [Page].
 type Config struct {
 	Version  string
 	Started  time.Time
@@ -60,7 +61,7 @@ type Page struct {
 // New returns a page.
 func New(config Config) *Page { return &Page{config: config, shell: newShell()} }
 
-// Install adds the page and its data.
+// Install registers the page and its data.
 func (p *Page) Install(to common.PathHandler) {
 	to.Handle(strings.TrimSuffix(Path, "/"), p.shell)
 	to.Handle(Path, p.shell)
@@ -109,7 +110,7 @@ func (p *Page) serveData(w http.ResponseWriter, req *http.Request) {
 func (p *Page) snapshot(ctx context.Context, q costs.Query) *Snapshot {
 	p.mu.Lock()
 	if p.last == nil || time.Since(p.last.Time) > freshness {
-		// Whoever asks first gathers for all: that goes on if it leaves.
+		// The first request gathers for all others, even if its client leaves.
 		p.last = p.gather(context.WithoutCancel(ctx))
 	}
 	s := *p.last
@@ -123,13 +124,13 @@ func notSupported(method string) error {
 	return apierrors.NewMethodNotSupported(schema.GroupResource{Group: "larder", Resource: "status"}, strings.ToLower(method))
 }
 
-// mostFailures is how many Failures remembers, and maxText how much of each text.
+// mostFailures is the number of failures that are kept, and maxText the maximum length of their texts.
 const (
 	mostFailures = 50
 	maxText      = 300
 )
 
-// Failure is an answer that was the server's fault: its code is 500 or above.
+// Failure is an answer with a code of 500 or above.
 type Failure struct {
 	Time      time.Time `json:"time"`
 	Code      int       `json:"code"`
@@ -141,14 +142,14 @@ type Failure struct {
 	AuditID   string    `json:"auditID"`
 }
 
-// Failures remembers the last ones. The zero value remembers none.
+// Failures keeps the last failures. The zero value is empty.
 type Failures struct {
 	mu   sync.Mutex
 	last []Failure // guarded by mu
 	all  int64     // guarded by mu
 }
 
-// Add remembers f, and not all of its texts if they are long.
+// Add adds f and truncates long texts.
 func (r *Failures) Add(f Failure) {
 	for _, text := range []*string{&f.Method, &f.Path, &f.Message, &f.User, &f.UserAgent, &f.AuditID} {
 		if len(*text) > maxText {
@@ -165,7 +166,7 @@ func (r *Failures) Add(f Failure) {
 	r.last = append(r.last, f)
 }
 
-// list returns those that are remembered, the last first, and how many there were.
+// list returns the kept failures, the last first, and the number of all.
 func (r *Failures) list() ([]Failure, int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -198,8 +199,8 @@ func newShell() *shell {
 			`<script src="app.js"></script>`, "<script>"+script+"</script>",
 			`"icon.svg"`, `"data:image/svg+xml;base64,`+base64.StdEncoding.EncodeToString([]byte(icon))+`"`,
 		).Replace(asset("index.html")),
-		// The page runs its own script and loads its own data and nothing else, makes HTML of no
-		// text, and no other page shows it.
+		// The page runs only its own script, loads only its own data, never inserts text as HTML, and
+		// cannot be framed.
 		policy: "default-src 'none'; script-src " + hash(script) + "; style-src " + hash(style) + "; img-src data:; connect-src 'self'; " +
 			"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
 	}
@@ -213,19 +214,18 @@ func asset(name string) string {
 	return string(text)
 }
 
-// hash returns what a policy calls a script or style by.
+// hash returns the source expression of a script or style for the policy.
 func hash(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// Public reports whether everybody may request path by method, because it is the page without its
-// data.
+// Public reports whether method and path need no authorization, because they are of the page without data.
 func Public(method, path string) bool {
 	return (path == Path || path+"/" == Path) && (method == http.MethodGet || method == http.MethodHead)
 }
 
-// secure sets the headers that keep other sites out.
+// secure sets the headers that protect the page from other sites.
 func (s *shell) secure(h http.Header) {
 	h.Set("Content-Security-Policy", s.policy)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -235,7 +235,7 @@ func (s *shell) secure(h http.Header) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
 
-// ServeHTTP answers with the shell, or says where it is.
+// ServeHTTP sends the page, or redirects to it.
 func (s *shell) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	s.secure(w.Header())
 	switch {

@@ -1,7 +1,7 @@
 // Package invariants switches on the assertions that are too expensive for
 // production. Builds tagged "invariants" set [Enabled]; all others compile the
 // guarded blocks away. An assertion may observe and panic, but never changes the program's
-// behaviour. [Overwrite] changes bytes that nobody may read any more, and a [Seal] checks that
+// behaviour. [Overwrite] changes bytes that must no longer be read, and a [Seal] checks that
 // bytes have not changed since they were published.
 package invariants
 

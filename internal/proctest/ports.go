@@ -14,8 +14,8 @@ const (
 	lastPort  = 30000
 )
 
-// Port returns a loopback TCP port that nobody listens on and that no other test is
-// given until this one ends.
+// Port returns a free loopback TCP port. No other test gets the same port until this one
+// ends.
 func Port(t testing.TB) int {
 	t.Helper()
 	const tries = 1000

@@ -13,13 +13,13 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdmain"
 )
 
-// Main runs etcd with args, the first of which is the program's name. It ends the process when etcd
+// Main runs etcd with args, whose first element is the program's name. It ends the process when etcd
 // has ended.
 func Main(args []string) { etcdmain.Main(shortenTicks(args, os.Environ())) }
 
-// shortenTicks returns args, with shorter ticks where neither they nor the environment know of
-// other members or say how long ticks are: with nobody to lose an election to, they only
-// shorten the start, from up to a second. Still shorter ones cost an idle etcd much CPU (T4).
+// shortenTicks returns args with shorter ticks, unless args or the environment name other members or set
+// the ticks. A single member cannot lose an election, so shorter ticks only shorten the start, by up to a
+// second. Even shorter ones cost an idle etcd much CPU (T4).
 func shortenTicks(args, environ []string) []string {
 	for _, flag := range []string{
 		"initial-cluster", "discovery", "discovery-endpoints", "discovery-token", "discovery-srv", "config-file",

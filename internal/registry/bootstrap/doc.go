@@ -11,8 +11,8 @@
 //
 // A [Bootstrap] is a list of hooks, named as kube-apiserver names them in its health checks. Each hook
 // creates missing objects, is then ready, and repairs its objects until the server stops. Upstream's
-// packages define the objects, and how existing objects are reconciled. Hooks run concurrently, and so do
-// the writes of a hook, because the server is ready only when all hooks are.
+// packages define the objects, and how existing objects are reconciled. Hooks, and the
+// writes of a hook, run concurrently, because the server is ready only when all hooks are.
 //
 // # Guarantees
 //

@@ -5,7 +5,7 @@
 // A [Resource] has a cache, a reflector that keeps the cache current, and a hub that serves watchers.
 // [Resource.Get], [Resource.List] and [Resource.Watch] return cached, encoded objects. [Resource.Storage]
 // is upstream's storage.Interface over the same: it returns decoded objects and writes. A Resource without
-// a cache is read from the store. So are records, which are stored values that are no API objects.
+// a cache, and stored values that are not API objects (records), are read from the store.
 //
 // # Guarantees
 //

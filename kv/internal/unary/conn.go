@@ -91,12 +91,12 @@ type Conn struct {
 	reader *http2.Framer // used by Open, and then by Run or the one inline call
 	tick   time.Duration // Tick, except in tests
 	ended  chan struct{} // closed when no more calls are accepted
-	kick   chan struct{} // has an element when something is to be written soon
+	kick   chan struct{} // has an element when something must be written soon
 	calls  sync.Pool     // of *call, for reuse
 
 	mu      sync.Mutex
 	framer  *http2.Framer // writes to out
-	out     *bytes.Buffer // what is to be written
+	out     *bytes.Buffer // bytes to write
 	spare   *bytes.Buffer // being written, or empty
 	writing bool          // says that somebody writes
 	flushes uint64        // counts writes

@@ -1,7 +1,7 @@
-// Package zaplog passes etcd's log on to slog.
+// Package zaplog passes etcd's log to slog.
 //
-// Warnings about what is intended here are left out, and so are the entries with which a
-// server dies: package embedded has hooks for those.
+// It omits warnings about intended behaviour, and the entries with which a server dies: package
+// embedded handles those.
 package zaplog
 
 import (

@@ -56,7 +56,7 @@ func sweepScratch(dir string) {
 		return // a directory that is no pattern
 	}
 	for _, path := range paths {
-		// Only this user can write to the directory, so nobody can replace it before it is removed.
+		// Only this user can write to the directory, so no other can replace it before it is removed.
 		info, err := os.Lstat(path)
 		if err != nil || info.Mode() != os.ModeDir|0o700 || !ownedByUser(info) {
 			continue
