@@ -225,7 +225,7 @@ func TestBrokenFiles(t *testing.T) {
 	}{
 		{"authority", "pki/ca.crt", "not PEM", "ca.crt"},
 		{"authority's key", "pki/ca.key", "not PEM", "certificate authority"},
-		{"authority without its key", "pki/ca.key", "", "belong together"},
+		{"authority without its key", "pki/ca.key", "", "both are needed"},
 		{"serving certificate", "pki/apiserver.crt", "not PEM", "serving certificate"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
