@@ -96,7 +96,7 @@ type lister struct{ *cache.ListWatch }
 
 func (lister) IsWatchListSemanticsUnSupported() bool { return true }
 
-// handle is told of an object that has come, changed or gone.
+// handle handles the creation, change or deletion of an object.
 func (m *manager) handle(resource string, o any, gone bool) {
 	if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
 		o = last.Obj
