@@ -166,7 +166,7 @@ func TestSnapshotRefusesMistakes(t *testing.T) {
 		{"restore FILE --data-dir " + p.dir, "in use by another process"},
 		{"restore FILE --etcd-dir DIR", "is not empty"},
 		{"restore DIR/damaged --etcd-dir DIR/new", "not a complete etcd snapshot"},
-		{"restore FILE --etcd-dir DIR/new --initial-cluster default=http://localhost:2380,b=http://b:2380", "--initial-cluster-token is needed"},
+		{"restore FILE --etcd-dir DIR/new --initial-cluster default=http://localhost:2380,b=http://b:2380", "--initial-cluster-token is required"},
 		{"restore FILE --data-dir DIR/new --name x", "--name needs --etcd-dir"},
 		{"restore FILE --etcd-dir DIR/new --data-dir x", "cannot be used together"},
 		{"status DIR/damaged", "not a complete etcd snapshot"},
