@@ -22,7 +22,6 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
-	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
@@ -198,7 +197,7 @@ func (k *kubelet) heard() []string {
 
 const (
 	idle     = 4 * time.Hour
-	creation = proctest.Patience
+	creation = 30 * time.Second // a test waits for this where a client opens no stream
 )
 
 func (k *kubelet) key(req *http.Request) string {
