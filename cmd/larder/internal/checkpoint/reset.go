@@ -45,10 +45,6 @@ func (c *Checkpoints) Reset(ctx context.Context, name string) (Outcome, error) {
 	r := reset{Checkpoints: c, wanted: wanted, all: Outcome{Name: name}}
 	defer r.resume()
 	for round := range maxRounds {
-		// What was received before does not write any more. In the first round, that may have
-		// been deleting what is put back. Later, it may have been let in by what was in force
-		// before the last round: by a namespace, or a definition, that is gone.
-		c.config.Fence.Raise()
 		before := len(r.all.writes)
 		if err := r.round(ctx); err != nil {
 			return r.all, err
@@ -115,6 +111,7 @@ func (r *reset) resume() {
 // that state.
 func (r *reset) bringBack(ctx context.Context, store kv.Store, wanted *storeState) (Outcome, error) {
 	var all Outcome
+	r.config.Fence.Raise() // before the revision is read, too
 	if wanted.equal != 0 { // comparing may take much longer
 		revision, err := store.Revision(ctx)
 		if err != nil {
@@ -126,6 +123,9 @@ func (r *reset) bringBack(ctx context.Context, store kv.Store, wanted *storeStat
 		}
 	}
 	for range maxRounds {
+		// Requests that were received before write nothing from now on: a request may delete what is restored, or
+		// rely on a namespace or CRD that is gone.
+		r.config.Fence.Raise()
 		changes, revision, err := r.compare(ctx, store, wanted)
 		if err != nil {
 			return all, fmt.Errorf("checkpoint: comparing: %w", err)
