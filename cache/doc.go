@@ -72,7 +72,7 @@
 // indented lock is taken while the one above it is held:
 //
 //	Cache.mu          the writer; also learnt indexes, repaired objects and forgetting by age
-//		offers.mu     objects of writes whose events have not arrived
+//		offers.mu     objects of writes whose events are not applied
 //		Budget.mu     the order of kept encodings; of one Budget at a time
 //		Cache.mu      of another cache, only tried: its Log forgets for a shared Budget,
 //		              with Budget.mu

@@ -235,7 +235,8 @@ func (t *Tail) runWatch(ctx context.Context) error {
 	}
 }
 
-// place is where to begin: not before floor, in a store at present. replacements is the store's count; a foreign history is not the one that was
+// place is where to begin: not before floor, in a store at present. replacements is the store's count; a
+// foreign history is not the one that was
 // followed before.
 type place struct {
 	floor, present int64

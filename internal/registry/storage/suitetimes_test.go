@@ -34,8 +34,8 @@ func inBubble(run func(*testing.T)) func(*testing.T) {
 	return func(t *testing.T) { synctest.Test(t, run) }
 }
 
-// patiently repeats read while the server answers that the client should try again later, as clients do: after many writes the
-// cache of a busy machine needs more than three seconds.
+// patiently repeats read while the server answers that the client should try again later, as clients do:
+// after many writes the cache of a busy machine needs more than three seconds.
 func (f *fixture) patiently(read func() error) {
 	f.t.Helper()
 	f.until("read", func() bool { return !apierrors.IsTooManyRequests(read()) })

@@ -111,8 +111,8 @@ func (r *reset) resume() {
 // that state.
 func (r *reset) bringBack(ctx context.Context, store kv.Store, wanted *storeState) (Outcome, error) {
 	var all Outcome
-	r.config.Fence.Raise() // before the revision is read, too
 	if wanted.equal != 0 { // comparing may take much longer
+		r.config.Fence.Raise()
 		revision, err := store.Revision(ctx)
 		if err != nil {
 			return all, fmt.Errorf("checkpoint: comparing: %w", err)
