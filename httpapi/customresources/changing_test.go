@@ -2,8 +2,10 @@ package customresources_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -128,4 +130,61 @@ func TestGenerationGoesBack(t *testing.T) {
 	condition(apiextensionsv1.NonStructuralSchema, "")
 	s.put(t, key, earlier)
 	condition(apiextensionsv1.NonStructuralSchema, "Violations")
+}
+
+// TestConditionIsWrittenOncePerState: a condition that another writer sets, like a server of another
+// version, stays until the specification changes.
+func TestConditionIsWrittenOncePerState(t *testing.T) {
+	s := newServer(t)
+	client := s.crds.ApiextensionsV1().CustomResourceDefinitions()
+	w, err := client.Watch(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	defer w.Stop()
+	const name = "crates.example.k8s.io"
+	// reasons waits until the CRD has a property, and last as the reason of its condition. It returns
+	// all reasons that the condition had meanwhile.
+	reasons := func(property, last string) []string {
+		t.Helper()
+		var seen []string
+		for event := range w.ResultChan() {
+			crd, ok := event.Object.(*apiextensionsv1.CustomResourceDefinition)
+			if !ok {
+				t.Fatalf("watch of CRDs: %v", event)
+			}
+			c := apihelpers.FindCRDCondition(crd, apiextensionsv1.KubernetesAPIApprovalPolicyConformant)
+			if crd.Name != name || c == nil {
+				continue
+			}
+			seen = slices.Compact(append(seen, c.Reason))
+			if c.Reason == last && slices.Contains(crd.Spec.Names.ShortNames, property) {
+				return seen
+			}
+		}
+		t.Fatal("the watch of CRDs ended")
+		return nil
+	}
+	s.define(t, crates)
+	reasons("one", "ApprovedAnnotation")
+	crd, err := client.Get(t.Context(), name, metav1.GetOptions{})
+	must(t, err)
+	apihelpers.SetCRDCondition(crd, apiextensionsv1.CustomResourceDefinitionCondition{
+		Type: apiextensionsv1.KubernetesAPIApprovalPolicyConformant, Status: apiextensionsv1.ConditionFalse, Reason: "Foreign",
+	})
+	_, err = client.UpdateStatus(t.Context(), crd, metav1.UpdateOptions{})
+	must(t, err)
+	reasons("one", "Foreign")
+	const other = "boxes.example.k8s.io" // by its condition, the controller has handled the event of the first
+	s.define(t, strings.NewReplacer("crates", "boxes", "crate", "box", "Crate", "Box", "[one]", "[b]").Replace(crates))
+	proctest.Eventually(t, "the second CRD has its condition", func() error {
+		d, err := client.Get(t.Context(), other, metav1.GetOptions{})
+		must(t, err)
+		if apihelpers.FindCRDCondition(d, apiextensionsv1.KubernetesAPIApprovalPolicyConformant) == nil {
+			return errors.New("none")
+		}
+		return nil
+	})
+	s.change(t, name, func(d *apiextensionsv1.CustomResourceDefinition) { d.Spec.Names.ShortNames = []string{"two"} })
+	if got, want := reasons("two", "ApprovedAnnotation"), []string{"Foreign", "ApprovedAnnotation"}; !slices.Equal(got, want) {
+		t.Errorf("after a foreign write and a change: %q", got)
+	}
 }

@@ -91,10 +91,10 @@ func newServerOf(t testing.TB, configure func(*customresources.Config), change .
 }
 
 // run runs a part until the test ends.
-func run(t testing.TB, subresourceStorage func(context.Context) error) {
+func run(t testing.TB, part func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- subresourceStorage(ctx) }()
+	go func() { ended <- part(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
