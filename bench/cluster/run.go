@@ -62,13 +62,13 @@ func Run(ctx context.Context, c Config) (all []*bench.Result, err error) {
 		return nil, err
 	}
 	for _, nodes := range c.Nodes {
-		found, failed := c.runSize(ctx, size{nodes, c.PodsPerNode})
-		all, err = append(all, found...), errors.Join(err, failed)
-		if ctx.Err() != nil {
-			break
+		found, err := c.runSize(ctx, size{nodes, c.PodsPerNode})
+		all = append(all, found...)
+		if err != nil {
+			return all, fmt.Errorf("%d nodes: %w", nodes, err)
 		}
 	}
-	return all, err
+	return all, nil
 }
 
 // runSize simulates clusters of one size, over one etcd.
@@ -95,22 +95,20 @@ func (c *Config) runSize(ctx context.Context, s size) (all []*bench.Result, err 
 			c.Sayf("%d nodes by HTTP/1.1: left out: about %d connections, and %d open files are allowed", s.nodes, n, openFiles())
 			continue
 		}
-		found, failed := c.Each(ctx, func(kind string, _ int) ([]*bench.Result, error) {
+		found, err := c.Each(func(kind string, _ int) ([]*bench.Result, error) {
 			if kind == testservers.Stock && s.nodes > c.StockNodes {
 				return nil, nil
 			}
 			run := &trial{config: c, started: servers, dataset: w, kind: kind, connections: connections}
-			if err := run.run(ctx); err != nil {
-				return run.results, fmt.Errorf("cluster: %d nodes by %s: %w", s.nodes, protocol, err)
-			}
-			return run.results, nil
+			err := run.run(ctx)
+			return run.results, err
 		})
-		all, err = append(all, found...), errors.Join(err, failed)
-		if ctx.Err() != nil {
-			break
+		all = append(all, found...)
+		if err != nil {
+			return all, fmt.Errorf("%s: %w", protocol, err)
 		}
 	}
-	return all, err
+	return all, nil
 }
 
 // makeDataset makes the objects through a Larder that ends then.

@@ -28,7 +28,7 @@ func Run(ctx context.Context, c Config) ([]*bench.Result, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	return c.Each(ctx, func(kind string, round int) ([]*bench.Result, error) {
+	return c.Each(func(kind string, round int) ([]*bench.Result, error) {
 		p := &measurement{config: &c, kind: kind, round: round}
 		err := p.run(ctx)
 		return p.results, err

@@ -63,7 +63,7 @@ func Run(ctx context.Context, c Config) ([]*bench.Result, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	return c.Each(ctx, func(kind string, round int) ([]*bench.Result, error) {
+	return c.Each(func(kind string, round int) ([]*bench.Result, error) {
 		r := &run{config: &c, kind: kind, dir: filepath.Join(c.TestServers.Dir, fmt.Sprintf("%s-%d", kind, round))}
 		err := r.run(ctx)
 		return r.results, err
@@ -97,7 +97,7 @@ func (r *run) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	rest := func(ctx context.Context) error { return bench.Sleep(ctx, r.config.Rest) }
+	rest := func(ctx context.Context) error { return errors.Join(bench.Sleep(ctx, r.config.Rest), r.alive()) }
 	for i, phase := range []func(context.Context) error{r.populate, r.rollOut, r.update, rest, r.remove} {
 		part, err := r.begin()
 		if err != nil {
@@ -243,13 +243,21 @@ func (r *run) until(ctx context.Context, done func(context.Context) (bool, error
 		longest  = 10 * time.Minute
 	)
 	return wait.PollUntilContextTimeout(ctx, interval, longest, true, func(ctx context.Context) (bool, error) {
-		for _, p := range append(r.beside, r.server) {
-			if err := p.CheckAlive(); err != nil {
-				return false, err
-			}
+		if err := r.alive(); err != nil {
+			return false, err
 		}
 		return done(ctx)
 	})
+}
+
+// alive returns an error that names a process that has ended.
+func (r *run) alive() error {
+	for _, p := range append(r.beside, r.server) {
+		if err := p.CheckAlive(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // begin begins a measurement.

@@ -27,7 +27,7 @@ func (b *Beside) Run(ctx context.Context) ([]*bench.Result, error) {
 	if err := b.Check(); err != nil {
 		return nil, err
 	}
-	return b.Each(ctx, func(kind string, round int) ([]*bench.Result, error) {
+	return b.Each(func(kind string, round int) ([]*bench.Result, error) {
 		r, err := b.measure(ctx, kind, round)
 		if err != nil {
 			return nil, err
@@ -87,7 +87,7 @@ func (b *Beside) measure(ctx context.Context, kind string, round int) (r *bench.
 func sum(servers []*testservers.Server) (all process.Usage, err error) {
 	for _, s := range servers {
 		u, err := s.Process.Usage()
-		if err != nil {
+		if err := errors.Join(s.CheckAlive(), err); err != nil {
 			return all, fmt.Errorf("starts: %w", err)
 		}
 		all.CPU, all.RSS, all.Anonymous = all.CPU+u.CPU, all.RSS+u.RSS, all.Anonymous+u.Anonymous

@@ -70,7 +70,7 @@ func (c *Config) run(ctx context.Context, d *data) (all []*bench.Result, err err
 		return nil, err
 	}
 	var first *bench.Result // list
-	return c.Each(ctx, func(kind string, _ int) ([]*bench.Result, error) {
+	return c.Each(func(kind string, _ int) ([]*bench.Result, error) {
 		ready, listed, err := measure(ctx, servers, d, kind)
 		if err != nil {
 			return nil, err
@@ -156,7 +156,7 @@ func measure(ctx context.Context, f *testservers.Servers, d *data, kind string) 
 	if ready, err = until("ready"); err != nil {
 		return ready, listed, err
 	}
-	size, err := list(ctx, server.Target, d)
+	size, err := list(ctx, server, d)
 	if err != nil {
 		return ready, listed, err
 	}
@@ -179,17 +179,21 @@ func compare(first, r *bench.Result) {
 
 // list requests all objects once. It repeats the request for custom resources, which are served
 // some time after the server is ready.
-func list(ctx context.Context, t *bench.Target, d *data) (size int64, err error) {
+func list(ctx context.Context, server *testservers.Server, d *data) (size int64, err error) {
 	const longest, pause = 5 * time.Minute, 20 * time.Millisecond
 	var last error
 	err = wait.PollUntilContextTimeout(ctx, pause, longest, true, func(ctx context.Context) (bool, error) {
-		if size, last = t.Once(ctx, d.path, d.accept); last != nil && !d.custom {
+		size, last = server.Target.Once(ctx, d.path, d.accept)
+		switch {
+		case last == nil:
+			return true, nil
+		case !d.custom:
 			return false, last
 		}
-		return last == nil, nil
+		return false, server.CheckAlive()
 	})
 	if err != nil && last != nil {
-		return 0, fmt.Errorf("starts: %s is not served: %w", d.path, last)
+		return 0, errors.Join(fmt.Errorf("starts: %s is not served: %w", d.path, last), server.CheckAlive())
 	}
 	return size, err
 }

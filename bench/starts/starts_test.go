@@ -51,6 +51,10 @@ func TestBesideMeasuresEachKind(t *testing.T) {
 			t.Errorf("%s: %d servers, %v", r.Name, r.Ops, r.Values)
 		}
 	}
+	b.TestServers.Dir, b.TestServers.Larder, b.Servers = t.TempDir(), "/bin/false", []string{testservers.Larder, testservers.Stock}
+	if results, err := b.Run(t.Context()); len(results) != 0 || err == nil || !strings.HasPrefix(err.Error(), "Larder: ") || !strings.Contains(err.Error(), "larder has ended") {
+		t.Errorf("%d results after a failure, %v; want that Larder has ended", len(results), err)
+	}
 	for _, wrong := range []Beside{{Rest: 1, Trials: b.Trials}, {Count: 1, Trials: b.Trials}, {Count: 1, Rest: 1}} {
 		if _, err := wrong.Run(t.Context()); err == nil {
 			t.Errorf("%+v was run", wrong)

@@ -1,8 +1,6 @@
 package testservers
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -47,26 +45,22 @@ func (t *Trials) Sayf(format string, args ...any) {
 	}
 }
 
-// Each calls do for each server in each round, which count from 1, and returns all results with all
-// errors. Only the end of ctx ends it early. Servers are in the order in which they are given in the
+// Each calls do for each server in each round, which count from 1, until one fails. It returns all
+// results, with an error that names the server. Servers are in the order in which they are given in the
 // first round, backwards in the second, and so on, so that a trend of the machine favours none.
-func (t *Trials) Each(ctx context.Context, do func(server string, round int) ([]*bench.Result, error)) (all []*bench.Result, err error) {
+func (t *Trials) Each(do func(server string, round int) ([]*bench.Result, error)) (all []*bench.Result, err error) {
 	for round := range t.Rounds {
 		order := slices.Clone(t.Servers)
 		if round%2 == 1 {
 			slices.Reverse(order)
 		}
 		for _, server := range order {
-			found, failed := do(server, round+1)
+			found, err := do(server, round+1)
 			all = append(all, found...)
-			if failed != nil {
-				t.Sayf("failed: %s: %v", server, failed)
-				err = errors.Join(err, fmt.Errorf("%s: %w", server, failed))
-			}
-			if ctx.Err() != nil {
-				return all, cmp.Or(err, ctx.Err())
+			if err != nil {
+				return all, fmt.Errorf("%s: %w", server, err)
 			}
 		}
 	}
-	return all, err
+	return all, nil
 }

@@ -181,6 +181,12 @@ func (t Thresholds) Judge(results []*bench.Result) []Case {
 			switch {
 			case !b.Figure.known(r):
 				c.Is, c.Crossed = "not known", true
+				if r.Succeeded() == 0 {
+					c.Is += fmt.Sprintf(", because none of %s has succeeded", r.Counted())
+				}
+				if r.FirstError != "" {
+					c.Is += "; first error: " + r.FirstError
+				}
 			case b.Figure.least:
 				c.Crossed = v < b.Limit
 			default:

@@ -73,7 +73,9 @@ func TestThresholds(t *testing.T) {
 		{some(100, 1), "min-rate 2000", "min-rate 2000, but it is 1000"},
 		{some(100, 1), "max-rss 49e6", "max-rss 49.0 MB, but it is 50.0 MB"},
 		{some(100, 1), "max-rss 51e6; max-peak-rss 51e6", "max-peak-rss 51.0 MB, but it is 60.0 MB"},
-		// What was not measured is beyond every bound.
+		// What was not measured is beyond every bound, and the error says why.
+		{&bench.Result{Name: "some", Unit: "request", FirstError: "refused", Counts: bench.Counts{Ops: 7, Errors: 7}}, "max-cpu-per-op 1h; max-errors -1",
+			"max-cpu-per-op 3600.0 s, but it is not known, because none of 7 requests has succeeded; first error: refused"},
 		{&bench.Result{Name: "some", Counts: bench.Counts{Ops: 1}, Wall: 1}, "max-cpu-per-op 1h; max-rss 1e12; max-p99 1h", "is not known"},
 	} {
 		var flags []string
