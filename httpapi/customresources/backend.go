@@ -39,13 +39,13 @@ type backend struct {
 	end    context.CancelFunc
 
 	mu      sync.Mutex
-	users   int // requests that have begun
+	users   int // requests that are being served
 	retired bool
 	idle    chan struct{} // closed when retired and without users
 }
 
-// loadTimeout limits how long the first requests wait until the cache has loaded. Later requests are
-// answered that the client should retry.
+// loadTimeout limits how long the first requests wait until the cache has loaded. If it takes longer, they
+// fail with an error that asks the client to retry.
 const loadTimeout = 5 * time.Second
 
 // build makes and starts the backend of s.

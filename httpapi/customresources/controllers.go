@@ -183,8 +183,8 @@ func settled(name string) error {
 
 // UpdateStatus implements client.CustomResourceDefinitionInterface. It returns a conflict after a
 // write that succeeded and for a write that it refuses: the controller takes that for a CRD that has
-// changed, which it will see, and remembers nothing. A write that succeeds is of the current state,
-// so the event of the next state, which allows another write, comes after begin.
+// changed, which it will see, and remembers nothing. A write succeeds only for the newest state of the
+// CRD, so the event of the next state, which allows another write, comes after begin.
 func (c conditionClient) UpdateStatus(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, options metav1.UpdateOptions) (*apiextensionsv1.CustomResourceDefinition, error) {
 	if !c.conditions.begin(crd.Name) {
 		return nil, settled(crd.Name)

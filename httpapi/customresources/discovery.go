@@ -47,7 +47,7 @@ type group struct {
 	versions map[string][]metav1.APIResource
 }
 
-// update publishes what members, all CRDs of a group, define.
+// update publishes the discovery of a group. members are all its CRDs.
 func (d *discovery) update(name string, members []*apiextensionsv1.CustomResourceDefinition) {
 	slices.SortFunc(members, func(a, b *apiextensionsv1.CustomResourceDefinition) int { return strings.Compare(a.Name, b.Name) })
 	next := &group{document: metav1.APIGroup{Name: name}, versions: make(map[string][]metav1.APIResource)}

@@ -56,8 +56,8 @@ type Config struct {
 	// servers have seen a new CRD.
 	Alone bool
 
-	// Servers is the number of --apiserver-count. If there are several servers, a CRD is established
-	// after five seconds.
+	// Servers is the value of --apiserver-count. If it is greater than 1, a CRD is established after five
+	// seconds.
 	Servers int
 
 	// MinRequestTimeout is the same as in httpapi.Config, with the same default.

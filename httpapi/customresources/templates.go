@@ -38,8 +38,8 @@ type templateKind struct {
 // templates are upstream's descriptions of sample CRDs, one for each templateKind, in one version of
 // OpenAPI.
 //
-// Upstream's builder generates all built-in definitions for each description, and describes each
-// path again.
+// Without them, upstream's builder would generate the definitions of all built-in kinds, and every path,
+// for each description.
 type templates[T any] struct {
 	v2    bool
 	build func(*apiextensionsv1.CustomResourceDefinition, string, builder.Options) (*T, error)

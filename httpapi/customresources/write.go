@@ -34,7 +34,7 @@ type target struct{ version, subresource string }
 // subresourceStorage is the storage of a subresource.
 type subresourceStorage struct{ rest.Patcher }
 
-// Destroy implements rest.Storage: the storage of the resource itself has all that there is.
+// Destroy implements rest.Storage. The storage of the resource itself releases what both share.
 func (subresourceStorage) Destroy() {}
 
 // itemStorage is a storage whose objects are read and changed.
@@ -105,7 +105,7 @@ func errChanging() error {
 }
 
 // Write serves a write of a custom resource and reports whether it has. If not, there is no such
-// resource now. attributes returns those of the span of the write.
+// resource now. attributes returns the attributes of the write's tracing span.
 func (e *Extensions) Write(x *exchange.Exchange, attributes func() []attribute.KeyValue) bool {
 	gr := schema.GroupResource{Group: x.Group, Resource: x.Resource}
 	for {

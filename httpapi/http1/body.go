@@ -38,7 +38,7 @@ var (
 type incoming struct {
 	length int64         // as announced; -1 for chunks
 	in     *bufio.Reader // of the connection, behind the header
-	left   int64         // of a body of known length
+	left   int64         // bytes to read of a body of known length
 	chunks io.Reader     // of a body in chunks, once it is read
 
 	expects bool // the client waits for 100 Continue
@@ -115,7 +115,7 @@ func (b *incoming) readChunks(p []byte) (int, error) {
 	return n, err
 }
 
-// readTrailer reads what ends a body in chunks and forgets it.
+// readTrailer reads the trailer of a chunked body and discards it.
 func (b *incoming) readTrailer() error {
 	next, err := b.in.Peek(2)
 	switch {
@@ -185,7 +185,7 @@ func (ss *Session) ReadBody(deadline time.Time) ([]byte, error) {
 	return ss.body.readAll(ss.s.config.MaxBodyBytes)
 }
 
-// bodyBy makes reading the body end at until.
+// bodyBy sets the deadline for reading the body.
 func (ss *Session) bodyBy(until time.Time) error {
 	ss.reads = 2 // the header's deadline is over
 	if ss.body.buffered() {

@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestStolenResponses: a handler that writes the body by hand is told how to frame it, the
-// head says the same, and nothing is added to what the handler writes.
+// TestStolenResponses: StartStream returns a head and how to frame the body. The handler writes both to the
+// connection, and the session adds nothing.
 func TestStolenResponses(t *testing.T) {
 	for proto, want := range map[string]string{
 		"HTTP/1.1": "HTTP/1.1 200 OK\r\nAudit-Id: i\r\nContent-Type: t\r\nDate: D\r\nWarning: w\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\nbody",
@@ -42,7 +42,7 @@ func TestStolenResponses(t *testing.T) {
 	}
 }
 
-// TestStolenConnectionsHoldNoSession: who has the connection has nothing else of it.
+// TestStolenConnectionsHoldNoSession: the session ends when a handler takes over its connection.
 func TestStolenConnectionsHoldNoSession(t *testing.T) {
 	s := newTestServer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 		x := new(exchange.Exchange)

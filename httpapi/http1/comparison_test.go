@@ -28,7 +28,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// doorVariable makes the test binary a server with one of the servers.
+// doorVariable is the environment variable that makes the test binary run one of the servers.
 const doorVariable = "LARDER_FRONT_DOOR"
 
 // The servers that are compared.
@@ -87,7 +87,7 @@ func runServer(role string) error {
 	}
 }
 
-// house is what the servers lead to.
+// house is the handler behind each of the servers.
 type house struct {
 	small  []byte
 	pieces pieces
@@ -104,7 +104,7 @@ func newHouse() *house {
 	return h
 }
 
-// answer looks at a request as far as every request is looked at, and answers it.
+// answer answers a request after the checks that package httpapi makes for every request.
 func (h *house) answer(c exchange.Carrier, received time.Time) *exchange.Exchange {
 	x := new(exchange.Exchange)
 	x.Init(c, received, nil)
@@ -135,7 +135,7 @@ func (h *house) answer(c exchange.Carrier, received time.Time) *exchange.Exchang
 	return x
 }
 
-// watch begins a response and holds its connection: nothing is said yet.
+// watch writes the head of a response and keeps its connection open.
 func (h *house) watch(x *exchange.Exchange) {
 	to := x.StartStream(http.StatusOK, x.Header)
 	if _, err := to.Conn.Write(to.Head); err != nil {
@@ -147,8 +147,7 @@ func (h *house) watch(x *exchange.Exchange) {
 	h.watches = append(h.watches, to.Conn)
 }
 
-// pieces is a list as package reads writes one: shared items, each behind a few bytes that
-// say how long it is.
+// pieces is a body like a list of package reads: shared items, each with a few bytes before it.
 type pieces [][]byte
 
 func (p pieces) size() int { return len(p) * (pieceBytes + len(appendLength(nil, pieceBytes))) }
@@ -172,7 +171,7 @@ func (p pieces) WriteTo(w io.Writer) (int64, error) {
 // Close implements io.Closer.
 func (p pieces) Close() error { return nil }
 
-// serverProcess is a server of its own process.
+// serverProcess is a server in a process of its own.
 type serverProcess struct {
 	*proctest.Process
 	addr   string
@@ -201,14 +200,13 @@ func startServer(t testing.TB, server string) *serverProcess {
 	return &serverProcess{Process: p, addr: at[1], config: &tls.Config{RootCAs: pool}}
 }
 
-// cpu is what the process has worked so far.
+// cpu is the CPU time of the process so far.
 func (d *serverProcess) cpu(t testing.TB) time.Duration {
 	const ofProcess = 2 // of another one than this: MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED)
 	return proctest.CPUClock(^int32(d.PID())<<3 | ofProcess).Now(t)
 }
 
-// resident is how much memory of its own it has when everything that is not needed has been
-// given back.
+// resident is the anonymous memory of the process after a garbage collection.
 func (d *serverProcess) resident(t testing.TB) int64 {
 	t.Helper()
 	v, err := d.visit()
@@ -234,8 +232,8 @@ func (d *serverProcess) resident(t testing.TB) int64 {
 	return kib << 10
 }
 
-// visitor is a client with one connection. It does as little as it can: it has the same
-// processors.
+// visitor is a client with one connection. It does as little as possible, because it shares the processors
+// with the server.
 type visitor struct {
 	*tls.Conn
 	in *bufio.Reader
@@ -252,11 +250,11 @@ func (d *serverProcess) visit() (*visitor, error) {
 	return &visitor{c, bufio.NewReaderSize(c, 4<<10)}, nil
 }
 
-// doorHeader is what clients send: a token is about as long.
+// doorHeader is the rest of each request, with a token of the usual length.
 var doorHeader = " HTTP/1.1\r\nHost: 127.0.0.1:6443\r\nUser-Agent: kube-controller/v1.36.3 (linux/amd64) kubernetes/0000000/leader-election\r\n" +
 	"Accept: application/json, */*\r\nAuthorization: Bearer " + strings.Repeat("t", 900) + "\r\nAccept-Encoding: gzip\r\n\r\n"
 
-// begin asks for target and returns what precedes the body of the answer.
+// begin requests target and returns the head of the answer.
 func (v *visitor) begin(target string) (head []byte, err error) {
 	if _, err := io.WriteString(v, "GET "+target+doorHeader); err != nil {
 		return nil, err
@@ -274,7 +272,7 @@ func (v *visitor) begin(target string) (head []byte, err error) {
 	return head, nil
 }
 
-// ask asks for target and returns the length of the answer's body.
+// ask requests target and returns the length of the answer's body.
 func (v *visitor) ask(target string) (int, error) {
 	head, err := v.begin(target)
 	if err != nil {
@@ -289,7 +287,7 @@ func (v *visitor) ask(target string) (int, error) {
 	return v.in.Discard(n)
 }
 
-// silence returns nil if the server says nothing for a while, and does not end the connection.
+// silence returns nil if the server sends nothing for a while and keeps the connection open.
 func (v *visitor) silence() error {
 	if err := v.SetReadDeadline(time.Now().Add(doorRest)); err != nil {
 		return err
@@ -325,8 +323,8 @@ func TestServers(t *testing.T) {
 	}
 }
 
-// BenchmarkServers compares this package's connections with those of fasthttp's and net/http's
-// servers, in turns. CPU and memory are the server's.
+// BenchmarkServers compares this package with the servers of fasthttp and net/http, in turns. CPU and memory
+// are those of the server.
 func BenchmarkServers(b *testing.B) {
 	servers := []string{ownDoor, fastDoor, leanDoor, stdDoor}
 	for _, row := range []struct{ name, target string }{{"D1-get", "/get"}, {"D2-list", "/list"}} {
@@ -344,7 +342,7 @@ func BenchmarkServers(b *testing.B) {
 	})
 }
 
-// eachTurn gives each server its turns, in which another is the first each time.
+// eachTurn runs all servers doorTurns times, each time in another order.
 func eachTurn(b *testing.B, row string, servers []string, run func(b *testing.B, server string)) {
 	for turn := range doorTurns {
 		for i := range servers {
@@ -354,7 +352,7 @@ func eachTurn(b *testing.B, row string, servers []string, run func(b *testing.B,
 	}
 }
 
-// benchmarkBusy asks for target on a few connections at once.
+// benchmarkBusy requests target on a few connections at once.
 func benchmarkBusy(b *testing.B, d *serverProcess, target string) {
 	visitors := make(chan *visitor, doorBusy)
 	for range doorBusy {
@@ -388,8 +386,8 @@ func benchmarkBusy(b *testing.B, d *serverProcess, target string) {
 	b.ReportMetric(float64(d.cpu(b)-before)/float64(b.N), "cpu-ns/op")
 }
 
-// benchmarkResting opens many connections, begins on each and lets them rest. An operation is
-// to open one, TLS handshake included.
+// benchmarkResting opens many connections, calls begin on each and leaves them idle. An operation opens one
+// connection, TLS handshake included.
 func benchmarkResting(b *testing.B, server string, begin func(*visitor) error) {
 	d := startServer(b, server)
 	defer d.Kill()

@@ -19,15 +19,14 @@ import (
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
-// The carriers below let servers of other libraries carry an exchange, and do no more: they refuse less
-// than a Session does, and remember nothing of a connection. Deadlines are those of a
-// Session, as far as there is a setting for them.
+// The carriers below run an exchange on servers of other libraries. They refuse less than a Session does and
+// keep no state of a connection. Deadlines are those of a Session, as far as the library can set them.
 
 // answerer answers what a Carrier carries.
 type answerer func(c exchange.Carrier, received time.Time) *exchange.Exchange
 
-// newFastServer is fasthttp's server in front of answer. It keeps a buffer of 4 KiB for a
-// header, which it refuses if it is longer. lean gives up buffers of idle connections.
+// newFastServer returns fasthttp's server. Its buffers have 4 KiB, and it refuses longer headers. With lean
+// set, it releases the buffers of idle connections.
 func newFastServer(answer answerer, lean bool) *fasthttp.Server {
 	return &fasthttp.Server{
 		Handler:               func(ctx *fasthttp.RequestCtx) { serveFast(ctx, answer) },
@@ -56,7 +55,7 @@ func serveFast(ctx *fasthttp.RequestCtx, answer answerer) {
 	x.Close()
 }
 
-// fastBody is the body of an exchange, which ends with it. fasthttp makes it write itself.
+// fastBody is the body of an exchange. fasthttp calls WriteTo, and Close closes the exchange.
 type fastBody struct{ x *exchange.Exchange }
 
 func (b fastBody) Read([]byte) (int, error)           { return 0, errors.ErrUnsupported }
@@ -90,20 +89,19 @@ func (c *fastCarrier) Lines() iter.Seq2[[]byte, []byte] {
 func (c *fastCarrier) TLS() *tls.ConnectionState          { return c.ctx.TLSConnectionState() }
 func (c *fastCarrier) ReadBody(time.Time) ([]byte, error) { return c.ctx.PostBody(), nil }
 
-// Inspect looks at what fasthttp has let pass.
+// Inspect checks a header that fasthttp has accepted.
 func (c *fastCarrier) Inspect() exchange.Facts {
 	return inspect(c.ctx.Request.Header.RawHeaders())
 }
 
-// Steal takes the connection out of fasthttp's hands, whose goroutine ends.
+// StartStream hijacks the connection. fasthttp's goroutine ends.
 func (c *fastCarrier) StartStream(code int, header []exchange.Field) exchange.BodyStream {
 	c.ctx.HijackSetNoResponse(true)
 	c.ctx.Hijack(func(net.Conn) {})
 	return exchange.BodyStream{Conn: c.ctx.Conn(), Head: appendHead(make([]byte, 0, streamHead), code, header, true), Chunked: true}
 }
 
-// lateListener gives out connections that wait for their first bytes outside TLS, as those of
-// a Session do.
+// lateListener accepts connections that wait for their first bytes outside TLS, like those of a Session.
 type lateListener struct {
 	net.Listener
 	config *tls.Config
@@ -134,9 +132,8 @@ func (c *lateConn) Read(p []byte) (int, error) {
 
 func (c *lateConn) Close() error { return c.Conn.Close() }
 
-// newStdServer is net/http's server in front of answer. flushes keeps the goroutine of a
-// stolen response until it ends, as a handler does that flushes its response; else its
-// connection is hijacked.
+// newStdServer returns net/http's server. With flushes set, a streamed response keeps the goroutine of its
+// handler, which flushes. Otherwise the connection is hijacked.
 func newStdServer(answer answerer, flushes bool) *http.Server {
 	serve := func(w http.ResponseWriter, req *http.Request) {
 		c := &stdCarrier{w: w, req: req, flushes: flushes}
@@ -198,7 +195,7 @@ func (c *stdCarrier) Lines() iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// Inspect trusts net/http that the header can be read in one way.
+// Inspect relies on net/http to refuse ambiguous headers.
 func (c *stdCarrier) Inspect() exchange.Facts {
 	var facts exchange.Facts
 	for name := range c.req.Header {
@@ -236,7 +233,7 @@ func (c *stdCarrier) send(r *exchange.Response) {
 	_, _ = r.Body.WriteTo(c.w)
 }
 
-// Steal hijacks the connection, or begins a response that is flushed.
+// StartStream hijacks the connection, or begins a response that is flushed.
 func (c *stdCarrier) StartStream(code int, header []exchange.Field) exchange.BodyStream {
 	if c.flushes {
 		control := http.NewResponseController(c.w)
@@ -254,7 +251,7 @@ func (c *stdCarrier) StartStream(code int, header []exchange.Field) exchange.Bod
 	return exchange.BodyStream{Conn: raw, Head: appendHead(make([]byte, 0, streamHead), code, header, true), Chunked: true}
 }
 
-// flushedConn is what a stolen response is written to whose handler waits for its end.
+// flushedConn writes a streamed response. Its handler waits until it is closed.
 type flushedConn struct {
 	net.Conn
 	w    http.ResponseWriter

@@ -74,8 +74,8 @@ func (c *connection) begin() bool {
 }
 
 // retire makes begin fail if c waits for a request, and reports whether it did; the caller then
-// closes the connection. Clients that have just been told to leave, and those that have sent no
-// request yet, get some time first.
+// closes the connection. An HTTP/2 client first gets time to read the GOAWAY, and a new connection gets
+// time to send its first request.
 func (c *connection) retire() bool {
 	if h := c.http2.Load(); h != nil {
 		return h.Retire()
@@ -192,7 +192,7 @@ func (c *memoryConn) Close() error {
 	return c.Conn.Close()
 }
 
-// The bounds on what is read behind an answer that ends its connection.
+// Limits of linger.
 const (
 	lingerBytes = 64 << 20
 	lingerTotal = 5 * time.Second

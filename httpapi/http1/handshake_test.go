@@ -34,8 +34,7 @@ func (o *logOutput) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// next waits for the n-th piece about a handshake, and returns what it says of it, without
-// addresses.
+// next waits for the n-th message about a handshake and returns it without addresses.
 func (o *logOutput) next(t *testing.T, n int) string {
 	t.Helper()
 	var found []string
@@ -89,7 +88,7 @@ func failedHandshakes(t *testing.T) float64 {
 	return 0
 }
 
-// badClients each fail to shake hands with a server, and return what it has told them.
+// badClients fail the TLS handshake with a server, each in its way, and return the server's answer.
 var badClients = map[string]func(t *testing.T, c net.Conn) string{
 	"HTTP without TLS":    says("GET / HTTP/1.1\r\nHost: h\r\n\r\n"),
 	"another protocol":    says("SSH-2.0-OpenSSH_9.9\r\n"),
@@ -102,7 +101,7 @@ var badClients = map[string]func(t *testing.T, c net.Conn) string{
 		CipherSuites: []uint16{tls.TLS_RSA_WITH_RC4_128_SHA}}),
 }
 
-// says writes text, and ends its side.
+// says writes text and closes its side of the connection.
 func says(text string) func(*testing.T, net.Conn) string {
 	return func(t *testing.T, c net.Conn) string {
 		if _, err := io.WriteString(c, text); err != nil {
@@ -119,7 +118,7 @@ func says(text string) func(*testing.T, net.Conn) string {
 	}
 }
 
-// shakes shakes hands.
+// shakes tries a TLS handshake with config.
 func shakes(config *tls.Config) func(*testing.T, net.Conn) string {
 	return func(t *testing.T, c net.Conn) string {
 		err := tls.Client(c, config).Handshake()
@@ -131,8 +130,8 @@ func shakes(config *tls.Config) func(*testing.T, net.Conn) string {
 	}
 }
 
-// TestFailedHandshakesAreNetHTTPs: a handshake that fails is counted once, logged and answered as
-// by net/http, whose log kube-apiserver counts.
+// TestFailedHandshakesAreNetHTTPs: a failed handshake is counted once, and logged and answered like
+// net/http does. kube-apiserver counts the log messages of net/http.
 func TestFailedHandshakesAreNetHTTPs(t *testing.T) {
 	metrics.Register()
 	out := logFrom(t, "5")

@@ -40,8 +40,8 @@ func TestInspect(t *testing.T) {
 	}
 }
 
-// TestHeaderEndLooksOnce: where a header ends does not depend on the pieces it comes
-// in, and nothing that was looked at is looked at again.
+// TestHeaderEndLooksOnce: the end of a header does not depend on the pieces in which it arrives, and find
+// looks at each byte once.
 func TestHeaderEndLooksOnce(t *testing.T) {
 	piece := rapid.SampledFrom([]string{"\r\n", "\n", "\r", "A: b", "A: b\r\n", "Host: h\r\n", "\r\n\r\n", "\n\n", "\n\r\n"})
 	rapid.Check(t, func(t *rapid.T) {
@@ -67,7 +67,7 @@ func TestHeaderEndLooksOnce(t *testing.T) {
 	})
 }
 
-// slowHeaderEnd looks at all of a header for each of its bytes.
+// slowHeaderEnd looks at the whole header again after each byte.
 func slowHeaderEnd(header []byte) string {
 	for n := 1; n <= len(header); n++ {
 		block := string(header[:n])
@@ -85,7 +85,7 @@ func slowHeaderEnd(header []byte) string {
 	return ""
 }
 
-// TestWholeHeadersAreParsed: what is taken for whole is whole for fasthttp too.
+// TestWholeHeadersAreParsed: fasthttp can parse every header that find considers complete.
 func TestWholeHeadersAreParsed(t *testing.T) {
 	for _, header := range []string{
 		"GET / HTTP/1.1\r\nHost: h\r\n\r\n", "GET / HTTP/1.0\r\n\r\n", "GET / HTTP/1.0\n\r\n", "GET / HTTP/1.1\nHost: h\r\n\r\n", "GET / HTTP/1.1\r\nHost: h\nA: b\r\n\r\n",

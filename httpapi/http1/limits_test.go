@@ -8,8 +8,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestAddresses: an IPv4 address is a place of its own, however it is written; of IPv6
-// addresses the first half is.
+// TestAddresses: each IPv4 address counts alone, however it is written. IPv6 addresses count by their /64.
 func TestAddresses(t *testing.T) {
 	peer := func(ip string) any { return addressOf(&net.TCPAddr{IP: net.ParseIP(ip), Zone: "eth0"}) }
 	for _, c := range []struct {
@@ -28,8 +27,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// TestConnectionLimits: a connection beyond a limit is closed at once and counted; one that ends
-// makes room.
+// TestConnectionLimits: a connection beyond a limit is closed at once and counted. When another connection
+// ends, the next one is accepted.
 func TestConnectionLimits(t *testing.T) {
 	for reached, config := range [numLimits]Config{limitAll: {MaxConns: 3}, limitAddress: {MaxConnsPerIP: 3}} {
 		t.Run(limitFlags[reached], func(t *testing.T) {

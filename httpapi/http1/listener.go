@@ -59,8 +59,8 @@ func Protocols(http2 bool) []string {
 	return []string{protoHTTP1}
 }
 
-// tlsConfig returns config with the protocols that the server offers. A client cannot be led to
-// speak a protocol that is not offered.
+// tlsConfig returns config with the protocols that the server offers. The handshake fails if a client
+// names only other protocols.
 func tlsConfig(config *tls.Config, http2 bool) *tls.Config {
 	config = config.Clone()
 	config.NextProtos = Protocols(http2)

@@ -99,7 +99,7 @@ func (s *Server) Session(c net.Conn) *Session {
 // StopAccepting makes ServeNetwork return.
 func (s *Server) StopAccepting() { s.stop() }
 
-// CloseMemory ends accepting from this process, and lets no request follow another.
+// CloseMemory refuses new connections from this process, and lets open ones end with their current request.
 func (s *Server) CloseMemory() {
 	s.client.CloseIdleConnections()
 	s.Memory.Close()

@@ -81,7 +81,7 @@ func answering(before func(target string)) func(exchange.Carrier, time.Time) *ex
 	}
 }
 
-// scriptConn is a client that has said all it has to say.
+// scriptConn is a connection whose client has already sent everything.
 type scriptConn struct {
 	in  *bytes.Reader
 	out bytes.Buffer
@@ -121,7 +121,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestSilentConnectionsEnd checks that whoever never speaks is not waited for.
+// TestSilentConnectionsEnd: the handshake has a deadline.
 func TestSilentConnectionsEnd(t *testing.T) {
 	var c tlsConn
 	client, server := net.Pipe()
@@ -153,7 +153,7 @@ func (c *hastyConn) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// TestIdleConnectionsHoldNoBuffers: what a long header took is given back.
+// TestIdleConnectionsHoldNoBuffers: after a long header, an idle connection holds no buffer.
 func TestIdleConnectionsHoldNoBuffers(t *testing.T) {
 	s := New(Config{Handler: answering(nil), MaxHeaderBytes: 1 << 20})
 	script := "GET / HTTP/1.1\r\nHost: h\r\nA: " + strings.Repeat("a", 100<<10) + "\r\n\r\n"

@@ -37,7 +37,7 @@ const (
 )
 
 // Session serves the requests of one connection, one after the other, and is the exchange.Carrier of the
-// present one. fasthttp parses them and writes most responses; the session has the deadlines and
+// current one. fasthttp parses them and writes most responses; the session has the deadlines and
 // buffers. It holds no buffer while it waits for a request.
 //
 // It belongs to the goroutine that serves it.
@@ -45,13 +45,13 @@ type Session struct {
 	s          *Server
 	conn       net.Conn
 	connection *connection
-	sent       int64 // of the answer to the request
+	sent       int64 // bytes of the answer
 
 	in    *bufio.Reader // of the requests that have begun to arrive; nil while idle
-	size  int           // of in
+	size  int           // of in's buffer
 	ahead []byte        // read from conn and not yet by in
 	first [1]byte
-	reads int      // from conn since the first byte of the request
+	reads int      // calls of conn.Read since the first byte of the request
 	body  incoming // of the request
 
 	fast   *fasthttp.RequestCtx // the request; nil while idle
@@ -201,7 +201,7 @@ func (m *message) reset() {
 	clear(m.fields[:])
 }
 
-// messages holds them between requests.
+// messages holds unused messages.
 var messages = sync.Pool{New: func() any { return new(message) }}
 
 // request serves one request. Its body is read when the handler asks for it.
@@ -248,8 +248,8 @@ func (ss *Session) charge(x *exchange.Exchange) {
 	x.Charge(ss.sent, socket.TakeWaited(ss.conn))
 }
 
-// readHeader reads a request's header into as small a buffer as holds it. It is parsed
-// once, when all of it is there.
+// readHeader reads a request's header into a buffer that grows as needed. It parses the header once, when
+// all of it is there.
 func (ss *Session) readHeader(fast *fasthttp.RequestCtx) error {
 	var end headerEnd
 	for {

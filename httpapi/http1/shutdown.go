@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	// newGrace is how long, after shutdown has begun, a connection may take to send its first
-	// request. pollInterval is how often shutdown looks for idle connections.
+	// newGrace is the age up to which Drain leaves a connection open that has sent no request yet.
+	// pollInterval is how often shutdown looks for idle connections.
 	newGrace     = 5 * time.Second
 	pollInterval = 10 * time.Millisecond
-	// idleGrace is how long a connection without a request stays open then. connectionAge is
-	// the age from which, before that, a connection ends with its current request.
+	// idleGrace is how long Drain leaves idle connections open. connectionAge is the age from which a
+	// connection ends with its current request once shutdown has begun.
 	idleGrace     = 100 * time.Millisecond
 	connectionAge = time.Second
 	// stallLimit is how long, during shutdown, a client may read nothing of what was written to
@@ -38,8 +38,8 @@ func isDone(c <-chan struct{}) bool {
 	}
 }
 
-// isLeaving reports whether a connection of that age ends with its current request because shutdown has
-// begun. The client connects again, to another server if there is one.
+// isLeaving reports whether a connection that was accepted at began ends with its current request, because
+// shutdown has begun. The client connects again, to another server if there is one.
 func (l *Listener) isLeaving(began time.Time) bool {
 	return l.network && l.s.isDraining() && time.Since(began) > connectionAge
 }
@@ -56,8 +56,8 @@ func (l *Listener) list(all bool) (list []*connection) {
 	return list
 }
 
-// Close lets no request follow another, and no connection begin. Clients that speak HTTP/2 are
-// told; HTTP/1.1 has no message for that.
+// Close makes every connection end with its current request and refuses new connections. HTTP/2 clients
+// get a GOAWAY; HTTP/1.1 has no such message.
 func (l *Listener) Close() {
 	l.mu.Lock()
 	if !l.closed {

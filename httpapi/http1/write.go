@@ -14,7 +14,7 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// setHeader gives fasthttp what r has of a header.
+// setHeader copies the status and the header of r to fasthttp's response.
 func setHeader(resp *fasthttp.Response, r *exchange.Response) {
 	resp.SetStatusCode(r.StatusCode())
 	for _, f := range r.Header {
@@ -56,7 +56,7 @@ func (ss *Session) write(x *exchange.Exchange) error {
 	return out.Err
 }
 
-// counted is the connection of a session, which counts what is written.
+// counted writes to the connection of a session and counts the bytes.
 type counted Session
 
 func (c *counted) Write(p []byte) (int, error) {

@@ -26,8 +26,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// kinds returns the kinds of objects that are stored, by group and kind, with the versions
-// that are served of each.
+// kinds returns the stored kinds with their served versions.
 func kinds(t testing.TB, converter managedfields.TypeConverter) map[schema.GroupKind][]schema.GroupVersion {
 	found := make(map[schema.GroupKind][]schema.GroupVersion)
 	for kind := range legacyscheme.Scheme.AllKnownTypes() {
@@ -54,11 +53,10 @@ func kinds(t testing.TB, converter managedfields.TypeConverter) map[schema.Group
 	return found
 }
 
-// build is NewManager or what of upstream's it stands in for.
+// build is NewManager or the upstream constructor that it replaces.
 type build func(managedfields.TypeConverter, runtime.ObjectConvertor, runtime.ObjectDefaulter, runtime.ObjectCreater, schema.GroupVersionKind, schema.GroupVersion, string, map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error)
 
-// managers are the managers of all kinds that one of the two makes. They are kept, as a
-// server's are.
+// managers holds the managers that one build made, as a server does.
 type managers struct {
 	t     testing.TB
 	types managedfields.TypeConverter
@@ -85,8 +83,8 @@ func (m *managers) of(kind schema.GroupVersionKind) *managedfields.FieldManager 
 	return made
 }
 
-// TestRecordsOfManagersAreUpstreams writes random objects of every kind again and again, by
-// several managers in all versions, as updates and by server-side apply.
+// TestRecordsOfManagersAreUpstreams writes random objects of every kind many times, as several managers and
+// in all versions, by update and by server-side apply, and compares the managedFields with upstream's.
 func TestRecordsOfManagersAreUpstreams(t *testing.T) {
 	t.Parallel()
 	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, NewManager)
@@ -175,7 +173,7 @@ func (h *history) apply(at string, live, next runtime.Object, version schema.Gro
 	return h.compare(at+", apply", want, got, wantErr, gotErr, live)
 }
 
-// compare fails if the two differ, and returns the object that is live from now on.
+// compare fails if the two differ, and returns the new live object.
 func (h *history) compare(at string, want, got runtime.Object, wantErr, gotErr error, live runtime.Object) runtime.Object {
 	h.t.Helper()
 	if fmt.Sprint(wantErr) != fmt.Sprint(gotErr) {
@@ -205,7 +203,7 @@ func blankTimes(t testing.TB, obj runtime.Object) {
 	for i := range entries {
 		entries[i].Time = nil
 	}
-	// Entries of one time are in the order of a map.
+	// Entries with the same time are in random order.
 	slices.SortFunc(entries, func(a, b metav1.ManagedFieldsEntry) int {
 		return strings.Compare(fmt.Sprint(a.Manager, a.Operation, a.APIVersion), fmt.Sprint(b.Manager, b.Operation, b.APIVersion))
 	})
@@ -220,8 +218,7 @@ func text(accessor metav1.Object) string {
 	return b.String()
 }
 
-// change gives some of the fields of v the values that they have in from, makes some empty,
-// and repeats items of lists.
+// change copies some fields of v from from, clears others, and repeats items of lists.
 func (h *history) change(v, from reflect.Value) {
 	switch v.Kind() {
 	case reflect.Struct:
@@ -301,7 +298,7 @@ func TestChangesOfOneFieldAreFound(t *testing.T) {
 	}
 }
 
-// widget is a kind whose schema does not know all of its fields.
+// widget is a kind whose schema lacks some of its fields.
 type widget struct {
 	metav1.TypeMeta `json:",inline"`
 	Known           string `json:"known"`
@@ -351,8 +348,8 @@ func TestItemsWithoutTheirKeyAreRefused(t *testing.T) {
 	}
 }
 
-// TestDocumentsAreComparedByTheirFields: a RawExtension is a struct whose value is the map that
-// it holds.
+// TestDocumentsAreComparedByTheirFields: a RawExtension is compared by the map in it, although it is a Go
+// struct.
 func TestDocumentsAreComparedByTheirFields(t *testing.T) {
 	t.Parallel()
 	upstream := applyconfigurations.NewTypeConverter(legacyscheme.Scheme)

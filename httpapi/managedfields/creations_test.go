@@ -23,8 +23,8 @@ func newCache(m *managers, kind schema.GroupVersionKind) *Cache {
 	return NewCache(m.of(kind), m.types, runtime.UnsafeObjectConvertor(legacyscheme.Scheme), legacyscheme.Scheme, kind, "")
 }
 
-// TestRecordsOfCreationsAreUpstreams creates objects of every kind in every version, each a
-// little different from the one before, and wants the record of upstream's field manager.
+// TestRecordsOfCreationsAreUpstreams creates objects of every kind in every version, each slightly different
+// from the one before, and compares their managedFields with those of upstream's field manager.
 func TestRecordsOfCreationsAreUpstreams(t *testing.T) {
 	t.Parallel()
 	const bases, steps = 2, 40
@@ -71,8 +71,8 @@ func TestRecordsOfCreationsAreUpstreams(t *testing.T) {
 	}
 }
 
-// created is obj with the record that upstream's field manager makes, nil if it panics: a
-// version cannot be converted to.
+// created returns obj with the managedFields of upstream's field manager. It returns nil if that panics,
+// because obj cannot be converted to a version.
 func created(t *testing.T, by *managers, kind schema.GroupVersionKind, obj runtime.Object) (made runtime.Object) {
 	t.Helper()
 	defer func() {
@@ -89,7 +89,7 @@ func created(t *testing.T, by *managers, kind schema.GroupVersionKind, obj runti
 	return obj
 }
 
-// knows says whether the record of obj is remembered.
+// knows reports whether the managedFields of obj are cached.
 func knows(c *Cache, obj runtime.Object) bool {
 	obj = obj.DeepCopyObject()
 	object, err := meta.Accessor(obj)
@@ -101,8 +101,8 @@ func knows(c *Cache, obj runtime.Object) bool {
 	return ok && known
 }
 
-// TestCreationsThatAreNotRemembered: objects whose record is more than that of their fields are
-// left to the field manager, and none are known by the record of another manager.
+// TestCreationsThatAreNotRemembered: objects whose managedFields do not follow from their fields alone are
+// left to the field manager, and results of one manager are not used for another.
 func TestCreationsThatAreNotRemembered(t *testing.T) {
 	own := newManagers(t, NewManager)
 	creations := newCache(own, corev1.SchemeGroupVersion.WithKind("Pod"))
@@ -168,8 +168,8 @@ func TestCreationsThatAreNotRemembered(t *testing.T) {
 	}
 }
 
-// TestRecordsAreNotShared: what one does to the record of its object is not seen in another's,
-// while many are created at once.
+// TestRecordsAreNotShared: a change of the managedFields of one object does not change those of another,
+// while many objects are created at once.
 func TestRecordsAreNotShared(t *testing.T) {
 	creations := newCache(newManagers(t, NewManager), corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 	var workers sync.WaitGroup

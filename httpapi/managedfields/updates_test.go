@@ -19,9 +19,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// TestRecordsOfUpdatesAreUpstreams updates objects of every kind in every version again and
-// again, each time a little, by several managers, and wants the record of upstream's field
-// manager, be it made anew or copied from that of another update.
+// TestRecordsOfUpdatesAreUpstreams makes many small updates of objects of every kind in every version, as
+// several managers, and compares the managedFields with upstream's, whether they are computed or copied.
 func TestRecordsOfUpdatesAreUpstreams(t *testing.T) {
 	t.Parallel()
 	const bases, steps = 1, 20
@@ -90,7 +89,7 @@ func TestRecordsOfUpdatesAreUpstreams(t *testing.T) {
 	}
 }
 
-// label gives both objects an annotation that they have in common.
+// label sets the same annotation in both objects.
 func label(t *testing.T, live, next runtime.Object, step int) {
 	t.Helper()
 	for _, obj := range []runtime.Object{live, next} {
@@ -124,7 +123,7 @@ func clearRecord(t *testing.T, obj runtime.Object) {
 	object.SetManagedFields(nil)
 }
 
-// written is next with the record that upstream's field manager makes, nil if it panics.
+// written returns next with the managedFields of upstream's field manager, nil if that panics.
 func written(by *managers, kind schema.GroupVersionKind, live, next runtime.Object, who string) (made runtime.Object) {
 	defer func() {
 		if recover() != nil {
@@ -147,8 +146,8 @@ func knowsUpdate(t *testing.T, u *Cache, live, obj runtime.Object, who string) b
 	return ok && known
 }
 
-// TestUpdatesOfOtherAddressesAreKnown: what an update makes of a record is copied for an object
-// with another address and owner, if these are in the same order.
+// TestUpdatesOfOtherAddressesAreKnown: the result of an update is reused for an object with other addresses
+// and owners, if these are in the same order.
 func TestUpdatesOfOtherAddressesAreKnown(t *testing.T) {
 	kind := corev1.SchemeGroupVersion.WithKind("Pod")
 	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, NewManager)
@@ -196,7 +195,7 @@ func TestUpdatesOfOtherAddressesAreKnown(t *testing.T) {
 	}
 }
 
-// TestUpdatesAreBounded: who writes chooses what is remembered, but not how much.
+// TestUpdatesAreBounded: clients cannot make the cache exceed its limits.
 func TestUpdatesAreBounded(t *testing.T) {
 	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
 	own := newManagers(t, NewManager)

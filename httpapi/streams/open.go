@@ -32,7 +32,7 @@ type WatchRequest struct {
 
 	Flow *auth.Flow // may be nil
 
-	// Attributes returns those of the span of a watch that lists first.
+	// Attributes returns the attributes of the tracing span of a watch that lists first.
 	Attributes func() []attribute.KeyValue
 
 	// MinTimeout is the shortest time of a watch without timeoutSeconds. RequestTimeout limits opening it.
@@ -52,7 +52,7 @@ func (ss *Streams) Watch(x WatchRequest, i *reads.Resource) {
 	ws, err := x.openWatch(i, f)
 	if err != nil {
 		x.Fail(err)
-		x.Audit.Answer(x.StatusCode()) // which begins before the version is found to be deprecated
+		x.Audit.Answer(x.StatusCode()) // before Observe annotates deprecated versions, as in upstream
 		x.Observe(i, len(x.Bytes))
 		return
 	}
@@ -141,7 +141,7 @@ func (x WatchRequest) openWatch(i *reads.Resource, f negotiate.Format) (*watchSt
 	return ws, nil
 }
 
-// choose decides in what form events are written.
+// choose sets the form of the events. It refuses formats that cannot be streamed.
 func (ws *watchStream) choose(x WatchRequest, i *reads.Resource, f negotiate.Format) error {
 	options, err := f.TableOptions(x.Query)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 // Goroutines start when there is work. A few stay without work, because their stacks have grown already,
 // until close ends them. The owner of the scheduler closes it and waits for running.
 type scheduler struct {
-	running sync.WaitGroup // counts the other goroutines of its streams, too
+	running sync.WaitGroup // its goroutines, and those that begin watches
 	most    int            // goroutines that do not wait for a client
 
 	work *sync.Cond // of mu: idle goroutines wait for it
@@ -26,7 +26,7 @@ type scheduler struct {
 	queue  queue // guarded by mu
 	active int   // guarded by mu: goroutines that do not wait for a client, nor for work
 	idle   int   // guarded by mu: goroutines that wait for work
-	closed bool  // guarded by mu: none is to wait for work
+	closed bool  // guarded by mu: goroutines end instead of waiting for work
 }
 
 // mostIdle limits the goroutines that stay without work.
@@ -77,7 +77,7 @@ func (p *scheduler) run() {
 	b := getBatch()
 	defer b.release()
 	b.clock = time.Now()
-	var kept socket.Group // which may hold bytes of an earlier watch
+	var kept socket.Group // may hold bytes of an earlier watch that are not sent yet
 	waiter := socket.Waiter(p)
 	for {
 		ws, more, waited := p.next(kept)
@@ -248,8 +248,8 @@ func (q *queue) shift() {
 	}
 }
 
-// batch is what a stream needs while it has something to send. The first chunkHead
-// bytes of buf are room for the head of the chunk.
+// batch holds the deliveries and frames that a watch is about to send. The first chunkHead bytes of buf are
+// room for the head of the chunk.
 type batch struct {
 	deliveries []watch.Delivery
 	buf        []byte

@@ -26,7 +26,7 @@ type Streams struct {
 	ending    chan struct{} // closed when streams must end
 	scheduler scheduler     // runs the watches
 	waiter    socket.Waiter // is scheduler
-	ownWaiter socket.Waiter // of goroutines that may wait
+	ownWaiter socket.Waiter // of goroutines that serve one client only
 	rightLost atomic.Bool   // a right was lost since EndRevoked last looked
 
 	revokedAt map[*Stream]time.Time // when EndRevoked ended streams; belongs to its goroutine
@@ -130,7 +130,7 @@ func (ss *Streams) start(parent context.Context, t exchange.Hijacked, h *Handler
 		st.Conn.Close()
 		return false
 	}
-	if st.revoked() { // between joining and being added
+	if st.revoked() { // before it was added, so that EndRevoked may have missed it
 		cancel()
 		ss.rightLost.Store(true) // EndRevoked cuts off a client that does not read the end
 	}
@@ -246,7 +246,7 @@ func (ss *Streams) close() bool {
 	return true
 }
 
-// Wait blocks until every stream has ended after end, or ctx has.
+// Wait blocks until all streams have ended after [Streams.End], or ctx ends.
 func (ss *Streams) Wait(ctx context.Context) {
 	select {
 	case <-ss.drained:

@@ -60,12 +60,12 @@ type watchStream struct {
 	timerFired atomic.Bool   // the timer fired, and no run has seen it
 
 	counted  apimetrics.Answer   // what the monitor counts at the end, without size and time
-	selected *apimetrics.Monitor // of what the selectors pin down: counts the watch while it is open
+	selected *apimetrics.Monitor // of the scope of the watch: counts the watch while it is open
 
 	began, ends  time.Time
 	nextBookmark time.Time
-	timer        *time.Timer   // calls ring; nil before the first rest
-	writer       socket.Writer // nil: waits of writes are not seen; notifies the scheduler once scheduled
+	timer        *time.Timer   // calls onTimer; nil until nothing is left to send for the first time
+	writer       socket.Writer // reports waits for the client, to the scheduler once scheduled; may be nil
 	group        socket.Group  // whose connection the stream shares; nil if it has one to itself, or writer is nil
 	more         bool          // the next watch to run is of the same group
 	size         int
@@ -75,7 +75,7 @@ type watchStream struct {
 // phase says whether a goroutine has a watchStream.
 const (
 	phaseRunning uint32 = iota // a goroutine has it, or it is in the queue for one
-	phaseWoken                 // the same, and there is more to look at
+	phaseWoken                 // the same, and wake was called since
 	phaseParked                // no goroutine has it
 	phaseOver
 )
@@ -391,7 +391,7 @@ func (ws *watchStream) finish(err error) result {
 	return over
 }
 
-// discard releases a watch that may not begin.
+// discard releases a watch that does not begin, because the server is shutting down.
 func (ws *watchStream) discard() {
 	if ws.watcher != nil {
 		ws.watcher.Close()

@@ -90,8 +90,8 @@ func dedupOwners(ctx context.Context, obj runtime.Object, format string) {
 	}
 }
 
-// ownerKey is all that an owner reference says: two are semantically equal if their keys are. Comparing
-// all references with each other would take hours for a body of the usual limit.
+// ownerKey identifies an owner reference: two are semantically equal if their keys are. Comparing all
+// references with each other would take hours for a body of the maximum size.
 type ownerKey struct {
 	metav1.OwnerReference // without its pointers
 	controller, blocks    byte

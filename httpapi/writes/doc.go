@@ -39,8 +39,9 @@
 // ctx ends 34 s after the write begins, at the deadline of the request, or when an HTTP/2 client
 // disconnects. Over HTTP/1.1 a disconnect is not noticed, because no goroutine reads from the connection
 // during the write. Before the store step a canceled write has changed nothing. During the store step the
-// outcome is unknown, as in upstream; the client gets a 504. An admission plugin that ignores ctx, the quota plugin for example,
-// delays the 504 until it returns. Upstream answers at the deadline and leaves the plugin running.
+// outcome is unknown, as in upstream; the client gets a 504. An admission plugin that ignores ctx, such as
+// the quota plugin, delays the 504 until it returns. Upstream answers at the deadline and leaves the plugin
+// running.
 //
 // # Guarantees
 //

@@ -25,9 +25,9 @@ import (
 type Config struct {
 	Endpoint *registry.Endpoint
 
-	// View returns the view of the objects that writes return, by which answers are encoded, or nil.
-	// It is called when there is an answer; nil means that of the Endpoint. Some subresources return
-	// the object that they are of.
+	// View returns the view that encodes the objects in answers, or nil if there is none. It is called
+	// for each answer. If View itself is nil, the view of Endpoint is used, or that of its parent if a
+	// subresource returns its parent's object.
 	View func() *registry.View
 
 	// Scope holds the serializer, converters, field manager, kind and names of the endpoint. It is

@@ -124,7 +124,7 @@ func (r *replacement) UpdatedObject(ctx context.Context, live runtime.Object) (r
 		if obj, _, err = r.decode(); err != nil {
 			return nil, err
 		}
-		if err := r.write.checkIdentity(obj); err != nil { // which gives it its namespace
+		if err := r.write.checkIdentity(obj); err != nil { // also sets a missing namespace
 			return nil, err
 		}
 		dedupOwners(ctx, obj, duplicateOwners)

@@ -255,7 +255,7 @@ type recorder struct {
 	mu      sync.Mutex // guards what follows
 	closed  bool       // the response has its headers
 	known   []warned
-	texts   map[string]bool // of known: there may be very many that no header takes
+	texts   map[string]bool // of known; a map because texts that are invalid in headers are not limited
 	headers []string
 	runes   int  // of the texts in headers
 	cutting bool // long texts are truncated

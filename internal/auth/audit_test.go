@@ -16,7 +16,7 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// auditTo returns options that record everything in a file, which is the second result.
+// auditTo returns options that record everything in a file, and the path of that file.
 func auditTo(t *testing.T) (*options.AuditOptions, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -30,8 +30,7 @@ func auditTo(t *testing.T) (*options.AuditOptions, string) {
 	return o, o.LogOptions.Path
 }
 
-// TestBatchesAreWrittenBeforeRunReturns checks that what was kept for a batch is written
-// before Run returns.
+// TestBatchesAreWrittenBeforeRunReturns checks that Run flushes batched events before it returns.
 func TestBatchesAreWrittenBeforeRunReturns(t *testing.T) {
 	for _, mode := range options.AllowedModes {
 		o, file := auditTo(t)
@@ -62,8 +61,8 @@ func TestBatchesAreWrittenBeforeRunReturns(t *testing.T) {
 	}
 }
 
-// TestAuditNeedsBoth checks that there is no audit without a policy or without a place for
-// its records, and that files which cannot be read are errors.
+// TestAuditNeedsBoth checks that nothing is audited without a policy or without a backend, and that
+// unreadable files are errors.
 func TestAuditNeedsBoth(t *testing.T) {
 	change := func(change func(*options.AuditOptions)) (*auth.Audit, error) {
 		o, _ := auditTo(t)

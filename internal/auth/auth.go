@@ -33,8 +33,8 @@ const (
 
 // Config is the configuration of authentication and authorization.
 type Config struct {
-	// Authentication and Authorization are kube-apiserver's own options; nil accepts
-	// no credential. They are not changed.
+	// Authentication and Authorization are kube-apiserver's own options, which Load does not change.
+	// A nil Authentication accepts no credential; a nil Authorization has kube-apiserver's defaults.
 	Authentication *options.BuiltInAuthenticationOptions
 	Authorization  *options.BuiltInAuthorizationOptions
 	Signing        Signing
@@ -47,7 +47,7 @@ type Config struct {
 	// ServerID names this server in metrics.
 	ServerID string
 
-	// Client connects to this server in process. It is first used for a request.
+	// Client connects to this server in process. Load sends no request with it.
 	Client kubernetes.Interface
 	// Informers feed the RBAC authorizer; their owner starts them after Load.
 	Informers informers.SharedInformerFactory
@@ -87,8 +87,8 @@ type Auth struct {
 	followed        []*dynamiccertificates.DynamicFileCAContent
 	keys            serviceaccount.PublicKeysGetter       // that verify tokens; nil if none do
 	userCA          dynamiccertificates.CAContentProvider // of certificates that name users
-	generation      atomic.Uint64                         // of what followed says
-	reauthenticator *reauthenticator                      // of Revocation.Authenticator
+	generation      atomic.Uint64                         // see Generation
+	reauthenticator *reauthenticator                      // Revocation.Authenticator
 	reload          func(context.Context)                 // follows the authentication configuration
 	chain           *chain
 	graph           *graph // nil without the Node authorizer

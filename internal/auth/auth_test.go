@@ -35,15 +35,14 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// Upstream's updater forgets former issuers half a minute after they were replaced, whatever
-// ends before.
+// A goroutine of upstream's updater closes replaced issuers half a minute later. Nothing can end it earlier.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("k8s.io/kubernetes/pkg/kubeapiserver/authenticator.(*authenticationConfigUpdater).updateAuthenticationConfig.func2"))
 }
 
 const issuer = "https://issuer.test"
 
-// newAuthority makes an authority that signs the certificates of clients.
+// newAuthority makes a CA that signs client certificates.
 func newAuthority(t *testing.T) *testcert.Authority {
 	t.Helper()
 	return testcert.New(t, "ca")
@@ -211,7 +210,8 @@ func request(t *testing.T, token string, cert *x509.Certificate) *http.Request {
 	return req
 }
 
-// TestNoAnonymousUnderAlwaysAllow: everybody could do everything.
+// TestNoAnonymousUnderAlwaysAllow: anonymous requests are refused under AlwaysAllow, which would allow them
+// everything.
 func TestNoAnonymousUnderAlwaysAllow(t *testing.T) {
 	c := config(t, newAuthority(t))
 	c.Authorization.Modes = []string{auth.ModeAlwaysAllow}
@@ -336,7 +336,7 @@ func TestRefusedConfigs(t *testing.T) {
 	}
 }
 
-// TestOpenID: others can verify the tokens that are issued here.
+// TestOpenID: the published metadata and keys let other programs verify the tokens of this server.
 func TestOpenID(t *testing.T) {
 	c := config(t, newAuthority(t))
 	c.ExternalAddress = "192.0.2.1:6443"
@@ -372,8 +372,8 @@ func TestOpenID(t *testing.T) {
 	}
 }
 
-// TestClientCAReload: a certificate of the new authority is accepted once the
-// file holds it, and one of the old no longer.
+// TestClientCAReload: when the CA in the file is replaced, certificates of the new CA are accepted, and
+// those of the old one are not.
 func TestClientCAReload(t *testing.T) {
 	before, after := newAuthority(t), newAuthority(t)
 	c := config(t, before)

@@ -64,8 +64,8 @@ func (a *Auth) loadAuthenticator(ctx context.Context, c Config) error {
 	return nil
 }
 
-// authentication reads the files that o names. It makes the providers that follow CA files, so that
-// release ends them if something else fails.
+// authentication reads the files that o names. It makes the providers of CA files itself, so that release
+// can end them if a later step fails.
 func (a *Auth) authentication(o *options.BuiltInAuthenticationOptions) (config kubeauthenticator.Config, err error) {
 	if err := checkCAs(o); err != nil {
 		return config, err
@@ -105,7 +105,7 @@ func checkCAs(o *options.BuiltInAuthenticationOptions) error {
 	return nil
 }
 
-// follow makes connections ask for certificates of ca, and lets Run follow its file.
+// follow adds ca to ClientCA, counts its changes in generation, and lets Run reload its file.
 func (a *Auth) follow(ca dynamiccertificates.CAContentProvider) {
 	if ca == nil {
 		return
@@ -123,8 +123,9 @@ func (a *Auth) follow(ca dynamiccertificates.CAContentProvider) {
 
 // compose builds the authenticators of config in upstream's order (kubernetes
 // pkg/kubeapiserver/authenticator/config.go): front proxies, certificates, tokens, anonymous. Upstream's
-// constructors build all but that of certificates, which are cached. A client with a bad certificate
-// may have a good token; without one it is refused, and not anonymous.
+// constructors build all of them except the one for certificates, which has a cache. A client with an
+// invalid certificate may still authenticate with a token. Without a valid token it is refused: it does
+// not become anonymous.
 func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config) (func(context.Context, *apiserver.AuthenticationConfiguration) error, error) {
 	proxies := kubeauthenticator.Config{RequestHeaderConfig: config.RequestHeaderConfig, APIAudiences: config.APIAudiences}
 	proxy, _, _, _, err := proxies.New(ctx)

@@ -21,9 +21,9 @@ import (
 	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
 )
 
-// reloadInterval is the interval in which a configuration file is read even without an event of
-// the file system. updateTimeout limits how long issuers may take to answer. After that a new
-// configuration is discarded.
+// reloadInterval is the interval at which a configuration file is read even without an event of
+// the file system. updateTimeout limits how long issuers may take to answer. After that the update
+// fails, and the next check tries it again.
 const (
 	reloadInterval = time.Minute
 	updateTimeout  = time.Minute
@@ -39,7 +39,7 @@ type reloader struct {
 	update   func(context.Context, *apiserver.AuthenticationConfiguration) error
 
 	anonymous *apiserver.AnonymousAuthConfig // must not change
-	seen      string                         // the last file's content that need not be tried again
+	seen      string                         // the last content that was applied or is invalid
 }
 
 func newReloader(file string, config kubeauthenticator.Config, update func(context.Context, *apiserver.AuthenticationConfiguration) error) *reloader {

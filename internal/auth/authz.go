@@ -37,14 +37,14 @@ type chain struct {
 	compiler  authorizationcel.Compiler // nil without a file
 	permanent map[authzapi.AuthorizerType]link
 	required  sets.Set[authzapi.AuthorizerType] // the types that the configuration file must name
-	ended     <-chan struct{}                   // of Config
+	ended     <-chan struct{}                   // Config.Ended
 
 	graph     *graph     // nil without the Node authorizer
 	decisions *decisions // nil without RBAC
 
 	// The other fields, except current, belong to the goroutine that calls run.
 	current  atomic.Pointer[links]
-	changes  atomic.Uint64 // of current
+	changes  atomic.Uint64 // how often current was replaced
 	read     []byte
 	accepted *authzapi.AuthorizationConfiguration
 }

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 )
 
-// bundle is a provider of authorities that a test exchanges.
+// bundle is a provider of CAs that a test replaces.
 type bundle struct {
 	dynamiccertificates.CAContentProvider
 	content []byte

@@ -61,8 +61,8 @@ func decide(t *testing.T, a *auth.Auth, q authorizer.Attributes) (authorizer.Dec
 	return decision, reason
 }
 
-// TestEveryAuthorizerHasItsSay: every authorizer has its say, in order, and what it gives
-// for a reason comes through.
+// TestEveryAuthorizerHasItsSay: authorizers are asked in order, and the reason of the deciding one is
+// returned.
 func TestEveryAuthorizerHasItsSay(t *testing.T) {
 	const allow, deny, none = authorizer.DecisionAllow, authorizer.DecisionDeny, authorizer.DecisionNoOpinion
 	j := newJudge(t)
@@ -103,7 +103,7 @@ func TestEveryAuthorizerHasItsSay(t *testing.T) {
 	}
 }
 
-// TestWebhookIsRemembered: as long as the flags say, and not at all if they say so.
+// TestWebhookIsRemembered: decisions of a webhook are cached for the TTL of the flags; 0 disables the cache.
 func TestWebhookIsRemembered(t *testing.T) {
 	for ttl, want := range map[time.Duration]int32{5 * time.Minute: 1, 0: 3} {
 		j := newJudge(t)
@@ -141,7 +141,7 @@ authorizers:
   name: rbac
 `
 
-// TestAuthorizationConfigReload: what the file says is taken over, unless it cannot be.
+// TestAuthorizationConfigReload: a valid change of the file is applied, an invalid one is not.
 func TestAuthorizationConfigReload(t *testing.T) {
 	j := newJudge(t)
 	c := rbacConfig(t, nil)
@@ -176,7 +176,7 @@ func TestAuthorizationConfigReload(t *testing.T) {
 	expect(pods("mallory"), authorizer.DecisionDeny)
 }
 
-// TestRulesOfAll: what a subject may do is what all authorizers know of it.
+// TestRulesOfAll: RulesFor returns the rules of all authorizers. They are incomplete for a node.
 func TestRulesOfAll(t *testing.T) {
 	a := load(t, rbacConfig(t, []string{"Node", "RBAC"}))
 	rules, _, incomplete, err := a.RuleResolver.RulesFor(t.Context(), &user.DefaultInfo{Name: "reader"}, "default")
@@ -189,8 +189,7 @@ func TestRulesOfAll(t *testing.T) {
 	}
 }
 
-// TestBadAuthorizationConfigsAreRefused: what upstream refuses at the start is refused with
-// its words.
+// TestBadAuthorizationConfigsAreRefused: Load refuses options that upstream refuses, with the same error.
 func TestBadAuthorizationConfigsAreRefused(t *testing.T) {
 	for want, change := range map[string]func(*auth.Config){
 		"authorization policy file not passed":          func(c *auth.Config) { c.Authorization.Modes = []string{"ABAC"} },

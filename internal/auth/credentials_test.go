@@ -38,7 +38,7 @@ func eventually(t *testing.T, try func() error) {
 	proctest.Eventually(t, "it succeeds", try)
 }
 
-// who asks and returns who that is.
+// who authenticates req and returns its user.
 func who(a *auth.Auth, req *http.Request) (user.Info, error) {
 	resp, ok, err := a.Authenticator.AuthenticateRequest(req)
 	if err != nil {
@@ -50,7 +50,7 @@ func who(a *auth.Auth, req *http.Request) (user.Info, error) {
 	return resp.User, nil
 }
 
-// is checks who somebody is taken for.
+// is returns an error unless u has that name and those groups.
 func is(u user.Info, name string, groups ...string) error {
 	if u.GetName() != name {
 		return fmt.Errorf("is %q, want %q", u.GetName(), name)
@@ -63,7 +63,7 @@ func is(u user.Info, name string, groups ...string) error {
 	return nil
 }
 
-// serveTLS serves h and returns its URL and a file with its authority.
+// serveTLS serves h and returns its URL and a file with its CA.
 func serveTLS(t *testing.T, h http.Handler) (url, ca string) {
 	t.Helper()
 	s := httptest.NewTLSServer(h)
@@ -99,7 +99,7 @@ func newOpenIDIssuer(t *testing.T) *openIDIssuer {
 	return i
 }
 
-// token issues one that no cache has seen: it lasts a little longer than the last.
+// token issues a token. A new value of life gives a token that no cache has seen.
 func (i *openIDIssuer) token(t *testing.T, audience string, life int64) string {
 	t.Helper()
 	claims, _, err := serviceaccount.Claims(core.ServiceAccount{ObjectMeta: robot().ObjectMeta}, nil, nil, nil, life, 0, []string{audience})
@@ -115,7 +115,7 @@ func (i *openIDIssuer) token(t *testing.T, audience string, life int64) string {
 
 const remoteRobot = "system:serviceaccount:default:robot"
 
-// TestOpenIDConnectFlags: tokens of another issuer are accepted as its flags say.
+// TestOpenIDConnectFlags: tokens of an OpenID provider are accepted according to the --oidc flags.
 func TestOpenIDConnectFlags(t *testing.T) {
 	issuer := newOpenIDIssuer(t)
 	c := config(t, newAuthority(t))
@@ -157,7 +157,7 @@ func jwtConfig(i *openIDIssuer, t *testing.T, prefix string) string {
 	return string(raw)
 }
 
-// TestAuthenticationConfigReload: a changed file is taken over, a bad one is not.
+// TestAuthenticationConfigReload: a valid change of the file is applied, an invalid one is not.
 func TestAuthenticationConfigReload(t *testing.T) {
 	issuer := newOpenIDIssuer(t)
 	c := config(t, newAuthority(t))
@@ -184,8 +184,7 @@ func TestAuthenticationConfigReload(t *testing.T) {
 	expect("two:") // what is said of anonymous requests stays
 }
 
-// TestTokenWebhooksAreAskedOnceInAWhile: a webhook says who has a token, and is asked once
-// in a while.
+// TestTokenWebhooksAreAskedOnceInAWhile: a webhook authenticates tokens, and its answers are cached.
 func TestTokenWebhooksAreAskedOnceInAWhile(t *testing.T) {
 	var asked atomic.Int32
 	url, ca := serveTLS(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -220,13 +219,14 @@ func TestTokenWebhooksAreAskedOnceInAWhile(t *testing.T) {
 	if u, err := who(a, request(t, "unknown", nil)); err == nil {
 		t.Errorf("an unknown token is %v", u)
 	}
-	// What is known here is not asked there.
+	// The webhook is not asked about tokens that this process can verify.
 	if u, err := who(a, request(t, "s3cret", nil)); err != nil || u.GetName() != "alice" || asked.Load() != 2 {
 		t.Errorf("%v, %v, asked %d times", u, err, asked.Load())
 	}
 }
 
-// TestBootstrapTokensLetNodesIn: a secret lets a node in, until it says otherwise.
+// TestBootstrapTokensLetNodesIn: a bootstrap token is accepted if its flag is set and its secret has not
+// expired.
 func TestBootstrapTokensLetNodesIn(t *testing.T) {
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "bootstrap-token-abcdef"},
@@ -260,8 +260,8 @@ func TestBootstrapTokensLetNodesIn(t *testing.T) {
 	}
 }
 
-// TestOnlyFrontProxiesNameUsers: only a client with a certificate of the proxies' authority
-// may name the user for whom it asks.
+// TestOnlyFrontProxiesNameUsers: only a client with a certificate of the proxies' CA may set the user in
+// headers.
 func TestOnlyFrontProxiesNameUsers(t *testing.T) {
 	users, proxies := newAuthority(t), newAuthority(t)
 	c := config(t, users)
@@ -298,7 +298,7 @@ func TestOnlyFrontProxiesNameUsers(t *testing.T) {
 	}
 }
 
-// TestAnonymousByPath: a configuration may let nobody in but at some paths.
+// TestAnonymousByPath: a configuration may allow anonymous requests for some paths only.
 func TestAnonymousByPath(t *testing.T) {
 	c := config(t, newAuthority(t))
 	c.Authentication.AuthenticationConfigFile = write(t, "authentication.yaml", `apiVersion: apiserver.config.k8s.io/v1
@@ -321,8 +321,8 @@ anonymous:
 	}
 }
 
-// TestChangedAuthoritiesChangeTheGeneration: what was accepted by an authority is asked
-// again after its file has changed.
+// TestChangedAuthoritiesChangeTheGeneration: when a CA file changes, Generation changes, so that cached
+// authentications are discarded.
 func TestChangedAuthoritiesChangeTheGeneration(t *testing.T) {
 	c := config(t, newAuthority(t))
 	a := load(t, c)
@@ -336,8 +336,7 @@ func TestChangedAuthoritiesChangeTheGeneration(t *testing.T) {
 	})
 }
 
-// TestBadAuthenticationConfigsAreRefused: what upstream refuses at the start is refused
-// with its words.
+// TestBadAuthenticationConfigsAreRefused: Load refuses options that upstream refuses, with the same error.
 func TestBadAuthenticationConfigsAreRefused(t *testing.T) {
 	ca := newAuthority(t)
 	for _, test := range []struct {
@@ -375,8 +374,8 @@ func TestBadAuthenticationConfigsAreRefused(t *testing.T) {
 	}
 }
 
-// TestTokensOutliveOutages: who hangs on an object that is gone is refused; who hangs on
-// one that cannot be read at the moment is not, whatever upstream makes of that.
+// TestTokensOutliveOutages: a token is refused if an object that it is bound to is gone. It is not refused if
+// the object cannot be read at the moment, although upstream's authenticator refuses it then.
 func TestTokensOutliveOutages(t *testing.T) {
 	c := config(t, newAuthority(t))
 	c.Authentication.BootstrapToken.Enable = true
@@ -412,8 +411,8 @@ func TestTokensOutliveOutages(t *testing.T) {
 	}
 }
 
-// TestNearAsksNobody: what is known here is told without asking others, who are asked about
-// the rest.
+// TestNearAsksNobody: the local authenticator and authorizer call no webhook. They return ErrRemote where
+// one is needed.
 func TestNearAsksNobody(t *testing.T) {
 	var asked atomic.Int32
 	url, ca := serveTLS(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

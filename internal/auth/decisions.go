@@ -125,8 +125,8 @@ func (d *decisions) ask(ctx context.Context, a authorizer.Attributes, q *request
 	return known
 }
 
-// addTo adds the cached decisions to upstream's metric, which has counted the first of each.
-// The metric counts decisions to allow or to deny, and RBAC never denies.
+// addTo adds the decisions that the cache has answered to upstream's metric, which counts those that RBAC
+// has made. The metric counts only decisions to allow or to deny, and RBAC never denies.
 func (d *decisions) addTo(families []*dto.MetricFamily) {
 	for _, family := range families {
 		if family.GetName() != "apiserver_authorization_decisions_total" {

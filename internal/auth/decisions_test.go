@@ -19,12 +19,12 @@ import (
 	"pgregory.net/rapid"
 )
 
-// rbacStores are the stores that RBAC reads, filled by hand.
+// rbacStores are the stores that RBAC reads. Tests fill them without informers.
 type rbacStores struct {
 	roles, bindings, clusterRoles, clusterBindings cache.Indexer
 }
 
-// newGate returns an Auth that decides by RBAC, and its stores.
+// newGate returns an Auth with the RBAC authorizer, and its stores.
 func newGate(t testing.TB) (*Auth, rbacStores) {
 	t.Helper()
 	factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
@@ -42,7 +42,7 @@ func newGate(t testing.TB) (*Auth, rbacStores) {
 	}
 }
 
-// some draws few values, so that draws meet.
+// some draws one of a few values, so that equal draws are likely.
 func some(t *rapid.T, label string, of ...string) string { return rapid.SampledFrom(of).Draw(t, label) }
 
 func drawRules(t *rapid.T) []rbacv1.PolicyRule {
@@ -119,8 +119,8 @@ func drawAttributes(t *rapid.T) authorizer.AttributesRecord {
 	return a
 }
 
-// TestGateDecidesAsRBAC: whatever changes between two requests, what is remembered
-// is what RBAC decides at that moment.
+// TestGateDecidesAsRBAC: whatever changes between two requests, CachedAuthorizer decides what RBAC decides
+// at that moment.
 func TestGateDecidesAsRBAC(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		a, stores := newGate(t)
@@ -165,14 +165,14 @@ func allowReaders(t testing.TB, stores rbacStores) {
 	}
 }
 
-// reader asks for a pod as one of the group dev.
+// reader is a request for a pod by a member of the group dev.
 var reader = &authorizer.AttributesRecord{
 	User: &user.DefaultInfo{Name: "ann", Groups: []string{"dev", user.AllAuthenticated}},
 	Verb: "get", Namespace: "x", Resource: "pods", ResourceRequest: true,
 }
 
-// TestNamesShareDecisions: objects that differ in nothing but their names are one
-// question, or reading ten thousand objects would be ten thousand.
+// TestNamesShareDecisions: if a request is allowed for any name, requests for other names use the cached
+// decision. Otherwise reads of 10,000 objects would ask RBAC 10,000 times.
 func TestNamesShareDecisions(t *testing.T) {
 	a, stores := newGate(t)
 	allowReaders(t, stores)
@@ -197,7 +197,8 @@ func TestNamesShareDecisions(t *testing.T) {
 	}
 }
 
-// TestRememberedDecisionsAreSmall: who sends long names cannot fill the memory.
+// TestRememberedDecisionsAreSmall: decisions about long names are not cached, so clients cannot fill the
+// memory.
 func TestRememberedDecisionsAreSmall(t *testing.T) {
 	d := &decisions{seed: maphash.MakeSeed(), next: authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 		return authorizer.DecisionNoOpinion, "", nil
@@ -214,8 +215,7 @@ func TestRememberedDecisionsAreSmall(t *testing.T) {
 	}
 }
 
-// BenchmarkAuthorize measures what a request of a known user pays, and what it would
-// pay if nothing were remembered.
+// BenchmarkAuthorize measures a decision with the cache and without it.
 func BenchmarkAuthorize(b *testing.B) {
 	a, stores := newGate(b)
 	allowReaders(b, stores)
@@ -233,7 +233,7 @@ func BenchmarkAuthorize(b *testing.B) {
 	}
 }
 
-// TestDecisionsAreCounted checks that remembered decisions are in upstream's metric.
+// TestDecisionsAreCounted checks that upstream's metric includes cached decisions.
 func TestDecisionsAreCounted(t *testing.T) {
 	a, stores := newGate(t)
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "all"}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}}}

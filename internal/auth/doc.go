@@ -21,7 +21,7 @@
 // resume after a 429, but list again after a 403. Health probes, and requests that other authorizers
 // allow, do not wait.
 //
-// [Auth.Follow] keeps the Node authorizer's graph of the objects that each node refers to. It
+// [Auth.Follow] maintains the Node authorizer's graph of the objects that each node refers to. It
 // decodes only the fields of pods that the graph needs, and keeps a digest of them.
 //
 // [Auth.Revocation] says when long-running requests must be authenticated again, and does so without
@@ -41,8 +41,7 @@
 //
 // # Locks
 //
-// A queueSet's mu is taken inside the controller's lock, and the locks of upstream's queues
-// inside it. Flow's mu is a leaf.
+// The lock of upstream's controller > queueSet.mu > the locks of upstream's queues. Flow's mu is a leaf.
 //
 // # Goroutines
 //
@@ -51,6 +50,5 @@
 // configuration files until its context ends. If a file becomes invalid, the last valid content stays
 // in force. Load starts the goroutines of upstream's reloaders, so Run must be called, if only with an
 // ended context. The goroutines that ask OpenID providers and an external signer end with Load's
-// context.
-// [Auth.Follow] has a goroutine for each kind that the Node authorizer reads.
+// context. [Auth.Follow] has a goroutine for each kind that the Node authorizer reads.
 package auth

@@ -18,7 +18,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubeapiserver/options"
 )
 
-// starting is an Auth of a server that starts.
+// starting is the Auth of a server that is starting.
 type starting struct {
 	*Auth
 	sync func() // lets the informers of RBAC load
@@ -48,14 +48,14 @@ func secret(name string, groups ...string) authorizer.AttributesRecord {
 	return authorizer.AttributesRecord{User: &user.DefaultInfo{Name: name, Groups: groups}, Verb: "get", Namespace: "x", Name: "s", APIVersion: "v1", Resource: "secrets", ResourceRequest: true}
 }
 
-// verdict is what an authorizer answered, and after which time.
+// verdict is the answer of an authorizer, and the time that it took.
 type verdict struct {
 	decision authorizer.Decision
 	err      error
 	after    time.Duration
 }
 
-// ask asks by Authorizer and by Gate; the result has both verdicts.
+// ask asks Authorizer and CachedAuthorizer. The result receives both verdicts.
 func (s *starting) ask(ctx context.Context, a authorizer.Attributes) <-chan verdict {
 	verdicts := make(chan verdict, 2)
 	for _, asked := range []authorizer.Authorizer{s.Authorizer, s.CachedAuthorizer} {
@@ -78,8 +78,8 @@ func expect(t *testing.T, what string, verdicts <-chan verdict, decision authori
 	}
 }
 
-// TestDecisionsWaitForRoles: before the roles are loaded nobody is refused for the want of one,
-// and who needs none does not wait.
+// TestDecisionsWaitForRoles: before the roles are loaded, a request without a role waits instead of being
+// denied. Requests that need no role do not wait.
 func TestDecisionsWaitForRoles(t *testing.T) {
 	const allow, none = authorizer.DecisionAllow, authorizer.DecisionNoOpinion
 	synctest.Test(t, func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestDecisionsWaitForRoles(t *testing.T) {
 	})
 }
 
-// TestDecisionsEndWithTheServer: and with the wait of those who come later.
+// TestDecisionsEndWithTheServer: when the server ends, waiting requests fail, and later ones do not wait.
 func TestDecisionsEndWithTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStarting(t, "", ModeRBAC)
@@ -146,7 +146,8 @@ func TestOthersDoNotWait(t *testing.T) {
 	})
 }
 
-// TestNodesWaitForTheGraph: for what depends on it, until it is complete or given up.
+// TestNodesWaitForTheGraph: requests of nodes that depend on the graph wait until it is complete or
+// SettleNodes is called.
 func TestNodesWaitForTheGraph(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStarting(t, "", ModeNode)
@@ -165,7 +166,7 @@ func TestNodesWaitForTheGraph(t *testing.T) {
 	})
 }
 
-// TestSyncedDecisionsAllocateNothing: waiting must cost later requests nothing.
+// TestSyncedDecisionsAllocateNothing: after the first sync, syncedAuthorizer allocates nothing.
 func TestSyncedDecisionsAllocateNothing(t *testing.T) {
 	loaded := make(chan struct{})
 	close(loaded)

@@ -52,14 +52,14 @@ type Flow struct {
 	controller flowcontrol.Interface
 	estimate   flowrequest.WorkEstimatorFunc
 	dropped    flowcontrol.DroppedRequestsTracker
-	running    sync.WaitGroup // requests that the controller has
+	running    sync.WaitGroup // requests that the controller decides on
 
 	// generation grows before the configuration changes.
 	generation atomic.Uint64
 	seed       maphash.Seed
 	slots      [rememberedDecisions]atomic.Pointer[classified]
 
-	waiting [2]waiting // reading requests, and others
+	waiting [2]waiting // reads, and other requests
 
 	// loaded is closed when the stored priority levels are in force. For requests they come into force
 	// all at once. The mandatory levels are always in force.
@@ -318,7 +318,7 @@ func (s *Seat) Release() {
 	*s = Seat{}
 }
 
-// begin counts a request that has seats by count in upstream's metrics.
+// begin updates upstream's metrics for a request that got seats without upstream's controller.
 func (c *FlowClass) begin(ctx context.Context, l *queueSet, seats int) {
 	flowmetrics.ObserveWorkEstimatedSeats(c.Level, c.Schema, seats)
 	if !l.exempt {
@@ -328,7 +328,7 @@ func (c *FlowClass) begin(ctx context.Context, l *queueSet, seats int) {
 	l.began(ctx, c.Schema, seats)
 }
 
-// end counts the end of the request.
+// end updates upstream's metrics when the request ends.
 func (c *FlowClass) end(seats int, took time.Duration) {
 	ctx := context.Background()
 	flowmetrics.AddRequestsExecuting(ctx, c.Level, c.Schema, -1)

@@ -23,7 +23,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// flowConfiguration is what every cluster begins with.
+// flowConfiguration returns the flow schemas and priority levels of a new cluster.
 func flowConfiguration() (all []runtime.Object) {
 	for _, list := range [][]*flowcontrolv1.PriorityLevelConfiguration{
 		defaults.MandatoryPriorityLevelConfigurations, defaults.SuggestedPriorityLevelConfigurations,
@@ -55,8 +55,8 @@ func runFlow(t testing.TB, limit int, objects ...runtime.Object) *Flow {
 	return f
 }
 
-// prepareFlow returns a Flow whose informers have loaded objects, and what runs it until the test
-// ends.
+// prepareFlow returns a Flow whose informers have loaded objects, and a function that runs it until the
+// test ends.
 func prepareFlow(t testing.TB, limit int, objects ...runtime.Object) (f *Flow, begin func()) {
 	t.Helper()
 	client := fake.NewClientset(objects...)
@@ -119,7 +119,7 @@ var flowUsers = map[string]user.Info{
 	"global-default":   &user.DefaultInfo{Name: "u", Groups: []string{user.AllAuthenticated}},
 }
 
-// BenchmarkFlow shows what flow control costs a request, and what upstream's queues cost.
+// BenchmarkFlow measures flow control of a request with Flow and with upstream's controller alone.
 func BenchmarkFlow(b *testing.B) {
 	f := runFlow(b, 600, flowConfiguration()...)
 	for name, who := range flowUsers {

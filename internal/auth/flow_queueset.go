@@ -30,17 +30,17 @@ type queueSet struct {
 	mu       sync.Mutex
 	queuing  fairqueuing.QueuingConfig
 	dispatch fairqueuing.DispatchingConfig
-	taken    int // seats by count
-	passed   int // requests that were given seats by count
+	taken    int // seats that were given without the queues
+	passed   int // requests that were given seats without the queues
 	// open says that upstream decides. Invariant: while open is false, no request holds a seat in
 	// QueueSet.
 	open         bool
-	counted      map[*counted]bool     // requests that the controller started
+	counted      map[*counted]bool     // requests of the controller that have such seats
 	placeholders []fairqueuing.Request // one for each seat that Flow itself took before the queues opened
 	lingersUntil time.Time             // until then, requests that have ended may keep seats in QueueSet
 }
 
-// enter takes seats by count, if the queues are closed and enough are free.
+// enter takes seats, if the queues are closed and enough are free.
 func (l *queueSet) enter(seats int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,8 +103,8 @@ func (l *queueSet) StartRequest(ctx context.Context, work *flowrequest.WorkEstim
 	return &queued{request, l, work.AdditionalLatency}, false
 }
 
-// began counts a request that has seats by count in upstream's metrics. Upstream would count that the
-// request was alone in its queue, and left it at once.
+// began updates upstream's metrics for a request that got seats without the queues. Upstream would have
+// observed it alone in its queue.
 func (l *queueSet) began(ctx context.Context, schema string, seats int) {
 	if l.queues.Load() {
 		flowmetrics.ObserveQueueLength(ctx, l.name, schema, 1)
@@ -148,8 +148,8 @@ func (l *queueSet) limitLocked(limit int) {
 	completer.Complete(config)
 }
 
-// lingerLocked closes the queues if no request is left in them, and the seats of all ended requests are
-// free.
+// lingerLocked keeps the queues open for latency, because a request that has ended keeps its seats in them
+// that long. Then, or if latency is 0, it closes the queues if no request is left in them.
 func (l *queueSet) lingerLocked(latency time.Duration) {
 	if end := time.Now().Add(latency); latency > 0 && end.After(l.lingersUntil) {
 		l.lingersUntil = end
@@ -164,7 +164,7 @@ func (l *queueSet) closeLocked() {
 	}
 }
 
-// counted is a request that the controller started and that has seats by count.
+// counted is a request that the controller started and that got its seats without the queues.
 type counted struct {
 	queueSet    *queueSet
 	ctx         context.Context

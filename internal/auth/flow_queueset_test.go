@@ -46,7 +46,7 @@ func (s *seatsOverTime) Add(n float64) {
 	s.RatioedGauge.Add(n)
 }
 
-// visit is one request: waiting, executing, refused or gone.
+// visit is one request and its state.
 type visit struct {
 	state  atomic.Value // a string; what wakes a request may be a clock, which orders nothing
 	done   chan struct{}
@@ -66,7 +66,7 @@ func newQueues(factory fairqueuing.QueueSetFactory, config fairqueuing.QueuingCo
 	return &queues{QueueSet: completer.Complete(fairqueuing.DispatchingConfig{ConcurrencyLimit: limit, ConcurrencyDenominator: max(limit, 1)}), config: config, seats: seats}
 }
 
-// start lets a request come. direct says that it need not ask, if there is a way.
+// start starts a request. With direct set, it tries enter before upstream's queues.
 func (q *queues) start(work flowrequest.WorkEstimate, hash uint64, direct bool) {
 	v := &visit{done: make(chan struct{})}
 	v.state.Store("waiting")
@@ -113,7 +113,7 @@ func (q *queues) in(state string) (list []int) {
 	return list
 }
 
-// states lists what the requests are doing, in no order if many are equal.
+// states returns the states of the requests, sorted if there are several queues.
 func (q *queues) states(many bool) []string {
 	var list []string
 	for _, v := range q.requests {
@@ -125,7 +125,7 @@ func (q *queues) states(many bool) []string {
 	return list
 }
 
-// end lets all requests go.
+// end ends all requests.
 func (q *queues) end() {
 	for _, v := range q.requests {
 		if v.cancel != nil {
@@ -135,10 +135,9 @@ func (q *queues) end() {
 	}
 }
 
-// TestQueueSetDecidesAsUpstream checks that a queueSet executes, queues and rejects the same
-// requests as upstream's, in any order of starts, ends and changes of the limit. With several
-// queues, only the numbers of the requests are compared: those that get seats by count are in
-// no queue.
+// TestQueueSetDecidesAsUpstream checks that a queueSet executes, queues and rejects the same requests as
+// upstream's, in any order of starts, ends and changes of the limit. With several queues, only the numbers of
+// requests in each state are compared, because some requests get their seats without the queues.
 func TestQueueSetDecidesAsUpstream(t *testing.T) {
 	flowmetrics.Register()
 	configs := []fairqueuing.QueuingConfig{
@@ -159,7 +158,7 @@ func TestQueueSetDecidesAsUpstream(t *testing.T) {
 	})
 }
 
-// checkQueueSet returns what differs.
+// checkQueueSet returns the first difference, or "".
 func checkQueueSet(config fairqueuing.QueuingConfig, limit int, steps []int) string {
 	factory := queueset.NewQueueSetFactory(eventclock.Real{})
 	flow := &Flow{queueSets: make(map[string]*queueSet), loaded: make(chan struct{})}
@@ -214,9 +213,8 @@ func checkQueueSet(config fairqueuing.QueuingConfig, limit int, steps []int) str
 	return ""
 }
 
-// TestUtilizationHasSeatsByCount: the metric of how much of a priority level is used has the
-// seats of requests that upstream was not asked about, and has each seat once when its queues
-// open.
+// TestUtilizationHasSeatsByCount: the metric of a priority level's utilization includes seats that were given
+// without the queues, and counts each seat once when the queues open.
 func TestUtilizationHasSeatsByCount(t *testing.T) {
 	flowmetrics.Register()
 	synctest.Test(t, func(t *testing.T) {

@@ -25,7 +25,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// drawFlow draws a request and who asks, from few of each.
+// drawFlow draws a request and its user from a few of each.
 func drawFlow(r *rapid.T) (*flowRequest, user.Info) {
 	draw := func(name string, of ...string) string { return rapid.SampledFrom(of).Draw(r, name) }
 	request := onPods(draw("verb", "get", "list", "create", "update", "patch", "delete", "deletecollection"))
@@ -47,8 +47,8 @@ func drawFlow(r *rapid.T) (*flowRequest, user.Info) {
 	return request, who
 }
 
-// TestFlowAwaitsItsConfiguration: once Await has returned no request is of the catch-all level
-// because others are not known yet. A new cluster has no others.
+// TestFlowAwaitsItsConfiguration: after Await, requests belong to their stored priority levels. Await does
+// not wait in a new cluster, which has none.
 func TestFlowAwaitsItsConfiguration(t *testing.T) {
 	f, begin := prepareFlow(t, 600, flowConfiguration()...)
 	over, cancel := context.WithCancel(t.Context())
@@ -80,8 +80,8 @@ func TestFlowAwaitsItsConfiguration(t *testing.T) {
 	}
 }
 
-// TestFlowRemembersClasses checks that a request is of the class that upstream puts it
-// into, though most are not asked about, before and after the configuration changes.
+// TestFlowRemembersClasses checks that cached classes are those of upstream's controller, before and after
+// the configuration changes.
 func TestFlowRemembersClasses(t *testing.T) {
 	f := runFlow(t, 600, flowConfiguration()...)
 	check := func(r *rapid.T) {
@@ -121,8 +121,8 @@ func TestFlowRemembersClasses(t *testing.T) {
 	rapid.Check(t, check)
 }
 
-// TestRequestsWaitForSeats checks that a request without a seat waits for one until its
-// time has come, and no longer, and that as many are served at once as there are seats.
+// TestRequestsWaitForSeats checks that as many requests are served at once as there are seats, and that
+// another request waits for a seat, but not beyond its deadline.
 func TestRequestsWaitForSeats(t *testing.T) {
 	f := runFlow(t, 20, flowConfiguration()...)
 	request := onPods("get")
@@ -169,7 +169,7 @@ func TestRequestsWaitForSeats(t *testing.T) {
 	}
 }
 
-// TestRequestsLeaveTheQueueWithTheirContexts: a request whose context ends waits no longer.
+// TestRequestsLeaveTheQueueWithTheirContexts: a request stops waiting when its context ends.
 func TestRequestsLeaveTheQueueWithTheirContexts(t *testing.T) {
 	f := runFlow(t, 20, flowConfiguration()...)
 	request := onPods("get")
@@ -209,8 +209,8 @@ func TestRequestsLeaveTheQueueWithTheirContexts(t *testing.T) {
 	}
 }
 
-// TestConsistentListsCostWhatCachedOnesDo: a list that upstream's cache would answer takes the seats of
-// its answer, and no more than a streamed one. An exact one takes those of all objects.
+// TestConsistentListsCostWhatCachedOnesDo: the estimate for a consistent list is that of a list from the
+// cache. A list at an exact revision takes more seats.
 func TestConsistentListsCostWhatCachedOnesDo(t *testing.T) {
 	f := runFlow(t, 6000, flowConfiguration()...)
 	class := &FlowClass{Schema: "exempt", Level: "exempt"}
@@ -284,7 +284,7 @@ func has(sample *dto.Metric, name, value string) bool {
 	return false
 }
 
-// TestFlowsMayBeMadeAtOnce: upstream's variable is set once, and not while another Flow reads it.
+// TestFlowsMayBeMadeAtOnce: concurrent calls of NewFlow do not race on upstream's variable.
 func TestFlowsMayBeMadeAtOnce(t *testing.T) {
 	var making sync.WaitGroup
 	for range 4 {

@@ -25,7 +25,7 @@ func (f *Flow) Estimate(a authorizer.Attributes, r FlowRequest, class *FlowClass
 	return f.estimate(req.WithContext(apirequest.WithRequestInfo(context.Background(), r.RequestInfo())), class.Schema, class.Level)
 }
 
-// watchProgressSet is done once upstream's variable is set: other servers in the process read it.
+// watchProgressSet sets upstream's variable only once, because other servers in the process may read it.
 var watchProgressSet = sync.Once{}
 
 // supportWatchProgress makes upstream's estimator assume that etcd supports progress requests of

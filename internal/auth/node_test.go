@@ -30,7 +30,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// refersTo is all that node.Graph.AddPod reads of a pod.
+// refersTo has everything that node.Graph.AddPod reads of a pod.
 type refersTo struct {
 	Namespace, Name, UID, Node, Account string
 	Annotations                         map[string]string
@@ -58,7 +58,7 @@ func refers(pod *corev1.Pod) string {
 	return string(text)
 }
 
-// TestMaskKeepsWhatTheGraphReads: of any pod.
+// TestMaskKeepsWhatTheGraphReads: masking a random pod keeps everything that AddPod reads.
 func TestMaskKeepsWhatTheGraphReads(t *testing.T) {
 	filler := fuzzer.FuzzerFor(fuzzer.MergeFuzzerFuncs(metafuzzer.Funcs, corefuzzer.Funcs), rand.NewSource(1), legacyscheme.Codecs)
 	keep, whole := newPodMask()
@@ -103,7 +103,7 @@ func FuzzAppendMasked(f *testing.F) {
 	})
 }
 
-// stored is a pod as the cache has it.
+// stored returns pod as a cached object.
 func stored(t *testing.T, schema *cache.Schema, revision int64, pod *corev1.Pod) *cache.Object {
 	t.Helper()
 	body, err := pod.Marshal()
@@ -113,7 +113,7 @@ func stored(t *testing.T, schema *cache.Schema, revision int64, pod *corev1.Pod)
 	return cache.NewObject(cache.ObjectConfig{Key: pod.Namespace + "/" + pod.Name, Revision: revision, Body: body}, schema)
 }
 
-// TestGraphFollowsPods: a node may read what its pods refer to, as long as they are its.
+// TestGraphFollowsPods: a node may read the objects that its pods refer to, until the pods leave it.
 func TestGraphFollowsPods(t *testing.T) {
 	g := newGraph()
 	g.known = make(map[string]podOnNode)
@@ -168,8 +168,7 @@ func TestGraphFollowsPods(t *testing.T) {
 	expect("replaced by one without a node", map[[2]string]bool{{"n2", "b"}: false})
 }
 
-// TestLossesConcernNodes: when a pod changes, leaves its node or goes, that node may be allowed
-// less, and no other.
+// TestLossesConcernNodes: when a pod changes, moves or is deleted, a loss is counted for its node only.
 func TestLossesConcernNodes(t *testing.T) {
 	g := newGraph()
 	g.known = make(map[string]podOnNode)
@@ -218,8 +217,8 @@ func TestLossesConcernNodes(t *testing.T) {
 	}
 }
 
-// TestInformedLossesConcernNodes: of an attachment that changes or goes, the node that it is on
-// may be allowed less; of a volume, any.
+// TestInformedLossesConcernNodes: a change of a VolumeAttachment counts a loss for its node, a change of a
+// PersistentVolume for all nodes.
 func TestInformedLossesConcernNodes(t *testing.T) {
 	g := newGraph()
 	attachment := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: storagev1.VolumeAttachmentSpec{NodeName: "n1"}}

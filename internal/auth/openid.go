@@ -12,7 +12,7 @@ import (
 )
 
 // OpenIDPaths lists the paths that Auth.OpenID serves. A path that ends in "/" includes all paths below
-// it. Nothing is there, and upstream's router answers them as it does below other documents.
+// it. There are no documents below it: upstream's router refuses these requests.
 func OpenIDPaths() []string {
 	config, keys := serviceaccount.OpenIDConfigPath, serviceaccount.JWKSPath
 	return []string{config, config + "/", keys, keys + "/"}

@@ -10,11 +10,12 @@ import (
 // whole is kept unchanged.
 type mask [maxField + 1]*mask
 
-// maxField is the largest number in podMask.
+// maxField is the largest field number in newPodMask.
 const maxField = 39
 
-// newPodMask names the fields of a pod that node.Graph.AddPod reads: the node that it is on,
-// and the names of the objects that it refers to. That is less than a tenth of most pods.
+// newPodMask returns the mask of the fields of a pod that node.Graph.AddPod reads: its node, and the names
+// of the objects that it refers to. That is less than a tenth of most pods. whole marks a field that is kept
+// unchanged.
 func newPodMask() (pod, whole *mask) {
 	whole = new(mask)
 	variable := &mask{3: whole}                // EnvVar: valueFrom

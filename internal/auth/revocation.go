@@ -47,7 +47,7 @@ type Revocation struct {
 type Dependencies struct {
 	// Expires is when the credential expires; zero is never.
 	Expires time.Time
-	// Ends says that the credential is refused after Expires, even if it is cached.
+	// Ends says that the credential is refused after Expires, without authenticating it again.
 	Ends bool
 	// Objects are the objects that the token is bound to.
 	Objects []ObjectName
@@ -167,7 +167,7 @@ var silentProvider = []string{"oidc: authenticator not initialized", "fetching k
 // errLookup says that an object that a credential depends on could not be read.
 var errLookup = errors.New("auth: an object cannot be read now")
 
-// lookupError is errLookup and the reason, whose text it has.
+// lookupError is an errLookup that wraps the reason and has its text.
 type lookupError struct{ error }
 
 // Is lets errors.Is find errLookup.

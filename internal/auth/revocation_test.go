@@ -17,14 +17,14 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// webToken is a JSON web token with those claims, which nobody signed.
+// webToken returns an unsigned JSON web token with those claims.
 func webToken(claims string) string {
 	encode := base64.RawURLEncoding.EncodeToString
 	return encode([]byte(`{"alg":"none"}`)) + "." + encode([]byte(claims)) + "." + encode([]byte("x"))
 }
 
-// TestTiesAreReadFromCredentials: what tokens and certificates hang on is read from them,
-// wherever they are shown.
+// TestTiesAreReadFromCredentials: dependencies reads expiry and bound objects from tokens and certificates,
+// in every header that may have a token.
 func TestTiesAreReadFromCredentials(t *testing.T) {
 	a := &reauthenticator{issuers: []string{"https://here"}}
 	at := time.Unix(2_000_000_000, 0)
@@ -68,8 +68,8 @@ func TestTiesAreReadFromCredentials(t *testing.T) {
 	}
 }
 
-// TestAgainTellsRefusalsFromSilence: a credential that is refused is lost; one about
-// which nobody answers is not.
+// TestAgainTellsRefusalsFromSilence: a refused credential is reported without an error. If the authenticator
+// cannot decide, it returns an error.
 func TestAgainTellsRefusalsFromSilence(t *testing.T) {
 	says := func(ok bool, err error) authenticator.Request {
 		return authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {

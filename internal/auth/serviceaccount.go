@@ -27,7 +27,8 @@ type Issuer struct {
 // signer, whose keys also verify tokens. It follows these keys until ctx ends.
 func (a *Auth) completeServiceAccounts(ctx context.Context, c *Config) error {
 	o := controlplane.NewOptions()
-	// Only the options of service accounts matter. The others must not be looked up or made.
+	// Only the options of service accounts matter. These values keep Complete from looking up addresses
+	// and creating certificates.
 	o.GenericServerRunOptions.AdvertiseAddress, o.GenericServerRunOptions.ExternalHost = net.IPv4(127, 0, 0, 1), "localhost"
 	o.SecureServing.BindPort = 0
 	o.Authentication, o.Authorization = c.Authentication, c.Authorization

@@ -67,7 +67,7 @@ func (c *coercer) coerce(u *unstructured.Unstructured, report bool) ([]string, e
 			metadata.Generation = 1
 		}
 	}
-	// No schema needs to name these, so that they may have been removed.
+	// A schema need not name these fields, so pruning may have removed them.
 	if hasKind {
 		u.SetKind(kind)
 	}

@@ -95,7 +95,7 @@ func (s sharing) ConvertToVersion(in runtime.Object, target runtime.GroupVersion
 	return s.ObjectConvertor.ConvertToVersion(in, target)
 }
 
-// pathOf returns a simple JSON path of fields as the path that managedFields have.
+// pathOf converts a JSON path that consists of field names to a path of managedFields.
 func pathOf(jsonPath string) fieldpath.Path {
 	var path fieldpath.Path
 	for name := range strings.SplitSeq(strings.TrimPrefix(jsonPath, "."), ".") {

@@ -114,7 +114,7 @@ type checks struct {
 	rest   upstreamStrategy
 }
 
-// prove lets storage and its scale validate by checks. The status is not changed.
+// prove makes storage and its scale validate with checks. The status keeps upstream's validation.
 func prove(storage *customresource.REST, checks func() *checks) {
 	upstream, ok := storage.UpdateStrategy.(upstreamStrategy)
 	if !ok {
