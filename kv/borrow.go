@@ -14,12 +14,12 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// borrowed is a range under way whose answer is read into memory that is used again. It is the codec
-// of the call. gRPC's own codec copies the answer as a whole, and then each value, into new memory,
-// which the kernel has to zero first (E14).
+// borrowed decodes the answer to one range request into reusable memory. It is the codec of the call.
+// gRPC's own codec copies the answer as a whole, and then each value, into new memory, which the kernel
+// has to zero first (E14).
 type borrowed struct {
 	pool   *sync.Pool // of *[]byte
-	buffer *[]byte    // which the values of items are parts of; nil for none
+	buffer *[]byte    // holds the values of items; nil if there is none
 	items  []Item
 }
 

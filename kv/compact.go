@@ -25,7 +25,8 @@ type compactor struct {
 	interval time.Duration              // 0: only observe
 	observed atomic.Pointer[compaction] // nil: none
 
-	history  uint64 // of the following; owned by runCompactor
+	// The goroutine of runCompactor owns the rest.
+	history  uint64 // that version and revision belong to
 	version  int64  // of compactionKey when last seen
 	revision int64  // of the store at that time
 }
@@ -36,8 +37,7 @@ type compaction struct {
 	revision int64
 }
 
-// Compaction returns the highest revision that the store was seen to be compacted at, or
-// told to be. [Store] says what that means for the past.
+// Compaction returns the highest revision at which the store is known to be compacted. See [Store].
 func (e *Etcd) Compaction() int64 {
 	if last := e.compaction.observed.Load(); last != nil && last.history == e.history.replacements.Load() {
 		return last.revision
@@ -45,7 +45,7 @@ func (e *Etcd) Compaction() int64 {
 	return 0
 }
 
-// observeCompaction takes in that a history is compacted up to a revision.
+// observeCompaction records that a history is compacted up to a revision.
 func (e *Etcd) observeCompaction(history uint64, revision int64) {
 	for next := (&compaction{history, revision}); history == e.history.replacements.Load(); {
 		last := e.compaction.observed.Load()

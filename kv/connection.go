@@ -11,29 +11,28 @@ import (
 	"github.com/larder-io/larder/kv/internal/zaplog"
 )
 
-// LoggerKey is the attribute by which etcd's own entries in a log can be told from this
-// package's, EtcdLogger its value.
+// LoggerKey is the attribute that marks etcd's own log entries, EtcdLogger its value.
 const (
 	LoggerKey  = zaplog.Key
 	EtcdLogger = zaplog.Etcd
 )
 
-// StoreConfig is what all configurations of a store kept by etcd have in common.
+// StoreConfig has the settings that external and embedded etcd share.
 type StoreConfig struct {
-	// Prefix is where the keys of the cluster lie; the health probe reads below it.
+	// Prefix is the prefix of the cluster's keys; the health probe reads below it.
 	Prefix string
 	// CompactionInterval is how much history to keep; 0 never compacts, but follows
 	// compactions by others.
 	CompactionInterval time.Duration
-	// LeaseReuse is for how long further keys are attached to a lease, at most; 0 means a
-	// minute, and less than 0 gives each key a lease of its own.
+	// LeaseReuse limits how long further keys are attached to a lease; 0 means a minute, and less
+	// than 0 gives each key a lease of its own.
 	LeaseReuse time.Duration
 	Logger     *slog.Logger // nil discards
 	Observer   Observer
 }
 
-// EtcdConfig is what an Etcd is made of. [NewExternal] fills it in for a cluster, package
-// embedded for a server in this process.
+// EtcdConfig configures an [Etcd]. [NewExternal] fills it in for a cluster, package embedded for a
+// server in this process.
 type EtcdConfig struct {
 	StoreConfig
 	// Name is "external" or "embedded". It is part of errors.
@@ -42,14 +41,14 @@ type EtcdConfig struct {
 	Open func(ctx context.Context, answers Answers) (*Connection, error)
 }
 
-// Connection is etcd as an Etcd uses it while it runs: in another process or in this one.
+// Connection is an open connection to etcd, in another process or in this one.
 type Connection struct {
 	Client *clientv3.Client
 	// Watch opens the streams of watches.
 	Watch etcdserverpb.WatchClient
 	// OnlyMember reports whether etcd is a server in this process and no other member can
 	// have acknowledged anything; nil for a cluster. Such a server's reports of progress are
-	// believed, and all that it answers goes through Answers.Learn.
+	// trusted, and all its answers go through Answers.Learn.
 	OnlyMember func() bool
 	// Maintain keeps the database within its quota until ctx ends; nil leaves that to the
 	// cluster's operator.
@@ -63,17 +62,17 @@ type Connection struct {
 
 	// revisions reads the revision, writes sends transactions; nil leaves that to Client.
 	revisions, writes *unaryClient
-	// members says which members' progress is believed; nil means a server in this process, whose
-	// progress always is.
+	// members knows which members' reports of progress can be trusted. It is nil for a server in this
+	// process, whose reports always can.
 	members *members
 }
 
-// Answers takes note of the answers of a server in this process before their clients get
-// them: so the server's revision is known without asking it.
+// Answers records the answers of a server in this process before its clients receive them, so that
+// the server's revision is known without asking it.
 type Answers struct{ etcd *Etcd }
 
-// Learn takes in the header of an answer; nil is none. The history of a server in this
-// process is not replaced while it runs.
+// Learn records the header of an answer, which may be nil. The history of a server in this process is
+// not replaced while it runs.
 func (a Answers) Learn(header *etcdserverpb.ResponseHeader) {
 	if header != nil {
 		h := &a.etcd.history
@@ -82,10 +81,10 @@ func (a Answers) Learn(header *etcdserverpb.ResponseHeader) {
 	}
 }
 
-// Revision returns the highest revision that was learnt.
+// Revision returns the highest recorded revision.
 func (a Answers) Revision() int64 { return a.etcd.history.revision.Load() }
 
-// Compacted takes in that history up to a revision has been given up.
+// Compacted records that the server has compacted up to a revision.
 func (a Answers) Compacted(revision int64) {
 	a.etcd.observeCompaction(a.etcd.history.replacements.Load(), revision)
 }

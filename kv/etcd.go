@@ -274,7 +274,7 @@ func (e *Etcd) Put(ctx context.Context, key string, value []byte, opts PutOption
 		if attempt > 1 || !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 			return result, err
 		}
-		e.leases.forget(lease) // revoked by somebody, or of a replaced store
+		e.leases.forget(lease) // revoked, or of a replaced store
 	}
 }
 
@@ -357,7 +357,7 @@ func (e *Etcd) Replacements() uint64 { return e.history.replacements.Load() }
 // reached.
 func (e *Etcd) ReplacedRevision() int64 { return e.history.replaced.Load() }
 
-// Newest returns the highest revision that etcd is known to have come to.
+// Newest returns the highest revision that etcd is known to have reached.
 func (e *Etcd) Newest() int64 { return e.history.revision.Load() }
 
 func (e *Etcd) observe(op, key string, start time.Time, err error) {
@@ -366,9 +366,9 @@ func (e *Etcd) observe(op, key string, start time.Time, err error) {
 	}
 }
 
-// observeHistory compares a linearizable answer with what was known when its request
-// began, and ends all watches if the store was replaced. If that is doubtful and etcd does
-// not settle it now, the next answer with a lower raft term asks again.
+// observeHistory compares a linearizable answer with what was known when its request began, and ends
+// all watches if the store was replaced. If that is doubtful, it asks etcd. If etcd does not answer, the
+// next answer with a lower raft term makes it ask again.
 func (e *Etcd) observeHistory(ctx context.Context, mark historyMark, header *etcdserverpb.ResponseHeader) {
 	verdict := e.history.observe(mark, header)
 	if verdict == doubtful {

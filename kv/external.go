@@ -44,8 +44,8 @@ type ExternalConfig struct {
 	CAFile, CertFile, KeyFile string
 	// Dial connects to a member's host and port; nil does so directly.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Stats follows the calls to members; nil follows none. With it writes cost more, for all
-	// go through etcd's client then.
+	// Stats observes the calls to members, if it is not nil. Writes then cost more, because all of
+	// them go through etcd's client.
 	Stats stats.Handler
 }
 
@@ -90,7 +90,7 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Connection
 		config.TLS = tlsConfig
 	}
 	revisions, writes := newUnaryClient(cfg.Endpoints, config.TLS, true, e.logger), newUnaryClient(cfg.Endpoints, config.TLS, false, e.logger)
-	if cfg.Stats != nil { // which are gRPC's
+	if cfg.Stats != nil { // a unaryClient reports no stats
 		config.DialOptions, writes = append(config.DialOptions, grpc.WithStatsHandler(cfg.Stats)), nil
 	}
 	if cfg.Dial != nil { // a unaryClient dials by itself

@@ -10,9 +10,9 @@ import (
 
 // Errors that callers tell apart with errors.Is.
 var (
-	// ErrCompacted says that the asked revision is older than the store's history.
+	// ErrCompacted says that the requested revision has been compacted.
 	ErrCompacted = errors.New("kv: required revision has been compacted")
-	// ErrFutureRevision says that the asked revision has not been written yet.
+	// ErrFutureRevision says that the requested revision has not been written yet.
 	ErrFutureRevision = errors.New("kv: required revision is a future revision")
 	// ErrClosed says that the store has been closed.
 	ErrClosed = errors.New("kv: store is closed")
@@ -259,8 +259,8 @@ func RangeAll(ctx context.Context, store Store, opts RangeOptions, fn func(Page)
 	}
 }
 
-// fittingLimit is how many items like those of the page make the next one, of so many bytes; 0
-// is not known yet, and returned then.
+// fittingLimit returns how many items of the page's average size fit into the next page, and the size of
+// the next pages in bytes. bytes is that size as the last call returned it, 0 in the first call.
 func fittingLimit(page *Page, bytes int) (limit int64, next int) {
 	all := 0
 	for i := range page.Items {

@@ -34,8 +34,8 @@ func newLeaseManager(retired func(objects int64)) *leaseManager {
 	return &leaseManager{retired: retired, longest: leaseReuseMax, granting: make(chan struct{}, 1)}
 }
 
-// lease returns a lease of a history that lasts at least ttl seconds from now. Where one
-// has to be granted, one caller asks for it, and others wait for what it gets.
+// lease returns a lease of a history that lasts at least ttl seconds from now. If a lease must be
+// granted, one caller requests it, and the others wait and share it.
 func (l *leaseManager) lease(ctx context.Context, client clientv3.Lease, ttl int64, history uint64) (clientv3.LeaseID, error) {
 	if lease, ok := l.reuse(ttl, history); ok {
 		return lease, nil

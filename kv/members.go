@@ -21,13 +21,13 @@ const (
 	statusRounds = 3
 )
 
-// errUnsound ends a stream whose member's progress is not to be believed.
+// errUnsound ends a stream of a member whose reports of progress cannot be trusted.
 var errUnsound = errors.New("kv: the member's reports of progress cannot be trusted")
 
-// members knows which members of a cluster can be believed when they report progress.
+// members knows which members' reports of progress can be trusted.
 //
 // Members before etcd 3.4.31 and 3.5.13 may report progress ahead of events, which would break K4. A
-// watch of such a member, or of one whose version is not known, goes by events alone: it watches the
+// watch of such a member, or of one whose version is not known, relies on events alone: it watches the
 // whole key space, where each revision has an event.
 //
 // A member can be upgraded or downgraded at any time, so each stream needs an answer that the
@@ -36,8 +36,8 @@ type members struct {
 	endpoints func() []string
 	status    func(ctx context.Context, endpoint string) (*clientv3.StatusResponse, error)
 	logger    *slog.Logger
-	// wide says that streams are to watch the whole key space. It is never unset: watching
-	// too much costs little.
+	// wide says that streams must watch the whole key space. It is never unset: watching too much
+	// costs little.
 	wide  atomic.Bool
 	turns sync.Map // of *semaphore.Weighted with one place, by endpoint
 
@@ -45,14 +45,14 @@ type members struct {
 	latest map[uint64]memberStatus // by member
 }
 
-// memberStatus is what a member said.
+// memberStatus is the version of a member, as it answered.
 type memberStatus struct {
 	asked   time.Time // when the request was sent
 	version string
 }
 
-// identify learns the version of the member that has opened a stream by now, and reports whether
-// its progress can be believed.
+// identify asks for the version of a member that serves a newly opened stream, and reports whether its
+// reports of progress can be trusted.
 func (m *members) identify(ctx context.Context, member uint64) bool {
 	version, known := m.version(ctx, member, time.Now())
 	if ctx.Err() != nil {
@@ -67,8 +67,8 @@ func (m *members) identify(ctx context.Context, member uint64) bool {
 	return sound
 }
 
-// version asks all endpoints at the same time, and waits for none of them once one has answered
-// for the member: an endpoint that does not answer delays only its own member.
+// version asks all endpoints at the same time and returns once one has answered for the member. So an
+// endpoint that does not answer delays only its own member.
 func (m *members) version(ctx context.Context, member uint64, opened time.Time) (string, bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -119,7 +119,7 @@ func (m *members) ask(ctx context.Context, endpoint string, member uint64, opene
 	}
 }
 
-// known returns the version that a member told when it was asked since opened.
+// known returns the version of a member, if a request that was sent after opened has returned it.
 func (m *members) known(member uint64, opened time.Time) (string, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

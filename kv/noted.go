@@ -3,14 +3,14 @@ package kv
 import "strings"
 
 const (
-	// maxNoted bounds the prefixes of which a Tail knows when something happened without a subscription,
-	// and notedDepth the directories that they have below its own.
+	// maxNoted limits the prefixes in Tail.noted, notedDepth the path segments that they have below the
+	// Tail's prefix.
 	maxNoted   = 16 << 10
 	notedDepth = 2
 )
 
-// receiversLocked returns the subscriptions whose prefix a key has, which has changed. If there is none, it
-// notes that something happened below the prefixes that may be subscribed to later.
+// receiversLocked returns the subscriptions that receive the change of a key. If there is none, it notes the
+// change for the prefixes of the key, because an owner may subscribe to one of them later.
 func (t *Tail) receiversLocked(key string, revision int64) []*Subscription {
 	subs := t.subscribedLocked(key)
 	if subs == nil && t.replay > 0 {
@@ -24,7 +24,7 @@ func (t *Tail) receiversLocked(key string, revision int64) []*Subscription {
 	return subs
 }
 
-// noteLocked remembers that something happened below a prefix, which no present subscription was told.
+// noteLocked records the revision of a change below a prefix that no present subscription has received.
 func (t *Tail) noteLocked(prefix string, revision int64) {
 	if _, there := t.noted[prefix]; there {
 		t.noted[prefix] = revision
@@ -37,9 +37,9 @@ func (t *Tail) noteLocked(prefix string, revision int64) {
 	t.noted[strings.Clone(prefix)] = revision
 }
 
-// quietLocked reports that nothing happened below the prefix of a subscription, after a revision that the Tail
-// has followed from, until since. It knows that only of a subscription that is the only one of its prefix and has
-// missed nothing since it was made. s.mu is held, too.
+// quietLocked reports whether it is known that nothing changed below the prefix of s between after and
+// s.since. The Tail must have followed the store since after. It can know that only for a subscription that
+// is the only one of its prefix and has missed nothing since it was made. s.mu is held, too.
 func (t *Tail) quietLocked(s *Subscription, after int64) bool {
 	depth := strings.Count(s.prefix[len(t.prefix):], "/")
 	return s.since == s.made && len(t.subs[s.prefix]) == 1 && 0 < depth && depth <= notedDepth &&

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// answerTimeout bounds one request that is repeated until the store answers, so that
-// a member that stopped answering is not waited for.
+// answerTimeout limits one attempt of a request that is repeated until the store answers. The next
+// attempt may reach another member.
 const answerTimeout = 3 * time.Second
 
 // retry repeats a request to the store until it answers. It fails only if the store was
@@ -179,16 +179,15 @@ func (s *Subscription) Begin(ctx context.Context, least int64) (past, present in
 	}
 }
 
-// beginning is where an owner can load: at a revision of the past, from which it comes to
-// the present. Both are 0 if there is no past.
+// beginning is where an owner can load: the state at past, and then the events up to present. Both are
+// 0 if there is no past.
 type beginning struct {
 	past, present int64
-	late          bool // what happened in between is not in the queue
-	quiet         bool // nothing has
+	late          bool // the events in between are not in the queue
+	quiet         bool // there are none in between
 }
 
-// awaitBeginning waits until the Tail has begun and returns from where it has followed the
-// history without a gap, if that is the past.
+// awaitBeginning waits until the Tail has a place in the history, and returns where the owner can load.
 func (s *Subscription) awaitBeginning(ctx context.Context) (beginning, error) {
 	for {
 		changed, _, _ := s.whenChanged(math.MaxInt64)
@@ -203,8 +202,8 @@ func (s *Subscription) awaitBeginning(ctx context.Context) (beginning, error) {
 	}
 }
 
-// beginningNow is awaitBeginning without waiting. It notes that the owner knows of the loss
-// that it loads for.
+// beginningNow is awaitBeginning without waiting. known is false if the Tail has no place yet. It
+// clears lost: the owner is about to load.
 func (s *Subscription) beginningNow() (at beginning, known bool) {
 	t := s.tail
 	t.mu.Lock()
@@ -233,8 +232,8 @@ const fillTimeout = 10 * time.Second
 // errTooLong says that a past is too long to keep.
 var errTooLong = errors.New("kv: too much has happened")
 
-// fill puts what happened from a revision of the past until at.present, from where on nothing
-// is missing, before what is in the queue. A loss meanwhile leaves the queue as it is.
+// fill reads the events after past up to at.present and puts them before the queue, which has all later
+// ones. If the subscription loses its place meanwhile, fill leaves the queue unchanged.
 func (s *Subscription) fill(ctx context.Context, past int64, at beginning) error {
 	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()

@@ -18,8 +18,8 @@ import (
 // answering delays the next read, which may go to another member, no longer.
 const revisionTimeout = 3 * time.Second
 
-// errRevisionTimeout is the error of a read that was given up after revisionTimeout, and not for
-// its caller's sake.
+// errRevisionTimeout is the error of a read that ended after revisionTimeout, and not because its
+// caller's context ended.
 var errRevisionTimeout = fmt.Errorf("etcd has not answered in %v", revisionTimeout)
 
 // revisionReader lets all callers that wait at the same time share one linearizable read. They may not
@@ -47,9 +47,9 @@ type revisionRead struct {
 	err      error
 }
 
-// Revision returns the store's current revision. That of a server in this process that is
-// the only member is known; otherwise one linearizable read serves all callers that were
-// waiting when it began. While etcd does not answer it is asked again, as long as ctx allows.
+// Revision returns the store's current revision. If the store is a server in this process and the only
+// member, its revision is known. Otherwise one linearizable read serves all callers that were waiting
+// when it began. While etcd does not answer, Revision asks again until ctx ends.
 func (e *Etcd) Revision(ctx context.Context) (int64, error) {
 	for {
 		revision, err := e.sharedRevision(ctx)
@@ -99,8 +99,7 @@ func (e *Etcd) ownRevision() (int64, bool) {
 // RevisionReads returns how many reads Revision has asked of etcd.
 func (e *Etcd) RevisionReads() uint64 { return e.revisions.reads.Load() }
 
-// join returns the read to wait for, or nil if the caller is to read by itself and
-// to call end afterwards.
+// join returns the read to wait for, or nil if the caller must read by itself and call end afterwards.
 func (r *revisionReader) join() *revisionRead {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,7 +113,7 @@ func (r *revisionReader) join() *revisionRead {
 	return r.next
 }
 
-// end says that the read of a caller for itself is over.
+// end ends the read of a caller that read by itself.
 func (r *revisionReader) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -52,7 +52,7 @@ type Subscription struct {
 	// history is how often the store had been replaced when the owner learnt that it must
 	// load.
 	history uint64
-	lost    bool // Next is to return ErrLost
+	lost    bool // Next must return ErrLost
 	closed  bool
 	wake    chan struct{} // has an element when Next may have something to return
 	changed chan struct{} // closed by changedLocked; nil without a waiter

@@ -50,16 +50,16 @@ type TailConfig struct {
 	// QueueBytes is how much a subscription may leave unread before it loses its
 	// place; 0 is 256 MiB.
 	QueueBytes int64
-	// Replay is how many revisions before the present one Run begins at least, at its start and
-	// after a loss to compaction, as far as the store still has them; 0 begins at the
-	// present.
+	// Replay is how many revisions before the present one Run begins, at its start and after it has lost
+	// its place to a compaction, if the store still has them. Clock may make them more. With 0, Run
+	// begins at the present.
 	Replay int64
 	Clock  Clock
 	Logger *slog.Logger // nil discards
 }
 
-// Clock makes a Tail with Replay begin so far back that the past has a number of Ticks. A revision has no
-// time, but a key that is written at a fixed interval tells how many revisions belong to a span of time.
+// Clock makes a Tail with Replay begin so far back that the past has a number of Ticks. Revisions have no
+// time, but a key that is written at a fixed interval shows how many revisions belong to a span of time.
 type Clock struct {
 	Prefix string // of the keys that are written at the interval; the one that was written last counts
 	Ticks  int    // 0 for no Clock
@@ -83,17 +83,17 @@ type Tail struct {
 	history atomic.Uint64
 	kick    chan struct{} // has an element when a goroutine began to wait
 	stats   tailCounters
-	// advances counts the responses that brought the watch further, or one that reads the
-	// past for a subscription.
+	// advances counts the responses with new progress, of the watch and of watches that read the past for
+	// a subscription.
 	advances atomic.Int64
 
 	mu      sync.Mutex
 	started bool // the watch's place in the store's history is known
-	// past is where the history began if it was before the store's revision, which
-	// was present then; else both are 0.
+	// past is the revision at which the Tail began, if it was before the store's revision at that time,
+	// present. Otherwise both are 0.
 	past, present int64
-	// start is where the Tail began in the present history, reach how far back it may begin: older revisions
-	// are not read.
+	// start is the revision at which the Tail began in the present history. reach is how many revisions
+	// owners that subscribe later may go back.
 	start   int64
 	reach   int64
 	began   atomic.Int64 // the store's revision then
@@ -101,8 +101,8 @@ type Tail struct {
 	waiters []*waiter               // in the order of their revisions
 	cancel  context.CancelCauseFunc // ends the present watch; nil between watches
 	touched []*Subscription         // scratch of routeLocked
-	// noted holds the last revision that changed something below a prefix which had no subscription then, or
-	// not the same ones, if that is after notedFrom.
+	// noted has, for prefixes without a subscription at that time, the revision of the last change below
+	// them. Changes before notedFrom are not recorded.
 	noted     map[string]int64
 	notedFrom int64
 	asked     time.Time // when progress was last requested to read the past
@@ -130,7 +130,7 @@ type TailState struct {
 	Silence time.Duration
 }
 
-// State returns them.
+// State returns the current state.
 func (t *Tail) State() TailState {
 	s := TailState{Seen: t.seen.Load(), Began: t.began.Load(), Progress: t.stats.progress.Load(), Losses: t.stats.losses.Load()}
 	if heard := t.stats.heard.Load(); heard != 0 {
@@ -235,9 +235,8 @@ func (t *Tail) runWatch(ctx context.Context) error {
 	}
 }
 
-// place is where to begin: not before floor, in a store at present. replacements is the store's count; a
-// foreign history is not the one that was
-// followed before.
+// place is where to begin: not before floor, in a store at present. replacements is the store's count;
+// foreign says that its history is not the one that was followed before.
 type place struct {
 	floor, present int64
 	replacements   uint64
@@ -505,7 +504,7 @@ func (t *Tail) runHeartbeat(ctx context.Context) error {
 	ticker := time.NewTicker(heartbeatInterval)
 	defer ticker.Stop()
 	timeout := heartbeatTimeout
-	var behind time.Time // since when the watch has been, and come no further
+	var behind time.Time // since when the watch has been behind without advancing
 	for last := t.advances.Load(); ; {
 		select {
 		case <-ticker.C:

@@ -137,9 +137,9 @@ func (u *unaryClient) connect(ctx context.Context, member *url.URL) (*unary.Conn
 // revisionRequest reads nothing but the header, linearizably.
 var revisionRequest = &etcdserverpb.RangeRequest{Key: []byte(compactionKey), CountOnly: true}
 
-// header returns the header of an answer that a member gave after the call. It returns nil if
-// there is none, and gives the connection up after an error: etcd's client asks again, waits,
-// moves between members and says what is wrong.
+// header reads the store's revision and returns the header of the answer. It returns nil if that fails, and
+// retires the connection. The caller then asks through etcd's client, which waits, tries other members and
+// returns an error that explains the failure.
 func (u *unaryClient) header(ctx context.Context) *etcdserverpb.ResponseHeader {
 	if u == nil {
 		return nil

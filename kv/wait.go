@@ -18,7 +18,7 @@ func (t *Tail) Wait(ctx context.Context, revision int64) error {
 	return t.waitIn(ctx, t.store.Replacements(), revision)
 }
 
-// waitIn waits for a revision of the history that began with the replacement of that number.
+// waitIn is Wait for a revision of the history with that number of replacements.
 func (t *Tail) waitIn(ctx context.Context, history uint64, revision int64) error {
 	w, err := t.enlist(history, revision)
 	if w == nil {
@@ -42,7 +42,7 @@ func (t *Tail) waitIn(ctx context.Context, history uint64, revision int64) error
 	}
 }
 
-// enlist returns nil if there is nothing to wait for.
+// enlist adds a waiter. It returns nil if the revision has been seen.
 func (t *Tail) enlist(history uint64, revision int64) (*waiter, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

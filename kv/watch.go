@@ -101,8 +101,8 @@ func (w *watches) close() {
 	w.wait.Wait()
 }
 
-// attach makes a stream the watch's and sends its first request; nil takes it away. The
-// stream's next Recv returns the error of a failed Send.
+// attach sets the watch's stream and sends the first request on it; nil removes the stream. The stream's
+// next Recv returns the error of a failed Send.
 func (w *watch) attach(stream watchStream, request *etcdserverpb.WatchRequest) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -172,12 +172,12 @@ type follower struct {
 	etcd      *Etcd
 	watch     *watch
 	prefix    string
-	delivered int64 // the revision up to which everything was
+	delivered int64 // everything up to this revision was delivered
 	out       chan<- WatchResponse
 
 	held  []*mvccpb.Event // of the stream, until the rest of their revision has come
 	wide  bool            // the stream watches the whole key space
-	sound atomic.Bool     // the progress that the stream's member reports is believed
+	sound atomic.Bool     // the reports of progress of the stream's member can be trusted
 }
 
 // follow copies until ctx ends or the watch cannot go on, and returns why. A stream that
@@ -266,8 +266,8 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 	}
 }
 
-// identify finds out whether the progress that the stream's member reports can be believed.
-// If not, it ends a stream that watches only the prefix.
+// identify finds out whether the reports of progress of the stream's member can be trusted. If not, it
+// ends a stream that watches only the prefix.
 func (f *follower) identify(ctx context.Context, end context.CancelCauseFunc, members *members, member uint64) {
 	f.sound.Store(members.identify(ctx, member))
 	if members.wide.Load() && !f.wide {
@@ -275,9 +275,9 @@ func (f *follower) identify(ctx context.Context, end context.CancelCauseFunc, me
 	}
 }
 
-// request returns the request that creates the watch, for what comes after what was
-// delivered. An imitation of etcd may report progress soundly only if ProgressNotify is set
-// (kine pkg/server/watch.go).
+// request returns the request that creates the watch, from the first revision that was not delivered. An
+// imitation of etcd may report progress reliably only if ProgressNotify is set (kine
+// pkg/server/watch.go).
 func (f *follower) request() *etcdserverpb.WatchRequest {
 	prefix := f.prefix
 	if f.wide {
@@ -323,7 +323,7 @@ func (f *follower) read(resp *etcdserverpb.WatchResponse, replacements uint64) (
 	if !resp.Created && !resp.Fragment && f.sound.Load() && resp.Header != nil && resp.Header.Revision >= f.delivered {
 		return WatchResponse{Progress: resp.Header.Revision}, nil
 	}
-	return WatchResponse{}, nil // progress that is not believed, or of a member that lags behind
+	return WatchResponse{}, nil // progress that is not trusted, or of a member that lags behind
 }
 
 // whole returns the events of resp, and those that were held back before it. If resp is a

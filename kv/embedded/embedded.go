@@ -169,7 +169,7 @@ func serverConfig(cfg Config) (*embed.Config, error) {
 	config.Name = MemberName
 	config.Dir = dir
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	config.ListenPeerUrls = nil // no peer will ever call; the advertised URL is but a name
+	config.ListenPeerUrls = nil // there are no peers; the advertised URL is only a name
 	config.EnableGRPCGateway = false
 	// There is no other member to lose an election to: short ticks only shorten the start. The server's other parts
 	// take as long, and each tick costs an idle server CPU (T4).
@@ -184,9 +184,8 @@ func serverConfig(cfg Config) (*embed.Config, error) {
 	return config, listenOnSocket(config, cfg.Logger)
 }
 
-// listenOnSocket makes the server listen on a unix socket that this user alone
-// can reach. A path that is too long for a socket's address costs etcdctl, not
-// the store.
+// listenOnSocket makes the server listen on a unix socket that only this user can reach. If the path
+// is too long for a socket's address, the store works without the socket, and etcdctl cannot be used.
 func listenOnSocket(config *embed.Config, logger *slog.Logger) error {
 	config.ListenClientUrls = nil
 	socket, err := Socket(config.Dir)

@@ -75,15 +75,14 @@ func (k *localKV) ended(ctx context.Context) error {
 	return kv.ErrClosed
 }
 
-// Txn writes, and takes note of the answer.
+// Txn writes, and records the answer.
 func (k *localKV) Txn(ctx context.Context, in *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
 	out, err := k.KVClient.Txn(ctx, in, opts...)
 	k.answers.Learn(out.GetHeader())
 	return out, err
 }
 
-// learnAnswers takes note of the answers of a server in this process to clients of its
-// socket, before they get them.
+// learnAnswers records the server's answers to clients of its socket before they receive them.
 func learnAnswers(answers kv.Answers) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, in any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		out, err := handler(ctx, in)

@@ -11,7 +11,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// soleMember says whether a server is the only member, so that no other acknowledges writes.
+// soleMember knows whether a server is the only member of its cluster, so that no other member can
+// acknowledge writes.
 //
 // etcd holds the lock of its list of members while it writes to the database, a little after
 // each start for one. A caller of check must not wait for a disk that stalls. So the list is read
@@ -19,7 +20,7 @@ import (
 // that this server applies before it answers.
 type soleMember struct {
 	server *etcdserver.EtcdServer // set before check
-	// changes says that the list was not of one, or may have changed since.
+	// changes says that the list had several members, or may have changed since.
 	changes atomic.Bool
 }
 
@@ -51,5 +52,5 @@ func (a *soleMember) intercept(ctx context.Context, in any, info *grpc.UnaryServ
 	return handler(ctx, in)
 }
 
-// clusterMethods is how the names of all methods begin that are about members.
+// clusterMethods is the prefix of the names of all methods about members.
 const clusterMethods = "/etcdserverpb.Cluster/"

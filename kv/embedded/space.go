@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// spaceInterval is how often the size of the database is looked at.
+	// spaceInterval is how often the size of the database is checked.
 	spaceInterval = time.Second
 	// fullInterval is the pause after a failed attempt to make room in a full database. It
 	// is at least fullPauses times as long as the attempt took, in which others waited.
@@ -65,7 +65,7 @@ func newSpace(server *etcdserver.EtcdServer, client *clientv3.Client, cfg Config
 
 // run looks after the database until ctx ends.
 func (s *space) run(ctx context.Context) error {
-	last := time.Now() // that a periodic defragmentation was considered
+	last := time.Now() // when a periodic defragmentation was last considered
 	for pause := spaceInterval; ; {
 		select {
 		case <-time.After(pause):

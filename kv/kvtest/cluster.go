@@ -23,7 +23,7 @@ type Member struct {
 }
 
 // StartCluster starts a cluster whose members are processes of the test binary and
-// waits until they serve. variable is the one that makes TestMain call [RunMember].
+// waits until they serve. variable is the environment variable that makes TestMain call [RunMember].
 // adjust, if not nil, may change the members' configurations.
 func StartCluster(t testing.TB, variable string, size int, adjust func([]MemberConfig)) []*Member {
 	t.Helper()
@@ -80,7 +80,7 @@ func URLs(members []*Member) []string {
 	return urls
 }
 
-// Client is a client of a cluster, past the servers under test.
+// Client is a client of a cluster that bypasses the servers under test.
 type Client struct {
 	client *clientv3.Client
 	urls   []string

@@ -5,6 +5,5 @@
 // its watches, or return to an older state. Its only clock is the time package and it does no I/O,
 // so it runs inside a synctest bubble. The conformance tests of package kv run over it, too.
 //
-// [Member] and [Kine] are processes of real stores, and a [Client] is a client that goes past
-// the servers under test.
+// [Member] and [Kine] are processes of real stores. A [Client] bypasses the servers under test.
 package kvtest

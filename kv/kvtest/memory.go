@@ -33,7 +33,7 @@ type Memory struct {
 	revision  int64
 	compacted int64
 	reads     int   // by Revision
-	shown     int64 // highest revision that answers and watches have told of
+	shown     int64 // highest revision that answers and watches have shown
 	keys      *btree.BTreeG[*history]
 	log       []kv.Batch // every revision > compacted or equal to it, in order
 	lastLease int64
@@ -91,7 +91,7 @@ func (m *Memory) setHeld(held bool) {
 	m.wakeLocked()
 }
 
-// Mute makes requests for progress go unanswered, or answered again.
+// Mute sets whether requests for progress go unanswered.
 func (m *Memory) Mute(mute bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -123,8 +123,8 @@ func (m *Memory) replaceLocked() {
 	m.wakeLocked()
 }
 
-// answerLocked takes note of a linearizable answer. It shows that the store was replaced if
-// an earlier answer had a higher revision.
+// answerLocked records a linearizable answer. If an earlier one had a higher revision, the store counts
+// as replaced.
 func (m *Memory) answerLocked() {
 	if m.revision < m.shown {
 		m.replaceLocked()

@@ -13,8 +13,8 @@
 //     wants it otherwise, revisions that the cluster before it cannot have used. A watch that
 //     resumes across the restore gets an error, instead of missing what the backup lacks.
 //
-// A caller that ends its context gets what was begun removed. A process that is killed leaves
-// a file whose name ends in ".part", or a directory whose name begins with a dot.
+// If the context ends, unfinished files and directories are removed. A process that is killed leaves a
+// file whose name ends in ".part", or a directory whose name begins with a dot.
 //
 // # Goroutines
 //

@@ -20,9 +20,8 @@ import (
 	"github.com/larder-io/larder/kv/embedded"
 )
 
-// DefaultBump is by how many revisions a restored store is ahead of its snapshot, unless the
-// caller wants it otherwise: etcd recommends it for Kubernetes, because no cluster writes as
-// much between two backups.
+// DefaultBump is the usual value of RestoreConfig.Bump. etcd recommends it for Kubernetes, because no
+// cluster writes as much between two backups.
 const DefaultBump = 1_000_000_000
 
 // Status says what is in a snapshot.
@@ -42,9 +41,8 @@ type Status struct {
 type Member struct {
 	// Name and Peer are the member's name and the URL that the others reach it at.
 	Name, Peer string
-	// Cluster is "name=peer URL" of all members, separated by commas, and Token what tells
-	// this cluster from others; all members must be restored with the same. Without
-	// a Token, one is made.
+	// Cluster is "name=peer URL" of all members, separated by commas. Token distinguishes this cluster
+	// from others; Restore makes one if it is empty. Both must be the same for all members.
 	Cluster, Token string
 }
 
@@ -71,10 +69,10 @@ func Inspect(ctx context.Context, path string, progress Progress) (Status, error
 	return status, nil
 }
 
-// sector is what the size of a database is a multiple of.
+// sector divides the size of every database.
 const sector = 512
 
-// check fails unless a file is a database with its sum behind it, and says what is in it.
+// check returns the status of a snapshot. It fails unless the file is a database followed by its checksum.
 func check(ctx context.Context, path string, progress Progress) (Status, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -124,7 +122,7 @@ func (r *reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// inspect reads the keys of a snapshot. bbolt panics at pages that make no sense.
+// inspect reads the keys of a snapshot. bbolt panics if a page is damaged.
 func inspect(path string) (_ Status, err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // a page may point beyond the file
 	defer func() {
@@ -139,7 +137,7 @@ func inspect(path string) (_ Status, err error) {
 	return Status{Revision: found.Revision, Keys: found.TotalKey, Bytes: found.TotalSize, Version: found.Version, Hash: found.Hash}, nil
 }
 
-// Restore makes the data directory of a new cluster of a snapshot.
+// Restore makes the data directory of a new cluster from a snapshot.
 func Restore(ctx context.Context, cfg RestoreConfig) (Status, error) {
 	if err := vacant(cfg.Dir); err != nil {
 		return Status{}, fmt.Errorf("snapshot: %w", err)
@@ -166,7 +164,7 @@ func vacant(dir string) error {
 	return err
 }
 
-// restore works in a directory beside the one to make, which gets its name at last.
+// restore builds a directory beside the final one and renames it when it is complete.
 func restore(ctx context.Context, cfg RestoreConfig) (err error) {
 	dir, err := filepath.Abs(cfg.Dir)
 	if err != nil {
@@ -207,7 +205,7 @@ func restore(ctx context.Context, cfg RestoreConfig) (err error) {
 	return syncDir(filepath.Dir(dir))
 }
 
-// complete fills in what is not given.
+// complete returns m with defaults for empty fields.
 func (m Member) complete() Member {
 	m.Name, m.Peer = cmp.Or(m.Name, embedded.MemberName), cmp.Or(m.Peer, embedded.MemberPeer)
 	m.Cluster = cmp.Or(m.Cluster, m.Name+"="+m.Peer)
@@ -215,8 +213,8 @@ func (m Member) complete() Member {
 	return m
 }
 
-// syncTree makes the names in a directory and in those below it durable; etcd does so for
-// what the files hold.
+// syncTree makes the names in a directory, and in the directories below it, durable. etcd has synced the
+// contents of the files.
 func syncTree(root string) error {
 	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() {

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// answerTimeout is how long a member may take to answer before the next one is asked. The
-// snapshot itself may take as long as it takes.
+// answerTimeout is how long a member may take to answer before the next one is asked. The transfer of
+// the snapshot has no limit.
 const answerTimeout = 10 * time.Second
 
 // Source says which etcd to save.
@@ -33,7 +33,7 @@ type Source struct {
 // snapshot is received. It is called from one goroutine at a time.
 type Progress func(done, total int64)
 
-// Save writes a snapshot of what the source holds to a new file. progress may be nil.
+// Save writes a snapshot of an etcd to a new file. progress may be nil.
 func Save(ctx context.Context, from Source, path string, progress Progress) (Status, error) {
 	if err := free(path); err != nil {
 		return Status{}, err
@@ -88,8 +88,8 @@ func (s Source) config() (clientv3.Config, error) {
 	return config, nil
 }
 
-// failFast returns at once why a member cannot be reached. The client by itself would try until the
-// context ends, and return the context's error.
+// failFast makes calls fail at once if a member cannot be reached. By default the client tries until the
+// context ends and returns the context's error.
 func failFast(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	return invoke(ctx, method, request, reply, conn, append(opts, grpc.WaitForReady(false))...)
 }
@@ -115,8 +115,8 @@ func saveFrom(ctx context.Context, config clientv3.Config, path string, progress
 	return write(ctx, path, answer.Snapshot, func(done int64) { progress.report(done, max(done, size)) })
 }
 
-// ask has a member answer a linearizable read, so that it has seen all that was acknowledged
-// before, and returns how large its database is.
+// ask makes a member answer a linearizable read, so that it has applied every write that was acknowledged
+// before, and returns the size of its database.
 func ask(ctx context.Context, client *clientv3.Client) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -130,7 +130,7 @@ func ask(ctx context.Context, client *clientv3.Client) (int64, error) {
 	return status.DbSize, nil
 }
 
-// write writes a snapshot beside path, and gives it that name when it was found good.
+// write writes a snapshot to a temporary file beside path, checks it, and then gives it the name path.
 func write(ctx context.Context, path string, from io.Reader, progress func(done int64)) (_ Status, err error) {
 	part, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.part")
 	if err != nil {
@@ -161,8 +161,8 @@ func write(ctx context.Context, path string, from io.Reader, progress func(done 
 	return status, syncDir(filepath.Dir(path))
 }
 
-// place gives part the name path, and replaces nothing: a link does not. Where the file system
-// knows no links it is renamed, and replaces what appears there at this very moment.
+// place gives part the name path. It links, which fails if path exists. On a file system without links it
+// renames, which replaces a file that is created between the check and the rename.
 func place(part, path string, link func(from, to string) error) error {
 	switch err := link(part, path); {
 	case err == nil, errors.Is(err, fs.ErrExist):

@@ -112,27 +112,27 @@ type Conn struct {
 	limit    uint32           // of calls under way
 	window   int64            // bytes that the peer takes now
 	opening  int64            // bytes that it takes of a new call
-	received uint32           // bytes of answers, since the peer was told
+	received uint32           // bytes of answers since the last window update
 	pings    [][8]byte        // that are not answered
 	pongIn   int              // calls until they are
 	frames   uint64           // counts what was read
 	retired  bool             // says that ended is closed
-	err      error            // why the connection is of no use any more
+	err      error            // why the connection cannot be used any more
 }
 
 // call is one that is under way. While it is in Conn.underWay, Conn.mu guards it.
 type call struct {
 	done    chan struct{} // has an element once the call is over
 	answer  []byte
-	unacked uint32 // bytes of the answer, since the peer was told
+	unacked uint32 // bytes of the answer since the last window update
 	http    string // status of HTTP, "" until headers came
 	code    string // gRPC's, "" until trailers came
 	message string // gRPC's, percent-encoded
 	err     error
 }
 
-// Open begins to talk to a peer over conn, which is the result's from then on, also if it fails.
-// Calls can be made once Run runs.
+// Open begins HTTP/2 with a peer over conn. It owns conn, and closes conn if it fails. Calls can be made
+// once Run runs.
 func Open(ctx context.Context, conn net.Conn, scheme, authority, userAgent string, metadata ...hpack.HeaderField) (*Conn, error) {
 	c := &Conn{
 		conn: conn, tick: Tick, ended: make(chan struct{}), kick: make(chan struct{}, 1), out: new(bytes.Buffer), spare: new(bytes.Buffer),
@@ -169,14 +169,13 @@ func Open(ctx context.Context, conn net.Conn, scheme, authority, userAgent strin
 	return c, nil
 }
 
-// outOf writes to what is out now.
+// outOf writes to the current buffer in Conn.out.
 type outOf struct{ *Conn }
 
 // Write writes to memory.
 func (o outOf) Write(p []byte) (int, error) { return o.out.Write(p) }
 
-// greet sends what a connection begins with, and reads the peer's settings: a peer that speaks
-// something else gets no calls.
+// greet sends the preface and reads the peer's settings. It fails if the peer speaks another protocol.
 func (c *Conn) greet() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

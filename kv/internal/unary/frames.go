@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// take takes in a frame. After an error the connection is of no use.
+// take handles a frame. After an error the connection cannot be used any more.
 func (c *Conn) take(frame http2.Frame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,7 +117,7 @@ func (c *Conn) headersLocked(part []byte, ended bool) error {
 	return nil
 }
 
-// fieldLocked takes in one header.
+// fieldLocked records one header field.
 func (c *Conn) fieldLocked(f hpack.HeaderField) {
 	k := c.underWay[c.headers.stream]
 	if k == nil {
@@ -189,7 +189,7 @@ func (c *Conn) pongLocked() {
 	c.pings = c.pings[:0]
 }
 
-// soon has what is out written though no call is made.
+// soon makes runFlushes write the bytes in out.
 func (c *Conn) soon() {
 	select {
 	case c.kick <- struct{}{}:

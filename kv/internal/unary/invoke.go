@@ -21,8 +21,8 @@ const (
 	prefix = 5 // bytes before each message: whether it is compressed, and its length
 	// maxKept is up to how many bytes buffers are kept.
 	maxKept = 256 << 10
-	// maxRequest is how many bytes a request may have. It is the limit of etcd's client: which of
-	// larger ones fail, and how, does not depend on how much the peer takes at the moment.
+	// maxRequest is how many bytes a request may have. It is also the limit of etcd's client, which gets
+	// larger requests and refuses them with its own error.
 	maxRequest = 2 << 20
 )
 
@@ -139,7 +139,7 @@ func (c *Conn) begin(k *call, method string, message []byte, inline bool) (uint3
 	return stream, nil
 }
 
-// flush writes what is out, unless somebody does already.
+// flush writes the bytes in out, unless another goroutine is writing.
 func (c *Conn) flush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -149,8 +149,8 @@ func (c *Conn) flush() {
 	}
 }
 
-// writeLocked writes what is out until nothing is, or leaves the rest to runFlushes. It unlocks mu
-// while it writes.
+// writeLocked writes until out is empty, but at most maxFlushes times, and leaves the rest to
+// runFlushes. It unlocks mu while it writes.
 func (c *Conn) writeLocked() {
 	for range maxFlushes {
 		if c.err != nil || c.out.Len() == 0 {
@@ -176,7 +176,7 @@ func (c *Conn) writeLocked() {
 	}
 }
 
-// giveUp ends a call for its caller's sake and tells the peer; false if it is over already.
+// giveUp cancels a call and tells the peer. It reports false if the call is over already.
 func (c *Conn) giveUp(stream uint32, k *call) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -212,8 +212,7 @@ func (k *call) result(answer proto.Message) error {
 	return nil
 }
 
-// httpError is the error of an answer that is none of gRPC
-// (grpc internal/transport/http_util.go).
+// httpError is the error of an answer that is not gRPC's (grpc internal/transport/http_util.go).
 func httpError(answered string) error {
 	code := codes.Unknown
 	number, _ := strconv.Atoi(answered)
@@ -232,8 +231,7 @@ func httpError(answered string) error {
 	return status.Errorf(code, "unexpected HTTP status code received from server: %s (%s)", answered, http.StatusText(number))
 }
 
-// decodeMessage undoes the percent-encoding of a message; what is not encoded as it should be
-// stays as it is.
+// decodeMessage undoes the percent-encoding of a message. It returns a malformed message unchanged.
 func decodeMessage(message string) string {
 	if decoded, err := url.PathUnescape(message); err == nil {
 		return decoded
