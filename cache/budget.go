@@ -82,7 +82,7 @@ func (b *Budget) Limit() int64 {
 	return b.rest()
 }
 
-// LimitOfAll is the number of bytes allowed for those and the past, 0 or less for no limit.
+// LimitOfAll is the number of bytes allowed for encodings, frames and the past, 0 or less for no limit.
 func (b *Budget) LimitOfAll() int64 {
 	if g := b.growth; g != nil {
 		return min(max(g.All, 2*b.bodies.Load()), g.Most)
@@ -98,7 +98,7 @@ func (b *Budget) rest() int64 {
 	return max(b.limit-b.shares.Load(), 1)
 }
 
-// count adds to one of the Budget's sums what is kept, or given up.
+// count adds bytes, which may be negative, to one of the Budget's sums.
 func (b *Budget) count(sum *atomic.Int64, bytes int64) int64 {
 	if b.whole != nil {
 		b.whole.shares.Add(bytes)
@@ -106,7 +106,7 @@ func (b *Budget) count(sum *atomic.Int64, bytes int64) int64 {
 	return sum.Add(bytes)
 }
 
-// over says how far a limit is exceeded if more is added.
+// over returns by how much a limit is exceeded if more is added.
 func (b *Budget) over(more int64) int64 {
 	limit, all := b.Limit(), b.LimitOfAll()
 	if limit <= 0 {
@@ -116,8 +116,7 @@ func (b *Budget) over(more int64) int64 {
 	return max(encodings-limit, encodings+b.logBytes.Load()-all, 0)
 }
 
-// used notes that s was of use. It writes only once a round, so that readers do not
-// contend.
+// used records that s was used. It writes only once a round, so that readers do not contend.
 func (b *Budget) used(s *stored) {
 	if now := b.round.Load(); s.round.Load() != now {
 		s.round.Store(now)
@@ -131,7 +130,8 @@ func (b *Budget) add(owner *cells, s *stored) {
 	}
 }
 
-// addHere is add without room made in the whole Budget. It reports whether s was published.
+// addHere is add without making room in the Budget that b is a share of. It reports whether s was
+// published.
 func (b *Budget) addHere(owner *cells, s *stored) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -164,8 +164,8 @@ func (b *Budget) MakeRoom(size int64) bool {
 	return b.roomLocked(cost, false)
 }
 
-// roomLocked makes room for cost and reports whether there is enough. It drops what was not
-// used for idleRounds, and for what is urgent, in the end anything.
+// roomLocked makes room for cost and reports whether there is enough. It drops encodings that were not
+// used for idleRounds, and any encoding if urgent is set and there is no other way.
 func (b *Budget) roomLocked(cost int64, urgent bool) bool {
 	if limit := b.Limit(); limit > 0 && cost > limit {
 		return false
@@ -187,7 +187,7 @@ func (b *Budget) roomLocked(cost int64, urgent bool) bool {
 	return true
 }
 
-// refuseLocked counts what was not kept. When that adds up to the limit, a round is over.
+// refuseLocked counts an encoding that is not kept. When they add up to the limit, a round is over.
 func (b *Budget) refuseLocked(cost int64) {
 	if b.refused += cost; b.refused >= b.Limit() {
 		b.refused = 0
@@ -195,8 +195,8 @@ func (b *Budget) refuseLocked(cost int64) {
 	}
 }
 
-// addLogBytes counts bytes that a Log holds, or, negative, holds no more. Encodings are
-// dropped for them.
+// addLogBytes adds bytes, which may be negative, to the bytes that Logs hold. It drops encodings if the
+// limits are exceeded.
 func (b *Budget) addLogBytes(bytes int64) {
 	b.count(&b.logBytes, bytes)
 	if bytes <= 0 {
@@ -208,8 +208,7 @@ func (b *Budget) addLogBytes(bytes int64) {
 	}
 }
 
-// yield drops encodings, whatever their use, until what is kept is within the limits, or
-// none are left.
+// yield drops encodings, also those in use, until the limits are kept or none are left.
 func (b *Budget) yield() {
 	if b.over(0) == 0 {
 		return

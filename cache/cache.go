@@ -21,7 +21,7 @@ type Source interface {
 	Wait(ctx context.Context, revision int64) error
 }
 
-// Config is what a Cache is made of.
+// Config configures a Cache.
 type Config struct {
 	// Schema describes the resource. Required.
 	Schema *Schema
@@ -34,8 +34,8 @@ type Config struct {
 	// Copies says that Decode keeps no part of a value: its memory may be overwritten once
 	// Decode has returned.
 	Copies bool
-	// Source is how far the store was followed; nil means no further than what
-	// was applied, and that Wait does not wait.
+	// Source says how far the store was followed. With nil, that is the last applied revision, and
+	// Wait does not wait.
 	Source Source
 	// Log says how far back the log reaches.
 	Log LogConfig
@@ -157,7 +157,7 @@ func (c *Cache) Wait(ctx context.Context, revision int64) error {
 	return nil
 }
 
-// Reset replaces everything by the objects of a revision and starts a new epoch.
+// Reset replaces everything with the objects of a revision and starts a new epoch.
 // The objects are in any order, made for this call, and unique by key.
 func (c *Cache) Reset(objects []*Object, revision int64) {
 	c.reset(objects, revision, 0, c.current.Load().history)
@@ -165,7 +165,7 @@ func (c *Cache) Reset(objects []*Object, revision int64) {
 	c.appended()
 }
 
-// becomeReady lets readers in.
+// becomeReady marks the cache as ready.
 func (c *Cache) becomeReady() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,8 +174,8 @@ func (c *Cache) becomeReady() {
 	}
 }
 
-// keepExact stores in the present state the revision that the Source says it is exact for,
-// so that the state keeps it when the Source gives it up, and returns it.
+// keepExact returns the revision up to which the Source says that the present state is exact. It also
+// stores that revision in the state, because the Source is about to forget it.
 func (c *Cache) keepExact() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -225,9 +225,9 @@ func (c *Cache) beginEpochLocked(next, old *state) {
 	})
 }
 
-// Retire ends a cache that is no longer kept current, and gives back what it took of its Budget. The
-// Log forgets everything, in a new epoch. Snapshots go on to show the last state, at its revision.
-// Nothing changes the cache afterwards.
+// Retire ends a cache that is no longer kept current, and frees its part of the Budget. The Log forgets
+// everything, in a new epoch. Snapshots still show the last state, at its revision. Nothing changes the
+// cache afterwards.
 func (c *Cache) Retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -25,7 +25,7 @@ const (
 	// retired is set when the owner leaves the cache: from then on bytes are made for
 	// callers that still hold it, but not kept.
 	retired = 1 << iota
-	// plain is what [Object.NotePlain] noted.
+	// plain says that [Object.NotePlain] was called.
 	plain
 )
 
@@ -46,7 +46,7 @@ type account struct {
 	urgent bool
 }
 
-// stored is one kept byte string and its place in the Budget's order.
+// stored is one kept encoding or frame and its place in the Budget's order.
 type stored struct {
 	seal  invariants.Seal // of bytes
 	bytes []byte
@@ -88,8 +88,8 @@ func (cs *cells) find(number uint32, budget *Budget) ([]byte, bool) {
 // Kept returns a secondary encoding if it is kept.
 func (o *Object) Kept(id EncodingID) ([]byte, bool) { return o.cells.find(uint32(id), o.schema.budget) }
 
-// NotePlain notes that the body has nothing that would have to be written otherwise in other
-// encodings, which code that makes these may find out, and need not find out again.
+// NotePlain records that no part of the body has to be escaped in other encodings. The code that makes
+// these encodings finds that out once and then asks Plain.
 func (o *Object) NotePlain() { o.cells.state.Or(plain) }
 
 // Plain reports whether NotePlain was called.
@@ -129,8 +129,8 @@ func (cs *cells) fill(number uint32, a account, build func() ([]byte, error)) ([
 	return b, nil
 }
 
-// retire drops what is kept and keeps nothing more. For an owner that never had any it is
-// two atomic operations.
+// retire drops everything that is kept, and nothing is kept any more. If nothing ever was, it costs two
+// atomic operations.
 func (cs *cells) retire(budget *Budget) {
 	cs.state.Or(retired)
 	if cs.head.Load() == nil {

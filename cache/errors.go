@@ -12,15 +12,15 @@ var ErrReset = errors.New("cache: the log was restarted")
 // ErrNotReady says that the cache has not been loaded yet.
 var ErrNotReady = errors.New("cache: not loaded yet")
 
-// ErrTooOld says that the log no longer reaches what was asked for.
+// ErrTooOld says that the log no longer has events that were requested.
 type ErrTooOld struct {
-	// Requested is the revision asked for, or 0 when a position was.
+	// Requested is the requested revision, or 0 if a position was requested.
 	Requested int64
 	// Oldest is the smallest revision from which the log can be followed.
 	Oldest int64
 }
 
-// Error describes the miss.
+// Error implements error.
 func (e ErrTooOld) Error() string {
 	if e.Requested == 0 {
 		return fmt.Sprintf("cache: position too old (oldest revision %d)", e.Oldest)
@@ -28,15 +28,15 @@ func (e ErrTooOld) Error() string {
 	return fmt.Sprintf("cache: revision %d too old (oldest %d)", e.Requested, e.Oldest)
 }
 
-// errFuture says that the cache has not reached the revision asked for.
+// errFuture says that the cache has not reached the requested revision.
 type errFuture struct {
-	// Requested is the revision asked for.
+	// Requested is the requested revision.
 	Requested int64
 	// Current is the newest revision the cache knows to be complete.
 	Current int64
 }
 
-// Error describes the miss.
+// Error implements error.
 func (e errFuture) Error() string {
 	return fmt.Sprintf("cache: revision %d too large (current %d)", e.Requested, e.Current)
 }
@@ -54,5 +54,5 @@ func (e *CorruptError) Error() string {
 	return fmt.Sprintf("cache: object %q: %v", e.Object.Key(), e.Object.Err())
 }
 
-// Unwrap returns the reason as NewObject was given it.
+// Unwrap returns the object's error.
 func (e *CorruptError) Unwrap() error { return e.Object.Err() }

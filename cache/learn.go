@@ -68,8 +68,8 @@ func newLearner(config learnConfig) *learner {
 	}
 }
 
-// observe takes in what a query cost. It never waits: if another query is observed at the
-// same time, this one is not counted.
+// observe counts the cost of a query. It never waits: if another query is observed at the same time, this
+// one is not counted.
 func (l *learner) observe(s *state, label labels.Selector, scanned, found int) {
 	if l.config.maxIndexes < 0 || scanned < l.config.minScan || found*selective > scanned || !l.mu.TryLock() {
 		return

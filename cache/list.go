@@ -199,7 +199,7 @@ func (p pinnedIndex) count(start *Object, prefix string, most int) (n int) {
 	return n
 }
 
-// pinned returns the one value that the selectors allow for the index's subject.
+// pinned returns the one value that the selectors allow for the index's field or label.
 func (ix Index) pinned(label labels.Selector, field fields.Selector) (string, bool) {
 	if ix.Field != "" {
 		if field == nil {

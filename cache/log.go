@@ -9,8 +9,8 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// FrameKey numbers the frames of an event, as EncodingID does the encodings of an
-// object. What a number means is the business of the code that builds frames.
+// FrameKey numbers the frames of an event, like EncodingID the encodings of an object. The code that
+// builds frames defines the numbers.
 type FrameKey uint32
 
 // Event is one change of one object. It is immutable and shared.
@@ -223,7 +223,7 @@ func (l *Log) search(low, high Position, revision int64) (at Position, ok bool) 
 	return low, true
 }
 
-// append adds one revision's events and forgets what is too much.
+// append adds one revision's events and forgets events beyond the limits.
 func (l *Log) append(events []*Event) {
 	if len(events) == 0 {
 		return

@@ -11,8 +11,8 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// EncodingID numbers the encodings of one resource. What a number means is the
-// business of the code that makes the encodings; 0 is the canonical one.
+// EncodingID numbers the encodings of one resource. The code that makes the encodings defines the
+// numbers; 0 is the canonical one.
 type EncodingID uint8
 
 // Object is one stored value at one revision, encoded and ready to serve. It is
@@ -38,7 +38,7 @@ type Object struct {
 // sizeWidth is how many bytes the size of a stored value takes.
 const sizeWidth = 4
 
-// ObjectConfig is what an Object is made of.
+// ObjectConfig has the properties of a new Object.
 type ObjectConfig struct {
 	// Key is "namespace/name" or "name": the stored key without the resource's
 	// prefix. Keys order objects bytewise.
@@ -175,8 +175,8 @@ func (o *Object) Encoding(id EncodingID, encode func(*Object) ([]byte, error)) (
 	return o.encoding(id, account{schema: o.schema}, encode)
 }
 
-// ExpensiveEncoding is Encoding for what costs much to make but little to keep: other
-// encodings are dropped for it even while they are in use.
+// ExpensiveEncoding is Encoding for encodings that cost much to make but little to keep. Other encodings
+// are dropped for them even while they are in use.
 func (o *Object) ExpensiveEncoding(id EncodingID, encode func(*Object) ([]byte, error)) ([]byte, error) {
 	return o.encoding(id, account{schema: o.schema, urgent: true}, encode)
 }

@@ -32,8 +32,8 @@ type Offer struct {
 	at       *list.Element // in offers.order; nil once it was dropped
 }
 
-// Object returns what the write of o has made at revision, which is what the cache takes if it
-// takes the offer. It returns nil if that cannot be made, or was made for another revision.
+// Object returns the Object of the write of o at revision, which the cache holds once it takes the offer.
+// It returns nil if the Object cannot be made, or was made for another revision.
 func (o *Offer) Object(revision int64) *Object {
 	o.once.Do(func() { o.made, o.madeAt = o.object(revision), revision })
 	if o.madeAt != revision {
@@ -42,14 +42,14 @@ func (o *Offer) Object(revision int64) *Object {
 	return o.made
 }
 
-// offers holds what writes offer until the store's watch delivers their events, so that
-// these need not be decoded. Losing one costs a decode.
+// offers holds the offers of writes until the store's watch delivers their events, which then need not
+// be decoded. Losing one costs a decode.
 type offers struct {
 	mu sync.Mutex // guards all below, and the offers' own fields
 
 	keys  map[string][]*Offer
 	order list.List // of *Offer, oldest first
-	bytes int       // of all that is in order
+	bytes int       // of the offers in order
 	taken []*Offer  // by events that are not applied yet; some may be dropped
 }
 

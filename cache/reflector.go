@@ -34,7 +34,7 @@ const (
 	forgetEvery = 15 * time.Second
 )
 
-// ReflectorConfig is what a Reflector is made of.
+// ReflectorConfig configures a Reflector.
 type ReflectorConfig struct {
 	Store kv.Store
 	// Sub is the subscription to Prefix; it is also the Cache's Source.
@@ -166,7 +166,7 @@ func (r *Reflector) forget(ctx context.Context) error {
 	}
 }
 
-// learn makes indexes when the learner wants some.
+// learn makes indexes when the learner has found labels that are worth one.
 func (r *Reflector) learn(ctx context.Context) error {
 	for {
 		select {
@@ -238,8 +238,8 @@ func (r *Reflector) load(ctx context.Context, group *errgroup.Group) error {
 		if past == 0 {
 			exactTo = 0
 		}
-		// The cache was exact up to exactTo at the revision that is loaded at least, so that
-		// state is exact up to there as well: nothing has happened in between.
+		// The cache was exact up to exactTo, so the store did not change between the cache's last
+		// revision and exactTo. The loaded state is at least as new, so it is exact up to there, too.
 		r.cache.reset(objects, revision, exactTo, replacements)
 		r.sub.Loaded(revision)
 		r.cache.appended()
@@ -250,8 +250,8 @@ func (r *Reflector) load(ctx context.Context, group *errgroup.Group) error {
 	}
 }
 
-// replay makes the cache ready at once if the present was loaded, else when it has come to what was
-// the present at the start.
+// replay makes the cache ready: at once if the present was loaded, otherwise when it has reached the
+// revision that was the present at the start.
 func (r *Reflector) replay(ctx context.Context, group *errgroup.Group, past, present int64) {
 	r.cancelReplay()
 	if past == 0 {

@@ -11,8 +11,7 @@ import (
 )
 
 const (
-	// retryEvery is how often a Reflector tries whether corrupt objects can be decoded by
-	// now.
+	// retryEvery is how often a Reflector tries to decode corrupt objects again.
 	retryEvery = 10 * time.Second
 	// maxRetries bounds the objects that are tried each time, unless some succeed: many that
 	// never will must not keep the store busy.
@@ -22,9 +21,9 @@ const (
 // repair is a corrupt object and the sound one that takes its place.
 type repair struct{ corrupt, sound *Object }
 
-// retry decodes corrupt objects again: what failed may have been a key service, not the
-// value. It goes through them in the order of their keys, maxRetries at a time, and on to
-// the next as long as some of them can be decoded.
+// retry decodes corrupt objects again, because a key service may have failed and not the value. It goes
+// through them in the order of their keys, maxRetries at a time, and goes on as long as some of them can
+// be decoded.
 func (r *Reflector) retry(ctx context.Context) error {
 	tick := time.NewTicker(retryEvery)
 	defer tick.Stop()

@@ -8,8 +8,8 @@ import (
 
 // Index declares an exact-match index. Exactly one of its fields is set.
 type Index struct {
-	// Field is the name of a selectable field. Every object is indexed; one
-	// without the field counts as having the empty value, as selectors have it.
+	// Field is the name of a selectable field. Every object is indexed; as in selectors, an object
+	// without the field has the empty value.
 	Field string
 	// Label is the key of a label. Objects without it are left out.
 	Label string
@@ -38,7 +38,7 @@ type Schema struct {
 	name    string
 	indexes []Index
 	budget  *Budget
-	// identify finds the identity in an object's head; nil takes the key for it.
+	// identify finds the identity in an object's head; nil means that the key is the identity.
 	identify func(head []byte) []byte
 	counts   [256]atomic.Int64 // bytes kept, by EncodingID
 	frames   atomic.Int64      // bytes kept in frames of events
@@ -79,22 +79,22 @@ func (s *Schema) EncodingBytes() (n int64) {
 // FrameBytes is the number of bytes kept in frames of events.
 func (s *Schema) FrameBytes() int64 { return s.frames.Load() }
 
-// Pressure counts what the Budget cost a resource since the start.
+// Pressure counts what a resource has lost to the limits of its Budget since the start.
 type Pressure struct {
-	// Encodings, Frames and Events of the past were given up before their time.
+	// Encodings, Frames and Events of the Log were dropped early.
 	Encodings, Frames, Events int64
 	// Refused encodings were made and not kept.
 	Refused int64
 }
 
-// Pressure is what was not kept for want of room.
+// Pressure returns the counts.
 func (s *Schema) Pressure() Pressure {
 	p := &s.pressure
 	return Pressure{p.encodings.Load(), p.frames.Load(), p.events.Load(), p.refused.Load()}
 }
 
-// Refuse counts an encoding that was made and not kept for want of room. A caller that knew
-// so beforehand (Budget.MakeRoom), and did not ask the Object for it, counts it itself.
+// Refuse counts an encoding that was made and not kept because there was no room. A caller that made the
+// encoding itself, because [Budget.MakeRoom] reported false, calls it.
 func (s *Schema) Refuse() { s.pressure.refused.Add(1) }
 
 // fieldIndex is the place of a field in every object's packed values, or -1.

@@ -56,7 +56,7 @@ func NewShard(by ShardKey, ranges ...HashRange) *Shard {
 	return s
 }
 
-// Key says what the Shard goes by.
+// Key returns the property that is hashed.
 func (s *Shard) Key() ShardKey { return s.by }
 
 // String is equal for Shards that select the same hashes.

@@ -184,8 +184,8 @@ func (s *state) remove(key string) *Object {
 	return o
 }
 
-// file puts next, the successor of prev, into the indexes, and takes prev out of all
-// but the main tree.
+// file updates the indexes when next replaces prev; either may be nil. It also subtracts prev from the
+// sums and the corrupt objects.
 func (s *state) file(prev, next *Object) {
 	for i := range s.indexes {
 		s.indexes[i].move(prev, next)

@@ -65,8 +65,8 @@ func (d Delivery) Prev() *cache.Object {
 	return d.event.Prev
 }
 
-// Shared reports whether all watchers that deliver the same share its [Delivery.Frame]. A
-// frame that is not shared is better written directly to where it is sent.
+// Shared reports whether all watchers that deliver the same event share its [Delivery.Frame]. If they do
+// not, the caller should write the frame straight to its destination.
 func (d Delivery) Shared() bool { return d.event != nil }
 
 // Frame returns the bytes of the delivery in the encoding enc. The caller numbers encodings. Build

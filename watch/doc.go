@@ -42,7 +42,7 @@
 //   - the first byte of the hashes in its shard
 //   - nothing
 //
-// The Hub looks an event up under its key, and under the values that the object has now and had
+// The Hub finds the groups of an event by its key, and by the values that the object has now and had
 // before.
 //
 // # Transitions

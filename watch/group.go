@@ -148,9 +148,9 @@ func (g *group) each(visit func(*Watcher)) {
 	}
 }
 
-// wake signals the watchers that wait; all of them if all is true. A watcher that attaches meanwhile
-// finds what was published before. now is when what they are to read was published. It returns how
-// many watchers it has looked at.
+// wake signals the armed watchers; all watchers if all is true. A watcher that attaches meanwhile finds
+// what was published before. now is the time of the publication. wake returns how many watchers it has
+// looked at.
 func (g *group) wake(all bool, now int64) (watchers int) {
 	g.each(func(w *Watcher) {
 		watchers++
@@ -162,8 +162,8 @@ func (g *group) wake(all bool, now int64) (watchers int) {
 	return watchers
 }
 
-// lag adds the watchers that were signalled and have not come to the end of what there is to
-// read, and raises slowest to how long ago the first of them was.
+// lag adds to behind the watchers that were signalled and have not read everything since, and raises
+// slowest to the longest time since such a signal.
 func (g *group) lag(now int64, behind *int, slowest *int64) {
 	g.each(func(w *Watcher) {
 		if w.armed.Load() {

@@ -30,8 +30,8 @@ const (
 	// readLimit is how many events are read from the Log at a time. Watchers are
 	// woken once for all of them.
 	readLimit = 64
-	// littleEffort is how many groups and watchers the last step may have looked at if the
-	// caller of Notify is to take the next one.
+	// Notify takes a step itself only if the last step looked at no more than littleEffort groups
+	// and watchers.
 	littleEffort = 256
 )
 
@@ -41,8 +41,9 @@ type Config struct {
 	Cache *cache.Cache
 
 	// Closed, if it is set, is called when a Watcher that has delivered something is closed, before
-	// [Watcher.Close] returns: with the store's history ([cache.Snapshot].History) that it followed
-	// and the revision of its last delivery or bookmark. Any goroutine may call it, while none of the package's locks is held.
+	// [Watcher.Close] returns. Its parameters are the store's history that the Watcher followed
+	// ([cache.Snapshot].History) and the revision of its last delivery or bookmark. Any goroutine may
+	// call it, while none of the package's locks is held.
 	Closed func(history uint64, revision int64)
 
 	// backlog is how many revisions a chain holds for a watcher that does not read; 0 is
@@ -153,9 +154,9 @@ func New(config Config) (*Hub, error) {
 	}, nil
 }
 
-// Notify says that the Log has more, or was restarted. It never waits. While Run runs, and
-// there is little to do, Notify does it: to wake Run's goroutine would cost more. The caller
-// may hold no lock that readers of the Cache take.
+// Notify says that the Log has more, or was restarted. It never waits. While Run runs and there is
+// little to do, Notify publishes the events itself, because waking Run's goroutine would cost more. The
+// caller may hold no lock that readers of the Cache take.
 func (h *Hub) Notify() {
 	if h.stepMu.TryLock() {
 		done := h.running && h.effort <= littleEffort && !h.stepLocked()
@@ -316,8 +317,8 @@ func (h *Hub) publishRevision(events []*cache.Event) bool {
 	return true
 }
 
-// skip goes on where the Log does, which has forgotten events from a position on. The chains
-// are cut, which leads every watcher to the Log, and there to ErrTooOld.
+// skip continues at the oldest event of the Log, which has forgotten the events at from. The chains are
+// cut, so every watcher reads the Log and gets ErrTooOld.
 func (h *Hub) skip(from cache.Position) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

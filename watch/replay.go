@@ -6,8 +6,7 @@ import "github.com/larder-io/larder/cache"
 // the place of a page in the tree reads keys that nothing else has read lately (S1).
 const shardPage = 1024
 
-// replay is a cursor in a Snapshot. It copies no more than a page of the objects that are still to
-// come.
+// replay is a cursor in a Snapshot. It holds at most a page of the objects that are not delivered yet.
 type replay struct {
 	snapshot cache.Snapshot
 	query    cache.Query // the rest

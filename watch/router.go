@@ -126,8 +126,8 @@ func (r *router) count(g *group, more int) {
 	}
 }
 
-// concerned calls visit for each group that e can concern, once. It returns how many states of
-// e were not shown to watchers because of their shards.
+// concerned calls visit for each group that e can concern, once. It counts, for the watchers of groups
+// that were skipped because of their shards, the states of e that they were not shown.
 func (r *router) concerned(e *cache.Event, visit func(*group)) (passed uint64) {
 	namespace, name := e.Subject().Namespace(), e.Subject().Name()
 	r.visit(place{}, visit)

@@ -2,8 +2,8 @@ package watch
 
 import "github.com/larder-io/larder/cache"
 
-// wideShard is how many of 256 first bytes of hashes the shard of a group may touch if the
-// group is to wait in a shardTable.
+// wideShard is the number of first bytes of hashes, of 256, that a shard may touch at most for its group
+// to wait in a shardTable.
 const wideShard = 64
 
 // shardTable has groups of shards by the first bytes of the hashes that concern them, so that
@@ -34,8 +34,8 @@ func (t *shardTable) edit(g *group, change func([]*group) []*group) {
 	}
 }
 
-// concerned calls visit for each group that e can concern, once, and returns how many states
-// of e were not shown to how many watchers, multiplied.
+// concerned calls visit for each group that e can concern, once. It returns the number of states of e
+// times the number of watchers that were skipped.
 func (t *shardTable) concerned(key cache.ShardKey, e *cache.Event, visit func(*group)) uint64 {
 	var first uint8
 	states, passed := uint64(0), t.watchers

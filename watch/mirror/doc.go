@@ -1,5 +1,5 @@
-// Package mirror keeps all keys under a prefix of a store in memory, where they are read
-// and watched, as fresh as the readers ask.
+// Package mirror keeps all keys under a prefix of a store in memory, and serves reads and watches of
+// them.
 //
 // It connects packages kv, cache and watch, and adds nothing else. A server over etcd has one
 // [Mirror] for each of its resources.
@@ -9,8 +9,8 @@
 //	store --kv.Tail--> kv.Subscription --cache.Reflector--> cache.Cache --> watch.Hub --> watchers
 //
 // A Mirror is a Cache of the keys under a prefix, the Reflector that keeps it current, and the
-// Hub that tells its watchers. The Tail is either the Mirror's own or shared by several
-// Mirrors below one prefix, which then take one watch of the store together.
+// Hub that serves its watchers. The Tail is either the Mirror's own or shared by several Mirrors below
+// one prefix, which then share one watch of the store.
 //
 // # Guarantees
 //

@@ -21,11 +21,11 @@ type Config struct {
 	// Prefix of the keys in the store; it ends in "/". What follows it is an object's key.
 	Prefix string
 
-	// Decode makes the object of a stored value, as [cache.Config].Decode has it: several
-	// goroutines call it at once, and it never fails, but makes an object with an error. Nil
-	// makes objects whose bodies are the values as they are stored.
+	// Decode makes the object of a stored value, like [cache.Config].Decode: several goroutines call
+	// it at once, and for a value that cannot be decoded it returns an object with an error. Nil
+	// makes objects whose bodies are the stored values.
 	Decode func(ctx context.Context, key string, value []byte, revision int64) *cache.Object
-	// Copies says that Decode keeps no part of a value, as [cache.Config].Copies has it.
+	// Copies says that Decode keeps no part of a value, like [cache.Config].Copies.
 	Copies bool
 	// Schema describes the objects; nil is one without indexes. With Decode it is required.
 	Schema *cache.Schema
@@ -131,9 +131,8 @@ func (m *Mirror) Run(ctx context.Context) error {
 	return nil
 }
 
-// reflect runs the Reflector once the tail has its place in the store's history. What is
-// loaded before that must be loaded again if something has changed by then, and that ends
-// watches.
+// reflect runs the Reflector once the tail has its place in the store's history. A load before that
+// would have to be repeated if the store changed meanwhile, and that would end watches.
 func (m *Mirror) reflect(ctx context.Context) error {
 	for {
 		err := m.tail.Wait(ctx, 1)
@@ -147,8 +146,8 @@ func (m *Mirror) reflect(ctx context.Context) error {
 	}
 }
 
-// Retire ends a Mirror whose Run has ended or will never begin. The Mirror goes on to show its last
-// state, and gives up its Log and its encodings.
+// Retire ends a Mirror whose Run has ended or will never begin. The Mirror still shows its last state,
+// and drops its Log and its encodings.
 func (m *Mirror) Retire() {
 	m.Cache.Retire()
 	m.sub.Close()
