@@ -110,35 +110,24 @@ func Spread(rounds []*Result) string {
 		return ""
 	}
 	var parts []string
-	for i, text := range Spreads(rounds) {
-		if text != "" {
-			parts = append(parts, []string{"p50", "p99", "ops/s", "server CPU/op"}[i]+" "+text)
-		}
-	}
-	return fmt.Sprintf("%d rounds: %s", len(rounds), strings.Join(parts, "; "))
-}
-
-// Spreads returns the spreads of p50, p99, the rate and the server's CPU time per operation, in this
-// order. The text is "" for a figure that is not known.
-func Spreads(rounds []*Result) []string {
-	var all []string
-	for _, figure := range []func(*Result) (float64, string){
-		func(r *Result) (float64, string) { return r.Quantile(50).Seconds(), Duration(r.Quantile(50)) },
-		func(r *Result) (float64, string) { return r.Quantile(99).Seconds(), Duration(r.Quantile(99)) },
-		func(r *Result) (float64, string) { return r.Rate(), fmt.Sprintf("%.4g", r.Rate()) },
-		func(r *Result) (float64, string) { return r.CPUPerOp().Seconds(), Duration(r.CPUPerOp()) },
+	for _, figure := range []struct {
+		name string
+		of   func(*Result) (float64, string)
+	}{
+		{"p50", func(r *Result) (float64, string) { return r.Quantile(50).Seconds(), Duration(r.Quantile(50)) }},
+		{"p99", func(r *Result) (float64, string) { return r.Quantile(99).Seconds(), Duration(r.Quantile(99)) }},
+		{"ops/s", func(r *Result) (float64, string) { return r.Rate(), fmt.Sprintf("%.4g", r.Rate()) }},
+		{"server CPU/op", func(r *Result) (float64, string) { return r.CPUPerOp().Seconds(), Duration(r.CPUPerOp()) }},
 	} {
 		values, texts := make([]float64, len(rounds)), make([]string, len(rounds))
 		for i, r := range rounds {
-			values[i], texts[i] = figure(r)
+			values[i], texts[i] = figure.of(r)
 		}
-		text := ""
 		if median := Median(values); median > 0 {
-			text = fmt.Sprintf("%s (spread %.0f %%)", strings.Join(texts, ", "), 100*(slices.Max(values)-slices.Min(values))/median)
+			parts = append(parts, fmt.Sprintf("%s %s (spread %.0f %%)", figure.name, strings.Join(texts, ", "), 100*(slices.Max(values)-slices.Min(values))/median))
 		}
-		all = append(all, text)
 	}
-	return all
+	return fmt.Sprintf("%d rounds: %s", len(rounds), strings.Join(parts, "; "))
 }
 
 // Median returns the median of at least one value.

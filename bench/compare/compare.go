@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -19,10 +20,6 @@ import (
 type Config struct {
 	// TestServers has the programs of the servers.
 	TestServers testservers.Config
-	// LimitProgram starts the limit: it is called with the arguments that LimitArgs
-	// returns for a tape's file and a port.
-	LimitProgram string
-	LimitArgs    func(tape, port string) []string
 	// Pods is how many pods the reads and watches meet. StartPods is how many the starts meet at least.
 	Pods, StartPods int
 	// Watchers, if it is more than 0, is how many watches each row of watches opens.
@@ -116,10 +113,7 @@ func (c *Comparison) each(ctx context.Context, steps []step) error {
 			failed = append(failed, err)
 		}
 		if ctx.Err() != nil {
-			if len(failed) == 0 {
-				failed = append(failed, fmt.Errorf("compare: %w", ctx.Err()))
-			}
-			break
+			return errors.Join(append(failed, ctx.Err())...)
 		}
 	}
 	return errors.Join(failed...)
@@ -198,7 +192,7 @@ func (c *Comparison) describe(ctx context.Context) error {
 	return nil
 }
 
-// startLimit records Larder's answers and starts the limit with them.
+// startLimit records Larder's answers and starts the limit with them: this program, with the command limit.
 func (c *Comparison) startLimit(ctx context.Context) error {
 	c.config.say("recording Larder's answers")
 	tape, err := c.record(ctx)
@@ -209,10 +203,11 @@ func (c *Comparison) startLimit(ctx context.Context) error {
 	if err := tape.Save(file); err != nil {
 		return err
 	}
-	c.servers[Limit], err = c.started.StartOther("limit", c.config.LimitProgram, func(_, port string) []string {
-		return c.config.LimitArgs(file, port)
-	})
+	program, err := os.Executable()
 	if err != nil {
+		return fmt.Errorf("compare: %w", err)
+	}
+	if c.servers[Limit], err = c.started.StartOther(string(Limit), program, func(port string) []string { return []string{"limit", "--tape", file, "--port", port} }); err != nil {
 		return err
 	}
 	return c.servers[Limit].Ready(ctx)

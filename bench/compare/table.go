@@ -6,7 +6,6 @@ import (
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/testservers"
-	"github.com/larder-io/larder/bench/thresholds"
 )
 
 // Kind is the name of a server that is compared.
@@ -45,71 +44,27 @@ func (u Unit) Format(v float64) string {
 	return bench.Value{Value: v, Unit: strings.TrimSpace(string(u))}.String()
 }
 
-// Goal is the goal of a figure of Larder's.
-type Goal struct {
-	// Bound is the maximum, 0 for none.
-	Bound float64 `json:"bound,omitempty"`
-	// OfStock is the maximum as a fraction of kube-apiserver's figure, or the minimum if more is better; 0
-	// for none.
-	OfStock float64 `json:"ofStock,omitempty"`
-}
-
 // Figure is one thing measured of all servers.
 type Figure struct {
 	// Name names the figure, "" for the server's CPU time for one operation.
 	Name string `json:"name,omitempty"`
 	Unit Unit   `json:"unit"`
-	Goal Goal   `json:"goal"`
 	// Best is each server's best. It is missing where a server was not measured.
 	Best map[Kind]float64 `json:"best"`
 
 	of func(*bench.Result) float64 // takes it from a result
 }
 
-// Met reports whether the goal is reached, or there is none. A goal is not reached if a figure that it
-// needs is unknown.
-func (f Figure) Met() bool {
-	larder, stock := f.Best[Larder], f.Best[Stock]
-	if larder <= 0 { // memory that did not grow is no figure
-		return false
-	}
-	if f.Goal.Bound > 0 && larder > f.Goal.Bound {
-		return false
-	}
-	switch {
-	case f.Goal.OfStock == 0:
-		return true
-	case stock == 0:
-		return false
-	case f.Unit == PerSecond:
-		return larder >= f.Goal.OfStock*stock
-	}
-	return larder <= f.Goal.OfStock*stock
-}
-
-// goalText writes the goal.
-func (f Figure) goalText() string {
-	switch {
-	case f.Goal.Bound > 0:
-		return "≤ " + f.Unit.Format(f.Goal.Bound)
-	case f.Goal.OfStock > 0 && f.Unit == PerSecond:
-		return fmt.Sprintf("≥ %g of kube-apiserver", f.Goal.OfStock)
-	case f.Goal.OfStock > 0:
-		return fmt.Sprintf("≤ %g of kube-apiserver", f.Goal.OfStock)
-	}
-	return ""
-}
-
-// Ratio is how much better Larder is than kube-apiserver, 0 if unknown.
-func (f Figure) Ratio() float64 {
-	larder, stock := f.Best[Larder], f.Best[Stock]
-	if larder <= 0 || stock <= 0 {
+// Ratio is how much better Larder is than another server, 0 if unknown.
+func (f Figure) Ratio(other Kind) float64 {
+	larder, its := f.Best[Larder], f.Best[other]
+	if larder <= 0 || its <= 0 { // memory that did not grow is no figure
 		return 0
 	}
 	if f.Unit == PerSecond {
-		return larder / stock
+		return larder / its
 	}
-	return stock / larder
+	return its / larder
 }
 
 // Row is one line of the table.
@@ -123,16 +78,6 @@ type Row struct {
 	Figures []Figure `json:"figures"`
 	// Results are all rounds, by the name of the server.
 	Results map[Kind][]*bench.Result `json:"results"`
-}
-
-// Met reports whether all goals of the row are reached.
-func (r *Row) Met() bool {
-	for _, f := range r.Figures {
-		if !f.Met() {
-			return false
-		}
-	}
-	return len(r.Figures) > 0
 }
 
 // RSS is the resident memory of a server after the row's last round.
@@ -184,32 +129,14 @@ func (r *Row) cell(k Kind) string {
 	})
 }
 
-func (r *Row) goals() string {
+// ratios are how many times as good as another server Larder is.
+func (r *Row) ratios(other Kind) string {
 	return r.each(func(f Figure) string {
-		if text := f.goalText(); text != "" {
-			return strings.TrimSuffix(text+" "+f.Name, " ")
+		if ratio := f.Ratio(other); ratio > 0 {
+			return fmt.Sprintf("%.3g", ratio)
 		}
 		return ""
 	})
-}
-
-func (r *Row) ratio() string {
-	return r.each(func(f Figure) string {
-		if f.Ratio() <= 0 {
-			return ""
-		}
-		return fmt.Sprintf("%.3g", f.Ratio())
-	})
-}
-
-func (r *Row) verdict() string {
-	if len(r.Results[Larder]) == 0 || r.goals() == "" {
-		return ""
-	}
-	if r.Met() {
-		return "yes"
-	}
-	return "**no**"
 }
 
 // cells are the texts of the row.
@@ -221,7 +148,7 @@ func (r *Row) cells() []string {
 	if stock, larder := r.RSS(Stock), r.RSS(Larder); stock+larder > 0 {
 		memory = bench.Bytes(stock) + " / " + bench.Bytes(larder)
 	}
-	return []string{r.ID, r.Work, body, r.cell(Stock), r.cell(Limit), r.cell(Larder), r.ratio(), r.goals(), r.verdict(), memory}
+	return []string{r.ID, r.Work, body, r.cell(Stock), r.cell(Limit), r.cell(Larder), r.ratios(Stock), r.ratios(Limit), memory}
 }
 
 // legend says what the figures of the table are. The number of rounds is missing.
@@ -232,20 +159,15 @@ const legend = "CPU time of the server's process for one operation, the best of 
 func (t *Table) Markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, legend, t.Rounds)
-	b.WriteString(bench.MarkdownHead("id", "work", "body", "kube-apiserver", "limit", "Larder", "ratio", "goal", "met", "RSS, kube-apiserver / Larder"))
+	b.WriteString(bench.MarkdownHead("id", "work", "body", "kube-apiserver", "limit", "Larder", "ratio", "to the limit", "RSS, kube-apiserver / Larder"))
 	for _, r := range t.Rows {
 		b.WriteString(bench.MarkdownRow(r.cells()...))
 	}
-	if t.Rounds > 1 {
-		b.WriteString("\nEach round:\n\n" + bench.MarkdownHead("id", "server", "p50", "p99", "operations/s", "server CPU per operation"))
-	}
-	for _, r := range t.Rows {
-		for _, cells := range r.spreads() {
-			b.WriteString(bench.MarkdownRow(cells...))
-		}
-	}
 	for _, r := range t.Rows {
 		for _, k := range kinds {
+			if len(r.Results[k]) > 1 {
+				fmt.Fprintf(&b, "\n%s, %s: %s\n", r.ID, k, bench.Spread(r.Results[k]))
+			}
 			if n, first := r.Errors(k); n > 0 {
 				fmt.Fprintf(&b, "\n%s: %s had %d errors, the first: %s\n", r.ID, k, n, first)
 			}
@@ -279,30 +201,4 @@ func (t *Table) Larder() []*bench.Result {
 		}
 	}
 	return all
-}
-
-// spreads are lines of a table of how far the rounds of a row are apart, by server.
-func (r *Row) spreads() [][]string {
-	var lines [][]string
-	for _, k := range kinds {
-		if len(r.Results[k]) < 2 {
-			continue
-		}
-		lines = append(lines, append([]string{r.ID, string(k)}, bench.Spreads(r.Results[k])...))
-	}
-	return lines
-}
-
-// Missed returns an error that names the rows that do not meet their goals, nil if none.
-func (t *Table) Missed() error {
-	var ids []string
-	for _, r := range t.Rows {
-		if r.verdict() != "" && !r.Met() {
-			ids = append(ids, r.ID)
-		}
-	}
-	if len(ids) == 0 {
-		return nil
-	}
-	return fmt.Errorf("%w: goals missed: %s", thresholds.ErrThreshold, strings.Join(ids, ", "))
 }

@@ -35,7 +35,7 @@ type Report struct {
 
 // SchemaVersion is the version of the JSON. It grows when a field is removed or changes its
 // meaning. Fields may be added without.
-const SchemaVersion = 2
+const SchemaVersion = 3
 
 // All returns the results of all rounds, also those in the table.
 func (r *Report) All() []*bench.Result {

@@ -259,12 +259,12 @@ func (f *Servers) StartEmpty(ctx context.Context, kind string) (*Server, error) 
 
 // StartOther starts another program, which serves the API or a part of it at the port
 // that args is called with, over TLS. args returns its arguments.
-func (f *Servers) StartOther(name, program string, args func(dir, port string) []string) (*Server, error) {
+func (f *Servers) StartOther(name, program string, args func(port string) []string) (*Server, error) {
 	dir, port, err := f.place(name)
 	if err != nil {
 		return nil, err
 	}
-	return f.startAPI(name, program, dir, port, args(dir, port))
+	return f.startAPI(name, program, dir, port, args(port))
 }
 
 // place returns a directory and a port for one more server.

@@ -142,21 +142,21 @@ func TestPausedServersDoNotAnswer(t *testing.T) {
 // TestServerThatEnds says what a server said last.
 func TestServerThatEnds(t *testing.T) {
 	f := start(t)
-	server, err := f.StartOther("broken", "/bin/sh", func(string, string) []string { return []string{"-c", "echo last words; exit 3"} })
+	server, err := f.StartOther("broken", "/bin/sh", func(string) []string { return []string{"-c", "echo last words; exit 3"} })
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := server.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "last words") {
 		t.Errorf("got %v, want what it said", err)
 	}
-	if _, err := f.StartOther("missing", "/none", func(string, string) []string { return nil }); err == nil {
+	if _, err := f.StartOther("missing", "/none", func(string) []string { return nil }); err == nil {
 		t.Error("a program that does not exist was started")
 	}
 }
 
 func TestReadyEndsWithItsContext(t *testing.T) {
 	f := start(t)
-	server, err := f.StartOther("deaf", "/bin/sleep", func(string, string) []string { return []string{"100"} })
+	server, err := f.StartOther("deaf", "/bin/sleep", func(string) []string { return []string{"100"} })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -109,7 +109,7 @@ func TestFormats(t *testing.T) {
 	t.Setenv("KUBECONFIG", kubeconfig)
 	dir := t.TempDir()
 	args := []string{"read", "/version", "--rounds=2", "--max-p99=1ns"}
-	wants := map[string]string{"json": `"schemaVersion": 2`, "series": "result,round,second"}
+	wants := map[string]string{"json": `"schemaVersion": 3`, "series": "result,round,second"}
 	for name := range wants {
 		args = append(args, "--"+name, filepath.Join(dir, name))
 	}
