@@ -85,7 +85,7 @@ is worse than the baseline's, and 130 when the run was interrupted.`,
 		root.AddGroup(&g)
 	}
 	root.AddCommand(
-		seedCommand(o), scenarioCommand(o), startCommand(o), compareCommand(o), clusterCommand(o), rolloutCommand(o), startsCommand(o), besideCommand(o), crdsCommand(o), limitCommand(),
+		seedCommand(o), scenarioCommand(o), compareCommand(o), clusterCommand(o), rolloutCommand(o), startsCommand(o), besideCommand(o), crdsCommand(o), limitCommand(),
 	)
 	root.AddCommand(workloadCommands(o)...)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {

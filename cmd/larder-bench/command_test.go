@@ -7,11 +7,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/benchtest"
 	"github.com/larder-io/larder/bench/testservers"
 	"github.com/larder-io/larder/bench/thresholds"
@@ -104,7 +108,6 @@ func TestArguments(t *testing.T) {
 		{[]string{"read", "/", "--kubeconfig", "missing"}, "missing"},
 		{[]string{"watch", "--objects=0"}, "--objects"},
 		{[]string{"watch", "--pods=5"}, "--objects"},
-		{[]string{"start"}, "arg"},
 		{[]string{"compare", "--rows", "("}, "--rows"},
 		{[]string{"compare", "extra"}, "unknown command"},
 		{[]string{"compare", "--stock=a", "--larder=b", "--etcd=c", "--rounds=0"}, "round"},
@@ -139,28 +142,17 @@ func TestHelpNamesEachCommand(t *testing.T) {
 	}
 }
 
-// TestDisplay shows progress in place on a terminal.
-func TestDisplay(t *testing.T) {
-	var out bytes.Buffer
-	d := &display{w: &out, terminal: true}
-	d.line("first, long")
-	d.line("second")
-	d.line("second")
-	d.say("stays")
-	d.line(strings.Repeat("x", 500))
-	if got, want := out.String(), strings.ReplaceAll("<first, long<second<stays\n<", "<", "\r\x1b[K")+strings.Repeat("x", 110); got != want {
-		t.Errorf("shown %q, want %q", got, want)
-	}
-	out.Reset()
-	plain := &display{w: &out}
-	plain.line("not shown")
-	plain.say("shown")
-	if out.String() != "shown\n" {
-		t.Errorf("elsewhere %q", out.String())
-	}
-	if isTerminal(&out) {
-		t.Error("a buffer is a terminal")
-	}
+// TestProgressIsSaid every so often, until the work has ended.
+func TestProgressIsSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		done := make(chan struct{})
+		time.AfterFunc(25*time.Second, func() { close(done) })
+		var said []string
+		follow(done, func() bench.Progress { return bench.Progress{Name: "list", Done: 3} }, func(line string) { said = append(said, line) })
+		if want := []string{"list: 3", "list: 3"}; !slices.Equal(said, want) {
+			t.Errorf("said %q, want %q", said, want)
+		}
+	})
 }
 
 // TestNothingIsBuiltForServersThatAreNotAsked: a kube-apiserver that is not started needs no

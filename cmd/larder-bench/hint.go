@@ -39,8 +39,6 @@ func hint(err error) string {
 		return "the kubeconfig's server has a name that cannot be found: check it"
 	case errors.Is(err, syscall.ECONNREFUSED) || has("connection refused"):
 		return "nothing listens there: is the server running, and does the kubeconfig's server have its port?"
-	case has("another server answers") || has("the server has ended"):
-		return "--log FILE keeps what the program says; the kubeconfig must name the address at which it serves"
 	case has("HTTP request to an HTTPS server") || has(": EOF") || has("connection reset by peer") || has("broken pipe"):
 		return "the server ended the connection: has it died, or does it speak TLS there (https:// in the kubeconfig)?"
 	case errors.Is(err, bench.ErrTimeout) || has("bench: timeout") || errors.Is(err, context.DeadlineExceeded):

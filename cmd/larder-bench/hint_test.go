@@ -61,7 +61,6 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"with larder-bench seed":     {"mixed", "--kubeconfig", kubeconfig},
 		"run it, or name as many":    {"watch", "--watchers=1", "--changes=2", "--kubeconfig", kubeconfig},
 		"check --pid":                {"read", "/version", "--kubeconfig", kubeconfig, "--pid=999999999"},
-		"--log FILE":                 {"start", "--kubeconfig", answering(http.StatusServiceUnavailable), "--", "/bin/false"}, // never ready before it has ended
 	} {
 		_, _, err := run(t, args...)
 		if err == nil {

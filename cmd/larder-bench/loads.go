@@ -3,15 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/testservers"
 )
 
 // addSeed adds the flags that say which pods there are.
@@ -230,36 +227,5 @@ use little memory (--pid, --max-peak-rss), complete all answers and end no watch
 	addChanges(flags, &c.Watch, &objects)
 	flags.StringSliceVar(&c.Accepts, "accept", []string{bench.Protobuf, bench.JSON}, "media types, each for as many of the clients")
 	flags.IntVar(&c.BytesPerSecond, "bytes-per-second", 4<<20, "how fast each client reads")
-	return cmd
-}
-
-func startCommand(o *options) *cobra.Command {
-	c := bench.StartConfig{}
-	log := ""
-	cmd := &cobra.Command{
-		Use: "start -- PROGRAM [ARGUMENT...]", GroupID: whole, Short: "Start a server repeatedly and wait until it is ready", Args: cobra.MinimumNArgs(1),
-		Long:    "Start a server, wait until /readyz of the server that --kubeconfig names answers 200, report its usage, and stop it.",
-		Example: "  larder-bench start --kubeconfig larder-data/admin.kubeconfig --starts 5 -- ./larder serve",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := refuse(cmd, "--starts says how often", "rounds"); err != nil {
-				return err
-			}
-			c.Name = "start of " + filepath.Base(args[0])
-			return o.run(cmd, named(c.Name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
-				c.Shown = t
-				c.Launch = func(context.Context) (*bench.Target, time.Time, func() error, error) {
-					server, err := testservers.Launch(filepath.Base(args[0]), args[0], args[1:], log)
-					if err != nil {
-						return nil, time.Time{}, nil, err
-					}
-					t.Process = server.Process
-					return t, server.Started, server.Stop, nil
-				}
-				return only(bench.Start(ctx, c))
-			})
-		},
-	}
-	cmd.Flags().IntVar(&c.Starts, "starts", 3, "how often")
-	cmd.Flags().StringVar(&log, "log", "/dev/null", "file for the server's output; that of the last start stays")
 	return cmd
 }
