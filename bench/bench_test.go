@@ -433,27 +433,6 @@ func TestMixedKeepsProportions(t *testing.T) {
 	}
 }
 
-func TestStartStopsWhatItStarted(t *testing.T) {
-	target, _ := target(t, bench.SeedConfig{})
-	stopped, then := 0, 0
-	config := bench.StartConfig{
-		Name: "start", Starts: 3,
-		Launch: func(context.Context) (*bench.Target, time.Time, func() error, error) {
-			return target, time.Now(), func() error { stopped++; return nil }, nil
-		},
-		Then: func(context.Context, *bench.Target) error { then++; return nil },
-	}
-	result, err := bench.Start(t.Context(), config)
-	if err != nil || result.Ops != 3 || stopped != 3 || then != 3 || result.ServerCPU == 0 {
-		t.Errorf("%+v, %v: stopped %d, then %d; want 3 of each", result, err, stopped, then)
-	}
-	failure := errors.New("failure")
-	config.Then = func(context.Context, *bench.Target) error { return failure }
-	if _, err := bench.Start(t.Context(), config); !errors.Is(err, failure) || stopped != 4 {
-		t.Errorf("a failure gave %v, and %d were stopped", err, stopped)
-	}
-}
-
 func TestReadyGivesUpOnWhatHasEnded(t *testing.T) {
 	server := httptest.NewTLSServer(http.NotFoundHandler())
 	path := benchtest.Kubeconfig(t, server)

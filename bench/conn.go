@@ -51,15 +51,12 @@ type conn struct {
 func (t *Target) conn(ctx context.Context) *conn { return &conn{t: t, ctx: ctx} }
 
 // close ends the current request and the connection.
-func (c *conn) close() { c.disconnect(false) }
-
-// disconnect is close. none says that the server does not speak HTTP/2.
-func (c *conn) disconnect(none bool) {
+func (c *conn) close() {
 	if c.end != nil {
 		c.end()
 	}
 	if c.shared != nil {
-		c.t.shared.leave(c.shared, none)
+		c.t.shared.leave(c.shared)
 	}
 	c.transport, c.shared = nil, nil
 }
@@ -70,12 +67,7 @@ func (c *conn) connect() (err error) {
 	if c.shared = c.t.shared.take(c.t); c.shared != nil {
 		plain = c.shared
 	} else {
-		config := c.t.tls
-		if c.t.shared != nil && config != nil { // the server speaks no HTTP/2
-			config = config.Clone()
-			config.NextProtos = nil
-		}
-		opened, err := dial(c.connected, c.t.host, config)
+		opened, err := dial(c.connected, c.t.host, c.t.tls)
 		if err != nil {
 			return err
 		}
@@ -139,11 +131,6 @@ func (c *conn) send(r Request) (*http.Response, error) {
 		agent = "larder-bench"
 	}
 	resp, err := Send(c.connected, c.transport, c.t.origin, agent, &r)
-	if c.shared != nil && errors.Is(err, errHTTP1Alone) {
-		c.unlimit()
-		c.disconnect(true)
-		return c.send(r)
-	}
 	if resp != nil {
 		c.t.spoken.Store(protocols[resp.ProtoMajor%len(protocols)])
 	}
@@ -199,8 +186,8 @@ func (c *conn) do(r Request) (outcome, error) {
 	}
 }
 
-// reconnectDelay is how long a conn waits after it could not connect, so that the client is not busy while
-// the server is gone.
+// reconnectDelay is how long a conn waits after a request without an answer, so that the client is not busy
+// while the server is gone.
 const reconnectDelay = 10 * time.Millisecond
 
 // try sends a request once and reads the answer. after is the server's Retry-After, -1 without one.
@@ -218,9 +205,7 @@ func (c *conn) try(r Request, o *outcome) (after time.Duration, err error) {
 		c.close()
 	}
 	if resp == nil {
-		if failed := new(dialError); errors.As(err, &failed) {
-			_ = Sleep(c.ctx, reconnectDelay)
-		}
+		_ = Sleep(c.ctx, reconnectDelay)
 		return -1, err
 	}
 	o.status = resp.StatusCode

@@ -13,7 +13,6 @@
 //   - [Mixed]: reads, lists and writes in fixed proportions
 //   - [Slow]: large lists that are requested at once and read slowly, beside watches
 //   - [Flood]: the reads of one user while another user sends as many requests as the server answers
-//   - [Start]: from exec to /readyz
 //   - [Seed]: creates the pods that the others read and change
 //
 // The packages below use them:

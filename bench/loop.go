@@ -189,8 +189,6 @@ type running struct {
 	start time.Time
 	ops   int
 	next  atomic.Int64
-
-	reached atomic.Int64 // when a client last had a connection, in nanoseconds after start
 }
 
 // client runs one operation after the other until there are no more.
@@ -214,31 +212,14 @@ func (r *running) client(ctx context.Context, own *conn, client int, op operatio
 			return nil
 		}
 		r.rec.record(time.Since(due), o, err)
-		if r.unreachable(err) {
-			return nil
-		}
 		if err != nil && r.strict {
 			return err
 		}
 	}
 }
 
-// unreachableLimit is how long a server may be unreachable before a loop ends.
-const unreachableLimit = 30 * time.Second
-
-// unreachable reports whether no client has had a connection for too long.
-func (r *running) unreachable(err error) bool {
-	now := int64(time.Since(r.start))
-	if failed := new(dialError); !errors.As(err, &failed) {
-		r.reached.Store(now)
-		return false
-	}
-	if time.Duration(now-r.reached.Load()) < unreachableLimit {
-		return false
-	}
-	r.rec.set(func(r *Result) { r.Interrupted = true }) // it ends before its time
-	return true
-}
+// turnInterval is how often a client looks whether a plan has work for it.
+const turnInterval = 10 * time.Millisecond
 
 // claim takes the next operation and says when it is due. It returns errStopped when there is none
 // left, or the loop is to end.
@@ -249,12 +230,13 @@ func (r *running) claim(ctx context.Context, client int) (i int, due time.Time, 
 	default:
 	}
 	if plan := r.Plan; !plan.IsZero() && !plan.Open {
-		wait, ok := plan.ClientWait(client, time.Since(r.start))
-		if !ok {
-			return 0, due, errStopped
-		}
-		if err := r.await(ctx, wait); err != nil {
-			return 0, due, err
+		for plan.Clients(time.Since(r.start)) <= client {
+			if time.Since(r.start) >= plan.Length() {
+				return 0, due, errStopped
+			}
+			if err := r.await(ctx, turnInterval); err != nil {
+				return 0, due, err
+			}
 		}
 	}
 	if i = int(r.next.Add(1)) - 1; i >= r.ops {

@@ -301,19 +301,3 @@ func TestSeries(t *testing.T) {
 		}
 	})
 }
-
-// TestLoopsGiveUpOnAServerThatIsGone has a server out of reach for a while, and then for good.
-func TestLoopsGiveUpOnAServerThatIsGone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		rec, start := &recorder{result: NewResult("", "")}, time.Now()
-		err := loop{Load: Load{Operations: 1_000_000, Clients: 2}}.run(t.Context(), nil, rec, func(ctx context.Context, _ *conn, _ int, _ time.Time) (outcome, error) {
-			if passed := time.Since(start); passed < 10*time.Second || passed > 30*time.Second && passed < 40*time.Second {
-				return outcome{}, pause(ctx, time.Second)
-			}
-			return outcome{}, errors.Join(&dialError{errors.New("refused")}, pause(ctx, 100*time.Millisecond))
-		})
-		if took := time.Since(start).Round(time.Second); err != nil || !rec.result.Interrupted || took != 40*time.Second+unreachableLimit {
-			t.Errorf("%v after %v, interrupted %v; want the end %v after the last answer", err, took, rec.result.Interrupted, unreachableLimit)
-		}
-	})
-}

@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -11,54 +12,51 @@ import (
 	"github.com/larder-io/larder/bench/benchtest"
 )
 
-// TestHTTP2 asks by streams that share connections, and a server that does not speak HTTP/2
-// by HTTP/1.1.
+// TestHTTP2 asks by streams that share connections. A server that does not speak HTTP/2 is an error.
 func TestHTTP2(t *testing.T) {
-	for name, multiplexes := range map[string]bool{"http2": true, "http1 alone": false} {
-		t.Run(name, func(t *testing.T) {
-			var opened, asked, refused atomic.Int64
-			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if right := r.Header.Get("Authorization") == "Bearer secret" && r.Header.Get("Accept") == bench.JSON; r.ProtoMajor == 2 == multiplexes && right {
-					asked.Add(1)
-				}
-				if refused.Add(1) == 3 {
-					w.WriteHeader(http.StatusTeapot)
-				}
-				w.Write(make([]byte, 400))
-				w.(http.Flusher).Flush()
-				w.Write(make([]byte, 600))
-			}))
-			server.EnableHTTP2 = multiplexes
-			server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
-				if state == http.StateNew {
-					opened.Add(1)
-				}
-			}
-			server.StartTLS()
-			defer server.Close()
-			target, err := bench.NewTarget(benchtest.Kubeconfig(t, server))
-			if err != nil {
-				t.Fatal(err)
-			}
-			target.UseHTTP2(4)
-			result, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: "/api/v1/pods", Accept: bench.JSON, Load: bench.Load{Operations: 99, Clients: 8}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if result.Ops != 99 || result.Errors != 1 || result.Bytes != 98_000 {
-				t.Errorf("%d requests, %d errors (%s), %d bytes; want 99, 1, 98000", result.Ops, result.Errors, result.FirstError, result.Bytes)
-			}
-			if got := asked.Load(); got != 100 {
-				t.Errorf("%d requests were as they should be, want 99 and one to warm up", got)
-			}
-			most := int64(3) // one that warms up, and two for eight clients
-			if !multiplexes {
-				most = 10 // and one that found out
-			}
-			if got := opened.Load(); got > most || !multiplexes && got < 8 {
-				t.Errorf("%d connections, want at most %d", got, most)
-			}
-		})
+	var opened, asked atomic.Int64
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor != 2 || r.Header.Get("Authorization") != "Bearer secret" || r.Header.Get("Accept") != bench.JSON {
+			t.Errorf("asked by %s with %v", r.Proto, r.Header)
+		}
+		if asked.Add(1) == 3 {
+			w.WriteHeader(http.StatusTeapot)
+		}
+		w.Write(make([]byte, 400))
+		w.(http.Flusher).Flush()
+		w.Write(make([]byte, 600))
+	}))
+	server.EnableHTTP2 = true
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			opened.Add(1)
+		}
+	}
+	server.StartTLS()
+	defer server.Close()
+	target, err := bench.NewTarget(benchtest.Kubeconfig(t, server))
+	if err != nil {
+		t.Fatal(err)
+	}
+	target.UseHTTP2(4)
+	result, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: "/api/v1/pods", Accept: bench.JSON, Load: bench.Load{Operations: 99, Clients: 8}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result.Ops != 99 || result.Errors != 1 || result.Bytes != 98_000 || asked.Load() != 100 {
+		t.Errorf("%d requests, %d errors (%s), %d bytes, %d seen; want 99, 1, 98000 and 100, of which one warms up", result.Ops, result.Errors, result.FirstError, result.Bytes, asked.Load())
+	}
+	if got := opened.Load(); got > 3 {
+		t.Errorf("%d connections, want one that warms up, and two for eight clients", got)
+	}
+	other := httptest.NewTLSServer(http.NotFoundHandler())
+	defer other.Close()
+	if target, err = bench.NewTarget(benchtest.Kubeconfig(t, other)); err != nil {
+		t.Fatal(err)
+	}
+	target.UseHTTP2(4)
+	if _, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: "/", Load: bench.Load{Operations: 1, Clients: 1}}); err == nil || !strings.Contains(err.Error(), "speaks no HTTP/2") {
+		t.Errorf("a server of HTTP/1.1 alone gave %v", err)
 	}
 }
 

@@ -35,12 +35,6 @@ type Request struct {
 // dialTimeout bounds the opening of a connection, as client-go's transport does.
 const dialTimeout = 30 * time.Second
 
-// dialError says that there was no connection to send a request over.
-type dialError struct{ error }
-
-// Unwrap returns why.
-func (e *dialError) Unwrap() error { return e.error }
-
 // errHTTP1Alone says that a server does not speak HTTP/2.
 var errHTTP1Alone = errors.New("bench: the server speaks no HTTP/2")
 
@@ -72,7 +66,7 @@ func dial(ctx context.Context, address string, config *tls.Config) (conn net.Con
 		conn, err = (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, "tcp", address)
 	}
 	if err != nil {
-		return nil, &dialError{err}
+		return nil, err
 	}
 	// TLS would tell the server first, and what that answers might still be read.
 	context.AfterFunc(ctx, func() { underTLS(conn).Close() })
@@ -181,8 +175,8 @@ func message(body []byte) string {
 }
 
 // UseHTTP2 makes the workloads use HTTP/2, over connections that each carry up to streams
-// requests at once: client-go has up to 100 on one. With a server that does not speak HTTP/2
-// they use HTTP/1.1. The caller calls UseHTTP2 before the first workload.
+// requests at once: client-go has up to 100 on one. The server must speak HTTP/2; by plain HTTP it is asked by
+// HTTP/1.1. The caller calls UseHTTP2 before the first workload.
 func (t *Target) UseHTTP2(streams int) {
 	t.shared = &sharedTransports{streams: streams}
 	t.config.NextProtos = nil // client-go's own choice is HTTP/2
@@ -196,9 +190,8 @@ func (t *Target) UseHTTP2(streams int) {
 type sharedTransports struct {
 	streams int // of one transport
 
-	mu   sync.Mutex
-	all  map[*sharedTransport]bool // guarded by mu
-	none bool                      // guarded by mu: the server does not speak HTTP/2
+	mu  sync.Mutex
+	all map[*sharedTransport]bool // guarded by mu
 }
 
 // sharedTransport is one of them.
@@ -208,16 +201,13 @@ type sharedTransport struct {
 	users int // guarded by sharedTransports.mu
 }
 
-// take returns a transport that has room for one more user; nil if the server does not speak HTTP/2.
+// take returns a transport that has room for one more user; nil if the Target uses HTTP/1.1.
 func (s *sharedTransports) take(t *Target) *sharedTransport {
 	if s == nil || t.tls == nil {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.none {
-		return nil
-	}
 	for c := range s.all {
 		if c.users < s.streams {
 			c.users++
@@ -233,11 +223,10 @@ func (s *sharedTransports) take(t *Target) *sharedTransport {
 	return c
 }
 
-// leave gives a transport back. The last user closes its connection. none says that the server does not speak HTTP/2.
-func (s *sharedTransports) leave(c *sharedTransport, none bool) {
+// leave gives a transport back. The last user closes its connection.
+func (s *sharedTransports) leave(c *sharedTransport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.none = s.none || none
 	if c.users--; c.users == 0 {
 		c.close()
 		delete(s.all, c)

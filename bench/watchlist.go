@@ -74,7 +74,12 @@ func (c *WatchListConfig) batches(ctx context.Context, t *Target, rec *recorder)
 			if time.Since(start) >= plan.Length() {
 				return nil
 			}
-			n = plan.Clients(time.Since(start))
+			if n = plan.Clients(time.Since(start)); n == 0 {
+				if err := Sleep(ctx, turnInterval); err != nil {
+					return err
+				}
+				continue
+			}
 		}
 		if n == 0 {
 			return nil

@@ -25,8 +25,6 @@ var Verbs = []Verb{Create, Patch, Apply, Delete}
 
 // WriteConfig is a workload of ConfigMaps of about 1 KB that live through all Verbs.
 type WriteConfig struct {
-	// Name begins the results' names and, with Round, the objects'.
-	Name string
 	// Namespace holds the objects. It is created when it does not exist.
 	Namespace string
 	// Round makes the objects' names differ between runs that must not share objects.
@@ -59,7 +57,7 @@ func Write(ctx context.Context, t *Target, c WriteConfig) ([]*Result, error) {
 		if verb == Create {
 			warm = c.allVerbs
 		}
-		result, err := l.measure(ctx, t, strings.TrimSpace(c.Name+" "+string(verb)), "request", warm, send(func(i int) Request { return c.write(verb, i) }))
+		result, err := l.measure(ctx, t, string(verb), "request", warm, send(func(i int) Request { return c.write(verb, i) }))
 		if err != nil {
 			return results, err
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/larder-io/larder/bench"
@@ -91,10 +90,6 @@ func (c *Config) runSize(ctx context.Context, s size) (all []*bench.Result, err 
 		if protocol == HTTP2 {
 			connections = c.Connections
 		}
-		if n := s.files(connections); n > openFiles() {
-			c.Sayf("%d nodes by HTTP/1.1: left out: about %d connections, and %d open files are allowed", s.nodes, n, openFiles())
-			continue
-		}
 		found, err := c.Each(func(kind string, _ int) ([]*bench.Result, error) {
 			if kind == testservers.Stock && s.nodes > c.StockNodes {
 				return nil, nil
@@ -122,31 +117,13 @@ func (c *Config) makeDataset(ctx context.Context, f *testservers.Servers, s size
 	if err := server.Ready(ctx); err != nil {
 		return nil, err
 	}
-	p := newSimulation(ctx, newDataset(s), f, server.Address(), 4, 0)
+	p := newSimulation(ctx, newDataset(s), f, server.Target.Address(), 4, 0)
 	defer p.close()
 	admin, err := p.client("larder-bench", "admin", "system:masters")
 	if err != nil {
 		return nil, err
 	}
 	return p.dataset, p.dataset.seed(ctx, admin)
-}
-
-// files is about how many connections there are.
-func (s size) files(connections int) int {
-	if connections > 0 {
-		return 2*s.nodes*connections + 100
-	}
-	const each = 11 // watches and one connection more of a kubelet and a kube-proxy
-	return s.nodes*(each+s.podsPerNode*5/2) + 300
-}
-
-// openFiles is how many files a process may have open.
-func openFiles() int {
-	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return 0
-	}
-	return int(min(limit.Max, 1<<30))
 }
 
 // trial is one simulation at one server.
@@ -194,7 +171,7 @@ func (r *trial) run(ctx context.Context) (err error) {
 	if churn < 0 {
 		churn = UsualChurn(r.dataset.nodes)
 	}
-	r.simulation = newSimulation(ctx, r.dataset, r.started, r.server.Address(), r.connections, churn)
+	r.simulation = newSimulation(ctx, r.dataset, r.started, r.server.Target.Address(), r.connections, churn)
 	defer r.simulation.close()
 	for _, step := range []func(context.Context) error{r.open, r.steady, r.restart} {
 		if err := step(ctx); err != nil {
@@ -285,7 +262,7 @@ func (r *trial) restart(ctx context.Context) error {
 		return err
 	}
 	down := time.Since(began)
-	if r.server, err = r.started.Again(old); err != nil {
+	if r.server, err = old.Again(); err != nil {
 		return err
 	}
 	m.Replace(old.Used(), r.server.Target)

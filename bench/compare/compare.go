@@ -142,7 +142,7 @@ func (c *Comparison) prepare(ctx context.Context, all bool) (err error) {
 	larder := c.servers[Larder].Target
 	c.config.say("seeding %d pods", c.seed.Pods)
 	c.shown.Store(larder)
-	if err := seedAll(ctx, larder, c.seed); err != nil {
+	if _, err := bench.Seed(ctx, larder, c.seed); err != nil {
 		return err
 	}
 	if !all {
@@ -156,18 +156,6 @@ func (c *Comparison) prepare(ctx context.Context, all bool) (err error) {
 		return err
 	}
 	return c.describe(ctx)
-}
-
-// seedAll seeds, and fails if a pod could not be created.
-func seedAll(ctx context.Context, t *bench.Target, seed bench.SeedConfig) error {
-	result, err := bench.Seed(ctx, t, seed)
-	if err != nil {
-		return err
-	}
-	if result.Failures() > 0 {
-		return fmt.Errorf("compare: seeding: %d errors, the first: %s", result.Failures(), result.FirstError)
-	}
-	return nil
 }
 
 // describe returns the versions that are compared.

@@ -2,6 +2,7 @@ package compare
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -26,7 +27,7 @@ func (c *Comparison) starts(ctx context.Context, steps []step) error {
 		c.shown.Store(larder.Target)
 		more := c.seed
 		more.Pods = c.config.StartPods
-		if err := seedAll(ctx, larder.Target, more); err != nil {
+		if _, err := bench.Seed(ctx, larder.Target, more); err != nil {
 			return err
 		}
 	}
@@ -43,13 +44,13 @@ const emptyStart = "B31"
 // startSteps are the workloads that start servers.
 func (c *Comparison) startSteps() []step {
 	n := c.config.StartPods
-	started := func(id, work string) rowSpec {
+	spec := func(id, work string) rowSpec {
 		return rowSpec{id: id, work: work, figures: []Figure{
 			{Unit: Wall, of: wall}, {Name: "CPU", Unit: Seconds, of: cpuPerOp}, {Name: "RSS", Unit: Memory, of: resident},
 		}}
 	}
-	empty := started(emptyStart, "start to /readyz 200, empty; Larder with its own etcd")
-	full := started("B32", fmt.Sprintf("start to /readyz 200 with %d pods", n))
+	empty := spec(emptyStart, "start to /readyz 200, empty; Larder with its own etcd")
+	full := spec("B32", fmt.Sprintf("start to /readyz 200 with %d pods", n))
 	under := rowSpec{
 		id: "B33", work: fmt.Sprintf("resident with %d pods under LIST load", n),
 		figures: []Figure{
@@ -63,19 +64,36 @@ func (c *Comparison) startSteps() []step {
 	}
 	return []step{
 		{rows: []rowSpec{empty}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
-			return one(bench.Start(ctx, bench.StartConfig{Name: empty.id, Starts: 1, Launch: func(ctx context.Context) (*bench.Target, time.Time, func() error, error) {
-				return launched(c.started.StartEmpty(ctx, string(kind)))
-			}}))
+			server, err := c.started.StartEmpty(ctx, string(kind))
+			if err != nil {
+				return nil, err
+			}
+			return one(started(ctx, empty.id, server, nil))
 		}},
 		{rows: []rowSpec{full, under, open}, run: c.startFull},
 	}
 }
 
-func launched(server *testservers.Server, err error) (*bench.Target, time.Time, func() error, error) {
-	if err != nil {
-		return nil, time.Time{}, nil, err
+// started measures what a server uses from its start until its /readyz answers 200. Then it calls then, if it
+// is not nil, and stops the server.
+func started(ctx context.Context, id string, server *testservers.Server, then func() error) (r *bench.Result, err error) {
+	defer func() { err = errors.Join(err, server.Stop()) }()
+	if err := server.Ready(ctx); err != nil {
+		return nil, err
 	}
-	return server.Target, server.Started, server.Stop, nil
+	took := time.Since(server.Started)
+	used, err := server.Process.Usage()
+	if err != nil {
+		return nil, fmt.Errorf("compare: %w", err)
+	}
+	r = bench.NewResult(id, "start")
+	r.Loop = bench.ClosedLoop
+	r.Record(took, 0, nil)
+	r.Wall, r.ServerCPU, r.Server = took, used.CPU, used
+	if then != nil {
+		err = then()
+	}
+	return r, err
 }
 
 // openWatches is the number of watches: so many that memory that was free before does not matter. They are
@@ -93,22 +111,20 @@ func (c *Config) held() time.Duration {
 // pods repeatedly with several clients.
 func (c *Comparison) startFull(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 	var load, open *bench.Result
-	started, err := bench.Start(ctx, bench.StartConfig{
-		Name: "B32", Starts: 1,
-		Launch: func(context.Context) (*bench.Target, time.Time, func() error, error) {
-			return launched(c.started.Start(string(kind), testservers.Usual()))
-		},
-		Then: func(ctx context.Context, t *bench.Target) (err error) {
-			c.shown.Store(t)
-			open, err = bench.Hold(ctx, t, bench.HoldConfig{Name: "B26", Path: pods, Accept: bench.Protobuf, Watchers: c.config.openWatches(), Idle: c.config.held()})
-			if err != nil {
-				return err
-			}
-			load, err = c.listLoad(ctx, t)
+	server, err := c.started.Start(string(kind), testservers.Usual())
+	if err != nil {
+		return nil, err
+	}
+	full, err := started(ctx, "B32", server, func() (err error) {
+		c.shown.Store(server.Target)
+		open, err = bench.Hold(ctx, server.Target, bench.HoldConfig{Name: "B26", Path: pods, Accept: bench.Protobuf, Watchers: c.config.openWatches(), Idle: c.config.held()})
+		if err != nil {
 			return err
-		},
+		}
+		load, err = c.listLoad(ctx, server.Target)
+		return err
 	})
-	return []*bench.Result{started, load, open}, err
+	return []*bench.Result{full, load, open}, err
 }
 
 // listLoad lists all pods with several clients.

@@ -158,7 +158,7 @@ func (c *Comparison) end(measured Kind) (back func(context.Context) error, err e
 	var ended []Kind
 	back = func(ctx context.Context) (err error) {
 		for _, kind := range ended {
-			if c.servers[kind], err = c.started.Again(c.servers[kind]); err != nil {
+			if c.servers[kind], err = c.servers[kind].Again(); err != nil {
 				return err
 			}
 			if err := c.servers[kind].Ready(ctx); err != nil {

@@ -118,7 +118,7 @@ func (p *measurement) restart(ctx context.Context) error {
 	if err := p.server.Stop(); err != nil {
 		return err
 	}
-	again, err := p.started.Again(p.server)
+	again, err := p.server.Again()
 	if err != nil {
 		return err
 	}

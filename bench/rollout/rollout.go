@@ -48,16 +48,6 @@ func (c *Config) Check() error {
 	return nil
 }
 
-// Names returns the names of the results that Run returns for one round.
-func (c *Config) Names() (names []string) {
-	for _, s := range c.Servers {
-		for _, p := range Phases {
-			names = append(names, s+": "+p)
-		}
-	}
-	return names
-}
-
 // Run runs all clusters, one after the other. It returns the results so far with an error, too.
 func Run(ctx context.Context, c Config) ([]*bench.Result, error) {
 	if err := c.Check(); err != nil {

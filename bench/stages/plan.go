@@ -171,45 +171,13 @@ func (s Stage) due(n float64) time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// ClientWait says when a client of a closed plan may begin an operation: after wait, if it has a
-// turn at or after that time of the plan at all. Clients are numbered from 0.
-func (p Plan) ClientWait(client int, at time.Duration) (wait time.Duration, ok bool) {
-	var begin time.Duration
-	for _, s := range p.Stages {
-		end := begin + s.Length
-		if at < end {
-			inside := max(0, at-begin)
-			if t, ok := s.clientWait(client, inside); ok {
-				return begin + t - at, true
-			}
-		}
-		begin = end
-	}
-	return 0, false
-}
-
-// clientWait is the first time of the stage, at or after at, at which a client works. While clients
-// come or go, their number is rounded up.
-func (s Stage) clientWait(client int, at time.Duration) (time.Duration, bool) {
-	number := float64(client)
-	level := s.From + (s.To-s.From)*float64(at)/float64(s.Length)
-	if level > number {
-		return at, true
-	}
-	if s.To <= number { // it does not grow so far
-		return 0, false
-	}
-	t := time.Duration((number - s.From) / (s.To - s.From) * float64(s.Length))
-	return max(at, t), max(at, t) < s.Length
-}
-
-// Clients is how many clients of a closed plan work at that time of it.
+// Clients is how many clients of a closed plan work at that time of it, rounded up; 0 after its end.
 func (p Plan) Clients(at time.Duration) int {
-	n := 0
-	for ; n < int(p.Most()); n++ {
-		if wait, ok := p.ClientWait(n, at); !ok || wait > 0 {
-			break
+	for _, s := range p.Stages {
+		if at < s.Length {
+			return int(math.Ceil(s.From + (s.To-s.From)*float64(at)/float64(s.Length)))
 		}
+		at -= s.Length
 	}
-	return n
+	return 0
 }

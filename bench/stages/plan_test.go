@@ -67,20 +67,12 @@ func TestDueNeverGoesBack(t *testing.T) {
 // TestTurns lets clients come and go.
 func TestTurns(t *testing.T) {
 	p := parse(t, "10s:0..4,10s:4,10s:4..0")
-	for _, c := range []struct {
-		client int
-		at     time.Duration
-		wait   time.Duration
-		ok     bool
-	}{
-		{0, 0, 0, true}, {1, 0, 2500 * time.Millisecond, true}, {3, time.Second, 6500 * time.Millisecond, true},
-		{3, 12 * time.Second, 0, true}, {3, 21 * time.Second, 0, true}, {3, 23 * time.Second, 0, false},
-		{0, 29 * time.Second, 0, true}, {0, 30 * time.Second, 0, false}, {4, 0, 0, false},
+	for at, want := range map[time.Duration]int{
+		0: 0, time.Millisecond: 1, 2500 * time.Millisecond: 1, 2501 * time.Millisecond: 2, 9 * time.Second: 4,
+		12 * time.Second: 4, 21 * time.Second: 4, 23 * time.Second: 3, 29 * time.Second: 1, 30 * time.Second: 0,
 	} {
-		wait, ok := p.ClientWait(c.client, c.at)
-		// A ramp from nothing has its first client a moment after its beginning.
-		if (wait-c.wait).Abs() > time.Microsecond || ok != c.ok {
-			t.Errorf("client %d at %v waits %v, %v; want %v, %v", c.client, c.at, wait, ok, c.wait, c.ok)
+		if got := p.Clients(at); got != want {
+			t.Errorf("%d clients at %v, want %d", got, at, want)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func (f *Servers) Kubeconfig(s *Server, user string, groups ...string) (string, 
 	}
 	f.count++
 	file := filepath.Join(f.config.Dir, fmt.Sprintf("kubeconfig-%d", f.count))
-	return file, writeKubeconfig(file, s.Address(), &clientcmdapi.AuthInfo{
+	return file, writeKubeconfig(file, s.Target.Address(), &clientcmdapi.AuthInfo{
 		ClientCertificateData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: identity.Certificate[0]}),
 		ClientKeyData:         pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
 	})

@@ -25,12 +25,14 @@ type Server struct {
 	Target *bench.Target
 	// Started is when the process was started.
 	Started time.Time
+	// Again starts a server that has ended, at its port and with its files, as a new Server. It is nil for
+	// programs that StartBeside has started.
+	Again func() (*Server, error)
 
 	log    string
 	exited chan struct{} // closed when the process has ended
 	used   time.Duration // before exited is closed: CPU time of the process
-	again  func() (*Server, error)
-	etcd   *Server // of this server alone, nil for none
+	etcd   *Server       // of this server alone, nil for none
 }
 
 // Used is the CPU time that the process has used in all; it must have ended.
@@ -39,17 +41,8 @@ func (s *Server) Used() time.Duration {
 	return s.used
 }
 
-// Address is where the server listens, host and port; "" if it is unknown.
-func (s *Server) Address() string {
-	if s.Target == nil {
-		return ""
-	}
-	return s.Target.Address()
-}
-
-// Launch starts a program that belongs to no Servers and writes its output to a file: the
-// caller stops it. A goroutine waits for it, which Stop waits for.
-func Launch(name, program string, args []string, log string) (*Server, error) {
+// launch starts a program and writes its output to a file. A goroutine waits for it, which Stop waits for.
+func launch(name, program string, args []string, log string) (*Server, error) {
 	out, err := os.Create(log)
 	if err != nil {
 		return nil, fmt.Errorf("testservers: %w", err)

@@ -191,7 +191,7 @@ func (f *Servers) start(kind, etcd string, g Guards) (*Server, error) {
 	if kind == Larder {
 		args = []string{"serve", "--data-dir=" + dir}
 	}
-	return f.startAPI(name, program, dir, port, append(append(args, guards...),
+	return f.startAPI(name, program, dir, port, f.config.Streams, append(append(args, guards...),
 		"--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--secure-port="+port, "--token-auth-file="+f.tokens(), "--client-ca-file="+f.CAFile(),
 		"--service-cluster-ip-range=10.0.0.0/24", "--service-account-issuer="+issuer,
 		"--service-account-signing-key-file="+f.SigningKey(), "--service-account-key-file="+f.SigningKey(),
@@ -251,20 +251,20 @@ func (f *Servers) StartEmpty(ctx context.Context, kind string) (*Server, error) 
 	if err != nil {
 		return nil, err
 	}
-	return f.startAPI("larder", f.config.Larder, dir, port, []string{
+	return f.startAPI("larder", f.config.Larder, dir, port, f.config.Streams, []string{
 		"serve", "--data-dir=" + dir, "--unsafe-no-fsync", "--bind-address=127.0.0.1", "--secure-port=" + port, "--token-auth-file=" + f.tokens(),
 		"--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24",
 	})
 }
 
 // StartOther starts another program, which serves the API or a part of it at the port
-// that args is called with, over TLS. args returns its arguments.
+// that args is called with, over TLS and HTTP/1.1. args returns its arguments.
 func (f *Servers) StartOther(name, program string, args func(port string) []string) (*Server, error) {
 	dir, port, err := f.place(name)
 	if err != nil {
 		return nil, err
 	}
-	return f.startAPI(name, program, dir, port, args(port))
+	return f.startAPI(name, program, dir, port, 0, args(port))
 }
 
 // place returns a directory and a port for one more server.
@@ -280,8 +280,8 @@ func (f *Servers) place(name string) (dir, port string, err error) {
 	return dir, port, nil
 }
 
-// startAPI starts a server that a kubeconfig can name.
-func (f *Servers) startAPI(name, program, dir, port string, args []string) (*Server, error) {
+// startAPI starts a server that a kubeconfig can name. With streams it is asked by HTTP/2.
+func (f *Servers) startAPI(name, program, dir, port string, streams int, args []string) (*Server, error) {
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	if err := writeKubeconfig(kubeconfig, "127.0.0.1:"+port, &clientcmdapi.AuthInfo{Token: f.token}); err != nil {
 		return nil, err
@@ -294,31 +294,23 @@ func (f *Servers) startAPI(name, program, dir, port string, args []string) (*Ser
 	if err != nil {
 		return nil, err
 	}
-	if f.config.Streams > 0 {
-		target.UseHTTP2(f.config.Streams)
+	if streams > 0 {
+		target.UseHTTP2(streams)
 	}
 	target.Process = server.Process
 	if f.etcd != nil {
 		target.Beside = []process.Process{f.etcd.Process}
 	}
 	server.Target = target
-	server.again = func() (*Server, error) { return f.startAPI(name, program, dir, port, args) }
+	server.Again = func() (*Server, error) { return f.startAPI(name, program, dir, port, streams, args) }
 	return server, nil
-}
-
-// Again starts a server that has ended, at its port and with its files, as a new Server.
-func (f *Servers) Again(s *Server) (*Server, error) {
-	if s.again == nil {
-		return nil, fmt.Errorf("testservers: %s cannot be started again", s.Process.Name)
-	}
-	return s.again()
 }
 
 // StartBeside starts a program that has no Target, such as a controller. Close stops it before all
 // programs that were started earlier.
 func (f *Servers) StartBeside(name, program string, args []string) (*Server, error) {
 	f.count++
-	server, err := Launch(name, program, args, filepath.Join(f.config.Dir, fmt.Sprintf("%s-%d.log", name, f.count)))
+	server, err := launch(name, program, args, filepath.Join(f.config.Dir, fmt.Sprintf("%s-%d.log", name, f.count)))
 	if err != nil {
 		return nil, err
 	}

@@ -45,23 +45,18 @@ type Change struct {
 func (c Change) Significant() bool { return c.P < rare }
 
 // CanCompare returns an error if an earlier run cannot be compared with one of so many rounds
-// and of results of these names.
+// and of results of these names; nil means any names.
 func CanCompare(old []*bench.Result, names []string, rounds int) error {
-	was := bench.Rounds(old)
-	for _, name := range names {
-		var have []string
-		found := false
-		for _, each := range was {
-			have = append(have, strconv.Quote(each[0].Name))
-			if each[0].Name != name {
-				continue
-			}
-			found = true
-			if min(len(each), rounds) < LeastRounds {
-				return fmt.Errorf("thresholds: the baseline has %d rounds of %q and this run has %d: both need %d to distinguish a change from chance; run both with --rounds %d, or show the ratios alone with --max-regression -1", len(each), name, rounds, LeastRounds, LeastRounds+1)
-			}
+	var have []string
+	for _, each := range bench.Rounds(old) {
+		name := each[0].Name
+		have = append(have, strconv.Quote(name))
+		if (names == nil || slices.Contains(names, name)) && min(len(each), rounds) < LeastRounds {
+			return fmt.Errorf("thresholds: the baseline has %d rounds of %q and this run has %d: both need %d to distinguish a change from chance; run both with --rounds %d, or show the ratios alone with --max-regression -1", len(each), name, rounds, LeastRounds, LeastRounds+1)
 		}
-		if !found {
+	}
+	for _, name := range names {
+		if !slices.Contains(have, strconv.Quote(name)) {
 			return fmt.Errorf("thresholds: the baseline has no result %q, but %s", name, strings.Join(have, ", "))
 		}
 	}

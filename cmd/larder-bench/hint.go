@@ -35,6 +35,8 @@ func hint(err error) string {
 		return "the server speaks no TLS at this port: check the port of the kubeconfig's server, or make it http://"
 	case has("tls: certificate required") || has("tls: bad certificate") || has("tls: unknown certificate"):
 		return "the server does not accept the kubeconfig's client certificate: take one that its authority signed"
+	case has("speaks no HTTP/2"):
+		return "leave out --http2-streams"
 	case errors.As(err, &lookup):
 		return "the kubeconfig's server has a name that cannot be found: check it"
 	case errors.Is(err, syscall.ECONNREFUSED) || has("connection refused"):

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -168,9 +167,6 @@ func (o *options) report(cmd *cobra.Command, r *report.Report, old []*bench.Resu
 	}
 	err := r.Text(cmd.OutOrStdout())
 	advise(cmd.ErrOrStderr(), r.All())
-	if o.streams > 0 && slices.ContainsFunc(r.Results, func(r *bench.Result) bool { return r.Protocol == "HTTP/1.1" }) {
-		fmt.Fprintln(cmd.ErrOrStderr(), "larder-bench: --http2-streams: the server speaks no HTTP/2, so it was asked by HTTP/1.1")
-	}
 	if err := errors.Join(err, toFile(o.outputs.json, r.JSON), toFile(o.outputs.series, r.CSV), toFile(o.outputs.markdown, r.Markdown)); err != nil {
 		return err
 	}

@@ -23,9 +23,8 @@ func addPrograms(cmd *cobra.Command, f *testservers.Config) {
 }
 
 // trialCommand completes a command that measures servers in turns. run returns results with names
-// of the form "SERVER: WORK". check is called before programs are built; it returns the names that
-// a baseline must have.
-func trialCommand(o *options, t *testservers.Trials, cmd *cobra.Command, check func() ([]string, error), run func(context.Context) ([]*bench.Result, error)) *cobra.Command {
+// of the form "SERVER: WORK". check, if it is not nil, is called before programs are built.
+func trialCommand(o *options, t *testservers.Trials, cmd *cobra.Command, check func() error, run func(context.Context) ([]*bench.Result, error)) *cobra.Command {
 	addPrograms(cmd, &t.TestServers)
 	cmd.GroupID, cmd.Args = judging, cobra.NoArgs
 	cmd.Flags().StringSliceVar(&t.Servers, "server", []string{testservers.Stock, testservers.Larder}, "which servers are measured, in turns")
@@ -38,11 +37,12 @@ func trialCommand(o *options, t *testservers.Trials, cmd *cobra.Command, check f
 			return fmt.Errorf("%s judges no thresholds", cmd.Name())
 		}
 		t.Rounds = o.rounds
-		names, err := check()
-		if err != nil {
-			return err
+		if check != nil {
+			if err := check(); err != nil {
+				return err
+			}
 		}
-		old, err := o.before(names)
+		old, err := o.before(nil)
 		if err != nil {
 			return err
 		}

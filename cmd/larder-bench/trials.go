@@ -13,9 +13,6 @@ import (
 	"github.com/larder-io/larder/bench/starts"
 )
 
-// unchecked is for commands that check their flags when they run, and name no results before.
-func unchecked() ([]string, error) { return nil, nil }
-
 func clusterCommand(o *options) *cobra.Command {
 	c := cluster.Config{}
 	cmd := &cobra.Command{
@@ -36,7 +33,7 @@ is simulated.`,
 	flags.StringSliceVar(&c.Protocols, "protocol", []string{cluster.HTTP2}, "h2, which components speak, or h1, or both")
 	flags.IntVar(&c.Connections, "connections", 1, "how many connections each component has by HTTP/2")
 	flags.DurationVar(&c.Duration, "duration", 30*time.Second, "how long the load is measured before the server is restarted")
-	return trialCommand(o, &c.Trials, cmd, unchecked, func(ctx context.Context) ([]*bench.Result, error) { return cluster.Run(ctx, c) })
+	return trialCommand(o, &c.Trials, cmd, nil, func(ctx context.Context) ([]*bench.Result, error) { return cluster.Run(ctx, c) })
 }
 
 func crdsCommand(o *options) *cobra.Command {
@@ -55,7 +52,7 @@ given are built, inside Larder's source tree.`,
 	flags.IntVar(&c.Fields, "fields", 20, "how many fields each has")
 	flags.IntVar(&c.Clients, "clients", 4, "how many requests are sent at a time")
 	flags.BoolVar(&c.Used, "used", true, "create and read an object of each")
-	return trialCommand(o, &c.Trials, cmd, unchecked, func(ctx context.Context) ([]*bench.Result, error) { return crds.Run(ctx, c) })
+	return trialCommand(o, &c.Trials, cmd, nil, func(ctx context.Context) ([]*bench.Result, error) { return crds.Run(ctx, c) })
 }
 
 func rolloutCommand(o *options) *cobra.Command {
@@ -75,12 +72,12 @@ user.`,
 	flags.IntVar(&c.Nodes, "nodes", 100, "how many nodes")
 	flags.IntVar(&c.Pods, "pods", 1500, "how many pods, a hundred for each Deployment")
 	flags.DurationVar(&c.Rest, "rest", 20*time.Second, "how long nothing is done between the update and the deletion")
-	check := func() (names []string, err error) {
+	check := func() (err error) {
 		if err := c.Check(); err != nil {
-			return nil, err
+			return err
 		}
 		c.Programs, err = rollout.FindPrograms(c.Programs)
-		return c.Names(), err
+		return err
 	}
 	return trialCommand(o, &c.Trials, cmd, check, func(ctx context.Context) ([]*bench.Result, error) { return rollout.Run(ctx, c) })
 }
@@ -99,7 +96,7 @@ Larder's source tree. docs/bench.md lists the kinds of data.`,
 	flags := cmd.Flags()
 	flags.StringSliceVar(&c.Data, "data", starts.Names(), "kinds of data")
 	flags.IntVar(&c.Objects, "objects", 50000, "how many objects of each kind there are")
-	return trialCommand(o, &c.Trials, cmd, unchecked, func(ctx context.Context) ([]*bench.Result, error) { return starts.Run(ctx, c) })
+	return trialCommand(o, &c.Trials, cmd, nil, func(ctx context.Context) ([]*bench.Result, error) { return starts.Run(ctx, c) })
 }
 
 func besideCommand(o *options) *cobra.Command {
@@ -114,5 +111,5 @@ at rest. Programs that are not given are built, inside Larder's source tree.`,
 	}
 	cmd.Flags().IntVar(&b.Count, "count", 20, "how many servers")
 	cmd.Flags().DurationVar(&b.Rest, "rest", 30*time.Second, "how long they rest, before they are measured and while they are")
-	return trialCommand(o, &b.Trials, cmd, unchecked, b.Run)
+	return trialCommand(o, &b.Trials, cmd, nil, b.Run)
 }
