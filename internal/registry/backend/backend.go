@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"sync/atomic"
+	"syscall"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
@@ -19,11 +20,15 @@ var ErrUnheard = errors.New("backend: sent too much before its response")
 
 // Request is a proxied request. Its methods are safe for concurrent use.
 type Request struct {
-	unheard atomic.Int64 // bytes that have come since the client was last sent something
+	unheard  atomic.Int64 // bytes that have come since the client was last sent something
+	answered atomic.Bool  // the client was sent something
 }
 
 // Heard resets the limit: something is sent to the client.
-func (r *Request) Heard() { r.unheard.Store(0) }
+func (r *Request) Heard() {
+	r.unheard.Store(0)
+	r.answered.Store(true)
+}
 
 // come counts n bytes and reports whether the limit is exceeded.
 func (r *Request) come(n int) bool { return r.unheard.Add(int64(n)) > MaxUnheard }
@@ -103,6 +108,18 @@ func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if c.request != nil && c.request.come(n) {
 		return 0, ErrUnheard
+	}
+	return n, err
+}
+
+// Write implements net.Conn. Once the client is being answered, Write ignores that the backend has closed the
+// connection. Upstream's proxy stops at the first error in either direction, and would lose what the backend
+// sent last. Read returns these bytes and then ends, too.
+func (c *conn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	closed := errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
+	if closed && c.request != nil && c.request.answered.Load() {
+		return len(p), nil
 	}
 	return n, err
 }

@@ -1,15 +1,21 @@
 package backend
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"syscall"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/proxy"
 )
 
 // dialed returns the near end of a connection as a proxy opens it, and the far end.
@@ -65,6 +71,117 @@ func TestUnheardBytesAreBounded(t *testing.T) {
 			t.Errorf("heard %v: %d bytes, %v", heard, sum, err)
 		}
 		near.Close()
+	}
+}
+
+// TestClosedBackendsAreReadToTheirEnd: what a backend sent before it closed the connection reaches the client,
+// although the client sends more.
+func TestClosedBackendsAreReadToTheirEnd(t *testing.T) {
+	const head, last = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n", "the last output"
+	there := &closedBackend{failed: make(chan struct{}, 2), closed: make(chan struct{}), parts: []string{head, last}}
+	plain := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return there, nil }}
+	var r Request
+	near, far := net.Pipe()
+	defer far.Close()
+	var got []byte
+	var g errgroup.Group
+	g.Go(func() error { // until the proxy closes the connection
+		for range 2 {
+			_, _ = io.WriteString(far, "ping")
+		}
+		return nil
+	})
+	g.Go(func() (err error) { got, err = io.ReadAll(far); return err })
+	req := httptest.NewRequestWithContext(NewContext(t.Context(), &r), http.MethodPost, "/exec", nil)
+	req.Header.Set("Connection", "Upgrade")
+	req.Header.Set("Upgrade", "SPDY/3.1")
+	proxy.NewUpgradeAwareHandler(&url.URL{Scheme: "http", Host: "nowhere:1"}, Transport(plain), false, true, nil).ServeHTTP(taken{httptest.NewRecorder(), near, &r}, req)
+	if err := g.Wait(); err != nil || string(got) != head+last {
+		t.Errorf("the client got %q, %v", got, err)
+	}
+}
+
+// closedBackend is a connection to a backend that has read a request, sent parts and closed the connection.
+type closedBackend struct {
+	net.Conn
+
+	asked  bool          // the request was written
+	failed chan struct{} // has one element for each write that failed
+	closed chan struct{}
+	parts  []string // that were not read yet; the last one is read when two writes have failed
+}
+
+func (b *closedBackend) Write(p []byte) (int, error) {
+	if !b.asked {
+		b.asked = true
+		return len(p), nil
+	}
+	b.failed <- struct{}{}
+	return 0, syscall.EPIPE
+}
+
+func (b *closedBackend) Read(p []byte) (int, error) {
+	if len(b.parts) == 0 {
+		return 0, io.EOF
+	}
+	if len(b.parts) == 1 {
+		for range 2 {
+			select {
+			case <-b.failed:
+			case <-b.closed:
+				return 0, net.ErrClosed
+			}
+		}
+	}
+	n := copy(p, b.parts[0])
+	b.parts = b.parts[1:]
+	return n, nil
+}
+
+func (b *closedBackend) Close() error {
+	close(b.closed)
+	return nil
+}
+
+// taken is a response whose handler takes over the connection.
+type taken struct {
+	*httptest.ResponseRecorder
+
+	conn net.Conn
+	r    *Request
+}
+
+// Hijack implements http.Hijacker.
+func (w taken) Hijack() (net.Conn, *bufio.ReadWriter, error) { return client{w.conn, w.r}, nil, nil }
+
+// client is a connection to a client.
+type client struct {
+	net.Conn
+
+	r *Request
+}
+
+func (c client) Write(p []byte) (int, error) {
+	c.r.Heard()
+	return c.Conn.Write(p)
+}
+
+// TestFailedWritesOfRequestsAreReported: a backend that closes the connection before it has the request is an error.
+func TestFailedWritesOfRequestsAreReported(t *testing.T) {
+	there := &closedBackend{asked: true, failed: make(chan struct{}, 1), closed: make(chan struct{})}
+	plain := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return there, nil }}
+	var r Request
+	dial, err := utilnet.DialerFor(Transport(plain))
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, err := dial(NewContext(t.Context(), &r), "tcp", "nowhere:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer near.Close()
+	if _, err := near.Write([]byte("GET")); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("the write ended with %v", err)
 	}
 }
 
