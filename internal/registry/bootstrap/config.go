@@ -118,8 +118,9 @@ type Leadership struct {
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 }
 
-// hookTimeout limits the attempts of a hook, as upstream does.
-const hookTimeout = 30 * time.Second
+// hookTimeout limits the attempts of a hook. Upstream gives up after 30 s, and the server ends. A disk or a
+// machine that stalls for so long recovers sooner if the server goes on than if it starts again.
+const hookTimeout = 3 * time.Minute
 
 // keepTrying calls work until it succeeds, as upstream's controllers do. It calls ready after Grace at
 // the latest, because a webhook may refuse the work until this server is ready. It returns false if ctx
