@@ -15,7 +15,7 @@ import (
 // between two of them.
 func TestLongPastComesInParts(t *testing.T) {
 	const revisions, keys, size = 6, 4, 300 << 10 // four are nearly as much as etcd takes at once
-	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(startCluster(t, 1, nil))})
+	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(startCluster(t, 1, kvtest.Steady))})
 	before, err := store.Revision(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -57,8 +57,9 @@ func StartCluster(t testing.TB, variable string, size int, adjust func([]MemberC
 }
 
 // Steady lengthens the members' election timeout, as an argument of [StartCluster]. On a busy machine
-// the others may otherwise elect another leader, and requests under way fail. It is for tests in which
-// the leader lives on.
+// the others may otherwise elect another leader, and requests under way fail. etcd gives up a request
+// after 5 s and twice this timeout, so large writes need it, too. It is for tests in which the leader
+// lives on.
 func Steady(configs []MemberConfig) {
 	for i := range configs {
 		configs[i].HeartbeatMs, configs[i].VoteMs = 100, 3000
