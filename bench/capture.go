@@ -73,8 +73,8 @@ func (t *Target) Change(ctx context.Context, object string) error {
 	return t.once(ctx, markPatch(object, newRun(), 0))
 }
 
-// Remark puts the number of the change that patch asks for into a captured event.
-// The event is changed in place; false means that one of them has no mark.
+// Remark writes the number of patch's change into a captured event, in place. It reports false if the event
+// or the patch has no mark.
 func Remark(event, patch []byte) bool {
 	run, i, ok := marked(patch)
 	at := bytes.Index(event, []byte(mark))
@@ -93,7 +93,7 @@ func appendFrame(dst, frame []byte, accept string) []byte {
 	return append(dst, frame...)
 }
 
-// Version asks a server which it is.
+// Version returns the version that the server reports.
 func (t *Target) Version(ctx context.Context) (string, error) {
 	body, err := t.Capture(ctx, "/version", JSON, "")
 	if err != nil {

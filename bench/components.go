@@ -25,7 +25,7 @@ type ComponentsConfig struct {
 	// is no warm-up.
 	Load
 
-	versions map[string]string // of Leases, which are never updated blindly, by name
+	versions map[string]string // of Leases, by name; updates of Leases always have a version
 }
 
 // componentWrites are the kinds in the order in which they are sent: later ones write what
@@ -33,7 +33,7 @@ type ComponentsConfig struct {
 var componentWrites = []struct {
 	name  string
 	call  func(c *ComponentsConfig, i int) Request
-	looks bool // before, at the versions of Leases
+	looks bool // whether the versions of the Leases are read before
 }{
 	{"node creation", func(c *ComponentsConfig, i int) Request { return post("/api/v1/nodes", Node(c.node(i))) }, false},
 	{"node status, strategic merge patch", (*ComponentsConfig).patchNodeStatus, false},
@@ -138,13 +138,13 @@ func (c *ComponentsConfig) podName(i int) string {
 	return fmt.Sprintf("web-%d-%06d", c.Round, i)
 }
 
-// node is the name of the i-th node, which there is once for each write, so that
-// concurrent writes do not conflict more than a cluster's own do.
+// node is the name of the i-th node. Each write has a node of its own, so that concurrent writes do not
+// conflict more often than in a cluster.
 func (c *ComponentsConfig) node(i int) string { return fmt.Sprintf("node-%d-%06d", c.Round, i) }
 
-// patchNodeStatus is what a kubelet sends every few minutes, and when something changes. Its time
-// is that much later than the node's: one of the same second would change nothing, and would not
-// be stored.
+// patchNodeStatus is the patch that a kubelet sends every few minutes and when something changes. Its time
+// is some minutes later than the node's, because a patch in the same second would change nothing and would
+// not be stored.
 func (c *ComponentsConfig) patchNodeStatus(i int) Request {
 	const later = 5 * time.Minute
 	return strategic("/api/v1/nodes/"+c.node(i)+"/status", NodeHeartbeat(time.Now().Add(later)))
@@ -164,8 +164,8 @@ func (c *ComponentsConfig) bind(i int) Request {
 	})
 }
 
-// updatePod is what a controller that knows the whole pod sends. It does not name the version
-// that it has seen, so that the writes need no reads in between.
+// updatePod is the update of a controller that has the whole pod. It has no resourceVersion, so that no reads
+// are necessary between the writes.
 func (c *ComponentsConfig) updatePod(i int) Request {
 	pod := c.pod(i)
 	pod.Spec.NodeName = c.node(i % c.Nodes)

@@ -10,22 +10,21 @@ import (
 
 // Counts counts operations by how they ended.
 type Counts struct {
-	// Ops counts what was done, failures included. These are of three kinds, which exclude
-	// each other: Timeouts took longer than Target.Timeout; Refused were answered 429 (Too
-	// Many Requests); Errors are all others.
+	// Ops counts all operations. Each failure is counted once in Timeouts (longer than Target.Timeout),
+	// Refused (answered 429, Too Many Requests) or Errors (all others).
 	Ops      int `json:"ops"`
 	Errors   int `json:"errors"`
 	Timeouts int `json:"timeouts"`
 	Refused  int `json:"refused"`
-	// Latency holds the time of each successful operation in microseconds. That of failures
-	// is nowhere: it says how long the client waited, not how long the server took.
+	// Latency holds the time of each successful operation in microseconds. Failures are left out: their
+	// time is that of the client's patience and not that of the server's work.
 	Latency *hdrhistogram.Histogram `json:"-"`
 }
 
 // newHistogram takes microseconds up to ten minutes with three significant digits.
 func newHistogram() *hdrhistogram.Histogram { return histogramOf(3) }
 
-// secondHistogram has two significant digits: one per second of a long run must not fill the
+// secondHistogram has two significant digits. A long run has one for each second, which must not fill the
 // memory.
 func secondHistogram() *hdrhistogram.Histogram { return histogramOf(2) }
 

@@ -17,7 +17,7 @@ import (
 type Load struct {
 	// Operations is their number, Clients how many are sent at a time.
 	Operations, Clients int
-	// Rate is operations per second of all clients, 0 for as many as are answered.
+	// Rate is operations per second of all clients; 0 sends the next when one is answered.
 	Rate float64
 	// Plan, unless it is zero, takes the place of Operations, of Rate and, if it is closed, of
 	// Clients.
@@ -104,7 +104,7 @@ type outcome struct {
 	retries int // answers of 429 before it, after which the request was sent again
 }
 
-// warm runs the load as it begins, and records nothing.
+// warm runs the load at its initial level, and records nothing.
 func (l loop) warm(ctx context.Context, t *Target, rec *recorder, op operation) error {
 	if l.Warmup == 0 {
 		return nil
@@ -221,8 +221,8 @@ func (r *running) client(ctx context.Context, own *conn, client int, op operatio
 // turnInterval is how often a client looks whether a plan has work for it.
 const turnInterval = 10 * time.Millisecond
 
-// claim takes the next operation and says when it is due. It returns errStopped when there is none
-// left, or the loop is to end.
+// claim takes the next operation and returns when it is due. It returns errStopped if none is left or the
+// loop must end.
 func (r *running) claim(ctx context.Context, client int) (i int, due time.Time, err error) {
 	select {
 	case <-r.stop:
@@ -251,9 +251,8 @@ func (r *running) claim(ctx context.Context, client int) (i int, due time.Time, 
 	return i, due, ctx.Err()
 }
 
-// prepare calls between and waits until the operation is due, or begins at once if it is
-// overdue or due at no time. It returns the time from which the latency counts: what between
-// took after the operation was due does not count.
+// prepare calls between and waits until the operation is due. It does not wait if the operation is overdue
+// or has no due time. It returns the time from which the latency counts, which excludes the time of between.
 func (r *running) prepare(ctx context.Context, i int, due time.Time) (time.Time, error) {
 	late := !due.IsZero() && time.Since(due) > time.Millisecond
 	if late {
@@ -278,10 +277,10 @@ func (r *running) prepare(ctx context.Context, i int, due time.Time) (time.Time,
 	return due, r.await(ctx, time.Until(due))
 }
 
-// errStopped says that there is no further operation, or that the workload was to end before it.
+// errStopped says that there is no further operation, or that the workload must end before it.
 var errStopped = errors.New("bench: stopped")
 
-// await waits. It returns errStopped if the workload was to end meanwhile.
+// await waits for d. It returns errStopped if the workload must end meanwhile.
 func (r *running) await(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()

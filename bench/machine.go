@@ -10,7 +10,7 @@ import (
 	"github.com/larder-io/larder/bench/process"
 )
 
-// Machine says in one line what a measurement ran on.
+// Machine describes this machine in one line.
 func Machine() string {
 	parts := []string{fmt.Sprintf("%d CPUs", runtime.NumCPU())}
 	if runtime.NumCPU() == 1 {

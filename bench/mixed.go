@@ -147,4 +147,4 @@ func (c *MixedConfig) ready(ctx context.Context, t *Target) error {
 }
 
 // ErrNotSeeded is wrapped by the errors of workloads that do not find the pods of Seed.
-var ErrNotSeeded = errors.New("bench: the server has not the pods that seeding makes")
+var ErrNotSeeded = errors.New("bench: the server does not have the pods that seeding creates")

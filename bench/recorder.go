@@ -57,7 +57,7 @@ func (r *recorder) set(change func(*Result)) {
 	change(r.result)
 }
 
-// part returns a recorder for some of the operations of the same run. It knows no cost.
+// part returns a recorder for some of the operations of the same run. It records no cost.
 func (r *recorder) part(name, unit string) *recorder {
 	p := &recorder{target: r.target, result: NewResult(name, unit)}
 	p.result.Part = true

@@ -22,7 +22,7 @@ const reportSchema = `{"type":"object","properties":{"report":{"type":"object","
 		"cvss":{"type":"object","additionalProperties":{"type":"object","properties":{"vector":{"type":"string"},"score":{"type":"number"}}}},
 		"raw":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}}}}}}`
 
-// report makes the i-th report: always the same, and no two alike.
+// report makes the i-th report. It is the same in every run and differs from all others.
 func (c *CustomConfig) report(i int) map[string]any {
 	p := &textGenerator{rand.New(rand.NewPCG(uint64(i), uint64(c.Bytes))), strings.Fields(vocabulary)}
 	findings, size := []any{}, 300

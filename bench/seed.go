@@ -34,11 +34,10 @@ const (
 	kubeletManager    = "kubelet"
 )
 
-// Seed creates namespaces and pods as a cluster's own writers would: a
-// controller creates the pod, a kubelet writes its status, so that each carries
-// two managed-fields entries and weighs about 5 KB in protobuf. Pods that exist
-// are left as they are. It ends at the first pod that cannot be made; it waits where
-// the server asks it to.
+// Seed creates namespaces and pods like the components of a cluster: one field manager creates a pod and
+// another writes its status. So each pod has two managedFields entries, and about 5 KB in protobuf. It does
+// not change existing pods. It ends at the first pod that cannot be created, and retries after an answer of
+// 429 as the server asks.
 func Seed(ctx context.Context, t *Target, c SeedConfig) (*Result, error) {
 	l := loop{Load: Load{Operations: c.Pods, Clients: c.Clients}, strict: true}
 	if err := l.check(); err != nil {
@@ -56,7 +55,7 @@ func Seed(ctx context.Context, t *Target, c SeedConfig) (*Result, error) {
 	})
 }
 
-// retrying returns a Clone that waits where the server asks it to.
+// retrying returns a Clone with RetryAfter set.
 func (t *Target) retrying() *Target {
 	other := t.Clone()
 	other.RetryAfter = true

@@ -14,12 +14,11 @@ import (
 // slowly, beside watches that must receive changes meanwhile. It shows how much memory the
 // server needs: Result.Server.PeakRSS.
 type SlowConfig struct {
-	// Name heads the result.
+	// Name is the name of the result.
 	Name string
 	// Path is the path that all clients request, with its query.
 	Path string
-	// Accepts are media types: client i asks for number i, from the first again after
-	// the last.
+	// Accepts are media types, which the clients request in turn.
 	Accepts []string
 	// Clients is how many there are, BytesPerSecond how fast each reads.
 	Clients, BytesPerSecond int
@@ -35,9 +34,9 @@ func (c *SlowConfig) check() error {
 	return c.Watch.check()
 }
 
-// Slow runs the workload and returns one Result of the slow clients, to which the
-// server's cost belongs, and one of the deliveries to the watches. An incomplete answer is
-// an error of the first; a watch that ends or misses a change is an error of the second.
+// Slow runs the workload and returns one Result of the slow clients, which has the server's cost, and one of
+// the deliveries to the watches. An incomplete answer is an error of the first; a watch that ends or misses a
+// change is an error of the second.
 func Slow(ctx context.Context, t *Target, c SlowConfig) ([]*Result, error) {
 	w := &c.Watch
 	w.complete()

@@ -15,7 +15,7 @@ import (
 // errStream says that a watch sent something other than events.
 var errStream = errors.New("malformed watch stream")
 
-// longestFrame bounds an event.
+// longestFrame limits the size of an event.
 const longestFrame = 64 << 20
 
 // stream reads the events of an open watch.

@@ -28,13 +28,13 @@ type Target struct {
 	// opening of a connection. 0 bounds nothing. Requests that take longer are given up and
 	// counted as Timeouts.
 	Timeout time.Duration
-	// RetryAfter makes workloads wait when the server answers 429 (Too Many Requests) and
-	// says for how long, and then send the request again. Its latency has the waiting.
+	// RetryAfter makes workloads retry a request that is answered 429 (Too Many Requests), after the time in
+	// its Retry-After header. The latency includes the wait.
 	RetryAfter bool
 	// Series makes Results have a Series.
 	Series bool
-	// BeforeMeasuring, if it is not nil, is called before each measured part, which begins when BeforeMeasuring
-	// returns. Workloads that run at the same time begin together by it.
+	// BeforeMeasuring, if it is not nil, is called before each measured part, which begins when it returns.
+	// Workloads that run at the same time use it to begin together.
 	BeforeMeasuring func()
 
 	config *rest.Config
@@ -48,7 +48,7 @@ type Target struct {
 	running atomic.Pointer[recorder] // of the running workload
 }
 
-// brake ends workloads gracefully.
+// brake ends workloads gracefully: see Target.Stop.
 type brake struct {
 	ctx  context.Context // ends with Stop
 	stop context.CancelFunc

@@ -9,12 +9,11 @@ import (
 
 // WatchConfig is a workload of changes that are sent to watchers.
 type WatchConfig struct {
-	// Name heads the result.
+	// Name is the name of the result.
 	Name string
 	// Path is the collection. The watches begin at its revision.
 	Path string
-	// Selections are the paths to watch, with their queries: watcher i takes number i,
-	// from the first again after the last. Nil means Path.
+	// Selections are the paths to watch, with their queries, which the watchers use in turn. Nil means Path.
 	Selections []string
 	// Accept is the media type of the events.
 	Accept string
@@ -32,8 +31,8 @@ type WatchConfig struct {
 	Patience time.Duration
 	// PerChange divides the cost by changes; otherwise it is divided by deliveries.
 	PerChange bool
-	// Through is the server that the changes are made through, nil for the target itself.
-	// Another server of the same etcd keeps the cost of writing out of the account.
+	// Through is the server that the changes are sent to, nil for the target itself. With another server of
+	// the same etcd, the cost does not include the writes.
 	Through *Target
 }
 
@@ -64,9 +63,9 @@ const (
 	LateP999 = "after the change's answer, p99.9"
 )
 
-// Watch opens the watches, then makes the changes, and records the time from when
-// each was to be made until each watcher has read of it. Deliveries that never came
-// are errors. The server is charged from the first change to the last delivery.
+// Watch opens the watches, makes the changes, and records the time from when each change was due until each
+// watcher has received it. Missing deliveries are errors. The cost of the server counts from the first
+// change to the last delivery.
 func Watch(ctx context.Context, t *Target, c WatchConfig) (*Result, error) {
 	c.complete()
 	if err := c.check(); err != nil {
@@ -146,7 +145,7 @@ func (c *WatchConfig) warm(ctx context.Context, t *Target, rec *recorder, w *wat
 	})
 }
 
-// change makes the changes, through t unless another server is to make them.
+// change makes the changes, through t unless Through is set.
 func (c *WatchConfig) change(ctx context.Context, t *Target, rec *recorder, w *watchers) error {
 	// The changes are not the operations of the workload: they are counted apart.
 	writes := &recorder{result: NewResult("", "")}

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// mark begins the text in a changed object that numbers the run and the change in it: a
-// watcher finds it without decoding, and knows when the change was to be made. Without
-// the run, the next run's changes might change nothing.
+// mark begins the text in a changed object that has the number of the run and of the change. A watcher finds
+// it without decoding the event, and so knows when the change was due. Without the run, a change of the next
+// run might change nothing.
 const (
 	mark         = "LBSEQ"
 	runDigits    = 14

@@ -14,12 +14,12 @@ import (
 // WatchListConfig is a workload of watches that begin with all objects, opened as
 // client-go's informers open them.
 type WatchListConfig struct {
-	// Name heads the result.
+	// Name is the name of the result.
 	Name string
 	// Path is the collection, with a selector in its query if need be.
 	Path string
-	// Shards, if it is more than 0, has each watch ask for one of as many equal shards, in
-	// turn. The server needs the feature gate ShardedListAndWatch.
+	// Shards, if it is more than 0, is the number of equal shards that the watches select in turn. The server
+	// needs the feature gate ShardedListAndWatch.
 	Shards int
 	// Accept is the media type of the events.
 	Accept string

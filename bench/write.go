@@ -131,9 +131,9 @@ func configMap(name, key string, i int) []byte {
 
 // PatchConfig is a workload of merge patches of objects that exist.
 type PatchConfig struct {
-	// Name heads the result.
+	// Name is the name of the result.
 	Name string
-	// Objects are the paths of what is patched in turn.
+	// Objects are the paths of the objects that are patched in turn.
 	Objects []string
 	Load
 }

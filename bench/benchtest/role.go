@@ -17,10 +17,10 @@ const (
 	ServerRole = "server"
 )
 
-// Serve is called by a TestMain in that role. It serves the API of the program's arguments until
-// SIGTERM. It knows --secure-port, the port of a
-// Server of no objects, and --listen-client-urls, where an etcd says that it is ready.
-// Servers that name the same such etcd in --etcd-servers share their objects.
+// Serve plays an API server or an etcd until SIGTERM. A TestMain calls it in that role. It reads the
+// program's arguments: --secure-port is the port of a Server without objects, --listen-client-urls the
+// address at which an etcd reports that it is ready. Servers with the same --etcd-servers share their
+// objects.
 func Serve() error {
 	end := make(chan os.Signal, 1)
 	signal.Notify(end, syscall.SIGTERM)

@@ -62,7 +62,7 @@ func (s *Server) Requests(method string) int {
 	return s.requests[method]
 }
 
-// Watch calls then once, after n further requests for a path.
+// Watch makes the server call then once, after n further requests for a path.
 func (s *Server) Watch(path string, n int, then func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,7 +255,7 @@ func (s *Server) remove(w http.ResponseWriter, path string) {
 	answer(w, http.StatusOK, object{"kind": "Status", "status": "Success"})
 }
 
-// tellLocked sends a change to the watches.
+// tellLocked queues a change for the watches.
 func (s *Server) tellLocked(kind, path string) {
 	s.events++
 	if s.Drop != nil && s.Drop(s.events) {

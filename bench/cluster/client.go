@@ -19,8 +19,8 @@ type client struct {
 	sent          atomic.Uint64
 }
 
-// newClient returns a client of so many connections by HTTP/2, 0 for HTTP/1.1. All connections
-// are closed when ctx ends.
+// newClient returns a client with that many HTTP/2 connections, or an HTTP/1.1 client for 0. All
+// connections are closed when ctx ends.
 func newClient(ctx context.Context, host, agent string, identity tls.Certificate, connections int) *client {
 	config := &tls.Config{Certificates: []tls.Certificate{identity}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}
 	c := &client{origin: "https://" + host, agent: agent}

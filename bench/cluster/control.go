@@ -83,7 +83,7 @@ const (
 /apis/storage.k8s.io/v1/: csidrivers csinodes csistoragecapacities storageclasses volumeattachments`
 )
 
-// paths reads such a list.
+// paths returns the paths in such a list.
 func paths(list string) []string {
 	var all []string
 	base := ""
@@ -111,7 +111,7 @@ func (k *control) start() {
 	}
 }
 
-// beat begins to renew the Leases of those that lead.
+// beat begins to renew the Leases of leader election.
 func (k *control) beat(start time.Time) {
 	for name, c := range map[string]*client{"kube-controller-manager": k.informers, "kube-scheduler": k.scheduler} {
 		k.sim.every(start.Add(rand.N(leaderEvery)), leaderEvery, func(due time.Time) {

@@ -91,7 +91,7 @@ func (w *dataset) seed(ctx context.Context, c *client) error {
 	group, within := errgroup.WithContext(ctx)
 	group.SetLimit(seeders)
 	makeAll := func(requests ...*bench.Request) { group.Go(func() error { return c.makeAll(within, requests) }) }
-	// A namespace that there is already is none's fault.
+	// The namespace may exist already.
 	makeAll(post("/api/v1/namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: corev1.NamespaceNodeLease}}))
 	for i := range w.spaces() {
 		name := fmt.Sprintf("space-%d", i)
@@ -110,7 +110,7 @@ func (w *dataset) seed(ctx context.Context, c *client) error {
 	return w.seedApps(ctx, c)
 }
 
-// seedApps makes what is in the namespaces.
+// seedApps makes the objects in the namespaces.
 func (w *dataset) seedApps(ctx context.Context, c *client) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(seeders)
@@ -159,7 +159,7 @@ func (w *dataset) seedPod(ctx context.Context, c *client, slot int) error {
 	return err
 }
 
-// text is n bytes that mean nothing.
+// text returns n bytes of filler.
 func text(n int) string {
 	b := make([]byte, n)
 	for i := range b {

@@ -163,8 +163,8 @@ func (n *node) renew(due time.Time) {
 	n.lease = n.sim.renewLease(n.c, corev1.NamespaceNodeLease, n.name, n.lease, due)
 }
 
-// renewLease renews a Lease, and returns its version. 0 is none: it is read, and made if there
-// is none.
+// renewLease renews a Lease and returns its new version. v is its last known version; with 0 the Lease is
+// read first, and created if it does not exist.
 func (sim *simulation) renewLease(c *client, namespace, name string, v uint64, due time.Time) uint64 {
 	ctx, cancel := context.WithTimeout(sim.over, beatTimeout)
 	defer cancel()

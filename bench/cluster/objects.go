@@ -21,7 +21,7 @@ import (
 
 //lint:file-ignore SA1019 Endpoints are deprecated, but kube-apiserver and its clients still write them.
 
-// Media types as typed clients have them.
+// Media types that typed clients use.
 const (
 	acceptTyped = "application/vnd.kubernetes.protobuf,application/json"
 	strategic   = "application/strategic-merge-patch+json"
@@ -44,7 +44,7 @@ func patch(path string, body any) *bench.Request {
 	return &bench.Request{Method: http.MethodPatch, Path: path, Accept: acceptTyped, Encoding: gzip, Kind: strategic, Body: bench.EncodeJSON(body)}
 }
 
-// remove is a deletion, with a grace of so many seconds, or the object's own if that is -1.
+// remove returns a deletion with a grace period in seconds; -1 uses the object's own.
 func remove(path string, grace int64, uid types.UID) *bench.Request {
 	options := &metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"}}
 	if grace >= 0 {
@@ -56,7 +56,7 @@ func remove(path string, grace int64, uid types.UID) *bench.Request {
 	return &bench.Request{Method: http.MethodDelete, Path: path, Accept: acceptTyped, Encoding: gzip, Kind: bench.JSON, Body: bench.EncodeJSON(options)}
 }
 
-// version makes an object's metadata name the version that a write is of.
+// version returns v as a resourceVersion for the metadata of a write.
 func version(v uint64) string {
 	if v == 0 {
 		return ""
@@ -67,8 +67,8 @@ func version(v uint64) string {
 // size is the size of a cluster.
 type size struct{ nodes, podsPerNode int }
 
-// Each Deployment has so many pods, each namespace so many Deployments; one Deployment of so
-// many has a Service, up to the most; one of so many mounts a Secret.
+// The number of pods of a Deployment and of Deployments in a namespace; how many Deployments share one
+// Service or one mounted Secret, and the maximum number of Services.
 const (
 	podsOfApp     = 10
 	appsOfSpace   = 10
@@ -82,8 +82,8 @@ func (s size) apps() int     { return (s.pods() + podsOfApp - 1) / podsOfApp }
 func (s size) spaces() int   { return (s.apps() + appsOfSpace - 1) / appsOfSpace }
 func (s size) services() int { return min((s.apps()+appsOfService-1)/appsOfService, mostServices) }
 
-// A slot is a place for a pod: it belongs to a node and to a Deployment, and when its pod goes
-// another comes.
+// A slot is a place for a pod of one Deployment on one node. When its pod is deleted, another takes its
+// place.
 func nodeName(node int) string { return fmt.Sprintf("node-%d", node) }
 
 func appOf(slot int) int { return slot / podsOfApp }

@@ -34,8 +34,7 @@ type Config struct {
 	Duration time.Duration
 }
 
-// UsualChurn is the churn of a cluster whose pods live for 40 minutes on average when each node
-// has ten.
+// UsualChurn is the churn of a cluster with ten pods on each node that live for 40 minutes on average.
 func UsualChurn(nodes int) float64 { return float64(nodes) / 250 }
 
 // check returns an error if the configuration is invalid.
@@ -106,7 +105,7 @@ func (c *Config) runSize(ctx context.Context, s size) (all []*bench.Result, err 
 	return all, nil
 }
 
-// makeDataset makes the objects through a Larder that ends then.
+// makeDataset makes the objects through a Larder, and stops it.
 func (c *Config) makeDataset(ctx context.Context, f *testservers.Servers, s size) (_ *dataset, err error) {
 	c.Sayf("%d nodes: making %d pods and what belongs to them", s.nodes, s.pods())
 	server, err := f.Start(testservers.Larder, testservers.Usual())

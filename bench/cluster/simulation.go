@@ -31,7 +31,7 @@ type simulation struct {
 	end       context.CancelFunc
 	running   sync.WaitGroup
 	replacing sync.WaitGroup // unfinished chains of requests
-	draining  atomic.Bool    // no more begin
+	draining  atomic.Bool    // no more chains may begin
 
 	lost, events, received, expired atomic.Int64
 

@@ -22,7 +22,7 @@ type step struct {
 	run   func(ctx context.Context, kind Kind) ([]*bench.Result, error)
 }
 
-// asks is a request: the limit must have its recorded answer. Zero stands for none.
+// asks is a request that the limit needs the recorded answer of. The zero value is no request.
 type asks struct {
 	path, accept, encoding string
 	watchList              bool
@@ -33,8 +33,8 @@ type rowSpec struct {
 	id, work string
 	body     bool // whether to show the size of the answer
 	figures  []Figure
-	worst    bool // whether the worst round counts: memory may be what was free before
-	median   bool // whether the middle one counts: a good tail is luck in one round
+	worst    bool // whether the worst round counts: in others, memory that was free before may hide growth
+	median   bool // whether the median counts, because a single round may have no slow request
 }
 
 // fill computes a row's figures from its results.

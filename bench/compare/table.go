@@ -30,7 +30,7 @@ const (
 	Wall      Unit = "s " // of time
 	Memory    Unit = "B"  // resident
 	PerSecond Unit = "/s" // more is better
-	Times     Unit = "x"  // how many times another figure
+	Times     Unit = "x"  // a multiple of another figure
 )
 
 // Format writes a figure for people.
@@ -151,7 +151,7 @@ func (r *Row) cells() []string {
 	return []string{r.ID, r.Work, body, r.cell(Stock), r.cell(Limit), r.cell(Larder), r.ratios(Stock), r.ratios(Limit), memory}
 }
 
-// legend says what the figures of the table are. The number of rounds is missing.
+// legend explains the figures of the table. It is a format for the number of rounds.
 const legend = "CPU time of the server's process for one operation, the best of %d, of rows with p99.9 the median; where a row says so, also time on the clock, rates and resident memory. " +
 	"The limit is a bare TLS server that sends what Larder answered, from memory. Ratios above 1 are in Larder's favour.\n\n"
 

@@ -23,8 +23,8 @@ func tail(id, work string, p99, p999 func(*bench.Result) float64) rowSpec {
 	}
 }
 
-// stuck has watchers that never read beside some that do. Deliveries are late from when the
-// changes were answered: what a write takes is another row.
+// stuck has watchers that never read beside watchers that do. The delay of a delivery counts from the answer
+// to its change, because other rows measure the writes.
 func (c *Comparison) stuck() step {
 	const rate = 100
 	watchers := c.config.watchers(50)

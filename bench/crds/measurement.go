@@ -126,7 +126,7 @@ func (p *measurement) restart(ctx context.Context) error {
 	return p.take(ctx, again)
 }
 
-// take sends all later requests to server, once it is ready.
+// take waits until server is ready, and sends all later requests to it.
 func (p *measurement) take(ctx context.Context, server *testservers.Server) error {
 	p.config.Sayf("%s: starting", p.kind)
 	if err := server.Ready(ctx); err != nil {
@@ -211,7 +211,7 @@ func (p *measurement) use(ctx context.Context, i int) error {
 	return nil
 }
 
-// until asks once a second until done. A request that the server gave up is asked again.
+// until calls done once a second until it returns true. It retries requests that the server has timed out.
 func until(ctx context.Context, done func(context.Context) (bool, error)) error {
 	return wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		ok, err := done(ctx)

@@ -19,8 +19,8 @@ func (c *Config) groupName(g int) string { return fmt.Sprintf("g%d.bench.example
 // group is the group of the i-th CRD.
 func (c *Config) group(i int) string { return c.groupName(i / c.PerGroup) }
 
-// crd is the i-th CRD as JSON. Its fields are what fields of CRDs are
-// most of the time: described texts, numbers, lists and objects, some with bounds or defaults.
+// crd is the i-th CRD as JSON. It has fields like most CRDs: strings, numbers, lists and objects with
+// descriptions, some with bounds or defaults.
 func (c *Config) crd(i int) []byte {
 	fields := make(map[string]any, c.Fields)
 	for f := range c.Fields {

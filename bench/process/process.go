@@ -22,9 +22,8 @@ type Process struct {
 type Usage struct {
 	// CPU is user and system time of all threads.
 	CPU time.Duration `json:"cpuNanoseconds"`
-	// RSS is the resident memory now, Anonymous the part of it that no file backs,
-	// PeakRSS the maximum of RSS, all in bytes. Linux does not take down every maximum: a
-	// peak that is read later may be some pages lower.
+	// RSS is the resident memory now, Anonymous the part of it that no file backs, PeakRSS the maximum of
+	// RSS, all in bytes. Linux does not update the maximum at every change, so it may be some pages too low.
 	RSS       int64 `json:"rssBytes"`
 	Anonymous int64 `json:"anonymousBytes"`
 	PeakRSS   int64 `json:"peakRSSBytes"`

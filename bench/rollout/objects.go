@@ -30,7 +30,7 @@ func nodeObject(i int) *corev1.Node {
 	}
 }
 
-// deployment is the i-th Deployment, with a pod as services have it.
+// deployment is the i-th Deployment, with the pod template of a typical service.
 func deployment(i, pods int) *appsv1.Deployment {
 	name, replicas := fmt.Sprintf("web-%d", i), int32(pods)
 	labels := map[string]string{"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "shop"}

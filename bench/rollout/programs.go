@@ -37,7 +37,7 @@ func FindPrograms(dir string) (string, error) {
 		}
 	}
 	if dir == "" {
-		return "", errors.New("rollout: no kube-controller-manager, kube-scheduler and kwok are there: run `larder cluster` once, which builds them, or name a directory with --programs")
+		return "", errors.New("rollout: kube-controller-manager, kube-scheduler and kwok are not built: run `larder cluster` once, which builds them, or name a directory with --programs")
 	}
 	return dir, nil
 }

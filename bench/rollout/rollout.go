@@ -33,7 +33,7 @@ type Config struct {
 	Rest time.Duration
 }
 
-// Check returns an error for what cannot be.
+// Check returns an error for an invalid configuration.
 func (c *Config) Check() error {
 	if c.Nodes < 1 || c.Pods < each || c.Pods%each != 0 || c.Rest <= 0 {
 		return fmt.Errorf("rollout: want at least one node, hundreds of pods and a time of rest, not %d, %d and %v", c.Nodes, c.Pods, c.Rest)
@@ -226,7 +226,7 @@ func (r *run) remove(ctx context.Context) error {
 	})
 }
 
-// until waits until done says so, as long as all processes live.
+// until waits until done returns true. It fails if a process ends.
 func (r *run) until(ctx context.Context, done func(context.Context) (bool, error)) error {
 	const (
 		interval = 250 * time.Millisecond

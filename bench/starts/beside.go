@@ -11,7 +11,7 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// Beside says how many servers run beside each other, as those of test suites do, and how long they rest.
+// Beside configures a measurement of many idle servers on one machine, as test suites start them.
 type Beside struct {
 	testservers.Trials
 	Count int

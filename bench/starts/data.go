@@ -95,7 +95,7 @@ func pod(i, n int) *corev1.Pod {
 	return p
 }
 
-// setPodDefaults sets what a server would.
+// setPodDefaults sets the defaults that a server would set.
 func setPodDefaults(s *corev1.PodSpec) {
 	grace, priority, preempt, links, mode := int64(30), int32(0), corev1.PreemptLowerPriority, true, int32(420)
 	s.RestartPolicy, s.DNSPolicy, s.SchedulerName = corev1.RestartPolicyAlways, corev1.DNSClusterFirst, corev1.DefaultSchedulerName
@@ -123,7 +123,7 @@ func addOwn(s *corev1.PodSpec, i int) {
 	s.Containers[0].Env = append(s.Containers[0].Env, corev1.EnvVar{Name: "INSTANCE", Value: fmt.Sprintf("instance-%d", i)})
 }
 
-// lackDefaults is addOwn, and removes what has got a default since.
+// lackDefaults is addOwn, and removes fields that got defaults in later versions.
 func lackDefaults(s *corev1.PodSpec, i int) {
 	addOwn(s, i)
 	s.Containers[0].TerminationMessagePolicy, s.EnableServiceLinks = "", nil
@@ -188,7 +188,7 @@ func event(i, n int, _ []byte) (pair, error) {
 // workers is the prefix of the custom resources that bench.DefineWorkers defines.
 const workers = "/registry/bench.example.com/workers/"
 
-// lackCustomDefaults removes what has got a default since.
+// lackCustomDefaults removes fields that got defaults later.
 func lackCustomDefaults(spec, container map[string]any) {
 	delete(spec, "replicas")
 	delete(container, "imagePullPolicy")

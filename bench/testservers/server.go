@@ -21,7 +21,7 @@ import (
 type Server struct {
 	// Process is the process, with its name.
 	Process process.Process
-	// Target asks the server, nil for etcd.
+	// Target sends requests to the server; nil for etcd.
 	Target *bench.Target
 	// Started is when the process was started.
 	Started time.Time

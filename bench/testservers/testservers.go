@@ -101,7 +101,7 @@ func (f *Servers) Close() error {
 // Tenant returns a Target with the token of user number i of bench.Tenants, 0 or 1.
 func (f *Servers) Tenant(s *Server, i int) *bench.Target { return s.Target.As(f.others[i]) }
 
-// Servers are all that were started, those included that have ended.
+// Servers returns all servers that were started, also those that have ended.
 func (f *Servers) Servers() []*Server { return slices.Clone(f.all) }
 
 // prepare writes what the servers share.
@@ -198,7 +198,7 @@ func (f *Servers) start(kind, etcd string, g Guards) (*Server, error) {
 	))
 }
 
-// Guards says which of the checks before every request a server does.
+// Guards are the checks that a server makes before every request.
 type Guards struct {
 	Access bool // RBAC; without it every authenticated user may do everything
 	Audit  bool // requests are recorded in a file, without their bodies

@@ -63,9 +63,9 @@ func CanCompare(old []*bench.Result, names []string, rounds int) error {
 	return nil
 }
 
-// Compare compares results with the results of an earlier run that have the same names. regression
-// is by which part a figure may be worse, such as 0.05; less than 0 stands for any. Results
-// that were not there before are left out.
+// Compare compares results with the results of an earlier run that have the same names. regression is the
+// fraction by which a figure may be worse, such as 0.05; a negative one allows any. Results without an
+// earlier one are left out.
 func Compare(old, now []*bench.Result, regression float64) ([]Change, error) {
 	was := make(map[string][]*bench.Result)
 	for _, each := range bench.Rounds(old) {

@@ -26,42 +26,43 @@ type Figure struct {
 	of   func(*bench.Result) float64
 	// compared is the name of the figure in comparisons with an earlier run, "" for none.
 	compared string
-	least    bool // whether the bound is one from below, so that more is better
-	cost     bool // whether it is known of a whole alone, and needs the server's process
+	least    bool // whether the bound is a minimum, so that more is better
+	cost     bool // whether it needs the server's process, and so is not known for parts
 }
 
 // Cost reports whether the figure is known only where the server's process is.
 func (f *Figure) Cost() bool { return f.cost }
 
-// known reports whether the figure of a result was measured: without a unit it was counted.
+// known reports whether the figure of a result was measured. Figures without a unit are counts, which are
+// always known.
 func (f *Figure) known(r *bench.Result) bool { return f.unit == "" || f.of(r) > 0 }
 
-// none is the Default of figures that are not bounded unless that is wanted.
+// none is the Default of figures that have no bound by default.
 const none = -1
 
-// Figures are all that can be bounded.
+// Figures returns all figures that can be bounded.
 func Figures() []*Figure {
 	quantile := func(q float64) func(*bench.Result) float64 {
 		return func(r *bench.Result) float64 { return r.Quantile(q).Seconds() }
 	}
 	return []*Figure{
 		{Name: "max-p50", Help: "median latency", Default: none, unit: "s", of: quantile(50), compared: "p50"},
-		{Name: "max-p99", Help: "latency that 99 of 100 keep", Default: none, unit: "s", of: quantile(99), compared: "p99"},
+		{Name: "max-p99", Help: "99th percentile of the latency", Default: none, unit: "s", of: quantile(99), compared: "p99"},
 		{Name: "max-latency", Help: "longest latency", Default: none, unit: "s", of: quantile(100)},
-		{Name: "min-rate", Help: "least operations per second", Default: none, of: (*bench.Result).Rate, least: true, compared: "operations per second"},
-		{Name: "max-errors", Help: "operations that may fail otherwise than by timeout or 429; -1 for any number", of: func(r *bench.Result) float64 { return float64(r.Errors) }},
-		{Name: "max-timeouts", Help: "operations that may exceed --timeout; -1 for any number", of: func(r *bench.Result) float64 { return float64(r.Timeouts) }},
-		{Name: "max-refused", Help: "operations that may be answered 429; -1 for any number", of: func(r *bench.Result) float64 { return float64(r.Refused) }},
+		{Name: "min-rate", Help: "operations per second", Default: none, of: (*bench.Result).Rate, least: true, compared: "operations per second"},
+		{Name: "max-errors", Help: "failed operations, except timeouts and answers of 429; -1 for any number", of: func(r *bench.Result) float64 { return float64(r.Errors) }},
+		{Name: "max-timeouts", Help: "operations that exceed --timeout; -1 for any number", of: func(r *bench.Result) float64 { return float64(r.Timeouts) }},
+		{Name: "max-refused", Help: "operations that are answered 429; -1 for any number", of: func(r *bench.Result) float64 { return float64(r.Refused) }},
 		{
 			Name: "max-cpu-per-op", Help: "server CPU time per operation; needs --pid", Default: none, unit: "s", cost: true,
 			of: func(r *bench.Result) float64 { return r.CPUPerOp().Seconds() }, compared: "server CPU per operation",
 		},
 		{
-			Name: "max-rss", Help: "the server's resident bytes afterwards; needs --pid", Default: none, unit: "B", cost: true,
+			Name: "max-rss", Help: "resident bytes of the server after the run; needs --pid", Default: none, unit: "B", cost: true,
 			of: func(r *bench.Result) float64 { return float64(r.Server.RSS) },
 		},
 		{
-			Name: "max-peak-rss", Help: "the server's resident bytes at any time; needs --pid", Default: none, unit: "B", cost: true,
+			Name: "max-peak-rss", Help: "resident bytes of the server at any time; needs --pid", Default: none, unit: "B", cost: true,
 			of: func(r *bench.Result) float64 { return float64(r.Server.PeakRSS) },
 		},
 	}
@@ -70,7 +71,7 @@ func Figures() []*Figure {
 // text writes a value of the figure for people.
 func (f *Figure) text(v float64) string { return bench.Value{Value: v, Unit: f.unit}.String() }
 
-// Bound is the most, or least, that a figure may be.
+// Bound is the maximum, or minimum, of a figure.
 type Bound struct {
 	Figure *Figure
 	// Of is a result's name. The bound also applies to results whose names begin with Of and a space. If
@@ -123,7 +124,7 @@ func (t Thresholds) complete() []Bound {
 	return bounds
 }
 
-// bounds reports whether the bound is one of the result.
+// bounds reports whether the bound applies to the result.
 func (b Bound) bounds(r *bench.Result) bool {
 	if b.Of == "" {
 		return !r.Part
@@ -131,8 +132,8 @@ func (b Bound) bounds(r *bench.Result) bool {
 	return r.Name == b.Of || strings.HasPrefix(r.Name, b.Of+" ")
 }
 
-// Check returns an error for bounds that no result of a workload can be judged by. The
-// results are those that there will be: their names, and whether they are parts.
+// Check returns an error for bounds that apply to no result of a workload, or cannot be known. results have
+// the names of the results that the workload will return, and whether they are parts.
 func (t Thresholds) Check(results []*bench.Result) error {
 	for _, b := range t.Bounds {
 		var names []string
@@ -144,7 +145,7 @@ func (t Thresholds) Check(results []*bench.Result) error {
 			}
 			found = true
 			if r.Part && b.Figure.cost {
-				return fmt.Errorf("thresholds: --%s of %q cannot be known: what the server used is known of all kinds together; leave out %q", b.Figure.Name, r.Name, b.Of+"=")
+				return fmt.Errorf("thresholds: --%s of %q cannot be known, because the server's usage is measured for all kinds together; leave out %q", b.Figure.Name, r.Name, b.Of+"=")
 			}
 		}
 		if !found {
@@ -164,8 +165,8 @@ type Case struct {
 	Crossed bool   `json:"crossed"`
 }
 
-// Judge compares results with all bounds. A bound on what was not measured is crossed: it
-// would pass unseen otherwise.
+// Judge compares results with all bounds. A bound on a figure that was not measured is crossed, so that it
+// cannot pass unnoticed.
 func (t Thresholds) Judge(results []*bench.Result) []Case {
 	var cases []Case
 	for _, r := range results {
@@ -198,7 +199,7 @@ func (t Thresholds) Judge(results []*bench.Result) []Case {
 	return cases
 }
 
-// Err returns an error that names each case that is crossed, nil if none is.
+// Err returns an error that names each crossed bound, nil if there is none.
 func Err(cases []Case) error {
 	var crossed []error
 	for _, c := range cases {

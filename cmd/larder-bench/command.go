@@ -36,7 +36,7 @@ type options struct {
 	asGroups  []string
 
 	progress func() bench.Progress                   // of the workload, nil for the target's
-	capture  func(kinds []*bench.Result, w workload) // takes the workload instead of running it
+	capture  func(kinds []*bench.Result, w workload) // receives the workload, which is then not run
 }
 
 // outputs are the files that results are written to.
@@ -108,9 +108,9 @@ func (o *options) add(flags *pflag.FlagSet) {
 	flags.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig of the server under load")
 	flags.IntVar(&o.pid, "pid", 0, "process id of the server, if it runs on this machine: its CPU time and memory are reported")
 	flags.IntVar(&o.etcdPID, "etcd-pid", 0, "process id of the server's etcd: its CPU time is reported beside the server's")
-	flags.IntVar(&o.streams, "http2-streams", 0, "use HTTP/2, with up to so many requests at once on a connection (usually 100); 0 uses HTTP/1.1")
+	flags.IntVar(&o.streams, "http2-streams", 0, "use HTTP/2 with at most this many concurrent requests on a connection (usually 100); 0 uses HTTP/1.1")
 	flags.DurationVar(&o.timeout, "timeout", 0, "cancel requests that take longer, and count them as timeouts; 0 waits forever")
-	flags.BoolVar(&o.retryAfter, "retry-after", false, "after an answer of 429 wait as long as the server says and retry; otherwise it counts as refused")
+	flags.BoolVar(&o.retryAfter, "retry-after", false, "retry after an answer of 429, when its Retry-After has passed; otherwise it counts as refused")
 	flags.IntVar(&o.rounds, "rounds", 1, "number of runs of the workload; the report has their spread, and --baseline needs 4 or more in both runs")
 	flags.StringVar(&o.outputs.json, "json", "", "file for all results, as JSON (docs/bench.md describes it)")
 	flags.StringVar(&o.outputs.series, "series", "", "file for the rate, failures, p50 and p99 of each second, as CSV")
@@ -168,7 +168,7 @@ func (b *boundFlag) String() string {
 // Type implements pflag.Value.
 func (b *boundFlag) Type() string { return "[kind=]bound" }
 
-// target is the server under load.
+// target returns the server under load.
 func (o *options) target() (*bench.Target, error) {
 	if o.kubeconfig == "" {
 		return nil, errors.New("no server: --kubeconfig or KUBECONFIG must name a kubeconfig")
@@ -185,7 +185,7 @@ func (o *options) target() (*bench.Target, error) {
 	return target, nil
 }
 
-// other is a server that is asked as the one under load.
+// other returns a server that gets requests of the same kind as the one under load.
 func (o *options) other(kubeconfig string) (*bench.Target, error) {
 	if o.timeout < 0 || o.streams < 0 {
 		return nil, errors.New("--timeout and --http2-streams cannot be negative")
@@ -205,7 +205,7 @@ func (o *options) other(kubeconfig string) (*bench.Target, error) {
 func refuse(cmd *cobra.Command, why string, flags ...string) error {
 	for _, name := range flags {
 		if cmd.Flags().Changed(name) {
-			return fmt.Errorf("%s does not heed --%s: %s", cmd.Name(), name, why)
+			return fmt.Errorf("%s does not support --%s: %s", cmd.Name(), name, why)
 		}
 	}
 	return nil

@@ -38,10 +38,10 @@ and are stopped at the end.`,
 	flags := cmd.Flags()
 	flags.IntVar(&c.config.Pods, "pods", 10000, "number of pods for reads and watches")
 	flags.IntVar(&c.config.StartPods, "start-pods", 0, "number of pods for starts, if more than --pods; each takes about 5 ms to create")
-	flags.IntVar(&c.config.Watchers, "watchers", 0, "number of watches of each row of watches, instead of its own number")
-	flags.IntVar(&c.config.Rounds, "rounds", 3, "number of turns of each server; the best counts")
+	flags.IntVar(&c.config.Watchers, "watchers", 0, "number of watches in each row of watches; 0 uses the row's own number")
+	flags.IntVar(&c.config.Rounds, "rounds", 3, "number of runs on each server; the best counts")
 	flags.StringVar(&c.rows, "rows", "", "regular expression of the rows to run, by id and name")
-	flags.BoolVar(&c.config.Quick, "quick", false, "check that everything works: 1,000 pods, one round and few operations, unless these are given")
+	flags.BoolVar(&c.config.Quick, "quick", false, "check that everything works: few operations, and 1,000 pods and one round unless --pods and --rounds are given")
 	flags.StringVar(&o.outputs.markdown, "markdown", "", "file to write the table to, as Markdown")
 	return cmd
 }
@@ -50,7 +50,7 @@ func (c *comparing) run(cmd *cobra.Command, o *options) (err error) {
 	if c.config.Rows, err = regexp.Compile(c.rows); err != nil {
 		return fmt.Errorf("--rows: %w", err)
 	}
-	const why = "it starts the servers itself, and runs each row as it is defined"
+	const why = "it starts the servers itself, and each row defines its requests"
 	if err := refuse(cmd, why, "kubeconfig", "pid", "etcd-pid", "timeout", "retry-after", "series", "as", "token"); err != nil {
 		return err
 	}
@@ -75,15 +75,15 @@ func (c *comparing) run(cmd *cobra.Command, o *options) (err error) {
 	return o.conclude(cmd, found, old, err)
 }
 
-// check returns an error for flags that cannot hold, and the results of the baseline. It knows
-// the rows before anything is built.
+// check returns an error for invalid flags, and the results of the baseline. It is called before anything
+// is built.
 func (c *comparing) check(o *options, ids []string) ([]*bench.Result, error) {
 	if len(ids) == 0 {
-		return nil, fmt.Errorf("--rows %q: no row has such an id or name", c.rows)
+		return nil, fmt.Errorf("--rows %q matches no id or name of a row", c.rows)
 	}
 	for _, b := range o.thresholds.Bounds {
 		if b.Of == "" && b.Figure.Default < 0 {
-			return nil, fmt.Errorf("--%s cannot hold for all rows of compare: name one, as in --%s %s=…", b.Figure.Name, b.Figure.Name, ids[0])
+			return nil, fmt.Errorf("--%s cannot bound all rows of compare: name one, as in --%s %s=…", b.Figure.Name, b.Figure.Name, ids[0])
 		}
 	}
 	if err := o.thresholds.Check(named(ids...)); err != nil {
@@ -97,7 +97,7 @@ func (c *comparing) check(o *options, ids []string) ([]*bench.Result, error) {
 	return o.before(names)
 }
 
-// quick makes small what was not asked for.
+// quick sets small values for flags that were not given.
 func (c *comparing) quick(cmd *cobra.Command) {
 	if !cmd.Flags().Changed("pods") {
 		c.config.Pods = 1000
@@ -111,7 +111,7 @@ func (c *comparing) quick(cmd *cobra.Command) {
 func limitCommand() *cobra.Command {
 	tape, port := "", ""
 	cmd := &cobra.Command{
-		Use: "limit", Hidden: true, Short: "Serve recorded answers as cheaply as can be", Args: cobra.NoArgs,
+		Use: "limit", Hidden: true, Short: "Serve recorded answers as cheaply as possible", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			recorded, err := baseline.Load(tape)
 			if err != nil {

@@ -28,13 +28,13 @@ func addLoad(cmd *cobra.Command, l *bench.Load, count string, rated bool) {
 		addRate(cmd, &l.Rate)
 	}
 	flags.StringVar(&f.stages, "stages", "", "`plan` of the load: "+stages.Syntax)
-	flags.DurationVar(&f.duration, "duration", 0, "run for so long, instead of for a number of operations")
-	flags.DurationVar(&l.Warmup, "warmup", 0, "run the load as it begins for so long before anything is measured")
+	flags.DurationVar(&f.duration, "duration", 0, "time to run the load, instead of a number of operations")
+	flags.DurationVar(&l.Warmup, "warmup", 0, "time to run the load at its initial level before anything is measured")
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return f.plan(cmd) }
 }
 
 func addClients(cmd *cobra.Command, clients *int) {
-	cmd.Flags().IntVar(clients, "clients", 1, "most requests at a time")
+	cmd.Flags().IntVar(clients, "clients", 1, "maximum number of concurrent requests")
 }
 
 func addRate(cmd *cobra.Command, rate *float64) {
@@ -48,9 +48,9 @@ func (f *loadFlags) plan(cmd *cobra.Command) (err error) {
 	case l.Warmup < 0 || f.duration < 0 || l.Rate < 0:
 		return errors.New("--warmup, --duration and --rate cannot be negative")
 	case f.stages != "" && (f.duration != 0 || cmd.Flags().Changed("rate")):
-		return errors.New("--stages says what the rate is and how long the load lasts: leave out --duration and --rate")
+		return errors.New("--stages sets the rate and the length of the load: leave out --duration and --rate")
 	case (f.stages != "" || f.duration != 0) && cmd.Flags().Changed(f.count):
-		return fmt.Errorf("--stages and --duration say how long the load lasts: leave out --%s", f.count)
+		return fmt.Errorf("--stages and --duration set the length of the load: leave out --%s", f.count)
 	case f.stages == "" && f.duration > 0 && l.Rate > 0:
 		l.Plan = stages.Hold(true, f.duration, l.Rate)
 	case f.stages == "" && f.duration > 0:
@@ -63,7 +63,7 @@ func (f *loadFlags) plan(cmd *cobra.Command) (err error) {
 			return nil
 		}
 		if given {
-			return errors.New("--stages says how many clients there are: leave out --clients, or plan rates, which end in /s")
+			return errors.New("--stages sets the number of clients: leave out --clients, or plan rates, which end in /s")
 		}
 		l.Clients = int(l.Plan.Most())
 	}
@@ -73,7 +73,7 @@ func (f *loadFlags) plan(cmd *cobra.Command) (err error) {
 // newRound returns a number that no other run has. It is in the names of objects.
 func newRound() int { return int(time.Now().UnixNano()) }
 
-// named are results of these names, as a workload will return them.
+// named returns empty results of these names, which a workload will return.
 func named(names ...string) []*bench.Result {
 	var all []*bench.Result
 	for _, name := range names {

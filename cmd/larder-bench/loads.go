@@ -13,18 +13,18 @@ import (
 
 // addSeed adds the flags that say which pods there are.
 func addSeed(flags *pflag.FlagSet, c *bench.SeedConfig) {
-	flags.IntVar(&c.Pods, "pods", 10000, "how many pods")
-	flags.IntVar(&c.Namespaces, "namespaces", 50, "over how many namespaces")
-	flags.IntVar(&c.Nodes, "nodes", 500, "over how many nodes")
+	flags.IntVar(&c.Pods, "pods", 10000, "number of pods")
+	flags.IntVar(&c.Namespaces, "namespaces", 50, "number of namespaces that have the pods")
+	flags.IntVar(&c.Nodes, "nodes", 500, "number of nodes that have the pods")
 }
 
 func seedCommand(o *options) *cobra.Command {
 	c := bench.SeedConfig{}
 	cmd := &cobra.Command{
 		Use: "seed", GroupID: preparing, Short: "Create realistic pods", Args: cobra.NoArgs,
-		Long: "Create realistic pods: a controller creates each, a kubelet reports it running. Those that exist stay as they are.",
+		Long: "Create realistic pods: each is created like a controller does, and gets a status like a kubelet's. Existing pods are not changed.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := refuse(cmd, "pods that exist are not made again", "rounds", "baseline"); err != nil {
+			if err := refuse(cmd, "existing pods are not created again", "rounds", "baseline"); err != nil {
 				return err
 			}
 			return one(o, cmd, "seed pods", c, bench.Seed)
@@ -40,11 +40,11 @@ func customCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "custom", GroupID: writing, Short: "Create a CRD; create, update, patch, apply and read objects of it", Args: cobra.NoArgs,
 		Long: `Create a CRD, create objects of it, change some by update, by merge patch and by server-side apply,
-and read them. workers have 5 KB, defaults, and fields that are pruned. reports are like those of an
-image scanner, of --bytes. documents are such reports, which their CRD does not describe. Other
-commands read and watch ` + bench.CustomPath("workers") + `, or reports or documents, by that path.`,
+and read them. --resource is workers (5 KB each, with defaults and pruned fields), reports (like those
+of an image scanner, of about --bytes) or documents (reports whose CRD has no schema for them). Other
+commands can read and watch the objects, for example at ` + bench.CustomPath("workers") + `.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := refuse(cmd, "objects that exist are not made again", "rounds", "baseline"); err != nil {
+			if err := refuse(cmd, "existing objects are not created again", "rounds", "baseline"); err != nil {
 				return err
 			}
 			names, err := c.Kinds()
@@ -58,12 +58,12 @@ commands read and watch ` + bench.CustomPath("workers") + `, or reports or docum
 		},
 	}
 	addClients(cmd, &c.Clients)
-	cmd.Flags().StringVar(&c.Resource, "resource", "workers", strings.Join(bench.CustomResources, ", "))
-	cmd.Flags().IntVar(&c.Objects, "objects", 1000, "how many objects")
-	cmd.Flags().IntVar(&c.Namespaces, "namespaces", 10, "over how many namespaces")
-	cmd.Flags().IntVar(&c.Bytes, "bytes", 350000, "about how large a report or document is")
-	cmd.Flags().IntVar(&c.Changes, "changes", 50, "how many changes of each kind, at most as many as objects")
-	cmd.Flags().IntVar(&c.Reads, "reads", 0, "how many reads of one object; of all of them a hundredth as many")
+	cmd.Flags().StringVar(&c.Resource, "resource", "workers", "resource to create: "+strings.Join(bench.CustomResources, ", "))
+	cmd.Flags().IntVar(&c.Objects, "objects", 1000, "number of objects")
+	cmd.Flags().IntVar(&c.Namespaces, "namespaces", 10, "number of namespaces that have the objects")
+	cmd.Flags().IntVar(&c.Bytes, "bytes", 350000, "approximate size of a report or document")
+	cmd.Flags().IntVar(&c.Changes, "changes", 50, "number of changes of each kind, at most --objects")
+	cmd.Flags().IntVar(&c.Reads, "reads", 0, "number of reads of one object; all objects are listed a hundredth as often")
 	return cmd
 }
 
@@ -79,7 +79,7 @@ func readCommand(o *options) *cobra.Command {
 	addLoad(cmd, &c.Load, "requests", true)
 	cmd.Flags().StringVar(&c.Accept, "accept", bench.Protobuf, "media type to request")
 	cmd.Flags().StringVar(&c.Encoding, "accept-encoding", "", "Accept-Encoding header, none if empty")
-	cmd.Flags().IntVar(&c.Operations, "requests", 20, "how many requests")
+	cmd.Flags().IntVar(&c.Operations, "requests", 20, "number of requests")
 	return cmd
 }
 
@@ -95,13 +95,13 @@ func watchListCommand(o *options) *cobra.Command {
 	}
 	addLoad(cmd, &c.Load, "requests", false)
 	cmd.Flags().StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
-	cmd.Flags().IntVar(&c.Operations, "requests", 10, "how many watches in all")
-	cmd.Flags().IntVar(&c.Objects, "objects", 0, "how many objects each must begin with; 0 leaves it unchecked")
-	cmd.Flags().IntVar(&c.Shards, "shards", 0, "of the watches that are opened at once (--clients), each selects one of as many shards; the server needs ShardedListAndWatch")
+	cmd.Flags().IntVar(&c.Operations, "requests", 10, "number of watches")
+	cmd.Flags().IntVar(&c.Objects, "objects", 0, "number of initial objects that each watch must get; 0 does not check it")
+	cmd.Flags().IntVar(&c.Shards, "shards", 0, "number of shards; each watch selects one, in turn. The server needs the feature gate ShardedListAndWatch")
 	return cmd
 }
 
-// pathArg has a command take the argument PATH, which is /api/v1/pods if it is optional and not given.
+// pathArg makes a command accept the argument PATH, which is /api/v1/pods if it is optional and not given.
 func pathArg(path *string, optional bool) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if *path = "/api/v1/pods"; optional && len(args) == 0 {
@@ -111,7 +111,7 @@ func pathArg(path *string, optional bool) cobra.PositionalArgs {
 			return err
 		}
 		if *path = args[0]; !strings.HasPrefix(*path, "/") || strings.ContainsFunc(*path, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			return fmt.Errorf("PATH %q: want a path such as /api/v1/pods, which may have a query, with no spaces and all else escaped", *path)
+			return fmt.Errorf("PATH %q: want a path such as /api/v1/pods, with or without a query, in which other characters are escaped", *path)
 		}
 		return nil
 	}
@@ -133,8 +133,8 @@ func writeCommand(o *options) *cobra.Command {
 		},
 	}
 	addLoad(cmd, &c.Load, "objects", true)
-	cmd.Flags().StringVar(&c.Namespace, "namespace", "bench-writes", "where; made if it does not exist")
-	cmd.Flags().IntVar(&c.Operations, "objects", 1000, "how many")
+	cmd.Flags().StringVar(&c.Namespace, "namespace", "bench-writes", "namespace of the objects; created if it does not exist")
+	cmd.Flags().IntVar(&c.Operations, "objects", 1000, "number of ConfigMaps")
 	return cmd
 }
 
@@ -142,7 +142,7 @@ func patchCommand(o *options) *cobra.Command {
 	c := bench.PatchConfig{Name: "patch pods"}
 	seed, objects := bench.SeedConfig{}, 0
 	cmd := &cobra.Command{
-		Use: "patch", GroupID: writing, Short: "Patch pods that seed has made, in turn", Args: cobra.NoArgs,
+		Use: "patch", GroupID: writing, Short: "Patch pods that seed has created, in turn", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if c.Objects, err = seeded(seed, objects); err != nil {
 				return err
@@ -152,8 +152,8 @@ func patchCommand(o *options) *cobra.Command {
 	}
 	addLoad(cmd, &c.Load, "requests", true)
 	addSeed(cmd.Flags(), &seed)
-	cmd.Flags().IntVar(&objects, "objects", 50, "how many pods are patched in turn")
-	cmd.Flags().IntVar(&c.Operations, "requests", 1000, "how many patches")
+	cmd.Flags().IntVar(&objects, "objects", 50, "number of pods to patch in turn")
+	cmd.Flags().IntVar(&c.Operations, "requests", 1000, "number of patches")
 	return cmd
 }
 
@@ -163,7 +163,7 @@ func componentsCommand(o *options) *cobra.Command {
 		Use: "components", GroupID: writing, Short: "Send the writes of a cluster's components: pods and their status, bindings, Leases, events", Args: cobra.NoArgs,
 		Long: "Send the writes of a cluster's components, each kind in turn. Pods are deleted at the end; nodes, Leases, events and Deployments stay.",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if err := refuse(cmd, "the kinds of writes follow each other", "warmup"); err != nil {
+			if err := refuse(cmd, "it sends one kind of write after the other", "warmup"); err != nil {
 				return err
 			}
 			return o.run(cmd, named(bench.ComponentWrites()...), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
@@ -173,9 +173,9 @@ func componentsCommand(o *options) *cobra.Command {
 		},
 	}
 	addLoad(cmd, &c.Load, "objects", true)
-	cmd.Flags().StringVar(&c.Namespace, "namespace", "bench-components", "where; made if it does not exist")
-	cmd.Flags().IntVar(&c.Operations, "objects", 1000, "how many pods, and how many writes of each kind")
-	cmd.Flags().IntVar(&c.Nodes, "nodes", 100, "how many nodes the pods are bound to")
+	cmd.Flags().StringVar(&c.Namespace, "namespace", "bench-components", "namespace of the pods; created if it does not exist")
+	cmd.Flags().IntVar(&c.Operations, "objects", 1000, "number of pods, and of writes of each kind")
+	cmd.Flags().IntVar(&c.Nodes, "nodes", 100, "number of nodes that the pods are bound to")
 	return cmd
 }
 
@@ -183,10 +183,11 @@ func mixedCommand(o *options) *cobra.Command {
 	c := bench.MixedConfig{}
 	cmd := &cobra.Command{
 		Use: "mixed", GroupID: whole, Short: "Send the mix of a cluster: mostly small reads, some lists, some writes", Args: cobra.NoArgs,
-		Long: `Send requests for pods that seed has made: 50 % GET of a pod, 20 % LIST of a node, 9 % LIST of a
+		Long: `Send requests for pods that seed has created: 50 % GET of a pod, 20 % LIST of a node, 9 % LIST of a
 namespace, 1 % LIST of the first 500, 20 % patches. The pod, node or namespace of each request is
 random. Thresholds without a kind hold for the whole load; kinds are "get pod",
-"list node", "list namespace", "list all, first 500" and "patch pod", or a first word of them.`,
+"list node", "list namespace", "list all, first 500" and "patch pod". The first word alone names all kinds
+that begin with it.`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			kinds := named(append([]string{bench.MixedName}, bench.MixedKinds()...)...)
 			for _, part := range kinds[1:] {
@@ -197,7 +198,7 @@ random. Thresholds without a kind hold for the whole load; kinds are "get pod",
 	}
 	addLoad(cmd, &c.Load, "requests", true)
 	addSeed(cmd.Flags(), &c.Seed)
-	cmd.Flags().IntVar(&c.Operations, "requests", 5000, "how many requests")
+	cmd.Flags().IntVar(&c.Operations, "requests", 5000, "number of requests")
 	return cmd
 }
 
@@ -207,9 +208,9 @@ func slowCommand(o *options) *cobra.Command {
 	objects := 0
 	cmd := &cobra.Command{
 		Use: "slow [PATH]", GroupID: whole, Short: "Request large lists, all at once, and read them slowly", Args: pathArg(&c.Path, true),
-		Long: `--clients clients request PATH (/api/v1/pods if not given) at once and read the answer slowly, each
-over a connection of its own, while pods that seed has made are patched and watched. The server should
-use little memory (--pid, --max-peak-rss), complete all answers and end no watch.`,
+		Long: `Request PATH (/api/v1/pods if not given) from --clients clients at once, each over a connection of its
+own, and read the answers slowly, while pods that seed has created are patched and watched. The server
+should use little memory (--pid, --max-peak-rss), complete all answers and end no watch.`,
 		Example: "  larder-bench slow --clients 64 --bytes-per-second 4000000 --pid $(pidof larder) --max-peak-rss 536870912",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c.Name = "slow readers of " + c.Path
@@ -225,7 +226,7 @@ use little memory (--pid, --max-peak-rss), complete all answers and end no watch
 	addRate(cmd, &c.Watch.Rate)
 	addSeed(flags, &seed)
 	addChanges(flags, &c.Watch, &objects)
-	flags.StringSliceVar(&c.Accepts, "accept", []string{bench.Protobuf, bench.JSON}, "media types, each for as many of the clients")
-	flags.IntVar(&c.BytesPerSecond, "bytes-per-second", 4<<20, "how fast each client reads")
+	flags.StringSliceVar(&c.Accepts, "accept", []string{bench.Protobuf, bench.JSON}, "media types, which the clients request in turn")
+	flags.IntVar(&c.BytesPerSecond, "bytes-per-second", 4<<20, "bytes that each client reads per second")
 	return cmd
 }

@@ -1,11 +1,10 @@
-// Command larder-bench puts load on a Kubernetes API server and says what it
-// cost. It runs against any server that a kubeconfig names; given the server's
-// process id it accounts for CPU and memory too. Its compare command starts the
-// servers itself and writes the table of BENCHMARKS.md.
+// Command larder-bench puts load on a Kubernetes API server and reports its cost. It runs against any
+// server that a kubeconfig names. With the server's process id it reports CPU time and memory, too. Its
+// compare command starts the servers itself and writes the table of BENCHMARKS.md.
 //
-// It exits with status 1 when something failed, with 2 when everything worked but
-// a threshold was crossed, and with 130 when it was interrupted: the first interrupt ends
-// the run gracefully, the second at once.
+// It exits with status 1 when something failed, with 2 when everything worked but a threshold was
+// crossed, and with 130 when it was interrupted: the first interrupt ends the run gracefully, the second
+// at once.
 package main
 
 import (
@@ -24,7 +23,7 @@ import (
 const (
 	exitFailed      = 1
 	exitCrossed     = 2
-	exitInterrupted = 130 // as shells have it: 128 and the number of the signal
+	exitInterrupted = 130 // as in shells: 128 and the number of the signal
 )
 
 func main() {
@@ -40,10 +39,10 @@ func main() {
 	os.Exit(exitCode(command(os.Args[1:]).ExecuteContext(ctx)))
 }
 
-// packages removes the names of packages from errors: they say nothing to users.
+// packages removes the names of packages from errors: they mean nothing to users.
 var packages = strings.NewReplacer("bench: ", "", "thresholds: ", "", "testservers: ", "", "compare: ", "", "cluster: ", "", "crds: ", "", "rollout: ", "", "report: ", "", "scenario: ", "", "stages: ", "", "starts: ", "", "process: ", "")
 
-// exitCode prints an error, with what to do about it, and returns what to exit with.
+// exitCode prints an error, with a hint, and returns the exit code.
 func exitCode(err error) int {
 	if err == nil {
 		return 0

@@ -35,11 +35,11 @@ func only(r *bench.Result, err error) ([]*bench.Result, error) {
 	return []*bench.Result{r}, err
 }
 
-// errInterrupted says that the run was ended before its time.
-var errInterrupted = errors.New("interrupted: the results are of what was done until then")
+// errInterrupted says that the run was interrupted.
+var errInterrupted = errors.New("interrupted: the results cover the work done until then")
 
-// run runs a workload against the target, shows its progress and reports. kinds are the
-// results that there will be, as far as thresholds must know them.
+// run runs a workload against the target, shows its progress and reports the results. kinds have the names of
+// the expected results, which thresholds are checked against before the run.
 func (o *options) run(cmd *cobra.Command, kinds []*bench.Result, w workload) error {
 	if o.capture != nil {
 		o.capture(kinds, w)
@@ -78,7 +78,7 @@ func (o *options) run(cmd *cobra.Command, kinds []*bench.Result, w workload) err
 	return o.conclude(cmd, found, old, err)
 }
 
-// check returns an error for flags that cannot hold, and the results of the baseline.
+// check returns an error for invalid flags, and the results of the baseline.
 func (o *options) check(kinds []*bench.Result) ([]*bench.Result, error) {
 	if o.rounds < 1 {
 		return nil, errors.New("--rounds: want at least 1")
@@ -88,7 +88,7 @@ func (o *options) check(kinds []*bench.Result) ([]*bench.Result, error) {
 	}
 	for _, b := range o.thresholds.Bounds {
 		if b.Figure.Cost() && o.pid == 0 {
-			return nil, fmt.Errorf("--%s needs --pid: without the server's process nothing is known of it", b.Figure.Name)
+			return nil, fmt.Errorf("--%s needs --pid, because it is measured at the server's process", b.Figure.Name)
 		}
 	}
 	var names []string
@@ -128,7 +128,7 @@ func (o *options) before(names []string) ([]*bench.Result, error) {
 	return old.All(), nil
 }
 
-// conclude reports what was found, also beside an error, and judges it.
+// conclude reports the results, even if the run failed, and compares them with the thresholds.
 func (o *options) conclude(cmd *cobra.Command, found *report.Report, old []*bench.Result, failed error) error {
 	interrupted := cmd.Context().Err() != nil
 	none := len(found.All()) == 0
@@ -140,7 +140,7 @@ func (o *options) conclude(cmd *cobra.Command, found *report.Report, old []*benc
 	}
 	err := o.report(cmd, found, old, failed)
 	if failed != nil && err != nil {
-		return fmt.Errorf("%w\n%s", failed, err.Error()) // whatever is crossed, it failed
+		return fmt.Errorf("%w\n%s", failed, err.Error()) // the exit code is that of a failure
 	}
 	if failed != nil {
 		return failed
@@ -151,8 +151,8 @@ func (o *options) conclude(cmd *cobra.Command, found *report.Report, old []*benc
 	return err
 }
 
-// report writes a report wherever it is wanted, and returns an error if a threshold is
-// crossed. failed is the error that ended the run.
+// report writes a report to standard output and the files of the flags. It returns an error if a threshold
+// is crossed. failed is the error that ended the run.
 func (o *options) report(cmd *cobra.Command, r *report.Report, old []*bench.Result, failed error) error {
 	r.Title, r.Command = "larder-bench "+cmd.Name(), strings.Join(append([]string{"larder-bench"}, o.args...), " ")
 	r.Machine, r.Date = bench.Machine(), time.Now()
@@ -173,7 +173,7 @@ func (o *options) report(cmd *cobra.Command, r *report.Report, old []*bench.Resu
 	return thresholds.Err(r.Cases)
 }
 
-// advise says what to do about the failures of results, each kind once.
+// advise prints hints about the failures of results, each hint once.
 func advise(w io.Writer, results []*bench.Result) {
 	said := make(map[string]bool)
 	for _, r := range results {

@@ -159,10 +159,10 @@ func TestBaselines(t *testing.T) {
 		t.Errorf("slower than the baseline gave %v", err)
 	}
 	for want, args := range map[string][]string{
-		"both need 4":           {"read", "/version", "--baseline", file},
-		"no such file":          {"read", "/version", "--baseline", "none"},
-		"no result":             {"write", "--rounds=5", "--baseline", file},
-		"compare does not heed": {"compare", "--pid=1"},
+		"both need 4":              {"read", "/version", "--baseline", file},
+		"no such file":             {"read", "/version", "--baseline", "none"},
+		"no result":                {"write", "--rounds=5", "--baseline", file},
+		"compare does not support": {"compare", "--pid=1"},
 	} {
 		if _, _, err := run(t, args...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %q", args, err, want)

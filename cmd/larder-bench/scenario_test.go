@@ -64,7 +64,7 @@ func TestScenarioMistakes(t *testing.T) {
 		head + "run: read --help":             "want a workload with its flags",
 		head + "rn: read /x":                  `unknown field "rn"`,
 		head + "run: read /x --stages 10s":    "stage 1",
-		head + "run: read /x --stages 10s:5/s --rate 3":   "--stages says",
+		head + "run: read /x --stages 10s:5/s --rate 3":   "--stages sets",
 		head + "run: read /x --pid 5":                     "unknown flag: --pid",
 		head + "run: read /x\n- name: a\n  run: read /x":  "a name that no other workload has",
 		head + "run: read /x\n  startAfter: -5s":          "startAfter of 0 or more",

@@ -27,14 +27,14 @@ func addPrograms(cmd *cobra.Command, f *testservers.Config) {
 func trialCommand(o *options, t *testservers.Trials, cmd *cobra.Command, check func() error, run func(context.Context) ([]*bench.Result, error)) *cobra.Command {
 	addPrograms(cmd, &t.TestServers)
 	cmd.GroupID, cmd.Args = judging, cobra.NoArgs
-	cmd.Flags().StringSliceVar(&t.Servers, "server", []string{testservers.Stock, testservers.Larder}, "which servers are measured, in turns")
+	cmd.Flags().StringSliceVar(&t.Servers, "server", []string{testservers.Stock, testservers.Larder}, "servers to measure, in turns")
 	cmd.Flags().StringVar(&o.outputs.markdown, "markdown", "", "file to write the table to, as Markdown")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := refuse(cmd, "it starts the servers itself, and prints one table", "kubeconfig", "pid", "etcd-pid", "http2-streams", "timeout", "retry-after", "series", "as", "token"); err != nil {
 			return err
 		}
 		if len(o.thresholds.Bounds) > 0 {
-			return fmt.Errorf("%s judges no thresholds", cmd.Name())
+			return fmt.Errorf("%s supports no thresholds", cmd.Name())
 		}
 		t.Rounds = o.rounds
 		if check != nil {
@@ -64,8 +64,8 @@ func trialCommand(o *options, t *testservers.Trials, cmd *cobra.Command, check f
 	return cmd
 }
 
-// needing returns the programs of t, with a stand-in for a kube-apiserver that is neither given
-// nor started: to build it takes minutes.
+// needing returns the programs of t. It names a placeholder for a kube-apiserver that is neither given nor
+// measured, because building one takes minutes.
 func needing(t *testservers.Trials) testservers.Config {
 	programs := t.TestServers
 	if programs.Stock == "" && !slices.Contains(t.Servers, testservers.Stock) {

@@ -18,7 +18,7 @@ func clusterCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cluster", Short: "Simulate the nodes, controllers and scheduler of a cluster as a load",
 		Long: `Start etcd, and in turn kube-apiserver and Larder over it. Simulate the kubelets and kube-proxies of
-so many nodes, the controller manager and the scheduler; restart the server under this load; and print
+--nodes nodes, the controller manager and the scheduler; restart the server under this load; and print
 the cost. Programs that are not given are built, inside Larder's source tree. docs/bench.md lists what
 is simulated.`,
 		Example: `  larder-bench cluster --nodes 100 --duration 20s
@@ -27,12 +27,12 @@ is simulated.`,
 	}
 	flags := cmd.Flags()
 	flags.IntSliceVar(&c.Nodes, "nodes", []int{500}, "numbers of nodes")
-	flags.IntVar(&c.PodsPerNode, "pods-per-node", 10, "how many pods each node has")
-	flags.IntVar(&c.StockNodes, "stock-nodes", 1000, "above so many nodes only Larder is measured")
-	flags.Float64Var(&c.Churn, "churn", -1, "how many pods are replaced in a second; -1 is one for 250 nodes")
-	flags.StringSliceVar(&c.Protocols, "protocol", []string{cluster.HTTP2}, "h2, which components speak, or h1, or both")
-	flags.IntVar(&c.Connections, "connections", 1, "how many connections each component has by HTTP/2")
-	flags.DurationVar(&c.Duration, "duration", 30*time.Second, "how long the load is measured before the server is restarted")
+	flags.IntVar(&c.PodsPerNode, "pods-per-node", 10, "number of pods on each node")
+	flags.IntVar(&c.StockNodes, "stock-nodes", 1000, "maximum number of nodes for kube-apiserver; larger clusters are measured with Larder only")
+	flags.Float64Var(&c.Churn, "churn", -1, "pods to replace per second; -1 replaces one for 250 nodes")
+	flags.StringSliceVar(&c.Protocols, "protocol", []string{cluster.HTTP2}, "protocols of the components: h2 (their default), h1, or both")
+	flags.IntVar(&c.Connections, "connections", 1, "number of HTTP/2 connections of each component")
+	flags.DurationVar(&c.Duration, "duration", 30*time.Second, "time to measure the load before the server is restarted")
 	return trialCommand(o, &c.Trials, cmd, nil, func(ctx context.Context) ([]*bench.Result, error) { return cluster.Run(ctx, c) })
 }
 
@@ -47,11 +47,11 @@ given are built, inside Larder's source tree.`,
   larder-bench crds --count 10000 --server Larder --used=false`,
 	}
 	flags := cmd.Flags()
-	flags.IntVar(&c.Count, "count", 300, "how many CRDs")
-	flags.IntVar(&c.PerGroup, "per-group", 10, "how many CRDs share a group")
-	flags.IntVar(&c.Fields, "fields", 20, "how many fields each has")
-	flags.IntVar(&c.Clients, "clients", 4, "how many requests are sent at a time")
-	flags.BoolVar(&c.Used, "used", true, "create and read an object of each")
+	flags.IntVar(&c.Count, "count", 300, "number of CRDs")
+	flags.IntVar(&c.PerGroup, "per-group", 10, "number of CRDs in each group")
+	flags.IntVar(&c.Fields, "fields", 20, "number of fields of each CRD")
+	flags.IntVar(&c.Clients, "clients", 4, "maximum number of concurrent requests")
+	flags.BoolVar(&c.Used, "used", true, "create and read an object of each CRD")
 	return trialCommand(o, &c.Trials, cmd, nil, func(ctx context.Context) ([]*bench.Result, error) { return crds.Run(ctx, c) })
 }
 
@@ -61,17 +61,17 @@ func rolloutCommand(o *options) *cobra.Command {
 		Use: "rollout", Short: "Roll out Deployments with kube-controller-manager, kube-scheduler and kwok",
 		Long: `Start kube-apiserver and Larder in turn, each over an empty etcd, with an unmodified
 kube-controller-manager and kube-scheduler, and kwok for the nodes. Roll out Deployments, update them,
-rest, and delete their namespace. Print the cost of each phase. Servers that are not given are built,
-inside Larder's source tree. The other programs are those that "larder cluster" has built for this
-user.`,
+wait, and delete their namespace. Print the cost of each phase. Servers that are not given are built,
+inside Larder's source tree. The other programs are in --programs, or are those that "larder cluster"
+has built for this user.`,
 		Example: `  larder-bench rollout --nodes 100 --pods 1500 --rounds 2
   larder-bench rollout --programs ./bin --server Larder --json rollout.json`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&c.Programs, "programs", "", "directory of kube-controller-manager, kube-scheduler, kwok and its stage-fast.yaml")
-	flags.IntVar(&c.Nodes, "nodes", 100, "how many nodes")
-	flags.IntVar(&c.Pods, "pods", 1500, "how many pods, a hundred for each Deployment")
-	flags.DurationVar(&c.Rest, "rest", 20*time.Second, "how long nothing is done between the update and the deletion")
+	flags.IntVar(&c.Nodes, "nodes", 100, "number of nodes")
+	flags.IntVar(&c.Pods, "pods", 1500, "number of pods, 100 for each Deployment")
+	flags.DurationVar(&c.Rest, "rest", 20*time.Second, "time to wait between the update and the deletion")
 	check := func() (err error) {
 		if err := c.Check(); err != nil {
 			return err
@@ -95,7 +95,7 @@ Larder's source tree. docs/bench.md lists the kinds of data.`,
 	}
 	flags := cmd.Flags()
 	flags.StringSliceVar(&c.Data, "data", starts.Names(), "kinds of data")
-	flags.IntVar(&c.Objects, "objects", 50000, "how many objects of each kind there are")
+	flags.IntVar(&c.Objects, "objects", 50000, "number of objects of each kind")
 	return trialCommand(o, &c.Trials, cmd, nil, func(ctx context.Context) ([]*bench.Result, error) { return starts.Run(ctx, c) })
 }
 
@@ -103,13 +103,13 @@ func besideCommand(o *options) *cobra.Command {
 	b := starts.Beside{}
 	cmd := &cobra.Command{
 		Use: "beside", Short: "Start many servers beside each other and measure them at rest",
-		Long: `Start so many kube-apiservers, each with an etcd of its own and no objects, and so many Larders, as test
+		Long: `Start --count kube-apiservers, each with an etcd of its own and no objects, and as many Larders, as test
 suites that run at the same time do. Print the time until one is ready, and its private memory and CPU
 at rest. Programs that are not given are built, inside Larder's source tree.`,
 		Example: `  larder-bench beside --count 20
   larder-bench beside --server kube-apiserver --stock assets/kube-apiserver --etcd assets/etcd`,
 	}
-	cmd.Flags().IntVar(&b.Count, "count", 20, "how many servers")
-	cmd.Flags().DurationVar(&b.Rest, "rest", 30*time.Second, "how long they rest, before they are measured and while they are")
+	cmd.Flags().IntVar(&b.Count, "count", 20, "number of servers")
+	cmd.Flags().DurationVar(&b.Rest, "rest", 30*time.Second, "time to wait before the measurement, and length of the measurement")
 	return trialCommand(o, &b.Trials, cmd, nil, b.Run)
 }
