@@ -14,8 +14,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestObjectsHoldTheAttributesThatTheyWereMadeOf holds the packed labels and fields against
-// the maps that they were made of.
+// TestObjectsHoldTheAttributesThatTheyWereMadeOf compares packed labels and fields with the maps that they were
+// made from.
 func TestObjectsHoldTheAttributesThatTheyWereMadeOf(t *testing.T) {
 	schema := NewSchema("things", nil) // shared: names are learned over all rounds
 	rapid.Check(t, func(t *rapid.T) {
@@ -66,7 +66,7 @@ func TestBodiesAreWhatWasStored(t *testing.T) {
 	}
 }
 
-// TestLabelsAreShared: objects of one workload hold the same label string.
+// TestLabelsAreShared checks that objects of one workload share their label string.
 func TestLabelsAreShared(t *testing.T) {
 	schema := NewSchema("things", nil)
 	make1 := func(i, workload int) *Object {
@@ -111,8 +111,8 @@ func TestObjectsAreMadeWhileFieldsAreLearned(t *testing.T) {
 	}
 }
 
-// FuzzPacked feeds arbitrary strings to the readers of packed attributes: they
-// must neither panic nor return what is not part of the input.
+// FuzzPacked gives arbitrary strings to the readers of packed attributes. They must not panic, and must return
+// only parts of the input.
 func FuzzPacked(f *testing.F) {
 	f.Add(string(packLabels(nil, map[string]string{"app": "web", "long": strings.Repeat("v", 200)})), "app", 1)
 	f.Add("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "", 0)
@@ -130,7 +130,7 @@ func FuzzPacked(f *testing.F) {
 	})
 }
 
-// FuzzLabels packs arbitrary pairs and finds them again.
+// FuzzLabels packs arbitrary pairs and looks them up again.
 func FuzzLabels(f *testing.F) {
 	f.Add("app", "web", "tier", "")
 	f.Fuzz(func(t *testing.T, k1, v1, k2, v2 string) {

@@ -102,7 +102,7 @@ func BenchmarkListLabelScan(b *testing.B) {
 	})
 }
 
-// BenchmarkListLabel finds the pods of a workload: one in a hundred.
+// BenchmarkListLabel lists the pods of a workload, one in a hundred.
 func BenchmarkListLabel(b *testing.B) {
 	for name, indexes := range map[string][]Index{"scan": nil, "index": {{Label: "app.kubernetes.io/name"}}} {
 		b.Run(name, func(b *testing.B) {
@@ -118,7 +118,7 @@ func BenchmarkListLabel(b *testing.B) {
 	}
 }
 
-// BenchmarkLearn makes an index of a label.
+// BenchmarkLearn builds an index of a label.
 func BenchmarkLearn(b *testing.B) {
 	eachSize(b, func(b *testing.B, c *Cache, n int) {
 		for b.Loop() {
@@ -196,8 +196,8 @@ func BenchmarkReset(b *testing.B) {
 	})
 }
 
-// BenchmarkEncoding is the hit: what every object of every LIST in another
-// encoding costs.
+// BenchmarkEncoding measures an encoding that is already kept, which every object of every LIST in that encoding
+// needs.
 func BenchmarkEncoding(b *testing.B) {
 	o := newTestObject(NewSchema("things", nil), "a")
 	encode := encodeTest(2)
@@ -231,7 +231,7 @@ func BenchmarkLogRead(b *testing.B) {
 	}
 }
 
-// BenchmarkAt reconstructs a state as far from a checkpoint as it gets.
+// BenchmarkAt reconstructs a state at the maximum distance from a checkpoint.
 func BenchmarkAt(b *testing.B) {
 	eachSize(b, func(b *testing.B, c *Cache, n int) {
 		revision := int64(n)
@@ -280,7 +280,7 @@ func BenchmarkWait(b *testing.B) {
 	}
 }
 
-// BenchmarkOverhead reports what an object costs in memory beyond its body.
+// BenchmarkOverhead reports the memory of an object without its body.
 func BenchmarkOverhead(b *testing.B) {
 	for b.Loop() {
 		const n = 50_000
@@ -299,8 +299,8 @@ func BenchmarkOverhead(b *testing.B) {
 	}
 }
 
-// BenchmarkEventOverhead reports what an event costs in memory beyond the object
-// it replaced, kept snapshots included.
+// BenchmarkEventOverhead reports the memory of an event without the object that it replaced, including the kept
+// snapshots.
 func BenchmarkEventOverhead(b *testing.B) {
 	for b.Loop() {
 		const n = 50_000
@@ -324,5 +324,5 @@ func heap() (m runtime.MemStats) {
 	return m
 }
 
-// sizeClass is what the allocator spends on a slice of n bytes.
+// sizeClass returns the size that the allocator uses for a slice of n bytes.
 func sizeClass(n int) uint64 { return uint64(cap(append([]byte(nil), make([]byte, n)...))) }

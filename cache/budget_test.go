@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// scan reads an encoding of every object, and gives how many had to be made.
+// scan reads an encoding of every object, and returns how many had to be made.
 func scan(t *testing.T, objects []*Object, id EncodingID) (made int) {
 	t.Helper()
 	for _, o := range objects {
@@ -25,7 +25,8 @@ func budgetObjects(schema *Schema, n int) []*Object {
 	return objects
 }
 
-// Reading more than the budget allows, over and over, spares as much as is allowed.
+// TestScansBeyondTheBudgetSpareWhatIsAllowed reads more than the budget allows again and again. As much as the
+// budget allows must be kept.
 func TestScansBeyondTheBudgetSpareWhatIsAllowed(t *testing.T) {
 	const room = 100
 	for _, n := range []int{room, room * 3 / 2, room * 3} {
@@ -42,7 +43,7 @@ func TestScansBeyondTheBudgetSpareWhatIsAllowed(t *testing.T) {
 	}
 }
 
-// What nobody asks for any more gives way to what is asked for.
+// TestIdleEncodingsGiveWay checks that encodings that are no longer read are dropped for those that are.
 func TestIdleEncodingsGiveWay(t *testing.T) {
 	const n = 100
 	budget := NewBudget(n * (1024 + storedOverhead))
@@ -56,7 +57,7 @@ func TestIdleEncodingsGiveWay(t *testing.T) {
 	}
 }
 
-// A frame is kept although all encodings are in use.
+// TestFramesAreKeptThoughAllEncodingsAreInUse checks that a frame is kept even if all encodings are in use.
 func TestFramesAreKeptThoughAllEncodingsAreInUse(t *testing.T) {
 	budget := NewBudget(10 * (1024 + storedOverhead))
 	schema := NewSchema("things", budget)
@@ -74,8 +75,8 @@ func TestFramesAreKeptThoughAllEncodingsAreInUse(t *testing.T) {
 	}
 }
 
-// Encodings make room for the Log, and the Log forgets early only where it alone is
-// more than allowed.
+// TestEncodingsMakeRoomForTheLog checks that encodings are dropped before the Log, which forgets early only if it
+// exceeds the budget alone.
 func TestEncodingsMakeRoomForTheLog(t *testing.T) {
 	const size = 1000
 	budget := NewBudget(100 * size)
@@ -117,7 +118,7 @@ func TestEncodingsMakeRoomForTheLog(t *testing.T) {
 	}
 }
 
-// A growing budget follows the bodies of all caches that share it.
+// TestGrowingBudgetsFollowTheBodies checks that a growing budget follows the bodies of all caches that share it.
 func TestGrowingBudgetsFollowTheBodies(t *testing.T) {
 	budget := NewGrowingBudget(Growth{Encodings: 700, All: 1000, Most: 8000})
 	var caches []*Cache
@@ -142,7 +143,8 @@ func TestGrowingBudgetsFollowTheBodies(t *testing.T) {
 	}
 }
 
-// What costs much to make drives out what does not, and stays.
+// TestDearEncodingsDriveOutCheapOnes checks that encodings that are expensive to make replace cheap ones, and
+// stay.
 func TestDearEncodingsDriveOutCheapOnes(t *testing.T) {
 	budget := NewBudget(10 * (1024 + storedOverhead))
 	objects := budgetObjects(NewSchema("things", budget), 20)
@@ -161,7 +163,7 @@ func TestDearEncodingsDriveOutCheapOnes(t *testing.T) {
 	}
 }
 
-// MakeRoom says what becomes of an encoding that is made then.
+// TestBudgetMakesRoom checks that MakeRoom reports what happens to an encoding that is made then.
 func TestBudgetMakesRoom(t *testing.T) {
 	budget := NewBudget(10 * (1024 + storedOverhead))
 	objects := budgetObjects(NewSchema("things", budget), 40)

@@ -69,7 +69,7 @@ func TestWaitReadyWaitsForTheFirstLoad(t *testing.T) {
 	})
 }
 
-// TestWaitWithoutSourceFails at a revision that is not applied: nothing says when it comes.
+// TestWaitWithoutSourceFails checks that without a Source, Wait fails for a revision that is not applied.
 func TestWaitWithoutSourceFails(t *testing.T) {
 	c := newTestCache(t, Config{})
 	c.Reset(nil, 1)
@@ -81,7 +81,7 @@ func TestWaitWithoutSourceFails(t *testing.T) {
 	}
 }
 
-// stubSource answers as it is told.
+// stubSource is a Source with given answers.
 type stubSource struct {
 	onFresh func() int64
 	err     error
@@ -99,8 +99,8 @@ func TestWaitAsksSource(t *testing.T) {
 	}
 }
 
-// TestSnapshotRevisionIsNotAheadOfItsState: a change between reading the source and reading the
-// state must end up in the snapshot, never be counted without being there.
+// TestSnapshotRevisionIsNotAheadOfItsState checks a change between the reads of the source and of the state. The
+// snapshot must have it, or a lower revision.
 func TestSnapshotRevisionIsNotAheadOfItsState(t *testing.T) {
 	source := new(stubSource)
 	c := newTestCache(t, Config{Source: source})
@@ -112,8 +112,7 @@ func TestSnapshotRevisionIsNotAheadOfItsState(t *testing.T) {
 	if s := c.Snapshot(); s.Revision() != 5 || s.Get("a") == nil {
 		t.Errorf("revision %d, a is %v", s.Revision(), s.Get("a"))
 	}
-	// The store was replaced by an older one and loaded meanwhile: what the source
-	// said before is of another history.
+	// The store was replaced by an older one, and the cache loaded again, after the source answered.
 	source.onFresh = func() int64 {
 		c.Reset(nil, 3)
 		return 5
@@ -123,7 +122,7 @@ func TestSnapshotRevisionIsNotAheadOfItsState(t *testing.T) {
 	}
 }
 
-// TestOnAppendIsCalledAfterEachChange of the Log.
+// TestOnAppendIsCalledAfterEachChange checks the calls of OnAppend.
 func TestOnAppendIsCalledAfterEachChange(t *testing.T) {
 	appended := 0
 	c := newTestCache(t, Config{OnAppend: func() { appended++ }})
@@ -137,7 +136,7 @@ func TestOnAppendIsCalledAfterEachChange(t *testing.T) {
 	}
 }
 
-// TestOffersDoNotPileUp: offers that nobody takes do not pile up.
+// TestOffersDoNotPileUp checks that offers that are never taken are dropped.
 func TestOffersDoNotPileUp(t *testing.T) {
 	c := newTestCache(t, Config{})
 	c.Reset(nil, 1)
@@ -197,8 +196,8 @@ func TestOffersDoNotPileUp(t *testing.T) {
 	check("withdrawn", 0)
 }
 
-// TestOffersAreTakenByTheirValue: what is taken is the offer of the same bytes of the same
-// key, whoever else writes it and in whatever order the offers end.
+// TestOffersAreTakenByTheirValue checks that the offer that is taken has the event's key and bytes, whoever else
+// writes the key and in whatever order the offers end.
 func TestOffersAreTakenByTheirValue(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 200 {
@@ -241,7 +240,7 @@ func TestOffersAreTakenByTheirValue(t *testing.T) {
 	}
 }
 
-// TestReadersDoNotAllocate holds the reads that serve requests to their promise.
+// TestReadersDoNotAllocate checks that reads that serve requests do not allocate.
 func TestReadersDoNotAllocate(t *testing.T) {
 	c := benchCache(t, 1000, 10, Index{Field: "spec.nodeName"})
 	o := c.Snapshot().Get("namespace-0/workload-0-7d4b9c6f5-00000")
@@ -265,8 +264,8 @@ func TestReadersDoNotAllocate(t *testing.T) {
 	}
 }
 
-// TestRetiredCacheShowsWhatItHeld: a cache that is not kept current any more shows what it
-// held and nothing less, and takes no part of the budget.
+// TestRetiredCacheShowsWhatItHeld checks that a retired cache still shows its last state, and does not use the
+// budget.
 func TestRetiredCacheShowsWhatItHeld(t *testing.T) {
 	budget := NewBudget(1 << 20)
 	schema := NewSchema("things", budget)

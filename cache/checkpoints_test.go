@@ -10,8 +10,7 @@ import (
 	"weak"
 )
 
-// TestEveryRevisionOfALongLogCanBeRead reads every revision of a log that is long compared
-// with the distance of checkpoints, in random order.
+// TestEveryRevisionOfALongLogCanBeRead reads every revision of a log with many checkpoints, in random order.
 func TestEveryRevisionOfALongLogCanBeRead(t *testing.T) {
 	const revisions = 3000
 	c := newTestCache(t, Config{
@@ -51,7 +50,7 @@ func TestEveryRevisionOfALongLogCanBeRead(t *testing.T) {
 			t.Fatalf("at %d: %v, want %v", revision, got, states[revision])
 		}
 	}
-	// Dense near the present, sparse behind: far fewer than one in four events.
+	// Checkpoints are dense near the present and sparse before: far fewer than one for four events.
 	list := c.checkpoints.list()
 	if len(list) < 10 || len(list) > 60 {
 		t.Errorf("%d checkpoints", len(list))
@@ -66,8 +65,8 @@ func TestEveryRevisionOfALongLogCanBeRead(t *testing.T) {
 	}
 }
 
-// TestRebuiltStatesAreForgotten: a state that was rebuilt for somebody holds what the log
-// has forgotten no longer than the log does.
+// TestRebuiltStatesAreForgotten checks that a reconstructed state keeps forgotten objects no longer than the Log
+// does.
 func TestRebuiltStatesAreForgotten(t *testing.T) {
 	for name, forget := range map[string]func(*Cache){
 		"with age":        func(c *Cache) { c.forget(time.Unix(1000, 0)) },

@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestTheSmallestIndexIsUsed: of all indexes that a query pins, the one is used that leads to
-// the fewest objects, whoever asked for it, and the answer is that of a scan.
+// TestTheSmallestIndexIsUsed checks that of all indexes that a query pins, the one with the fewest objects is
+// used, whether declared or learnt, and that the result equals a scan's.
 func TestTheSmallestIndexIsUsed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		indexes := []Index{{Label: "a"}, {Label: "b"}, {Field: "f"}}
@@ -68,7 +68,7 @@ func TestTheSmallestIndexIsUsed(t *testing.T) {
 	})
 }
 
-// inRange counts the objects of a range that have a value.
+// inRange counts the objects with the prefix that have the value.
 func inRange(objects []*Object, prefix string, ix Index, value string) (n int) {
 	for _, o := range objects {
 		if v, ok := ix.value(o); ok && v == value && strings.HasPrefix(o.Key(), prefix) {
@@ -78,8 +78,8 @@ func inRange(objects []*Object, prefix string, ix Index, value string) (n int) {
 	return n
 }
 
-// TestPoorDeclaredIndex: an index that was asked for and tells little apart does not
-// keep a better one from being learnt and used.
+// TestPoorDeclaredIndex checks that a declared index with few distinct values does not prevent a better one from
+// being learnt and used.
 func TestPoorDeclaredIndex(t *testing.T) {
 	schema := NewSchema("things", nil, Index{Label: "tier"})
 	c, err := New(Config{Schema: schema})

@@ -24,8 +24,8 @@ func (s *movingSource) Wait(context.Context, int64) error { return nil }
 
 const concurrentKeys = 40
 
-// writeWorld applies batches that keep one property: all objects of a pair carry
-// the same revision in their bodies, or both are absent.
+// writeWorld applies batches that preserve an invariant: both objects of a pair have the same revision in their
+// bodies, or neither exists.
 func writeWorld(c *Cache, source *movingSource, revisions int64) {
 	random := rand.New(rand.NewPCG(1, 2))
 	load := func(revision int64) {
@@ -68,7 +68,7 @@ func pairObjects(s *Schema, pair int, revision int64) (both []*Object) {
 	return both
 }
 
-// TestReadersRunBesideTheWriter runs readers of every kind beside one writer.
+// TestReadersRunBesideTheWriter runs readers of every kind concurrently with one writer.
 func TestReadersRunBesideTheWriter(t *testing.T) {
 	source := new(movingSource)
 	c, err := New(Config{
@@ -106,8 +106,7 @@ func TestReadersRunBesideTheWriter(t *testing.T) {
 	}
 }
 
-// pairsWhole says whether every pair is whole and of one revision, none newer
-// than limit.
+// pairsWhole checks the invariant of writeWorld, and that no object is newer than limit.
 func pairsWhole(objects []*Object, limit int64) error {
 	left := map[string]int64{}
 	for _, o := range objects {
@@ -152,8 +151,8 @@ func readLists(_ *testing.T, c *Cache) error {
 	return pairsWhole(page.Objects, s.Revision())
 }
 
-// readFollowing follows the log from a snapshot for a while; the copy it keeps
-// must equal every later snapshot it comes to.
+// readFollowing follows the Log from a snapshot for a while. Its copy must equal every later snapshot that it
+// reaches.
 func readFollowing(_ *testing.T, c *Cache) error {
 	s := c.Snapshot()
 	page, err := s.List(Query{}, nil)
@@ -249,8 +248,8 @@ func readEncodings(_ *testing.T, c *Cache) error {
 	return nil
 }
 
-// TestAtDuringApply asks for the revision just below the present one, which At
-// must reconstruct even when the newest events are not yet in the log.
+// TestAtDuringApply reads the revision just below the present one. At must reconstruct it even if the newest
+// events are not in the Log yet.
 func TestAtDuringApply(t *testing.T) {
 	schema := NewSchema("things", nil)
 	c, err := New(Config{Schema: schema})
@@ -273,7 +272,7 @@ func TestAtDuringApply(t *testing.T) {
 			t.Fatalf("saw %d", got)
 		}
 	}
-	// Between publishing a state and its events.
+	// Between the publication of a state and that of its events.
 	current := c.current.Load()
 	next := current.apply(Batch{Revision: 600, Changes: []Change{{Key: "a"}}})
 	c.current.Store(next)

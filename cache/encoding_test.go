@@ -15,14 +15,14 @@ func newTestObject(schema *Schema, key string) *Object {
 	return NewObject(ObjectConfig{Key: key, Body: []byte("body of " + key)}, schema)
 }
 
-// encodeTest makes the one right answer for an object and an id.
+// encodeTest returns an encoder whose result depends on the object and the id.
 func encodeTest(id EncodingID) func(*Object) ([]byte, error) {
 	return func(o *Object) ([]byte, error) {
 		return fmt.Appendf(nil, "%s as %d%s", o.Body(), id, bytes.Repeat([]byte("."), int(id)*10)), nil
 	}
 }
 
-// TestEncodingMadeOnce: callers that meet share one result and one call.
+// TestEncodingMadeOnce checks that concurrent callers share one call of the encoder and its result.
 func TestEncodingMadeOnce(t *testing.T) {
 	o := newTestObject(NewSchema("things", nil), "a")
 	var calls atomic.Int32
@@ -50,7 +50,7 @@ func TestEncodingMadeOnce(t *testing.T) {
 	}
 }
 
-// TestFailedEncodersLeaveTheWayFree: a failed or panicking encoder leaves the way free.
+// TestFailedEncodersLeaveTheWayFree checks that an encoder can be called again after an error or a panic.
 func TestFailedEncodersLeaveTheWayFree(t *testing.T) {
 	o := newTestObject(NewSchema("things", nil), "a")
 	failure := errors.New("broken")
@@ -70,7 +70,7 @@ func TestFailedEncodersLeaveTheWayFree(t *testing.T) {
 	}
 }
 
-// TestEncodersMayAskForOtherEncodings: an encoder may ask for another encoding of its object.
+// TestEncodersMayAskForOtherEncodings checks that an encoder may request another encoding of its object.
 func TestEncodersMayAskForOtherEncodings(t *testing.T) {
 	o := newTestObject(NewSchema("things", nil), "a")
 	b, err := o.Encoding(1, func(o *Object) ([]byte, error) {
@@ -82,7 +82,7 @@ func TestEncodersMayAskForOtherEncodings(t *testing.T) {
 	}
 }
 
-// keptCost is what keeping an encoding takes: at least its bytes, and not much more.
+// keptCost returns the memory of a kept encoding: at least its bytes, and not much more.
 func (o *Object) keptCost(id EncodingID) int64 {
 	s := o.cells.cell(uint32(id)).kept.Load()
 	room := s.cost() - storedOverhead
@@ -92,7 +92,7 @@ func (o *Object) keptCost(id EncodingID) int64 {
 	return s.cost()
 }
 
-// budgetModel knows what was kept, and holds the Budget's account against it.
+// budgetModel records what was kept, and compares it with the Budget's count.
 type budgetModel struct {
 	limit   int64
 	budget  *Budget
@@ -112,7 +112,7 @@ func newBudgetModel(limit int64) *budgetModel {
 	return m
 }
 
-// kept returns what is kept for an object in an encoding.
+// kept returns the kept encoding of an object, if any.
 func (m *budgetModel) kept(at int, id EncodingID) ([]byte, bool) {
 	for c := m.objects[at].cells.head.Load(); c != nil; c = c.next {
 		if s := c.kept.Load(); s != nil && c.number == uint32(id) {
@@ -184,8 +184,8 @@ func TestBudgetKeepsItsLimits(t *testing.T) {
 	})
 }
 
-// TestBudgetIsExactUnderPressure: under pressure from all sides every answer is right and
-// the account ends at zero.
+// TestBudgetIsExactUnderPressure checks that with concurrent use every encoding is right and the count ends at
+// zero.
 func TestBudgetIsExactUnderPressure(t *testing.T) {
 	budget := NewBudget(3000)
 	schema := NewSchema("things", budget)
@@ -219,8 +219,8 @@ func TestBudgetIsExactUnderPressure(t *testing.T) {
 	}
 }
 
-// TestFramesAreBuiltOncePerEvent: a frame is built once per event and key, and given up
-// with the event.
+// TestFramesAreBuiltOncePerEvent checks that a frame is built once for each event and key, and dropped with the
+// event.
 func TestFramesAreBuiltOncePerEvent(t *testing.T) {
 	budget := NewBudget(0)
 	schema := NewSchema("things", budget)

@@ -17,10 +17,9 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestExactRevisionOutlastsReload: a cache of a resource to which nothing happens is exact up
-// to a revision far above the last change. It stays so when the subscription loses its
-// place, while the cache is loaded again at an earlier revision, so that watches go on, and
-// afterwards.
+// TestExactRevisionOutlastsReload checks a cache whose resource does not change. Its revision must be that of the
+// store, far above the last change, also when the subscription loses its place and the cache is loaded again at an
+// earlier revision so that watches go on.
 func TestExactRevisionOutlastsReload(t *testing.T) {
 	for _, replay := range []int64{0, 1000} {
 		t.Run(fmt.Sprint("replay ", replay), func(t *testing.T) {
@@ -44,7 +43,7 @@ func TestExactRevisionOutlastsReload(t *testing.T) {
 						t.Errorf("%s: the state at %d: %v", when, told, err)
 					}
 				}
-				// While it loads: every page is looked at.
+				// Every page of the load is checked.
 				m.store.SetHook(func(op, key string) error {
 					check("before " + op)
 					if op == "list" {
@@ -71,10 +70,9 @@ func TestExactRevisionOutlastsReload(t *testing.T) {
 	}
 }
 
-// TestLabelsUnderRace has readers take snapshots of a resource without pause while it
-// and others of another pace change, and while it loses its place. A snapshot that is
-// taken after another has a revision that is no lower, and holds what the store had at
-// that revision.
+// TestLabelsUnderRace has readers take snapshots while this and other resources change at different rates and the
+// subscription loses its place. The revisions of a reader's snapshots must not decrease, and each snapshot must
+// equal the store at its revision.
 func TestLabelsUnderRace(t *testing.T) {
 	for _, replay := range []int64{0, 1_000_000} {
 		t.Run(fmt.Sprint("replay ", replay), func(t *testing.T) {
@@ -127,7 +125,7 @@ func TestLabelsUnderRace(t *testing.T) {
 	}
 }
 
-// readLabel takes a snapshot, and compares it with the store if it is to.
+// readLabel takes a snapshot, and with compare compares it with the store.
 func (m *mirror) readLabel(t *testing.T, told *atomic.Int64, compare bool) error {
 	before := told.Load()
 	s := m.cache.Snapshot()
@@ -160,8 +158,8 @@ func (m *mirror) readLabel(t *testing.T, told *atomic.Int64, compare bool) error
 	return nil
 }
 
-// TestChangesAreCountedBack: the revision from before the last changes of a prefix is found, however many
-// others there are between.
+// TestChangesAreCountedBack checks that the revision before the last changes of a prefix is found, however many
+// other changes are in between.
 func TestChangesAreCountedBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()

@@ -8,7 +8,7 @@ import (
 	"github.com/larder-io/larder/cache"
 )
 
-// A cache without a store: the caller is the writer.
+// This example uses a cache without a store: the caller writes to it.
 func Example() {
 	schema := cache.NewSchema("pods", nil, cache.Index{Field: "spec.nodeName"})
 	pod := func(key, node string, revision int64) *cache.Object {

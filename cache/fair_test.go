@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// pacedLog is a cache that is written to at a pace of its own.
+// pacedLog is a cache with its own rate of writes.
 type pacedLog struct {
 	*Cache
 	every time.Duration
@@ -37,7 +37,7 @@ func (p *pacedLog) write(revision int64, now time.Time) {
 	p.most = max(p.most, p.Log().Bytes())
 }
 
-// runPaced writes to all at their paces for a time, and calls check after each write.
+// runPaced writes to all caches at their rates for a time, and calls check after each write.
 func runPaced(all []*pacedLog, revision *int64, from time.Time, lasts time.Duration, check func(*pacedLog, time.Time)) time.Time {
 	for _, p := range all {
 		p.due = from.Add(p.every)
@@ -60,10 +60,8 @@ func runPaced(all []*pacedLog, revision *int64, from time.Time, lasts time.Durat
 	}
 }
 
-// TestHotLogsPay: what does not fit is paid for by those whose log is the longest. No
-// other log is cut short, as long as it holds no more than an equal part of the room; and
-// a resource that was hot leaves its room to one that becomes so, though it is not
-// written to any more.
+// TestHotLogsPay checks that events are forgotten in the longest logs. No other log is cut if it has at most an
+// equal part of the memory. A resource that is no longer written to gives its memory to one that is.
 func TestHotLogsPay(t *testing.T) {
 	const limit = 1 << 20
 	budget := NewBudget(limit)
@@ -95,11 +93,11 @@ func TestHotLogsPay(t *testing.T) {
 	}
 }
 
-// Pressure counts the events that were cut.
+// Pressure returns the number of events that were forgotten for lack of memory.
 func (p *pacedLog) Pressure() int64 { return p.schema.Pressure().Events }
 
-// TestLogsAreCutToEqualParts runs logs of random paces and sizes: none is cut that never
-// held more than its equal part, and all together hold no more than is allowed.
+// TestLogsAreCutToEqualParts runs logs with random rates and sizes. Logs that never exceeded an equal part must
+// not be cut, and the total must not exceed the limit.
 func TestLogsAreCutToEqualParts(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -136,8 +134,8 @@ func TestLogsAreCutToEqualParts(t *testing.T) {
 	}
 }
 
-// TestLogsForgetForEachOther has writers of several caches make room in each other's logs
-// while readers follow them: nobody is given a gap.
+// TestLogsForgetForEachOther has writers of several caches shorten each other's logs while readers follow them. No
+// reader may see a gap.
 func TestLogsForgetForEachOther(t *testing.T) {
 	const limit = 100_000
 	budget := NewBudget(limit)

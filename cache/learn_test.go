@@ -28,14 +28,14 @@ func selector(tb testing.TB, text string) labels.Selector {
 	return s
 }
 
-// deserve makes a label deserve an index.
+// deserve makes the cache learn an index of a label.
 func (c *Cache) deserve(key string) {
 	c.learner.mu.Lock()
 	defer c.learner.mu.Unlock()
 	c.learner.candidates[key] = 1 << 40
 }
 
-// learntIndexes names the indexes that were learnt.
+// learntIndexes returns the names of the learnt indexes.
 func (c *Cache) learntIndexes() (names []string) {
 	for _, ix := range c.current.Load().indexes {
 		if ix.learnt != nil {
@@ -46,10 +46,9 @@ func (c *Cache) learntIndexes() (names []string) {
 	return names
 }
 
-// TestLearntIndexesEqualScans: while indexes come and go, and are built of states
-// that are no longer the present ones, every list of every state gives what a scan
-// gives, page by page. Objects that are corrupt at times fail lists until they heal,
-// and are found afterwards like any other.
+// TestLearntIndexesEqualScans checks that while indexes are built, also from older states, and dropped, every page
+// of every list of every state equals that of a scan. Corrupt objects fail lists until they heal, and are then
+// found like others.
 func TestLearntIndexesEqualScans(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		schema := NewSchema("things", nil, Index{Label: "zone"})
@@ -164,9 +163,8 @@ func TestLearntIndexesEqualScans(t *testing.T) {
 	})
 }
 
-// comparePages lists page by page and compares the whole with a filtered map. What labels a
-// corrupt object has nobody knows: the first page that reaches the first of corrupt fails,
-// and the pages before it are compared.
+// comparePages lists page by page and compares the result with a filtered map. Since the labels of corrupt objects
+// are unknown, the first page that reaches the first corrupt object must fail.
 func comparePages(t *rapid.T, s Snapshot, objects map[string]labels.Set, corrupt []string, text string, limit int) {
 	q := Query{Label: labels.SelectorFromSet(nil), Limit: limit}
 	var err error
@@ -199,7 +197,7 @@ func comparePages(t *rapid.T, s Snapshot, objects map[string]labels.Set, corrupt
 	if failed != (len(corrupt) > 0) {
 		t.Fatalf("%s by index %q: failed %v, with corrupt objects %q", text, used, failed, corrupt)
 	}
-	// The page that fails may begin with objects before the corrupt one, fewer than fill it.
+	// The failed page may begin with objects before the corrupt one, but too few to fill it.
 	if failed && len(got) < len(want) && (limit == 0 || len(want)-len(got) <= limit) {
 		want = want[:len(got)]
 	}
@@ -208,8 +206,7 @@ func comparePages(t *rapid.T, s Snapshot, objects map[string]labels.Set, corrupt
 	}
 }
 
-// learnFrom fills a cache with objects whose labels differ in how well they tell
-// them apart.
+// learnFrom fills a cache with objects whose labels have different numbers of values.
 func learnFrom(t testing.TB, n int, config learnConfig) *Cache {
 	t.Helper()
 	schema := NewSchema("things", nil)
@@ -228,7 +225,7 @@ func learnFrom(t testing.TB, n int, config learnConfig) *Cache {
 	return c
 }
 
-// ask lists and tells which index was used.
+// ask lists, and returns which index was used.
 func ask(t *testing.T, c *Cache, text string, times int) (index string) {
 	t.Helper()
 	for range times {
@@ -241,7 +238,7 @@ func ask(t *testing.T, c *Cache, text string, times int) (index string) {
 	return index
 }
 
-// TestWhatIsLearnt: which queries lead to which indexes.
+// TestWhatIsLearnt checks which queries make the cache learn which indexes.
 func TestWhatIsLearnt(t *testing.T) {
 	for _, c := range []struct {
 		query  string
@@ -280,8 +277,7 @@ func TestWhatIsLearnt(t *testing.T) {
 	}
 }
 
-// TestLearntIndexesAreBounded: a new index takes the place of the least used one, if
-// that is hardly used at all.
+// TestLearntIndexesAreBounded checks that a new index replaces the least used one, if that is rarely used.
 func TestLearntIndexesAreBounded(t *testing.T) {
 	cache := learnFrom(t, 1000, learnConfig{maxIndexes: 3})
 	for i, label := range []string{"a", "b", "c"} {
@@ -311,7 +307,7 @@ func TestLearntIndexesAreBounded(t *testing.T) {
 	}
 }
 
-// TestRareQueriesAreNotLearnt: what a query costs now and then is not worth an index.
+// TestRareQueriesAreNotLearnt checks that occasional queries do not make the cache learn an index.
 func TestRareQueriesAreNotLearnt(t *testing.T) {
 	cache := learnFrom(t, 1000, learnConfig{})
 	for range 100 {
@@ -324,8 +320,8 @@ func TestRareQueriesAreNotLearnt(t *testing.T) {
 	}
 }
 
-// TestReflectorMakesAndDropsIndexes: a running cache makes and drops indexes by itself, and
-// keeps them over a reload.
+// TestReflectorMakesAndDropsIndexes checks that a running cache builds and drops indexes by itself, and keeps them
+// over a reload.
 func TestReflectorMakesAndDropsIndexes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &mirror{store: kvtest.NewMemory()}
@@ -370,8 +366,8 @@ func TestReflectorMakesAndDropsIndexes(t *testing.T) {
 	})
 }
 
-// TestLearnWhileReading lists, writes, and lets indexes come and go at once: each
-// list must equal a scan of the snapshot it is of.
+// TestLearnWhileReading lists and writes while indexes are built and dropped. Each list must equal a scan of its
+// snapshot.
 func TestLearnWhileReading(t *testing.T) {
 	c := learnFrom(t, 1000, learnConfig{maxIndexes: 2})
 	stop := make(chan struct{})

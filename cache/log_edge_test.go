@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestLogIsWholeAtItsEdge has readers begin just where the log ends, while it forgets:
-// the first event that they get is the next one, or they are told that it is gone.
+// TestLogIsWholeAtItsEdge has readers begin at the oldest revision of the Log while it forgets. The first event
+// they get must be the next one, or they must be told that it is gone.
 func TestLogIsWholeAtItsEdge(t *testing.T) {
 	const revisions = 30_000
 	c := newTestCache(t, Config{Log: LogConfig{MaxEvents: 16, MinEvents: 1}})

@@ -16,9 +16,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The reference model keeps every state that ever was as a map, and filters
-// slices. Caches of very different configurations are driven by the same random
-// operations and must all agree with it.
+// The reference model keeps every past state as a map, and filters slices. Caches with very different
+// configurations get the same random operations and must agree with it.
 
 var errCorrupt = errors.New("corrupt")
 
@@ -44,7 +43,7 @@ func (x thing) object(s *Schema, key string) *Object {
 
 type world map[string]thing
 
-// modelState is the model at a revision; events are those that led to it.
+// modelState is the model at a revision, with the events that led to it.
 type modelState struct {
 	revision int64
 	time     time.Time
@@ -60,7 +59,7 @@ type model struct {
 
 func (m *model) now() *modelState { return &m.states[len(m.states)-1] }
 
-// at is the state at a revision of the present epoch.
+// at returns the state at a revision of the present epoch.
 func (m *model) at(revision int64) *modelState {
 	for i := len(m.states) - 1; i >= 0; i-- {
 		if m.states[i].revision <= revision {
@@ -80,8 +79,8 @@ func (m *model) eventsAfter(revision int64) (n int) {
 	return n
 }
 
-// list is the obvious implementation of Snapshot.List. The result's next is the
-// key of the object that filled the page, "" on the last page.
+// list is a simple implementation of Snapshot.List. next is the key of the object that filled the page, or "" on
+// the last page.
 func (w world) list(q Query) (found []string, next string, remaining int64, corrupt bool) {
 	var keys []string
 	for _, key := range slices.Sorted(maps.Keys(w)) {
@@ -116,7 +115,7 @@ func (w world) list(q Query) (found []string, next string, remaining int64, corr
 	return found, "", 0, false
 }
 
-// fakeSource is a Source that the test moves.
+// fakeSource is a Source whose revision the test sets.
 type fakeSource struct{ fresh int64 }
 
 func (s *fakeSource) Fresh() int64                      { return s.fresh }
@@ -278,7 +277,7 @@ func (m *machine) apply(t *rapid.T) {
 	}
 }
 
-// stale applies a batch that the cache already knows.
+// stale applies a batch that the cache already has.
 func (m *machine) stale(t *rapid.T) {
 	revision := m.model.now().revision - rapid.Int64Range(0, 2).Draw(t, "back")
 	for _, s := range m.subjects {
@@ -286,7 +285,7 @@ func (m *machine) stale(t *rapid.T) {
 	}
 }
 
-// progress moves the store on without a change of this resource.
+// progress raises the store's revision without a change of this resource.
 func (m *machine) progress(t *rapid.T) {
 	m.model.fresh = max(m.model.now().revision, m.model.fresh) + rapid.Int64Range(0, 3).Draw(t, "progress")
 	for _, s := range m.subjects {
@@ -346,7 +345,7 @@ func (m *machine) check(t *rapid.T) {
 	}
 }
 
-// checkLog holds the log against its promises: what it must keep and must not.
+// checkLog checks that the Log keeps what it must, and nothing that it must not.
 func (s *subject) checkLog(t *rapid.T, m *model, now time.Time) {
 	log, last := s.cache.Log(), m.now()
 	if log.Len() > max(s.config.MaxEvents, last.events) {
@@ -361,7 +360,7 @@ func (s *subject) checkLog(t *rapid.T, m *model, now time.Time) {
 	if log.Len() != m.eventsAfter(log.Oldest()) {
 		t.Fatalf("%s: %d events kept since %d, should be %d", s.name, log.Len(), log.Oldest(), m.eventsAfter(log.Oldest()))
 	}
-	// The newest state that was forgotten must have been too old or too much.
+	// The newest forgotten state must have been too old, or in excess of the limits.
 	forgotten := m.at(log.Oldest())
 	if forgotten.revision == m.states[0].revision {
 		return
@@ -376,7 +375,7 @@ func (s *subject) checkLog(t *rapid.T, m *model, now time.Time) {
 	}
 }
 
-// start makes the follower's copy from a snapshot.
+// start copies a snapshot for the follower.
 func (s *subject) start() {
 	snapshot := s.cache.Snapshot()
 	s.position, s.mirror = snapshot.Position(), map[string]*Object{}
@@ -386,7 +385,7 @@ func (s *subject) start() {
 	})
 }
 
-// follow brings the follower's copy up to date by the log alone, if it can.
+// follow updates the follower's copy from the Log alone, if that is possible.
 func (s *subject) follow(t *rapid.T) {
 	for {
 		events, next, err := s.cache.Log().Read(s.position, make([]*Event, 0, s.buffer))
@@ -429,7 +428,7 @@ func (s *subject) compare(t *rapid.T, got map[string]*Object, want world) {
 	}
 }
 
-// compareList pages through a query on both sides.
+// compareList pages through a query in the cache and the model.
 func (s *subject) compareList(t *rapid.T, snapshot Snapshot, q Query, w world) {
 	for {
 		found, next, remaining, corrupt := w.list(q)
@@ -441,8 +440,8 @@ func (s *subject) compareList(t *rapid.T, snapshot Snapshot, q Query, w world) {
 			return
 		}
 		if errors.Is(err, errCorrupt) && page.Index != "" {
-			// Where an index knows that nothing more can match, it covers the whole
-			// range and so the corrupt object that a scan would meet on a later page.
+			// If an index shows that nothing more matches, the page covers the whole range, and with it a corrupt
+			// object that a scan would reach only on a later page.
 			if _, _, _, corrupt := w.list(Query{Prefix: q.Prefix, From: q.From}); corrupt {
 				return
 			}
@@ -472,7 +471,7 @@ func (s *subject) compareList(t *rapid.T, snapshot Snapshot, q Query, w world) {
 				t.Fatalf("%s: %+v: next %q remaining %d, want %q and %d", s.name, q, page.Next, page.Remaining, wantNext, remaining)
 			}
 		} else if page.Next == "" && next != "" {
-			// An index knows better when nothing more can match.
+			// With an index the end of the matches may be known earlier.
 			rest, _, _, _ := w.list(Query{Prefix: q.Prefix, From: next + "\x00", Label: q.Label, Field: q.Field})
 			if len(rest) > 0 {
 				t.Fatalf("%s: %+v: index ended before %q", s.name, q, rest)

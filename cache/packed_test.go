@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// sentences makes n bytes that can be packed.
+// sentences returns n bytes that can be compressed.
 func sentences(n int) []byte {
 	var b bytes.Buffer
 	for i := 0; b.Len() < n; i++ {
@@ -16,7 +16,7 @@ func sentences(n int) []byte {
 	return b.Bytes()[:n]
 }
 
-// TestLargeBodiesArePacked: what a reader gets of a packed body is what was given, and it takes less room.
+// TestLargeBodiesArePacked checks that a large body takes less memory than its length, and is read unchanged.
 func TestLargeBodiesArePacked(t *testing.T) {
 	random := make([]byte, 4*packFrom)
 	for i := range random {
@@ -66,7 +66,8 @@ func TestLargeBodiesArePacked(t *testing.T) {
 	}
 }
 
-// TestPackedBodiesAreCountedAsTheyAreKept: a cache of packed bodies says what memory they take.
+// TestPackedBodiesAreCountedAsTheyAreKept checks that a cache reports the memory of packed bodies as they are
+// stored.
 func TestPackedBodiesAreCountedAsTheyAreKept(t *testing.T) {
 	schema := NewSchema("things", NewBudget(1<<20))
 	c, err := New(Config{Schema: schema})

@@ -20,7 +20,7 @@ import (
 
 const testPrefix = "/registry/things/"
 
-// mirror is a store, its tail, and a cache that a Reflector keeps equal to a prefix.
+// mirror is a store, its Tail, and a cache that a Reflector fills from a prefix.
 type mirror struct {
 	store     *kvtest.Memory
 	tail      *kv.Tail
@@ -29,7 +29,7 @@ type mirror struct {
 	reflector *Reflector
 }
 
-// decodeTest makes objects of anything but "corrupt" and "panic".
+// decodeTest decodes everything but "corrupt" and "panic".
 func decodeTest(schema *Schema) func(context.Context, string, []byte, int64) *Object {
 	return func(_ context.Context, key string, value []byte, revision int64) *Object {
 		config := ObjectConfig{Key: key, Revision: revision, Body: value}
@@ -98,7 +98,7 @@ func (m *mirror) remove(t *testing.T, key string) int64 {
 	return result.Revision
 }
 
-// settle waits until the cache is as new as the store, then compares them.
+// settle waits until the cache is as new as the store, and compares them.
 func (m *mirror) settle(t *testing.T) Snapshot {
 	t.Helper()
 	revision, err := m.store.Revision(t.Context())
@@ -175,7 +175,7 @@ func TestReflectorMirrorsStore(t *testing.T) {
 	})
 }
 
-// TestReflectorFollowsOtherResources: writes elsewhere move the label of an idle cache.
+// TestReflectorFollowsOtherResources checks that writes of other resources raise the revision of an idle cache.
 func TestReflectorFollowsOtherResources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
@@ -217,8 +217,8 @@ func TestReflectorCorruptObject(t *testing.T) {
 	})
 }
 
-// TestReflectorEndsUpEqualToTheStore: whatever the store does to the watch, the cache ends
-// up equal to it, in a new epoch if there was a gap.
+// TestReflectorEndsUpEqualToTheStore checks that the cache ends up equal to the store whatever happens to the
+// watch, and in a new epoch if there was a gap.
 func TestReflectorEndsUpEqualToTheStore(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -270,7 +270,7 @@ func TestReflectorEndsUpEqualToTheStore(t *testing.T) {
 	}
 }
 
-// TestReflectorRepeatsLoad: a load that fails, at any page, is repeated.
+// TestReflectorRepeatsLoad checks that a load that fails at any page is repeated.
 func TestReflectorRepeatsLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
@@ -305,7 +305,7 @@ func TestReflectorRepeatsLoad(t *testing.T) {
 	})
 }
 
-// TestReflectorCompactedBetweenPages: the revision of a load may be compacted under it.
+// TestReflectorCompactedBetweenPages checks a load whose revision is compacted meanwhile.
 func TestReflectorCompactedBetweenPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
@@ -347,11 +347,11 @@ func TestReflectorTakesOffers(t *testing.T) {
 		if got := m.cache.Snapshot().Get("a"); string(got.Body()) != "handed over" || got.Revision() != revision {
 			t.Errorf("the cache holds %q at %d", got.Body(), got.Revision())
 		}
-		// An offer of another value is not for this event, nor is that of a write that failed.
+		// Offers of another value, or of a write that failed, do not fit this event.
 		m.cache.Offer("a", []byte("never stored"), 1, handed)
 		m.cache.Offer("a", []byte("stored again"), 1, handed).Withdraw()
 		m.put(t, testPrefix+"a", "stored again")
-		// One that cannot make its object is not missed.
+		// An offer that cannot make its object is dropped.
 		m.cache.Offer("a", []byte("third"), 1, func(int64) *Object { return nil })
 		m.put(t, testPrefix+"a", "third")
 		m.settle(t)
@@ -389,7 +389,7 @@ func TestReflectorEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// TestReflectorForgetsWhenIdle: the log of a quiet cache ages.
+// TestReflectorForgetsWhenIdle checks that the Log of an idle cache forgets old events.
 func TestReflectorForgetsWhenIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
@@ -430,8 +430,8 @@ func TestNewReflectorRefuses(t *testing.T) {
 	}
 }
 
-// TestReflectorEndsUpRightUnderLoad writes, disconnects, compacts and reads at once,
-// outside of any bubble; reads that waited for a revision must see it.
+// TestReflectorEndsUpRightUnderLoad writes, disconnects, compacts and reads concurrently, outside of synctest.
+// Reads that waited for a revision must see it.
 func TestReflectorEndsUpRightUnderLoad(t *testing.T) {
 	m := newMirror(t)
 	m.start(t)
@@ -481,8 +481,8 @@ func TestReflectorEndsUpRightUnderLoad(t *testing.T) {
 	m.settle(t)
 }
 
-// TestAheadIsWhatTheNewestWriteMade: while events are under way, a write is ahead that is known to
-// have succeeded, and the newest of them. What was made of it is what the event takes.
+// TestAheadIsWhatTheNewestWriteMade checks that Ahead returns the newest successful write whose event has not
+// arrived, and that the event uses the same object.
 func TestAheadIsWhatTheNewestWriteMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
@@ -542,7 +542,7 @@ func TestAheadIsWhatTheNewestWriteMade(t *testing.T) {
 			t.Errorf("the event at %d made an object at %d", other, o.Revision())
 		}
 
-		// A write stays ahead until the state shows it, also once its event has come.
+		// A write stays ahead until the state has it, even after its event has arrived.
 		decode, asked := m.cache.decode, 0
 		m.cache.decode = func(ctx context.Context, key string, value []byte, revision int64) *Object {
 			expect("its event has come", revision)
@@ -558,8 +558,8 @@ func TestAheadIsWhatTheNewestWriteMade(t *testing.T) {
 	})
 }
 
-// TestValuesAreGivenBack: with Copies, the memory of each page is used again once all its
-// values were decoded, and not before; without it values may be kept.
+// TestValuesAreGivenBack checks that with Copies the memory of a page is reused once all its values are decoded,
+// and not before. Without Copies values may be kept.
 func TestValuesAreGivenBack(t *testing.T) {
 	const objects = 1500 // several pages, each of several parts
 	for _, copies := range []bool{true, false} {

@@ -8,8 +8,8 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// TestLoadAcrossAReplacement replaces the store between two pages of a load, by one that
-// soon is where the first was: what was read is of neither, and is never shown.
+// TestLoadAcrossAReplacement replaces the store between two pages of a load by one that soon has the same
+// revision. The mixed result must never be shown.
 func TestLoadAcrossAReplacement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
@@ -44,8 +44,8 @@ func TestLoadAcrossAReplacement(t *testing.T) {
 	})
 }
 
-// TestSnapshotOfALostHistory: readers can tell that what they see is of a store that was
-// replaced, for as long as it takes to load the other.
+// TestSnapshotOfALostHistory checks that readers can tell that a snapshot is of a replaced store until the new one
+// is loaded.
 func TestSnapshotOfALostHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// replayed returns a mirror of a store that has a past.
+// replayed returns a mirror of a store with past revisions.
 func replayed(t *testing.T, store *kvtest.Memory, tail kv.TailConfig) *mirror {
 	t.Helper()
 	m := &mirror{store: store}
@@ -32,8 +32,8 @@ func replayed(t *testing.T, store *kvtest.Memory, tail kv.TailConfig) *mirror {
 	return m
 }
 
-// TestReflectorReplaysThePast: after a start a cache shows the present, and the past as far as
-// it was to be had; before it has come to the present it shows nothing.
+// TestReflectorReplaysThePast checks that after a start a cache shows nothing until it has reached the present,
+// and then also the past, as far as it is available.
 func TestReflectorReplaysThePast(t *testing.T) {
 	const writes = 50 // revisions 2 to 51
 	compact := func(store *kvtest.Memory, revision int64) error { return store.Compact(revision) }
@@ -126,7 +126,7 @@ func TestReflectorReplaysThePast(t *testing.T) {
 	}
 }
 
-// checkPast compares states of the past with the store's.
+// checkPast compares past states with the store's.
 func (m *mirror) checkPast(t *testing.T, from, to int64) {
 	t.Helper()
 	for revision := from; revision <= to; revision++ {
@@ -153,8 +153,8 @@ func (m *mirror) checkPast(t *testing.T, from, to int64) {
 	}
 }
 
-// TestReflectorIsReadyAtThePresent: while the watch has yet to deliver the past, nobody
-// may read the cache; writes made meanwhile do not put that off.
+// TestReflectorIsReadyAtThePresent checks that the cache cannot be read until the watch has delivered the past,
+// and that later writes do not delay this.
 func TestReflectorIsReadyAtThePresent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
@@ -183,8 +183,8 @@ func TestReflectorIsReadyAtThePresent(t *testing.T) {
 	})
 }
 
-// TestReflectorReplaysOfReplacedStore: a store that is replaced under the replay must
-// not keep the cache waiting for a revision that may never come.
+// TestReflectorReplaysOfReplacedStore checks that a store that is replaced during the replay does not leave the
+// cache waiting for a revision that may never come.
 func TestReflectorReplaysOfReplacedStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
@@ -204,8 +204,8 @@ func TestReflectorReplaysOfReplacedStore(t *testing.T) {
 	})
 }
 
-// TestReflectorReloadsThePast: after a gap the Log reaches back to where the store does,
-// but what readers were shown before is not undone.
+// TestReflectorReloadsThePast checks that after a gap the Log goes back as far as the store does, and does not
+// contradict what readers saw before.
 func TestReflectorReloadsThePast(t *testing.T) {
 	const writes = 50 // revisions 2 to 51
 	for name, c := range map[string]struct {
@@ -263,8 +263,8 @@ func TestReflectorReloadsThePast(t *testing.T) {
 	}
 }
 
-// TestReflectorIsReadyInAnotherHistory: who waits for the present of a store that was
-// replaced waits for that of its replacement, which has a past by then.
+// TestReflectorIsReadyInAnotherHistory checks that a cache that waits for the present of a store that is then
+// replaced waits for that of the new store, which has a past by then.
 func TestReflectorIsReadyInAnotherHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
@@ -297,8 +297,8 @@ func TestReflectorIsReadyInAnotherHistory(t *testing.T) {
 	})
 }
 
-// TestReplayedEventsAge: nobody knows when a replayed event happened, so it is kept
-// as long as one that happened at the start.
+// TestReplayedEventsAge checks that a replayed event, whose time is unknown, is kept as long as one from the time
+// of the start.
 func TestReplayedEventsAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// corruptObjects makes n objects that cannot be understood, and what they are once they can.
+// corruptObjects returns n objects that cannot be decoded, and what they are once they can.
 func corruptObjects(schema *Schema, n int) (corrupt, sound []*Object) {
 	for i := range n {
 		key := fmt.Sprintf("ns/%06d", i)
@@ -23,7 +23,7 @@ func corruptObjects(schema *Schema, n int) (corrupt, sound []*Object) {
 	return corrupt, sound
 }
 
-// allocated is how many bytes work allocates.
+// allocated returns the number of bytes that work allocates.
 func allocated(work func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -32,8 +32,8 @@ func allocated(work func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// TestHealedWhileIndexIsBuilt: an object that heals while an index is built of a state
-// that had it corrupt is found by the index.
+// TestHealedWhileIndexIsBuilt checks that an object that heals while an index is built from an older state, in
+// which it was corrupt, is found by the index.
 func TestHealedWhileIndexIsBuilt(t *testing.T) {
 	schema := NewSchema("things", nil)
 	c, err := New(Config{Schema: schema})
@@ -60,8 +60,8 @@ func TestHealedWhileIndexIsBuilt(t *testing.T) {
 	}
 }
 
-// TestCorruptCostsWhatObjectsCost counts what is allocated when corrupt objects are
-// loaded, applied, repaired and deleted: 25 times as many cost about 25 times as much.
+// TestCorruptCostsWhatObjectsCost checks that allocations for loading, applying, repairing and deleting corrupt
+// objects grow linearly with their number.
 func TestCorruptCostsWhatObjectsCost(t *testing.T) {
 	measure := func(n int) map[string]uint64 {
 		schema := NewSchema("things", nil, Index{Label: "app"})
@@ -93,9 +93,8 @@ func TestCorruptCostsWhatObjectsCost(t *testing.T) {
 	}
 }
 
-// TestHopelessObjectsAreRarelyRead: many values that nobody will ever understand are
-// looked at again, though not all of them all the time; once they can be understood they
-// heal, all of them soon.
+// TestHopelessObjectsAreRarelyRead checks that many values that cannot be decoded are retried, but only some at a
+// time, and that all heal soon once they can be decoded.
 func TestHopelessObjectsAreRarelyRead(t *testing.T) {
 	const n = 10_000
 	synctest.Test(t, func(t *testing.T) {

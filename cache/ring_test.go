@@ -8,8 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestRingMatchesItsModel drives rings of several sizes and a slice with the same
-// operations.
+// TestRingMatchesItsModel applies the same operations to rings of several sizes and to a slice.
 func TestRingMatchesItsModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		smallest := rapid.IntRange(1, 4).Draw(t, "smallest")
@@ -80,8 +79,8 @@ func TestRingMatchesItsModel(t *testing.T) {
 	})
 }
 
-// TestRingReadersSeeConsecutiveEntries reads while the ring is written, grown, shrunk and trimmed:
-// a reader sees consecutive entries or learns that it was lapped.
+// TestRingReadersSeeConsecutiveEntries reads a ring while it is written, grown, shrunk and trimmed. Readers must
+// see consecutive entries, or learn that they were overtaken.
 func TestRingReadersSeeConsecutiveEntries(t *testing.T) {
 	r := newRing[uint64](2)
 	var done atomic.Bool

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestWritesToSharedBytesAreCaught: who writes to bytes that were published is found out
-// when they are used next, and when they are dropped.
+// TestWritesToSharedBytesAreCaught checks that writes to published bytes are detected when the bytes are next
+// used, and when they are dropped.
 func TestWritesToSharedBytesAreCaught(t *testing.T) {
 	object := func() *Object {
 		return NewObject(ObjectConfig{Key: "a", Revision: 1, Body: []byte("the body")}, NewSchema("things", NewBudget(1<<20)))
@@ -51,7 +51,7 @@ func TestWritesToSharedBytesAreCaught(t *testing.T) {
 	}
 }
 
-// panics returns what f panics with, "" if it does not.
+// panics returns the message that f panics with, or "".
 func panics(f func()) (text string) {
 	defer func() {
 		if x := recover(); x != nil {

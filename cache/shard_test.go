@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// hashOf is the hash by the standard library.
+// hashOf computes the hash with the standard library.
 func hashOf(text string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(text))
@@ -58,8 +58,8 @@ func TestShardsSelectByTheWholeHash(t *testing.T) {
 	})
 }
 
-// TestShardsDivideAList: each object is in the page of one shard, in order, whatever the page's
-// size, and what was left out is counted. An object costs no memory for it.
+// TestShardsDivideAList checks that each object is in the pages of exactly one shard, in order, whatever the page
+// size, that omitted objects are counted, and that shards cost no memory for objects.
 func TestShardsDivideAList(t *testing.T) {
 	schema := NewSchema("things", nil)
 	schema.IdentifyBy(func(head []byte) []byte { return head })

@@ -9,14 +9,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// keptEncoding is one that is kept, by its object's number and its own.
+// keptEncoding identifies a kept encoding by its object's number and its own.
 type keptEncoding struct {
 	object int
 	id     EncodingID
 }
 
-// shareModel is a Budget for two resources and shares of it for two more, with what
-// they must have counted.
+// shareModel is a Budget for two resources, with shares for two more, and the expected counts.
 type shareModel struct {
 	limits  [3]int64 // of the whole and of the shares
 	budgets [3]*Budget
@@ -43,7 +42,7 @@ func newShareModel(t *rapid.T) *shareModel {
 	return m
 }
 
-// budgetOf is the number of the Budget that an object's resource is in.
+// budgetOf returns the number of the Budget of an object's resource.
 func budgetOf(object int) int { return max(0, object%4-1) }
 
 func (m *shareModel) kept() map[keptEncoding]bool {
@@ -58,7 +57,7 @@ func (m *shareModel) kept() map[keptEncoding]bool {
 	return all
 }
 
-// taken is what a Budget and its shares count in all.
+// taken returns the total count of a Budget and its shares.
 func (m *shareModel) taken(i int) (bytes int64) {
 	bytes = m.budgets[i].Used() + m.history[i]
 	if i == 0 {
@@ -147,8 +146,8 @@ func (m *shareModel) check(t *rapid.T) {
 	}
 }
 
-// TestSharesKeepTheirRoom: a share has its own room whatever others do, what all take together
-// is never more than the whole, and every answer is right.
+// TestSharesKeepTheirRoom checks that other users cannot take a share's memory, that the total stays within the
+// limit, and that every encoding is right.
 func TestSharesKeepTheirRoom(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newShareModel(t)
@@ -156,8 +155,8 @@ func TestSharesKeepTheirRoom(t *testing.T) {
 	})
 }
 
-// Whoever goes through more than fits, again and again, costs a share nothing; what the
-// share does not use, others have until it asks.
+// Reading more than fits again and again must not take memory from a share. Memory that the share does not use can
+// be used by others until it needs it.
 func TestScansCostAShareNothing(t *testing.T) {
 	const cost = 1024 + storedOverhead
 	whole := NewBudget(100 * cost)
@@ -179,7 +178,7 @@ func TestScansCostAShareNothing(t *testing.T) {
 	}
 }
 
-// A share that keeps nothing gives up its past as well, but for the least that a Log keeps.
+// A share that keeps no encodings gives up its Log too, except the minimum.
 func TestShareOfNothing(t *testing.T) {
 	for _, whole := range []*Budget{NewBudget(0), NewBudget(1 << 20), NewGrowingBudget(Growth{Encodings: 1 << 20, All: 1 << 20, Most: 1 << 30})} {
 		schema := NewSchema("things", whole.NewShare(0))

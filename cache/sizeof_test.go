@@ -4,8 +4,8 @@ package cache
 
 import "unsafe"
 
-// Sizes of what exists once per object or event, at the edge of an allocation
-// class, where another field costs 16 bytes more. An Object has 8 bytes left.
+// Sizes of types that exist once for each object or event. They are at the edge of an allocation class, so that
+// another field costs 16 bytes more. An Object has 8 bytes left.
 var (
 	_ = [1]struct{}{}[unsafe.Sizeof(Object{})-88]
 	_ = [1]struct{}{}[unsafe.Sizeof(Event{})-64]

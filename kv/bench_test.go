@@ -41,8 +41,8 @@ func must[T any](b *testing.B) func(T, error) T {
 	}
 }
 
-// BenchmarkRevision reads the revision of a member in another process, over the connection for
-// revisions and by etcd's client.
+// BenchmarkRevision reads the revision of a member in another process, over the connection for revisions and with
+// etcd's client.
 func BenchmarkRevision(b *testing.B) {
 	member := kvtest.StartCluster(b, memberVariable, 1, nil)[0]
 	for _, by := range []string{"own", "client"} {
@@ -71,7 +71,7 @@ func BenchmarkRevision(b *testing.B) {
 	}
 }
 
-// cpuTime is what this process has used, without the members.
+// cpuTime returns the CPU time that this process has used.
 func cpuTime(b *testing.B) time.Duration {
 	var used syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
@@ -80,9 +80,9 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// BenchmarkWrites has 16 clients write keys of their own in a member in another process, while one
-// watch follows, as one server's does: more writes in a second no server can have of such an etcd.
-// They go over the connection for writes, and by etcd's client.
+// BenchmarkWrites measures 16 clients that write different keys to a member in another process, while one watch
+// follows, like that of a server. It is an upper bound for the writes per second of a server with such an etcd.
+// Writes go over the connection for writes, and through etcd's client.
 func BenchmarkWrites(b *testing.B) {
 	const clients = 16
 	member := kvtest.StartCluster(b, memberVariable, 1, nil)[0]
@@ -132,7 +132,7 @@ func BenchmarkWrites(b *testing.B) {
 	}
 }
 
-// cpuOf is the CPU time that another process of this machine has used, in steps of 10 ms.
+// cpuOf returns the CPU time of another process, with a resolution of 10 ms.
 func cpuOf(b *testing.B, pid int) time.Duration {
 	b.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -152,8 +152,8 @@ func cpuOf(b *testing.B, pid int) time.Duration {
 	return sum
 }
 
-// BenchmarkWriteToApplied is a write and a consistent read behind it: put, learn
-// the revision, wait until the owner has applied it.
+// BenchmarkWriteToApplied measures a write followed by a consistent read: put, get the revision, and wait until
+// the owner has applied it.
 func BenchmarkWriteToApplied(b *testing.B) {
 	store := openBench(b)
 	sub := benchSubscription(b, store)
@@ -169,7 +169,7 @@ func BenchmarkWriteToApplied(b *testing.B) {
 	}
 }
 
-// benchSubscription returns a subscription whose owner applies all at once.
+// benchSubscription returns a subscription whose owner applies all batches immediately.
 func benchSubscription(b *testing.B, store kv.Store) *kv.Subscription {
 	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -214,7 +214,7 @@ func BenchmarkWaitSatisfied(b *testing.B) {
 	}
 }
 
-// script is a Store whose watch delivers responses that were made beforehand.
+// script is a Store whose watch delivers prepared responses.
 type script struct {
 	kv.Store
 	responses chan kv.WatchResponse
@@ -222,8 +222,7 @@ type script struct {
 
 func (s *script) Watch(context.Context, string, int64) <-chan kv.WatchResponse { return s.responses }
 
-// BenchmarkTailDispatch is what one event costs from the watch to the owner, with
-// 60 subscriptions.
+// BenchmarkTailDispatch measures one event from the watch to the owner, with 60 subscriptions.
 func BenchmarkTailDispatch(b *testing.B) {
 	store := &script{Store: kvtest.NewMemory(), responses: make(chan kv.WatchResponse, 64)}
 	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
@@ -258,8 +257,7 @@ func BenchmarkTailDispatch(b *testing.B) {
 	}
 }
 
-// BenchmarkReplay is what beginning in the past costs a start: until all revisions
-// that are replayed were handed out.
+// BenchmarkReplay measures a start with a past: the time until all replayed revisions have been delivered.
 func BenchmarkReplay(b *testing.B) {
 	for _, revisions := range []int64{1_000, 10_000, 50_000} {
 		b.Run(fmt.Sprintf("revisions=%d", revisions), func(b *testing.B) {
@@ -277,7 +275,7 @@ func BenchmarkReplay(b *testing.B) {
 	}
 }
 
-// replay begins in the past and hands all of it out.
+// replay begins in the past and delivers all of it.
 func replay(b *testing.B, store kv.Store, revisions int64) {
 	ctx, cancel := context.WithCancel(b.Context())
 	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: revisions})

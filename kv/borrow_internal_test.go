@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// cut divides data as gRPC's frames do.
+// cut splits data into frames as gRPC does.
 func cut(data []byte, size int) mem.BufferSlice {
 	var parts mem.BufferSlice
 	for len(data) > 0 {
@@ -25,8 +25,8 @@ func cut(data []byte, size int) mem.BufferSlice {
 	return parts
 }
 
-// TestBorrowedAnswersAreAsOthers: what is read into memory that is used again is what gRPC
-// reads, also from a second attempt.
+// TestBorrowedAnswersAreAsOthers checks that answers decoded into reused memory equal those of gRPC's codec, also
+// after a retry.
 func TestBorrowedAnswersAreAsOthers(t *testing.T) {
 	var pool sync.Pool
 	rapid.Check(t, func(t *rapid.T) {
@@ -68,7 +68,7 @@ func TestBorrowedAnswersAreAsOthers(t *testing.T) {
 	})
 }
 
-// TestBorrowedCodecKnowsOtherMessages: requests, and whatever else a call may bring.
+// TestBorrowedCodecKnowsOtherMessages checks that the codec handles requests and all other messages, too.
 func TestBorrowedCodecKnowsOtherMessages(t *testing.T) {
 	b := &borrowed{pool: new(sync.Pool)}
 	want := &etcdserverpb.RangeRequest{Key: []byte("key"), Limit: 17}

@@ -16,7 +16,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// leader returns the member that leads the cluster.
+// leader returns the cluster's leader.
 func leader(t *testing.T, members []*kvtest.Member) *kvtest.Member {
 	t.Helper()
 	outsider := kvtest.NewClient(t, kvtest.URLs(members))
@@ -28,9 +28,8 @@ func leader(t *testing.T, members []*kvtest.Member) *kvtest.Member {
 	return members[slices.Index(kvtest.URLs(members), url)]
 }
 
-// TestClusterLeaderKilled writes while the leader is killed and comes back: what
-// was acknowledged is there, the Tail saw each of it once and in order, and never
-// lost its place.
+// TestClusterLeaderKilled writes while the leader is killed and restarted. Acknowledged writes must not be lost,
+// and the Tail must see each once and in order, without losing its place.
 func TestClusterLeaderKilled(t *testing.T) {
 	members := startCluster(t, 3, nil)
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
@@ -89,8 +88,8 @@ func TestClusterLeaderKilled(t *testing.T) {
 	}
 }
 
-// TestReplacedEtcdIsNoticed gives a running store an etcd that has lost its data: the
-// same cluster id, lower revisions.
+// TestReplacedEtcdIsNoticed replaces the etcd of a running store by one that has lost its data, and so has the
+// same cluster ID but lower revisions.
 func TestReplacedEtcdIsNoticed(t *testing.T) {
 	members := startCluster(t, 1, nil)
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)})

@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// testReplay begins Tails in the past: they go back as far as they were told to
-// and the store still reaches, and miss nothing of what happened since.
+// testReplay begins Tails in the past. They must go back as far as configured and as the store still has
+// revisions, and miss nothing since.
 func (s *suite) testReplay() {
 	var revisions []int64
 	for i := range 20 {
@@ -39,8 +39,7 @@ func (s *suite) testReplay() {
 	s.replay(1_000_000, 0, present)
 }
 
-// replay runs a Tail and compares what a subscription loads and is given with the
-// store.
+// replay runs a Tail and compares what a subscription loads and receives with the store.
 func (s *suite) replay(reach, wantPast, present int64) {
 	s.Helper()
 	tail := kv.NewTail(kv.TailConfig{Store: s.Store, Prefix: "/conformance", Replay: reach})

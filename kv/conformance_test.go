@@ -17,13 +17,12 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// Subject is an open store under test, and the operations that the suite does without it.
+// Subject is an open store under test, with operations on its server that the suite needs.
 type Subject struct {
 	kv.Store
 	// Compact forgets what was overwritten up to a revision.
 	Compact func(ctx context.Context, revision int64) error
-	// PutAll writes several keys in one revision, which it returns. A nil value
-	// deletes.
+	// PutAll writes several keys in one revision, which it returns. A nil value deletes a key.
 	PutAll func(ctx context.Context, values map[string][]byte) (int64, error)
 	// Imitation says that the server imitates etcd only as far as kube-apiserver needs it:
 	// no transaction writes several keys, so that PutAll writes them one by one, and no
@@ -31,12 +30,11 @@ type Subject struct {
 	Imitation bool
 }
 
-// limit bounds how long a test waits for what must happen.
+// limit is the timeout of a test.
 const limit = proctest.Patience
 
-// testConformance tests that a store keeps the guarantees of package kv. The store
-// that open returns must be running and is left open; keys outside "/conformance/"
-// are not touched. The test of Close opens another one.
+// testConformance tests the guarantees of package kv. The store that open returns must be running and is left
+// open. Only keys under "/conformance/" are changed. The test of Close opens another store.
 func testConformance(t *testing.T, open func(t *testing.T) Subject) {
 	store := open(t)
 	for _, c := range []struct {
@@ -72,7 +70,7 @@ func testConformance(t *testing.T, open func(t *testing.T) Subject) {
 	t.Run("Close", func(t *testing.T) { testClose(t, open(t).Store) })
 }
 
-// suite is one test over one store.
+// suite is one test of a store.
 type suite struct {
 	*testing.T
 	Subject
@@ -80,7 +78,7 @@ type suite struct {
 	prefix string
 }
 
-// put writes a key whatever its revision and returns the new one.
+// put writes a key unconditionally and returns its new revision.
 func (s *suite) put(key, value string) int64 {
 	s.Helper()
 	item, _, _, err := s.Get(s.ctx, s.prefix+key)
@@ -284,8 +282,8 @@ func (s *suite) testRangePages() {
 	}
 }
 
-// testRangeBorrowed: values that are given back are as others until then, and no memory is
-// used for two pages at once.
+// testRangeBorrowed checks that borrowed values equal others until they are released, and that no two pages share
+// memory.
 func (s *suite) testRangeBorrowed() {
 	for i := range 20 {
 		s.put(fmt.Sprintf("%02d", i), strings.Repeat(strconv.Itoa(i), 40_000))
@@ -369,8 +367,8 @@ func (s *suite) testRevision() {
 	s.must(s.Health(s.ctx))
 }
 
-// testCounter has several writers count in one key: each increment must be
-// committed once, and the watch must see every one.
+// testCounter has several writers increment one key. Each increment must be committed once, and the watch must see
+// each.
 func (s *suite) testCounter() {
 	const writers, each = 4, 15
 	start := s.put("n", "0")
@@ -422,8 +420,7 @@ func (s *suite) testCancelled() {
 	}
 }
 
-// testExpiry has keys expire. Where they have done so before they were looked at, because
-// the machine was busy with other things, it is tried again with more time.
+// testExpiry has keys expire. If the machine was too slow to see them alive, it tries again with a longer TTL.
 func (s *suite) testExpiry() {
 	for ttl := 1500 * time.Millisecond; ; ttl *= 2 {
 		try := *s
@@ -435,7 +432,7 @@ func (s *suite) testExpiry() {
 	}
 }
 
-// expires reports whether keys of so long a life could be looked at while they lived.
+// expires reports whether keys with this TTL could be read before they expired.
 func (s *suite) expires(ttl time.Duration) bool {
 	start, err := s.Revision(s.ctx)
 	s.must(err)
@@ -453,7 +450,7 @@ func (s *suite) expires(ttl time.Duration) bool {
 		s.must(err)
 		leased[key] = item.Lease
 	}
-	// A write without TTL takes the key off its lease.
+	// A write without TTL detaches the key from its lease.
 	result, err := s.Put(s.ctx, s.prefix+"kept", []byte("2"), kv.PutOptions{IfRevision: revisions["kept"]})
 	s.must(err)
 	if time.Since(begun) >= ttl {
@@ -469,7 +466,7 @@ func (s *suite) expires(ttl time.Duration) bool {
 	return true
 }
 
-// expectExpired waits until the keys with a TTL are gone, and only they.
+// expectExpired waits until exactly the keys with a TTL are gone.
 func (s *suite) expectExpired(watch <-chan kv.WatchResponse) {
 	s.follow(watch, 4)
 	var expired []string

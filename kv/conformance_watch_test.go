@@ -14,8 +14,7 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// follow returns the watch's responses until there were as many events as asked
-// for, and checks their form.
+// follow returns responses of the watch with at least the given number of events, and checks their form.
 func (s *suite) follow(watch <-chan kv.WatchResponse, events int) []kv.Batch {
 	s.Helper()
 	var batches []kv.Batch
@@ -169,8 +168,8 @@ func (s *suite) testProgress() {
 	}
 }
 
-// testTail follows the store through a Tail: what a subscription's owner applies
-// is what a Range returns, and Wait waits for it.
+// testTail follows the store with a Tail. What the owner of a subscription applies must equal a Range, and Wait
+// must wait for it.
 func (s *suite) testTail() {
 	tail := kv.NewTail(kv.TailConfig{Store: s.Store, Prefix: "/conformance"})
 	ctx, cancel := context.WithCancel(s.ctx)
@@ -248,7 +247,7 @@ func (s *suite) testCompacted() {
 	if response, ok := s.receive(watch); ok {
 		s.Errorf("after its error the watch delivered %+v", response)
 	}
-	// The deletion at the compacted revision itself is not lost.
+	// The deletion at the compacted revision itself must not be lost.
 	watch = s.Watch(s.ctx, s.prefix, compacted-1)
 	if s.Imitation {
 		if response, _ := s.receive(watch); !errors.Is(response.Err, kv.ErrCompacted) {

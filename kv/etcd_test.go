@@ -123,8 +123,9 @@ func TestReplacedStoreEndsWatches(t *testing.T) {
 	}
 }
 
-// TestOldTermReplacesNothing: a member that was sent a snapshot has the term of the
-// entry that it applied before.
+// TestOldTermReplacesNothing checks that an answer with an old raft term does not count as a replacement of the
+// store unless a second answer confirms it. A member that received a snapshot answers with an old term for a
+// while.
 func TestOldTermReplacesNothing(t *testing.T) {
 	for name, open := range map[string]func(*testing.T) *kv.Etcd{
 		"embedded": func(t *testing.T) *kv.Etcd { return openEmbedded(t, embedded.Config{}) },
@@ -154,7 +155,7 @@ func TestOldTermReplacesNothing(t *testing.T) {
 	}
 }
 
-// TestStoresTakeTurnsToCompact has two stores on one etcd take turns.
+// TestStoresTakeTurnsToCompact checks that two stores on one etcd compact in turn.
 func TestStoresTakeTurnsToCompact(t *testing.T) {
 	members := startCluster(t, 1, nil)
 	open := func() *kv.Etcd {
@@ -207,9 +208,8 @@ func TestStoresTakeTurnsToCompact(t *testing.T) {
 	}
 }
 
-// TestExpiryIsNoReplacement: a lease that expires raises the revision, and nobody is
-// answered with it. A revision that is asked for afterwards must not seem to have gone
-// back behind what the watches told.
+// TestExpiryIsNoReplacement checks that the expiry of a lease, which raises the revision without an answer to
+// anybody, does not make a later revision appear to have gone back behind the watch.
 func TestExpiryIsNoReplacement(t *testing.T) {
 	store := openEmbedded(t, embedded.Config{})
 	result, err := store.Put(t.Context(), "/registry/a", nil, kv.PutOptions{TTL: time.Hour})
@@ -260,8 +260,8 @@ func TestRevokedLeaseIsReplaced(t *testing.T) {
 	}
 }
 
-// TestRevisionIsShared has many callers ask at once while writers write. A server
-// that is alone asks nobody.
+// TestRevisionIsShared has many concurrent callers ask for the revision while others write. They share reads; the
+// only member of an embedded etcd needs none.
 func TestRevisionIsShared(t *testing.T) {
 	t.Run("cluster", func(t *testing.T) {
 		members := startCluster(t, 1, nil)
@@ -277,7 +277,7 @@ func TestRevisionIsShared(t *testing.T) {
 	})
 }
 
-// shareRevisions checks the revisions and counts the reads behind them.
+// shareRevisions checks the revisions and counts the reads from etcd.
 func shareRevisions(t *testing.T, store *kv.Etcd) (reads, calls uint64) {
 	before := store.RevisionReads()
 	const callers, each = 32, 20

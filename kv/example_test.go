@@ -10,8 +10,8 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// A store is written, read and watched. This one is a server in this process; with
-// kv.NewExternal all but its construction is the same.
+// This example writes, reads and watches a store. It is an embedded one; only the construction differs for
+// kv.NewExternal.
 func Example() {
 	dir, err := os.MkdirTemp("", "example")
 	if err != nil {
@@ -62,8 +62,8 @@ func Example() {
 	// update /registry/pods/default/a: two, 2 after the start
 }
 
-// A Tail follows everything under a prefix through one watch; a Subscription is one part
-// of it, whose owner loads what there is, and then applies what comes.
+// A Tail follows everything under a prefix with one watch. A Subscription is a part of it, whose owner first loads
+// the objects and then applies the changes.
 func ExampleTail() {
 	store := kvtest.NewMemory()
 	defer store.Close()

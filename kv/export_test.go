@@ -36,7 +36,7 @@ func (e *Etcd) PutAll(ctx context.Context, values map[string][]byte) (int64, err
 	return resp.Header.Revision, nil
 }
 
-// CompactOnce makes one move of the compaction protocol.
+// CompactOnce makes one step of the compaction protocol.
 func (e *Etcd) CompactOnce(ctx context.Context) error {
 	if err := e.awaitOpen(ctx); err != nil {
 		return err
@@ -50,8 +50,7 @@ func (e *Etcd) ForgeHistory(revision int64) { raise(&e.history.revision, revisio
 // ForgeTerm makes the store believe that it has seen a raft term.
 func (e *Etcd) ForgeTerm(term uint64) { e.history.term.Store(term) }
 
-// ObserveOldTerm has the store take in an answer of a member that applied its last
-// entry in the term before the present one.
+// ObserveOldTerm gives the store an answer of a member whose last applied entry is of the previous term.
 func (e *Etcd) ObserveOldTerm(ctx context.Context) {
 	mark := e.history.mark()
 	e.observeHistory(ctx, mark, &etcdserverpb.ResponseHeader{
@@ -62,16 +61,16 @@ func (e *Etcd) ObserveOldTerm(ctx context.Context) {
 // ForgeCluster makes the store believe that it has seen another cluster.
 func (e *Etcd) ForgeCluster() { e.history.clusterID.Add(1) }
 
-// OwnReads counts the revisions that were read past etcd's client.
+// OwnReads returns the number of revisions that were read without etcd's client.
 func (e *Etcd) OwnReads() uint64 { return e.connection.revisions.answers.Load() }
 
-// WithoutOwnReads leaves all reads to etcd's e.connection.Client. No read may be under way.
+// WithoutOwnReads makes all reads use etcd's client. No read may be in progress.
 func (e *Etcd) WithoutOwnReads() { e.connection.revisions = nil }
 
-// OwnWrites counts the transactions that were sent past etcd's client.
+// OwnWrites returns the number of transactions that were sent without etcd's client.
 func (e *Etcd) OwnWrites() uint64 { return e.connection.writes.answers.Load() }
 
-// WithoutOwnWrites leaves all writes to etcd's client, until the connection for writes ends.
+// WithoutOwnWrites makes all writes use etcd's client, until the connection for writes ends.
 func (e *Etcd) WithoutOwnWrites() { e.connection.writes.conn.Store(nil) }
 
 // PutLeased writes a key with a lease.
@@ -83,7 +82,7 @@ func (e *Etcd) PutLeased(ctx context.Context, key string, lease int64) error {
 	return err
 }
 
-// RevokeLease ends a lease as its expiry does.
+// RevokeLease revokes a lease, with the same effect as its expiry.
 func (e *Etcd) RevokeLease(ctx context.Context, lease int64) error {
 	if err := e.awaitOpen(ctx); err != nil {
 		return err
@@ -95,11 +94,10 @@ func (e *Etcd) RevokeLease(ctx context.Context, lease int64) error {
 // IsBehind does what a heartbeat does.
 func (t *Tail) IsBehind(ctx context.Context) bool { return t.isBehind(ctx) }
 
-// Seen returns the revision up to which every event has been queued to its
-// subscription, 0 while that is not known.
+// Seen returns the revision up to which every event has been queued to its subscription, or 0 if that is unknown.
 func (t *Tail) Seen() int64 { return t.seen.Load() }
 
-// TailStats counts what a Tail has received.
+// TailStats has counters of a Tail.
 type TailStats struct {
 	Batches, Events int64 // delivered by the watch
 	Progress        int64 // responses without events

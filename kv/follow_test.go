@@ -10,8 +10,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// followPods runs a tail of /registry until the test ends, with a subscription to the
-// pods that has loaded.
+// followPods runs a Tail of /registry until the test ends, with a loaded subscription to the pods.
 func followPods(t *testing.T, store kv.Store) (*kv.Tail, *kv.Subscription) {
 	t.Helper()
 	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
@@ -26,7 +25,7 @@ func followPods(t *testing.T, store kv.Store) (*kv.Tail, *kv.Subscription) {
 	return tail, sub
 }
 
-// recorder applies a subscription's batches and remembers their keys in order.
+// recorder applies the batches of a subscription and records their keys in order.
 type recorder struct {
 	keys      []string
 	revisions []int64
@@ -51,8 +50,7 @@ func (r *recorder) run(ctx context.Context, sub *kv.Subscription) error {
 	}
 }
 
-// sawOnce reports what was acknowledged and not seen at that revision, or was seen twice
-// or out of order.
+// sawOnce reports acknowledged writes that were not seen at their revision, were seen twice, or out of order.
 func (r *recorder) sawOnce(t *testing.T, acknowledged map[string]int64) {
 	t.Helper()
 	at := make(map[string]int64)

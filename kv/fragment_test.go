@@ -11,8 +11,8 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestLongPastComesInParts: a past that is larger than a response of etcd may be is told in several, and no revision is split
-// between two of them.
+// TestLongPastComesInParts checks that a past larger than etcd's limit for a response comes in several responses,
+// and that no revision is split between two.
 func TestLongPastComesInParts(t *testing.T) {
 	const revisions, keys, size = 6, 4, 300 << 10 // four are nearly as much as etcd takes at once
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(startCluster(t, 1, kvtest.Steady))})

@@ -8,15 +8,14 @@ import (
 	"testing"
 )
 
-// lasting is a store that is never replaced, and nothing else.
+// lasting is a store that is never replaced. It has no other methods.
 type lasting struct{ Store }
 
 func (lasting) Replacements() uint64 { return 0 }
 
-// TestFreshOfOneHistory has histories follow each other while readers ask how fresh the
-// owner is. In every other one the owner never applies what came last, so nobody may be
-// told of it, although as much is applied as was queued in the others. Builds with
-// invariants look for trouble where it is most likely.
+// TestFreshOfOneHistory loses the history again and again while readers call Fresh. The owner never applies the
+// last event of a history, so Fresh must never return its revision, though other histories apply as many events as
+// this one has queued. Builds with the tag invariants yield where such a race is most likely.
 func TestFreshOfOneHistory(t *testing.T) {
 	const before, last, small = 90, 100, 2
 	ctx := context.Background()

@@ -18,7 +18,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestPrefixEndsBeforeTheNextKey: a key has the prefix exactly if it lies in the range.
+// TestPrefixEndsBeforeTheNextKey checks that a key is in the range of a prefix exactly if it has that prefix.
 func TestPrefixEndsBeforeTheNextKey(t *testing.T) {
 	alphabet := rapid.StringOfN(rapid.RuneFrom([]rune{'/', '0', 'a'}), 0, 3, -1)
 	tail := rapid.SampledFrom([]string{"", "\x00", "\xff", "\xff\xff", "a\xff"})
@@ -33,8 +33,8 @@ func TestPrefixEndsBeforeTheNextKey(t *testing.T) {
 	})
 }
 
-// TestBatchesHoldTheNewEventsInOrder: the batches hold exactly the new events, in order, whole
-// revisions each.
+// TestBatchesHoldTheNewEventsInOrder checks that batches have exactly the new events, in order, and one batch for
+// each revision.
 func TestBatchesHoldTheNewEventsInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var events []*mvccpb.Event
@@ -162,8 +162,7 @@ func TestHistoryNoticesReplacements(t *testing.T) {
 	}
 }
 
-// TestHistoryLateAnswer: an answer of a history that was replaced since it was asked for
-// says nothing of the new one.
+// TestHistoryLateAnswer checks that an answer of a replaced history does not affect the new one.
 func TestHistoryLateAnswer(t *testing.T) {
 	answer := func(revision int64, term uint64) *etcdserverpb.ResponseHeader {
 		return &etcdserverpb.ResponseHeader{ClusterId: 1, Revision: revision, RaftTerm: term}
@@ -182,8 +181,7 @@ func TestHistoryLateAnswer(t *testing.T) {
 	}
 }
 
-// TestHistoryFirstAnswersAtOnce: of several answers that arrive first, none takes the
-// others' cluster for a new one.
+// TestHistoryFirstAnswersAtOnce checks that concurrent first answers do not count as a replacement.
 func TestHistoryFirstAnswersAtOnce(t *testing.T) {
 	first := &etcdserverpb.ResponseHeader{ClusterId: 1, Revision: 100, RaftTerm: 5}
 	for range 5000 {
@@ -233,7 +231,7 @@ func TestRevisionReaderJoins(t *testing.T) {
 	}
 }
 
-// grants is a clientv3.Lease that counts.
+// grants is a clientv3.Lease that counts its calls.
 type grants struct {
 	clientv3.Lease
 	ttls []int64
@@ -291,7 +289,7 @@ func TestLeasesAreReused(t *testing.T) {
 	}
 }
 
-// stalledGrants grants nothing until it is told to.
+// stalledGrants is a clientv3.Lease whose grants wait.
 type stalledGrants struct {
 	grants
 	asked, granted chan struct{}
@@ -307,9 +305,8 @@ func (g *stalledGrants) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGr
 	}
 }
 
-// TestLeaseWhileStoreStalls: who needs a lease while another one is being granted waits
-// no longer than it can, not at all where the last one fits, and asks itself where
-// nothing came of it.
+// TestLeaseWhileStoreStalls checks callers that need a lease while another is being granted: they wait no longer
+// than their context allows, not at all if the last lease fits, and request one themselves if that grant fails.
 func TestLeaseWhileStoreStalls(t *testing.T) {
 	g := stalledGrants{asked: make(chan struct{}, 10), granted: make(chan struct{})}
 	l := newLeaseManager(nil)
@@ -384,9 +381,8 @@ func TestConfigsAreChecked(t *testing.T) {
 
 func second(_ *Etcd, err error) error { return err }
 
-// TestDeliveredRevisionsWereCommitted: what a watch delivered was committed, so that a
-// store which has not come so far is another one. What it delivered of a history that is
-// lost says nothing of the next.
+// TestDeliveredRevisionsWereCommitted checks that a store whose revision is lower than one that a watch delivered
+// counts as replaced, but that deliveries of a lost history say nothing about the next.
 func TestDeliveredRevisionsWereCommitted(t *testing.T) {
 	answer := func(revision int64) *etcdserverpb.ResponseHeader {
 		return &etcdserverpb.ResponseHeader{ClusterId: 1, Revision: revision, RaftTerm: 2}

@@ -15,7 +15,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// kineSubject is a store kept by kine, whose transactions write one key each.
+// kineSubject is a store of kine, in whose transactions only one key is written.
 func kineSubject(store *kv.Etcd) Subject {
 	one := subject(store)
 	one.Imitation = true
@@ -45,9 +45,8 @@ func TestKineConforms(t *testing.T) {
 	})
 }
 
-// TestTailSeesAllThoughKineIsKilled kills kine while this process and a sibling write into
-// it, and while both compact. What was acknowledged to either, the Tail saw once and in
-// order, and after each write it becomes as fresh as the store.
+// TestTailSeesAllThoughKineIsKilled kills kine while this process and another one write to it and compact. The
+// Tail must see every acknowledged write of both once and in order, and become as fresh as the store after each.
 func TestTailSeesAllThoughKineIsKilled(t *testing.T) {
 	kine := kvtest.StartKine(t)
 	open := func() *kv.Etcd {
@@ -117,9 +116,8 @@ func TestTailSeesAllThoughKineIsKilled(t *testing.T) {
 	}
 }
 
-// TestKineCompactsOtherwise: kine may compact by itself, unknown to the protocol, and may
-// keep what the protocol had it give up. The past that is begun with is there in either
-// case, as far back as can be known, and nothing older is said to be.
+// TestKineCompactsOtherwise checks Tails when kine compacts by itself, without the compaction protocol, or keeps
+// revisions that the protocol compacted. The past must begin at a revision that exists, as early as can be known.
 func TestKineCompactsOtherwise(t *testing.T) {
 	const retain = 20
 	// prepare returns a store that holds many revisions, and the last.

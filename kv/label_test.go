@@ -10,8 +10,8 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestFreshNeverGoesBack: what a subscription has promised stays promised, whatever is
-// queued, handed out or given up meanwhile, and grows with each part that is applied.
+// TestFreshNeverGoesBack checks that Fresh never decreases, whatever is queued, delivered or given up, and grows
+// with each applied batch.
 func TestFreshNeverGoesBack(t *testing.T) {
 	const pods, nodes = "/registry/pods/", "/registry/nodes/"
 	synctest.Test(t, func(t *testing.T) {

@@ -20,8 +20,8 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// liar stands before a member and answers requests for progress ahead of the events that
-// it holds back, as etcd may before 3.4.31 and 3.5.13.
+// liar is a proxy of a member that reports progress before it delivers the events, as etcd may before 3.4.31 and
+// 3.5.13.
 type liar struct {
 	etcdserverpb.UnimplementedKVServer
 	etcdserverpb.UnimplementedMaintenanceServer
@@ -78,7 +78,7 @@ func (l *liar) hold() (release func()) {
 	return sync.OnceFunc(func() { close(held) })
 }
 
-// breakStreams ends the open watches without a word.
+// breakStreams ends the open watches without an error message.
 func (l *liar) breakStreams() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -175,7 +175,7 @@ func (l *liar) Watch(down etcdserverpb.Watch_WatchServer) error {
 	return status.Error(codes.Unavailable, "broken")
 }
 
-// pass hands a request on, or answers it with a lie.
+// pass forwards a request for progress, or answers it too early.
 func (l *liar) pass(ctx context.Context, request *etcdserverpb.WatchRequest, up etcdserverpb.Watch_WatchClient, send func(*etcdserverpb.WatchResponse) error) error {
 	_, held, _ := l.state()
 	select {
@@ -194,9 +194,9 @@ func (l *liar) pass(ctx context.Context, request *etcdserverpb.WatchRequest, up 
 	return send(&etcdserverpb.WatchResponse{Header: now.Header, WatchId: -1})
 }
 
-// TestProgressAheadOfEvents follows members whose progress cannot be trusted, from the
-// beginning or since they took the place of others: nothing is taken for fresh before
-// its events came, and none is lost when a watch is opened again.
+// TestProgressAheadOfEvents follows members that report progress too early, from the beginning or after they
+// replaced others. Nothing may count as fresh before its events arrived, and no event may be lost when a watch is
+// opened again.
 func TestProgressAheadOfEvents(t *testing.T) {
 	for _, versions := range [][2]string{{"3.5.12", "3.5.12"}, {"3.4.30", "3.4.30"}, {"", "3.5.12"}, {"not a version", "not a version"}} {
 		t.Run(fmt.Sprintf("%q then %q", versions[0], versions[1]), func(t *testing.T) {

@@ -15,8 +15,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// memberVariable makes the test binary play another process, a member of an etcd cluster
-// that is configured by its value.
+// memberVariable makes the test binary run as a member of an etcd cluster, configured by its value.
 const memberVariable = "LARDER_KV_TEST_MEMBER"
 
 func TestMain(m *testing.M) {

@@ -25,8 +25,8 @@ func TestProgressIsSoundFromSomeVersionsOn(t *testing.T) {
 	}
 }
 
-// TestOnlyKnownMembersAreBelieved asks endpoints of which some do not answer, or answer for
-// several members: only who is known to serve a stream is believed.
+// TestOnlyKnownMembersAreBelieved checks endpoints of which some do not answer or belong to several members. The
+// progress of a stream is trusted only if the version of its member is known.
 func TestOnlyKnownMembersAreBelieved(t *testing.T) {
 	answer := func(member uint64, version string) *clientv3.StatusResponse {
 		return (*clientv3.StatusResponse)(&etcdserverpb.StatusResponse{Header: &etcdserverpb.ResponseHeader{MemberId: member}, Version: version})
@@ -75,8 +75,8 @@ func TestOnlyKnownMembersAreBelieved(t *testing.T) {
 	}
 }
 
-// TestIdentifyMembersOnce: who opened a stream before the members were asked need not
-// ask again, who did so later must.
+// TestIdentifyMembersOnce checks that a stream that was opened before the members were last asked does not ask
+// again, and that a later one does.
 func TestIdentifyMembersOnce(t *testing.T) {
 	questions := 0
 	m := &members{
@@ -98,9 +98,8 @@ func TestIdentifyMembersOnce(t *testing.T) {
 	}
 }
 
-// TestSilentEndpointsDoNotDelayOthers has one endpoint swallow all requests: the members behind
-// the others are believed at once, though another stream still waits for that endpoint. When it
-// answers again, the member behind it is believed, too.
+// TestSilentEndpointsDoNotDelayOthers checks that an endpoint that does not answer delays only the streams of its
+// own members, which are identified once it answers again.
 func TestSilentEndpointsDoNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

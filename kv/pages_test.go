@@ -10,7 +10,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// limits is a store that writes down how much it is asked for at once.
+// limits is a store that records the limits of Range calls.
 type limits struct {
 	kv.Store
 	asked []int64
@@ -22,8 +22,7 @@ func (l *limits) Range(ctx context.Context, opts kv.RangeOptions) (kv.Page, erro
 	return l.Store.Range(ctx, opts)
 }
 
-// TestPagesFitIntoMemory: small items come in few pages, large ones in pages that fit into
-// memory.
+// TestPagesFitIntoMemory checks that small items are read in few pages, and large ones in pages of limited size.
 func TestPagesFitIntoMemory(t *testing.T) {
 	for _, c := range []struct {
 		items, size int

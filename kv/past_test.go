@@ -17,8 +17,8 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestTailFindsThePast: where a Tail begins, what it asks the store for that, and
-// what is told to those who ask too late.
+// TestTailFindsThePast checks at which revision a Tail begins, how many requests it needs to find it, and that
+// later subscriptions begin there too.
 func TestTailFindsThePast(t *testing.T) {
 	const present = 1001
 	for _, c := range []struct {
@@ -88,7 +88,8 @@ func TestTailFindsThePast(t *testing.T) {
 	}
 }
 
-// TestClockLengthensThePast: a past that has too few ticks begins earlier, as far as the limit and the store allow.
+// TestClockLengthensThePast checks that a past with too few ticks is extended, as far as the limit and the store
+// allow.
 func TestClockLengthensThePast(t *testing.T) {
 	const prefix = "/registry/leases/kube-system/apiserver-"
 	for _, c := range []struct {
@@ -143,7 +144,7 @@ func TestClockLengthensThePast(t *testing.T) {
 	}
 }
 
-// TestBeginWaitsForThePlace: nobody is sent anywhere before the place is known.
+// TestBeginWaitsForThePlace checks that Begin does not return before the Tail has found where it begins.
 func TestBeginWaitsForThePlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
@@ -170,8 +171,8 @@ func TestBeginWaitsForThePlace(t *testing.T) {
 	})
 }
 
-// TestBeginSendsToWhatIsLeft: who cannot or must not load where the Tail began is sent to
-// what is left of the past after that; who asks after a loss, to the place found since.
+// TestBeginSendsToWhatIsLeft checks that an owner that cannot load where the Tail began gets a later revision that
+// still exists, and after a loss one of the new past.
 func TestBeginSendsToWhatIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
@@ -220,7 +221,7 @@ func TestBeginSendsToWhatIsLeft(t *testing.T) {
 	})
 }
 
-// begin asks where to load, not for ever.
+// begin calls Begin with a timeout.
 func begin(t *testing.T, sub *kv.Subscription, least int64) (past, present int64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
@@ -232,9 +233,8 @@ func begin(t *testing.T, sub *kv.Subscription, least int64) (past, present int64
 	return past, present
 }
 
-// TestPastAfterLoss: what was compacted is a gap, but who begins behind it is given
-// whatever the store still has; of a store that was replaced there is no past, not even
-// when it is compacted later.
+// TestPastAfterLoss checks that compacted revisions are a gap, but that an owner that begins after the gap gets
+// all later ones. A replaced store has no past, even if it is compacted later.
 func TestPastAfterLoss(t *testing.T) {
 	const writes = 10 // revisions 2 to 11
 	type fault func(*testing.T, *kvtest.Memory)
@@ -329,8 +329,8 @@ func TestPastAfterLoss(t *testing.T) {
 	}
 }
 
-// TestReplaysHaveNoGapAndNothingTwice replays a long past, much of it of others, while the
-// store fails in different ways: what is handed out has no gap and nothing twice.
+// TestReplaysHaveNoGapAndNothingTwice replays a long past while the store fails in various ways. Nothing may be
+// missing or come twice.
 func TestReplaysHaveNoGapAndNothingTwice(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault func(store *kvtest.Memory)
@@ -392,9 +392,8 @@ func TestReplaysHaveNoGapAndNothingTwice(t *testing.T) {
 	}
 }
 
-// TestLateSubscriptionHasItsPast: who subscribes when the Tail has long begun gets, of
-// its prefix, what happened since a revision of the past, once and in order, as far as
-// the store has it and the Tail's own past reaches.
+// TestLateSubscriptionHasItsPast checks that a subscription created long after the Tail began gets the past of its
+// prefix once and in order, as far as the store and the Tail still have it.
 func TestLateSubscriptionHasItsPast(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -465,8 +464,8 @@ func TestLateSubscriptionHasItsPast(t *testing.T) {
 	}
 }
 
-// TestManyWhoReadThePastAskOnce: a request for progress is one to every watch, and so those who
-// read a past at whose end nothing happened under their prefixes do not each send their own.
+// TestManyWhoReadThePastAskOnce checks that concurrent readers of quiet pasts share requests for progress, because
+// each request is answered on every watch.
 func TestManyWhoReadThePastAskOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
@@ -502,7 +501,8 @@ func TestManyWhoReadThePastAskOnce(t *testing.T) {
 	})
 }
 
-// TestQuietPrefixesBeginAtOnce: the past of a prefix is not read if the Tail saw that nothing happened there.
+// TestQuietPrefixesBeginAtOnce checks that the past of a prefix is not read if the Tail knows that it has no
+// events.
 func TestQuietPrefixesBeginAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()

@@ -15,9 +15,8 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestQuietStoreIsFollowed: of a store that is well nothing is lost while nobody writes,
-// though leases expire, and it is compacted and defragmented, between the heartbeats that
-// look for a store which went back.
+// TestQuietStoreIsFollowed checks that a healthy store without writes is not taken for a replaced one, though
+// leases expire and it is compacted and defragmented between heartbeats.
 func TestQuietStoreIsFollowed(t *testing.T) {
 	for name, open := range map[string]func(*testing.T) (store *kv.Etcd, endpoint string){
 		"embedded": func(t *testing.T) (*kv.Etcd, string) {
@@ -75,7 +74,7 @@ func TestQuietStoreIsFollowed(t *testing.T) {
 	}
 }
 
-// defragment makes the database of a member smaller.
+// defragment shrinks the database of a member.
 func defragment(t *testing.T, endpoint string) {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}})

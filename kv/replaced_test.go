@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// replaced is a subscription that has loaded, of a store that was then replaced by an
-// older state of itself, which an answer has shown and nobody has acted on.
+// replaced is a loaded subscription whose store was then restored to an older state. An answer has shown this, but
+// the Tail has not acted on it yet.
 type replaced struct {
 	*kvtest.Memory
 	tail *kv.Tail
@@ -41,9 +41,8 @@ func newReplaced(t *testing.T) replaced {
 	return r
 }
 
-// TestNothingIsFreshOfAReplacedStore: from the answer on that shows that the store is
-// another one, nobody is told that the owner is up to date, and who waits for the store's
-// revision waits until it has loaded again.
+// TestNothingIsFreshOfAReplacedStore checks that as soon as an answer shows that the store was replaced, nothing
+// is fresh, and that Wait waits until the owner has loaded again.
 func TestNothingIsFreshOfAReplacedStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReplaced(t)
@@ -68,8 +67,8 @@ func TestNothingIsFreshOfAReplacedStore(t *testing.T) {
 	})
 }
 
-// TestWaitEndsWithItsHistory: a revision that is waited for means something else in a
-// store that took the place of the one that told of it.
+// TestWaitEndsWithItsHistory checks that Wait fails with ErrReplaced if the store is replaced, since the revision
+// then means something else.
 func TestWaitEndsWithItsHistory(t *testing.T) {
 	for name, loads := range map[string]bool{"after the load": true, "before the load": false} {
 		t.Run(name, func(t *testing.T) {
@@ -100,8 +99,8 @@ func TestWaitEndsWithItsHistory(t *testing.T) {
 	}
 }
 
-// TestLoadOfAReplacedStoreIsRefused: what was read from the store that is gone is not the
-// state of the one that took its place, even where the tail begins only now.
+// TestLoadOfAReplacedStoreIsRefused checks that a load from the old store is not accepted for its replacement,
+// even if the Tail begins only then.
 func TestLoadOfAReplacedStoreIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
@@ -131,8 +130,7 @@ func TestLoadOfAReplacedStoreIsRefused(t *testing.T) {
 	})
 }
 
-// TestReplacedStoreIsForgotten: neither a lease nor a revision to compact at is taken over
-// from a store that was replaced.
+// TestReplacedStoreIsForgotten checks that neither leases nor compaction revisions of a replaced store are used.
 func TestReplacedStoreIsForgotten(t *testing.T) {
 	store := openEmbedded(t, embedded.Config{StoreConfig: kv.StoreConfig{CompactionInterval: time.Hour}})
 	lease := func(key string) int64 {

@@ -13,7 +13,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// awaitOwnRead waits until a revision was read past etcd's client.
+// awaitOwnRead waits until a revision was read without etcd's client.
 func awaitOwnRead(t *testing.T, store *kv.Etcd) {
 	t.Helper()
 	before := store.OwnReads()
@@ -26,7 +26,7 @@ func awaitOwnRead(t *testing.T, store *kv.Etcd) {
 	})
 }
 
-// standStill stops a member, and waits until it answers nothing more.
+// standStill stops a member, and waits until it no longer answers.
 func standStill(t *testing.T, member *kvtest.Member, store *kv.Etcd) {
 	t.Helper()
 	if err := member.Pause(); err != nil {
@@ -42,9 +42,8 @@ func standStill(t *testing.T, member *kvtest.Member, store *kv.Etcd) {
 	})
 }
 
-// TestRevisionsOutliveTheMember reads revisions past etcd's client, more than a connection's
-// windows allow if they are not opened again, and while the member stands still, dies and
-// comes back.
+// TestRevisionsOutliveTheMember reads revisions without etcd's client, more than fit into a connection's initial
+// flow-control windows, while the member is stopped, killed and restarted.
 func TestRevisionsOutliveTheMember(t *testing.T) {
 	member := startCluster(t, 1, nil)[0]
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs([]*kvtest.Member{member})})
@@ -80,8 +79,8 @@ func TestRevisionsOutliveTheMember(t *testing.T) {
 	check(100)
 }
 
-// TestRevisionOutlivesSilence: who asks while the only member stands still, longer than one
-// read waits for it, is answered once it goes on.
+// TestRevisionOutlivesSilence checks that a caller is answered after the only member was stopped for longer than
+// the timeout of one read.
 func TestRevisionOutlivesSilence(t *testing.T) {
 	t.Parallel()
 	member := startCluster(t, 1, nil)[0]
@@ -117,7 +116,7 @@ func TestRevisionOutlivesSilence(t *testing.T) {
 	}
 }
 
-// TestRevisionsMoveToAnotherMember: of several members another is asked when one is away.
+// TestRevisionsMoveToAnotherMember checks that another member is asked when one is down.
 func TestRevisionsMoveToAnotherMember(t *testing.T) {
 	members := startCluster(t, 3, nil)
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
@@ -132,7 +131,7 @@ func TestRevisionsMoveToAnotherMember(t *testing.T) {
 	}
 }
 
-// TestCloseUnderWay: what is under way when the store is closed fails because of that.
+// TestCloseUnderWay checks that Close makes the calls in progress fail with its error.
 func TestCloseUnderWay(t *testing.T) {
 	member := startCluster(t, 1, nil)[0]
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs([]*kvtest.Member{member})})

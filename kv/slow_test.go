@@ -18,7 +18,7 @@ type slowWatches struct {
 	delay time.Duration
 }
 
-// Watch is the Memory's, but for the delay.
+// Watch is the Memory's, with a delay for each response.
 func (s *slowWatches) Watch(ctx context.Context, prefix string, after int64) <-chan kv.WatchResponse {
 	in, out := s.Memory.Watch(ctx, prefix, after), make(chan kv.WatchResponse)
 	go func() {
@@ -39,9 +39,8 @@ func (s *slowWatches) Watch(ctx context.Context, prefix string, after int64) <-c
 	return out
 }
 
-// TestSlowIsNotStalled: a store that is slower than a heartbeat is patient, at the start
-// and where a watch begins again far behind, is caught up with all the same, and a watch
-// that really stands still is given up.
+// TestSlowIsNotStalled checks that a watch that needs longer than a heartbeat, at the start or after an
+// interruption, is not given up, and that one that delivers nothing is.
 func TestSlowIsNotStalled(t *testing.T) {
 	for _, delay := range []time.Duration{time.Second, 5 * time.Second, 40 * time.Second} {
 		t.Run(fmt.Sprint(delay), func(t *testing.T) {

@@ -4,7 +4,8 @@ import (
 	"testing"
 )
 
-// TestAppliedValuesAreLetGo: a subscription does not keep values that its owner has applied until the next ones come.
+// TestAppliedValuesAreLetGo checks that a subscription does not retain applied values until the next batches
+// arrive.
 func TestAppliedValuesAreLetGo(t *testing.T) {
 	s := &Subscription{tail: &Tail{}, wake: make(chan struct{}, 1)}
 	s.generation.Store(2) // loaded

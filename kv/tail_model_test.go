@@ -18,7 +18,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// action is one step of a scenario; n chooses among whatever it acts upon.
+// action is one step of a scenario; n selects what it acts on.
 type action struct {
 	name string
 	n    int
@@ -30,7 +30,7 @@ var actions = []string{
 	"wait a little", "wait long", "resubscribe", "reload",
 }
 
-// owner does what the owner of a subscription must and remembers what it holds.
+// owner is the owner of a subscription. It remembers what it holds.
 type owner struct {
 	prefix   string
 	sub      *kv.Subscription
@@ -54,9 +54,8 @@ type world struct {
 	restores int
 }
 
-// TestTailMatchesItsModel runs random scenarios. After every step, what an owner holds is
-// what the store held at the revision the owner would give as its label, and no label is
-// lower than one before it.
+// TestTailMatchesItsModel runs random scenarios. After every step an owner must hold the store's state at the
+// revision that Fresh returns, and Fresh must not decrease.
 func TestTailMatchesItsModel(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		replay := rapid.SampledFrom([]int64{0, 3, 1000}).Draw(r, "replay")
@@ -149,7 +148,7 @@ func (w *world) do(step action) {
 	}
 }
 
-// take gets what there is without waiting.
+// take takes what is available, without waiting.
 func (o *owner) take() {
 	if len(o.held) > 0 {
 		return
@@ -164,7 +163,7 @@ func (o *owner) take() {
 	o.held = batches
 }
 
-// apply applies n of the batches taken.
+// apply applies n of the taken batches.
 func (o *owner) apply(n int) {
 	for _, batch := range o.held[:n] {
 		for _, event := range batch.Events {
@@ -180,8 +179,7 @@ func (o *owner) apply(n int) {
 	o.sub.Applied(n)
 }
 
-// load loads an owner that has nothing, or was told that it lost its place, where it
-// is sent.
+// load loads an owner that is empty or has lost its place, at the revision that Begin returns.
 func (o *owner) load(w *world) {
 	if o.state != nil && !o.lost {
 		return
@@ -211,7 +209,7 @@ func (o *owner) load(w *world) {
 	}
 }
 
-// check compares each owner that knows how fresh it is with the store's past.
+// check compares each fresh owner with the store's past.
 func (w *world) check() error {
 	for _, o := range w.owners {
 		fresh := o.sub.Fresh()
@@ -236,7 +234,7 @@ func (w *world) check() error {
 	return nil
 }
 
-// settle lets the store work again: every owner catches up, and stays so.
+// settle lets the store work again. Every owner must catch up and stay so.
 func (w *world) settle() error {
 	w.store.Release()
 	w.store.Mute(false)
@@ -266,8 +264,8 @@ func (w *world) settle() error {
 	return w.check()
 }
 
-// TestFreshUnderRace has readers take labels without pause while batches are
-// queued and, only when allowed, applied: no label is ahead of what was allowed.
+// TestFreshUnderRace has readers call Fresh while batches are queued and, only when allowed, applied. No result
+// may be ahead of what was allowed.
 func TestFreshUnderRace(t *testing.T) {
 	store := kvtest.NewMemory()
 	tail, sub := followPods(t, store)

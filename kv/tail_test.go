@@ -15,7 +15,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// startTail runs a tail of /registry in a synctest bubble until the test ends.
+// startTail runs a Tail of /registry in a synctest bubble until the test ends.
 func startTail(t *testing.T, store kv.Store) *kv.Tail {
 	t.Helper()
 	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
@@ -127,8 +127,8 @@ func TestTailWaitAsksForProgress(t *testing.T) {
 	})
 }
 
-// TestTailWaitForTheHighestRevision: a client that names the highest possible revision holds up nobody who
-// waited before it.
+// TestTailWaitForTheHighestRevision checks that waiting for the highest possible revision does not delay earlier
+// waiters.
 func TestTailWaitForTheHighestRevision(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
@@ -204,8 +204,7 @@ func TestWaitReturnsOnceApplied(t *testing.T) {
 	})
 }
 
-// TestSubscriptionWaitOutlastsLoss: what was waited for is not applied because it was
-// given up.
+// TestSubscriptionWaitOutlastsLoss checks that Wait does not return because the awaited events were given up.
 func TestSubscriptionWaitOutlastsLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
@@ -304,9 +303,8 @@ func TestLossesMakeOwnersLoadAgain(t *testing.T) {
 	}
 }
 
-// TestReplacedWhileNobodyWatches replaces the store by another one, which soon is at
-// a higher revision than the first was, while the tail has no watch to be ended by
-// it: before its first, and before it opens one again.
+// TestReplacedWhileNobodyWatches replaces the store by another one, which soon has higher revisions, while the
+// Tail has no open watch: before its first one, and before it opens one again.
 func TestReplacedWhileNobodyWatches(t *testing.T) {
 	for _, opened := range []int{0, 1} {
 		t.Run(fmt.Sprint(opened), func(t *testing.T) {
@@ -470,8 +468,7 @@ func TestTailWaitsForStore(t *testing.T) {
 	})
 }
 
-// TestSubscriptionLoadedTooEarly loads before the tail has found its place: what
-// was written in between would be missing.
+// TestSubscriptionLoadedTooEarly loads before the Tail has found its place. Writes in between must not be missed.
 func TestSubscriptionLoadedTooEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
@@ -511,7 +508,7 @@ func TestSubscriptionLoadedTooEarly(t *testing.T) {
 	})
 }
 
-// TestLabelsDoNotAllocate: every consistent read pays for these.
+// TestLabelsDoNotAllocate checks that Fresh and Wait, which every consistent read calls, do not allocate.
 func TestLabelsDoNotAllocate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()

@@ -37,7 +37,7 @@ func TestExternalTLS(t *testing.T) {
 		awaitOwnRead(t, store)
 		awaitOwnWrite(t, store)
 	})
-	// How the server's refusal reaches the client depends on which side was faster.
+	// How the server's refusal reaches the client depends on which side is faster.
 	want := map[string]string{
 		"server not trusted":    "certificate signed by unknown authority",
 		"client not trusted":    "latest balancer error",
@@ -86,7 +86,7 @@ func TestExternalTLS(t *testing.T) {
 	})
 }
 
-// writeCA writes an authority's certificate and returns the file.
+// writeCA writes a CA's certificate and returns the file name.
 func writeCA(t *testing.T, ca *testcert.Authority) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "ca.crt")
@@ -96,7 +96,7 @@ func writeCA(t *testing.T, ca *testcert.Authority) string {
 	return file
 }
 
-// chanHandler sends the messages that etcd's own logger did not write.
+// chanHandler sends the log messages that etcd's own logger did not write to a channel.
 type chanHandler struct{ messages chan<- string }
 
 func (chanHandler) Enabled(context.Context, slog.Level) bool { return true }

@@ -16,7 +16,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// failing is a member that fails all transactions.
+// failing is a member whose transactions all fail.
 type failing struct {
 	etcdserverpb.UnimplementedKVServer
 	err error
@@ -27,7 +27,7 @@ func (f *failing) Txn(context.Context, *etcdserverpb.TxnRequest) (*etcdserverpb.
 	return nil, f.err
 }
 
-// instead stands for etcd's client, and counts what is left to it.
+// instead takes the place of etcd's client, and counts the calls.
 type instead struct {
 	etcdserverpb.KVClient
 	left int
@@ -39,8 +39,8 @@ func (i *instead) Txn(context.Context, *etcdserverpb.TxnRequest, ...grpc.CallOpt
 	return new(etcdserverpb.TxnResponse), nil
 }
 
-// TestFailedWritesAreNotSentAgain, but those that the member refused before it looked at them.
-// A member that is not able to write gets no more.
+// TestFailedWritesAreNotSentAgain checks that a failed write is repeated only if the member refused it before
+// processing it, and that a member that cannot write gets no more.
 func TestFailedWritesAreNotSentAgain(t *testing.T) {
 	for _, c := range []struct {
 		err           error
@@ -101,8 +101,8 @@ func TestFailedWritesAreNotSentAgain(t *testing.T) {
 	}
 }
 
-// TestOddMembersAreLeftToTheClient: a member that is not reached by plain or encrypted TCP, as all
-// others are, is left to etcd's client.
+// TestOddMembersAreLeftToTheClient checks that etcd's client is used for a member that is reached neither by plain
+// TCP nor by TLS over TCP.
 func TestOddMembersAreLeftToTheClient(t *testing.T) {
 	for endpoint, want := range map[string]bool{
 		"http://127.0.0.1:2379": true, "http://[::1]:2379": true, "https://127.0.0.1:2379": false, "http://127.0.0.1": false,

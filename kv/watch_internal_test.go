@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// eventful is a member whose every revision has an event, up to the last.
+// eventful is a member that has an event at every revision up to the last.
 type eventful struct{ last int64 }
 
 // Watch opens a stream.
@@ -20,7 +20,7 @@ func (m *eventful) Watch(ctx context.Context, _ ...grpc.CallOption) (etcdserverp
 	return &eventfulStream{ctx: ctx, member: m, from: make(chan int64, 1)}, nil
 }
 
-// eventfulStream tells one event at a time from the first that it is asked for.
+// eventfulStream sends one event at a time, from the requested revision on.
 type eventfulStream struct {
 	grpc.ClientStream
 	ctx    context.Context
@@ -53,9 +53,8 @@ func (s *eventfulStream) Recv() (*etcdserverpb.WatchResponse, error) {
 	return &etcdserverpb.WatchResponse{Header: header, Events: []*mvccpb.Event{event}}, nil
 }
 
-// TestUnsoundWhileReaderIsBehind has a member turn out not to be believed while nobody
-// takes what its stream has delivered: the watch goes on with another stream, and
-// nothing is lost or told twice.
+// TestUnsoundWhileReaderIsBehind checks a member whose progress turns out to be unreliable while nobody reads its
+// stream: the watch continues with another stream, and no event is lost or delivered twice.
 func TestUnsoundWhileReaderIsBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := NewEtcd(EtcdConfig{StoreConfig: StoreConfig{Prefix: "/registry"}, Name: "external"})

@@ -19,7 +19,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// awaitOwnWrite waits until a write was sent past etcd's client.
+// awaitOwnWrite waits until a write was sent without etcd's client.
 func awaitOwnWrite(t *testing.T, store *kv.Etcd) {
 	t.Helper()
 	before := store.OwnWrites()
@@ -32,10 +32,9 @@ func awaitOwnWrite(t *testing.T, store *kv.Etcd) {
 	})
 }
 
-// TestWritesOutliveTheMember has writers count up keys of their own, each write on condition of
-// the one before, while the member stands still, dies and comes back. A write that was
-// acknowledged is there, and none is made twice: where an answer did not come, the key is as
-// before or as it was to be.
+// TestWritesOutliveTheMember has writers increment numbers, each write on condition of the one before, while the
+// member is stopped, killed and restarted. Acknowledged writes must not be lost, none may be made twice, and
+// without an answer the key must have its old or its new value.
 func TestWritesOutliveTheMember(t *testing.T) {
 	member := startCluster(t, 1, nil)[0]
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs([]*kvtest.Member{member})})
@@ -83,7 +82,7 @@ func TestWritesOutliveTheMember(t *testing.T) {
 	t.Logf("%d writes, %d in doubt, %d past etcd's client", written.Load(), doubtful.Load(), store.OwnWrites())
 }
 
-// countUp writes one number after the other until ctx ends.
+// countUp writes increasing numbers until ctx ends.
 func countUp(t *testing.T, ctx context.Context, store *kv.Etcd, key string, written, doubtful *atomic.Int64) {
 	var revision int64
 	value, doubt := []byte("0"), false // doubt says that the number was tried before
@@ -124,7 +123,7 @@ func countUp(t *testing.T, ctx context.Context, store *kv.Etcd, key string, writ
 	}
 }
 
-// TestWritesMoveToAnotherMember: of several members another is sent writes when one is away.
+// TestWritesMoveToAnotherMember checks that writes are sent to another member when one is down.
 func TestWritesMoveToAnotherMember(t *testing.T) {
 	members := startCluster(t, 3, nil)
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
@@ -148,7 +147,7 @@ func TestWritesMoveToAnotherMember(t *testing.T) {
 	}
 }
 
-// TestLargeValuesAreWrittenAndRead: values of all sizes are, past etcd's client or by it.
+// TestLargeValuesAreWrittenAndRead checks values of all sizes, whether or not they are sent by etcd's client.
 func TestLargeValuesAreWrittenAndRead(t *testing.T) {
 	member := startCluster(t, 1, nil)[0]
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs([]*kvtest.Member{member})})
@@ -179,8 +178,8 @@ func TestLargeValuesAreWrittenAndRead(t *testing.T) {
 	}
 }
 
-// TestWritesFailAsByEtcdsClient: errors are the same past etcd's client, and so are those of
-// contexts.
+// TestWritesFailAsByEtcdsClient checks that errors, including those of contexts, are the same with and without
+// etcd's client.
 func TestWritesFailAsByEtcdsClient(t *testing.T) {
 	member := startCluster(t, 1, nil)[0]
 	for name, cfg := range map[string]kv.ExternalConfig{"own": {}, "client": {Stats: ignored{}}} {

@@ -13,7 +13,7 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// crowd is watchers that are read, each by a goroutine of its own.
+// crowd is a set of watchers, each with a goroutine that reads it.
 type crowd struct {
 	*world
 	told sync.WaitGroup // deliveries that are still to come
@@ -50,7 +50,7 @@ func newCrowd(b *testing.B, options []watch.Options) *crowd {
 	return c
 }
 
-// write applies one update, of an object without a place in the test's history.
+// write applies one update of an object that is not in the test's history.
 func (c *crowd) write(key, node string) {
 	c.last++
 	o := cache.NewObject(cache.ObjectConfig{
@@ -60,7 +60,7 @@ func (c *crowd) write(key, node string) {
 	c.cache.Apply(cache.Batch{Revision: c.last, Time: time.Unix(c.last, 0), Changes: []cache.Change{{Key: key, Object: o}}})
 }
 
-// BenchmarkFanOut tells 200 watchers of one group of each event, one event at a time.
+// BenchmarkFanOut delivers each event to 200 watchers of one group, one event at a time.
 func BenchmarkFanOut(b *testing.B) {
 	const watchers = 200
 	c := newCrowd(b, make([]watch.Options, watchers))
@@ -74,7 +74,7 @@ func BenchmarkFanOut(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/watchers, "ns/delivery")
 }
 
-// BenchmarkNodes has 1,000 watchers, each of one node's objects.
+// BenchmarkNodes has 1,000 watchers, each of the objects of one node.
 func BenchmarkNodes(b *testing.B) {
 	const nodes = 1000
 	options := make([]watch.Options, nodes)
@@ -91,8 +91,8 @@ func BenchmarkNodes(b *testing.B) {
 	}
 }
 
-// BenchmarkSelectors has 1,000 watchers whose selectors give the Hub no value to
-// look them up by: each is evaluated at each event.
+// BenchmarkSelectors has 1,000 watchers with selectors that the Hub has no lookup for: each is evaluated at each
+// event.
 func BenchmarkSelectors(b *testing.B) {
 	options := make([]watch.Options, 1000)
 	for i := range options {
@@ -222,7 +222,7 @@ func TestIdleWatchesAreSmall(t *testing.T) {
 	}
 }
 
-// rested are watchers that keep no goroutine: those that were woken are in due.
+// rested are watchers without goroutines. Those that were woken are in due.
 type rested struct {
 	*world
 	watchers []*watch.Watcher
@@ -245,7 +245,7 @@ func newRested(t testing.TB, options []watch.Options) *rested {
 	return r
 }
 
-// serve lets those that were woken read, and gives the number of deliveries.
+// serve reads the woken watchers, and returns the number of deliveries.
 func (r *rested) serve(t testing.TB) (n int) {
 	for _, i := range r.due {
 		for {
@@ -263,7 +263,7 @@ func (r *rested) serve(t testing.TB) (n int) {
 	return n
 }
 
-// BenchmarkWake tells 200 watchers that keep no goroutine of each event.
+// BenchmarkWake delivers each event to 200 watchers without goroutines.
 func BenchmarkWake(b *testing.B) {
 	const watchers = 200
 	r := newRested(b, make([]watch.Options, watchers))
@@ -279,8 +279,7 @@ func BenchmarkWake(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/watchers, "ns/delivery")
 }
 
-// TestDeliveriesAllocateNothing compares what an event costs with few watchers and
-// with many.
+// TestDeliveriesAllocateNothing compares the allocations of an event with few watchers and with many.
 func TestDeliveriesAllocateNothing(t *testing.T) {
 	if invariants.Enabled {
 		t.Skip("assertions allocate")

@@ -10,8 +10,8 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// A hub without a store: the caller is the cache's writer. A watcher is told of what is
-// there, and then what changes among what its selector selects.
+// This example uses a hub without a store: the caller writes to the cache. A watcher gets the initial objects, and
+// then the changes that its selector selects.
 func Example() {
 	schema := cache.NewSchema("pods", nil)
 	pod := func(key, app string, revision int64) *cache.Object {

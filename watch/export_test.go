@@ -11,22 +11,22 @@ func (c Config) WithBacklog(n int) Config {
 	return c
 }
 
-// Step lets the Hub publish one read of the Log, in place of Run.
+// Step makes the Hub publish one read of the Log, instead of Run.
 func (h *Hub) Step() bool { return h.step() }
 
-// Stop ends the Hub as the end of Run does.
+// Stop ends the Hub like the end of Run.
 func (h *Hub) Stop() { h.close() }
 
-// State names where the Watcher reads.
+// State returns the name of what the Watcher reads from.
 func (w *Watcher) State() string {
 	return [...]string{"", "replaying", "catching up", "live", "closed"}[w.state]
 }
 
-// Published is the position up to which the Hub has published.
+// Published returns the position up to which the Hub has published.
 func (h *Hub) Published() cache.Position { return cache.Position(h.donePosition.Load()) }
 
-// Publish publishes events that were read from the Log, as Step does.
+// Publish publishes events that were read from the Log, like Step.
 func (h *Hub) Publish(events []*cache.Event) { h.publish(events) }
 
-// Effort is how many groups and watchers the last step looked at.
+// Effort returns the number of groups and watchers that the last step considered.
 func (h *Hub) Effort() int { return h.effort }

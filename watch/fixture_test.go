@@ -24,8 +24,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is a resource with a history of its own: the Cache and the Hub under test,
-// and what they are to be judged by.
+// world is a resource with its history: the Cache and the Hub under test, and what their results are checked
+// against.
 type world struct {
 	cache   *cache.Cache
 	hub     *watch.Hub
@@ -39,7 +39,7 @@ type world struct {
 func (w *world) Fresh() int64                      { return w.fresh.Load() }
 func (w *world) Wait(context.Context, int64) error { return errors.ErrUnsupported }
 
-// config is what tests vary.
+// config has what differs between tests.
 type config struct {
 	backlog, events int
 }
@@ -65,7 +65,7 @@ func newWorld(t interface{ Fatal(...any) }, c config) *world {
 	return w
 }
 
-// reset begins a new epoch with the objects that there are.
+// reset begins a new epoch with the present objects.
 func (w *world) reset() {
 	w.last++
 	states, changes := w.objects, []watchtest.Change(nil)
@@ -89,7 +89,7 @@ func (w *world) object(s *watchtest.State) *cache.Object {
 	}, w.cache.Schema())
 }
 
-// change is a new state of a key. Attributes are "k=v,...".
+// change is the new state of a key. Attributes are "k=v,...".
 type change struct {
 	key            string
 	labels, fields string
@@ -98,7 +98,7 @@ type change struct {
 
 var errBad = errors.New("the value does not decode")
 
-// apply lets one revision happen.
+// apply applies the changes of one revision.
 func (w *world) apply(changes ...change) {
 	w.last++
 	batch := cache.Batch{Revision: w.last, Time: time.Unix(w.last, 0)}
@@ -136,7 +136,7 @@ func attributes(text string) map[string]string {
 	return set
 }
 
-// filter is a filter in words.
+// filter is the text of a filter.
 type filter struct{ namespace, name, label, field, shard string }
 
 func (f filter) options() watch.Options {
@@ -154,7 +154,7 @@ func (f filter) options() watch.Options {
 	return o
 }
 
-// hashes reads a shard: the first letter of its key, then the first bytes of the hashes.
+// hashes parses a shard: the first letter of its key, then the first bytes of the hashes.
 func (f filter) hashes() (key cache.ShardKey, ranges []cache.HashRange) {
 	if f.shard[0] == 'n' {
 		key = cache.ByNamespace
@@ -188,7 +188,7 @@ func mustSelect[S any](selector S, err error) S {
 	return selector
 }
 
-// predicate is the filter as the checker sees it, made without the code under test.
+// predicate is the filter for the checker, implemented without the code under test.
 func (f filter) predicate() func(*watchtest.State) bool {
 	o := f.options()
 	return func(s *watchtest.State) bool { return f.selects(o, s) }
@@ -205,7 +205,7 @@ func (f filter) selects(o watch.Options, s *watchtest.State) bool {
 		(o.Label == nil || o.Label.Matches(labels.Set(s.Labels))) && (o.Field == nil || o.Field.Matches(all))
 }
 
-// told is a delivery as its client sees it.
+// told is a delivery as a client sees it.
 func told(d watch.Delivery) watchtest.Report {
 	r := watchtest.Report{Type: watchtest.Type(d.Type.String()), Revision: d.Revision}
 	if d.Object != nil {
@@ -221,13 +221,13 @@ func reports(ds []watch.Delivery) (rs []watchtest.Report) {
 	return rs
 }
 
-// settle lets the hub publish everything.
+// settle makes the hub publish everything.
 func (w *world) settle() {
 	for w.hub.Step() {
 	}
 }
 
-// must returns a watcher, which the test closes at its end.
+// must returns a watcher, which is closed at the end of the test.
 func (w *world) must(t testing.TB, o watch.Options) *watch.Watcher {
 	t.Helper()
 	watcher, err := w.hub.Watch(o)

@@ -37,7 +37,7 @@ func running(t *testing.T, c config) (w *world, stop func()) {
 	return w, stop
 }
 
-// drain reads what there is, so that the watcher waits.
+// drain reads everything that is available, so that the watcher waits.
 func drain(t *testing.T, w *watch.Watcher) {
 	t.Helper()
 	for {
@@ -76,8 +76,7 @@ func TestNextWaits(t *testing.T) {
 	})
 }
 
-// TestReadyAfterPart has the room for less than there is: Ready must not wait for
-// the next event.
+// TestReadyAfterPart reads with too little room for what is available. Ready must not wait for the next event.
 func TestReadyAfterPart(t *testing.T) {
 	w := newWorld(t, config{events: 100})
 	w.reset()
@@ -175,8 +174,7 @@ func TestEndOfEpochWakesAll(t *testing.T) {
 	})
 }
 
-// TestWakesTheConcerned has a watcher of every filter wait, and tells which of them
-// a change wakes.
+// TestWakesTheConcerned checks which of many waiting watchers, with all kinds of filters, a change wakes.
 func TestWakesTheConcerned(t *testing.T) {
 	waiting := []filter{
 		{namespace: "a"}, {namespace: "b"}, {name: "p"}, {namespace: "a", name: "p"}, {namespace: "b", name: "p"},
@@ -225,8 +223,8 @@ func TestWakesTheConcerned(t *testing.T) {
 	})
 }
 
-// TestNoWakeIsLost has watchers fall asleep at about the time at which they are to be
-// woken, by Ready or by Wake: one that misses its wake-up would wait for ever.
+// TestNoWakeIsLost has watchers begin to wait at about the time at which Ready or Wake is to wake them. One that
+// misses its wake-up would wait forever.
 func TestNoWakeIsLost(t *testing.T) {
 	const watchers, rounds = 4, 5000
 	w, stop := running(t, config{events: 100})
@@ -259,8 +257,7 @@ func TestNoWakeIsLost(t *testing.T) {
 	}
 }
 
-// sleeper makes a watcher and returns what waits for its next deliveries: by its Ready, or
-// woken through Options.Wake.
+// sleeper makes a watcher and returns a function that waits for its next deliveries, by Ready or by Options.Wake.
 func (w *world) sleeper(t *testing.T, ready bool) (next func(context.Context) ([]watch.Delivery, error)) {
 	t.Helper()
 	if ready {
@@ -288,8 +285,7 @@ func (w *world) sleeper(t *testing.T, ready bool) (next func(context.Context) ([
 	}
 }
 
-// TestEventsOfAnOlderEpoch publishes what was read before a watcher came to the next
-// epoch.
+// TestEventsOfAnOlderEpoch publishes events that were read before a watcher entered the next epoch.
 func TestEventsOfAnOlderEpoch(t *testing.T) {
 	w := newWorld(t, config{events: 100})
 	w.reset()
@@ -332,8 +328,8 @@ func TestStaleSnapshotsEndWatchers(t *testing.T) {
 	}
 }
 
-// TestSelectorsOfNothingAndEverythingDiffer tells the selectors of nothing from those of
-// everything, which have the same text.
+// TestSelectorsOfNothingAndEverythingDiffer checks that selectors of nothing and of everything, which have the
+// same text, are not mixed up.
 func TestSelectorsOfNothingAndEverythingDiffer(t *testing.T) {
 	w := newWorld(t, config{events: 100})
 	w.reset()
@@ -352,8 +348,8 @@ func TestSelectorsOfNothingAndEverythingDiffer(t *testing.T) {
 	}
 }
 
-// TestReadEventsAreGarbage lets the Log forget what two watchers of a group have
-// read, and one of another group has not been concerned by: nothing may hold it.
+// TestReadEventsAreGarbage checks that events are collected once the Log has forgotten them, two watchers of a
+// group have read them, and a watcher of another group has skipped them.
 func TestReadEventsAreGarbage(t *testing.T) {
 	w := newWorld(t, config{events: 2})
 	w.reset()
@@ -389,7 +385,7 @@ func TestReadEventsAreGarbage(t *testing.T) {
 	runtime.KeepAlive(other)
 }
 
-// TestStuckWatchersHoldLittle has one watcher never read: what it holds has a bound.
+// TestStuckWatchersHoldLittle checks that a watcher that never reads keeps a bounded amount of memory.
 func TestStuckWatchersHoldLittle(t *testing.T) {
 	w := newWorld(t, config{events: 2, backlog: 4})
 	w.reset()
@@ -485,7 +481,7 @@ func TestFramesAreBuiltOnce(t *testing.T) {
 	}
 }
 
-// apply2 loads the world with one object, a/p of app=x at revision 2.
+// apply2 loads the world with one object, a/p with app=x, at revision 2.
 func (w *world) apply2(t *testing.T) {
 	t.Helper()
 	w.reset()

@@ -13,15 +13,15 @@ import (
 	"pgregory.net/rapid"
 )
 
-// model runs random histories through a Hub that is stepped by hand, so that every
-// interleaving of writer, hub and watchers can be drawn and every failure shrunk.
+// model runs random histories through a Hub that is stepped explicitly, so that every interleaving of writer, hub
+// and watchers can be drawn, and every failure shrunk.
 type model struct {
 	*world
 	keys     []string
 	watchers []*client
 }
 
-// client is a watcher and what checks it.
+// client is a watcher with its checker.
 type client struct {
 	*watch.Watcher
 	filter  filter
@@ -31,7 +31,7 @@ type client struct {
 	*alarm
 }
 
-// alarm tells whether a watcher keeps its promise to wake who found nothing.
+// alarm checks that a watcher wakes a client that found nothing.
 type alarm struct {
 	asked bool // Wake was asked for
 	quiet bool // the last Poll gave nothing
@@ -92,7 +92,7 @@ func (m *model) drawChanges(t *rapid.T) []change {
 	return changes
 }
 
-// open adds a watcher; one that is resumed carries on after another.
+// open adds a watcher. A resumed one continues after another.
 func (m *model) open(t *rapid.T, f filter, resumed bool, after int64) {
 	o := f.options()
 	request := watchtest.Request{Selects: f.predicate(), After: after, Resumed: resumed}
@@ -149,7 +149,7 @@ func (m *model) poll(t *rapid.T, c *client, room int) bool {
 	return false
 }
 
-// end judges why a watcher ended.
+// end checks the reason why a watcher ended.
 func (m *model) end(t *rapid.T, c *client, err error) {
 	tooOld := watch.ErrTooOld{}
 	switch epoch := m.cache.Snapshot().Epoch(); {
@@ -233,7 +233,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 	}
 }
 
-// finish lets every watcher be told everything, and judges all.
+// finish delivers everything to every watcher, and checks all.
 func (m *model) finish(t *rapid.T) {
 	m.settle()
 	for _, c := range slices.Clone(m.watchers) {
@@ -251,8 +251,7 @@ func (m *model) finish(t *rapid.T) {
 	}
 }
 
-// TestHubMatchesItsModel runs many short lives; -rapid.checks and -rapid.steps make them more
-// and longer.
+// TestHubMatchesItsModel runs many short histories; -rapid.checks and -rapid.steps make them more and longer.
 func TestHubMatchesItsModel(t *testing.T) {
 	for i := range 10 {
 		t.Run(strconv.Itoa(i), rapid.MakeCheck(live))

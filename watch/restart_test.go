@@ -19,14 +19,14 @@ import (
 
 const restartPrefix = "/registry/pods/"
 
-// process is what one server has in memory: it is gone after a restart.
+// process is the memory of one server, which a restart loses.
 type process struct {
 	cache *cache.Cache
 	hub   *watch.Hub
 	stop  func()
 }
 
-// boot starts a process over a store and waits until it serves.
+// boot starts a process over a store and waits until it is ready.
 func boot(t *testing.T, store kv.Store) *process {
 	t.Helper()
 	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 10_000})
@@ -59,12 +59,12 @@ func boot(t *testing.T, store kv.Store) *process {
 	return p
 }
 
-// restartLabels says what a value's object is labelled with.
+// restartLabels returns the labels of a value's object.
 func restartLabels(value []byte) map[string]string {
 	return map[string]string{"app": string(value[:1])}
 }
 
-// writer changes pods at random and takes down what happened.
+// writer changes random pods and records the history.
 type writer struct {
 	store   kv.Store
 	random  *rand.Rand
@@ -97,8 +97,8 @@ func (w *writer) write(t *testing.T, times int) {
 	}
 }
 
-// TestWatchesGoOnAfterRestart: watchers whose server ended resume at its successor,
-// each where it was, however long ago that is, and are told everything once.
+// TestWatchesGoOnAfterRestart checks that watchers whose server ended can resume at its successor, each at its own
+// revision, however old, and get everything once.
 func TestWatchesGoOnAfterRestart(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) (store kv.Store, reopen func() kv.Store){
 		"memory": func(*testing.T) (kv.Store, func() kv.Store) {
@@ -154,13 +154,13 @@ func openEtcd(t *testing.T, dir string) *kv.Etcd {
 	return store
 }
 
-// reader is a client that was told something, and then its server ended.
+// reader is a client that received some events before its server ended.
 type reader struct {
 	filter filter
 	after  int64 // resumes here
 }
 
-// startReader watches from the last write on, long enough to be told a little.
+// startReader watches from the last write on until it has received a few events.
 func startReader(t *testing.T, p *process, f filter, h *watchtest.History) *reader {
 	t.Helper()
 	r := &reader{filter: f, after: h.Last() - 40}
@@ -168,13 +168,13 @@ func startReader(t *testing.T, p *process, f filter, h *watchtest.History) *read
 	return r
 }
 
-// resume watches on where the reader was.
+// resume watches from the reader's revision on.
 func (r *reader) resume(t *testing.T, p *process, h *watchtest.History) {
 	t.Helper()
 	r.follow(t, p, h, true)
 }
 
-// follow reads until everything up to the last write was told, and verifies it.
+// follow reads until everything up to the last write was received, and checks it.
 func (r *reader) follow(t *testing.T, p *process, h *watchtest.History, resumed bool) {
 	t.Helper()
 	options := r.filter.options()

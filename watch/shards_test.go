@@ -19,8 +19,8 @@ func (w *world) shards(t *testing.T, n uint64) []*watch.Watcher {
 	return watchers
 }
 
-// TestAnEventFindsItsShards: an event is told to one of many shards, the Hub looks at few of
-// their groups for it, and Stats count the states that the others were spared.
+// TestAnEventFindsItsShards checks that an event is delivered to one of many shards, that the Hub considers few of
+// their groups, and that Stats count the states that were not delivered to the others.
 func TestAnEventFindsItsShards(t *testing.T) {
 	w := newWorld(t, config{events: 1000})
 	w.reset()
@@ -56,7 +56,7 @@ func TestAnEventFindsItsShards(t *testing.T) {
 			}
 		}
 	}
-	// A write in which the identity stays in its shard is Modified.
+	// If the identity stays in its shard, the event is Modified.
 	if added+deleted < 3*creates-20 || added > 2*creates {
 		t.Errorf("%d added, %d deleted", added, deleted)
 	}
@@ -64,8 +64,8 @@ func TestAnEventFindsItsShards(t *testing.T) {
 		t.Errorf("%d groups looked at for %d events", effort, 2*creates)
 	}
 	stats := w.hub.Stats()
-	// Each state is outside of all shards but one of each division, and of that of no hashes,
-	// which also reads an event of before it was opened.
+	// Each state is outside all shards but one of each division, and outside the shard of no hashes, which also
+	// reads an event from before it was opened.
 	if got, want := stats.Outside-before.Outside, uint64(3*creates*(shards-1+1+1)+1); got != want {
 		t.Errorf("%d states outside, want %d", got, want)
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/larder-io/larder/watch/watchtest"
 )
 
-// TestWatchersSurviveStress has clients of every filter come, read at their own pace, go and
-// resume, while revisions are written as fast as they can be and the cache is loaded
-// anew now and then. What each was told is judged by the history of its epoch.
+// TestWatchersSurviveStress has clients with every filter open watches, read at different rates, close and resume,
+// while revisions are written as fast as possible and the cache is sometimes loaded again. The events of each are
+// checked against the history of its epoch.
 func TestWatchersSurviveStress(t *testing.T) {
 	for _, c := range []config{
 		{backlog: 1000, events: 10000},
@@ -123,7 +123,7 @@ func (s *stress) change(rnd *rand.Rand) {
 	}
 }
 
-// client watches until everything was told.
+// client watches until it has received everything.
 func (s *stress) client(f filter, rnd *rand.Rand) {
 	resume := int64(-1)
 	for {
@@ -149,7 +149,7 @@ func (s *stress) client(f filter, rnd *rand.Rand) {
 	}
 }
 
-// open begins a watch, of the initial objects when after is negative.
+// open begins a watch, with the initial objects if after is negative.
 func (s *stress) open(f filter, after int64) (stream, *watch.Watcher, error) {
 	o := f.options()
 	request := watchtest.Request{Selects: f.predicate(), After: after, Resumed: true}

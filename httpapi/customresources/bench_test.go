@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// stocked is a CRD of 20 fields, as larder-bench crds has them, with a status.
+// stocked is a CRD with a status and 20 fields, like those of larder-bench crds.
 func stocked(plural string) string {
 	var fields strings.Builder
 	for i := range 20 {
@@ -18,7 +18,7 @@ func stocked(plural string) string {
 		`"versions":[{"name":"v1","served":true,"storage":true,"subresources":{"status":{}},"schema":{"openAPIV3Schema":{"type":"object","properties":{"spec":{"type":"object","properties":{"replicas":{"type":"integer","default":1}%[2]s}},"status":{"type":"object","properties":{"ready":{"type":"boolean"}}}}}}}]}}`, plural, fields.String())
 }
 
-// item is the JSON of an object of a stocked CRD, n times changed.
+// item returns an object of a stocked CRD as JSON; n makes versions of it differ.
 func item(plural, name, revision string, n int) string {
 	var fields strings.Builder
 	for i := range 10 {
@@ -40,7 +40,7 @@ func revision(get func(path string) answer, path string) string {
 	return object.Metadata.ResourceVersion
 }
 
-// BenchmarkWrites writes custom resources through the door, without a connection.
+// BenchmarkWrites measures writes of custom resources without a network connection.
 func BenchmarkWrites(b *testing.B) {
 	const path = "/apis/bench.example.com/v1/namespaces/ns/things"
 	for _, kind := range []string{"create", "update", "merge", "status", "apply", "delete"} {
@@ -75,7 +75,7 @@ func BenchmarkWrites(b *testing.B) {
 	}
 }
 
-// BenchmarkFirstWrite is the first write of a CRD.
+// BenchmarkFirstWrite measures the first write to a new CRD.
 func BenchmarkFirstWrite(b *testing.B) {
 	s := newServer(b)
 	for i := range b.N {

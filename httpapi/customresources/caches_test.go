@@ -22,7 +22,7 @@ func shelvesResource() schema.GroupResource {
 	return schema.GroupResource{Group: "example.com", Resource: "shelves"}
 }
 
-// cached are the objects of a cache.
+// cached returns the objects in the cache of r.
 func cached(r *registry.Resource) map[string]*cache.Object {
 	all := make(map[string]*cache.Object)
 	for o := range r.Cache.Snapshot().All() {
@@ -31,7 +31,7 @@ func cached(r *registry.Resource) map[string]*cache.Object {
 	return all
 }
 
-// randomShelf is a shelf with all kinds of fields, known and not.
+// randomShelf returns a shelf with random fields, some of which the schema does not have.
 func randomShelf(random *rand.Rand, name, version string) string {
 	spec := map[string]any{}
 	for field, value := range map[string]any{
@@ -56,8 +56,8 @@ func randomShelf(random *rand.Rand, name, version string) string {
 	return string(data)
 }
 
-// TestOffersAreWhatTheStoreHolds holds that a cache which was filled from what writes
-// offer it is the one that is filled from the store.
+// TestOffersAreWhatTheStoreHolds checks that a cache filled by the server's own writes equals one filled from the
+// store.
 func TestOffersAreWhatTheStoreHolds(t *testing.T) {
 	for name, text := range map[string]string{"several versions": shelves, "one version": oneVersion()} {
 		t.Run(name, func(t *testing.T) {
@@ -128,8 +128,8 @@ func compareCaches(t *testing.T, got, want map[string]*cache.Object) {
 	}
 }
 
-// TestCheckCoversCustomResources holds that a cache of custom resources that has gone
-// wrong is found out and loads again.
+// TestCheckCoversCustomResources checks that the consistency check finds a wrong cache of custom resources, which
+// then loads again.
 func TestCheckCoversCustomResources(t *testing.T) {
 	s := newServer(t, func(c *registry.Config) { c.CheckInterval = 100 * time.Millisecond })
 	s.define(t, shelves)
@@ -165,7 +165,7 @@ func TestCheckCoversCustomResources(t *testing.T) {
 	})
 }
 
-// oneVersion returns shelves without the other version.
+// oneVersion returns the CRD shelves without its version v2.
 func oneVersion() string {
 	one, _, _ := strings.Cut(shelves, "  - name: v2\n")
 	return one

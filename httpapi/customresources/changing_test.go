@@ -16,7 +16,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// crates is a CRD whose state shows everywhere by the name of a property.
+// crates is a CRD whose state can be seen everywhere by the name of a property.
 const crates = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -35,9 +35,9 @@ spec:
     schema: {openAPIV3Schema: {type: object, properties: {one: {type: string}}}}
 `
 
-// TestGenerationGoesBack: whatever is kept of a CRD follows its content where its generation
-// is that of another state, as it is after a reset and in a restored etcd: documents, discovery,
-// schemas, tables and the conditions that controllers set.
+// TestGenerationGoesBack checks that everything derived from a CRD follows its content even when its generation
+// repeats with another content, as after a reset or in a restored etcd: OpenAPI documents, discovery, schemas,
+// tables, and conditions.
 func TestGenerationGoesBack(t *testing.T) {
 	s := newServer(t)
 	s.define(t, crates)
@@ -112,7 +112,7 @@ func TestGenerationGoesBack(t *testing.T) {
 	changeTo("three")
 	expect("three", 2, "UnapprovedAnnotation")
 
-	// The API takes no structural fault any more, which old objects in the store have.
+	// The API rejects this non-structural schema today, but old objects in the store can have it.
 	faulty := func(generation int64) string {
 		d, err := client.Get(t.Context(), name, metav1.GetOptions{})
 		must(t, err)
@@ -132,7 +132,7 @@ func TestGenerationGoesBack(t *testing.T) {
 	condition(apiextensionsv1.NonStructuralSchema, "Violations")
 }
 
-// TestConditionIsWrittenOncePerState: a condition that another writer sets, like a server of another
+// TestConditionIsWrittenOncePerState checks that a condition set by another writer, such as a server of another
 // version, stays until the specification changes.
 func TestConditionIsWrittenOncePerState(t *testing.T) {
 	s := newServer(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestInformersFollowCustomResources is that client-go's dynamic client and informer work
-// with custom resources, and go on when their CRD changes and is deleted.
+// TestInformersFollowCustomResources checks that client-go's dynamic client and informers work with custom
+// resources while their CRD changes and is deleted.
 func TestInformersFollowCustomResources(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
@@ -62,7 +62,7 @@ func nameOf(obj any) string {
 	return obj.(*unstructured.Unstructured).GetName()
 }
 
-// await waits until want was seen.
+// await waits until want has been received.
 func await(t *testing.T, seen <-chan string, want string) {
 	t.Helper()
 	var others []string

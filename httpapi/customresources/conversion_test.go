@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// converter is a webhook that renames spec.color and spec.colour, which objects of v2 have as a
-// label, too, and can be down.
+// converter is a conversion webhook between v1, which has spec.color, and v2, which has spec.colour and the same
+// value as a label.
 type converter struct {
 	*httptest.Server
 	down  atomic.Bool
@@ -32,7 +32,7 @@ func newConverter(t *testing.T) *converter {
 	return c
 }
 
-// ServeHTTP converts.
+// ServeHTTP answers a ConversionReview, or 503 while the webhook is down.
 func (c *converter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	c.calls.Add(1)
 	if c.down.Load() {
@@ -78,7 +78,7 @@ func (c *converter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	})
 }
 
-// by has a CRD's versions converted by c.
+// by makes c the conversion webhook of a CRD.
 func (c *converter) by(d *apiextensionsv1.CustomResourceDefinition) {
 	url := c.URL
 	d.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
@@ -90,7 +90,7 @@ func (c *converter) by(d *apiextensionsv1.CustomResourceDefinition) {
 	}
 }
 
-// TestWebhookConvertsEachStateOnce is that a webhook is asked once for each state of an object.
+// TestWebhookConvertsEachStateOnce checks that each state of an object is converted only once.
 func TestWebhookConvertsEachStateOnce(t *testing.T) {
 	s, c := newServer(t), newConverter(t)
 	s.define(t, shelves, c.by)
@@ -133,7 +133,7 @@ func TestWebhookConvertsEachStateOnce(t *testing.T) {
 	}
 }
 
-// selection is a list, and what its watch is to tell of it.
+// selection is a list, and the events that a watch with the same selectors should send.
 type selection struct {
 	path     string
 	revision string
@@ -141,7 +141,7 @@ type selection struct {
 	wanted   []string
 }
 
-// ask lists, and adds what has changed since the last time to what the watch is to tell.
+// ask lists, and adds the differences from the last list to the wanted events.
 func (l *selection) ask(t *testing.T, s *server) {
 	t.Helper()
 	var list struct {
@@ -172,7 +172,7 @@ func (l *selection) ask(t *testing.T, s *server) {
 	}
 }
 
-// told describes an event, without the resourceVersion, which is another one for what is deleted.
+// told describes an event without the resourceVersion, which changes when an object is deleted.
 func told(kind string, object map[string]any) string {
 	object = runtime.DeepCopyJSON(object)
 	if metadata, ok := object["metadata"].(map[string]any); ok {
@@ -181,8 +181,8 @@ func told(kind string, object map[string]any) string {
 	return fmt.Sprint(kind, object)
 }
 
-// TestWatchesSelectAsListsDo is that a watch tells each change between two lists with the same
-// selectors, and nothing else, whatever converts the objects.
+// TestWatchesSelectAsListsDo checks that a watch sends exactly the changes between two lists with the same
+// selectors, with and without a conversion webhook.
 func TestWatchesSelectAsListsDo(t *testing.T) {
 	for name, by := range map[string]func(*testing.T, *apiextensionsv1.CustomResourceDefinition){
 		"webhook": func(t *testing.T, d *apiextensionsv1.CustomResourceDefinition) { newConverter(t).by(d) },
@@ -248,8 +248,8 @@ func TestWatchesSelectAsListsDo(t *testing.T) {
 	}
 }
 
-// TestWebhookThatIsDownFailsOnlyWhatNeedsIt is that a webhook that is down fails the requests that need it, and
-// leaves nothing behind.
+// TestWebhookThatIsDownFailsOnlyWhatNeedsIt checks that only requests that need conversion fail while the webhook
+// is down, and that they succeed afterwards.
 func TestWebhookThatIsDownFailsOnlyWhatNeedsIt(t *testing.T) {
 	s, c := newServer(t), newConverter(t)
 	s.define(t, shelves, c.by)
@@ -265,7 +265,7 @@ func TestWebhookThatIsDownFailsOnlyWhatNeedsIt(t *testing.T) {
 			t.Errorf("%s: upstream %s, larder %s", path, want, a)
 		}
 	}
-	// Who does not need it is served, also of what is written meanwhile.
+	// Requests in the stored version succeed, and see what is written meanwhile.
 	w := s.watch(t, shelvesV1+"?watch=1")
 	if _, object, _ := w.next(t); !strings.Contains(object, `"color":"red"`) {
 		t.Errorf("watch: %s", object)

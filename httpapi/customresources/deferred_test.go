@@ -21,26 +21,25 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// withoutStorages has the storages of every CRD fail to be built.
+// withoutStorages makes the storages of every CRD fail to build.
 func withoutStorages(c *customresources.Config) {
 	c.Schemas = func() (map[string]*spec.Schema, error) { return nil, errors.New("no schemas") }
 }
 
 const unresolved = "error resolving resource"
 
-// shelf is a new object.
+// shelf returns the creation of an object.
 func shelf(name string) call {
 	body := fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":%q},"spec":{"color":"red"}}`, name)
 	return call{method: http.MethodPost, path: shelvesV1, kind: "application/json", body: body}
 }
 
-// TestEmptyReadsBuildNoStorages is that reads of a CRD without objects do not need
-// storages: they succeed although none can be built. The first write does, and from
-// then on nothing is served.
+// TestEmptyReadsBuildNoStorages checks that reads of a CRD without objects succeed even if its storages cannot be
+// built. After the first write, all requests fail.
 func TestEmptyReadsBuildNoStorages(t *testing.T) {
 	s := newServerOf(t, withoutStorages)
 	s.define(t, shelves)
-	// A request that comes before the informer has seen the CRD is answered by the handler.
+	// Until the informer has seen the CRD, requests are answered by the handler, which builds the storages.
 	s.eventually(t, call{method: http.MethodGet, path: "/apis/example.com/v1"}, func(a answer) bool { return a.code == http.StatusOK })
 	for _, c := range []call{
 		{path: shelvesV1}, {path: shelvesV1 + "?limit=1"}, {path: "/apis/example.com/v2/shelves"},
@@ -68,8 +67,8 @@ func TestEmptyReadsBuildNoStorages(t *testing.T) {
 	}
 }
 
-// TestObjectsBuildTheStorages: a CRD is not served if its stored objects need decoding and its storages
-// fail to build.
+// TestObjectsBuildTheStorages checks that a CRD is not served if its stored objects need decoding and its storages
+// cannot be built.
 func TestObjectsBuildTheStorages(t *testing.T) {
 	s := newServerOf(t, withoutStorages)
 	s.define(t, shelves)
@@ -79,8 +78,8 @@ func TestObjectsBuildTheStorages(t *testing.T) {
 	}
 }
 
-// TestDoubtfulDefinitionsAreNotDeferred is that a CRD whose storages might not
-// be built is refused from the start, as upstream does.
+// TestDoubtfulDefinitionsAreNotDeferred checks that the storages of a CRD with a conversion webhook, which may
+// fail to build, are built for the first request, as upstream does.
 func TestDoubtfulDefinitionsAreNotDeferred(t *testing.T) {
 	s := newServerOf(t, withoutStorages)
 	s.define(t, shelves, func(d *apiextensionsv1.CustomResourceDefinition) {
@@ -97,9 +96,8 @@ func TestDoubtfulDefinitionsAreNotDeferred(t *testing.T) {
 
 var revisions = regexp.MustCompile(`"resourceVersion":"\d+"`)
 
-// TestEmptyReadsAreAnsweredAsUpstreamDoes is that what is read of a CRD without objects
-// before the storages are built is what upstream's handlers answer,
-// and what is answered after they were.
+// TestEmptyReadsAreAnsweredAsUpstreamDoes checks that reads of a CRD without objects have the same answers before
+// and after its storages are built, and that these are upstream's.
 func TestEmptyReadsAreAnsweredAsUpstreamDoes(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
@@ -135,8 +133,7 @@ func TestEmptyReadsAreAnsweredAsUpstreamDoes(t *testing.T) {
 	}
 }
 
-// TestRefusalsNameCBOR is that reads which are answered in no media type that the client accepts
-// are told of CBOR where it is spoken, as upstream does.
+// TestRefusalsNameCBOR checks that answers of 406 name CBOR if it is enabled, as upstream's do.
 func TestRefusalsNameCBOR(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.CBORServingAndStorage, true)
 	s := newServer(t)
@@ -152,8 +149,8 @@ func TestRefusalsNameCBOR(t *testing.T) {
 	}
 }
 
-// TestFirstWritesMakeOneHandler writes many objects at once of a CRD that was only
-// listed: what is made for them is made once, or the storages of a second would be refused.
+// TestFirstWritesMakeOneHandler checks that concurrent first writes to a CRD build its storages only once. A
+// second handler's storages would be refused.
 func TestFirstWritesMakeOneHandler(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
@@ -175,8 +172,7 @@ func TestFirstWritesMakeOneHandler(t *testing.T) {
 	}
 }
 
-// TestFirstWritesMeetChanges writes the first objects of a CRD while that changes: all
-// are written, by the state that there was or the one that there is.
+// TestFirstWritesMeetChanges checks that the first objects of a CRD can be written while the CRD changes.
 func TestFirstWritesMeetChanges(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
@@ -197,8 +193,8 @@ func TestFirstWritesMeetChanges(t *testing.T) {
 	s.eventually(t, call{method: http.MethodGet, path: shelvesV1}, func(a answer) bool { return strings.Count(a.body, `"uid"`) == n })
 }
 
-// TestFirstWritesMeetDeletions writes the first objects of a CRD while that is deleted:
-// each is written or refused, nothing is left, and the resource is unknown in the end.
+// TestFirstWritesMeetDeletions writes the first objects of a CRD while it is deleted. No write may fail with a
+// server error, no object may be left, and the resource must be unknown in the end.
 func TestFirstWritesMeetDeletions(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)

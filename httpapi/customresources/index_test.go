@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestIndexesStayAsTheyAre: what a reader has of an index does not change with those made of it,
-// and a group goes with its last resource.
+// TestIndexesStayAsTheyAre checks that an index does not change when others are made from it, and that a group is
+// removed with its last resource.
 func TestIndexesStayAsTheyAre(t *testing.T) {
 	one, other, third := schema.GroupResource{Group: "a", Resource: "x"}, schema.GroupResource{Group: "a", Resource: "y"}, schema.GroupResource{Group: "b", Resource: "x"}
 	servings := []*serving{new(serving), new(serving), new(serving)}

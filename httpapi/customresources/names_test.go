@@ -14,8 +14,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestNamesAreTakenInTheirGroup: a kind that a CRD of the group has is not accepted from
-// another one, until the first is gone; in other groups it is.
+// TestNamesAreTakenInTheirGroup checks that a CRD's kind is not accepted while another CRD of the group has it,
+// and that groups do not affect each other.
 func TestNamesAreTakenInTheirGroup(t *testing.T) {
 	s := newServer(t)
 	client := s.crds.ApiextensionsV1().CustomResourceDefinitions()
@@ -50,7 +50,8 @@ func TestNamesAreTakenInTheirGroup(t *testing.T) {
 	accepted(other.Name, true)
 }
 
-// TestDocumentsFollowDefinitions: what is described is what CRDs say now.
+// TestDocumentsFollowDefinitions checks that the OpenAPI documents follow creations, changes and deletions of
+// CRDs.
 func TestDocumentsFollowDefinitions(t *testing.T) {
 	s := newServer(t)
 	described := func(path, text string, want bool) {
@@ -77,9 +78,8 @@ func TestDocumentsFollowDefinitions(t *testing.T) {
 	}
 }
 
-// TestNamesAndEstablishmentAreOneWrite: a CRD is written twice, by its client and when its
-// names are accepted; the second write establishes it, as upstream's third does. One that a
-// webhook converts is looked at again before it is established.
+// TestNamesAndEstablishmentAreOneWrite checks that a new CRD is updated once, when its names are accepted and it
+// is established; upstream needs two updates. A CRD with a conversion webhook is established by another update.
 func TestNamesAndEstablishmentAreOneWrite(t *testing.T) {
 	accepted := []string{"NamesAccepted True NoConflicts", "Established True InitialNamesAccepted"}
 	for _, c := range []struct {

@@ -10,8 +10,8 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// shelves is a CRD with defaults, fields that may be null or not, an embedded
-// object, a part that is not pruned, and two versions.
+// shelves is a CRD with defaults, nullable and other fields, an embedded object, a part that is not pruned, and
+// two versions.
 const shelves = `
 metadata: {name: shelves.example.com}
 spec:
@@ -58,14 +58,14 @@ const (
 	shelfKey  = "/registry/example.com/shelves/ns/"
 )
 
-// old is an object as an older CRD let it be stored.
+// old is an object that was stored under an older schema.
 const old = `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"old","namespace":"ns","uid":"u",` +
 	`"labels":{"good":"1","bad":{"x":1}},"creationTimestamp":"2020-01-01T00:00:00Z","unheard":"of"},` +
 	`"spec":{"color":"red","unknown":1,"firm":null,"free":{"any":[1]},` +
 	`"inner":{"apiVersion":"v1","kind":"X","metadata":{"name":"i","labels":{"l":5}},"more":1}}}`
 
-// TestReadsPruneAndDefaultCustomResources is that reading prunes, defaults, drops what metadata cannot be and
-// gives a generation, whatever was stored.
+// TestReadsPruneAndDefaultCustomResources checks that reads prune, apply defaults, drop invalid metadata and set a
+// generation, whatever is stored.
 func TestReadsPruneAndDefaultCustomResources(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
@@ -84,14 +84,13 @@ func TestReadsPruneAndDefaultCustomResources(t *testing.T) {
 	_, object, _ := s.watch(t, shelvesV1+"?watch=1").next(t)
 	check("watch", object)
 
-	// Nothing was written for that.
+	// Reads must not write.
 	item, _, _, err := s.store.Get(t.Context(), shelfKey+"old")
 	must(t, err)
 	if string(item.Value) != old || item.Revision != revision {
 		t.Errorf("stored is now %s", item.Value)
 	}
-	// In another version the same object is pruned by that version's schema, and has no
-	// defaults of it.
+	// Another version is pruned by its own schema, after the defaults of the stored version.
 	other := s.get(t, shelvesV2+"/old").body
 	contains(t, other, `"apiVersion":"example.com/v2"`, `"width":80`)
 	lacks(t, other, "color", "firm", "free")
@@ -109,7 +108,7 @@ func TestCachedCustomResourcesAreAnsweredAsUpstreamDoes(t *testing.T) {
 	}
 	s.do(t, http.MethodPost, shelvesV2, "application/json",
 		`{"apiVersion":"example.com/v2","kind":"Shelf","metadata":{"name":"two"},"spec":{"colour":"blue"}}`)
-	// These are large enough to be packed.
+	// These are large enough to be compressed.
 	s.do(t, http.MethodPost, shelvesV1, "application/json",
 		`{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"large","labels":{"n":"1"}},"spec":{"color":"red","free":`+findings(300)+`}}`)
 	s.do(t, http.MethodPost, shelvesV2, "application/json",
@@ -146,14 +145,14 @@ func TestCachedCustomResourcesAreAnsweredAsUpstreamDoes(t *testing.T) {
 
 var age = regexp.MustCompile(`"(\d+[smh])+"`)
 
-// ageless is a without the ages in the cells of tables, which go on between two answers.
+// ageless returns a without the ages in table cells, which differ between two answers.
 func ageless(a answer) answer {
 	a.body = age.ReplaceAllString(a.body, `"AGE"`)
 	return a
 }
 
-// TestReadsFollowAChangedDefinition is that reads follow the CRD: nothing that was made of
-// an object under another one is given out, and watches end.
+// TestReadsFollowAChangedDefinition checks that a change of the CRD ends watches, and that nothing derived from
+// the old schema is read afterwards.
 func TestReadsFollowAChangedDefinition(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
@@ -185,8 +184,7 @@ func TestReadsFollowAChangedDefinition(t *testing.T) {
 	contains(t, object, `"width":120`)
 }
 
-// TestDefinitionMadeAnewForgetsTheFirst is that a CRD that was deleted and made again
-// does not give out what was read under the first.
+// TestDefinitionMadeAnewForgetsTheFirst checks that a CRD that is deleted and created again has no objects.
 func TestDefinitionMadeAnewForgetsTheFirst(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
@@ -204,7 +202,7 @@ func TestDefinitionMadeAnewForgetsTheFirst(t *testing.T) {
 	contains(t, a.body, `"items":[]`)
 }
 
-// findings is JSON that is not as it would be written.
+// findings returns JSON with escapes and numbers that encoding/json would write differently.
 func findings(n int) string {
 	var b strings.Builder
 	for i := range n {

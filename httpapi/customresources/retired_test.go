@@ -19,7 +19,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// lister is what upstream's finalizer controller is given to work with.
+// lister returns what upstream's finalizer controller lists and deletes the CRD's objects with.
 func (s *server) lister(t *testing.T, name string) finalizer.ListerCollectionDeleter {
 	t.Helper()
 	crd, err := s.extensions.CRDs().Lister().Get(name)
@@ -29,8 +29,8 @@ func (s *server) lister(t *testing.T, name string) finalizer.ListerCollectionDel
 	return lister
 }
 
-// TestRetiredGenerationsAreNeverEmpty is that what served a CRD before it changed
-// never says that there are no objects: who still holds it is told that it is gone.
+// TestRetiredGenerationsAreNeverEmpty checks that a lister or storage from before a change of the CRD returns an
+// error rather than an empty list. Otherwise the CRD could be deleted before its objects.
 func TestRetiredGenerationsAreNeverEmpty(t *testing.T) {
 	for name, change := range map[string]func(*testing.T, *server){
 		"changed": func(t *testing.T, s *server) { s.change(t, "shelves.example.com", describe("anew")) },
@@ -87,15 +87,14 @@ func TestRetiredGenerationsAreNeverEmpty(t *testing.T) {
 	}
 }
 
-// describe changes the specification of a CRD in nothing that matters.
+// describe changes only a description in the specification of a CRD.
 func describe(how string) func(*apiextensionsv1.CustomResourceDefinition) {
 	return func(d *apiextensionsv1.CustomResourceDefinition) {
 		d.Spec.Versions[0].Schema.OpenAPIV3Schema.Description = how
 	}
 }
 
-// late is what upstream's finalizer controller gets its listers from, which it always
-// gets of before a change.
+// late is a source of listers that always returns one from before a change of the CRD.
 type late struct {
 	finalizer.ListerCollectionDeleter
 }
@@ -105,9 +104,8 @@ func (l *late) GetCustomResourceListerCollectionDeleter(*apiextensionsv1.CustomR
 	return l, nil
 }
 
-// TestDefinitionOutlivesItsObjects deletes a CRD of a thousand objects that may not
-// go yet, while one of upstream's controllers works with what served it before it changed:
-// the CRD stays until the objects are gone.
+// TestDefinitionOutlivesItsObjects deletes a CRD whose objects have finalizers, while upstream's finalizer
+// controller uses a lister from before a change. The CRD must stay until its objects are gone.
 func TestDefinitionOutlivesItsObjects(t *testing.T) {
 	s := newServer(t)
 	client := s.crds.ApiextensionsV1().CustomResourceDefinitions()

@@ -11,8 +11,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// printed is a CRD with columns of all types. Some types do not fit what the column
-// shows, and the type of the last column is unknown.
+// printed is a CRD with columns of all types. Some values do not have the type of their column.
 const printed = `
 metadata: {name: shelves.example.com}
 spec:
@@ -38,8 +37,7 @@ spec:
     - {name: Label, type: string, jsonPath: '.metadata.labels.a\.b/c'}
 `
 
-// TestRowsAreWhatUpstreamPrints holds tables, whose rows are kept, against those of
-// upstream's handler, which prints each time.
+// TestRowsAreWhatUpstreamPrints compares tables, whose rows are cached, with those of upstream's handler.
 func TestRowsAreWhatUpstreamPrints(t *testing.T) {
 	s := newServer(t)
 	s.define(t, printed)
@@ -80,7 +78,7 @@ func TestRowsAreWhatUpstreamPrints(t *testing.T) {
 	}
 }
 
-// anything is a value that a column may show.
+// anything returns a random value for a column.
 func anything(random *rand.Rand) any {
 	now := time.Now().UTC()
 	list := []any{

@@ -33,12 +33,13 @@ func justGet() storage.GetOptions { return storage.GetOptions{} }
 
 func everythingBelow(key string) kv.RangeOptions { return kv.RangeOptions{Prefix: key} }
 
-// certificateOf is what to trust to reach a test's server.
+// certificateOf returns the PEM certificate of a test server, to be used as its CA.
 func certificateOf(server *httptest.Server) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 }
 
-// TestUnknownPathsAreAnsweredAsUpstreamDoes is what paths are answered that nobody serves.
+// TestUnknownPathsAreAnsweredAsUpstreamDoes checks that unknown groups, versions, resources and paths are not
+// found.
 func TestUnknownPathsAreAnsweredAsUpstreamDoes(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
@@ -54,7 +55,7 @@ func TestUnknownPathsAreAnsweredAsUpstreamDoes(t *testing.T) {
 	}
 }
 
-// TestDiscoveryFollowsDefinitions is that discovery comes and goes with a CRD.
+// TestDiscoveryFollowsDefinitions checks that a CRD is in discovery until it is deleted.
 func TestDiscoveryFollowsDefinitions(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
@@ -77,9 +78,9 @@ func TestDiscoveryFollowsDefinitions(t *testing.T) {
 	lacks(t, s.ask(t, call{method: http.MethodGet, path: "/apis", accept: whole}).body, `"example.com"`)
 }
 
-// TestDefinitionsInBuiltInGroupsComeAndGo is that a CRD may be in a group that is built
-// in, and even have the name of a built-in resource: its versions are discovered, but the
-// group's own handlers keep the requests, as in kube-apiserver, and it can be deleted.
+// TestDefinitionsInBuiltInGroupsComeAndGo checks that a CRD may be in a built-in group, and even have the name of
+// a built-in resource. Its versions are in discovery, but requests go to the built-in group, as in kube-apiserver,
+// and it can be deleted.
 func TestDefinitionsInBuiltInGroupsComeAndGo(t *testing.T) {
 	s := newServer(t)
 	const whole = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
@@ -121,8 +122,8 @@ func TestDefinitionsInBuiltInGroupsComeAndGo(t *testing.T) {
 	}
 }
 
-// TestEstablishedDefinitionsAreServedAtOnce is that what a client was told is established
-// is served, however far the informer is.
+// TestEstablishedDefinitionsAreServedAtOnce checks that a CRD is served as soon as a client sees that it is
+// established, even if the server's informer has not seen this yet.
 func TestEstablishedDefinitionsAreServedAtOnce(t *testing.T) {
 	s := newServer(t)
 	for i := range 20 {
@@ -137,7 +138,7 @@ func TestEstablishedDefinitionsAreServedAtOnce(t *testing.T) {
 	}
 }
 
-// TestStatusAndScaleAreServed goes through status and scale.
+// TestStatusAndScaleAreServed checks the subresources status and scale.
 func TestStatusAndScaleAreServed(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves, func(d *apiextensionsv1.CustomResourceDefinition) {
@@ -163,7 +164,7 @@ func TestStatusAndScaleAreServed(t *testing.T) {
 	}
 }
 
-// TestDeepPatchesAreRefused: patches of custom resources are bounded as others are.
+// TestDeepPatchesAreRefused checks that patches of custom resources have the same limits as others.
 func TestDeepPatchesAreRefused(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
@@ -177,8 +178,7 @@ func TestDeepPatchesAreRefused(t *testing.T) {
 	}
 }
 
-// TestApplyKnowsTheSchema is that server-side apply knows the schema: a list that is a map
-// is merged by its keys.
+// TestApplyKnowsTheSchema checks that server-side apply merges lists of type map by their keys.
 func TestApplyKnowsTheSchema(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves, func(d *apiextensionsv1.CustomResourceDefinition) {
@@ -200,7 +200,7 @@ func TestApplyKnowsTheSchema(t *testing.T) {
 	if conflict.code != http.StatusConflict {
 		t.Errorf("conflict: %s", conflict)
 	}
-	// As JSON, and with members that come twice.
+	// As JSON, with duplicate keys.
 	object := `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"a"},"books":[{"name":"q","pages":%s}]}`
 	applied := func(pages, directive string) answer {
 		return s.ask(t, call{method: http.MethodPatch, path: shelvesV1 + "/a?fieldManager=two" + directive, kind: apply, body: fmt.Sprintf(object, pages)})

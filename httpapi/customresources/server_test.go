@@ -38,7 +38,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// server is a registry, a door and extensions, with a client of CRDs.
+// server is an API server with custom resources on a store in memory, and a client for its CRDs.
 type server struct {
 	store      *kvtest.Memory
 	door       *httpapi.Server
@@ -47,13 +47,13 @@ type server struct {
 	crds       clientset.Interface
 }
 
-// newServer runs all of it until the test ends.
+// newServer runs a server until the test ends.
 func newServer(t testing.TB, change ...func(*registry.Config)) *server {
 	t.Helper()
 	return newServerOf(t, func(*customresources.Config) {}, change...)
 }
 
-// newServerOf is newServer with another configuration of extensions.
+// newServerOf is newServer with changes to the configuration of custom resources.
 func newServerOf(t testing.TB, configure func(*customresources.Config), change ...func(*registry.Config)) *server {
 	t.Helper()
 	back := registrytest.New(t, nil, change...)
@@ -90,7 +90,7 @@ func newServerOf(t testing.TB, configure func(*customresources.Config), change .
 	return s
 }
 
-// run runs a part until the test ends.
+// run runs part of a server until the test ends.
 func run(t testing.TB, part func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -137,7 +137,7 @@ func (s *server) define(t testing.TB, text string, change ...func(*apiextensions
 	return nil
 }
 
-// change updates a CRD. What is served follows, though not at once.
+// change updates a CRD. The server follows a little later.
 func (s *server) change(t testing.TB, name string, change func(*apiextensionsv1.CustomResourceDefinition)) {
 	t.Helper()
 	client := s.crds.ApiextensionsV1().CustomResourceDefinitions()
@@ -155,7 +155,7 @@ func (s *server) change(t testing.TB, name string, change func(*apiextensionsv1.
 	}
 }
 
-// store puts a value into the store as it is and returns its revision.
+// put writes a value to the store, bypassing the API, and returns its revision.
 func (s *server) put(t testing.TB, key, value string) int64 {
 	t.Helper()
 	item, _, _, err := s.store.Get(t.Context(), key)
@@ -168,7 +168,7 @@ func (s *server) put(t testing.TB, key, value string) int64 {
 	return result.Revision
 }
 
-// answer is what a request was answered.
+// answer is the response to a request.
 type answer struct {
 	code   int
 	header http.Header
@@ -177,7 +177,7 @@ type answer struct {
 
 func (a answer) String() string { return fmt.Sprintf("%d %s", a.code, a.body) }
 
-// call is what to ask.
+// call is a request.
 type call struct{ method, path, accept, kind, body string }
 
 func (c call) request(ctx context.Context) *http.Request {
@@ -195,7 +195,7 @@ func (c call) request(ctx context.Context) *http.Request {
 	return req
 }
 
-// ask sends a request through the door.
+// ask sends a request to the server.
 func (s *server) ask(t testing.TB, c call) answer {
 	t.Helper()
 	resp, err := s.door.RoundTripper().RoundTrip(c.request(t.Context()))
@@ -221,7 +221,7 @@ func (s *server) do(t testing.TB, method, path, kind, body string) answer {
 	return a
 }
 
-// upstream asks upstream's handler, which decodes objects and encodes them again.
+// upstream sends a request to upstream's handler, which decodes objects and encodes them again.
 func (s *server) upstream(t testing.TB, c call) answer {
 	t.Helper()
 	admin := &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}}
@@ -236,7 +236,7 @@ func (s *server) upstream(t testing.TB, c call) answer {
 	return answer{w.Code, w.Result().Header, w.Body.String()}
 }
 
-// stream is a watch through the door.
+// stream is an open watch.
 type stream struct {
 	body   io.ReadCloser
 	events *json.Decoder
@@ -255,7 +255,7 @@ func (s *server) watch(t testing.TB, path string) *stream {
 	return &stream{resp.Body, json.NewDecoder(resp.Body)}
 }
 
-// next returns the next event's type and object; false at the end of the stream.
+// next returns the type and the object of the next event, or false at the end of the stream.
 func (w *stream) next(t testing.TB) (watch.EventType, string, bool) {
 	t.Helper()
 	var event struct {
@@ -272,7 +272,7 @@ func (w *stream) next(t testing.TB) (watch.EventType, string, bool) {
 	return event.Type, string(event.Object), true
 }
 
-// eventually asks until want says it is so.
+// eventually repeats a request until want accepts the answer.
 func (s *server) eventually(t testing.TB, c call, want func(answer) bool) answer {
 	t.Helper()
 	var a answer
@@ -303,7 +303,7 @@ func lacks(t testing.TB, text string, parts ...string) {
 	}
 }
 
-// compact returns JSON without spaces.
+// compact returns JSON without insignificant spaces.
 func compact(t testing.TB, text string) string {
 	t.Helper()
 	var out bytes.Buffer

@@ -28,14 +28,13 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// stock is upstream's whole handler of custom resources, of one CRD, over a registry and a
-// store of its own.
+// stock is upstream's complete handler for one CRD, with its own store.
 type stock struct {
 	http.Handler
 	crd *apiextensionsv1.CustomResourceDefinition
 }
 
-// newStock runs one until the test ends, with the schemas of s.
+// newStock runs a stock with the schemas of s until the test ends.
 func newStock(t *testing.T, s *server, crd *apiextensionsv1.CustomResourceDefinition) *stock {
 	t.Helper()
 	back := registrytest.New(t, nil)
@@ -84,7 +83,7 @@ func newStock(t *testing.T, s *server, crd *apiextensionsv1.CustomResourceDefini
 	return made
 }
 
-// ask sends a request to it.
+// ask sends a request to upstream's handler.
 func (s *stock) ask(t *testing.T, req *http.Request) answer {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -113,7 +112,7 @@ func (s *stock) Get(name string) (*apiextensionsv1.CustomResourceDefinition, err
 
 var _ informers.CustomResourceDefinitionInformer = (*stock)(nil)
 
-// noEvents is an informer that calls no handler.
+// noEvents is an informer that never calls its event handlers.
 type noEvents struct{ cache.SharedIndexInformer }
 
 // AddEventHandler implements cache.SharedInformer.

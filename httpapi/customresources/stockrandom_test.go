@@ -17,7 +17,7 @@ import (
 
 var seeds = flag.Int("seeds", 8, "how many random definitions to compare with upstream's handler")
 
-// dice makes a random CRD, and random requests for its objects.
+// dice generates a random CRD and random requests for its objects.
 type dice struct {
 	*rand.Rand
 	versions []string
@@ -26,11 +26,10 @@ type dice struct {
 
 func (d *dice) of(list ...string) string { return list[d.IntN(len(list))] }
 
-// chance is true once in n times.
+// chance returns true once in n calls, on average.
 func (d *dice) chance(n int) bool { return d.IntN(n) == 0 }
 
-// randomFields are the fields of random schemas. A schema refuses the last two values of each field. Every
-// version has some of the fields.
+// randomFields are the fields that random schemas select from. The last two values of each field are invalid.
 var randomFields = map[string]struct {
 	schema string
 	values []string
@@ -49,7 +48,7 @@ var randomFields = map[string]struct {
 	"default": {`{"type":"object","default":{},"properties":{"a":{"type":"string","default":"b"},"c":{"type":"boolean"}}}`, []string{`{}`, `{"a":"x"}`, `{"c":true,"d":1}`, `{"a":1}`, `[]`}},
 }
 
-// fields returns some fields' names, always in one order.
+// fields returns the names of some fields, always in the same order.
 func (d *dice) fields() []string {
 	var list []string
 	for _, name := range []string{"text", "count", "free", "empty", "share", "port", "words", "parts", "labels", "inner", "grows", "default"} {
@@ -60,7 +59,7 @@ func (d *dice) fields() []string {
 	return list
 }
 
-// CRD returns a CRD, whose first version is stored.
+// crd returns a random CRD whose first version is the stored one.
 func (d *dice) crd() string {
 	d.versions, d.known = []string{"v1", "v2", "v1beta1"}[:1+d.IntN(3)], make(map[string][]string)
 	var list []string
@@ -84,7 +83,7 @@ func (d *dice) crd() string {
 		scope, strings.Join(list, ","))
 }
 
-// members returns the members of a spec.
+// members returns random members of a spec.
 func (d *dice) members(version string) string {
 	var list []string
 	fields := d.known[version]
@@ -113,7 +112,7 @@ func (d *dice) members(version string) string {
 	return strings.Join(list, ",")
 }
 
-// object returns an object of a version, to which the resourceVersion goes where $RV is.
+// object returns a random object of a version, with the placeholder $RV for its resourceVersion.
 func (d *dice) object(version, name, more string) string {
 	metadata := fmt.Sprintf(`"name":%q%s%s`, name, d.of("", "", "", "", "", "", "", `,"labels":{"a":"b"}`, `,"annotations":{"c":"d"},"finalizers":[]`, `,"labels":{"a":null}`, `,"generation":7,"creationTimestamp":null`, `,"odd":1`, `,"labels":{"a":5}`), more)
 	return fmt.Sprintf(`{"apiVersion":"example.com/%s","kind":"Shelf","metadata":{%s},"spec":{%s}%s}`, version, metadata, d.members(version),
@@ -123,7 +122,7 @@ func (d *dice) object(version, name, more string) string {
 // sent is a random request.
 type sent struct{ method, path, kind, accept, body string }
 
-// request returns one for a collection's objects.
+// request returns a random request for a collection or its objects.
 func (d *dice) request(collection func(version string) string) sent {
 	version, name := d.of(d.versions...), d.of("a", "b", "c")
 	query := d.of("", "", "?fieldValidation=Strict", "?fieldValidation=Warn", "?fieldValidation=Ignore", "?fieldManager=me", "?dryRun=All")
@@ -172,15 +171,14 @@ func (s sent) call(revision string) call {
 	return call{method: s.method, path: s.path, accept: s.accept, kind: s.kind, body: strings.ReplaceAll(s.body, "$RV", revision)}
 }
 
-// particulars matches the values that two servers generate independently.
+// particulars matches values that the two servers generate independently, such as UIDs.
 var particulars = regexp.MustCompile(`("?(?:uid|resourceVersion|creationTimestamp|time|deletionTimestamp)"?: ?)"[^"]*"|UID in object meta: [-0-9a-f]+|"\d+s"|[0-9a-f]{8}-[0-9a-f-]{27}`)
 
-// untyped matches the errors of values that are not of their schema's types: of several, upstream
-// names some.
+// untyped matches errors about values of the wrong type. If there are several, upstream names only some.
 var untyped = regexp.MustCompile(`(?s)['" ]*(failed to create typed patch object|failed to convert \w+ object).*`)
 
-// gist is what answers are compared by. Upstream has several errors in random order, and sorts
-// managedFields by the second.
+// gist is the part of an answer that is compared. Upstream reports errors in random order, and orders
+// managedFields by time in seconds.
 func gist(a answer) string {
 	body := strings.ReplaceAll(strings.ReplaceAll(a.body, "|-\n ", "'"), `\`, "")
 	body = untyped.ReplaceAllString(particulars.ReplaceAllString(body, "$1"), "$1")
@@ -192,8 +190,8 @@ func gist(a answer) string {
 	return fmt.Sprintf("%d %s %q %s", a.code, a.header.Get("Content-Type"), a.header.Values("Warning"), body)
 }
 
-// TestRandomRequestsAreAnsweredAsByUpstream sends the same random requests, for objects of random
-// CRDs, to the server and to upstream's whole handler of custom resources.
+// TestRandomRequestsAreAnsweredAsByUpstream sends the same random requests for objects of random CRDs to the
+// server and to upstream's handler, and compares the answers.
 func TestRandomRequestsAreAnsweredAsByUpstream(t *testing.T) {
 	t.Parallel()
 	codes := make(map[int]int)

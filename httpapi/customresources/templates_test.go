@@ -21,7 +21,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// schemas are those that upstream describes in ways of their own.
+// schemas are those for which upstream's OpenAPI builder has special cases.
 func schemas() map[string]string {
 	return map[string]string{
 		"none":       ``,
@@ -41,7 +41,7 @@ func schemas() map[string]string {
 	}
 }
 
-// crd makes a CRD of versions of one schema.
+// crd returns a CRD whose versions have the same schema.
 func crd(t *testing.T, group, kind, schema string, change ...func(*apiextensionsv1.CustomResourceDefinition)) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	plural := strings.ToLower(kind) + "s"
@@ -83,7 +83,7 @@ func subresourced(status, scale bool) func(*apiextensionsv1.CustomResourceDefini
 	}
 }
 
-// versionsOf adds copies of the first version. It does not serve the last one.
+// versionsOf adds copies of the first version. The last one is not served.
 func versionsOf(names ...string) func(*apiextensionsv1.CustomResourceDefinition) {
 	return func(d *apiextensionsv1.CustomResourceDefinition) {
 		for i, name := range names {
@@ -98,7 +98,7 @@ func listed(listKind string) func(*apiextensionsv1.CustomResourceDefinition) {
 	return func(d *apiextensionsv1.CustomResourceDefinition) { d.Spec.Names.ListKind = listKind }
 }
 
-// serves returns an Extensions of CRDs that nobody follows.
+// serves returns an Extensions that serves CRDs, without informers and controllers.
 func serves(crds ...*apiextensionsv1.CustomResourceDefinition) *Extensions {
 	e := &Extensions{templatesV2: newTemplatesV2(), templatesV3: newTemplatesV3()}
 	var servings index
@@ -109,8 +109,7 @@ func serves(crds ...*apiextensionsv1.CustomResourceDefinition) *Extensions {
 	return e
 }
 
-// plainly is an Extensions that describes everything by upstream's builder, and counted one that
-// says what it describes so.
+// plainly is an Extensions without templates, so that upstream's builder builds all documents.
 type plainly struct{ *Extensions }
 
 func (p plainly) OpenAPIV2() []openapi.Description[spec.Swagger] {
@@ -152,7 +151,7 @@ func counting[T any](built map[string]bool, list []openapi.Description[T]) []ope
 	return list
 }
 
-// documentsOf serves the documents of a server with extensions.
+// documentsOf serves the OpenAPI documents of a server with these extensions.
 func documentsOf(t *testing.T, e openapi.Extensions) *http.ServeMux {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -164,7 +163,7 @@ func documentsOf(t *testing.T, e openapi.Extensions) *http.ServeMux {
 	return mux
 }
 
-// prefixes is an openapi.Mux.
+// prefixes is a mux for OpenAPI handlers.
 type prefixes struct{ *http.ServeMux }
 
 func (p prefixes) HandlePrefix(path string, h http.Handler) { p.Handle(path, h) }
@@ -177,8 +176,8 @@ func read(mux *http.ServeMux, path string) string {
 	return fmt.Sprint(w.Code, w.Body.String())
 }
 
-// TestTemplatesDescribeAsUpstream compares documents that are put together from templates with those
-// that upstream's builder describes, byte by byte.
+// TestTemplatesDescribeAsUpstream checks that documents that are built from templates equal those of upstream's
+// builder, byte by byte.
 func TestTemplatesDescribeAsUpstream(t *testing.T) {
 	var crds []*apiextensionsv1.CustomResourceDefinition
 	for i, name := range slices.Sorted(maps.Keys(schemas())) {
@@ -234,8 +233,8 @@ func TestTemplatesDescribeAsUpstream(t *testing.T) {
 	}
 }
 
-// TestConflictsOfKindsAreUpstreams: of two CRDs of one name in a group upstream describes
-// none, and so do templates.
+// TestConflictsOfKindsAreUpstreams checks that if the kinds of two CRDs of a group conflict, neither is in the
+// documents, as upstream does.
 func TestConflictsOfKindsAreUpstreams(t *testing.T) {
 	crds := []*apiextensionsv1.CustomResourceDefinition{
 		crd(t, "twice.example.com", "Thing", ""), crd(t, "twice.example.com", "ThingList", ""),

@@ -13,13 +13,13 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// tooLarge is how etcd says that a request is too large.
+// tooLarge is etcd's error for a request that is too large.
 type tooLarge struct{}
 
 func (tooLarge) Error() string    { return "etcdserver: request is too large" }
 func (tooLarge) Code() codes.Code { return codes.InvalidArgument }
 
-// narrowStore refuses what has a record of fields, as etcd refuses what is too large.
+// narrowStore rejects values that have managedFields and the word "large", like etcd rejects large values.
 type narrowStore struct{ kv.Store }
 
 // Put implements kv.Store.
@@ -30,11 +30,11 @@ func (s narrowStore) Put(ctx context.Context, key string, value []byte, options 
 	return s.Store.Put(ctx, key, value, options)
 }
 
-// TestLargeObjectsAreStoredWithoutTheirRecord: an object that the store refuses as too large is
-// written once more without its record of fields, by the handler of the same request.
+// TestLargeObjectsAreStoredWithoutTheirRecord checks that an object that the store rejects as too large is written
+// again without managedFields, within the same request.
 func TestLargeObjectsAreStoredWithoutTheirRecord(t *testing.T) {
 	s := newServer(t, func(c *registry.Config) { c.Store = narrowStore{c.Store} })
-	// Without embedded objects, what is encoded is known not to change when it is decoded.
+	// Without embedded objects the server knows that encoded objects do not change when they are decoded.
 	s.define(t, strings.Replace(shelves, "inner: {type: object, x-kubernetes-embedded-resource: true, x-kubernetes-preserve-unknown-fields: true}", "inner: {type: object}", 1))
 	shelf := func(name, color string) string {
 		return `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"` + name + `"},"spec":{"color":"` + color + `"}}`

@@ -17,7 +17,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// doorkeeper admits everything, but holds up the creation of what is named slow.
+// doorkeeper is an admission plugin that blocks the creation of objects named slow.
 type doorkeeper struct{ entered, open chan struct{} }
 
 // Handles implements admission.Interface.
@@ -32,8 +32,8 @@ func (d doorkeeper) Admit(_ context.Context, a admission.Attributes, _ admission
 	return nil
 }
 
-// TestNothingIsCreatedAfterTheDeletion has an object be created, by POST and by apply, while its
-// CRD is deleted: it is deleted too, and the next CRD of that name does not find it.
+// TestNothingIsCreatedAfterTheDeletion deletes a CRD while one of its objects is being created, by POST and by
+// apply. The object must be deleted too, so that a later CRD of the same name does not have it.
 func TestNothingIsCreatedAfterTheDeletion(t *testing.T) {
 	const object = `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"slow","namespace":"ns"}}`
 	for name, create := range map[string]call{

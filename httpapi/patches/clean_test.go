@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// TestCleanJSONHasNoMemberTwice draws JSON, and what is nearly JSON: in what is clean, YAML finds
-// nothing when it reads strictly that it does not find otherwise.
+// TestCleanJSONHasNoMemberTwice checks with random JSON, and with text that is almost JSON, that in clean data
+// strict YAML finds no error that lenient YAML does not find.
 func TestCleanJSONHasNoMemberTwice(t *testing.T) {
 	t.Parallel()
 	var clean, dirty, twice int
@@ -43,7 +43,7 @@ func TestCleanJSONHasNoMemberTwice(t *testing.T) {
 	}
 }
 
-// drawJSON draws an object, in which members may come twice.
+// drawJSON returns a random object, which may have duplicate keys.
 func drawJSON(r *rand.Rand, depth int) string {
 	var members []string
 	for range r.IntN(5) {
@@ -68,8 +68,7 @@ func drawValue(r *rand.Rand, depth int) string {
 	return []string{"1", "1.5", "null", "true", "-3", "0", "-0", "1e3", "123456789012345678", "1234567890123456789012", "false"}[r.IntN(11)]
 }
 
-// checkApplied compares what Applied makes of data with what YAML makes of it, and reports whether the
-// decoder of JSON made it.
+// checkApplied checks that Applied decodes data like YAML does. It reports whether the JSON decoder was used.
 func checkApplied(t testing.TB, data []byte) bool {
 	t.Helper()
 	if !isClean(data) || !isPlain(data) {
@@ -87,7 +86,7 @@ func checkApplied(t testing.TB, data []byte) bool {
 	return true
 }
 
-// TestPlainJSONIsReadAsYAMLReadsIt: what is decoded as JSON is what YAML makes of it.
+// TestPlainJSONIsReadAsYAMLReadsIt checks that the fast JSON path decodes applied configurations like YAML does.
 func TestPlainJSONIsReadAsYAMLReadsIt(t *testing.T) {
 	t.Parallel()
 	plain, others := 0, 0

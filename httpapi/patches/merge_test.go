@@ -22,8 +22,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// merged is what upstream's handler does to apply a merge patch to a stored object. The error
-// has the text that is part of upstream's.
+// merged applies a merge patch to a stored object as upstream's handler does. The error is the part that
+// upstream's error contains.
 func merged(scope *handlers.RequestScope, body string, stored runtime.Object, strict bool) (runtime.Object, error) {
 	if strict {
 		var patch map[string]any
@@ -56,7 +56,7 @@ func merged(scope *handlers.RequestScope, body string, stored runtime.Object, st
 	return result, nil
 }
 
-// enlarge gives an object an annotation by which it is large enough to be narrowed.
+// enlarge gives an object a large annotation, so that patches of it are narrowed.
 func enlarge(t *testing.T, obj runtime.Object) {
 	t.Helper()
 	accessor, err := meta.Accessor(obj)
@@ -76,7 +76,7 @@ func mergePatch(t testing.TB, kind schema.GroupVersionKind, body string, strict 
 	return patchOf(t, kind, types.MergePatchType, body, directive)
 }
 
-// oddMerges are patches that are, or may have to be, left to upstream.
+// oddMerges are patches that are, or may have to be, left to upstream's code.
 var oddMerges = []string{
 	`{}`, `null`, `[]`, `1`, `{"a":`, `{"metadata":null}`, `{"metadata":{}}`, `{"metadata":1}`, `{"metadata":[{"a":null}]}`, `{"spec":null,"status":{}}`,
 	`{"kind":"Other"}`, `{"kind":null}`, `{"apiVersion":"other/v1"}`, `{"apiVersion":7}`, `{"apiVersion":""}`, `{"Metadata":{"name":"x"}}`, `{"metadata":{"Name":"x"}}`,
@@ -85,9 +85,8 @@ var oddMerges = []string{
 	`{"spec":{"$patch":"replace"}}`, `{"$patch":"delete","metadata":{"labels":null}}`, `{"unheardOf":{"a":1}}`, `{"spec":{"unheardOf":1}}`, `{"data":{"k":null,"l":"m"}}`, `{"data":{"k":7}}`,
 }
 
-// TestMergePatchesGiveWhatUpstreamGives applies random merge patches, and odd ones, to random
-// objects of all kinds and versions, and compares results, errors, and the objects that were
-// patched.
+// TestMergePatchesGiveWhatUpstreamGives applies random and odd merge patches to random objects of all kinds and
+// versions, compares results and errors with upstream's, and checks that the stored objects do not change.
 func TestMergePatchesGiveWhatUpstreamGives(t *testing.T) {
 	t.Parallel()
 	var compared, failed, narrowed int
@@ -139,8 +138,8 @@ func TestMergePatchesGiveWhatUpstreamGives(t *testing.T) {
 	}
 }
 
-// TestMergePatchesAreReallyNarrowed: a part of the object is merged, unless the patch is too large or
-// something may be wrong.
+// TestMergePatchesAreReallyNarrowed checks that a patch is merged into part of the object only, unless the patch
+// is large, the object is small, or the patch may be invalid.
 func TestMergePatchesAreReallyNarrowed(t *testing.T) {
 	t.Parallel()
 	kind := schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}

@@ -23,7 +23,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// patching is what upstream's handler does to apply a strategic merge patch to a stored object.
+// patching applies a strategic merge patch to a stored object as upstream's handler does.
 func patching(scope *handlers.RequestScope, body io.Reader, stored runtime.Object) (runtime.Object, error) {
 	data, err := io.ReadAll(body)
 	if err != nil {
@@ -91,12 +91,12 @@ func strategic(t testing.TB, kind schema.GroupVersionKind, body string) *Patch {
 	return patchOf(t, kind, types.StrategicMergePatchType, body, metav1.FieldValidationWarn)
 }
 
-// sameError reports whether both are errors that say the same, or none; got may say more.
+// sameError reports whether both errors are nil, or the text of got contains that of want.
 func sameError(got, want error) bool {
 	return (got == nil) == (want == nil) && (got == nil || strings.Contains(got.Error(), want.Error()))
 }
 
-// object returns a random object of a kind, as it is stored.
+// object returns a random object of a kind, decoded from its stored form.
 func object(t testing.TB, kind schema.GroupVersionKind, seed int64) runtime.Object {
 	t.Helper()
 	obj, err := legacyscheme.Scheme.New(kind.GroupKind().WithVersion(runtime.APIVersionInternal))
@@ -120,7 +120,7 @@ func object(t testing.TB, kind schema.GroupVersionKind, seed int64) runtime.Obje
 	return obj
 }
 
-// kinds are the kinds that are stored, in all versions that are served.
+// kinds returns the kinds that are stored, in all served versions.
 func kinds(t testing.TB) []schema.GroupVersionKind {
 	var list []schema.GroupVersionKind
 	for kind := range legacyscheme.Scheme.AllKnownTypes() {
@@ -141,7 +141,7 @@ func kinds(t testing.TB) []schema.GroupVersionKind {
 	return list
 }
 
-// patchFrom returns a patch that leads from one object to another, or to some of it.
+// patchFrom returns a patch with some of the differences between two objects.
 func patchFrom(t testing.TB, kind schema.GroupVersionKind, from, to runtime.Object, random *rand.Rand) string {
 	encode := func(obj runtime.Object) []byte {
 		data, err := runtime.Encode(legacyscheme.Codecs.LegacyCodec(kind.GroupVersion()), obj)
@@ -169,8 +169,7 @@ func patchFrom(t testing.TB, kind schema.GroupVersionKind, from, to runtime.Obje
 	return string(data)
 }
 
-// thin takes some keys out of a patch, makes some null, and adds directives and keys that
-// objects do not have.
+// thin removes some keys of a patch, sets some to null, and adds directives and unknown keys.
 func thin(patch map[string]any, random *rand.Rand) {
 	for key, to := range patch {
 		if below, ok := to.(map[string]any); ok && random.Intn(4) > 0 {
@@ -200,8 +199,8 @@ func thin(patch map[string]any, random *rand.Rand) {
 	}
 }
 
-// TestNarrowedPatchesGiveWhatUpstreamGives applies random patches to random objects of all
-// kinds and versions, and compares the results, and the objects that were patched.
+// TestNarrowedPatchesGiveWhatUpstreamGives applies random patches to random objects of all kinds and versions,
+// compares the results with upstream's, and checks that the stored objects do not change.
 func TestNarrowedPatchesGiveWhatUpstreamGives(t *testing.T) {
 	t.Parallel()
 	compared, failed := 0, 0
@@ -255,7 +254,7 @@ func TestNarrowedPatchesGiveWhatUpstreamGives(t *testing.T) {
 	}
 }
 
-// equal compares two objects as they are encoded: an empty list and none are the same.
+// equal compares the JSON of two objects, so that an empty list equals none. It returns both as a text.
 func equal(want, got runtime.Object) (bool, string) {
 	w, err := json.Marshal(want)
 	if err != nil {
@@ -268,7 +267,7 @@ func equal(want, got runtime.Object) (bool, string) {
 	return string(w) == string(g), fmt.Sprintf("got\n%s\nwant\n%s", g, w)
 }
 
-// overwrite changes whatever v refers to.
+// overwrite changes everything that v refers to.
 func overwrite(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -308,8 +307,8 @@ func narrows(t testing.TB, kind schema.GroupVersionKind) bool {
 	return Narrows(sample)
 }
 
-// TestDocumentsBecomeMaps: what a strategic merge patch does to a document that it does not
-// touch, it goes on to do. Narrowing would leave the document as it was.
+// TestDocumentsBecomeMaps checks that a strategic merge patch re-encodes raw documents which it does not touch, as
+// upstream's does. Kinds with such documents are therefore not narrowed.
 func TestDocumentsBecomeMaps(t *testing.T) {
 	t.Parallel()
 	kind := schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "ControllerRevision"}
@@ -342,7 +341,8 @@ func TestDocumentsBecomeMaps(t *testing.T) {
 	}
 }
 
-// TestLargePatchesAreAppliedToTheWhole: what is too large to be narrowed by is applied all the same.
+// TestLargePatchesAreAppliedToTheWhole checks that a patch that is too large to be narrowed gives the same result
+// as upstream's.
 func TestLargePatchesAreAppliedToTheWhole(t *testing.T) {
 	t.Parallel()
 	kind := schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}

@@ -55,7 +55,7 @@ func TestOnlyDeepPatchesAreRefused(t *testing.T) {
 	}
 }
 
-// TestDepthIsThatOfJSON compares with the depth of what encoding/json decodes.
+// TestDepthIsThatOfJSON compares depths with those of the values that encoding/json decodes.
 func TestDepthIsThatOfJSON(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text, err := json.Marshal(draw(t, rapid.IntRange(0, 6).Draw(t, "depth")))
@@ -98,8 +98,8 @@ func depthOf(v any) int {
 	return depth + 1
 }
 
-// TestPassedPatchesAreCheap: what passes is applied in time linear in its size, however it is
-// nested.
+// TestPassedPatchesAreCheap checks that an accepted merge patch is applied in time linear in its size, even at the
+// maximum depth.
 func TestPassedPatchesAreCheap(t *testing.T) {
 	proctest.OfProcess.CheckGrowth(t, 5000, func(n int) func() {
 		patch := strings.Repeat(`{"a":`, MaxDepth) + `"` + strings.Repeat("v", n) + `"` + strings.Repeat("}", MaxDepth)

@@ -24,8 +24,8 @@ type noSource struct{}
 func (noSource) Fresh() int64                      { return math.MaxInt64 }
 func (noSource) Wait(context.Context, int64) error { return errors.ErrUnsupported }
 
-// TestBookmarksAreSentEachMinute: an idle watch gets its first bookmark after a minute, give or take a
-// second, then one each minute, and one two seconds before its end. Without bookmarks it gets none.
+// TestBookmarksAreSentEachMinute checks that an idle watch gets its first bookmark after about a minute, then one
+// every minute, and one two seconds before its end, and that a watch without bookmarks gets none.
 func TestBookmarksAreSentEachMinute(t *testing.T) {
 	configmaps := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 	encoder := registrytest.New(t, nil).Registry.Endpoint(configmaps, "").View.Encoder(encoding.JSON, encoding.Full)
@@ -94,7 +94,7 @@ func idleWatcher(t *testing.T, options watch.Options) *watch.Watcher {
 	return w
 }
 
-// timed is a connection that notes when bookmarks are written to it.
+// timed is a connection that records the times of bookmarks.
 type timed struct {
 	closing
 	bookmarks []time.Time

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestEndWatches: few watches end soon, many over the whole grace, and what is no watch
-// goes on.
+// TestEndWatches checks that a few watches are ended quickly, many over the whole grace period, and other streams
+// not at all.
 func TestEndWatches(t *testing.T) {
 	for _, c := range []struct {
 		watches int

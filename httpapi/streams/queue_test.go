@@ -13,8 +13,8 @@ type connection struct{ flushed int }
 
 func (c *connection) Flush(*socket.Waiter) { c.flushed++ }
 
-// TestQueue: every watch that waits is taken once, those of a connection in the order in which
-// they came, and no connection has more than its turns while others wait.
+// TestQueue checks that every waiting watch is returned once, that watches of a connection keep their order, and
+// that a connection has at most mostInSuccession turns in a row while others wait.
 func TestQueue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		q := queue{conns: make(map[socket.Group]*connQueue)}
@@ -82,8 +82,8 @@ func TestQueue(t *testing.T) {
 	})
 }
 
-// TestQueueStaysSmall: a queue in which there is always somebody takes no more room than those
-// who wait.
+// TestQueueStaysSmall checks that the memory of a queue that is never empty depends only on the number of waiting
+// watches.
 func TestQueueStaysSmall(t *testing.T) {
 	for name, groups := range map[string][]socket.Group{
 		"connections of their own": {nil},
@@ -111,8 +111,8 @@ func TestQueueStaysSmall(t *testing.T) {
 	}
 }
 
-// TestPumpFlushes: a goroutine of the scheduler leaves nothing behind when it turns to another
-// connection, or has nothing to do.
+// TestPumpFlushes checks that a scheduler goroutine flushes a connection before it turns to another one or has
+// nothing to do.
 func TestPumpFlushes(t *testing.T) {
 	p := &scheduler{}
 	p.init()

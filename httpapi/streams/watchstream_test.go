@@ -20,7 +20,7 @@ import (
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
-// sink is a connection that keeps what is written to it.
+// sink is a connection that records what is written to it.
 type sink struct {
 	net.Conn
 	all bytes.Buffer
@@ -30,7 +30,7 @@ func (s *sink) Write(p []byte) (int, error) { return s.all.Write(p) }
 
 func (s *sink) SetWriteDeadline(time.Time) error { return nil }
 
-// holding is the gate of a sink, which keeps what comes with SendMore as long as it may.
+// holding is the writer of a sink. It buffers the data of SendMore until the next Send.
 type holding struct {
 	*sink
 	held []byte
@@ -51,8 +51,8 @@ func (h *holding) Group() socket.Group { return nil }
 
 func (h *holding) StopNotifying() {}
 
-// TestChunksCarryFrames checks that frames leave whole and in order, whatever their
-// sizes and wherever they are cut into chunks, and that nothing stays behind.
+// TestChunksCarryFrames checks that frames are sent completely and in order, whatever their sizes and wherever
+// they are split into chunks.
 func TestChunksCarryFrames(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &sink{}
@@ -119,8 +119,8 @@ func TestChunksCarryFrames(t *testing.T) {
 	})
 }
 
-// TestPanicsEndOneWatch checks that a watch that panics takes neither its goroutine
-// nor its neighbour with it, and leaves it none of its bytes.
+// TestPanicsEndOneWatch checks that a panic of one watch ends neither its goroutine nor another watch, and that
+// the bytes in its batch are discarded.
 func TestPanicsEndOneWatch(t *testing.T) {
 	ss := New()
 	s := &sink{}
@@ -137,7 +137,7 @@ func TestPanicsEndOneWatch(t *testing.T) {
 	}
 }
 
-// TestEndsAreCountedFirst: a client that has seen the end of its watch finds it counted.
+// TestEndsAreCountedFirst checks that the metrics count the end of a watch before the client can see it.
 func TestEndsAreCountedFirst(t *testing.T) {
 	book := new(apimetrics.Book)
 	m := book.Of(schema.GroupVersionResource{Group: "ends.test", Version: "v1", Resource: "counted"}, "", true).Of("watch", "cluster")
@@ -154,7 +154,7 @@ func TestEndsAreCountedFirst(t *testing.T) {
 	}
 }
 
-// value is the sum of the samples of a metric that counts reads.
+// value returns the sum of a metric's samples.
 func value(t *testing.T, of *apimetrics.Book, name string) (n float64) {
 	own := prometheus.NewRegistry()
 	own.MustRegister(apimetrics.NewCollector(of))
@@ -172,7 +172,7 @@ func value(t *testing.T, of *apimetrics.Book, name string) (n float64) {
 	return n
 }
 
-// witness is a connection that takes down what is to be seen when it is used.
+// witness is a connection that calls seen at each write and at Close, and records the results.
 type witness struct {
 	net.Conn
 	seen func() string
@@ -195,7 +195,8 @@ type closing struct{ net.Conn }
 
 func (closing) Close() error { return nil }
 
-// TestWakesAreNotLost has a watch woken from many sides while it goes to rest.
+// TestWakesAreNotLost wakes a watch concurrently while it parks. The watch must see everything, and be queued at
+// most once at a time.
 func TestWakesAreNotLost(t *testing.T) {
 	ss := New()
 	const wakers, wakes = 4, 2000

@@ -20,7 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 )
 
-// plugin is a chain of one plugin.
+// plugin is an admission chain of one plugin.
 type plugin func(metav1.Object) error
 
 func (plugin) Handles(admission.Operation) bool { return true }
@@ -33,12 +33,12 @@ func (p plugin) Admit(_ context.Context, a admission.Attributes, _ admission.Obj
 	return p(object)
 }
 
-// warnings is where clients are told that admission has spoilt managedFields.
+// warnings records the warnings that clients would get.
 type warnings []string
 
 func (w *warnings) AddWarning(_, text string) { *w = append(*w, text) }
 
-// randomManagedFields returns some as a field manager makes them.
+// randomManagedFields returns random entries like those of a field manager.
 func randomManagedFields(random *rand.Rand) []metav1.ManagedFieldsEntry {
 	entries := make([]metav1.ManagedFieldsEntry, random.Intn(6)) // more than there is room for without a copy
 	for i := range entries {
@@ -52,7 +52,7 @@ func randomManagedFields(random *rand.Rand) []metav1.ManagedFieldsEntry {
 	return entries
 }
 
-// anEntry has change change one of the entries of o.
+// anEntry returns a deed that calls change for one of the entries.
 func anEntry(change func(*metav1.ManagedFieldsEntry)) func(*rand.Rand, metav1.Object) error {
 	return func(random *rand.Rand, o metav1.Object) error {
 		if entries := o.GetManagedFields(); len(entries) > 0 {
@@ -62,7 +62,8 @@ func anEntry(change func(*metav1.ManagedFieldsEntry)) func(*rand.Rand, metav1.Ob
 	}
 }
 
-// deeds are what plugins do to managedFields: nothing, what is right and what is wrong.
+// deeds are what plugins can do to an object: nothing, valid and invalid changes of managedFields, and refusing
+// it.
 var deeds = map[string]func(*rand.Rand, metav1.Object) error{
 	"nothing": func(*rand.Rand, metav1.Object) error { return nil },
 	"label":   func(_ *rand.Rand, o metav1.Object) error { o.SetLabels(map[string]string{"a": "b"}); return nil },
@@ -93,8 +94,8 @@ var deeds = map[string]func(*rand.Rand, metav1.Object) error{
 	"renames in place":         anEntry(func(e *metav1.ManagedFieldsEntry) { e.Manager = "another" }),
 }
 
-// TestManagedFieldsAreCheckedAsUpstreamDoes: whatever plugins do to managedFields, the object has what
-// upstream's check leaves it, and clients see the same warnings.
+// TestManagedFieldsAreCheckedAsUpstreamDoes checks that after any change by a plugin the managedFields and the
+// warnings are those of upstream's check.
 func TestManagedFieldsAreCheckedAsUpstreamDoes(t *testing.T) {
 	t.Parallel()
 	for name, deed := range deeds {

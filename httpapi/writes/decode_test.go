@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestManagersAreNamedAsUpstreamNamesThem holds the name that stands in managedFields.
+// TestManagersAreNamedAsUpstreamNamesThem checks the manager's name in managedFields.
 func TestManagersAreNamedAsUpstreamNamesThem(t *testing.T) {
 	for _, c := range []struct{ given, agent, want string }{
 		{"given", "kubectl/v1", "given"},

@@ -19,8 +19,8 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// TestWarningsAreUpstreams compares the headers of random warnings, valid and not, few and many, with
-// those of upstream's filter.
+// TestWarningsAreUpstreams compares the Warning headers of random texts, valid and invalid, with those of
+// upstream's filter.
 func TestWarningsAreUpstreams(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.Custom(func(t *rapid.T) string {
@@ -49,8 +49,7 @@ func TestWarningsAreUpstreams(t *testing.T) {
 	})
 }
 
-// TestOwnersAreUnique compares the owners that are left of random ones with those that differ
-// semantically.
+// TestOwnersAreUnique checks that of random owner references exactly the semantically different ones are left.
 func TestOwnersAreUnique(t *testing.T) {
 	flags := []*bool{nil, ptr.To(false), ptr.To(true), ptr.To(true)}
 	rapid.Check(t, func(t *rapid.T) {

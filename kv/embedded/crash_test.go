@@ -14,8 +14,8 @@ import (
 	"github.com/larder-io/larder/kv/embedded"
 )
 
-// playWriter writes keys into its embedded etcd and prints each one that was
-// acknowledged, until it is killed. raw is the directory, as JSON.
+// playWriter writes keys to its embedded etcd and prints each acknowledged one, until the process is killed. raw
+// is the directory, as JSON.
 func playWriter(raw string) {
 	var dir string
 	if err := json.Unmarshal([]byte(raw), &dir); err != nil {
@@ -49,8 +49,8 @@ func playWriter(raw string) {
 	select {}
 }
 
-// TestAcknowledgedWritesSurviveAKill kills a process in the middle of its writes, several
-// times over, and finds all that it had been told was written.
+// TestAcknowledgedWritesSurviveAKill kills a process several times while it writes, and checks that every
+// acknowledged write is there.
 func TestAcknowledgedWritesSurviveAKill(t *testing.T) {
 	dir := t.TempDir()
 	writer := proctest.New(t, "writer", proctest.Role(t, writerVariable, dir))

@@ -17,14 +17,14 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// openerConfig is what a process that opens damaged stores is told.
+// openerConfig configures a process that opens damaged stores.
 type openerConfig struct {
 	Dir   string   // of a store that is whole
 	Seeds []uint64 // of the damages
 }
 
-// playOpener opens copies of a store, each with another damage, and prints what came
-// of it. It lives for as long as etcd lets it.
+// playOpener opens copies of a store, each damaged differently, and prints the results, until etcd ends the
+// process.
 func playOpener(raw string) {
 	var told openerConfig
 	if err := json.Unmarshal([]byte(raw), &told); err != nil {
@@ -49,7 +49,7 @@ func playOpener(raw string) {
 	}
 }
 
-// damage overwrites a page, or its beginning.
+// damage overwrites a random page, or its beginning.
 func damage(content []byte, random *rand.Rand) {
 	const page = 4096
 	used := len(strings.TrimRight(string(content), "\x00"))
@@ -76,7 +76,7 @@ func tryOpen(dir string) error {
 	}
 }
 
-// fill leaves a store with some keys behind.
+// fill creates a store with some keys and closes it.
 func fill(t *testing.T, dir string) {
 	t.Helper()
 	store, err := embedded.New(embedded.Config{Dir: dir, UnsafeNoFsync: true})
@@ -94,8 +94,8 @@ func fill(t *testing.T, dir string) {
 	}
 }
 
-// TestDamagedDatabasesOpenOrSayWhy: an embedded store whose database is damaged opens or
-// says why not, and does not take the process down.
+// TestDamagedDatabasesOpenOrSayWhy checks that a store with a damaged database opens or returns an error, and does
+// not end the process.
 func TestDamagedDatabasesOpenOrSayWhy(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "etcd")
 	fill(t, dir)

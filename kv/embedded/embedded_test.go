@@ -41,8 +41,8 @@ func TestListensOnPrivateSocket(t *testing.T) {
 	}
 }
 
-// TestNewMembersAreHeeded: once there is another voting member, which may acknowledge writes
-// too, the server's own answers are not enough.
+// TestNewMembersAreHeeded checks that the server reads the revision from etcd once there is another voting member,
+// which can acknowledge writes too.
 func TestNewMembersAreHeeded(t *testing.T) {
 	dir, err := os.MkdirTemp("", "kv") // short enough for a socket's address
 	if err != nil {
@@ -107,8 +107,8 @@ func TestUnusableDirectoriesAreRefused(t *testing.T) {
 	store.Close()
 }
 
-// TestOldDatabasesAreErrorsOfRun: a database that is older than the snapshot, here an empty
-// one, is an error of Run, not a panic of the process.
+// TestOldDatabasesAreErrorsOfRun checks that a database that is older than the snapshot, here an empty one, makes
+// Run return an error and does not panic.
 func TestOldDatabasesAreErrorsOfRun(t *testing.T) {
 	dir := t.TempDir()
 	first := open(t, embedded.Config{Dir: dir, SnapshotCount: 10})
@@ -162,7 +162,7 @@ func TestRequestTooLarge(t *testing.T) {
 	}
 }
 
-// TestReopenedStoresHaveTheirPast: an embedded etcd that is opened again still has its past.
+// TestReopenedStoresHaveTheirPast checks that earlier revisions can be read after a restart.
 func TestReopenedStoresHaveTheirPast(t *testing.T) {
 	dir := t.TempDir()
 	var first, last int64
@@ -197,7 +197,7 @@ func TestReopenedStoresHaveTheirPast(t *testing.T) {
 	}
 }
 
-// TestConfigIsChecked before anything is opened.
+// TestConfigIsChecked checks that an invalid configuration is refused before anything is opened.
 func TestConfigIsChecked(t *testing.T) {
 	if _, err := embedded.New(embedded.Config{}); err == nil {
 		t.Error("no error without a directory")

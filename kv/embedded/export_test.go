@@ -17,8 +17,8 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// Store is an embedded store that tests reach behind. What is not of kv.Store may be
-// called once it is open.
+// Store is an embedded store with access to its internals. The methods that kv.Store does not have need an open
+// store.
 type Store struct {
 	*kv.Etcd
 	opener *opener
@@ -36,7 +36,7 @@ func (s *Store) CompactAt(ctx context.Context, revision int64) error {
 	return err
 }
 
-// ClusterID returns the id of the cluster that the server is.
+// ClusterID returns etcd's cluster ID.
 func (s *Store) ClusterID(ctx context.Context) (uint64, error) {
 	resp, err := s.opener.space.client.Get(ctx, "any", clientv3.WithCountOnly())
 	if err != nil {
@@ -45,9 +45,8 @@ func (s *Store) ClusterID(ctx context.Context) (uint64, error) {
 	return resp.Header.ClusterId, nil
 }
 
-// StallDatabase makes the store's database wait in the middle of a commit, as
-// it does on a disk that does not answer, until release is called: a file that has to
-// grow waits for all who read its mapping.
+// StallDatabase blocks a commit of the database, as a hanging disk does, until release is called. It makes the
+// file grow while a reader uses its memory mapping, and bbolt waits for such readers.
 func (s *Store) StallDatabase(t testing.TB) (release func()) {
 	t.Helper()
 	database := s.opener.space.database
@@ -77,9 +76,8 @@ func (s *Store) StallDatabase(t testing.TB) (release func()) {
 	return release
 }
 
-// waitsForReaders reports whether a commit waits until nobody reads the mapping of a file that
-// has to grow. It holds then what all later reads and writes must take. Only the goroutines'
-// stacks tell it from one that has yet to come so far.
+// waitsForReaders reports whether a commit waits for readers of the memory mapping. It then holds the locks that
+// all later reads and writes need. This can be seen only in the stacks of the goroutines.
 func waitsForReaders() bool {
 	stacks := make([]byte, 4<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
@@ -91,8 +89,8 @@ func waitsForReaders() bool {
 	return false
 }
 
-// StallMembers holds the lock of the list of members, as the server does while it writes one
-// of them, or the cluster's version, to a database that stalls, until release is called.
+// StallMembers holds the lock of the member list until release is called. The server holds it while it writes a
+// member or the cluster's version to the database.
 func (s *Store) StallMembers(t testing.TB) (release func()) {
 	t.Helper()
 	members := s.opener.only.server.Cluster().(*membership.RaftCluster)

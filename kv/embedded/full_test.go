@@ -17,8 +17,7 @@ import (
 	"github.com/larder-io/larder/kv/embedded"
 )
 
-// playFiller writes into its embedded etcd until there is no room. raw is the
-// directory, as JSON.
+// playFiller writes to its embedded etcd until there is no space left. raw is the directory, as JSON.
 func playFiller(raw string) {
 	var dir string
 	if err := json.Unmarshal([]byte(raw), &dir); err != nil {
@@ -33,8 +32,7 @@ func playFiller(raw string) {
 	}
 	go func() { log.Fatal(store.Run(context.Background())) }()
 	<-store.Ready()
-	// The database may grow no more, as on a disk that is full. Without the signal that
-	// goes with it, that is an error of the write.
+	// The database cannot grow further, as on a full disk. With the signal ignored, writes return an error.
 	signal.Ignore(syscall.SIGXFSZ)
 	const most = 20 << 20
 	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: most, Max: most}); err != nil {
@@ -48,8 +46,8 @@ func playFiller(raw string) {
 	}
 }
 
-// TestFullDisksLoseNothingAcknowledged fills the disk: the process is told why it must end,
-// once, and what was acknowledged is there afterwards.
+// TestFullDisksLoseNothingAcknowledged fills the disk. The process must be told the error that it ends with, once,
+// and every acknowledged write must be there afterwards.
 func TestFullDisksLoseNothingAcknowledged(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "etcd")
 	filler := proctest.New(t, "filler", proctest.Role(t, fillerVariable, dir))

@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// The variables make the test binary play another process, configured by their value: a
-// program that uses embedded etcd in ways that may end it.
+// Each of these variables makes the test binary run as another process, configured by its value: a program whose
+// embedded etcd may end it.
 const (
 	writerVariable = "LARDER_EMBEDDED_TEST_WRITER"
 	openerVariable = "LARDER_EMBEDDED_TEST_OPENER"

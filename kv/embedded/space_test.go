@@ -16,14 +16,14 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// isRefused reports whether etcd refused a write for lack of space, in its own words.
+// isRefused reports whether err is etcd's error for exceeded space.
 func isRefused(err error) bool {
 	var failed *kv.Error
 	return errors.As(err, &failed) && failed.Err.Error() == "etcdserver: mvcc: database space exceeded"
 }
 
-// fillQuota writes keys of 200 KiB until one is refused, and returns how many were not.
-// rewrite has it write the same one over and over.
+// fillQuota writes values of 200 KiB until one is refused, and returns the number of successful writes. With
+// rewrite all go to the same key.
 func fillQuota(t *testing.T, store kv.Store, rewrite bool) int {
 	t.Helper()
 	var before int64
@@ -44,9 +44,8 @@ func fillQuota(t *testing.T, store kv.Store, rewrite bool) int {
 	}
 }
 
-// TestFullQuotasMakeRoom fills the quota with the past of one key. Nobody is there to
-// tell etcd what to do, and yet it writes again soon, several times over. Reads and
-// watches go on.
+// TestFullQuotasMakeRoom fills the quota with old revisions of one key. The store must compact by itself, so that
+// writes soon succeed again, repeatedly, and reads and watches continue.
 func TestFullQuotasMakeRoom(t *testing.T) {
 	store := open(t, embedded.Config{QuotaBytes: 8 << 20})
 	start, err := store.Revision(t.Context())
@@ -77,8 +76,7 @@ func TestFullQuotasMakeRoom(t *testing.T) {
 	}
 }
 
-// TestFullOfThePresent fills the quota with what is kept. Writes are refused
-// until something was deleted.
+// TestFullOfThePresent fills the quota with current values. Writes are refused until something is deleted.
 func TestFullOfThePresent(t *testing.T) {
 	store := open(t, embedded.Config{QuotaBytes: 8 << 20})
 	count := fillQuota(t, store, false)
@@ -109,7 +107,7 @@ func TestFullOfThePresent(t *testing.T) {
 	})
 }
 
-// TestEmptiedDatabasesShrink empties a large database: its file gets smaller by itself.
+// TestEmptiedDatabasesShrink compacts a large database and checks that its file shrinks.
 func TestEmptiedDatabasesShrink(t *testing.T) {
 	store := open(t, embedded.Config{DefragmentInterval: time.Millisecond})
 	var revision int64
@@ -136,9 +134,8 @@ func TestEmptiedDatabasesShrink(t *testing.T) {
 	})
 }
 
-// TestStalledDatabasesHoldUpNoRevision has the database's locks held, as they are while a disk
-// stalls. Who asks for the revision is answered, and who reads what only the database
-// knows gets away at its deadline.
+// TestStalledDatabasesHoldUpNoRevision checks that Revision works while the database is locked, as by a hanging
+// disk, and that calls that need the database end at their deadline.
 func TestStalledDatabasesHoldUpNoRevision(t *testing.T) {
 	store := open(t, embedded.Config{QuotaBytes: 16 << 20})
 	written := kvtest.Put(t, store, "/registry/a", "1")
@@ -181,8 +178,8 @@ func TestStalledDatabasesHoldUpNoRevision(t *testing.T) {
 	}
 }
 
-// TestStalledMembersHoldUpNoRevision: who asks for the revision does not wait for the list of
-// members, which is locked while it is written to a disk that stalls.
+// TestStalledMembersHoldUpNoRevision checks that Revision does not wait for the lock of the member list, which is
+// held while it is written to a hanging disk.
 func TestStalledMembersHoldUpNoRevision(t *testing.T) {
 	store := open(t, embedded.Config{})
 	written := kvtest.Put(t, store, "/registry/a", "1")
@@ -209,8 +206,8 @@ func TestStalledMembersHoldUpNoRevision(t *testing.T) {
 	}
 }
 
-// TestStalledReadsAreBounded has many readers give up on a database that stalls: what
-// they leave behind does not grow with their number, and ends with the stall.
+// TestStalledReadsAreBounded has many readers give up on a hanging database. The number of goroutines that they
+// leave behind must be bounded, and they must end with the stall.
 func TestStalledReadsAreBounded(t *testing.T) {
 	store := open(t, embedded.Config{QuotaBytes: 16 << 20})
 	kvtest.Put(t, store, "/registry/a", "1")
@@ -241,8 +238,7 @@ func TestStalledReadsAreBounded(t *testing.T) {
 	}
 }
 
-// TestClosesWhileRead closes a store that is read all the time: each reader is
-// told of it.
+// TestClosesWhileRead closes a store while it is read. Each reader must get ErrClosed.
 func TestClosesWhileRead(t *testing.T) {
 	for range 5 {
 		store := open(t, embedded.Config{})

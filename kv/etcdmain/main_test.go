@@ -13,7 +13,7 @@ import (
 	"github.com/larder-io/larder/kv/etcdmain"
 )
 
-// asEtcd has the test binary be etcd, with these arguments, one a line.
+// asEtcd makes the test binary run as etcd with these arguments, one on each line.
 const asEtcd = "LARDER_TEST_ETCD"
 
 func TestMain(m *testing.M) {
@@ -31,8 +31,7 @@ func etcd(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// It is etcd to those who start it: envtest looks for a flag in its help, and waits for
-// its health.
+// TestEtcdServesItsUsers checks what envtest needs from etcd: a flag in its help, and its health endpoint.
 func TestEtcdServesItsUsers(t *testing.T) {
 	help, err := etcd("--help").CombinedOutput()
 	if err != nil || !strings.Contains(string(help), "--unsafe-no-fsync") {

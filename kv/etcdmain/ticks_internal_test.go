@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// A member of a cluster keeps the ticks that the others have.
+// TestClusterMembersKeepTheirTicks checks that only a single member gets shorter ticks, since members of a cluster
+// must have the same.
 func TestClusterMembersKeepTheirTicks(t *testing.T) {
 	for _, c := range []struct {
 		args, environ []string

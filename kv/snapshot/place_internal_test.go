@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestPlaceReplacesNoFile: a file gets its name with links and without, and replaces none.
+// TestPlaceReplacesNoFile checks that place does not replace an existing file, with and without hard links.
 func TestPlaceReplacesNoFile(t *testing.T) {
 	for name, link := range map[string]func(from, to string) error{
 		"links":    os.Link,

@@ -28,7 +28,7 @@ import (
 	"github.com/larder-io/larder/kv/snapshot"
 )
 
-// memberVariable makes the test binary play a member of an etcd cluster.
+// memberVariable makes the test binary run as a member of an etcd cluster.
 const memberVariable = "LARDER_SNAPSHOT_TEST_MEMBER"
 
 func TestMain(m *testing.M) {
@@ -55,7 +55,7 @@ func open(t *testing.T, dir string) *kv.Etcd {
 	return store
 }
 
-// source is the server that runs in a data directory.
+// source returns the server that runs in a data directory.
 func source(t *testing.T, dir string) snapshot.Source {
 	t.Helper()
 	socket, err := embedded.Socket(dir)
@@ -65,7 +65,7 @@ func source(t *testing.T, dir string) snapshot.Source {
 	return snapshot.Source{Endpoints: []string{socket.String()}}
 }
 
-// shortDir is a directory whose path leaves room for a socket's.
+// shortDir returns a directory whose path is short enough for a socket.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "larder-snapshot-")
@@ -76,7 +76,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// names returns what is in a directory.
+// names returns the names of a directory's entries.
 func names(t *testing.T, dir string) string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -90,7 +90,7 @@ func names(t *testing.T, dir string) string {
 	return strings.Join(all, " ")
 }
 
-// saved returns a snapshot of a store that holds some keys, and that store's revision.
+// saved returns a snapshot of a store with some keys, and the store's revision.
 func saved(t *testing.T) (path string, revision int64) {
 	t.Helper()
 	dir := shortDir(t)
@@ -105,9 +105,9 @@ func saved(t *testing.T) (path string, revision int64) {
 	return path, revision
 }
 
-// TestSaveUnderWrites saves a store while it is written to. What was acknowledged before is
-// in what is restored, and nothing without all that was written before it. Revisions before
-// the restore are compacted, and no revision comes a second time.
+// TestSaveUnderWrites saves a store while it is written to. The restored store must have all writes that were
+// acknowledged before, and no later write without all earlier ones. Revisions before the restore must be
+// compacted, and no revision may be used again.
 func TestSaveUnderWrites(t *testing.T) {
 	dir := shortDir(t)
 	store := open(t, filepath.Join(dir, "etcd"))
@@ -181,8 +181,8 @@ func TestSaveUnderWrites(t *testing.T) {
 	}
 }
 
-// TestRestoredIsAnotherCluster: a client that goes on over the restore is told that the store
-// was replaced, even where the revision does not go back.
+// TestRestoredIsAnotherCluster checks that a client that stays connected learns that the store was replaced, even
+// if the revision does not go back.
 func TestRestoredIsAnotherCluster(t *testing.T) {
 	path, _ := saved(t)
 	ids := make(map[uint64]bool)
@@ -207,7 +207,7 @@ func TestRestoredIsAnotherCluster(t *testing.T) {
 	}
 }
 
-// TestNothingIsReplaced: neither a file nor a directory that holds anything.
+// TestNothingIsReplaced checks that neither a file nor a non-empty directory is replaced.
 func TestNothingIsReplaced(t *testing.T) {
 	path, _ := saved(t)
 	was, err := os.ReadFile(path)
@@ -232,7 +232,7 @@ func TestNothingIsReplaced(t *testing.T) {
 	}
 }
 
-// TestDamagedSnapshotsAreNotRestored: what is not what etcd sent is not restored, and leaves nothing behind.
+// TestDamagedSnapshotsAreNotRestored checks that a damaged snapshot is refused, and leaves no files behind.
 func TestDamagedSnapshotsAreNotRestored(t *testing.T) {
 	path, _ := saved(t)
 	good, err := os.ReadFile(path)
@@ -271,7 +271,7 @@ func TestDamagedSnapshotsAreNotRestored(t *testing.T) {
 	}
 }
 
-// TestInterruptedCallsLeaveNothing: whoever ends the context finds nothing that was begun.
+// TestInterruptedCallsLeaveNothing checks that calls whose context ends leave no files behind.
 func TestInterruptedCallsLeaveNothing(t *testing.T) {
 	path, _ := saved(t)
 	dir := shortDir(t)
@@ -288,7 +288,7 @@ func TestInterruptedCallsLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestTLS: certificates are used, and what is wrong with them is told.
+// TestTLS checks that certificates are used, and the errors of wrong ones.
 func TestTLS(t *testing.T) {
 	ca, dir := testcert.New(t, "ca"), t.TempDir()
 	caFile, strangerFile := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "stranger.crt")
@@ -320,9 +320,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestClustersAreRestored saves a cluster of which a member is down, by the next one, and restores all of
-// its members. While a majority is down, the last one's snapshot, which may lack what others
-// acknowledged, is not taken.
+// TestClustersAreRestored saves a cluster with one member down through another member, and restores all members.
+// Without a majority saving must fail, because the remaining member may lack acknowledged writes.
 func TestClustersAreRestored(t *testing.T) {
 	members := kvtest.StartCluster(t, memberVariable, 3, kvtest.Steady)
 	outsider := kvtest.NewClient(t, kvtest.URLs(members))

@@ -16,8 +16,8 @@ import (
 	"github.com/larder-io/larder/watch/mirror"
 )
 
-// A mirror of JSON, found by one of its fields. The store is a server in this process,
-// and could be a cluster.
+// This example mirrors JSON values and finds them by a field. The store is a server in this process; an etcd
+// cluster works as well.
 func Example() {
 	dir, err := os.MkdirTemp("", "example")
 	if err != nil {

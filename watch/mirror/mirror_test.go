@@ -37,7 +37,7 @@ func put(t *testing.T, store kv.Store, key, value string) int64 {
 	return kvtest.Put(t, store, prefix+key, value)
 }
 
-// shown lists keys and bodies.
+// shown returns keys and bodies.
 func shown(s cache.Snapshot) string {
 	var list []string
 	for o := range s.All() {
@@ -46,7 +46,7 @@ func shown(s cache.Snapshot) string {
 	return strings.Join(list, " ")
 }
 
-// told lists what a watcher is told, once it has been told it.
+// told waits for a watcher's events and returns them.
 func told(t *testing.T, w *watch.Watcher) string {
 	t.Helper()
 	synctest.Wait()
@@ -61,8 +61,8 @@ func told(t *testing.T, w *watch.Watcher) string {
 	return strings.Join(list, ", ")
 }
 
-// TestReadsSeeWritesBefore has the store keep its events to itself for a while: a
-// consistent read waits for them, what is at hand does not show them.
+// TestReadsSeeWritesBefore holds the store's events back. A consistent read must wait for them, and a read of the
+// present state must not show them.
 func TestReadsSeeWritesBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
@@ -101,15 +101,14 @@ func TestReadsSeeWritesBefore(t *testing.T) {
 	})
 }
 
-// soon is a context that ends soon.
+// soon returns a context that ends soon.
 func soon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// TestWatchFollowsASnapshot: what changes is told from the snapshot on, to those whose
-// selectors select it.
+// TestWatchFollowsASnapshot checks that watchers get the changes since a snapshot that their selectors select.
 func TestWatchFollowsASnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
@@ -146,9 +145,8 @@ func TestWatchFollowsASnapshot(t *testing.T) {
 	})
 }
 
-// TestReplacedStoresShowTheNewHistoryAlone goes back to an older state of itself, with
-// events held back: reads are of the new history alone, and watchers are told to begin
-// again.
+// TestReplacedStoresShowTheNewHistoryAlone restores the store to an older state while events are held back. Reads
+// must see only the new history, and watchers must be told to begin again.
 func TestReplacedStoresShowTheNewHistoryAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
@@ -187,8 +185,8 @@ func TestReplacedStoresShowTheNewHistoryAlone(t *testing.T) {
 	})
 }
 
-// TestReplacedWhileAsked replaces the store between its answer and the wait for that: the
-// revision is of no history any more, and must not be waited for.
+// TestReplacedWhileAsked replaces the store between its answer with the revision and the wait for that revision,
+// which belongs to no history any more and must not be waited for.
 func TestReplacedWhileAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := kvtest.NewMemory()
@@ -210,8 +208,7 @@ func TestReplacedWhileAsked(t *testing.T) {
 	})
 }
 
-// late does something once, when it has told its revision and somebody has looked whether
-// it is still the store that it was.
+// late runs a function once, after its revision was read and its replacements were checked.
 type late struct {
 	*kvtest.Memory
 	then  func()
@@ -232,8 +229,8 @@ func (l *late) Replacements() uint64 {
 	return l.Memory.Replacements()
 }
 
-// TestMirrorsShareATail: mirrors of one tail take one watch of the store, and each shows
-// what is below its prefix.
+// TestMirrorsShareATail checks that mirrors of one Tail share a watch of the store, and that each shows only its
+// prefix.
 func TestMirrorsShareATail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
@@ -271,8 +268,8 @@ func TestMirrorsShareATail(t *testing.T) {
 	})
 }
 
-// TestCorruptValuesFailTheReadsThatCoverThem: a value that cannot be understood fails the
-// reads that cover it.
+// TestCorruptValuesFailTheReadsThatCoverThem checks that a value that cannot be decoded fails exactly the reads
+// that cover it.
 func TestCorruptValuesFailTheReadsThatCoverThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
@@ -300,7 +297,7 @@ func TestCorruptValuesFailTheReadsThatCoverThem(t *testing.T) {
 	})
 }
 
-// TestAStoreThatEndsEndsTheMirror: a store that ends ends the mirror, with the reason.
+// TestAStoreThatEndsEndsTheMirror checks that a mirror ends with its store, with the same error.
 func TestAStoreThatEndsEndsTheMirror(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 )
 
-// shelves defines a resource with a schema of its own, and scales.
+// shelves returns a CRD with a schema and a scale subresource.
 func shelves(t *testing.T, text string) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	var props apiextensionsv1.JSONSchemaProps
@@ -31,7 +31,7 @@ func shelves(t *testing.T, text string) *apiextensionsv1.CustomResourceDefinitio
 	return crd
 }
 
-// upstreamOf makes the strategy as upstream's handler does, and what proves objects for it.
+// upstreamOf returns upstream's strategy and the checks for a CRD.
 func upstreamOf(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) (upstreamStrategy, *checks) {
 	t.Helper()
 	v := &crd.Spec.Versions[0]
@@ -48,8 +48,8 @@ func upstreamOf(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) (up
 	return customresource.NewStrategy(nil, true, kind, validator, nil, s.Structural, nil, scale, nil), checksOf(kind, true, openAPI, s.Structural, scale)
 }
 
-// TestProvedObjectsAreValidatedAsUpstreamDoes: whether an object is proved or not, the errors
-// are upstream's, for all that a schema may ask for beside what is proved.
+// TestProvedObjectsAreValidatedAsUpstreamDoes checks that errors are upstream's for objects that are proved valid
+// and for others.
 func TestProvedObjectsAreValidatedAsUpstreamDoes(t *testing.T) {
 	t.Parallel()
 	metadata := `"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"a","namespace":"b","uid":"u","resourceVersion":"1"}`

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestRetiredConnectionsEnd with the last call, whatever ends it.
+// TestRetiredConnectionsEnd checks that a retired connection closes with its last call, however that ends.
 func TestRetiredConnectionsEnd(t *testing.T) {
 	for name, end := range map[string]func(p *peer, cancel func()){
 		"answered": func(p *peer, _ func()) { p.answer(1) },
@@ -110,7 +110,7 @@ func TestPingsAreAnswered(t *testing.T) {
 	})
 }
 
-// TestResetsHaveTheCodesOfGRPC: only the reset of a refused call says that nothing was done.
+// TestResetsHaveTheCodesOfGRPC checks that resets of streams become the same errors as in gRPC.
 func TestResetsHaveTheCodesOfGRPC(t *testing.T) {
 	for reset, want := range map[http2.ErrCode]codes.Code{
 		http2.ErrCodeNo: codes.Internal, http2.ErrCodeInternal: codes.Internal, http2.ErrCodeStreamClosed: codes.Internal,
@@ -130,7 +130,8 @@ func TestResetsHaveTheCodesOfGRPC(t *testing.T) {
 	}
 }
 
-// TestCallersWriteForOthers, but not for ever, and what they leave is written at once.
+// TestCallersWriteForOthers checks that a caller also writes the requests of others, but only a limited number,
+// and that the rest is then written at once.
 func TestCallersWriteForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
@@ -157,7 +158,8 @@ func TestCallersWriteForOthers(t *testing.T) {
 	})
 }
 
-// TestBusyCallerIsAnswered: a caller that writes for others gets its own answer while they go on.
+// TestBusyCallerIsAnswered checks that a caller that writes for others gets its own answer while others still make
+// calls.
 func TestBusyCallerIsAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
@@ -181,7 +183,7 @@ func TestBusyCallerIsAnswered(t *testing.T) {
 	})
 }
 
-// mute is a connection that can be read, and fails to be written once it is told to.
+// mute is a connection whose writes fail once it is told so, though it can still be read.
 type mute struct {
 	net.Conn
 	muted atomic.Bool
@@ -195,7 +197,8 @@ func (m *mute) Write(b []byte) (int, error) {
 	return m.Conn.Write(b)
 }
 
-// TestFailedWriteEndsTheConnection, though it can still be read: the call may have been made.
+// TestFailedWriteEndsTheConnection checks that the connection ends after a failed write even if it can still be
+// read, since the call may have been made.
 func TestFailedWriteEndsTheConnection(t *testing.T) {
 	address, _ := start(t, &server{})
 	conn, err := net.Dial("tcp", address)
@@ -211,7 +214,7 @@ func TestFailedWriteEndsTheConnection(t *testing.T) {
 	<-c.Ended()
 }
 
-// TestAnswersAreOfOneCall: nothing of an answer is left when the next call is answered.
+// TestAnswersAreOfOneCall checks that nothing of an answer is left in the next one.
 func TestAnswersAreOfOneCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
@@ -245,8 +248,8 @@ func TestAnswersAreOfOneCall(t *testing.T) {
 	})
 }
 
-// TestInlineCallsEndTheConnection: one that ends with its context, or is not answered within a
-// Tick, is of no use to the next.
+// TestInlineCallsEndTheConnection checks that the connection ends with an inline call whose context ends, or that
+// is not answered within a Tick.
 func TestInlineCallsEndTheConnection(t *testing.T) {
 	for name, want := range map[string]codes.Code{"context": codes.Canceled, "no answer": codes.Unavailable} {
 		t.Run(name, func(t *testing.T) {
@@ -283,7 +286,7 @@ func TestInlineCallsEndTheConnection(t *testing.T) {
 	}
 }
 
-// TestLongHeadersAreReadInParts: headers are taken in parts, up to a limit.
+// TestLongHeadersAreReadInParts checks headers in several frames, up to a limit.
 func TestLongHeadersAreReadInParts(t *testing.T) {
 	for size, want := range map[int]codes.Code{frameSize: codes.NotFound, 3 * frameSize: codes.NotFound, 2 * maxHeaders: codes.Unavailable} {
 		synctest.Test(t, func(t *testing.T) {

@@ -24,7 +24,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// ranger answers ranges with a value of as many bytes as their limit says.
+// ranger answers Range requests with a value of as many bytes as their limit.
 type ranger struct {
 	etcdserverpb.UnimplementedKVServer
 }
@@ -34,7 +34,7 @@ func (*ranger) Range(_ context.Context, in *etcdserverpb.RangeRequest) (*etcdser
 	return &etcdserverpb.RangeResponse{Kvs: []*mvccpb.KeyValue{{Value: make([]byte, in.Limit)}}}, nil
 }
 
-// peer is a server that does as it is told.
+// peer is a scripted server.
 type peer struct {
 	t      *testing.T
 	c      *Conn
@@ -80,7 +80,7 @@ func (p *peer) put() <-chan error {
 	return result
 }
 
-// putInline makes a call whose answer the caller reads.
+// putInline makes a call whose answer is read by the caller.
 func (p *peer) putInline(ctx context.Context) <-chan error {
 	result := make(chan error, 1)
 	go func() {
@@ -89,7 +89,7 @@ func (p *peer) putInline(ctx context.Context) <-chan error {
 	return result
 }
 
-// frame reads a frame, but for acknowledged settings.
+// frame reads the next frame, skipping acknowledgements of settings.
 func (p *peer) frame() string {
 	p.t.Helper()
 	for {
@@ -112,7 +112,7 @@ func (p *peer) request() {
 	}
 }
 
-// answer answers a call well.
+// answer sends a successful answer.
 func (p *peer) answer(stream uint32) {
 	p.t.Helper()
 	if _, err := p.conn.Write(answer(stream, newAnswer())); err != nil {
@@ -120,7 +120,7 @@ func (p *peer) answer(stream uint32) {
 	}
 }
 
-// parts is what an answer consists of.
+// parts are the parts of an answer.
 type parts struct {
 	status  string
 	message []byte // with gRPC's prefix
@@ -160,8 +160,8 @@ func answer(stream uint32, a parts) []byte {
 	return out.Bytes()
 }
 
-// TestOnlyWholeAnswersAreTaken: all else is an error of gRPC, and never one that lets the caller
-// make the call again.
+// TestOnlyWholeAnswersAreTaken checks that incomplete and malformed answers are gRPC errors, and never ErrUnsent,
+// after which a caller would repeat the call.
 func TestOnlyWholeAnswersAreTaken(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*parts)
@@ -214,7 +214,7 @@ func TestOnlyWholeAnswersAreTaken(t *testing.T) {
 	}
 }
 
-// TestWhatThePeerDoesNotLookAt may be sent in another way, and nothing else.
+// TestWhatThePeerDoesNotLookAt checks that only calls which the peer says it did not process fail with ErrUnsent.
 func TestWhatThePeerDoesNotLookAt(t *testing.T) {
 	for name, c := range map[string]struct {
 		say  func(f *http2.Framer) error
@@ -260,8 +260,8 @@ func TestWhatThePeerDoesNotLookAt(t *testing.T) {
 	}
 }
 
-// TestNoCallFollowsTheLastStream: the call after the one that takes the last stream is not made, also while that
-// one is being written.
+// TestNoCallFollowsTheLastStream checks that no call is made after the one that takes the last stream ID, even
+// while that is being written.
 func TestNoCallFollowsTheLastStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
@@ -292,7 +292,7 @@ func TestNoCallFollowsTheLastStream(t *testing.T) {
 	})
 }
 
-// TestPeerThatSpeaksSomethingElse gets no calls.
+// TestPeerThatSpeaksSomethingElse checks that a peer that does not speak HTTP/2 gets no calls.
 func TestPeerThatSpeaksSomethingElse(t *testing.T) {
 	for _, says := range []string{"HTTP/1.1 400 Bad Request\r\n\r\n", "", string(answer(1, newAnswer()))} {
 		here, there := net.Pipe()
@@ -307,7 +307,7 @@ func TestPeerThatSpeaksSomethingElse(t *testing.T) {
 	}
 }
 
-// breaking is a connection that breaks after some bytes.
+// breaking is a connection that breaks after a number of bytes.
 type breaking struct {
 	net.Conn
 	reads, writes int  // how many bytes it reads and writes
@@ -349,8 +349,8 @@ func (b *breaking) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// TestBrokenConnectionsRepeatNothing breaks the connection after each byte that it reads or writes: what is
-// said not to have been sent was not, and what is answered was done, and nothing is done twice.
+// TestBrokenConnectionsRepeatNothing breaks the connection after each byte read or written. Calls that fail with
+// ErrUnsent must not have been made, answered ones must have been, and none twice.
 func TestBrokenConnectionsRepeatNothing(t *testing.T) {
 	whole := &breaking{unlimited: true}
 	breakOne(t, whole)
@@ -421,7 +421,7 @@ func breakOne(t *testing.T, b *breaking) {
 	}
 }
 
-// FuzzPeer: whatever a peer says, calls end, and are answered only by whole answers.
+// FuzzPeer checks that calls end whatever the peer sends, and succeed only with a complete answer.
 func FuzzPeer(f *testing.F) {
 	f.Add(answer(1, newAnswer()), false)
 	f.Add(answer(1, newAnswer()), true)

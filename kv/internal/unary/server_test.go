@@ -24,7 +24,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// server answers puts: with what they say, or as serve does.
+// server answers puts as their values say, or with serve.
 type server struct {
 	etcdserverpb.UnimplementedKVServer
 	puts  atomic.Int64
@@ -46,7 +46,7 @@ func echo(in *etcdserverpb.PutRequest) *etcdserverpb.PutResponse {
 	}
 }
 
-// start serves until the test ends, and returns how to dial the server and what ends it.
+// start serves until the test ends. It returns how to dial the server and how to stop it.
 func start(t testing.TB, s etcdserverpb.KVServer, opts ...grpc.ServerOption) (address string, server *grpc.Server) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -61,16 +61,16 @@ func start(t testing.TB, s etcdserverpb.KVServer, opts ...grpc.ServerOption) (ad
 	return listener.Addr().String(), g
 }
 
-// never is a tick that does not come: a server is not slow because the machine is.
+// never is a tick that never comes, so that a slow machine is not taken for a slow server.
 const never = 24 * time.Hour
 
-// open returns a connection over which calls can be made until the test ends.
+// open returns a connection for calls until the test ends.
 func open(t testing.TB, conn net.Conn, tick time.Duration, err error) *Conn {
 	t.Helper()
 	return openAs(t, (*Conn).Run, conn, tick, err)
 }
 
-// openAs is open of a connection that run runs.
+// openAs is open for a connection that run runs.
 func openAs(t testing.TB, run func(*Conn, context.Context) error, conn net.Conn, tick time.Duration, err error) *Conn {
 	t.Helper()
 	if err != nil {
@@ -105,8 +105,8 @@ func put(ctx context.Context, c *Conn, in *etcdserverpb.PutRequest) (*etcdserver
 	return out, err
 }
 
-// TestCallsAreAnswered makes calls of many sizes from many callers: each gets its own answer, and
-// each is made once, or not at all where it says so.
+// TestCallsAreAnswered makes calls of many sizes concurrently. Each must get its own answer, and be made once, or
+// not at all if it fails with ErrUnsent.
 func TestCallsAreAnswered(t *testing.T) {
 	s := &server{}
 	address, _ := start(t, s)
@@ -139,7 +139,7 @@ func TestCallsAreAnswered(t *testing.T) {
 	}
 }
 
-// TestLargeAnswersAreRead: answers may be larger than all windows, in turn.
+// TestLargeAnswersAreRead checks answers that are larger than the flow-control windows.
 func TestLargeAnswersAreRead(t *testing.T) {
 	address, _ := start(t, &ranger{})
 	c := dial(t, address)
@@ -151,7 +151,8 @@ func TestLargeAnswersAreRead(t *testing.T) {
 	}
 }
 
-// TestLargeRequestsAreLeftToOthers: requests are sent up to the limit of etcd's client, however much the server takes.
+// TestLargeRequestsAreLeftToOthers checks that requests above the size limit of etcd's client are not sent,
+// whatever the server accepts.
 func TestLargeRequestsAreLeftToOthers(t *testing.T) {
 	address, _ := start(t, &server{}, grpc.InitialWindowSize(4*maxRequest), grpc.InitialConnWindowSize(4*maxRequest))
 	c := dial(t, address)
@@ -173,7 +174,7 @@ func TestLargeRequestsAreLeftToOthers(t *testing.T) {
 	}
 }
 
-// TestErrorsAreThoseOfGRPC compares errors with those of gRPC's own client.
+// TestErrorsAreThoseOfGRPC compares errors with those of gRPC's client.
 func TestErrorsAreThoseOfGRPC(t *testing.T) {
 	s := &server{serve: func(ctx context.Context, in *etcdserverpb.PutRequest) (*etcdserverpb.PutResponse, error) {
 		if err := grpc.SetTrailer(ctx, metadata.Pairs("other", "trailer")); err != nil {
@@ -212,7 +213,7 @@ func TestErrorsAreThoseOfGRPC(t *testing.T) {
 	}
 }
 
-// ending is a context that ends with err, when the one below is canceled.
+// ending is a context that ends with err when its parent is canceled.
 type ending struct {
 	context.Context
 	err error
@@ -226,8 +227,8 @@ func (e ending) Err() error {
 	return e.err
 }
 
-// TestCallsEndWithTheirContext: the caller gets its context's error, the server is told, and the
-// connection goes on.
+// TestCallsEndWithTheirContext checks that a caller gets its context's error, that the server is told, and that
+// the connection stays usable.
 func TestCallsEndWithTheirContext(t *testing.T) {
 	told, begun := make(chan struct{}), make(chan struct{}, 1)
 	s := &server{}
@@ -264,7 +265,8 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 	}
 }
 
-// TestServerThatGoesAway finishes what it has begun, and what it will not do is not sent.
+// TestServerThatGoesAway checks that a server that sends GOAWAY finishes the calls that it has begun, and that the
+// others fail with ErrUnsent.
 func TestServerThatGoesAway(t *testing.T) {
 	begun, finish := make(chan struct{}), make(chan struct{})
 	s := &server{}
@@ -302,7 +304,7 @@ func TestServerThatGoesAway(t *testing.T) {
 	}
 }
 
-// TestServerThatDies: who was under way does not know whether the call was made.
+// TestServerThatDies checks that calls in progress fail with an error that leaves open whether they were made.
 func TestServerThatDies(t *testing.T) {
 	begun := make(chan struct{})
 	s := &server{}
@@ -333,7 +335,7 @@ func TestServerThatDies(t *testing.T) {
 	<-c.Ended()
 }
 
-// TestStreamLimitIsKept: no more calls are under way than the server allows.
+// TestStreamLimitIsKept checks that no more calls are in progress than the server allows.
 func TestStreamLimitIsKept(t *testing.T) {
 	const limit = 3
 	release := make(chan struct{})
@@ -361,7 +363,7 @@ func TestStreamLimitIsKept(t *testing.T) {
 	}
 }
 
-// TestSlowServerGetsNoMoreCalls, but may answer those that it has.
+// TestSlowServerGetsNoMoreCalls checks that a slow server gets no further calls, but can answer those that it has.
 func TestSlowServerGetsNoMoreCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
@@ -382,7 +384,7 @@ func TestSlowServerGetsNoMoreCalls(t *testing.T) {
 	})
 }
 
-// TestSilentServerIsGivenUp, after it was sent a ping.
+// TestSilentServerIsGivenUp checks that a silent server is sent a ping, and then given up.
 func TestSilentServerIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
@@ -401,7 +403,7 @@ func TestSilentServerIsGivenUp(t *testing.T) {
 	})
 }
 
-// TestServerThatTakesNothingIn does not hold its callers for ever.
+// TestServerThatTakesNothingIn checks that a server that reads nothing does not block callers forever.
 func TestServerThatTakesNothingIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// putBytes makes a call of about so many bytes.
+// putBytes makes a call with a value of about this size.
 func (p *peer) putBytes(ctx context.Context, size int) <-chan error {
 	result := make(chan error, 1)
 	go func() {
@@ -22,7 +22,7 @@ func (p *peer) putBytes(ctx context.Context, size int) <-chan error {
 	return result
 }
 
-// acknowledged reads the acknowledgement of settings, after which nothing is being written.
+// acknowledged reads the acknowledgement of settings. Nothing is being written afterwards.
 func (p *peer) acknowledged() {
 	p.t.Helper()
 	frame, err := p.framer.ReadFrame()
@@ -35,7 +35,7 @@ func (p *peer) acknowledged() {
 	synctest.Wait()
 }
 
-// say sends a frame, which is taken in before it returns.
+// say sends a frame, and returns when it has been processed.
 func (p *peer) say(err error) {
 	p.t.Helper()
 	if err != nil {
@@ -57,8 +57,7 @@ func unsent(t *testing.T, what string, result <-chan error) {
 	}
 }
 
-// TestPeersLimitsAreKept: nothing is sent that the peer does not take now, and it is sent again what
-// it takes later.
+// TestPeersLimitsAreKept checks that nothing exceeds the peer's limits, and that sending resumes when they grow.
 func TestPeersLimitsAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
@@ -95,8 +94,8 @@ func TestPeersLimitsAreKept(t *testing.T) {
 	})
 }
 
-// TestPeerMaySendMore as often as it has sent a part of what it may: padding counts, and so does
-// what is of calls that were given up.
+// TestPeerMaySendMore checks that flow-control windows are restored whenever a part of them is used, also by
+// padding and by answers to calls that were given up.
 func TestPeerMaySendMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
