@@ -15,7 +15,7 @@ import (
 	"github.com/larder-io/larder/bench/benchtest"
 )
 
-// protocols are both by which each workload asks.
+// protocols are the protocols that each workload can use.
 var protocols = map[string]int{"HTTP/1.1": 0, "HTTP/2": 3}
 
 // serving starts a server of both protocols and returns it as a Target that uses streams.
@@ -35,10 +35,10 @@ func serving(t *testing.T, streams int, handler http.HandlerFunc) *bench.Target 
 	return target
 }
 
-// late is a timeout within which an answer comes on a machine that is busy with other things.
+// late is a timeout that is long enough for an answer on a busy machine.
 const late = 5 * time.Second
 
-// TestTimeoutsAreCountedApart has one answer never begin and one never end.
+// TestTimeoutsAreCountedApart has one answer that never begins and one that never ends.
 func TestTimeoutsAreCountedApart(t *testing.T) {
 	t.Parallel()
 	for name, streams := range protocols {
@@ -75,8 +75,7 @@ func TestTimeoutsAreCountedApart(t *testing.T) {
 	}
 }
 
-// TestTimeoutsOfWatches has a server that accepts no watch, and one that begins to tell of the
-// objects and does not end.
+// TestTimeoutsOfWatches has a server that accepts no watch, and one that never completes the initial objects.
 func TestTimeoutsOfWatches(t *testing.T) {
 	t.Parallel()
 	for name, streams := range protocols {
@@ -144,8 +143,7 @@ func TestRefusalsAreCountedApart(t *testing.T) {
 	}
 }
 
-// TestEveryWorkloadSpeaksBothProtocols runs each of them by each, and has the server say by
-// which it was asked.
+// TestEveryWorkloadSpeaksBothProtocols runs each workload with each protocol, and checks which one the server saw.
 func TestEveryWorkloadSpeaksBothProtocols(t *testing.T) {
 	seed := bench.SeedConfig{Pods: 4, Namespaces: 2, Nodes: 2, Clients: 2}
 	watch := bench.WatchConfig{Path: "/api/v1/pods", Accept: bench.Protobuf, Watchers: 3, Stuck: 2, Objects: seed.PodPaths(2), Load: bench.Load{Operations: 4, Rate: 1000, Clients: 2}}

@@ -226,7 +226,7 @@ func TestSlowReadersBesideWatches(t *testing.T) {
 	if lists.Ops != 4 || lists.Failures() != 0 || lists.BytesPerOp() < 40*1000 || lists.Server.PeakRSS == 0 {
 		t.Errorf("got %d lists of %d bytes, %d errors (%s); want 4 whole ones and the server's memory", lists.Ops, lists.BytesPerOp(), lists.Errors, lists.FirstError)
 	}
-	// What was read within a second is no more than a second's worth and a sip.
+	// The rate limit allows one second's bytes and one read within the first second.
 	if least := lists.Latency.Min(); least < int64(lists.BytesPerOp()-(128<<10))*1e6/(1<<20)/2 {
 		t.Errorf("%d bytes took no more than %d us", lists.BytesPerOp(), least)
 	}
@@ -239,7 +239,7 @@ func TestSlowReadersBesideWatches(t *testing.T) {
 	}
 }
 
-// TestSlowReadersNoticeWhatBreaksOff asks for an answer that ends early.
+// TestSlowReadersNoticeWhatBreaksOff requests an answer that is cut off.
 func TestSlowReadersNoticeWhatBreaksOff(t *testing.T) {
 	seed := bench.SeedConfig{Pods: 2, Namespaces: 1, Nodes: 1, Clients: 1}
 	target, server := target(t, seed)
@@ -297,7 +297,7 @@ func TestWatchCountsWhatIsMissing(t *testing.T) {
 	if result.Errors < 3 || !strings.Contains(result.FirstError, "not delivered") {
 		t.Errorf("%d deliveries are missing (%s), want the 3 of the dropped event at least", result.Errors, result.FirstError)
 	}
-	// A change that fails is one error, and spoils nothing else.
+	// A failed change counts as one error, and affects nothing else.
 	server.Drop = nil
 	result, err = bench.Watch(t.Context(), target, bench.WatchConfig{
 		Path: "/api/v1/pods", Accept: bench.JSON, Watchers: 3, Objects: append(seed.PodPaths(2), "/api/v1/namespaces/bench-0/pods/none"), Load: bench.Load{Operations: 5, Clients: 1},
@@ -312,7 +312,7 @@ func TestWatchCountsWhatIsMissing(t *testing.T) {
 	}
 }
 
-// TestHeldWatchesThatEnd closes connections in the midst of the idle time.
+// TestHeldWatchesThatEnd closes connections during the idle time.
 func TestHeldWatchesThatEnd(t *testing.T) {
 	t.Parallel()
 	for name, streams := range protocols {

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestBodiesAreDrained: the length of a body is known at its end, and what follows it is left.
+// TestBodiesAreDrained checks that drain reads exactly one body, and returns its length.
 func TestBodiesAreDrained(t *testing.T) {
 	for _, c := range []struct {
 		text  string
@@ -42,7 +42,7 @@ func TestBodiesAreDrained(t *testing.T) {
 	}
 }
 
-// TestFrames cuts a stream into pieces anywhere: the events come out whole.
+// TestFrames splits a stream anywhere, and checks that the events are read whole.
 func TestFrames(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		events := rapid.SliceOf(rapid.SliceOfN(rapid.ByteRange(' ', '~'), 1, 9000)).Draw(t, "events")
@@ -98,7 +98,7 @@ func TestFramesThatLie(t *testing.T) {
 	}
 }
 
-// TestMarks checks that what markText writes is found in the midst of anything.
+// TestMarks checks that a mark written by markText is found within any text.
 func TestMarks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		run := rapid.Int64Range(0, 99_999_999_999_999).Draw(t, "run")

@@ -12,7 +12,7 @@ import (
 	"github.com/larder-io/larder/bench/stages"
 )
 
-// pause stands for an operation that takes some time.
+// pause stands for an operation that takes this long.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -22,8 +22,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// TestOpenLoopCountsFromTheIntendedStart lets a server stall once: all operations that
-// should have begun meanwhile have waited for it, and must say so.
+// TestOpenLoopCountsFromTheIntendedStart has a server stall once. The latencies of all operations that were due
+// meanwhile must include the wait.
 func TestOpenLoopCountsFromTheIntendedStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := &recorder{result: NewResult("", "")}
@@ -64,7 +64,7 @@ func TestClosedLoopGoesOnWhenAnswered(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Nine operations of a second by two clients: the one that failed takes no time.
+		// Nine operations of a second each, by two clients; the failed one takes no time.
 		if got := time.Since(start); got != 5*time.Second {
 			t.Errorf("took %v, want 5s", got)
 		}
@@ -90,7 +90,7 @@ func TestLoopEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// TestSettleGivesUp waits as long as deliveries come, and then as long as it is told.
+// TestSettleGivesUp checks that settle waits as long as deliveries come, and then for the given time.
 func TestSettleGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &watchers{all: make(chan struct{})}
@@ -105,14 +105,14 @@ func TestSettleGivesUp(t *testing.T) {
 		if missing := w.settle(t.Context(), time.Second); missing != 6 {
 			t.Errorf("%d deliveries are missing, want 6", missing)
 		}
-		// The last comes at 3.6 s: the first second without any ends at 5 s.
+		// The last delivery is at 3.6 s; the first second without any ends at 5 s.
 		if took := time.Since(start); took != 5*time.Second {
 			t.Errorf("gave up after %v, want 5s", took)
 		}
 	})
 }
 
-// TestPickKeepsWeights checks that each hundred requests have the mixedRequests's weights.
+// TestPickKeepsWeights checks that each hundred requests have the weights of mixedRequests.
 func TestPickKeepsWeights(t *testing.T) {
 	kinds := mixedOrder()
 	got := make([]int, len(mixedRequests))
@@ -126,8 +126,8 @@ func TestPickKeepsWeights(t *testing.T) {
 	}
 }
 
-// TestMixedIsAboutEverything counts what each kind of request is about: whatever the kind, all
-// pods, nodes and namespaces are drawn, none much more often than others.
+// TestMixedIsAboutEverything checks that requests of every kind select all pods, nodes and namespaces about
+// equally often.
 func TestMixedIsAboutEverything(t *testing.T) {
 	for _, seed := range []SeedConfig{{Pods: 10000, Namespaces: 50, Nodes: 500}, {Pods: 1000, Namespaces: 5, Nodes: 50}, {Pods: 100, Namespaces: 100, Nodes: 100}} {
 		c := &MixedConfig{Seed: seed}
@@ -159,8 +159,8 @@ func TestMixedIsAboutEverything(t *testing.T) {
 	}
 }
 
-// TestBetweenIsInNoLatency has something done before each operation: in a closed loop, in an
-// open one in which there is time for it, and in one in which it makes operations late.
+// TestBetweenIsInNoLatency checks that work between operations is not part of their latencies: in a closed loop,
+// in an open one that has time for it, and in one that it makes late.
 func TestBetweenIsInNoLatency(t *testing.T) {
 	for name, l := range map[string]loop{
 		"closed": {Load: Load{Operations: 10, Clients: 1}}, "open": {Load: Load{Operations: 10, Clients: 1, Rate: 0.2}}, "open and late": {Load: Load{Operations: 10, Clients: 10, Rate: 1}},
@@ -185,7 +185,7 @@ func TestBetweenIsInNoLatency(t *testing.T) {
 	}
 }
 
-// TestLateOperationsAreCounted lacks clients: what waits for one is late, and says so.
+// TestLateOperationsAreCounted checks that operations that have to wait for a client are counted as late.
 func TestLateOperationsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for clients, late := range map[int]int{1: 9, 10: 0} {
@@ -203,7 +203,7 @@ func TestLateOperationsAreCounted(t *testing.T) {
 	})
 }
 
-// TestPlansAreRun runs a ramp and a hold, open and closed, after a warm-up.
+// TestPlansAreRun runs open and closed loops with ramps and constant levels, after a warm-up.
 func TestPlansAreRun(t *testing.T) {
 	for text, want := range map[string]int{"10s:0..10/s,10s:10/s": 150, "10s:2": 20, "10s:1,10s:3": 40} {
 		plan, err := stages.Parse(text)
@@ -234,8 +234,8 @@ func TestPlansAreRun(t *testing.T) {
 	}
 }
 
-// TestStopEndsLoops stops a loop: what is under way is finished, unless it takes too long, and
-// nothing more begins.
+// TestStopEndsLoops stops a loop. Operations in progress are finished unless they take too long, and no more
+// begin.
 func TestStopEndsLoops(t *testing.T) {
 	for name, c := range map[string]struct {
 		loop loop
@@ -268,7 +268,7 @@ func TestStopEndsLoops(t *testing.T) {
 	}
 }
 
-// TestSeries has seconds in which nothing ends, and some with failures.
+// TestSeries has seconds in which no operation ends, and some with failures.
 func TestSeries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target := &Target{Series: true}
@@ -292,7 +292,7 @@ func TestSeries(t *testing.T) {
 		for _, s := range r.Series {
 			ops, timeouts = append(ops, s.Ops), append(timeouts, s.Timeouts)
 		}
-		// One ends at 1.5 s, where the next fails, and others at 3, 4.5 and 6 s.
+		// One operation ends at 1.5 s, where the next one fails, and others at 3, 4.5 and 6 s.
 		if fmt.Sprint(ops, timeouts) != "[0 2 0 1 1 0 1] [0 1 0 0 0 0 0]" {
 			t.Errorf("operations and timeouts of each second are %v and %v", ops, timeouts)
 		}

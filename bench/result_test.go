@@ -13,7 +13,7 @@ import (
 	"github.com/larder-io/larder/bench/process"
 )
 
-// some is a result of operations that took 1 ms, 2 ms and so on.
+// some returns a result with operations of 1 ms, 2 ms and so on.
 func some(n, failed int) *bench.Result {
 	r := &bench.Result{
 		Name: "some", Unit: "request", Counts: bench.Counts{Ops: n, Errors: failed, Latency: hdrhistogram.New(1, 1e8, 3)}, Bytes: int64(1000 * (n - failed)), Wall: time.Duration(n) * time.Millisecond,
@@ -89,7 +89,7 @@ func TestResultAsJSON(t *testing.T) {
 	}
 }
 
-// TestResultsSurviveJSON writes a result of everything and reads it again.
+// TestResultsSurviveJSON writes a result with all fields and reads it again.
 func TestResultsSurviveJSON(t *testing.T) {
 	r := some(100, 5)
 	r.Round, r.Part, r.Loop, r.Late, r.Protocol, r.Interrupted = 3, true, bench.OpenLoop, 7, "HTTP/2", true
@@ -119,7 +119,7 @@ func TestResultsSurviveJSON(t *testing.T) {
 	}
 }
 
-// TestMergeParallelIsExact splits one sample between two and merges them.
+// TestMergeParallelIsExact splits a sample into two results and merges them.
 func TestMergeParallelIsExact(t *testing.T) {
 	whole, a, b := some(100, 0), some(0, 0), some(0, 0)
 	for i := 1; i <= 100; i++ {
@@ -151,7 +151,7 @@ func TestMergeParallelIsExact(t *testing.T) {
 	}
 }
 
-// TestRoundsShowTheirSpread prints the rounds of a workload as one row, and each's p99.
+// TestRoundsShowTheirSpread checks that the rounds of a workload are one row, with the p99 of each.
 func TestRoundsShowTheirSpread(t *testing.T) {
 	var out bytes.Buffer
 	failing := some(100, 4)

@@ -12,7 +12,7 @@ import (
 	"github.com/larder-io/larder/bench/benchtest"
 )
 
-// TestHTTP2 asks by streams that share connections. A server that does not speak HTTP/2 is an error.
+// TestHTTP2 sends requests over shared connections. A server that does not speak HTTP/2 is an error.
 func TestHTTP2(t *testing.T) {
 	var opened, asked atomic.Int64
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -60,7 +60,7 @@ func TestHTTP2(t *testing.T) {
 	}
 }
 
-// TestWatchByHTTP2: watches that share connections each get what is theirs.
+// TestWatchByHTTP2 checks that each of several watches on shared connections gets its own events.
 func TestWatchByHTTP2(t *testing.T) {
 	seed := bench.SeedConfig{Pods: 4, Namespaces: 2, Nodes: 2, Clients: 2}
 	target, _ := target(t, seed)

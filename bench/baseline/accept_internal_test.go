@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestChangesAreToldFromTheAnswerOn: who has the answer to the request for a watch is told of
-// each change from then on.
+// TestChangesAreToldFromTheAnswerOn checks that a watch is registered for changes before its client has the
+// answer.
 func TestChangesAreToldFromTheAnswerOn(t *testing.T) {
 	s := New(Tape{})
 	for range 200 {

@@ -16,7 +16,7 @@ import (
 	"github.com/larder-io/larder/bench/benchtest"
 )
 
-// fasthttp has two goroutines that nobody can end.
+// fasthttp starts two goroutines that cannot be stopped.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	)
 }
 
-// serve serves a tape that went through a file, and returns the server.
+// serve serves a tape that was written to a file and read again, and returns the server.
 func serve(t *testing.T, tape baseline.Tape) *bench.Target {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "tape")

@@ -29,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// frame is an event as a watch has it.
+// frame is an event of a watch.
 func frame(t *testing.T, kind string, obj runtime.Object) []byte {
 	t.Helper()
 	e := metav1.WatchEvent{Type: kind}
@@ -41,10 +41,10 @@ func frame(t *testing.T, kind string, obj runtime.Object) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
 }
 
-// TestEventsAreRead: an informer's events have the names and versions of their objects.
+// TestEventsAreRead checks the names and versions that an informer reads from events.
 func TestEventsAreRead(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u", ResourceVersion: "17"}}
-	// A DaemonSet's mark of the end is not its first annotation.
+	// The annotation that marks the end of the initial events need not be the first.
 	end := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "18", Annotations: map[string]string{"a": "b", "k8s.io/initial-events-end": "true"}}}
 	frames := bench.Frames{From: iotest.OneByteReader(bytes.NewReader(append(frame(t, "ADDED", pod), frame(t, "BOOKMARK", end)...)))}
 	var got []string
@@ -65,7 +65,7 @@ func TestEventsAreRead(t *testing.T) {
 	}
 }
 
-// TestNothingDelaysWhatIsDue: what takes long delays nothing else, and is waited for at the end.
+// TestNothingDelaysWhatIsDue checks that slow work delays nothing else, and is waited for at the end.
 func TestNothingDelaysWhatIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newSimulation(t.Context(), newDataset(size{nodes: 1, podsPerNode: 1}), nil, "", 1, 0)
@@ -91,8 +91,8 @@ func TestNothingDelaysWhatIsDue(t *testing.T) {
 	})
 }
 
-// TestClientsShareConnections: requests and watches of a component go over one connection by
-// HTTP/2, and over one for each watch by HTTP/1.1.
+// TestClientsShareConnections checks that a component's requests and watches share one connection with HTTP/2, and
+// that with HTTP/1.1 each watch has its own.
 func TestClientsShareConnections(t *testing.T) {
 	var mu sync.Mutex
 	var remotes map[string]bool
@@ -147,7 +147,7 @@ func TestClientsShareConnections(t *testing.T) {
 	}
 }
 
-// TestPodsStayWhereTheyAre: each slot's pod is replaced by one of the same Deployment.
+// TestPodsStayWhereTheyAre checks that the pod of a slot is replaced by one of the same Deployment.
 func TestPodsStayWhereTheyAre(t *testing.T) {
 	w := newDataset(size{nodes: 5, podsPerNode: 4})
 	names := make(map[string]bool)
@@ -163,7 +163,7 @@ func TestPodsStayWhereTheyAre(t *testing.T) {
 	}
 }
 
-// TestPhasesCountFailures: results have the name of the whole, and tell failures apart.
+// TestPhasesCountFailures checks that results have the name of the phase, and distinguish failures.
 func TestPhasesCountFailures(t *testing.T) {
 	p := newPhase()
 	p.record(leaseRenewal, 3*time.Millisecond, 200, nil)
@@ -182,7 +182,7 @@ func TestPhasesCountFailures(t *testing.T) {
 	}
 }
 
-// TestMetricsAreFound by their whole names.
+// TestMetricsAreFound checks that metrics are found by their full names.
 func TestMetricsAreFound(t *testing.T) {
 	text := []byte("# TYPE a_total counter\na_total_more 3\na_total 1.5e+06\n")
 	if v, none := metric(text, "a_total"), metric(text, "b"); v != 1.5e6 || none != 0 {
@@ -190,7 +190,7 @@ func TestMetricsAreFound(t *testing.T) {
 	}
 }
 
-// TestConfigIsChecked: what cannot be played is refused before anything is started.
+// TestConfigIsChecked checks that an invalid configuration is refused before anything is started.
 func TestConfigIsChecked(t *testing.T) {
 	good := Config{Nodes: []int{1}, PodsPerNode: 1, Connections: 1, Duration: time.Second, Trials: testservers.Trials{Rounds: 1}}
 	for name, spoil := range map[string]func(c *Config){

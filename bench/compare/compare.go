@@ -20,7 +20,7 @@ import (
 type Config struct {
 	// TestServers has the programs of the servers.
 	TestServers testservers.Config
-	// Pods is how many pods the reads and watches meet. StartPods is how many the starts meet at least.
+	// Pods is the number of pods for reads and watches, StartPods the least number for starts.
 	Pods, StartPods int
 	// Watchers, if it is more than 0, is how many watches each row of watches opens.
 	Watchers int

@@ -22,7 +22,7 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// The test program stands for every server when it is started in this role.
+// The test binary runs as any of the servers when it is started with this role.
 func TestMain(m *testing.M) {
 	if os.Getenv(benchtest.Role) == benchtest.ServerRole {
 		if err := serve(os.Args[1:]); err != nil {
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// serve serves a tape for the arguments limit --tape FILE --port PORT, and else what Serve serves.
+// serve serves a tape for the arguments limit --tape FILE --port PORT, and otherwise calls Serve.
 func serve(args []string) error {
 	if args[0] != "limit" {
 		return benchtest.Serve()
@@ -65,7 +65,7 @@ func config(t *testing.T) Config {
 	}
 }
 
-// TestComparison runs a few rows between servers that are all the same small one.
+// TestComparison runs a few rows, with the same small server in place of all.
 func TestComparison(t *testing.T) {
 	c := config(t)
 	c.Rows = regexp.MustCompile(`^B(1|10|22|23|24|29|31|32|34|35|36|39|42) `)
@@ -86,7 +86,7 @@ func TestComparison(t *testing.T) {
 			if k == Limit && len(r.Results[k]) == 0 {
 				continue
 			}
-			// An open watch may fit into memory that was there before.
+			// An open watch may need no more memory than was free before.
 			if len(r.Results[k]) != c.Rounds || (r.ID != "B26" && r.Figures[0].Best[k] <= 0) {
 				t.Errorf("%s: %s has %d results and the figure %g", r.ID, k, len(r.Results[k]), r.Figures[0].Best[k])
 			}
@@ -131,7 +131,7 @@ func TestOneFailureSpoilsNoOtherRow(t *testing.T) {
 	}
 }
 
-// TestInterruptionKeepsWhatWasMeasured interrupts a comparison.
+// TestInterruptionKeepsWhatWasMeasured checks that an interrupted comparison returns its results.
 func TestInterruptionKeepsWhatWasMeasured(t *testing.T) {
 	c := config(t)
 	c.Rows = regexp.MustCompile(`^B(1|24) `)
@@ -171,7 +171,7 @@ func TestConfigsThatCannotRun(t *testing.T) {
 	}
 }
 
-// TestIDsAreUnique because others cite them.
+// TestIDsAreUnique checks the IDs of rows, which other documents cite.
 func TestIDsAreUnique(t *testing.T) {
 	comparison, err := New(&Config{Pods: 10000, StartPods: 50000, Rounds: 1})
 	if err != nil {
@@ -196,7 +196,7 @@ func TestIDsAreUnique(t *testing.T) {
 	}
 }
 
-// best has the best of each server.
+// best returns figures with the best value of each server.
 func best(stock, limit, larder float64) map[Kind]float64 {
 	return map[Kind]float64{Stock: stock, Limit: limit, Larder: larder}
 }
@@ -218,7 +218,7 @@ func TestRatios(t *testing.T) {
 	}
 }
 
-// TestBest takes the least of costs, the most of rates, and nothing of what failed.
+// TestBest checks that the lowest cost and the highest rate are the best, and that failures do not count.
 func TestBest(t *testing.T) {
 	results := func(values ...int) []*bench.Result {
 		var all []*bench.Result

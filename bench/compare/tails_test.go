@@ -11,8 +11,8 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// TestTailsAreMeasuredAlone has three servers, of which one is to be measured and one takes
-// part.
+// TestTailsAreMeasuredAlone checks that of three servers the one that takes no part is paused while another is
+// measured.
 func TestTailsAreMeasuredAlone(t *testing.T) {
 	settings := config(t)
 	settings.TestServers.Dir = t.TempDir()
@@ -68,8 +68,8 @@ func TestTailsAreMeasuredAlone(t *testing.T) {
 	}
 }
 
-// TestWritesAreMeasuredAlone: while one server is written to, the other has ended, and it is
-// there again afterwards.
+// TestWritesAreMeasuredAlone checks that the other server is stopped while one is written to, and runs again
+// afterwards.
 func TestWritesAreMeasuredAlone(t *testing.T) {
 	settings := config(t)
 	settings.TestServers.Dir, settings.Quick = t.TempDir(), false

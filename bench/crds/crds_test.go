@@ -16,7 +16,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestLateAnswersAreAskedForAgain: what a server gives up is not a failure, all else is.
+// TestLateAnswersAreAskedForAgain checks that a request is repeated after the server's timeout, but after no other
+// error.
 func TestLateAnswersAreAskedForAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
@@ -34,7 +35,7 @@ func TestLateAnswersAreAskedForAgain(t *testing.T) {
 	})
 }
 
-// TestWhatCannotBeIsRefused: no server is started for it.
+// TestWhatCannotBeIsRefused checks that an invalid configuration is refused before anything is started.
 func TestWhatCannotBeIsRefused(t *testing.T) {
 	for _, c := range []Config{
 		{PerGroup: 1, Fields: 1, Clients: 1, Trials: testservers.Trials{Rounds: 1}},
@@ -46,7 +47,7 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 	}
 }
 
-// TestPathsOfADocument: only what is a path below /apis counts, and a document may be cut off.
+// TestPathsOfADocument checks that exactly the paths below /apis are found, also in a document that is cut off.
 func TestPathsOfADocument(t *testing.T) {
 	got := slices.Sorted(maps.Keys(paths([]byte(`{"paths":{"/api/v1/":{},"/apis/":{},"/apis/a/v1/x":{"$ref":"#/apis/no"},"/apis/a/v1/y":{}},"x":"/apis/cut`))))
 	if want := []string{"/apis/", "/apis/a/v1/x", "/apis/a/v1/y"}; !slices.Equal(got, want) {

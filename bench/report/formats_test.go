@@ -15,7 +15,7 @@ import (
 	"github.com/larder-io/larder/bench/thresholds"
 )
 
-// TestJSONIsReadAgain reads what was written, and refuses what another version has written.
+// TestJSONIsReadAgain checks that a written report can be read, and that other versions are refused.
 func TestJSONIsReadAgain(t *testing.T) {
 	r := full()
 	r.Cases = []thresholds.Case{{Result: "a", Bound: "b", Is: "c", Crossed: true}}
@@ -41,7 +41,7 @@ func TestJSONIsReadAgain(t *testing.T) {
 	}
 }
 
-// TestCSV has a line for each second.
+// TestCSV checks that there is a line for each second.
 func TestCSV(t *testing.T) {
 	second := bench.Counts{Ops: 5, Errors: 1, Timeouts: 2, Refused: 1, Latency: hdrhistogram.New(1, 600e6, 2)}
 	second.Latency.RecordValue(2000)

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// hostile is a text that would have to be escaped elsewhere.
+// hostile is a text that other formats have to escape.
 const hostile = `<script>alert("x" & 'y')</script>`
 
 func result(name string) *bench.Result {
@@ -83,8 +83,8 @@ func TestTextAndJSON(t *testing.T) {
 	}
 }
 
-// TestPairs: figures of both servers stand beside each other, the median of all rounds with their
-// least and most, and the ratio.
+// TestPairs checks that the table has the figures of both servers side by side, each the median of all rounds with
+// minimum and maximum, and their ratio.
 func TestPairs(t *testing.T) {
 	at := func(server, work string, cpu time.Duration) *bench.Result {
 		return &bench.Result{Name: server + ": " + work, Counts: bench.Counts{Ops: 1}, ServerCPU: cpu, Values: []bench.Value{{Name: "heap", Value: 1e6, Unit: "B"}}}

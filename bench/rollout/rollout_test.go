@@ -19,7 +19,7 @@ func good() Config {
 	return Config{Nodes: 2, Pods: 100, Rest: time.Second, Trials: testservers.Trials{Rounds: 1, Servers: []string{testservers.Stock, testservers.Larder}}}
 }
 
-// TestConfigsThatCannotRun are refused before anything is started.
+// TestConfigsThatCannotRun checks that invalid configurations are refused before anything is started.
 func TestConfigsThatCannotRun(t *testing.T) {
 	c := good()
 	if err := c.Check(); err != nil {
@@ -41,7 +41,8 @@ func TestConfigsThatCannotRun(t *testing.T) {
 	}
 }
 
-// TestRolledOut: a Deployment is rolled out when all its pods, and no others, are new and there.
+// TestRolledOut checks that a Deployment is rolled out when all its pods are new and available, and there are no
+// others.
 func TestRolledOut(t *testing.T) {
 	whole := appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: each, UpdatedReplicas: each, AvailableReplicas: each}
 	for name, c := range map[string]struct {
@@ -63,8 +64,7 @@ func TestRolledOut(t *testing.T) {
 	}
 }
 
-// TestFindPrograms: the newest complete directory of those that are kept is found; one that is
-// named must be complete.
+// TestFindPrograms checks that the newest complete directory is found, and that a named one must be complete.
 func TestFindPrograms(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", home)

@@ -14,11 +14,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// same sends the requests of no other user.
+// same returns the target itself, for workloads without a user of their own.
 func same(t *bench.Target) *bench.Target { return t }
 
-// TestResultsHaveTheNamesOfTheirWorkloads: the first result is that of all workloads, and all others
-// are parts of it. A workload that starts later has its seconds later.
+// TestResultsHaveTheNamesOfTheirWorkloads checks that the first result is that of all workloads, of which the
+// others are parts, and that the series of a workload that starts later is shifted.
 func TestResultsHaveTheNamesOfTheirWorkloads(t *testing.T) {
 	_, kubeconfig := benchtest.Start(t)
 	target, err := bench.NewTarget(kubeconfig)
@@ -63,7 +63,7 @@ func TestResultsHaveTheNamesOfTheirWorkloads(t *testing.T) {
 	}
 }
 
-// TestAFailureEndsAll: the error names its workload.
+// TestAFailureEndsAll checks that the error names the failed workload.
 func TestAFailureEndsAll(t *testing.T) {
 	_, kubeconfig := benchtest.Start(t)
 	target, err := bench.NewTarget(kubeconfig)

@@ -22,7 +22,7 @@ func parse(t *testing.T, text string) stages.Plan {
 	return p
 }
 
-// TestDue holds and ramps.
+// TestDue checks when operations are due, at constant rates and in ramps.
 func TestDue(t *testing.T) {
 	p := parse(t, "10s:100/s, 10s:100..300/s,5s:300/s")
 	if p.Operations() != 1000+2000+1500 || p.Length() != 25*time.Second || p.Most() != 300 || p.First() != 100 {
@@ -30,7 +30,7 @@ func TestDue(t *testing.T) {
 	}
 	for i, want := range map[int]time.Duration{
 		0: 0, 500: 5 * time.Second, 1000: 10 * time.Second, 3000: 20 * time.Second, 3300: 21 * time.Second,
-		// In the middle of the ramp 100*5 + 20*25/2 operations are done.
+		// By the middle of the ramp 100*5 + 20*25/2 operations are due.
 		1750: 15 * time.Second,
 	} {
 		if got := p.Due(i); (got - want).Abs() > time.Microsecond {
@@ -42,8 +42,7 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// TestDueNeverGoesBack draws plans: operations are due one after the other, all within the
-// plan, and the rate is what the plan says.
+// TestDueNeverGoesBack draws plans, and checks that operations are due in order, within the plan, and at its rate.
 func TestDueNeverGoesBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := stages.Plan{Open: true}
@@ -64,7 +63,7 @@ func TestDueNeverGoesBack(t *testing.T) {
 	})
 }
 
-// TestTurns lets clients come and go.
+// TestTurns checks clients that start and stop.
 func TestTurns(t *testing.T) {
 	p := parse(t, "10s:0..4,10s:4,10s:4..0")
 	for at, want := range map[time.Duration]int{

@@ -17,7 +17,7 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// The test program stands for every server when it is started by this role.
+// The test binary runs as any of the servers when it is started with this role.
 func TestMain(m *testing.M) {
 	if os.Getenv(benchtest.Role) == benchtest.ServerRole {
 		if err := benchtest.Serve(); err != nil {
@@ -62,11 +62,11 @@ func TestBesideMeasuresEachKind(t *testing.T) {
 	}
 }
 
-// stored is a custom resource as a server stores it.
+// stored is a custom resource in its stored form.
 const stored = `{"apiVersion":"bench.example.com/v1","kind":"Worker","metadata":{"creationTimestamp":"2026-01-01T00:00:00Z","generation":1,"name":"worker-0","namespace":"bench-0","uid":"u"},"spec":{"containers":[{"env":[{"name":"A","value":"1"}],"imagePullPolicy":"IfNotPresent","name":"main"}],"replicas":1}}` + "\n"
 
-// TestDataAreWhatTheySay: objects decode, have keys of their own, and differ as far as they
-// shall.
+// TestDataAreWhatTheySay checks that the objects of each kind of data decode, have different keys, and differ as
+// described.
 func TestDataAreWhatTheySay(t *testing.T) {
 	const n = 300
 	for _, d := range kinds() {
@@ -115,8 +115,8 @@ func checkStored(t *testing.T, d *data, p pair) {
 	}
 }
 
-// TestCustomResourcesAreWrittenAsServersDo: members in order and a newline; the old ones lack
-// what has a default.
+// TestCustomResourcesAreWrittenAsServersDo checks that keys are in order, that a newline follows, and that old
+// objects lack the fields with defaults.
 func TestCustomResourcesAreWrittenAsServersDo(t *testing.T) {
 	want := strings.NewReplacer("2026-01-01T00:00:00Z", "2026-09-21T14:13:27Z", "worker-0", "worker-7", `"uid":"u"`, `"uid":"0d6f3a52-6a3e-4f5b-9a53-000000000007"`,
 		`"value":"1"}`, `"value":"1"},{"name":"INSTANCE","value":"instance-7"}`).Replace(stored)
@@ -135,7 +135,7 @@ func TestCustomResourcesAreWrittenAsServersDo(t *testing.T) {
 	}
 }
 
-// TestListsAreCompared: a list of another length than the first list is a failure.
+// TestListsAreCompared checks that a list with another length than the first one is a failure.
 func TestListsAreCompared(t *testing.T) {
 	first := &bench.Result{Name: "first", Bytes: 1000}
 	for size, want := range map[int64]int{1000: 0, 1008: 0, 992: 0, 900: 1} {
@@ -146,7 +146,7 @@ func TestListsAreCompared(t *testing.T) {
 	}
 }
 
-// TestConfigs that cannot be.
+// TestConfigs checks invalid configurations.
 func TestConfigs(t *testing.T) {
 	for want, c := range map[string]Config{
 		"one object": {Trials: testservers.Trials{Rounds: 1}},

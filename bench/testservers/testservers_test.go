@@ -19,7 +19,7 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// The test program stands for every server when it is started by this role.
+// The test binary runs as any of the servers when it is started with this role.
 func TestMain(m *testing.M) {
 	if os.Getenv(benchtest.Role) == benchtest.ServerRole {
 		if err := benchtest.Serve(); err != nil {
@@ -53,7 +53,7 @@ func start(t *testing.T) *testservers.Servers {
 	return f
 }
 
-// TestFleet starts one of each, asks them and stops them.
+// TestFleet starts one server of each kind, sends requests and stops them.
 func TestFleet(t *testing.T) {
 	f := start(t)
 	var servers []*testservers.Server
@@ -102,7 +102,7 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-// TestPausedServersDoNotAnswer pauses a server, lets it go on, and stops it while it is paused.
+// TestPausedServersDoNotAnswer pauses and resumes a server, and stops it while it is paused.
 func TestPausedServersDoNotAnswer(t *testing.T) {
 	f := start(t)
 	server, err := f.Start(testservers.Larder, testservers.Usual())
@@ -139,7 +139,7 @@ func TestPausedServersDoNotAnswer(t *testing.T) {
 	}
 }
 
-// TestServerThatEnds says what a server said last.
+// TestServerThatEnds checks that the error has the last output of a server that ended.
 func TestServerThatEnds(t *testing.T) {
 	f := start(t)
 	server, err := f.StartOther("broken", "/bin/sh", func(string) []string { return []string{"-c", "echo last words; exit 3"} })
@@ -179,7 +179,7 @@ func TestConfigs(t *testing.T) {
 	}
 }
 
-// TestNewBelow: a servers below another's directory takes its own away, also what servers wrote there.
+// TestNewBelow checks that servers in a subdirectory remove it with everything in it.
 func TestNewBelow(t *testing.T) {
 	program, err := os.Executable()
 	if err != nil {
@@ -210,7 +210,7 @@ func TestNewBelow(t *testing.T) {
 	}
 }
 
-// TestTurns: the order of the servers alternates.
+// TestTurns checks that the order of the servers alternates.
 func TestTurns(t *testing.T) {
 	trials := testservers.Trials{Servers: []string{testservers.Stock, testservers.Larder}, Rounds: 3}
 	if err := trials.Check(); err != nil {

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// some is a result of operations that took 1 ms, 2 ms and so on, times a factor.
+// some returns a result with operations of 1 ms, 2 ms and so on, times a factor.
 func some(n int, factor float64) *bench.Result {
 	r := &bench.Result{
 		Name: "some", Unit: "request", Counts: bench.Counts{Ops: n, Latency: hdrhistogram.New(1, 1e8, 3)}, Wall: time.Duration(float64(n)*factor) * time.Millisecond,
@@ -30,7 +30,7 @@ func some(n int, factor float64) *bench.Result {
 	return r
 }
 
-// thresholds reads flags such as max-p99 20ms.
+// parsed returns the thresholds of flags such as "max-p99 20ms".
 func parsed(t *testing.T, flags ...string) thresholds.Thresholds {
 	t.Helper()
 	var all thresholds.Thresholds
@@ -73,7 +73,7 @@ func TestThresholds(t *testing.T) {
 		{some(100, 1), "min-rate 2000", "min-rate 2000, but it is 1000"},
 		{some(100, 1), "max-rss 49e6", "max-rss 49.0 MB, but it is 50.0 MB"},
 		{some(100, 1), "max-rss 51e6; max-peak-rss 51e6", "max-peak-rss 51.0 MB, but it is 60.0 MB"},
-		// What was not measured is beyond every bound, and the error says why.
+		// A figure that was not measured crosses every bound, and the error says why.
 		{&bench.Result{Name: "some", Unit: "request", FirstError: "refused", Counts: bench.Counts{Ops: 7, Errors: 7}}, "max-cpu-per-op 1h; max-errors -1",
 			"max-cpu-per-op 3600.0 s, but it is not known, because none of 7 requests has succeeded; first error: refused"},
 		{&bench.Result{Name: "some", Counts: bench.Counts{Ops: 1}, Wall: 1}, "max-cpu-per-op 1h; max-rss 1e12; max-p99 1h", "is not known"},
@@ -101,7 +101,7 @@ func TestThresholds(t *testing.T) {
 	}
 }
 
-// TestThresholdsOfKinds bounds the whole by what has no name, and kinds by their names.
+// TestThresholdsOfKinds checks that a bound without a name is for the whole, and one with a name for that kind.
 func TestThresholdsOfKinds(t *testing.T) {
 	whole, get, node := some(100, 1), some(80, 1), some(20, 10)
 	whole.Name, get.Name, node.Name = "mixed load", "get pod", "list node"
@@ -148,7 +148,7 @@ func TestBoundsThatAreNone(t *testing.T) {
 	}
 }
 
-// rounds are results of several rounds, each slower or faster by some thousandths.
+// rounds returns the results of several rounds, which differ by some thousandths.
 func rounds(factor float64, n int) []*bench.Result {
 	var all []*bench.Result
 	for i := range n {
@@ -201,7 +201,7 @@ func TestBaseline(t *testing.T) {
 	}
 }
 
-// TestBaselinesThatCannotBeCompared are refused before anything is measured.
+// TestBaselinesThatCannotBeCompared checks that unsuitable baselines are refused before anything is measured.
 func TestBaselinesThatCannotBeCompared(t *testing.T) {
 	for want, c := range map[string]struct {
 		old   []*bench.Result

@@ -21,7 +21,7 @@ import (
 	"github.com/larder-io/larder/bench/thresholds"
 )
 
-// asProgram is the environment variable that makes the test program larder-bench.
+// asProgram is the environment variable that makes the test binary run as larder-bench.
 const asProgram = "LARDER_BENCH_TEST_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -142,7 +142,7 @@ func TestHelpNamesEachCommand(t *testing.T) {
 	}
 }
 
-// TestProgressIsSaid every so often, until the work has ended.
+// TestProgressIsSaid checks that progress is printed regularly until the work ends.
 func TestProgressIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		done := make(chan struct{})
@@ -155,8 +155,8 @@ func TestProgressIsSaid(t *testing.T) {
 	})
 }
 
-// TestNothingIsBuiltForServersThatAreNotAsked: a kube-apiserver that is not started needs no
-// program, and one that is given or asked stays what it was.
+// TestNothingIsBuiltForServersThatAreNotAsked checks that no kube-apiserver is built if it is not started, and
+// that a given program is kept.
 func TestNothingIsBuiltForServersThatAreNotAsked(t *testing.T) {
 	for _, c := range []struct {
 		stock, want string

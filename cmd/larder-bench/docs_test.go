@@ -13,7 +13,7 @@ import (
 	"github.com/larder-io/larder/bench/benchtest"
 )
 
-// document is the documentation of larder-bench.
+// document returns the documentation of larder-bench.
 func document(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "bench.md"))
@@ -23,8 +23,8 @@ func document(t *testing.T) string {
 	return string(text)
 }
 
-// TestDocumentedCommands runs every command of the documentation, each length a hundredth and
-// with a tenth of the pods.
+// TestDocumentedCommands runs every command of the documentation, with a hundredth of each duration and a tenth of
+// the pods.
 func TestDocumentedCommands(t *testing.T) {
 	text := document(t)
 	example, err := os.ReadFile(filepath.Join("..", "..", "docs", "bench-scenario.yaml"))
@@ -52,7 +52,7 @@ func TestDocumentedCommands(t *testing.T) {
 				continue
 			}
 			for i, arg := range args {
-				// A machine that is busy crosses bounds of time.
+				// A busy machine may cross bounds of latencies.
 				if i > 0 && strings.HasPrefix(args[i-1], "--max-p99") || i > 0 && args[i-1] == "--min-rate" {
 					continue
 				}
@@ -75,7 +75,7 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 }
 
-// TestJSONIsDocumented: the documentation names each field that is written.
+// TestJSONIsDocumented checks that the documentation names each JSON field.
 func TestJSONIsDocumented(t *testing.T) {
 	text := document(t)
 	_, kubeconfig := benchtest.Start(t)

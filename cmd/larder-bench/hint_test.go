@@ -13,14 +13,14 @@ import (
 	"github.com/larder-io/larder/bench/benchtest"
 )
 
-// TestErrorsSayWhatToDo meets a server, a kubeconfig and flags that are wrong in every way.
+// TestErrorsSayWhatToDo checks the hints for faults of servers, kubeconfigs and flags.
 func TestErrorsSayWhatToDo(t *testing.T) {
 	server, kubeconfig := benchtest.Start(t)
 	text, err := os.ReadFile(kubeconfig)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// with is the kubeconfig with something else in place of what an expression finds.
+	// with returns the kubeconfig with every match of an expression replaced.
 	with := func(expression, other string) string {
 		path := filepath.Join(t.TempDir(), "kubeconfig")
 		if err := os.WriteFile(path, regexp.MustCompile(expression).ReplaceAll(text, []byte(other)), 0o600); err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/larder-io/larder/bench/thresholds"
 )
 
-// read runs the command with --json and returns what it wrote there.
+// read runs the command with --json and returns the report.
 func read(t *testing.T, args ...string) (*report.Report, string, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "report.json")
@@ -37,7 +37,7 @@ func read(t *testing.T, args ...string) (*report.Report, string, error) {
 	return r, out, err
 }
 
-// TestLoads runs workloads by plans, and in rounds.
+// TestLoads runs workloads with plans, and in rounds.
 func TestLoads(t *testing.T) {
 	server, kubeconfig := benchtest.Start(t)
 	t.Setenv("KUBECONFIG", kubeconfig)
@@ -87,7 +87,7 @@ func TestLoads(t *testing.T) {
 	}
 }
 
-// TestProtocolIsSaid of a server of both protocols.
+// TestProtocolIsSaid checks the printed protocol, against a server that speaks both.
 func TestProtocolIsSaid(t *testing.T) {
 	_, kubeconfig := benchtest.Start(t)
 	for streams, want := range map[string]string{"4": "Protocol: HTTP/2.", "0": "Protocol: HTTP/1.1."} {
@@ -98,7 +98,7 @@ func TestProtocolIsSaid(t *testing.T) {
 	}
 }
 
-// TestFormats writes every file.
+// TestFormats writes all output files.
 func TestFormats(t *testing.T) {
 	_, kubeconfig := benchtest.Start(t)
 	t.Setenv("KUBECONFIG", kubeconfig)
@@ -125,7 +125,7 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// TestBaselines compares a run with itself, and with one that was made faster.
+// TestBaselines compares a run with itself, and with one whose figures are better.
 func TestBaselines(t *testing.T) {
 	_, kubeconfig := benchtest.Start(t)
 	t.Setenv("KUBECONFIG", kubeconfig)
@@ -170,7 +170,7 @@ func TestBaselines(t *testing.T) {
 	}
 }
 
-// output keeps what a process writes, and tells when it has said that it was interrupted.
+// output records the output of a process, and notifies when that says that it was interrupted.
 type output struct {
 	interrupted chan struct{} // closed then
 
@@ -200,8 +200,7 @@ func (o *output) String() string {
 	return o.all.String()
 }
 
-// program starts larder-bench as a process of its own, which must say what it does on standard
-// error.
+// program starts larder-bench as another process, and records its output.
 func program(t *testing.T, args ...string) (*exec.Cmd, *output) {
 	t.Helper()
 	self, err := os.Executable()
@@ -219,7 +218,7 @@ func program(t *testing.T, args ...string) (*exec.Cmd, *output) {
 	return cmd, out
 }
 
-// TestInterrupts interrupts a load once, and one that hangs twice.
+// TestInterrupts interrupts a load once, and a load that hangs twice.
 func TestInterrupts(t *testing.T) {
 	for name, c := range map[string]struct {
 		args    []string

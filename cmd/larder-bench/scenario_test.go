@@ -10,7 +10,7 @@ import (
 	"github.com/larder-io/larder/bench/scenario"
 )
 
-// TestScenarios runs the example of the documentation, with a fiftieth of its lengths.
+// TestScenarios runs the example of the documentation with a fiftieth of its durations.
 func TestScenarios(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "bench-scenario.yaml"))
 	if err != nil {
@@ -48,7 +48,7 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// TestScenarioMistakes: each mistake names its workload, and all are returned at once.
+// TestScenarioMistakes checks that all mistakes are returned at once, each with the name of its workload.
 func TestScenarioMistakes(t *testing.T) {
 	t.Setenv("KUBECONFIG", "")
 	head := "version: 2\nworkloads:\n- name: a\n  "
@@ -82,7 +82,7 @@ func TestScenarioMistakes(t *testing.T) {
 	}
 }
 
-// FuzzScenario reads anything.
+// FuzzScenario parses arbitrary input.
 func FuzzScenario(f *testing.F) {
 	f.Add("version: 2\nworkloads:\n- {name: a, run: read /x}")
 	f.Add("a: &a [*a]")
