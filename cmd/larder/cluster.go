@@ -82,11 +82,11 @@ func (c *clusterOptions) prepare(config *server.Config) error {
 	return err
 }
 
-// build returns the programs from the cache directory of this user. It builds them if they are not there.
-func build(ctx context.Context, progress io.Writer) (programs.Programs, error) {
+// build returns the directory of the programs in the cache of this user. It builds them if they are missing.
+func build(ctx context.Context, progress io.Writer) (string, error) {
 	cache, err := programs.CacheDir()
 	if err != nil {
-		return programs.Programs{}, err
+		return "", err
 	}
 	return programs.Build(ctx, cache, func(what string) {
 		if progress != nil {

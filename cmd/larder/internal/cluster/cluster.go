@@ -23,8 +23,8 @@ type Config struct {
 	// Dir is the server's data directory, which has its CA, the key of service accounts and the
 	// administrator's kubeconfig. This package writes its files there, too.
 	Dir string
-	// Programs are started; see package programs.
-	Programs programs.Programs
+	// Programs is the directory of the programs to start; see package programs.
+	Programs string
 	// Nodes is the number of nodes. Further nodes of earlier runs are removed.
 	Nodes int
 	// ServiceRanges are the server's ranges of service addresses. Pods get no addresses of them.
@@ -55,7 +55,7 @@ func New(config Config) (*Cluster, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	if config.Programs == (programs.Programs{}) {
+	if config.Programs == "" {
 		return nil, errors.New("cluster: Config needs Programs")
 	}
 	if config.Progress == nil {
@@ -102,9 +102,10 @@ func (c *Cluster) programs() []*program {
 	authority := c.file(filepath.Join("pki", "ca.crt"))
 	authorityKey := c.file(filepath.Join("pki", "ca.key"))
 	logs := c.file("logs")
+	path := func(name string) string { return filepath.Join(c.config.Programs, name) }
 	return []*program{
-		{name: controllerManager, path: c.config.Programs.ControllerManager, logs: logs, args: []string{
-			"--kubeconfig=" + c.kubeconfig(controllerManager),
+		{path: path(programs.ControllerManager), logs: logs, args: []string{
+			"--kubeconfig=" + c.kubeconfig(programs.ControllerManager),
 			"--use-service-account-credentials",
 			"--service-account-private-key-file=" + c.file(filepath.Join("pki", "sa.key")),
 			"--root-ca-file=" + authority,
@@ -117,11 +118,11 @@ func (c *Cluster) programs() []*program {
 			"--kube-api-qps=200", "--kube-api-burst=400",
 			"--leader-elect=false", "--secure-port=0",
 		}},
-		{name: scheduler, path: c.config.Programs.Scheduler, logs: logs, args: []string{
-			"--kubeconfig=" + c.kubeconfig(scheduler), "--leader-elect=false", "--secure-port=0",
+		{path: path(programs.Scheduler), logs: logs, args: []string{
+			"--kubeconfig=" + c.kubeconfig(programs.Scheduler), "--leader-elect=false", "--secure-port=0",
 		}},
-		{name: kwok, path: c.config.Programs.Kwok, logs: logs, args: []string{
-			"--kubeconfig=" + c.kubeconfig(kwok), "--config=" + c.file("kwok.yaml"), "--config=" + c.config.Programs.Stages,
+		{path: path(programs.Kwok), logs: logs, args: []string{
+			"--kubeconfig=" + c.kubeconfig(programs.Kwok), "--config=" + c.file("kwok.yaml"), "--config=" + path(programs.Stages),
 		}},
 	}
 }

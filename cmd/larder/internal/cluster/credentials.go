@@ -4,29 +4,22 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/larder-io/larder/cmd/larder/internal/cluster/programs"
 	"github.com/larder-io/larder/cmd/larder/internal/server/pki"
-)
-
-// The names of the programs, and of their files.
-const (
-	controllerManager = "kube-controller-manager"
-	scheduler         = "kube-scheduler"
-	kwok              = "kwok"
 )
 
 // users are the user names of the programs. Every server has upstream's roles for the first two; the role of
 // kwok is created here.
 var users = map[string]string{
-	controllerManager: "system:kube-controller-manager",
-	scheduler:         "system:kube-scheduler",
-	kwok:              kwokRole,
+	programs.ControllerManager: "system:kube-controller-manager",
+	programs.Scheduler:         "system:kube-scheduler",
+	programs.Kwok:              kwokRole,
 }
 
 // kwokRole is the name of kwok's user, of its role and of their binding.
@@ -103,6 +96,3 @@ func (c *Cluster) letKwok(ctx context.Context, client kubernetes.Interface) erro
 	}
 	return nil
 }
-
-// logFile returns the file that a program logs to.
-func logFile(logs, name string) string { return filepath.Join(logs, name+".log") }

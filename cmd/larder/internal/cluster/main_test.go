@@ -60,11 +60,8 @@ func build(dir string) error {
 		if err != nil {
 			return err
 		}
-		built, err := programs.Build(context.Background(), cache, func(what string) { fmt.Println(what) })
-		if err != nil {
-			return err
-		}
-		*others = filepath.Dir(built.Kwok)
+		*others, err = programs.Build(context.Background(), cache, func(what string) { fmt.Println(what) })
+		return err
 	}
 	return nil
 }

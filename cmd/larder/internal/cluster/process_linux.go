@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"os"
 	"os/exec"
 	"syscall"
 )
@@ -11,5 +10,3 @@ import (
 func keepApart(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 }
-
-func askToEnd(p *os.Process) error { return p.Signal(syscall.SIGTERM) }

@@ -3,12 +3,9 @@
 package cluster
 
 import (
-	"os"
 	"os/exec"
 	"syscall"
 )
 
 // keepApart protects the program from signals of the terminal, because Run ends programs in the right order.
 func keepApart(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
-
-func askToEnd(p *os.Process) error { return p.Signal(syscall.SIGTERM) }

@@ -7,8 +7,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -17,21 +19,22 @@ const shutdownTimeout = 10 * time.Second
 
 // program is a process that runs beside the server.
 type program struct {
-	name, path string
-	args       []string
-	logs       string // directory of its log
+	path string
+	args []string
+	logs string // directory of its log
 }
 
 // run runs the program. It returns nil when ctx ends, and an error when the program ends by itself.
 func (p *program) run(ctx context.Context) error {
-	log, err := os.OpenFile(logFile(p.logs, p.name), os.O_CREATE|os.O_TRUNC|os.O_RDWR|os.O_APPEND, 0o600)
+	name := filepath.Base(p.path)
+	log, err := os.OpenFile(filepath.Join(p.logs, name+".log"), os.O_CREATE|os.O_TRUNC|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("cluster: %w", err)
 	}
 	defer log.Close()
 	cmd := exec.CommandContext(ctx, p.path, p.args...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Cancel = func() error { return askToEnd(cmd.Process) }
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = shutdownTimeout
 	keepApart(cmd)
 	// Where the kernel ends a process with its parent, it takes the end of the thread that
@@ -45,7 +48,7 @@ func (p *program) run(ctx context.Context) error {
 	if err == nil {
 		err = fmt.Errorf("exit status 0")
 	}
-	return fmt.Errorf("cluster: %s ended unexpectedly: %w; the end of %s: %s", p.name, err, log.Name(), lastLine(log))
+	return fmt.Errorf("cluster: %s ended unexpectedly: %w; the end of %s: %s", name, err, log.Name(), lastLine(log))
 }
 
 // lastLine returns the last line of a log that is not blank.

@@ -26,52 +26,35 @@ var (
 	sumFile string
 )
 
-// Programs are the paths of the programs.
-type Programs struct {
-	ControllerManager, Scheduler, Kwok string
+// The files in a directory of programs.
+const (
+	ControllerManager = "kube-controller-manager"
+	Scheduler         = "kube-scheduler"
+	Kwok              = "kwok"
 	// Stages is kwok's file of the life cycles of nodes and pods, with the name and content that it has
 	// in kwok's releases.
-	Stages string
-}
+	Stages = "stage-fast.yaml"
+)
 
-// packages are the built packages. Each program is named after the last element.
-var packages = []string{
-	"k8s.io/kubernetes/cmd/kube-controller-manager",
-	"k8s.io/kubernetes/cmd/kube-scheduler",
-	"sigs.k8s.io/kwok/cmd/kwok",
-}
+var files = []string{ControllerManager, Scheduler, Kwok, Stages}
 
-// in returns the programs of a directory.
-func in(dir string) Programs {
-	return Programs{
-		ControllerManager: filepath.Join(dir, "kube-controller-manager"),
-		Scheduler:         filepath.Join(dir, "kube-scheduler"),
-		Kwok:              filepath.Join(dir, "kwok"),
-		Stages:            filepath.Join(dir, "stage-fast.yaml"),
-	}
-}
-
-func (p Programs) paths() []string {
-	return []string{p.ControllerManager, p.Scheduler, p.Kwok, p.Stages}
-}
-
-// Find returns the programs in dir, which must hold all of them.
-func Find(dir string) (Programs, error) {
+// Find returns the absolute path of dir, which must hold all files.
+func Find(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
-		return Programs{}, fmt.Errorf("programs: %w", err)
+		return "", fmt.Errorf("programs: %w", err)
 	}
-	p := in(dir)
-	for _, path := range p.paths() {
+	for _, name := range files {
+		path := filepath.Join(dir, name)
 		info, err := os.Stat(path)
 		if err != nil {
-			return Programs{}, fmt.Errorf("programs: %w", err)
+			return "", fmt.Errorf("programs: %w", err)
 		}
 		if !info.Mode().IsRegular() {
-			return Programs{}, fmt.Errorf("programs: %s is not a file", path)
+			return "", fmt.Errorf("programs: %s is not a file", path)
 		}
 	}
-	return p, nil
+	return dir, nil
 }
 
 // CacheDir returns the directory in which Build keeps programs for this user.
@@ -87,31 +70,31 @@ func CacheDir() (string, error) {
 var ErrNoGo = errors.New("programs: building kube-controller-manager, kube-scheduler and kwok needs the go command; " +
 	"install Go (https://go.dev/dl), or name a directory that holds them with --programs")
 
-// Build returns the programs below cache. If they are missing, it calls say and builds them, which takes
-// minutes.
-func Build(ctx context.Context, cache string, say func(string)) (Programs, error) {
+// Build returns the directory of the programs below cache. If they are missing, it calls say and builds
+// them, which takes minutes.
+func Build(ctx context.Context, cache string, say func(string)) (string, error) {
 	dir := filepath.Join(cache, key())
-	if p, err := Find(dir); err == nil || !errors.Is(err, fs.ErrNotExist) {
-		return p, err
+	if found, err := Find(dir); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return found, err
 	}
 	if _, err := exec.LookPath("go"); err != nil {
-		return Programs{}, ErrNoGo
+		return "", ErrNoGo
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return Programs{}, fmt.Errorf("programs: %w", err)
+		return "", fmt.Errorf("programs: %w", err)
 	}
 	say(fmt.Sprintf("building kube-controller-manager, kube-scheduler and kwok into %s: it takes minutes, this once", dir))
 	stage, err := os.MkdirTemp(cache, ".build-")
 	if err != nil {
-		return Programs{}, fmt.Errorf("programs: %w", err)
+		return "", fmt.Errorf("programs: %w", err)
 	}
 	defer os.RemoveAll(stage)
 	if err := build(ctx, stage); err != nil {
-		return Programs{}, err
+		return "", err
 	}
-	for i, built := range in(stage).paths() {
-		if err := os.Rename(built, in(dir).paths()[i]); err != nil {
-			return Programs{}, fmt.Errorf("programs: %w", err)
+	for _, name := range files {
+		if err := os.Rename(filepath.Join(stage, name), filepath.Join(dir, name)); err != nil {
+			return "", fmt.Errorf("programs: %w", err)
 		}
 	}
 	return Find(dir)
@@ -129,15 +112,16 @@ func build(ctx context.Context, dir string) error {
 	}
 	// With flags of their own, for programs without debugging information say, the packages
 	// that Larder links, too, would all be compiled again.
-	args := append([]string{"build", "-buildvcs=false", "-ldflags", stamp(), "-o", dir + string(filepath.Separator)}, packages...)
-	if _, err := command(ctx, dir, args...); err != nil {
+	_, err := command(ctx, dir, "build", "-buildvcs=false", "-ldflags", stamp(), "-o", dir+string(filepath.Separator),
+		"k8s.io/kubernetes/cmd/"+ControllerManager, "k8s.io/kubernetes/cmd/"+Scheduler, "sigs.k8s.io/kwok/cmd/"+Kwok)
+	if err != nil {
 		return err
 	}
 	kwok, err := command(ctx, dir, "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kwok")
 	if err != nil {
 		return err
 	}
-	return gather(filepath.Join(kwok, "kustomize", "stage"), in(dir).Stages)
+	return gather(filepath.Join(kwok, "kustomize", "stage"), filepath.Join(dir, Stages))
 }
 
 // gather writes the stages in kwok's module to one file.
