@@ -1,11 +1,11 @@
 package server
 
 import (
-	"bytes"
 	"context"
-	"encoding/pem"
+	"crypto/x509"
 	"fmt"
 	"os"
+	"slices"
 
 	certutil "k8s.io/client-go/util/cert"
 
@@ -37,16 +37,11 @@ func caCertificatesIn(certFile string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("server: %s: %w", certFile, err)
 	}
-	var cas bytes.Buffer
-	for _, cert := range certs {
-		if cert.IsCA {
-			cas.Write(pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: cert.Raw}))
-		}
-	}
-	if cas.Len() == 0 {
+	cas := slices.DeleteFunc(certs, func(cert *x509.Certificate) bool { return !cert.IsCA })
+	if len(cas) == 0 {
 		return bundle, nil
 	}
-	return cas.Bytes(), nil
+	return certutil.EncodeCertificates(cas...)
 }
 
 // awaitControllers blocks until pods can be admitted, or bounded ends. It warns if a

@@ -12,8 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -21,12 +19,14 @@ import (
 	"time"
 
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 )
 
 const (
-	caLife   = 10 * 365 * 24 * time.Hour
+	// leafLife is how long certificates other than the CA's are valid.
 	leafLife = 365 * 24 * time.Hour
 	// renewBefore is the time before its end at which a certificate is replaced.
 	renewBefore = 30 * 24 * time.Hour
@@ -74,62 +74,34 @@ func Load(dir string) (*Authority, error) {
 	return &Authority{Cert: certs[0], key: key, Bundle: bundle}, nil
 }
 
+// newAuthority makes a CA, which is valid for ten years.
 func newAuthority(certFile, keyFile string) (*Authority, error) {
-	a, keyPEM, err := Make()
+	key, keyPEM := newKey()
+	cert, err := certutil.NewSelfSignedCACert(certutil.Config{CommonName: "larder-ca", NotBefore: time.Now().Add(-backdate)}, key)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("server: certificate authority: %w", err)
 	}
+	a := &Authority{Cert: cert, Bundle: encode(cert.Raw), key: key}
 	return a, WritePair(certFile, a.Bundle, keyFile, keyPEM)
 }
 
-// Make makes a CA and returns its key in PEM, too.
-func Make() (*Authority, []byte, error) {
-	key, keyPEM, err := newKey()
-	if err != nil {
-		return nil, nil, err
-	}
-	template := x509.Certificate{
-		Subject:               pkix.Name{CommonName: "larder-ca"},
-		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		BasicConstraintsValid: true,
-		IsCA:                  true,
-	}
-	a := &Authority{Cert: &template, key: key}
-	if a.Bundle, err = a.sign(&template, key.Public(), caLife); err != nil {
-		return nil, nil, err
-	}
-	certs, err := certutil.ParseCertsPEM(a.Bundle)
-	if err != nil {
-		return nil, nil, fmt.Errorf("server: certificate authority: %w", err)
-	}
-	a.Cert = certs[0]
-	return a, keyPEM, nil
-}
-
-// sign issues template for the public key and returns it in PEM.
-func (a *Authority) sign(template *x509.Certificate, public crypto.PublicKey, life time.Duration) ([]byte, error) {
-	serial, err := rand.Int(rand.Reader, big.NewInt(math.MaxInt64))
-	if err != nil {
-		return nil, fmt.Errorf("server: serial number: %w", err)
-	}
-	now := time.Now()
-	template.SerialNumber = serial.Add(serial, big.NewInt(1))
-	template.NotBefore, template.NotAfter = now.Add(-backdate), now.Add(life)
-	der, err := x509.CreateCertificate(rand.Reader, template, a.Cert, public, a.key)
-	if err != nil {
-		return nil, fmt.Errorf("server: certificate %s: %w", template.Subject, err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: der}), nil
+func encode(certificate []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: certificate})
 }
 
 // Issue makes a key and signs a certificate for it.
 func (a *Authority) Issue(template *x509.Certificate) (certPEM, keyPEM []byte, err error) {
-	key, keyPEM, err := newKey()
+	return a.issue(template, leafLife)
+}
+
+func (a *Authority) issue(template *x509.Certificate, life time.Duration) (certPEM, keyPEM []byte, err error) {
+	key, keyPEM := newKey()
+	template.NotBefore, template.NotAfter = time.Now().Add(-backdate), time.Now().Add(life)
+	certificate, err := x509.CreateCertificate(rand.Reader, template, a.Cert, key.Public(), a.key)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("server: certificate %s: %w", template.Subject, err)
 	}
-	certPEM, err = a.sign(template, key.Public(), leafLife)
-	return certPEM, keyPEM, err
+	return encode(certificate), keyPEM, nil
 }
 
 // IssueAdmin makes the client certificate of an administrator (system:masters).
@@ -144,6 +116,22 @@ func (a *Authority) IssueClient(name string, groups ...string) (certPEM, keyPEM 
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
+}
+
+// WriteKubeconfig writes a kubeconfig for url, with the trusted ca and a client certificate. It contains a
+// key, so its mode is 0600.
+func WriteKubeconfig(file, url string, ca, certPEM, keyPEM []byte) error {
+	const name = "larder"
+	config := clientcmdapi.NewConfig()
+	config.Clusters[name] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: ca}
+	config.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: certPEM, ClientKeyData: keyPEM}
+	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	config.CurrentContext = name
+	data, err := clientcmd.Write(*config)
+	if err != nil {
+		return fmt.Errorf("server: kubeconfig: %w", err)
+	}
+	return writeFile(file, data, 0o600)
 }
 
 // Serve makes sure that certFile and keyFile hold a serving certificate for hosts. It does not change a pair
@@ -231,48 +219,34 @@ func MakeSigningKey(file string) error {
 	if _, err := os.Stat(file); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	_, keyPEM, err := newKey()
-	if err != nil {
-		return err
-	}
+	_, keyPEM := newKey()
 	return writeFile(file, keyPEM, 0o600)
 }
 
-func newKey() (*ecdsa.PrivateKey, []byte, error) {
+// newKey makes a key. That cannot fail: the curve is known, and there is always randomness.
+func newKey() (*ecdsa.PrivateKey, []byte) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, nil, fmt.Errorf("server: key: %w", err)
+		panic(err)
 	}
 	keyPEM, err := keyutil.MarshalPrivateKeyToPEM(key)
 	if err != nil {
-		return nil, nil, fmt.Errorf("server: key: %w", err)
+		panic(err)
 	}
-	return key, keyPEM, nil
+	return key, keyPEM
 }
 
 // pairExists reports whether both files exist; one without the other is an error.
 func pairExists(certFile, keyFile string) (bool, error) {
-	cert, err := exists(certFile)
-	if err != nil {
-		return false, err
-	}
-	key, err := exists(keyFile)
-	if err != nil {
-		return false, err
-	}
-	if cert != key {
-		return false, fmt.Errorf("server: only one of %s and %s exists; both are needed", certFile, keyFile)
-	}
-	return cert, nil
-}
-
-func exists(file string) (bool, error) {
-	_, err := os.Stat(file)
-	if errors.Is(err, fs.ErrNotExist) {
+	_, certErr := os.Stat(certFile)
+	_, keyErr := os.Stat(keyFile)
+	switch noCert, noKey := errors.Is(certErr, fs.ErrNotExist), errors.Is(keyErr, fs.ErrNotExist); {
+	case noCert && noKey:
 		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("server: %w", err)
+	case noCert && keyErr == nil, noKey && certErr == nil:
+		return false, fmt.Errorf("server: only one of %s and %s exists; both are needed", certFile, keyFile)
+	case certErr != nil || keyErr != nil:
+		return false, fmt.Errorf("server: %w", errors.Join(certErr, keyErr))
 	}
 	return true, nil
 }

@@ -31,11 +31,7 @@ func TestCertificatesNearTheirEndAreReplaced(t *testing.T) {
 		{"ended", -time.Minute, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			key, keyPEM, err := newKey()
-			if err != nil {
-				t.Fatal(err)
-			}
-			certPEM, err := ca.sign(&x509.Certificate{DNSNames: []string{"host"}}, key.Public(), test.life)
+			certPEM, keyPEM, err := ca.issue(&x509.Certificate{DNSNames: []string{"host"}}, test.life)
 			if err != nil {
 				t.Fatal(err)
 			}
