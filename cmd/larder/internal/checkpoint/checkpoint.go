@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/larder-io/larder/kv"
 )
 
@@ -77,7 +79,7 @@ type Outcome struct {
 // goroutines.
 type Checkpoints struct {
 	config Config
-	turn   chan struct{} // has one token, which Take and Reset hold
+	busy   *semaphore.Weighted // held by one Take or Reset
 
 	mu    sync.Mutex
 	named map[string]*state
@@ -108,9 +110,7 @@ func New(config Config) *Checkpoints {
 	if config.MaxNames == 0 {
 		config.MaxNames = 64
 	}
-	c := &Checkpoints{config: config, turn: make(chan struct{}, 1), named: make(map[string]*state)}
-	c.turn <- struct{}{}
-	return c
+	return &Checkpoints{config: config, busy: semaphore.NewWeighted(1), named: make(map[string]*state)}
 }
 
 // List describes all checkpoints, by name.
@@ -137,10 +137,10 @@ func (c *Checkpoints) Drop(name string) error {
 
 // Take saves the present state under a name, and replaces an earlier checkpoint of that name.
 func (c *Checkpoints) Take(ctx context.Context, name string) (Info, error) {
-	if err := c.begin(ctx); err != nil {
-		return Info{}, err
+	if err := c.busy.Acquire(ctx, 1); err != nil {
+		return Info{}, fmt.Errorf("checkpoint: waiting for another: %w", err)
 	}
-	defer c.end()
+	defer c.busy.Release(1)
 	room, err := c.room(name)
 	if err != nil {
 		return Info{}, err
@@ -161,18 +161,6 @@ func (c *Checkpoints) Take(ctx context.Context, name string) (Info, error) {
 	c.named[name] = taken
 	return taken.info, nil
 }
-
-// begin waits for the turn.
-func (c *Checkpoints) begin(ctx context.Context) error {
-	select {
-	case <-c.turn:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("checkpoint: waiting for another: %w", context.Cause(ctx))
-	}
-}
-
-func (c *Checkpoints) end() { c.turn <- struct{}{} }
 
 // room returns the largest size in bytes of a checkpoint of that name.
 func (c *Checkpoints) room(name string) (int64, error) {

@@ -32,10 +32,10 @@ type change struct {
 // Reset restores the state of that name. It returns ErrUnknown, ErrReplaced, ErrBusy, or an error of the
 // store.
 func (c *Checkpoints) Reset(ctx context.Context, name string) (Outcome, error) {
-	if err := c.begin(ctx); err != nil {
-		return Outcome{}, err
+	if err := c.busy.Acquire(ctx, 1); err != nil {
+		return Outcome{}, fmt.Errorf("checkpoint: waiting for another: %w", err)
 	}
-	defer c.end()
+	defer c.busy.Release(1)
 	c.mu.Lock()
 	wanted := c.named[name]
 	c.mu.Unlock()
@@ -76,7 +76,7 @@ type reset struct {
 // round writes the checkpoint's state to all stores.
 func (r *reset) round(ctx context.Context) error {
 	for i, store := range r.config.Stores {
-		done, err := r.bringBack(ctx, store, &r.wanted.stores[i])
+		done, err := r.restore(ctx, store, &r.wanted.stores[i])
 		first := r.all.Revision
 		r.all.add(done)
 		if err != nil {
@@ -107,9 +107,9 @@ func (r *reset) resume() {
 	}
 }
 
-// bringBack writes the state wanted to store. It returns the changes, and a revision at which store had
+// restore writes the state wanted to store. It returns the changes, and a revision at which store had
 // that state.
-func (r *reset) bringBack(ctx context.Context, store kv.Store, wanted *storeState) (Outcome, error) {
+func (r *reset) restore(ctx context.Context, store kv.Store, wanted *storeState) (Outcome, error) {
 	var all Outcome
 	if wanted.equal != 0 { // comparing may take much longer
 		r.config.Fence.Raise()
@@ -158,11 +158,7 @@ func (c *Checkpoints) compare(ctx context.Context, store kv.Store, wanted *store
 	var changes []change
 	rest := wanted.items
 	opts := kv.RangeOptions{Prefix: c.config.Prefix, KeysOnly: true, Limit: scanItems}
-	for {
-		page, err := store.Range(ctx, opts)
-		if err != nil {
-			return nil, 0, err
-		}
+	revision, err := kv.RangeAll(ctx, store, opts, func(page kv.Page) error {
 		for _, item := range page.Items {
 			for len(rest) > 0 && rest[0].Key < item.Key {
 				changes = append(changes, change{key: rest[0].Key, item: &rest[0]})
@@ -179,15 +175,12 @@ func (c *Checkpoints) compare(ctx context.Context, store kv.Store, wanted *store
 				changes = append(changes, change{key: item.Key, now: item.Revision})
 			}
 		}
-		if !page.More || len(page.Items) == 0 {
-			for i := range rest {
-				changes = append(changes, change{key: rest[i].Key, item: &rest[i]})
-			}
-			return changes, page.Revision, nil
-		}
-		opts.Revision = page.Revision
-		opts.Start = page.Items[len(page.Items)-1].Key + "\x00"
+		return nil
+	})
+	for i := range rest {
+		changes = append(changes, change{key: rest[i].Key, item: &rest[i]})
 	}
+	return changes, revision, err
 }
 
 // write writes changes, one phase after the other. It returns their number, and the last revision at which
