@@ -62,7 +62,7 @@ func (p *product) debFiles() []file {
 }
 
 // deb is the Debian package. It enables nothing: the administrator starts the service.
-func (p *product) deb() ([]byte, error) {
+func (p *product) deb() []byte {
 	files := p.debFiles()
 	var sums bytes.Buffer
 	size := 0
@@ -71,11 +71,8 @@ func (p *product) deb() ([]byte, error) {
 		size += (len(f.data) + 1023) / 1024
 		fmt.Fprintf(&sums, "%x  %s\n", md5.Sum(f.data), strings.TrimPrefix(f.name, "./"))
 	}
-	data, err := tarOf(files, p.time)
-	if err != nil {
-		return nil, err
-	}
-	control, err := tarOf([]file{
+	data := tarOf(files, p.time)
+	control := tarOf([]file{
 		{name: "./control", mode: 0o644, data: fmt.Appendf(nil, `Package: larder
 Version: %s
 Architecture: %s
@@ -95,9 +92,6 @@ Description: Kubernetes API server built around its watch cache
 		{name: "./prerm", mode: 0o755, data: prerm},
 		{name: "./postrm", mode: 0o755, data: postrm},
 	}, p.time)
-	if err != nil {
-		return nil, err
-	}
 	var out bytes.Buffer
 	out.WriteString("!<arch>\n")
 	for _, member := range []file{
@@ -111,5 +105,5 @@ Description: Kubernetes API server built around its watch cache
 			out.WriteByte('\n')
 		}
 	}
-	return out.Bytes(), nil
+	return out.Bytes()
 }

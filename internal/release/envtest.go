@@ -26,24 +26,24 @@ func (p *product) envtestName() string {
 }
 
 // envtest returns the archive that setup-envtest and controller-runtime fetch, and adds it to the index.
-func (p *product) envtest() ([]byte, error) {
+func (p *product) envtest() []byte {
 	const dir = "controller-tools/envtest/"
-	packed, err := tarOf([]file{
+	data := p.gzip(tarOf([]file{
 		{name: dir + "kube-apiserver", mode: 0o755, data: p.program},
 		{name: dir + "etcd", mode: 0o755, data: []byte(etcdScript)},
 		{name: dir + "kubectl", mode: 0o755, data: p.kubectl},
-	}, p.time)
-	if err != nil {
-		return nil, err
-	}
-	data := p.gzip(packed)
+	}, p.time))
 	if p.index[p.kubernetes] == nil {
 		p.index[p.kubernetes] = make(map[string]envtestArchive)
 	}
 	p.index[p.kubernetes][p.envtestName()] = envtestArchive{fmt.Sprintf("%x", sha512.Sum512(data)), p.url + "/" + p.envtestName()}
-	return data, nil
+	return data
 }
 
-func (i envtestIndex) yaml() ([]byte, error) {
-	return yaml.Marshal(map[string]envtestIndex{"releases": i})
+func (i envtestIndex) yaml() []byte {
+	data, err := yaml.Marshal(map[string]envtestIndex{"releases": i})
+	if err != nil {
+		panic(err) // it has only strings
+	}
+	return data
 }

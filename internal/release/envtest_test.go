@@ -53,9 +53,9 @@ func TestEnvtestStartsFetchedArchive(t *testing.T) {
 	}
 	for _, file := range []struct {
 		name    string
-		content func() ([]byte, error)
+		content func() []byte
 	}{{p.envtestName(), p.envtest}, {"index.yaml", p.index.yaml}} {
-		if err := writeFile(served, file.name, file.content, new(bytes.Buffer)); err != nil {
+		if err := writeFile(served, file.name, file.content(), new(bytes.Buffer)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -53,12 +53,14 @@ func (b *blobs) add(mediaType string, data []byte) descriptor {
 }
 
 // addJSON keeps what v is in JSON.
-func (b *blobs) addJSON(mediaType string, v any) descriptor {
+func (b *blobs) addJSON(mediaType string, v any) descriptor { return b.add(mediaType, toJSON(v)) }
+
+func toJSON(v any) []byte {
 	data, err := json.Marshal(v)
 	if err != nil {
 		panic(fmt.Sprintf("release: %T is no JSON: %v", v, err))
 	}
-	return b.add(mediaType, data)
+	return data
 }
 
 // path is where a blob is in the archive.
@@ -77,11 +79,8 @@ func (p *product) imageVersion() string {
 }
 
 // addImage adds what the image consists of to b, and returns its manifest.
-func (p *product) addImage(b *blobs) (descriptor, layers, error) {
-	layer, err := tarOf(p.imageFiles(), p.time)
-	if err != nil {
-		return descriptor{}, layers{}, err
-	}
+func (p *product) addImage(b *blobs) (descriptor, layers) {
+	layer := tarOf(p.imageFiles(), p.time)
 	labels := map[string]string{
 		"org.opencontainers.image.title":    "larder",
 		"org.opencontainers.image.version":  p.imageVersion(),
@@ -107,33 +106,25 @@ func (p *product) addImage(b *blobs) (descriptor, layers, error) {
 		"config": config, "layers": []descriptor{compressed}, "annotations": labels,
 	})
 	manifest.Platform = &platform{p.os, p.arch}
-	return manifest, layers{config.path(), []string{"larder:" + p.imageVersion()}, []string{compressed.path()}}, nil
+	return manifest, layers{config.path(), []string{"larder:" + p.imageVersion()}, []string{compressed.path()}}
 }
 
 // image is an archive in the layout of the Open Container Initiative, which docker load reads
 // as well.
-func (p *product) image() ([]byte, error) {
+func (p *product) image() []byte {
 	var b blobs
-	manifest, parts, err := p.addImage(&b)
-	if err != nil {
-		return nil, err
-	}
-	if err := b.addFile("manifest.json", []layers{parts}); err != nil {
-		return nil, err
-	}
+	manifest, parts := p.addImage(&b)
+	b.addFile("manifest.json", []layers{parts})
 	return b.archive(manifest, p)
 }
 
 // imageOfAll is such an archive with the images of several platforms behind one name, for
 // registries. Each layer is the same as in the platform's own archive.
-func imageOfAll(products []*product) ([]byte, error) {
+func imageOfAll(products []*product) []byte {
 	var b blobs
 	var manifests []descriptor
 	for _, p := range products {
-		manifest, _, err := p.addImage(&b)
-		if err != nil {
-			return nil, err
-		}
+		manifest, _ := p.addImage(&b)
 		manifests = append(manifests, manifest)
 	}
 	index := b.addJSON(indexType, map[string]any{"schemaVersion": 2, "mediaType": indexType, "manifests": manifests})
@@ -141,21 +132,15 @@ func imageOfAll(products []*product) ([]byte, error) {
 }
 
 // addFile adds a file that is not a blob.
-func (b *blobs) addFile(name string, v any) error {
-	data, err := json.Marshal(v)
-	b.files = append(b.files, file{name: name, mode: 0o644, data: data})
-	return err
+func (b *blobs) addFile(name string, v any) {
+	b.files = append(b.files, file{name: name, mode: 0o644, data: toJSON(v)})
 }
 
 // archive packs the blobs of what has the version of p for its name.
-func (b *blobs) archive(named descriptor, p *product) ([]byte, error) {
+func (b *blobs) archive(named descriptor, p *product) []byte {
 	named.Annotations = map[string]string{"org.opencontainers.image.ref.name": p.imageVersion()}
-	if err := b.addFile("oci-layout", map[string]any{"imageLayoutVersion": "1.0.0"}); err != nil {
-		return nil, err
-	}
-	if err := b.addFile("index.json", map[string]any{"schemaVersion": 2, "mediaType": indexType, "manifests": []descriptor{named}}); err != nil {
-		return nil, err
-	}
+	b.addFile("oci-layout", map[string]any{"imageLayoutVersion": "1.0.0"})
+	b.addFile("index.json", map[string]any{"schemaVersion": 2, "mediaType": indexType, "manifests": []descriptor{named}})
 	return tarOf(b.files, p.time)
 }
 

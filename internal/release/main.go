@@ -19,6 +19,7 @@ import (
 	"debug/buildinfo"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -90,11 +91,11 @@ func release(to, url string, platforms []string) error {
 	}
 	if len(contained) > 1 {
 		name := fmt.Sprintf("larder_%s_image.tar", strings.TrimPrefix(contained[0].version, "v"))
-		if err := writeFile(to, name, func() ([]byte, error) { return imageOfAll(contained) }, sums); err != nil {
+		if err := writeFile(to, name, imageOfAll(contained), sums); err != nil {
 			return err
 		}
 	}
-	if err := writeFile(to, "envtest-releases.yaml", index.yaml, sums); err != nil {
+	if err := writeFile(to, "envtest-releases.yaml", index.yaml(), sums); err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(to, "SHA256SUMS"), sums.Bytes(), 0o644)
@@ -196,7 +197,7 @@ func newProduct(platform, dir string, texts texts, made time.Time) (*product, er
 // write writes the product's files and appends their sums.
 func (p *product) write(to string, sums *bytes.Buffer) error {
 	name := fmt.Sprintf("larder_%s_%s_%s", strings.TrimPrefix(p.version, "v"), p.os, p.arch)
-	files := map[string]func() ([]byte, error){
+	files := map[string]func() []byte{
 		name + ".tar.gz":    p.archive,
 		p.envtestName():     p.envtest,
 		name + ".spdx.json": p.sbom,
@@ -205,25 +206,16 @@ func (p *product) write(to string, sums *bytes.Buffer) error {
 		files[p.debName()] = p.deb
 		files[name+"_image.tar"] = p.image
 	}
-	names := make([]string, 0, len(files))
-	for name := range files {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		if err := writeFile(to, name, files[name], sums); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if err := writeFile(to, name, files[name](), sums); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// writeFile writes what content returns and appends its sum.
-func writeFile(to, name string, content func() ([]byte, error), sums *bytes.Buffer) error {
-	data, err := content()
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
+// writeFile writes data and appends its sum.
+func writeFile(to, name string, data []byte, sums *bytes.Buffer) error {
 	if err := os.WriteFile(filepath.Join(to, name), data, 0o644); err != nil {
 		return err
 	}
