@@ -15,17 +15,17 @@ const (
 	smallHeadroom = 16 << 20
 	headroomShare = 32
 
-	// If collections would keep more than 1/worthwhile of a processor busy, the headroom grows until
+	// If collections would keep more than 1/cheapShare of a processor busy, the headroom grows until
 	// they take 1/collectorShare of the process's CPU time. It grows to at most mostTimes its size, or
 	// to the size of the live heap. During the start, when most allocated memory stays live, it is
 	// startTimes as large.
-	worthwhile     = 50
+	cheapShare     = 50
 	collectorShare = 20
 	mostTimes      = 6
 	startTimes     = 4
 
 	// calmInterval is the time after a collection at which the governor checks whether a large headroom
-	// is still worthwhile. If it is not, the governor returns free memory to the operating system: there
+	// still saves enough. If it does not, the governor returns free memory to the operating system: there
 	// may be no further collection that would do it (B26).
 	calmInterval = 4 * time.Second
 
@@ -150,7 +150,7 @@ func (g *governor) adjust(live uint64, used usage, now time.Time) {
 // elapsed.
 func (g *governor) pays(allocated uint64, elapsed time.Duration) bool {
 	collections := float64(allocated) / float64(headroom(g.live))
-	return collections*g.cost.Seconds() > elapsed.Seconds()/worthwhile
+	return collections*g.cost.Seconds() > elapsed.Seconds()/cheapShare
 }
 
 // wanted returns the factor for the headroom at which collections take their share of the process's CPU
@@ -189,38 +189,29 @@ func watchCollections(ctx context.Context, collected chan<- struct{}) {
 }
 
 // usage returns the process's resource usage.
-func (g *governor) usage() (u usage) {
+func (g *governor) usage() usage {
 	if g.measure != nil {
 		return g.measure()
 	}
-	samples := []metrics.Sample{
-		{Name: "/cpu/classes/gc/total:cpu-seconds"}, {Name: "/cpu/classes/user:cpu-seconds"}, {Name: "/gc/heap/allocs:bytes"},
-	}
-	metrics.Read(samples)
-	seconds := func(s metrics.Sample) time.Duration {
-		if s.Value.Kind() != metrics.KindFloat64 {
-			return 0
-		}
-		return time.Duration(s.Value.Float64() * float64(time.Second))
-	}
-	u.collector, u.other = seconds(samples[0]), seconds(samples[1])
-	if samples[2].Value.Kind() == metrics.KindUint64 {
-		u.allocated = samples[2].Value.Uint64()
-	}
-	return u
+	all := read("/cpu/classes/gc/total:cpu-seconds", "/cpu/classes/user:cpu-seconds", "/gc/heap/allocs:bytes")
+	seconds := func(v metrics.Value) time.Duration { return time.Duration(v.Float64() * float64(time.Second)) }
+	return usage{seconds(all[0].Value), seconds(all[1].Value), all[2].Value.Uint64()}
 }
 
 // liveBytes returns the live heap of the last collection, with the stacks and globals that it scanned.
-func liveBytes() uint64 {
-	samples := []metrics.Sample{
-		{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}, {Name: "/gc/scan/globals:bytes"},
-	}
-	metrics.Read(samples)
-	var sum uint64
-	for _, s := range samples {
-		if s.Value.Kind() == metrics.KindUint64 {
-			sum += s.Value.Uint64()
-		}
+func liveBytes() (sum uint64) {
+	for _, s := range read("/gc/heap/live:bytes", "/gc/scan/stack:bytes", "/gc/scan/globals:bytes") {
+		sum += s.Value.Uint64()
 	}
 	return sum
+}
+
+// read reads metrics of the runtime.
+func read(names ...string) []metrics.Sample {
+	samples := make([]metrics.Sample, len(names))
+	for i, name := range names {
+		samples[i].Name = name
+	}
+	metrics.Read(samples)
+	return samples
 }
