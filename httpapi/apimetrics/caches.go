@@ -91,12 +91,14 @@ func NewBuildInfo(info *version.Info) prometheus.Collector {
 	}, func() float64 { return 1 })
 }
 
+// Describe implements prometheus.Collector.
 func (c *cacheCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range c.descs {
 		ch <- d
 	}
 }
 
+// Collect implements prometheus.Collector.
 func (c *cacheCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, r := range c.registry.Resources() {
 		if r.Cache != nil {
@@ -179,12 +181,12 @@ func (c *cacheCollector) collectFeed(emit sample, r *registry.Resource) {
 	emit("larder_cache_decodes_total", counter, float64(r.Decodes()))
 	emit("larder_cache_ingested_total", counter, float64(reflector.Decoded))
 	emit("larder_cache_offered_total", counter, float64(reflector.Offered))
-	lists := r.StoreListStats()
-	if total := lists.Lists + reflector.Loads; total > 0 { // as with upstream's
+	lists, fetched := &r.StoreLists, r.StoreLists.Fetched.Load()+reflector.Objects
+	if total := lists.Lists.Load() + reflector.Loads; total > 0 { // as with upstream's
 		emit("apiserver_storage_list_total", counter, float64(total))
-		emit("apiserver_storage_list_fetched_objects_total", counter, float64(lists.Fetched+reflector.Objects))
-		emit("apiserver_storage_list_evaluated_objects_total", counter, float64(lists.Fetched+reflector.Objects))
-		emit("apiserver_storage_list_returned_objects_total", counter, float64(lists.Returned+reflector.Objects))
+		emit("apiserver_storage_list_fetched_objects_total", counter, float64(fetched))
+		emit("apiserver_storage_list_evaluated_objects_total", counter, float64(fetched))
+		emit("apiserver_storage_list_returned_objects_total", counter, float64(lists.Returned.Load()+reflector.Objects))
 	}
 	checks := r.CheckStats()
 	emit("apiserver_storage_consistency_checks_total", counter, float64(checks.Equal), "success")
@@ -210,11 +212,13 @@ func NewBudgetCollector(r *registry.Registry) prometheus.Collector {
 	}
 }
 
+// Describe implements prometheus.Collector.
 func (c *budgetCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.limit
 	ch <- c.used
 }
 
+// Collect implements prometheus.Collector.
 func (c *budgetCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, b := range c.registry.Budgets() {
 		name := "shared"

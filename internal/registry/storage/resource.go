@@ -29,6 +29,8 @@ type Resource struct {
 	Hub       *watch.Hub
 	Reflector *cache.Reflector
 
+	StoreLists StoreLists
+
 	stored // the resource in the store
 	tail   *kv.Tail
 	await  awaiter
@@ -36,8 +38,6 @@ type Resource struct {
 	checks checkCounters
 	reads  *ReadMetrics
 	issued issued
-
-	storeLists storeLists
 }
 
 // Config is the configuration of a [Resource].

@@ -70,13 +70,6 @@ func (m *ReadMetrics) waits(of schema.GroupResource) func(took time.Duration) {
 	return func(took time.Duration) { observer().Observe(took.Seconds()) }
 }
 
-// StoreListStats counts lists that were answered from the store, and the objects that were read and
+// StoreLists counts lists that were answered from the store, and the objects that were read and
 // returned for them. Upstream counts these lists together with the loads of caches.
-type StoreListStats struct{ Lists, Fetched, Returned int64 }
-
-type storeLists struct{ lists, fetched, returned atomic.Int64 }
-
-// StoreListStats returns the counters.
-func (r *Resource) StoreListStats() StoreListStats {
-	return StoreListStats{r.storeLists.lists.Load(), r.storeLists.fetched.Load(), r.storeLists.returned.Load()}
-}
+type StoreLists struct{ Lists, Fetched, Returned atomic.Int64 }

@@ -53,10 +53,17 @@ type source struct {
 	asked time.Time // guarded by mu: when last was told
 }
 
+var requestLabels = []string{"operation", "group", "resource"}
+
 // NewMetrics returns Metrics that ask for the size of the database at most once in every interval; 0
 // never asks. With native, histograms have native buckets, too.
 func NewMetrics(every time.Duration, native bool) *Metrics {
-	labels, store := []string{"operation", "group", "resource"}, []string{"storage_cluster_id"}
+	counter := func(name, help string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: "[ALPHA] " + help}, requestLabels)
+	}
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, []string{"storage_cluster_id"}, nil)
+	}
 	var factor float64 // component-base metrics/internal
 	if native {
 		factor = 1.1
@@ -69,15 +76,9 @@ func NewMetrics(every time.Duration, native bool) *Metrics {
 			Buckets: []float64{0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3,
 				4, 5, 6, 8, 10, 15, 20, 30, 45, 60},
 			NativeHistogramBucketFactor: factor, NativeHistogramMaxBucketNumber: nativeBuckets,
-		}, labels),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "etcd_requests_total",
-			Help: "[ALPHA] Etcd request counts for each operation and object type.",
-		}, labels),
-		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "etcd_request_errors_total",
-			Help: "[ALPHA] Etcd failed request counts for each operation and object type.",
-		}, labels),
+		}, requestLabels),
+		requests: counter("etcd_requests_total", "Etcd request counts for each operation and object type."),
+		failures: counter("etcd_request_errors_total", "Etcd failed request counts for each operation and object type."),
 		leases: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "etcd_lease_object_counts",
 			Help:    "[ALPHA] Number of objects attached to a single etcd lease.",
@@ -85,15 +86,13 @@ func NewMetrics(every time.Duration, native bool) *Metrics {
 
 			NativeHistogramBucketFactor: factor, NativeHistogramMaxBucketNumber: nativeBuckets,
 		}),
-		size: prometheus.NewDesc("apiserver_storage_size_bytes",
-			"[STABLE] Size of the storage database file physically allocated in bytes.", store, nil),
-		reads: prometheus.NewDesc("larder_revision_reads_total",
-			"Counter of linearizable reads of etcd's revision. Each serves all consistent reads that waited for it.", store, nil),
+		size:      desc("apiserver_storage_size_bytes", "[STABLE] Size of the storage database file physically allocated in bytes."),
+		reads:     desc("larder_revision_reads_total", "Counter of linearizable reads of etcd's revision. Each serves all consistent reads that waited for it."),
 		bookmarks: prometheus.NewDesc("etcd_bookmark_total", "[ALPHA] Number of etcd bookmarks (progress notify events) split by kind.", []string{"group", "resource"}, nil),
-		seen:      prometheus.NewDesc("larder_tail_revision", "Revision up to which the watch of etcd has seen everything, 0 while its place in the history is lost.", store, nil),
-		newest:    prometheus.NewDesc("larder_store_revision", "Highest revision that etcd is known to have come to.", store, nil),
-		silence:   prometheus.NewDesc("larder_tail_silence_seconds", "Time since the watch of etcd brought something.", store, nil),
-		losses:    prometheus.NewDesc("larder_tail_losses_total", "Counter of losses of the place in etcd's history, after which all caches load again.", store, nil),
+		seen:      desc("larder_tail_revision", "Revision up to which the watch of etcd has seen everything, 0 while its place in the history is lost."),
+		newest:    desc("larder_store_revision", "Highest revision that etcd is known to have come to."),
+		silence:   desc("larder_tail_silence_seconds", "Time since the watch of etcd brought something."),
+		losses:    desc("larder_tail_losses_total", "Counter of losses of the place in etcd's history, after which all caches load again."),
 	}
 }
 
@@ -141,24 +140,26 @@ func (m *Metrics) owner(key string) schema.GroupResource {
 	return schema.GroupResource{}
 }
 
+// counted are the metrics that count requests.
+func (m *Metrics) counted() []prometheus.Collector {
+	return []prometheus.Collector{m.duration, m.requests, m.failures, m.leases}
+}
+
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	m.duration.Describe(ch)
-	m.requests.Describe(ch)
-	m.failures.Describe(ch)
-	m.leases.Describe(ch)
-	ch <- m.size
-	for _, d := range []*prometheus.Desc{m.reads, m.bookmarks, m.seen, m.newest, m.silence, m.losses} {
+	for _, c := range m.counted() {
+		c.Describe(ch)
+	}
+	for _, d := range []*prometheus.Desc{m.size, m.reads, m.bookmarks, m.seen, m.newest, m.silence, m.losses} {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector. It omits the size of a store that does not report it.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
-	m.duration.Collect(ch)
-	m.requests.Collect(ch)
-	m.failures.Collect(ch)
-	m.leases.Collect(ch)
+	for _, c := range m.counted() {
+		c.Collect(ch)
+	}
 	sources := m.sources.Load()
 	if sources == nil {
 		return
@@ -170,16 +171,17 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, s := range *sources {
 		stats := s.Tail.State()
 		progress += stats.Progress
-		for desc, gauge := range map[*prometheus.Desc]float64{
-			m.newest: float64(s.Store.Newest()), m.seen: float64(stats.Seen), m.silence: stats.Silence.Seconds(),
-		} {
-			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, gauge, s.id)
+		emit := func(desc *prometheus.Desc, kind prometheus.ValueType, value float64) {
+			ch <- prometheus.MustNewConstMetric(desc, kind, value, s.id)
 		}
-		ch <- prometheus.MustNewConstMetric(m.reads, prometheus.CounterValue, float64(s.Store.RevisionReads()), s.id)
-		ch <- prometheus.MustNewConstMetric(m.losses, prometheus.CounterValue, float64(stats.Losses), s.id)
+		emit(m.newest, prometheus.GaugeValue, float64(s.Store.Newest()))
+		emit(m.seen, prometheus.GaugeValue, float64(stats.Seen))
+		emit(m.silence, prometheus.GaugeValue, stats.Silence.Seconds())
+		emit(m.reads, prometheus.CounterValue, float64(s.Store.RevisionReads()))
+		emit(m.losses, prometheus.CounterValue, float64(stats.Losses))
 		asking.Go(func() {
 			if size, ok := s.sizeNow(ctx, m.every, s.Store.Size); ok {
-				ch <- prometheus.MustNewConstMetric(m.size, prometheus.GaugeValue, float64(size), s.id)
+				emit(m.size, prometheus.GaugeValue, float64(size))
 			}
 		})
 	}
