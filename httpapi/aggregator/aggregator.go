@@ -84,7 +84,8 @@ type Aggregator struct {
 	openAPIv3 openAPIv3
 
 	routes  atomic.Pointer[map[string]*proxy] // remote servers by "group/version"; nil if there are none
-	hooks   hooks
+	started chan struct{}                     // closed once Run has started the controllers
+	hooks   map[string]chan struct{}          // immutable; each channel is closed once
 	pending pending
 	excused atomic.Bool // by Excuse
 
@@ -97,7 +98,7 @@ const resync = 5 * time.Minute
 
 // New returns an Aggregator without remote servers. It does no I/O and starts nothing.
 func New(config Config) (*Aggregator, error) {
-	a := &Aggregator{config: config, metrics: statusmetrics.New(), registered: metrics.NewKubeRegistry(), remoteWanted: make(chan struct{})}
+	a := &Aggregator{config: config, metrics: statusmetrics.New(), registered: metrics.NewKubeRegistry(), remoteWanted: make(chan struct{}), started: make(chan struct{})}
 	if config.Dial != nil {
 		a.dial = &transport.DialHolder{Dial: config.Dial}
 	}
@@ -121,7 +122,7 @@ func New(config Config) (*Aggregator, error) {
 	if a.openAPIv3, err = newOpenAPIv3(); err != nil {
 		return nil, fmt.Errorf("aggregator: %w", err)
 	}
-	a.hooks = newHooks(config.CertFile != "")
+	a.hooks = newHooks(a.started, config.CertFile != "")
 	a.pending.init(a.builtIn())
 	return a, nil
 }

@@ -20,15 +20,9 @@ import (
 
 // Parts of the start, by the names of upstream's health checks.
 const (
-	hookInformers        = "poststarthook/start-kube-aggregator-informers"
-	hookRegistration     = "poststarthook/apiservice-registration-controller"
-	hookLocal            = "poststarthook/apiservice-status-local-available-controller"
-	hookRemote           = "poststarthook/apiservice-status-remote-available-controller"
-	hookAutoregistration = "poststarthook/kube-apiserver-autoregistration"
-	hookDiscovery        = "poststarthook/apiservice-discovery-controller"
-	hookOpenAPI          = "poststarthook/apiservice-openapi-controller"
-	hookOpenAPIv3        = "poststarthook/apiservice-openapiv3-controller"
-	hookCertificate      = "poststarthook/aggregator-reload-proxy-client-cert"
+	hookRegistration = "poststarthook/apiservice-registration-controller"
+	hookDiscovery    = "poststarthook/apiservice-discovery-controller"
+	hookCertificate  = "poststarthook/aggregator-reload-proxy-client-cert"
 
 	// completion checks that all built-in versions have available APIServices.
 	completion = "autoregister-completion"
@@ -37,22 +31,24 @@ const (
 // errNotFinished has the text of kube-apiserver's health check.
 var errNotFinished = errors.New("not finished")
 
-// hooks are the steps of the start that must be done before the server is ready. The map is
-// immutable; each channel is closed once.
-type hooks map[string]chan struct{}
+// startedHooks are done once Run has started the controllers.
+var startedHooks = []string{
+	"poststarthook/start-kube-aggregator-informers", "poststarthook/kube-apiserver-autoregistration",
+	"poststarthook/apiservice-status-local-available-controller", "poststarthook/apiservice-status-remote-available-controller",
+	"poststarthook/apiservice-openapi-controller", "poststarthook/apiservice-openapiv3-controller",
+}
 
-func newHooks(certificate bool) hooks {
-	h := make(hooks)
-	for _, name := range []string{hookInformers, hookRegistration, hookLocal, hookRemote, hookAutoregistration, hookDiscovery, hookOpenAPI, hookOpenAPIv3} {
-		h[name] = make(chan struct{})
+// newHooks returns the steps of the start that must be done before the server is ready.
+func newHooks(started chan struct{}, certificate bool) map[string]chan struct{} {
+	h := map[string]chan struct{}{hookRegistration: make(chan struct{}), hookDiscovery: make(chan struct{})}
+	for _, name := range startedHooks {
+		h[name] = started
 	}
 	if certificate {
-		h[hookCertificate] = make(chan struct{})
+		h[hookCertificate] = started
 	}
 	return h
 }
-
-func (h hooks) done(name string) { close(h[name]) }
 
 // Checks lists the checks of health and readiness.
 func (a *Aggregator) Checks() []healthz.HealthChecker {

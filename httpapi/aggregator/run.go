@@ -59,17 +59,13 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	}
 
 	a.informers.Start(ctx.Done())
-	a.hooks.done(hookInformers)
 	a.register(ctx, synced, wished, registrar)
 	a.follow(ctx, synced, registration, discovery)
 	a.running.Go(func() { locals.Run(workers, ctx.Done()) })
-	a.hooks.done(hookLocal)
 	a.running.Go(func() { a.checkRemotes(ctx, remotes) })
-	a.hooks.done(hookRemote)
 	a.running.Go(func() { describing.RunWithContext(ctx) })
-	a.hooks.done(hookOpenAPI)
 	a.running.Go(func() { linking.RunWithContext(ctx) })
-	a.hooks.done(hookOpenAPIv3)
+	close(a.started)
 	<-ctx.Done()
 	a.running.Wait()
 	a.informers.Shutdown()
@@ -93,7 +89,6 @@ func (a *Aggregator) loadCertificate(ctx context.Context, registration *upstream
 	a.identity.Store(files)
 	files.AddListener(registration)
 	a.running.Go(func() { files.Run(ctx, 1) })
-	a.hooks.done(hookCertificate)
 	return nil
 }
 
@@ -107,7 +102,6 @@ type controller interface {
 // and APIServices are known, or it would delete the APIServices of unknown CRDs. wished is nil if there
 // are no CRDs, or ctx ended before they could be followed.
 func (a *Aggregator) register(ctx context.Context, synced <-chan struct{}, wished cache.ResourceEventHandlerRegistration, registrar controller) {
-	a.hooks.done(hookAutoregistration)
 	a.running.Go(func() {
 		if await(ctx, synced) && wished != nil { // upstream's crdAPIEnabled
 			cache.WaitForCacheSync(ctx.Done(), wished.HasSynced)
@@ -128,11 +122,11 @@ func (a *Aggregator) follow(ctx context.Context, synced <-chan struct{}, registr
 			discovery.Run(ctx.Done(), discovered)
 			return
 		}
-		a.hooks.done(hookRegistration)
+		close(a.hooks[hookRegistration])
 		a.running.Go(func() { discovery.Run(ctx.Done(), discovered) })
 		select {
 		case <-discovered:
-			a.hooks.done(hookDiscovery)
+			close(a.hooks[hookDiscovery])
 		case <-ctx.Done():
 		}
 	})
