@@ -72,23 +72,15 @@ func (t *top) run(cmd *cobra.Command) error {
 	if screen, ok := out.(*os.File); ok && !t.once && t.output == "table" && term.IsTerminal(int(screen.Fd())) {
 		return t.show(ctx, screen)
 	}
-	for first := true; ; first = false {
-		if !first && !t.pause(ctx) {
-			return nil
-		}
-		if err := t.print(ctx, out, !first); err != nil || t.once {
+	for further := false; ; further = true {
+		if err := t.print(ctx, out, further); err != nil || t.once {
 			return err
 		}
-	}
-}
-
-// pause waits until it is time to ask again, and reports false when ctx ends.
-func (t *top) pause(ctx context.Context) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(t.interval):
-		return true
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(t.interval):
+		}
 	}
 }
 
@@ -162,8 +154,9 @@ func (t *top) show(ctx context.Context, screen *os.File) error {
 				return nil
 			case err != nil && d == nil:
 				return err
+			case err == nil:
+				d = asked
 			}
-			d = answered(d, asked, err)
 			if err := draw(screen, d, err); err != nil {
 				return err
 			}
@@ -176,14 +169,6 @@ func (t *top) show(ctx context.Context, screen *os.File) error {
 			}
 		}
 	}
-}
-
-// answered returns the report to show: the one before if the server did not answer.
-func answered(before, now *costs.Report, err error) *costs.Report {
-	if err != nil {
-		return before
-	}
-	return now
 }
 
 // draw draws d, and why it is old.
