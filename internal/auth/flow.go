@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/feature"
 	"k8s.io/apiserver/pkg/util/flowcontrol"
 	"k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing/eventclock"
 	"k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing/queueset"
@@ -334,4 +336,71 @@ func (c *FlowClass) end(seats int, took time.Duration) {
 	flowmetrics.AddRequestsExecuting(ctx, c.Level, c.Schema, -1)
 	flowmetrics.AddSeatConcurrencyInUse(c.Level, c.Schema, -seats)
 	flowmetrics.ObserveExecutionDuration(ctx, c.Level, c.Schema, took)
+}
+
+// Estimate returns how many seats a request of a class takes, and for how long after its end.
+func (f *Flow) Estimate(a authorizer.Attributes, r FlowRequest, class *FlowClass) flowrequest.WorkEstimate {
+	req := new(http.Request)
+	switch a.GetVerb() {
+	case "list", "watch":
+		req.URL = r.URL() // whose query the estimate depends on
+	case "create", "update", "patch", "delete":
+	default:
+		return flowrequest.WorkEstimate{InitialSeats: 1} // upstream's estimator says so, too
+	}
+	return f.estimate(req.WithContext(apirequest.WithRequestInfo(context.Background(), r.RequestInfo())), class.Schema, class.Level)
+}
+
+// watchProgressSet sets upstream's variable only once, because other servers in the process may read it.
+var watchProgressSet = sync.Once{}
+
+// supportWatchProgress makes upstream's estimator assume that etcd supports progress requests of
+// watches. Then it estimates that a cache answers consistent lists, as the caches here always do.
+func supportWatchProgress() {
+	watchProgressSet.Do(func() {
+		feature.DefaultFeatureSupportChecker = watchProgress{feature.DefaultFeatureSupportChecker}
+	})
+}
+
+type watchProgress struct{ feature.FeatureSupportChecker }
+
+// Supports implements feature.FeatureSupportChecker.
+func (w watchProgress) Supports(f storage.Feature) bool {
+	return f == storage.RequestWatchProgress || w.FeatureSupportChecker.Supports(f)
+}
+
+// FlowLevel is the state of a priority level.
+type FlowLevel struct {
+	Name       string `json:"name"`
+	Exempt     bool   `json:"exempt"`
+	Seats      int    `json:"seats"`      // the limit, unless the level is exempt
+	Taken      int    `json:"taken"`      // seats
+	Executing  int    `json:"executing"`  // requests that hold a seat
+	Waiting    int    `json:"waiting"`    // requests in queues
+	Dispatched int    `json:"dispatched"` // requests that were given seats, since the start
+	Rejected   int64  `json:"rejected"`   // requests, since the start
+}
+
+// Levels returns all priority levels, by name.
+func (f *Flow) Levels() []FlowLevel {
+	f.mu.Lock()
+	rejected, queueSets := make(map[string]int64), maps.Clone(f.queueSets)
+	for _, class := range f.classes {
+		rejected[class.Level] += class.rejected.Load()
+	}
+	f.mu.Unlock()
+	levels := make([]FlowLevel, 0, len(queueSets))
+	for _, name := range slices.Sorted(maps.Keys(queueSets)) {
+		l := queueSets[name]
+		dump := l.Dump(false)
+		l.mu.Lock()
+		limit := l.dispatch.ConcurrencyLimit
+		l.mu.Unlock()
+		levels = append(levels, FlowLevel{
+			Name: name, Exempt: l.exempt, Seats: limit,
+			Taken: dump.SeatsInUse, Executing: dump.Executing, Waiting: dump.Waiting,
+			Dispatched: dump.Dispatched, Rejected: rejected[name],
+		})
+	}
+	return levels
 }

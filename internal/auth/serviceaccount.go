@@ -2,14 +2,22 @@ package auth
 
 import (
 	"context"
+	"errors"
 	"net"
 	"time"
 
+	"github.com/emicklei/go-restful/v3"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	controlplane "k8s.io/kubernetes/pkg/controlplane/apiserver/options"
+	"k8s.io/kubernetes/pkg/routes"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
@@ -73,4 +81,56 @@ func lookup[T any](ctx context.Context, name string, get func(context.Context, s
 		object, err = get(ctx, name, metav1.GetOptions{})
 	}
 	return lookedUp(ctx, object, err)
+}
+
+// bootstrapSecrets looks up the secrets of bootstrap tokens in the registry's cache. Upstream's
+// informer would hold a copy.
+type bootstrapSecrets struct{ client typedcorev1.SecretsGetter }
+
+// bootstrapTimeout limits a lookup, which is in memory.
+const bootstrapTimeout = 10 * time.Second
+
+// Get implements listers.SecretNamespaceLister.
+func (b bootstrapSecrets) Get(name string) (*corev1.Secret, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), bootstrapTimeout)
+	defer cancel()
+	secret, err := b.client.Secrets(metav1.NamespaceSystem).Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"})
+	return lookedUp(ctx, secret, err)
+}
+
+// List implements listers.SecretNamespaceLister. Upstream's authenticator does not call it.
+func (bootstrapSecrets) List(labels.Selector) ([]*corev1.Secret, error) {
+	return nil, errors.New("auth: bootstrap tokens are not listed")
+}
+
+// OpenIDPaths lists the paths that Auth.OpenID serves. A path that ends in "/" includes all paths below
+// it. There are no documents below it: upstream's router refuses these requests.
+func OpenIDPaths() []string {
+	config, keys := serviceaccount.OpenIDConfigPath, serviceaccount.JWKSPath
+	return []string{config, config + "/", keys, keys + "/"}
+}
+
+// loadOpenID prepares the OpenID provider's metadata. If the issuer is not an https URL, there is none
+// (kubernetes pkg/controlplane/apiserver/server.go).
+func (a *Auth) loadOpenID(c Config) error {
+	if c.Authentication.ServiceAccounts == nil || a.keys == nil {
+		return nil
+	}
+	accounts := c.Authentication.ServiceAccounts
+	metadata, err := serviceaccount.NewOpenIDMetadataProvider(accounts.Issuers[0], accounts.JWKSURI, c.ExternalAddress, a.keys)
+	if err != nil {
+		klog.InfoS("Not serving OpenID metadata of service-account tokens", "reason", err)
+		return nil
+	}
+	container := restful.NewContainer()
+	container.ServiceErrorHandler(refuse)
+	routes.NewOpenIDMetadataServer(metadata).Install(container)
+	a.OpenID = container
+	return nil
+}
+
+// refuse answers requests that the router does not route, like apiserver pkg/server/handler.go.
+func refuse(err restful.ServiceError, req *restful.Request, resp *restful.Response) {
+	status := apierrors.NewGenericServerResponse(err.Code, "", schema.GroupResource{}, "", err.Message, 0, false)
+	responsewriters.ErrorNegotiated(status, legacyscheme.Codecs, schema.GroupVersion{}, resp.ResponseWriter, req.Request)
 }

@@ -3,6 +3,8 @@ package encoding
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"sync/atomic"
@@ -445,4 +447,78 @@ func (c *Codec) Bookmark(revision int64, initialEnd bool) (runtime.Object, error
 		c.decorate(obj)
 	}
 	return obj, nil
+}
+
+// kind describes the objects of a Codec.
+type kind struct {
+	groupResource schema.GroupResource
+	versioner     storage.Versioner
+	encrypted     bool
+	schema        *cache.Schema
+	scheme        *runtime.Scheme
+	canonical     schema.GroupVersionKind
+	newFunc       func() runtime.Object
+	newListFunc   func() runtime.Object
+}
+
+// GroupResource names the resource.
+func (k *kind) GroupResource() schema.GroupResource { return k.groupResource }
+
+// Schema returns the schema of the objects that the Codec makes for the cache.
+func (k *kind) Schema() *cache.Schema { return k.schema }
+
+// Versioner reads and writes resourceVersions.
+func (k *kind) Versioner() storage.Versioner { return k.versioner }
+
+// Scheme converts between versions; nil for custom resources.
+func (k *kind) Scheme() *runtime.Scheme { return k.scheme }
+
+// Canonical returns the kind of the canonical encoding.
+func (k *kind) Canonical() schema.GroupVersionKind { return k.canonical }
+
+// Records reports whether the stored values are records that are no API objects: they have
+// no canonical encoding and are not cached.
+func (k *kind) Records() bool { return k.newFunc == nil }
+
+// Encrypted reports whether values may be encrypted. Then reading a value may wait for a key service.
+func (k *kind) Encrypted() bool { return k.encrypted }
+
+// New makes an empty object of the type that handlers and strategies use.
+func (k *kind) New() runtime.Object { return k.newFunc() }
+
+// NewList makes an empty list of such objects.
+func (k *kind) NewList() runtime.Object { return k.newListFunc() }
+
+// marshaler and unmarshaler have the methods of generated protobuf types.
+type marshaler interface{ Marshal() ([]byte, error) }
+
+type sizedMarshaler interface {
+	Size() int
+	MarshalToSizedBuffer([]byte) (int, error)
+}
+
+type unmarshaler interface {
+	Reset()
+	Unmarshal([]byte) error
+}
+
+// errNotProtobuf says that a kind has no protobuf encoding.
+var errNotProtobuf = errors.New("registry: kind has no protobuf form")
+
+// marshalProtobuf writes the bare message of obj.
+func marshalProtobuf(obj runtime.Object) ([]byte, error) {
+	m, ok := obj.(marshaler)
+	if !ok {
+		return nil, fmt.Errorf("%w: %T", errNotProtobuf, obj)
+	}
+	return m.Marshal()
+}
+
+// marshalJSON writes obj as encoding/json does.
+func marshalJSON(obj any) ([]byte, error) {
+	data, err := json.Marshal(obj)
+	if err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	return data, nil
 }

@@ -1,10 +1,13 @@
 package encoding
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -205,3 +208,127 @@ func (c *Custom) Version(version string) *Codec { return c.versions[version] }
 
 // Empty reports whether there is no version.
 func (c *Custom) Empty() bool { return len(c.versions) == 0 }
+
+// customCodec is the part of a [Codec] that only custom resources have. Their objects have
+// no Go type: the canonical encoding is JSON, in the version that is stored, and is decoded
+// by the same code as a stored value.
+type customCodec struct {
+	// head is the start of stored or canonical bytes of an object of the Codec's version; nil
+	// in the Codec of the whole resource. Bytes that begin otherwise may have the version,
+	// too.
+	head []byte
+
+	// storedIn says that objects are stored in the Codec's version, as an encoding by upstream's
+	// codec has shown.
+	storedIn atomic.Bool
+
+	// onlyVersion says that the CRD has no other version.
+	onlyVersion bool
+
+	// converts says that a webhook converts, which may change labels and fields. The cache has those
+	// of the stored version.
+	converts bool
+
+	// served has the encoders of the Codec's version; nil if it is not served.
+	served *Version
+
+	// attrs finds the labels and all fields by which some version selects.
+	attrs storage.AttrFunc
+
+	// schemas are the schemas of the versions that need no conversion to the Codec's. selects says that
+	// attrs reads more than the metadata.
+	schemas func() []*servedjson.Schema
+	selects bool
+}
+
+// read returns data, stored or canonical, as a Document if it is in served form.
+func (c *customCodec) read(data []byte) (servedjson.Document, bool) {
+	for _, s := range c.schemas() {
+		if d, ok := s.Read(data); ok {
+			return d, true
+		}
+	}
+	return servedjson.Document{}, false
+}
+
+// attrsOf returns what attrs finds in d.
+func (c *customCodec) attrsOf(d *servedjson.Document) (labels.Set, fields.Set, error) {
+	if c.selects {
+		return c.attrs(&unstructured.Unstructured{Object: d.Content()})
+	}
+	found := &unstructured.Unstructured{Object: make(map[string]any, 1)}
+	found.SetName(d.Name())
+	found.SetNamespace(d.Namespace())
+	found.SetLabels(d.Labels())
+	return c.attrs(found)
+}
+
+// decode decodes data, stored or canonical, into an object of the Codec's version, if data needs no
+// pruning, defaults or conversion.
+func (c *customCodec) decode(data []byte, into runtime.Object) bool {
+	u, ok := into.(*unstructured.Unstructured)
+	if !ok {
+		return false
+	}
+	d, ok := c.read(data)
+	if ok {
+		u.Object = d.Content()
+	}
+	return ok
+}
+
+// stores reports whether data, stored or canonical, has the version of the Codec. It may
+// report false for data that has: a conversion then changes nothing.
+func (c *customCodec) stores(data []byte) bool {
+	return len(c.head) > 0 && len(data) > len(c.head) && string(data[:len(c.head)]) == string(c.head)
+}
+
+// lazyCodec is upstream's codec of one version of a CRD, made when it is first used.
+type lazyCodec struct {
+	ready func() error // sets codec and attrs before it first returns
+
+	codec runtime.Codec
+	attrs storage.AttrFunc
+}
+
+var _ runtime.Codec = (*lazyCodec)(nil)
+
+// made returns the codec.
+func (l *lazyCodec) made() (runtime.Codec, error) {
+	if err := l.ready(); err != nil {
+		return nil, err
+	}
+	if l.codec == nil {
+		return nil, errors.New("registry: upstream has not created the storage of a version")
+	}
+	return l.codec, nil
+}
+
+// Decode implements runtime.Decoder.
+func (l *lazyCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	c, err := l.made()
+	if err != nil {
+		return nil, nil, err
+	}
+	return c.Decode(data, defaults, into)
+}
+
+// Encode implements runtime.Encoder.
+func (l *lazyCodec) Encode(obj runtime.Object, w io.Writer) error {
+	c, err := l.made()
+	if err != nil {
+		return err
+	}
+	return c.Encode(obj, w)
+}
+
+// Identifier implements runtime.Encoder. Nothing is cached under it.
+func (l *lazyCodec) Identifier() runtime.Identifier { return "larder-lazy" }
+
+// attrsOf finds the labels and the selectable fields of an object.
+func (l *lazyCodec) attrsOf(obj runtime.Object) (labels.Set, fields.Set, error) {
+	if _, err := l.made(); err != nil {
+		return nil, nil, err
+	}
+	return l.attrs(obj)
+}

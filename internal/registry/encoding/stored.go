@@ -14,6 +14,158 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
+// Foreseen is the cached object of a value that is about to be stored, without its revision. The zero
+// Foreseen is unknown: the cache decodes the value.
+type Foreseen struct {
+	// Plain says that the decoded object and the cached one have the same encoding.
+	Plain bool
+
+	config cache.ObjectConfig // Body has no revision, or one to be replaced, and may be part of the stored bytes
+
+	document servedjson.Document // from which the body is made, if there is none in config
+	known    bool                // there is a document
+}
+
+// Known reports whether f is not the zero Foreseen.
+func (f *Foreseen) Known() bool { return f.known || f.config.Body != nil }
+
+// Key returns the key of the object.
+func (f *Foreseen) Key() string { return f.config.Key }
+
+// Foresee returns the cached object of s, which decodes to obj.
+func (c *Codec) Foresee(rest string, s *Stored, obj runtime.Object) Foreseen {
+	f := Foreseen{Plain: c.Lossless(s.Data), config: cache.ObjectConfig{Key: rest}}
+	foresee := c.foreseeDecoded
+	if c.custom != nil {
+		foresee = c.foreseeCustom
+	}
+	if rest == "" || !foresee(s, obj, &f) {
+		return Foreseen{}
+	}
+	return f
+}
+
+// ForeseeAlike is Foresee without decoding s. It succeeds if the fingerprint of s has a rule.
+func (c *Codec) ForeseeAlike(rest string, s *Stored) Foreseen {
+	if c.decorate != nil || rest == "" {
+		return Foreseen{}
+	}
+	v := c.fingerprints.inspect(s.Data)
+	if v == nil {
+		return Foreseen{}
+	}
+	defer c.fingerprints.release(v)
+	f := Foreseen{Plain: true, config: cache.ObjectConfig{Key: rest}}
+	done, learn := c.fingerprints.complete(v, &f.config)
+	if learn {
+		example := cache.ObjectConfig{Key: rest, Revision: 1}
+		if c.complete(s.Data, &example) == nil {
+			c.fingerprints.learn(v, &example)
+		}
+	}
+	if !done {
+		return Foreseen{}
+	}
+	return f
+}
+
+// Lossless reports whether canonical bytes have all information of stored data. JSON distinguishes an empty
+// list from a missing one, and protobuf does not. For a custom resource, data must be in the Codec's
+// version.
+func (c *Codec) Lossless(data []byte) bool {
+	if c.custom != nil {
+		return c.custom.stores(data)
+	}
+	return bytes.HasPrefix(data, []byte(wire.Magic))
+}
+
+// foreseeDecoded sets f from obj.
+func (c *Codec) foreseeDecoded(_ *Stored, obj runtime.Object, f *Foreseen) bool {
+	var err error
+	if f.config.Labels, f.config.Fields, err = c.attrs(obj); err != nil {
+		return false
+	}
+	if c.decorate != nil {
+		decorated := obj.DeepCopyObject()
+		c.decorate(decorated)
+		f.Plain = f.Plain && reflect.DeepEqual(obj, decorated)
+		obj = decorated
+	}
+	f.config.Body, err = c.encode(obj)
+	return err == nil
+}
+
+// foreseeCustom sets f for a custom resource, which is cached in the stored version. It fails if the object
+// was written in another version.
+func (c *Codec) foreseeCustom(s *Stored, obj runtime.Object, f *Foreseen) bool {
+	if !c.custom.stores(s.Data) {
+		return false
+	}
+	if c.decorate == nil {
+		if f.document, f.known = s.document, s.known; !f.known {
+			f.document, f.known = c.custom.read(s.Data)
+		}
+	}
+	var err error
+	if f.known {
+		f.config.Labels, f.config.Fields, err = c.custom.attrsOf(&f.document)
+		return err == nil
+	}
+	// Only an object that was decoded from s is changed here: if the write fails, the caller may
+	// write its own object again.
+	if c.SetRevision(obj, 1) != nil {
+		return false
+	}
+	if f.config.Labels, f.config.Fields, err = c.custom.attrs(obj); err != nil {
+		return false
+	}
+	f.config.Body, err = c.encode(obj)
+	return err == nil
+}
+
+// Object makes the cached object of f, which c foresaw, after its value is stored at revision. stored is
+// the size of the value. Object returns nil if it cannot make the object.
+func (f *Foreseen) Object(c *Codec, revision int64, stored int) *cache.Object {
+	config := f.config
+	config.Revision, config.Stored = revision, stored
+	if f.known {
+		setDocument(&config, &f.document)
+		return cache.NewObject(config, c.schema)
+	}
+	return c.objectAt(config, f.config.Body)
+}
+
+// objectAt makes an object from config, with the contents of body at config's revision. It returns nil if
+// it cannot.
+func (c *Codec) objectAt(config cache.ObjectConfig, body []byte) *cache.Object {
+	var err error
+	if config.Body, err = c.appendRevision(make([]byte, 0, len(body)+wire.MaxRevision), body, config.Revision); err != nil {
+		return nil
+	}
+	if c.custom != nil {
+		config.Head = wire.HeadJSON(config.Body)
+	}
+	return cache.NewObject(config, c.schema)
+}
+
+// At returns o at another revision, for encoding only: it has no labels and fields. It returns nil if it
+// cannot.
+func (c *Codec) At(o *cache.Object, revision int64) *cache.Object {
+	if o.Revision() == revision {
+		return o
+	}
+	return c.objectAt(cache.ObjectConfig{Key: o.Key(), Revision: revision, Stored: int(o.Stored())}, o.Body())
+}
+
+// Encodes returns an error if the body of o is not the canonical encoding of obj.
+func (c *Codec) Encodes(o *cache.Object, obj runtime.Object) error {
+	body, err := c.encode(obj)
+	if err == nil && !bytes.Equal(body, o.Body()) {
+		err = fmt.Errorf("registry: %s is encoded as %q, not as %q", o.Key(), body, o.Body())
+	}
+	return err
+}
+
 // Stored is an object that is about to be stored.
 type Stored struct {
 	Data []byte

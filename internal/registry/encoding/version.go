@@ -1,9 +1,12 @@
 package encoding
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/larder-io/larder/internal/registry/transcode"
@@ -89,3 +92,72 @@ func (v *Version) RowID() ID { return v.rows }
 
 // Converts reports whether making an item may take a webhook.
 func (v *Version) Converts() bool { return v.codec.Converts() && !v.codec.custom.onlyVersion }
+
+// MediaType is the media type of an encoding. YAML is made from JSON bodies with
+// [wire.YAML], pretty-printed JSON with [wire.Pretty].
+type MediaType uint8
+
+// The media types of cached encodings.
+const (
+	JSON MediaType = iota
+	Protobuf
+)
+
+// Projection is the part of an object that is sent.
+type Projection uint8
+
+// The projections that an [Encoder] writes. Tables are made by package table.
+const (
+	Full           Projection = iota
+	Partial                   // PartialObjectMetadata of meta.k8s.io/v1
+	PartialV1beta1            // PartialObjectMetadata of meta.k8s.io/v1beta1
+)
+
+const (
+	mediaTypes  = 2
+	projections = 3
+)
+
+// partialKind describes lists of PartialObjectMetadata. Upstream builds them from a nil
+// slice, so that an empty one has null for its items, and gives each item its kind
+// (apiserver pkg/endpoints/handlers/response.go).
+func partialKind(projection Projection) wire.Kind {
+	kind := wire.Kind{
+		APIVersion: metav1.SchemeGroupVersion.String(),
+		Kind:       "PartialObjectMetadata",
+		ListKind:   "PartialObjectMetadataList",
+		Typed:      true,
+		NullItems:  true,
+	}
+	if projection == PartialV1beta1 {
+		kind.APIVersion, kind.ItemsFirst = metav1beta1.SchemeGroupVersion.String(), true
+	}
+	return kind
+}
+
+// ID is the number of an encoding among those of one resource's objects. Versions share the
+// encodings of PartialObjectMetadata, which are the same in every version of a built-in kind.
+type ID = uint8
+
+const (
+	canonicalID = 0
+	partialIDs  = 1 // media type and projection of PartialObjectMetadata follow
+	versionIDs  = partialIDs + mediaTypes*(projections-1)
+	maxIDs      = 1 << 8
+)
+
+// errTooManyVersions says that there is no number left for the encodings of a version.
+var errTooManyVersions = errors.New("registry: served in too many versions")
+
+// numbers allocates the IDs of a resource.
+type numbers struct{ used int }
+
+// take returns the first of n IDs that are not taken.
+func (s *numbers) take(n int) (ID, error) {
+	base := versionIDs + s.used
+	if base+n > maxIDs {
+		return 0, errTooManyVersions
+	}
+	s.used += n
+	return ID(base), nil
+}

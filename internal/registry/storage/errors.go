@@ -3,12 +3,90 @@ package storage
 import (
 	"errors"
 	"fmt"
+	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/kv"
 )
+
+// Texts of errors where corrupt objects may be deleted unread: apiserver
+// pkg/storage/etcd3/corrupt_obj_deleter.go.
+const (
+	untransformable = "data from the storage is not transformable"
+	undecodable     = "object not decodable"
+
+	// maxCorrupt limits the corrupt objects that the error of a list names.
+	maxCorrupt = 100
+)
+
+// deletesUnread reports whether corrupt objects may be deleted unread: the feature is off by
+// default.
+func deletesUnread() bool {
+	return utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
+}
+
+// corruption is the error of a stored value.
+type corruption struct {
+	what     string
+	revision int64
+	err      error
+}
+
+// Error names the kind of corruption before the error itself.
+func (c *corruption) Error() string {
+	return fmt.Sprintf("%s revision=%d: %v", c.what, c.revision, c.err)
+}
+
+// Unwrap returns the error of the value.
+func (c *corruption) Unwrap() error { return c.err }
+
+// corruptError returns the error by which upstream's handlers allow the object under key to be deleted
+// unread.
+func corruptError(key string, o *cache.Object) error {
+	c := &corruption{what: undecodable, revision: o.Revision(), err: o.Err()}
+	if storage.IsInternalError(c.err) { // as Codec.DecodeValue wraps it
+		c = &corruption{what: untransformable, err: errors.Unwrap(errors.Unwrap(c.err))}
+	}
+	return storage.NewCorruptObjError(key, c)
+}
+
+// corruptList collects the errors of the corrupt objects of a list.
+type corruptList struct{ causes []metav1.StatusCause }
+
+// add adds an object under its full key, and reports whether there is room for more.
+func (l *corruptList) add(full string, o *cache.Object) bool {
+	if len(l.causes) >= maxCorrupt {
+		l.causes = append(l.causes, metav1.StatusCause{
+			Type: metav1.CauseTypeTooMany, Message: "too many errors, the list is truncated",
+		})
+		return false
+	}
+	l.causes = append(l.causes, metav1.StatusCause{
+		Type: metav1.CauseTypeUnexpectedServerResponse, Field: full, Message: corruptError(full, o).Error(),
+	})
+	return true
+}
+
+// status is the answer to a list of corrupt objects, nil if there are none.
+func (l *corruptList) status(of schema.GroupResource) error {
+	if len(l.causes) == 0 {
+		return nil
+	}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusInternalServerError,
+		Reason:  metav1.StatusReasonStoreReadError,
+		Message: fmt.Sprintf("failed to read one or more %s from the storage", of),
+		Details: &metav1.StatusDetails{Group: of.Group, Kind: of.Resource, Name: "list", Causes: l.causes},
+	}}
+}
 
 // badRevision is the error of a malformed resourceVersion.
 func badRevision(err error) error {

@@ -2,6 +2,10 @@ package storage
 
 import (
 	"fmt"
+	"path"
+	"strings"
+
+	"k8s.io/apiserver/pkg/storage"
 )
 
 // Scope is the scope of a read: one namespace or, if that is empty, the whole resource. If Name is not
@@ -47,4 +51,47 @@ func (s Scope) check(l layout) error {
 		key += "/" + s.Name
 	}
 	return fmt.Errorf("invalid key: %q", key)
+}
+
+// layout has the key prefixes of a resource.
+//
+// Invariant: root ends in "/" and starts with base.
+type layout struct {
+	base     string // start of every key: "/registry/"
+	resource string // start of the keys of storage.Interface: "/pods"
+	root     string // start of this resource's keys: "/registry/pods/"
+}
+
+// newLayout joins as apiserver pkg/storage/etcd3/store.go does.
+func newLayout(prefix, resource string) (layout, error) {
+	if !strings.HasPrefix(resource, "/") || resource == "/" {
+		return layout{}, fmt.Errorf("registry: bad resource prefix %q", resource)
+	}
+	base := path.Join("/", prefix)
+	if !strings.HasSuffix(base, "/") {
+		base += "/"
+	}
+	root := base + strings.Trim(resource, "/") + "/"
+	return layout{base: base, resource: resource, root: root}, nil
+}
+
+// full returns the store's key for a key of storage.Interface.
+func (l layout) full(key string, recursive bool) (string, error) {
+	key, err := storage.PrepareKey(l.resource, key, recursive)
+	if err != nil {
+		return "", err
+	}
+	return l.base + strings.TrimPrefix(key, "/"), nil
+}
+
+// rest returns the key of an object, or of a namespace, within the resource.
+func (l layout) rest(full string) string { return strings.TrimPrefix(full, l.root) }
+
+// splitKey is the inverse of joining namespace and name.
+func splitKey(rest string) (namespace, name string) {
+	i := strings.LastIndexByte(rest, '/')
+	if i < 0 {
+		return "", rest
+	}
+	return rest[:i], rest[i+1:]
 }

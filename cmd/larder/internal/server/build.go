@@ -3,14 +3,19 @@ package server
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"path"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/server/egressselector"
+	"k8s.io/apiserver/pkg/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 	"k8s.io/klog/v2"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
@@ -20,6 +25,7 @@ import (
 	"github.com/larder-io/larder/cmd/larder/internal/server/servingcert"
 	"github.com/larder-io/larder/cmd/larder/internal/server/storestats"
 	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/httpapi/aggregator"
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/customresources"
 	"github.com/larder-io/larder/httpapi/faults"
@@ -288,4 +294,65 @@ func (s *Server) extend(config *httpapi.Config) (err error) {
 	}
 	config.Extensions = p.extensions
 	return nil
+}
+
+// aggregate adds the aggregator to config.
+func (s *Server) aggregate(config *httpapi.Config) error {
+	self, err := url.Parse(s.id.url)
+	if err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	p := &s.parts
+	p.aggregator, err = aggregator.New(aggregator.Config{
+		Registry:        p.registry,
+		ClientConfig:    p.loopback,
+		Client:          p.client,
+		Services:        p.informers.Core().V1().Services(),
+		CRDs:            p.extensions.CRDs(),
+		Discovery:       config.Discovery,
+		Self:            self,
+		CertFile:        s.config.ProxyClientCertFile,
+		KeyFile:         s.config.ProxyClientKeyFile,
+		Resolver:        p.services,
+		RejectRedirects: s.config.AggregatorRejectForwardingRedirects,
+		Dial:            s.egress.dialer(egressselector.Cluster),
+	})
+	if err != nil {
+		return fmt.Errorf("server: peer proxy: %w", err)
+	}
+	config.Aggregator = p.aggregator
+	return nil
+}
+
+// newFlow returns API Priority and Fairness; nil if it is disabled.
+func (s *Server) newFlow() *auth.Flow {
+	if !s.config.Features.EnablePriorityAndFairness {
+		return nil
+	}
+	p := &s.parts
+	return auth.NewFlow(auth.FlowConfig{
+		Client: p.client, Informers: p.informers, Stored: stored(p.registry),
+		Limit: s.config.GenericServerRunOptions.MaxRequestsInFlight + s.config.GenericServerRunOptions.MaxMutatingRequestsInFlight,
+	})
+}
+
+// stored returns a function that returns the number and size of a resource's objects. It knows only custom
+// resources that a request has named. Upstream has no figures for others, either.
+func stored(all *registry.Registry) func(string) (storage.Stats, error) {
+	known := make(map[string]*registry.Resource)
+	for _, r := range all.Resources() {
+		known[r.GroupResource.String()] = r
+	}
+	return func(name string) (storage.Stats, error) {
+		r := known[name]
+		if r == nil {
+			r = all.CustomResource(schema.ParseGroupResource(name))
+		}
+		if r == nil || r.Cache == nil || !r.Cache.Ready() {
+			return storage.Stats{}, flowrequest.ObjectCountNotFoundErr
+		}
+		now := r.Cache.Snapshot()
+		objects := int64(now.Len())
+		return storage.Stats{ObjectCount: objects, EstimatedAverageObjectSizeBytes: int64(now.Stored()) / max(objects, 1)}, nil
+	}
 }

@@ -12,7 +12,9 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiserverfeatures "k8s.io/apiserver/pkg/features"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/egressselector"
+	"k8s.io/apiserver/pkg/storageversion"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	utilpeerproxy "k8s.io/apiserver/pkg/util/peerproxy"
 	"k8s.io/client-go/transport"
@@ -165,4 +167,38 @@ func (p *peers) await(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// serverID returns the name of this server in its cluster, the same after each restart.
+func serverID() string { return genericapiserver.NewConfig(legacyscheme.Codecs).APIServerID }
+
+// identityLease returns the name of the server's identity Lease; "" if it has none.
+func identityLease() string {
+	if !utilfeature.DefaultFeatureGate.Enabled(apiserverfeatures.APIServerIdentity) {
+		return ""
+	}
+	return serverID()
+}
+
+// leadership returns the configuration of coordinated leader election; nil if it is disabled.
+func (s *Server) leadership() *bootstrap.Leadership {
+	if !utilfeature.DefaultFeatureGate.Enabled(apiserverfeatures.CoordinatedLeaderElection) {
+		return nil
+	}
+	up := s.config.ServerRunOptions
+	return &bootstrap.Leadership{
+		ClientConfig: s.parts.loopback, LeaseDuration: up.CoordinatedLeadershipLeaseDuration,
+		RenewDeadline: up.CoordinatedLeadershipRenewDeadline, RetryPeriod: up.CoordinatedLeadershipRetryPeriod,
+	}
+}
+
+// publishVersions makes base publish the registry's storage versions, if that is enabled.
+func (s *Server) publishVersions(base *bootstrap.Config) {
+	p := &s.parts
+	if base.Identity == "" || !utilfeature.DefaultFeatureGate.Enabled(apiserverfeatures.StorageVersionAPI) {
+		return
+	}
+	p.versions = storageversion.NewDefaultManager()
+	p.versions.AddResourceInfo(p.registry.StorageVersions()...)
+	base.StorageVersions = &bootstrap.StorageVersions{Manager: p.versions, ClientConfig: p.loopback}
 }

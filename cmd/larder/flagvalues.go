@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // cacheBytes is the flag value of --cache-max-bytes: a limit for all caches, and limits of single
@@ -76,3 +77,72 @@ func parseBytes(s string) (int64, error) {
 
 // Type implements pflag.Value.
 func (c *cacheBytes) Type() string { return "bytes" }
+
+// indexLabels is the flag value of labels to index, by resource.
+type indexLabels struct {
+	labels *map[schema.GroupResource][]string
+}
+
+func (x *indexLabels) String() string {
+	var all []string
+	for resource, keys := range *x.labels {
+		all = append(all, resource.String()+"="+strings.Join(keys, ","))
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+// Set adds the labels of one resource.
+func (x *indexLabels) Set(value string) error {
+	name, list, ok := strings.Cut(value, "=")
+	if !ok || name == "" {
+		return fmt.Errorf("%q is not resource[.group]=key[,key]", value)
+	}
+	keys := strings.Split(list, ",")
+	for _, key := range keys {
+		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
+			return fmt.Errorf("%q is not a label key: %s", key, strings.Join(problems, "; "))
+		}
+	}
+	if *x.labels == nil {
+		*x.labels = make(map[schema.GroupResource][]string)
+	}
+	resource := schema.ParseGroupResource(name)
+	(*x.labels)[resource] = append((*x.labels)[resource], keys...)
+	return nil
+}
+
+// Type implements pflag.Value.
+func (x *indexLabels) Type() string { return "labels" }
+
+// faultsFlag is the flag value of --faults: a boolean, or the seed of random faults.
+type faultsFlag struct {
+	enabled *bool
+	seed    *uint64
+}
+
+// String implements pflag.Value.
+func (f *faultsFlag) String() string {
+	if f.seed != nil && *f.seed != 0 {
+		return strconv.FormatUint(*f.seed, 10)
+	}
+	return strconv.FormatBool(f.enabled != nil && *f.enabled)
+}
+
+// Set implements pflag.Value.
+func (f *faultsFlag) Set(value string) error {
+	switch value {
+	case "true", "false":
+		*f.enabled, *f.seed = value == "true", 0
+		return nil
+	}
+	seed, err := strconv.ParseUint(value, 10, 64)
+	if err != nil || seed == 0 {
+		return fmt.Errorf("%q is neither a boolean nor a positive number", value)
+	}
+	*f.enabled, *f.seed = true, seed
+	return nil
+}
+
+// Type implements pflag.Value.
+func (f *faultsFlag) Type() string { return "seed" }
