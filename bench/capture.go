@@ -11,11 +11,9 @@ import (
 
 // Capture returns the body of one answer.
 func (t *Target) Capture(ctx context.Context, path, accept, encoding string) ([]byte, error) {
-	ctx, cut := t.graceful(ctx)
-	defer cut()
-	c := t.conn(ctx)
-	defer c.close()
-	return c.read(Request{Path: path, Accept: accept, Encoding: encoding})
+	var body bytes.Buffer
+	_, err := t.Once(ctx, Request{Path: path, Accept: accept, Encoding: encoding}, &body)
+	return body.Bytes(), err
 }
 
 // CaptureWatchList returns the bytes that WatchList reads of one watch, with their frames.

@@ -137,26 +137,12 @@ func (c *conn) send(r Request) (*http.Response, error) {
 	return resp, err
 }
 
-// drain discards the body of an answer and returns its length.
-func (c *conn) drain(resp *http.Response) (n int64, err error) {
+// drain writes the body of an answer to w and returns its length.
+func (c *conn) drain(resp *http.Response, w io.Writer) (n int64, err error) {
 	if c.chunk == nil {
 		c.chunk = make([]byte, largeBuffer)
 	}
-	return io.CopyBuffer(struct{ io.Writer }{io.Discard}, resp.Body, c.chunk) // io.Discard's own buffer is small
-}
-
-// read sends a request and returns the body of the answer.
-func (c *conn) read(r Request) ([]byte, error) {
-	defer c.unlimit()
-	resp, err := c.send(r)
-	if err != nil {
-		return nil, c.explain(err)
-	}
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return nil, c.explain(fmt.Errorf("bench: body of %s: %w", r.Path, err))
-	}
-	return body, nil
+	return io.CopyBuffer(struct{ io.Writer }{w}, resp.Body, c.chunk) // io.Discard's own buffer is small
 }
 
 // retryAfter returns how long the client must wait before it retries, -1 if the answer has no Retry-After
@@ -175,7 +161,7 @@ func (c *conn) do(r Request) (outcome, error) {
 	const most = 10 // times
 	var o outcome
 	for {
-		after, err := c.try(r, &o)
+		after, err := c.try(r, &o, io.Discard)
 		if err == nil || !c.t.RetryAfter || after < 0 || o.status != http.StatusTooManyRequests || o.retries >= most {
 			return o, err
 		}
@@ -190,12 +176,12 @@ func (c *conn) do(r Request) (outcome, error) {
 // while the server is gone.
 const reconnectDelay = 10 * time.Millisecond
 
-// try sends a request once and reads the answer. after is the server's Retry-After, -1 without one.
-func (c *conn) try(r Request, o *outcome) (after time.Duration, err error) {
+// try sends a request once and writes the answer's body to w. after is the server's Retry-After, -1 without one.
+func (c *conn) try(r Request, o *outcome, w io.Writer) (after time.Duration, err error) {
 	o.bytes, o.status = 0, 0
 	resp, err := c.send(r)
 	if err == nil {
-		if o.bytes, err = c.drain(resp); err != nil {
+		if o.bytes, err = c.drain(resp, w); err != nil {
 			err = fmt.Errorf("bench: body of %s: %w", r.Path, err)
 		}
 	}

@@ -32,7 +32,7 @@ func TestBodiesAreDrained(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%q: %v", c.text, err)
 		}
-		n, err := new(conn).drain(resp)
+		n, err := new(conn).drain(resp, io.Discard)
 		if (err != nil) != c.fails || n != c.body {
 			t.Errorf("%q: %d bytes, error %v", c.text, n, err)
 		}

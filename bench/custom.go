@@ -14,16 +14,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// CustomConfig is a workload of writes and reads of custom resources.
+// CustomConfig is a workload of writes of custom resources.
 type CustomConfig struct {
 	// Resource is one of CustomResources.
 	Resource            string
 	Objects, Namespaces int
 	// Changes is the number of writes of each kind after the creation, at most Objects.
 	Changes int
-	// Reads is the number of reads of one object. All objects are read a hundredth as often. 0 stands
-	// for no reads.
-	Reads int
 	// Clients is the number of concurrent requests.
 	Clients int
 	// Bytes is about the size of a report or a document.
@@ -74,16 +71,13 @@ var CustomResources = []string{"workers", "reports", "documents"}
 // CustomPath is the path of all objects of a resource.
 func CustomPath(resource string) string { return "/apis/bench.example.com/v1/" + resource }
 
-// Kinds of writes and reads of Custom, in their order.
+// Kinds of writes of Custom, in their order.
 const (
 	customCreate = "create"
 	customUpdate = "update"
 	customPatch  = "merge-patch"
 	customApply  = "apply a part of"
 	customWhole  = "apply whole"
-	customGet    = "GET one of"
-	customList   = "LIST"
-	customTable  = "LIST as a table"
 )
 
 // check returns the resource.
@@ -111,17 +105,14 @@ func (c *CustomConfig) Kinds() (names []string, err error) {
 	if c.Changes > 0 && r.whole {
 		kinds = append(kinds, customWhole)
 	}
-	if c.Reads > 0 {
-		kinds = append(kinds, customGet, customList, customTable)
-	}
 	for _, kind := range kinds {
 		names = append(names, kind+" "+r.plural)
 	}
 	return names, nil
 }
 
-// Custom creates a CRD and objects of it, and updates, patches, applies and reads them. It leaves
-// objects that exist. It ends at the first write that fails.
+// Custom creates a CRD and objects of it, and updates, patches and applies them. It leaves objects that exist.
+// It ends at the first write that fails.
 func Custom(ctx context.Context, t *Target, c CustomConfig) (results []*Result, err error) {
 	r, err := c.check()
 	if err != nil {
@@ -132,18 +123,7 @@ func Custom(ctx context.Context, t *Target, c CustomConfig) (results []*Result, 
 	}
 	names, _ := c.Kinds() // r exists
 	for _, name := range names {
-		kind := strings.TrimSuffix(name, " "+r.plural)
-		var result *Result
-		switch kind {
-		case customGet:
-			result, err = Read(ctx, t, ReadConfig{Name: name, Path: c.collection(0) + "/" + c.name(0), Accept: JSON, Load: Load{Operations: c.Reads, Clients: c.Clients}})
-		case customList:
-			result, err = Read(ctx, t, ReadConfig{Name: name, Path: CustomPath(r.plural), Accept: JSON, Load: Load{Operations: max(1, c.Reads/100), Clients: c.Clients}})
-		case customTable:
-			result, err = Read(ctx, t, ReadConfig{Name: name, Path: CustomPath(r.plural), Accept: Table, Load: Load{Operations: max(1, c.Reads/100), Clients: c.Clients}})
-		default:
-			result, err = c.write(ctx, t, r, kind, name)
-		}
+		result, err := c.write(ctx, t, r, strings.TrimSuffix(name, " "+r.plural), name)
 		if err != nil {
 			return results, err
 		}

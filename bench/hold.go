@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"time"
 )
 
@@ -31,14 +30,9 @@ func Hold(ctx context.Context, t *Target, c HoldConfig) (*Result, error) {
 		if err := rec.measured(func() error { return w.open(ctx, c.Watchers, true) }); err != nil {
 			return err
 		}
+		w.begin(c.Watchers, 0, 0) // notices watches that end
 		rec.phase("idle")
-		if err := c.idle(ctx, t, rec.result); err != nil {
-			return err
-		}
-		for range w.ended(0) {
-			rec.fail(errEnded)
-		}
-		return nil
+		return c.idle(ctx, t, rec)
 	})
 }
 
@@ -67,10 +61,8 @@ func (c *HoldConfig) measure(ctx context.Context, t *Target, ops int, do func(*r
 	return rec.finish(), nil
 }
 
-var errEnded = errors.New("bench: the server ended a watch that was open")
-
 // idle waits and adds the server's cost of holding the open watches.
-func (c *HoldConfig) idle(ctx context.Context, t *Target, r *Result) error {
+func (c *HoldConfig) idle(ctx context.Context, t *Target, rec *recorder) error {
 	before, err := t.Process.Usage()
 	if err != nil {
 		return err
@@ -88,6 +80,9 @@ func (c *HoldConfig) idle(ctx context.Context, t *Target, r *Result) error {
 	if err != nil {
 		return err
 	}
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	r := rec.result
 	r.Server = after
 	if r.Ops == 0 || t.Process.PID == 0 {
 		return nil

@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"io"
 	"time"
 )
 
@@ -26,21 +27,19 @@ func (t *Target) Ready(ctx context.Context) error {
 	}
 }
 
-// once sends one request over a connection of its own and reads the answer.
-func (t *Target) once(ctx context.Context, c Request) error {
+// Once sends one request over a connection of its own, writes the body of the answer to w and returns its size.
+func (t *Target) Once(ctx context.Context, r Request, w io.Writer) (int64, error) {
 	ctx, cut := t.graceful(ctx)
 	defer cut()
 	own := t.conn(ctx)
 	defer own.close()
-	_, err := own.try(c, new(outcome))
-	return err
+	var o outcome
+	_, err := own.try(r, &o, w)
+	return o.bytes, err
 }
 
-// Once asks for a path once, over a connection of its own, and returns the size of the answer's
-// body.
-func (t *Target) Once(ctx context.Context, path, accept string) (int64, error) {
-	own := t.conn(ctx)
-	defer own.close()
-	o, err := own.do(Request{Path: path, Accept: accept})
-	return o.bytes, err
+// once is Once for requests whose answers do not matter.
+func (t *Target) once(ctx context.Context, r Request) error {
+	_, err := t.Once(ctx, r, io.Discard)
+	return err
 }

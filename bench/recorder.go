@@ -184,30 +184,21 @@ func (r *recorder) fail(err error) { r.record(0, outcome{}, err) }
 func (r *recorder) progress() Progress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return Progress{
-		Name: r.name, Done: r.result.Ops, Errors: r.result.Failures(), Total: r.total, Elapsed: time.Since(r.began),
-		P50: r.result.Quantile(50), P99: r.result.Quantile(99),
-	}
+	return Progress{Name: r.name, Done: r.result.Ops, Errors: r.result.Failures(), Total: r.total, Elapsed: time.Since(r.began)}
 }
 
 // Meter measures the server while other code sends the requests. One goroutine uses it.
 type Meter struct{ rec *recorder }
 
-// Meter returns a Meter that has measured nothing yet.
+// Meter returns a Meter that begins to measure.
 func (t *Target) Meter() (*Meter, error) {
-	before, err := t.Process.Usage()
-	if err != nil {
-		return nil, err
-	}
 	m := &Meter{rec: &recorder{target: t, result: NewResult("", "")}}
-	m.rec.result.Before = before
-	return m, nil
+	err := m.rec.resume()
+	m.rec.result.Before = m.rec.resumed.server
+	return m, err
 }
 
-// Begin begins a measured part.
-func (m *Meter) Begin() error { return m.rec.resume() }
-
-// End ends it.
+// End ends the measurement.
 func (m *Meter) End() error { return m.rec.pause() }
 
 // Replace continues with a server that took the place of one. The old server has ended and has
@@ -217,7 +208,7 @@ func (m *Meter) Replace(used time.Duration, next *Target) {
 	m.rec.resumed.server, m.rec.target = process.Usage{}, next
 }
 
-// Charge adds to a Result the cost of all measured parts, and sets its time.
+// Charge adds to a Result the cost that was measured, and sets its time.
 func (m *Meter) Charge(r *Result) {
 	own := m.rec.result
 	r.Wall, r.ServerCPU, r.Reads, r.Writes = own.Wall, own.ServerCPU, own.Reads, own.Writes

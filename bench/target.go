@@ -179,8 +179,6 @@ type Progress struct {
 	Done, Errors, Total int
 	// Elapsed is the time since the workload began.
 	Elapsed time.Duration
-	// P50 and P99 are latencies so far.
-	P50, P99 time.Duration
 }
 
 // Progress may be called at any time.

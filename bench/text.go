@@ -172,29 +172,12 @@ func (r *Result) Details() string {
 
 // String is one line for people.
 func (p Progress) String() string {
-	if p.Name == "" {
+	elapsed := p.Elapsed.Round(time.Second)
+	switch {
+	case p.Name == "":
 		return ""
+	case p.Total > 0:
+		return fmt.Sprintf("%s: %d of %d, %d errors, after %v", p.Name, p.Done, p.Total, p.Errors, elapsed)
 	}
-	var b strings.Builder
-	if p.Done+p.Errors+p.Total == 0 && p.P99 == 0 { // a step that counts nothing
-		return fmt.Sprintf("%s: %v so far", p.Name, p.Elapsed.Round(time.Second))
-	}
-	fmt.Fprintf(&b, "%s: %d", p.Name, p.Done)
-	if p.Total > 0 {
-		fmt.Fprintf(&b, "/%d", p.Total)
-	}
-	if p.Elapsed > 0 {
-		fmt.Fprintf(&b, ", %.4g/s", float64(p.Done)/p.Elapsed.Seconds())
-	}
-	if p.Errors > 0 {
-		fmt.Fprintf(&b, ", %d errors", p.Errors)
-	}
-	if p.P99 > 0 {
-		fmt.Fprintf(&b, ", p50 %s, p99 %s", Duration(p.P50), Duration(p.P99))
-	}
-	if p.Total > p.Done && p.Done > 0 {
-		left := p.Elapsed * time.Duration(p.Total-p.Done) / time.Duration(p.Done)
-		fmt.Fprintf(&b, ", %s left", left.Round(time.Second))
-	}
-	return b.String()
+	return fmt.Sprintf("%s: %d, %d errors, after %v", p.Name, p.Done, p.Errors, elapsed)
 }

@@ -95,17 +95,10 @@ func Watch(ctx context.Context, t *Target, c WatchConfig) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	ended := 0
-	if c.Stuck > 0 {
-		ended = w.ended(c.Watchers)
-	}
 	w.close()
 	result := c.account(rec.finish())
 	result.Add(LateP99, w.lateness(99), "s")
 	result.Add(LateP999, w.lateness(99.9), "s")
-	if c.Stuck > 0 {
-		result.Add("stuck watches that the server ended", float64(ended), "")
-	}
 	return result, nil
 }
 

@@ -232,36 +232,6 @@ func (w *watchers) awaitDeliveries(ctx context.Context, patience time.Duration) 
 	return ctx.Err()
 }
 
-// ended counts the watches, starting with number from, that the server has ended. It reads each until
-// nothing more arrives, for a limited time. No other goroutine may read them.
-func (w *watchers) ended(from int) int {
-	const quiet, longest = 200 * time.Millisecond, 2 * time.Second
-	var ended atomic.Int64
-	var readers sync.WaitGroup
-	start := time.Now()
-	for _, s := range w.streams[from:] {
-		if s == nil {
-			continue
-		}
-		readers.Go(func() {
-			for time.Since(start) < longest {
-				s.conn.limit(quiet)
-				_, err := s.next()
-				s.conn.unlimit()
-				if s.conn.late.Load() {
-					return
-				}
-				if err != nil {
-					ended.Add(1)
-					return
-				}
-			}
-		})
-	}
-	readers.Wait()
-	return int(ended.Load())
-}
-
 // close ends all watches and waits for their readers.
 func (w *watchers) close() {
 	w.closing.Store(true)

@@ -37,8 +37,7 @@ type Server struct {
 	revision int
 	events   int
 	watches  map[*watch]struct{}
-	requests map[string]int    // by method
-	awaited  map[string]func() // by path: called with each request
+	requests map[string]int // by method
 }
 
 // watch is one open watch.
@@ -49,7 +48,7 @@ type watch struct {
 
 // New starts a server with an administrator's token and no objects. The caller must close it.
 func New() *Server {
-	s := &Server{objects: make(map[string]object), watches: make(map[*watch]struct{}), requests: make(map[string]int), awaited: make(map[string]func()), revision: 1}
+	s := &Server{objects: make(map[string]object), watches: make(map[*watch]struct{}), requests: make(map[string]int), revision: 1}
 	s.Server = httptest.NewUnstartedServer(s)
 	s.EnableHTTP2 = true
 	return s
@@ -60,24 +59,6 @@ func (s *Server) Requests(method string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.requests[method]
-}
-
-// Watch makes the server call then once, after n further requests for a path.
-func (s *Server) Watch(path string, n int, then func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.awaited[path] = func() {
-		if n--; n == 0 {
-			then()
-		}
-	}
-}
-
-// Watches counts the open watches.
-func (s *Server) Watches() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.watches)
 }
 
 // Objects lists the paths of all objects.
@@ -91,9 +72,6 @@ func (s *Server) Objects() []string {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.requests[r.Method]++
-	if then := s.awaited[r.URL.Path]; then != nil {
-		then()
-	}
 	s.mu.Unlock()
 	path := strings.TrimSuffix(r.URL.Path, "/status")
 	switch {

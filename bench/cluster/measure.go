@@ -25,10 +25,8 @@ func (r *trial) measure() (m *measuring, err error) {
 	if m.before, err = r.etcdMetrics(); err != nil {
 		return nil, err
 	}
-	if m.Meter, err = r.server.Target.Meter(); err != nil {
-		return nil, err
-	}
-	return m, m.Begin()
+	m.Meter, err = r.server.Target.Meter()
+	return m, err
 }
 
 // end adds the result of the part.

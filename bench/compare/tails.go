@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/testservers"
 )
@@ -189,19 +191,17 @@ func (c *Comparison) settle(ctx context.Context) error {
 	if c.config.Quick {
 		return nil
 	}
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
 	used, err := c.used()
-	for began := time.Now(); err == nil && time.Since(began) < longest; {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
+	if err != nil {
+		return err
+	}
+	err = wait.PollUntilContextTimeout(ctx, interval, longest, false, func(context.Context) (done bool, err error) {
 		before := used
-		if used, err = c.used(); used-before < calm {
-			break
-		}
+		used, err = c.used()
+		return used-before < calm, err
+	})
+	if ctx.Err() == nil && wait.Interrupted(err) {
+		return nil
 	}
 	return err
 }

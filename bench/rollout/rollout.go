@@ -83,13 +83,13 @@ func (r *run) run(ctx context.Context) (err error) {
 	if err := r.start(ctx); err != nil {
 		return err
 	}
-	whole, err := r.begin()
+	whole, err := r.server.Target.Meter()
 	if err != nil {
 		return err
 	}
 	rest := func(ctx context.Context) error { return errors.Join(bench.Sleep(ctx, r.config.Rest), r.alive()) }
 	for i, phase := range []func(context.Context) error{r.populate, r.rollOut, r.update, rest, r.remove} {
-		part, err := r.begin()
+		part, err := r.server.Target.Meter()
 		if err != nil {
 			return err
 		}
@@ -248,15 +248,6 @@ func (r *run) alive() error {
 		}
 	}
 	return nil
-}
-
-// begin begins a measurement.
-func (r *run) begin() (*bench.Meter, error) {
-	m, err := r.server.Target.Meter()
-	if err != nil {
-		return nil, err
-	}
-	return m, m.Begin()
 }
 
 // end adds the result of a measurement.

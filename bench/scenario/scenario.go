@@ -66,37 +66,19 @@ func (w *Workload) name(results []*bench.Result, i int, own string) string {
 func (s *Scenario) Progress() bench.Progress {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sum, working := bench.Progress{}, 0
-	known := true
+	var sum bench.Progress
 	for _, t := range s.targets {
-		p := t.Progress()
-		if p.Name == "" {
-			continue
+		if p := t.Progress(); p.Name != "" {
+			sum.Name = All
+			sum.Done, sum.Errors, sum.Elapsed = sum.Done+p.Done, sum.Errors+p.Errors, max(sum.Elapsed, p.Elapsed)
 		}
-		working++
-		sum.Done += p.Done
-		sum.Errors += p.Errors
-		sum.Total += p.Total
-		known = known && p.Total > 0
-		sum.Elapsed, sum.P99, sum.P50 = max(sum.Elapsed, p.Elapsed), max(sum.P99, p.P99), max(sum.P50, p.P50)
 	}
-	if working == 0 {
-		return bench.Progress{}
-	}
-	if !known {
-		sum.Total = 0
-	}
-	sum.Name = fmt.Sprintf("%d of %d workloads", working, len(s.Workloads))
 	return sum
 }
 
 // Run runs all workloads against a target and returns the Result of all of them, and then those
 // of each.
 func (s *Scenario) Run(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
-	meter, err := t.Meter()
-	if err != nil {
-		return nil, err
-	}
 	targets := make([]*bench.Target, len(s.Workloads))
 	for i, w := range s.Workloads {
 		targets[i] = w.User(t).Clone()
@@ -131,10 +113,9 @@ func (s *Scenario) Run(ctx context.Context, t *bench.Target) ([]*bench.Result, e
 		})
 	}
 	ready.Wait()
-	err = meter.Begin()
+	meter, err := t.Meter()
 	close(begun)
-	err = errors.Join(err, group.Wait(), meter.End())
-	if err != nil {
+	if err := errors.Join(err, group.Wait(), meter.End()); err != nil {
 		return nil, err
 	}
 	return s.sum(meter, found), nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -183,7 +184,7 @@ func list(ctx context.Context, server *testservers.Server, d *data) (size int64,
 	const longest, pause = 5 * time.Minute, 20 * time.Millisecond
 	var last error
 	err = wait.PollUntilContextTimeout(ctx, pause, longest, true, func(ctx context.Context) (bool, error) {
-		size, last = server.Target.Once(ctx, d.path, d.accept)
+		size, last = server.Target.Once(ctx, bench.Request{Path: d.path, Accept: d.accept}, io.Discard)
 		switch {
 		case last == nil:
 			return true, nil

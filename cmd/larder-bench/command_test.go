@@ -62,7 +62,7 @@ func TestWorkloads(t *testing.T) {
 		{[]string{"open", "--watchers=3", "--idle=1ms"}, "3 watches"},
 		{[]string{"storm", "--watchers=3", "--returns=2"}, "6 watches"},
 		{[]string{"write", "--objects=5", "--clients=2"}, "merge-patch"},
-		{[]string{"custom", "--objects=4", "--namespaces=2", "--changes=4", "--reads=3"}, "LIST as a table workers"},
+		{[]string{"custom", "--objects=4", "--namespaces=2", "--changes=4"}, "merge-patch workers"},
 		{[]string{"custom", "--resource=reports", "--objects=4", "--namespaces=2", "--bytes=20000", "--changes=2"}, "apply whole reports"},
 		{[]string{"custom", "--resource=documents", "--objects=4", "--namespaces=2", "--bytes=1500", "--changes=2"}, "update documents"},
 		{append([]string{"slow", "--clients=3", "--watchers=2", "--changes=4", "--objects=2"}, pods...), "8 deliveries"},
@@ -149,7 +149,7 @@ func TestProgressIsSaid(t *testing.T) {
 		time.AfterFunc(25*time.Second, func() { close(done) })
 		var said []string
 		follow(done, func() bench.Progress { return bench.Progress{Name: "list", Done: 3} }, func(line string) { said = append(said, line) })
-		if want := []string{"list: 3", "list: 3"}; !slices.Equal(said, want) {
+		if want := []string{"list: 3, 0 errors, after 0s", "list: 3, 0 errors, after 0s"}; !slices.Equal(said, want) {
 			t.Errorf("said %q, want %q", said, want)
 		}
 	})

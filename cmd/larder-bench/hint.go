@@ -1,64 +1,38 @@
 package main
 
-import (
-	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"errors"
-	"net"
-	"os"
-	"strings"
-	"syscall"
+import "regexp"
 
-	"github.com/larder-io/larder/bench"
-)
+// hints say what to do about errors, which they know by their texts. The first that matches is given.
+var hints = []struct {
+	text   *regexp.Regexp
+	advice string
+}{
+	{regexp.MustCompile(`has not the pods that seeding makes`), "make them with larder-bench seed and the same --kubeconfig, --pods, --namespaces and --nodes, or name as many as there are"},
+	{regexp.MustCompile(`signed by unknown authority`), "the kubeconfig's certificate-authority is not the one that signed the server's certificate: take the kubeconfig from this server"},
+	{regexp.MustCompile(`x509: certificate is (not )?valid for|cannot validate certificate for`), "set tls-server-name in the kubeconfig to a name that the certificate has"},
+	{regexp.MustCompile(`x509: certificate `), "the server's certificate is not valid (now): renew it, or set the clock right"},
+	{regexp.MustCompile(`does not look like a TLS handshake|gave HTTP response to HTTPS client`), "the server speaks no TLS at this port: check the port of the kubeconfig's server, or make it http://"},
+	{regexp.MustCompile(`speaks no HTTP/2`), "leave out --http2-streams"},
+	{regexp.MustCompile(`tls: (certificate required|bad certificate|unknown certificate)`), "the server does not accept the kubeconfig's client certificate: take one that its authority signed"},
+	{regexp.MustCompile(`: lookup `), "the kubeconfig's server has a name that cannot be found: check it"},
+	{regexp.MustCompile(`connection refused`), "nothing listens there: is the server running, and does the kubeconfig's server have its port?"},
+	{regexp.MustCompile(`HTTP request to an HTTPS server|: EOF|connection reset by peer|broken pipe`), "the server ended the connection: has it died, or does it speak TLS there (https:// in the kubeconfig)?"},
+	{regexp.MustCompile(`bench: timeout|deadline exceeded`), "give it more time with --timeout, or see why the server takes so long"},
+	{regexp.MustCompile(`: 401 |Unauthorized`), "the server does not know the kubeconfig's user: its token or certificate may have expired"},
+	{regexp.MustCompile(`: 403 |is forbidden`), "the kubeconfig's user may not do this: bind a role to it, or take an administrator's kubeconfig"},
+	{regexp.MustCompile(`/pods/.*: 404 `), "the pods of larder-bench seed are not there, or fewer: run it, or name as many --pods, --namespaces and --nodes as there are"},
+	{regexp.MustCompile(`: 406 `), "the server has no protobuf at this path: ask for --accept application/json"},
+	{regexp.MustCompile(`: 404 `), "the server has nothing at this path: check it with kubectl get --raw"},
+	{regexp.MustCompile(`: 429 `), "the server has too much to do for these requests: lower the rate, or ask again with --retry-after"},
+	{regexp.MustCompile(`process: .*(invalid argument|no such)`), "no process has this id, or it has ended: check --pid and --etcd-pid"},
+}
 
 // hint says what to do about an error, "" if the error says so itself.
-func hint(err error) string {
-	var unknown x509.UnknownAuthorityError
-	var host x509.HostnameError
-	var invalid x509.CertificateInvalidError
-	var plain tls.RecordHeaderError
-	var lookup *net.DNSError
-	text := err.Error()
-	has := func(part string) bool { return strings.Contains(text, part) }
-	switch {
-	case errors.Is(err, bench.ErrNotSeeded):
-		return "create them with larder-bench seed and the same --kubeconfig, --pods, --namespaces and --nodes, or name as many as there are"
-	case errors.As(err, &unknown) || has("certificate signed by unknown authority"):
-		return "the kubeconfig's certificate-authority is not the one that signed the server's certificate: take the kubeconfig from this server"
-	case errors.As(err, &host):
-		return "set tls-server-name in the kubeconfig to a name that the certificate has"
-	case errors.As(err, &invalid):
-		return "the server's certificate is not valid at this time: renew it, or correct the clock"
-	case errors.As(err, &plain) || has("server gave HTTP response to HTTPS client"):
-		return "the server speaks no TLS at this port: check the port of the kubeconfig's server, or make it http://"
-	case has("tls: certificate required") || has("tls: bad certificate") || has("tls: unknown certificate"):
-		return "the server does not accept the kubeconfig's client certificate: use one that the server's client CA signed"
-	case has("speaks no HTTP/2"):
-		return "leave out --http2-streams"
-	case errors.As(err, &lookup):
-		return "the kubeconfig's server has a name that cannot be found: check it"
-	case errors.Is(err, syscall.ECONNREFUSED) || has("connection refused"):
-		return "nothing listens there: is the server running, and does the kubeconfig have the right port?"
-	case has("HTTP request to an HTTPS server") || has(": EOF") || has("connection reset by peer") || has("broken pipe"):
-		return "the server ended the connection: has it died, or does it speak TLS there (https:// in the kubeconfig)?"
-	case errors.Is(err, bench.ErrTimeout) || has("bench: timeout") || errors.Is(err, context.DeadlineExceeded):
-		return "allow more time with --timeout, or find out why the server takes so long"
-	case has(": 401 "), has("Unauthorized"):
-		return "the server does not know the kubeconfig's user: its token or certificate may have expired"
-	case has(": 403 "), has("is forbidden"):
-		return "the kubeconfig's user may not do this: bind a role to it, or take an administrator's kubeconfig"
-	case has("/pods/") && has(": 404 "):
-		return "the server has fewer pods than larder-bench seed creates: run it, or name as many --pods, --namespaces and --nodes as there are"
-	case has(": 406 "):
-		return "the server has no protobuf at this path: use --accept application/json"
-	case has(": 404 "):
-		return "the server has nothing at this path: check it with kubectl get --raw"
-	case has(": 429 "):
-		return "the server is too busy for these requests: lower the rate, or retry with --retry-after"
-	case has("process: ") && (errors.Is(err, syscall.EINVAL) || errors.Is(err, os.ErrNotExist)):
-		return "no process has this id, or it has ended: check --pid and --etcd-pid"
+func hint(text string) string {
+	for _, h := range hints {
+		if h.text.MatchString(text) {
+			return h.advice
+		}
 	}
 	return ""
 }

@@ -48,7 +48,7 @@ func exitCode(err error) int {
 		return 0
 	}
 	fmt.Fprintln(os.Stderr, "larder-bench:", packages.Replace(strings.TrimSpace(err.Error())))
-	if text := hint(err); text != "" {
+	if text := hint(err.Error()); text != "" {
 		fmt.Fprintln(os.Stderr, "larder-bench: what to do:", text)
 	}
 	switch {

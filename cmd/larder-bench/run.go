@@ -180,7 +180,7 @@ func advise(w io.Writer, results []*bench.Result) {
 		if r.FirstError == "" {
 			continue
 		}
-		if text := hint(errors.New(r.FirstError)); text != "" && !said[text] {
+		if text := hint(r.FirstError); text != "" && !said[text] {
 			said[text] = true
 			fmt.Fprintln(w, "larder-bench: what to do:", text)
 		}

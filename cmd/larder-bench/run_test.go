@@ -120,7 +120,7 @@ func TestFormats(t *testing.T) {
 	if _, _, err := run(t, "read", "/api/v1/namespaces/none/pods/none", "--kubeconfig", "none"); err == nil {
 		t.Error("no kubeconfig, and no error")
 	}
-	if _, _, err := run(t, "mixed"); err == nil || !strings.Contains(hint(err), "larder-bench seed") {
+	if _, _, err := run(t, "mixed"); err == nil || !strings.Contains(hint(err.Error()), "larder-bench seed") {
 		t.Errorf("no pods gave %v", err)
 	}
 }
