@@ -53,23 +53,23 @@ func (r *Result) MarshalJSON() ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// UnmarshalJSON implements json.Unmarshaler. It reads what MarshalJSON writes, with the histograms.
-func (r *Result) UnmarshalJSON(text []byte) (err error) {
-	*r = Result{}
-	in := resultJSON{plain: (*plain)(r)}
-	if err := json.Unmarshal(text, &in); err != nil {
+// UnmarshalJSON implements json.Unmarshaler. It reads what MarshalJSON writes, except the series.
+func (r *Result) UnmarshalJSON(text []byte) error {
+	*r = *NewResult("", "")
+	in := struct {
+		*plain
+		Latency struct {
+			HDR string `json:"hdr"`
+		} `json:"latency"`
+	}{plain: (*plain)(r)}
+	if err := json.Unmarshal(text, &in); err != nil || in.Latency.HDR == "" {
 		return err
 	}
-	hdr, _ := in.Latency["hdr"].(string)
-	if r.Latency, err = decodeHistogram(hdr, newHistogram); err != nil {
-		return err
+	h, err := hdrhistogram.Decode([]byte(in.Latency.HDR))
+	if err != nil {
+		return fmt.Errorf("bench: histogram: %w", err)
 	}
-	for _, s := range in.Series {
-		if s.Latency, err = decodeHistogram(s.HDR, secondHistogram); err != nil {
-			return err
-		}
-		r.Series = append(r.Series, s.Counts)
-	}
+	r.Latency = h
 	return nil
 }
 
@@ -83,15 +83,4 @@ func encodeHistogram(h *hdrhistogram.Histogram) (string, error) {
 		return "", fmt.Errorf("bench: histogram: %w", err)
 	}
 	return string(text), nil
-}
-
-func decodeHistogram(text string, empty func() *hdrhistogram.Histogram) (*hdrhistogram.Histogram, error) {
-	if text == "" {
-		return empty(), nil
-	}
-	h, err := hdrhistogram.Decode([]byte(text))
-	if err != nil {
-		return nil, fmt.Errorf("bench: histogram: %w", err)
-	}
-	return h, nil
 }

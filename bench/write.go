@@ -89,10 +89,7 @@ func (c *WriteConfig) remove(ctx context.Context, t *Target, n int) error {
 	rec := &recorder{target: t, name: "removing what was created", total: n, began: time.Now(), result: NewResult("", "")}
 	t.running.Store(rec)
 	defer t.running.CompareAndSwap(rec, nil)
-	l := loop{Load: Load{Operations: min(n+c.Clients, c.Operations), Clients: max(1, c.Clients)}, strict: true}
-	if l.Operations == 0 {
-		return nil
-	}
+	l := loop{Load: Load{Operations: min(n+c.Clients, c.Operations), Clients: c.Clients}, strict: true}
 	return l.run(ctx, other, rec, func(ctx context.Context, own *conn, i int, _ time.Time) (outcome, error) {
 		o, err := own.do(c.write(Delete, i))
 		if o.status == http.StatusNotFound {

@@ -25,16 +25,13 @@ type control struct {
 	followed map[string]*informer // the manager's, by path
 	all      []*informer
 	apps     []appState
-
-	mu     sync.Mutex
-	leases map[string]uint64 // versions
 }
 
 // appState keeps writes about one Deployment one after the other, as a controller's queue does.
 type appState struct{ report, route sync.Mutex }
 
 func (sim *simulation) newControl() (*control, error) {
-	k := &control{sim: sim, followed: make(map[string]*informer), apps: make([]appState, sim.apps()), leases: make(map[string]uint64)}
+	k := &control{sim: sim, followed: make(map[string]*informer), apps: make([]appState, sim.apps())}
 	var err error
 	if k.informers, err = sim.client(managerAgent+"/shared-informers", "system:kube-controller-manager"); err != nil {
 		return nil, err
@@ -114,11 +111,8 @@ func (k *control) start() {
 // beat begins to renew the Leases of leader election.
 func (k *control) beat(start time.Time) {
 	for name, c := range map[string]*client{"kube-controller-manager": k.informers, "kube-scheduler": k.scheduler} {
-		k.sim.every(start.Add(rand.N(leaderEvery)), leaderEvery, func(due time.Time) {
-			k.mu.Lock() // one renewal after the other, as a version is the one before's
-			defer k.mu.Unlock()
-			k.leases[name] = k.sim.renewLease(c, "kube-system", name, k.leases[name], due)
-		})
+		l := &lease{sim: k.sim, c: c, namespace: "kube-system", name: name}
+		k.sim.every(start.Add(rand.N(leaderEvery)), leaderEvery, l.renew)
 	}
 }
 

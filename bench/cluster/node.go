@@ -44,8 +44,7 @@ type node struct {
 	mounts map[string]*mount // by path: config maps and secrets that its pods mount
 	pods   map[string]bool
 
-	renewing sync.Mutex
-	lease    uint64 // version; guarded by renewing
+	lease lease
 }
 
 // mount is a config map or secret that pods of the node mount.
@@ -59,6 +58,7 @@ func (sim *simulation) newNode(i int) (_ *node, err error) {
 	if n.c, err = sim.client(kubeletAgent, "system:node:"+n.name, "system:nodes"); err != nil {
 		return nil, err
 	}
+	n.lease = lease{sim: sim, c: n.c, namespace: corev1.NamespaceNodeLease, name: n.name}
 	n.proxy, err = sim.client(proxyAgent, "system:kube-proxy")
 	return n, err
 }
@@ -142,7 +142,7 @@ func (n *node) mountLocked(slot, change int) {
 
 // beat begins to renew the Lease and to report the status, at random times for each node.
 func (n *node) beat(start time.Time) {
-	n.sim.every(start.Add(rand.N(leaseEvery)), leaseEvery, n.renew)
+	n.sim.every(start.Add(rand.N(leaseEvery)), leaseEvery, n.lease.renew)
 	n.sim.every(start.Add(rand.N(statusEvery)), statusEvery, n.report)
 }
 
@@ -156,15 +156,24 @@ func (sim *simulation) every(first time.Time, between time.Duration, act func(du
 	sim.at(first, next)
 }
 
-// renew renews the Lease. After a failure it waits for the next interval.
-func (n *node) renew(due time.Time) {
-	n.renewing.Lock()
-	defer n.renewing.Unlock()
-	n.lease = n.sim.renewLease(n.c, corev1.NamespaceNodeLease, n.name, n.lease, due)
+// lease is a Lease that a component renews.
+type lease struct {
+	sim             *simulation
+	c               *client
+	namespace, name string
+
+	mu      sync.Mutex // one renewal after the other, as a version is the one before's
+	version uint64     // guarded by mu; 0 is none: the Lease is read, and made if there is none
 }
 
-// renewLease renews a Lease and returns its new version. v is its last known version; with 0 the Lease is
-// read first, and created if it does not exist.
+// renew renews the Lease. After a failure it waits for the next interval.
+func (l *lease) renew(due time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.version = l.sim.renewLease(l.c, l.namespace, l.name, l.version, due)
+}
+
+// renewLease renews a version of a Lease, and returns the new version.
 func (sim *simulation) renewLease(c *client, namespace, name string, v uint64, due time.Time) uint64 {
 	ctx, cancel := context.WithTimeout(sim.over, beatTimeout)
 	defer cancel()

@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/baseline"
@@ -33,16 +32,15 @@ type Config struct {
 	Say func(string)
 }
 
-// Comparison runs a Config once. Progress may be called at any time.
+// Comparison runs a Config once.
 type Comparison struct {
 	config  *Config
 	started *testservers.Servers
 	servers map[Kind]*testservers.Server // that run
 	seed    bench.SeedConfig
 	table   *Table
-	shown   atomic.Pointer[bench.Target]
-	rounds  int  // counts all turns; part of the names of objects
-	warming bool // the step runs a tenth of its operations, unmeasured
+	rounds  int  // counts all turns, to tell objects apart
+	warming bool // a tenth of a step is run, unmeasured
 }
 
 // New returns a comparison that has not begun. The caller may set c.TestServers and c.Say until Run.
@@ -68,14 +66,6 @@ func (c *Comparison) IDs() []string {
 		}
 	}
 	return ids
-}
-
-// Progress returns the progress of the running workload.
-func (c *Comparison) Progress() bench.Progress {
-	if t := c.shown.Load(); t != nil {
-		return t.Progress()
-	}
-	return bench.Progress{}
 }
 
 // Run starts the servers, runs all rows and stops the servers. After a row has failed, the others still run.
@@ -139,10 +129,8 @@ func (c *Comparison) prepare(ctx context.Context, all bool) (err error) {
 	if c.servers[Larder], err = c.startWith(ctx, Larder, testservers.Usual()); err != nil {
 		return err
 	}
-	larder := c.servers[Larder].Target
 	c.config.say("seeding %d pods", c.seed.Pods)
-	c.shown.Store(larder)
-	if _, err := bench.Seed(ctx, larder, c.seed); err != nil {
+	if _, err := bench.Seed(ctx, c.servers[Larder].Target, c.seed); err != nil {
 		return err
 	}
 	if !all {
@@ -255,9 +243,6 @@ func (c *Comparison) step(ctx context.Context, s step) error {
 
 // turn runs a step once against one server.
 func (c *Comparison) turn(ctx context.Context, s step, kind Kind, rows []*Row) error {
-	if server := c.servers[kind]; server != nil {
-		c.shown.Store(server.Target)
-	}
 	results, err := s.run(ctx, kind)
 	if err != nil {
 		return err

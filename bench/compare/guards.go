@@ -99,7 +99,6 @@ func (c *Comparison) guardedReads(ctx context.Context, kind Kind, name string, g
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, server.Stop()) }()
-	c.shown.Store(server.Target)
 	read := bench.ReadConfig{
 		Name: name, Path: c.seed.PodPath(1) + "?resourceVersion=0", Accept: bench.Protobuf,
 		Load: bench.Load{Operations: c.ops(kind, 2000, 8000), Clients: 4},

@@ -24,7 +24,6 @@ func (c *Comparison) starts(ctx context.Context, steps []step) error {
 	larder := c.servers[Larder]
 	if c.seed.Pods < c.config.StartPods && slices.ContainsFunc(steps, func(s step) bool { return s.rows[0].id != emptyStart }) {
 		c.config.say("seeding up to %d pods", c.config.StartPods)
-		c.shown.Store(larder.Target)
 		more := c.seed
 		more.Pods = c.config.StartPods
 		if _, err := bench.Seed(ctx, larder.Target, more); err != nil {
@@ -96,16 +95,8 @@ func started(ctx context.Context, id string, server *testservers.Server, then fu
 	return r, err
 }
 
-// openWatches is the number of watches: so many that memory that was free before does not matter. They are
-// held long enough for the server to return memory to the system.
+// openWatches is the number of watches: so many that memory that was free before does not matter.
 func (c *Config) openWatches() int { return c.watchers(5000) }
-
-func (c *Config) held() time.Duration {
-	if c.Quick {
-		return 10 * time.Millisecond
-	}
-	return 5 * time.Second
-}
 
 // startFull starts a server on the seeded etcd, opens watches before it has free memory, and then lists all
 // pods repeatedly with several clients.
@@ -116,8 +107,11 @@ func (c *Comparison) startFull(ctx context.Context, kind Kind) ([]*bench.Result,
 		return nil, err
 	}
 	full, err := started(ctx, "B32", server, func() (err error) {
-		c.shown.Store(server.Target)
-		open, err = bench.Hold(ctx, server.Target, bench.HoldConfig{Name: "B26", Path: pods, Accept: bench.Protobuf, Watchers: c.config.openWatches(), Idle: c.config.held()})
+		held := 5 * time.Second // long enough for the server to return memory to the system
+		if c.config.Quick {
+			held = 10 * time.Millisecond
+		}
+		open, err = bench.Hold(ctx, server.Target, bench.HoldConfig{Name: "B26", Path: pods, Accept: bench.Protobuf, Watchers: c.config.openWatches(), Idle: held})
 		if err != nil {
 			return err
 		}

@@ -67,7 +67,7 @@ func (c *comparing) run(cmd *cobra.Command, o *options) (err error) {
 	}
 	c.config.TestServers.Streams = o.streams
 	found := &report.Report{}
-	err = o.started(cmd, c.config.TestServers, comparison.Progress, func(ctx context.Context, f testservers.Config, say func(string)) (err error) {
+	err = o.started(cmd, c.config.TestServers, func(ctx context.Context, f testservers.Config, say func(string)) (err error) {
 		c.config.TestServers, c.config.Say = f, say
 		found.Table, err = comparison.Run(ctx)
 		return err

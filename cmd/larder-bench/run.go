@@ -130,25 +130,20 @@ func (o *options) before(names []string) ([]*bench.Result, error) {
 
 // conclude reports the results, even if the run failed, and compares them with the thresholds.
 func (o *options) conclude(cmd *cobra.Command, found *report.Report, old []*bench.Result, failed error) error {
-	interrupted := cmd.Context().Err() != nil
-	none := len(found.All()) == 0
-	if interrupted && (none || failed != nil) {
+	if cmd.Context().Err() != nil {
 		failed = errors.Join(errInterrupted, failed)
 	}
-	if none && failed != nil {
+	if len(found.All()) == 0 && failed != nil {
 		return failed
 	}
 	err := o.report(cmd, found, old, failed)
-	if failed != nil && err != nil {
-		return fmt.Errorf("%w\n%s", failed, err.Error()) // the exit code is that of a failure
+	switch {
+	case failed == nil:
+		return err
+	case err != nil:
+		return fmt.Errorf("%w\n%s", failed, err.Error()) // whatever is crossed, it failed
 	}
-	if failed != nil {
-		return failed
-	}
-	if interrupted {
-		return errors.Join(errInterrupted, err)
-	}
-	return err
+	return failed
 }
 
 // report writes a report to standard output and the files of the flags. It returns an error if a threshold

@@ -47,7 +47,7 @@ func trialCommand(o *options, t *testservers.Trials, cmd *cobra.Command, check f
 			return err
 		}
 		found := &report.Report{Pairs: true}
-		err = o.started(cmd, needing(t), nil, func(ctx context.Context, programs testservers.Config, say func(string)) (err error) {
+		err = o.started(cmd, needing(t), func(ctx context.Context, programs testservers.Config, say func(string)) (err error) {
 			t.TestServers, t.Say = programs, say
 			found.Results, err = run(ctx)
 			return err
@@ -76,13 +76,13 @@ func needing(t *testservers.Trials) testservers.Config {
 
 // started runs work with the programs of f, built unless they are given, and a directory, which is
 // removed afterwards.
-func (o *options) started(cmd *cobra.Command, f testservers.Config, progress func() bench.Progress, work func(ctx context.Context, f testservers.Config, say func(string)) error) error {
+func (o *options) started(cmd *cobra.Command, f testservers.Config, work func(ctx context.Context, f testservers.Config, say func(string)) error) error {
 	dir, err := os.MkdirTemp("", "larder-bench-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	return o.shown(cmd, progress, func(ctx context.Context, say func(string)) error {
+	return o.shown(cmd, nil, func(ctx context.Context, say func(string)) error {
 		f, err := testservers.Build(ctx, f, dir, say)
 		if err != nil {
 			return err
