@@ -92,20 +92,24 @@ func (c *CustomConfig) check() (*customResource, error) {
 	return customResources()[i], nil
 }
 
+// kinds returns the kinds of writes.
+func (c *CustomConfig) kinds(r *customResource) []string {
+	switch {
+	case c.Changes == 0:
+		return []string{customCreate}
+	case r.whole:
+		return []string{customCreate, customUpdate, customPatch, customApply, customWhole}
+	}
+	return []string{customCreate, customUpdate, customPatch, customApply}
+}
+
 // Kinds returns the names of the results of Custom.
 func (c *CustomConfig) Kinds() (names []string, err error) {
 	r, err := c.check()
 	if err != nil {
 		return nil, err
 	}
-	kinds := []string{customCreate}
-	if c.Changes > 0 {
-		kinds = append(kinds, customUpdate, customPatch, customApply)
-	}
-	if c.Changes > 0 && r.whole {
-		kinds = append(kinds, customWhole)
-	}
-	for _, kind := range kinds {
+	for _, kind := range c.kinds(r) {
 		names = append(names, kind+" "+r.plural)
 	}
 	return names, nil
@@ -121,9 +125,8 @@ func Custom(ctx context.Context, t *Target, c CustomConfig) (results []*Result, 
 	if err := c.define(ctx, t, r); err != nil {
 		return nil, err
 	}
-	names, _ := c.Kinds() // r exists
-	for _, name := range names {
-		result, err := c.write(ctx, t, r, strings.TrimSuffix(name, " "+r.plural), name)
+	for _, kind := range c.kinds(r) {
+		result, err := c.write(ctx, t, r, kind)
 		if err != nil {
 			return results, err
 		}
@@ -151,7 +154,8 @@ func (c *CustomConfig) name(i int) string {
 }
 
 // write measures one kind of write.
-func (c *CustomConfig) write(ctx context.Context, t *Target, r *customResource, kind, name string) (*Result, error) {
+func (c *CustomConfig) write(ctx context.Context, t *Target, r *customResource, kind string) (*Result, error) {
+	name := kind + " " + r.plural
 	var revisions map[string]string
 	l := loop{Load: Load{Operations: c.Changes, Clients: c.Clients}, strict: true, through: t.retrying()}
 	switch kind {

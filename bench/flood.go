@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // Tenants is the group of users who are not administrators. They may read, and flow control limits them,
@@ -37,20 +39,13 @@ func (t *Target) AllowTenants(ctx context.Context, tenant *Target) error {
 			return err
 		}
 	}
-	return tenant.awaitAccess(ctx)
-}
-
-// awaitAccess waits until the user may read: servers see a new binding a little later.
-func (t *Target) awaitAccess(ctx context.Context) error {
-	const longest = time.Minute
-	ctx, cancel := context.WithTimeout(ctx, longest)
-	defer cancel()
-	for {
-		err := t.once(ctx, Request{Path: "/api/v1/namespaces/default/pods?limit=1", Accept: JSON})
-		if StatusOf(err) != http.StatusForbidden || Sleep(ctx, 20*time.Millisecond) != nil {
-			return err
-		}
-	}
+	const interval, longest = 20 * time.Millisecond, time.Minute // servers see a new binding a little later
+	var err error
+	_ = wait.PollUntilContextTimeout(ctx, interval, longest, true, func(ctx context.Context) (bool, error) {
+		err = tenant.once(ctx, Request{Path: "/api/v1/namespaces/default/pods?limit=1", Accept: JSON})
+		return StatusOf(err) != http.StatusForbidden, nil
+	})
+	return err
 }
 
 // FloodConfig is a workload of one user's reads, alone and beside another user that sends

@@ -13,9 +13,6 @@ import (
 // Machine describes this machine in one line.
 func Machine() string {
 	parts := []string{fmt.Sprintf("%d CPUs", runtime.NumCPU())}
-	if runtime.NumCPU() == 1 {
-		parts[0] = "1 CPU"
-	}
 	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
 		if _, rest, found := bytes.Cut(info, []byte("model name")); found {
 			line, _, _ := bytes.Cut(rest, []byte("\n"))

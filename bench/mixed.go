@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -141,10 +140,7 @@ func Mixed(ctx context.Context, t *Target, c MixedConfig) ([]*Result, error) {
 func (c *MixedConfig) ready(ctx context.Context, t *Target) error {
 	err := t.once(ctx, Request{Path: c.Seed.PodPath(c.Seed.Pods - 1), Accept: Protobuf})
 	if StatusOf(err) == http.StatusNotFound {
-		return fmt.Errorf("%w of %d pods: %w", ErrNotSeeded, c.Seed.Pods, err)
+		return fmt.Errorf("bench: the server lacks some of the %d pods that seeding makes: %w", c.Seed.Pods, err)
 	}
 	return err
 }
-
-// ErrNotSeeded is wrapped by the errors of workloads that do not find the pods of Seed.
-var ErrNotSeeded = errors.New("bench: the server does not have the pods that seeding creates")

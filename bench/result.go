@@ -198,12 +198,9 @@ func Merge(runs ...*Result) *Result {
 	return sum
 }
 
-// MergeParallel adds up Results of workloads that ran at the same time. It leaves out what the
+// MergeParallel adds up Results, at least one, of workloads that ran at the same time. It leaves out what the
 // server used, because each Result has the same.
 func MergeParallel(shares ...*Result) *Result {
-	if len(shares) == 0 {
-		return nil
-	}
 	sum := shares[0].bare()
 	sum.Values = nil
 	for _, r := range shares {

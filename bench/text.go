@@ -138,15 +138,10 @@ func Median(values []float64) float64 {
 
 // Counted is the number of operations with their unit.
 func (r *Result) Counted() string {
-	switch {
-	case r.Ops == 1:
+	if r.Ops == 1 {
 		return "1 " + r.Unit
-	case strings.HasSuffix(r.Unit, "y"):
-		return fmt.Sprintf("%d %sies", r.Ops, strings.TrimSuffix(r.Unit, "y"))
-	case strings.HasSuffix(r.Unit, "ch"):
-		return fmt.Sprintf("%d %ses", r.Ops, r.Unit)
 	}
-	return fmt.Sprintf("%d %ss", r.Ops, r.Unit)
+	return fmt.Sprintf("%d %s", r.Ops, strings.NewReplacer("ys", "ies", "chs", "ches").Replace(r.Unit+"s"))
 }
 
 // known returns the text of a figure, or "-" if the figure is 0: without the server's process it is

@@ -170,31 +170,23 @@ type lease struct {
 func (l *lease) renew(due time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.version = l.sim.renewLease(l.c, l.namespace, l.name, l.version, due)
-}
-
-// renewLease renews a version of a Lease, and returns the new version.
-func (sim *simulation) renewLease(c *client, namespace, name string, v uint64, due time.Time) uint64 {
-	ctx, cancel := context.WithTimeout(sim.over, beatTimeout)
+	ctx, cancel := context.WithTimeout(l.sim.over, beatTimeout)
 	defer cancel()
-	path := leasePath(namespace)
-	if v == 0 {
-		body, err := c.do(ctx, get(path+"/"+name))
+	path := leasePath(l.namespace)
+	if l.version == 0 {
+		body, err := l.c.do(ctx, get(path+"/"+l.name))
 		if bench.StatusOf(err) == http.StatusNotFound {
-			body, err = c.do(ctx, post(path, bench.Lease(namespace, name, "")))
+			body, err = l.c.do(ctx, post(path, bench.Lease(l.namespace, l.name, "")))
 		}
 		if err != nil {
-			sim.note(leaseRenewal, due, err)
-			return 0
+			l.sim.note(leaseRenewal, due, err)
+			return
 		}
-		v = metaOf(object(body)).version
+		l.version = metaOf(object(body)).version
 	}
-	body, err := c.do(ctx, put(path+"/"+name, bench.Lease(namespace, name, version(v))))
-	sim.note(leaseRenewal, due, err)
-	if err != nil {
-		return 0
-	}
-	return metaOf(object(body)).version
+	body, err := l.c.do(ctx, put(path+"/"+l.name, bench.Lease(l.namespace, l.name, version(l.version))))
+	l.sim.note(leaseRenewal, due, err)
+	l.version = metaOf(object(body)).version // 0 after a failure
 }
 
 // note records a request that is not sent again.

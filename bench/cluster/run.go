@@ -34,9 +34,6 @@ type Config struct {
 	Duration time.Duration
 }
 
-// UsualChurn is the churn of a cluster with ten pods on each node that live for 40 minutes on average.
-func UsualChurn(nodes int) float64 { return float64(nodes) / 250 }
-
 // check returns an error if the configuration is invalid.
 func (c *Config) check() error {
 	switch {
@@ -168,7 +165,7 @@ func (r *trial) run(ctx context.Context) (err error) {
 	}
 	churn := r.config.Churn
 	if churn < 0 {
-		churn = UsualChurn(r.dataset.nodes)
+		churn = float64(r.dataset.nodes) / 250 // with ten pods on each node, a pod lives for 40 minutes
 	}
 	r.simulation = newSimulation(ctx, r.dataset, r.started, r.server.Target.Address(), r.connections, churn)
 	defer r.simulation.close()

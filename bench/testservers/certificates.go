@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
 	"math/big"
 	"time"
@@ -31,10 +30,6 @@ func newSigner() (*signer, error) {
 		return nil, fmt.Errorf("testservers: %w", err)
 	}
 	return &signer{key, made}, nil
-}
-
-func (s *signer) pem() []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.cert.Raw})
 }
 
 // Identity returns a certificate by which all servers know a user. It may be called

@@ -115,7 +115,8 @@ func (f *Servers) prepare() error {
 		return fmt.Errorf("testservers: %w", err)
 	}
 	signing := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
-	for file, data := range map[string][]byte{f.tokens(): []byte(users), f.CAFile(): f.signer.pem(), f.SigningKey(): signing} {
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.signer.cert.Raw})
+	for file, data := range map[string][]byte{f.tokens(): []byte(users), f.CAFile(): ca, f.SigningKey(): signing} {
 		if err := os.WriteFile(file, data, 0o600); err != nil {
 			return fmt.Errorf("testservers: %w", err)
 		}

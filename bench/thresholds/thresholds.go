@@ -21,20 +21,17 @@ type Figure struct {
 	Help string
 	// Default is its bound where none is given, -1 for none.
 	Default float64
+	// Cost says that it is known of a whole alone, and only with the server's process.
+	Cost bool
 
 	unit string // of a bench.Value
 	of   func(*bench.Result) float64
 	// compared is the name of the figure in comparisons with an earlier run, "" for none.
 	compared string
-	least    bool // whether the bound is a minimum, so that more is better
-	cost     bool // whether it needs the server's process, and so is not known for parts
+	least    bool // whether the bound is one from below, so that more is better
 }
 
-// Cost reports whether the figure is known only where the server's process is.
-func (f *Figure) Cost() bool { return f.cost }
-
-// known reports whether the figure of a result was measured. Figures without a unit are counts, which are
-// always known.
+// known reports whether the figure of a result was measured: without a unit it was counted.
 func (f *Figure) known(r *bench.Result) bool { return f.unit == "" || f.of(r) > 0 }
 
 // none is the Default of figures that have no bound by default.
@@ -54,15 +51,15 @@ func Figures() []*Figure {
 		{Name: "max-timeouts", Help: "operations that exceed --timeout; -1 for any number", of: func(r *bench.Result) float64 { return float64(r.Timeouts) }},
 		{Name: "max-refused", Help: "operations that are answered 429; -1 for any number", of: func(r *bench.Result) float64 { return float64(r.Refused) }},
 		{
-			Name: "max-cpu-per-op", Help: "server CPU time per operation; needs --pid", Default: none, unit: "s", cost: true,
+			Name: "max-cpu-per-op", Help: "server CPU time per operation; needs --pid", Default: none, unit: "s", Cost: true,
 			of: func(r *bench.Result) float64 { return r.CPUPerOp().Seconds() }, compared: "server CPU per operation",
 		},
 		{
-			Name: "max-rss", Help: "resident bytes of the server after the run; needs --pid", Default: none, unit: "B", cost: true,
+			Name: "max-rss", Help: "the server's resident bytes afterwards; needs --pid", Default: none, unit: "B", Cost: true,
 			of: func(r *bench.Result) float64 { return float64(r.Server.RSS) },
 		},
 		{
-			Name: "max-peak-rss", Help: "resident bytes of the server at any time; needs --pid", Default: none, unit: "B", cost: true,
+			Name: "max-peak-rss", Help: "the server's resident bytes at any time; needs --pid", Default: none, unit: "B", Cost: true,
 			of: func(r *bench.Result) float64 { return float64(r.Server.PeakRSS) },
 		},
 	}
@@ -144,8 +141,8 @@ func (t Thresholds) Check(results []*bench.Result) error {
 				continue
 			}
 			found = true
-			if r.Part && b.Figure.cost {
-				return fmt.Errorf("thresholds: --%s of %q cannot be known, because the server's usage is measured for all kinds together; leave out %q", b.Figure.Name, r.Name, b.Of+"=")
+			if r.Part && b.Figure.Cost {
+				return fmt.Errorf("thresholds: --%s of %q cannot be known: what the server used is known of all kinds together; leave out %q", b.Figure.Name, r.Name, b.Of+"=")
 			}
 		}
 		if !found {

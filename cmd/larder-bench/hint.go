@@ -7,7 +7,7 @@ var hints = []struct {
 	text   *regexp.Regexp
 	advice string
 }{
-	{regexp.MustCompile(`has not the pods that seeding makes`), "make them with larder-bench seed and the same --kubeconfig, --pods, --namespaces and --nodes, or name as many as there are"},
+	{regexp.MustCompile(`pods that seeding makes`), "make them with larder-bench seed and the same --kubeconfig, --pods, --namespaces and --nodes, or name as many as there are"},
 	{regexp.MustCompile(`signed by unknown authority`), "the kubeconfig's certificate-authority is not the one that signed the server's certificate: take the kubeconfig from this server"},
 	{regexp.MustCompile(`x509: certificate is (not )?valid for|cannot validate certificate for`), "set tls-server-name in the kubeconfig to a name that the certificate has"},
 	{regexp.MustCompile(`x509: certificate `), "the server's certificate is not valid (now): renew it, or set the clock right"},

@@ -87,8 +87,8 @@ func (o *options) check(kinds []*bench.Result) ([]*bench.Result, error) {
 		return nil, err
 	}
 	for _, b := range o.thresholds.Bounds {
-		if b.Figure.Cost() && o.pid == 0 {
-			return nil, fmt.Errorf("--%s needs --pid, because it is measured at the server's process", b.Figure.Name)
+		if b.Figure.Cost && o.pid == 0 {
+			return nil, fmt.Errorf("--%s needs --pid: without the server's process nothing is known of it", b.Figure.Name)
 		}
 	}
 	var names []string
