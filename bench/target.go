@@ -109,25 +109,30 @@ func NewTarget(kubeconfig string) (*Target, error) {
 	}
 	t := &Target{config: config, host: server.Host, brake: &brake{}, spoken: &atomic.Value{}}
 	t.brake.ctx, t.brake.stop = context.WithCancel(context.Background())
+	port := "443"
 	switch server.Scheme {
 	case "http":
-		return t.at(server, "80"), nil
+		port = "80"
 	case "https":
+		if t.tls, err = rest.TLSConfigFor(config); err != nil {
+			return nil, fmt.Errorf("bench: kubeconfig: %w", err)
+		}
+		if t.tls == nil {
+			t.tls = &tls.Config{MinVersion: tls.VersionTLS12}
+		}
+		t.tls.NextProtos = nil
+		t.config.NextProtos = []string{"http/1.1"} // of client-go, until UseHTTP2
+		if t.tls.ServerName == "" {
+			t.tls.ServerName = server.Hostname()
+		}
 	default:
 		return nil, fmt.Errorf("bench: kubeconfig: server %q is not an http or https URL", config.Host)
 	}
-	if t.tls, err = rest.TLSConfigFor(config); err != nil {
-		return nil, fmt.Errorf("bench: kubeconfig: %w", err)
+	if server.Port() == "" {
+		t.host = net.JoinHostPort(server.Hostname(), port)
 	}
-	if t.tls == nil {
-		t.tls = &tls.Config{MinVersion: tls.VersionTLS12}
-	}
-	t.tls.NextProtos = nil
-	t.config.NextProtos = []string{"http/1.1"} // of client-go, until UseHTTP2
-	if t.tls.ServerName == "" {
-		t.tls.ServerName = server.Hostname()
-	}
-	return t.at(server, "443"), nil
+	t.origin = server.Scheme + "://" + t.host + server.Path
+	return t, nil
 }
 
 // Address is the server's host and port.
@@ -160,15 +165,6 @@ func (t *Target) Impersonating(user string, groups ...string) *Target {
 	other := t.Clone()
 	other.config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: groups}
 	return other
-}
-
-// at sets where the server is, at a port if its URL has none.
-func (t *Target) at(server *url.URL, port string) *Target {
-	if _, _, err := net.SplitHostPort(t.host); err != nil {
-		t.host = net.JoinHostPort(t.host, port)
-	}
-	t.origin = server.Scheme + "://" + t.host + server.Path
-	return t
 }
 
 // Progress is the progress of the running workload.

@@ -172,7 +172,7 @@ func (l *lease) renew(due time.Time) {
 	defer l.mu.Unlock()
 	ctx, cancel := context.WithTimeout(l.sim.over, beatTimeout)
 	defer cancel()
-	path := leasePath(l.namespace)
+	path := "/apis/coordination.k8s.io/v1/namespaces/" + l.namespace + "/leases"
 	if l.version == 0 {
 		body, err := l.c.do(ctx, get(path+"/"+l.name))
 		if bench.StatusOf(err) == http.StatusNotFound {

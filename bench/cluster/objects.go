@@ -164,10 +164,6 @@ func bindingObject(slot int, name string, node int) *corev1.Binding {
 	}
 }
 
-func leasePath(namespace string) string {
-	return "/apis/coordination.k8s.io/v1/namespaces/" + namespace + "/leases"
-}
-
 func eventObject(slot int, name, component, reason string) *corev1.Event {
 	return bench.PodEvent(fmt.Sprintf("%s.%x", name, time.Now().UnixNano()), namespaceOf(appOf(slot)), name, reason, component)
 }

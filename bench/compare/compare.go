@@ -39,8 +39,8 @@ type Comparison struct {
 	servers map[Kind]*testservers.Server // that run
 	seed    bench.SeedConfig
 	table   *Table
-	rounds  int  // counts all turns, to tell objects apart
-	warming bool // a tenth of a step is run, unmeasured
+	rounds  int  // counts all turns; part of the names of objects
+	warming bool // the step runs a tenth of its operations, unmeasured
 }
 
 // New returns a comparison that has not begun. The caller may set c.TestServers and c.Say until Run.

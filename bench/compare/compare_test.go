@@ -203,13 +203,13 @@ func TestRatios(t *testing.T) {
 		figure       Figure
 		stock, limit float64
 	}{
-		{Figure{Unit: Seconds, Best: best(8, 1, 2)}, 4, 0.5},
+		{Figure{Unit: Seconds, Best: best(8, 1, 2)}, 4, 2},
 		{Figure{Unit: Seconds, Best: best(0, 0, 5)}, 0, 0},
 		{Figure{Unit: Seconds}, 0, 0},
 		{Figure{Unit: PerSecond, Best: best(8, 0, 12)}, 1.5, 0},
 		{Figure{Unit: Memory, Best: best(8, 0, -1)}, 0, 0},
 	} {
-		if stock, limit := c.figure.Ratio(Stock), c.figure.Ratio(Limit); stock != c.stock || limit != c.limit {
+		if stock, limit := c.figure.Ratio(), c.figure.OfLimit(); stock != c.stock || limit != c.limit {
 			t.Errorf("%+v: ratios %g and %g, want %g and %g", c.figure, stock, limit, c.stock, c.limit)
 		}
 	}
@@ -244,7 +244,7 @@ func TestBest(t *testing.T) {
 
 // TestMarkdownIsATable checks that each line has all columns.
 func TestMarkdownIsATable(t *testing.T) {
-	table := &Table{Rounds: 2, Rows: []*Row{{ID: "B1", Work: "w", Results: map[Kind][]*bench.Result{Larder: {{Counts: bench.Counts{Ops: 1}, Wall: 1}, {Counts: bench.Counts{Ops: 2}, Wall: 1}}}, Figures: []Figure{{Unit: Wall, Best: best(1, 0, 2)}}}, {ID: "B2"}}}
+	table := &Table{Rounds: 2, Rows: []*Row{{ID: "B1", Work: "w", Results: map[Kind][]*bench.Result{Larder: {{Counts: bench.Counts{Ops: 1}, Wall: 1}, {Counts: bench.Counts{Ops: 2}, Wall: 1}}}, Figures: []Figure{{Unit: Seconds, Best: best(1, 0, 2)}}}, {ID: "B2"}}}
 	const columns = 9
 	for line := range bytes.Lines([]byte(table.Markdown())) {
 		if line[0] == '|' && bytes.Count(line, []byte("|")) != columns+1 {

@@ -23,7 +23,7 @@ func (c *Comparison) flood() step {
 		figures: []Figure{
 			{Name: "of the p99 alone", Unit: Times, of: value(bench.Slowdown)},
 			{Name: "control: flood of another server", Unit: Times, of: value(elsewhere)},
-			{Name: "p99", Unit: Wall, of: quantile(99)}, {Name: "p99 alone", Unit: Wall, of: value(bench.AloneP99)},
+			{Name: "p99", Unit: Seconds, of: quantile(99)}, {Name: "p99 alone", Unit: Seconds, of: value(bench.AloneP99)},
 		},
 	}
 	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) (results []*bench.Result, err error) {

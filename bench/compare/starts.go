@@ -45,7 +45,7 @@ func (c *Comparison) startSteps() []step {
 	n := c.config.StartPods
 	spec := func(id, work string) rowSpec {
 		return rowSpec{id: id, work: work, figures: []Figure{
-			{Unit: Wall, of: wall}, {Name: "CPU", Unit: Seconds, of: cpuPerOp}, {Name: "RSS", Unit: Memory, of: resident},
+			{Unit: Seconds, of: wall}, {Name: "CPU", Unit: Seconds, of: cpuPerOp}, {Name: "RSS", Unit: Memory, of: resident},
 		}}
 	}
 	empty := spec(emptyStart, "start to /readyz 200, empty; Larder with its own etcd")

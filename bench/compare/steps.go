@@ -279,7 +279,7 @@ func withRate(number int, work string) rowSpec {
 
 // withLatency is a row of CPU per operation and of a latency.
 func withLatency(id, work, name string, q float64) rowSpec {
-	return rowSpec{id: id, work: work, figures: []Figure{{Unit: Seconds, of: cpuPerOp}, {Name: name, Unit: Wall, of: quantile(q)}}}
+	return rowSpec{id: id, work: work, figures: []Figure{{Unit: Seconds, of: cpuPerOp}, {Name: name, Unit: Seconds, of: quantile(q)}}}
 }
 
 // patches are of pods, the largest objects that are written often.

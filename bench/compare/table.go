@@ -26,8 +26,7 @@ type Unit string
 
 // Units of figures.
 const (
-	Seconds   Unit = "s"  // of CPU
-	Wall      Unit = "s " // of time
+	Seconds   Unit = "s"  // of CPU or time
 	Memory    Unit = "B"  // resident
 	PerSecond Unit = "/s" // more is better
 	Times     Unit = "x"  // a multiple of another figure
@@ -41,7 +40,7 @@ func (u Unit) Format(v float64) string {
 	case Times:
 		return fmt.Sprintf("%.3g times", v)
 	}
-	return bench.Value{Value: v, Unit: strings.TrimSpace(string(u))}.String()
+	return bench.Value{Value: v, Unit: string(u)}.String()
 }
 
 // Figure is one thing measured of all servers.
@@ -55,16 +54,24 @@ type Figure struct {
 	of func(*bench.Result) float64 // takes it from a result
 }
 
-// Ratio is how much better Larder is than another server, 0 if unknown.
-func (f Figure) Ratio(other Kind) float64 {
-	larder, its := f.Best[Larder], f.Best[other]
-	if larder <= 0 || its <= 0 { // memory that did not grow is no figure
+// Ratio is how much better Larder is than kube-apiserver, 0 if unknown: memory that did not grow is no figure.
+func (f Figure) Ratio() float64 {
+	larder, stock := max(0, f.Best[Larder]), max(0, f.Best[Stock])
+	switch {
+	case larder*stock == 0:
 		return 0
+	case f.Unit == PerSecond:
+		return larder / stock
 	}
-	if f.Unit == PerSecond {
-		return larder / its
+	return stock / larder
+}
+
+// OfLimit is how many times the limit's figure Larder's is, 0 if unknown.
+func (f Figure) OfLimit() float64 {
+	if limit := f.Best[Limit]; limit > 0 {
+		return max(0, f.Best[Larder]) / limit
 	}
-	return its / larder
+	return 0
 }
 
 // Row is one line of the table.
@@ -129,13 +136,13 @@ func (r *Row) cell(k Kind) string {
 	})
 }
 
-// ratios are how many times as good as another server Larder is.
-func (r *Row) ratios(other Kind) string {
+// ratios are ratios of all figures that are known.
+func (r *Row) ratios(ratio func(Figure) float64) string {
 	return r.each(func(f Figure) string {
-		if ratio := f.Ratio(other); ratio > 0 {
-			return fmt.Sprintf("%.3g", ratio)
+		if ratio(f) == 0 {
+			return ""
 		}
-		return ""
+		return fmt.Sprintf("%.3g", ratio(f))
 	})
 }
 
@@ -148,18 +155,18 @@ func (r *Row) cells() []string {
 	if stock, larder := r.RSS(Stock), r.RSS(Larder); stock+larder > 0 {
 		memory = bench.Bytes(stock) + " / " + bench.Bytes(larder)
 	}
-	return []string{r.ID, r.Work, body, r.cell(Stock), r.cell(Limit), r.cell(Larder), r.ratios(Stock), r.ratios(Limit), memory}
+	return []string{r.ID, r.Work, body, r.cell(Stock), r.cell(Limit), r.cell(Larder), r.ratios(Figure.Ratio), r.ratios(Figure.OfLimit), memory}
 }
 
 // legend explains the figures of the table. It is a format for the number of rounds.
 const legend = "CPU time of the server's process for one operation, the best of %d, of rows with p99.9 the median; where a row says so, also time on the clock, rates and resident memory. " +
-	"The limit is a bare TLS server that sends what Larder answered, from memory. Ratios above 1 are in Larder's favour.\n\n"
+	"The limit is a bare TLS server that sends what Larder answered, from memory. Ratios above 1 are in Larder's favour. \"Of the limit\" is Larder's figure divided by the limit's.\n\n"
 
 // Markdown is the table as text to paste.
 func (t *Table) Markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, legend, t.Rounds)
-	b.WriteString(bench.MarkdownHead("id", "work", "body", "kube-apiserver", "limit", "Larder", "ratio", "to the limit", "RSS, kube-apiserver / Larder"))
+	b.WriteString(bench.MarkdownHead("id", "work", "body", "kube-apiserver", "limit", "Larder", "ratio", "of the limit", "RSS, kube-apiserver / Larder"))
 	for _, r := range t.Rows {
 		b.WriteString(bench.MarkdownRow(r.cells()...))
 	}

@@ -20,7 +20,7 @@ func tail(id, work string, p99, p999 func(*bench.Result) float64) rowSpec {
 		id: id, work: work, median: true,
 		figures: []Figure{
 			{Unit: Seconds, of: cpuPerOp},
-			{Name: "p99", Unit: Wall, of: p99}, {Name: "p99.9", Unit: Wall, of: p999},
+			{Name: "p99", Unit: Seconds, of: p99}, {Name: "p99.9", Unit: Seconds, of: p999},
 		},
 	}
 }

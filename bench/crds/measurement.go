@@ -67,7 +67,7 @@ func (p *measurement) steps(ctx context.Context) error {
 	c := p.config
 	p.sizes = bench.Result{Name: p.kind + ": memory of a CRD", Unit: "CRD", Counts: bench.Counts{Ops: c.Count}}
 	defer func() { p.results = append(p.results, &p.sizes) }()
-	use := p.use
+	use := p.each(c.Count, p.use)
 	if !c.Used {
 		use = nil
 	}
@@ -86,7 +86,7 @@ func (p *measurement) steps(ctx context.Context) error {
 			return p.described(ctx, c.Count+1)
 		}, ""},
 		{"first /openapi/v3 documents", p.each(c.groups(), p.document), "after all documents"},
-		{"one object of each made, read and listed", p.each(c.Count, use), "in use"},
+		{"one object of each made, read and listed", use, "in use"},
 		{stepStart, p.discovered, "idle, after a start"},
 	} {
 		if s.do == nil {
@@ -177,11 +177,8 @@ func (p *measurement) step(ctx context.Context, name string, do func(context.Con
 	return nil
 }
 
-// each returns a function that calls do for 0 to n-1, several at a time; nil for nil.
+// each returns a function that calls do for 0 to n-1, several at a time.
 func (p *measurement) each(n int, do func(ctx context.Context, i int) error) func(context.Context) error {
-	if do == nil {
-		return nil
-	}
 	return func(ctx context.Context) error {
 		group, ctx := errgroup.WithContext(ctx)
 		group.SetLimit(p.config.Clients)

@@ -57,7 +57,7 @@ func TestTextAndJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"| B1 | LIST " + hostile + " | 48.0 MB | 444 ms | 27.0 ms | 30.0 ms | 14.8 | 0.9 |",
+		"| B1 | LIST " + hostile + " | 48.0 MB | 444 ms | 27.0 ms | 30.0 ms | 14.8 | 1.11 |",
 		"| B27 | create |  | 1.00 ms, 100/s |  | 900 µs, 200/s | 1.11, 2 |  |",
 		"1000 requests",
 	} {

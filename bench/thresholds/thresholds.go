@@ -21,17 +21,18 @@ type Figure struct {
 	Help string
 	// Default is its bound where none is given, -1 for none.
 	Default float64
-	// Cost says that it is known of a whole alone, and only with the server's process.
+	// Cost means that it needs the server's process, and so is not known for parts.
 	Cost bool
 
 	unit string // of a bench.Value
 	of   func(*bench.Result) float64
 	// compared is the name of the figure in comparisons with an earlier run, "" for none.
 	compared string
-	least    bool // whether the bound is one from below, so that more is better
+	least    bool // whether the bound is a minimum, so that more is better
 }
 
-// known reports whether the figure of a result was measured: without a unit it was counted.
+// known reports whether the figure of a result was measured. Figures without a unit are counts, which are
+// always known.
 func (f *Figure) known(r *bench.Result) bool { return f.unit == "" || f.of(r) > 0 }
 
 // none is the Default of figures that have no bound by default.
@@ -142,7 +143,7 @@ func (t Thresholds) Check(results []*bench.Result) error {
 			}
 			found = true
 			if r.Part && b.Figure.Cost {
-				return fmt.Errorf("thresholds: --%s of %q cannot be known: what the server used is known of all kinds together; leave out %q", b.Figure.Name, r.Name, b.Of+"=")
+				return fmt.Errorf("thresholds: --%s of %q cannot be known, because the server's usage is measured for all kinds together; leave out %q", b.Figure.Name, r.Name, b.Of+"=")
 			}
 		}
 		if !found {

@@ -40,9 +40,9 @@ func customCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "custom", GroupID: writing, Short: "Create a CRD; create, update, patch and apply objects of it", Args: cobra.NoArgs,
 		Long: `Create a CRD, create objects of it, and change some by update, by merge patch and by server-side
-apply. workers have 5 KB, defaults, and fields that are pruned. reports are like those of an
-image scanner, of --bytes. documents are such reports, which their CRD does not describe. Other
-commands read and watch ` + bench.CustomPath("workers") + `, or reports or documents, by that path.`,
+apply. --resource is workers (5 KB each, with defaults and pruned fields), reports (like those of an
+image scanner, of about --bytes) or documents (reports whose CRD has no schema for them). Other
+commands can read and watch the objects, for example at ` + bench.CustomPath("workers") + `.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := refuse(cmd, "existing objects are not created again", "rounds", "baseline"); err != nil {
 				return err
@@ -58,11 +58,11 @@ commands read and watch ` + bench.CustomPath("workers") + `, or reports or docum
 		},
 	}
 	addClients(cmd, &c.Clients)
-	cmd.Flags().StringVar(&c.Resource, "resource", "workers", strings.Join(bench.CustomResources, ", "))
-	cmd.Flags().IntVar(&c.Objects, "objects", 1000, "how many objects")
-	cmd.Flags().IntVar(&c.Namespaces, "namespaces", 10, "over how many namespaces")
-	cmd.Flags().IntVar(&c.Bytes, "bytes", 350000, "about how large a report or document is")
-	cmd.Flags().IntVar(&c.Changes, "changes", 50, "how many changes of each kind, at most as many as objects")
+	cmd.Flags().StringVar(&c.Resource, "resource", "workers", "resource to create: "+strings.Join(bench.CustomResources, ", "))
+	cmd.Flags().IntVar(&c.Objects, "objects", 1000, "number of objects")
+	cmd.Flags().IntVar(&c.Namespaces, "namespaces", 10, "number of namespaces that have the objects")
+	cmd.Flags().IntVar(&c.Bytes, "bytes", 350000, "approximate size of a report or document")
+	cmd.Flags().IntVar(&c.Changes, "changes", 50, "number of changes of each kind, at most --objects")
 	return cmd
 }
 

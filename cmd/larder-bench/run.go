@@ -88,7 +88,7 @@ func (o *options) check(kinds []*bench.Result) ([]*bench.Result, error) {
 	}
 	for _, b := range o.thresholds.Bounds {
 		if b.Figure.Cost && o.pid == 0 {
-			return nil, fmt.Errorf("--%s needs --pid: without the server's process nothing is known of it", b.Figure.Name)
+			return nil, fmt.Errorf("--%s needs --pid, because it is measured at the server's process", b.Figure.Name)
 		}
 	}
 	var names []string
@@ -141,7 +141,7 @@ func (o *options) conclude(cmd *cobra.Command, found *report.Report, old []*benc
 	case failed == nil:
 		return err
 	case err != nil:
-		return fmt.Errorf("%w\n%s", failed, err.Error()) // whatever is crossed, it failed
+		return fmt.Errorf("%w\n%s", failed, err.Error()) // the exit code is that of a failure
 	}
 	return failed
 }
