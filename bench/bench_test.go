@@ -430,20 +430,6 @@ func TestMixedKeepsProportions(t *testing.T) {
 	}
 }
 
-func TestReadyGivesUpOnWhatHasEnded(t *testing.T) {
-	server := httptest.NewTLSServer(http.NotFoundHandler())
-	path := benchtest.Kubeconfig(t, server)
-	server.Close()
-	target, err := bench.NewTarget(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	target.Process = process.Process{PID: 1 << 30}
-	if err := target.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "has ended") {
-		t.Errorf("got %v, want that the server has ended", err)
-	}
-}
-
 func TestWorkloadsEndWithTheirContext(t *testing.T) {
 	seed := bench.SeedConfig{Pods: 1, Namespaces: 1, Nodes: 1, Clients: 1}
 	target, server := target(t, seed)

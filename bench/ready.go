@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// Ready waits until the server's /readyz answers 200. It gives up when the server's process, if it is
-// known, has ended.
+// Ready waits until the server's /readyz answers 200.
 func (t *Target) Ready(ctx context.Context) error {
 	const pause = 5 * time.Millisecond
 	own := t.conn(ctx)
@@ -17,9 +16,6 @@ func (t *Target) Ready(ctx context.Context) error {
 		_, err := own.do(Request{Path: "/readyz", Accept: "*/*"})
 		if err == nil {
 			return nil
-		}
-		if _, gone := t.Process.Usage(); gone != nil {
-			return fmt.Errorf("bench: the server has ended: %w", err)
 		}
 		if t.stopped() || Sleep(ctx, pause) != nil {
 			return fmt.Errorf("bench: not ready: %w", err)
