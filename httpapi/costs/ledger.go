@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 	"unique"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 const (
@@ -48,16 +50,7 @@ func New(cpu func() time.Duration) *Ledger {
 
 // Run keeps the summaries current until ctx ends.
 func (l *Ledger) Run(ctx context.Context) {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			l.Sweep()
-		}
-	}
+	wait.UntilWithContext(ctx, func(context.Context) { l.Sweep() }, interval)
 }
 
 // Account returns c's account. It does not keep c's strings.

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 
@@ -49,20 +50,13 @@ const inflightInterval = time.Second
 // Report sets upstream's metrics, at once and then until ctx ends. waiting returns the most requests
 // that waited since its last call; nil says that none ever waits.
 func (i *InFlight) Report(ctx context.Context, waiting func() (reading, mutating int)) {
-	ticker := time.NewTicker(inflightInterval)
-	defer ticker.Stop()
-	for {
+	wait.UntilWithContext(ctx, func(context.Context) {
 		metrics.UpdateInflightRequestMetrics(metrics.ExecutingPhase, int(i.ReadOnly.peak.Swap(0)), int(i.Mutating.peak.Swap(0)))
 		if waiting != nil {
 			reading, mutating := waiting()
 			metrics.UpdateInflightRequestMetrics(metrics.WaitingPhase, reading, mutating)
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
+	}, inflightInterval)
 }
 
 // StreamSeat is what flow control counts for a request that has a connection to itself. It holds a seat

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
@@ -120,16 +122,7 @@ func (l *Listener) Drain(ctx context.Context) error {
 
 // poll calls done until it returns true, or ctx ends.
 func poll(ctx context.Context, done func() bool) error {
-	ticker := time.NewTicker(pollInterval)
-	defer ticker.Stop()
-	for !done() {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-ticker.C:
-		}
-	}
-	return nil
+	return wait.PollUntilContextCancel(ctx, pollInterval, true, func(context.Context) (bool, error) { return done(), nil })
 }
 
 // CutStalled closes connections to clients that do not read, until ctx ends, so that shutdown
@@ -140,9 +133,7 @@ func (l *Listener) CutStalled(ctx context.Context) {
 		since time.Time
 	}
 	known := make(map[*connection]unread)
-	ticker := time.NewTicker(stallPoll)
-	defer ticker.Stop()
-	for {
+	wait.UntilWithContext(ctx, func(context.Context) {
 		now := time.Now()
 		for _, c := range l.list(true) {
 			bytes := socket.Queued(c.conn)
@@ -156,10 +147,5 @@ func (l *Listener) CutStalled(ctx context.Context) {
 				socket.CloseSocket(c.conn)
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
+	}, stallPoll)
 }

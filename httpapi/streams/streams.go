@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/httpapi/costs"
@@ -285,16 +286,7 @@ func (ss *Streams) list() []*Stream {
 // Sweep ends streams whose clients have left, until ctx ends. Probing sockets is cheaper than a
 // goroutine for each stream that waits for the end of file.
 func (ss *Streams) Sweep(ctx context.Context) {
-	ticker := time.NewTicker(sweepInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			ss.Probe()
-		}
-	}
+	wait.UntilWithContext(ctx, func(context.Context) { ss.Probe() }, sweepInterval)
 }
 
 // Probe ends the streams of clients that have left.

@@ -18,6 +18,7 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -189,20 +190,13 @@ func NearEnd(cert *x509.Certificate) bool { return time.Until(cert.NotAfter) < r
 // KeepRenewed calls all of renew twice a day until ctx ends. It calls report with each error, and retries
 // the next time.
 func KeepRenewed(ctx context.Context, renew []func() error, report func(error)) {
-	ticker := time.NewTicker(renewEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	wait.UntilWithContext(ctx, func(context.Context) {
 		for _, fn := range renew {
 			if err := fn(); err != nil {
 				report(err)
 			}
 		}
-	}
+	}, renewEvery)
 }
 
 // ReadLeaf reads the first certificate of a file.
