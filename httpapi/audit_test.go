@@ -72,6 +72,14 @@ func (e *events) next(t *testing.T, ends ...auditapi.Stage) []any {
 
 var unequal = regexp.MustCompile(`"(uid|creationTimestamp|time|resourceVersion|generateName)":"[^"]*"`)
 
+// withoutLatencies removes the annotations that a request has only if it took half a second.
+func withoutLatencies(one *auditapi.Event) {
+	maps.DeleteFunc(one.Annotations, func(key, _ string) bool { return strings.HasPrefix(key, "apiserver.latency.k8s.io/") })
+	if len(one.Annotations) == 0 {
+		one.Annotations = nil
+	}
+}
+
 // essence is one record as a log has it, without what differs between two servers.
 func essence(t *testing.T, one *auditapi.Event) any {
 	t.Helper()
@@ -79,12 +87,7 @@ func essence(t *testing.T, one *auditapi.Event) any {
 		t.Errorf("incomplete: %+v", one)
 	}
 	one.AuditID, one.RequestReceivedTimestamp.Time, one.StageTimestamp.Time = "", time.Time{}, time.Time{}
-	maps.DeleteFunc(one.Annotations, func(key, _ string) bool {
-		return strings.HasPrefix(key, "apiserver.latency.k8s.io/") // of what took half a second
-	})
-	if len(one.Annotations) == 0 {
-		one.Annotations = nil
-	}
+	withoutLatencies(one)
 	text, err := json.Marshal(one)
 	if err != nil {
 		t.Fatal(err)
