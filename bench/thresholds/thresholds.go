@@ -21,7 +21,7 @@ type Figure struct {
 	Help string
 	// Default is its bound where none is given, -1 for none.
 	Default float64
-	// Cost means that it needs the server's process, and so is not known for parts.
+	// Cost says that the figure is read from the server's process. It is not known for parts of a result.
 	Cost bool
 
 	unit string // of a bench.Value

@@ -31,7 +31,7 @@ func cached(r *registry.Resource) map[string]*cache.Object {
 	return all
 }
 
-// randomShelf returns a shelf with random fields, some of which the schema does not have.
+// randomShelf returns a shelf with random fields. The schema lacks some of them.
 func randomShelf(random *rand.Rand, name, version string) string {
 	spec := map[string]any{}
 	for field, value := range map[string]any{

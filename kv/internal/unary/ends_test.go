@@ -183,7 +183,7 @@ func TestBusyCallerIsAnswered(t *testing.T) {
 	})
 }
 
-// mute is a connection whose writes fail once it is told so, though it can still be read.
+// mute is a connection whose writes fail while muted is set. Reads still succeed.
 type mute struct {
 	net.Conn
 	muted atomic.Bool

@@ -227,8 +227,8 @@ func (e ending) Err() error {
 	return e.err
 }
 
-// TestCallsEndWithTheirContext checks that a caller gets its context's error, that the server is told, and that
-// the connection stays usable.
+// TestCallsEndWithTheirContext checks what happens when the context of a call ends: the caller gets the
+// context's error, the server's context ends too, and the connection stays usable.
 func TestCallsEndWithTheirContext(t *testing.T) {
 	told, begun := make(chan struct{}), make(chan struct{}, 1)
 	s := &server{}
