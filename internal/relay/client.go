@@ -1,0 +1,156 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/larder-io/larder/kv"
+)
+
+const (
+	// listTimeout bounds a list. kube-apiserver's own timeout is a minute.
+	listTimeout = 75 * time.Second
+	// openTimeout bounds the time until upstream begins to answer a watch.
+	openTimeout = 30 * time.Second
+
+	maxList   = 1 << 30 // bytes of a page
+	maxFrame  = 64 << 20
+	maxStatus = 1 << 20
+)
+
+// listing is one request for a list.
+type listing struct {
+	scope
+	limit int64  // 0 is all
+	token string // of the page before
+	exact int64  // the revision; 0 asks for the present, unless there is a token
+}
+
+// list asks upstream for one list. A consistent one is compared with the history.
+func (s *Store) list(ctx context.Context, q listing) (list, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	query := make(url.Values)
+	if q.limit > 0 {
+		query.Set("limit", strconv.FormatInt(q.limit, 10))
+	}
+	if q.name != "" {
+		query.Set("fieldSelector", fields.OneTermEqualSelector("metadata.name", q.name).String())
+	}
+	switch {
+	case q.token != "":
+		query.Set("continue", q.token)
+	case q.exact != 0:
+		query.Set("resourceVersion", strconv.FormatInt(q.exact, 10))
+		query.Set("resourceVersionMatch", string(metav1.ResourceVersionMatchExact))
+	}
+	mark := s.history.mark()
+	body, err := s.get(ctx, q.namespace, query)
+	if err != nil {
+		return list{}, err
+	}
+	defer func() { _ = body.Close() }()
+	data, err := readAll(body, maxList)
+	if err != nil {
+		return list{}, cause(ctx, err)
+	}
+	answer, err := s.codec.list(data)
+	if err != nil {
+		return list{}, err
+	}
+	if q.token == "" && q.exact == 0 && s.history.observe(mark, answer.revision) {
+		s.logger.Warn("upstream's history was replaced", "revision", answer.revision, "before", mark.revision)
+		s.endWatches(kv.ErrReplaced)
+	}
+	return answer, nil
+}
+
+// get sends one request for the resource and returns the body of the answer, which has the media type that was
+// asked for.
+func (s *Store) get(ctx context.Context, namespace string, query url.Values) (io.ReadCloser, error) {
+	elements := []string{"apis", s.config.Resource.Group, s.config.Resource.Version}
+	if s.config.Resource.Group == "" {
+		elements = []string{"api", s.config.Resource.Version}
+	}
+	if namespace != "" {
+		elements = append(elements, "namespaces", namespace)
+	}
+	target := s.config.Base.JoinPath(append(elements, s.config.Resource.Resource)...)
+	target.RawQuery = query.Encode()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Accept", s.codec.mediaType())
+	response, err := s.config.Client.Do(request)
+	if err != nil {
+		return nil, cause(ctx, err)
+	}
+	if response.StatusCode == http.StatusOK {
+		if media, _, err := mime.ParseMediaType(response.Header.Get("Content-Type")); err == nil && media == s.codec.mediaType() {
+			return response.Body, nil
+		}
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode == http.StatusOK {
+		return nil, fmt.Errorf("upstream answers with %q, want %s", response.Header.Get("Content-Type"), s.codec.mediaType())
+	}
+	return nil, s.refusal(response)
+}
+
+// refusal returns the error of an answer that is no success.
+func (s *Store) refusal(response *http.Response) error {
+	body, _ := readAll(response.Body, maxStatus) // without it the code must do
+	seconds, _ := strconv.Atoi(response.Header.Get("Retry-After"))
+	if status, err := s.codec.status(body); err == nil && status.Code != 0 {
+		if seconds > 0 && (status.Details == nil || status.Details.RetryAfterSeconds == 0) {
+			status.Details = &metav1.StatusDetails{RetryAfterSeconds: int32(min(seconds, 3600))}
+		}
+		return statusError(status)
+	}
+	err := apierrors.NewGenericServerResponse(response.StatusCode, "get", s.config.Resource.GroupResource(), "", http.StatusText(response.StatusCode), min(seconds, 3600), true)
+	return statusError(err.Status())
+}
+
+// statusError returns upstream's Status as an error. A revision that upstream no longer has, or does not have
+// yet, is also one of package kv's errors.
+func statusError(status metav1.Status) error {
+	err := &apierrors.StatusError{ErrStatus: status}
+	switch {
+	case status.Code == http.StatusGone:
+		return fmt.Errorf("%w: %w", kv.ErrCompacted, err)
+	case apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge):
+		return fmt.Errorf("%w: %w", kv.ErrFutureRevision, err)
+	}
+	return err
+}
+
+// cause returns why ctx has ended, or err if it has not.
+func cause(ctx context.Context, err error) error {
+	if reason := context.Cause(ctx); reason != nil {
+		return reason
+	}
+	return err
+}
+
+var errTooLarge = errors.New("upstream's answer is too large")
+
+// readAll reads a body of at most limit bytes.
+func readAll(body io.Reader, limit int64) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(body, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = errTooLarge
+	}
+	return data, err
+}

@@ -1,0 +1,62 @@
+package relay
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// history checks that upstream has one history, which only grows: a consistent answer has at least the
+// revision of every answer and every watch that was seen before its request. An answer with a lower revision
+// comes from a restored etcd.
+type history struct {
+	replacements atomic.Uint64
+
+	mu       sync.Mutex
+	revision int64 // highest that was shown
+	replaced int64 // highest of the histories that were replaced
+}
+
+// historyMark is what was known when a request began.
+type historyMark struct {
+	replacements uint64
+	revision     int64
+}
+
+func (h *history) mark() historyMark {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return historyMark{h.replacements.Load(), h.revision}
+}
+
+// observe takes in the revision of a consistent answer. It reports whether that is the first answer of
+// another history.
+func (h *history) observe(mark historyMark, revision int64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.replacements.Load() != mark.replacements: // the answer may be of either history
+		return false
+	case revision >= mark.revision:
+		h.revision = max(h.revision, revision)
+		return false
+	}
+	h.replaced = max(h.replaced, h.revision)
+	h.revision = revision
+	h.replacements.Add(1)
+	return true
+}
+
+// raise notes a revision that a watch has shown, unless the history was replaced since the watch began.
+func (h *history) raise(replacements uint64, revision int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.replacements.Load() == replacements {
+		h.revision = max(h.revision, revision)
+	}
+}
+
+func (h *history) replacedRevision() int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.replaced
+}

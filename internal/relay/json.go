@@ -1,0 +1,136 @@
+package relay
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kjson "sigs.k8s.io/json"
+
+	"github.com/larder-io/larder/internal/registry/wire"
+)
+
+// jsonCodec reads application/json. Objects are copied as they are.
+type jsonCodec struct {
+	apiVersion, kind string
+	namespaced       bool
+	writer           wire.Writer
+}
+
+func (c *jsonCodec) mediaType() string { return "application/json" }
+
+// unmarshal is linear and takes names as they are spelled.
+func unmarshal(data []byte, into any) error {
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, into); err != nil {
+		return fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	return nil
+}
+
+func (c *jsonCodec) list(body []byte) (list, error) {
+	var decoded struct {
+		Metadata struct {
+			ResourceVersion    string `json:"resourceVersion"`
+			Continue           string `json:"continue"`
+			RemainingItemCount int64  `json:"remainingItemCount"`
+		} `json:"metadata"`
+		Items []json.RawMessage `json:"items"`
+	}
+	if err := unmarshal(body, &decoded); err != nil {
+		return list{}, err
+	}
+	revision, err := parseRevision(decoded.Metadata.ResourceVersion)
+	if err != nil {
+		return list{}, err
+	}
+	answer := list{revision: revision, token: decoded.Metadata.Continue, remaining: max(decoded.Metadata.RemainingItemCount, 0)}
+	answer.objects = make([]object, len(decoded.Items))
+	for i, item := range decoded.Items {
+		if answer.objects[i], err = c.object(item); err != nil {
+			return list{}, err
+		}
+	}
+	return answer, nil
+}
+
+// jsonHead is what is read of an object.
+type jsonHead struct {
+	Kind       string     `json:"kind"`
+	APIVersion string     `json:"apiVersion"`
+	Metadata   objectMeta `json:"metadata"`
+}
+
+// object returns the object that data is. The value may be data.
+func (c *jsonCodec) object(data []byte) (object, error) {
+	var head jsonHead
+	if err := unmarshal(data, &head); err != nil {
+		return object{}, err
+	}
+	o, err := head.Metadata.object(c.namespaced)
+	if err != nil {
+		return object{}, err
+	}
+	switch {
+	case head.Kind == c.kind && head.APIVersion == c.apiVersion:
+		o.value = data
+	case head.Kind != "" || head.APIVersion != "":
+		return object{}, typeMismatch(head.APIVersion, head.Kind)
+	default:
+		o.value = c.writer.AppendObject(make([]byte, 0, c.writer.ObjectSize(data)), data)
+		o.value = o.value[:len(o.value)-1] // without the end of the line
+	}
+	return o, nil
+}
+
+// frames reads JSON values that follow one another.
+func (c *jsonCodec) frames(body io.Reader) func() ([]byte, error) {
+	limited := &io.LimitedReader{R: body}
+	decoder := json.NewDecoder(limited)
+	return func() ([]byte, error) {
+		limited.N = maxFrame
+		var frame json.RawMessage
+		err := decoder.Decode(&frame)
+		if err != nil && limited.N <= 0 {
+			err = errTooLarge
+		}
+		return frame, err
+	}
+}
+
+func (c *jsonCodec) event(frame []byte) (event, error) {
+	var decoded struct {
+		Type   string          `json:"type"`
+		Object json.RawMessage `json:"object"`
+	}
+	if err := unmarshal(frame, &decoded); err != nil {
+		return event{}, err
+	}
+	if decoded.Type == "ERROR" {
+		return event{}, errorEvent(c.status(decoded.Object))
+	}
+	kind, isBookmark, err := eventKind(decoded.Type)
+	if err != nil {
+		return event{}, err
+	}
+	if isBookmark {
+		var head jsonHead
+		if err := unmarshal(decoded.Object, &head); err != nil {
+			return event{}, err
+		}
+		revision, err := parseRevision(head.Metadata.ResourceVersion)
+		return event{object: object{revision: revision}}, err
+	}
+	o, err := c.object(decoded.Object)
+	return event{kind, o}, err
+}
+
+func (c *jsonCodec) status(body []byte) (status metav1.Status, err error) {
+	if err := unmarshal(body, &status); err != nil {
+		return status, err
+	}
+	if status.Kind != "Status" {
+		return status, typeMismatch(status.APIVersion, status.Kind)
+	}
+	return status, nil
+}

@@ -1,0 +1,149 @@
+package relay
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/larder-io/larder/kv"
+)
+
+// keptTokens is how many continue tokens are remembered.
+const keptTokens = 64
+
+// tokens remembers upstream's continue tokens by what a Range asks for next.
+type tokens struct {
+	mu    sync.Mutex
+	next  map[tokenKey]string
+	order []tokenKey // oldest first
+}
+
+type tokenKey struct {
+	prefix   string
+	revision int64
+	start    string
+}
+
+func (t *tokens) put(key tokenKey, token string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, ok := t.next[key]; !ok {
+		t.order = append(t.order, key)
+	}
+	t.next[key] = token
+	if len(t.order) > keptTokens {
+		delete(t.next, t.order[0])
+		t.order = slices.Delete(t.order, 0, 1)
+	}
+}
+
+func (t *tokens) get(key tokenKey) (string, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	token, ok := t.next[key]
+	return token, ok
+}
+
+// Range lists one page. A page at a revision is the first page of that revision, or the one that follows a
+// page which an earlier Range returned; any other start fails with kv.ErrCompacted. If opts.Prefix is
+// the key of an object, the page has that object at most.
+func (s *Store) Range(ctx context.Context, opts kv.RangeOptions) (kv.Page, error) {
+	page, err := s.page(ctx, opts)
+	if err != nil {
+		return kv.Page{}, s.fail("list", err)
+	}
+	return page, nil
+}
+
+func (s *Store) page(ctx context.Context, opts kv.RangeOptions) (kv.Page, error) {
+	ctx, done, err := s.begin(ctx)
+	if err != nil {
+		return kv.Page{}, err
+	}
+	defer done()
+	at, err := s.scopeOf(opts.Prefix)
+	if err != nil {
+		return kv.Page{}, err
+	}
+	q := listing{scope: at, limit: max(opts.Limit, 0)}
+	if opts.CountOnly {
+		q.limit = 1
+	}
+	switch {
+	case opts.Start == "":
+		q.exact = opts.Revision
+	case opts.Revision == 0:
+		return kv.Page{}, fmt.Errorf("a page that starts at %q needs a revision", opts.Start)
+	default:
+		token, ok := s.tokens.get(tokenKey{opts.Prefix, opts.Revision, opts.Start})
+		if !ok {
+			return kv.Page{}, fmt.Errorf("%w: no page of revision %d ended before %q", kv.ErrCompacted, opts.Revision, opts.Start)
+		}
+		q.token = token
+	}
+	answer, err := s.list(ctx, q)
+	if err != nil {
+		return kv.Page{}, err
+	}
+	return s.pageOf(opts, answer)
+}
+
+// pageOf makes the page that opts asked for of upstream's answer.
+func (s *Store) pageOf(opts kv.RangeOptions, answer list) (kv.Page, error) {
+	page := kv.Page{Revision: answer.revision, Count: int64(len(answer.objects)) + answer.remaining, More: answer.token != ""}
+	if opts.Revision != 0 && page.Revision != opts.Revision {
+		return kv.Page{}, fmt.Errorf("%w: upstream lists revision %d instead of %d", kv.ErrCompacted, page.Revision, opts.Revision)
+	}
+	if opts.CountOnly {
+		page.More = false
+		return page, nil
+	}
+	page.Items = make([]kv.Item, len(answer.objects))
+	for i, o := range answer.objects {
+		page.Items[i] = kv.Item{Key: s.config.Prefix + o.key, Value: o.value, Revision: o.revision}
+		if opts.KeysOnly {
+			page.Items[i].Value = nil
+		}
+	}
+	slices.SortFunc(page.Items, func(a, b kv.Item) int { return cmp.Compare(a.Key, b.Key) })
+	for i := 1; i < len(page.Items); i++ {
+		if page.Items[i].Key == page.Items[i-1].Key {
+			return kv.Page{}, fmt.Errorf("upstream lists %s twice", page.Items[i].Key)
+		}
+	}
+	switch {
+	case len(page.Items) > 0 && page.Items[0].Key < opts.Start:
+		return kv.Page{}, fmt.Errorf("upstream lists %s in a page from %q on", page.Items[0].Key, opts.Start)
+	case page.More && len(page.Items) == 0:
+		return kv.Page{}, errors.New("upstream sent an empty page that is not the last")
+	case page.More:
+		next := page.Items[len(page.Items)-1].Key + "\x00"
+		s.tokens.put(tokenKey{opts.Prefix, page.Revision, next}, answer.token)
+	}
+	return page, nil
+}
+
+// Get returns one object and upstream's revision, by a consistent list of the object's name: the answer to a
+// GET does not have upstream's revision.
+func (s *Store) Get(ctx context.Context, key string) (item kv.Item, found bool, revision int64, err error) {
+	at, err := s.scopeOf(key)
+	if err == nil && at.name == "" {
+		err = fmt.Errorf("no object has the key %q", key)
+	}
+	if err != nil {
+		return kv.Item{}, false, 0, s.fail("get", err)
+	}
+	page, err := s.page(ctx, kv.RangeOptions{Prefix: key})
+	switch {
+	case err != nil:
+		return kv.Item{}, false, 0, s.fail("get", err)
+	case len(page.Items) == 0:
+		return kv.Item{}, false, page.Revision, nil
+	case len(page.Items) > 1 || page.Items[0].Key != key:
+		return kv.Item{}, false, 0, s.fail("get", fmt.Errorf("upstream answers %s with %s", key, page.Items[0].Key))
+	}
+	return page.Items[0], true, page.Revision, nil
+}

@@ -1,0 +1,96 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+const (
+	// probeTimeout is asked of upstream, which sends a bookmark two seconds before the end.
+	probeTimeout = 3 * time.Second
+	// probeSlack is how much later than that upstream may be.
+	probeSlack = 5 * time.Second
+	// probePause follows a probe that proved nothing.
+	probePause = time.Second
+)
+
+// proof says that highest is the last revision up to bookmark that has an event. It holds for a watch
+// that has delivered the event.
+type proof struct {
+	bookmark, highest int64
+	keys              []string // of the events of revision highest that the probe has seen
+}
+
+// probes runs one probe after the other, each for all callers that asked before it begins.
+func (w *watcher) probes(ctx context.Context, to chan<- *proof) {
+	for {
+		select {
+		case <-w.kick:
+		case <-ctx.Done():
+			return
+		}
+		p, err := w.probe(ctx)
+		if err != nil {
+			w.store.logger.Debug("no progress was proven", "error", err)
+			if sleep(ctx, probePause) != nil {
+				return
+			}
+			continue
+		}
+		select {
+		case to <- p:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// probe follows a short watch until its first bookmark.
+func (w *watcher) probe(ctx context.Context) (*proof, error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout+probeSlack)
+	defer cancel()
+	after := w.from()
+	probe, err := w.store.openStream(ctx, w.at.namespace, after, probeTimeout)
+	if err != nil {
+		return nil, err
+	}
+	defer probe.close()
+	p := &proof{highest: after}
+	for {
+		e, err := probe.read()
+		switch {
+		case err != nil:
+			return nil, err
+		case e.kind == 0 && e.revision >= p.highest:
+			p.bookmark = e.revision
+			return p, nil
+		case e.kind == 0: // of a replica that lags behind
+		case e.revision < p.highest:
+			return nil, fmt.Errorf("%w: revision %d after %d", errMalformed, e.revision, p.highest)
+		case e.revision > p.highest:
+			p.highest, p.keys = e.revision, nil
+			fallthrough
+		default:
+			p.keys = append(p.keys, w.store.config.Prefix+e.key)
+		}
+	}
+}
+
+// useProof advances the position if the watch has delivered all that the probe has seen. The probe began at
+// a position of this watch and has seen all events up to its bookmark, so the watch can have no other.
+func (w *watcher) useProof() {
+	p := w.proof
+	if p == nil || len(w.held.Events) > 0 || w.position.Load() < p.highest {
+		return
+	}
+	if delivered := w.unproven(p.highest); delivered != nil {
+		for _, key := range p.keys {
+			if !hasKey(delivered, key) {
+				return
+			}
+		}
+	}
+	w.proof = nil
+	w.advance(p.bookmark)
+}

@@ -1,0 +1,93 @@
+package relay
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/larder-io/larder/kv"
+)
+
+// revisionTimeout bounds one shared read.
+const revisionTimeout = 10 * time.Second
+
+// revisionScope is an object that need not exist. Reading one object by its namespace and name is upstream's
+// cheapest list: a name alone is compared with every object.
+var revisionScope = scope{namespace: "default", name: "larder-relay"}
+
+// revisions lets all callers that wait at the same time share one read. A caller may not join a read that has
+// begun, which might miss a write that was acknowledged since.
+type revisions struct {
+	slot chan struct{} // has an element while a read is under way
+
+	mu   sync.Mutex
+	next *revisionRead // has not begun; nil while no caller waits for one
+}
+
+type revisionRead struct {
+	done     chan struct{} // closed when the result is set
+	revision int64
+	err      error
+}
+
+// Revision returns upstream's revision by a consistent list of at most one object.
+func (s *Store) Revision(ctx context.Context) (int64, error) {
+	ctx, done, err := s.begin(ctx)
+	if err != nil {
+		return 0, s.fail("revision", err)
+	}
+	defer done()
+	read := s.joinRevision()
+	if read == nil {
+		return 0, s.fail("revision", kv.ErrClosed)
+	}
+	select {
+	case <-read.done:
+		return read.revision, read.err
+	case <-ctx.Done():
+		return 0, s.fail("revision", context.Cause(ctx))
+	}
+}
+
+// joinRevision returns the next read, nil if the store is closed.
+func (s *Store) joinRevision() *revisionRead {
+	r := &s.revisions
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.next == nil {
+		read := &revisionRead{done: make(chan struct{})}
+		if !s.start(func() { s.readRevision(read) }) {
+			return nil
+		}
+		r.next = read
+	}
+	return r.next
+}
+
+// readRevision does a read when the one before has ended.
+func (s *Store) readRevision(read *revisionRead) {
+	defer close(read.done)
+	select {
+	case s.revisions.slot <- struct{}{}:
+		defer func() { <-s.revisions.slot }()
+	case <-s.ctx.Done():
+		read.err = s.fail("revision", kv.ErrClosed)
+		return
+	}
+	s.revisions.mu.Lock()
+	s.revisions.next = nil
+	s.revisions.mu.Unlock()
+
+	ctx, cancel := context.WithTimeout(s.ctx, revisionTimeout)
+	defer cancel()
+	at := revisionScope
+	if !s.config.Namespaced {
+		at.namespace = ""
+	}
+	page, err := s.list(ctx, listing{scope: at, limit: 1})
+	if err != nil {
+		read.err = s.fail("revision", err)
+		return
+	}
+	read.revision = page.revision
+}

@@ -1,0 +1,206 @@
+package relay
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	apipath "k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/larder-io/larder/kv"
+)
+
+// StoreConfig configures a Store. Client, Base, Resource, Kind and Prefix are required.
+type StoreConfig struct {
+	// Client is authenticated as the relay itself. It has no overall timeout, which would end watches.
+	Client   *http.Client
+	Base     *url.URL // of the upstream
+	Resource schema.GroupVersionResource
+	Kind     string // of the objects
+	// Namespaced says that the objects are in namespaces.
+	Namespaced bool
+	// Protobuf asks for application/vnd.kubernetes.protobuf; otherwise the store asks for JSON.
+	Protobuf bool
+	// Prefix ends in "/". Keys are Prefix + [namespace/]name.
+	Prefix string
+	Logger *slog.Logger // nil discards
+}
+
+// Store is a read-only [kv.Store] of one resource of an API server.
+type Store struct {
+	config StoreConfig
+	logger *slog.Logger
+	codec  codec
+	// shares says that several objects may change in one revision.
+	shares bool
+
+	ctx     context.Context // ends when Run ends
+	end     context.CancelCauseFunc
+	ready   chan struct{} // closed by Run
+	running sync.WaitGroup
+
+	history   history
+	revisions revisions
+	tokens    tokens
+	delay     atomic.Int64 // before the next watch is opened, in nanoseconds
+
+	goroutines sync.WaitGroup
+
+	mu      sync.Mutex
+	closed  bool // no goroutine may start
+	watches map[*watcher]struct{}
+	// unproven has, by prefix of a watch, the last batch that the watch delivered, if upstream may have
+	// more events of that revision.
+	unproven map[string]kv.Batch
+}
+
+var _ kv.Store = (*Store)(nil)
+
+var errReadOnly = errors.New("relay: the store is read-only")
+
+// NewStore returns a Store. It does no I/O.
+func NewStore(config StoreConfig) (*Store, error) {
+	switch {
+	case config.Client == nil || config.Base == nil:
+		return nil, errors.New("relay: StoreConfig.Client or Base is missing")
+	case config.Resource.Version == "" || config.Resource.Resource == "" || config.Kind == "":
+		return nil, fmt.Errorf("relay: resource %v or kind %q is incomplete", config.Resource, config.Kind)
+	case !strings.HasSuffix(config.Prefix, "/"):
+		return nil, fmt.Errorf("relay: prefix %q does not end in /", config.Prefix)
+	}
+	s := &Store{
+		config:    config,
+		logger:    cmp.Or(config.Logger, slog.New(slog.DiscardHandler)).With("resource", config.Resource.GroupResource().String()),
+		codec:     newCodec(config),
+		shares:    config.Resource.Resource == "events", // etcd deletes all keys of an expired lease in one revision
+		ready:     make(chan struct{}),
+		revisions: revisions{slot: make(chan struct{}, 1)},
+		tokens:    tokens{next: make(map[tokenKey]string)},
+		watches:   make(map[*watcher]struct{}),
+		unproven:  make(map[string]kv.Batch),
+	}
+	s.ctx, s.end = context.WithCancelCause(context.Background())
+	return s, nil
+}
+
+// Run lets the store's methods begin and blocks until ctx ends or Close is called. It returns nil when all
+// goroutines of the store have ended. It may be called once.
+func (s *Store) Run(ctx context.Context) error {
+	s.running.Add(1)
+	defer s.running.Done()
+	close(s.ready)
+	select {
+	case <-ctx.Done():
+	case <-s.ctx.Done():
+	}
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.stop()
+	s.goroutines.Wait()
+	return nil
+}
+
+// Close makes Run end and waits for it.
+func (s *Store) Close() {
+	s.stop()
+	s.running.Wait()
+}
+
+// stop ends all that the store does.
+func (s *Store) stop() {
+	s.end(kv.ErrClosed)
+	s.endWatches(kv.ErrClosed)
+}
+
+// start runs fn on a goroutine that Run waits for. It reports whether the store is still open.
+func (s *Store) start(fn func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.goroutines.Go(fn)
+	}
+	return !s.closed
+}
+
+// begin waits until the store runs. The context that it returns also ends when the store does; the caller
+// calls done afterwards.
+func (s *Store) begin(ctx context.Context) (inner context.Context, done func(), err error) {
+	select {
+	case <-s.ready:
+	case <-s.ctx.Done():
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+	if s.ctx.Err() != nil {
+		return nil, nil, kv.ErrClosed
+	}
+	inner, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.ctx, func() { cancel(kv.ErrClosed) })
+	return inner, func() {
+		stop()
+		cancel(nil)
+	}, nil
+}
+
+// fail adds the operation and the resource to an error.
+func (s *Store) fail(op string, err error) error {
+	return fmt.Errorf("relay: %s %s: %w", op, s.config.Resource.GroupResource(), err)
+}
+
+// Put fails: the store is read-only.
+func (s *Store) Put(context.Context, string, []byte, kv.PutOptions) (kv.Result, error) {
+	return kv.Result{}, s.fail("put", errReadOnly)
+}
+
+// Delete fails: the store is read-only.
+func (s *Store) Delete(context.Context, string, int64) (kv.Result, error) {
+	return kv.Result{}, s.fail("delete", errReadOnly)
+}
+
+// Replacements counts how often upstream's history was replaced.
+func (s *Store) Replacements() uint64 { return s.history.replacements.Load() }
+
+// ReplacedRevision returns the highest revision that a replaced history has shown.
+func (s *Store) ReplacedRevision() int64 { return s.history.replacedRevision() }
+
+// Health reads upstream's revision.
+func (s *Store) Health(ctx context.Context) error {
+	_, err := s.Revision(ctx)
+	return err
+}
+
+// Compaction returns 0: upstream does not tell what it has compacted.
+func (s *Store) Compaction() int64 { return 0 }
+
+// scope is a part of the resource: all of it, a namespace, or one object.
+type scope struct{ namespace, name string }
+
+// scopeOf returns the part that is below a prefix of keys. A prefix that does not end in "/" is the key of
+// one object.
+func (s *Store) scopeOf(prefix string) (scope, error) {
+	if strings.HasPrefix(s.config.Prefix, prefix) {
+		return scope{}, nil
+	}
+	rest, ok := strings.CutPrefix(prefix, s.config.Prefix)
+	var at scope
+	if s.config.Namespaced {
+		var cut bool
+		at.namespace, at.name, cut = strings.Cut(rest, "/")
+		ok = ok && cut && at.namespace != ""
+	} else {
+		at.name = rest
+	}
+	if !ok || len(apipath.IsValidPathSegmentName(at.namespace)) > 0 || len(apipath.IsValidPathSegmentName(at.name)) > 0 {
+		return scope{}, fmt.Errorf("no part of %s has the keys %q", s.config.Prefix, prefix)
+	}
+	return at, nil
+}

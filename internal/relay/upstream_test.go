@@ -1,0 +1,466 @@
+package relay_test
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/larder-io/larder/internal/registry/wire"
+	"github.com/larder-io/larder/internal/relay"
+	"github.com/larder-io/larder/kv"
+)
+
+const prefix = "/registry/things/"
+
+// change is one change of one object. Without data it is a deletion.
+type change struct {
+	revision  int64
+	key, data string
+	created   bool
+}
+
+// upstream imitates an API server that serves ConfigMaps under a name. It is an http.RoundTripper, so that time
+// can be that of a synctest bubble.
+type upstream struct {
+	resource string
+	writer   wire.Writer
+	protobuf bool
+
+	mu        sync.Mutex
+	revision  int64
+	log       []change
+	compacted int64
+	changed   chan struct{} // is closed by each change
+	// served is up to which revision watches see the log; 0 is all of it.
+	served int64
+	// bookmark makes each watch send one.
+	bookmarks int
+	// mute says that probes get no bookmarks, gap is the pause between the events of one revision.
+	mute bool
+	gap  time.Duration
+	cuts int // of all watches
+	// answer replaces the answer to a request, if it returns one.
+	answer   func(*http.Request) *http.Response
+	requests []string // as PATH?QUERY
+}
+
+func newUpstream(resource string, isProtobuf bool) *upstream {
+	kind := wire.Kind{APIVersion: "v1", Kind: "ConfigMap", ListKind: "ConfigMapList"}
+	u := &upstream{resource: resource, protobuf: isProtobuf, revision: 1, changed: make(chan struct{}), writer: wire.JSON(kind)}
+	if isProtobuf {
+		u.writer = wire.Protobuf(kind)
+	}
+	return u
+}
+
+// locked runs fn with the lock and wakes the watches.
+func (u *upstream) locked(fn func()) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	fn()
+	close(u.changed)
+	u.changed = make(chan struct{})
+}
+
+// put writes one object and returns its revision. The key is namespace/name.
+func (u *upstream) put(key, data string) (revision int64) {
+	u.locked(func() {
+		_, found := u.stateLocked(u.revision)[key]
+		u.revision++
+		u.log = append(u.log, change{u.revision, key, data, !found})
+		revision = u.revision
+	})
+	return revision
+}
+
+// remove deletes objects in one revision.
+func (u *upstream) remove(keys ...string) (revision int64) {
+	u.locked(func() {
+		u.revision++
+		for _, key := range keys {
+			u.log = append(u.log, change{revision: u.revision, key: key})
+		}
+		revision = u.revision
+	})
+	return revision
+}
+
+// elsewhere writes to another resource.
+func (u *upstream) elsewhere() (revision int64) {
+	u.locked(func() {
+		u.revision++
+		revision = u.revision
+	})
+	return revision
+}
+
+// restore goes back to a revision.
+func (u *upstream) restore(revision int64) {
+	u.locked(func() {
+		u.revision = revision
+		u.log = slices.DeleteFunc(u.log, func(c change) bool { return c.revision > revision })
+		u.cuts++
+	})
+}
+
+func (u *upstream) cut()               { u.locked(func() { u.cuts++ }) }
+func (u *upstream) bookmark()          { u.locked(func() { u.bookmarks++ }) }
+func (u *upstream) serve(served int64) { u.locked(func() { u.served = served }) }
+
+// count returns how many requests had a part.
+func (u *upstream) count(part string) (n int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, request := range u.requests {
+		if strings.Contains(request, part) {
+			n++
+		}
+	}
+	return n
+}
+
+// stateLocked returns the objects of a revision, as they were written last.
+func (u *upstream) stateLocked(revision int64) map[string]change {
+	state := make(map[string]change)
+	for _, c := range u.log {
+		switch {
+		case c.revision > revision:
+		case c.data == "":
+			delete(state, c.key)
+		default:
+			state[c.key] = c
+		}
+	}
+	return state
+}
+
+// item encodes an object as it appears in lists.
+func (u *upstream) item(c change) []byte {
+	o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ResourceVersion: strconv.FormatInt(c.revision, 10)}}
+	if c.key != "" {
+		o.Namespace, o.Name, _ = strings.Cut(c.key, "/")
+		o.Data = map[string]string{"v": c.data, "metadata": `{"name":"x"}`}
+	}
+	encode := o.Marshal
+	if !u.protobuf {
+		encode = func() ([]byte, error) { return json.Marshal(o) }
+	}
+	data, err := encode()
+	if err != nil {
+		panic(err)
+	}
+	return data
+}
+
+// value returns what the store must hold of an object.
+func (u *upstream) value(c change) string {
+	return strings.TrimSuffix(string(u.writer.AppendObject(nil, u.item(c))), "\n")
+}
+
+func (u *upstream) mediaType() string {
+	if u.protobuf {
+		return "application/vnd.kubernetes.protobuf"
+	}
+	return "application/json"
+}
+
+// RoundTrip implements http.RoundTripper.
+func (u *upstream) RoundTrip(request *http.Request) (*http.Response, error) {
+	if err := request.Context().Err(); err != nil {
+		return nil, err
+	}
+	u.mu.Lock()
+	u.requests = append(u.requests, request.URL.Path+"?"+request.URL.RawQuery)
+	answer := u.answer
+	u.mu.Unlock()
+	if answer != nil {
+		if response := answer(request); response != nil {
+			return response, nil
+		}
+	}
+	query := request.URL.Query()
+	path, ok := strings.CutPrefix(request.URL.Path, "/base/api/v1/")
+	namespace := ""
+	if rest, found := strings.CutPrefix(path, "namespaces/"); found {
+		namespace, path, _ = strings.Cut(rest, "/")
+	}
+	switch {
+	case !ok || path != u.resource || request.Header.Get("Accept") != u.mediaType():
+		return u.status(http.StatusNotFound, metav1.StatusReasonNotFound), nil
+	case query.Get("watch") == "true":
+		return u.watch(request.Context(), namespace, query), nil
+	}
+	return u.list(namespace, query), nil
+}
+
+// response returns an answer with a body.
+func (u *upstream) response(code int, body io.ReadCloser) *http.Response {
+	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {u.mediaType()}}, Body: body}
+}
+
+func (u *upstream) statusObject(code int32, reason metav1.StatusReason) []byte {
+	status := metav1.Status{Status: "Failure", Code: code, Reason: reason, Message: "no"}
+	if u.protobuf {
+		data, err := status.Marshal()
+		if err != nil {
+			panic(err)
+		}
+		return data
+	}
+	data, err := json.Marshal(status)
+	if err != nil {
+		panic(err)
+	}
+	return data
+}
+
+func (u *upstream) status(code int, reason metav1.StatusReason) *http.Response {
+	body := u.statusWriter().AppendObject(nil, u.statusObject(int32(code), reason))
+	return u.response(code, io.NopCloser(bytes.NewReader(body)))
+}
+
+func (u *upstream) statusWriter() wire.Writer {
+	kind := wire.Kind{APIVersion: "v1", Kind: "Status"}
+	if u.protobuf {
+		return wire.Protobuf(kind)
+	}
+	return wire.JSON(kind)
+}
+
+// list answers with a page. A continue token is REVISION,KEY.
+func (u *upstream) list(namespace string, query url.Values) *http.Response {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	at, from := u.revision, ""
+	if exact := query.Get("resourceVersion"); exact != "" {
+		at, _ = strconv.ParseInt(exact, 10, 64)
+	}
+	if token := query.Get("continue"); token != "" {
+		revision, start, _ := strings.Cut(token, ",")
+		at, _ = strconv.ParseInt(revision, 10, 64)
+		from = start
+	}
+	if at < u.compacted {
+		return u.status(http.StatusGone, metav1.StatusReasonExpired)
+	}
+	state := u.stateLocked(at)
+	name := strings.TrimPrefix(query.Get("fieldSelector"), "metadata.name=")
+	keys := slices.DeleteFunc(slices.Sorted(maps.Keys(state)), func(key string) bool {
+		ns, n, _ := strings.Cut(key, "/")
+		return key < from || namespace != "" && ns != namespace || name != "" && n != name
+	})
+	meta := wire.ListMeta{Revision: at}
+	if limit, _ := strconv.Atoi(query.Get("limit")); limit > 0 && len(keys) > limit {
+		remaining := int64(len(keys) - limit)
+		meta.Continue, meta.Remaining = fmt.Sprintf("%d,%s", at, keys[limit]), &remaining
+		keys = keys[:limit]
+	}
+	var items [][]byte
+	for _, key := range keys {
+		items = append(items, u.item(state[key]))
+	}
+	return u.response(http.StatusOK, io.NopCloser(bytes.NewReader(u.encodeList(meta, items))))
+}
+
+// encodeList returns the body of a list.
+func (u *upstream) encodeList(meta wire.ListMeta, items [][]byte) (body []byte) {
+	size := 0
+	for _, item := range items {
+		size += u.writer.ItemSize(item)
+	}
+	body = u.writer.AppendListHeader(body, meta, len(items), size)
+	for i, item := range items {
+		body = append(u.writer.AppendItemHeader(body, i, item), item...)
+	}
+	return u.writer.AppendListFooter(body, meta, len(items))
+}
+
+// watch answers with a stream.
+func (u *upstream) watch(ctx context.Context, namespace string, query url.Values) *http.Response {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	after, _ := strconv.ParseInt(query.Get("resourceVersion"), 10, 64)
+	if after < u.compacted {
+		return u.status(http.StatusGone, metav1.StatusReasonExpired)
+	}
+	seconds, _ := strconv.Atoi(query.Get("timeoutSeconds"))
+	body, to := io.Pipe()
+	w := &watchConnection{upstream: u, namespace: namespace, position: after, cuts: u.cuts, bookmarks: u.bookmarks, to: to,
+		ends: time.Duration(seconds) * time.Second}
+	go w.run(ctx)
+	return u.response(http.StatusOK, body)
+}
+
+// watchConnection is one open watch.
+type watchConnection struct {
+	*upstream
+	namespace       string
+	position        int64
+	cuts, bookmarks int
+	to              *io.PipeWriter
+	ends            time.Duration
+}
+
+func (w *watchConnection) run(ctx context.Context) {
+	end, last := time.NewTimer(w.ends), time.NewTimer(max(w.ends-2*time.Second, 0))
+	defer end.Stop()
+	defer last.Stop()
+	for {
+		frames, wait, ended := w.next()
+		var err error
+		for i, frame := range frames {
+			if i > 0 && w.pause(ctx) != nil {
+				break
+			}
+			if _, err = w.to.Write(frame); err != nil {
+				break
+			}
+		}
+		if err != nil || ended {
+			_ = w.to.CloseWithError(cmp.Or(err, io.EOF))
+			return
+		}
+		if len(frames) > 0 {
+			continue
+		}
+		select {
+		case <-wait:
+		case <-last.C:
+			w.sendBookmark()
+		case <-end.C:
+			_ = w.to.Close()
+			return
+		case <-ctx.Done():
+			_ = w.to.CloseWithError(ctx.Err())
+			return
+		}
+	}
+}
+
+// pause waits between the events of a revision.
+func (w *watchConnection) pause(ctx context.Context) error {
+	w.mu.Lock()
+	gap := w.gap
+	w.mu.Unlock()
+	select {
+	case <-time.After(gap):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// next returns the frames of the next revision that is due, or a channel to wait on.
+func (w *watchConnection) next() (frames [][]byte, wait <-chan struct{}, ended bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.cuts != w.upstream.cuts {
+		return nil, nil, true
+	}
+	seen := cmp.Or(w.served, w.revision)
+	for _, c := range w.log {
+		if c.revision <= w.position || c.revision > seen || len(frames) > 0 && c.revision != w.position+1 {
+			continue
+		}
+		if namespace, _, _ := strings.Cut(c.key, "/"); w.namespace != "" && w.namespace != namespace {
+			continue
+		}
+		w.position = c.revision - 1 // of this revision only
+		event := "MODIFIED"
+		switch {
+		case c.data == "":
+			event = "DELETED"
+		case c.created:
+			event = "ADDED"
+		}
+		frames = append(frames, w.writer.AppendFrame(nil, event, w.item(c)))
+	}
+	if len(frames) > 0 {
+		w.position++
+		return frames, nil, false
+	}
+	w.position = max(w.position, seen)
+	if w.bookmarks != w.upstream.bookmarks {
+		w.bookmarks = w.upstream.bookmarks
+		return [][]byte{w.frameBookmarkLocked()}, nil, false
+	}
+	return nil, w.changed, false
+}
+
+func (w *watchConnection) frameBookmarkLocked() []byte {
+	return w.writer.AppendFrame(nil, "BOOKMARK", w.item(change{revision: cmp.Or(w.served, w.revision)}))
+}
+
+// sendBookmark sends the bookmark before the end, unless there is more to send.
+func (w *watchConnection) sendBookmark() {
+	w.mu.Lock()
+	isMute, frame := w.mute || w.position < cmp.Or(w.served, w.revision), w.frameBookmarkLocked()
+	w.mu.Unlock()
+	if !isMute {
+		_, _ = w.to.Write(frame)
+	}
+}
+
+// open runs a store of the upstream until the test ends.
+func (u *upstream) open(t testing.TB) *relay.Store {
+	t.Helper()
+	store := u.newStore(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- store.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return store
+}
+
+func (u *upstream) newStore(t testing.TB) *relay.Store {
+	t.Helper()
+	store, err := relay.NewStore(relay.StoreConfig{
+		Client: &http.Client{Transport: u}, Base: &url.URL{Scheme: "https", Host: "upstream", Path: "/base"},
+		Resource: schema.GroupVersionResource{Version: "v1", Resource: u.resource}, Kind: "ConfigMap", Namespaced: true,
+		Protobuf: u.protobuf, Prefix: prefix,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+// text renders what a watch delivered.
+func text(response kv.WatchResponse) string {
+	var out strings.Builder
+	for _, batch := range response.Batches {
+		fmt.Fprintf(&out, "%d[", batch.Revision)
+		for i, e := range batch.Events {
+			if i > 0 {
+				out.WriteString(" ")
+			}
+			fmt.Fprintf(&out, "%v %s", e.Kind, strings.TrimPrefix(e.Key, prefix))
+		}
+		out.WriteString("] ")
+	}
+	if response.Err != nil {
+		return out.String() + response.Err.Error()
+	}
+	return out.String() + strconv.FormatInt(response.Progress, 10)
+}
