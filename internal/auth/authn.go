@@ -165,8 +165,10 @@ func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config) (fu
 	a.reauthenticator = &reauthenticator{
 		trusted: nonNil(proxy, certificate), local: local, remote: remote, issuers: config.ServiceAccountIssuers,
 	}
-	if jwt := config.AuthenticationConfig; config.WebhookTokenAuthnConfigFile == "" && config.AuthenticationConfigData == "" && (jwt == nil || len(jwt.JWT) == 0) {
-		a.reauthenticator.remote = nil // there is neither a webhook nor a provider
+	jwt := config.AuthenticationConfig
+	a.reauthenticator.providers = config.AuthenticationConfigData != "" || jwt != nil && len(jwt.JWT) > 0
+	if config.WebhookTokenAuthnConfigFile == "" && !a.reauthenticator.providers {
+		a.reauthenticator.remote = nil
 	}
 	if config.Anonymous.Enabled {
 		a.reauthenticator.anonymous = anonymous.NewAuthenticator(config.Anonymous.Conditions)

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -80,6 +82,7 @@ type reauthenticator struct {
 	remote    authenticator.Request   // by tokens that providers and webhooks verify; may be nil
 	anonymous authenticator.Request   // nil if anonymous requests are refused
 	issuers   []string                // of service accounts
+	providers bool                    // remote asks OpenID providers
 }
 
 // localReauthenticator is a reauthenticator that asks no providers and webhooks.
@@ -151,9 +154,23 @@ func (a *reauthenticator) refuses(ctx context.Context, err error, token string) 
 	case a.claims(token).local(a.issuers):
 		return true
 	}
-	// A webhook refuses without an error, so this one is a provider's: a refusal, unless the
-	// provider could not be reached. An aggregate of two errors has another prefix.
+	if !a.providers { // a webhook that is a kube-apiserver gives reasons
+		return !Undecided(err)
+	}
+	// The error is a provider's: a refusal, unless the provider could not be reached. An aggregate
+	// of two errors has another prefix.
 	return strings.HasPrefix(text, "oidc: ") && !slices.ContainsFunc(silentProvider, func(part string) bool { return strings.Contains(text, part) })
+}
+
+// Undecided reports whether err of an authenticator or authorizer says that a webhook could not be asked. Every
+// other error is an answer: a TokenReview, for example, may give the reason of a refusal.
+func Undecided(err error) bool {
+	if all, ok := err.(utilerrors.Aggregate); ok {
+		return slices.ContainsFunc(utilerrors.Flatten(all).Errors(), Undecided)
+	}
+	var status apierrors.APIStatus // of the review as a request
+	var network net.Error
+	return errors.As(err, &status) || errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // refusedToken is the text of upstream's error for a token that all authenticators have

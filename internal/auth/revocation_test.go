@@ -1,11 +1,13 @@
 package auth
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
 	"errors"
 	"net/http"
+	"net/url"
 	"slices"
 	"testing"
 	"time"
@@ -84,7 +86,7 @@ func TestAgainTellsRefusalsFromSilence(t *testing.T) {
 		})
 	}
 	unknown := errors.New(refusedToken)
-	down, gone := errors.New("connection refused"), apierrors.NewNotFound(schema.GroupResource{}, "x")
+	down, gone := &url.Error{Op: "Post", Err: errors.New("connection refused")}, apierrors.NewNotFound(schema.GroupResource{}, "x")
 	_, unread := lookedUp(t.Context(), 0, down)
 	local := http.Header{"Authorization": {"Bearer " + webToken(`{"iss":"https://here"}`)}}
 	other := http.Header{"Authorization": {"Bearer opaque"}}
@@ -99,6 +101,9 @@ func TestAgainTellsRefusalsFromSilence(t *testing.T) {
 		"accepted elsewhere":         {again: reauthenticator{local: says(false, unknown), remote: says(true, nil)}, header: other, ok: true, others: true},
 		"refused":                    {again: reauthenticator{local: says(false, nil)}, header: other},
 		"refused by all":             {again: reauthenticator{local: says(false, unknown), remote: says(false, unknown)}, header: other, others: true},
+		"webhook gives a reason":     {again: reauthenticator{remote: says(false, errors.New("[invalid bearer token, token has expired]"))}, header: other, others: true},
+		"webhook may not be asked":   {again: reauthenticator{remote: says(false, utilerrors.NewAggregate([]error{apierrors.NewForbidden(schema.GroupResource{}, "x", unknown)}))}, header: other, unknown: true, others: true},
+		"webhook is too slow":        {again: reauthenticator{remote: says(false, utilerrors.NewAggregate([]error{context.DeadlineExceeded}))}, header: other, unknown: true, others: true},
 		"webhook is down":            {again: reauthenticator{remote: says(false, down)}, header: other, unknown: true, others: true},
 		"own token, webhook is down": {again: reauthenticator{local: says(false, unknown), remote: says(false, down)}, header: local, others: true},
 		"own token, all are asked":   {again: reauthenticator{local: says(false, errors.New("token has expired")), remote: says(false, unknown)}, header: local, others: true},
@@ -106,10 +111,10 @@ func TestAgainTellsRefusalsFromSilence(t *testing.T) {
 		"object cannot be read":      {again: reauthenticator{local: invalidated(down)}, header: local, unknown: true},
 		"and webhook refuses":        {again: reauthenticator{local: invalidated(down), remote: says(false, unknown)}, header: local, unknown: true},
 		"secret cannot be read":      {again: reauthenticator{local: says(false, utilerrors.NewAggregate([]error{unread}))}, header: other, unknown: true},
-		"provider refuses":           {again: reauthenticator{remote: says(false, errors.New("oidc: verify token: oidc: token is expired"))}, header: other, others: true},
-		"provider is unreachable":    {again: reauthenticator{remote: says(false, errors.New("oidc: verify token: failed to verify signature: fetching keys oidc: get keys failed"))}, header: other, unknown: true, others: true},
-		"provider was never reached": {again: reauthenticator{remote: says(false, errors.New("oidc: authenticator not initialized"))}, header: other, unknown: true, others: true},
-		"one refuses, one is down":   {again: reauthenticator{remote: says(false, utilerrors.NewAggregate([]error{errors.New("oidc: parse claims"), down}))}, header: other, unknown: true, others: true},
+		"provider refuses":           {again: reauthenticator{providers: true, remote: says(false, errors.New("oidc: verify token: oidc: token is expired"))}, header: other, others: true},
+		"provider is unreachable":    {again: reauthenticator{providers: true, remote: says(false, errors.New("oidc: verify token: failed to verify signature: fetching keys oidc: get keys failed"))}, header: other, unknown: true, others: true},
+		"provider was never reached": {again: reauthenticator{providers: true, remote: says(false, errors.New("oidc: authenticator not initialized"))}, header: other, unknown: true, others: true},
+		"one refuses, one is down":   {again: reauthenticator{providers: true, remote: says(false, utilerrors.NewAggregate([]error{errors.New("oidc: parse claims"), down}))}, header: other, unknown: true, others: true},
 		"certificate":                {again: reauthenticator{trusted: []authenticator.Request{says(true, nil)}, remote: says(false, down)}, ok: true},
 		"bad certificate":            {again: reauthenticator{trusted: []authenticator.Request{says(false, down)}, anonymous: says(true, nil)}},
 		"certificate made good":      {again: reauthenticator{trusted: []authenticator.Request{says(false, down)}, local: says(true, nil)}, header: other, ok: true},
