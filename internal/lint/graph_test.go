@@ -34,11 +34,11 @@ internal/invariants, internal/proctest
 < httpapi/routes, httpapi/streams, httpapi/discovery
 < httpapi/nethttp, httpapi/statuspage
 < httpapi/identity
-< httpapi/revocation
+< httpapi/revocation, httpapi/relay
 < httpapi
 < cmd/larder/internal/testcontrollers, cmd/larder/internal/server/pki, cmd/larder/internal/server/datadir, cmd/larder/internal/checkpoint, cmd/larder/internal/cluster/programs
 < cmd/larder/internal/server/lifecycle, cmd/larder/internal/server/heap, cmd/larder/internal/server/loopback, cmd/larder/internal/server/servingcert, cmd/larder/internal/server/storestats
-< cmd/larder/internal/server, cmd/larder/internal/cluster
+< cmd/larder/internal/server, cmd/larder/internal/cluster, cmd/larder/internal/relay
 < cmd
 `
 

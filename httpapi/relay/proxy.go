@@ -1,0 +1,230 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptrace"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/net/http/httpguts"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/httpapi/nethttp"
+)
+
+// ProxyConfig is the configuration of a [Proxy]. Upstream is required.
+type ProxyConfig struct {
+	// Upstream has the address of the upstream, and the relay's credential for it.
+	Upstream *rest.Config
+	// ClientCAs verifies the client certificates that name users, as the server's authenticator does; nil if
+	// none do.
+	ClientCAs func() (x509.VerifyOptions, bool)
+}
+
+// Proxy passes requests through to the upstream. It may be used from any goroutine, and starts none.
+type Proxy struct {
+	upstream    *url.URL
+	certificate authenticator.Request // nil if client certificates name no users
+	client      transports            // without a credential
+	relay       transports            // with the relay's, for impersonated users
+}
+
+// transports send requests with one credential. A connection over HTTP/2 cannot be upgraded.
+type transports struct{ plain, upgrading http.RoundTripper }
+
+// NewProxy returns a Proxy. It does no I/O.
+func NewProxy(config ProxyConfig) (*Proxy, error) {
+	upstream := rest.CopyConfig(config.Upstream)
+	switch {
+	case upstream.Transport != nil || upstream.WrapTransport != nil:
+		return nil, errors.New("relay: the upstream has a transport of its own, whose credentials are not known")
+	case upstream.Impersonate.UserName != "":
+		return nil, errors.New("relay: the credential for the upstream impersonates a user, and cannot impersonate others")
+	}
+	upstream.DisableCompression = true // bodies are passed on as they are
+	upstream.UserAgent = ""            // as is the client's User-Agent
+	at, _, err := rest.DefaultServerUrlFor(upstream)
+	if err != nil {
+		return nil, fmt.Errorf("relay: %w", err)
+	}
+	p := &Proxy{upstream: at}
+	if config.ClientCAs != nil {
+		p.certificate = x509request.NewDynamic(config.ClientCAs, x509request.CommonNameUserConversion)
+	}
+	if p.client, err = newTransports(rest.AnonymousClientConfig(upstream)); err != nil {
+		return nil, err
+	}
+	if p.relay, err = newTransports(upstream); err != nil {
+		return nil, err
+	}
+	p.relay = transports{impersonatedOnly{p.relay.plain}, impersonatedOnly{p.relay.upgrading}}
+	return p, nil
+}
+
+func newTransports(config *rest.Config) (t transports, err error) {
+	if t.plain, err = rest.TransportFor(config); err != nil {
+		return t, fmt.Errorf("relay: %w", err)
+	}
+	config = rest.CopyConfig(config)
+	config.NextProtos = []string{"http/1.1"}
+	if t.upgrading, err = rest.TransportFor(config); err != nil {
+		return t, fmt.Errorf("relay: %w", err)
+	}
+	return t, nil
+}
+
+// WrappedRoundTripper implements utilnet.RoundTripperWrapper.
+func (t impersonatedOnly) WrappedRoundTripper() http.RoundTripper { return t.next }
+
+// CloseIdle closes the connections to the upstream that no request uses.
+func (p *Proxy) CloseIdle() {
+	for _, t := range []transports{p.client, p.relay} {
+		utilnet.CloseIdleConnectionsFor(t.plain)
+		utilnet.CloseIdleConnectionsFor(t.upgrading)
+	}
+}
+
+// Forward sends x, which is authenticated, to the upstream, and its answer to the client.
+func (p *Proxy) Forward(x *nethttp.Call) {
+	// A server that answers TRACE would return the relay's credential. CONNECT asks for a tunnel.
+	if x.Method == http.MethodConnect || x.Method == http.MethodTrace {
+		x.Fail(apierrors.NewMethodNotSupported(schema.GroupResource{Group: x.Group, Resource: x.Resource}, x.Method))
+		return
+	}
+	sent := x.CopyHeaders(func(string) bool { return true })
+	if !sendable(x.Method, sent) {
+		x.Fail(apierrors.NewBadRequest("the request has a method or a header that cannot be passed on"))
+		return
+	}
+	f := &forwarding{upstream: p.upstream, header: asSent(sent), via: p.client}
+	if !x.Carrier.Internal() && p.byCertificate(x.Carrier.TLS(), sent) {
+		if up := sent.Get("Upgrade"); !passable(up) {
+			x.Fail(apierrors.NewBadRequest(fmt.Sprintf("a connection of the relay cannot be upgraded to %q", up)))
+			return
+		}
+		f.header = endToEnd(sent)
+		f.via = transports{impersonate(x.User, p.relay.plain), impersonate(x.User, p.relay.upgrading)}
+	}
+	f.header["Audit-Id"] = []string{x.AuditID}
+	x.Forward(f)
+}
+
+// byCertificate reports whether a certificate names the user of a request: if there is one, it comes
+// before tokens, unless it is invalid. A client with an invalid certificate and no token is not authenticated.
+func (p *Proxy) byCertificate(state *tls.ConnectionState, sent http.Header) bool {
+	if p.certificate == nil || state == nil || len(state.PeerCertificates) == 0 {
+		return false
+	}
+	if !hasToken(sent) {
+		return true
+	}
+	_, ok, err := p.certificate.AuthenticateRequest(&http.Request{TLS: state})
+	return ok && err == nil
+}
+
+// passable reports whether the relay's connection may be upgraded to a protocol. Others, as h2c, could
+// send further requests over a connection that the relay's certificate has authenticated.
+func passable(protocol string) bool {
+	return protocol == "" || strings.EqualFold(protocol, "websocket") || strings.EqualFold(protocol, "SPDY/3.1")
+}
+
+// sendable reports whether net/http sends a request with that method and header.
+func sendable(method string, header http.Header) bool {
+	valid := httpguts.ValidHeaderFieldName(method) // both are tokens
+	for name, values := range header {
+		valid = valid && httpguts.ValidHeaderFieldName(name) && !slices.ContainsFunc(values, func(v string) bool { return !httpguts.ValidHeaderFieldValue(v) })
+	}
+	return valid
+}
+
+// forwarding passes one request through.
+type forwarding struct {
+	upstream *url.URL
+	header   http.Header
+	via      transports
+	wrote    atomic.Bool // the upstream may have the request
+}
+
+// maxRepeated is the size up to which the transport can send a body again, if the upstream has closed the
+// connection without reading it.
+const maxRepeated = 64 << 10
+
+// ServeHTTP implements http.Handler.
+func (f *forwarding) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	utilflowcontrol.RequestDelegated(req.Context()) // the upstream counts a watch
+	req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{WroteHeaders: func() { f.wrote.Store(true) }}))
+	if 0 < req.ContentLength && req.ContentLength <= maxRepeated {
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			f.fail(w, req, err)
+			return
+		}
+		req.Body = io.NopCloser(bytes.NewReader(body))
+		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	}
+	proxy := httputil.ReverseProxy{Rewrite: f.rewrite, Transport: f.via.plain, ErrorHandler: f.fail}
+	if httpguts.HeaderValuesContainsToken(req.Header["Connection"], "Upgrade") && req.Header.Get("Upgrade") != "" {
+		proxy.Transport = f.via.upgrading
+	}
+	proxy.ModifyResponse = func(resp *http.Response) error {
+		maps.DeleteFunc(w.Header(), func(name string, _ []string) bool { return resp.Header[name] != nil })
+		return nil
+	}
+	proxy.ServeHTTP(w, req)
+}
+
+// rewrite addresses the request to the upstream. The header is that of f, with what the ReverseProxy has set
+// for the connection to the upstream.
+func (f *forwarding) rewrite(r *httputil.ProxyRequest) {
+	made := r.Out.Header
+	r.Out.Header = f.header.Clone()
+	for _, name := range [...]string{"Connection", "Upgrade", "Te"} {
+		if values := made[name]; values != nil {
+			r.Out.Header[name] = values
+		}
+	}
+	r.SetURL(f.upstream)
+	r.SetXForwarded()
+}
+
+// fail answers a request that the upstream did not answer. Clients repeat a request that is answered with
+// Retry-After. So a write that the upstream may have carried out is answered without it.
+func (f *forwarding) fail(w http.ResponseWriter, req *http.Request, err error) {
+	status := apierrors.NewServiceUnavailable("the upstream API server does not answer")
+	var known *apierrors.StatusError
+	switch {
+	case errors.As(err, &known): // of the client's body
+		status = known
+	case errors.Is(err, errIdentity):
+		status = apierrors.NewForbidden(schema.GroupResource{}, "", err)
+	case errors.Is(err, context.DeadlineExceeded) && req.Context().Err() != nil:
+		status = apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
+	case !f.wrote.Load() || req.Method == http.MethodGet || req.Method == http.MethodHead || req.Method == http.MethodOptions:
+		status.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+		w.Header().Set("Retry-After", "1")
+	}
+	if req.Context().Err() == nil {
+		klog.V(2).InfoS("The upstream did not answer a request", "err", err, "method", req.Method, "path", req.URL.Path)
+	}
+	responsewriters.WriteRawJSON(int(status.ErrStatus.Code), responsewriters.ErrorToAPIStatus(status), w)
+}

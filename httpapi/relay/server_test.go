@@ -1,0 +1,264 @@
+package relay
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/rest"
+	"k8s.io/kubernetes/pkg/kubeapiserver/options"
+
+	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/http1"
+	"github.com/larder-io/larder/httpapi/identity"
+	"github.com/larder-io/larder/httpapi/nethttp"
+	"github.com/larder-io/larder/httpapi/streams"
+	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/proctest/testcert"
+)
+
+const (
+	annsToken   = "token-of-ann"
+	relaysToken = "token-of-the-relay"
+)
+
+// upstream is a kube-apiserver for tests. It tells what it hears.
+type upstream struct {
+	*httptest.Server
+	authority *testcert.Authority // of client certificates
+	heard     chan heard
+}
+
+// heard is a request that reached the upstream.
+type heard struct {
+	method, uri, proto string
+	header             http.Header
+	certificate        string // the common name of the client's
+}
+
+// newUpstream serves h, which may be nil, over HTTP/1.1 and HTTP/2.
+func newUpstream(t *testing.T, h http.HandlerFunc) *upstream {
+	t.Helper()
+	u := &upstream{authority: testcert.New(t, "upstream's clients"), heard: make(chan heard, 100)}
+	u.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		said := heard{method: req.Method, uri: req.RequestURI, proto: req.Proto, header: req.Header.Clone()}
+		if len(req.TLS.PeerCertificates) > 0 {
+			said.certificate = req.TLS.PeerCertificates[0].Subject.CommonName
+		}
+		u.heard <- said
+		if h != nil {
+			h(w, req)
+		}
+	}))
+	u.EnableHTTP2 = true
+	u.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
+	u.StartTLS()
+	t.Cleanup(u.Close)
+	return u
+}
+
+// config returns the relay's configuration for u, whose credential is a token.
+func (u *upstream) config() *rest.Config {
+	config := u.anonymousConfig()
+	config.BearerToken = relaysToken
+	return config
+}
+
+func (u *upstream) anonymousConfig() *rest.Config {
+	ca := (&testcert.Authority{Cert: u.Certificate()}).PEM()
+	return &rest.Config{Host: u.URL, TLSClientConfig: rest.TLSClientConfig{CAData: []byte(ca)}}
+}
+
+// server is a relay that passes everything through. It authenticates and impersonates as package httpapi does.
+type server struct {
+	streams   *streams.Streams
+	addr      string
+	client    *tls.Config
+	authority *testcert.Authority // of client certificates
+	rights    *auth.Auth
+	proxy     *Proxy
+}
+
+// serve runs a relay for the upstream with that configuration until the test ends.
+func serve(t *testing.T, config *rest.Config) *server {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	serving, pool := testcert.Loopback(t)
+	serving.ClientAuth = tls.RequestClientCert
+	s := &server{streams: streams.New(), addr: l.Addr().String(), client: &tls.Config{RootCAs: pool}, authority: testcert.New(t, "relay's clients")}
+	s.loadRights(t)
+	if s.proxy, err = NewProxy(ProxyConfig{Upstream: config, ClientCAs: s.rights.ClientCA.VerifyOptions}); err != nil {
+		t.Fatal(err)
+	}
+	headers := identity.NewHeaders(nil)
+	handlers := nethttp.New(nethttp.Config{
+		Streams: s.streams, Join: func(*exchange.Exchange) streams.Right { return nil }, Credential: headers.Has,
+	})
+	base, cancel := context.WithCancel(context.Background())
+	chain := &chain{
+		server: s, handlers: handlers, deadlines: exchange.NewDeadlines(base, time.Minute), impersonation: identity.NewImpersonation(authorizerfactory.NewAlwaysAllowAuthorizer()),
+		identity: identity.NewAuthentication(identity.Config{Authenticator: s.rights.Authenticator, Generation: s.rights.Generation, Digester: identity.NewDigester(), Access: apimetrics.NewAccess()}),
+	}
+	draining := make(chan struct{})
+	listening := http1.New(http1.Config{
+		Listener: l, TLS: serving, Handler: chain.handle, Draining: draining, HTTP2: true,
+		MaxHeaderBytes: 1 << 20, MaxBodyBytes: 1 << 20, BodyTimeout: time.Minute,
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- listening.ServeNetwork() }()
+	t.Cleanup(func() {
+		close(draining)
+		listening.StopAccepting()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		listening.Network.Close()
+		s.streams.End()
+		if err := listening.Network.Drain(context.Background()); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		listening.Abort()
+		s.streams.Abort()
+		s.streams.Wait(context.Background())
+		handlers.Wait()
+		s.proxy.CloseIdle()
+	})
+	return s
+}
+
+// loadRights has s accept ann's token, certificates of its authority, and anonymous clients.
+func (s *server) loadRights(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	authentication := options.NewBuiltInAuthenticationOptions().WithAnonymous().WithClientCert().WithTokenFile()
+	authentication.ClientCert.ClientCA, authentication.TokenFile.TokenFile = filepath.Join(dir, "ca.crt"), filepath.Join(dir, "tokens")
+	for file, text := range map[string]string{authentication.ClientCert.ClientCA: s.authority.PEM(), authentication.TokenFile.TokenFile: annsToken + ",ann,1\n"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	authorization := options.NewBuiltInAuthorizationOptions()
+	authorization.Modes = []string{"AlwaysDeny"}
+	rights, err := auth.Load(t.Context(), auth.Config{Authentication: authentication, Authorization: authorization})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.rights = rights
+	ctx, cancel := context.WithCancel(context.Background())
+	var running errgroup.Group
+	running.Go(func() error { return rights.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		if err := running.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// chain takes requests to the proxy, as that of package httpapi does.
+type chain struct {
+	server        *server
+	handlers      *nethttp.Handlers
+	deadlines     *exchange.Deadlines
+	identity      *identity.Authentication
+	impersonation *identity.Impersonation
+}
+
+func (c *chain) handle(carrier exchange.Carrier, received time.Time) *exchange.Exchange {
+	x := new(nethttp.Call)
+	c.handlers.Init(x, carrier, received, c.deadlines)
+	x.AuditID = cmp.Or(string(x.Peek("Audit-Id")), "made-by-the-relay")
+	x.CommonHeaders()
+	facts := carrier.Inspect()
+	if facts.Code != 0 {
+		x.Text(facts.Code, facts.Refusal)
+		x.Closing = true
+		return &x.Exchange
+	}
+	if err := x.Parse(string(carrier.Method()), string(carrier.Target())); err != nil {
+		x.Text(http.StatusBadRequest, "400 Bad Request")
+		return &x.Exchange
+	}
+	if !x.LongRunning() {
+		asked, _ := time.ParseDuration(x.Query.Get("timeout"))
+		x.Deadline = received.Add(cmp.Or(asked, time.Minute))
+	}
+	if c.identity.Authenticate(x, facts.Foreign) != nil {
+		x.Fail(apierrors.NewUnauthorized("Unauthorized"))
+		return &x.Exchange
+	}
+	if facts.Impersonates && !c.impersonate(x) {
+		return &x.Exchange
+	}
+	c.server.proxy.Forward(x)
+	return &x.Exchange
+}
+
+func (c *chain) impersonate(x *nethttp.Call) bool {
+	w, ctx := nethttp.NewRecorder(), exchange.Context(x.Base(), x.RequestInfo(), x.User, x.Received)
+	as, _ := c.impersonation.Admit(w, x.HTTP().WithContext(ctx))
+	if as == nil {
+		w.SendTo(&x.Response)
+		return false
+	}
+	x.User, _ = apirequest.UserFrom(as.Context())
+	x.Replace(as)
+	return true
+}
+
+// tlsFor returns the configuration of a client; name is that of its certificate, "" for none.
+func (s *server) tlsFor(t *testing.T, name string, groups ...string) *tls.Config {
+	config := s.client.Clone()
+	if name != "" {
+		config.Certificates = []tls.Certificate{s.authority.Sign(t, name, groups, nil)}
+	}
+	return config
+}
+
+// transportFor returns the connections of such a client, over HTTP/2 if h2.
+func (s *server) transportFor(t *testing.T, config *tls.Config, h2 bool) *http.Transport {
+	tr := &http.Transport{TLSClientConfig: config, DisableCompression: true, ForceAttemptHTTP2: h2}
+	t.Cleanup(tr.CloseIdleConnections)
+	return tr
+}
+
+// ask sends a request and returns the answer, whose body the test closes.
+func (s *server) ask(t *testing.T, tr http.RoundTripper, req *http.Request) *http.Response {
+	t.Helper()
+	resp, err := tr.RoundTrip(req)
+	if err != nil {
+		t.Fatalf("%s: %v", req.URL.Path, err)
+	}
+	return resp
+}
+
+// strangersCertificate is one that no CA of s has signed.
+func (s *server) strangersCertificate(t *testing.T) *tls.Config {
+	config := s.client.Clone()
+	config.Certificates = []tls.Certificate{testcert.New(t, "stranger").Sign(t, "root", []string{"system:masters"}, nil)}
+	return config
+}
+
+// sorted returns values in order.
+func sorted(values []string) []string {
+	values = slices.Clone(values)
+	slices.Sort(values)
+	return values
+}
