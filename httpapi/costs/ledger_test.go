@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http/httptest"
 	"strings"
 	"sync"
@@ -12,47 +13,76 @@ import (
 	"time"
 )
 
-// TestNothingIsLostOrCountedTwice charges from many goroutines that keep their accounts, while
-// so many others come that accounts are given up all the time.
+// TestNothingIsLostOrCountedTwice charges from many goroutines that keep their accounts, while the ledger
+// removes accounts all the time.
 func TestNothingIsLostOrCountedTwice(t *testing.T) {
-	const goroutines, each = 8, 30_000
-	l := New(boundless())
-	stop, swept := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(swept)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
+	t.Run("every sweep removes all accounts", func(t *testing.T) {
+		l := New(boundless())
+		stop, swept := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(swept)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					l.mu.Lock()
+					l.sweepLocked(time.Now(), func(*Account) bool { return false })
+					l.mu.Unlock()
+				}
+			}
+		}()
+		chargeConcurrently(l, func(int) {})
+		close(stop)
+		<-swept
+		checkCharged(t, l)
+	})
+	// A sweep visits up to mostAccounts accounts and new callers wait for it, so the number of sweeps is bounded here.
+	t.Run("accounts are removed because there are too many", func(t *testing.T) {
+		l := New(boundless())
+		chargeConcurrently(l, func(i int) {
+			if i%300 == 0 {
 				l.Sweep()
 			}
-		}
-	}()
+		})
+		checkCharged(t, l)
+	})
+}
+
+const chargingGoroutines, chargesOfEach = 8, 6_000
+
+// chargeConcurrently charges l from many goroutines, for callers that come back and for callers that come once. Each goroutine
+// calls between with the number of its next charge.
+func chargeConcurrently(l *Ledger, between func(i int)) {
 	var running sync.WaitGroup
-	for g := range goroutines {
+	for g := range chargingGoroutines {
 		running.Go(func() {
 			kept := l.Account(Caller{User: fmt.Sprint("kept", g%2), Verb: "watch"})
-			for i := range each {
+			for i := range chargesOfEach {
 				kept = kept.Add(Usage{Requests: 1, Bytes: 7})
 				if i%2 == 0 {
 					l.Account(Caller{User: fmt.Sprint("u", g, i), Verb: "get"}).Add(Usage{Requests: 1, Events: 1})
 				}
+				between(i)
 			}
 		})
 	}
 	running.Wait()
-	close(stop)
-	<-swept
-	r := l.Report(Query{By: ByVerb, Window: SinceStart})
+}
+
+// checkCharged compares l with what chargeConcurrently has charged.
+func checkCharged(t *testing.T, l *Ledger) {
+	const total = chargingGoroutines * chargesOfEach
 	want := map[string]Usage{
-		"watch": {Requests: goroutines * each, Bytes: 7 * goroutines * each},
-		"get":   {Requests: goroutines * each / 2, Events: goroutines * each / 2},
+		"watch": {Requests: total, Bytes: 7 * total},
+		"get":   {Requests: total / 2, Events: total / 2},
 	}
-	for _, row := range r.Rows {
-		if row.Used != want[row.Verb] {
-			t.Errorf("%s: %v, want %v", row.Verb, row.Used, want[row.Verb])
-		}
+	got := make(map[string]Usage)
+	for _, row := range l.Report(Query{By: ByVerb, Window: SinceStart}).Rows {
+		got[row.Verb] = row.Used
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("charged %v, want %v", got, want)
 	}
 	checkMemory(t, l)
 }
