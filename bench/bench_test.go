@@ -176,7 +176,7 @@ func TestReadFails(t *testing.T) {
 	}
 }
 
-func TestWatchTellsOfEachDelivery(t *testing.T) {
+func TestWatchReportsEachDelivery(t *testing.T) {
 	for _, accept := range []string{bench.Protobuf, bench.JSON} {
 		seed := bench.SeedConfig{Pods: 4, Namespaces: 2, Nodes: 2, Clients: 2}
 		target, server := target(t, seed)
@@ -236,8 +236,8 @@ func TestSlowReadersBesideWatches(t *testing.T) {
 	}
 }
 
-// TestSlowReadersNoticeWhatBreaksOff requests an answer that is cut off.
-func TestSlowReadersNoticeWhatBreaksOff(t *testing.T) {
+// TestSlowReadersReportTruncatedAnswers requests an answer that is cut off.
+func TestSlowReadersReportTruncatedAnswers(t *testing.T) {
 	seed := bench.SeedConfig{Pods: 2, Namespaces: 1, Nodes: 1, Clients: 1}
 	target, server := target(t, seed)
 	server.BreaksOff = "/api/v1/broken"
@@ -397,7 +397,7 @@ func TestWatchList(t *testing.T) {
 	}
 }
 
-func TestWritesLiveAndDie(t *testing.T) {
+func TestWritesDeleteWhatTheyCreate(t *testing.T) {
 	target, server := target(t, bench.SeedConfig{})
 	results, err := bench.Write(t.Context(), target, bench.WriteConfig{Namespace: "w", Load: bench.Load{Operations: 9, Clients: 3}})
 	if err != nil {

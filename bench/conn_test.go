@@ -88,7 +88,7 @@ func (p *piecemeal) Read(buf []byte) (int, error) {
 	return n, nil
 }
 
-func TestFramesThatLie(t *testing.T) {
+func TestInvalidFramesAreRefused(t *testing.T) {
 	long := binary.BigEndian.AppendUint32(nil, longestFrame+1)
 	for _, text := range []string{string(long), "\x00\x00\x00\x05abc", "\x00\x00"} {
 		s := &stream{Frames: Frames{From: strings.NewReader(text)}}

@@ -159,9 +159,9 @@ func TestMixedIsAboutEverything(t *testing.T) {
 	}
 }
 
-// TestBetweenIsInNoLatency checks that work between operations is not part of their latencies: in a closed loop,
-// in an open one that has time for it, and in one that it makes late.
-func TestBetweenIsInNoLatency(t *testing.T) {
+// TestLatenciesExcludeWorkBetweenOperations checks that work between operations is not part of their latencies: in
+// a closed loop, in an open one that has time for it, and in one that it makes late.
+func TestLatenciesExcludeWorkBetweenOperations(t *testing.T) {
 	for name, l := range map[string]loop{
 		"closed": {Load: Load{Operations: 10, Clients: 1}}, "open": {Load: Load{Operations: 10, Clients: 1, Rate: 0.2}}, "open and late": {Load: Load{Operations: 10, Clients: 10, Rate: 1}},
 	} {

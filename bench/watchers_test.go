@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// TestDeliveriesAreLateFromTheAnswer records deliveries before the answer to their change, and
+// TestDeliveryLatencyBeginsAtTheAnswer records deliveries before the answer to their change, and
 // after it.
-func TestDeliveriesAreLateFromTheAnswer(t *testing.T) {
+func TestDeliveryLatencyBeginsAtTheAnswer(t *testing.T) {
 	var w watchers
 	w.begin(0, 2, 0)
 	answered := time.Now()

@@ -25,9 +25,9 @@ func budgetObjects(schema *Schema, n int) []*Object {
 	return objects
 }
 
-// TestScansBeyondTheBudgetSpareWhatIsAllowed reads more than the budget allows again and again. As much as the
+// TestScansBeyondTheBudgetKeepWhatFits reads more than the budget allows again and again. As much as the
 // budget allows must be kept.
-func TestScansBeyondTheBudgetSpareWhatIsAllowed(t *testing.T) {
+func TestScansBeyondTheBudgetKeepWhatFits(t *testing.T) {
 	const room = 100
 	for _, n := range []int{room, room * 3 / 2, room * 3} {
 		budget := NewBudget(room * (1024 + storedOverhead))
@@ -43,8 +43,8 @@ func TestScansBeyondTheBudgetSpareWhatIsAllowed(t *testing.T) {
 	}
 }
 
-// TestIdleEncodingsGiveWay checks that encodings that are no longer read are dropped for those that are.
-func TestIdleEncodingsGiveWay(t *testing.T) {
+// TestIdleEncodingsAreDropped checks that encodings that are no longer read are dropped for those that are.
+func TestIdleEncodingsAreDropped(t *testing.T) {
 	const n = 100
 	budget := NewBudget(n * (1024 + storedOverhead))
 	objects := budgetObjects(NewSchema("things", budget), n)
@@ -143,9 +143,9 @@ func TestGrowingBudgetsFollowTheBodies(t *testing.T) {
 	}
 }
 
-// TestDearEncodingsDriveOutCheapOnes checks that encodings that are expensive to make replace cheap ones, and
+// TestExpensiveEncodingsReplaceCheapOnes checks that encodings that are expensive to make replace cheap ones, and
 // stay.
-func TestDearEncodingsDriveOutCheapOnes(t *testing.T) {
+func TestExpensiveEncodingsReplaceCheapOnes(t *testing.T) {
 	budget := NewBudget(10 * (1024 + storedOverhead))
 	objects := budgetObjects(NewSchema("things", budget), 20)
 	scan(t, objects, 1)

@@ -264,9 +264,9 @@ func TestReadersDoNotAllocate(t *testing.T) {
 	}
 }
 
-// TestRetiredCacheShowsWhatItHeld checks that a retired cache still shows its last state, and does not use the
+// TestRetiredCacheShowsItsLastState checks that a retired cache still shows its last state, and does not use the
 // budget.
-func TestRetiredCacheShowsWhatItHeld(t *testing.T) {
+func TestRetiredCacheShowsItsLastState(t *testing.T) {
 	budget := NewBudget(1 << 20)
 	schema := NewSchema("things", budget)
 	c, err := New(Config{Schema: schema})

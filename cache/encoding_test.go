@@ -50,8 +50,8 @@ func TestEncodingMadeOnce(t *testing.T) {
 	}
 }
 
-// TestFailedEncodersLeaveTheWayFree checks that an encoder can be called again after an error or a panic.
-func TestFailedEncodersLeaveTheWayFree(t *testing.T) {
+// TestFailedEncodersCanBeCalledAgain checks that an encoder can be called again after an error or a panic.
+func TestFailedEncodersCanBeCalledAgain(t *testing.T) {
 	o := newTestObject(NewSchema("things", nil), "a")
 	failure := errors.New("broken")
 	if _, err := o.Encoding(1, func(*Object) ([]byte, error) { return nil, failure }); !errors.Is(err, failure) {

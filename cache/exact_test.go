@@ -70,10 +70,10 @@ func TestExactRevisionOutlastsReload(t *testing.T) {
 	}
 }
 
-// TestLabelsUnderRace has readers take snapshots while this and other resources change at different rates and the
-// subscription loses its place. The revisions of a reader's snapshots must not decrease, and each snapshot must
-// equal the store at its revision.
-func TestLabelsUnderRace(t *testing.T) {
+// TestSnapshotRevisionsDoNotDecreaseUnderRace has readers take snapshots while this and other resources change at
+// different rates and the subscription loses its place. The revisions of a reader's snapshots must not decrease,
+// and each snapshot must equal the store at its revision.
+func TestSnapshotRevisionsDoNotDecreaseUnderRace(t *testing.T) {
 	for _, replay := range []int64{0, 1_000_000} {
 		t.Run(fmt.Sprint("replay ", replay), func(t *testing.T) {
 			m := replayed(t, kvtest.NewMemory(), kv.TailConfig{Replay: replay, QueueBytes: 20_000})
@@ -158,9 +158,9 @@ func (m *mirror) readLabel(t *testing.T, told *atomic.Int64, compare bool) error
 	return nil
 }
 
-// TestChangesAreCountedBack checks that the revision before the last changes of a prefix is found, however many
-// other changes are in between.
-func TestChangesAreCountedBack(t *testing.T) {
+// TestRevisionBeforeTheLastChangesIsFound checks that the revision before the last changes of a prefix is found,
+// however many other changes are in between.
+func TestRevisionBeforeTheLastChangesIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		store.PutAll(map[string][]byte{testPrefix + "a/1": []byte("1")})

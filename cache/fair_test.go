@@ -60,9 +60,9 @@ func runPaced(all []*pacedLog, revision *int64, from time.Time, lasts time.Durat
 	}
 }
 
-// TestHotLogsPay checks that events are forgotten in the longest logs. No other log is cut if it has at most an
-// equal part of the memory. A resource that is no longer written to gives its memory to one that is.
-func TestHotLogsPay(t *testing.T) {
+// TestLongestLogsAreCutFirst checks that events are forgotten in the longest logs. No other log is cut if it has
+// at most an equal part of the memory. A resource that is no longer written to gives its memory to one that is.
+func TestLongestLogsAreCutFirst(t *testing.T) {
 	const limit = 1 << 20
 	budget := NewBudget(limit)
 	hot := newPacedLog(t, budget, "hot", 10*time.Millisecond, 10_000)
@@ -134,9 +134,9 @@ func TestLogsAreCutToEqualParts(t *testing.T) {
 	}
 }
 
-// TestLogsForgetForEachOther has writers of several caches shorten each other's logs while readers follow them. No
+// TestLogsMakeRoomForEachOther has writers of several caches shorten each other's logs while readers follow them. No
 // reader may see a gap.
-func TestLogsForgetForEachOther(t *testing.T) {
+func TestLogsMakeRoomForEachOther(t *testing.T) {
 	const limit = 100_000
 	budget := NewBudget(limit)
 	var over atomic.Bool

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestLogIsWholeAtItsEdge has readers begin at the oldest revision of the Log while it forgets. The first event
-// they get must be the next one, or they must be told that it is gone.
-func TestLogIsWholeAtItsEdge(t *testing.T) {
+// TestLogHasNoGapAtItsOldestRevision has readers begin at the oldest revision of the Log while it forgets. The
+// first event they get must be the next one, or they must be told that it is gone.
+func TestLogHasNoGapAtItsOldestRevision(t *testing.T) {
 	const revisions = 30_000
 	c := newTestCache(t, Config{Log: LogConfig{MaxEvents: 16, MinEvents: 1}})
 	c.Reset(nil, 1)

@@ -66,9 +66,9 @@ func TestLargeBodiesArePacked(t *testing.T) {
 	}
 }
 
-// TestPackedBodiesAreCountedAsTheyAreKept checks that a cache reports the memory of packed bodies as they are
+// TestPackedBodiesAreCountedByTheirPackedSize checks that a cache reports the memory of packed bodies as they are
 // stored.
-func TestPackedBodiesAreCountedAsTheyAreKept(t *testing.T) {
+func TestPackedBodiesAreCountedByTheirPackedSize(t *testing.T) {
 	schema := NewSchema("things", NewBudget(1<<20))
 	c, err := New(Config{Schema: schema})
 	if err != nil {

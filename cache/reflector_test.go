@@ -481,9 +481,9 @@ func TestReflectorEndsUpRightUnderLoad(t *testing.T) {
 	m.settle(t)
 }
 
-// TestAheadIsWhatTheNewestWriteMade checks that Ahead returns the newest successful write whose event has not
+// TestAheadReturnsTheNewestWrite checks that Ahead returns the newest successful write whose event has not
 // arrived, and that the event uses the same object.
-func TestAheadIsWhatTheNewestWriteMade(t *testing.T) {
+func TestAheadReturnsTheNewestWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
 		m.start(t)
@@ -558,9 +558,9 @@ func TestAheadIsWhatTheNewestWriteMade(t *testing.T) {
 	})
 }
 
-// TestValuesAreGivenBack checks that with Copies the memory of a page is reused once all its values are decoded,
-// and not before. Without Copies values may be kept.
-func TestValuesAreGivenBack(t *testing.T) {
+// TestMemoryOfDecodedPagesIsReused checks that with Copies the memory of a page is reused once all its values are
+// decoded, and not before. Without Copies values may be kept.
+func TestMemoryOfDecodedPagesIsReused(t *testing.T) {
 	const objects = 1500 // several pages, each of several parts
 	for _, copies := range []bool{true, false} {
 		m := newMirror(t)

@@ -60,9 +60,9 @@ func TestHealedWhileIndexIsBuilt(t *testing.T) {
 	}
 }
 
-// TestCorruptCostsWhatObjectsCost checks that allocations for loading, applying, repairing and deleting corrupt
+// TestCorruptObjectsCostLinearly checks that allocations for loading, applying, repairing and deleting corrupt
 // objects grow linearly with their number.
-func TestCorruptCostsWhatObjectsCost(t *testing.T) {
+func TestCorruptObjectsCostLinearly(t *testing.T) {
 	measure := func(n int) map[string]uint64 {
 		schema := NewSchema("things", nil, Index{Label: "app"})
 		c, err := New(Config{Schema: schema, Log: LogConfig{MaxEvents: 100}})
@@ -93,9 +93,9 @@ func TestCorruptCostsWhatObjectsCost(t *testing.T) {
 	}
 }
 
-// TestHopelessObjectsAreRarelyRead checks that many values that cannot be decoded are retried, but only some at a
-// time, and that all heal soon once they can be decoded.
-func TestHopelessObjectsAreRarelyRead(t *testing.T) {
+// TestCorruptObjectsAreRetriedAFewAtATime checks that many values that cannot be decoded are retried, but only
+// some at a time, and that all heal soon once they can be decoded.
+func TestCorruptObjectsAreRetriedAFewAtATime(t *testing.T) {
 	const n = 10_000
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)

@@ -178,8 +178,9 @@ func TestScansCostAShareNothing(t *testing.T) {
 	}
 }
 
-// A share that keeps no encodings gives up its Log too, except the minimum.
-func TestShareOfNothing(t *testing.T) {
+// TestShareOfZeroBytesKeepsAMinimalLog checks that a share that keeps no encodings gives up its Log too, except
+// the minimum.
+func TestShareOfZeroBytesKeepsAMinimalLog(t *testing.T) {
 	for _, whole := range []*Budget{NewBudget(0), NewBudget(1 << 20), NewGrowingBudget(Growth{Encodings: 1 << 20, All: 1 << 20, Most: 1 << 30})} {
 		schema := NewSchema("things", whole.NewShare(0))
 		c, err := New(Config{Schema: schema, Log: LogConfig{MinEvents: 10}})

@@ -135,8 +135,9 @@ authorization_duration_seconds{no-opinion} 1`
 	}
 }
 
-// TestCredentialsAreForgotten: what was remembered is asked again where it could be wrong.
-func TestCredentialsAreForgotten(t *testing.T) {
+// TestRememberedCredentialsAreCheckedAgain checks that a remembered authentication is repeated where it could be
+// wrong.
+func TestRememberedCredentialsAreCheckedAgain(t *testing.T) {
 	var asked atomic.Int32
 	var generation atomic.Uint64
 	var warns atomic.Bool

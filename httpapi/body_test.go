@@ -64,9 +64,9 @@ func BenchmarkDrippingHeader(b *testing.B) {
 	}
 }
 
-// TestNobodyIsWaitedFor: a client that may not do what it asks is told so before it has
-// sent a body, and takes no memory for one.
-func TestNobodyIsWaitedFor(t *testing.T) {
+// TestRefusedClientsAreAnsweredBeforeTheirBody checks that a client without rights is refused before it has sent a
+// body, and that no memory is allocated for the body.
+func TestRefusedClientsAreAnsweredBeforeTheirBody(t *testing.T) {
 	f := newTestServer(t, Config{Access: Access{Authenticator: authenticator.RequestFunc(wireUser), Authorizer: authorizer.AuthorizerFunc(wireMay)}}, func(routes *routes.Table) {
 		routes.Handle("/x", http.HandlerFunc(echo))
 	})
@@ -253,9 +253,9 @@ func TestLateBodies(t *testing.T) {
 	})
 }
 
-// TestWhoIsWaitedForHoldsNoPlace: a request that was refused, and whose body is still to
-// come, keeps nobody else from being served.
-func TestWhoIsWaitedForHoldsNoPlace(t *testing.T) {
+// TestRefusedRequestsHoldNoSeat checks that a refused request whose body has not arrived yet does not keep others
+// from being served.
+func TestRefusedRequestsHoldNoSeat(t *testing.T) {
 	asked := make(chan struct{}, 1)
 	f := newTestServer(t, Config{Concurrency: Concurrency{MaxMutatingInFlight: 1}, Access: Access{Authenticator: authenticator.RequestFunc(wireUser), Authorizer: authorizer.AuthorizerFunc(
 		func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {

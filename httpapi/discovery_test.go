@@ -33,9 +33,9 @@ func TestVersionDocuments(t *testing.T) {
 	}
 }
 
-// TestDocumentsAreRoutedAsUpstreams: slashes at the end do not count, a Content-Type must be
+// TestRoutesOfDocumentsMatchUpstream: slashes at the end do not count, a Content-Type must be
 // one that the document has, and what cannot be watched has no path of its own for it.
-func TestDocumentsAreRoutedAsUpstreams(t *testing.T) {
+func TestRoutesOfDocumentsMatchUpstream(t *testing.T) {
 	ours, _ := newLarder(t)
 	theirs := newUpstream(t)
 	var paths []string

@@ -11,9 +11,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestFaultsAreRemembered: answers that are the server's fault are told, the last first, and
+// TestServerErrorsAreListed checks that answers that are the server's fault are listed, the newest first, and
 // others are not.
-func TestFaultsAreRemembered(t *testing.T) {
+func TestServerErrorsAreListed(t *testing.T) {
 	long := strings.Repeat("x", 10_000)
 	fail := func(w http.ResponseWriter, req *http.Request) {
 		switch req.URL.Path {

@@ -155,9 +155,9 @@ func (a answer) sameRefusal(b answer) bool {
 	return a.code == b.code && string(a.body) == string(b.body)
 }
 
-// TestWhoFindsNoSeatIsRefusedAsUpstreamRefuses checks that who finds no seat is refused as upstream refuses, that
-// the exempt are not, and that all are told what they were taken for.
-func TestWhoFindsNoSeatIsRefusedAsUpstreamRefuses(t *testing.T) {
+// TestRequestsWithoutASeatAreRefusedAsUpstreamDoes checks that a request without a seat is refused as upstream
+// refuses it, that exempt requests are not refused, and that all answers name the flow schema and priority level.
+func TestRequestsWithoutASeatAreRefusedAsUpstreamDoes(t *testing.T) {
 	want := refusedByUpstream(t)
 	flow := newFlow(t)
 	began, release := make(chan struct{}), make(chan struct{})
@@ -322,8 +322,8 @@ func TestRequestsInFlightAreBounded(t *testing.T) {
 	}
 }
 
-// TestSmallAnswersLeaveTheirPlace: a place is free before anybody can have read a small answer.
-func TestSmallAnswersLeaveTheirPlace(t *testing.T) {
+// TestSmallAnswersFreeTheirSeatFirst checks that a seat is free before a client can have read a small answer.
+func TestSmallAnswersFreeTheirSeatFirst(t *testing.T) {
 	counts, held := make(chan *exchange.Gauge, 1), make(chan int64, 1)
 	f := newTestServerWith(t, Config{Access: Access{Authenticator: named}, Concurrency: Concurrency{MaxInFlight: 1}}, func(c *http1.Config) {
 		handle := c.Handler

@@ -29,10 +29,10 @@ func piles(n int) string {
 	return b.String() + "]"
 }
 
-// TestBodiesCostWhatTheyWeigh: decoding and patching, up to where an object would be
+// TestBodyCostIsLinear: decoding and patching, up to where an object would be
 // stored, take work in proportion to what is sent and to what there is. Strategic patches
 // of long lists are not among it: apimachinery looks for each element among all others.
-func TestBodiesCostWhatTheyWeigh(t *testing.T) {
+func TestBodyCostIsLinear(t *testing.T) {
 	larder, _ := newLarder(t)
 	larder.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"default"}}`))
 	larder.must(t, post(maps_, `{"metadata":{"name":"there"}}`))

@@ -78,9 +78,9 @@ func numbered(n int, text string) string {
 	return b.String()
 }
 
-// TestHeadersCostWhatTheyWeigh: whatever is read of a request before its sender is known
+// TestHeaderCostIsLinear: whatever is read of a request before its sender is known
 // takes work in proportion to its length.
-func TestHeadersCostWhatTheyWeigh(t *testing.T) {
+func TestHeaderCostIsLinear(t *testing.T) {
 	s := refuser(t)
 	list := func(query string) string { return "/api/v1/pods?" + query }
 	for _, test := range []struct {
@@ -177,8 +177,8 @@ func impersonator(t testing.TB) *Server {
 	return s
 }
 
-// TestImpersonationCostsWhatItWeighs: so does what is asked to act as somebody else.
-func TestImpersonationCostsWhatItWeighs(t *testing.T) {
+// TestImpersonationCostIsLinear checks that the work for impersonation headers is proportional to their length.
+func TestImpersonationCostIsLinear(t *testing.T) {
 	s := impersonator(t)
 	for name, header := range map[string]string{
 		"groups":         "Impersonate-Group: a%d\r\n",

@@ -286,10 +286,10 @@ func TestHandedRequestsSayWhatWasAuthorized(t *testing.T) {
 	})
 }
 
-// TestHandedQueriesAreTheirOwnersWords: an application behind a proxy gets its parameters
-// as they were spelled, upstream's handlers get them written anew, and neither gets what
-// was not read.
-func TestHandedQueriesAreTheirOwnersWords(t *testing.T) {
+// TestProxiedQueriesAreNotRewritten checks that an application behind a proxy gets its query parameters as they
+// were spelled, that upstream's handlers get them re-encoded, and that neither gets parameters that were not
+// parsed.
+func TestProxiedQueriesAreNotRewritten(t *testing.T) {
 	const query = "?b=%7e+%20&a&c;d&e=%zz&a=2&&signature=x%2fy"
 	for target, want := range map[string]string{
 		"/api/v1/namespaces/a/services/s/proxy/p" + query:                                          "b=%7e+%20&a&a=2&signature=x%2fy",

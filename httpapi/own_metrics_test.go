@@ -176,9 +176,8 @@ func TestMetricsOfCaches(t *testing.T) {
 	check("decodes for a table", decodes, 1, 1)
 }
 
-// TestMetricsOfRoom: how much room there is, how much of it is taken, and what there was no room for
-// is told.
-func TestMetricsOfRoom(t *testing.T) {
+// TestMetricsOfTheCacheBudget checks the metrics of the budget: its size, its use, and what did not fit.
+func TestMetricsOfTheCacheBudget(t *testing.T) {
 	const room, size, objects = 200_000, 20_000, 50
 	p := newPair(t, func(c *registry.Config) { c.CacheBytes = room })
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))

@@ -66,9 +66,9 @@ func updatesOf(name string) []call {
 	}
 }
 
-// TestRecordsOfUpdatesAreUpstreams writes several objects alike: what becomes of the record of
+// TestManagedFieldsOfUpdatesMatchUpstream writes several objects alike: what becomes of the record of
 // the later ones is known from the first.
-func TestRecordsOfUpdatesAreUpstreams(t *testing.T) {
+func TestManagedFieldsOfUpdatesMatchUpstream(t *testing.T) {
 	ours, _ := newLarder(t)
 	theirs := newUpstream(t)
 	for _, s := range []*side{ours, theirs} {

@@ -71,9 +71,9 @@ func TestRequestsThatComeTogether(t *testing.T) {
 	}
 }
 
-// TestReadersThatHangBack: a client that reads late, and has ended its side, gets a
+// TestSlowReadersGetLongAnswersWhole: a client that reads late, and has ended its side, gets a
 // long answer whole, while others are served.
-func TestReadersThatHangBack(t *testing.T) {
+func TestSlowReadersGetLongAnswersWhole(t *testing.T) {
 	long := strings.Repeat("0123456789abcdef", 1<<20)
 	f := newTestServer(t, Config{}, func(routes *routes.Table) {
 		routes.Handle("/x", http.HandlerFunc(echo))

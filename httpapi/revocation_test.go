@@ -25,33 +25,32 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// power decides who is known and who may do anything, and counts how often it is asked
-// by whom. What it says can be changed.
-type power struct {
+// fakeAccess is an authenticator and authorizer whose decisions a test can change. It counts its calls.
+type fakeAccess struct {
 	generation, changes atomic.Uint64
-	asked               atomic.Int64 // about permissions
-	known               atomic.Int64 // how often it was asked once more who somebody is
+	asked               atomic.Int64 // how often it was asked to authorize
+	known               atomic.Int64 // how often it was asked to authenticate again
 	remote              atomic.Bool
 
 	mu      sync.Mutex
 	unknown map[string]bool   // guarded by mu
 	denied  map[string]bool   // guarded by mu
-	mute    bool              // guarded by mu: neither can be told
-	silent  map[string]bool   // guarded by mu: it cannot be told once more who they are
-	subject map[string]bool   // guarded by mu: they may not act as others
-	stuck   chan struct{}     // guarded by mu: nothing comes from elsewhere until it is closed; may be nil
+	mute    bool              // guarded by mu: neither can be decided
+	silent  map[string]bool   // guarded by mu: they cannot be authenticated again
+	subject map[string]bool   // guarded by mu: they may not impersonate
+	stuck   chan struct{}     // guarded by mu: remote services do not answer until it is closed; may be nil
 	ties    auth.Dependencies // guarded by mu
-	about   map[string]int64  // guarded by mu: as asked, by name
+	about   map[string]int64  // guarded by mu: authorizations, by user
 }
 
-func newPower() *power {
-	return &power{
+func newFakeAccess() *fakeAccess {
+	return &fakeAccess{
 		unknown: make(map[string]bool), denied: make(map[string]bool), silent: make(map[string]bool),
 		subject: make(map[string]bool), about: make(map[string]int64),
 	}
 }
 
-func (p *power) change(counter *atomic.Uint64, change func()) {
+func (p *fakeAccess) change(counter *atomic.Uint64, change func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change()
@@ -61,7 +60,7 @@ func (p *power) change(counter *atomic.Uint64, change func()) {
 var errMute = errors.New("nobody answers")
 
 // AuthenticateRequest implements authenticator.Request.
-func (p *power) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+func (p *fakeAccess) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	resp, ok, err := named(req)
@@ -72,7 +71,7 @@ func (p *power) AuthenticateRequest(req *http.Request) (*authenticator.Response,
 }
 
 // Authorize implements authorizer.Authorizer.
-func (p *power) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+func (p *fakeAccess) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked.Add(1)
@@ -88,8 +87,8 @@ func (p *power) Authorize(_ context.Context, a authorizer.Attributes) (authorize
 	return authorizer.DecisionAllow, "", nil
 }
 
-// again authenticates once more.
-func (p *power) again(req *http.Request) (*authenticator.Response, bool, error) {
+// again authenticates req again.
+func (p *fakeAccess) again(req *http.Request) (*authenticator.Response, bool, error) {
 	p.known.Add(1)
 	p.mu.Lock()
 	silent := p.silent[req.Header.Get("Authorization")]
@@ -100,11 +99,11 @@ func (p *power) again(req *http.Request) (*authenticator.Response, bool, error) 
 	return p.AuthenticateRequest(req)
 }
 
-// noEndpoint reports whether others are to be asked about somebody.
+// elsewhere reports whether remote services decide about a user.
 func elsewhere(who string) bool { return strings.HasPrefix(who, "far") }
 
-// wait waits while those who are asked about somebody are stuck, however long they may be.
-func (p *power) wait(who string) {
+// wait blocks while the remote services that decide about a user are blocked.
+func (p *fakeAccess) wait(who string) {
 	p.mu.Lock()
 	stuck := p.stuck
 	p.mu.Unlock()
@@ -113,11 +112,11 @@ func (p *power) wait(who string) {
 	}
 }
 
-// stick makes others stuck. It must be called with mu held.
-func (p *power) stick() { p.stuck = make(chan struct{}) }
+// blockRemoteLocked makes remote services not answer.
+func (p *fakeAccess) blockRemoteLocked() { p.stuck = make(chan struct{}) }
 
-// loosen undoes that.
-func (p *power) loosen() {
+// unblockRemote ends blockRemoteLocked.
+func (p *fakeAccess) unblockRemote() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stuck != nil {
@@ -126,8 +125,8 @@ func (p *power) loosen() {
 	}
 }
 
-// farther has others asked about some.
-func (p *power) farther(r *auth.Revocation) (*auth.Revocation, authorizer.Authorizer) {
+// withRemote makes remote services decide about some users.
+func (p *fakeAccess) withRemote(r *auth.Revocation) (*auth.Revocation, authorizer.Authorizer) {
 	gate := authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		p.wait(a.GetUser().GetName())
 		return p.Authorize(ctx, a)
@@ -151,7 +150,7 @@ func (p *power) farther(r *auth.Revocation) (*auth.Revocation, authorizer.Author
 	return r, gate
 }
 
-func (p *power) revocation() *auth.Revocation {
+func (p *fakeAccess) revocation() *auth.Revocation {
 	return &auth.Revocation{
 		Authenticator: authenticator.RequestFunc(p.again), Generation: p.generation.Load, Remote: p.remote.Load,
 		AuthorizerChanges: func() (uint64, uint64) { return p.changes.Load(), 0 },
@@ -167,17 +166,17 @@ func (p *power) revocation() *auth.Revocation {
 type revoked struct {
 	*running
 	*side
-	power *power
+	power *fakeAccess
 }
 
 func newRevoked(t *testing.T) *revoked {
 	t.Helper()
-	return newRevokedWith(t, func(*power, *Config) {})
+	return newRevokedWith(t, func(*fakeAccess, *Config) {})
 }
 
-func newRevokedWith(t *testing.T, adapt func(*power, *Config)) *revoked {
+func newRevokedWith(t *testing.T, adapt func(*fakeAccess, *Config)) *revoked {
 	t.Helper()
-	r := &revoked{power: newPower()}
+	r := &revoked{power: newFakeAccess()}
 	back := registrytest.New(t, nil)
 	r.running = serveBackWith(t, back, func(c *Config) {
 		c.Authenticator = authenticator.RequestFunc(r.power.AuthenticateRequest)
@@ -364,10 +363,9 @@ func TestRevocationOutlivesOutages(t *testing.T) {
 	expect(t, acting, "ADDED two")
 }
 
-// TestWhoActsAsAnotherIsKnownFirst: what a client that impersonates another user may do is
-// not asked before it is known who the client is: the other user need not have the right
-// to impersonate.
-func TestWhoActsAsAnotherIsKnownFirst(t *testing.T) {
+// TestImpersonatorsAreAuthenticatedFirst checks that the rights of an impersonating client are checked only after
+// it is authenticated. The impersonated user need not have the right to impersonate.
+func TestImpersonatorsAreAuthenticatedFirst(t *testing.T) {
 	r := newRevoked(t)
 	r.power.change(new(atomic.Uint64), func() { r.power.silent["boss"], r.power.subject["jim"] = true, true })
 	acting := r.open(t, "boss", http.Header{"Impersonate-User": {"jim"}})
@@ -387,10 +385,10 @@ func TestWhoActsAsAnotherIsKnownFirst(t *testing.T) {
 	awaitEnd(t, acting)
 }
 
-// TestSlowJudgesKeepNobodyWaiting: rights that are decided here end at once, however many
-// questions others leave unanswered; and who hangs on those goes on.
-func TestSlowJudgesKeepNobodyWaiting(t *testing.T) {
-	r := newRevokedWith(t, func(p *power, c *Config) { c.Revocation, c.Authorizer = p.farther(c.Revocation) })
+// TestSlowAuthorizersDelayNoOtherRevocations checks that watches whose rights are decided locally end at once,
+// however many questions remote authorizers leave unanswered. Watches that depend on those go on.
+func TestSlowAuthorizersDelayNoOtherRevocations(t *testing.T) {
+	r := newRevokedWith(t, func(p *fakeAccess, c *Config) { c.Revocation, c.Authorizer = p.withRemote(c.Revocation) })
 	const crowd = 2 * revocation.RemoteConcurrency
 	var far []*bufio.Reader
 	for i := range crowd {
@@ -398,7 +396,7 @@ func TestSlowJudgesKeepNobodyWaiting(t *testing.T) {
 	}
 	jane, joe := r.open(t, "jane", nil), r.open(t, "joe", nil)
 	r.round(t)
-	defer r.power.loosen()
+	defer r.power.unblockRemote()
 	for who, lost := range map[string]struct {
 		counter *atomic.Uint64
 		of      map[string]bool
@@ -408,11 +406,11 @@ func TestSlowJudgesKeepNobodyWaiting(t *testing.T) {
 		"joe":  {&r.power.generation, r.power.unknown, joe},
 	} {
 		r.power.change(lost.counter, func() {
-			r.power.stick()
+			r.power.blockRemoteLocked()
 			lost.of[who] = true
 		})
 		awaitEnd(t, lost.watch)
-		r.power.loosen()
+		r.power.unblockRemote()
 		r.round(t)
 	}
 	r.must(t, r.as("root", post(configmaps, configmap("two", "", ""))))
@@ -421,10 +419,10 @@ func TestSlowJudgesKeepNobodyWaiting(t *testing.T) {
 	}
 }
 
-// TestOthersEndWatches: a client loses its watch when a webhook or a provider of tokens
+// TestWebhooksAndTokenProvidersEndWatches: a client loses its watch when a webhook or a provider of tokens
 // refuses it, though these announce no changes.
-func TestOthersEndWatches(t *testing.T) {
-	r := newRevokedWith(t, func(p *power, c *Config) { c.Revocation, c.Authorizer = p.farther(c.Revocation) })
+func TestWebhooksAndTokenProvidersEndWatches(t *testing.T) {
+	r := newRevokedWith(t, func(p *fakeAccess, c *Config) { c.Revocation, c.Authorizer = p.withRemote(c.Revocation) })
 	r.power.remote.Store(true)
 	r.power.change(new(atomic.Uint64), func() { r.power.ties = auth.Dependencies{Remote: true} })
 	jane, one, two := r.open(t, "jane", nil), r.open(t, "far1", nil), r.open(t, "far2", nil)
@@ -441,9 +439,9 @@ func TestOthersEndWatches(t *testing.T) {
 	expect(t, jane, "ADDED two")
 }
 
-// TestRevocationByTies: a right that depends on an object is checked when the object
-// changes, one that expires when it does; it ends then if the credential says so itself.
-func TestRevocationByTies(t *testing.T) {
+// TestRevocationFollowsObjectsAndExpiry checks that a right that depends on an object is checked when the object
+// changes, and one that expires when it expires. It ends then if the credential itself says so.
+func TestRevocationFollowsObjectsAndExpiry(t *testing.T) {
 	r := newRevoked(t)
 	r.power.change(new(atomic.Uint64), func() {
 		r.power.ties = auth.Dependencies{Objects: []auth.ObjectName{{Resource: "secrets", Namespace: "a", Name: "token"}}}

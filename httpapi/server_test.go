@@ -425,9 +425,9 @@ func TestShutdownFinishesWhatBegan(t *testing.T) {
 	}
 }
 
-// TestNobodyIsCutOffWhoComesBack: as long as connections are accepted, nobody is told to
-// begin another one, and no stream ends.
-func TestNobodyIsCutOffWhoComesBack(t *testing.T) {
+// TestConnectionsStayOpenUntilTheListenerCloses checks that while connections are accepted, no client is told to
+// open another one, and no stream ends.
+func TestConnectionsStayOpenUntilTheListenerCloses(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -479,7 +479,7 @@ func (l *lateListener) Close() error {
 	return l.Listener.Close()
 }
 
-func TestRunEndsThatNeverBegan(t *testing.T) {
+func TestRunEndsIfItsContextHasEnded(t *testing.T) {
 	for range 20 {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {

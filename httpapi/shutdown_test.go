@@ -12,9 +12,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestShutdownLeavesWhoDoesNotRead: clients that do not read what they asked for do not
-// keep the server from ending, however long its grace is.
-func TestShutdownLeavesWhoDoesNotRead(t *testing.T) {
+// TestShutdownDoesNotWaitForStuckReaders checks that clients that do not read their answers do not keep the server
+// from ending, however long its grace period is.
+func TestShutdownDoesNotWaitForStuckReaders(t *testing.T) {
 	wrote := make(chan struct{}, 3)
 	pour := func(w http.ResponseWriter, _ *http.Request) {
 		wrote <- struct{}{}
@@ -74,9 +74,9 @@ func TestShutdownEndsStreams(t *testing.T) {
 	}
 }
 
-// TestShutdownTakesLeaveOfWatches: a client that allows bookmarks can go on from the present
-// when the server has ended, although nothing that it watches has changed for long.
-func TestShutdownTakesLeaveOfWatches(t *testing.T) {
+// TestShutdownSendsLastBookmarks checks that a client that allows bookmarks can continue from the present after
+// the server has ended, even if nothing that it watches has changed for long.
+func TestShutdownSendsLastBookmarks(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"all at once":         func(*Config) {},
 		"one after the other": func(c *Config) { c.WatchGrace = time.Second },

@@ -122,9 +122,9 @@ func TestWatchTellsWhatChanges(t *testing.T) {
 	expect(t, resumed, "DELETED one")
 }
 
-// TestWatchFramesAreUpstreams compares the whole stream with that of upstream's
+// TestWatchFramesMatchUpstream compares the whole stream with that of upstream's
 // handlers, to the byte. They last long enough for a busy machine to send all that there is.
-func TestWatchFramesAreUpstreams(t *testing.T) {
+func TestWatchFramesMatchUpstream(t *testing.T) {
 	p := newPair(t)
 	p.seed(t)
 	var all sync.WaitGroup // most of it is waiting

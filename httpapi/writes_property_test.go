@@ -18,10 +18,10 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// TestWritesAreUpstreams sends random sequences of requests to Larder and to upstream's handlers
+// TestWritesMatchUpstream sends random sequences of requests to Larder and to upstream's handlers
 // behind upstream's filters, each over a store of its own, and compares all that can be seen:
 // answers, what admission is asked, audit records, spans, metrics and what is stored.
-func TestWritesAreUpstreams(t *testing.T) {
+func TestWritesMatchUpstream(t *testing.T) {
 	w := &writesPair{t: t, codes: make(map[string]int), ours: newWritesLarder(t), theirs: newWritesUpstream(t)}
 	rapid.Check(t, func(t *rapid.T) {
 		w.sequences++

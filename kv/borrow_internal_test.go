@@ -25,9 +25,9 @@ func cut(data []byte, size int) mem.BufferSlice {
 	return parts
 }
 
-// TestBorrowedAnswersAreAsOthers checks that answers decoded into reused memory equal those of gRPC's codec, also
+// TestBorrowedAnswersEqualOthers checks that answers decoded into reused memory equal those of gRPC's codec, also
 // after a retry.
-func TestBorrowedAnswersAreAsOthers(t *testing.T) {
+func TestBorrowedAnswersEqualOthers(t *testing.T) {
 	var pool sync.Pool
 	rapid.Check(t, func(t *rapid.T) {
 		number := rapid.Int64Range(0, 1<<40)

@@ -25,9 +25,9 @@ func TestProgressIsSoundFromSomeVersionsOn(t *testing.T) {
 	}
 }
 
-// TestOnlyKnownMembersAreBelieved checks endpoints that do not answer, and endpoints that belong to several members.
+// TestOnlyKnownMembersAreTrusted checks endpoints that do not answer, and endpoints that belong to several members.
 // The progress of a stream is trusted only if the version of its member is known.
-func TestOnlyKnownMembersAreBelieved(t *testing.T) {
+func TestOnlyKnownMembersAreTrusted(t *testing.T) {
 	answer := func(member uint64, version string) *clientv3.StatusResponse {
 		return (*clientv3.StatusResponse)(&etcdserverpb.StatusResponse{Header: &etcdserverpb.ResponseHeader{MemberId: member}, Version: version})
 	}

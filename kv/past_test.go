@@ -144,8 +144,8 @@ func TestClockLengthensThePast(t *testing.T) {
 	}
 }
 
-// TestBeginWaitsForThePlace checks that Begin does not return before the Tail has found where it begins.
-func TestBeginWaitsForThePlace(t *testing.T) {
+// TestBeginWaitsForTheFirstRevision checks that Begin does not return before the Tail has found where it begins.
+func TestBeginWaitsForTheFirstRevision(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		kvtest.Put(t, store, "/registry/pods/a", "1")
@@ -171,9 +171,9 @@ func TestBeginWaitsForThePlace(t *testing.T) {
 	})
 }
 
-// TestBeginSendsToWhatIsLeft checks that an owner that cannot load where the Tail began gets a later revision that
-// still exists, and after a loss one of the new past.
-func TestBeginSendsToWhatIsLeft(t *testing.T) {
+// TestBeginReturnsARevisionThatExists checks that an owner that cannot load where the Tail began gets a later
+// revision that still exists, and after a loss one of the new past.
+func TestBeginReturnsARevisionThatExists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		for i := range 20 { // revisions 2 to 21
@@ -464,9 +464,9 @@ func TestLateSubscriptionHasItsPast(t *testing.T) {
 	}
 }
 
-// TestManyWhoReadThePastAskOnce checks that concurrent readers of quiet pasts share requests for progress, because
-// each request is answered on every watch.
-func TestManyWhoReadThePastAskOnce(t *testing.T) {
+// TestReadersOfThePastShareProgressRequests checks that concurrent readers of quiet pasts share requests for
+// progress, because each request is answered on every watch.
+func TestReadersOfThePastShareProgressRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 5000})

@@ -4,9 +4,9 @@ import (
 	"testing"
 )
 
-// TestAppliedValuesAreLetGo checks that a subscription does not retain applied values until the next batches
+// TestAppliedValuesAreReleased checks that a subscription does not retain applied values until the next batches
 // arrive.
-func TestAppliedValuesAreLetGo(t *testing.T) {
+func TestAppliedValuesAreReleased(t *testing.T) {
 	s := &Subscription{tail: &Tail{}, wake: make(chan struct{}, 1)}
 	s.generation.Store(2) // loaded
 	for revision := range int64(3) {

@@ -508,8 +508,8 @@ func TestSubscriptionLoadedTooEarly(t *testing.T) {
 	})
 }
 
-// TestLabelsDoNotAllocate checks that Fresh and Wait, which every consistent read calls, do not allocate.
-func TestLabelsDoNotAllocate(t *testing.T) {
+// TestFreshAndWaitDoNotAllocate checks that Fresh and Wait, which every consistent read calls, do not allocate.
+func TestFreshAndWaitDoNotAllocate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		tail := startTail(t, store)

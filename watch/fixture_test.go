@@ -205,8 +205,8 @@ func (f filter) selects(o watch.Options, s *watchtest.State) bool {
 		(o.Label == nil || o.Label.Matches(labels.Set(s.Labels))) && (o.Field == nil || o.Field.Matches(all))
 }
 
-// told is a delivery as a client sees it.
-func told(d watch.Delivery) watchtest.Report {
+// reportOf returns a delivery as a client sees it.
+func reportOf(d watch.Delivery) watchtest.Report {
 	r := watchtest.Report{Type: watchtest.Type(d.Type.String()), Revision: d.Revision}
 	if d.Object != nil {
 		r.Key, r.Digest = d.Object.Key(), string(d.Object.Body())
@@ -216,7 +216,7 @@ func told(d watch.Delivery) watchtest.Report {
 
 func reports(ds []watch.Delivery) (rs []watchtest.Report) {
 	for _, d := range ds {
-		rs = append(rs, told(d))
+		rs = append(rs, reportOf(d))
 	}
 	return rs
 }

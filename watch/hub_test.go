@@ -304,7 +304,7 @@ func TestEventsOfAnOlderEpoch(t *testing.T) {
 		t.Errorf("told of the epoch before: %v, %v", reports(ds), err)
 	}
 	if b, ok := watcher.Bookmark(); !ok || b.Revision != w.last {
-		t.Errorf("bookmark %v, want %d", told(b), w.last)
+		t.Errorf("bookmark %v, want %d", reportOf(b), w.last)
 	}
 	if ds, err := old.Poll(nil); len(ds) != 0 || err != io.EOF {
 		t.Errorf("the watcher of the epoch before: %v, %v", reports(ds), err)
@@ -445,7 +445,7 @@ func TestFramesAreBuiltOnce(t *testing.T) {
 		for i := range frames {
 			frames[i], err = ds[0].Frame(enc, func(d watch.Delivery) ([]byte, error) {
 				builds++
-				return fmt.Appendf(nil, "%d %v", enc, told(d)), nil
+				return fmt.Appendf(nil, "%d %v", enc, reportOf(d)), nil
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -186,7 +186,7 @@ func (m *model) bookmark(t *rapid.T, c *client) {
 	if d.Revision > m.cache.Snapshot().Revision() && d.Revision > c.checker.Resume() {
 		t.Fatalf("bookmark of %d, the cache is at %d", d.Revision, m.cache.Snapshot().Revision())
 	}
-	if broken := c.checker.Observe(told(d)); broken != nil {
+	if broken := c.checker.Observe(reportOf(d)); broken != nil {
 		t.Fatalf("%+v: %v", c.filter, broken)
 	}
 }

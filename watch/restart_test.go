@@ -202,7 +202,7 @@ func (r *reader) follow(t *testing.T, p *process, h *watchtest.History, resumed 
 			continue
 		}
 		if d, ok := watcher.Bookmark(); ok && d.Revision >= h.Last() {
-			if err := checker.Observe(told(d)); err != nil {
+			if err := checker.Observe(reportOf(d)); err != nil {
 				t.Fatal(err)
 			}
 			continue

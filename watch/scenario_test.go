@@ -76,7 +76,7 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		return s.poll(d, w)
 	case "bookmark":
 		if b, ok := w.Bookmark(); ok {
-			return told(b).String()
+			return reportOf(b).String()
 		}
 		return "none"
 	case "close":

@@ -186,7 +186,7 @@ func (s *stress) follow(st *stream, w *watch.Watcher, rnd *rand.Rand) (done bool
 			continue
 		}
 		if b, ok := w.Bookmark(); ok {
-			st.checker.Observe(told(b))
+			st.checker.Observe(reportOf(b))
 			if over && b.Revision >= s.final {
 				st.upTo = b.Revision
 				return true, nil

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestChangesAreToldFromTheAnswerOn checks that a watch is registered for changes before its client has the
+// TestWatchesAreRegisteredBeforeTheirAnswer checks that a watch is registered for changes before its client has the
 // answer.
-func TestChangesAreToldFromTheAnswerOn(t *testing.T) {
+func TestWatchesAreRegisteredBeforeTheirAnswer(t *testing.T) {
 	s := New(Tape{})
 	for range 200 {
 		here, there := net.Pipe()

@@ -151,7 +151,7 @@ func TestInterruptionKeepsWhatWasMeasured(t *testing.T) {
 	}
 }
 
-func TestConfigsThatCannotRun(t *testing.T) {
+func TestInvalidConfigsAreRefused(t *testing.T) {
 	for _, c := range []Config{{}, {Pods: 1000}, {Pods: 5, Rounds: 1}} {
 		if _, err := New(&c); err == nil {
 			t.Errorf("%+v was accepted", c)

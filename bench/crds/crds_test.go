@@ -16,9 +16,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestLateAnswersAreAskedForAgain checks that a request is repeated after the server's timeout, but after no other
+// TestTimedOutRequestsAreRetried checks that a request is repeated after the server's timeout, but after no other
 // error.
-func TestLateAnswersAreAskedForAgain(t *testing.T) {
+func TestTimedOutRequestsAreRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
 		err := until(t.Context(), func(context.Context) (bool, error) {
@@ -35,8 +35,8 @@ func TestLateAnswersAreAskedForAgain(t *testing.T) {
 	})
 }
 
-// TestWhatCannotBeIsRefused checks that an invalid configuration is refused before anything is started.
-func TestWhatCannotBeIsRefused(t *testing.T) {
+// TestInvalidConfigsAreRefused checks that an invalid configuration is refused before anything is started.
+func TestInvalidConfigsAreRefused(t *testing.T) {
 	for _, c := range []Config{
 		{PerGroup: 1, Fields: 1, Clients: 1, Trials: testservers.Trials{Rounds: 1}},
 		{Count: 1, PerGroup: 1, Fields: 1, Clients: 1, Trials: testservers.Trials{Rounds: 1, Servers: []string{"etcd"}}},

@@ -19,8 +19,8 @@ func good() Config {
 	return Config{Nodes: 2, Pods: 100, Rest: time.Second, Trials: testservers.Trials{Rounds: 1, Servers: []string{testservers.Stock, testservers.Larder}}}
 }
 
-// TestConfigsThatCannotRun checks that invalid configurations are refused before anything is started.
-func TestConfigsThatCannotRun(t *testing.T) {
+// TestInvalidConfigsAreRefused checks that invalid configurations are refused before anything is started.
+func TestInvalidConfigsAreRefused(t *testing.T) {
 	c := good()
 	if err := c.Check(); err != nil {
 		t.Error(err)

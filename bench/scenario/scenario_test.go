@@ -63,8 +63,8 @@ func TestResultsHaveTheNamesOfTheirWorkloads(t *testing.T) {
 	}
 }
 
-// TestAFailureEndsAll checks that the error names the failed workload.
-func TestAFailureEndsAll(t *testing.T) {
+// TestErrorNamesTheFailedWorkload checks that the error begins with the name of the failed workload.
+func TestErrorNamesTheFailedWorkload(t *testing.T) {
 	_, kubeconfig := benchtest.Start(t)
 	target, err := bench.NewTarget(kubeconfig)
 	if err != nil {

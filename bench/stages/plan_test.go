@@ -85,7 +85,7 @@ func TestOtherPlans(t *testing.T) {
 	}
 }
 
-func TestPlansThatCannotBeRun(t *testing.T) {
+func TestInvalidPlansAreRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "no colon", "10s": "no colon", "10:5/s": "no length of time", "10s:x/s": "no number", "10s:1../s": "no number",
 		"10s:5/s,10s:5": "mixed", "0s:5/s": "lasts", "-1s:5/s": "lasts", "10s:-5/s": "0 or more", "10s:NaN/s": "0 or more",

@@ -65,9 +65,9 @@ func TestBesideMeasuresEachKind(t *testing.T) {
 // stored is a custom resource in its stored form.
 const stored = `{"apiVersion":"bench.example.com/v1","kind":"Worker","metadata":{"creationTimestamp":"2026-01-01T00:00:00Z","generation":1,"name":"worker-0","namespace":"bench-0","uid":"u"},"spec":{"containers":[{"env":[{"name":"A","value":"1"}],"imagePullPolicy":"IfNotPresent","name":"main"}],"replicas":1}}` + "\n"
 
-// TestDataAreWhatTheySay checks that the objects of each kind of data decode, have different keys, and differ as
-// described.
-func TestDataAreWhatTheySay(t *testing.T) {
+// TestGeneratedDataMatchTheirDescription checks that the objects of each kind of data decode, have different keys,
+// and differ as described.
+func TestGeneratedDataMatchTheirDescription(t *testing.T) {
 	const n = 300
 	for _, d := range kinds() {
 		if d.item == nil {

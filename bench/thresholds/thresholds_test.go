@@ -135,7 +135,7 @@ func TestThresholdsOfKinds(t *testing.T) {
 	}
 }
 
-func TestBoundsThatAreNone(t *testing.T) {
+func TestInvalidBoundsAreRefused(t *testing.T) {
 	for _, f := range thresholds.Figures() {
 		for _, text := range []string{"", "x", "=1", "list=", "list=x", "-2", "NaN"} {
 			if b, err := thresholds.ParseBound(f, text); err == nil {
@@ -201,8 +201,8 @@ func TestBaseline(t *testing.T) {
 	}
 }
 
-// TestBaselinesThatCannotBeCompared checks that unsuitable baselines are refused before anything is measured.
-func TestBaselinesThatCannotBeCompared(t *testing.T) {
+// TestUnsuitableBaselinesAreRefused checks that unsuitable baselines are refused before anything is measured.
+func TestUnsuitableBaselinesAreRefused(t *testing.T) {
 	for want, c := range map[string]struct {
 		old   []*bench.Result
 		names []string

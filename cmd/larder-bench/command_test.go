@@ -142,8 +142,8 @@ func TestHelpNamesEachCommand(t *testing.T) {
 	}
 }
 
-// TestProgressIsSaid checks that progress is printed regularly until the work ends.
-func TestProgressIsSaid(t *testing.T) {
+// TestProgressIsPrinted checks that progress is printed regularly until the work ends.
+func TestProgressIsPrinted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		done := make(chan struct{})
 		time.AfterFunc(25*time.Second, func() { close(done) })
@@ -155,9 +155,9 @@ func TestProgressIsSaid(t *testing.T) {
 	})
 }
 
-// TestNothingIsBuiltForServersThatAreNotAsked checks that no kube-apiserver is built if it is not started, and
+// TestNothingIsBuiltForServersThatAreNotStarted checks that no kube-apiserver is built if it is not started, and
 // that a given program is kept.
-func TestNothingIsBuiltForServersThatAreNotAsked(t *testing.T) {
+func TestNothingIsBuiltForServersThatAreNotStarted(t *testing.T) {
 	for _, c := range []struct {
 		stock, want string
 		servers     []string

@@ -87,8 +87,8 @@ func TestLoads(t *testing.T) {
 	}
 }
 
-// TestProtocolIsSaid checks the printed protocol, against a server that speaks both.
-func TestProtocolIsSaid(t *testing.T) {
+// TestProtocolIsPrinted checks the printed protocol, against a server that speaks both.
+func TestProtocolIsPrinted(t *testing.T) {
 	_, kubeconfig := benchtest.Start(t)
 	for streams, want := range map[string]string{"4": "Protocol: HTTP/2.", "0": "Protocol: HTTP/1.1."} {
 		out, _, err := run(t, "read", "/version", "--http2-streams", streams, "--kubeconfig", kubeconfig)

@@ -36,9 +36,9 @@ func TestUpstreamFlags(t *testing.T) {
 	}
 }
 
-// Whoever starts kube-apiserver with these flags starts it with the same ones still.
-// Flags that were removed lately are among them, and none that was not there.
-func TestFlagsInTheWild(t *testing.T) {
+// TestFlagsOfKnownInstallersAreAccepted checks flags with which other programs start kube-apiserver, including
+// flags that were removed recently, and that unknown flags and bad values are refused.
+func TestFlagsOfKnownInstallersAreAccepted(t *testing.T) {
 	for name, args := range map[string][]string{
 		"kubeadm": {
 			"--advertise-address=172.18.0.2", "--allow-privileged=true", "--authorization-mode=Node,RBAC", "--client-ca-file=/c",

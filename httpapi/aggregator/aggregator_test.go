@@ -23,9 +23,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// TestRemoteServerIsToldWhoAsks: it sees the certificate of this server, the newest one,
-// and the name of who asks in headers that no client can set.
-func TestRemoteServerIsToldWhoAsks(t *testing.T) {
+// TestRemoteServerLearnsTheUser checks that a remote server sees this server's newest certificate, and the user's
+// name in headers that no client can set.
+func TestRemoteServerLearnsTheUser(t *testing.T) {
 	dir, authority := t.TempDir(), testcert.New(t, "proxies")
 	certFile, keyFile := testcert.Write(t, dir, "proxy", authority.Sign(t, "first", nil, nil))
 	s := newServer(t, func(c *aggregator.Config) { c.CertFile, c.KeyFile = certFile, keyFile })

@@ -14,32 +14,32 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
-// wished is a registrar that keeps what it is given, by name.
-type wished map[string]apiregistrationv1.APIServiceSpec
+// syncedVersions is a registrar that keeps what it is given, by name.
+type syncedVersions map[string]apiregistrationv1.APIServiceSpec
 
-func (w wished) AddAPIServiceToSync(s *apiregistrationv1.APIService) { w[s.Name] = s.Spec }
-func (w wished) RemoveAPIServiceToSync(name string)                  { delete(w, name) }
+func (w syncedVersions) AddAPIServiceToSync(s *apiregistrationv1.APIService) { w[s.Name] = s.Spec }
+func (w syncedVersions) RemoveAPIServiceToSync(name string)                  { delete(w, name) }
 
-// looked counts how many objects and keys are read of an index.
-type looked struct {
+// countingIndexer counts how many objects and keys are read of an index.
+type countingIndexer struct {
 	cache.Indexer
 	count int
 }
 
-func (l *looked) IndexKeys(name, value string) ([]string, error) {
+func (l *countingIndexer) IndexKeys(name, value string) ([]string, error) {
 	keys, err := l.Indexer.IndexKeys(name, value)
 	l.count += len(keys)
 	return keys, err
 }
 
-func (l *looked) List() []any {
+func (l *countingIndexer) List() []any {
 	list := l.Indexer.List()
 	l.count += len(list)
 	return list
 }
 
-// definitionOf makes a CRD whose versions are served or not.
-func definitionOf(name, group string, versions map[string]bool) *apiextensionsv1.CustomResourceDefinition {
+// crdOf makes a CRD whose versions are served or not.
+func crdOf(name, group string, versions map[string]bool) *apiextensionsv1.CustomResourceDefinition {
 	d := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: name + "." + group}}
 	d.Spec.Group = group
 	for _, v := range slices.Sorted(maps.Keys(versions)) {
@@ -48,17 +48,17 @@ func definitionOf(name, group string, versions map[string]bool) *apiextensionsv1
 	return d
 }
 
-// TestServedVersionsAreWishedFor: while CRDs come, change and go, those versions are wished
-// for that some CRD serves then, with upstream's priorities, and no others.
-func TestServedVersionsAreWishedFor(t *testing.T) {
+// TestServedVersionsOfCRDsAreSynced checks that while CRDs are created, changed and deleted, exactly the versions
+// that some CRD serves have an APIService, with upstream's priorities.
+func TestServedVersionsOfCRDsAreSynced(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	to := make(wished)
+	to := make(syncedVersions)
 	d := &crdVersions{indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc, servedIndexers()), to: to}
 	known := make(map[string]*apiextensionsv1.CustomResourceDefinition)
 	removed := false
 	for range 500 {
 		group := fmt.Sprintf("g%d.io", random.IntN(2))
-		next := definitionOf(fmt.Sprintf("kinds%d", random.IntN(3)), group, map[string]bool{
+		next := crdOf(fmt.Sprintf("kinds%d", random.IntN(3)), group, map[string]bool{
 			"v1": random.IntN(2) == 0, fmt.Sprintf("v%d", 2+random.IntN(2)): random.IntN(2) == 0,
 		})
 		old := known[next.Name]
@@ -81,7 +81,7 @@ func TestServedVersionsAreWishedFor(t *testing.T) {
 			known[next.Name] = next
 			d.changed(next)
 		}
-		want := make(wished)
+		want := make(syncedVersions)
 		for _, k := range known {
 			for _, v := range k.Spec.Versions {
 				if v.Served {
@@ -90,7 +90,7 @@ func TestServedVersionsAreWishedFor(t *testing.T) {
 			}
 		}
 		if !reflect.DeepEqual(to, want) {
-			t.Fatalf("wished for %v, want %v", to, want)
+			t.Fatalf("syncedVersions for %v, want %v", to, want)
 		}
 		removed = removed || len(want) < before
 	}
@@ -99,14 +99,13 @@ func TestServedVersionsAreWishedFor(t *testing.T) {
 	}
 }
 
-// TestWishesGrowWithDefinitions: what is read for a CRD that changes does not grow with
-// the number of groups.
-func TestWishesGrowWithDefinitions(t *testing.T) {
+// TestCostOfACRDChangeIsConstant checks that the cost of a CRD's change does not grow with the number of groups.
+func TestCostOfACRDChangeIsConstant(t *testing.T) {
 	read := func(groups int) int {
-		l := &looked{Indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc, servedIndexers())}
-		d := &crdVersions{indexer: l, to: make(wished)}
+		l := &countingIndexer{Indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc, servedIndexers())}
+		d := &crdVersions{indexer: l, to: make(syncedVersions)}
 		for i := range groups {
-			one := definitionOf("kinds", fmt.Sprintf("g%d.io", i), map[string]bool{"v1": true})
+			one := crdOf("kinds", fmt.Sprintf("g%d.io", i), map[string]bool{"v1": true})
 			must(t, l.Add(one))
 			d.changed(one)
 		}

@@ -18,9 +18,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// TestUpgradesLeaveTheirHopBehind: what a client declares to be between it and this server
+// TestHopByHopHeadersAreNotForwarded: what a client declares to be between it and this server
 // does not reach another, nor does it take away who the client is.
-func TestUpgradesLeaveTheirHopBehind(t *testing.T) {
+func TestHopByHopHeadersAreNotForwarded(t *testing.T) {
 	heard := make(chan http.Header, 1)
 	remote := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		heard <- req.Header

@@ -134,9 +134,9 @@ func (w world) value(s *apiextensions.JSONSchemaProps, depth int) any {
 	return nil
 }
 
-// TestProofsAreUpstreams draws schemas and values: of what is proved, upstream's validation
-// finds no error, whatever the object was before. Most valid objects are proved.
-func TestProofsAreUpstreams(t *testing.T) {
+// TestProvenObjectsAreValidUpstream draws schemas and values. Upstream's validation must find no error in a proven
+// object, whatever it was before, and most valid objects must be proven.
+func TestProvenObjectsAreValidUpstream(t *testing.T) {
 	rounds := 40000
 	if testing.Short() {
 		rounds = 10000
@@ -176,9 +176,9 @@ func TestProofsAreUpstreams(t *testing.T) {
 	}
 }
 
-// TestWhatForgivenessMayBreakHasNoSchema: an error that is forgiven may make two branches of a
-// oneOf match.
-func TestWhatForgivenessMayBreakHasNoSchema(t *testing.T) {
+// TestSchemasWithOneOfOrNotAreLeftToUpstream checks that such schemas are not used. Upstream ignores errors of
+// unchanged fields, which may make two branches of a oneOf match.
+func TestSchemasWithOneOfOrNotAreLeftToUpstream(t *testing.T) {
 	short := spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"string"}, MaxLength: new(int64(3))}}
 	for name, s := range map[string]spec.SchemaProps{
 		"oneOf": {OneOf: []spec.Schema{short}}, "not": {Not: &short},

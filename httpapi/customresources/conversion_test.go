@@ -156,15 +156,15 @@ func (l *selection) ask(t *testing.T, s *server) {
 	}
 	for name, was := range l.listed {
 		if now[name] == nil {
-			l.wanted = append(l.wanted, told("DELETED", was))
+			l.wanted = append(l.wanted, eventText("DELETED", was))
 		}
 	}
 	for name, item := range now {
 		switch was := l.listed[name]; {
 		case was == nil && l.revision != "":
-			l.wanted = append(l.wanted, told("ADDED", item))
+			l.wanted = append(l.wanted, eventText("ADDED", item))
 		case was != nil && !reflect.DeepEqual(was, item):
-			l.wanted = append(l.wanted, told("MODIFIED", item))
+			l.wanted = append(l.wanted, eventText("MODIFIED", item))
 		}
 	}
 	if l.listed = now; l.revision == "" {
@@ -172,8 +172,8 @@ func (l *selection) ask(t *testing.T, s *server) {
 	}
 }
 
-// told describes an event without the resourceVersion, which changes when an object is deleted.
-func told(kind string, object map[string]any) string {
+// eventText describes an event without the resourceVersion, which changes when an object is deleted.
+func eventText(kind string, object map[string]any) string {
 	object = runtime.DeepCopyJSON(object)
 	if metadata, ok := object["metadata"].(map[string]any); ok {
 		delete(metadata, "resourceVersion")
@@ -230,7 +230,7 @@ func TestWatchesSelectAsListsDo(t *testing.T) {
 					kind, text, _ := w.next(t)
 					var object map[string]any
 					must(t, json.Unmarshal([]byte(text), &object))
-					if got := told(string(kind), object); got != want {
+					if got := eventText(string(kind), object); got != want {
 						t.Fatalf("%s: event %d is\n%s, want\n%s", l.path, i, got, want)
 					}
 				}
@@ -239,7 +239,7 @@ func TestWatchesSelectAsListsDo(t *testing.T) {
 					kind, text, _ := initial.next(t)
 					var object map[string]any
 					must(t, json.Unmarshal([]byte(text), &object))
-					if got := told(string(kind), object); !slices.ContainsFunc(slices.Collect(maps.Values(l.listed)), func(o map[string]any) bool { return got == told("ADDED", o) }) {
+					if got := eventText(string(kind), object); !slices.ContainsFunc(slices.Collect(maps.Values(l.listed)), func(o map[string]any) bool { return got == eventText("ADDED", o) }) {
 						t.Errorf("%s: initial event %s", l.path, got)
 					}
 				}

@@ -78,9 +78,9 @@ func TestObjectsBuildTheStorages(t *testing.T) {
 	}
 }
 
-// TestDoubtfulDefinitionsAreNotDeferred checks that the storages of a CRD with a conversion webhook, which may
+// TestStoragesOfCRDsWithWebhooksAreNotDeferred checks that the storages of a CRD with a conversion webhook, which may
 // fail to build, are built for the first request, as upstream does.
-func TestDoubtfulDefinitionsAreNotDeferred(t *testing.T) {
+func TestStoragesOfCRDsWithWebhooksAreNotDeferred(t *testing.T) {
 	s := newServerOf(t, withoutStorages)
 	s.define(t, shelves, func(d *apiextensionsv1.CustomResourceDefinition) {
 		url := "https://converts.example.com"

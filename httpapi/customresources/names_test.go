@@ -50,9 +50,9 @@ func TestNamesAreTakenInTheirGroup(t *testing.T) {
 	accepted(other.Name, true)
 }
 
-// TestDocumentsFollowDefinitions checks that the OpenAPI documents follow creations, changes and deletions of
+// TestDocumentsFollowCRDs checks that the OpenAPI documents follow creations, changes and deletions of
 // CRDs.
-func TestDocumentsFollowDefinitions(t *testing.T) {
+func TestDocumentsFollowCRDs(t *testing.T) {
 	s := newServer(t)
 	described := func(path, text string, want bool) {
 		t.Helper()

@@ -151,9 +151,9 @@ func ageless(a answer) answer {
 	return a
 }
 
-// TestReadsFollowAChangedDefinition checks that a change of the CRD ends watches, and that nothing derived from
+// TestReadsFollowAChangedCRD checks that a change of the CRD ends watches, and that nothing derived from
 // the old schema is read afterwards.
-func TestReadsFollowAChangedDefinition(t *testing.T) {
+func TestReadsFollowAChangedCRD(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
 	s.put(t, shelfKey+"old", old)
@@ -184,8 +184,8 @@ func TestReadsFollowAChangedDefinition(t *testing.T) {
 	contains(t, object, `"width":120`)
 }
 
-// TestDefinitionMadeAnewForgetsTheFirst checks that a CRD that is deleted and created again has no objects.
-func TestDefinitionMadeAnewForgetsTheFirst(t *testing.T) {
+// TestRecreatedCRDHasNoObjects checks that a CRD that is deleted and created again has no objects.
+func TestRecreatedCRDHasNoObjects(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
 	s.do(t, http.MethodPost, shelvesV1, "application/json", `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"a"}}`)

@@ -104,9 +104,9 @@ func (l *late) GetCustomResourceListerCollectionDeleter(*apiextensionsv1.CustomR
 	return l, nil
 }
 
-// TestDefinitionOutlivesItsObjects deletes a CRD whose objects have finalizers, while upstream's finalizer
+// TestCRDOutlivesItsObjects deletes a CRD whose objects have finalizers, while upstream's finalizer
 // controller uses a lister from before a change. The CRD must stay until its objects are gone.
-func TestDefinitionOutlivesItsObjects(t *testing.T) {
+func TestCRDOutlivesItsObjects(t *testing.T) {
 	s := newServer(t)
 	client := s.crds.ApiextensionsV1().CustomResourceDefinitions()
 	s.define(t, shelves)

@@ -55,8 +55,8 @@ func TestUnknownPathsAreAnsweredAsUpstreamDoes(t *testing.T) {
 	}
 }
 
-// TestDiscoveryFollowsDefinitions checks that a CRD is in discovery until it is deleted.
-func TestDiscoveryFollowsDefinitions(t *testing.T) {
+// TestDiscoveryFollowsCRDs checks that a CRD is in discovery until it is deleted.
+func TestDiscoveryFollowsCRDs(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
 	s.eventually(t, call{method: http.MethodGet, path: "/apis/example.com/v1"}, func(a answer) bool { return a.code == http.StatusOK })
@@ -78,10 +78,10 @@ func TestDiscoveryFollowsDefinitions(t *testing.T) {
 	lacks(t, s.ask(t, call{method: http.MethodGet, path: "/apis", accept: whole}).body, `"example.com"`)
 }
 
-// TestDefinitionsInBuiltInGroupsComeAndGo checks that a CRD may be in a built-in group, and even have the name of
+// TestCRDsInBuiltInGroupsComeAndGo checks that a CRD may be in a built-in group, and even have the name of
 // a built-in resource. Its versions are in discovery, but requests go to the built-in group, as in kube-apiserver,
 // and it can be deleted.
-func TestDefinitionsInBuiltInGroupsComeAndGo(t *testing.T) {
+func TestCRDsInBuiltInGroupsComeAndGo(t *testing.T) {
 	s := newServer(t)
 	const whole = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 	before := s.ask(t, call{method: http.MethodGet, path: "/apis", accept: whole}).body
@@ -122,9 +122,9 @@ func TestDefinitionsInBuiltInGroupsComeAndGo(t *testing.T) {
 	}
 }
 
-// TestEstablishedDefinitionsAreServedAtOnce checks that a CRD is served as soon as a client sees that it is
+// TestEstablishedCRDsAreServedAtOnce checks that a CRD is served as soon as a client sees that it is
 // established, even if the server's informer has not seen this yet.
-func TestEstablishedDefinitionsAreServedAtOnce(t *testing.T) {
+func TestEstablishedCRDsAreServedAtOnce(t *testing.T) {
 	s := newServer(t)
 	for i := range 20 {
 		name := string(rune('a' + i))

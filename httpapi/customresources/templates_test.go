@@ -233,9 +233,9 @@ func TestTemplatesDescribeAsUpstream(t *testing.T) {
 	}
 }
 
-// TestConflictsOfKindsAreUpstreams checks that if the kinds of two CRDs of a group conflict, neither is in the
+// TestConflictsOfKindsMatchUpstream checks that if the kinds of two CRDs of a group conflict, neither is in the
 // documents, as upstream does.
-func TestConflictsOfKindsAreUpstreams(t *testing.T) {
+func TestConflictsOfKindsMatchUpstream(t *testing.T) {
 	crds := []*apiextensionsv1.CustomResourceDefinition{
 		crd(t, "twice.example.com", "Thing", ""), crd(t, "twice.example.com", "ThingList", ""),
 	}

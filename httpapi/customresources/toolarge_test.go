@@ -30,9 +30,9 @@ func (s narrowStore) Put(ctx context.Context, key string, value []byte, options 
 	return s.Store.Put(ctx, key, value, options)
 }
 
-// TestLargeObjectsAreStoredWithoutTheirRecord checks that an object that the store rejects as too large is written
+// TestLargeObjectsAreStoredWithoutManagedFields checks that an object that the store rejects as too large is written
 // again without managedFields, within the same request.
-func TestLargeObjectsAreStoredWithoutTheirRecord(t *testing.T) {
+func TestLargeObjectsAreStoredWithoutManagedFields(t *testing.T) {
 	s := newServer(t, func(c *registry.Config) { c.Store = narrowStore{c.Store} })
 	// Without embedded objects the server knows that encoded objects do not change when they are decoded.
 	s.define(t, strings.Replace(shelves, "inner: {type: object, x-kubernetes-embedded-resource: true, x-kubernetes-preserve-unknown-fields: true}", "inner: {type: object}", 1))

@@ -17,14 +17,16 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// doorkeeper is an admission plugin that blocks the creation of objects named slow.
-type doorkeeper struct{ entered, open chan struct{} }
+// blockingAdmission is an admission plugin that blocks the creation of objects named slow.
+type blockingAdmission struct{ entered, open chan struct{} }
 
 // Handles implements admission.Interface.
-func (doorkeeper) Handles(operation admission.Operation) bool { return operation == admission.Create }
+func (blockingAdmission) Handles(operation admission.Operation) bool {
+	return operation == admission.Create
+}
 
 // Admit implements admission.MutationInterface.
-func (d doorkeeper) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (d blockingAdmission) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.GetName() == "slow" {
 		close(d.entered)
 		<-d.open
@@ -41,12 +43,12 @@ func TestNothingIsCreatedAfterTheDeletion(t *testing.T) {
 		"apply": {method: http.MethodPatch, path: shelvesV1 + "/slow?fieldManager=x", kind: "application/apply-patch+yaml", body: object},
 	} {
 		t.Run(name, func(t *testing.T) {
-			keeper := doorkeeper{make(chan struct{}), make(chan struct{})}
-			s := newServerOf(t, func(c *customresources.Config) { c.Admission = keeper })
+			plugin := blockingAdmission{make(chan struct{}), make(chan struct{})}
+			s := newServerOf(t, func(c *customresources.Config) { c.Admission = plugin })
 			s.define(t, shelves)
 			created := make(chan answer, 1)
 			go func() { created <- s.ask(t, create) }()
-			<-keeper.entered
+			<-plugin.entered
 
 			client := s.crds.ApiextensionsV1().CustomResourceDefinitions()
 			must(t, client.Delete(t.Context(), "shelves.example.com", deleteNow()))
@@ -73,7 +75,7 @@ func TestNothingIsCreatedAfterTheDeletion(t *testing.T) {
 				return nil
 			})
 			opened.Store(true)
-			close(keeper.open)
+			close(plugin.open)
 			if a := <-created; a.code != http.StatusCreated {
 				t.Errorf("created: %s", a)
 			}

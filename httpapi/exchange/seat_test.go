@@ -12,8 +12,9 @@ type unwritten struct{ io.WriterTo }
 // Close implements io.Closer.
 func (unwritten) Close() error { return nil }
 
-// TestLeavePlace: an answer that takes long to send keeps its place until it has been sent.
-func TestLeavePlace(t *testing.T) {
+// TestLargeAnswersKeepTheirSeat checks that an answer that takes long to send keeps its seat until it has been
+// sent.
+func TestLargeAnswersKeepTheirSeat(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer Response
 		want   int64

@@ -28,31 +28,31 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// doorVariable is the environment variable that makes the test binary run one of the servers.
-const doorVariable = "LARDER_FRONT_DOOR"
+// serverVariable is the environment variable that makes the test binary run one of the servers.
+const serverVariable = "LARDER_HTTP1_TEST_SERVER"
 
 // The servers that are compared.
 const (
-	ownDoor     = "own"
-	fastDoor    = "fasthttp"
-	leanDoor    = "fasthttp-lean" // holds no buffers while idle, and stands on this package's connections
-	stdDoor     = "nethttp"
-	flushedDoor = "nethttp-flush" // where a watch keeps the goroutine of its handler
+	larderServer          = "own"
+	fasthttpServer        = "fasthttp"
+	leanFasthttpServer    = "fasthttp-lean" // holds no buffers while idle, and stands on this package's connections
+	netHTTPServer         = "nethttp"
+	flushingNetHTTPServer = "nethttp-flush" // where a watch keeps the goroutine of its handler
 )
 
 const (
 	smallBytes = 1 << 10
 	pieceBytes = 4800
 	pieceCount = 4 << 20 / pieceBytes
-	doorTurns  = 3
-	doorConns  = 2000 // that are open at once where memory is measured
-	doorBusy   = 8    // that have requests at once where CPU is
-	doorRest   = 2 * time.Second
+	turns      = 3
+	idleConns  = 2000 // that are open at once where memory is measured
+	busyConns  = 8    // that have requests at once where CPU is
+	restTime   = 2 * time.Second
 )
 
 // serverConfig configures a server.
 type serverConfig struct {
-	Door      string
+	Server    string
 	Cert, Key []byte // DER
 }
 
@@ -72,23 +72,23 @@ func runServer(role string) error {
 		return err
 	}
 	fmt.Printf("serving at %s.\n", l.Addr())
-	answer := newHouse().answer
+	answer := newTestHandler().answer
 	secrets = tlsConfig(secrets, false)
-	switch config.Door {
-	case ownDoor:
+	switch config.Server {
+	case larderServer:
 		s := New(Config{Listener: l, TLS: secrets, Handler: answer, Draining: make(chan struct{}), MaxHeaderBytes: 1 << 20, MaxBodyBytes: 3 << 20, BodyTimeout: time.Minute, UserTimeout: 45 * time.Second})
 		return s.ServeNetwork()
-	case fastDoor:
+	case fasthttpServer:
 		return newFastServer(answer, false).Serve(tls.NewListener(l, secrets))
-	case leanDoor:
+	case leanFasthttpServer:
 		return newFastServer(answer, true).Serve(lateListener{l, secrets})
 	default:
-		return newStdServer(answer, config.Door == flushedDoor).Serve(tls.NewListener(l, secrets))
+		return newStdServer(answer, config.Server == flushingNetHTTPServer).Serve(tls.NewListener(l, secrets))
 	}
 }
 
-// house is the handler behind each of the servers.
-type house struct {
+// testHandler is the handler of each of the servers.
+type testHandler struct {
 	small  []byte
 	pieces pieces
 
@@ -96,8 +96,8 @@ type house struct {
 	watches []net.Conn // guarded by mu
 }
 
-func newHouse() *house {
-	h := &house{small: bytes.Repeat([]byte{'s'}, smallBytes), pieces: make(pieces, pieceCount)}
+func newTestHandler() *testHandler {
+	h := &testHandler{small: bytes.Repeat([]byte{'s'}, smallBytes), pieces: make(pieces, pieceCount)}
 	for i := range h.pieces {
 		h.pieces[i] = bytes.Repeat([]byte{byte('a' + i%26)}, pieceBytes)
 	}
@@ -105,7 +105,7 @@ func newHouse() *house {
 }
 
 // answer answers a request after the checks that package httpapi makes for every request.
-func (h *house) answer(c exchange.Carrier, received time.Time) *exchange.Exchange {
+func (h *testHandler) answer(c exchange.Carrier, received time.Time) *exchange.Exchange {
 	x := new(exchange.Exchange)
 	x.Init(c, received, nil)
 	x.AuditID = "5f0e3a86-2f4d-4d6c-9f5c-0d8f6b1c2a37"
@@ -136,7 +136,7 @@ func (h *house) answer(c exchange.Carrier, received time.Time) *exchange.Exchang
 }
 
 // watch writes the head of a response and keeps its connection open.
-func (h *house) watch(x *exchange.Exchange) {
+func (h *testHandler) watch(x *exchange.Exchange) {
 	to := x.StartStream(http.StatusOK, x.Header)
 	if _, err := to.Conn.Write(to.Head); err != nil {
 		to.Conn.Close()
@@ -185,8 +185,8 @@ func startServer(t testing.TB, server string) *serverProcess {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := serverConfig{Door: server, Cert: secrets.Certificates[0].Certificate[0], Key: key}
-	p := proctest.New(t, server, proctest.Role(t, doorVariable, config))
+	config := serverConfig{Server: server, Cert: secrets.Certificates[0].Certificate[0], Key: key}
+	p := proctest.New(t, server, proctest.Role(t, serverVariable, config))
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +209,7 @@ func (d *serverProcess) cpu(t testing.TB) time.Duration {
 // resident is the anonymous memory of the process after a garbage collection.
 func (d *serverProcess) resident(t testing.TB) int64 {
 	t.Helper()
-	v, err := d.visit()
+	v, err := d.connect()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,14 +232,14 @@ func (d *serverProcess) resident(t testing.TB) int64 {
 	return kib << 10
 }
 
-// visitor is a client with one connection. It does as little as possible, because it shares the processors
+// testClient is a client with one connection. It does as little as possible, because it shares the processors
 // with the server.
-type visitor struct {
+type testClient struct {
 	*tls.Conn
 	in *bufio.Reader
 }
 
-func (d *serverProcess) visit() (*visitor, error) {
+func (d *serverProcess) connect() (*testClient, error) {
 	c, err := tls.Dial("tcp", d.addr, d.config)
 	if err != nil {
 		return nil, err
@@ -247,16 +247,16 @@ func (d *serverProcess) visit() (*visitor, error) {
 	if err := c.SetDeadline(time.Now().Add(10 * proctest.Patience)); err != nil {
 		return nil, err
 	}
-	return &visitor{c, bufio.NewReaderSize(c, 4<<10)}, nil
+	return &testClient{c, bufio.NewReaderSize(c, 4<<10)}, nil
 }
 
-// doorHeader is the rest of each request, with a token of the usual length.
-var doorHeader = " HTTP/1.1\r\nHost: 127.0.0.1:6443\r\nUser-Agent: kube-controller/v1.36.3 (linux/amd64) kubernetes/0000000/leader-election\r\n" +
+// requestHeader is the rest of each request, with a token of the usual length.
+var requestHeader = " HTTP/1.1\r\nHost: 127.0.0.1:6443\r\nUser-Agent: kube-controller/v1.36.3 (linux/amd64) kubernetes/0000000/leader-election\r\n" +
 	"Accept: application/json, */*\r\nAuthorization: Bearer " + strings.Repeat("t", 900) + "\r\nAccept-Encoding: gzip\r\n\r\n"
 
 // begin requests target and returns the head of the answer.
-func (v *visitor) begin(target string) (head []byte, err error) {
-	if _, err := io.WriteString(v, "GET "+target+doorHeader); err != nil {
+func (v *testClient) begin(target string) (head []byte, err error) {
+	if _, err := io.WriteString(v, "GET "+target+requestHeader); err != nil {
 		return nil, err
 	}
 	for !bytes.HasSuffix(head, crlf2) {
@@ -273,7 +273,7 @@ func (v *visitor) begin(target string) (head []byte, err error) {
 }
 
 // ask requests target and returns the length of the answer's body.
-func (v *visitor) ask(target string) (int, error) {
+func (v *testClient) ask(target string) (int, error) {
 	head, err := v.begin(target)
 	if err != nil {
 		return 0, err
@@ -288,8 +288,8 @@ func (v *visitor) ask(target string) (int, error) {
 }
 
 // silence returns nil if the server sends nothing for a while and keeps the connection open.
-func (v *visitor) silence() error {
-	if err := v.SetReadDeadline(time.Now().Add(doorRest)); err != nil {
+func (v *testClient) silence() error {
+	if err := v.SetReadDeadline(time.Now().Add(restTime)); err != nil {
 		return err
 	}
 	if b, err := v.in.ReadByte(); !socket.IsTimeout(err) {
@@ -301,10 +301,10 @@ func (v *visitor) silence() error {
 // TestServers checks that all servers give the same answers to the same requests, one after the
 // other on a connection.
 func TestServers(t *testing.T) {
-	want := map[string]int{"/get": smallBytes, "/list": newHouse().pieces.size()}
-	for _, server := range []string{ownDoor, fastDoor, leanDoor, stdDoor, flushedDoor} {
+	want := map[string]int{"/get": smallBytes, "/list": newTestHandler().pieces.size()}
+	for _, server := range []string{larderServer, fasthttpServer, leanFasthttpServer, netHTTPServer, flushingNetHTTPServer} {
 		d := startServer(t, server)
-		v, err := d.visit()
+		v, err := d.connect()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -326,7 +326,7 @@ func TestServers(t *testing.T) {
 // BenchmarkServers compares this package with the servers of fasthttp and net/http, in turns. CPU and memory
 // are those of the server.
 func BenchmarkServers(b *testing.B) {
-	servers := []string{ownDoor, fastDoor, leanDoor, stdDoor}
+	servers := []string{larderServer, fasthttpServer, leanFasthttpServer, netHTTPServer}
 	for _, row := range []struct{ name, target string }{{"D1-get", "/get"}, {"D2-list", "/list"}} {
 		processes := make(map[string]*serverProcess)
 		for _, server := range servers {
@@ -335,16 +335,16 @@ func BenchmarkServers(b *testing.B) {
 		eachTurn(b, row.name, servers, func(b *testing.B, server string) { benchmarkBusy(b, processes[server], row.target) })
 	}
 	eachTurn(b, "D3-idle", servers, func(b *testing.B, server string) {
-		benchmarkResting(b, server, func(v *visitor) error { _, err := v.ask("/get"); return err })
+		benchmarkIdle(b, server, func(v *testClient) error { _, err := v.ask("/get"); return err })
 	})
-	eachTurn(b, "D4-watch", append(servers, flushedDoor), func(b *testing.B, server string) {
-		benchmarkResting(b, server, func(v *visitor) error { _, err := v.begin("/watch"); return err })
+	eachTurn(b, "D4-watch", append(servers, flushingNetHTTPServer), func(b *testing.B, server string) {
+		benchmarkIdle(b, server, func(v *testClient) error { _, err := v.begin("/watch"); return err })
 	})
 }
 
-// eachTurn runs all servers doorTurns times, each time in another order.
+// eachTurn runs all servers as often as turns says, each time in another order.
 func eachTurn(b *testing.B, row string, servers []string, run func(b *testing.B, server string)) {
-	for turn := range doorTurns {
+	for turn := range turns {
 		for i := range servers {
 			server := servers[(i+turn)%len(servers)]
 			b.Run(fmt.Sprintf("row=%s/turn=%d/server=%s", row, turn+1, server), func(b *testing.B) { run(b, server) })
@@ -354,9 +354,9 @@ func eachTurn(b *testing.B, row string, servers []string, run func(b *testing.B,
 
 // benchmarkBusy requests target on a few connections at once.
 func benchmarkBusy(b *testing.B, d *serverProcess, target string) {
-	visitors := make(chan *visitor, doorBusy)
-	for range doorBusy {
-		v, err := d.visit()
+	clients := make(chan *testClient, busyConns)
+	for range busyConns {
+		v, err := d.connect()
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -364,15 +364,15 @@ func benchmarkBusy(b *testing.B, d *serverProcess, target string) {
 		if _, err := v.ask(target); err != nil {
 			b.Fatal(err)
 		}
-		visitors <- v
+		clients <- v
 	}
 	b.ResetTimer()
 	before := d.cpu(b)
 	var asked errgroup.Group
-	for i := range doorBusy {
+	for i := range busyConns {
 		asked.Go(func() error {
-			v := <-visitors
-			for range (b.N + i) / doorBusy {
+			v := <-clients
+			for range (b.N + i) / busyConns {
 				if _, err := v.ask(target); err != nil {
 					return err
 				}
@@ -386,27 +386,27 @@ func benchmarkBusy(b *testing.B, d *serverProcess, target string) {
 	b.ReportMetric(float64(d.cpu(b)-before)/float64(b.N), "cpu-ns/op")
 }
 
-// benchmarkResting opens many connections, calls begin on each and leaves them idle. An operation opens one
+// benchmarkIdle opens many connections, calls begin on each and leaves them idle. An operation opens one
 // connection, TLS handshake included.
-func benchmarkResting(b *testing.B, server string, begin func(*visitor) error) {
+func benchmarkIdle(b *testing.B, server string, begin func(*testClient) error) {
 	d := startServer(b, server)
 	defer d.Kill()
 	empty := d.resident(b)
 	before := d.cpu(b)
-	visitors := make([]*visitor, doorConns)
+	clients := make([]*testClient, idleConns)
 	var opened errgroup.Group
-	opened.SetLimit(doorBusy)
-	for i := range visitors {
+	opened.SetLimit(busyConns)
+	for i := range clients {
 		opened.Go(func() (err error) {
-			if visitors[i], err = d.visit(); err != nil {
+			if clients[i], err = d.connect(); err != nil {
 				return err
 			}
-			return begin(visitors[i])
+			return begin(clients[i])
 		})
 	}
 	err := opened.Wait()
 	defer func() {
-		for _, v := range visitors {
+		for _, v := range clients {
 			if v != nil {
 				v.NetConn().Close()
 			}
@@ -418,12 +418,12 @@ func benchmarkResting(b *testing.B, server string, begin func(*visitor) error) {
 	opening := d.cpu(b) - before
 	held := d.resident(b) - empty
 	before = d.cpu(b)
-	if err := visitors[0].silence(); err != nil {
+	if err := clients[0].silence(); err != nil {
 		b.Fatal(err)
 	}
 	resting := d.cpu(b) - before
-	b.ReportMetric(float64(opening)/doorConns, "cpu-ns/op")
-	b.ReportMetric(float64(held)/doorConns, "B/conn")
-	b.ReportMetric(float64(resting)/doorConns/doorRest.Seconds(), "cpu-ns/conn/s")
+	b.ReportMetric(float64(opening)/idleConns, "cpu-ns/op")
+	b.ReportMetric(float64(held)/idleConns, "B/conn")
+	b.ReportMetric(float64(resting)/idleConns/restTime.Seconds(), "cpu-ns/conn/s")
 	b.ReportMetric(0, "ns/op")
 }

@@ -40,9 +40,9 @@ func TestInspect(t *testing.T) {
 	}
 }
 
-// TestHeaderEndLooksOnce: the end of a header does not depend on the pieces in which it arrives, and find
+// TestHeaderEndReadsEachByteOnce: the end of a header does not depend on the pieces in which it arrives, and find
 // looks at each byte once.
-func TestHeaderEndLooksOnce(t *testing.T) {
+func TestHeaderEndReadsEachByteOnce(t *testing.T) {
 	piece := rapid.SampledFrom([]string{"\r\n", "\n", "\r", "A: b", "A: b\r\n", "Host: h\r\n", "\r\n\r\n", "\n\n", "\n\r\n"})
 	rapid.Check(t, func(t *rapid.T) {
 		header := []byte("GET / HTTP/1.1" + strings.Join(rapid.SliceOfN(piece, 0, 8).Draw(t, "pieces"), ""))

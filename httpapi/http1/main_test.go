@@ -9,7 +9,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if role := os.Getenv(doorVariable); role != "" {
+	if role := os.Getenv(serverVariable); role != "" {
 		fmt.Fprintln(os.Stderr, runServer(role))
 		os.Exit(1)
 	}

@@ -101,9 +101,9 @@ func TestUsualFramesAreNoFlood(t *testing.T) {
 	})
 }
 
-// TestBombs: a header that unfolds from few bytes to many is refused before it does, and
-// nobody is asked.
-func TestBombs(t *testing.T) {
+// TestHeaderBombsAreRefused checks that a header that expands from a few bytes to many is refused before it is
+// expanded, and that no handler is called.
+func TestHeaderBombsAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
 		p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {

@@ -165,9 +165,9 @@ func (o *observed) Write(p []byte) (int, error) {
 
 func (*observed) SetWriteDeadline(time.Time) error { return nil }
 
-// TestWaitsForControlFramesAreTold: a goroutine that writes control frames before it
-// unlocks writeMu may wait for the client, and its waiter is told.
-func TestWaitsForControlFramesAreTold(t *testing.T) {
+// TestWaitersLearnOfBlockedControlFrames checks that a goroutine that writes control frames before it unlocks
+// writeMu, and may wait for the client, notifies its waiter.
+func TestWaitersLearnOfBlockedControlFrames(t *testing.T) {
 	o := &observed{}
 	o.of = New(Config{WriteTimeout: time.Minute}).NewConn(o)
 	o.of.unlockWrites() // writes the settings

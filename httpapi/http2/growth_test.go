@@ -63,9 +63,9 @@ func script(t *testing.T, fields []hpack.HeaderField, piece int) []byte {
 // the decoder, lines, and the same again where buffers grow.
 const mostAllocated = 40
 
-// TestHeadersCostWhatTheyWeigh: reading a header takes work and memory in proportion to what
+// TestHeaderCostIsLinear: reading a header takes work and memory in proportion to what
 // it unfolds to, whatever it is made of.
-func TestHeadersCostWhatTheyWeigh(t *testing.T) {
+func TestHeaderCostIsLinear(t *testing.T) {
 	field := func(name, value string) hpack.HeaderField { return hpack.HeaderField{Name: name, Value: value} }
 	for _, test := range []struct {
 		name  string

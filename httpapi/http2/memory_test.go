@@ -357,11 +357,11 @@ func (m *model) release() {
 	}
 }
 
-// TestLedger: whatever a client sends within its windows, and however slowly it takes in the
+// TestConnectionMemoryMatchesItsModel: whatever a client sends within its windows, and however slowly it takes in the
 // answers, the connection holds what its streams still need and nothing else; when all is answered
 // it holds nothing. No stream waits for another: every body can be sent to its end. An answer
 // waits only while there is no window for it.
-func TestLedger(t *testing.T) {
+func TestConnectionMemoryMatchesItsModel(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -441,9 +441,9 @@ func TestLargestHolderEnds(t *testing.T) {
 	})
 }
 
-// TestNothingIsKeptThatNobodyReads: of a body that the handler has given up, or refused unread,
-// nothing is kept, while the answer waits for a client that does not take it in.
-func TestNothingIsKeptThatNobodyReads(t *testing.T) {
+// TestUnreadBodiesAreNotKept checks that a body that the handler has given up, or refused without reading, takes
+// no memory while the answer waits for a slow client.
+func TestUnreadBodiesAreNotKept(t *testing.T) {
 	for path, frames := range map[string]int{"/read": 100, "/late": 10, "/refuse": 10} {
 		synctest.Test(t, func(t *testing.T) {
 			gaveUp := make(chan error, 1)

@@ -156,8 +156,9 @@ func TestBodies(t *testing.T) {
 	})
 }
 
-// TestBeyondTheWindow: who sends more of a body than was let pass is cut off.
-func TestBeyondTheWindow(t *testing.T) {
+// TestBodyBeyondItsWindowIsRefused checks that a client that sends more of a body than its window allows is cut
+// off.
+func TestBodyBeyondItsWindowIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 			x := new(exchange.Exchange)

@@ -83,9 +83,9 @@ func (m *managers) of(kind schema.GroupVersionKind) *managedfields.FieldManager 
 	return made
 }
 
-// TestRecordsOfManagersAreUpstreams writes random objects of every kind many times, as several managers and
+// TestManagedFieldsOfManyWritesMatchUpstream writes random objects of every kind many times, as several managers and
 // in all versions, by update and by server-side apply, and compares the managedFields with upstream's.
-func TestRecordsOfManagersAreUpstreams(t *testing.T) {
+func TestManagedFieldsOfManyWritesMatchUpstream(t *testing.T) {
 	t.Parallel()
 	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, NewManager)
 	records := 0

@@ -23,9 +23,9 @@ func newCache(m *managers, kind schema.GroupVersionKind) *Cache {
 	return NewCache(m.of(kind), m.types, runtime.UnsafeObjectConvertor(legacyscheme.Scheme), legacyscheme.Scheme, kind, "")
 }
 
-// TestRecordsOfCreationsAreUpstreams creates objects of every kind in every version, each slightly different
+// TestManagedFieldsOfCreationsMatchUpstream creates objects of every kind in every version, each slightly different
 // from the one before, and compares their managedFields with those of upstream's field manager.
-func TestRecordsOfCreationsAreUpstreams(t *testing.T) {
+func TestManagedFieldsOfCreationsMatchUpstream(t *testing.T) {
 	t.Parallel()
 	const bases, steps = 2, 40
 	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, NewManager)
@@ -168,9 +168,9 @@ func TestCreationsThatAreNotRemembered(t *testing.T) {
 	}
 }
 
-// TestRecordsAreNotShared: a change of the managedFields of one object does not change those of another,
+// TestManagedFieldsAreNotShared: a change of the managedFields of one object does not change those of another,
 // while many objects are created at once.
-func TestRecordsAreNotShared(t *testing.T) {
+func TestManagedFieldsAreNotShared(t *testing.T) {
 	creations := newCache(newManagers(t, NewManager), corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 	var workers sync.WaitGroup
 	for range 4 {

@@ -19,9 +19,9 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// TestRecordsOfUpdatesAreUpstreams makes many small updates of objects of every kind in every version, as
+// TestManagedFieldsOfUpdatesMatchUpstream makes many small updates of objects of every kind in every version, as
 // several managers, and compares the managedFields with upstream's, whether they are computed or copied.
-func TestRecordsOfUpdatesAreUpstreams(t *testing.T) {
+func TestManagedFieldsOfUpdatesMatchUpstream(t *testing.T) {
 	t.Parallel()
 	const bases, steps = 1, 20
 	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, NewManager)

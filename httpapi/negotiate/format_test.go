@@ -38,7 +38,7 @@ func checkNegotiation(t interface {
 	}
 }
 
-func TestUsualFormatsAreUpstreams(t *testing.T) {
+func TestUsualFormatsMatchUpstream(t *testing.T) {
 	clause := rapid.SampledFrom([]string{"application/json", "*/*", "application/vnd.kubernetes.protobuf", "application/yaml", "text/html", "application/*", "application/json;q=0.5", "application/json;stream=watch"})
 	rapid.Check(t, func(t *rapid.T) {
 		checkNegotiation(t, strings.Join(rapid.SliceOfN(clause, 0, 3).Draw(t, "clauses"), rapid.SampledFrom([]string{",", ", "}).Draw(t, "comma")))

@@ -78,8 +78,9 @@ func TestStreamsAreFramed(t *testing.T) {
 	}
 }
 
-// TestProxiesTellOfEarlyEnds: what a proxy could not copy to its end does not look whole.
-func TestProxiesTellOfEarlyEnds(t *testing.T) {
+// TestTruncatedProxyAnswersDoNotLookWhole checks that an answer that a proxy could not copy to its end is seen as
+// truncated.
+func TestTruncatedProxyAnswersDoNotLookWhole(t *testing.T) {
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		io.WriteString(w, "some")
 		w.(http.Flusher).Flush()

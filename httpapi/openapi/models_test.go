@@ -98,9 +98,9 @@ func BenchmarkOpenAPIV3(b *testing.B) {
 	}
 }
 
-// TestRangesCostWhatTheyWeigh: a document of OpenAPI is inflated as often as it is read,
-// not as there are ranges.
-func TestRangesCostWhatTheyWeigh(t *testing.T) {
+// TestDocumentIsInflatedOncePerRead checks that an OpenAPI document is inflated once for a read, however many
+// ranges the read asks for.
+func TestDocumentIsInflatedOncePerRead(t *testing.T) {
 	const size = 4 << 20
 	p, err := pack(func(w io.Writer) error {
 		_, err := io.WriteString(w, ranges(size/16, "%015d,"))

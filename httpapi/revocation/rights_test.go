@@ -29,10 +29,10 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// judge knows jane, who may do anything, and counts how often it is asked.
-type judge struct {
+// fakeAccess authenticates everybody as jane, allows her everything, and counts its calls.
+type fakeAccess struct {
 	asked        atomic.Int64
-	mute, silent bool // it cannot tell what she may do, or who she is
+	mute, silent bool // authorization, authentication fails
 	remote       bool
 }
 
@@ -41,7 +41,7 @@ var errMute = errors.New("nobody answers")
 var jane = &user.DefaultInfo{Name: "jane"}
 
 // AuthenticateRequest implements authenticator.Request.
-func (j *judge) AuthenticateRequest(*http.Request) (*authenticator.Response, bool, error) {
+func (j *fakeAccess) AuthenticateRequest(*http.Request) (*authenticator.Response, bool, error) {
 	j.asked.Add(1)
 	if j.mute || j.silent {
 		return nil, false, errMute
@@ -50,7 +50,7 @@ func (j *judge) AuthenticateRequest(*http.Request) (*authenticator.Response, boo
 }
 
 // Authorize implements authorizer.Authorizer.
-func (j *judge) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+func (j *fakeAccess) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 	j.asked.Add(1)
 	if j.mute {
 		return authorizer.DecisionNoOpinion, "", errMute
@@ -58,8 +58,8 @@ func (j *judge) Authorize(context.Context, authorizer.Attributes) (authorizer.De
 	return authorizer.DecisionAllow, "", nil
 }
 
-// newRights returns rights that j decides about.
-func newRights(j *judge) *Rights {
+// newRights returns Rights whose authenticator and authorizer is j.
+func newRights(j *fakeAccess) *Rights {
 	return New(Config{
 		Revocation: &auth.Revocation{
 			Authenticator: j, Generation: func() uint64 { return 0 }, Remote: func() bool { return j.remote },
@@ -69,27 +69,27 @@ func newRights(j *judge) *Rights {
 	})
 }
 
-// enter enters c and one right of its.
+// enter adds c with one right.
 func (r *Rights) enter(c *credential, key [sha256.Size]byte, what string, held *right) {
 	r.join(key, what, func() *credential { return c }, func() *right { return held })
 }
 
-// TestLooksComeToRest: what nobody could tell, or what is near its end, is not asked again
-// and again without a pause.
-func TestLooksComeToRest(t *testing.T) {
+// TestUndecidedChecksArePaced checks that a credential is not checked again without a pause if no authorizer can
+// decide, or if it is near its end.
+func TestUndecidedChecksArePaced(t *testing.T) {
 	now := time.Now()
-	for name, prepare := range map[string]func(*judge, *credential){
-		"all is well":                func(*judge, *credential) {},
-		"nobody answers":             func(j *judge, _ *credential) { j.mute = true },
-		"who acts as another":        func(_ *judge, c *credential) { c.impersonates = true },
-		"who that is nobody says":    func(j *judge, c *credential) { j.silent, c.impersonates = true, true },
-		"expired, and good still":    func(_ *judge, c *credential) { c.ties.Expires = now.Add(-time.Second) },
-		"others are asked":           func(j *judge, c *credential) { j.remote, c.ties.Remote = true, true },
-		"others do not answer":       func(j *judge, c *credential) { j.remote, c.ties.Remote, j.mute = true, true, true },
-		"somebody else since":        func(_ *judge, c *credential) { c.who = &user.DefaultInfo{Name: "joe"} },
-		"he hangs on what is unread": func(_ *judge, c *credential) { c.ties.Objects = []auth.ObjectName{{Resource: "pods", Name: "x"}} },
+	for name, prepare := range map[string]func(*fakeAccess, *credential){
+		"all is well":                func(*fakeAccess, *credential) {},
+		"nobody answers":             func(j *fakeAccess, _ *credential) { j.mute = true },
+		"who acts as another":        func(_ *fakeAccess, c *credential) { c.impersonates = true },
+		"who that is nobody says":    func(j *fakeAccess, c *credential) { j.silent, c.impersonates = true, true },
+		"expired, and good still":    func(_ *fakeAccess, c *credential) { c.ties.Expires = now.Add(-time.Second) },
+		"others are asked":           func(j *fakeAccess, c *credential) { j.remote, c.ties.Remote = true, true },
+		"others do not answer":       func(j *fakeAccess, c *credential) { j.remote, c.ties.Remote, j.mute = true, true, true },
+		"somebody else since":        func(_ *fakeAccess, c *credential) { c.who = &user.DefaultInfo{Name: "joe"} },
+		"he hangs on what is unread": func(_ *fakeAccess, c *credential) { c.ties.Objects = []auth.ObjectName{{Resource: "pods", Name: "x"}} },
 	} {
-		j := new(judge)
+		j := new(fakeAccess)
 		c := &credential{request: httptest.NewRequest("GET", "/", nil), who: jane}
 		c.request.Header = http.Header{"Authorization": {"jane"}, "Impersonate-User": {"jim"}}
 		held := new(right)
@@ -117,7 +117,7 @@ func TestLooksComeToRest(t *testing.T) {
 // TestRoundsAskAboutNodesThatLost: two nodes watch a secret each, and one list of nodes has
 // nothing to do with either. Of these, only the one is asked about that something was taken from.
 func TestRoundsAskAboutNodesThatLost(t *testing.T) {
-	j := new(judge)
+	j := new(fakeAccess)
 	r := newRights(j)
 	var all uint64
 	lost := make(map[string]uint64)
@@ -164,7 +164,7 @@ func TestRoundsAskAboutNodesThatLost(t *testing.T) {
 // TestLossesDuringAQuestionAreAskedAgain: what a node loses while it is asked about, the next
 // round asks about.
 func TestLossesDuringAQuestionAreAskedAgain(t *testing.T) {
-	j := new(judge)
+	j := new(fakeAccess)
 	r := newRights(j)
 	var all, lost atomic.Uint64
 	r.config.Revocation.AuthorizerChanges = func() (uint64, uint64) { return 0, all.Load() }
@@ -191,7 +191,7 @@ func TestLossesDuringAQuestionAreAskedAgain(t *testing.T) {
 // BenchmarkQuietRound looks after ten thousand senders of five watches each, of whom
 // nothing has changed. It is done once a second.
 func BenchmarkQuietRound(b *testing.B) {
-	j := new(judge)
+	j := new(fakeAccess)
 	r := newRights(j)
 	for i := range 10_000 {
 		c := &credential{asked: true}
@@ -232,7 +232,7 @@ func (b bearer) Lines() iter.Seq2[[]byte, []byte] {
 // TestRightsHoldNothingOfTheirRequests: a watch is open for minutes, and there are tens for each
 // node. The request that opened it, with all that was read for it, is garbage once it is open.
 func TestRightsHoldNothingOfTheirRequests(t *testing.T) {
-	r := newRights(new(judge))
+	r := newRights(new(fakeAccess))
 	r.config.Revocation.Dependencies = func(*http.Request) auth.Dependencies { return auth.Dependencies{} }
 	opening := func() (streams.Right, weak.Pointer[exchange.Exchange]) {
 		x := &exchange.Exchange{Carrier: bearer{}, Received: time.Now(), User: jane}
@@ -285,7 +285,7 @@ func TestWhatWasJustAllowedIsNotAskedAgain(t *testing.T) {
 		w := new(world)
 		who := &user.DefaultInfo{Name: "system:node:n", Groups: []string{user.NodesGroup}}
 		var asked atomic.Int64
-		r := newRights(new(judge))
+		r := newRights(new(fakeAccess))
 		r.config.Authorizer = authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 			asked.Add(1)
 			return authorizer.DecisionAllow, "", nil

@@ -23,7 +23,7 @@ func TestDeletionsDuringARoundAreSeen(t *testing.T) {
 			t.Fatal(err)
 		}
 		pods.Reset([]*cache.Object{cache.NewObject(cache.ObjectConfig{Key: "ns/a", Revision: 1, Body: []byte("{}")}, pods.Schema())}, 1)
-		r := newRights(new(judge))
+		r := newRights(new(fakeAccess))
 		r.objects = map[string]*cache.Cache{"pods": pods}
 		deleting := false
 		// The round asks for losses of a node after it has compared the objects of the credential.

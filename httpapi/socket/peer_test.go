@@ -51,7 +51,7 @@ func TestReadinessEnds(t *testing.T) {
 	}
 }
 
-func TestClientsThatKeepSendingKeepNobody(t *testing.T) {
+func TestAliveReportsClientsThatKeepSending(t *testing.T) {
 	client, server := net.Pipe()
 	defer client.Close()
 	go func() {

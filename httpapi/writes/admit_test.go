@@ -52,7 +52,7 @@ func randomManagedFields(random *rand.Rand) []metav1.ManagedFieldsEntry {
 	return entries
 }
 
-// anEntry returns a deed that calls change for one of the entries.
+// anEntry returns a change that calls change for one of the entries.
 func anEntry(change func(*metav1.ManagedFieldsEntry)) func(*rand.Rand, metav1.Object) error {
 	return func(random *rand.Rand, o metav1.Object) error {
 		if entries := o.GetManagedFields(); len(entries) > 0 {
@@ -62,9 +62,9 @@ func anEntry(change func(*metav1.ManagedFieldsEntry)) func(*rand.Rand, metav1.Ob
 	}
 }
 
-// deeds are what plugins can do to an object: nothing, valid and invalid changes of managedFields, and refusing
+// pluginChanges are what plugins can do to an object: nothing, valid and invalid changes of managedFields, and refusing
 // it.
-var deeds = map[string]func(*rand.Rand, metav1.Object) error{
+var pluginChanges = map[string]func(*rand.Rand, metav1.Object) error{
 	"nothing": func(*rand.Rand, metav1.Object) error { return nil },
 	"label":   func(_ *rand.Rand, o metav1.Object) error { o.SetLabels(map[string]string{"a": "b"}); return nil },
 	"refuses": func(*rand.Rand, metav1.Object) error { return errors.New("no") },
@@ -98,7 +98,7 @@ var deeds = map[string]func(*rand.Rand, metav1.Object) error{
 // warnings are those of upstream's check.
 func TestManagedFieldsAreCheckedAsUpstreamDoes(t *testing.T) {
 	t.Parallel()
-	for name, deed := range deeds {
+	for name, change := range pluginChanges {
 		for seed := range int64(60) {
 			admitted := func(admit func(admission.Interface) func(context.Context, admission.Attributes) error) string {
 				random := rand.New(rand.NewSource(seed))
@@ -113,7 +113,7 @@ func TestManagedFieldsAreCheckedAsUpstreamDoes(t *testing.T) {
 					obj = &unstructured.Unstructured{Object: content}
 				}
 				a := admission.NewAttributesRecord(obj, nil, schema.GroupVersionKind{}, "", "", schema.GroupVersionResource{}, "", admission.Create, nil, false, nil)
-				err := admit(plugin(func(o metav1.Object) error { return deed(random, o) }))(ctx, a)
+				err := admit(plugin(func(o metav1.Object) error { return change(random, o) }))(ctx, a)
 				object, accessErr := meta.Accessor(obj)
 				if accessErr != nil {
 					t.Fatal(accessErr)

@@ -19,9 +19,9 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// TestWarningsAreUpstreams compares the Warning headers of random texts, valid and invalid, with those of
+// TestWarningsMatchUpstream compares the Warning headers of random texts, valid and invalid, with those of
 // upstream's filter.
-func TestWarningsAreUpstreams(t *testing.T) {
+func TestWarningsMatchUpstream(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.Custom(func(t *rapid.T) string {
 			piece := rapid.SampledFrom([]string{"a", "é", "\u0080", "\n", "\"", "long and longer "}).Draw(t, "piece")

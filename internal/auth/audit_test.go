@@ -61,9 +61,9 @@ func TestBatchesAreWrittenBeforeRunReturns(t *testing.T) {
 	}
 }
 
-// TestAuditNeedsBoth checks that nothing is audited without a policy or without a backend, and that
+// TestAuditNeedsPolicyAndBackend checks that nothing is audited without a policy or without a backend, and that
 // unreadable files are errors.
-func TestAuditNeedsBoth(t *testing.T) {
+func TestAuditNeedsPolicyAndBackend(t *testing.T) {
 	change := func(change func(*options.AuditOptions)) (*auth.Audit, error) {
 		o, _ := auditTo(t)
 		change(o)

@@ -16,15 +16,15 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// judge is a webhook that allows one user and denies another.
-type judge struct {
+// fakeWebhook is an authorization webhook that allows one user and denies another.
+type fakeWebhook struct {
 	url, ca string
 	asked   atomic.Int32
 }
 
-func newJudge(t *testing.T) *judge {
+func newFakeWebhook(t *testing.T) *fakeWebhook {
 	t.Helper()
-	j := &judge{}
+	j := &fakeWebhook{}
 	j.url, j.ca = serveTLS(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		j.asked.Add(1)
 		var review authorizationv1.SubjectAccessReview
@@ -34,9 +34,9 @@ func newJudge(t *testing.T) *judge {
 		}
 		switch review.Spec.User {
 		case "wendy":
-			review.Status = authorizationv1.SubjectAccessReviewStatus{Allowed: true, Reason: "the judge likes her"}
+			review.Status = authorizationv1.SubjectAccessReviewStatus{Allowed: true, Reason: "allowed by the webhook"}
 		case "mallory":
-			review.Status = authorizationv1.SubjectAccessReviewStatus{Denied: true, Reason: "the judge does not like him"}
+			review.Status = authorizationv1.SubjectAccessReviewStatus{Denied: true, Reason: "denied by the webhook"}
 		}
 		_ = json.NewEncoder(w).Encode(&review)
 	}))
@@ -61,11 +61,11 @@ func decide(t *testing.T, a *auth.Auth, q authorizer.Attributes) (authorizer.Dec
 	return decision, reason
 }
 
-// TestEveryAuthorizerHasItsSay: authorizers are asked in order, and the reason of the deciding one is
+// TestAuthorizersAreAskedInOrder: authorizers are asked in order, and the reason of the deciding one is
 // returned.
-func TestEveryAuthorizerHasItsSay(t *testing.T) {
+func TestAuthorizersAreAskedInOrder(t *testing.T) {
 	const allow, deny, none = authorizer.DecisionAllow, authorizer.DecisionDeny, authorizer.DecisionNoOpinion
-	j := newJudge(t)
+	j := newFakeWebhook(t)
 	for _, test := range []struct {
 		modes    string
 		ask      authorizer.AttributesRecord
@@ -78,9 +78,9 @@ func TestEveryAuthorizerHasItsSay(t *testing.T) {
 		{"ABAC", pods("abby"), allow, ""},
 		{"ABAC", pods("reader"), none, "No policy matched."},
 		{"ABAC,RBAC", pods("reader"), allow, `RBAC: allowed by RoleBinding "read/default" of Role "read" to User "reader"`},
-		{"Webhook", pods("wendy"), allow, "the judge likes her"},
-		{"Webhook,RBAC", pods("mallory"), deny, "the judge does not like him"},
-		{"RBAC,Webhook", pods("mallory"), deny, "the judge does not like him"},
+		{"Webhook", pods("wendy"), allow, "allowed by the webhook"},
+		{"Webhook,RBAC", pods("mallory"), deny, "denied by the webhook"},
+		{"RBAC,Webhook", pods("mallory"), deny, "denied by the webhook"},
 		{"RBAC,Webhook", pods("reader"), allow, `RBAC: allowed by RoleBinding "read/default" of Role "read" to User "reader"`},
 		{"Node,RBAC", pods("reader"), allow, `RBAC: allowed by RoleBinding "read/default" of Role "read" to User "reader"`},
 		{"Node,RBAC", pods("system:node:n1", user.NodesGroup), none, "no relationship found between node 'n1' and this object"},
@@ -106,7 +106,7 @@ func TestEveryAuthorizerHasItsSay(t *testing.T) {
 // TestWebhookIsRemembered: decisions of a webhook are cached for the TTL of the flags; 0 disables the cache.
 func TestWebhookIsRemembered(t *testing.T) {
 	for ttl, want := range map[time.Duration]int32{5 * time.Minute: 1, 0: 3} {
-		j := newJudge(t)
+		j := newFakeWebhook(t)
 		c := rbacConfig(t, []string{"Webhook", "RBAC"})
 		o := c.Authorization
 		o.WebhookConfigFile, o.WebhookVersion, o.WebhookCacheAuthorizedTTL = kubeconfig(t, j.url, j.ca), "v1", ttl
@@ -126,7 +126,7 @@ const authorizationConfig = `apiVersion: apiserver.config.k8s.io/v1
 kind: AuthorizationConfiguration
 authorizers:
 - type: Webhook
-  name: judge
+  name: webhook
   webhook:
     timeout: 3s
     subjectAccessReviewVersion: v1
@@ -143,7 +143,7 @@ authorizers:
 
 // TestAuthorizationConfigReload: a valid change of the file is applied, an invalid one is not.
 func TestAuthorizationConfigReload(t *testing.T) {
-	j := newJudge(t)
+	j := newFakeWebhook(t)
 	c := rbacConfig(t, nil)
 	with := fmt.Sprintf(authorizationConfig, kubeconfig(t, j.url, j.ca))
 	before, after, _ := strings.Cut(with, "- type: Webhook")

@@ -38,8 +38,8 @@ func eventually(t *testing.T, try func() error) {
 	proctest.Eventually(t, "it succeeds", try)
 }
 
-// who authenticates req and returns its user.
-func who(a *auth.Auth, req *http.Request) (user.Info, error) {
+// authenticate authenticates req and returns its user.
+func authenticate(a *auth.Auth, req *http.Request) (user.Info, error) {
 	resp, ok, err := a.Authenticator.AuthenticateRequest(req)
 	if err != nil {
 		return nil, err
@@ -50,8 +50,8 @@ func who(a *auth.Auth, req *http.Request) (user.Info, error) {
 	return resp.User, nil
 }
 
-// is returns an error unless u has that name and those groups.
-func is(u user.Info, name string, groups ...string) error {
+// checkUser returns an error unless u has that name and those groups.
+func checkUser(u user.Info, name string, groups ...string) error {
 	if u.GetName() != name {
 		return fmt.Errorf("is %q, want %q", u.GetName(), name)
 	}
@@ -125,14 +125,14 @@ func TestOpenIDConnectFlags(t *testing.T) {
 	o.RequiredClaims = map[string]string{"site": "north"}
 	a := load(t, c)
 	eventually(t, func() error {
-		u, err := who(a, request(t, issuer.token(t, "here", 600), nil))
+		u, err := authenticate(a, request(t, issuer.token(t, "here", 600), nil))
 		if err != nil {
 			return err
 		}
-		return is(u, "far:"+remoteRobot, "team:red")
+		return checkUser(u, "far:"+remoteRobot, "team:red")
 	})
 	for _, bad := range []string{issuer.token(t, "elsewhere", 600), issuer.token(t, "here", -600), issuer.token(t, "here", 600) + "x"} {
-		if u, err := who(a, request(t, bad, nil)); err == nil {
+		if u, err := authenticate(a, request(t, bad, nil)); err == nil {
 			t.Errorf("a bad token is %v", u)
 		}
 	}
@@ -169,11 +169,11 @@ func TestAuthenticationConfigReload(t *testing.T) {
 		t.Helper()
 		eventually(t, func() error {
 			life++ // or it would be remembered
-			u, err := who(a, request(t, issuer.token(t, "here", life), nil))
+			u, err := authenticate(a, request(t, issuer.token(t, "here", life), nil))
 			if err != nil {
 				return err
 			}
-			return is(u, prefix+remoteRobot)
+			return checkUser(u, prefix+remoteRobot)
 		})
 	}
 	expect("one:")
@@ -205,22 +205,22 @@ func TestTokenWebhooksAreAskedOnceInAWhile(t *testing.T) {
 	c.Authentication.WebHook.ConfigFile, c.Authentication.WebHook.Version = kubeconfig(t, url, ca), "v1"
 	a := load(t, c)
 	for range 3 {
-		u, err := who(a, request(t, "remote", nil))
+		u, err := authenticate(a, request(t, "remote", nil))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := is(u, "wendy", "web"); err != nil || u.GetUID() != "w1" || u.GetExtra()["scope"][0] != "a" {
+		if err := checkUser(u, "wendy", "web"); err != nil || u.GetUID() != "w1" || u.GetExtra()["scope"][0] != "a" {
 			t.Errorf("%+v: %v", u, err)
 		}
 	}
 	if n := asked.Load(); n != 1 {
 		t.Errorf("the webhook was asked %d times", n)
 	}
-	if u, err := who(a, request(t, "unknown", nil)); err == nil {
+	if u, err := authenticate(a, request(t, "unknown", nil)); err == nil {
 		t.Errorf("an unknown token is %v", u)
 	}
 	// The webhook is not asked about tokens that this process can verify.
-	if u, err := who(a, request(t, "s3cret", nil)); err != nil || u.GetName() != "alice" || asked.Load() != 2 {
+	if u, err := authenticate(a, request(t, "s3cret", nil)); err != nil || u.GetName() != "alice" || asked.Load() != 2 {
 		t.Errorf("%v, %v, asked %d times", u, err, asked.Load())
 	}
 }
@@ -241,20 +241,20 @@ func TestBootstrapTokensLetNodesIn(t *testing.T) {
 	expired.Data["expiration"] = []byte(time.Now().Add(-time.Hour).Format(time.RFC3339))
 	c := config(t, newAuthority(t))
 	c.Client = fake.NewClientset(secret, expired)
-	if _, err := who(load(t, c), request(t, "abcdef.0123456789abcdef", nil)); err == nil {
+	if _, err := authenticate(load(t, c), request(t, "abcdef.0123456789abcdef", nil)); err == nil {
 		t.Error("accepted without the flag")
 	}
 	c.Authentication.BootstrapToken.Enable = true
 	a := load(t, c)
-	u, err := who(a, request(t, "abcdef.0123456789abcdef", nil))
+	u, err := authenticate(a, request(t, "abcdef.0123456789abcdef", nil))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := is(u, "system:bootstrap:abcdef", "system:bootstrappers", "system:bootstrappers:workers"); err != nil {
+	if err := checkUser(u, "system:bootstrap:abcdef", "system:bootstrappers", "system:bootstrappers:workers"); err != nil {
 		t.Error(err)
 	}
 	for _, token := range []string{"abcdef.0123456789abcdee", "fedcba.0123456789abcdef", "aaaaaa.0123456789abcdef"} {
-		if u, err := who(a, request(t, token, nil)); err == nil {
+		if u, err := authenticate(a, request(t, token, nil)); err == nil {
 			t.Errorf("%s is %v", token, u)
 		}
 	}
@@ -278,13 +278,13 @@ func TestOnlyFrontProxiesNameUsers(t *testing.T) {
 		for name, value := range headers {
 			req.Header.Set(name, value)
 		}
-		return who(a, req)
+		return authenticate(a, req)
 	}
 	u, err := ask("proxy", headers)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := is(u, "fred", "fans"); err != nil || u.GetUID() != "f1" || u.GetExtra()["scope"][0] != "all" {
+	if err := checkUser(u, "fred", "fans"); err != nil || u.GetUID() != "f1" || u.GetExtra()["scope"][0] != "all" {
 		t.Errorf("%+v: %v", u, err)
 	}
 	if u, err := ask("proxy", map[string]string{"X-Who": "wanda"}); err != nil || u.GetName() != "wanda" {
@@ -312,7 +312,7 @@ anonymous:
 	for path, want := range map[string]bool{"/livez": true, "/api": false} {
 		req := request(t, "", nil)
 		req.URL.Path = path
-		if u, err := who(a, req); (err == nil) != want {
+		if u, err := authenticate(a, req); (err == nil) != want {
 			t.Errorf("%s: %v, %v", path, u, err)
 		}
 	}
@@ -411,9 +411,9 @@ func TestTokensOutliveOutages(t *testing.T) {
 	}
 }
 
-// TestNearAsksNobody: the local authenticator and authorizer call no webhook. They return ErrRemote where
-// one is needed.
-func TestNearAsksNobody(t *testing.T) {
+// TestLocalAuthenticatorsCallNoWebhook: the local authenticator and authorizer call no webhook. They return
+// ErrRemote where one is needed.
+func TestLocalAuthenticatorsCallNoWebhook(t *testing.T) {
 	var asked atomic.Int32
 	url, ca := serveTLS(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		asked.Add(1)

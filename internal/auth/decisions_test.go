@@ -24,8 +24,8 @@ type rbacStores struct {
 	roles, bindings, clusterRoles, clusterBindings cache.Indexer
 }
 
-// newGate returns an Auth with the RBAC authorizer, and its stores.
-func newGate(t testing.TB) (*Auth, rbacStores) {
+// newRBACAuth returns an Auth with the RBAC authorizer, and its stores.
+func newRBACAuth(t testing.TB) (*Auth, rbacStores) {
 	t.Helper()
 	factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
 	o := options.NewBuiltInAuthorizationOptions()
@@ -119,11 +119,11 @@ func drawAttributes(t *rapid.T) authorizer.AttributesRecord {
 	return a
 }
 
-// TestGateDecidesAsRBAC: whatever changes between two requests, CachedAuthorizer decides what RBAC decides
-// at that moment.
-func TestGateDecidesAsRBAC(t *testing.T) {
+// TestCachedAuthorizerDecidesAsRBAC: whatever changes between two requests, CachedAuthorizer decides what RBAC
+// decides at that moment.
+func TestCachedAuthorizerDecidesAsRBAC(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		a, stores := newGate(t)
+		a, stores := newRBACAuth(t)
 		asked := rapid.SliceOfN(rapid.Custom(drawAttributes), 1, 6).Draw(rt, "questions")
 		for range rapid.IntRange(1, 12).Draw(rt, "changes") {
 			stores.change(rt)
@@ -174,7 +174,7 @@ var reader = &authorizer.AttributesRecord{
 // TestNamesShareDecisions: if a request is allowed for any name, requests for other names use the cached
 // decision. Otherwise reads of 10,000 objects would ask RBAC 10,000 times.
 func TestNamesShareDecisions(t *testing.T) {
-	a, stores := newGate(t)
+	a, stores := newRBACAuth(t)
 	allowReaders(t, stores)
 	asked := 0
 	counting := authorizer.AuthorizerFunc(func(ctx context.Context, q authorizer.Attributes) (authorizer.Decision, string, error) {
@@ -217,7 +217,7 @@ func TestRememberedDecisionsAreSmall(t *testing.T) {
 
 // BenchmarkAuthorize measures a decision with the cache and without it.
 func BenchmarkAuthorize(b *testing.B) {
-	a, stores := newGate(b)
+	a, stores := newRBACAuth(b)
 	allowReaders(b, stores)
 	q := *reader
 	q.Name = "pod-1"
@@ -235,7 +235,7 @@ func BenchmarkAuthorize(b *testing.B) {
 
 // TestDecisionsAreCounted checks that upstream's metric includes cached decisions.
 func TestDecisionsAreCounted(t *testing.T) {
-	a, stores := newGate(t)
+	a, stores := newRBACAuth(t)
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "all"}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}}}
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "all"}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "all"},

@@ -131,8 +131,8 @@ func TestDecisionsEndWithTheServer(t *testing.T) {
 	})
 }
 
-// TestOthersDoNotWait: authorizers that read no objects decide at once.
-func TestOthersDoNotWait(t *testing.T) {
+// TestAuthorizersWithoutObjectsDoNotWait: authorizers that read no objects decide at once.
+func TestAuthorizersWithoutObjectsDoNotWait(t *testing.T) {
 	policy := filepath.Join(t.TempDir(), "policy")
 	if err := os.WriteFile(policy, []byte(`{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{"user":"abby","namespace":"*","resource":"*","apiGroup":"*"}}`), 0o600); err != nil {
 		t.Fatal(err)

@@ -25,9 +25,9 @@ func webToken(claims string) string {
 	return encode([]byte(`{"alg":"none"}`)) + "." + encode([]byte(claims)) + "." + encode([]byte("x"))
 }
 
-// TestTiesAreReadFromCredentials: dependencies reads expiry and bound objects from tokens and certificates,
+// TestDependenciesAreReadFromCredentials: dependencies reads expiry and bound objects from tokens and certificates,
 // in every header that may have a token.
-func TestTiesAreReadFromCredentials(t *testing.T) {
+func TestDependenciesAreReadFromCredentials(t *testing.T) {
 	a := &reauthenticator{issuers: []string{"https://here"}}
 	at := time.Unix(2_000_000_000, 0)
 	for name, c := range map[string]struct {
@@ -70,9 +70,9 @@ func TestTiesAreReadFromCredentials(t *testing.T) {
 	}
 }
 
-// TestAgainTellsRefusalsFromSilence: a refused credential is reported without an error. If the authenticator
+// TestRefusalsDifferFromUnavailability: a refused credential is reported without an error. If the authenticator
 // cannot decide, it returns an error.
-func TestAgainTellsRefusalsFromSilence(t *testing.T) {
+func TestRefusalsDifferFromUnavailability(t *testing.T) {
 	says := func(ok bool, err error) authenticator.Request {
 		return authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
 			return &authenticator.Response{User: &user.DefaultInfo{Name: "x"}}, ok, err

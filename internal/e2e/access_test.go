@@ -37,8 +37,8 @@ func (p *process) as(token string) kubernetes.Interface {
 	return clientFor(p.t, config)
 }
 
-// TestStatusCodesTellWhoIsLetIn: who is let in where, told by the code alone.
-func TestStatusCodesTellWhoIsLetIn(t *testing.T) {
+// TestStatusCodesShowWhoIsAuthorized checks the status codes of requests with and without credentials and rights.
+func TestStatusCodesShowWhoIsAuthorized(t *testing.T) {
 	file := tokens(t)
 	for _, mode := range []struct {
 		name  string

@@ -15,9 +15,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// With all feature gates on CBOR is spoken, and the server's own clients, which prefer it
-// then, get along.
-func TestEveryFeature(t *testing.T) {
+// TestServerWorksWithAllFeatureGates checks that with all feature gates on, the server speaks CBOR, and so do its
+// own clients, which prefer it then.
+func TestServerWorksWithAllFeatureGates(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--feature-gates=AllAlpha=true,AllBeta=true", "--runtime-config=api/all=true")
 	codec := cbor.NewSerializer(unstructuredscheme.NewUnstructuredCreator(), unstructuredscheme.NewUnstructuredObjectTyper())
 	ask := func(method, path, contentType string, object map[string]any, answers string) *unstructured.Unstructured {

@@ -181,9 +181,9 @@ func TestCheckpointsAreOffByDefault(t *testing.T) {
 	}
 }
 
-// TestResetDecidesAnew: once a reset has returned, requests are decided by what it brought
+// TestResetRestoresAccessDecisions: once a reset has returned, requests are decided by what it brought
 // back: webhooks that a test had added are not asked, roles that it had taken away count.
-func TestResetDecidesAnew(t *testing.T) {
+func TestResetRestoresAccessDecisions(t *testing.T) {
 	tokens := filepath.Join(t.TempDir(), "tokens.csv")
 	if err := os.WriteFile(tokens, []byte("somebody,somebody,1\n"), 0o600); err != nil {
 		t.Fatal(err)

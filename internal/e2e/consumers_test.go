@@ -244,9 +244,8 @@ func TestServerCountDelaysEstablishing(t *testing.T) {
 	}
 }
 
-// --runtime-config switches off definitions of custom resources: there are none, and all else is
-// there.
-func TestDefinitionsOff(t *testing.T) {
+// TestCRDsCanBeDisabled checks that --runtime-config disables CRDs and nothing else.
+func TestCRDsCanBeDisabled(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--unsafe-no-fsync", "--runtime-config=apiextensions.k8s.io/v1=false")
 	p.want(http.StatusNotFound, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions")

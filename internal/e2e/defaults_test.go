@@ -82,9 +82,9 @@ func TestDefaults(t *testing.T) {
 
 var exported = regexp.MustCompile(`export KUBECONFIG=(\S+)`)
 
-// Over an external etcd servers share a working directory and leave nothing there, nor,
-// once they have ended, anywhere else.
-func TestNothingIsKept(t *testing.T) {
+// TestServersLeaveNoFilesOverExternalEtcd checks that over an external etcd servers can share a working directory,
+// and leave no files there or, after they have ended, elsewhere.
+func TestServersLeaveNoFilesOverExternalEtcd(t *testing.T) {
 	store := serve(t, "--unsafe-no-fsync")
 	work, temp := t.TempDir(), t.TempDir()
 	var servers []*proctest.Process
@@ -158,7 +158,7 @@ func servesSuites(t *testing.T, port int) {
 
 // Under the name kube-apiserver it has kube-apiserver's defaults and writes what flags
 // name. Durations of 0 that kube-apiserver accepts leave it healthy.
-func TestUnderUpstreamsName(t *testing.T) {
+func TestDefaultsUnderTheNameKubeAPIServer(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "kube-apiserver")
 	if err := os.Symlink(binaries.larder, name); err != nil {
 		t.Fatal(err)

@@ -13,9 +13,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestLateRolesDenyNobody restarts a server whose roles take long to load: nobody is told meanwhile that
-// they may not do what they may do.
-func TestLateRolesDenyNobody(t *testing.T) {
+// TestSlowRolesDenyNoRequest restarts a server whose roles take long to load. Meanwhile no request is denied that
+// the roles allow.
+func TestSlowRolesDenyNoRequest(t *testing.T) {
 	t.Parallel() // it waits for the key service most of the time
 	dir := keysDir(t)
 	file, keys := filepath.Join(dir, "encryption.yaml"), startKeys(t, dir, "keys")

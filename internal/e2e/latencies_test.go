@@ -116,9 +116,9 @@ func eventsIn(t *testing.T, file string, stage auditv1.Stage) (events []auditv1.
 	}
 }
 
-// TestSlowRequestsTellTheirLatencies: audit events of slow requests have the latency annotations that
+// TestSlowRequestsReportTheirLatencies: audit events of slow requests have the latency annotations that
 // kube-apiserver's have, except those in noLatency.
-func TestSlowRequestsTellTheirLatencies(t *testing.T) {
+func TestSlowRequestsReportTheirLatencies(t *testing.T) {
 	t.Parallel()
 	larder := latencyParts(t, false)
 	stock := stocks(t, latenciesFile, func() map[string][]string { return latencyParts(t, true) })

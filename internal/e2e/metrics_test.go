@@ -69,9 +69,9 @@ func stocks[T any](t *testing.T, file string, ask func() T) (said T) {
 	return said
 }
 
-// TestMetricsAreStocks gives a stock server and Larder the same traffic and compares what their
+// TestMetricsMatchKubeAPIServer gives a stock server and Larder the same traffic and compares what their
 // metrics and their logs say of it. Without -stock the recorded words of one are compared.
-func TestMetricsAreStocks(t *testing.T) {
+func TestMetricsMatchKubeAPIServer(t *testing.T) {
 	hook := meterHook(t)
 	larder := measure(t, hook, false)
 	stock := stocks(t, metricsFile, func() measured { return measure(t, hook, true) })

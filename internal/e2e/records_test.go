@@ -47,11 +47,11 @@ var knownRecords = []struct {
 	},
 }
 
-// TestRecordsAreStocks gives a stock server and Larder the same traffic and compares what they write
+// TestLogsMatchKubeAPIServer gives a stock server and Larder the same traffic and compares what they write
 // down of it: lines of the log in JSON, and audit events with their annotations, sorted, each once.
 // What differs from one request to the next of the same kind, as times do, is replaced by its type.
 // Without -stock the records are compared that one once wrote.
-func TestRecordsAreStocks(t *testing.T) {
+func TestLogsMatchKubeAPIServer(t *testing.T) {
 	hook := meterHook(t)
 	larder := record(t, hook, false)
 	stock := stocks(t, recordsFile, func() []string { return record(t, hook, true) })

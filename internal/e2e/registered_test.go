@@ -93,9 +93,9 @@ func registered(t *testing.T, stock bool) (names []string, served map[string]*dt
 	return strings.Fields(string(raw)), served
 }
 
-// TestRegisteredMetricsAreStocks: what kube-apiserver registers Larder registers, too, or serves, or
+// TestRegisteredMetricsMatchKubeAPIServer: what kube-apiserver registers Larder registers, too, or serves, or
 // notRegistered says why not. Metrics that tell a server by the digest of its ID tell this one.
-func TestRegisteredMetricsAreStocks(t *testing.T) {
+func TestRegisteredMetricsMatchKubeAPIServer(t *testing.T) {
 	names, served := registered(t, false)
 	defer func(usual string) { *stockBinary = usual }(*stockBinary)
 	*stockBinary = *stockRegisters

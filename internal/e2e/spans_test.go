@@ -68,7 +68,7 @@ var valued = []string{"encoder", "key", "mediaType", "method", "protocol", "reso
 // tracedBy is the span of a client within which all requests are sent.
 const tracedBy = "00000000000000ff"
 
-// spansFile holds the spans of what TestSpansAreStocks asks. Lines that begin with - are of kube-apiserver
+// spansFile holds the spans of what TestSpansMatchKubeAPIServer asks. Lines that begin with - are of kube-apiserver
 // alone, those with + of Larder.
 var spansFile = filepath.Join("testdata", "spans.txt")
 
@@ -191,7 +191,7 @@ func (w *webhooks) install(m *member) {
 	})
 }
 
-// traced is what TestSpansAreStocks asks, and the fields of its header.
+// traced is what TestSpansMatchKubeAPIServer asks, and the fields of its header.
 func traced() [][]string {
 	const maps, secrets = "/api/v1/namespaces/default/configmaps", "/api/v1/namespaces/default/secrets"
 	return [][]string{
@@ -265,9 +265,9 @@ func withoutRanges(lines []string) (rest []string) {
 	return rest
 }
 
-// TestSpansAreStocks: what is recorded of requests are kube-apiserver's spans, but for those that spansFile
+// TestSpansMatchKubeAPIServer: what is recorded of requests are kube-apiserver's spans, but for those that spansFile
 // marks. With -stock it is asked, too.
-func TestSpansAreStocks(t *testing.T) {
+func TestSpansMatchKubeAPIServer(t *testing.T) {
 	t.Parallel()
 	larder := spans(t, false)
 	// Larder's own requests may share a read of etcd's revision with one of these, and then it is recorded there.

@@ -10,9 +10,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestTheLogBeginsAsStocks: at --v=1 the log begins with all flags and what they are set to, the
+// TestLogBeginsAsThatOfKubeAPIServer: at --v=1 the log begins with all flags and what they are set to, the
 // version and the variables of Go's runtime, and it has no warning that the server gave itself.
-func TestTheLogBeginsAsStocks(t *testing.T) {
+func TestLogBeginsAsThatOfKubeAPIServer(t *testing.T) {
 	t.Parallel()
 	m := newPlane(t, "--v=1", "--endpoint-reconciler-type=lease", "--advertise-address=192.0.2.1", "--max-requests-inflight=401").member(*stockBinary != "", "", proctest.Port(t)).start()
 	m.Eventually(t, "publishes its endpoints", func() error {

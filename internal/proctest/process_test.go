@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	switch os.Getenv(roleVariable) {
 	case `"stand"`:
 		fmt.Println("standing")
-		stand()
+		blockForever()
 	case `"spin"`:
 		fmt.Println("spinning")
 		runtime.GOMAXPROCS(8)
@@ -38,35 +38,35 @@ func TestMain(m *testing.M) {
 				}
 			}()
 		}
-		stand()
+		blockForever()
 	case `"end"`:
 		fmt.Println("last words")
 		os.Exit(3)
 	case `"parent"`:
-		child := proctest.New(careless{}, "child", func() *exec.Cmd {
-			cmd := proctest.Role(careless{}, roleVariable, "stand")()
+		child := proctest.New(withoutCleanup{}, "child", func() *exec.Cmd {
+			cmd := proctest.Role(withoutCleanup{}, roleVariable, "stand")()
 			cmd.Stdout = os.Stdout
 			return cmd
 		})
 		fmt.Println(child.Start())
-		stand()
+		blockForever()
 	default:
 		goleak.VerifyTestMain(m)
 	}
 }
 
-// stand waits for a signal that nobody sends.
-func stand() {
+// blockForever waits for a signal that nobody sends.
+func blockForever() {
 	never := make(chan os.Signal, 1)
 	signal.Notify(never, syscall.SIGUSR2)
 	<-never
 }
 
-// careless is a test that does not clean up.
-type careless struct{ testing.TB }
+// withoutCleanup is a test that does not clean up.
+type withoutCleanup struct{ testing.TB }
 
-func (careless) Helper()        {}
-func (careless) Cleanup(func()) {}
+func (withoutCleanup) Helper()        {}
+func (withoutCleanup) Cleanup(func()) {}
 
 func TestProcessesStartAgain(t *testing.T) {
 	p := proctest.New(t, "it", proctest.Role(t, roleVariable, "stand"))

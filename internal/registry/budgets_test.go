@@ -64,7 +64,7 @@ func TestOtherBudgetsFollowTheirObjects(t *testing.T) {
 	}
 }
 
-func TestSharesOfNothing(t *testing.T) {
+func TestInvalidSharesAreRefused(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	for _, c := range []struct {
 		bytes  int64

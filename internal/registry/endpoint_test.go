@@ -24,9 +24,9 @@ func everything(c *registry.Config) {
 	c.APIResources = all
 }
 
-// TestDiscoveryIsUpstreams compares what endpoints say of themselves with what
+// TestDiscoveryMatchesUpstream compares what endpoints say of themselves with what
 // upstream's installer derives from the same storages.
-func TestDiscoveryIsUpstreams(t *testing.T) {
+func TestDiscoveryMatchesUpstream(t *testing.T) {
 	for name, change := range map[string]func(*registry.Config){
 		"default":    func(*registry.Config) {},
 		"everything": everything,
@@ -63,8 +63,8 @@ func TestDiscoveryIsUpstreams(t *testing.T) {
 	}
 }
 
-// TestDefaultVersionsAreUpstreams names the versions served by default, in upstream's order.
-func TestDefaultVersionsAreUpstreams(t *testing.T) {
+// TestDefaultVersionsMatchUpstream names the versions served by default, in upstream's order.
+func TestDefaultVersionsMatchUpstream(t *testing.T) {
 	var got []string
 	for _, group := range registrytest.New(t, nil).Registry.Groups() {
 		for _, version := range group.Versions {

@@ -38,9 +38,9 @@ func sayAll(infos []*storageversion.ResourceInfo) []said {
 	return all
 }
 
-// TestStorageVersionsAreUpstreams compares what is said of the versions that are stored with
+// TestStorageVersionsMatchUpstream compares what is said of the versions that are stored with
 // what upstream's installer says of the same storages.
-func TestStorageVersionsAreUpstreams(t *testing.T) {
+func TestStorageVersionsMatchUpstream(t *testing.T) {
 	featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate, featuregatetesting.FeatureOverrides{
 		apiserverfeatures.StorageVersionAPI: true, apiserverfeatures.APIServerIdentity: true,
 	})

@@ -41,9 +41,9 @@ func TestListensOnPrivateSocket(t *testing.T) {
 	}
 }
 
-// TestNewMembersAreHeeded checks that the server reads the revision from etcd once there is another voting member,
+// TestNewMembersAreNoticed checks that the server reads the revision from etcd once there is another voting member,
 // which can acknowledge writes too.
-func TestNewMembersAreHeeded(t *testing.T) {
+func TestNewMembersAreNoticed(t *testing.T) {
 	dir, err := os.MkdirTemp("", "kv") // short enough for a socket's address
 	if err != nil {
 		t.Fatal(err)

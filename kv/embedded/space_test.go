@@ -76,8 +76,9 @@ func TestFullQuotasMakeRoom(t *testing.T) {
 	}
 }
 
-// TestFullOfThePresent fills the quota with current values. Writes are refused until something is deleted.
-func TestFullOfThePresent(t *testing.T) {
+// TestQuotaFullOfCurrentValuesRefusesWrites fills the quota with current values. Writes are refused until
+// something is deleted.
+func TestQuotaFullOfCurrentValuesRefusesWrites(t *testing.T) {
 	store := open(t, embedded.Config{QuotaBytes: 8 << 20})
 	count := fillQuota(t, store, false)
 	refused := func() bool {

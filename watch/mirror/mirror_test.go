@@ -46,8 +46,8 @@ func shown(s cache.Snapshot) string {
 	return strings.Join(list, " ")
 }
 
-// told waits for a watcher's events and returns them.
-func told(t *testing.T, w *watch.Watcher) string {
+// receivedBy waits for a watcher's events and returns them.
+func receivedBy(t *testing.T, w *watch.Watcher) string {
 	t.Helper()
 	synctest.Wait()
 	deliveries, err := w.Poll(nil)
@@ -139,8 +139,8 @@ func TestWatchFollowsASnapshot(t *testing.T) {
 		defer w.Close()
 		put(t, store, "ns/c", "y")
 		put(t, store, "ns/a", "y")
-		if got := told(t, w); got != "ADDED ns/a, ADDED ns/b, DELETED ns/a" {
-			t.Errorf("told %q", got)
+		if got := receivedBy(t, w); got != "ADDED ns/a, ADDED ns/b, DELETED ns/a" {
+			t.Errorf("received %q", got)
 		}
 	})
 }

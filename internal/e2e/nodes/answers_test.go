@@ -385,8 +385,8 @@ func (s *stage) steady(to *server, text string) string {
 
 const goldenFile = "testdata/answers.txt"
 
-// TestRequestsToNodesAnswerAsStock compares what Larder answers with what a stock server does.
-func TestRequestsToNodesAnswerAsStock(t *testing.T) {
+// TestRequestsToNodesMatchKubeAPIServer compares what Larder answers with what a stock server does.
+func TestRequestsToNodesMatchKubeAPIServer(t *testing.T) {
 	s := newStage(t)
 	var stock *server
 	if *stockBinary != "" {

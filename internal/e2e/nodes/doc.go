@@ -8,7 +8,7 @@
 //
 // Answers must equal kube-apiserver's:
 //
-//	go test ./internal/e2e/nodes -run TestRequestsToNodesAnswerAsStock -stock PATH
+//	go test ./internal/e2e/nodes -run TestRequestsToNodesMatchKubeAPIServer -stock PATH
 //
 // sends the requests also to the kube-apiserver at PATH (bench/buildapiserver builds one), over the same
 // etcd and the same kubelets; -rewrite records its answers. Without -stock Larder's answers are compared

@@ -46,7 +46,7 @@ func (h *hook) follow(t *testing.T, path string, write func() answer) {
 }
 
 // patchedObject patches in every way and looks at what the webhook is shown.
-func patchedObject(t *testing.T, f *fortress) {
+func patchedObject(t *testing.T, f *hardenedServer) {
 	h := newHook(t)
 	const maps = "/api/v1/namespaces/default/configmaps"
 	f.create(t, maps, `{"metadata":{"name":"patched"},"data":{"a":"before"}}`)
@@ -73,7 +73,7 @@ func patchedObject(t *testing.T, f *fortress) {
 
 // oldObject changes a node that is cached, and looks at what the webhook is told that it
 // was before.
-func oldObject(t *testing.T, f *fortress) {
+func oldObject(t *testing.T, f *hardenedServer) {
 	h := newHook(t)
 	f.create(t, "/api/v1/nodes", `{"metadata":{"name":"old","labels":{"l":"before"}}}`)
 	h.register(t, f.server, "old", "/old", "UPDATE", "nodes")
@@ -88,7 +88,7 @@ func oldObject(t *testing.T, f *fortress) {
 }
 
 // redirectedWebhook: where a webhook sends the server, it does not go.
-func redirectedWebhook(t *testing.T, f *fortress) {
+func redirectedWebhook(t *testing.T, f *hardenedServer) {
 	h := newHook(t)
 	h.register(t, f.server, "redirecting", "/redirect", "CREATE", "limitranges")
 	n := 0
@@ -106,19 +106,19 @@ func redirectedWebhook(t *testing.T, f *fortress) {
 const pods = "/api/v1/namespaces/default/pods"
 
 // ephemeral adds an ephemeral container to a pod.
-func (f *fortress) ephemeral(t *testing.T, name, container string) answer {
+func (f *hardenedServer) ephemeral(t *testing.T, name, container string) answer {
 	t.Helper()
 	return f.patch(t, pods+"/"+name+"/ephemeralcontainers", `{"spec":{"ephemeralContainers":[`+container+`]}}`)
 }
 
-func imagePolicy(t *testing.T, f *fortress) {
+func imagePolicy(t *testing.T, f *hardenedServer) {
 	f.ask(t, admin, "POST", pods, pod("bad-image", "forbidden-image", ""), jsonBody).expect(t, "a pod", http.StatusForbidden)
 	f.create(t, pods, pod("good-image", "i", ""))
 	f.ephemeral(t, "good-image", `{"name":"e","image":"forbidden-image"}`).expect(t, "an ephemeral container", http.StatusForbidden)
 	f.ephemeral(t, "good-image", `{"name":"e","image":"j"}`).expect(t, "one of another image", http.StatusOK)
 }
 
-func mountableSecrets(t *testing.T, f *fortress) {
+func mountableSecrets(t *testing.T, f *hardenedServer) {
 	f.create(t, "/api/v1/namespaces/default/secrets", `{"metadata":{"name":"hidden"},"data":{}}`)
 	f.create(t, "/api/v1/namespaces/default/serviceaccounts", `{"metadata":{"name":"modest","annotations":{"kubernetes.io/enforce-mountable-secrets":"true"}},"automountServiceAccountToken":false}`)
 	const modest = `,"serviceAccountName":"modest"`
@@ -146,12 +146,12 @@ func mountableSecrets(t *testing.T, f *fortress) {
 }
 
 // ownNode registers the node whose token is node.
-func (f *fortress) ownNode(t *testing.T) {
+func (f *hardenedServer) ownNode(t *testing.T) {
 	t.Helper()
 	f.ask(t, node, "POST", "/api/v1/nodes", `{"metadata":{"name":"node-1"}}`, jsonBody).expect(t, "the node registers itself", http.StatusCreated, http.StatusConflict)
 }
 
-func mirrorPodClaims(t *testing.T, f *fortress) {
+func mirrorPodClaims(t *testing.T, f *hardenedServer) {
 	f.ownNode(t)
 	mirror := func(name, more string) string {
 		owner := strings.Trim(f.ask(t, admin, "GET", "/api/v1/nodes/node-1", "").uid(), `"`)
@@ -176,7 +176,7 @@ func (a answer) uid() string {
 	return o.Metadata.UID
 }
 
-func nodeOwner(t *testing.T, f *fortress) {
+func nodeOwner(t *testing.T, f *hardenedServer) {
 	f.ownNode(t)
 	const owners = `"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"gone","uid":"12345678-1234-1234-1234-123456789012"}]`
 	f.ask(t, node, "PATCH", "/api/v1/nodes/node-1", `{"metadata":{`+owners+`}}`, mergeBody).expect(t, "its own owner", http.StatusForbidden)

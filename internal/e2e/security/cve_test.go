@@ -13,7 +13,7 @@ import (
 type attack struct {
 	ids  []string // as they are published
 	what string
-	run  func(t *testing.T, f *fortress)
+	run  func(t *testing.T, f *hardenedServer)
 }
 
 func attacks() []attack {
@@ -59,7 +59,7 @@ func notApplicable() map[string]string {
 
 // TestKnownAttacksFail runs every attack on one server that has all its guards up.
 func TestKnownAttacksFail(t *testing.T) {
-	f := newFortress(t)
+	f := newHardenedServer(t)
 	for _, a := range attacks() {
 		t.Run(strings.Join(a.ids, ","), func(t *testing.T) {
 			t.Log(a.what)

@@ -17,7 +17,7 @@ import (
 
 // floodHTTP2: who begins streams or headers without end is cut off, and costs nobody else
 // anything.
-func floodHTTP2(t *testing.T, f *fortress) {
+func floodHTTP2(t *testing.T, f *hardenedServer) {
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
 	for _, field := range [][2]string{{":method", "GET"}, {":scheme", "https"}, {":authority", "h"}, {":path", "/api/v1/pods"}} {

@@ -79,7 +79,7 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 }
 
 // aggregate has f hand the group evil.example.com on to b, and lets alice use it.
-func (f *fortress) aggregate(t *testing.T) *backend {
+func (f *hardenedServer) aggregate(t *testing.T) *backend {
 	t.Helper()
 	b := newBackend(t, "evil.default.svc")
 	const services, all = "/api/v1/namespaces/default/services", "/apis/apiregistration.k8s.io/v1/apiservices"
@@ -106,7 +106,7 @@ func (f *fortress) aggregate(t *testing.T) *backend {
 
 // kubelet places pods on a node of its own, whose agent is the backend: exec in each is
 // answered by its name.
-func (f *fortress) kubelet(t *testing.T, node string, pods ...string) *backend {
+func (f *hardenedServer) kubelet(t *testing.T, node string, pods ...string) *backend {
 	t.Helper()
 	b := newBackend(t, node)
 	f.create(t, "/api/v1/nodes", fmt.Sprintf(`{"metadata":{"name":%q}}`, node))
@@ -121,7 +121,7 @@ func (f *fortress) kubelet(t *testing.T, node string, pods ...string) *backend {
 const upgrade = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n"
 
 // tunnels is what upgrades go through: the path of one that is answered so, as whom.
-func (f *fortress) tunnels(t *testing.T, answered string) map[string]*backend {
+func (f *hardenedServer) tunnels(t *testing.T, answered string) map[string]*backend {
 	t.Helper()
 	return map[string]*backend{
 		"GET /apis/evil.example.com/v1/" + answered + " HTTP/1.1\r\nAuthorization: Bearer " + alice + "\r\n":                                                         f.aggregate(t),
@@ -129,7 +129,7 @@ func (f *fortress) tunnels(t *testing.T, answered string) map[string]*backend {
 	}
 }
 
-func refusedUpgrade(t *testing.T, f *fortress) {
+func refusedUpgrade(t *testing.T, f *hardenedServer) {
 	for request, b := range f.tunnels(t, "refuse") {
 		conn := f.dial(t)
 		in := bufio.NewReader(conn)
@@ -146,7 +146,7 @@ func refusedUpgrade(t *testing.T, f *fortress) {
 	}
 }
 
-func redirectedUpgrade(t *testing.T, f *fortress) {
+func redirectedUpgrade(t *testing.T, f *hardenedServer) {
 	for _, answered := range []string{"redirect", "plain"} {
 		t.Run(answered, func(t *testing.T) {
 			for request, b := range f.tunnels(t, answered) {
@@ -162,7 +162,7 @@ func redirectedUpgrade(t *testing.T, f *fortress) {
 	}
 }
 
-func redirectedClient(t *testing.T, f *fortress) {
+func redirectedClient(t *testing.T, f *hardenedServer) {
 	b := f.aggregate(t)
 	a := f.ask(t, alice, "GET", "/apis/evil.example.com/v1/redirect", "")
 	if a.code != http.StatusBadGateway || a.header.Get("Location") != "" || b.requests("redirect") != 1 || b.requests("secret") != 0 {
@@ -173,7 +173,7 @@ func redirectedClient(t *testing.T, f *fortress) {
 // nodeAddress asks nodes at addresses that are this machine's or its network's own. A
 // name that resolves to one address when it is looked at and to another when it is
 // dialled stays possible, as in kube-apiserver; nodes are named by who may make them.
-func nodeAddress(t *testing.T, f *fortress) {
+func nodeAddress(t *testing.T, f *hardenedServer) {
 	b := f.kubelet(t, "near")
 	for _, address := range []string{"127.0.0.1", "169.254.169.254", "::1", "0.0.0.0", "224.0.0.1", "localhost"} {
 		kind := "InternalIP"
@@ -196,7 +196,7 @@ func nodeAddress(t *testing.T, f *fortress) {
 }
 
 // websocketExec upgrades with rights that do not suffice for exec.
-func websocketExec(t *testing.T, f *fortress) {
+func websocketExec(t *testing.T, f *hardenedServer) {
 	b := f.kubelet(t, "terminal", "terminal")
 	const lines = "Host: h\r\nOrigin: https://h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: v4.channel.k8s.io\r\n"
 	for _, sub := range []string{"exec?command=ls&stdout=true", "attach?stdout=true", "portforward?ports=80"} {

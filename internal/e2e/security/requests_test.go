@@ -45,7 +45,7 @@ func (s *server) used(t *testing.T) time.Duration {
 
 // cheap runs what must not cost the server much processor time: what these attacks are
 // about takes minutes.
-func (f *fortress) cheap(t *testing.T, what string, do func()) {
+func (f *hardenedServer) cheap(t *testing.T, what string, do func()) {
 	t.Helper()
 	const most = 20 * time.Second // with the race detector and invariants
 	before := f.used(t)
@@ -55,7 +55,7 @@ func (f *fortress) cheap(t *testing.T, what string, do func()) {
 	}
 }
 
-func jsonPatches(t *testing.T, f *fortress) {
+func jsonPatches(t *testing.T, f *hardenedServer) {
 	const maps = "/api/v1/namespaces/default/configmaps"
 	f.create(t, maps, `{"metadata":{"name":"patches"},"data":{"a":"b"}}`)
 	operations := func(n int, op string) string { return "[" + strings.Repeat(op+",", n-1) + op + "]" }
@@ -76,7 +76,7 @@ func jsonPatches(t *testing.T, f *fortress) {
 
 // laughs sends bodies that stand for far more than their size, by one who may create and
 // by nobody.
-func laughs(t *testing.T, f *fortress) {
+func laughs(t *testing.T, f *hardenedServer) {
 	var billion strings.Builder
 	billion.WriteString("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: laughs}\ndata:\n  a: &a [x,x,x,x,x,x,x,x,x]\n")
 	for c := 'b'; c <= 'j'; c++ {
@@ -108,7 +108,7 @@ func laughs(t *testing.T, f *fortress) {
 
 // metricsGrow asks for ever new things in ever new ways, and counts what the server
 // tells of them.
-func metricsGrow(t *testing.T, f *fortress) {
+func metricsGrow(t *testing.T, f *hardenedServer) {
 	const many = 50 // requests of a connection
 	random := func(i int) {
 		conn := f.dial(t)
@@ -163,7 +163,7 @@ func metricsGrow(t *testing.T, f *fortress) {
 
 // series returns the metrics of the server with their labels. All buckets of a histogram count
 // as one.
-func (f *fortress) series(t *testing.T) map[string]bool {
+func (f *hardenedServer) series(t *testing.T) map[string]bool {
 	t.Helper()
 	all, bucket := make(map[string]bool), regexp.MustCompile(`,?le="[^"]*"`)
 	for line := range strings.Lines(f.ask(t, admin, "GET", "/metrics", "").body) {
@@ -175,7 +175,7 @@ func (f *fortress) series(t *testing.T) map[string]bool {
 }
 
 // spacedHeaders says who asks in ways that a proxy in front does not know to take away.
-func spacedHeaders(t *testing.T, f *fortress) {
+func spacedHeaders(t *testing.T, f *hardenedServer) {
 	proxy := f.proxies.Sign(t, "front-proxy", nil, nil)
 	const who = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 	const body = `{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`
@@ -207,7 +207,7 @@ func spacedHeaders(t *testing.T, f *fortress) {
 }
 
 // clientCertificates are good and bad ones.
-func clientCertificates(t *testing.T, f *fortress) {
+func clientCertificates(t *testing.T, f *hardenedServer) {
 	masters := []string{"system:masters"}
 	other := testcert.New(t, "clients") // the same name, another key
 	leaf := f.clients.Sign(t, "leaf", nil, nil)
@@ -239,7 +239,7 @@ func clientCertificates(t *testing.T, f *fortress) {
 }
 
 // intermediate is a client certificate by an authority that the clients' one signed.
-func (f *fortress) intermediate(t *testing.T, edit func(*x509.Certificate)) tls.Certificate {
+func (f *hardenedServer) intermediate(t *testing.T, edit func(*x509.Certificate)) tls.Certificate {
 	t.Helper()
 	between := f.clients.Sign(t, "between", nil, func(c *x509.Certificate) {
 		c.IsCA, c.BasicConstraintsValid, c.KeyUsage, c.ExtKeyUsage = true, true, x509.KeyUsageCertSign, nil
@@ -252,7 +252,7 @@ func (f *fortress) intermediate(t *testing.T, edit func(*x509.Certificate)) tls.
 
 // neverHello opens connections on which nothing is said. Others are served meanwhile,
 // and the server ends them all.
-func neverHello(t *testing.T, f *fortress) {
+func neverHello(t *testing.T, f *hardenedServer) {
 	const many = 500
 	ended := make(chan error)
 	for range many {
@@ -276,7 +276,7 @@ func neverHello(t *testing.T, f *fortress) {
 }
 
 // loggedTokens looks for credentials in all that the server writes at its most talkative.
-func loggedTokens(t *testing.T, f *fortress) {
+func loggedTokens(t *testing.T, f *hardenedServer) {
 	const wrong, basic = "wrong-canary-token", "basic-canary-password"
 	socket := base64.RawURLEncoding.EncodeToString([]byte(alice))
 	f.ask(t, wrong, "GET", "/api/v1/pods", "").expect(t, "a wrong token", http.StatusUnauthorized)

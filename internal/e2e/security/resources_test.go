@@ -15,7 +15,7 @@ const (
 )
 
 // define has f serve a custom resource until the test ends.
-func (f *fortress) define(t *testing.T, plural, kind, scope string) {
+func (f *hardenedServer) define(t *testing.T, plural, kind, scope string) {
 	t.Helper()
 	f.create(t, crdPath, definition(plural, kind, scope))
 	t.Cleanup(func() { f.ask(t, admin, "DELETE", crdPath+"/"+plural+".example.com", "") })
@@ -29,7 +29,7 @@ func custom(kind, name, text string) string {
 
 // clusterScoped has alice, who may do everything in one namespace, try what belongs to
 // none; and everybody, whether such paths are served.
-func clusterScoped(t *testing.T, f *fortress) {
+func clusterScoped(t *testing.T, f *hardenedServer) {
 	f.define(t, "realms", "Realm", "Cluster")
 	f.create(t, groupPath+"realms", custom("Realm", "r", "kept"))
 	f.create(t, "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles", `{"metadata":{"name":"all"},"rules":[{"apiGroups":["*"],"resources":["*"],"verbs":["*"]}]}`)
@@ -73,7 +73,7 @@ func oneLine(kind string) string {
 
 // otherResource has alice, who may do everything with one custom resource, look for
 // others of the group, whose names begin alike.
-func otherResource(t *testing.T, f *fortress) {
+func otherResource(t *testing.T, f *hardenedServer) {
 	for plural, kind := range map[string]string{"widgets": "Widget", "widgetsx": "WidgetX", "vaults": "Vault"} {
 		f.define(t, plural, kind, "Namespaced")
 		f.create(t, groupPath+"namespaces/default/"+plural, custom(kind, "a", "text of "+plural+" "))
@@ -114,7 +114,7 @@ func otherResource(t *testing.T, f *fortress) {
 
 // keyTraversal writes under names that would be other keys, as one who may do
 // everything, so that nothing but the names is refused.
-func keyTraversal(t *testing.T, f *fortress) {
+func keyTraversal(t *testing.T, f *hardenedServer) {
 	before := f.ask(t, admin, "GET", "/api/v1/secrets", "").body
 	const secret = `{"metadata":{"name":%s},"data":{}}`
 	for _, name := range []string{"..", ".", "../secrets/x", "a/b", "/", "a%2fb", "a\\u0000b", "..\\u002fsecrets", strings.Repeat("a", 254)} {
@@ -147,7 +147,7 @@ func keyTraversal(t *testing.T, f *fortress) {
 }
 
 // externalIPs: the plugin that forbids them does.
-func externalIPs(t *testing.T, f *fortress) {
+func externalIPs(t *testing.T, f *hardenedServer) {
 	const services = "/api/v1/namespaces/default/services"
 	const service = `{"metadata":{"name":"ext"},"spec":{"ports":[{"port":80}]%s}}`
 	f.ask(t, admin, "POST", services, fmt.Sprintf(service, `,"externalIPs":["203.0.113.7"]`), jsonBody).expect(t, "create with one", http.StatusForbidden)
@@ -157,7 +157,7 @@ func externalIPs(t *testing.T, f *fortress) {
 
 // endpoints: the roles that users are given for a namespace do not let them write what
 // traffic is led to.
-func endpoints(t *testing.T, f *fortress) {
+func endpoints(t *testing.T, f *hardenedServer) {
 	for _, name := range []string{"admin", "edit", "system:aggregate-to-edit", "system:aggregate-to-admin"} {
 		var role struct {
 			Rules []struct {
@@ -181,7 +181,7 @@ func endpoints(t *testing.T, f *fortress) {
 
 // leadingZeros: an address is never taken for two different ones. What is refused cannot
 // be; what is let in keeps its decimal meaning and its place in the range.
-func leadingZeros(t *testing.T, f *fortress) {
+func leadingZeros(t *testing.T, f *hardenedServer) {
 	const services = "/api/v1/namespaces/default/services"
 	for i, address := range []string{"10.0.0.010", "010.0.0.9", "0012.0.0.1"} {
 		a := f.ask(t, admin, "POST", services, fmt.Sprintf(`{"metadata":{"name":"zeros-%d"},"spec":{"clusterIP":%q,"ports":[{"port":80}]}}`, i, address), jsonBody)

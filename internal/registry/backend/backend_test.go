@@ -48,7 +48,8 @@ func TestConnectionsEndWithTheirRequest(t *testing.T) {
 	}
 }
 
-// TestUnheardBytesAreBounded: what nobody is sent comes to an end; what is passed on does not.
+// TestUnheardBytesAreBounded checks that a backend may send a bounded number of bytes, unless bytes of it reach
+// the client.
 func TestUnheardBytesAreBounded(t *testing.T) {
 	for _, heard := range []bool{false, true} {
 		var r Request
@@ -203,9 +204,9 @@ func (o opaque) WrappedRoundTripper() http.RoundTripper { return hidden{} }
 
 type hidden struct{ http.RoundTripper }
 
-// TestUnaskedUpgradesEndWithTheirRequest: what a backend says that has changed protocols
-// unasked is read no longer than its request lasts.
-func TestUnaskedUpgradesEndWithTheirRequest(t *testing.T) {
+// TestUnrequestedUpgradesEndWithTheirRequest checks that a backend that changes protocols without being asked is
+// read no longer than the request lasts.
+func TestUnrequestedUpgradesEndWithTheirRequest(t *testing.T) {
 	there, far := net.Pipe()
 	defer far.Close()
 	go func() {

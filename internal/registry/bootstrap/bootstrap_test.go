@@ -131,9 +131,9 @@ func TestObjectsExistWhenReady(t *testing.T) {
 	}
 }
 
-// TestAgainChangesNothing bootstraps a second server on the same store: no key is
+// TestSecondBootstrapChangesNothing bootstraps a second server on the same store: no key is
 // written but the record of the server that is alive.
-func TestAgainChangesNothing(t *testing.T) {
+func TestSecondBootstrapChangesNothing(t *testing.T) {
 	store := kvtest.NewMemory()
 	quiet := func(c *bootstrap.Config) { c.PublicAddress = nil }
 	first := registrytest.New(t, store)

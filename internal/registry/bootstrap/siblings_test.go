@@ -402,8 +402,8 @@ func TestMasterCountWritesNoLeases(t *testing.T) {
 	}
 }
 
-// TestRBACOnly: without the RBAC authorizer nobody makes its objects.
-func TestRBACOnly(t *testing.T) {
+// TestRBACObjectsNeedTheRBACAuthorizer checks that without the RBAC authorizer its objects are not created.
+func TestRBACObjectsNeedTheRBACAuthorizer(t *testing.T) {
 	s := registrytest.New(t, nil)
 	b, _ := run(t, s, func(c *bootstrap.Config) { c.RBAC = false })
 	for _, h := range b.Hooks() {
@@ -432,9 +432,9 @@ func TestGroupsThatAreNotServedHaveNoHooks(t *testing.T) {
 	}
 }
 
-// What cannot be made is tried again for as long as it takes, and the server is ready
-// without it: what is in the way may wait for this server.
-func TestWhatCannotBeMade(t *testing.T) {
+// TestFailedCreationsAreRetried checks that an object that cannot be created is tried again until it can, and that
+// the server is ready without it: the obstacle may itself wait for this server.
+func TestFailedCreationsAreRetried(t *testing.T) {
 	for _, key := range []string{"/registry/namespaces/kube-node-lease", "/registry/services/specs/default/kubernetes"} {
 		t.Run(key, func(t *testing.T) {
 			s := registrytest.New(t, nil)

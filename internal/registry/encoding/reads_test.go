@@ -210,9 +210,9 @@ func sameAsUpstream(t *testing.T, v *registry.View, seeds int64, projections ...
 	}
 }
 
-// A deleted object is told with the revision of its deletion: of that alone, although
-// templates within it have metadata as well.
-func TestDeletionIsToldWithItsOwnRevisionOnly(t *testing.T) {
+// TestDeletedObjectHasTheRevisionOfItsDeletion checks that a deleted object is sent with the revision of its
+// deletion, and that templates within it, which have metadata too, are not changed.
+func TestDeletedObjectHasTheRevisionOfItsDeletion(t *testing.T) {
 	s := registrytest.New(t, nil)
 	for _, r := range []schema.GroupVersionResource{
 		gvr("apps", "v1", "statefulsets"), gvr("apps", "v1", "deployments"), gvr("batch", "v1", "cronjobs"),

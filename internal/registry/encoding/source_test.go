@@ -86,9 +86,9 @@ func TestItemsWithoutRoomAreTheSame(t *testing.T) {
 	}
 }
 
-// TestWhatIsCopiedIsNotKept: where there is not room for all items of a list, there is room for those
+// TestCheapItemsAreNotKept: where there is not room for all items of a list, there is room for those
 // that are like no other, not for those that are made by copying.
-func TestWhatIsCopiedIsNotKept(t *testing.T) {
+func TestCheapItemsAreNotKept(t *testing.T) {
 	server := registrytest.New(t, nil, func(config *registry.Config) { config.CacheBytes = 1 << 20 })
 	v := server.Registry.Endpoint(schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "").View
 	const each = 300

@@ -13,10 +13,10 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// TestStoredValuesAreUpstreams: objects of all resources are encoded to the bytes that
+// TestStoredValuesMatchUpstream: objects of all resources are encoded to the bytes that
 // upstream's storage codec makes, and values, whole and damaged, decode to what it makes of
 // them.
-func TestStoredValuesAreUpstreams(t *testing.T) {
+func TestStoredValuesMatchUpstream(t *testing.T) {
 	server := registrytest.New(t, nil)
 	seen, own := 0, 0
 	for _, r := range server.Registry.Resources() {

@@ -182,8 +182,9 @@ func TestCorruptObjectsFailOnlyReadsThatCoverThem(t *testing.T) {
 	}
 }
 
-// A write that changes nothing is not written, and is told from the store's bytes.
-func TestNoOpUpdatesAreToldFromTheStoresBytes(t *testing.T) {
+// TestNoOpUpdatesAreRecognizedByStoredBytes checks that an update that changes nothing is not written, and that it
+// is compared with the bytes in the store.
+func TestNoOpUpdatesAreRecognizedByStoredBytes(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeProtobuf)
 	created := f.create(examplePod("a", "one"))
 	same := storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) { return obj, nil })

@@ -21,10 +21,10 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// TestShardsAreUpstreams: the objects of a shard are those that upstream's selector matches, in
+// TestShardsMatchUpstream: the objects of a shard are those that upstream's selector matches, in
 // lists and initial events, from the cache and from the store; pages and what they say of the
 // rest are as upstream's (apiserver pkg/storage/continue.go).
-func TestShardsAreUpstreams(t *testing.T) {
+func TestShardsMatchUpstream(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
 	for name, uncached := range map[string]bool{"cached": false, "from the store": true} {
 		t.Run(name, func(t *testing.T) {

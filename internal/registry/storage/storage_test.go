@@ -498,10 +498,10 @@ func plainSuites() map[string]plainSuite {
 	}
 }
 
-// TestWritesBeginWithTheLastOne: while the event of a write has not come yet, the next one of the
+// TestWritesStartFromTheLastWrite: while the event of a write has not come yet, the next one of the
 // same object begins with what that has made: no read and no second transaction is needed. Nor is
 // anything taken for granted: what another server has changed since is found.
-func TestWritesBeginWithTheLastOne(t *testing.T) {
+func TestWritesStartFromTheLastWrite(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeProtobuf)
 	const key = "/pods/x/a"
 	f.create(examplePod("x", "a"))

@@ -28,7 +28,7 @@ const agoEnd = " ago)"
 
 // sinceOf lists the times from which the age in a column may count; none if the cell has no age. It knows
 // all columns for which upstream's printers read the clock (kubernetes
-// pkg/printers/internalversion/printers.go). TestRowsAreUpstreams fails if one is missing.
+// pkg/printers/internalversion/printers.go). TestRowsMatchUpstream fails if one is missing.
 func sinceOf(obj runtime.Object, column, cell string) []time.Time {
 	var since []time.Time
 	switch o := obj.(type) {

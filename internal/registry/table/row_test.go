@@ -103,9 +103,9 @@ func timesIn(v reflect.Value, dst []*time.Time) []*time.Time {
 	return dst
 }
 
-// TestRowsAreUpstreams holds tables of every served kind against upstream's, while time
+// TestRowsMatchUpstream holds tables of every served kind against upstream's, while time
 // goes by.
-func TestRowsAreUpstreams(t *testing.T) {
+func TestRowsMatchUpstream(t *testing.T) {
 	server := registrytest.New(t, nil)
 	for _, group := range server.Registry.Groups() {
 		for _, version := range group.Versions {

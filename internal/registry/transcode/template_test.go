@@ -157,9 +157,9 @@ func FuzzNeighbours(f *testing.F) {
 	})
 }
 
-// TestStencils: pods that are alike are written by templates, of which there are few, also after
+// TestSimilarPodsShareTemplates: pods that are alike are written by templates, of which there are few, also after
 // others that are not alike.
-func TestStencils(t *testing.T) {
+func TestSimilarPodsShareTemplates(t *testing.T) {
 	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod](), schema.GroupVersionKind{})
 	if err != nil {
 		t.Fatal(err)
@@ -202,8 +202,8 @@ func TestStencils(t *testing.T) {
 	}
 }
 
-// TestLargeMessagesBecomeNoStencils: what is kept of messages is bounded.
-func TestLargeMessagesBecomeNoStencils(t *testing.T) {
+// TestLargeMessagesBecomeNoTemplates: what is kept of messages is bounded.
+func TestLargeMessagesBecomeNoTemplates(t *testing.T) {
 	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.ConfigMap](), schema.GroupVersionKind{})
 	if err != nil {
 		t.Fatal(err)

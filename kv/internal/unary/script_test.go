@@ -214,8 +214,9 @@ func TestOnlyWholeAnswersAreTaken(t *testing.T) {
 	}
 }
 
-// TestWhatThePeerDoesNotLookAt checks that only calls which the peer says it did not process fail with ErrUnsent.
-func TestWhatThePeerDoesNotLookAt(t *testing.T) {
+// TestOnlyUnprocessedCallsAreUnsent checks that only calls which the peer says it did not process fail with
+// ErrUnsent.
+func TestOnlyUnprocessedCallsAreUnsent(t *testing.T) {
 	for name, c := range map[string]struct {
 		say  func(f *http2.Framer) error
 		want [2]error // of calls 1 and 3

@@ -13,8 +13,8 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestFenceStopsEarlierRequests: a request that was received before the fence was raised writes nothing any more, those
-// that come later do, and so does whoever is no request.
+// TestFenceStopsEarlierRequests: a request that was received before the fence was raised writes nothing any more,
+// those that come later do, and so does whoever is no request.
 func TestFenceStopsEarlierRequests(t *testing.T) {
 	fence, memory := new(checkpoint.Fence), kvtest.NewMemory()
 	defer memory.Close()
@@ -42,10 +42,10 @@ func TestFenceStopsEarlierRequests(t *testing.T) {
 	}
 }
 
-// TestPausesWhatDeletes: what deletes by itself is stopped before anything is put back and begins
-// again afterwards. It is not stopped for a reset that only deletes. What was let in by a state
-// that was in force until the reset, and is written after it, is taken away, too.
-func TestPausesWhatDeletes(t *testing.T) {
+// TestDeletingControllersArePausedDuringAReset: what deletes by itself is stopped before anything is put back and
+// begins again afterwards. It is not stopped for a reset that only deletes. What was let in by a state that was in
+// force until the reset, and is written after it, is taken away, too.
+func TestDeletingControllersArePausedDuringAReset(t *testing.T) {
 	var store *kvtest.Memory
 	var log []string
 	fence, late := new(checkpoint.Fence), true

@@ -98,9 +98,9 @@ func open(t testing.TB, adjust func(*checkpoint.Config)) (*checkpoint.Checkpoint
 	return checkpoint.New(config), store
 }
 
-// TestWritesNothingThatIsThere: a second reset finds nothing to do, and what was not
-// touched keeps its revision.
-func TestWritesNothingThatIsThere(t *testing.T) {
+// TestSecondResetWritesNothing checks that a second reset writes nothing, and that keys that did not change keep
+// their revisions.
+func TestSecondResetWritesNothing(t *testing.T) {
 	c, store := open(t, nil)
 	untouched := kvtest.Put(t, store, "/registry/pods/a/untouched", "1")
 	kvtest.Put(t, store, "/registry/pods/a/changed", "1")
@@ -120,8 +120,9 @@ func TestWritesNothingThatIsThere(t *testing.T) {
 	}
 }
 
-// TestContainersOutliveTheirContents: what holds others is there while they come and go.
-func TestContainersOutliveTheirContents(t *testing.T) {
+// TestNamespacesExistWhileTheirObjectsAreReset checks that a reset creates a namespace before its objects, and
+// deletes it after them.
+func TestNamespacesExistWhileTheirObjectsAreReset(t *testing.T) {
 	c, store := open(t, nil)
 	kvtest.Put(t, store, "/registry/namespaces/old", "1")
 	kvtest.Put(t, store, "/registry/pods/old/a", "1")
@@ -151,9 +152,9 @@ func TestContainersOutliveTheirContents(t *testing.T) {
 	}
 }
 
-// TestWhatBelongsToServersStays: what belongs to servers stays, and what expires is not
-// made to stay.
-func TestWhatBelongsToServersStays(t *testing.T) {
+// TestRecordsOfServersAreNotReset checks that a reset leaves the records of servers alone, and does not make
+// expiring keys permanent.
+func TestRecordsOfServersAreNotReset(t *testing.T) {
 	c, store := open(t, nil)
 	expiring := func(key string) {
 		if _, err := store.Put(t.Context(), key, []byte("1"), kv.PutOptions{TTL: time.Hour}); err != nil {
@@ -190,9 +191,9 @@ func TestWhatBelongsToServersStays(t *testing.T) {
 	}
 }
 
-// TestWritesOfOthersAreComparedAgain: a write between the comparison and ours is compared
-// again; a store that is written to all the time is not called clean.
-func TestWritesOfOthersAreComparedAgain(t *testing.T) {
+// TestConcurrentWritesAreComparedAgain checks that keys that somebody else writes during a reset are compared
+// again, and that a reset of a store that is written to all the time fails.
+func TestConcurrentWritesAreComparedAgain(t *testing.T) {
 	c, store := open(t, nil)
 	kvtest.Put(t, store, "/registry/pods/a/a", "1")
 	take(t, c, "clean")
@@ -221,8 +222,8 @@ func TestWritesOfOthersAreComparedAgain(t *testing.T) {
 	}
 }
 
-// TestFailedResetIsRepeated: a reset that failed half-way goes on when it is asked again.
-func TestFailedResetIsRepeated(t *testing.T) {
+// TestFailedResetCanBeRepeated checks that a reset that failed half-way is completed by the next one.
+func TestFailedResetCanBeRepeated(t *testing.T) {
 	c, store := open(t, nil)
 	for i := range 20 {
 		kvtest.Put(t, store, fmt.Sprint("/registry/pods/a/", i), "1")
@@ -249,8 +250,9 @@ func TestFailedResetIsRepeated(t *testing.T) {
 	}
 }
 
-// TestNothingIsWrittenOfAReplacedStore: of a store that was replaced nothing is written.
-func TestNothingIsWrittenOfAReplacedStore(t *testing.T) {
+// TestReplacedStoreIsNotReset checks that a reset to a checkpoint of a store that has been replaced writes
+// nothing.
+func TestReplacedStoreIsNotReset(t *testing.T) {
 	c, store := open(t, nil)
 	kvtest.Put(t, store, "/registry/pods/a/a", "1")
 	take(t, c, "clean")
@@ -293,8 +295,8 @@ func TestNamesAndBytesAreBounded(t *testing.T) {
 	}
 }
 
-// TestEachStoreIsBroughtBack: each is brought back to what it held.
-func TestEachStoreIsBroughtBack(t *testing.T) {
+// TestEachStoreIsReset checks that each of several stores is reset to its own state.
+func TestEachStoreIsReset(t *testing.T) {
 	other := kvtest.NewMemory()
 	t.Cleanup(other.Close)
 	c, store := open(t, func(config *checkpoint.Config) { config.Stores = append(config.Stores, other) })

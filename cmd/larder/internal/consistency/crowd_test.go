@@ -120,9 +120,9 @@ func narrow(r *replica, bytes int) *http.Transport {
 	return transport
 }
 
-// TestStuckWatchersDelayNobody has watchers that never read: the others get everything, and what
+// TestStuckWatchersDelayNoOthers has watchers that never read: the others get everything, and what
 // the stuck ones keep is bounded, which is looked at where there is /proc.
-func TestStuckWatchersDelayNobody(t *testing.T) {
+func TestStuckWatchersDelayNoOthers(t *testing.T) {
 	const stuck, writes, most = 500, 150, 512 << 10
 	c := newCluster(t, 1, 1)
 	r := c.replicas[0]

@@ -22,16 +22,16 @@ import (
 
 var tooOld = regexp.MustCompile(`^too old resource version: (\d+) \((\d+)\)$`)
 
-// told is what one watch told, until its end.
-type told struct {
+// received is what one watch sent until its end.
+type received struct {
 	revisions []int64
 	status    object // of the ERROR event
 	err       error  // io.EOF: it ended as a response ends
 }
 
-// tell reads a watch until it ends, or has told of as many changes, if not 0. It takes
+// readWatch reads a watch until it ends, or has sent as many changes, if not 0. It takes
 // an element from paced, if not nil, for each.
-func tell(from io.Reader, changes int, paced <-chan struct{}) (t told) {
+func readWatch(from io.Reader, changes int, paced <-chan struct{}) (t received) {
 	for frames := json.NewDecoder(from); ; {
 		var frame struct {
 			Type   string
@@ -56,7 +56,7 @@ func tell(from io.Reader, changes int, paced <-chan struct{}) (t told) {
 
 // expired returns the revisions that a watch's last event says were asked for and are
 // there, if that event is what it ought to be.
-func (t told) expired() (asked, oldest int64, err error) {
+func (t received) expired() (asked, oldest int64, err error) {
 	said := tooOld.FindStringSubmatch(t.status.Message)
 	if t.err != io.EOF || t.status.Kind != "Status" || t.status.Code != http.StatusGone || said == nil {
 		return 0, 0, fmt.Errorf("ends with %+v, %w", t.status, t.err)
@@ -141,10 +141,10 @@ func TestLappedWatchers(t *testing.T) {
 		}
 		idle := l.watch(ctx, slow, l.begun, "&fieldSelector=metadata.name%3Do01")
 		healthy := l.watch(ctx, l.client, l.begun, "")
-		var all told
+		var all received
 		var reading sync.WaitGroup
 		paced := make(chan struct{}, 64) // who reads is as much behind at most
-		reading.Go(func() { all = tell(healthy, writes, paced) })
+		reading.Go(func() { all = readWatch(healthy, writes, paced) })
 		written := l.write(ctx, writes, paced)
 		reading.Wait()
 		l.begun = written[len(written)-1] // should it be tried again
@@ -152,12 +152,12 @@ func TestLappedWatchers(t *testing.T) {
 			t.Fatalf("the watcher that reads got %d of %d events, %+v, %v", len(all.revisions), len(written), all.status, all.err)
 		}
 		for i, body := range lapped {
-			if err := l.checkLapped(ctx, i, tell(body, 0, nil), written); err != nil {
+			if err := l.checkLapped(ctx, i, readWatch(body, 0, nil), written); err != nil {
 				return err
 			}
 		}
 		end := l.writer.force(t, configMaps, "o01", "b")
-		if still := tell(idle, 1, nil); !slices.Equal(still.revisions, []int64{end}) {
+		if still := readWatch(idle, 1, nil); !slices.Equal(still.revisions, []int64{end}) {
 			t.Errorf("the watcher that has nothing to read got %+v", still)
 		}
 		return nil
@@ -166,7 +166,7 @@ func TestLappedWatchers(t *testing.T) {
 
 // checkLapped holds what a watch told against what was written. An error says that the
 // connection did not last.
-func (l *lapping) checkLapped(ctx context.Context, i int, got told, written []int64) error {
+func (l *lapping) checkLapped(ctx context.Context, i int, got received, written []int64) error {
 	n := len(got.revisions)
 	if n > len(written) || !slices.Equal(got.revisions, written[:n]) {
 		l.Fatalf("watcher %d: got %v of %v", i, got.revisions, written)
@@ -182,12 +182,12 @@ func (l *lapping) checkLapped(ctx context.Context, i int, got told, written []in
 	if asked != at || oldest <= at {
 		l.Errorf("watcher %d: lapped after %d, and told %q", i, at, got.status.Message)
 	}
-	again := tell(l.watch(ctx, l.client, at, ""), 0, nil)
+	again := readWatch(l.watch(ctx, l.client, at, ""), 0, nil)
 	if asked, _, err := again.expired(); err != nil || asked != at || len(again.revisions) != 0 {
 		l.Errorf("watcher %d: resumed after %d: %v, %v", i, at, again, err)
 	}
 	rest := written[slices.Index(written, oldest)+1:]
-	if later := tell(l.watch(ctx, l.client, oldest, ""), len(rest), nil); !slices.Equal(later.revisions, rest) {
+	if later := readWatch(l.watch(ctx, l.client, oldest, ""), len(rest), nil); !slices.Equal(later.revisions, rest) {
 		l.Errorf("watcher %d: begun after %d: got %d of %d events: %+v, %v", i, oldest, len(later.revisions), len(rest), later.status, later.err)
 	}
 	return nil

@@ -378,7 +378,7 @@ func (r *restoring) checkAnew(from *replica, s *stock) {
 	}
 	defer resp.Body.Close()
 	at := r.write(s, anew, s.name(5))
-	if got := tell(io.Reader(resp.Body), 1, nil); !slices.Equal(got.revisions, []int64{at}) {
+	if got := readWatch(io.Reader(resp.Body), 1, nil); !slices.Equal(got.revisions, []int64{at}) {
 		r.Errorf("a watch of %s from the revision of a list tells %v, not %d", s.plural, got, at)
 	}
 }

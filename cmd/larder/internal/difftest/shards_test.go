@@ -93,8 +93,8 @@ func shardWatches() []request {
 	return all
 }
 
-// TestShardsSameAsStock compares lists and watches of shards, with the feature and without it.
-func TestShardsSameAsStock(t *testing.T) {
+// TestShardsMatchKubeAPIServer compares lists and watches of shards, with the feature and without it.
+func TestShardsMatchKubeAPIServer(t *testing.T) {
 	for name, gates := range map[string]string{"on": "ShardedListAndWatch=true", "off": "ShardedListAndWatch=false"} {
 		t.Run(name, func(t *testing.T) {
 			golden := filepath.Join("testdata", "shards-"+name+".golden.gz")

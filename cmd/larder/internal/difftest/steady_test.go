@@ -10,7 +10,7 @@ import (
 // An answer that was recorded is compared on another day, and maybe by a clock that was
 // set back: whatever age its tables print, in whatever encoding, it must come out the
 // same. The ages are those of apimachinery pkg/util/duration.
-func TestAgeDoesNotCount(t *testing.T) {
+func TestAgesAreNotCompared(t *testing.T) {
 	ages := []string{
 		"<invalid>", "0s", "1s", "59s", "60s", "119s", "2m", "2m1s", "9m59s", "10m", "179m", "3h", "3h1m", "7h59m", "8h", "47h",
 		"2d", "2d1h", "7d23h", "8d", "325d", "729d", "2y", "2y1d", "7y364d", "8y", "56y", "1h", "1d", "1y",

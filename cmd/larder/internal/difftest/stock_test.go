@@ -22,8 +22,8 @@ const (
 	tries    = 5   // how often a read is asked before a difference counts
 )
 
-// TestAnswersAreStocks is what the package is for.
-func TestAnswersAreStocks(t *testing.T) {
+// TestAnswersMatchKubeAPIServer compares the answers of Larder and kube-apiserver to the same requests.
+func TestAnswersMatchKubeAPIServer(t *testing.T) {
 	w := newWorld(t, "")
 	if w.stock == nil {
 		if *rewrite {

@@ -19,9 +19,9 @@ func (k kept) Handle(_ context.Context, r slog.Record) error {
 func (k kept) WithAttrs([]slog.Attr) slog.Handler { return k }
 func (k kept) WithGroup(string) slog.Handler      { return k }
 
-// TestStoreLogKnowsEtcd: etcd's own warnings are for verbose logs, whatever they say; those
-// of others are logged, even if they begin as etcd's do.
-func TestStoreLogKnowsEtcd(t *testing.T) {
+// TestEtcdWarningsAreLoggedVerbosely checks that etcd's own warnings are logged only verbosely, whatever their
+// text, and that warnings of others are always logged, even if their text begins like etcd's.
+func TestEtcdWarningsAreLoggedVerbosely(t *testing.T) {
 	var messages []string
 	all := slog.New(storeLog{Handler: kept{&messages}})
 	etcd := all.With("logger", "etcd")

@@ -14,10 +14,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestVersionsAreLarders: what Larder and the programs link has one version and is compiled
+// TestProgramsHaveLardersVersions: what Larder and the programs link has one version and is compiled
 // once. Where this fails after a change of go.mod, set the versions in programs.mod and
 // have `go mod tidy` add the rest, in a directory where the two files have their usual names.
-func TestVersionsAreLarders(t *testing.T) {
+func TestProgramsHaveLardersVersions(t *testing.T) {
 	ours, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "..", "go.mod"))
 	if err != nil {
 		t.Fatal(err)

@@ -157,9 +157,9 @@ func (p *process) collect() {
 	p.used.other += 100 * time.Millisecond
 }
 
-// TestGovernorGivesBack: what room collections were given is given back once, as soon as it is
+// TestGovernorReturnsUnneededHeadroom: what room collections were given is given back once, as soon as it is
 // not worthwhile, and not while it is, however seldom there are collections.
-func TestGovernorGivesBack(t *testing.T) {
+func TestGovernorReturnsUnneededHeadroom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		before := debug.SetGCPercent(123)
 		defer debug.SetGCPercent(before)

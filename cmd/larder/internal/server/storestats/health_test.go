@@ -48,9 +48,9 @@ func TestHealthChecksShareReads(t *testing.T) {
 	})
 }
 
-// TestHealthTellsTheTruth: what the store last said is told for a second and no longer,
-// good or bad; a check whose time is over does not wait, and ends no other check's read.
-func TestHealthTellsTheTruth(t *testing.T) {
+// TestHealthResultIsReusedForASecond checks that the result of a health check is reused for one second, good or
+// bad. A check whose context ends does not wait, and does not end the reads of others.
+func TestHealthResultIsReusedForASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := errors.New("down")
 		var err error

@@ -17,24 +17,24 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// Tokens of the fortress's users, and what they may be found in: nothing.
+// Tokens of the users of a hardenedServer, and what they may be found in: nothing.
 const (
 	alice  = "alice-canary-token"  // may use what a test lets her
 	reader = "reader-canary-token" // may get everything about pods
 	node   = "node-canary-token"   // of node-1
 )
 
-// fortress is a server with its guards up, and what it works with.
-type fortress struct {
+// hardenedServer is a server with all protections on, and the services that it uses.
+type hardenedServer struct {
 	*server
 	clients, proxies *testcert.Authority // of clients' and of front proxies' certificates
 	policy           *hook               // of images
 	audit            string              // file
 }
 
-func newFortress(t *testing.T) *fortress {
+func newHardenedServer(t *testing.T) *hardenedServer {
 	t.Helper()
-	f := &fortress{clients: testcert.New(t, "clients"), proxies: testcert.New(t, "proxies"), policy: newHook(t)}
+	f := &hardenedServer{clients: testcert.New(t, "clients"), proxies: testcert.New(t, "proxies"), policy: newHook(t)}
 	dir := t.TempDir()
 	f.audit = filepath.Join(dir, "audit.log")
 	f.policy.answer = func(w http.ResponseWriter, body []byte) {
