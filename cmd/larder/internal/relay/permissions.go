@@ -1,0 +1,61 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+)
+
+// permission is something that a relay must be allowed to do in the upstream.
+type permission struct {
+	verb, group, resource, subresource string
+	without                            string // what fails without it
+}
+
+var reviewPermissions = []permission{
+	{"create", "authentication.k8s.io", "tokenreviews", "", "no bearer token is accepted"},
+	{"create", "authorization.k8s.io", "subjectaccessreviews", "", "nothing is answered from a cache"},
+}
+
+// impersonationPermissions are needed for users with client certificates. The group of users and groups is
+// the core group (apiserver pkg/endpoints/filters/impersonation).
+var impersonationPermissions = []permission{
+	{"impersonate", "", "users", "", "users with client certificates are refused"},
+	{"impersonate", "", "groups", "", "users with client certificates are refused"},
+	{"impersonate", "authentication.k8s.io", "uids", "", "users with a UID cannot be impersonated"},
+	{"impersonate", "authentication.k8s.io", "userextras", user.CredentialIDKey, "users with client certificates are refused"},
+}
+
+// missingPermissions asks the upstream what a relay may do, and returns a line of text for each permission that
+// it lacks. With certificates, client certificates name users.
+func missingPermissions(ctx context.Context, client authorizationclient.SelfSubjectAccessReviewsGetter, certificates bool) (lines []string, err error) {
+	needed := reviewPermissions
+	if certificates {
+		needed = append(needed[:len(needed):len(needed)], impersonationPermissions...)
+	}
+	for _, p := range needed {
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: p.verb, Group: p.group, Resource: p.resource, Subresource: p.subresource},
+		}}
+		answer, err := client.SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("relay: cannot ask whether the relay may %s %s: %w", p.verb, p.resource, err)
+		}
+		if !answer.Status.Allowed {
+			lines = append(lines, p.String())
+		}
+	}
+	return lines, nil
+}
+
+func (p permission) String() string {
+	name := p.resource
+	if p.subresource != "" {
+		name += "/" + p.subresource
+	}
+	return fmt.Sprintf("the relay may not %s %q of API group %q in the upstream: %s", p.verb, name, p.group, p.without)
+}

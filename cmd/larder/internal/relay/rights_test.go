@@ -1,0 +1,258 @@
+package relay
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/proctest/testcert"
+)
+
+const relaysToken = "token-of-the-relay"
+
+// reviewer is the part of a kube-apiserver that reviews. It knows the token of ann, who may do everything in the
+// namespace hers.
+type reviewer struct {
+	*httptest.Server
+	dir     string
+	away    atomic.Bool // answers 500
+	refuses atomic.Bool // refuses what it knows
+	asked   atomic.Int32
+}
+
+func newReviewer(t *testing.T) *reviewer {
+	t.Helper()
+	r := &reviewer{dir: t.TempDir()}
+	r.Server = httptest.NewTLSServer(http.StripPrefix("/base", http.HandlerFunc(r.answer)))
+	t.Cleanup(r.Close)
+	ca := (&testcert.Authority{Cert: r.Certificate()}).PEM()
+	for name, text := range map[string]string{"ca.crt": ca, "token": relaysToken} {
+		if err := os.WriteFile(filepath.Join(r.dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r
+}
+
+func (r *reviewer) answer(w http.ResponseWriter, req *http.Request) {
+	r.asked.Add(1)
+	if r.away.Load() {
+		http.Error(w, "etcd is away", http.StatusInternalServerError)
+		return
+	}
+	if req.Header.Get("Authorization") != "Bearer "+relaysToken {
+		http.Error(w, "who are you?", http.StatusUnauthorized)
+		return
+	}
+	var review any
+	switch req.URL.Path {
+	case tokenReviews:
+		tokens := new(authenticationv1.TokenReview)
+		review = tokens
+		_ = json.NewDecoder(req.Body).Decode(tokens)
+		if tokens.Spec.Token == "anns" && !r.refuses.Load() {
+			tokens.Status.Authenticated = true
+			tokens.Status.User = authenticationv1.UserInfo{Username: "ann", UID: "7", Groups: []string{"dev"}}
+		} else {
+			tokens.Status.Error = "[invalid bearer token, it has expired]"
+		}
+	case accessReviews:
+		access := new(authorizationv1.SubjectAccessReview)
+		review = access
+		_ = json.NewDecoder(req.Body).Decode(access)
+		access.Status.Allowed = access.Spec.User == "ann" && access.Spec.ResourceAttributes.Namespace == "hers" && !r.refuses.Load()
+	case "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews":
+		access := new(authorizationv1.SelfSubjectAccessReview)
+		review = access
+		_ = json.NewDecoder(req.Body).Decode(access)
+		access.Status.Allowed = access.Spec.ResourceAttributes.Verb == "create" || access.Spec.ResourceAttributes.Resource == "users"
+	default:
+		http.NotFound(w, req)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusCreated)
+	_ = json.NewEncoder(w).Encode(review)
+}
+
+// kubeconfig writes a kubeconfig with paths relative to it, and returns its file.
+func (r *reviewer) kubeconfig(t *testing.T, change func(*clientcmdapi.Config)) string {
+	t.Helper()
+	config := podConfig(&rest.Config{Host: r.URL + "/base/", BearerTokenFile: "token", TLSClientConfig: rest.TLSClientConfig{CAFile: "ca.crt"}})
+	config.Contexts["other"] = &clientcmdapi.Context{Cluster: "none", AuthInfo: "none"}
+	change(config)
+	file := filepath.Join(r.dir, "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, file); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// upstream loads the kubeconfig of r.
+func (r *reviewer) upstream(t *testing.T) *clientcmdapi.Config {
+	t.Helper()
+	upstream, err := loadUpstream(r.kubeconfig(t, func(*clientcmdapi.Config) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return upstream
+}
+
+// rights loads and runs the rights of a relay of that upstream.
+func rights(t *testing.T, upstream *clientcmdapi.Config, clientCA string, anonymous bool) *auth.Auth {
+	t.Helper()
+	dir := t.TempDir()
+	a, err := loadRights(t.Context(), dir, upstream, clientCA, anonymous)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, _ := filepath.Glob(filepath.Join(dir, "*"))
+	if len(files) != 2 {
+		t.Errorf("files %v", files)
+	}
+	for _, file := range files {
+		if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", file, info.Mode(), err)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running errgroup.Group
+	running.Go(func() error { return a.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		if err := running.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	return a
+}
+
+// bearer returns a request with a token, "" for none.
+func bearer(t *testing.T, token string) *http.Request {
+	req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+	req.TLS = nil
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	return req
+}
+
+func pods(u user.Info, namespace string) authorizer.AttributesRecord {
+	return authorizer.AttributesRecord{User: u, Verb: "list", APIVersion: "v1", Resource: "pods", Namespace: namespace, ResourceRequest: true}
+}
+
+// TestRightsAreTheUpstreams: tokens and requests are reviewed by the upstream, with the credential of its kubeconfig
+// or of a pod.
+func TestRightsAreTheUpstreams(t *testing.T) {
+	r := newReviewer(t)
+	pod := podConfig(&rest.Config{Host: r.URL + "/base", BearerTokenFile: filepath.Join(r.dir, "token"), TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(r.dir, "ca.crt")}})
+	authority := testcert.New(t, "clients")
+	ca := filepath.Join(r.dir, "clients.crt")
+	if err := os.WriteFile(ca, []byte(authority.PEM()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, upstream := range map[string]*clientcmdapi.Config{"kubeconfig": r.upstream(t), "pod": pod} {
+		for _, anonymous := range []bool{true, false} {
+			a := rights(t, upstream, ca, anonymous)
+			resp, ok, err := a.Authenticator.AuthenticateRequest(bearer(t, "anns"))
+			if err != nil || !ok || resp.User.GetName() != "ann" || resp.User.GetUID() != "7" || !slices.Contains(resp.User.GetGroups(), "dev") {
+				t.Fatalf("%s: %v, %v, %v", name, resp, ok, err)
+			}
+			if resp, ok, err := a.Authenticator.AuthenticateRequest(bearer(t, "bad")); ok || err == nil || auth.Undecided(err) {
+				t.Errorf("%s: a bad token: %v, %v, %v", name, resp, ok, err)
+			}
+			if resp, ok, err := a.Authenticator.AuthenticateRequest(bearer(t, "")); ok != anonymous || err != nil {
+				t.Errorf("%s: anonymous: %v, %v, %v", name, resp, ok, err)
+			}
+			for namespace, want := range map[string]authorizer.Decision{"hers": authorizer.DecisionAllow, "his": authorizer.DecisionNoOpinion} {
+				if decision, _, err := a.CachedAuthorizer.Authorize(t.Context(), pods(resp.User, namespace)); decision != want || err != nil {
+					t.Errorf("%s: %s: %v, %v", name, namespace, decision, err)
+				}
+			}
+			if a.ClientCA == nil {
+				t.Error("no client CA")
+			}
+		}
+	}
+}
+
+// TestWatchesOfRefusedTokensEnd: a refusal is one, although the upstream gives a reason. That it does not answer is
+// none.
+func TestWatchesOfRefusedTokensEnd(t *testing.T) {
+	r := newReviewer(t)
+	again := rights(t, r.upstream(t), "", true).Revocation().Authenticator
+	r.away.Store(true)
+	if _, ok, err := again.AuthenticateRequest(bearer(t, "anns")); ok || err == nil {
+		t.Errorf("the upstream is away: %v, %v", ok, err)
+	}
+	r.away.Store(false)
+	r.refuses.Store(true)
+	if _, ok, err := again.AuthenticateRequest(bearer(t, "anns")); ok || err != nil {
+		t.Errorf("the upstream refuses: %v, %v", ok, err)
+	}
+}
+
+// TestBadUpstreamsAreRefused: errors of kubeconfigs are found before a relay starts.
+func TestBadUpstreamsAreRefused(t *testing.T) {
+	r := newReviewer(t)
+	for want, change := range map[string]func(*clientcmdapi.Config){
+		"impersonates":     func(c *clientcmdapi.Config) { c.AuthInfos["pod"].Impersonate = "root" },
+		"current-context":  func(c *clientcmdapi.Config) { c.CurrentContext = "" },
+		"cannot locate cl": func(c *clientcmdapi.Config) { c.CurrentContext = "other" },
+	} {
+		upstream, err := loadUpstream(r.kubeconfig(t, change))
+		if err == nil {
+			_, err = loadRights(t.Context(), t.TempDir(), upstream, "", true)
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q in it", err, want)
+		}
+	}
+	if _, err := loadUpstream(filepath.Join(r.dir, "missing")); err == nil {
+		t.Error("a missing kubeconfig is accepted")
+	}
+}
+
+// TestMissingPermissions: a relay says what it lacks, by name.
+func TestMissingPermissions(t *testing.T) {
+	r := newReviewer(t)
+	config, err := clientcmd.NewDefaultClientConfig(*r.upstream(t), nil).ClientConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ContentType = "application/json" // that a reviewer reads
+	client := kubernetes.NewForConfigOrDie(config).AuthorizationV1()
+	for certificates, want := range map[bool][]string{false: nil, true: {"groups", "uids", "userextras/" + user.CredentialIDKey}} {
+		lines, err := missingPermissions(t.Context(), client, certificates)
+		if err != nil || len(lines) != len(want) {
+			t.Fatalf("%q, %v", lines, err)
+		}
+		for i, name := range want {
+			if !strings.Contains(lines[i], `impersonate "`+name+`"`) {
+				t.Errorf("%q, want %q", lines[i], name)
+			}
+		}
+	}
+	r.away.Store(true)
+	if lines, err := missingPermissions(t.Context(), client, true); err == nil {
+		t.Errorf("the upstream is away: %q", lines)
+	}
+}

@@ -1,0 +1,211 @@
+package relay
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/larder-io/larder/httpapi/identity"
+	"github.com/larder-io/larder/internal/auth"
+)
+
+const (
+	// rememberedDecisions limits the entries of each memory.
+	rememberedDecisions = 10_000
+	// patience is how long the upstream is asked if there is a last decision. After it has not answered, last
+	// decisions are repeated for pause without asking.
+	patience, pause = 2 * time.Second, time.Second
+)
+
+// stale repeats the last decisions of authenticators and authorizers while the upstream does not answer. A
+// decision that is older than bound is not repeated. A refusal replaces what was allowed before.
+type stale struct {
+	digester         *identity.Digester
+	users, decisions *memory
+	failed           atomic.Pointer[time.Time] // when the upstream last did not answer; nil if it always has
+}
+
+// newStale returns a stale without decisions. If bound is 0, it repeats none.
+func newStale(bound time.Duration) *stale {
+	newMemory := func() *memory {
+		return &memory{bound: bound, entries: cache.NewLRUExpireCache(rememberedDecisions)}
+	}
+	return &stale{digester: identity.NewDigester(), users: newMemory(), decisions: newMemory()}
+}
+
+// authenticator returns next with the last decisions about tokens.
+func (s *stale) authenticator(next authenticator.Request) authenticator.Request {
+	return authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+		key, ok := s.credentialKey(req)
+		if !ok {
+			return next.AuthenticateRequest(req)
+		}
+		last := s.users.recall(key)
+		if last != nil && last.response != nil && s.pauses() {
+			return last.response, true, nil
+		}
+		ctx, cancel := last.limit(req.Context())
+		defer cancel()
+		asked := time.Now()
+		resp, ok, err := next.AuthenticateRequest(req.WithContext(ctx))
+		if err != nil && auth.Undecided(err) {
+			s.fail(req.Context())
+			if last != nil && last.response != nil {
+				return last.response, true, nil
+			}
+			return resp, ok, err
+		}
+		if err != nil && errors.Is(err, context.Canceled) {
+			return resp, ok, err // the client has left
+		}
+		now := &remembered{asked: asked}
+		if ok && err == nil {
+			now.response = resp
+		}
+		s.users.remember(key, now)
+		return resp, ok, err
+	})
+}
+
+// authorizer returns next with its last decisions.
+func (s *stale) authorizer(next authorizer.Authorizer) authorizer.Authorizer {
+	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		key, err := s.attributesKey(a)
+		if err != nil {
+			return next.Authorize(ctx, a)
+		}
+		last := s.decisions.recall(key)
+		if last != nil && s.pauses() {
+			return last.decision, last.reason, nil
+		}
+		limited, cancel := last.limit(ctx)
+		defer cancel()
+		asked := time.Now()
+		decision, reason, err := next.Authorize(limited, a)
+		switch {
+		case err == nil || decision != authorizer.DecisionNoOpinion:
+			s.decisions.remember(key, &remembered{asked: asked, decision: decision, reason: reason})
+		case auth.Undecided(err):
+			s.fail(ctx)
+			if last != nil {
+				return last.decision, last.reason, nil
+			}
+		}
+		return decision, reason, err
+	})
+}
+
+// fail notes that the upstream has not answered, unless the client's own context has ended.
+func (s *stale) fail(ctx context.Context) {
+	if ctx.Err() == nil {
+		now := time.Now()
+		s.failed.Store(&now)
+	}
+}
+
+// pauses reports whether the upstream is not asked now.
+func (s *stale) pauses() bool {
+	failed := s.failed.Load()
+	return failed != nil && time.Since(*failed) < pause
+}
+
+// credentialKey returns a digest of the credentials of req. It returns false if they have no token: then the
+// upstream is not asked.
+func (s *stale) credentialKey(req *http.Request) (key digest, ok bool) {
+	b := appendStrings(nil, req.Header["Authorization"])
+	b = appendStrings(b, req.Header["Sec-Websocket-Protocol"])
+	if req.TLS != nil && len(req.TLS.PeerCertificates) > 0 {
+		b = append(b, req.TLS.PeerCertificates[0].Raw...)
+	}
+	s.digester.Digest(&key, b)
+	return key, len(req.Header["Authorization"])+len(req.Header["Sec-Websocket-Protocol"]) > 0
+}
+
+// attributesKey returns a digest of all that a SubjectAccessReview has.
+func (s *stale) attributesKey(a authorizer.Attributes) (key digest, err error) {
+	fields, err := a.GetFieldSelector()
+	if err != nil {
+		return key, err
+	}
+	labels, err := a.GetLabelSelector()
+	if err != nil {
+		return key, err
+	}
+	u := a.GetUser()
+	b := appendStrings(nil, []string{
+		u.GetName(), u.GetUID(), a.GetVerb(), a.GetNamespace(), a.GetResource(), a.GetSubresource(), a.GetName(),
+		a.GetAPIGroup(), a.GetAPIVersion(), a.GetPath(), fmt.Sprint(a.IsResourceRequest()), fmt.Sprintf("%q", fields), fmt.Sprintf("%q", labels),
+	})
+	b = appendStrings(b, u.GetGroups())
+	extra := u.GetExtra()
+	for _, name := range slices.Sorted(maps.Keys(extra)) {
+		b = appendStrings(appendStrings(b, []string{name}), extra[name])
+	}
+	s.digester.Digest(&key, b)
+	return key, nil
+}
+
+// appendStrings appends list to b, so that no other list gives the same bytes.
+func appendStrings(b []byte, list []string) []byte {
+	b = binary.AppendUvarint(b, uint64(len(list)))
+	for _, text := range list {
+		b = append(binary.AppendUvarint(b, uint64(len(text))), text...)
+	}
+	return b
+}
+
+type digest = [sha256.Size]byte
+
+// remembered is a decision, by the time at which it was asked for. It is immutable.
+type remembered struct {
+	asked time.Time
+
+	response *authenticator.Response // nil is a refusal
+	decision authorizer.Decision
+	reason   string
+}
+
+// limit returns a context for asking again. It ends early if there is a last decision.
+func (r *remembered) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	if r == nil {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, patience)
+}
+
+// memory has the last decisions.
+type memory struct {
+	bound   time.Duration
+	entries *cache.LRUExpireCache
+
+	mu sync.Mutex // orders remember
+}
+
+// recall returns the decision of that key, nil if there is none that may be repeated.
+func (m *memory) recall(key digest) *remembered {
+	known, _ := m.entries.Get(key)
+	r, _ := known.(*remembered)
+	return r
+}
+
+// remember stores a decision, unless one was asked for later.
+func (m *memory) remember(key digest, r *remembered) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if last := m.recall(key); last != nil && last.asked.After(r.asked) {
+		return
+	}
+	m.entries.Add(key, r, m.bound-time.Since(r.asked))
+}

@@ -1,0 +1,210 @@
+package relay
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net/http"
+	"net/url"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+)
+
+var (
+	errDown    = utilerrors.NewAggregate([]error{&url.Error{Op: "Post", Err: errors.New("connection refused")}})
+	errRefused = utilerrors.NewAggregate([]error{errors.New("[invalid bearer token, it has expired]")})
+)
+
+// oracle answers as its fields say.
+type oracle struct {
+	ok    bool
+	err   error
+	hangs bool // answers when the context ends
+	asked int
+}
+
+func (o *oracle) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	if err := o.wait(req.Context()); err != nil {
+		return nil, false, err
+	}
+	return &authenticator.Response{User: &user.DefaultInfo{Name: req.Header.Get("Authorization")}}, o.ok, nil
+}
+
+func (o *oracle) Authorize(ctx context.Context, _ authorizer.Attributes) (authorizer.Decision, string, error) {
+	if err := o.wait(ctx); err != nil || !o.ok {
+		return authorizer.DecisionNoOpinion, "not for you", err
+	}
+	return authorizer.DecisionAllow, "", nil
+}
+
+func (o *oracle) wait(ctx context.Context) error {
+	o.asked++
+	if o.hangs {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return o.err
+}
+
+// step is a question at a time, how the upstream answers, and what the client gets.
+type step struct {
+	after  time.Duration
+	oracle oracle
+	ok     bool
+	err    bool
+	asked  int
+}
+
+var (
+	allows, refuses = oracle{ok: true}, oracle{}
+	down, hangs     = oracle{err: errDown}, oracle{hangs: true}
+)
+
+// TestLastDecisions: only an upstream that does not answer has its last decision repeated, for a bounded time; a
+// refusal is not overruled.
+func TestLastDecisions(t *testing.T) {
+	for name, steps := range map[string][]step{
+		"never asked":              {{0, down, false, true, 1}},
+		"repeated":                 {{0, allows, true, false, 1}, {30 * time.Second, down, true, false, 1}, {29 * time.Second, down, true, false, 1}},
+		"bounded":                  {{0, allows, true, false, 1}, {61 * time.Second, down, false, true, 1}},
+		"repetitions do not renew": {{0, allows, true, false, 1}, {50 * time.Second, down, true, false, 1}, {11 * time.Second, down, false, true, 1}},
+		"refused":                  {{0, allows, true, false, 1}, {time.Second, refuses, false, false, 1}, {time.Second, down, false, true, 1}},
+		"silent":                   {{0, allows, true, false, 1}, {time.Second, hangs, true, false, 1}},
+		"not asked at once again":  {{0, allows, true, false, 1}, {time.Second, hangs, true, false, 1}, {pause / 2, down, true, false, 0}, {pause, refuses, false, false, 1}},
+		"back":                     {{0, allows, true, false, 1}, {61 * time.Second, down, false, true, 1}, {time.Second, allows, true, false, 1}},
+	} {
+		t.Run("token/"+name, func(t *testing.T) {
+			o := new(oracle)
+			authenticates := newStale(time.Minute).authenticator(o)
+			follow(t, o, steps, func(t *testing.T) (bool, error) {
+				_, ok, err := authenticates.AuthenticateRequest(bearer(t, "anns"))
+				return ok, err
+			})
+		})
+		t.Run("request/"+name, func(t *testing.T) {
+			o := new(oracle)
+			authorizes := newStale(time.Minute).authorizer(o)
+			if name == "refused" { // the refusal is repeated
+				steps[2].err = false
+			}
+			follow(t, o, steps, func(t *testing.T) (bool, error) {
+				decision, _, err := authorizes.Authorize(t.Context(), pods(&user.DefaultInfo{Name: "ann"}, "hers"))
+				return decision == authorizer.DecisionAllow, err
+			})
+		})
+	}
+}
+
+// follow takes the steps, in virtual time.
+func follow(t *testing.T, o *oracle, steps []step, ask func(*testing.T) (bool, error)) {
+	synctest.Test(t, func(t *testing.T) {
+		for i, step := range steps {
+			time.Sleep(step.after)
+			*o = step.oracle
+			began := time.Now()
+			if ok, err := ask(t); ok != step.ok || (err != nil) != step.err || o.asked != step.asked || time.Since(began) > patience {
+				t.Errorf("step %d: %v, %v, after %d questions and %v", i, ok, err, o.asked, time.Since(began))
+			}
+		}
+	})
+}
+
+// TestReasonsOfRefusals: an error that is an answer of the upstream is a refusal.
+func TestReasonsOfRefusals(t *testing.T) {
+	o := &oracle{ok: true}
+	a := newStale(time.Minute).authenticator(o)
+	for i, step := range []struct {
+		err error
+		ok  bool
+	}{{nil, true}, {context.Canceled, false}, {errRefused, false}, {errDown, false}, {nil, true}, {apierrors.NewInternalError(errDown), true}} {
+		o.err = step.err
+		if _, ok, err := a.AuthenticateRequest(bearer(t, "anns")); ok != step.ok {
+			t.Errorf("step %d: %v, %v", i, ok, err)
+		}
+	}
+}
+
+// TestDecisionsAreOfOneRequest: the decision about one credential or request is not that about another.
+func TestDecisionsAreOfOneRequest(t *testing.T) {
+	s := newStale(time.Minute)
+	seen := make(map[digest]int)
+	for i, change := range []func(*http.Request){
+		func(*http.Request) {},
+		func(req *http.Request) { req.Header.Set("Authorization", "Bearer other") },
+		func(req *http.Request) { req.Header["Authorization"] = []string{"Bearer", "anns"} },
+		func(req *http.Request) { req.Header.Set("Sec-Websocket-Protocol", "x") },
+		func(req *http.Request) {
+			req.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{Raw: []byte("a")}}}
+		},
+	} {
+		req := bearer(t, "anns")
+		change(req)
+		key, ok := s.credentialKey(req)
+		if last, known := seen[key]; known || !ok {
+			t.Errorf("credential %d is that of %d, %v", i, last, ok)
+		}
+		seen[key] = i
+	}
+	if _, ok := s.credentialKey(bearer(t, "")); ok {
+		t.Error("a client without a token has a key")
+	}
+	named := func(u user.DefaultInfo) func(*authorizer.AttributesRecord) {
+		return func(a *authorizer.AttributesRecord) { a.User = &u }
+	}
+	clear(seen)
+	for i, change := range []func(*authorizer.AttributesRecord){
+		func(*authorizer.AttributesRecord) {},
+		named(user.DefaultInfo{Name: "bob"}), named(user.DefaultInfo{Name: "ann", UID: "1"}), named(user.DefaultInfo{Name: "ann", Groups: []string{"a", "b"}}),
+		named(user.DefaultInfo{Name: "ann", Groups: []string{"ab"}}), named(user.DefaultInfo{Name: "ann", Extra: map[string][]string{"a": {"b"}}}),
+		named(user.DefaultInfo{Name: "ann", Extra: map[string][]string{"a": {}, "b": {}}}),
+		func(a *authorizer.AttributesRecord) { a.Verb = "watch" }, func(a *authorizer.AttributesRecord) { a.Name = "x" },
+		func(a *authorizer.AttributesRecord) { a.Namespace = "his" }, func(a *authorizer.AttributesRecord) { a.Resource = "secrets" },
+		func(a *authorizer.AttributesRecord) { a.Subresource = "log" }, func(a *authorizer.AttributesRecord) { a.APIGroup = "apps" },
+		func(a *authorizer.AttributesRecord) { a.APIVersion = "v2" }, func(a *authorizer.AttributesRecord) { a.Path = "/x" },
+		func(a *authorizer.AttributesRecord) { a.ResourceRequest = false },
+		func(a *authorizer.AttributesRecord) {
+			a.FieldSelectorRequirements = fields.ParseSelectorOrDie("metadata.name=x").Requirements()
+		},
+	} {
+		a := pods(&user.DefaultInfo{Name: "ann"}, "hers")
+		change(&a)
+		key, err := s.attributesKey(a)
+		if last, known := seen[key]; known || err != nil {
+			t.Errorf("request %d is %d, %v", i, last, err)
+		}
+		seen[key] = i
+	}
+}
+
+// TestLaterDecisionsCount: an answer that comes late does not replace one to a later question.
+func TestLaterDecisionsCount(t *testing.T) {
+	m, now := newStale(time.Hour).users, time.Now()
+	refusal, approval := &remembered{asked: now}, &remembered{asked: now.Add(-time.Minute), response: new(authenticator.Response)}
+	m.remember(digest{}, refusal)
+	m.remember(digest{}, approval)
+	if m.recall(digest{}) != refusal {
+		t.Error("an older approval replaces a refusal")
+	}
+}
+
+// TestNothingIsRepeatedWithoutABound: by default the upstream must answer.
+func TestNothingIsRepeatedWithoutABound(t *testing.T) {
+	o := &oracle{ok: true}
+	a := newStale(0).authenticator(o)
+	if _, ok, _ := a.AuthenticateRequest(bearer(t, "anns")); !ok {
+		t.Fatal("refused")
+	}
+	o.err = errDown
+	if _, ok, err := a.AuthenticateRequest(bearer(t, "anns")); ok || err == nil {
+		t.Errorf("%v, %v", ok, err)
+	}
+}
