@@ -1,28 +1,32 @@
 package patches
 
 import (
+	"slices"
+	"strings"
+
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/json"
 )
 
 // Applied decodes an applied configuration: YAML or, if kind says so, CBOR. If unique is true,
 // [CheckApplied] would find no duplicate fields.
 //
 // Clients send most configurations as JSON, which is valid YAML. Decoding YAML costs several times as
-// much, because the library converts YAML to JSON and decodes that. So Applied uses the JSON decoder for
-// configurations that both decoders read alike.
+// much, because the library converts YAML to JSON and decodes that. So Applied uses what the JSON decoder
+// has decoded if YAML reads the configuration alike.
 func Applied(kind types.PatchType, data []byte) (configuration map[string]any, unique bool, err error) {
-	switch {
-	case kind == types.ApplyCBORPatchType:
+	if kind == types.ApplyCBORPatchType {
 		return configuration, true, direct.Unmarshal(data, &configuration)
-	case !isClean(data):
-		return configuration, false, yaml.Unmarshal(data, &configuration)
-	case !isPlain(data):
-		return configuration, true, yaml.Unmarshal(data, &configuration)
 	}
-	return configuration, true, json.Unmarshal(data, &configuration)
+	duplicates, err := json.UnmarshalStrict(data, &configuration)
+	unique = err == nil && len(duplicates) == 0 && hasPlainKeys(configuration)
+	if unique && isPlain(data) {
+		return configuration, true, nil
+	}
+	configuration = nil
+	return configuration, unique, yaml.Unmarshal(data, &configuration)
 }
 
 // CheckApplied returns an error if an applied configuration in YAML has duplicate fields.
@@ -35,8 +39,24 @@ const (
 	maxPlainKey    = 128
 )
 
-// isPlain reports whether YAML reads data, which is clean, as JSON does: an object that is not nested
-// deeply, with printable ASCII in its strings, few escapes, and integers as its only numbers.
+// hasPlainKeys reports whether YAML reads all keys in v, which was decoded from JSON, as JSON does.
+func hasPlainKeys(v any) bool {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, value := range v {
+			odd := strings.ContainsFunc(key, func(c rune) bool { return c <= ' ' || c > '~' || c == '\\' || c == '<' })
+			if odd || !hasPlainKeys(value) {
+				return false
+			}
+		}
+	case []any:
+		return !slices.ContainsFunc(v, func(item any) bool { return !hasPlainKeys(item) })
+	}
+	return true
+}
+
+// isPlain reports whether YAML reads data, which is JSON with plain keys, as JSON does: an object that is not
+// nested deeply, with printable ASCII in its strings, few escapes, and integers as its only numbers.
 func isPlain(data []byte) bool {
 	if data[0] != '{' || deeper(data, MaxDepth) {
 		return false

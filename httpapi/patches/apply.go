@@ -124,6 +124,9 @@ func (p *Patch) applyText(ctx context.Context, stored runtime.Object, edit func(
 // found handles the duplicate and unknown fields of the patch and, in err, of the patched object: it
 // warns of them or returns an error with text. Other errors in err are returned alone.
 func (p *Patch) found(ctx context.Context, inPatch []error, err error, text string) error {
+	if !p.isStrict() {
+		inPatch = nil
+	}
 	strict, isStrict := runtime.AsStrictDecodingError(err)
 	switch {
 	case err != nil && !isStrict: // decoding stopped early, so inPatch may be incomplete
@@ -203,11 +206,7 @@ func (p *Patch) decode() {
 		return
 	}
 	p.decoded, p.parsed = true, make(map[string]any)
-	if p.isStrict() {
-		p.strictErrs, p.decodeErr = kjson.UnmarshalStrict(p.Data, &p.parsed)
-	} else {
-		p.decodeErr = kjson.UnmarshalCaseSensitivePreserveInts(p.Data, &p.parsed)
-	}
+	p.strictErrs, p.decodeErr = kjson.UnmarshalStrict(p.Data, &p.parsed)
 }
 
 // applyStrategic applies a strategic merge patch: it converts the object to a map, merges the patch into
@@ -368,9 +367,6 @@ func (p *Patch) mergePart(stored runtime.Object) runtime.Object {
 	}
 	if sized, ok := whole.(interface{ Size() int }); !ok || sized.Size() < minMerged || len(p.Data) > maxNarrowed {
 		return nil
-	}
-	if !p.decoded && !isClean(p.Data) {
-		return nil // duplicate fields need the strict decoder
 	}
 	if p.decode(); p.decodeErr != nil || len(p.strictErrs) > 0 || !p.mayNarrow(whole) {
 		return nil
