@@ -464,27 +464,14 @@ func (b *listBody) Close() error {
 // prettyBody indents the JSON that body writes.
 type prettyBody struct{ exchange.Body }
 
-// indentRoom holds what Indenters use.
-var indentRoom = sync.Pool{New: func() any { return new([]byte) }}
-
 func (b prettyBody) WriteTo(w io.Writer) (int64, error) {
 	out := exchange.NewChunkWriter(w)
 	defer out.Release()
-	room := indentRoom.Get().(*[]byte)
-	defer func() {
-		if invariants.Enabled {
-			invariants.Overwrite(*room)
-		}
-		indentRoom.Put(room)
-	}()
-	in := wire.NewIndenter(out, *room)
-	_, err := b.Body.WriteTo(in)
-	rest, flushErr := in.Flush()
-	*room = rest
-	if err == nil {
-		err = flushErr
+	in := wire.NewIndenter(out)
+	if _, err := b.Body.WriteTo(in); err != nil {
+		return out.Written, err
 	}
-	if err != nil {
+	if err := in.Flush(); err != nil {
 		return out.Written, err
 	}
 	out.Flush()

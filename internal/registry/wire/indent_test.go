@@ -15,7 +15,7 @@ import (
 // indented writes body to an Indenter in pieces that end at cuts.
 func indented(t failer, body []byte, cut func(rest int) int) []byte {
 	var out bytes.Buffer
-	in := wire.NewIndenter(&out, nil)
+	in := wire.NewIndenter(&out)
 	for rest := body; len(rest) > 0; {
 		n := cut(len(rest))
 		if m, err := in.Write(rest[:n]); m != n || err != nil {
@@ -23,7 +23,7 @@ func indented(t failer, body []byte, cut func(rest int) int) []byte {
 		}
 		rest = rest[n:]
 	}
-	if _, err := in.Flush(); err != nil {
+	if err := in.Flush(); err != nil {
 		t.Errorf("flush: %v", err)
 	}
 	return out.Bytes()
@@ -62,11 +62,11 @@ var errBroken = errors.New("broken")
 func (broken) Write([]byte) (int, error) { return 0, errBroken }
 
 func TestIndenterTellsOfErrors(t *testing.T) {
-	in := wire.NewIndenter(broken{}, nil)
+	in := wire.NewIndenter(broken{})
 	if _, err := in.Write(bytes.Repeat([]byte("[]"), 1<<16)); !errors.Is(err, errBroken) {
 		t.Errorf("write: %v", err)
 	}
-	if _, err := in.Flush(); !errors.Is(err, errBroken) {
+	if err := in.Flush(); !errors.Is(err, errBroken) {
 		t.Errorf("flush: %v", err)
 	}
 }
@@ -76,7 +76,7 @@ func FuzzIndenter(f *testing.F) {
 	f.Add([]byte(`{"a":["b",{}]}`), 3)
 	f.Add([]byte(`"\\\""`), 2)
 	f.Fuzz(func(t *testing.T, body []byte, cut int) {
-		in := wire.NewIndenter(&bytes.Buffer{}, nil)
+		in := wire.NewIndenter(&bytes.Buffer{})
 		_, _ = in.Write(body) // whatever it is
 		want, err := wire.Pretty(body)
 		if err != nil {

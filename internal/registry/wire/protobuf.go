@@ -9,9 +9,7 @@ import (
 // Tags of the messages that this package writes: field number and wire type.
 const (
 	wireVarint = 0
-	wire64     = 1
 	wireLen    = 2
-	wire32     = 5
 
 	tagMetadata        = 1<<3 | wireLen // of any object
 	tagFirst           = 1<<3 | wireLen // of a list: metadata, then items
