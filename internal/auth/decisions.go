@@ -2,10 +2,9 @@ package auth
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"hash/maphash"
-	"slices"
-	"strings"
 	"sync/atomic"
 
 	dto "github.com/prometheus/client_model/go"
@@ -43,21 +42,11 @@ type decisions struct {
 
 // decided is one decision. It is immutable.
 type decided struct {
-	requestKey
+	key      string // of the request, by appendKey
 	changes  uint64
 	decision authorizer.Decision
 	reason   string
 	err      error
-}
-
-// requestKey is the part of a request that RBAC looks at.
-type requestKey struct {
-	isResource                              bool
-	user, verb                              string
-	namespace, group, resource, subresource string
-	name                                    string
-	path                                    string
-	groups                                  []string
 }
 
 // newDecisions caches what next decides by the objects of the informers, which must not have
@@ -96,33 +85,38 @@ func (d *decisions) follow(informer cache.SharedIndexInformer) error {
 
 // Authorize implements authorizer.Authorizer.
 func (d *decisions) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	q, ok := requestKeyOf(a)
-	if !ok {
+	if a.GetUser() == nil {
 		return d.next.Authorize(ctx, a)
 	}
 	changes := d.changes.Load() // before RBAC reads what changes
-	name := q.name
-	if q.isResource && name != "" {
-		q.name = d.anyName
-		if known := d.ask(ctx, renamed{a, d.anyName}, &q, changes); known.decision == authorizer.DecisionAllow {
+	if a.IsResourceRequest() && a.GetName() != "" {
+		if known := d.ask(ctx, renamed{a, d.anyName}, changes); known.decision == authorizer.DecisionAllow {
 			return known.decision, known.reason, known.err
 		}
-		q.name = name
 	}
-	known := d.ask(ctx, a, &q, changes)
+	known := d.ask(ctx, a, changes)
 	return known.decision, known.reason, known.err
 }
 
-// ask returns the cached decision, or decides.
-func (d *decisions) ask(ctx context.Context, a authorizer.Attributes, q *requestKey, changes uint64) *decided {
-	known := d.known(q, changes)
-	if known == nil {
-		return d.decide(ctx, a, q, changes)
+// ask returns the decision that was cached at this number of changes. If there is none, it asks RBAC and
+// caches the decision.
+func (d *decisions) ask(ctx context.Context, a authorizer.Attributes, changes uint64) *decided {
+	var room [keyRoom]byte
+	key := appendKey(room[:0], a, a.GetName())
+	slot := &d.slots[maphash.Bytes(d.seed, key)%rememberedDecisions]
+	if known := slot.Load(); known != nil && known.changes == changes && known.key == string(key) {
+		if known.decision == authorizer.DecisionAllow {
+			d.allowed.Add(1)
+		}
+		return known
 	}
-	if known.decision == authorizer.DecisionAllow {
-		d.allowed.Add(1)
+	made := &decided{changes: changes}
+	made.decision, made.reason, made.err = d.next.Authorize(ctx, a)
+	if len(key) <= rememberedSize {
+		made.key = string(key)
+		slot.Store(made)
 	}
-	return known
+	return made
 }
 
 // addTo adds the decisions that the cache has answered to upstream's metric, which counts those that RBAC
@@ -154,82 +148,24 @@ type renamed struct {
 // GetName returns the other name.
 func (n renamed) GetName() string { return n.name }
 
-// known returns the decision for q that was cached at this number of changes, nil if there is none.
-func (d *decisions) known(q *requestKey, changes uint64) *decided {
-	if known := d.slot(q).Load(); known != nil && known.changes == changes && known.equal(q) {
-		return known
-	}
-	return nil
-}
+// keyRoom is the room for a key. Few are longer.
+const keyRoom = 512
 
-func (d *decisions) slot(q *requestKey) *atomic.Pointer[decided] {
-	return &d.slots[q.hash(d.seed)%rememberedDecisions]
-}
-
-// decide asks RBAC and caches the decision.
-func (d *decisions) decide(ctx context.Context, a authorizer.Attributes, q *requestKey, changes uint64) *decided {
-	made := &decided{changes: changes}
-	made.decision, made.reason, made.err = d.next.Authorize(ctx, a)
-	if q.size() <= rememberedSize {
-		made.requestKey = q.clone()
-		d.slot(q).Store(made)
+// appendKey appends all that RBAC looks at in a request, which has a user, for an object with that name.
+func appendKey(dst []byte, a authorizer.Attributes, name string) []byte {
+	who := a.GetUser()
+	add := func(parts ...string) {
+		for _, s := range parts {
+			dst = append(binary.AppendUvarint(dst, uint64(len(s))), s...)
+		}
 	}
-	return made
-}
-
-// requestKeyOf returns the key of a request, if it has a user.
-func requestKeyOf(a authorizer.Attributes) (requestKey, bool) {
-	u := a.GetUser()
-	if u == nil {
-		return requestKey{}, false
-	}
-	q := requestKey{
-		isResource: a.IsResourceRequest(), user: u.GetName(), groups: u.GetGroups(),
-		verb: a.GetVerb(), namespace: a.GetNamespace(),
-	}
-	if q.isResource {
-		q.group, q.resource, q.subresource, q.name = a.GetAPIGroup(), a.GetResource(), a.GetSubresource(), a.GetName()
+	if add(who.GetName(), a.GetVerb(), a.GetNamespace()); a.IsResourceRequest() {
+		dst = append(dst, 1)
+		add(a.GetAPIGroup(), a.GetResource(), a.GetSubresource(), name)
 	} else {
-		q.path = a.GetPath()
+		dst = append(dst, 0)
+		add(a.GetPath())
 	}
-	return q, true
-}
-
-func (q *requestKey) hash(seed maphash.Seed) uint64 {
-	const odd = 0x9e3779b97f4a7c15
-	var h uint64
-	for _, s := range [...]string{q.user, q.verb, q.namespace, q.group, q.resource, q.subresource, q.name, q.path} {
-		h = (h ^ maphash.String(seed, s)) * odd
-	}
-	for _, s := range q.groups {
-		h = (h ^ maphash.String(seed, s)) * odd
-	}
-	return h >> 32
-}
-
-func (q *requestKey) equal(other *requestKey) bool {
-	return q.isResource == other.isResource && q.user == other.user && q.verb == other.verb &&
-		q.namespace == other.namespace && q.group == other.group && q.resource == other.resource &&
-		q.subresource == other.subresource && q.name == other.name && q.path == other.path && slices.Equal(q.groups, other.groups)
-}
-
-func (q *requestKey) size() int {
-	n := len(q.user) + len(q.verb) + len(q.namespace) + len(q.group) + len(q.resource) + len(q.subresource) + len(q.name) + len(q.path)
-	for _, s := range q.groups {
-		n += len(s)
-	}
-	return n
-}
-
-// clone returns q with copies of its strings, which may be parts of a larger buffer.
-func (q *requestKey) clone() requestKey {
-	c := *q
-	for _, s := range []*string{&c.user, &c.verb, &c.namespace, &c.group, &c.resource, &c.subresource, &c.name, &c.path} {
-		*s = strings.Clone(*s)
-	}
-	c.groups = slices.Clone(q.groups)
-	for i, s := range c.groups {
-		c.groups[i] = strings.Clone(s)
-	}
-	return c
+	add(who.GetGroups()...)
+	return dst
 }

@@ -82,7 +82,7 @@ type FlowClass struct {
 
 // classified is the class of one kind of requests in one generation.
 type classified struct {
-	requestKey
+	key        string // of the requests, by appendKey
 	generation uint64
 	class      *FlowClass
 	queueSet   *queueSet
@@ -195,15 +195,15 @@ func (f *Flow) RetryAfter(class *FlowClass) int64 {
 // returns false if that does not happen by the time until, or before ctx ends. ctx has the request's
 // values and ends when the client leaves.
 func (f *Flow) Acquire(ctx context.Context, a authorizer.Attributes, r FlowRequest, until time.Time, seat *Seat) (*FlowClass, bool) {
-	q, ok := requestKeyOf(a)
-	if !ok {
+	if a.GetUser() == nil {
 		return nil, false
 	}
-	q.name = "" // flow schemas do not look at names
+	var room [keyRoom]byte
+	key := appendKey(room[:0], a, "") // flow schemas do not look at names
 	generation := f.generation.Load()
-	known := f.slot(&q).Load()
+	known := f.slot(key).Load()
 	// The controller always decides on watches, because it times their initialization.
-	if known != nil && known.generation == generation && known.equal(&q) && q.verb != "watch" {
+	if known != nil && known.generation == generation && known.key == string(key) && a.GetVerb() != "watch" {
 		work := f.Estimate(a, r, known.class)
 		if work.AdditionalLatency == 0 && known.queueSet.enter(work.MaxSeats()) {
 			*seat = Seat{queueSet: known.queueSet, class: known.class, seats: work.MaxSeats(), since: time.Now()}
@@ -211,20 +211,20 @@ func (f *Flow) Acquire(ctx context.Context, a authorizer.Attributes, r FlowReque
 			return known.class, true
 		}
 	}
-	return f.queue(ctx, q.clone(), a, r, until, seat)
+	return f.queue(ctx, slices.Clone(key), a, r, until, seat)
 }
 
-func (f *Flow) slot(q *requestKey) *atomic.Pointer[classified] {
-	return &f.slots[q.hash(f.seed)%rememberedDecisions]
+func (f *Flow) slot(key []byte) *atomic.Pointer[classified] {
+	return &f.slots[maphash.Bytes(f.seed, key)%rememberedDecisions]
 }
 
 // queue lets the controller decide. The controller calls a function and releases the seat
 // when the function returns, so it needs its own goroutine for the request.
-func (f *Flow) queue(ctx context.Context, q requestKey, a authorizer.Attributes, r FlowRequest, until time.Time, seat *Seat) (*FlowClass, bool) {
+func (f *Flow) queue(ctx context.Context, key []byte, a authorizer.Attributes, r FlowRequest, until time.Time, seat *Seat) (*FlowClass, bool) {
 	info := r.RequestInfo()
 	var class *FlowClass
 	note := func(fs *flowcontrolv1.FlowSchema, pl *flowcontrolv1.PriorityLevelConfiguration, _ string) {
-		class = f.classify(q, fs, pl)
+		class = f.classify(key, fs, pl)
 	}
 	estimate := func() flowrequest.WorkEstimate {
 		work := f.Estimate(a, r, class)
@@ -289,7 +289,7 @@ func (f *Flow) Waiting() (reading, mutating int) {
 
 // classify stores the controller's classification of a request. The controller calls it while the
 // configuration cannot change.
-func (f *Flow) classify(q requestKey, fs *flowcontrolv1.FlowSchema, pl *flowcontrolv1.PriorityLevelConfiguration) *FlowClass {
+func (f *Flow) classify(request []byte, fs *flowcontrolv1.FlowSchema, pl *flowcontrolv1.PriorityLevelConfiguration) *FlowClass {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	key := [4]string{fs.Name, pl.Name, string(fs.UID), string(pl.UID)}
@@ -298,8 +298,8 @@ func (f *Flow) classify(q requestKey, fs *flowcontrolv1.FlowSchema, pl *flowcont
 		class = &FlowClass{Schema: fs.Name, Level: pl.Name, SchemaUID: string(fs.UID), LevelUID: string(pl.UID)}
 		f.classes[key] = class
 	}
-	if queues := f.queueSets[pl.Name]; queues != nil && q.size() <= rememberedSize {
-		f.slot(&q).Store(&classified{requestKey: q, generation: f.generation.Load(), class: class, queueSet: queues})
+	if queues := f.queueSets[pl.Name]; queues != nil && len(request) <= rememberedSize {
+		f.slot(request).Store(&classified{key: string(request), generation: f.generation.Load(), class: class, queueSet: queues})
 	}
 	return class
 }
