@@ -2,11 +2,12 @@ package httpapi
 
 import (
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+
+	"github.com/google/uuid"
 
 	"github.com/larder-io/larder/httpapi/identity"
 	"github.com/larder-io/larder/httpapi/request"
@@ -62,15 +63,8 @@ func methodString(b []byte) string {
 
 // newAuditID returns a random UUID. It names requests in logs and guards nothing.
 func newAuditID() string {
-	var id [16]byte
+	var id uuid.UUID
 	binary.BigEndian.PutUint64(id[:8], rand.Uint64()&^0xf000|0x4000) // version 4
 	binary.BigEndian.PutUint64(id[8:], rand.Uint64()&^(3<<62)|1<<63) // variant 10
-	text := make([]byte, 0, 36)
-	for i, end := range [...]int{4, 6, 8, 10, 16} {
-		if i > 0 {
-			text = append(text, '-')
-		}
-		text = hex.AppendEncode(text, id[(len(text)-i)/2:end])
-	}
-	return string(text)
+	return id.String()
 }

@@ -268,7 +268,7 @@ func (s *writesSide) plain(text string) string {
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	text = uuid.ReplaceAllStringFunc(text, func(own string) string {
+	text = anyUUID.ReplaceAllStringFunc(text, func(own string) string {
 		if s.made[own] == "" {
 			s.made[own] = fmt.Sprintf("<uid %d>", len(s.made))
 		}

@@ -117,7 +117,7 @@ func inspect(block []byte) (facts exchange.Facts) {
 			return facts
 		}
 		name, value, ok := bytes.Cut(line, []byte{':'})
-		if !ok || !isToken(name) {
+		if !ok || !httpguts.ValidHeaderFieldName(string(name)) {
 			facts.Refuse("malformed header name")
 			return facts
 		}
@@ -167,17 +167,4 @@ const (
 // foldEqual reports whether name is lower in any case. lower is ASCII.
 func foldEqual(name []byte, lower string) bool {
 	return len(name) == len(lower) && strings.EqualFold(string(name), lower)
-}
-
-// isToken reports whether name is a token of RFC 9110.
-func isToken(name []byte) bool {
-	for _, c := range name {
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		case strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0:
-		default:
-			return false
-		}
-	}
-	return len(name) > 0
 }

@@ -123,7 +123,7 @@ func (b *block) add(f hpack.HeaderField) {
 		r.malformed = true
 	case strings.HasPrefix(f.Name, ":"):
 		r.malformed = r.malformed || b.regular || !r.addPseudo(f)
-	case !validName(f.Name):
+	case !httpguts.ValidHeaderFieldName(f.Name) || f.Name != strings.ToLower(f.Name):
 		r.malformed = true
 	default:
 		b.regular = true
@@ -157,19 +157,6 @@ func (r *request) addPseudo(f hpack.HeaderField) bool {
 	}
 	r.text = append(r.text, ' ') // an empty one has been said, too
 	r.pseudo[which] = r.put(f.Value)
-	return true
-}
-
-// validName reports whether a name is a token in lower case.
-func validName(name string) bool {
-	if name == "" {
-		return false
-	}
-	for i := range len(name) {
-		if c := name[i]; !httpguts.IsTokenRune(rune(c)) || 'A' <= c && c <= 'Z' {
-			return false
-		}
-	}
 	return true
 }
 

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httputil"
 	"strconv"
 	"strings"
 	"time"
@@ -194,13 +195,7 @@ func (w *streamWriter) writeBody(p []byte) error {
 		_, err := w.out.Write(p)
 		return err
 	case w.chunked:
-		if _, err := fmt.Fprintf(w.out, "%x\r\n", len(p)); err != nil {
-			return err
-		}
-		if _, err := w.out.Write(p); err != nil {
-			return err
-		}
-		_, err := w.out.WriteString("\r\n")
+		_, err := httputil.NewChunkedWriter(w.out).Write(p)
 		return err
 	case int64(len(p)) > w.left:
 		return http.ErrContentLength
