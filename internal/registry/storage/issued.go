@@ -3,6 +3,8 @@ package storage
 import (
 	"sync"
 
+	"k8s.io/utils/lru"
+
 	"github.com/larder-io/larder/kv"
 )
 
@@ -20,12 +22,9 @@ const maxIssued = 1 << 14
 type issued struct {
 	store kv.Store
 
-	mu sync.Mutex
-
-	history uint64 // number of the history of all revisions
-	// revisions and order hold the same, order the oldest first.
-	revisions map[int64]struct{}
-	order     []int64
+	mu        sync.Mutex
+	history   uint64     // number of the history of all revisions
+	revisions *lru.Cache // nil if there are none
 }
 
 // add adds a revision of a history.
@@ -33,23 +32,19 @@ func (h *issued) add(history uint64, revision int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.history != history || h.revisions == nil {
-		h.history, h.revisions, h.order = history, make(map[int64]struct{}), nil
+		h.history, h.revisions = history, lru.New(maxIssued)
 	}
-	if _, known := h.revisions[revision]; known {
-		return
-	}
-	h.revisions[revision] = struct{}{}
-	if h.order = append(h.order, revision); len(h.order) > maxIssued {
-		delete(h.revisions, h.order[0])
-		h.order = h.order[1:]
-	}
+	h.revisions.Add(revision, nil)
 }
 
 func (h *issued) has(history uint64, revision int64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	_, known := h.revisions[revision]
-	return known && h.history == history
+	if h.history != history || h.revisions == nil {
+		return false
+	}
+	_, known := h.revisions.Get(revision)
+	return known
 }
 
 // replaced reports whether a revision may belong to a replaced history: that history had reached it, and
