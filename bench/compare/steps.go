@@ -213,12 +213,12 @@ func (c *Comparison) fanOut() step {
 	rate, changes := min(50, max(1, most/float64(watchers))), min(200, max(5, events/watchers))
 	spec := row("B23", fmt.Sprintf("WATCH fan-out to %d watchers, protobuf, %g events/s, per delivery", watchers, rate))
 	spec.body = true
-	return step{rows: []rowSpec{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return c.undisturbed(step{rows: []rowSpec{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return c.watch(ctx, kind, bench.WatchConfig{
 			Name: "B23", Path: pods, Accept: bench.Protobuf, Watchers: watchers, Objects: c.seed.PodPaths(min(50, c.seed.Pods)),
 			Load: bench.Load{Operations: c.ops(kind, changes, changes), Rate: rate, Clients: 4},
 		})
-	}}
+	}})
 }
 
 // selective sends each event to few of many watchers.
@@ -226,14 +226,14 @@ func (c *Comparison) selective() step {
 	const rate = 400
 	watchers := c.config.watchers(1000)
 	spec := row("B24", fmt.Sprintf("WATCH, %d watchers each of one node, %d events/s, per event", watchers, rate))
-	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return c.undisturbed(step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		changes := c.ops(kind, 1200, 1200)
 		objects := c.seed.PodPaths(min(c.seed.Pods, changes))
 		return c.watch(ctx, kind, bench.WatchConfig{
 			Name: "B24", Path: pods, Selections: c.seed.NodeSelections(c.seed.Nodes), Accept: bench.Protobuf, Watchers: watchers,
 			Objects: objects, Load: bench.Load{Operations: changes, Rate: rate, Clients: 8}, Deliveries: c.seed.Deliveries(watchers, len(objects), changes), PerChange: true,
 		})
-	}}
+	}})
 }
 
 // opening opens watches.

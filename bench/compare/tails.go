@@ -31,32 +31,24 @@ func (c *Comparison) stuck() step {
 	const rate = 100
 	watchers := c.config.watchers(50)
 	spec := tail("B35", fmt.Sprintf("WATCH by %d watchers beside %d stuck ones, %d events/s, per delivery; latencies from the answer to the change", watchers, watchers, rate), value(bench.LateP99), value(bench.LateP999))
-	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return c.undisturbed(step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return c.watch(ctx, kind, bench.WatchConfig{
 			Name: "B35", Path: pods, Accept: bench.Protobuf, Watchers: watchers, Stuck: watchers, Objects: c.seed.PodPaths(min(50, c.seed.Pods)),
 			Load: bench.Load{Operations: c.ops(kind, 1000, 1000), Rate: rate, Clients: 4},
 		})
-	}}
+	}})
 }
 
-// watch watches a server while changes are made, and pauses the other servers. A separate server makes the
-// changes: kube-apiserver could not make them at the full rate, and would use the CPU that the measured
-// server needs. The limit makes its own changes.
-func (c *Comparison) watch(ctx context.Context, kind Kind, config bench.WatchConfig) (results []*bench.Result, err error) {
-	measured := []*testservers.Server{c.servers[kind]}
+// watch watches a server while changes are made. A separate server makes them: kube-apiserver could not make
+// them at the full rate, and would use the CPU that the measured server needs. The limit makes its own changes.
+func (c *Comparison) watch(ctx context.Context, kind Kind, config bench.WatchConfig) ([]*bench.Result, error) {
 	if kind != Limit {
 		through, err := c.neutral(ctx)
 		if err != nil {
 			return nil, err
 		}
 		config.Through = through.Target
-		measured = append(measured, through)
 	}
-	resume, err := c.alone(ctx, measured...)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, resume()) }()
 	return one(bench.Watch(ctx, c.servers[kind].Target, config))
 }
 
@@ -70,12 +62,7 @@ const (
 func (c *Comparison) mixed() step {
 	const rate = 300
 	spec := tail("B36", fmt.Sprintf("mixed load, %d requests/s, open loop; latencies of GETs and of lists of a node", rate), value(smallP99), value(smallP999))
-	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) (all []*bench.Result, err error) {
-		resume, err := c.alone(ctx, c.servers[kind])
-		if err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, resume()) }()
+	return c.undisturbed(step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		results, err := bench.Mixed(ctx, c.servers[kind].Target, bench.MixedConfig{Seed: c.seed, Load: bench.Load{Operations: c.ops(kind, 4500, 4500), Clients: 16, Rate: rate}})
 		if err != nil {
 			return nil, err
@@ -87,7 +74,7 @@ func (c *Comparison) mixed() step {
 		whole.Add(smallP99, small.Quantile(99).Seconds(), "s")
 		whole.Add(smallP999, small.Quantile(99.9).Seconds(), "s")
 		return one(whole, nil)
-	}}
+	}})
 }
 
 // writer is the separate Larder that makes changes, whichever server is measured.
@@ -104,37 +91,16 @@ func (c *Comparison) neutral(ctx context.Context) (s *testservers.Server, err er
 	return c.servers[writer], nil
 }
 
-// alone pauses all servers except the given ones and etcd, until resume is called. Otherwise each would
-// follow the changes, which delays the measured server on a machine with few processors.
-func (c *Comparison) alone(ctx context.Context, measured ...*testservers.Server) (resume func() error, err error) {
-	var paused []*testservers.Server
-	resume = func() error {
-		var failed []error
-		for _, s := range paused {
-			failed = append(failed, s.Resume(), s.Ready(ctx))
-		}
-		return errors.Join(failed...)
-	}
-	for _, s := range c.started.Servers() {
-		if s == c.started.Etcd() || s.Target == nil || s.CheckAlive() != nil || slices.Contains(measured, s) {
-			continue
-		}
-		if err := s.Pause(); err != nil {
-			return nil, errors.Join(err, resume())
-		}
-		paused = append(paused, s)
-	}
-	return resume, nil
-}
-
-// undisturbed makes a step of writes measure each server alone. Otherwise the other server would follow the
-// writes, and could use more CPU time for that than the measured server uses for writing. It is stopped
-// and not paused, because etcd keeps trying to send events to a paused server, and started again
-// afterwards. The measured server may therefore have just started: a tenth of the load runs first,
-// unmeasured.
+// undisturbed makes a step with writes measure each server alone. Otherwise the other server would follow the
+// writes, and could use more CPU time for that than the measured server uses. It is stopped and started again
+// afterwards, and not paused, because etcd keeps trying to send events to a paused server. The measured server
+// may therefore have just started: a tenth of the load runs first, unmeasured. The limit does not use etcd.
 func (c *Comparison) undisturbed(s step) step {
 	plain := s.run
 	s.run = func(ctx context.Context, kind Kind) (results []*bench.Result, err error) {
+		if kind == Limit {
+			return plain(ctx, kind)
+		}
 		back, err := c.end(kind)
 		if err != nil {
 			return nil, err
@@ -175,6 +141,10 @@ func (c *Comparison) end(measured Kind) (back func(context.Context) error, err e
 		}
 		if err := c.servers[kind].Stop(); err != nil {
 			return nil, err
+		}
+		if kind == writer {
+			delete(c.servers, writer) // neutral starts another
+			continue
 		}
 		ended = append(ended, kind)
 	}

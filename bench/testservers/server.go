@@ -73,21 +73,6 @@ func launch(name, program string, args []string, log string) (*Server, error) {
 	return s, nil
 }
 
-// Pause stops the process where it is, until Resume. It returns when the process stands still,
-// on Linux. A process that has ended is left alone.
-func (s *Server) Pause() error {
-	if err := s.signal(syscall.SIGSTOP); err != nil {
-		return err
-	}
-	if err := awaitStop(s.Process.PID); err != nil {
-		return fmt.Errorf("testservers: %s: %w", s.Process.Name, err)
-	}
-	return nil
-}
-
-// Resume lets the process go on.
-func (s *Server) Resume() error { return s.signal(syscall.SIGCONT) }
-
 func (s *Server) signal(signal syscall.Signal) error {
 	if s.CheckAlive() != nil {
 		return nil
@@ -109,9 +94,6 @@ func (s *Server) Stop() error {
 }
 
 func (s *Server) stop() error {
-	if err := s.Resume(); err != nil { // a paused process does not get SIGTERM
-		return err
-	}
 	if err := s.signal(syscall.SIGTERM); err != nil {
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -99,43 +98,6 @@ func TestFleet(t *testing.T) {
 		if err := syscall.Kill(s.Process.PID, 0); !errors.Is(err, syscall.ESRCH) {
 			t.Errorf("%s lives: %v", s.Process.Name, err)
 		}
-	}
-}
-
-// TestPausedServersDoNotAnswer pauses and resumes a server, and stops it while it is paused.
-func TestPausedServersDoNotAnswer(t *testing.T) {
-	f := start(t)
-	server, err := f.Start(testservers.Larder, testservers.Usual())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Ready(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Pause(); err != nil {
-		t.Fatal(err)
-	}
-	paused, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	if version, err := server.Target.Version(paused); err == nil {
-		t.Errorf("a paused server says that it is %q", version)
-	}
-	if err := server.Resume(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := server.Target.Version(t.Context()); err != nil {
-		t.Errorf("after it went on: %v", err)
-	}
-	const patience = 15 * time.Second // after which a server that does not end is killed
-	began := time.Now()
-	if err := errors.Join(server.Pause(), server.Stop()); err != nil {
-		t.Fatal(err)
-	}
-	if took := time.Since(began); took >= patience {
-		t.Errorf("stopped while paused it ended after %v: it was killed", took)
-	}
-	if err := errors.Join(server.Pause(), server.Resume()); err != nil {
-		t.Errorf("of a server that has ended: %v", err)
 	}
 }
 
