@@ -39,9 +39,9 @@ type event struct {
 type codec interface {
 	mediaType() string
 	list(body []byte) (list, error)
-	// frames returns a function that returns the raw frames of a watch one after another. A frame is
-	// valid until the next call.
-	frames(body io.Reader) func() ([]byte, error)
+	// frames returns a function that returns the raw frames of a watch one after another. A frame has at
+	// most limit bytes and is valid until the next call.
+	frames(body io.Reader, limit int64) func() ([]byte, error)
 	// event decodes a frame. The error of an ERROR event is a statusError.
 	event(frame []byte) (event, error)
 	status(body []byte) (metav1.Status, error)

@@ -84,14 +84,14 @@ func (c *jsonCodec) object(data []byte) (object, error) {
 }
 
 // frames reads JSON values that follow one another.
-func (c *jsonCodec) frames(body io.Reader) func() ([]byte, error) {
+func (c *jsonCodec) frames(body io.Reader, limit int64) func() ([]byte, error) {
 	limited := &io.LimitedReader{R: body}
 	decoder := json.NewDecoder(limited)
 	return func() ([]byte, error) {
-		limited.N = maxFrame
+		limited.N = limit
 		var frame json.RawMessage
 		err := decoder.Decode(&frame)
-		if err != nil && limited.N <= 0 {
+		if limited.N <= 0 {
 			err = errTooLarge
 		}
 		return frame, err

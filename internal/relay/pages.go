@@ -115,8 +115,8 @@ func (s *Store) pageOf(opts kv.RangeOptions, answer list) (kv.Page, error) {
 		}
 	}
 	switch {
-	case len(page.Items) > 0 && page.Items[0].Key < opts.Start:
-		return kv.Page{}, fmt.Errorf("upstream lists %s in a page from %q on", page.Items[0].Key, opts.Start)
+	case len(page.Items) > 0 && page.Items[0].Key < max(opts.Start, opts.Prefix):
+		return kv.Page{}, fmt.Errorf("upstream lists %s in a page from %q on", page.Items[0].Key, max(opts.Start, opts.Prefix))
 	case page.More && len(page.Items) == 0:
 		return kv.Page{}, errors.New("upstream sent an empty page that is not the last")
 	case page.More:

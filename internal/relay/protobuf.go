@@ -107,7 +107,7 @@ func readObjectMeta(message []byte) (m objectMeta, err error) {
 }
 
 // frames reads frames that have a length of four bytes before them.
-func (c *protobufCodec) frames(body io.Reader) func() ([]byte, error) {
+func (c *protobufCodec) frames(body io.Reader, limit int64) func() ([]byte, error) {
 	var buffer bytes.Buffer
 	return func() ([]byte, error) {
 		var head [4]byte
@@ -115,7 +115,7 @@ func (c *protobufCodec) frames(body io.Reader) func() ([]byte, error) {
 			return nil, err
 		}
 		size := int64(binary.BigEndian.Uint32(head[:]))
-		if size > maxFrame {
+		if size > limit {
 			return nil, errTooLarge
 		}
 		if buffer.Cap() > keptBuffer {

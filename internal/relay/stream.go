@@ -39,7 +39,7 @@ func (s *Store) openStream(ctx context.Context, namespace string, after int64, t
 		cancel(nil)
 		return nil, err
 	}
-	return &stream{ctx: ctx, cancel: cancel, codec: s.codec, body: body, frame: s.codec.frames(body)}, nil
+	return &stream{ctx: ctx, cancel: cancel, codec: s.codec, body: body, frame: s.codec.frames(body, maxFrame)}, nil
 }
 
 // read returns the next event.

@@ -41,20 +41,22 @@ type upstream struct {
 	resource string
 	writer   wire.Writer
 	protobuf bool
+	client   *http.Client // reaches it
+	base     *url.URL
 
 	mu        sync.Mutex
 	revision  int64
 	log       []change
 	compacted int64
 	changed   chan struct{} // is closed by each change
-	// served is up to which revision watches see the log; 0 is all of it.
-	served int64
-	// bookmark makes each watch send one.
-	bookmarks int
-	// mute says that probes get no bookmarks, gap is the pause between the events of one revision.
-	mute bool
-	gap  time.Duration
-	cuts int // of all watches
+	// served is up to which revision lagging watches see the log; 0 is all of it. Of a number of watches
+	// that begin, the last one lags; 0 is every one.
+	served    int64
+	lagging   int
+	opened    int
+	bookmarks int           // that each watch was asked to send
+	gap       time.Duration // between the events of one revision
+	cuts      int           // of all watches
 	// answer replaces the answer to a request, if it returns one.
 	answer   func(*http.Request) *http.Response
 	requests []string // as PATH?QUERY
@@ -62,7 +64,9 @@ type upstream struct {
 
 func newUpstream(resource string, isProtobuf bool) *upstream {
 	kind := wire.Kind{APIVersion: "v1", Kind: "ConfigMap", ListKind: "ConfigMapList"}
-	u := &upstream{resource: resource, protobuf: isProtobuf, revision: 1, changed: make(chan struct{}), writer: wire.JSON(kind)}
+	u := &upstream{resource: resource, protobuf: isProtobuf, revision: 1, changed: make(chan struct{}), writer: wire.JSON(kind),
+		base: &url.URL{Scheme: "https", Host: "upstream", Path: "/base"}}
+	u.client = &http.Client{Transport: u}
 	if isProtobuf {
 		u.writer = wire.Protobuf(kind)
 	}
@@ -209,6 +213,26 @@ func (u *upstream) RoundTrip(request *http.Request) (*http.Response, error) {
 	return u.list(namespace, query), nil
 }
 
+// ServeHTTP implements http.Handler.
+func (u *upstream) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	response, err := u.RoundTrip(request)
+	if err != nil {
+		return
+	}
+	defer func() { _ = response.Body.Close() }()
+	maps.Copy(w.Header(), response.Header)
+	w.WriteHeader(response.StatusCode)
+	control := http.NewResponseController(w)
+	_ = control.Flush()
+	for buffer := make([]byte, 100); ; {
+		n, err := response.Body.Read(buffer)
+		if _, failed := w.Write(buffer[:n]); err != nil || failed != nil {
+			return
+		}
+		_ = control.Flush()
+	}
+}
+
 // response returns an answer with a body.
 func (u *upstream) response(code int, body io.ReadCloser) *http.Response {
 	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {u.mediaType()}}, Body: body}
@@ -301,8 +325,9 @@ func (u *upstream) watch(ctx context.Context, namespace string, query url.Values
 	}
 	seconds, _ := strconv.Atoi(query.Get("timeoutSeconds"))
 	body, to := io.Pipe()
+	u.opened++
 	w := &watchConnection{upstream: u, namespace: namespace, position: after, cuts: u.cuts, bookmarks: u.bookmarks, to: to,
-		ends: time.Duration(seconds) * time.Second}
+		ends: time.Duration(seconds) * time.Second, lags: u.lagging == 0 || u.opened%u.lagging == 0}
 	go w.run(ctx)
 	return u.response(http.StatusOK, body)
 }
@@ -315,6 +340,15 @@ type watchConnection struct {
 	cuts, bookmarks int
 	to              *io.PipeWriter
 	ends            time.Duration
+	lags            bool
+}
+
+// seenLocked returns the revision up to which the watch sees the log.
+func (w *watchConnection) seenLocked() int64 {
+	if w.lags && w.served != 0 {
+		return w.served
+	}
+	return w.revision
 }
 
 func (w *watchConnection) run(ctx context.Context) {
@@ -373,7 +407,7 @@ func (w *watchConnection) next() (frames [][]byte, wait <-chan struct{}, ended b
 	if w.cuts != w.upstream.cuts {
 		return nil, nil, true
 	}
-	seen := cmp.Or(w.served, w.revision)
+	seen := w.seenLocked()
 	for _, c := range w.log {
 		if c.revision <= w.position || c.revision > seen || len(frames) > 0 && c.revision != w.position+1 {
 			continue
@@ -404,15 +438,15 @@ func (w *watchConnection) next() (frames [][]byte, wait <-chan struct{}, ended b
 }
 
 func (w *watchConnection) frameBookmarkLocked() []byte {
-	return w.writer.AppendFrame(nil, "BOOKMARK", w.item(change{revision: cmp.Or(w.served, w.revision)}))
+	return w.writer.AppendFrame(nil, "BOOKMARK", w.item(change{revision: w.seenLocked()}))
 }
 
 // sendBookmark sends the bookmark before the end, unless there is more to send.
 func (w *watchConnection) sendBookmark() {
 	w.mu.Lock()
-	isMute, frame := w.mute || w.position < cmp.Or(w.served, w.revision), w.frameBookmarkLocked()
+	isDue, frame := w.position >= w.seenLocked(), w.frameBookmarkLocked()
 	w.mu.Unlock()
-	if !isMute {
+	if isDue {
 		_, _ = w.to.Write(frame)
 	}
 }
@@ -436,7 +470,7 @@ func (u *upstream) open(t testing.TB) *relay.Store {
 func (u *upstream) newStore(t testing.TB) *relay.Store {
 	t.Helper()
 	store, err := relay.NewStore(relay.StoreConfig{
-		Client: &http.Client{Transport: u}, Base: &url.URL{Scheme: "https", Host: "upstream", Path: "/base"},
+		Client: u.client, Base: u.base,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: u.resource}, Kind: "ConfigMap", Namespaced: true,
 		Protobuf: u.protobuf, Prefix: prefix,
 	})

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -249,28 +250,31 @@ func (w *watcher) deliver(ctx context.Context, events <-chan result, proofs <-ch
 		var err error
 		select {
 		case r := <-events:
-			err = w.takeAll(r, events)
-			if len(w.held.Events) > 0 {
-				settle.Reset(settleTime)
-			}
-			heard = true
+			err, heard = w.takeAll(r, events), true
 		case w.proof = <-proofs:
 		case <-settle.C:
-			w.settle()
+			select {
+			case r := <-events: // the time has passed because this goroutine waited
+				err, heard = w.takeAll(r, events), true
+			default:
+				w.settle()
+			}
 		case <-silence.C:
 			err = errSilent
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		w.useProof()
-		if err := w.send(ctx); err != nil {
-			return err
+		if err == nil {
+			w.useProof()
 		}
-		if err != nil {
+		if err := cmp.Or(w.send(ctx), err); err != nil {
 			return err
 		}
 		if heard {
 			silence.Reset(maxSilence)
+		}
+		if heard && len(w.held.Events) > 0 {
+			settle.Reset(settleTime)
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -341,5 +343,38 @@ func TestBackoff(t *testing.T) {
 				t.Errorf("the watch opened after %v", took)
 			}
 		})
+	}
+}
+
+// TestOverTheNetwork reads and watches through HTTP/1.1 and HTTP/2.
+func TestOverTheNetwork(t *testing.T) {
+	for _, isHTTP2 := range []bool{true, false} {
+		u := newUpstream("configmaps", isHTTP2)
+		server := httptest.NewUnstartedServer(u)
+		server.EnableHTTP2 = isHTTP2
+		server.StartTLS()
+		t.Cleanup(server.Close)
+		base, err := url.Parse(server.URL + "/base/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.client, u.base = server.Client(), base
+		store := u.open(t)
+		if revision, err := store.Revision(t.Context()); err != nil || revision != 1 {
+			t.Fatalf("revision %d, %v", revision, err)
+		}
+		watch := store.Watch(t.Context(), prefix, 1)
+		u.put("a/x", strings.Repeat("1", 100_000))
+		if got := text(<-watch); got != "2[create a/x] 2" {
+			t.Error(got)
+		}
+		page, err := store.Range(t.Context(), kv.RangeOptions{Prefix: prefix})
+		if err != nil || len(page.Items) != 1 || string(page.Items[0].Value) != u.value(u.log[0]) {
+			t.Errorf("list of %d, %v", len(page.Items), err)
+		}
+		u.cut()
+		if got := text(<-watch); !strings.Contains(got, "upstream ended the watch") {
+			t.Error(got)
+		}
 	}
 }
