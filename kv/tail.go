@@ -25,12 +25,14 @@ const (
 	// progressTimeout bounds one request; it blocks while the stream reconnects.
 	progressTimeout = time.Second
 
-	// A watch that did not advance for heartbeatInterval is compared with the store. One that is
-	// behind and does not advance within heartbeatTimeout is opened again. The next watch gets twice
-	// as long, up to heartbeatMax: a store may take long to find the events after an old revision.
+	// A watch that did not advance for heartbeatInterval, unless TailConfig has another, is compared with the
+	// store. One that is behind, does not catch up within heartbeatCatchUp, and does not advance within
+	// heartbeatTimeout is opened again. The next watch gets twice as long, up to heartbeatMax: a store may take
+	// long to find the events after an old revision.
 	heartbeatInterval = time.Second
 	heartbeatTimeout  = 3 * time.Second
 	heartbeatMax      = 5 * time.Minute
+	heartbeatCatchUp  = 5 * time.Second
 
 	// Pauses between attempts to reach the store.
 	retryFirst = 10 * time.Millisecond
@@ -55,7 +57,9 @@ type TailConfig struct {
 	// begins at the present.
 	Replay int64
 	Clock  Clock
-	Logger *slog.Logger // nil discards
+	// Heartbeat is how long a watch may not advance until it is compared with the store; 0 is a second.
+	Heartbeat time.Duration
+	Logger    *slog.Logger // nil discards
 }
 
 // Clock makes a Tail with Replay begin so far back that the past has a number of Ticks. Revisions have no
@@ -74,6 +78,7 @@ type Tail struct {
 	queueBytes int64
 	replay     int64
 	clock      Clock
+	heartbeat  time.Duration
 	logger     *slog.Logger
 
 	// seen is raised after everything up to it was queued to its subscriptions. It
@@ -147,6 +152,7 @@ func NewTail(cfg TailConfig) *Tail {
 		queueBytes: cmp.Or(cfg.QueueBytes, defaultQueueBytes),
 		replay:     cfg.Replay,
 		clock:      cfg.Clock,
+		heartbeat:  cmp.Or(cfg.Heartbeat, heartbeatInterval),
 		logger:     cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 		kick:       make(chan struct{}, 1),
 		subs:       make(map[string][]*Subscription),
@@ -501,7 +507,7 @@ func (t *Tail) requestProgress(ctx context.Context) {
 // runHeartbeat compares a watch that does not come further with the store. A store that
 // has gone back was replaced; a watch that is behind and stays there is stalled.
 func (t *Tail) runHeartbeat(ctx context.Context) error {
-	ticker := time.NewTicker(heartbeatInterval)
+	ticker := time.NewTicker(t.heartbeat)
 	defer ticker.Stop()
 	timeout := heartbeatTimeout
 	var behind time.Time // since when the watch has been behind without advancing
@@ -542,7 +548,7 @@ func (t *Tail) isBehind(ctx context.Context) bool {
 		t.endWatch(ErrReplaced)
 		return false
 	}
-	waiting, cancel := context.WithTimeout(ctx, heartbeatInterval)
+	waiting, cancel := context.WithTimeout(ctx, min(t.heartbeat, heartbeatCatchUp))
 	defer cancel()
 	return t.Wait(waiting, revision) != nil
 }
