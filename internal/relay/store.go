@@ -29,6 +29,9 @@ type StoreConfig struct {
 	Namespaced bool
 	// Protobuf asks for application/vnd.kubernetes.protobuf; otherwise the store asks for JSON.
 	Protobuf bool
+	// Redefined says that objects may change without a new revision, as custom resources do when their CRD
+	// changes. Upstream ends its watches then. So a watch that ends before its time makes the reader load again.
+	Redefined bool
 	// Prefix ends in "/". Keys are Prefix + [namespace/]name.
 	Prefix string
 	Logger *slog.Logger // nil discards

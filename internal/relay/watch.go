@@ -21,6 +21,8 @@ const (
 	watchBuffer = 16
 	// A watch ends after watchTimeout or up to twice as long, as informers' do.
 	watchTimeout = 5 * time.Minute
+	// earlyEnd is how much before its time a watch may end that upstream does not cut short.
+	earlyEnd = 10 * time.Second
 	// maxSilence is how long a watch may be without an event or a bookmark. Bookmarks come each minute.
 	maxSilence = 90 * time.Second
 	// settleTime is how long a deletion waits for others of the same revision.
@@ -178,7 +180,12 @@ func (w *watcher) run(ctx context.Context) error {
 	events, proofs := make(chan result, watchBuffer), make(chan *proof)
 	group.Go(func() { frames.copy(ctx, events) })
 	group.Go(func() { w.probes(ctx, proofs) })
-	return w.deliver(ctx, events, proofs)
+	began := time.Now()
+	err = w.deliver(ctx, events, proofs)
+	if s.config.Redefined && errors.Is(err, errWatchEnded) && time.Since(began) < watchTimeout-earlyEnd {
+		return fmt.Errorf("%w: %w early", kv.ErrCompacted, err)
+	}
+	return err
 }
 
 // connect opens the watch upstream. It pauses before if the last attempt failed. It reads the revision first:
