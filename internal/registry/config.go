@@ -26,6 +26,11 @@ type Config struct {
 	// semicolons. If it is nil, all resources are in Store.
 	Overrides map[string]Override
 
+	// Served says that values are as another API server has served them: see [encoding.Config]. Store and
+	// Tail are not used then: the resources to read are made by [Registry.Follow] and
+	// [Registry.NewCustomResource].
+	Served bool
+
 	// Fresh reports whether all reads of a resource are linearizable, whatever their
 	// resourceVersion, as without a cache in kube-apiserver. nil means no resource.
 	Fresh func(schema.GroupResource) bool

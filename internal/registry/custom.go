@@ -53,6 +53,9 @@ type CustomResourceConfig struct {
 
 	// Kinds are the kinds of the versions that are served or stored.
 	Kinds []CustomKind
+
+	// In is the store of the objects if it is not that of the Registry's configuration.
+	In Override
 }
 
 // CustomKind is the kind of a version, and that of its lists.
@@ -77,8 +80,11 @@ func (r *Registry) NewCustomResource(config CustomResourceConfig) (*CustomResour
 		}
 	}
 	var err error
-	in := r.config.of(config.GroupResource)
-	c.since = r.since(in, config.Revision)
+	in := config.In
+	if in.Store == nil {
+		in = r.config.of(config.GroupResource)
+		c.since = r.since(in, config.Revision)
+	}
 	c.Resource, err = storage.New(storage.Config{
 		Store: in.Store, Tail: in.Tail, Prefix: r.config.Prefix, ResourcePrefix: prefix, Codec: c.codec.Codec,
 		Reads: r.options.reads, Fresh: r.config.fresh(config.GroupResource),

@@ -111,6 +111,7 @@ func (o *options) decorate(
 			Scheme:          scheme,
 			Canonical:       canonical,
 			Planner:         o.planner,
+			Served:          o.config.Served,
 		})
 		if err != nil {
 			return nil, nil, err

@@ -53,6 +53,11 @@ type Config struct {
 
 	// Planner makes the plans by which JSON is written without decoding; nil makes none.
 	Planner *transcode.Planner
+
+	// Served says that values are canonical messages in their envelopes, which another API server has
+	// sent: they have resourceVersions, and become the cached bodies unchanged, with fields that this
+	// process does not know.
+	Served bool
 }
 
 // Codec makes cached objects from one resource's stored values, and decodes cached objects.
@@ -94,6 +99,9 @@ type Codec struct {
 	// planner makes plans that write items without decoding; may be nil.
 	planner *transcode.Planner
 
+	// served says that values are canonical messages: see Config.Served.
+	served bool
+
 	// custom has the further fields of custom resources; nil for built-in resources.
 	custom *customCodec
 
@@ -121,6 +129,7 @@ func New(config Config) (*Codec, error) {
 
 		splitMetadata: splitMetadata[config.GroupResource],
 		planner:       config.Planner,
+		served:        config.Served,
 	}
 	c.transformer, c.encrypted = bound(config.Transformer)
 	if c.scheme == nil {
@@ -149,8 +158,9 @@ func (c *Codec) findCanonical(stored runtime.GroupVersioner) error {
 	if !ok {
 		return fmt.Errorf("registry: %s: no storage version for %v", c.groupResource, kinds)
 	}
-	c.canonical = gvk
-	c.fingerprints = newFingerprints(c)
+	if c.canonical = gvk; !c.served {
+		c.fingerprints = newFingerprints(c)
+	}
 	return nil
 }
 

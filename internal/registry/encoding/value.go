@@ -58,6 +58,9 @@ func (c *Codec) completeUnknown(data []byte, config *cache.ObjectConfig) error {
 // complete completes config, which has a key and a revision, by decoding data. Selectable fields are taken
 // before decoration, as in upstream's watch cache.
 func (c *Codec) complete(data []byte, config *cache.ObjectConfig) error {
+	if c.served {
+		return completeServed(c, data, config)
+	}
 	if known, err := c.completeKnown(data, config); known || err != nil {
 		return err
 	}
@@ -75,6 +78,22 @@ func (c *Codec) complete(data []byte, config *cache.ObjectConfig) error {
 	if config.Body, err = c.encode(obj); err == nil && c.custom != nil {
 		config.Head = wire.HeadJSON(config.Body)
 	}
+	return err
+}
+
+// completeServed is complete for a value that another API server has sent.
+func completeServed(c *Codec, data []byte, config *cache.ObjectConfig) error {
+	raw, ok := c.cutEnvelope(data)
+	if !ok {
+		return fmt.Errorf("registry: value is no message of %s", c.canonical)
+	}
+	obj := c.newFunc()
+	if err := c.Decode(raw, obj); err != nil {
+		return err
+	}
+	var err error
+	config.Labels, config.Fields, err = c.attrs(obj)
+	config.Body = raw
 	return err
 }
 
