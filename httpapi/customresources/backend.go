@@ -99,7 +99,7 @@ func (g *backend) resourceOf(s *serving) registry.CustomResourceConfig {
 		GroupResource: schema.GroupResource{Group: spec.Group, Resource: names.Plural},
 		Versions:      len(spec.Versions),
 		Webhook:       spec.Conversion != nil && spec.Conversion.Strategy == apiextensionsv1.WebhookConverter,
-		Schemas:       func() map[string]*servedjson.Schema { return schemasOf(crd) },
+		Schemas:       func() map[string]*servedjson.Schema { return SchemasOf(crd) },
 		Namespaced:    spec.Scope == apiextensionsv1.NamespaceScoped,
 		Selects: slices.ContainsFunc(spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
 			return len(v.SelectableFields) > 0
@@ -155,16 +155,21 @@ func (s *serving) buildVersions(g *backend) (*built, error) {
 }
 
 // addVersion adds a version if it is served.
-func (g *backend) addVersion(monitors *apimetrics.Book, crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) error {
-	if !v.Served {
-		return nil
+func (g *backend) addVersion(monitors *apimetrics.Book, crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (err error) {
+	if v.Served {
+		g.readable[v.Name], err = ReadsOf(g.custom, monitors, crd, v)
 	}
+	return err
+}
+
+// ReadsOf returns what serves the reads of a version of a CRD from custom. monitors counts them.
+func ReadsOf(custom *registry.CustomResource, monitors *apimetrics.Book, crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (*reads.Resource, error) {
 	names := &crd.Status.AcceptedNames
 	gv := schema.GroupVersion{Group: crd.Spec.Group, Version: v.Name}
 	printed := versions.ColumnsOf(v)
-	view, err := g.custom.View(gv.WithKind(names.Kind), names.ListKind, printed)
+	view, err := custom.View(gv.WithKind(names.Kind), names.ListKind, printed)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	config := reads.CustomConfig{
 		Resource:   gv.WithResource(names.Plural),
@@ -178,8 +183,7 @@ func (g *backend) addVersion(monitors *apimetrics.Book, crd *apiextensionsv1.Cus
 	for _, f := range v.SelectableFields {
 		config.Fields = append(config.Fields, strings.TrimPrefix(f.JSONPath, "."))
 	}
-	g.readable[v.Name] = reads.NewCustom(config)
-	return nil
+	return reads.NewCustom(config), nil
 }
 
 // warnings returns the warnings in responses for a deprecated version.
@@ -254,9 +258,9 @@ func (g *backend) retire() {
 	}
 }
 
-// schemasOf returns the schemas of stored objects by version. There are none if objects are not
+// SchemasOf returns the schemas of stored objects by version. There are none if objects are not
 // pruned.
-func schemasOf(crd *apiextensionsv1.CustomResourceDefinition) map[string]*servedjson.Schema {
+func SchemasOf(crd *apiextensionsv1.CustomResourceDefinition) map[string]*servedjson.Schema {
 	schemas := make(map[string]*servedjson.Schema)
 	if crd.Spec.PreserveUnknownFields {
 		return schemas
