@@ -33,16 +33,19 @@ type authentication struct {
 	identity      *identity.Authentication
 	impersonation *identity.Impersonation // nil: without an authorizer
 	auditor       *auditor
+	relayed       bool // the upstream of a relay authenticates
 }
 
 // authenticate sets the request's user. If that fails, it answers the request and returns false.
 func (i *authentication) authenticate(x *apiCall) bool {
-	switch err := i.identity.Authenticate(&x.Call, x.foreign); err {
-	case nil:
+	switch err := i.identity.Authenticate(&x.Call, x.foreign); {
+	case err == nil:
 		closeAnonymous(x)
 		return true
-	case identity.ErrTimeout:
+	case err == identity.ErrTimeout:
 		i.auditor.timedOut(x)
+	case i.relayed && auth.Undecided(err):
+		x.Fail(unavailable())
 	default:
 		i.unauthorized(x)
 	}
@@ -122,6 +125,7 @@ type authorization struct {
 	rights     *revocation.Rights
 	access     *apimetrics.Access // counts decisions
 	auditor    *auditor
+	relayed    bool // the upstream of a relay decides
 	shell      bool // the HTML of the status page, which has no data, needs no authorization
 }
 
@@ -142,6 +146,8 @@ func (g *authorization) authorize(x *apiCall) bool {
 		x.Fail(unsynced())
 	case err != nil && ctx.Err() != nil:
 		g.auditor.timedOut(x)
+	case err != nil && g.relayed && auth.Undecided(err):
+		x.Fail(unavailable())
 	case err != nil:
 		x.InternalError(err)
 	default:

@@ -70,7 +70,7 @@ func (s *Server) assemble() {
 		auditor:  auditor,
 		timeouts: timeoutFilter{timeout: config.RequestTimeout, auditor: auditor},
 		cors:     newCORSFilter(config.CORS, auditor),
-		authentication: authentication{auditor: auditor, identity: identity.NewAuthentication(identity.Config{
+		authentication: authentication{auditor: auditor, relayed: config.Relay != nil, identity: identity.NewAuthentication(identity.Config{
 			Authenticator: config.Authenticator, Generation: config.Generation, AnonymousByPath: config.AnonymousByPath,
 			Audiences: config.Audiences, Digester: digester, Access: s.access,
 		})},
@@ -79,13 +79,13 @@ func (s *Server) assemble() {
 			flow: config.Flow, inflight: &s.inflight, timeout: config.RequestTimeout,
 			maxReading: config.MaxInFlight, maxMutating: config.MaxMutatingInFlight,
 		},
-		authorization:       authorization{authorizer: config.Authorizer, rights: s.rights, access: s.access, auditor: auditor, shell: config.StatusPage},
+		authorization:       authorization{authorizer: config.Authorizer, rights: s.rights, access: s.access, auditor: auditor, relayed: config.Relay != nil, shell: config.StatusPage},
 		impersonationFilter: apimetrics.ImpersonationFilter(),
 		storageVersions:     newStorageVersionFilter(config.StorageVersions),
 		ledger:              s.ledger,
 		failures:            &s.failures,
 		faults:              faultFilter{config.Faults},
-		router: router{table: &s.table, extensions: config.Extensions, aggregator: config.Aggregator, peers: config.Peers, reader: reader{
+		router: router{table: &s.table, extensions: config.Extensions, aggregator: config.Aggregator, peers: config.Peers, relay: config.Relay, reader: reader{
 			stitcher: s.stitcher, streams: s.streams, rights: s.rights, flow: config.Flow,
 			cbor:     utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage),
 			minWatch: config.MinRequestTimeout, timeout: config.RequestTimeout,
@@ -137,7 +137,6 @@ func (s *Server) rightsConfig(credential *identity.Headers, digester *identity.D
 func (s *Server) install() error {
 	patches.BoundCopies()
 	config := &s.config
-	groups := config.Registry.Groups()
 	in := &routes.Installer{
 		Admission:    config.Admission,
 		Authorizer:   config.Authorizer,
@@ -150,9 +149,45 @@ func (s *Server) install() error {
 	}
 	s.models = in.Models
 	t := routes.New()
-	if err := in.Install(t, groups); err != nil {
+	if err := in.Install(t, config.Registry.Groups()); err != nil {
 		return err
 	}
+	if config.Relay == nil {
+		if err := s.describe(t, in); err != nil {
+			return err
+		}
+	}
+	if config.Flow != nil {
+		serveFlow(t, config.Flow)
+	}
+	if err := s.metricsPage(in.Monitors).Install(t); err != nil {
+		return err
+	}
+	t.Handle(costs.Path, s.ledger)
+	if config.StatusPage {
+		s.statusPage().Install(t)
+	}
+	routes.InstallHealth(t, config.HealthChecks, config.LiveChecks, s.readyChecks())
+	if !config.NoProfiling {
+		routes.InstallProfiling(t)
+	}
+	for path, h := range config.Handlers {
+		if strings.HasSuffix(path, "/") {
+			t.HandlePrefix(path, h)
+		} else {
+			t.Handle(path, h)
+		}
+	}
+	if config.Relay == nil {
+		discovery.InstallIndex(t, t.Paths(), config.Aggregator)
+	}
+	s.publish(t)
+	return nil
+}
+
+// describe adds the documents that describe the API of a server with a store.
+func (s *Server) describe(t *routes.Table, in *routes.Installer) error {
+	config, groups := &s.config, s.config.Registry.Groups()
 	documents := discovery.New(discovery.Config{
 		Groups:     groups,
 		Addresses:  upstreamdiscovery.DefaultAddresses{DefaultAddress: config.externalAddress(), CIDRRules: config.InternalAddresses},
@@ -170,30 +205,7 @@ func (s *Server) install() error {
 		describer.Aggregator = config.Aggregator
 	}
 	describer.Install(t)
-	if config.Flow != nil {
-		serveFlow(t, config.Flow)
-	}
-	if err := s.metricsPage(in.Monitors).Install(t); err != nil {
-		return err
-	}
-	t.Handle(costs.Path, s.ledger)
-	if config.StatusPage {
-		s.statusPage().Install(t)
-	}
 	discovery.InstallVersion(t, config.Version)
-	routes.InstallHealth(t, config.HealthChecks, config.LiveChecks, s.readyChecks())
-	if !config.NoProfiling {
-		routes.InstallProfiling(t)
-	}
-	for path, h := range config.Handlers {
-		if strings.HasSuffix(path, "/") {
-			t.HandlePrefix(path, h)
-		} else {
-			t.Handle(path, h)
-		}
-	}
-	discovery.InstallIndex(t, t.Paths(), config.Aggregator)
-	s.publish(t)
 	return nil
 }
 
@@ -202,6 +214,9 @@ func (s *Server) metricsPage(own *apimetrics.Book) *apimetrics.Page {
 	p := &apimetrics.Page{Books: []*apimetrics.Book{own}, Access: s.access, Collectors: append(s.collectors(), s.config.Collectors...), Limits: s.config.Limits, Resettable: !s.config.NoProfiling}
 	if s.config.Extensions != nil {
 		p.Books = append(p.Books, s.config.Extensions.Monitors())
+	}
+	if s.config.Relay != nil {
+		p.Books = append(p.Books, s.config.Relay.Monitors())
 	}
 	if s.config.Amend != nil {
 		p.Amend = append(p.Amend, s.config.Amend)

@@ -25,6 +25,7 @@ import (
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/customresources"
 	"github.com/larder-io/larder/httpapi/faults/inject"
+	"github.com/larder-io/larder/httpapi/relay"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
 )
@@ -138,6 +139,11 @@ type Delegation struct {
 	// Aggregator proxies to aggregated servers, and lists the groups of all servers; nil if there are
 	// none.
 	Aggregator *aggregator.Aggregator
+
+	// Relay answers reads from caches of another API server, and passes all other requests through to it. nil
+	// in a server with a store. A server with a Relay serves of its own pages only health, metrics, the status
+	// page and Pages.Handlers.
+	Relay *relay.Relay
 
 	// StorageVersions knows which resources have no published storage version yet; writes of
 	// these are refused, because a storage migration must know which versions may be written.

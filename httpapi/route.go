@@ -11,6 +11,7 @@ import (
 	"github.com/larder-io/larder/httpapi/customresources"
 	"github.com/larder-io/larder/httpapi/discovery"
 	"github.com/larder-io/larder/httpapi/negotiate"
+	"github.com/larder-io/larder/httpapi/relay"
 	"github.com/larder-io/larder/httpapi/routes"
 )
 
@@ -20,6 +21,7 @@ type router struct {
 	extensions *customresources.Extensions // may be nil
 	aggregator *aggregator.Aggregator      // may be nil
 	peers      Peers                       // may be nil
+	relay      *relay.Relay                // may be nil
 	reader     reader
 }
 
@@ -35,6 +37,10 @@ func (r *router) route(x *apiCall) {
 			return
 		}
 		r.unknown(x)
+		return
+	}
+	if r.relay != nil {
+		r.serveRelayed(x)
 		return
 	}
 	i, ok := r.table.Load().Lookup(&x.Request)

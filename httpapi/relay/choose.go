@@ -1,0 +1,165 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/larder-io/larder/httpapi/reads"
+	"github.com/larder-io/larder/httpapi/request"
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// provenIn is how long a request waits until its cache has provably seen the present of the upstream.
+const provenIn = 20 * time.Second
+
+// Caches reports whether x may be answered from a cache. Other requests go through to the upstream, which
+// authorizes them. builtIn says that the resource is one of the Registry's.
+func (r *Relay) Caches(x *request.Request, accept []byte, builtIn bool) bool {
+	if !x.IsResourceRequest || x.Method != http.MethodGet || x.Subresource != "" || x.VerbInPath || len(x.Parts) > 2 {
+		return false
+	}
+	gvr := schema.GroupVersionResource{Group: x.Group, Version: x.Version, Resource: x.Resource}
+	if r.config.Follows != nil && !r.config.Follows(gvr.GroupResource()) {
+		return false
+	}
+	minor := r.contact.minor.Load()
+	switch {
+	case minor == 0 || r.Age() > r.config.ServeStale:
+		return false
+	case bytes.Contains(accept, []byte("cbor")):
+		return false
+	case builtIn && (minor > r.config.Minor || r.builtIn(gvr) == nil):
+		return false // it may have fields that this program does not know, or needs a conversion
+	case builtIn && minor != r.config.Minor && bytes.Contains(accept, []byte("as=Table")):
+		return false // its columns may differ
+	}
+	if x.Verb == "get" {
+		return isRevision(x.Query.Get("resourceVersion"))
+	}
+	o, err := x.ListOptions()
+	return err == nil && (x.Verb == "list" && listsCached(o) || x.Verb == "watch") && isSelected(o, builtIn)
+}
+
+// listsCached reports whether a list with o may be answered from a cache. A continue token may be of the
+// upstream.
+func listsCached(o *internalversion.ListOptions) bool {
+	return isRevision(o.ResourceVersion) && o.Continue == ""
+}
+
+// isRevision reports whether text is a resourceVersion.
+func isRevision(text string) bool {
+	_, err := strconv.ParseInt(text, 10, 64)
+	return err == nil
+}
+
+// isSelected reports whether the field selector of o can be applied. Caches of custom resources do not have
+// their selectable fields.
+func isSelected(o *internalversion.ListOptions, builtIn bool) bool {
+	if builtIn || o.FieldSelector == nil {
+		return true
+	}
+	for _, field := range o.FieldSelector.Requirements() {
+		if field.Field != metav1.ObjectNameField && field.Field != "metadata.namespace" {
+			return false
+		}
+	}
+	return true
+}
+
+// Acquire returns what answers x, for which Caches is true, from a cache. It waits until the cache is fresh
+// enough. It returns nil if x must go through. from serves built-in resources in a server with a store, and is
+// nil for custom ones. The caller calls done after the answer.
+func (r *Relay) Acquire(ctx context.Context, x *request.Request, from *reads.Resource) (resource *reads.Resource, done func()) {
+	f := r.acquire(schema.GroupVersionResource{Group: x.Group, Version: x.Version, Resource: x.Resource})
+	if f == nil {
+		return nil, nil
+	}
+	if f.wait(ctx) != nil || f.silence() > heartbeat+r.config.ServeStale || !f.scoped(x) || !f.fresh(ctx, x) {
+		r.release(f)
+		return nil, nil
+	}
+	return f.served(from), func() { r.release(f) }
+}
+
+// wait waits until the cache has loaded. It fails if the resource is not followed.
+func (f *followed) wait(ctx context.Context) error {
+	select {
+	case <-f.made:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if f.err != nil {
+		return f.err
+	}
+	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
+	defer cancel()
+	defer context.AfterFunc(f.alive, cancel)()
+	if err := f.stored().WaitReady(ctx); err != nil {
+		return err
+	}
+	return f.alive.Err()
+}
+
+// silence returns how long ago the upstream's watch has sent something. It sends a bookmark each minute.
+func (f *followed) silence() time.Duration { return f.tail.State().Silence }
+
+// scoped reports whether the path of x fits a resource with the scope of f. The upstream answers others with
+// an error.
+func (f *followed) scoped(x *request.Request) bool {
+	namespaced := false
+	if f.custom != nil {
+		namespaced = f.custom.Endpoint.Namespaced
+	} else {
+		namespaced = f.endpoint.Namespaced
+	}
+	return namespaced && (x.Namespace != "" || x.Verb != "get") || !namespaced && !x.InNamespace
+}
+
+// fresh reports whether the cache can answer x: a relay must not refuse a revision that the upstream has, and
+// a watch that begins with the present objects must have seen all that the upstream had when it was asked.
+func (f *followed) fresh(ctx context.Context, x *request.Request) bool {
+	stored := f.stored()
+	if x.Verb == "get" {
+		return shows(stored, x.Query.Get("resourceVersion"))
+	}
+	o, _ := x.ListOptions()
+	switch {
+	case x.Verb == "list" && (o.ResourceVersionMatch == metav1.ResourceVersionMatchExact || o.Limit > 0 && o.ResourceVersion != "0" && o.ResourceVersionMatch == ""):
+		revision, _ := strconv.ParseInt(o.ResourceVersion, 10, 64)
+		_, err := stored.Cache.At(revision)
+		return err == nil
+	case x.Verb == "list":
+		return shows(stored, o.ResourceVersion)
+	case o.SendInitialEvents == nil || !*o.SendInitialEvents:
+		return true
+	case o.ResourceVersion == "":
+		return f.present(ctx, o)
+	}
+	return shows(stored, o.ResourceVersion)
+}
+
+// present waits until the cache has provably seen what the upstream had at the call, and makes o ask for that
+// revision.
+func (f *followed) present(ctx context.Context, o *internalversion.ListOptions) bool {
+	ctx, cancel := context.WithTimeout(ctx, provenIn)
+	defer cancel()
+	revision, err := f.stored().Store().Revision(ctx)
+	if err != nil || f.stored().Cache.Wait(ctx, revision) != nil {
+		return false
+	}
+	o.ResourceVersion = strconv.FormatInt(revision, 10)
+	return true
+}
+
+// shows reports whether the cache has reached a revision.
+func shows(r *registry.Resource, revision string) bool {
+	n, err := strconv.ParseInt(revision, 10, 64)
+	return err == nil && r.Cache.Snapshot().Revision() >= n
+}

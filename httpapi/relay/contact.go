@@ -1,0 +1,80 @@
+package relay
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/version"
+)
+
+// contact is what the relay knows about its upstream.
+type contact struct {
+	last  atomic.Int64 // when it answered last, in nanoseconds since the epoch
+	minor atomic.Int64 // of its version
+}
+
+const (
+	contactEvery = 5 * time.Second
+	// missed is the age of the last contact after which the upstream counts as away.
+	missed = 3 * contactEvery
+)
+
+// Age returns how long the upstream has been away: 0 if it answers.
+func (r *Relay) Age() time.Duration {
+	if age := time.Since(time.Unix(0, r.contact.last.Load())); age > missed {
+		return age
+	}
+	return 0
+}
+
+// keep asks the upstream for its version until ctx ends.
+func (c *contact) keep(ctx context.Context, config *Config) {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		minor, err := minorOf(ctx, config)
+		if err != nil {
+			if ctx.Err() == nil {
+				config.Logger.Warn("upstream does not answer", "error", err)
+			}
+			return
+		}
+		c.minor.Store(minor)
+		c.last.Store(time.Now().UnixNano())
+	}, contactEvery)
+}
+
+// minorOf asks the upstream for its minor version.
+func minorOf(ctx context.Context, config *Config) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, contactEvery)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Upstream.JoinPath("version").String(), nil)
+	if err != nil {
+		return 0, fmt.Errorf("relay: %w", err)
+	}
+	answer, err := config.Client.Do(req)
+	if err != nil {
+		return 0, fmt.Errorf("relay: %w", err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
+	if err != nil {
+		return 0, fmt.Errorf("relay: read version: %w", err)
+	}
+	var v version.Info
+	if answer.StatusCode != http.StatusOK || json.Unmarshal(body, &v) != nil {
+		return 0, fmt.Errorf("relay: upstream answers %s to a request for its version", answer.Status)
+	}
+	// Managed clusters say "33+".
+	minor, err := strconv.ParseInt(strings.TrimRight(v.Minor, "+"), 10, 32)
+	if err != nil || v.Major != "1" {
+		return 0, fmt.Errorf("relay: upstream has version %s.%s", v.Major, v.Minor)
+	}
+	return minor, nil
+}

@@ -1,0 +1,173 @@
+package relay
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/httpapi/customresources"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/encoding"
+	"github.com/larder-io/larder/internal/registry/servedjson"
+	"github.com/larder-io/larder/internal/registry/storage"
+	"github.com/larder-io/larder/watch"
+)
+
+// crdResource is the resource of CRDs. It is followed as long as the relay runs: it says how custom resources
+// are served, and when that changes.
+func crdResource() schema.GroupVersionResource {
+	return apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
+}
+
+// crdVersion is the state of a CRD that matters for its objects.
+type crdVersion struct {
+	uid        types.UID
+	generation int64
+}
+
+// crdOf decodes a CRD.
+func crdOf(e *registry.Endpoint, o *cache.Object) (*apiextensionsv1.CustomResourceDefinition, error) {
+	item, err := e.View.Encoder(encoding.JSON, encoding.Full).Item(o)
+	if err != nil {
+		return nil, fmt.Errorf("relay: %w", err)
+	}
+	crd := new(apiextensionsv1.CustomResourceDefinition)
+	if err := json.Unmarshal(item, crd); err != nil {
+		return nil, fmt.Errorf("relay: decode CRD %s: %w", o.Key(), err)
+	}
+	return crd, nil
+}
+
+// makeCustom makes the cache of a custom resource in one version.
+func (r *Relay) makeCustom(ctx context.Context, f *followed) (func(context.Context) error, error) {
+	crds := r.acquire(crdResource())
+	if crds == nil {
+		return nil, ctx.Err()
+	}
+	defer r.release(crds)
+	if err := crds.wait(ctx); err != nil {
+		return nil, err
+	}
+	o := crds.stored().Cache.Snapshot().Get(f.gvr.Resource + "." + f.gvr.Group)
+	if o == nil {
+		return nil, errNotFollowed
+	}
+	crd, err := crdOf(crds.endpoint, o)
+	if err != nil {
+		return nil, err
+	}
+	f.crd = crdVersion{crd.UID, crd.Generation}
+	for i := range crd.Spec.Versions {
+		if v := &crd.Spec.Versions[i]; v.Name == f.gvr.Version && v.Served && crd.Status.AcceptedNames.Plural == f.gvr.Resource {
+			return r.makeVersion(f, crd, v)
+		}
+	}
+	return nil, errNotFollowed
+}
+
+// makeVersion makes the cache of a version of a CRD. The upstream has converted its objects.
+func (r *Relay) makeVersion(f *followed, crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (func(context.Context) error, error) {
+	names, namespaced := &crd.Status.AcceptedNames, crd.Spec.Scope == apiextensionsv1.NamespaceScoped
+	gvk := schema.GroupVersionKind{Group: crd.Spec.Group, Version: v.Name, Kind: names.Kind}
+	in, err := r.source(f.gvr, names.Kind, namespaced, false, r.config.Registry.CustomRoot(f.gvr.GroupResource()))
+	if err != nil {
+		return nil, err
+	}
+	f.tail = in.Tail
+	var custom *registry.CustomResource
+	custom, err = r.config.Registry.NewCustomResource(registry.CustomResourceConfig{
+		CustomConfig: encoding.CustomConfig{
+			GroupResource: f.gvr.GroupResource(), Versions: 1, Namespaced: namespaced,
+			Schemas: func() map[string]*servedjson.Schema { return customresources.SchemasOf(crd) },
+			Make:    sync.OnceValue(func() error { return custom.Serve(gvk) }),
+		},
+		Kinds: []registry.CustomKind{{GroupVersionKind: gvk, ListKind: names.ListKind}},
+		In:    in.Override,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := custom.Finish(); err != nil {
+		return nil, err
+	}
+	if f.custom, err = customresources.ReadsOf(custom, &r.monitors, crd, v); err != nil {
+		custom.Retire()
+		return nil, err
+	}
+	return func(ctx context.Context) error { return in.run(ctx, custom.Run) }, nil
+}
+
+// followCRDs leaves custom resources whose CRD has changed, until ctx ends. Requests follow them again.
+func (r *Relay) followCRDs(ctx context.Context) {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		crds := r.acquire(crdResource())
+		if crds == nil {
+			return
+		}
+		defer r.release(crds)
+		if err := crds.wait(ctx); err != nil {
+			return
+		}
+		if err := r.watchCRDs(ctx, crds); err != nil && ctx.Err() == nil {
+			r.config.Logger.Info("watch of CRDs has ended, beginning again", "error", err)
+		}
+	}, time.Second)
+}
+
+// watchCRDs watches CRDs until the watch fails.
+func (r *Relay) watchCRDs(ctx context.Context, crds *followed) error {
+	initial := true
+	w, err := crds.stored().Watch(ctx, storage.WatchRequest{ResourceVersion: "0", SendInitialEvents: &initial, Bookmarks: true})
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	var events []watch.Delivery
+	for {
+		if events, err = w.Next(ctx, events[:0]); err != nil {
+			return err
+		}
+		for _, d := range events {
+			if d.Object != nil {
+				r.changedCRD(crds.endpoint, d)
+			}
+		}
+	}
+}
+
+// changedCRD leaves the custom resources of a CRD if they are followed by another state of it.
+func (r *Relay) changedCRD(e *registry.Endpoint, d watch.Delivery) {
+	name, now := d.Object.Key(), crdVersion{}
+	if d.Type != watch.Deleted {
+		if crd, err := crdOf(e, d.Object); err == nil {
+			now = crdVersion{crd.UID, crd.Generation}
+		}
+	}
+	resource, group, _ := strings.Cut(name, ".")
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for gvr, f := range r.followed {
+		if gvr.Resource == resource && gvr.Group == group && f.differs(now) {
+			r.leaveLocked(gvr, f)
+		}
+	}
+}
+
+// differs reports whether f was made, or failed to be made, by another state of its CRD.
+func (f *followed) differs(now crdVersion) bool {
+	select {
+	case <-f.made:
+		return f.crd != now
+	default:
+		return true // it may have read the state before
+	}
+}

@@ -1,0 +1,223 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/larder-io/larder/httpapi/reads"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/relay"
+	"github.com/larder-io/larder/kv"
+)
+
+const (
+	// loadTimeout is how long a request waits until its resource has loaded. Then it goes through.
+	loadTimeout = 30 * time.Second
+	// refusedFor is how long the requests for a resource that cannot be followed go through before the relay
+	// tries again.
+	refusedFor = 30 * time.Second
+	// heartbeat is longer than the interval of the upstream's bookmarks: a watch is compared with the upstream
+	// only if they do not come.
+	heartbeat = 75 * time.Second
+	// askEvery is how often the upstream is asked whether it still lets the relay list a resource, and whether
+	// its etcd was restored.
+	askEvery = time.Minute
+)
+
+// followed is a resource with a cache that follows the upstream.
+//
+// Invariant: left says that it is not in Relay.followed any more.
+type followed struct {
+	gvr    schema.GroupVersionResource
+	cancel context.CancelFunc
+	alive  context.Context // ends when it is no longer followed
+	made   chan struct{}   // closed once the fields below are set
+
+	endpoint *registry.Endpoint // of a built-in resource
+	custom   *reads.Resource    // of a custom resource
+	crd      crdVersion         // of a custom resource
+	tail     *kv.Tail
+	err      error // why it cannot be followed
+
+	resource atomic.Pointer[reads.Resource] // of endpoint, once a request has come
+	lastUsed atomic.Int64                   // in nanoseconds since the epoch
+	ended    atomic.Int64                   // when alive ended; 0 before
+
+	// Relay.mu guards these.
+	users int
+	left  bool
+}
+
+// stored returns the resource with the cache.
+func (f *followed) stored() *registry.Resource {
+	if f.custom != nil {
+		return f.custom.View.Resource
+	}
+	return f.endpoint.View.Resource
+}
+
+// idle reports whether nothing has read f for a while, or it is time to try again to follow it. Relay.mu is held.
+func (f *followed) idle(limit time.Duration) bool {
+	if ended := f.ended.Load(); ended != 0 {
+		return time.Since(time.Unix(0, ended)) > refusedFor
+	}
+	select {
+	case <-f.made:
+		return f.users == 0 && time.Since(time.Unix(0, f.lastUsed.Load())) > limit && f.stored().Hub.Stats().Watchers == 0
+	default:
+		return false
+	}
+}
+
+// served returns what serves reads of f. from serves the built-in resource in a server with a store.
+func (f *followed) served(from *reads.Resource) *reads.Resource {
+	if f.custom != nil {
+		return f.custom
+	}
+	if made := f.resource.Load(); made != nil {
+		return made
+	}
+	made := *from
+	made.Endpoint, made.View = f.endpoint, f.endpoint.View
+	f.resource.Store(&made)
+	return &made
+}
+
+// acquire returns the resource that a request names, and begins to follow it if it is not followed yet. It
+// returns nil outside of Run. The caller releases it.
+func (r *Relay) acquire(gvr schema.GroupVersionResource) *followed {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.followed[gvr]
+	if f == nil {
+		if r.running == nil {
+			return nil
+		}
+		f = &followed{gvr: gvr, made: make(chan struct{})}
+		f.alive, f.cancel = context.WithCancel(r.running)
+		r.followed[gvr] = f
+		r.work.Go(func() { r.follow(f) })
+	}
+	f.users++
+	return f
+}
+
+func (r *Relay) release(f *followed) {
+	f.lastUsed.Store(time.Now().UnixNano())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f.users--; f.users == 0 && f.left {
+		f.cancel()
+	}
+}
+
+// follow follows a resource until it is left or the upstream refuses to list it.
+func (r *Relay) follow(f *followed) {
+	f.lastUsed.Store(time.Now().UnixNano())
+	run, err := r.make(f.alive, f)
+	f.err = err
+	close(f.made)
+	if err == nil {
+		r.config.Logger.Info("following", "resource", f.gvr)
+		err = run(f.alive)
+	}
+	if f.alive.Err() == nil {
+		r.config.Logger.Info("not following", "resource", f.gvr, "error", err)
+	}
+	f.ended.Store(time.Now().UnixNano())
+	f.cancel()
+}
+
+// errNotFollowed says that a resource is of a kind that a relay does not follow.
+var errNotFollowed = errors.New("relay: neither a built-in resource of a version that this program knows nor a custom resource")
+
+// make sets the resource of f, and returns a function that keeps its cache current.
+func (r *Relay) make(ctx context.Context, f *followed) (func(context.Context) error, error) {
+	if e := r.builtIn(f.gvr); e != nil {
+		return r.makeBuiltIn(ctx, f, e)
+	}
+	return r.makeCustom(ctx, f)
+}
+
+// builtIn returns the endpoint of a built-in resource in the version in which it is cached, nil if there is
+// none.
+func (r *Relay) builtIn(gvr schema.GroupVersionResource) *registry.Endpoint {
+	e := r.config.Registry.Endpoint(gvr, "")
+	if e == nil || e.View == nil || e.View.Resource.Canonical() != e.GVK {
+		return nil
+	}
+	return e
+}
+
+func (r *Relay) makeBuiltIn(ctx context.Context, f *followed, e *registry.Endpoint) (func(context.Context) error, error) {
+	in, err := r.source(e.GVR, e.GVK.Kind, e.Namespaced, true, e.View.Resource.Root())
+	if err != nil {
+		return nil, err
+	}
+	f.tail = in.Tail
+	if f.endpoint, err = r.config.Registry.Follow(e, in.Override); err != nil {
+		return nil, err
+	}
+	resource := f.endpoint.View.Resource
+	return func(ctx context.Context) error {
+		defer resource.Retire()
+		return in.run(ctx, resource.Run)
+	}, nil
+}
+
+// source is a store over a resource of the upstream, and its tail.
+type source struct {
+	registry.Override
+	store *relay.Store
+}
+
+// source returns the store of a resource. prefix is that of its keys.
+func (r *Relay) source(gvr schema.GroupVersionResource, kind string, namespaced, protobuf bool, prefix string) (source, error) {
+	store, err := relay.NewStore(relay.StoreConfig{
+		Client: r.config.Client, Base: r.config.Upstream, Resource: gvr, Kind: kind, Namespaced: namespaced, Protobuf: protobuf, Redefined: !protobuf,
+		Prefix: prefix, Logger: r.config.Logger,
+	})
+	if err != nil {
+		return source{}, err
+	}
+	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: prefix, Heartbeat: heartbeat, Logger: r.config.Logger})
+	return source{registry.Override{Store: store, Tail: tail}, store}, nil
+}
+
+// run runs the store, its tail and a cache over them until ctx ends, or until the upstream refuses to list the
+// resource.
+func (s source) run(ctx context.Context, cache func(context.Context) error) error {
+	group, inner := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.refusal(inner) })
+	group.Go(func() error { return s.store.Run(inner) })
+	group.Go(func() error { return s.Tail.Run(inner) })
+	group.Go(func() error { return cache(inner) })
+	if err := group.Wait(); ctx.Err() == nil {
+		return fmt.Errorf("relay: %w", err)
+	}
+	return nil
+}
+
+// refusal returns the upstream's error when it refuses to list the resource, or serves it no more.
+func (s source) refusal(ctx context.Context) error {
+	ticker := time.NewTicker(askEvery)
+	defer ticker.Stop()
+	for {
+		_, err := s.store.Revision(ctx)
+		if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
+			return err
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/httpapi/nethttp"
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// Config is the configuration of a [Relay]. Registry, Client, Upstream and Proxy are required.
+type Config struct {
+	// Registry has the built-in resources. Its configuration has Served set, and it does not run.
+	Registry *registry.Registry
+
+	// Client sends requests with the relay's own identity, and Upstream is the URL of the upstream.
+	Client   *http.Client
+	Upstream *url.URL
+	// Proxy passes requests through.
+	Proxy *Proxy
+
+	// Minor is the minor version of Kubernetes whose types this program has.
+	Minor int64
+
+	// Follows reports whether a resource may be followed; nil means all.
+	Follows func(schema.GroupResource) bool
+	// Idle is how long a resource is followed after its last read; 0 means 10 minutes.
+	Idle time.Duration
+	// ServeStale is how long reads are answered from caches while the upstream does not answer; 0 means 5
+	// minutes.
+	ServeStale time.Duration
+
+	Logger *slog.Logger // nil discards
+}
+
+// Relay answers reads from caches of the resources of another API server, the upstream. It must be run.
+type Relay struct {
+	config   Config
+	monitors apimetrics.Book // of custom resources
+	contact  contact
+
+	mu       sync.Mutex
+	followed map[schema.GroupVersionResource]*followed
+	running  context.Context // ends with Run; nil outside of it
+	work     sync.WaitGroup
+}
+
+// New returns a Relay that follows nothing yet. It does no I/O.
+func New(config Config) (*Relay, error) {
+	if config.Registry == nil || config.Client == nil || config.Upstream == nil || config.Proxy == nil {
+		return nil, errors.New("relay: Registry, Client, Upstream and Proxy are required")
+	}
+	if config.Idle == 0 {
+		config.Idle = 10 * time.Minute
+	}
+	if config.ServeStale == 0 {
+		config.ServeStale = 5 * time.Minute
+	}
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Relay{config: config, followed: make(map[schema.GroupVersionResource]*followed)}, nil
+}
+
+// Forward passes x through to the upstream.
+func (r *Relay) Forward(x *nethttp.Call) { r.config.Proxy.Forward(x) }
+
+// Monitors counts the reads of custom resources.
+func (r *Relay) Monitors() *apimetrics.Book { return &r.monitors }
+
+// Run follows the resources that requests ask for until ctx ends. It returns when all that it started has
+// ended.
+func (r *Relay) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r.mu.Lock()
+	r.running = ctx
+	r.mu.Unlock()
+	r.work.Go(func() { r.contact.keep(ctx, &r.config) })
+	r.work.Go(func() { r.followCRDs(ctx) })
+	r.leaveIdle(ctx)
+	r.mu.Lock()
+	r.running = nil
+	r.mu.Unlock()
+	r.work.Wait()
+	return nil
+}
+
+// leaveIdle leaves resources that nothing has read for a while, until ctx ends.
+func (r *Relay) leaveIdle(ctx context.Context) {
+	ticker := time.NewTicker(max(min(r.config.Idle/4, 10*time.Second), time.Millisecond))
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		r.mu.Lock()
+		for gvr, f := range r.followed {
+			if f.idle(r.config.Idle) {
+				r.leaveLocked(gvr, f)
+			}
+		}
+		r.mu.Unlock()
+	}
+}
+
+// leaveLocked ends the following of a resource, once its present users have been answered.
+func (r *Relay) leaveLocked(gvr schema.GroupVersionResource, f *followed) {
+	delete(r.followed, gvr)
+	if f.left = true; f.users == 0 {
+		f.cancel()
+	}
+}

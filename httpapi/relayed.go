@@ -1,0 +1,64 @@
+package httpapi
+
+import (
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/larder-io/larder/httpapi/reads"
+)
+
+// ageHeader has the seconds since the upstream of a relay answered last, in answers from caches while it does
+// not answer.
+const ageHeader = "Larder-Upstream-Age"
+
+// unavailable answers a request whose user or rights the upstream could not be asked about.
+func unavailable() error {
+	err := apierrors.NewServiceUnavailable("the upstream API server does not answer")
+	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+	return err
+}
+
+// goesThrough reports whether a relay passes x through to its upstream. The relay answers other requests from
+// its caches, or with pages of its own.
+func (r *router) goesThrough(x *apiCall) bool {
+	if r.relay == nil {
+		return false
+	}
+	if !x.IsResourceRequest {
+		_, own := r.table.Load().NonResource(x.Path)
+		return !own
+	}
+	return !strings.HasPrefix(x.Path, "/"+x.APIPrefix+"/") || !r.relay.Caches(&x.Request, x.Peek("Accept"), r.builtIn(x) != nil)
+}
+
+// builtIn returns what serves the reads of the built-in resource that x names, nil if it names another.
+func (r *router) builtIn(x *apiCall) *reads.Resource {
+	if i, ok := r.table.Load().Lookup(&x.Request); ok && i.View != nil {
+		return &i.Resource
+	}
+	return nil
+}
+
+// serveRelayed answers a read from a cache of the relay, if that is fresh enough. Otherwise it passes x through.
+func (r *router) serveRelayed(x *apiCall) {
+	ctx, cancel := x.Bounded()
+	defer cancel()
+	resource, done := r.relay.Acquire(ctx, &x.Request, r.builtIn(x))
+	if resource == nil {
+		r.forward(x)
+		return
+	}
+	defer done()
+	if age := r.relay.Age(); age > 0 {
+		x.Add(ageHeader, strconv.Itoa(int(age.Seconds())))
+	}
+	if !r.reader.read(x, resource) {
+		r.forward(x)
+	}
+}
+
+// forward passes x through to the upstream.
+func (r *router) forward(x *apiCall) { r.relay.Forward(&x.Call) }
