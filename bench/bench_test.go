@@ -102,8 +102,18 @@ func TestReadCountsWhatItDid(t *testing.T) {
 	}
 }
 
+// countConnections counts the connections to a server that has not started yet.
+func countConnections(server *httptest.Server) *atomic.Int64 {
+	opened := new(atomic.Int64)
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			opened.Add(1)
+		}
+	}
+	return opened
+}
+
 func TestConnectionsAreKept(t *testing.T) {
-	var opened atomic.Int64
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/refused" {
 			http.Error(w, "no", http.StatusForbidden)
@@ -112,11 +122,7 @@ func TestConnectionsAreKept(t *testing.T) {
 			w.Header().Set("Connection", "close")
 		}
 	}))
-	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
-		if state == http.StateNew {
-			opened.Add(1)
-		}
-	}
+	opened := countConnections(server)
 	server.StartTLS()
 	defer server.Close()
 	target, err := bench.NewTarget(benchtest.Kubeconfig(t, server))

@@ -1,7 +1,6 @@
 package bench_test
 
 import (
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -14,7 +13,7 @@ import (
 
 // TestHTTP2 sends requests over shared connections. A server that does not speak HTTP/2 is an error.
 func TestHTTP2(t *testing.T) {
-	var opened, asked atomic.Int64
+	var asked atomic.Int64
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor != 2 || r.Header.Get("Authorization") != "Bearer secret" || r.Header.Get("Accept") != bench.JSON {
 			t.Errorf("asked by %s with %v", r.Proto, r.Header)
@@ -27,11 +26,7 @@ func TestHTTP2(t *testing.T) {
 		w.Write(make([]byte, 600))
 	}))
 	server.EnableHTTP2 = true
-	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
-		if state == http.StateNew {
-			opened.Add(1)
-		}
-	}
+	opened := countConnections(server)
 	server.StartTLS()
 	defer server.Close()
 	target, err := bench.NewTarget(benchtest.Kubeconfig(t, server))

@@ -35,6 +35,16 @@ func load(t *testing.T, store kv.Store, sub *kv.Subscription, prefix string) int
 	return page.Revision
 }
 
+// startLoaded runs a Tail over an empty store, with a loaded subscription to pods.
+func startLoaded(t *testing.T) (*kvtest.Memory, *kv.Tail, *kv.Subscription) {
+	t.Helper()
+	store := kvtest.NewMemory()
+	tail := startTail(t, store)
+	sub := tail.Subscribe("/registry/pods/")
+	load(t, store, sub, "/registry/pods/")
+	return store, tail, sub
+}
+
 // next returns the keys of the next batches without applying them.
 func next(t *testing.T, sub *kv.Subscription) (keys []string, batches int) {
 	t.Helper()
@@ -181,10 +191,7 @@ func TestFreshFollowsTheOwner(t *testing.T) {
 
 func TestWaitReturnsOnceApplied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := kvtest.NewMemory()
-		tail := startTail(t, store)
-		sub := tail.Subscribe("/registry/pods/")
-		load(t, store, sub, "/registry/pods/")
+		store, _, sub := startLoaded(t)
 		revision := kvtest.Put(t, store, "/registry/pods/a/x", "1")
 		done := make(chan error, 1)
 		go func() { done <- sub.Wait(t.Context(), revision) }()
@@ -207,10 +214,7 @@ func TestWaitReturnsOnceApplied(t *testing.T) {
 // TestSubscriptionWaitOutlastsLoss checks that Wait does not return because the awaited events were given up.
 func TestSubscriptionWaitOutlastsLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := kvtest.NewMemory()
-		tail := startTail(t, store)
-		sub := tail.Subscribe("/registry/pods/")
-		load(t, store, sub, "/registry/pods/")
+		store, _, sub := startLoaded(t)
 		revision := kvtest.Put(t, store, "/registry/pods/a/x", "1")
 		synctest.Wait()
 		done := make(chan error, 1)
@@ -355,10 +359,7 @@ func TestReplacedWhileNobodyWatches(t *testing.T) {
 
 func TestTailResumesWithoutGap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := kvtest.NewMemory()
-		tail := startTail(t, store)
-		sub := tail.Subscribe("/registry/pods/")
-		load(t, store, sub, "/registry/pods/")
+		store, tail, sub := startLoaded(t)
 		var want, got []string
 		for i := range 20 {
 			store.EndWatches(errors.New("connection lost"))
@@ -384,10 +385,7 @@ func TestTailResumesWithoutGap(t *testing.T) {
 
 func TestTailReopensStalledWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := kvtest.NewMemory()
-		tail := startTail(t, store)
-		sub := tail.Subscribe("/registry/pods/")
-		load(t, store, sub, "/registry/pods/")
+		store, tail, _ := startLoaded(t)
 		store.Hold()
 		revision := kvtest.Put(t, store, "/registry/pods/a/x", "1")
 		time.Sleep(10 * time.Second)
@@ -511,10 +509,7 @@ func TestSubscriptionLoadedTooEarly(t *testing.T) {
 // TestFreshAndWaitDoNotAllocate checks that Fresh and Wait, which every consistent read calls, do not allocate.
 func TestFreshAndWaitDoNotAllocate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := kvtest.NewMemory()
-		tail := startTail(t, store)
-		sub := tail.Subscribe("/registry/pods/")
-		load(t, store, sub, "/registry/pods/")
+		_, tail, sub := startLoaded(t)
 		ctx := t.Context()
 		allocs := testing.AllocsPerRun(100, func() {
 			if sub.Fresh() != 1 || sub.Wait(ctx, 1) != nil || tail.Wait(ctx, 1) != nil {

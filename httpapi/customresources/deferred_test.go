@@ -149,25 +149,35 @@ func TestRefusalsNameCBOR(t *testing.T) {
 	}
 }
 
+const firstWrites = 16
+
+// beginFirstWrites defines a CRD and begins to create firstWrites objects of it concurrently. It returns a function that
+// waits for the answers.
+func (s *server) beginFirstWrites(t *testing.T) (await func() []answer) {
+	t.Helper()
+	s.define(t, shelves)
+	s.get(t, shelvesV1)
+	answers := make([]answer, firstWrites)
+	var all sync.WaitGroup
+	for i := range answers {
+		all.Go(func() { answers[i] = s.ask(t, shelf(fmt.Sprint("s", i))) })
+	}
+	return func() []answer {
+		all.Wait()
+		return answers
+	}
+}
+
 // TestFirstWritesMakeOneHandler checks that concurrent first writes to a CRD build its storages only once. A
 // second handler's storages would be refused.
 func TestFirstWritesMakeOneHandler(t *testing.T) {
 	s := newServer(t)
-	s.define(t, shelves)
-	s.get(t, shelvesV1)
-	const n = 16
-	answers := make([]answer, n)
-	var all sync.WaitGroup
-	for i := range n {
-		all.Go(func() { answers[i] = s.ask(t, shelf(fmt.Sprint("s", i))) })
-	}
-	all.Wait()
-	for _, a := range answers {
+	for _, a := range s.beginFirstWrites(t)() {
 		if a.code != http.StatusCreated {
 			t.Errorf("%s", a)
 		}
 	}
-	if listed := strings.Count(s.get(t, shelvesV1).body, `"uid"`); listed != n {
+	if listed := strings.Count(s.get(t, shelvesV1).body, `"uid"`); listed != firstWrites {
 		t.Errorf("%d objects are listed", listed)
 	}
 }
@@ -175,40 +185,24 @@ func TestFirstWritesMakeOneHandler(t *testing.T) {
 // TestFirstWritesMeetChanges checks that the first objects of a CRD can be written while the CRD changes.
 func TestFirstWritesMeetChanges(t *testing.T) {
 	s := newServer(t)
-	s.define(t, shelves)
-	s.get(t, shelvesV1)
-	const n = 16
-	answers := make([]answer, n)
-	var all sync.WaitGroup
-	for i := range n {
-		all.Go(func() { answers[i] = s.ask(t, shelf(fmt.Sprint("s", i))) })
-	}
-	all.Go(func() { s.change(t, "shelves.example.com", describe("anew")) })
-	all.Wait()
-	for _, a := range answers {
+	await := s.beginFirstWrites(t)
+	s.change(t, "shelves.example.com", describe("anew"))
+	for _, a := range await() {
 		if a.code != http.StatusCreated {
 			t.Errorf("%s", a)
 		}
 	}
-	s.eventually(t, call{method: http.MethodGet, path: shelvesV1}, func(a answer) bool { return strings.Count(a.body, `"uid"`) == n })
+	s.eventually(t, call{method: http.MethodGet, path: shelvesV1}, func(a answer) bool { return strings.Count(a.body, `"uid"`) == firstWrites })
 }
 
 // TestFirstWritesMeetDeletions writes the first objects of a CRD while it is deleted. No write may fail with a
 // server error, no object may be left, and the resource must be unknown in the end.
 func TestFirstWritesMeetDeletions(t *testing.T) {
 	s := newServer(t)
-	s.define(t, shelves)
-	s.get(t, shelvesV1)
-	const n = 16
-	answers := make([]answer, n)
-	var all sync.WaitGroup
-	for i := range n {
-		all.Go(func() { answers[i] = s.ask(t, shelf(fmt.Sprint("s", i))) })
-	}
+	await := s.beginFirstWrites(t)
 	client := s.crds.ApiextensionsV1().CustomResourceDefinitions()
 	must(t, client.Delete(t.Context(), "shelves.example.com", deleteNow()))
-	all.Wait()
-	for _, a := range answers {
+	for _, a := range await() {
 		if a.code == http.StatusInternalServerError {
 			t.Errorf("%s", a)
 		}

@@ -87,21 +87,8 @@ func exportedReceiver(d *ast.FuncDecl) bool {
 	if d.Recv == nil {
 		return true
 	}
-	expr := d.Recv.List[0].Type
-	for {
-		switch e := expr.(type) {
-		case *ast.StarExpr:
-			expr = e.X
-		case *ast.IndexExpr:
-			expr = e.X
-		case *ast.IndexListExpr:
-			expr = e.X
-		case *ast.Ident:
-			return e.IsExported()
-		default:
-			return true
-		}
-	}
+	name := receiver(d)
+	return name == "" || ast.IsExported(name)
 }
 
 func TestSizes(t *testing.T) {
