@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"maps"
 	"net/http"
 	"net/http/httptrace"
@@ -182,12 +183,16 @@ func (f *forwarding) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		req.Body = io.NopCloser(bytes.NewReader(body))
 		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	}
-	proxy := httputil.ReverseProxy{Rewrite: f.rewrite, Transport: f.via.plain, ErrorHandler: f.fail}
+	quiet := log.New(io.Discard, "", 0) // the client sees that an answer is cut
+	proxy := httputil.ReverseProxy{Rewrite: f.rewrite, Transport: f.via.plain, ErrorHandler: f.fail, ErrorLog: quiet}
 	if httpguts.HeaderValuesContainsToken(req.Header["Connection"], "Upgrade") && req.Header.Get("Upgrade") != "" {
 		proxy.Transport = f.via.upgrading
 	}
 	proxy.ModifyResponse = func(resp *http.Response) error {
 		maps.DeleteFunc(w.Header(), func(name string, _ []string) bool { return resp.Header[name] != nil })
+		if len(resp.Trailer) > 0 {
+			resp.Header.Del("Content-Length") // HTTP/1.1 has trailers only in chunked bodies
+		}
 		return nil
 	}
 	proxy.ServeHTTP(w, req)

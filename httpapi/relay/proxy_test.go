@@ -1,0 +1,317 @@
+package relay
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// TestRequestsGoThrough: the upstream gets what was parsed: method, path, query, headers and body.
+func TestRequestsGoThrough(t *testing.T) {
+	u := newUpstream(t, func(w http.ResponseWriter, req *http.Request) {
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.Copy(w, req.Body)
+	})
+	config := u.config()
+	config.Host += "/base"
+	s := serve(t, config)
+	long := strings.Repeat("0123456789abcdef", maxRepeated/8) // is not read before it is passed on
+	for _, h2 := range []bool{false, true} {
+		tr := s.transportFor(t, s.tlsFor(t, ""), h2)
+		for _, c := range []struct{ method, target, uri, body string }{
+			{"GET", "/api/v1/pods?labelSelector=a=b,c&x", "/base/api/v1/pods?labelSelector=a%3Db%2Cc&x=", ""},
+			{"GET", "/api/v1//namespaces/a%2Fb/../pods%3F?b=2&a=1;c&a=%zz&a=3", "/base/api/v1//namespaces/a/b/../pods%3F?b=2&a=3", ""},
+			{"GET", "/api/v1/namespaces/n/services/s/proxy/x?q=a+b&p=%41", "/base/api/v1/namespaces/n/services/s/proxy/x?q=a+b&p=%41", ""},
+			{"POST", "/api/v1/namespaces/n/pods?dryRun=All", "/base/api/v1/namespaces/n/pods?dryRun=All", `{"kind":"Pod"}`},
+			{"PUT", "/apis/apps/v1/namespaces/n/deployments/d", "/base/apis/apps/v1/namespaces/n/deployments/d", long},
+			{"PATCH", "/api/v1/namespaces/n/pods/p", "/base/api/v1/namespaces/n/pods/p", "[]"},
+			{"DELETE", "/api/v1/namespaces/n/pods/p", "/base/api/v1/namespaces/n/pods/p", ""},
+			{"FOO", "/x", "/base/x", ""},
+		} {
+			req, err := http.NewRequest(c.method, "https://"+s.addr+c.target, strings.NewReader(c.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header = http.Header{"Content-Type": {"x/y"}, "Accept": {"a", "b"}, "Audit-Id": {"an-id"}, "User-Agent": {"kubectl"}, "Traceparent": {"x"}}
+			resp := s.ask(t, tr, req)
+			body, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if err != nil || resp.StatusCode != http.StatusCreated || string(body) != c.body {
+				t.Fatalf("%s %s: %d, %d bytes, %v", c.method, c.target, resp.StatusCode, len(body), err)
+			}
+			got := <-u.heard
+			if got.method != c.method || got.uri != c.uri || got.proto != "HTTP/2.0" {
+				t.Errorf("%s %s arrives as %s %s %s", c.method, c.target, got.method, got.uri, got.proto)
+			}
+			for name, values := range req.Header {
+				if strings.Join(got.header[name], "|") != strings.Join(values, "|") {
+					t.Errorf("%s: %q, want %q", name, got.header[name], values)
+				}
+			}
+			if got.header["Accept-Encoding"] != nil {
+				t.Errorf("the upstream may compress: %q", got.header["Accept-Encoding"])
+			}
+		}
+		req, _ := http.NewRequest("POST", "https://"+s.addr+"/x", io.MultiReader(strings.NewReader("of unknown "), strings.NewReader("length")))
+		resp := s.ask(t, tr, req)
+		if body, err := io.ReadAll(resp.Body); err != nil || string(body) != "of unknown length" {
+			t.Errorf("%q, %v", body, err)
+		}
+		resp.Body.Close()
+		<-u.heard
+	}
+}
+
+// TestAnswersGoThrough: status, headers, warnings and trailers are the upstream's, each once.
+func TestAnswersGoThrough(t *testing.T) {
+	u := newUpstream(t, func(w http.ResponseWriter, req *http.Request) {
+		h := w.Header()
+		h["Warning"] = []string{"299 - a", "299 - b"}
+		h.Set("Audit-Id", "upstreams")
+		h.Set("Cache-Control", "no-cache, private")
+		switch req.URL.Path {
+		case "/moved":
+			http.Redirect(w, req, "https://elsewhere/", http.StatusFound)
+		case "/gone":
+			w.WriteHeader(http.StatusGone)
+		case "/zipped":
+			h.Set("Content-Encoding", "gzip")
+			_, _ = w.Write([]byte("\x1f\x8b no gzip"))
+		case "/api/v1/namespaces/n/pods/p/proxy/": // may run for long
+			h.Set("Trailer", "Grpc-Status")
+			_, _ = w.Write([]byte("body"))
+			h.Set("Grpc-Status", "7")
+		default:
+			_, _ = w.Write(make([]byte, 5<<20))
+		}
+	})
+	s := serve(t, u.config())
+	for _, h2 := range []bool{false, true} {
+		tr := s.transportFor(t, s.tlsFor(t, ""), h2)
+		for path, code := range map[string]int{"/moved": 302, "/gone": 410, "/zipped": 200, "/api/v1/namespaces/n/pods/p/proxy/": 200, "/large": 200} {
+			req, _ := http.NewRequest("GET", "https://"+s.addr+path, nil)
+			resp := s.ask(t, tr, req)
+			body, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			h := resp.Header
+			if err != nil || resp.StatusCode != code || strings.Join(h["Warning"], "|") != "299 - a|299 - b" || strings.Join(h["Audit-Id"], "|") != "upstreams" || len(h["Cache-Control"]) != 1 {
+				t.Errorf("%s: %d, %v, %v", path, resp.StatusCode, h, err)
+			}
+			switch {
+			case path == "/moved" && h.Get("Location") != "https://elsewhere/", path == "/zipped" && (string(body) != "\x1f\x8b no gzip" || h.Get("Content-Encoding") != "gzip"),
+				path == "/large" && len(body) != 5<<20, strings.HasSuffix(path, "/proxy/") && (resp.Trailer.Get("Grpc-Status") != "7" || string(body) != "body"):
+				t.Errorf("%s: %v, %v, %.20q", path, h, resp.Trailer, body)
+			}
+		}
+	}
+}
+
+// TestWatchesStream: events arrive when they are sent, and an end that comes too early can be told from another.
+func TestWatchesStream(t *testing.T) {
+	next := make(chan string)
+	u := newUpstream(t, func(w http.ResponseWriter, req *http.Request) {
+		for event := range next {
+			if event == "cut" {
+				panic(http.ErrAbortHandler)
+			}
+			_, _ = io.WriteString(w, event)
+			_ = http.NewResponseController(w).Flush()
+		}
+	})
+	s := serve(t, u.config())
+	for _, h2 := range []bool{false, true} {
+		req, _ := http.NewRequest("GET", "https://"+s.addr+"/api/v1/pods?watch=1", nil)
+		go func() { next <- "first" }()
+		resp := s.ask(t, s.transportFor(t, s.tlsFor(t, "bob"), h2), req)
+		var event [8]byte
+		for _, text := range []string{"first", "second"} {
+			if _, err := io.ReadFull(resp.Body, event[:len(text)]); err != nil || string(event[:len(text)]) != text {
+				t.Fatalf("%q, %v", event, err)
+			}
+			if text == "first" {
+				next <- "second"
+			}
+		}
+		next <- "cut"
+		if rest, err := io.ReadAll(resp.Body); err == nil {
+			t.Errorf("a watch that was cut ends well after %q", rest)
+		}
+		resp.Body.Close()
+	}
+	close(next)
+}
+
+// TestUpgrades: a connection that the upstream upgrades carries bytes both ways, with the credential that the
+// request had.
+func TestUpgrades(t *testing.T) {
+	u := newUpstream(t, func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Query().Has("refuse") {
+			http.Error(w, "no", http.StatusForbidden)
+			return
+		}
+		c, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.Close()
+		fmt.Fprintf(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\nX-Stream-Protocol-Version: v4\r\n\r\nhello\n", req.Header.Get("Upgrade"))
+		_ = rw.Flush()
+		for {
+			line, err := rw.ReadString('\n')
+			if err != nil {
+				return
+			}
+			_, _ = rw.WriteString("you said " + line)
+			_ = rw.Flush()
+		}
+	})
+	s := serve(t, u.config())
+	for name, want := range map[string]string{"": "Bearer " + annsToken, "bob": "Bearer " + relaysToken} {
+		for protocol, method := range map[string]string{"SPDY/3.1": "POST", "websocket": "GET"} {
+			c, in := s.upgrade(t, name, method, "/api/v1/namespaces/n/pods/p/exec?command=sh", protocol)
+			resp, err := http.ReadResponse(in, nil)
+			if err != nil || resp.StatusCode != http.StatusSwitchingProtocols || resp.Header.Get("Upgrade") != protocol || resp.Header.Get("X-Stream-Protocol-Version") != "v4" {
+				t.Fatalf("%v, %v", resp, err)
+			}
+			for _, text := range []string{"hello\n", "you said one\n", "you said two\n"} {
+				if line, err := in.ReadString('\n'); err != nil || line != text {
+					t.Fatalf("%q, %v", line, err)
+				}
+				if said, ok := map[string]string{"hello\n": "one\n", "you said one\n": "two\n"}[text]; ok {
+					_, _ = io.WriteString(c, said)
+				}
+			}
+			c.Close()
+			if got := <-u.heard; got.header.Get("Authorization") != want || got.proto != "HTTP/1.1" || (got.header.Get("Impersonate-User") == "bob") != (name == "bob") {
+				t.Errorf("%s: %v", name, got)
+			}
+		}
+		_, in := s.upgrade(t, name, "POST", "/api/v1/namespaces/n/pods/p/exec?refuse", "SPDY/3.1")
+		if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != http.StatusForbidden {
+			t.Errorf("%v, %v", resp, err)
+		}
+		<-u.heard
+	}
+	// Over another protocol, requests could follow that impersonate nobody.
+	for _, protocol := range []string{"h2c", "TLS/1.0", "websocket, h2c"} {
+		_, in := s.upgrade(t, "bob", "GET", "/api/v1/namespaces/n/pods/p/exec", protocol)
+		if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != http.StatusBadRequest || len(u.heard) > 0 {
+			t.Errorf("%s: %v, %v", protocol, resp, err)
+		}
+	}
+}
+
+// upgrade asks for an upgrade, as bob with his certificate or as ann with her token. It returns the connection.
+func (s *server) upgrade(t *testing.T, name, method, target, protocol string) (*tls.Conn, *bufio.Reader) {
+	t.Helper()
+	c := s.dial(t, s.tlsFor(t, name))
+	token := "Authorization: Bearer " + annsToken + "\r\n"
+	if name != "" {
+		token = ""
+	}
+	fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%sContent-Length: 0\r\n\r\n", method, target, protocol, token)
+	return c, bufio.NewReader(c)
+}
+
+func (s *server) dial(t *testing.T, config *tls.Config) *tls.Conn {
+	t.Helper()
+	c, err := tls.Dial("tcp", s.addr, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if err := c.SetDeadline(time.Now().Add(proctest.Patience)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestUpstreamAway: an upstream that cannot be reached is a Status that clients retry, unless the upstream may
+// have carried out a write.
+func TestUpstreamAway(t *testing.T) {
+	u := newUpstream(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	down := newUpstream(t, nil)
+	down.Close()
+	for _, c := range []struct {
+		u      *upstream
+		method string
+		after  string
+	}{{down, "GET", "1"}, {down, "POST", "1"}, {u, "GET", "1"}, {u, "POST", ""}, {u, "DELETE", ""}} {
+		s := serve(t, c.u.config())
+		for _, path := range []string{"/api/v1/namespaces/n/pods", "/api/v1/namespaces/n/pods/p/proxy/"} { // short and long-running
+			req, _ := http.NewRequest(c.method, "https://"+s.addr+path, bytes.NewReader([]byte("{}")))
+			resp := s.ask(t, s.transportFor(t, s.tlsFor(t, ""), true), req)
+			var status metav1.Status
+			err := json.NewDecoder(resp.Body).Decode(&status)
+			resp.Body.Close()
+			if err != nil || resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") != c.after || resp.Header.Get("Content-Type") != "application/json" {
+				t.Errorf("%s %s: %d, %v, %v", c.method, path, resp.StatusCode, resp.Header, err)
+			}
+			if status.Kind != "Status" || status.APIVersion != "v1" || status.Status != "Failure" || status.Reason != metav1.StatusReasonServiceUnavailable || status.Code != 503 || (status.Details != nil) != (c.after != "") {
+				t.Errorf("%s %s: %+v", c.method, path, status)
+			}
+		}
+	}
+}
+
+// TestRequestsThatDoNotGoThrough: tunnels, and methods that return headers, are refused.
+func TestRequestsThatDoNotGoThrough(t *testing.T) {
+	u := newUpstream(t, nil)
+	s := serve(t, u.config())
+	for request, code := range map[string]int{
+		"TRACE /api/v1/pods HTTP/1.1\r\nHost: h\r\n\r\n":                         405,
+		"CONNECT /api/v1/pods HTTP/1.1\r\nHost: h\r\n\r\n":                       405,
+		"CONNECT h:443 HTTP/1.1\r\nHost: h:443\r\n\r\n":                          405,
+		"GET /api/v1/pods HTTP/1.1\r\nHost: h\r\nA: b\x01c\r\n\r\n":              400,
+		"GET /api/v1/pods HTTP/1.1\r\nHost: h\r\nA: b\r\n Authorization\r\n\r\n": 400,
+	} {
+		for _, name := range []string{"", "bob"} {
+			c := s.dial(t, s.tlsFor(t, name))
+			_, _ = io.WriteString(c, request)
+			if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != code || len(u.heard) > 0 {
+				t.Errorf("%q: %v, %v", request, resp, err)
+			}
+		}
+	}
+}
+
+// TestDeadlines: a request whose time is over is answered as one to this server.
+func TestDeadlines(t *testing.T) {
+	u := newUpstream(t, func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() })
+	s := serve(t, u.config())
+	for _, method := range []string{"GET", "HEAD"} { // HEAD has the connection to itself
+		req, _ := http.NewRequest(method, "https://"+s.addr+"/api/v1/pods?timeout=20ms", nil)
+		resp := s.ask(t, s.transportFor(t, s.tlsFor(t, ""), false), req)
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusGatewayTimeout {
+			t.Errorf("%s: %d", method, resp.StatusCode)
+		}
+	}
+}
+
+// TestConfigsThatAreRefused: a credential that could not be kept apart is an error.
+func TestConfigsThatAreRefused(t *testing.T) {
+	for want, config := range map[string]*rest.Config{
+		"transport of its own": {Host: "https://h", WrapTransport: func(rt http.RoundTripper) http.RoundTripper { return rt }},
+		"impersonates a user":  {Host: "https://h", Impersonate: rest.ImpersonationConfig{UserName: "root"}},
+		"missing":              {Host: "https://h", TLSClientConfig: rest.TLSClientConfig{CAFile: "missing"}},
+		"host must be":         {Host: "https://h:x"},
+	} {
+		if _, err := NewProxy(ProxyConfig{Upstream: config}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q in it", err, want)
+		}
+	}
+}
