@@ -6,11 +6,12 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/larder-io/larder/httpapi/reads"
 )
 
-// ageHeader has the seconds since the upstream of a relay answered last, in answers from caches while it does
+// ageHeader has the seconds since the upstream of a relay was heard of last, in answers from caches while it does
 // not answer.
 const ageHeader = "Larder-Upstream-Age"
 
@@ -31,6 +32,9 @@ func (r *router) goesThrough(x *apiCall) bool {
 		_, own := r.table.Load().NonResource(x.Path)
 		return !own
 	}
+	if x.User == nil || x.User.GetName() == user.Anonymous { // the upstream may refuse requests without a credential
+		return true
+	}
 	return !strings.HasPrefix(x.Path, "/"+x.APIPrefix+"/") || !r.relay.Caches(&x.Request, x.Peek("Accept"), r.builtIn(x) != nil)
 }
 
@@ -46,13 +50,13 @@ func (r *router) builtIn(x *apiCall) *reads.Resource {
 func (r *router) serveRelayed(x *apiCall) {
 	ctx, cancel := x.Bounded()
 	defer cancel()
-	resource, done := r.relay.Acquire(ctx, &x.Request, r.builtIn(x))
+	resource, age, done := r.relay.Acquire(ctx, &x.Request, r.builtIn(x))
 	if resource == nil {
 		r.forward(x)
 		return
 	}
 	defer done()
-	if age := r.relay.Age(); age > 0 {
+	if age > 0 {
 		x.Add(ageHeader, strconv.Itoa(int(age.Seconds())))
 	}
 	if !r.reader.read(x, resource) {

@@ -4,6 +4,7 @@
 //	larder serve         runs the server
 //	larder dev           runs the server with the controllers that tests need
 //	larder cluster       runs the server with the other programs of a cluster
+//	larder relay         runs a read replica of another API server
 //	larder checkpoint    saves the state of all objects under a name
 //	larder reset         restores that state
 //	larder snapshot      backs up etcd, and restores it
@@ -75,7 +76,7 @@ func newRoot() *cobra.Command {
 	}
 	root.Version = versionText()
 	root.SetVersionTemplate("{{.Version}}")
-	root.AddCommand(newServe(), newDev(), newCluster(), newCheckpoint(), newReset(), newSnapshot(), newTop(), newVersion(), newMan())
+	root.AddCommand(newServe(), newDev(), newCluster(), newRelay(), newCheckpoint(), newReset(), newSnapshot(), newTop(), newVersion(), newMan())
 	return root
 }
 

@@ -16,8 +16,12 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// provenIn is how long a request waits until its cache has provably seen the present of the upstream.
-const provenIn = 20 * time.Second
+const (
+	// provenIn is how long a request waits until its cache has provably seen the present of the upstream.
+	provenIn = 20 * time.Second
+	// unprovenFor is how long requests that need such a proof go through after there was none in time.
+	unprovenFor = time.Minute
+)
 
 // Caches reports whether x may be answered from a cache. Other requests go through to the upstream, which
 // authorizes them. builtIn says that the resource is one of the Registry's.
@@ -37,7 +41,7 @@ func (r *Relay) Caches(x *request.Request, accept []byte, builtIn bool) bool {
 		return false
 	case builtIn && (minor > r.config.Minor || r.builtIn(gvr) == nil):
 		return false // it may have fields that this program does not know, or needs a conversion
-	case builtIn && minor != r.config.Minor && bytes.Contains(accept, []byte("as=Table")):
+	case builtIn && minor != r.config.Minor && bytes.Contains(bytes.ToLower(accept), []byte("table")):
 		return false // its columns may differ
 	}
 	if x.Verb == "get" {
@@ -73,19 +77,38 @@ func isSelected(o *internalversion.ListOptions, builtIn bool) bool {
 	return true
 }
 
-// Acquire returns what answers x, for which Caches is true, from a cache. It waits until the cache is fresh
-// enough. It returns nil if x must go through. from serves built-in resources in a server with a store, and is
-// nil for custom ones. The caller calls done after the answer.
-func (r *Relay) Acquire(ctx context.Context, x *request.Request, from *reads.Resource) (resource *reads.Resource, done func()) {
-	f := r.acquire(schema.GroupVersionResource{Group: x.Group, Version: x.Version, Resource: x.Resource})
+// Acquire returns what answers x, for which Caches is true, from a cache, and how old the cache is: 0 if the
+// upstream keeps it current. It waits until the cache is fresh enough. It returns nil if x must go through. from
+// serves built-in resources in a server with a store, and is nil for custom ones. The caller calls done after
+// the answer.
+func (r *Relay) Acquire(ctx context.Context, x *request.Request, from *reads.Resource) (resource *reads.Resource, age time.Duration, done func()) {
+	gvr := schema.GroupVersionResource{Group: x.Group, Version: x.Version, Resource: x.Resource}
+	if from == nil && !r.mayFollow(gvr.GroupResource()) {
+		return nil, 0, nil
+	}
+	f := r.acquire(gvr)
 	if f == nil {
-		return nil, nil
+		return nil, 0, nil
 	}
-	if f.wait(ctx) != nil || f.silence() > heartbeat+r.config.ServeStale || !f.scoped(x) || !f.fresh(ctx, x) {
+	waiting, cancel := context.WithTimeout(ctx, half(ctx))
+	defer cancel()
+	if f.wait(waiting) != nil || f.silence() > heartbeat+r.config.ServeStale || !f.scoped(x) || !f.fresh(waiting, x, r.Age() > 0) {
 		r.release(f)
-		return nil, nil
+		return nil, 0, nil
 	}
-	return f.served(from), func() { r.release(f) }
+	age = r.Age()
+	if silence := f.silence(); silence > heartbeat {
+		age = max(age, silence)
+	}
+	return f.served(from), age, func() { r.release(f) }
+}
+
+// half returns half of the time until ctx ends: a request that waits in vain must still go through.
+func half(ctx context.Context) time.Duration {
+	if deadline, ok := ctx.Deadline(); ok {
+		return min(loadTimeout, time.Until(deadline)/2)
+	}
+	return loadTimeout
 }
 
 // wait waits until the cache has loaded. It fails if the resource is not followed.
@@ -124,7 +147,7 @@ func (f *followed) scoped(x *request.Request) bool {
 
 // fresh reports whether the cache can answer x: a relay must not refuse a revision that the upstream has, and
 // a watch that begins with the present objects must have seen all that the upstream had when it was asked.
-func (f *followed) fresh(ctx context.Context, x *request.Request) bool {
+func (f *followed) fresh(ctx context.Context, x *request.Request, away bool) bool {
 	stored := f.stored()
 	if x.Verb == "get" {
 		return shows(stored, x.Query.Get("resourceVersion"))
@@ -138,20 +161,36 @@ func (f *followed) fresh(ctx context.Context, x *request.Request) bool {
 	case x.Verb == "list":
 		return shows(stored, o.ResourceVersion)
 	case o.SendInitialEvents == nil || !*o.SendInitialEvents:
-		return true
+		return resumes(stored, o.ResourceVersion, away)
 	case o.ResourceVersion == "":
 		return f.present(ctx, o)
 	}
 	return shows(stored, o.ResourceVersion)
 }
 
+// resumes reports whether a watch can begin at a revision: the cache has all events since then. If the upstream
+// is away, nobody knows whether it has reached a later revision.
+func resumes(r *registry.Resource, revision string, away bool) bool {
+	n, err := strconv.ParseInt(revision, 10, 64)
+	if err != nil || n == 0 {
+		return true // it begins with the present, or is refused
+	}
+	return n >= r.Cache.Log().Oldest() && (!away || shows(r, revision))
+}
+
 // present waits until the cache has provably seen what the upstream had at the call, and makes o ask for that
 // revision.
 func (f *followed) present(ctx context.Context, o *internalversion.ListOptions) bool {
-	ctx, cancel := context.WithTimeout(ctx, provenIn)
+	if last := f.unproven.Load(); last != 0 && time.Since(time.Unix(0, last)) < unprovenFor {
+		return false
+	}
+	bounded, cancel := context.WithTimeout(ctx, provenIn)
 	defer cancel()
-	revision, err := f.stored().Store().Revision(ctx)
-	if err != nil || f.stored().Cache.Wait(ctx, revision) != nil {
+	revision, err := f.stored().Store().Revision(bounded)
+	if err != nil || f.stored().Cache.Wait(bounded, revision) != nil {
+		if f.alive.Err() == nil && bounded.Err() != nil {
+			f.unproven.Store(time.Now().UnixNano())
+		}
 		return false
 	}
 	o.ResourceVersion = strconv.FormatInt(revision, 10)

@@ -18,7 +18,7 @@ import (
 // contact is what the relay knows about its upstream.
 type contact struct {
 	last  atomic.Int64 // when it answered last, in nanoseconds since the epoch
-	minor atomic.Int64 // of its version
+	minor atomic.Int64 // the highest of its versions
 }
 
 const (
@@ -35,19 +35,38 @@ func (r *Relay) Age() time.Duration {
 	return 0
 }
 
-// keep asks the upstream for its version until ctx ends.
-func (c *contact) keep(ctx context.Context, config *Config) {
+// keepContact asks the upstream for its version until ctx ends. Replicas may have several versions during an
+// upgrade, so the newest that was seen counts.
+func (r *Relay) keepContact(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		minor, err := minorOf(ctx, config)
+		minor, err := minorOf(ctx, &r.config)
 		if err != nil {
 			if ctx.Err() == nil {
-				config.Logger.Warn("upstream does not answer", "error", err)
+				r.config.Logger.Warn("upstream does not tell its version", "error", err)
 			}
 			return
 		}
-		c.minor.Store(minor)
-		c.last.Store(time.Now().UnixNano())
+		r.contact.last.Store(time.Now().UnixNano())
+		if minor > r.contact.minor.Load() {
+			r.contact.minor.Store(minor)
+			r.leaveNewer(minor)
+		}
 	}, contactEvery)
+}
+
+// leaveNewer leaves the built-in resources, if the upstream is newer than this program.
+func (r *Relay) leaveNewer(minor int64) {
+	if minor <= r.config.Minor {
+		return
+	}
+	r.config.Logger.Warn("upstream is newer than this program: built-in resources go through", "minor", minor, "own", r.config.Minor)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for gvr, f := range r.followed {
+		if gvr != crdResource() && r.builtIn(gvr) != nil {
+			r.leaveLocked(gvr, f)
+		}
+	}
 }
 
 // minorOf asks the upstream for its minor version.

@@ -28,6 +28,10 @@ func crdResource() schema.GroupVersionResource {
 	return apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
 }
 
+// settleTime is how long the requests for a custom resource go through after its CRD has changed: a server of the
+// upstream may still serve it by the state before.
+const settleTime = 10 * time.Second
+
 // crdVersion is the state of a CRD that matters for its objects.
 type crdVersion struct {
 	uid        types.UID
@@ -45,6 +49,22 @@ func crdOf(e *registry.Endpoint, o *cache.Object) (*apiextensionsv1.CustomResour
 		return nil, fmt.Errorf("relay: decode CRD %s: %w", o.Key(), err)
 	}
 	return crd, nil
+}
+
+// mayFollow reports whether a custom resource has a CRD, which has not changed just now.
+func (r *Relay) mayFollow(gr schema.GroupResource) bool {
+	r.mu.Lock()
+	crds, changed := r.followed[crdResource()], r.changed[gr]
+	r.mu.Unlock()
+	if crds == nil || time.Since(changed) < settleTime {
+		return false
+	}
+	select {
+	case <-crds.made:
+		return crds.err == nil && crds.stored().Cache.Snapshot().Get(gr.Resource+"."+gr.Group) != nil
+	default:
+		return false
+	}
 }
 
 // makeCustom makes the cache of a custom resource in one version.
@@ -158,6 +178,7 @@ func (r *Relay) changedCRD(e *registry.Endpoint, d watch.Delivery) {
 	for gvr, f := range r.followed {
 		if gvr.Resource == resource && gvr.Group == group && f.differs(now) {
 			r.leaveLocked(gvr, f)
+			r.changed[gvr.GroupResource()] = time.Now()
 		}
 	}
 }

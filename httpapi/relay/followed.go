@@ -32,8 +32,6 @@ const (
 )
 
 // followed is a resource with a cache that follows the upstream.
-//
-// Invariant: left says that it is not in Relay.followed any more.
 type followed struct {
 	gvr    schema.GroupVersionResource
 	cancel context.CancelFunc
@@ -49,10 +47,9 @@ type followed struct {
 	resource atomic.Pointer[reads.Resource] // of endpoint, once a request has come
 	lastUsed atomic.Int64                   // in nanoseconds since the epoch
 	ended    atomic.Int64                   // when alive ended; 0 before
+	unproven atomic.Int64                   // when the present of the upstream could not be proven last; 0 if never
 
-	// Relay.mu guards these.
-	users int
-	left  bool
+	users int // Relay.mu guards it
 }
 
 // stored returns the resource with the cache.
@@ -113,9 +110,7 @@ func (r *Relay) release(f *followed) {
 	f.lastUsed.Store(time.Now().UnixNano())
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if f.users--; f.users == 0 && f.left {
-		f.cancel()
-	}
+	f.users--
 }
 
 // follow follows a resource until it is left or the upstream refuses to list it.
@@ -205,17 +200,23 @@ func (s source) run(ctx context.Context, cache func(context.Context) error) erro
 	return nil
 }
 
-// refusal returns the upstream's error when it refuses to list the resource, or serves it no more.
+// refusal returns the upstream's error when it refuses to list the resource, or serves it no more. A refusal
+// by a server that has just started, or has not loaded its roles, may be an accident.
 func (s source) refusal(ctx context.Context) error {
-	ticker := time.NewTicker(askEvery)
-	defer ticker.Stop()
-	for {
+	for refused, first := 0, true; ; first = false {
 		_, err := s.store.Revision(ctx)
-		if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
+		next := askEvery
+		switch {
+		case !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) && !apierrors.IsMethodNotSupported(err):
+			refused = 0
+		case first || refused == 2:
 			return err
+		default:
+			refused++
+			next = contactEvery
 		}
 		select {
-		case <-ticker.C:
+		case <-time.After(next):
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"sync"
@@ -32,10 +33,9 @@ type Config struct {
 
 	// Follows reports whether a resource may be followed; nil means all.
 	Follows func(schema.GroupResource) bool
-	// Idle is how long a resource is followed after its last read; 0 means 10 minutes.
+	// Idle is how long a resource is followed after its last read.
 	Idle time.Duration
-	// ServeStale is how long reads are answered from caches while the upstream does not answer; 0 means 5
-	// minutes.
+	// ServeStale is how long reads are answered from caches while the upstream does not answer.
 	ServeStale time.Duration
 
 	Logger *slog.Logger // nil discards
@@ -49,7 +49,8 @@ type Relay struct {
 
 	mu       sync.Mutex
 	followed map[schema.GroupVersionResource]*followed
-	running  context.Context // ends with Run; nil outside of it
+	changed  map[schema.GroupResource]time.Time // when the CRDs have changed whose resources go through for a while
+	running  context.Context                    // ends with Run; nil outside of it
 	work     sync.WaitGroup
 }
 
@@ -58,16 +59,10 @@ func New(config Config) (*Relay, error) {
 	if config.Registry == nil || config.Client == nil || config.Upstream == nil || config.Proxy == nil {
 		return nil, errors.New("relay: Registry, Client, Upstream and Proxy are required")
 	}
-	if config.Idle == 0 {
-		config.Idle = 10 * time.Minute
-	}
-	if config.ServeStale == 0 {
-		config.ServeStale = 5 * time.Minute
-	}
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Relay{config: config, followed: make(map[schema.GroupVersionResource]*followed)}, nil
+	return &Relay{config: config, followed: make(map[schema.GroupVersionResource]*followed), changed: make(map[schema.GroupResource]time.Time)}, nil
 }
 
 // Forward passes x through to the upstream.
@@ -84,13 +79,14 @@ func (r *Relay) Run(ctx context.Context) error {
 	r.mu.Lock()
 	r.running = ctx
 	r.mu.Unlock()
-	r.work.Go(func() { r.contact.keep(ctx, &r.config) })
+	r.work.Go(func() { r.keepContact(ctx) })
 	r.work.Go(func() { r.followCRDs(ctx) })
 	r.leaveIdle(ctx)
 	r.mu.Lock()
 	r.running = nil
 	r.mu.Unlock()
 	r.work.Wait()
+	r.config.Proxy.CloseIdle()
 	return nil
 }
 
@@ -110,14 +106,13 @@ func (r *Relay) leaveIdle(ctx context.Context) {
 				r.leaveLocked(gvr, f)
 			}
 		}
+		maps.DeleteFunc(r.changed, func(_ schema.GroupResource, at time.Time) bool { return time.Since(at) > settleTime })
 		r.mu.Unlock()
 	}
 }
 
-// leaveLocked ends the following of a resource, once its present users have been answered.
+// leaveLocked ends the following of a resource, and its watches. Requests that are reading a snapshot of it go on.
 func (r *Relay) leaveLocked(gvr schema.GroupVersionResource, f *followed) {
 	delete(r.followed, gvr)
-	if f.left = true; f.users == 0 {
-		f.cancel()
-	}
+	f.cancel()
 }

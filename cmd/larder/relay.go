@@ -1,0 +1,63 @@
+package main
+
+import (
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/klog/v2"
+	netutils "k8s.io/utils/net"
+
+	"github.com/larder-io/larder/cmd/larder/internal/relay"
+	"github.com/larder-io/larder/cmd/larder/internal/server"
+)
+
+func newRelay() *cobra.Command {
+	secure := genericoptions.NewSecureServingOptions()
+	secure.BindAddress, secure.BindPort = netutils.ParseIPSloppy("127.0.0.1"), 6444
+	secure.ServerCert.CertDirectory = ""
+	config := relay.Config{SecureServing: secure, Idle: 10 * time.Minute, ServeStale: 5 * time.Minute, Version: server.Version()}
+	var sections cliflag.NamedFlagSets
+	fs := sections.FlagSet("relay")
+	fs.StringVar(&config.Kubeconfig, "upstream", config.Kubeconfig,
+		"Kubeconfig of the upstream: its address, and the relay's own credentials. If unset, the relay follows the cluster that it runs in.")
+	fs.StringVar(&config.ClientCAFile, "client-ca-file", config.ClientCAFile,
+		"File with the CAs of client certificates. The relay impersonates their users at the upstream.")
+	fs.StringSliceVar(&config.Resources, "resources", config.Resources,
+		"Resources to follow, as RESOURCE or RESOURCE.GROUP. If unset, each resource but secrets is followed when it is first read.")
+	fs.DurationVar(&config.Idle, "idle", config.Idle, "A resource that nothing reads for this long is no longer followed.")
+	fs.DurationVar(&config.ServeStale, "serve-stale", config.ServeStale,
+		"How long reads are answered from caches while the upstream does not answer.")
+	secure.AddFlags(sections.FlagSet("secure serving"))
+	cmd := &cobra.Command{
+		Use:   "relay",
+		Short: "Run a read replica of another API server",
+		Long: `Run a read replica of another API server, the upstream.
+
+LISTs and GETs with a resourceVersion, and watches, are answered from caches. The relay
+follows each resource with one watch of the upstream. All other requests go through to the
+upstream. Users authenticate and are authorized as at the upstream. See docs/relay.md.`,
+		Args: cobra.NoArgs,
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		config.Progress = cmd.ErrOrStderr()
+		config.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
+		ctx, stop := untilSignal(func() { os.Exit(fail(cmd.ErrOrStderr(), errSecondSignal)) })
+		defer stop()
+		s, err := relay.New(config)
+		if err != nil {
+			return err
+		}
+		setMemory(os.Getenv)
+		defer klog.Flush()
+		return s.Run(ctx)
+	}
+	for _, section := range sections.FlagSets {
+		cmd.Flags().AddFlagSet(section)
+	}
+	cliflag.SetUsageAndHelpFunc(cmd, sections, columns(os.Stdout))
+	return cmd
+}

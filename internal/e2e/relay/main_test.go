@@ -1,0 +1,243 @@
+package relay
+
+import (
+	"crypto/rand"
+	"crypto/rsa"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/keyutil"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+var (
+	larder = flag.String("larder", "", "program to test; built if not given")
+	stock  = flag.String("stock", "", "kube-apiserver to use as the upstream; Larder if not given")
+)
+
+func TestMain(m *testing.M) {
+	proctest.ShortTemp()
+	flag.Parse()
+	dir, err := os.MkdirTemp("", "larder-relay-test-")
+	if err == nil && *larder == "" {
+		*larder = filepath.Join(dir, "larder")
+		var out []byte
+		if out, err = exec.Command("go", "build", "-o", *larder, "github.com/larder-io/larder/cmd/larder").CombinedOutput(); err != nil {
+			err = fmt.Errorf("%w\n%s", err, out)
+		}
+	}
+	code := 1
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	} else {
+		code = m.Run()
+	}
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// upstream is the API server that a relay follows.
+type upstream struct {
+	*proctest.Process
+	config *rest.Config // the administrator's
+	dir    string
+	port   int
+}
+
+// startUpstream starts an upstream and waits until it is ready.
+func startUpstream(t *testing.T) *upstream {
+	t.Helper()
+	u := &upstream{dir: filepath.Join(t.TempDir(), "data"), port: proctest.Port(t)}
+	if *stock != "" {
+		u.startStock(t)
+		return u
+	}
+	u.Process = proctest.New(t, "the upstream", func() *exec.Cmd {
+		return exec.Command(*larder, "dev", "--data-dir", u.dir, "--secure-port", strconv.Itoa(u.port), "--unsafe-no-fsync")
+	})
+	u.start(t)
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(u.dir, "admin.kubeconfig"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.config = config
+	u.config.QPS = -1
+	return u
+}
+
+// startStock starts the kube-apiserver of the flag over an etcd.
+func (u *upstream) startStock(t *testing.T) {
+	t.Helper()
+	ports := proctest.Ports(t, 2)
+	client, peer := fmt.Sprintf("http://127.0.0.1:%d", ports[0]), fmt.Sprintf("http://127.0.0.1:%d", ports[1])
+	etcd := proctest.New(t, "etcd", func() *exec.Cmd {
+		return exec.Command(*larder, "etcd", "--data-dir", filepath.Join(u.dir, "etcd"), "--unsafe-no-fsync", "--listen-client-urls", client,
+			"--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer)
+	})
+	if err := etcd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signing, err := keyutil.MarshalPrivateKeyToPEM(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(u.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	tokens, keys := filepath.Join(u.dir, "tokens"), filepath.Join(u.dir, "sa.key")
+	for file, content := range map[string][]byte{tokens: []byte("administrator,admin,1,system:masters\n"), keys: signing} {
+		if err := os.WriteFile(file, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	u.Process = proctest.New(t, "the upstream", func() *exec.Cmd {
+		return exec.Command(*stock, "--etcd-servers", client, "--cert-dir", u.dir, "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(u.port),
+			"--token-auth-file", tokens, "--authorization-mode", "RBAC", "--service-cluster-ip-range", "10.0.0.0/24",
+			"--service-account-issuer", "https://kubernetes.default.svc", "--service-account-signing-key-file", keys, "--service-account-key-file", keys)
+	})
+	u.config = &rest.Config{Host: fmt.Sprintf("https://127.0.0.1:%d", u.port), BearerToken: "administrator", QPS: -1, TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(u.dir, "apiserver.crt")}}
+	u.start(t)
+}
+
+func (u *upstream) start(t *testing.T) {
+	t.Helper()
+	if err := u.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if *stock == "" {
+		u.Await(t, "ready after")
+		return
+	}
+	u.Eventually(t, "the upstream is ready", func() error {
+		client, err := kubernetes.NewForConfig(u.config) // the certificate may not be there yet
+		if err == nil {
+			_, err = client.RESTClient().Get().AbsPath("/readyz").DoRaw(t.Context())
+		}
+		return err
+	})
+}
+
+func (u *upstream) client(t *testing.T) kubernetes.Interface { return clientFor(t, u.config) }
+
+// token returns a token of a new service account with the given rights.
+func (u *upstream) token(t *testing.T, name string, rules ...rbacv1.PolicyRule) string {
+	t.Helper()
+	ctx, client := t.Context(), u.client(t)
+	meta := metav1.ObjectMeta{Name: name}
+	if _, err := client.CoreV1().ServiceAccounts("default").Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "default", Name: name}},
+	}
+	if _, err := client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	made, err := client.CoreV1().ServiceAccounts("default").CreateToken(ctx, name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made.Status.Token
+}
+
+// allowed returns a rule for resources of all groups.
+func allowed(verbs, resources []string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{Verbs: verbs, APIGroups: []string{"*"}, Resources: resources}
+}
+
+// relayRules are the rights of a relay.
+var relayRules = []rbacv1.PolicyRule{
+	allowed([]string{"create"}, []string{"tokenreviews", "subjectaccessreviews"}),
+	allowed([]string{"list", "watch"}, []string{"*"}),
+}
+
+// relay is a process that follows an upstream.
+type relay struct {
+	*proctest.Process
+	url string
+}
+
+// startRelay starts a relay, with an identity that has only relayRules, and waits until it is ready.
+func (u *upstream) startRelay(t *testing.T, args ...string) *relay {
+	t.Helper()
+	kubeconfig := filepath.Join(t.TempDir(), "relay.kubeconfig")
+	err := clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"upstream": {Server: u.config.Host, CertificateAuthority: u.config.CAFile, CertificateAuthorityData: u.config.CAData}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"relay": {Token: u.token(t, "relay", relayRules...)}},
+		Contexts:       map[string]*clientcmdapi.Context{"upstream": {Cluster: "upstream", AuthInfo: "relay"}},
+		CurrentContext: "upstream",
+	}, kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := proctest.Port(t)
+	r := &relay{url: fmt.Sprintf("https://127.0.0.1:%d", port)}
+	r.Process = proctest.New(t, "the relay", func() *exec.Cmd {
+		return exec.Command(*larder, append([]string{"relay", "--upstream", kubeconfig, "--secure-port", strconv.Itoa(port)}, args...)...)
+	})
+	if err := r.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r.Await(t, "relay of")
+	return r
+}
+
+// as returns the configuration of a client of r with a token.
+func (r *relay) as(token string) *rest.Config {
+	return &rest.Config{Host: r.url, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1}
+}
+
+func clientFor(t *testing.T, config *rest.Config) kubernetes.Interface {
+	t.Helper()
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// httpClient returns an HTTP client with the credentials of config.
+func httpClient(t *testing.T, config *rest.Config) *http.Client {
+	t.Helper()
+	c, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.CloseIdleConnections)
+	return c
+}
+
+func configMap(name string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"of": "test"}}, Data: map[string]string{"a": "b"}}
+}
+
+func ignoreExists(err error) error {
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,374 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	typed "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// answer is what a server answers to a request.
+type answer struct {
+	code   int
+	header http.Header
+	body   []byte
+}
+
+// get requests a path. headers are names and values.
+func get(t *testing.T, config *rest.Config, path string, headers ...string) answer {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := httpClient(t, config).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer{resp.StatusCode, resp.Header, body}
+}
+
+// anyRevision removes the resourceVersion of a list, which two servers may know at different times.
+func anyRevision(body []byte) string {
+	before, after, _ := bytes.Cut(body, []byte(`"resourceVersion":"`))
+	_, after, _ = bytes.Cut(after, []byte(`"`))
+	return string(before) + string(after)
+}
+
+func TestCachedReadsAreTheUpstreams(t *testing.T) {
+	u := startUpstream(t)
+	reader := u.token(t, "reader", allowed([]string{"get", "list", "watch"}, []string{"*"}))
+	client := u.client(t)
+	for i := range 5 {
+		if _, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), configMap(fmt.Sprintf("c%d", i)), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := u.startRelay(t)
+	direct := *u.config
+	direct.TLSClientConfig.CertData, direct.TLSClientConfig.KeyData, direct.CertFile, direct.KeyFile = nil, nil, "", ""
+	direct.BearerToken = reader
+	for _, path := range []string{
+		"/api/v1/namespaces/default/configmaps?resourceVersion=0",
+		"/api/v1/configmaps?resourceVersion=0&labelSelector=of%3Dtest",
+		"/api/v1/namespaces/default/configmaps/c1?resourceVersion=0",
+		"/api/v1/namespaces?resourceVersion=0",
+		"/apis/rbac.authorization.k8s.io/v1/clusterroles?resourceVersion=0&limit=3",
+		"/apis/apps/v1/deployments?resourceVersion=0",
+	} {
+		for _, accept := range []string{
+			"application/json", "application/vnd.kubernetes.protobuf",
+			"application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json",
+			"application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
+		} {
+			r.Eventually(t, "the relay answers as the upstream", func() error {
+				want, got := get(t, &direct, path, "Accept", accept), get(t, r.as(reader), path, "Accept", accept)
+				if want.code != got.code || want.header.Get("Content-Type") != got.header.Get("Content-Type") {
+					return fmt.Errorf("%s as %s: %d %q, want %d %q: %s", path, accept, got.code, got.header.Get("Content-Type"), want.code, want.header.Get("Content-Type"), got.body)
+				}
+				if strings.Contains(accept, "protobuf") {
+					if len(want.body) != len(got.body) {
+						return fmt.Errorf("%s as %s: %q, want %q", path, accept, got.body, want.body)
+					}
+					return nil
+				}
+				if got, want := anyRevision(got.body), anyRevision(want.body); got != want {
+					return fmt.Errorf("%s as %s:\n%s, want\n%s", path, accept, got, want)
+				}
+				return nil
+			})
+		}
+	}
+	// The upstream stands still, so these answers are from caches.
+	if err := u.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	if got := get(t, r.as(reader), "/api/v1/namespaces/default/configmaps?resourceVersion=0"); got.code != http.StatusOK {
+		t.Errorf("without the upstream: %d %s", got.code, got.body)
+	}
+}
+
+func TestWritesGoThrough(t *testing.T) {
+	u := startUpstream(t)
+	r := u.startRelay(t)
+	writer := clientFor(t, r.as(u.token(t, "writer", allowed([]string{"*"}, []string{"configmaps"})))).CoreV1().ConfigMaps("default")
+	made, err := writer.Create(t.Context(), configMap("c"), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	made.Data["a"] = "c"
+	if _, err := writer.Update(t.Context(), made, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := writer.Update(t.Context(), made, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
+		t.Errorf("update of an old version: %v", err)
+	}
+	if got, err := writer.Get(t.Context(), "c", metav1.GetOptions{}); err != nil || got.Data["a"] != "c" {
+		t.Errorf("a consistent read after the write: %v, %v", got, err)
+	}
+	if err := writer.Delete(t.Context(), "c", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// informer runs an informer of ConfigMaps until the test ends.
+func informer(t *testing.T, config *rest.Config) cache.SharedIndexInformer {
+	t.Helper()
+	factory := informers.NewSharedInformerFactory(clientFor(t, config), 0)
+	i := factory.Core().V1().ConfigMaps().Informer()
+	ctx, cancel := context.WithCancel(context.Background())
+	factory.Start(ctx.Done())
+	t.Cleanup(func() { cancel(); factory.Shutdown() })
+	bounded, end := context.WithTimeout(t.Context(), proctest.Patience)
+	defer end()
+	if !cache.WaitForCacheSync(bounded.Done(), i.HasSynced) {
+		t.Fatal("the informer has not synced")
+	}
+	return i
+}
+
+// awaitCount waits until the informer has exactly so many ConfigMaps of the tests.
+func awaitCount(t *testing.T, i cache.SharedIndexInformer, want int) {
+	t.Helper()
+	proctest.Eventually(t, "the informer sees the changes", func() error {
+		n := 0
+		for _, o := range i.GetStore().List() {
+			if o.(*corev1.ConfigMap).Labels["of"] == "test" {
+				n++
+			}
+		}
+		if n != want {
+			return fmt.Errorf("%d ConfigMaps, want %d", n, want)
+		}
+		return nil
+	})
+}
+
+func TestInformersShareOneWatch(t *testing.T) {
+	u := startUpstream(t)
+	reader := u.token(t, "reader", allowed([]string{"get", "list", "watch"}, []string{"configmaps"}))
+	r := u.startRelay(t)
+	others := u.watches(t, "configmaps")
+	var all []cache.SharedIndexInformer
+	for range 10 {
+		all = append(all, informer(t, r.as(reader)))
+	}
+	maps := u.client(t).CoreV1().ConfigMaps("default")
+	for i := range 20 {
+		if _, err := maps.Create(t.Context(), configMap(fmt.Sprintf("c%d", i)), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, i := range all {
+		awaitCount(t, i, 20)
+	}
+	if watches := u.watches(t, "configmaps") - others; watches < 1 || watches > 2 { // the second proves how far the first has come
+		t.Errorf("the relay has %d watches of ConfigMaps", watches)
+	}
+}
+
+// watches returns the number of open watches of a resource.
+func (u *upstream) watches(t *testing.T, resource string) int {
+	t.Helper()
+	n := 0
+	for line := range strings.Lines(string(get(t, u.config, "/metrics").body)) {
+		if strings.HasPrefix(line, "apiserver_longrunning_requests{") && strings.Contains(line, `resource="`+resource+`"`) && strings.Contains(line, `verb="WATCH"`) {
+			var value int
+			if _, err := fmt.Sscan(line[strings.LastIndexByte(line, ' '):], &value); err != nil {
+				t.Fatal(err)
+			}
+			n += value
+		}
+	}
+	return n
+}
+
+// boxes is a custom resource.
+var boxes = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "boxes"}
+
+// crd returns the CRD of boxes.
+func crd() *apiextensionsv1.CustomResourceDefinition {
+	spec := apiextensionsv1.JSONSchemaProps{Type: "object", Default: &apiextensionsv1.JSON{Raw: []byte("{}")}, Properties: map[string]apiextensionsv1.JSONSchemaProps{
+		"size": {Type: "integer"}, "color": {Type: "string", Default: &apiextensionsv1.JSON{Raw: []byte(`"red"`)}},
+	}}
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "boxes.example.com"},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: boxes.Group, Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "boxes", Singular: "box", Kind: "Box", ListKind: "BoxList"},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: "v1", Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+					Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"spec": spec},
+				}},
+			}},
+		},
+	}
+}
+
+// createCRD creates the CRD of boxes and one box.
+func createCRD(t *testing.T, u *upstream) typed.CustomResourceDefinitionInterface {
+	t.Helper()
+	crds := apiextensions.NewForConfigOrDie(u.config).ApiextensionsV1().CustomResourceDefinitions()
+	if _, err := crds.Create(t.Context(), crd(), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	box := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "example.com/v1", "kind": "Box", "metadata": map[string]any{"name": "b"}, "spec": map[string]any{"size": int64(3)},
+	}}
+	u.Eventually(t, "the CRD is served", func() error {
+		_, err := dynamic.NewForConfigOrDie(u.config).Resource(boxes).Namespace("default").Create(t.Context(), box, metav1.CreateOptions{})
+		return ignoreExists(err)
+	})
+	return crds
+}
+
+func TestCustomResources(t *testing.T) {
+	u := startUpstream(t)
+	crds := createCRD(t, u)
+	reader := u.token(t, "reader", allowed([]string{"get", "list", "watch"}, []string{"boxes"}))
+	r := u.startRelay(t)
+	direct := &rest.Config{Host: u.config.Host, BearerToken: reader, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
+	const path = "/apis/example.com/v1/namespaces/default/boxes?resourceVersion=0"
+	same := func() {
+		t.Helper()
+		for _, accept := range []string{"application/json", "application/json;as=Table;v=v1;g=meta.k8s.io", "application/yaml", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"} {
+			r.Eventually(t, "the relay answers as the upstream", func() error {
+				want, got := get(t, direct, path, "Accept", accept), get(t, r.as(reader), path, "Accept", accept)
+				if want.code != http.StatusOK || got.code != want.code || anyRevision(got.body) != anyRevision(want.body) {
+					return fmt.Errorf("%s: %d %s, want %d %s", accept, got.code, got.body, want.code, want.body)
+				}
+				return nil
+			})
+		}
+	}
+	same()
+	w, err := dynamic.NewForConfigOrDie(r.as(reader)).Resource(boxes).Watch(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	if e := <-w.ResultChan(); e.Type != watch.Added {
+		t.Fatalf("the watch begins with %v", e)
+	}
+	changed, err := crds.Get(t.Context(), "boxes.example.com", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed.Spec.Versions[0].AdditionalPrinterColumns = []apiextensionsv1.CustomResourceColumnDefinition{{Name: "Size", Type: "integer", JSONPath: ".spec.size"}}
+	changed.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties["weight"] = apiextensionsv1.JSONSchemaProps{Type: "integer", Default: &apiextensionsv1.JSON{Raw: []byte("1")}}
+	if _, err := crds.Update(t.Context(), changed, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	awaitEnd(t, w) // objects have changed without a new resourceVersion
+	same()
+	if err := crds.Delete(t.Context(), "boxes.example.com", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.Eventually(t, "the resource is gone", func() error {
+		if got := get(t, r.as(reader), path); got.code != http.StatusNotFound {
+			return fmt.Errorf("%d %s", got.code, got.body)
+		}
+		return nil
+	})
+}
+
+func TestRightsAreTheUpstreams(t *testing.T) {
+	u := startUpstream(t)
+	r := u.startRelay(t)
+	some := u.token(t, "some", allowed([]string{"get", "list", "watch"}, []string{"configmaps"}))
+	for _, path := range []string{"/api/v1/services?resourceVersion=0", "/api/v1/namespaces/kube-system/services?resourceVersion=0", "/api/v1/secrets?watch=1&resourceVersion=0", "/api/v1/services?watch=1&resourceVersion=0"} {
+		if got := get(t, r.as(some), path); got.code != http.StatusForbidden || !bytes.Contains(got.body, []byte("system:serviceaccount:default:some")) {
+			t.Errorf("%s: %d %s", path, got.code, got.body)
+		}
+		if got := get(t, r.as("none"), path); got.code != http.StatusUnauthorized {
+			t.Errorf("%s with an unknown token: %d %s", path, got.code, got.body)
+		}
+		if got := get(t, r.as(""), path); got.code != http.StatusForbidden || !bytes.Contains(got.body, []byte("system:anonymous")) {
+			t.Errorf("%s without a token: %d %s", path, got.code, got.body)
+		}
+	}
+	w, err := clientFor(t, r.as(some)).CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	if err := u.client(t).RbacV1().ClusterRoleBindings().Delete(t.Context(), "some", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	awaitEnd(t, w)
+}
+
+// awaitEnd waits until a watch ends.
+func awaitEnd(t *testing.T, w watch.Interface) {
+	t.Helper()
+	ended := time.After(proctest.Patience)
+	for {
+		select {
+		case _, ok := <-w.ResultChan():
+			if !ok {
+				return
+			}
+		case <-ended:
+			t.Fatal("the watch goes on")
+		}
+	}
+}
+
+func TestWatchesSurviveTheUpstream(t *testing.T) {
+	u := startUpstream(t)
+	reader := u.token(t, "reader", allowed([]string{"get", "list", "watch"}, []string{"configmaps"}))
+	r := u.startRelay(t)
+	i := informer(t, r.as(reader))
+	maps := u.client(t).CoreV1().ConfigMaps("default")
+	if _, err := maps.Create(t.Context(), configMap("before"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	awaitCount(t, i, 1)
+	get(t, r.as(reader), "/api/v1/configmaps?resourceVersion=0") // the relay has to know the right to list
+	u.Kill()
+	if got := get(t, r.as(reader), "/api/v1/configmaps?resourceVersion=0"); got.code != http.StatusOK {
+		t.Errorf("a cached list without the upstream: %d %s", got.code, got.body)
+	}
+	if got := get(t, r.as(reader), "/api/v1/configmaps/c?resourceVersion=0"); got.code != http.StatusServiceUnavailable {
+		t.Errorf("a read that the relay knows no right to: %d %s", got.code, got.body)
+	}
+	if got := get(t, r.as(reader), "/api/v1/configmaps"); got.code != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" {
+		t.Errorf("a consistent list without the upstream: %d %v %s", got.code, got.header, got.body)
+	}
+	u.start(t)
+	if _, err := maps.Create(t.Context(), configMap("after"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	awaitCount(t, i, 2)
+}
