@@ -129,10 +129,9 @@ func serve(cmd *cobra.Command, o *options) error {
 	config.SteerCollector = os.Getenv("GOGC") == ""
 	if !o.quiet {
 		config.Progress = cmd.ErrOrStderr()
-		config.Terminal = isTerminal(cmd.ErrOrStderr())
 	}
 	if up.Logs.Format != logsapi.DefaultLogFormat && config.Progress != nil {
-		config.Progress, config.Terminal = progressLog{}, false
+		config.Progress = progressLog{}
 	}
 	ctx, stop := untilSignal(func() { os.Exit(fail(cmd.ErrOrStderr(), errSecondSignal)) })
 	defer stop()

@@ -113,8 +113,6 @@ type Config struct {
 
 	// Progress receives a few lines about the start and the end; nil discards them.
 	Progress io.Writer
-	// Terminal says that Progress is a terminal: the count of loaded objects is updated in place.
-	Terminal bool
 }
 
 // Store configures the store beyond kube-apiserver's options.

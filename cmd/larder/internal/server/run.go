@@ -22,7 +22,7 @@ import (
 
 // Run serves until ctx ends, then drains. It returns nil if no part has failed.
 func (s *Server) Run(ctx context.Context) error {
-	s.progress = newProgress(s.config.Progress, s.config.Terminal)
+	s.progress = newProgress(s.config.Progress)
 	err := s.start(ctx)
 	if err == nil {
 		err = s.await(ctx)
@@ -323,24 +323,16 @@ func (s *Server) awaitHooks(ctx, bounded context.Context) error {
 // awaitLoaded blocks until every cache has loaded, or registry.Config.LoadTimeout has passed.
 func (s *Server) awaitLoaded(ctx context.Context) error {
 	following, stop := context.WithCancel(ctx)
-	loaded, told := make(chan struct{}), make(chan struct{})
 	var beside sync.WaitGroup
-	defer func() { stop(); <-told; beside.Wait() }()
+	defer func() { stop(); beside.Wait() }()
 	if !s.config.Inherited.takesOver() {
 		beside.Go(func() { s.openIfStuck(following) })
 	}
-	go func() {
-		defer close(told)
-		s.progress.follow(following, loaded, func() string {
-			now := s.parts.registry.Progress()
-			return fmt.Sprintf("mirrored: %d objects, %d of %d resources", now.Objects, now.Ready, now.Resources)
-		})
-	}()
 	if err := s.parts.registry.WaitReady(ctx); err != nil {
 		return err
 	}
-	close(loaded)
-	<-told // the last line of progress comes before the next one
+	now := s.parts.registry.Progress()
+	s.progress.printf("mirrored: %d objects, %d of %d resources", now.Objects, now.Ready, now.Resources)
 	if late := s.parts.registry.Unready(); len(late) > 0 {
 		s.progress.printf("late: not loaded yet, and served once they are: %v", late)
 	}
