@@ -41,8 +41,10 @@ type upstream struct {
 	resource string
 	writer   wire.Writer
 	protobuf bool
-	client   *http.Client // reaches it
-	base     *url.URL
+	// redefined is that of the stores that follow it.
+	redefined bool
+	client    *http.Client // reaches it
+	base      *url.URL
 
 	mu        sync.Mutex
 	revision  int64
@@ -472,7 +474,7 @@ func (u *upstream) newStore(t testing.TB) *relay.Store {
 	store, err := relay.NewStore(relay.StoreConfig{
 		Client: u.client, Base: u.base,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: u.resource}, Kind: "ConfigMap", Namespaced: true,
-		Protobuf: u.protobuf, Prefix: prefix,
+		Protobuf: u.protobuf, Redefined: u.redefined, Prefix: prefix,
 	})
 	if err != nil {
 		t.Fatal(err)

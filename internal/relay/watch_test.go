@@ -104,6 +104,31 @@ func joined(frames [][]byte) (all []byte) {
 	return all
 }
 
+// TestRedefinedObjects loads again only when the upstream has ended the watch before its time.
+func TestRedefinedObjects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newUpstream("configmaps", false)
+		u.redefined = true
+		store := u.open(t)
+		watch := store.Watch(t.Context(), prefix, 1)
+		synctest.Wait()
+		u.cut()
+		if response := <-watch; !errors.Is(response.Err, kv.ErrCompacted) {
+			t.Errorf("a watch that was cut ends with %+v", response)
+		}
+		watch = store.Watch(t.Context(), prefix, 1)
+		for range 10 { // minutes, with bookmarks
+			time.Sleep(time.Minute)
+			u.bookmark()
+		}
+		for response := range watch {
+			if errors.Is(response.Err, kv.ErrCompacted) {
+				t.Errorf("a watch whose time is up ends with %v", response.Err)
+			}
+		}
+	})
+}
+
 // TestSilentWatch ends a watch that has no event and no bookmark.
 func TestSilentWatch(t *testing.T) {
 	for _, isProtobuf := range []bool{true, false} {

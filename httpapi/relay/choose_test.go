@@ -1,0 +1,90 @@
+package relay
+
+import (
+	"net/http"
+	"net/url"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	"github.com/larder-io/larder/httpapi/request"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+)
+
+func TestWhatCachesMayAnswer(t *testing.T) {
+	proxy, err := NewProxy(ProxyConfig{Upstream: &rest.Config{Host: "https://upstream"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := New(Config{
+		Registry: registrytest.New(t, nil, func(c *registry.Config) { c.Served = true }).Registry,
+		Client:   http.DefaultClient, Upstream: &url.URL{Scheme: "https", Host: "upstream"}, Proxy: proxy, Minor: 36, ServeStale: time.Minute,
+		Follows: func(gr schema.GroupResource) bool { return gr.Resource != "secrets" },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	caches := func(method, target, accept string) bool {
+		t.Helper()
+		var q request.Request
+		if err := q.Parse(method, target); err != nil {
+			t.Fatal(err)
+		}
+		gvr := schema.GroupVersionResource{Group: q.Group, Version: q.Version, Resource: q.Resource}
+		return r.Caches(&q, []byte(accept), r.config.Registry.Endpoint(gvr, "") != nil)
+	}
+	const json, table = "application/json", `application/json;as="Table";v=v1;g=meta.k8s.io`
+	if caches("GET", "/api/v1/pods?resourceVersion=0", json) {
+		t.Error("a cache answers before the version of the upstream is known")
+	}
+	r.contact.last.Store(time.Now().UnixNano())
+	for _, minor := range []int64{35, 36, 37} {
+		r.contact.minor.Store(minor)
+		known := minor <= 36 // built-in resources
+		for _, c := range []struct {
+			target, accept string
+			want           bool
+		}{
+			{"/api/v1/pods?resourceVersion=0", json, known},
+			{"/api/v1/pods?resourceVersion=17&limit=5", json, known},
+			{"/api/v1/namespaces/a/pods/x?resourceVersion=0", json, known},
+			{"/api/v1/pods?watch=1", json, known},
+			{"/api/v1/pods?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan", json, known},
+			{"/apis/autoscaling/v2/horizontalpodautoscalers?resourceVersion=0", json, known},
+			{"/api/v1/pods?resourceVersion=0&fieldSelector=spec.nodeName%3Dn", json, known},
+			{"/api/v1/pods?resourceVersion=0", table, minor == 36},
+			{"/apis/example.com/v1/boxes?resourceVersion=0", json, true},
+			{"/apis/example.com/v1/boxes?watch=1", table, true},
+
+			{"/api/v1/pods", json, false},
+			{"/api/v1/namespaces/a/pods/x", json, false},
+			{"/api/v1/pods?resourceVersion=0&continue=x", json, false},
+			{"/api/v1/pods?resourceVersion=x", json, false},
+			{"/api/v1/pods?resourceVersion=0&limit=x", json, false},
+			{"/api/v1/pods?resourceVersion=0", "application/cbor", false},
+			{"/api/v1/watch/pods?resourceVersion=0", json, false},
+			{"/api/v1/namespaces/a/pods/x/log?resourceVersion=0", json, false},
+			{"/api/v1/namespaces/a/pods/x/status?resourceVersion=0", json, false},
+			{"/api/v1/secrets?resourceVersion=0", json, false},
+			{"/apis/autoscaling/v1/horizontalpodautoscalers?resourceVersion=0", json, false}, // converted
+			{"/apis/example.com/v1/boxes?resourceVersion=0&fieldSelector=spec.color%3Dred", json, false},
+			{"/apis/example.com/v1?resourceVersion=0", json, false},
+			{"/version", json, false},
+		} {
+			if got := caches("GET", c.target, c.accept); got != c.want {
+				t.Errorf("upstream 1.%d, %s as %s: %v", minor, c.target, c.accept, got)
+			}
+			if caches("HEAD", c.target, c.accept) || caches("POST", c.target, c.accept) {
+				t.Errorf("a cache answers HEAD or POST %s", c.target)
+			}
+		}
+	}
+	r.contact.minor.Store(36)
+	r.contact.last.Store(time.Now().Add(-2 * time.Minute).UnixNano())
+	if caches("GET", "/api/v1/pods?resourceVersion=0", json) {
+		t.Error("a cache answers although the upstream is away for too long")
+	}
+}
