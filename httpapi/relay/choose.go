@@ -30,7 +30,8 @@ func (r *Relay) Caches(x *request.Request, accept []byte, builtIn bool) bool {
 		return false
 	}
 	gvr := schema.GroupVersionResource{Group: x.Group, Version: x.Version, Resource: x.Resource}
-	if r.config.Follows != nil && !r.config.Follows(gvr.GroupResource()) {
+	// kube-apiserver keeps no cache of events: all reads of them are consistent, and watches have no bookmarks.
+	if gvr.Resource == "events" || r.config.Follows != nil && !r.config.Follows(gvr.GroupResource()) {
 		return false
 	}
 	minor := r.contact.minor.Load()

@@ -69,6 +69,8 @@ func TestWhatCachesMayAnswer(t *testing.T) {
 			{"/api/v1/namespaces/a/pods/x/log?resourceVersion=0", json, false},
 			{"/api/v1/namespaces/a/pods/x/status?resourceVersion=0", json, false},
 			{"/api/v1/secrets?resourceVersion=0", json, false},
+			{"/api/v1/events?watch=1", json, false},
+			{"/apis/events.k8s.io/v1/events?resourceVersion=0", json, false},
 			{"/apis/autoscaling/v1/horizontalpodautoscalers?resourceVersion=0", json, false}, // converted
 			{"/apis/example.com/v1/boxes?resourceVersion=0&fieldSelector=spec.color%3Dred", json, false},
 			{"/apis/example.com/v1?resourceVersion=0", json, false},

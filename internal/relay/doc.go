@@ -15,11 +15,9 @@
 //   - K1: reads at revision 0 are lists without a resourceVersion. Pages of one revision are upstream's
 //     pages; the store keeps the continue tokens of the last ones. [kv.ErrCompacted] says that a page cannot be
 //     had any more.
-//   - K3: an event that comes with a revision that was already delivered ends the watch with
-//     [kv.ErrCompacted], so that the reader loads again. Only the resource events has several changes in one
-//     revision: etcd deletes all keys of an expired lease at once. Deletions of events are held until
-//     an event or a bookmark of a higher revision comes, or nothing for 20 ms. In the last case the revision
-//     may be incomplete, so the next watch asks for it again and compares.
+//   - K3: each revision has one object, so the resource events cannot be followed: etcd deletes all keys of an
+//     expired lease at once. An event that comes with a revision that was already delivered ends the watch with
+//     [kv.ErrCompacted], so that the reader loads again.
 //   - K4: an event or a bookmark of a watch proves progress up to its revision. Bookmarks come once a minute.
 //     [Store.RequestProgress] gets one sooner from a probe: a second watch that begins at the position of
 //     the first and has a timeout of three seconds, so that upstream sends a bookmark after one. The probe has

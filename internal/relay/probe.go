@@ -19,7 +19,6 @@ const (
 // that has delivered the event.
 type proof struct {
 	bookmark, highest int64
-	keys              []string // of the events of revision highest that the probe has seen
 }
 
 // probes runs one probe after the other, each for all callers that asked before it begins.
@@ -50,7 +49,7 @@ func (w *watcher) probes(ctx context.Context, to chan<- *proof) {
 func (w *watcher) probe(ctx context.Context) (*proof, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout+probeSlack)
 	defer cancel()
-	after := w.from()
+	after := w.position.Load()
 	probe, err := w.store.openStream(ctx, w.at.namespace, after, probeTimeout)
 	if err != nil {
 		return nil, err
@@ -68,11 +67,8 @@ func (w *watcher) probe(ctx context.Context) (*proof, error) {
 		case e.kind == 0: // of a replica that lags behind
 		case e.revision < p.highest:
 			return nil, fmt.Errorf("%w: revision %d after %d", errMalformed, e.revision, p.highest)
-		case e.revision > p.highest:
-			p.highest, p.keys = e.revision, nil
-			fallthrough
 		default:
-			p.keys = append(p.keys, w.store.config.Prefix+e.key)
+			p.highest = e.revision
 		}
 	}
 }
@@ -80,17 +76,8 @@ func (w *watcher) probe(ctx context.Context) (*proof, error) {
 // useProof advances the position if the watch has delivered all that the probe has seen. The probe began at
 // a position of this watch and has seen all events up to its bookmark, so the watch can have no other.
 func (w *watcher) useProof() {
-	p := w.proof
-	if p == nil || len(w.held.Events) > 0 || w.position.Load() < p.highest {
-		return
+	if p := w.proof; p != nil && w.position.Load() >= p.highest {
+		w.proof = nil
+		w.advance(p.bookmark)
 	}
-	if delivered := w.unproven(p.highest); delivered != nil {
-		for _, key := range p.keys {
-			if !hasKey(delivered, key) {
-				return
-			}
-		}
-	}
-	w.proof = nil
-	w.advance(p.bookmark)
 }

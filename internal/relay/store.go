@@ -42,8 +42,6 @@ type Store struct {
 	config StoreConfig
 	logger *slog.Logger
 	codec  codec
-	// shares says that several objects may change in one revision.
-	shares bool
 
 	ctx     context.Context // ends when Run ends
 	end     context.CancelCauseFunc
@@ -60,9 +58,6 @@ type Store struct {
 	mu      sync.Mutex
 	closed  bool // no goroutine may start
 	watches map[*watcher]struct{}
-	// unproven has, by prefix of a watch, the last batch that the watch delivered, if upstream may have
-	// more events of that revision.
-	unproven map[string]kv.Batch
 }
 
 var _ kv.Store = (*Store)(nil)
@@ -76,6 +71,8 @@ func NewStore(config StoreConfig) (*Store, error) {
 		return nil, errors.New("relay: StoreConfig.Client or Base is missing")
 	case config.Resource.Version == "" || config.Resource.Resource == "" || config.Kind == "":
 		return nil, fmt.Errorf("relay: resource %v or kind %q is incomplete", config.Resource, config.Kind)
+	case config.Resource.Resource == "events":
+		return nil, errors.New("relay: several events may expire in one revision, and watches of them have no bookmarks")
 	case !strings.HasSuffix(config.Prefix, "/"):
 		return nil, fmt.Errorf("relay: prefix %q does not end in /", config.Prefix)
 	}
@@ -83,12 +80,10 @@ func NewStore(config StoreConfig) (*Store, error) {
 		config:    config,
 		logger:    cmp.Or(config.Logger, slog.New(slog.DiscardHandler)).With("resource", config.Resource.GroupResource().String()),
 		codec:     newCodec(config),
-		shares:    config.Resource.Resource == "events", // etcd deletes all keys of an expired lease in one revision
 		ready:     make(chan struct{}),
 		revisions: revisions{slot: make(chan struct{}, 1)},
 		tokens:    tokens{next: make(map[tokenKey]string)},
 		watches:   make(map[*watcher]struct{}),
-		unproven:  make(map[string]kv.Batch),
 	}
 	s.ctx, s.end = context.WithCancelCause(context.Background())
 	return s, nil

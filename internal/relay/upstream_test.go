@@ -56,9 +56,8 @@ type upstream struct {
 	served    int64
 	lagging   int
 	opened    int
-	bookmarks int           // that each watch was asked to send
-	gap       time.Duration // between the events of one revision
-	cuts      int           // of all watches
+	bookmarks int // that each watch was asked to send
+	cuts      int // of all watches
 	// answer replaces the answer to a request, if it returns one.
 	answer   func(*http.Request) *http.Response
 	requests []string // as PATH?QUERY
@@ -360,10 +359,7 @@ func (w *watchConnection) run(ctx context.Context) {
 	for {
 		frames, wait, ended := w.next()
 		var err error
-		for i, frame := range frames {
-			if i > 0 && w.pause(ctx) != nil {
-				break
-			}
+		for _, frame := range frames {
 			if _, err = w.to.Write(frame); err != nil {
 				break
 			}
@@ -386,19 +382,6 @@ func (w *watchConnection) run(ctx context.Context) {
 			_ = w.to.CloseWithError(ctx.Err())
 			return
 		}
-	}
-}
-
-// pause waits between the events of a revision.
-func (w *watchConnection) pause(ctx context.Context) error {
-	w.mu.Lock()
-	gap := w.gap
-	w.mu.Unlock()
-	select {
-	case <-time.After(gap):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,8 +24,6 @@ const (
 	earlyEnd = 10 * time.Second
 	// maxSilence is how long a watch may be without an event or a bookmark. Bookmarks come each minute.
 	maxSilence = 90 * time.Second
-	// settleTime is how long a deletion waits for others of the same revision.
-	settleTime = 20 * time.Millisecond
 
 	// Pauses before a watch is opened after one could not be opened.
 	retryFirst = 100 * time.Millisecond
@@ -68,9 +65,6 @@ func (s *Store) add(ctx, inner context.Context, w *watcher) bool {
 		defer close(w.out)
 		err := cause(inner, w.run(inner))
 		w.cancel(nil)
-		if errors.Is(err, kv.ErrCompacted) || errors.Is(err, kv.ErrReplaced) {
-			s.setUnproven(w.prefix, kv.Batch{}) // the reader loads again
-		}
 		if ctx.Err() == nil {
 			w.sendLast(ctx, kv.WatchResponse{Err: s.fail("watch", err)})
 		}
@@ -132,9 +126,7 @@ type watcher struct {
 	position atomic.Int64
 	sent     int64      // the position that the reader was told
 	next     []kv.Batch // to deliver
-	// held is the batch that may not be complete yet. It is later than next.
-	held  kv.Batch
-	proof *proof // that is not used yet
+	proof    *proof     // that is not used yet
 }
 
 // sendLast sends the last response, unless the reader is gone.
@@ -200,7 +192,7 @@ func (w *watcher) connect(ctx context.Context) (*stream, error) {
 	_, err := s.Revision(ctx)
 	var frames *stream
 	if err == nil {
-		frames, err = s.openStream(ctx, w.at.namespace, w.from(), watchTimeout+rand.N(watchTimeout))
+		frames, err = s.openStream(ctx, w.at.namespace, w.position.Load(), watchTimeout+rand.N(watchTimeout))
 	}
 	switch {
 	case err == nil:
@@ -226,32 +218,10 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// from returns the revision after which a watch or a probe must begin: the position, or one less if upstream
-// may have more events of that revision.
-func (w *watcher) from() int64 {
-	position := w.position.Load()
-	if w.unproven(position) != nil {
-		return position - 1
-	}
-	return position
-}
-
-// unproven returns the events delivered last, if they are of a revision and upstream may have more of it.
-func (w *watcher) unproven(revision int64) []kv.Event {
-	w.store.mu.Lock()
-	defer w.store.mu.Unlock()
-	if batch := w.store.unproven[w.prefix]; batch.Revision == revision {
-		return batch.Events
-	}
-	return nil
-}
-
-// deliver sends what upstream sends until the watch ends, and returns why. What is held then was not
-// delivered, and the next watch gets it again.
+// deliver sends what upstream sends until the watch ends, and returns why.
 func (w *watcher) deliver(ctx context.Context, events <-chan result, proofs <-chan *proof) error {
-	silence, settle := time.NewTimer(maxSilence), time.NewTimer(maxSilence)
+	silence := time.NewTimer(maxSilence)
 	defer silence.Stop()
-	defer settle.Stop()
 	for {
 		heard := false
 		var err error
@@ -259,13 +229,6 @@ func (w *watcher) deliver(ctx context.Context, events <-chan result, proofs <-ch
 		case r := <-events:
 			err, heard = w.takeAll(r, events), true
 		case w.proof = <-proofs:
-		case <-settle.C:
-			select {
-			case r := <-events: // the time has passed because this goroutine waited
-				err, heard = w.takeAll(r, events), true
-			default:
-				w.settle()
-			}
 		case <-silence.C:
 			err = errSilent
 		case <-ctx.Done():
@@ -279,9 +242,6 @@ func (w *watcher) deliver(ctx context.Context, events <-chan result, proofs <-ch
 		}
 		if heard {
 			silence.Reset(maxSilence)
-		}
-		if heard && len(w.held.Events) > 0 {
-			settle.Reset(settleTime)
 		}
 	}
 }
@@ -303,65 +263,23 @@ func (w *watcher) takeAll(r result, events <-chan result) error {
 	}
 }
 
-// take takes in one event. Events come in the order of their revisions. An event of a revision that was
-// delivered before is known, or the revision was not delivered whole: then the reader must load again.
+// take takes in one event. Events come in the order of their revisions, and each has a revision of its own. If
+// one comes late, the reader must load again.
 func (w *watcher) take(e event) error {
 	if e.kind == 0 {
-		if e.revision > w.held.Revision {
-			w.release()
-			w.advance(e.revision)
-		}
+		w.advance(e.revision)
 		return nil
 	}
 	changed := kv.Event{Key: w.store.config.Prefix + e.key, Value: e.value, Revision: e.revision, Kind: e.kind}
 	if e.kind == kv.Delete {
 		changed.Value = nil
 	}
-	switch {
-	case e.revision == w.held.Revision:
-		w.held.Events = append(w.held.Events, changed)
-		return nil
-	case e.revision <= max(w.held.Revision, w.position.Load()):
-		if hasKey(w.unproven(e.revision), changed.Key) {
-			return nil
-		}
+	if e.revision <= w.position.Load() {
 		return fmt.Errorf("%w: upstream sent %s at revision %d late", kv.ErrCompacted, changed.Key, e.revision)
 	}
-	w.release()
-	w.held = kv.Batch{Revision: e.revision, Events: []kv.Event{changed}}
-	if !w.store.shares || e.kind != kv.Delete {
-		w.release()
-	}
+	w.next = append(w.next, kv.Batch{Revision: e.revision, Events: []kv.Event{changed}})
+	w.advance(e.revision)
 	return nil
-}
-
-func hasKey(events []kv.Event, key string) bool {
-	return slices.ContainsFunc(events, func(e kv.Event) bool { return e.Key == key })
-}
-
-// release delivers the held batch, which is complete.
-func (w *watcher) release() {
-	if len(w.held.Events) > 0 {
-		w.next = append(w.next, w.held)
-		w.advance(w.held.Revision)
-		w.held = kv.Batch{}
-	}
-}
-
-// settle delivers the held batch, which is probably complete. The position is raised last: from must not
-// see it without the batch.
-func (w *watcher) settle() {
-	if len(w.held.Events) > 0 {
-		w.store.setUnproven(w.prefix, w.held)
-		w.release()
-	}
-}
-
-// setUnproven notes the last batch of the watch of a prefix, if upstream may have more of its revision.
-func (s *Store) setUnproven(prefix string, batch kv.Batch) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.unproven[prefix] = batch
 }
 
 // advance raises the position: everything up to it was delivered or is about to be.

@@ -31,5 +31,12 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if role := os.Getenv(relayVariable); role != "" {
+		if err := runRelay(role); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	goleak.VerifyTestMain(m)
 }

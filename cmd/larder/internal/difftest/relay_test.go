@@ -1,0 +1,114 @@
+package difftest
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/apiserver/pkg/server/options"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	netutils "k8s.io/utils/net"
+
+	"github.com/larder-io/larder/cmd/larder/internal/relay"
+	"github.com/larder-io/larder/cmd/larder/internal/server"
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// relayVariable makes the test binary be a relay, configured by its value.
+const relayVariable = "LARDER_DIFFTEST_RELAY"
+
+// relayConfig is the configuration of a relay process.
+type relayConfig struct {
+	Kubeconfig string
+	Port       int
+}
+
+// runRelay runs a relay until a signal comes.
+func runRelay(text string) error {
+	var config relayConfig
+	if err := json.Unmarshal([]byte(text), &config); err != nil {
+		return err
+	}
+	secure := options.NewSecureServingOptions()
+	secure.BindAddress, secure.BindPort, secure.ServerCert.CertDirectory = netutils.ParseIPSloppy("127.0.0.1"), config.Port, ""
+	s, err := relay.New(relay.Config{
+		Kubeconfig: config.Kubeconfig, SecureServing: secure, Idle: time.Hour, ServeStale: time.Minute, Version: server.Version(),
+		Progress: os.Stderr, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	return s.Run(ctx)
+}
+
+// TestRelayAnswersAsItsUpstream compares the answers of a relay with those of its upstream: kube-apiserver with -stock,
+// otherwise Larder.
+func TestRelayAnswersAsItsUpstream(t *testing.T) {
+	w := newWorld(t, "")
+	if w.stock == nil {
+		w.stock = w.larder
+	}
+	kubeconfig, port := filepath.Join(t.TempDir(), "kubeconfig"), proctest.Port(t)
+	err := clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters:  map[string]*clientcmdapi.Cluster{"upstream": {Server: w.stock.url, InsecureSkipTLSVerify: true}},
+		AuthInfos: map[string]*clientcmdapi.AuthInfo{"relay": {Token: "admin"}},
+		Contexts:  map[string]*clientcmdapi.Context{"upstream": {Cluster: "upstream", AuthInfo: "relay"}}, CurrentContext: "upstream",
+	}, kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.larder = start(t, "relay", port, proctest.Role(t, relayVariable, relayConfig{kubeconfig, port}))
+	w.larder.ports = append(w.larder.ports, w.stock.ports...)
+	w.stock.ports = w.larder.ports
+	w.larder.awaitReady(t)
+	w.speak(t, *protocol)
+	c := newComparison(t, w)
+	c.compareAll("reads", some(slices.Concat(fixedReads(), customReads(), w.everyResource(t), lists())), workers, c.relayed)
+	c.compareAll("watches and waits", some(slices.Concat(watches(), customWatches(), waits())), watchers, c.relayed)
+	c.live()
+	t.Logf("%d comparisons, %d listed differences", c.asked, c.listed)
+}
+
+// some returns all requests with -stock, otherwise every fourth.
+func some(all []request) (kept []request) {
+	if *stockBinary != "" {
+		return all
+	}
+	for i := 0; i < len(all); i += 4 {
+		kept = append(kept, all[i])
+	}
+	return kept
+}
+
+// relayed is read for a relay. A list from a cache may be of an earlier revision than the upstream's. After a watch
+// that begins with all present objects the cache is as new. The answer to a watch that goes through and has no
+// event may have no body.
+func (c *comparison) relayed(r request) (difference string) {
+	if difference = c.read(r); difference == "" {
+		return ""
+	}
+	collection, _, _ := strings.Cut(r.Path, "?")
+	for try := range tries {
+		c.w.larder.ask(get(collection+query("watch", "1", "timeoutSeconds", "3", "sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "allowWatchBookmarks", "true"), js))
+		stock, larder := c.w.both(c.w.concrete(r, try))
+		if strings.Contains(r.Path, "watch=") {
+			delete(stock.head, "Transfer-Encoding")
+			delete(larder.head, "Transfer-Encoding")
+		}
+		if difference = compare(stock, larder); difference == "" {
+			return ""
+		}
+	}
+	return difference
+}
