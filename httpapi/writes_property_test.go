@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 	"pgregory.net/rapid"
 
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/kv"
 )
 
@@ -22,6 +23,7 @@ import (
 // behind upstream's filters, each over a store of its own, and compares all that can be seen:
 // answers, what admission is asked, audit records, spans, metrics and what is stored.
 func TestWritesMatchUpstream(t *testing.T) {
+	proctest.FewerChecks(t)
 	w := &writesPair{t: t, codes: make(map[string]int), ours: newWritesLarder(t), theirs: newWritesUpstream(t)}
 	rapid.Check(t, func(t *rapid.T) {
 		w.sequences++

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	apipath "k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/larder-io/larder/kv"
@@ -197,7 +197,7 @@ func (s *Store) scopeOf(prefix string) (scope, error) {
 	} else {
 		at.name = rest
 	}
-	if !ok || len(apipath.IsValidPathSegmentName(at.namespace)) > 0 || len(apipath.IsValidPathSegmentName(at.name)) > 0 {
+	if !ok || len(content.IsPathSegmentName(at.namespace)) > 0 || len(content.IsPathSegmentName(at.name)) > 0 {
 		return scope{}, fmt.Errorf("no part of %s has the keys %q", s.config.Prefix, prefix)
 	}
 	return at, nil

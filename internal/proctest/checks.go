@@ -1,0 +1,19 @@
+package proctest
+
+import (
+	"flag"
+	"testing"
+)
+
+// FewerChecks lets property tests make a third of their checks until t ends, in builds with the race detector. These
+// look for races, and builds without it for differences.
+func FewerChecks(t testing.TB) {
+	checks := flag.Lookup("rapid.checks")
+	if !raceDetector || checks == nil || checks.Value.String() != checks.DefValue {
+		return
+	}
+	if err := flag.Set("rapid.checks", "33"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = flag.Set("rapid.checks", checks.DefValue) })
+}
