@@ -425,8 +425,8 @@ func TestShutdownFinishesWhatBegan(t *testing.T) {
 	}
 }
 
-// TestConnectionsStayOpenUntilTheListenerCloses checks that while connections are accepted, no client is told to
-// open another one, and no stream ends.
+// TestConnectionsStayOpenUntilTheListenerCloses checks that no client has to open another connection, and no stream
+// ends, as long as the server accepts connections.
 func TestConnectionsStayOpenUntilTheListenerCloses(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -40,7 +40,7 @@ func TestCredentials(t *testing.T) {
 	for name, c := range map[string]struct {
 		cert   string // "" for none, "?" for one of another CA
 		header http.Header
-		as     string // the user whom the relay impersonates; "" if its credential is not used
+		as     string // the user that the relay impersonates; "" if it does not use its own credential
 		code   int
 	}{
 		"anonymous":                     {code: 200},

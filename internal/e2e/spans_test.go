@@ -265,8 +265,8 @@ func withoutRanges(lines []string) (rest []string) {
 	return rest
 }
 
-// TestSpansMatchKubeAPIServer: what is recorded of requests are kube-apiserver's spans, but for those that spansFile
-// marks. With -stock it is asked, too.
+// TestSpansMatchKubeAPIServer checks that requests are recorded as the spans of kube-apiserver, except for those that
+// spansFile marks. With -stock it asks kube-apiserver as well.
 func TestSpansMatchKubeAPIServer(t *testing.T) {
 	t.Parallel()
 	larder := spans(t, false)

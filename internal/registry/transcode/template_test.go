@@ -157,8 +157,8 @@ func FuzzNeighbours(f *testing.F) {
 	})
 }
 
-// TestSimilarPodsShareTemplates: pods that are alike are written by templates, of which there are few, also after
-// others that are not alike.
+// TestSimilarPodsShareTemplates checks that similar pods are written by a few shared templates, also after pods that
+// differ more.
 func TestSimilarPodsShareTemplates(t *testing.T) {
 	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod](), schema.GroupVersionKind{})
 	if err != nil {

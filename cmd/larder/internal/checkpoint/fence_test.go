@@ -13,8 +13,8 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestFenceStopsEarlierRequests: a request that was received before the fence was raised writes nothing any more,
-// those that come later do, and so does whoever is no request.
+// TestFenceStopsEarlierRequests checks that requests from before the fence was raised are refused. Later requests, and
+// the server itself, still write.
 func TestFenceStopsEarlierRequests(t *testing.T) {
 	fence, memory := new(checkpoint.Fence), kvtest.NewMemory()
 	defer memory.Close()
