@@ -137,6 +137,20 @@ func (a *asker) revision() string {
 	return list.Metadata.ResourceVersion
 }
 
+// resourceVersion returns the resourceVersion of an event's object.
+func (a *asker) resourceVersion(event []byte) int64 {
+	a.t.Helper()
+	var e struct {
+		Object struct {
+			Metadata struct{ ResourceVersion string }
+		}
+	}
+	if err := json.Unmarshal(event, &e); err != nil {
+		a.t.Fatal(err)
+	}
+	return mustInt(a.t, e.Object.Metadata.ResourceVersion)
+}
+
 // frames reads the response of a watch: the bytes of each event. err is io.EOF if the response is complete.
 type frames struct {
 	events chan []byte
@@ -414,17 +428,10 @@ func TestLastBookmarksDoNotGoBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.must("POST", a.path, a.object("b", 2))
-	a.next(w, "ADDED", "number 2")
-	last := a.revision()
+	sent := a.resourceVersion(a.next(w, "ADDED", "number 2"))
 	s.set(t, faults.Rule{Name: "r", Match: faults.Match{Resource: "configmaps"}, End: faults.EndBookmark})
-	var bookmark struct {
-		Object struct {
-			Metadata struct{ ResourceVersion string }
-		}
-	}
-	event := a.next(w, "BOOKMARK")
-	if err := json.Unmarshal(event, &bookmark); err != nil || mustInt(t, bookmark.Object.Metadata.ResourceVersion) < mustInt(t, last) {
-		t.Errorf("%v: %s, want %s or later", err, event, last)
+	if event := a.next(w, "BOOKMARK"); a.resourceVersion(event) < sent {
+		t.Errorf("%s, want %d or later", event, sent)
 	}
 }
 
