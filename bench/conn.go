@@ -1,10 +1,12 @@
 package bench
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"sync/atomic"
@@ -71,10 +73,10 @@ func (c *conn) connect() (err error) {
 		if err != nil {
 			return err
 		}
-		if c.stuck {
-			shrink(opened)
+		if tcp, ok := underTLS(opened).(*net.TCPConn); ok && c.stuck {
+			_ = tcp.SetReadBuffer(smallBuffer) // the kernel buffers few of the bytes that are left unread
 		}
-		plain = newLone(opened)
+		plain = &lone{opened, bufio.NewReader(opened), bufio.NewWriterSize(opened, 2*smallBuffer)}
 	}
 	if c.transport, err = rest.HTTPWrappersForConfig(c.t.config, plain); err != nil {
 		return fmt.Errorf("bench: kubeconfig: %w", err)

@@ -81,10 +81,6 @@ type lone struct {
 	w *bufio.Writer
 }
 
-func newLone(conn net.Conn) *lone {
-	return &lone{conn, bufio.NewReader(conn), bufio.NewWriterSize(conn, 2*smallBuffer)}
-}
-
 // RoundTrip implements http.RoundTripper.
 func (l *lone) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err := errors.Join(req.Write(l.w), l.w.Flush()); err != nil {
@@ -99,13 +95,6 @@ func underTLS(conn net.Conn) net.Conn {
 		return secured.NetConn()
 	}
 	return conn
-}
-
-// shrink makes the kernel buffer few of the bytes that are left unread.
-func shrink(conn net.Conn) {
-	if tcp, ok := underTLS(conn).(*net.TCPConn); ok {
-		_ = tcp.SetReadBuffer(smallBuffer)
-	}
 }
 
 // Send sends a request to the origin, such as https://127.0.0.1:6443, and reads the head of the answer. An answer

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/btree"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -86,7 +85,7 @@ func (l *lister) run() {
 	pivot := l.state.pivots.get(start)
 	defer l.state.pivots.put(pivot)
 	if ix, value := l.chooseIndex(pivot); ix != nil {
-		l.scanIndex(ix.tree, entry{value, pivot})
+		ix.tree.AscendGreaterOrEqual(entry{value, pivot}, func(e entry) bool { return e.value == value && l.visit(e.object) })
 		l.checkCorrupt(start)
 		return
 	}
@@ -211,12 +210,6 @@ func (ix Index) pinned(label labels.Selector, field fields.Selector) (string, bo
 		return "", false
 	}
 	return label.RequiresExactMatch(ix.Label)
-}
-
-func (l *lister) scanIndex(tree *btree.BTreeG[entry], from entry) {
-	tree.AscendGreaterOrEqual(from, func(e entry) bool {
-		return e.value == from.value && l.visit(e.object)
-	})
 }
 
 // checkCorrupt finds the corrupt object that a scan of the same range would have met. It is

@@ -31,7 +31,6 @@ import (
 	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/httpapi/statuspage"
 	"github.com/larder-io/larder/httpapi/streams"
-	"github.com/larder-io/larder/internal/auth"
 )
 
 // New builds a server from config with all its routes. It does no I/O and starts no goroutine.
@@ -158,7 +157,9 @@ func (s *Server) install() error {
 		}
 	}
 	if config.Flow != nil {
-		serveFlow(t, config.Flow)
+		pages := mux.NewPathRecorderMux("flow control")
+		config.Flow.Install(pages)
+		t.HandlePrefix("/debug/api_priority_and_fairness/", pages)
 	}
 	if err := s.metricsPage(in.Monitors).Install(t); err != nil {
 		return err
@@ -268,13 +269,6 @@ func processCPU() time.Duration {
 
 // publish makes t the table that routes requests.
 func (s *Server) publish(t *routes.Table) { s.table.Store(t) }
-
-// serveFlow adds the pages that show flow control's queues.
-func serveFlow(t *routes.Table, flow *auth.Flow) {
-	pages := mux.NewPathRecorderMux("flow control")
-	flow.Install(pages)
-	t.HandlePrefix("/debug/api_priority_and_fairness/", pages)
-}
 
 // Schemas returns the OpenAPI schemas of CustomResourceDefinitions, and those that the schemas
 // of custom resources refer to.

@@ -20,7 +20,8 @@ func explain(err error, fs *pflag.FlagSet) error {
 	named := false
 	fs.Visit(func(flag *pflag.Flag) {
 		named = named || mentions(text, flag.Name)
-		for _, value := range valuesOf(flag) {
+		parts := strings.FieldsFunc(flag.Value.String(), func(r rune) bool { return strings.ContainsRune(",;=#[]", r) })
+		for _, value := range parts {
 			if len(value) > longest && mentions(text, value) {
 				about, longest = flag, len(value)
 			}
@@ -30,11 +31,6 @@ func explain(err error, fs *pflag.FlagSet) error {
 		return err
 	}
 	return fmt.Errorf("--%s: %w", about.Name, err)
-}
-
-// valuesOf returns the values of a flag: the parts of lists and maps.
-func valuesOf(flag *pflag.Flag) []string {
-	return strings.FieldsFunc(flag.Value.String(), func(r rune) bool { return strings.ContainsRune(",;=#[]", r) })
 }
 
 // telling matches a value that identifies its flag: no number and no duration.

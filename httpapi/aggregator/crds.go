@@ -52,15 +52,6 @@ type crdVersions struct {
 	to      registrar
 }
 
-// followCRDs registers the versions of all CRDs of informer, now and later. The returned
-// registration has synced when the CRDs of the first list are registered.
-func followCRDs(informer cache.SharedIndexInformer, to registrar) (cache.ResourceEventHandlerRegistration, error) {
-	d := &crdVersions{indexer: informer.GetIndexer(), to: to}
-	return informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: d.changed, UpdateFunc: d.updated, DeleteFunc: d.changed,
-	})
-}
-
 // updated checks the versions that a CRD had, and those that it has.
 func (d *crdVersions) updated(old, obj any) {
 	d.changed(old)

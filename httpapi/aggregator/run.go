@@ -49,7 +49,9 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	registrar := autoregister.NewAutoRegisterController(a.apiServices(), client)
 	var wished cache.ResourceEventHandlerRegistration
 	if crds := apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"); a.config.Registry.Endpoint(crds, "") != nil {
-		wished, err = followCRDs(a.config.CRDs.Informer(), registrar)
+		informer := a.config.CRDs.Informer()
+		versions := &crdVersions{indexer: informer.GetIndexer(), to: registrar}
+		wished, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: versions.changed, UpdateFunc: versions.updated, DeleteFunc: versions.changed})
 		if err != nil && ctx.Err() == nil { // otherwise the informer has ended, as all that follows does at once
 			return fmt.Errorf("aggregator: %w", err)
 		}

@@ -101,7 +101,8 @@ func (ss *Session) writeBuffered(x *exchange.Exchange, out *exchange.ChunkWriter
 	w := writers.Get().(*bufio.Writer)
 	defer func() {
 		if invariants.Enabled {
-			overwriteWriter(w)
+			w.Reset(io.Discard)
+			invariants.Overwrite(w.AvailableBuffer())
 		}
 		w.Reset(nil)
 		writers.Put(w)
@@ -155,10 +156,4 @@ func overwriteValue(key, value []byte) {
 	if string(key) != "Connection" {
 		invariants.Overwrite(value[:len(value):len(value)])
 	}
-}
-
-// overwriteWriter overwrites w's buffer.
-func overwriteWriter(w *bufio.Writer) {
-	w.Reset(io.Discard)
-	invariants.Overwrite(w.AvailableBuffer())
 }

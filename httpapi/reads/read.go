@@ -55,7 +55,9 @@ func (x *Read) Negotiate(i *Resource) (negotiate.Format, bool) {
 			return negotiate.Format{}, false
 		}
 	}
-	x.warn(i)
+	for _, text := range i.warnings {
+		x.Add("Warning", warningHeader(text))
+	}
 	if !known {
 		var ok bool
 		if f, ok = negotiate.Accepted(header, i.Scope.Serializer.SupportedMediaTypes(), i.Scope); !ok {
@@ -214,13 +216,6 @@ func (x *Read) Monitor(i *Resource) *apimetrics.Monitor {
 		scope = "namespace"
 	}
 	return i.Monitors.Of(verb, scope)
-}
-
-// warn adds the warnings of the endpoint to the response.
-func (x *Read) warn(i *Resource) {
-	for _, text := range i.warnings {
-		x.Add("Warning", warningHeader(text))
-	}
 }
 
 // warningHeader returns the value of a Warning header with text.

@@ -129,7 +129,7 @@ func (c *Chain) load(config *Config) error {
 	if err != nil {
 		return fmt.Errorf("failed to read plugin config: %w", err)
 	}
-	shared := newFactory(config)
+	shared := factory{SharedInformerFactory: config.Informers, registry: config.Registry, end: config.InformersEnd}
 	initializers, err := c.initializers(config, shared)
 	if err != nil {
 		return err

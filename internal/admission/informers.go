@@ -19,10 +19,6 @@ type factory struct {
 	end      <-chan struct{}
 }
 
-func newFactory(config *Config) informers.SharedInformerFactory {
-	return factory{SharedInformerFactory: config.Informers, registry: config.Registry, end: config.InformersEnd}
-}
-
 // Start implements informers.SharedInformerFactory. A policy starts the informer of its
 // parameters, which others share, so it does not end with the policy.
 func (f factory) Start(<-chan struct{}) { f.SharedInformerFactory.Start(f.end) }

@@ -32,10 +32,6 @@ type samePortReconciler struct {
 	foreign time.Time // when another server was last seen to refresh the record of this server's address
 }
 
-func newSamePortReconciler(upstream reconcilers.EndpointReconciler, adapter reconcilers.EndpointsAdapter, leases *builtin.Leases, ttl time.Duration) *samePortReconciler {
-	return &samePortReconciler{EndpointReconciler: upstream, adapter: adapter, leases: leases, ttl: ttl}
-}
-
 // published is the state of the cluster's servers in the store.
 type published struct {
 	ports  []corev1.EndpointPort // of the endpoints; nil if there are none

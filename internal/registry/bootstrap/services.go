@@ -254,7 +254,7 @@ func newReconciler(config *Config) (reconcilers.EndpointReconciler, error) {
 	if config.AnyPort {
 		return upstream, nil
 	}
-	return newSamePortReconciler(upstream, adapter, leases, config.EndpointTTL), nil
+	return &samePortReconciler{EndpointReconciler: upstream, adapter: adapter, leases: leases, ttl: config.EndpointTTL}, nil
 }
 
 func (s *kubernetesService) run(ctx context.Context, ready func()) error {

@@ -123,7 +123,8 @@ func (c *Config) SetDefaults() {
 	c.Services.setDefaults()
 	kubeletDefaults(&c.Kubelet)
 	if c.ProxyTransport == nil {
-		c.ProxyTransport = newProxyTransport()
+		// It connects to pods and services by address, so there is no name that a certificate could prove.
+		c.ProxyTransport = utilnet.SetTransportDefaults(&http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}})
 	}
 	c.ProxyTransport = backend.Transport(c.ProxyTransport)
 }
@@ -168,10 +169,4 @@ func kubeletDefaults(c *kubeletclient.KubeletClientConfig) {
 			string(api.NodeExternalDNS), string(api.NodeExternalIP),
 		}
 	}
-}
-
-// newProxyTransport returns a transport to pods and services. It connects by address, so there is no
-// name that a certificate could prove.
-func newProxyTransport() http.RoundTripper {
-	return utilnet.SetTransportDefaults(&http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}})
 }

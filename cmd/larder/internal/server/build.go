@@ -246,7 +246,9 @@ func (s *Server) newHTTPServer() (*httpapi.Server, error) {
 	if err := s.addPeers(&config); err != nil {
 		return nil, err
 	}
-	s.traces.record(&config)
+	if s.traces != nil {
+		config.Spans, config.SampleChance = s.traces.requests, s.traces.chance
+	}
 	s.addHealth(&config)
 	return httpapi.New(config)
 }

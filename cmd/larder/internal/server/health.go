@@ -75,7 +75,8 @@ func (s *Server) addHealth(config *httpapi.Config) {
 	began, checks := time.Now(), healthChecks{s}
 	store, storeReady := checks.storeChecks()
 	hooks := checks.startChecks()
-	itself := []healthz.HealthChecker{checks.transportCheck()}
+	// kube-apiserver checks its loopback certificate, which may expire. Larder has none: it checks that it can call itself.
+	itself := []healthz.HealthChecker{healthz.NamedCheck("loopback-serving-certificate", closed(s.parts.transport.Attached()))}
 	informed := []healthz.HealthChecker{healthz.NamedCheck("informer-sync", after(&s.ready.synced))}
 	keys := s.parts.encryption.checks
 	config.HealthChecks = inOrder(itself, store, hooks, keys)
@@ -121,12 +122,6 @@ func (s healthChecks) startChecks() []healthz.HealthChecker {
 		checks = append(checks, healthz.NamedCheck(hook.Name, func(*http.Request) error { return hook.Check() }))
 	}
 	return append(checks, p.aggregator.Checks()...)
-}
-
-// transportCheck checks whether this server can call itself. kube-apiserver checks its loopback
-// certificate, which may expire; Larder has none.
-func (s healthChecks) transportCheck() healthz.HealthChecker {
-	return healthz.NamedCheck("loopback-serving-certificate", closed(s.parts.transport.Attached()))
 }
 
 // after returns a check that passes once flag is set.

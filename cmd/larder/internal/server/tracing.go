@@ -21,8 +21,6 @@ import (
 	"k8s.io/component-base/tracing"
 	tracingapi "k8s.io/component-base/tracing/api/v1"
 	"k8s.io/klog/v2"
-
-	"github.com/larder-io/larder/httpapi"
 )
 
 // traces has the providers of spans that --tracing-config-file configures.
@@ -131,11 +129,4 @@ func (t *traces) outgoing() trace.TracerProvider {
 		return nil
 	}
 	return t.store
-}
-
-// record makes config record requests.
-func (t *traces) record(config *httpapi.Config) {
-	if t != nil {
-		config.Spans, config.SampleChance = t.requests, t.chance
-	}
 }
