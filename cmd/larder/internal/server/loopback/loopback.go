@@ -66,11 +66,10 @@ func NewClients(config *rest.Config) (kubernetes.Interface, informers.SharedInfo
 	if err != nil {
 		return nil, nil, fmt.Errorf("server: in-process client: %w", err)
 	}
-	return client, informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(DropManagedFields)), nil
+	return client, informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim)), nil
 }
 
-// DropManagedFields is a transform of informers. It changes object.
-func DropManagedFields(object any) (any, error) {
+func trim(object any) (any, error) {
 	if m, err := meta.Accessor(object); err == nil {
 		m.SetManagedFields(nil)
 	}
