@@ -60,6 +60,7 @@ func (r *router) serveRelayed(x *apiCall) {
 		x.Add(ageHeader, strconv.Itoa(int(age.Seconds())))
 	}
 	if !r.reader.read(x, resource) {
+		x.Del(ageHeader)
 		r.forward(x)
 	}
 }

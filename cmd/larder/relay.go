@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"time"
@@ -15,6 +16,10 @@ import (
 	"github.com/larder-io/larder/cmd/larder/internal/server"
 )
 
+// consistentFrom is the number of objects from which on a list costs the upstream more than a proof of what is
+// present, which takes more than a second.
+const consistentFrom = 1000
+
 func newRelay() *cobra.Command {
 	secure := genericoptions.NewSecureServingOptions()
 	secure.BindAddress, secure.BindPort = netutils.ParseIPSloppy("127.0.0.1"), 6444
@@ -28,6 +33,8 @@ func newRelay() *cobra.Command {
 		"File with the CAs of client certificates. The relay impersonates their users at the upstream.")
 	fs.StringSliceVar(&config.Resources, "resources", config.Resources,
 		"Resources to follow, as RESOURCE or RESOURCE.GROUP. If unset, each resource but secrets is followed when it is first read.")
+	consistent := fs.String("consistent-reads", "upstream",
+		fmt.Sprintf(`What answers lists without a resourceVersion: "upstream", or "cache", if it has at least %d objects for them and has provably seen the upstream's present.`, consistentFrom))
 	fs.DurationVar(&config.Idle, "idle", config.Idle, "A resource that nothing reads for this long is no longer followed.")
 	fs.DurationVar(&config.ServeStale, "serve-stale", config.ServeStale,
 		"How long reads are answered from caches while the upstream does not answer.")
@@ -43,6 +50,13 @@ upstream. Users authenticate and are authorized as at the upstream. See docs/rel
 		Args: cobra.NoArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		switch *consistent {
+		case "upstream":
+		case "cache":
+			config.ConsistentFrom = consistentFrom
+		default:
+			return fmt.Errorf("--consistent-reads=%q: want upstream or cache", *consistent)
+		}
 		config.Progress = cmd.ErrOrStderr()
 		config.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 		ctx, stop := untilSignal(func() { os.Exit(fail(cmd.ErrOrStderr(), errSecondSignal)) })

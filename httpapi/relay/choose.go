@@ -11,14 +11,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/registry"
 )
 
 const (
-	// provenIn is how long a request waits until its cache has provably seen the present of the upstream.
-	provenIn = 20 * time.Second
+	// provenIn is how long a watch waits until its cache has provably seen the present of the upstream, and
+	// listProvenIn how long a list does.
+	provenIn     = 20 * time.Second
+	listProvenIn = 5 * time.Second
 	// unprovenFor is how long requests that need such a proof go through after there was none in time.
 	unprovenFor = time.Minute
 )
@@ -49,13 +52,15 @@ func (r *Relay) Caches(x *request.Request, accept []byte, builtIn bool) bool {
 		return isRevision(x.Query.Get("resourceVersion"))
 	}
 	o, err := x.ListOptions()
-	return err == nil && (x.Verb == "list" && listsCached(o) || x.Verb == "watch") && isSelected(o, builtIn)
+	return err == nil && (x.Verb == "list" && r.listsCached(o) || x.Verb == "watch") && isSelected(o, builtIn, minor == r.config.Minor)
 }
 
 // listsCached reports whether a list with o may be answered from a cache. A continue token may be of the
 // upstream.
-func listsCached(o *internalversion.ListOptions) bool {
-	return isRevision(o.ResourceVersion) && o.Continue == ""
+func (r *Relay) listsCached(o *internalversion.ListOptions) bool {
+	from := r.config.ConsistentFrom
+	proven := from > 0 && o.ResourceVersion == "" && o.ResourceVersionMatch == "" && (o.Limit <= 0 || o.Limit >= int64(from))
+	return (proven || isRevision(o.ResourceVersion)) && o.Continue == ""
 }
 
 // isRevision reports whether text is a resourceVersion.
@@ -64,14 +69,19 @@ func isRevision(text string) bool {
 	return err == nil
 }
 
-// isSelected reports whether the field selector of o can be applied. Caches of custom resources do not have
-// their selectable fields.
-func isSelected(o *internalversion.ListOptions, builtIn bool) bool {
-	if builtIn || o.FieldSelector == nil {
+// isSelected reports whether caches can apply the selectors of o and the upstream knows them, too. Caches of
+// custom resources do not have their selectable fields. Another version of the upstream may know other fields of
+// built-in resources, but each knows the node of a pod. Whether an upstream knows shards is not known.
+func isSelected(o *internalversion.ListOptions, builtIn, sameMinor bool) bool {
+	if o.ShardSelector != "" {
+		return false
+	}
+	if o.FieldSelector == nil || builtIn && sameMinor {
 		return true
 	}
 	for _, field := range o.FieldSelector.Requirements() {
-		if field.Field != metav1.ObjectNameField && field.Field != "metadata.namespace" {
+		named := field.Field == metav1.ObjectNameField || field.Field == "metadata.namespace"
+		if !named && (field.Field != "spec.nodeName" || !builtIn) {
 			return false
 		}
 	}
@@ -93,7 +103,7 @@ func (r *Relay) Acquire(ctx context.Context, x *request.Request, from *reads.Res
 	}
 	waiting, cancel := context.WithTimeout(ctx, half(ctx))
 	defer cancel()
-	if f.wait(waiting) != nil || f.silence() > heartbeat+r.config.ServeStale || !f.scoped(x) || !f.fresh(waiting, x, r.Age() > 0) {
+	if f.wait(waiting) != nil || f.source.store.Refused() || f.silence() > heartbeat+r.config.ServeStale || !f.scoped(x) || !f.fresh(waiting, x, r.config.ConsistentFrom, r.Age() > 0) {
 		r.release(f)
 		return nil, 0, nil
 	}
@@ -132,7 +142,7 @@ func (f *followed) wait(ctx context.Context) error {
 }
 
 // silence returns how long ago the upstream's watch has sent something. It sends a bookmark each minute.
-func (f *followed) silence() time.Duration { return f.tail.State().Silence }
+func (f *followed) silence() time.Duration { return f.source.Tail.State().Silence }
 
 // scoped reports whether the path of x fits a resource with the scope of f. The upstream answers others with
 // an error.
@@ -147,14 +157,19 @@ func (f *followed) scoped(x *request.Request) bool {
 }
 
 // fresh reports whether the cache can answer x: a relay must not refuse a revision that the upstream has, and
-// a watch that begins with the present objects must have seen all that the upstream had when it was asked.
-func (f *followed) fresh(ctx context.Context, x *request.Request, away bool) bool {
+// a list or watch that begins with the present objects must have seen all that the upstream had when it was asked.
+// from is Config.ConsistentFrom.
+func (f *followed) fresh(ctx context.Context, x *request.Request, from int, away bool) bool {
 	stored := f.stored()
 	if x.Verb == "get" {
 		return shows(stored, x.Query.Get("resourceVersion"))
 	}
 	o, _ := x.ListOptions()
+	internalversion.SetListOptionsDefaults(o, x.Verb == "watch") // without a revision, a watch begins with all objects
 	switch {
+	case x.Verb == "list" && o.ResourceVersion == "":
+		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
+		return has(stored, x.Namespace, o, from) && f.present(ctx, o, listProvenIn)
 	case x.Verb == "list" && (o.ResourceVersionMatch == metav1.ResourceVersionMatchExact || o.Limit > 0 && o.ResourceVersion != "0" && o.ResourceVersionMatch == ""):
 		revision, _ := strconv.ParseInt(o.ResourceVersion, 10, 64)
 		_, err := stored.Cache.At(revision)
@@ -164,9 +179,19 @@ func (f *followed) fresh(ctx context.Context, x *request.Request, away bool) boo
 	case o.SendInitialEvents == nil || !*o.SendInitialEvents:
 		return resumes(stored, o.ResourceVersion, away)
 	case o.ResourceVersion == "":
-		return f.present(ctx, o)
+		return f.present(ctx, o, provenIn)
 	}
 	return shows(stored, o.ResourceVersion)
+}
+
+// has reports whether o selects at least n objects.
+func has(r *registry.Resource, namespace string, o *internalversion.ListOptions, n int) bool {
+	q := cache.Query{Label: o.LabelSelector, Field: o.FieldSelector, Limit: n, Uncounted: true}
+	if namespace != "" {
+		q.Prefix = namespace + "/"
+	}
+	page, err := r.Cache.Snapshot().List(q, nil)
+	return err == nil && len(page.Objects) == n
 }
 
 // resumes reports whether a watch can begin at a revision: the cache has all events since then. If the upstream
@@ -180,16 +205,16 @@ func resumes(r *registry.Resource, revision string, away bool) bool {
 }
 
 // present waits until the cache has provably seen what the upstream had at the call, and makes o ask for that
-// revision.
-func (f *followed) present(ctx context.Context, o *internalversion.ListOptions) bool {
+// revision. Calls that wait at the same time share the proof.
+func (f *followed) present(ctx context.Context, o *internalversion.ListOptions, limit time.Duration) bool {
 	if last := f.unproven.Load(); last != 0 && time.Since(time.Unix(0, last)) < unprovenFor {
 		return false
 	}
-	bounded, cancel := context.WithTimeout(ctx, provenIn)
+	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	revision, err := f.stored().Store().Revision(bounded)
 	if err != nil || f.stored().Cache.Wait(bounded, revision) != nil {
-		if f.alive.Err() == nil && bounded.Err() != nil {
+		if f.alive.Err() == nil && ctx.Err() == nil && bounded.Err() != nil {
 			f.unproven.Store(time.Now().UnixNano())
 		}
 		return false

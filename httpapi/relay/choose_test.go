@@ -54,7 +54,10 @@ func TestWhatCachesMayAnswer(t *testing.T) {
 			{"/api/v1/pods?watch=1", json, known},
 			{"/api/v1/pods?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan", json, known},
 			{"/apis/autoscaling/v2/horizontalpodautoscalers?resourceVersion=0", json, known},
-			{"/api/v1/pods?resourceVersion=0&fieldSelector=spec.nodeName%3Dn", json, known},
+			{"/api/v1/pods?resourceVersion=0&fieldSelector=spec.nodeName%3Dn,metadata.namespace%3Da", json, known},
+			{"/api/v1/pods?resourceVersion=0&fieldSelector=status.phase%3DRunning", json, minor == 36},
+			{"/api/v1/pods?watch=1&fieldSelector=spec.other%3Dx", json, minor == 36}, // refused with the upstream's text
+			{"/api/v1/pods?resourceVersion=0&shardSelector=x", json, false},
 			{"/api/v1/pods?resourceVersion=0", table, minor == 36},
 			{"/apis/example.com/v1/boxes?resourceVersion=0", json, true},
 			{"/apis/example.com/v1/boxes?watch=1", table, true},
@@ -73,6 +76,8 @@ func TestWhatCachesMayAnswer(t *testing.T) {
 			{"/apis/events.k8s.io/v1/events?resourceVersion=0", json, false},
 			{"/apis/autoscaling/v1/horizontalpodautoscalers?resourceVersion=0", json, false}, // converted
 			{"/apis/example.com/v1/boxes?resourceVersion=0&fieldSelector=spec.color%3Dred", json, false},
+			{"/apis/example.com/v1/boxes?resourceVersion=0&fieldSelector=spec.nodeName%3Dn", json, false},
+			{"/apis/example.com/v1/boxes?resourceVersion=0&fieldSelector=metadata.name%3Dn", json, true},
 			{"/apis/example.com/v1?resourceVersion=0", json, false},
 			{"/version", json, false},
 		} {
@@ -85,6 +90,22 @@ func TestWhatCachesMayAnswer(t *testing.T) {
 		}
 	}
 	r.contact.minor.Store(36)
+	r.config.ConsistentFrom = 500
+	for target, want := range map[string]bool{
+		"/api/v1/pods": true,
+		"/apis/example.com/v1/namespaces/a/boxes":      true,
+		"/api/v1/pods?limit=500":                       true,
+		"/api/v1/pods?limit=499":                       false,
+		"/api/v1/pods?limit=500&continue=x":            false,
+		"/api/v1/pods?resourceVersionMatch=Exact":      false, // refused
+		"/api/v1/pods?resourceVersion=x":               false,
+		"/api/v1/namespaces/a/pods/x":                  false, // costs as much as a proof
+		"/apis/example.com/v1/namespaces/a/boxes/name": false,
+	} {
+		if got := caches("GET", target, json); got != want {
+			t.Errorf("consistent lists from caches: %s: %v", target, got)
+		}
+	}
 	r.contact.last.Store(time.Now().Add(-2 * time.Minute).UnixNano())
 	if caches("GET", "/api/v1/pods?resourceVersion=0", json) {
 		t.Error("a cache answers although the upstream is away for too long")

@@ -102,7 +102,7 @@ func (r *Relay) makeVersion(f *followed, crd *apiextensionsv1.CustomResourceDefi
 	if err != nil {
 		return nil, err
 	}
-	f.tail = in.Tail
+	f.source = in
 	var custom *registry.CustomResource
 	custom, err = r.config.Registry.NewCustomResource(registry.CustomResourceConfig{
 		CustomConfig: encoding.CustomConfig{

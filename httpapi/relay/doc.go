@@ -19,7 +19,8 @@
 // # Guarantees
 //
 //   - A cache never answers with a state older than the resourceVersion in the request. The initial events of a
-//     watch without one have everything that the upstream had when the watch was asked for.
+//     watch without one, and a list without one, have everything that the upstream had when they were asked for.
+//   - After the upstream has answered a relay's list with 403, 404 or 405, requests for that resource go through.
 //   - Revisions are the upstream's. A watch misses no event, as package watch has it.
 //   - A client's own credential, or none, goes through unchanged. The relay's credential goes only with the
 //     impersonation of the user that the client's certificate names. Two sets of transports keep them apart:

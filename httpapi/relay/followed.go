@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/larder-io/larder/httpapi/reads"
@@ -41,7 +40,7 @@ type followed struct {
 	endpoint *registry.Endpoint // of a built-in resource
 	custom   *reads.Resource    // of a custom resource
 	crd      crdVersion         // of a custom resource
-	tail     *kv.Tail
+	source   source
 	err      error // why it cannot be followed
 
 	resource atomic.Pointer[reads.Resource] // of endpoint, once a request has come
@@ -156,7 +155,7 @@ func (r *Relay) makeBuiltIn(ctx context.Context, f *followed, e *registry.Endpoi
 	if err != nil {
 		return nil, err
 	}
-	f.tail = in.Tail
+	f.source = in
 	if f.endpoint, err = r.config.Registry.Follow(e, in.Override); err != nil {
 		return nil, err
 	}
@@ -203,20 +202,21 @@ func (s source) run(ctx context.Context, cache func(context.Context) error) erro
 // refusal returns the upstream's error when it refuses to list the resource, or serves it no more. A refusal
 // by a server that has just started, or has not loaded its roles, may be an accident.
 func (s source) refusal(ctx context.Context) error {
-	for refused, first := 0, true; ; first = false {
-		_, err := s.store.Revision(ctx)
-		next := askEvery
-		switch {
-		case !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) && !apierrors.IsMethodNotSupported(err):
-			refused = 0
-		case first || refused == 2:
-			return err
-		default:
-			refused++
-			next = contactEvery
+	for refused, asked := 0, (time.Time{}); ; {
+		if first := asked.IsZero(); s.store.Refused() || time.Since(asked) >= askEvery {
+			_, err := s.store.Revision(ctx)
+			asked = time.Now()
+			switch {
+			case !relay.IsRefusal(err):
+				refused = 0
+			case first || refused == 2:
+				return err
+			default:
+				refused++
+			}
 		}
 		select {
-		case <-time.After(next):
+		case <-time.After(contactEvery):
 		case <-ctx.Done():
 			return ctx.Err()
 		}

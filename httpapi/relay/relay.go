@@ -33,6 +33,9 @@ type Config struct {
 
 	// Follows reports whether a resource may be followed; nil means all.
 	Follows func(schema.GroupResource) bool
+	// ConsistentFrom is from how many objects on a list without a resourceVersion is answered from a cache that has
+	// provably seen the present of the upstream; 0 is never.
+	ConsistentFrom int
 	// Idle is how long a resource is followed after its last read.
 	Idle time.Duration
 	// ServeStale is how long reads are answered from caches while the upstream does not answer.

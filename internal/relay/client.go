@@ -55,8 +55,11 @@ func (s *Store) list(ctx context.Context, q listing) (list, error) {
 		query.Set("resourceVersion", strconv.FormatInt(q.exact, 10))
 		query.Set("resourceVersionMatch", string(metav1.ResourceVersionMatchExact))
 	}
-	mark := s.history.mark()
+	mark, consistent := s.history.mark(), q.token == "" && q.exact == 0
 	body, err := s.get(ctx, q.namespace, query)
+	if consistent && (err == nil || IsRefusal(err)) {
+		s.refused.Store(err != nil)
+	}
 	if err != nil {
 		return list{}, err
 	}
@@ -69,7 +72,7 @@ func (s *Store) list(ctx context.Context, q listing) (list, error) {
 	if err != nil {
 		return list{}, err
 	}
-	if q.token == "" && q.exact == 0 && s.history.observe(mark, answer.revision) {
+	if consistent && s.history.observe(mark, answer.revision) {
 		s.logger.Warn("upstream's history was replaced", "revision", answer.revision, "before", mark.revision)
 		s.endWatches(kv.ErrReplaced)
 	}
@@ -121,6 +124,11 @@ func (s *Store) refusal(response *http.Response) error {
 	}
 	err := apierrors.NewGenericServerResponse(response.StatusCode, "get", s.config.Resource.GroupResource(), "", http.StatusText(response.StatusCode), min(seconds, 3600), true)
 	return statusError(err.Status())
+}
+
+// IsRefusal reports whether upstream has answered that it does not serve the resource, or not to the relay.
+func IsRefusal(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
 }
 
 // statusError returns upstream's Status as an error. A revision that upstream no longer has, or does not have

@@ -51,6 +51,7 @@ type Store struct {
 	history   history
 	revisions revisions
 	tokens    tokens
+	refused   atomic.Bool  // upstream's last answer to a consistent list was a refusal
 	delay     atomic.Int64 // before the next watch is opened, in nanoseconds
 
 	goroutines sync.WaitGroup
@@ -175,6 +176,9 @@ func (s *Store) Health(ctx context.Context) error {
 	_, err := s.Revision(ctx)
 	return err
 }
+
+// Refused reports whether upstream's last answer was that it does not serve the resource, or not to the relay.
+func (s *Store) Refused() bool { return s.refused.Load() }
 
 // Compaction returns 0: upstream does not tell what it has compacted.
 func (s *Store) Compaction() int64 { return 0 }

@@ -352,3 +352,38 @@ func TestRestoreBehindAWatch(t *testing.T) {
 		})
 	}
 }
+
+// TestRefused tells an upstream that does not serve the resource from one that does not answer.
+func TestRefused(t *testing.T) {
+	for _, isProtobuf := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			u := newUpstream("configmaps", isProtobuf)
+			store := u.open(t)
+			check := func(want bool) {
+				t.Helper()
+				_, err := store.Revision(t.Context())
+				if store.Refused() != want {
+					t.Errorf("refused %v after %v", !want, err)
+				}
+			}
+			answer := func(code int) {
+				u.locked(func() {
+					u.answer = func(*http.Request) *http.Response {
+						return &http.Response{StatusCode: code, Body: io.NopCloser(strings.NewReader("404 page not found"))}
+					}
+				})
+			}
+			check(false)
+			answer(http.StatusServiceUnavailable)
+			check(false)
+			for _, code := range []int{http.StatusNotFound, http.StatusForbidden, http.StatusMethodNotAllowed} {
+				answer(code)
+				check(true)
+				answer(http.StatusTooManyRequests)
+				check(true)
+				u.locked(func() { u.answer = nil })
+				check(false)
+			}
+		})
+	}
+}

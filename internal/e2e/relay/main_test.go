@@ -58,6 +58,7 @@ type upstream struct {
 	config *rest.Config // the administrator's
 	dir    string
 	port   int
+	args   []string // further ones of its next start
 }
 
 // startUpstream starts an upstream and waits until it is ready.
@@ -69,7 +70,7 @@ func startUpstream(t *testing.T) *upstream {
 		return u
 	}
 	u.Process = proctest.New(t, "the upstream", func() *exec.Cmd {
-		return exec.Command(*larder, "dev", "--data-dir", u.dir, "--secure-port", strconv.Itoa(u.port), "--unsafe-no-fsync")
+		return exec.Command(*larder, append([]string{"dev", "--data-dir", u.dir, "--secure-port", strconv.Itoa(u.port), "--unsafe-no-fsync"}, u.args...)...)
 	})
 	u.start(t)
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(u.dir, "admin.kubeconfig"))
@@ -111,9 +112,9 @@ func (u *upstream) startStock(t *testing.T) {
 		}
 	}
 	u.Process = proctest.New(t, "the upstream", func() *exec.Cmd {
-		return exec.Command(*stock, "--etcd-servers", client, "--cert-dir", u.dir, "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(u.port),
+		return exec.Command(*stock, append([]string{"--etcd-servers", client, "--cert-dir", u.dir, "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(u.port),
 			"--token-auth-file", tokens, "--authorization-mode", "RBAC", "--service-cluster-ip-range", "10.0.0.0/24",
-			"--service-account-issuer", "https://kubernetes.default.svc", "--service-account-signing-key-file", keys, "--service-account-key-file", keys)
+			"--service-account-issuer", "https://kubernetes.default.svc", "--service-account-signing-key-file", keys, "--service-account-key-file", keys}, u.args...)...)
 	})
 	u.config = &rest.Config{Host: fmt.Sprintf("https://127.0.0.1:%d", u.port), BearerToken: "administrator", QPS: -1, TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(u.dir, "apiserver.crt")}}
 	u.start(t)
@@ -173,6 +174,7 @@ func allowed(verbs, resources []string) rbacv1.PolicyRule {
 var relayRules = []rbacv1.PolicyRule{
 	allowed([]string{"create"}, []string{"tokenreviews", "subjectaccessreviews"}),
 	allowed([]string{"list", "watch"}, []string{"*"}),
+	allowed([]string{"impersonate"}, []string{"users", "groups", "userextras/authentication.kubernetes.io/credential-id"}),
 }
 
 // relay is a process that follows an upstream.

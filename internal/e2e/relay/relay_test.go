@@ -66,6 +66,7 @@ func anyRevision(body []byte) string {
 }
 
 func TestCachedReadsAreTheUpstreams(t *testing.T) {
+	t.Parallel()
 	u := startUpstream(t)
 	reader := u.token(t, "reader", allowed([]string{"get", "list", "watch"}, []string{"*"}))
 	client := u.client(t)
@@ -119,6 +120,7 @@ func TestCachedReadsAreTheUpstreams(t *testing.T) {
 }
 
 func TestWritesGoThrough(t *testing.T) {
+	t.Parallel()
 	u := startUpstream(t)
 	r := u.startRelay(t)
 	writer := clientFor(t, r.as(u.token(t, "writer", allowed([]string{"*"}, []string{"configmaps"})))).CoreV1().ConfigMaps("default")
@@ -175,6 +177,7 @@ func awaitCount(t *testing.T, i cache.SharedIndexInformer, want int) {
 }
 
 func TestInformersShareOneWatch(t *testing.T) {
+	t.Parallel()
 	u := startUpstream(t)
 	reader := u.token(t, "reader", allowed([]string{"get", "list", "watch"}, []string{"configmaps"}))
 	r := u.startRelay(t)
@@ -254,6 +257,7 @@ func createCRD(t *testing.T, u *upstream) typed.CustomResourceDefinitionInterfac
 }
 
 func TestCustomResources(t *testing.T) {
+	t.Parallel()
 	u := startUpstream(t)
 	crds := createCRD(t, u)
 	reader := u.token(t, "reader", allowed([]string{"get", "list", "watch"}, []string{"boxes"}))
@@ -304,6 +308,7 @@ func TestCustomResources(t *testing.T) {
 }
 
 func TestRightsAreTheUpstreams(t *testing.T) {
+	t.Parallel()
 	u := startUpstream(t)
 	r := u.startRelay(t)
 	some := u.token(t, "some", allowed([]string{"get", "list", "watch"}, []string{"configmaps"}))
@@ -346,6 +351,7 @@ func awaitEnd(t *testing.T, w watch.Interface) {
 }
 
 func TestWatchesSurviveTheUpstream(t *testing.T) {
+	t.Parallel()
 	u := startUpstream(t)
 	reader := u.token(t, "reader", allowed([]string{"get", "list", "watch"}, []string{"configmaps"}))
 	r := u.startRelay(t)
@@ -365,6 +371,16 @@ func TestWatchesSurviveTheUpstream(t *testing.T) {
 	}
 	if got := get(t, r.as(reader), "/api/v1/configmaps"); got.code != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" {
 		t.Errorf("a consistent list without the upstream: %d %v %s", got.code, got.header, got.body)
+	}
+	r.Eventually(t, "answers from the cache tell its age", func() error {
+		if got := get(t, r.as(reader), "/api/v1/configmaps?resourceVersion=0"); got.code != http.StatusOK || got.header.Get("Larder-Upstream-Age") == "" {
+			return fmt.Errorf("%d %v", got.code, got.header)
+		}
+		return nil
+	})
+	got := get(t, r.as(reader), "/api/v1/configmaps?watch=1&resourceVersion=0", "Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")
+	if got.code != http.StatusServiceUnavailable || got.header.Get("Larder-Upstream-Age") != "" { // no cache answers it
+		t.Errorf("a websocket without the upstream: %d %v %s", got.code, got.header, got.body)
 	}
 	u.start(t)
 	if _, err := maps.Create(t.Context(), configMap("after"), metav1.CreateOptions{}); err != nil {

@@ -31,6 +31,10 @@
 //
 // TestHistoryOfInjectedFaults does the same with one server that injects faults of package httpapi/faults.
 //
+// TestHistoryThroughRelay does the same with two Larders behind a balancer, and a relay of them as another
+// replica. It answers all consistent lists from its caches that it can. Larders and the relay are killed and
+// stopped, and the relay is cut off. A relay may answer that a revision is too old.
+//
 // TestOraclesFindMutants shows for each check which mistakes of a server it finds. A run with too few writes,
 // or without an effective fault, fails as invalid. A run prints its seed:
 //

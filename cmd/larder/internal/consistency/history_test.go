@@ -63,7 +63,7 @@ func TestHistory(t *testing.T) {
 	defer end()
 	informed := l.informAll(t, following)
 	n := &nemesis{t: t, cluster: c, truth: tr, random: random(1000), compacted: &compacted, hits: make(map[string]int)}
-	if err := n.run(ctx); err != nil {
+	if err := n.run(ctx, n.faults()); err != nil {
 		t.Error(err)
 	}
 	clients.Wait()

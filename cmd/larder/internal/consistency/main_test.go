@@ -25,6 +25,7 @@ var (
 const (
 	memberVariable = "LARDER_CONSISTENCY_MEMBER"
 	larderVariable = "LARDER_CONSISTENCY_LARDER"
+	relayVariable  = "LARDER_CONSISTENCY_RELAY"
 )
 
 func TestMain(m *testing.M) {
@@ -34,6 +35,8 @@ func TestMain(m *testing.M) {
 		err = kvtest.RunMember(raw)
 	} else if raw := os.Getenv(larderVariable); raw != "" {
 		err = servertest.Run(raw)
+	} else if raw := os.Getenv(relayVariable); raw != "" {
+		err = runRelay(raw)
 	} else {
 		goleak.VerifyTestMain(m)
 	}

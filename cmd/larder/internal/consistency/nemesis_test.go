@@ -49,8 +49,8 @@ func (n *nemesis) faults() []fault {
 }
 
 // run acts until the context ends; what it broke is whole then.
-func (n *nemesis) run(ctx context.Context) error {
-	for faults := n.faults(); ; {
+func (n *nemesis) run(ctx context.Context, faults []fault) error {
+	for {
 		n.random.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
 		for _, f := range faults {
 			if !pause(ctx, time.Duration(300+n.random.IntN(700))*time.Millisecond) {
@@ -136,7 +136,10 @@ func (n *nemesis) leaveBehind(ctx context.Context) error {
 
 // stopReplica does so to a replica.
 func (n *nemesis) stopReplica(ctx context.Context) error {
-	replica := n.replica()
+	return n.stopOne(ctx, n.replica())
+}
+
+func (n *nemesis) stopOne(ctx context.Context, replica *replica) error {
 	n.hits["stop "+replica.name]++
 	return n.stop(ctx, replica.Signal)
 }
@@ -158,7 +161,10 @@ func (n *nemesis) replica() *replica {
 }
 
 func (n *nemesis) killReplica(context.Context) error {
-	replica := n.replica()
+	return n.killOne(n.replica())
+}
+
+func (n *nemesis) killOne(replica *replica) error {
 	replica.Kill()
 	n.hits["kill "+replica.name]++
 	if err := replica.Start(); err != nil {

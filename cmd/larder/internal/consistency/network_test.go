@@ -3,6 +3,7 @@ package consistency
 import (
 	"bytes"
 	"io"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"testing"
@@ -100,6 +101,12 @@ func (n *network) hold(conn net.Conn, l link) func() {
 // it, or finds it in how they begin; they are held back until it can say.
 func (n *network) lay(t *testing.T, to, target string, from func(begin []byte) (name string, ok bool)) string {
 	t.Helper()
+	return n.balance(t, to, []string{target}, from)
+}
+
+// balance is lay, except that each connection goes to any of the targets.
+func (n *network) balance(t *testing.T, to string, targets []string, from func(begin []byte) (name string, ok bool)) string {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +118,7 @@ func (n *network) lay(t *testing.T, to, target string, from func(begin []byte) (
 			if err != nil {
 				return
 			}
-			n.running.Go(func() { n.carry(conn, to, target, from) })
+			n.running.Go(func() { n.carry(conn, to, targets[rand.IntN(len(targets))], from) })
 		}
 	})
 	return l.Addr().String()

@@ -31,11 +31,12 @@ type cluster struct {
 	defined  int64  // revision at which all resources were served; custom ones have no past before
 }
 
-// replica is a Larder, or kube-apiserver.
+// replica is a Larder, kube-apiserver, or a relay.
 type replica struct {
 	*proctest.Process
 	name   string
 	stock  bool
+	relay  bool // may give up a past that the store still has
 	url    string
 	client *http.Client
 }

@@ -41,7 +41,7 @@ func runRelay(text string) error {
 	secure := options.NewSecureServingOptions()
 	secure.BindAddress, secure.BindPort, secure.ServerCert.CertDirectory = netutils.ParseIPSloppy("127.0.0.1"), config.Port, ""
 	s, err := relay.New(relay.Config{
-		Kubeconfig: config.Kubeconfig, SecureServing: secure, Idle: time.Hour, ServeStale: time.Minute, Version: server.Version(),
+		Kubeconfig: config.Kubeconfig, SecureServing: secure, ConsistentFrom: 1, Idle: time.Hour, ServeStale: time.Minute, Version: server.Version(),
 		Progress: os.Stderr, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	if err != nil {

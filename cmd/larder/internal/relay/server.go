@@ -50,7 +50,8 @@ type Config struct {
 
 	// Resources are the resources that are followed, as RESOURCE or RESOURCE.GROUP; empty means all but secrets.
 	Resources []string
-	// Idle and ServeStale are those of [relay.Config].
+	// ConsistentFrom, Idle and ServeStale are those of [relay.Config].
+	ConsistentFrom   int
 	Idle, ServeStale time.Duration
 	// CacheBytes is that of [registry.Config].
 	CacheBytes int64
@@ -216,7 +217,7 @@ func (s *Server) build(context.Context) (err error) {
 	}
 	s.relay, err = relay.New(relay.Config{
 		Registry: resources, Client: s.client, Upstream: s.base, Proxy: proxy, Minor: s.minor, Follows: s.follows,
-		Idle: s.config.Idle, ServeStale: s.config.ServeStale, Logger: s.config.Logger,
+		ConsistentFrom: s.config.ConsistentFrom, Idle: s.config.Idle, ServeStale: s.config.ServeStale, Logger: s.config.Logger,
 	})
 	if err != nil {
 		return err
