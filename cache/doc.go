@@ -25,12 +25,12 @@
 //
 // A List that requires one value of an indexed field or label looks only at the objects with that
 // value. If several indexes apply, it takes the one with the fewest objects. Indexes are declared in
-// the [Schema] or learnt: a Cache counts, by label, the objects that queries scan in vain, and
+// the [Schema] or learnt: a Cache counts, by label, the objects that queries scan without a match, and
 // builds an index of a label that would have spared many. An index is published together with the
 // states that it belongs to, so a query finds by it what a scan would find.
 //
-// A [Shard] divides the objects by a hash of their identity or namespace. Each object keeps the
-// first bits of its identity's hash in room that is unused otherwise. A cache whose schema knows
+// A [Shard] divides the objects by a hash of their identity or namespace. The
+// identity is what [Schema.IdentifyBy] finds, or the key. Each object has the first bits of its hash, in padding. A cache whose schema knows
 // identities also keeps a tree of hashes, 16 bytes for each object. A List of a Shard then does not
 // read the objects of other shards.
 //
@@ -38,23 +38,22 @@
 //
 //   - A Snapshot is exact: it holds every change up to its Revision and nothing later. It holds a
 //     batch as a whole or not at all.
-//   - Revision is the newest revision for which that is known. It may be later than the last change
-//     of this resource: a [Source] says how far the store was followed. A later Snapshot never has a
-//     lower Revision, and [Cache.At] knows it, also while the cache is reloaded. Only when the store
-//     is replaced may it go back.
+//   - Revision is the newest revision up to which the Snapshot is known to be exact. It may be later
+//     than the last change of this resource: a [Source] says how far the store was followed. A later
+//     Snapshot never has a lower Revision, unless the store was replaced. [Cache.At] accepts this
+//     revision, also during a reload.
 //   - The Snapshot is never behind the Log: a reader of an event finds its change in every Snapshot
 //     taken afterwards.
 //   - [Cache.At] returns the exact state of any revision that the Log reaches.
 //   - The Log holds every change after [Log.Oldest], in order, and each revision as a whole. A
 //     reader that the ring has lapped gets [ErrTooOld] and must read a Snapshot again; it is never
 //     given a gap.
-//   - [Cache.Reset] starts a new epoch: every position taken before it answers [ErrReset].
+//   - [Cache.Reset] starts a new epoch: reading from a position taken before it returns [ErrReset].
 //   - No Snapshot mixes two histories of the store. Its History says which one it shows.
 //   - A stored value that cannot be decoded becomes a corrupt Object, which has an error. A List that
 //     covers it fails, a Get returns the Object with its error, all other keys are served, and its
-//     deletion is an event like any other. A Reflector retries corrupt objects every few seconds, up
-//     to a bound at a time. An object that can be decoded by then replaces the corrupt one without
-//     an event.
+//     deletion is an event like any other. A Reflector retries a limited number of corrupt objects
+//     every few seconds. One that has become decodable replaces the corrupt one without an event.
 //   - [Cache.Retire] ends a Cache that is no longer kept current. The Cache goes on to show the
 //     objects that it held, at their last revision.
 //
@@ -64,14 +63,14 @@
 // # Bytes
 //
 // Every byte reachable from a Snapshot or an Event is shared by all responses that send it. It is
-// written once, before publication, and never after. Callers of [NewObject] give the body away.
+// written once, before publication, and never after. Callers of [NewObject] give up ownership of the body.
 //
 // # Locks
 //
-// Readers of Snapshot, List, Get, the Log and existing encodings take no lock and never wait. An
+// Readers of Snapshot, List, Get, the Log and existing encodings never wait for a lock. An
 // indented lock is taken while the one above it is held:
 //
-//	Cache.mu          the writer; also learnt indexes, repaired objects and forgetting by age
+//	Cache.mu          applying a batch, installing a learnt index or a repaired object, dropping old events
 //		offers.mu     objects of writes whose events are not applied
 //		Budget.mu     the order of kept encodings; of one Budget at a time
 //		Cache.mu      of another cache, only tried: its Log forgets for a shared Budget,
@@ -82,14 +81,14 @@
 //	learner.mu        what queries cost; a List only tries it
 //	Schema.mu         names of fields
 //
-// Encoders run with cell.mu held. They may ask for other encodings of their object, but not in a
-// circle. Decode, Offer's functions and OnAppend run without any of these locks.
+// Encoders run with cell.mu held. They may ask for other encodings of their object, but the requests
+// must not form a cycle. Decode, Offer's functions and OnAppend run without any of these locks.
 //
 // # Goroutines
 //
 // A Cache starts none. [Reflector.Run] starts four and waits for them: one loads and applies, one
-// builds indexes, one forgets old events, one retries corrupt objects. Another one makes the cache
-// ready after a replay. Workers are added while many values are decoded.
+// builds indexes, one forgets old events, one retries corrupt objects. After a replay a fifth makes the
+// cache ready. Workers are added while many values are decoded.
 //
 // # Reading the source
 //

@@ -17,7 +17,7 @@
 //     policy decides how much of the request is recorded. If the request impersonates another
 //     user, and its sender may do so, it continues as that user.
 //  6. Flow control gives the request a seat, after a wait if necessary, or refuses it. A request
-//     keeps its seat until its answer has been written, or just before if the answer is small. A
+//     keeps its seat until its answer is written, or until shortly before if the answer is small. A
 //     watch keeps it until its initial objects have been sent.
 //  7. The authorizer decides about the Request before anything is looked up. If the server is
 //     configured to publish storage versions, most writes are refused until it has done so.
@@ -36,7 +36,8 @@
 //
 // A client gets kube-apiserver's answers, including the texts of errors. To answer a GET, LIST or
 // WATCH of a cached resource, no object is decoded whose encoding in the requested form is still
-// cached, unless the audit policy records the answer. A response's length is known before its
+// cached. Exceptions are single Tables, watches that upstream's handlers serve, and answers that the audit
+// policy records. A response's length is known before its
 // first byte, or its end is marked, so a client can recognize a truncated answer. Shared bytes
 // contain nothing that depends on the user.
 //
@@ -44,7 +45,7 @@
 //
 // [Server.Run] owns all goroutines and returns after the last has ended: those of http1, streams,
 // nethttp and revocation, one that detects clients that have left, one that reports the number of
-// requests, and one that sums up costs. A handler may outlive its request's deadline.
+// requests, one that sums up costs and, at shutdown, two that end watches. A handler may outlive its request's deadline.
 //
 // # Locks
 //

@@ -13,22 +13,28 @@
 //
 //   - K1, reads: Get and Range at revision 0 are linearizable. A Range at a revision returns exactly
 //     the state of that revision, or ErrCompacted, or ErrFutureRevision.
+//
 //   - K2, writes: Put and Delete compare one key's revision, and either commit or return the key's
 //     present state. A write that returned an error may or may not have been committed.
+//
 //   - K3, watches: a watch delivers every event after the revision that was asked for, in revision
 //     order, all events of one revision in one [Batch], and no event twice. A watch that cannot keep
 //     that promise ends with one error response and is closed.
+//
 //   - K4, progress: a response with Progress p promises that every event of a revision <= p was
 //     delivered before it.
+//
 //   - K5, Revision: the revision returned is at least that of every write that was acknowledged
 //     before the call.
+//
 //   - K6, one history: the store behind the client may turn out to be another one (its cluster id
 //     changed) or an older one (its revision or raft term is lower than an answer or a watch has
-//     shown). Then every watch ends with [ErrReplaced], and revisions learnt before mean nothing. A
-//     caller that holds a revision without a watch compares Replacements, which counts such changes,
-//     and ReplacedRevision, the highest revision of the histories that ended. The count is raised
-//     before the answer that shows the replacement is returned. So a caller that asks for the
-//     revision and then finds the count unchanged may go on using what it learnt before.
+//     shown). Then every watch ends with [ErrReplaced], and earlier revisions mean nothing.
+//
+//     Replacements counts these changes, and ReplacedRevision is the highest revision of the
+//     histories that ended. The count is raised before the answer that shows the replacement is
+//     returned. So a caller that holds a revision without a watch reads the
+//     revision and then the count. If the count is unchanged, what it learnt before still holds.
 //
 // # Tail
 //
@@ -41,26 +47,26 @@
 //  1. The Tail queues a batch to its subscriptions, and then raises the revision that it has seen.
 //  2. The owner applies a batch, and then calls Applied.
 //  3. Fresh reads the revision seen, then the revision of the first batch that is not applied, then
-//     that of the last one that is. If all batches are applied, the owner holds everything up to
-//     the revision seen; otherwise everything before the first batch that is not applied.
+//     that of the last one that is. If all batches are applied, Fresh is the revision seen.
+//     Otherwise it is the revision before the first batch that is not applied.
 //
 // So Fresh never goes back, whatever is queued. When the owner loses its place, Fresh stays where
-// it was until the owner begins to load; it becomes 0 only when the store was replaced. A
-// generation, odd while the owner must load, is read before and after: a revision of one history is
-// never taken for one of another.
+// it was until the owner begins to load; it becomes 0 only when the store was replaced. Fresh reads a
+// generation before and after these steps. The generation is odd while the owner must load. If it has
+// changed, the revisions may be of two histories, and Fresh does not combine them.
 //
 // A reader that combines Fresh with a snapshot that the owner published loads the snapshot before
-// and after Fresh. If the owner reloaded between the two, Fresh belongs to the first snapshot. An
+// and after Fresh. If the two snapshots are of different loads, Fresh belongs to the first. An
 // owner that loads again notes Fresh before it calls Begin, and loads nothing older than that.
 //
-// Once the store is known to have been replaced, nothing is fresh, even before the Tail has acted
-// on the replacement, and nothing that was loaded from the store before counts.
+// Once the store is known to have been replaced, Fresh is 0, even before the Tail has acted on the
+// replacement. What was loaded from the store before is not served as current any more.
 //
 // A Tail may begin in the past ([TailConfig.Replay], [Clock]), as far back as the store can still be read.
 // The owners load the state of that revision and are delivered what has happened since, so a
 // restart need not cost the history that the previous process had. An owner that subscribes later reads
-// its past from the store, unless the Tail has seen that nothing happened below its prefix: etcd takes
-// up to 100 ms to answer a watch that begins in the past. If the store compacted what the
+// its past from the store. If the Tail has seen that nothing happened below its prefix, it need not, which
+// saves up to 100 ms: etcd takes as long to answer a watch that begins in the past. If the store compacted what the
 // Tail had not seen yet, the Tail begins in the past again, after that gap. In a store that was
 // replaced it begins at the present, and never before it: the owners do not know the new store's
 // past. A Tail cannot notice that the store was restored from a backup while no Tail ran: restore
@@ -68,9 +74,8 @@
 //
 // # Server in this process
 //
-// [EtcdConfig].Open makes the store's [Connection]. A server in this process passes the header of
-// each answer to a read or write to [Answers] before its client, in this process or another, gets
-// the answer. So the revision is known without asking as long as that server is the only member.
+// [EtcdConfig].Open makes the store's [Connection]. A server in this process shows the header of
+// each answer to [Answers] first. Then its client, in this process or another, gets the answer. So the revision is known without asking as long as that server is the only member.
 //
 // # Cluster
 //
@@ -79,8 +84,8 @@
 //
 //   - the revision is read over an HTTP/2 connection of its own, one request at a time;
 //   - transactions are sent over a second one, many at once;
-//   - etcd's client does the rest: all other requests, values that are larger than a member takes
-//     at once, and everything while a member is slow or gone.
+//   - etcd's client does the rest: all other requests, values above a member's limit for one
+//     message, and everything while a member is slow or gone.
 //
 // A read or a watch moves to another member by itself. A write that fails is not sent again,
 // because it may have been committed, unless the member said that it did not look at it. A watch
@@ -88,14 +93,14 @@
 //
 // K4 holds only for members that never report progress ahead of events: etcd from 3.4.31 and 3.5.13
 // on. When a member begins to serve a watch, all endpoints are asked for that member's version, and
-// its first answer counts. A member that is older or does not answer is watched without a prefix:
-// each revision has an event somewhere, so the events alone show how far the watch has come. For
+// its first answer counts. If the member is older or does not answer, the whole key space is watched:
+// each revision has an event in it, so the events alone show how far the watch has come. For
 // that, the etcd user must be allowed to read all keys.
 //
 // Servers that only imitate etcd, as kine does, can be used within their limits: transactions write
 // one key, and a watch that begins in the future or at the compacted revision ends with an error.
-// Such a server may compact by itself, or keep what it was told to compact, so the reach of the
-// past is found by reading it.
+// Such a server may compact by itself, or keep what it was told to compact, so the
+// oldest readable revision is found by trying.
 //
 // # Compaction
 //
@@ -109,8 +114,8 @@
 // The locks of Etcd are leaves: revisions.mu, leases.mu, history.mu, watches.mu, watch.mu and
 // members.mu. watch.mu is held while a request is sent, and leases.mu while Observer.LeaseObjects
 // is called. For a Tail, Tail.mu > Subscription.mu. While they are held, the only call to the Store
-// is Replacements, which does not block. Run starts all goroutines except one per Watch, which ends
-// with the watch. Run waits for all of them.
+// is Replacements, which does not block. Run starts all goroutines except those of a
+// Watch, which end with the watch. Run waits for all of them.
 //
 // # Bytes
 //

@@ -10,9 +10,9 @@
 // A [Hub] is the only regular reader of one resource's Log. Watchers with equal filters share a
 // group. The Hub evaluates a filter once per group and event, and appends the outcome to the group's
 // chain, which all its watchers read. The chain is a shortcut; the Log is authoritative. A watcher
-// that is not on the chain reads the Log itself, with the same filter, up to where the chain begins,
-// and joins there. Such a watcher resumes at an old revision, has just finished its initial objects,
-// or was too slow for the chain.
+// that resumes at an old revision, has just finished its initial objects, or was too slow for the chain
+// is not on it. That watcher reads the Log itself, with the same filter, up to where the chain begins,
+// and joins there.
 //
 //	Watch(Initial)                Watch(After)
 //	      |                            |
@@ -33,8 +33,8 @@
 //
 // Close, the end of an epoch and a corrupt object lead from every state to closed.
 //
-// An event reaches only the groups that it can concern. Each group waits at one place, the first of
-// these that its filter fixes:
+// An event reaches only the groups that it can concern. Each group is filed under the
+// first of these keys that its filter determines:
 //
 //   - namespace and name of an object
 //   - one exact value of a field or label
@@ -59,7 +59,7 @@
 //
 // # Guarantees
 //
-// They hold between two ends of an epoch (see below), for every Watcher, and are
+// They hold within an epoch (see below), for every Watcher, and are
 // what package watchtest checks by these names.
 //
 //	W1 Ordered       Initial objects come in key order. After them revisions never
@@ -70,7 +70,7 @@
 //	W3 Reliable      Between the start and the last delivery no event that the
 //	                 filter selects is missing. A watcher that would miss one ends
 //	                 with [ErrTooOld] instead.
-//	W4 Atomic        The events of one revision come from one call of Next, with
+//	W4 Atomic        The events of one revision come from one call of Next or Poll, with
 //	                 nothing between them.
 //	W5 Resumable     A Watcher started after the revision of the last delivery, or
 //	                 of a bookmark, goes on exactly there, for as long as the Log
@@ -92,7 +92,7 @@
 //
 // When the Cache is reloaded ([cache.Cache.Reset]) its Log restarts. All watchers end with io.EOF,
 // whatever they had yet to deliver. Their clients resume where they were, as far as the new Log
-// reaches back. If the store was replaced by another state of itself, watchers end with
+// reaches back. If the store was replaced by another history, for example a restored backup, watchers end with
 // [ErrReplaced]: their clients must start again.
 //
 // # Corrupt objects
@@ -113,7 +113,7 @@
 //
 // # Goroutines
 //
-// [Hub.Run] starts none. While it runs and there are few watchers, the goroutine that calls
+// [Hub.Run] starts none. While it runs and publishing costs little, the goroutine that calls
 // [Hub.Notify] publishes the events and wakes the watchers itself. A Watcher runs on its caller's
 // goroutine.
 //

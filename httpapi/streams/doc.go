@@ -10,7 +10,8 @@
 // goroutines that all watches share. Watches that share a connection run one after the other, up
 // to a limit, and what they send leaves together. While a write waits for its client, another
 // goroutine may start, so that a slow client does not delay the others. A frame is built once per
-// event, type and encoding, unless it only puts a head before canonical bytes.
+// event, type and encoding. Protobuf frames that only need a head before the canonical bytes are written for
+// each watcher.
 //
 // When the server ends, a watch whose client allows bookmarks ends with one, so that the client
 // can continue from the present at any server.

@@ -15,7 +15,7 @@
 //	decode              Write.decode                      a defaulted object of the hub version, owned by the write
 //	identify            Write.checkIdentity, prepareNew   name and namespace are the authorized ones
 //	patch               patches.Patch.Apply               the patched object shares no memory with the stored one
-//	apply               patched.applyConfiguration        the same, by the field manager
+//	apply               patched.applyConfiguration        the applied object shares no memory with the stored one
 //	managedFields       Endpoint.manage                   managedFields are upstream's
 //	mutating admission  Endpoint.admit                    admission has run, and managedFields are valid
 //	deduplicate         dedupOwners                       every owner reference is unique
@@ -52,7 +52,7 @@
 // # Memory, locks and goroutines
 //
 // The package starts no goroutines. Its one lock guards the warnings, which plugins may add from their
-// own goroutines. An object belongs to the write from decode until the storage returns. The object that
-// the storage returns may be the one that it received, without a second decoding: the answer is made
-// from the cache's bytes ([storage.Written]). Before upstream's encoder sees the object, it is decoded.
+// own goroutines. An object belongs to the write from decode until the storage returns. The storage may
+// return the object that it received. Usually that object is not encoded: the answer is made from the
+// cache's bytes ([storage.Written]). If upstream's encoder must write it, the stored bytes are decoded first.
 package writes

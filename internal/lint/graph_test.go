@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// graph is the import policy: "a < b" reads "b may import a", and so does
-// everything further right. Commas separate packages of one rank, which may not
+// graph is the import policy: in "a < b", b and everything to the right of b may
+// import a. Commas separate packages of one rank, which may not
 // import each other. A package stands for its whole subtree unless the subtree
 // has an entry of its own. Do not change this table to make a build pass.
 const graph = `

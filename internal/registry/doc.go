@@ -10,7 +10,7 @@
 // A [Registry] has [Group]s in upstream's order, a Group has versions by priority, and a version has
 // [Endpoint]s by name. An Endpoint is a resource or subresource: its REST storage and its entry in discovery,
 // which is derived from the methods of the storage. Endpoints of stored resources have a View and are read
-// from the cache. Others (reviews, bindings, scale, logs) are served by their storage. A resource that
+// from the cache, if the resource has one. Others (reviews, bindings, scale, logs) are served by their storage. A resource that
 // several groups or versions serve (events, autoscalers) is one Resource with several Views.
 //
 // Package storage keeps and reads the objects of one resource, encoding turns them into bytes, table prints
@@ -29,8 +29,8 @@
 //
 // # Goroutines
 //
-// Run starts the tail of the store, all Resources, the allocators of service addresses and the consistency
-// checker. It returns when all of them have ended.
+// Run starts the tails of the stores, all built-in Resources, the allocators of service addresses and the
+// consistency checker. It returns when all of them have ended. CustomResource.Run runs a custom one.
 //
 // # Locks
 //
