@@ -3,10 +3,14 @@ package relay
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -111,12 +115,43 @@ func TestCachedReadsAreTheUpstreams(t *testing.T) {
 		}
 	}
 	// The upstream stands still, so these answers are from caches.
+	const newer = "&resourceVersion=1&resourceVersionMatch=NotOlderThan"
+	page(t, r.as(reader), newer) // the relay has to know the right to it
 	if err := u.Pause(); err != nil {
 		t.Fatal(err)
 	}
 	if got := get(t, r.as(reader), "/api/v1/namespaces/default/configmaps?resourceVersion=0"); got.code != http.StatusOK {
 		t.Errorf("without the upstream: %d %s", got.code, got.body)
 	}
+	first := page(t, r.as(reader), newer)
+	if err := u.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for p := first; ; p = page(t, r.as(reader), "&continue="+url.QueryEscape(p.Continue)) { // the upstream knows the cache's tokens
+		for _, o := range p.Items {
+			names = append(names, o.Name)
+		}
+		if p.ResourceVersion != first.ResourceVersion {
+			t.Errorf("a page at %s follows one at %s", p.ResourceVersion, first.ResourceVersion)
+		}
+		if p.Continue == "" {
+			break
+		}
+	}
+	if !slices.Equal(names, []string{"c0", "c1", "c2", "c3", "c4"}) {
+		t.Errorf("the pages have %q", names)
+	}
+}
+
+// page requests two ConfigMaps of the tests.
+func page(t *testing.T, config *rest.Config, query string) (p corev1.ConfigMapList) {
+	t.Helper()
+	got := get(t, config, "/api/v1/namespaces/default/configmaps?limit=2&labelSelector=of%3Dtest"+query)
+	if err := json.Unmarshal(got.body, &p); err != nil || got.code != http.StatusOK {
+		t.Fatalf("%s: %d %v %s", query, got.code, err, got.body)
+	}
+	return p
 }
 
 func TestWritesGoThrough(t *testing.T) {
