@@ -4,7 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -43,15 +42,13 @@ func runTests(m *testing.M) int {
 	defer os.RemoveAll(dir)
 	binaries.larder, binaries.kubectl = filepath.Join(dir, "larder"), filepath.Join(dir, "kubectl")
 	const stamp = "-X k8s.io/client-go/pkg/version.gitVersion=v1.36.3 -X k8s.io/component-base/version.gitVersion=v1.36.3"
-	builds := [][]string{{"build", "-ldflags", stamp, "-o", binaries.kubectl, "k8s.io/kubernetes/cmd/kubectl"}}
-	if *against == "" {
-		builds = append(builds, []string{"build", "-o", binaries.larder, program})
+	err = proctest.Build(binaries.kubectl, "k8s.io/kubernetes/cmd/kubectl", "-ldflags", stamp)
+	if err == nil && *against == "" {
+		err = proctest.Build(binaries.larder, program)
 	}
-	for _, args := range builds {
-		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "go %v: %v\n%s", args, err, out)
-			return 1
-		}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
 	return m.Run()
 }

@@ -36,7 +36,7 @@ func TestUpstream(t *testing.T) {
 	}
 	r := &runner{dir: t.TempDir(), failures: read(t, "testdata/failures.txt")}
 	larder := filepath.Join(r.dir, "kube-apiserver")
-	command(t, "go", "build", "-o", larder, "../../cmd/larder")
+	must(t, proctest.Build(larder, "../../cmd/larder"))
 	must(t, os.Symlink(larder, filepath.Join(r.dir, "etcd")))
 	r.overlay, r.kubernetes = overlay(t, r.dir)
 	r.modfile(t)

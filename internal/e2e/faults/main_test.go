@@ -27,10 +27,7 @@ func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "larder-faults-")
 	if err == nil && *larder == "" {
 		*larder = filepath.Join(dir, "larder")
-		var out []byte
-		if out, err = exec.Command("go", "build", "-o", *larder, "github.com/larder-io/larder/cmd/larder").CombinedOutput(); err != nil {
-			err = fmt.Errorf("%w\n%s", err, out)
-		}
+		err = proctest.Build(*larder, "github.com/larder-io/larder/cmd/larder")
 	}
 	code := 1
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -41,7 +40,7 @@ func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "larder-nodes-")
 	if err == nil && *larder == "" {
 		*larder = filepath.Join(dir, "larder")
-		err = build(*larder)
+		err = proctest.Build(*larder, "github.com/larder-io/larder/cmd/larder", "-tags", "invariants") // it checks itself
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -53,13 +52,4 @@ func TestMain(m *testing.M) {
 		os.RemoveAll(dir)
 		os.Exit(code)
 	}))
-}
-
-// build builds the server so that it checks itself.
-func build(program string) error {
-	args := []string{"build", "-tags", "invariants", "-o", program, "github.com/larder-io/larder/cmd/larder"}
-	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("go %v: %w\n%s", args, err, out)
-	}
-	return nil
 }

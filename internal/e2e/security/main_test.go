@@ -4,12 +4,13 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 var (
@@ -42,12 +43,9 @@ func TestMain(m *testing.M) {
 
 // build builds the server so that it checks itself.
 func build(program string) error {
-	args := []string{"build", "-tags", "invariants", "-o", program}
+	flags := []string{"-tags", "invariants"}
 	if race {
-		args = append(args, "-race")
+		flags = append(flags, "-race")
 	}
-	if out, err := exec.Command("go", append(args, "github.com/larder-io/larder/cmd/larder")...).CombinedOutput(); err != nil {
-		return fmt.Errorf("go %v: %w\n%s", args, err, out)
-	}
-	return nil
+	return proctest.Build(program, "github.com/larder-io/larder/cmd/larder", flags...)
 }

@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -51,8 +50,8 @@ func TestMain(m *testing.M) {
 func build(dir string) error {
 	if *larder == "" {
 		*larder = filepath.Join(dir, "larder")
-		if out, err := exec.Command("go", "build", "-o", *larder, "github.com/larder-io/larder/cmd/larder").CombinedOutput(); err != nil {
-			return fmt.Errorf("go build: %w\n%s", err, out)
+		if err := proctest.Build(*larder, "github.com/larder-io/larder/cmd/larder"); err != nil {
+			return err
 		}
 	}
 	if *others == "" {
