@@ -1,3 +1,7 @@
+// These tests have one goroutine, and take the race detector a minute.
+
+//go:build !race
+
 package customresources
 
 import (

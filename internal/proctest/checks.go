@@ -5,6 +5,15 @@ import (
 	"testing"
 )
 
+// Fewer returns a third of n, but at least 1, in builds with the race detector, and n in others. Like FewerChecks, it is
+// for comparisons of random input.
+func Fewer(n int) int {
+	if raceDetector {
+		return max(n/3, 1)
+	}
+	return n
+}
+
 // FewerChecks lets property tests make a third of their checks until t ends, in builds with the race detector. These
 // look for races, and builds without it for differences.
 func FewerChecks(t testing.TB) {

@@ -73,10 +73,13 @@ func (w *work) readTotals() {
 	w.Goroutines, w.Bytes, w.Objects = samples[0].Value.Uint64(), samples[1].Value.Uint64(), samples[2].Value.Uint64()
 }
 
+// stackDepth is how many frames of a stack are recorded.
+const stackDepth = 32
+
 // allocation is all allocations of one size on one stack.
 type allocation struct {
 	size  int64
-	stack [32]uintptr
+	stack [stackDepth]uintptr
 }
 
 // allocations returns how often each happened while all were recorded.
