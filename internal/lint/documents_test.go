@@ -43,8 +43,8 @@ const (
 )
 
 var (
-	rowID    = regexp.MustCompile(`\b[BCDEGLNOPQRSTWX]\d{1,2}\b`)
-	rowRange = regexp.MustCompile(`\b([B-X])(\d{1,2})(?: to |–)([B-X])(\d{1,2})\b`)
+	rowID    = regexp.MustCompile(`\b[BCDEGLNOPQRSTWXY]\d{1,2}\b`)
+	rowRange = regexp.MustCompile(`\b([B-Y])(\d{1,2})(?: to |–)([B-Y])(\d{1,2})\b`)
 	quantity = regexp.MustCompile(`\d+(?:,\d{3})*(?:\.\d+)?(?: ?(?:µs|us|ms|ns|s|KB|MB|GB|%|times)\b)?`)
 	// conjunction stands between figures that share the unit of the last one.
 	conjunction = regexp.MustCompile(`^(?:, | to |–|-| and | or |; )$`)
