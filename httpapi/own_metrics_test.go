@@ -110,7 +110,7 @@ func TestMetricsOfWatches(t *testing.T) {
 	<-drained
 }
 
-// TestMetricsOfCaches: what a cache holds and does is told of the resource that it holds, in the
+// TestMetricsOfCaches: metrics of a cache are labelled with its resource, in the
 // numbers of what was written and read.
 func TestMetricsOfCaches(t *testing.T) {
 	const size = 10_000

@@ -22,12 +22,13 @@ import (
 
 // reader answers reads from encoded bytes.
 type reader struct {
-	stitcher          *reads.Stitcher
-	streams           *streams.Streams
-	rights            *revocation.Rights
-	flow              *auth.Flow    // may be nil
-	cbor              bool          // the feature gate CBORServingAndStorage is on
-	minWatch, timeout time.Duration // of watches without timeoutSeconds, and of opening a watch
+	stitcher *reads.Stitcher
+	streams  *streams.Streams
+	rights   *revocation.Rights
+	flow     *auth.Flow    // may be nil
+	cbor     bool          // the feature gate CBORServingAndStorage is on
+	minWatch time.Duration // the shortest time of a watch without timeoutSeconds
+	timeout  time.Duration // limits opening a watch
 }
 
 // mayBeCBOR reports whether the answer may be CBOR, which only upstream's handlers write.

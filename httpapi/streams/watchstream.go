@@ -56,11 +56,11 @@ type watchStream struct {
 	scheduled bool // the scheduler runs it, because it has been parked before
 
 	phase      atomic.Uint32 // a phase
-	gone       atomic.Bool   // the client left, or time is up
+	gone       atomic.Bool   // the client left
 	timerFired atomic.Bool   // the timer fired, and no run has seen it
 
-	counted  apimetrics.Answer   // what the monitor counts at the end, without size and time
-	selected *apimetrics.Monitor // of the scope of the watch: counts the watch while it is open
+	counted  apimetrics.Answer   // what monitor counts at the end, without size and time
+	selected *apimetrics.Monitor // counts the watch while it is open; monitor counts its events and its end
 
 	began, ends  time.Time
 	nextBookmark time.Time

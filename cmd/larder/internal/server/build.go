@@ -218,7 +218,7 @@ func (s *Server) newHTTPServer() (*httpapi.Server, error) {
 		},
 		Delegation: httpapi.Delegation{StorageVersions: p.versions},
 		Timeouts: httpapi.Timeouts{
-			RequestTimeout: generic.RequestTimeout, MinRequestTimeout: max(time.Duration(generic.MinRequestTimeout)*time.Second, 1), // 0 is the default there
+			RequestTimeout: generic.RequestTimeout, MinRequestTimeout: max(time.Duration(generic.MinRequestTimeout)*time.Second, 1), // httpapi takes 0 for its default
 			ShutdownGrace: generic.RequestTimeout, WatchGrace: generic.ShutdownWatchTerminationGracePeriod,
 			SendRetryAfter: generic.ShutdownSendRetryAfter,
 		},
