@@ -102,7 +102,11 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 		return fmt.Errorf("baseline: %w", err)
 	case <-ctx.Done():
 	}
-	s.dropAll()
+	s.mu.Lock()
+	for conn := range s.held {
+		conn.Close()
+	}
+	s.mu.Unlock()
 	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	return errors.Join(server.ShutdownWithContext(patience), <-ended)
@@ -190,15 +194,6 @@ func (s *Server) publish(ctx *fasthttp.RequestCtx) {
 	}
 	writers.Wait()
 	ctx.SetBodyString("{}")
-}
-
-// dropAll ends all watches.
-func (s *Server) dropAll() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for conn := range s.held {
-		conn.Close()
-	}
 }
 
 // selfSigned makes a certificate of the kind that Larder makes.

@@ -30,14 +30,9 @@ func addLoggingGates() {
 func (o *options) removed(fs *pflag.FlagSet) {
 	for _, name := range []string{"cloud-provider", "cloud-config", "cloud-provider-gce-l7lb-src-cidrs", "cloud-provider-gce-lb-src-cidrs", "master-service-namespace"} {
 		fs.String(name, "", "Has no effect.")
-		deprecate(fs, name, "kube-apiserver has removed it, and it has no effect.")
-	}
-}
-
-// deprecate hides a flag, and warns when it is given.
-func deprecate(fs *pflag.FlagSet, name, message string) {
-	if err := fs.MarkDeprecated(name, message); err != nil {
-		panic(err)
+		if err := fs.MarkDeprecated(name, "kube-apiserver has removed it, and it has no effect."); err != nil {
+			panic(err)
+		}
 	}
 }
 

@@ -78,7 +78,12 @@ func (s *serving) build() (*backend, error) {
 		return nil, errRetired
 	}
 	for i := range crd.Spec.Versions {
-		if err := g.addVersion(&e.monitors, crd, &crd.Spec.Versions[i]); err != nil {
+		v := &crd.Spec.Versions[i]
+		if !v.Served {
+			continue
+		}
+		var err error
+		if g.readable[v.Name], err = ReadsOf(g.custom, &e.monitors, crd, v); err != nil {
 			g.retire()
 			return nil, err
 		}
@@ -152,14 +157,6 @@ func (s *serving) buildVersions(g *backend) (*built, error) {
 		return nil, err
 	}
 	return s.newWriters(g, set), nil
-}
-
-// addVersion adds a version if it is served.
-func (g *backend) addVersion(monitors *apimetrics.Book, crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (err error) {
-	if v.Served {
-		g.readable[v.Name], err = ReadsOf(g.custom, monitors, crd, v)
-	}
-	return err
 }
 
 // ReadsOf returns what serves the reads of a version of a CRD from custom. monitors counts them.

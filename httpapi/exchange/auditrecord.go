@@ -202,9 +202,6 @@ func (t *AuditRecord) age() time.Duration {
 	return time.Since(t.ac.GetEventRequestReceivedTimestamp().Time)
 }
 
-// slow reports whether the record has latencies.
-func (t *AuditRecord) slow() bool { return t.age() > slowRequest }
-
 // addLatencies records the latencies of a slow request.
 func (t *AuditRecord) addLatencies() {
 	total := t.age()

@@ -236,7 +236,7 @@ func (x *Exchange) EndAudit() {
 		return
 	}
 	x.Audit.Answer(x.StatusCode())
-	if x.small() && !x.Audit.slow() {
+	if x.small() && x.Audit.age() <= slowRequest { // otherwise the record has latencies
 		x.TakeAudit().End()
 	}
 }

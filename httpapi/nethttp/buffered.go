@@ -234,17 +234,11 @@ func (w *Recorder) WriteHeader(status int) {
 func (w *Recorder) Write(p []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
 	if w.body.Cap() == 0 {
-		w.makeRoom()
+		if length, err := strconv.Atoi(w.sent.Get("Content-Length")); err == nil && length > 0 {
+			w.body.Grow(min(length, MaxBuffered)) // the length may be wrong
+		}
 	}
 	return w.body.Write(p)
-}
-
-// makeRoom allocates the memory for a body whose length the handler has set, up to MaxBuffered: the
-// length may be wrong.
-func (w *Recorder) makeRoom() {
-	if length, err := strconv.Atoi(w.sent.Get("Content-Length")); err == nil && length > 0 {
-		w.body.Grow(min(length, MaxBuffered))
-	}
 }
 
 // SendTo answers with what w was given.

@@ -94,9 +94,6 @@ func (w *walker) texts() bool {
 	return w.peekNot("{}") && w.members(func([]byte) bool { return w.text() })
 }
 
-// boolean walks true or false.
-func (w *walker) boolean() bool { return w.literal("true") || w.literal("false") }
-
 // integer walks a number that is an int64.
 func (w *walker) integer() bool {
 	from := w.at
@@ -123,7 +120,7 @@ func (w *walker) owner() bool {
 			required++
 			return w.text()
 		case "blockOwnerDeletion", "controller":
-			return w.boolean()
+			return w.literal("true") || w.literal("false")
 		}
 		return false
 	}) && required == 4

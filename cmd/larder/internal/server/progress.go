@@ -12,13 +12,6 @@ type progress struct {
 	begun time.Time
 }
 
-func newProgress(out io.Writer) *progress {
-	if out == nil {
-		out = io.Discard
-	}
-	return &progress{out: out, begun: time.Now()}
-}
-
 func (p *progress) printf(format string, args ...any) {
 	fmt.Fprintf(p.out, format+"\n", args...)
 }

@@ -1,9 +1,11 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"sync"
@@ -22,7 +24,7 @@ import (
 
 // Run serves until ctx ends, then drains. It returns nil if no part has failed.
 func (s *Server) Run(ctx context.Context) error {
-	s.progress = newProgress(s.config.Progress)
+	s.progress = &progress{out: cmp.Or[io.Writer](s.config.Progress, io.Discard), begun: time.Now()}
 	err := s.start(ctx)
 	if err == nil {
 		err = s.await(ctx)
@@ -84,7 +86,10 @@ func (s *Server) start(ctx context.Context) error {
 		return err
 	}
 	s.open()
-	s.config.Inherited.tellReady()
+	if inherited := &s.config.Inherited; inherited.takesOver() {
+		_, _ = inherited.Ready.Write([]byte{1}) // the former process may have ended
+		inherited.Ready.Close()
+	}
 	if s.config.Beside != nil {
 		s.layers.Start(ctx, "beside the server", s.config.Beside)
 	}

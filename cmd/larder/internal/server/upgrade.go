@@ -22,14 +22,6 @@ type Inherited struct {
 // takesOver reports whether another process serves until this one is ready.
 func (i *Inherited) takesOver() bool { return i.Ready != nil }
 
-// tellReady tells the former process that this one is ready. The former process may have ended.
-func (i *Inherited) tellReady() {
-	if i.takesOver() {
-		_, _ = i.Ready.Write([]byte{1})
-		i.Ready.Close()
-	}
-}
-
 // handOverDelay is the least time for which a replaced process serves its connections. Answers in that
 // time ask clients to connect again. A client whose idle connection is closed loses a request that it
 // sends at that moment.
