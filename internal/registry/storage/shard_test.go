@@ -56,7 +56,7 @@ func (f *fixture) checkShard(t *testing.T, text string, uncached bool) {
 	}
 	predicate := storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(), GetAttrs: examplePodAttrs}
 	whole, found := &example.PodList{}, &example.PodList{}
-	if err := (patient{f}).GetList(t.Context(), "/pods/", storage.ListOptions{Predicate: predicate, Recursive: true}, whole); err != nil {
+	if err := (retryingStorage{f}).GetList(t.Context(), "/pods/", storage.ListOptions{Predicate: predicate, Recursive: true}, whole); err != nil {
 		t.Fatal(err)
 	}
 	predicate.ShardSelector = selector

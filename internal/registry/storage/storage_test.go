@@ -355,7 +355,7 @@ func TestStorage(t *testing.T) {
 			storagetesting.RunTestListContinuation(ctx, t, f, uncounted)
 		},
 		"ListPaginationRareObject": func(ctx context.Context, t *testing.T, f *fixture) {
-			storagetesting.RunTestListPaginationRareObject(ctx, t, patient{f}, uncounted)
+			storagetesting.RunTestListPaginationRareObject(ctx, t, retryingStorage{f}, uncounted)
 		},
 		"ListContinuationWithFilter": func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestListContinuationWithFilter(ctx, t, f, uncounted)
@@ -389,16 +389,16 @@ func TestStorage(t *testing.T) {
 		},
 		"WatchWithUnsafeDelete": func(ctx context.Context, t *testing.T, f *fixture) {
 			featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
-			storagetesting.RunTestWatchWithUnsafeDelete(ctx, t, newest{f})
+			storagetesting.RunTestWatchWithUnsafeDelete(ctx, t, consistentStorage{f})
 		},
 		"OptionalProgressNotify": func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunOptionalTestProgressNotify(ctx, t, f, f.increase)
 		},
 		"ListInconsistentContinuation": func(ctx context.Context, t *testing.T, f *fixture) {
-			storagetesting.RunTestListInconsistentContinuation(ctx, t, newest{f}, f.compact)
+			storagetesting.RunTestListInconsistentContinuation(ctx, t, consistentStorage{f}, f.compact)
 		},
 		"WatchDispatchBookmarkEvents": func(ctx context.Context, t *testing.T, f *fixture) {
-			storagetesting.RunTestWatchDispatchBookmarkEvents(ctx, t, unhurried{f}, true)
+			storagetesting.RunTestWatchDispatchBookmarkEvents(ctx, t, slowWatchStorage{f}, true)
 		},
 	}
 	for name, suite := range plainSuites() {
@@ -462,7 +462,7 @@ func plainSuites() map[string]plainSuite {
 	return map[string]plainSuite{
 		"CreateWithTTL":                              storagetesting.RunTestCreateWithTTL,
 		"CreateWithKeyExist":                         storagetesting.RunTestCreateWithKeyExist,
-		"Get":                                        kept(storagetesting.RunTestGet),
+		"Get":                                        withLongTTLs(storagetesting.RunTestGet),
 		"UnconditionalDelete":                        storagetesting.RunTestUnconditionalDelete,
 		"ConditionalDelete":                          storagetesting.RunTestConditionalDelete,
 		"DeleteWithSuggestion":                       storagetesting.RunTestDeleteWithSuggestion,
@@ -492,7 +492,7 @@ func plainSuites() map[string]plainSuite {
 		"NamespaceScopedWatch":                       storagetesting.RunTestNamespaceScopedWatch,
 		"OptionalWatchBookmarksWithCorrectRV":        storagetesting.RunTestOptionalWatchBookmarksWithCorrectResourceVersion,
 		"SendInitialEventsBackwardCompatibility":     storagetesting.RunSendInitialEventsBackwardCompatibility,
-		"WatchSemantics":                             promptly(storagetesting.RunWatchSemantics),
+		"WatchSemantics":                             withSyncedWatches(storagetesting.RunWatchSemantics),
 		"WatchSemanticInitialEventsExtended":         storagetesting.RunWatchSemanticInitialEventsExtended,
 		"WatchListMatchSingle":                       storagetesting.RunWatchListMatchSingle,
 	}

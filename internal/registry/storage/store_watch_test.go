@@ -31,7 +31,7 @@ func (f *fixture) fill(pods int) {
 		}
 	}
 	var all example.PodList
-	if err := (patient{f}).GetList(f.t.Context(), "/pods/", everything(), &all); err != nil || len(all.Items) != pods {
+	if err := (retryingStorage{f}).GetList(f.t.Context(), "/pods/", everything(), &all); err != nil || len(all.Items) != pods {
 		f.t.Fatalf("%d pods, %v", len(all.Items), err)
 	}
 }

@@ -34,18 +34,18 @@ func inBubble(run func(*testing.T)) func(*testing.T) {
 	return func(t *testing.T) { synctest.Test(t, run) }
 }
 
-// patiently repeats read while the server answers that the client should try again later, as clients do:
-// after many writes the cache of a busy machine needs more than three seconds.
+// patiently retries read while the server answers TooManyRequests, as clients do: after many writes the
+// cache of a busy machine needs more than three seconds.
 func (f *fixture) patiently(read func() error) {
 	f.t.Helper()
 	f.until("read", func() bool { return !apierrors.IsTooManyRequests(read()) })
 }
 
-// patient is a client that lists patiently.
-type patient struct{ *fixture }
+// retryingStorage retries lists, as clients do.
+type retryingStorage struct{ *fixture }
 
 // GetList implements storage.Interface.
-func (p patient) GetList(ctx context.Context, key string, options storage.ListOptions, list runtime.Object) (err error) {
+func (p retryingStorage) GetList(ctx context.Context, key string, options storage.ListOptions, list runtime.Object) (err error) {
 	p.patiently(func() error {
 		err = p.fixture.GetList(ctx, key, options, list)
 		return err
@@ -53,29 +53,28 @@ func (p patient) GetList(ctx context.Context, key string, options storage.ListOp
 	return err
 }
 
-// newest asks for the newest state where a suite asks for whatever is at hand. Of
-// that a cache gives all, whatever the limit (kube-apiserver's too: its own tests
-// leave the suite out), and there is nothing to continue.
-type newest struct{ *fixture }
+// consistentStorage makes lists at resourceVersion 0 consistent. A cache answers those without pages,
+// whatever the limit, so a suite of pages needs others. kube-apiserver's own tests leave that suite out.
+type consistentStorage struct{ *fixture }
 
 // GetList implements storage.Interface.
-func (n newest) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
+func (n consistentStorage) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
 	if opts.ResourceVersion == "0" {
 		opts.ResourceVersion = ""
 	}
 	return n.fixture.GetList(ctx, key, opts, list)
 }
 
-// kept runs a suite that reads objects which it has written with a TTL of a second.
-func kept(suite plainSuite) plainSuite {
-	return func(ctx context.Context, t *testing.T, s storage.Interface) { suite(ctx, t, lasting{s}) }
+// withLongTTLs runs a suite that reads objects which it has written with a TTL of a second.
+func withLongTTLs(suite plainSuite) plainSuite {
+	return func(ctx context.Context, t *testing.T, s storage.Interface) { suite(ctx, t, longTTLStorage{s}) }
 }
 
-// lasting makes the TTLs of updates longer.
-type lasting struct{ storage.Interface }
+// longTTLStorage makes the TTLs of updates longer.
+type longTTLStorage struct{ storage.Interface }
 
 // GuaranteedUpdate implements storage.Interface.
-func (l lasting) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool,
+func (l longTTLStorage) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool,
 	preconditions *storage.Preconditions, update storage.UpdateFunc, cached runtime.Object) error {
 	return l.Interface.GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions,
 		func(obj runtime.Object, meta storage.ResponseMeta) (runtime.Object, *uint64, error) {
@@ -87,21 +86,23 @@ func (l lasting) GuaranteedUpdate(ctx context.Context, key string, out runtime.O
 		}, cached)
 }
 
-// promptly runs a suite that gives the events of what it has created 150 milliseconds to come.
-func promptly(suite plainSuite) plainSuite {
-	return func(ctx context.Context, t *testing.T, s storage.Interface) { suite(ctx, t, &prompt{Interface: s}) }
+// withSyncedWatches runs a suite that waits 150 milliseconds for the events of what it has created.
+func withSyncedWatches(suite plainSuite) plainSuite {
+	return func(ctx context.Context, t *testing.T, s storage.Interface) {
+		suite(ctx, t, &syncedStorage{Interface: s})
+	}
 }
 
-// prompt returns from Create when the watches of the namespace have the event.
-type prompt struct {
+// syncedStorage returns from Create after the watches of the namespace have received the event.
+type syncedStorage struct {
 	storage.Interface
 
 	mu      sync.Mutex
-	watches []*relayed
+	watches []*relayedWatch
 }
 
-// relayed is a watch whose events are added before they are received.
-type relayed struct {
+// relayedWatch is a watch that reports in added which objects it has delivered.
+type relayedWatch struct {
 	apiwatch.Interface
 	prefix string
 	events chan apiwatch.Event
@@ -109,9 +110,9 @@ type relayed struct {
 }
 
 // ResultChan implements watch.Interface of apimachinery.
-func (r *relayed) ResultChan() <-chan apiwatch.Event { return r.events }
+func (r *relayedWatch) ResultChan() <-chan apiwatch.Event { return r.events }
 
-func (r *relayed) run() {
+func (r *relayedWatch) run() {
 	defer close(r.events)
 	for event := range r.Interface.ResultChan() {
 		r.events <- event
@@ -122,13 +123,13 @@ func (r *relayed) run() {
 }
 
 // Watch implements storage.Interface.
-func (p *prompt) Watch(ctx context.Context, key string, opts storage.ListOptions) (apiwatch.Interface, error) {
+func (p *syncedStorage) Watch(ctx context.Context, key string, opts storage.ListOptions) (apiwatch.Interface, error) {
 	w, err := p.Interface.Watch(ctx, key, opts)
 	if err != nil {
 		return nil, err
 	}
 	const more = 100 // than a suite has events
-	r := &relayed{Interface: w, prefix: key + "/", events: make(chan apiwatch.Event, more), added: make(chan string, more)}
+	r := &relayedWatch{Interface: w, prefix: key + "/", events: make(chan apiwatch.Event, more), added: make(chan string, more)}
 	go r.run()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -137,7 +138,7 @@ func (p *prompt) Watch(ctx context.Context, key string, opts storage.ListOptions
 }
 
 // Create implements storage.Interface.
-func (p *prompt) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+func (p *syncedStorage) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
 	if err := p.Interface.Create(ctx, key, obj, out, ttl); err != nil {
 		return err
 	}
@@ -159,33 +160,33 @@ func (p *prompt) Create(ctx context.Context, key string, obj, out runtime.Object
 	return nil
 }
 
-// unhurried gives a suite whose watches end after three seconds the first event of a watch with
-// bookmarks when there is one, however long that takes.
-type unhurried struct{ storage.Interface }
+// slowWatchStorage is for a suite whose watches end after three seconds. Its watches with bookmarks wait for their
+// first event, however long that takes.
+type slowWatchStorage struct{ storage.Interface }
 
 // Watch implements storage.Interface.
-func (u unhurried) Watch(ctx context.Context, key string, opts storage.ListOptions) (apiwatch.Interface, error) {
-	w, err := u.Interface.Watch(endless{ctx}, key, opts)
+func (u slowWatchStorage) Watch(ctx context.Context, key string, opts storage.ListOptions) (apiwatch.Interface, error) {
+	w, err := u.Interface.Watch(undeadlined{ctx}, key, opts)
 	if err == nil && opts.Predicate.AllowWatchBookmarks {
-		w = awaited{w}
+		w = watchWithEvent{w}
 	}
 	return w, err
 }
 
-// endless has a deadline, but is not done then.
-type endless struct{ context.Context }
+// undeadlined is a context that reports its deadline but does not end then.
+type undeadlined struct{ context.Context }
 
 // Done implements context.Context.
-func (endless) Done() <-chan struct{} { return nil }
+func (undeadlined) Done() <-chan struct{} { return nil }
 
 // Err implements context.Context.
-func (endless) Err() error { return nil }
+func (undeadlined) Err() error { return nil }
 
-// awaited is a watch that is asked for its events once it has one.
-type awaited struct{ apiwatch.Interface }
+// watchWithEvent is a watch whose ResultChan waits for the first event.
+type watchWithEvent struct{ apiwatch.Interface }
 
 // ResultChan implements watch.Interface of apimachinery.
-func (a awaited) ResultChan() <-chan apiwatch.Event {
+func (a watchWithEvent) ResultChan() <-chan apiwatch.Event {
 	first := make(chan apiwatch.Event, 1)
 	select {
 	case event, ok := <-a.Interface.ResultChan():
