@@ -16,6 +16,9 @@ import (
 // without a default that it would set.
 func TestServedValuesAreKept(t *testing.T) {
 	server := registrytest.New(t, nil, func(c *registry.Config) { c.Served = true })
+	if all := server.Registry.Resources(); len(all) > 0 { // pages would ask their store, which is none
+		t.Errorf("%d resources are listed, none of which is read", len(all))
+	}
 	pods := server.Registry.Endpoint(schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "").View.Resource
 	pod := &corev1.Pod{}
 	pod.Name, pod.Namespace, pod.ResourceVersion = "x", "a", "17"

@@ -123,7 +123,9 @@ func (o *options) decorate(
 			return nil, nil, err
 		}
 		o.byPrefix[prefix] = res
-		o.resources = append(o.resources, res)
+		if !o.config.Served { // what is read then has other caches
+			o.resources = append(o.resources, res)
+		}
 	}
 	return res.Storage(), func() {}, nil
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	typed "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
@@ -422,4 +423,22 @@ func TestWatchesSurviveTheUpstream(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitCount(t, i, 2)
+}
+
+// TestStatusPage: the status page and the costs of a relay are served.
+func TestStatusPage(t *testing.T) {
+	t.Parallel()
+	u := startUpstream(t)
+	reader := u.token(t, "reader", allowed([]string{"get", "list", "watch"}, []string{"configmaps"}),
+		rbacv1.PolicyRule{Verbs: []string{"get"}, NonResourceURLs: []string{"/larder/status", "/larder/costs"}})
+	r := u.startRelay(t)
+	get(t, r.as(reader), "/api/v1/configmaps?resourceVersion=0")
+	for path, has := range map[string]string{"/larder/status": `"checks":[`, "/larder/costs?by=resource": `"configmaps"`} {
+		r.Eventually(t, path, func() error {
+			if got := get(t, r.as(reader), path); got.code != http.StatusOK || !bytes.Contains(got.body, []byte(has)) {
+				return fmt.Errorf("%d %s", got.code, got.body)
+			}
+			return nil
+		})
+	}
 }
