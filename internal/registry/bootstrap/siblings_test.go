@@ -243,6 +243,7 @@ func TestStockServersKeepThePort(t *testing.T) {
 	s, b, end, sibling := comeLater(t, here, 35443)
 	eventuallyWhere(t, s, "192.0.2.7:6443")
 	b.Stop()
+	eventuallyWhere(t, s) // Stop waits only for two intervals
 	end()
 	proctest.Eventually(t, "stock publishes its port", func() error {
 		sibling.turn()
@@ -393,8 +394,8 @@ func TestMasterCountWritesNoLeases(t *testing.T) {
 	b, end := run(t, s, func(c *bootstrap.Config) { c.EndpointReconciler = reconcilers.MasterCountReconcilerType })
 	eventuallyWhere(t, s, "192.0.2.7:6443")
 	b.Stop()
+	eventuallyWhere(t, s) // Stop waits only for two intervals
 	end()
-	eventuallyWhere(t, s) // Stop does not wait for long
 	for key := range dump(t, s.Store) {
 		if strings.Contains(key, "masterleases") {
 			t.Errorf("%s was written", key)
