@@ -90,10 +90,11 @@
 //
 // # Epochs
 //
-// When the Cache is reloaded ([cache.Cache.Reset]) its Log restarts. All watchers end with io.EOF,
-// whatever they had yet to deliver. Their clients resume where they were, as far as the new Log
-// reaches back. If the store was replaced by another history, for example a restored backup, watchers end with
-// [ErrReplaced]: their clients must start again.
+// When the Cache is reloaded ([cache.Cache.Reset]) its Log restarts, and all watchers end with io.EOF. A
+// live watcher first delivers what its chain has; others drop what they had yet to deliver. Their clients
+// resume where they were, as far as the new Log reaches back. The same happens when Run ends. If the store was
+// replaced by another history, for example a restored backup, watchers end with [ErrReplaced]: their clients
+// must start again.
 //
 // # Corrupt objects
 //

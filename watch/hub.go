@@ -209,6 +209,8 @@ func (h *Hub) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
+			for h.step() {
+			}
 			return ctx.Err()
 		case <-h.notify:
 		}

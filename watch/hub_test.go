@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"weak"
@@ -503,5 +504,37 @@ func TestNewNeedsACache(t *testing.T) {
 func TestEventTypesHaveNames(t *testing.T) {
 	if got := watch.EventType(77).String(); got != "EventType(77)" {
 		t.Error(got)
+	}
+}
+
+// TestEndsDeliverTheChain: a live watcher delivers what was published before its Hub or epoch ended. The last
+// events of a resource that is not served any more cannot be read otherwise.
+func TestEndsDeliverTheChain(t *testing.T) {
+	for name, end := range map[string]func(w *world, stop func()){
+		"the hub":   func(_ *world, stop func()) { stop() },
+		"the epoch": func(w *world, _ func()) { w.reset() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, stop := running(t, config{events: 100})
+				stop = sync.OnceFunc(stop)
+				defer stop()
+				watcher := w.must(t, watch.Options{After: w.last})
+				drain(t, watcher)
+				w.apply(change{key: "a/p"})
+				w.apply(change{key: "a/q"})
+				synctest.Wait()
+				end(w, stop)
+				if ds, err := watcher.Next(t.Context(), make([]watch.Delivery, 0, 1)); len(ds) != 1 || err != nil {
+					t.Errorf("first %v, %v", reports(ds), err)
+				}
+				if ds, err := watcher.Next(t.Context(), nil); len(ds) != 1 || err != nil {
+					t.Errorf("then %v, %v", reports(ds), err)
+				}
+				if ds, err := watcher.Next(t.Context(), nil); len(ds) != 0 || err != io.EOF {
+					t.Errorf("last %v, %v", reports(ds), err)
+				}
+			})
+		})
 	}
 }

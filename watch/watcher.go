@@ -163,7 +163,13 @@ func (w *Watcher) poll(dst []Delivery, full int) (_ []Delivery, armed bool) {
 			break
 		}
 		if w.group.over.Load() {
-			w.end(w.over())
+			err := w.over()
+			if w.state == live && err == io.EOF { // first what the chain has: nothing is added to it any more
+				dst = w.pollChain(dst, full)
+			}
+			if w.err == nil && len(dst) < full {
+				w.end(err)
+			}
 			break
 		}
 		switch w.state {
