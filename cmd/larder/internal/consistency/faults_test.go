@@ -3,14 +3,12 @@ package consistency
 import (
 	"context"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/larder-io/larder/cmd/larder/internal/server/servertest"
 	"github.com/larder-io/larder/httpapi/faults"
-	"github.com/larder-io/larder/internal/proctest"
 )
 
 // TestHistoryOfInjectedFaults: writers, readers, watchers and informers of one server that injects faults see
@@ -27,7 +25,6 @@ func TestHistoryOfInjectedFaults(t *testing.T) {
 	c.addReplica(t, "larder", servertest.Config{Faults: true})
 	c.define(t)
 	l := &load{cluster: c, truth: follow(t, c.urls), compacted: new(atomic.Int64), injects: true, given: make(map[version]giver)}
-	random := func(of int) *rand.Rand { return rand.New(rand.NewPCG(uint64(*seed), uint64(of))) }
 	server := faults.Client{HTTP: c.replicas[0].client, URL: c.replicas[0].url}
 	held := faults.Match{Resource: configMaps.group.Resource, Verbs: []string{"watch"}}
 	for _, r := range []faults.Rule{
@@ -40,68 +37,37 @@ func TestHistoryOfInjectedFaults(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var clients, watching sync.WaitGroup
-	clients.Go(func() {
-		pause(ctx, 5*time.Second)
-		l.awaitEnough(ctx)
-		cancel()
-	})
-	for i := range 12 {
-		cl := &client{load: l, id: i, random: random(i)}
-		do := (*client).read
-		if i < 6 {
-			do = (*client).write
+	roles := []role{{6, (*client).write, 20 * time.Millisecond}, {6, (*client).read, 20 * time.Millisecond}}
+	l.run(t, 5*time.Second, roles, func(ctx context.Context, _ *rand.Rand) *nemesis {
+		for n := 0; pause(ctx, 20*time.Millisecond); n++ {
+			if n%5 == 0 {
+				_ = server.Release(t.Context(), "everything")
+			}
+			err := server.Step(t.Context(), "hold", 1+n%3)
+			// Rules come, change and go while watches are open.
+			switch round := n / 5; {
+			case err != nil:
+			case n%5 == 3:
+				err = server.Clear(t.Context(), "changing")
+			case n%5 == 0:
+				err = server.Set(t.Context(), []faults.Rule{
+					{Name: "changing", Delay: "5ms"},
+					{Name: "changing", End: faults.EndBookmark, After: round % 3, Times: 2},
+					{Name: "changing", Match: held, Hold: faults.HoldChanges, Times: 2},
+					{Name: "changing", Stale: 1 + n%9},
+				}[round%4])
+			}
+			if err != nil {
+				t.Error(err)
+			}
 		}
-		clients.Go(func() { cl.run(ctx, do, 20*time.Millisecond) })
-	}
-	watches, stop := context.WithCancel(t.Context())
-	defer stop()
-	watchers := newWatchers(l, random)
-	for _, w := range watchers {
-		watching.Go(func() { w.run(watches) })
-	}
-	following, end := context.WithCancel(t.Context())
-	defer end()
-	informed := l.informAll(t, following)
-	for n := 0; pause(ctx, 20*time.Millisecond); n++ {
-		if n%5 == 0 {
-			_ = server.Release(t.Context(), "everything")
-		}
-		err := server.Step(t.Context(), "hold", 1+n%3)
-		// Rules come, change and go while watches are open.
-		switch round := n / 5; {
-		case err != nil:
-		case n%5 == 3:
-			err = server.Clear(t.Context(), "changing")
-		case n%5 == 0:
-			err = server.Set(t.Context(), []faults.Rule{
-				{Name: "changing", Delay: "5ms"},
-				{Name: "changing", End: faults.EndBookmark, After: round % 3, Times: 2},
-				{Name: "changing", Match: held, Hold: faults.HoldChanges, Times: 2},
-				{Name: "changing", Stale: 1 + n%9},
-			}[round%4])
-		}
+		state, err := server.State(t.Context())
 		if err != nil {
-			t.Error(err)
+			t.Fatal(err)
 		}
-	}
-	clients.Wait()
-	state, err := server.State(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Clear(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	l.truth.await(t, l.finish(t, watchers, &client{load: l, id: 999, random: random(999)}))
-	enough := time.AfterFunc(proctest.Patience, stop)
-	watching.Wait()
-	enough.Stop()
-	for _, i := range informed {
-		i.finish(t)
-	}
-	end()
-	verify(t, l, watchers, informed, &nemesis{hits: map[string]int{"injected": len(state.Injected)}})
+		if err := server.Clear(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return &nemesis{hits: map[string]int{"injected": len(state.Injected)}}
+	})
 }

@@ -34,24 +34,44 @@ func TestHistory(t *testing.T) {
 	c.define(t)
 	tr := follow(t, c.urls)
 	l := &load{cluster: c, truth: tr, compacted: &compacted, given: make(map[version]giver)}
+	l.run(t, *duration, []role{
+		{6, (*client).write, 20 * time.Millisecond}, {2, (*client).transact, 100 * time.Millisecond}, {8, (*client).read, 20 * time.Millisecond},
+	}, func(ctx context.Context, random *rand.Rand) *nemesis {
+		n := &nemesis{t: t, cluster: c, truth: tr, random: random, compacted: &compacted, hits: make(map[string]int)}
+		if err := n.run(ctx, n.faults()); err != nil {
+			t.Error(err)
+		}
+		return n
+	})
+}
+
+// role is what some of the clients do, and how often.
+type role struct {
+	clients int
+	do      func(*client)
+	every   time.Duration
+}
+
+// run has clients act while watchers and informers follow and disturb harms the servers, until its context ends. At
+// the end it checks the history.
+func (l *load) run(t *testing.T, length time.Duration, roles []role, disturb func(context.Context, *rand.Rand) *nemesis) {
+	t.Helper()
 	random := func(of int) *rand.Rand { return rand.New(rand.NewPCG(uint64(*seed), uint64(of))) }
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var clients, watching sync.WaitGroup
 	clients.Go(func() {
-		pause(ctx, *duration)
+		pause(ctx, length)
 		l.awaitEnough(ctx)
 		cancel()
 	})
-	for i := range 16 {
-		cl := &client{load: l, id: i, random: random(i)}
-		do, every := (*client).read, 20*time.Millisecond
-		if i < 6 {
-			do = (*client).write
-		} else if i < 8 {
-			do, every = (*client).transact, 100*time.Millisecond
+	id := 0
+	for _, r := range roles {
+		for range r.clients {
+			cl := &client{load: l, id: id, random: random(id)}
+			clients.Go(func() { cl.run(ctx, r.do, r.every) })
+			id++
 		}
-		clients.Go(func() { cl.run(ctx, do, every) })
 	}
 	watches, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -62,12 +82,9 @@ func TestHistory(t *testing.T) {
 	following, end := context.WithCancel(t.Context())
 	defer end()
 	informed := l.informAll(t, following)
-	n := &nemesis{t: t, cluster: c, truth: tr, random: random(1000), compacted: &compacted, hits: make(map[string]int)}
-	if err := n.run(ctx, n.faults()); err != nil {
-		t.Error(err)
-	}
+	n := disturb(ctx, random(1000))
 	clients.Wait()
-	tr.await(t, l.finish(t, watchers, &client{load: l, id: 999, random: random(999)}))
+	l.truth.await(t, l.finish(t, watchers, &client{load: l, id: 999, random: random(999)}))
 	enough := time.AfterFunc(proctest.Patience, stop)
 	watching.Wait()
 	enough.Stop()

@@ -9,7 +9,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -93,52 +92,20 @@ func TestHistoryThroughRelay(t *testing.T) {
 	relayed := c.addRelay(t)
 	c.define(t)
 	l := &load{cluster: c, truth: follow(t, c.urls), compacted: new(atomic.Int64), given: make(map[version]giver)}
-	random := func(of int) *rand.Rand { return rand.New(rand.NewPCG(uint64(*seed), uint64(of))) }
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var clients, watching sync.WaitGroup
-	clients.Go(func() {
-		pause(ctx, *duration/2)
-		l.awaitEnough(ctx)
-		cancel()
-	})
-	for i := range 14 {
-		cl := &client{load: l, id: i, random: random(i)}
-		do := (*client).read
-		if i < 4 {
-			do = (*client).write
+	roles := []role{{4, (*client).write, 30 * time.Millisecond}, {10, (*client).read, 30 * time.Millisecond}}
+	l.run(t, *duration/2, roles, func(ctx context.Context, random *rand.Rand) *nemesis {
+		n := &nemesis{t: t, cluster: c, truth: l.truth, random: random, compacted: l.compacted, hits: make(map[string]int)}
+		larder := func() *replica { return c.replicas[random.IntN(2)] }
+		faults := []fault{
+			{"compact", n.compact}, {"cut relay", n.cutRelay}, {"kill relay", func(context.Context) error { return n.killOne(relayed) }},
+			{"kill larder", func(context.Context) error { return n.killOne(larder()) }},
+			{"stop larder", func(ctx context.Context) error { return n.stopOne(ctx, larder()) }},
 		}
-		clients.Go(func() { cl.run(ctx, do, 30*time.Millisecond) })
-	}
-	watches, stop := context.WithCancel(t.Context())
-	defer stop()
-	watchers := newWatchers(l, random)
-	for _, w := range watchers {
-		watching.Go(func() { w.run(watches) })
-	}
-	following, end := context.WithCancel(t.Context())
-	defer end()
-	informed := l.informAll(t, following)
-	n := &nemesis{t: t, cluster: c, truth: l.truth, random: random(1000), compacted: l.compacted, hits: make(map[string]int)}
-	larder := func() *replica { return c.replicas[n.random.IntN(2)] }
-	faults := []fault{
-		{"compact", n.compact}, {"cut relay", n.cutRelay}, {"kill relay", func(context.Context) error { return n.killOne(relayed) }},
-		{"kill larder", func(context.Context) error { return n.killOne(larder()) }},
-		{"stop larder", func(ctx context.Context) error { return n.stopOne(ctx, larder()) }},
-	}
-	if err := n.run(ctx, faults); err != nil {
-		t.Error(err)
-	}
-	clients.Wait()
-	l.truth.await(t, l.finish(t, watchers, &client{load: l, id: 999, random: random(999)}))
-	enough := time.AfterFunc(proctest.Patience, stop)
-	watching.Wait()
-	enough.Stop()
-	for _, i := range informed {
-		i.finish(t)
-	}
-	end()
-	verify(t, l, watchers, informed, n)
+		if err := n.run(ctx, faults); err != nil {
+			t.Error(err)
+		}
+		return n
+	})
 	if !strings.Contains(relayed.Output(), "msg=following") {
 		t.Error("invalid: the relay follows nothing")
 	}
