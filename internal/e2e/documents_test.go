@@ -221,7 +221,7 @@ func (s *shell) run(text string) {
 }
 
 // readiness is what servers say once they serve.
-var readiness = []string{"ready after", "ready to serve client requests"}
+var readiness = []string{"ready after", "ready to serve client requests", "relay of"}
 
 // serve starts one command that stays in the foreground, and waits until it is ready.
 func (s *shell) serve(text string) {

@@ -44,6 +44,7 @@ func TestClientCertificates(t *testing.T) {
 	if err := os.WriteFile(file, []byte(authority.PEM()), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	u.apply(t, "relay-impersonates.yaml")
 	r := u.startRelay(t, "--client-ca-file", file)
 	ann := r.certified(t, authority, "ann", "readers")
 	client := clientFor(t, ann)

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -18,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -167,11 +169,40 @@ func allowed(verbs, resources []string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{Verbs: verbs, APIGroups: []string{"*"}, Resources: resources}
 }
 
-// relayRules are the rights of a relay.
-var relayRules = []rbacv1.PolicyRule{
-	allowed([]string{"create"}, []string{"tokenreviews", "subjectaccessreviews"}),
-	allowed([]string{"list", "watch"}, []string{"*"}),
-	allowed([]string{"impersonate"}, []string{"users", "groups", "userextras/authentication.kubernetes.io/credential-id"}),
+// apply creates the objects of a file that docs/relay.md makes. Objects that exist stay.
+func (u *upstream) apply(t *testing.T, file string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "relay.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, found := strings.Cut(string(text), "cat > "+file+" <<'EOF'\n")
+	manifest, _, ended := strings.Cut(after, "\nEOF\n")
+	if !found || !ended {
+		t.Fatalf("docs/relay.md has no %s", file)
+	}
+	ctx, client := t.Context(), u.client(t)
+	for part := range strings.SplitSeq(manifest, "\n---\n") {
+		object, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(part), nil, nil)
+		if err != nil {
+			t.Fatalf("%v: %s", err, part)
+		}
+		switch o := object.(type) {
+		case *corev1.Namespace:
+			_, err = client.CoreV1().Namespaces().Create(ctx, o, metav1.CreateOptions{})
+		case *corev1.ServiceAccount:
+			_, err = client.CoreV1().ServiceAccounts(o.Namespace).Create(ctx, o, metav1.CreateOptions{})
+		case *rbacv1.ClusterRole:
+			_, err = client.RbacV1().ClusterRoles().Create(ctx, o, metav1.CreateOptions{})
+		case *rbacv1.ClusterRoleBinding:
+			_, err = client.RbacV1().ClusterRoleBindings().Create(ctx, o, metav1.CreateOptions{})
+		default:
+			t.Fatalf("%s has a %T", file, o)
+		}
+		if ignoreExists(err) != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // relay is a process that follows an upstream.
@@ -180,13 +211,18 @@ type relay struct {
 	url string
 }
 
-// startRelay starts a relay, with an identity that has only relayRules, and waits until it is ready.
+// startRelay starts a relay, whose identity has the rights in docs/relay.md, and waits until it is ready.
 func (u *upstream) startRelay(t *testing.T, args ...string) *relay {
 	t.Helper()
+	u.apply(t, "relay.yaml")
+	made, err := u.client(t).CoreV1().ServiceAccounts("larder-relay").CreateToken(t.Context(), "relay", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	kubeconfig := filepath.Join(t.TempDir(), "relay.kubeconfig")
-	err := clientcmd.WriteToFile(clientcmdapi.Config{
+	err = clientcmd.WriteToFile(clientcmdapi.Config{
 		Clusters:       map[string]*clientcmdapi.Cluster{"upstream": {Server: u.config.Host, CertificateAuthority: u.config.CAFile, CertificateAuthorityData: u.config.CAData}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"relay": {Token: u.token(t, "relay", relayRules...)}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"relay": {Token: made.Status.Token}},
 		Contexts:       map[string]*clientcmdapi.Context{"upstream": {Cluster: "upstream", AuthInfo: "relay"}},
 		CurrentContext: "upstream",
 	}, kubeconfig)

@@ -16,9 +16,11 @@ type permission struct {
 	without                            string // what fails without it
 }
 
-var reviewPermissions = []permission{
+var usualPermissions = []permission{
 	{"create", "authentication.k8s.io", "tokenreviews", "", "no bearer token is accepted"},
 	{"create", "authorization.k8s.io", "subjectaccessreviews", "", "nothing is answered from a cache"},
+	{"list", "apiextensions.k8s.io", "customresourcedefinitions", "", "requests for custom resources go through"},
+	{"watch", "apiextensions.k8s.io", "customresourcedefinitions", "", "requests for custom resources go through"},
 }
 
 // impersonationPermissions are needed for users with client certificates. The group of users and groups is
@@ -33,7 +35,7 @@ var impersonationPermissions = []permission{
 // missingPermissions asks the upstream what a relay may do, and returns a line of text for each permission that
 // it lacks. With certificates, client certificates name users.
 func missingPermissions(ctx context.Context, client authorizationclient.SelfSubjectAccessReviewsGetter, certificates bool) (lines []string, err error) {
-	needed := reviewPermissions
+	needed := usualPermissions
 	if certificates {
 		needed = append(needed[:len(needed):len(needed)], impersonationPermissions...)
 	}
