@@ -34,7 +34,7 @@ func (ws *watchStream) runTimer(b *batch, resting bool) error {
 func (ws *watchStream) untilTimer(now time.Time) time.Duration {
 	next := ws.ends
 	if ws.bookmarks {
-		if last := ws.ends.Add(-lastBookmark); !ws.lastSent && last.After(ws.began) {
+		if last := ws.ends.Add(-lastBookmark); !ws.lastSent && last.After(ws.observer.began) {
 			next = last
 		}
 		if ws.nextBookmark.Before(next) {
@@ -69,7 +69,7 @@ func (ws *watchStream) sendBookmark(b *batch, d watch.Delivery) error {
 	if err := ws.append(b, d); err != nil {
 		return ws.sendError(b, err)
 	}
-	ws.count(b, before)
+	ws.observer.frame(len(b.buf) - before)
 	return ws.flush(b)
 }
 

@@ -33,8 +33,8 @@ func TestBookmarksAreSentEachMinute(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ss, c := New(), &timed{}
 			m := new(apimetrics.Book).Of(configmaps, "", true).Of("watch", "cluster")
-			ws := &watchStream{encoder: encoder, monitor: m, selected: m, bookmarks: bookmarks, began: time.Now()}
-			ws.ends = ws.began.Add(5 * time.Minute)
+			ws := &watchStream{encoder: encoder, bookmarks: bookmarks, observer: observer{sent: m, open: m, began: time.Now()}}
+			ws.ends = ws.observer.began.Add(5 * time.Minute)
 			ws.watcher = idleWatcher(t, watch.Options{Bookmarks: bookmarks, Wake: ws.wake})
 			ss.begin(ws, c, func(func()) {})
 			time.Sleep(6 * time.Minute)
@@ -43,7 +43,7 @@ func TestBookmarksAreSentEachMinute(t *testing.T) {
 
 			var got []time.Duration
 			for _, at := range c.bookmarks {
-				got = append(got, at.Sub(ws.began))
+				got = append(got, at.Sub(ws.observer.began))
 			}
 			if !bookmarks {
 				if len(got) > 0 {

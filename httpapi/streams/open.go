@@ -57,17 +57,17 @@ func (ss *Streams) Watch(x WatchRequest, i *reads.Resource) {
 		return
 	}
 	x.Audit.Answer(http.StatusOK)
-	ws.audit, ws.seat = x.TakeAudit(), x.TakeSeat()
+	ws.observer.audit, ws.seat = x.TakeAudit(), x.TakeSeat()
 	ws.account.Store(x.Account)
 	ws.faults = x.Faults.Watch(ws.wake)
 	if x.Flow != nil {
 		ws.unregister = x.Flow.RegisterWatch(x.RequestInfo(), x.Query.Encode())
 	}
 	ws.right = x.Join()
-	ws.line, ws.seated = x.Line(), x.Seated
+	ws.observer.line, ws.observer.seated = x.Line(), x.Seated
 	if ws.lists && x.Traced() {
 		x.Streaming(streamType(f), x.VersionOf(f))
-		ws.listed = x.KeepSpans(2)
+		ws.observer.spans = x.KeepSpans(2)
 	}
 	to := x.StartStream(http.StatusOK, x.header(f))
 	ws.head, ws.chunked, ws.end = to.Head, to.Chunked, to.End
@@ -90,17 +90,19 @@ func (x WatchRequest) openWatch(i *reads.Resource, f negotiate.Format) (*watchSt
 	}
 	scope := x.ScopeOf(i, o)
 	ws := &watchStream{
-		encoder:   i.View.Encoder(f.Encoding(), f.Projection()),
-		monitor:   x.Monitor(i),
-		counted:   x.Counted(i, 0),
-		selected:  i.Monitors.Of("watch", reads.ListScope(scope)),
+		encoder: i.View.Encoder(f.Encoding(), f.Projection()),
+		observer: observer{
+			began:  x.Received,
+			open:   i.Monitors.Of("watch", reads.ListScope(scope)),
+			sent:   x.Monitor(i),
+			answer: x.Counted(i, 0),
+		},
 		legacy:    o.SendInitialEvents == nil,
 		bookmarks: o.AllowWatchBookmarks,
-		began:     x.Received,
 		ends:      x.Received.Add(x.watchTimeout(o)),
 	}
 	if f.MediaType == runtime.ContentTypeProtobuf {
-		ws.prefix = lengthPrefix
+		ws.observer.prefix = lengthPrefix
 	}
 	if ws.lists = o.SendInitialEvents != nil && *o.SendInitialEvents && o.AllowWatchBookmarks; ws.lists && x.Traced() {
 		x.Enter("WatchList", x.Attributes()...)
@@ -182,32 +184,6 @@ func (x WatchRequest) header(f negotiate.Format) []exchange.Field {
 	x.Set("Content-Type", streamType(f))
 	slices.SortStableFunc(x.Header, func(a, b exchange.Field) int { return strings.Compare(a.Name, b.Name) })
 	return x.Header
-}
-
-// append adds the frame of d, which no other watch shares.
-func (ws *watchStream) append(b *batch, d watch.Delivery) error {
-	if d.Type == watch.InitialEnd && ws.legacy {
-		b.events--
-		return nil
-	}
-	if ws.table != nil {
-		frame, err := ws.table.frame(d)
-		b.buf = append(b.buf, frame...)
-		return err
-	}
-	var err error
-	switch d.Type {
-	case watch.Bookmark, watch.InitialEnd:
-		b.buf, err = ws.encoder.AppendBookmark(b.buf, d.Revision, d.Type == watch.InitialEnd)
-		return err
-	}
-	b.buf, err = ws.encoder.AppendEvent(b.buf, d.Type.String(), d.Object)
-	return err
-}
-
-// buildFrame makes the frame of an event. All its watchers share the frame.
-func (ws *watchStream) buildFrame(d watch.Delivery) ([]byte, error) {
-	return ws.encoder.AppendEventAt(nil, d.Type.String(), d.Object, d.Revision)
 }
 
 // tableStream makes the frames of Tables for one watcher: only its first frame has the column definitions.

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/httpapi/socket"
-	"github.com/larder-io/larder/internal/invariants"
-	"github.com/larder-io/larder/watch"
 )
 
 // scheduler runs watches that have something to send, in the order in which they were woken, on few
@@ -246,47 +244,4 @@ func (q *queue) shift() {
 	if q.head++; q.head == len(q.entries) {
 		q.entries, q.head = q.entries[:0], 0
 	}
-}
-
-// batch holds the deliveries and frames that a watch is about to send. The first chunkHead bytes of buf are
-// room for the head of the chunk.
-type batch struct {
-	deliveries []watch.Delivery
-	buf        []byte
-
-	// The stream is charged for the time since clock, minus the waits of writes, and for these bytes and
-	// events.
-	clock         time.Time
-	bytes, events int
-}
-
-// count counts the frame that was added to b, if any. before is the number of bytes that b had before.
-func (ws *watchStream) count(b *batch, before int) {
-	if size := len(b.buf) - before; size > 0 {
-		ws.monitor.Sent(size - ws.prefix)
-	}
-}
-
-var batches = sync.Pool{New: func() any {
-	return &batch{deliveries: make([]watch.Delivery, 0, 64), buf: make([]byte, chunkHead, batchSize)}
-}}
-
-func getBatch() *batch { return batches.Get().(*batch) }
-
-// reset empties b.
-func (b *batch) reset() {
-	clear(b.deliveries)
-	b.deliveries, b.buf = b.deliveries[:0], b.buf[:chunkHead]
-	b.bytes, b.events = 0, 0
-}
-
-// release gives b back, empty.
-func (b *batch) release() {
-	if cap(b.buf) > keptSize {
-		b.buf = make([]byte, chunkHead, batchSize)
-	}
-	if invariants.Enabled {
-		invariants.Overwrite(b.buf)
-	}
-	batches.Put(b)
 }

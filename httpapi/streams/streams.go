@@ -102,7 +102,7 @@ func (ss *Streams) begin(ws *watchStream, c net.Conn, left func(func())) {
 	if ws.notified {
 		left(ws.leave)
 	}
-	ws.selected.Enter()
+	ws.observer.open.Enter()
 	ss.scheduler.running.Go(ws.begin)
 }
 

@@ -5,18 +5,14 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
-	"net/http"
-	"strconv"
 	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
 
-	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/costs"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/faults/inject"
-	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/socket"
 	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/storage"
@@ -37,14 +33,10 @@ type watchStream struct {
 	table      *tableStream // nil unless the watch sends Tables
 	head       []byte       // is sent before the body
 	end        func() error // completes the body; may be nil
-	monitor    *apimetrics.Monitor
-	audit      *exchange.AuditRecord
-	seat       exchange.Seat  // until the initial objects have been sent
-	line       *exchange.Line // of the log; nil if requests are not logged
-	seated     time.Time      // when the watch got its seat
-	unregister func()         // removes the watch from flow control; may be nil
-	listed     func()         // ends the spans of a watch that lists first, when it has; may be nil
-	faults     *inject.Watch  // keeps events back; may be nil
+	observer   observer
+	seat       exchange.Seat // until the initial objects have been sent
+	unregister func()        // removes the watch from flow control; may be nil
+	faults     *inject.Watch // keeps events back; may be nil
 	streams    *Streams
 
 	bookmarks bool
@@ -59,17 +51,13 @@ type watchStream struct {
 	gone       atomic.Bool   // the client left
 	timerFired atomic.Bool   // the timer fired, and no run has seen it
 
-	counted  apimetrics.Answer   // what monitor counts at the end, without size and time
-	selected *apimetrics.Monitor // counts the watch while it is open; monitor counts its events and its end
-
-	began, ends  time.Time
+	ends         time.Time
 	nextBookmark time.Time
 	timer        *time.Timer   // calls onTimer; nil until nothing is left to send for the first time
 	writer       socket.Writer // reports waits for the client, to the scheduler once scheduled; may be nil
 	group        socket.Group  // whose connection the stream shares; nil if it has one to itself, or writer is nil
 	more         bool          // the next watch to run is of the same group
 	size         int
-	prefix       int // bytes of a frame before its event, which metrics of events do not count
 }
 
 // phase says whether a goroutine has a watchStream.
@@ -156,8 +144,8 @@ func (ws *watchStream) recoverPanic(b *batch, v *result) {
 	b.reset()
 	if p := recover(); p != nil {
 		klog.ErrorS(nil, "Watch panicked", "panic", p, "stack", exchange.Stack())
-		ws.audit.Panicked(p)
-		ws.audit = nil
+		ws.observer.audit.Panicked(p)
+		ws.observer.audit = nil
 		*v = ws.finish(errLeft)
 	}
 }
@@ -244,8 +232,8 @@ func (ws *watchStream) park() bool {
 // setTimer starts the timer and releases the seat: the initial objects have been sent.
 func (ws *watchStream) setTimer() {
 	ws.seat.Release()
-	ws.logSeat()
-	ws.nextBookmark = ws.began.Add(bookmarkEvery + time.Duration(rand.Int64N(int64(2*time.Second))) - time.Second)
+	ws.observer.unseated()
+	ws.nextBookmark = ws.observer.began.Add(bookmarkEvery + time.Duration(rand.Int64N(int64(2*time.Second))) - time.Second)
 	ws.timer = time.AfterFunc(ws.untilTimer(time.Now()), ws.onTimer)
 }
 
@@ -280,67 +268,11 @@ func (ws *watchStream) drain(b *batch) (more bool, err error) {
 	return true, ws.flush(b)
 }
 
-// appendAll adds the frames of b's deliveries to b, and sends full pieces.
-func (ws *watchStream) appendAll(b *batch) error {
-	defer clear(b.deliveries)
-	b.events += len(b.deliveries)
-	for _, d := range b.deliveries {
-		if d.Shared() && ws.table == nil {
-			if err := ws.appendShared(b, d); err != nil {
-				return err
-			}
-			continue
-		}
-		before := len(b.buf)
-		if err := ws.append(b, d); err != nil {
-			return ws.sendError(b, err)
-		}
-		ws.count(b, before)
-		if d.Type == watch.InitialEnd && !ws.legacy {
-			ws.selected.Initial(time.Since(ws.began))
-			ws.logInitial()
-			ws.endSpans()
-		}
-		if len(b.buf) >= chunkHead+pieceSize {
-			if err := ws.flushPieces(b); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// appendShared adds the frame of d to b, and sends full pieces. All watchers that get d share the frame,
-// unless building it costs no more than copying.
-func (ws *watchStream) appendShared(b *batch, d watch.Delivery) error {
-	if d.Revision == d.Object.Revision() && d.Object.Size() < largeFrame && ws.encoder.Sliced() {
-		before := len(b.buf)
-		if err := ws.append(b, d); err != nil {
-			return ws.sendError(b, err)
-		}
-		ws.count(b, before)
-	} else {
-		frame, err := d.Frame(ws.encoder.ID(), ws.buildFrame)
-		if err != nil {
-			return ws.sendError(b, err)
-		}
-		ws.monitor.Sent(len(frame) - ws.prefix)
-		if len(frame) >= largeFrame {
-			return ws.sendLarge(b, frame)
-		}
-		b.buf = append(b.buf, frame...)
-	}
-	if len(b.buf) < chunkHead+pieceSize {
-		return nil
-	}
-	return ws.flushPieces(b)
-}
-
 // sendError sends the contents of b, then the Status of err. That ends the watch.
 func (ws *watchStream) sendError(b *batch, err error) error {
 	before := len(b.buf)
 	b.buf, err = ws.encoder.AppendError(b.buf, storage.WatchStatus(err))
-	ws.count(b, before)
+	ws.observer.frame(len(b.buf) - before)
 	if err == nil {
 		b.events++
 		err = ws.flush(b)
@@ -370,15 +302,8 @@ func (ws *watchStream) finish(err error) result {
 		defer ws.streams.scheduler.GoesOn()
 	}
 	// Count and record the watch before the client can see its end.
-	ws.endSpans()
 	ws.release()
-	ws.selected.Leave()
-	ws.counted.Size, ws.counted.Took = ws.size, time.Since(ws.began)
-	ws.monitor.Observe(ws.counted)
-	ws.logSeat()
-	ws.line.Write(http.StatusOK, nil)
-	reads.Annotate(ws.audit, ws.counted.Life)
-	ws.audit.End()
+	ws.observer.ended(ws.size)
 	switch {
 	case err != errEnd:
 	case ws.chunked:
@@ -397,7 +322,7 @@ func (ws *watchStream) discard() {
 		ws.watcher.Close()
 	}
 	ws.release()
-	ws.audit.End()
+	ws.observer.audit.End()
 	ws.Conn.Close()
 }
 
@@ -411,138 +336,4 @@ func (ws *watchStream) release() {
 	if ws.right != nil {
 		ws.right.Leave()
 	}
-}
-
-// send writes p with a deadline. more means that another send follows.
-func (ws *watchStream) send(p []byte, more bool) error {
-	switch {
-	case ws.writer != nil && (more || ws.more):
-		return ws.writer.SendMore(ws.Conn, p)
-	case ws.writer != nil:
-		return ws.writer.Send(ws.Conn, p)
-	case ws.scheduled:
-		ws.streams.scheduler.Waits()
-		defer ws.streams.scheduler.GoesOn()
-	}
-	return ws.sendWithin(p)
-}
-
-func (ws *watchStream) sendWithin(p []byte) error {
-	if err := ws.Conn.SetWriteDeadline(time.Now().Add(socket.WriteTimeout)); err != nil {
-		return err
-	}
-	_, err := ws.Conn.Write(p)
-	return err
-}
-
-const (
-	// chunkHead is the maximum length of a chunk's head: eight digits and a line end.
-	chunkHead = 10
-	// pieceSize is the number of bytes of frames in one write while there are more. With the head and the
-	// end of their chunk they fill a TLS record. Larger writes are no cheaper, and stay in memory while a
-	// client does not read.
-	pieceSize = 16<<10 - 8
-	// largeFrame is the size from which a frame is written without others.
-	largeFrame = 64 << 10
-	// batchSize is the initial size of a batch, for a piece and a usual frame. Batches larger than
-	// keptSize do not return to the pool.
-	batchSize = 24 << 10
-	keptSize  = 64 << 10
-)
-
-// sendLarge writes the contents of b, and then frame without a copy.
-func (ws *watchStream) sendLarge(b *batch, frame []byte) error {
-	if err := ws.flush(b); err != nil {
-		return err
-	}
-	ws.size += len(frame)
-	b.bytes += len(frame)
-	if !ws.chunked {
-		return ws.send(frame, false)
-	}
-	var room [chunkHead]byte
-	if err := ws.send(append(strconv.AppendInt(room[:0], int64(len(frame)), 16), "\r\n"...), true); err != nil {
-		return err
-	}
-	if err := ws.send(frame, true); err != nil {
-		return err
-	}
-	return ws.send([]byte("\r\n"), false)
-}
-
-// flushPieces writes the contents of b in pieces, until less than a piece is left. The head of each piece
-// overwrites bytes that have been sent. Its end overwrites two bytes of the next piece, which are then
-// restored.
-func (ws *watchStream) flushPieces(b *batch) error {
-	from := chunkHead
-	for len(b.buf)-from >= pieceSize {
-		to := from + pieceSize
-		rest := b.buf
-		var kept [2]byte
-		copy(kept[:], rest[to:])
-		err := ws.sendChunk(b, from, to, to < len(rest)) // the rest leaves with what comes next
-		b.buf = rest
-		copy(b.buf[to:], kept[:])
-		if err != nil {
-			b.buf = b.buf[:chunkHead]
-			return err
-		}
-		from = to
-	}
-	b.buf = b.buf[:chunkHead+copy(b.buf[chunkHead:], b.buf[from:])]
-	return nil
-}
-
-// flush writes the contents of b as one chunk.
-func (ws *watchStream) flush(b *batch) error {
-	if len(b.buf) == chunkHead {
-		return nil
-	}
-	err := ws.sendChunk(b, chunkHead, len(b.buf), false)
-	b.buf = b.buf[:chunkHead]
-	return err
-}
-
-// sendChunk writes b.buf[from:to] as a chunk, and overwrites the bytes around it. more means that another
-// send follows.
-func (ws *watchStream) sendChunk(b *batch, from, to int, more bool) error {
-	ws.size += to - from
-	b.bytes += to - from
-	if !ws.chunked {
-		return ws.send(b.buf[from:to], more)
-	}
-	var room [chunkHead]byte
-	head := append(strconv.AppendInt(room[:0], int64(to-from), 16), "\r\n"...)
-	start := from - len(head)
-	copy(b.buf[start:], head)
-	b.buf = append(b.buf[:to], "\r\n"...)
-	return ws.send(b.buf[start:], more)
-}
-
-// logSeat adds the time that the watch had its seat to the log line, once.
-func (ws *watchStream) logSeat() {
-	if ws.line == nil || ws.seated.IsZero() {
-		return
-	}
-	held := time.Since(ws.seated)
-	ws.line.Add("apf_init_latency", held)
-	ws.line.Add("apf_execution_time", held)
-	ws.seated = time.Time{}
-}
-
-// endSpans ends the spans of a watch that lists first, once.
-func (ws *watchStream) endSpans() {
-	if ws.listed != nil {
-		ws.listed()
-		ws.listed = nil
-	}
-}
-
-// logInitial adds the time that the initial objects took to the log line.
-func (ws *watchStream) logInitial() {
-	if ws.line == nil {
-		return
-	}
-	ws.logSeat()
-	ws.line.Add("watchlist_init_latency", time.Since(ws.began))
 }

@@ -145,7 +145,7 @@ func TestEndsAreCountedFirst(t *testing.T) {
 		return fmt.Sprint(value(t, book, "apiserver_longrunning_requests"), " open, ", value(t, book, "apiserver_request_total"), " ended")
 	}}
 	ss := New()
-	ws := &watchStream{streams: ss, chunked: true, monitor: m, selected: m, counted: apimetrics.Answer{Code: http.StatusOK}}
+	ws := &watchStream{streams: ss, chunked: true, observer: observer{sent: m, open: m, answer: apimetrics.Answer{Code: http.StatusOK}}}
 	ws.Conn = c
 	m.Enter()
 	ws.finish(errEnd)

@@ -1,0 +1,178 @@
+package encoding
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"strconv"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry/wire"
+)
+
+// rule makes the cached object of a value with a certain fingerprint.
+type rule struct {
+	wanted         int            // uses before the rule was made; 0 once it is
+	found          atomic.Uint32  // uses by fingerprint
+	body           *wire.Template // of the tokens and the revision; nil if only the revision is set
+	labels, fields []attribute
+}
+
+// attribute is a label or a selectable field. Its value is a token or constant.
+type attribute struct {
+	name, value string
+	token       int // constant for none
+}
+
+const constant = -1
+
+// size returns the approximate memory of r.
+func (r *rule) size() int {
+	const ruleSize, attributeSize = 128, 40
+	if r == nil {
+		return 0
+	}
+	n := ruleSize + attributeSize*(len(r.labels)+len(r.fields))
+	if r.body != nil {
+		n += r.body.Size()
+	}
+	return n
+}
+
+// make completes config for v and reports whether it could. If config has no revision, the body may be a
+// part of v's value, and may have no revision or an arbitrary one.
+func (r *rule) make(v *inspected, config *cache.ObjectConfig) bool {
+	v.setContents(max(config.Revision, 1))
+	switch {
+	case r.body != nil:
+		config.Body = r.body.Write(v.contents)
+	case config.Revision == 0:
+		config.Body = v.raw
+	default:
+		body, err := wire.AppendRevisionProtobuf(make([]byte, 0, len(v.raw)+wire.MaxRevision), v.raw, config.Revision)
+		if err != nil {
+			return false
+		}
+		config.Body = body
+	}
+	config.Labels, config.Fields = valuesOf(r.labels, v.contents), valuesOf(r.fields, v.contents)
+	return true
+}
+
+func valuesOf(attributes []attribute, contents [][]byte) map[string]string {
+	values := make(map[string]string, len(attributes))
+	for _, a := range attributes {
+		if a.token != constant {
+			a.value = string(contents[a.token])
+		}
+		values[a.name] = a.value
+	}
+	return values
+}
+
+// markRevision is the revision of values with unique tokens.
+const markRevision = 4611686018427387001
+
+// ruleOf makes the rule of v's fingerprint. It returns nil if there is none.
+func (s *fingerprints) ruleOf(v *inspected, config *cache.ObjectConfig) *rule {
+	marks := newMarks(v.Tokens)
+	next := -1
+	unmarked, ok := wire.NewTemplate(v.raw, v.fingerprint.kind.fields, func([]byte, wire.Role) (int, bool) {
+		next++
+		return next, true
+	})
+	if !ok || next+1 != len(v.Tokens) {
+		return nil
+	}
+	raw := unmarked.Write(marks.contents)
+	made := cache.ObjectConfig{Key: config.Key, Revision: markRevision}
+	if err := s.codec.complete(v.fingerprint.kind.value(raw), &made); err != nil {
+		return nil
+	}
+	canonical := s.fieldsOf(s.codec.canonical)
+	if canonical == nil {
+		return nil
+	}
+	r := &rule{labels: attributesOf(made.Labels, marks), fields: attributesOf(made.Fields, marks)}
+	if !unchanged(v.raw, config) || !unchanged(raw, &made) {
+		if r.body, ok = wire.NewTemplate(made.Body, canonical, marks.tokenOf); !ok {
+			return nil
+		}
+	}
+	var again cache.ObjectConfig
+	again.Revision = config.Revision
+	if !r.make(v, &again) || !bytes.Equal(again.Body, config.Body) ||
+		!maps.Equal(again.Labels, config.Labels) || !maps.Equal(again.Fields, config.Fields) {
+		return nil
+	}
+	return r
+}
+
+// unchanged reports whether an object is stored as it is served, except for its revision.
+func unchanged(raw []byte, config *cache.ObjectConfig) bool {
+	body, err := wire.AppendRevisionProtobuf(nil, raw, config.Revision)
+	return err == nil && bytes.Equal(body, config.Body)
+}
+
+// marks are unique contents that replace tokens.
+type marks struct {
+	contents [][]byte // by token, and the revision
+	tokens   map[string]int
+}
+
+func newMarks(tokens []wire.Token) marks {
+	m := marks{tokens: make(map[string]int, len(tokens)+1)}
+	for i, t := range tokens {
+		var content []byte
+		switch t.Role {
+		case wire.Name:
+			content = fmt.Appendf(nil, "\x7fname-%d", t.Number)
+		case wire.Time:
+			content = timestamp(uint64(86400+i), 0)
+		case wire.MicroTime:
+			content = timestamp(uint64(86400+i), 1000) // shows if it becomes a Time
+		default:
+			content = fmt.Appendf(nil, "\x7fopaque-%d", i)
+		}
+		m.add(content)
+	}
+	m.add(strconv.AppendInt(nil, markRevision, 10))
+	return m
+}
+
+// timestamp returns the message of a time.
+func timestamp(seconds, nanos uint64) []byte {
+	return binary.AppendUvarint(append(binary.AppendUvarint([]byte{1 << 3}, seconds), 2<<3), nanos)
+}
+
+func (m *marks) add(content []byte) {
+	if _, known := m.tokens[string(content)]; !known { // a name that occurs twice
+		m.tokens[string(content)] = len(m.contents)
+	}
+	m.contents = append(m.contents, content)
+}
+
+// tokenOf returns the token whose mark is content.
+func (m *marks) tokenOf(content []byte, _ wire.Role) (int, bool) {
+	token, ok := m.tokens[string(content)]
+	return token, ok
+}
+
+// attributesOf returns the attributes with these values.
+func attributesOf(values fields.Set, marks marks) []attribute {
+	all := make([]attribute, 0, len(values))
+	for name, value := range values {
+		a := attribute{name: name, token: constant}
+		if token, ok := marks.tokenOf([]byte(value), wire.Kept); ok {
+			a.token = token
+		} else {
+			a.value = value
+		}
+		all = append(all, a)
+	}
+	return all
+}
