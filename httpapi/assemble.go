@@ -218,6 +218,7 @@ func (s *Server) metricsPage(own *apimetrics.Book) *apimetrics.Page {
 	}
 	if s.config.Relay != nil {
 		p.Books = append(p.Books, s.config.Relay.Monitors())
+		p.Collectors = append(p.Collectors, s.config.Relay)
 	}
 	if s.config.Amend != nil {
 		p.Amend = append(p.Amend, s.config.Amend)
@@ -252,10 +253,14 @@ func (c *Config) externalAddress() string {
 
 // statusPage returns the page that shows the state of s.
 func (s *Server) statusPage() *statuspage.Page {
-	return statuspage.New(statuspage.Config{
+	config := statuspage.Config{
 		Version: s.config.Version.GitVersion, Started: time.Now(), Registry: s.config.Registry, Streams: s.streams,
 		Flow: s.config.Flow, Ledger: s.ledger, Failures: &s.failures, Checks: s.readyChecks(), Lists: s.stitcher.Bytes,
-	})
+	}
+	if s.config.Relay != nil {
+		config.Followed = s.config.Relay.Followed
+	}
+	return statuspage.New(config)
 }
 
 // processCPU returns the CPU time that this process has used, as the kernel counts it.

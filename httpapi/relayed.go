@@ -59,10 +59,12 @@ func (r *router) serveRelayed(x *apiCall) {
 	if age > 0 {
 		x.Add(ageHeader, strconv.Itoa(int(age.Seconds())))
 	}
-	if !r.reader.read(x, resource) {
-		x.Del(ageHeader)
-		r.forward(x)
+	if r.reader.read(x, resource) {
+		r.relay.CountHit()
+		return
 	}
+	x.Del(ageHeader)
+	r.forward(x)
 }
 
 // forward passes x through to the upstream.

@@ -123,7 +123,10 @@ func (r *Relay) makeVersion(f *followed, crd *apiextensionsv1.CustomResourceDefi
 		custom.Retire()
 		return nil, err
 	}
-	return func(ctx context.Context) error { return in.run(ctx, custom.Run) }, nil
+	return func(ctx context.Context) error {
+		defer custom.Retire()
+		return in.run(ctx, custom.Resource.Run)
+	}, nil
 }
 
 // followCRDs leaves custom resources whose CRD has changed, until ctx ends. Requests follow them again.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -50,6 +51,8 @@ type Relay struct {
 	monitors apimetrics.Book // of custom resources
 	contact  contact
 
+	hits, passed atomic.Uint64 // requests that were answered from caches, and that went through
+
 	mu       sync.Mutex
 	followed map[schema.GroupVersionResource]*followed
 	changed  map[schema.GroupResource]time.Time // when the CRDs have changed whose resources go through for a while
@@ -69,7 +72,10 @@ func New(config Config) (*Relay, error) {
 }
 
 // Forward passes x through to the upstream.
-func (r *Relay) Forward(x *nethttp.Call) { r.config.Proxy.Forward(x) }
+func (r *Relay) Forward(x *nethttp.Call) {
+	r.passed.Add(1)
+	r.config.Proxy.Forward(x)
+}
 
 // Monitors counts the reads of custom resources.
 func (r *Relay) Monitors() *apimetrics.Book { return &r.monitors }

@@ -150,6 +150,13 @@ func (p *Page) gatherResources(ctx context.Context, s *Snapshot) {
 		s.Memory.Caches.add(state.Bytes)
 		s.Resources = append(s.Resources, state)
 	}
+	if p.config.Followed != nil {
+		for _, r := range p.config.Followed() {
+			state := resource(r, 0)
+			s.Memory.Caches.add(state.Bytes)
+			s.Resources = append(s.Resources, state)
+		}
+	}
 	slices.SortFunc(s.Resources, func(a, b Resource) int { return cmp.Compare(a.Name, b.Name) })
 }
 

@@ -41,6 +41,7 @@ type Config struct {
 	Version  string
 	Started  time.Time
 	Registry *registry.Registry
+	Followed func() []*registry.Resource // further resources, whose stores are not asked; may be nil
 	Streams  *streams.Streams
 	Flow     *auth.Flow // may be nil
 	Ledger   *costs.Ledger

@@ -425,18 +425,30 @@ func TestWatchesSurviveTheUpstream(t *testing.T) {
 	awaitCount(t, i, 2)
 }
 
-// TestStatusPage: the status page and the costs of a relay are served.
-func TestStatusPage(t *testing.T) {
+// TestOwnPages: the status page, the metrics and the costs of a relay show what it follows.
+func TestOwnPages(t *testing.T) {
 	t.Parallel()
 	u := startUpstream(t)
-	reader := u.token(t, "reader", allowed([]string{"get", "list", "watch"}, []string{"configmaps"}),
-		rbacv1.PolicyRule{Verbs: []string{"get"}, NonResourceURLs: []string{"/larder/status", "/larder/costs"}})
+	createCRD(t, u)
+	reader := u.token(t, "reader", allowed([]string{"get", "list", "watch"}, []string{"configmaps", "boxes"}),
+		rbacv1.PolicyRule{Verbs: []string{"get"}, NonResourceURLs: []string{"/larder/status", "/larder/costs", "/metrics"}})
 	r := u.startRelay(t)
-	get(t, r.as(reader), "/api/v1/configmaps?resourceVersion=0")
-	for path, has := range map[string]string{"/larder/status": `"checks":[`, "/larder/costs?by=resource": `"configmaps"`} {
-		r.Eventually(t, path, func() error {
-			if got := get(t, r.as(reader), path); got.code != http.StatusOK || !bytes.Contains(got.body, []byte(has)) {
-				return fmt.Errorf("%d %s", got.code, got.body)
+	for path, has := range map[string][]string{
+		"/larder/status":            {`{"name":"configmaps","ready":true,"objects":`, `{"name":"boxes.example.com","ready":true,"objects":1,`},
+		"/larder/costs?by=resource": {`"configmaps"`, `"boxes.example.com"`},
+		"/metrics": {
+			`larder_relay_objects{group="",resource="configmaps",version="v1"}`, `larder_relay_objects{group="example.com",resource="boxes",version="v1"} 1`,
+			`larder_relay_bytes{group="example.com",resource="boxes",version="v1"}`, `larder_relay_requests_total{by="cache"}`, "larder_relay_upstream_age_seconds 0",
+		},
+	} {
+		r.Eventually(t, path, func() error { // the first requests may go through
+			get(t, r.as(reader), "/api/v1/configmaps?resourceVersion=0")
+			get(t, r.as(reader), "/apis/example.com/v1/boxes?resourceVersion=0")
+			got := get(t, r.as(reader), path)
+			for _, text := range has {
+				if got.code != http.StatusOK || !bytes.Contains(got.body, []byte(text)) {
+					return fmt.Errorf("%d, want %s: %s", got.code, text, got.body)
+				}
 			}
 			return nil
 		})

@@ -1,0 +1,56 @@
+package relay
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// cached returns the resources that have a cache, which may not have loaded yet.
+func (r *Relay) cached() (all []*followed) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range r.followed {
+		select {
+		case <-f.made:
+			if f.err == nil && f.alive.Err() == nil {
+				all = append(all, f)
+			}
+		default:
+		}
+	}
+	return all
+}
+
+// CountHit counts a request that a cache has answered.
+func (r *Relay) CountHit() { r.hits.Add(1) }
+
+// Followed returns the resources that are followed.
+func (r *Relay) Followed() (all []*registry.Resource) {
+	for _, f := range r.cached() {
+		all = append(all, f.stored())
+	}
+	return all
+}
+
+// Describe implements prometheus.Collector. It describes nothing, so that Collect may make the descriptions.
+func (r *Relay) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (r *Relay) Collect(ch chan<- prometheus.Metric) {
+	emit := func(name, help string, kind prometheus.ValueType, labels []string, value float64, values ...string) {
+		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, labels, nil), kind, value, values...)
+	}
+	for by, n := range map[string]uint64{"cache": r.hits.Load(), "upstream": r.passed.Load()} {
+		emit("larder_relay_requests_total", "Counter of requests, by what has answered them: a cache, or the upstream.", prometheus.CounterValue, []string{"by"}, float64(n), by)
+	}
+	emit("larder_relay_upstream_age_seconds", "How long the upstream has been away, 0 if it answers.", prometheus.GaugeValue, nil, r.Age().Seconds())
+	labels := []string{"group", "version", "resource"}
+	for _, f := range r.cached() {
+		if f.stored().Ready() {
+			now := f.stored().Cache.Snapshot()
+			emit("larder_relay_objects", "Number of cached objects of a followed resource.", prometheus.GaugeValue, labels, float64(now.Len()), f.gvr.Group, f.gvr.Version, f.gvr.Resource)
+			emit("larder_relay_bytes", "Bytes of the cached objects of a followed resource.", prometheus.GaugeValue, labels, float64(now.Bytes()), f.gvr.Group, f.gvr.Version, f.gvr.Resource)
+		}
+	}
+}
