@@ -32,6 +32,8 @@ type Config struct {
 	Connections int
 	// Duration is how long the load is measured before the server is restarted.
 	Duration time.Duration
+	// Kill ends the server by SIGKILL then, and not by SIGTERM.
+	Kill bool
 }
 
 // check returns an error if the configuration is invalid.
@@ -254,7 +256,11 @@ func (r *trial) restart(ctx context.Context) error {
 	expired := r.simulation.expired.Load()
 	received := r.simulation.received.Load()
 	old, began := r.server, time.Now()
-	if err := old.Stop(); err != nil {
+	end := old.Stop
+	if r.config.Kill {
+		end = old.Kill
+	}
+	if err := end(); err != nil {
 		return err
 	}
 	down := time.Since(began)

@@ -101,12 +101,18 @@ func (s *Server) stop() error {
 	case <-s.exited:
 		return nil
 	case <-time.After(grace):
+		return s.Kill()
 	}
-	if err := s.signal(syscall.SIGKILL); err != nil {
-		return err
+}
+
+// Kill ends the process and its children by SIGKILL, and waits until it has ended. The server's own etcd
+// goes on.
+func (s *Server) Kill() error {
+	err := s.signal(syscall.SIGKILL)
+	if err == nil {
+		<-s.exited
 	}
-	<-s.exited
-	return nil
+	return err
 }
 
 // Ready waits until /readyz answers 200, as long as the process lives.

@@ -33,6 +33,7 @@ is simulated.`,
 	flags.StringSliceVar(&c.Protocols, "protocol", []string{cluster.HTTP2}, "protocols of the components: h2 (their default), h1, or both")
 	flags.IntVar(&c.Connections, "connections", 1, "number of HTTP/2 connections of each component")
 	flags.DurationVar(&c.Duration, "duration", 30*time.Second, "time to measure the load before the server is restarted")
+	flags.BoolVar(&c.Kill, "kill", false, "end the server by SIGKILL before it is started again, not by SIGTERM")
 	return trialCommand(o, &c.Trials, cmd, nil, func(ctx context.Context) ([]*bench.Result, error) { return cluster.Run(ctx, c) })
 }
 
