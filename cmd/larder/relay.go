@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/klog/v2"
@@ -25,6 +26,7 @@ func newRelay() *cobra.Command {
 	secure.BindAddress, secure.BindPort = netutils.ParseIPSloppy("127.0.0.1"), 6444
 	secure.ServerCert.CertDirectory = ""
 	config := relay.Config{SecureServing: secure, Idle: 10 * time.Minute, ServeStale: 5 * time.Minute, Version: server.Version()}
+	var budget resource.QuantityValue
 	var sections cliflag.NamedFlagSets
 	fs := sections.FlagSet("relay")
 	fs.StringVar(&config.Kubeconfig, "upstream", config.Kubeconfig,
@@ -38,6 +40,9 @@ func newRelay() *cobra.Command {
 	fs.DurationVar(&config.Idle, "idle", config.Idle, "A resource that nothing reads for this long is no longer followed.")
 	fs.DurationVar(&config.ServeStale, "serve-stale", config.ServeStale,
 		"How long reads are answered from caches while the upstream does not answer.")
+	fs.Var(&budget, "memory-budget",
+		"Bytes of objects that caches may have, as in 2Gi. Requests for resources without room go through. "+
+			"If unset, half of the memory limit of the process, or no limit if that has none.")
 	secure.AddFlags(sections.FlagSet("secure serving"))
 	cmd := &cobra.Command{
 		Use:   "relay",
@@ -57,7 +62,10 @@ upstream. Users authenticate and are authorized as at the upstream. See docs/rel
 		default:
 			return fmt.Errorf("--consistent-reads=%q: want upstream or cache", *consistent)
 		}
-		config.Progress = cmd.ErrOrStderr()
+		if budget.Sign() < 0 {
+			return fmt.Errorf("--memory-budget=%s: want 0 or more", &budget)
+		}
+		config.MemoryBudget, config.Progress = budget.Value(), cmd.ErrOrStderr()
 		config.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 		ctx, stop := untilSignal(func() { os.Exit(fail(cmd.ErrOrStderr(), errSecondSignal)) })
 		defer stop()

@@ -98,7 +98,7 @@ func (r *Relay) makeCustom(ctx context.Context, f *followed) (func(context.Conte
 func (r *Relay) makeVersion(f *followed, crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (func(context.Context) error, error) {
 	names, namespaced := &crd.Status.AcceptedNames, crd.Spec.Scope == apiextensionsv1.NamespaceScoped
 	gvk := schema.GroupVersionKind{Group: crd.Spec.Group, Version: v.Name, Kind: names.Kind}
-	in, err := r.source(f.gvr, names.Kind, namespaced, false, r.config.Registry.CustomRoot(f.gvr.GroupResource()))
+	in, err := r.source(f, names.Kind, namespaced, false, r.config.Registry.CustomRoot(f.gvr.GroupResource()))
 	if err != nil {
 		return nil, err
 	}

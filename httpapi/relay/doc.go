@@ -29,6 +29,6 @@
 //
 // # Locks and goroutines
 //
-// Relay.mu is a leaf. Each followed resource has a goroutine that runs its store, tail and cache; two more ask
+// Budget.mu > Relay.mu, which is a leaf. Each followed resource has a goroutine that runs its store, tail and cache; two more ask
 // for the upstream's version and watch its CRDs. [Relay.Run] waits for all of them. A [Proxy] starts none.
 package relay

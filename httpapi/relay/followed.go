@@ -46,6 +46,8 @@ type followed struct {
 	resource atomic.Pointer[reads.Resource] // of endpoint, once a request has come
 	lastUsed atomic.Int64                   // in nanoseconds since the epoch
 	ended    atomic.Int64                   // when alive ended; 0 before
+	loaded   atomic.Int64                   // bytes of the objects in the last load, as far as it has come
+	over     atomic.Bool                    // it was left for want of room
 	unproven atomic.Int64                   // when the present of the upstream could not be proven last; 0 if never
 
 	users int // Relay.mu guards it
@@ -62,7 +64,7 @@ func (f *followed) stored() *registry.Resource {
 // idle reports whether nothing has read f for a while, or it is time to try again to follow it. Relay.mu is held.
 func (f *followed) idle(limit time.Duration) bool {
 	if ended := f.ended.Load(); ended != 0 {
-		return time.Since(time.Unix(0, ended)) > refusedFor
+		return time.Since(time.Unix(0, ended)) > refusedFor && (!f.over.Load() || time.Since(time.Unix(0, ended)) > overFor)
 	}
 	select {
 	case <-f.made:
@@ -151,7 +153,7 @@ func (r *Relay) builtIn(gvr schema.GroupVersionResource) *registry.Endpoint {
 }
 
 func (r *Relay) makeBuiltIn(ctx context.Context, f *followed, e *registry.Endpoint) (func(context.Context) error, error) {
-	in, err := r.source(e.GVR, e.GVK.Kind, e.Namespaced, true, e.View.Resource.Root())
+	in, err := r.source(f, e.GVK.Kind, e.Namespaced, true, e.View.Resource.Root())
 	if err != nil {
 		return nil, err
 	}
@@ -173,10 +175,17 @@ type source struct {
 }
 
 // source returns the store of a resource. prefix is that of its keys.
-func (r *Relay) source(gvr schema.GroupVersionResource, kind string, namespaced, protobuf bool, prefix string) (source, error) {
+func (r *Relay) source(f *followed, kind string, namespaced, protobuf bool, prefix string) (source, error) {
 	store, err := relay.NewStore(relay.StoreConfig{
-		Client: r.config.Client, Base: r.config.Upstream, Resource: gvr, Kind: kind, Namespaced: namespaced, Protobuf: protobuf, Redefined: !protobuf,
+		Client: r.config.Client, Base: r.config.Upstream, Resource: f.gvr, Kind: kind, Namespaced: namespaced, Protobuf: protobuf, Redefined: !protobuf,
 		Prefix: prefix, Logger: r.config.Logger,
+		Loaded: func(first bool, bytes int64) {
+			if first {
+				f.loaded.Store(0)
+			}
+			f.loaded.Add(bytes)
+			r.config.Budget.makeRoom()
+		},
 	})
 	if err != nil {
 		return source{}, err

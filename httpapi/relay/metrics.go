@@ -6,10 +6,8 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// cached returns the resources that have a cache, which may not have loaded yet.
-func (r *Relay) cached() (all []*followed) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// cachedLocked returns the resources that have a cache, which may not have loaded yet.
+func (r *Relay) cachedLocked() (all []*followed) {
 	for _, f := range r.followed {
 		select {
 		case <-f.made:
@@ -24,6 +22,13 @@ func (r *Relay) cached() (all []*followed) {
 
 // CountHit counts a request that a cache has answered.
 func (r *Relay) CountHit() { r.hits.Add(1) }
+
+// cached is cachedLocked for callers that do not hold Relay.mu.
+func (r *Relay) cached() []*followed {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.cachedLocked()
+}
 
 // Followed returns the resources that are followed.
 func (r *Relay) Followed() (all []*registry.Resource) {
@@ -48,9 +53,8 @@ func (r *Relay) Collect(ch chan<- prometheus.Metric) {
 	labels := []string{"group", "version", "resource"}
 	for _, f := range r.cached() {
 		if f.stored().Ready() {
-			now := f.stored().Cache.Snapshot()
-			emit("larder_relay_objects", "Number of cached objects of a followed resource.", prometheus.GaugeValue, labels, float64(now.Len()), f.gvr.Group, f.gvr.Version, f.gvr.Resource)
-			emit("larder_relay_bytes", "Bytes of the cached objects of a followed resource.", prometheus.GaugeValue, labels, float64(now.Bytes()), f.gvr.Group, f.gvr.Version, f.gvr.Resource)
+			emit("larder_relay_objects", "Number of cached objects of a followed resource.", prometheus.GaugeValue, labels, float64(f.stored().Cache.Snapshot().Len()), f.gvr.Group, f.gvr.Version, f.gvr.Resource)
+			emit("larder_relay_bytes", "Bytes of the cached objects of a followed resource, which --memory-budget limits.", prometheus.GaugeValue, labels, float64(f.stored().Cache.Snapshot().Bytes()), f.gvr.Group, f.gvr.Version, f.gvr.Resource)
 		}
 	}
 }

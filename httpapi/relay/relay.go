@@ -42,6 +42,9 @@ type Config struct {
 	// ServeStale is how long reads are answered from caches while the upstream does not answer.
 	ServeStale time.Duration
 
+	// Budget limits the objects of this and other relays; nil sets no limit.
+	Budget *Budget
+
 	Logger *slog.Logger // nil discards
 }
 
@@ -68,7 +71,12 @@ func New(config Config) (*Relay, error) {
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Relay{config: config, followed: make(map[schema.GroupVersionResource]*followed), changed: make(map[schema.GroupResource]time.Time)}, nil
+	if config.Budget == nil {
+		config.Budget = NewBudget(0)
+	}
+	r := &Relay{config: config, followed: make(map[schema.GroupVersionResource]*followed), changed: make(map[schema.GroupResource]time.Time)}
+	config.Budget.relays = append(config.Budget.relays, r)
+	return r, nil
 }
 
 // Forward passes x through to the upstream.
@@ -117,6 +125,7 @@ func (r *Relay) leaveIdle(ctx context.Context) {
 		}
 		maps.DeleteFunc(r.changed, func(_ schema.GroupResource, at time.Time) bool { return time.Since(at) > settleTime })
 		r.mu.Unlock()
+		r.config.Budget.makeRoom()
 	}
 }
 

@@ -102,11 +102,16 @@ func (s *Store) pageOf(opts kv.RangeOptions, answer list) (kv.Page, error) {
 		return page, nil
 	}
 	page.Items = make([]kv.Item, len(answer.objects))
+	size := int64(0)
 	for i, o := range answer.objects {
+		size += int64(len(o.value))
 		page.Items[i] = kv.Item{Key: s.config.Prefix + o.key, Value: o.value, Revision: o.revision}
 		if opts.KeysOnly {
 			page.Items[i].Value = nil
 		}
+	}
+	if s.config.Loaded != nil {
+		s.config.Loaded(opts.Start == "", size)
 	}
 	slices.SortFunc(page.Items, func(a, b kv.Item) int { return cmp.Compare(a.Key, b.Key) })
 	for i := 1; i < len(page.Items); i++ {

@@ -34,6 +34,9 @@ type StoreConfig struct {
 	Redefined bool
 	// Prefix ends in "/". Keys are Prefix + [namespace/]name.
 	Prefix string
+	// Loaded, if it is set, is called with the bytes of the objects in each page of a list; first says that a list
+	// begins.
+	Loaded func(first bool, bytes int64)
 	Logger *slog.Logger // nil discards
 }
 

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -53,8 +55,9 @@ type Config struct {
 	// ConsistentFrom, Idle and ServeStale are those of [relay.Config].
 	ConsistentFrom   int
 	Idle, ServeStale time.Duration
-	// CacheBytes is that of [registry.Config].
-	CacheBytes int64
+	// MemoryBudget is the number of bytes that cached objects may have. 0 means half of the memory limit of the
+	// process, or no limit if that has none.
+	MemoryBudget int64
 
 	// Version is the Kubernetes that this program has the types of.
 	Version version.Info
@@ -215,8 +218,12 @@ func (s *Server) build(context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	limit := s.config.MemoryBudget
+	if most := debug.SetMemoryLimit(-1); limit == 0 && most < math.MaxInt64 { // -1 changes nothing
+		limit = most / 2
+	}
 	s.relay, err = relay.New(relay.Config{
-		Registry: resources, Client: s.client, Upstream: s.base, Proxy: proxy, Minor: s.minor, Follows: s.follows,
+		Registry: resources, Client: s.client, Upstream: s.base, Proxy: proxy, Minor: s.minor, Follows: s.follows, Budget: relay.NewBudget(limit),
 		ConsistentFrom: s.config.ConsistentFrom, Idle: s.config.Idle, ServeStale: s.config.ServeStale, Logger: s.config.Logger,
 	})
 	if err != nil {
@@ -251,7 +258,7 @@ func (s *Server) registry() (*registry.Registry, error) {
 	none := nothing{}
 	return registry.New(registry.Config{
 		Served: true, Store: none, Tail: kv.NewTail(kv.TailConfig{Store: none, Prefix: "/registry"}),
-		CacheBytes: s.config.CacheBytes, Logger: s.config.Logger,
+		Logger: s.config.Logger,
 		Config: builtin.Config{
 			ClientConfig: s.upstream, Informers: informers.NewSharedInformerFactory(client, 0),
 			Authorizer: authorizerfactory.NewAlwaysDenyAuthorizer(),

@@ -1,0 +1,97 @@
+package relay
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// overFor is how long the requests for a resource without room go through.
+	overFor = 5 * time.Minute
+	// unreadFor is how long nothing has read the resources that have to make room first.
+	unreadFor = time.Minute
+)
+
+// Budget limits the bytes of the objects that relays hold together. Relays are added to it before they run.
+type Budget struct {
+	limit  int64 // 0: there is none
+	relays []*Relay
+
+	mu sync.Mutex // orders makeRoom; Relay.mu is locked under it
+}
+
+// NewBudget returns a Budget of limit bytes; 0 sets no limit.
+func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
+
+// The order in which resources have to make room.
+const (
+	tooLarge = iota // for the budget, even without other resources
+	unread
+	loading
+	inUse
+)
+
+// candidate is a resource that may have to make room.
+type candidate struct {
+	*followed
+	relay       *Relay
+	bytes       int64
+	class, then int64 // what decides about the order
+}
+
+// makeRoom leaves resources until the others are within the limit: unread ones by the time of their last read, others
+// by size.
+func (b *Budget) makeRoom() {
+	if b.limit == 0 {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all, total := b.candidates()
+	slices.SortFunc(all, func(a, b candidate) int { return cmp.Or(cmp.Compare(a.class, b.class), cmp.Compare(a.then, b.then)) })
+	for _, c := range all {
+		if total <= b.limit {
+			return
+		}
+		if c.gvr == crdResource() { // without which custom resources are not followed
+			continue
+		}
+		c.relay.config.Logger.Warn("no room for a resource, its requests go through", "resource", c.gvr, "bytes", c.bytes)
+		c.over.Store(true)
+		c.cancel()
+		total -= c.bytes
+	}
+}
+
+// candidates returns the resources that have a cache, and the sum of their bytes.
+func (b *Budget) candidates() (all []candidate, total int64) {
+	for _, r := range b.relays {
+		r.mu.Lock()
+		for _, f := range r.cachedLocked() {
+			c := candidate{followed: f, relay: r, bytes: f.bytes(), class: inUse}
+			c.then = -c.bytes
+			switch {
+			case c.bytes > b.limit:
+				c.class = tooLarge
+			case !f.stored().Ready():
+				c.class = loading
+			case f.idle(unreadFor):
+				c.class, c.then = unread, f.lastUsed.Load()
+			}
+			all = append(all, c)
+			total += c.bytes
+		}
+		r.mu.Unlock()
+	}
+	return all, total
+}
+
+// bytes returns the size of the objects that f, which has a cache, holds.
+func (f *followed) bytes() int64 {
+	if !f.stored().Ready() {
+		return f.loaded.Load()
+	}
+	return f.stored().Cache.Snapshot().Bytes()
+}
