@@ -4,15 +4,18 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/registry/generic/registry"
 
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/faults"
 	"github.com/larder-io/larder/httpapi/faults/inject"
+	"github.com/larder-io/larder/httpapi/reads"
 )
 
 // faultFilter injects faults into requests from outside of the process.
@@ -26,7 +29,7 @@ func (g *faultFilter) route(x *apiCall, next *router) {
 	}
 	plan := g.faults.Plan(inject.RequestOf(string(x.Peek("User-Agent")), x.User.GetName(), x.Verb, x.Group, x.Resource, x.Subresource, x.Namespace, x.Name))
 	if status, retryAfter := plan.Refusal(); status != 0 {
-		refuseAs(x, status, retryAfter)
+		refuseAs(x, next, status, retryAfter)
 		return
 	}
 	x.reading.Faults = plan
@@ -37,28 +40,63 @@ func (g *faultFilter) route(x *apiCall, next *router) {
 	switch plan.Lost(x.StatusCode()) {
 	case faults.LoseCut:
 		x.Cut = true
-	case faults.LoseTimeout:
+	case faults.LoseTimeout: // the handler, which has counted its answer, comes too late
 		x.Audit.Answer(http.StatusGatewayTimeout)
-		x.Reset()
-		x.Fail(exchange.ErrTimeout)
+		x.TimeOut()
+		metrics.RecordRequestPostTimeout(metrics.PostTimeoutSourceTimeoutHandler, metrics.PostTimeoutHandlerOK)
 	}
 }
 
 // refuseAs refuses the request with a status, as kube-apiserver does: for a conflict, too many requests, an
 // etcd without a leader, a server that is not ready, and a deadline.
-func refuseAs(x *apiCall, status, retryAfter int) {
+func refuseAs(x *apiCall, next *router, status, retryAfter int) {
 	switch status {
-	case http.StatusConflict:
-		x.Fail(apierrors.NewConflict(schema.GroupResource{Group: x.Group, Resource: x.Resource}, x.Name, errors.New(registry.OptimisticLockErrorMsg)))
 	case http.StatusTooManyRequests:
 		tooMany(x, strconv.Itoa(retryAfter))
-	case http.StatusServiceUnavailable: // apiserver pkg/util/notfoundhandler/not_found_handler.go
+		return
+	case http.StatusServiceUnavailable: // apiserver pkg/util/notfoundhandler/not_found_handler.go, which counts nothing
 		err := apierrors.NewServiceUnavailable("the request has been made before all known HTTP paths have been installed, please try again")
 		err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: int32(retryAfter)}
 		x.Fail(err)
+		return
+	case http.StatusConflict:
+		x.Fail(apierrors.NewConflict(schema.GroupResource{Group: x.Group, Resource: x.Resource}, x.Name, errors.New(registry.OptimisticLockErrorMsg)))
 	case http.StatusGatewayTimeout:
-		x.Fail(exchange.ErrTimeout)
+		x.TimeOut()
 	default:
 		x.Fail(errors.New("etcdserver: leader changed"))
 	}
+	next.countFailure(x)
+}
+
+// countFailure counts a failed request in upstream's metrics, as the handler of its resource does. It counts
+// none of resources that this server does not have.
+func (r *router) countFailure(x *apiCall) {
+	if r.remote(x) != nil {
+		return
+	}
+	var i *reads.Resource
+	if e, ok := r.table.Load().Lookup(&x.Request); ok {
+		i = &e.Resource
+	} else if r.extensions == nil {
+		return
+	} else if c, done := r.extensions.Custom(&x.Request); c != nil {
+		defer done()
+		i = c
+	} else {
+		return
+	}
+	switch x.Verb {
+	case "get", "list", "watch":
+		x.reading.Exchange = &x.Exchange
+		x.reading.Observe(i, x.Length())
+		return
+	}
+	info := *x.RequestInfo()
+	if len(x.Parts) < 2 { // a name is from a selector
+		info.Name = ""
+	}
+	req := x.HTTP().WithContext(exchange.Context(x.Audit.Context(x.Base()), &info, x.User, x.Received))
+	metrics.MonitorRequest(req, x.Method, x.Group, x.Version, x.Resource, x.Subresource, metrics.CleanScope(&info),
+		metrics.APIServerComponent, i.Life.Deprecated, i.Life.Removed, x.StatusCode(), x.Length(), time.Since(x.Received))
 }

@@ -44,6 +44,9 @@ const (
 	LoseTimeout = "timeout" // the answer is 504
 )
 
+// MostCount limits the numbers of a rule, and of events in a step.
+const MostCount = 1 << 30
+
 // Rule is a match and one action: Hold, Delay, End, Stale or StaleAt, Refuse, Lose, or Seed.
 type Rule struct {
 	Name  string `json:"name"`
@@ -71,11 +74,11 @@ type Rule struct {
 
 // Validate returns an error unless r has a name and one action with a known value.
 func (r *Rule) Validate() error {
-	_, delayErr := time.ParseDuration(r.Delay)
+	delay, delayErr := time.ParseDuration(r.Delay)
 	actions := 0
 	for _, a := range []struct{ set, valid bool }{
 		{r.Hold != "", r.Hold == HoldChanges || r.Hold == HoldEverything},
-		{r.Delay != "", delayErr == nil},
+		{r.Delay != "", delayErr == nil && delay > 0},
 		{r.End != "", slices.Contains([]string{EndClean, EndBookmark, EndReset, EndExpired}, r.End)},
 		{r.Stale != 0 || r.StaleAt != 0, r.Stale >= 0 && r.StaleAt >= 0 && (r.Stale == 0 || r.StaleAt == 0)},
 		{r.Refuse != 0, slices.Contains([]int{http.StatusConflict, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusServiceUnavailable, http.StatusGatewayTimeout}, r.Refuse)},
@@ -90,12 +93,12 @@ func (r *Rule) Validate() error {
 		}
 	}
 	switch {
-	case r.Name == "" || strings.ContainsAny(r.Name, "/?#%"):
+	case r.Name == "" || len(r.Name) > 253 || strings.ContainsAny(r.Name, "/?#%"):
 		return fmt.Errorf("rule %q: not a name", r.Name)
 	case actions != 1:
 		return fmt.Errorf("rule %q: it must have one action, has %d", r.Name, actions)
-	case r.Skip < 0 || r.Times < 0 || r.After < 0 || r.RetryAfter < 0:
-		return fmt.Errorf("rule %q: a negative number", r.Name)
+	case min(r.Skip, r.Times, r.After, r.RetryAfter) < 0 || max(r.Skip, r.Times, r.After, r.RetryAfter, r.Stale) > MostCount:
+		return fmt.Errorf("rule %q: a number is negative or above %d", r.Name, MostCount)
 	}
 	return nil
 }

@@ -46,7 +46,7 @@ func (x *Call) serveBuffered(h http.Handler, prompt bool) {
 	if x.wait(ctx, w) {
 		x.answer(ctx, w)
 	} else {
-		x.timedOut()
+		x.TimeOut()
 	}
 }
 
@@ -76,8 +76,8 @@ func (x *Call) wait(ctx context.Context, w *buffered) bool {
 	}
 }
 
-// timedOut answers for a handler that took too long.
-func (x *Call) timedOut() {
+// TimeOut answers for a handler that took too long.
+func (x *Call) TimeOut() {
 	metrics.RecordRequestTermination(x.HTTP(), x.RequestInfo(), metrics.APIServerComponent, http.StatusGatewayTimeout)
 	x.Reset()
 	x.Fail(exchange.ErrTimeout)
@@ -100,7 +100,7 @@ func (x *Call) answer(ctx context.Context, w *buffered) {
 	case w.crashed:
 		x.Panicked()
 	case (w.status == 0 || w.status == http.StatusGatewayTimeout) && errors.Is(ctx.Err(), context.DeadlineExceeded):
-		x.timedOut()
+		x.TimeOut()
 	default:
 		w.SendTo(&x.Response)
 	}

@@ -16,45 +16,38 @@ var errCut = errors.New("httpapi: an injected fault cuts the watch")
 // lost: the client sees that the watch ends.
 func (ws *watchStream) drainKept(b *batch) (more bool, err error) {
 	ws.faults.Sent(ws.watcher.LastRevision())
-	for {
-		if b.deliveries, err = ws.watcher.Poll(b.deliveries[:0]); err != nil {
-			return ws.drain(b) // ends in the same way
-		}
-		if len(b.deliveries) == 0 {
-			break
-		}
-		if err := ws.keep(b); err != nil {
-			return false, err
-		}
-	}
+	drained := false
 	for before := ws.size; ws.size-before < runSize; {
 		var end string
-		b.deliveries, end = ws.faults.Next(b.deliveries[:0])
-		if len(b.deliveries) > 0 && ws.mute {
+		b.deliveries, end = ws.faults.Next(b.deliveries[:0], drained)
+		some := len(b.deliveries) > 0
+		if some && ws.mute {
 			return false, errEnd
 		}
-		some := len(b.deliveries) > 0
 		if err := ws.appendAll(b); err != nil {
 			return false, err
 		}
-		if end != "" {
+		switch {
+		case end != "":
 			return false, ws.endAs(b, end)
-		}
-		if !some {
+		case some: // so that little is kept that need not be
+			continue
+		case drained:
 			return false, ws.flush(b)
 		}
+		if b.deliveries, err = ws.watcher.Poll(b.deliveries[:0]); err != nil {
+			return ws.drain(b) // ends in the same way
+		}
+		drained = len(b.deliveries) == 0
+		ws.keep(b)
 	}
 	return true, ws.flush(b)
 }
 
-// keep has faults keep what was polled, and ends the watch if that is too much.
-func (ws *watchStream) keep(b *batch) error {
-	kept := ws.faults.Keep(b.deliveries)
+// keep has faults keep what was polled.
+func (ws *watchStream) keep(b *batch) {
+	ws.faults.Keep(b.deliveries)
 	clear(b.deliveries)
-	if !kept {
-		return ws.sendError(b, ws.tooOld())
-	}
-	return nil
 }
 
 // tooOld is the error of a watch that ends with 410.

@@ -1,7 +1,6 @@
 package streams
 
 import (
-	"cmp"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -257,7 +256,8 @@ func (ws *watchStream) drain(b *batch) (more bool, err error) {
 		case len(b.deliveries) == 0:
 			return false, ws.flush(b)
 		case ws.faults.Active(): // a rule came: what was written since may be among these
-			return true, cmp.Or(ws.keep(b), ws.flush(b))
+			ws.keep(b)
+			return true, ws.flush(b)
 		case ws.mute:
 			return false, errEnd
 		}

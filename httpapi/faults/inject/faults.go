@@ -14,34 +14,40 @@ import (
 	"github.com/larder-io/larder/httpapi/faults"
 )
 
+// Limits of what a server keeps. docs/faults.md states them.
 const (
-	// mostInjected is how many injected faults are listed.
-	mostInjected = 10_000
-	// mostOrdinals limits the memory of a seed. Later requests of new kinds meet no faults.
-	mostOrdinals = 1 << 18
+	mostRules     = 128
+	mostRuleSize  = 8 << 10
+	mostHeld      = 256 << 20 // bytes of the events that all watches hold
+	mostInjected  = 10_000
+	mostCounted   = 1 << 18 // kinds of requests that the seeds count; further kinds meet no faults
+	mostTextBytes = 512     // of each part of a request
 )
 
 // Faults holds the rules of a server. All methods may be called from any goroutine.
 type Faults struct {
-	some atomic.Bool // there are rules
+	some  atomic.Bool // there are rules
+	limit int         // mostHeld, less in tests
 
 	mu       sync.Mutex
 	rules    []*rule           // guarded by mu: in the order in which they were set
 	watches  []*Watch          // guarded by mu: in the order in which they were opened
+	held     int               // guarded by mu: the sum over watches of Watch.bytes
+	counted  int               // guarded by mu: the sum over rules of the lengths of rule.ordinals
 	injected []faults.Injected // guarded by mu
 }
 
 // rule is a Rule and what it has done. Faults.mu guards it.
 type rule struct {
 	faults.Rule
-	matched  int                    // requests
-	ordinals map[faults.Request]int // of a seed
-	floors   map[string]int64       // of a seed: the revision of the first read of a resource
+	matched  int              // requests
+	ordinals map[uint64]int   // of a seed: how often requests came, by their hash
+	floors   map[string]int64 // of a seed: the revision of the first read of a resource
 }
 
 // New returns Faults with a rule for seed, unless that is 0. The rule leaves kubectl alone.
 func New(seed uint64) *Faults {
-	f := new(Faults)
+	f := &Faults{limit: mostHeld}
 	if seed != 0 {
 		f.set(faults.Rule{Name: "seed", Seed: seed, Match: faults.Match{UserAgent: "!kubectl*"}})
 	}
@@ -51,14 +57,17 @@ func New(seed uint64) *Faults {
 // Idle reports whether there are no rules.
 func (f *Faults) Idle() bool { return !f.some.Load() }
 
-// set sets a valid rule, also for the open watches.
-func (f *Faults) set(r faults.Rule) {
+// set sets a valid rule, also for the open watches. It reports false if there are too many rules.
+func (f *Faults) set(r faults.Rule) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	added := &rule{Rule: r, ordinals: make(map[faults.Request]int), floors: make(map[string]int64)}
+	added := &rule{Rule: r, ordinals: make(map[uint64]int), floors: make(map[string]int64)}
 	var gone *rule
 	if i := f.indexLocked(r.Name); i >= 0 {
 		gone, f.rules[i] = f.rules[i], added
+		f.counted -= len(gone.ordinals)
+	} else if len(f.rules) == mostRules {
+		return false
 	} else {
 		f.rules = append(f.rules, added)
 	}
@@ -68,6 +77,7 @@ func (f *Faults) set(r faults.Rule) {
 		w.attachLocked(added)
 		w.takeOverLocked()
 	}
+	return true
 }
 
 // indexLocked returns the index of the rule of that name; -1 if there is none.
@@ -83,6 +93,7 @@ func (f *Faults) deleteLocked(name string) bool {
 	}
 	gone := f.rules[i]
 	f.rules = slices.Delete(f.rules, i, i+1)
+	f.counted -= len(gone.ordinals)
 	f.some.Store(len(f.rules) > 0)
 	for _, w := range f.watches {
 		w.detachLocked(gone)
@@ -171,7 +182,7 @@ func (f *Faults) Plan(q faults.Request) *Plan {
 			continue
 		}
 		if r.Seed != 0 {
-			if d, ok := r.drawLocked(q); ok {
+			if d, ok := f.drawLocked(r, q); ok {
 				p.drawnLocked(r, d)
 			}
 			continue
@@ -292,11 +303,17 @@ func (p *Plan) Past(c *cache.Cache, resourceVersion string) int64 {
 	return at
 }
 
-// RequestOf returns the request as rules see it.
+// RequestOf returns the request as rules see it: long texts are cut off.
 func RequestOf(userAgent, user, verb, group, resource, subresource, namespace, name string) faults.Request {
 	kind := strings.TrimSuffix(resource+"."+group, ".")
 	if subresource != "" {
 		kind += "/" + subresource
 	}
-	return faults.Request{UserAgent: userAgent, User: user, Verb: verb, Resource: kind, Namespace: namespace, Name: name}
+	q := faults.Request{UserAgent: userAgent, User: user, Verb: verb, Resource: kind, Namespace: namespace, Name: name}
+	for _, text := range []*string{&q.UserAgent, &q.User, &q.Resource, &q.Namespace, &q.Name} {
+		if len(*text) > mostTextBytes {
+			*text = strings.Clone((*text)[:mostTextBytes])
+		}
+	}
+	return q
 }

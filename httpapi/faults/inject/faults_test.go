@@ -1,12 +1,18 @@
 package inject
 
 import (
+	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
+	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/httpapi/faults"
 	"github.com/larder-io/larder/watch"
 )
@@ -123,12 +129,157 @@ func TestRulesTakeOver(t *testing.T) {
 	}
 }
 
-// TestInitialObjectsAreNotTooMany: only changes count.
-func TestInitialObjectsAreNotTooMany(t *testing.T) {
-	w := New(1).Plan(update).Watch(func() {})
-	defer w.Close()
-	if !w.Keep(make([]watch.Delivery, mostHeld+1)) {
-		t.Error("a watch of many objects ends")
+var pods = cache.NewSchema("pods", nil)
+
+// heldBy adds up what w holds.
+func heldBy(w *Watch) (bytes int) {
+	for i := range w.queue {
+		bytes += w.queue[i].size()
+	}
+	return bytes
+}
+
+// crowd is a set of watches that a rule holds.
+type crowd struct {
+	f        *Faults
+	open     []*Watch
+	revision int64
+}
+
+// one draws a watch that has not lost events.
+func (c *crowd) one(t *rapid.T) *Watch {
+	kept := slices.DeleteFunc(slices.Clone(c.open), func(w *Watch) bool { return w.over })
+	if len(kept) == 0 {
+		t.Skip("no watch")
+	}
+	return rapid.SampledFrom(kept).Draw(t, "watch")
+}
+
+// keep has a watch hold some objects. If that is too much, the watches with the most lose what they hold.
+func (c *crowd) keep(t *rapid.T) {
+	w := c.one(t)
+	var come []watch.Delivery
+	for _, size := range rapid.SliceOfN(rapid.IntRange(0, c.f.limit/3), 1, 4).Draw(t, "sizes") {
+		c.revision++
+		o := cache.NewObject(cache.ObjectConfig{Key: "a", Revision: c.revision, Body: make([]byte, size)}, pods)
+		come = append(come, watch.Delivery{Type: watch.Added, Object: o, Revision: c.revision})
+	}
+	bytes := make(map[*Watch]int)
+	for _, o := range c.open {
+		bytes[o] = o.bytes
+	}
+	for _, d := range come {
+		bytes[w] += (&held{Delivery: d}).size()
+	}
+	w.Keep(come)
+	least, most := math.MaxInt, 0
+	for _, o := range c.open {
+		if !o.over {
+			most = max(most, bytes[o])
+		} else if bytes[o] > 0 {
+			least = min(least, bytes[o])
+		}
+	}
+	if least < most {
+		t.Fatalf("a watch with %d bytes ended, one with %d did not", least, most)
+	}
+}
+
+// send sends some of what a watch holds.
+func (c *crowd) send(t *rapid.T) {
+	w := c.one(t)
+	c.f.move("hold", rapid.IntRange(0, 2).Draw(t, "events"))
+	if _, end := w.Next(make([]watch.Delivery, 0, 4), true); end != "" {
+		t.Fatalf("ended (%s)", end)
+	}
+}
+
+// check checks the invariant.
+func (c *crowd) check(t *rapid.T) {
+	sum := 0
+	for _, w := range c.open {
+		if heldBy(w) != w.bytes {
+			t.Fatalf("a watch holds %d bytes, counted %d", heldBy(w), w.bytes)
+		}
+		if sum += w.bytes; w.over {
+			if _, end := w.Next(nil, false); end != faults.EndExpired || !w.Holding() {
+				t.Fatalf("a watch that has lost events ends as %q; a bookmark may come: %v", end, !w.Holding())
+			}
+		}
+	}
+	if sum != c.f.held || sum > c.f.limit {
+		t.Fatalf("%d bytes are held, counted %d, the limit is %d", sum, c.f.held, c.f.limit)
+	}
+}
+
+// TestWhatIsHeldHasALimit lets watches come, hold, send and go in any order: together they never hold more than
+// the limit, what they hold is counted right, and those that hold the most end.
+func TestWhatIsHeldHasALimit(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := &crowd{f: New(0)}
+		c.f.limit = 64 << 10
+		c.f.set(faults.Rule{Name: "hold", Hold: faults.HoldEverything})
+		t.Repeat(map[string]func(*rapid.T){
+			"open": func(*rapid.T) {
+				c.open = append(c.open, c.f.Plan(RequestOf("", "", "watch", "", "pods", "", "", "")).Watch(func() {}))
+			},
+			"keep": c.keep,
+			"send": c.send,
+			"close": func(t *rapid.T) {
+				if len(c.open) == 0 {
+					t.Skip("no watch")
+				}
+				w := rapid.SampledFrom(c.open).Draw(t, "watch")
+				w.Close()
+				c.open = slices.DeleteFunc(c.open, func(o *Watch) bool { return o == w })
+			},
+			"": c.check,
+		})
+	})
+}
+
+// TestWhatIsKeptOfRequestsHasALimit: neither many requests nor long ones let a server keep more.
+func TestWhatIsKeptOfRequestsHasALimit(t *testing.T) {
+	f := New(7)
+	q := RequestOf(strings.Repeat("a", 1<<20), "", "update", "", "pods", "", "", strings.Repeat("n", 1<<20))
+	if len(q.UserAgent) != mostTextBytes || len(q.Name) != mostTextBytes {
+		t.Errorf("kept %d and %d bytes", len(q.UserAgent), len(q.Name))
+	}
+	f.set(faults.Rule{Name: "refuse", Refuse: 500})
+	for range mostInjected + 1 {
+		f.Plan(q)
+	}
+	if n := len(f.state().Injected); n > mostInjected {
+		t.Errorf("%d faults are listed", n)
+	}
+	f.counted = mostCounted
+	other := update
+	other.Name = "other"
+	if f.Plan(other); len(f.rules[0].ordinals) != 1 {
+		t.Errorf("%d kinds of requests are counted beyond the limit", len(f.rules[0].ordinals))
+	}
+	f.counted = 1
+	if f.set(faults.Rule{Name: "seed", Seed: 8}); f.counted != 0 {
+		t.Errorf("%d kinds of requests are counted by a new seed", f.counted)
+	}
+}
+
+// TestThereAreNotTooManyRules: known rules can be set again.
+func TestThereAreNotTooManyRules(t *testing.T) {
+	f := New(0)
+	put := func(n int) (int, string) {
+		return ask(t, f, http.MethodPut, fmt.Sprintf("%s/r%d", faults.Path, n), `{"hold":"changes"}`)
+	}
+	for n := range mostRules {
+		if code, body := put(n); code != http.StatusOK {
+			t.Fatalf("rule %d: %d %s", n, code, body)
+		}
+	}
+	if code, body := put(mostRules); code != http.StatusForbidden || !strings.Contains(body, `"reason":"Forbidden"`) || !strings.Contains(body, "already 128 rules") {
+		t.Errorf("one more: %d %s", code, body)
+	}
+	if code, body := put(1); code != http.StatusOK {
+		t.Errorf("a known one: %d %s", code, body)
 	}
 }
 
@@ -144,6 +295,7 @@ func TestEndpointAnswersWithStatuses(t *testing.T) {
 		{http.MethodGet, "", "", 200, `"rules":[{"name":"r","match":{},"hold":"changes"}]`},
 		{http.MethodPut, "/r", `{"hold":"some"}`, 400, `unknown value`},
 		{http.MethodPut, "/r", `{"helt":"some"}`, 400, `unknown field`},
+		{http.MethodPut, "/r", `{"hold":"changes"}` + strings.Repeat(" ", mostRuleSize), 413, `at most 8192 bytes`},
 		{http.MethodPost, "/r/step?events=2", "", 200, `"status":"Success"`},
 		{http.MethodPost, "/r/step", "", 400, "positive number"},
 		{http.MethodPost, "/r/release", "", 200, `"status":"Success"`},

@@ -1,6 +1,8 @@
 package inject
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -42,7 +44,7 @@ func (f *Faults) serve(req *http.Request) (any, *apierrors.StatusError) {
 		f.clear()
 	case name != "" && action == "" && method == http.MethodPut:
 		if err := f.put(name, req.Body); err != nil {
-			return nil, apierrors.NewBadRequest(err.Error())
+			return nil, err
 		}
 	case name != "" && action == "" && method == http.MethodDelete:
 		f.mu.Lock()
@@ -54,8 +56,8 @@ func (f *Faults) serve(req *http.Request) (any, *apierrors.StatusError) {
 		n := 0
 		if action == "step" {
 			var err error
-			if n, err = strconv.Atoi(req.URL.Query().Get("events")); err != nil || n < 1 {
-				return nil, apierrors.NewBadRequest("events must be a positive number")
+			if n, err = strconv.Atoi(req.URL.Query().Get("events")); err != nil || n < 1 || n > faults.MostCount {
+				return nil, apierrors.NewBadRequest(fmt.Sprintf("events must be a positive number up to %d", faults.MostCount))
 			}
 		}
 		if !f.move(name, n) {
@@ -70,17 +72,23 @@ func (f *Faults) serve(req *http.Request) (any, *apierrors.StatusError) {
 }
 
 // put sets the rule in body.
-func (f *Faults) put(name string, body io.Reader) error {
+func (f *Faults) put(name string, body io.Reader) *apierrors.StatusError {
+	data, err := io.ReadAll(io.LimitReader(body, mostRuleSize+1))
+	if err == nil && len(data) > mostRuleSize {
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("a rule has at most %d bytes", mostRuleSize))
+	}
 	var r faults.Rule
-	decoder := json.NewDecoder(body)
+	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&r); err != nil {
-		return fmt.Errorf("rule %q: %w", name, err)
+	if err = cmp.Or(err, decoder.Decode(&r)); err != nil {
+		return apierrors.NewBadRequest(fmt.Sprintf("rule %q: %v", name, err))
 	}
 	r.Name = name
 	if err := r.Validate(); err != nil {
-		return err
+		return apierrors.NewBadRequest(err.Error())
 	}
-	f.set(r)
+	if !f.set(r) {
+		return apierrors.NewForbidden(resource, name, fmt.Errorf("there are already %d rules", mostRules))
+	}
 	return nil
 }

@@ -3,6 +3,7 @@ package inject
 import (
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,23 +19,27 @@ type draw struct {
 }
 
 // drawLocked counts q and returns what the seed of r decides about it; false if it leaves q alone.
-func (r *rule) drawLocked(q faults.Request) (draw, bool) {
+func (f *Faults) drawLocked(r *rule, q faults.Request) (draw, bool) {
 	resource, _, _ := strings.Cut(q.Resource, "/")
 	switch {
 	case resource == "events", resource == "events.events.k8s.io", resource == "leases.coordination.k8s.io",
 		strings.HasSuffix(resource, "reviews.authorization.k8s.io"), strings.HasSuffix(resource, "reviews.authentication.k8s.io"):
 		return draw{}, false
 	}
-	ordinal, known := r.ordinals[q]
-	if !known && len(r.ordinals) == mostOrdinals {
-		return draw{}, false
+	text := fmt.Sprintf("%q %q %q %q %q %q ", q.UserAgent, q.User, q.Verb, q.Resource, q.Namespace, q.Name)
+	kind := xxhash.Sum64String(text)
+	ordinal, known := r.ordinals[kind]
+	if !known {
+		if f.counted == mostCounted {
+			return draw{}, false
+		}
+		f.counted++
 	}
-	r.ordinals[q] = ordinal + 1
+	r.ordinals[kind] = ordinal + 1
 	if _, concerned := r.countLocked(); !concerned {
 		return draw{}, false
 	}
-	hash := xxhash.Sum64String(fmt.Sprintf("%q %q %q %q %q %q %d", q.UserAgent, q.User, q.Verb, q.Resource, q.Namespace, q.Name, ordinal))
-	return draw{ordinal, hash}, true
+	return draw{ordinal, xxhash.Sum64String(text + strconv.Itoa(ordinal))}, true
 }
 
 // random returns the random numbers of a request, or of one event of a watch.

@@ -6,15 +6,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"github.com/larder-io/larder/httpapi/faults"
 	"github.com/larder-io/larder/watch"
-)
-
-// mostHeld is how many changes a watch keeps back, and mostHeldBytes the size of their objects; with more it
-// ends with 410, as a watch does whose client reads too slowly.
-const (
-	mostHeld      = 1 << 17
-	mostHeldBytes = 256 << 20
 )
 
 // Watch keeps the events of one watch back. Its methods are called by the goroutine that serves the watch.
@@ -28,8 +23,8 @@ type Watch struct {
 	// Faults.mu guards the rest.
 
 	queue    []held // in order
-	changes  int    // in queue
-	bytes    int    // of their objects
+	bytes    int    // that queue keeps in memory
+	over     bool   // queue was discarded, because it took too many bytes
 	credit   int    // events that hold lets through
 	sent     int    // changes
 	last     int64  // revision of the last change or bookmark that was sent
@@ -51,6 +46,19 @@ type Watch struct {
 type held struct {
 	watch.Delivery
 	at time.Time
+}
+
+// size is the memory that h takes, with the objects that it keeps. The cache may have them, too.
+func (h *held) size() int {
+	const own = 128
+	n := own
+	if h.Object != nil {
+		n += h.Object.Size()
+	}
+	if before := h.Prev(); before != nil && before != h.Object {
+		n += before.Size()
+	}
+	return n
 }
 
 // Watch returns the Watch of a request; nil without Faults. The caller closes it.
@@ -86,7 +94,13 @@ func (w *Watch) Close() {
 	if w.timer != nil {
 		w.timer.Stop()
 	}
-	w.queue = nil
+	w.dropLocked()
+}
+
+// dropLocked discards what w holds.
+func (w *Watch) dropLocked() {
+	w.f.held -= w.bytes
+	w.queue, w.bytes = nil, 0
 }
 
 // attachLocked makes r concern w if it matches and holds, delays or ends watches.
@@ -180,29 +194,39 @@ func (w *Watch) Holding() bool {
 	}
 	w.f.mu.Lock()
 	defer w.f.mu.Unlock()
-	return w.hold != nil || len(w.queue) > 0
+	return w.hold != nil || len(w.queue) > 0 || w.over
 }
 
-// Keep adds deliveries that have come. It reports false if they are too many.
-func (w *Watch) Keep(deliveries []watch.Delivery) bool {
-	w.f.mu.Lock()
-	defer w.f.mu.Unlock()
-	now := time.Now()
+// Keep adds deliveries that have come. While the watches hold too much together, the one that holds the most
+// ends with 410, as a watch does whose client reads too slowly.
+func (w *Watch) Keep(deliveries []watch.Delivery) {
+	f, now := w.f, time.Now()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	before := w.bytes
 	for _, d := range deliveries {
-		w.queue = append(w.queue, held{d, now})
-		if d.Shared() { // the cache has the initial objects, however many there are
-			w.changes++
-			w.bytes += d.Object.Size()
-		}
+		h := held{d, now}
+		w.queue = append(w.queue, h)
+		w.bytes += h.size()
 	}
-	return w.changes <= mostHeld && w.bytes <= mostHeldBytes
+	for f.held += w.bytes - before; f.held > f.limit; {
+		most := slices.MaxFunc(f.watches, func(a, b *Watch) int { return a.bytes - b.bytes })
+		klog.InfoS("A watch ends, because faults hold too many events", "bytes", f.held, "resource", most.q.Resource, "userAgent", most.q.UserAgent)
+		most.dropLocked()
+		most.over = true
+		most.wake()
+	}
 }
 
-// Next appends to dst what can be sent now, up to its capacity and whole revisions. end is not "" if the watch
-// ends after that, in the way of faults.Rule.End. If nothing is left that concerns w, w becomes idle.
-func (w *Watch) Next(dst []watch.Delivery) (_ []watch.Delivery, end string) {
+// Next appends to dst what can be sent now, up to its capacity and whole revisions. drained says that nothing
+// has come that is not kept. end is not "" if the watch ends after that, in the way of faults.Rule.End. If
+// nothing is left that concerns w, w becomes idle.
+func (w *Watch) Next(dst []watch.Delivery, drained bool) (_ []watch.Delivery, end string) {
 	w.f.mu.Lock()
 	defer w.f.mu.Unlock()
+	if w.over {
+		return dst, faults.EndExpired
+	}
 	for len(w.queue) > 0 && len(dst) < cap(dst) && w.passesLocked() {
 		d := w.popLocked()
 		dst = append(dst, d)
@@ -210,7 +234,7 @@ func (w *Watch) Next(dst []watch.Delivery) (_ []watch.Delivery, end string) {
 			dst = append(dst, w.popLocked())
 		}
 	}
-	if w.endsLocked() {
+	if w.endsLocked(drained) {
 		w.f.noteLocked(w.end, w.q, w.ordinal[w.end], fmt.Sprintf("watch ended (%s) after %d changes", w.endHow, w.sent))
 		end = w.endHow
 	}
@@ -239,13 +263,13 @@ func (w *Watch) LastRevision() int64 {
 
 // popLocked takes the first event.
 func (w *Watch) popLocked() watch.Delivery {
-	d := w.queue[0].Delivery
+	d, size := w.queue[0].Delivery, w.queue[0].size()
 	w.queue[0] = held{}
 	w.queue = w.queue[1:]
+	w.bytes -= size
+	w.f.held -= size
 	if d.Shared() {
 		w.sent++
-		w.changes--
-		w.bytes -= d.Object.Size()
 	}
 	if d.Shared() || d.Type == watch.InitialEnd {
 		w.last = d.Revision
@@ -255,14 +279,21 @@ func (w *Watch) popLocked() watch.Delivery {
 }
 
 // endsLocked reports whether a rule ends the watch now: its initial objects and enough changes were sent.
-func (w *Watch) endsLocked() bool {
-	return w.end != nil && w.sent >= w.endAfter && (len(w.queue) == 0 || w.queue[0].Shared())
+// drained says that queue has everything that has come.
+func (w *Watch) endsLocked(drained bool) bool {
+	switch {
+	case w.end == nil || w.sent < w.endAfter:
+		return false
+	case len(w.queue) == 0:
+		return drained
+	}
+	return w.queue[0].Shared()
 }
 
 // passesLocked reports whether the first event may be sent now.
 func (w *Watch) passesLocked() bool {
 	first := &w.queue[0]
-	if first.Shared() && w.endsLocked() {
+	if w.endsLocked(false) {
 		return false
 	}
 	if due := w.dueLocked(first); due > 0 {
