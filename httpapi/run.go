@@ -75,6 +75,7 @@ func (s *Server) Run(ctx context.Context) error {
 			select {
 			case <-s.config.Accept:
 			case <-groupCtx.Done():
+				return nil
 			}
 		}
 		return s.http1.ServeNetwork()

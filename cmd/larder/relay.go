@@ -26,13 +26,15 @@ func newRelay() *cobra.Command {
 	secure.BindAddress, secure.BindPort = netutils.ParseIPSloppy("127.0.0.1"), 6444
 	secure.ServerCert.CertDirectory = ""
 	config := relay.Config{SecureServing: secure, Idle: 10 * time.Minute, ServeStale: 5 * time.Minute, Version: server.Version()}
+	var kubeconfigs, clientCAs []string
 	var budget resource.QuantityValue
 	var sections cliflag.NamedFlagSets
 	fs := sections.FlagSet("relay")
-	fs.StringVar(&config.Kubeconfig, "upstream", config.Kubeconfig,
-		"Kubeconfig of the upstream: its address, and the relay's own credentials. If unset, the relay follows the cluster that it runs in.")
-	fs.StringVar(&config.ClientCAFile, "client-ca-file", config.ClientCAFile,
-		"File with the CAs of client certificates. The relay impersonates their users at the upstream.")
+	fs.StringArrayVar(&kubeconfigs, "upstream", nil,
+		"Kubeconfig of the upstream: its address, and the relay's own credentials. If unset, the relay follows the cluster that it runs in. "+
+			"NAME=KUBECONFIG serves the upstream below /clusters/NAME, and may be repeated.")
+	fs.StringArrayVar(&clientCAs, "client-ca-file", nil,
+		"File with the CAs of client certificates, or NAME=FILE for an upstream with a name. The relay impersonates their users at the upstream.")
 	fs.StringSliceVar(&config.Resources, "resources", config.Resources,
 		"Resources to follow, as RESOURCE or RESOURCE.GROUP. If unset, each resource but secrets is followed when it is first read.")
 	consistent := fs.String("consistent-reads", "upstream",
@@ -41,7 +43,7 @@ func newRelay() *cobra.Command {
 	fs.DurationVar(&config.ServeStale, "serve-stale", config.ServeStale,
 		"How long reads are answered from caches while the upstream does not answer.")
 	fs.Var(&budget, "memory-budget",
-		"Bytes of objects that caches may have, as in 2Gi. Requests for resources without room go through. "+
+		"Bytes of objects, of all upstreams together, that caches may have, as in 2Gi. Requests for resources without room go through. "+
 			"If unset, half of the memory limit of the process, or no limit if that has none.")
 	secure.AddFlags(sections.FlagSet("secure serving"))
 	cmd := &cobra.Command{
@@ -64,6 +66,10 @@ upstream. Users authenticate and are authorized as at the upstream. See docs/rel
 		}
 		if budget.Sign() < 0 {
 			return fmt.Errorf("--memory-budget=%s: want 0 or more", &budget)
+		}
+		var err error
+		if config.Upstreams, err = relay.ParseUpstreams(kubeconfigs, clientCAs); err != nil {
+			return err
 		}
 		config.MemoryBudget, config.Progress = budget.Value(), cmd.ErrOrStderr()
 		config.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))

@@ -146,6 +146,7 @@ const CacheTTL = time.Second
 // credentials are those by which a connection was last authenticated, and the answer. They keep a digest of
 // the secret, under a key of this process.
 type credentials struct {
+	by       *Authentication // a connection may have requests for several clusters
 	digest   [sha256.Size]byte
 	current  [sha256.Size]byte // room for the digest of the current request's secret
 	response *authenticator.Response
@@ -165,7 +166,7 @@ func (a *Authentication) lookup(x *exchange.Exchange) *credentials {
 		return nil
 	}
 	known, _ := (*slot).(*credentials)
-	if known == nil || !x.Received.Before(known.until) || known.generation != a.config.Generation() {
+	if known == nil || known.by != a || !x.Received.Before(known.until) || known.generation != a.config.Generation() {
 		return nil
 	}
 	digest := &known.current
@@ -188,7 +189,7 @@ func (a *Authentication) store(x *exchange.Exchange, response *authenticator.Res
 		return
 	}
 	known := &credentials{
-		response: response, until: x.Received.Add(CacheTTL), generation: generation,
+		by: a, response: response, until: x.Received.Add(CacheTTL), generation: generation,
 		class: apimetrics.ClassOf(name), token: len(secret) > 0,
 	}
 	a.config.Digester.Digest(&known.digest, secret)

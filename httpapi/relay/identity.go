@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/textproto"
+	"slices"
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
@@ -54,12 +55,7 @@ func asSent(sent http.Header) http.Header {
 }
 
 func contains(names []string, name string) bool {
-	for _, known := range names {
-		if strings.EqualFold(known, name) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(names, func(known string) bool { return strings.EqualFold(known, name) })
 }
 
 // namesUser reports whether a field holds credentials, impersonates, or is a front proxy's.

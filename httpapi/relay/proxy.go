@@ -14,6 +14,7 @@ import (
 	"net/http/httptrace"
 	"net/http/httputil"
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -40,11 +41,14 @@ type ProxyConfig struct {
 	// ClientCAs verifies the client certificates that name users, as the server's authenticator does; nil if
 	// none do.
 	ClientCAs func() (x509.VerifyOptions, bool)
+	// Prefix is the path below which the relay serves the upstream; it may be "".
+	Prefix string
 }
 
 // Proxy passes requests through to the upstream. It may be used from any goroutine, and starts none.
 type Proxy struct {
 	upstream    *url.URL
+	prefix      string
 	certificate authenticator.Request // nil if client certificates name no users
 	client      transports            // without a credential
 	relay       transports            // with the relay's, for impersonated users
@@ -68,7 +72,7 @@ func NewProxy(config ProxyConfig) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
-	p := &Proxy{upstream: at}
+	p := &Proxy{upstream: at, prefix: config.Prefix}
 	if config.ClientCAs != nil {
 		p.certificate = x509request.NewDynamic(config.ClientCAs, x509request.CommonNameUserConversion)
 	}
@@ -112,12 +116,17 @@ func (p *Proxy) Forward(x *nethttp.Call) {
 		x.Fail(apierrors.NewMethodNotSupported(schema.GroupResource{Group: x.Group, Resource: x.Resource}, x.Method))
 		return
 	}
+	// Servers beside the upstream, below another path of the same host, are none of the relay's business.
+	if base := strings.TrimRight(p.upstream.Path, "/"); !strings.HasPrefix(path.Clean(base+"/"+x.Path)+"/", base+"/") {
+		x.Fail(apierrors.NewBadRequest("the path leads out of the upstream"))
+		return
+	}
 	sent := x.CopyHeaders(func(string) bool { return true })
 	if !sendable(x.Method, sent) {
 		x.Fail(apierrors.NewBadRequest("the request has a method or a header that cannot be passed on"))
 		return
 	}
-	f := &forwarding{upstream: p.upstream, header: asSent(sent), via: p.client}
+	f := &forwarding{upstream: p.upstream, prefix: p.prefix, header: asSent(sent), via: p.client}
 	if !x.Carrier.Internal() && p.byCertificate(x.Carrier.TLS(), sent) {
 		if up := sent.Get("Upgrade"); !passable(up) {
 			x.Fail(apierrors.NewBadRequest(fmt.Sprintf("a connection of the relay cannot be upgraded to %q", up)))
@@ -161,6 +170,7 @@ func sendable(method string, header http.Header) bool {
 // forwarding passes one request through.
 type forwarding struct {
 	upstream *url.URL
+	prefix   string
 	header   http.Header
 	via      transports
 	wrote    atomic.Bool // the upstream may have the request
@@ -190,12 +200,26 @@ func (f *forwarding) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	proxy.ModifyResponse = func(resp *http.Response) error {
 		maps.DeleteFunc(w.Header(), func(name string, _ []string) bool { return resp.Header[name] != nil })
+		f.relocate(resp.Header)
 		if len(resp.Trailer) > 0 {
 			resp.Header.Del("Content-Length") // HTTP/1.1 has trailers only in chunked bodies
 		}
 		return nil
 	}
 	proxy.ServeHTTP(w, req)
+}
+
+// relocate puts the path in the Location of an answer below the prefix. Cookies of one upstream would be sent to others.
+func (f *forwarding) relocate(header http.Header) {
+	if at, err := url.Parse(header.Get("Location")); err == nil && strings.HasPrefix(at.Path, "/") && (at.Host == "" || at.Host == f.upstream.Host) {
+		at.Scheme, at.Host, at.User = "", "", nil
+		if rest, below := strings.CutPrefix(at.String(), strings.TrimRight(f.upstream.Path, "/")); below {
+			header.Set("Location", f.prefix+rest)
+		}
+	}
+	if f.prefix != "" {
+		header.Del("Set-Cookie")
+	}
 }
 
 // rewrite addresses the request to the upstream. The header is that of f, with what the ReverseProxy has set

@@ -39,6 +39,7 @@ internal/invariants, internal/proctest
 < cmd/larder/internal/testcontrollers, cmd/larder/internal/server/pki, cmd/larder/internal/server/datadir, cmd/larder/internal/checkpoint, cmd/larder/internal/cluster/programs
 < cmd/larder/internal/server/lifecycle, cmd/larder/internal/server/heap, cmd/larder/internal/server/loopback, cmd/larder/internal/server/servingcert, cmd/larder/internal/server/storestats
 < cmd/larder/internal/server, cmd/larder/internal/cluster, cmd/larder/internal/relay
+< cmd/larder/internal/relay/relaytest
 < cmd
 `
 

@@ -63,19 +63,15 @@ func typeMismatch(apiVersion, kind string) error {
 	return fmt.Errorf("%w: it has a %q of %q", errMalformed, kind, apiVersion)
 }
 
-// eventKind returns the kind of an event that shows an object.
-func eventKind(name string) (kind kv.EventKind, isBookmark bool, err error) {
-	switch name {
-	case "ADDED":
-		return kv.Create, false, nil
-	case "MODIFIED":
-		return kv.Update, false, nil
-	case "DELETED":
-		return kv.Delete, false, nil
-	case "BOOKMARK":
-		return 0, true, nil
+var eventKinds = map[string]kv.EventKind{"ADDED": kv.Create, "MODIFIED": kv.Update, "DELETED": kv.Delete, "BOOKMARK": 0}
+
+// eventKind returns the kind of an event that is no error.
+func eventKind(name string) (kv.EventKind, error) {
+	kind, known := eventKinds[name]
+	if !known {
+		return 0, fmt.Errorf("%w: event type %q", errMalformed, name)
 	}
-	return 0, false, fmt.Errorf("%w: event type %q", errMalformed, name)
+	return kind, nil
 }
 
 // objectMeta is what the store needs of an object's metadata.

@@ -30,7 +30,7 @@
 // # Locks and goroutines
 //
 // revisions.mu > Store.mu; history.mu and tokens.mu are leaves. None is held during a request or while
-// sending on a channel. A shared read of the revision runs on a goroutine, a watch on three: one
+// waiting for a channel. A shared read of the revision runs on a goroutine, a watch on three: one
 // delivers, one reads from upstream, one probes. Run waits for all of them.
 //
 // # Bytes

@@ -109,11 +109,11 @@ func (c *jsonCodec) event(frame []byte) (event, error) {
 	if decoded.Type == "ERROR" {
 		return event{}, errorEvent(c.status(decoded.Object))
 	}
-	kind, isBookmark, err := eventKind(decoded.Type)
+	kind, err := eventKind(decoded.Type)
 	if err != nil {
 		return event{}, err
 	}
-	if isBookmark {
+	if kind == 0 { // a bookmark
 		var head jsonHead
 		if err := unmarshal(decoded.Object, &head); err != nil {
 			return event{}, err

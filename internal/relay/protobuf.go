@@ -159,7 +159,7 @@ func (c *protobufCodec) event(frame []byte) (event, error) {
 	if name == "ERROR" {
 		return event{}, errorEvent(c.status(raw))
 	}
-	kind, isBookmark, err := eventKind(name)
+	kind, err := eventKind(name)
 	if err != nil {
 		return event{}, err
 	}
@@ -167,7 +167,7 @@ func (c *protobufCodec) event(frame []byte) (event, error) {
 	if !ok || apiVersion != c.apiVersion || of != c.kind {
 		return event{}, typeMismatch(apiVersion, of)
 	}
-	if isBookmark {
+	if kind == 0 { // a bookmark
 		meta, err := readObjectMeta(message)
 		if err != nil {
 			return event{}, err

@@ -80,20 +80,11 @@ func (s *Store) remove(w *watcher) {
 
 // endWatches ends all open watches.
 func (s *Store) endWatches(reason error) {
-	for _, w := range s.open() {
-		w.cancel(reason)
-	}
-}
-
-// open returns the open watches.
-func (s *Store) open() []*watcher {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	open := make([]*watcher, 0, len(s.watches))
 	for w := range s.watches {
-		open = append(open, w)
+		w.cancel(reason)
 	}
-	return open
 }
 
 // RequestProgress asks each open watch to prove progress.
@@ -103,7 +94,9 @@ func (s *Store) RequestProgress(ctx context.Context) error {
 		return s.fail("request progress", err)
 	}
 	defer done()
-	for _, w := range s.open() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.watches {
 		select {
 		case w.kick <- struct{}{}:
 		default: // a probe that has not begun serves this caller, too

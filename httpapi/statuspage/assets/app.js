@@ -3,8 +3,10 @@
 // What is shown comes from the server as JSON, and some of it from clients that mean no good:
 // it becomes text of elements, never HTML. The token is sent in a header and nowhere else.
 
-const dataPath = "/larder/status";
-const tokenKey = "larder-token";
+// The page may be below a prefix. Each server has a token of its own.
+const prefix = location.pathname.replace(/\/larder\/?$/, "");
+const dataPath = prefix + "/larder/status";
+const tokenKey = "larder-token" + prefix;
 const keptSamples = 90;
 
 const by = (id) => document.getElementById(id);

@@ -214,6 +214,12 @@ type relay struct {
 // startRelay starts a relay, whose identity has the rights in docs/relay.md, and waits until it is ready.
 func (u *upstream) startRelay(t *testing.T, args ...string) *relay {
 	t.Helper()
+	return startRelay(t, append([]string{"--upstream", u.kubeconfig(t)}, args...)...)
+}
+
+// kubeconfig writes a kubeconfig for a relay, whose identity has only the rights in docs/relay.md, and returns its path.
+func (u *upstream) kubeconfig(t *testing.T) string {
+	t.Helper()
 	u.apply(t, "relay.yaml")
 	made, err := u.client(t).CoreV1().ServiceAccounts("larder-relay").CreateToken(t.Context(), "relay", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
@@ -229,10 +235,16 @@ func (u *upstream) startRelay(t *testing.T, args ...string) *relay {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return kubeconfig
+}
+
+// startRelay starts a relay with these arguments and waits until it is ready.
+func startRelay(t *testing.T, args ...string) *relay {
+	t.Helper()
 	port := proctest.Port(t)
 	r := &relay{url: fmt.Sprintf("https://127.0.0.1:%d", port)}
 	r.Process = proctest.New(t, "the relay", func() *exec.Cmd {
-		return exec.Command(*larder, append([]string{"relay", "--upstream", kubeconfig, "--secure-port", strconv.Itoa(port)}, args...)...)
+		return exec.Command(*larder, append([]string{"relay", "--secure-port", strconv.Itoa(port)}, args...)...)
 	})
 	if err := r.Start(); err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/larder-io/larder/cmd/larder/internal/relay/relaytest"
 	"github.com/larder-io/larder/cmd/larder/internal/server/servertest"
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/kv/kvtest"
@@ -36,7 +37,7 @@ func TestMain(m *testing.M) {
 	} else if raw := os.Getenv(larderVariable); raw != "" {
 		err = servertest.Run(raw)
 	} else if raw := os.Getenv(relayVariable); raw != "" {
-		err = runRelay(raw)
+		err = relaytest.Run(raw)
 	} else {
 		goleak.VerifyTestMain(m)
 	}

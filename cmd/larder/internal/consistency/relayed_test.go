@@ -2,53 +2,15 @@ package consistency
 
 import (
 	"context"
-	"encoding/json"
-	"log/slog"
 	"math/rand/v2"
-	"os"
-	"os/signal"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
-	"k8s.io/apiserver/pkg/server/options"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-	netutils "k8s.io/utils/net"
-
-	"github.com/larder-io/larder/cmd/larder/internal/relay"
-	"github.com/larder-io/larder/cmd/larder/internal/server"
+	"github.com/larder-io/larder/cmd/larder/internal/relay/relaytest"
 	"github.com/larder-io/larder/internal/proctest"
 )
-
-// relayConfig is the configuration of a relay process.
-type relayConfig struct {
-	Kubeconfig string
-	Port       int
-}
-
-// runRelay runs a relay until a signal comes. Lists of any size come from its caches.
-func runRelay(raw string) error {
-	var config relayConfig
-	if err := json.Unmarshal([]byte(raw), &config); err != nil {
-		return err
-	}
-	secure := options.NewSecureServingOptions()
-	secure.BindAddress, secure.BindPort, secure.ServerCert.CertDirectory = netutils.ParseIPSloppy("127.0.0.1"), config.Port, ""
-	s, err := relay.New(relay.Config{
-		Kubeconfig: config.Kubeconfig, SecureServing: secure, ConsistentFrom: 1, Idle: time.Hour, ServeStale: time.Minute, Version: server.Version(),
-		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-	})
-	if err != nil {
-		return err
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	return s.Run(ctx)
-}
 
 // addRelay adds a relay of all replicas, each connection to any of them.
 func (c *cluster) addRelay(t *testing.T) *replica {
@@ -57,14 +19,8 @@ func (c *cluster) addRelay(t *testing.T) *replica {
 	for _, r := range c.replicas {
 		larders = append(larders, strings.TrimPrefix(r.url, "https://"))
 	}
-	config := relayConfig{Kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), Port: proctest.Port(t)}
-	err := clientcmd.WriteToFile(clientcmdapi.Config{
-		Clusters:  map[string]*clientcmdapi.Cluster{"larders": {Server: "https://" + c.network.balance(t, "larders", larders, always("relay")), InsecureSkipTLSVerify: true}},
-		AuthInfos: map[string]*clientcmdapi.AuthInfo{"relay": {Token: "tester"}},
-		Contexts:  map[string]*clientcmdapi.Context{"larders": {Cluster: "larders", AuthInfo: "relay"}}, CurrentContext: "larders",
-	}, config.Kubeconfig)
-	if err != nil {
-		t.Fatal(err)
+	config := relaytest.Config{
+		Dir: t.TempDir(), Upstream: "https://" + c.network.balance(t, "larders", larders, always("relay")), Token: "tester", Port: proctest.Port(t),
 	}
 	c.add(t, "relay", config.Port, false, proctest.Role(t, relayVariable, config))
 	added := c.replicas[len(c.replicas)-1]

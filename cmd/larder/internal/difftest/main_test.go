@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/larder-io/larder/cmd/larder/internal/relay/relaytest"
 	"github.com/larder-io/larder/cmd/larder/internal/server/servertest"
 	"github.com/larder-io/larder/internal/proctest"
 )
@@ -32,7 +33,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	if role := os.Getenv(relayVariable); role != "" {
-		if err := runRelay(role); err != nil {
+		if err := relaytest.Run(role); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -1,56 +1,16 @@
 package difftest
 
 import (
-	"context"
-	"encoding/json"
-	"log/slog"
-	"os"
-	"os/signal"
-	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
-	"k8s.io/apiserver/pkg/server/options"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-	netutils "k8s.io/utils/net"
-
-	"github.com/larder-io/larder/cmd/larder/internal/relay"
-	"github.com/larder-io/larder/cmd/larder/internal/server"
+	"github.com/larder-io/larder/cmd/larder/internal/relay/relaytest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
 // relayVariable makes the test binary be a relay, configured by its value.
 const relayVariable = "LARDER_DIFFTEST_RELAY"
-
-// relayConfig is the configuration of a relay process.
-type relayConfig struct {
-	Kubeconfig string
-	Port       int
-}
-
-// runRelay runs a relay until a signal comes.
-func runRelay(text string) error {
-	var config relayConfig
-	if err := json.Unmarshal([]byte(text), &config); err != nil {
-		return err
-	}
-	secure := options.NewSecureServingOptions()
-	secure.BindAddress, secure.BindPort, secure.ServerCert.CertDirectory = netutils.ParseIPSloppy("127.0.0.1"), config.Port, ""
-	s, err := relay.New(relay.Config{
-		Kubeconfig: config.Kubeconfig, SecureServing: secure, ConsistentFrom: 1, Idle: time.Hour, ServeStale: time.Minute, Version: server.Version(),
-		Progress: os.Stderr, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-	})
-	if err != nil {
-		return err
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	return s.Run(ctx)
-}
 
 // TestRelayAnswersAsItsUpstream compares the answers of a relay with those of its upstream: kube-apiserver with -stock,
 // otherwise Larder.
@@ -59,16 +19,8 @@ func TestRelayAnswersAsItsUpstream(t *testing.T) {
 	if w.stock == nil {
 		w.stock = w.larder
 	}
-	kubeconfig, port := filepath.Join(t.TempDir(), "kubeconfig"), proctest.Port(t)
-	err := clientcmd.WriteToFile(clientcmdapi.Config{
-		Clusters:  map[string]*clientcmdapi.Cluster{"upstream": {Server: w.stock.url, InsecureSkipTLSVerify: true}},
-		AuthInfos: map[string]*clientcmdapi.AuthInfo{"relay": {Token: "admin"}},
-		Contexts:  map[string]*clientcmdapi.Context{"upstream": {Cluster: "upstream", AuthInfo: "relay"}}, CurrentContext: "upstream",
-	}, kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.larder = start(t, "relay", port, proctest.Role(t, relayVariable, relayConfig{kubeconfig, port}))
+	port := proctest.Port(t)
+	w.larder = start(t, "relay", port, proctest.Role(t, relayVariable, relaytest.Config{Dir: t.TempDir(), Upstream: w.stock.url, Token: "admin", Port: port}))
 	w.larder.ports = append(w.larder.ports, w.stock.ports...)
 	w.stock.ports = w.larder.ports
 	w.larder.awaitReady(t)

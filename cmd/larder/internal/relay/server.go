@@ -8,8 +8,6 @@ import (
 	"log/slog"
 	"math"
 	"net"
-	"net/http"
-	"net/url"
 	"os"
 	"runtime/debug"
 	"strconv"
@@ -21,19 +19,17 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/apiserver/pkg/authorization/path"
 	"k8s.io/apiserver/pkg/authorization/union"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/server/options"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/larder-io/larder/cmd/larder/internal/server/lifecycle"
 	"github.com/larder-io/larder/cmd/larder/internal/server/servingcert"
 	"github.com/larder-io/larder/httpapi"
 	"github.com/larder-io/larder/httpapi/relay"
-	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/builtin"
 	"github.com/larder-io/larder/kv"
@@ -41,27 +37,23 @@ import (
 
 // Config is the configuration of a [Server].
 type Config struct {
-	// Kubeconfig names the upstream and has the relay's own credentials there; "" means the cluster that the
-	// relay runs in.
-	Kubeconfig string
+	Upstreams []Upstream
 
 	// SecureServing is where to listen. Without a certificate one is generated.
 	SecureServing *options.SecureServingOptions
-	// ClientCAFile has the CAs of client certificates; "" accepts none.
-	ClientCAFile string
 
 	// Resources are the resources that are followed, as RESOURCE or RESOURCE.GROUP; empty means all but secrets.
 	Resources []string
 	// ConsistentFrom, Idle and ServeStale are those of [relay.Config].
 	ConsistentFrom   int
 	Idle, ServeStale time.Duration
-	// MemoryBudget is the number of bytes that cached objects may have. 0 means half of the memory limit of the
-	// process, or no limit if that has none.
+	// MemoryBudget is the number of bytes that cached objects of all upstreams may have. 0 means half of the memory
+	// limit of the process, or no limit if that has none.
 	MemoryBudget int64
 
 	// Version is the Kubernetes that this program has the types of.
 	Version version.Info
-	// Progress gets a line when the relay is ready.
+	// Progress gets a line for each upstream when the relay is ready.
 	Progress io.Writer
 	Logger   *slog.Logger
 }
@@ -75,15 +67,9 @@ type Server struct {
 
 	// Set while Run starts.
 	dir          string // private files
-	kubeconfig   *clientcmdapi.Config
-	upstream     *rest.Config
-	client       *http.Client // has the relay's own credentials
-	base         *url.URL
-	auth         *auth.Auth
+	upstreams    []*upstream
 	certificates *servingcert.Certificates
 	listener     net.Listener
-	relay        *relay.Relay
-	http         *httpapi.Server
 }
 
 // New checks config and returns a Server that is not running.
@@ -115,16 +101,34 @@ func (s *Server) Run(ctx context.Context) (err error) {
 	}
 	defer os.RemoveAll(s.dir)
 	defer func() { err = errors.Join(err, s.layers.Stop()) }()
-	for _, step := range []func(context.Context) error{s.reach, s.authorize, s.listen, s.build} {
-		if err := step(ctx); err != nil {
+	for _, of := range s.config.Upstreams {
+		u, err := s.reach(ctx, of)
+		if err != nil {
 			return err
 		}
+		s.layers.Start(ctx, "authentication "+u.Name, u.auth.Run)
+		s.upstreams = append(s.upstreams, u)
 	}
-	s.layers.Start(ctx, "relay", s.relay.Run)
-	s.layers.Start(ctx, "serving", s.http.Run)
-	s.warn(ctx)
-	if s.config.Progress != nil {
-		fmt.Fprintf(s.config.Progress, "relay of %s at https://%s\n", s.upstream.Host, s.listener.Addr())
+	if err := s.listen(ctx); err != nil {
+		return err
+	}
+	if err := s.build(); err != nil {
+		return err
+	}
+	behind := make(map[string]*httpapi.Server)
+	for _, u := range s.upstreams {
+		behind[u.Name] = u.http
+		s.layers.Start(ctx, "relay "+u.Name, u.relay.Run)
+		s.layers.Start(ctx, "permissions "+u.Name, u.warn)
+		s.layers.Start(ctx, "serving "+u.Name, u.http.Run)
+	}
+	if behind[""] == nil {
+		s.layers.Start(ctx, "front", httpapi.NewFront(s.listener, s.certificates.TLS(), behind).Run)
+	}
+	for _, u := range s.upstreams {
+		if s.config.Progress != nil {
+			fmt.Fprintf(s.config.Progress, "relay of %s at https://%s%s\n", u.rest.Host, s.listener.Addr(), httpapi.PathOf(u.Name))
+		}
 	}
 	select {
 	case <-ctx.Done():
@@ -132,50 +136,6 @@ func (s *Server) Run(ctx context.Context) (err error) {
 	case layer := <-s.layers.Ended():
 		return layer.Unexpected()
 	}
-}
-
-// warn logs what the relay may not do at the upstream.
-func (s *Server) warn(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	client, err := kubernetes.NewForConfigAndClient(s.upstream, s.client)
-	if err != nil {
-		return
-	}
-	lines, err := missingPermissions(ctx, client.AuthorizationV1(), s.config.ClientCAFile != "")
-	if err != nil {
-		s.config.Logger.Warn("cannot ask the upstream for the relay's rights", "error", err)
-	}
-	for _, line := range lines {
-		s.config.Logger.Warn(line)
-	}
-}
-
-// reach makes the client of the upstream.
-func (s *Server) reach(context.Context) (err error) {
-	if s.kubeconfig, err = loadUpstream(s.config.Kubeconfig); err != nil {
-		return err
-	}
-	if s.upstream, err = clientcmd.NewDefaultClientConfig(*s.kubeconfig, nil).ClientConfig(); err != nil {
-		return fmt.Errorf("relay: upstream: %w", err)
-	}
-	s.upstream.UserAgent = "larder-relay"
-	if s.client, err = rest.HTTPClientFor(s.upstream); err != nil {
-		return fmt.Errorf("relay: upstream: %w", err)
-	}
-	if s.base, _, err = rest.DefaultServerUrlFor(s.upstream); err != nil {
-		return fmt.Errorf("relay: upstream: %w", err)
-	}
-	return nil
-}
-
-// authorize loads authentication and authorization, which the upstream decides about.
-func (s *Server) authorize(ctx context.Context) (err error) {
-	if s.auth, err = loadRights(ctx, s.dir, s.kubeconfig, s.config.ClientCAFile, true); err != nil {
-		return err
-	}
-	s.layers.Start(ctx, "authentication", s.auth.Run)
-	return nil
 }
 
 // listen loads the certificates and opens the port.
@@ -192,8 +152,16 @@ func (s *Server) listen(ctx context.Context) (err error) {
 	if err := secure.MaybeDefaultWithSelfSignedCerts("localhost", names, []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}); err != nil {
 		return fmt.Errorf("relay: serving certificate: %w", err)
 	}
+	var clientCAs dynamiccertificates.CAContentProvider
+	for _, u := range s.upstreams {
+		if clientCAs == nil {
+			clientCAs = u.auth.ClientCA
+		} else if u.auth.ClientCA != nil {
+			clientCAs = dynamiccertificates.NewUnionCAContentProvider(clientCAs, u.auth.ClientCA)
+		}
+	}
 	pair := secure.ServerCert.CertKey
-	if s.certificates, err = servingcert.Load(pair.CertFile, pair.KeyFile, s.auth.ClientCA, &secure); err != nil {
+	if s.certificates, err = servingcert.Load(pair.CertFile, pair.KeyFile, clientCAs, &secure); err != nil {
 		return err
 	}
 	s.layers.Start(ctx, "certificates", s.certificates.Run)
@@ -205,16 +173,20 @@ func (s *Server) listen(ctx context.Context) (err error) {
 }
 
 // build makes the parts that serve.
-func (s *Server) build(context.Context) (err error) {
-	resources, err := s.registry()
+func (s *Server) build() error {
+	unused := new(rest.Config) // for storages of objects, of which there are none here
+	client, err := kubernetes.NewForConfig(unused)
 	if err != nil {
-		return err
+		return fmt.Errorf("relay: %w", err)
 	}
-	proxied := relay.ProxyConfig{Upstream: s.upstream}
-	if s.auth.ClientCA != nil {
-		proxied.ClientCAs = s.auth.ClientCA.VerifyOptions
-	}
-	proxy, err := relay.NewProxy(proxied)
+	none := nothing{}
+	resources, err := registry.New(registry.Config{
+		Served: true, Store: none, Tail: kv.NewTail(kv.TailConfig{Store: none, Prefix: "/registry"}), Logger: s.config.Logger,
+		Config: builtin.Config{
+			ClientConfig: unused, Informers: informers.NewSharedInformerFactory(client, 0),
+			Authorizer: authorizerfactory.NewAlwaysDenyAuthorizer(),
+		},
+	})
 	if err != nil {
 		return err
 	}
@@ -222,9 +194,28 @@ func (s *Server) build(context.Context) (err error) {
 	if most := debug.SetMemoryLimit(-1); limit == 0 && most < math.MaxInt64 { // -1 changes nothing
 		limit = most / 2
 	}
-	s.relay, err = relay.New(relay.Config{
-		Registry: resources, Client: s.client, Upstream: s.base, Proxy: proxy, Minor: s.minor, Follows: s.follows, Budget: relay.NewBudget(limit),
-		ConsistentFrom: s.config.ConsistentFrom, Idle: s.config.Idle, ServeStale: s.config.ServeStale, Logger: s.config.Logger,
+	budget := relay.NewBudget(limit)
+	for _, u := range s.upstreams {
+		if err := s.serve(u, resources, budget); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// serve makes what serves u.
+func (s *Server) serve(u *upstream, resources *registry.Registry, budget *relay.Budget) (err error) {
+	proxied := relay.ProxyConfig{Upstream: u.rest, Prefix: httpapi.PathOf(u.Name)}
+	if u.auth.ClientCA != nil {
+		proxied.ClientCAs = u.auth.ClientCA.VerifyOptions
+	}
+	proxy, err := relay.NewProxy(proxied)
+	if err != nil {
+		return err
+	}
+	u.relay, err = relay.New(relay.Config{
+		Registry: resources, Client: u.client, Upstream: u.base, Proxy: proxy, Minor: s.minor, Follows: s.follows, Budget: budget,
+		ConsistentFrom: s.config.ConsistentFrom, Idle: s.config.Idle, ServeStale: s.config.ServeStale, Logger: u.logger,
 	})
 	if err != nil {
 		return err
@@ -234,36 +225,23 @@ func (s *Server) build(context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("relay: %w", err)
 	}
-	s.http, err = httpapi.New(httpapi.Config{
+	config := httpapi.Config{
 		Registry: resources, Listener: s.listener, TLS: s.certificates.TLS(), Version: &s.config.Version,
 		Access: httpapi.Access{
-			Authenticator: last.authenticator(s.auth.Authenticator), Generation: s.auth.Generation, Audiences: s.auth.Audiences,
-			Authorizer: union.New(health, last.authorizer(s.auth.Authorizer)), Revocation: s.auth.Revocation(),
+			Authenticator: last.authenticator(u.auth.Authenticator), Generation: u.auth.Generation, Audiences: u.auth.Audiences,
+			Authorizer: union.New(health, last.authorizer(u.auth.Authorizer)), Revocation: u.auth.Revocation(),
 		},
 		Pages: httpapi.Pages{
 			HealthChecks: []healthz.HealthChecker{healthz.PingHealthz}, LiveChecks: []healthz.HealthChecker{healthz.PingHealthz},
 			ReadyChecks: []healthz.HealthChecker{healthz.PingHealthz}, StatusPage: true, NoProfiling: true,
 		},
-		Delegation: httpapi.Delegation{Relay: s.relay},
-	})
-	return err
-}
-
-// registry returns the built-in resources, which are not stored here.
-func (s *Server) registry() (*registry.Registry, error) {
-	client, err := kubernetes.NewForConfigAndClient(s.upstream, s.client)
-	if err != nil {
-		return nil, fmt.Errorf("relay: %w", err)
+		Delegation: httpapi.Delegation{Relay: u.relay},
 	}
-	none := nothing{}
-	return registry.New(registry.Config{
-		Served: true, Store: none, Tail: kv.NewTail(kv.TailConfig{Store: none, Prefix: "/registry"}),
-		Logger: s.config.Logger,
-		Config: builtin.Config{
-			ClientConfig: s.upstream, Informers: informers.NewSharedInformerFactory(client, 0),
-			Authorizer: authorizerfactory.NewAlwaysDenyAuthorizer(),
-		},
-	})
+	if u.Name != "" {
+		config.Accept = make(chan struct{}) // the Front accepts connections
+	}
+	u.http, err = httpapi.New(config)
+	return err
 }
 
 // nothing is the store of a registry that stores nothing.

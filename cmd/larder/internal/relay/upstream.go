@@ -1,0 +1,132 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/httpapi/relay"
+	"github.com/larder-io/larder/internal/auth"
+)
+
+// Upstream is an API server that a relay stands before.
+type Upstream struct {
+	// Name is "" if the relay has one upstream, which it serves at the root. Others are served below /clusters/{name}.
+	Name string
+	// Kubeconfig has the address of the upstream and the relay's own credentials there; "" means the cluster that
+	// the relay runs in.
+	Kubeconfig string
+	// ClientCAFile has the CAs of the client certificates of the upstream's users; "" accepts none.
+	ClientCAFile string
+}
+
+// ParseUpstreams reads the upstreams of a relay: one KUBECONFIG, or NAME=KUBECONFIG for each of several. clientCAs
+// are their files with the CAs of client certificates in the same form. Without kubeconfigs there is one upstream.
+func ParseUpstreams(kubeconfigs, clientCAs []string) (all []Upstream, err error) {
+	if len(kubeconfigs) == 0 {
+		kubeconfigs = []string{""}
+	}
+	at := make(map[string]int)
+	for i, text := range kubeconfigs {
+		name, file := parseNamed(text)
+		if _, twice := at[name]; twice || name == "" && len(kubeconfigs) > 1 {
+			return nil, fmt.Errorf("--upstream %s: each of several upstreams needs a name of its own, as in NAME=KUBECONFIG", text)
+		}
+		at[name] = i
+		all = append(all, Upstream{Name: name, Kubeconfig: file})
+	}
+	for _, text := range clientCAs {
+		name, file := parseNamed(text)
+		i, known := at[name]
+		if !known || all[i].ClientCAFile != "" {
+			return nil, fmt.Errorf("--client-ca-file %s: needs the name of an upstream, each at most once", text)
+		}
+		all[i].ClientCAFile = file
+	}
+	return all, nil
+}
+
+// parseNamed splits NAME=FILE. Text before an equals sign that cannot be a name belongs to the file.
+func parseNamed(text string) (name, file string) {
+	name, file, ok := strings.Cut(text, "=")
+	if !ok || len(validation.IsDNS1123Label(name)) > 0 {
+		return "", text
+	}
+	return name, file
+}
+
+// upstream is what a relay has for one of its upstreams.
+type upstream struct {
+	Upstream
+	logger *slog.Logger
+	rest   *rest.Config
+	client *http.Client // has the relay's own credentials
+	base   *url.URL
+	auth   *auth.Auth
+	relay  *relay.Relay
+	http   *httpapi.Server
+}
+
+// reach makes the client of an upstream, and loads authentication and authorization, which the upstream decides
+// about. It sends no request: an upstream that is away does not delay others.
+func (s *Server) reach(ctx context.Context, of Upstream) (*upstream, error) {
+	u := &upstream{Upstream: of, logger: s.config.Logger}
+	if u.Name != "" {
+		u.logger = u.logger.With("upstream", u.Name)
+	}
+	kubeconfig, err := loadUpstream(u.Kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	if u.rest, err = clientcmd.NewDefaultClientConfig(*kubeconfig, nil).ClientConfig(); err != nil {
+		return nil, fmt.Errorf("relay: upstream: %w", err)
+	}
+	u.rest.UserAgent = "larder-relay"
+	if u.client, err = rest.HTTPClientFor(u.rest); err != nil {
+		return nil, fmt.Errorf("relay: upstream: %w", err)
+	}
+	if u.base, _, err = rest.DefaultServerUrlFor(u.rest); err != nil {
+		return nil, fmt.Errorf("relay: upstream: %w", err)
+	}
+	dir := filepath.Join(s.dir, "upstream-"+u.Name)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("relay: %w", err)
+	}
+	u.auth, err = loadRights(ctx, dir, kubeconfig, u.ClientCAFile, true)
+	return u, err
+}
+
+// warn logs what the relay may not do at the upstream, once that answers. It returns when ctx ends.
+func (u *upstream) warn(ctx context.Context) error {
+	client, err := kubernetes.NewForConfigAndClient(u.rest, u.client)
+	if err != nil {
+		return fmt.Errorf("relay: %w", err)
+	}
+	_ = wait.PollUntilContextCancel(ctx, time.Minute, true, func(ctx context.Context) (bool, error) {
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		lines, err := missingPermissions(ctx, client.AuthorizationV1(), u.ClientCAFile != "")
+		if err != nil {
+			u.logger.Warn("cannot ask the upstream for the relay's rights", "error", err)
+		}
+		for _, line := range lines {
+			u.logger.Warn(line)
+		}
+		return err == nil, nil
+	})
+	<-ctx.Done()
+	return nil
+}

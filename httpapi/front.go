@@ -1,0 +1,118 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/http1"
+)
+
+// clustersPath begins the paths of the servers behind a [Front].
+const clustersPath = "/clusters/"
+
+// PathOf returns the path below which a Front serves the server of that name; that of "" is at the root.
+func PathOf(name string) string {
+	if name == "" {
+		return ""
+	}
+	return clustersPath + name
+}
+
+// Front serves several servers at one listener, each below /clusters/{name}. Beside them it serves only /healthz,
+// /livez and /readyz. It looks at no credentials.
+type Front struct {
+	servers  map[string]*Server
+	http1    *http1.Server
+	draining chan struct{} // closed when Run's context has ended
+}
+
+// NewFront returns a Front for at least one server, by their names. It has the limits of one of them.
+func NewFront(listener net.Listener, config *tls.Config, servers map[string]*Server) *Front {
+	f := &Front{servers: servers, draining: make(chan struct{})}
+	var limits http1.Config
+	for _, s := range servers {
+		limits = s.http1Config()
+	}
+	limits.Listener, limits.TLS, limits.Handler, limits.Draining = listener, config, f.handle, f.draining
+	f.http1 = http1.New(limits)
+	return f
+}
+
+// Run serves until ctx ends, and then ends what the servers serve for it. They must run for longer.
+func (f *Front) Run(ctx context.Context) error {
+	accepted := make(chan error, 1)
+	go func() { accepted <- f.http1.ServeNetwork() }()
+	select {
+	case err := <-accepted:
+		return err
+	case <-ctx.Done():
+	}
+	close(f.draining)
+	f.http1.StopAccepting()
+	err := <-accepted
+	f.http1.Network.Close()
+	for _, s := range f.servers {
+		s.streams.End()
+	}
+	grace, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	_ = f.http1.Network.Drain(grace) // requests that take longer are cut off
+	f.http1.Abort()
+	return err
+}
+
+// handle serves a request by the server whose path it is below.
+func (f *Front) handle(carrier exchange.Carrier, received time.Time) *exchange.Exchange {
+	target := string(carrier.Target())
+	name, rest := splitTarget(target)
+	if s := f.servers[name]; s != nil {
+		return s.chain.handle(below{carrier, []byte(rest)}, received)
+	}
+	x := new(exchange.Exchange)
+	x.Init(carrier, received, nil)
+	x.CommonHeaders()
+	facts := carrier.Inspect()
+	switch path, _, _ := strings.Cut(target, "?"); {
+	case facts.Code != 0:
+		x.Text(facts.Code, facts.Refusal)
+		x.Closing = true
+	case path == "/healthz", path == "/livez", path == "/readyz":
+		x.Text(http.StatusOK, "ok")
+	default:
+		err := apierrors.NewNotFound(schema.GroupResource{}, "")
+		err.ErrStatus.Message = "API servers are at " + clustersPath + "NAME here, and none is at this path"
+		x.Fail(err)
+	}
+	return x
+}
+
+// splitTarget returns the name of the server that a request target is for, "" if it is for none, and the rest of the
+// target. The prefix has one spelling: it is compared before the target is parsed.
+func splitTarget(target string) (name, rest string) {
+	rest, ok := strings.CutPrefix(target, clustersPath)
+	if !ok {
+		return "", target
+	}
+	end := strings.IndexAny(rest+"?", "/?")
+	if name, rest = rest[:end], rest[end:]; !strings.HasPrefix(rest, "/") {
+		rest = "/" + rest
+	}
+	return name, rest
+}
+
+// below is a request without the prefix of its target. Everything after that, the parser first, sees only the rest.
+type below struct {
+	exchange.Carrier
+	target []byte
+}
+
+// Target implements exchange.Carrier.
+func (b below) Target() []byte { return b.target }

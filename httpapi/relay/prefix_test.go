@@ -1,0 +1,69 @@
+package relay
+
+import (
+	"net/http"
+	"net/url"
+	"testing"
+)
+
+// TestAnswersAreBelowThePrefix: paths of an upstream in headers are those at which the relay serves them.
+func TestAnswersAreBelowThePrefix(t *testing.T) {
+	for _, c := range []struct{ upstream, prefix, location, want string }{
+		{"https://up", "", "/a%2Fb?c=%2F#d", "/a%2Fb?c=%2F#d"},
+		{"https://up", "/clusters/a", "/a%2Fb?c=%2F#d", "/clusters/a/a%2Fb?c=%2F#d"},
+		{"https://up", "/clusters/a", "https://up/x", "/clusters/a/x"},
+		{"https://up", "/clusters/a", "https://elsewhere/x", "https://elsewhere/x"},
+		{"https://up", "/clusters/a", "x/", "x/"},
+		{"https://up/base/", "/clusters/a", "/base/x", "/clusters/a/x"},
+		{"https://up/base", "", "https://up/base/x", "/x"},
+		{"https://up/base", "/clusters/a", "/login", "/login"},
+		{"https://up", "/clusters/a", "", ""},
+	} {
+		at, err := url.Parse(c.upstream)
+		if err != nil {
+			t.Fatal(err)
+		}
+		header := http.Header{}
+		if c.location != "" {
+			header.Set("Location", c.location)
+		}
+		(&forwarding{upstream: at, prefix: c.prefix}).relocate(header)
+		if got := header.Get("Location"); got != c.want {
+			t.Errorf("%q of %s below %q becomes %q, want %q", c.location, c.upstream, c.prefix, got, c.want)
+		}
+	}
+	for prefix, want := range map[string]int{"": 1, "/clusters/a": 0} {
+		header := http.Header{"Set-Cookie": {"session=secret; Path=/"}}
+		if (&forwarding{upstream: new(url.URL), prefix: prefix}).relocate(header); len(header["Set-Cookie"]) != want {
+			t.Errorf("cookies below %q: %q", prefix, header["Set-Cookie"])
+		}
+	}
+}
+
+// TestPathsStayInTheUpstream: another server at the same host does not get the requests for an upstream whose URL has
+// a path.
+func TestPathsStayInTheUpstream(t *testing.T) {
+	u := newUpstream(t, nil)
+	config := u.config()
+	config.Host += "/base"
+	s := serve(t, config)
+	tr := s.transportFor(t, s.tlsFor(t, "user"), false)
+	for path, code := range map[string]int{
+		"/../other/api": http.StatusBadRequest, "/%2e%2e/other/api": http.StatusBadRequest, "/x/../../other": http.StatusBadRequest, "/..": http.StatusBadRequest,
+		"/../base2/api": http.StatusBadRequest, "//../..//other": http.StatusBadRequest,
+		"/x/../api": http.StatusOK, "/..x": http.StatusOK, "/": http.StatusOK,
+	} {
+		req := &http.Request{Method: http.MethodGet, URL: &url.URL{Scheme: "https", Host: s.addr, Opaque: path}, Header: http.Header{}}
+		resp := s.ask(t, tr, req)
+		resp.Body.Close()
+		if resp.StatusCode != code {
+			t.Errorf("%s: %d, want %d", path, resp.StatusCode, code)
+		}
+	}
+	for range 3 {
+		<-u.heard
+	}
+	if len(u.heard) > 0 {
+		t.Errorf("the upstream also hears %s", (<-u.heard).uri)
+	}
+}

@@ -1,0 +1,234 @@
+package relay
+
+import (
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/larder-io/larder/internal/proctest/testcert"
+)
+
+// below returns the configuration of a client of one upstream of r.
+func (r *relay) below(name, token string) *rest.Config {
+	config := r.as(token)
+	config.Host += "/clusters/" + name
+	return config
+}
+
+// eavesdropper is an upstream that keeps all that it is sent, and answers nothing of use.
+type eavesdropper struct {
+	*httptest.Server
+
+	mu    sync.Mutex
+	heard bytes.Buffer
+}
+
+func newEavesdropper(t *testing.T) *eavesdropper {
+	e := new(eavesdropper)
+	e.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, _ := io.ReadAll(req.Body)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		fmt.Fprintln(&e.heard, req.Method, req.RequestURI, req.Header, string(body))
+		w.WriteHeader(http.StatusUnauthorized)
+	}))
+	e.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
+	e.StartTLS()
+	t.Cleanup(e.Close)
+	return e
+}
+
+func (e *eavesdropper) said() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.heard.String()
+}
+
+// kubeconfigOf writes a kubeconfig of a server with a token, and returns its path.
+func kubeconfigOf(t *testing.T, server, token string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	err := clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters:  map[string]*clientcmdapi.Cluster{"upstream": {Server: server, InsecureSkipTLSVerify: true}},
+		AuthInfos: map[string]*clientcmdapi.AuthInfo{"relay": {Token: token}},
+		Contexts:  map[string]*clientcmdapi.Context{"upstream": {Cluster: "upstream", AuthInfo: "relay"}}, CurrentContext: "upstream",
+	}, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// TestUpstreamsDisagree: what one of two upstreams knows, and whom it lets, is nothing to the other, on one connection.
+func TestUpstreamsDisagree(t *testing.T) {
+	t.Parallel()
+	a, b := startUpstream(t), startUpstream(t)
+	rules := allowed([]string{"get", "list", "watch"}, []string{"configmaps"})
+	inA, inB := a.token(t, "reader", rules), b.token(t, "reader", rules)
+	barred := b.token(t, "barred", allowed([]string{"get"}, []string{"pods"})) // may do in a what it may not do in b
+	a.token(t, "barred", rules)
+	for name, u := range map[string]*upstream{"only-a": a, "only-b": b} {
+		if _, err := u.client(t).CoreV1().ConfigMaps("default").Create(t.Context(), configMap(name), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := startRelay(t, "--upstream", "a="+a.kubeconfig(t), "--upstream", "b="+b.kubeconfig(t))
+	const list = "/api/v1/namespaces/default/configmaps?resourceVersion=0"
+	client := httpClient(t, r.as("")) // all requests share its connection
+	ask := func(cluster, token string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+"/clusters/"+cluster+list, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(body)
+	}
+	for range 3 { // the second time decisions and caches are there
+		for _, c := range []struct {
+			cluster, token, has, lacks string
+			code                       int
+		}{
+			{"a", inA, "only-a", "only-b", http.StatusOK},
+			{"b", inA, "Unauthorized", "only-", http.StatusUnauthorized},
+			{"b", inB, "only-b", "only-a", http.StatusOK},
+			{"a", inB, "Unauthorized", "only-", http.StatusUnauthorized},
+			{"b", barred, "forbidden", "only-", http.StatusForbidden},
+			{"a", "", "system:anonymous", "only-", http.StatusForbidden},
+			{"b", "", "system:anonymous", "only-", http.StatusForbidden},
+		} {
+			code, body := ask(c.cluster, c.token)
+			if code != c.code || !strings.Contains(body, c.has) || strings.Contains(body, c.lacks) {
+				t.Errorf("%s: %d %s, want %d with %q", c.cluster, code, body, c.code, c.has)
+			}
+		}
+	}
+	w, err := clientFor(t, r.below("b", inB)).CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	// One is away: the other goes on, also when the relay starts.
+	if err := b.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	if code, body := ask("b", inB); code != http.StatusOK || !strings.Contains(body, "only-b") {
+		t.Errorf("a cached list without the upstream: %d %s", code, body)
+	}
+	if code, body := ask("b", inA); code == http.StatusOK {
+		t.Errorf("a token of another upstream: %s", body)
+	}
+	second := startRelay(t, "--upstream", "b="+kubeconfigOf(t, b.config.Host, "none"), "--upstream", "a="+a.kubeconfig(t))
+	for _, relay := range []*relay{r, second} {
+		if got := get(t, relay.below("a", inA), list); got.code != http.StatusOK || !bytes.Contains(got.body, []byte("only-a")) {
+			t.Errorf("an upstream beside one that is away: %d %s", got.code, got.body)
+		}
+		if got := get(t, relay.as(""), "/readyz"); got.code != http.StatusOK {
+			t.Errorf("/readyz: %d %s", got.code, got.body)
+		}
+		if err := relay.Terminate(t); err != nil { // with a watch open
+			t.Errorf("the relay ends with %v", err)
+		}
+	}
+	awaitEnd(t, w)
+}
+
+// TestTokensStayWithTheirUpstream: an upstream hears of no credential that a client has not sent there.
+func TestTokensStayWithTheirUpstream(t *testing.T) {
+	t.Parallel()
+	first, second := newEavesdropper(t), newEavesdropper(t)
+	r := startRelay(t, "--upstream", "first="+kubeconfigOf(t, first.URL, "relays-token-for-first"), "--upstream", "second="+kubeconfigOf(t, second.URL, "relays-token-for-second"))
+	for target, code := range map[string]int{
+		"/clusters/first/api/v1/pods":                           http.StatusUnauthorized,
+		"/clusters/first/api/v1/pods?resourceVersion=0":         http.StatusUnauthorized,
+		"/clusters/first/../second/api/v1/pods":                 http.StatusUnauthorized,
+		"/clusters/first/%2e%2e/second/api/v1/pods":             http.StatusUnauthorized,
+		"/clusters/first//clusters/second/api/v1/pods":          http.StatusUnauthorized,
+		"/clusters/first/clusters/second/api":                   http.StatusUnauthorized,
+		"/clusters/first/metrics":                               http.StatusUnauthorized,
+		"/clusters/first?resourceVersion=0":                     http.StatusUnauthorized,
+		"/clusters/first%2Fapi":                                 http.StatusNotFound,
+		"/clusters/%66irst/api":                                 http.StatusNotFound,
+		"/clusters/third/api/v1/pods":                           http.StatusNotFound,
+		"/clusters":                                             http.StatusNotFound,
+		"/clusters/":                                            http.StatusNotFound,
+		"//clusters/first/api":                                  http.StatusNotFound,
+		"/api":                                                  http.StatusNotFound,
+		"/api/v1/namespaces/default/configmaps?resourceVersion": http.StatusNotFound,
+		"/": http.StatusNotFound, "/metrics": http.StatusNotFound, "/larder/": http.StatusNotFound, "/larder/status": http.StatusNotFound,
+		"/healthz": http.StatusOK, "/livez": http.StatusOK, "/readyz": http.StatusOK,
+	} {
+		got := get(t, r.as("secret"), target)
+		if got.code != code {
+			t.Errorf("%s: %d %s, want %d", target, got.code, got.body, code)
+		}
+		if code == http.StatusNotFound && !bytes.Contains(got.body, []byte(`"kind":"Status"`)) {
+			t.Errorf("%s is answered without a Status: %s", target, got.body)
+		}
+	}
+	for name, said := range map[string]string{"first": first.said(), "second": second.said()} {
+		other := map[string]string{"first": "second", "second": "first"}[name]
+		if strings.Contains(said, "relays-token-for-"+other) || name == "second" && strings.Contains(said, "secret") {
+			t.Errorf("%s has heard a credential that is not for it:\n%s", name, said)
+		}
+	}
+	before := first.said()
+	for _, target := range []string{"/", "/api", "/healthz", "/clusters/third/api", "/clusters/second/api"} {
+		get(t, r.as("another"), target)
+	}
+	if strings.Contains(strings.TrimPrefix(first.said(), before), "another") {
+		t.Errorf("the first upstream has heard the token of requests that are not for it")
+	}
+	if !strings.Contains(second.said(), "another") {
+		t.Error("a request does not reach the second upstream")
+	}
+}
+
+// TestCertificatesOfOneUpstream: a certificate names a user of the upstream whose CA has signed it, and of no other.
+func TestCertificatesOfOneUpstream(t *testing.T) {
+	t.Parallel()
+	a, b := startUpstream(t), startUpstream(t)
+	authority, file := testcert.New(t, "clients"), filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(file, []byte(authority.PEM()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.apply(t, "relay-impersonates.yaml")
+	b.apply(t, "relay-impersonates.yaml")
+	r := startRelay(t, "--upstream", "a="+a.kubeconfig(t), "--upstream", "b="+b.kubeconfig(t), "--client-ca-file", "a="+file)
+	ann := r.certified(t, authority, "ann", "system:masters")
+	for _, query := range []string{"", "?resourceVersion=0"} {
+		for _, c := range []struct { // over one connection
+			cluster, has string
+			code         int
+		}{{"a", "ConfigMapList", http.StatusOK}, {"b", "system:anonymous", http.StatusForbidden}} {
+			got := get(t, ann, "/clusters/"+c.cluster+"/api/v1/configmaps"+query)
+			if got.code != c.code || !bytes.Contains(got.body, []byte(c.has)) {
+				t.Errorf("configmaps%s of %s: %d %s", query, c.cluster, got.code, got.body)
+			}
+		}
+	}
+}
