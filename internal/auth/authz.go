@@ -179,7 +179,7 @@ func (c *chain) rbac(made link) (link, error) {
 	return c.afterSync(made, first, noProbe), nil
 }
 
-// link makes the links of config from the permanent authorizers and new webhooks.
+// link makes the links of config from the permanent authorizers and new ones, which need no objects.
 func (c *chain) link(ctx context.Context, config *authzapi.AuthorizationConfiguration) (*links, error) {
 	super := authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)
 	all, cached := []authorizer.Authorizer{super}, []authorizer.Authorizer{super}
@@ -187,19 +187,19 @@ func (c *chain) link(ctx context.Context, config *authzapi.AuthorizationConfigur
 	var rules []authorizer.RuleResolver
 	remote := false
 	for _, configured := range config.Authorizers {
+		if configured.Type == authzapi.TypeWebhook && !remote {
+			local, remote = append(local, authorizer.AuthorizerFunc(refuseRemote)), true
+		}
 		next, ok := c.permanent[configured.Type]
-		switch {
-		case configured.Type == authzapi.TypeWebhook:
-			var err error
-			if !remote {
-				local = append(local, authorizer.AuthorizerFunc(refuseRemote))
+		if !ok {
+			switch string(configured.Type) {
+			case ModeNode, ModeRBAC, modes.ModeABAC:
+				return nil, fmt.Errorf("authorizer type %s is not allowed if it was not enabled at initial server startup", configured.Type)
 			}
-			remote = true
+			var err error
 			if next, err = c.upstreams(ctx, configured); err != nil {
 				return nil, err
 			}
-		case !ok:
-			return nil, fmt.Errorf("authorizer type %s is not allowed if it was not enabled at initial server startup", configured.Type)
 		}
 		if !remote {
 			local = append(local, next.local)

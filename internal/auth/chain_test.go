@@ -170,6 +170,9 @@ func TestAuthorizationConfigReload(t *testing.T) {
 	replace(t, file, before+"- type: RBAC"+after)
 	expect(pods("mallory"), authorizer.DecisionNoOpinion)
 	expect(pods("reader"), authorizer.DecisionAllow)
+	// Authorizers that need no objects may be added later.
+	replace(t, file, before+"- type: RBAC"+after+"- {type: AlwaysDeny, name: alwaysdeny}\n- {type: AlwaysAllow, name: alwaysallow}\n")
+	expect(pods("mallory"), authorizer.DecisionAllow)
 	replace(t, file, "nonsense")
 	replace(t, file, before+"- {type: Node, name: node}\n- type: RBAC"+after) // was not there at the start
 	replace(t, file, with)
