@@ -166,8 +166,8 @@ func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config) (fu
 		trusted: nonNil(proxy, certificate), local: local, remote: remote, issuers: config.ServiceAccountIssuers,
 	}
 	jwt := config.AuthenticationConfig
-	a.reauthenticator.providers = config.AuthenticationConfigData != "" || jwt != nil && len(jwt.JWT) > 0
-	if config.WebhookTokenAuthnConfigFile == "" && !a.reauthenticator.providers {
+	providers := config.AuthenticationConfigData != "" || jwt != nil && len(jwt.JWT) > 0
+	if config.WebhookTokenAuthnConfigFile == "" && !providers {
 		a.reauthenticator.remote = nil
 	}
 	if config.Anonymous.Enabled {

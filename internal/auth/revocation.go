@@ -82,7 +82,6 @@ type reauthenticator struct {
 	remote    authenticator.Request   // by tokens that providers and webhooks verify; may be nil
 	anonymous authenticator.Request   // nil if anonymous requests are refused
 	issuers   []string                // of service accounts
-	providers bool                    // remote asks OpenID providers
 }
 
 // localReauthenticator is a reauthenticator that asks no providers and webhooks.
@@ -154,12 +153,19 @@ func (a *reauthenticator) refuses(ctx context.Context, err error, token string) 
 	case a.claims(token).local(a.issuers):
 		return true
 	}
-	if !a.providers { // a webhook that is a kube-apiserver gives reasons
-		return !Undecided(err)
+	return !unanswered(err)
+}
+
+// unanswered reports whether err, or one of several errors, says that a provider or a webhook could not be
+// asked. Errors of providers have no type. Every other error is a refusal: a webhook may give a reason.
+func unanswered(err error) bool {
+	if all, ok := err.(utilerrors.Aggregate); ok {
+		return slices.ContainsFunc(all.Errors(), unanswered)
 	}
-	// The error is a provider's: a refusal, unless the provider could not be reached. An aggregate
-	// of two errors has another prefix.
-	return strings.HasPrefix(text, "oidc: ") && !slices.ContainsFunc(silentProvider, func(part string) bool { return strings.Contains(text, part) })
+	if text := err.Error(); strings.HasPrefix(text, "oidc: ") {
+		return slices.ContainsFunc(silentProvider, func(part string) bool { return strings.Contains(text, part) })
+	}
+	return Undecided(err)
 }
 
 // Undecided reports whether err of an authenticator or authorizer says that a webhook could not be asked. Every
