@@ -2,10 +2,10 @@ package identity
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"sync"
 
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
 	"k8s.io/apiserver/pkg/features"
@@ -64,7 +64,7 @@ func (r errorRecorder) Authorize(ctx context.Context, a authorizer.Attributes) (
 	if failed, ok := ctx.Value(authorizerErrorsKey{}).(*authorizerErrors); ok && err != nil && decision != authorizer.DecisionAllow {
 		failed.mu.Lock()
 		defer failed.mu.Unlock()
-		failed.err = errors.Join(failed.err, err)
+		failed.err = utilerrors.NewAggregate([]error{failed.err, err})
 	}
 	return decision, reason, err
 }

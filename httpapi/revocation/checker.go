@@ -87,10 +87,16 @@ func (j *checker) may(ctx context.Context, about *question, now time.Time) (v ve
 		return undecided // others might refuse what is allowed here
 	case errors.Is(err, auth.ErrRemote):
 		return remote
-	case err != nil:
+	case undecidable(ctx, err):
 		return undecided
 	}
 	return denied
+}
+
+// undecidable reports whether an authorizer that fails with err could decide otherwise later. ctx ends match
+// conditions, too.
+func undecidable(ctx context.Context, err error) bool {
+	return err != nil && (ctx.Err() != nil || !auth.FailedConditions(err))
 }
 
 // mayImpersonate asks upstream's filter whether the requester may still impersonate the user.
@@ -105,7 +111,7 @@ func (j *checker) mayImpersonate(ctx context.Context, about *question, now time.
 		return undecided
 	case errors.Is(err, auth.ErrRemote):
 		return remote
-	case err != nil || ctx.Err() != nil:
+	case ctx.Err() != nil || undecidable(ctx, err):
 		return undecided
 	}
 	return denied

@@ -179,6 +179,22 @@ func TestAuthorizationConfigReload(t *testing.T) {
 	expect(pods("mallory"), authorizer.DecisionDeny)
 }
 
+// TestFailedConditionsAreRecognized: a match condition that names something the request lacks is no outage of
+// the webhook.
+func TestFailedConditionsAreRecognized(t *testing.T) {
+	j := newFakeWebhook(t)
+	for policy, want := range map[string]authorizer.Decision{"NoOpinion": authorizer.DecisionNoOpinion, "Deny": authorizer.DecisionDeny} {
+		file := fmt.Sprintf(authorizationConfig, kubeconfig(t, j.url, j.ca))
+		file = strings.NewReplacer(`request.resourceAttributes.verb != "list"`, `'"a" in request.extra["tenant"]'`, "failurePolicy: NoOpinion", "failurePolicy: "+policy).Replace(file)
+		c := rbacConfig(t, nil)
+		c.Authorization.AuthorizationConfigurationFile = write(t, "authorization.yaml", file)
+		decision, _, err := load(t, c).CachedAuthorizer.Authorize(t.Context(), pods("wendy"))
+		if decision != want || err == nil || !auth.FailedConditions(err) {
+			t.Errorf("failurePolicy %s: %v, %v", policy, decision, err)
+		}
+	}
+}
+
 // TestRulesOfAll: RulesFor returns the rules of all authorizers. They are incomplete for a node.
 func TestRulesOfAll(t *testing.T) {
 	a := load(t, rbacConfig(t, []string{"Node", "RBAC"}))

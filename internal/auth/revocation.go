@@ -179,6 +179,18 @@ func Undecided(err error) bool {
 	return errors.As(err, &status) || errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded)
 }
 
+// FailedConditions reports whether err of an authorizer says only that match conditions of webhooks failed.
+// They fail each time, so that the webhooks never have an opinion about the request.
+func FailedConditions(err error) bool {
+	if all, ok := err.(utilerrors.Aggregate); ok {
+		return !slices.ContainsFunc(all.Errors(), func(one error) bool { return !FailedConditions(one) })
+	}
+	return strings.HasPrefix(err.Error(), failedCondition)
+}
+
+// failedCondition begins upstream's error for a match condition: apiserver pkg/authorization/cel.
+const failedCondition = "cel evaluation error: "
+
 // refusedToken is the text of upstream's error for a token that all authenticators have
 // refused: apiserver pkg/authentication/request/bearertoken and websocket.
 const refusedToken = "invalid bearer token"
