@@ -95,7 +95,7 @@ type Auth struct {
 }
 
 // Generation counts the changes after which a cached authentication may be wrong: changes of the CAs
-// of client certificates, and of the authentication configuration.
+// of client certificates, of an external signer's keys, and of the authentication configuration.
 func (a *Auth) Generation() uint64 { return a.generation.Load() }
 
 // AddTo adds the cached decisions of CachedAuthorizer to upstream's metrics.
@@ -201,5 +201,5 @@ func (a *Auth) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Enqueue implements dynamiccertificates.Listener: the file of a CA has changed.
+// Enqueue implements dynamiccertificates.Listener and serviceaccount.Listener: the file of a CA or the keys have changed.
 func (a *Auth) Enqueue() { a.generation.Add(1) }

@@ -38,6 +38,9 @@ func (a *Auth) loadAuthenticator(ctx context.Context, c Config) error {
 		return err
 	}
 	a.Audiences, a.keys, a.RequestHeader = config.APIAudiences, config.ServiceAccountPublicKeysGetter, config.RequestHeaderConfig
+	if a.keys != nil {
+		a.keys.AddListener(a) // an external signer may withdraw keys
+	}
 	config.TokenSuccessCacheTTL = tokenSuccessTTL
 	config.APIServerID = c.ServerID
 	if c.Egress != nil {

@@ -336,6 +336,35 @@ func TestChangedAuthoritiesChangeTheGeneration(t *testing.T) {
 	})
 }
 
+// signerKeys are the keys of an external signer.
+type signerKeys struct {
+	serviceaccount.PublicKeysGetter
+	listeners []serviceaccount.Listener
+}
+
+func (k *signerKeys) AddListener(l serviceaccount.Listener) { k.listeners = append(k.listeners, l) }
+
+// TestChangedKeysChangeTheGeneration: when an external signer changes its keys, Generation changes, so that
+// watches by its tokens are authenticated again.
+func TestChangedKeysChangeTheGeneration(t *testing.T) {
+	c := config(t, newAuthority(t))
+	keys, err := serviceaccount.StaticPublicKeysGetter([]any{newKey(t).Public()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer := &signerKeys{PublicKeysGetter: keys}
+	c.Signing = auth.Signing{}
+	c.Authentication.ServiceAccounts.KeyFiles, c.Authentication.ServiceAccounts.ExternalPublicKeysGetter = nil, signer
+	a := load(t, c)
+	before := a.Generation()
+	for _, l := range signer.listeners {
+		l.Enqueue()
+	}
+	if a.Generation() == before {
+		t.Error("the generation is the same")
+	}
+}
+
 // TestBadAuthenticationConfigsAreRefused: Load refuses options that upstream refuses, with the same error.
 func TestBadAuthenticationConfigsAreRefused(t *testing.T) {
 	ca := newAuthority(t)

@@ -142,18 +142,10 @@ func (a *reauthenticator) authenticate(req *http.Request, remote authenticator.R
 // authenticator could not decide. The local authenticator has refused a token of this server's own
 // issuers already.
 func (a *reauthenticator) refuses(ctx context.Context, err error, token string) bool {
-	text := err.Error()
-	switch {
-	case errors.Is(err, ErrRemote):
+	if errors.Is(err, ErrRemote) || ctx.Err() != nil {
 		return false
-	case text == refusedToken:
-		return true
-	case ctx.Err() != nil:
-		return false
-	case a.claims(token).local(a.issuers):
-		return true
 	}
-	return !unanswered(err)
+	return a.claims(token).local(a.issuers) || !unanswered(err)
 }
 
 // unanswered reports whether err, or one of several errors, says that a provider or a webhook could not be
@@ -172,7 +164,7 @@ func unanswered(err error) bool {
 // other error is an answer: a TokenReview, for example, may give the reason of a refusal.
 func Undecided(err error) bool {
 	if all, ok := err.(utilerrors.Aggregate); ok {
-		return slices.ContainsFunc(utilerrors.Flatten(all).Errors(), Undecided)
+		return slices.ContainsFunc(all.Errors(), Undecided)
 	}
 	var status apierrors.APIStatus // of the review as a request
 	var network net.Error
