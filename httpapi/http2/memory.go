@@ -154,7 +154,7 @@ func (l *memoryUsage) grant(increase func(*Stream, int64)) {
 func (c *Conn) unlock() {
 	c.checkLocked()
 	var largest *Conn
-	if share := shareFor(c.memory.pooled); share != c.memory.share {
+	if share := (max(0, c.memory.pooled-poolFree) + poolStep - 1) / poolStep * poolStep; share != c.memory.share {
 		c.memory.share = share
 		largest = c.s.pool.settle(c, share)
 	}
@@ -210,11 +210,6 @@ const (
 	poolFree = 32 << 10
 	poolStep = 32 << 10
 )
-
-// shareFor returns the share of a connection that holds a number of bytes.
-func shareFor(holds int64) int64 {
-	return (max(0, holds-poolFree) + poolStep - 1) / poolStep * poolStep
-}
 
 // settle sets the share of c. It returns the connection that must end because the pool is exhausted, or nil.
 func (p *memoryPool) settle(c *Conn, share int64) (largest *Conn) {

@@ -156,7 +156,7 @@ func (r *Rights) join(key [sha256.Size]byte, what string, first func() *credenti
 	if held == nil {
 		held = enter()
 		held.of, held.key = c, what
-		c.rights[what] = held
+		c.rights[what], c.settled = held, settled{}
 		r.news++
 	}
 	held.holders++
@@ -269,6 +269,14 @@ type credential struct {
 	revisions  []int64 // of ties.Objects when it was last authenticated
 	next       time.Time
 	who        user.Info
+	settled    settled
+}
+
+// settled has the counters at which a round found that all rights of a credential had been decided. Until one
+// of them changes, or a right is added, rounds do not look at these rights.
+type settled struct {
+	known       bool
+	all, losses uint64 // see right
 }
 
 // right is the right that watches of the same objects by one credential share. It implements

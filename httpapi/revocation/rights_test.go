@@ -63,7 +63,7 @@ func newRights(j *fakeAccess) *Rights {
 	return New(Config{
 		Revocation: &auth.Revocation{
 			Authenticator: j, Generation: func() uint64 { return 0 }, Remote: func() bool { return j.remote },
-			AuthorizerChanges: func() (uint64, uint64) { return 0, 0 },
+			AuthorizerChanges: func() (uint64, uint64) { return 0, 0 }, NodeChanges: func(user.Info) uint64 { return 0 },
 		},
 		Authorizer: j, Headers: identity.NewHeaders(nil), Digester: identity.NewDigester(), Streams: streams.New(),
 	})
@@ -158,6 +158,46 @@ func TestRoundsAskAboutNodesThatLost(t *testing.T) {
 	lost["system:node:b"]++
 	if n := asked(now); n != 2 {
 		t.Errorf("%d questions when two nodes have lost something, want 2", n)
+	}
+}
+
+// TestSettledRightsAreLookedAtAgain: a round that finds all rights of a credential decided lets later rounds skip
+// them, until a right is added or a counter grows.
+func TestSettledRightsAreLookedAtAgain(t *testing.T) {
+	j := new(fakeAccess)
+	r := newRights(j)
+	var all, losses uint64
+	r.config.Revocation.AuthorizerChanges = func() (uint64, uint64) { return all, losses }
+	r.config.Revocation.NodeChanges = func(user.Info) uint64 { return losses }
+	c := &credential{request: httptest.NewRequest("GET", "/", nil), who: jane, asked: true}
+	join := func(what string) {
+		held := &right{single: true, attributes: request.Attributes{User: jane, Request: &request.Action{Verb: "watch"}}}
+		r.enter(c, [sha256.Size]byte{}, what, held)
+	}
+	for _, step := range []struct {
+		name   string
+		change func()
+		want   int64
+	}{
+		{"the first right", func() { join("a") }, 1},
+		{"another right", func() { join("b") }, 1},
+		{"a change for all", func() { all++ }, 2},
+		{"a change for the node", func() { losses++ }, 2},
+		{"another user", func() { c.changeUserLocked(jane) }, 2},
+		{"nothing", func() {}, 0},
+	} {
+		before := j.asked.Load()
+		step.change()
+		for range 3 {
+			r.look(t.Context(), time.Now())
+			r.running.Wait()
+		}
+		if n := j.asked.Load() - before; n != step.want {
+			t.Errorf("%s: %d questions, want %d", step.name, n, step.want)
+		}
+		if !c.settled.known {
+			t.Errorf("%s: the rights are not settled", step.name)
+		}
 	}
 }
 

@@ -89,11 +89,19 @@ func (t *round) dueLocked(c *credential) bool {
 	if c.impersonates && !c.asked {
 		return false // the requester must be authenticated first
 	}
+	basis := settled{true, t.counters.all, t.config.Revocation.NodeChanges(c.who)}
+	if c.settled == basis {
+		return false
+	}
 	for _, held := range c.rights {
 		if t.dueRightLocked(held) {
 			return true
 		}
+		// An answer may still come or is not final, or depends on more than basis.
+		basis.known = basis.known && !held.asking && !t.now.Before(held.retry)
 	}
+	basis.known = basis.known && !c.impersonates && !t.counters.remote
+	c.settled = basis
 	return false
 }
 
@@ -216,7 +224,8 @@ func (t *round) learn(c *credential, who user.Info, revisions []int64, v verdict
 		lost = slices.Collect(maps.Values(c.rights))
 	case allowed:
 		c.asked, c.generation, c.revisions, c.next = true, t.counters.generation, revisions, t.now.Add(remoteInterval)
-		if !sameUser(c.who, who) {
+		if c.who.GetName() != who.GetName() || c.who.GetUID() != who.GetUID() || !slices.Equal(c.who.GetGroups(), who.GetGroups()) ||
+			!reflect.DeepEqual(c.who.GetExtra(), who.GetExtra()) {
 			c.changeUserLocked(who)
 		}
 	default:
@@ -230,18 +239,13 @@ func (t *round) learn(c *credential, who user.Info, revisions []int64, v verdict
 
 // changeUserLocked makes the rights of c due, because c now belongs to another user.
 func (c *credential) changeUserLocked(who user.Info) {
-	c.who = who
+	c.who, c.settled = who, settled{}
 	for _, held := range c.rights {
 		held.asked = false
 		if !c.impersonates {
 			held.attributes.User = who
 		}
 	}
-}
-
-func sameUser(a, b user.Info) bool {
-	return a.GetName() == b.GetName() && a.GetUID() == b.GetUID() && slices.Equal(a.GetGroups(), b.GetGroups()) &&
-		reflect.DeepEqual(a.GetExtra(), b.GetExtra())
 }
 
 // questions returns the questions that are due about the rights of c. decide handles the answers.

@@ -77,7 +77,8 @@ func dedupOwners(ctx context.Context, obj runtime.Object, format string) {
 	var duplicates []string
 	known := make(map[ownerKey]bool, len(owners))
 	for _, owner := range owners {
-		key := keyOfOwner(owner)
+		key := ownerKey{owner, flag(owner.Controller), flag(owner.BlockOwnerDeletion)}
+		key.Controller, key.BlockOwnerDeletion = nil, nil
 		if known[key] {
 			duplicates = append(duplicates, string(owner.UID))
 			continue
@@ -95,12 +96,6 @@ func dedupOwners(ctx context.Context, obj runtime.Object, format string) {
 type ownerKey struct {
 	metav1.OwnerReference // without its pointers
 	controller, blocks    byte
-}
-
-func keyOfOwner(owner metav1.OwnerReference) ownerKey {
-	key := ownerKey{owner, flag(owner.Controller), flag(owner.BlockOwnerDeletion)}
-	key.Controller, key.BlockOwnerDeletion = nil, nil
-	return key
 }
 
 // flag tells nil, false and true apart.
