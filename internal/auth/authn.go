@@ -166,7 +166,8 @@ func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config) (fu
 		a.Authenticator = union.New(all...)
 	}
 	a.reauthenticator = &reauthenticator{
-		trusted: nonNil(proxy, certificate), local: local, remote: remote, issuers: config.ServiceAccountIssuers,
+		trusted: slices.DeleteFunc([]authenticator.Request{proxy, certificate}, func(a authenticator.Request) bool { return a == nil }),
+		local:   local, remote: remote, issuers: config.ServiceAccountIssuers,
 	}
 	jwt := config.AuthenticationConfig
 	providers := config.AuthenticationConfigData != "" || jwt != nil && len(jwt.JWT) > 0
@@ -217,10 +218,6 @@ func successive(local, remote authenticator.Request) authenticator.Request {
 	})
 }
 
-func nonNil(all ...authenticator.Request) []authenticator.Request {
-	return slices.DeleteFunc(all, func(a authenticator.Request) bool { return a == nil })
-}
-
 // remembering authenticates by bearer tokens as next does, and caches the result. next may
 // be nil.
 func remembering(next authenticator.Request, success, failure time.Duration) authenticator.Request {
@@ -239,8 +236,9 @@ func remembering(next authenticator.Request, success, failure time.Duration) aut
 func acceptNone(*http.Request) (*authenticator.Response, bool, error) { return nil, false, nil }
 
 const (
-	// certSuccessTTL is how long an accepted client certificate is cached.
-	certSuccessTTL = 9 * time.Second
+	// certSuccessTTL is how long an accepted client certificate is cached: longer than kubelets pause
+	// between the renewals of their Leases.
+	certSuccessTTL = time.Minute
 	// certsRemembered limits the entries of the cache; a connection uses one.
 	certsRemembered = 16 << 10
 )

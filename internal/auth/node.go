@@ -247,7 +247,7 @@ func (g *graph) informers(client kubernetes.Interface) []informed {
 			return &corev1.PersistentVolume{ObjectMeta: identity(pv), Spec: corev1.PersistentVolumeSpec{
 				ClaimRef: pv.Spec.ClaimRef, PersistentVolumeSource: pv.Spec.PersistentVolumeSource,
 			}}
-		}, g.graph.AddPV, true, func(pv *corev1.PersistentVolume) { g.graph.DeletePV(pv.Name) }, anyNode),
+		}, g.graph.AddPV, true, func(pv *corev1.PersistentVolume) { g.graph.DeletePV(pv.Name) }, func(*corev1.PersistentVolume) string { return "" }),
 		inform(g, storageinformers.NewVolumeAttachmentInformer(client, 0, nil), func(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 			return &storagev1.VolumeAttachment{ObjectMeta: identity(a), Spec: storagev1.VolumeAttachmentSpec{NodeName: a.Spec.NodeName}}
 		}, func(a *storagev1.VolumeAttachment) { g.graph.AddVolumeAttachment(a.Name, a.Spec.NodeName) }, true,
@@ -270,9 +270,6 @@ func (g *graph) informers(client kubernetes.Interface) []informed {
 	}
 	return all
 }
-
-// anyNode says that a change of an object may concern any node.
-func anyNode(*corev1.PersistentVolume) string { return "" }
 
 // identity returns the metadata that an informer and the graph need.
 func identity(o metav1.Object) metav1.ObjectMeta {
