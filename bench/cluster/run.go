@@ -70,15 +70,12 @@ func Run(ctx context.Context, c Config) (all []*bench.Result, err error) {
 
 // runSize simulates clusters of one size, over one etcd.
 func (c *Config) runSize(ctx context.Context, s size) (all []*bench.Result, err error) {
-	servers, err := testservers.NewBelow(c.TestServers, fmt.Sprint(s.nodes))
+	c.Sayf("%d nodes: starting etcd", s.nodes)
+	servers, err := testservers.New(ctx, c.TestServers, fmt.Sprint(s.nodes))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, servers.Close()) }()
-	c.Sayf("%d nodes: starting etcd", s.nodes)
-	if err := servers.StartEtcd(ctx); err != nil {
-		return nil, err
-	}
 	w, err := c.makeDataset(ctx, servers, s)
 	if err != nil {
 		return nil, err
@@ -107,14 +104,11 @@ func (c *Config) runSize(ctx context.Context, s size) (all []*bench.Result, err 
 // makeDataset makes the objects through a Larder, and stops it.
 func (c *Config) makeDataset(ctx context.Context, f *testservers.Servers, s size) (_ *dataset, err error) {
 	c.Sayf("%d nodes: making %d pods and what belongs to them", s.nodes, s.pods())
-	server, err := f.Start(testservers.Larder, testservers.Usual())
+	server, err := f.Start(ctx, testservers.Larder, testservers.Usual())
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, server.Stop()) }()
-	if err := server.Ready(ctx); err != nil {
-		return nil, err
-	}
 	p := newSimulation(ctx, newDataset(s), f, server.Target.Address(), 4, 0)
 	defer p.close()
 	admin, err := p.client("larder-bench", "admin", "system:masters")
@@ -158,13 +152,10 @@ func (r *trial) run(ctx context.Context) (err error) {
 	guards := testservers.Usual()
 	guards.Nodes = true
 	r.config.Sayf("%s: starting", r.name())
-	if r.server, err = r.started.Start(r.kind, guards); err != nil {
+	if r.server, err = r.started.Start(ctx, r.kind, guards); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.server.Stop()) }()
-	if err := r.server.Ready(ctx); err != nil {
-		return err
-	}
 	churn := r.config.Churn
 	if churn < 0 {
 		churn = float64(r.dataset.nodes) / 250 // with ten pods on each node, a pod lives for 40 minutes
@@ -264,13 +255,12 @@ func (r *trial) restart(ctx context.Context) error {
 		return err
 	}
 	down := time.Since(began)
-	if r.server, err = old.Again(); err != nil {
+	next, err := old.Again(ctx)
+	if err != nil {
 		return err
 	}
-	m.Replace(old.Used(), r.server.Target)
-	if err := r.server.Ready(ctx); err != nil {
-		return err
-	}
+	r.server = next
+	m.Replace(old.Used(), next.Target)
 	ready := time.Since(began)
 	// The clients notice the end of the old server before its process has ended.
 	if err := r.simulation.awaitAll(ctx, restartLimit); err != nil {

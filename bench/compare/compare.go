@@ -71,14 +71,11 @@ func (c *Comparison) IDs() []string {
 // Run starts the servers, runs all rows and stops the servers. After a row has failed, the others still run.
 // The results are returned with the errors.
 func (c *Comparison) Run(ctx context.Context) (t *Table, err error) {
-	if c.started, err = testservers.New(c.config.TestServers); err != nil {
+	c.config.say("starting etcd")
+	if c.started, err = testservers.New(ctx, c.config.TestServers, "compare"); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.started.Close()) }()
-	c.config.say("starting etcd")
-	if err := c.started.StartEtcd(ctx); err != nil {
-		return nil, err
-	}
 	reads, starts := c.config.selected(c.steps()), c.config.selected(c.startSteps())
 	if len(reads)+len(starts) == 0 {
 		return nil, fmt.Errorf("compare: no row matches %q", c.config.Rows)
@@ -124,20 +121,21 @@ func (c *Config) selected(steps []step) []step {
 }
 
 // prepare starts Larder, seeds through it, and starts the other servers if they are needed.
-func (c *Comparison) prepare(ctx context.Context, all bool) (err error) {
+func (c *Comparison) prepare(ctx context.Context, all bool) error {
 	c.config.say("starting Larder")
-	if c.servers[Larder], err = c.startWith(ctx, Larder, testservers.Usual()); err != nil {
+	larder, err := c.start(ctx, Larder)
+	if err != nil {
 		return err
 	}
 	c.config.say("seeding %d pods", c.seed.Pods)
-	if _, err := bench.Seed(ctx, c.servers[Larder].Target, c.seed); err != nil {
+	if _, err := bench.Seed(ctx, larder.Target, c.seed); err != nil {
 		return err
 	}
 	if !all {
 		return c.describe(ctx)
 	}
 	c.config.say("starting kube-apiserver")
-	if c.servers[Stock], err = c.startWith(ctx, Stock, testservers.Usual()); err != nil {
+	if _, err := c.start(ctx, Stock); err != nil {
 		return err
 	}
 	if err := c.startLimit(ctx); err != nil {
@@ -183,10 +181,8 @@ func (c *Comparison) startLimit(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("compare: %w", err)
 	}
-	if c.servers[Limit], err = c.started.StartOther(string(Limit), program, func(port string) []string { return []string{"limit", "--tape", file, "--port", port} }); err != nil {
-		return err
-	}
-	return c.servers[Limit].Ready(ctx)
+	c.servers[Limit], err = c.started.StartOther(ctx, string(Limit), program, func(port string) []string { return []string{"limit", "--tape", file, "--port", port} })
+	return err
 }
 
 // record requests from Larder all answers that steps request again and again.

@@ -40,7 +40,7 @@ func (c *Comparison) flood() step {
 		if err != nil {
 			return nil, err
 		}
-		another, err := c.startWith(ctx, kind, testservers.Usual())
+		another, err := c.started.Start(ctx, string(kind), testservers.Usual())
 		if err != nil {
 			return nil, err
 		}
@@ -94,7 +94,7 @@ func (c *Comparison) guards() step {
 
 // guardedReads starts a server with the guards and reads from it.
 func (c *Comparison) guardedReads(ctx context.Context, kind Kind, name string, g testservers.Guards) (r *bench.Result, err error) {
-	server, err := c.startWith(ctx, kind, g)
+	server, err := c.started.Start(ctx, string(kind), g)
 	if err != nil {
 		return nil, err
 	}
@@ -109,17 +109,4 @@ func (c *Comparison) guardedReads(ctx context.Context, kind Kind, name string, g
 		return nil, err
 	}
 	return bench.Read(ctx, tenant, read)
-}
-
-// startWith starts one more server of that kind, with the guards, and waits until it is
-// ready.
-func (c *Comparison) startWith(ctx context.Context, kind Kind, g testservers.Guards) (*testservers.Server, error) {
-	server, err := c.started.Start(string(kind), g)
-	if err != nil {
-		return nil, err
-	}
-	if err := server.Ready(ctx); err != nil {
-		return nil, errors.Join(err, server.Stop())
-	}
-	return server, nil
 }

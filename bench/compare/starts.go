@@ -13,27 +13,23 @@ import (
 
 // starts runs the steps that start servers: the others are stopped before.
 func (c *Comparison) starts(ctx context.Context, steps []step) error {
-	for _, kind := range []Kind{Limit, Stock} {
-		if server := c.servers[kind]; server != nil {
-			if err := server.Stop(); err != nil {
-				return err
-			}
-			delete(c.servers, kind)
-		}
+	if _, err := c.end(Larder); err != nil {
+		return err
 	}
-	larder := c.servers[Larder]
 	if c.seed.Pods < c.config.StartPods && slices.ContainsFunc(steps, func(s step) bool { return s.rows[0].id != emptyStart }) {
 		c.config.say("seeding up to %d pods", c.config.StartPods)
 		more := c.seed
 		more.Pods = c.config.StartPods
-		if _, err := bench.Seed(ctx, larder.Target, more); err != nil {
+		if _, err := bench.Seed(ctx, c.servers[Larder].Target, more); err != nil {
 			return err
 		}
 	}
-	if err := larder.Stop(); err != nil {
-		return err
+	for _, server := range c.servers {
+		if err := server.Stop(); err != nil {
+			return err
+		}
 	}
-	delete(c.servers, Larder)
+	clear(c.servers)
 	return c.each(ctx, steps)
 }
 
@@ -67,32 +63,25 @@ func (c *Comparison) startSteps() []step {
 			if err != nil {
 				return nil, err
 			}
-			return one(started(ctx, empty.id, server, nil))
+			r, err := started(empty.id, server)
+			return one(r, errors.Join(err, server.Stop()))
 		}},
 		{rows: []rowSpec{full, under, open}, run: c.startFull},
 	}
 }
 
-// started measures what a server uses from its start until its /readyz answers 200. Then it calls then, if it
-// is not nil, and stops the server.
-func started(ctx context.Context, id string, server *testservers.Server, then func() error) (r *bench.Result, err error) {
-	defer func() { err = errors.Join(err, server.Stop()) }()
-	if err := server.Ready(ctx); err != nil {
-		return nil, err
-	}
+// started returns what a server has used from its start until its /readyz answered 200, just now.
+func started(id string, server *testservers.Server) (*bench.Result, error) {
 	took := time.Since(server.Started)
 	used, err := server.Process.Usage()
 	if err != nil {
 		return nil, fmt.Errorf("compare: %w", err)
 	}
-	r = bench.NewResult(id, "start")
+	r := bench.NewResult(id, "start")
 	r.Loop = bench.ClosedLoop
 	r.Record(took, 0, nil)
 	r.Wall, r.ServerCPU, r.Server = took, used.CPU, used
-	if then != nil {
-		err = then()
-	}
-	return r, err
+	return r, nil
 }
 
 // openWatches is the number of watches: so many that memory that was free before does not matter.
@@ -100,24 +89,25 @@ func (c *Config) openWatches() int { return c.watchers(5000) }
 
 // startFull starts a server on the seeded etcd, opens watches before it has free memory, and then lists all
 // pods repeatedly with several clients.
-func (c *Comparison) startFull(ctx context.Context, kind Kind) ([]*bench.Result, error) {
-	var load, open *bench.Result
-	server, err := c.started.Start(string(kind), testservers.Usual())
+func (c *Comparison) startFull(ctx context.Context, kind Kind) (_ []*bench.Result, err error) {
+	server, err := c.started.Start(ctx, string(kind), testservers.Usual())
 	if err != nil {
 		return nil, err
 	}
-	full, err := started(ctx, "B32", server, func() (err error) {
-		held := 5 * time.Second // long enough for the server to return memory to the system
-		if c.config.Quick {
-			held = 10 * time.Millisecond
-		}
-		open, err = bench.Hold(ctx, server.Target, bench.HoldConfig{Name: "B26", Path: pods, Accept: bench.Protobuf, Watchers: c.config.openWatches(), Idle: held})
-		if err != nil {
-			return err
-		}
-		load, err = c.listLoad(ctx, server.Target)
-		return err
-	})
+	defer func() { err = errors.Join(err, server.Stop()) }()
+	full, err := started("B32", server)
+	if err != nil {
+		return nil, err
+	}
+	held := 5 * time.Second // long enough for the server to return memory to the system
+	if c.config.Quick {
+		held = 10 * time.Millisecond
+	}
+	open, err := bench.Hold(ctx, server.Target, bench.HoldConfig{Name: "B26", Path: pods, Accept: bench.Protobuf, Watchers: c.config.openWatches(), Idle: held})
+	if err != nil {
+		return nil, err
+	}
+	load, err := c.listLoad(ctx, server.Target)
 	return []*bench.Result{full, load, open}, err
 }
 

@@ -81,14 +81,24 @@ func (c *Comparison) mixed() step {
 const writer Kind = "writer"
 
 // neutral returns the writer, and starts it if necessary.
-func (c *Comparison) neutral(ctx context.Context) (s *testservers.Server, err error) {
-	if c.servers[writer] == nil {
-		if s, err = c.startWith(ctx, Larder, testservers.Usual()); err != nil {
-			return nil, err
-		}
-		c.servers[writer] = s
+func (c *Comparison) neutral(ctx context.Context) (*testservers.Server, error) {
+	if s := c.servers[writer]; s != nil {
+		return s, nil
 	}
-	return c.servers[writer], nil
+	return c.start(ctx, writer)
+}
+
+// start starts one of the servers that run for many steps.
+func (c *Comparison) start(ctx context.Context, kind Kind) (*testservers.Server, error) {
+	program := kind
+	if kind == writer {
+		program = Larder
+	}
+	s, err := c.started.Start(ctx, string(program), testservers.Usual())
+	if err == nil {
+		c.servers[kind] = s
+	}
+	return s, err
 }
 
 // undisturbed makes a step with writes measure each server alone. Otherwise the other server would follow the
@@ -124,14 +134,13 @@ func (c *Comparison) undisturbed(s step) step {
 // end stops the servers that follow etcd, except the measured one; back starts them again.
 func (c *Comparison) end(measured Kind) (back func(context.Context) error, err error) {
 	var ended []Kind
-	back = func(ctx context.Context) (err error) {
+	back = func(ctx context.Context) error {
 		for _, kind := range ended {
-			if c.servers[kind], err = c.servers[kind].Again(); err != nil {
+			again, err := c.servers[kind].Again(ctx)
+			if err != nil {
 				return err
 			}
-			if err := c.servers[kind].Ready(ctx); err != nil {
-				return err
-			}
+			c.servers[kind] = again
 		}
 		return c.settle(ctx)
 	}

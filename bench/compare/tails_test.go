@@ -18,7 +18,7 @@ func TestWritesAreMeasuredAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.started, err = testservers.New(settings.TestServers); err != nil {
+	if c.started, err = testservers.New(t.Context(), settings.TestServers, "compare"); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
@@ -26,11 +26,8 @@ func TestWritesAreMeasuredAlone(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if err := c.started.StartEtcd(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	for _, kind := range []Kind{Larder, Stock} {
-		if c.servers[kind], err = c.startWith(t.Context(), kind, testservers.Usual()); err != nil {
+		if _, err := c.start(t.Context(), kind); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -25,7 +25,6 @@ type measurement struct {
 	kind   string
 	round  int
 
-	started *testservers.Servers
 	server  *testservers.Server
 	client  rest.Interface
 	last    time.Duration // CPU time of the server at the end of the last step
@@ -42,18 +41,13 @@ const stepStart = "start with all of them, until discovered"
 
 // run starts a server on an etcd of its own and does all steps.
 func (p *measurement) run(ctx context.Context) (err error) {
-	if p.started, err = testservers.NewBelow(p.config.TestServers, fmt.Sprintf("%s-%d", p.kind, p.round)); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, p.started.Close()) }()
-	if err := p.started.StartEtcd(ctx); err != nil {
-		return err
-	}
-	server, err := p.started.Start(p.kind, testservers.Usual())
+	p.config.Sayf("%s: starting", p.kind)
+	servers, err := testservers.New(ctx, p.config.TestServers, fmt.Sprintf("%s-%d", p.kind, p.round))
 	if err != nil {
 		return err
 	}
-	if err := p.take(ctx, server); err != nil {
+	defer func() { err = errors.Join(err, servers.Close()) }()
+	if err := p.take(servers.Start(ctx, p.kind, testservers.Usual())); err != nil {
 		return err
 	}
 	if p.empty, err = p.memory(ctx); err != nil {
@@ -118,18 +112,14 @@ func (p *measurement) restart(ctx context.Context) error {
 	if err := p.server.Stop(); err != nil {
 		return err
 	}
-	again, err := p.server.Again()
-	if err != nil {
-		return err
-	}
+	p.config.Sayf("%s: starting again", p.kind)
 	p.last = 0
-	return p.take(ctx, again)
+	return p.take(p.server.Again(ctx))
 }
 
-// take waits until server is ready, and sends all later requests to it.
-func (p *measurement) take(ctx context.Context, server *testservers.Server) error {
-	p.config.Sayf("%s: starting", p.kind)
-	if err := server.Ready(ctx); err != nil {
+// take sends all later requests to a server, unless it could not be started.
+func (p *measurement) take(server *testservers.Server, err error) error {
+	if err != nil {
 		return err
 	}
 	client, err := server.Target.Client("crds")

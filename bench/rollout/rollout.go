@@ -75,11 +75,11 @@ type run struct {
 
 // run starts a server, its etcd and the programs, goes through all phases, and ends everything.
 func (r *run) run(ctx context.Context) (err error) {
-	if r.started, err = testservers.NewBelow(r.config.TestServers, filepath.Base(r.dir)); err != nil {
+	r.config.Sayf("%s: starting", r.kind)
+	if r.started, err = testservers.New(ctx, r.config.TestServers, filepath.Base(r.dir)); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.started.Close()) }()
-	r.config.Sayf("%s: starting", r.kind)
 	if err := r.start(ctx); err != nil {
 		return err
 	}
@@ -105,13 +105,7 @@ func (r *run) run(ctx context.Context) (err error) {
 
 // start starts everything and makes the nodes.
 func (r *run) start(ctx context.Context) (err error) {
-	if err := r.started.StartEtcd(ctx); err != nil {
-		return err
-	}
-	if r.server, err = r.started.Start(r.kind, testservers.Usual()); err != nil {
-		return err
-	}
-	if err := r.server.Ready(ctx); err != nil {
+	if r.server, err = r.started.Start(ctx, r.kind, testservers.Usual()); err != nil {
 		return err
 	}
 	if r.client, err = r.server.Target.Client("larder-bench"); err != nil {

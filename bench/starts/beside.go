@@ -38,26 +38,19 @@ func (b *Beside) Run(ctx context.Context) ([]*bench.Result, error) {
 
 // measure runs the servers of a kind.
 func (b *Beside) measure(ctx context.Context, kind string, round int) (r *bench.Result, err error) {
-	f, err := testservers.NewBelow(b.TestServers, fmt.Sprintf("beside-%d", round))
+	f, err := testservers.New(ctx, b.TestServers, fmt.Sprintf("beside-%d", round))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if err := f.StartEtcd(ctx); err != nil { // writes what the servers share
-		return nil, err
-	}
-	if err := f.Etcd().Stop(); err != nil {
+	if err := f.Etcd().Stop(); err != nil { // each server has its own
 		return nil, err
 	}
 	r = &bench.Result{Name: fmt.Sprintf("%s: %d beside each other", kind, b.Count), Unit: "server", Counts: bench.Counts{Ops: b.Count}}
 	shared := len(f.Servers())
 	for range b.Count {
 		began := time.Now()
-		server, err := f.StartEmpty(ctx, kind)
-		if err != nil {
-			return nil, err
-		}
-		if err := server.Ready(ctx); err != nil {
+		if _, err := f.StartEmpty(ctx, kind); err != nil {
 			return nil, err
 		}
 		r.Wall += time.Since(began)

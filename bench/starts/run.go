@@ -58,15 +58,12 @@ func Run(ctx context.Context, c Config) (all []*bench.Result, err error) {
 
 // run measures the starts on one kind of data, in an etcd of its own.
 func (c *Config) run(ctx context.Context, d *data) (all []*bench.Result, err error) {
-	servers, err := testservers.NewBelow(c.TestServers, d.name)
+	c.Sayf("%s: starting etcd and writing %d objects", d.name, c.Objects)
+	servers, err := testservers.New(ctx, c.TestServers, d.name)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, servers.Close()) }()
-	c.Sayf("%s: starting etcd and writing %d objects", d.name, c.Objects)
-	if err := servers.StartEtcd(ctx); err != nil {
-		return nil, err
-	}
 	if err := c.prepare(ctx, servers, d); err != nil {
 		return nil, err
 	}
@@ -116,16 +113,15 @@ func (c *Config) prepare(ctx context.Context, f *testservers.Servers, d *data) e
 }
 
 // first starts a server that is not measured. It defines custom resources.
-func first(ctx context.Context, f *testservers.Servers, d *data, kind string) (err error) {
-	server, err := f.Start(kind, testservers.Usual())
+func first(ctx context.Context, f *testservers.Servers, d *data, kind string) error {
+	server, err := f.Start(ctx, kind, testservers.Usual())
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, server.Stop()) }()
-	if err := server.Ready(ctx); err != nil || !d.custom {
-		return err
+	if d.custom {
+		err = bench.DefineWorkers(ctx, server.Target)
 	}
-	return bench.DefineWorkers(ctx, server.Target)
+	return errors.Join(err, server.Stop())
 }
 
 // measure starts a server, waits until it is ready and lists all objects.
@@ -135,7 +131,7 @@ func measure(ctx context.Context, f *testservers.Servers, d *data, kind string) 
 	if err != nil {
 		return ready, listed, fmt.Errorf("starts: %w", err)
 	}
-	server, err := f.Start(kind, testservers.Usual())
+	server, err := f.Start(ctx, kind, testservers.Usual())
 	if err != nil {
 		return ready, listed, err
 	}
@@ -150,9 +146,6 @@ func measure(ctx context.Context, f *testservers.Servers, d *data, kind string) 
 		after, err := etcd.CPU()
 		r.Beside = []bench.Cost{{Name: "etcd", CPU: after - before}}
 		return r, err
-	}
-	if err := server.Ready(ctx); err != nil {
-		return ready, listed, err
 	}
 	if ready, err = until("ready"); err != nil {
 		return ready, listed, err

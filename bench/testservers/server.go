@@ -25,9 +25,9 @@ type Server struct {
 	Target *bench.Target
 	// Started is when the process was started.
 	Started time.Time
-	// Again starts a server that has ended, at its port and with its files, as a new Server. It is nil for
-	// programs that StartBeside has started.
-	Again func() (*Server, error)
+	// Again starts a server that has ended, at its port and with its files, as a new Server, and waits until it is
+	// ready. It is nil for programs that StartBeside has started.
+	Again func(context.Context) (*Server, error)
 
 	log    string
 	exited chan struct{} // closed when the process has ended
@@ -115,11 +115,6 @@ func (s *Server) Kill() error {
 	return err
 }
 
-// Ready waits until /readyz answers 200, as long as the process lives.
-func (s *Server) Ready(ctx context.Context) error {
-	return s.alive(ctx, s.Target.Ready)
-}
-
 // alive calls wait with a context that ends with the process.
 func (s *Server) alive(ctx context.Context, wait func(context.Context) error) error {
 	const longest = 5 * time.Minute
@@ -133,7 +128,7 @@ func (s *Server) alive(ctx context.Context, wait func(context.Context) error) er
 	case <-s.exited:
 		cancel()
 		<-done
-		return fmt.Errorf("testservers: %s has ended:\n%s", s.Process.Name, s.logTail())
+		return s.CheckAlive()
 	}
 }
 

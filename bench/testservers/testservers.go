@@ -27,7 +27,7 @@ const issuer = "https://kubernetes.default.svc"
 
 // Config says what to start servers from.
 type Config struct {
-	// Dir is where servers keep their files. It must exist and be empty.
+	// Dir is where servers keep their files. It must exist.
 	Dir string
 	// Stock, Larder and Etcd are the programs.
 	Stock, Larder, Etcd string
@@ -47,11 +47,11 @@ type Servers struct {
 	reserved []net.PacketConn // see port
 	count    int              // of servers started so far, to name their directories
 	signer   *signer
-	own      bool // its directory is removed by Close
 }
 
-// New returns a Servers of no servers.
-func New(c Config) (*Servers, error) {
+// New starts the etcd of servers whose files are in a new directory of that name in c.Dir. The etcd does not wait
+// for the disk, so that results do not depend on the speed of the disk.
+func New(ctx context.Context, c Config, name string) (*Servers, error) {
 	for name, program := range map[string]string{"kube-apiserver": c.Stock, "larder": c.Larder, "etcd": c.Etcd} {
 		if program == "" {
 			return nil, fmt.Errorf("testservers: no program for %s", name)
@@ -64,25 +64,22 @@ func New(c Config) (*Servers, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Tokens are random, because other users of the machine must not write to the servers.
-	return &Servers{config: c, token: rand.Text(), others: []string{rand.Text(), rand.Text()}, signer: signer}, nil
-}
-
-// NewBelow is New with a directory of its own, of that name, in c.Dir. Close removes it.
-func NewBelow(c Config, name string) (*Servers, error) {
 	c.Dir = filepath.Join(c.Dir, name)
 	if err := os.Mkdir(c.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("testservers: %w", err)
 	}
-	f, err := New(c)
-	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(c.Dir))
+	// Tokens are random, because other users of the machine must not write to the servers.
+	f := &Servers{config: c, token: rand.Text(), others: []string{rand.Text(), rand.Text()}, signer: signer}
+	if err = f.prepare(); err == nil {
+		f.etcd, f.url, err = f.startEtcd(ctx, filepath.Join(c.Dir, "etcd"))
 	}
-	f.own = true
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
 	return f, nil
 }
 
-// Close stops all servers, the first started last.
+// Close stops all servers, the first started last, and removes their files.
 func (f *Servers) Close() error {
 	var all []error
 	for i := len(f.all) - 1; i >= 0; i-- {
@@ -92,10 +89,7 @@ func (f *Servers) Close() error {
 		sign.Close()
 	}
 	f.reserved = nil
-	if f.own {
-		all = append(all, os.RemoveAll(f.config.Dir))
-	}
-	return errors.Join(all...)
+	return errors.Join(append(all, os.RemoveAll(f.config.Dir))...)
 }
 
 // Tenant returns a Target with the token of user number i of bench.Tenants, 0 or 1.
@@ -132,25 +126,11 @@ func (f *Servers) SigningKey() string { return filepath.Join(f.config.Dir, "sa.k
 // CAFile is the file of the CA that signs the certificates of clients.
 func (f *Servers) CAFile() string { return filepath.Join(f.config.Dir, "client-ca.crt") }
 
-// Etcd is the Servers's etcd, nil before StartEtcd.
+// Etcd is the Servers's etcd.
 func (f *Servers) Etcd() *Server { return f.etcd }
 
-// EtcdURL is where the Servers's etcd listens, "" before StartEtcd.
+// EtcdURL is where the Servers's etcd listens.
 func (f *Servers) EtcdURL() string { return f.url }
-
-// StartEtcd starts the etcd of all servers. It does
-// not wait for the disk, so that results do not depend on the speed of the disk.
-func (f *Servers) StartEtcd(ctx context.Context) error {
-	if err := f.prepare(); err != nil {
-		return err
-	}
-	server, url, err := f.startEtcd(ctx, filepath.Join(f.config.Dir, "etcd"))
-	if err != nil {
-		return err
-	}
-	f.etcd, f.url = server, url
-	return nil
-}
 
 // startEtcd starts an etcd over a directory.
 func (f *Servers) startEtcd(ctx context.Context, data string) (*Server, string, error) {
@@ -170,12 +150,14 @@ func (f *Servers) startEtcd(ctx context.Context, data string) (*Server, string, 
 	return server, client, server.awaitHTTP(ctx, client+"/readyz")
 }
 
-// Start starts a server of a kind on the Servers's etcd. A kube-apiserver is as its release
-// starts, except that it leaves the endpoints of the kubernetes service and the compaction of
+// Start starts a server of a kind on the Servers's etcd and waits until it is ready. A kube-apiserver is as its
+// release starts, except that it leaves the endpoints of the kubernetes service and the compaction of
 // etcd to Larder: two servers at one address would fight over the endpoints.
-func (f *Servers) Start(kind string, g Guards) (*Server, error) { return f.start(kind, f.url, g) }
+func (f *Servers) Start(ctx context.Context, kind string, g Guards) (*Server, error) {
+	return f.start(ctx, kind, f.url, g)
+}
 
-func (f *Servers) start(kind, etcd string, g Guards) (*Server, error) {
+func (f *Servers) start(ctx context.Context, kind, etcd string, g Guards) (*Server, error) {
 	name, program := "larder", f.config.Larder
 	if kind == Stock {
 		name, program = Stock, f.config.Stock
@@ -192,7 +174,7 @@ func (f *Servers) start(kind, etcd string, g Guards) (*Server, error) {
 	if kind == Larder {
 		args = []string{"serve", "--data-dir=" + dir}
 	}
-	return f.startAPI(name, program, dir, port, f.config.Streams, append(append(args, guards...),
+	return f.startAPI(ctx, name, program, dir, port, f.config.Streams, append(append(args, guards...),
 		"--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--secure-port="+port, "--token-auth-file="+f.tokens(), "--client-ca-file="+f.CAFile(),
 		"--service-cluster-ip-range=10.0.0.0/24", "--service-account-issuer="+issuer,
 		"--service-account-signing-key-file="+f.SigningKey(), "--service-account-key-file="+f.SigningKey(),
@@ -233,7 +215,7 @@ func (g Guards) flags(dir string) ([]string, error) {
 	return append(flags, "--audit-policy-file="+policy, "--audit-log-path="+filepath.Join(dir, "audit.log")), nil
 }
 
-// StartEmpty starts a server of a kind on a new, empty etcd: a Larder has it in its own process, a
+// StartEmpty is Start on a new, empty etcd: a Larder has it in its own process, a
 // kube-apiserver beside it, until Server.Stop.
 func (f *Servers) StartEmpty(ctx context.Context, kind string) (*Server, error) {
 	if kind == Stock {
@@ -242,7 +224,7 @@ func (f *Servers) StartEmpty(ctx context.Context, kind string) (*Server, error) 
 		if err != nil {
 			return nil, err
 		}
-		server, err := f.start(kind, url, Usual())
+		server, err := f.start(ctx, kind, url, Usual())
 		if err == nil {
 			server.etcd = etcd
 		}
@@ -252,20 +234,20 @@ func (f *Servers) StartEmpty(ctx context.Context, kind string) (*Server, error) 
 	if err != nil {
 		return nil, err
 	}
-	return f.startAPI("larder", f.config.Larder, dir, port, f.config.Streams, []string{
+	return f.startAPI(ctx, "larder", f.config.Larder, dir, port, f.config.Streams, []string{
 		"serve", "--data-dir=" + dir, "--unsafe-no-fsync", "--bind-address=127.0.0.1", "--secure-port=" + port, "--token-auth-file=" + f.tokens(),
 		"--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24",
 	})
 }
 
 // StartOther starts another program, which serves the API or a part of it at the port
-// that args is called with, over TLS and HTTP/1.1. args returns its arguments.
-func (f *Servers) StartOther(name, program string, args func(port string) []string) (*Server, error) {
+// that args is called with, over TLS and HTTP/1.1, and waits until it is ready. args returns its arguments.
+func (f *Servers) StartOther(ctx context.Context, name, program string, args func(port string) []string) (*Server, error) {
 	dir, port, err := f.place(name)
 	if err != nil {
 		return nil, err
 	}
-	return f.startAPI(name, program, dir, port, 0, args(port))
+	return f.startAPI(ctx, name, program, dir, port, 0, args(port))
 }
 
 // place returns a directory and a port for one more server.
@@ -281,8 +263,9 @@ func (f *Servers) place(name string) (dir, port string, err error) {
 	return dir, port, nil
 }
 
-// startAPI starts a server that a kubeconfig can name. With streams it is asked by HTTP/2.
-func (f *Servers) startAPI(name, program, dir, port string, streams int, args []string) (*Server, error) {
+// startAPI starts a server that a kubeconfig can name, and waits until it is ready. With streams it is asked by
+// HTTP/2.
+func (f *Servers) startAPI(ctx context.Context, name, program, dir, port string, streams int, args []string) (*Server, error) {
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	if err := writeKubeconfig(kubeconfig, "127.0.0.1:"+port, &clientcmdapi.AuthInfo{Token: f.token}); err != nil {
 		return nil, err
@@ -303,7 +286,12 @@ func (f *Servers) startAPI(name, program, dir, port string, streams int, args []
 		target.Beside = []process.Process{f.etcd.Process}
 	}
 	server.Target = target
-	server.Again = func() (*Server, error) { return f.startAPI(name, program, dir, port, streams, args) }
+	server.Again = func(ctx context.Context) (*Server, error) {
+		return f.startAPI(ctx, name, program, dir, port, streams, args)
+	}
+	if err := server.alive(ctx, target.Ready); err != nil {
+		return nil, errors.Join(err, server.Stop())
+	}
 	return server, nil
 }
 

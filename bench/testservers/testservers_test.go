@@ -37,7 +37,7 @@ func start(t *testing.T) *testservers.Servers {
 		t.Fatal(err)
 	}
 	t.Setenv(benchtest.Role, benchtest.ServerRole)
-	f, err := testservers.New(testservers.Config{Dir: t.TempDir(), Stock: program, Larder: program, Etcd: program})
+	f, err := testservers.New(t.Context(), testservers.Config{Dir: t.TempDir(), Stock: program, Larder: program, Etcd: program}, "all")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,9 +46,6 @@ func start(t *testing.T) *testservers.Servers {
 			t.Error(err)
 		}
 	})
-	if err := f.StartEtcd(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	return f
 }
 
@@ -61,13 +58,10 @@ func TestFleet(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Ready(t.Context()); err != nil {
-			t.Fatal(err)
-		}
 		servers = append(servers, s)
 	}
-	add(f.Start(testservers.Stock, testservers.Usual()))
-	add(f.Start(testservers.Larder, testservers.Usual()))
+	add(f.Start(t.Context(), testservers.Stock, testservers.Usual()))
+	add(f.Start(t.Context(), testservers.Larder, testservers.Usual()))
 	add(f.StartEmpty(t.Context(), testservers.Larder))
 	before := len(f.Servers())
 	stock, err := f.StartEmpty(t.Context(), testservers.Stock)
@@ -104,34 +98,31 @@ func TestFleet(t *testing.T) {
 // TestServerThatEnds checks that the error has the last output of a server that ended.
 func TestServerThatEnds(t *testing.T) {
 	f := start(t)
-	server, err := f.StartOther("broken", "/bin/sh", func(string) []string { return []string{"-c", "echo last words; exit 3"} })
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "last words") {
+	_, err := f.StartOther(t.Context(), "broken", "/bin/sh", func(string) []string { return []string{"-c", "echo last words; exit 3"} })
+	if err == nil || !strings.Contains(err.Error(), "last words") {
 		t.Errorf("got %v, want what it said", err)
 	}
-	if _, err := f.StartOther("missing", "/none", func(string) []string { return nil }); err == nil {
+	if _, err := f.StartOther(t.Context(), "missing", "/none", func(string) []string { return nil }); err == nil {
 		t.Error("a program that does not exist was started")
 	}
 }
 
 func TestReadyEndsWithItsContext(t *testing.T) {
 	f := start(t)
-	server, err := f.StartOther("deaf", "/bin/sleep", func(string) []string { return []string{"100"} })
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := server.Ready(ctx); err == nil {
+	if _, err := f.StartOther(ctx, "deaf", "/bin/sleep", func(string) []string { return []string{"100"} }); err == nil {
 		t.Error("a server that does not listen is ready")
+	}
+	servers := f.Servers()
+	if deaf := servers[len(servers)-1]; deaf.CheckAlive() == nil {
+		t.Error("a server that was not ready in time still runs")
 	}
 }
 
 func TestConfigs(t *testing.T) {
 	for _, c := range []testservers.Config{{}, {Dir: "x"}, {Dir: "x", Stock: "a", Larder: "b"}, {Stock: "a", Larder: "b", Etcd: "c"}} {
-		if _, err := testservers.New(c); err == nil {
+		if _, err := testservers.New(t.Context(), c, "one"); err == nil {
 			t.Errorf("%+v was accepted", c)
 		}
 	}
@@ -141,30 +132,29 @@ func TestConfigs(t *testing.T) {
 	}
 }
 
-// TestNewBelow checks that servers in a subdirectory remove it with everything in it.
-func TestNewBelow(t *testing.T) {
+// TestDirectory checks that servers remove their directory with everything in it.
+func TestDirectory(t *testing.T) {
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv(benchtest.Role, benchtest.ServerRole)
 	c := testservers.Config{Dir: t.TempDir(), Stock: program, Larder: program, Etcd: program}
-	f, err := testservers.NewBelow(c, "one")
+	f, err := testservers.New(t.Context(), c, "one")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := testservers.NewBelow(c, "one"); !errors.Is(err, os.ErrExist) {
+	if _, err := testservers.New(t.Context(), c, "one"); !errors.Is(err, os.ErrExist) {
 		t.Errorf("a second one of the same name: %v", err)
 	}
-	started := f.StartEtcd(t.Context())
 	if wrote, err := os.ReadDir(filepath.Join(c.Dir, "one")); len(wrote) == 0 || err != nil {
 		t.Errorf("its servers have written %v, %v", wrote, err)
 	}
-	if err := errors.Join(started, f.Close()); err != nil {
+	if err := f.Close(); err != nil {
 		t.Error(err)
 	}
 	c.Etcd = ""
-	if _, err := testservers.NewBelow(c, "two"); err == nil {
+	if _, err := testservers.New(t.Context(), c, "two"); err == nil {
 		t.Error("there is no etcd")
 	}
 	if left, err := os.ReadDir(c.Dir); len(left) > 0 || err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -87,10 +86,7 @@ func (o *options) started(cmd *cobra.Command, f testservers.Config, work func(ct
 		if err != nil {
 			return err
 		}
-		f.Dir = filepath.Join(dir, "run")
-		if err := os.Mkdir(f.Dir, 0o700); err != nil {
-			return err
-		}
+		f.Dir = dir
 		return work(ctx, f, say)
 	})
 }
