@@ -247,7 +247,8 @@ const (
 // verifying a chain costs more than the rest of a GET. A connection keeps its parsed
 // certificate, so that the certificate's address identifies it.
 //
-// No entry outlives the certificate or a change of the CAs. Refusals are not cached.
+// No entry outlives the certificate, the intermediate ones that came with it, or a change of the CAs. Refusals are
+// not cached.
 type certificates struct {
 	verify   authenticator.Request
 	ca       dynamiccertificates.CAContentProvider
@@ -282,7 +283,8 @@ func (c *certificates) AuthenticateRequest(req *http.Request) (*authenticator.Re
 	}
 	resp, ok, err := c.verify.AuthenticateRequest(req)
 	if err == nil && ok {
-		c.accepted.Add(key, resp, min(certSuccessTTL, time.Until(leaf.NotAfter)))
+		first := slices.MinFunc(req.TLS.PeerCertificates, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
+		c.accepted.Add(key, resp, min(certSuccessTTL, time.Until(first.NotAfter)))
 	}
 	return resp, ok, err
 }

@@ -35,8 +35,8 @@ func TestCertificatesAreVerifiedOnceInAWhile(t *testing.T) {
 				}
 				return &authenticator.Response{User: &user.DefaultInfo{Name: "bob"}}, true, nil
 			})}
-		ask := func(cert *x509.Certificate) bool {
-			resp, ok, err := c.AuthenticateRequest(&http.Request{TLS: &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}})
+		ask := func(chain ...*x509.Certificate) bool {
+			resp, ok, err := c.AuthenticateRequest(&http.Request{TLS: &tls.ConnectionState{PeerCertificates: chain}})
 			if ok != (err == nil) || ok && resp.User.GetName() != "bob" {
 				t.Fatalf("got %v, %v, %v", resp, ok, err)
 			}
@@ -66,5 +66,11 @@ func TestCertificatesAreVerifiedOnceInAWhile(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		refuse = true
 		expect("certificate that has ended", ask(ending), false, 8)
+		refuse = false
+		chain := []*x509.Certificate{{NotAfter: time.Now().Add(time.Hour)}, {NotAfter: time.Now().Add(time.Second)}}
+		expect("intermediate certificate that ends soon", ask(chain...), true, 9)
+		time.Sleep(2 * time.Second)
+		refuse = true
+		expect("intermediate certificate that has ended", ask(chain...), false, 10)
 	})
 }
