@@ -11,8 +11,8 @@
 //
 // A watch ends within five seconds after its user has lost the right to it, like a watch whose
 // time is up. A client that does not read the end is cut off. A right that this process decides
-// about ends at once, however slow webhooks and providers are. If a webhook or provider does not
-// answer, its watches go on, and it is asked again.
+// about ends at once, however slow webhooks and providers are. A webhook or provider may take ten
+// seconds to answer, which then come on top. If it does not answer, its watches go on, and it is asked again.
 //
 // # Goroutines
 //

@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// recheckTimeout bounds one question to a provider or webhook, or all questions about one
-	// credential to this process.
-	recheckTimeout = 2 * time.Second
+	// localTimeout bounds all questions about one credential to this process, and remoteTimeout one question
+	// to a provider or webhook.
+	localTimeout, remoteTimeout = 2 * time.Second, 10 * time.Second
 	// localConcurrency limits the credentials that this process checks at once.
 	localConcurrency = 8
 	// RemoteConcurrency limits the concurrent questions of each kind to providers and webhooks.
@@ -19,6 +19,7 @@ const (
 // pool runs checks on its own goroutines, at most size at once. Other checks wait.
 type pool struct {
 	size     int
+	timeout  time.Duration // of a check
 	running  *sync.WaitGroup
 	answered func() // called after each check
 
@@ -27,7 +28,7 @@ type pool struct {
 	busy  int                     // guarded by mu: goroutines
 }
 
-// add queues a check, which gets recheckTimeout. The check is not run if ctx ends before.
+// add queues a check. The check is not run if ctx ends before.
 func (p *pool) add(ctx context.Context, check func(context.Context)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -44,7 +45,7 @@ func (p *pool) work(ctx context.Context) {
 		if ctx.Err() != nil {
 			continue
 		}
-		bound, cancel := context.WithTimeout(ctx, recheckTimeout)
+		bound, cancel := context.WithTimeout(ctx, p.timeout)
 		check(bound)
 		cancel()
 		p.answered()

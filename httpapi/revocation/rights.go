@@ -78,9 +78,9 @@ func New(config Config) *Rights {
 	}
 	r.ended.WithLabelValues(lostCredential)
 	r.ended.WithLabelValues(lostPermission)
-	r.local = &pool{size: localConcurrency, running: &r.running, answered: r.answered}
-	r.identities = &pool{size: RemoteConcurrency, running: &r.running, answered: r.answered}
-	r.permissions = &pool{size: RemoteConcurrency, running: &r.running, answered: r.answered}
+	r.local = &pool{size: localConcurrency, timeout: localTimeout, running: &r.running, answered: r.answered}
+	r.identities = &pool{size: RemoteConcurrency, timeout: remoteTimeout, running: &r.running, answered: r.answered}
+	r.permissions = &pool{size: RemoteConcurrency, timeout: remoteTimeout, running: &r.running, answered: r.answered}
 	if config.Revocation != nil && config.Registry != nil {
 		r.objects = make(map[string]*cache.Cache)
 		for _, resource := range config.Registry.Resources() {
