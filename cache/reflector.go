@@ -30,8 +30,9 @@ const (
 	retryFirst = 20 * time.Millisecond
 	retryMax   = 5 * time.Second
 
-	// forgetEvery is how often a log that nothing is appended to is trimmed.
-	forgetEvery = 15 * time.Second
+	// maintainEvery is how often a log that nothing is appended to is trimmed, and corrupt objects are
+	// decoded again.
+	maintainEvery = 15 * time.Second
 )
 
 // ReflectorConfig configures a Reflector.
@@ -74,6 +75,8 @@ type Reflector struct {
 
 	decoding chan struct{} // has an element for each worker that decodes a part of a page
 	scratch  []Change      // of the goroutine that applies
+
+	nextRetry string // owned by maintain: the key from which corrupt objects are decoded again
 
 	// Owned by the goroutine that loads: how often the store had been replaced before the
 	// last load, and a function that ends the wait for that load's replay.
@@ -141,39 +144,29 @@ func (r *Reflector) Reload() { r.sub.Reload() }
 func (r *Reflector) Run(ctx context.Context) error {
 	group, ctx2 := errgroup.WithContext(ctx)
 	group.Go(func() error { return r.follow(ctx2, group) })
-	group.Go(func() error { return r.learn(ctx2) })
-	group.Go(func() error { return r.forget(ctx2) })
-	group.Go(func() error { return r.retry(ctx2) })
+	group.Go(func() error { return r.maintain(ctx2) })
 	if err := group.Wait(); ctx.Err() == nil {
 		return err
 	}
 	return nil
 }
 
-// forget drops old events from the log of a cache to which nothing is applied, and reviews
-// the learnt indexes.
-func (r *Reflector) forget(ctx context.Context) error {
-	tick := time.NewTicker(forgetEvery)
+// maintain drops old events from the log of a cache to which nothing is applied, reviews the learnt indexes,
+// and decodes corrupt objects again. It makes indexes when the learner has found labels that are worth one.
+// A server has many caches: one goroutine and one timer for each keep an idle server small (T4, T5).
+func (r *Reflector) maintain(ctx context.Context) error {
+	tick := time.NewTicker(maintainEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-r.cache.learner.wanted:
+			r.cache.learn()
 		case now := <-tick.C:
 			r.cache.forget(now)
 			r.cache.review()
-		}
-	}
-}
-
-// learn makes indexes when the learner has found labels that are worth one.
-func (r *Reflector) learn(ctx context.Context) error {
-	for {
-		select {
-		case <-r.cache.learner.wanted:
-			r.cache.learn()
-		case <-ctx.Done():
-			return ctx.Err()
+			r.retry(ctx)
 		}
 	}
 }

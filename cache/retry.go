@@ -3,20 +3,15 @@ package cache
 import (
 	"context"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-const (
-	// retryEvery is how often a Reflector tries to decode corrupt objects again.
-	retryEvery = 10 * time.Second
-	// maxRetries bounds the objects that are tried each time, unless some succeed: many that
-	// never will must not keep the store busy.
-	maxRetries = 1000
-)
+// maxRetries bounds the objects that are tried each time, unless some succeed: many that
+// never will must not keep the store busy.
+const maxRetries = 1000
 
 // repair is a corrupt object and the sound one that takes its place.
 type repair struct{ corrupt, sound *Object }
@@ -24,27 +19,17 @@ type repair struct{ corrupt, sound *Object }
 // retry decodes corrupt objects again, because a key service may have failed and not the value. It goes
 // through them in the order of their keys, maxRetries at a time, and goes on as long as some of them can
 // be decoded.
-func (r *Reflector) retry(ctx context.Context) error {
-	tick := time.NewTicker(retryEvery)
-	defer tick.Stop()
-	next := ""
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
-		now := r.cache.current.Load()
-		for tried := 0; tried < now.corruptCount(); {
-			most := min(maxRetries, now.corruptCount()-tried)
-			part := now.corruptFrom(next, most)
-			part = append(part, now.corruptFrom("", most-len(part))...) // from the first again
-			tried, next = tried+len(part), part[len(part)-1].Key()+"\x00"
-			repaired := r.retryAll(ctx, part)
-			r.cache.showRepaired(repaired)
-			if len(repaired) == 0 {
-				break
-			}
+func (r *Reflector) retry(ctx context.Context) {
+	now := r.cache.current.Load()
+	for tried := 0; tried < now.corruptCount(); {
+		most := min(maxRetries, now.corruptCount()-tried)
+		part := now.corruptFrom(r.nextRetry, most)
+		part = append(part, now.corruptFrom("", most-len(part))...) // from the first again
+		tried, r.nextRetry = tried+len(part), part[len(part)-1].Key()+"\x00"
+		repaired := r.retryAll(ctx, part)
+		r.cache.showRepaired(repaired)
+		if len(repaired) == 0 {
+			break
 		}
 	}
 }

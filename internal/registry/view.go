@@ -3,11 +3,14 @@ package registry
 import (
 	"fmt"
 	"reflect"
+	"sync"
 
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/kubernetes/pkg/printers"
+	printersinternal "k8s.io/kubernetes/pkg/printers/internalversion"
+	printerstorage "k8s.io/kubernetes/pkg/printers/storage"
 
 	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/storage"
@@ -32,8 +35,13 @@ func newView(r *storage.Resource, gvk schema.GroupVersionKind, upstream rest.Sto
 	if !ok {
 		return nil, fmt.Errorf("storage %T of %s makes no tables", upstream, r.GroupResource)
 	}
-	if decorate := decoratorOf(upstream); decorate != nil {
-		r.Codec().Decorate(decorate)
+	if store := storeOf(upstream); store != nil {
+		if store.Decorator != nil {
+			r.Codec().Decorate(store.Decorator)
+		}
+		if _, ok := store.TableConvertor.(printerstorage.TableConvertor); ok {
+			store.TableConvertor = tables()
+		}
 	}
 	version, err := r.Codec().NewVersion(gvk, gvk.Kind+"List")
 	if err != nil {
@@ -42,9 +50,13 @@ func newView(r *storage.Resource, gvk schema.GroupVersionKind, upstream rest.Sto
 	return &View{Resource: r, Version: version, Printer: table.New(version, printer)}, nil
 }
 
-// decoratorOf finds the Decorator of a storage, nil for most. It is a field of the generic
-// store that upstream's storages embed.
-func decoratorOf(upstream rest.Storage) func(runtime.Object) {
+// tables returns the printers of all built-in types. Each of upstream's stores comes with a copy of them.
+var tables = sync.OnceValue(func() rest.TableConvertor {
+	return printerstorage.TableConvertor{TableGenerator: printers.NewTableGenerator().With(printersinternal.AddHandlers)}
+})
+
+// storeOf finds the generic store that upstream's storages embed; nil if there is none.
+func storeOf(upstream rest.Storage) *genericregistry.Store {
 	v := reflect.Indirect(reflect.ValueOf(upstream))
 	if v.Kind() != reflect.Struct {
 		return nil
@@ -53,8 +65,6 @@ func decoratorOf(upstream rest.Storage) func(runtime.Object) {
 	if !field.IsValid() || !field.CanInterface() {
 		return nil
 	}
-	if store, ok := field.Interface().(*genericregistry.Store); ok && store != nil {
-		return store.Decorator
-	}
-	return nil
+	store, _ := field.Interface().(*genericregistry.Store)
+	return store
 }

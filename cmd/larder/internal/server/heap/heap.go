@@ -18,11 +18,13 @@ const (
 	// If collections would keep more than 1/cheapShare of a processor busy, the headroom grows until
 	// they take 1/collectorShare of the process's CPU time. It grows to at most mostTimes its size, or
 	// to the size of the live heap. During the start, when most allocated memory stays live, it is
-	// startTimes as large.
+	// startTimes as large from a live heap of startLive on. Without objects, fewer collections would only leave
+	// more gaps in the heap (T5).
 	cheapShare     = 50
 	collectorShare = 20
 	mostTimes      = 6
 	startTimes     = 4
+	startLive      = 32 << 20
 
 	// calmInterval is the time after a collection at which the governor checks whether a large headroom
 	// still saves enough. If it does not, the governor returns free memory to the operating system: there
@@ -84,7 +86,7 @@ func Govern(ctx context.Context, settled <-chan struct{}) error {
 
 // run implements Govern.
 func (g *governor) run(ctx context.Context, settled <-chan struct{}) error {
-	before := g.set(collectorPercent(0, startTimes))
+	before := g.set(collectorPercent(0, 1))
 	defer debug.SetGCPercent(before)
 	collected := make(chan struct{}, 1)
 	watchCollections(ctx, collected)
@@ -132,6 +134,8 @@ func (g *governor) adjust(live uint64, used usage, now time.Time) {
 	recent, elapsed := used.since(g.used), now.Sub(g.last)
 	g.last, g.live, g.used, g.cost = now, live, used, recent.collector
 	switch {
+	case !g.settled && live < startLive:
+		g.times = 1
 	case !g.settled:
 		g.times = startTimes
 	case !g.pays(recent.allocated, elapsed):

@@ -88,8 +88,10 @@ func TestHeadroomFollowsWhatCollectionsCost(t *testing.T) {
 	before := debug.SetGCPercent(123)
 	defer debug.SetGCPercent(before)
 	g := &governor{live: live}
-	if g.adjust(live, usage{time.Minute, time.Second, 1 << 40}, time.Unix(100, 0)); g.times != startTimes {
-		t.Errorf("%v times the headroom during the start", g.times)
+	for size, want := range map[uint64]float64{startLive - 1: 1, startLive: startTimes} {
+		if g.adjust(size, usage{time.Minute, time.Second, 1 << 40}, time.Unix(100, 0)); g.times != want {
+			t.Errorf("%v times the headroom during the start, with %d bytes", g.times, size)
+		}
 	}
 }
 
