@@ -8,9 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
@@ -121,8 +119,8 @@ func enabled(o *kubeoptions.AdmissionOptions) []string {
 
 func (c *Chain) load(config *Config) error {
 	names := enabled(config.Options)
-	scheme, err := newConfigScheme()
-	if err != nil {
+	scheme := runtime.NewScheme() // of the kinds of --admission-control-config-file
+	if err := errors.Join(apiserverapi.AddToScheme(scheme), apiserverv1alpha1.AddToScheme(scheme), apiserverv1.AddToScheme(scheme)); err != nil {
 		return err
 	}
 	provider, err := admission.ReadAdmissionConfiguration(names, config.Options.GenericAdmission.ConfigFile, scheme)
@@ -178,12 +176,6 @@ func (w mutatingWebhooks) Admit(ctx context.Context, a admission.Attributes, o a
 	return w.MutationInterface.Admit(ctx, a, o)
 }
 
-// newConfigScheme returns a scheme with the kinds of --admission-control-config-file.
-func newConfigScheme() (*runtime.Scheme, error) {
-	scheme := runtime.NewScheme()
-	return scheme, errors.Join(apiserverapi.AddToScheme(scheme), apiserverv1alpha1.AddToScheme(scheme), apiserverv1.AddToScheme(scheme))
-}
-
 // initializers returns the initializers that pass clients, informers and others to the plugins, as
 // kubernetes pkg/controlplane/apiserver/config.go does.
 func (c *Chain) initializers(config *Config, shared informers.SharedInformerFactory) (admission.PluginInitializers, error) {
@@ -225,22 +217,18 @@ func noMutatingPolicies(config *Config) func() bool {
 func (c *Chain) Run(ctx context.Context) error {
 	defer close(c.ended)
 	close(c.running)
-	var group errgroup.Group
-	group.Go(func() error {
+	var opening sync.WaitGroup
+	defer opening.Wait()
+	opening.Go(func() {
 		defer close(c.open)
-		bounded, cancel := context.WithTimeout(ctx, informersTimeout)
-		defer cancel()
 		select {
 		case <-c.informed:
-		case <-bounded.Done():
+		case <-time.After(informersTimeout):
+		case <-ctx.Done():
 		}
-		return nil
 	})
-	group.Go(func() error {
-		wait.UntilWithContext(ctx, func(context.Context) { c.mapper.Reset() }, mapperResetInterval)
-		return nil
-	})
-	return group.Wait()
+	wait.UntilWithContext(ctx, func(context.Context) { c.mapper.Reset() }, mapperResetInterval)
+	return nil
 }
 
 // Open says that the informers have synced: writes need not wait for them any longer.
@@ -250,19 +238,9 @@ func (c *Chain) Open() { c.inform() }
 // them are refused.
 func (c *Chain) Abandon() { c.leave() }
 
-// Check fails until Run has begun: kube-apiserver's health check
-// poststarthook/start-apiserver-admission-initializer.
-func (c *Chain) Check() error {
-	select {
-	case <-c.running:
-		return nil
-	default:
-		return errNotFinished
-	}
-}
-
-// errNotFinished has the text of kube-apiserver's health check.
-var errNotFinished = errors.New("not finished")
+// Running is closed when Run has begun. Then kube-apiserver's health check
+// poststarthook/start-apiserver-admission-initializer passes.
+func (c *Chain) Running() <-chan struct{} { return c.running }
 
 // Admit implements admission.MutationInterface.
 func (c *Chain) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
@@ -299,6 +277,3 @@ func (c *Chain) await(ctx context.Context) bool {
 	}
 	return true
 }
-
-// handleError logs an error that cannot be returned.
-func handleError(err error) { utilruntime.HandleError(fmt.Errorf("admission: %w", err)) }

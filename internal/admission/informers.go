@@ -32,57 +32,51 @@ type coreGroup struct {
 }
 
 // V1 implements core.Interface.
-func (g coreGroup) V1() coreinformers.Interface {
-	return coreV1{g.Interface.V1(), g.registry}
-}
+func (g coreGroup) V1() coreinformers.Interface { return coreV1{g.Interface.V1(), g.registry} }
 
+// coreV1 implements coreinformers.Interface. Its methods make the informers that hold no objects.
 type coreV1 struct {
 	coreinformers.Interface
 	registry *registry.Registry
 }
 
-// Nodes implements coreinformers.Interface.
 func (v coreV1) Nodes() coreinformers.NodeInformer {
-	return onDemand[corelisters.NodeLister]{newStore[corev1.Node](v.registry, corev1.SchemeGroupVersion.WithResource("nodes")), corelisters.NewNodeLister}
+	return newOnDemand[corev1.Node](v, "nodes", corelisters.NewNodeLister)
 }
 
-// PersistentVolumeClaims implements coreinformers.Interface.
 func (v coreV1) PersistentVolumeClaims() coreinformers.PersistentVolumeClaimInformer {
-	return onDemand[corelisters.PersistentVolumeClaimLister]{
-		newStore[corev1.PersistentVolumeClaim](v.registry, corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")), corelisters.NewPersistentVolumeClaimLister}
+	return newOnDemand[corev1.PersistentVolumeClaim](v, "persistentvolumeclaims", corelisters.NewPersistentVolumeClaimLister)
 }
 
-// PersistentVolumes implements coreinformers.Interface.
 func (v coreV1) PersistentVolumes() coreinformers.PersistentVolumeInformer {
-	return onDemand[corelisters.PersistentVolumeLister]{
-		newStore[corev1.PersistentVolume](v.registry, corev1.SchemeGroupVersion.WithResource("persistentvolumes")), corelisters.NewPersistentVolumeLister}
+	return newOnDemand[corev1.PersistentVolume](v, "persistentvolumes", corelisters.NewPersistentVolumeLister)
 }
 
-// Pods implements coreinformers.Interface.
 func (v coreV1) Pods() coreinformers.PodInformer {
-	return onDemand[corelisters.PodLister]{newStore[corev1.Pod](v.registry, corev1.SchemeGroupVersion.WithResource("pods")), corelisters.NewPodLister}
+	return newOnDemand[corev1.Pod](v, "pods", corelisters.NewPodLister)
 }
 
-// Secrets implements coreinformers.Interface.
 func (v coreV1) Secrets() coreinformers.SecretInformer {
-	return onDemand[corelisters.SecretLister]{newStore[corev1.Secret](v.registry, corev1.SchemeGroupVersion.WithResource("secrets")), corelisters.NewSecretLister}
+	return newOnDemand[corev1.Secret](v, "secrets", corelisters.NewSecretLister)
 }
 
-// ServiceAccounts implements coreinformers.Interface.
 func (v coreV1) ServiceAccounts() coreinformers.ServiceAccountInformer {
-	return onDemand[corelisters.ServiceAccountLister]{
-		newStore[corev1.ServiceAccount](v.registry, corev1.SchemeGroupVersion.WithResource("serviceaccounts")), corelisters.NewServiceAccountLister}
+	return newOnDemand[corev1.ServiceAccount](v, "serviceaccounts", corelisters.NewServiceAccountLister)
 }
 
-// Services implements coreinformers.Interface.
 func (v coreV1) Services() coreinformers.ServiceInformer {
-	return onDemand[corelisters.ServiceLister]{newStore[corev1.Service](v.registry, corev1.SchemeGroupVersion.WithResource("services")), corelisters.NewServiceLister}
+	return newOnDemand[corev1.Service](v, "services", corelisters.NewServiceLister)
 }
 
 // onDemand is an informer that holds nothing: its lister, an L, reads a store.
 type onDemand[L any] struct {
 	store  *store
 	lister func(cache.Indexer) L
+}
+
+// newOnDemand returns the informer of a resource of the core group, whose objects are Ts.
+func newOnDemand[T any, P message[T], L any](v coreV1, resource string, lister func(cache.Indexer) L) onDemand[L] {
+	return onDemand[L]{newStore[T, P](v.registry, corev1.SchemeGroupVersion.WithResource(resource)), lister}
 }
 
 // Informer implements the informers of all resources.

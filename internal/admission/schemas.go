@@ -1,10 +1,8 @@
 package admission
 
 import (
-	"errors"
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/openapi"
@@ -47,18 +45,14 @@ func (s schemas) Paths() (map[string]openapi.GroupVersion, error) {
 	paths := make(map[string]openapi.GroupVersion)
 	for _, group := range groups.Groups {
 		for _, version := range group.Versions {
-			path := pathOf(schema.GroupVersion{Group: group.Name, Version: version.Version})
+			path := "apis/" + version.GroupVersion
+			if group.Name == "" {
+				path = "api/" + version.Version
+			}
 			paths[path] = lazySchema{real, path}
 		}
 	}
 	return paths, nil
-}
-
-func pathOf(gv schema.GroupVersion) string {
-	if gv.Group == "" {
-		return "api/" + gv.Version
-	}
-	return "apis/" + gv.String()
 }
 
 // lazySchema is a schema that is fetched when it is needed.
@@ -66,8 +60,6 @@ type lazySchema struct {
 	from openapi.Client
 	path string
 }
-
-var errNoSchema = errors.New("admission: no schema")
 
 // Schema implements openapi.GroupVersion.
 func (l lazySchema) Schema(contentType string) ([]byte, error) {
@@ -77,7 +69,7 @@ func (l lazySchema) Schema(contentType string) ([]byte, error) {
 	}
 	found, ok := paths[l.path]
 	if !ok {
-		return nil, fmt.Errorf("%w of %s", errNoSchema, l.path)
+		return nil, fmt.Errorf("admission: no schema of %s", l.path)
 	}
 	return found.Schema(contentType)
 }

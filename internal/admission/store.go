@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	apistorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/client-go/tools/cache"
 
@@ -110,7 +111,7 @@ func (s *store) remembered(key string, o *larder.Object) (any, error) {
 func (s *store) List() []any {
 	items, err := s.list("", nil)
 	if err != nil {
-		handleError(err)
+		utilruntime.HandleError(fmt.Errorf("admission: %w", err))
 	}
 	return items
 }

@@ -92,7 +92,7 @@ func (s healthChecks) startChecks() []healthz.HealthChecker {
 	add := func(name string, check func(*http.Request) error) {
 		checks = append(checks, healthz.NamedCheck(startHook+name, check))
 	}
-	add("start-apiserver-admission-initializer", func(*http.Request) error { return p.admission.Check() })
+	add("start-apiserver-admission-initializer", closed(p.admission.Running()))
 	add("generic-apiserver-start-informers", closed(p.informersStarted))
 	limits := "max-in-flight-filter"
 	if p.flow != nil {
