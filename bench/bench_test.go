@@ -410,7 +410,7 @@ func TestWritesDeleteWhatTheyCreate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, r := range results {
-		if r.Name != string(bench.Verbs[i]) || r.Ops != 9 || r.Failures() != 0 {
+		if r.Name != bench.Verbs[i] || r.Ops != 9 || r.Failures() != 0 {
 			t.Errorf("%s: %d, %d errors (%s)", r.Name, r.Ops, r.Errors, r.FirstError)
 		}
 	}
@@ -453,5 +453,22 @@ func TestWorkloadsEndWithTheirContext(t *testing.T) {
 	})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("slow readers: got %v, want the context's error", err)
+	}
+}
+
+// TestComponentsHaveObjectsOfTheirOwn sends the writes of components twice. The second run must find none of the
+// objects that the first one has left.
+func TestComponentsHaveObjectsOfTheirOwn(t *testing.T) {
+	target, _ := target(t, bench.SeedConfig{})
+	for range 2 {
+		results, err := bench.Components(t.Context(), target, bench.ComponentsConfig{Namespace: "w", Nodes: 2, Load: bench.Load{Operations: 3, Clients: 2}})
+		if err != nil || len(results) != len(bench.ComponentWrites()) {
+			t.Fatalf("%d results, %v", len(results), err)
+		}
+		for _, r := range results {
+			if r.Ops != 3 || r.Failures() != 0 {
+				t.Errorf("%s: %d, %d errors (%s)", r.Name, r.Ops, r.Failures(), r.FirstError)
+			}
+		}
 	}
 }

@@ -17,14 +17,13 @@ import (
 type ComponentsConfig struct {
 	// Namespace holds the objects. It is created when it does not exist.
 	Namespace string
-	// Round makes the objects' names differ between runs that must not share objects.
-	Round int
 	// Nodes is the number of nodes.
 	Nodes int
 	// Load is that of each kind of write, and has as many pods as operations. A plan is open. There
 	// is no warm-up.
 	Load
 
+	run      int64             // in the names of objects: no other run has it
 	versions map[string]string // of Leases, by name; updates of Leases always have a version
 }
 
@@ -71,15 +70,15 @@ func ComponentWrites() []string {
 	return names
 }
 
-// Components sends each kind of write Objects times and returns one Result for each.
-// Before, it sends one write of each kind that is not measured. It deletes the pods and leaves the
+// Components sends each kind of write Objects times and returns one Result for each. Before each kind, it sends
+// one write that is not measured. It deletes the pods and leaves the
 // nodes, Leases, events and Deployments.
-func Components(ctx context.Context, t *Target, c ComponentsConfig) ([]*Result, error) {
+func Components(ctx context.Context, t *Target, c ComponentsConfig) (results []*Result, err error) {
 	l := loop{Load: c.Load}
 	if err := l.bounded(); err != nil {
 		return nil, err
 	}
-	c.Operations = l.total()
+	c.Operations, c.run = l.total(), time.Now().UnixNano()
 	if c.Nodes < 1 {
 		return nil, fmt.Errorf("bench: want at least one node, not %d", c.Nodes)
 	}
@@ -89,16 +88,12 @@ func Components(ctx context.Context, t *Target, c ComponentsConfig) ([]*Result, 
 		}
 	}
 	for _, w := range componentWrites {
-		if err := c.look(ctx, t, w.looks); err != nil {
-			return nil, err
+		if w.looks {
+			if c.versions, err = t.revisions(ctx, leases); err != nil {
+				return results, err
+			}
 		}
 		if err := t.once(ctx, w.call(&c, c.Operations)); err != nil {
-			return nil, err
-		}
-	}
-	var results []*Result
-	for _, w := range componentWrites {
-		if err := c.look(ctx, t, w.looks); err != nil {
 			return results, err
 		}
 		calls := make([]Request, c.Operations) // encoded before the clock runs
@@ -117,14 +112,6 @@ func Components(ctx context.Context, t *Target, c ComponentsConfig) ([]*Result, 
 	return results, nil
 }
 
-// look reads the versions of the Leases if a write needs them.
-func (c *ComponentsConfig) look(ctx context.Context, t *Target, needed bool) (err error) {
-	if needed {
-		c.versions, err = t.revisions(ctx, leases)
-	}
-	return err
-}
-
 const leases = "/apis/coordination.k8s.io/v1/namespaces/" + corev1.NamespaceNodeLease + "/leases"
 
 // path is the path of a collection of the core group.
@@ -135,12 +122,12 @@ func (c *ComponentsConfig) path(resource string) string {
 func (c *ComponentsConfig) podPath(i int) string { return c.path("pods") + "/" + c.podName(i) }
 
 func (c *ComponentsConfig) podName(i int) string {
-	return fmt.Sprintf("web-%d-%06d", c.Round, i)
+	return fmt.Sprintf("web-%d-%06d", c.run, i)
 }
 
 // node is the name of the i-th node. Each write has a node of its own, so that concurrent writes do not
 // conflict more often than in a cluster.
-func (c *ComponentsConfig) node(i int) string { return fmt.Sprintf("node-%d-%06d", c.Round, i) }
+func (c *ComponentsConfig) node(i int) string { return fmt.Sprintf("node-%d-%06d", c.run, i) }
 
 // patchNodeStatus is the patch that a kubelet sends every few minutes and when something changes. Its time
 // is some minutes later than the node's, because a patch in the same second would change nothing and would

@@ -25,8 +25,8 @@ type CustomConfig struct {
 	Clients int
 	// Bytes is about the size of a report or a document.
 	Bytes int
-	// Round makes the changes of each call differ.
-	Round int
+
+	run int64 // in the changes: those of each run differ
 }
 
 // customResource is a custom resource of the workload.
@@ -122,6 +122,7 @@ func Custom(ctx context.Context, t *Target, c CustomConfig) (results []*Result, 
 	if err != nil {
 		return nil, err
 	}
+	c.run = time.Now().UnixNano()
 	if err := c.define(ctx, t, r); err != nil {
 		return nil, err
 	}
@@ -185,7 +186,7 @@ func (c *CustomConfig) write(ctx context.Context, t *Target, r *customResource, 
 
 // request is the i-th write of a kind.
 func (c *CustomConfig) request(r *customResource, kind string, i int, revisions map[string]string) Request {
-	text := fmt.Sprintf("%d-%d-%s", c.Round, i, strings.ReplaceAll(kind, " ", "-"))
+	text := fmt.Sprintf("%d-%d-%s", c.run, i, strings.ReplaceAll(kind, " ", "-"))
 	write := Request{Method: http.MethodPatch, Path: c.collection(i) + "/" + c.name(i), Accept: JSON, Kind: string(types.ApplyYAMLPatchType)}
 	object := map[string]any{}
 	manager := r.manager

@@ -41,24 +41,17 @@ func (c *HoldConfig) measure(ctx context.Context, t *Target, ops int, do func(*r
 	if err := (Load{Operations: ops, Clients: 1}).check(); err != nil {
 		return nil, err
 	}
-	rec, err := t.newRecorder(c.Name, "watch", ops)
-	if err != nil {
-		return nil, err
-	}
-	defer rec.finish()
-	revision, err := t.revision(ctx, c.Path)
-	if err != nil {
-		return nil, err
-	}
-	watch := watchCall(c.Path, revision, c.Accept)
-	w := &watchers{target: t, rec: rec, atOnce: opening, calls: func(int) Request { return watch }}
-	rec.phase("opening")
-	err = do(rec, w)
-	w.close()
-	if err != nil {
-		return nil, err
-	}
-	return rec.finish(), nil
+	return t.recorded(c.Name, "watch", ops, func(rec *recorder) error {
+		revision, err := t.revision(ctx, c.Path)
+		if err != nil {
+			return err
+		}
+		watch := watchCall(c.Path, revision, c.Accept)
+		w := &watchers{target: t, rec: rec, atOnce: opening, calls: func(int) Request { return watch }}
+		defer w.close()
+		rec.phase("opening")
+		return do(rec, w)
+	})
 }
 
 // idle waits and adds the server's cost of holding the open watches.

@@ -158,20 +158,14 @@ func (l loop) run(ctx context.Context, t *Target, rec *recorder, op operation) e
 // measure runs the loop as a measured part of the named workload. warm, if not nil, is the loop that runs
 // during the warm-up.
 func (l loop) measure(ctx context.Context, t *Target, name, unit string, warm, op operation) (*Result, error) {
-	rec, err := t.newRecorder(name, unit, l.total())
-	if err != nil {
-		return nil, err
-	}
-	defer rec.finish()
-	if warm != nil {
-		if err := l.warm(ctx, t, rec, warm); err != nil {
-			return nil, err
+	return t.recorded(name, unit, l.total(), func(rec *recorder) error {
+		if warm != nil {
+			if err := l.warm(ctx, t, rec, warm); err != nil {
+				return err
+			}
 		}
-	}
-	if err := rec.measured(func() error { return l.run(ctx, t, rec, op) }); err != nil {
-		return nil, err
-	}
-	return rec.finish(), nil
+		return rec.measured(func() error { return l.run(ctx, t, rec, op) })
+	})
 }
 
 // send is an operation that sends one request of its own.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +23,13 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
+// newTarget returns a Target of loops that send no requests.
+func newTarget(t *testing.T) *Target {
+	target := &Target{spoken: new(atomic.Value)}
+	target.stopping, target.stop = context.WithCancel(t.Context())
+	return target
+}
+
 // TestOpenLoopCountsFromTheIntendedStart has a server stall once. The latencies of all operations that were due
 // meanwhile must include the wait.
 func TestOpenLoopCountsFromTheIntendedStart(t *testing.T) {
@@ -29,7 +37,7 @@ func TestOpenLoopCountsFromTheIntendedStart(t *testing.T) {
 		rec := &recorder{result: NewResult("", "")}
 		l := loop{Load: Load{Operations: 10, Clients: 1, Rate: 10}}
 		var waited []time.Duration
-		err := l.run(t.Context(), nil, rec, func(ctx context.Context, _ *conn, i int, intended time.Time) (outcome, error) {
+		err := l.run(t.Context(), newTarget(t), rec, func(ctx context.Context, _ *conn, i int, intended time.Time) (outcome, error) {
 			if i == 0 {
 				return outcome{}, pause(ctx, 500*time.Millisecond)
 			}
@@ -55,7 +63,7 @@ func TestClosedLoopGoesOnWhenAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := &recorder{result: NewResult("", "")}
 		start := time.Now()
-		err := loop{Load: Load{Operations: 10, Clients: 2}}.run(t.Context(), nil, rec, func(ctx context.Context, _ *conn, i int, _ time.Time) (outcome, error) {
+		err := loop{Load: Load{Operations: 10, Clients: 2}}.run(t.Context(), newTarget(t), rec, func(ctx context.Context, _ *conn, i int, _ time.Time) (outcome, error) {
 			if i == 3 {
 				return outcome{}, errors.New("failure")
 			}
@@ -80,7 +88,7 @@ func TestLoopEndsWithItsContext(t *testing.T) {
 		defer cancel()
 		for _, rate := range []float64{0, 1} {
 			rec := &recorder{result: NewResult("", "")}
-			err := loop{Load: Load{Operations: 1000, Clients: 3, Rate: rate}}.run(ctx, nil, rec, func(ctx context.Context, _ *conn, _ int, _ time.Time) (outcome, error) {
+			err := loop{Load: Load{Operations: 1000, Clients: 3, Rate: rate}}.run(ctx, newTarget(t), rec, func(ctx context.Context, _ *conn, _ int, _ time.Time) (outcome, error) {
 				return outcome{}, pause(ctx, time.Second)
 			})
 			if !errors.Is(err, context.DeadlineExceeded) {
@@ -169,7 +177,7 @@ func TestLatenciesExcludeWorkBetweenOperations(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				rec := &recorder{result: NewResult("", "")}
 				l.between = func(ctx context.Context, _ int) error { return pause(ctx, 3*time.Second) }
-				err := l.run(t.Context(), nil, rec, func(ctx context.Context, _ *conn, _ int, _ time.Time) (outcome, error) {
+				err := l.run(t.Context(), newTarget(t), rec, func(ctx context.Context, _ *conn, _ int, _ time.Time) (outcome, error) {
 					return outcome{}, pause(ctx, time.Second)
 				})
 				if err != nil {
@@ -190,7 +198,7 @@ func TestLateOperationsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for clients, late := range map[int]int{1: 9, 10: 0} {
 			rec := &recorder{result: NewResult("", "")}
-			err := loop{Load: Load{Operations: 10, Clients: clients, Rate: 1}}.run(t.Context(), nil, rec, func(ctx context.Context, _ *conn, _ int, _ time.Time) (outcome, error) {
+			err := loop{Load: Load{Operations: 10, Clients: clients, Rate: 1}}.run(t.Context(), newTarget(t), rec, func(ctx context.Context, _ *conn, _ int, _ time.Time) (outcome, error) {
 				return outcome{}, pause(ctx, 5*time.Second)
 			})
 			if err != nil {
@@ -211,7 +219,7 @@ func TestPlansAreRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Test(t, func(t *testing.T) {
-			target, rec := &Target{}, &recorder{result: NewResult("", "")}
+			target, rec := newTarget(t), &recorder{result: NewResult("", "")}
 			l := loop{Load: Load{Clients: 20, Warmup: 5 * time.Second, Plan: plan}}
 			op := func(ctx context.Context, _ *conn, _ int, _ time.Time) (outcome, error) {
 				return outcome{}, pause(ctx, time.Second)
@@ -249,8 +257,7 @@ func TestStopEndsLoops(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				target, rec := &Target{brake: &brake{}}, &recorder{result: NewResult("", "")}
-				target.brake.ctx, target.brake.stop = context.WithCancel(t.Context())
+				target, rec := newTarget(t), &recorder{result: NewResult("", "")}
 				start := time.Now()
 				time.AfterFunc(3500*time.Millisecond, target.Stop)
 				err := c.loop.run(t.Context(), target, rec, func(ctx context.Context, _ *conn, _ int, _ time.Time) (outcome, error) {
@@ -271,23 +278,18 @@ func TestStopEndsLoops(t *testing.T) {
 // TestSeries has seconds in which no operation ends, and some with failures.
 func TestSeries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		target := &Target{Series: true}
-		rec, err := target.newRecorder("series", "request", 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = rec.measured(func() error {
-			return loop{Load: Load{Operations: 5, Clients: 1}}.run(t.Context(), target, rec, func(ctx context.Context, _ *conn, i int, _ time.Time) (outcome, error) {
-				if i == 1 {
-					return outcome{}, ErrTimeout
-				}
-				return outcome{}, pause(ctx, 1500*time.Millisecond)
-			})
+		target := newTarget(t)
+		target.Series = true
+		l := loop{Load: Load{Operations: 5, Clients: 1}}
+		r, err := l.measure(t.Context(), target, "series", "request", nil, func(ctx context.Context, _ *conn, i int, _ time.Time) (outcome, error) {
+			if i == 1 {
+				return outcome{}, ErrTimeout
+			}
+			return outcome{}, pause(ctx, 1500*time.Millisecond)
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := rec.finish()
 		var ops, timeouts []int
 		for _, s := range r.Series {
 			ops, timeouts = append(ops, s.Ops), append(timeouts, s.Timeouts)

@@ -89,48 +89,37 @@ func Mixed(ctx context.Context, t *Target, c MixedConfig) ([]*Result, error) {
 	if c.Seed.Pods < 1 || c.Seed.Namespaces < 1 || c.Seed.Nodes < 1 {
 		return nil, fmt.Errorf("bench: want at least one pod, namespace and node, got %d, %d and %d", c.Seed.Pods, c.Seed.Namespaces, c.Seed.Nodes)
 	}
-	rec, err := t.newRecorder(MixedName, "request", l.total())
-	if err != nil {
-		return nil, err
-	}
-	defer rec.finish()
-	if err := c.ready(ctx, t); err != nil {
-		return nil, err
-	}
-	parts := make([]*recorder, len(mixedRequests))
-	for i, s := range mixedRequests {
-		parts[i] = rec.part(s.name, "request")
-		parts[i].result.Loop = l.kind()
-	}
-	kinds := mixedOrder()
-	request := func(ctx context.Context, own *conn, i int) (int, outcome, error) {
-		kind := kinds[i%len(kinds)]
-		o, err := own.do(mixedRequests[kind].call(&c, i, drawn(i)))
-		return kind, o, err
-	}
-	err = l.warm(ctx, t, rec, func(ctx context.Context, own *conn, i int, _ time.Time) (outcome, error) {
-		_, o, err := request(ctx, own, i)
-		return o, err
-	})
-	if err != nil {
-		return nil, err
-	}
-	err = rec.measured(func() error {
-		return l.run(ctx, t, rec, func(ctx context.Context, own *conn, i int, due time.Time) (outcome, error) {
-			kind, o, err := request(ctx, own, i)
-			if ctx.Err() == nil {
-				parts[kind].record(time.Since(due), o, err)
-			}
-			return o, err
+	order, parts := mixedOrder(), make([]*recorder, len(mixedRequests))
+	kind := func(i int) int { return order[i%len(order)] }
+	request := send(func(i int) Request { return mixedRequests[kind(i)].call(&c, i, drawn(i)) })
+	whole, err := t.recorded(MixedName, "request", l.total(), func(rec *recorder) error {
+		if err := c.ready(ctx, t); err != nil {
+			return err
+		}
+		for i, s := range mixedRequests {
+			parts[i] = rec.part(s.name, "request")
+			parts[i].result.Loop = l.kind()
+		}
+		if err := l.warm(ctx, t, rec, request); err != nil {
+			return err
+		}
+		return rec.measured(func() error {
+			return l.run(ctx, t, rec, func(ctx context.Context, own *conn, i int, due time.Time) (outcome, error) {
+				o, err := request(ctx, own, i, due)
+				if ctx.Err() == nil {
+					parts[kind(i)].record(time.Since(due), o, err)
+				}
+				return o, err
+			})
 		})
 	})
 	if err != nil {
 		return nil, err
 	}
-	results := []*Result{rec.finish()}
+	results := []*Result{whole}
 	for _, p := range parts {
 		r := p.finish()
-		r.Wall = results[0].Wall
+		r.Wall = whole.Wall
 		results = append(results, r)
 	}
 	return results, nil

@@ -31,9 +31,9 @@ type reading struct {
 	beside []time.Duration
 }
 
-// newRecorder begins a workload of total operations, 0 if that is not known. Progress shows it until
-// finish.
-func (t *Target) newRecorder(name, unit string, total int) (*recorder, error) {
+// recorded does the work of a workload of total operations, 0 if that is not known, and returns the Result.
+// Progress shows it until then.
+func (t *Target) recorded(name, unit string, total int, work func(*recorder) error) (*Result, error) {
 	before, err := t.Process.Usage()
 	if err != nil {
 		return nil, err
@@ -47,7 +47,11 @@ func (t *Target) newRecorder(name, unit string, total int) (*recorder, error) {
 		rec.seconds = &series{clock: newClock()}
 	}
 	t.running.Store(rec)
-	return rec, nil
+	defer t.running.CompareAndSwap(rec, nil)
+	if err := work(rec); err != nil {
+		return nil, err
+	}
+	return rec.finish(), nil
 }
 
 // set changes the result.
@@ -151,11 +155,10 @@ func (r *recorder) measured(work func() error) error {
 
 // finish returns the Result, which belongs to the caller.
 func (r *recorder) finish() *Result {
-	r.target.running.CompareAndSwap(r, nil)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.result.Interrupted = r.result.Interrupted || r.target.stopped()
-	r.result.Protocol = r.target.protocol()
+	r.result.Protocol, _ = r.target.spoken.Load().(string) // none if there was no connection
 	if r.seconds != nil {
 		r.seconds.close()
 		r.result.Series = r.seconds.done

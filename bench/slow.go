@@ -43,38 +43,34 @@ func Slow(ctx context.Context, t *Target, c SlowConfig) ([]*Result, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	rec, err := t.newRecorder(c.Name, "request", c.Clients)
-	if err != nil {
-		return nil, err
-	}
-	defer rec.finish()
-	told := rec.part(w.Name, "delivery")
-	told.result.Part = false
-	watching, err := w.open(ctx, t, told)
-	if err != nil {
-		return nil, err
-	}
-	defer watching.close()
-	watching.begin(w.Watchers, w.Operations, int64(w.Deliveries))
-	rec.phase("reading slowly")
-	within, cut := t.graceful(ctx)
-	defer cut()
-	err = rec.measured(func() error {
-		group, both := errgroup.WithContext(within)
-		group.Go(func() error { return w.change(both, t, told, watching) })
-		for i := range c.Clients {
-			group.Go(func() error { return c.read(both, t, rec, c.Accepts[i%len(c.Accepts)]) })
-		}
-		if err := group.Wait(); err != nil && (ctx.Err() != nil || !t.stopped()) {
+	var told *recorder
+	lists, err := t.recorded(c.Name, "request", c.Clients, func(rec *recorder) error {
+		told = rec.part(w.Name, "delivery")
+		told.result.Part = false
+		watching, err := w.open(ctx, t, told)
+		if err != nil {
 			return err
 		}
-		return watching.awaitDeliveries(ctx, w.Patience)
+		defer watching.close()
+		watching.begin(w.Watchers, w.Operations, int64(w.Deliveries))
+		rec.phase("reading slowly")
+		within, cut := t.graceful(ctx)
+		defer cut()
+		return rec.measured(func() error {
+			group, both := errgroup.WithContext(within)
+			group.Go(func() error { return w.change(both, t, told, watching) })
+			for i := range c.Clients {
+				group.Go(func() error { return c.read(both, t, rec, c.Accepts[i%len(c.Accepts)]) })
+			}
+			if err := group.Wait(); err != nil && (ctx.Err() != nil || !t.stopped()) {
+				return err
+			}
+			return watching.awaitDeliveries(ctx, w.Patience)
+		})
 	})
 	if err != nil {
 		return nil, err
 	}
-	watching.close()
-	lists := rec.finish()
 	told.result.Wall, told.result.Server, told.result.Interrupted = lists.Wall, lists.Server, lists.Interrupted
 	told.result.Protocol = lists.Protocol
 	return []*Result{lists, told.result}, nil

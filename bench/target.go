@@ -42,16 +42,11 @@ type Target struct {
 	host   string            // host:port
 	origin string            // scheme, host and the path that all paths are below
 	shared *sharedTransports // nil by HTTP/1.1
-	brake  *brake
-	spoken *atomic.Value // the protocol of the last connection, a string
+	spoken *atomic.Value     // the protocol of the last connection, a string
 
-	running atomic.Pointer[recorder] // of the running workload
-}
-
-// brake ends workloads gracefully: see Target.Stop.
-type brake struct {
-	ctx  context.Context // ends with Stop
-	stop context.CancelFunc
+	stopping context.Context // ends with Stop
+	stop     context.CancelFunc
+	running  atomic.Pointer[recorder] // of the running workload
 }
 
 // grace is how long operations in flight may take after Stop.
@@ -60,39 +55,18 @@ const grace = 5 * time.Second
 // Stop ends the running workload and all later ones: they begin no more operations, give
 // those in flight a few seconds, and return what was measured, with Interrupted set. It may be
 // called at any time, more than once.
-func (t *Target) Stop() {
-	if t.brake != nil {
-		t.brake.stop()
-	}
-}
+func (t *Target) Stop() { t.stop() }
 
-// Stopping is closed by Stop; nil when nothing can stop the Target.
-func (t *Target) Stopping() <-chan struct{} {
-	if t == nil || t.brake == nil {
-		return nil
-	}
-	return t.brake.ctx.Done()
-}
+// Stopping is closed by Stop.
+func (t *Target) Stopping() <-chan struct{} { return t.stopping.Done() }
 
-func (t *Target) stopped() bool { return t != nil && t.brake != nil && t.brake.ctx.Err() != nil }
+func (t *Target) stopped() bool { return t.stopping.Err() != nil }
 
 // graceful returns a context that ends with ctx, and some time after Stop.
 func (t *Target) graceful(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
-	if t == nil || t.brake == nil {
-		return ctx, cancel
-	}
-	off := context.AfterFunc(t.brake.ctx, func() { time.AfterFunc(grace, cancel) })
+	off := context.AfterFunc(t.stopping, func() { time.AfterFunc(grace, cancel) })
 	return ctx, func() { off(); cancel() }
-}
-
-// protocol is the protocol of the last connection, "" if there was none.
-func (t *Target) protocol() string {
-	if t == nil || t.spoken == nil {
-		return ""
-	}
-	spoken, _ := t.spoken.Load().(string)
-	return spoken
 }
 
 // NewTarget returns the server that the current context of a kubeconfig file
@@ -107,8 +81,8 @@ func NewTarget(kubeconfig string) (*Target, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bench: kubeconfig: server: %w", err)
 	}
-	t := &Target{config: config, host: server.Host, brake: &brake{}, spoken: &atomic.Value{}}
-	t.brake.ctx, t.brake.stop = context.WithCancel(context.Background())
+	t := &Target{config: config, host: server.Host, spoken: &atomic.Value{}}
+	t.stopping, t.stop = context.WithCancel(context.Background())
 	port := "443"
 	switch server.Scheme {
 	case "http":
@@ -143,7 +117,7 @@ func (t *Target) Address() string { return t.host }
 func (t *Target) Clone() *Target {
 	other := &Target{
 		Timeout: t.Timeout, RetryAfter: t.RetryAfter, Series: t.Series,
-		config: rest.CopyConfig(t.config), tls: t.tls, host: t.host, origin: t.origin, brake: t.brake, spoken: t.spoken,
+		config: rest.CopyConfig(t.config), tls: t.tls, host: t.host, origin: t.origin, spoken: t.spoken, stopping: t.stopping, stop: t.stop,
 	}
 	if t.shared != nil {
 		other.shared = &sharedTransports{streams: t.shared.streams}

@@ -71,32 +71,28 @@ func Watch(ctx context.Context, t *Target, c WatchConfig) (*Result, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	rec, err := t.newRecorder(c.Name, "delivery", c.Deliveries)
-	if err != nil {
-		return nil, err
-	}
-	defer rec.finish()
-	w, err := c.open(ctx, t, rec)
-	if err != nil {
-		return nil, err
-	}
-	defer w.close()
-	w.begin(c.Watchers, c.Operations, int64(c.Deliveries))
-	if err := c.warm(ctx, t, rec, w); err != nil {
-		return nil, err
-	}
-	rec.phase("changing")
-	err = rec.measured(func() error {
-		if err := c.change(ctx, t, rec, w); err != nil {
+	var w *watchers
+	result, err := t.recorded(c.Name, "delivery", c.Deliveries, func(rec *recorder) (err error) {
+		if w, err = c.open(ctx, t, rec); err != nil {
 			return err
 		}
-		return w.awaitDeliveries(ctx, c.Patience)
+		defer w.close()
+		w.begin(c.Watchers, c.Operations, int64(c.Deliveries))
+		if err := c.warm(ctx, t, rec, w); err != nil {
+			return err
+		}
+		rec.phase("changing")
+		return rec.measured(func() error {
+			if err := c.change(ctx, t, rec, w); err != nil {
+				return err
+			}
+			return w.awaitDeliveries(ctx, c.Patience)
+		})
 	})
 	if err != nil {
 		return nil, err
 	}
-	w.close()
-	result := c.account(rec.finish())
+	c.account(result)
 	result.Add(LateP99, w.lateness(99), "s")
 	result.Add(LateP999, w.lateness(99.9), "s")
 	return result, nil
@@ -180,7 +176,7 @@ func markPatch(path string, run int64, i int) Request {
 
 // account divides the cost by changes if PerChange is set, and adds the figures that only
 // watches have.
-func (c *WatchConfig) account(r *Result) *Result {
+func (c *WatchConfig) account(r *Result) {
 	deliveries := r.Succeeded()
 	if r.Wall > 0 {
 		r.Add("deliveries per second", float64(deliveries)/r.Wall.Seconds(), "/s")
@@ -191,5 +187,4 @@ func (c *WatchConfig) account(r *Result) *Result {
 		r.Add("deliveries", float64(deliveries), "")
 		r.Ops = int(r.Value("changes")) + r.Failures()
 	}
-	return r
 }

@@ -40,28 +40,25 @@ func WatchList(ctx context.Context, t *Target, c WatchListConfig) (*Result, erro
 	if l.open() {
 		return nil, errors.New("bench: watches that begin with all objects are opened in a closed loop: plan numbers of clients")
 	}
-	rec, err := t.newRecorder(c.Name, "request", l.total())
-	if err != nil {
-		return nil, err
-	}
-	defer rec.finish()
-	if err := c.batch(ctx, t, nil, 1); err != nil {
-		return nil, err
-	}
-	rec.set(func(r *Result) { r.Loop = ClosedLoop })
-	within, cut := t.graceful(ctx)
-	defer cut()
-	for warm := time.Now(); time.Since(warm) < c.Warmup && !t.stopped(); {
-		rec.phase("warming up")
-		if err := c.batch(within, t, nil, c.Clients); err != nil {
-			return nil, err
+	return t.recorded(c.Name, "request", l.total(), func(rec *recorder) error {
+		if err := c.batch(ctx, t, nil, 1); err != nil {
+			return err
 		}
-	}
-	rec.phase("")
-	if err := c.batches(within, t, rec); err != nil && (ctx.Err() != nil || !t.stopped()) {
-		return nil, err
-	}
-	return rec.finish(), nil
+		rec.set(func(r *Result) { r.Loop = ClosedLoop })
+		within, cut := t.graceful(ctx)
+		defer cut()
+		for warm := time.Now(); time.Since(warm) < c.Warmup && !t.stopped(); {
+			rec.phase("warming up")
+			if err := c.batch(within, t, nil, c.Clients); err != nil {
+				return err
+			}
+		}
+		rec.phase("")
+		if err := c.batches(within, t, rec); err != nil && (ctx.Err() != nil || !t.stopped()) {
+			return err
+		}
+		return nil
+	})
 }
 
 // batches opens watches, as many at once as there are clients, until there were enough of them

@@ -9,28 +9,25 @@ import (
 	"time"
 )
 
-// Verb is a kind of write.
-type Verb string
-
 // The writes that clients do.
 const (
-	Create Verb = "create"
-	Patch  Verb = "merge-patch"
-	Apply  Verb = "apply"
-	Delete Verb = "delete"
+	create     = "create"
+	mergePatch = "merge-patch"
+	apply      = "apply"
+	remove     = "delete"
 )
 
 // Verbs are all of them, in the order of an object's life.
-var Verbs = []Verb{Create, Patch, Apply, Delete}
+var Verbs = []string{create, mergePatch, apply, remove}
 
 // WriteConfig is a workload of ConfigMaps of about 1 KB that live through all Verbs.
 type WriteConfig struct {
 	// Namespace holds the objects. It is created when it does not exist.
 	Namespace string
-	// Round makes the objects' names differ between runs that must not share objects.
-	Round int
 	// Load is that of each of Verbs. Its operations are objects, and a plan is open.
 	Load
+
+	run int64 // in the names of objects: no other run has it
 }
 
 // Write creates all objects, then patches all, applies to all and deletes all, and
@@ -41,7 +38,7 @@ func Write(ctx context.Context, t *Target, c WriteConfig) ([]*Result, error) {
 	if err := l.bounded(); err != nil {
 		return nil, err
 	}
-	c.Operations = l.total()
+	c.Operations, c.run = l.total(), time.Now().UnixNano()
 	if err := t.ensureNamespace(ctx, c.Namespace); err != nil {
 		return nil, err
 	}
@@ -54,18 +51,18 @@ func Write(ctx context.Context, t *Target, c WriteConfig) ([]*Result, error) {
 	created := 0
 	for _, verb := range Verbs {
 		var warm operation
-		if verb == Create {
+		if verb == create {
 			warm = c.allVerbs
 		}
-		result, err := l.measure(ctx, t, string(verb), "request", warm, send(func(i int) Request { return c.write(verb, i) }))
+		result, err := l.measure(ctx, t, verb, "request", warm, send(func(i int) Request { return c.write(verb, i) }))
 		if err != nil {
 			return results, err
 		}
 		results = append(results, result)
-		if verb == Create {
+		if verb == create {
 			created = result.Ops
 		}
-		if result.Interrupted && verb != Delete {
+		if result.Interrupted && verb != remove {
 			return results, c.remove(ctx, t, created)
 		}
 	}
@@ -85,13 +82,13 @@ func (c *WriteConfig) allVerbs(ctx context.Context, own *conn, i int, _ time.Tim
 // remove deletes the first n objects, and some more whose creation may have been in flight.
 func (c *WriteConfig) remove(ctx context.Context, t *Target, n int) error {
 	other := t.Clone()
-	other.brake = nil // it goes on after Stop
+	other.stopping = context.Background() // it goes on after Stop
 	rec := &recorder{target: t, name: "removing what was created", total: n, began: time.Now(), result: NewResult("", "")}
 	t.running.Store(rec)
 	defer t.running.CompareAndSwap(rec, nil)
 	l := loop{Load: Load{Operations: min(n+c.Clients, c.Operations), Clients: c.Clients}, strict: true}
 	return l.run(ctx, other, rec, func(ctx context.Context, own *conn, i int, _ time.Time) (outcome, error) {
-		o, err := own.do(c.write(Delete, i))
+		o, err := own.do(c.write(remove, i))
 		if o.status == http.StatusNotFound {
 			err = nil
 		}
@@ -100,21 +97,21 @@ func (c *WriteConfig) remove(ctx context.Context, t *Target, n int) error {
 }
 
 // write is the request of one verb for object i.
-func (c *WriteConfig) write(verb Verb, i int) Request {
-	name := fmt.Sprintf("bench-%d-%06d", c.Round, i)
+func (c *WriteConfig) write(verb string, i int) Request {
+	name := fmt.Sprintf("bench-%d-%06d", c.run, i)
 	collection := "/api/v1/namespaces/" + c.Namespace + "/configmaps"
 	r := Request{Path: collection + "/" + name, Accept: JSON, Kind: JSON}
 	switch verb {
-	case Create:
+	case create:
 		r.Method, r.Path, r.Body = http.MethodPost, collection, configMap(name, "settings", i)
-	case Patch:
+	case mergePatch:
 		r.Method, r.Kind = http.MethodPatch, "application/merge-patch+json"
 		r.Body = fmt.Appendf(nil, `{"data":{"generation":"%d"}}`, i+1)
-	case Apply:
+	case apply:
 		r.Method, r.Kind = http.MethodPatch, "application/apply-patch+yaml" // JSON is YAML
 		r.Path += "?fieldManager=larder-bench&force=true"
 		r.Body = configMap(name, "applied", i)
-	case Delete:
+	case remove:
 		r.Method = http.MethodDelete
 	}
 	return r

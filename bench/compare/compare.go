@@ -39,7 +39,6 @@ type Comparison struct {
 	servers map[Kind]*testservers.Server // that run
 	seed    bench.SeedConfig
 	table   *Table
-	rounds  int  // counts all turns; part of the names of objects
 	warming bool // the step runs a tenth of its operations, unmeasured
 }
 
@@ -228,23 +227,14 @@ func (c *Comparison) step(ctx context.Context, s step) error {
 			if kind == Limit && !s.limit {
 				continue
 			}
-			c.rounds++
-			if err := c.turn(ctx, s, kind, rows); err != nil {
+			results, err := s.run(ctx, kind)
+			if err != nil {
 				return fmt.Errorf("compare: %s, %s: %w", s.rows[0].id, kind, err)
 			}
+			for i, r := range rows {
+				r.Results[kind] = append(r.Results[kind], results[i])
+			}
 		}
-	}
-	return nil
-}
-
-// turn runs a step once against one server.
-func (c *Comparison) turn(ctx context.Context, s step, kind Kind, rows []*Row) error {
-	results, err := s.run(ctx, kind)
-	if err != nil {
-		return err
-	}
-	for i, r := range rows {
-		r.Results[kind] = append(r.Results[kind], results[i])
 	}
 	return nil
 }

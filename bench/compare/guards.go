@@ -23,7 +23,7 @@ func (c *Comparison) flood() step {
 		figures: []Figure{
 			{Name: "of the p99 alone", Unit: Times, of: value(bench.Slowdown)},
 			{Name: "control: flood of another server", Unit: Times, of: value(elsewhere)},
-			{Name: "p99", Unit: Seconds, of: quantile(99)}, {Name: "p99 alone", Unit: Seconds, of: value(bench.AloneP99)},
+			latency("p99", 99), {Name: "p99 alone", Unit: Seconds, of: value(bench.AloneP99)},
 		},
 	}
 	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) (results []*bench.Result, err error) {
@@ -71,10 +71,7 @@ var guarded = []struct {
 func (c *Comparison) guards() step {
 	var specs []rowSpec
 	for _, g := range guarded {
-		specs = append(specs, rowSpec{
-			id: g.id, work: "GET one pod, resourceVersion=0, 4 clients: " + g.what,
-			figures: []Figure{{Unit: Seconds, of: cpuPerOp}},
-		})
+		specs = append(specs, row(g.id, "GET one pod, resourceVersion=0, 4 clients: "+g.what))
 	}
 	return step{rows: specs, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		if err := c.servers[kind].Target.AllowTenants(ctx, c.started.Tenant(c.servers[kind], 0)); err != nil {

@@ -84,9 +84,14 @@ func value(name string) func(*bench.Result) float64 {
 	return func(r *bench.Result) float64 { return r.Value(name) }
 }
 
-// row is the spec of a row of CPU time per operation.
-func row(id, work string) rowSpec {
-	return rowSpec{id: id, work: work, figures: []Figure{{Unit: Seconds, of: cpuPerOp}}}
+// latency is a figure of the time of operations.
+func latency(name string, q float64) Figure {
+	return Figure{Name: name, Unit: Seconds, of: quantile(q)}
+}
+
+// row is the spec of a row of CPU time per operation, and of more figures.
+func row(id, work string, more ...Figure) rowSpec {
+	return rowSpec{id: id, work: work, figures: append([]Figure{{Unit: Seconds, of: cpuPerOp}}, more...)}
 }
 
 // ops returns the number of operations for a server. Fast servers do more, so that each is measured for
@@ -151,14 +156,18 @@ func (c *Comparison) reads() []step {
 // namespace is the pods of one namespace.
 func (c *Comparison) namespace() string { return "/api/v1/namespaces/bench-0/pods" }
 
-// read is a step of one request that is sent again and again. Before each request for gzip a pod is changed,
-// so that a server cannot repeat its last answer. The limit always sends the same bytes.
+// read is readBy of one client.
 func (c *Comparison) read(id, work string, a asks, stock, fast int) step {
-	spec := row(id, work)
+	return c.readBy(1, row(id, work), a, stock, fast)
+}
+
+// readBy is a step of one request that is sent again and again. Before each request for gzip a pod is changed,
+// so that a server cannot repeat its last answer. The limit always sends the same bytes.
+func (c *Comparison) readBy(clients int, spec rowSpec, a asks, stock, fast int) step {
 	spec.body = true
 	return step{rows: []rowSpec{spec}, limit: true, asks: a, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		read := bench.ReadConfig{
-			Name: id, Path: a.path, Accept: a.accept, Encoding: a.encoding, Load: bench.Load{Operations: c.ops(kind, stock, fast), Clients: 1},
+			Name: spec.id, Path: a.path, Accept: a.accept, Encoding: a.encoding, Load: bench.Load{Operations: c.ops(kind, stock, fast), Clients: clients},
 		}
 		if a.encoding == "gzip" && kind != Limit {
 			read.Between = func(ctx context.Context, i int) error {
@@ -173,14 +182,8 @@ func (c *Comparison) read(id, work string, a asks, stock, fast int) step {
 // them.
 func (c *Comparison) crowd() step {
 	const clients = 16
-	a := asks{path: c.seed.PodPath(1), accept: bench.Protobuf}
-	spec := withLatency("B37", fmt.Sprintf("GET one pod, consistent, %d clients", clients), "p99", 99)
-	spec.body = true
-	return step{rows: []rowSpec{spec}, limit: true, asks: a, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
-		return one(bench.Read(ctx, c.servers[kind].Target, bench.ReadConfig{
-			Name: "B37", Path: a.path, Accept: a.accept, Load: bench.Load{Operations: c.ops(kind, 4000, 16000), Clients: clients},
-		}))
-	}}
+	spec := row("B37", fmt.Sprintf("GET one pod, consistent, %d clients", clients), latency("p99", 99))
+	return c.readBy(clients, spec, asks{path: c.seed.PodPath(1), accept: bench.Protobuf}, 4000, 16000)
 }
 
 // one is the only result of a step.
@@ -250,11 +253,11 @@ func (c *Comparison) opening() step {
 func (c *Comparison) writes() step {
 	var specs []rowSpec
 	for i, verb := range bench.Verbs {
-		specs = append(specs, withRate(27+i, string(verb)+" of a ConfigMap, 16 clients"))
+		specs = append(specs, withRate(27+i, verb+" of a ConfigMap, 16 clients"))
 	}
 	return c.undisturbed(step{rows: specs, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return bench.Write(ctx, c.servers[kind].Target, bench.WriteConfig{
-			Namespace: "bench-writes", Round: c.rounds, Load: bench.Load{Operations: c.ops(kind, 1000, 1000), Clients: 16},
+			Namespace: "bench-writes", Load: bench.Load{Operations: c.ops(kind, 1000, 1000), Clients: 16},
 		})
 	}})
 }
@@ -267,24 +270,19 @@ func (c *Comparison) components() step {
 	}
 	return c.undisturbed(step{rows: specs, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return bench.Components(ctx, c.servers[kind].Target, bench.ComponentsConfig{
-			Namespace: "bench-components", Round: c.rounds, Nodes: 100, Load: bench.Load{Operations: c.ops(kind, 500, 500), Clients: 16},
+			Namespace: "bench-components", Nodes: 100, Load: bench.Load{Operations: c.ops(kind, 500, 500), Clients: 16},
 		})
 	}})
 }
 
 // withRate is a row of CPU per operation and of operations per second.
 func withRate(number int, work string) rowSpec {
-	return rowSpec{id: fmt.Sprintf("B%d", number), work: work, figures: []Figure{{Unit: Seconds, of: cpuPerOp}, {Unit: PerSecond, of: (*bench.Result).Rate}}}
-}
-
-// withLatency is a row of CPU per operation and of a latency.
-func withLatency(id, work, name string, q float64) rowSpec {
-	return rowSpec{id: id, work: work, figures: []Figure{{Unit: Seconds, of: cpuPerOp}, {Name: name, Unit: Seconds, of: quantile(q)}}}
+	return row(fmt.Sprintf("B%d", number), work, Figure{Unit: PerSecond, of: (*bench.Result).Rate})
 }
 
 // patches are of pods, the largest objects that are written often.
 func (c *Comparison) patches() step {
-	spec := withLatency("B38", "merge-patch of a pod, 16 clients", "p99", 99)
+	spec := row("B38", "merge-patch of a pod, 16 clients", latency("p99", 99))
 	return c.undisturbed(step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return one(bench.PatchObjects(ctx, c.servers[kind].Target, bench.PatchConfig{
 			Name: "B38", Objects: c.seed.PodPaths(min(500, c.seed.Pods)), Load: bench.Load{Operations: c.ops(kind, 1000, 1000), Clients: 16},
@@ -294,7 +292,7 @@ func (c *Comparison) patches() step {
 
 // storm closes all watches and opens them again at once.
 func (c *Comparison) storm() step {
-	spec := withLatency("B34", fmt.Sprintf("reconnect storm of %d watches, per watch", c.config.watchers(1000)), "until all are back", 100)
+	spec := row("B34", fmt.Sprintf("reconnect storm of %d watches, per watch", c.config.watchers(1000)), latency("until all are back", 100))
 	return step{rows: []rowSpec{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return one(bench.Storm(ctx, c.servers[kind].Target, bench.HoldConfig{
 			Name: "B34", Path: pods, Accept: bench.Protobuf, Watchers: c.config.watchers(1000), Returns: 1,

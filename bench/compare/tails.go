@@ -16,13 +16,9 @@ import (
 // tail returns the row of CPU per operation, and of latency at p99 and p99.9. Each figure is the median of
 // all rounds.
 func tail(id, work string, p99, p999 func(*bench.Result) float64) rowSpec {
-	return rowSpec{
-		id: id, work: work, median: true,
-		figures: []Figure{
-			{Unit: Seconds, of: cpuPerOp},
-			{Name: "p99", Unit: Seconds, of: p99}, {Name: "p99.9", Unit: Seconds, of: p999},
-		},
-	}
+	spec := row(id, work, Figure{Name: "p99", Unit: Seconds, of: p99}, Figure{Name: "p99.9", Unit: Seconds, of: p999})
+	spec.median = true
+	return spec
 }
 
 // stuck has watchers that never read beside watchers that do. The delay of a delivery counts from the answer
@@ -122,7 +118,6 @@ func (c *Comparison) undisturbed(s step) step {
 		if err != nil {
 			return nil, err
 		}
-		c.rounds++
 		if err := c.settle(ctx); err != nil {
 			return nil, err
 		}

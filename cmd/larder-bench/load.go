@@ -70,9 +70,6 @@ func (f *loadFlags) plan(cmd *cobra.Command) (err error) {
 	return nil
 }
 
-// newRound returns a number that no other run has. It is in the names of objects.
-func newRound() int { return int(time.Now().UnixNano()) }
-
 // named returns empty results of these names, which a workload will return.
 func named(names ...string) []*bench.Result {
 	var all []*bench.Result

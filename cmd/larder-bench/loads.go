@@ -51,10 +51,7 @@ commands can read and watch the objects, for example at ` + bench.CustomPath("wo
 			if err != nil {
 				return err
 			}
-			return o.run(cmd, named(names...), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
-				c.Round = newRound()
-				return bench.Custom(ctx, t, c)
-			})
+			return o.run(cmd, named(names...), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) { return bench.Custom(ctx, t, c) })
 		},
 	}
 	addClients(cmd, &c.Clients)
@@ -120,15 +117,8 @@ func writeCommand(o *options) *cobra.Command {
 	c := bench.WriteConfig{}
 	cmd := &cobra.Command{
 		Use: "write", GroupID: writing, Short: "Create, patch, apply and delete ConfigMaps", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			var kinds []string
-			for _, verb := range bench.Verbs {
-				kinds = append(kinds, string(verb))
-			}
-			return o.run(cmd, named(kinds...), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
-				c.Round = newRound()
-				return bench.Write(ctx, t, c)
-			})
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.run(cmd, named(bench.Verbs...), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) { return bench.Write(ctx, t, c) })
 		},
 	}
 	addLoad(cmd, &c.Load, "objects", true)
@@ -166,7 +156,6 @@ func componentsCommand(o *options) *cobra.Command {
 				return err
 			}
 			return o.run(cmd, named(bench.ComponentWrites()...), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
-				c.Round = newRound()
 				return bench.Components(ctx, t, c)
 			})
 		},
