@@ -19,7 +19,7 @@ func (t *Target) Capture(ctx context.Context, path, accept, encoding string) ([]
 // CaptureWatchList returns the bytes that WatchList reads of one watch, with their frames.
 func (t *Target) CaptureWatchList(ctx context.Context, path, accept string) ([]byte, error) {
 	return t.captureEvents(ctx, Request{Path: WatchListPath(path), Accept: accept}, nil, func(frame []byte) (keep, last bool) {
-		return true, kindOf(frame) == bookmark && bytes.Contains(frame, []byte(initialEnd))
+		return true, endsInitial(frame)
 	})
 }
 

@@ -63,11 +63,7 @@ var componentWrites = []struct {
 
 // ComponentWrites names the kinds of writes, in the order of the results of Components.
 func ComponentWrites() []string {
-	names := make([]string, len(componentWrites))
-	for i, w := range componentWrites {
-		names[i] = w.name
-	}
-	return names
+	return list(len(componentWrites), func(i int) string { return componentWrites[i].name })
 }
 
 // Components sends each kind of write Objects times and returns one Result for each. Before each kind, it sends
@@ -96,10 +92,7 @@ func Components(ctx context.Context, t *Target, c ComponentsConfig) (results []*
 		if err := t.once(ctx, w.call(&c, c.Operations)); err != nil {
 			return results, err
 		}
-		calls := make([]Request, c.Operations) // encoded before the clock runs
-		for i := range calls {
-			calls[i] = w.call(&c, i)
-		}
+		calls := list(c.Operations, func(i int) Request { return w.call(&c, i) }) // encoded before the clock runs
 		result, err := l.measure(ctx, t, w.name, "request", nil, send(func(i int) Request { return calls[i] }))
 		if err != nil {
 			return results, err

@@ -48,11 +48,7 @@ var mixedRequests = []share{
 
 // MixedKinds are the names of the Results of the kinds of request that Mixed sends.
 func MixedKinds() []string {
-	names := make([]string, len(mixedRequests))
-	for i, s := range mixedRequests {
-		names[i] = s.name
-	}
-	return names
+	return list(len(mixedRequests), func(i int) string { return mixedRequests[i].name })
 }
 
 func (c *MixedConfig) pod(n uint64) string { return c.Seed.PodPath(below(n, c.Seed.Pods)) }

@@ -138,7 +138,6 @@ func nodeConditions(now metav1.Time) []corev1.NodeCondition {
 // seededPod is the i-th pod: a web server, as a Deployment makes them.
 func seededPod(i int, c SeedConfig) *corev1.Pod {
 	app := appName(i)
-	yes, no, root := true, false, int64(65532)
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:      podName(i),
@@ -153,28 +152,26 @@ func seededPod(i int, c SeedConfig) *corev1.Pod {
 			},
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: "apps/v1", Kind: "ReplicaSet", Name: app + "-7d4b9c6f8",
-				UID: "0d6f3a52-6a3e-4f5b-9a53-0c9b7a3f1e11", Controller: &yes, BlockOwnerDeletion: &yes,
+				UID: "0d6f3a52-6a3e-4f5b-9a53-0c9b7a3f1e11", Controller: new(true), BlockOwnerDeletion: new(true),
 			}},
 		},
 		Spec: corev1.PodSpec{
 			NodeName:                     fmt.Sprintf(nodeFormat, i%c.Nodes),
 			ServiceAccountName:           "default",
-			AutomountServiceAccountToken: &no,
-			SecurityContext:              &corev1.PodSecurityContext{RunAsUser: &root, RunAsNonRoot: &yes, FSGroup: &root},
+			AutomountServiceAccountToken: new(false),
+			SecurityContext:              &corev1.PodSecurityContext{RunAsUser: new(int64(65532)), RunAsNonRoot: new(true), FSGroup: new(int64(65532))},
 			Containers:                   []corev1.Container{webContainer("web", 8080)},
 			Volumes: []corev1.Volume{
 				{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: app + "-config"}}}},
 				{Name: "tmp", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 			},
 			Tolerations: []corev1.Toleration{
-				{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: seconds(300)},
-				{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: seconds(300)},
+				{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(300))},
+				{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(300))},
 			},
 		},
 	}
 }
-
-func seconds(n int64) *int64 { return &n }
 
 func webContainer(name string, port int32) corev1.Container {
 	probe := func(path string) *corev1.Probe {
@@ -208,7 +205,6 @@ func webContainer(name string, port int32) corev1.Container {
 // RunningStatus is the status that a kubelet reports for a running pod.
 func RunningStatus(pod *corev1.Pod) corev1.PodStatus {
 	now := metav1.NewTime(time.Now().Truncate(time.Second))
-	started := true
 	status := corev1.PodStatus{
 		Phase: corev1.PodRunning, StartTime: &now, QOSClass: corev1.PodQOSBurstable,
 		HostIP: "10.1.2.3", HostIPs: []corev1.HostIP{{IP: "10.1.2.3"}}, PodIP: "10.244.7.19", PodIPs: []corev1.PodIP{{IP: "10.244.7.19"}},
@@ -218,7 +214,7 @@ func RunningStatus(pod *corev1.Pod) corev1.PodStatus {
 	}
 	for _, c := range pod.Spec.Containers {
 		status.ContainerStatuses = append(status.ContainerStatuses, corev1.ContainerStatus{
-			Name: c.Name, Image: c.Image, ImageID: c.Image, Ready: true, Started: &started,
+			Name: c.Name, Image: c.Image, ImageID: c.Image, Ready: true, Started: new(true),
 			ContainerID: "containerd://4c1f6f5f1f0e6a0f2b7a8d1c2c8b1a2f9f86d081884c7d659a2feaa0c55ad015",
 			State:       corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}},
 		})

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"sync"
@@ -218,7 +219,5 @@ func (m *Meter) Charge(r *Result) {
 	r.Before, r.Server, r.Beside, r.ClientCPU = own.Before, own.Server, own.Beside, own.ClientCPU
 	r.Ops += own.Ops
 	r.Errors += own.Errors
-	if r.FirstError == "" {
-		r.FirstError = own.FirstError
-	}
+	r.FirstError = cmp.Or(r.FirstError, own.FirstError)
 }

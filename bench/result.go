@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -232,9 +233,7 @@ func (r *Result) include(other *Result) {
 	r.Bytes += other.Bytes
 	r.ClientCPU += other.ClientCPU
 	r.Interrupted = r.Interrupted || other.Interrupted
-	if r.FirstError == "" {
-		r.FirstError = other.FirstError
-	}
+	r.FirstError = cmp.Or(r.FirstError, other.FirstError)
 	for status, n := range other.Statuses {
 		r.addStatus(status, n)
 	}

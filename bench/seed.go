@@ -64,11 +64,16 @@ func (t *Target) retrying() *Target {
 
 // PodPaths are the paths of the first n pods that Seed creates.
 func (c SeedConfig) PodPaths(n int) []string {
-	paths := make([]string, n)
-	for i := range paths {
-		paths[i] = c.PodPath(i)
+	return list(n, c.PodPath)
+}
+
+// list returns the items 0 to n-1.
+func list[T any](n int, item func(i int) T) []T {
+	all := make([]T, n)
+	for i := range all {
+		all[i] = item(i)
 	}
-	return paths
+	return all
 }
 
 // PodPath is the path of the i-th pod.
@@ -94,11 +99,7 @@ func (c SeedConfig) Deliveries(watchers, objects, changes int) int {
 
 // NodeSelections are the paths of all pods of each of the first n nodes.
 func (c SeedConfig) NodeSelections(n int) []string {
-	paths := make([]string, n)
-	for i := range paths {
-		paths[i] = c.NodeSelection(i)
-	}
-	return paths
+	return list(n, c.NodeSelection)
 }
 
 // Client returns a client of client-go for requests that are not measured. Its writes have manager

@@ -10,6 +10,9 @@ import (
 	"io"
 	"strconv"
 	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 )
 
 // errStream says that a watch sent something other than events.
@@ -99,29 +102,23 @@ func (s *stream) line() ([]byte, error) {
 	}
 }
 
-// Kinds of events, as far as workloads tell them apart.
-type eventKind int
-
-const (
-	changed  eventKind = iota // an object was added, modified or deleted
-	bookmark                  // only the revision moved
-	failed                    // the watch ends with a Status
-)
-
-// kindOf looks at the beginning of an event, where both encodings have its type.
-func kindOf(frame []byte) eventKind {
+// typeOf looks at the beginning of an event, where both encodings have its type. It returns Modified for all events
+// of objects.
+func typeOf(frame []byte) watch.EventType {
 	head := frame[:min(len(frame), 64)]
 	switch {
-	case bytes.Contains(head, []byte("BOOKMARK")):
-		return bookmark
-	case bytes.Contains(head, []byte("ERROR")):
-		return failed
+	case bytes.Contains(head, []byte(watch.Bookmark)):
+		return watch.Bookmark
+	case bytes.Contains(head, []byte(watch.Error)):
+		return watch.Error
 	}
-	return changed
+	return watch.Modified
 }
 
-// initialEnd is the annotation of the bookmark that ends the initial events.
-const initialEnd = "k8s.io/initial-events-end"
+// endsInitial reports whether an event is the bookmark that ends the initial events.
+func endsInitial(frame []byte) bool {
+	return typeOf(frame) == watch.Bookmark && bytes.Contains(frame, []byte(metav1.InitialEventsAnnotationKey))
+}
 
 // readInitial reads events up to the bookmark that ends the initial ones, and
 // returns how many objects and bytes came.
@@ -132,14 +129,12 @@ func (s *stream) readInitial() (objects int, size int64, err error) {
 			return objects, size, fmt.Errorf("bench: initial events: %w", err)
 		}
 		size += int64(len(frame))
-		switch kindOf(frame) {
-		case bookmark:
-			if bytes.Contains(frame, []byte(initialEnd)) {
-				return objects, size, nil
-			}
-		case failed:
+		switch kind := typeOf(frame); {
+		case endsInitial(frame):
+			return objects, size, nil
+		case kind == watch.Error:
 			return objects, size, fmt.Errorf("bench: initial events: %q", frame[:min(len(frame), 300)])
-		default:
+		case kind == watch.Modified:
 			objects++
 		}
 	}
@@ -147,7 +142,7 @@ func (s *stream) readInitial() (objects int, size int64, err error) {
 
 // revision requests the resourceVersion of a collection.
 func (t *Target) revision(ctx context.Context, path string) (string, error) {
-	body, err := t.Capture(ctx, with(path, "limit=1"), JSON, "")
+	body, err := t.Capture(ctx, WithQuery(path, "limit=1"), JSON, "")
 	if err != nil {
 		return "", err
 	}
@@ -164,8 +159,8 @@ func (t *Target) revision(ctx context.Context, path string) (string, error) {
 	return string(text), nil
 }
 
-// with adds a parameter to a path that may have some.
-func with(path string, parameters ...string) string {
+// WithQuery adds parameters to a path that may have some.
+func WithQuery(path string, parameters ...string) string {
 	mark := "?"
 	if strings.Contains(path, "?") {
 		mark = "&"

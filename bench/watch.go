@@ -38,9 +38,7 @@ type WatchConfig struct {
 
 // complete sets the defaults of fields that are zero.
 func (c *WatchConfig) complete() {
-	if c.Plan.Open {
-		c.Operations = c.Plan.Operations()
-	}
+	c.Operations = c.total()
 	if c.Deliveries == 0 {
 		c.Deliveries = c.Watchers * c.Operations
 	}
@@ -123,7 +121,7 @@ func (c *WatchConfig) open(ctx context.Context, t *Target, rec *recorder) (*watc
 
 // watchCall is a watch from a revision on, for an hour at most.
 func watchCall(path, revision, accept string) Request {
-	return Request{Path: with(path, "watch=true", "allowWatchBookmarks=true", "timeoutSeconds=3600", "resourceVersion="+revision), Accept: accept}
+	return Request{Path: WithQuery(path, "watch=true", "allowWatchBookmarks=true", "timeoutSeconds=3600", "resourceVersion="+revision), Accept: accept}
 }
 
 // warm makes changes that count nowhere: they are another run's.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/watch"
 )
 
 // mark begins the text in a changed object that has the number of the run and of the change. A watcher finds
@@ -78,7 +79,13 @@ func (w *watchers) open(ctx context.Context, n int, each bool) error {
 			if start.IsZero() {
 				start = time.Now()
 			}
-			err := w.openOne(ctx, i)
+			conn := w.target.conn(ctx)
+			conn.stuck = w.stuck > 0 && i >= w.stuck
+			s, err := conn.watch(w.calls(i))
+			if err != nil {
+				conn.close()
+			}
+			w.streams[i] = s
 			if each && ctx.Err() == nil {
 				w.rec.record(time.Since(start), outcome{status: StatusOf(err)}, err)
 				return nil
@@ -90,18 +97,6 @@ func (w *watchers) open(ctx context.Context, n int, each bool) error {
 		w.close()
 		return err
 	}
-	return nil
-}
-
-func (w *watchers) openOne(ctx context.Context, i int) error {
-	conn := w.target.conn(ctx)
-	conn.stuck = w.stuck > 0 && i >= w.stuck
-	s, err := conn.watch(w.calls(i))
-	if err != nil {
-		conn.close()
-		return err
-	}
-	w.streams[i] = s
 	return nil
 }
 
@@ -132,10 +127,10 @@ func (w *watchers) follow(s *stream) error {
 			return fmt.Errorf("bench: a watch ended: %w", err)
 		}
 		now := time.Now()
-		switch kindOf(frame) {
-		case bookmark:
+		switch typeOf(frame) {
+		case watch.Bookmark:
 			continue
-		case failed:
+		case watch.Error:
 			return fmt.Errorf("bench: a watch ended: %q", frame[:min(len(frame), 300)])
 		}
 		run, number, ok := marked(frame)

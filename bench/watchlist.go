@@ -158,12 +158,12 @@ func Shards(path string, n int) []string {
 			end = fmt.Sprintf("0x%016x", uint64(i+1)*span)
 		}
 		selector := fmt.Sprintf("shardRange(object.metadata.uid, '0x%016x', '%s')", uint64(i)*span, end)
-		paths[i] = with(path, "shardSelector="+url.QueryEscape(selector))
+		paths[i] = WithQuery(path, "shardSelector="+url.QueryEscape(selector))
 	}
 	return paths
 }
 
 // WatchListPath is the path by which client-go's informers open a collection.
 func WatchListPath(path string) string {
-	return with(path, "allowWatchBookmarks=true", "resourceVersionMatch=NotOlderThan", "sendInitialEvents=true", "timeoutSeconds=600", "watch=true")
+	return WithQuery(path, "allowWatchBookmarks=true", "resourceVersionMatch=NotOlderThan", "sendInitialEvents=true", "timeoutSeconds=600", "watch=true")
 }

@@ -10,9 +10,6 @@ package baseline
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"encoding/gob"
 	"errors"
@@ -26,9 +23,9 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
-	"k8s.io/client-go/util/cert"
 
 	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // Tape holds the recorded answers of the server.
@@ -86,7 +83,7 @@ func New(tape Tape) *Server {
 
 // Run serves a listener until ctx ends.
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
-	certificate, err := selfSigned()
+	certificate, err := testservers.SelfSigned("limit")
 	if err != nil {
 		return err
 	}
@@ -194,17 +191,4 @@ func (s *Server) publish(ctx *fasthttp.RequestCtx) {
 	}
 	writers.Wait()
 	ctx.SetBodyString("{}")
-}
-
-// selfSigned makes a certificate of the kind that Larder makes.
-func selfSigned() (tls.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("baseline: %w", err)
-	}
-	made, err := cert.NewSelfSignedCACert(cert.Config{CommonName: "limit"}, key)
-	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("baseline: %w", err)
-	}
-	return tls.Certificate{Certificate: [][]byte{made.Raw}, PrivateKey: key}, nil
 }

@@ -10,10 +10,11 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/larder-io/larder/bench"
 )
@@ -37,7 +38,7 @@ type informer struct {
 	path string // with its selectors
 	// onEvent, if it is not nil, is called with each object that comes or goes, under mu. It
 	// must not wait.
-	onEvent func(kind string, m meta)
+	onEvent func(kind watch.EventType, m meta)
 	ctx     context.Context
 	close   func() // ends the informer for good
 
@@ -123,11 +124,7 @@ func (a *attempt) record(status int, err error) {
 
 // watch opens a watch and reads it to its end.
 func (f *informer) watch(a *attempt) error {
-	mark := "?"
-	if strings.Contains(f.path, "?") {
-		mark = "&"
-	}
-	path := fmt.Sprintf("%s%sallowWatchBookmarks=true&watch=true&timeoutSeconds=%d", f.path, mark, int(a.lasts.Seconds()))
+	path := bench.WithQuery(f.path, "allowWatchBookmarks=true", "watch=true", fmt.Sprintf("timeoutSeconds=%d", int(a.lasts.Seconds())))
 	if f.version > 0 {
 		path += "&resourceVersion=" + strconv.FormatUint(f.version, 10)
 	}
@@ -160,16 +157,16 @@ func (f *informer) watch(a *attempt) error {
 			return err
 		}
 		f.sim.received.Add(int64(len(frame)))
-		if err := f.take(a, string(field(frame, eventType)), object(field(field(frame, eventBody), rawExtension))); err != nil {
+		if err := f.take(a, watch.EventType(field(frame, eventType)), object(field(field(frame, eventBody), rawExtension))); err != nil {
 			return err
 		}
 	}
 }
 
 // take applies an event.
-func (f *informer) take(a *attempt, kind string, object []byte) error {
+func (f *informer) take(a *attempt, kind watch.EventType, object []byte) error {
 	a.gotEvent = true
-	if kind == failed {
+	if kind == watch.Error {
 		a.expired = bytes.Contains(object, []byte("Expired")) || bytes.Contains(object, []byte("too old"))
 		return fmt.Errorf("cluster: a watch of %s failed: %q", f.path, object)
 	}
@@ -178,11 +175,11 @@ func (f *informer) take(a *attempt, kind string, object []byte) error {
 	if m.version > 0 {
 		f.version = m.version
 	}
-	if kind != bookmark {
+	if kind != watch.Bookmark {
 		f.sim.events.Add(1)
 		f.applyLocked(kind, m)
 	}
-	ends := kind == bookmark && f.fresh != nil && endsInitial(object)
+	ends := kind == watch.Bookmark && f.fresh != nil && endsInitial(object)
 	if ends {
 		f.replaceLocked()
 	}
@@ -195,19 +192,19 @@ func (f *informer) take(a *attempt, kind string, object []byte) error {
 }
 
 // applyLocked notes the version of an object that has changed.
-func (f *informer) applyLocked(kind string, m meta) {
+func (f *informer) applyLocked(kind watch.EventType, m meta) {
 	key, to := f.sim.key(m.namespace, m.name), f.items
 	if f.fresh != nil {
 		to = f.fresh
 	}
-	if kind == deleted {
+	if kind == watch.Deleted {
 		delete(to, key)
 		delete(f.names, key)
 	} else {
 		to[key] = m.version
 	}
 	if f.onEvent != nil {
-		if kind != deleted {
+		if kind != watch.Deleted {
 			f.names[key] = string(m.name)
 		}
 		f.onEvent(kind, m)
@@ -228,7 +225,7 @@ func (sim *simulation) key(namespace, name []byte) uint64 {
 func (f *informer) replaceLocked() {
 	for key := range f.items {
 		if _, ok := f.fresh[key]; !ok && f.onEvent != nil {
-			f.onEvent(deleted, meta{name: []byte(f.names[key])})
+			f.onEvent(watch.Deleted, meta{name: []byte(f.names[key])})
 			delete(f.names, key)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/larder-io/larder/bench"
 )
@@ -88,9 +89,9 @@ func (n *node) start() {
 }
 
 // podEvent handles an event of the informer of the node's pods.
-func (n *node) podEvent(kind string, m meta) {
+func (n *node) podEvent(kind watch.EventType, m meta) {
 	name := string(m.name)
-	if kind == added {
+	if kind == watch.Added {
 		n.sim.seen(name)
 	}
 	slot, ok := slotOf(name)
@@ -100,10 +101,10 @@ func (n *node) podEvent(kind string, m meta) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
-	case kind == deleted && n.pods[name]:
+	case kind == watch.Deleted && n.pods[name]:
 		delete(n.pods, name)
 		n.mountLocked(slot, -1)
-	case kind != deleted && !n.pods[name]:
+	case kind != watch.Deleted && !n.pods[name]:
 		n.pods[name] = true
 		n.mountLocked(slot, 1)
 	}

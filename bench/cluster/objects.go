@@ -182,9 +182,8 @@ func scheduledObject(slot int, name string, node int) *eventsv1.Event {
 // tokenObject asks for the token that a kubelet mounts into a pod.
 func tokenObject(name string, uid types.UID) *authenticationv1.TokenRequest {
 	const lasts = 3607 // seconds, as the admission plugin of service accounts writes it
-	seconds := int64(lasts)
 	return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		ExpirationSeconds: &seconds, // for the server's own audiences, as the projected volume has none
+		ExpirationSeconds: new(int64(lasts)), // for the server's own audiences, as the projected volume has none
 		BoundObjectRef:    &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: name, UID: uid},
 	}}
 }
@@ -225,14 +224,12 @@ func podAddress(slot int) string {
 
 // sliceObject has the pods of a Deployment. The pod of the slot unready is not ready.
 func (s size) sliceObject(app int, v uint64, unready int, names []string) *discoveryv1.EndpointSlice {
-	port, protocol := int32(8080), corev1.ProtocolTCP
-	portName := "http"
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: appName(app) + "-x7k2m", Namespace: namespaceOf(app), ResourceVersion: version(v),
 			Labels:      map[string]string{discoveryv1.LabelServiceName: appName(app), discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io"},
 			Annotations: map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().UTC().Format(time.RFC3339Nano)}},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: &portName, Port: &port, Protocol: &protocol}},
+		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
 	}
 	for i, name := range names {
 		slot := app*podsOfApp + i

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Numbers of fields in the messages of Kubernetes that are read. All objects begin with
@@ -77,13 +78,5 @@ func metaOf(object []byte) meta {
 
 // endsInitial reports whether a bookmark ends the initial events.
 func endsInitial(object []byte) bool {
-	return bytes.Contains(field(object, objectMeta), []byte("k8s.io/initial-events-end"))
+	return bytes.Contains(field(object, objectMeta), []byte(metav1.InitialEventsAnnotationKey))
 }
-
-// Types of events.
-const (
-	added    = "ADDED"
-	deleted  = "DELETED"
-	bookmark = "BOOKMARK"
-	failed   = "ERROR"
-)

@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -99,9 +100,7 @@ func (r *Row) RSS(k Kind) int64 {
 func (r *Row) Errors(k Kind) (n int, first string) {
 	for _, result := range r.Results[k] {
 		n += result.Failures()
-		if first == "" {
-			first = result.FirstError
-		}
+		first = cmp.Or(first, result.FirstError)
 	}
 	return n, first
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -151,15 +152,13 @@ func (r *run) populate(ctx context.Context) error {
 		if err != nil {
 			return false, err
 		}
-		ready := 0
-		for _, n := range nodes.Items {
-			if len(n.Spec.Taints) == 0 && slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-				return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-			}) {
-				ready++
-			}
+		ready := func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 		}
-		return ready == r.config.Nodes, nil
+		unready := func(n corev1.Node) bool {
+			return len(n.Spec.Taints) > 0 || !slices.ContainsFunc(n.Status.Conditions, ready)
+		}
+		return len(nodes.Items) == r.config.Nodes && !slices.ContainsFunc(nodes.Items, unready), nil
 	})
 }
 
@@ -196,13 +195,8 @@ func (r *run) rolledOut(ctx context.Context) error {
 		if err != nil {
 			return false, err
 		}
-		done := 0
-		for i := range list.Items {
-			if rolledOut(&list.Items[i]) {
-				done++
-			}
-		}
-		return done == r.config.Pods/each, nil
+		unfinished := func(d appsv1.Deployment) bool { return !rolledOut(&d) }
+		return len(list.Items) == r.config.Pods/each && !slices.ContainsFunc(list.Items, unfinished), nil
 	})
 }
 

@@ -197,33 +197,31 @@ func lackCustomDefaults(spec, container map[string]any) {
 // workerWith makes copies of what a server stored, by other names and with values of their own. change,
 // if it is not nil, changes each.
 func workerWith(change func(spec, container map[string]any)) func(i, n int, stored []byte) (pair, error) {
-	return func(i, n int, stored []byte) (pair, error) { return worker(i, n, stored, change) }
-}
-
-func worker(i, n int, stored []byte, change func(spec, container map[string]any)) (pair, error) {
-	var object struct {
-		APIVersion string         `json:"apiVersion"`
-		Kind       string         `json:"kind"`
-		Metadata   map[string]any `json:"metadata"`
-		Spec       map[string]any `json:"spec"`
+	return func(i, n int, stored []byte) (pair, error) {
+		var object struct {
+			APIVersion string         `json:"apiVersion"`
+			Kind       string         `json:"kind"`
+			Metadata   map[string]any `json:"metadata"`
+			Spec       map[string]any `json:"spec"`
+		}
+		if err := json.Unmarshal(stored, &object); err != nil {
+			return pair{}, fmt.Errorf("starts: a stored custom resource: %w", err)
+		}
+		containers, _ := object.Spec["containers"].([]any)
+		if len(containers) == 0 || object.Metadata == nil {
+			return pair{}, errors.New("starts: a stored custom resource has no metadata or no containers")
+		}
+		container, _ := containers[0].(map[string]any)
+		env, _ := container["env"].([]any)
+		container["env"] = append(env, map[string]any{"name": "INSTANCE", "value": fmt.Sprintf("instance-%d", i)})
+		if change != nil {
+			change(object.Spec, container)
+		}
+		meta := metadata(fmt.Sprintf("worker-%d", i), i, n)
+		for name, value := range map[string]any{"name": meta.Name, "namespace": meta.Namespace, "uid": meta.UID, "creationTimestamp": meta.CreationTimestamp} {
+			object.Metadata[name] = value
+		}
+		// Members are in order, and a newline is at the end, as servers write it.
+		return key(workers, &meta, append(bench.EncodeJSON(object), '\n'))
 	}
-	if err := json.Unmarshal(stored, &object); err != nil {
-		return pair{}, fmt.Errorf("starts: a stored custom resource: %w", err)
-	}
-	containers, _ := object.Spec["containers"].([]any)
-	if len(containers) == 0 || object.Metadata == nil {
-		return pair{}, errors.New("starts: a stored custom resource has no metadata or no containers")
-	}
-	container, _ := containers[0].(map[string]any)
-	env, _ := container["env"].([]any)
-	container["env"] = append(env, map[string]any{"name": "INSTANCE", "value": fmt.Sprintf("instance-%d", i)})
-	if change != nil {
-		change(object.Spec, container)
-	}
-	meta := metadata(fmt.Sprintf("worker-%d", i), i, n)
-	for name, value := range map[string]any{"name": meta.Name, "namespace": meta.Namespace, "uid": meta.UID, "creationTimestamp": meta.CreationTimestamp} {
-		object.Metadata[name] = value
-	}
-	// Members are in order, and a newline is at the end, as servers write it.
-	return key(workers, &meta, append(bench.EncodeJSON(object), '\n'))
 }

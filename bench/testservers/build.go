@@ -2,6 +2,7 @@ package testservers
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os/exec"
@@ -40,10 +41,7 @@ func Build(ctx context.Context, c Config, dir string, say func(string)) (Config,
 		}
 		say(fmt.Sprintf("building %s, which takes minutes the first time", p.name))
 		if _, err := goCommand(ctx, p.dir, p.args...); err != nil {
-			if ctx.Err() != nil {
-				return c, fmt.Errorf("testservers: building %s: %w", p.name, ctx.Err())
-			}
-			return c, fmt.Errorf("testservers: %s: %w", p.name, err)
+			return c, fmt.Errorf("testservers: building %s: %w", p.name, cmp.Or(ctx.Err(), err))
 		}
 		*p.program = filepath.Join(dir, p.name)
 	}

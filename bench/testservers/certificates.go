@@ -14,22 +14,17 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// signer signs the certificates of clients.
-type signer struct {
-	key  *ecdsa.PrivateKey
-	cert *x509.Certificate
-}
-
-func newSigner() (*signer, error) {
+// SelfSigned makes a CA with a key of the kind that Larder's certificates have.
+func SelfSigned(name string) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("testservers: %w", err)
+		return tls.Certificate{}, fmt.Errorf("testservers: %w", err)
 	}
-	made, err := cert.NewSelfSignedCACert(cert.Config{CommonName: "clients"}, key)
+	made, err := cert.NewSelfSignedCACert(cert.Config{CommonName: name}, key)
 	if err != nil {
-		return nil, fmt.Errorf("testservers: %w", err)
+		return tls.Certificate{}, fmt.Errorf("testservers: %w", err)
 	}
-	return &signer{key, made}, nil
+	return tls.Certificate{Certificate: [][]byte{made.Raw}, PrivateKey: key, Leaf: made}, nil
 }
 
 // Identity returns a certificate by which all servers know a user. It may be called
@@ -46,7 +41,7 @@ func (f *Servers) Identity(user string, groups ...string) (tls.Certificate, erro
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(longest),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, f.signer.cert, key.Public(), f.signer.key)
+	der, err := x509.CreateCertificate(rand.Reader, template, f.signer.Leaf, key.Public(), f.signer.PrivateKey)
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("testservers: %w", err)
 	}

@@ -86,23 +86,18 @@ func (s *Server) signal(signal syscall.Signal) error {
 // Stop ends the process and its children, and waits until it has ended. Then it ends the server's own
 // etcd, if there is one. It may be called again.
 func (s *Server) Stop() error {
-	err := s.stop()
+	err := s.signal(syscall.SIGTERM)
+	if err == nil {
+		select {
+		case <-s.exited:
+		case <-time.After(grace):
+			err = s.Kill()
+		}
+	}
 	if s.etcd != nil {
 		err = errors.Join(err, s.etcd.Stop())
 	}
 	return err
-}
-
-func (s *Server) stop() error {
-	if err := s.signal(syscall.SIGTERM); err != nil {
-		return err
-	}
-	select {
-	case <-s.exited:
-		return nil
-	case <-time.After(grace):
-		return s.Kill()
-	}
 }
 
 // Kill ends the process and its children by SIGKILL, and waits until it has ended. The server's own etcd

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/rsa"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -46,7 +47,7 @@ type Servers struct {
 	all      []*Server
 	reserved []net.PacketConn // see port
 	count    int              // of servers started so far, to name their directories
-	signer   *signer
+	signer   tls.Certificate  // of the certificates of clients
 }
 
 // New starts the etcd of servers whose files are in a new directory of that name in c.Dir. The etcd does not wait
@@ -60,7 +61,7 @@ func New(ctx context.Context, c Config, name string) (*Servers, error) {
 	if c.Dir == "" {
 		return nil, errors.New("testservers: no directory")
 	}
-	signer, err := newSigner()
+	signer, err := SelfSigned("clients")
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +110,7 @@ func (f *Servers) prepare() error {
 		return fmt.Errorf("testservers: %w", err)
 	}
 	signing := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.signer.cert.Raw})
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.signer.Leaf.Raw})
 	for file, data := range map[string][]byte{f.tokens(): []byte(users), f.CAFile(): ca, f.SigningKey(): signing} {
 		if err := os.WriteFile(file, data, 0o600); err != nil {
 			return fmt.Errorf("testservers: %w", err)
@@ -194,16 +195,15 @@ func Usual() Guards { return Guards{Access: true, Flow: true} }
 
 // flags has an audit log in dir.
 func (g Guards) flags(dir string) ([]string, error) {
-	mode := "AlwaysAllow"
-	if g.Access {
-		mode = "RBAC"
+	flags := []string{fmt.Sprintf("--enable-priority-and-fairness=%t", g.Flow)}
+	switch {
+	case g.Nodes:
+		flags = append(flags, "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction")
+	case g.Access:
+		flags = append(flags, "--authorization-mode=RBAC")
+	default:
+		flags = append(flags, "--authorization-mode=AlwaysAllow")
 	}
-	var restricted []string
-	if g.Nodes {
-		mode, restricted = "Node,RBAC", []string{"--enable-admission-plugins=NodeRestriction"}
-	}
-	flags := []string{"--authorization-mode=" + mode, fmt.Sprintf("--enable-priority-and-fairness=%t", g.Flow)}
-	flags = append(flags, restricted...)
 	if !g.Audit {
 		return flags, nil
 	}

@@ -3,6 +3,7 @@ package thresholds
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -48,9 +49,9 @@ func Figures() []*Figure {
 		{Name: "max-p99", Help: "99th percentile of the latency", Default: none, unit: "s", of: quantile(99), compared: "p99"},
 		{Name: "max-latency", Help: "longest latency", Default: none, unit: "s", of: quantile(100)},
 		{Name: "min-rate", Help: "operations per second", Default: none, of: (*bench.Result).Rate, least: true, compared: "operations per second"},
-		{Name: "max-errors", Help: "failed operations, except timeouts and answers of 429; -1 for any number", of: func(r *bench.Result) float64 { return float64(r.Errors) }},
-		{Name: "max-timeouts", Help: "operations that exceed --timeout; -1 for any number", of: func(r *bench.Result) float64 { return float64(r.Timeouts) }},
-		{Name: "max-refused", Help: "operations that are answered 429; -1 for any number", of: func(r *bench.Result) float64 { return float64(r.Refused) }},
+		{Name: "max-errors", Help: "failed operations, except timeouts and answers of 429; -1 for any number (default 0)", of: func(r *bench.Result) float64 { return float64(r.Errors) }},
+		{Name: "max-timeouts", Help: "operations that exceed --timeout; -1 for any number (default 0)", of: func(r *bench.Result) float64 { return float64(r.Timeouts) }},
+		{Name: "max-refused", Help: "operations that are answered 429; -1 for any number (default 0)", of: func(r *bench.Result) float64 { return float64(r.Refused) }},
 		{
 			Name: "max-cpu-per-op", Help: "server CPU time per operation; needs --pid", Default: none, unit: "s", Cost: true,
 			of: func(r *bench.Result) float64 { return r.CPUPerOp().Seconds() }, compared: "server CPU per operation",
@@ -109,13 +110,10 @@ type Thresholds struct{ Bounds []Bound }
 
 // complete returns the bounds, and the defaults of figures that have no general bound.
 func (t Thresholds) complete() []Bound {
-	bounds := append([]Bound(nil), t.Bounds...)
+	bounds := slices.Clone(t.Bounds)
 	for _, f := range Figures() {
-		given := f.Default == none
-		for _, b := range t.Bounds {
-			given = given || b.Figure.Name == f.Name && b.Of == ""
-		}
-		if !given {
+		general := func(b Bound) bool { return b.Figure.Name == f.Name && b.Of == "" }
+		if f.Default != none && !slices.ContainsFunc(t.Bounds, general) {
 			bounds = append(bounds, Bound{Figure: f, Limit: f.Default})
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -119,7 +118,11 @@ func (o *options) add(flags *pflag.FlagSet) {
 	flags.BoolVarP(&o.quiet, "quiet", "q", false, "show no progress")
 	o.addUser(flags)
 	for _, f := range thresholds.Figures() {
-		flags.Var(&boundFlag{&o.thresholds, f}, f.Name, f.Help)
+		flags.Func(f.Name, "`[kind=]bound` of "+f.Help, func(text string) error {
+			bound, err := thresholds.ParseBound(f, text)
+			o.thresholds.Bounds = append(o.thresholds.Bounds, bound)
+			return err
+		})
 	}
 }
 
@@ -140,33 +143,6 @@ func (o *options) user(t *bench.Target) *bench.Target {
 	}
 	return t
 }
-
-// boundFlag is a threshold. The flag may be given several times.
-type boundFlag struct {
-	thresholds *thresholds.Thresholds
-	figure     *thresholds.Figure
-}
-
-// Set implements pflag.Value.
-func (b *boundFlag) Set(text string) error {
-	bound, err := thresholds.ParseBound(b.figure, text)
-	if err != nil {
-		return errors.New(strings.TrimPrefix(err.Error(), "thresholds: "))
-	}
-	b.thresholds.Bounds = append(b.thresholds.Bounds, bound)
-	return nil
-}
-
-// String implements pflag.Value: it is the default, which usage shows.
-func (b *boundFlag) String() string {
-	if b.figure == nil || b.figure.Default < 0 {
-		return ""
-	}
-	return fmt.Sprint(b.figure.Default)
-}
-
-// Type implements pflag.Value.
-func (b *boundFlag) Type() string { return "[kind=]bound" }
 
 // target returns the server under load.
 func (o *options) target() (*bench.Target, error) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -145,10 +146,10 @@ func TestHelpNamesEachCommand(t *testing.T) {
 // TestProgressIsPrinted checks that progress is printed regularly until the work ends.
 func TestProgressIsPrinted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		done := make(chan struct{})
-		time.AfterFunc(25*time.Second, func() { close(done) })
+		ctx, cancel := context.WithTimeout(t.Context(), 25*time.Second)
+		defer cancel()
 		var said []string
-		follow(done, func() bench.Progress { return bench.Progress{Name: "list", Done: 3} }, func(line string) { said = append(said, line) })
+		follow(ctx, func() bench.Progress { return bench.Progress{Name: "list", Done: 3} }, func(line string) { said = append(said, line) })
 		if want := []string{"list: 3, 0 errors, after 0s", "list: 3, 0 errors, after 0s"}; !slices.Equal(said, want) {
 			t.Errorf("said %q, want %q", said, want)
 		}

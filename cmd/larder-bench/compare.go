@@ -54,8 +54,11 @@ func (c *comparing) run(cmd *cobra.Command, o *options) (err error) {
 	if err := refuse(cmd, why, "kubeconfig", "pid", "etcd-pid", "timeout", "retry-after", "series", "as", "token"); err != nil {
 		return err
 	}
-	if c.config.Quick {
-		c.quick(cmd)
+	if c.config.Quick && !cmd.Flags().Changed("pods") {
+		c.config.Pods = 1000
+	}
+	if c.config.Quick && !cmd.Flags().Changed("rounds") {
+		c.config.Rounds = 1
 	}
 	comparison, err := compare.New(&c.config)
 	if err != nil {
@@ -95,16 +98,6 @@ func (c *comparing) check(o *options, ids []string) ([]*bench.Result, error) {
 	}
 	o.rounds = c.config.Rounds
 	return o.before(names)
-}
-
-// quick sets small values for flags that were not given.
-func (c *comparing) quick(cmd *cobra.Command) {
-	if !cmd.Flags().Changed("pods") {
-		c.config.Pods = 1000
-	}
-	if !cmd.Flags().Changed("rounds") {
-		c.config.Rounds = 1
-	}
 }
 
 // limitCommand is the server that compare starts as a process of this program.

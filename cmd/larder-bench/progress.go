@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/larder-io/larder/bench"
 )
@@ -25,29 +26,23 @@ func (o *options) shown(cmd *cobra.Command, progress func() bench.Progress, work
 		defer mu.Unlock()
 		fmt.Fprintln(cmd.ErrOrStderr(), text)
 	}
-	done := make(chan struct{})
+	going, done := context.WithCancel(context.Background())
 	var showing sync.WaitGroup
 	if progress != nil {
-		showing.Go(func() { follow(done, progress, say) })
+		showing.Go(func() { follow(going, progress, say) })
 	}
 	err := work(cmd.Context(), say)
-	close(done)
+	done()
 	showing.Wait()
 	return err
 }
 
-// follow prints progress until done is closed.
-func follow(done <-chan struct{}, progress func() bench.Progress, say func(string)) {
-	tick := time.NewTicker(progressInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-done:
-			return
-		case <-tick.C:
-		}
+// follow prints progress until ctx ends.
+func follow(ctx context.Context, progress func() bench.Progress, say func(string)) {
+	_ = wait.PollUntilContextCancel(ctx, progressInterval, false, func(context.Context) (done bool, err error) {
 		if text := progress().String(); text != "" {
 			say(text)
 		}
-	}
+		return false, nil
+	})
 }
