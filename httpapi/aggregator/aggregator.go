@@ -12,6 +12,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/apiserver/pkg/server/mux"
 	clientinformers "k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -25,6 +26,7 @@ import (
 	apiserviceinformers "k8s.io/kube-aggregator/pkg/client/informers/externalversions/apiregistration/v1"
 	listers "k8s.io/kube-aggregator/pkg/client/listers/apiregistration/v1"
 	v2 "k8s.io/kube-aggregator/pkg/controllers/openapi/aggregator"
+	v3 "k8s.io/kube-aggregator/pkg/controllers/openapiv3/aggregator"
 	statusmetrics "k8s.io/kube-aggregator/pkg/controllers/status/metrics"
 	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
 
@@ -119,7 +121,8 @@ func New(config Config) (*Aggregator, error) {
 		return nil, fmt.Errorf("aggregator: %w", err)
 	}
 	a.swagger = &swagger{downloader: v2.NewDownloader(), known: make(map[string]*swaggerOf)}
-	if a.openAPIv3, err = newOpenAPIv3(); err != nil {
+	a.openAPIv3.served = mux.NewPathRecorderMux("openapi/v3")
+	if a.openAPIv3.SpecProxier, err = v3.BuildAndRegisterAggregator(v3.NewDownloader(), nil, nil, nil, a.openAPIv3.served); err != nil {
 		return nil, fmt.Errorf("aggregator: %w", err)
 	}
 	a.hooks = newHooks(a.started, config.CertFile != "")

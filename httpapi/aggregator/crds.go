@@ -1,20 +1,12 @@
 package aggregator
 
 import (
-	"fmt"
-
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
-)
 
-// The priorities of the groups and versions of custom resources, as upstream has (kubernetes
-// pkg/controlplane/controller/crdregistration).
-const (
-	customGroupPriority   = 1000
-	customVersionPriority = 100
+	"github.com/larder-io/larder/internal/registry/builtin"
 )
 
 // byServed is the index of CRDs by the versions that they serve.
@@ -23,10 +15,7 @@ const byServed = "served"
 // servedIndexers returns the index of CRDs by the versions that they serve.
 func servedIndexers() cache.Indexers {
 	return cache.Indexers{byServed: func(obj any) ([]string, error) {
-		crd, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
-		if !ok {
-			return nil, fmt.Errorf("aggregator: informer of CRDs has %T", obj)
-		}
+		crd := obj.(*apiextensionsv1.CustomResourceDefinition)
 		var served []string
 		for _, v := range crd.Spec.Versions {
 			if v.Served {
@@ -69,17 +58,11 @@ func (d *crdVersions) changed(obj any) {
 	}
 	for i := range crd.Spec.Versions {
 		gv := schema.GroupVersion{Group: crd.Spec.Group, Version: crd.Spec.Versions[i].Name}
-		name := gv.Version + "." + gv.Group
+		service := localService(gv, builtin.Priority{Group: 1000, Version: 100}) // kubernetes pkg/controlplane/controller/crdregistration
 		if keys, err := d.indexer.IndexKeys(byServed, gv.String()); err != nil || len(keys) == 0 {
-			d.to.RemoveAPIServiceToSync(name)
-			continue
+			d.to.RemoveAPIServiceToSync(service.Name)
+		} else {
+			d.to.AddAPIServiceToSync(service)
 		}
-		d.to.AddAPIServiceToSync(&apiregistrationv1.APIService{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: apiregistrationv1.APIServiceSpec{
-				Group: gv.Group, Version: gv.Version,
-				GroupPriorityMinimum: customGroupPriority, VersionPriority: customVersionPriority,
-			},
-		})
 	}
 }

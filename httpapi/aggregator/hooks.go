@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/tools/cache"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
@@ -123,16 +124,21 @@ func (a *Aggregator) builtIn() []*apiregistrationv1.APIService {
 			if !ok || g.Name == apiregistrationv1.GroupName {
 				continue
 			}
-			list = append(list, &apiregistrationv1.APIService{
-				ObjectMeta: metav1.ObjectMeta{Name: v.Version + "." + v.Group},
-				Spec: apiregistrationv1.APIServiceSpec{
-					Group: v.Group, Version: v.Version,
-					GroupPriorityMinimum: priority.Group, VersionPriority: priority.Version,
-				},
-			})
+			list = append(list, localService(v.GroupVersion, priority))
 		}
 	}
 	return list
+}
+
+// localService returns the APIService of a version that this server serves.
+func localService(gv schema.GroupVersion, priority builtin.Priority) *apiregistrationv1.APIService {
+	return &apiregistrationv1.APIService{
+		ObjectMeta: metav1.ObjectMeta{Name: gv.Version + "." + gv.Group},
+		Spec: apiregistrationv1.APIServiceSpec{
+			Group: gv.Group, Version: gv.Version,
+			GroupPriorityMinimum: priority.Group, VersionPriority: priority.Version,
+		},
+	}
 }
 
 // pending is the set of APIServices of this server that have never been seen available.

@@ -51,12 +51,6 @@ type openAPIv3 struct {
 	served *mux.PathRecorderMux // lists their documents and proxies requests for them
 }
 
-func newOpenAPIv3() (o openAPIv3, err error) {
-	o.served = mux.NewPathRecorderMux("openapi/v3")
-	o.SpecProxier, err = v3.BuildAndRegisterAggregator(v3.NewDownloader(), nil, nil, nil, o.served)
-	return o, err
-}
-
 // swagger holds the OpenAPI v2 documents of remote servers. It implements upstream's
 // SpecAggregator.
 type swagger struct {

@@ -202,11 +202,7 @@ const byGroup = "group"
 // groupIndexers returns the index of CRDs by group.
 func groupIndexers() cache.Indexers {
 	return cache.Indexers{byGroup: func(obj any) ([]string, error) {
-		crd, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
-		if !ok {
-			return nil, fmt.Errorf("customresources: informer of CRDs has %T", obj)
-		}
-		return []string{crd.Spec.Group}, nil
+		return []string{crdOf(obj).Spec.Group}, nil
 	}}
 }
 

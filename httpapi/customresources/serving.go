@@ -213,13 +213,11 @@ func (x index) all() iter.Seq[*serving] {
 // with returns a copy of x with s in the place of gr; nil removes the entry.
 func (x index) with(gr schema.GroupResource, s *serving) index {
 	next, group := maps.Clone(x), maps.Clone(x[gr.Group])
-	if s == nil {
+	if group == nil {
+		group = make(map[string]*serving)
+	}
+	if group[gr.Resource] = s; s == nil {
 		delete(group, gr.Resource)
-	} else {
-		if group == nil {
-			group = make(map[string]*serving)
-		}
-		group[gr.Resource] = s
 	}
 	if next == nil {
 		next = make(index)

@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	dto "github.com/prometheus/client_model/go"
-	"golang.org/x/sync/errgroup"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -179,26 +178,25 @@ func (a *Auth) load(ctx context.Context, c Config) error {
 func (a *Auth) release() {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := a.Run(ended); err != nil {
-		utilruntime.HandleError(err)
-	}
+	_ = a.Run(ended) // it never fails
 }
 
 // Run reloads files that change, until ctx ends. It must be called once, if only with an
 // ended context.
 func (a *Auth) Run(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
+	var running sync.WaitGroup
 	for _, ca := range a.followed {
-		group.Go(func() error { ca.Run(ctx, 1); return nil })
+		running.Go(func() { ca.Run(ctx, 1) })
 	}
 	if a.reload != nil {
-		group.Go(func() error { a.reload(ctx); return nil })
+		running.Go(func() { a.reload(ctx) })
 	}
 	if a.chain != nil {
-		group.Go(func() error { a.chain.run(ctx); return nil })
+		running.Go(func() { a.chain.run(ctx) })
 	}
-	group.Go(func() error { <-ctx.Done(); return nil })
-	return group.Wait()
+	<-ctx.Done()
+	running.Wait()
+	return nil
 }
 
 // Enqueue implements dynamiccertificates.Listener and serviceaccount.Listener: the file of a CA or the keys have changed.

@@ -149,25 +149,18 @@ func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config) (fu
 		return nil, err
 	}
 	token := remembering(successive(local, remote), config.TokenSuccessCacheTTL, config.TokenFailureCacheTTL)
-	var all []authenticator.Request
-	if proxy != nil {
-		all = append(all, proxy)
-	}
 	var certificate authenticator.Request
 	if config.ClientCAContentProvider != nil {
 		certificate = newCertificates(config.ClientCAContentProvider)
-		all = append(all, certificate)
 	}
+	trusted := slices.DeleteFunc([]authenticator.Request{proxy, certificate}, func(a authenticator.Request) bool { return a == nil })
+	all := slices.Clone(trusted)
 	if token != nil {
 		all = append(all, token)
 	}
-	a.Authenticator = authenticator.RequestFunc(acceptNone)
-	if len(all) > 0 {
-		a.Authenticator = union.New(all...)
-	}
+	a.Authenticator = union.New(all...) // a union of none accepts no credential
 	a.reauthenticator = &reauthenticator{
-		trusted: slices.DeleteFunc([]authenticator.Request{proxy, certificate}, func(a authenticator.Request) bool { return a == nil }),
-		local:   local, remote: remote, issuers: config.ServiceAccountIssuers,
+		trusted: trusted, local: local, remote: remote, issuers: config.ServiceAccountIssuers,
 	}
 	jwt := config.AuthenticationConfig
 	providers := config.AuthenticationConfigData != "" || jwt != nil && len(jwt.JWT) > 0
@@ -231,9 +224,6 @@ func remembering(next authenticator.Request, success, failure time.Duration) aut
 	cached := tokencache.New(asked, true, success, failure)
 	return union.New(bearertoken.New(cached), websocket.NewProtocolAuthenticator(cached))
 }
-
-// acceptNone is the authenticator of a server that accepts no credential.
-func acceptNone(*http.Request) (*authenticator.Response, bool, error) { return nil, false, nil }
 
 const (
 	// certSuccessTTL is how long an accepted client certificate is cached: longer than kubelets pause

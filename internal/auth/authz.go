@@ -34,10 +34,9 @@ import (
 type chain struct {
 	config    *kubeauthorizer.Config
 	serverID  string
-	compiler  authorizationcel.Compiler // nil without a file
-	permanent map[authzapi.AuthorizerType]link
-	required  sets.Set[authzapi.AuthorizerType] // the types that the configuration file must name
-	ended     <-chan struct{}                   // Config.Ended
+	compiler  authorizationcel.Compiler        // nil without a file
+	permanent map[authzapi.AuthorizerType]link // the configuration file must name all their types
+	ended     <-chan struct{}                  // Config.Ended
 
 	graph     *graph     // nil without the Node authorizer
 	decisions *decisions // nil without RBAC
@@ -116,17 +115,14 @@ func (a *Auth) loadAuthorizer(ctx context.Context, c Config) error {
 // fill makes the permanent authorizers and the first links.
 func (c *chain) fill(ctx context.Context) error {
 	authorizationmetrics.RegisterMetrics()
-	c.required = sets.New[authzapi.AuthorizerType]()
 	for _, configured := range c.accepted.Authorizers {
 		if configured.Type == authzapi.TypeWebhook {
 			continue
 		}
-		made, err := c.newPermanent(ctx, configured)
-		if err != nil {
+		var err error
+		if c.permanent[configured.Type], err = c.newPermanent(ctx, configured); err != nil {
 			return err
 		}
-		c.required.Insert(configured.Type)
-		c.permanent[configured.Type] = made
 	}
 	if c.config.ReloadFile != "" {
 		c.compiler = authorizationcel.NewDefaultCompiler()
@@ -252,7 +248,7 @@ func (c *chain) check(ctx context.Context) {
 
 // apply applies a configuration, and reports whether it differs from the former one.
 func (c *chain) apply(ctx context.Context, data []byte) (bool, error) {
-	config, err := kubeauthorizer.LoadAndValidateData(data, c.compiler, c.required)
+	config, err := kubeauthorizer.LoadAndValidateData(data, c.compiler, sets.KeySet(c.permanent))
 	if err != nil || reflect.DeepEqual(config, c.accepted) {
 		return false, err
 	}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/storageversion"
+	printerstorage "k8s.io/kubernetes/pkg/printers/storage"
 
 	"github.com/larder-io/larder/internal/registry/builtin"
 	"github.com/larder-io/larder/internal/registry/storage"
@@ -42,6 +43,7 @@ type groups struct {
 	endpoints   map[endpointKey]*Endpoint
 	equivalents runtime.EquivalentResourceRegistry
 	resource    func(schema.GroupResource) *storage.Resource // returns nil for one that is not stored
+	tables      printerstorage.TableConvertor                // of all built-in types
 }
 
 // add adds a Group with its endpoints.
@@ -75,7 +77,7 @@ func (g *groups) attachView(e *Endpoint) error {
 		return nil
 	}
 	var err error
-	e.View, err = newView(res, e.GVK, e.Storage)
+	e.View, err = newView(res, e.GVK, e.Storage, g.tables)
 	return err
 }
 

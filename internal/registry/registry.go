@@ -10,6 +10,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kubernetes/pkg/printers"
+	printersinternal "k8s.io/kubernetes/pkg/printers/internalversion"
+	printerstorage "k8s.io/kubernetes/pkg/printers/storage"
 
 	"github.com/larder-io/larder/internal/registry/builtin"
 	"github.com/larder-io/larder/internal/registry/storage"
@@ -70,6 +73,7 @@ func (r *Registry) buildGroups() error {
 	r.groups = groups{
 		endpoints: make(map[endpointKey]*Endpoint), resource: r.options.resource,
 		equivalents: runtime.NewEquivalentResourceRegistryWithIdentity(r.options.factory.ResourcePrefix),
+		tables:      printerstorage.TableConvertor{TableGenerator: printers.NewTableGenerator().With(printersinternal.AddHandlers)},
 	}
 	for _, group := range made {
 		if err := r.groups.add(group); err != nil {

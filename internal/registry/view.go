@@ -3,13 +3,10 @@ package registry
 import (
 	"fmt"
 	"reflect"
-	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
-	"k8s.io/kubernetes/pkg/printers"
-	printersinternal "k8s.io/kubernetes/pkg/printers/internalversion"
 	printerstorage "k8s.io/kubernetes/pkg/printers/storage"
 
 	"github.com/larder-io/larder/internal/registry/encoding"
@@ -28,9 +25,10 @@ type View struct {
 	*table.Printer
 }
 
-// newView adds a version that upstream serves. Its printer makes the tables. Its Decorator is applied
-// once, when an object enters the cache.
-func newView(r *storage.Resource, gvk schema.GroupVersionKind, upstream rest.Storage) (*View, error) {
+// newView adds a version that upstream serves. Its printer makes the tables. If it is one for all built-in types, tables
+// takes its place: each of upstream's stores comes with a copy. Its Decorator is applied once, when an object enters
+// the cache.
+func newView(r *storage.Resource, gvk schema.GroupVersionKind, upstream rest.Storage, tables printerstorage.TableConvertor) (*View, error) {
 	printer, ok := upstream.(rest.TableConvertor)
 	if !ok {
 		return nil, fmt.Errorf("storage %T of %s makes no tables", upstream, r.GroupResource)
@@ -40,7 +38,7 @@ func newView(r *storage.Resource, gvk schema.GroupVersionKind, upstream rest.Sto
 			r.Codec().Decorate(store.Decorator)
 		}
 		if _, ok := store.TableConvertor.(printerstorage.TableConvertor); ok {
-			store.TableConvertor = tables()
+			store.TableConvertor = tables
 		}
 	}
 	version, err := r.Codec().NewVersion(gvk, gvk.Kind+"List")
@@ -49,11 +47,6 @@ func newView(r *storage.Resource, gvk schema.GroupVersionKind, upstream rest.Sto
 	}
 	return &View{Resource: r, Version: version, Printer: table.New(version, printer)}, nil
 }
-
-// tables returns the printers of all built-in types. Each of upstream's stores comes with a copy of them.
-var tables = sync.OnceValue(func() rest.TableConvertor {
-	return printerstorage.TableConvertor{TableGenerator: printers.NewTableGenerator().With(printersinternal.AddHandlers)}
-})
 
 // storeOf finds the generic store that upstream's storages embed; nil if there is none.
 func storeOf(upstream rest.Storage) *genericregistry.Store {

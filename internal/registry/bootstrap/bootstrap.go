@@ -47,15 +47,15 @@ func (h *Hook) Check() error {
 	case <-h.ready:
 		return nil
 	default:
+		if h.excused.Load() {
+			return nil
+		}
+		return ErrNotFinished
 	}
-	if h.excused.Load() {
-		return nil
-	}
-	return errNotFinished
 }
 
-// errNotFinished has the text of kube-apiserver's health check.
-var errNotFinished = errors.New("not finished")
+// ErrNotFinished has the text of kube-apiserver's health checks.
+var ErrNotFinished = errors.New("not finished")
 
 // New prepares a Bootstrap. It does no I/O.
 func New(config Config) (*Bootstrap, error) {
@@ -85,13 +85,17 @@ func New(config Config) (*Bootstrap, error) {
 		if config.PeerAddress != "" {
 			b.peers = peerreconcilers.New(config.Identity, config.PeerAddress, config.Peers, config.EndpointInterval, config.Client)
 		}
-		b.add("peer-endpoint-reconciler-controller", keepPeerEndpoint(b.peers))
+		b.add("peer-endpoint-reconciler-controller", background(func(ctx context.Context) {
+			if b.peers != nil { // it publishes the address while this server is ready
+				b.peers.Run(ctx.Done())
+			}
+		}))
 	}
 	b.add("start-cluster-authentication-info-controller", c.keepTrust(namespaces.ready))
 	if config.Identity != "" {
 		b.identity = newIdentity(&config)
 		b.add("start-kube-apiserver-identity-lease-controller", b.identity.keep(c, namespaces.ready))
-		b.add("start-kube-apiserver-identity-lease-garbage-collector", c.collectIdentities)
+		b.add("start-kube-apiserver-identity-lease-garbage-collector", background(c.collectIdentities))
 	}
 	if config.StorageVersions != nil {
 		b.add(storageVersionsHook, c.publishStorageVersions)
@@ -128,6 +132,15 @@ func once(work func(context.Context) error) func(context.Context, func()) error 
 			ready()
 		}
 		return err
+	}
+}
+
+// background returns a hook that is ready at once and runs work, which ends with its context.
+func background(work func(context.Context)) func(context.Context, func()) error {
+	return func(ctx context.Context, ready func()) error {
+		ready()
+		work(ctx)
+		return nil
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
-	peerreconcilers "k8s.io/apiserver/pkg/reconcilers"
 	"k8s.io/component-helpers/apimachinery/lease"
 	"k8s.io/klog/v2"
 	controlplane "k8s.io/kubernetes/pkg/controlplane/apiserver"
@@ -71,27 +70,15 @@ func labelIdentity(peer string) lease.ProcessLeaseFunc {
 	}
 }
 
-// keepPeerEndpoint publishes the address at which other servers reach this one, while it is ready.
-func keepPeerEndpoint(peers *peerreconcilers.PeerEndpointLeaseController) func(context.Context, func()) error {
-	return func(ctx context.Context, ready func()) error {
-		ready()
-		if peers != nil {
-			peers.Run(ctx.Done())
-		}
-		return nil
-	}
-}
-
 // keep renews the Lease until ctx ends. It first deletes the Lease of an earlier process of this server,
 // which has another holder.
 func (i *identity) keep(c *Config, namespaces <-chan struct{}) func(context.Context, func()) error {
-	return func(ctx context.Context, ready func()) error {
-		ready()
+	return background(func(ctx context.Context) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(i.retired, cancel)()
 		if !await(ctx, namespaces) {
-			return nil
+			return
 		}
 		if !c.TakesOver {
 			err := c.Client.CoordinationV1().Leases(metav1.NamespaceSystem).Delete(ctx, c.Identity, metav1.DeleteOptions{})
@@ -100,16 +87,13 @@ func (i *identity) keep(c *Config, namespaces <-chan struct{}) func(context.Cont
 			}
 		}
 		i.Run(ctx)
-		return nil
-	}
+	})
 }
 
 // collectIdentities deletes the Leases of servers that are gone, by upstream's controller.
-func (c *Config) collectIdentities(ctx context.Context, ready func()) error {
-	ready()
+func (c *Config) collectIdentities(ctx context.Context) {
 	apiserverleasegc.NewAPIServerLeaseGC(c.Client, controlplane.IdentityLeaseGCPeriod,
 		metav1.NamespaceSystem, identityLabel+"="+identityValue).RunWithContext(ctx)
-	return nil
 }
 
 // newElection requests the informers that upstream's controllers need. It returns the hook that runs
@@ -119,8 +103,7 @@ func (c *Config) newElection() func(context.Context, func()) error {
 	leases.Informer()
 	candidates.Informer()
 	client, l := c.Client, c.Leadership
-	return func(ctx context.Context, ready func()) error {
-		ready()
+	return background(func(ctx context.Context) {
 		run := func() (func(context.Context, int), error) {
 			elect, err := leaderelection.NewController(leases, candidates, client.CoordinationV1(), client.CoordinationV1beta1())
 			if err != nil {
@@ -136,6 +119,5 @@ func (c *Config) newElection() func(context.Context, func()) error {
 		}
 		leaderelection.RunWithLeaderElection(ctx, l.ClientConfig, run,
 			leaderelection.LeaderElectionTimers{LeaseDuration: l.LeaseDuration, RenewDeadline: l.RenewDeadline, RetryPeriod: l.RetryPeriod})
-		return nil
-	}
+	})
 }

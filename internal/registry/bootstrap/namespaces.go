@@ -34,13 +34,7 @@ func (c *Config) ensureNamespaces(ctx context.Context) error {
 	tasks := make([]task, 0, len(c.SystemNamespaces))
 	for _, name := range c.SystemNamespaces {
 		tasks = append(tasks, func(ctx context.Context) error {
-			_, err := namespaces.Get(ctx, name, metav1.GetOptions{})
-			if !apierrors.IsNotFound(err) {
-				return err
-			}
-			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-			_, err = namespaces.Create(ctx, namespace, metav1.CreateOptions{})
-			return ignoreExists(err)
+			return createMissing(ctx, namespaces, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		})
 	}
 	return inParallel(ctx, tasks)
@@ -53,20 +47,24 @@ func (c *Config) ensurePriorityClasses(ctx context.Context) error {
 	return retry(ctx, hookTimeout, func(ctx context.Context) error {
 		var tasks []task
 		for _, class := range schedulingv1.SystemPriorityClasses() {
-			tasks = append(tasks, func(ctx context.Context) error {
-				_, err := classes.Get(ctx, class.Name, metav1.GetOptions{})
-				if !apierrors.IsNotFound(err) {
-					return err
-				}
-				_, err = classes.Create(ctx, class, metav1.CreateOptions{})
-				return ignoreExists(err)
-			})
+			tasks = append(tasks, func(ctx context.Context) error { return createMissing(ctx, classes, class) })
 		}
 		return inParallel(ctx, tasks)
 	})
 }
 
-func ignoreExists(err error) error {
+// creator is the part of a typed client that createMissing needs.
+type creator[T any] interface {
+	Get(ctx context.Context, name string, options metav1.GetOptions) (T, error)
+	Create(ctx context.Context, object T, options metav1.CreateOptions) (T, error)
+}
+
+// createMissing creates object unless one of its name exists.
+func createMissing[T metav1.Object](ctx context.Context, client creator[T], object T) error {
+	if _, err := client.Get(ctx, object.GetName(), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		return err
+	}
+	_, err := client.Create(ctx, object, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}

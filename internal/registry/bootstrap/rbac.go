@@ -89,22 +89,15 @@ func (c *Config) primeAggregated(ctx context.Context, renamed map[string]string)
 }
 
 func primeRole(ctx context.Context, roles rbacclient.ClusterRoleInterface, from, to string) error {
-	if _, err := roles.Get(ctx, to, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		return err
-	}
 	old, err := roles.Get(ctx, from, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	if err != nil {
+	if err != nil || old.AggregationRule != nil { // aggregated already, so it has no changes of users
 		return err
 	}
-	if old.AggregationRule != nil {
-		return nil // aggregated already, so it has no changes of users
-	}
 	old.Name, old.ResourceVersion = to, ""
-	_, err = roles.Create(ctx, old, metav1.CreateOptions{})
-	return ignoreExists(err)
+	return createMissing(ctx, roles, old)
 }
 
 // primeSplit copies the subjects of an older binding to the binding that was split off it.
@@ -118,15 +111,9 @@ func (c *Config) primeSplit(ctx context.Context, split map[string]rbacv1.Cluster
 		if err != nil {
 			return err
 		}
-		if _, err := bindings.Get(ctx, template.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-			if err != nil {
-				return err
-			}
-			continue
-		}
 		binding := template.DeepCopy()
 		binding.Subjects, binding.Labels, binding.Annotations = old.Subjects, old.Labels, old.Annotations
-		if _, err := bindings.Create(ctx, binding, metav1.CreateOptions{}); ignoreExists(err) != nil {
+		if err := createMissing(ctx, bindings, binding); err != nil {
 			return err
 		}
 	}

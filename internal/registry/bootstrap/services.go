@@ -46,11 +46,6 @@ func (c *Config) keepServiceCIDR(ctx context.Context, ready func()) error {
 }
 
 func (c *Config) ensureServiceCIDR(ctx context.Context) error {
-	client := c.Client.NetworkingV1().ServiceCIDRs()
-	_, err := client.Get(ctx, defaultservicecidr.DefaultServiceCIDRName, metav1.GetOptions{})
-	if !apierrors.IsNotFound(err) {
-		return err
-	}
 	services := c.Registry.Services()
 	cidr := &networkingv1.ServiceCIDR{
 		ObjectMeta: metav1.ObjectMeta{Name: defaultservicecidr.DefaultServiceCIDRName},
@@ -59,8 +54,7 @@ func (c *Config) ensureServiceCIDR(ctx context.Context) error {
 	if second := services.SecondaryClusterIPRange; second.IP != nil {
 		cidr.Spec.CIDRs = append(cidr.Spec.CIDRs, second.String())
 	}
-	_, err = client.Create(ctx, cidr, metav1.CreateOptions{})
-	return ignoreExists(err)
+	return createMissing(ctx, c.Client.NetworkingV1().ServiceCIDRs(), cidr)
 }
 
 // newRepair returns the hook that runs upstream's loops, which compare service addresses and node ports with

@@ -11,10 +11,9 @@ import (
 // for other API servers. It runs upstream's controller, whose goroutines end with ctx. The server is
 // ready before the ConfigMap is written.
 func (c *Config) keepTrust(namespaces <-chan struct{}) func(context.Context, func()) error {
-	return func(ctx context.Context, ready func()) error {
-		ready()
+	return background(func(ctx context.Context) {
 		if !await(ctx, namespaces) {
-			return ctx.Err()
+			return
 		}
 		controller := clusterauthenticationtrust.NewClusterAuthenticationTrustController(c.Trust, c.Client)
 		if ca := c.Trust.ClientCA; ca != nil {
@@ -24,19 +23,15 @@ func (c *Config) keepTrust(namespaces <-chan struct{}) func(context.Context, fun
 			ca.AddListener(controller)
 		}
 		controller.Run(ctx, 1)
-		return nil
-	}
+	})
 }
 
 // keepTokenTracking publishes the date since when the use of service accounts' legacy tokens has been
 // tracked. It runs upstream's controller, as keepTrust does.
 func (c *Config) keepTokenTracking(namespaces <-chan struct{}) func(context.Context, func()) error {
-	return func(ctx context.Context, ready func()) error {
-		ready()
-		if !await(ctx, namespaces) {
-			return ctx.Err()
+	return background(func(ctx context.Context) {
+		if await(ctx, namespaces) {
+			legacytokentracking.NewController(c.Client).RunWithContext(ctx)
 		}
-		legacytokentracking.NewController(c.Client).RunWithContext(ctx)
-		return nil
-	}
+	})
 }

@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"cmp"
 	"crypto/tls"
 	"maps"
 	"net"
@@ -107,20 +108,19 @@ func DefaultAPIResources() *serverstorage.ResourceConfig {
 
 // SetDefaults sets kube-apiserver's defaults.
 func (c *Config) SetDefaults() {
-	if c.Prefix == "" {
-		c.Prefix = kubeoptions.DefaultEtcdPathPrefix
-	}
+	c.Prefix = cmp.Or(c.Prefix, kubeoptions.DefaultEtcdPathPrefix)
+	c.StorageMediaType = cmp.Or(c.StorageMediaType, runtime.ContentTypeProtobuf)
+	c.EventTTL = cmp.Or(c.EventTTL, time.Hour)
 	if c.APIResources == nil {
 		c.APIResources = DefaultAPIResources()
 	}
-	if c.StorageMediaType == "" {
-		c.StorageMediaType = runtime.ContentTypeProtobuf
-	}
-	if c.EventTTL == 0 {
-		c.EventTTL = time.Hour
-	}
 	c.ClientConfig = clientDefaults(c.ClientConfig)
-	c.Services.setDefaults()
+	if s := &c.Services; s.ClusterIPRange.IP == nil {
+		s.ClusterIPRange = kubeoptions.DefaultServiceIPCIDR
+	}
+	if s := &c.Services; s.NodePortRange.Size == 0 {
+		s.NodePortRange = kubeoptions.DefaultServiceNodePortRange
+	}
 	kubeletDefaults(&c.Kubelet)
 	if c.ProxyTransport == nil {
 		// It connects to pods and services by address, so there is no name that a certificate could prove.
@@ -136,32 +136,14 @@ func clientDefaults(config *restclient.Config) *restclient.Config {
 	if c.QPS == 0 && c.RateLimiter == nil {
 		c.QPS = -1
 	}
-	if c.ContentType == "" {
-		c.ContentType = runtime.ContentTypeProtobuf
-	}
+	c.ContentType = cmp.Or(c.ContentType, runtime.ContentTypeProtobuf)
 	return c
-}
-
-func (s *Services) setDefaults() {
-	if s.ClusterIPRange.IP == nil {
-		s.ClusterIPRange = kubeoptions.DefaultServiceIPCIDR
-	}
-	if s.NodePortRange.Size == 0 {
-		s.NodePortRange = kubeoptions.DefaultServiceNodePortRange
-	}
 }
 
 // kubeletDefaults sets the defaults of kubernetes cmd/kube-apiserver/app/options.
 func kubeletDefaults(c *kubeletclient.KubeletClientConfig) {
-	if c.Port == 0 {
-		c.Port = ports.KubeletPort
-	}
-	if c.ReadOnlyPort == 0 {
-		c.ReadOnlyPort = ports.KubeletReadOnlyPort
-	}
-	if c.HTTPTimeout == 0 {
-		c.HTTPTimeout = 5 * time.Second
-	}
+	c.Port, c.ReadOnlyPort = cmp.Or(c.Port, ports.KubeletPort), cmp.Or(c.ReadOnlyPort, ports.KubeletReadOnlyPort)
+	c.HTTPTimeout = cmp.Or(c.HTTPTimeout, 5*time.Second)
 	if c.PreferredAddressTypes == nil {
 		c.PreferredAddressTypes = []string{
 			string(api.NodeHostName),

@@ -3,6 +3,7 @@ package builtin
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -163,14 +164,7 @@ func (b *coreBuilder) build() error {
 	if err := b.buildServiceAccounts(pods, nodes); err != nil {
 		return err
 	}
-	if err := b.buildVolumes(); err != nil {
-		return err
-	}
-	if err := b.buildControllers(); err != nil {
-		return err
-	}
-	b.add("componentstatuses", map[string]rest.Storage{"": componentstatus.NewStorage(b.components)})
-	return nil
+	return b.buildOthers()
 }
 
 func (b *coreBuilder) buildPods(nodes *nodestore.NodeStorage) (*podstore.PodStorage, error) {
@@ -231,37 +225,23 @@ func (b *coreBuilder) buildServiceAccounts(pods *podstore.PodStorage, nodes *nod
 	return nil
 }
 
-func (b *coreBuilder) buildVolumes() error {
-	volumes, volumeStatus, err := pvstore.NewREST(b.getter)
-	if err != nil {
+// buildOthers adds the storages that need no other.
+func (b *coreBuilder) buildOthers() error {
+	volumes, volumeStatus, volumesErr := pvstore.NewREST(b.getter)
+	claims, claimStatus, claimsErr := pvcstore.NewREST(b.getter)
+	templates, templatesErr := podtemplatestore.NewREST(b.getter)
+	limits, limitsErr := limitrangestore.NewREST(b.getter)
+	controllers, controllersErr := controllerstore.NewStorage(b.getter)
+	if err := errors.Join(volumesErr, claimsErr, templatesErr, limitsErr, controllersErr); err != nil {
 		return err
 	}
 	b.add("persistentvolumes", map[string]rest.Storage{"": volumes, "/status": volumeStatus})
-	claims, claimStatus, err := pvcstore.NewREST(b.getter)
-	if err != nil {
-		return err
-	}
 	b.add("persistentvolumeclaims", map[string]rest.Storage{"": claims, "/status": claimStatus})
-	return nil
-}
-
-func (b *coreBuilder) buildControllers() error {
-	templates, err := podtemplatestore.NewREST(b.getter)
-	if err != nil {
-		return err
-	}
 	b.add("podtemplates", map[string]rest.Storage{"": templates})
-	limits, err := limitrangestore.NewREST(b.getter)
-	if err != nil {
-		return err
-	}
 	b.add("limitranges", map[string]rest.Storage{"": limits})
-	controllers, err := controllerstore.NewStorage(b.getter)
-	if err != nil {
-		return err
-	}
 	b.add("replicationcontrollers", map[string]rest.Storage{
 		"": controllers.Controller, "/scale": controllers.Scale, "/status": controllers.Status})
+	b.add("componentstatuses", map[string]rest.Storage{"": componentstatus.NewStorage(b.components)})
 	return nil
 }
 

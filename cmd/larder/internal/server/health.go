@@ -3,7 +3,6 @@ package server
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -18,10 +17,8 @@ import (
 
 	"github.com/larder-io/larder/cmd/larder/internal/server/storestats"
 	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/internal/registry/bootstrap"
 )
-
-// errNotFinished has the text of kube-apiserver's health check.
-var errNotFinished = errors.New("not finished")
 
 // startHook is the prefix of kube-apiserver's names for the checks of post-start hooks.
 const startHook = "poststarthook/"
@@ -128,7 +125,7 @@ func (s healthChecks) startChecks() []healthz.HealthChecker {
 func after(flag *atomic.Bool) func(*http.Request) error {
 	return func(*http.Request) error {
 		if !flag.Load() {
-			return errNotFinished
+			return bootstrap.ErrNotFinished
 		}
 		return nil
 	}
@@ -141,7 +138,7 @@ func closed(done <-chan struct{}) func(*http.Request) error {
 		case <-done:
 			return nil
 		default:
-			return errNotFinished
+			return bootstrap.ErrNotFinished
 		}
 	}
 }

@@ -49,22 +49,12 @@ func (s *Server) start(ctx context.Context) error {
 	if s.config.SteerCollector {
 		s.layers.Start(ctx, "collector", func(ctx context.Context) error { return heap.Govern(ctx, settled) })
 	}
-	if err := s.prepare(ctx); err != nil {
-		return err
-	}
 	// The files that Config names must be readable before the store is touched, which then
 	// opens while the rest is built.
-	if err := s.buildAuth(ctx); err != nil {
-		return err
-	}
-	if err := s.buildEncryption(ctx); err != nil {
-		return err
-	}
-	if err := s.openStore(ctx); err != nil {
-		return err
-	}
-	if err := s.build(ctx); err != nil {
-		return err
+	for _, step := range []func(context.Context) error{s.prepare, s.buildAuth, s.buildEncryption, s.openStore, s.build} {
+		if err := step(ctx); err != nil {
+			return err
+		}
 	}
 	if err := s.layers.Wait(ctx, s.awaitStore); err != nil {
 		return err
