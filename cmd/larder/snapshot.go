@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -158,9 +159,7 @@ func completeMember(cfg *snapshot.RestoreConfig, dir string, fs *pflag.FlagSet) 
 	}
 	cfg.Dir = dir
 	m := &cfg.Member
-	if m.Name == "" {
-		m.Name = "default" // etcd's
-	}
+	m.Name = cmp.Or(m.Name, "default") // etcd's
 	if strings.Contains(m.Cluster, ",") && m.Token == "" {
 		return errors.New("--initial-cluster-token is required: all members must be restored with the same token")
 	}

@@ -248,12 +248,11 @@ func InstallIndex(t common.PathHandlerByGroupVersion, paths []string, remote *ag
 		}
 	}
 	index := routes.IndexLister{StatusCode: http.StatusOK, PathProvider: pathLister(func() []string {
-		if remote == nil {
-			return slices.Sorted(maps.Keys(listed))
-		}
 		all := maps.Clone(listed)
-		for _, path := range remote.Paths() {
-			all[path] = true
+		if remote != nil {
+			for _, path := range remote.Paths() {
+				all[path] = true
+			}
 		}
 		return slices.Sorted(maps.Keys(all))
 	})}

@@ -57,15 +57,6 @@ func (b *pipeBody) Close() error {
 	return b.end.Close()
 }
 
-func newBuffered(cancel context.CancelFunc) *buffered {
-	return &buffered{
-		cancel:     cancel,
-		done:       make(chan struct{}),
-		overflowed: make(chan struct{}),
-		Recorder:   Recorder{header: make(http.Header)},
-	}
-}
-
 // finish runs h to its end.
 func (w *buffered) finish(log []any, h http.Handler, req *http.Request) {
 	defer func() {

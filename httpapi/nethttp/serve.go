@@ -29,12 +29,13 @@ func (x *Call) serveBuffered(h http.Handler, prompt bool) {
 	h = x.withLogLine(h)
 	ctx, cancel := context.WithDeadline(x.Audit.Context(x.Base()), x.Deadline)
 	req := x.HTTP().WithContext(exchange.Context(ctx, x.RequestInfo(), x.User, x.Received))
-	w := newBuffered(cancel)
-	if w.flushes = prompt; prompt {
-		x.HeaderTo(w.header)
+	w := &buffered{
+		flushes: prompt, audit: x.TakeAudit(), asked: x.body, seat: x.TakeSeat(), cancel: cancel,
+		done: make(chan struct{}), overflowed: make(chan struct{}), Recorder: Recorder{header: make(http.Header)},
 	}
-	w.audit, w.seat, w.asked = x.TakeAudit(), x.TakeSeat(), x.body
-	if !prompt {
+	if prompt {
+		x.HeaderTo(w.header)
+	} else {
 		w.account = x.Account
 	}
 	x.handlers.work.Go(func() {

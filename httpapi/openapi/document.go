@@ -2,6 +2,7 @@ package openapi
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha512"
 	"encoding/json"
 	"fmt"
@@ -134,13 +135,7 @@ func (p *packed) unpack() (*[]byte, error) {
 	return &whole, nil
 }
 
-// inJSON returns the document in JSON. The first call builds it.
-func (d *document) inJSON() (*packed, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.jsonLocked()
-}
-
+// jsonLocked returns the document in JSON. The first call builds it.
 func (d *document) jsonLocked() (*packed, error) {
 	if d.json != nil {
 		return d.json, nil
@@ -155,17 +150,14 @@ func (d *document) jsonLocked() (*packed, error) {
 
 // in returns the document in a media type, given without "application/".
 func (d *document) in(subType string) (*packed, error) {
-	if subType == "json" {
-		return d.inJSON()
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.proto != nil {
+	if subType != "json" && d.proto != nil {
 		return d.proto, nil
 	}
 	from, err := d.jsonLocked()
-	if err != nil {
-		return nil, err
+	if err != nil || subType == "json" {
+		return from, err
 	}
 	data, err := from.unpack()
 	if err != nil {
@@ -189,11 +181,7 @@ func (d *document) in(subType string) (*packed, error) {
 
 // clauses returns the media types that a request accepts, in the order of its preference.
 func clauses(r *http.Request) []goautoneg.Accept {
-	accept := r.Header.Get("Accept")
-	if accept == "" {
-		accept = "*/*"
-	}
-	return goautoneg.ParseAccept(accept)
+	return goautoneg.ParseAccept(cmp.Or(r.Header.Get("Accept"), "*/*"))
 }
 
 // acceptable returns the document in the media type that clauses ask for, and the type without

@@ -165,7 +165,7 @@ func TestSwaggerIsWhatUpstreamMerges(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := s.document().inJSON()
+		p, err := s.document().in("json")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -101,14 +101,14 @@ func (s *openAPIv3) indexed() ([]byte, error) {
 	}
 	root := handler3.OpenAPIV3Discovery{Paths: make(map[string]handler3.OpenAPIV3DiscoveryGroupVersion)}
 	for name, d := range s.builtIn {
-		p, err := d.inJSON()
+		p, err := d.in("json")
 		if err != nil {
 			return nil, err
 		}
 		root.Paths[name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: hashed(name, p.tag)}
 	}
 	for name, d := range known {
-		p, err := d.part.inJSON()
+		p, err := d.part.in("json")
 		if err != nil {
 			klog.ErrorS(err, "OpenAPI v3 leaves out what cannot be described", "path", name)
 			continue

@@ -146,16 +146,15 @@ func (p *Page) gatherResources(ctx context.Context, s *Snapshot) {
 			revisions[store] = revision
 			s.Revision = max(s.Revision, revision)
 		}
-		state := resource(r, revision)
-		s.Memory.Caches.add(state.Bytes)
-		s.Resources = append(s.Resources, state)
+		s.Resources = append(s.Resources, resource(r, revision))
 	}
 	if p.config.Followed != nil {
 		for _, r := range p.config.Followed() {
-			state := resource(r, 0)
-			s.Memory.Caches.add(state.Bytes)
-			s.Resources = append(s.Resources, state)
+			s.Resources = append(s.Resources, resource(r, 0))
 		}
+	}
+	for i := range s.Resources {
+		s.Memory.Caches.add(s.Resources[i].Bytes)
 	}
 	slices.SortFunc(s.Resources, func(a, b Resource) int { return cmp.Compare(a.Name, b.Name) })
 }

@@ -174,9 +174,7 @@ func serverConfig(cfg Config) (*embed.Config, error) {
 	// There is no other member to lose an election to: short ticks only shorten the start. The server's other parts
 	// take as long, and each tick costs an idle server CPU (T4).
 	config.TickMs, config.ElectionMs = 30, 150
-	if cfg.SnapshotCount > 0 {
-		config.SnapshotCount = cfg.SnapshotCount
-	}
+	config.SnapshotCount = cmp.Or(cfg.SnapshotCount, config.SnapshotCount)
 	config.QuotaBackendBytes = cmp.Or(cfg.QuotaBytes, defaultQuota)
 	config.UnsafeNoFsync = cfg.UnsafeNoFsync
 	config.BootstrapDefragThresholdMegabytes = defragThreshold

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -51,12 +52,9 @@ func newSpace(server *etcdserver.EtcdServer, client *clientv3.Client, cfg Config
 	return &space{
 		database: server.Backend(),
 		alarmed: func() bool {
-			for _, alarm := range server.Alarms() {
-				if alarm.Alarm == etcdserverpb.AlarmType_NOSPACE {
-					return true
-				}
-			}
-			return false
+			return slices.ContainsFunc(server.Alarms(), func(a *etcdserverpb.AlarmMember) bool {
+				return a.Alarm == etcdserverpb.AlarmType_NOSPACE
+			})
 		},
 		client: client, member: uint64(server.MemberID()), answers: answers,
 		quota: server.Cfg.QuotaBackendBytes, interval: cfg.DefragmentInterval, worth: worthFreeing, logger: cfg.Logger,

@@ -7,9 +7,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/duration"
-	"k8s.io/apiserver/pkg/storage"
 )
 
 // A row is kept in the cache as bytes:
@@ -27,14 +25,6 @@ const (
 	rowMetadata             // the row has the object's metadata even with includeObject=None
 )
 
-func rowFlags(obj runtime.Object) (byte, error) {
-	initialEnd, err := storage.HasInitialEventsEndBookmarkAnnotation(obj)
-	if initialEnd {
-		return rowMetadata, err
-	}
-	return 0, err
-}
-
 // appendRow appends the text of a row that is not volatile, with the ages at now.
 func appendRow(dst, row []byte, now time.Time) []byte {
 	length, n := binary.Uvarint(row[1:])
@@ -46,16 +36,11 @@ func appendRow(dst, row []byte, now time.Time) []byte {
 		ages = ages[n+m+l:]
 		dst = append(dst, text[:distance]...)
 		text = text[distance:]
-		dst = appendAge(dst, now.Sub(time.Unix(seconds, int64(nanos))))
-	}
-	return append(dst, text...)
-}
-
-// appendAge appends an age as a part of a JSON string.
-func appendAge(dst []byte, age time.Duration) []byte {
-	text := duration.HumanDuration(age)
-	if text[0] == '<' {
-		return append(dst, `\u003cinvalid\u003e`...)
+		age := duration.HumanDuration(now.Sub(time.Unix(seconds, int64(nanos))))
+		if age[0] == '<' { // in JSON
+			age = `\u003cinvalid\u003e`
+		}
+		dst = append(dst, age...)
 	}
 	return append(dst, text...)
 }

@@ -181,11 +181,14 @@ func printRow(printer rest.TableConvertor, list runtime.Object) (metav1.TableRow
 	return table.Rows[0], nil
 }
 
-// listOf returns a list that holds only obj.
-func (p *Printer) listOf(obj runtime.Object) (runtime.Object, error) {
-	list := p.codec.NewList()
-	if err := meta.SetList(list, []runtime.Object{obj}); err != nil {
-		return nil, fmt.Errorf("registry: table: %w", err)
+// listOf decodes o, and returns it and a list that holds only it.
+func (p *Printer) listOf(o *cache.Object) (obj, list runtime.Object, err error) {
+	if obj, err = p.codec.Internal(o, 0); err != nil {
+		return nil, nil, err
 	}
-	return list, nil
+	list = p.codec.NewList()
+	if err := meta.SetList(list, []runtime.Object{obj}); err != nil {
+		return nil, nil, fmt.Errorf("registry: table: %w", err)
+	}
+	return obj, list, nil
 }

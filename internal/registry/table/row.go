@@ -7,6 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/larder-io/larder/cache"
 )
@@ -21,17 +22,15 @@ func (p *Printer) row(o *cache.Object) ([]byte, error) {
 
 // encodeRow prints o once for all readers, without the ages.
 func (p *Printer) encodeRow(o *cache.Object) ([]byte, error) {
-	obj, err := p.codec.Internal(o, 0)
+	obj, list, err := p.listOf(o)
 	if err != nil {
 		return nil, err
 	}
-	flags, err := rowFlags(obj)
-	if err != nil {
+	flags := byte(0)
+	if initialEnd, err := storage.HasInitialEventsEndBookmarkAnnotation(obj); err != nil {
 		return nil, err
-	}
-	list, err := p.listOf(obj)
-	if err != nil {
-		return nil, err
+	} else if initialEnd {
+		flags = rowMetadata
 	}
 	begun := time.Now()
 	row, err := printRow(p.printer, list)
@@ -98,11 +97,7 @@ func (p *Printer) agesIn(row metav1.TableRow, obj, list runtime.Object, begun, e
 
 // printedRow prints o as it is now. The row is not kept.
 func (p *Printer) printedRow(o *cache.Object, flags byte) ([]byte, error) {
-	obj, err := p.codec.Internal(o, 0)
-	if err != nil {
-		return nil, err
-	}
-	list, err := p.listOf(obj)
+	_, list, err := p.listOf(o)
 	if err != nil {
 		return nil, err
 	}

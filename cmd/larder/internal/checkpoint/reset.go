@@ -43,7 +43,11 @@ func (c *Checkpoints) Reset(ctx context.Context, name string) (Outcome, error) {
 		return Outcome{}, fmt.Errorf("%w: %q", ErrUnknown, name)
 	}
 	r := reset{Checkpoints: c, wanted: wanted, all: Outcome{Name: name}}
-	defer r.resume()
+	defer func() {
+		if r.release != nil {
+			r.release()
+		}
+	}()
 	for round := range maxRounds {
 		before := len(r.all.writes)
 		if err := r.round(ctx); err != nil {
@@ -99,12 +103,6 @@ func (r *reset) pause(ctx context.Context, changes []change) error {
 		return fmt.Errorf("checkpoint: stopping controllers: %w", err)
 	}
 	return nil
-}
-
-func (r *reset) resume() {
-	if r.release != nil {
-		r.release()
-	}
 }
 
 // restore writes the state wanted to store. It returns the changes, and a revision at which store had

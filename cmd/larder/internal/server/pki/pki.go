@@ -173,15 +173,7 @@ func (a *Authority) Serve(certFile, keyFile string, hosts []string) error {
 
 // current reports whether leaf is valid for all hosts and not near its end.
 func current(leaf *x509.Certificate, hosts []string) bool {
-	if NearEnd(leaf) {
-		return false
-	}
-	for _, host := range hosts {
-		if leaf.VerifyHostname(host) != nil {
-			return false
-		}
-	}
-	return true
+	return !NearEnd(leaf) && !slices.ContainsFunc(hosts, func(host string) bool { return leaf.VerifyHostname(host) != nil })
 }
 
 // NearEnd reports whether a certificate must be replaced.
