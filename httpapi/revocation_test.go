@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/component-base/metrics/testutil"
 
@@ -154,6 +155,7 @@ func (p *fakeAccess) revocation() *auth.Revocation {
 	return &auth.Revocation{
 		Authenticator: authenticator.RequestFunc(p.again), Generation: p.generation.Load, Remote: p.remote.Load,
 		AuthorizerChanges: func() (uint64, uint64) { return p.changes.Load(), 0 },
+		NodeChanges:       func(user.Info) uint64 { return 0 },
 		Dependencies: func(*http.Request) auth.Dependencies {
 			p.mu.Lock()
 			defer p.mu.Unlock()
