@@ -150,7 +150,7 @@ type crowd struct {
 func (c *crowd) one(t *rapid.T) *Watch {
 	kept := slices.DeleteFunc(slices.Clone(c.open), func(w *Watch) bool { return w.over })
 	if len(kept) == 0 {
-		t.Skip("no watch")
+		t.Skip("no watch is open: rapid takes another action")
 	}
 	return rapid.SampledFrom(kept).Draw(t, "watch")
 }
@@ -227,7 +227,7 @@ func TestWhatIsHeldHasALimit(t *testing.T) {
 			"send": c.send,
 			"close": func(t *rapid.T) {
 				if len(c.open) == 0 {
-					t.Skip("no watch")
+					t.Skip("no watch is open: rapid takes another action")
 				}
 				w := rapid.SampledFrom(c.open).Draw(t, "watch")
 				w.Close()

@@ -72,7 +72,8 @@ func kubeconfigOf(t *testing.T, server, token string) string {
 	return file
 }
 
-// TestUpstreamsDisagree: what one of two upstreams knows, and whom it lets, is nothing to the other, on one connection.
+// TestUpstreamsDisagree: requests for two upstreams share a connection. Each upstream's objects and rights hold only
+// below its own prefix.
 func TestUpstreamsDisagree(t *testing.T) {
 	t.Parallel()
 	a, b := startUpstream(t), startUpstream(t)
@@ -97,16 +98,8 @@ func TestUpstreamsDisagree(t *testing.T) {
 		if token != "" {
 			req.Header.Set("Authorization", "Bearer "+token)
 		}
-		resp, err := client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		body, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp.StatusCode, string(body)
+		got := send(t, client, req)
+		return got.code, string(got.body)
 	}
 	for range 3 { // the second time decisions and caches are there
 		for _, c := range []struct {

@@ -51,7 +51,13 @@ func get(t *testing.T, config *rest.Config, path string, headers ...string) answ
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
-	resp, err := httpClient(t, config).Do(req)
+	return send(t, httpClient(t, config), req)
+}
+
+// send sends a request and reads the answer.
+func send(t *testing.T, client *http.Client, req *http.Request) answer {
+	t.Helper()
+	resp, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}

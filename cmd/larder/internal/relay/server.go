@@ -174,7 +174,7 @@ func (s *Server) listen(ctx context.Context) (err error) {
 
 // build makes the parts that serve.
 func (s *Server) build() error {
-	unused := new(rest.Config) // for storages of objects, of which there are none here
+	unused := new(rest.Config) // the storages want one, but a relay stores no objects
 	client, err := kubernetes.NewForConfig(unused)
 	if err != nil {
 		return fmt.Errorf("relay: %w", err)
