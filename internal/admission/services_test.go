@@ -32,7 +32,11 @@ func TestServicesAreFoundByAddressOrEndpoint(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Client.DiscoveryV1().EndpointSlices("n").List(t.Context(), metav1.ListOptions{}); err != nil { // the cache has seen all of it
+	// The resolver reads the two caches as they are; a list waits until its cache has seen every write.
+	if _, err := s.Client.CoreV1().Services("n").List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Client.DiscoveryV1().EndpointSlices("n").List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := NewServiceResolver(s.Registry, true).ResolveEndpoint("n", "one", 443); err != nil || got.String() != "https://192.0.2.7:6443" {
