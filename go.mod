@@ -6,6 +6,7 @@ godebug default=go1.26
 
 require (
 	github.com/HdrHistogram/hdrhistogram-go v1.4.0
+	github.com/KimMachineGun/automemlimit v1.0.1
 	github.com/NYTimes/gziphandler v1.1.1
 	github.com/aclements/go-moremath v0.0.0-20210112150236-f10218a38794
 	github.com/cockroachdb/datadriven v1.0.2
@@ -53,7 +54,10 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
-require github.com/go-logr/zapr v1.3.0 // indirect
+require (
+	github.com/go-logr/zapr v1.3.0 // indirect
+	github.com/pbnjay/memory v0.0.0-20210728143218-7b4eea64cf58 // indirect
+)
 
 require (
 	cel.dev/expr v0.25.2 // indirect

@@ -19,11 +19,11 @@ func TestManualHasEveryFlag(t *testing.T) {
 		t.Fatal(err)
 	}
 	serve.LocalFlags().VisitAll(func(f *pflag.Flag) {
-		if !f.Hidden && f.Name != "help" && !regexp.MustCompile(`(?m)^\.B .*`+regexp.QuoteMeta(roff("--"+f.Name))+`( |$)`).MatchString(page) {
+		if !f.Hidden && f.Name != "help" && !regexp.MustCompile(`(?m)^ .*`+regexp.QuoteMeta(roff("--"+f.Name))+`( |$)`).MatchString(page) {
 			t.Errorf("no --%s", f.Name)
 		}
 	})
-	for _, command := range []string{".SH LARDER SERVE\n", ".SH LARDER DEV\n", ".B larder version\n", ".B larder completion bash\n"} {
+	for _, command := range []string{".SH LARDER SERVE\n", ".SH LARDER DEV\n", ".SH LARDER VERSION\n", ".SH LARDER COMPLETION BASH\n"} {
 		if !strings.Contains(page, command) {
 			t.Errorf("no %q", command)
 		}

@@ -79,7 +79,7 @@ upstream. Users authenticate and are authorized as at the upstream. See docs/rel
 		if err != nil {
 			return err
 		}
-		setMemory(os.Getenv)
+		limitMemory()
 		defer klog.Flush()
 		return s.Run(ctx)
 	}

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 	"k8s.io/apiserver/pkg/server/flagz"
@@ -156,9 +157,18 @@ func serve(cmd *cobra.Command, o *options) error {
 	if changed(cmd.Flags(), up.Metrics.AddFlags) { // without a flag, it would log an error
 		up.Metrics.Apply()
 	}
-	setMemory(os.Getenv)
+	limitMemory()
 	defer klog.Flush()
 	return s.Run(ctx)
+}
+
+// limitMemory sets the garbage collector's memory limit to nine tenths of the limit of the process's cgroups,
+// unless GOMEMLIMIT is set. Near the limit the collector then works harder, so that the process is not
+// killed for exceeding it.
+func limitMemory() {
+	if _, err := memlimit.Set(); err != nil {
+		klog.V(2).InfoS("The memory limit of the cgroup is not known", "reason", err)
+	}
 }
 
 // untilSignal returns a context that the first SIGTERM or SIGINT ends. The second calls quit:
