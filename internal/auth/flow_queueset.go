@@ -35,9 +35,9 @@ type queueSet struct {
 	// open says that upstream decides. Invariant: while open is false, no request holds a seat in
 	// QueueSet.
 	open         bool
-	counted      map[*counted]bool     // requests of the controller that have such seats
-	placeholders []fairqueuing.Request // one for each seat that Flow itself took before the queues opened
-	lingersUntil time.Time             // until then, requests that have ended may keep seats in QueueSet
+	counted      map[*counted]bool // requests of the controller that have such seats
+	placeholders []*placeholder    // one for each seat that Flow itself took before the queues opened
+	lingersUntil time.Time         // until then, requests that have ended may keep seats in QueueSet
 }
 
 // enter takes seats, if the queues are closed and enough are free.
@@ -74,7 +74,7 @@ func (l *queueSet) leave(seats int) {
 	l.taken -= seats
 	for range min(seats, len(l.placeholders)) {
 		last := len(l.placeholders) - 1
-		l.placeholders[last].Finish(func() {})
+		l.placeholders[last].finish()
 		l.placeholders = l.placeholders[:last]
 	}
 	l.closeLocked()
@@ -128,13 +128,43 @@ func (l *queueSet) openLocked(schema string) {
 	}
 	for range unnamed {
 		one := &flowrequest.WorkEstimate{InitialSeats: 1}
-		placeholder, _ := l.QueueSet.StartRequest(context.Background(), one, rand.Uint64(), "", schema, nil, nil, nil)
-		if placeholder != nil {
-			l.placeholders = append(l.placeholders, placeholder)
+		if p := l.placeLocked(one, rand.Uint64(), schema); p != nil {
+			l.placeholders = append(l.placeholders, p)
 		}
 	}
 	l.limitLocked(l.dispatch.ConcurrencyLimit)
 	l.open = true
+}
+
+// placeholder takes seats in upstream's queues for requests that the gauges of executing requests and
+// of their seats count already.
+type placeholder struct {
+	fairqueuing.Request
+	queueSet *queueSet
+	schema   string
+	seats    int
+}
+
+// placeLocked starts a placeholder; nil if upstream refuses it.
+func (l *queueSet) placeLocked(work *flowrequest.WorkEstimate, hash uint64, schema string) *placeholder {
+	request, _ := l.QueueSet.StartRequest(context.Background(), work, hash, "", schema, nil, nil, nil)
+	if request == nil {
+		return nil
+	}
+	p := &placeholder{request, l, schema, work.MaxSeats()}
+	p.count(-1)
+	return p
+}
+
+// finish releases the seats, after the additional latency if there is one.
+func (p *placeholder) finish() {
+	p.count(1)
+	p.Finish(func() {})
+}
+
+func (p *placeholder) count(times int) {
+	flowmetrics.AddRequestsExecuting(context.Background(), p.queueSet.name, p.schema, times)
+	flowmetrics.AddSeatConcurrencyInUse(p.queueSet.name, p.schema, times*p.seats)
 }
 
 // limitLocked sets the limit of the queues.
@@ -171,8 +201,8 @@ type counted struct {
 	work        flowrequest.WorkEstimate
 	hash        uint64
 	schema      string
-	ended       time.Time           // guarded by mu: when it ended, if it keeps its seats for a while
-	placeholder fairqueuing.Request // guarded by mu: while the queues are open
+	ended       time.Time    // guarded by mu: when it ended, if it keeps its seats for a while
+	placeholder *placeholder // guarded by mu: while the queues are open
 }
 
 // Finish implements fairqueuing.Request.
@@ -213,7 +243,7 @@ func (c *counted) releaseLocked() {
 		return
 	}
 	l.taken -= seats
-	c.placeholder.Finish(func() {})
+	c.placeholder.finish()
 	l.lingerLocked(c.work.AdditionalLatency)
 }
 
@@ -225,7 +255,7 @@ func (c *counted) enqueueLocked() {
 		left := max(c.work.AdditionalLatency-time.Since(c.ended), 1)
 		c.work = flowrequest.WorkEstimate{InitialSeats: seats, FinalSeats: seats, AdditionalLatency: left}
 	}
-	c.placeholder, _ = c.queueSet.QueueSet.StartRequest(context.Background(), &c.work, c.hash, "", c.schema, nil, nil, nil)
+	c.placeholder = c.queueSet.placeLocked(&c.work, c.hash, c.schema)
 	if !c.ended.IsZero() {
 		c.releaseLocked()
 	}

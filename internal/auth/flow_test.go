@@ -122,9 +122,22 @@ func TestFlowRemembersClasses(t *testing.T) {
 }
 
 // TestRequestsWaitForSeats checks that as many requests are served at once as there are seats, and that
-// another request waits for a seat, but not beyond its deadline.
+// another request waits for a seat, but not beyond its deadline. Upstream's gauges count each request once
+// meanwhile.
 func TestRequestsWaitForSeats(t *testing.T) {
 	f := runFlow(t, 20, flowConfiguration()...)
+	gauges := []string{"current_executing_requests", "current_executing_seats"}
+	before := make(map[string]float64)
+	for _, name := range gauges {
+		before[name] = flowMetric(t, name, "workload-low")
+	}
+	check := func(when string, executing int) {
+		for _, name := range gauges {
+			if n := flowMetric(t, name, "workload-low") - before[name]; n != float64(executing) {
+				t.Errorf("%s, %s is %v, not %d", when, name, n, executing)
+			}
+		}
+	}
 	request := onPods("get")
 	a := request.attributes(flowUsers["service-accounts"])
 	acquire := func(until time.Duration, seat *Seat) bool {
@@ -142,6 +155,7 @@ func TestRequestsWaitForSeats(t *testing.T) {
 	if len(seats) == 0 || len(seats) > 20 {
 		t.Fatalf("%d seats", len(seats))
 	}
+	check("while a request has waited in vain", len(seats))
 	var waiting sync.WaitGroup
 	late := make([]Seat, 3)
 	for i := range late {
@@ -159,6 +173,7 @@ func TestRequestsWaitForSeats(t *testing.T) {
 		late[i].Release()
 		late[i].Release() // does nothing
 	}
+	check("after the last request", 0)
 	f.mu.Lock()
 	queueSet := f.queueSets["workload-low"]
 	f.mu.Unlock()
@@ -229,20 +244,6 @@ func TestConsistentListsCostWhatCachedOnesDo(t *testing.T) {
 // TestFlowIsCounted checks that upstream's metrics count requests that its controller did not see.
 func TestFlowIsCounted(t *testing.T) {
 	f := runFlow(t, 600, flowConfiguration()...)
-	read := func(name, schema string) (value float64) {
-		families, err := legacyregistry.DefaultGatherer.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, family := range families {
-			for _, sample := range family.GetMetric() {
-				if family.GetName() == "apiserver_flowcontrol_"+name && has(sample, "flow_schema", schema) && has(sample, "priority_level", schema) && !has(sample, "type", "watch") {
-					value = sample.GetCounter().GetValue() + sample.GetGauge().GetValue() + float64(sample.GetHistogram().GetSampleCount())
-				}
-			}
-		}
-		return value
-	}
 	acquire := func(seat *Seat) {
 		request := onPods("get")
 		if _, ok := f.Acquire(t.Context(), request.attributes(flowUsers["global-default"]), request, time.Now().Add(time.Minute), seat); !ok {
@@ -256,23 +257,39 @@ func TestFlowIsCounted(t *testing.T) {
 	f.running.Wait()
 	before := make(map[string]float64)
 	for _, name := range names {
-		before[name] = read(name, "global-default")
+		before[name] = flowMetric(t, name, "global-default")
 	}
 	seats := make([]Seat, 5)
 	for i := range seats {
 		acquire(&seats[i])
 	}
-	if n := read("current_executing_seats", "global-default"); n != 5 {
+	if n := flowMetric(t, "current_executing_seats", "global-default"); n != 5 {
 		t.Errorf("%v seats are taken", n)
 	}
 	for i := range seats {
 		seats[i].Release()
 	}
 	for _, name := range names {
-		if n := read(name, "global-default") - before[name]; n != 5 {
+		if n := flowMetric(t, name, "global-default") - before[name]; n != 5 {
 			t.Errorf("%s grew by %v", name, n)
 		}
 	}
+}
+
+// flowMetric returns the sum of upstream's metric over the flow schemas of a priority level, without watches.
+func flowMetric(t *testing.T, name, level string) (value float64) {
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, sample := range family.GetMetric() {
+			if family.GetName() == "apiserver_flowcontrol_"+name && has(sample, "priority_level", level) && !has(sample, "type", "watch") {
+				value += sample.GetCounter().GetValue() + sample.GetGauge().GetValue() + float64(sample.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	return value
 }
 
 func has(sample *dto.Metric, name, value string) bool {
