@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// file is one of an archive. Directories end in a slash.
+// file is a file of an archive. The name of a directory ends in a slash.
 type file struct {
 	name string
 	mode int64
@@ -17,8 +17,8 @@ type file struct {
 	link string // of a symbolic link
 }
 
-// tarOf writes files and the directories that they are in, sorted by name. Only a header that no archive can
-// have is an error.
+// tarOf returns a tar archive of files and their parent directories, sorted by name. It panics if a tar
+// header cannot describe one of them.
 func tarOf(files []file, made time.Time) []byte {
 	all := slices.Clone(files)
 	seen := make(map[string]bool)
@@ -64,7 +64,7 @@ func (p *product) gzip(data []byte) []byte {
 	return out.Bytes()
 }
 
-// archive is what there is for systems without packages.
+// archive returns the archive for systems without packages.
 func (p *product) archive() []byte {
 	dir := "larder_" + strings.TrimPrefix(p.version, "v") + "/"
 	return p.gzip(tarOf([]file{

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// The files of packaging are given out as they are.
+// Files that the package contains unchanged.
 var (
 	//go:embed packaging/larder.service
 	unit []byte
@@ -30,7 +30,7 @@ var (
 
 const maintainer = "The Larder Authors <packages@larder.invalid>"
 
-// debVersion is the version as Debian orders it: 1.2.3~rc.1-1 comes before 1.2.3-1.
+// debVersion returns the version as Debian orders it: 1.2.3~rc.1-1 comes before 1.2.3-1.
 func (p *product) debVersion() string {
 	core, pre, _ := strings.Cut(strings.TrimPrefix(p.version, "v"), "-")
 	if pre != "" {
@@ -43,7 +43,7 @@ func (p *product) debName() string {
 	return "larder_" + p.debVersion() + "_" + p.arch + ".deb"
 }
 
-// debFiles are what the package installs.
+// debFiles returns the files that the package installs.
 func (p *product) debFiles() []file {
 	changelog := fmt.Sprintf("larder (%s) unstable; urgency=medium\n\n  * Release of %s.\n\n -- %s  %s\n",
 		p.debVersion(), p.version, maintainer, p.time.Format(time.RFC1123Z))
@@ -61,7 +61,7 @@ func (p *product) debFiles() []file {
 	}
 }
 
-// deb is the Debian package. It enables nothing: the administrator starts the service.
+// deb returns the Debian package. It does not enable the service: the administrator starts it.
 func (p *product) deb() []byte {
 	files := p.debFiles()
 	var sums bytes.Buffer

@@ -7,8 +7,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// etcdScript is etcd in the archive for envtest. Those who unpack it skip links, and a second copy of
-// the program would make the archive two thirds larger.
+// etcdScript is etcd in the archive for envtest. The programs that unpack it skip links, and a second copy
+// of the program would make the archive two thirds larger.
 const etcdScript = `#!/bin/sh
 exec "${0%/*}/kube-apiserver" etcd "$@"
 `

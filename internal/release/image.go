@@ -8,14 +8,15 @@ import (
 	"time"
 )
 
-// imageUser runs the server unless another user is told. Its group is root's, which is the
-// group of users that a platform picks by itself, so that they can write where it can.
+// imageUser runs the server unless the container's configuration names another user. Some platforms
+// choose a user of the root group for each container, so the group is root's: any of them may write
+// to the data directory.
 const imageUser = "65532:0"
 
-// imageData is where the server keeps its files in a container.
+// imageData is the server's data directory in a container.
 const imageData = "/var/lib/larder"
 
-// imageFiles are what is in the image: as in packaging/Dockerfile.
+// imageFiles returns the files of the image, which are those of packaging/Dockerfile.
 func (p *product) imageFiles() []file {
 	return []file{
 		{name: "tmp/", mode: 0o1777},
@@ -25,7 +26,7 @@ func (p *product) imageFiles() []file {
 	}
 }
 
-// descriptor names a blob.
+// descriptor refers to a blob, as in the OCI image format.
 type descriptor struct {
 	MediaType   string            `json:"mediaType"`
 	Digest      string            `json:"digest"`
@@ -34,7 +35,7 @@ type descriptor struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// platform is what an image is for.
+// platform is the system that an image runs on.
 type platform struct {
 	OS           string `json:"os"`
 	Architecture string `json:"architecture"`
@@ -42,17 +43,17 @@ type platform struct {
 
 const indexType = "application/vnd.oci.image.index.v1+json"
 
-// blobs are the content of an image, by digest.
+// blobs collects the files of an archive of images.
 type blobs struct{ files []file }
 
-// add keeps data and returns its name.
+// add adds a blob and returns its descriptor.
 func (b *blobs) add(mediaType string, data []byte) descriptor {
 	sum := fmt.Sprintf("%x", sha256.Sum256(data))
 	b.files = append(b.files, file{name: "blobs/sha256/" + sum, mode: 0o644, data: data})
 	return descriptor{MediaType: mediaType, Digest: "sha256:" + sum, Size: len(data)}
 }
 
-// addJSON keeps what v is in JSON.
+// addJSON adds v as a blob of JSON.
 func (b *blobs) addJSON(mediaType string, v any) descriptor { return b.add(mediaType, toJSON(v)) }
 
 func toJSON(v any) []byte {
@@ -63,22 +64,23 @@ func toJSON(v any) []byte {
 	return data
 }
 
-// path is where a blob is in the archive.
+// path returns the name of a blob's file in the archive.
 func (d *descriptor) path() string { return "blobs/sha256/" + strings.TrimPrefix(d.Digest, "sha256:") }
 
-// layers are the parts of an image as docker load looks for them.
+// layers is an entry of manifest.json, in which docker load finds the parts of an image.
 type layers struct {
 	Config   string
 	RepoTags []string
 	Layers   []string
 }
 
-// imageVersion is the version as tags of images may be.
+// imageVersion returns the version without the characters that a tag may not have.
 func (p *product) imageVersion() string {
 	return strings.ReplaceAll(strings.TrimPrefix(p.version, "v"), "+", "-")
 }
 
-// addImage adds what the image consists of to b, and returns its manifest.
+// addImage adds the blobs of the image to b. It returns the descriptor of the manifest, and the entry for
+// docker load.
 func (p *product) addImage(b *blobs) (descriptor, layers) {
 	layer := tarOf(p.imageFiles(), p.time)
 	labels := map[string]string{
@@ -109,8 +111,7 @@ func (p *product) addImage(b *blobs) (descriptor, layers) {
 	return manifest, layers{config.path(), []string{"larder:" + p.imageVersion()}, []string{compressed.path()}}
 }
 
-// image is an archive in the layout of the Open Container Initiative, which docker load reads
-// as well.
+// image returns the image as an OCI image layout in a tar archive, which docker load reads, too.
 func (p *product) image() []byte {
 	var b blobs
 	manifest, parts := p.addImage(&b)
@@ -118,8 +119,8 @@ func (p *product) image() []byte {
 	return b.archive(manifest, p)
 }
 
-// imageOfAll is such an archive with the images of several platforms behind one name, for
-// registries. Each layer is the same as in the platform's own archive.
+// imageOfAll returns an archive of one image for several platforms, for registries. Its layers are the same
+// as in the archives for one platform.
 func imageOfAll(products []*product) []byte {
 	var b blobs
 	var manifests []descriptor
@@ -136,7 +137,7 @@ func (b *blobs) addFile(name string, v any) {
 	b.files = append(b.files, file{name: name, mode: 0o644, data: toJSON(v)})
 }
 
-// archive packs the blobs of what has the version of p for its name.
+// archive returns the archive. Its tag is the version of p and refers to named.
 func (b *blobs) archive(named descriptor, p *product) []byte {
 	named.Annotations = map[string]string{"org.opencontainers.image.ref.name": p.imageVersion()}
 	b.addFile("oci-layout", map[string]any{"imageLayoutVersion": "1.0.0"})
@@ -144,7 +145,7 @@ func (b *blobs) archive(named descriptor, p *product) []byte {
 	return tarOf(b.files, p.time)
 }
 
-// imageCommand is what the image runs unless other arguments are given.
+// imageCommand returns the default arguments of the image.
 func imageCommand() []string {
 	return []string{"serve", "--data-dir=" + imageData, "--bind-address=0.0.0.0"}
 }

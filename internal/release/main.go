@@ -101,7 +101,7 @@ func release(to, url string, platforms []string) error {
 	return os.WriteFile(filepath.Join(to, "SHA256SUMS"), sums.Bytes(), 0o644)
 }
 
-// commitTime is the time that all files have.
+// commitTime returns the time of the commit, which all files get.
 func commitTime() (time.Time, error) {
 	out, err := exec.Command("git", "log", "-1", "--format=%ct").Output()
 	if err != nil {
@@ -135,11 +135,11 @@ func build(platform, dir, kubernetes string) error {
 	return nil
 }
 
-// texts are what the program writes about itself, and the license. They are alike on all
+// texts are the manual page, the completion scripts and the license. They are the same on all
 // platforms.
 type texts struct{ man, bash, zsh, fish, license []byte }
 
-// textsOf asks program. root is the directory of the module.
+// textsOf runs program for its texts. root is the directory of the module.
 func textsOf(program, root string) (texts, error) {
 	license, err := os.ReadFile(filepath.Join(root, "LICENSE"))
 	if err != nil {
@@ -158,7 +158,7 @@ func textsOf(program, root string) (texts, error) {
 	return t, nil
 }
 
-// product is the program for one platform with all that comes with it.
+// product is a release for one platform.
 type product struct {
 	texts
 	version  string // v1.2.3, of the module

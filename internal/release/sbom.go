@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// sbom is an SPDX document of the modules that the program was built of, as Go has written
-// them into it.
+// sbom returns an SPDX document that lists the modules of the program, which Go records in it.
 func (p *product) sbom() []byte {
 	type reference struct {
 		Category string `json:"referenceCategory"`
