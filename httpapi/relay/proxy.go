@@ -17,6 +17,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/net/http/httpguts"
@@ -32,6 +33,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/httpapi/nethttp"
+	"github.com/larder-io/larder/internal/invariants"
 )
 
 // ProxyConfig is the configuration of a [Proxy]. Upstream is required.
@@ -176,6 +178,23 @@ type forwarding struct {
 	wrote    atomic.Bool // the upstream may have the request
 }
 
+// bufferPool implements httputil.BufferPool.
+type bufferPool struct{ pool sync.Pool }
+
+const bufferSize = 32 << 10 // as without a pool
+
+// buffers has the buffers through which the bodies of answers are copied. Without it each request allocates one.
+var buffers = bufferPool{sync.Pool{New: func() any { return new([bufferSize]byte) }}}
+
+func (b *bufferPool) Get() []byte { return b.pool.Get().(*[bufferSize]byte)[:] }
+
+func (b *bufferPool) Put(buffer []byte) {
+	if invariants.Enabled {
+		invariants.Overwrite(buffer)
+	}
+	b.pool.Put((*[bufferSize]byte)(buffer))
+}
+
 // maxRepeated is the size up to which the transport can send a body again, if the upstream has closed the
 // connection without reading it.
 const maxRepeated = 64 << 10
@@ -194,7 +213,7 @@ func (f *forwarding) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	}
 	quiet := log.New(io.Discard, "", 0) // the client sees that an answer is cut
-	proxy := httputil.ReverseProxy{Rewrite: f.rewrite, Transport: f.via.plain, ErrorHandler: f.fail, ErrorLog: quiet}
+	proxy := httputil.ReverseProxy{Rewrite: f.rewrite, Transport: f.via.plain, BufferPool: &buffers, ErrorHandler: f.fail, ErrorLog: quiet}
 	if httpguts.HeaderValuesContainsToken(req.Header["Connection"], "Upgrade") && req.Header.Get("Upgrade") != "" {
 		proxy.Transport = f.via.upgrading
 	}

@@ -10,10 +10,10 @@ import (
 // comes from a restored etcd.
 type history struct {
 	replacements atomic.Uint64
+	replaced     atomic.Int64 // highest revision of the histories that were replaced
 
 	mu       sync.Mutex
 	revision int64 // highest that was shown
-	replaced int64 // highest of the histories that were replaced
 }
 
 // historyMark is what was known when a request began.
@@ -40,7 +40,7 @@ func (h *history) observe(mark historyMark, revision int64) bool {
 		h.revision = max(h.revision, revision)
 		return false
 	}
-	h.replaced = max(h.replaced, h.revision)
+	h.replaced.Store(max(h.replaced.Load(), h.revision))
 	h.revision = revision
 	h.replacements.Add(1)
 	return true
@@ -53,10 +53,4 @@ func (h *history) raise(replacements uint64, revision int64) {
 	if h.replacements.Load() == replacements {
 		h.revision = max(h.revision, revision)
 	}
-}
-
-func (h *history) replacedRevision() int64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.replaced
 }

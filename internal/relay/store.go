@@ -172,7 +172,7 @@ func (s *Store) Delete(context.Context, string, int64) (kv.Result, error) {
 func (s *Store) Replacements() uint64 { return s.history.replacements.Load() }
 
 // ReplacedRevision returns the highest revision that a replaced history has shown.
-func (s *Store) ReplacedRevision() int64 { return s.history.replacedRevision() }
+func (s *Store) ReplacedRevision() int64 { return s.history.replaced.Load() }
 
 // Health reads upstream's revision.
 func (s *Store) Health(ctx context.Context) error {

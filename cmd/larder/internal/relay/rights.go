@@ -93,9 +93,6 @@ func loadRights(ctx context.Context, dir string, upstream *clientcmdapi.Config, 
 // writeWebhook writes the kubeconfig of a webhook at a path of the upstream, and returns its file.
 func writeWebhook(dir, name string, upstream *clientcmdapi.Config, path string) (string, error) {
 	webhook := upstream.DeepCopy()
-	if err := clientcmdapi.MinifyConfig(webhook); err != nil {
-		return "", fmt.Errorf("relay: %w", err)
-	}
 	current := webhook.Contexts[webhook.CurrentContext]
 	user, cluster := webhook.AuthInfos[current.AuthInfo], webhook.Clusters[current.Cluster]
 	if cluster == nil {
