@@ -15,6 +15,9 @@ import (
 	"syscall"
 	"testing"
 
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -78,7 +81,7 @@ func documents(t *testing.T) map[string]string {
 
 // TestCommandsOfDocumentsWork does what the documents below docs tell their readers to do, in the order of
 // each document, in an empty directory in place of a checkout. The servers get other ports than
-// the documents', which are taken.
+// the documents', which are taken. With the flag for it, a relay's upstream is a stock kube-apiserver.
 func TestCommandsOfDocumentsWork(t *testing.T) {
 	occupy(t, documentPorts...)
 	ran := 0
@@ -102,7 +105,11 @@ func TestCommandsOfDocumentsWork(t *testing.T) {
 				case "sh":
 					s.run(b.text)
 				case "sh server":
-					s.serve(b.text)
+					if *stockBinary != "" && name == "relay.md" && b.text == "larder serve\n" {
+						s.serveStock()
+					} else {
+						s.serve(b.text)
+					}
 				case "sh stopped":
 					s.stop()
 					s.run(b.text)
@@ -238,6 +245,29 @@ func (s *shell) serve(text string) {
 		}
 		return nil
 	})
+}
+
+// serveStock starts a stock kube-apiserver in place of `larder serve`, and writes the kubeconfig that this leaves behind.
+func (s *shell) serveStock() {
+	s.t.Helper()
+	port, err := strconv.Atoi(s.ports["6443"])
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	p := newPlane(s.t)
+	m := p.member(true, "", port).start()
+	ca, err := os.ReadFile(p.arg("client-ca-file"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	config := clientcmdapi.NewConfig()
+	config.Clusters["c"] = &clientcmdapi.Cluster{Server: m.url(), CertificateAuthorityData: ca}
+	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: m.config().BearerToken}
+	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+	config.CurrentContext = "x"
+	if err := clientcmd.WriteToFile(*config, filepath.Join(s.dir, "larder-data", "admin.kubeconfig")); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 // stop ends all servers, the last one first.

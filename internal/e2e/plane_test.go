@@ -76,6 +76,18 @@ func planeFiles(t *testing.T) []string {
 	}
 }
 
+// arg returns the value of a flag that all servers have.
+func (p *plane) arg(name string) string {
+	p.t.Helper()
+	for _, arg := range p.args {
+		if value, found := strings.CutPrefix(arg, "--"+name+"="); found {
+			return value
+		}
+	}
+	p.t.Fatalf("the servers have no --%s", name)
+	return ""
+}
+
 // member is one of the servers.
 type member struct {
 	*proctest.Process
