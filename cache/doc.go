@@ -25,14 +25,14 @@
 //
 // A List that requires one value of an indexed field or label looks only at the objects with that
 // value. If several indexes apply, it takes the one with the fewest objects. Indexes are declared in
-// the [Schema] or learnt: a Cache counts, by label, the objects that queries scan without a match, and
-// builds an index of a label that would have spared many. An index is published together with the
+// the [Schema] or learnt: a Cache counts, for each label key, the objects that queries scanned in vain, and
+// builds an index of a key that would have avoided many of these. An index is published together with the
 // states that it belongs to, so a query finds by it what a scan would find.
 //
 // A [Shard] divides the objects by a hash of their identity or namespace. The
-// identity is what [Schema.IdentifyBy] finds, or the key. Each object has the first bits of its hash, in padding. A cache whose schema knows
-// identities also keeps a tree of hashes, 16 bytes for each object. A List of a Shard then does not
-// read the objects of other shards.
+// identity is what [Schema.IdentifyBy] finds, or the key. Each Object has the first bits of its hash, in space
+// that alignment would waste. A cache whose schema knows identities also keeps a tree of hashes, 16 bytes for
+// each object. A List of a Shard then does not read the objects of other shards.
 //
 // # Guarantees
 //
@@ -52,8 +52,8 @@
 //   - No Snapshot mixes two histories of the store. Its History says which one it shows.
 //   - A stored value that cannot be decoded becomes a corrupt Object, which has an error. A List that
 //     covers it fails, a Get returns the Object with its error, all other keys are served, and its
-//     deletion is an event like any other. A Reflector retries a limited number of corrupt objects
-//     every few seconds. One that has become decodable replaces the corrupt one without an event.
+//     deletion is an event like any other. Every 15 seconds a Reflector decodes up to a thousand corrupt
+//     objects again, and more as long as some succeed. One that has become decodable replaces the corrupt one without an event.
 //   - [Cache.Retire] ends a Cache that is no longer kept current. The Cache goes on to show the
 //     objects that it held, at their last revision.
 //
@@ -86,9 +86,9 @@
 //
 // # Goroutines
 //
-// A Cache starts none. [Reflector.Run] starts four and waits for them: one loads and applies, one
-// builds indexes, one forgets old events, one retries corrupt objects. After a replay a fifth makes the
-// cache ready. Workers are added while many values are decoded.
+// A Cache starts none. [Reflector.Run] starts two and waits for them: one loads and applies; the other
+// builds indexes, forgets old events and retries corrupt objects. During a replay a third waits to make the
+// cache ready. While many values are decoded, workers run too.
 //
 // # Reading the source
 //

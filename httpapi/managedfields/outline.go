@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
-// appendOutline appends the outline of v to dst: which fields are present, which of them differ from
-// those of an empty object, the keys of maps and the keys of list items. Names, images and other values
+// appendOutline appends the outline of v to dst: which fields are present, which of them are not empty, the
+// keys of maps and the keys of list items, such as the name of a container. Other values, such as an image,
 // are not part of it. Two objects with the same outline have the same fields. If ids is not nil,
 // identifiers are replaced by their numbers. The last result is false if v has no outline.
 func (s *schemaType) appendOutline(dst []byte, v reflect.Value, ids *identifiers) ([]byte, bool) {
@@ -37,7 +37,11 @@ func (s *schemaType) appendOutline(dst []byte, v reflect.Value, ids *identifiers
 	return dst, false
 }
 
-// appendLeaf appends whether v, which is compared as a whole, is null, empty or filled.
+// endOfFields is no number of a field.
+const endOfFields = "\xff\xff}"
+
+// appendLeaf appends 'n', '0' or '1' if v is null, empty or neither. v is a leaf: the field manager does not look
+// inside.
 func appendLeaf(dst []byte, v reflect.Value) []byte {
 	switch v.Kind() {
 	case reflect.Slice, reflect.Map:
@@ -55,8 +59,8 @@ func appendLeaf(dst []byte, v reflect.Value) []byte {
 	return append(dst, '1')
 }
 
-// appendConverted appends whether v is converted to null, to the value of an empty object or to
-// something else.
+// appendConverted appends 'n', '0' or '1' if the JSON form of v is null, the empty value of its type, or another.
+// A zero time counts as empty.
 func (s *schemaType) appendConverted(dst []byte, v reflect.Value) ([]byte, bool) {
 	switch t := v.Interface().(type) {
 	case metav1.Time:
@@ -91,7 +95,7 @@ func (s *schemaType) appendFields(dst []byte, v reflect.Value, ids *identifiers)
 			return dst, false
 		}
 	}
-	return append(dst, 0xff, 0xff, '}'), true
+	return append(dst, endOfFields...), true
 }
 
 func (s *schemaType) appendMap(dst []byte, v reflect.Value, ids *identifiers) (_ []byte, ok bool) {
@@ -160,10 +164,9 @@ func appendText(dst []byte, text string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)
 }
 
-// identifiers are the item keys that differ in nearly every object: IP addresses and UIDs. The
-// managedFields of a write depend on which identifiers are equal and on their order, but not on their
-// text. So cached results have numbers in place of identifiers, and fit writes with other identifiers.
-// A nil *identifiers replaces nothing.
+// identifiers numbers the item keys that nearly every object has for itself: IP addresses and UIDs.
+// managedFields depend only on which of them are equal and how they sort. Cached results have the numbers in
+// their place, so one result serves writes with other identifiers. A nil *identifiers replaces nothing.
 type identifiers struct {
 	texts   []string
 	refused bool // an identifier that JSON would escape, or too many of them
@@ -211,7 +214,8 @@ func (ids *identifiers) appendOrder(dst []byte) []byte {
 	return append(dst, byte(len(sorted)))
 }
 
-// identifierPrefixes precede identifiers in fields: JSON whose names are JSON again.
+// identifierPrefixes returns what precedes an identifier in FieldsV1: the beginning of a field name such as
+// k:{"ip":"192.0.2.1"}, which is JSON escaped in JSON.
 func identifierPrefixes() [2]string { return [2]string{`"k:{\"ip\":\"`, `"k:{\"uid\":\"`} }
 
 // appendNumbered appends fields with numbers in place of identifiers.
@@ -263,8 +267,8 @@ func (ids *identifiers) insert(numbered []byte) []byte {
 	}
 }
 
-// appendChange appends a description of how r differs from l, two values of the type. The description
-// omits equal parts, has the outline of parts that only one value has, and marks parts that differ. Two
+// appendChange appends a description of how r differs from l, two values of the type s. The description
+// omits equal parts, gives the outline of parts that only one of them has, and marks parts that differ. Two
 // pairs with the same description have the same fields added, modified and removed. The last result is
 // false if the values cannot be described.
 func (s *schemaType) appendChange(dst []byte, l, r reflect.Value, ids *identifiers) ([]byte, bool) {
@@ -369,7 +373,7 @@ func (s *schemaType) appendFieldChanges(dst []byte, l, r reflect.Value, ids *ide
 			return dst, false
 		}
 	}
-	return append(dst, 0xff, 0xff, '}'), true
+	return append(dst, endOfFields...), true
 }
 
 // equal reports whether two values of one type are deeply equal.
@@ -481,8 +485,8 @@ func (s *schemaType) itemsByKey(list reflect.Value, ids *identifiers) (map[strin
 	return found, true
 }
 
-// itemKey returns the key of an item. It fails if a key field is omitted: its value is then the default
-// of the schema.
+// itemKey returns the key of an item. It fails if a key field is omitted, because the default of the schema would
+// be the key.
 func (s *schemaType) itemKey(item reflect.Value, ids *identifiers) (string, bool) {
 	var space [64]byte
 	key := space[:0]

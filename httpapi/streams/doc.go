@@ -7,23 +7,23 @@
 // [Streams.Watch] opens a watch and takes its connection. A watch has a goroutine while it sends
 // its head and its initial objects. When nothing is left to send, it is parked: it has neither a
 // goroutine nor buffers. When there is something to send, a scheduler runs it on one of the few
-// goroutines that all watches share. Watches that share a connection run one after the other, up
-// to a limit, and what they send leaves together. While a write waits for its client, another
+// goroutines that all watches share. The ready watches of a connection run one after the other until they
+// have filled a batch, and share one write. While a write waits for its client, another
 // goroutine may start, so that a slow client does not delay the others. A frame is built once per
-// event, type and encoding. Protobuf frames that only need a head before the canonical bytes are written for
-// each watcher.
+// event, type and encoding. A protobuf frame that is a header and the canonical bytes is not
+// kept: it is assembled for each watcher.
 //
 // When the server ends, a watch whose client allows bookmarks ends with one, so that the client
 // can continue from the present at any server.
 //
 // # Rights
 //
-// A stream may depend on a [Right]. When the right is lost, the stream ends like a complete
-// one. A client that does not read that end is cut off.
+// A stream may depend on a [Right]. When the right is lost, the stream ends as if it were
+// complete. If its client does not read the end, the connection is closed.
 //
 // # Goroutines
 //
-// [Streams.Wait] returns after the last of the goroutines that Watch and Serve started. Sweep
+// [Streams.Wait] returns when the goroutines that Watch and Serve started have ended, or with its ctx. Sweep
 // and EndRevoked run on the goroutines of their callers.
 //
 // # Locks

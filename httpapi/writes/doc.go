@@ -23,7 +23,7 @@
 //	store               internal/registry/storage         the object is committed, and the cache has its bytes
 //	finish              Write.finish                      a failed Status or a missed deadline is an error
 //	answer              Write.answer, Write.refuse        the response is complete, from the stored bytes where possible
-//	count               Write.observe                     the metrics have the request
+//	count               Write.observe                     the request is in the metrics
 //
 // A verb skips the steps that it does not need. A create runs each step once. For an update or a patch
 // the storage calls back for the new object, with the stored object in hand
@@ -36,8 +36,8 @@
 //
 // # Deadlines and disconnects
 //
-// ctx ends 34 s after the write begins, at the deadline of the request, or when an HTTP/2 client
-// disconnects. Over HTTP/1.1 a disconnect is not noticed, because no goroutine reads from the connection
+// ctx ends at the deadline of the request, when an HTTP/2 client disconnects, or, except for
+// deletecollection, 34 s after the write begins. Over HTTP/1.1 a disconnect is not noticed, because no goroutine reads from the connection
 // during the write. Before the store step a canceled write has changed nothing. During the store step the
 // outcome is unknown, as in upstream; the client gets a 504. An admission plugin that ignores ctx, such as
 // the quota plugin, delays the 504 until it returns. Upstream answers at the deadline and leaves the plugin
@@ -53,6 +53,6 @@
 //
 // The package starts no goroutines. Its one lock guards the warnings, which plugins may add from their
 // own goroutines. An object belongs to the write from decode until the storage returns. The storage may
-// return the object that it received. Usually that object is not encoded: the answer is made from the
-// cache's bytes ([storage.Written]). If upstream's encoder must write it, the stored bytes are decoded first.
+// return the same object. Usually it is not encoded for the answer, which is made from the cache's bytes
+// ([storage.Written]). If upstream's encoder must write it, the stored bytes are decoded first.
 package writes

@@ -1,10 +1,10 @@
 // Package relay reads one resource of an API server as a [kv.Store], so that caches and watches that were made
-// for etcd run over the list and the watch of any upstream.
+// for etcd run over the list and the watch of another API server, the upstream.
 //
 // # Model
 //
 // A [Store] has a key for each object: a prefix, the namespace and the name. The value is the object as
-// upstream sent it: a protobuf message in the envelope that kube-apiserver stores, or JSON with kind and
+// the upstream sent it: a protobuf message in the envelope that kube-apiserver stores, or JSON with kind and
 // apiVersion. Messages are copied without being decoded, so fields that this program does not know survive.
 // A revision is a resourceVersion. The store is read-only.
 //
@@ -12,26 +12,26 @@
 //
 // Those of package kv, with these limits and reasons:
 //
-//   - K1: reads at revision 0 are lists without a resourceVersion. Pages of one revision are upstream's
-//     pages; the store keeps the continue tokens of the last ones. [kv.ErrCompacted] says that a page cannot be
-//     had any more.
-//   - K3: each revision has one object, so the resource events cannot be followed: etcd deletes all keys of an
-//     expired lease at once. An event that comes with a revision that was already delivered ends the watch with
-//     [kv.ErrCompacted], so that the reader loads again.
+//   - K1: reads at revision 0 are lists without a resourceVersion. A list at a revision is read in the
+//     upstream's pages; the store keeps the continue tokens of the latest ones. A page whose token is gone fails
+//     with [kv.ErrCompacted].
+//   - K3: the store delivers one object for each revision. So it cannot follow the resource events: when a lease
+//     expires, etcd deletes several in one revision. An event whose revision was already delivered ends the watch
+//     with [kv.ErrCompacted], so that the reader loads again.
 //   - K4: an event or a bookmark of a watch proves progress up to its revision. Bookmarks come once a minute.
 //     [Store.RequestProgress] gets one sooner from a probe: a second watch that begins at the position of
-//     the first and has a timeout of three seconds, so that upstream sends a bookmark after one. The probe has
+//     the first and has a timeout of three seconds, so that the upstream sends a bookmark after one. The probe has
 //     seen all events between the position and the bookmark. When the first watch has delivered the last of
 //     them, it has delivered everything up to the bookmark, whichever replicas served the two.
-//   - K6: a consistent list with a lower revision than a list or a watch has shown before shows that upstream's
-//     etcd was restored. Each watch asks for the revision before it begins, because a restart of upstream
-//     ends watches. A store that was restored and has then passed the old revision unseen is not noticed.
+//   - K6: if a consistent list returns a lower revision than an earlier list or watch, the upstream's etcd was
+//     restored. Each watch asks for the revision before it begins, because a restart of the upstream ends
+//     watches. A restore goes unnoticed if the restored etcd passes the old revision before the next read.
 //
 // # Locks and goroutines
 //
 // revisions.mu > Store.mu; history.mu and tokens.mu are leaves. None is held during a request or while
 // waiting for a channel. A shared read of the revision runs on a goroutine, a watch on three: one
-// delivers, one reads from upstream, one probes. Run waits for all of them.
+// delivers, one reads from the upstream, one probes. Run waits for all of them.
 //
 // # Bytes
 //
