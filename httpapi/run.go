@@ -83,7 +83,11 @@ func (s *Server) Run(ctx context.Context) error {
 	sweep, stopSweep := context.WithCancel(context.Background())
 	defer stopSweep()
 	group.Go(func() error { s.streams.Sweep(sweep); return nil })
-	group.Go(func() error { s.inflight.Report(sweep, s.waiting()); return nil })
+	var waiting func() (reading, mutating int) // requests that wait for a seat
+	if s.config.Flow != nil {
+		waiting = s.config.Flow.Waiting
+	}
+	group.Go(func() error { s.inflight.Report(sweep, waiting); return nil })
 	group.Go(func() error { s.rights.Run(sweep); return nil })
 	group.Go(func() error { s.ledger.Run(sweep); return nil })
 	group.Go(func() error {
@@ -92,15 +96,6 @@ func (s *Server) Run(ctx context.Context) error {
 		return s.shutdown(accepted)
 	})
 	return group.Wait()
-}
-
-// waiting returns a function that counts the requests that wait for a seat; nil without flow
-// control.
-func (s *Server) waiting() func() (reading, mutating int) {
-	if s.config.Flow == nil {
-		return nil
-	}
-	return s.config.Flow.Waiting
 }
 
 // shutdown ends everything that Run started. It stops accepting connections before it closes any, so that

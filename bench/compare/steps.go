@@ -133,7 +133,10 @@ func (c *Comparison) other(kind Kind) *bench.Target {
 func (c *Comparison) steps() []step {
 	all := c.reads()
 	all = append(all, c.watchLists()...)
-	return append(all, c.fanOut(), c.selective(), c.opening(), c.writes(), c.components(), c.storm(), c.stuck(), c.mixed(), c.crowd(), c.patches(), c.flood(), c.guards())
+	return append(all, c.fanOut(), c.selective(), c.opening(), c.writes(), c.components(), c.storm(), c.stuck(), c.mixed(),
+		// A server may share the cost of a consistent read among clients.
+		c.readBy(16, row("B37", "GET one pod, consistent, 16 clients", latency("p99", 99)), asks{path: c.seed.PodPath(1), accept: bench.Protobuf}, 4000, 16000),
+		c.patches(), c.flood(), c.guards())
 }
 
 // reads are GETs and LISTs.
@@ -176,14 +179,6 @@ func (c *Comparison) readBy(clients int, spec rowSpec, a asks, stock, fast int) 
 		}
 		return one(bench.Read(ctx, c.servers[kind].Target, read))
 	}}
-}
-
-// crowd is one small read by many clients at once. A server may share the cost of a consistent read among
-// them.
-func (c *Comparison) crowd() step {
-	const clients = 16
-	spec := row("B37", fmt.Sprintf("GET one pod, consistent, %d clients", clients), latency("p99", 99))
-	return c.readBy(clients, spec, asks{path: c.seed.PodPath(1), accept: bench.Protobuf}, 4000, 16000)
 }
 
 // one is the only result of a step.

@@ -196,15 +196,8 @@ func (c conditionClient) UpdateStatus(ctx context.Context, crd *apiextensionsv1.
 	return nil, settled(crd.Name)
 }
 
-// byGroup is the index of CRDs by group.
+// byGroup is the name of the index of CRDs by group.
 const byGroup = "group"
-
-// groupIndexers returns the index of CRDs by group.
-func groupIndexers() cache.Indexers {
-	return cache.Indexers{byGroup: func(obj any) ([]string, error) {
-		return []string{crdOf(obj).Spec.Group}, nil
-	}}
-}
 
 // grouped is the informer of CRDs for upstream's naming controller (apiextensions-apiserver
 // pkg/controller/status/naming_controller.go). For each CRD, the controller lists all CRDs twice and

@@ -128,7 +128,7 @@ func New(config Config) (*Extensions, error) {
 		})
 	}
 	e.servings.Store(&index{})
-	if err := crds.Informer().AddIndexers(groupIndexers()); err != nil {
+	if err := crds.Informer().AddIndexers(cache.Indexers{byGroup: func(obj any) ([]string, error) { return []string{crdOf(obj).Spec.Group}, nil }}); err != nil {
 		return nil, fmt.Errorf("customresources: %w", err)
 	}
 	registration, err := crds.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{

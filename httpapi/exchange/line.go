@@ -72,16 +72,11 @@ func (l *Line) Write(code int, body []byte) {
 	all = append(all, "resp", code)
 	if code >= http.StatusInternalServerError && code != http.StatusGatewayTimeout {
 		all = append(all, "statusStack", "\n"+string(Stack()))
-		l.info += "logging error output: " + quoted(body) + "\n"
+		const most = 4 << 10
+		l.info += "logging error output: " + strconv.Quote(string(body[:min(len(body), most)])) + "\n"
 	}
 	if l.info != "" {
 		all = append(all, "addedInfo", l.info)
 	}
 	klog.V(lineVerbosity).InfoSDepth(1, "HTTP", all...)
-}
-
-// quoted is body as a Go string, as upstream writes it.
-func quoted(body []byte) string {
-	const most = 4 << 10
-	return strconv.Quote(string(body[:min(len(body), most)]))
 }

@@ -2,7 +2,6 @@ package exchange
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -86,7 +85,7 @@ func (x *Exchange) Streaming(mediaType string, version schema.GroupVersion) {
 // enterAnswer begins a span of the answer.
 func (x *Exchange) enterAnswer(name, mediaType string, version schema.GroupVersion) {
 	x.Enter(name, attribute.String("audit-id", x.AuditID), attribute.String("method", x.Method), attribute.String("url", x.Path),
-		attribute.String("protocol", protocol(x.Carrier.Major())), attribute.String("mediaType", mediaType), attribute.String("encoder", encoderOf(mediaType, version)))
+		attribute.String("protocol", [...]string{1: "HTTP/1.1", 2: "HTTP/2.0"}[x.Carrier.Major()]), attribute.String("mediaType", mediaType), attribute.String("encoder", encoderOf(mediaType, version)))
 }
 
 // KeepSpans lets the last n spans outlive the exchange, and returns a function that ends them.
@@ -98,14 +97,6 @@ func (s *spans) KeepSpans(n int) func() {
 		kept.Event("Writing initial events done")
 		kept.LeaveAll()
 	}
-}
-
-// protocol is a version of HTTP as net/http writes it.
-func protocol(major int) string {
-	if major == 1 {
-		return "HTTP/1.1"
-	}
-	return fmt.Sprintf("HTTP/%d.0", major)
 }
 
 // encoderOf names upstream's encoder of a media type and version; "" if it has none.

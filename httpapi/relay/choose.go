@@ -101,7 +101,11 @@ func (r *Relay) Acquire(ctx context.Context, x *request.Request, from *reads.Res
 	if f == nil {
 		return nil, 0, nil
 	}
-	waiting, cancel := context.WithTimeout(ctx, half(ctx))
+	limit := loadTimeout
+	if deadline, ok := ctx.Deadline(); ok { // a request that waits in vain must still go through
+		limit = min(limit, time.Until(deadline)/2)
+	}
+	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if f.wait(waiting) != nil || f.source.store.Refused() || f.silence() > heartbeat+r.config.ServeStale || !f.scoped(x) || !f.fresh(waiting, x, r.config.ConsistentFrom, r.Age() > 0) {
 		r.release(f)
@@ -112,14 +116,6 @@ func (r *Relay) Acquire(ctx context.Context, x *request.Request, from *reads.Res
 		age = max(age, silence)
 	}
 	return f.served(from), age, func() { r.release(f) }
-}
-
-// half returns half of the time until ctx ends: a request that waits in vain must still go through.
-func half(ctx context.Context) time.Duration {
-	if deadline, ok := ctx.Deadline(); ok {
-		return min(loadTimeout, time.Until(deadline)/2)
-	}
-	return loadTimeout
 }
 
 // wait waits until the cache has loaded. It fails if the resource is not followed.

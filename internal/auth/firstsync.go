@@ -99,10 +99,8 @@ type syncedRules struct {
 
 // RulesFor implements authorizer.RuleResolver.
 func (p *syncedRules) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
-	if !p.first.has() {
-		if err := p.first.wait(ctx); err != nil {
-			return nil, nil, true, err
-		}
+	if err := p.first.wait(ctx); err != nil {
+		return nil, nil, true, err
 	}
 	return p.next.RulesFor(ctx, u, namespace)
 }

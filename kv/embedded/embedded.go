@@ -19,10 +19,12 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
 	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter"
 	"go.etcd.io/etcd/server/v3/storage/datadir"
+	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
 
 	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/internal/zaplog"
 )
 
 // MemberName and MemberPeer are the name and the peer URL that the server has as the only
@@ -178,7 +180,8 @@ func serverConfig(cfg Config) (*embed.Config, error) {
 	config.QuotaBackendBytes = cmp.Or(cfg.QuotaBytes, defaultQuota)
 	config.UnsafeNoFsync = cfg.UnsafeNoFsync
 	config.BootstrapDefragThresholdMegabytes = defragThreshold
-	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(serverLogger(cfg.Logger, zapcore.WarnLevel, cfg.Fatal))
+	hook := fatalHook{cfg.Fatal}
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zaplog.New(cfg.Logger, zapcore.WarnLevel, zap.WithPanicHook(hook), zap.WithFatalHook(hook)))
 	return config, listenOnSocket(config, cfg.Logger)
 }
 

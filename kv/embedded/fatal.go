@@ -3,25 +3,15 @@ package embedded
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"strings"
 
-	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
-
-	"github.com/larder-io/larder/kv/internal/zaplog"
 )
 
-// serverLogger returns the logger of an embedded server. When the server cannot store a
-// write, it logs a panic or a fatal entry, so as not to acknowledge the write. Such an entry
-// becomes an error that is passed to fatal, or is panicked with while the server starts.
-func serverLogger(logger *slog.Logger, level zapcore.Level, fatal func(error)) *zap.Logger {
-	hook := fatalHook{fatal}
-	return zaplog.New(logger, level, zap.WithPanicHook(hook), zap.WithFatalHook(hook))
-}
-
-// fatalHook is called by a zap logger with a panic or a fatal entry.
+// fatalHook is called with the panic and fatal entries of an embedded server's log. When the server cannot
+// store a write, it logs such an entry, so as not to acknowledge the write. The hook makes it an error that
+// is passed to fatal, or panics with it while the server starts.
 type fatalHook struct{ fatal func(error) }
 
 // OnWrite does not return.

@@ -158,19 +158,12 @@ func (w *awaiter) current(ctx context.Context) error {
 		switch {
 		case err == nil && !w.mirror.Outdated():
 			return nil
+		case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+			return apierrors.NewTooManyRequests("storage is (re)initializing", 1)
 		case err != nil && !errors.Is(err, kv.ErrReplaced):
-			return w.reloading(ctx, err)
+			return w.waitError(ctx, err)
 		}
 	}
-}
-
-// reloading returns the error of a read that waited, until err, for the cache to reload from a replaced
-// store.
-func (w *awaiter) reloading(ctx context.Context, err error) error {
-	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-		return apierrors.NewTooManyRequests("storage is (re)initializing", 1)
-	}
-	return w.waitError(ctx, err)
 }
 
 // atHand is revision for reads that accept any revision from that one on. Before the cache had loaded, the

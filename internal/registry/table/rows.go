@@ -56,9 +56,13 @@ func (p *Printer) Rows(ctx context.Context, objects []*cache.Object, list wire.L
 	t := &Rows{now: time.Now(), rows: make([][]byte, 0, len(objects)), objects: objects}
 	t.none = options.IncludeObject == metav1.IncludeNone
 	t.source = p.version.Encoder(encoding.JSON, partial(gv)).Source(objects)
-	if t.head, err = tableHead(*empty, gv); err != nil {
+	empty.SetGroupVersionKind(gv.WithKind("Table"))
+	empty.Rows = []metav1.TableRow{}
+	head, err := marshalJSON(empty)
+	if err != nil {
 		return nil, err
 	}
+	t.head = bytes.TrimSuffix(head, []byte("]}")) // up to where the rows belong
 	for _, o := range objects {
 		err := t.add(p, o)
 		switch {
@@ -84,14 +88,6 @@ func partial(gv schema.GroupVersion) encoding.Projection {
 		return encoding.PartialV1beta1
 	}
 	return encoding.Partial
-}
-
-// tableHead is a table without rows up to where they belong.
-func tableHead(table metav1.Table, gv schema.GroupVersion) ([]byte, error) {
-	table.SetGroupVersionKind(gv.WithKind("Table"))
-	table.Rows = []metav1.TableRow{}
-	head, err := marshalJSON(table)
-	return bytes.TrimSuffix(head, []byte("]}")), err
 }
 
 // add adds the row of o.
