@@ -27,7 +27,8 @@ const (
 )
 
 // Caches reports whether x may be answered from a cache. Other requests go through to the upstream, which
-// authorizes them. builtIn says that the resource is one of the Registry's.
+// authorizes them. builtIn says that the resource is one of the Registry's. Requests to a relay that has just started
+// wait for the version of the upstream: watches that went through would go on beside the cache.
 func (r *Relay) Caches(x *request.Request, accept []byte, builtIn bool) bool {
 	if !x.IsResourceRequest || x.Method != http.MethodGet || x.Subresource != "" || x.VerbInPath || len(x.Parts) > 2 {
 		return false
@@ -37,6 +38,7 @@ func (r *Relay) Caches(x *request.Request, accept []byte, builtIn bool) bool {
 	if gvr.Resource == "events" || r.config.Follows != nil && !r.config.Follows(gvr.GroupResource()) {
 		return false
 	}
+	<-r.contact.asked
 	minor := r.contact.minor.Load()
 	switch {
 	case minor == 0 || r.Age() > r.config.ServeStale:

@@ -1,9 +1,13 @@
 package relay
 
 import (
+	"context"
+	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -14,19 +18,60 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-func TestWhatCachesMayAnswer(t *testing.T) {
+// newRelay returns a relay that sends its requests by client.
+func newRelay(t *testing.T, resources *registry.Registry, client *http.Client) *Relay {
+	t.Helper()
 	proxy, err := NewProxy(ProxyConfig{Upstream: &rest.Config{Host: "https://upstream"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r, err := New(Config{
-		Registry: registrytest.New(t, nil, func(c *registry.Config) { c.Served = true }).Registry,
-		Client:   http.DefaultClient, Upstream: &url.URL{Scheme: "https", Host: "upstream"}, Proxy: proxy, Minor: 36, ServeStale: time.Minute,
+		Registry: resources, Client: client, Upstream: &url.URL{Scheme: "https", Host: "upstream"}, Proxy: proxy, Minor: 36, ServeStale: time.Minute,
 		Follows: func(gr schema.GroupResource) bool { return gr.Resource != "secrets" },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return r
+}
+
+// newRegistry returns the resources of a relay.
+func newRegistry(t *testing.T) *registry.Registry {
+	return registrytest.New(t, nil, func(c *registry.Config) { c.Served = true }).Registry
+}
+
+// roundTrip implements http.RoundTripper.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+// TestFirstRequestsWaitForTheVersion: a request that comes before the first answer of the upstream is decided by that answer.
+func TestFirstRequestsWaitForTheVersion(t *testing.T) {
+	resources := newRegistry(t)
+	var x request.Request
+	if err := x.Parse("GET", "/api/v1/pods?resourceVersion=0"); err != nil {
+		t.Fatal(err)
+	}
+	for version, want := range map[string]bool{`{"major": "1", "minor": "36"}`: true, `{"major": "1", "minor": "37"}`: false, "": false} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRelay(t, resources, &http.Client{Transport: roundTrip(func(*http.Request) (*http.Response, error) {
+				time.Sleep(time.Second)
+				return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(version))}, nil
+			})})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			began := time.Now()
+			go r.keepContact(ctx)
+			if got := r.Caches(&x, []byte("application/json"), true); got != want || time.Since(began) != time.Second {
+				t.Errorf("version %q: a cache answers: %v, after %v", version, got, time.Since(began))
+			}
+		})
+	}
+}
+
+func TestWhatCachesMayAnswer(t *testing.T) {
+	r := newRelay(t, newRegistry(t), http.DefaultClient)
+	close(r.contact.asked)
 	caches := func(method, target, accept string) bool {
 		t.Helper()
 		var q request.Request

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,8 +18,9 @@ import (
 
 // contact is what the relay knows about its upstream.
 type contact struct {
-	last  atomic.Int64 // when it answered last, in nanoseconds since the epoch
-	minor atomic.Int64 // the highest of its versions
+	asked chan struct{} // closed once it has answered, or failed to, for the first time
+	last  atomic.Int64  // when it answered last, in nanoseconds since the epoch
+	minor atomic.Int64  // the highest of its versions
 }
 
 const (
@@ -38,7 +40,10 @@ func (r *Relay) Age() time.Duration {
 // keepContact asks the upstream for its version until ctx ends. Replicas may have several versions during an
 // upgrade, so the newest that was seen counts.
 func (r *Relay) keepContact(ctx context.Context) {
+	asked := sync.OnceFunc(func() { close(r.contact.asked) })
+	defer asked()
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		defer asked()
 		minor, err := minorOf(ctx, &r.config)
 		if err != nil {
 			if ctx.Err() == nil {

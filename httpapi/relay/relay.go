@@ -75,6 +75,7 @@ func New(config Config) (*Relay, error) {
 		config.Budget = NewBudget(0)
 	}
 	r := &Relay{config: config, followed: make(map[schema.GroupVersionResource]*followed), changed: make(map[schema.GroupResource]time.Time)}
+	r.contact.asked = make(chan struct{})
 	config.Budget.relays = append(config.Budget.relays, r)
 	return r, nil
 }

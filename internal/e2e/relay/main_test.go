@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -157,6 +158,7 @@ func (u *upstream) token(t *testing.T, name string, rules ...rbacv1.PolicyRule) 
 	if _, err := client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	u.awaitRight(t, "system:serviceaccount:default:"+name, rules[0])
 	made, err := client.CoreV1().ServiceAccounts("default").CreateToken(ctx, name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -164,12 +166,29 @@ func (u *upstream) token(t *testing.T, name string, rules ...rbacv1.PolicyRule) 
 	return made.Status.Token
 }
 
+// awaitRight waits until the upstream's authorizer knows that a service account has the rights of a rule, and of others that
+// were made before.
+func (u *upstream) awaitRight(t *testing.T, account string, rule rbacv1.PolicyRule) {
+	t.Helper()
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: account, ResourceAttributes: &authorizationv1.ResourceAttributes{
+		Verb: rule.Verbs[0], Group: rule.APIGroups[0], Resource: rule.Resources[0],
+	}}}
+	u.Eventually(t, "the upstream knows the rights of "+account, func() error {
+		got, err := u.client(t).AuthorizationV1().SubjectAccessReviews().Create(t.Context(), review, metav1.CreateOptions{})
+		if err == nil && !got.Status.Allowed {
+			err = fmt.Errorf("refused: %+v", got.Status)
+		}
+		return err
+	})
+}
+
 // allowed returns a rule for resources of all groups.
 func allowed(verbs, resources []string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{Verbs: verbs, APIGroups: []string{"*"}, Resources: resources}
 }
 
-// apply creates the objects of a file that docs/relay.md makes. Objects that exist stay.
+// apply creates the objects of a file that docs/relay.md makes, and waits until the upstream lets the relay use them.
+// Objects that exist stay.
 func (u *upstream) apply(t *testing.T, file string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "relay.md"))
@@ -182,6 +201,7 @@ func (u *upstream) apply(t *testing.T, file string) {
 		t.Fatalf("docs/relay.md has no %s", file)
 	}
 	ctx, client := t.Context(), u.client(t)
+	var rule rbacv1.PolicyRule
 	for part := range strings.SplitSeq(manifest, "\n---\n") {
 		object, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(part), nil, nil)
 		if err != nil {
@@ -193,6 +213,7 @@ func (u *upstream) apply(t *testing.T, file string) {
 		case *corev1.ServiceAccount:
 			_, err = client.CoreV1().ServiceAccounts(o.Namespace).Create(ctx, o, metav1.CreateOptions{})
 		case *rbacv1.ClusterRole:
+			rule = o.Rules[0]
 			_, err = client.RbacV1().ClusterRoles().Create(ctx, o, metav1.CreateOptions{})
 		case *rbacv1.ClusterRoleBinding:
 			_, err = client.RbacV1().ClusterRoleBindings().Create(ctx, o, metav1.CreateOptions{})
@@ -203,6 +224,7 @@ func (u *upstream) apply(t *testing.T, file string) {
 			t.Fatal(err)
 		}
 	}
+	u.awaitRight(t, "system:serviceaccount:larder-relay:relay", rule)
 }
 
 // relay is a process that follows an upstream.
