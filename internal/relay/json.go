@@ -126,11 +126,8 @@ func (c *jsonCodec) event(frame []byte) (event, error) {
 }
 
 func (c *jsonCodec) status(body []byte) (status metav1.Status, err error) {
-	if err := unmarshal(body, &status); err != nil {
-		return status, err
+	if err = unmarshal(body, &status); err == nil && status.Kind != "Status" {
+		err = typeMismatch(status.APIVersion, status.Kind)
 	}
-	if status.Kind != "Status" {
-		return status, typeMismatch(status.APIVersion, status.Kind)
-	}
-	return status, nil
+	return status, err
 }

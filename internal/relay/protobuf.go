@@ -46,7 +46,6 @@ func (c *protobufCodec) list(body []byte) (list, error) {
 			if err != nil {
 				return list{}, err
 			}
-			o.value = c.value(f.bytes)
 			answer.objects = append(answer.objects, o)
 		}
 	}
@@ -72,18 +71,15 @@ func (l *list) readMeta(meta []byte) (resourceVersion string, err error) {
 	return resourceVersion, nil
 }
 
-// object returns the object of a bare message, without its value.
+// object returns the object of a bare message. The value has the envelope in which upstream stores it.
 func (c *protobufCodec) object(message []byte) (object, error) {
 	meta, err := readObjectMeta(message)
 	if err != nil {
 		return object{}, err
 	}
-	return meta.object(c.namespaced)
-}
-
-// value returns a bare message in the envelope in which upstream stores it.
-func (c *protobufCodec) value(message []byte) []byte {
-	return c.writer.AppendObject(make([]byte, 0, c.writer.ObjectSize(message)), message)
+	o, err := meta.object(c.namespaced)
+	o.value = c.writer.AppendObject(make([]byte, 0, c.writer.ObjectSize(message)), message)
+	return o, err
 }
 
 func readObjectMeta(message []byte) (m objectMeta, err error) {
@@ -176,11 +172,7 @@ func (c *protobufCodec) event(frame []byte) (event, error) {
 		return event{object: object{revision: revision}}, err
 	}
 	o, err := c.object(message)
-	if err != nil {
-		return event{}, err
-	}
-	o.value = c.value(message)
-	return event{kind, o}, nil
+	return event{kind, o}, err
 }
 
 func (c *protobufCodec) status(body []byte) (status metav1.Status, err error) {

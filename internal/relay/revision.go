@@ -67,13 +67,8 @@ func (s *Store) joinRevision() *revisionRead {
 // readRevision does a read when the one before has ended.
 func (s *Store) readRevision(read *revisionRead) {
 	defer close(read.done)
-	select {
-	case s.revisions.slot <- struct{}{}:
-		defer func() { <-s.revisions.slot }()
-	case <-s.ctx.Done():
-		read.err = s.fail("revision", kv.ErrClosed)
-		return
-	}
+	s.revisions.slot <- struct{}{} // a read ends with the store
+	defer func() { <-s.revisions.slot }()
 	s.revisions.mu.Lock()
 	s.revisions.next = nil
 	s.revisions.mu.Unlock()

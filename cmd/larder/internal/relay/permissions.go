@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"fmt"
+	"path"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,9 +56,5 @@ func missingPermissions(ctx context.Context, client authorizationclient.SelfSubj
 }
 
 func (p permission) String() string {
-	name := p.resource
-	if p.subresource != "" {
-		name += "/" + p.subresource
-	}
-	return fmt.Sprintf("the relay may not %s %q of API group %q in the upstream: %s", p.verb, name, p.group, p.without)
+	return fmt.Sprintf("the relay may not %s %q of API group %q in the upstream: %s", p.verb, path.Join(p.resource, p.subresource), p.group, p.without)
 }
