@@ -52,7 +52,7 @@ func repeat(t testing.TB, s *Server, path string) (serve func(), c *echoConn) {
 		"Accept: application/vnd.kubernetes.protobuf\r\nAuthorization: Bearer " + strings.Repeat("t", 900) + "\r\n\r\n"}
 	ss := s.http1.Session(c)
 	serve = func() {
-		if _, again := ss.ServeNext(time.Minute); !again || !bytes.HasPrefix(c.first, []byte("HTTP/1.1 200 OK")) && c.writes == 1 {
+		if _, again := ss.ServeNext(); !again || !bytes.HasPrefix(c.first, []byte("HTTP/1.1 200 OK")) && c.writes == 1 {
 			t.Fatalf("answer to %s: %q", path, c.first)
 		}
 	}

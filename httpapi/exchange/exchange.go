@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"iter"
 	"net"
 	"net/http"
@@ -60,13 +61,13 @@ type Carrier interface {
 
 	// StartStream begins a response whose body the caller writes piece by piece, and may write at
 	// once. The server adds Date and the fields that frame the body to header, which is valid until
-	// the exchange ends. Nothing more can be read: bytes that were read ahead are lost.
+	// the exchange ends.
 	StartStream(code int, header []Field) BodyStream
 }
 
 // BodyStream is what the caller of [Carrier.StartStream] writes the body of the response to.
 type BodyStream struct {
-	// Conn takes the body. Its owner sets deadlines for writes, and closes it.
+	// Conn takes the body. Its owner sets deadlines for writes, and closes it or calls Next.
 	Conn net.Conn
 	// Head must be written before the body. It is nil if the server has sent it.
 	Head []byte
@@ -78,6 +79,9 @@ type BodyStream struct {
 	// Left registers a function that must not block. It is called when the client leaves, at once
 	// if it has left. If Left is nil, the owner must probe the connection.
 	Left func(func())
+	// Next serves the next request on Conn, after the last chunk was written. The request begins with
+	// early, which was read from Conn. Next is nil if the connection ends with the response.
+	Next func(early []byte)
 }
 
 // Hijacked is the argument of Response.Hijack: a connection for a net/http handler, after the
@@ -85,7 +89,9 @@ type BodyStream struct {
 type Hijacked struct {
 	// Conn has nothing of the response yet. If Begin is not nil, Conn takes the body alone.
 	Conn net.Conn
-	Body HijackedBody // nil if there is none
+	// Ahead reads what was read ahead from Conn, and then Conn. It is nil for HTTP/2.
+	Ahead io.Reader
+	Body  HijackedBody // nil if there is none
 	// Begin sends the head of the response, or of an informational one if code is below 200. End
 	// sends the trailer and completes the body. Left is that of BodyStream. They are nil for HTTP/1.1.
 	Begin func(code int, header http.Header) error

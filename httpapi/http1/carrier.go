@@ -4,14 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"iter"
 	"net"
 	"net/http"
 	"strconv"
 	"time"
-
-	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/socket"
@@ -21,26 +18,26 @@ import (
 var _ exchange.Carrier = (*Session)(nil)
 
 // Method implements exchange.Carrier.
-func (ss *Session) Method() []byte { return ss.fast.Method() }
+func (ss *Session) Method() []byte { return ss.header.Method() }
 
 // Target implements exchange.Carrier.
-func (ss *Session) Target() []byte { return ss.fast.Request.Header.RequestURI() }
+func (ss *Session) Target() []byte { return ss.header.RequestURI() }
 
 // Host implements exchange.Carrier.
-func (ss *Session) Host() []byte { return ss.fast.Request.Header.Host() }
+func (ss *Session) Host() []byte { return ss.header.Host() }
 
 // Peek implements exchange.Carrier.
-func (ss *Session) Peek(name string) []byte { return ss.fast.Request.Header.Peek(name) }
+func (ss *Session) Peek(name string) []byte { return ss.header.Peek(name) }
 
 // Lines implements exchange.Carrier. It reads the raw header block, because fasthttp's own iteration
 // splits cookies, in quadratic time.
 func (ss *Session) Lines() iter.Seq2[[]byte, []byte] {
-	return headerLines(ss.fast.Request.Header.RawHeaders())
+	return headerLines(ss.header.RawHeaders())
 }
 
 // Inspect implements exchange.Carrier.
 func (ss *Session) Inspect() exchange.Facts {
-	header := &ss.fast.Request.Header
+	header := &ss.header
 	if proto := header.Protocol(); string(proto) != "HTTP/1.1" && string(proto) != "HTTP/1.0" {
 		return exchange.Facts{Code: http.StatusHTTPVersionNotSupported, Refusal: "505 HTTP Version Not Supported"}
 	}
@@ -51,7 +48,7 @@ func (ss *Session) Inspect() exchange.Facts {
 func (ss *Session) Fields() []exchange.Field { return ss.fields[:0] }
 
 // Chunks implements exchange.Carrier.
-func (ss *Session) Chunks() bool { return ss.fast.Request.Header.IsHTTP11() }
+func (ss *Session) Chunks() bool { return ss.header.IsHTTP11() }
 
 // BodyLength implements exchange.Carrier.
 func (ss *Session) BodyLength() int64 { return ss.body.length }
@@ -88,17 +85,21 @@ func (ss *Session) Slot() *any { return &ss.slot }
 // StartStream implements exchange.Carrier.
 func (ss *Session) StartStream(code int, header []exchange.Field) exchange.BodyStream {
 	_ = ss.conn.SetDeadline(time.Time{}) // an error will come back from the first write
-	chunked := ss.Chunks()
-	return exchange.BodyStream{Conn: ss.conn, Head: appendHead(make([]byte, 0, streamHead), code, header, chunked), Chunked: chunked}
+	c, ahead := ss.connection, ss.readAhead()
+	c.from.served(c)
+	to := exchange.BodyStream{Conn: ss.conn, Chunked: ss.Chunks()}
+	h := &ss.header
+	if to.Chunked && h.IsGet() && ss.body.over && len(ahead) <= socket.MostEarly && !h.ConnectionClose() && !ss.ends() {
+		to.Next = func(early []byte) { c.from.resume(c, append(ahead, early...)) }
+	}
+	to.Head = streamHead(code, header, to.Chunked, to.Next == nil)
+	return to
 }
 
-// streamHead is the room for the head of a streamed response. Few are longer.
-const streamHead = 320
-
-// appendHead appends the head of a response after which the connection ends. Date comes
-// behind the type of the body.
-func appendHead(dst []byte, code int, header []exchange.Field, chunked bool) []byte {
-	dst = append(dst, "HTTP/1.1 "...)
+// streamHead returns the head of a streamed response. closing means that the connection ends after it. Date
+// comes behind the type of the body.
+func streamHead(code int, header []exchange.Field, chunked, closing bool) []byte {
+	dst := append(make([]byte, 0, 320), "HTTP/1.1 "...) // few are longer
 	dst = strconv.AppendInt(dst, int64(code), 10)
 	dst = append(append(dst, ' '), http.StatusText(code)...)
 	for _, f := range header {
@@ -112,16 +113,10 @@ func appendHead(dst []byte, code int, header []exchange.Field, chunked bool) []b
 	if chunked {
 		dst = append(dst, "\r\nTransfer-Encoding: chunked"...)
 	}
-	return append(dst, "\r\nConnection: close\r\n\r\n"...)
-}
-
-// asterisk answers "OPTIONS *", which asks about the server as a whole. Like net/http's
-// server it does so before authentication.
-func (ss *Session) asterisk(received time.Time) *exchange.Exchange {
-	x := new(exchange.Exchange)
-	x.Init(ss, received, nil)
-	x.Head(http.StatusOK, "")
-	return x
+	if closing {
+		dst = append(dst, "\r\nConnection: close"...)
+	}
+	return append(dst, "\r\n\r\n"...)
 }
 
 // malformed returns the answer to a request that could not be read because of err.
@@ -138,13 +133,4 @@ func (ss *Session) malformed(err error) *exchange.Exchange {
 	x := exchange.NewRefusal(ss, time.Time{}, code, code != http.StatusExpectationFailed)
 	x.Closing = true
 	return x
-}
-
-// fasthttpLogger logs what fasthttp reports about connections. It does so for debugging only.
-type fasthttpLogger struct{}
-
-func (fasthttpLogger) Printf(format string, args ...any) {
-	if klog.V(4).Enabled() {
-		klog.V(4).InfoS("Connection", "message", fmt.Sprintf(format, args...))
-	}
 }

@@ -98,7 +98,7 @@ func (c *fastCarrier) Inspect() exchange.Facts {
 func (c *fastCarrier) StartStream(code int, header []exchange.Field) exchange.BodyStream {
 	c.ctx.HijackSetNoResponse(true)
 	c.ctx.Hijack(func(net.Conn) {})
-	return exchange.BodyStream{Conn: c.ctx.Conn(), Head: appendHead(make([]byte, 0, streamHead), code, header, true), Chunked: true}
+	return exchange.BodyStream{Conn: c.ctx.Conn(), Head: streamHead(code, header, true, true), Chunked: true}
 }
 
 // lateListener accepts connections that wait for their first bytes outside TLS, like those of a Session.
@@ -248,7 +248,7 @@ func (c *stdCarrier) StartStream(code int, header []exchange.Field) exchange.Bod
 		panic(err)
 	}
 	_ = raw.SetDeadline(time.Time{})
-	return exchange.BodyStream{Conn: raw, Head: appendHead(make([]byte, 0, streamHead), code, header, true), Chunked: true}
+	return exchange.BodyStream{Conn: raw, Head: streamHead(code, header, true, true), Chunked: true}
 }
 
 // flushedConn writes a streamed response. Its handler waits until it is closed.

@@ -47,7 +47,7 @@ func (c *connection) serve() {
 		}
 	}
 	if !ok || secure.ConnectionState().NegotiatedProtocol != protoHTTP2 {
-		c.session().Serve()
+		c.session(nil).Serve()
 		return
 	}
 	defer c.from.served(c)
@@ -63,9 +63,9 @@ func (c *connection) serve() {
 	h.Serve()
 }
 
-// session returns the Session that serves c by HTTP/1.1.
-func (c *connection) session() *Session {
-	return &Session{s: c.from.s, conn: c.conn, connection: c, size: headerStart}
+// session returns a Session that serves c by HTTP/1.1. The requests begin with ahead, which was read from c.
+func (c *connection) session(ahead []byte) *Session {
+	return &Session{s: c.from.s, conn: c.conn, connection: c, size: headerStart, ahead: ahead}
 }
 
 // begin marks the beginning of a request. It reports false if the connection was closed.

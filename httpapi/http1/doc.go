@@ -20,6 +20,11 @@
 // A body is read when the handler asks for it. Before it writes the answer, the session reads and
 // discards the rest of a small body. After a large one the connection ends.
 //
+// The session ends when a handler takes its connection over. When a streamed response is complete, its
+// owner gives the connection back, with the bytes that it has read meanwhile, and another session serves
+// it. Only a GET without a body, over HTTP/1.1, can be followed by another request. Otherwise, and during
+// shutdown, the connection ends with the response.
+//
 // # Bytes
 //
 // A Carrier returns parts of fasthttp's buffers, which are valid until the exchange ends.
@@ -28,7 +33,7 @@
 //
 // # Goroutines
 //
-// Each connection has one until it is closed or a handler takes it over. ServeNetwork and
+// Each connection has one while it is served, and none while a handler has it. ServeNetwork and
 // CutStalled run on the goroutines of their callers. Abort returns after the last connection has
 // ended.
 //

@@ -131,7 +131,7 @@ func (l *Listener) serveTLS(raw net.Conn, config *tls.Config) {
 		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: keepalivePeriod, Interval: keepalivePeriod, Count: 3})
 		_ = socket.SetUserTimeout(tcp, l.s.config.UserTimeout)
 	}
-	l.start(c)
+	l.start(c.serve)
 }
 
 // client returns an HTTP client whose connections reach l through memory, whatever their address
@@ -147,7 +147,7 @@ func (l *Listener) client() *http.Transport {
 		if !l.add(c) {
 			return nil, net.ErrClosed
 		}
-		l.start(c)
+		l.start(c.serve)
 		return pipe.Conn1(), nil
 	}
 	return &http.Transport{
@@ -158,12 +158,30 @@ func (l *Listener) client() *http.Transport {
 	}
 }
 
-// start serves c, which add has counted.
-func (l *Listener) start(c *connection) {
+// start calls serve for a connection that has been counted as running.
+func (l *Listener) start(serve func()) {
 	go func() {
 		defer l.running.Done()
-		c.serve()
+		serve()
 	}()
+}
+
+// resume serves c again, which a handler had taken over. The next request begins with ahead. resume closes c
+// instead if c ends with its current request.
+func (l *Listener) resume(c *connection, ahead []byte) {
+	c.state.Store(stateIdle)
+	l.mu.Lock()
+	_, again := l.open[c]
+	if again = again && !l.closed && !l.isLeaving(c.began); again {
+		l.open[c] = true
+		l.running.Add(1)
+	}
+	l.mu.Unlock()
+	if !again {
+		c.conn.Close()
+		return
+	}
+	l.start(c.session(ahead).Serve)
 }
 
 // add adds c to the open connections. It reports false if c must be closed instead, because l is

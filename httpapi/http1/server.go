@@ -93,7 +93,7 @@ func (s *Server) ServeNetwork() error {
 
 // Session returns a Session that serves the requests of c, which counts towards no limit.
 func (s *Server) Session(c net.Conn) *Session {
-	return (&connection{conn: c, from: s.newListener(connLimits{}), began: time.Now()}).session()
+	return (&connection{conn: c, from: s.newListener(connLimits{}), began: time.Now()}).session(nil)
 }
 
 // StopAccepting makes ServeNetwork return.

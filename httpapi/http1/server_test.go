@@ -158,13 +158,13 @@ func TestIdleConnectionsHoldNoBuffers(t *testing.T) {
 	s := New(Config{Handler: answering(nil), MaxHeaderBytes: 1 << 20})
 	script := "GET / HTTP/1.1\r\nHost: h\r\nA: " + strings.Repeat("a", 100<<10) + "\r\n\r\n"
 	ss := s.Session(&scriptConn{in: bytes.NewReader([]byte(script))})
-	if !ss.await(time.Minute) || ss.in != nil {
+	if !ss.await() || ss.in != nil {
 		t.Fatal("a buffer before the first byte")
 	}
 	if _, again := ss.requests(); !again {
 		t.Fatal("the connection ended")
 	}
-	if ss.in != nil || len(ss.ahead) != 0 || ss.size != headerStart {
+	if ss.in != nil || ss.ahead != nil || ss.size != headerStart {
 		t.Errorf("left: reader %v, %d bytes, next buffer %d", ss.in != nil, len(ss.ahead), ss.size)
 	}
 }

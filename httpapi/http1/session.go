@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"sync"
 	"time"
 
@@ -54,9 +55,8 @@ type Session struct {
 	reads int      // calls of conn.Read since the first byte of the request
 	body  incoming // of the request
 
-	fast   *fasthttp.RequestCtx // the request; nil while idle
-	fields []exchange.Field     // room for the header of the response
-	slot   any                  // kept for the handler between requests
+	*message     // the request and its response; nil while idle
+	slot     any // kept for the handler between requests
 
 	// The deadlines that are set on conn.
 	readUntil, writeUntil time.Time
@@ -64,7 +64,6 @@ type Session struct {
 
 // Serve serves requests until there are no more.
 func (ss *Session) Serve() {
-	defer ss.connection.from.served(ss.connection)
 	given := false
 	defer func() {
 		if p := recover(); p != nil && !exchange.IsAbort(p) {
@@ -74,9 +73,8 @@ func (ss *Session) Serve() {
 			ss.conn.Close()
 		}
 	}()
-	wait := time.Duration(headerTimeout)
 	for {
-		take, again := ss.ServeNext(wait)
+		take, again := ss.ServeNext()
 		if take != nil {
 			given = true
 			take()
@@ -84,33 +82,39 @@ func (ss *Session) Serve() {
 		if !again {
 			return
 		}
-		wait = idleTimeout
 	}
 }
 
 // ServeNext waits for a request, and serves it and those that came with it. If a handler hijacks the
 // connection, take gives it the connection. Otherwise again reports whether more requests may come.
-func (ss *Session) ServeNext(wait time.Duration) (take func(), again bool) {
-	if !ss.await(wait) {
+func (ss *Session) ServeNext() (take func(), again bool) {
+	if !ss.await() {
 		return nil, false
 	}
 	return ss.requests()
 }
 
 // await waits for the first byte of a request and reports whether it came.
-func (ss *Session) await(timeout time.Duration) bool {
+func (ss *Session) await() bool {
+	timeout := idleTimeout
+	if ss.connection.state.Load() == stateNew {
+		timeout = headerTimeout
+	}
 	if ss.readBy(time.Now().Add(timeout)) != nil {
 		return false
 	}
-	read := ss.conn.Read
-	if c, ok := ss.conn.(*tlsConn); ok {
-		read = c.Rest
+	if len(ss.ahead) == 0 {
+		read := ss.conn.Read
+		if c, ok := ss.conn.(*tlsConn); ok {
+			read = c.Rest
+		}
+		n, err := read(ss.first[:])
+		if n == 0 || err != nil && !errors.Is(err, io.EOF) {
+			return false
+		}
+		ss.ahead = ss.first[:]
 	}
-	n, err := read(ss.first[:])
-	if n == 0 || err != nil && !errors.Is(err, io.EOF) {
-		return false
-	}
-	ss.ahead, ss.reads = ss.first[:], 0
+	ss.reads = 0
 	return ss.connection.begin()
 }
 
@@ -156,24 +160,23 @@ func (ss *Session) Read(p []byte) (int, error) {
 // those of ServeNext.
 func (ss *Session) requests() (take func(), again bool) {
 	m := messages.Get().(*message)
-	fast := &m.RequestCtx
-	ss.fast, ss.fields = fast, m.fields[:]
+	ss.message = m
 	ss.openReader()
 	defer func() {
 		if take == nil && ss.size <= headerKept { // what a large header left behind is not kept
 			m.reset()
 			messages.Put(m)
 		}
-		ss.fast, ss.fields = nil, nil
+		ss.message = nil
 		ss.closeReader()
 	}()
 	for {
-		fast.Init2(ss.conn, fasthttpLogger{}, true)
-		fast.Response.Header.SetNoDefaultContentType(true)
+		m.response.Header.SetNoDefaultContentType(true)
 		if take, again = ss.request(); !again {
 			return take, false
 		}
 		if ss.in.Buffered() == 0 && len(ss.ahead) == 0 {
+			ss.ahead = nil
 			ss.connection.state.Store(stateIdle)
 			return nil, !ss.connection.from.isClosing()
 		}
@@ -181,11 +184,11 @@ func (ss *Session) requests() (take func(), again bool) {
 	}
 }
 
-// message holds a request and its response while they are read and written.
+// message holds the header of a request, and its response, while they are read and written.
 type message struct {
-	fasthttp.RequestCtx
-
-	fields [usualFields]exchange.Field // of the response's header
+	header   fasthttp.RequestHeader // of the request
+	response fasthttp.Response
+	fields   [usualFields]exchange.Field // of the response's header
 }
 
 // usualFields is the room for the header fields of a response. Few responses have more.
@@ -194,10 +197,10 @@ const usualFields = 16
 // reset makes m ready for another request.
 func (m *message) reset() {
 	if invariants.Enabled {
-		overwriteMessages(&m.RequestCtx)
+		m.overwrite()
 	}
-	m.Request.Reset()
-	m.Response.Reset()
+	m.header.Reset()
+	m.response.Reset()
 	clear(m.fields[:])
 }
 
@@ -207,13 +210,12 @@ var messages = sync.Pool{New: func() any { return new(message) }}
 // request serves one request. Its body is read when the handler asks for it.
 func (ss *Session) request() (take func(), again bool) {
 	ss.body = incoming{over: true}
-	fast := ss.fast
-	if err := ss.readHeader(fast); err != nil {
+	header := &ss.header
+	if err := ss.readHeader(header); err != nil {
 		ss.refuse(err)
 		return nil, false
 	}
 	received := time.Now()
-	header := &fast.Request.Header
 	expect := header.Peek("Expect")
 	ss.body = bodyOf(header, ss.in, continues(expect))
 	if len(expect) > 0 && !continues(expect) {
@@ -221,8 +223,11 @@ func (ss *Session) request() (take func(), again bool) {
 		return nil, false
 	}
 	closing := header.ConnectionClose()
-	if string(header.RequestURI()) == "*" { // fasthttp takes it with OPTIONS alone
-		return nil, ss.answer(ss.asterisk(received), closing)
+	if string(header.RequestURI()) == "*" { // answered before authentication, as by net/http; fasthttp takes it with OPTIONS alone
+		x := new(exchange.Exchange)
+		x.Init(ss, received, nil)
+		x.Head(http.StatusOK, "")
+		return nil, ss.answer(x, closing)
 	}
 	x := ss.s.config.Handler(ss, received)
 	defer x.Close()
@@ -250,7 +255,7 @@ func (ss *Session) charge(x *exchange.Exchange) {
 
 // readHeader reads a request's header into a buffer that grows as needed. It parses the header once, when
 // all of it is there.
-func (ss *Session) readHeader(fast *fasthttp.RequestCtx) error {
+func (ss *Session) readHeader(header *fasthttp.RequestHeader) error {
 	var end headerEnd
 	for {
 		block, _ := ss.in.Peek(ss.in.Buffered())
@@ -268,7 +273,7 @@ func (ss *Session) readHeader(fast *fasthttp.RequestCtx) error {
 			if !endsFirstLine(block) {
 				return errBareLine
 			}
-			return fast.Request.Header.Read(ss.in)
+			return header.Read(ss.in)
 		}
 		_, err = ss.in.Peek(len(block) + 1)
 		switch {
@@ -295,14 +300,19 @@ func (ss *Session) grow() error {
 	if ss.size >= bound {
 		return errHeaderTooLarge
 	}
-	read, _ := ss.in.Peek(ss.in.Buffered())
-	ss.ahead = append(bytes.Clone(read), ss.ahead...)
+	ss.ahead = ss.readAhead()
 	larger := min(ss.size*headerGrowth, bound)
 	ss.closeReader()
 	ss.size = larger
 	ss.openReader()
 	_, err := ss.in.Peek(len(ss.ahead))
 	return err
+}
+
+// readAhead returns a copy of the bytes that were read behind the current request.
+func (ss *Session) readAhead() []byte {
+	read, _ := ss.in.Peek(ss.in.Buffered())
+	return append(bytes.Clone(read), ss.ahead...)
 }
 
 // readers holds buffers of headerStart bytes, which nearly all headers fit into.
@@ -357,7 +367,7 @@ func (ss *Session) refuse(err error) {
 
 // answer writes the response and reports whether the connection can be used again.
 func (ss *Session) answer(x *exchange.Exchange, closing bool) bool {
-	resp := &ss.fast.Response
+	resp := &ss.response
 	setHeader(resp, &x.Response)
 	closing = closing || resp.Header.ConnectionClose() || ss.ends() || !ss.settle(x)
 	switch {
@@ -366,7 +376,7 @@ func (ss *Session) answer(x *exchange.Exchange, closing bool) bool {
 	case !ss.Chunks():
 		resp.Header.Set("Connection", "keep-alive")
 	}
-	resp.SkipBody = ss.fast.IsHead()
+	resp.SkipBody = ss.header.IsHead()
 	if ss.writeBy(time.Now().Add(ss.s.config.WriteTimeout)) != nil || ss.write(x) != nil {
 		return false
 	}
@@ -384,33 +394,20 @@ func (ss *Session) ends() bool {
 
 // give returns a function that hands the connection to taken, with its deadlines cleared.
 func (ss *Session) give(taken func(exchange.Hijacked)) func() {
-	rest, _ := ss.in.Peek(ss.in.Buffered())
-	c := &handedConn{Conn: ss.conn, ahead: ss.conn}
-	if rest = append(bytes.Clone(rest), ss.ahead...); len(rest) > 0 {
-		c.ahead = io.MultiReader(bytes.NewReader(rest), ss.conn)
+	t := exchange.Hijacked{Conn: ss.conn, Ahead: ss.conn}
+	if rest := ss.readAhead(); len(rest) > 0 {
+		t.Ahead = io.MultiReader(bytes.NewReader(rest), ss.conn)
 	}
-	var body exchange.HijackedBody
 	if !ss.body.over {
 		b := ss.body
-		b.in = bufio.NewReader(c.ahead)
-		c.ahead, body = b.in, &b
+		b.in = bufio.NewReader(t.Ahead)
+		t.Ahead, t.Body = b.in, &b
 	}
 	return func() {
+		ss.connection.from.served(ss.connection)
 		if ss.conn.SetDeadline(time.Time{}) != nil {
 			ss.conn.Close() // taken sees that at its first read or write
 		}
-		taken(exchange.Hijacked{Conn: c, Body: body})
+		taken(t)
 	}
 }
-
-// handedConn is a hijacked connection. Its reads begin with the bytes that were read ahead.
-type handedConn struct {
-	net.Conn
-	ahead io.Reader
-}
-
-// Read reads what was read ahead, and then the connection.
-func (c *handedConn) Read(p []byte) (int, error) { return c.ahead.Read(p) }
-
-// UnsafeConn is the connection itself.
-func (c *handedConn) UnsafeConn() net.Conn { return c.Conn }

@@ -33,7 +33,7 @@ func setHeader(resp *fasthttp.Response, r *exchange.Response) {
 func (ss *Session) write(x *exchange.Exchange) error {
 	out := exchange.NewChunkWriter((*counted)(ss))
 	defer out.Release()
-	resp := &ss.fast.Response
+	resp := &ss.response
 	switch {
 	case x.Body == nil:
 		return ss.writeBuffered(x, out)
@@ -108,7 +108,7 @@ func (ss *Session) writeBuffered(x *exchange.Exchange, out *exchange.ChunkWriter
 		writers.Put(w)
 	}()
 	w.Reset(out)
-	resp := &ss.fast.Response
+	resp := &ss.response
 	switch {
 	case x.Reader != nil && x.Carrier.Chunks():
 		resp.SetBodyStream(x.Reader, -1)
@@ -135,10 +135,10 @@ func (ss *Session) writeBuffered(x *exchange.Exchange, out *exchange.ChunkWriter
 
 // Builds that check invariants overwrite buffers before another client uses them.
 
-// overwriteMessages overwrites fasthttp's copies of a request, and of the header of a response. Bodies may
-// be shared bytes.
-func overwriteMessages(fast *fasthttp.RequestCtx) {
-	in, out := &fast.Request.Header, &fast.Response.Header
+// overwrite overwrites fasthttp's copies of a request, and of the header of a response. Bodies may be shared
+// bytes.
+func (m *message) overwrite() {
+	in, out := &m.header, &m.response.Header
 	for key, value := range in.All() {
 		overwriteValue(key, value)
 	}

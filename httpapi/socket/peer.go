@@ -9,19 +9,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// MostEarly is how many bytes Alive reads ahead of the connection's owner.
+const MostEarly = 4 << 10
+
 // Alive reports whether c's peer has not closed the connection. It blocks for a few milliseconds at most.
-// No other goroutine may read from c. Bytes that the peer has sent are discarded, because the end of the
-// connection may follow them, for example a TLS close_notify.
-func Alive(c net.Conn) bool {
+// No other goroutine may read from c. Alive reads bytes that the peer has sent, because the end of the
+// connection may follow them, for example a TLS close_notify. It appends them to early. With MostEarly bytes
+// there it reads no more, and notices only that the socket is closed.
+func Alive(c net.Conn, early *[]byte) bool {
 	if raw, ok := rawConn(c); ok {
-		switch peek(raw) {
-		case peekGone:
+		var events int16
+		if err := raw.Control(func(fd uintptr) { events = poll(fd) }); err != nil {
 			return false
-		case peekNothing:
-			return true
+		}
+		if events != unix.POLLIN {
+			return events == 0
 		}
 	}
-	return discard(c)
+	return readEarly(c, early)
 }
 
 // rawConn returns the socket below c.
@@ -39,45 +44,28 @@ func rawConn(c net.Conn) (syscall.RawConn, bool) {
 	}
 }
 
-type peekResult int
-
-const (
-	peekNothing peekResult = iota
-	peekData
-	peekGone
-)
-
-// peek reports whether the kernel has received bytes or the end. It reads nothing.
-func peek(raw syscall.RawConn) peekResult {
-	result := peekGone
-	if err := raw.Control(func(fd uintptr) { result = peekAt(fd) }); err != nil {
-		return peekGone
+// poll returns the events of a socket, 0 if there are none: POLLIN for bytes that can be read, and others
+// for its end, even if bytes come before it.
+func poll(fd uintptr) int16 {
+	look := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | peerClosed}}
+	if _, err := unix.Poll(look[:], 0); err != nil {
+		return 0 // interrupted
 	}
-	return result
+	return look[0].Revents
 }
 
-func peekAt(fd uintptr) peekResult {
-	var b [1]byte
-	n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-	switch {
-	case err == unix.EAGAIN || err == unix.EINTR:
-		return peekNothing
-	case err == nil && n > 0:
-		return peekData
-	}
-	return peekGone
-}
-
-// discard discards at most 4 KiB of the bytes that are readable now, and reports whether the connection
-// is still open. A client that keeps sending does not block the caller.
-func discard(c net.Conn) bool {
+// readEarly appends bytes that are readable now to early, which then has MostEarly at most, and reports
+// whether the connection is still open.
+func readEarly(c net.Conn, early *[]byte) bool {
 	if err := c.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
 		return false
 	}
 	defer c.SetReadDeadline(time.Time{})
 	var b [512]byte
-	for range 8 {
-		if _, err := c.Read(b[:]); err != nil {
+	for len(*early) < MostEarly {
+		n, err := c.Read(b[:min(len(b), MostEarly-len(*early))])
+		*early = append(*early, b[:n]...)
+		if err != nil {
 			return IsTimeout(err)
 		}
 	}

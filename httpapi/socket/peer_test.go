@@ -1,11 +1,14 @@
 package socket
 
 import (
+	"bytes"
 	"errors"
 	"net"
 	"os"
 	"testing"
 	"time"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // TestReadinessEnds: bytes, the end, a deadline and a close end waiting.
@@ -51,21 +54,66 @@ func TestReadinessEnds(t *testing.T) {
 	}
 }
 
-func TestAliveReportsClientsThatKeepSending(t *testing.T) {
+// TestAliveReadsAheadWithinItsBudget: a client that keeps sending blocks Alive no longer than any other, and what
+// it sends is kept up to the budget.
+func TestAliveReadsAheadWithinItsBudget(t *testing.T) {
 	client, server := net.Pipe()
 	defer client.Close()
 	go func() {
 		for {
-			if _, err := client.Write(make([]byte, 512)); err != nil {
+			if _, err := client.Write(bytes.Repeat([]byte("a"), 500)); err != nil {
 				return
 			}
 		}
 	}()
-	if !Alive(server) {
-		t.Error("a client that sends is taken for gone")
+	var early []byte
+	for len(early) < MostEarly {
+		if !Alive(server, &early) {
+			t.Fatal("a client that sends is taken for gone")
+		}
+	}
+	if !Alive(server, &early) || !bytes.Equal(early, bytes.Repeat([]byte("a"), MostEarly)) {
+		t.Errorf("kept %d bytes", len(early))
 	}
 	server.Close()
-	if Alive(server) {
+	if Alive(server, &early) {
 		t.Error("a closed connection is taken for alive")
 	}
+}
+
+// TestAliveSeesTheEndBehindBytes: a client that has sent more than the budget and then leaves is gone.
+func TestAliveSeesTheEndBehindBytes(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	if _, err := client.Write(make([]byte, 4*MostEarly)); err != nil {
+		t.Fatal(err)
+	}
+	var early []byte
+	for len(early) < MostEarly {
+		if !Alive(server, &early) {
+			t.Fatal("a client that sends is taken for gone")
+		}
+	}
+	if !Alive(server, &early) || len(early) != MostEarly {
+		t.Errorf("kept %d bytes", len(early))
+	}
+	client.Close()
+	proctest.Eventually(t, "the client has left", func() error {
+		if Alive(server, &early) {
+			return errors.New("it is taken for alive")
+		}
+		return nil
+	})
 }

@@ -2,6 +2,9 @@ package socket
 
 import "golang.org/x/sys/unix"
 
+// peerClosed is the event of poll(2) that reports that the peer sends no more.
+const peerClosed = unix.POLLRDHUP
+
 // send writes p to the socket fd, and says whether more is about to be written.
 func send(fd int, p []byte, more bool) (int, error) {
 	if !more {

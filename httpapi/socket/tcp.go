@@ -316,5 +316,5 @@ func (r *readiness) look(fd uintptr) bool {
 		return true
 	}
 	r.looked = true
-	return peekAt(fd) != peekNothing
+	return poll(fd) != 0
 }

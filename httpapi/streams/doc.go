@@ -4,7 +4,8 @@
 //
 // # Watches
 //
-// [Streams.Watch] opens a watch and takes its connection. A watch has a goroutine while it sends
+// [Streams.Watch] opens a watch and takes its connection. After a complete watch over HTTP/1.1 it gives the
+// connection back, with the bytes that Sweep has read from it. A watch has a goroutine while it sends
 // its head and its initial objects. When nothing is left to send, it is parked: it has neither a
 // goroutine nor buffers. When there is something to send, a scheduler runs it on one of the few
 // goroutines that all watches share. The ready watches of a connection run one after the other until they

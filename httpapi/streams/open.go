@@ -70,7 +70,7 @@ func (ss *Streams) Watch(x WatchRequest, i *reads.Resource) {
 		ws.observer.spans = x.KeepSpans(2)
 	}
 	to := x.StartStream(http.StatusOK, x.header(f))
-	ws.head, ws.chunked, ws.end = to.Head, to.Chunked, to.End
+	ws.head, ws.chunked, ws.end, ws.next = to.Head, to.Chunked, to.End, to.Next
 	ss.begin(ws, to.Conn, to.Left)
 }
 

@@ -56,8 +56,9 @@ type Stream struct {
 	passes   backend.Request    // counts what a backend sends while the request is passed on to it
 
 	mu        sync.Mutex
-	owned     bool // guarded by mu: a handler has the connection to itself
-	readsBody bool // guarded by mu: a handler reads a body from it
+	owned     bool   // guarded by mu: a handler has the connection to itself
+	readsBody bool   // guarded by mu: a handler reads a body from it
+	early     []byte // guarded by mu: what probe has read
 }
 
 // Right is a user's right to a stream.
@@ -120,12 +121,8 @@ func (ss *Streams) IsEnding() bool {
 // ends when the client leaves. start returns false if no stream may start.
 func (ss *Streams) start(parent context.Context, t exchange.Hijacked, h *HandlerStream, serve func(context.Context, *Stream)) bool {
 	ctx, cancel := context.WithCancel(parent)
-	c := t.Conn
-	st := &Stream{Conn: c, ahead: c, cancel: cancel, right: h.Right, notified: t.Left != nil}
+	st := &Stream{Conn: t.Conn, ahead: t.Ahead, cancel: cancel, right: h.Right, notified: t.Left != nil}
 	st.account.Store(h.Account)
-	if h, ok := c.(interface{ UnsafeConn() net.Conn }); ok {
-		st.Conn = h.UnsafeConn()
-	}
 	if !ss.add(st) {
 		cancel()
 		st.Conn.Close()
@@ -300,7 +297,7 @@ func (ss *Streams) Probe() {
 func (st *Stream) probe() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if !st.notified && !st.owned && !st.readsBody && !socket.Alive(st.Conn) {
+	if !st.notified && !st.owned && !st.readsBody && !socket.Alive(st.Conn, &st.early) {
 		st.leave()
 	}
 }
@@ -315,7 +312,7 @@ func (st *Stream) cut() {
 	}
 }
 
-// own marks the connection as taken over by a handler that reads from it.
+// own makes probe leave the connection alone: a handler, or the next request, reads from it.
 func (st *Stream) own() {
 	st.mu.Lock()
 	defer st.mu.Unlock()

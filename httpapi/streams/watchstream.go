@@ -29,9 +29,10 @@ type watchStream struct {
 	watcher    *watch.Watcher
 	refused    error // why there is no watcher; the stream sends it
 	encoder    *encoding.Encoder
-	table      *tableStream // nil unless the watch sends Tables
-	head       []byte       // is sent before the body
-	end        func() error // completes the body; may be nil
+	table      *tableStream       // nil unless the watch sends Tables
+	head       []byte             // is sent before the body
+	end        func() error       // completes the body; may be nil
+	next       func(early []byte) // serves the next request on the connection; may be nil
 	observer   observer
 	seat       exchange.Seat // until the initial objects have been sent
 	unregister func()        // removes the watch from flow control; may be nil
@@ -304,16 +305,28 @@ func (ws *watchStream) finish(err error) result {
 	// Count and record the watch before the client can see its end.
 	ws.release()
 	ws.observer.ended(ws.size)
-	switch {
-	case err != errEnd:
-	case ws.chunked:
-		_ = ws.sendWithin([]byte("0\r\n\r\n"))
-	case ws.end != nil:
-		_ = ws.end() // an error: the client is gone
+	if err == errEnd && ws.complete() {
+		ws.next(ws.early)
+	} else {
+		ws.Conn.Close()
 	}
-	ws.Conn.Close()
 	ws.streams.remove(&ws.Stream)
 	return over
+}
+
+// complete ends the body, so that the client sees no error. It reports whether another request may follow on
+// the connection.
+func (ws *watchStream) complete() bool {
+	if ws.end != nil {
+		_ = ws.end() // an error: the client is gone
+	}
+	if !ws.chunked {
+		return false
+	}
+	ws.own()
+	err := ws.sendWithin([]byte("0\r\n\r\n"))
+	socket.TakeWaited(ws.Conn) // the next request has not waited
+	return err == nil && ws.next != nil && !ws.revoked() && !ws.toldToEnd.Load() && !ws.streams.IsEnding()
 }
 
 // discard releases a watch that does not begin, because the server is shutting down.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -188,6 +189,77 @@ func (w *witness) Write(p []byte) (int, error) {
 
 func (w *witness) Close() error {
 	w.told = append(w.told, w.seen())
+	return nil
+}
+
+// TestWatchesGiveTheirConnectionsBack: after a complete watch the next request is served on its connection, and begins
+// with the bytes that came during the watch. In all other cases the connection is closed.
+func TestWatchesGiveTheirConnectionsBack(t *testing.T) {
+	m := new(apimetrics.Book).Of(schema.GroupVersionResource{Group: "back.test", Version: "v1", Resource: "watched"}, "", true).Of("watch", "cluster")
+	for name, c := range map[string]struct {
+		change func(ws *watchStream)
+		err    error
+		back   bool
+	}{
+		"complete":             {func(*watchStream) {}, errEnd, true},
+		"cut":                  {func(*watchStream) {}, io.ErrClosedPipe, false},
+		"the client left":      {func(*watchStream) {}, errLeft, false},
+		"no next request":      {func(ws *watchStream) { ws.next = nil }, errEnd, false},
+		"not in chunks":        {func(ws *watchStream) { ws.chunked = false }, errEnd, false},
+		"revoked":              {func(ws *watchStream) { ws.right = lostRight{} }, errEnd, false},
+		"told to end":          {func(ws *watchStream) { ws.toldToEnd.Store(true) }, errEnd, false},
+		"the server ends":      {func(ws *watchStream) { ws.streams.End() }, errEnd, false},
+		"the end is not taken": {func(ws *watchStream) { ws.Conn.(*endConn).failed = io.ErrClosedPipe }, errEnd, false},
+	} {
+		conn := &endConn{in: bytes.NewReader([]byte("GET "))}
+		ws := &watchStream{streams: New(), chunked: true, observer: observer{sent: m, open: m, answer: apimetrics.Answer{Code: http.StatusOK}}}
+		ws.Conn, ws.watch = conn, ws
+		ws.streams.add(&ws.Stream)
+		var got []byte
+		ws.next = func(early []byte) { got = early }
+		ws.probe()
+		c.change(ws)
+		ws.finish(c.err)
+		if back := got != nil; back != c.back || conn.closed == c.back || back && string(got) != "GET " {
+			t.Errorf("%s: given back %q, closed %t", name, got, conn.closed)
+		}
+		conn.in = bytes.NewReader([]byte("of the next request"))
+		if ws.probe(); conn.in.Len() == 0 && c.back {
+			t.Errorf("%s: bytes of the next request were read", name)
+		}
+	}
+}
+
+// lostRight is a Right that is lost.
+type lostRight struct{ Right }
+
+func (lostRight) Lost() bool { return true }
+
+func (lostRight) Leave() {}
+
+// endConn is a connection that has received in.
+type endConn struct {
+	net.Conn
+	in     *bytes.Reader
+	failed error // what writes return
+	closed bool
+}
+
+func (c *endConn) Read(p []byte) (int, error) {
+	if c.in.Len() == 0 {
+		return 0, os.ErrDeadlineExceeded
+	}
+	return c.in.Read(p)
+}
+
+func (c *endConn) Write(p []byte) (int, error) { return len(p), c.failed }
+
+func (c *endConn) SetReadDeadline(time.Time) error { return nil }
+
+func (c *endConn) SetWriteDeadline(time.Time) error { return nil }
+
+func (c *endConn) Close() error {
+	c.closed = true
 	return nil
 }
 

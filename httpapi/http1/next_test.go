@@ -1,0 +1,289 @@
+package http1
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// watched is the whole body of the streamed responses in these tests.
+const watched = "7\r\nwatched\r\n0\r\n\r\n"
+
+// streaming answers requests for "/watch" as a watch does, with end called in place of its end. It answers others
+// with their target.
+func streaming(end func(to exchange.BodyStream)) func(exchange.Carrier, time.Time) *exchange.Exchange {
+	plain := answering(nil)
+	return func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+		if string(c.Target()) != "/watch" {
+			return plain(c, received)
+		}
+		x := new(exchange.Exchange)
+		x.Init(c, received, nil)
+		end(x.StartStream(http.StatusOK, nil))
+		return x
+	}
+}
+
+// finish writes the response and gives the connection back with early, as the owner of a stream does.
+func finish(to exchange.BodyStream, early []byte) {
+	_, err := to.Conn.Write(append(to.Head, watched...))
+	if err != nil || to.Next == nil {
+		to.Conn.Close()
+		return
+	}
+	to.Next(early)
+}
+
+// boundedConn is a scriptConn that fails reads without a deadline, and reads at most piece bytes at a time.
+type boundedConn struct {
+	scriptConn
+	piece int
+	until time.Time
+}
+
+func (c *boundedConn) SetDeadline(until time.Time) error { return c.SetReadDeadline(until) }
+
+func (c *boundedConn) SetReadDeadline(until time.Time) error {
+	c.until = until
+	return nil
+}
+
+func (c *boundedConn) Read(p []byte) (int, error) {
+	if left := time.Until(c.until); left <= 0 || left > idleTimeout+slack {
+		return 0, fmt.Errorf("a read has %v left", left)
+	}
+	return c.scriptConn.Read(p[:min(len(p), c.piece)])
+}
+
+// serveScript serves c, which is an hour old, until its script ends, also by the sessions that follow on streamed
+// responses. It calls before first.
+func (s *Server) serveScript(c net.Conn, before func()) {
+	conn := &connection{from: s.Network, began: time.Now().Add(-time.Hour)}
+	conn.conn = &memoryConn{Conn: c, of: conn}
+	s.Network.add(conn)
+	before()
+	s.Network.start(conn.serve)
+	s.Network.running.Wait()
+}
+
+// TestBytesBehindStreamsAreTheNextRequests: whether bytes behind the request of a watch were read with it, or during
+// the watch, or after it, the same requests are served as without watches. Reads of them have a deadline.
+func TestBytesBehindStreamsAreTheNextRequests(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		requests := rapid.SliceOfN(rapid.SampledFrom([]string{
+			"GET /watch HTTP/1.1\r\nHost: h\r\n\r\n", "GET /a HTTP/1.1\r\nHost: h\r\n\r\n", "\r\nGET /b HTTP/1.1\r\nHost: h\r\n\r\n",
+			"POST /c HTTP/1.1\r\nHost: h\r\nContent-Length: 35\r\n\r\nGET /watch HTTP/1.1\r\nHost: body\r\n\r\n",
+			"POST /d HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n23\r\nGET /watch HTTP/1.1\r\nHost: body\r\n\r\n\r\n0\r\n\r\n",
+			"GET /e HTTP/1.1\r\nHost: h\r\nA: " + strings.Repeat("a", 300) + "\r\n\r\n",
+		}), 1, 8).Draw(t, "requests")
+		sizes := rapid.SliceOfN(rapid.IntRange(0, 200), len(requests), len(requests)).Draw(t, "early")
+		c := &boundedConn{
+			scriptConn: scriptConn{in: bytes.NewReader([]byte(strings.Join(requests, "")))},
+			piece:      rapid.IntRange(1, 300).Draw(t, "piece"),
+		}
+		s := New(Config{MaxHeaderBytes: 1 << 20, MaxBodyBytes: 1 << 20, BodyTimeout: idleTimeout, Draining: make(chan struct{}), Handler: streaming(func(to exchange.BodyStream) {
+			early := make([]byte, sizes[0])
+			sizes = sizes[1:]
+			n, _ := c.scriptConn.Read(early) // as the owner's probes do; the end shows later
+			finish(to, early[:n])
+		})})
+		s.serveScript(c, func() {})
+		for i, request := range requests {
+			method, rest, _ := strings.Cut(strings.TrimSpace(request), " ")
+			want, _, _ := strings.Cut(rest, " ")
+			if want == "/watch" {
+				want = "watched"
+			}
+			if got := nextBody(&c.out, method); got != want {
+				t.Fatalf("answer %d is %q, want %q", i, got, want)
+			}
+		}
+		if c.out.Len() > 0 {
+			t.Fatalf("more answers: %q", c.out.Bytes())
+		}
+	})
+}
+
+// nextBody reads a response from in and returns its body.
+func nextBody(in *bytes.Buffer, method string) string {
+	b := bufio.NewReaderSize(oneByte{in}, 16)
+	resp, err := http.ReadResponse(b, &http.Request{Method: method})
+	if err != nil {
+		return err.Error()
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || b.Buffered() > 0 {
+		return fmt.Sprint(err, b.Buffered())
+	}
+	return string(body)
+}
+
+// oneByte reads one byte at a time, so that a buffer behind it holds none of the next response.
+type oneByte struct{ from io.Reader }
+
+func (r oneByte) Read(p []byte) (int, error) { return r.from.Read(p[:min(1, len(p))]) }
+
+// TestStreamsThatEndTheConnection: after these requests nothing more is served, and the head says so.
+func TestStreamsThatEndTheConnection(t *testing.T) {
+	for name, request := range map[string]string{
+		"HTTP/1.0":                 "GET /watch HTTP/1.0\r\nHost: h\r\n\r\n",
+		"HTTP/1.0, keep-alive":     "GET /watch HTTP/1.0\r\nHost: h\r\nConnection: keep-alive\r\n\r\n",
+		"close":                    "GET /watch HTTP/1.1\r\nHost: h\r\nConnection: x, Close\r\n\r\n",
+		"a body":                   "GET /watch HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n1",
+		"a body in chunks":         "GET /watch HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+		"HEAD":                     "HEAD /watch HTTP/1.1\r\nHost: h\r\n\r\n",
+		"more ahead than the room": "GET /watch HTTP/1.1\r\nHost: h\r\nA: " + strings.Repeat("a", 2*socket.MostEarly) + "\r\n\r\n" + strings.Repeat("\r\n", socket.MostEarly),
+	} {
+		c := &scriptConn{in: bytes.NewReader([]byte(request + "GET /behind HTTP/1.1\r\nHost: h\r\n\r\n"))}
+		s := New(Config{MaxHeaderBytes: 1 << 20, Draining: make(chan struct{}), Handler: streaming(func(to exchange.BodyStream) { finish(to, nil) })})
+		s.serveScript(c, func() {})
+		out := c.out.String()
+		if !strings.Contains(out, "\r\nConnection: close\r\n\r\n") || strings.Contains(out, "/behind") || len(s.Network.list(true)) > 0 {
+			t.Errorf("%s: %d connections are open after %q", name, len(s.Network.list(true)), out)
+		}
+	}
+}
+
+// TestStreamsDuringShutdown: a stream that began before shutdown ends with its connection. One that begins after that
+// says so.
+func TestStreamsDuringShutdown(t *testing.T) {
+	for name, begin := range map[string]func(s *Server, draining chan struct{}){
+		"closing":  func(s *Server, _ chan struct{}) { s.Network.Close() },
+		"draining": func(_ *Server, draining chan struct{}) { close(draining) },
+	} {
+		for _, before := range []bool{true, false} {
+			draining := make(chan struct{})
+			var s *Server
+			s = New(Config{MaxHeaderBytes: 1 << 20, Draining: draining, Handler: streaming(func(to exchange.BodyStream) {
+				if before {
+					begin(s, draining)
+				}
+				if (to.Next != nil) != before {
+					t.Errorf("%s: begins before shutdown %t, may be reused %t", name, before, to.Next != nil)
+				}
+				finish(to, []byte("GET /behind HTTP/1.1\r\nHost: h\r\n\r\n"))
+			})})
+			c := &scriptConn{in: bytes.NewReader([]byte("GET /watch HTTP/1.1\r\nHost: h\r\n\r\n"))}
+			s.serveScript(c, func() {
+				if !before {
+					begin(s, draining)
+				}
+			})
+			if strings.Contains(c.out.String(), "/behind") || len(s.Network.list(true)) > 0 {
+				t.Errorf("%s: %d connections are open after %q", name, len(s.Network.list(true)), &c.out)
+			}
+		}
+	}
+}
+
+// TestConnectionsAfterStreamsAreServed: shutdown knows a connection that serves requests after a stream, and closes
+// it when it is idle.
+func TestConnectionsAfterStreamsAreServed(t *testing.T) {
+	ends := make(chan exchange.BodyStream, 1)
+	s := newTestServer(t, Config{}, streaming(func(to exchange.BodyStream) { ends <- to }))
+	c := s.dial(t)
+	in := bufio.NewReader(c)
+	for range 3 {
+		if _, err := io.WriteString(c, "GET /watch HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		to := <-ends
+		if open, served := len(s.Network.list(true)), len(s.Network.list(false)); open != 1 || served != 0 {
+			t.Fatalf("during the stream %d connections are open, %d are served", open, served)
+		}
+		finish(to, nil)
+		if open, served := len(s.Network.list(true)), len(s.Network.list(false)); open != 1 || served != 1 {
+			t.Fatalf("after the stream %d connections are open, %d are served", open, served)
+		}
+		if _, err := io.WriteString(c, "GET /plain HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"watched", "/plain"} {
+			resp, err := http.ReadResponse(in, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if body, err := io.ReadAll(resp.Body); err != nil || string(body) != want {
+				t.Fatalf("%q, %v, want %q", body, err, want)
+			}
+		}
+	}
+	s.Network.Close()
+	if err := s.Network.Drain(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if _, err := in.ReadByte(); !errors.Is(err, io.EOF) {
+		t.Errorf("after shutdown: %v", err)
+	}
+	proctest.Eventually(t, "the connection is closed", func() error {
+		if open := s.Network.list(true); len(open) > 0 {
+			return fmt.Errorf("%d are open", len(open))
+		}
+		return nil
+	})
+}
+
+// TestNextRequestsAreBounded: the first bytes of a request that came during a watch do not make its header's time
+// longer.
+func TestNextRequestsAreBounded(t *testing.T) {
+	for _, early := range []string{"", "G", "GET /", "GET / HTTP/1.1\r\nHost: h\r\n"} {
+		c := &slowConn{}
+		s := New(Config{MaxHeaderBytes: 1 << 20})
+		conn := &connection{conn: c, from: s.Network, began: time.Now()}
+		conn.state.Store(stateIdle)
+		conn.session([]byte(early)).Serve()
+		if most := idleTimeout + headerTimeout + 2*slack; c.waited > most {
+			t.Errorf("%q: a client that sends one byte at a time has %v", early, c.waited)
+		}
+		if !slices.ContainsFunc(c.answers, func(p string) bool { return strings.HasPrefix(p, "HTTP/1.1 408 ") }) {
+			t.Errorf("%q: answered %q", early, c.answers)
+		}
+	}
+}
+
+// slowConn is a connection whose client sends one byte at the end of each deadline for reads, and none after the
+// deadline was not moved.
+type slowConn struct {
+	scriptConn
+	set, passed time.Time
+	waited      time.Duration
+	answers     []string
+}
+
+func (c *slowConn) Write(p []byte) (int, error) {
+	c.answers = append(c.answers, string(p))
+	return len(p), nil
+}
+
+func (c *slowConn) SetReadDeadline(until time.Time) error {
+	c.set = until
+	return nil
+}
+
+func (c *slowConn) Read(p []byte) (int, error) {
+	if c.set.IsZero() {
+		return 0, errors.New("no deadline")
+	}
+	if c.set.Equal(c.passed) {
+		return 0, context.DeadlineExceeded
+	}
+	c.waited += time.Until(c.set)
+	c.passed = c.set
+	p[0] = 'a'
+	return 1, nil
+}
