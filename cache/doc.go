@@ -53,7 +53,8 @@
 //   - A stored value that cannot be decoded becomes a corrupt Object, which has an error. A List that
 //     covers it fails, a Get returns the Object with its error, all other keys are served, and its
 //     deletion is an event like any other. Every 15 seconds a Reflector decodes up to a thousand corrupt
-//     objects again, and more as long as some succeed. One that has become decodable replaces the corrupt one without an event.
+//     objects again, and more as long as some succeed. One that has become decodable replaces the
+//     corrupt one without an event.
 //   - [Cache.Retire] ends a Cache that is no longer kept current. The Cache goes on to show the
 //     objects that it held, at their last revision.
 //

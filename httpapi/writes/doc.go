@@ -37,8 +37,8 @@
 // # Deadlines and disconnects
 //
 // ctx ends at the deadline of the request, when an HTTP/2 client disconnects, or, except for
-// deletecollection, 34 s after the write begins. Over HTTP/1.1 a disconnect is not noticed, because no goroutine reads from the connection
-// during the write. Before the store step a canceled write has changed nothing. During the store step the
+// deletecollection, 34 s after the write begins. Over HTTP/1.1 a disconnect is not noticed, because no
+// goroutine reads from the connection during the write. Before the store step a canceled write has changed nothing. During the store step the
 // outcome is unknown, as in upstream; the client gets a 504. An admission plugin that ignores ctx, such as
 // the quota plugin, delays the 504 until it returns. Upstream answers at the deadline and leaves the plugin
 // running.
