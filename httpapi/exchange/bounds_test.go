@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/larder-io/larder/httpapi/request"
@@ -39,14 +40,16 @@ func (carrier) Until(ctx context.Context) context.Context { return ctx }
 
 // TestWritesEndAtTheDeadlineOfTheirRequest: a request that has waited has less time to write.
 func TestWritesEndAtTheDeadlineOfTheirRequest(t *testing.T) {
-	for waited, most := range map[time.Duration]time.Duration{0: mostOfWrites, 45 * time.Second: 15 * time.Second} {
-		x := &Exchange{Carrier: carrier{}, Deadlines: NewDeadlines(t.Context(), time.Minute), Received: time.Now().Add(-waited)}
-		x.Deadline = x.Received.Add(time.Minute)
-		ctx, cancel := x.BoundedWrite()
-		until, _ := ctx.Deadline()
-		cancel()
-		if late := until.Sub(x.Received.Add(waited + most)); late < 0 || late > 2*deadlineStep {
-			t.Errorf("after %v the write ends %v later than %v", waited, late, most)
+	synctest.Test(t, func(t *testing.T) {
+		for waited, most := range map[time.Duration]time.Duration{0: mostOfWrites, 45 * time.Second: 15 * time.Second} {
+			x := &Exchange{Carrier: carrier{}, Deadlines: NewDeadlines(t.Context(), time.Minute), Received: time.Now().Add(-waited)}
+			x.Deadline = x.Received.Add(time.Minute)
+			ctx, cancel := x.BoundedWrite()
+			until, _ := ctx.Deadline()
+			cancel()
+			if late := until.Sub(x.Received.Add(waited + most)); late < 0 || late > 2*deadlineStep {
+				t.Errorf("after %v the write ends %v later than %v", waited, late, most)
+			}
 		}
-	}
+	})
 }
