@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	certutil "k8s.io/client-go/util/cert"
 
 	"github.com/larder-io/larder/cmd/larder/internal/testcontrollers"
@@ -45,13 +47,18 @@ func caCertificatesIn(certFile string) ([]byte, error) {
 }
 
 // awaitControllers blocks until pods can be admitted, or bounded ends. It warns if a
-// kube-controller-manager runs.
+// kube-controller-manager runs. A store that does not answer is asked again.
 func (s *Server) awaitControllers(ctx, bounded context.Context) error {
 	controllers := s.parts.controllers
 	if controllers == nil {
 		return nil
 	}
-	rival, err := testcontrollers.Rival(bounded, s.parts.client)
+	var rival string
+	var err error
+	_ = wait.PollUntilContextCancel(bounded, time.Second, true, func(ctx context.Context) (bool, error) {
+		rival, err = testcontrollers.Rival(ctx, s.parts.client)
+		return err == nil, nil
+	})
 	if err == nil && rival != "" {
 		s.progress.printf("warning: kube-controller-manager %s serves this cluster, too: --test-controllers must not run beside it", rival)
 	}
