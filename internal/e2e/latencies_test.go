@@ -65,7 +65,7 @@ func latencyParts(t *testing.T, stock bool) map[string][]string {
 	}
 	var last time.Time // when all requests had been received, for as much as is known
 	m.Eventually(t, "the requests have waited long enough", func() error {
-		events := eventsIn(t, audited, auditv1.StageRequestReceived)
+		events := eventsIn(t, audited, auditv1.StageRequestReceived, "meter/")
 		if len(events) < len(slowReads()) {
 			return fmt.Errorf("%d have been received", len(events))
 		}
@@ -85,7 +85,7 @@ func latencyParts(t *testing.T, stock bool) map[string][]string {
 		t.Fatal(err)
 	}
 	parts := make(map[string][]string)
-	for _, e := range eventsIn(t, audited, auditv1.StageResponseComplete) {
+	for _, e := range eventsIn(t, audited, auditv1.StageResponseComplete, "meter/") {
 		request := fmt.Sprintf("%s %s %d", e.Verb, e.RequestURI, e.ResponseStatus.Code)
 		parts[request] = []string{}
 		for _, key := range slices.Sorted(maps.Keys(e.Annotations)) {
@@ -97,8 +97,8 @@ func latencyParts(t *testing.T, stock bool) map[string][]string {
 	return parts
 }
 
-// eventsIn returns the traffic's events of a stage in an audit log.
-func eventsIn(t *testing.T, file string, stage auditv1.Stage) (events []auditv1.Event) {
+// eventsIn returns the events of a stage in an audit log that are of requests of an agent whose name begins so.
+func eventsIn(t *testing.T, file string, stage auditv1.Stage, agent string) (events []auditv1.Event) {
 	t.Helper()
 	log, err := os.Open(file)
 	if err != nil {
@@ -110,7 +110,7 @@ func eventsIn(t *testing.T, file string, stage auditv1.Stage) (events []auditv1.
 		if lines.Decode(&e) != nil { // the last one is being written
 			return events
 		}
-		if e.UserAgent == "meter/1.0" && e.Stage == stage {
+		if strings.HasPrefix(e.UserAgent, agent) && e.Stage == stage {
 			events = append(events, e)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -12,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -19,8 +22,13 @@ import (
 // are in the log, with where the time went; those that need not wait are not. A watch does not wait longer than it may last.
 func TestSlowReadsLeaveATrace(t *testing.T) {
 	t.Parallel()
-	url, etcd := startEtcd(t, filepath.Join(t.TempDir(), "data"))
-	p := serve(t, "--etcd-servers", url, "-v=2")
+	dir := t.TempDir()
+	policy, audited := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "audit.log")
+	if err := os.WriteFile(policy, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	url, etcd := startEtcd(t, filepath.Join(dir, "data"))
+	p := serve(t, "--etcd-servers", url, "-v=2", "--audit-policy-file="+policy, "--audit-log-path="+audited, "--audit-log-mode=blocking")
 	const maps = "/api/v1/namespaces/kube-system/configmaps"
 	const object = maps + "/kube-apiserver-legacy-service-account-token-tracking"
 	proctest.Eventually(t, "there is an object", func() error {
@@ -32,7 +40,6 @@ func TestSlowReadsLeaveATrace(t *testing.T) {
 	if err := etcd.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
 	var reads sync.WaitGroup
 	as := func(agent string) http.Header { return http.Header{"User-Agent": {agent}} }
 	for agent, path := range map[string]string{"slow/get": object + "?pretty=0", "slow/list": maps + "?limit=7"} {
@@ -62,8 +69,14 @@ func TestSlowReadsLeaveATrace(t *testing.T) {
 			t.Errorf("a watch: %d %s", resp.StatusCode, body)
 		}
 	})
-	// On a busy machine it takes some of this time until the reads begin.
+	var began time.Time // when both reads had been received, for as much as is known
 	proctest.Eventually(t, "the reads have waited long enough", func() error {
+		if n := len(eventsIn(t, audited, auditv1.StageRequestReceived, "slow/")); n < 2 {
+			return fmt.Errorf("%d have been received", n)
+		}
+		if began.IsZero() {
+			began = time.Now()
+		}
 		if waited := time.Since(began); waited < 2*time.Second {
 			return errors.New(waited.String())
 		}
