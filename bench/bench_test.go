@@ -3,6 +3,7 @@ package bench_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -20,7 +21,13 @@ import (
 	"github.com/larder-io/larder/bench/process"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// Parallel tests wait for deadlines of ten seconds most of the time.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // target starts a server with pods.
 func target(t *testing.T, pods bench.SeedConfig) (*bench.Target, *benchtest.Server) {

@@ -267,6 +267,7 @@ func (c call) of(name string) call {
 // TestRequestsAreRecordedAsUpstreamDoes checks that the same is recorded of requests as upstream's filters and
 // handlers record.
 func TestRequestsAreRecordedAsUpstreamDoes(t *testing.T) {
+	t.Parallel()
 	p, ours, theirs := auditedPair(t, auditRules)
 	p.ours.must(t, as("root", post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`)))
 	ours.next(t, auditapi.StageResponseComplete)

@@ -38,6 +38,7 @@ func (p *pair) probing(t *testing.T) {
 // TestConnectionsOutliveWatches: a connection serves watches and other requests in turn. Requests that are sent
 // during a watch are answered after it, as by net/http's server.
 func TestConnectionsOutliveWatches(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	h, err := upstreamHandler(p.ours.registry)
 	if err != nil {

@@ -277,6 +277,7 @@ func (r *revoked) idle() error {
 // known any more or may not watch any more; its client is told why when it comes back.
 // Others go on.
 func TestRevokedWatches(t *testing.T) {
+	t.Parallel()
 	r := newRevoked(t)
 	jane, joe, jim := r.open(t, "jane", nil), r.open(t, "joe", nil), r.open(t, "jim", nil)
 	acting := r.open(t, "boss", http.Header{"Impersonate-User": {"jim"}})
@@ -312,6 +313,7 @@ larder_watches_revoked_total{lost="permission"} 2
 // TestRevokedWebsocket: a watch over a websocket, which upstream's handler serves, ends
 // with a frame that says so.
 func TestRevokedWebsocket(t *testing.T) {
+	t.Parallel()
 	r := newRevoked(t)
 	c := r.dial(t)
 	fmt.Fprintf(c, "GET %s?watch=1 HTTP/1.1\r\nHost: h\r\nAuthorization: jane\r\nOrigin: https://h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n", configmaps)
@@ -334,6 +336,7 @@ func TestRevokedWebsocket(t *testing.T) {
 // TestRevocationIsShared: a thousand watches of one sender cost one question each time
 // that something changed, and none while nothing does.
 func TestRevocationIsShared(t *testing.T) {
+	t.Parallel()
 	r := newRevoked(t)
 	const watches = 50
 	for range watches {
@@ -356,6 +359,7 @@ func TestRevocationIsShared(t *testing.T) {
 
 // TestRevocationOutlivesOutages: while nobody can tell who may watch, watches go on.
 func TestRevocationOutlivesOutages(t *testing.T) {
+	t.Parallel()
 	r := newRevoked(t)
 	jane, acting := r.open(t, "jane", nil), r.open(t, "boss", http.Header{"Impersonate-User": {"jim"}})
 	r.round(t) // else the boss, whose identity nobody could tell, might not be asked about
@@ -384,6 +388,7 @@ func TestRevocationOutlivesOutages(t *testing.T) {
 // TestImpersonatorsAreAuthenticatedFirst checks that the rights of an impersonating client are checked only after
 // it is authenticated. The impersonated user need not have the right to impersonate.
 func TestImpersonatorsAreAuthenticatedFirst(t *testing.T) {
+	t.Parallel()
 	r := newRevoked(t)
 	r.power.change(new(atomic.Uint64), func() { r.power.silent["boss"], r.power.subject["jim"] = true, true })
 	acting := r.open(t, "boss", http.Header{"Impersonate-User": {"jim"}})
@@ -406,6 +411,7 @@ func TestImpersonatorsAreAuthenticatedFirst(t *testing.T) {
 // TestSlowAuthorizersDelayNoOtherRevocations checks that watches whose rights are decided locally end at once,
 // however many questions remote authorizers leave unanswered. Watches that depend on those go on.
 func TestSlowAuthorizersDelayNoOtherRevocations(t *testing.T) {
+	t.Parallel()
 	r := newRevokedWith(t, func(p *fakeAccess, c *Config) { c.Revocation, c.Authorizer = p.withRemote(c.Revocation) })
 	const crowd = 2 * revocation.RemoteConcurrency
 	var far []*bufio.Reader
@@ -440,6 +446,7 @@ func TestSlowAuthorizersDelayNoOtherRevocations(t *testing.T) {
 // TestWebhooksAndTokenProvidersEndWatches: a client loses its watch when a webhook or a provider of tokens
 // refuses it, though these announce no changes.
 func TestWebhooksAndTokenProvidersEndWatches(t *testing.T) {
+	t.Parallel()
 	r := newRevokedWith(t, func(p *fakeAccess, c *Config) { c.Revocation, c.Authorizer = p.withRemote(c.Revocation) })
 	r.power.remote.Store(true)
 	r.power.change(new(atomic.Uint64), func() { r.power.ties = auth.Dependencies{Remote: true} })
@@ -460,6 +467,7 @@ func TestWebhooksAndTokenProvidersEndWatches(t *testing.T) {
 // TestRevocationFollowsObjectsAndExpiry checks that a right that depends on an object is checked when the object
 // changes, and one that expires when it expires. It ends then if the credential itself says so.
 func TestRevocationFollowsObjectsAndExpiry(t *testing.T) {
+	t.Parallel()
 	r := newRevoked(t)
 	r.power.change(new(atomic.Uint64), func() {
 		r.power.ties = auth.Dependencies{Objects: []auth.ObjectName{{Resource: "secrets", Namespace: "a", Name: "token"}}}

@@ -35,6 +35,7 @@ var badShards = []string{
 // TestShardsAnswerAsUpstream holds lists of shards, and the refusals of bad ones, against
 // upstream's handlers in each form; and that without the feature nothing is selected or refused.
 func TestShardsAnswerAsUpstream(t *testing.T) {
+	t.Parallel()
 	const uids, namespaces = "uid", "namespace"
 	for _, enabled := range []bool{false, true} {
 		t.Run(fmt.Sprint(enabled), func(t *testing.T) {

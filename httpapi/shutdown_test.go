@@ -15,6 +15,7 @@ import (
 // TestShutdownDoesNotWaitForStuckReaders checks that clients that do not read their answers do not keep the server
 // from ending, however long its grace period is.
 func TestShutdownDoesNotWaitForStuckReaders(t *testing.T) {
+	t.Parallel()
 	wrote := make(chan struct{}, 3)
 	pour := func(w http.ResponseWriter, _ *http.Request) {
 		wrote <- struct{}{}

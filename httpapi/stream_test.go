@@ -125,6 +125,7 @@ func TestWatchTellsWhatChanges(t *testing.T) {
 // TestWatchFramesMatchUpstream compares the whole stream with that of upstream's
 // handlers, to the byte. They last long enough for a busy machine to send all that there is.
 func TestWatchFramesMatchUpstream(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	p.seed(t)
 	var all sync.WaitGroup // most of it is waiting
@@ -197,6 +198,7 @@ func TestWatchersShareFrames(t *testing.T) {
 }
 
 func TestWatchEnds(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
 	t.Run("in time", func(t *testing.T) {

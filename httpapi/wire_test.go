@@ -202,6 +202,7 @@ func wireCases() []wireCase {
 
 // TestWire holds every conversation against what kube-apiserver makes of it.
 func TestWire(t *testing.T) {
+	t.Parallel()
 	address := *stockAddress
 	if address == "" {
 		side, s := newLarder(t, func(c *Config) {

@@ -31,6 +31,7 @@ func leader(t *testing.T, members []*kvtest.Member) *kvtest.Member {
 // TestClusterLeaderKilled writes while the leader is killed and restarted. Acknowledged writes must not be lost,
 // and the Tail must see each once and in order, without losing its place.
 func TestClusterLeaderKilled(t *testing.T) {
+	t.Parallel()
 	members := startCluster(t, 3, nil)
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
 	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
@@ -91,6 +92,7 @@ func TestClusterLeaderKilled(t *testing.T) {
 // TestReplacedEtcdIsNoticed replaces the etcd of a running store by one that has lost its data, and so has the
 // same cluster ID but lower revisions.
 func TestReplacedEtcdIsNoticed(t *testing.T) {
+	t.Parallel()
 	members := startCluster(t, 1, nil)
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
 	tail, sub := followPods(t, store)

@@ -20,6 +20,7 @@ import (
 )
 
 func TestSingleMemberConforms(t *testing.T) {
+	t.Parallel()
 	members := startCluster(t, 1, nil)
 	testConformance(t, func(t *testing.T) Subject {
 		return subject(openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)}))
@@ -27,6 +28,7 @@ func TestSingleMemberConforms(t *testing.T) {
 }
 
 func TestClusterConforms(t *testing.T) {
+	t.Parallel()
 	members := startCluster(t, 3, kvtest.Steady)
 	testConformance(t, func(t *testing.T) Subject {
 		return subject(openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)}))
@@ -34,10 +36,12 @@ func TestClusterConforms(t *testing.T) {
 }
 
 func TestEmbeddedConforms(t *testing.T) {
+	t.Parallel()
 	testConformance(t, func(t *testing.T) Subject { return subject(openEmbedded(t, embedded.Config{})) })
 }
 
 func TestMemoryConforms(t *testing.T) {
+	t.Parallel()
 	testConformance(t, func(t *testing.T) Subject {
 		store := kvtest.NewMemory()
 		done := make(chan error, 1)

@@ -38,8 +38,17 @@ func kineSubject(store *kv.Etcd) Subject {
 	return one
 }
 
+// startKine starts kine. Tests that do are not parallel: each builds it, and the first build takes minutes.
+func startKine(t *testing.T, flags ...string) *kvtest.Kine {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("runs kine in a process of its own")
+	}
+	return kvtest.StartKine(t, flags...)
+}
+
 func TestKineConforms(t *testing.T) {
-	kine := kvtest.StartKine(t, "--compact-min-retain", "0")
+	kine := startKine(t, "--compact-min-retain", "0")
 	testConformance(t, func(t *testing.T) Subject {
 		return kineSubject(openExternal(t, kv.ExternalConfig{Endpoints: []string{kine.URL}}))
 	})
@@ -48,7 +57,7 @@ func TestKineConforms(t *testing.T) {
 // TestTailSeesAllThoughKineIsKilled kills kine while this process and another one write to it and compact. The
 // Tail must see every acknowledged write of both once and in order, and become as fresh as the store after each.
 func TestTailSeesAllThoughKineIsKilled(t *testing.T) {
-	kine := kvtest.StartKine(t)
+	kine := startKine(t)
 	open := func() *kv.Etcd {
 		return openExternal(t, kv.ExternalConfig{StoreConfig: kv.StoreConfig{CompactionInterval: 50 * time.Millisecond}, Endpoints: []string{kine.URL}})
 	}
@@ -122,7 +131,7 @@ func TestKineCompactsOtherwise(t *testing.T) {
 	const retain = 20
 	// prepare returns a store that holds many revisions, and the last.
 	prepare := func(t *testing.T, flags ...string) (*kv.Etcd, int64) {
-		kine := kvtest.StartKine(t, flags...)
+		kine := startKine(t, flags...)
 		store := openExternal(t, kv.ExternalConfig{StoreConfig: kv.StoreConfig{CompactionInterval: time.Hour}, Endpoints: []string{kine.URL}})
 		var last int64
 		for i := range 100 {

@@ -198,6 +198,7 @@ func (l *liar) pass(ctx context.Context, request *etcdserverpb.WatchRequest, up 
 // replaced others. Nothing may count as fresh before its events arrived, and no event may be lost when a watch is
 // opened again.
 func TestProgressAheadOfEvents(t *testing.T) {
+	t.Parallel()
 	for _, versions := range [][2]string{{"3.5.12", "3.5.12"}, {"3.4.30", "3.4.30"}, {"", "3.5.12"}, {"not a version", "not a version"}} {
 		t.Run(fmt.Sprintf("%q then %q", versions[0], versions[1]), func(t *testing.T) {
 			member := startCluster(t, 1, nil)[0]

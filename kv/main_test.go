@@ -2,6 +2,7 @@ package kv_test
 
 import (
 	"context"
+	"flag"
 	"log"
 	"os"
 	"testing"
@@ -23,12 +24,19 @@ func TestMain(m *testing.M) {
 	if raw := os.Getenv(memberVariable); raw != "" {
 		log.Fatal(kvtest.RunMember(raw))
 	}
+	// Parallel tests wait for members most of the time.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		log.Fatal(err)
+	}
 	goleak.VerifyTestMain(m)
 }
 
 // startCluster starts a cluster of real members.
 func startCluster(t *testing.T, size int, adjust func([]kvtest.MemberConfig)) []*kvtest.Member {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("runs etcd in processes of its own")
+	}
 	return kvtest.StartCluster(t, memberVariable, size, adjust)
 }
 

@@ -45,6 +45,7 @@ func standStill(t *testing.T, member *kvtest.Member, store *kv.Etcd) {
 // TestRevisionsOutliveTheMember reads revisions without etcd's client, more than fit into a connection's initial
 // flow-control windows, while the member is stopped, killed and restarted.
 func TestRevisionsOutliveTheMember(t *testing.T) {
+	t.Parallel()
 	member := startCluster(t, 1, nil)[0]
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs([]*kvtest.Member{member})})
 	awaitOwnRead(t, store)
@@ -118,6 +119,7 @@ func TestRevisionOutlivesSilence(t *testing.T) {
 
 // TestRevisionsMoveToAnotherMember checks that another member is asked when one is down.
 func TestRevisionsMoveToAnotherMember(t *testing.T) {
+	t.Parallel()
 	members := startCluster(t, 3, nil)
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
 	for _, m := range members {
@@ -133,6 +135,7 @@ func TestRevisionsMoveToAnotherMember(t *testing.T) {
 
 // TestCloseUnderWay checks that Close makes the calls in progress fail with its error.
 func TestCloseUnderWay(t *testing.T) {
+	t.Parallel()
 	member := startCluster(t, 1, nil)[0]
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs([]*kvtest.Member{member})})
 	standStill(t, member, store)

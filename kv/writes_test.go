@@ -36,6 +36,7 @@ func awaitOwnWrite(t *testing.T, store *kv.Etcd) {
 // member is stopped, killed and restarted. Acknowledged writes must not be lost, none may be made twice, and
 // without an answer the key must have its old or its new value.
 func TestWritesOutliveTheMember(t *testing.T) {
+	t.Parallel()
 	member := startCluster(t, 1, nil)[0]
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs([]*kvtest.Member{member})})
 	awaitOwnWrite(t, store)
@@ -125,6 +126,7 @@ func countUp(t *testing.T, ctx context.Context, store *kv.Etcd, key string, writ
 
 // TestWritesMoveToAnotherMember checks that writes are sent to another member when one is down.
 func TestWritesMoveToAnotherMember(t *testing.T) {
+	t.Parallel()
 	members := startCluster(t, 3, nil)
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
 	for _, m := range members {

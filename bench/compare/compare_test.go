@@ -67,6 +67,9 @@ func config(t *testing.T) Config {
 
 // TestComparison runs a few rows, with the same small server in place of all.
 func TestComparison(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs twenty rows")
+	}
 	c := config(t)
 	c.Rows = regexp.MustCompile(`^B(1|10|22|23|24|29|31|32|34|35|36|39|42) `)
 	var said []string

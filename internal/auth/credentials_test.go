@@ -159,6 +159,9 @@ func jwtConfig(i *openIDIssuer, t *testing.T, prefix string) string {
 
 // TestAuthenticationConfigReload: a valid change of the file is applied, an invalid one is not.
 func TestAuthenticationConfigReload(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits ten seconds while upstream reads the file again")
+	}
 	issuer := newOpenIDIssuer(t)
 	c := config(t, newAuthority(t))
 	file := write(t, "authentication.yaml", jwtConfig(issuer, t, "one:"))

@@ -5,10 +5,10 @@ import (
 	"testing"
 )
 
-// Fewer returns a third of n, but at least 1, in builds with the race detector, and n in others. Like FewerChecks, it is
-// for comparisons of random input.
+// Fewer returns a third of n, but at least 1, with -short and in builds with the race detector, and otherwise n. Like
+// FewerChecks, it is for comparisons of random input.
 func Fewer(n int) int {
-	if raceDetector {
+	if raceDetector || testing.Short() {
 		return max(n/3, 1)
 	}
 	return n

@@ -63,6 +63,9 @@ func (c CPUClock) CheckGrowth(t testing.TB, n int, prepare func(n int) func()) {
 	if raceDetector {
 		t.Skip("the race detector's own work does not grow as that of what it looks at")
 	}
+	if testing.Short() {
+		t.Skip("large inputs take seconds")
+	}
 	for range growthTries {
 		small := c.Work(t, prepare(n))
 		large := c.Work(t, prepare(n<<GrowthSteps))

@@ -24,6 +24,10 @@ var larder = flag.String("larder", "", "program to test; built if not given")
 func TestMain(m *testing.M) {
 	proctest.ShortTemp()
 	flag.Parse()
+	if testing.Short() {
+		fmt.Fprintln(os.Stderr, "skipped with -short: builds a server and runs controllers against its faults")
+		return
+	}
 	dir, err := os.MkdirTemp("", "larder-faults-")
 	if err == nil && *larder == "" {
 		*larder = filepath.Join(dir, "larder")

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
@@ -40,7 +41,7 @@ func checkStored(t *testing.T, r *registry.Resource) bool {
 	t.Helper()
 	random := rand.New(rand.NewSource(11))
 	own := false
-	for seed := range int64(12) {
+	for seed := range int64(proctest.Fewer(12)) {
 		obj := r.Codec().New()
 		if seed > 0 { // the first one has nothing but defaults
 			registrytest.Fill(obj, rand.NewSource(seed))
@@ -121,7 +122,7 @@ func TestCachedObjectsAreRestored(t *testing.T) {
 			continue
 		}
 		seen++
-		for seed := range int64(12) {
+		for seed := range int64(proctest.Fewer(12)) {
 			obj := r.Codec().New()
 			if seed > 0 { // the first one has nothing but defaults
 				registrytest.Fill(obj, rand.NewSource(seed))

@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/randfill"
 
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/registry/transcode"
 )
 
@@ -168,7 +169,7 @@ func TestEveryKindIsWrittenAsUpstreamWritesIt(t *testing.T) {
 				t.Fatal(err)
 			}
 			check(t, plan, all[gvk], nil)
-			for seed := range int64(20) {
+			for seed := range int64(proctest.Fewer(20)) {
 				obj := reflect.New(all[gvk]).Interface().(message)
 				filler(seed).Fill(obj)
 				body, err := obj.Marshal()

@@ -14,9 +14,6 @@ import (
 // TestHistoryOfInjectedFaults: writers, readers, watchers and informers of one server that injects faults see
 // nothing that a cluster could not show them.
 func TestHistoryOfInjectedFaults(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs a server for ten seconds")
-	}
 	if *seed == 0 {
 		*seed = time.Now().UnixNano()
 	}

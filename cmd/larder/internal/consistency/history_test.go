@@ -19,9 +19,6 @@ const least = 300
 // TestHistory lets writers, readers and watchers use two replicas while things fail,
 // and checks all that they were told.
 func TestHistory(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs servers against faults for half a minute")
-	}
 	if *seed == 0 {
 		*seed = time.Now().UnixNano()
 	}

@@ -38,6 +38,8 @@ func TestMain(m *testing.M) {
 		err = servertest.Run(raw)
 	} else if raw := os.Getenv(relayVariable); raw != "" {
 		err = relaytest.Run(raw)
+	} else if flag.Parse(); testing.Short() {
+		fmt.Fprintln(os.Stderr, "skipped with -short: runs servers against faults for minutes")
 	} else {
 		goleak.VerifyTestMain(m)
 	}

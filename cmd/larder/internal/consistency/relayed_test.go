@@ -37,9 +37,6 @@ func (n *nemesis) cutRelay(ctx context.Context) error {
 
 // TestHistoryThroughRelay lets all clients use a relay beside the Larders that are its upstream.
 func TestHistoryThroughRelay(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs servers against faults for ten seconds")
-	}
 	if *seed == 0 {
 		*seed = time.Now().UnixNano()
 	}

@@ -15,6 +15,9 @@ const relayVariable = "LARDER_DIFFTEST_RELAY"
 // TestRelayAnswersAsItsUpstream compares the answers of a relay with those of its upstream: kube-apiserver with -stock,
 // otherwise Larder.
 func TestRelayAnswersAsItsUpstream(t *testing.T) {
+	if testing.Short() {
+		t.Skip("asks a relay all that TestAnswersMatchKubeAPIServer asks its upstream")
+	}
 	w := newWorld(t, "")
 	if w.stock == nil {
 		w.stock = w.larder

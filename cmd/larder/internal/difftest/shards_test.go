@@ -95,6 +95,9 @@ func shardWatches() []request {
 
 // TestShardsMatchKubeAPIServer compares lists and watches of shards, with the feature and without it.
 func TestShardsMatchKubeAPIServer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a server for each state of a feature gate")
+	}
 	for name, gates := range map[string]string{"on": "ShardedListAndWatch=true", "off": "ShardedListAndWatch=false"} {
 		t.Run(name, func(t *testing.T) {
 			golden := filepath.Join("testdata", "shards-"+name+".golden.gz")

@@ -103,6 +103,7 @@ func (c *cluster) gone(what string, get func() error) {
 // TestNamespacesGetWhatPodsNeed: a namespace gets what pods need in it, gets it again when
 // it is taken away, and goes with all that is in it, custom resources, too.
 func TestNamespacesGetWhatPodsNeed(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	core, ctx := c.client.CoreV1(), t.Context()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
@@ -152,6 +153,7 @@ func TestNamespacesGetWhatPodsNeed(t *testing.T) {
 // all, as its deletion asks, also where owner and owned are of kinds that were defined
 // while the collector ran.
 func TestOwnedObjectsGoWithTheirOwner(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.control()
 	ctx := t.Context()
