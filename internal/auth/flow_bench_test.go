@@ -72,7 +72,7 @@ func prepareFlow(t testing.TB, limit int, objects ...runtime.Object) (f *Flow, b
 		factory.Shutdown()
 		running.Wait()
 	})
-	factory.WaitForCacheSync(ctx.Done())
+	awaitWatches(t, client, len(factory.WaitForCacheSync(ctx.Done())))
 	return f, func() {
 		running.Go(func() {
 			if err := f.Run(ctx); err != nil {

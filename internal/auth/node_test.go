@@ -228,12 +228,14 @@ func TestInformedLossesConcernNodes(t *testing.T) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	for _, i := range g.informers(client) {
+	all := g.informers(client)
+	for _, i := range all {
 		running.Go(func() { i.informer.RunWithContext(ctx) })
 		if !clientcache.WaitForCacheSync(ctx.Done(), i.synced) {
 			t.Fatal("an informer does not sync")
 		}
 	}
+	awaitWatches(t, client, len(all))
 	if n := g.losses.all.Load(); n != 0 {
 		t.Fatalf("%d losses while nothing was lost", n)
 	}
@@ -260,4 +262,22 @@ func TestInformedLossesConcernNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("the volume goes", 2, 1)
+}
+
+// awaitWatches waits until n watches of client are open. Such a client tells a watch nothing of what was written
+// before it, so what is written between the list and the watch of an informer is lost.
+func awaitWatches(t testing.TB, client *fake.Clientset, n int) {
+	t.Helper()
+	proctest.Eventually(t, "informers watch", func() error {
+		watches := 0
+		for _, action := range client.Actions() {
+			if action.GetVerb() == "watch" {
+				watches++
+			}
+		}
+		if watches < n {
+			return fmt.Errorf("%d of %d do", watches, n)
+		}
+		return nil
+	})
 }
