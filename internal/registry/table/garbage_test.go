@@ -4,6 +4,7 @@ package table_test
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"testing"
 
@@ -44,11 +45,16 @@ func TestMetadataThatAreNotKeptLeaveNoGarbage(t *testing.T) {
 	if rows.Kept() {
 		t.Fatal("all metadata are kept")
 	}
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	write()
-	runtime.ReadMemStats(&after)
-	if garbage := after.TotalAlloc - before.TotalAlloc; garbage > uint64(size/2) {
-		t.Errorf("a table of %d bytes left %d bytes of garbage", size, garbage)
+	// Others allocate meanwhile, and collections empty pools: the least of several counts is the table's own.
+	least := uint64(math.MaxUint64)
+	for range 10 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		write()
+		runtime.ReadMemStats(&after)
+		least = min(least, after.TotalAlloc-before.TotalAlloc)
+	}
+	if least > uint64(size/2) {
+		t.Errorf("a table of %d bytes left %d bytes of garbage", size, least)
 	}
 }
