@@ -89,7 +89,8 @@ func newRolling(t *testing.T) *rolling {
 			return exec.Command(binary, "--etcd-servers", url, "--secure-port", strconv.Itoa(port), "--bind-address=127.0.0.1",
 				"--cert-dir", filepath.Join(keys.dir, "pki"), "--service-account-issuer=https://kubernetes.default.svc", "--token-auth-file", file,
 				"--service-account-signing-key-file", filepath.Join(keys.dir, "pki", "sa.key"), "--service-account-key-file", filepath.Join(keys.dir, "pki", "sa.key"),
-				"--authorization-mode=RBAC", "--shutdown-delay-duration=10s", "--service-cluster-ip-range=10.0.0.0/24", "--endpoint-reconciler-type=none")
+				"--authorization-mode=RBAC", "--shutdown-delay-duration=10s", "--service-cluster-ip-range=10.0.0.0/24", "--endpoint-reconciler-type=none",
+				"--etcd-healthcheck-timeout=1m", "--etcd-readycheck-timeout=1m") // with a slow etcd the replica that runs is ready, too
 		})
 		p.start()
 		w.replicas = append(w.replicas, p)

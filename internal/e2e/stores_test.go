@@ -33,7 +33,8 @@ func TestStoresByResource(t *testing.T) {
 	for _, name := range builtinResources(t) {
 		overrides = append(overrides, name+"#"+second)
 	}
-	p := serve(t, "--etcd-servers", first, "--etcd-servers-overrides", strings.Join(overrides, ","), "--checkpoints", "--etcd-compaction-interval=1s")
+	p := serve(t, "--etcd-servers", first, "--etcd-servers-overrides", strings.Join(overrides, ","), "--checkpoints", "--etcd-compaction-interval=1s",
+		"--etcd-healthcheck-timeout=1m", "--etcd-readycheck-timeout=1m") // a slow etcd is healthy, too
 	k, client := newKubectl(t, p.kubeconfig(), "default"), p.client()
 	boxes := dynamic.NewForConfigOrDie(p.config()).Resource(schema.GroupVersionResource{Group: "x.io", Version: "v1", Resource: "boxes"}).Namespace("default")
 	k.must(t, definition("boxes", "Box"), "apply", "-f", "-")

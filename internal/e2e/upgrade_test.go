@@ -29,7 +29,8 @@ import (
 func TestUpgradeInPlace(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	debug := filepath.Join(t.TempDir(), "debug")
-	p := newUpgraded(t, "--etcd-servers", serveEtcd(t), "--token-auth-file", tokens(t), "--shutdown-delay-duration=10s", "--debug-socket-path", debug)
+	p := newUpgraded(t, "--etcd-servers", serveEtcd(t), "--token-auth-file", tokens(t), "--shutdown-delay-duration=10s", "--debug-socket-path", debug,
+		"--etcd-healthcheck-timeout=1m", "--etcd-readycheck-timeout=1m") // a slow etcd is ready, too
 	lists := new(atomic.Int64)
 	w := &rolling{config: &rest.Config{
 		Host: p.url(), BearerToken: "root-token", QPS: 200, Burst: 200, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, Timeout: proctest.Patience,
