@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/larder-io/larder/internal/registry/wire"
+	"github.com/larder-io/larder/internal/relay"
 	"github.com/larder-io/larder/kv"
 )
 
@@ -55,115 +56,103 @@ func silent(t *testing.T, watch <-chan kv.WatchResponse) {
 }
 
 func TestGet(t *testing.T) {
-	for _, isProtobuf := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			u := newUpstream("configmaps", isProtobuf)
-			store := u.open(t)
-			u.put("a/x", "1")
-			u.put("a/y", "1")
-			revision := u.put("b/x", "2")
-			item, found, at, err := store.Get(t.Context(), prefix+"b/x")
-			if err != nil || !found || at != revision || item.Revision != revision || item.Key != prefix+"b/x" {
-				t.Errorf("got %+v, %v at %d: %v", item, found, at, err)
+	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
+		u.put("a/x", "1")
+		u.put("a/y", "1")
+		revision := u.put("b/x", "2")
+		item, found, at, err := store.Get(t.Context(), prefix+"b/x")
+		if err != nil || !found || at != revision || item.Revision != revision || item.Key != prefix+"b/x" {
+			t.Errorf("got %+v, %v at %d: %v", item, found, at, err)
+		}
+		if want := u.value(change{revision: revision, key: "b/x", data: "2"}); string(item.Value) != want {
+			t.Errorf("value %q, want %q", item.Value, want)
+		}
+		if _, ok := wire.CutEnvelope(item.Value, wire.Envelope("v1", "ConfigMap")); ok != u.protobuf {
+			t.Errorf("envelope of %q: %v", item.Value, ok)
+		}
+		last := u.elsewhere()
+		if _, found, at, err := store.Get(t.Context(), prefix+"b/none"); found || at != last || err != nil {
+			t.Errorf("missing key: %v at %d: %v", found, at, err)
+		}
+		for _, key := range []string{prefix, prefix + "b/", prefix + "b", "/other/b/x", prefix + "a/b/c", prefix + "../x", prefix + "a/%2e"} {
+			if _, _, _, err := store.Get(t.Context(), key); err == nil {
+				t.Errorf("get of %q succeeds", key)
 			}
-			if want := u.value(change{revision: revision, key: "b/x", data: "2"}); string(item.Value) != want {
-				t.Errorf("value %q, want %q", item.Value, want)
-			}
-			if _, ok := wire.CutEnvelope(item.Value, wire.Envelope("v1", "ConfigMap")); ok != u.protobuf {
-				t.Errorf("envelope of %q: %v", item.Value, ok)
-			}
-			last := u.elsewhere()
-			if _, found, at, err := store.Get(t.Context(), prefix+"b/none"); found || at != last || err != nil {
-				t.Errorf("missing key: %v at %d: %v", found, at, err)
-			}
-			for _, key := range []string{prefix, prefix + "b/", prefix + "b", "/other/b/x", prefix + "a/b/c", prefix + "../x", prefix + "a/%2e"} {
-				if _, _, _, err := store.Get(t.Context(), key); err == nil {
-					t.Errorf("get of %q succeeds", key)
-				}
-			}
-		})
-	}
+		}
+	})
 }
 
 func TestPagesAreOfOneRevision(t *testing.T) {
-	for _, isProtobuf := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			u := newUpstream("configmaps", isProtobuf)
-			store := u.open(t)
-			var want []string
-			for i := range 7 {
-				u.put(fmt.Sprintf("n%d/x", i%3), "1")
-				u.put(fmt.Sprintf("n%d/y%d", i%3, i), "1")
+	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
+		var want []string
+		for i := range 7 {
+			u.put(fmt.Sprintf("n%d/x", i%3), "1")
+			u.put(fmt.Sprintf("n%d/y%d", i%3, i), "1")
+		}
+		all, err := store.Range(t.Context(), kv.RangeOptions{Prefix: prefix})
+		if err != nil || all.More || all.Count != int64(len(all.Items)) {
+			t.Fatalf("%d items of %d: %v", len(all.Items), all.Count, err)
+		}
+		for _, item := range all.Items {
+			want = append(want, item.Key)
+		}
+		var got []string
+		left := all.Count
+		revision, err := kv.RangeAll(t.Context(), store, kv.RangeOptions{Prefix: prefix, Limit: 3}, func(page kv.Page) error {
+			if page.Count != left {
+				t.Errorf("a page says %d, want %d", page.Count, left)
 			}
-			all, err := store.Range(t.Context(), kv.RangeOptions{Prefix: prefix})
-			if err != nil || all.More || all.Count != int64(len(all.Items)) {
-				t.Fatalf("%d items of %d: %v", len(all.Items), all.Count, err)
+			left -= int64(len(page.Items))
+			for _, item := range page.Items {
+				got = append(got, item.Key)
 			}
-			for _, item := range all.Items {
-				want = append(want, item.Key)
-			}
-			var got []string
-			left := all.Count
-			revision, err := kv.RangeAll(t.Context(), store, kv.RangeOptions{Prefix: prefix, Limit: 3}, func(page kv.Page) error {
-				if page.Count != left {
-					t.Errorf("a page says %d, want %d", page.Count, left)
-				}
-				left -= int64(len(page.Items))
-				for _, item := range page.Items {
-					got = append(got, item.Key)
-				}
-				u.put("n0/later", "1")
-				return nil
-			})
-			if err != nil || revision != all.Revision || !slices.Equal(got, want) || !slices.IsSorted(got) {
-				t.Errorf("pages at %d have %q: %v; want at %d %q", revision, got, err, all.Revision, want)
-			}
-			part, err := store.Range(t.Context(), kv.RangeOptions{Prefix: prefix + "n1/", Revision: all.Revision, KeysOnly: true})
-			if err != nil || len(part.Items) != 3 || part.Items[0].Key != prefix+"n1/x" || part.Items[0].Value != nil {
-				t.Errorf("namespace: %+v, %v", part, err)
-			}
-			counted, err := store.Range(t.Context(), kv.RangeOptions{Prefix: prefix, CountOnly: true})
-			if err != nil || counted.Count != all.Count+1 || len(counted.Items) > 0 {
-				t.Errorf("count: %+v, %v", counted, err)
-			}
+			u.put("n0/later", "1")
+			return nil
 		})
-	}
+		if err != nil || revision != all.Revision || !slices.Equal(got, want) || !slices.IsSorted(got) {
+			t.Errorf("pages at %d have %q: %v; want at %d %q", revision, got, err, all.Revision, want)
+		}
+		part, err := store.Range(t.Context(), kv.RangeOptions{Prefix: prefix + "n1/", Revision: all.Revision, KeysOnly: true})
+		if err != nil || len(part.Items) != 3 || part.Items[0].Key != prefix+"n1/x" || part.Items[0].Value != nil {
+			t.Errorf("namespace: %+v, %v", part, err)
+		}
+		counted, err := store.Range(t.Context(), kv.RangeOptions{Prefix: prefix, CountOnly: true})
+		if err != nil || counted.Count != all.Count+1 || len(counted.Items) > 0 {
+			t.Errorf("count: %+v, %v", counted, err)
+		}
+	})
 }
 
 func TestPagesThatAreGone(t *testing.T) {
-	for _, isProtobuf := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			u := newUpstream("configmaps", isProtobuf)
-			store := u.open(t)
-			for i := range 5 {
-				u.put(fmt.Sprintf("a/%d", i), "1")
+	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
+		for i := range 5 {
+			u.put(fmt.Sprintf("a/%d", i), "1")
+		}
+		first, err := store.Range(t.Context(), kv.RangeOptions{Prefix: prefix, Limit: 2})
+		if err != nil || !first.More {
+			t.Fatal(first, err)
+		}
+		next := kv.RangeOptions{Prefix: prefix, Limit: 2, Revision: first.Revision, Start: prefix + "a/1\x00"}
+		if _, err := store.Range(t.Context(), next); err != nil {
+			t.Error(err)
+		}
+		unknown := next
+		unknown.Start = prefix + "a/2\x00"
+		if _, err := store.Range(t.Context(), unknown); !errors.Is(err, kv.ErrCompacted) {
+			t.Errorf("unknown start: %v", err)
+		}
+		unknown.Revision = 0
+		if _, err := store.Range(t.Context(), unknown); err == nil || errors.Is(err, kv.ErrCompacted) {
+			t.Errorf("start without a revision: %v", err)
+		}
+		u.put("a/9", "1")
+		u.locked(func() { u.compacted = u.revision })
+		for _, opts := range []kv.RangeOptions{next, {Prefix: prefix, Revision: first.Revision}} {
+			if _, err := store.Range(t.Context(), opts); !errors.Is(err, kv.ErrCompacted) {
+				t.Errorf("compacted: %v", err)
 			}
-			first, err := store.Range(t.Context(), kv.RangeOptions{Prefix: prefix, Limit: 2})
-			if err != nil || !first.More {
-				t.Fatal(first, err)
-			}
-			next := kv.RangeOptions{Prefix: prefix, Limit: 2, Revision: first.Revision, Start: prefix + "a/1\x00"}
-			if _, err := store.Range(t.Context(), next); err != nil {
-				t.Error(err)
-			}
-			unknown := next
-			unknown.Start = prefix + "a/2\x00"
-			if _, err := store.Range(t.Context(), unknown); !errors.Is(err, kv.ErrCompacted) {
-				t.Errorf("unknown start: %v", err)
-			}
-			unknown.Revision = 0
-			if _, err := store.Range(t.Context(), unknown); err == nil || errors.Is(err, kv.ErrCompacted) {
-				t.Errorf("start without a revision: %v", err)
-			}
-			u.put("a/9", "1")
-			u.locked(func() { u.compacted = u.revision })
-			for _, opts := range []kv.RangeOptions{next, {Prefix: prefix, Revision: first.Revision}} {
-				if _, err := store.Range(t.Context(), opts); !errors.Is(err, kv.ErrCompacted) {
-					t.Errorf("compacted: %v", err)
-				}
-			}
-		})
-	}
+		}
+	})
 }
 
 func TestReadOnly(t *testing.T) {
@@ -220,170 +209,150 @@ func TestCallsWaitForRunAndEndWithIt(t *testing.T) {
 
 // TestRevisionIsShared holds back answers: callers that come meanwhile share one read that begins afterwards.
 func TestRevisionIsShared(t *testing.T) {
-	for _, isProtobuf := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			u := newUpstream("configmaps", isProtobuf)
-			store := u.open(t)
-			hold := make(chan struct{})
-			u.answer = func(*http.Request) *http.Response { <-hold; return nil }
-			results := make(chan int64)
-			ask := func() {
-				revision, err := store.Revision(t.Context())
-				if err != nil {
-					t.Error(err)
-				}
-				results <- revision
+	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
+		hold := make(chan struct{})
+		u.answer = func(*http.Request) *http.Response { <-hold; return nil }
+		results := make(chan int64)
+		ask := func() {
+			revision, err := store.Revision(t.Context())
+			if err != nil {
+				t.Error(err)
 			}
+			results <- revision
+		}
+		go ask()
+		synctest.Wait()
+		for range 20 {
 			go ask()
-			synctest.Wait()
-			for range 20 {
-				go ask()
+		}
+		synctest.Wait()
+		revision := u.elsewhere()
+		close(hold)
+		for range 21 {
+			if got := <-results; got != revision {
+				t.Errorf("revision %d, want %d", got, revision)
 			}
-			synctest.Wait()
-			revision := u.elsewhere()
-			close(hold)
-			for range 21 {
-				if got := <-results; got != revision {
-					t.Errorf("revision %d, want %d", got, revision)
-				}
-			}
-			if n := u.count(""); n != 2 {
-				t.Errorf("%d requests, want 2", n)
-			}
-		})
-	}
+		}
+		if n := u.count(""); n != 2 {
+			t.Errorf("%d requests, want 2", n)
+		}
+	})
 }
 
 // TestRefusals gives answers that are no lists of ConfigMaps.
 func TestRefusals(t *testing.T) {
-	for _, isProtobuf := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			u := newUpstream("configmaps", isProtobuf)
-			store := u.open(t)
-			answer := func(code int, contentType, body string) *http.Response {
-				response := u.response(code, io.NopCloser(strings.NewReader(body)))
-				response.Header.Set("Content-Type", contentType)
-				return response
+	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
+		answer := func(code int, contentType, body string) *http.Response {
+			response := u.response(code, io.NopCloser(strings.NewReader(body)))
+			response.Header.Set("Content-Type", contentType)
+			return response
+		}
+		items := func(items ...change) string {
+			var encoded [][]byte
+			for _, c := range items {
+				encoded = append(encoded, u.item(c))
 			}
-			items := func(items ...change) string {
-				var encoded [][]byte
-				for _, c := range items {
-					encoded = append(encoded, u.item(c))
-				}
-				return string(u.encodeList(wire.ListMeta{Revision: 9}, encoded))
+			return string(u.encodeList(wire.ListMeta{Revision: 9}, encoded))
+		}
+		good := items(change{key: "a/x", data: "1", revision: 3})
+		for _, c := range []struct {
+			want   string
+			answer *http.Response
+		}{
+			{"no", u.status(http.StatusForbidden, metav1.StatusReasonForbidden)},
+			{"Bad Gateway", answer(http.StatusBadGateway, "text/html", "<html>")},
+			{`"text/html"`, answer(http.StatusOK, "text/html", "<html>")},
+			{"malformed", answer(http.StatusOK, u.mediaType(), "<html>")},
+			{"malformed", answer(http.StatusOK, u.mediaType(), "")},
+			{"malformed", answer(http.StatusOK, u.mediaType(), good+"x")},
+			{"is not a positive number", answer(http.StatusOK, u.mediaType(), strings.Replace(good, "9", "x", 1))},
+			{"is not a positive number", answer(http.StatusOK, u.mediaType(), strings.Replace(good, "3", "-", 1))},
+			{"twice", answer(http.StatusOK, u.mediaType(), items(change{key: "a/x", revision: 3}, change{key: "a/x", revision: 4}))},
+			{"malformed", answer(http.StatusOK, u.mediaType(), items(change{key: "/x", revision: 3}))},
+			{"malformed", answer(http.StatusOK, u.mediaType(), items(change{key: "a/", revision: 3}))},
+			{"malformed", answer(http.StatusOK, u.mediaType(), items(change{key: "a/b/c", revision: 3}))},
+		} {
+			u.answer = func(*http.Request) *http.Response { return c.answer }
+			if _, err := store.Range(t.Context(), kv.RangeOptions{Prefix: prefix}); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
 			}
-			good := items(change{key: "a/x", data: "1", revision: 3})
-			for _, c := range []struct {
-				want   string
-				answer *http.Response
-			}{
-				{"no", u.status(http.StatusForbidden, metav1.StatusReasonForbidden)},
-				{"Bad Gateway", answer(http.StatusBadGateway, "text/html", "<html>")},
-				{`"text/html"`, answer(http.StatusOK, "text/html", "<html>")},
-				{"malformed", answer(http.StatusOK, u.mediaType(), "<html>")},
-				{"malformed", answer(http.StatusOK, u.mediaType(), "")},
-				{"malformed", answer(http.StatusOK, u.mediaType(), good+"x")},
-				{"is not a positive number", answer(http.StatusOK, u.mediaType(), strings.Replace(good, "9", "x", 1))},
-				{"is not a positive number", answer(http.StatusOK, u.mediaType(), strings.Replace(good, "3", "-", 1))},
-				{"twice", answer(http.StatusOK, u.mediaType(), items(change{key: "a/x", revision: 3}, change{key: "a/x", revision: 4}))},
-				{"malformed", answer(http.StatusOK, u.mediaType(), items(change{key: "/x", revision: 3}))},
-				{"malformed", answer(http.StatusOK, u.mediaType(), items(change{key: "a/", revision: 3}))},
-				{"malformed", answer(http.StatusOK, u.mediaType(), items(change{key: "a/b/c", revision: 3}))},
-			} {
-				u.answer = func(*http.Request) *http.Response { return c.answer }
-				if _, err := store.Range(t.Context(), kv.RangeOptions{Prefix: prefix}); err == nil || !strings.Contains(err.Error(), c.want) {
-					t.Errorf("got %v, want %q", err, c.want)
-				}
-			}
-		})
-	}
+		}
+	})
 }
 
 // TestRestore lists a lower revision than before: upstream was restored.
 func TestRestore(t *testing.T) {
-	for _, isProtobuf := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			u := newUpstream("configmaps", isProtobuf)
-			store := u.open(t)
-			old := u.put("a/x", "1")
-			u.put("a/x", "2")
-			watch := store.Watch(t.Context(), prefix, old)
-			last := u.put("a/x", "3")
-			synctest.Wait()
-			u.locked(func() { u.revision, u.log = old, u.log[:1] })
-			if n := store.Replacements(); n != 0 {
-				t.Errorf("%d replacements before", n)
+	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
+		old := u.put("a/x", "1")
+		u.put("a/x", "2")
+		watch := store.Watch(t.Context(), prefix, old)
+		last := u.put("a/x", "3")
+		synctest.Wait()
+		u.locked(func() { u.revision, u.log = old, u.log[:1] })
+		if n := store.Replacements(); n != 0 {
+			t.Errorf("%d replacements before", n)
+		}
+		if revision, err := store.Revision(t.Context()); revision != old || err != nil {
+			t.Errorf("revision %d, %v", revision, err)
+		}
+		if n, revision := store.Replacements(), store.ReplacedRevision(); n != 1 || revision != last {
+			t.Errorf("%d replacements, up to %d", n, revision)
+		}
+		for response := range watch {
+			if response.Err != nil && !errors.Is(response.Err, kv.ErrReplaced) {
+				t.Error(response.Err)
 			}
-			if revision, err := store.Revision(t.Context()); revision != old || err != nil {
-				t.Errorf("revision %d, %v", revision, err)
-			}
-			if n, revision := store.Replacements(), store.ReplacedRevision(); n != 1 || revision != last {
-				t.Errorf("%d replacements, up to %d", n, revision)
-			}
-			for response := range watch {
-				if response.Err != nil && !errors.Is(response.Err, kv.ErrReplaced) {
-					t.Error(response.Err)
-				}
-			}
-			if _, err := store.Range(t.Context(), kv.RangeOptions{Prefix: prefix}); err != nil || store.Replacements() != 1 {
-				t.Errorf("%d replacements, %v", store.Replacements(), err)
-			}
-		})
-	}
+		}
+		if _, err := store.Range(t.Context(), kv.RangeOptions{Prefix: prefix}); err != nil || store.Replacements() != 1 {
+			t.Errorf("%d replacements, %v", store.Replacements(), err)
+		}
+	})
 }
 
 // TestRestoreBehindAWatch restores upstream and cuts watches: the next watch finds out.
 func TestRestoreBehindAWatch(t *testing.T) {
-	for _, isProtobuf := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			u := newUpstream("configmaps", isProtobuf)
-			store := u.open(t)
-			old := u.put("a/x", "1")
-			revision := u.put("a/x", "2")
-			watch := store.Watch(t.Context(), prefix, old)
-			expect(t, watch, fmt.Sprintf("%d[update a/x] %d", revision, revision))
-			u.restore(old)
-			if got := receive(t, watch); !strings.Contains(got, "upstream ended the watch") {
-				t.Error(got)
-			}
-			if response := <-store.Watch(t.Context(), prefix, revision); !errors.Is(response.Err, kv.ErrReplaced) {
-				t.Error(response)
-			}
-		})
-	}
+	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
+		old := u.put("a/x", "1")
+		revision := u.put("a/x", "2")
+		watch := store.Watch(t.Context(), prefix, old)
+		expect(t, watch, fmt.Sprintf("%d[update a/x] %d", revision, revision))
+		u.restore(old)
+		if got := receive(t, watch); !strings.Contains(got, "upstream ended the watch") {
+			t.Error(got)
+		}
+		if response := <-store.Watch(t.Context(), prefix, revision); !errors.Is(response.Err, kv.ErrReplaced) {
+			t.Error(response)
+		}
+	})
 }
 
 // TestRefused tells an upstream that does not serve the resource from one that does not answer.
 func TestRefused(t *testing.T) {
-	for _, isProtobuf := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			u := newUpstream("configmaps", isProtobuf)
-			store := u.open(t)
-			check := func(want bool) {
-				t.Helper()
-				_, err := store.Revision(t.Context())
-				if store.Refused() != want {
-					t.Errorf("refused %v after %v", !want, err)
+	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
+		check := func(want bool) {
+			t.Helper()
+			_, err := store.Revision(t.Context())
+			if store.Refused() != want {
+				t.Errorf("refused %v after %v", !want, err)
+			}
+		}
+		answer := func(code int) {
+			u.locked(func() {
+				u.answer = func(*http.Request) *http.Response {
+					return &http.Response{StatusCode: code, Body: io.NopCloser(strings.NewReader("404 page not found"))}
 				}
-			}
-			answer := func(code int) {
-				u.locked(func() {
-					u.answer = func(*http.Request) *http.Response {
-						return &http.Response{StatusCode: code, Body: io.NopCloser(strings.NewReader("404 page not found"))}
-					}
-				})
-			}
+			})
+		}
+		check(false)
+		answer(http.StatusServiceUnavailable)
+		check(false)
+		for _, code := range []int{http.StatusNotFound, http.StatusForbidden, http.StatusMethodNotAllowed} {
+			answer(code)
+			check(true)
+			answer(http.StatusTooManyRequests)
+			check(true)
+			u.locked(func() { u.answer = nil })
 			check(false)
-			answer(http.StatusServiceUnavailable)
-			check(false)
-			for _, code := range []int{http.StatusNotFound, http.StatusForbidden, http.StatusMethodNotAllowed} {
-				answer(code)
-				check(true)
-				answer(http.StatusTooManyRequests)
-				check(true)
-				u.locked(func() { u.answer = nil })
-				check(false)
-			}
-		})
-	}
+		}
+	})
 }

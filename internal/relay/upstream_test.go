@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +25,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 	"github.com/larder-io/larder/internal/relay"
 	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
 )
 
 const prefix = "/registry/things/"
@@ -436,19 +438,24 @@ func (w *watchConnection) sendBookmark() {
 	}
 }
 
+// inBothEncodings runs a test with an upstream that has ConfigMaps in protobuf, and with one that has them in JSON.
+func inBothEncodings(t *testing.T, test func(t *testing.T, u *upstream, store *relay.Store)) {
+	t.Helper()
+	for encoding, isProtobuf := range map[string]bool{"protobuf": true, "JSON": false} {
+		t.Run(encoding, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				u := newUpstream("configmaps", isProtobuf)
+				test(t, u, u.open(t))
+			})
+		})
+	}
+}
+
 // open runs a store of the upstream until the test ends.
 func (u *upstream) open(t testing.TB) *relay.Store {
 	t.Helper()
 	store := u.newStore(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- store.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	})
+	kvtest.RunUntilEnd(t, store.Run)
 	return store
 }
 

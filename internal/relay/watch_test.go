@@ -14,87 +14,80 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/larder-io/larder/internal/registry/wire"
+	"github.com/larder-io/larder/internal/relay"
 	"github.com/larder-io/larder/kv"
 )
 
 func TestWatch(t *testing.T) {
-	for _, isProtobuf := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			u := newUpstream("configmaps", isProtobuf)
-			store := u.open(t)
-			u.put("a/x", "1") // 2
-			u.put("b/y", "1")
-			watch, part := store.Watch(t.Context(), "/registry/", 2), store.Watch(t.Context(), prefix+"b/", 2)
-			expect(t, watch, "3[create b/y] 3")
-			expect(t, part, "3[create b/y] 3")
-			u.put("a/x", "2")
-			expect(t, watch, "4[update a/x] 4")
-			u.remove("b/y")
-			expect(t, part, "5[delete b/y] 5")
-			expect(t, watch, "5[delete b/y] 5")
-			u.elsewhere()
-			silent(t, watch)
-			u.bookmark()
-			expect(t, watch, "6")
-			expect(t, part, "6")
-			revision := u.put("b/y", "3")
-			response := <-watch
-			if want := u.value(change{revision: revision, key: "b/y", data: "3"}); string(response.Batches[0].Events[0].Value) != want {
-				t.Errorf("value %q, want %q", response.Batches[0].Events[0].Value, want)
-			}
-			synctest.Wait()
-			u.cut()
-			expect(t, part, "7[create b/y] 7", "relay: watch configmaps: upstream ended the watch", "closed")
-		})
-	}
+	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
+		u.put("a/x", "1") // 2
+		u.put("b/y", "1")
+		watch, part := store.Watch(t.Context(), "/registry/", 2), store.Watch(t.Context(), prefix+"b/", 2)
+		expect(t, watch, "3[create b/y] 3")
+		expect(t, part, "3[create b/y] 3")
+		u.put("a/x", "2")
+		expect(t, watch, "4[update a/x] 4")
+		u.remove("b/y")
+		expect(t, part, "5[delete b/y] 5")
+		expect(t, watch, "5[delete b/y] 5")
+		u.elsewhere()
+		silent(t, watch)
+		u.bookmark()
+		expect(t, watch, "6")
+		expect(t, part, "6")
+		revision := u.put("b/y", "3")
+		response := <-watch
+		if want := u.value(change{revision: revision, key: "b/y", data: "3"}); string(response.Batches[0].Events[0].Value) != want {
+			t.Errorf("value %q, want %q", response.Batches[0].Events[0].Value, want)
+		}
+		synctest.Wait()
+		u.cut()
+		expect(t, part, "7[create b/y] 7", "relay: watch configmaps: upstream ended the watch", "closed")
+	})
 }
 
 func TestWatchEnds(t *testing.T) {
-	for _, isProtobuf := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			u := newUpstream("configmaps", isProtobuf)
-			store := u.open(t)
-			u.put("a/x", "1")
-			last := u.put("a/x", "1")
-			u.locked(func() { u.compacted = last })
-			compacted := func(what string, watch <-chan kv.WatchResponse) {
-				t.Helper()
-				if response := <-watch; !errors.Is(response.Err, kv.ErrCompacted) {
-					t.Errorf("%s: %+v", what, response)
-				}
-				expect(t, watch, "closed")
+	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
+		u.put("a/x", "1")
+		last := u.put("a/x", "1")
+		u.locked(func() { u.compacted = last })
+		compacted := func(what string, watch <-chan kv.WatchResponse) {
+			t.Helper()
+			if response := <-watch; !errors.Is(response.Err, kv.ErrCompacted) {
+				t.Errorf("%s: %+v", what, response)
 			}
-			compacted("compacted", store.Watch(t.Context(), prefix, last-1))
-			compacted("from the beginning", store.Watch(t.Context(), prefix, 0))
-			stream := func(frames ...[]byte) {
-				u.answer = func(r *http.Request) *http.Response {
-					if !strings.Contains(r.URL.RawQuery, "watch=true") {
-						return nil
-					}
-					return u.response(http.StatusOK, io.NopCloser(strings.NewReader(string(joined(frames)))))
+			expect(t, watch, "closed")
+		}
+		compacted("compacted", store.Watch(t.Context(), prefix, last-1))
+		compacted("from the beginning", store.Watch(t.Context(), prefix, 0))
+		stream := func(frames ...[]byte) {
+			u.answer = func(r *http.Request) *http.Response {
+				if !strings.Contains(r.URL.RawQuery, "watch=true") {
+					return nil
 				}
+				return u.response(http.StatusOK, io.NopCloser(strings.NewReader(string(joined(frames)))))
 			}
-			stream(u.statusWriter().AppendFrame(nil, "ERROR", u.statusObject(http.StatusGone, metav1.StatusReasonExpired)))
-			compacted("ERROR event", store.Watch(t.Context(), prefix, last))
-			old := u.writer.AppendFrame(nil, "MODIFIED", u.item(change{last, "a/x", "1", false}))
-			stream(old)
-			compacted("old event", store.Watch(t.Context(), prefix, last))
-			for want, frame := range map[string][]byte{
-				"want 5":           u.statusWriter().AppendFrame(nil, "ERROR", u.statusObject(500, "want 5")),
-				"event type":       u.writer.AppendFrame(nil, "OTHER", u.item(change{last, "a/x", "1", false})),
-				"malformed":        u.statusWriter().AppendFrame(nil, "ADDED", u.statusObject(500, "")),
-				"unexpected EOF":   old[:len(old)-3],
-				"ended the watch":  nil,
-				"malformed: it ":   wire.JSON(wire.Kind{APIVersion: "v1", Kind: "Secret"}).AppendFrame(nil, "ADDED", []byte(`{"metadata":{"name":"x"}}`)),
-				"not a positive n": u.writer.AppendFrame(nil, "BOOKMARK", u.item(change{revision: -1})),
-			} {
-				stream(frame)
-				if got := receive(t, store.Watch(t.Context(), prefix, last)); !strings.Contains(got, want) && want != "want 5" && want != "malformed: it " {
-					t.Errorf("got %q, want %q", got, want)
-				}
+		}
+		stream(u.statusWriter().AppendFrame(nil, "ERROR", u.statusObject(http.StatusGone, metav1.StatusReasonExpired)))
+		compacted("ERROR event", store.Watch(t.Context(), prefix, last))
+		old := u.writer.AppendFrame(nil, "MODIFIED", u.item(change{last, "a/x", "1", false}))
+		stream(old)
+		compacted("old event", store.Watch(t.Context(), prefix, last))
+		for want, frame := range map[string][]byte{
+			"want 5":           u.statusWriter().AppendFrame(nil, "ERROR", u.statusObject(500, "want 5")),
+			"event type":       u.writer.AppendFrame(nil, "OTHER", u.item(change{last, "a/x", "1", false})),
+			"malformed":        u.statusWriter().AppendFrame(nil, "ADDED", u.statusObject(500, "")),
+			"unexpected EOF":   old[:len(old)-3],
+			"ended the watch":  nil,
+			"malformed: it ":   wire.JSON(wire.Kind{APIVersion: "v1", Kind: "Secret"}).AppendFrame(nil, "ADDED", []byte(`{"metadata":{"name":"x"}}`)),
+			"not a positive n": u.writer.AppendFrame(nil, "BOOKMARK", u.item(change{revision: -1})),
+		} {
+			stream(frame)
+			if got := receive(t, store.Watch(t.Context(), prefix, last)); !strings.Contains(got, want) && want != "want 5" && want != "malformed: it " {
+				t.Errorf("got %q, want %q", got, want)
 			}
-		})
-	}
+		}
+	})
 }
 
 func joined(frames [][]byte) (all []byte) {
@@ -131,194 +124,166 @@ func TestRedefinedObjects(t *testing.T) {
 
 // TestSilentWatch ends a watch that has no event and no bookmark.
 func TestSilentWatch(t *testing.T) {
-	for _, isProtobuf := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			u := newUpstream("configmaps", isProtobuf)
-			store := u.open(t)
-			watch := store.Watch(t.Context(), prefix, 1)
-			time.Sleep(80 * time.Second)
-			u.put("a/x", "1")
-			time.Sleep(80 * time.Second)
-			u.bookmark()
-			time.Sleep(80 * time.Second)
-			expect(t, watch, "2[create a/x] 2")
-			silent(t, watch)
-			time.Sleep(10 * time.Second)
-			expect(t, watch, "relay: watch configmaps: upstream sent nothing in 1m30s", "closed")
-		})
-	}
+	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
+		watch := store.Watch(t.Context(), prefix, 1)
+		time.Sleep(80 * time.Second)
+		u.put("a/x", "1")
+		time.Sleep(80 * time.Second)
+		u.bookmark()
+		time.Sleep(80 * time.Second)
+		expect(t, watch, "2[create a/x] 2")
+		silent(t, watch)
+		time.Sleep(10 * time.Second)
+		expect(t, watch, "relay: watch configmaps: upstream sent nothing in 1m30s", "closed")
+	})
 }
 
 // TestWatchTimeout ends after some minutes, with a bookmark.
 func TestWatchTimeout(t *testing.T) {
-	for _, isProtobuf := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			u := newUpstream("configmaps", isProtobuf)
-			store := u.open(t)
-			watch, began := store.Watch(t.Context(), prefix, 1), time.Now()
-			go func() {
-				for range 12 {
-					time.Sleep(time.Minute)
-					u.elsewhere()
-					u.bookmark()
-				}
-			}()
-			var last kv.WatchResponse
-			for response := range watch {
-				last = response
+	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
+		watch, began := store.Watch(t.Context(), prefix, 1), time.Now()
+		go func() {
+			for range 12 {
+				time.Sleep(time.Minute)
+				u.elsewhere()
+				u.bookmark()
 			}
-			if took := time.Since(began); took < 5*time.Minute || took > 10*time.Minute || last.Err == nil {
-				t.Errorf("the watch ends after %v with %v", took, last.Err)
-			}
-			time.Sleep(10 * time.Minute)
-		})
-	}
+		}()
+		var last kv.WatchResponse
+		for response := range watch {
+			last = response
+		}
+		if took := time.Since(began); took < 5*time.Minute || took > 10*time.Minute || last.Err == nil {
+			t.Errorf("the watch ends after %v with %v", took, last.Err)
+		}
+		time.Sleep(10 * time.Minute)
+	})
 }
 
 // TestLateEvents lets an object change in a revision that was already delivered.
 func TestLateEvents(t *testing.T) {
-	for _, isProtobuf := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			u := newUpstream("configmaps", isProtobuf)
-			store := u.open(t)
-			u.put("a/1", "1")
-			u.put("a/2", "1")
-			watch := store.Watch(t.Context(), prefix, 3)
-			u.remove("a/1", "a/2")
-			if response := <-watch; response.Err == nil {
-				response = <-watch
-				if !errors.Is(response.Err, kv.ErrCompacted) {
-					t.Error(text(response))
-				}
-			} else if !errors.Is(response.Err, kv.ErrCompacted) {
+	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
+		u.put("a/1", "1")
+		u.put("a/2", "1")
+		watch := store.Watch(t.Context(), prefix, 3)
+		u.remove("a/1", "a/2")
+		if response := <-watch; response.Err == nil {
+			response = <-watch
+			if !errors.Is(response.Err, kv.ErrCompacted) {
 				t.Error(text(response))
 			}
-			again := store.Watch(t.Context(), prefix, 4) // the reader has loaded again
-			u.put("a/1", "1")
-			expect(t, again, "5[create a/1] 5")
-		})
-	}
+		} else if !errors.Is(response.Err, kv.ErrCompacted) {
+			t.Error(text(response))
+		}
+		again := store.Watch(t.Context(), prefix, 4) // the reader has loaded again
+		u.put("a/1", "1")
+		expect(t, again, "5[create a/1] 5")
+	})
 }
 
 // TestResumeAfterDeletion resumes after a deletion.
 func TestResumeAfterDeletion(t *testing.T) {
-	for _, isProtobuf := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			u := newUpstream("configmaps", isProtobuf)
-			store := u.open(t)
-			u.put("a/1", "1")
-			watch := store.Watch(t.Context(), prefix, 2)
-			u.remove("a/1")
-			expect(t, watch, "3[delete a/1] 3")
-			u.cut()
-			expect(t, watch, "relay: watch configmaps: upstream ended the watch", "closed")
-			watch = store.Watch(t.Context(), prefix, 3)
-			u.put("a/1", "1")
-			expect(t, watch, "4[create a/1] 4")
-		})
-	}
+	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
+		u.put("a/1", "1")
+		watch := store.Watch(t.Context(), prefix, 2)
+		u.remove("a/1")
+		expect(t, watch, "3[delete a/1] 3")
+		u.cut()
+		expect(t, watch, "relay: watch configmaps: upstream ended the watch", "closed")
+		watch = store.Watch(t.Context(), prefix, 3)
+		u.put("a/1", "1")
+		expect(t, watch, "4[create a/1] 4")
+	})
 }
 
 func TestProgress(t *testing.T) {
-	for _, isProtobuf := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			u := newUpstream("configmaps", isProtobuf)
-			store := u.open(t)
-			watch := store.Watch(t.Context(), prefix, 1)
-			u.put("a/x", "1")
-			expect(t, watch, "2[create a/x] 2")
-			u.elsewhere()
-			for range 5 {
-				if err := store.RequestProgress(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-			}
-			began := time.Now()
-			expect(t, watch, "3")
-			if took := time.Since(began); took != time.Second {
-				t.Errorf("progress after %v", took)
-			}
+	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
+		watch := store.Watch(t.Context(), prefix, 1)
+		u.put("a/x", "1")
+		expect(t, watch, "2[create a/x] 2")
+		u.elsewhere()
+		for range 5 {
 			if err := store.RequestProgress(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			synctest.Wait()
-			u.elsewhere()
-			if err := store.RequestProgress(t.Context()); err != nil { // gets a probe of its own
-				t.Fatal(err)
-			}
-			expect(t, watch, "4")
-			time.Sleep(10 * time.Second)
-			if n := u.count("timeoutSeconds=3&"); n > 4 {
-				t.Errorf("%d probes", n)
-			}
-		})
-	}
+		}
+		began := time.Now()
+		expect(t, watch, "3")
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("progress after %v", took)
+		}
+		if err := store.RequestProgress(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		u.elsewhere()
+		if err := store.RequestProgress(t.Context()); err != nil { // gets a probe of its own
+			t.Fatal(err)
+		}
+		expect(t, watch, "4")
+		time.Sleep(10 * time.Second)
+		if n := u.count("timeoutSeconds=3&"); n > 4 {
+			t.Errorf("%d probes", n)
+		}
+	})
 }
 
 // TestProgressOfALaggingWatch proves no progress before the watch has delivered what the probe has seen.
 func TestProgressOfALaggingWatch(t *testing.T) {
-	for _, isProtobuf := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			u := newUpstream("configmaps", isProtobuf)
-			store := u.open(t)
-			watch := store.Watch(t.Context(), prefix, 1)
-			synctest.Wait()
-			u.answer = func(r *http.Request) *http.Response { // a replica that does not lag
-				if !strings.Contains(r.URL.RawQuery, "timeoutSeconds=3&") {
-					return nil
-				}
-				ahead := newUpstream(u.resource, u.protobuf)
-				u.mu.Lock()
-				ahead.log, ahead.revision = u.log, u.revision
-				u.mu.Unlock()
-				return ahead.watch(r.Context(), "", r.URL.Query())
+	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
+		watch := store.Watch(t.Context(), prefix, 1)
+		synctest.Wait()
+		u.answer = func(r *http.Request) *http.Response { // a replica that does not lag
+			if !strings.Contains(r.URL.RawQuery, "timeoutSeconds=3&") {
+				return nil
 			}
-			u.serve(1)
-			u.put("a/x", "1")
-			u.elsewhere()
-			if err := store.RequestProgress(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(5 * time.Second)
-			silent(t, watch)
-			u.serve(2)
-			expect(t, watch, "2[create a/x] 3")
-		})
-	}
+			ahead := newUpstream(u.resource, u.protobuf)
+			u.mu.Lock()
+			ahead.log, ahead.revision = u.log, u.revision
+			u.mu.Unlock()
+			return ahead.watch(r.Context(), "", r.URL.Query())
+		}
+		u.serve(1)
+		u.put("a/x", "1")
+		u.elsewhere()
+		if err := store.RequestProgress(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		silent(t, watch)
+		u.serve(2)
+		expect(t, watch, "2[create a/x] 3")
+	})
 }
 
 // TestBackoff pauses longer and longer while no watch can be opened, and as long as upstream says.
 func TestBackoff(t *testing.T) {
-	for _, isProtobuf := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			u := newUpstream("configmaps", isProtobuf)
-			store := u.open(t)
-			u.answer = func(*http.Request) *http.Response { return u.status(http.StatusServiceUnavailable, "") }
-			for i := range 20 {
-				began := time.Now()
-				if response := <-store.Watch(t.Context(), prefix, 1); response.Err == nil {
-					t.Fatal("the watch opens")
-				}
-				if took := time.Since(began); took > 5*time.Second || i > 7 && took < 2500*time.Millisecond {
-					t.Errorf("attempt %d took %v", i, took)
-				}
-			}
-			u.answer = func(*http.Request) *http.Response {
-				response := u.status(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests)
-				response.Header.Set("Retry-After", "20")
-				return response
-			}
-			<-store.Watch(t.Context(), prefix, 1)
+	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
+		u.answer = func(*http.Request) *http.Response { return u.status(http.StatusServiceUnavailable, "") }
+		for i := range 20 {
 			began := time.Now()
-			u.answer = nil
-			watch := store.Watch(t.Context(), prefix, 1)
-			u.put("a/x", "1")
-			expect(t, watch, "2[create a/x] 2")
-			if took := time.Since(began); took < 10*time.Second || took > 20*time.Second {
-				t.Errorf("the watch opened after %v", took)
+			if response := <-store.Watch(t.Context(), prefix, 1); response.Err == nil {
+				t.Fatal("the watch opens")
 			}
-		})
-	}
+			if took := time.Since(began); took > 5*time.Second || i > 7 && took < 2500*time.Millisecond {
+				t.Errorf("attempt %d took %v", i, took)
+			}
+		}
+		u.answer = func(*http.Request) *http.Response {
+			response := u.status(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests)
+			response.Header.Set("Retry-After", "20")
+			return response
+		}
+		<-store.Watch(t.Context(), prefix, 1)
+		began := time.Now()
+		u.answer = nil
+		watch := store.Watch(t.Context(), prefix, 1)
+		u.put("a/x", "1")
+		expect(t, watch, "2[create a/x] 2")
+		if took := time.Since(began); took < 10*time.Second || took > 20*time.Second {
+			t.Errorf("the watch opened after %v", took)
+		}
+	})
 }
 
 // TestOverTheNetwork reads and watches through HTTP/1.1 and HTTP/2.
