@@ -4,17 +4,12 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/larder-io/larder/internal/registry/storage"
 	"github.com/larder-io/larder/watch"
 )
 
-const (
-	// Bookmarks are sent about every bookmarkEvery, and lastBookmark before the end (apiserver
-	// pkg/storage/cacher/cacher.go).
-	bookmarkEvery = time.Minute
-	lastBookmark  = 2 * time.Second
-	// bookmarkRetry is the pause after a bookmark could not be sent when it was due.
-	bookmarkRetry = time.Second
-)
+// bookmarkRetry is the pause after a bookmark could not be sent when it was due.
+const bookmarkRetry = time.Second
 
 // runTimer sends a due bookmark or ends the watch, after the timer has fired. resting means that nothing is
 // left to send.
@@ -34,7 +29,7 @@ func (ws *watchStream) runTimer(b *batch, resting bool) error {
 func (ws *watchStream) untilTimer(now time.Time) time.Duration {
 	next := ws.ends
 	if ws.bookmarks {
-		if last := ws.ends.Add(-lastBookmark); !ws.lastSent && last.After(ws.observer.began) {
+		if last := ws.ends.Add(-storage.LastBookmark); !ws.lastSent && last.After(ws.observer.began) {
 			next = last
 		}
 		if ws.nextBookmark.Before(next) {
@@ -49,7 +44,7 @@ func (ws *watchStream) bookmark(b *batch, now time.Time, resting bool) error {
 	if !ws.bookmarks {
 		return nil
 	}
-	last := !ws.lastSent && !now.Before(ws.ends.Add(-lastBookmark))
+	last := !ws.lastSent && !now.Before(ws.ends.Add(-storage.LastBookmark))
 	if !last && now.Before(ws.nextBookmark) {
 		return nil
 	}
@@ -59,17 +54,15 @@ func (ws *watchStream) bookmark(b *batch, now time.Time, resting bool) error {
 		ws.nextBookmark = now.Add(bookmarkRetry)
 		return nil
 	}
-	ws.nextBookmark = now.Add(bookmarkEvery)
+	ws.nextBookmark = now.Add(storage.BookmarkInterval)
 	return ws.sendBookmark(b, d)
 }
 
 func (ws *watchStream) sendBookmark(b *batch, d watch.Delivery) error {
 	b.events++
-	before := len(b.buf)
 	if err := ws.append(b, d); err != nil {
-		return ws.sendError(b, err)
+		return err
 	}
-	ws.observer.frame(len(b.buf) - before)
 	return ws.flush(b)
 }
 

@@ -72,11 +72,9 @@ func (ws *watchStream) appendAll(b *batch) error {
 			}
 			continue
 		}
-		before := len(b.buf)
 		if err := ws.append(b, d); err != nil {
-			return ws.sendError(b, err)
+			return err
 		}
-		ws.observer.frame(len(b.buf) - before)
 		if d.Type == watch.InitialEnd && !ws.legacy {
 			ws.observer.listed()
 		}
@@ -93,11 +91,9 @@ func (ws *watchStream) appendAll(b *batch) error {
 // unless building it costs no more than copying.
 func (ws *watchStream) appendShared(b *batch, d watch.Delivery) error {
 	if d.Revision == d.Object.Revision() && d.Object.Size() < largeFrame && ws.encoder.Sliced() {
-		before := len(b.buf)
 		if err := ws.append(b, d); err != nil {
-			return ws.sendError(b, err)
+			return err
 		}
-		ws.observer.frame(len(b.buf) - before)
 	} else {
 		frame, err := d.Frame(ws.encoder.ID(), ws.buildFrame)
 		if err != nil {
@@ -115,25 +111,28 @@ func (ws *watchStream) appendShared(b *batch, d watch.Delivery) error {
 	return ws.flushPieces(b)
 }
 
-// append adds the frame of d, which no other watch shares.
-func (ws *watchStream) append(b *batch, d watch.Delivery) error {
+// append adds the frame of d, which no other watch shares. An error in it is sent, and ends the watch.
+func (ws *watchStream) append(b *batch, d watch.Delivery) (err error) {
 	if d.Type == watch.InitialEnd && ws.legacy {
 		b.events--
 		return nil
 	}
-	if ws.table != nil {
-		frame, err := ws.table.frame(d)
+	before := len(b.buf)
+	switch {
+	case ws.table != nil:
+		var frame []byte
+		frame, err = ws.table.frame(d)
 		b.buf = append(b.buf, frame...)
-		return err
-	}
-	var err error
-	switch d.Type {
-	case watch.Bookmark, watch.InitialEnd:
+	case d.Type == watch.Bookmark, d.Type == watch.InitialEnd:
 		b.buf, err = ws.encoder.AppendBookmark(b.buf, d.Revision, d.Type == watch.InitialEnd)
-		return err
+	default:
+		b.buf, err = ws.encoder.AppendEvent(b.buf, d.Type.String(), d.Object)
 	}
-	b.buf, err = ws.encoder.AppendEvent(b.buf, d.Type.String(), d.Object)
-	return err
+	if err != nil {
+		return ws.sendError(b, err)
+	}
+	ws.observer.frame(len(b.buf) - before)
+	return nil
 }
 
 // buildFrame makes the frame of an event. All its watchers share the frame.

@@ -233,7 +233,7 @@ func (ws *watchStream) park() bool {
 func (ws *watchStream) setTimer() {
 	ws.seat.Release()
 	ws.observer.unseated()
-	ws.nextBookmark = ws.observer.began.Add(bookmarkEvery + time.Duration(rand.Int64N(int64(2*time.Second))) - time.Second)
+	ws.nextBookmark = ws.observer.began.Add(storage.BookmarkInterval + time.Duration(rand.Int64N(int64(2*time.Second))) - time.Second)
 	ws.timer = time.AfterFunc(ws.untilTimer(time.Now()), ws.onTimer)
 }
 

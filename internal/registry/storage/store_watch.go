@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// bookmarkEvery and beforeDeadline are when upstream's watch cache sends
-	// bookmarks (apiserver pkg/storage/cacher/cacher.go).
-	bookmarkEvery  = time.Minute
-	beforeDeadline = 2 * time.Second
+	// Watches send bookmarks about every BookmarkInterval, and LastBookmark before their end, as upstream's
+	// watch cache does (apiserver pkg/storage/cacher/cacher.go).
+	BookmarkInterval = time.Minute
+	LastBookmark     = 2 * time.Second
 
 	// progressEvery is how often etcd notifies kube-apiserver of progress.
 	progressEvery = 5 * time.Second
@@ -61,7 +61,7 @@ func newStoreWatch(ctx context.Context, c *encoding.Codec, w *watch.Watcher, opt
 	case opts.ProgressNotify:
 		s.every = progressEvery
 	case opts.Predicate.AllowWatchBookmarks:
-		s.every = bookmarkEvery
+		s.every = BookmarkInterval
 	}
 	go s.run(ctx)
 	return s
@@ -161,7 +161,7 @@ func (s *storeWatch) bookmarkTimers(ctx context.Context) (periodic, last <-chan 
 	if !ok {
 		return ticker.C, nil, ticker.Stop
 	}
-	timer := time.NewTimer(max(0, time.Until(deadline)-beforeDeadline))
+	timer := time.NewTimer(max(0, time.Until(deadline)-LastBookmark))
 	return ticker.C, timer.C, func() {
 		ticker.Stop()
 		timer.Stop()
