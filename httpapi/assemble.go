@@ -86,8 +86,8 @@ func (s *Server) assemble() {
 		faults:              faultFilter{config.Faults},
 		router: router{table: &s.table, extensions: config.Extensions, aggregator: config.Aggregator, peers: config.Peers, relay: config.Relay, reader: reader{
 			stitcher: s.stitcher, streams: s.streams, rights: s.rights, flow: config.Flow,
-			cbor:     utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage),
-			minWatch: config.MinRequestTimeout, timeout: config.RequestTimeout,
+			cbor:              utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage),
+			minRequestTimeout: config.MinRequestTimeout, timeout: config.RequestTimeout,
 		}},
 	}
 	if config.Authorizer != nil {
@@ -137,14 +137,14 @@ func (s *Server) install() error {
 	patches.BoundCopies()
 	config := &s.config
 	in := &routes.Installer{
-		Admission:    config.Admission,
-		Authorizer:   config.Authorizer,
-		Version:      config.Version,
-		MaxBodyBytes: config.MaxRequestBodyBytes,
-		MinWatch:     config.MinRequestTimeout,
-		Models:       openapi.NewModels(),
-		Equivalents:  config.Registry.Equivalents(),
-		Monitors:     new(apimetrics.Book),
+		Admission:         config.Admission,
+		Authorizer:        config.Authorizer,
+		Version:           config.Version,
+		MaxBodyBytes:      config.MaxRequestBodyBytes,
+		MinRequestTimeout: config.MinRequestTimeout,
+		Models:            openapi.NewModels(),
+		Equivalents:       config.Registry.Equivalents(),
+		Monitors:          new(apimetrics.Book),
 	}
 	s.models = in.Models
 	t := routes.New()

@@ -22,13 +22,13 @@ import (
 
 // reader answers reads from encoded bytes.
 type reader struct {
-	stitcher *reads.Stitcher
-	streams  *streams.Streams
-	rights   *revocation.Rights
-	flow     *auth.Flow    // may be nil
-	cbor     bool          // the feature gate CBORServingAndStorage is on
-	minWatch time.Duration // the shortest time of a watch without timeoutSeconds
-	timeout  time.Duration // limits opening a watch
+	stitcher          *reads.Stitcher
+	streams           *streams.Streams
+	rights            *revocation.Rights
+	flow              *auth.Flow    // may be nil
+	cbor              bool          // the feature gate CBORServingAndStorage is on
+	minRequestTimeout time.Duration // the shortest time of a watch without timeoutSeconds
+	timeout           time.Duration // limits opening a watch
 }
 
 // mayBeCBOR reports whether the answer may be CBOR, which only upstream's handlers write.
@@ -56,7 +56,7 @@ func (r *reader) read(x *apiCall, i *reads.Resource) bool {
 	}
 	r.streams.Watch(streams.WatchRequest{
 		Read: &x.reading, Flow: r.flow, Attributes: func() []attribute.KeyValue { return attributesOf(x) }, Join: func() streams.Right { return r.rights.Join(&x.Exchange, x.basis) },
-		MinTimeout: r.minWatch, RequestTimeout: r.timeout,
+		MinRequestTimeout: r.minRequestTimeout, RequestTimeout: r.timeout,
 	}, i)
 	return true
 }

@@ -41,8 +41,8 @@ type Installer struct {
 
 	MaxBodyBytes int64
 
-	// MinWatch is the minimum duration of a watch without timeoutSeconds.
-	MinWatch time.Duration
+	// MinRequestTimeout is the minimum duration of a watch without timeoutSeconds.
+	MinRequestTimeout time.Duration
 
 	Models   *openapi.Models
 	Monitors *apimetrics.Book
@@ -202,11 +202,11 @@ func (b *handlerBuilder) readers() map[string]http.Handler {
 	}
 	// With a nil watcher the handler answers that watches are not supported.
 	watcher, _ := storage.(rest.Watcher)
-	h["list"] = b.finish(apirequest.MethodList, apirequest.MethodList, handlers.ListResource(lister, watcher, b.scope, false, b.MinWatch))
+	h["list"] = b.finish(apirequest.MethodList, apirequest.MethodList, handlers.ListResource(lister, watcher, b.scope, false, b.MinRequestTimeout))
 	// A request for a watch that came by ?watch=1 is treated alike by either value
 	// of forceWatch; one that came by the deprecated path needs it.
 	h["watch"] = b.finish(apirequest.MethodList, apirequest.MethodWatch,
-		handlers.ListResource(lister, watcher, b.scope, true, b.MinWatch))
+		handlers.ListResource(lister, watcher, b.scope, true, b.MinRequestTimeout))
 	return h
 }
 

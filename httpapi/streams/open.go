@@ -35,8 +35,8 @@ type WatchRequest struct {
 	// Attributes returns the attributes of the tracing span of a watch that lists first.
 	Attributes func() []attribute.KeyValue
 
-	// MinTimeout is the shortest time of a watch without timeoutSeconds. RequestTimeout limits opening it.
-	MinTimeout, RequestTimeout time.Duration
+	// MinRequestTimeout is the shortest time of a watch without timeoutSeconds. RequestTimeout limits opening it.
+	MinRequestTimeout, RequestTimeout time.Duration
 
 	// Join returns the right that the watch depends on; nil if it depends on none.
 	Join func() Right
@@ -167,7 +167,7 @@ func (x WatchRequest) watchTimeout(o *internalversion.ListOptions) time.Duration
 	if o.TimeoutSeconds != nil && *o.TimeoutSeconds != 0 {
 		return time.Duration(*o.TimeoutSeconds) * time.Second
 	}
-	least := x.MinTimeout
+	least := x.MinRequestTimeout
 	return time.Duration(float64(least) * (1 + rand.Float64()))
 }
 
