@@ -111,8 +111,8 @@
 //
 // # Locks and goroutines
 //
-// The locks of Etcd are leaves: revisions.mu, leases.mu, history.mu, watches.mu, watch.mu and
-// members.mu. watch.mu is held while a request is sent, and leases.mu while Observer.LeaseObjects
+// The locks of Etcd are leaves: revisionReader.mu, leaseManager.mu, history.mu, watches.mu, watch.mu
+// and members.mu. watch.mu is held while a request is sent, and leaseManager.mu while Observer.LeaseObjects
 // is called. For a Tail, Tail.mu > Subscription.mu. While they are held, the only call to the Store
 // is Replacements, which does not block. Run starts all goroutines except those of a
 // Watch, which end with the watch. Run waits for all of them.

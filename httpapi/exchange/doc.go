@@ -1,5 +1,5 @@
-// Package exchange stands between the HTTP servers, which read requests and write responses, and the
-// code that answers them.
+// Package exchange passes requests from the HTTP servers, which read them, to the code that answers them, and
+// passes the responses back.
 //
 // An HTTP server hands a [Carrier] to the handler and gets an [Exchange] back: the request, its
 // user, its deadline, and a [Response]. The response is a header and a body, or a function that

@@ -27,7 +27,7 @@ import (
 // Target is the kind of the objects that patches apply to. It is immutable.
 type Target struct {
 	scope *handlers.RequestScope
-	empty func() runtime.Object // returns an object of the hub version
+	empty func() runtime.Object // returns an object of the internal version
 
 	encoder         runtime.Encoder // to JSON of the kind's version
 	lenient, strict decoder
@@ -37,10 +37,11 @@ type Target struct {
 	narrows bool                           // a merge patch may apply to a part of the object
 }
 
-// decoder decodes JSON: raw to the version that was sent, whole to the hub version with defaults.
+// decoder decodes JSON: raw to the version that was sent, whole to the internal version with defaults.
 type decoder struct{ raw, whole runtime.Decoder }
 
-// NewTarget returns the target for the kind of scope. Empty returns a new object of the hub version.
+// NewTarget returns the target for the kind of scope. Empty returns a new object of the internal version, which for
+// custom resources is the version of scope.
 func NewTarget(scope *handlers.RequestScope, empty func() runtime.Object) Target {
 	t := Target{scope: scope, empty: empty}
 	info, _ := runtime.SerializerInfoForMediaType(scope.Serializer.SupportedMediaTypes(), runtime.ContentTypeJSON)
@@ -75,7 +76,7 @@ type Patch struct {
 	decodeErr  error
 }
 
-// Apply applies the patch to stored, an object of the hub version, and returns the result (apiserver
+// Apply applies the patch to stored, an object of the internal version, and returns the result (apiserver
 // pkg/endpoints/handlers/patch.go). The result shares no memory with stored. Warnings go to the
 // recorder of ctx.
 func (p *Patch) Apply(ctx context.Context, stored runtime.Object) (runtime.Object, error) {

@@ -1,4 +1,4 @@
-// Package routes has the routing [Table]: the endpoints of resources, and the handlers of other paths.
+// Package routes finds the endpoint of a resource, or the handler of another path, in a routing [Table].
 //
 // An [Installer] builds an [Endpoint] for each endpoint of the registry, as upstream's installer does: a
 // [reads.Resource] answers reads from encoded bytes, a [writes.Endpoint] serves writes, and upstream's

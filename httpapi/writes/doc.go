@@ -12,7 +12,7 @@
 //	negotiate           Write.negotiate                   the form of the answer is known
 //	read                Write.readBody                    the body is in memory, within its limits
 //	options             Write.decodeOptions               the query parameters are valid
-//	decode              Write.decode                      a defaulted object of the hub version, owned by the write
+//	decode              Write.decode                      a defaulted object of the internal version, owned by the write
 //	identify            Write.checkIdentity, prepareNew   name and namespace are the authorized ones
 //	patch               patches.Patch.Apply               the patched object shares no memory with the stored one
 //	apply               patched.applyConfiguration        the applied object shares no memory with the stored one
@@ -24,6 +24,8 @@
 //	finish              Write.finish                      a failed Status or a missed deadline is an error
 //	answer              Write.answer, Write.refuse        the response is complete, from the stored bytes where possible
 //	count               Write.observe                     the request is in the metrics
+//
+// Custom resources have no internal version: the version of the request takes its place.
 //
 // A verb skips the steps that it does not need. A create runs each step once. For an update or a patch
 // the storage calls back for the new object, with the stored object in hand

@@ -1,5 +1,5 @@
-// Package inject is the server's side of package faults: it holds the rules, decides what happens to a
-// request, and keeps the events of watches back.
+// Package inject injects the faults of package faults into a server: it holds the rules, decides what happens
+// to a request, and keeps the events of watches back.
 //
 // The filter in package httpapi asks [Faults.Plan] for each request that is authorized. Without rules
 // that costs one atomic load. A [Plan] says how the request is refused, how far a read is behind, and
