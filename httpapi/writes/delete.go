@@ -28,11 +28,7 @@ import (
 // delete deletes an object (apiserver pkg/endpoints/handlers/delete.go).
 func (w *Write) delete() (result, error) {
 	e := w.endpoint
-	if w.Name == "" {
-		return result{}, errNoName()
-	}
-	w.inNamespace(w.Namespace)
-	if err := w.negotiate(); err != nil {
+	if err := w.enterNamed(); err != nil {
 		return result{}, err
 	}
 	options, err := w.deleteOptions(requestmetrics.Delete)

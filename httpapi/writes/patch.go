@@ -32,11 +32,7 @@ func (w *Write) patch() (result, error) {
 		return result{}, negotiation.NewUnsupportedMediaTypeError(e.PatchTypes)
 	}
 	kind := types.PatchType(contentType)
-	if w.Name == "" {
-		return result{}, errNoName()
-	}
-	w.inNamespace(w.Namespace)
-	if err := w.negotiate(); err != nil {
+	if err := w.enterNamed(); err != nil {
 		return result{}, err
 	}
 	if err := w.readBody(requestmetrics.Patch, patches.Check(kind)); err != nil {

@@ -28,11 +28,7 @@ import (
 // pkg/endpoints/handlers/update.go).
 func (w *Write) update() (result, error) {
 	e, scope := w.endpoint, w.endpoint.Scope
-	if w.Name == "" {
-		return result{}, errNoName()
-	}
-	w.inNamespace(w.Namespace)
-	if err := w.negotiate(); err != nil {
+	if err := w.enterNamed(); err != nil {
 		return result{}, err
 	}
 	if err := w.readBody(requestmetrics.Update, nil); err != nil {

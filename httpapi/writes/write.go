@@ -227,6 +227,15 @@ func (w *Write) standIn() *http.Request {
 // inNamespace adds the namespace of the object to ctx.
 func (w *Write) inNamespace(namespace string) { w.ctx = apirequest.WithNamespace(w.ctx, namespace) }
 
+// enterNamed begins a request for one existing object: it must name the object, and a format that the server knows.
+func (w *Write) enterNamed() error {
+	if w.Name == "" {
+		return errNoName()
+	}
+	w.inNamespace(w.Namespace)
+	return w.negotiate()
+}
+
 // errNoName is the error for a path without an object name.
 func errNoName() error { return apierrors.NewBadRequest("name must be provided") }
 
@@ -355,7 +364,7 @@ func (w *Write) input() (runtime.SerializerInfo, error) {
 	return negotiation.NegotiateInputSerializerForMediaType(string(w.Peek("Content-Type")), false, w.endpoint.Scope.Serializer)
 }
 
-// decode decodes the body to the hub version. Directive decides whether unknown and duplicate fields
+// decode decodes the body to the internal version. Directive decides whether unknown and duplicate fields
 // are ignored, warned of or refused. Version is the API version of the body.
 func (w *Write) decode(info runtime.SerializerInfo, directive string, empty func() runtime.Object) (obj runtime.Object, version schema.GroupVersion, err error) {
 	scope := w.endpoint.Scope
