@@ -193,9 +193,17 @@ esac`)
 // script makes a program.
 func (s *shell) script(name, text string) {
 	s.t.Helper()
-	if err := proctest.WriteProgram(filepath.Join(s.bin, name), "#!/usr/bin/env bash\n"+text+"\n"); err != nil {
+	if err := writeProgram(filepath.Join(s.bin, name), "#!/usr/bin/env bash\n"+text+"\n"); err != nil {
 		s.t.Fatal(err)
 	}
+}
+
+// writeProgram writes a program that can be started at once. A process that is forked while the file is open
+// has it open, too, until it executes another program, and the kernel starts no file that is open for writing.
+func writeProgram(file, text string) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(file, []byte(text), 0o700)
 }
 
 var number = regexp.MustCompile(`\b\d{4}\b`)

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
 
+	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -37,7 +38,7 @@ func TestUpgradeInPlace(t *testing.T) {
 	}}
 	w.config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return countLists{rt, lists} })
 	load := w.start(t)
-	overHTTP1 := informers.NewSharedInformerFactory(clientFor(t, ownTransport(w.config, 1, false)), 0)
+	overHTTP1 := informers.NewSharedInformerFactory(e2etest.Client(t, ownTransport(w.config, 1, false)), 0)
 	overHTTP1.Core().V1().ConfigMaps().Informer()
 	overHTTP1.Core().V1().Secrets().Informer()
 	overHTTP1.Start(load.halt)
@@ -208,7 +209,7 @@ func newUpgraded(t *testing.T, args ...string) *upgraded {
 func (u *upgraded) install(script string) {
 	u.t.Helper()
 	next := u.program + ".new"
-	err := proctest.WriteProgram(next, script)
+	err := writeProgram(next, script)
 	if script == "" {
 		err = errors.Join(os.Remove(next), os.Symlink(binaries.larder, next))
 	}

@@ -31,7 +31,7 @@ type Process struct {
 // run is one life of a Process.
 type run struct {
 	process *os.Process
-	output  buffer
+	output  Buffer
 	exited  chan struct{} // closed when the process has ended
 	err     error         // how; read after exited
 }
@@ -222,26 +222,33 @@ func Eventually(t testing.TB, what string, check func() error) {
 	}
 }
 
-// buffer is a bytes.Buffer that a process writes while a test reads.
-type buffer struct {
+// Buffer keeps what a process writes while a test reads it.
+type Buffer struct {
+	Most int // the Buffer drops what is written after that many bytes; 0 is no limit
+
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-func (b *buffer) Write(p []byte) (int, error) {
+// Write implements io.Writer.
+func (b *Buffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.buf.Write(p)
+	if b.Most == 0 || b.buf.Len() < b.Most {
+		b.buf.Write(p)
+	}
+	return len(p), nil
 }
 
-func (b *buffer) String() string {
+// String returns what was written.
+func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buf.String()
 }
 
 // tail is the end of what was written.
-func (b *buffer) tail() string {
+func (b *Buffer) tail() string {
 	const most = 4000
 	s := b.String()
 	return s[max(0, len(s)-most):]

@@ -129,7 +129,7 @@ func execInPod(t *testing.T, s *server, transport, pod string) {
 	t.Run("terminal", func(t *testing.T) {
 		in, keys := io.Pipe()
 		defer keys.Close()
-		out, sizes := new(watched), make(sizeQueue, 2)
+		out, sizes := newWatched(), make(sizeQueue, 2)
 		sizes <- remotecommand.TerminalSize{Width: 101, Height: 33}
 		var g errgroup.Group
 		g.Go(func() error {
@@ -246,7 +246,7 @@ func TestClientThatLeavesEndsItsStreams(t *testing.T) {
 	before := c.goroutines(t)
 	for _, transport := range transports {
 		ctx, cancel := context.WithCancel(t.Context())
-		out, in := new(watched), typed(t, "y\n")
+		out, in := newWatched(), typed(t, "y\n")
 		done := make(chan error, 1)
 		go func() {
 			done <- c.exec(t, ctx, transport, "p", remotecommand.StreamOptions{Stdin: in, Stdout: out}, "cat")
@@ -266,7 +266,7 @@ func TestShutdownEndsStreams(t *testing.T) {
 	k := c.terminalPod(t, "p", nil)
 	var g errgroup.Group
 	for _, transport := range transports {
-		out := new(watched)
+		out := newWatched()
 		g.Go(func() error {
 			// SPDY has no word for a connection that ends too early.
 			_ = c.exec(t, t.Context(), transport, "p", remotecommand.StreamOptions{Stdin: typed(t, "y\n"), Stdout: out}, "cat")

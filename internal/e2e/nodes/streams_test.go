@@ -1,12 +1,10 @@
 package nodes
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 
 	"k8s.io/client-go/rest"
@@ -20,27 +18,14 @@ func spdyTransport(config *rest.Config) (http.RoundTripper, spdy.Upgrader, error
 }
 
 // watched is written by one goroutine while another looks at it.
-type watched struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
+type watched struct{ proctest.Buffer }
 
-// Write implements io.Writer.
-func (w *watched) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.buf.Len() < 1<<20 {
-		w.buf.Write(p)
-	}
-	return len(p), nil
-}
+func newWatched() *watched { return &watched{proctest.Buffer{Most: 1 << 20}} }
 
 // has fails unless text was written.
 func (w *watched) has(text string) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !strings.Contains(w.buf.String(), text) {
-		return fmt.Errorf("no %q in %.200q", text, w.buf.String())
+	if got := w.String(); !strings.Contains(got, text) {
+		return fmt.Errorf("no %q in %.200q", text, got)
 	}
 	return nil
 }

@@ -3,7 +3,6 @@
 package external
 
 import (
-	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -19,6 +18,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/rest"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // TB is the part of testing.TB that is used.
@@ -55,38 +56,17 @@ func flagOf(args []string, name string) string {
 	return ""
 }
 
-// output keeps the first MiB of what a program writes.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.b.Len() < 1<<20 {
-		o.b.Write(p)
-	}
-	return len(p), nil
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
-
 // process is a program that was started.
 type process struct {
 	cmd  *exec.Cmd
-	out  output
+	out  proctest.Buffer
 	done chan struct{}
 	err  error // set when done is closed
 }
 
 func begin(args []string) (*process, error) {
 	program := os.Getenv("KAS")
-	p := &process{cmd: exec.Command(program, args...), done: make(chan struct{})}
+	p := &process{cmd: exec.Command(program, args...), out: proctest.Buffer{Most: 1 << 20}, done: make(chan struct{})}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if hostname != "" {
 		p.cmd = exec.Command("sh", append([]string{"-c", "hostname " + hostname + `; exec "$@"`, "sh", program}, args...)...)
