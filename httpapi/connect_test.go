@@ -10,6 +10,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // kubelet is a node's agent of few abilities.
@@ -89,11 +91,7 @@ func TestExecTakesTheConnection(t *testing.T) {
 	s, server := newLarder(t)
 	k := newKubelet(t)
 	k.placePod(t, s)
-	conn, err := tls.Dial("tcp", server.config.Listener.Addr().String(), &tls.Config{InsecureSkipVerify: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	conn := proctest.DialTLS(t, server.config.Listener.Addr().String(), &tls.Config{InsecureSkipVerify: true})
 	fmt.Fprintf(conn, "POST %spods/p/exec?command=ls&stdout=true HTTP/1.1\r\nHost: larder.test\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\nContent-Length: 0\r\n\r\n", defaultNS)
 	in := bufio.NewReader(conn)
 	resp, err := http.ReadResponse(in, nil)

@@ -93,15 +93,7 @@ func (f *running) client(t testing.TB) *http.Client {
 
 func (f *running) dial(t testing.TB) *tls.Conn {
 	t.Helper()
-	c, err := tls.Dial("tcp", f.addr, &tls.Config{RootCAs: f.pool})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	if err := c.SetDeadline(time.Now().Add(proctest.Patience)); err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return proctest.DialTLS(t, f.addr, &tls.Config{RootCAs: f.pool})
 }
 
 // raw sends bytes and returns all that comes back until the connection ends.

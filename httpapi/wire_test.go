@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -245,14 +244,8 @@ func wireMay(_ context.Context, a authorizer.Attributes) (authorizer.Decision, s
 // converse says what a client says and returns the outcome.
 func converse(t *testing.T, address string, says []string) string {
 	t.Helper()
-	c, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := proctest.DialTLS(t, address, &tls.Config{InsecureSkipVerify: true})
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(proctest.Patience)); err != nil {
-		t.Fatal(err)
-	}
 	in := bufio.NewReader(c)
 	var outcome []string
 	for _, what := range says {

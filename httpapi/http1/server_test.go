@@ -57,15 +57,7 @@ func newTestServer(t *testing.T, config Config, handler func(exchange.Carrier, t
 
 func (f *testServer) dial(t *testing.T) *tls.Conn {
 	t.Helper()
-	c, err := tls.Dial("tcp", f.addr, &tls.Config{RootCAs: f.pool})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	if err := c.SetDeadline(time.Now().Add(proctest.Patience)); err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return proctest.DialTLS(t, f.addr, &tls.Config{RootCAs: f.pool})
 }
 
 // answering answers every request with its target, after before has returned.

@@ -105,15 +105,7 @@ func (s *server) ask(t *testing.T, req *http.Request) *http.Response {
 
 func (s *server) dial(t *testing.T) *tls.Conn {
 	t.Helper()
-	c, err := tls.Dial("tcp", s.addr, s.client)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	if err := c.SetDeadline(time.Now().Add(proctest.Patience)); err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return proctest.DialTLS(t, s.addr, s.client)
 }
 
 // read reads one answer to its end.

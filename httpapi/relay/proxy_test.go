@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -228,15 +227,7 @@ func (s *server) upgrade(t *testing.T, name, method, target, protocol string) (*
 
 func (s *server) dial(t *testing.T, config *tls.Config) *tls.Conn {
 	t.Helper()
-	c, err := tls.Dial("tcp", s.addr, config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	if err := c.SetDeadline(time.Now().Add(proctest.Patience)); err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return proctest.DialTLS(t, s.addr, config)
 }
 
 // TestUpstreamAway: an upstream that cannot be reached is a Status that clients retry, unless the upstream may

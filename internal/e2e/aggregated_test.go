@@ -340,10 +340,7 @@ func testAggregatedStreams(t *testing.T, p *process, a *aggregated) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := tls.Dial("tcp", strings.TrimPrefix(p.url(), "https://"), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := proctest.DialTLS(t, strings.TrimPrefix(p.url(), "https://"), config)
 	defer conn.Close()
 	fmt.Fprintf(conn, "GET %s/console HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: twice\r\n\r\nearly\n", things)
 	in := bufio.NewReader(conn)

@@ -3,14 +3,12 @@ package e2e_test
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"fmt"
 	"net/http"
 	"os/exec"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -134,14 +132,7 @@ func TestHTTP2FlagsTakeEffect(t *testing.T) {
 		t.Fatal(err)
 	}
 	config.NextProtos = []string{"h2"}
-	conn, err := tls.Dial("tcp", strings.TrimPrefix(p.url(), "https://"), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(proctest.Patience)); err != nil {
-		t.Fatal(err)
-	}
+	conn := proctest.DialTLS(t, strings.TrimPrefix(p.url(), "https://"), config)
 	if _, err := conn.Write([]byte(http2.ClientPreface)); err != nil {
 		t.Fatal(err)
 	}

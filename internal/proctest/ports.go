@@ -1,10 +1,12 @@
 package proctest
 
 import (
+	"crypto/tls"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"testing"
+	"time"
 )
 
 // Ports are chosen below the range that systems use for outgoing connections, so that no outgoing
@@ -57,4 +59,18 @@ func reserve(t testing.TB, port int) bool {
 	}
 	t.Cleanup(func() { sign.Close() })
 	return true
+}
+
+// DialTLS opens a connection that the test's end closes. Reads and writes fail after Patience.
+func DialTLS(t testing.TB, address string, config *tls.Config) *tls.Conn {
+	t.Helper()
+	c, err := tls.Dial("tcp", address, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if err := c.SetDeadline(time.Now().Add(Patience)); err != nil {
+		t.Fatal(err)
+	}
+	return c
 }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -60,12 +59,7 @@ func (c *cluster) enemy(t *testing.T, s *script, config *tls.Config) {
 // open sends a request over a connection of its own.
 func (c *cluster) open(t *testing.T, q question) net.Conn {
 	t.Helper()
-	conn, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", c.port), &tls.Config{InsecureSkipVerify: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(proctest.Patience))
+	conn := proctest.DialTLS(t, fmt.Sprintf("127.0.0.1:%d", c.port), &tls.Config{InsecureSkipVerify: true})
 	fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer %s\r\n%s\r\n\r\n", q.line, admin, strings.ReplaceAll(q.lines, "|", "\r\n"))
 	return conn
 }

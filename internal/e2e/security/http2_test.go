@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"testing"
-	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -42,16 +41,10 @@ func floodHTTP2(t *testing.T, f *hardenedServer) {
 			return framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1})
 		},
 	} {
-		conn, err := tls.Dial("tcp", f.address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		if err := conn.SetDeadline(time.Now().Add(proctest.Patience)); err != nil {
-			t.Fatal(err)
-		}
+		conn := proctest.DialTLS(t, f.address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
 		framer := http2.NewFramer(conn, conn)
-		if _, err = conn.Write([]byte(http2.ClientPreface)); err == nil {
+		_, err := conn.Write([]byte(http2.ClientPreface))
+		if err == nil {
 			err = framer.WriteSettings()
 		}
 		calmed := make(chan bool, 1)

@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/larder-io/larder/internal/proctest"
 )
@@ -76,15 +75,7 @@ func file(t *testing.T, dir, name, text string) string {
 // dial opens a TLS connection that speaks for itself. The test's end closes it.
 func (s *server) dial(t *testing.T, certificates ...tls.Certificate) net.Conn {
 	t.Helper()
-	conn, err := tls.Dial("tcp", s.address, &tls.Config{InsecureSkipVerify: true, Certificates: certificates})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(proctest.Patience)); err != nil {
-		t.Fatal(err)
-	}
-	return conn
+	return proctest.DialTLS(t, s.address, &tls.Config{InsecureSkipVerify: true, Certificates: certificates})
 }
 
 // answer is what came back.
