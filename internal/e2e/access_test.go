@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -34,7 +35,7 @@ func (p *process) as(token string) kubernetes.Interface {
 	p.t.Helper()
 	config := rest.AnonymousClientConfig(p.config())
 	config.BearerToken = token
-	return clientFor(p.t, config)
+	return e2etest.Client(p.t, config)
 }
 
 // TestStatusCodesShowWhoIsAuthorized checks the status codes of requests with and without credentials and rights.

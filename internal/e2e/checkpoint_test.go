@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
+	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -191,7 +192,7 @@ func TestResetRestoresAccessDecisions(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--checkpoints", "--token-auth-file", tokens)
 	admin, config := p.client(), rest.AnonymousClientConfig(p.config())
 	config.BearerToken, config.QPS = "somebody", -1
-	somebody := clientFor(t, config)
+	somebody := e2etest.Client(t, config)
 	ctx := t.Context()
 	post := func(path string) {
 		t.Helper()

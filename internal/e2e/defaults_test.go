@@ -19,9 +19,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/component-base/cli/flag"
 
+	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -64,11 +64,8 @@ func TestDefaults(t *testing.T) {
 		c.Close()
 		t.Error("it listens on more than 127.0.0.1")
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "admin.kubeconfig"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	admin, nobody := clientFor(t, config), clientFor(t, rest.AnonymousClientConfig(config))
+	config := e2etest.Config(t, filepath.Join(dir, "admin.kubeconfig"))
+	admin, nobody := e2etest.Client(t, config), e2etest.Client(t, rest.AnonymousClientConfig(config))
 	if _, err := nobody.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("anonymous: %v", err)
 	}
@@ -107,11 +104,7 @@ func TestServersLeaveNoFilesOverExternalEtcd(t *testing.T) {
 		if found == nil {
 			t.Fatalf("no kubeconfig in %s", p.Output())
 		}
-		config, err := clientcmd.BuildConfigFromFlags("", found[1])
-		if err != nil {
-			t.Fatal(err)
-		}
-		put(t, clientFor(t, config), "default", fmt.Sprintf("by-%d", i))
+		put(t, e2etest.Client(t, e2etest.Config(t, found[1])), "default", fmt.Sprintf("by-%d", i))
 	}
 	for _, p := range servers {
 		if err := p.Terminate(t); err != nil {
@@ -216,7 +209,7 @@ func TestDefaultsUnderTheNameKubeAPIServer(t *testing.T) {
 	}
 	servesSuites(t, port)
 	alice := &rest.Config{Host: p.url(), BearerToken: "alice-token", TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
-	if err := privileged(t, clientFor(t, alice)); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "disallowed by cluster policy") {
+	if err := privileged(t, e2etest.Client(t, alice)); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "disallowed by cluster policy") {
 		t.Errorf("a privileged pod: %v", err)
 	}
 	if err := p.Terminate(t); err != nil {

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -152,7 +153,7 @@ func (p *process) grantsImpersonation() bool {
 	}
 	list := func(config *rest.Config, as string) error {
 		config.Impersonate.UserName = as
-		_, err := clientFor(p.t, config).CoreV1().Nodes().List(p.t.Context(), metav1.ListOptions{})
+		_, err := e2etest.Client(p.t, config).CoreV1().Nodes().List(p.t.Context(), metav1.ListOptions{})
 		return err
 	}
 	alice := rest.AnonymousClientConfig(p.config())

@@ -13,8 +13,8 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -77,26 +77,12 @@ func (p *process) awaitReady() {
 // config is the administrator's.
 func (p *process) config() *rest.Config {
 	p.t.Helper()
-	config, err := clientcmd.BuildConfigFromFlags("", p.kubeconfig())
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	config.QPS = -1
-	return config
+	return e2etest.Config(p.t, p.kubeconfig())
 }
 
 func (p *process) client() kubernetes.Interface {
 	p.t.Helper()
-	return clientFor(p.t, p.config())
-}
-
-func clientFor(t *testing.T, config *rest.Config) kubernetes.Interface {
-	t.Helper()
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client
+	return e2etest.Client(p.t, p.config())
 }
 
 // status asks without a client library, with a bearer token unless it is empty.

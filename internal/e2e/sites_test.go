@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/client-go/rest"
+	"github.com/larder-io/larder/internal/e2e/e2etest"
 )
 
 // TestOtherSitesChangeNothing: a page of another site, for which a browser sends the certificate
@@ -17,10 +17,7 @@ import (
 // names are not hindered, and the API answers as kube-apiserver does.
 func TestOtherSitesChangeNothing(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--checkpoints", "--cors-allowed-origins=^https://friend[.]example[.]com$")
-	client, err := rest.HTTPClientFor(p.config()) // which has the administrator's certificate
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := e2etest.HTTPClient(t, p.config()) // which has the administrator's certificate
 	ask := func(method, path string, header ...string) (int, string) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), method, p.url()+path, nil)

@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -40,10 +41,7 @@ func ask(t *testing.T, p *process, method, path, token string) *http.Response {
 	t.Helper()
 	config := rest.AnonymousClientConfig(p.config())
 	config.BearerToken = token
-	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := e2etest.HTTPClient(t, config)
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	req, err := http.NewRequestWithContext(t.Context(), method, p.url()+path, nil)
 	if err != nil {
@@ -123,7 +121,7 @@ func TestStatusPageInBrowser(t *testing.T) {
 	const hostile = `<img src=x onerror="document.title='taken'"><script>document.title='taken'</script>`
 	config := rest.CopyConfig(p.config())
 	config.UserAgent = hostile
-	client := clientFor(t, config)
+	client := e2etest.Client(t, config)
 	for range 20 {
 		if _, err := client.CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{}); err != nil {
 			t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"k8s.io/client-go/rest"
 
+	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -89,7 +90,7 @@ func TestTracing(t *testing.T) {
 	p.ask("GET", "/api/v1/nothing", "", parent(4, "01"))
 	somebody := rest.AnonymousClientConfig(p.config())
 	somebody.BearerToken = "alice-token"
-	_ = clientFor(t, somebody).CoreV1().RESTClient().Get().AbsPath("/version").SetHeader("Traceparent", parent(5, "01")[len("Traceparent: "):]).Do(t.Context())
+	_ = e2etest.Client(t, somebody).CoreV1().RESTClient().Get().AbsPath("/version").SetHeader("Traceparent", parent(5, "01")[len("Traceparent: "):]).Do(t.Context())
 	if err := p.Terminate(t); err != nil { // which sends the last ones
 		t.Fatal(err)
 	}

@@ -22,8 +22,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
-	"k8s.io/client-go/rest"
 
+	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/proctest/testcert"
 	"github.com/larder-io/larder/kv"
@@ -32,10 +32,6 @@ import (
 // ask sends a request as the administrator, with header fields "Name: value".
 func (p *process) ask(method, path, body string, fields ...string) (*http.Response, string) {
 	p.t.Helper()
-	client, err := rest.HTTPClientFor(p.config())
-	if err != nil {
-		p.t.Fatal(err)
-	}
 	req, err := http.NewRequestWithContext(p.t.Context(), method, p.url()+path, strings.NewReader(body))
 	if err != nil {
 		p.t.Fatal(err)
@@ -44,7 +40,7 @@ func (p *process) ask(method, path, body string, fields ...string) (*http.Respon
 		name, value, _ := strings.Cut(field, ": ")
 		req.Header.Set(name, value)
 	}
-	resp, err := client.Do(req)
+	resp, err := e2etest.HTTPClient(p.t, p.config()).Do(req)
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -19,8 +19,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -45,10 +45,7 @@ type ui struct {
 // newUI makes what the pages look at, in the server that -against names, too.
 func newUI(t *testing.T, kubeconfig string) *ui {
 	t.Helper()
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := e2etest.Config(t, kubeconfig)
 	u := &ui{T: t, config: config}
 	k := newKubectl(t, kubeconfig, "ui")
 	k.must(t, "", "create", "namespace", "ui")
@@ -56,7 +53,7 @@ func newUI(t *testing.T, kubeconfig string) *ui {
 	k.must(t, notesDefinition, "create", "-f", "-")
 	k.must(t, "", "wait", longWait, "--for=condition=Established", "crd/notes.ui.example.com")
 	k.must(t, "", "create", "role", "reader", "--verb=get,list,watch", "--resource=configmaps,notes.ui.example.com")
-	core := clientFor(t, config)
+	core := e2etest.Client(t, config)
 	binding := &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "page"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "reader"},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "ui", Name: "page"}},
@@ -71,7 +68,7 @@ func newUI(t *testing.T, kubeconfig string) *ui {
 	u.token = token.Status.Token
 	as := rest.AnonymousClientConfig(config)
 	as.BearerToken = u.token
-	page := clientFor(t, as).CoreV1().RESTClient()
+	page := e2etest.Client(t, as).CoreV1().RESTClient()
 	for _, path := range []string{"/api/v1/namespaces/ui/configmaps", "/apis/ui.example.com/v1/namespaces/ui/notes"} {
 		proctest.Eventually(t, "the page may read "+path, func() error { return page.Get().AbsPath(path).Do(t.Context()).Error() })
 	}
@@ -203,16 +200,12 @@ func (u *ui) stream(path, accept string) *bufio.Reader {
 // get begins a request of the administrator's. The test's end ends it.
 func (u *ui) get(path string, header http.Header) *http.Response {
 	u.Helper()
-	client, err := rest.HTTPClientFor(u.config)
-	if err != nil {
-		u.Fatal(err)
-	}
 	req, err := http.NewRequestWithContext(u.Context(), http.MethodGet, u.config.Host+path, nil)
 	if err != nil {
 		u.Fatal(err)
 	}
 	req.Header = header
-	resp, err := client.Do(req)
+	resp, err := e2etest.HTTPClient(u, u.config).Do(req)
 	if err != nil {
 		u.Fatal(err)
 	}

@@ -40,7 +40,7 @@ internal/invariants, internal/proctest
 < cmd/larder/internal/server/lifecycle, cmd/larder/internal/server/heap, cmd/larder/internal/server/loopback, cmd/larder/internal/server/servingcert, cmd/larder/internal/server/storestats
 < cmd/larder/internal/server, cmd/larder/internal/cluster, cmd/larder/internal/relay
 < cmd/larder/internal/relay/relaytest
-< cmd
+< cmd, internal/e2e
 `
 
 // networkOnly lists the packages that see Larder only through the network.

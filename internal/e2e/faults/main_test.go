@@ -11,11 +11,10 @@ import (
 	"strconv"
 	"testing"
 
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/larder-io/larder/httpapi/faults"
+	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -28,18 +27,13 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "skipped with -short: builds a server and runs controllers against its faults")
 		return
 	}
-	dir, err := os.MkdirTemp("", "larder-faults-")
-	if err == nil && *larder == "" {
-		*larder = filepath.Join(dir, "larder")
-		err = proctest.Build(*larder, "github.com/larder-io/larder/cmd/larder")
-	}
-	code := 1
+	remove, err := e2etest.Build(larder)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-	} else {
-		code = m.Run()
+		os.Exit(1)
 	}
-	os.RemoveAll(dir)
+	code := m.Run()
+	remove()
 	os.Exit(code)
 }
 
@@ -61,13 +55,8 @@ func serve(t *testing.T, command string, args ...string) *server {
 		t.Fatal(err)
 	}
 	s.Await(t, "ready after")
-	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "admin.kubeconfig"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.config = config
-	s.config.QPS = -1
-	s.faults = faults.Client{HTTP: s.client(t, 2), URL: config.Host}
+	s.config = e2etest.Config(t, filepath.Join(dir, "admin.kubeconfig"))
+	s.faults = faults.Client{HTTP: s.client(t, 2), URL: s.config.Host}
 	return s
 }
 
@@ -84,12 +73,7 @@ func (s *server) as(agent string, major int) *rest.Config {
 // client returns an HTTP client of the administrator, with the user agent test.
 func (s *server) client(t *testing.T, major int) *http.Client {
 	t.Helper()
-	c, err := rest.HTTPClientFor(s.as("test", major))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.CloseIdleConnections)
-	return c
+	return e2etest.HTTPClient(t, s.as("test", major))
 }
 
 // set sets rules, and clears them at the end of the test.
@@ -123,13 +107,4 @@ func (s *server) awaitHeld(t *testing.T, resource string, want int) {
 		}
 		return err
 	})
-}
-
-func clientFor(t *testing.T, config *rest.Config) kubernetes.Interface {
-	t.Helper()
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client
 }

@@ -4,7 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -12,6 +11,7 @@ import (
 	"k8s.io/kubectl/pkg/cmd"
 	"k8s.io/kubectl/pkg/cmd/util"
 
+	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -37,19 +37,14 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "skipped with -short: builds a server and runs kubelets for minutes")
 		return
 	}
-	dir, err := os.MkdirTemp("", "larder-nodes-")
-	if err == nil && *larder == "" {
-		*larder = filepath.Join(dir, "larder")
-		err = proctest.Build(*larder, "github.com/larder-io/larder/cmd/larder", "-tags", "invariants") // it checks itself
-	}
+	remove, err := e2etest.Build(larder, "-tags", "invariants") // it checks itself
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		os.RemoveAll(dir)
 		os.Exit(1)
 	}
 	// A connection of SPDY that was closed twice stays for a second.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/moby/spdystream.(*Connection).shutdown"), goleak.Cleanup(func(code int) {
-		os.RemoveAll(dir)
+		remove()
 		os.Exit(code)
 	}))
 }

@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/larder-io/larder/internal/e2e/e2etest"
 )
 
 // budgetReader returns the token of a user who may read the metrics, and what the tests of budgets make.
@@ -38,7 +40,7 @@ func TestMemoryBudget(t *testing.T) {
 	reader := budgetReader(t, u)
 	createLarge(t, u)
 	r := u.startRelay(t, "--memory-budget", "500Ki")
-	w, err := clientFor(t, r.as(reader)).CoreV1().Services("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
+	w, err := e2etest.Client(t, r.as(reader)).CoreV1().Services("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		t.Fatal(err)
 	}

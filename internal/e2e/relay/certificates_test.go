@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
@@ -47,7 +48,7 @@ func TestClientCertificates(t *testing.T) {
 	u.apply(t, "relay-impersonates.yaml")
 	r := u.startRelay(t, "--client-ca-file", file)
 	ann := r.certified(t, authority, "ann", "readers")
-	client := clientFor(t, ann)
+	client := e2etest.Client(t, ann)
 	r.Eventually(t, "the upstream knows the role", func() error {
 		_, err := client.CoreV1().ConfigMaps("default").Create(ctx, configMap("c"), metav1.CreateOptions{})
 		return ignoreExists(err)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
@@ -88,7 +89,7 @@ func TestUpstreamsDisagree(t *testing.T) {
 	}
 	r := startRelay(t, "--upstream", "a="+a.kubeconfig(t), "--upstream", "b="+b.kubeconfig(t))
 	const list = "/api/v1/namespaces/default/configmaps?resourceVersion=0"
-	client := httpClient(t, r.as("")) // all requests share its connection
+	client := e2etest.HTTPClient(t, r.as("")) // all requests share its connection
 	ask := func(cluster, token string) (int, string) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+"/clusters/"+cluster+list, nil)
@@ -120,7 +121,7 @@ func TestUpstreamsDisagree(t *testing.T) {
 			}
 		}
 	}
-	w, err := clientFor(t, r.below("b", inB)).CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
+	w, err := e2etest.Client(t, r.below("b", inB)).CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		t.Fatal(err)
 	}

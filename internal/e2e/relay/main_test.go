@@ -5,7 +5,6 @@ import (
 	"crypto/rsa"
 	"flag"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,6 +25,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/keyutil"
 
+	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -41,18 +41,13 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "skipped with -short: builds a server and runs it behind relays")
 		return
 	}
-	dir, err := os.MkdirTemp("", "larder-relay-test-")
-	if err == nil && *larder == "" {
-		*larder = filepath.Join(dir, "larder")
-		err = proctest.Build(*larder, "github.com/larder-io/larder/cmd/larder")
-	}
-	code := 1
+	remove, err := e2etest.Build(larder)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-	} else {
-		code = m.Run()
+		os.Exit(1)
 	}
-	os.RemoveAll(dir)
+	code := m.Run()
+	remove()
 	os.Exit(code)
 }
 
@@ -77,12 +72,7 @@ func startUpstream(t *testing.T) *upstream {
 		return exec.Command(*larder, append([]string{"dev", "--data-dir", u.dir, "--secure-port", strconv.Itoa(u.port), "--unsafe-no-fsync"}, u.args...)...)
 	})
 	u.start(t)
-	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(u.dir, "admin.kubeconfig"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.config = config
-	u.config.QPS = -1
+	u.config = e2etest.Config(t, filepath.Join(u.dir, "admin.kubeconfig"))
 	return u
 }
 
@@ -142,7 +132,7 @@ func (u *upstream) start(t *testing.T) {
 	})
 }
 
-func (u *upstream) client(t *testing.T) kubernetes.Interface { return clientFor(t, u.config) }
+func (u *upstream) client(t *testing.T) kubernetes.Interface { return e2etest.Client(t, u.config) }
 
 // token returns a token of a new service account with the given rights.
 func (u *upstream) token(t *testing.T, name string, rules ...rbacv1.PolicyRule) string {
@@ -282,26 +272,6 @@ func startRelay(t *testing.T, args ...string) *relay {
 // as returns the configuration of a client of r with a token.
 func (r *relay) as(token string) *rest.Config {
 	return &rest.Config{Host: r.url, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1}
-}
-
-func clientFor(t *testing.T, config *rest.Config) kubernetes.Interface {
-	t.Helper()
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client
-}
-
-// httpClient returns an HTTP client with the credentials of config.
-func httpClient(t *testing.T, config *rest.Config) *http.Client {
-	t.Helper()
-	c, err := rest.HTTPClientFor(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.CloseIdleConnections)
-	return c
 }
 
 func configMap(name string) *corev1.ConfigMap {

@@ -29,6 +29,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -51,7 +52,7 @@ func get(t *testing.T, config *rest.Config, path string, headers ...string) answ
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
-	return send(t, httpClient(t, config), req)
+	return send(t, e2etest.HTTPClient(t, config), req)
 }
 
 // send sends a request and reads the answer.
@@ -165,7 +166,7 @@ func TestWritesGoThrough(t *testing.T) {
 	t.Parallel()
 	u := startUpstream(t)
 	r := u.startRelay(t)
-	writer := clientFor(t, r.as(u.token(t, "writer", allowed([]string{"*"}, []string{"configmaps"})))).CoreV1().ConfigMaps("default")
+	writer := e2etest.Client(t, r.as(u.token(t, "writer", allowed([]string{"*"}, []string{"configmaps"})))).CoreV1().ConfigMaps("default")
 	made, err := writer.Create(t.Context(), configMap("c"), metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -188,7 +189,7 @@ func TestWritesGoThrough(t *testing.T) {
 // informer runs an informer of ConfigMaps until the test ends.
 func informer(t *testing.T, config *rest.Config) cache.SharedIndexInformer {
 	t.Helper()
-	factory := informers.NewSharedInformerFactory(clientFor(t, config), 0)
+	factory := informers.NewSharedInformerFactory(e2etest.Client(t, config), 0)
 	i := factory.Core().V1().ConfigMaps().Informer()
 	ctx, cancel := context.WithCancel(context.Background())
 	factory.Start(ctx.Done())
@@ -368,7 +369,7 @@ func TestRightsAreTheUpstreams(t *testing.T) {
 			t.Errorf("%s without a token: %d %s", path, got.code, got.body)
 		}
 	}
-	w, err := clientFor(t, r.as(some)).CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
+	w, err := e2etest.Client(t, r.as(some)).CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,13 +4,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
-	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/e2e/e2etest"
 )
 
 var (
@@ -25,27 +24,17 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "skipped with -short: builds a server and attacks it for a minute")
 		return
 	}
-	dir, err := os.MkdirTemp("", "larder-security-")
-	if err == nil && *larder == "" {
-		*larder = filepath.Join(dir, "larder")
-		err = build(*larder)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.RemoveAll(dir)
-		os.Exit(1)
-	}
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		os.RemoveAll(dir)
-		os.Exit(code)
-	}))
-}
-
-// build builds the server so that it checks itself.
-func build(program string) error {
-	flags := []string{"-tags", "invariants"}
+	flags := []string{"-tags", "invariants"} // the server checks itself
 	if race {
 		flags = append(flags, "-race")
 	}
-	return proctest.Build(program, "github.com/larder-io/larder/cmd/larder", flags...)
+	remove, err := e2etest.Build(larder, flags...)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		remove()
+		os.Exit(code)
+	}))
 }

@@ -5,12 +5,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 
 	"go.uber.org/goleak"
 
 	"github.com/larder-io/larder/cmd/larder/internal/cluster/programs"
+	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -26,13 +26,12 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "skipped with -short: builds and runs whole clusters")
 		return
 	}
-	dir, err := os.MkdirTemp("", "larder-cluster-")
-	if err == nil {
-		err = build(dir)
+	remove, err := e2etest.Build(larder)
+	if err == nil && *others == "" {
+		*others, err = buildOthers()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		os.RemoveAll(dir)
 		os.Exit(1)
 	}
 	// Tests wait for a cluster most of the time, which more of them can do at once than there
@@ -41,26 +40,16 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		os.RemoveAll(dir)
+		remove()
 		os.Exit(code)
 	}))
 }
 
-// build builds what was not given.
-func build(dir string) error {
-	if *larder == "" {
-		*larder = filepath.Join(dir, "larder")
-		if err := proctest.Build(*larder, "github.com/larder-io/larder/cmd/larder"); err != nil {
-			return err
-		}
+// buildOthers builds the other programs and returns their directory.
+func buildOthers() (string, error) {
+	cache, err := programs.CacheDir()
+	if err != nil {
+		return "", err
 	}
-	if *others == "" {
-		cache, err := programs.CacheDir()
-		if err != nil {
-			return err
-		}
-		*others, err = programs.Build(context.Background(), cache, func(what string) { fmt.Println(what) })
-		return err
-	}
-	return nil
+	return programs.Build(context.Background(), cache, func(what string) { fmt.Println(what) })
 }

@@ -20,9 +20,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/larder-io/larder/cmd/larder/internal/server/pki"
+	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -46,12 +46,8 @@ func start(t *testing.T, nodes int) *running {
 	})
 	must(t, r.Start())
 	r.Await(t, fmt.Sprintf("cluster: %d nodes, ready after", nodes))
-	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(r.dir, "admin.kubeconfig"))
-	must(t, err)
-	config.QPS = -1
-	r.config = config
-	r.client, err = kubernetes.NewForConfig(config)
-	must(t, err)
+	r.config = e2etest.Config(t, filepath.Join(r.dir, "admin.kubeconfig"))
+	r.client = e2etest.Client(t, r.config)
 	return r
 }
 
@@ -64,9 +60,7 @@ func (r *running) as(t *testing.T, user string, groups ...string) kubernetes.Int
 	must(t, err)
 	config := rest.AnonymousClientConfig(r.config)
 	config.CertData, config.KeyData = certPEM, keyPEM
-	client, err := kubernetes.NewForConfig(config)
-	must(t, err)
-	return client
+	return e2etest.Client(t, config)
 }
 
 // bearer is a client with a token.
@@ -74,9 +68,7 @@ func (r *running) bearer(t *testing.T, token string) kubernetes.Interface {
 	t.Helper()
 	config := rest.AnonymousClientConfig(r.config)
 	config.BearerToken = token
-	client, err := kubernetes.NewForConfig(config)
-	must(t, err)
-	return client
+	return e2etest.Client(t, config)
 }
 
 // namespace makes a namespace that is ready for pods. It is removed when the test ends,

@@ -19,11 +19,11 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 
 	"github.com/larder-io/larder/cmd/larder/internal/server/servertest"
 	"github.com/larder-io/larder/cmd/larder/internal/testcontrollers"
+	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -44,12 +44,9 @@ func newCluster(t *testing.T) *cluster {
 	server := proctest.New(t, "the server", proctest.Role(t, asServer, servertest.Config{Dir: dir, Port: proctest.Port(t), Modes: []string{"RBAC"}}))
 	must(t, server.Start())
 	server.Await(t, "ready after")
-	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "admin.kubeconfig"))
-	must(t, err)
-	config.QPS = -1
-	c := &cluster{t: t, config: config}
-	c.client, err = kubernetes.NewForConfig(config)
-	must(t, err)
+	config := e2etest.Config(t, filepath.Join(dir, "admin.kubeconfig"))
+	c := &cluster{t: t, config: config, client: e2etest.Client(t, config)}
+	var err error
 	c.custom, err = dynamic.NewForConfig(config)
 	must(t, err)
 	c.definitions, err = definitions.NewForConfig(config)
