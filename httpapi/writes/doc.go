@@ -26,7 +26,6 @@
 //	count               Write.observe                     the request is in the metrics
 //
 // Custom resources have no internal version: the version of the request takes its place.
-//
 // A verb skips the steps that it does not need. A create runs each step once. For an update or a patch
 // the storage calls back for the new object, with the stored object in hand
 // (rest.UpdatedObjectInfo): the steps from patch to deduplicate run inside [replacement.UpdatedObject]

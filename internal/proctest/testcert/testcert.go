@@ -31,13 +31,14 @@ func New(t testing.TB, name string) *Authority {
 	template := newTemplate(pkix.Name{CommonName: name})
 	template.KeyUsage, template.BasicConstraintsValid, template.IsCA = x509.KeyUsageCertSign, true, true
 	key := newKey(t)
-	return &Authority{Key: key, Cert: parse(t, create(t, template, template, key, key))}
+	der := must[[]byte](t)(x509.CreateCertificate(rand.Reader, template, template, key.Public(), key))
+	return &Authority{Key: key, Cert: must[*x509.Certificate](t)(x509.ParseCertificate(der))}
 }
 
 // Of takes a certificate that another authority has signed for one.
 func Of(t testing.TB, cert tls.Certificate) *Authority {
 	t.Helper()
-	return &Authority{Key: cert.PrivateKey.(*ecdsa.PrivateKey), Cert: parse(t, cert.Certificate[0])}
+	return &Authority{Key: cert.PrivateKey.(*ecdsa.PrivateKey), Cert: must[*x509.Certificate](t)(x509.ParseCertificate(cert.Certificate[0]))}
 }
 
 // PEM is the authority's own certificate.
@@ -55,7 +56,8 @@ func (a *Authority) Sign(t testing.TB, name string, groups []string, edit func(*
 		edit(template)
 	}
 	key := newKey(t)
-	return tls.Certificate{Certificate: [][]byte{create(t, template, a.Cert, key, a.Key)}, PrivateKey: key}
+	der := must[[]byte](t)(x509.CreateCertificate(rand.Reader, template, a.Cert, key.Public(), a.Key))
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
 // Loopback returns the TLS configuration of a server at 127.0.0.1, and the pool by which its
@@ -75,10 +77,7 @@ func Loopback(t testing.TB) (*tls.Config, *x509.CertPool) {
 // returns the files.
 func Write(t testing.TB, dir, name string, cert tls.Certificate) (certFile, keyFile string) {
 	t.Helper()
-	key, err := x509.MarshalECPrivateKey(cert.PrivateKey.(*ecdsa.PrivateKey))
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must[[]byte](t)(x509.MarshalECPrivateKey(cert.PrivateKey.(*ecdsa.PrivateKey)))
 	certFile, keyFile = filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")
 	for file, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: cert.Certificate[0]}, keyFile: {Type: "EC PRIVATE KEY", Bytes: key}} {
 		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
@@ -97,27 +96,16 @@ func newTemplate(subject pkix.Name) *x509.Certificate {
 
 func newKey(t testing.TB) *ecdsa.PrivateKey {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
+	return must[*ecdsa.PrivateKey](t)(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 }
 
-func create(t testing.TB, template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey) []byte {
-	t.Helper()
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
-	if err != nil {
-		t.Fatal(err)
+// must returns a function that ends the test if its argument is the result of a failed call.
+func must[T any](t testing.TB) func(T, error) T {
+	return func(result T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return result
 	}
-	return der
-}
-
-func parse(t testing.TB, der []byte) *x509.Certificate {
-	t.Helper()
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cert
 }
