@@ -124,40 +124,48 @@ func TestRedefinedObjects(t *testing.T) {
 
 // TestSilentWatch ends a watch that has no event and no bookmark.
 func TestSilentWatch(t *testing.T) {
-	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
-		watch := store.Watch(t.Context(), prefix, 1)
-		time.Sleep(80 * time.Second)
-		u.put("a/x", "1")
-		time.Sleep(80 * time.Second)
-		u.bookmark()
-		time.Sleep(80 * time.Second)
-		expect(t, watch, "2[create a/x] 2")
-		silent(t, watch)
-		time.Sleep(10 * time.Second)
-		expect(t, watch, "relay: watch configmaps: upstream sent nothing in 1m30s", "closed")
-	})
+	for _, isProtobuf := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			u := newUpstream("configmaps", isProtobuf)
+			store := u.open(t)
+			watch := store.Watch(t.Context(), prefix, 1)
+			time.Sleep(80 * time.Second)
+			u.put("a/x", "1")
+			time.Sleep(80 * time.Second)
+			u.bookmark()
+			time.Sleep(80 * time.Second)
+			expect(t, watch, "2[create a/x] 2")
+			silent(t, watch)
+			time.Sleep(10 * time.Second)
+			expect(t, watch, "relay: watch configmaps: upstream sent nothing in 1m30s", "closed")
+		})
+	}
 }
 
 // TestWatchTimeout ends after some minutes, with a bookmark.
 func TestWatchTimeout(t *testing.T) {
-	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
-		watch, began := store.Watch(t.Context(), prefix, 1), time.Now()
-		go func() {
-			for range 12 {
-				time.Sleep(time.Minute)
-				u.elsewhere()
-				u.bookmark()
+	for _, isProtobuf := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			u := newUpstream("configmaps", isProtobuf)
+			store := u.open(t)
+			watch, began := store.Watch(t.Context(), prefix, 1), time.Now()
+			go func() {
+				for range 12 {
+					time.Sleep(time.Minute)
+					u.elsewhere()
+					u.bookmark()
+				}
+			}()
+			var last kv.WatchResponse
+			for response := range watch {
+				last = response
 			}
-		}()
-		var last kv.WatchResponse
-		for response := range watch {
-			last = response
-		}
-		if took := time.Since(began); took < 5*time.Minute || took > 10*time.Minute || last.Err == nil {
-			t.Errorf("the watch ends after %v with %v", took, last.Err)
-		}
-		time.Sleep(10 * time.Minute)
-	})
+			if took := time.Since(began); took < 5*time.Minute || took > 10*time.Minute || last.Err == nil {
+				t.Errorf("the watch ends after %v with %v", took, last.Err)
+			}
+			time.Sleep(10 * time.Minute)
+		})
+	}
 }
 
 // TestLateEvents lets an object change in a revision that was already delivered.
@@ -197,63 +205,71 @@ func TestResumeAfterDeletion(t *testing.T) {
 }
 
 func TestProgress(t *testing.T) {
-	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
-		watch := store.Watch(t.Context(), prefix, 1)
-		u.put("a/x", "1")
-		expect(t, watch, "2[create a/x] 2")
-		u.elsewhere()
-		for range 5 {
+	for _, isProtobuf := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			u := newUpstream("configmaps", isProtobuf)
+			store := u.open(t)
+			watch := store.Watch(t.Context(), prefix, 1)
+			u.put("a/x", "1")
+			expect(t, watch, "2[create a/x] 2")
+			u.elsewhere()
+			for range 5 {
+				if err := store.RequestProgress(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			began := time.Now()
+			expect(t, watch, "3")
+			if took := time.Since(began); took != time.Second {
+				t.Errorf("progress after %v", took)
+			}
 			if err := store.RequestProgress(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-		}
-		began := time.Now()
-		expect(t, watch, "3")
-		if took := time.Since(began); took != time.Second {
-			t.Errorf("progress after %v", took)
-		}
-		if err := store.RequestProgress(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		u.elsewhere()
-		if err := store.RequestProgress(t.Context()); err != nil { // gets a probe of its own
-			t.Fatal(err)
-		}
-		expect(t, watch, "4")
-		time.Sleep(10 * time.Second)
-		if n := u.count("timeoutSeconds=3&"); n > 4 {
-			t.Errorf("%d probes", n)
-		}
-	})
+			synctest.Wait()
+			u.elsewhere()
+			if err := store.RequestProgress(t.Context()); err != nil { // gets a probe of its own
+				t.Fatal(err)
+			}
+			expect(t, watch, "4")
+			time.Sleep(10 * time.Second)
+			if n := u.count("timeoutSeconds=3&"); n > 4 {
+				t.Errorf("%d probes", n)
+			}
+		})
+	}
 }
 
 // TestProgressOfALaggingWatch proves no progress before the watch has delivered what the probe has seen.
 func TestProgressOfALaggingWatch(t *testing.T) {
-	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
-		watch := store.Watch(t.Context(), prefix, 1)
-		synctest.Wait()
-		u.answer = func(r *http.Request) *http.Response { // a replica that does not lag
-			if !strings.Contains(r.URL.RawQuery, "timeoutSeconds=3&") {
-				return nil
+	for _, isProtobuf := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			u := newUpstream("configmaps", isProtobuf)
+			store := u.open(t)
+			watch := store.Watch(t.Context(), prefix, 1)
+			synctest.Wait()
+			u.answer = func(r *http.Request) *http.Response { // a replica that does not lag
+				if !strings.Contains(r.URL.RawQuery, "timeoutSeconds=3&") {
+					return nil
+				}
+				ahead := newUpstream(u.resource, u.protobuf)
+				u.mu.Lock()
+				ahead.log, ahead.revision = u.log, u.revision
+				u.mu.Unlock()
+				return ahead.watch(r.Context(), "", r.URL.Query())
 			}
-			ahead := newUpstream(u.resource, u.protobuf)
-			u.mu.Lock()
-			ahead.log, ahead.revision = u.log, u.revision
-			u.mu.Unlock()
-			return ahead.watch(r.Context(), "", r.URL.Query())
-		}
-		u.serve(1)
-		u.put("a/x", "1")
-		u.elsewhere()
-		if err := store.RequestProgress(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(5 * time.Second)
-		silent(t, watch)
-		u.serve(2)
-		expect(t, watch, "2[create a/x] 3")
-	})
+			u.serve(1)
+			u.put("a/x", "1")
+			u.elsewhere()
+			if err := store.RequestProgress(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(5 * time.Second)
+			silent(t, watch)
+			u.serve(2)
+			expect(t, watch, "2[create a/x] 3")
+		})
+	}
 }
 
 // TestBackoff pauses longer and longer while no watch can be opened, and as long as upstream says.

@@ -19,10 +19,11 @@ import (
 )
 
 const (
-	// Watches send bookmarks about every BookmarkInterval, and LastBookmark before their end, as upstream's
-	// watch cache does (apiserver pkg/storage/cacher/cacher.go).
+	// BookmarkInterval is about the time between two bookmarks, as in upstream's watch cache (apiserver
+	// pkg/storage/cacher/cacher.go).
 	BookmarkInterval = time.Minute
-	LastBookmark     = 2 * time.Second
+	// LastBookmark is the time from the last bookmark to the end of a watch, as in upstream's watch cache.
+	LastBookmark = 2 * time.Second
 
 	// progressEvery is how often etcd notifies kube-apiserver of progress.
 	progressEvery = 5 * time.Second
