@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -35,7 +34,7 @@ func (p *process) as(token string) kubernetes.Interface {
 	p.t.Helper()
 	config := rest.AnonymousClientConfig(p.config())
 	config.BearerToken = token
-	return e2etest.Client(p.t, config)
+	return kubernetes.NewForConfigOrDie(config)
 }
 
 // TestStatusCodesShowWhoIsAuthorized checks the status codes of requests with and without credentials and rights.

@@ -20,9 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -192,7 +192,7 @@ func TestResetRestoresAccessDecisions(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--checkpoints", "--token-auth-file", tokens)
 	admin, config := p.client(), rest.AnonymousClientConfig(p.config())
 	config.BearerToken, config.QPS = "somebody", -1
-	somebody := e2etest.Client(t, config)
+	somebody := kubernetes.NewForConfigOrDie(config)
 	ctx := t.Context()
 	post := func(path string) {
 		t.Helper()

@@ -65,7 +65,7 @@ func TestDefaults(t *testing.T) {
 		t.Error("it listens on more than 127.0.0.1")
 	}
 	config := e2etest.Config(t, filepath.Join(dir, "admin.kubeconfig"))
-	admin, nobody := e2etest.Client(t, config), e2etest.Client(t, rest.AnonymousClientConfig(config))
+	admin, nobody := kubernetes.NewForConfigOrDie(config), kubernetes.NewForConfigOrDie(rest.AnonymousClientConfig(config))
 	if _, err := nobody.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("anonymous: %v", err)
 	}
@@ -104,7 +104,7 @@ func TestServersLeaveNoFilesOverExternalEtcd(t *testing.T) {
 		if found == nil {
 			t.Fatalf("no kubeconfig in %s", p.Output())
 		}
-		put(t, e2etest.Client(t, e2etest.Config(t, found[1])), "default", fmt.Sprintf("by-%d", i))
+		put(t, kubernetes.NewForConfigOrDie(e2etest.Config(t, found[1])), "default", fmt.Sprintf("by-%d", i))
 	}
 	for _, p := range servers {
 		if err := p.Terminate(t); err != nil {
@@ -209,7 +209,7 @@ func TestDefaultsUnderTheNameKubeAPIServer(t *testing.T) {
 	}
 	servesSuites(t, port)
 	alice := &rest.Config{Host: p.url(), BearerToken: "alice-token", TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
-	if err := privileged(t, e2etest.Client(t, alice)); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "disallowed by cluster policy") {
+	if err := privileged(t, kubernetes.NewForConfigOrDie(alice)); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "disallowed by cluster policy") {
 		t.Errorf("a privileged pod: %v", err)
 	}
 	if err := p.Terminate(t); err != nil {

@@ -13,9 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -153,7 +153,7 @@ func (p *process) grantsImpersonation() bool {
 	}
 	list := func(config *rest.Config, as string) error {
 		config.Impersonate.UserName = as
-		_, err := e2etest.Client(p.t, config).CoreV1().Nodes().List(p.t.Context(), metav1.ListOptions{})
+		_, err := kubernetes.NewForConfigOrDie(config).CoreV1().Nodes().List(p.t.Context(), metav1.ListOptions{})
 		return err
 	}
 	alice := rest.AnonymousClientConfig(p.config())

@@ -23,9 +23,9 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/kv/kvtest"
 )
@@ -116,7 +116,7 @@ func (h *handover) replace(stock bool) {
 // state is all objects, as every version of their resource shows them, by list and name.
 func (h *handover) state() map[string]json.RawMessage {
 	h.t.Helper()
-	client := e2etest.Client(h.t, h.now.config())
+	client := kubernetes.NewForConfigOrDie(h.now.config())
 	var state map[string]json.RawMessage
 	h.now.Eventually(h.t, "tells what it serves", func() error {
 		state = make(map[string]json.RawMessage)
@@ -298,10 +298,10 @@ func (h *handover) follow(ctx context.Context) {
 		}
 		h.running.Go(func() { informer.RunWithContext(ctx) })
 	}
-	typed := informers.NewSharedInformerFactoryWithOptions(e2etest.Client(h.t, config), 0, informers.WithNamespace("default"))
+	typed := informers.NewSharedInformerFactoryWithOptions(kubernetes.NewForConfigOrDie(config), 0, informers.WithNamespace("default"))
 	add("/api/v1/configmaps", typed.Core().V1().ConfigMaps().Informer())
 	config.ContentType = runtime.ContentTypeProtobuf
-	packed := informers.NewSharedInformerFactoryWithOptions(e2etest.Client(h.t, config), 0, informers.WithNamespace("default"))
+	packed := informers.NewSharedInformerFactoryWithOptions(kubernetes.NewForConfigOrDie(config), 0, informers.WithNamespace("default"))
 	add("/api/v1/secrets", packed.Core().V1().Secrets().Informer())
 	custom, err := dynamic.NewForConfig(h.now.config())
 	if err != nil {

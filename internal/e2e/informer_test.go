@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -39,7 +38,7 @@ func follow(t *testing.T, p *process, namespace, mediaType string, restarts bool
 	t.Helper()
 	config := p.config()
 	config.ContentType, config.AcceptContentTypes = mediaType, mediaType
-	factory := informers.NewSharedInformerFactoryWithOptions(e2etest.Client(t, config), 0, informers.WithNamespace(namespace))
+	factory := informers.NewSharedInformerFactoryWithOptions(kubernetes.NewForConfigOrDie(config), 0, informers.WithNamespace(namespace))
 	f := &follower{
 		informer: factory.Core().V1().ConfigMaps().Informer(), restarts: restarts,
 		last: make(map[string]int64), seen: make(map[string]bool),

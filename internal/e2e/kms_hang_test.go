@@ -10,9 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -61,7 +61,7 @@ func TestHangingKeyServiceDelaysOnlyItsSecrets(t *testing.T) {
 	}
 	as := rest.CopyConfig(p.config())
 	as.Impersonate.UserName = "reader"
-	if _, err := e2etest.Client(t, as).CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{}); err != nil {
+	if _, err := kubernetes.NewForConfigOrDie(as).CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Errorf("pods, as somebody with a role: %v", err)
 	}
 	if _, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}}, metav1.CreateOptions{}); err != nil {

@@ -12,9 +12,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -122,7 +122,7 @@ func (p *peering) identities() {
 		}
 		p.say("%s", text)
 	}
-	leases, err := e2etest.Client(p.t, p.first.config()).CoordinationV1().Leases("kube-system").List(p.t.Context(), metav1.ListOptions{LabelSelector: "apiserver.kubernetes.io/identity=kube-apiserver"})
+	leases, err := kubernetes.NewForConfigOrDie(p.first.config()).CoordinationV1().Leases("kube-system").List(p.t.Context(), metav1.ListOptions{LabelSelector: "apiserver.kubernetes.io/identity=kube-apiserver"})
 	if err != nil {
 		p.t.Fatal(err)
 	}

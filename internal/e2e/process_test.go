@@ -82,7 +82,7 @@ func (p *process) config() *rest.Config {
 
 func (p *process) client() kubernetes.Interface {
 	p.t.Helper()
-	return e2etest.Client(p.t, p.config())
+	return kubernetes.NewForConfigOrDie(p.config())
 }
 
 // status asks without a client library, with a bearer token unless it is empty.

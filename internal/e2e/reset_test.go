@@ -22,7 +22,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -40,7 +39,7 @@ func newResettable(t *testing.T, args ...string) *resettable {
 	p := serve(t, append([]string{"--unsafe-no-fsync", "--checkpoints"}, args...)...)
 	config := rest.CopyConfig(p.config())
 	config.QPS = -1
-	return &resettable{p, t, e2etest.Client(t, config), dynamic.NewForConfigOrDie(config), definitions.NewForConfigOrDie(config)}
+	return &resettable{p, t, kubernetes.NewForConfigOrDie(config), dynamic.NewForConfigOrDie(config), definitions.NewForConfigOrDie(config)}
 }
 
 func (r *resettable) must(err error) {

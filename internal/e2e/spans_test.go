@@ -21,8 +21,8 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	hooksv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
-	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -169,7 +169,7 @@ func (w *webhooks) install(m *member) {
 	none, fail, versions := hooksv1.SideEffectClassNone, hooksv1.Fail, []string{"v1"}
 	where := hooksv1.WebhookClientConfig{URL: &w.URL, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.Certificate().Raw})}
 	rules := []hooksv1.RuleWithOperations{{Operations: []hooksv1.OperationType{"*"}, Rule: hooksv1.Rule{APIGroups: []string{""}, APIVersions: versions, Resources: []string{"secrets"}}}}
-	client := e2etest.Client(m.t, m.config()).AdmissionregistrationV1()
+	client := kubernetes.NewForConfigOrDie(m.config()).AdmissionregistrationV1()
 	_, err := client.MutatingWebhookConfigurations().Create(m.t.Context(), &hooksv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Webhooks: []hooksv1.MutatingWebhook{{
 		Name: "mutates.example.com", ClientConfig: where, Rules: rules, SideEffects: &none, FailurePolicy: &fail, AdmissionReviewVersions: versions,
 	}}}, metav1.CreateOptions{})

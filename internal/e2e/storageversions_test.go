@@ -10,10 +10,10 @@ import (
 
 	apiserverinternalv1alpha1 "k8s.io/api/apiserverinternal/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -24,7 +24,7 @@ var publishesVersions = []string{"--feature-gates=APIServerIdentity=true,Storage
 // differs from run to run.
 func (m *member) storageVersions() map[string]string {
 	m.t.Helper()
-	list, err := e2etest.Client(m.t, m.config()).InternalV1alpha1().StorageVersions().List(m.t.Context(), metav1.ListOptions{})
+	list, err := kubernetes.NewForConfigOrDie(m.config()).InternalV1alpha1().StorageVersions().List(m.t.Context(), metav1.ListOptions{})
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestStorageVersions(t *testing.T) {
 	if code, body := second.ask(http.MethodGet, "/readyz?verbose", "", nil); code != 200 || !strings.Contains(body, "[+]poststarthook/apiservice-discovery-controller ok\n[+]poststarthook/built-in-resources-storage-version-updater ok\n[+]poststarthook/kube-apiserver-autoregistration ok") {
 		t.Error(code, body)
 	}
-	stored, err := e2etest.Client(t, second.config()).Discovery().ServerPreferredResources()
+	stored, err := kubernetes.NewForConfigOrDie(second.config()).Discovery().ServerPreferredResources()
 	if err != nil {
 		t.Fatal(err)
 	}

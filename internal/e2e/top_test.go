@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -30,7 +30,7 @@ func TestTopShowsRequests(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--token-auth-file", tokens)
 	config := rest.CopyConfig(p.config())
 	config.UserAgent = "evil\u009b31m\u202e/1" // would colour a terminal, and turn it around
-	client := e2etest.Client(t, config)
+	client := kubernetes.NewForConfigOrDie(config)
 	const asked = 37
 	for range asked {
 		if _, err := client.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{}); err != nil {

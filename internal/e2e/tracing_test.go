@@ -15,9 +15,9 @@ import (
 	collectorv1 "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -90,7 +90,7 @@ func TestTracing(t *testing.T) {
 	p.ask("GET", "/api/v1/nothing", "", parent(4, "01"))
 	somebody := rest.AnonymousClientConfig(p.config())
 	somebody.BearerToken = "alice-token"
-	_ = e2etest.Client(t, somebody).CoreV1().RESTClient().Get().AbsPath("/version").SetHeader("Traceparent", parent(5, "01")[len("Traceparent: "):]).Do(t.Context())
+	_ = kubernetes.NewForConfigOrDie(somebody).CoreV1().RESTClient().Get().AbsPath("/version").SetHeader("Traceparent", parent(5, "01")[len("Traceparent: "):]).Do(t.Context())
 	if err := p.Terminate(t); err != nil { // which sends the last ones
 		t.Fatal(err)
 	}

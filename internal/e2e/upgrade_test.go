@@ -18,9 +18,9 @@ import (
 	"time"
 
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -38,7 +38,7 @@ func TestUpgradeInPlace(t *testing.T) {
 	}}
 	w.config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return countLists{rt, lists} })
 	load := w.start(t)
-	overHTTP1 := informers.NewSharedInformerFactory(e2etest.Client(t, ownTransport(w.config, 1, false)), 0)
+	overHTTP1 := informers.NewSharedInformerFactory(kubernetes.NewForConfigOrDie(ownTransport(w.config, 1, false)), 0)
 	overHTTP1.Core().V1().ConfigMaps().Informer()
 	overHTTP1.Core().V1().Secrets().Informer()
 	overHTTP1.Start(load.halt)

@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/larder-io/larder/internal/e2e/e2etest"
@@ -53,7 +54,7 @@ func newUI(t *testing.T, kubeconfig string) *ui {
 	k.must(t, notesDefinition, "create", "-f", "-")
 	k.must(t, "", "wait", longWait, "--for=condition=Established", "crd/notes.ui.example.com")
 	k.must(t, "", "create", "role", "reader", "--verb=get,list,watch", "--resource=configmaps,notes.ui.example.com")
-	core := e2etest.Client(t, config)
+	core := kubernetes.NewForConfigOrDie(config)
 	binding := &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "page"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "reader"},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "ui", Name: "page"}},
@@ -68,7 +69,7 @@ func newUI(t *testing.T, kubeconfig string) *ui {
 	u.token = token.Status.Token
 	as := rest.AnonymousClientConfig(config)
 	as.BearerToken = u.token
-	page := e2etest.Client(t, as).CoreV1().RESTClient()
+	page := kubernetes.NewForConfigOrDie(as).CoreV1().RESTClient()
 	for _, path := range []string{"/api/v1/namespaces/ui/configmaps", "/apis/ui.example.com/v1/namespaces/ui/notes"} {
 		proctest.Eventually(t, "the page may read "+path, func() error { return page.Get().AbsPath(path).Do(t.Context()).Error() })
 	}

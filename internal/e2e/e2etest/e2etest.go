@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -42,16 +41,6 @@ func Config(t testing.TB, kubeconfig string) *rest.Config {
 	}
 	config.QPS = -1
 	return config
-}
-
-// Client returns a client with the credentials of config.
-func Client(t testing.TB, config *rest.Config) kubernetes.Interface {
-	t.Helper()
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client
 }
 
 // HTTPClient returns an HTTP client with the credentials of config. The test's end closes its idle connections.

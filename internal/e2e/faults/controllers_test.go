@@ -18,7 +18,6 @@ import (
 	"k8s.io/client-go/metadata"
 
 	"github.com/larder-io/larder/httpapi/faults"
-	"github.com/larder-io/larder/internal/e2e/e2etest"
 )
 
 // bug is a small controller and what its users do.
@@ -132,7 +131,7 @@ const agent = "controller"
 func (u *trial) start() {
 	u.t.Helper()
 	config := u.s.as(agent, 2)
-	u.manager = newManager(u.t, cluster{u.Context, e2etest.Client(u.t, config), u.namespace}, u.bug.watched)
+	u.manager = newManager(u.t, cluster{u.Context, kubernetes.NewForConfigOrDie(config), u.namespace}, u.bug.watched)
 	u.manager.reconcile = u.bug.controller(u.manager, u.mended)
 	u.manager.awaitSynced(u.t)
 }
@@ -267,7 +266,7 @@ func TestBugsAreFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin := e2etest.Client(t, s.config)
+	admin := kubernetes.NewForConfigOrDie(s.config)
 	document, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "faults.md"))
 	if err != nil {
 		t.Fatal(err)

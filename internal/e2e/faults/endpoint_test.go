@@ -9,9 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/larder-io/larder/httpapi/faults"
-	"github.com/larder-io/larder/internal/e2e/e2etest"
 )
 
 // TestOnlyAdministratorsInjectFaults: users without rights are refused, and a server that was not told to
@@ -25,7 +25,7 @@ func TestOnlyAdministratorsInjectFaults(t *testing.T) {
 	for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodPost, http.MethodDelete} {
 		c := s.as("test", 2)
 		c.CertData, c.KeyData, c.BearerToken = nil, nil, "somebody"
-		err := e2etest.Client(t, c).CoreV1().RESTClient().Verb(method).AbsPath(faults.Path, "r").Do(t.Context()).Error()
+		err := kubernetes.NewForConfigOrDie(c).CoreV1().RESTClient().Verb(method).AbsPath(faults.Path, "r").Do(t.Context()).Error()
 		if err == nil || !strings.Contains(err.Error(), "cannot "+strings.ToLower(method)+" path") {
 			t.Errorf("%s: %v", method, err)
 		}
@@ -41,7 +41,7 @@ func TestOnlyAdministratorsInjectFaults(t *testing.T) {
 func TestServersOwnRequestsMeetNoFaults(t *testing.T) {
 	s := serve(t, "dev")
 	s.set(t, faults.Rule{Name: "r", Match: faults.Match{Resource: "serviceaccounts"}, Refuse: 500})
-	client := e2etest.Client(t, s.config)
+	client := kubernetes.NewForConfigOrDie(s.config)
 	if _, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

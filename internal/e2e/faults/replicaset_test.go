@@ -21,7 +21,6 @@ import (
 	"k8s.io/kubernetes/pkg/features"
 
 	"github.com/larder-io/larder/httpapi/faults"
-	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -45,7 +44,7 @@ const controllers = "replicaset-controller*"
 func startReplicaSet(t *testing.T, s *server, gate bool) *replicaSet {
 	t.Helper()
 	featuretesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.StaleControllerConsistencyReplicaSet, gate)
-	admin := e2etest.Client(t, s.config)
+	admin := kubernetes.NewForConfigOrDie(s.config)
 	r := &replicaSet{cluster: cluster{t.Context(), admin, namespaceFor(t, admin)}, t: t, s: s}
 	_, err := admin.AppsV1().ReplicaSets(r.namespace).Create(r, &appsv1.ReplicaSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
@@ -57,7 +56,7 @@ func startReplicaSet(t *testing.T, s *server, gate bool) *replicaSet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.control(e2etest.Client(t, s.as("replicaset-controller", 2)))
+	r.control(kubernetes.NewForConfigOrDie(s.as("replicaset-controller", 2)))
 	r.awaitStatus(0)
 	s.set(t, faults.Rule{Name: hold, Match: faults.Match{UserAgent: controllers, Resource: "pods", Verbs: []string{"watch"}}, Hold: faults.HoldChanges})
 	return r

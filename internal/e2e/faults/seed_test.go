@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/larder-io/larder/httpapi/faults"
-	"github.com/larder-io/larder/internal/e2e/e2etest"
 )
 
 // With the default, TestSeedsRepeatTheirFaults meets faults of each kind.
@@ -61,7 +60,7 @@ func TestSeedsRepeatTheirFaults(t *testing.T) {
 	var first []string
 	for run := range 100 {
 		s.set(t, faults.Rule{Name: "seed", Seed: *seed, Match: faults.Match{UserAgent: "counter", Resource: "configmaps"}})
-		log := count(t.Context(), e2etest.Client(t, config), "counted", 10)
+		log := count(t.Context(), kubernetes.NewForConfigOrDie(config), "counted", 10)
 		state, err := s.faults.State(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -72,7 +71,7 @@ func TestSeedsRepeatTheirFaults(t *testing.T) {
 		if err := s.faults.Clear(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := e2etest.Client(t, s.config).CoreV1().ConfigMaps("default").Delete(t.Context(), "counted", metav1.DeleteOptions{}); err != nil {
+		if err := kubernetes.NewForConfigOrDie(s.config).CoreV1().ConfigMaps("default").Delete(t.Context(), "counted", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		if run == 0 {
@@ -95,7 +94,7 @@ func TestSeedOfTheCommandLine(t *testing.T) {
 	for _, agent := range []string{"kubectl/v1.36.3", "counter"} {
 		config := s.as(agent, 1)
 		config.QPS = -1
-		count(t.Context(), e2etest.Client(t, config), agent[:7], 6)
+		count(t.Context(), kubernetes.NewForConfigOrDie(config), agent[:7], 6)
 		state, err := s.faults.State(t.Context())
 		if err != nil {
 			t.Fatal(err)

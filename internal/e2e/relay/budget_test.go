@@ -11,8 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/larder-io/larder/internal/e2e/e2etest"
+	"k8s.io/client-go/kubernetes"
 )
 
 // budgetReader returns the token of a user who may read the metrics, and what the tests of budgets make.
@@ -40,7 +39,7 @@ func TestMemoryBudget(t *testing.T) {
 	reader := budgetReader(t, u)
 	createLarge(t, u)
 	r := u.startRelay(t, "--memory-budget", "500Ki")
-	w, err := e2etest.Client(t, r.as(reader)).CoreV1().Services("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
+	w, err := kubernetes.NewForConfigOrDie(r.as(reader)).CoreV1().Services("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		t.Fatal(err)
 	}

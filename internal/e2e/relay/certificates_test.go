@@ -11,9 +11,9 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/larder-io/larder/internal/e2e/e2etest"
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
@@ -48,7 +48,7 @@ func TestClientCertificates(t *testing.T) {
 	u.apply(t, "relay-impersonates.yaml")
 	r := u.startRelay(t, "--client-ca-file", file)
 	ann := r.certified(t, authority, "ann", "readers")
-	client := e2etest.Client(t, ann)
+	client := kubernetes.NewForConfigOrDie(ann)
 	r.Eventually(t, "the upstream knows the role", func() error {
 		_, err := client.CoreV1().ConfigMaps("default").Create(ctx, configMap("c"), metav1.CreateOptions{})
 		return ignoreExists(err)

@@ -132,7 +132,9 @@ func (u *upstream) start(t *testing.T) {
 	})
 }
 
-func (u *upstream) client(t *testing.T) kubernetes.Interface { return e2etest.Client(t, u.config) }
+func (u *upstream) client(t *testing.T) kubernetes.Interface {
+	return kubernetes.NewForConfigOrDie(u.config)
+}
 
 // token returns a token of a new service account with the given rights.
 func (u *upstream) token(t *testing.T, name string, rules ...rbacv1.PolicyRule) string {

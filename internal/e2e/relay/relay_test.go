@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
@@ -166,7 +167,7 @@ func TestWritesGoThrough(t *testing.T) {
 	t.Parallel()
 	u := startUpstream(t)
 	r := u.startRelay(t)
-	writer := e2etest.Client(t, r.as(u.token(t, "writer", allowed([]string{"*"}, []string{"configmaps"})))).CoreV1().ConfigMaps("default")
+	writer := kubernetes.NewForConfigOrDie(r.as(u.token(t, "writer", allowed([]string{"*"}, []string{"configmaps"})))).CoreV1().ConfigMaps("default")
 	made, err := writer.Create(t.Context(), configMap("c"), metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -189,7 +190,7 @@ func TestWritesGoThrough(t *testing.T) {
 // informer runs an informer of ConfigMaps until the test ends.
 func informer(t *testing.T, config *rest.Config) cache.SharedIndexInformer {
 	t.Helper()
-	factory := informers.NewSharedInformerFactory(e2etest.Client(t, config), 0)
+	factory := informers.NewSharedInformerFactory(kubernetes.NewForConfigOrDie(config), 0)
 	i := factory.Core().V1().ConfigMaps().Informer()
 	ctx, cancel := context.WithCancel(context.Background())
 	factory.Start(ctx.Done())
@@ -369,7 +370,7 @@ func TestRightsAreTheUpstreams(t *testing.T) {
 			t.Errorf("%s without a token: %d %s", path, got.code, got.body)
 		}
 	}
-	w, err := e2etest.Client(t, r.as(some)).CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
+	w, err := kubernetes.NewForConfigOrDie(r.as(some)).CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,9 +8,8 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-
-	"github.com/larder-io/larder/internal/e2e/e2etest"
 )
 
 // TestUpstreamStopsServing restarts the upstream without a version of a built-in resource that the relay follows.
@@ -19,7 +18,7 @@ func TestUpstreamStopsServing(t *testing.T) {
 	u := startUpstream(t)
 	reader := u.token(t, "reader", allowed([]string{"get", "list", "watch"}, []string{"poddisruptionbudgets"}))
 	r := u.startRelay(t)
-	budgets := e2etest.Client(t, r.as(reader)).PolicyV1().PodDisruptionBudgets("default")
+	budgets := kubernetes.NewForConfigOrDie(r.as(reader)).PolicyV1().PodDisruptionBudgets("default")
 	one := intstr.FromInt32(1)
 	_, err := u.client(t).PolicyV1().PodDisruptionBudgets("default").Create(t.Context(), &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &one},

@@ -19,11 +19,9 @@ import (
 )
 
 const (
-	// BookmarkInterval is about the time between two bookmarks, as in upstream's watch cache (apiserver
-	// pkg/storage/cacher/cacher.go).
-	BookmarkInterval = time.Minute
-	// LastBookmark is the time from the last bookmark to the end of a watch, as in upstream's watch cache.
-	LastBookmark = 2 * time.Second
+	// BookmarkInterval is about the time between two bookmarks of a watch, and LastBookmark the time from its last one to
+	// its end, as in upstream's watch cache (apiserver pkg/storage/cacher/cacher.go).
+	BookmarkInterval, LastBookmark = time.Minute, 2 * time.Second
 
 	// progressEvery is how often etcd notifies kube-apiserver of progress.
 	progressEvery = 5 * time.Second

@@ -47,7 +47,7 @@ func start(t *testing.T, nodes int) *running {
 	must(t, r.Start())
 	r.Await(t, fmt.Sprintf("cluster: %d nodes, ready after", nodes))
 	r.config = e2etest.Config(t, filepath.Join(r.dir, "admin.kubeconfig"))
-	r.client = e2etest.Client(t, r.config)
+	r.client = kubernetes.NewForConfigOrDie(r.config)
 	return r
 }
 
@@ -60,7 +60,7 @@ func (r *running) as(t *testing.T, user string, groups ...string) kubernetes.Int
 	must(t, err)
 	config := rest.AnonymousClientConfig(r.config)
 	config.CertData, config.KeyData = certPEM, keyPEM
-	return e2etest.Client(t, config)
+	return kubernetes.NewForConfigOrDie(config)
 }
 
 // bearer is a client with a token.
@@ -68,7 +68,7 @@ func (r *running) bearer(t *testing.T, token string) kubernetes.Interface {
 	t.Helper()
 	config := rest.AnonymousClientConfig(r.config)
 	config.BearerToken = token
-	return e2etest.Client(t, config)
+	return kubernetes.NewForConfigOrDie(config)
 }
 
 // namespace makes a namespace that is ready for pods. It is removed when the test ends,

@@ -45,7 +45,7 @@ func newCluster(t *testing.T) *cluster {
 	must(t, server.Start())
 	server.Await(t, "ready after")
 	config := e2etest.Config(t, filepath.Join(dir, "admin.kubeconfig"))
-	c := &cluster{t: t, config: config, client: e2etest.Client(t, config)}
+	c := &cluster{t: t, config: config, client: kubernetes.NewForConfigOrDie(config)}
 	var err error
 	c.custom, err = dynamic.NewForConfig(config)
 	must(t, err)
