@@ -10,12 +10,12 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 
 	"github.com/larder-io/larder/httpapi/exchange"
-	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/flow"
 )
 
 // concurrency limits how many requests are served at once.
 type concurrency struct {
-	flow                    *auth.Flow // nil: the number of requests decides
+	flow                    *flow.Control // nil: the number of requests decides
 	inflight                *exchange.InFlight
 	maxReading, maxMutating int           // 0 sets no bound
 	timeout                 time.Duration // of requests without a deadline
@@ -75,7 +75,7 @@ func (s *concurrency) acquireFromFlow(x *apiCall) bool {
 }
 
 // logClass adds to the log line how flow control classified a request.
-func (s *concurrency) logClass(x *apiCall, class *auth.FlowClass) {
+func (s *concurrency) logClass(x *apiCall, class *flow.Class) {
 	work := s.flow.Estimate(x.attributes(), &x.Request, class)
 	x.LogValues = append(x.LogValues, "apf_pl", class.Level, "apf_fs", class.Schema,
 		"apf_iseats", work.InitialSeats, "apf_fseats", work.FinalSeats, "apf_additionalLatency", work.AdditionalLatency)

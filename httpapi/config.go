@@ -27,6 +27,7 @@ import (
 	"github.com/larder-io/larder/httpapi/faults/inject"
 	"github.com/larder-io/larder/httpapi/relay"
 	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/flow"
 	"github.com/larder-io/larder/internal/registry"
 )
 
@@ -101,7 +102,7 @@ type Access struct {
 type Concurrency struct {
 	// Flow is priority and fairness. If it is nil, at most MaxInFlight requests that read and
 	// MaxMutatingInFlight others are served at once; 0 sets no limit.
-	Flow                             *auth.Flow
+	Flow                             *flow.Control
 	MaxInFlight, MaxMutatingInFlight int
 }
 

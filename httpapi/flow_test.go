@@ -27,7 +27,7 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/http1"
 	"github.com/larder-io/larder/httpapi/routes"
-	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/flow"
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
@@ -44,13 +44,13 @@ var named = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Re
 
 // newFlow runs flow control with no more than the mandatory configuration, whose UIDs are
 // x-level and x-schema for x, and one seat for all that are not exempt.
-func newFlow(t *testing.T) *auth.Flow {
+func newFlow(t *testing.T) *flow.Control {
 	t.Helper()
 	return newFlowWith(t, flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeReject})
 }
 
 // newFlowWith is newFlow with another response to requests for which there is no seat.
-func newFlowWith(t *testing.T, limit flowcontrolv1.LimitResponse) *auth.Flow {
+func newFlowWith(t *testing.T, limit flowcontrolv1.LimitResponse) *flow.Control {
 	t.Helper()
 	client := fake.NewClientset()
 	for _, o := range defaults.MandatoryPriorityLevelConfigurations {
@@ -73,7 +73,7 @@ func newFlowWith(t *testing.T, limit flowcontrolv1.LimitResponse) *auth.Flow {
 		}
 	}
 	factory := informers.NewSharedInformerFactory(client, 0)
-	flow := auth.NewFlow(auth.FlowConfig{Client: client, Informers: factory, Limit: 1, Stored: func(string) (storage.Stats, error) { return storage.Stats{}, nil }})
+	flow := flow.New(flow.Config{Client: client, Informers: factory, Limit: 1, Stored: func(string) (storage.Stats, error) { return storage.Stats{}, nil }})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	factory.Start(ctx.Done())

@@ -17,7 +17,7 @@ import (
 	"github.com/larder-io/larder/httpapi/revocation"
 	"github.com/larder-io/larder/httpapi/streams"
 	"github.com/larder-io/larder/httpapi/writes"
-	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/flow"
 )
 
 // reader answers reads from encoded bytes.
@@ -25,7 +25,7 @@ type reader struct {
 	stitcher          *reads.Stitcher
 	streams           *streams.Streams
 	rights            *revocation.Rights
-	flow              *auth.Flow    // may be nil
+	flow              *flow.Control // may be nil
 	cbor              bool          // the feature gate CBORServingAndStorage is on
 	minRequestTimeout time.Duration // the shortest time of a watch without timeoutSeconds
 	timeout           time.Duration // limits opening a watch

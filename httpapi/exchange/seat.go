@@ -10,13 +10,13 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 
-	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/flow"
 )
 
 // Seat is what a request holds while it counts as one that is being served: a seat of flow control and
 // a count in a gauge. It moves with the request to the code that sees the end. The zero Seat is none.
 type Seat struct {
-	Flow  auth.Seat
+	Flow  flow.Seat
 	Gauge *Gauge
 }
 

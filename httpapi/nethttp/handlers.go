@@ -14,7 +14,7 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/socket"
 	"github.com/larder-io/larder/httpapi/streams"
-	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/flow"
 )
 
 // Config says what handlers of a server have around them.
@@ -22,7 +22,7 @@ type Config struct {
 	// Streams has the requests that have a connection to themselves.
 	Streams *streams.Streams
 	// Flow counts watches; it may be nil.
-	Flow *auth.Flow
+	Flow *flow.Control
 	// Join returns the right that the stream of a request depends on; nil if there is none.
 	Join func(*exchange.Exchange) streams.Right
 	// Credential reports whether a header, named in its canonical form, holds credentials.

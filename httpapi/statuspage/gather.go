@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/httpapi/costs"
-	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/flow"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/kv"
 )
@@ -32,15 +32,15 @@ type Snapshot struct {
 	Total             costs.Usage `json:"total"`
 	ProcessCPUSeconds float64     `json:"processCPUSeconds"`
 
-	Resources []Resource       `json:"resources"`
-	Watchers  []Watchers       `json:"watchers"`
-	Unlisted  int              `json:"unlistedWatches"` // watches of groups that are left out
-	Flow      []auth.FlowLevel `json:"flow"`
-	Clients   *costs.Report    `json:"clients"`
-	Failures  []Failure        `json:"failures"` // the last first
-	Failed    int64            `json:"failed"`   // how many there were since the start
-	Checks    []Check          `json:"checks"`
-	Memory    Memory           `json:"memory"`
+	Resources []Resource    `json:"resources"`
+	Watchers  []Watchers    `json:"watchers"`
+	Unlisted  int           `json:"unlistedWatches"` // watches of groups that are left out
+	Flow      []flow.Level  `json:"flow"`
+	Clients   *costs.Report `json:"clients"`
+	Failures  []Failure     `json:"failures"` // the last first
+	Failed    int64         `json:"failed"`   // how many there were since the start
+	Checks    []Check       `json:"checks"`
+	Memory    Memory        `json:"memory"`
 }
 
 // Resource describes the cache of one resource.
@@ -120,7 +120,7 @@ func (p *Page) gather(ctx context.Context) *Snapshot {
 	s.Total, s.ProcessCPUSeconds = all.Total, all.Process.CPUSeconds
 	p.gatherResources(ctx, s)
 	p.gatherWatchers(s)
-	if s.Flow = []auth.FlowLevel{}; p.config.Flow != nil {
+	if s.Flow = []flow.Level{}; p.config.Flow != nil {
 		s.Flow = p.config.Flow.Levels()
 	}
 	s.Failures, s.Failed = p.config.Failures.list()

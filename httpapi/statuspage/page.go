@@ -20,7 +20,7 @@ import (
 	"github.com/larder-io/larder/httpapi/costs"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/httpapi/streams"
-	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/flow"
 	"github.com/larder-io/larder/internal/registry"
 )
 
@@ -43,7 +43,7 @@ type Config struct {
 	Registry *registry.Registry
 	Followed func() []*registry.Resource // further resources, whose stores are not asked; may be nil
 	Streams  *streams.Streams
-	Flow     *auth.Flow // may be nil
+	Flow     *flow.Control // may be nil
 	Ledger   *costs.Ledger
 	Failures *Failures
 	Checks   []healthz.HealthChecker

@@ -20,7 +20,7 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/httpapi/reads"
-	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/flow"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/storage"
 	"github.com/larder-io/larder/watch"
@@ -30,7 +30,7 @@ import (
 type WatchRequest struct {
 	*reads.Read
 
-	Flow *auth.Flow // may be nil
+	Flow *flow.Control // may be nil
 
 	// Attributes returns the attributes of the tracing span of a watch that lists first.
 	Attributes func() []attribute.KeyValue

@@ -2,7 +2,6 @@ package auth
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"hash/maphash"
 	"sync/atomic"
@@ -12,6 +11,8 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/larder-io/larder/internal/flow"
 )
 
 const (
@@ -42,7 +43,7 @@ type decisions struct {
 
 // decided is one decision. It is immutable.
 type decided struct {
-	key      string // of the request, by appendKey
+	key      string // of the request, by flow.AppendKey
 	changes  uint64
 	decision authorizer.Decision
 	reason   string
@@ -101,8 +102,8 @@ func (d *decisions) Authorize(ctx context.Context, a authorizer.Attributes) (aut
 // ask returns the decision that was cached at this number of changes. If there is none, it asks RBAC and
 // caches the decision.
 func (d *decisions) ask(ctx context.Context, a authorizer.Attributes, changes uint64) *decided {
-	var room [keyRoom]byte
-	key := appendKey(room[:0], a, a.GetName())
+	var room [flow.KeyRoom]byte
+	key := flow.AppendKey(room[:0], a, a.GetName())
 	slot := &d.slots[maphash.Bytes(d.seed, key)%rememberedDecisions]
 	if known := slot.Load(); known != nil && known.changes == changes && known.key == string(key) {
 		if known.decision == authorizer.DecisionAllow {
@@ -147,25 +148,3 @@ type renamed struct {
 
 // GetName returns the other name.
 func (n renamed) GetName() string { return n.name }
-
-// keyRoom is the room for a key. Few are longer.
-const keyRoom = 512
-
-// appendKey appends all that RBAC looks at in a request, which has a user, for an object with that name.
-func appendKey(dst []byte, a authorizer.Attributes, name string) []byte {
-	who := a.GetUser()
-	add := func(parts ...string) {
-		for _, s := range parts {
-			dst = append(binary.AppendUvarint(dst, uint64(len(s))), s...)
-		}
-	}
-	if add(who.GetName(), a.GetVerb(), a.GetNamespace()); a.IsResourceRequest() {
-		dst = append(dst, 1)
-		add(a.GetAPIGroup(), a.GetResource(), a.GetSubresource(), name)
-	} else {
-		dst = append(dst, 0)
-		add(a.GetPath())
-	}
-	add(who.GetGroups()...)
-	return dst
-}

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"testing"
 
+	dto "github.com/prometheus/client_model/go"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -272,4 +274,9 @@ func TestDecisionsAreCounted(t *testing.T) {
 	if n := count() - before; n != 20 {
 		t.Errorf("%v decisions are counted", n)
 	}
+}
+
+// has reports whether a sample has a label of that value.
+func has(sample *dto.Metric, name, value string) bool {
+	return slices.ContainsFunc(sample.GetLabel(), func(l *dto.LabelPair) bool { return l.GetName() == name && l.GetValue() == value })
 }

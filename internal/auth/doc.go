@@ -1,5 +1,4 @@
-// Package auth authenticates, authorizes and audits requests, and limits how many are served at
-// once.
+// Package auth authenticates, authorizes and audits requests.
 //
 // Authenticators and authorizers are kube-apiserver's own libraries, with its options. [Load]
 // reads the files that its [Config] names and returns an [Auth]. Package httpapi calls its parts:
@@ -31,22 +30,13 @@
 //
 // [LoadAudit] loads kube-apiserver's audit policy and backends. Package httpapi makes the events.
 //
-// [Flow] is API priority and fairness. Upstream's controller decides on the first request of a
-// kind, and on requests that may have to wait. For the others Flow only counts seats, with the same
-// result and less CPU (E7). Upstream's metrics count all requests.
-//
 // Accepted tokens and client certificates are cached for nine seconds, and package httpapi reuses
 // a response for one second more. A change of the CAs discards cached certificates
 // ([Auth.Generation]). The objects that a token depends on are read from the registry's caches.
 //
-// # Locks
-//
-// The lock of upstream's controller > queueSet.mu > the locks of upstream's queues. Flow's mu is a leaf.
-//
 // # Goroutines
 //
-// [Flow.Run] follows the configuration. Each request that upstream's controller decides on has a
-// goroutine while it is served. [Audit.Run] runs the audit backend. [Auth.Run] follows CA and
+// [Audit.Run] runs the audit backend. [Auth.Run] follows CA and
 // configuration files until its context ends. If a file becomes invalid, the last valid content stays
 // in force. Load starts the goroutines of upstream's reloaders, so Run must be called, if only with an
 // ended context. The goroutines that ask OpenID providers and an external signer end with Load's

@@ -19,7 +19,7 @@ internal/invariants, internal/proctest
 < cache
 < watch
 < watch/mirror, watch/watchtest
-< internal/registry/jsontext
+< internal/flow, internal/registry/jsontext
 < internal/registry/wire, internal/registry/transcode, internal/registry/servedjson, internal/registry/backend
 < internal/registry/encoding, internal/relay
 < internal/registry/table, internal/registry/storage, internal/registry/builtin
@@ -58,7 +58,7 @@ var reserved = []struct {
 	{"go.etcd.io/", []string{"kv", "bench/starts"}, false},
 	{"github.com/valyala/fasthttp", []string{"httpapi/http1", "bench"}, false},
 	{"k8s.io/kubernetes/", []string{"internal/registry", "internal/auth", "internal/admission", "httpapi", "cmd/larder"}, true},
-	{"k8s.io/", []string{"internal/registry", "internal/relay", "internal/auth", "internal/admission", "httpapi", "cmd/larder", "bench", "cmd/larder-bench", "internal/e2e"}, false},
+	{"k8s.io/", []string{"internal/flow", "internal/registry", "internal/relay", "internal/auth", "internal/admission", "httpapi", "cmd/larder", "bench", "cmd/larder-bench", "internal/e2e"}, false},
 	{"k8s.io/kubernetes/cmd/", []string{"cmd/larder/internal/server"}, true},
 	{"k8s.io/apiserver/pkg/storage/cacher", nil, false},
 	{"k8s.io/apiserver/pkg/storage/etcd3", nil, true},

@@ -32,6 +32,7 @@ import (
 	"github.com/larder-io/larder/httpapi/faults/inject"
 	"github.com/larder-io/larder/internal/admission"
 	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/flow"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/bootstrap"
 	"github.com/larder-io/larder/internal/registry/builtin"
@@ -327,12 +328,12 @@ func (s *Server) aggregate(config *httpapi.Config) error {
 }
 
 // newFlow returns API Priority and Fairness; nil if it is disabled.
-func (s *Server) newFlow() *auth.Flow {
+func (s *Server) newFlow() *flow.Control {
 	if !s.config.Features.EnablePriorityAndFairness {
 		return nil
 	}
 	p := &s.parts
-	return auth.NewFlow(auth.FlowConfig{
+	return flow.New(flow.Config{
 		Client: p.client, Informers: p.informers, Stored: stored(p.registry),
 		Limit: s.config.GenericServerRunOptions.MaxRequestsInFlight + s.config.GenericServerRunOptions.MaxMutatingRequestsInFlight,
 	})

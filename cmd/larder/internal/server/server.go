@@ -27,6 +27,7 @@ import (
 	"github.com/larder-io/larder/httpapi/customresources"
 	"github.com/larder-io/larder/internal/admission"
 	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/flow"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/bootstrap"
 	"github.com/larder-io/larder/kv"
@@ -85,7 +86,7 @@ type parts struct {
 	stopWaiting      func()      // ends the wait of access decisions for their first sync
 	audit            *auth.Audit // nil if nothing is recorded
 	encryption       encryption
-	flow             *auth.Flow // nil if API Priority and Fairness is disabled
+	flow             *flow.Control // nil if API Priority and Fairness is disabled
 	certificates     *servingcert.Certificates
 	informers        informers.SharedInformerFactory
 	informersStarted chan struct{}           // closed once informers has started

@@ -1,8 +1,9 @@
-package auth
+package flow
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/url"
 	"sync"
 	"testing"
@@ -40,8 +41,8 @@ func flowConfiguration() (all []runtime.Object) {
 	return all
 }
 
-// runFlow runs a Flow that has loaded objects until the test ends.
-func runFlow(t testing.TB, limit int, objects ...runtime.Object) *Flow {
+// runFlow runs a Control that has loaded objects until the test ends.
+func runFlow(t testing.TB, limit int, objects ...runtime.Object) *Control {
 	t.Helper()
 	f, begin := prepareFlow(t, limit, objects...)
 	before := f.generation.Load()
@@ -55,13 +56,13 @@ func runFlow(t testing.TB, limit int, objects ...runtime.Object) *Flow {
 	return f
 }
 
-// prepareFlow returns a Flow whose informers have loaded objects, and a function that runs it until the
+// prepareFlow returns a Control whose informers have loaded objects, and a function that runs it until the
 // test ends.
-func prepareFlow(t testing.TB, limit int, objects ...runtime.Object) (f *Flow, begin func()) {
+func prepareFlow(t testing.TB, limit int, objects ...runtime.Object) (f *Control, begin func()) {
 	t.Helper()
 	client := fake.NewClientset(objects...)
 	factory := informers.NewSharedInformerFactory(client, 0)
-	f = NewFlow(FlowConfig{Client: client, Informers: factory, Limit: limit, Stored: func(string) (storage.Stats, error) {
+	f = New(Config{Client: client, Informers: factory, Limit: limit, Stored: func(string) (storage.Stats, error) {
 		return storage.Stats{ObjectCount: 10_000, EstimatedAverageObjectSizeBytes: 5_000}, nil
 	}})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -82,7 +83,7 @@ func prepareFlow(t testing.TB, limit int, objects ...runtime.Object) (f *Flow, b
 	}
 }
 
-func (f *Flow) has(level string) bool {
+func (f *Control) has(level string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.queueSets[level] != nil
@@ -94,10 +95,10 @@ type flowRequest struct {
 	query string
 }
 
-// RequestInfo implements FlowRequest.
+// RequestInfo implements Request.
 func (r *flowRequest) RequestInfo() *apirequest.RequestInfo { return &r.info }
 
-// URL implements FlowRequest.
+// URL implements Request.
 func (r *flowRequest) URL() *url.URL { return &url.URL{RawQuery: r.query} }
 
 func (r *flowRequest) attributes(who user.Info) authorizer.Attributes {
@@ -119,7 +120,7 @@ var flowUsers = map[string]user.Info{
 	"global-default":   &user.DefaultInfo{Name: "u", Groups: []string{user.AllAuthenticated}},
 }
 
-// BenchmarkFlow measures flow control of a request with Flow and with upstream's controller alone.
+// BenchmarkFlow measures flow control of a request with Control and with upstream's controller alone.
 func BenchmarkFlow(b *testing.B) {
 	f := runFlow(b, 600, flowConfiguration()...)
 	for name, who := range flowUsers {
@@ -152,4 +153,22 @@ func BenchmarkFlow(b *testing.B) {
 			}
 		})
 	}
+}
+
+// awaitWatches waits until n watches of client are open. Such a client tells a watch nothing of what was written
+// before it, so what is written between the list and the watch of an informer is lost.
+func awaitWatches(t testing.TB, client *fake.Clientset, n int) {
+	t.Helper()
+	proctest.Eventually(t, "informers watch", func() error {
+		watches := 0
+		for _, action := range client.Actions() {
+			if action.GetVerb() == "watch" {
+				watches++
+			}
+		}
+		if watches < n {
+			return fmt.Errorf("%d of %d do", watches, n)
+		}
+		return nil
+	})
 }

@@ -1,4 +1,4 @@
-package auth
+package flow
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 type queueSet struct {
 	fairqueuing.QueueSet // upstream's
 	name                 string
-	flow                 *Flow
+	flow                 *Control
 	demand               flowmetrics.Gauge        // of seats; upstream sets it while the queues are open
 	seats                flowmetrics.RatioedGauge // executing; placeholders are in it
 	exempt               bool
@@ -36,7 +36,7 @@ type queueSet struct {
 	// QueueSet.
 	open         bool
 	counted      map[*counted]bool // requests of the controller that have such seats
-	placeholders []*placeholder    // one for each seat that Flow itself took before the queues opened
+	placeholders []*placeholder    // one for each seat that Control itself took before the queues opened
 	lingersUntil time.Time         // until then, requests that have ended may keep seats in QueueSet
 }
 
@@ -299,10 +299,10 @@ func (l *queueSet) BeginConfigChange(config fairqueuing.QueuingConfig) (fairqueu
 	return &queueSetCompleter{next, l, config}, err
 }
 
-// queueSetFactory makes the queueSets of a Flow. The controller makes and changes them while it
+// queueSetFactory makes the queueSets of a Control. The controller makes and changes them while it
 // classifies no request.
 type queueSetFactory struct {
-	flow *Flow
+	flow *Control
 	fairqueuing.QueueSetFactory
 }
 

@@ -1,7 +1,8 @@
-package auth
+package flow
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -29,9 +30,16 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// FlowConfig is the configuration of a [Flow]. All fields are required.
-type FlowConfig struct {
-	// Client updates the status of flow schemas. Informers, which the caller starts after NewFlow,
+const (
+	// rememberedClasses is the number of slots, a power of two.
+	rememberedClasses = 1 << 12
+	// rememberedSize limits the bytes of the key of a slot.
+	rememberedSize = 1 << 10
+)
+
+// Config is the configuration of a [Control]. All fields are required.
+type Config struct {
+	// Client updates the status of flow schemas. Informers, which the caller starts after New,
 	// deliver flow schemas and priority levels.
 	Client    kubernetes.Interface
 	Informers informers.SharedInformerFactory
@@ -42,15 +50,15 @@ type FlowConfig struct {
 	Stored func(resource string) (storage.Stats, error)
 }
 
-// Flow is API priority and fairness: it decides which requests are served, and when. Build one with
-// [NewFlow].
+// Control is API priority and fairness: it decides which requests are served, and when. Build one with
+// [New].
 //
 // Upstream's controller and its queues decide (apiserver pkg/util/flowcontrol). They cost half as much
-// as a small request (E7). Flow skips them if it knows their decision: it has classified the same kind
+// as a small request (E7). Control skips them if it knows their decision: it has classified the same kind
 // of request since the configuration last changed, no request of the priority level waits, and seats
 // are free. Upstream's metrics count these requests, too.
-type Flow struct {
-	config     FlowConfig
+type Control struct {
+	config     Config
 	controller flowcontrol.Interface
 	estimate   flowrequest.WorkEstimatorFunc
 	dropped    flowcontrol.DroppedRequestsTracker
@@ -59,7 +67,7 @@ type Flow struct {
 	// generation grows before the configuration changes.
 	generation atomic.Uint64
 	seed       maphash.Seed
-	slots      [rememberedDecisions]atomic.Pointer[classified]
+	slots      [rememberedClasses]atomic.Pointer[classified]
 
 	waiting [2]waiting // reads, and other requests
 
@@ -69,12 +77,12 @@ type Flow struct {
 	loadedOnce sync.Once
 
 	mu        sync.Mutex
-	queueSets map[string]*queueSet     // guarded by mu: by priority level
-	classes   map[[4]string]*FlowClass // guarded by mu: by names and UIDs
+	queueSets map[string]*queueSet // guarded by mu: by priority level
+	classes   map[[4]string]*Class // guarded by mu: by names and UIDs
 }
 
-// FlowClass is a flow schema and its priority level. It is immutable except for rejected.
-type FlowClass struct {
+// Class is a flow schema and its priority level. It is immutable except for rejected.
+type Class struct {
 	Schema, Level       string // their names
 	SchemaUID, LevelUID string
 	rejected            atomic.Int64 // requests
@@ -82,14 +90,14 @@ type FlowClass struct {
 
 // classified is the class of one kind of requests in one generation.
 type classified struct {
-	key        string // of the requests, by appendKey
+	key        string // of the requests, by AppendKey
 	generation uint64
-	class      *FlowClass
+	class      *Class
 	queueSet   *queueSet
 }
 
-// FlowRequest is the part of a request, beside its attributes, that Flow needs.
-type FlowRequest interface {
+// Request is the part of a request, beside its attributes, that Control needs.
+type Request interface {
 	RequestInfo() *apirequest.RequestInfo
 	URL() *url.URL
 }
@@ -97,7 +105,7 @@ type FlowRequest interface {
 // Seat holds one or more of upstream's seats while a request is served. The zero value holds none.
 type Seat struct {
 	queueSet *queueSet
-	class    *FlowClass
+	class    *Class
 	seats    int
 	since    time.Time
 	// For seats that the controller gave: Release closes done; ended is closed after the release.
@@ -107,11 +115,11 @@ type Seat struct {
 	Waited time.Duration
 }
 
-// NewFlow returns a Flow with the mandatory configuration. Run loads the rest.
-func NewFlow(config FlowConfig) *Flow {
-	f := &Flow{
+// New returns a Control with the mandatory configuration. Run loads the rest.
+func New(config Config) *Control {
+	f := &Control{
 		config: config, dropped: flowcontrol.NewDroppedRequestsTracker(), seed: maphash.MakeSeed(),
-		queueSets: make(map[string]*queueSet), classes: make(map[[4]string]*FlowClass),
+		queueSets: make(map[string]*queueSet), classes: make(map[[4]string]*Class),
 		loaded: make(chan struct{}),
 	}
 	flowmetrics.Register()
@@ -135,7 +143,7 @@ func NewFlow(config FlowConfig) *Flow {
 }
 
 // Run follows the configuration until ctx ends, and then waits for the last request.
-func (f *Flow) Run(ctx context.Context) error {
+func (f *Control) Run(ctx context.Context) error {
 	err := f.controller.Run(ctx.Done())
 	<-ctx.Done()
 	f.running.Wait()
@@ -149,7 +157,7 @@ func (f *Flow) Run(ctx context.Context) error {
 // first. Until then all requests except those of system:masters belong to the catch-all level, which
 // serves few at once and rejects the others. The informers must have synced. In a new cluster, which
 // has no levels yet, Await does not wait.
-func (f *Flow) Await(ctx context.Context) error {
+func (f *Control) Await(ctx context.Context) error {
 	levels, err := f.config.Informers.Flowcontrol().V1().PriorityLevelConfigurations().Lister().List(labels.Everything())
 	if err == nil && slices.ContainsFunc(levels, func(l *flowcontrolv1.PriorityLevelConfiguration) bool { return !mandatory(l.Name) }) {
 		select {
@@ -170,22 +178,22 @@ func mandatory(level string) bool {
 }
 
 // Install adds upstream's debug pages, which show the queues.
-func (f *Flow) Install(paths *mux.PathRecorderMux) { f.controller.Install(paths) }
+func (f *Control) Install(paths *mux.PathRecorderMux) { f.controller.Install(paths) }
 
 // RegisterWatch counts a watch until the result is called. Writes of objects with watches take more
 // seats.
-func (f *Flow) RegisterWatch(info *apirequest.RequestInfo, query string) (forget func()) {
+func (f *Control) RegisterWatch(info *apirequest.RequestInfo, query string) (forget func()) {
 	req := &http.Request{URL: &url.URL{RawQuery: query}}
 	return f.controller.RegisterWatch(req.WithContext(apirequest.WithRequestInfo(context.Background(), info)))
 }
 
 // Watches returns the number of watches that a write concerns.
-func (f *Flow) Watches(info *apirequest.RequestInfo) int {
+func (f *Control) Watches(info *apirequest.RequestInfo) int {
 	return f.controller.GetInterestedWatchCount(info)
 }
 
 // RetryAfter counts a rejected request and returns the number of seconds to wait before a retry.
-func (f *Flow) RetryAfter(class *FlowClass) int64 {
+func (f *Control) RetryAfter(class *Class) int64 {
 	class.rejected.Add(1)
 	f.dropped.RecordDroppedRequest(class.Level)
 	return f.dropped.GetRetryAfter(class.Level)
@@ -194,12 +202,12 @@ func (f *Flow) RetryAfter(class *FlowClass) int64 {
 // Acquire waits until a request may be served and fills seat, which the caller must release. It
 // returns false if that does not happen by the time until, or before ctx ends. ctx has the request's
 // values and ends when the client leaves.
-func (f *Flow) Acquire(ctx context.Context, a authorizer.Attributes, r FlowRequest, until time.Time, seat *Seat) (*FlowClass, bool) {
+func (f *Control) Acquire(ctx context.Context, a authorizer.Attributes, r Request, until time.Time, seat *Seat) (*Class, bool) {
 	if a.GetUser() == nil {
 		return nil, false
 	}
-	var room [keyRoom]byte
-	key := appendKey(room[:0], a, "") // flow schemas do not look at names
+	var room [KeyRoom]byte
+	key := AppendKey(room[:0], a, "") // flow schemas do not look at names
 	generation := f.generation.Load()
 	known := f.slot(key).Load()
 	// The controller always decides on watches, because it times their initialization.
@@ -214,15 +222,15 @@ func (f *Flow) Acquire(ctx context.Context, a authorizer.Attributes, r FlowReque
 	return f.queue(ctx, slices.Clone(key), a, r, until, seat)
 }
 
-func (f *Flow) slot(key []byte) *atomic.Pointer[classified] {
-	return &f.slots[maphash.Bytes(f.seed, key)%rememberedDecisions]
+func (f *Control) slot(key []byte) *atomic.Pointer[classified] {
+	return &f.slots[maphash.Bytes(f.seed, key)%rememberedClasses]
 }
 
 // queue lets the controller decide. The controller calls a function and releases the seat
 // when the function returns, so it needs its own goroutine for the request.
-func (f *Flow) queue(ctx context.Context, key []byte, a authorizer.Attributes, r FlowRequest, until time.Time, seat *Seat) (*FlowClass, bool) {
+func (f *Control) queue(ctx context.Context, key []byte, a authorizer.Attributes, r Request, until time.Time, seat *Seat) (*Class, bool) {
 	info := r.RequestInfo()
-	var class *FlowClass
+	var class *Class
 	note := func(fs *flowcontrolv1.FlowSchema, pl *flowcontrolv1.PriorityLevelConfiguration, _ string) {
 		class = f.classify(key, fs, pl)
 	}
@@ -278,7 +286,7 @@ func (w *waiting) note(in bool) {
 }
 
 // Waiting returns the peaks of waiting reads and of other waiting requests since the last call.
-func (f *Flow) Waiting() (reading, mutating int) {
+func (f *Control) Waiting() (reading, mutating int) {
 	peaks := [2]int64{}
 	for kind := range f.waiting {
 		w := &f.waiting[kind]
@@ -289,13 +297,13 @@ func (f *Flow) Waiting() (reading, mutating int) {
 
 // classify stores the controller's classification of a request. The controller calls it while the
 // configuration cannot change.
-func (f *Flow) classify(request []byte, fs *flowcontrolv1.FlowSchema, pl *flowcontrolv1.PriorityLevelConfiguration) *FlowClass {
+func (f *Control) classify(request []byte, fs *flowcontrolv1.FlowSchema, pl *flowcontrolv1.PriorityLevelConfiguration) *Class {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	key := [4]string{fs.Name, pl.Name, string(fs.UID), string(pl.UID)}
 	class := f.classes[key]
 	if class == nil {
-		class = &FlowClass{Schema: fs.Name, Level: pl.Name, SchemaUID: string(fs.UID), LevelUID: string(pl.UID)}
+		class = &Class{Schema: fs.Name, Level: pl.Name, SchemaUID: string(fs.UID), LevelUID: string(pl.UID)}
 		f.classes[key] = class
 	}
 	if queues := f.queueSets[pl.Name]; queues != nil && len(request) <= rememberedSize {
@@ -321,7 +329,7 @@ func (s *Seat) Release() {
 }
 
 // begin updates upstream's metrics for a request that got seats without upstream's controller.
-func (c *FlowClass) begin(ctx context.Context, l *queueSet, seats int) {
+func (c *Class) begin(ctx context.Context, l *queueSet, seats int) {
 	flowmetrics.ObserveWorkEstimatedSeats(c.Level, c.Schema, seats)
 	if !l.exempt {
 		flowmetrics.ObserveWaitingDuration(ctx, c.Level, c.Schema, "true", 0)
@@ -331,7 +339,7 @@ func (c *FlowClass) begin(ctx context.Context, l *queueSet, seats int) {
 }
 
 // end updates upstream's metrics when the request ends.
-func (c *FlowClass) end(seats int, took time.Duration) {
+func (c *Class) end(seats int, took time.Duration) {
 	ctx := context.Background()
 	flowmetrics.AddRequestsExecuting(ctx, c.Level, c.Schema, -1)
 	flowmetrics.AddSeatConcurrencyInUse(c.Level, c.Schema, -seats)
@@ -339,7 +347,7 @@ func (c *FlowClass) end(seats int, took time.Duration) {
 }
 
 // Estimate returns how many seats a request of a class takes, and for how long after its end.
-func (f *Flow) Estimate(a authorizer.Attributes, r FlowRequest, class *FlowClass) flowrequest.WorkEstimate {
+func (f *Control) Estimate(a authorizer.Attributes, r Request, class *Class) flowrequest.WorkEstimate {
 	req := new(http.Request)
 	switch a.GetVerb() {
 	case "list", "watch":
@@ -369,8 +377,8 @@ func (w watchProgress) Supports(f storage.Feature) bool {
 	return f == storage.RequestWatchProgress || w.FeatureSupportChecker.Supports(f)
 }
 
-// FlowLevel is the state of a priority level.
-type FlowLevel struct {
+// Level is the state of a priority level.
+type Level struct {
 	Name       string `json:"name"`
 	Exempt     bool   `json:"exempt"`
 	Seats      int    `json:"seats"`      // the limit, unless the level is exempt
@@ -382,25 +390,48 @@ type FlowLevel struct {
 }
 
 // Levels returns all priority levels, by name.
-func (f *Flow) Levels() []FlowLevel {
+func (f *Control) Levels() []Level {
 	f.mu.Lock()
 	rejected, queueSets := make(map[string]int64), maps.Clone(f.queueSets)
 	for _, class := range f.classes {
 		rejected[class.Level] += class.rejected.Load()
 	}
 	f.mu.Unlock()
-	levels := make([]FlowLevel, 0, len(queueSets))
+	levels := make([]Level, 0, len(queueSets))
 	for _, name := range slices.Sorted(maps.Keys(queueSets)) {
 		l := queueSets[name]
 		dump := l.Dump(false)
 		l.mu.Lock()
 		limit := l.dispatch.ConcurrencyLimit
 		l.mu.Unlock()
-		levels = append(levels, FlowLevel{
+		levels = append(levels, Level{
 			Name: name, Exempt: l.exempt, Seats: limit,
 			Taken: dump.SeatsInUse, Executing: dump.Executing, Waiting: dump.Waiting,
 			Dispatched: dump.Dispatched, Rejected: rejected[name],
 		})
 	}
 	return levels
+}
+
+// KeyRoom is the number of bytes that most keys of [AppendKey] fit into.
+const KeyRoom = 512
+
+// AppendKey appends to dst all that flow schemas look at in a request, which has a user. With the name of an object it
+// is all that RBAC looks at.
+func AppendKey(dst []byte, a authorizer.Attributes, name string) []byte {
+	who := a.GetUser()
+	add := func(parts ...string) {
+		for _, s := range parts {
+			dst = append(binary.AppendUvarint(dst, uint64(len(s))), s...)
+		}
+	}
+	if add(who.GetName(), a.GetVerb(), a.GetNamespace()); a.IsResourceRequest() {
+		dst = append(dst, 1)
+		add(a.GetAPIGroup(), a.GetResource(), a.GetSubresource(), name)
+	} else {
+		dst = append(dst, 0)
+		add(a.GetPath())
+	}
+	add(who.GetGroups()...)
+	return dst
 }

@@ -1,4 +1,4 @@
-package auth
+package flow
 
 import (
 	"context"
@@ -228,7 +228,7 @@ func TestRequestsLeaveTheQueueWithTheirContexts(t *testing.T) {
 // cache. A list at an exact revision takes more seats.
 func TestConsistentListsCostWhatCachedOnesDo(t *testing.T) {
 	f := runFlow(t, 6000, flowConfiguration()...)
-	class := &FlowClass{Schema: "exempt", Level: "exempt"}
+	class := &Class{Schema: "exempt", Level: "exempt"}
 	most := flowrequest.DefaultWorkEstimatorConfig().MaximumListSeatsLimit
 	for query, want := range map[string]uint64{
 		"": min(10, most), "resourceVersion=0": min(10, most), "limit=20": 1, "resourceVersion=7&resourceVersionMatch=Exact": most,
@@ -301,7 +301,7 @@ func has(sample *dto.Metric, name, value string) bool {
 	return false
 }
 
-// TestFlowsMayBeMadeAtOnce: concurrent calls of NewFlow do not race on upstream's variable.
+// TestFlowsMayBeMadeAtOnce: concurrent calls of New do not race on upstream's variable.
 func TestFlowsMayBeMadeAtOnce(t *testing.T) {
 	var making sync.WaitGroup
 	for range 4 {

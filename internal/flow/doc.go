@@ -1,0 +1,14 @@
+// Package flow limits how many requests are served at once: [Control] is API priority and fairness.
+//
+// Upstream's controller decides on the first request of a kind, and on requests that may have to wait. For the
+// others Control only counts seats, with the same result and less CPU (E7). Upstream's metrics count all requests.
+//
+// # Locks
+//
+// The lock of upstream's controller > queueSet.mu > the locks of upstream's queues. Control's mu is a leaf.
+//
+// # Goroutines
+//
+// [Control.Run] follows the configuration. Each request that upstream's controller decides on has a goroutine while
+// it is served.
+package flow
