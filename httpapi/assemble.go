@@ -61,7 +61,7 @@ func newServer(config Config) *Server {
 func (s *Server) assemble() {
 	config, credential, digester := &s.config, identity.NewHeaders(s.config.RequestHeader), identity.NewDigester()
 	s.rights = revocation.New(s.rightsConfig(credential, digester))
-	s.handlers = nethttp.New(nethttp.Config{Streams: s.streams, Flow: config.Flow, Join: s.joinAgain, Credential: credential.Has})
+	s.handlers = nethttp.New(nethttp.Config{Streams: s.streams, Flow: config.Flow, Join: func(x *exchange.Exchange) streams.Right { return s.rights.Join(x, revocation.Basis{}) }, Credential: credential.Has})
 	auditor := &auditor{policy: config.AuditPolicy, sink: config.Audit}
 	s.chain = &chain{
 		handlers: s.handlers, deadlines: exchange.NewDeadlines(s.base, config.RequestTimeout),
@@ -112,11 +112,6 @@ func (s *Server) http1Config() http1.Config {
 		MaxStreams:     s.config.HTTP2MaxStreams,
 		GoAwayChance:   s.config.GoAwayChance,
 	}
-}
-
-// joinAgain is [revocation.Rights.Join] for requests that upstream's handlers serve.
-func (s *Server) joinAgain(x *exchange.Exchange) streams.Right {
-	return s.rights.Join(x, revocation.Basis{})
 }
 
 // rightsConfig returns the configuration of package revocation.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -212,9 +211,4 @@ func columns(out *os.File) int {
 		return width
 	}
 	return unknown
-}
-
-func isTerminal(w io.Writer) bool {
-	_, _, err := term.TerminalSize(w)
-	return err == nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/component-base/term"
 	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/cmd/larder/internal/server"
@@ -47,7 +48,8 @@ func snapshotCommand(cmd *cobra.Command, run func(ctx context.Context, file stri
 		klog.SetOutput(io.Discard) // gRPC logs each failed attempt, and the returned error has the last one
 		ctx, stop := untilSignal(func() { os.Exit(fail(cmd.ErrOrStderr(), errSecondSignal)) })
 		defer stop()
-		show := &snapshotProgress{out: cmd.ErrOrStderr(), terminal: isTerminal(cmd.ErrOrStderr())}
+		_, _, noTerminal := term.TerminalSize(cmd.ErrOrStderr())
+		show := &snapshotProgress{out: cmd.ErrOrStderr(), terminal: noTerminal == nil}
 		err := run(ctx, args[0], show)
 		show.clear()
 		return err

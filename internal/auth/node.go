@@ -129,7 +129,10 @@ const retryPods = time.Second
 func (g *graph) followPods(ctx context.Context, pods *registry.Resource, synced func()) error {
 	for {
 		if err := pods.WaitReady(ctx); err != nil {
-			return ignoreEnd(ctx, err)
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("auth: pods: %w", err)
 		}
 		err := g.followOnce(ctx, pods, synced)
 		if ctx.Err() != nil {
@@ -142,13 +145,6 @@ func (g *graph) followPods(ctx context.Context, pods *registry.Resource, synced 
 		case <-time.After(retryPods):
 		}
 	}
-}
-
-func ignoreEnd(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	return fmt.Errorf("auth: pods: %w", err)
 }
 
 // followOnce reads a snapshot of the pods and follows them from there until that ends.

@@ -166,7 +166,8 @@ func (p *Process) Ended() error {
 	r := p.last()
 	select {
 	case <-r.exited:
-		return fmt.Errorf("proctest: %s ended: %v\n%s", p.name, r.err, r.output.tail())
+		output := r.output.String()
+		return fmt.Errorf("proctest: %s ended: %v\n%s", p.name, r.err, output[max(0, len(output)-4000):])
 	default:
 		return nil
 	}
@@ -245,11 +246,4 @@ func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buf.String()
-}
-
-// tail is the end of what was written.
-func (b *Buffer) tail() string {
-	const most = 4000
-	s := b.String()
-	return s[max(0, len(s)-most):]
 }

@@ -34,7 +34,9 @@ func (s *Server) debugHandlers() map[string]http.Handler {
 		handlers["/debug/flags"], handlers["/debug/flags/"] = flags, flags
 	}
 	if s.config.EnableLogsHandler {
-		handlers["/logs"], handlers["/logs/"] = http.RedirectHandler("/logs/", http.StatusMovedPermanently), http.HandlerFunc(serveLogs)
+		handlers["/logs"], handlers["/logs/"] = http.RedirectHandler("/logs/", http.StatusMovedPermanently), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			http.ServeFile(w, req, path.Join("/var/log", path.Clean("/"+strings.TrimPrefix(req.URL.Path, "/logs/"))))
+		})
 	}
 	s.config.addStatusPages(handlers)
 	return handlers
@@ -77,13 +79,6 @@ func (v builtVersion) BinaryVersion() *utilversion.Version {
 
 // setVerbosity returns a handler of PUT that sets the log's verbosity.
 func setVerbosity() http.HandlerFunc { return routes.StringFlagPutHandler(logs.GlogSetter) }
-
-// logsDir is the directory that kube-apiserver serves, too.
-const logsDir = "/var/log"
-
-func serveLogs(w http.ResponseWriter, req *http.Request) {
-	http.ServeFile(w, req, path.Join(logsDir, path.Clean("/"+strings.TrimPrefix(req.URL.Path, "/logs/"))))
-}
 
 // startDebugSocket serves profiles at --debug-socket-path, without authentication: the file's
 // permissions restrict who may open it.
