@@ -1,8 +1,10 @@
 package embedded_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/embedded"
@@ -14,6 +16,31 @@ func must[T any](b *testing.B) func(T, error) T {
 			b.Fatal(err)
 		}
 		return v
+	}
+}
+
+// BenchmarkStart opens a store in a new directory, or in one that has been used. Each operation also closes it.
+func BenchmarkStart(b *testing.B) {
+	for _, reopen := range []bool{false, true} {
+		b.Run(fmt.Sprintf("reopen=%t", reopen), func(b *testing.B) {
+			cfg := embedded.Config{Dir: b.TempDir(), UnsafeNoFsync: true}
+			var starting time.Duration
+			for b.Loop() {
+				if !reopen {
+					cfg.Dir = b.TempDir()
+				}
+				began := time.Now()
+				store := must[*kv.Etcd](b)(embedded.New(cfg))
+				ctx, stop := context.WithCancel(b.Context())
+				ended := make(chan error)
+				go func() { ended <- store.Run(ctx) }()
+				<-store.Ready()
+				starting += time.Since(began)
+				stop()
+				must[error](b)(nil, <-ended)
+			}
+			b.ReportMetric(float64(starting.Microseconds())/1000/float64(b.N), "start-ms/op")
+		})
 	}
 }
 

@@ -13,8 +13,8 @@
 // a stream of its own, so no other watch can hold back its progress.
 //
 // A disk that stalls delays writes, and reads that are not served from memory. All of them end at
-// their contexts' deadlines, and writes after 5.3 s at the latest: then etcd answers that the request timed
-// out, and may still commit it. With its default ticks etcd waits for 7 s. Revision is not delayed. A read whose caller has gone goes on in the
+// their contexts' deadlines, and writes after 6 s at the latest: then etcd answers that the request timed
+// out, and may still commit it. Revision is not delayed. A read whose caller has gone goes on in the
 // server until the disk answers. The number of reads under way is bounded, and further ones wait.
 //
 // Run returns an error if the database is damaged, or if the disk is full when the store is opened. If
