@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"expvar"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -20,6 +21,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
 	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter"
 	"go.etcd.io/etcd/server/v3/storage/datadir"
+	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -156,10 +158,14 @@ func startServer(ctx context.Context, config *embed.Config) (*embed.Etcd, error)
 	return nil, err
 }
 
-// elect makes a server that has no leader and has applied all that it knows to be committed call an election now, and not
-// after the election timeout. Its vote is the only one. The message is that of a leader that wants to be replaced.
+// elect makes a server that has no leader call an election now, and not after the election timeout. Its vote is the only
+// one. The message is that of a leader that wants to be replaced. Raft must have applied all that it knows to be committed:
+// it panics if it looks for changes of members in entries that the server has already dropped. etcd publishes the state of
+// raft as a variable of the process; the server's own indexes tell that it is the state of this server.
 func elect(ctx context.Context, server *etcdserver.EtcdServer) {
-	if applied := server.AppliedIndex(); server.Leader() == 0 && applied > 0 && applied == server.CommittedIndex() {
+	status, _ := expvar.Get("raft.status").(expvar.Func).Value().(raft.Status)
+	applied := server.AppliedIndex()
+	if server.Leader() == 0 && applied > 0 && applied == server.CommittedIndex() && applied == status.Applied && applied == status.GetCommit() {
 		id := uint64(server.MemberID())
 		_ = server.Process(ctx, &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: &id, To: &id}) // the next tick tries again
 	}

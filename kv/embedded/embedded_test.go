@@ -13,6 +13,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/embedded"
 	"github.com/larder-io/larder/kv/kvtest"
@@ -150,6 +151,20 @@ func TestStoresReopen(t *testing.T) {
 	}
 	if size, err := again.Size(t.Context()); err != nil || size <= 0 {
 		t.Errorf("Size = %d, %v", size, err)
+	}
+}
+
+// TestElectionsWaitForRaft opens a store again and again whose log is long enough to be cut at each start. An election that
+// is called before raft has applied the log panics in about one of forty starts.
+func TestElectionsWaitForRaft(t *testing.T) {
+	cfg := embedded.Config{Dir: t.TempDir()}
+	store := open(t, cfg)
+	for range 400 {
+		kvtest.Put(t, store, "/registry/a", "1")
+	}
+	for range proctest.Fewer(150) {
+		store.Close()
+		store = open(t, cfg)
 	}
 }
 
