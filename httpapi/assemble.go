@@ -139,7 +139,7 @@ func (s *Server) install() error {
 		MinRequestTimeout: config.MinRequestTimeout,
 		Models:            openapi.NewModels(),
 		Equivalents:       config.Registry.Equivalents(),
-		Monitors:          new(apimetrics.Book),
+		Monitors:          new(apimetrics.Resources),
 	}
 	s.models = in.Models
 	t := routes.New()
@@ -206,13 +206,13 @@ func (s *Server) describe(t *routes.Table, in *routes.Installer) error {
 }
 
 // metricsPage returns the page at /metrics, with what the monitors in own count.
-func (s *Server) metricsPage(own *apimetrics.Book) *apimetrics.Page {
-	p := &apimetrics.Page{Books: []*apimetrics.Book{own}, Access: s.access, Collectors: append(s.collectors(), s.config.Collectors...), Limits: s.config.Limits, Resettable: !s.config.NoProfiling}
+func (s *Server) metricsPage(own *apimetrics.Resources) *apimetrics.Page {
+	p := &apimetrics.Page{Resources: []*apimetrics.Resources{own}, Access: s.access, Collectors: append(s.collectors(), s.config.Collectors...), Limits: s.config.Limits, Resettable: !s.config.NoProfiling}
 	if s.config.Extensions != nil {
-		p.Books = append(p.Books, s.config.Extensions.Monitors())
+		p.Resources = append(p.Resources, s.config.Extensions.Monitors())
 	}
 	if s.config.Relay != nil {
-		p.Books = append(p.Books, s.config.Relay.Monitors())
+		p.Resources = append(p.Resources, s.config.Relay.Monitors())
 		p.Collectors = append(p.Collectors, s.config.Relay)
 	}
 	if s.config.Amend != nil {

@@ -11,15 +11,15 @@ import (
 // collector reports what monitors count, under upstream's names (apiserver
 // pkg/endpoints/metrics/metrics.go). It is immutable.
 type collector struct {
-	of books
+	of []*Resources
 
 	requests, durations, indicators, sizes *prometheus.Desc
 	deprecated, own, open                  *prometheus.Desc
 	events, eventSizes, initial            *prometheus.Desc
 }
 
-// NewCollector reports what the monitors in books count.
-func NewCollector(of ...*Book) prometheus.Collector {
+// NewCollector reports what the monitors of resources count.
+func NewCollector(of ...*Resources) prometheus.Collector {
 	shape := []string{"verb", "group", "version", "resource", "subresource", "scope", "component"}
 	desc := func(level, name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("apiserver_"+name, "["+level+"] "+help, labels, nil)
@@ -49,53 +49,48 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector. Like upstream's metrics, it has no sample of what has not
 // happened.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	for _, all := range c.of.monitors() {
-		gvr := all.gvr
-		if removed := all.removed.Load(); removed != nil {
-			ch <- prometheus.MustNewConstMetric(c.deprecated, prometheus.GaugeValue, 1, gvr.Group, gvr.Version, gvr.Resource, all.subresource, *removed)
+	for _, ms := range monitors(c.of) {
+		gvr := ms.gvr
+		if removed := ms.removed.Load(); removed != nil {
+			ch <- prometheus.MustNewConstMetric(c.deprecated, prometheus.GaugeValue, 1, gvr.Group, gvr.Version, gvr.Resource, ms.subresource, *removed)
 		}
-		if total := all.frames.report(ch, c.eventSizes, frameBounds, 0, gvr.Group, gvr.Version, gvr.Resource); total > 0 {
+		if total := ms.eventSizes.report(ch, c.eventSizes, frameBounds, 0, gvr.Group, gvr.Version, gvr.Resource); total > 0 {
 			ch <- prometheus.MustNewConstMetric(c.events, prometheus.CounterValue, float64(total), gvr.Group, gvr.Version, gvr.Resource)
 		}
-		c.collectWrites(ch, all)
-		for v := range all.all {
-			if n := all.own[v].Load(); n > 0 {
-				ch <- prometheus.MustNewConstMetric(c.own, prometheus.CounterValue, float64(n), strings.ToUpper(verbs[v]), gvr.Group, gvr.Resource, all.subresource)
-			}
-			for _, m := range all.all[v] {
-				if m != nil {
-					c.collect(ch, m)
-				}
+		own := make(map[string]int64) // requests that this process has sent, by verb
+		for _, m := range ms.reads {
+			own[strings.ToUpper(m.verb)] += m.own.Load()
+			c.collect(ch, m)
+		}
+		c.collectWrites(ch, ms, own)
+		for verb, n := range own {
+			if n > 0 {
+				ch <- prometheus.MustNewConstMetric(c.own, prometheus.CounterValue, float64(n), verb, gvr.Group, gvr.Resource, ms.subresource)
 			}
 		}
 	}
 }
 
 func (c *collector) collect(ch chan<- prometheus.Metric, m *Monitor) {
-	gvr, watches := m.of.gvr, verbs[m.verb] == "watch"
-	labels := []string{strings.ToUpper(verbs[m.verb]), gvr.Group, gvr.Version, gvr.Resource, m.of.subresource, scopes[m.scope], metrics.APIServerComponent}
+	gvr, watches := m.of.gvr, m.verb == "watch"
+	labels := []string{strings.ToUpper(m.verb), gvr.Group, gvr.Version, gvr.Resource, m.of.subresource, m.scope, metrics.APIServerComponent}
 	c.collectAnswers(ch, m.durations, "200", !watches, labels)
 	m.sizes.report(ch, c.sizes, sizeBounds, 0, labels...)
-	m.initial.report(ch, c.initial, initialBounds, 0, gvr.Group, gvr.Version, gvr.Resource, scopes[m.scope])
+	m.initial.report(ch, c.initial, initialBounds, 0, gvr.Group, gvr.Version, gvr.Resource, m.scope)
 	if m.opened.Load() {
 		ch <- prometheus.MustNewConstMetric(c.open, prometheus.GaugeValue, float64(m.open.Load()), labels...)
 	}
 }
 
-// collectWrites reports the writes that all counts.
-func (c *collector) collectWrites(ch chan<- prometheus.Metric, all *Monitors) {
-	gvr, own := all.gvr, make(map[string]int64)
-	for i := range all.writes {
-		if counts := all.writes[i].Load(); counts != nil {
+// collectWrites reports the writes that ms counts, and adds those that this process has sent to own.
+func (c *collector) collectWrites(ch chan<- prometheus.Metric, ms *Monitors, own map[string]int64) {
+	gvr := ms.gvr
+	for i := range ms.writes {
+		if counts := ms.writes[i].Load(); counts != nil {
 			kind := &writeKinds[i]
 			own[kind.reported] += counts.own.Load()
 			c.collectAnswers(ch, counts.durations, strconv.Itoa(kind.code), true,
-				[]string{kind.reported, gvr.Group, gvr.Version, gvr.Resource, all.subresource, kind.scope, metrics.APIServerComponent})
-		}
-	}
-	for verb, n := range own {
-		if n > 0 {
-			ch <- prometheus.MustNewConstMetric(c.own, prometheus.CounterValue, float64(n), verb, gvr.Group, gvr.Resource, all.subresource)
+				[]string{kind.reported, gvr.Group, gvr.Version, gvr.Resource, ms.subresource, kind.scope, metrics.APIServerComponent})
 		}
 	}
 }

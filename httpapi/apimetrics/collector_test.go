@@ -18,7 +18,7 @@ import (
 )
 
 // reports is what /metrics says of a resource: values by metric, labels and bucket.
-func reports(t *rapid.T, of *Book, resource string) map[string]float64 {
+func reports(t *rapid.T, of *Resources, resource string) map[string]float64 {
 	families, err := legacyregistry.DefaultGatherer.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -76,8 +76,8 @@ func TestTalliesAreUpstreamsMetrics(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		metrics.Reset()
-		book := new(Book)
-		ours, theirs := book.Of(named("ours"), "", true), book.Of(named("theirs"), "", true)
+		all := new(Resources)
+		ours, theirs := all.Of(named("ours"), "", true), all.Of(named("theirs"), "", true)
 		for range rapid.IntRange(0, 40).Draw(t, "requests") {
 			key := rapid.SampledFrom([][2]string{
 				{"get", "resource"}, {"list", "namespace"}, {"list", "cluster"}, {"watch", "cluster"},
@@ -93,7 +93,7 @@ func TestTalliesAreUpstreamsMetrics(t *testing.T) {
 			ours.Of(key[0], key[1]).Observe(a)
 			tell(theirs.Of(key[0], key[1]), a)
 		}
-		got, want := reports(t, book, "ours"), reports(t, book, "theirs")
+		got, want := reports(t, all, "ours"), reports(t, all, "theirs")
 		for name := range maps.All(got) {
 			if got[name] != want[name] {
 				t.Fatalf("%s: got %v, want %v", name, got[name], want[name])
@@ -110,20 +110,20 @@ func TestTalliesAreUpstreamsMetrics(t *testing.T) {
 func tell(m *Monitor, a Answer) {
 	req := m.request()
 	ctx, verb := req.Context(), "LIST"
-	if verbs[m.verb] == "get" {
+	if m.verb == "get" {
 		verb = "GET"
 	}
 	if a.Unsized {
 		verb = "WATCH"
 	}
-	if verbs[m.verb] != "watch" {
+	if m.verb != "watch" {
 		ctx = apirequest.WithLatencyTrackers(ctx)
 		apirequest.TrackAPFQueueWaitLatency(ctx, a.Waited)
 	}
 	if a.Own {
 		ctx = apirequest.WithUser(ctx, &user.DefaultInfo{Name: user.APIServerUser})
 	}
-	metrics.MonitorRequest(req.WithContext(ctx), verb, m.of.gvr.Group, m.of.gvr.Version, m.of.gvr.Resource, "", scopes[m.scope],
+	metrics.MonitorRequest(req.WithContext(ctx), verb, m.of.gvr.Group, m.of.gvr.Version, m.of.gvr.Resource, "", m.scope,
 		metrics.APIServerComponent, a.Life.Deprecated, a.Life.Removed, a.Code, a.Size, a.Took)
 }
 

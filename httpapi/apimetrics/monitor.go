@@ -15,11 +15,12 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// The verbs and scopes of reads, in the order of [Monitors].
-var (
-	verbs  = []string{"get", "list", "watch"}
-	scopes = []string{"resource", "namespace", "cluster"}
-)
+// readKinds lists the reads that Monitors count. Verbs and scopes are labels of upstream's metrics.
+var readKinds = [...]struct{ verb, scope string }{
+	{"get", "resource"},
+	{"list", "namespace"}, {"list", "cluster"},
+	{"watch", "resource"}, {"watch", "namespace"}, {"watch", "cluster"},
+}
 
 // Lifecycle says whether a version of a resource is deprecated, and which release removes it; "" if
 // none is known.
@@ -28,77 +29,72 @@ type Lifecycle struct {
 	Removed    string
 }
 
-// Monitors counts the reads and writes of one resource in one version. A nil Monitors counts
+// Monitors counts the reads and writes of one resource or subresource in one version. A nil Monitors counts
 // nothing.
 type Monitors struct {
 	gvr         schema.GroupVersionResource
 	subresource string
-	removed     atomic.Pointer[string] // the release that removes a deprecated version; nil until it is read
-	own         [3]atomic.Int64
-	frames      *histogram                                   // sizes of the frames of all watches
-	all         [3][3]*Monitor                               // by verb and scope; nil where there is none
+	removed     atomic.Pointer[string]                       // the release that removes the version; nil before its first read, and unless it is deprecated
+	eventSizes  *histogram                                   // of all watches
+	reads       []*Monitor                                   // one for each of readKinds, or none
 	writes      [len(writeKinds)]atomic.Pointer[writeCounts] // nil before the first write of the kind
 }
 
 func newMonitors(gvr schema.GroupVersionResource, subresource string, reads bool) *Monitors {
-	all := &Monitors{gvr: gvr, subresource: subresource, frames: newSizes(frameBounds)}
+	ms := &Monitors{gvr: gvr, subresource: subresource, eventSizes: newSizes(frameBounds)}
 	if !reads {
-		return all
+		return ms
 	}
-	for v, verb := range verbs {
-		for s, scope := range scopes {
-			if verb == "watch" || (verb == "get") == (scope == "resource") {
-				all.all[v][s] = &Monitor{
-					of: all, verb: v, scope: s,
-					durations: newDurations(durationBounds), sizes: newSizes(sizeBounds), initial: newDurations(initialBounds),
-				}
+	for _, kind := range readKinds {
+		ms.reads = append(ms.reads, &Monitor{
+			of: ms, verb: kind.verb, scope: kind.scope,
+			durations: newDurations(durationBounds), sizes: newSizes(sizeBounds), initial: newDurations(initialBounds),
+		})
+	}
+	return ms
+}
+
+// Of returns the Monitor of a verb and scope (see readKinds), nil if there is none.
+func (ms *Monitors) Of(verb, scope string) *Monitor {
+	if ms != nil {
+		for _, m := range ms.reads {
+			if m.verb == verb && m.scope == scope {
+				return m
 			}
 		}
 	}
-	return all
+	return nil
 }
 
-// Of returns the monitor of a verb (get, list, watch) and a scope (resource, namespace,
-// cluster).
-func (all *Monitors) Of(verb, scope string) *Monitor {
-	v, s := slices.Index(verbs, verb), slices.Index(scopes, scope)
-	if all == nil || v < 0 || s < 0 {
-		return nil
-	}
-	return all.all[v][s]
-}
-
-// Monitor counts requests of one verb and scope that are served without net/http. A nil Monitor
-// counts nothing.
+// Monitor counts the reads of one verb and scope that are served without net/http. A nil Monitor counts nothing.
 type Monitor struct {
 	of          *Monitors
-	verb, scope int
-	open        atomic.Int64 // watches
-	opened      atomic.Bool  // whether there were any
+	verb, scope string
 	durations   *histogram
-	sizes       *histogram
-	initial     *histogram // of the initial objects of watches whose clients asked for the bookmark after them
+	sizes       *histogram   // of responses
+	own         atomic.Int64 // requests that this process has sent
+	open        atomic.Int64 // watches
+	opened      atomic.Bool  // there was a watch
+	initial     *histogram   // durations until the bookmark after the initial events was sent
 }
 
 // request returns a request from which upstream's metrics read the labels.
 func (m *Monitor) request() *http.Request {
 	req := &http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/"}, Header: make(http.Header)}
-	if verbs[m.verb] == "watch" {
+	if m.verb == "watch" {
 		req.URL.RawQuery = "watch=1"
 	}
 	info := &apirequest.RequestInfo{
 		IsResourceRequest: true, APIGroup: m.of.gvr.Group, APIVersion: m.of.gvr.Version, Resource: m.of.gvr.Resource, Subresource: m.of.subresource,
 	}
-	switch scopes[m.scope] { // upstream infers the scope from these
+	switch m.scope { // upstream infers the scope from these
 	case "resource":
 		info.Name = "any"
 	case "namespace":
 		info.Namespace = "any"
 	}
 	ctx := apirequest.WithRequestInfo(context.Background(), info)
-	if verbs[m.verb] != "watch" {
-		// The metric for service level indicators has only requests with latency trackers. Watches
-		// have none.
+	if m.verb != "watch" { // upstream's metric for service level indicators leaves out requests without trackers
 		ctx = apirequest.WithLatencyTrackers(ctx)
 	}
 	return req.WithContext(ctx)
@@ -108,36 +104,36 @@ func (m *Monitor) request() *http.Request {
 func (m *Monitor) Enter() {
 	if m != nil {
 		m.open.Add(1)
-		if !m.opened.Load() {
+		if !m.opened.Load() { // Store would make processors contend for it
 			m.opened.Store(true)
 		}
 	}
 }
 
-// Leave ends what Enter began.
+// Leave counts a watch as closed.
 func (m *Monitor) Leave() {
 	if m != nil {
 		m.open.Add(-1)
 	}
 }
 
-// Answer is the part of an answer that metrics count.
+// Answer describes the answer to a read.
 type Answer struct {
 	Code, Size int
 	Took       time.Duration
-	Waited     time.Duration // of Took, for a seat of flow control
-	Unsized    bool          // its size is not counted
-	Own        bool          // this process has asked
+	Waited     time.Duration // the part of Took before flow control gave a seat
+	Unsized    bool          // upstream reports a WATCH, not a LIST, and does not count its size
+	Own        bool          // this process sent the request
 	Life       Lifecycle     // of the version
 }
 
-// Observe counts an answer. It reports failures, and requests that have waited, to upstream's metrics.
+// Observe counts an answer. Upstream's metrics count failures, and requests that have waited.
 func (m *Monitor) Observe(a Answer) {
 	if m == nil {
 		return
 	}
 	if a.Own {
-		m.of.own[m.verb].Add(1)
+		m.own.Add(1)
 	}
 	if a.Life.Deprecated && m.of.removed.Load() == nil {
 		removed := a.Life.Removed // a itself must not escape
@@ -150,19 +146,19 @@ func (m *Monitor) Observe(a Answer) {
 		}
 		return
 	}
-	req, verb := m.request(), "LIST"
+	req, reported := m.request(), "LIST" // also of a watch, unless its size is not counted
 	switch {
-	case verbs[m.verb] == "get":
-		verb = "GET"
+	case m.verb == "get":
+		reported = "GET"
 	case a.Unsized:
-		verb = "WATCH"
+		reported = "WATCH"
 	}
-	if a.Waited > 0 && verbs[m.verb] != "watch" {
+	if a.Waited > 0 && m.verb != "watch" {
 		apirequest.TrackAPFQueueWaitLatency(req.Context(), a.Waited)
 	}
 	gvr := m.of.gvr
-	metrics.MonitorRequest(req, verb, gvr.Group, gvr.Version, gvr.Resource, m.of.subresource,
-		scopes[m.scope], metrics.APIServerComponent, false, "", a.Code, a.Size, a.Took)
+	metrics.MonitorRequest(req, reported, gvr.Group, gvr.Version, gvr.Resource, m.of.subresource,
+		m.scope, metrics.APIServerComponent, false, "", a.Code, a.Size, a.Took)
 }
 
 // Terminated counts a request that the server terminated with code.
@@ -174,62 +170,59 @@ func (m *Monitor) Terminated(code int) {
 	}
 }
 
-// Initial counts a watch whose initial objects, and the bookmark after them, have been sent.
+// Initial counts a watch that has sent the bookmark after its initial events.
 func (m *Monitor) Initial(took time.Duration) {
 	if m != nil {
 		m.initial.add(int64(took))
 	}
 }
 
-// Sent counts a frame of a watch.
+// Sent counts an event of a watch.
 func (m *Monitor) Sent(size int) {
 	if m != nil {
-		m.of.frames.add(int64(size))
+		m.of.eventSizes.add(int64(size))
 	}
 }
 
-// Book keeps the monitors of all resources that were ever served, so that their counts never decrease. The
-// zero Book is empty.
-type Book struct {
+// Resources has the Monitors of all resources that were ever served. None is removed, so that counts never
+// decrease. The zero Resources is empty. Its methods are safe for concurrent use.
+type Resources struct {
 	mu  sync.Mutex
-	all map[monitorsKey]*Monitors // guarded by mu
+	all map[resourceKey]*Monitors // guarded by mu
 }
 
-type monitorsKey struct {
+type resourceKey struct {
 	gvr         schema.GroupVersionResource
 	subresource string
 }
 
-// Of returns the monitors of a resource or subresource, the same ones at each call. If reads is true, it
-// is served from encoded bytes, and its reads are counted here.
-func (b *Book) Of(gvr schema.GroupVersionResource, subresource string, reads bool) *Monitors {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.all == nil {
-		b.all = make(map[monitorsKey]*Monitors)
+// Of returns the Monitors of a resource or subresource, the same ones at each call. reads says that the resource
+// is served from encoded bytes. Upstream's metrics count its reads otherwise.
+func (rs *Resources) Of(gvr schema.GroupVersionResource, subresource string, reads bool) *Monitors {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if rs.all == nil {
+		rs.all = make(map[resourceKey]*Monitors)
 	}
-	key := monitorsKey{gvr, subresource}
-	if b.all[key] == nil {
-		b.all[key] = newMonitors(gvr, subresource, reads)
+	key := resourceKey{gvr, subresource}
+	if rs.all[key] == nil {
+		rs.all[key] = newMonitors(gvr, subresource, reads)
 	}
-	return b.all[key]
+	return rs.all[key]
 }
 
-// books are several Books.
-type books []*Book
-
-// monitors returns all monitors.
-func (all books) monitors() (list []*Monitors) {
-	for _, b := range all {
-		b.mu.Lock()
-		list = slices.AppendSeq(list, maps.Values(b.all))
-		b.mu.Unlock()
+// monitors returns the Monitors of all resources.
+func monitors(of []*Resources) (list []*Monitors) {
+	for _, rs := range of {
+		rs.mu.Lock()
+		list = slices.AppendSeq(list, maps.Values(rs.all))
+		rs.mu.Unlock()
 	}
 	return list
 }
 
-// writeKinds lists the writes that are counted here: verb and scope, upstream's label for the verb,
-// and the usual status code.
+// writeKinds lists the writes that Monitors count: their verb, scope and status code, and upstream's label for
+// the verb.
 var writeKinds = [...]struct {
 	verb, scope, reported string
 	code                  int
@@ -251,18 +244,18 @@ type Write struct {
 	Own         bool // this process sent the request
 }
 
-// writeCounts counts the answers to writes of one kind.
+// writeCounts counts the writes of one kind.
 type writeCounts struct {
 	durations *histogram
-	own       atomic.Int64
+	own       atomic.Int64 // requests that this process has sent
 }
 
-// ObserveWrite counts a write that has not waited for a queue or a webhook, and has no parameter that is a
-// label of upstream's metrics. It returns false and counts nothing if the caller must report the write
-// to upstream's metrics: for an unusual code, and for the first write of each kind, which creates
-// upstream's series.
-func (all *Monitors) ObserveWrite(w Write) bool {
-	if all == nil {
+// ObserveWrite counts a write and returns true, or returns false: then the caller reports the write to
+// upstream's metrics. These count writes with other codes, and the first write of each kind, which creates their
+// series. The write must not have waited for flow control or a webhook, nor have a parameter that is a label of
+// upstream's metrics.
+func (ms *Monitors) ObserveWrite(w Write) bool {
+	if ms == nil {
 		return false
 	}
 	for i := range writeKinds {
@@ -270,9 +263,9 @@ func (all *Monitors) ObserveWrite(w Write) bool {
 		if kind.verb != w.Verb || kind.scope != w.Scope || kind.code != w.Code {
 			continue
 		}
-		counts := all.writes[i].Load()
+		counts := ms.writes[i].Load()
 		if counts == nil {
-			all.writes[i].CompareAndSwap(nil, &writeCounts{durations: newDurations(durationBounds)})
+			ms.writes[i].CompareAndSwap(nil, &writeCounts{durations: newDurations(durationBounds)})
 			return false
 		}
 		counts.durations.add(int64(w.Took))
@@ -284,23 +277,17 @@ func (all *Monitors) ObserveWrite(w Write) bool {
 	return false
 }
 
-// reset sets everything that monitors count to zero, except the number of open watches.
-func (of books) reset() {
-	for _, all := range of.monitors() {
-		all.removed.Store(nil)
-		all.frames.reset()
-		for i := range all.writes {
-			all.writes[i].Store(nil)
-		}
-		for v := range all.all {
-			all.own[v].Store(0)
-			for _, m := range all.all[v] {
-				if m != nil {
-					m.durations.reset()
-					m.sizes.reset()
-					m.initial.reset()
-				}
-			}
-		}
+// reset sets all counts to zero, except the number of open watches.
+func (ms *Monitors) reset() {
+	ms.removed.Store(nil)
+	ms.eventSizes.reset()
+	for i := range ms.writes {
+		ms.writes[i].Store(nil)
+	}
+	for _, m := range ms.reads {
+		m.own.Store(0)
+		m.durations.reset()
+		m.sizes.reset()
+		m.initial.reset()
 	}
 }

@@ -20,12 +20,12 @@ import (
 
 // Page serves /metrics.
 type Page struct {
-	Books      []*Book // of everything that is served
+	Resources  []*Resources // of everything that is served
 	Access     *Access
 	Collectors []prometheus.Collector
 	// Amend adds to upstream's metrics.
 	Amend []func([]*dto.MetricFamily)
-	// Limits apply to Collectors, Access and Books.
+	// Limits apply to Collectors, Access and Resources.
 	Limits Limits
 	// Resettable says that DELETE sets all counts to zero. Otherwise DELETE is answered like GET.
 	Resettable bool
@@ -41,7 +41,7 @@ func (p *Page) Install(to common.PathHandlerByGroupVersion) error {
 	proxymetrics.Register()
 	peerproxymetrics.Register()
 	own := prometheus.NewRegistry()
-	for _, c := range append(p.Collectors[:len(p.Collectors):len(p.Collectors)], p.Access, NewCollector(p.Books...)) {
+	for _, c := range append(p.Collectors[:len(p.Collectors):len(p.Collectors)], p.Access, NewCollector(p.Resources...)) {
 		if err := own.Register(c); err != nil {
 			return err
 		}
@@ -60,7 +60,9 @@ func (p *Page) Install(to common.PathHandlerByGroupVersion) error {
 	serve := promhttp.HandlerFor(all, promhttp.HandlerOpts{ProcessStartTime: legacyregistry.GetProcessStart()})
 	to.Handle("/metrics", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.Method == http.MethodDelete && p.Resettable {
-			books(p.Books).reset()
+			for _, ms := range monitors(p.Resources) {
+				ms.reset()
+			}
 			p.Access.Reset()
 			legacyregistry.Reset()
 			w.Write([]byte("metrics reset\n"))

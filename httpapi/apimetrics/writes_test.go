@@ -41,8 +41,8 @@ func TestWritesAreCountedAsUpstreamCountsThem(t *testing.T) {
 	tallied := 0
 	rapid.Check(t, func(t *rapid.T) {
 		metrics.Reset()
-		book := new(Book)
-		ours := book.Of(of("ours"), "", false)
+		all := new(Resources)
+		ours := all.Of(of("ours"), "", false)
 		for range rapid.IntRange(0, 60).Draw(t, "writes") {
 			kind := rapid.SampledFrom(writeKinds[:]).Draw(t, "kind")
 			w := Write{
@@ -56,7 +56,7 @@ func TestWritesAreCountedAsUpstreamCountsThem(t *testing.T) {
 			}
 			tellWrite(of("theirs"), w)
 		}
-		got, want := reports(t, book, "ours"), reports(t, book, "theirs")
+		got, want := reports(t, all, "ours"), reports(t, all, "theirs")
 		if !maps.Equal(got, want) {
 			t.Fatalf("got %v, want %v", got, want)
 		}

@@ -160,7 +160,7 @@ func (s *serving) buildVersions(g *backend) (*built, error) {
 }
 
 // ReadsOf returns what serves the reads of a version of a CRD from custom. monitors counts them.
-func ReadsOf(custom *registry.CustomResource, monitors *apimetrics.Book, crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (*reads.Resource, error) {
+func ReadsOf(custom *registry.CustomResource, monitors *apimetrics.Resources, crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (*reads.Resource, error) {
 	names := &crd.Status.AcceptedNames
 	gv := schema.GroupVersion{Group: crd.Spec.Group, Version: v.Name}
 	printed := versions.ColumnsOf(v)

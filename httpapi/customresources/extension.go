@@ -74,7 +74,7 @@ type Extensions struct {
 	discovery *discovery
 	changes   changeSignal // of servings
 	schemas   func() (map[string]*spec.Schema, error)
-	monitors  apimetrics.Book // of all resources that were ever served
+	monitors  apimetrics.Resources // of all resources that were ever served
 
 	templatesV2 *templates[spec.Swagger]
 	templatesV3 *templates[spec3.OpenAPI]

@@ -49,7 +49,7 @@ func (e *Extensions) Custom(r *request.Request) (c *reads.Resource, done func())
 }
 
 // Monitors counts the requests for all custom resources that this process has served.
-func (e *Extensions) Monitors() *apimetrics.Book { return &e.monitors }
+func (e *Extensions) Monitors() *apimetrics.Resources { return &e.monitors }
 
 // Groups lists the groups of the resources, each once.
 func (e *Extensions) Groups() []metav1.APIGroup {

@@ -51,7 +51,7 @@ type Config struct {
 // Relay answers reads from caches of the resources of another API server, the upstream. It must be run.
 type Relay struct {
 	config   Config
-	monitors apimetrics.Book // of custom resources
+	monitors apimetrics.Resources // of custom resources
 	contact  contact
 
 	hits, passed atomic.Uint64 // requests that were answered from caches, and that went through
@@ -87,7 +87,7 @@ func (r *Relay) Forward(x *nethttp.Call) {
 }
 
 // Monitors counts the reads of custom resources.
-func (r *Relay) Monitors() *apimetrics.Book { return &r.monitors }
+func (r *Relay) Monitors() *apimetrics.Resources { return &r.monitors }
 
 // Run follows the resources that requests ask for until ctx ends. It returns when all that it started has
 // ended.

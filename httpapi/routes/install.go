@@ -45,7 +45,7 @@ type Installer struct {
 	MinRequestTimeout time.Duration
 
 	Models   *openapi.Models
-	Monitors *apimetrics.Book
+	Monitors *apimetrics.Resources
 
 	// Equivalents maps the resources of the registry that share their objects.
 	Equivalents runtime.EquivalentResourceMapper

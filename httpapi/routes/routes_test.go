@@ -20,7 +20,7 @@ func TestEveryEndpointIsInstalled(t *testing.T) {
 	r := registrytest.New(t, nil).Registry
 	groups := r.Groups()
 	table := New()
-	in := &Installer{Monitors: new(apimetrics.Book), Version: &version.Info{Major: "1", Minor: "36", GitVersion: "v1.36.3"}, MaxBodyBytes: 3 << 20, MinRequestTimeout: time.Minute, Models: openapi.NewModels(), Equivalents: r.Equivalents()}
+	in := &Installer{Monitors: new(apimetrics.Resources), Version: &version.Info{Major: "1", Minor: "36", GitVersion: "v1.36.3"}, MaxBodyBytes: 3 << 20, MinRequestTimeout: time.Minute, Models: openapi.NewModels(), Equivalents: r.Equivalents()}
 	if err := in.Install(table, groups); err != nil {
 		t.Fatal(err)
 	}

@@ -140,7 +140,7 @@ func TestPanicsEndOneWatch(t *testing.T) {
 
 // TestEndsAreCountedFirst checks that the metrics count the end of a watch before the client can see it.
 func TestEndsAreCountedFirst(t *testing.T) {
-	book := new(apimetrics.Book)
+	book := new(apimetrics.Resources)
 	m := book.Of(schema.GroupVersionResource{Group: "ends.test", Version: "v1", Resource: "counted"}, "", true).Of("watch", "cluster")
 	c := &witness{seen: func() string {
 		return fmt.Sprint(value(t, book, "apiserver_longrunning_requests"), " open, ", value(t, book, "apiserver_request_total"), " ended")
@@ -156,7 +156,7 @@ func TestEndsAreCountedFirst(t *testing.T) {
 }
 
 // value returns the sum of a metric's samples.
-func value(t *testing.T, of *apimetrics.Book, name string) (n float64) {
+func value(t *testing.T, of *apimetrics.Resources, name string) (n float64) {
 	own := prometheus.NewRegistry()
 	own.MustRegister(apimetrics.NewCollector(of))
 	families, err := own.Gather()
@@ -195,7 +195,7 @@ func (w *witness) Close() error {
 // TestWatchesGiveTheirConnectionsBack: after a complete watch the next request is served on its connection, and begins
 // with the bytes that came during the watch. In all other cases the connection is closed.
 func TestWatchesGiveTheirConnectionsBack(t *testing.T) {
-	m := new(apimetrics.Book).Of(schema.GroupVersionResource{Group: "back.test", Version: "v1", Resource: "watched"}, "", true).Of("watch", "cluster")
+	m := new(apimetrics.Resources).Of(schema.GroupVersionResource{Group: "back.test", Version: "v1", Resource: "watched"}, "", true).Of("watch", "cluster")
 	for name, c := range map[string]struct {
 		change func(ws *watchStream)
 		err    error
