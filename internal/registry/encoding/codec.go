@@ -93,8 +93,8 @@ type Codec struct {
 	// PartialObjectMetadata from the internal object, so it is no part of the canonical bytes then.
 	splitMetadata bool
 
-	// fingerprints make cached objects without decoding; nil for resources that have none.
-	fingerprints *fingerprints
+	// rules makes cached objects without decoding; nil if the values have no fingerprints.
+	rules *ruleCache
 
 	// planner makes plans that write items without decoding; may be nil.
 	planner *transcode.Planner
@@ -159,7 +159,7 @@ func (c *Codec) findCanonical(stored runtime.GroupVersioner) error {
 		return fmt.Errorf("registry: %s: no storage version for %v", c.groupResource, kinds)
 	}
 	if c.canonical = gvk; !c.served {
-		c.fingerprints = newFingerprints(c)
+		c.rules = newRuleCache(c)
 	}
 	return nil
 }

@@ -36,5 +36,5 @@
 // # Locks and goroutines
 //
 // There are no goroutines. A Codec and its Versions are immutable once they are in use. The locks of key
-// providers and fingerprints are leaves.
+// providers and rule caches are leaves.
 package encoding

@@ -43,33 +43,33 @@ func (c *Codec) DecodesCanonical(data []byte) bool { return c.decodeCanonical(da
 
 // DecodeUnknown is DecodeValue that knows no fingerprints.
 func (c *Codec) DecodeUnknown(rest string, value []byte, revision int64) *cache.Object {
-	known := c.fingerprints
-	defer func() { c.fingerprints = known }()
-	c.fingerprints = nil
+	known := c.rules
+	defer func() { c.rules = known }()
+	c.rules = nil
 	return c.DecodeValue(context.Background(), rest, rest, value, revision)
 }
 
 // Tokens says where the objects of a version have tokens, nil if they have no fingerprints.
 func (c *Codec) Tokens(gvk schema.GroupVersionKind) *wire.Fields {
-	if c.fingerprints == nil {
+	if c.rules == nil {
 		return nil
 	}
-	return c.fingerprints.fieldsOf(gvk)
+	return c.rules.fieldsOf(gvk)
 }
 
 // Fingerprints counts the values whose fingerprint was known, and those whose was not.
 func (c *Codec) Fingerprints() (hits, misses uint64) {
-	return c.fingerprints.hits.Load(), c.fingerprints.misses.Load()
+	return c.rules.hits.Load(), c.rules.misses.Load()
 }
 
 // Recognized reports whether a value has one of the patterns that came last.
 func (c *Codec) Recognized(value []byte) bool {
-	f, raw := c.fingerprints.kindOf(value)
-	return f != nil && c.fingerprints.match(&inspected{raw: raw}, f)
+	kind, raw := c.rules.kindOf(value)
+	return kind != nil && c.rules.matchRecent(&inspected{raw: raw}, kind)
 }
 
 // FingerprintsKnown counts the fingerprints that are remembered.
-func (c *Codec) FingerprintsKnown() int { return len(c.fingerprints.known) }
+func (c *Codec) FingerprintsKnown() int { return len(c.rules.rules) }
 
 // ItemAt returns o as an item with revision in place of its own, as a DELETED
 // event shows it. The bytes are shared only if the revisions are equal.

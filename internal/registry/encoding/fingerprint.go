@@ -15,50 +15,41 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// fingerprints make cached objects from stored values without decoding, defaulting, converting and
-// encoding, if similar values have been decoded before (E11).
+// ruleCache makes cached objects from stored values without decoding, defaulting, converting and encoding
+// them, if it has a rule for their fingerprint (E11).
 //
-// A fingerprint is a hash of a value's skeleton: everything in it except its tokens. Tokens are names,
-// times and free text, which upstream's code copies and does not interpret. So upstream's code treats all
-// values with one fingerprint alike. To make a rule, a value with unique tokens is decoded and encoded: the
-// result shows the place of each token. A rule is discarded if it does not reproduce upstream's result for
-// the original value.
+// A fingerprint is a hash of a value's skeleton: everything in the value except its tokens. Tokens are names,
+// times and free text, which upstream's code copies and does not interpret. The skeleton keeps what that code
+// may interpret: missing and unknown fields, the order of fields, the version, the keys of labels and
+// annotations, and which names are equal. So upstream's code treats all values with one fingerprint alike.
+// tokensOf lists the fields that hold tokens.
 //
-// Everything that upstream's code may interpret is part of the skeleton: missing and unknown fields, the
-// order of fields, the version, the keys of labels and annotations, and which names are equal.
+// A rule says where the tokens of a value stand in its cached object. To make a rule, the cache puts unique
+// tokens into a value, decodes and encodes the result, and finds the tokens in it. It discards a rule that
+// does not reproduce upstream's result for the original value.
 //
-// tokensOf lists the fields that hold tokens. TestFingerprintsDecodeToTheSameObject compares the results
-// with those of decoding.
-//
-// Objects of one workload follow each other. So a value is first compared with the patterns of the rules
-// that were used last, which is cheaper than a fingerprint.
-type fingerprints struct {
+// Values of one workload follow each other. So the cache first compares a value with the patterns of the
+// rules that were used last, which is cheaper than a fingerprint.
+type ruleCache struct {
 	codec *Codec
 	seeds [2]maphash.Seed
 	pool  sync.Pool // of *inspected
 
-	hits, misses atomic.Uint64
+	hits, misses atomic.Uint64 // values that had a rule, and all others
 
-	kinds  sync.Map                                // of *storedKind, by schema.GroupVersionKind
-	usual  atomic.Pointer[storedKind]              // the kind of the last value
-	recent [recentRules]atomic.Pointer[recentRule] // the most recent first
+	kinds    sync.Map                   // *storedKind by schema.GroupVersionKind
+	lastKind atomic.Pointer[storedKind] // of the last value
+	recent   [recentRules]atomic.Pointer[recentRule]
 
 	mu    sync.RWMutex
-	known map[fingerprint]*rule // nil if there can be none
+	rules map[fingerprint]*rule // of the fingerprints that were seen; nil if no rule can be made
 	bytes int                   // of rules
 }
 
 // storedKind describes the stored values of a kind and version.
 type storedKind struct {
-	head   []byte // of each value, up to the length of the object
-	fields *wire.Fields
-}
-
-// recentRule is a fingerprint with its rule and a pattern of its values.
-type recentRule struct {
-	fingerprint fingerprint
-	rule        *rule
-	pattern     *wire.Template
+	head   []byte       // the envelope of each value, up to the length of the object's message
+	fields *wire.Fields // the fields that hold tokens
 }
 
 // fingerprint is a hash of a skeleton. The seeds are random, so that an attacker cannot construct two
@@ -68,53 +59,57 @@ type fingerprint struct {
 	sum  [2]uint64
 }
 
+// recentRule is a rule with a pattern, which matches values with the rule's fingerprint.
+type recentRule struct {
+	fingerprint fingerprint
+	rule        *rule
+	pattern     *wire.Template
+}
+
 const (
-	// maxFingerprints and maxRuleBytes limit the table. Pods have about as many fingerprints as there
-	// are workloads.
+	// maxFingerprints and maxRuleBytes limit the rules. Pods have about as many fingerprints as there are
+	// workloads.
 	maxFingerprints = 16384
 	maxRuleBytes    = 16 << 20
 
-	// learnAfter is the number of values that are decoded before a rule is made. Making a rule costs
-	// about as much as decoding that many values.
-	learnAfter = 3
+	// missesBeforeRule is how many values with a fingerprint are decoded before its rule is made. Making a
+	// rule costs about as much as decoding that many values.
+	missesBeforeRule = 3
 
-	// After worthAfter values, only one value in worthOne is inspected if fewer than that had a known
-	// fingerprint.
-	worthAfter = 4096
-	worthOne   = 8
+	// After missesBeforeSampling misses, and while there is less than one hit for sampleOneIn misses, only
+	// one value in sampleOneIn is inspected.
+	missesBeforeSampling = 4096
+	sampleOneIn          = 8
 
-	// recentRules is the number of patterns. A pattern is made each patternAfter times that a
-	// fingerprint is found, because making it costs as much as a few fingerprints.
-	recentRules  = 2
-	patternAfter = 8
+	// recentRules is the number of patterns. Every lookupsPerPattern lookups of its fingerprint, a rule gets a
+	// pattern. Making it costs as much as a few fingerprints.
+	recentRules       = 2
+	lookupsPerPattern = 8
 )
 
-// newFingerprints returns nil if the resource has no fingerprints.
-func newFingerprints(c *Codec) *fingerprints {
+// newRuleCache returns nil if the values of the resource have no fingerprints.
+func newRuleCache(c *Codec) *ruleCache {
 	if !hasTokens[c.groupResource] {
 		return nil
 	}
-	s := &fingerprints{
-		codec: c,
-		seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
-		known: make(map[fingerprint]*rule),
+	return &ruleCache{
+		codec: c, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
+		pool: sync.Pool{New: func() any { return new(inspected) }}, rules: make(map[fingerprint]*rule),
 	}
-	s.pool.New = func() any { return new(inspected) }
-	return s
 }
 
-// inspected is a stored value whose fingerprint was taken.
+// inspected is a stored value with its tokens and its fingerprint.
 type inspected struct {
 	wire.Skeleton
 	fingerprint fingerprint
-	raw         []byte // the message of the object
-	rule        *rule  // by the pattern that it matched; nil if it matched none
+	raw         []byte // the object's message
+	rule        *rule  // set if the value matched a recent pattern
 
-	contents [][]byte // of the tokens, and the revision
+	contents [][]byte // see setContents
 	revision [wire.MaxRevision]byte
 }
 
-// setContents sets contents.
+// setContents sets contents to the contents of the tokens, followed by the revision.
 func (v *inspected) setContents(revision int64) {
 	v.contents = v.contents[:0]
 	for i := range v.Tokens {
@@ -123,112 +118,109 @@ func (v *inspected) setContents(revision int64) {
 	v.contents = append(v.contents, strconv.AppendInt(v.revision[:0], revision, 10))
 }
 
-// inspect takes the fingerprint of plain stored data. It returns nil if there is none, or if it is not
-// worth the time. The caller releases the result. s may be nil.
-func (s *fingerprints) inspect(data []byte) *inspected {
-	if s == nil {
+// inspect finds the tokens and the fingerprint of plain stored data. It returns nil if there is no fingerprint, or
+// if it is not worth the time. The result refers to data. The caller releases it. rc may be nil.
+func (rc *ruleCache) inspect(data []byte) *inspected {
+	if rc == nil {
 		return nil
 	}
-	hits, misses := s.hits.Load(), s.misses.Load()
-	if misses > worthAfter && hits < misses/worthOne {
-		if s.misses.Add(1)%worthOne != 0 {
-			return nil
-		}
-	}
-	f, raw := s.kindOf(data)
-	if f == nil {
+	hits, misses := rc.hits.Load(), rc.misses.Load()
+	if misses > missesBeforeSampling && hits < misses/sampleOneIn && rc.misses.Add(1)%sampleOneIn != 0 {
 		return nil
 	}
-	v := s.pool.Get().(*inspected)
+	kind, raw := rc.kindOf(data)
+	if kind == nil {
+		return nil
+	}
+	v := rc.pool.Get().(*inspected)
 	v.raw, v.rule = raw, nil
-	if s.match(v, f) {
+	if rc.matchRecent(v, kind) {
 		return v
 	}
-	if !v.Make(raw, f.fields) {
-		s.release(v)
+	if !v.Make(raw, kind.fields) {
+		rc.release(v)
 		return nil
 	}
-	v.fingerprint = fingerprint{f, [2]uint64{maphash.Bytes(s.seeds[0], v.Bytes), maphash.Bytes(s.seeds[1], v.Bytes)}}
+	v.fingerprint = fingerprint{kind, [2]uint64{maphash.Bytes(rc.seeds[0], v.Bytes), maphash.Bytes(rc.seeds[1], v.Bytes)}}
 	return v
 }
 
-// match reports whether v matches a recent pattern, and if so sets the tokens and the rule of v.
-func (s *fingerprints) match(v *inspected, f *storedKind) bool {
-	for i := range s.recent {
-		known := s.recent[i].Load()
-		if known == nil || known.fingerprint.kind != f || !known.pattern.Match(v.raw, &v.Skeleton) {
+// matchRecent reports whether v matches a recent pattern, and if so sets the tokens, the fingerprint and the
+// rule of v.
+func (rc *ruleCache) matchRecent(v *inspected, kind *storedKind) bool {
+	for i := range rc.recent {
+		r := rc.recent[i].Load()
+		if r == nil || r.fingerprint.kind != kind || !r.pattern.Match(v.raw, &v.Skeleton) {
 			continue
 		}
 		if i > 0 { // move it to the front
-			s.recent[i].Store(s.recent[0].Swap(known))
+			rc.recent[i].Store(rc.recent[0].Swap(r))
 		}
-		v.fingerprint, v.rule = known.fingerprint, known.rule
+		v.fingerprint, v.rule = r.fingerprint, r.rule
 		return true
 	}
 	return false
 }
 
-// found counts a use of r for v, and makes r a recent rule from time to time.
-func (s *fingerprints) found(v *inspected, r *rule) {
-	if r.found.Add(1)%patternAfter != 0 {
+// promote counts a lookup of r, the rule of v, and from time to time makes r the most recent rule.
+func (rc *ruleCache) promote(r *rule, v *inspected) {
+	if r.lookups.Add(1)%lookupsPerPattern != 0 {
 		return
 	}
 	pattern, ok := wire.NewPattern(v.raw, v.fingerprint.kind.fields)
 	if !ok {
 		return
 	}
-	last := s.recent[0].Swap(&recentRule{v.fingerprint, r, pattern})
-	for i := 1; i < len(s.recent); i++ {
-		last = s.recent[i].Swap(last)
+	last := rc.recent[0].Swap(&recentRule{v.fingerprint, r, pattern})
+	for i := 1; i < len(rc.recent); i++ {
+		last = rc.recent[i].Swap(last)
 	}
 }
 
-func (s *fingerprints) release(v *inspected) {
+func (rc *ruleCache) release(v *inspected) {
 	if invariants.Enabled {
 		invariants.Overwrite(v.Bytes)
 	}
-	s.pool.Put(v)
+	rc.pool.Put(v)
 }
 
-// kindOf returns the kind of data and the object's message, nil if data has no fingerprint.
-func (s *fingerprints) kindOf(data []byte) (*storedKind, []byte) {
-	if f := s.usual.Load(); f != nil {
-		if raw, ok := f.open(data); ok {
-			return f, raw
+// kindOf returns the kind of data and the object's message. The kind is nil if data has no fingerprint.
+func (rc *ruleCache) kindOf(data []byte) (*storedKind, []byte) {
+	if kind := rc.lastKind.Load(); kind != nil {
+		if raw, ok := wire.CutEnvelope(data, kind.head); ok {
+			return kind, raw
 		}
 	}
-	_, apiVersion, kind, ok := wire.Unenvelope(data)
+	_, apiVersion, name, ok := wire.Unenvelope(data)
 	if !ok {
 		return nil, nil
 	}
-	gvk := schema.FromAPIVersionAndKind(apiVersion, kind)
-	var f *storedKind
-	if known, found := s.kinds.Load(gvk); found {
-		f = known.(*storedKind)
-	} else if f = s.learnKind(gvk); f == nil {
-		return nil, nil
+	if kind := rc.storedKind(schema.FromAPIVersionAndKind(apiVersion, name)); kind != nil {
+		rc.lastKind.Store(kind)
+		if raw, ok := wire.CutEnvelope(data, kind.head); ok {
+			return kind, raw
+		}
 	}
-	s.usual.Store(f)
-	raw, ok := f.open(data)
-	if !ok {
-		return nil, nil
-	}
-	return f, raw
+	return nil, nil
 }
 
-// learnKind makes the storedKind of a kind and version, nil if its values have no fingerprints.
-func (s *fingerprints) learnKind(gvk schema.GroupVersionKind) *storedKind {
-	layout := s.fieldsOf(gvk)
-	if layout == nil {
-		return nil // values may have any kind
+// storedKind returns the storedKind of a kind and version. It returns nil, and stores nothing, for one whose
+// values have no fingerprints: values may name any kind.
+func (rc *ruleCache) storedKind(gvk schema.GroupVersionKind) *storedKind {
+	kind, ok := rc.kinds.Load(gvk)
+	if !ok {
+		fields := rc.fieldsOf(gvk)
+		if fields == nil {
+			return nil
+		}
+		kind, _ = rc.kinds.LoadOrStore(gvk, &storedKind{wire.Envelope(gvk.GroupVersion().String(), gvk.Kind), fields})
 	}
-	f, _ := s.kinds.LoadOrStore(gvk, &storedKind{wire.Envelope(gvk.GroupVersion().String(), gvk.Kind), layout})
-	return f.(*storedKind)
+	return kind.(*storedKind)
 }
 
 // fieldsOf returns the fields of a kind that hold tokens, nil if it has no protobuf encoding.
-func (s *fingerprints) fieldsOf(gvk schema.GroupVersionKind) *wire.Fields {
-	obj, err := s.codec.scheme.New(gvk)
+func (rc *ruleCache) fieldsOf(gvk schema.GroupVersionKind) *wire.Fields {
+	obj, err := rc.codec.scheme.New(gvk)
 	if err != nil {
 		return nil
 	}
@@ -238,58 +230,65 @@ func (s *fingerprints) fieldsOf(gvk schema.GroupVersionKind) *wire.Fields {
 	return objectTokens(obj)
 }
 
-// open returns the object's message in data, if data is a value of this kind.
-func (f *storedKind) open(data []byte) ([]byte, bool) { return wire.CutEnvelope(data, f.head) }
-
 // value returns the stored value of an object's message.
-func (f *storedKind) value(raw []byte) []byte {
-	data := binary.AppendUvarint(bytes.Clone(f.head), uint64(len(raw)))
+func (k *storedKind) value(raw []byte) []byte {
+	data := binary.AppendUvarint(bytes.Clone(k.head), uint64(len(raw)))
 	return append(append(data, raw...), wire.EnvelopeTail...)
 }
 
-// complete completes config without decoding, if there is a rule for v. Otherwise learn reports whether
-// the caller should make a rule.
-func (s *fingerprints) complete(v *inspected, config *cache.ObjectConfig) (done, learn bool) {
-	r, seen := v.rule, true
+// complete completes config by the rule of v and reports whether it could. If not, the caller decodes the
+// value; wanted reports whether it should then call learn.
+func (rc *ruleCache) complete(v *inspected, config *cache.ObjectConfig) (done, wanted bool) {
+	r := v.rule
 	if r == nil {
-		s.mu.RLock()
-		r, seen = s.known[v.fingerprint]
-		s.mu.RUnlock()
-	}
-	if r == nil || r.wanted > 0 {
-		s.misses.Add(1)
-		switch {
-		case !seen:
-			s.remember(v.fingerprint, &rule{wanted: 1})
-		case r != nil && r.wanted < learnAfter:
-			s.remember(v.fingerprint, &rule{wanted: r.wanted + 1})
-		case r != nil:
-			return false, true
+		if r, wanted = rc.lookUp(v.fingerprint); r == nil {
+			return false, wanted
 		}
-		return false, false
 	}
 	if !r.make(v, config) {
 		return false, false
 	}
-	s.hits.Add(1)
+	rc.hits.Add(1)
 	if v.rule == nil {
-		s.found(v, r)
+		rc.promote(r, v)
 	}
 	return true, false
 }
 
-// learn makes the rule of v's fingerprint. config is the result of decoding and encoding v.
-func (s *fingerprints) learn(v *inspected, config *cache.ObjectConfig) {
-	s.remember(v.fingerprint, s.ruleOf(v, config))
+// lookUp returns the rule of a fingerprint, nil if there is none yet. Then it counts a miss, and wanted reports
+// whether the fingerprint has had enough misses for a rule.
+func (rc *ruleCache) lookUp(p fingerprint) (_ *rule, wanted bool) {
+	rc.mu.RLock()
+	r, seen := rc.rules[p]
+	rc.mu.RUnlock()
+	switch {
+	case !seen:
+		rc.store(p, &rule{misses: 1})
+	case r == nil: // no rule can be made
+	case r.misses == 0:
+		return r, false
+	case r.misses < missesBeforeRule:
+		rc.store(p, &rule{misses: r.misses + 1})
+	default:
+		wanted = true
+	}
+	rc.misses.Add(1)
+	return nil, wanted
 }
 
-func (s *fingerprints) remember(p fingerprint, r *rule) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.known) >= maxFingerprints || s.bytes > maxRuleBytes {
-		clear(s.known)
-		s.bytes = 0
+// learn makes the rule of v's fingerprint. config is the result of decoding and encoding v.
+func (rc *ruleCache) learn(v *inspected, config *cache.ObjectConfig) {
+	rc.store(v.fingerprint, rc.ruleOf(v, config))
+}
+
+// store stores the rule of a fingerprint. If there are too many rules, it first discards all of them.
+func (rc *ruleCache) store(p fingerprint, r *rule) {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	if len(rc.rules) >= maxFingerprints || rc.bytes > maxRuleBytes {
+		clear(rc.rules)
+		rc.bytes = 0
 	}
-	s.known[p] = r
-	s.bytes += r.size()
+	rc.rules[p] = r
+	rc.bytes += r.size()
 }

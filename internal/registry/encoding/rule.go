@@ -14,10 +14,10 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// rule makes the cached object of a value with a certain fingerprint.
+// rule makes the cached objects of values with one fingerprint. A rule with misses only counts them.
 type rule struct {
-	wanted         int            // uses before the rule was made; 0 once it is
-	found          atomic.Uint32  // uses by fingerprint
+	misses         int            // values with the fingerprint that were decoded; 0 once there is a rule
+	lookups        atomic.Uint32  // uses by fingerprint, and not by a recent pattern
 	body           *wire.Template // of the tokens and the revision; nil if only the revision is set
 	labels, fields []attribute
 }
@@ -78,7 +78,7 @@ func valuesOf(attributes []attribute, contents [][]byte) map[string]string {
 const markRevision = 4611686018427387001
 
 // ruleOf makes the rule of v's fingerprint. It returns nil if there is none.
-func (s *fingerprints) ruleOf(v *inspected, config *cache.ObjectConfig) *rule {
+func (rc *ruleCache) ruleOf(v *inspected, config *cache.ObjectConfig) *rule {
 	marks := newMarks(v.Tokens)
 	next := -1
 	unmarked, ok := wire.NewTemplate(v.raw, v.fingerprint.kind.fields, func([]byte, wire.Role) (int, bool) {
@@ -90,10 +90,10 @@ func (s *fingerprints) ruleOf(v *inspected, config *cache.ObjectConfig) *rule {
 	}
 	raw := unmarked.Write(marks.contents)
 	made := cache.ObjectConfig{Key: config.Key, Revision: markRevision}
-	if err := s.codec.complete(v.fingerprint.kind.value(raw), &made); err != nil {
+	if err := rc.codec.complete(v.fingerprint.kind.value(raw), &made); err != nil {
 		return nil
 	}
-	canonical := s.fieldsOf(s.codec.canonical)
+	canonical := rc.fieldsOf(rc.codec.canonical)
 	if canonical == nil {
 		return nil
 	}

@@ -50,17 +50,17 @@ func (c *Codec) ForeseeAlike(rest string, s *Stored) Foreseen {
 	if c.decorate != nil || rest == "" {
 		return Foreseen{}
 	}
-	v := c.fingerprints.inspect(s.Data)
+	v := c.rules.inspect(s.Data)
 	if v == nil {
 		return Foreseen{}
 	}
-	defer c.fingerprints.release(v)
+	defer c.rules.release(v)
 	f := Foreseen{Plain: true, config: cache.ObjectConfig{Key: rest}}
-	done, learn := c.fingerprints.complete(v, &f.config)
-	if learn {
+	done, wanted := c.rules.complete(v, &f.config)
+	if wanted {
 		example := cache.ObjectConfig{Key: rest, Revision: 1}
 		if c.complete(s.Data, &example) == nil {
-			c.fingerprints.learn(v, &example)
+			c.rules.learn(v, &example)
 		}
 	}
 	if !done {

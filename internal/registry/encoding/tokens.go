@@ -2,6 +2,7 @@ package encoding
 
 import (
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -127,10 +128,8 @@ func objectTokens(obj runtime.Object) *wire.Fields {
 // messageTokens returns the fields of a type that hold tokens, nil if there are none. It does not enter a
 // type within itself.
 func messageTokens(t reflect.Type, within []reflect.Type) *wire.Fields {
-	for _, outer := range within {
-		if outer == t {
-			return nil
-		}
+	if slices.Contains(within, t) {
+		return nil
 	}
 	within = append(within[:len(within):len(within)], t)
 	var all wire.Fields

@@ -37,20 +37,20 @@ func (c *Codec) corrupt(rest string, revision int64, stored int, err error) *cac
 
 // completeUnknown is complete, but decodes data only if its fingerprint is not known.
 func (c *Codec) completeUnknown(data []byte, config *cache.ObjectConfig) error {
-	v := c.fingerprints.inspect(data)
+	v := c.rules.inspect(data)
 	if v == nil {
 		return c.complete(data, config)
 	}
-	defer c.fingerprints.release(v)
-	done, learn := c.fingerprints.complete(v, config)
+	defer c.rules.release(v)
+	done, wanted := c.rules.complete(v, config)
 	if done {
 		return nil
 	}
 	if err := c.complete(data, config); err != nil {
 		return err
 	}
-	if learn {
-		c.fingerprints.learn(v, config)
+	if wanted {
+		c.rules.learn(v, config)
 	}
 	return nil
 }
