@@ -29,7 +29,7 @@ func (ws *watchStream) runTimer(b *batch, resting bool) error {
 func (ws *watchStream) untilTimer(now time.Time) time.Duration {
 	next := ws.ends
 	if ws.bookmarks {
-		if last := ws.ends.Add(-storage.LastBookmark); !ws.lastSent && last.After(ws.observer.began) {
+		if last := ws.ends.Add(-storage.LastBookmark); !ws.lastTried && last.After(ws.observer.began) {
 			next = last
 		}
 		if ws.nextBookmark.Before(next) {
@@ -44,11 +44,11 @@ func (ws *watchStream) bookmark(b *batch, now time.Time, resting bool) error {
 	if !ws.bookmarks {
 		return nil
 	}
-	last := !ws.lastSent && !now.Before(ws.ends.Add(-storage.LastBookmark))
+	last := !ws.lastTried && !now.Before(ws.ends.Add(-storage.LastBookmark))
 	if !last && now.Before(ws.nextBookmark) {
 		return nil
 	}
-	ws.lastSent = ws.lastSent || last
+	ws.lastTried = ws.lastTried || last
 	d, ok := ws.watcher.Bookmark()
 	if !ok || !resting {
 		ws.nextBookmark = now.Add(bookmarkRetry)
@@ -71,7 +71,7 @@ func (ws *watchStream) sendBookmark(b *batch, d watch.Delivery) error {
 // minute behind, and would have to list again if that minute had more writes than a restarted server
 // replays.
 func (ws *watchStream) endWithBookmark(b *batch) error {
-	if !ws.bookmarks || ws.mute || ws.faults.Holding() {
+	if !ws.bookmarks || ws.unencodable || ws.faults.Holding() {
 		return errEnd
 	}
 	if more, err := ws.drain(b); more || err != nil {

@@ -21,7 +21,7 @@ func (ws *watchStream) drainKept(b *batch) (more bool, err error) {
 		var end string
 		b.deliveries, end = ws.faults.Next(b.deliveries[:0], drained)
 		some := len(b.deliveries) > 0
-		if some && ws.mute {
+		if some && ws.unencodable {
 			return false, errEnd
 		}
 		if err := ws.appendAll(b); err != nil {
@@ -71,7 +71,7 @@ func (ws *watchStream) endAs(b *batch, end string) error {
 			d, ok = ws.watcher.Bookmark()
 			ok = ok && !ws.faults.Holding()
 		}
-		if ok && ws.bookmarks && !ws.mute {
+		if ok && ws.bookmarks && !ws.unencodable {
 			if err := ws.sendBookmark(b, d); err != nil {
 				return err
 			}

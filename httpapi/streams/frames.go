@@ -66,54 +66,43 @@ func (ws *watchStream) appendAll(b *batch) error {
 	defer clear(b.deliveries)
 	b.events += len(b.deliveries)
 	for _, d := range b.deliveries {
+		var err error
 		if d.Shared() && ws.table == nil {
-			if err := ws.appendShared(b, d); err != nil {
-				return err
-			}
-			continue
-		}
-		if err := ws.append(b, d); err != nil {
-			return err
-		}
-		if d.Type == watch.InitialEnd && !ws.legacy {
+			err = ws.appendShared(b, d)
+		} else if err = ws.append(b, d); err == nil && d.Type == watch.InitialEnd && !ws.skipInitialEnd {
 			ws.observer.listed()
 		}
-		if len(b.buf) >= chunkHead+pieceSize {
-			if err := ws.flushPieces(b); err != nil {
-				return err
-			}
+		if err == nil && len(b.buf) >= chunkHead+pieceSize {
+			err = ws.flushPieces(b)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// appendShared adds the frame of d to b, and sends full pieces. All watchers that get d share the frame,
+// appendShared adds the frame of d to b, or sends it if it is large. All watchers that get d share the frame,
 // unless building it costs no more than copying.
 func (ws *watchStream) appendShared(b *batch, d watch.Delivery) error {
 	if d.Revision == d.Object.Revision() && d.Object.Size() < largeFrame && ws.encoder.Sliced() {
-		if err := ws.append(b, d); err != nil {
-			return err
-		}
-	} else {
-		frame, err := d.Frame(ws.encoder.ID(), ws.buildFrame)
-		if err != nil {
-			return ws.sendError(b, err)
-		}
-		ws.observer.frame(len(frame))
-		if len(frame) >= largeFrame {
-			return ws.sendLarge(b, frame)
-		}
-		b.buf = append(b.buf, frame...)
+		return ws.append(b, d)
 	}
-	if len(b.buf) < chunkHead+pieceSize {
-		return nil
+	frame, err := d.Frame(ws.encoder.ID(), ws.buildFrame)
+	if err != nil {
+		return ws.sendError(b, err)
 	}
-	return ws.flushPieces(b)
+	ws.observer.frame(len(frame))
+	if len(frame) >= largeFrame {
+		return ws.sendLarge(b, frame)
+	}
+	b.buf = append(b.buf, frame...)
+	return nil
 }
 
 // append adds the frame of d, which no other watch shares. An error in it is sent, and ends the watch.
 func (ws *watchStream) append(b *batch, d watch.Delivery) (err error) {
-	if d.Type == watch.InitialEnd && ws.legacy {
+	if d.Type == watch.InitialEnd && ws.skipInitialEnd {
 		b.events--
 		return nil
 	}
@@ -212,7 +201,7 @@ func (ws *watchStream) sendLarge(b *batch, frame []byte) error {
 // send writes p with a deadline. more means that another send follows.
 func (ws *watchStream) send(p []byte, more bool) error {
 	switch {
-	case ws.writer != nil && (more || ws.more):
+	case ws.writer != nil && (more || ws.corked):
 		return ws.writer.SendMore(ws.Conn, p)
 	case ws.writer != nil:
 		return ws.writer.Send(ws.Conn, p)

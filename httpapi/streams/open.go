@@ -65,7 +65,7 @@ func (ss *Streams) Watch(x WatchRequest, i *reads.Resource) {
 	}
 	ws.right = x.Join()
 	ws.observer.line, ws.observer.seated = x.Line(), x.Seated
-	if ws.lists && x.Traced() {
+	if ws.watchList && x.Traced() {
 		x.Streaming(streamType(f), x.VersionOf(f))
 		ws.observer.spans = x.KeepSpans(2)
 	}
@@ -97,14 +97,14 @@ func (x WatchRequest) openWatch(i *reads.Resource, f negotiate.Format) (*watchSt
 			sent:   x.Monitor(i),
 			answer: x.Counted(i, 0),
 		},
-		legacy:    o.SendInitialEvents == nil,
-		bookmarks: o.AllowWatchBookmarks,
-		ends:      x.Received.Add(x.watchTimeout(o)),
+		skipInitialEnd: o.SendInitialEvents == nil,
+		bookmarks:      o.AllowWatchBookmarks,
+		ends:           x.Received.Add(x.watchTimeout(o)),
 	}
 	if f.MediaType == runtime.ContentTypeProtobuf {
 		ws.observer.prefix = lengthPrefix
 	}
-	if ws.lists = o.SendInitialEvents != nil && *o.SendInitialEvents && o.AllowWatchBookmarks; ws.lists && x.Traced() {
+	if ws.watchList = o.SendInitialEvents != nil && *o.SendInitialEvents && o.AllowWatchBookmarks; ws.watchList && x.Traced() {
 		x.Enter("WatchList", x.Attributes()...)
 	}
 	x.EnterCache("cacher.Watch")
@@ -130,7 +130,7 @@ func (x WatchRequest) openWatch(i *reads.Resource, f negotiate.Format) (*watchSt
 	})
 	var inStream *storage.StreamError
 	if errors.As(err, &inStream) {
-		ws.refused = inStream.Err
+		ws.openErr = inStream.Err
 	} else if err != nil {
 		return nil, x.ReadError(i, err)
 	}
@@ -157,7 +157,7 @@ func (ws *watchStream) choose(x WatchRequest, i *reads.Resource, f negotiate.For
 		ws.table = &tableStream{view: i.View, options: options, version: f.Convert.GroupVersion()}
 	}
 	if f.Convert != nil && f.Convert.Kind == "PartialObjectMetadataList" {
-		ws.mute = true
+		ws.unencodable = true
 	}
 	return nil
 }

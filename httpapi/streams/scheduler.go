@@ -89,7 +89,7 @@ func (p *scheduler) run() {
 		case waited:
 			b.clock = time.Now()
 		}
-		if ws.more = more; more {
+		if ws.corked = more; more {
 			kept = ws.group
 		}
 		switch ws.run(b) {

@@ -96,8 +96,10 @@ func (noWaiter) GoesOn() {}
 func (ss *Streams) begin(ws *watchStream, c net.Conn, left func(func())) {
 	ws.Stream.Conn, ws.Stream.watch, ws.streams = c, ws, ss
 	ws.notified = left != nil
-	if !ss.add(&ws.Stream) {
-		ws.discard()
+	if !ss.add(&ws.Stream) { // the server is shutting down
+		ws.release()
+		ws.observer.audit.End()
+		c.Close()
 		return
 	}
 	if ws.notified {

@@ -18,53 +18,63 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// watchStream writes one watch. While there is nothing to send it is parked: it has a watcher, a
-// connection and a timer, but no goroutine and no buffers. wake puts it into the queue of a
-// [scheduler], whose goroutines run it.
+// watchStream serves one watch on its connection. A watch that has sent its initial events and has nothing
+// left to send is parked: it keeps a watcher, a connection and a timer, but no goroutine and no buffers.
 //
-// It belongs to the goroutine that runs it. Other goroutines call wake, onTimer and leave.
+// begin runs the watch on a goroutine of its own until it is parked for the first time. From then on the
+// goroutines of a [scheduler] run it. At most one goroutine runs a watch at a time; fields that change belong
+// to it, except the atomic ones. Other goroutines call only wake, onTimer and leave.
 type watchStream struct {
 	Stream
+	streams *Streams
 
-	watcher    *watch.Watcher
-	refused    error // why there is no watcher; the stream sends it
-	encoder    *encoding.Encoder
-	table      *tableStream       // nil unless the watch sends Tables
-	head       []byte             // is sent before the body
-	end        func() error       // completes the body; may be nil
-	next       func(early []byte) // serves the next request on the connection; may be nil
+	// The events, and how they are encoded.
+	watcher        *watch.Watcher
+	openErr        error // why watcher is nil; sent in place of events
+	encoder        *encoding.Encoder
+	table          *tableStream  // encodes Tables; nil for other formats
+	bookmarks      bool          // the client allows bookmarks
+	watchList      bool          // the client asked for the initial events and the bookmark after them
+	skipInitialEnd bool          // the client did not set sendInitialEvents: no bookmark follows the initial events
+	unencodable    bool          // the format cannot carry events: the first one ends the watch
+	faults         *inject.Watch // holds events back; may be nil
+
+	// The response: see [exchange.BodyStream].
+	head    []byte // nil once it is sent
+	chunked bool
+	end     func() error       // may be nil
+	next    func(early []byte) // may be nil
+	size    int                // bytes of the body that were sent
+	writer  socket.Writer      // once scheduled, tells the scheduler when a write waits for the client; may be nil
+	group   socket.Group       // once scheduled, the connection that Conn shares with other streams; nil if none
+	corked  bool               // the next watch on this goroutine has the same group, and sends what this one holds back
+
 	observer   observer
-	seat       exchange.Seat // until the initial objects have been sent
+	seat       exchange.Seat // released when the initial events have been sent
 	unregister func()        // removes the watch from flow control; may be nil
-	faults     *inject.Watch // keeps events back; may be nil
-	streams    *Streams
 
-	bookmarks bool
-	lists     bool // the client asked for the initial objects, and for the bookmark after them
-	legacy    bool // the client did not ask for the bookmark after the initial objects
-	mute      bool // events cannot be written in the requested form: the first one ends the watch
-	chunked   bool // the body is framed in chunks
-	lastSent  bool // the last bookmark was sent or could not be
-	scheduled bool // the scheduler runs it, because it has been parked before
-
-	phase      atomic.Uint32 // a phase
+	phase      atomic.Uint32 // one of the phases below
 	gone       atomic.Bool   // the client left
-	timerFired atomic.Bool   // the timer fired, and no run has seen it
+	timerFired atomic.Bool   // and no step has seen it
+	scheduled  bool          // has been parked: the scheduler runs it
 
+	timer        *time.Timer // calls onTimer; nil until the initial events have been sent
 	ends         time.Time
 	nextBookmark time.Time
-	timer        *time.Timer   // calls onTimer; nil until nothing is left to send for the first time
-	writer       socket.Writer // reports waits for the client, to the scheduler once scheduled; may be nil
-	group        socket.Group  // whose connection the stream shares; nil if it has one to itself, or writer is nil
-	more         bool          // the next watch to run is of the same group
-	size         int
+	lastTried    bool // the bookmark before ends was sent, or could not be
 }
 
-// phase says whether a goroutine has a watchStream.
+// The phases of a watchStream, from the first:
+//
+//	running         on wake:   woken
+//	running         on park:   parked
+//	woken           on park:   running; run goes on
+//	parked          on wake:   running, in the queue of the scheduler
+//	running, woken  on finish: over
 const (
-	phaseRunning uint32 = iota // a goroutine has it, or it is in the queue for one
-	phaseWoken                 // the same, and wake was called since
-	phaseParked                // no goroutine has it
+	phaseRunning uint32 = iota // a goroutine runs it, or the queue holds it
+	phaseWoken                 // the same, and it must look for events once more before it is parked
+	phaseParked                // no goroutine runs it
 	phaseOver
 )
 
@@ -72,12 +82,12 @@ const (
 type result uint8
 
 const (
-	again  result = iota // run again after other watches: there is more to send
-	parked               // it may be running again already: the caller must not touch it
+	again  result = iota // run it again, after other watches: there is more to send
+	parked               // do not touch it: another goroutine may be running it
 	over
 )
 
-// wake makes a goroutine run the stream, unless one does. It never blocks.
+// wake makes a goroutine look for events, and for reasons to end the watch. It never blocks.
 func (ws *watchStream) wake() {
 	for {
 		switch ws.phase.Load() {
@@ -96,7 +106,7 @@ func (ws *watchStream) wake() {
 	}
 }
 
-// onTimer is called by the timer.
+// onTimer makes the next step run the timer. The timer calls it.
 func (ws *watchStream) onTimer() {
 	ws.timerFired.Store(true)
 	ws.wake()
@@ -108,60 +118,61 @@ func (ws *watchStream) leave() {
 	ws.wake()
 }
 
-// begin sends the head, and events until the stream is parked for the first time. It has its own goroutine,
-// because there may be many initial objects and the client may read them slowly.
+// begin sends the head, and then events until the watch is parked or over. It has a goroutine of its own,
+// because there may be many initial events and the client may read them slowly.
 func (ws *watchStream) begin() {
 	b := getBatch()
 	defer b.release()
 	b.clock = time.Now()
 	ws.writer = socket.NotifyWaits(ws.Conn, &ws.streams.ownWaiter)
-	v := ws.open(b)
-	for v == again {
-		v = ws.run(b)
+	r := ws.sendHead(b)
+	for r == again {
+		r = ws.run(b)
 	}
 }
 
-func (ws *watchStream) open(b *batch) (v result) {
-	defer ws.recoverPanic(b, &v)
+// sendHead sends the head. It ends a watch that has no watcher.
+func (ws *watchStream) sendHead(b *batch) (r result) {
+	defer ws.endRun(b, &r)
 	var err error
 	if len(ws.head) > 0 {
 		b.bytes += len(ws.head)
 		err = ws.send(ws.head, false)
 	}
 	ws.head = nil
-	if err == nil && ws.refused != nil {
-		err = ws.sendError(b, ws.refused)
+	if err == nil && ws.openErr != nil {
+		err = ws.sendError(b, ws.openErr)
 	}
-	ws.charge(b)
+	ws.chargeBatch(b)
 	if err != nil {
 		return ws.finish(err)
 	}
 	return again
 }
 
-// recoverPanic recovers from a panic, which ends this stream only, and empties b.
-func (ws *watchStream) recoverPanic(b *batch, v *result) {
+// endRun is deferred. It empties b, and after a panic it ends the watch, but not the goroutine.
+func (ws *watchStream) endRun(b *batch, r *result) {
 	b.reset()
 	if p := recover(); p != nil {
 		klog.ErrorS(nil, "Watch panicked", "panic", p, "stack", exchange.Stack())
 		ws.observer.audit.Panicked(p)
 		ws.observer.audit = nil
-		*v = ws.finish(errLeft)
+		*r = ws.finish(errLeft)
 	}
 }
 
-// The reasons why a watch ends, apart from errors of the connection.
+// A watch ends with one of these, or with an error of the connection.
 var (
-	errEnd  = errors.New("httpapi: the watch has ended")
-	errLeft = errors.New("httpapi: the client has left")
+	errEnd  = errors.New("httpapi: the watch has ended") // finish completes the body
+	errLeft = errors.New("httpapi: the client has left") // finish cuts the body off
 )
 
-// run sends about runSize bytes at most, and parks the stream if nothing is left.
-func (ws *watchStream) run(b *batch) (v result) {
-	defer ws.recoverPanic(b, &v)
+// run sends pending events, about runSize bytes at most. If none are left, it parks the watch.
+func (ws *watchStream) run(b *batch) (r result) {
+	defer ws.endRun(b, &r)
 	for {
 		more, err := ws.step(b)
-		ws.charge(b)
+		ws.chargeBatch(b)
 		switch {
 		case err != nil:
 			return ws.finish(err)
@@ -173,7 +184,8 @@ func (ws *watchStream) run(b *batch) (v result) {
 	}
 }
 
-// step sends about runSize bytes at most, and runs the timer if it has fired.
+// step sends pending events, about runSize bytes at most, and then serves the timer if it has fired. more
+// means that events may be left. An error ends the watch.
 func (ws *watchStream) step(b *batch) (more bool, err error) {
 	switch {
 	case ws.gone.Load():
@@ -181,31 +193,25 @@ func (ws *watchStream) step(b *batch) (more bool, err error) {
 	case ws.revoked():
 		return false, errEnd
 	case ws.streams.IsEnding(), ws.toldToEnd.Load():
-		err = ws.endWithBookmark(b)
+		return false, ws.endWithBookmark(b)
+	case ws.faults.Active():
+		more, err = ws.drainKept(b)
+	default:
+		more, err = ws.drain(b)
+	}
+	switch {
+	case err != nil:
 		return false, err
-	}
-	drain := ws.drain
-	if ws.faults.Active() {
-		drain = ws.drainKept
-	}
-	more, err = drain(b)
-	if err != nil {
-		return false, err
-	}
-	if ws.timer == nil {
-		if !more {
-			ws.setTimer()
-		}
-		return more, nil
-	}
-	if ws.timerFired.Swap(false) {
+	case ws.timer == nil && !more:
+		ws.endInitial()
+	case ws.timer != nil && ws.timerFired.Swap(false):
 		err = ws.runTimer(b, !more && !ws.faults.Holding())
 	}
 	return more, err
 }
 
-// charge charges the account for the work since b's clock was set, and sets the clock.
-func (ws *watchStream) charge(b *batch) {
+// chargeBatch charges the account for the time since b.clock, and for b's bytes and events. It resets all three.
+func (ws *watchStream) chargeBatch(b *batch) {
 	now := time.Now()
 	busy := max(0, now.Sub(b.clock)-socket.TakeWaited(ws.Conn))
 	b.clock = now
@@ -213,8 +219,8 @@ func (ws *watchStream) charge(b *batch) {
 	b.bytes, b.events = 0, 0
 }
 
-// park parks the stream, unless it was woken meanwhile. If park returns true, the stream may already be
-// running again.
+// park parks the watch, unless it was woken since the run began. After park has returned true, another
+// goroutine may be running the watch.
 func (ws *watchStream) park() bool {
 	if !ws.scheduled {
 		ws.scheduled = true
@@ -229,19 +235,19 @@ func (ws *watchStream) park() bool {
 	return false
 }
 
-// setTimer starts the timer and releases the seat: the initial objects have been sent.
-func (ws *watchStream) setTimer() {
+// endInitial ends the phase of initial events: it releases the seat and starts the timer.
+func (ws *watchStream) endInitial() {
 	ws.seat.Release()
 	ws.observer.unseated()
 	ws.nextBookmark = ws.observer.began.Add(storage.BookmarkInterval + time.Duration(rand.Int64N(int64(2*time.Second))) - time.Second)
 	ws.timer = time.AfterFunc(ws.untilTimer(time.Now()), ws.onTimer)
 }
 
-// runSize is how much one run sends before other watches run.
+// runSize is the number of bytes after which a run lets other watches run.
 const runSize = 256 << 10
 
-// drain sends pending events, in few writes. more means that some may be left. b is empty before and
-// after.
+// drain sends pending events in few writes, about runSize bytes at most. more means that some may be left.
+// b is empty before and after.
 func (ws *watchStream) drain(b *batch) (more bool, err error) {
 	before := ws.size
 	for ws.size-before < runSize {
@@ -256,10 +262,10 @@ func (ws *watchStream) drain(b *batch) (more bool, err error) {
 			return false, ws.sendError(b, err)
 		case len(b.deliveries) == 0:
 			return false, ws.flush(b)
-		case ws.faults.Active(): // a rule came: what was written since may be among these
+		case ws.faults.Active(): // a rule was added during this drain, and may concern these events
 			ws.keep(b)
 			return true, ws.flush(b)
-		case ws.mute:
+		case ws.unencodable:
 			return false, errEnd
 		}
 		if err := ws.appendAll(b); err != nil {
@@ -269,7 +275,8 @@ func (ws *watchStream) drain(b *batch) (more bool, err error) {
 	return true, ws.flush(b)
 }
 
-// sendError sends the contents of b, then the Status of err. That ends the watch.
+// sendError sends the contents of b, then an event with the Status of err. It never returns nil: the event is
+// the last one of the watch.
 func (ws *watchStream) sendError(b *batch, err error) error {
 	before := len(b.buf)
 	b.buf, err = ws.encoder.AppendError(b.buf, storage.WatchStatus(err))
@@ -284,21 +291,17 @@ func (ws *watchStream) sendError(b *batch, err error) error {
 	return err
 }
 
-// finish ends the stream for the reason err. errEnd ends it completely, so that the client sees no
-// error.
+// finish ends the watch. If err is errEnd, the client sees a complete response, and the connection may serve
+// its next request.
 func (ws *watchStream) finish(err error) result {
 	ws.phase.Store(phaseOver)
 	if ws.timer != nil {
 		ws.timer.Stop()
 	}
-	if ws.watcher != nil {
-		ws.watcher.Close()
-	}
 	if ws.writer != nil {
 		ws.writer.StopNotifying()
 	}
-	if ws.scheduled {
-		// From here on every write may block until its deadline.
+	if ws.scheduled { // the writes below do not notify the scheduler, and may block until their deadlines
 		ws.streams.scheduler.Waits()
 		defer ws.streams.scheduler.GoesOn()
 	}
@@ -314,8 +317,8 @@ func (ws *watchStream) finish(err error) result {
 	return over
 }
 
-// complete ends the body, so that the client sees no error. It reports whether another request may follow on
-// the connection.
+// complete sends the end of the body, so that the client sees no error. It reports whether the connection can
+// serve another request.
 func (ws *watchStream) complete() bool {
 	if ws.end != nil {
 		_ = ws.end() // an error: the client is gone
@@ -329,18 +332,11 @@ func (ws *watchStream) complete() bool {
 	return err == nil && ws.next != nil && !ws.revoked() && !ws.toldToEnd.Load() && !ws.streams.IsEnding()
 }
 
-// discard releases a watch that does not begin, because the server is shutting down.
-func (ws *watchStream) discard() {
+// release closes the watcher, leaves flow control, and gives up the right.
+func (ws *watchStream) release() {
 	if ws.watcher != nil {
 		ws.watcher.Close()
 	}
-	ws.release()
-	ws.observer.audit.End()
-	ws.Conn.Close()
-}
-
-// release removes the watch from flow control, and leaves its right.
-func (ws *watchStream) release() {
 	ws.seat.Release()
 	ws.faults.Close()
 	if ws.unregister != nil {
