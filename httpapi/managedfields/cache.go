@@ -102,12 +102,12 @@ func (c *Cache) creationKey(obj runtime.Object, object metav1.Object, manager st
 	if _, kubectl := object.GetAnnotations()[corev1.LastAppliedConfigAnnotation]; kubectl {
 		return nil, false
 	}
-	versioned, err := c.convertor.ConvertToVersion(obj, c.kind.GroupVersion())
-	if err != nil || reflect.TypeOf(versioned) != goType {
+	versioned, ok := c.versioned(obj, goType)
+	if !ok {
 		return nil, false
 	}
 	key := appendText(append(make([]byte, 0, 1024), 'c'), manager)
-	key, ok := s.appendOutline(key, reflect.ValueOf(versioned), nil)
+	key, ok = s.appendOutline(key, versioned, nil)
 	return key, ok && len(key) <= maxKey
 }
 
@@ -216,22 +216,20 @@ func (c *Cache) updateKey(live, obj runtime.Object, before []metav1.ManagedField
 	if updaters > maxUpdaters || ids.refused || len(key) > maxKey {
 		return nil, false
 	}
-
-	group := c.kind.GroupVersion()
-	l, err := c.convertor.ConvertToVersion(live, group)
-	if err != nil || reflect.TypeOf(l) != goType {
+	old, oldOK := c.versioned(live, goType)
+	now, nowOK := c.versioned(obj, goType)
+	if !oldOK || !nowOK || s.hasException(old) || s.hasException(now) {
 		return nil, false
 	}
-	r, err := c.convertor.ConvertToVersion(obj, group)
-	if err != nil || reflect.TypeOf(r) != goType {
-		return nil, false
-	}
-	if s.hasException(reflect.ValueOf(l)) || s.hasException(reflect.ValueOf(r)) {
-		return nil, false
-	}
-	key, ok := s.appendChange(key, reflect.ValueOf(l), reflect.ValueOf(r), ids)
+	key, ok := s.appendChange(key, old, now, ids)
 	key = ids.appendOrder(key)
 	return key, ok && !ids.refused && len(key) <= maxKey
+}
+
+// versioned converts obj to the kind's version. It fails unless the result has type goType.
+func (c *Cache) versioned(obj runtime.Object, goType reflect.Type) (reflect.Value, bool) {
+	versioned, err := c.convertor.ConvertToVersion(obj, c.kind.GroupVersion())
+	return reflect.ValueOf(versioned), err == nil && reflect.TypeOf(versioned) == goType
 }
 
 // objectType returns the type of the kind's objects, nil if it is not resolved yet.
@@ -273,7 +271,6 @@ func (c *Cache) add(key []byte, before, after []metav1.ManagedFieldsEntry, ids *
 		return // the field manager has failed
 	}
 	result, size := make([]resultEntry, len(after)), len(key)
-	numbered := ids.len()
 	for i, e := range after {
 		if e.FieldsV1 == nil {
 			return
@@ -287,7 +284,7 @@ func (c *Cache) add(key []byte, before, after []metav1.ManagedFieldsEntry, ids *
 		result[i] = resultEntry{entry: e, from: from}
 		size += len(fields)
 	}
-	if ids.len() > numbered || ids != nil && ids.refused || size > 2*maxKey {
+	if ids != nil && ids.refused || size > 2*maxKey {
 		return
 	}
 	c.mu.Lock()

@@ -133,8 +133,7 @@ func (r *resolver) of(t reflect.Type, ref schema.TypeRef) *schemaType {
 // setConverted makes s a type with its own encoding, such as a quantity, if the encoding of its zero
 // value can be compared.
 func (s *schemaType) setConverted(t reflect.Type) {
-	empty, err := value.TypeReflectEntryOf(t).ToUnstructured(reflect.New(t).Elem())
-	if err == nil && (empty == nil || reflect.TypeOf(empty).Comparable()) {
+	if empty, ok := convert(reflect.New(t).Elem()); ok {
 		s.kind, s.empty = kindConverted, empty
 	}
 }
@@ -217,7 +216,7 @@ func (r *resolver) setKeys(s *schemaType, item reflect.Type, l *schema.List) {
 	}
 }
 
-// canBeKey reports whether appendItemKey can write a field of type t.
+// canBeKey reports whether appendKeyField can write a field of type t.
 func canBeKey(t reflect.Type) bool {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
