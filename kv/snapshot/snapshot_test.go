@@ -323,6 +323,9 @@ func TestTLS(t *testing.T) {
 // TestClustersAreRestored saves a cluster with one member down through another member, and restores all members.
 // Without a majority saving must fail, because the remaining member may lack acknowledged writes.
 func TestClustersAreRestored(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs etcd in processes of its own")
+	}
 	members := kvtest.StartCluster(t, memberVariable, 3, kvtest.Steady)
 	outsider := kvtest.NewClient(t, kvtest.URLs(members))
 	proctest.Eventually(t, "a member leads", func() error {

@@ -438,6 +438,7 @@ func TestGroupsThatAreNotServedHaveNoHooks(t *testing.T) {
 func TestFailedCreationsAreRetried(t *testing.T) {
 	for _, key := range []string{"/registry/namespaces/kube-node-lease", "/registry/services/specs/default/kubernetes"} {
 		t.Run(key, func(t *testing.T) {
+			t.Parallel()
 			s := registrytest.New(t, nil)
 			var refused atomic.Int64
 			var let atomic.Bool

@@ -100,6 +100,7 @@ func (b *balking) RoundTrip(req *http.Request) (*http.Response, error) {
 func TestPublishingIsTriedAgain(t *testing.T) {
 	for name, healed := range map[string]bool{"and succeeds": true, "and is given up": false} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := versioned(t, nil)
 			client, b := rest.CopyConfig(s.ClientConfig), new(balking)
 			b.balks.Store(true)

@@ -410,7 +410,12 @@ func TestStorage(t *testing.T) {
 				if !storedIn(name, media) {
 					continue
 				}
-				run := func(t *testing.T) { suite(context.Background(), t, newFixture(t, media)) }
+				run := func(t *testing.T) {
+					if slices.Contains(waiting, name) {
+						t.Parallel()
+					}
+					suite(context.Background(), t, newFixture(t, media))
+				}
 				if slices.Contains(timed, name) {
 					run = inBubble(run)
 				}

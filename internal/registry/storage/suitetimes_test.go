@@ -27,6 +27,9 @@ var timed = []string{
 	"WatchSemanticInitialEventsExtended", "WatcherTimeout",
 }
 
+// waiting has the suites that mostly wait, for revisions that do not come. They run beside each other.
+var waiting = []string{"Get", "GetListNonRecursive", "List", "WatchDispatchBookmarkEvents"}
+
 // plainSuite is a suite that needs nothing but the storage.
 type plainSuite = func(context.Context, *testing.T, storage.Interface)
 
