@@ -13,7 +13,7 @@
 // a stream of its own, so no other watch can hold back its progress.
 //
 // A disk that stalls delays writes, and reads that are not served from memory. All of them end at
-// their contexts' deadlines, and writes after 6 s at the latest: then etcd answers that the request timed
+// their contexts' deadlines, and writes after 7 s at the latest, as with the default ticks of etcd: then etcd answers that the request timed
 // out, and may still commit it. Revision is not delayed. A read whose caller has gone goes on in the
 // server until the disk answers. The number of reads under way is bounded, and further ones wait.
 //

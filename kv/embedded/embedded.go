@@ -196,7 +196,7 @@ func serverConfig(cfg Config) (*embed.Config, error) {
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	config.ListenPeerUrls = nil // there are no peers; the advertised URL is only a name
 	config.EnableGRPCGateway = false
-	config.TickMs, config.ElectionMs = 100, 500 // elect does not wait for them, and each tick costs an idle server CPU (T4)
+	config.TickMs, config.ElectionMs = 200, 1000 // elect does not wait for them, and each tick costs an idle server CPU (T4)
 	config.SnapshotCount = cmp.Or(cfg.SnapshotCount, config.SnapshotCount)
 	config.QuotaBackendBytes = cmp.Or(cfg.QuotaBytes, defaultQuota)
 	config.UnsafeNoFsync = cfg.UnsafeNoFsync
