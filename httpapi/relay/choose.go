@@ -139,7 +139,7 @@ func (f *followed) wait(ctx context.Context) error {
 	return f.alive.Err()
 }
 
-// silence returns how long ago the upstream's watch has sent something. It sends a bookmark each minute.
+// silence returns how long ago the watch of the upstream sent something. It sends a bookmark each minute.
 func (f *followed) silence() time.Duration { return f.source.Tail.State().Silence }
 
 // scoped reports whether the path of x fits a resource with the scope of f. The upstream answers others with

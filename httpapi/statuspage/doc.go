@@ -15,6 +15,6 @@
 //
 // # Locks
 //
-// All are leaves, except that health checks run, and the ledger's lock is taken, while a snapshot is
-// gathered under Page.mu.
+// All are leaves except Page.mu. While it is held, a snapshot is gathered: health checks run, and other
+// packages report their state under their locks.
 package statuspage

@@ -25,9 +25,9 @@ type View struct {
 	*table.Printer
 }
 
-// newView returns the View of a version that upstream serves. Upstream's printer makes the tables. If that is one for
-// all built-in types, tables takes its place: each of upstream's stores comes with a copy. Upstream's Decorator is
-// applied once, when an object enters the cache.
+// newView returns the View of a version that upstream serves. Upstream's printer makes the tables. Each of upstream's
+// stores comes with a copy of the printer for all built-in types: newView replaces these copies by tables. Upstream's
+// Decorator is applied once, when an object enters the cache.
 func newView(r *storage.Resource, gvk schema.GroupVersionKind, upstream rest.Storage, tables printerstorage.TableConvertor) (*View, error) {
 	printer, ok := upstream.(rest.TableConvertor)
 	if !ok {

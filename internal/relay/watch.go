@@ -22,7 +22,7 @@ const (
 	watchTimeout = 5 * time.Minute
 	// earlyEnd is how much before its time a watch may end that upstream does not cut short.
 	earlyEnd = 10 * time.Second
-	// maxSilence is how long a watch may be without an event or a bookmark. Bookmarks come each minute.
+	// maxSilence is how long a watch may be without an event or a bookmark. API servers send bookmarks each minute.
 	maxSilence = 90 * time.Second
 
 	// Pauses before a watch is opened after one could not be opened.
