@@ -7,6 +7,7 @@ import (
 	"expvar"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -141,32 +142,31 @@ func startServer(ctx context.Context, config *embed.Config) (*embed.Etcd, error)
 	if err != nil {
 		return nil, err
 	}
-	soon := time.NewTicker(2 * time.Millisecond)
-	defer soon.Stop()
 	for err == nil {
 		select {
 		case <-server.Server.ReadyNotify():
 			return server, nil
-		case <-soon.C:
+		case <-time.After(2 * time.Millisecond):
 			elect(ctx, server.Server)
 		case err = <-server.Err():
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
 	}
+	server.Server.HardStop() // Close waits for what serves clients, which waits until the server is ready or stops
 	server.Close()
 	return nil, err
 }
 
-// elect makes a server that has no leader call an election now, and not after the election timeout. Its vote is the only
-// one. The message is that of a leader that wants to be replaced. Raft must have applied all that it knows to be committed:
-// it panics if it looks for changes of members in entries that the server has already dropped. etcd publishes the state of
-// raft as a variable of the process; the server's own indexes tell that it is the state of this server.
+// elect makes a server that is the only voter and has no leader call an election now, and not after the election timeout.
+// The message is that of a leader that wants to be replaced. Raft must have applied all that it knows to be committed: it
+// panics if it looks for changes of members in entries that the server has already dropped. etcd publishes the state of raft
+// as a variable, of the server that was started last. A server that has just been restored has no index of its own yet.
 func elect(ctx context.Context, server *etcdserver.EtcdServer) {
 	status, _ := expvar.Get("raft.status").(expvar.Func).Value().(raft.Status)
-	applied := server.AppliedIndex()
-	if server.Leader() == 0 && applied > 0 && applied == server.CommittedIndex() && applied == status.Applied && applied == status.GetCommit() {
-		id := uint64(server.MemberID())
+	id, applied := uint64(server.MemberID()), server.AppliedIndex()
+	done := status.Applied == status.GetCommit() && applied == server.CommittedIndex() && (applied == 0 || applied == status.Applied)
+	if done && server.Leader() == 0 && maps.Equal(status.Config.Voters.IDs(), map[uint64]struct{}{id: {}}) {
 		_ = server.Process(ctx, &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: &id, To: &id}) // the next tick tries again
 	}
 }

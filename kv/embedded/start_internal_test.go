@@ -2,23 +2,38 @@ package embedded
 
 import (
 	"context"
+	"errors"
+	"expvar"
+	"fmt"
 	"log/slog"
+	"path/filepath"
 	"testing"
 	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/etcdutl/v3/snapshot"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+	"go.etcd.io/etcd/server/v3/storage/datadir"
+	"go.etcd.io/raft/v3"
+	"go.uber.org/zap"
 
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestStartsWaitForNoTick starts a server whose first tick comes after ten seconds, in a new directory and in a used one.
-// An attempt may take longer on a slow machine, so one of three must not.
+// TestStartsWaitForNoTick starts a server whose first tick comes after ten seconds, in a new directory, in a used one, and in
+// one that is restored from a backup. An attempt may take longer on a slow machine, so one of three must not.
 func TestStartsWaitForNoTick(t *testing.T) {
 	const tick = 10 * time.Second
-	dir := t.TempDir()
-	for _, name := range []string{"new", "used"} {
+	dir := ""
+	for _, name := range []string{"new", "used", "restored"} {
 		took := make([]time.Duration, 0, 3)
 		for range cap(took) {
-			if name == "new" {
+			switch name {
+			case "new":
 				dir = t.TempDir()
+			case "restored":
+				dir = restored(t, dir)
 			}
 			took = append(took, startTime(t, dir, tick))
 			if took[len(took)-1] < tick {
@@ -31,16 +46,64 @@ func TestStartsWaitForNoTick(t *testing.T) {
 	}
 }
 
-// startTime starts and stops a server, and returns how long it took to start.
-func startTime(t *testing.T, dir string, tick time.Duration) time.Duration {
+// restored returns a directory made from the database of a server that has ended.
+func restored(t *testing.T, from string) string {
 	t.Helper()
-	cfg := Config{Dir: dir, UnsafeNoFsync: true, Fatal: func(err error) { t.Error(err) }}
-	cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
-	config, err := serverConfig(cfg)
+	to := filepath.Join(t.TempDir(), "restored")
+	err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
+		SnapshotPath: datadir.ToBackendFileName(from), SkipHashCheck: true, OutputDataDir: to,
+		Name: MemberName, PeerURLs: []string{MemberPeer}, InitialCluster: MemberName + "=" + MemberPeer, InitialClusterToken: "etcd-cluster",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.TickMs, config.ElectionMs = uint(tick.Milliseconds()), uint(5*tick.Milliseconds())
+	return to
+}
+
+// TestOnlyTheSoleVoterIsElectedAtOnce starts a server whose cluster got a second voter, which never started. An election that
+// does not wait for the timeout would make a leader step down, if there were one.
+func TestOnlyTheSoleVoterIsElectedAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	server, err := startServer(t.Context(), testConfig(t, dir, 100*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := membership.NewMember("other", types.MustNewURLs([]string{"http://127.0.0.1:1"}), "", nil)
+	_, err = server.Server.AddMember(t.Context(), *other)
+	server.Server.HardStop() // it could not hand over to the other
+	server.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if server, err = startEtcd(testConfig(t, dir, 100*time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	status := func() raft.Status { return expvar.Get("raft.status").(expvar.Func).Value().(raft.Status) }
+	proctest.Eventually(t, "the log is applied", func() error {
+		if s := status(); s.Applied == 0 || s.Applied != s.GetCommit() || s.Applied != server.Server.AppliedIndex() {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	term := status().GetTerm()
+	elect(t.Context(), server.Server)
+	if s := status(); s.GetTerm() != term || len(s.Config.Voters.IDs()) != 2 {
+		t.Errorf("term %d, then %+v", term, s)
+	}
+	server.Server.HardStop()
+	server.Close()
+	// Such a server is never ready. It ends when it is told to.
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := startServer(ctx, testConfig(t, dir, 100*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("without the other voter: %v", err)
+	}
+}
+
+// startTime starts and stops a server, and returns how long it took to start.
+func startTime(t *testing.T, dir string, tick time.Duration) time.Duration {
+	t.Helper()
+	config := testConfig(t, dir, tick)
 	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
 	began := time.Now()
@@ -50,4 +113,17 @@ func startTime(t *testing.T, dir string, tick time.Duration) time.Duration {
 	}
 	defer server.Close()
 	return time.Since(began)
+}
+
+// testConfig returns the configuration of a server with other ticks.
+func testConfig(t *testing.T, dir string, tick time.Duration) *embed.Config {
+	t.Helper()
+	cfg := Config{Dir: dir, UnsafeNoFsync: true, Fatal: func(err error) { t.Error(err) }}
+	cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	config, err := serverConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.TickMs, config.ElectionMs = uint(tick.Milliseconds()), uint(5*tick.Milliseconds())
+	return config
 }
