@@ -49,6 +49,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector. Like upstream's metrics, it has no sample of what has not
 // happened.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	own := make(map[[4]string]int64) // requests that this process has sent, by labels
 	for _, ms := range monitors(c.of) {
 		gvr := ms.gvr
 		if removed := ms.removed.Load(); removed != nil {
@@ -57,18 +58,22 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		if total := ms.eventSizes.report(ch, c.eventSizes, frameBounds, 0, gvr.Group, gvr.Version, gvr.Resource); total > 0 {
 			ch <- prometheus.MustNewConstMetric(c.events, prometheus.CounterValue, float64(total), gvr.Group, gvr.Version, gvr.Resource)
 		}
-		own := make(map[string]int64) // requests that this process has sent, by verb
 		for _, m := range ms.reads {
-			own[strings.ToUpper(m.verb)] += m.own.Load()
+			own[ms.ownLabels(strings.ToUpper(m.verb))] += m.own.Load()
 			c.collect(ch, m)
 		}
 		c.collectWrites(ch, ms, own)
-		for verb, n := range own {
-			if n > 0 {
-				ch <- prometheus.MustNewConstMetric(c.own, prometheus.CounterValue, float64(n), verb, gvr.Group, gvr.Resource, ms.subresource)
-			}
+	}
+	for labels, n := range own {
+		if n > 0 {
+			ch <- prometheus.MustNewConstMetric(c.own, prometheus.CounterValue, float64(n), labels[:]...)
 		}
 	}
+}
+
+// ownLabels returns the labels of requests that this process has sent. All versions of a resource share them.
+func (ms *Monitors) ownLabels(verb string) [4]string {
+	return [4]string{verb, ms.gvr.Group, ms.gvr.Resource, ms.subresource}
 }
 
 func (c *collector) collect(ch chan<- prometheus.Metric, m *Monitor) {
@@ -83,12 +88,12 @@ func (c *collector) collect(ch chan<- prometheus.Metric, m *Monitor) {
 }
 
 // collectWrites reports the writes that ms counts, and adds those that this process has sent to own.
-func (c *collector) collectWrites(ch chan<- prometheus.Metric, ms *Monitors, own map[string]int64) {
+func (c *collector) collectWrites(ch chan<- prometheus.Metric, ms *Monitors, own map[[4]string]int64) {
 	gvr := ms.gvr
 	for i := range ms.writes {
 		if counts := ms.writes[i].Load(); counts != nil {
 			kind := &writeKinds[i]
-			own[kind.reported] += counts.own.Load()
+			own[ms.ownLabels(kind.reported)] += counts.own.Load()
 			c.collectAnswers(ch, counts.durations, strconv.Itoa(kind.code), true,
 				[]string{kind.reported, gvr.Group, gvr.Version, gvr.Resource, ms.subresource, kind.scope, metrics.APIServerComponent})
 		}

@@ -71,13 +71,12 @@ func report(values map[string]float64, name string, sample *dto.Metric) {
 // each request itself.
 func TestTalliesAreUpstreamsMetrics(t *testing.T) {
 	metrics.Register()
-	named := func(resource string) schema.GroupVersionResource {
-		return schema.GroupVersionResource{Group: "tally.test", Version: "v1", Resource: resource}
+	named := func(resource, version string) schema.GroupVersionResource {
+		return schema.GroupVersionResource{Group: "tally.test", Version: version, Resource: resource}
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		metrics.Reset()
 		all := new(Resources)
-		ours, theirs := all.Of(named("ours"), "", true), all.Of(named("theirs"), "", true)
 		for range rapid.IntRange(0, 40).Draw(t, "requests") {
 			key := rapid.SampledFrom([][2]string{
 				{"get", "resource"}, {"list", "namespace"}, {"list", "cluster"}, {"watch", "cluster"},
@@ -90,8 +89,9 @@ func TestTalliesAreUpstreamsMetrics(t *testing.T) {
 				a.Waited = (took / 2).Truncate(time.Microsecond)
 			}
 			a.Life = Lifecycle{Deprecated: key[1] == "namespace", Removed: "1.99"}
-			ours.Of(key[0], key[1]).Observe(a)
-			tell(theirs.Of(key[0], key[1]), a)
+			version := rapid.SampledFrom([]string{"v1", "v1", "v2"}).Draw(t, "version")
+			all.Of(named("ours", version), "", true).Of(key[0], key[1]).Observe(a)
+			tell(all.Of(named("theirs", version), "", true).Of(key[0], key[1]), a)
 		}
 		got, want := reports(t, all, "ours"), reports(t, all, "theirs")
 		for name := range maps.All(got) {
