@@ -77,6 +77,7 @@ func (ws *watchStream) endAs(b *batch, end string) error {
 			}
 		}
 	case faults.EndReset:
+		ws.faults.Close() // a rule that the client sets after the reset concerns another watch
 		socket.CloseSocket(ws.Conn)
 		return errCut
 	}
