@@ -14,8 +14,8 @@ import (
 //
 // Changes are compared and never parsed, like outlines:
 //
-//	change     = "*" change | leaf | fields | map | items | both
-//	leaf       = ( "=" | "m" (modified) ) leaf leaf
+//	change     = "*" change | new | fields | map | items | both
+//	new        = ( "=" | "m" (modified) ) leaf leaf
 //	fields     = "{" { index difference } endOfFields
 //	map        = "[" leaf leaf { "," key difference } "]"
 //	items      = "(" leaf leaf { "," key difference } ")"

@@ -35,7 +35,7 @@ type ruleCache struct {
 	seeds [2]maphash.Seed
 	pool  sync.Pool // of *inspected
 
-	hits, misses atomic.Uint64 // values that had a rule, and all others
+	hits, misses atomic.Uint64 // lookups that found a rule, and all others
 
 	kinds    sync.Map                   // *storedKind by schema.GroupVersionKind
 	lastKind atomic.Pointer[storedKind] // of the last value

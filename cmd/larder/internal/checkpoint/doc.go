@@ -39,6 +39,5 @@
 // # Locks and goroutines
 //
 // Checkpoints.busy admits one Take or Reset at a time. Checkpoints.mu is a leaf and guards the
-// names. Fence.mu is held for reading during a write to the store, and no other lock is taken
-// meanwhile. Reset writes from several goroutines, which end before it returns.
+// names. Fence.mu is held for reading during a write to the store, which takes the locks of kv. Reset writes from several goroutines, which end before it returns.
 package checkpoint
