@@ -7,7 +7,7 @@
 // revision order, one batch for each revision of the store. Each batch publishes a new [Snapshot], an
 // immutable tree of [Object]s ordered by key, and appends the changes to the [Log], a ring that
 // forgets its oldest events first. A Snapshot names the [Position] in the Log at which it was taken.
-// So reading a Snapshot and then following the Log misses nothing and repeats nothing:
+// So a reader that takes a Snapshot and then follows the Log misses nothing and repeats nothing:
 //
 //	s := c.Snapshot()
 //	page, err := s.List(cache.Query{Prefix: "default/"}, nil)
@@ -15,7 +15,7 @@
 //	events, next, err := c.Log().Read(s.Position(), nil)
 //
 // A Reflector may begin in the past, so that the Log reaches back to before the start of the
-// process. The Cache becomes ready when it has caught up with the revision that was the present at
+// process. The Cache becomes ready when it has caught up with the store's revision at
 // the start.
 //
 // An Object is one stored value, encoded and ready to serve. It has a key, a revision, labels and
@@ -27,10 +27,10 @@
 // value. If several indexes apply, it takes the one with the fewest objects. Indexes are declared in
 // the [Schema] or learnt: a Cache counts, for each label key, the objects that queries scanned in vain, and
 // builds an index of a key that would have avoided many of these. An index is published together with the
-// states that it belongs to, so a query finds by it what a scan would find.
+// states that it belongs to, so a query finds the same objects with it as with a scan.
 //
 // A [Shard] divides the objects by a hash of their identity or namespace. The
-// identity is what [Schema.IdentifyBy] finds, or the key. Each Object has the first bits of its hash, in space
+// identity is what [Schema.IdentifyBy] returns, or the key. Each Object has the first bits of its hash, in space
 // that alignment would waste. A cache whose schema knows identities also keeps a tree of hashes, 16 bytes for
 // each object. A List of a Shard then does not read the objects of other shards.
 //
@@ -39,11 +39,11 @@
 //   - A Snapshot is exact: it holds every change up to its Revision and nothing later. It holds a
 //     batch as a whole or not at all.
 //   - Revision is the newest revision up to which the Snapshot is known to be exact. It may be later
-//     than the last change of this resource: a [Source] says how far the store was followed. A later
+//     than the last change of this resource: a [Source] reports how far it has followed the store. A later
 //     Snapshot never has a lower Revision, unless the store was replaced. [Cache.At] accepts this
 //     revision, also during a reload.
-//   - The Snapshot is never behind the Log: a reader of an event finds its change in every Snapshot
-//     taken afterwards.
+//   - The Snapshot is never behind the Log: after a reader has read an event, every Snapshot that it
+//     takes contains the change.
 //   - [Cache.At] returns the exact state of any revision that the Log reaches.
 //   - The Log holds every change after [Log.Oldest], in order, and each revision as a whole. A
 //     reader that the ring has lapped gets [ErrTooOld] and must read a Snapshot again; it is never
@@ -52,10 +52,10 @@
 //   - No Snapshot mixes two histories of the store. Its History says which one it shows.
 //   - A stored value that cannot be decoded becomes a corrupt Object, which has an error. A List that
 //     covers it fails, a Get returns the Object with its error, all other keys are served, and its
-//     deletion is an event like any other. Every 15 seconds a Reflector decodes up to a thousand corrupt
+//     deletion is an ordinary event. Every 15 seconds a Reflector decodes up to a thousand corrupt
 //     objects again, and more as long as some succeed. One that has become decodable replaces the
 //     corrupt one without an event.
-//   - [Cache.Retire] ends a Cache that is no longer kept current. The Cache goes on to show the
+//   - [Cache.Retire] ends a Cache that is no longer kept current. The Cache still serves the
 //     objects that it held, at their last revision.
 //
 // Apply and Reset are deterministic: they start no goroutine, read no clock (the batch carries the

@@ -10,14 +10,14 @@
 //  2. One parser makes a [request.Request] of method and target. Routing and authorization read
 //     only this value. Until the client is authenticated, the work for a request is proportional
 //     to the length of its header.
-//  3. From here to the answer a panic ends only this request.
+//  3. From here until the answer, a panic ends only this request.
 //  4. A request that is not long-running gets a deadline: the server's or ?timeout=, whichever is
 //     shorter.
 //  5. The client is authenticated. Rejected credentials never make a request anonymous. The audit
 //     policy decides how much of the request is recorded. If the request impersonates another
 //     user, and its sender may do so, it continues as that user.
 //  6. Flow control gives the request a seat, after a wait if necessary, or refuses it. A request
-//     keeps its seat until its answer is written, or until shortly before if the answer is small. A
+//     keeps its seat until its answer is written, or, if the answer is small, until just before. A
 //     watch keeps it until its initial objects have been sent.
 //  7. The authorizer decides about the Request before anything is looked up. If the server is
 //     configured to publish storage versions, most writes are refused until it has done so.
@@ -25,17 +25,17 @@
 //     from encoded bytes. Package writes serves writes. Package streams opens a WATCH, takes over
 //     the connection and frees the other memory of the request.
 //  9. A net/http handler serves everything else: mostly upstream's, or one of discovery, openapi
-//     and apimetrics. Package nethttp runs it, with copies of all that it may keep. The handler's
+//     and apimetrics. Package nethttp runs it on copies of everything that it may keep. The handler's
 //     URL is built from the Request, so it reads what was authorized.
-//  10. A body is read when a handler first reads it: a client whose request is forbidden uploads
-//     nothing.
+//  10. The server reads a body only when a handler does, so a client whose request is forbidden
+//     uploads nothing.
 //  11. http1 or http2 writes the Response to the connection, and charges the request to its account
 //     in package costs. A watch is charged at each write.
 //
 // # Guarantees
 //
-// A client gets kube-apiserver's answers, including the texts of errors. To answer a GET, LIST or
-// WATCH of a cached resource, no object is decoded whose encoding in the requested form is still
+// A client gets kube-apiserver's answers, including the texts of errors. A GET, LIST or WATCH of a
+// cached resource decodes no object whose requested encoding is
 // cached. Exceptions are single Tables, watches that upstream's handlers serve, and answers that the audit
 // policy records. A response's length is known before its
 // first byte, or its end is marked, so a client can recognize a truncated answer. Shared bytes
@@ -54,5 +54,5 @@
 // # Bytes
 //
 // The bytes of a header belong to http1, and are copied before anything keeps them. An exchange
-// ends with its handler. Bytes from the cache and the registry are shared: do not write to them.
+// ends with its handler. Bytes from the cache and the registry are shared: do not modify them.
 package httpapi

@@ -1,5 +1,5 @@
 // Package kv is a client of etcd. It reads, writes and watches keys, on a cluster or in a server
-// inside this process. Package embedded is that server; a program that does not import it does not
+// inside this process. Package embedded is that server; only programs that import it
 // link it.
 //
 // # Model
@@ -17,7 +17,7 @@
 //   - K2, writes: Put and Delete compare one key's revision, and either commit or return the key's
 //     present state. A write that returned an error may or may not have been committed.
 //
-//   - K3, watches: a watch delivers every event after the revision that was asked for, in revision
+//   - K3, watches: a watch delivers every event after the requested revision, in revision
 //     order, all events of one revision in one [Batch], and no event twice. A watch that cannot keep
 //     that promise ends with one error response and is closed.
 //
@@ -29,12 +29,12 @@
 //
 //   - K6, one history: the store behind the client may turn out to be another one (its cluster id
 //     changed) or an older one (its revision or raft term is lower than an answer or a watch has
-//     shown). Then every watch ends with [ErrReplaced], and earlier revisions mean nothing.
+//     shown). Then every watch ends with [ErrReplaced], and earlier revisions are invalid.
 //
 //     Replacements counts these changes, and ReplacedRevision is the highest revision of the
 //     histories that ended. The count is raised before the answer that shows the replacement is
 //     returned. So a caller that holds a revision without a watch reads the
-//     revision and then the count. If the count is unchanged, what it learnt before still holds.
+//     revision and then the count. If the count is unchanged, earlier answers still hold.
 //
 // # Tail
 //
@@ -50,32 +50,32 @@
 //     that of the last one that is. If all batches are applied, Fresh is the revision seen.
 //     Otherwise it is the revision before the first batch that is not applied.
 //
-// So Fresh never goes back, whatever is queued. When the owner loses its place, Fresh stays where
-// it was until the owner begins to load; it becomes 0 only when the store was replaced. Fresh reads a
+// So Fresh never goes back, whatever is queued. When the owner loses its place, Fresh keeps its value
+// until the owner begins to load; it becomes 0 only when the store was replaced. Fresh reads a
 // generation before and after these steps. The generation is odd while the owner must load. If it has
 // changed, the revisions may be of two histories, and Fresh does not combine them.
 //
-// A reader that combines Fresh with a snapshot that the owner published loads the snapshot before
+// A reader that combines Fresh with a snapshot that the owner published reads the snapshot before
 // and after Fresh. If the two snapshots are of different loads, Fresh belongs to the first. An
-// owner that loads again notes Fresh before it calls Begin, and loads nothing older than that.
+// owner that reloads notes Fresh before it calls Begin, and loads nothing older than that.
 //
 // Once the store is known to have been replaced, Fresh is 0, even before the Tail has acted on the
-// replacement. What was loaded from the store before is not served as current any more.
+// replacement. So data loaded from the old store is no longer served as current.
 //
 // A Tail may begin in the past ([TailConfig.Replay], [Clock]), as far back as the store can still be read.
-// The owners load the state of that revision and are delivered what has happened since, so a
-// restart need not cost the history that the previous process had. An owner that subscribes later reads
-// its past from the store. If the Tail has seen that nothing happened below its prefix, it need not, which
-// saves up to 100 ms: etcd takes as long to answer a watch that begins in the past. If the store compacted what the
-// Tail had not seen yet, the Tail begins in the past again, after that gap. In a store that was
+// The owners load the state of that revision and then receive the events since, so a
+// restart need not lose the history of the previous process. An owner that subscribes later reads
+// its past from the store. It does not if the Tail has seen no event below its prefix, which
+// saves up to 100 ms: etcd takes that long to answer a watch that begins in the past. If the store compacted events that
+// the Tail had not seen, the Tail begins in the past again, after that gap. In a store that was
 // replaced it begins at the present, and never before it: the owners do not know the new store's
-// past. A Tail cannot notice that the store was restored from a backup while no Tail ran: restore
+// past. A Tail cannot detect a restore from a backup while no Tail ran: restore
 // with a raised revision, and mark the older ones as compacted, as etcd recommends.
 //
 // # Server in this process
 //
-// [EtcdConfig].Open makes the store's [Connection]. A server in this process shows the header of
-// each answer to [Answers] first. Then its client, in this process or another, gets the answer. So the revision is known without asking as long as that server is the only member.
+// [EtcdConfig].Open makes the store's [Connection]. A server in this process passes the header of
+// each answer to [Answers] before any client gets the answer. So the revision is known without a request as long as that server is the only member.
 //
 // # Cluster
 //
@@ -87,25 +87,25 @@
 //   - etcd's client does the rest: all other requests, values above a member's limit for one
 //     message, and everything while a member is slow or gone.
 //
-// A read or a watch moves to another member by itself. A write that fails is not sent again,
-// because it may have been committed, unless the member said that it did not look at it. A watch
-// asks etcd to end it while there is no leader; the Tail opens it again where it ended.
+// A read or a watch moves to another member by itself. A failed write is not retried,
+// because it may have been committed, unless the member reports that it did not process it. A watch
+// asks etcd to end it while there is no leader; the Tail reopens it where it ended.
 //
 // K4 holds only for members that never report progress ahead of events: etcd from 3.4.31 and 3.5.13
 // on. When a member begins to serve a watch, all endpoints are asked for that member's version, and
 // its first answer counts. If the member is older or does not answer, the whole key space is watched:
-// each revision has an event in it, so the events alone show how far the watch has come. For
+// each revision has an event in it, so the events alone prove progress. For
 // that, the etcd user must be allowed to read all keys.
 //
 // Servers that only imitate etcd, as kine does, can be used within their limits: transactions write
 // one key, and a watch that begins in the future or at the compacted revision ends with an error.
-// Such a server may compact by itself, or keep what it was told to compact, so the
+// Such a server may compact by itself, or ignore requests to compact, so the
 // oldest readable revision is found by trying.
 //
 // # Compaction
 //
-// Every interval a store competes for the key "compact_rev_key" exactly as kube-apiserver does. Any
-// number of Larders and kube-apiservers on one etcd have one compactor together, and at least one
+// Every interval a store competes for the key "compact_rev_key" exactly as kube-apiserver does. All
+// Larders and kube-apiservers on one etcd share one compactor, and at least one
 // interval of revisions is kept. When the store is replaced, the state of this protocol and the
 // leases that the old store granted are discarded.
 //
@@ -120,7 +120,7 @@
 // # Bytes
 //
 // Values given to Put belong to the store from then on. Values returned by Get, Range and watches
-// are shared and must not be written to; in process they may be etcd's own memory. The one
-// exception is a page asked for with RangeOptions.Borrow: its values may be overwritten once it is
+// are shared and must not be modified; in process they may be etcd's own memory. The one
+// exception is a page requested with RangeOptions.Borrow: its values may be overwritten once it is
 // released.
 package kv

@@ -5,13 +5,13 @@
 // A [Watcher] is a position in a [cache.Log] and a filter: a namespace, a name, a label selector, a
 // field selector and a shard. It has no queue of its own and nothing is pushed to it. It starts from
 // a [cache.Snapshot], whose objects it delivers first, or from a revision. Either way it then follows
-// the Log. So it misses nothing and repeats nothing, and no lock spans the Snapshot and the Log.
+// the Log. So it misses nothing and repeats nothing, without a lock over both.
 //
 // A [Hub] is the only regular reader of one resource's Log. Watchers with equal filters share a
 // group. The Hub evaluates a filter once per group and event, and appends the outcome to the group's
 // chain, which all its watchers read. The chain is a shortcut; the Log is authoritative. A watcher
 // that resumes at an old revision, has just finished its initial objects, or was too slow for the chain
-// is not on it. That watcher reads the Log itself, with the same filter, up to where the chain begins,
+// reads the Log itself, with the same filter, up to where the chain begins,
 // and joins there.
 //
 //	Watch(Initial)                Watch(After)
@@ -33,8 +33,8 @@
 //
 // Close, the end of an epoch and a corrupt object lead from every state to closed.
 //
-// An event reaches only the groups that it can concern. Each group is filed under the
-// first of these keys that its filter determines:
+// An event reaches only the groups that it can concern. Each group is indexed by the
+// first of these keys that its filter fixes:
 //
 //   - namespace and name of an object
 //   - one exact value of a field or label
@@ -54,13 +54,13 @@
 //	selected        selected        [Modified]
 //	selected        not, or deleted [Deleted], with the object before and the event's revision
 //
-// A watcher that started at a revision gets the transitions between states of the store, whether or
-// not it has seen the former state. (apiserver pkg/storage/cacher/cache_watcher.go has the same rule.)
+// A watcher that started at a revision gets the transitions between states of the store, even if
+// it has not seen the former state. (apiserver pkg/storage/cacher/cache_watcher.go has the same rule.)
 //
 // # Guarantees
 //
-// They hold within an epoch (see below), for every Watcher, and are
-// what package watchtest checks by these names.
+// They hold within an epoch (see below), for every Watcher.
+// Package watchtest checks them by these names.
 //
 //	W1 Ordered       Initial objects come in key order. After them revisions never
 //	                 decrease.
@@ -73,25 +73,24 @@
 //	W4 Atomic        The events of one revision come from one call of Next or Poll, with
 //	                 nothing between them.
 //	W5 Resumable     A Watcher started after the revision of the last delivery, or
-//	                 of a bookmark, goes on exactly there, for as long as the Log
+//	                 of a bookmark, continues exactly there, as long as the Log
 //	                 reaches back.
 //	W6 Bookmarkable  A bookmark of revision R says: every selected event at or below
 //	                 R has been delivered, and none at or below R will follow.
-//	W7 Filtered      What is delivered is what the rule of transitions yields for the
-//	                 filter, no more.
+//	W7 Filtered      The filter's transitions are delivered, and nothing else.
 //
 // # Slow watchers
 //
-// A slow watcher lags behind, which costs other watchers nothing. A chain holds at most 1024
+// A slow watcher lags behind and does not delay others. A chain holds at most 1024
 // revisions for a watcher that does not read. After that the watcher falls back to the Log. Once the
-// Log has forgotten the next event, the watcher is lapped: Next returns [ErrTooOld]. There is no
+// Log has dropped the next event, the watcher is lapped: Next returns [ErrTooOld]. There is no
 // timeout. A watcher that reads its initial objects keeps their Snapshot alive, so its caller must
 // bound how long a write to its client may take.
 //
 // # Epochs
 //
 // When the Cache is reloaded ([cache.Cache.Reset]) its Log restarts, and all watchers end with io.EOF. A
-// live watcher first delivers what its chain has; others drop what they had yet to deliver. Their clients
+// live watcher first delivers the rest of its chain; others drop undelivered events. Their clients
 // resume where they were, as far as the new Log reaches back. The same happens when Run ends. If the store was
 // replaced by another history, for example a restored backup, watchers end with [ErrReplaced]: their clients
 // must start again.
@@ -100,7 +99,7 @@
 //
 // An object with an error (a stored value that cannot be decoded) has no labels or fields. It is in
 // the scope of its namespace and name, in no shard, and only empty selectors select it. A watcher
-// that would have to deliver it ends with [cache.CorruptError]; the others go on.
+// that would have to deliver it ends with [cache.CorruptError]; the others continue.
 //
 // # Locks
 //
@@ -120,8 +119,8 @@
 //
 // # Bytes
 //
-// Objects and frames are shared by all responses that send them and never written.
-// [Delivery.Frame] returns what was built once for one event, type and encoding.
+// Objects and frames are shared by all responses that send them, and never modified.
+// [Delivery.Frame] returns the frame that was built once for an event, type and encoding.
 package watch
 
 // Implementation:

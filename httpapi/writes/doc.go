@@ -3,8 +3,8 @@
 // # Pipeline
 //
 // An [Endpoint] serves the writes of one resource or subresource in one API version, built-in or
-// custom. [Endpoint.Serve] receives a request that is authenticated, authorized and has a seat of flow
-// control. It runs these steps, from top to bottom, on the request's own goroutine:
+// custom. [Endpoint.Serve] receives a request that is authenticated, authorized and has a seat from flow
+// control. It runs these steps in order on the request's own goroutine:
 //
 //	step                function                          holds afterwards
 //	route               Write.routed                      upstream's router would accept the headers
@@ -27,9 +27,9 @@
 //
 // Custom resources have no internal version: the version of the request takes its place.
 // A verb skips the steps that it does not need. A create runs each step once. For an update or a patch
-// the storage calls back for the new object, with the stored object in hand
+// the storage passes the stored object to a callback that returns the new object
 // (rest.UpdatedObjectInfo): the steps from patch to deduplicate run inside [replacement.UpdatedObject]
-// or [patched.UpdatedObject]. They run again after a conflict. An update decodes its body again then,
+// or [patched.UpdatedObject]. They run again after a conflict. An update then decodes its body again,
 // because the storage changes the object that it receives.
 //
 // If etcd refuses an object because of its size, the write retries once without managedFields, as
@@ -39,7 +39,7 @@
 //
 // ctx ends at the deadline of the request, when an HTTP/2 client disconnects, or, except for
 // deletecollection, 34 s after the write begins. Over HTTP/1.1 a disconnect is not noticed, because no
-// goroutine reads from the connection during the write. Before the store step a canceled write has changed nothing. During the store step the
+// goroutine reads from the connection during the write. A write that is canceled before the store step has changed nothing. During that step the
 // outcome is unknown, as in upstream; the client gets a 504. An admission plugin that ignores ctx, such as
 // the quota plugin, delays the 504 until it returns. Upstream answers at the deadline and leaves the plugin
 // running.
@@ -54,6 +54,6 @@
 //
 // The package starts no goroutines. Its one lock guards the warnings, which plugins may add from their
 // own goroutines. An object belongs to the write from decode until the storage returns. The storage may
-// return the same object. Usually it is not encoded for the answer, which is made from the cache's bytes
-// ([storage.Written]). If upstream's encoder must write it, the stored bytes are decoded first.
+// return the same object. The answer is usually made from the cache's bytes ([storage.Written]), not by
+// encoding the object. If upstream's encoder must write it, the stored bytes are decoded first.
 package writes

@@ -1,5 +1,5 @@
-// Package relay reads one resource of an API server as a [kv.Store], so that caches and watches that were made
-// for etcd run over the list and the watch of another API server, the upstream.
+// Package relay presents one resource of another API server, the upstream, as a [kv.Store], so that caches and
+// watches that were made for etcd run over the upstream's list and watch.
 //
 // # Model
 //
@@ -13,14 +13,14 @@
 // Those of package kv, with these limits and reasons:
 //
 //   - K1: reads at revision 0 are lists without a resourceVersion. A list at a revision is read in the
-//     upstream's pages; the store keeps the continue tokens of the latest ones. A page whose token is gone fails
+//     upstream's pages; the store keeps the latest continue tokens. A page whose token is gone fails
 //     with [kv.ErrCompacted].
-//   - K3: the store delivers one object for each revision. So it cannot follow the resource events: when a lease
-//     expires, etcd deletes several in one revision. An event whose revision was already delivered ends the watch
-//     with [kv.ErrCompacted], so that the reader loads again.
+//   - K3: the store delivers one object for each revision. So it cannot follow Events, because an expired lease
+//     deletes several in one revision. A second change at a delivered revision ends the watch
+//     with [kv.ErrCompacted], so that the reader reloads.
 //   - K4: an event or a bookmark of a watch proves progress up to its revision. Bookmarks come once a minute.
-//     [Store.RequestProgress] gets one sooner from a probe: a second watch that begins at the position of
-//     the first and has a timeout of three seconds, so that the upstream sends a bookmark after one. The probe has
+//     [Store.RequestProgress] gets one sooner from a probe: a second watch from the first one's position
+//     with a timeout of three seconds, so that the upstream sends a bookmark after one. The probe has
 //     seen all events between the position and the bookmark. When the first watch has delivered the last of
 //     them, it has delivered everything up to the bookmark, whichever replicas served the two.
 //   - K6: if a consistent list returns a lower revision than an earlier list or watch, the upstream's etcd was
@@ -30,11 +30,11 @@
 // # Locks and goroutines
 //
 // revisions.mu > Store.mu; history.mu and tokens.mu are leaves. None is held during a request or while
-// waiting for a channel. A shared read of the revision runs on a goroutine, a watch on three: one
+// waiting for a channel. A shared read of the revision has one goroutine, a watch three: one
 // delivers, one reads from the upstream, one probes. Run waits for all of them.
 //
 // # Bytes
 //
-// A value is an allocation of its own and never written after it was made. Lists are limited to 1 GiB, frames
+// Each value is a separate allocation that nothing modifies. Lists are limited to 1 GiB, frames
 // to 64 MiB, error bodies to 1 MiB.
 package relay

@@ -1,20 +1,20 @@
-// Package storage keeps the objects of one resource in the store and in a cache, and serves watchers.
+// Package storage reads and writes the objects of one resource in the store, caches them, and serves watchers.
 //
 // # Model
 //
 // A [Resource] has a cache, a reflector that keeps the cache current, and a hub that serves watchers.
 // [Resource.Get], [Resource.List] and [Resource.Watch] return cached, encoded objects. [Resource.Storage]
-// is upstream's storage.Interface over the same: it returns decoded objects and writes. A Resource without
-// a cache, and stored values that are not API objects (records), are read from the store.
+// implements upstream's storage.Interface over the same data: it returns decoded objects, and writes. A Resource
+// without a cache, and stored values that are not API objects (records), are read from the store.
 //
 // # Guarantees
 //
-// Keys and stored bytes are kube-apiserver's. Freshness, refused revisions and error texts are those of
+// Keys and stored bytes are kube-apiserver's. Freshness, refused revisions and error texts match
 // kube-apiserver with its watch cache: a read without resourceVersion sees all earlier writes. After the
 // store was replaced, no answer mixes objects of both histories (await.go, issued.go).
 //
-// A corrupt object fails only the reads that cover it. An update is skipped as unchanged only if bytes from
-// the store say so, never because of the cache. A [Checker] reloads caches that differ from the store.
+// A corrupt object fails only the reads that cover it. An update is skipped as unchanged only if it equals bytes
+// just read from the store, not from the cache. A [Checker] reloads caches that differ from the store.
 //
 // # Goroutines
 //
@@ -24,5 +24,5 @@
 // # Locks and bytes
 //
 // No lock is held while a cache is read. The objects that Get, List and a [Written] return belong to the
-// cache and are shared: do not write to them.
+// cache and are shared: do not modify them.
 package storage
