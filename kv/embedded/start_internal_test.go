@@ -92,7 +92,7 @@ func TestOnlyTheSoleVoterIsElectedAtOnce(t *testing.T) {
 	}
 	server.Server.HardStop()
 	server.Close()
-	// Such a server is never ready. It ends when it is told to.
+	// Without the other voter the server never becomes ready, and startServer returns when its context ends.
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := startServer(ctx, testConfig(t, dir, 100*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) {

@@ -324,7 +324,7 @@ func TestTLS(t *testing.T) {
 // Without a majority saving must fail, because the remaining member may lack acknowledged writes.
 func TestClustersAreRestored(t *testing.T) {
 	if testing.Short() {
-		t.Skip("runs etcd in processes of its own")
+		t.Skip("starts three etcd members as processes, and kills them")
 	}
 	members := kvtest.StartCluster(t, memberVariable, 3, kvtest.Steady)
 	outsider := kvtest.NewClient(t, kvtest.URLs(members))
