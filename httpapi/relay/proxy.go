@@ -19,6 +19,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/net/http/httpguts"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -128,7 +129,7 @@ func (p *Proxy) Forward(x *nethttp.Call) {
 		x.Fail(apierrors.NewBadRequest("the request has a method or a header that cannot be passed on"))
 		return
 	}
-	f := &forwarding{upstream: p.upstream, prefix: p.prefix, header: asSent(sent), via: p.client}
+	f := &forwarding{upstream: p.upstream, prefix: p.prefix, header: asSent(sent), via: p.client, long: x.LongRunning()}
 	if !x.Carrier.Internal() && p.byCertificate(x.Carrier.TLS(), sent) {
 		if up := sent.Get("Upgrade"); !passable(up) {
 			x.Fail(apierrors.NewBadRequest(fmt.Sprintf("a connection of the relay cannot be upgraded to %q", up)))
@@ -175,8 +176,12 @@ type forwarding struct {
 	prefix   string
 	header   http.Header
 	via      transports
+	long     bool        // the answer is a watch, a log or the like
 	wrote    atomic.Bool // the upstream may have the request
 }
+
+// flushDelay is how long the beginning of an answer waits for the rest, so that most go out at once.
+const flushDelay = 20 * time.Millisecond
 
 // bufferPool implements httputil.BufferPool.
 type bufferPool struct{ pool sync.Pool }
@@ -213,13 +218,16 @@ func (f *forwarding) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	}
 	quiet := log.New(io.Discard, "", 0) // the client sees that an answer is cut
-	proxy := httputil.ReverseProxy{Rewrite: f.rewrite, Transport: f.via.plain, BufferPool: &buffers, ErrorHandler: f.fail, ErrorLog: quiet}
+	proxy := httputil.ReverseProxy{Rewrite: f.rewrite, Transport: f.via.plain, FlushInterval: flushDelay, BufferPool: &buffers, ErrorHandler: f.fail, ErrorLog: quiet}
 	if httpguts.HeaderValuesContainsToken(req.Header["Connection"], "Upgrade") && req.Header.Get("Upgrade") != "" {
 		proxy.Transport = f.via.upgrading
 	}
 	proxy.ModifyResponse = func(resp *http.Response) error {
 		maps.DeleteFunc(w.Header(), func(name string, _ []string) bool { return resp.Header[name] != nil })
 		f.relocate(resp.Header)
+		if resp.ContentLength < 0 && !f.long {
+			resp.ContentLength = 0 // or else the ReverseProxy flushes whatever it has read; it copies the whole body
+		}
 		if len(resp.Trailer) > 0 {
 			resp.Header.Del("Content-Length") // HTTP/1.1 has trailers only in chunked bodies
 		}

@@ -117,6 +117,45 @@ func TestAnswersGoThrough(t *testing.T) {
 	}
 }
 
+// TestFlushedAnswersGoOutAtOnce: an answer of unknown length that has ended goes out with its length. One that
+// goes on later begins before that.
+func TestFlushedAnswersGoOutAtOnce(t *testing.T) {
+	goOn := make(chan struct{})
+	u := newUpstream(t, func(w http.ResponseWriter, req *http.Request) {
+		for range 3 {
+			_, _ = io.WriteString(w, "part.")
+			_ = http.NewResponseController(w).Flush()
+		}
+		if req.URL.Path == "/slow" {
+			<-goOn
+			_, _ = io.WriteString(w, "end.")
+		}
+	})
+	s := serve(t, u.config())
+	tr := s.transportFor(t, s.tlsFor(t, ""), false)
+	begun := func(path string) *http.Response {
+		req, _ := http.NewRequest("GET", "https://"+s.addr+path, nil)
+		return s.ask(t, tr, req)
+	}
+	resp := begun("/quick")
+	for tries := 1; resp.ContentLength < 0; tries++ { // the upstream was slow
+		if resp.Body.Close(); tries == 50 {
+			t.Fatal("each of 50 answers went out in parts")
+		}
+		resp = begun("/quick")
+	}
+	if body, err := io.ReadAll(resp.Body); err != nil || string(body) != "part.part.part." {
+		t.Errorf("%q, %v", body, err)
+	}
+	resp.Body.Close()
+	resp = begun("/slow")
+	close(goOn)
+	if body, err := io.ReadAll(resp.Body); err != nil || string(body) != "part.part.part.end." {
+		t.Errorf("%q, %v", body, err)
+	}
+	resp.Body.Close()
+}
+
 // TestWatchesStream: events arrive when they are sent, and an end that comes too early can be told from another.
 func TestWatchesStream(t *testing.T) {
 	next := make(chan string)
