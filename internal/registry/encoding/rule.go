@@ -90,7 +90,7 @@ func (rc *ruleCache) ruleOf(v *inspected, config *cache.ObjectConfig) *rule {
 	}
 	raw := unmarked.Write(marks.contents)
 	made := cache.ObjectConfig{Key: config.Key, Revision: markRevision}
-	if err := rc.codec.complete(v.fingerprint.kind.value(raw), &made); err != nil {
+	if err := rc.codec.decodeInto(v.fingerprint.kind.value(raw), &made); err != nil {
 		return nil
 	}
 	canonical := rc.fieldsOf(rc.codec.canonical)

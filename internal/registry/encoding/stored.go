@@ -59,7 +59,7 @@ func (c *Codec) ForeseeAlike(rest string, s *Stored) Foreseen {
 	done, wanted := c.rules.complete(v, &f.config)
 	if wanted {
 		example := cache.ObjectConfig{Key: rest, Revision: 1}
-		if c.complete(s.Data, &example) == nil {
+		if c.decodeInto(s.Data, &example) == nil {
 			c.rules.learn(v, &example)
 		}
 	}

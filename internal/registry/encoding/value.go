@@ -24,7 +24,7 @@ func (c *Codec) DecodeValue(ctx context.Context, key, rest string, value []byte,
 		return c.corrupt(rest, revision, len(value), err)
 	}
 	config := cache.ObjectConfig{Key: rest, Revision: revision, Stored: len(value)}
-	if err = c.completeUnknown(data, &config); err != nil {
+	if err = c.complete(data, &config); err != nil {
 		return c.corrupt(rest, revision, len(value), err)
 	}
 	return cache.NewObject(config, c.schema)
@@ -35,18 +35,18 @@ func (c *Codec) corrupt(rest string, revision int64, stored int, err error) *cac
 	return cache.NewObject(cache.ObjectConfig{Key: rest, Revision: revision, Stored: stored, Err: err}, c.schema)
 }
 
-// completeUnknown is complete, but decodes data only if its fingerprint is not known.
-func (c *Codec) completeUnknown(data []byte, config *cache.ObjectConfig) error {
+// complete completes config, which has a key and a revision. It decodes data only if its fingerprint has no rule.
+func (c *Codec) complete(data []byte, config *cache.ObjectConfig) error {
 	v := c.rules.inspect(data)
 	if v == nil {
-		return c.complete(data, config)
+		return c.decodeInto(data, config)
 	}
 	defer c.rules.release(v)
 	done, wanted := c.rules.complete(v, config)
 	if done {
 		return nil
 	}
-	if err := c.complete(data, config); err != nil {
+	if err := c.decodeInto(data, config); err != nil {
 		return err
 	}
 	if wanted {
@@ -55,21 +55,26 @@ func (c *Codec) completeUnknown(data []byte, config *cache.ObjectConfig) error {
 	return nil
 }
 
-// complete completes config, which has a key and a revision, by decoding data. Selectable fields are taken
-// before decoration, as in upstream's watch cache.
-func (c *Codec) complete(data []byte, config *cache.ObjectConfig) error {
-	if c.served {
-		return completeServed(c, data, config)
-	}
-	if known, err := c.completeKnown(data, config); known || err != nil {
+// decodeInto completes config by decoding data. Selectable fields are taken before decoration, as in
+// upstream's watch cache.
+func (c *Codec) decodeInto(data []byte, config *cache.ObjectConfig) error {
+	if known, err := c.readDocument(data, config); known || err != nil {
 		return err
 	}
-	obj := c.newFunc()
-	if err := c.DecodeStored(data, obj, config.Revision); err != nil {
+	obj, err := c.newFunc(), error(nil)
+	if c.served { // by another API server, whose message is the body
+		var ok bool
+		if config.Body, ok = c.cutEnvelope(data); !ok {
+			return fmt.Errorf("registry: value is no message of %s", c.canonical)
+		}
+		err = c.Decode(config.Body, obj)
+	} else {
+		err = c.DecodeStored(data, obj, config.Revision)
+	}
+	if err != nil {
 		return err
 	}
-	var err error
-	if config.Labels, config.Fields, err = c.attrs(obj); err != nil {
+	if config.Labels, config.Fields, err = c.attrs(obj); err != nil || c.served {
 		return err
 	}
 	if c.decorate != nil {
@@ -81,24 +86,8 @@ func (c *Codec) complete(data []byte, config *cache.ObjectConfig) error {
 	return err
 }
 
-// completeServed is complete for a value that another API server has sent.
-func completeServed(c *Codec, data []byte, config *cache.ObjectConfig) error {
-	raw, ok := c.cutEnvelope(data)
-	if !ok {
-		return fmt.Errorf("registry: value is no message of %s", c.canonical)
-	}
-	obj := c.newFunc()
-	if err := c.Decode(raw, obj); err != nil {
-		return err
-	}
-	var err error
-	config.Labels, config.Fields, err = c.attrs(obj)
-	config.Body = raw
-	return err
-}
-
-// completeKnown is complete for a custom resource in served form; known is false for others.
-func (c *Codec) completeKnown(data []byte, config *cache.ObjectConfig) (known bool, err error) {
+// readDocument completes config for a custom resource in served form; known is false for others.
+func (c *Codec) readDocument(data []byte, config *cache.ObjectConfig) (known bool, err error) {
 	if c.custom == nil || c.decorate != nil {
 		return false, nil
 	}
