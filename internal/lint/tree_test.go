@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -38,12 +39,28 @@ func local(importPath string) (string, bool) {
 	return strings.CutPrefix(importPath, module+"/")
 }
 
-// tree parses every Go file of the module, testdata and nested modules
-// excepted.
+// tree returns every Go file of the module, testdata and nested modules
+// excepted. They are parsed once: no test changes them.
 func tree(t *testing.T) (*token.FileSet, []*file) {
 	t.Helper()
+	files, err := parsedTree()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) < 10 {
+		t.Fatalf("found only %d Go files: the walk is broken", len(files))
+	}
+	return positions, files
+}
+
+var (
+	positions  = token.NewFileSet()
+	parsedTree = sync.OnceValues(parseTree)
+)
+
+// parseTree parses what tree returns. Its positions are those of positions.
+func parseTree() ([]*file, error) {
 	root := filepath.Join("..", "..")
-	fset := token.NewFileSet()
 	var files []*file
 	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -60,7 +77,7 @@ func tree(t *testing.T) (*token.FileSet, []*file) {
 		if err != nil {
 			return err
 		}
-		parsed, err := parser.ParseFile(fset, filepath.ToSlash(rel), src, parser.ParseComments)
+		parsed, err := parser.ParseFile(positions, filepath.ToSlash(rel), src, parser.ParseComments)
 		if err != nil {
 			return err
 		}
@@ -71,13 +88,7 @@ func tree(t *testing.T) (*token.FileSet, []*file) {
 		})
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(files) < 10 {
-		t.Fatalf("found only %d Go files: the walk is broken", len(files))
-	}
-	return fset, files
+	return files, err
 }
 
 // enter skips directories that hold no source of this module.
