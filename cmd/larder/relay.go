@@ -71,7 +71,7 @@ upstream. Users authenticate and are authorized as at the upstream. See docs/rel
 		if config.Upstreams, err = relay.ParseUpstreams(kubeconfigs, clientCAs); err != nil {
 			return err
 		}
-		config.MemoryBudget, config.Progress = budget.Value(), cmd.ErrOrStderr()
+		config.MemoryBudget, config.Progress, config.SteerCollector = budget.Value(), cmd.ErrOrStderr(), os.Getenv("GOGC") == ""
 		config.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 		ctx, stop := untilSignal(func() { os.Exit(fail(cmd.ErrOrStderr(), errSecondSignal)) })
 		defer stop()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -460,6 +461,9 @@ func TestOwnPages(t *testing.T) {
 				if got.code != http.StatusOK || !bytes.Contains(got.body, []byte(text)) {
 					return fmt.Errorf("%d, want %s: %s", got.code, text, got.body)
 				}
+			}
+			if bytes.Contains(got.body, []byte("\ngo_gc_gogc_percent 100\n")) {
+				return errors.New("the garbage collector has Go's default, which doubles the memory for objects")
 			}
 			return nil
 		})

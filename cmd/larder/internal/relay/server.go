@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/larder-io/larder/cmd/larder/internal/server/heap"
 	"github.com/larder-io/larder/cmd/larder/internal/server/lifecycle"
 	"github.com/larder-io/larder/cmd/larder/internal/server/servingcert"
 	"github.com/larder-io/larder/httpapi"
@@ -50,6 +51,8 @@ type Config struct {
 	// MemoryBudget is the number of bytes that cached objects of all upstreams may have. 0 means half of the memory
 	// limit of the process, or no limit if that has none.
 	MemoryBudget int64
+	// SteerCollector lets package heap set the garbage collector's percentage.
+	SteerCollector bool
 
 	// Version is the Kubernetes that this program has the types of.
 	Version version.Info
@@ -101,6 +104,9 @@ func (s *Server) Run(ctx context.Context) (err error) {
 	}
 	defer os.RemoveAll(s.dir)
 	defer func() { err = errors.Join(err, s.layers.Stop()) }()
+	if s.config.SteerCollector {
+		s.layers.Start(ctx, "collector", func(ctx context.Context) error { return heap.Govern(ctx, nil) })
+	}
 	for _, of := range s.config.Upstreams {
 		u, err := s.reach(ctx, of)
 		if err != nil {

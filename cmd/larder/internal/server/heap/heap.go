@@ -74,18 +74,19 @@ type governor struct {
 	settled bool          // the start is over
 	times   float64       // the factor of the headroom
 	onSet   func(int)     // for tests: called with each percentage that is set; may be nil
-	free    func()        // for tests: called instead of debug.FreeOSMemory; may be nil
-	measure func() usage  // for tests: called instead of the runtime; may be nil
+	free    func()        // collects garbage and returns free memory to the operating system
+	measure func() usage
 }
 
 // Govern adjusts the percentage until ctx ends, and then restores the original one. When settled is closed,
-// it returns the start's free memory to the operating system.
+// it returns the start's free memory to the operating system. A nil settled means that nothing is loaded at the start.
 func Govern(ctx context.Context, settled <-chan struct{}) error {
-	return new(governor).run(ctx, settled)
+	return (&governor{free: debug.FreeOSMemory, measure: runtimeUsage}).run(ctx, settled)
 }
 
 // run implements Govern.
 func (g *governor) run(ctx context.Context, settled <-chan struct{}) error {
+	g.settled = settled == nil
 	before := g.set(collectorPercent(0, 1))
 	defer debug.SetGCPercent(before)
 	collected := make(chan struct{}, 1)
@@ -101,30 +102,21 @@ func (g *governor) govern(ctx context.Context, settled, collected <-chan struct{
 	for {
 		select {
 		case <-collected:
-			g.adjust(liveBytes(), g.usage(), time.Now())
+			g.adjust(liveBytes(), g.measure(), time.Now())
 			calm.Reset(calmInterval)
 		case <-calm.C:
-			if g.times > 1 && !g.pays(g.usage().allocated-g.used.allocated, time.Since(g.last)) {
+			if g.times > 1 && !g.pays(g.measure().allocated-g.used.allocated, time.Since(g.last)) {
 				g.times = 1
-				g.giveBack()
+				g.free()
 			}
 			calm.Reset(calmInterval)
 		case <-settled:
-			g.giveBack()
+			g.free()
 			settled, g.settled, g.last = nil, true, time.Time{}
 		case <-ctx.Done():
 			return
 		}
 	}
-}
-
-// giveBack collects garbage and returns the free memory to the operating system.
-func (g *governor) giveBack() {
-	if g.free != nil {
-		g.free()
-		return
-	}
-	debug.FreeOSMemory()
 }
 
 // adjust sets the percentage for the live heap after a collection. It leaves small
@@ -192,11 +184,8 @@ func watchCollections(ctx context.Context, collected chan<- struct{}) {
 	}, ctx)
 }
 
-// usage returns the process's resource usage.
-func (g *governor) usage() usage {
-	if g.measure != nil {
-		return g.measure()
-	}
+// runtimeUsage returns the process's resource usage.
+func runtimeUsage() usage {
 	all := read("/cpu/classes/gc/total:cpu-seconds", "/cpu/classes/user:cpu-seconds", "/gc/heap/allocs:bytes")
 	seconds := func(v metrics.Value) time.Duration { return time.Duration(v.Float64() * float64(time.Second)) }
 	return usage{seconds(all[0].Value), seconds(all[1].Value), all[2].Value.Uint64()}

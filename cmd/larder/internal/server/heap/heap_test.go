@@ -105,7 +105,7 @@ func TestTheGovernorFollowsTheHeap(t *testing.T) {
 	settled := make(chan struct{})
 	close(settled)
 	adjusted := make(chan int, 64)
-	g := &governor{onSet: func(percent int) { adjusted <- percent }}
+	g := &governor{measure: runtimeUsage, free: debug.FreeOSMemory, onSet: func(percent int) { adjusted <- percent }}
 	go func() { ended <- g.run(ctx, settled) }()
 	small := <-adjusted
 	ballast := make([]byte, 512<<20)
