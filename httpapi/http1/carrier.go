@@ -1,6 +1,7 @@
 package http1
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -37,11 +38,12 @@ func (ss *Session) Lines() iter.Seq2[[]byte, []byte] {
 
 // Inspect implements exchange.Carrier.
 func (ss *Session) Inspect() exchange.Facts {
-	header := &ss.header
-	if proto := header.Protocol(); string(proto) != "HTTP/1.1" && string(proto) != "HTTP/1.0" {
+	if proto := ss.header.Protocol(); string(proto) != "HTTP/1.1" && string(proto) != "HTTP/1.0" {
 		return exchange.Facts{Code: http.StatusHTTPVersionNotSupported, Refusal: "505 HTTP Version Not Supported"}
 	}
-	return inspect(header.RawHeaders())
+	facts, agent := inspect(ss.header.RawHeaders())
+	ss.header.SetUserAgentBytes(bytes.Trim(agent, " \t")) // fasthttp keeps the last, net/http and http2 the first
+	return facts
 }
 
 // Fields implements exchange.Carrier.

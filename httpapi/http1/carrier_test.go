@@ -42,6 +42,24 @@ func TestStolenResponses(t *testing.T) {
 	}
 }
 
+// TestFirstUserAgentCounts: of several User-Agent headers the first is read, as by net/http.
+func TestFirstUserAgentCounts(t *testing.T) {
+	for lines, want := range map[string]string{
+		"": "", "User-Agent: a\r\n": "a", "User-Agent:  a b \r\nuser-agent: c\r\n": "a b", "User-Agent:\r\nUser-Agent: b\r\n": "", "user-agent: a\r\nUser-Agent:\r\n": "a",
+	} {
+		s := New(Config{MaxHeaderBytes: 1 << 20, Handler: func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+			if facts := c.Inspect(); facts != (exchange.Facts{}) {
+				t.Errorf("%q: %+v", lines, facts)
+			}
+			if got := string(c.Peek("User-Agent")); got != want {
+				t.Errorf("%q: %q, want %q", lines, got, want)
+			}
+			return exchange.NewRefusal(c, received, http.StatusOK, false)
+		}})
+		s.Session(&scriptConn{in: bytes.NewReader([]byte("GET / HTTP/1.1\r\nHost: h\r\n" + lines + "\r\n"))}).Serve()
+	}
+}
+
 // TestStolenConnectionsHoldNoSession: the session ends when a handler takes over its connection.
 func TestStolenConnectionsHoldNoSession(t *testing.T) {
 	s := newTestServer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {

@@ -91,7 +91,8 @@ func (c *fastCarrier) ReadBody(time.Time) ([]byte, error) { return c.ctx.PostBod
 
 // Inspect checks a header that fasthttp has accepted.
 func (c *fastCarrier) Inspect() exchange.Facts {
-	return inspect(c.ctx.Request.Header.RawHeaders())
+	facts, _ := inspect(c.ctx.Request.Header.RawHeaders())
+	return facts
 }
 
 // StartStream hijacks the connection. fasthttp's goroutine ends.

@@ -102,30 +102,28 @@ func blankLines(block []byte) (n int) {
 
 // inspect checks a header block as the client sent it. fasthttp accepts names that are no tokens, folded
 // lines, lines that end without CR, and repeats of headers that must be single. inspect refuses them,
-// because two parsers could understand them differently.
-func inspect(block []byte) (facts exchange.Facts) {
+// because two parsers could understand them differently. agent is the first User-Agent.
+func inspect(block []byte) (facts exchange.Facts, agent []byte) {
 	var authorization, contentType, host bool
 	for len(block) > 0 {
 		line, rest, _ := bytes.Cut(block, []byte{'\n'})
 		block = rest
 		line, ended := bytes.CutSuffix(line, []byte{'\r'})
-		if ended && len(line) == 0 {
-			continue
-		}
-		if !ended { // a proxy may have taken it for a part of the line before
-			facts.Refuse("malformed header line")
-			return facts
-		}
 		name, value, ok := bytes.Cut(line, []byte{':'})
-		if !ok || !httpguts.ValidHeaderFieldName(string(name)) {
-			facts.Refuse("malformed header name")
-			return facts
-		}
 		switch {
+		case !ended: // a proxy may have taken it for a part of the line before
+			facts.Refuse("malformed header line")
+			return facts, agent
+		case len(line) == 0:
+		case !ok || !httpguts.ValidHeaderFieldName(string(name)):
+			facts.Refuse("malformed header name")
+			return facts, agent
 		case foldEqual(name, "authorization"):
 			facts.Single(&authorization, "Authorization")
 		case foldEqual(name, "content-type"):
 			facts.Single(&contentType, "Content-Type")
+		case agent == nil && foldEqual(name, "user-agent"):
+			agent = value
 		case foldEqual(name, "host"):
 			facts.Single(&host, "Host")
 			if !httpguts.ValidHostHeader(string(bytes.Trim(value, " \t"))) {
@@ -141,7 +139,7 @@ func inspect(block []byte) (facts exchange.Facts) {
 			facts.Foreign = true
 		}
 	}
-	return facts
+	return facts, agent
 }
 
 // headerLines yields the names and values of a header block that inspect accepts, in

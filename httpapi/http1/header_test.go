@@ -34,7 +34,7 @@ func TestInspect(t *testing.T) {
 		"A\r\n":                                     {Code: 400, Refusal: "400 Bad Request: malformed header name"},
 		"\x80: b\r\n":                               {Code: 400, Refusal: "400 Bad Request: malformed header name"},
 	} {
-		if got := inspect([]byte(block)); got != want {
+		if got, _ := inspect([]byte(block)); got != want {
 			t.Errorf("%q: %+v, want %+v", block, got, want)
 		}
 	}
