@@ -147,6 +147,8 @@ var badPatches = []bad{
 	{name: "malformed strategic patch", call: patch("strategic-merge-patch+json", maps_+"/there", `{`), code: 400, reason: "BadRequest"},
 	{name: "malformed JSON patch", call: patch("json-patch+json", maps_+"/there", `{`), code: 400, reason: "BadRequest"},
 	{name: "JSON patch that is no list", call: patch("json-patch+json", maps_+"/there", `{"op":"add"}`), code: 400, reason: "BadRequest"},
+	{name: "JSON patch of a number", call: patch("json-patch+json", maps_+"/there", `[1]`), code: 400, reason: "BadRequest",
+		message: "error decoding patch: json: cannot unmarshal number into Go value of type handlers.jsonPatchOp"},
 	{name: "JSON patch whose test fails", call: patch("json-patch+json", maps_+"/there", `[{"op":"test","path":"/data/k","value":"no"}]`), code: 422, reason: "Invalid"},
 	{name: "JSON patch of 10,001 operations", call: patch("json-patch+json", maps_+"/there", "["+strings.TrimSuffix(strings.Repeat(`{"op":"test","path":"/x","value":1},`, 10001), ",")+"]"), code: 413, reason: "RequestEntityTooLarge"},
 	{name: "JSON patch whose copies double", call: patch("json-patch+json", maps_+"/there", `[{"op":"add","path":"/x","value":{"a":"`+strings.Repeat("y", 1000)+`"}}`+doublings(15)+`]`), code: 422, reason: "Invalid",

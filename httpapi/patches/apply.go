@@ -167,7 +167,7 @@ func (p *Patch) editJSON(before []byte) (after []byte, found []error, err error)
 	if p.isStrict() {
 		var operations []jsonPatchOp
 		if found, err = kjson.UnmarshalStrict(p.Data, &operations); err != nil {
-			text := strings.ReplaceAll(err.Error(), "[]patches.", "[]handlers.") // the package of upstream's type
+			text := strings.ReplaceAll(err.Error(), "patches.jsonPatchOp", "handlers.jsonPatchOp") // the package of upstream's type
 			return nil, nil, apierrors.NewBadRequest("error decoding patch: " + text)
 		}
 		for i, err := range found {
