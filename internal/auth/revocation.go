@@ -278,9 +278,9 @@ func (a *reauthenticator) claims(token string) *claims {
 	return c
 }
 
-// local reports whether this server alone decides on the token.
+// local reports whether this server alone decides on the token. A server without issuers, as a relay, verifies no tokens.
 func (c *claims) local(issuers []string) bool {
-	return c.Issuer == serviceaccount.LegacyIssuer || c.Issuer != "" && slices.Contains(issuers, c.Issuer)
+	return len(issuers) > 0 && c.Issuer == serviceaccount.LegacyIssuer || c.Issuer != "" && slices.Contains(issuers, c.Issuer)
 }
 
 // objects lists the objects that the token is bound to.

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -195,18 +196,26 @@ func TestRightsAreTheUpstreams(t *testing.T) {
 }
 
 // TestWatchesOfRefusedTokensEnd: a refusal is one, although the upstream gives a reason. That it does not answer is
-// none.
+// none. The upstream is asked again about every token, whatever issuer that names.
 func TestWatchesOfRefusedTokensEnd(t *testing.T) {
 	r := newReviewer(t)
-	again := rights(t, r.upstream(t), "", true).Revocation().Authenticator
-	r.away.Store(true)
-	if _, ok, err := again.AuthenticateRequest(bearer(t, "anns")); ok || err == nil {
-		t.Errorf("the upstream is away: %v, %v", ok, err)
-	}
-	r.away.Store(false)
-	r.refuses.Store(true)
-	if _, ok, err := again.AuthenticateRequest(bearer(t, "anns")); ok || err != nil {
-		t.Errorf("the upstream refuses: %v, %v", ok, err)
+	legacy := "e30." + base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"kubernetes/serviceaccount"}`)) + ".eA"
+	for _, token := range []string{"anns", legacy} {
+		revocation := rights(t, r.upstream(t), "", true).Revocation()
+		if !revocation.Dependencies(bearer(t, token)).Remote {
+			t.Errorf("%s: the upstream is not asked again", token)
+		}
+		again := revocation.Authenticator
+		r.away.Store(true)
+		if _, ok, err := again.AuthenticateRequest(bearer(t, token)); ok || err == nil {
+			t.Errorf("%s: the upstream is away: %v, %v", token, ok, err)
+		}
+		r.away.Store(false)
+		r.refuses.Store(true)
+		if _, ok, err := again.AuthenticateRequest(bearer(t, token)); ok || err != nil {
+			t.Errorf("%s: the upstream refuses: %v, %v", token, ok, err)
+		}
+		r.refuses.Store(false)
 	}
 }
 
