@@ -154,7 +154,8 @@ func (w *watcher) run(ctx context.Context) error {
 		return ctx.Err()
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	frames, err := w.connect(ctx)
+	timeout := watchTimeout + rand.N(watchTimeout)
+	frames, err := w.connect(ctx, timeout)
 	if err != nil {
 		cancel()
 		return err
@@ -167,7 +168,7 @@ func (w *watcher) run(ctx context.Context) error {
 	group.Go(func() { w.probes(ctx, proofs) })
 	began := time.Now()
 	err = w.deliver(ctx, events, proofs)
-	if s.config.Redefined && errors.Is(err, errWatchEnded) && time.Since(began) < watchTimeout-earlyEnd {
+	if s.config.Redefined && errors.Is(err, errWatchEnded) && time.Since(began) < timeout-earlyEnd {
 		return fmt.Errorf("%w: %w early", kv.ErrCompacted, err)
 	}
 	return err
@@ -175,7 +176,7 @@ func (w *watcher) run(ctx context.Context) error {
 
 // connect opens the watch upstream. It pauses before if the last attempt failed. It reads the revision first:
 // a watch of a restored upstream would wait for revisions to come that the old history had.
-func (w *watcher) connect(ctx context.Context) (*stream, error) {
+func (w *watcher) connect(ctx context.Context, timeout time.Duration) (*stream, error) {
 	s := w.store
 	if delay := time.Duration(s.delay.Load()); delay > 0 {
 		if err := sleep(ctx, delay/2+rand.N(delay/2)); err != nil {
@@ -185,7 +186,7 @@ func (w *watcher) connect(ctx context.Context) (*stream, error) {
 	_, err := s.Revision(ctx)
 	var frames *stream
 	if err == nil {
-		frames, err = s.openStream(ctx, w.at.namespace, w.position.Load(), watchTimeout+rand.N(watchTimeout))
+		frames, err = s.openStream(ctx, w.at.namespace, w.position.Load(), timeout)
 	}
 	switch {
 	case err == nil:

@@ -119,6 +119,25 @@ func TestRedefinedObjects(t *testing.T) {
 				t.Errorf("a watch whose time is up ends with %v", response.Err)
 			}
 		}
+		// Watches get from five to ten minutes, so one of many that are cut after five has time left.
+		early := 0
+		for range 10 {
+			watch = store.Watch(t.Context(), prefix, 1)
+			for range 4 {
+				time.Sleep(time.Minute)
+				u.bookmark()
+			}
+			time.Sleep(55 * time.Second)
+			u.cut()
+			for response := range watch {
+				if errors.Is(response.Err, kv.ErrCompacted) {
+					early++
+				}
+			}
+		}
+		if early == 0 {
+			t.Error("no watch that was cut after five minutes makes the reader load again")
+		}
 	})
 }
 
