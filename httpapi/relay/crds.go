@@ -51,6 +51,14 @@ func crdOf(e *registry.Endpoint, o *cache.Object) (*apiextensionsv1.CustomResour
 	return crd, nil
 }
 
+// versionOf returns the version of a CRD, the zero one if that cannot be decoded.
+func versionOf(e *registry.Endpoint, o *cache.Object) (v crdVersion) {
+	if crd, err := crdOf(e, o); err == nil {
+		v = crdVersion{crd.UID, crd.Generation}
+	}
+	return v
+}
+
 // mayFollow reports whether a custom resource has a CRD, which has not changed just now.
 func (r *Relay) mayFollow(gr schema.GroupResource) bool {
 	r.mu.Lock()
@@ -160,7 +168,7 @@ func (r *Relay) watchCRDs(ctx context.Context, crds *followed) error {
 			return err
 		}
 		for _, d := range events {
-			if d.Object != nil {
+			if d.Object != nil && d.Type != watch.Deleted { // then the resource's own watch tells the deletions and ends
 				r.changedCRD(crds.endpoint, d)
 			}
 		}
@@ -169,20 +177,20 @@ func (r *Relay) watchCRDs(ctx context.Context, crds *followed) error {
 
 // changedCRD leaves the custom resources of a CRD if they are followed by another state of it.
 func (r *Relay) changedCRD(e *registry.Endpoint, d watch.Delivery) {
-	name, now := d.Object.Key(), crdVersion{}
-	if d.Type != watch.Deleted {
-		if crd, err := crdOf(e, d.Object); err == nil {
-			now = crdVersion{crd.UID, crd.Generation}
-		}
-	}
-	resource, group, _ := strings.Cut(name, ".")
+	now := versionOf(e, d.Object)
+	changed := d.Prev() != nil && versionOf(e, d.Prev()) != now
+	resource, group, _ := strings.Cut(d.Object.Key(), ".")
+	gr := schema.GroupResource{Group: group, Resource: resource}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for gvr, f := range r.followed {
-		if gvr.Resource == resource && gvr.Group == group && f.differs(now) {
+		if gvr.GroupResource() == gr && f.differs(now) {
 			r.leaveLocked(gvr, f)
-			r.changed[gvr.GroupResource()] = time.Now()
+			changed = true
 		}
+	}
+	if changed {
+		r.changed[gr] = time.Now()
 	}
 }
 

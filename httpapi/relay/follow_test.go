@@ -1,0 +1,241 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"path"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/larder-io/larder/httpapi/reads"
+	"github.com/larder-io/larder/httpapi/request"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/storage"
+	"github.com/larder-io/larder/internal/registry/wire"
+	"github.com/larder-io/larder/watch"
+)
+
+// apiServer is an upstream that has CRDs, boxes and ConfigMaps. Time can be that of a synctest bubble.
+type apiServer struct {
+	*Relay
+	revision int64
+	watches  int // the status code of watches; 0 opens them
+	lists    map[string]int
+	items    map[string][]byte // of a resource, at most one
+	events   map[string]chan []byte
+	mu       sync.Mutex
+}
+
+var serverKinds = map[string]wire.Kind{
+	"configmaps":                {APIVersion: "v1", Kind: "ConfigMap", ListKind: "ConfigMapList"},
+	"customresourcedefinitions": {APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition", ListKind: "CustomResourceDefinitionList"},
+	"boxes":                     {APIVersion: "example.com/v1", Kind: "Box", ListKind: "BoxList"},
+}
+
+// start runs a relay of an upstream in a synctest bubble until stop is called.
+func start(t *testing.T, resources *registry.Registry) (s *apiServer, stop func()) {
+	t.Helper()
+	s = &apiServer{revision: 100, lists: make(map[string]int), items: make(map[string][]byte), events: make(map[string]chan []byte)}
+	for resource := range serverKinds {
+		s.events[resource] = make(chan []byte)
+	}
+	s.Relay = newRelay(t, resources, &http.Client{Transport: s})
+	s.config.Idle = time.Hour
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- s.Run(ctx) }()
+	synctest.Wait()
+	return s, func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func writerOf(resource string) wire.Writer {
+	if resource == "boxes" {
+		return wire.JSON(serverKinds[resource])
+	}
+	return wire.Protobuf(serverKinds[resource])
+}
+
+// RoundTrip implements http.RoundTripper.
+func (s *apiServer) RoundTrip(req *http.Request) (*http.Response, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	answer := func(code int, body []byte) (*http.Response, error) {
+		return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": req.Header["Accept"]}, Body: io.NopCloser(bytes.NewReader(body))}, nil
+	}
+	resource := path.Base(req.URL.Path)
+	switch watches := req.URL.Query().Get("watch") != ""; {
+	case resource == "version":
+		return answer(http.StatusOK, []byte(`{"major": "1", "minor": "36"}`))
+	case s.lists[resource] != 0:
+		return answer(s.lists[resource], nil)
+	case watches && s.watches != 0 && resource == "configmaps":
+		return answer(s.watches, nil)
+	case watches:
+		from, to := io.Pipe()
+		go s.send(req.Context(), resource, to)
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": req.Header["Accept"]}, Body: from}, nil
+	}
+	writer, meta := writerOf(resource), wire.ListMeta{Revision: s.revision}
+	var body []byte
+	if item := s.items[resource]; item == nil || req.URL.Query().Get("limit") == "1" {
+		body = writer.AppendListFooter(writer.AppendListHeader(nil, meta, 0, 0), meta, 0)
+	} else {
+		body = writer.AppendListHeader(nil, meta, 1, writer.ItemSize(item))
+		body = writer.AppendListFooter(append(writer.AppendItemHeader(body, 0, item), item...), meta, 1)
+	}
+	return answer(http.StatusOK, body)
+}
+
+// send sends the events of a resource in a watch.
+func (s *apiServer) send(ctx context.Context, resource string, to *io.PipeWriter) {
+	for {
+		select {
+		case frame := <-s.events[resource]:
+			_, _ = to.Write(frame)
+		case <-ctx.Done():
+			_ = to.CloseWithError(ctx.Err())
+			return
+		}
+	}
+}
+
+// event sends one event in the watch of a resource.
+func (s *apiServer) event(resource, event string, item []byte) {
+	s.events[resource] <- writerOf(resource).AppendFrame(nil, event, item)
+	synctest.Wait()
+}
+
+func (s *apiServer) set(fn func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fn()
+}
+
+// read asks for a resource, and returns what answers, nil if the request goes through.
+func (s *apiServer) read(t *testing.T, target string) *registry.Resource {
+	t.Helper()
+	var x request.Request
+	if err := x.Parse("GET", target); err != nil {
+		t.Fatal(err)
+	}
+	var from *reads.Resource
+	if s.builtIn(schema.GroupVersionResource{Group: x.Group, Version: x.Version, Resource: x.Resource}) != nil {
+		from = new(reads.Resource)
+	}
+	resource, _, done := s.Acquire(t.Context(), &x, from)
+	if resource == nil {
+		return nil
+	}
+	done()
+	return resource.View.Resource
+}
+
+// open opens a watch of the present objects.
+func open(t *testing.T, r *registry.Resource) *watch.Watcher {
+	t.Helper()
+	initial := true
+	w, err := r.Watch(t.Context(), storage.WatchRequest{ResourceVersion: "0", SendInitialEvents: &initial, Bookmarks: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+const configMaps, boxes = "/api/v1/configmaps?resourceVersion=0", "/apis/example.com/v1/boxes?resourceVersion=0"
+
+// boxCRD encodes the CRD of boxes.
+func boxCRD(t *testing.T, generation, revision int64) []byte {
+	t.Helper()
+	names := apiextensionsv1.CustomResourceDefinitionNames{Plural: "boxes", Singular: "box", Kind: "Box", ListKind: "BoxList"}
+	crd := &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "boxes.example.com", UID: "1", Generation: generation, ResourceVersion: strconv.FormatInt(revision, 10)},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{Group: "example.com", Scope: apiextensionsv1.ClusterScoped, Names: names,
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}}}}},
+		Status: apiextensionsv1.CustomResourceDefinitionStatus{AcceptedNames: names, StoredVersions: []string{"v1"}},
+	}
+	data, err := crd.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// TestDeletedCRDs: watches deliver the deletions of all objects, even if the deletion of the CRD comes first, from
+// another server of the upstream. Then they end.
+func TestDeletedCRDs(t *testing.T) {
+	resources := newRegistry(t)
+	synctest.Test(t, func(t *testing.T) {
+		s, stop := start(t, resources)
+		defer stop()
+		s.event("customresourcedefinitions", "ADDED", boxCRD(t, 1, 101))
+		s.items["boxes"] = []byte(`{"apiVersion":"example.com/v1","kind":"Box","metadata":{"name":"b","resourceVersion":"95"}}`)
+		r := s.read(t, boxes)
+		if r == nil {
+			t.Fatal("no cache answers")
+		}
+		w := open(t, r)
+		defer w.Close()
+		next := func() (last watch.EventType, err error) {
+			deliveries, err := w.Next(t.Context(), nil)
+			for _, d := range deliveries {
+				last = d.Type
+			}
+			return last, err
+		}
+		if last, err := next(); err != nil || last != watch.InitialEnd {
+			t.Fatal(last, err)
+		}
+		s.event("customresourcedefinitions", "DELETED", boxCRD(t, 1, 103))
+		if s.read(t, boxes) != nil {
+			t.Error("a cache answers although there is no CRD")
+		}
+		s.event("boxes", "DELETED", []byte(`{"apiVersion":"example.com/v1","kind":"Box","metadata":{"name":"b","resourceVersion":"102"}}`))
+		if last, err := next(); err != nil || last != watch.Deleted {
+			t.Errorf("the watch gets %v, %v", last, err)
+		}
+		s.set(func() { s.lists["boxes"] = http.StatusNotFound })
+		began := time.Now()
+		if _, err := next(); err != io.EOF || time.Since(began) > askEvery+20*time.Second {
+			t.Errorf("the watch ends after %v with %v", time.Since(began), err)
+		}
+	})
+}
+
+// TestChangedCRDs: requests for a custom resource go through after a change of its CRD, even if it was not followed.
+func TestChangedCRDs(t *testing.T) {
+	resources := newRegistry(t)
+	synctest.Test(t, func(t *testing.T) {
+		s, stop := start(t, resources)
+		defer stop()
+		s.event("customresourcedefinitions", "ADDED", boxCRD(t, 1, 101))
+		s.event("customresourcedefinitions", "MODIFIED", boxCRD(t, 1, 102))
+		if s.read(t, boxes) == nil {
+			t.Error("requests go through after a change of the status")
+		}
+		for generation := range int64(2) {
+			s.event("customresourcedefinitions", "MODIFIED", boxCRD(t, 2+generation, 103+generation))
+			if s.read(t, boxes) != nil {
+				t.Error("a cache answers just after a change")
+			}
+			time.Sleep(settleTime)
+			if generation > 0 && s.read(t, boxes) == nil {
+				t.Error("no cache answers later")
+			}
+		}
+	})
+}
