@@ -139,8 +139,8 @@ func (f *followed) wait(ctx context.Context) error {
 	return f.alive.Err()
 }
 
-// silence returns how long ago the watch of the upstream sent something. It sends a bookmark each minute.
-func (f *followed) silence() time.Duration { return f.source.Tail.State().Silence }
+// silence returns how long ago the watch of the upstream was opened or sent something. It sends a bookmark each minute.
+func (f *followed) silence() time.Duration { return f.source.store.Silence() }
 
 // scoped reports whether the path of x fits a resource with the scope of f. The upstream answers others with
 // an error.

@@ -20,7 +20,7 @@
 //
 //   - A cache never answers with a state older than the resourceVersion in the request. Without one, a list and the
 //     initial events of a watch contain everything that the upstream had when the request arrived.
-//   - After the upstream has answered a relay's list with 403, 404 or 405, requests for that resource go through.
+//   - After the upstream has answered a relay's list or watch with 403, 404 or 405, requests for that resource go through.
 //   - Revisions are the upstream's. A watch misses no event, as package watch guarantees.
 //   - A client's own credential, or none, goes through unchanged. A request with a client certificate goes through
 //     with the relay's credential, which impersonates the certificate's user. Two sets of transports keep them apart:

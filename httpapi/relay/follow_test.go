@@ -157,6 +157,29 @@ func open(t *testing.T, r *registry.Resource) *watch.Watcher {
 
 const configMaps, boxes = "/api/v1/configmaps?resourceVersion=0", "/apis/example.com/v1/boxes?resourceVersion=0"
 
+// TestUpstreamsThatCannotBeWatched: a cache that the upstream does not keep current answers no more after a while, and
+// the relay leaves a resource that it may list, but not watch.
+func TestUpstreamsThatCannotBeWatched(t *testing.T) {
+	resources := newRegistry(t)
+	for code, limit := range map[int]time.Duration{http.StatusForbidden: 20 * time.Second, http.StatusServiceUnavailable: heartbeat + 70*time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			s, stop := start(t, resources)
+			defer stop()
+			s.set(func() { s.watches = code })
+			s.read(t, configMaps)
+			time.Sleep(limit)
+			if s.read(t, configMaps) != nil {
+				t.Errorf("%d: a cache answers that is not kept current", code)
+			}
+			s.set(func() { s.watches = 0 })
+			time.Sleep(refusedFor + 11*time.Second)
+			if s.read(t, configMaps) == nil {
+				t.Errorf("%d: no cache answers later", code)
+			}
+		})
+	}
+}
+
 // boxCRD encodes the CRD of boxes.
 func boxCRD(t *testing.T, generation, revision int64) []byte {
 	t.Helper()

@@ -213,7 +213,7 @@ func (s source) run(ctx context.Context, cache func(context.Context) error) erro
 func (s source) refusal(ctx context.Context) error {
 	for refused, asked := 0, (time.Time{}); ; {
 		if first := asked.IsZero(); s.store.Refused() || time.Since(asked) >= askEvery {
-			_, err := s.store.Revision(ctx)
+			err := s.store.Health(ctx)
 			asked = time.Now()
 			switch {
 			case !relay.IsRefusal(err):

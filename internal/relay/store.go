@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -54,8 +55,10 @@ type Store struct {
 	history   history
 	revisions revisions
 	tokens    tokens
-	refused   atomic.Bool  // upstream's last answer to a consistent list was a refusal
-	delay     atomic.Int64 // before the next watch is opened, in nanoseconds
+	refused   atomic.Bool           // upstream's last answer to a consistent list was a refusal
+	unwatched atomic.Pointer[error] // upstream's last refusal to open a watch; nil once it has opened one
+	delay     atomic.Int64          // before the next watch is opened, in nanoseconds
+	heard     atomic.Int64          // see Silence
 
 	goroutines sync.WaitGroup
 
@@ -90,6 +93,7 @@ func NewStore(config StoreConfig) (*Store, error) {
 		watches:   make(map[*watcher]struct{}),
 	}
 	s.ctx, s.end = context.WithCancelCause(context.Background())
+	s.hear()
 	return s, nil
 }
 
@@ -174,14 +178,23 @@ func (s *Store) Replacements() uint64 { return s.history.replacements.Load() }
 // ReplacedRevision returns the highest revision that a replaced history has shown.
 func (s *Store) ReplacedRevision() int64 { return s.history.replaced.Load() }
 
-// Health reads upstream's revision.
+// Health reads upstream's revision. It also fails while upstream refuses to open a watch.
 func (s *Store) Health(ctx context.Context) error {
 	_, err := s.Revision(ctx)
+	if refusal := s.unwatched.Load(); err == nil && refusal != nil {
+		err = *refusal
+	}
 	return err
 }
 
-// Refused reports whether upstream's last answer was that it does not serve the resource, or not to the relay.
-func (s *Store) Refused() bool { return s.refused.Load() }
+// Refused reports whether upstream's last answer to a list or a watch was that it does not serve the resource, or not
+// to the relay.
+func (s *Store) Refused() bool { return s.refused.Load() || s.unwatched.Load() != nil }
+
+// Silence returns how long ago upstream opened a watch or sent something in one, or else the store was made.
+func (s *Store) Silence() time.Duration { return time.Since(time.Unix(0, s.heard.Load())) }
+
+func (s *Store) hear() { s.heard.Store(time.Now().UnixNano()) }
 
 // Compaction returns 0: upstream does not tell what it has compacted.
 func (s *Store) Compaction() int64 { return 0 }

@@ -356,3 +356,30 @@ func TestRefused(t *testing.T) {
 		}
 	})
 }
+
+// TestRefusedWatches: an upstream that lists a resource, but refuses to open watches, refuses the resource.
+func TestRefusedWatches(t *testing.T) {
+	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
+		u.answer = func(request *http.Request) *http.Response {
+			if request.URL.Query().Get("watch") == "" {
+				return nil
+			}
+			return u.status(http.StatusForbidden, metav1.StatusReasonForbidden)
+		}
+		for range 2 {
+			if response := <-store.Watch(t.Context(), prefix, 1); response.Err == nil {
+				t.Fatal("the watch opens")
+			}
+			if err := store.Health(t.Context()); !store.Refused() || !relay.IsRefusal(err) {
+				t.Errorf("refused %v, %v", store.Refused(), err)
+			}
+		}
+		u.locked(func() { u.answer = nil })
+		watch := store.Watch(t.Context(), prefix, 1)
+		u.put("a/x", "1")
+		expect(t, watch, "2[create a/x] 2")
+		if err := store.Health(t.Context()); store.Refused() || err != nil {
+			t.Errorf("a watch is open, but refused %v, %v", store.Refused(), err)
+		}
+	})
+}

@@ -191,7 +191,12 @@ func (w *watcher) connect(ctx context.Context, timeout time.Duration) (*stream, 
 	switch {
 	case err == nil:
 		s.delay.Store(0)
+		s.unwatched.Store(nil)
+		s.hear()
 	case ctx.Err() == nil && !errors.Is(err, kv.ErrCompacted):
+		if IsRefusal(err) && !s.refused.Load() {
+			s.unwatched.Store(&err)
+		}
 		delay := min(max(2*time.Duration(s.delay.Load()), retryFirst), retryMax)
 		if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
 			delay = max(delay, min(time.Duration(seconds)*time.Second, 6*retryMax))
@@ -234,6 +239,7 @@ func (w *watcher) deliver(ctx context.Context, events <-chan result, proofs <-ch
 		}
 		if heard {
 			silence.Reset(maxSilence)
+			w.store.hear()
 		}
 	}
 }

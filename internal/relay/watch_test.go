@@ -155,8 +155,16 @@ func TestSilentWatch(t *testing.T) {
 			time.Sleep(80 * time.Second)
 			expect(t, watch, "2[create a/x] 2")
 			silent(t, watch)
+			if got := store.Silence(); got != 80*time.Second { // the bookmark counts, although it is of the revision before
+				t.Errorf("silence of %v", got)
+			}
 			time.Sleep(10 * time.Second)
 			expect(t, watch, "relay: watch configmaps: upstream sent nothing in 1m30s", "closed")
+			time.Sleep(time.Minute)
+			store.Watch(t.Context(), prefix, 2)
+			if synctest.Wait(); store.Silence() != 0 {
+				t.Errorf("silence of %v after a watch was opened", store.Silence())
+			}
 		})
 	}
 }
