@@ -157,6 +157,31 @@ func open(t *testing.T, r *registry.Resource) *watch.Watcher {
 
 const configMaps, boxes = "/api/v1/configmaps?resourceVersion=0", "/apis/example.com/v1/boxes?resourceVersion=0"
 
+// TestOpenWatchesKeepAResource: a resource is idle only from the end of its last watch on.
+func TestOpenWatchesKeepAResource(t *testing.T) {
+	resources := newRegistry(t)
+	synctest.Test(t, func(t *testing.T) {
+		s, stop := start(t, resources)
+		defer stop()
+		s.config.Idle = time.Minute
+		r := s.read(t, configMaps)
+		if r == nil {
+			t.Fatal("no cache answers")
+		}
+		w := open(t, r)
+		time.Sleep(2*time.Minute + time.Second)
+		w.Close()
+		time.Sleep(50 * time.Second)
+		if r.Cache.Retired() {
+			t.Error("the relay has left what was watched just now")
+		}
+		time.Sleep(time.Minute)
+		if !r.Cache.Retired() {
+			t.Error("the relay follows an idle resource")
+		}
+	})
+}
+
 // TestUpstreamsThatCannotBeWatched: a cache that the upstream does not keep current answers no more after a while, and
 // the relay leaves a resource that it may list, but not watch.
 func TestUpstreamsThatCannotBeWatched(t *testing.T) {

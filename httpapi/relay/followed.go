@@ -68,7 +68,10 @@ func (f *followed) idle(limit time.Duration) bool {
 	}
 	select {
 	case <-f.made:
-		return f.users == 0 && time.Since(time.Unix(0, f.lastUsed.Load())) > limit && f.stored().Hub.Stats().Watchers == 0
+		if f.err == nil && f.stored().Hub.Stats().Watchers > 0 {
+			f.lastUsed.Store(time.Now().UnixNano()) // a watch reads as long as it is open
+		}
+		return f.users == 0 && time.Since(time.Unix(0, f.lastUsed.Load())) > limit
 	default:
 		return false
 	}
