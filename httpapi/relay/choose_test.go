@@ -81,6 +81,9 @@ func TestWhatCachesMayAnswer(t *testing.T) {
 		gvr := schema.GroupVersionResource{Group: q.Group, Version: q.Version, Resource: q.Resource}
 		return r.Caches(&q, []byte(accept), r.config.Registry.Endpoint(gvr, "") != nil)
 	}
+	if age := r.Age(); age != 0 {
+		t.Errorf("a relay that has just been made has not heard from its upstream for %v", age)
+	}
 	const json, table = "application/json", `application/json;as="Table";v=v1;g=meta.k8s.io`
 	if caches("GET", "/api/v1/pods?resourceVersion=0", json) {
 		t.Error("a cache answers before the version of the upstream is known")

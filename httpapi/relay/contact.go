@@ -19,7 +19,7 @@ import (
 // contact is what the relay knows about its upstream.
 type contact struct {
 	asked chan struct{} // closed once it has answered, or failed to, for the first time
-	last  atomic.Int64  // when it answered last, in nanoseconds since the epoch
+	last  atomic.Int64  // when it answered last, or the relay was made, in nanoseconds since the epoch
 	minor atomic.Int64  // the highest of its versions
 }
 

@@ -76,6 +76,7 @@ func New(config Config) (*Relay, error) {
 	}
 	r := &Relay{config: config, followed: make(map[schema.GroupVersionResource]*followed), changed: make(map[schema.GroupResource]time.Time)}
 	r.contact.asked = make(chan struct{})
+	r.contact.last.Store(time.Now().UnixNano())
 	config.Budget.relays = append(config.Budget.relays, r)
 	return r, nil
 }
