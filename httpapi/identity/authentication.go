@@ -122,8 +122,7 @@ func Acceptable(want, have authenticator.Audiences) bool {
 // warningCode is the code of a warning about something that lasts (RFC 7234).
 const warningCode = 299
 
-// warner adds the warnings of authenticators to the response's header, each once, and keeps
-// them.
+// warner adds the warnings of authenticators to the response's header, each once, and keeps them.
 type warner struct {
 	x      *exchange.Exchange
 	warned []string

@@ -20,8 +20,7 @@ type Headers struct {
 	other bool
 }
 
-// NewHeaders returns the usual fields, X-Remote-..., and those that config names; it may be
-// nil.
+// NewHeaders returns the usual fields, X-Remote-..., and those that config names; it may be nil.
 func NewHeaders(config *authenticatorfactory.RequestHeaderConfig) *Headers {
 	h := &Headers{names: []string{"X-Remote-User", "X-Remote-Uid", "X-Remote-Group"}, prefixes: []string{"X-Remote-Extra-"}}
 	if config == nil {

@@ -57,8 +57,7 @@ func (r *Relay) Caches(x *request.Request, accept []byte, builtIn bool) bool {
 	return err == nil && (x.Verb == "list" && r.listsCached(o) || x.Verb == "watch") && isSelected(o, builtIn, minor == r.config.Minor)
 }
 
-// listsCached reports whether a list with o may be answered from a cache. A continue token may be of the
-// upstream.
+// listsCached reports whether a list with o may be answered from a cache. A continue token may be of the upstream.
 func (r *Relay) listsCached(o *internalversion.ListOptions) bool {
 	from := r.config.ConsistentFrom
 	proven := from > 0 && o.ResourceVersion == "" && o.ResourceVersionMatch == "" && (o.Limit <= 0 || o.Limit >= int64(from))
@@ -90,10 +89,9 @@ func isSelected(o *internalversion.ListOptions, builtIn, sameMinor bool) bool {
 	return true
 }
 
-// Acquire returns what answers x, for which Caches is true, from a cache, and how old the cache is: 0 if the
-// upstream keeps it current. It waits until the cache is fresh enough. It returns nil if x must go through. from
-// serves built-in resources in a server with a store, and is nil for custom ones. The caller calls done after
-// the answer.
+// Acquire returns what answers x, for which Caches is true, from a cache, and how old the cache is: 0 if the upstream
+// keeps it current. It waits until the cache is fresh enough. It returns nil if x must go through. from serves
+// built-in resources in a server with a store, and is nil for custom ones. The caller calls done after the answer.
 func (r *Relay) Acquire(ctx context.Context, x *request.Request, from *reads.Resource) (resource *reads.Resource, age time.Duration, done func()) {
 	gvr := schema.GroupVersionResource{Group: x.Group, Version: x.Version, Resource: x.Resource}
 	if from == nil && !r.mayFollow(gvr.GroupResource()) {
@@ -145,12 +143,7 @@ func (f *followed) silence() time.Duration { return f.source.store.Silence() }
 // scoped reports whether the path of x fits a resource with the scope of f. The upstream answers others with
 // an error.
 func (f *followed) scoped(x *request.Request) bool {
-	namespaced := false
-	if f.custom != nil {
-		namespaced = f.custom.Endpoint.Namespaced
-	} else {
-		namespaced = f.endpoint.Namespaced
-	}
+	namespaced := f.endpoint.Namespaced
 	return namespaced && (x.Namespace != "" || x.Verb != "get") || !namespaced && !x.InNamespace
 }
 

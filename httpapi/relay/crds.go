@@ -67,12 +67,7 @@ func (r *Relay) mayFollow(gr schema.GroupResource) bool {
 	if crds == nil || time.Since(changed) < settleTime {
 		return false
 	}
-	select {
-	case <-crds.made:
-		return crds.err == nil && crds.stored().Cache.Snapshot().Get(gr.Resource+"."+gr.Group) != nil
-	default:
-		return false
-	}
+	return crds.isMade() && crds.err == nil && crds.stored().Cache.Snapshot().Get(gr.Resource+"."+gr.Group) != nil
 }
 
 // makeCustom makes the cache of a custom resource in one version.
@@ -131,6 +126,7 @@ func (r *Relay) makeVersion(f *followed, crd *apiextensionsv1.CustomResourceDefi
 		custom.Retire()
 		return nil, err
 	}
+	f.endpoint = f.custom.Endpoint
 	return func(ctx context.Context) error {
 		defer custom.Retire()
 		return in.run(ctx, custom.Resource.Run)
@@ -196,10 +192,5 @@ func (r *Relay) changedCRD(e *registry.Endpoint, d watch.Delivery) {
 
 // differs reports whether f was made, or failed to be made, by another state of its CRD.
 func (f *followed) differs(now crdVersion) bool {
-	select {
-	case <-f.made:
-		return f.crd != now
-	default:
-		return true // it may have read the state before
-	}
+	return !f.isMade() || f.crd != now // before it is made, it may have read the state before
 }

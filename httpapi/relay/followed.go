@@ -37,9 +37,9 @@ type followed struct {
 	alive  context.Context // ends when it is no longer followed
 	made   chan struct{}   // closed once the fields below are set
 
-	endpoint *registry.Endpoint // of a built-in resource
-	custom   *reads.Resource    // of a custom resource
-	crd      crdVersion         // of a custom resource
+	endpoint *registry.Endpoint
+	custom   *reads.Resource // of a custom resource
+	crd      crdVersion      // of a custom resource
 	source   source
 	err      error // why it cannot be followed
 
@@ -61,20 +61,25 @@ func (f *followed) stored() *registry.Resource {
 	return f.endpoint.View.Resource
 }
 
+// isMade reports whether the fields after made are set.
+func (f *followed) isMade() bool {
+	select {
+	case <-f.made:
+		return true
+	default:
+		return false
+	}
+}
+
 // idle reports whether nothing has read f for a while, or it is time to try again to follow it. Relay.mu is held.
 func (f *followed) idle(limit time.Duration) bool {
 	if ended := f.ended.Load(); ended != 0 {
 		return time.Since(time.Unix(0, ended)) > refusedFor && (!f.over.Load() || time.Since(time.Unix(0, ended)) > overFor)
 	}
-	select {
-	case <-f.made:
-		if f.err == nil && f.stored().Hub.Stats().Watchers > 0 {
-			f.lastUsed.Store(time.Now().UnixNano()) // a watch reads as long as it is open
-		}
-		return f.users == 0 && time.Since(time.Unix(0, f.lastUsed.Load())) > limit
-	default:
-		return false
+	if f.isMade() && f.err == nil && f.stored().Hub.Stats().Watchers > 0 {
+		f.lastUsed.Store(time.Now().UnixNano()) // a watch reads as long as it is open
 	}
+	return f.isMade() && f.users == 0 && time.Since(time.Unix(0, f.lastUsed.Load())) > limit
 }
 
 // served returns what serves reads of f. from serves the built-in resource in a server with a store.
@@ -145,8 +150,7 @@ func (r *Relay) make(ctx context.Context, f *followed) (func(context.Context) er
 	return r.makeCustom(ctx, f)
 }
 
-// builtIn returns the endpoint of a built-in resource in the version in which it is cached, nil if there is
-// none.
+// builtIn returns the endpoint of a built-in resource in the version in which it is cached, nil if there is none.
 func (r *Relay) builtIn(gvr schema.GroupVersionResource) *registry.Endpoint {
 	e := r.config.Registry.Endpoint(gvr, "")
 	if e == nil || e.View == nil || e.View.Resource.Canonical() != e.GVK {

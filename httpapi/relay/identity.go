@@ -29,7 +29,7 @@ const tokenProtocol = "base64url.bearer.authorization.k8s.io."
 func endToEnd(sent http.Header) http.Header {
 	out := make(http.Header, len(sent))
 	for name, values := range sent {
-		if !namesUser(name) && !contains(hopByHop[:], name) && !httpguts.HeaderValuesContainsToken(sent["Connection"], name) {
+		if !namesUser(name) && !slices.ContainsFunc(hopByHop[:], func(known string) bool { return strings.EqualFold(known, name) }) && !httpguts.HeaderValuesContainsToken(sent["Connection"], name) {
 			out[name] = values
 		}
 	}
@@ -52,10 +52,6 @@ func asSent(sent http.Header) http.Header {
 		}
 	}
 	return out
-}
-
-func contains(names []string, name string) bool {
-	return slices.ContainsFunc(names, func(known string) bool { return strings.EqualFold(known, name) })
 }
 
 // namesUser reports whether a field holds credentials, impersonates, or is a front proxy's.

@@ -9,12 +9,8 @@ import (
 // cachedLocked returns the resources that have a cache, which may not have loaded yet.
 func (r *Relay) cachedLocked() (all []*followed) {
 	for _, f := range r.followed {
-		select {
-		case <-f.made:
-			if f.err == nil && f.alive.Err() == nil {
-				all = append(all, f)
-			}
-		default:
+		if f.isMade() && f.err == nil && f.alive.Err() == nil {
+			all = append(all, f)
 		}
 	}
 	return all

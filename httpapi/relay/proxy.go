@@ -41,8 +41,7 @@ import (
 type ProxyConfig struct {
 	// Upstream has the address of the upstream, and the relay's credential for it.
 	Upstream *rest.Config
-	// ClientCAs verifies the client certificates that name users, as the server's authenticator does; nil if
-	// none do.
+	// ClientCAs verifies the client certificates that name users, as the server's authenticator does; nil if none do.
 	ClientCAs func() (x509.VerifyOptions, bool)
 	// Prefix is the path below which the relay serves the upstream; it may be "".
 	Prefix string

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -68,12 +69,8 @@ func New(config Config) (*Relay, error) {
 	if config.Registry == nil || config.Client == nil || config.Upstream == nil || config.Proxy == nil {
 		return nil, errors.New("relay: Registry, Client, Upstream and Proxy are required")
 	}
-	if config.Logger == nil {
-		config.Logger = slog.New(slog.DiscardHandler)
-	}
-	if config.Budget == nil {
-		config.Budget = NewBudget(0)
-	}
+	config.Logger = cmp.Or(config.Logger, slog.New(slog.DiscardHandler))
+	config.Budget = cmp.Or(config.Budget, NewBudget(0))
 	r := &Relay{config: config, followed: make(map[schema.GroupVersionResource]*followed), changed: make(map[schema.GroupResource]time.Time)}
 	r.contact.asked = make(chan struct{})
 	r.contact.last.Store(time.Now().UnixNano())
@@ -90,8 +87,7 @@ func (r *Relay) Forward(x *nethttp.Call) {
 // Monitors counts the reads of custom resources.
 func (r *Relay) Monitors() *apimetrics.Resources { return &r.monitors }
 
-// Run follows the resources that requests ask for until ctx ends. It returns when all that it started has
-// ended.
+// Run follows the resources that requests ask for until ctx ends. It returns when all that it started has ended.
 func (r *Relay) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

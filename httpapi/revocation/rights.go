@@ -279,8 +279,7 @@ type settled struct {
 	all, losses uint64 // see right
 }
 
-// right is the right that watches of the same objects by one credential share. It implements
-// streams.Right.
+// right is the right that watches of the same objects by one credential share. It implements streams.Right.
 type right struct {
 	of     *credential
 	key    string

@@ -130,8 +130,7 @@ func (t *round) expired(c *credential) bool {
 	return !c.ties.Expires.IsZero() && !t.now.Before(c.ties.Expires)
 }
 
-// revision returns an object's revision, 0 if there is no such object; known is false while
-// its cache is not ready.
+// revision returns an object's revision, 0 if there is no such object; known is false while its cache is not ready.
 func (t *round) revision(name auth.ObjectName) (revision int64, known bool) {
 	of := t.objects[name.Resource]
 	if of == nil || !of.Ready() {

@@ -273,8 +273,12 @@ func (c *certificates) AuthenticateRequest(req *http.Request) (*authenticator.Re
 	}
 	resp, ok, err := c.verify.AuthenticateRequest(req)
 	if err == nil && ok {
-		first := slices.MinFunc(req.TLS.PeerCertificates, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
-		c.accepted.Add(key, resp, min(certSuccessTTL, time.Until(first.NotAfter)))
+		c.accepted.Add(key, resp, min(certSuccessTTL, time.Until(firstToEnd(req.TLS.PeerCertificates))))
 	}
 	return resp, ok, err
+}
+
+// firstToEnd returns when the first of some certificates ends.
+func firstToEnd(chain []*x509.Certificate) time.Time {
+	return slices.MinFunc(chain, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) }).NotAfter
 }

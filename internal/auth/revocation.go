@@ -223,11 +223,7 @@ func lookedUp[T any](ctx context.Context, object T, err error) (T, error) {
 func (a *reauthenticator) dependencies(req *http.Request) Dependencies {
 	var t Dependencies
 	if req.TLS != nil && len(req.TLS.PeerCertificates) > 0 {
-		for _, certificate := range req.TLS.PeerCertificates {
-			if t.Expires.IsZero() || certificate.NotAfter.Before(t.Expires) {
-				t.Expires = certificate.NotAfter
-			}
-		}
+		t.Expires = firstToEnd(req.TLS.PeerCertificates)
 	}
 	token := bearer(req)
 	if token == "" {

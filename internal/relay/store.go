@@ -151,10 +151,7 @@ func (s *Store) begin(ctx context.Context) (inner context.Context, done func(), 
 	}
 	inner, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(s.ctx, func() { cancel(kv.ErrClosed) })
-	return inner, func() {
-		stop()
-		cancel(nil)
-	}, nil
+	return inner, func() { stop(); cancel(nil) }, nil
 }
 
 // fail adds the operation and the resource to an error.

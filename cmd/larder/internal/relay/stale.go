@@ -39,9 +39,7 @@ type stale struct {
 
 // newStale returns a stale without decisions. If bound is 0, it repeats none.
 func newStale(bound time.Duration) *stale {
-	newMemory := func() *memory {
-		return &memory{bound: bound, entries: cache.NewLRUExpireCache(rememberedDecisions)}
-	}
+	newMemory := func() *memory { return &memory{bound: bound, entries: cache.NewLRUExpireCache(rememberedDecisions)} }
 	return &stale{digester: identity.NewDigester(), users: newMemory(), decisions: newMemory()}
 }
 
