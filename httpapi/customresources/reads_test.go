@@ -130,8 +130,11 @@ func TestCachedCustomResourcesAreAnsweredAsUpstreamDoes(t *testing.T) {
 		"?includeObject=Object", "?includeObject=None", "?includeObject=x", "/s0?includeObject=Object", "?limit=x", "/s0?resourceVersion=0",
 	}
 	for _, base := range []string{shelvesV1, shelvesV2} {
-		for _, path := range paths {
-			for _, accept := range accepts {
+		for i, path := range paths {
+			for j, accept := range accepts {
+				if testing.Short() && (i+j)%3 != 0 {
+					continue // every path and every type is left
+				}
 				c := call{method: http.MethodGet, path: base + path, accept: accept}
 				got, want := ageless(s.ask(t, c)), ageless(s.upstream(t, c))
 				if got.code != want.code || got.body != want.body || got.header.Get("Content-Type") != want.header.Get("Content-Type") {
