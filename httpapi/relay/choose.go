@@ -168,7 +168,7 @@ func (f *followed) fresh(ctx context.Context, x *request.Request, from int, away
 	case x.Verb == "list":
 		return shows(stored, o.ResourceVersion)
 	case o.SendInitialEvents == nil || !*o.SendInitialEvents:
-		return resumes(ctx, stored, o.ResourceVersion, away)
+		return resumes(stored, o.ResourceVersion, away)
 	case o.ResourceVersion == "":
 		return f.present(ctx, o, provenIn)
 	}
@@ -186,16 +186,11 @@ func has(r *registry.Resource, namespace string, o *internalversion.ListOptions,
 }
 
 // resumes reports whether a watch can begin at a revision: the cache has all events since then. If the upstream
-// is away, nobody knows whether it has reached a later revision. After a restore, the cache refuses revisions that may
-// belong to the lost history, but the upstream may have sent them since.
-func resumes(ctx context.Context, r *registry.Resource, revision string, away bool) bool {
+// is away, nobody knows whether it has reached a later revision.
+func resumes(r *registry.Resource, revision string, away bool) bool {
 	n, err := strconv.ParseInt(revision, 10, 64)
 	if err != nil || n == 0 {
 		return true // it begins with the present, or is refused
-	}
-	if r.Replaced(n) {
-		now, err := r.Store().Revision(ctx)
-		return err == nil && n > now
 	}
 	return n >= r.Cache.Log().Oldest() && (!away || shows(r, revision))
 }

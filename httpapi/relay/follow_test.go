@@ -205,32 +205,6 @@ func TestUpstreamsThatCannotBeWatched(t *testing.T) {
 	}
 }
 
-// TestWatchesAfterARestore: the cache answers watches at revisions that only the lost history had, with 410. Those that
-// the upstream may have sent since go through.
-func TestWatchesAfterARestore(t *testing.T) {
-	resources := newRegistry(t)
-	synctest.Test(t, func(t *testing.T) {
-		s, stop := start(t, resources)
-		defer stop()
-		s.read(t, configMaps)
-		s.set(func() { s.revision = 50 })
-		time.Sleep(2 * time.Minute)
-		r := s.read(t, configMaps)
-		if r == nil || r.Store().ReplacedRevision() != 100 {
-			t.Fatal("the restore goes unnoticed")
-		}
-		at := func(revision int) bool {
-			return s.read(t, "/api/v1/configmaps?watch=1&resourceVersion="+strconv.Itoa(revision)) != nil
-		}
-		if at(50) || !at(80) || !at(101) {
-			t.Errorf("a cache answers a watch at the present %v, at a lost revision %v, at a later one %v", at(50), at(80), at(101))
-		}
-		if listing, err := r.List(t.Context(), storage.ListRequest{ResourceVersion: "0"}, nil); err != nil || listing.Meta.Revision != 50 || !at(50) {
-			t.Errorf("a list at %d, %v: watches at it go through", listing.Meta.Revision, err)
-		}
-	})
-}
-
 // boxCRD encodes the CRD of boxes.
 func boxCRD(t *testing.T, generation, revision int64) []byte {
 	t.Helper()

@@ -156,9 +156,6 @@ func (r *Resource) checkResume(ctx context.Context, revision, known int64) error
 	return nil
 }
 
-// Replaced reports whether no watch resumes at a revision because it may belong to a replaced history.
-func (r *Resource) Replaced(revision int64) bool { return r.issued.replaced(revision) }
-
 // watchError converts the error that a watch ended with into the one that clients know.
 func watchError(err error) error {
 	if errors.Is(err, watch.ErrReplaced) {
