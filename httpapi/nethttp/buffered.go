@@ -22,8 +22,10 @@ import (
 // length. A longer answer is sent in chunks.
 const MaxBuffered = 4 << 20
 
-// buffered records up to MaxBuffered bytes. Beyond them it turns into a pipe whose
-// reading end the connection gets.
+// maxUnknown is MaxBuffered for an answer of unknown length that may be flushed.
+const maxUnknown = 64 << 10
+
+// buffered records an answer. One beyond MaxBuffered or maxUnknown bytes turns it into a pipe, from which the connection reads.
 type buffered struct {
 	flushes    bool                  // Flush sends what is buffered
 	audit      *exchange.AuditRecord // ends with the handler
@@ -168,7 +170,7 @@ func (w *buffered) Write(p []byte) (int, error) {
 		w.Recorder.WriteHeader(http.StatusOK) // as the record has it
 		w.mu.Unlock()
 		return 0, http.ErrHandlerTimeout
-	case w.out == nil && w.body.Len()+len(p) <= MaxBuffered:
+	case w.out == nil && w.fitsLocked(w.body.Len()+len(p)):
 		defer w.mu.Unlock()
 		return w.Recorder.Write(p)
 	case w.out == nil:
@@ -179,6 +181,12 @@ func (w *buffered) Write(p []byte) (int, error) {
 	began := time.Now()
 	defer func() { w.waited.Add(int64(time.Since(began))) }()
 	return out.Write(p)
+}
+
+// fitsLocked reports whether w records an answer of n bytes.
+func (w *buffered) fitsLocked(n int) bool {
+	unknown := w.flushes && w.sent.Get("Content-Length") == ""
+	return n <= maxUnknown || n <= MaxBuffered && !unknown
 }
 
 // overflowLocked sends what is buffered, and then what the handler writes.

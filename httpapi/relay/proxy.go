@@ -47,7 +47,7 @@ type ProxyConfig struct {
 	Prefix string
 }
 
-// Proxy passes requests through to the upstream. It may be used from any goroutine, and starts none.
+// Proxy passes requests through to the upstream. It may be used from any goroutine, and starts none that outlives a request.
 type Proxy struct {
 	upstream    *url.URL
 	prefix      string
@@ -217,7 +217,7 @@ func (f *forwarding) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	}
 	quiet := log.New(io.Discard, "", 0) // the client sees that an answer is cut
-	proxy := httputil.ReverseProxy{Rewrite: f.rewrite, Transport: f.via.plain, FlushInterval: flushDelay, BufferPool: &buffers, ErrorHandler: f.fail, ErrorLog: quiet}
+	proxy := httputil.ReverseProxy{Rewrite: f.rewrite, Transport: f.via.plain, BufferPool: &buffers, ErrorHandler: f.fail, ErrorLog: quiet}
 	if httpguts.HeaderValuesContainsToken(req.Header["Connection"], "Upgrade") && req.Header.Get("Upgrade") != "" {
 		proxy.Transport = f.via.upgrading
 	}
@@ -225,7 +225,7 @@ func (f *forwarding) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		maps.DeleteFunc(w.Header(), func(name string, _ []string) bool { return resp.Header[name] != nil })
 		f.relocate(resp.Header)
 		if resp.ContentLength < 0 && !f.long {
-			resp.ContentLength = 0 // or else the ReverseProxy flushes whatever it has read; it copies the whole body
+			resp.ContentLength, proxy.FlushInterval = 0, flushDelay // with -1 it would flush each read; it copies the body by neither
 		}
 		if len(resp.Trailer) > 0 {
 			resp.Header.Del("Content-Length") // HTTP/1.1 has trailers only in chunked bodies

@@ -451,6 +451,7 @@ func TestOwnPages(t *testing.T) {
 		"/metrics": {
 			`larder_relay_objects{group="",resource="configmaps",version="v1"}`, `larder_relay_objects{group="example.com",resource="boxes",version="v1"} 1`,
 			`larder_relay_bytes{group="example.com",resource="boxes",version="v1"}`, `larder_relay_requests_total{by="cache"}`, "larder_relay_upstream_age_seconds 0",
+			"\ngo_gc_gogc_percent ",
 		},
 	} {
 		r.Eventually(t, path, func() error { // the first requests may go through
