@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// overFor is how long the requests for a resource without room go through.
+	// overFor is how long the requests for a resource without room, or that may not be watched, go through.
 	overFor = 5 * time.Minute
 	// unreadFor is how long nothing has read the resources that have to make room first.
 	unreadFor = time.Minute

@@ -137,7 +137,7 @@ func (f *followed) wait(ctx context.Context) error {
 	return f.alive.Err()
 }
 
-// silence returns how long ago the watch of the upstream was opened or sent something. It sends a bookmark each minute.
+// silence returns how long ago the watch of the upstream was opened or sent something. The upstream sends a bookmark each minute.
 func (f *followed) silence() time.Duration { return f.source.store.Silence() }
 
 // scoped reports whether the path of x fits a resource with the scope of f. The upstream answers others with

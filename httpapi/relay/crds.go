@@ -164,23 +164,24 @@ func (r *Relay) watchCRDs(ctx context.Context, crds *followed) error {
 			return err
 		}
 		for _, d := range events {
-			if d.Object != nil && d.Type != watch.Deleted { // then the resource's own watch tells the deletions and ends
+			if d.Object != nil {
 				r.changedCRD(crds.endpoint, d)
 			}
 		}
 	}
 }
 
-// changedCRD leaves the custom resources of a CRD if they are followed by another state of it.
+// changedCRD leaves the custom resources of a CRD if they are followed by another state of it. If it is deleted, their
+// own watches tell the deletions of their objects, and end.
 func (r *Relay) changedCRD(e *registry.Endpoint, d watch.Delivery) {
 	now := versionOf(e, d.Object)
-	changed := d.Prev() != nil && versionOf(e, d.Prev()) != now
+	changed := d.Type == watch.Deleted || d.Prev() != nil && versionOf(e, d.Prev()) != now
 	resource, group, _ := strings.Cut(d.Object.Key(), ".")
 	gr := schema.GroupResource{Group: group, Resource: resource}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for gvr, f := range r.followed {
-		if gvr.GroupResource() == gr && f.differs(now) {
+		if gvr.GroupResource() == gr && d.Type != watch.Deleted && f.differs(now) {
 			r.leaveLocked(gvr, f)
 			changed = true
 		}

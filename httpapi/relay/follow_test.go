@@ -144,6 +144,15 @@ func (s *apiServer) read(t *testing.T, target string) *registry.Resource {
 	return resource.View.Resource
 }
 
+// follows has the relay follow ConfigMaps, even if the upstream refuses to watch them.
+func (s *apiServer) follows(t *testing.T) *registry.Resource {
+	t.Helper()
+	s.read(t, configMaps)
+	s.Relay.mu.Lock()
+	defer s.Relay.mu.Unlock()
+	return s.followed[schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}].stored()
+}
+
 // open opens a watch of the present objects.
 func open(t *testing.T, r *registry.Resource) *watch.Watcher {
 	t.Helper()
@@ -191,18 +200,37 @@ func TestUpstreamsThatCannotBeWatched(t *testing.T) {
 			s, stop := start(t, resources)
 			defer stop()
 			s.set(func() { s.watches = code })
-			s.read(t, configMaps)
+			r := s.follows(t)
 			time.Sleep(limit)
 			if s.read(t, configMaps) != nil {
 				t.Errorf("%d: a cache answers that is not kept current", code)
 			}
+			if left := r.Cache.Retired(); left != (code == http.StatusForbidden) {
+				t.Errorf("%d: the relay has left the resource: %v", code, left)
+			}
 			s.set(func() { s.watches = 0 })
-			time.Sleep(refusedFor + 11*time.Second)
+			time.Sleep(overFor + 11*time.Second)
 			if s.read(t, configMaps) == nil {
 				t.Errorf("%d: no cache answers later", code)
 			}
 		})
 	}
+}
+
+// TestOneRefusedWatchMayBeAnAccident: a server that has just started refuses a watch, and is then busy.
+func TestOneRefusedWatchMayBeAnAccident(t *testing.T) {
+	resources := newRegistry(t)
+	synctest.Test(t, func(t *testing.T) {
+		s, stop := start(t, resources)
+		defer stop()
+		s.set(func() { s.watches = http.StatusForbidden })
+		r := s.follows(t)
+		s.set(func() { s.watches = http.StatusTooManyRequests })
+		time.Sleep(time.Minute)
+		if r.Cache.Retired() {
+			t.Error("the relay has left the resource after one refused watch")
+		}
+	})
 }
 
 // boxCRD encodes the CRD of boxes.

@@ -25,8 +25,8 @@ const (
 	// heartbeat is longer than the interval of the upstream's bookmarks: a watch is compared with the upstream
 	// only if they do not come.
 	heartbeat = 75 * time.Second
-	// askEvery is how often the upstream is asked whether it still lets the relay list a resource, and whether
-	// its etcd was restored.
+	// askEvery is how often the upstream is asked whether it still lets the relay list and watch a resource, and
+	// whether its etcd was restored.
 	askEvery = time.Minute
 )
 
@@ -47,7 +47,7 @@ type followed struct {
 	lastUsed atomic.Int64                   // in nanoseconds since the epoch
 	ended    atomic.Int64                   // when alive ended; 0 before
 	loaded   atomic.Int64                   // bytes of the objects in the last load, as far as it has come
-	over     atomic.Bool                    // it was left for want of room
+	over     atomic.Bool                    // it was left for want of room, or may not be watched
 	unproven atomic.Int64                   // when the present of the upstream could not be proven last; 0 if never
 
 	users int // Relay.mu guards it
@@ -122,7 +122,7 @@ func (r *Relay) release(f *followed) {
 	f.users--
 }
 
-// follow follows a resource until it is left or the upstream refuses to list it.
+// follow follows a resource until it is left, or the upstream refuses to list or watch it.
 func (r *Relay) follow(f *followed) {
 	f.lastUsed.Store(time.Now().UnixNano())
 	run, err := r.make(f.alive, f)
@@ -130,7 +130,9 @@ func (r *Relay) follow(f *followed) {
 	close(f.made)
 	if err == nil {
 		r.config.Logger.Info("following", "resource", f.gvr)
-		err = run(f.alive)
+		if err = run(f.alive); f.source.store.Unwatched() {
+			f.over.Store(true) // a load for each of several attempts would cost too much
+		}
 	}
 	if f.alive.Err() == nil {
 		r.config.Logger.Info("not following", "resource", f.gvr, "error", err)
@@ -201,8 +203,8 @@ func (r *Relay) source(f *followed, kind string, namespaced, protobuf bool, pref
 	return source{registry.Override{Store: store, Tail: tail}, store}, nil
 }
 
-// run runs the store, its tail and a cache over them until ctx ends, or until the upstream refuses to list the
-// resource.
+// run runs the store, its tail and a cache over them until ctx ends, or until the upstream refuses to list or watch
+// the resource.
 func (s source) run(ctx context.Context, cache func(context.Context) error) error {
 	group, inner := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.refusal(inner) })
@@ -215,7 +217,7 @@ func (s source) run(ctx context.Context, cache func(context.Context) error) erro
 	return nil
 }
 
-// refusal returns the upstream's error when it refuses to list the resource, or serves it no more. A refusal
+// refusal returns the upstream's error when it refuses to list or watch the resource, or serves it no more. A refusal
 // by a server that has just started, or has not loaded its roles, may be an accident.
 func (s source) refusal(ctx context.Context) error {
 	for refused, asked := 0, (time.Time{}); ; {

@@ -56,7 +56,7 @@ type Store struct {
 	revisions revisions
 	tokens    tokens
 	refused   atomic.Bool           // upstream's last answer to a consistent list was a refusal
-	unwatched atomic.Pointer[error] // upstream's last refusal to open a watch; nil once it has opened one
+	unwatched atomic.Pointer[error] // upstream's last answer to a watch, if that was a refusal
 	delay     atomic.Int64          // before the next watch is opened, in nanoseconds
 	heard     atomic.Int64          // see Silence
 
@@ -184,9 +184,11 @@ func (s *Store) Health(ctx context.Context) error {
 	return err
 }
 
-// Refused reports whether upstream's last answer to a list or a watch was that it does not serve the resource, or not
-// to the relay.
-func (s *Store) Refused() bool { return s.refused.Load() || s.unwatched.Load() != nil }
+// Refused reports whether upstream refused the relay the last list or watch, or does not serve the resource any more.
+func (s *Store) Refused() bool { return s.refused.Load() || s.Unwatched() }
+
+// Unwatched is Refused for watches alone.
+func (s *Store) Unwatched() bool { return s.unwatched.Load() != nil }
 
 // Silence returns how long ago upstream opened a watch or sent something in one, or else the store was made.
 func (s *Store) Silence() time.Duration { return time.Since(time.Unix(0, s.heard.Load())) }

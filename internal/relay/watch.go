@@ -187,16 +187,15 @@ func (w *watcher) connect(ctx context.Context, timeout time.Duration) (*stream, 
 	var frames *stream
 	if err == nil {
 		frames, err = s.openStream(ctx, w.at.namespace, w.position.Load(), timeout)
+		if s.unwatched.Store(nil); IsRefusal(err) {
+			s.unwatched.Store(&err)
+		}
 	}
 	switch {
 	case err == nil:
 		s.delay.Store(0)
-		s.unwatched.Store(nil)
 		s.hear()
 	case ctx.Err() == nil && !errors.Is(err, kv.ErrCompacted):
-		if IsRefusal(err) && !s.refused.Load() {
-			s.unwatched.Store(&err)
-		}
 		delay := min(max(2*time.Duration(s.delay.Load()), retryFirst), retryMax)
 		if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
 			delay = max(delay, min(time.Duration(seconds)*time.Second, 6*retryMax))
