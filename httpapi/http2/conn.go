@@ -60,8 +60,7 @@ type Conn struct {
 	conn  net.Conn
 	began time.Time
 	tls   *tls.ConnectionState
-	tcp   *socket.TCP   // below conn; nil: waits of writes are not seen
-	self  socket.Waiter // is the Conn
+	tcp   *socket.TCP // below conn; nil: waits of writes are not seen
 
 	// These belong to the goroutine of Serve.
 	in          *bufio.Reader // nil while nothing comes
@@ -75,9 +74,9 @@ type Conn struct {
 
 	running sync.WaitGroup // the goroutines that serve streams or flush control frames
 
-	writeMu sync.Mutex    // held by the goroutine that writes
-	waiter  socket.Waiter // guarded by writeMu: is notified when the write waits; may be nil
-	unsent  *[]byte       // guarded by writeMu: frames that leave with the next ones; nil if there are none
+	writeMu sync.Mutex     // held by the goroutine that writes
+	waiter  *socket.Waiter // guarded by writeMu: is notified when the write waits; may be nil
+	unsent  *[]byte        // guarded by writeMu: frames that leave with the next ones; nil if there are none
 
 	pending atomic.Bool // control is not empty
 
@@ -130,7 +129,6 @@ func (s *Server) NewConn(c net.Conn) *Conn {
 		state := secure.ConnectionState()
 		m.tls = &state
 	}
-	m.self = m
 	m.tcp = socket.Below(c)
 	m.decoder = hpack.NewDecoder(initialTable, m.block.add)
 	m.decoder.SetMaxStringLength(2 * s.config.MaxHeaderBytes) // more than a block may have
@@ -173,7 +171,7 @@ func (c *Conn) Serve() {
 // handshake sends the settings, and reads the client's preface and settings.
 func (c *Conn) handshake() error {
 	if c.tcp != nil {
-		socket.NotifyWaits(c.conn, &c.self)
+		socket.NotifyWaits(c.conn, nil)
 	}
 	c.unlockWrites() // writes the settings, which NewConn has queued
 	if c.tls != nil && !secureEnough(c.tls) {

@@ -155,7 +155,7 @@ func TestGatheredFrames(t *testing.T) {
 type observed struct {
 	net.Conn
 	of   *Conn
-	told []socket.Waiter
+	told []*socket.Waiter
 }
 
 func (o *observed) Write(p []byte) (int, error) {
@@ -180,7 +180,7 @@ func TestWaitersLearnOfBlockedControlFrames(t *testing.T) {
 	if err := st.Send(nil, []byte("a")); err != nil {
 		t.Fatal(err)
 	}
-	if want := []socket.Waiter{waiter, waiter}; !slices.Equal(o.told, want) {
+	if want := []*socket.Waiter{&waiter, &waiter}; !slices.Equal(o.told, want) {
 		t.Errorf("%v are told, want %v", o.told, want)
 	}
 	if o.of.flushControl(); o.of.waiter != nil {

@@ -29,10 +29,15 @@ func (c *Conn) lockWrites(gate *socket.Waiter, st *Stream) (spent time.Duration)
 		c.writeMu.Lock()
 		spent = time.Since(began)
 	}
-	if c.waiter = nil; gate != nil {
-		c.waiter = *gate
-	}
+	c.notify(gate)
 	return spent
+}
+
+// notify makes writes notify w when they wait; it may be nil. The caller holds writeMu.
+func (c *Conn) notify(w *socket.Waiter) {
+	if c.waiter = w; c.tcp != nil {
+		c.tcp.Notify(w)
+	}
 }
 
 // unlockWrites unlocks writeMu. Before that it writes the unsent frames, and then the control frames that
@@ -61,12 +66,12 @@ func (c *Conn) unlockWrites() {
 			}
 			c.mu.Unlock()
 		}
-		c.waiter = nil
+		c.notify(nil)
 		c.writeMu.Unlock()
 		if !c.pending.Load() || c.closed() || !c.writeMu.TryLock() {
 			return
 		}
-		c.waiter = waiter
+		c.notify(waiter)
 	}
 }
 
@@ -161,20 +166,6 @@ func (c *Conn) Flush(w *socket.Waiter) {
 	_ = c.writeUnsent() // an error has broken the connection, which ends its streams
 	if c.tcp != nil {
 		c.tcp.TakeWaited()
-	}
-}
-
-// Waits implements socket.Waiter: the socket calls it on the goroutine that writes.
-func (c *Conn) Waits() {
-	if c.waiter != nil {
-		c.waiter.Waits()
-	}
-}
-
-// GoesOn implements socket.Waiter.
-func (c *Conn) GoesOn() {
-	if c.waiter != nil {
-		c.waiter.GoesOn()
 	}
 }
 

@@ -28,14 +28,14 @@ type TCP struct {
 
 	waiter atomic.Pointer[Waiter] // nil: nothing is notified
 	raw    syscall.RawConn        // nil: the TCPConn writes, and waits are not noticed
+	late   atomic.Bool            // a write gets its deadline when it has to wait
+	held   atomic.Bool            // a write waits, perhaps one of TLS from the goroutine that reads; TLS lets no other begin
 
 	// noRead and readiness belong to the goroutine that reads.
 	noRead    bool
 	readiness readiness
 
-	// waited means that a write had to wait and has set the write deadline. It belongs to the goroutine that
-	// writes.
-	waited bool
+	waited atomic.Bool // a write had to wait and has set the write deadline
 
 	// coming is a lower bound of the bytes that the current [Write] has yet to write. The goroutine that
 	// writes sets it. TLS may meanwhile write from the goroutine that reads.
@@ -104,8 +104,8 @@ func Below(c net.Conn) *TCP {
 	return s
 }
 
-// NotifyWaits makes c, or the socket below it, notify w when writes wait. It returns nil if
-// neither can.
+// NotifyWaits makes c, or the socket below it, notify w when writes wait. w may be nil for a socket whose writers call
+// Notify. It returns nil if neither can.
 func NotifyWaits(c net.Conn, w *Waiter) Writer {
 	if own, ok := c.(interface{ NotifyWaits(w *Waiter) Writer }); ok {
 		return own.NotifyWaits(w)
@@ -117,12 +117,16 @@ func NotifyWaits(c net.Conn, w *Waiter) Writer {
 	if err := s.SetWriteDeadline(time.Time{}); err != nil {
 		return nil
 	}
+	s.late.Store(true)
 	s.waiter.Store(w)
 	return s
 }
 
+// Notify makes the next waits notify w, which may be nil, and not what NotifyWaits named.
+func (s *TCP) Notify(w *Waiter) { s.waiter.Store(w) }
+
 // StopNotifying implements Writer.
-func (s *TCP) StopNotifying() { s.waiter.Store(nil) }
+func (s *TCP) StopNotifying() { s.late.Store(false); s.waiter.Store(nil) }
 
 // Group implements Writer: there is one stream.
 func (s *TCP) Group() Group { return nil }
@@ -133,7 +137,7 @@ func (s *TCP) SendMore(c net.Conn, p []byte) error {
 	// TLS makes the last record longer than p: add enough that more bytes seem to follow it.
 	s.coming.Store(int64(len(p) + recordSize))
 	defer s.coming.Store(0)
-	_, err := c.Write(p)
+	_, err := s.pass(c, p)
 	return s.sent(err)
 }
 
@@ -145,8 +149,7 @@ func (s *TCP) Send(c net.Conn, p []byte) error {
 
 // sent removes the deadline that a waiting write has set. err is the result of the write.
 func (s *TCP) sent(err error) error {
-	if s.waited && err == nil {
-		s.waited = false
+	if err == nil && s.waited.Swap(false) {
 		err = s.SetWriteDeadline(time.Time{})
 	}
 	return err
@@ -170,6 +173,15 @@ func (s *TCP) write(c net.Conn, p []byte) (int, error) {
 		s.coming.Store(int64(len(p)))
 		defer s.coming.Store(0)
 	}
+	return s.pass(c, p)
+}
+
+// pass writes p to c. If another write waits, TLS keeps this one waiting, too.
+func (s *TCP) pass(c net.Conn, p []byte) (int, error) {
+	if w := s.waiter.Load(); w != nil && s.held.Load() {
+		(*w).Waits()
+		defer (*w).GoesOn()
+	}
 	return c.Write(p)
 }
 
@@ -187,11 +199,9 @@ func (s *TCP) Write(p []byte) (int, error) {
 	}
 	w := writes.Get().(*write)
 	w.socket, w.rest, w.more = s, p, s.more(len(p))
-	if waiter := s.waiter.Load(); waiter != nil {
-		w.waiter = *waiter
-	}
 	err := s.raw.Write(w.try)
 	if w.waits {
+		s.held.Store(false)
 		s.spent.Add(int64(time.Since(w.since)))
 		if w.waiter != nil {
 			w.waiter.GoesOn()
@@ -247,12 +257,13 @@ func (w *write) attempt(fd uintptr) bool {
 func (w *write) wait() {
 	if !w.waits {
 		w.waits, w.since = true, time.Now()
-		if w.waiter != nil {
+		w.socket.held.Store(true) // before waiter is read: a writer names its waiter before it looks whether another waits
+		if waiter := w.socket.waiter.Load(); waiter != nil {
+			w.waiter = *waiter
 			w.waiter.Waits()
 		}
 	}
-	if s := w.socket; w.waiter != nil && !s.waited {
-		s.waited = true
+	if s := w.socket; s.late.Load() && !s.waited.Swap(true) {
 		_ = s.SetWriteDeadline(time.Now().Add(WriteTimeout)) // closed: waiting fails too
 	}
 }

@@ -1,0 +1,95 @@
+package socket
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// locked is a connection whose writes follow each other, as those of TLS do.
+type locked struct {
+	*TCP
+	mu sync.Mutex
+}
+
+func (l *locked) NetConn() net.Conn { return l.TCP }
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.TCP.Write(p)
+}
+
+// counts counts what a Waiter is told.
+type counts struct{ waits, goesOn atomic.Int32 }
+
+func (c *counts) Waits()  { c.waits.Add(1) }
+func (c *counts) GoesOn() { c.goesOn.Add(1) }
+
+// TestWritersBehindTLS: TLS answers a client from the goroutine that reads. If the client does not read, that
+// answer waits, and a writer behind it tells its Waiter so. Whoever is told of a wait is told of its end.
+func TestWritersBehindTLS(t *testing.T) {
+	for name, early := range map[string]bool{"no writer before": false, "a writer before": true} {
+		t.Run(name, func(t *testing.T) {
+			l, client := lockedPair(t)
+			NotifyWaits(l, nil)
+			var first, second counts
+			one, two := Waiter(&first), Waiter(&second)
+			if early {
+				l.Notify(&one)
+			}
+			var both sync.WaitGroup
+			defer both.Wait()
+			both.Go(func() { _, _ = l.Write(make([]byte, 32<<20)) })
+			await := func(what string, done func() bool) {
+				proctest.Eventually(t, what, func() error {
+					if !done() {
+						return errors.New("not yet")
+					}
+					return nil
+				})
+			}
+			await("the answer waits", l.held.Load)
+			l.Notify(&two)
+			both.Go(func() {
+				if err := l.Send(l, []byte("x")); err != nil {
+					t.Error(err)
+				}
+			})
+			await("the writer tells that it waits", func() bool { return second.waits.Load() == 1 })
+			if n, err := io.CopyN(io.Discard, client, 32<<20+1); err != nil {
+				t.Fatal(n, err)
+			}
+			both.Wait()
+			if n := first.waits.Load(); n != first.goesOn.Load() || (n == 1) != early || second.goesOn.Load() != second.waits.Load() {
+				t.Errorf("of %d and %d waits, %d and %d went on", n, second.waits.Load(), first.goesOn.Load(), second.goesOn.Load())
+			}
+		})
+	}
+}
+
+// lockedPair returns a connection and its client.
+func lockedPair(t *testing.T) (*locked, net.Conn) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	client, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	server, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	return &locked{TCP: NewTCP(server.(*net.TCPConn))}, client
+}
