@@ -9,7 +9,7 @@
 // is not fresh enough for the request, Acquire returns nil, and the request goes through, too.
 //
 // The first such request makes the relay follow the resource, with a [relay.Store] and a cache of package storage. The
-// relay stops when nothing has read the resource for a while, when its CRD changes, or when the upstream refuses to list it.
+// relay stops when nothing has read the resource for a while, when its CRD changes, or when the upstream refuses to list or watch it.
 //
 // Built-in resources are cached as the protobuf messages that the upstream has sent, in this program's
 // storage version. The messages keep fields that this program does not know, but it cannot write those as

@@ -225,7 +225,7 @@ func (f *forwarding) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		maps.DeleteFunc(w.Header(), func(name string, _ []string) bool { return resp.Header[name] != nil })
 		f.relocate(resp.Header)
 		if resp.ContentLength < 0 && !f.long {
-			resp.ContentLength, proxy.FlushInterval = 0, flushDelay // with -1 it would flush each read; it copies the body by neither
+			resp.ContentLength, proxy.FlushInterval = 0, flushDelay // with -1 it would flush each read; nothing else uses the length
 		}
 		if len(resp.Trailer) > 0 {
 			resp.Header.Del("Content-Length") // HTTP/1.1 has trailers only in chunked bodies

@@ -79,7 +79,7 @@ type governor struct {
 }
 
 // Govern adjusts the percentage until ctx ends, and then restores the original one. When settled is closed,
-// it returns the start's free memory to the operating system. If settled is nil, there is no start.
+// it returns the start's free memory to the operating system. If settled is nil, there is no start phase.
 func Govern(ctx context.Context, settled <-chan struct{}) error {
 	return (&governor{free: debug.FreeOSMemory, measure: runtimeUsage}).run(ctx, settled)
 }
