@@ -37,7 +37,7 @@ func TestPiecemealLists(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && name != "some" && name != "a share of none" {
-				t.Skip("each of the five takes more than a second of CPU; two are left")
+				t.Skip("takes a second of CPU; with -short one budget with room and one without are enough")
 			}
 			p, room := newPair(t, test.config), test.room
 			p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))

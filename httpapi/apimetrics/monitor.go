@@ -54,7 +54,7 @@ func newMonitors(gvr schema.GroupVersionResource, subresource string, reads bool
 	return ms
 }
 
-// Of returns the Monitor of a verb and scope of readKinds. It returns nil for others.
+// Of returns the Monitor of a verb and scope, nil if readKinds does not have them.
 func (ms *Monitors) Of(verb, scope string) *Monitor {
 	if ms != nil {
 		for _, m := range ms.reads {
@@ -196,8 +196,8 @@ type resourceKey struct {
 	subresource string
 }
 
-// Of returns the Monitors of a resource or subresource. It creates them at the first call. They count reads if reads is
-// true. If it is false, upstream's handlers serve the reads, and upstream's metrics count them.
+// Of returns the Monitors of a resource or subresource, which it creates at the first call. reads says whether they
+// count reads. Otherwise upstream's handlers serve the reads, and upstream's metrics count them.
 func (rs *Resources) Of(gvr schema.GroupVersionResource, subresource string, reads bool) *Monitors {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()

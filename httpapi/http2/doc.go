@@ -17,10 +17,10 @@
 // body as the client's windows allow, in pieces that fill a TLS record. What [Stream.SendMore]
 // writes stays in a buffer, a few records at most, until something else is sent or [Conn.Flush]
 // is called. So the events of many watches leave in one write, if the watches share a connection.
-// The reading goroutine must never wait for a client that does not read. Its control frames
-// (settings, pings, windows, resets) are queued, and written before writeMu is unlocked. After
-// Config.WriteTimeout the server gives up a response, or a connection, that its client does not
-// read.
+// The reading goroutine does not wait for a client that does not read, except where TLS itself answers
+// the client from it, as after a KeyUpdate. Its control frames (settings, pings, windows, resets) are
+// queued, and written before writeMu is unlocked. After Config.WriteTimeout the server gives up a
+// response, or a connection, that its client does not read.
 //
 // Header blocks do not use HPACK's dynamic table. Streams may then be written in any order, and
 // the length of a block reveals nothing about earlier ones.

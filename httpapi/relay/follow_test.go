@@ -315,3 +315,22 @@ func TestChangedCRDs(t *testing.T) {
 		}
 	})
 }
+
+// TestCRDsMadeAnew: requests for a custom resource go through after its CRD was deleted and created again.
+func TestCRDsMadeAnew(t *testing.T) {
+	resources := newRegistry(t)
+	synctest.Test(t, func(t *testing.T) {
+		s, stop := start(t, resources)
+		defer stop()
+		s.event("customresourcedefinitions", "ADDED", boxCRD(t, 1, 101))
+		s.event("customresourcedefinitions", "DELETED", boxCRD(t, 1, 102))
+		s.event("customresourcedefinitions", "ADDED", boxCRD(t, 1, 103))
+		if s.read(t, boxes) != nil {
+			t.Error("a cache answers just after the CRD was made anew")
+		}
+		time.Sleep(settleTime)
+		if s.read(t, boxes) == nil {
+			t.Error("no cache answers later")
+		}
+	})
+}

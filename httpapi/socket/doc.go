@@ -6,6 +6,6 @@
 //   - how much the peer has not received: [Queued]
 //   - which TLS records leave in one packet: [Write], [Writer]
 //
-// A [TCP] is the connection below TLS. It starts no goroutine. One goroutine at a time may read, and one
-// may write; writes call the [Waiter].
+// A [TCP] is the connection below TLS. It starts no goroutine. One goroutine at a time may read, and one may write.
+// TLS also writes from the one that reads, for example after a KeyUpdate. Writes that wait call the [Waiter].
 package socket

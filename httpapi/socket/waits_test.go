@@ -25,14 +25,14 @@ func (l *locked) Write(p []byte) (int, error) {
 	return l.TCP.Write(p)
 }
 
-// counts counts what a Waiter is told.
+// counts is a Waiter that counts its calls.
 type counts struct{ waits, goesOn atomic.Int32 }
 
 func (c *counts) Waits()  { c.waits.Add(1) }
 func (c *counts) GoesOn() { c.goesOn.Add(1) }
 
-// TestWritersBehindTLS: TLS answers a client from the goroutine that reads. If the client does not read, that
-// answer waits, and a writer behind it tells its Waiter so. Whoever is told of a wait is told of its end.
+// TestWritersBehindTLS: TLS may write from the goroutine that reads. While that write waits for the client, a second
+// write has to wait as well, and calls its Waiter. Each call of Waits is followed by a call of GoesOn of the same Waiter.
 func TestWritersBehindTLS(t *testing.T) {
 	for name, early := range map[string]bool{"no writer before": false, "a writer before": true} {
 		t.Run(name, func(t *testing.T) {

@@ -32,7 +32,7 @@ func TestAnswersMatchKubeAPIServer(t *testing.T) {
 		for _, version := range []string{"h1", "h2"} {
 			t.Run(version, func(t *testing.T) {
 				if testing.Short() && version == "h2" {
-					t.Skip("repeats over HTTP/2 the requests that were sent over HTTP/1.1")
+					t.Skip("with -short the requests are sent over HTTP/1.1 only")
 				}
 				w.speak(t, version)
 				w.replay(t, goldenFile)
