@@ -61,7 +61,7 @@ func (c *Conn) data(f *http2.DataFrame) error {
 		return nil
 	case st == nil:
 		_ = c.framer.WriteRSTStream(f.StreamID, http2.ErrCodeStreamClosed)
-		return nil
+		return c.flood.check()
 	case st.body == nil || st.body.ended:
 		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeStreamClosed}
 	}

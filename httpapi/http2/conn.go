@@ -82,6 +82,7 @@ type Conn struct {
 
 	mu            sync.Mutex
 	last          uint32               // guarded by mu: the latest stream
+	updates       int                  // guarded by mu: small WINDOW_UPDATEs that the client may send for what it got
 	streams       map[uint32]*Stream   // guarded by mu: that are open
 	serving       int                  // guarded by mu: goroutines of streams
 	ending        int                  // guarded by mu: ends of streams that are being written
@@ -243,6 +244,9 @@ func (c *Conn) next() (http2.Frame, error) {
 	frame, err := c.framer.ReadFrame()
 	if errors.Is(err, http2.ErrFrameTooLarge) {
 		err = http2.ConnectionError(http2.ErrCodeFrameSize)
+	}
+	if broken, ok := errors.AsType[http2.StreamError](err); ok {
+		err = http2.ConnectionError(broken.Code) // a header block may be lost, without which no later one can be decoded
 	}
 	return frame, err
 }

@@ -1,6 +1,7 @@
 package http2
 
 import (
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -54,6 +55,20 @@ func TestFloods(t *testing.T) {
 			}
 			return p.framer.WriteContinuation(1, false, p.encode("a", strings.Repeat("b", 10000)))
 		},
+		"data of a stream that is over": func(p *peer, i uint32) error {
+			if i == 0 {
+				return p.ask(1, false, ":method", "POST", ":scheme", "https", ":authority", "h", ":path", "/")
+			}
+			return p.framer.WriteData(1, false, []byte("a"))
+		},
+		"GOAWAYs":                   func(p *peer, _ uint32) error { return p.framer.WriteGoAway(0, http2.ErrCodeNo, nil) },
+		"windows of the connection": func(p *peer, _ uint32) error { return p.framer.WriteWindowUpdate(0, 1) },
+		"windows of a stream": func(p *peer, i uint32) error {
+			if i == 0 {
+				return p.get(1, "/list") // writes a byte for each
+			}
+			return p.framer.WriteWindowUpdate(1, 1)
+		},
 		"broken streams": func(p *peer, i uint32) error {
 			return p.ask(2*i+1, true, "no", "method")
 		},
@@ -61,11 +76,15 @@ func TestFloods(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
-					if string(c.Target()) == "/body" {
+					x := answering(c, received)
+					switch string(c.Target()) {
+					case "/body":
 						_, _ = c.ReadBody(time.Now().Add(time.Hour)) // never whole
+					case "/list":
+						x.SendFrom(http.StatusOK, "", 1<<20, pattern(1<<20))
 					}
-					return answering(c, received)
-				})
+					return x
+				}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 100})
 				var frames atomic.Int64
 				go func() {
 					for i := range uint32(100_000) {
@@ -128,6 +147,43 @@ func TestHeaderBombsAreRefused(t *testing.T) {
 		p.must(p.get(101, "/"))
 		if fields, _, _ := p.ended(101); fields[":status"] != "200" || asked != 2 {
 			t.Errorf("answer %v, %d were asked", fields, asked)
+		}
+	})
+}
+
+// TestUpdatesForSmallPieces: a client may confirm each small piece of a body, for the stream and for the connection,
+// however many come at once.
+func TestUpdatesForSmallPieces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const pieces = 5 * floodBurst
+		p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+			x := answering(c, received)
+			body := x.StartStream(http.StatusOK, nil)
+			go func() {
+				for range pieces {
+					_, _ = body.Conn.Write(make([]byte, 300))
+				}
+				_ = body.End()
+			}()
+			return x
+		})
+		p.must(p.get(1, "/"))
+		for confirmed, ended := 0, false; !ended; {
+			<-p.more
+			p.mu.Lock()
+			come := p.heard[confirmed:]
+			confirmed = len(p.heard)
+			p.mu.Unlock()
+			for _, h := range come {
+				if h.over {
+					t.Fatal("the connection has ended")
+				}
+				if n := uint32(len(h.data)); h.kind == http2.FrameData && n > 0 {
+					p.must(p.framer.WriteWindowUpdate(0, n))
+					_ = p.framer.WriteWindowUpdate(1, n)
+				}
+				ended = ended || h.kind == http2.FrameData && h.end
+			}
 		}
 	})
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -223,10 +225,11 @@ func TestClientsThatLeave(t *testing.T) {
 	}
 }
 
-// TestPanics: a handler that panics, or cuts its answer off, takes its stream along, and
-// nothing else.
+// TestPanics: a handler or a body that panics, and an answer that is cut off, end their stream and nothing
+// else. The body is closed.
 func TestPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var closed atomic.Int64
 		p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 			switch x := answering(c, received); string(c.Target()) {
 			case "/panic":
@@ -239,11 +242,14 @@ func TestPanics(t *testing.T) {
 			case "/short":
 				x.SendFrom(http.StatusOK, "", 20000, pattern(10000))
 				return x
+			case "/body":
+				x.SendFrom(http.StatusOK, "", 20000, countedBody{panicking{pattern(0)}, &closed})
+				return x
 			default:
 				return x
 			}
 		})
-		for i, path := range []string{"/panic", "/abort", "/cut", "/short"} {
+		for i, path := range []string{"/panic", "/abort", "/cut", "/short", "/body"} {
 			p.must(p.get(uint32(2*i+1), path))
 			if _, _, reset := p.ended(uint32(2*i + 1)); reset != http2.ErrCodeInternal {
 				t.Errorf("%s: %v", path, reset)
@@ -253,5 +259,24 @@ func TestPanics(t *testing.T) {
 		if fields, _, _ := p.ended(101); fields[":status"] != "200" {
 			t.Errorf("afterwards: %v", fields)
 		}
+		if closed.Load() != 1 {
+			t.Error("the body of the panic was not closed")
+		}
+	})
+}
+
+// panicking is a body that panics when it is written.
+type panicking struct{ pattern }
+
+func (panicking) WriteTo(io.Writer) (int64, error) { panic("so it is") }
+
+// TestBrokenHeaderBlocks: a header block that cannot be read ends the connection, because later ones depend on
+// what it adds to the table.
+func TestBrokenHeaderBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(t, Config{}, answering)
+		p.must(p.framer.WriteRawFrame(http2.FrameHeaders, http2.FlagHeadersPadded|http2.FlagHeadersEndHeaders, 1, []byte{9, 0x82}))
+		p.away(http2.ErrCodeProtocol)
+		<-p.served
 	})
 }

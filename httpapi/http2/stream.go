@@ -112,16 +112,21 @@ func reserveStack() {
 // serve serves one request and recovers from its panic.
 func (r *request) serve() {
 	st := r.Stream
+	var x *exchange.Exchange
 	defer func() {
 		if p := recover(); p != nil {
 			if !exchange.IsAbort(p) {
 				klog.ErrorS(nil, "Stream panicked", "panic", p, "stack", exchange.Stack())
 			}
 			st.abort(http2.ErrCodeInternal)
+			if x != nil {
+				x.Close()
+			}
 			st.answered()
+			st.dropCallbacks()
 		}
 	}()
-	x := r.answer(time.Now())
+	x = r.answer(time.Now())
 	if take := x.Hijack; take != nil {
 		x.Charge(st.written, st.TakeWaited())
 		x.Close()
@@ -223,12 +228,16 @@ func (st *Stream) abort(code http2.ErrCode) {
 
 // resetStream ends a stream that the client has broken.
 func (c *Conn) resetStream(id uint32, code http2.ErrCode) {
+	why := http2.StreamError{StreamID: id, Code: code}
 	c.mu.Lock()
 	st := c.streams[id]
 	_ = c.framer.WriteRSTStream(id, code)
+	if st != nil && st.over == nil {
+		st.over = why // in this critical section: no frame may follow the reset
+	}
 	c.mu.Unlock()
 	if st != nil {
-		st.clientLeft(http2.StreamError{StreamID: id, Code: code})
+		st.clientLeft(why)
 	}
 }
 

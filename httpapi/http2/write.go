@@ -295,6 +295,9 @@ func (st *Stream) reserve(want int, until time.Time, wait bool) (int, error) {
 		if n := min(int64(want), st.window, c.window); n > 0 {
 			st.window -= n
 			c.window -= n
+			if n == int64(want) {
+				c.updates = min(c.updates+updatesPerPiece, mostUpdates)
+			}
 			return int(n), nil
 		}
 		if !wait {

@@ -22,8 +22,12 @@ func Alive(c net.Conn, early *[]byte) bool {
 		if err := raw.Control(func(fd uintptr) { events = poll(fd) }); err != nil {
 			return false
 		}
-		if events != unix.POLLIN {
-			return events == 0
+		switch events {
+		case unix.POLLIN | unix.POLLOUT:
+		case 0, unix.POLLIN, unix.POLLOUT: // nothing came, or a peer that reads nothing asks TLS for answers
+			return true
+		default:
+			return false
 		}
 	}
 	return readEarly(c, early)
@@ -44,10 +48,10 @@ func rawConn(c net.Conn) (syscall.RawConn, bool) {
 	}
 }
 
-// poll returns the events of a socket, 0 if there are none: POLLIN for bytes that can be read, and others
-// for its end, even if bytes come before it.
+// poll returns the events of a socket: POLLIN for bytes that can be read, POLLOUT if bytes can be written, and
+// others for its end, even if bytes come before it.
 func poll(fd uintptr) int16 {
-	look := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | peerClosed}}
+	look := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLOUT | peerClosed}}
 	if _, err := unix.Poll(look[:], 0); err != nil {
 		return 0 // interrupted
 	}

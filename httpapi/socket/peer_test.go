@@ -83,20 +83,7 @@ func TestAliveReadsAheadWithinItsBudget(t *testing.T) {
 
 // TestAliveSeesTheEndBehindBytes: a client that has sent more than the budget and then leaves is gone.
 func TestAliveSeesTheEndBehindBytes(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	client, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	server, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
+	client, server := connected(t)
 	if _, err := client.Write(make([]byte, 4*MostEarly)); err != nil {
 		t.Fatal(err)
 	}
@@ -116,4 +103,46 @@ func TestAliveSeesTheEndBehindBytes(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestAliveReadsNothingForAFullSocket: from a client that reads nothing, Alive reads nothing. TLS might have to
+// answer, and that write would wait for the client.
+func TestAliveReadsNothingForAFullSocket(t *testing.T) {
+	client, server := connected(t)
+	if _, err := client.Write([]byte("a")); err != nil {
+		t.Fatal(err)
+	}
+	_ = server.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+	for err := error(nil); err == nil; _, err = server.Write(make([]byte, 1<<20)) {
+	}
+	var early []byte
+	if !Alive(server, &early) || len(early) > 0 {
+		t.Errorf("read %q, or taken for gone", early)
+	}
+	client.Close()
+	proctest.Eventually(t, "the client has left", func() error {
+		if Alive(server, &early) {
+			return errors.New("it is taken for alive")
+		}
+		return nil
+	})
+}
+
+// connected returns the ends of a TCP connection, which the end of the test closes.
+func connected(t *testing.T) (client, server net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if client, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	if server, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	return client, server
 }

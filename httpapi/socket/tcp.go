@@ -327,5 +327,5 @@ func (r *readiness) look(fd uintptr) bool {
 		return true
 	}
 	r.looked = true
-	return poll(fd) != 0
+	return poll(fd)&^unix.POLLOUT != 0
 }
