@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -58,5 +59,21 @@ func TestEndpointReconcilers(t *testing.T) {
 		if stock := published(p, true, kind, port); !slices.Equal(stock, said) {
 			t.Errorf("%s: stock\n%s\nLarder\n%s", kind, strings.Join(stock, "\n"), strings.Join(said, "\n"))
 		}
+	}
+}
+
+// TestServersEndWithoutEtcd: a server whose etcd is gone reports that, and ends when it is told to.
+func TestServersEndWithoutEtcd(t *testing.T) {
+	t.Parallel()
+	url, etcd := startEtcd(t, filepath.Join(t.TempDir(), "data"))
+	p := &plane{t: t, url: url, args: planeFiles(t)}
+	m := p.member(false, "", proctest.Port(t), "--endpoint-reconciler-type=lease").start()
+	etcd.Kill()
+	// The answer takes 20 s, and within ten seconds the reconciler asks etcd.
+	if code, body := m.ask(http.MethodGet, "/api/v1/componentstatuses", "", nil); code != http.StatusOK || !strings.Contains(body, "etcd-0") || !strings.Contains(body, `"status":"False"`) {
+		t.Errorf("%d %s", code, body)
+	}
+	if err := m.Terminate(t); err != nil {
+		t.Errorf("%v\n%s", err, m.Output())
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -267,12 +268,17 @@ func (p *coreProvider) components() map[string]componentstatus.Server {
 	return all
 }
 
+// probeTimeout is upstream's limit of a probe (kubernetes pkg/registry/core/componentstatus/validator.go).
+const probeTimeout = 20 * time.Second
+
 // storeProbe is the health of a store, as a component.
 type storeProbe func(context.Context) error
 
 // DoServerCheck implements componentstatus.Server.
 func (p storeProbe) DoServerCheck() (probe.Result, string, error) {
-	if err := p(context.Background()); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
+	defer cancel()
+	if err := p(ctx); err != nil {
 		return probe.Failure, "", err
 	}
 	return probe.Success, "ok", nil

@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"reflect"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/storage"
@@ -13,8 +14,14 @@ import (
 // records are stored values that are no API objects.
 type records struct{ *stored }
 
+// recordTimeout limits a read or an update of a record. Upstream's interfaces of records pass no context, and the
+// client of etcd waits without limit for a store that does not answer.
+const recordTimeout = 10 * time.Second
+
 // get reads a record from the store. Records have no canonical encoding.
 func (r records) get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
 	full, err := r.layout.full(key, false)
 	if err != nil {
 		return err
@@ -41,6 +48,8 @@ func (r records) get(ctx context.Context, key string, opts storage.GetOptions, o
 
 // list lists the records under key in their newest state. A single record is not listed.
 func (r records) list(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object, items reflect.Value) error {
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
 	full, err := r.layout.full(key, true)
 	if err != nil {
 		return err

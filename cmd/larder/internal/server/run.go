@@ -183,6 +183,10 @@ func (s *Server) startLayers(ctx context.Context) {
 	close(s.begun)
 }
 
+// bootstrapLimit limits the wait for the end of bootstrap: upstream's loops in it use the store without a context. If
+// the store does not answer, they end when it is closed.
+const bootstrapLimit = 10 * time.Second
+
 // startClients starts the layers that call this server's own API, once it can answer: a refused informer
 // waits a second before it retries. These layers end before the HTTP server.
 func (s *Server) startClients(ctx context.Context) {
@@ -198,7 +202,7 @@ func (s *Server) startClients(ctx context.Context) {
 	s.layers.Start(ctx, "node authorizer", s.followNodes)
 	s.layers.Start(ctx, "definitions", p.extensions.Follow)
 	s.layers.Start(ctx, "aggregator", p.aggregator.Run)
-	s.layers.Start(ctx, "bootstrap", p.bootstrap.Run)
+	s.layers.Start(ctx, "bootstrap", p.bootstrap.Run).Limit = bootstrapLimit
 	if p.peers != nil {
 		s.layers.Start(ctx, "peers", p.peers.run)
 	}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 )
 
 // Layers are the running parts of a server. Each depends on those started before it. Stop ends them in the
-// reverse order, and waits for each before it ends the next. Wait and Ended report a layer that ended by
-// itself.
+// reverse order, and waits for each, or until its Limit, before it ends the next. Wait and Ended report a layer
+// that ended by itself.
 //
 // A Layers value is used by one goroutine.
 type Layers struct {
@@ -18,6 +20,10 @@ type Layers struct {
 
 // Layer is one part of a server.
 type Layer struct {
+	// Limit limits how long Stop waits for the layer before it ends the next one; 0 does not. It is for layers that
+	// may end only after one that was started before them.
+	Limit time.Duration
+
 	name   string
 	cancel context.CancelFunc
 	done   chan struct{} // closed when run returned; err is written before
@@ -29,7 +35,7 @@ func New() *Layers { return &Layers{ended: make(chan *Layer, 1)} }
 
 // Start runs a layer in its own goroutine, with a context that keeps ctx's
 // values but ends only when the layer is stopped.
-func (l *Layers) Start(ctx context.Context, name string, run func(context.Context) error) {
+func (l *Layers) Start(ctx context.Context, name string, run func(context.Context) error) *Layer {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	next := &Layer{name: name, cancel: cancel, done: make(chan struct{})}
 	l.running = append(l.running, next)
@@ -43,6 +49,7 @@ func (l *Layers) Start(ctx context.Context, name string, run func(context.Contex
 			}
 		}
 	}()
+	return next
 }
 
 // Ended receives the first layer that ended before it was stopped.
@@ -51,9 +58,18 @@ func (l *Layers) Ended() <-chan *Layer { return l.ended }
 // Stop ends all layers, the last started first, and returns their errors.
 func (l *Layers) Stop() error {
 	var errs []error
-	for i := len(l.running) - 1; i >= 0; i-- {
-		layer := l.running[i]
+	for _, layer := range slices.Backward(l.running) {
 		layer.cancel()
+		var limit <-chan time.Time
+		if layer.Limit > 0 {
+			limit = time.After(layer.Limit)
+		}
+		select {
+		case <-layer.done:
+		case <-limit:
+		}
+	}
+	for _, layer := range slices.Backward(l.running) {
 		<-layer.done
 		errs = append(errs, layer.failure())
 	}

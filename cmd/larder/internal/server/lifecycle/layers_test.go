@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 func TestLayersStopInReverse(t *testing.T) {
@@ -24,6 +25,34 @@ func TestLayersStopInReverse(t *testing.T) {
 		}
 		if want := []string{"door", "registry", "store"}; !slices.Equal(order, want) {
 			t.Errorf("stopped in order %q, want %q", order, want)
+		}
+	})
+}
+
+// TestLayersThatEndLate: a layer that ends only after one that was started before it holds up Stop for its limit,
+// and Stop waits for it at the end.
+func TestLayersThatEndLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var order []string
+		l, closed := New(), make(chan struct{})
+		l.Start(t.Context(), "store", func(ctx context.Context) error {
+			<-ctx.Done()
+			order = append(order, "store")
+			close(closed)
+			return nil
+		})
+		l.Start(t.Context(), "bootstrap", func(context.Context) error {
+			<-closed
+			time.Sleep(time.Second)
+			order = append(order, "bootstrap")
+			return errors.New("late")
+		}).Limit = time.Minute
+		began := time.Now()
+		if err := l.Stop(); err == nil || err.Error() != "server: bootstrap: late" {
+			t.Errorf("Stop returned %v", err)
+		}
+		if took := time.Since(began); took != time.Minute+time.Second || !slices.Equal(order, []string{"store", "bootstrap"}) {
+			t.Errorf("stopped in order %q, in %v", order, took)
 		}
 	})
 }
