@@ -96,8 +96,8 @@ func (h *history) decide(mark historyMark, header *etcdserverpb.ResponseHeader) 
 func (e *Etcd) currentHeader(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
 	header, err := secondAnswer(func() (*etcdserverpb.ResponseHeader, error) {
 		// No key was created before revision 0; a transaction that may delete is proposed.
-		resp, err := e.connection.Client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(compactionKey), "<", 0)).
-			Then(clientv3.OpDelete(noKey)).Commit()
+		resp, err := e.connection.Client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(e.healthKey), "<", 0)).
+			Then(clientv3.OpDelete(e.healthKey)).Commit()
 		if err != nil {
 			return nil, err
 		}
@@ -125,9 +125,6 @@ func secondAnswer(propose func() (*etcdserverpb.ResponseHeader, error)) (*etcdse
 	}
 	return nil, errors.New("no member answers twice")
 }
-
-// noKey is a key that does not exist.
-const noKey = "\x00larder"
 
 // foreign reports whether an answer of a watch comes from another cluster.
 func (h *history) foreign(header *etcdserverpb.ResponseHeader) bool {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
 // answerTimeout limits one attempt of a request that is repeated until the store answers. The next
@@ -85,6 +87,9 @@ func (t *Tail) oldestReadable(ctx context.Context, low, present int64) (int64, e
 		if compacted, bad := strconv.ParseInt(string(item.Value), 10, 64); err == nil && found && bad == nil {
 			low = min(max(low, compacted), present)
 		}
+		if errors.Is(err, rpctypes.ErrPermissionDenied) { // a user of etcd who may read the prefix alone
+			return nil
+		}
 		return err
 	})
 	if err != nil {
@@ -108,7 +113,7 @@ func (t *Tail) oldestReadable(ctx context.Context, low, present int64) (int64, e
 // readable reports whether the store's history reaches back to a revision. It asks
 // for a single key, which costs the same however much the store holds.
 func (t *Tail) readable(ctx context.Context, revision int64) (bool, error) {
-	_, readable, err := t.rangeAt(ctx, compactionKey, revision, 1)
+	_, readable, err := t.rangeAt(ctx, t.prefix+"health", revision, 1)
 	return readable, err
 }
 

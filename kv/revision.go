@@ -167,10 +167,10 @@ func (e *Etcd) readRevision(ctx context.Context) (int64, error) {
 	mark, start := e.history.mark(), time.Now()
 	var header *etcdserverpb.ResponseHeader
 	if !trace.SpanContextFromContext(ctx).IsSampled() { // etcd's client records a span of its call
-		header = e.connection.revisions.header(ctx)
+		header = e.connection.revisions.header(ctx, e.healthKey)
 	}
 	if header == nil {
-		resp, err := e.connection.Client.KV.Get(ctx, compactionKey, clientv3.WithCountOnly())
+		resp, err := e.connection.Client.KV.Get(ctx, e.healthKey, clientv3.WithCountOnly())
 		if err != nil {
 			e.observe("get", "", start, err)
 			if ctx.Err() != nil {

@@ -3,6 +3,7 @@ package kv_test
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"log/slog"
 	"net"
 	"os"
@@ -10,6 +11,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/proctest/testcert"
@@ -20,17 +25,9 @@ import (
 func TestExternalTLS(t *testing.T) {
 	ca, stranger := testcert.New(t, "ca"), testcert.New(t, "stranger")
 	caFile, strangerFile := writeCA(t, ca), writeCA(t, stranger)
-	serverCert, serverKey := testcert.Write(t, t.TempDir(), "server", ca.Sign(t, "server", nil, func(c *x509.Certificate) {
-		c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
-		c.ExtKeyUsage = append(c.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
-	}))
 	clientCert, clientKey := testcert.Write(t, t.TempDir(), "client", ca.Sign(t, "client", nil, nil))
 	strangerCert, strangerKey := testcert.Write(t, t.TempDir(), "client", stranger.Sign(t, "client", nil, nil))
-	members := startCluster(t, 1, func(configs []kvtest.MemberConfig) {
-		cfg := &configs[0]
-		cfg.CA, cfg.Cert, cfg.Key = caFile, serverCert, serverKey
-		cfg.Client = strings.Replace(cfg.Client, "http:", "https:", 1)
-	})
+	members := startTLS(t, ca, caFile)
 	t.Run("trusted", func(t *testing.T) {
 		store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members), CAFile: caFile, CertFile: clientCert, KeyFile: clientKey})
 		kvtest.Put(t, store, "/registry/a", "1")
@@ -84,6 +81,80 @@ func TestExternalTLS(t *testing.T) {
 			t.Error("a store that did not open is healthy")
 		}
 	})
+}
+
+// startTLS starts a cluster of one member, which trusts the clients of ca.
+func startTLS(t *testing.T, ca *testcert.Authority, caFile string) []*kvtest.Member {
+	t.Helper()
+	cert, key := testcert.Write(t, t.TempDir(), "server", ca.Sign(t, "server", nil, func(c *x509.Certificate) {
+		c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+		c.ExtKeyUsage = append(c.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+	}))
+	return startCluster(t, 1, func(configs []kvtest.MemberConfig) {
+		cfg := &configs[0]
+		cfg.CA, cfg.Cert, cfg.Key = caFile, cert, key
+		cfg.Client = strings.Replace(cfg.Client, "http:", "https:", 1)
+	})
+}
+
+// TestUserOfThePrefix: a user of etcd who may use only the keys below the prefix can read, write and watch, and
+// replay the past. Tenants of a shared etcd are such users.
+func TestUserOfThePrefix(t *testing.T) {
+	ca := testcert.New(t, "ca")
+	caFile := writeCA(t, ca)
+	members := startTLS(t, ca, caFile)
+	pair := func(name string) transport.TLSInfo {
+		cert, key := testcert.Write(t, t.TempDir(), name, ca.Sign(t, name, nil, nil))
+		return transport.TLSInfo{TrustedCAFile: caFile, CertFile: cert, KeyFile: key}
+	}
+	limitUser(t, kvtest.URLs(members), pair("root"), "tenant", "/registry/")
+	tenant := pair("tenant")
+	config := kv.ExternalConfig{Endpoints: kvtest.URLs(members), CAFile: caFile, CertFile: tenant.CertFile, KeyFile: tenant.KeyFile}
+	config.Prefix = "/registry"
+	store := openExternal(t, config)
+	kvtest.Put(t, store, "/registry/a/1", "1")
+	last := kvtest.Put(t, store, "/registry/a/2", "2")
+	awaitOwnRead(t, store)
+	if revision, err := store.Revision(t.Context()); err != nil || revision != last {
+		t.Errorf("the revision is %d, %v, want %d", revision, err, last)
+	}
+	if _, err := store.Range(t.Context(), kv.RangeOptions{Prefix: "/other/"}); !errors.Is(err, rpctypes.ErrPermissionDenied) {
+		t.Errorf("other keys: %v", err)
+	}
+	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 100})
+	subscription := tail.Subscribe("/registry/a/")
+	kvtest.RunUntilEnd(t, tail.Run)
+	if past, until := begin(t, subscription, 0); past == 0 || until != last {
+		t.Errorf("the past is from %d to %d, which does not end at %d", past, until, last)
+	}
+}
+
+// limitUser makes a user who may use the keys below a prefix, and switches authentication on.
+func limitUser(t *testing.T, endpoints []string, root transport.TLSInfo, name, prefix string) {
+	t.Helper()
+	config, err := root.ClientConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, TLS: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	ctx := t.Context()
+	for _, user := range []string{"root", name} {
+		_, err1 := client.UserAddWithOptions(ctx, user, "", &clientv3.UserAddOptions{NoPassword: true})
+		_, err2 := client.RoleAdd(ctx, user)
+		_, err3 := client.UserGrantRole(ctx, user, user)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err1 := client.RoleGrantPermission(ctx, name, prefix, clientv3.GetPrefixRangeEnd(prefix), clientv3.PermissionType(clientv3.PermReadWrite))
+	_, err2 := client.AuthEnable(ctx)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // writeCA writes a CA's certificate and returns the file name.

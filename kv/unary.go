@@ -134,13 +134,10 @@ func (u *unaryClient) connect(ctx context.Context, member *url.URL) (*unary.Conn
 		hpack.HeaderField{Name: rpctypes.MetadataClientAPIVersionKey, Value: version.APIVersion})
 }
 
-// revisionRequest reads nothing but the header, linearizably.
-var revisionRequest = &etcdserverpb.RangeRequest{Key: []byte(compactionKey), CountOnly: true}
-
-// header reads the store's revision and returns the header of the answer. It returns nil if that fails, and
+// header counts a key, linearizably, and returns the header of the answer. It returns nil if that fails, and
 // retires the connection. The caller then asks through etcd's client, which waits, tries other members and
 // returns an error that explains the failure.
-func (u *unaryClient) header(ctx context.Context) *etcdserverpb.ResponseHeader {
+func (u *unaryClient) header(ctx context.Context, key string) *etcdserverpb.ResponseHeader {
 	if u == nil {
 		return nil
 	}
@@ -148,8 +145,8 @@ func (u *unaryClient) header(ctx context.Context) *etcdserverpb.ResponseHeader {
 	if conn == nil {
 		return nil
 	}
-	out := new(etcdserverpb.RangeResponse)
-	err := conn.InvokeInline(ctx, etcdserverpb.KV_Range_FullMethodName, revisionRequest, out)
+	in, out := &etcdserverpb.RangeRequest{Key: []byte(key), CountOnly: true}, new(etcdserverpb.RangeResponse)
+	err := conn.InvokeInline(ctx, etcdserverpb.KV_Range_FullMethodName, in, out)
 	if err != nil || out.Header == nil {
 		u.logger.Debug("the revision was not read past etcd's client", "error", err)
 		conn.Retire()
