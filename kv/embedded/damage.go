@@ -7,8 +7,10 @@ import (
 	"io/fs"
 	"os"
 	"runtime/debug"
+	"time"
 
 	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // checkDatabase reads the keys of a database, if there is one, and returns an error if
@@ -24,8 +26,11 @@ func checkDatabase(path string) (err error) {
 			err = fmt.Errorf("%s is damaged: %v", path, p)
 		}
 	}()
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true})
-	if err != nil {
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: time.Second})
+	switch {
+	case errors.Is(err, bolterrors.ErrTimeout): // an etcd has it open, which does not know our lock
+		return fmt.Errorf("%s is in use: %w", path, err)
+	case err != nil:
 		return fmt.Errorf("%s is damaged: %w", path, err)
 	}
 	defer db.Close()

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/bbolt"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/larder-io/larder/internal/proctest"
@@ -86,6 +87,27 @@ func TestDirInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+// TestDirInUseByEtcd: an etcd that has the database open is an error, too. It does not know Larder's lock.
+func TestDirInUseByEtcd(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "member", "snap", "db")
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	db, err := bbolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	store, err := embedded.New(embedded.Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "in use") {
 		t.Errorf("Run: %v", err)
 	}
 }
