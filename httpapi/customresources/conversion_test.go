@@ -1,6 +1,7 @@
 package customresources_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -22,6 +24,7 @@ import (
 type converter struct {
 	*httptest.Server
 	down  atomic.Bool
+	pause atomic.Int64 // before an answer, in nanoseconds
 	calls atomic.Int64
 }
 
@@ -35,6 +38,11 @@ func newConverter(t *testing.T) *converter {
 // ServeHTTP answers a ConversionReview, or 503 while the webhook is down.
 func (c *converter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	c.calls.Add(1)
+	if pause := c.pause.Load(); pause > 0 {
+		ctx, cancel := context.WithTimeout(req.Context(), time.Duration(pause))
+		defer cancel()
+		<-ctx.Done()
+	}
 	if c.down.Load() {
 		http.Error(w, "down", http.StatusServiceUnavailable)
 		return
@@ -280,4 +288,35 @@ func TestWebhookThatIsDownFailsOnlyWhatNeedsIt(t *testing.T) {
 	c.down.Store(false)
 	contains(t, s.get(t, shelvesV2+"/old").body, `"colour":"red"`)
 	contains(t, s.get(t, shelvesV2).body, `"colour":"red"`, `"colour":"green"`)
+}
+
+// TestListsThatNeedAWebhook: a list fails as a whole before its first byte is sent if the webhook fails, also one that
+// is large, a page, of metadata or a table. It ends at its deadline if the webhook is slow.
+func TestListsThatNeedAWebhook(t *testing.T) {
+	s, c := newServer(t), newConverter(t)
+	s.define(t, shelves, c.by)
+	const objects = 40
+	for i := range objects {
+		name := fmt.Sprintf("shelf-%02d", i)
+		s.put(t, shelfKey+name, strings.Replace(strings.Replace(old, `"name":"old"`, fmt.Sprintf(`"name":%q`, name), 1),
+			`"any":[1]`, fmt.Sprintf(`"any":[%q]`, strings.Repeat("a", 20_000)), 1))
+	}
+	contains(t, s.get(t, shelvesV1).body, `"name":"shelf-39"`)
+	const metadata, table = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", "application/json;as=Table;v=v1;g=meta.k8s.io"
+	c.down.Store(true)
+	for _, a := range []call{{path: shelvesV2}, {path: shelvesV2 + "?limit=30"}, {path: shelvesV2, accept: metadata}, {path: shelvesV2, accept: table}, {path: shelvesV2 + "?pretty=true"}} {
+		a.method = http.MethodGet
+		if got := s.ask(t, a); got.code != http.StatusInternalServerError || !strings.Contains(got.body, "conversion webhook for example.com/v1, Kind=Shelf failed") {
+			t.Errorf("%+v: %d, %d bytes", a, got.code, len(got.body))
+		}
+	}
+	c.down.Store(false)
+	c.pause.Store(int64(100 * time.Millisecond))
+	if got := s.get(t, shelvesV2+"?timeout=500ms"); got.code != http.StatusGatewayTimeout {
+		t.Errorf("with a slow webhook: %d, %d bytes", got.code, len(got.body))
+	}
+	c.pause.Store(0)
+	if got := s.get(t, shelvesV2); got.code != http.StatusOK || strings.Count(got.body, `"colour":"red"`) != objects {
+		t.Errorf("%d, %d bytes", got.code, len(got.body))
+	}
 }

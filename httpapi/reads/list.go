@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	apistorage "k8s.io/apiserver/pkg/storage"
 	storeerrors "k8s.io/apiserver/pkg/storage/errors"
 
 	"github.com/larder-io/larder/cache"
@@ -71,28 +72,21 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 	room := lists.Get().(*listBody)
 	room.sent = sent
 	listing, err := i.View.Resource.List(x.Audit.Context(ctx), storage.ListRequest{
-		Scope:           x.ScopeOf(i, o),
-		ResourceVersion: o.ResourceVersion,
-		Match:           o.ResourceVersionMatch,
-		Label:           o.LabelSelector,
-		Field:           o.FieldSelector,
-		Shard:           shard,
-		Limit:           o.Limit,
-		Continue:        o.Continue,
-		Past:            past,
-		Waited:          &x.Waited,
+		Scope: x.ScopeOf(i, o), ResourceVersion: o.ResourceVersion, Match: o.ResourceVersionMatch,
+		Label: o.LabelSelector, Field: o.FieldSelector, Shard: shard, Limit: o.Limit, Continue: o.Continue,
+		Past: past, Waited: &x.Waited,
 	}, room.objects[:0])
 	x.Leave()
 	if err != nil {
 		room.Close()
 		return 0, storeerrors.InterpretListError(x.ReadError(i, err), x.groupResource())
 	}
-	room.objects = listing.Objects
+	room.objects, room.converts = listing.Objects, i.View.ConvertsAny(listing.Objects)
 	x.Serializing(f.MediaType, x.VersionOf(f))
 	if f.Convert != nil {
 		listing.Meta.Shard = "" // upstream's lists of metadata and its tables do not tell it
 	}
-	if shard == nil && x.stitches(f, o, listing) {
+	if shard == nil && !room.converts && x.stitches(f, o, listing) {
 		if size, err := x.sendStitched(i, f, listing); size > 0 || err != nil {
 			room.Close()
 			return size, err
@@ -102,7 +96,7 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 	if !taken {
 		room.Close()
 	}
-	return size, err
+	return size, x.ReadError(i, err)
 }
 
 // Past returns the revision at which a fault answers a read that accepts any revision from resourceVersion
@@ -142,7 +136,7 @@ func (x *Read) sendList(ctx context.Context, i *Resource, f negotiate.Format, li
 		if err != nil {
 			return 0, false, err
 		}
-		if f.MediaType == runtime.ContentTypeJSON {
+		if f.MediaType == runtime.ContentTypeJSON && !room.converts {
 			rows, err := i.View.Rows(ctx, listing.Objects, listing.Meta, options, f.Convert.GroupVersion())
 			if err != nil {
 				return 0, false, err
@@ -161,7 +155,7 @@ func (x *Read) sendList(ctx context.Context, i *Resource, f negotiate.Format, li
 	if f.Convert != nil && f.Convert.Kind == "PartialObjectMetadata" {
 		return 0, false, negotiate.NotAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", newList(i)))
 	}
-	if err := room.fill(i.View.Encoder(f.Encoding(), f.Projection()), listing.Meta, x.Carrier.Chunks() && f.MediaType != runtime.ContentTypeYAML); err != nil {
+	if err := room.fill(ctx, i.View.Encoder(f.Encoding(), f.Projection()), listing.Meta, x.Carrier.Chunks() && f.MediaType != runtime.ContentTypeYAML); err != nil {
 		return 0, false, err
 	}
 	size = room.size
@@ -287,6 +281,10 @@ type listBody struct {
 	room    []byte // for one item that is unpacked
 	unpack  bool   // some items are the packed bytes of their objects, which are unpacked as they are written
 
+	// converts says that a webhook may have to make an item. It may fail, or answer otherwise the next time, so
+	// fill makes and keeps all items.
+	converts bool
+
 	sent func(size int) // is called with the size at the end, if it was not known before
 }
 
@@ -303,28 +301,31 @@ const (
 
 // fill finds the size of the body. With stream, a large JSON list is streamed unless all items are kept:
 // otherwise they would be encoded twice. Unreadable objects fail here, before the first byte is sent.
-func (b *listBody) fill(encoder *encoding.Encoder, meta wire.ListMeta, stream bool) error {
+func (b *listBody) fill(ctx context.Context, encoder *encoding.Encoder, meta wire.ListMeta, stream bool) error {
 	b.encoder, b.meta, b.items, b.sum = encoder, meta, b.items[:0], 0
 	b.source = encoder.Source(b.objects)
-	sliced := encoder.Sliced()
-	if stream && encoder.MediaType() == encoding.JSON && encoding.BodyBytes(b.objects) >= streamFrom && !b.kept() {
+	held := encoder.Sliced() || b.converts
+	if stream && !b.converts && encoder.MediaType() == encoding.JSON && encoding.BodyBytes(b.objects) >= streamFrom && !b.kept() {
 		b.size = exchange.UnknownSize
 		return b.readable()
 	}
 	b.sum = 0
-	if sliced {
+	if held {
 		b.items = slices.Grow(b.items, len(b.objects)) // growing in steps would cost four times as much
 	}
 	for _, o := range b.objects {
-		if size, ok := encoder.Unmade(o); ok {
+		if size, ok := encoder.Unmade(o); ok && !b.converts {
 			b.sum, b.unpack = b.sum+size, true
 			continue
+		}
+		if b.converts && ctx.Err() != nil {
+			return apistorage.NewTimeoutError(o.Key(), "request did not complete within requested timeout")
 		}
 		item, err := b.source.Item(o)
 		if err != nil {
 			return err
 		}
-		if sliced && !b.unpack {
+		if held && !b.unpack {
 			b.items = append(b.items, item)
 		}
 		b.sum += encoder.ItemSize(item)

@@ -3,12 +3,14 @@ package encoding
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry/transcode"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
@@ -92,6 +94,11 @@ func (v *Version) RowID() ID { return v.rows }
 
 // Converts reports whether making an item may take a webhook.
 func (v *Version) Converts() bool { return v.codec.Converts() && !v.codec.custom.onlyVersion }
+
+// ConvertsAny reports whether making the items of some objects may take a webhook.
+func (v *Version) ConvertsAny(objects []*cache.Object) bool {
+	return v.Converts() && slices.ContainsFunc(objects, func(o *cache.Object) bool { return o.Err() == nil && !v.codec.custom.stores(o.Head()) })
+}
 
 // MediaType is the media type of an encoding. YAML is made from JSON bodies with
 // [wire.YAML], pretty-printed JSON with [wire.Pretty].
