@@ -49,6 +49,9 @@ func (ws *watchStream) bookmark(b *batch, now time.Time, resting bool) error {
 		return nil
 	}
 	ws.lastTried = ws.lastTried || last
+	if ws.unencodable {
+		return errEnd
+	}
 	d, ok := ws.watcher.Bookmark()
 	if !ok || !resting {
 		ws.nextBookmark = now.Add(bookmarkRetry)

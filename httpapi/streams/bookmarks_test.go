@@ -69,6 +69,25 @@ func TestBookmarksAreSentEachMinute(t *testing.T) {
 	}
 }
 
+// TestTimeoutsBeforeTheBookmark: a watch ends at its timeout also while it sends its initial events. One whose format
+// carries no events ends when its first bookmark is due.
+func TestTimeoutsBeforeTheBookmark(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := getBatch()
+		defer b.release()
+		ws := &watchStream{streams: New(), ends: time.Now()}
+		time.Sleep(time.Nanosecond)
+		b.clock = time.Now()
+		if _, err := ws.step(b); err != errEnd {
+			t.Errorf("initial events go on: %v", err)
+		}
+		ws = &watchStream{bookmarks: true, unencodable: true, ends: time.Now().Add(time.Hour), nextBookmark: time.Now()}
+		if err := ws.bookmark(b, time.Now(), true); err != errEnd {
+			t.Errorf("a bookmark in a format without events: %v", err)
+		}
+	})
+}
+
 // idleWatcher watches an empty cache that never changes.
 func idleWatcher(t *testing.T, options watch.Options) *watch.Watcher {
 	t.Helper()

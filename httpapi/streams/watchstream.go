@@ -190,7 +190,7 @@ func (ws *watchStream) step(b *batch) (more bool, err error) {
 	switch {
 	case ws.gone.Load():
 		return false, errLeft
-	case ws.revoked():
+	case ws.revoked(), ws.timer == nil && !ws.ends.IsZero() && b.clock.After(ws.ends): // later the timer ends it
 		return false, errEnd
 	case ws.streams.IsEnding(), ws.toldToEnd.Load():
 		return false, ws.endWithBookmark(b)
