@@ -1,12 +1,15 @@
 package aggregator
 
 import (
+	"context"
+	"errors"
 	"maps"
 	"net/http"
 	"net/url"
 	"strings"
 	"sync/atomic"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilproxy "k8s.io/apimachinery/pkg/util/proxy"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -277,6 +280,11 @@ func (r responder) Object(code int, obj runtime.Object) {
 	responsewriters.WriteRawJSON(code, obj, r.w)
 }
 
-func (r responder) Error(_ http.ResponseWriter, _ *http.Request, err error) {
+func (r responder) Error(_ http.ResponseWriter, req *http.Request, err error) {
+	if errors.Is(context.Cause(req.Context()), context.DeadlineExceeded) { // err wraps nothing
+		status := apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0).Status()
+		responsewriters.WriteRawJSON(int(status.Code), &status, r.w)
+		return
+	}
 	http.Error(r.w, err.Error(), http.StatusServiceUnavailable)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"k8s.io/apiserver/pkg/endpoints/metrics"
@@ -17,7 +18,7 @@ import (
 // everything, so that it may outlive its deadline and the connection. Shutdown waits for it.
 func (x *Call) Serve(h http.Handler) {
 	if x.LongRunning() {
-		x.serveStream(h)
+		x.serveStream(h, time.Time{})
 		return
 	}
 	x.serveBuffered(h, false)
@@ -112,16 +113,17 @@ func (x *Call) logged() []any {
 	return []any{"method", x.Method, "path", x.Path, "auditID", x.AuditID}
 }
 
-// serveStream gives the handler the connection: it may run for long, its writes are sent at once, and it
-// may hijack the connection.
-func (x *Call) serveStream(h http.Handler) {
+// serveStream gives the handler the connection: it may run until the deadline, or for long if that is zero, its writes
+// are sent at once, and it may hijack the connection.
+func (x *Call) serveStream(h http.Handler, deadline time.Time) {
 	h = x.withLogLine(h)
 	info, who, received, seat := x.RequestInfo(), x.User, x.Received, x.handlers.streamSeat(&x.Exchange)
 	handed := &streams.HandlerStream{
-		Handler: abortable(h),
-		Request: x.HTTP(),
-		Header:  make(http.Header),
-		Whole:   !x.Carrier.Chunks(),
+		Handler:  abortable(h),
+		Request:  x.HTTP(),
+		Header:   make(http.Header),
+		Whole:    !x.Carrier.Chunks(),
+		Deadline: deadline,
 		Context: func(ctx context.Context) context.Context {
 			return exchange.Context(seat.Context(ctx), info, who, received)
 		},
@@ -150,12 +152,12 @@ func abortable(h http.Handler) http.Handler {
 func (x *Call) Forward(h http.Handler) {
 	req := x.HTTP()
 	req.Header.Set("Audit-Id", x.AuditID)
-	upgrades := streams.IsUpgrade(req.Header.Get("Connection"), req.Header.Get("Upgrade"))
+	upgrades := slices.ContainsFunc(req.Header["Connection"], func(value string) bool { return streams.IsUpgrade(value, req.Header.Get("Upgrade")) })
 	switch length := req.ContentLength; {
 	case x.LongRunning():
-		x.serveStream(h)
+		x.serveStream(h, time.Time{})
 	case upgrades, length < 0, length > maxHandedWhole, x.Method == http.MethodHead:
-		x.serveStream(x.bound(h))
+		x.serveStream(h, x.Deadline)
 	default:
 		x.serveBuffered(abortable(h), true)
 	}
@@ -163,13 +165,3 @@ func (x *Call) Forward(h http.Handler) {
 
 // maxHandedWhole is the length up to which a body is read before it is handed on.
 const maxHandedWhole = 64 << 10
-
-// bound gives h, which has a connection to itself, the request's deadline.
-func (x *Call) bound(h http.Handler) http.Handler {
-	deadline := x.Deadline
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		ctx, cancel := context.WithDeadline(req.Context(), deadline)
-		defer cancel()
-		h.ServeHTTP(w, req.WithContext(ctx))
-	})
-}

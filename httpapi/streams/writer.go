@@ -44,10 +44,11 @@ type streamWriter struct {
 	started  bool // the head is written
 	chunked  bool
 	bodyless bool
-	left     int64    // of Content-Length; -1 if there is none
-	held     []byte   // body written before the head
-	trailers []string // the names that the head announces
-	taken    bool     // hijacked
+	left     int64       // of Content-Length; -1 if there is none
+	held     []byte      // body written before the head
+	trailers []string    // the names that the head announces
+	taken    bool        // hijacked
+	late     *time.Timer // ends the handler's context; nil if nothing does
 }
 
 // maxHeld is how much of a body waits for the handler's end or a flush.
@@ -241,6 +242,9 @@ func (w hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if w.started && w.status != http.StatusSwitchingProtocols {
 		return nil, nil, errors.New("httpapi: the response has begun")
 	}
+	if w.late != nil && !w.late.Stop() {
+		return nil, nil, context.DeadlineExceeded
+	}
 	w.audit.Answer(http.StatusSwitchingProtocols)
 	w.taken = true
 	w.st.own()
@@ -412,6 +416,9 @@ type HandlerStream struct {
 	Header  http.Header // of the response, before the handler runs
 	Whole   bool        // the client takes no chunks
 
+	// Deadline ends the handler's context, unless the handler has hijacked the connection before; zero: never.
+	Deadline time.Time
+
 	// Context adds the values that handlers need to a context.
 	Context func(context.Context) context.Context
 
@@ -457,6 +464,13 @@ func (h *HandlerStream) serve(ctx context.Context, st *Stream, t exchange.Hijack
 			w.recovered(p, h.Log)
 		}
 	}()
+	if !h.Deadline.IsZero() {
+		var cancel context.CancelCauseFunc
+		ctx, cancel = context.WithCancelCause(ctx)
+		w.late = time.AfterFunc(time.Until(h.Deadline), func() { cancel(context.DeadlineExceeded) })
+		defer w.late.Stop()
+		defer cancel(nil)
+	}
 	req := h.Request.WithContext(backend.NewContext(h.Context(h.Audit.Context(ctx)), &st.passes))
 	if body := t.Body; body != nil {
 		_ = body.Proceed(deadlineWriter{st}) // an error comes from the body too
