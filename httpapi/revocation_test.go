@@ -21,6 +21,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/component-base/metrics/testutil"
 
+	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/httpapi/revocation"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/proctest"
@@ -213,7 +214,13 @@ func (r *revoked) open(t *testing.T, who string, header http.Header) *bufio.Read
 // begin opens a watch with further parameters.
 func (r *revoked) begin(t *testing.T, who string, header http.Header, query string) *bufio.Reader {
 	t.Helper()
-	req, _ := http.NewRequest("GET", "https://"+r.addr+configmaps+"?watch=1"+query, nil)
+	return r.beginAt(t, who, header, configmaps+"?watch=1"+query)
+}
+
+// beginAt opens a stream.
+func (r *revoked) beginAt(t *testing.T, who string, header http.Header, path string) *bufio.Reader {
+	t.Helper()
+	req, _ := http.NewRequest("GET", "https://"+r.addr+path, nil)
 	if header != nil {
 		req.Header = header.Clone()
 	}
@@ -307,6 +314,30 @@ larder_watches_revoked_total{lost="permission"} 2
 	expect(t, jim, "ADDED two")
 	if n := r.rights.Stats().Senders; n != 1 {
 		t.Errorf("%d senders are known, of whom one, jim, watches", n)
+	}
+}
+
+// TestRevokedStatusPage: the stream of the status page ends, too, when its reader loses the right to it.
+func TestRevokedStatusPage(t *testing.T) {
+	t.Parallel()
+	r := newRevokedWith(t, func(_ *fakeAccess, c *Config) { c.StatusPage = true })
+	in := r.beginAt(t, "jane", nil, request.StatusPath+"?watch=1")
+	if _, err := in.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	r.power.change(&r.power.changes, func() { r.power.denied["jane"] = true })
+	ended := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(io.Discard, in)
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(endsWithin):
+		t.Fatal("the stream goes on")
 	}
 }
 

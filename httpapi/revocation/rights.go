@@ -118,10 +118,11 @@ func single(x *exchange.Exchange) bool {
 	return x.Name != "" && slices.Contains(x.User.GetGroups(), user.NodesGroup)
 }
 
-// Join returns the right by which x, a watch that is about to begin, is open; nil if x is no watch
-// or its right is never checked again. The authorizer has allowed x, on that basis.
+// Join returns the right by which x, a watch that is about to begin, is open; nil if x is neither a watch nor the
+// stream of the status page, or its right is never checked again. The authorizer has allowed x, on that basis.
 func (r *Rights) Join(x *exchange.Exchange, on Basis) streams.Right {
-	if r.config.Revocation == nil || x.Verb != "watch" || x.Carrier.Internal() {
+	stream := x.Path == request.StatusPath && x.LongRunning()
+	if r.config.Revocation == nil || x.Verb != "watch" && !stream || x.Carrier.Internal() {
 		return nil
 	}
 	req := r.requestOf(x)
@@ -266,7 +267,8 @@ type credential struct {
 	asked      bool
 	retry      time.Time // not to be asked about before
 	generation uint64
-	revisions  []int64 // of ties.Objects when it was last authenticated
+	revisions  []int64   // of ties.Objects when it was last authenticated
+	ends       time.Time // when one of ties.Objects, which is being deleted, makes it invalid; zero: none
 	next       time.Time
 	who        user.Info
 	settled    settled

@@ -8,10 +8,13 @@ import (
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/klog/v2"
 
+	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/registry/wire"
 )
 
 const (
@@ -113,15 +116,41 @@ func (t *round) dueCredentialLocked(c *credential) bool {
 	if !c.asked || c.generation != t.counters.generation {
 		return true
 	}
-	if c.ties.Ends && t.expired(c) || (c.ties.Remote || t.expired(c)) && !t.now.Before(c.next) {
+	late := t.expired(c) || !c.ends.IsZero() && !t.now.Before(c.ends)
+	if c.ties.Ends && t.expired(c) || (c.ties.Remote || late) && !t.now.Before(c.next) {
 		return true
 	}
 	for i, name := range c.ties.Objects {
-		if revision, known := t.revision(name); known && revision != c.revisions[i] {
+		if object, known := t.object(name); known && revisionOf(object) != c.revisions[i] {
 			return true
 		}
 	}
 	return false
+}
+
+// deletionLeeway is how long after its deletionTimestamp an object still makes tokens valid (kubernetes
+// pkg/serviceaccount/claims.go).
+const deletionLeeway = time.Minute
+
+// bound returns the revisions of the objects that c is bound to, and when the first of them that is being deleted
+// makes c invalid.
+func (t *round) bound(c *credential) (revisions []int64, ends time.Time) {
+	revisions = make([]int64, len(c.ties.Objects))
+	for i, name := range c.ties.Objects {
+		object, _ := t.object(name)
+		if revisions[i] = revisionOf(object); object == nil || object.Err() != nil {
+			continue
+		}
+		var meta metav1.ObjectMeta
+		raw, err := wire.ObjectMetaProtobuf(object.Body())
+		if err != nil || meta.Unmarshal(raw) != nil || meta.DeletionTimestamp == nil {
+			continue
+		}
+		if end := meta.DeletionTimestamp.Add(deletionLeeway); ends.IsZero() || end.Before(ends) {
+			ends = end
+		}
+	}
+	return revisions, ends
 }
 
 // expired reports whether c has expired. Unless its ties say that it ends then, it may be
@@ -130,20 +159,24 @@ func (t *round) expired(c *credential) bool {
 	return !c.ties.Expires.IsZero() && !t.now.Before(c.ties.Expires)
 }
 
-// revision returns an object's revision, 0 if there is no such object; known is false while its cache is not ready.
-func (t *round) revision(name auth.ObjectName) (revision int64, known bool) {
+// object returns an object, nil if there is none; known is false while its cache is not ready.
+func (t *round) object(name auth.ObjectName) (object *cache.Object, known bool) {
 	of := t.objects[name.Resource]
 	if of == nil || !of.Ready() {
-		return 0, false
+		return nil, false
 	}
 	key := name.Name
 	if name.Namespace != "" {
 		key = name.Namespace + "/" + name.Name
 	}
-	if object := of.Snapshot().Get(key); object != nil {
-		return object.Revision(), true
+	return of.Snapshot().Get(key), true
+}
+
+func revisionOf(object *cache.Object) int64 {
+	if object == nil {
+		return 0
 	}
-	return 0, true
+	return object.Revision()
 }
 
 // dueRightLocked reports whether held must be authorized again.
@@ -190,13 +223,10 @@ func (t *round) identify(ctx context.Context, c *credential) {
 		return
 	}
 	if c.ties.Ends && t.expired(c) {
-		t.learn(c, nil, nil, denied)
+		t.learn(c, nil, nil, time.Time{}, denied)
 		return
 	}
-	revisions := make([]int64, len(c.ties.Objects))
-	for i, name := range c.ties.Objects {
-		revisions[i], _ = t.revision(name)
-	}
+	revisions, ends := t.bound(c)
 	who, v := t.byLocal.identify(ctx, c)
 	switch {
 	case v == allowed:
@@ -206,15 +236,15 @@ func (t *round) identify(ctx context.Context, c *credential) {
 	case v == remote:
 		t.identities.add(t.ctx, func(ctx context.Context) {
 			who, v := t.byRemote.identify(ctx, c)
-			t.learn(c, who, revisions, v)
+			t.learn(c, who, revisions, ends, v)
 		})
 		return
 	}
-	t.learn(c, who, revisions, v)
+	t.learn(c, who, revisions, ends, v)
 }
 
-// learn records the outcome of authenticating c.
-func (t *round) learn(c *credential, who user.Info, revisions []int64, v verdict) {
+// learn records the outcome of authenticating c. revisions and ends are the results of bound before that.
+func (t *round) learn(c *credential, who user.Info, revisions []int64, ends time.Time, v verdict) {
 	var lost []*right
 	t.mu.Lock()
 	c.asking = false
@@ -222,7 +252,7 @@ func (t *round) learn(c *credential, who user.Info, revisions []int64, v verdict
 	case denied:
 		lost = slices.Collect(maps.Values(c.rights))
 	case allowed:
-		c.asked, c.generation, c.revisions, c.next = true, t.counters.generation, revisions, t.now.Add(remoteInterval)
+		c.asked, c.generation, c.revisions, c.ends, c.next = true, t.counters.generation, revisions, ends, t.now.Add(remoteInterval)
 		if c.who.GetName() != who.GetName() || c.who.GetUID() != who.GetUID() || !slices.Equal(c.who.GetGroups(), who.GetGroups()) ||
 			!reflect.DeepEqual(c.who.GetExtra(), who.GetExtra()) {
 			c.changeUserLocked(who)

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/larder-io/larder/cache"
@@ -53,6 +55,40 @@ func TestDeletionsDuringARoundAreSeen(t *testing.T) {
 		}
 		if !now && !next {
 			t.Fatal("the deletion is not seen")
+		}
+	}
+}
+
+// TestCredentialsOfObjectsThatAreBeingDeleted: a credential is checked again when an object to which it is bound has
+// been terminating for too long, although the object does not change then.
+func TestCredentialsOfObjectsThatAreBeingDeleted(t *testing.T) {
+	pods, err := cache.New(cache.Config{Schema: cache.NewSchema("pods", nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now().Truncate(time.Second)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", DeletionTimestamp: &metav1.Time{Time: began.Add(30 * time.Second)}}}
+	body, err := pod.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods.Reset([]*cache.Object{cache.NewObject(cache.ObjectConfig{Key: "ns/a", Revision: 1, Body: body}, pods.Schema())}, 1)
+	access := new(fakeAccess)
+	r := newRights(access)
+	r.objects = map[string]*cache.Cache{"pods": pods}
+	held := new(right)
+	held.attributes.Request, held.attributes.User = &request.Action{Verb: "watch"}, jane
+	r.enter(&credential{request: httptest.NewRequest("GET", "/", nil), who: jane,
+		ties: auth.Dependencies{Objects: []auth.ObjectName{{Resource: "pods", Namespace: "ns", Name: "a"}}}}, [sha256.Size]byte{}, "", held)
+	for _, c := range []struct {
+		after time.Duration
+		asks  bool
+	}{{0, true}, {10 * time.Second, false}, {80 * time.Second, false}, {91 * time.Second, true}, {92 * time.Second, false}, {96 * time.Second, true}} {
+		before := access.asked.Load()
+		r.look(t.Context(), began.Add(c.after))
+		r.running.Wait()
+		if asked := access.asked.Load() > before; asked != c.asks {
+			t.Errorf("after %v: checked %t, want %t", c.after, asked, c.asks)
 		}
 	}
 }

@@ -34,6 +34,8 @@ const (
 	// freshness.
 	interval  = 2 * time.Second
 	freshness = time.Second
+	// maxStream limits a stream. The page then opens another one, for which its user must still have the right.
+	maxStream = 30 * time.Minute
 )
 
 // Config configures a [Page].
@@ -92,9 +94,9 @@ func (p *Page) serveData(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	ticker := time.NewTicker(interval)
+	ticker, end := time.NewTicker(interval), time.Now().Add(maxStream)
 	defer ticker.Stop()
-	for {
+	for time.Now().Before(end) {
 		if out.Encode(p.snapshot(req.Context(), q)) != nil || lines.Flush() != nil {
 			return
 		}
