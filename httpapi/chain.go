@@ -49,10 +49,15 @@ func (c *chain) handle(carrier exchange.Carrier, received time.Time) *exchange.E
 
 func (c *chain) run(x *apiCall) {
 	defer c.tracer.end(x)
-	defer c.noteFailure(x)
+	parsed := false
+	defer func() {
+		if parsed { // otherwise anybody who can connect could fill the list of failures
+			c.noteFailure(x)
+		}
+	}()
 	defer logLine(x)
 	defer recoverPanic(x)
-	if c.parser.parse(x) && c.shutdown.check(x) {
+	if parsed = c.parser.parse(x); parsed && c.shutdown.check(x) {
 		c.pass(x)
 	}
 }

@@ -227,7 +227,11 @@ func (ss *Session) request() (take func(), again bool) {
 		x := new(exchange.Exchange)
 		x.Init(ss, received, nil)
 		x.Head(http.StatusOK, "")
-		return nil, ss.answer(x, closing)
+		if facts := ss.Inspect(); facts.Code != 0 {
+			x.Text(facts.Code, facts.Refusal)
+			x.Closing = true
+		}
+		return nil, ss.answer(x, closing || x.Closing)
 	}
 	x := ss.s.config.Handler(ss, received)
 	defer x.Close()

@@ -30,7 +30,7 @@
 //
 // [LoadAudit] loads kube-apiserver's audit policy and backends. Package httpapi makes the events.
 //
-// Accepted tokens and client certificates are cached for nine seconds, and package httpapi reuses
+// Accepted tokens are cached for nine seconds, client certificates for a minute, and package httpapi reuses
 // a response for one second more. A change of the CAs discards cached certificates
 // ([Auth.Generation]). The objects that a token depends on are read from the registry's caches.
 //
