@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/larder-io/larder/cache"
@@ -29,6 +30,9 @@ func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string)
 	}
 	if resourceVersion == "" || r.await.fresh && revision == 0 {
 		err = r.await.now(ctx)
+		if apierrors.IsTooManyRequests(err) && ctx.Err() == nil && !r.await.mirror.Outdated() {
+			return r.getStored(ctx, scope.key(), 0) // the cache lags; the store reads one key
+		}
 	} else {
 		err = r.await.revision(ctx, revision)
 	}
