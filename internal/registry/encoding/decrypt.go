@@ -53,7 +53,7 @@ type bounded struct {
 // keyProvider is the state of one provider of keys, which is a key service or is local.
 type keyProvider struct {
 	failures    atomic.Int32 // slow ones, since it answered last
-	pausedUntil atomic.Int64 // end of the pause, in nanoseconds since 1970
+	pausedUntil atomic.Pointer[time.Time]
 }
 
 // bound returns t with timeouts, and whether it decrypts at all.
@@ -84,7 +84,8 @@ func (b *bounded) TransformFromStorage(ctx context.Context, data []byte, dataCtx
 	case err == nil || now.Sub(begun) < hungTime && ctx.Err() == nil:
 		p.failures.Store(0)
 	case !errors.Is(ctx.Err(), context.Canceled): // a caller that has left says nothing about the service
-		p.pausedUntil.Store(now.Add(hungPause).UnixNano())
+		until := now.Add(hungPause)
+		p.pausedUntil.Store(&until)
 		p.failures.Add(1)
 	}
 	return out, stale, err
@@ -131,6 +132,6 @@ func (p *keyProvider) mayAsk(now time.Time) bool {
 	if p.failures.Load() < hungAfter {
 		return true
 	}
-	until := p.pausedUntil.Load()
-	return until <= now.UnixNano() && p.pausedUntil.CompareAndSwap(until, now.Add(decryptTimeout+hungPause).UnixNano())
+	until, next := p.pausedUntil.Load(), now.Add(decryptTimeout+hungPause)
+	return !now.Before(*until) && p.pausedUntil.CompareAndSwap(until, &next)
 }
