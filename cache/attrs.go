@@ -117,11 +117,6 @@ func packSize(dst []byte, size int) []byte {
 	return binary.LittleEndian.AppendUint32(dst, uint32(min(max(size, 0), math.MaxUint32)))
 }
 
-// unpackSize is the inverse of packSize.
-func unpackSize(packed string) int64 {
-	return int64(uint32(packed[0]) | uint32(packed[1])<<8 | uint32(packed[2])<<16 | uint32(packed[3])<<24)
-}
-
 // objectLabels and objectFields are an Object seen as its labels and fields:
 // converting the pointer makes the interface without an allocation.
 type (

@@ -147,7 +147,10 @@ func (o *Object) Err() error {
 }
 
 // Stored is how many bytes the store keeps as the object's value.
-func (o *Object) Stored() int64 { return unpackSize(o.meta[len(o.meta)-sizeWidth:]) }
+func (o *Object) Stored() int64 {
+	packed := o.meta[len(o.meta)-sizeWidth:] // by packSize
+	return int64(uint32(packed[0]) | uint32(packed[1])<<8 | uint32(packed[2])<<16 | uint32(packed[3])<<24)
+}
 
 // Equal reports whether o and another object of the resource have the same key, revision, body,
 // labels, fields and error.

@@ -127,12 +127,8 @@ type ReflectorStats struct {
 // Stats returns the counters.
 func (r *Reflector) Stats() ReflectorStats {
 	return ReflectorStats{
-		Loaded:  r.loaded.Load(),
-		Total:   r.total.Load(),
-		Loads:   r.loads.Load(),
-		Objects: r.objects.Load(),
-		Decoded: r.decoded.Load(),
-		Offered: r.offered.Load(),
+		Loaded: r.loaded.Load(), Total: r.total.Load(), Loads: r.loads.Load(), Objects: r.objects.Load(),
+		Decoded: r.decoded.Load(), Offered: r.offered.Load(),
 	}
 }
 

@@ -98,19 +98,13 @@ func (s *Server) assemble() {
 // http1Config returns the configuration of package http1.
 func (s *Server) http1Config() http1.Config {
 	return http1.Config{
-		Listener:       s.config.Listener,
-		TLS:            s.config.TLS,
-		Handler:        s.chain.handle,
-		Draining:       s.draining,
-		MaxHeaderBytes: s.config.MaxHeaderBytes,
-		MaxBodyBytes:   s.config.MaxRequestBodyBytes,
-		BodyTimeout:    s.config.RequestTimeout,
-		MaxConns:       s.config.MaxConns,
-		MaxConnsPerIP:  s.config.MaxConnsPerIP,
-		UserTimeout:    s.config.UserTimeout,
-		HTTP2:          !s.config.DisableHTTP2,
-		MaxStreams:     s.config.HTTP2MaxStreams,
-		GoAwayChance:   s.config.GoAwayChance,
+		Listener: s.config.Listener, TLS: s.config.TLS, Handler: s.chain.handle, Draining: s.draining,
+		MaxHeaderBytes: s.config.MaxHeaderBytes, MaxBodyBytes: s.config.MaxRequestBodyBytes,
+		BodyTimeout: s.config.RequestTimeout, MaxConns: s.config.MaxConns,
+		MaxConnsPerIP: s.config.MaxConnsPerIP, UserTimeout: s.config.UserTimeout,
+		HTTP2:        !s.config.DisableHTTP2,
+		MaxStreams:   s.config.HTTP2MaxStreams,
+		GoAwayChance: s.config.GoAwayChance,
 	}
 }
 
@@ -132,14 +126,10 @@ func (s *Server) install() error {
 	patches.BoundCopies()
 	config := &s.config
 	in := &routes.Installer{
-		Admission:         config.Admission,
-		Authorizer:        config.Authorizer,
-		Version:           config.Version,
-		MaxBodyBytes:      config.MaxRequestBodyBytes,
-		MinRequestTimeout: config.MinRequestTimeout,
-		Models:            openapi.NewModels(),
-		Equivalents:       config.Registry.Equivalents(),
-		Monitors:          new(apimetrics.Resources),
+		Admission: config.Admission, Authorizer: config.Authorizer, Version: config.Version,
+		MaxBodyBytes: config.MaxRequestBodyBytes, MinRequestTimeout: config.MinRequestTimeout,
+		Models: openapi.NewModels(), Equivalents: config.Registry.Equivalents(),
+		Monitors: new(apimetrics.Resources),
 	}
 	s.models = in.Models
 	t := routes.New()
@@ -228,9 +218,9 @@ func (s *Server) metricsPage(own *apimetrics.Resources) *apimetrics.Page {
 func (s *Server) collectors() []prometheus.Collector {
 	own := []prometheus.Collector{
 		apimetrics.NewCacheCollector(s.config.Registry, !s.config.NoObjectCounts), apimetrics.NewBudgetCollector(s.config.Registry),
-		s.config.Registry.ReadMetrics(), s.rights.Collector(), apimetrics.NewBuildInfo(s.config.Version),
+		s.rights.Collector(), apimetrics.NewBuildInfo(s.config.Version),
 	}
-	return slices.Concat(own, s.http1.Network.Collectors(), s.stitcher.Collectors())
+	return slices.Concat(own, s.config.Registry.ReadMetrics().Collectors(), s.http1.Network.Collectors(), s.stitcher.Collectors())
 }
 
 // readyChecks returns the checks of the configuration, and one that fails during shutdown.

@@ -31,15 +31,11 @@ type reader struct {
 	timeout           time.Duration // limits opening a watch
 }
 
-// mayBeCBOR reports whether the answer may be CBOR, which only upstream's handlers write.
-func (r *reader) mayBeCBOR(x *apiCall) bool {
-	return r.cbor && bytes.Contains(x.Peek("Accept"), []byte("cbor"))
-}
-
 // read answers a GET, LIST or WATCH from encoded bytes. It returns false for requests that upstream's
 // handlers must serve.
 func (r *reader) read(x *apiCall, i *reads.Resource) bool {
-	if i.View.Resource.Cache == nil || x.Audit.RecordsAnswers() && x.Verb != "watch" || r.mayBeCBOR(x) {
+	mayBeCBOR := r.cbor && bytes.Contains(x.Peek("Accept"), []byte("cbor")) // which only upstream's handlers write
+	if i.View.Resource.Cache == nil || x.Audit.RecordsAnswers() && x.Verb != "watch" || mayBeCBOR {
 		return false
 	}
 	x.reading.Exchange, x.reading.Stitcher = &x.Exchange, r.stitcher

@@ -85,8 +85,3 @@ func (d Delivery) Frame(enc uint8, build func(Delivery) ([]byte, error)) ([]byte
 // the revision after which the Watcher should start or go on, Oldest the earliest after which a watch
 // can start now.
 type ErrTooOld = cache.ErrTooOld
-
-// corruptError is the error of a watcher that would have to deliver d, whose object cannot be decoded.
-func corruptError(d Delivery) error {
-	return fmt.Errorf("watch: event at revision %d: %w", d.Revision, &cache.CorruptError{Object: d.Object, Deleted: d.event != nil && d.event.Object == nil})
-}

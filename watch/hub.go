@@ -174,13 +174,9 @@ func (h *Hub) Notify() {
 // Stats returns the counters.
 func (h *Hub) Stats() Stats {
 	return Stats{
-		Watchers: int(h.counts.watchers.Load()),
-		Groups:   int(h.counts.groups.Load()),
-		Events:   h.counts.events.Load(),
-		Lapped:   h.counts.lapped.Load(),
-		Initial:  h.counts.initial.Load(),
-		Sharded:  int(h.counts.sharded.Load()),
-		Outside:  h.counts.outside.Load(),
+		Watchers: int(h.counts.watchers.Load()), Groups: int(h.counts.groups.Load()),
+		Events: h.counts.events.Load(), Lapped: h.counts.lapped.Load(), Initial: h.counts.initial.Load(),
+		Sharded: int(h.counts.sharded.Load()), Outside: h.counts.outside.Load(),
 	}
 }
 

@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"runtime"
 	"sync/atomic"
@@ -354,7 +355,7 @@ func (w *Watcher) take(dst []Delivery, mark int, d Delivery) []Delivery {
 		return dst
 	}
 	if d.Type == corrupt {
-		w.end(corruptError(d))
+		w.end(fmt.Errorf("watch: event at revision %d: %w", d.Revision, &cache.CorruptError{Object: d.Object, Deleted: d.event != nil && d.event.Object == nil}))
 		clear(dst[mark:])
 		return dst[:mark]
 	}

@@ -33,7 +33,8 @@ func runRegistering() int {
 	descs := make(chan *prometheus.Desc)
 	go func() {
 		defer close(descs)
-		for _, c := range []prometheus.Collector{legacyregistry.Registerer().(prometheus.Collector), apimetrics.NewCacheCollector(nil, true), storage.NewReadMetrics(), storestats.NewMetrics(0, true)} {
+		own := append(storage.NewReadMetrics().Collectors(), apimetrics.NewCacheCollector(nil, true), storestats.NewMetrics(0, true))
+		for _, c := range append(own, legacyregistry.Registerer().(prometheus.Collector)) {
 			c.Describe(descs)
 		}
 	}()

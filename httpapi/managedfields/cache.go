@@ -275,7 +275,9 @@ func (c *Cache) add(key []byte, before, after []metav1.ManagedFieldsEntry, ids *
 		if e.FieldsV1 == nil {
 			return
 		}
-		from := slices.IndexFunc(before, func(b metav1.ManagedFieldsEntry) bool { return sameEntry(&b, &e) && b.Time == e.Time })
+		from := slices.IndexFunc(before, func(b metav1.ManagedFieldsEntry) bool {
+			return b.Manager == e.Manager && b.Operation == e.Operation && b.APIVersion == e.APIVersion && b.Subresource == e.Subresource && b.Time == e.Time
+		})
 		if from < 0 && e.Time == nil {
 			return
 		}
@@ -304,11 +306,6 @@ func (c *Cache) Len() int {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return len(c.results)
-}
-
-// sameEntry reports whether two entries have the same manager.
-func sameEntry(a, b *metav1.ManagedFieldsEntry) bool {
-	return a.Manager == b.Manager && a.Operation == b.Operation && a.APIVersion == b.APIVersion && a.Subresource == b.Subresource
 }
 
 // entriesOf returns the managedFields of a result for a write now, in the field manager's order. before

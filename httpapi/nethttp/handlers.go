@@ -117,17 +117,9 @@ func (x *Call) HideCredential() {
 // copyRequest builds a request for net/http code from what was parsed of the client's.
 func (x *Call) copyRequest() *http.Request {
 	req := &http.Request{
-		Method:        x.Method,
-		URL:           x.URL(),
-		Proto:         "HTTP/1.1",
-		ProtoMajor:    1,
-		ProtoMinor:    1,
-		Header:        x.copyHeaders(),
-		Body:          http.NoBody,
-		ContentLength: x.Carrier.BodyLength(),
-		Host:          x.Host,
-		RemoteAddr:    x.Carrier.RemoteAddr().String(),
-		TLS:           x.Carrier.TLS(),
+		Method: x.Method, URL: x.URL(), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: x.copyHeaders(), Body: http.NoBody, ContentLength: x.Carrier.BodyLength(), Host: x.Host,
+		RemoteAddr: x.Carrier.RemoteAddr().String(), TLS: x.Carrier.TLS(),
 	}
 	if x.Carrier.Major() == 2 {
 		req.Proto, req.ProtoMajor, req.ProtoMinor = "HTTP/2.0", 2, 0

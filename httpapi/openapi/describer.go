@@ -161,20 +161,11 @@ func (d *Describer) describe(g *registry.Group, v registry.GroupVersion, c *rest
 	}
 	scheme := g.Info.Scheme
 	described := &endpoints.APIGroupVersion{
-		Storage:                    storages,
-		Root:                       "/" + rootOf(g.Name == ""),
-		GroupVersion:               v.GroupVersion,
-		OptionsExternalVersion:     g.Info.OptionsExternalVersion,
-		MetaGroupVersion:           g.Info.MetaGroupVersion,
-		Serializer:                 g.Info.NegotiatedSerializer,
-		ParameterCodec:             g.Info.ParameterCodec,
-		Typer:                      scheme,
-		Creater:                    scheme,
-		Convertor:                  scheme,
-		ConvertabilityChecker:      scheme,
-		Defaulter:                  scheme,
-		UnsafeConvertor:            runtime.UnsafeObjectConvertor(scheme),
-		Namer:                      runtime.Namer(meta.NewAccessor()),
+		Storage: storages, Root: "/" + rootOf(g.Name == ""), GroupVersion: v.GroupVersion,
+		OptionsExternalVersion: g.Info.OptionsExternalVersion, MetaGroupVersion: g.Info.MetaGroupVersion,
+		Serializer: g.Info.NegotiatedSerializer, ParameterCodec: g.Info.ParameterCodec, Typer: scheme,
+		Creater: scheme, Convertor: scheme, ConvertabilityChecker: scheme, Defaulter: scheme,
+		UnsafeConvertor: runtime.UnsafeObjectConvertor(scheme), Namer: runtime.Namer(meta.NewAccessor()),
 		TypeConverter:              d.Models.Converter(g),
 		EquivalentResourceRegistry: runtime.NewEquivalentResourceRegistry(),
 	}

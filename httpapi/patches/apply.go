@@ -291,12 +291,8 @@ func Warn(ctx context.Context, found []error) {
 
 // IgnoresManagedFields reports whether the patch is a merge patch that does not name managedFields.
 func (p *Patch) IgnoresManagedFields() bool {
-	return p.Kind != types.JSONPatchType && !namesManagedFields(p.Data)
-}
-
-// namesManagedFields reports whether JSON may contain managedFields, perhaps escaped.
-func namesManagedFields(data []byte) bool {
-	return bytes.Contains(bytes.ToLower(data), []byte("managedfields")) || bytes.Contains(data, []byte(`\u`))
+	named := bytes.Contains(bytes.ToLower(p.Data), []byte("managedfields")) || bytes.Contains(p.Data, []byte(`\u`)) // perhaps escaped
+	return p.Kind != types.JSONPatchType && !named
 }
 
 const (

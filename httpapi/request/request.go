@@ -241,17 +241,9 @@ func (r *Request) NamesItem() bool { return len(r.Parts) > 1 && r.Parts[1] != ""
 // RequestInfo returns r as upstream's code wants it in a context. It shares r's Parts.
 func (r *Action) RequestInfo() *apirequest.RequestInfo {
 	info := &apirequest.RequestInfo{
-		IsResourceRequest: r.IsResourceRequest,
-		Path:              r.Path,
-		Verb:              r.Verb,
-		APIPrefix:         r.APIPrefix,
-		APIGroup:          r.Group,
-		APIVersion:        r.Version,
-		Namespace:         r.Namespace,
-		Resource:          r.Resource,
-		Subresource:       r.Subresource,
-		Name:              r.Name,
-		Parts:             r.Parts,
+		IsResourceRequest: r.IsResourceRequest, Path: r.Path, Verb: r.Verb, APIPrefix: r.APIPrefix,
+		APIGroup: r.Group, APIVersion: r.Version, Namespace: r.Namespace, Resource: r.Resource,
+		Subresource: r.Subresource, Name: r.Name, Parts: r.Parts,
 	}
 	if r.FieldSelector+r.LabelSelector != "" && authorizesSelectors() {
 		info.FieldSelector, info.LabelSelector = r.FieldSelector, r.LabelSelector

@@ -88,7 +88,9 @@ func (ws *watchStream) appendShared(b *batch, d watch.Delivery) error {
 	if d.Revision == d.Object.Revision() && d.Object.Size() < largeFrame && ws.encoder.Sliced() {
 		return ws.append(b, d)
 	}
-	frame, err := d.Frame(ws.encoder.ID(), ws.buildFrame)
+	frame, err := d.Frame(ws.encoder.ID(), func(d watch.Delivery) ([]byte, error) {
+		return ws.encoder.AppendEventAt(nil, d.Type.String(), d.Object, d.Revision)
+	})
 	if err != nil {
 		return ws.sendError(b, err)
 	}
@@ -122,11 +124,6 @@ func (ws *watchStream) append(b *batch, d watch.Delivery) (err error) {
 	}
 	ws.observer.frame(len(b.buf) - before)
 	return nil
-}
-
-// buildFrame makes the frame of an event. All its watchers share the frame.
-func (ws *watchStream) buildFrame(d watch.Delivery) ([]byte, error) {
-	return ws.encoder.AppendEventAt(nil, d.Type.String(), d.Object, d.Revision)
 }
 
 // flushPieces writes the contents of b in pieces, until less than a piece is left. The head of each piece

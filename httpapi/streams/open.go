@@ -118,15 +118,9 @@ func (x WatchRequest) openWatch(i *reads.Resource, f negotiate.Format) (*watchSt
 		past = x.Past(i, o.ResourceVersion)
 	}
 	ws.watcher, err = i.View.Resource.Watch(ctx, storage.WatchRequest{
-		Past:              past,
-		Scope:             scope,
-		ResourceVersion:   o.ResourceVersion,
-		SendInitialEvents: o.SendInitialEvents,
-		Bookmarks:         o.AllowWatchBookmarks,
-		Label:             o.LabelSelector,
-		Field:             o.FieldSelector,
-		Shard:             shard,
-		Wake:              ws.wake,
+		Past: past, Scope: scope, ResourceVersion: o.ResourceVersion, SendInitialEvents: o.SendInitialEvents,
+		Bookmarks: o.AllowWatchBookmarks, Label: o.LabelSelector, Field: o.FieldSelector, Shard: shard,
+		Wake: ws.wake,
 	})
 	var inStream *storage.StreamError
 	if errors.As(err, &inStream) {

@@ -119,13 +119,8 @@ func (c *CustomResource) GetRESTOptions(gr schema.GroupResource, _ runtime.Objec
 
 // decorate is a generic.StorageDecorator: it adds the version of a storage.
 func (c *CustomResource) decorate(
-	config *storagebackend.ConfigForResource,
-	prefix string,
-	_ func(runtime.Object) (string, error),
-	newFunc, _ func() runtime.Object,
-	getAttrs apistorage.AttrFunc,
-	_ apistorage.IndexerFuncs,
-	_ *clientcache.Indexers,
+	config *storagebackend.ConfigForResource, prefix string, _ func(runtime.Object) (string, error), newFunc, _ func() runtime.Object,
+	getAttrs apistorage.AttrFunc, _ apistorage.IndexerFuncs, _ *clientcache.Indexers,
 ) (apistorage.Interface, factory.DestroyFunc, error) {
 	gvk := newFunc().GetObjectKind().GroupVersionKind()
 	if prefix != customPrefix(c.GroupResource) {

@@ -76,14 +76,8 @@ func (e *Endpoint) Name() string {
 // Discovery is the endpoint's entry in its version's APIResourceList.
 func (e *Endpoint) Discovery() metav1.APIResource {
 	r := metav1.APIResource{
-		Name:               e.Name(),
-		SingularName:       e.SingularName,
-		Namespaced:         e.Namespaced,
-		Kind:               e.kind,
-		Verbs:              e.Verbs,
-		ShortNames:         e.ShortNames,
-		Categories:         e.Categories,
-		StorageVersionHash: e.StorageVersionHash,
+		Name: e.Name(), SingularName: e.SingularName, Namespaced: e.Namespaced, Kind: e.kind, Verbs: e.Verbs,
+		ShortNames: e.ShortNames, Categories: e.Categories, StorageVersionHash: e.StorageVersionHash,
 	}
 	if e.ownVersion {
 		r.Group, r.Version = e.GVK.Group, e.GVK.Version

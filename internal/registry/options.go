@@ -85,13 +85,8 @@ func (c *Config) restOptions(of *storagebackend.ConfigForResource, decorate gene
 // decorate is a generic.StorageDecorator. Storages over the same prefix (events of
 // both groups, both versions of autoscalers) share one Resource.
 func (o *options) decorate(
-	config *storagebackend.ConfigForResource,
-	prefix string,
-	_ func(runtime.Object) (string, error),
-	newFunc, newListFunc func() runtime.Object,
-	getAttrs apistorage.AttrFunc,
-	triggers apistorage.IndexerFuncs,
-	indexers *clientcache.Indexers,
+	config *storagebackend.ConfigForResource, prefix string, _ func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,
+	getAttrs apistorage.AttrFunc, triggers apistorage.IndexerFuncs, indexers *clientcache.Indexers,
 ) (apistorage.Interface, factory.DestroyFunc, error) {
 	res, ok := o.byPrefix[prefix]
 	if ok && res.GroupResource.Resource != config.GroupResource.Resource {
@@ -105,13 +100,8 @@ func (o *options) decorate(
 			EncodeVersioner: config.EncodeVersioner,
 			Transformer:     config.Transformer,
 			Schema:          o.schema(config.GroupResource, prefix, indexesOf(triggers, indexers, o.indexLabels(prefix))),
-			New:             newFunc,
-			NewList:         newListFunc,
-			Attrs:           getAttrs,
-			Scheme:          scheme,
-			Canonical:       canonical,
-			Planner:         o.planner,
-			Served:          o.config.Served,
+			New:             newFunc, NewList: newListFunc, Attrs: getAttrs, Scheme: scheme, Canonical: canonical,
+			Planner: o.planner, Served: o.config.Served,
 		})
 		if err != nil {
 			return nil, nil, err

@@ -30,22 +30,14 @@ import (
 func (b *builder) scope(v *apiextensionsv1.CustomResourceDefinitionVersion, t *types, storage customresource.CustomResourceStorage) *handlers.RequestScope {
 	kind, serializer := b.kind(v), b.serializer(v, t)
 	return &handlers.RequestScope{
-		Namer:                    handlers.ContextBasedNaming{Namer: runtime.Namer(meta.NewAccessor()), ClusterScoped: !b.namespaced()},
-		Serializer:               serializer,
-		StandardSerializers:      standard(serializer.media),
-		ParameterCodec:           runtime.NewParameterCodec(t.options),
-		Creater:                  t.creater,
-		Convertor:                b.safe,
-		UnsafeConvertor:          b.unsafe,
-		Defaulter:                t.defaulter,
-		Typer:                    t.typer,
-		TableConvertor:           storage.CustomResource,
-		Authorizer:               b.Authorizer,
-		EquivalentResourceMapper: b.equivalents,
-		Resource:                 b.resource(v),
-		Kind:                     kind,
-		HubGroupVersion:          kind.GroupVersion(), // there is no internal version
-		MetaGroupVersion:         metav1.SchemeGroupVersion,
+		Namer:      handlers.ContextBasedNaming{Namer: runtime.Namer(meta.NewAccessor()), ClusterScoped: !b.namespaced()},
+		Serializer: serializer, StandardSerializers: standard(serializer.media),
+		ParameterCodec: runtime.NewParameterCodec(t.options), Creater: t.creater, Convertor: b.safe,
+		UnsafeConvertor: b.unsafe, Defaulter: t.defaulter, Typer: t.typer,
+		TableConvertor: storage.CustomResource, Authorizer: b.Authorizer,
+		EquivalentResourceMapper: b.equivalents, Resource: b.resource(v), Kind: kind,
+		HubGroupVersion:  kind.GroupVersion(), // there is no internal version
+		MetaGroupVersion: metav1.SchemeGroupVersion,
 	}
 }
 

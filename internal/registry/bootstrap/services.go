@@ -216,13 +216,9 @@ func newKubernetesService(config *Config, after ...<-chan struct{}) (*kubernetes
 	s := &kubernetesService{config: config, informer: informer.Informer(), reconciler: reconciler, after: after}
 	s.stopped, s.stopOnce = context.WithCancel(context.Background())
 	s.controller = kubernetesservice.New(kubernetesservice.Config{
-		PublicIP:                  config.PublicAddress,
-		EndpointReconciler:        reconciler,
-		EndpointInterval:          config.EndpointInterval,
-		ServiceIP:                 serviceIP,
-		ServicePort:               config.ServicePort,
-		PublicServicePort:         config.PublicPort,
-		KubernetesServiceNodePort: config.ServiceNodePort,
+		PublicIP: config.PublicAddress, EndpointReconciler: reconciler,
+		EndpointInterval: config.EndpointInterval, ServiceIP: serviceIP, ServicePort: config.ServicePort,
+		PublicServicePort: config.PublicPort, KubernetesServiceNodePort: config.ServiceNodePort,
 	}, config.Client, informer)
 	return s, nil
 }

@@ -197,13 +197,8 @@ func (g gatedOptions) GetRESTOptions(gr schema.GroupResource, example runtime.Ob
 	opts, err := g.RESTOptionsGetter.GetRESTOptions(gr, example)
 	decorate := opts.Decorator
 	opts.Decorator = func(
-		config *storagebackend.ConfigForResource,
-		prefix string,
-		keyFunc func(runtime.Object) (string, error),
-		newFunc, newListFunc func() runtime.Object,
-		getAttrs storage.AttrFunc,
-		triggers storage.IndexerFuncs,
-		indexers *cache.Indexers,
+		config *storagebackend.ConfigForResource, prefix string, keyFunc func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,
+		getAttrs storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers,
 	) (storage.Interface, factory.DestroyFunc, error) {
 		inner, destroy, err := decorate(config, prefix, keyFunc, newFunc, newListFunc, getAttrs, triggers, indexers)
 		return gatedStorage{inner, g.ips}, destroy, err

@@ -176,12 +176,8 @@ func (r *Resource) listCached(read listing, snapshot cache.Snapshot, dst []*cach
 		return r.listOne(q, revision, snapshot.Get(q.key()), dst)
 	}
 	page, err := snapshot.List(cache.Query{
-		Prefix: q.prefix(),
-		From:   r.layout.rest(read.from),
-		Label:  q.Label,
-		Field:  q.Field,
-		Shard:  q.shard,
-		Limit:  int(q.Limit),
+		Prefix: q.prefix(), From: r.layout.rest(read.from), Label: q.Label, Field: q.Field, Shard: q.shard,
+		Limit: int(q.Limit),
 	}, dst)
 	if err != nil {
 		return Listing{}, listError(err)

@@ -109,15 +109,10 @@ func (s *adapter) GetList(ctx context.Context, key string, opts storage.ListOpti
 		return records{&s.stored}.list(ctx, key, opts, list, items)
 	}
 	q := ListRequest{
-		Scope:           scope,
-		ResourceVersion: opts.ResourceVersion,
-		Match:           opts.ResourceVersionMatch,
-		Label:           opts.Predicate.Label,
-		Field:           opts.Predicate.Field,
-		Shard:           opts.Predicate.ShardSelector,
-		Limit:           opts.Predicate.Limit,
-		Continue:        opts.Predicate.Continue,
-		ended:           strings.HasSuffix(key, "/"),
+		Scope: scope, ResourceVersion: opts.ResourceVersion, Match: opts.ResourceVersionMatch,
+		Label: opts.Predicate.Label, Field: opts.Predicate.Field, Shard: opts.Predicate.ShardSelector,
+		Limit: opts.Predicate.Limit, Continue: opts.Predicate.Continue,
+		ended: strings.HasSuffix(key, "/"),
 	}
 	late := s.selectsLate(&opts.Predicate)
 	if late {

@@ -10,7 +10,7 @@ import (
 )
 
 // ReadMetrics counts the reads of all resources of a server under the names that upstream has (apiserver
-// pkg/storage/cacher/metrics/metrics.go). It is a prometheus.Collector.
+// pkg/storage/cacher/metrics/metrics.go).
 type ReadMetrics struct {
 	lists, fetched, returned, consistent *prometheus.CounterVec
 	waited                               *prometheus.HistogramVec
@@ -33,22 +33,9 @@ func NewReadMetrics() *ReadMetrics {
 	}
 }
 
-func (m *ReadMetrics) all() []prometheus.Collector {
+// Collectors lists the metrics.
+func (m *ReadMetrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.lists, m.fetched, m.returned, m.consistent, m.waited}
-}
-
-// Describe implements prometheus.Collector.
-func (m *ReadMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, c := range m.all() {
-		c.Describe(ch)
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *ReadMetrics) Collect(ch chan<- prometheus.Metric) {
-	for _, c := range m.all() {
-		c.Collect(ch)
-	}
 }
 
 // list counts a list that was answered from the cache. index is "" if no index narrowed it.

@@ -130,11 +130,8 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 	p, up := &s.parts, s.config.ServerRunOptions
 	s.tail = s.newTail(s.store)
 	config := registry.Config{
-		Store:         s.fence.Store(s.store),
-		Tail:          s.tail,
-		IndexLabels:   s.config.IndexLabels,
-		CacheBytes:    s.config.CacheBytes,
-		CacheShares:   s.config.CacheShares,
+		Store: s.fence.Store(s.store), Tail: s.tail, IndexLabels: s.config.IndexLabels,
+		CacheBytes: s.config.CacheBytes, CacheShares: s.config.CacheShares,
 		CheckInterval: s.config.Store.CheckInterval,
 		// A client must be able to watch from where a list ended that took as long as it may:
 		// kubernetes pkg/controlplane/apiserver/options/options.go, Complete.
@@ -148,23 +145,16 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 
 		DeleteCollectionWorkers: up.Etcd.DeleteCollectionWorkers, DisableGarbageCollection: !up.Etcd.EnableGarbageCollection,
 		Config: builtin.Config{
-			Prefix:           s.config.Etcd.StorageConfig.Prefix,
-			APIResources:     s.resources,
-			StorageMediaType: up.Etcd.DefaultStorageMediaType,
-			ServersOverrides: up.Etcd.EtcdServersOverrides,
-			Kubelet:          up.KubeletConfig,
-			ProxyTransport:   s.egress.proxyTransport(),
+			Prefix: s.config.Etcd.StorageConfig.Prefix, APIResources: s.resources,
+			StorageMediaType: up.Etcd.DefaultStorageMediaType, ServersOverrides: up.Etcd.EtcdServersOverrides,
+			Kubelet: up.KubeletConfig, ProxyTransport: s.egress.proxyTransport(),
 
 			EmulationForwardCompatible:              up.GenericServerRunOptions.EmulationForwardCompatible,
 			RuntimeConfigEmulationForwardCompatible: up.GenericServerRunOptions.RuntimeConfigEmulationForwardCompatible,
 
-			ClientConfig:  p.loopback,
-			Informers:     p.informers,
-			Authenticator: p.auth.Authenticator,
-			Authorizer:    p.auth.Authorizer,
-			RuleResolver:  p.auth.RuleResolver,
-			APIAudiences:  p.auth.Audiences,
-			EventTTL:      max(s.config.EventTTL, 1), // 0 is an hour there
+			ClientConfig: p.loopback, Informers: p.informers, Authenticator: p.auth.Authenticator,
+			Authorizer: p.auth.Authorizer, RuleResolver: p.auth.RuleResolver, APIAudiences: p.auth.Audiences,
+			EventTTL: max(s.config.EventTTL, 1), // 0 is an hour there
 			ServiceAccounts: builtin.ServiceAccounts{
 				Issuer: p.auth.Issuer.Tokens, MaxExpiration: p.auth.Issuer.MaxExpiration,
 				ExtendExpiration:      s.config.Authentication.ServiceAccounts.ExtendExpiration,
@@ -279,13 +269,9 @@ func (s *Server) extend(config *httpapi.Config) (err error) {
 	p := &s.parts
 	config.Discovery = aggregated.NewResourceManager("apis")
 	p.extensions, err = customresources.New(customresources.Config{
-		Registry:     p.registry,
-		ClientConfig: p.loopback,
-		Webhooks:     p.webhooks,
-		Admission:    p.admission,
-		Authorizer:   p.auth.Authorizer,
-		Discovery:    config.Discovery.WithSource(aggregated.CRDSource),
-		Complete:     func() bool { return p.aggregator.Registered() },
+		Registry: p.registry, ClientConfig: p.loopback, Webhooks: p.webhooks, Admission: p.admission,
+		Authorizer: p.auth.Authorizer, Discovery: config.Discovery.WithSource(aggregated.CRDSource),
+		Complete: func() bool { return p.aggregator.Registered() },
 		// Called only for requests, and so p.http is set by then.
 		Schemas:           func() (map[string]*spec.Schema, error) { return p.http.Schemas() },
 		Alone:             !s.config.external(),
@@ -307,18 +293,11 @@ func (s *Server) aggregate(config *httpapi.Config) error {
 	}
 	p := &s.parts
 	p.aggregator, err = aggregator.New(aggregator.Config{
-		Registry:        p.registry,
-		ClientConfig:    p.loopback,
-		Client:          p.client,
-		Services:        p.informers.Core().V1().Services(),
-		CRDs:            p.extensions.CRDs(),
-		Discovery:       config.Discovery,
-		Self:            self,
-		CertFile:        s.config.ProxyClientCertFile,
-		KeyFile:         s.config.ProxyClientKeyFile,
-		Resolver:        p.services,
-		RejectRedirects: s.config.AggregatorRejectForwardingRedirects,
-		Dial:            s.egress.dialer(egressselector.Cluster),
+		Registry: p.registry, ClientConfig: p.loopback, Client: p.client,
+		Services: p.informers.Core().V1().Services(), CRDs: p.extensions.CRDs(), Discovery: config.Discovery,
+		Self: self, CertFile: s.config.ProxyClientCertFile, KeyFile: s.config.ProxyClientKeyFile,
+		Resolver: p.services, RejectRedirects: s.config.AggregatorRejectForwardingRedirects,
+		Dial: s.egress.dialer(egressselector.Cluster),
 	})
 	if err != nil {
 		return fmt.Errorf("server: peer proxy: %w", err)

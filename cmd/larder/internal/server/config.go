@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -258,7 +257,3 @@ const saKeyName = "sa.key"
 func EtcdDir(dataDir string) string { return filepath.Join(dataDir, "etcd") }
 
 func (c *Config) pkiDir() string { return filepath.Join(c.DataDir, "pki") }
-
-func (c *Config) certDir() string {
-	return cmp.Or(c.SecureServing.ServerCert.CertDirectory, c.pkiDir())
-}

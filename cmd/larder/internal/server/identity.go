@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"crypto/x509"
 	"fmt"
 	"net"
@@ -169,7 +170,7 @@ func resolveAdvertise(given, bind net.IP) (net.IP, error) {
 
 // namePair names the serving pair in the certificate directory.
 func (id *identity) namePair(c *Config) error {
-	dir := c.certDir()
+	dir := cmp.Or(c.SecureServing.ServerCert.CertDirectory, c.pkiDir())
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("server: certificate directory: %w", err)
 	}

@@ -23,10 +23,6 @@ type monitors struct {
 	seen map[schema.GroupVersionResource]bool // guarded by mu
 }
 
-func newMonitors(factory metadatainformer.SharedInformerFactory) *monitors {
-	return &monitors{factory: factory, seen: make(map[schema.GroupVersionResource]bool)}
-}
-
 // ForResource returns the informer of a resource.
 func (m *monitors) ForResource(resource schema.GroupVersionResource) (informers.GenericInformer, error) {
 	m.mu.Lock()
