@@ -34,7 +34,8 @@ type Observer struct {
 // Etcd is a Store kept by etcd, on a cluster or in this process.
 type Etcd struct {
 	name       string
-	healthKey  string
+	healthKey  string                     // below the prefix, because the user of etcd may have no other right
+	anyRead    *etcdserverpb.RangeRequest // of nothing but the header; not changed
 	logger     *slog.Logger
 	observer   Observer
 	compaction compactor
@@ -63,9 +64,11 @@ func NewEtcd(how EtcdConfig) *Etcd {
 	if how.LeaseReuse != 0 {
 		leases.longest = int64(max(how.LeaseReuse, 0) / time.Second)
 	}
+	healthKey := strings.TrimSuffix(how.Prefix, "/") + "/health"
 	e := &Etcd{
 		name:       how.Name,
-		healthKey:  strings.TrimSuffix(how.Prefix, "/") + "/health",
+		healthKey:  healthKey,
+		anyRead:    &etcdserverpb.RangeRequest{Key: []byte(healthKey), CountOnly: true},
 		logger:     cmp.Or(how.Logger, slog.New(slog.DiscardHandler)),
 		observer:   how.Observer,
 		compaction: compactor{interval: how.CompactionInterval},

@@ -167,7 +167,7 @@ func (e *Etcd) readRevision(ctx context.Context) (int64, error) {
 	mark, start := e.history.mark(), time.Now()
 	var header *etcdserverpb.ResponseHeader
 	if !trace.SpanContextFromContext(ctx).IsSampled() { // etcd's client records a span of its call
-		header = e.connection.revisions.header(ctx, e.healthKey)
+		header = e.connection.revisions.header(ctx, e.anyRead)
 	}
 	if header == nil {
 		resp, err := e.connection.Client.KV.Get(ctx, e.healthKey, clientv3.WithCountOnly())

@@ -134,10 +134,10 @@ func (u *unaryClient) connect(ctx context.Context, member *url.URL) (*unary.Conn
 		hpack.HeaderField{Name: rpctypes.MetadataClientAPIVersionKey, Value: version.APIVersion})
 }
 
-// header counts a key, linearizably, and returns the header of the answer. It returns nil if that fails, and
+// header sends a linearizable read and returns the header of the answer. It returns nil if that fails, and
 // retires the connection. The caller then asks through etcd's client, which waits, tries other members and
 // returns an error that explains the failure.
-func (u *unaryClient) header(ctx context.Context, key string) *etcdserverpb.ResponseHeader {
+func (u *unaryClient) header(ctx context.Context, in *etcdserverpb.RangeRequest) *etcdserverpb.ResponseHeader {
 	if u == nil {
 		return nil
 	}
@@ -145,7 +145,7 @@ func (u *unaryClient) header(ctx context.Context, key string) *etcdserverpb.Resp
 	if conn == nil {
 		return nil
 	}
-	in, out := &etcdserverpb.RangeRequest{Key: []byte(key), CountOnly: true}, new(etcdserverpb.RangeResponse)
+	out := new(etcdserverpb.RangeResponse)
 	err := conn.InvokeInline(ctx, etcdserverpb.KV_Range_FullMethodName, in, out)
 	if err != nil || out.Header == nil {
 		u.logger.Debug("the revision was not read past etcd's client", "error", err)

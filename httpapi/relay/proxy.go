@@ -272,7 +272,7 @@ func (f *forwarding) fail(w http.ResponseWriter, req *http.Request, err error) {
 		status = known
 	case errors.Is(err, errIdentity):
 		status = apierrors.NewForbidden(schema.GroupResource{}, "", err)
-	case errors.Is(err, context.DeadlineExceeded) && req.Context().Err() != nil:
+	case errors.Is(context.Cause(req.Context()), context.DeadlineExceeded):
 		status = apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
 	case !f.wrote.Load() || req.Method == http.MethodGet || req.Method == http.MethodHead || req.Method == http.MethodOptions:
 		status.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
