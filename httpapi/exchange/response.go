@@ -170,9 +170,9 @@ func (r *Response) SendReader(code int, body io.ReadCloser) {
 
 // closeBody closes Body and Reader.
 func (r *Response) closeBody() {
-	if r.Body != nil {
-		r.Body.Close()
-		r.Body = nil
+	if body := r.Body; body != nil {
+		r.Body = nil // first: Close may panic, and closeBody is called again then
+		body.Close()
 	}
 	if r.Reader != nil {
 		r.Reader.Close()

@@ -177,6 +177,9 @@ func (r *request) answer(received time.Time) *exchange.Exchange {
 		x := new(exchange.Exchange)
 		x.Init(r, received, nil) // of the server as a whole
 		x.Head(http.StatusOK, "")
+		if r.facts.Code != 0 {
+			x.Text(r.facts.Code, r.facts.Refusal)
+		}
 		return x
 	}
 	return r.c.s.config.Handler(r, received)

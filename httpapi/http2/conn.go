@@ -82,7 +82,6 @@ type Conn struct {
 
 	mu            sync.Mutex
 	last          uint32               // guarded by mu: the latest stream
-	updates       int                  // guarded by mu: small WINDOW_UPDATEs that the client may send for what it got
 	streams       map[uint32]*Stream   // guarded by mu: that are open
 	serving       int                  // guarded by mu: goroutines of streams
 	ending        int                  // guarded by mu: ends of streams that are being written
@@ -245,10 +244,17 @@ func (c *Conn) next() (http2.Frame, error) {
 	if errors.Is(err, http2.ErrFrameTooLarge) {
 		err = http2.ConnectionError(http2.ErrCodeFrameSize)
 	}
-	if broken, ok := errors.AsType[http2.StreamError](err); ok {
-		err = http2.ConnectionError(broken.Code) // a header block may be lost, without which no later one can be decoded
+	if broken, ok := errors.AsType[http2.StreamError](err); ok && c.fresh(broken.StreamID) {
+		err = http2.ConnectionError(broken.Code) // its header block is lost, without which no later one can be decoded
 	}
 	return frame, err
+}
+
+// fresh reports whether no stream with that number has begun.
+func (c *Conn) fresh(id uint32) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return id > c.last
 }
 
 // goAwayWait limits the time in which a client must leave after a GOAWAY, and the time to send the last one.

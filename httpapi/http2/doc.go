@@ -36,8 +36,9 @@
 //   - Bodies: Config.MaxBodyBytes for each, and the window of the connection for all. Memory grows
 //     with what has arrived, not with the length that the client announces.
 //   - Answers that wait for the client: Config.WriteTimeout for each, and the pool of the server.
-//   - Frames that only make work, such as resets, pings and settings: [floodRate]. A client that
-//     sends more of them gets ENHANCE_YOUR_CALM, and its connection ends.
+//   - Frames that only make work, such as resets, pings, settings and DATA of closed streams:
+//     [floodRate]. A client that sends more of them gets ENHANCE_YOUR_CALM, and its connection ends.
+//     A WINDOW_UPDATE wakes only as many writers as its window has room for.
 //   - Control frames that the client causes and does not read: [mostControl]. The connection ends.
 //   - The time until the client has sent its preface or the rest of a header:
 //     Config.HeaderTimeout.

@@ -1,7 +1,6 @@
 package http2
 
 import (
-	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -61,14 +60,7 @@ func TestFloods(t *testing.T) {
 			}
 			return p.framer.WriteData(1, false, []byte("a"))
 		},
-		"GOAWAYs":                   func(p *peer, _ uint32) error { return p.framer.WriteGoAway(0, http2.ErrCodeNo, nil) },
-		"windows of the connection": func(p *peer, _ uint32) error { return p.framer.WriteWindowUpdate(0, 1) },
-		"windows of a stream": func(p *peer, i uint32) error {
-			if i == 0 {
-				return p.get(1, "/list") // writes a byte for each
-			}
-			return p.framer.WriteWindowUpdate(1, 1)
-		},
+		"GOAWAYs": func(p *peer, _ uint32) error { return p.framer.WriteGoAway(0, http2.ErrCodeNo, nil) },
 		"broken streams": func(p *peer, i uint32) error {
 			return p.ask(2*i+1, true, "no", "method")
 		},
@@ -76,15 +68,11 @@ func TestFloods(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
-					x := answering(c, received)
-					switch string(c.Target()) {
-					case "/body":
+					if string(c.Target()) == "/body" {
 						_, _ = c.ReadBody(time.Now().Add(time.Hour)) // never whole
-					case "/list":
-						x.SendFrom(http.StatusOK, "", 1<<20, pattern(1<<20))
 					}
-					return x
-				}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 100})
+					return answering(c, received)
+				})
 				var frames atomic.Int64
 				go func() {
 					for i := range uint32(100_000) {
@@ -147,43 +135,6 @@ func TestHeaderBombsAreRefused(t *testing.T) {
 		p.must(p.get(101, "/"))
 		if fields, _, _ := p.ended(101); fields[":status"] != "200" || asked != 2 {
 			t.Errorf("answer %v, %d were asked", fields, asked)
-		}
-	})
-}
-
-// TestUpdatesForSmallPieces: a client may confirm each small piece of a body, for the stream and for the connection,
-// however many come at once.
-func TestUpdatesForSmallPieces(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const pieces = 5 * floodBurst
-		p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
-			x := answering(c, received)
-			body := x.StartStream(http.StatusOK, nil)
-			go func() {
-				for range pieces {
-					_, _ = body.Conn.Write(make([]byte, 300))
-				}
-				_ = body.End()
-			}()
-			return x
-		})
-		p.must(p.get(1, "/"))
-		for confirmed, ended := 0, false; !ended; {
-			<-p.more
-			p.mu.Lock()
-			come := p.heard[confirmed:]
-			confirmed = len(p.heard)
-			p.mu.Unlock()
-			for _, h := range come {
-				if h.over {
-					t.Fatal("the connection has ended")
-				}
-				if n := uint32(len(h.data)); h.kind == http2.FrameData && n > 0 {
-					p.must(p.framer.WriteWindowUpdate(0, n))
-					_ = p.framer.WriteWindowUpdate(1, n)
-				}
-				ended = ended || h.kind == http2.FrameData && h.end
-			}
 		}
 	})
 }

@@ -99,26 +99,9 @@ func (c *Conn) ping(f *http2.PingFrame) error {
 	return c.flood.check()
 }
 
-// Each WINDOW_UPDATE may wake all waiting writers. A client that confirms each small piece of a body by two
-// of them, as some do, may send as many as that, and a few thousand more. Pieces that are small because of
-// the window do not count.
-const (
-	smallUpdate     = 1 << 10
-	updatesPerPiece = 4 // a piece may end in two frames
-	mostUpdates     = 4 * floodBurst
-)
-
 func (c *Conn) windowUpdate(f *http2.WindowUpdateFrame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if f.Increment < smallUpdate {
-		if c.updates--; c.updates < 0 {
-			c.updates = 0
-			if err := c.flood.check(); err != nil {
-				return err
-			}
-		}
-	}
 	if f.StreamID == 0 {
 		if c.window += int64(f.Increment); c.window > maxWindow {
 			return http2.ConnectionError(http2.ErrCodeFlowControl)

@@ -351,3 +351,84 @@ func TestRetire(t *testing.T) {
 		}
 	})
 }
+
+// TestClientsThatConfirmEachFrame: a client may confirm each frame of a large answer, for the stream and for the
+// connection, however small the windows make the frames.
+func TestClientsThatConfirmEachFrame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 8 << 20
+		p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+			x := answering(c, received)
+			x.SendFrom(http.StatusOK, "", size, pattern(size))
+			return x
+		})
+		p.must(p.get(1, "/"))
+		got := 0
+		for confirmed, ended := 0, false; !ended; {
+			<-p.more
+			p.mu.Lock()
+			come := p.heard[confirmed:]
+			confirmed = len(p.heard)
+			p.mu.Unlock()
+			for _, h := range come {
+				if h.over {
+					t.Fatalf("the connection has ended after %d bytes", got)
+				}
+				if n := len(h.data); h.kind == http2.FrameData && n > 0 {
+					got += n
+					p.must(p.framer.WriteWindowUpdate(0, uint32(n)))
+					_ = p.framer.WriteWindowUpdate(1, uint32(n)) // its end may have come
+				}
+				ended = ended || h.kind == http2.FrameData && h.end
+			}
+		}
+		if got != size {
+			t.Errorf("%d bytes, want %d", got, size)
+		}
+	})
+}
+
+// TestWindowOfTheConnectionIsShared: many answers wait for the window of the connection. What the client lets pass is
+// used, also byte by byte, and when it lets all pass, all answers end.
+func TestWindowOfTheConnectionIsShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const streams, size, bytes = 40, 10_000, 200
+		p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+			x := answering(c, received)
+			x.SendFrom(http.StatusOK, "", size, pattern(size))
+			return x
+		}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20})
+		for i := range uint32(streams) {
+			p.must(p.get(2*i+1, "/"))
+		}
+		got := func() (n int) {
+			synctest.Wait()
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			for _, h := range p.heard {
+				if h.kind == http2.FrameData {
+					n += len(h.data)
+				}
+			}
+			return n
+		}
+		if n := got(); n != initialWindow {
+			t.Errorf("%d bytes, want the window", n)
+		}
+		p.must(p.framer.WriteRSTStream(3, http2.ErrCodeCancel))
+		for range bytes {
+			p.must(p.framer.WriteWindowUpdate(0, 1))
+		}
+		if n := got(); n != initialWindow+bytes {
+			t.Errorf("%d bytes, want the window and %d", n, bytes)
+		}
+		p.must(p.framer.WriteWindowUpdate(0, streams*size))
+		for i := range uint32(streams) {
+			if id := 2*i + 1; id != 3 {
+				if _, body, reset := p.ended(id); len(body) != size || reset != 0 {
+					t.Errorf("stream %d: %d bytes, %v", id, len(body), reset)
+				}
+			}
+		}
+	})
+}

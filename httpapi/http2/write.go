@@ -288,16 +288,19 @@ func (st *Stream) reserve(want int, until time.Time, wait bool) (int, error) {
 	c := st.c
 	c.mu.Lock()
 	defer c.unlock()
-	for {
-		if st.over != nil {
-			return 0, st.over
-		}
-		if n := min(int64(want), st.window, c.window); n > 0 {
+	for waited := false; ; waited = true {
+		n := min(int64(want), st.window, c.window)
+		if st.over == nil && n > 0 {
 			st.window -= n
 			c.window -= n
-			if n == int64(want) {
-				c.updates = min(c.updates+updatesPerPiece, mostUpdates)
-			}
+		}
+		if waited {
+			c.wakeLocked() // who was woken leaves the rest of the window to others
+		}
+		switch {
+		case st.over != nil:
+			return 0, st.over
+		case n > 0:
 			return int(n), nil
 		}
 		if !wait {
@@ -317,6 +320,8 @@ func (st *Stream) reserve(want int, until time.Time, wait bool) (int, error) {
 		c.mu.Lock()
 		st.refundLocked()
 		if err != nil {
+			st.wakeLocked() // it waits no longer, and another is woken in its place
+			c.wakeLocked()
 			return 0, err
 		}
 	}
@@ -353,12 +358,20 @@ func (st *Stream) wakeLocked() {
 	}
 }
 
-// wakeLocked makes all writers that wait for a window check it again.
+// wakeLocked makes writers that wait check the windows again, as many as there is room for in that of the
+// connection: otherwise a client could wake all of them for each byte that it lets pass.
 func (c *Conn) wakeLocked() {
 	if c.waiting == 0 {
 		return // as most of the time
 	}
+	room := c.window
 	for _, st := range c.streams {
-		st.wakeLocked()
+		if room <= 0 {
+			return
+		}
+		if st.waits && st.window > 0 {
+			room -= st.window
+			st.wakeLocked()
+		}
 	}
 }

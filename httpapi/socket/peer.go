@@ -24,7 +24,7 @@ func Alive(c net.Conn, early *[]byte) bool {
 		}
 		switch events {
 		case unix.POLLIN | unix.POLLOUT:
-		case 0, unix.POLLIN, unix.POLLOUT: // nothing came, or a peer that reads nothing asks TLS for answers
+		case 0, unix.POLLIN, unix.POLLOUT: // nothing came, or TLS may have to answer what came, and the peer reads nothing
 			return true
 		default:
 			return false

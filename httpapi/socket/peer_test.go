@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -112,8 +114,11 @@ func TestAliveReadsNothingForAFullSocket(t *testing.T) {
 	if _, err := client.Write([]byte("a")); err != nil {
 		t.Fatal(err)
 	}
-	_ = server.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
-	for err := error(nil); err == nil; _, err = server.Write(make([]byte, 1<<20)) {
+	raw, _ := rawConn(server)
+	for full := false; !full; {
+		_ = server.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+		_, _ = server.Write(make([]byte, 1<<20)) // until the deadline
+		_ = raw.Control(func(fd uintptr) { full = poll(fd)&unix.POLLOUT == 0 })
 	}
 	var early []byte
 	if !Alive(server, &early) || len(early) > 0 {
