@@ -2,10 +2,12 @@ package kv
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -133,10 +135,14 @@ func (e *Etcd) lostCompaction(resp *clientv3.TxnResponse) {
 // followCompaction learns of compactions by others as they happen.
 func (e *Etcd) followCompaction(ctx context.Context) error {
 	for ctx.Err() == nil {
+		pause := time.Second
 		if err := e.watchCompaction(ctx); err != nil && ctx.Err() == nil {
 			e.logger.Debug("watch of the compaction key ended", "error", err)
+			if errors.Is(err, rpctypes.ErrPermissionDenied) {
+				pause = 5 * time.Minute // until the user of etcd gets the right, perhaps
+			}
 		}
-		if err := sleep(ctx, time.Second); err != nil {
+		if err := sleep(ctx, pause); err != nil {
 			return err
 		}
 	}

@@ -106,7 +106,8 @@
 //
 // Every interval a store competes for the key "compact_rev_key" exactly as kube-apiserver does. All
 // Larders and kube-apiservers on one etcd share one compactor, and at least one
-// interval of revisions is kept. An etcd user who may use the keys below the prefix alone takes no part. When the store is replaced, the state of this protocol and the
+// interval of revisions is kept. A server whose etcd user may use the keys below the prefix alone cannot take
+// part. When the store is replaced, the state of this protocol and the
 // leases that the old store granted are discarded.
 //
 // # Locks and goroutines

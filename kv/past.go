@@ -110,10 +110,10 @@ func (t *Tail) oldestReadable(ctx context.Context, low, present int64) (int64, e
 	return low, nil
 }
 
-// readable reports whether the store's history reaches back to a revision. It asks
-// for a single key, which costs the same however much the store holds.
+// readable reports whether the store's history reaches back to a revision. It asks for keys that do not exist,
+// which costs the same however much the store holds.
 func (t *Tail) readable(ctx context.Context, revision int64) (bool, error) {
-	_, readable, err := t.rangeAt(ctx, t.prefix+"health", revision, 1)
+	_, readable, err := t.rangeAt(ctx, t.prefix+"health/", revision, 1)
 	return readable, err
 }
 

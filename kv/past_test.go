@@ -59,7 +59,7 @@ func TestTailFindsThePast(t *testing.T) {
 				}
 				requests, failures := 0, 0
 				store.SetHook(func(op, key string) error {
-					if key == "compact_rev_key" || key == "/registry/health" {
+					if key == "compact_rev_key" || key == "/registry/health/" {
 						requests++
 					}
 					if op == c.fail && failures < 3 {
@@ -192,7 +192,7 @@ func TestBeginReturnsARevisionThatExists(t *testing.T) {
 		}
 		var once sync.Once
 		store.SetHook(func(op, key string) error {
-			if op == "list" && key == "/registry/health" {
+			if op == "list" && key == "/registry/health/" {
 				once.Do(func() {
 					store.SetHook(nil)
 					kvtest.Put(t, store, "/registry/pods/a", "x") // first: the Tail asks for the present at once

@@ -291,8 +291,7 @@ func Warn(ctx context.Context, found []error) {
 
 // IgnoresManagedFields reports whether the patch is a merge patch that does not name managedFields.
 func (p *Patch) IgnoresManagedFields() bool {
-	named := bytes.Contains(bytes.ToLower(p.Data), []byte("managedfields")) || bytes.Contains(p.Data, []byte(`\u`)) // perhaps escaped
-	return p.Kind != types.JSONPatchType && !named
+	return p.Kind != types.JSONPatchType && !bytes.Contains(p.Data, []byte(`\u`)) && !bytes.Contains(bytes.ToLower(p.Data), []byte("managedfields"))
 }
 
 const (

@@ -332,8 +332,7 @@ func IsTrue(value string) bool {
 	return value != "0" && !strings.EqualFold(value, "false")
 }
 
-// StatusPath is the path of the server's status, which is a stream without end if the query has
-// watch.
+// StatusPath is the path of the server's status, which is a stream if the query has watch.
 const StatusPath = "/larder/status"
 
 // LongRunning reports whether the request has no deadline (apiserver

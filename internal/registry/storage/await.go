@@ -37,7 +37,7 @@ func (w *awaiter) now(ctx context.Context) error {
 	return err
 }
 
-// nowTimed is now, and reports whether it has waited for the cache. Readers of a cache that cannot keep up
+// nowTimed is now, and reports whether it has waited for the cache. Lists of a cache that cannot keep up
 // wait; they are never sent to the store, which could not serve them all. If the store is replaced
 // meanwhile, nowTimed reads its revision again, because the first one belongs to another history.
 func (w *awaiter) nowTimed(ctx context.Context) (waited bool, err error) {

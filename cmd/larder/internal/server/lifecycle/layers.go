@@ -9,8 +9,8 @@ import (
 )
 
 // Layers are the running parts of a server. Each depends on those started before it. Stop ends them in the
-// reverse order, and waits for each, or until its Limit, before it ends the next. Wait and Ended report a layer
-// that ended by itself.
+// reverse order, and waits for each, at most for its Limit, before it ends the next. At last it waits for all.
+// Wait and Ended report a layer that ended by itself.
 //
 // A Layers value is used by one goroutine.
 type Layers struct {
@@ -20,8 +20,8 @@ type Layers struct {
 
 // Layer is one part of a server.
 type Layer struct {
-	// Limit limits how long Stop waits for the layer before it ends the next one; 0 does not. It is for layers that
-	// may end only after one that was started before them.
+	// Limit limits how long Stop waits for the layer before it ends the next one; 0 means no limit. It is for layers
+	// that may end only after one that was started before them.
 	Limit time.Duration
 
 	name   string
