@@ -1,6 +1,7 @@
 package http2
 
 import (
+	"math/rand/v2"
 	"net/http"
 	"runtime"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/socket"
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // TestSlowReaders: a client that lets nothing of an answer pass holds no more of it than one
@@ -431,4 +433,55 @@ func TestWindowOfTheConnectionIsShared(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestWindowsLeaveNoWriterBehind: however windows grow, and whoever leaves meanwhile, each byte that the windows let pass
+// is sent: no writer waits that could write.
+func TestWindowsLeaveNoWriterBehind(t *testing.T) {
+	for seed := range uint64(proctest.Fewer(60)) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 0))
+			const streams, size = 12, 30_000
+			p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+				x := answering(c, received)
+				x.SendFrom(http.StatusOK, "", size, pattern(size))
+				return x
+			}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(random.IntN(20_000))})
+			gone := make(map[uint32]bool)
+			for i := range uint32(streams) {
+				p.must(p.get(2*i+1, "/"))
+			}
+			for range 200 {
+				id, n := 2*uint32(random.IntN(streams))+1, 1+uint32(random.IntN([]int{10, 1000, 10_000}[random.IntN(3)]))
+				switch random.IntN(20) {
+				case 0:
+					gone[id] = true
+					p.must(p.framer.WriteRSTStream(id, http2.ErrCodeCancel))
+				case 1, 2, 3, 4, 5, 6:
+					p.must(p.framer.WriteWindowUpdate(0, n))
+				default:
+					p.must(p.framer.WriteWindowUpdate(id, n))
+				}
+				if random.IntN(4) == 0 {
+					synctest.Wait()
+					p.server.mu.Lock()
+					for _, st := range p.server.streams {
+						if st.window > 0 && p.server.window > 0 && st.waits {
+							t.Errorf("seed %d: stream %d waits with windows of %d and %d", seed, st.id, st.window, p.server.window)
+						}
+					}
+					p.server.mu.Unlock()
+				}
+			}
+			p.must(p.framer.WriteWindowUpdate(0, streams*size))
+			for i := range uint32(streams) {
+				if id := 2*i + 1; !gone[id] {
+					_ = p.framer.WriteWindowUpdate(id, size)
+					if _, body, reset := p.ended(id); len(body) != size || reset != 0 {
+						t.Errorf("seed %d, stream %d: %d bytes, %v", seed, id, len(body), reset)
+					}
+				}
+			}
+		})
+	}
 }
