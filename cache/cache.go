@@ -56,7 +56,7 @@ type Change struct {
 // Batch is everything that one revision changed.
 type Batch struct {
 	Revision int64
-	// Time is when the batch arrived. The log forgets by it.
+	// Time is when the batch arrived, or later if its events are to be kept longer. The log forgets by it.
 	Time    time.Time
 	Changes []Change
 }

@@ -127,7 +127,7 @@ func (l *Log) Len() int {
 	return int(max(l.ring.Next(), first) - first)
 }
 
-// Since is when the oldest event that is kept was written to the log; false says that none is.
+// Since is the Time of the oldest event's Batch; false says that no event is kept.
 func (l *Log) Since() (time.Time, bool) {
 	for {
 		var room [1]*Event

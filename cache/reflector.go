@@ -416,9 +416,16 @@ func (r *Reflector) apply(ctx context.Context, batches []kv.Batch) error {
 	return nil
 }
 
+// replayedFor is how much longer than others events are kept that a start has replayed. After a crash all clients come
+// back at once, and in a large cluster the last of them minutes later.
+const replayedFor = 3 * time.Minute
+
 // applyOne applies one batch. It calls OnAppend after Applied: a read that waits for the revision
 // need not wait for the watchers.
 func (r *Reflector) applyOne(revision int64, now time.Time, changes []Change) {
+	if !r.cache.Ready() {
+		now = now.Add(replayedFor)
+	}
 	changed := r.cache.apply(Batch{Revision: revision, Time: now, Changes: changes})
 	r.sub.Applied(1)
 	if changed {

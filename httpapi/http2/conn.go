@@ -244,17 +244,10 @@ func (c *Conn) next() (http2.Frame, error) {
 	if errors.Is(err, http2.ErrFrameTooLarge) {
 		err = http2.ConnectionError(http2.ErrCodeFrameSize)
 	}
-	if broken, ok := errors.AsType[http2.StreamError](err); ok && c.fresh(broken.StreamID) {
-		err = http2.ConnectionError(broken.Code) // its header block is lost, without which no later one can be decoded
+	if broken, ok := errors.AsType[http2.StreamError](err); ok && broken.StreamID > c.last { // which this goroutine alone writes
+		err = http2.ConnectionError(broken.Code) // the header block is lost, without which no later one can be decoded
 	}
 	return frame, err
-}
-
-// fresh reports whether no stream with that number has begun.
-func (c *Conn) fresh(id uint32) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return id > c.last
 }
 
 // goAwayWait limits the time in which a client must leave after a GOAWAY, and the time to send the last one.

@@ -274,7 +274,7 @@ type listBody struct {
 	encoder *encoding.Encoder
 	meta    wire.ListMeta
 	objects []*cache.Object
-	items   [][]byte // of all objects if they are parts of the objects' bytes, else the next few to be written
+	items   [][]byte // of all objects if they are parts of the objects' bytes or a webhook makes some, else the next few to be written
 	source  encoding.Source
 	sum     int    // of the items' sizes
 	size    int    // of the body, unknownSize if items are made as they are written

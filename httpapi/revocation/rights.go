@@ -47,7 +47,7 @@ type Config struct {
 	Streams *streams.Streams
 }
 
-// Rights has the rights of all open watches.
+// Rights has the rights of all open watches, and of streams of the status page.
 type Rights struct {
 	config  Config
 	objects map[string]*cache.Cache // of the core group's resources, which tokens may be bound to, by name
