@@ -240,12 +240,16 @@ func (c *Conn) next() (http2.Frame, error) {
 	if err := (*frameReader)(c).wait(); err != nil {
 		return nil, err
 	}
-	frame, err := c.framer.ReadFrame()
+	head, err := c.framer.ReadFrameHeader()
+	var frame http2.Frame
+	if err == nil {
+		frame, err = c.framer.ReadFrameForHeader(head)
+	}
 	if errors.Is(err, http2.ErrFrameTooLarge) {
 		err = http2.ConnectionError(http2.ErrCodeFrameSize)
 	}
-	if broken, ok := errors.AsType[http2.StreamError](err); ok && broken.StreamID > c.last { // which this goroutine alone writes
-		err = http2.ConnectionError(broken.Code) // the header block is lost, without which no later one can be decoded
+	if broken, ok := errors.AsType[http2.StreamError](err); ok && head.Type == http2.FrameHeaders {
+		err = http2.ConnectionError(broken.Code) // the block is lost, without which no later one can be decoded
 	}
 	return frame, err
 }

@@ -116,7 +116,9 @@ func (c *Conn) windowUpdate(f *http2.WindowUpdateFrame) error {
 	if st.window += int64(f.Increment); st.window > maxWindow {
 		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeFlowControl}
 	}
-	st.wakeLocked()
+	if st.window > 0 && c.window > 0 {
+		st.wakeLocked()
+	}
 	return nil
 }
 

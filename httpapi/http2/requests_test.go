@@ -274,9 +274,13 @@ func (panicking) WriteTo(io.Writer) (int64, error) { panic("so it is") }
 // what it adds to the table.
 func TestBrokenHeaderBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPeer(t, Config{}, answering)
-		p.must(p.framer.WriteRawFrame(http2.FrameHeaders, http2.FlagHeadersPadded|http2.FlagHeadersEndHeaders, 1, []byte{9, 0x82}))
-		p.away(http2.ErrCodeProtocol)
-		<-p.served
+		for _, id := range []uint32{1, 3} { // of a stream that is over, and of a new one
+			p := newPeer(t, Config{}, answering)
+			p.must(p.get(1, "/"))
+			p.ended(1)
+			p.must(p.framer.WriteRawFrame(http2.FrameHeaders, http2.FlagHeadersPadded|http2.FlagHeadersEndHeaders, id, []byte{9, 0x82}))
+			p.away(http2.ErrCodeProtocol)
+			<-p.served
+		}
 	})
 }

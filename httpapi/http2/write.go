@@ -320,8 +320,9 @@ func (st *Stream) reserve(want int, until time.Time, wait bool) (int, error) {
 		c.mu.Lock()
 		st.refundLocked()
 		if err != nil {
-			st.wakeLocked() // it waits no longer, and another is woken in its place
-			c.wakeLocked()
+			st.wakeLocked() // unless another did that at this moment
+			<-st.wake
+			c.wakeLocked() // who may write in its place
 			return 0, err
 		}
 	}
