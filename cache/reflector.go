@@ -59,7 +59,8 @@ type ReflectorConfig struct {
 // A subscription may begin in the past. Then the Reflector loads the objects of that revision and
 // replays what has happened since, so that the Log reaches back to before the start. The Cache becomes
 // ready at the revision that was the present at the start. A Cache that is loaded again goes back to an
-// earlier revision only if the store was replaced. The age of replayed events counts from when they are applied.
+// earlier revision only if the store was replaced. The age of replayed events counts
+// from when they are applied, plus replayedFor.
 type Reflector struct {
 	store   kv.Store
 	sub     *kv.Subscription

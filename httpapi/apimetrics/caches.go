@@ -52,7 +52,7 @@ var cacheMetrics = [][]string{
 	{"larder_cache_dropped_total", "Counter of what the cache evicted for lack of space: encodings made on demand, frames of events, or events of the history.", "of"},
 	{"larder_cache_refused_total", "Counter of encodings that were made on demand and not kept for lack of space."},
 	{"larder_cache_history_events", "Number of past events that watches can still start from."},
-	{"larder_cache_history_seconds", "Age of the oldest event that watches can still start from, 0 if there is none."},
+	{"larder_cache_history_seconds", "Age of the oldest event that watches can still start from, 0 if there is none. Events that a start has replayed count as three minutes younger."},
 	{"larder_watchers", "Number of open watches."},
 	{"larder_watcher_groups", "Number of different selections among open watches. Each is evaluated once per event."},
 	{"larder_watchers_behind", "Number of open watches that have not been sent all that there is for them."},

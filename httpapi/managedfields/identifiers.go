@@ -34,16 +34,15 @@ func (ids *identifiers) number(text string) byte {
 	if i := slices.Index(ids.texts, text); i >= 0 {
 		return byte(i)
 	}
-	if ids.sealed || len(ids.texts) == maxIdentifiers || strings.ContainsFunc(text, needsEscape) {
+	escaped := func(r rune) bool {
+		return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && r != '.' && r != ':' && r != '-'
+	}
+	if ids.sealed || len(ids.texts) == maxIdentifiers || strings.ContainsFunc(text, escaped) {
 		ids.refused = true
 		return 0
 	}
 	ids.texts = append(ids.texts, text)
 	return byte(len(ids.texts) - 1)
-}
-
-func needsEscape(r rune) bool {
-	return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && r != '.' && r != ':' && r != '-'
 }
 
 // appendOrder appends the numbers in the order of their identifiers, and seals ids.

@@ -85,11 +85,6 @@ func (c *chain) local(ctx context.Context, a authorizer.Attributes) (authorizer.
 	return c.current.Load().local.Authorize(ctx, a)
 }
 
-// refuseRemote replaces a webhook that must not be asked.
-func refuseRemote(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-	return authorizer.DecisionNoOpinion, "", ErrRemote
-}
-
 func (a *Auth) loadAuthorizer(ctx context.Context, c Config) error {
 	config, err := c.Authorization.ToAuthorizationConfig(c.Informers)
 	if err != nil {
@@ -184,7 +179,9 @@ func (c *chain) link(ctx context.Context, config *authzapi.AuthorizationConfigur
 	remote := false
 	for _, configured := range config.Authorizers {
 		if configured.Type == authzapi.TypeWebhook && !remote {
-			local, remote = append(local, authorizer.AuthorizerFunc(refuseRemote)), true
+			local, remote = append(local, authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+				return authorizer.DecisionNoOpinion, "", ErrRemote // in place of a webhook that must not be asked
+			})), true
 		}
 		next, ok := c.permanent[configured.Type]
 		if !ok {

@@ -2,7 +2,6 @@ package versions
 
 import (
 	"fmt"
-	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -264,7 +263,6 @@ func mediaTypes(t *types) []runtime.SerializerInfo {
 	return list
 }
 
-// standard lists the media types of answers that have custom resources in them.
-func standard(media []runtime.SerializerInfo) []runtime.SerializerInfo {
-	return slices.DeleteFunc(slices.Clone(media), func(info runtime.SerializerInfo) bool { return info.MediaType == runtime.ContentTypeProtobuf })
+func isProtobuf(info runtime.SerializerInfo) bool {
+	return info.MediaType == runtime.ContentTypeProtobuf
 }

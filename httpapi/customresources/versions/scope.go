@@ -2,6 +2,7 @@ package versions
 
 import (
 	"maps"
+	"slices"
 	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -31,7 +32,7 @@ func (b *builder) scope(v *apiextensionsv1.CustomResourceDefinitionVersion, t *t
 	kind, serializer := b.kind(v), b.serializer(v, t)
 	return &handlers.RequestScope{
 		Namer:      handlers.ContextBasedNaming{Namer: runtime.Namer(meta.NewAccessor()), ClusterScoped: !b.namespaced()},
-		Serializer: serializer, StandardSerializers: standard(serializer.media),
+		Serializer: serializer, StandardSerializers: slices.DeleteFunc(slices.Clone(serializer.media), isProtobuf),
 		ParameterCodec: runtime.NewParameterCodec(t.options), Creater: t.creater, Convertor: b.safe,
 		UnsafeConvertor: b.unsafe, Defaulter: t.defaulter, Typer: t.typer,
 		TableConvertor: storage.CustomResource, Authorizer: b.Authorizer,
