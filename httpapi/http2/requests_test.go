@@ -259,7 +259,7 @@ func TestPanics(t *testing.T) {
 		if fields, _, _ := p.ended(101); fields[":status"] != "200" {
 			t.Errorf("afterwards: %v", fields)
 		}
-		if closed.Load() != 1 {
+		if synctest.Wait(); closed.Load() != 1 {
 			t.Error("the body of the panic was not closed")
 		}
 	})
