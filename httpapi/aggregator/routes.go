@@ -281,7 +281,7 @@ func (r responder) Object(code int, obj runtime.Object) {
 }
 
 func (r responder) Error(_ http.ResponseWriter, req *http.Request, err error) {
-	if errors.Is(context.Cause(req.Context()), context.DeadlineExceeded) { // err wraps nothing
+	if errors.Is(context.Cause(req.Context()), context.DeadlineExceeded) { // err has only the text of that
 		status := apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0).Status()
 		responsewriters.WriteRawJSON(int(status.Code), &status, r.w)
 		return

@@ -299,7 +299,7 @@ const (
 	streamFrom = 4 * exchange.CompressFrom
 )
 
-// fill finds the size of the body. With stream, a large JSON list is streamed unless all items are kept, or a webhook makes them:
+// fill finds the size of the body. With stream, a large JSON list is streamed unless all items are kept or converts is set:
 // otherwise they would be encoded twice. Unreadable objects fail here, before the first byte is sent.
 func (b *listBody) fill(ctx context.Context, encoder *encoding.Encoder, meta wire.ListMeta, stream bool) error {
 	b.encoder, b.meta, b.items, b.sum = encoder, meta, b.items[:0], 0
