@@ -156,7 +156,7 @@ func seededPod(i int, c SeedConfig) *corev1.Pod {
 			}},
 		},
 		Spec: corev1.PodSpec{
-			NodeName:                     fmt.Sprintf(nodeFormat, i%c.Nodes),
+			NodeName:                     c.nodeName(i),
 			ServiceAccountName:           "default",
 			AutomountServiceAccountToken: new(false),
 			SecurityContext:              &corev1.PodSecurityContext{RunAsUser: new(int64(65532)), RunAsNonRoot: new(true), FSGroup: new(int64(65532))},

@@ -15,18 +15,15 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// SeedConfig says how many pods to create and how they are spread.
+// SeedConfig says how many pods to create and how they are spread. Without nodes they are not scheduled.
 type SeedConfig struct {
 	Pods, Namespaces, Nodes int
 	// Clients is the number of concurrent requests.
 	Clients int
 }
 
-// Namespace and node names of the pods that Seed creates.
-const (
-	namespaceFormat = "bench-%d"
-	nodeFormat      = "node-%d"
-)
+// namespaceFormat makes the names of the namespaces of the pods that Seed creates.
+const namespaceFormat = "bench-%d"
 
 // Managers of the fields of the pods that Seed creates.
 const (
@@ -43,8 +40,8 @@ func Seed(ctx context.Context, t *Target, c SeedConfig) (*Result, error) {
 	if err := l.check(); err != nil {
 		return nil, err
 	}
-	if c.Namespaces < 1 || c.Nodes < 1 {
-		return nil, fmt.Errorf("bench: want at least one namespace and one node, got %d and %d", c.Namespaces, c.Nodes)
+	if c.Namespaces < 1 || c.Nodes < 0 {
+		return nil, fmt.Errorf("bench: want at least one namespace and no negative number of nodes, got %d and %d", c.Namespaces, c.Nodes)
 	}
 	if err := t.ensureNamespaces(ctx, c.Namespaces); err != nil {
 		return nil, err
@@ -83,7 +80,15 @@ func (c SeedConfig) PodPath(i int) string {
 
 // NodeSelection is the path of all pods of the i-th node.
 func (c SeedConfig) NodeSelection(i int) string {
-	return "/api/v1/pods?fieldSelector=spec.nodeName%3D" + fmt.Sprintf(nodeFormat, i)
+	return "/api/v1/pods?fieldSelector=spec.nodeName%3D" + c.nodeName(i)
+}
+
+// nodeName is the name of the i-th pod's node.
+func (c SeedConfig) nodeName(i int) string {
+	if c.Nodes == 0 {
+		return ""
+	}
+	return fmt.Sprintf("node-%d", i%c.Nodes)
 }
 
 // Deliveries is how many events watchers see when each selects one node, the first

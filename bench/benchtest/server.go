@@ -146,7 +146,8 @@ func selection(r *http.Request) func(path string, o object) bool {
 			return false
 		}
 		spec, _ := o["spec"].(object)
-		return !byNode || spec["nodeName"] == node
+		name, _ := spec["nodeName"].(string)
+		return !byNode || name == node
 	}
 }
 

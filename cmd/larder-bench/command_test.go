@@ -68,6 +68,8 @@ func TestWorkloads(t *testing.T) {
 		{[]string{"custom", "--resource=documents", "--objects=4", "--namespaces=2", "--bytes=1500", "--changes=2"}, "update documents"},
 		{append([]string{"slow", "--clients=3", "--watchers=2", "--changes=4", "--objects=2"}, pods...), "8 deliveries"},
 		{append([]string{"mixed", "--requests=20"}, pods...), "20 requests"},
+		{[]string{"seed", "--pods=14", "--namespaces=2", "--nodes=0"}, "14 pods"},
+		{[]string{"watchlist", "/api/v1/pods?fieldSelector=spec.nodeName%3D", "--requests=1", "--objects=4"}, "1 request "},
 	} {
 		out, _, err := run(t, c.args...)
 		if err != nil || !strings.Contains(out, c.want) {
@@ -108,6 +110,7 @@ func TestArguments(t *testing.T) {
 		{[]string{"read", "/"}, "--kubeconfig"},
 		{[]string{"read", "/", "--kubeconfig", "missing"}, "missing"},
 		{[]string{"watch", "--objects=0"}, "--objects"},
+		{[]string{"watch", "--per-node", "--nodes=0"}, "--nodes"},
 		{[]string{"watch", "--pods=5"}, "--objects"},
 		{[]string{"compare", "--rows", "("}, "--rows"},
 		{[]string{"compare", "extra"}, "unknown command"},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -28,6 +29,9 @@ sends the patches to another server of the same etcd, so that the cost does not 
 			}
 			if c.Plan.Open { // how many deliveries there are depends on it
 				c.Operations = c.Plan.Operations()
+			}
+			if perNode && seed.Nodes < 1 {
+				return errors.New("--per-node needs --nodes of at least 1")
 			}
 			if perNode {
 				c.PerChange, c.Selections, c.Deliveries = true, seed.NodeSelections(seed.Nodes), seed.Deliveries(c.Watchers, objects, c.Operations)
