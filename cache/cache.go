@@ -261,7 +261,7 @@ func (c *Cache) apply(batch Batch) bool {
 	if batch.Revision <= prev.revision || c.retired.Load() {
 		return false
 	}
-	next := prev.apply(batch)
+	next := prev.apply(batch, c.log.clock(batch.Time))
 	c.checkpoints.keep(prev, next, c.log)
 	c.publish(next)
 	c.offers.applied(batch.Revision) // after publish: a key is never neither ahead nor in the state
@@ -291,6 +291,6 @@ func (c *Cache) publish(next *state) {
 func (c *Cache) forget(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.log.forget(now.UnixNano(), 0, 0)
+	c.log.forget(c.log.clock(now), 0, 0)
 	c.checkpoints.trim(c.log)
 }

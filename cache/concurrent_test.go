@@ -274,7 +274,7 @@ func TestAtDuringApply(t *testing.T) {
 	}
 	// Between the publication of a state and that of its events.
 	current := c.current.Load()
-	next := current.apply(Batch{Revision: 600, Changes: []Change{{Key: "a"}}})
+	next := current.apply(Batch{Revision: 600, Changes: []Change{{Key: "a"}}}, 0)
 	c.current.Store(next)
 	if s, err := c.At(599); err != nil || s.Get("a") == nil {
 		t.Errorf("the state before an event that is not in the log yet: %v", err)

@@ -186,7 +186,7 @@ func TestRevisionBeforeTheLastChangesIsFound(t *testing.T) {
 			t.Errorf("more changes than there are: %d, want %d", got, want)
 		}
 		shown := m.cache.current.Load()
-		m.cache.current.Store(shown.apply(Batch{Revision: shown.revision + 2, Changes: []Change{{Key: "a/1"}}}))
+		m.cache.current.Store(shown.apply(Batch{Revision: shown.revision + 2, Changes: []Change{{Key: "a/1"}}}, 0))
 		if got, want := m.cache.Before(1, "a/"), shown.revision+1; got != want {
 			t.Errorf("a change ago, which the log lacks: %d, want %d", got, want)
 		}

@@ -25,7 +25,7 @@ type Event struct {
 	// Invariant: Object != nil || Prev != nil
 	Object, Prev *Object
 
-	time   int64 // of the batch, in Unix nanoseconds
+	time   int64 // of the batch, as Log.clock gives it
 	frames cells
 	last   bool // the revision's final event
 }
@@ -102,6 +102,7 @@ func (c LogConfig) withDefaults() LogConfig {
 // takes no lock. It is written by its Cache alone.
 type Log struct {
 	config LogConfig
+	began  time.Time   // where clock begins
 	writer *sync.Mutex // the Cache's mu; held while the log is changed
 	ring   *ring[Event]
 	oldest atomic.Int64
@@ -111,8 +112,11 @@ type Log struct {
 
 func newLog(config LogConfig, writer *sync.Mutex) *Log {
 	config = config.withDefaults()
-	return &Log{config: config, writer: writer, ring: newRing[Event](min(config.MinEvents, 64))}
+	return &Log{config: config, began: time.Now(), writer: writer, ring: newRing[Event](min(config.MinEvents, 64))}
 }
+
+// clock returns the nanoseconds from began to t. It ignores steps of the wall clock.
+func (l *Log) clock(t time.Time) int64 { return int64(t.Sub(l.began)) }
 
 // Oldest is the smallest revision from which the log can be followed: every
 // change after it is still there.
@@ -137,7 +141,7 @@ func (l *Log) Since() (time.Time, bool) {
 		case len(events) == 0:
 			return time.Time{}, false
 		default:
-			return time.Unix(0, events[0].time), true
+			return l.began.Add(time.Duration(events[0].time)), true
 		}
 	}
 }
@@ -250,7 +254,7 @@ func (l *Log) forget(now int64, adding int, cost int64) {
 		e := l.ring.at(first)
 		length := int(next-first) + adding
 		tooMany := length > l.config.MaxEvents || l.bytes.Load()+cost > l.config.MaxBytes
-		old := e.time < now-int64(l.config.KeepFor)
+		old := now-e.time > int64(l.config.KeepFor)
 		if !tooMany && !(old && length > l.config.MinEvents) {
 			return
 		}

@@ -225,8 +225,8 @@ func (s *state) corruptFrom(key string, most int) (found []*Object) {
 	return found
 }
 
-// apply returns the state after a batch.
-func (s *state) apply(batch Batch) *state {
+// apply returns the state after a batch, which came at a time of Log.clock.
+func (s *state) apply(batch Batch, at int64) *state {
 	next := s.clone()
 	events := make([]Event, 0, len(batch.Changes))
 	for _, change := range batch.Changes {
@@ -240,7 +240,7 @@ func (s *state) apply(batch Batch) *state {
 			continue // deleted before it was ever seen
 		}
 		events = append(events, Event{
-			Pos: next.position, Revision: batch.Revision, Object: change.Object, Prev: prev, time: batch.Time.UnixNano(),
+			Pos: next.position, Revision: batch.Revision, Object: change.Object, Prev: prev, time: at,
 		})
 		next.position++
 	}
