@@ -63,7 +63,7 @@ func (s *stored) counted() *atomic.Int64 {
 	if s.frame {
 		return &s.schema.frames
 	}
-	return &s.schema.counts[s.cell.number]
+	return &s.schema.encodings
 }
 
 // shared returns the bytes to a reader. Builds with invariants check that none wrote them.

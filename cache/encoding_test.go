@@ -157,17 +157,17 @@ func (m *budgetModel) grow(t *rapid.T) {
 
 func (m *budgetModel) check(t *rapid.T) {
 	var used int64
+	var want [2]int64
 	for id := EncodingID(1); id <= 30; id++ {
-		var want [2]int64
 		for at := range m.objects {
 			if b, ok := m.kept(at, id); ok {
 				want[at%2] += int64(len(b))
 				used += m.objects[at].keptCost(id)
 			}
 		}
-		if m.schemas[0].counts[id].Load() != want[0] || m.schemas[1].counts[id].Load() != want[1] {
-			t.Fatalf("encoding %d counts %d and %d, want %d", id, m.schemas[0].counts[id].Load(), m.schemas[1].counts[id].Load(), want)
-		}
+	}
+	if got := [2]int64{m.schemas[0].EncodingBytes(), m.schemas[1].EncodingBytes()}; got != want {
+		t.Fatalf("%d bytes are counted, want %d", got, want)
 	}
 	if m.budget.Used() != used || m.budget.LogBytes() != m.history {
 		t.Fatalf("used %d and %d, want %d and %d", m.budget.Used(), m.budget.LogBytes(), used, m.history)
@@ -214,8 +214,8 @@ func TestBudgetIsExactUnderPressure(t *testing.T) {
 	for _, o := range objects {
 		o.cells.retire(budget)
 	}
-	if budget.Used() != 0 || budget.oldest != nil || budget.newest != nil || schema.counts[1].Load() != 0 {
-		t.Errorf("%d bytes used, %d counted after all are gone", budget.Used(), schema.counts[1].Load())
+	if budget.Used() != 0 || budget.oldest != nil || budget.newest != nil || schema.EncodingBytes() != 0 {
+		t.Errorf("%d bytes used, %d counted after all are gone", budget.Used(), schema.EncodingBytes())
 	}
 }
 

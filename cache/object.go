@@ -13,7 +13,7 @@ import (
 
 // EncodingID numbers the encodings of one resource. The code that makes the encodings defines the
 // numbers; 0 is the canonical one.
-type EncodingID uint8
+type EncodingID uint16
 
 // Object is one stored value at one revision, encoded and ready to serve. It is
 // immutable; all methods are safe for concurrent use.

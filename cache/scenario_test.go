@@ -225,7 +225,7 @@ func (s *scenario) encode(d *datadriven.TestData) {
 		return make([]byte, number(s.t, d, "size")), nil
 	})
 	s.printErr(err)
-	s.printf("%s; %d bytes of encoding %d, budget used %d of %d\n", made, s.cache.schema.counts[id].Load(), id, s.budget.Used(), s.budget.Limit())
+	s.printf("%s; %d bytes of encodings, budget used %d of %d\n", made, s.cache.schema.EncodingBytes(), s.budget.Used(), s.budget.Limit())
 }
 
 func (s *scenario) status() {

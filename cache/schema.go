@@ -39,9 +39,9 @@ type Schema struct {
 	indexes []Index
 	budget  *Budget
 	// identify finds the identity in an object's head; nil means that the key is the identity.
-	identify func(head []byte) []byte
-	counts   [256]atomic.Int64 // bytes kept, by EncodingID
-	frames   atomic.Int64      // bytes kept in frames of events
+	identify  func(head []byte) []byte
+	encodings atomic.Int64 // bytes kept in secondary encodings
+	frames    atomic.Int64 // bytes kept in frames of events
 
 	pressure struct{ encodings, frames, events, refused atomic.Int64 } // see Pressure
 
@@ -69,12 +69,7 @@ func (s *Schema) IdentifyBy(identify func(head []byte) []byte) { s.identify = id
 func (s *Schema) Budget() *Budget { return s.budget }
 
 // EncodingBytes is the number of bytes kept in all secondary encodings.
-func (s *Schema) EncodingBytes() (n int64) {
-	for i := range s.counts {
-		n += s.counts[i].Load()
-	}
-	return n
-}
+func (s *Schema) EncodingBytes() int64 { return s.encodings.Load() }
 
 // FrameBytes is the number of bytes kept in frames of events.
 func (s *Schema) FrameBytes() int64 { return s.frames.Load() }

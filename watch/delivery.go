@@ -73,11 +73,11 @@ func (d Delivery) Shared() bool { return d.event != nil }
 // makes the bytes and may depend on the delivery and on enc alone, because every watcher that delivers
 // the same event in the same encoding shares them. The frame of an event is built once; initial objects
 // and bookmarks are built at each call. An error is not kept.
-func (d Delivery) Frame(enc uint8, build func(Delivery) ([]byte, error)) ([]byte, error) {
+func (d Delivery) Frame(enc uint16, build func(Delivery) ([]byte, error)) ([]byte, error) {
 	if d.event == nil {
 		return build(d)
 	}
-	key := cache.FrameKey(d.Type)<<8 | cache.FrameKey(enc)
+	key := cache.FrameKey(d.Type)<<16 | cache.FrameKey(enc)
 	return d.event.Frame(key, func() ([]byte, error) { return build(d) })
 }
 

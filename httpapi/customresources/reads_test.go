@@ -96,6 +96,27 @@ func TestReadsPruneAndDefaultCustomResources(t *testing.T) {
 	lacks(t, other, "color", "firm", "free")
 }
 
+// TestManyVersions reads and watches an object in each of 60 versions. Their encodings need more than 256 numbers.
+func TestManyVersions(t *testing.T) {
+	s := newServer(t)
+	const one = "\n  - {name: v%d, served: true, storage: %t, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}"
+	versions := ""
+	for i := 1; i <= 60; i++ {
+		versions += fmt.Sprintf(one, i, i == 1)
+	}
+	before, _, _ := strings.Cut(shelves, "\n  - ")
+	s.define(t, before+versions+"\n")
+	s.put(t, shelfKey+"old", old)
+	for i := 1; i <= 60; i++ {
+		path := fmt.Sprintf("/apis/example.com/v%d/namespaces/ns/shelves", i)
+		version := fmt.Sprintf(`"apiVersion":"example.com/v%d"`, i)
+		contains(t, s.get(t, path+"/old").body, version)
+		contains(t, s.get(t, path).body, version)
+		_, object, _ := s.watch(t, path+"?watch=1").next(t)
+		contains(t, object, version)
+	}
+}
+
 // TestCachedCustomResourcesAreAnsweredAsUpstreamDoes compares answers from cached bytes with those of upstream's
 // handler, which decodes and encodes each object.
 func TestCachedCustomResourcesAreAnsweredAsUpstreamDoes(t *testing.T) {

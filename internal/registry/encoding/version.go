@@ -144,13 +144,13 @@ func partialKind(projection Projection) wire.Kind {
 
 // ID is the number of an encoding among those of one resource's objects. Versions share the
 // encodings of PartialObjectMetadata, which are the same in every version of a built-in kind.
-type ID = uint8
+type ID = uint16
 
 const (
 	canonicalID = 0
 	partialIDs  = 1 // media type and projection of PartialObjectMetadata follow
 	versionIDs  = partialIDs + mediaTypes*(projections-1)
-	maxIDs      = 1 << 8
+	maxIDs      = 1 << 16
 )
 
 // errTooManyVersions says that there is no number left for the encodings of a version.
