@@ -276,12 +276,15 @@ func TestLeasesAreReused(t *testing.T) {
 	if got := take(100); got != 4 {
 		t.Errorf("after its lease was forgotten a key got lease %d", got)
 	}
+	if short, again := take(15), take(100); short != 5 || again != 4 {
+		t.Errorf("a TTL too short for reuse got lease %d, and the next key lease %d", short, again)
+	}
 	g.err = errors.New("no quorum")
 	if _, err := l.lease(t.Context(), &g, 15, 0); !errors.Is(err, g.err) {
 		t.Errorf("got %v", err)
 	}
 	// 5 percent, but no more than a minute.
-	if want := []int64{3660, 3660, 105, 105}; !slices.Equal(g.ttls, want) {
+	if want := []int64{3660, 3660, 105, 105, 15}; !slices.Equal(g.ttls, want) {
 		t.Errorf("granted %d, want %d", g.ttls, want)
 	}
 	if want := []int64{1000, 1, 2}; !slices.Equal(retired, want) {

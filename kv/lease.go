@@ -55,6 +55,9 @@ func (l *leaseManager) lease(ctx context.Context, client clientv3.Lease, ttl int
 	if err != nil {
 		return 0, err
 	}
+	if granted == ttl && l.longest > 0 { // it cannot be reused, as another one may be
+		return resp.ID, nil
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.retired != nil && l.objects > 0 {
