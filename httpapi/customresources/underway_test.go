@@ -17,12 +17,15 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// blockingAdmission is an admission plugin that blocks the creation of objects named slow.
-type blockingAdmission struct{ entered, open chan struct{} }
+// blockingAdmission is an admission plugin that blocks an operation on objects named slow.
+type blockingAdmission struct {
+	operation     admission.Operation
+	entered, open chan struct{}
+}
 
 // Handles implements admission.Interface.
-func (blockingAdmission) Handles(operation admission.Operation) bool {
-	return operation == admission.Create
+func (d blockingAdmission) Handles(operation admission.Operation) bool {
+	return operation == d.operation
 }
 
 // Admit implements admission.MutationInterface.
@@ -43,7 +46,7 @@ func TestNothingIsCreatedAfterTheDeletion(t *testing.T) {
 		"apply": {method: http.MethodPatch, path: shelvesV1 + "/slow?fieldManager=x", kind: "application/apply-patch+yaml", body: object},
 	} {
 		t.Run(name, func(t *testing.T) {
-			plugin := blockingAdmission{make(chan struct{}), make(chan struct{})}
+			plugin := blockingAdmission{admission.Create, make(chan struct{}), make(chan struct{})}
 			s := newServerOf(t, func(c *customresources.Config) { c.Admission = plugin })
 			s.define(t, shelves)
 			created := make(chan answer, 1)
@@ -91,5 +94,31 @@ func TestNothingIsCreatedAfterTheDeletion(t *testing.T) {
 				t.Errorf("%d objects are left, %v", len(left.Items), err)
 			}
 		})
+	}
+}
+
+// TestUpdatesDoNotDelayTheDeletion deletes a CRD while one of its objects is being patched.
+func TestUpdatesDoNotDelayTheDeletion(t *testing.T) {
+	plugin := blockingAdmission{admission.Update, make(chan struct{}), make(chan struct{})}
+	s := newServerOf(t, func(c *customresources.Config) { c.Admission = plugin })
+	s.define(t, shelves)
+	s.do(t, http.MethodPost, shelvesV1, "application/json", `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"slow"}}`)
+	patched := make(chan answer, 1)
+	go func() {
+		patched <- s.ask(t, call{method: http.MethodPatch, path: shelvesV1 + "/slow", kind: "application/merge-patch+json", body: `{"spec":{"width":1}}`})
+	}()
+	<-plugin.entered
+	crds := s.crds.ApiextensionsV1().CustomResourceDefinitions()
+	must(t, crds.Delete(t.Context(), "shelves.example.com", deleteNow()))
+	proctest.Eventually(t, "the definition is gone", func() error {
+		_, err := crds.Get(t.Context(), "shelves.example.com", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("still there, %v", err)
+	})
+	close(plugin.open)
+	if a := <-patched; a.code != http.StatusNotFound && a.code != http.StatusConflict {
+		t.Errorf("patched: %s", a)
 	}
 }

@@ -1,6 +1,7 @@
 package customresources
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"time"
@@ -147,7 +148,7 @@ func (e *Extensions) write(x *exchange.Exchange, s *serving, attributes func() [
 	if !b.serves(t, x.Verb) {
 		return false, nil
 	}
-	if x.Verb == "create" || x.Verb == "patch" {
+	if x.Verb == "create" || x.Verb == "patch" && x.Subresource == "" && bytes.HasPrefix(x.Peek("Content-Type"), []byte("application/apply-patch")) {
 		defer s.creates.begin()()
 		// The finalizer either waits for this create, or came before begin. Then s has already seen the
 		// deletion, and refuses creates, or another serving has replaced s.
