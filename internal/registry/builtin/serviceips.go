@@ -174,7 +174,7 @@ func (s *serviceIPs) wait(ctx context.Context) error {
 	}
 }
 
-// gate makes the writes of a storage wait until the allocators are ready.
+// gate makes creations and updates, dry runs too, wait until the allocators are ready.
 func (s *serviceIPs) gate(store *genericregistry.Store) {
 	begin := store.BeginCreate
 	store.BeginCreate = func(ctx context.Context, obj runtime.Object, options *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
@@ -183,10 +183,17 @@ func (s *serviceIPs) gate(store *genericregistry.Store) {
 		}
 		return begin(ctx, obj, options)
 	}
+	beginUpdate := store.BeginUpdate
+	store.BeginUpdate = func(ctx context.Context, obj, old runtime.Object, options *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
+		if err := s.wait(ctx); err != nil {
+			return nil, err
+		}
+		return beginUpdate(ctx, obj, old, options)
+	}
 }
 
-// gatedOptions makes updates and deletions wait, before the hooks of the REST storage are
-// called. gate does so for creations.
+// gatedOptions makes deletions wait, before the hooks of the REST storage are called. gate does so for other
+// writes.
 type gatedOptions struct {
 	generic.RESTOptionsGetter
 	ips *serviceIPs
@@ -209,17 +216,6 @@ func (g gatedOptions) GetRESTOptions(gr schema.GroupResource, example runtime.Ob
 type gatedStorage struct {
 	storage.Interface
 	ips *serviceIPs
-}
-
-// GuaranteedUpdate implements storage.Interface.
-func (g gatedStorage) GuaranteedUpdate(
-	ctx context.Context, key string, out runtime.Object, ignoreNotFound bool,
-	preconditions *storage.Preconditions, update storage.UpdateFunc, cached runtime.Object,
-) error {
-	if err := g.ips.wait(ctx); err != nil {
-		return err
-	}
-	return g.Interface.GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions, update, cached)
 }
 
 // Delete implements storage.Interface.
