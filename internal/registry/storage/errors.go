@@ -49,8 +49,8 @@ func (c *corruption) Unwrap() error { return c.err }
 
 // corruptError returns the error by which upstream's handlers allow the object under key to be deleted
 // unread.
-func corruptError(key string, o *cache.Object) error {
-	c := &corruption{what: undecodable, revision: o.Revision(), err: o.Err()}
+func corruptError(key string, revision int64, err error) error {
+	c := &corruption{what: undecodable, revision: revision, err: err}
 	if storage.IsInternalError(c.err) { // as Codec.DecodeValue wraps it
 		c = &corruption{what: untransformable, err: errors.Unwrap(errors.Unwrap(c.err))}
 	}
@@ -69,7 +69,7 @@ func (l *corruptList) add(full string, o *cache.Object) bool {
 		return false
 	}
 	l.causes = append(l.causes, metav1.StatusCause{
-		Type: metav1.CauseTypeUnexpectedServerResponse, Field: full, Message: corruptError(full, o).Error(),
+		Type: metav1.CauseTypeUnexpectedServerResponse, Field: full, Message: corruptError(full, o.Revision(), o.Err()).Error(),
 	})
 	return true
 }

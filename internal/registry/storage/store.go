@@ -76,7 +76,7 @@ func (s *adapter) Get(ctx context.Context, key string, opts storage.GetOptions, 
 	if err != nil {
 		return err
 	}
-	return s.codec.Restore(o.Body(), out)
+	return s.corrupt(s.layout.root+scope.key(), o, s.codec.Restore(o.Body(), out))
 }
 
 // getTraced is Get within a new span, if the span of ctx is recorded.

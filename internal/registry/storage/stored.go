@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -53,7 +54,7 @@ func (s *stored) corrupt(full string, o *cache.Object, plain error) error {
 	if plain == nil || !deletesUnread() {
 		return plain
 	}
-	return corruptError(full[len(s.layout.base)-1:], o)
+	return corruptError(full[len(s.layout.base)-1:], o.Revision(), cmp.Or(o.Err(), plain))
 }
 
 // listStored answers from the store, for revisions that are not kept and caches
