@@ -17,6 +17,9 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 )
 
 // converter is a conversion webhook between v1, which has spec.color, and v2, which has spec.colour and the same
@@ -288,6 +291,22 @@ func TestWebhookThatIsDownFailsOnlyWhatNeedsIt(t *testing.T) {
 	c.down.Store(false)
 	contains(t, s.get(t, shelvesV2+"/old").body, `"colour":"red"`)
 	contains(t, s.get(t, shelvesV2).body, `"colour":"red"`, `"colour":"green"`)
+}
+
+// TestUnconvertibleObjectsAreDeletedUnread deletes an object that the webhook cannot convert, where the gate allows it.
+func TestUnconvertibleObjectsAreDeletedUnread(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
+	s, c := newServer(t), newConverter(t)
+	s.define(t, shelves, c.by)
+	s.put(t, shelfKey+"old", old)
+	c.down.Store(true)
+	const unread = `{"kind":"DeleteOptions","apiVersion":"v1","ignoreStoreReadErrorWithClusterBreakingPotential":true}`
+	if a := s.ask(t, call{method: http.MethodDelete, path: shelvesV2 + "/old", kind: "application/json", body: unread}); a.code != http.StatusOK {
+		t.Errorf("delete: %s", a)
+	}
+	if left, err := s.store.Range(t.Context(), everythingBelow(shelfKey)); err != nil || len(left.Items) > 0 {
+		t.Errorf("%d objects are left, %v", len(left.Items), err)
+	}
 }
 
 // TestListsThatNeedAWebhook: a list fails as a whole before its first byte is sent if the webhook fails, also one that
