@@ -181,7 +181,8 @@ func (r *Relay) changedCRD(e *registry.Endpoint, d watch.Delivery) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for gvr, f := range r.followed {
-		if gvr.GroupResource() == gr && d.Type != watch.Deleted && f.differs(now) {
+		// Before f is made, it may have read an earlier state of the CRD.
+		if gvr.GroupResource() == gr && d.Type != watch.Deleted && (!f.isMade() || f.crd != now) {
 			r.leaveLocked(gvr, f)
 			changed = true
 		}
@@ -189,9 +190,4 @@ func (r *Relay) changedCRD(e *registry.Endpoint, d watch.Delivery) {
 	if changed {
 		r.changed[gr] = time.Now()
 	}
-}
-
-// differs reports whether f was made, or failed to be made, by another state of its CRD.
-func (f *followed) differs(now crdVersion) bool {
-	return !f.isMade() || f.crd != now // before it is made, it may have read the state before
 }

@@ -84,7 +84,8 @@ func (t transport) WrappedRoundTripper() http.RoundTripper {
 			if err != nil {
 				return nil, err
 			}
-			return bind(ctx, c), nil
+			request, _ := ctx.Value(requestKey{}).(*Request)
+			return &conn{Conn: c, request: request, stop: context.AfterFunc(ctx, func() { c.Close() })}, nil
 		},
 	}
 }
@@ -95,12 +96,6 @@ type conn struct {
 
 	request *Request    // nil if unknown
 	stop    func() bool // the watch over the request's context
-}
-
-// bind returns c, to be closed when the request of ctx ends.
-func bind(ctx context.Context, c net.Conn) net.Conn {
-	request, _ := ctx.Value(requestKey{}).(*Request)
-	return &conn{Conn: c, request: request, stop: context.AfterFunc(ctx, func() { c.Close() })}
 }
 
 // Read implements net.Conn.
