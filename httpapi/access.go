@@ -103,6 +103,8 @@ func (i *authentication) impersonate(x *apiCall) bool {
 		x.Fail(unsynced())
 	case bound.Err() != nil:
 		i.auditor.timedOut(x)
+	case i.relayed && auth.Undecided(err):
+		x.Fail(unavailable())
 	default:
 		w.SendTo(&x.Response)
 	}

@@ -196,7 +196,7 @@ func (f *follower) follow(ctx context.Context) error {
 			return ctx.Err()
 		case errors.Is(err, errUnsound):
 			continue
-		case !reopens(err):
+		case status.Code(err) != codes.Unavailable && status.Code(err) != codes.Internal, errors.Is(rpctypes.Error(err), rpctypes.ErrNoLeader): // etcd's rule
 			return rpctypes.Error(err)
 		case f.delivered > before:
 			delay = reopenFirst
@@ -205,13 +205,6 @@ func (f *follower) follow(ctx context.Context) error {
 			return err
 		}
 	}
-}
-
-// reopens reports whether a stream that ended with err is opened again, by the rule of
-// etcd's client.
-func reopens(err error) bool {
-	code := status.Code(err)
-	return (code == codes.Unavailable || code == codes.Internal) && !errors.Is(rpctypes.Error(err), rpctypes.ErrNoLeader)
 }
 
 // copyStream copies one stream until it ends and returns why.

@@ -58,7 +58,7 @@ func NewAuthentication(config Config) *Authentication {
 var processUser = &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.AllAuthenticated, user.SystemPrivilegedGroup}}
 
 // Authenticate sets x.User. foreign says that the request may have credentials outside the Authorization
-// header. The error is ErrUnauthenticated or ErrTimeout.
+// header. The error is ErrUnauthenticated, ErrTimeout or the authenticator's.
 func (a *Authentication) Authenticate(x *nethttp.Call, foreign bool) error {
 	if a.config.Authenticator == nil || x.Carrier.Internal() {
 		x.User = processUser
@@ -106,7 +106,7 @@ func (a *Authentication) ask(x *nethttp.Call, warner *warner) (*authenticator.Re
 		return nil, ErrTimeout
 	case err != nil:
 		klog.ErrorS(err, "Unable to authenticate the request", "auditID", x.AuditID)
-		return nil, ErrUnauthenticated
+		return nil, err
 	case !ok:
 		return nil, ErrUnauthenticated
 	}

@@ -72,17 +72,18 @@ func isRevision(text string) bool {
 
 // isSelected reports whether caches can apply the selectors of o and the upstream knows them, too. Caches of
 // custom resources do not have their selectable fields. Another version of the upstream may know other fields of
-// built-in resources, but each knows the node of a pod. Whether an upstream knows shards is not known.
+// built-in resources, but each knows the node of a pod, and refuses a field without a name. Whether an upstream knows shards is
+// not known.
 func isSelected(o *internalversion.ListOptions, builtIn, sameMinor bool) bool {
 	if o.ShardSelector != "" {
 		return false
 	}
-	if o.FieldSelector == nil || builtIn && sameMinor {
+	if o.FieldSelector == nil {
 		return true
 	}
 	for _, field := range o.FieldSelector.Requirements() {
 		named := field.Field == metav1.ObjectNameField || field.Field == "metadata.namespace"
-		if !named && (field.Field != "spec.nodeName" || !builtIn) {
+		if field.Field == "" || !named && !(builtIn && sameMinor) && (field.Field != "spec.nodeName" || !builtIn) {
 			return false
 		}
 	}

@@ -105,6 +105,7 @@ func TestWhatCachesMayAnswer(t *testing.T) {
 			{"/api/v1/pods?resourceVersion=0&fieldSelector=spec.nodeName%3Dn,metadata.namespace%3Da", json, known},
 			{"/api/v1/pods?resourceVersion=0&fieldSelector=status.phase%3DRunning", json, minor == 36},
 			{"/api/v1/pods?watch=1&fieldSelector=spec.other%3Dx", json, minor == 36}, // refused with the upstream's text
+			{"/api/v1/pods?resourceVersion=0&fieldSelector=%3Da", json, false},       // the upstream refuses it
 			{"/api/v1/pods?resourceVersion=0&shardSelector=x", json, false},
 			{"/api/v1/pods?resourceVersion=0", table, minor == 36},
 			{"/apis/example.com/v1/boxes?resourceVersion=0", json, true},

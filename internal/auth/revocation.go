@@ -161,14 +161,19 @@ func unanswered(err error) bool {
 }
 
 // Undecided reports whether err of an authenticator or authorizer says that a webhook could not be asked. Every
-// other error is an answer: a TokenReview, for example, may give the reason of a refusal.
+// other error is an answer: a TokenReview, for example, may give the reason of a refusal. A review that is refused
+// for its content is one, too: otherwise a client could make it seem that nobody can be asked.
 func Undecided(err error) bool {
 	if all, ok := err.(utilerrors.Aggregate); ok {
 		return slices.ContainsFunc(all.Errors(), Undecided)
 	}
 	var status apierrors.APIStatus // of the review as a request
 	var network net.Error
-	return errors.As(err, &status) || errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded)
+	if errors.As(err, &status) {
+		code := status.Status().Code
+		return code != http.StatusRequestEntityTooLarge && code != http.StatusUnprocessableEntity
+	}
+	return errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // FailedConditions reports whether err of an authorizer says only that match conditions of webhooks failed.

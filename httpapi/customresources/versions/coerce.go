@@ -262,7 +262,3 @@ func mediaTypes(t *types) []runtime.SerializerInfo {
 	}
 	return list
 }
-
-func isProtobuf(info runtime.SerializerInfo) bool {
-	return info.MediaType == runtime.ContentTypeProtobuf
-}

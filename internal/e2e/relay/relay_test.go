@@ -402,6 +402,7 @@ func TestWatchesSurviveTheUpstream(t *testing.T) {
 	t.Parallel()
 	u := startUpstream(t)
 	reader := u.token(t, "reader", allowed([]string{"get", "list", "watch"}, []string{"configmaps"}))
+	other := u.token(t, "other", allowed([]string{"get", "list", "watch"}, []string{"configmaps"}))
 	r := u.startRelay(t)
 	i := informer(t, r.as(reader))
 	maps := u.client(t).CoreV1().ConfigMaps("default")
@@ -413,6 +414,9 @@ func TestWatchesSurviveTheUpstream(t *testing.T) {
 	u.Kill()
 	if got := get(t, r.as(reader), "/api/v1/configmaps?resourceVersion=0"); got.code != http.StatusOK {
 		t.Errorf("a cached list without the upstream: %d %s", got.code, got.body)
+	}
+	if got := get(t, r.as(other), "/api/v1/configmaps?resourceVersion=0"); got.code != http.StatusServiceUnavailable {
+		t.Errorf("a token that the relay does not know: %d %s", got.code, got.body)
 	}
 	if got := get(t, r.as(reader), "/api/v1/configmaps/c?resourceVersion=0"); got.code != http.StatusServiceUnavailable {
 		t.Errorf("a read that the relay knows no right to: %d %s", got.code, got.body)

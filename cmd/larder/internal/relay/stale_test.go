@@ -20,8 +20,9 @@ import (
 )
 
 var (
-	errDown    = utilerrors.NewAggregate([]error{&url.Error{Op: "Post", Err: errors.New("connection refused")}})
-	errRefused = utilerrors.NewAggregate([]error{errors.New("[invalid bearer token, it has expired]")})
+	errDown     = utilerrors.NewAggregate([]error{&url.Error{Op: "Post", Err: errors.New("connection refused")}})
+	errTooLarge = utilerrors.NewAggregate([]error{apierrors.NewRequestEntityTooLargeError("limit is 3145728")}) // of a review
+	errRefused  = utilerrors.NewAggregate([]error{errors.New("[invalid bearer token, it has expired]")})
 )
 
 // oracle answers as its fields say.
@@ -125,7 +126,7 @@ func TestReasonsOfRefusals(t *testing.T) {
 	for i, step := range []struct {
 		err error
 		ok  bool
-	}{{nil, true}, {context.Canceled, false}, {errRefused, false}, {errDown, false}, {nil, true}, {apierrors.NewInternalError(errDown), true}} {
+	}{{nil, true}, {errTooLarge, false}, {nil, true}, {context.Canceled, false}, {errRefused, false}, {errDown, false}, {nil, true}, {apierrors.NewInternalError(errDown), true}} {
 		o.err = step.err
 		if _, ok, err := a.AuthenticateRequest(bearer(t, "anns")); ok != step.ok {
 			t.Errorf("step %d: %v, %v", i, ok, err)
