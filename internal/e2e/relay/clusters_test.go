@@ -152,20 +152,21 @@ func TestUpstreamsDisagree(t *testing.T) {
 	awaitEnd(t, w)
 }
 
-// TestTokensStayWithTheirUpstream: an upstream hears of no credential that a client has not sent there.
+// TestTokensStayWithTheirUpstream: an upstream hears of no credential that a client has not sent there. These upstreams do not
+// review tokens.
 func TestTokensStayWithTheirUpstream(t *testing.T) {
 	t.Parallel()
 	first, second := newEavesdropper(t), newEavesdropper(t)
 	r := startRelay(t, "--upstream", "first="+kubeconfigOf(t, first.URL, "relays-token-for-first"), "--upstream", "second="+kubeconfigOf(t, second.URL, "relays-token-for-second"))
 	for target, code := range map[string]int{
-		"/clusters/first/api/v1/pods":                           http.StatusUnauthorized,
-		"/clusters/first/api/v1/pods?resourceVersion=0":         http.StatusUnauthorized,
-		"/clusters/first/../second/api/v1/pods":                 http.StatusUnauthorized,
-		"/clusters/first/%2e%2e/second/api/v1/pods":             http.StatusUnauthorized,
-		"/clusters/first//clusters/second/api/v1/pods":          http.StatusUnauthorized,
-		"/clusters/first/clusters/second/api":                   http.StatusUnauthorized,
-		"/clusters/first/metrics":                               http.StatusUnauthorized,
-		"/clusters/first?resourceVersion=0":                     http.StatusUnauthorized,
+		"/clusters/first/api/v1/pods":                           http.StatusServiceUnavailable,
+		"/clusters/first/api/v1/pods?resourceVersion=0":         http.StatusServiceUnavailable,
+		"/clusters/first/../second/api/v1/pods":                 http.StatusServiceUnavailable,
+		"/clusters/first/%2e%2e/second/api/v1/pods":             http.StatusServiceUnavailable,
+		"/clusters/first//clusters/second/api/v1/pods":          http.StatusServiceUnavailable,
+		"/clusters/first/clusters/second/api":                   http.StatusServiceUnavailable,
+		"/clusters/first/metrics":                               http.StatusServiceUnavailable,
+		"/clusters/first?resourceVersion=0":                     http.StatusServiceUnavailable,
 		"/clusters/first%2Fapi":                                 http.StatusNotFound,
 		"/clusters/%66irst/api":                                 http.StatusNotFound,
 		"/clusters/third/api/v1/pods":                           http.StatusNotFound,
