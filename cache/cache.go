@@ -39,7 +39,7 @@ type Config struct {
 	Source Source
 	// Log says how far back the log reaches.
 	Log LogConfig
-	// learn bounds the label indexes that the cache makes by itself; a Reflector makes them.
+	// learn limits the label indexes that a Reflector builds for the cache.
 	// Only tests set it.
 	learn learnConfig
 	// OnAppend, if set, is called by the writer after every Apply and Reset, while no lock

@@ -53,6 +53,6 @@
 //
 // # Bytes
 //
-// The bytes of a header belong to http1, and are copied before anything keeps them. An exchange
+// The bytes of a header belong to the HTTP server, and are copied before anything keeps them. An exchange
 // ends with its handler. Bytes from the cache and the registry are shared: do not modify them.
 package httpapi

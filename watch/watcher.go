@@ -58,7 +58,7 @@ type Watcher struct {
 
 	// armed says that the watcher has found nothing and wants to be signalled.
 	armed atomic.Bool
-	// since is when the watcher was signalled last, in nanoseconds of the Hub's clock.
+	// since is when the watcher was signalled last, in Unix nanoseconds.
 	since atomic.Int64
 	// released says that Close was called.
 	released atomic.Bool

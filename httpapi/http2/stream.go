@@ -123,7 +123,7 @@ func (r *request) serve() {
 				x.Close()
 			}
 			st.answered()
-			st.dropCallbacks()
+			st.runCallbacks()
 		}
 	}()
 	x = r.answer(time.Now())
@@ -152,7 +152,7 @@ func (r *request) serve() {
 	r.leaveSlot()
 	st.answered()
 	if !x.Streamed {
-		st.dropCallbacks()
+		st.runCallbacks()
 	}
 	r.release()
 }
@@ -173,8 +173,8 @@ func (st *Stream) answered() {
 	st.serving = false
 }
 
-// dropCallbacks drops the functions that would be called when the client leaves.
-func (st *Stream) dropCallbacks() {
+// runCallbacks removes and calls the functions that onLeave has registered.
+func (st *Stream) runCallbacks() {
 	st.c.mu.Lock()
 	gone := st.callbacks
 	st.callbacks = nil
@@ -274,10 +274,9 @@ func (st *Stream) onLeave(f func()) {
 	}
 }
 
-// Left registers f to be called when the client leaves, and drops the functions that were registered
-// before.
+// Left calls the functions registered so far, and registers f to be called when the client leaves.
 func (st *Stream) Left(f func()) {
-	st.dropCallbacks()
+	st.runCallbacks()
 	st.onLeave(f)
 }
 
