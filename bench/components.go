@@ -66,9 +66,8 @@ func ComponentWrites() []string {
 	return list(len(componentWrites), func(i int) string { return componentWrites[i].name })
 }
 
-// Components sends each kind of write Objects times and returns one Result for each. Before each kind, it sends
-// one write that is not measured. It deletes the pods and leaves the
-// nodes, Leases, events and Deployments.
+// Components sends each kind of write Operations times and returns one Result for each. Before each kind, it
+// sends one write that is not measured. It deletes the pods and leaves the nodes, Leases, events and Deployments.
 func Components(ctx context.Context, t *Target, c ComponentsConfig) (results []*Result, err error) {
 	l := loop{Load: c.Load}
 	if err := l.bounded(); err != nil {

@@ -47,8 +47,8 @@ type Result struct {
 	// ClientCPU is the CPU time of this process. On a shared machine it must be small compared with the
 	// server's.
 	ClientCPU time.Duration `json:"clientCPUNanoseconds"`
-	// Before and Server are the server's state before and after the run. The counts of
-	// calls in Calls are their difference.
+	// Before and Server are the server's state before and after the run. Reads and Writes are the differences
+	// of their counts.
 	Before process.Usage `json:"serverBefore"`
 	Server process.Usage `json:"serverAfter"`
 	// Reads and Writes are the server's system calls of these kinds during the run.

@@ -154,7 +154,7 @@ func (w *watchers) recordAfter(number int, now time.Time) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	_ = w.after.RecordValue(late.Microseconds()) // out of range: it took longer than an hour
+	_ = w.after.RecordValue(late.Microseconds()) // out of range: it took longer than the histogram's ten minutes
 }
 
 // lateness returns a quantile of what recordAfter has recorded.

@@ -115,7 +115,7 @@ func newLog(config LogConfig, writer *sync.Mutex) *Log {
 	return &Log{config: config, began: time.Now(), writer: writer, ring: newRing[Event](min(config.MinEvents, 64))}
 }
 
-// clock returns the nanoseconds from began to t. It ignores steps of the wall clock.
+// clock returns the nanoseconds from began to t. Steps of the wall clock do not change it if t is from time.Now.
 func (l *Log) clock(t time.Time) int64 { return int64(t.Sub(l.began)) }
 
 // Oldest is the smallest revision from which the log can be followed: every

@@ -225,7 +225,7 @@ func (s *state) corruptFrom(key string, most int) (found []*Object) {
 	return found
 }
 
-// apply returns the state after a batch, which came at a time of Log.clock.
+// apply returns the state after a batch. at is the batch's Time by Log.clock.
 func (s *state) apply(batch Batch, at int64) *state {
 	next := s.clone()
 	events := make([]Event, 0, len(batch.Changes))

@@ -196,7 +196,8 @@ func (f *follower) follow(ctx context.Context) error {
 			return ctx.Err()
 		case errors.Is(err, errUnsound):
 			continue
-		case status.Code(err) != codes.Unavailable && status.Code(err) != codes.Internal, errors.Is(rpctypes.Error(err), rpctypes.ErrNoLeader): // etcd's rule
+		case status.Code(err) != codes.Unavailable && status.Code(err) != codes.Internal,
+			errors.Is(rpctypes.Error(err), rpctypes.ErrNoLeader): // etcd's client does not open such a stream again, either
 			return rpctypes.Error(err)
 		case f.delivered > before:
 			delay = reopenFirst

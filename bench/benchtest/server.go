@@ -46,7 +46,7 @@ type watch struct {
 	events chan []byte
 }
 
-// New starts a server with an administrator's token and no objects. The caller must close it.
+// New returns a server with an administrator's token and no objects. The caller starts and closes it.
 func New() *Server {
 	s := &Server{objects: make(map[string]object), watches: make(map[*watch]struct{}), requests: make(map[string]int), revision: 1}
 	s.Server = httptest.NewUnstartedServer(s)

@@ -143,7 +143,7 @@ func (c *Comparison) prepare(ctx context.Context, all bool) error {
 	return c.describe(ctx)
 }
 
-// describe returns the versions that are compared.
+// describe writes the compared versions into the table.
 func (c *Comparison) describe(ctx context.Context) error {
 	version, err := c.servers[Larder].Target.Version(ctx)
 	if err != nil {

@@ -104,7 +104,7 @@ func (r *run) run(ctx context.Context) (err error) {
 	return r.end(whole, Phases[len(Phases)-1])
 }
 
-// start starts everything and makes the nodes.
+// start starts the server and the programs beside it.
 func (r *run) start(ctx context.Context) (err error) {
 	if r.server, err = r.started.Start(ctx, r.kind, testservers.Usual()); err != nil {
 		return err

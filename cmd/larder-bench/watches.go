@@ -30,10 +30,10 @@ sends the patches to another server of the same etcd, so that the cost does not 
 			if c.Plan.Open { // how many deliveries there are depends on it
 				c.Operations = c.Plan.Operations()
 			}
-			if perNode && seed.Nodes < 1 {
-				return errors.New("--per-node needs --nodes of at least 1")
-			}
 			if perNode {
+				if seed.Nodes < 1 {
+					return errors.New("--per-node needs --nodes of at least 1")
+				}
 				c.PerChange, c.Selections, c.Deliveries = true, seed.NodeSelections(seed.Nodes), seed.Deliveries(c.Watchers, objects, c.Operations)
 			}
 			if shards > 0 {

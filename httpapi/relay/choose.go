@@ -72,8 +72,8 @@ func isRevision(text string) bool {
 
 // isSelected reports whether caches can apply the selectors of o and the upstream knows them, too. Caches of
 // custom resources do not have their selectable fields. Another version of the upstream may know other fields of
-// built-in resources, but each knows the node of a pod, and refuses a field without a name. Whether an upstream knows shards is
-// not known.
+// built-in resources, but each knows the node of a pod. Each refuses a field without a name. Whether an
+// upstream knows shards is not known.
 func isSelected(o *internalversion.ListOptions, builtIn, sameMinor bool) bool {
 	if o.ShardSelector != "" {
 		return false

@@ -148,7 +148,7 @@ func (f *Control) Run(ctx context.Context) error {
 	<-ctx.Done()
 	f.running.Wait()
 	if err != nil && ctx.Err() == nil {
-		return errors.Join(errors.New("auth: flow control"), err)
+		return errors.Join(errors.New("flow: controller"), err)
 	}
 	return nil
 }
@@ -167,7 +167,7 @@ func (f *Control) Await(ctx context.Context) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("auth: priority levels: %w", err)
+		return fmt.Errorf("flow: priority levels: %w", err)
 	}
 	return nil
 }

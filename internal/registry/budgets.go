@@ -12,8 +12,7 @@ import (
 	"github.com/larder-io/larder/cache"
 )
 
-// budgets limit what resources cache in addition to their present objects; nil sets no limit. It is
-// immutable.
+// budgets limit what resources cache in addition to their present objects. It is immutable.
 type budgets struct {
 	shared *cache.Budget
 	shares map[string]share // by the prefix of the resource's keys
@@ -74,9 +73,6 @@ func newBudget(bytes, shares int64) (*cache.Budget, error) {
 
 // of returns the budget of the resource whose keys begin with prefix.
 func (b *budgets) of(prefix string) *cache.Budget {
-	if b == nil {
-		return nil
-	}
 	if s, ok := b.shares[prefix]; ok {
 		return s.budget
 	}

@@ -32,7 +32,10 @@ func (b *builder) scope(v *apiextensionsv1.CustomResourceDefinitionVersion, t *t
 	kind, serializer := b.kind(v), b.serializer(v, t)
 	return &handlers.RequestScope{
 		Namer:      handlers.ContextBasedNaming{Namer: runtime.Namer(meta.NewAccessor()), ClusterScoped: !b.namespaced()},
-		Serializer: serializer, StandardSerializers: slices.DeleteFunc(slices.Clone(serializer.media), func(info runtime.SerializerInfo) bool { return info.MediaType == runtime.ContentTypeProtobuf }),
+		Serializer: serializer,
+		StandardSerializers: slices.DeleteFunc(slices.Clone(serializer.media), func(info runtime.SerializerInfo) bool {
+			return info.MediaType == runtime.ContentTypeProtobuf
+		}),
 		ParameterCodec: runtime.NewParameterCodec(t.options), Creater: t.creater, Convertor: b.safe,
 		UnsafeConvertor: b.unsafe, Defaulter: t.defaulter, Typer: t.typer,
 		TableConvertor: storage.CustomResource, Authorizer: b.Authorizer,

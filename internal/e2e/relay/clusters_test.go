@@ -152,8 +152,8 @@ func TestUpstreamsDisagree(t *testing.T) {
 	awaitEnd(t, w)
 }
 
-// TestTokensStayWithTheirUpstream: an upstream hears of no credential that a client has not sent there. These upstreams do not
-// review tokens.
+// TestTokensStayWithTheirUpstream: an upstream hears of no credential that a client has not sent there. These
+// upstreams do not review tokens.
 func TestTokensStayWithTheirUpstream(t *testing.T) {
 	t.Parallel()
 	first, second := newEavesdropper(t), newEavesdropper(t)

@@ -18,8 +18,8 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// How long decisions of the upstream hold. Package auth caches accepted tokens for ten seconds; tokenTTL only
-// joins the questions of watches that are authenticated again.
+// How long decisions of the upstream hold. Accepted tokens are cached for ten seconds in all, elsewhere; tokenTTL only
+// makes watches that are authenticated again share one review.
 const (
 	allowedTTL = 10 * time.Second
 	deniedTTL  = 5 * time.Second
