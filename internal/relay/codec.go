@@ -9,6 +9,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/larder-io/larder/internal/registry/wire"
 	"github.com/larder-io/larder/kv"
@@ -56,7 +57,14 @@ func newCodec(config StoreConfig) codec {
 	return &jsonCodec{apiVersion: apiVersion, kind: config.Kind, namespaced: config.Namespaced, writer: wire.JSON(kind)}
 }
 
+func newList(meta metav1.ListMeta, objects []object) (list, error) {
+	revision, err := parseRevision(meta.ResourceVersion)
+	return list{revision, meta.Continue, max(ptr.Deref(meta.RemainingItemCount, 0), 0), objects}, err
+}
+
 var errMalformed = errors.New("upstream's answer is malformed")
+
+func malformed(err error) error { return fmt.Errorf("%w: %w", errMalformed, err) }
 
 // typeMismatch is the error of an object that is not of the store's kind.
 func typeMismatch(apiVersion, kind string) error {

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,35 +22,27 @@ func (c *jsonCodec) mediaType() string { return "application/json" }
 // unmarshal is linear and takes names as they are spelled.
 func unmarshal(data []byte, into any) error {
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, into); err != nil {
-		return fmt.Errorf("%w: %w", errMalformed, err)
+		return malformed(err)
 	}
 	return nil
 }
 
 func (c *jsonCodec) list(body []byte) (list, error) {
 	var decoded struct {
-		Metadata struct {
-			ResourceVersion    string `json:"resourceVersion"`
-			Continue           string `json:"continue"`
-			RemainingItemCount int64  `json:"remainingItemCount"`
-		} `json:"metadata"`
-		Items []json.RawMessage `json:"items"`
+		Metadata metav1.ListMeta   `json:"metadata"`
+		Items    []json.RawMessage `json:"items"`
 	}
 	if err := unmarshal(body, &decoded); err != nil {
 		return list{}, err
 	}
-	revision, err := parseRevision(decoded.Metadata.ResourceVersion)
-	if err != nil {
-		return list{}, err
-	}
-	answer := list{revision: revision, token: decoded.Metadata.Continue, remaining: max(decoded.Metadata.RemainingItemCount, 0)}
-	answer.objects = make([]object, len(decoded.Items))
+	objects := make([]object, len(decoded.Items))
 	for i, item := range decoded.Items {
-		if answer.objects[i], err = c.object(item); err != nil {
+		var err error
+		if objects[i], err = c.object(item); err != nil {
 			return list{}, err
 		}
 	}
-	return answer, nil
+	return newList(decoded.Metadata, objects)
 }
 
 // jsonHead is what is read of an object.

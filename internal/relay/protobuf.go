@@ -5,9 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"iter"
 
-	"google.golang.org/protobuf/encoding/protowire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/larder-io/larder/internal/registry/wire"
@@ -31,44 +29,24 @@ func (c *protobufCodec) list(body []byte) (list, error) {
 	case apiVersion != c.apiVersion:
 		return list{}, typeMismatch(apiVersion, kind)
 	}
-	var answer list
-	var resourceVersion string
-	for f, err := range fieldsOf(message) {
-		switch {
-		case err != nil:
-			return list{}, err
-		case f.number == 1: // ListMeta
-			if resourceVersion, err = answer.readMeta(f.bytes); err != nil {
-				return list{}, err
-			}
-		case f.number == 2: // an item
-			o, err := c.object(f.bytes)
+	var meta metav1.ListMeta
+	var objects []object
+	for f, err := range wire.Contents(message) {
+		if err == nil && f.Number == 1 {
+			err = meta.Unmarshal(f.Bytes)
+		}
+		if err != nil {
+			return list{}, malformed(err)
+		}
+		if f.Number == 2 { // an item
+			o, err := c.object(f.Bytes)
 			if err != nil {
 				return list{}, err
 			}
-			answer.objects = append(answer.objects, o)
+			objects = append(objects, o)
 		}
 	}
-	var err error
-	answer.revision, err = parseRevision(resourceVersion)
-	return answer, err
-}
-
-// readMeta takes in an encoded ListMeta and returns its resourceVersion.
-func (l *list) readMeta(meta []byte) (resourceVersion string, err error) {
-	for f, err := range fieldsOf(meta) {
-		switch {
-		case err != nil:
-			return "", err
-		case f.number == 2:
-			resourceVersion = string(f.bytes)
-		case f.number == 3:
-			l.token = string(f.bytes)
-		case f.number == 4:
-			l.remaining = max(int64(f.varint), 0)
-		}
-	}
-	return resourceVersion, nil
+	return newList(meta, objects)
 }
 
 // object returns the object of a bare message. The value has the envelope in which upstream stores it.
@@ -85,18 +63,19 @@ func (c *protobufCodec) object(message []byte) (object, error) {
 func readObjectMeta(message []byte) (m objectMeta, err error) {
 	meta, err := wire.ObjectMetaProtobuf(message)
 	if err != nil {
-		return m, fmt.Errorf("%w: %w", errMalformed, err)
+		return m, malformed(err)
 	}
-	for f, err := range fieldsOf(meta) {
-		switch {
-		case err != nil:
-			return m, err
-		case f.number == 1:
-			m.Name = string(f.bytes)
-		case f.number == 3:
-			m.Namespace = string(f.bytes)
-		case f.number == 6:
-			m.ResourceVersion = string(f.bytes)
+	for f, err := range wire.Contents(meta) {
+		if err != nil {
+			return m, malformed(err)
+		}
+		switch f.Number {
+		case 1:
+			m.Name = string(f.Bytes)
+		case 3:
+			m.Namespace = string(f.Bytes)
+		case 6:
+			m.ResourceVersion = string(f.Bytes)
 		}
 	}
 	return m, nil
@@ -134,22 +113,23 @@ const keptBuffer = 1 << 20
 func (c *protobufCodec) event(frame []byte) (event, error) {
 	var name string
 	var extension, raw []byte
-	for f, err := range fieldsOf(frame) {
-		switch {
-		case err != nil:
-			return event{}, err
-		case f.number == 1:
-			name = string(f.bytes)
-		case f.number == 2:
-			extension = f.bytes
+	for f, err := range wire.Contents(frame) {
+		if err != nil {
+			return event{}, malformed(err)
+		}
+		switch f.Number {
+		case 1:
+			name = string(f.Bytes)
+		case 2:
+			extension = f.Bytes
 		}
 	}
-	for f, err := range fieldsOf(extension) {
+	for f, err := range wire.Contents(extension) {
 		if err != nil {
-			return event{}, err
+			return event{}, malformed(err)
 		}
-		if f.number == 1 {
-			raw = f.bytes
+		if f.Number == 1 {
+			raw = f.Bytes
 		}
 	}
 	if name == "ERROR" {
@@ -181,45 +161,7 @@ func (c *protobufCodec) status(body []byte) (status metav1.Status, err error) {
 		return status, typeMismatch(apiVersion, kind)
 	}
 	if err := status.Unmarshal(message); err != nil {
-		return status, fmt.Errorf("%w: %w", errMalformed, err)
+		return status, malformed(err)
 	}
 	return status, nil
-}
-
-// field is one field of a message: the content of a field with a length, or a number.
-type field struct {
-	number protowire.Number
-	bytes  []byte
-	varint uint64
-}
-
-// fieldsOf returns the fields of a message that have a length or are numbers. The last one comes with an error
-// if the message is malformed.
-func fieldsOf(message []byte) iter.Seq2[field, error] {
-	return func(yield func(field, error) bool) {
-		for len(message) > 0 {
-			number, kind, n := protowire.ConsumeTag(message)
-			f := field{number: number}
-			size := n
-			if n > 0 {
-				switch kind {
-				case protowire.BytesType:
-					f.bytes, size = protowire.ConsumeBytes(message[n:])
-				case protowire.VarintType:
-					f.varint, size = protowire.ConsumeVarint(message[n:])
-				default:
-					f.number = 0 // nothing that is read has this type
-					size = protowire.ConsumeFieldValue(number, kind, message[n:])
-				}
-			}
-			if size < 0 {
-				yield(field{}, fmt.Errorf("%w: %w", errMalformed, protowire.ParseError(size)))
-				return
-			}
-			if !yield(f, nil) {
-				return
-			}
-			message = message[n+size:]
-		}
-	}
 }

@@ -3,7 +3,8 @@ package wire
 import (
 	"bytes"
 	"encoding/binary"
-	"math/bits"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // Tags of the messages that this package writes: field number and wire type.
@@ -59,11 +60,9 @@ const Magic = "k8s\x00"
 // apimachinery pkg/runtime/serializer/protobuf.
 func Envelope(apiVersion, kind string) []byte {
 	var meta []byte
-	meta = appendString(meta, tagTypeAPIVersion, apiVersion)
-	meta = appendString(meta, tagTypeKind, kind)
-	head := append([]byte(Magic), tagUnknownTypeMeta)
-	head = binary.AppendUvarint(head, uint64(len(meta)))
-	head = append(head, meta...)
+	meta = protowire.AppendString(append(meta, tagTypeAPIVersion), apiVersion)
+	meta = protowire.AppendString(append(meta, tagTypeKind), kind)
+	head := protowire.AppendBytes(append([]byte(Magic), tagUnknownTypeMeta), meta)
 	return append(head, tagUnknownRaw)
 }
 
@@ -129,7 +128,7 @@ func (w *protobufWriter) AppendListFooter(dst []byte, meta ListMeta, _ int) []by
 func listMetaSize(meta ListMeta) int {
 	n := sizeField(0) + sizeField(revisionLen(meta.Revision)) + sizeField(len(meta.Continue))
 	if meta.Remaining != nil {
-		n += 1 + sizeVarint64(uint64(*meta.Remaining))
+		n += 1 + protowire.SizeVarint(uint64(*meta.Remaining))
 	}
 	if meta.Shard != "" {
 		n += sizeField(sizeField(len(meta.Shard)))
@@ -144,14 +143,14 @@ func appendListMeta(dst []byte, meta ListMeta) []byte {
 	dst = append(dst, tagListSelfLink, 0)
 	dst = append(dst, tagListRevision, byte(revisionLen(meta.Revision)))
 	dst = appendRevisionString(dst, meta.Revision)
-	dst = appendString(dst, tagListContinue, meta.Continue)
+	dst = protowire.AppendString(append(dst, tagListContinue), meta.Continue)
 	if meta.Remaining != nil {
 		dst = append(dst, tagListRemaining)
 		dst = binary.AppendUvarint(dst, uint64(*meta.Remaining))
 	}
 	if meta.Shard != "" {
 		dst = binary.AppendUvarint(append(dst, tagListShard), uint64(sizeField(len(meta.Shard))))
-		dst = appendString(dst, tagShardSelector, meta.Shard)
+		dst = protowire.AppendString(append(dst, tagShardSelector), meta.Shard)
 	}
 	return dst
 }
@@ -174,7 +173,7 @@ func (w *protobufWriter) FrameSize(event string, item []byte) int {
 func (w *protobufWriter) AppendFrame(dst []byte, event string, item []byte) []byte {
 	total, object, raw := w.frameSizes(event, item)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(total))
-	dst = appendString(dst, tagEventType, event)
+	dst = protowire.AppendString(append(dst, tagEventType), event)
 	dst = append(dst, tagEventObject)
 	dst = binary.AppendUvarint(dst, uint64(object))
 	dst = append(dst, tagRawExtension)
@@ -186,15 +185,7 @@ func (w *protobufWriter) AppendRevision(dst, item []byte, revision int64) ([]byt
 	return AppendRevisionProtobuf(dst, item, revision)
 }
 
-func appendString(dst []byte, tag byte, s string) []byte {
-	dst = append(dst, tag)
-	dst = binary.AppendUvarint(dst, uint64(len(s)))
-	return append(dst, s...)
-}
-
-func sizeVarint(n int) int { return sizeVarint64(uint64(n)) }
-
-func sizeVarint64(n uint64) int { return (bits.Len64(n|1) + 6) / 7 }
+func sizeVarint(n int) int { return protowire.SizeVarint(uint64(n)) }
 
 // sizeField is the length of a field with a one-byte tag and n bytes of content.
-func sizeField(n int) int { return 1 + sizeVarint(n) + n }
+func sizeField(n int) int { return 1 + protowire.SizeBytes(n) }

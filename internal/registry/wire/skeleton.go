@@ -3,6 +3,8 @@ package wire
 import (
 	"bytes"
 	"encoding/binary"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // Layout describes how a [Skeleton] treats one field of a message. Fields without a Layout are
@@ -167,7 +169,7 @@ func plainTime(content []byte) (nanos uint64, ok bool) {
 		return 0, false
 	}
 	seconds, n := binary.Uvarint(content[1:])
-	if n <= 0 || n != sizeVarint64(seconds) || seconds == 0 || seconds > maxSeconds {
+	if n <= 0 || n != protowire.SizeVarint(seconds) || seconds == 0 || seconds > maxSeconds {
 		return 0, false
 	}
 	rest := content[1+n:]
@@ -175,5 +177,5 @@ func plainTime(content []byte) (nanos uint64, ok bool) {
 		return 0, false
 	}
 	nanos, n = binary.Uvarint(rest[1:])
-	return nanos, n == len(rest)-1 && n == sizeVarint64(nanos) && nanos < second
+	return nanos, n == len(rest)-1 && n == protowire.SizeVarint(nanos) && nanos < second
 }

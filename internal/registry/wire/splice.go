@@ -7,6 +7,7 @@ import (
 	"iter"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // field is one field of a protobuf message: where its tag starts, where its
@@ -51,6 +52,26 @@ func fieldsOf(msg []byte) iter.Seq2[field, error] {
 	}
 }
 
+// Content is the content of a field that has a length. It is a part of the message.
+type Content struct {
+	Number int // of the field
+	Bytes  []byte
+}
+
+// Contents returns the contents of msg in order. The last one comes with an error if msg is malformed.
+func Contents(msg []byte) iter.Seq2[Content, error] {
+	return func(yield func(Content, error) bool) {
+		for f, err := range fieldsOf(msg) {
+			if err == nil && f.kind != wireLen {
+				continue
+			}
+			if !yield(Content{f.number, msg[f.body:f.stop:f.stop]}, err) {
+				return
+			}
+		}
+	}
+}
+
 // metadataField finds field 1 of msg, which is the metadata of every object.
 func metadataField(msg []byte) (field, error) {
 	for f, err := range fieldsOf(msg) {
@@ -86,9 +107,9 @@ func UIDProtobuf(msg []byte) []byte {
 	if err != nil {
 		return nil
 	}
-	for f, err := range fieldsOf(meta) {
-		if err == nil && f.number == numUID && f.kind == wireLen {
-			return meta[f.body:f.stop:f.stop]
+	for f, err := range Contents(meta) {
+		if err == nil && f.Number == numUID {
+			return f.Bytes
 		}
 	}
 	return nil
@@ -144,34 +165,17 @@ func Unenvelope(value []byte) (raw []byte, apiVersion, kind string, ok bool) {
 	if !ok {
 		return nil, "", "", false
 	}
-	for f, err := range fieldsOf(msg) {
+	var meta runtime.TypeMeta
+	for f, err := range Contents(msg) {
+		if err == nil && f.Number == 1 {
+			err = meta.Unmarshal(f.Bytes)
+		}
 		if err != nil {
 			return nil, "", "", false
 		}
-		content := msg[f.body:f.stop:f.stop]
-		switch {
-		case f.number == 1 && f.kind == wireLen:
-			apiVersion, kind, ok = typeMeta(content)
-			if !ok {
-				return nil, "", "", false
-			}
-		case f.number == 2 && f.kind == wireLen:
-			raw = content
+		if f.Number == 2 {
+			raw = f.Bytes
 		}
 	}
-	return raw, apiVersion, kind, raw != nil
-}
-
-func typeMeta(msg []byte) (apiVersion, kind string, ok bool) {
-	for f, err := range fieldsOf(msg) {
-		switch {
-		case err != nil:
-			return "", "", false
-		case f.number == 1 && f.kind == wireLen:
-			apiVersion = string(msg[f.body:f.stop])
-		case f.number == 2 && f.kind == wireLen:
-			kind = string(msg[f.body:f.stop])
-		}
-	}
-	return apiVersion, kind, true
+	return raw, meta.APIVersion, meta.Kind, raw != nil
 }

@@ -3,6 +3,8 @@ package wire
 import (
 	"bytes"
 	"encoding/binary"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // Template writes and recognizes messages that differ only in the contents of some fields, and in the
@@ -165,7 +167,7 @@ func (s *Skeleton) match(msg []byte, parts []templatePart) bool {
 			return len(msg) == 0
 		}
 		size, n := binary.Uvarint(msg)
-		if n <= 0 || n != sizeVarint64(size) || size > uint64(len(msg)-n) {
+		if n <= 0 || n != protowire.SizeVarint(size) || size > uint64(len(msg)-n) {
 			return false
 		}
 		content := msg[n : n+int(size) : n+int(size)]
