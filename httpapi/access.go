@@ -22,6 +22,7 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/identity"
 	"github.com/larder-io/larder/httpapi/nethttp"
+	"github.com/larder-io/larder/httpapi/relay"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/httpapi/revocation"
 	"github.com/larder-io/larder/httpapi/statuspage"
@@ -148,6 +149,9 @@ func (g *authorization) authorize(x *apiCall) bool {
 		x.Fail(unsynced())
 	case err != nil && ctx.Err() != nil:
 		g.auditor.timedOut(x)
+	case g.relayed && x.IsResourceRequest && errors.Is(err, relay.ErrNoReviews):
+		x.uncached = true
+		return true
 	case err != nil && g.relayed && auth.Undecided(err):
 		x.Fail(unavailable())
 	case err != nil:

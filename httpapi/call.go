@@ -21,6 +21,7 @@ type apiCall struct {
 
 	impersonates bool // the request impersonates another user
 	foreign      bool // the request may have credentials outside the Authorization header
+	uncached     bool // the request goes through to the upstream of a relay, which authorizes it
 	attrs        request.Attributes
 	basis        revocation.Basis // of the authorizer's answer about a watch
 	reading      reads.Read

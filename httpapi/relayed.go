@@ -48,6 +48,10 @@ func (r *router) builtIn(x *apiCall) *reads.Resource {
 
 // serveRelayed answers a read from a cache of the relay, if that is fresh enough. Otherwise it passes x through.
 func (r *router) serveRelayed(x *apiCall) {
+	if x.uncached {
+		r.forward(x)
+		return
+	}
 	ctx, cancel := x.Bounded()
 	defer cancel()
 	resource, age, done := r.relay.Acquire(ctx, &x.Request, r.builtIn(x))

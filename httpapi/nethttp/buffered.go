@@ -22,10 +22,11 @@ import (
 // length. A longer answer is sent in chunks.
 const MaxBuffered = 4 << 20
 
-// maxUnknown is MaxBuffered for an answer of unknown length that may be flushed.
-const maxUnknown = 64 << 10
+// maxFlushed is MaxBuffered for an answer that may be flushed. Other servers send these: nothing else limits how
+// many of them wait for slow readers.
+const maxFlushed = 64 << 10
 
-// buffered records an answer. One beyond MaxBuffered or maxUnknown bytes turns it into a pipe, from which the connection reads.
+// buffered records an answer. One beyond MaxBuffered or maxFlushed bytes turns it into a pipe, from which the connection reads.
 type buffered struct {
 	flushes    bool                  // Flush sends what is buffered
 	audit      *exchange.AuditRecord // ends with the handler
@@ -185,8 +186,7 @@ func (w *buffered) Write(p []byte) (int, error) {
 
 // fitsLocked reports whether w records an answer of n bytes.
 func (w *buffered) fitsLocked(n int) bool {
-	unknown := w.flushes && w.sent.Get("Content-Length") == ""
-	return n <= maxUnknown || n <= MaxBuffered && !unknown
+	return n <= maxFlushed || n <= MaxBuffered && !w.flushes
 }
 
 // overflowLocked sends what is buffered, and then what the handler writes.

@@ -49,6 +49,10 @@ type Config struct {
 	Logger *slog.Logger // nil discards
 }
 
+// ErrNoReviews is the error of an authorizer for a relay that may not create SubjectAccessReviews. Requests for
+// resources then go through.
+var ErrNoReviews = errors.New("relay: the upstream does not let the relay create SubjectAccessReviews")
+
 // Relay answers reads from caches of the resources of another API server, the upstream. It must be run.
 type Relay struct {
 	config   Config

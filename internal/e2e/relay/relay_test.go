@@ -382,6 +382,39 @@ func TestRightsAreTheUpstreams(t *testing.T) {
 	awaitEnd(t, w)
 }
 
+// TestRelayMayNotReview: a relay that may not ask for its users' rights passes reads through.
+func TestRelayMayNotReview(t *testing.T) {
+	t.Parallel()
+	u := startUpstream(t)
+	kubeconfig := u.kubeconfig(t)
+	some := u.token(t, "some", allowed([]string{"list"}, []string{"configmaps"}))
+	ctx, roles := t.Context(), u.client(t).RbacV1().ClusterRoles()
+	role, err := roles.Get(ctx, "larder-relay", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	role.Rules = slices.DeleteFunc(role.Rules, func(rule rbacv1.PolicyRule) bool { return slices.Contains(rule.Resources, "subjectaccessreviews") })
+	if _, err := roles.Update(ctx, role, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r := startRelay(t, "--upstream", kubeconfig)
+	r.Eventually(t, "the list goes through", func() error { // the upstream may not know the change yet
+		if got := get(t, r.as(some), "/api/v1/configmaps?resourceVersion=0"); got.code != http.StatusOK {
+			return fmt.Errorf("%d %s", got.code, got.body)
+		}
+		if text := r.Output(); !strings.Contains(text, "nothing is answered from a cache") {
+			return fmt.Errorf("the log says nothing of the missing right: %s", text)
+		}
+		return nil
+	})
+	if got := get(t, r.as(some), "/api/v1/services?resourceVersion=0"); got.code != http.StatusForbidden || !bytes.Contains(got.body, []byte("system:serviceaccount:default:some")) {
+		t.Errorf("what the user may not list: %d %s", got.code, got.body)
+	}
+	if got := get(t, r.as(some), "/metrics"); got.code == http.StatusOK {
+		t.Errorf("the relay's own page: %d", got.code)
+	}
+}
+
 // awaitEnd waits until a watch ends.
 func awaitEnd(t *testing.T, w watch.Interface) {
 	t.Helper()

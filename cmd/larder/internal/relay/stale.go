@@ -13,11 +13,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/cache"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/larder-io/larder/httpapi/identity"
+	"github.com/larder-io/larder/httpapi/relay"
 	"github.com/larder-io/larder/internal/auth"
 )
 
@@ -95,6 +98,8 @@ func (s *stale) authorizer(next authorizer.Authorizer) authorizer.Authorizer {
 		switch {
 		case err == nil || decision != authorizer.DecisionNoOpinion:
 			s.decisions.remember(key, &remembered{asked: asked, decision: decision, reason: reason})
+		case mayNotReview(err):
+			return decision, reason, fmt.Errorf("%w: %w", relay.ErrNoReviews, err)
 		case auth.Undecided(err):
 			s.fail(ctx)
 			if last != nil {
@@ -103,6 +108,14 @@ func (s *stale) authorizer(next authorizer.Authorizer) authorizer.Authorizer {
 		}
 		return decision, reason, err
 	})
+}
+
+// mayNotReview reports whether the upstream refused to review access.
+func mayNotReview(err error) bool {
+	if all, ok := err.(utilerrors.Aggregate); ok {
+		return slices.ContainsFunc(all.Errors(), mayNotReview)
+	}
+	return apierrors.IsForbidden(err)
 }
 
 // fail notes that the upstream has not answered, unless the client's own context has ended.
