@@ -21,8 +21,9 @@ import (
 const (
 	// spaceInterval is how often the size of the database is checked.
 	spaceInterval = time.Second
-	// fullInterval is the pause after a failed attempt to make room in a full database. It
-	// is at least fullPauses times as long as the attempt took, in which others waited.
+	// fullInterval is the pause after a failed attempt to make room in a full database, and after a
+	// defragmentation of a nearly full one, whose free pages are soon used again. It is at least
+	// fullPauses times as long as the attempt took, in which others waited.
 	fullInterval = 10 * time.Second
 	fullPauses   = 10
 	// worthFreeing is how much of the disk a periodic defragmentation must free.
@@ -63,7 +64,8 @@ func newSpace(server *etcdserver.EtcdServer, client *clientv3.Client, cfg Config
 
 // run looks after the database until ctx ends.
 func (s *space) run(ctx context.Context) error {
-	last := time.Now() // when a periodic defragmentation was last considered
+	last := time.Now()  // when a periodic defragmentation was last considered
+	var early time.Time // no defragmentation ahead of the quota before this
 	for pause := spaceInterval; ; {
 		select {
 		case <-time.After(pause):
@@ -78,11 +80,9 @@ func (s *space) run(ctx context.Context) error {
 					"inUse", s.database.SizeInUse(), "error", err)
 				pause = max(fullInterval, fullPauses*s.took)
 			}
-		case s.database.Size() > s.enough() && s.hasRoom():
-			if err := s.defragment(); err != nil { // before writes are refused
-				// The disk has no room for a copy, perhaps. Trying costs as much as succeeding.
-				pause = max(fullInterval, fullPauses*s.took)
-			}
+		case s.database.Size() > s.enough() && s.hasRoom() && time.Now().After(early):
+			s.defragment()                                               // before writes are refused
+			early = time.Now().Add(max(fullInterval, fullPauses*s.took)) // also if it failed: that takes as long
 		case s.interval > 0 && time.Since(last) >= s.interval:
 			last = time.Now()
 			s.releasePages()
