@@ -60,6 +60,9 @@ type Response struct {
 	// Reader is read to its end. Each piece is sent at once.
 	Reader io.ReadCloser
 
+	// Holds is how many bytes Body or Reader keeps in memory for this answer alone.
+	Holds int
+
 	// Closing closes the connection after the response, for example after a request that could not be read.
 	Closing bool
 	// Cut closes the connection without a response.

@@ -195,7 +195,7 @@ func (r *request) send(x *exchange.Exchange, bodiless bool) {
 	st.until = time.Now().Add(r.c.s.config.WriteTimeout)
 	st.owned = int64(len(x.Bytes))
 	if x.Body != nil || x.Reader != nil {
-		st.owned = exchange.ChunkSize
+		st.owned = min(max(exchange.ChunkSize, int64(x.Holds)), maxOwned)
 	}
 	if err := r.respond(x, bodiless); err != nil {
 		klog.V(4).InfoS("Response ended early", "err", err)

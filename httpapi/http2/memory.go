@@ -205,6 +205,8 @@ type memoryPool struct {
 
 const (
 	poolSize = 256 << 20
+	// maxOwned is the most that one answer of a body counts for, so that a list of any size can be sent.
+	maxOwned = poolSize / 4
 	// poolFree is what a connection may hold without a share: the headers of usual requests and
 	// small bodies, or one answer that waits.
 	poolFree = 32 << 10

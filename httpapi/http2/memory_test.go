@@ -495,30 +495,38 @@ func TestUnreadBodiesAreNotKept(t *testing.T) {
 // TestAnswersThatWaitAreCounted: a connection whose client takes in no answers ends when they fill
 // the pool. Other clients get theirs.
 func TestAnswersThatWaitAreCounted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(Config{Handler: func(c exchange.Carrier, received time.Time) *exchange.Exchange {
-			x := answering(c, received)
-			if string(c.Target()) == "/large" {
-				x.Bytes = make([]byte, 100_000)
-			}
-			return x
-		}})
-		const size = 1 << 20
-		s.pool.left = size
-		slow, other := newPeerOf(t, s, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}), newPeerOf(t, s)
-		for i := range uint32(20) {
-			_ = slow.get(2*i+1, "/large") // the server may have hung up
+	const large = 300_000
+	for name, answer := range map[string]func(x *exchange.Exchange){
+		"bytes":  func(x *exchange.Exchange) { x.Bytes = make([]byte, large) },
+		"a body": func(x *exchange.Exchange) { x.Bytes, x.Body, x.Size, x.Holds = nil, pattern(large), large, large },
+	} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { answersFillPool(t, answer) }) })
+	}
+}
+
+func answersFillPool(t *testing.T, answer func(x *exchange.Exchange)) {
+	s := newServer(Config{Handler: func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+		x := answering(c, received)
+		if string(c.Target()) == "/large" {
+			answer(x)
 		}
-		slow.await("the end", func(h heard) bool { return h.over })
-		other.must(other.get(1, "/after"))
-		if _, body, _ := other.ended(1); body != "/after" {
-			t.Errorf("another client: %q", body)
-		}
-		<-slow.served
-		if s.pool.left != size || len(s.pool.shares) != 0 {
-			t.Errorf("%d of %d bytes are left when all is answered, %v", s.pool.left, size, s.pool.shares)
-		}
-	})
+		return x
+	}})
+	const size = 1 << 20
+	s.pool.left = size
+	slow, other := newPeerOf(t, s, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}), newPeerOf(t, s)
+	for i := range uint32(5) {
+		_ = slow.get(2*i+1, "/large") // the server may have hung up
+	}
+	slow.await("the end", func(h heard) bool { return h.over })
+	other.must(other.get(1, "/after"))
+	if _, body, _ := other.ended(1); body != "/after" {
+		t.Errorf("another client: %q", body)
+	}
+	<-slow.served
+	if s.pool.left != size || len(s.pool.shares) != 0 {
+		t.Errorf("%d of %d bytes are left when all is answered, %v", s.pool.left, size, s.pool.shares)
+	}
 }
 
 // TestAnswersThatWaitForTheirTurnAreCounted: a client that does not read from its socket holds

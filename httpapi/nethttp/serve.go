@@ -92,6 +92,7 @@ func (x *Call) answer(ctx context.Context, w *buffered) {
 	case <-w.overflowed:
 		x.CopyHeader(w.sent)
 		x.SendReader(w.status, w.pipe)
+		x.Holds = w.body.Len()
 		return
 	default:
 		<-w.done

@@ -159,7 +159,9 @@ func (x *Read) sendList(ctx context.Context, i *Resource, f negotiate.Format, li
 		return 0, false, err
 	}
 	size = room.size
-	taken = x.sendWhole(f, size, room)
+	if taken = x.sendWhole(f, size, room); taken && room.converts {
+		x.Holds = room.sum
+	}
 	return size, taken, nil
 }
 
