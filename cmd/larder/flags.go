@@ -15,7 +15,6 @@ type options struct {
 	quiet    bool
 	scratch  bool // without a data directory, use a temporary one for certificates and keys
 	version  versionFlag
-	revoke   bool // end watches whose users lose the right to them
 	sections cliflag.NamedFlagSets
 
 	// beside, if not nil, sets Config.Beside.
@@ -24,7 +23,7 @@ type options struct {
 
 // newOptions returns options with the defaults of config.
 func newOptions(config server.Config) *options {
-	o := &options{config: config, revoke: !config.KeepWatches}
+	o := &options{config: config}
 	for _, name := range []string{"generic", "etcd", "secure serving", "authentication", "authorization", "admission", "auditing", "misc", "larder"} {
 		o.sections.FlagSet(name) // the order of --help
 	}
@@ -80,7 +79,6 @@ func (o *options) addTo(fs *pflag.FlagSet) {
 // set. With an external etcd, there is no data directory unless --data-dir names one.
 func (o *options) complete(changed func(flag string) bool) server.Config {
 	config := o.config
-	config.KeepWatches = !o.revoke
 	if strings.HasPrefix(o.version.asked, "v") {
 		config.GitVersion = o.version.asked
 	}
@@ -97,7 +95,7 @@ func (o *options) larder(fs *pflag.FlagSet) {
 		"Labels to index, as resource[.group]=key,... May be repeated. A selector of one value of such a label uses the index. Indexes of other labels are built when they are often needed.")
 	fs.Var(&cacheBytes{all: &o.config.CacheBytes, shares: &o.config.CacheShares}, "cache-max-bytes",
 		"Limit of cached encodings and past events, in bytes; the objects themselves are not counted. Events are kept for 90 seconds, or for --request-timeout plus 15 seconds if that is longer. If the limit is too low, encodings are made for each request, and watches can resume only from recent revisions. A resource can have its own limit, as in 2Gi,pods=512Mi,events=64Mi; the first number is optional. Such a resource never uses more; others may use what it leaves free. 0 allows encodings half the size of all objects, at least 144 MiB, and encodings and events together twice that size, at least 256 MiB; each at most 3/8 of a memory limit, less the limits of single resources. -1 sets no limit except those of single resources.")
-	fs.BoolVar(&o.revoke, "revoke-watches", o.revoke,
+	fs.BoolVar(&o.config.RevokeWatches, "revoke-watches", o.config.RevokeWatches,
 		"End a watch within five seconds after its user loses the right to it: the role, the token, or the CA of the certificate. If false, a watch runs until its timeout, as in kube-apiserver.")
 	fs.IntVar(&o.config.MaxConnections, "max-connections", o.config.MaxConnections,
 		"Limit of open connections. Further connections are closed at once. One client can use up the limit and lock out all others; --max-connections-per-address prevents that. 0 sets no limit.")

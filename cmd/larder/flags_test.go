@@ -12,19 +12,19 @@ import (
 func TestRevocationIsOnUnlessDisabled(t *testing.T) {
 	for _, c := range []struct {
 		args []string
-		keep bool
+		want bool
 	}{
-		{nil, false},
-		{[]string{"--revoke-watches"}, false},
-		{[]string{"--revoke-watches=false"}, true},
+		{nil, true},
+		{[]string{"--revoke-watches"}, true},
+		{[]string{"--revoke-watches=false"}, false},
 	} {
 		o, fs := newOptions(server.Default()), pflag.NewFlagSet("serve", pflag.ContinueOnError)
 		o.addTo(fs)
 		if err := fs.Parse(c.args); err != nil {
 			t.Fatal(err)
 		}
-		if got := o.complete(fs.Changed).KeepWatches; got != c.keep {
-			t.Errorf("%q: watches are kept: %v", c.args, got)
+		if got := o.complete(fs.Changed).RevokeWatches; got != c.want {
+			t.Errorf("%q: watches are revoked: %v", c.args, got)
 		}
 	}
 }

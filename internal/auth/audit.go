@@ -22,9 +22,6 @@ type Audit struct {
 // returns nil, and nothing is audited, as in kube-apiserver. Connections to the webhook use egress;
 // nil connects directly.
 func LoadAudit(o *options.AuditOptions, egress *egressselector.EgressSelector) (*Audit, error) {
-	if o == nil {
-		return nil, nil
-	}
 	c := genericapiserver.Config{EgressSelector: egress} // ApplyTo sets the two fields used below
 	if err := o.ApplyTo(&c); err != nil {
 		return nil, fmt.Errorf("auth: audit: %w", err)

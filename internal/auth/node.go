@@ -69,15 +69,14 @@ func newGraph() *graph {
 	return g
 }
 
-// NodeSynced is closed once Follow has put everything into the Node authorizer's graph. It is closed
-// from the start if there is no Node authorizer.
-func (a *Auth) NodeSynced() <-chan struct{} {
+// WaitNodes blocks until Follow has put everything into the Node authorizer's graph, if there is one. It fails
+// with ErrNotSynced if ctx ends first.
+func (a *Auth) WaitNodes(ctx context.Context) error {
 	if a.graph == nil {
-		none := make(chan struct{})
-		close(none)
-		return none
+		return nil
 	}
-	return a.graph.synced
+	first := firstSync{loads: []<-chan struct{}{a.graph.synced}}
+	return first.wait(ctx)
 }
 
 // SettleNodes ends the Node authorizer's wait for its first sync: from then on it decides by the graph

@@ -2,10 +2,8 @@ package builtin
 
 import (
 	"cmp"
-	"crypto/tls"
 	"maps"
 	"net"
-	"net/http"
 	"time"
 
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -23,8 +21,6 @@ import (
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
 	"k8s.io/kubernetes/pkg/serviceaccount"
-
-	"github.com/larder-io/larder/internal/registry/backend"
 )
 
 // Config is the configuration of upstream's REST storages. ClientConfig, Informers and Authorizer are
@@ -74,9 +70,8 @@ type Config struct {
 	// value means kube-apiserver's defaults.
 	Kubelet kubeletclient.KubeletClientConfig
 
-	// ProxyTransport carries requests to pods and services; nil means a transport
-	// that does not verify their certificates.
-	ProxyTransport http.RoundTripper
+	// ProxyDial connects to pods and services; nil connects directly.
+	ProxyDial utilnet.DialFunc
 }
 
 // ServiceAccounts configures the tokens of service accounts. Without an Issuer there is no
@@ -114,7 +109,6 @@ func (c *Config) SetDefaults() {
 	if c.APIResources == nil {
 		c.APIResources = DefaultAPIResources()
 	}
-	c.ClientConfig = clientDefaults(c.ClientConfig)
 	if s := &c.Services; s.ClusterIPRange.IP == nil {
 		s.ClusterIPRange = kubeoptions.DefaultServiceIPCIDR
 	}
@@ -122,22 +116,6 @@ func (c *Config) SetDefaults() {
 		s.NodePortRange = kubeoptions.DefaultServiceNodePortRange
 	}
 	kubeletDefaults(&c.Kubelet)
-	if c.ProxyTransport == nil {
-		// It connects to pods and services by address, so there is no name that a certificate could prove.
-		c.ProxyTransport = utilnet.SetTransportDefaults(&http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}})
-	}
-	c.ProxyTransport = backend.Transport(c.ProxyTransport)
-}
-
-// clientDefaults copies config for a client in this process: without a rate limit, and with protobuf,
-// which is fastest.
-func clientDefaults(config *restclient.Config) *restclient.Config {
-	c := restclient.CopyConfig(config)
-	if c.QPS == 0 && c.RateLimiter == nil {
-		c.QPS = -1
-	}
-	c.ContentType = cmp.Or(c.ContentType, runtime.ContentTypeProtobuf)
-	return c
 }
 
 // kubeletDefaults sets the defaults of kubernetes cmd/kube-apiserver/app/options.

@@ -5,10 +5,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -50,10 +52,15 @@ type coreProvider struct {
 	nodeRange  *rangeAllocator
 	serviceIPs *serviceIPs
 	health     []func(context.Context) error // of the stores
+	proxy      http.RoundTripper             // to pods and services
 }
 
 func newCoreProvider(config *Config, factory *StorageFactory, records Records, health []func(context.Context) error) (*coreProvider, error) {
 	p := &coreProvider{config: config, health: health}
+	// It connects to pods and services by address, so there is no name that a certificate could prove.
+	p.proxy = backend.Transport(utilnet.SetTransportDefaults(&http.Transport{
+		DialContext: config.ProxyDial, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+	}))
 	p.generic = &corerest.GenericConfig{
 		StorageFactory:              factory.factory,
 		EventTTL:                    config.EventTTL,
@@ -148,7 +155,7 @@ func (b *coreBuilder) build() error {
 		return err
 	}
 	b.add("endpoints", map[string]rest.Storage{"": endpoints})
-	nodes, err := nodestore.NewStorage(b.getter, b.config.Kubelet, b.config.ProxyTransport)
+	nodes, err := nodestore.NewStorage(b.getter, b.config.Kubelet, b.proxy)
 	if err != nil {
 		return err
 	}
@@ -173,7 +180,7 @@ func (b *coreBuilder) buildPods(nodes *nodestore.NodeStorage) (*podstore.PodStor
 	if err != nil {
 		return nil, err
 	}
-	pods, err := podstore.NewStorage(b.getter, nodes.KubeletConnectionInfo, b.config.ProxyTransport, budgets, b.config.Authorizer)
+	pods, err := podstore.NewStorage(b.getter, nodes.KubeletConnectionInfo, b.proxy, budgets, b.config.Authorizer)
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +207,7 @@ func (b *coreBuilder) buildPods(nodes *nodestore.NodeStorage) (*podstore.PodStor
 func (b *coreBuilder) buildServices(endpoints *endpointsstore.REST, pods *podstore.PodStorage) error {
 	gated := gatedOptions{RESTOptionsGetter: b.getter, ips: b.serviceIPs}
 	services, status, proxy, err := servicestore.NewREST(
-		gated, b.serviceIPs.primary, b.serviceIPs.allocators, b.nodePorts, endpoints, pods.Pod, b.config.ProxyTransport)
+		gated, b.serviceIPs.primary, b.serviceIPs.allocators, b.nodePorts, endpoints, pods.Pod, b.proxy)
 	if err != nil {
 		return err
 	}

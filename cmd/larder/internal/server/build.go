@@ -147,7 +147,7 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 		Config: builtin.Config{
 			Prefix: s.config.Etcd.StorageConfig.Prefix, APIResources: s.resources,
 			StorageMediaType: up.Etcd.DefaultStorageMediaType, ServersOverrides: up.Etcd.EtcdServersOverrides,
-			Kubelet: up.KubeletConfig, ProxyTransport: s.egress.proxyTransport(),
+			Kubelet: up.KubeletConfig, ProxyDial: s.egress.dialer(egressselector.Cluster),
 
 			EmulationForwardCompatible:              up.GenericServerRunOptions.EmulationForwardCompatible,
 			RuntimeConfigEmulationForwardCompatible: up.GenericServerRunOptions.RuntimeConfigEmulationForwardCompatible,
@@ -222,7 +222,7 @@ func (s *Server) newHTTPServer() (*httpapi.Server, error) {
 	if config.Flow = p.flow; p.flow == nil {
 		config.MaxInFlight, config.MaxMutatingInFlight = generic.MaxRequestsInFlight, generic.MaxMutatingRequestsInFlight
 	}
-	if !s.config.KeepWatches {
+	if s.config.RevokeWatches {
 		config.Revocation = p.auth.Revocation()
 	}
 	if p.audit != nil {

@@ -38,34 +38,38 @@ func (s *Server) addCheckpoints(handlers map[string]http.Handler) {
 	for _, a := range s.overrides {
 		stores = append(stores, a.store)
 	}
+	reset := resets{&s.parts, s.config.external()}
 	checkpoints := checkpoint.New(checkpoint.Config{
-		Stores: stores, Prefix: s.config.Etcd.StorageConfig.Prefix, Fence: s.fence, Pause: resets{s}.pauseControllers, Await: resets{s}.awaitInformed,
+		Stores: stores, Prefix: s.config.Etcd.StorageConfig.Prefix, Fence: s.fence, Pause: reset.pauseControllers, Await: reset.awaitInformed,
 	})
 	handlers[checkpoint.Path], handlers[checkpoint.Path+"/"] = checkpoints, checkpoints
 }
 
 // resets has the steps of a reset outside of the stores.
-type resets struct{ *Server }
+type resets struct {
+	*parts
+	external bool // other servers may use the store
+}
 
 // pauseControllers stops the controllers of this server that delete objects. Its warnings name the
 // controllers of other processes.
-func (s resets) pauseControllers(ctx context.Context) (resume func(), warnings []string, err error) {
+func (r resets) pauseControllers(ctx context.Context) (resume func(), warnings []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, resetPatience)
 	defer cancel()
-	if warnings, err = s.unstoppable(ctx); err != nil {
+	if warnings, err = r.unstoppable(ctx); err != nil {
 		return nil, nil, err
 	}
-	if s.parts.controllers == nil {
+	if r.controllers == nil {
 		return func() {}, warnings, nil
 	}
-	resume, err = s.parts.controllers.Pause(ctx)
+	resume, err = r.controllers.Pause(ctx)
 	return resume, warnings, err
 }
 
 // unstoppable returns warnings about other processes that may delete restored objects.
-func (s resets) unstoppable(ctx context.Context) (warnings []string, err error) {
+func (r resets) unstoppable(ctx context.Context) (warnings []string, err error) {
 	var emptied []string
-	namespaces, err := s.parts.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{}) // informers may be behind
+	namespaces, err := r.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{}) // informers may be behind
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +78,7 @@ func (s resets) unstoppable(ctx context.Context) (warnings []string, err error) 
 			emptied = append(emptied, n.Name)
 		}
 	}
-	manager, err := testcontrollers.Rival(ctx, s.parts.client)
+	manager, err := testcontrollers.Rival(ctx, r.client)
 	switch {
 	case err != nil:
 		return nil, err
@@ -82,13 +86,13 @@ func (s resets) unstoppable(ctx context.Context) (warnings []string, err error) 
 		warnings = append(warnings, fmt.Sprintf("kube-controller-manager %s was not stopped: it may go on emptying the namespaces %s, and collecting garbage", manager, strings.Join(emptied, ", ")))
 	case manager != "":
 		warnings = append(warnings, fmt.Sprintf("kube-controller-manager %s was not stopped: it may delete what it was about to", manager))
-	case len(emptied) > 0 && s.parts.controllers == nil:
+	case len(emptied) > 0 && r.controllers == nil:
 		warnings = append(warnings, fmt.Sprintf("whoever empties the namespaces %s is no part of this server, was not stopped and may go on", strings.Join(emptied, ", ")))
 	}
-	if !s.config.external() {
+	if !r.external {
 		return warnings, nil
 	}
-	servers, err := s.parts.client.CoordinationV1().Leases(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: controlplane.IdentityLeaseComponentLabelKey + "=" + controlplane.KubeAPIServer})
+	servers, err := r.client.CoordinationV1().Leases(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: controlplane.IdentityLeaseComponentLabelKey + "=" + controlplane.KubeAPIServer})
 	if err != nil {
 		return nil, err
 	}
@@ -103,32 +107,32 @@ func (s resets) unstoppable(ctx context.Context) (warnings []string, err error) 
 
 // awaitInformed waits until the server's own informers have seen writes. They deliver roles, webhooks,
 // policies, CRDs and APIServices. An informer whose watch has ended takes a second or two to list again.
-func (s resets) awaitInformed(ctx context.Context, writes []checkpoint.Write) error {
+func (r resets) awaitInformed(ctx context.Context, writes []checkpoint.Write) error {
 	ctx, cancel := context.WithTimeout(ctx, resetPatience)
 	defer cancel()
 	ended := make(chan struct{})
 	close(ended)
-	for kind := range s.parts.informers.WaitForCacheSync(ended) { // all that were started
+	for kind := range r.informers.WaitForCacheSync(ended) { // all that were started
 		object := reflect.New(kind.Elem()).Interface().(runtime.Object)
 		kinds, _, err := scheme.Scheme.ObjectKinds(object)
 		if err != nil {
 			continue
 		}
-		informer := s.parts.informers.InformerFor(object, nil) // is there
-		for name, w := range s.below(kinds[0].GroupKind(), writes) {
+		informer := r.informers.InformerFor(object, nil) // is there
+		for name, w := range r.below(kinds[0].GroupKind(), writes) {
 			if err := awaitWrite(ctx, w, func() bool { return seen(informer, name, w) }); err != nil {
 				return err
 			}
 		}
 	}
-	for name, w := range s.below(apiextensionsv1.Kind("CustomResourceDefinition"), writes) {
-		if err := s.parts.extensions.AwaitServed(ctx, name, w.Revision, w.Deleted); err != nil {
+	for name, w := range r.below(apiextensionsv1.Kind("CustomResourceDefinition"), writes) {
+		if err := r.extensions.AwaitServed(ctx, name, w.Revision, w.Deleted); err != nil {
 			return err
 		}
 	}
-	for name, w := range s.below(schema.GroupKind{Group: apiregistrationv1.GroupName, Kind: "APIService"}, writes) {
+	for name, w := range r.below(schema.GroupKind{Group: apiregistrationv1.GroupName, Kind: "APIService"}, writes) {
 		if err := awaitWrite(ctx, w, func() bool {
-			return seen(s.parts.aggregator.APIServices(), name, w) && s.parts.aggregator.Routes(name)
+			return seen(r.aggregator.APIServices(), name, w) && r.aggregator.Routes(name)
 		}); err != nil {
 			return err
 		}
@@ -169,14 +173,14 @@ func revisionOf(resourceVersion string) int64 {
 }
 
 // below returns the last write to each object of a kind, by the keys of informers.
-func (s resets) below(kind schema.GroupKind, writes []checkpoint.Write) map[string]checkpoint.Write {
+func (r resets) below(kind schema.GroupKind, writes []checkpoint.Write) map[string]checkpoint.Write {
 	last := make(map[string]checkpoint.Write)
-	for _, r := range s.parts.registry.Resources() {
-		if r.Canonical().GroupKind() != kind {
+	for _, resource := range r.registry.Resources() {
+		if resource.Canonical().GroupKind() != kind {
 			continue
 		}
 		for _, w := range writes {
-			if name, ok := strings.CutPrefix(w.Key, r.Root()); ok {
+			if name, ok := strings.CutPrefix(w.Key, resource.Root()); ok {
 				last[name] = w
 			}
 		}

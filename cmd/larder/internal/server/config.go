@@ -51,8 +51,8 @@ type Config struct {
 	// IPv4 address or one /64 of IPv6 addresses; 0 sets no limit.
 	MaxConnections, MaxConnectionsPerAddress int
 
-	// KeepWatches lets a watch continue when its user has lost the right to it.
-	KeepWatches bool
+	// RevokeWatches ends a watch when its user has lost the right to it.
+	RevokeWatches bool
 
 	// TestControllers runs the controllers of package testcontrollers in the process. They
 	// must not run beside a kube-controller-manager.
@@ -164,6 +164,7 @@ func Default() Config {
 		ServerRunOptions: up,
 		Store:            Store{ReplayRevisions: 10_000, CheckInterval: 10 * time.Minute, DefragmentInterval: time.Hour},
 		StatusPage:       true,
+		RevokeWatches:    true,
 		UserAgent:        "larder",
 	}
 }

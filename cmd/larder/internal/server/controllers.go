@@ -46,30 +46,24 @@ func caCertificatesIn(certFile string) ([]byte, error) {
 	return certutil.EncodeCertificates(cas...)
 }
 
-// awaitControllers blocks until pods can be admitted, or bounded ends. It warns if a
+// awaitControllers blocks until pods can be admitted, or ctx ends. It warns if a
 // kube-controller-manager runs. A store that does not answer is asked again.
-func (s *Server) awaitControllers(ctx, bounded context.Context) error {
+func (s *Server) awaitControllers(ctx context.Context) error {
 	controllers := s.parts.controllers
 	if controllers == nil {
 		return nil
 	}
 	var rival string
 	var err error
-	_ = wait.PollUntilContextCancel(bounded, time.Second, true, func(ctx context.Context) (bool, error) {
+	_ = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		rival, err = testcontrollers.Rival(ctx, s.parts.client)
 		return err == nil, nil
 	})
-	if err == nil && rival != "" {
+	if err != nil {
+		return err
+	}
+	if rival != "" {
 		s.progress.printf("warning: kube-controller-manager %s serves this cluster, too: --test-controllers must not run beside it", rival)
 	}
-	if err == nil {
-		err = controllers.WaitReady(bounded)
-	}
-	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("server: %w", context.Cause(ctx))
-	case err != nil:
-		s.progress.printf("late: %v", err)
-	}
-	return nil
+	return controllers.WaitReady(ctx)
 }

@@ -2,9 +2,7 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
 	"net"
-	"net/http"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -46,16 +44,4 @@ func (e egress) tcpDialer(to egressselector.EgressType) func(context.Context, st
 		return nil
 	}
 	return func(ctx context.Context, address string) (net.Conn, error) { return dial(ctx, "tcp", address) }
-}
-
-// proxyTransport returns the transport of requests to pods and services; nil for the
-// registry's own.
-func (e egress) proxyTransport() http.RoundTripper {
-	dial := e.dialer(egressselector.Cluster)
-	if dial == nil {
-		return nil
-	}
-	// Pods and services are reached by address: a certificate has no name to verify, and
-	// kube-apiserver does not verify it, either.
-	return utilnet.SetTransportDefaults(&http.Transport{DialContext: dial, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}})
 }

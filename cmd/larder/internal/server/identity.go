@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/authentication/user"
 	certutil "k8s.io/client-go/util/cert"
 	netutils "k8s.io/utils/net"
 
@@ -196,7 +197,7 @@ func (id *identity) hosts(bind net.IP) []string {
 
 // writeKubeconfig writes the administrator's kubeconfig, and returns the certificate in it.
 func (id *identity) writeKubeconfig(ca *pki.Authority) (*x509.Certificate, error) {
-	certPEM, keyPEM, err := ca.IssueAdmin()
+	certPEM, keyPEM, err := ca.IssueClient("larder-admin", user.SystemPrivilegedGroup)
 	if err != nil {
 		return nil, err
 	}

@@ -28,7 +28,7 @@ func (s *Server) Run(ctx context.Context) error {
 	err := s.start(ctx)
 	if err == nil {
 		err = s.await(ctx)
-	} else if !s.config.Inherited.takesOver() { // else the process before serves on
+	} else if !s.config.Inherited.takesOver() { // else the old process continues to serve
 		s.config.Notify("STOPPING=1")
 	}
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
@@ -225,53 +225,56 @@ func (s *Server) awaitStore(ctx context.Context) error {
 	return s.awaitOverrides(ctx)
 }
 
-// awaitReady blocks until all checks of /readyz can pass.
+// awaitReady blocks until all checks of /readyz can pass. It no longer waits for some parts, such as those that
+// depend on unreadable objects, once the storage initialization timeout has passed.
 func (s *Server) awaitReady(ctx context.Context) error {
 	p := &s.parts
 	<-p.informersStarted
 	bounded, cancel := context.WithDeadline(ctx, s.serving.Add(s.config.GenericServerRunOptions.StorageInitializationTimeout))
 	defer cancel()
 	for kind, ok := range p.informers.WaitForCacheSync(bounded.Done()) {
-		switch {
-		case ctx.Err() != nil:
-			return fmt.Errorf("server: informer of %v: %w", kind, context.Cause(ctx))
-		case !ok:
-			s.progress.printf("late: what is kept of %v is not complete yet", kind)
+		if err := s.progress.late(ctx, !ok, "what is kept of %v is not complete yet", kind); err != nil {
+			return err
 		}
 	}
 	p.admission.Open()
-	if err := p.extensions.WaitSynced(bounded); ctx.Err() != nil {
-		return fmt.Errorf("server: %w", err)
-	} else if err != nil {
-		s.progress.printf("late: not all custom resources are known yet")
+	if err := s.progress.late(ctx, p.extensions.WaitSynced(bounded) != nil, "not all custom resources are known yet"); err != nil {
+		return err
 	}
-	select {
-	case <-p.auth.NodeSynced():
-	case <-bounded.Done():
-		if ctx.Err() != nil {
-			return fmt.Errorf("server: %w", context.Cause(ctx))
-		}
-		select {
-		case <-p.auth.NodeSynced(): // both cases of the outer select were ready
-		default:
-			s.progress.printf("late: the node authorizer has not seen all pods yet")
-			p.auth.SettleNodes()
-		}
+	if err := s.progress.late(ctx, p.auth.WaitNodes(bounded) != nil, "the node authorizer has not seen all pods yet"); err != nil {
+		return err
 	}
-	if err := s.awaitControllers(ctx, bounded); err != nil {
+	p.auth.SettleNodes()
+	late := s.awaitControllers(bounded)
+	if err := s.progress.late(ctx, late != nil, "%v", late); err != nil {
 		return err
 	}
 	s.ready.synced.Store(true)
-	if err := s.awaitFlow(bounded); ctx.Err() != nil {
-		return fmt.Errorf("server: %w", context.Cause(ctx))
-	} else if err != nil {
-		s.progress.printf("late: flow control has not read its configuration yet")
+	if err := s.progress.late(ctx, s.awaitFlow(bounded) != nil, "flow control has not read its configuration yet"); err != nil {
+		return err
 	}
 	if !s.config.Inherited.takesOver() {
 		s.open() // before hooks: those of several servers that start at once may ask each other
 	}
-	if err := s.awaitHooks(ctx, bounded); err != nil {
+	if err := p.bootstrap.WaitReady(bounded); err != nil {
+		for _, name := range p.bootstrap.Excuse() {
+			s.progress.printf("late: %s has not finished yet", name)
+		}
+		if err := p.bootstrap.WaitReady(ctx); err != nil {
+			return fmt.Errorf("server: %w", err)
+		}
+	}
+	if p.peers != nil {
+		if err := p.peers.await(ctx); err != nil {
+			return err
+		}
+	}
+	late = p.aggregator.WaitReady(bounded)
+	if err := s.progress.late(ctx, late != nil, "%v", late); err != nil {
 		return err
+	}
+	if late != nil {
+		p.aggregator.Excuse()
 	}
 	s.progress.printf("serving: %s, ready after %v", s.id.url, s.progress.elapsed())
 	if s.id.kubeconfig != "" {
@@ -291,32 +294,6 @@ func (s *Server) awaitFlow(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, flowPatience)
 	defer cancel()
 	return s.parts.flow.Await(ctx)
-}
-
-// awaitHooks blocks until the bootstrap and the aggregator have finished their hooks. It waits only until
-// bounded ends for hooks that depend on unreadable objects.
-func (s *Server) awaitHooks(ctx, bounded context.Context) error {
-	p := &s.parts
-	if err := p.bootstrap.WaitReady(bounded); err != nil {
-		for _, name := range p.bootstrap.Excuse() {
-			s.progress.printf("late: %s has not finished yet", name)
-		}
-		if err := p.bootstrap.WaitReady(ctx); err != nil {
-			return fmt.Errorf("server: %w", err)
-		}
-	}
-	if p.peers != nil {
-		if err := p.peers.await(ctx); err != nil {
-			return err
-		}
-	}
-	if err := p.aggregator.WaitReady(bounded); ctx.Err() != nil {
-		return fmt.Errorf("server: %w", context.Cause(ctx))
-	} else if err != nil {
-		p.aggregator.Excuse()
-		s.progress.printf("late: %v", err)
-	}
-	return nil
 }
 
 // awaitLoaded blocks until every cache has loaded, or registry.Config.LoadTimeout has passed.
@@ -370,9 +347,11 @@ func (s *Server) await(ctx context.Context) error {
 			s.config.Notify("STOPPING=1")
 			return failed.Unexpected()
 		case <-s.config.Upgrade:
-			err := s.layers.Wait(ctx, func(ctx context.Context) error { upgraded = handover{s}.try(ctx); return nil })
+			next := handover{&s.config, s.progress, s.dir, s.listener}
+			err := s.layers.Wait(ctx, func(ctx context.Context) error { upgraded = next.try(ctx); return nil })
 			if upgraded {
-				handover{s}.finish(ctx)
+				s.parts.http.HandOver()
+				next.finish(ctx)
 				return nil
 			}
 			if err != nil {

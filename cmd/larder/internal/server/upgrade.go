@@ -3,9 +3,12 @@ package server
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/larder-io/larder/cmd/larder/internal/server/datadir"
 )
 
 // Inherited has the files that a process inherits from its parent. All may be nil.
@@ -29,31 +32,36 @@ const handOverDelay = 5 * time.Second
 
 // handover has the steps of an upgrade in place. Both processes share one listening socket. The
 // kernel would reset connections that wait at a socket of SO_REUSEPORT when that is closed.
-type handover struct{ *Server }
+type handover struct {
+	config   *Config
+	progress *progress
+	dir      *datadir.Dir // nil if there is none
+	listener net.Listener
+}
 
 // try starts the process that takes over, and reports whether it has taken over.
-func (s handover) try(ctx context.Context) bool {
-	pid, err := s.startSuccessor(ctx)
+func (h handover) try(ctx context.Context) bool {
+	pid, err := h.startSuccessor(ctx)
 	if err != nil {
-		s.progress.printf("not upgraded, this process serves on: %v", err)
+		h.progress.printf("not upgraded, this process serves on: %v", err)
 		return false
 	}
-	s.progress.printf("upgraded: process %d serves, requests in flight finish here", pid)
-	s.config.Notify(fmt.Sprintf("MAINPID=%d", pid))
+	h.progress.printf("upgraded: process %d serves, requests in flight finish here", pid)
+	h.config.Notify(fmt.Sprintf("MAINPID=%d", pid))
 	return true
 }
 
 // startSuccessor returns the id of the process that takes over once it is ready. If ctx ends before, that
 // process gets SIGTERM. Nothing waits for it, since it may ignore the signal.
-func (s handover) startSuccessor(ctx context.Context) (pid int, err error) {
+func (h handover) startSuccessor(ctx context.Context) (pid int, err error) {
 	switch {
-	case !s.config.external():
+	case !h.config.external():
 		return 0, fmt.Errorf("two processes cannot open the embedded etcd; restart the server")
-	case s.dir != nil && s.dir.Temporary():
+	case h.dir != nil && h.dir.Temporary():
 		return 0, fmt.Errorf("certificates and keys were generated for this process only; --data-dir keeps them")
-	case s.config.Checkpoints:
+	case h.config.Checkpoints:
 		return 0, fmt.Errorf("checkpoints would be lost; restart the server")
-	case s.config.Beside != nil || s.config.TestControllers:
+	case h.config.Beside != nil || h.config.TestControllers:
 		return 0, fmt.Errorf("this server runs other programs or controllers; restart it")
 	}
 	ready, theirs, err := os.Pipe()
@@ -61,12 +69,12 @@ func (s handover) startSuccessor(ctx context.Context) (pid int, err error) {
 		return 0, err
 	}
 	defer ready.Close()
-	next, err := s.fork(theirs)
+	next, err := h.fork(theirs)
 	theirs.Close()
 	if err != nil {
 		return 0, err
 	}
-	s.progress.printf("upgrading: process %d starts", next.Pid)
+	h.progress.printf("upgrading: process %d starts", next.Pid)
 	defer context.AfterFunc(ctx, func() {
 		_ = next.Signal(syscall.SIGTERM)
 		_ = ready.SetReadDeadline(time.Now())
@@ -87,17 +95,17 @@ func (s handover) startSuccessor(ctx context.Context) (pid int, err error) {
 
 // fork starts the process with the files that it inherits. The listener's descriptor is taken
 // without os.File, which would make the socket block for this process, too.
-func (s handover) fork(ready *os.File) (next *os.Process, err error) {
-	raw, err := s.listener.(syscall.Conn).SyscallConn()
+func (h handover) fork(ready *os.File) (next *os.Process, err error) {
+	raw, err := h.listener.(syscall.Conn).SyscallConn()
 	if err != nil {
 		return nil, err
 	}
 	controlErr := raw.Control(func(fd uintptr) {
 		files := []uintptr{fd, ready.Fd()}
-		if s.dir != nil {
-			files = append(files, s.dir.Lock().Fd())
+		if h.dir != nil {
+			files = append(files, h.dir.Lock().Fd())
 		}
-		next, err = s.config.Successor(files)
+		next, err = h.config.Successor(files)
 	})
 	if controlErr != nil {
 		return nil, controlErr
@@ -105,12 +113,10 @@ func (s handover) fork(ready *os.File) (next *os.Process, err error) {
 	return next, err
 }
 
-// finish leaves new connections to the process that has taken over. It serves the existing connections
-// until clients have had time to connect again.
-func (s handover) finish(ctx context.Context) {
-	s.parts.http.HandOver()
+// finish blocks until clients have had time to connect again, to the process that has taken over.
+func (h handover) finish(ctx context.Context) {
 	select {
 	case <-ctx.Done():
-	case <-time.After(max(handOverDelay, s.config.GenericServerRunOptions.ShutdownDelayDuration)):
+	case <-time.After(max(handOverDelay, h.config.GenericServerRunOptions.ShutdownDelayDuration)):
 	}
 }

@@ -12,10 +12,10 @@ func TestProcessesThatAreNotReplaced(t *testing.T) {
 		"checkpoints":   func(c *Config) { c.Checkpoints = true },
 		"controllers":   func(c *Config) { c.TestControllers = true },
 	} {
-		s := &Server{config: Default()}
-		s.config.Etcd.StorageConfig.Transport.ServerList = []string{"http://127.0.0.1:1"}
-		change(&s.config)
-		if _, err := (handover{s}).startSuccessor(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+		config := Default()
+		config.Etcd.StorageConfig.Transport.ServerList = []string{"http://127.0.0.1:1"}
+		change(&config)
+		if _, err := (handover{config: &config}).startSuccessor(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	certutil "k8s.io/client-go/util/cert"
@@ -103,11 +102,6 @@ func (a *Authority) issue(template *x509.Certificate, life time.Duration) (certP
 		return nil, nil, fmt.Errorf("server: certificate %s: %w", template.Subject, err)
 	}
 	return encode(certificate), keyPEM, nil
-}
-
-// IssueAdmin makes the client certificate of an administrator (system:masters).
-func (a *Authority) IssueAdmin() (certPEM, keyPEM []byte, err error) {
-	return a.IssueClient("larder-admin", user.SystemPrivilegedGroup)
 }
 
 // IssueClient makes the client certificate of a user who belongs to groups.
