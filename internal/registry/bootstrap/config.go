@@ -6,8 +6,6 @@ import (
 	"net"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	peerreconcilers "k8s.io/apiserver/pkg/reconcilers"
 	"k8s.io/client-go/informers"
@@ -28,10 +26,6 @@ type Config struct {
 	// them.
 	Client    kubernetes.Interface
 	Informers informers.SharedInformerFactory
-
-	// SystemNamespaces are created, also when they were deleted; nil means kube-system, kube-public,
-	// kube-node-lease and default.
-	SystemNamespaces []string
 
 	// RBAC creates upstream's roles and bindings.
 	RBAC bool
@@ -72,10 +66,7 @@ type Config struct {
 	// Leadership elects leaders among components; nil elects none.
 	Leadership *Leadership
 
-	// ServicePort is the port of the kubernetes service; 0 means 443.
-	ServicePort int
-
-	// ServiceNodePort, if not 0, is the service's port on every node.
+	// ServiceNodePort, if not 0, is the kubernetes service's port on every node.
 	ServiceNodePort int
 
 	// EndpointTTL is the time after which the endpoints of a dead server are removed; 0 means
@@ -87,25 +78,15 @@ type Config struct {
 	// readiness; 0 means 5 s. RetryInterval is the interval of later attempts; 0 means 10 s.
 	Grace         time.Duration
 	RetryInterval time.Duration
-
-	// RepairInterval is the interval in which service addresses and ports are compared with
-	// the services; 0 means 3 minutes.
-	RepairInterval time.Duration
 }
 
 func (c *Config) setDefaults() {
-	if c.SystemNamespaces == nil {
-		c.SystemNamespaces = []string{
-			metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease, metav1.NamespaceDefault}
-	}
-	c.ServicePort = cmp.Or(c.ServicePort, 443)
 	c.EndpointReconciler = cmp.Or(c.EndpointReconciler, reconcilers.LeaseEndpointReconcilerType)
 	c.EndpointTTL = cmp.Or(c.EndpointTTL, 15*time.Second)
 	c.EndpointInterval = cmp.Or(c.EndpointInterval, 10*time.Second)
 	c.Instances = cmp.Or(c.Instances, 1)
 	c.Grace = cmp.Or(c.Grace, 5*time.Second)
 	c.RetryInterval = cmp.Or(c.RetryInterval, 10*time.Second)
-	c.RepairInterval = cmp.Or(c.RepairInterval, 3*time.Minute)
 }
 
 // Leadership configures coordinated leader election. One server of the cluster, which is elected

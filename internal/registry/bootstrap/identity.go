@@ -19,13 +19,6 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// identityLabel and identityValue mark the Leases of API servers, so that clients can list the servers of a
-// cluster (kubernetes pkg/controlplane/apiserver/server.go).
-const (
-	identityLabel = controlplane.IdentityLeaseComponentLabelKey
-	identityValue = "kube-apiserver"
-)
-
 // identity renews this server's Lease by upstream's controller.
 type identity struct {
 	lease.Controller
@@ -47,8 +40,8 @@ func (i *identity) stop() {
 	i.Controller.Stop()
 }
 
-// labelIdentity labels a Lease as the Lease of an API server on this machine. An annotation has the address
-// at which other servers reach it.
+// labelIdentity labels a Lease as the Lease of an API server on this machine, so that clients can list the
+// servers of a cluster. An annotation has the address at which other servers reach it.
 func labelIdentity(peer string) lease.ProcessLeaseFunc {
 	return func(l *coordinationv1.Lease) error {
 		hostname, err := os.Hostname()
@@ -58,7 +51,7 @@ func labelIdentity(peer string) lease.ProcessLeaseFunc {
 		if l.Labels == nil {
 			l.Labels = make(map[string]string)
 		}
-		l.Labels[identityLabel], l.Labels[corev1.LabelHostname] = identityValue, hostname
+		l.Labels[controlplane.IdentityLeaseComponentLabelKey], l.Labels[corev1.LabelHostname] = controlplane.KubeAPIServer, hostname
 		if peer == "" {
 			return nil
 		}
@@ -93,7 +86,7 @@ func (i *identity) keep(c *Config, namespaces <-chan struct{}) func(context.Cont
 // collectIdentities deletes the Leases of servers that are gone, by upstream's controller.
 func (c *Config) collectIdentities(ctx context.Context) {
 	apiserverleasegc.NewAPIServerLeaseGC(c.Client, controlplane.IdentityLeaseGCPeriod,
-		metav1.NamespaceSystem, identityLabel+"="+identityValue).RunWithContext(ctx)
+		metav1.NamespaceSystem, controlplane.IdentityLeaseComponentLabelKey+"="+controlplane.KubeAPIServer).RunWithContext(ctx)
 }
 
 // newElection requests the informers that upstream's controllers need. It returns the hook that runs

@@ -31,8 +31,8 @@ func (c *Config) keepNamespaces(ctx context.Context, ready func()) error {
 
 func (c *Config) ensureNamespaces(ctx context.Context) error {
 	namespaces := c.Client.CoreV1().Namespaces()
-	tasks := make([]task, 0, len(c.SystemNamespaces))
-	for _, name := range c.SystemNamespaces {
+	var tasks []task
+	for _, name := range []string{metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease, metav1.NamespaceDefault} {
 		tasks = append(tasks, func(ctx context.Context) error {
 			return createMissing(ctx, namespaces, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		})

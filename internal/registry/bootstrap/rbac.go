@@ -8,7 +8,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	rbacclient "k8s.io/client-go/kubernetes/typed/rbac/v1"
 	clientretry "k8s.io/client-go/util/retry"
 	"k8s.io/component-helpers/auth/rbac/reconciliation"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
@@ -34,17 +33,11 @@ func (c *Config) rbacTasks() []task {
 	var tasks []task
 	addRole := func(role reconciliation.RuleOwner, client reconciliation.RuleOwnerModifier) {
 		options := reconciliation.ReconcileRoleOptions{Role: role, Confirm: true, Client: client}
-		tasks = append(tasks, reconcile(func() error {
-			_, err := options.Run()
-			return err
-		}))
+		tasks = append(tasks, reconcile(options.Run))
 	}
 	addBinding := func(binding reconciliation.RoleBinding, client reconciliation.RoleBindingModifier) {
 		options := reconciliation.ReconcileRoleBindingOptions{RoleBinding: binding, Confirm: true, Client: client}
-		tasks = append(tasks, reconcile(func() error {
-			_, err := options.Run()
-			return err
-		}))
+		tasks = append(tasks, reconcile(options.Run))
 	}
 	for _, o := range slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()) {
 		addRole(reconciliation.ClusterRoleRuleOwner{ClusterRole: &o}, reconciliation.ClusterRoleModifier{Client: client.ClusterRoles()})
@@ -68,11 +61,11 @@ func (c *Config) rbacTasks() []task {
 }
 
 // reconcile repeats work while another server reconciles the same object.
-func reconcile(work func() error) task {
+func reconcile[T any](work func() (T, error)) task {
 	return func(context.Context) error {
 		return clientretry.OnError(clientretry.DefaultBackoff, func(err error) bool {
 			return apierrors.IsConflict(err) || apierrors.IsServiceUnavailable(err)
-		}, work)
+		}, func() error { _, err := work(); return err })
 	}
 }
 
@@ -81,23 +74,22 @@ func reconcile(work func() error) task {
 func (c *Config) primeAggregated(ctx context.Context, renamed map[string]string) error {
 	roles := c.Client.RbacV1().ClusterRoles()
 	for from, to := range renamed {
-		if err := primeRole(ctx, roles, from, to); err != nil {
+		old, err := roles.Get(ctx, from, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if old.AggregationRule != nil { // aggregated already, so it has no changes of users
+			continue
+		}
+		old.Name, old.ResourceVersion = to, ""
+		if err := createMissing(ctx, roles, old); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func primeRole(ctx context.Context, roles rbacclient.ClusterRoleInterface, from, to string) error {
-	old, err := roles.Get(ctx, from, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil || old.AggregationRule != nil { // aggregated already, so it has no changes of users
-		return err
-	}
-	old.Name, old.ResourceVersion = to, ""
-	return createMissing(ctx, roles, old)
 }
 
 // primeSplit copies the subjects of an older binding to the binding that was split off it.

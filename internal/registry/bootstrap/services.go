@@ -27,7 +27,11 @@ import (
 
 const (
 	serviceName = "kubernetes"
+	servicePort = 443
 	portName    = "https"
+
+	// repairInterval is the interval in which service addresses and ports are compared with the services.
+	repairInterval = 3 * time.Minute
 )
 
 // keepServiceCIDR creates the default ServiceCIDR, and retries until that succeeds. Then it runs
@@ -66,11 +70,8 @@ func (c *Config) newRepair(cidr <-chan struct{}) func(context.Context, func()) e
 	cidrs := networking.ServiceCIDRs().Informer()
 	synced := []clientcache.DoneChecker{
 		cidrs.HasSyncedChecker(), networking.IPAddresses().Informer().HasSyncedChecker(), core.Services().Informer().HasSyncedChecker()}
-	ports := portallocatorcontroller.NewRepair(
-		c.RepairInterval, c.Client.CoreV1(), c.Client.EventsV1(), c.Registry.Services().NodePortRange, c.Registry.NodePorts())
 	return func(ctx context.Context, ready func()) error {
-		// Once the loops have all that they wait for they need not look again
-		// every 100 ms.
+		// Otherwise upstream's loops would poll for these every 100 ms.
 		if cidr != nil && !await(ctx, cidr) || !clientcache.WaitFor(ctx, "", synced...) {
 			return ctx.Err()
 		}
@@ -94,7 +95,11 @@ func (c *Config) newRepair(cidr <-chan struct{}) func(context.Context, func()) e
 			}
 			return nil
 		})
-		group.Go(func() error { ports.RunUntil(done, stop); return nil })
+		group.Go(func() error {
+			portallocatorcontroller.NewRepair( // starts a goroutine, which RunUntil ends
+				repairInterval, c.Client.CoreV1(), c.Client.EventsV1(), c.Registry.Services().NodePortRange, c.Registry.NodePorts()).RunUntil(done, stop)
+			return nil
+		})
 		err := awaitRepair(ctx, first, ready)
 		if err != nil {
 			cancel()
@@ -113,7 +118,7 @@ func (c *Config) repairAddresses(ctx context.Context, done func(), stop chan str
 	}}
 	_ = wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(context.Context) (passed bool, err error) {
 		loop := ipallocatorcontroller.NewRepairIPAddress(
-			c.RepairInterval, c.Client, core.Services(), networking.ServiceCIDRs(), addresses)
+			repairInterval, c.Client, core.Services(), networking.ServiceCIDRs(), addresses)
 		loop.RunUntil(func() { passed = true; done() }, stop)
 		return passed, nil
 	})
@@ -148,7 +153,7 @@ func (l confirmedLister) Get(name string) (*networkingv1.IPAddress, error) {
 func (c *Config) repairBitmaps(done func(), stop chan struct{}) {
 	services := c.Registry.Services()
 	primary, secondary := c.Registry.Addresses()
-	ipallocatorcontroller.NewRepair(c.RepairInterval, c.Client.CoreV1(), c.Client.EventsV1(),
+	ipallocatorcontroller.NewRepair(repairInterval, c.Client.CoreV1(), c.Client.EventsV1(),
 		&services.ClusterIPRange, primary, &services.SecondaryClusterIPRange, secondary).RunUntil(done, stop)
 }
 
@@ -217,7 +222,7 @@ func newKubernetesService(config *Config, after ...<-chan struct{}) (*kubernetes
 	s.stopped, s.stopOnce = context.WithCancel(context.Background())
 	s.controller = kubernetesservice.New(kubernetesservice.Config{
 		PublicIP: config.PublicAddress, EndpointReconciler: reconciler,
-		EndpointInterval: config.EndpointInterval, ServiceIP: serviceIP, ServicePort: config.ServicePort,
+		EndpointInterval: config.EndpointInterval, ServiceIP: serviceIP, ServicePort: servicePort,
 		PublicServicePort: config.PublicPort, KubernetesServiceNodePort: config.ServiceNodePort,
 	}, config.Client, informer)
 	return s, nil
@@ -287,7 +292,7 @@ func (s *kubernetesService) ensureService(context.Context) error {
 	port := corev1.ServicePort{
 		Name:       portName,
 		Protocol:   corev1.ProtocolTCP,
-		Port:       int32(s.config.ServicePort),
+		Port:       servicePort,
 		TargetPort: intstr.FromInt32(int32(s.config.PublicPort)),
 	}
 	kind := corev1.ServiceTypeClusterIP

@@ -38,7 +38,7 @@ func (c *Config) publishStorageVersions(ctx context.Context, ready func()) error
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return leaving{ctx, next} })
 	for {
 		round := make(chan struct{})
-		go func() { // which config's transport may end
+		go func() { // leaving may end this goroutine
 			defer close(round)
 			manager.UpdateStorageVersions(config, c.Identity)
 		}()
