@@ -187,7 +187,7 @@ func (r *Registry) Progress() Progress {
 		if res.Ready() {
 			p.Ready++
 		}
-		p.Objects += res.Mirrored()
+		p.Objects += res.Reflector.Stats().Loaded
 	}
 	return p
 }

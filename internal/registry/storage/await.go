@@ -12,7 +12,6 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/storage"
 
-	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/watch/mirror"
 )
@@ -24,8 +23,7 @@ const freshness = 3 * time.Second
 // awaiter makes reads wait until the cache is fresh enough for them.
 type awaiter struct {
 	*stored
-	cache  *cache.Cache             // nil: no read waits
-	mirror *mirror.Mirror           // has cache
+	mirror *mirror.Mirror           // nil: no read waits
 	waited func(took time.Duration) // counts a read
 	fresh  bool                     // all reads are linearizable
 	made   time.Time
@@ -80,17 +78,24 @@ func (w *awaiter) revision(ctx context.Context, revision uint64) error {
 		w.waited(0)
 		return nil
 	}
-	var err error
-	if w.store.Replacements() > 0 {
-		err = w.refuseUnreached(ctx, revision)
+	if err := w.refuse(ctx, revision); err != nil {
+		return err
 	}
-	if err == nil && w.uncached() {
-		err = w.refuseFuture(ctx, revision, 0)
-	}
-	if err == nil {
-		_, err = w.reached(ctx, revision)
-	}
+	_, err := w.reached(ctx, revision)
 	return err
+}
+
+// refuse fails if no read may wait for revision, because the store may never reach it.
+func (w *awaiter) refuse(ctx context.Context, revision uint64) error {
+	if w.store.Replacements() > 0 {
+		if err := w.refuseUnreached(ctx, revision); err != nil {
+			return err
+		}
+	}
+	if w.uncached() {
+		return w.refuseFuture(ctx, revision, 0)
+	}
+	return nil
 }
 
 // shows reports whether the cache shows the store's own history, up to revision.
@@ -111,27 +116,30 @@ func (w *awaiter) reached(ctx context.Context, revision uint64) (waited bool, er
 
 // wait waits for a revision that the cache does not show yet.
 func (w *awaiter) wait(ctx context.Context, revision uint64) error {
-	for {
-		if w.shows(revision) {
-			return nil
-		}
+	for replaced := false; !w.shows(revision); {
 		if err := w.current(ctx); err != nil {
 			return err
 		}
+		if replaced && !w.shows(revision) {
+			if err := w.refuse(ctx, revision); err != nil {
+				return err
+			}
+		}
 		bounded, cancel := context.WithTimeout(ctx, freshness)
-		err := w.cache.Wait(bounded, int64(min(revision, math.MaxInt64)))
+		err := w.mirror.Cache.Wait(bounded, int64(min(revision, math.MaxInt64)))
 		cancel()
+		replaced = errors.Is(err, kv.ErrReplaced)
 		switch {
-		case errors.Is(err, kv.ErrReplaced):
-			return w.revision(ctx, revision) // which refuses a revision that may never come
+		case replaced:
 		case err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
-			return storage.NewTooLargeResourceVersionError(revision, uint64(w.cache.Snapshot().Revision()), 1)
+			return storage.NewTooLargeResourceVersionError(revision, uint64(w.mirror.Snapshot().Revision()), 1)
 		case err != nil:
 			return w.waitError(ctx, err)
 		case !w.mirror.Outdated():
 			return nil
 		}
 	}
+	return nil
 }
 
 // waitError returns the error of a read whose wait failed with err.
@@ -154,7 +162,7 @@ func (w *awaiter) current(ctx context.Context) error {
 	defer cancel()
 	for {
 		// Revision 1 is always reached: Wait returns when the cache has loaded again.
-		err := w.cache.Wait(bounded, 1)
+		err := w.mirror.Cache.Wait(bounded, 1)
 		switch {
 		case err == nil && !w.mirror.Outdated():
 			return nil
@@ -213,7 +221,7 @@ func (w *awaiter) refuseUnreached(ctx context.Context, revision uint64) error {
 
 // gone returns the error of reads after the resource was retired, nil before.
 func (w *awaiter) gone() error {
-	if w.cache == nil || !w.cache.Retired() {
+	if w.mirror == nil || !w.mirror.Cache.Retired() {
 		return nil
 	}
 	//lint:ignore SA1019 the reason is Gone, not Expired

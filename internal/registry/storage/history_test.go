@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/storage"
 
+	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/watch"
 )
 
@@ -136,6 +138,40 @@ func errorOf(err error) error {
 		return inStream.Err
 	}
 	return err
+}
+
+// TestReadOfAReplacedStoreCountsOneWait: a read counts one wait even if the store is replaced while it waits.
+func TestReadOfAReplacedStoreCountsOneWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, runtime.ContentTypeProtobuf)
+		now := revisionOf(t, f.create(examplePod("a", "one")).ResourceVersion)
+		value, _, _, err := f.memory.Get(t.Context(), "/pods/a/one")
+		if err != nil {
+			t.Fatal(err)
+		}
+		waits := 0
+		f.resource.await.waited = func(time.Duration) { waits++ }
+		done := make(chan error)
+		go func() {
+			_, err := f.list(ListRequest{ResourceVersion: strconv.FormatInt(now+1, 10)})
+			done <- err
+		}()
+		synctest.Wait()
+		f.memory.Hold() // the cache does not see the write
+		write := sync.OnceFunc(func() { f.plant("/pods/a/two", string(value.Value)) })
+		f.memory.SetHook(func(op, _ string) error {
+			if op == "revision" { // the read asks whether the new history has reached its revision
+				write()
+			}
+			return nil
+		})
+		f.memory.EndWatches(kv.ErrReplaced)
+		synctest.Wait()
+		f.memory.Release()
+		if err := <-done; err != nil || waits != 1 {
+			t.Errorf("%v after %d waits", err, waits)
+		}
+	})
 }
 
 // TestRevisionsOfAReplacedStore: a revision that the store has not reached, or that only

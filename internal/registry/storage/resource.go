@@ -35,7 +35,7 @@ type Resource struct {
 	tail   *kv.Tail
 	await  awaiter
 	mirror *mirror.Mirror // has Cache, Hub and Reflector
-	checks checkCounters
+	checks struct{ equal, different, failed atomic.Int64 }
 	reads  *ReadMetrics
 	issued issued
 }
@@ -112,7 +112,7 @@ func (r *Resource) AddCache(config CacheConfig) error {
 		return err
 	}
 	r.mirror, r.Cache, r.Hub, r.Reflector = m, m.Cache, m.Hub, m.Reflector
-	r.await.mirror, r.await.cache = m, m.Cache
+	r.await.mirror = m
 	return nil
 }
 
@@ -151,14 +151,6 @@ func (r *Resource) WaitReady(ctx context.Context) error {
 	return r.Cache.WaitReady(ctx)
 }
 
-// Mirrored counts the objects that were loaded from the store so far.
-func (r *Resource) Mirrored() int64 {
-	if r.Reflector == nil {
-		return 0
-	}
-	return r.Reflector.Stats().Loaded
-}
-
 // Decodes returns the number of decodings of cached bytes. Reads of cached encodings do not count.
 func (r *Resource) Decodes() uint64 { return r.codec.Decodes() }
 
@@ -176,8 +168,6 @@ type CheckStats struct {
 	Equal, Different int64
 	Failed           int64 // that could not be completed
 }
-
-type checkCounters struct{ equal, different, failed atomic.Int64 }
 
 // CheckStats returns the counters.
 func (r *Resource) CheckStats() CheckStats {
