@@ -10,7 +10,6 @@ import (
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/apiserver/pkg/storage/value"
 
-	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry/builtin"
 	"github.com/larder-io/larder/kv"
 )
@@ -63,8 +62,8 @@ type Config struct {
 	// labels are built when selectors often need them.
 	IndexLabels map[schema.GroupResource][]string
 
-	// History is the least time for which events are kept, so that watches can resume. Less than 90
-	// seconds means 90 seconds.
+	// History is the least time for which events are kept, so that watches can resume. It is at least 90
+	// seconds.
 	History time.Duration
 
 	// CheckInterval is the interval in which each cache is compared with the store; 0 is never.
@@ -118,21 +117,13 @@ func (c *Config) tails() []*kv.Tail {
 // fresh reports whether all reads of a resource are linearizable.
 func (c *Config) fresh(gr schema.GroupResource) bool { return c.Fresh != nil && c.Fresh(gr) }
 
-// log returns the limits of a cache's past events.
-func (c *Config) log() cache.LogConfig {
-	const least = 90 * time.Second // the default
-	if c.History <= least {
-		return cache.LogConfig{}
-	}
-	return cache.LogConfig{KeepFor: c.History}
-}
-
 // setDefaults sets kube-apiserver's defaults.
 func (c *Config) setDefaults() {
 	c.Config.SetDefaults()
 	if c.DeleteCollectionWorkers == 0 {
 		c.DeleteCollectionWorkers = 1
 	}
+	c.History = max(c.History, 90*time.Second) // the default of cache.LogConfig
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -138,7 +138,7 @@ func (c *CustomResource) Finish() error {
 	if c.codec.Empty() {
 		return errors.New("registry: " + c.GroupResource.String() + " has no versions")
 	}
-	return c.AddCache(storage.CacheConfig{Since: c.since, Log: c.registry.config.log(), Logger: c.registry.config.Logger})
+	return c.AddCache(storage.CacheConfig{Since: c.since, Log: cache.LogConfig{KeepFor: c.registry.config.History}, Logger: c.registry.config.Logger})
 }
 
 // View returns the view of a version that is served or stored.

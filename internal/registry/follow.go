@@ -5,6 +5,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry/storage"
 )
 
@@ -19,7 +20,7 @@ func (r *Registry) Follow(e *Endpoint, in Override) (*Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := res.AddCache(storage.CacheConfig{Log: r.config.log(), Logger: r.config.Logger}); err != nil {
+	if err := res.AddCache(storage.CacheConfig{Log: cache.LogConfig{KeepFor: r.config.History}, Logger: r.config.Logger}); err != nil {
 		return nil, err
 	}
 	followed, view := *e, *e.View

@@ -21,9 +21,6 @@ type Group struct {
 	// Name is "" for the core group, which is served under /api.
 	Name string
 
-	// Preferred is the version that clients should choose: the first by priority.
-	Preferred schema.GroupVersion
-
 	// Versions are the served versions, by priority.
 	Versions []GroupVersion
 
@@ -48,7 +45,7 @@ type groups struct {
 
 // add adds a Group with its endpoints.
 func (g *groups) add(from builtin.APIGroup) error {
-	group := &Group{Name: from.Name, Preferred: from.Info.PrioritizedVersions[0], Info: from.Info}
+	group := &Group{Name: from.Name, Info: from.Info}
 	for _, gv := range from.Info.PrioritizedVersions {
 		if len(from.Info.VersionedResourcesStorageMap[gv.Version]) == 0 {
 			continue

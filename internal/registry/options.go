@@ -109,7 +109,7 @@ func (o *options) decorate(
 		if res, err = o.newResource(config, prefix, codec); err != nil {
 			return nil, nil, err
 		}
-		if err := res.AddCache(storage.CacheConfig{Log: o.config.log(), Logger: o.config.Logger}); err != nil {
+		if err := res.AddCache(storage.CacheConfig{Log: cache.LogConfig{KeepFor: o.config.History}, Logger: o.config.Logger}); err != nil {
 			return nil, nil, err
 		}
 		o.byPrefix[prefix] = res

@@ -147,10 +147,9 @@ func partialKind(projection Projection) wire.Kind {
 type ID = uint16
 
 const (
-	canonicalID = 0
-	partialIDs  = 1 // media type and projection of PartialObjectMetadata follow
-	versionIDs  = partialIDs + mediaTypes*(projections-1)
-	maxIDs      = 1 << 16
+	partialIDs = 1 // after the canonical encoding; media type and projection of PartialObjectMetadata follow
+	versionIDs = partialIDs + mediaTypes*(projections-1)
+	maxIDs     = 1 << 16
 )
 
 // errTooManyVersions says that there is no number left for the encodings of a version.

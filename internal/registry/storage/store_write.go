@@ -22,11 +22,10 @@ import (
 type present struct {
 	obj   runtime.Object // nil if it may be deleted unread
 	rev   int64          // 0 if there is none
-	data  []byte         // plain stored bytes; nil if it came from the cache
-	stale bool           // the write takes place even if nothing changes
-	from  *cache.Object  // the cache's object that obj was decoded from
-	body  []byte         // of from
 	fresh bool           // read from the store by this write
+	from  *cache.Object  // the cache's object that obj was decoded from, nil if it is not from the cache
+	bytes []byte         // what obj was decoded from: the body of from, or plain stored bytes
+	stale bool           // the write takes place even if nothing changes
 }
 
 // Create implements storage.Interface.
@@ -159,41 +158,6 @@ func (s *adapter) committed(ctx context.Context, next *outcome, out runtime.Obje
 	return nil
 }
 
-// read gets the present object from the store.
-func (s *adapter) read(ctx context.Context, full string, like runtime.Object, ignoreNotFound, unread bool) (*present, error) {
-	began := time.Now()
-	item, found, _, err := s.store.Get(ctx, full)
-	trackStore(ctx, began)
-	if err != nil {
-		return nil, etcdError(err)
-	}
-	return s.presentOf(ctx, full, item, found, like, ignoreNotFound, unread)
-}
-
-// presentOf decodes an item of the store. With unread it leaves the item undecoded, for the deletion of
-// corrupt objects.
-func (s *adapter) presentOf(ctx context.Context, full string, item kv.Item, found bool, like runtime.Object, ignoreNotFound, unread bool) (*present, error) {
-	p := &present{fresh: true}
-	if !found {
-		if !ignoreNotFound {
-			return nil, storage.NewKeyNotFoundError(full, 0)
-		}
-		p.obj = newLike(like)
-		return p, runtime.SetZeroValue(p.obj)
-	}
-	p.rev = item.Revision
-	if unread {
-		p.stale = true
-		return p, nil
-	}
-	var err error
-	if p.data, p.stale, err = s.codec.Decrypt(ctx, full, item.Value); err != nil {
-		return nil, err
-	}
-	p.obj = newLike(like)
-	return p, s.codec.DecodeStored(p.data, p.obj, p.rev)
-}
-
 // newLike makes an empty object of the type that obj has.
 func newLike(obj runtime.Object) runtime.Object {
 	if u, ok := obj.(runtime.Unstructured); ok {
@@ -218,8 +182,8 @@ func (s *adapter) suggestion(full string, like, given runtime.Object) (*present,
 		if o == nil || o.Err() != nil || snapshot.History() != s.store.Replacements() {
 			return nil, nil
 		}
-		p := &present{obj: newLike(like), rev: o.Revision(), from: o, body: o.Body()}
-		return p, s.codec.Restore(p.body, p.obj)
+		p := &present{obj: newLike(like), rev: o.Revision(), from: o, bytes: o.Body()}
+		return p, s.codec.Restore(p.bytes, p.obj)
 	}
 	if given == nil {
 		return nil, nil
@@ -229,7 +193,7 @@ func (s *adapter) suggestion(full string, like, given runtime.Object) (*present,
 		return nil, fmt.Errorf("couldn't get resource version: %w", err)
 	}
 	p := &present{obj: given, rev: int64(revision)}
-	if p.data, err = s.codec.EncodeStored(given); err != nil {
+	if p.bytes, err = s.codec.EncodeStored(given); err != nil {
 		return nil, err
 	}
 	return p, s.codec.SetRevision(given, p.rev)
@@ -242,12 +206,12 @@ func (s *adapter) unchanged(p *present, next *encoding.Stored) bool {
 		return false
 	}
 	if p.from == nil {
-		return bytes.Equal(next.Data, p.data)
+		return bytes.Equal(next.Data, p.bytes)
 	}
 	if size := p.from.Stored(); !s.codec.Encrypted() && size != 0 && size != int64(len(next.Data)) {
 		return false // the store has other bytes
 	}
-	return s.codec.StoresAs(p.from, p.body, next)
+	return s.codec.StoresAs(p.from, p.bytes, next)
 }
 
 // GuaranteedUpdate implements storage.Interface.
@@ -307,10 +271,39 @@ func (w *write) begin(ctx context.Context, given runtime.Object) error {
 	return err
 }
 
+// refresh reads the present object from the store.
 func (w *write) refresh(ctx context.Context) error {
-	var err error
-	w.now, err = w.read(ctx, w.full, w.like, w.ignoreNotFound, w.unread)
-	return err
+	began := time.Now()
+	item, found, _, err := w.store.Get(ctx, w.full)
+	trackStore(ctx, began)
+	if err != nil {
+		return etcdError(err)
+	}
+	return w.take(ctx, item, found)
+}
+
+// take makes an item of the store the present object. It does not decode the item if the object may be
+// deleted unread.
+func (w *write) take(ctx context.Context, item kv.Item, found bool) (err error) {
+	p := &present{fresh: true}
+	w.now = p
+	if !found {
+		if !w.ignoreNotFound {
+			return storage.NewKeyNotFoundError(w.full, 0)
+		}
+		p.obj = newLike(w.like)
+		return runtime.SetZeroValue(p.obj)
+	}
+	p.rev = item.Revision
+	if w.unread {
+		p.stale = true
+		return nil
+	}
+	if p.bytes, p.stale, err = w.codec.Decrypt(ctx, w.full, item.Value); err != nil {
+		return err
+	}
+	p.obj = newLike(w.like)
+	return w.codec.DecodeStored(p.bytes, p.obj, p.rev)
 }
 
 // refused returns the error of a precondition, validation or update function if it was called with the
@@ -327,13 +320,6 @@ func (w *write) refused(ctx context.Context, refusal error) error {
 		return refusal
 	}
 	return nil
-}
-
-// conflicted takes the object of a conflicting write as the present one.
-func (w *write) conflicted(ctx context.Context, result kv.Result) error {
-	var err error
-	w.now, err = w.presentOf(ctx, w.full, result.Current, result.Found, w.like, w.ignoreNotFound, w.unread)
-	return err
 }
 
 // update is the state of a GuaranteedUpdate.
@@ -354,7 +340,7 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 	if err != nil {
 		return false, u.refused(ctx, err)
 	}
-	stored, err := u.encode(ctx, ret, max(len(u.now.body), len(u.now.data)))
+	stored, err := u.encode(ctx, ret, len(u.now.bytes))
 	if err != nil {
 		return false, err
 	}
@@ -362,7 +348,7 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 		if done, err := u.confirm(ctx, stored.Data, destination); done || err != nil {
 			return done, err
 		}
-		if !bytes.Equal(stored.Data, u.now.data) {
+		if !bytes.Equal(stored.Data, u.now.bytes) {
 			return false, nil // another object is present: try again with that
 		}
 	}
@@ -378,7 +364,7 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 		return false, err
 	}
 	if !result.Committed {
-		return false, u.conflicted(ctx, result)
+		return false, u.take(ctx, result.Current, result.Found)
 	}
 	note(ctx, "Transaction committed")
 	return true, u.committed(ctx, next, destination, result.Revision)
@@ -394,10 +380,10 @@ func (u *update) confirm(ctx context.Context, data []byte, destination runtime.O
 			return false, err
 		}
 	}
-	if u.now.stale || !bytes.Equal(data, u.now.data) {
+	if u.now.stale || !bytes.Equal(data, u.now.bytes) {
 		return false, nil
 	}
-	if err := u.codec.DecodeStored(u.now.data, destination, u.now.rev); err != nil {
+	if err := u.codec.DecodeStored(u.now.bytes, destination, u.now.rev); err != nil {
 		return true, err
 	}
 	if from != nil && from.Revision() == u.now.rev && u.codec.Lossless(data) {
@@ -449,19 +435,19 @@ func (d *deletion) try(ctx context.Context, out runtime.Object) (done bool, err 
 		return false, etcdError(err)
 	}
 	if !result.Committed {
-		return false, d.conflicted(ctx, result)
+		return false, d.take(ctx, result.Current, result.Found)
 	}
 	if d.unread {
 		return true, nil
 	}
 	if d.now.from == nil && !d.now.fresh { // it is the caller's
-		return true, d.codec.DecodeStored(d.now.data, out, result.Revision)
+		return true, d.codec.DecodeStored(d.now.bytes, out, result.Revision)
 	}
 	reflect.ValueOf(out).Elem().Set(reflect.ValueOf(d.now.obj).Elem())
 	if err := d.codec.SetRevision(out, result.Revision); err != nil {
 		return true, err
 	}
-	if d.now.from != nil && (!d.codec.IsCustom() || d.codec.Lossless(d.now.body)) {
+	if d.now.from != nil && (!d.codec.IsCustom() || d.codec.Lossless(d.now.bytes)) {
 		writtenOf(ctx).note(written{codec: d.codec, result: out, revision: result.Revision, from: d.now.from})
 	}
 	return true, nil
