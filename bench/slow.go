@@ -10,20 +10,18 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// SlowConfig is a workload of clients that all request large answers at once and read them
-// slowly, beside watches that must receive changes meanwhile. It shows how much memory the
-// server needs: Result.Server.PeakRSS.
+// SlowConfig is a workload of clients that request large responses at the same time and read them slowly.
+// Meanwhile watches must receive changes. Result.Server.PeakRSS is the memory that the server needs.
 type SlowConfig struct {
 	// Name is the name of the result.
 	Name string
-	// Path is the path that all clients request, with its query.
+	// Path is the path and query of all requests.
 	Path string
-	// Accepts are media types, which the clients request in turn.
+	// Accepts are media types. Client i requests the one at i modulo their number.
 	Accepts []string
-	// Clients is how many there are, BytesPerSecond how fast each reads.
+	// Clients is the number of clients. Each reads at most BytesPerSecond.
 	Clients, BytesPerSecond int
-	// Watch says which watches are open and which changes are made while the clients
-	// read.
+	// Watch configures the watches and the changes.
 	Watch WatchConfig
 }
 
@@ -34,20 +32,20 @@ func (c *SlowConfig) check() error {
 	return c.Watch.check()
 }
 
-// Slow runs the workload and returns one Result of the slow clients, which has the server's cost, and one of
-// the deliveries to the watches. An incomplete answer is an error of the first; a watch that ends or misses a
-// change is an error of the second.
+// Slow runs the workload. It returns a Result of the slow clients, which has the server's cost, and a Result of
+// the deliveries to the watches. An incomplete response is an error of the first. A watch that ends or misses
+// a change is an error of the second.
 func Slow(ctx context.Context, t *Target, c SlowConfig) ([]*Result, error) {
 	w := &c.Watch
 	w.complete()
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	var told *recorder
+	var deliveries *recorder
 	lists, err := t.recorded(c.Name, "request", c.Clients, func(rec *recorder) error {
-		told = rec.part(w.Name, "delivery")
-		told.result.Part = false
-		watching, err := w.open(ctx, t, told)
+		deliveries = rec.part(w.Name, "delivery")
+		deliveries.result.Part = false
+		watching, err := w.open(ctx, t, deliveries)
 		if err != nil {
 			return err
 		}
@@ -58,7 +56,7 @@ func Slow(ctx context.Context, t *Target, c SlowConfig) ([]*Result, error) {
 		defer cut()
 		return rec.measured(func() error {
 			group, both := errgroup.WithContext(within)
-			group.Go(func() error { return w.change(both, t, told, watching) })
+			group.Go(func() error { return w.change(both, t, deliveries, watching) })
 			for i := range c.Clients {
 				group.Go(func() error { return c.read(both, t, rec, c.Accepts[i%len(c.Accepts)]) })
 			}
@@ -71,12 +69,12 @@ func Slow(ctx context.Context, t *Target, c SlowConfig) ([]*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	told.result.Wall, told.result.Server, told.result.Interrupted = lists.Wall, lists.Server, lists.Interrupted
-	told.result.Protocol = lists.Protocol
-	return []*Result{lists, told.result}, nil
+	deliveries.result.Wall, deliveries.result.Server, deliveries.result.Interrupted = lists.Wall, lists.Server, lists.Interrupted
+	deliveries.result.Protocol = lists.Protocol
+	return []*Result{lists, deliveries.result}, nil
 }
 
-// read asks once and records how that ended.
+// read sends one request and records its outcome.
 func (c *SlowConfig) read(ctx context.Context, t *Target, rec *recorder, accept string) error {
 	start := time.Now()
 	n, err := c.readSlowly(ctx, t, Request{Path: c.Path, Accept: accept})
@@ -87,20 +85,19 @@ func (c *SlowConfig) read(ctx context.Context, t *Target, rec *recorder, accept 
 	return nil
 }
 
-// readSlowly sends a request over a connection of its own and reads the answer no faster
-// than BytesPerSecond.
+// readSlowly sends a request over a new connection. It reads the response at BytesPerSecond at most.
 func (c *SlowConfig) readSlowly(ctx context.Context, t *Target, r Request) (n int64, err error) {
 	conn := t.conn(ctx)
 	defer conn.close()
 	resp, err := conn.send(r)
-	conn.unlimit() // reading the answer takes as long as it is meant to
+	conn.unlimit() // no timeout while it reads slowly
 	if err != nil {
 		return 0, conn.explain(err)
 	}
 	start := time.Now()
 	for {
-		sip, err := io.CopyN(io.Discard, resp.Body, largeBuffer)
-		n += sip
+		read, err := io.CopyN(io.Discard, resp.Body, largeBuffer)
+		n += read
 		switch {
 		case errors.Is(err, io.EOF):
 			return n, nil

@@ -1,9 +1,8 @@
 // Command buildapiserver builds an unmodified kube-apiserver, against which Larder is compared.
 //
-// It is a module of its own, because its dependencies have the versions that
-// the release of Kubernetes has, and Larder's need not. The server is the
-// published module k8s.io/kubernetes in the version that go.mod names, stamped as
-// the release that it is.
+// It is a module of its own, so that its dependencies have the versions of the Kubernetes release. It builds
+// the published module k8s.io/kubernetes at the version in go.mod, and sets the version that the server
+// reports.
 //
 //	cd bench/buildapiserver && go run . -o DIR
 //
@@ -23,17 +22,17 @@ import (
 )
 
 const (
-	server = "k8s.io/kubernetes/cmd/kube-apiserver"
-	teller = "github.com/larder-io/larder/bench/buildapiserver/registered"
+	apiserver         = "k8s.io/kubernetes/cmd/kube-apiserver"
+	registeredMetrics = "github.com/larder-io/larder/bench/buildapiserver/registered"
 )
 
 func main() {
 	dir := flag.String("o", ".", "directory to write kube-apiserver to")
-	registered := flag.Bool("registered", false, "build the server that tells which metrics it has registered")
+	registered := flag.Bool("registered", false, "build the server that writes the names of its registered metrics")
 	flag.Parse()
-	program := server
+	program := apiserver
 	if *registered {
-		program = teller
+		program = registeredMetrics
 	}
 	if err := run(*dir, program, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -51,16 +50,16 @@ func run(dir, program string, out io.Writer) error {
 		return err
 	}
 	file := filepath.Join(dir, filepath.Base(program))
-	if _, err := command("build", "-ldflags", stamp(version), "-o", file, program); err != nil {
+	if _, err := command("build", "-ldflags", versionFlags(version), "-o", file, program); err != nil {
 		return err
 	}
 	fmt.Fprintln(out, file)
 	return nil
 }
 
-// stamp sets what the release's own build sets (kubernetes hack/lib/version.sh),
-// except for the commit and the date, which the module does not have.
-func stamp(version string) string {
+// versionFlags returns the linker flags of the release's own build (kubernetes hack/lib/version.sh). The commit
+// and the date are unknown.
+func versionFlags(version string) string {
 	numbers := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
 	var flags []string
 	for _, set := range [][2]string{
@@ -72,13 +71,13 @@ func stamp(version string) string {
 	return strings.Join(flags, " ")
 }
 
-// command runs the go command and returns what it printed.
+// command runs the go command and returns its standard output.
 func command(args ...string) (string, error) {
-	var out, problem bytes.Buffer
+	var out, stderr bytes.Buffer
 	cmd := exec.Command("go", args...)
-	cmd.Stdout, cmd.Stderr = &out, &problem
+	cmd.Stdout, cmd.Stderr = &out, &stderr
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("go %s: %w\n%s", args[0], err, problem.String())
+		return "", fmt.Errorf("go %s: %w\n%s", args[0], err, stderr.String())
 	}
 	return strings.TrimSpace(out.String()), nil
 }

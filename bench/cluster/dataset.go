@@ -25,7 +25,7 @@ type dataset struct {
 	turn       int // counts pods that were replaced
 }
 
-// pod is the one in a slot.
+// pod is the present pod of a slot.
 type pod struct {
 	name string
 	uid  types.UID

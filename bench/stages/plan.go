@@ -1,6 +1,7 @@
 package stages
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -122,11 +123,8 @@ func (p Plan) Most() float64 {
 // First is the first level that is not 0: that of a warm-up.
 func (p Plan) First() float64 {
 	for _, s := range p.Stages {
-		if s.From > 0 {
-			return s.From
-		}
-		if s.To > 0 {
-			return s.To
+		if level := cmp.Or(s.From, s.To); level > 0 {
+			return level
 		}
 	}
 	return 0

@@ -32,14 +32,14 @@ type Webhooks struct {
 // spans within those of the requests that cause them.
 func NewWebhooks(services webhook.ServiceResolver, config *rest.Config, egress *egressselector.EgressSelector, spans trace.TracerProvider) (*Webhooks, error) {
 	if spans == nil {
-		spans = tracing.NewNoopTracerProvider() // hands on what a request's sender said
+		spans = tracing.NewNoopTracerProvider() // still passes on the trace context of requests
 	}
 	self, err := url.Parse(config.Host)
 	if err != nil {
 		return nil, fmt.Errorf("admission: %w", err)
 	}
 	self = &url.URL{Scheme: self.Scheme, Host: net.JoinHostPort(self.Hostname(), "443")}
-	// A Config with a Transport must not name certificates, as those of webhooks do.
+	// Upstream adds the CA of a webhook to a copy of local. A rest.Config must not have a CA and a Transport.
 	local, transport := rest.CopyConfig(config), config.Transport
 	if transport != nil {
 		local.Transport = nil

@@ -2,13 +2,12 @@
 
 package invariants
 
-// Seal is a checksum of bytes that were published: they are shared from then on, and
-// written no more. In builds that do not check invariants it takes no room. The zero
-// Seal is of nothing, and checks nothing.
+// Seal is a checksum of bytes that are shared and must not change. In builds without the tag invariants it
+// is empty. The zero Seal checks nothing.
 type Seal struct{}
 
-// SealOf returns the seal of bytes that are about to be published.
+// SealOf returns the Seal of b.
 func SealOf([]byte) Seal { return Seal{} }
 
-// Check panics if b, which what names, is not what was sealed.
+// Check panics if b has changed since SealOf. what names b in the message.
 func (Seal) Check([]byte, string) {}

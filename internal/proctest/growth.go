@@ -8,18 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CPUClock is a clock of the system that counts CPU time. A loaded machine changes it little, and the
-// least of several tries is the cost of the work.
+// CPUClock is a system clock that counts CPU time, which hardly depends on the load of the machine.
 type CPUClock int32
 
-// The clocks of the thread that does the work, and of the process, for work that several
-// goroutines do.
+// OfThread counts the CPU time of the calling thread. OfProcess counts that of all threads, for work of
+// several goroutines.
 const (
 	OfThread  CPUClock = unix.CLOCK_THREAD_CPUTIME_ID
 	OfProcess CPUClock = unix.CLOCK_PROCESS_CPUTIME_ID
 )
 
-// Now is the CPU time so far.
+// Now returns the CPU time used so far.
 func (c CPUClock) Now(t testing.TB) time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(int32(c), &ts); err != nil {
@@ -28,7 +27,7 @@ func (c CPUClock) Now(t testing.TB) time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// Work is the least CPU time that fn takes, of several tries.
+// Work calls fn several times and returns the least CPU time of a call.
 func (c CPUClock) Work(t testing.TB, fn func()) time.Duration {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -45,23 +44,24 @@ func (c CPUClock) Work(t testing.TB, fn func()) time.Duration {
 const (
 	// GrowthSteps is how often CheckGrowth doubles the input.
 	GrowthSteps = 3
-	// growthSlack is the tolerance: caches overflow, buffers grow, the collector takes its part.
-	// After all steps, quadratic work exceeds linear work 8 times.
+	// growthSlack is the tolerance for CPU caches, growing buffers and the garbage collector. Quadratic work
+	// is 8 times linear work after GrowthSteps.
 	growthSlack = 4
-	growthFloor = 5 * time.Millisecond // less says nothing
-	// growthPatience is how much CPU all tries may take before they are enough.
+	// growthFloor is the least CPU time of the small input; shorter times are not exact.
+	growthFloor = 5 * time.Millisecond
+	// growthPatience is the CPU time after which Work stops calling fn.
 	growthPatience = 100 * time.Millisecond
-	// growthTries is how often too much growth is measured before it is believed.
+	// growthTries is how many measurements in a row must show too much growth.
 	growthTries = 5
 )
 
-// CheckGrowth fails t where eight times as much input takes more than eight times the
-// work, within a tolerance, each time that it is measured: the process may have other work for a while.
-// prepare returns the work on input of size n.
+// CheckGrowth fails t if the CPU time of the work grows faster than its input, within a tolerance. prepare
+// returns the work on an input of size n. The second input is eight times as large as the first. CheckGrowth
+// measures several times, because the process may do other work meanwhile.
 func (c CPUClock) CheckGrowth(t testing.TB, n int, prepare func(n int) func()) {
 	t.Helper()
 	if raceDetector {
-		t.Skip("the race detector's own work does not grow as that of what it looks at")
+		t.Skip("the race detector's own work grows in another way")
 	}
 	if testing.Short() {
 		t.Skip("large inputs take seconds")

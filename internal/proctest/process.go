@@ -15,37 +15,37 @@ import (
 	"time"
 )
 
-// Patience bounds whatever a test waits for. Nothing takes nearly as long, on a
-// machine that is busy with other things and has nothing of its disk in memory either.
+// Patience limits how long a test waits for something. It is much longer than anything takes, even on a
+// busy machine with an empty disk cache.
 const Patience = 5 * time.Minute
 
-// Process is a command that is started as often as its test wants.
+// Process is a command that a test may start again after it has ended.
 type Process struct {
 	name    string
 	command func() *exec.Cmd
 
 	mu  sync.Mutex
-	run *run // the last one, nil before the first
+	run *run // of the last start, nil before the first
 }
 
-// run is one life of a Process.
+// run is one execution of a Process.
 type run struct {
 	process *os.Process
 	output  Buffer
 	exited  chan struct{} // closed when the process has ended
-	err     error         // how; read after exited
+	err     error         // of Wait; read after exited is closed
 }
 
-// New returns a process that is not started yet. Each start calls command. Output that the command
-// does not direct elsewhere is kept by the Process. The test's end kills the process.
+// New returns a Process that is not started. Start calls command each time. The Process keeps standard
+// output and error unless command sets them. It is killed when the test ends.
 func New(t testing.TB, name string, command func() *exec.Cmd) *Process {
 	p := &Process{name: name, command: command}
 	t.Cleanup(p.Kill)
 	return p
 }
 
-// Role returns the command that runs the test binary again, with config as JSON in
-// the environment variable that makes it play a role.
+// Role returns a command that runs the test binary with config as JSON in an environment variable. The
+// binary's TestMain reads the variable.
 func Role(t testing.TB, variable string, config any) func() *exec.Cmd {
 	t.Helper()
 	raw, err := json.Marshal(config)
@@ -63,7 +63,7 @@ func Role(t testing.TB, variable string, config any) func() *exec.Cmd {
 	}
 }
 
-// Start starts the process, for the first time or after it has ended.
+// Start starts the process. It must not be running.
 func (p *Process) Start() error {
 	r, cmd := &run{exited: make(chan struct{})}, p.command()
 	if cmd.Stdout == nil {
@@ -76,8 +76,7 @@ func (p *Process) Start() error {
 	started := make(chan error)
 	go func() {
 		defer close(r.exited)
-		// The kernel takes the end of the thread that started a process for its
-		// parent's, so that thread lives as long as the process.
+		// The kernel kills the process when the thread that started it ends: see dieWithParent.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -102,8 +101,7 @@ func (p *Process) last() *run {
 	return p.run
 }
 
-// Kill ends the process without warning and waits for its end. It does nothing to
-// one that does not run.
+// Kill kills the process and waits until it has ended. It does nothing if the process is not running.
 func (p *Process) Kill() {
 	if r := p.last(); r != nil {
 		r.process.Kill()
@@ -119,9 +117,8 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return nil
 }
 
-// Pause stops the process, which must have been started, where it is, until it is sent SIGCONT.
-// On Linux it returns when all of the process stands still, which takes a while on a busy
-// machine.
+// Pause stops the process, which must have been started, until it gets SIGCONT. On Linux, Pause returns
+// when all threads have stopped, which takes a while on a busy machine.
 func (p *Process) Pause() error {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -132,11 +129,11 @@ func (p *Process) Pause() error {
 	return nil
 }
 
-// PID is the number of the process.
+// PID returns the process ID.
 func (p *Process) PID() int { return p.last().process.Pid }
 
-// Wait waits for the process to end by itself and returns how it did. A process that does not end
-// gets SIGQUIT, so that a Go program prints its goroutines.
+// Wait waits until the process ends and returns the error of exec.Cmd.Wait. After Patience it sends SIGQUIT,
+// so that a Go program prints its goroutines, and fails the test.
 func (p *Process) Wait(t testing.TB) error {
 	t.Helper()
 	r := p.last()
@@ -151,7 +148,7 @@ func (p *Process) Wait(t testing.TB) error {
 	}
 }
 
-// Terminate asks the process to end and returns how it did.
+// Terminate sends SIGTERM and waits as Wait does.
 func (p *Process) Terminate(t testing.TB) error {
 	t.Helper()
 	if err := p.Signal(syscall.SIGTERM); err != nil {
@@ -160,8 +157,8 @@ func (p *Process) Terminate(t testing.TB) error {
 	return p.Wait(t)
 }
 
-// Ended returns nil while the process runs, and afterwards an error with how it ended and the end of
-// its output.
+// Ended returns nil while the process runs. Afterwards it returns an error with the exit status and the end
+// of the output.
 func (p *Process) Ended() error {
 	r := p.last()
 	select {
@@ -173,7 +170,7 @@ func (p *Process) Ended() error {
 	}
 }
 
-// Output is all that the process has written since it was started last.
+// Output returns what the process has written since the last start.
 func (p *Process) Output() string {
 	if r := p.last(); r != nil {
 		return r.output.String()
@@ -181,8 +178,7 @@ func (p *Process) Output() string {
 	return ""
 }
 
-// Await waits until the process has written text. The process's end before that ends
-// the test.
+// Await waits until the process has written text. The test fails if the process ends first.
 func (p *Process) Await(t testing.TB, text string) {
 	t.Helper()
 	p.Eventually(t, fmt.Sprintf("writes %q", text), func() error {
@@ -193,12 +189,11 @@ func (p *Process) Await(t testing.TB, text string) {
 	})
 }
 
-// Eventually calls check until it returns nil. The process's end before that ends the
-// test.
+// Eventually calls check until it returns nil. The test fails if the process ends first.
 func (p *Process) Eventually(t testing.TB, what string, check func() error) {
 	t.Helper()
 	Eventually(t, p.name+" "+what, func() error {
-		ended := p.Ended() // asked first, so that last words count
+		ended := p.Ended() // before check, so that check sees all output
 		err := check()
 		if err != nil && ended != nil {
 			t.Fatal(ended)
@@ -223,9 +218,9 @@ func Eventually(t testing.TB, what string, check func() error) {
 	}
 }
 
-// Buffer keeps what a process writes while a test reads it.
+// Buffer is a bytes.Buffer that a process may write while a test reads it.
 type Buffer struct {
-	Most int // the Buffer drops what is written after that many bytes; 0 is no limit
+	Most int // drop further writes once it holds this many bytes; 0 is no limit
 
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -241,7 +236,7 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns what was written.
+// String returns the contents.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

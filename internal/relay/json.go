@@ -19,7 +19,7 @@ type jsonCodec struct {
 
 func (c *jsonCodec) mediaType() string { return "application/json" }
 
-// unmarshal is linear and takes names as they are spelled.
+// unmarshal decodes JSON in linear time. Names of fields are case-sensitive.
 func unmarshal(data []byte, into any) error {
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, into); err != nil {
 		return malformed(err)

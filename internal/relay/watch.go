@@ -146,7 +146,7 @@ func (w *watcher) run(ctx context.Context) error {
 		return err
 	}
 	if w.position.Load() < 1 {
-		return kv.ErrCompacted // 0 means another thing upstream
+		return kv.ErrCompacted // kube-apiserver starts a watch from 0 at any revision
 	}
 	select {
 	case <-s.ready:

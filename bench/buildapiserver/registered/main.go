@@ -1,5 +1,5 @@
-// Command registered is kube-apiserver, which at its end writes the names of all metrics that it
-// has registered, whether or not they have samples, to the file that METRICS_FILE names.
+// Command registered is kube-apiserver. When it ends, it writes the names of all registered metrics to the
+// file that METRICS_FILE names, including metrics without samples.
 package main
 
 import (

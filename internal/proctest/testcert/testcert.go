@@ -1,6 +1,6 @@
-// Package testcert makes certificates for tests. All are good for an hour, and were for the
-// one before; keys are of the curve P-256. An error ends the test. Nothing is shared: all
-// functions may be called from any goroutine on which the test may be ended.
+// Package testcert makes certificates for tests. They are valid from an hour ago until an hour from now. Keys
+// use the curve P-256. Functions fail the test with t.Fatal on an error, so they must be called from the
+// test's goroutine.
 package testcert
 
 import (
@@ -19,13 +19,13 @@ import (
 	"time"
 )
 
-// Authority signs certificates. Key is the private key of Cert.
+// Authority is a CA. Key is the private key of Cert.
 type Authority struct {
 	Key  *ecdsa.PrivateKey
 	Cert *x509.Certificate
 }
 
-// New makes an authority of that name.
+// New makes a CA with a common name.
 func New(t testing.TB, name string) *Authority {
 	t.Helper()
 	template := newTemplate(pkix.Name{CommonName: name})
@@ -35,19 +35,19 @@ func New(t testing.TB, name string) *Authority {
 	return &Authority{Key: key, Cert: must[*x509.Certificate](t)(x509.ParseCertificate(der))}
 }
 
-// Of takes a certificate that another authority has signed for one.
+// Of returns an Authority that signs with an existing certificate, for example an intermediate CA.
 func Of(t testing.TB, cert tls.Certificate) *Authority {
 	t.Helper()
 	return &Authority{Key: cert.PrivateKey.(*ecdsa.PrivateKey), Cert: must[*x509.Certificate](t)(x509.ParseCertificate(cert.Certificate[0]))}
 }
 
-// PEM is the authority's own certificate.
+// PEM returns the CA's certificate.
 func (a *Authority) PEM() string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Cert.Raw}))
 }
 
-// Sign makes a certificate for clients of that name, which edit, if it is not nil, changes
-// before.
+// Sign makes a client certificate with a common name and groups. edit, if not nil, changes the template
+// first.
 func (a *Authority) Sign(t testing.TB, name string, groups []string, edit func(*x509.Certificate)) tls.Certificate {
 	t.Helper()
 	template := newTemplate(pkix.Name{CommonName: name, Organization: groups})
@@ -60,8 +60,7 @@ func (a *Authority) Sign(t testing.TB, name string, groups []string, edit func(*
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// Loopback returns the TLS configuration of a server at 127.0.0.1, and the pool by which its
-// clients verify its certificate.
+// Loopback returns the TLS configuration of a server at 127.0.0.1, and the CA pool of its clients.
 func Loopback(t testing.TB) (*tls.Config, *x509.CertPool) {
 	t.Helper()
 	a := New(t, "loopback")
@@ -99,7 +98,7 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 	return must[*ecdsa.PrivateKey](t)(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 }
 
-// must returns a function that ends the test if its argument is the result of a failed call.
+// must returns a function that returns its first argument, or fails the test if the error is not nil.
 func must[T any](t testing.TB) func(T, error) T {
 	return func(result T, err error) T {
 		t.Helper()

@@ -15,7 +15,7 @@ const Ahead = 32
 // caches no items that are cheap to make.
 type Source struct {
 	*Encoder
-	fit uint64 // number of each parts objects that are cached
+	fit uint64 // of parts objects, this many are cached
 }
 
 const parts = 1 << 16

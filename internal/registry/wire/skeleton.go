@@ -62,11 +62,11 @@ type Skeleton struct {
 // maxNames limits the Names of a message, because each is compared with the others.
 const maxNames = 256
 
-// Marks of the skeleton. None is a tag of a message, where the others stand.
+// Marks are the bytes of a skeleton that are not in the message.
 const (
-	markEnd   = 0 // of a message, in a tag's place
-	markKept  = 0
-	markToken = 1 // and up: the number of a name
+	markEnd   = 0 // ends a nested message; no tag of a field is 0
+	markKept  = 0 // follows the tag of a field with a Layout that is kept
+	markToken = 1 // follows the tag of a field that is left out; for a Name, its Number is added
 )
 
 // Make makes the skeleton of msg, whose fields are fields. It returns false for messages that are malformed,

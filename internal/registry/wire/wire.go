@@ -34,7 +34,7 @@ type ListMeta struct {
 	Revision  int64
 	Continue  string
 	Remaining *int64
-	Shard     string // that was listed alone, "" for all; lists of unknown types do not tell it
+	Shard     string // the shard selector of the list, "" if it has none; lists of unknown types omit it
 }
 
 // Writer writes one kind in one media type. Items, counts and sums that belong

@@ -85,7 +85,7 @@ func New(config Config) (*Server, error) {
 		return nil, errors.Join(errs...)
 	}
 	s := &Server{config: config, minor: minor, layers: lifecycle.New(), follows: func(gr schema.GroupResource) bool {
-		return gr != schema.GroupResource{Resource: "secrets"} // a read of one would have all of them kept here
+		return gr != schema.GroupResource{Resource: "secrets"} // reading one would cache the Secrets of all users here
 	}}
 	if len(config.Resources) > 0 {
 		named := sets.New[schema.GroupResource]()

@@ -66,10 +66,6 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "larder", "programs"), nil
 }
 
-// ErrNoGo says that there is no go command to build with.
-var ErrNoGo = errors.New("programs: building kube-controller-manager, kube-scheduler and kwok needs the go command; " +
-	"install Go (https://go.dev/dl), or name a directory that holds them with --programs")
-
 // Build returns the directory of the programs below cache. If they are missing, it calls say and builds
 // them, which takes minutes.
 func Build(ctx context.Context, cache string, say func(string)) (string, error) {
@@ -78,7 +74,8 @@ func Build(ctx context.Context, cache string, say func(string)) (string, error) 
 		return found, err
 	}
 	if _, err := exec.LookPath("go"); err != nil {
-		return "", ErrNoGo
+		return "", errors.New("programs: building kube-controller-manager, kube-scheduler and kwok needs the go command; " +
+			"install Go (https://go.dev/dl), or name a directory that holds them with --programs")
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("programs: %w", err)
