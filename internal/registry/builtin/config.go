@@ -29,8 +29,8 @@ type Config struct {
 	// Prefix starts every key in the store; "" means "/registry".
 	Prefix string
 
-	// ClientConfig connects to this server within the process. Storages that use the API (disruption
-	// budgets, service addresses) use it after Run has started.
+	// ClientConfig connects to this server within the process, without a rate limit. Storages that use the
+	// API (disruption budgets, service addresses) use it after Run has started.
 	ClientConfig *restclient.Config
 
 	// Informers are shared with the server. New requests the informers that it needs; the caller
