@@ -12,17 +12,18 @@ import (
 )
 
 // body is the part of a request's body that has arrived and was not read. Conn.mu guards all fields except
-// length.
+// length and expects.
 //
 // Invariant: got <= the bytes that the client may send: the window of the stream, grants, and the bytes
 // read since.
 type body struct {
-	length int64 // as announced; -1 if it was not
+	length  int64 // as announced; -1 if it was not
+	expects bool  // the client waits for 100 Continue; belongs to the goroutine that reads the body
 
 	data  []byte // arrived and not read
 	got   int64  // bytes that came
 	left  int64  // bytes that the client may send
-	owed  int64  // bytes that were read and that the client was not told of
+	owed  int64  // bytes that were read and for which no WINDOW_UPDATE was sent
 	ended bool   // all came
 	err   error  // nothing is read any more, and what comes is discarded
 
@@ -79,7 +80,7 @@ func (c *Conn) data(f *http2.DataFrame) error {
 		}
 	}
 	st.consumedLocked(size - int64(len(p)))
-	st.bodyEndsLocked(end)
+	b.ended = end
 	st.requestGrantLocked()
 	b.wakeLocked()
 	return nil
@@ -88,13 +89,6 @@ func (c *Conn) data(f *http2.DataFrame) error {
 // fits reports whether the bytes so far agree with the announced length. end means that no more follow.
 func (b *body) fits(end bool) bool {
 	return b.length < 0 || b.got <= b.length && (!end || b.got == b.length)
-}
-
-// bodyEndsLocked notes that the request is complete.
-func (st *Stream) bodyEndsLocked(end bool) {
-	if end {
-		st.body.ended, st.received = true, true
-	}
 }
 
 // freeLocked returns n bytes of the connection's window to the client.
@@ -110,7 +104,7 @@ func (st *Stream) consumedLocked(n int64) {
 	if b.ended || b.err != nil {
 		return
 	}
-	if b.owed += n; b.owed >= st.c.memory.untold/4 || b.owed > 0 && b.left == 0 {
+	if b.owed += n; b.owed >= st.c.memory.maxOwed/4 || b.owed > 0 && b.left == 0 {
 		n, b.owed = b.owed, 0
 		st.increaseLocked(n)
 	}
@@ -124,10 +118,10 @@ func (st *Stream) requestGrantLocked() {
 		return
 	}
 	need := b.length
-	if need < 0 && b.got >= l.untold/2 {
+	if need < 0 && b.got >= l.maxOwed/2 {
 		need = st.c.s.config.MaxBodyBytes + 1
 	}
-	if b.wants = max(0, need-l.untold); b.wants > 0 {
+	if b.wants = max(0, need-l.maxOwed); b.wants > 0 {
 		l.waiting = append(l.waiting, st)
 		l.grant((*Stream).increaseLocked)
 	}
@@ -171,13 +165,13 @@ func (st *Stream) discardLocked(err error, settled bool) {
 	c.memory.grant((*Stream).increaseLocked)
 }
 
-// proceed sends 100 Continue to a client that waits for it.
-func (r *request) proceed() error {
-	if !r.expects {
+// Proceed implements exchange.HijackedBody.
+func (st *Stream) Proceed(io.Writer) error {
+	if !st.body.expects {
 		return nil
 	}
-	r.expects = false
-	_, err := r.write(appendHeaders(nil, r.id, appendStatus(nil, 100), false, initialFrame), nil, false)
+	st.body.expects = false
+	_, err := st.write(appendHeaders(nil, st.id, appendStatus(nil, 100), false, initialFrame), nil, false)
 	return err
 }
 
@@ -191,7 +185,7 @@ func (r *request) ReadBody(deadline time.Time) ([]byte, error) {
 	case b.length > limit:
 		return nil, tooLarge
 	}
-	if err := r.proceed(); err != nil {
+	if err := r.Proceed(nil); err != nil {
 		return nil, err
 	}
 	c.mu.Lock()

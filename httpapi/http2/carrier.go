@@ -117,7 +117,7 @@ func (r *request) hijacked() exchange.Hijacked {
 	st := r.Stream
 	t := exchange.Hijacked{Conn: st, Begin: st.beginResponse, End: st.endResponse, Left: st.Left}
 	if st.body != nil {
-		t.Body = &hijackedBody{st: st, expects: r.expects}
+		t.Body = st
 	}
 	return t
 }
@@ -150,20 +150,6 @@ func fieldsOf(header http.Header) []exchange.Field {
 		}
 	}
 	return fields
-}
-
-// hijackedBody is the body of a request when its response was taken over.
-type hijackedBody struct {
-	st      *Stream
-	expects bool
-}
-
-func (b *hijackedBody) Read(p []byte) (int, error) { return b.st.read(p) }
-
-func (b *hijackedBody) Proceed(io.Writer) error {
-	r := request{Stream: b.st, expects: b.expects}
-	b.expects = false
-	return r.proceed()
 }
 
 // answer answers the request.
@@ -207,7 +193,7 @@ func (r *request) send(x *exchange.Exchange, bodiless bool) {
 func (r *request) respond(x *exchange.Exchange, bodiless bool) error {
 	code := x.StatusCode()
 	bodiless = bodiless || code == http.StatusNoContent || code == http.StatusNotModified
-	block := appendStatus(make([]byte, 0, usualBlock), code)
+	block := appendStatus(make([]byte, 0, blockCapacity), code)
 	if x.Closing {
 		r.c.goAway(goAwayDone)
 	}
@@ -235,8 +221,8 @@ func (r *request) respond(x *exchange.Exchange, bodiless bool) error {
 	return r.stream(head, x)
 }
 
-// usualBlock is the initial capacity for the header block of a response. Few are longer.
-const usualBlock = 512
+// blockCapacity is the initial capacity for the header block of a response. Few are longer.
+const blockCapacity = 512
 
 // stream writes a response with an exchange.Body.
 func (r *request) stream(head []byte, x *exchange.Exchange) error {

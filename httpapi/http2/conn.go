@@ -25,9 +25,9 @@ type Config struct {
 	// Handler answers the request that c carries, which was received then.
 	Handler func(c exchange.Carrier, received time.Time) *exchange.Exchange
 
-	MaxStreams   int     // requests of one connection at once; 0 means 100
-	GoAwayChance float64 // that a request makes its client go to another connection
-	// Leaving reports whether, on a connection that began then, every request does that.
+	MaxStreams   int     // concurrent requests of one connection; 0 means 100
+	GoAwayChance float64 // the probability that a request makes the server send GOAWAY
+	// Leaving reports whether every request on a connection that began at that time makes the server send GOAWAY.
 	Leaving func(began time.Time) bool
 
 	MaxHeaderBytes int           // of a request's header
@@ -85,7 +85,7 @@ type Conn struct {
 	streams       map[uint32]*Stream   // guarded by mu: that are open
 	serving       int                  // guarded by mu: goroutines of streams
 	ending        int                  // guarded by mu: ends of streams that are being written
-	slots         []*any               // guarded by mu: what handlers remember, while no request has it
+	slots         []*any               // guarded by mu: slots that no request uses; see Slot
 	window        int64                // guarded by mu: what may be sent
 	waiting       int                  // guarded by mu: writers that wait for a window
 	initial       int64                // guarded by mu: the window of a new stream
@@ -93,7 +93,7 @@ type Conn struct {
 	memory        memoryUsage          // guarded by mu
 	memoryHolders map[*Stream]struct{} // guarded by mu: the streams that memory accounting counts; nil without invariants
 	control       []byte               // guarded by mu: frames that wait for writeMu
-	spare         []byte               // guarded by mu: is control next
+	spare         []byte               // guarded by mu: an empty buffer, which becomes control while control is written
 	over          error                // guarded by mu: why nothing is served any more
 	goingAway     goAwayState          // guarded by mu
 	idleSince     time.Time            // guarded by mu

@@ -22,7 +22,7 @@ func (c *Conn) handle(frame http2.Frame) error {
 	case *http2.PingFrame:
 		return c.ping(f)
 	case *http2.GoAwayFrame:
-		c.goAway(goAwayDone) // a client that goes needs no more
+		c.goAway(goAwayDone) // the client opens no more streams on this connection
 		return c.flood.check()
 	case *http2.PushPromiseFrame:
 		return http2.ConnectionError(http2.ErrCodeProtocol)

@@ -35,11 +35,8 @@ type request struct {
 	streamed       int64 // bytes that were written before the handler took the stream
 
 	slot *any
-	room [usualFields]exchange.Field // for the header of the response
+	room [16]exchange.Field // for the header of the response; few responses have more fields
 }
-
-// usualFields is the room for the header fields of a response. Few responses have more.
-const usualFields = 16
 
 type span struct{ from, to int }
 
@@ -264,7 +261,7 @@ func (st *Stream) trailer(ended bool) error {
 	case !ended || !b.fits(true):
 		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeProtocol}
 	}
-	st.bodyEndsLocked(true)
+	st.body.ended = true
 	st.body.wakeLocked()
 	return nil
 }

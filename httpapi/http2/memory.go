@@ -28,7 +28,7 @@ type memoryUsage struct {
 	room     int64
 	held     int64
 	owed     int64
-	untold   int64 // the maximum of owed
+	maxOwed  int64
 
 	headers    int64
 	maxHeaders int64
@@ -62,19 +62,19 @@ func newMemoryUsage(config *Config) memoryUsage {
 	window := streamWindow(config)
 	capacity := int64(config.MaxStreams+1)*window + large
 	return memoryUsage{
-		capacity: capacity, room: capacity, untold: window, large: large,
+		capacity: capacity, room: capacity, maxOwed: window, large: large,
 		maxHeaders: largeHeaders * int64(config.MaxHeaderBytes),
 	}
 }
 
-// usualWindow is what kube-apiserver lets clients send of a body before a handler asks for it
+// defaultWindow is what kube-apiserver lets clients send of a body before a handler asks for it
 // (apiserver pkg/server/secure_serving.go).
-const usualWindow = 256 << 10
+const defaultWindow = 256 << 10
 
 // streamWindow is how much of a body a client may send before a handler asks for it. With very
 // many streams it is smaller, because the window of a connection is bounded.
 func streamWindow(config *Config) int64 {
-	return min(usualWindow, (maxWindow-largeBodies*config.MaxBodyBytes)/int64(config.MaxStreams+1))
+	return min(defaultWindow, (maxWindow-largeBodies*config.MaxBodyBytes)/int64(config.MaxStreams+1))
 }
 
 // arrive deducts n bytes from the client's window. It returns false if the window is smaller.
@@ -90,7 +90,7 @@ func (l *memoryUsage) arrive(n int64) bool {
 // free releases n bytes. It returns the increase that the client's window must get.
 func (l *memoryUsage) free(n int64) (more int64) {
 	l.held -= n
-	if l.owed += n; l.owed < l.untold {
+	if l.owed += n; l.owed < l.maxOwed {
 		return 0
 	}
 	more, l.owed = l.owed, 0

@@ -116,7 +116,7 @@ func (m *model) handler(c exchange.Carrier, received time.Time) *exchange.Exchan
 
 // open begins a stream.
 func (m *model) open() {
-	s := &modelStream{id: m.next, window: usualWindow, length: -1, release: make(chan struct{}), credit: m.initial}
+	s := &modelStream{id: m.next, window: defaultWindow, length: -1, release: make(chan struct{}), credit: m.initial}
 	s.padding = []int{0, 0, 100, 3000, 40_000, 200_000}[m.r.IntN(6)]
 	m.next += 2
 	s.path = []string{"/read", "/read", "/hold", "/refuse", "/take"}[m.r.IntN(5)]
@@ -411,16 +411,16 @@ func TestLargestHolderEnds(t *testing.T) {
 		var small []*peer
 		for range 3 {
 			p := newPeerOf(t, s)
-			send(p, 1, usualWindow)
+			send(p, 1, defaultWindow)
 			small = append(small, p)
 		}
 		large := newPeerOf(t, s)
 		for i := range uint32(8) {
-			send(large, 2*i+1, usualWindow)
+			send(large, 2*i+1, defaultWindow)
 		}
 		small[0].must(small[0].framer.WritePing(false, [8]byte{}))
 		for i := range uint32(8) { // until there is no room
-			send(large, 2*i+17, usualWindow)
+			send(large, 2*i+17, defaultWindow)
 		}
 		large.await("the end", func(h heard) bool { return h.over })
 		close(release)

@@ -154,7 +154,7 @@ func TestBodies(t *testing.T) {
 			return h.id == id && h.kind == http2.FrameRSTStream && h.code == http2.ErrCodeNo
 		})
 		send(id, 10, false) // the client did not know yet
-		send(post("/", false), usualWindow+1, false)
+		send(post("/", false), defaultWindow+1, false)
 	})
 }
 
@@ -169,7 +169,7 @@ func TestBodyBeyondItsWindowIsRefused(t *testing.T) {
 			return x
 		})
 		p.must(p.ask(1, false, ":method", "POST", ":scheme", "https", ":authority", "h", ":path", "/"))
-		for range usualWindow/16384 + 1 {
+		for range defaultWindow/16384 + 1 {
 			p.must(p.framer.WriteData(1, false, make([]byte, 16384)))
 		}
 		if _, _, reset := p.ended(1); reset != http2.ErrCodeFlowControl {

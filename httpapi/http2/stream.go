@@ -38,7 +38,6 @@ type Stream struct {
 	window    int64         // guarded by c.mu: what may be sent
 	over      error         // guarded by c.mu: why nothing can be sent any more
 	sent      bool          // guarded by c.mu: the response is whole
-	received  bool          // guarded by c.mu: the request is whole
 	waits     bool          // guarded by c.mu: a write waits for a window
 	serving   bool          // guarded by c.mu: the exchange goes on
 	wake      chan struct{} // guarded by c.mu: has one when the window has grown; nil before it is waited for
@@ -60,9 +59,9 @@ func (c *Conn) openStream(id uint32, r *request, whole bool) error {
 	if config.GoAwayChance > 0 && rand.Float64() < config.GoAwayChance || config.Leaving != nil && config.Leaving(c.began) {
 		c.GoAway()
 	}
-	st := &Stream{c: c, id: id, owned: exchange.ChunkSize, header: r.size(), received: whole, serving: true}
+	st := &Stream{c: c, id: id, owned: exchange.ChunkSize, header: r.size(), serving: true}
 	if !whole {
-		st.body = &body{length: r.length, left: c.memory.untold}
+		st.body = &body{length: r.length, expects: r.expects, left: c.memory.maxOwed}
 	}
 	r.Stream = st
 	c.mu.Lock()
@@ -246,7 +245,7 @@ func (c *Conn) resetStream(id uint32, code http2.ErrCode) {
 func (st *Stream) endedLocked() {
 	c := st.c
 	st.sent = true
-	if !st.received {
+	if st.body != nil && !st.body.ended {
 		_ = c.framer.WriteRSTStream(st.id, http2.ErrCodeNo)
 	}
 	c.dropLocked(st)

@@ -12,24 +12,24 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// lockWrites locks writeMu, and returns how long it waited. While it waits, gate is notified, and
+// lockWrites locks writeMu, and returns how long it waited. While it waits, waiter is notified, and
 // the answer of st counts towards the connection's memory unless st is nil.
-func (c *Conn) lockWrites(gate *socket.Waiter, st *Stream) (spent time.Duration) {
+func (c *Conn) lockWrites(waiter *socket.Waiter, st *Stream) (spent time.Duration) {
 	if !c.writeMu.TryLock() {
 		if st != nil {
 			c.mu.Lock()
 			st.chargeLocked()
 			c.unlock()
 		}
-		if gate != nil {
-			(*gate).Waits()
-			defer (*gate).GoesOn()
+		if waiter != nil {
+			(*waiter).Waits()
+			defer (*waiter).GoesOn()
 		}
 		began := time.Now()
 		c.writeMu.Lock()
 		spent = time.Since(began)
 	}
-	c.notify(gate)
+	c.notify(waiter)
 	return spent
 }
 

@@ -38,12 +38,11 @@ func TestReadinessEnds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var r readiness
 			waited := make(chan error, 1)
 			if before {
 				c.end(client, server)
 			}
-			go func() { waited <- r.wait(server.(*net.TCPConn)) }()
+			go func() { waited <- NewTCP(server.(*net.TCPConn)).awaitReadable() }()
 			if !before {
 				c.end(client, server)
 			}

@@ -29,11 +29,14 @@ type TCP struct {
 	waiter atomic.Pointer[Waiter] // nil: nothing is notified
 	raw    syscall.RawConn        // nil: the TCPConn writes, and waits are not noticed
 	late   atomic.Bool            // a write gets its deadline when it has to wait
-	held   atomic.Bool            // a write waits, perhaps one of TLS from the goroutine that reads; TLS lets no other begin
+	// blocked is set while a write waits for the client. TLS itself may write from the goroutine that reads. While one
+	// write is blocked, TLS blocks all others.
+	blocked atomic.Bool
 
-	// noRead and readiness belong to the goroutine that reads.
-	noRead    bool
-	readiness readiness
+	// These belong to the goroutine that reads.
+	noRead bool                  // Read fails with errNothing
+	look   func(fd uintptr) bool // is readable
+	looked bool                  // readable was called for the current wait
 
 	waited atomic.Bool // a write had to wait and has set the write deadline
 
@@ -47,6 +50,7 @@ type TCP struct {
 // NewTCP returns a TCP over c.
 func NewTCP(c *net.TCPConn) *TCP {
 	s := &TCP{TCPConn: c}
+	s.look = s.readable
 	if raw, err := c.SyscallConn(); err == nil {
 		s.raw = raw
 	}
@@ -122,7 +126,7 @@ func NotifyWaits(c net.Conn, w *Waiter) Writer {
 	return s
 }
 
-// Notify makes the next waits notify w, which may be nil, and not what NotifyWaits named.
+// Notify makes later waits notify w in place of the Waiter that NotifyWaits has set. w may be nil.
 func (s *TCP) Notify(w *Waiter) { s.waiter.Store(w) }
 
 // StopNotifying implements Writer.
@@ -176,9 +180,9 @@ func (s *TCP) write(c net.Conn, p []byte) (int, error) {
 	return s.pass(c, p)
 }
 
-// pass writes p to c. If another write waits, TLS keeps this one waiting, too.
+// pass writes p to c. If another write is blocked, TLS blocks this one too, and pass notifies the Waiter.
 func (s *TCP) pass(c net.Conn, p []byte) (int, error) {
-	if w := s.waiter.Load(); w != nil && s.held.Load() {
+	if w := s.waiter.Load(); w != nil && s.blocked.Load() {
 		(*w).Waits()
 		defer (*w).GoesOn()
 	}
@@ -201,7 +205,7 @@ func (s *TCP) Write(p []byte) (int, error) {
 	w.socket, w.rest, w.more = s, p, s.more(len(p))
 	err := s.raw.Write(w.try)
 	if w.waits {
-		s.held.Store(false)
+		s.blocked.Store(false)
 		s.spent.Add(int64(time.Since(w.since)))
 		if w.waiter != nil {
 			w.waiter.GoesOn()
@@ -257,7 +261,7 @@ func (w *write) attempt(fd uintptr) bool {
 func (w *write) wait() {
 	if !w.waits {
 		w.waits, w.since = true, time.Now()
-		w.socket.held.Store(true) // before waiter is read: a writer names its waiter before it looks whether another waits
+		w.socket.blocked.Store(true) // before waiter is loaded: a writer stores its Waiter before it loads blocked
 		if waiter := w.socket.waiter.Load(); waiter != nil {
 			w.waiter = *waiter
 			w.waiter.Waits()
@@ -269,18 +273,12 @@ func (w *write) wait() {
 }
 
 // errNothing is the error of a read while noRead is set. TLS treats it like a passed deadline and continues.
-type errNothing struct{}
-
-func (errNothing) Error() string   { return "httpapi: nothing was read" }
-func (errNothing) Timeout() bool   { return true }
-func (errNothing) Temporary() bool { return true }
-
-var _ net.Error = errNothing{}
+var errNothing = &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}
 
 // Read implements net.Conn. While noRead is set, it fails with errNothing.
 func (s *TCP) Read(p []byte) (int, error) {
 	if s.noRead {
-		return 0, errNothing{}
+		return 0, errNothing
 	}
 	return s.TCPConn.Read(p)
 }
@@ -288,44 +286,33 @@ func (s *TCP) Read(p []byte) (int, error) {
 // ReadLate reads from c; s is below c. It returns bytes that TLS has buffered at once. Otherwise it waits
 // for the socket here and not inside TLS, which would need twice the stack.
 func (s *TCP) ReadLate(c net.Conn, p []byte) (int, error) {
+	if s.raw == nil {
+		return c.Read(p)
+	}
 	s.noRead = true
 	n, err := c.Read(p)
 	s.noRead = false
-	if err != (errNothing{}) {
+	if err != errNothing {
 		return n, err
 	}
-	if err := s.readiness.wait(s.TCPConn); err != nil {
+	if err := s.awaitReadable(); err != nil {
 		return 0, err
 	}
 	return c.Read(p)
 }
 
-// readiness waits until a socket can be read. It belongs to the goroutine that reads.
-type readiness struct {
-	raw    syscall.RawConn
-	try    func(fd uintptr) bool // is look
-	looked bool
+// awaitReadable returns when the socket has bytes or has ended, or when the read deadline has passed.
+func (s *TCP) awaitReadable() error {
+	s.looked = false
+	return s.raw.Read(s.look)
 }
 
-// wait returns when the socket has bytes or has ended, or when the read deadline has passed.
-func (r *readiness) wait(c syscall.Conn) error {
-	if r.raw == nil {
-		raw, err := c.SyscallConn()
-		if err != nil {
-			return err
-		}
-		r.raw, r.try = raw, r.look
-	}
-	r.looked = false
-	return r.raw.Read(r.try)
-}
-
-// look reports whether the socket can be read. The runtime calls it again only after the kernel has
+// readable reports whether the socket can be read. The runtime calls it again only after the kernel has
 // reported that it can, so the second call returns true.
-func (r *readiness) look(fd uintptr) bool {
-	if r.looked {
+func (s *TCP) readable(fd uintptr) bool {
+	if s.looked {
 		return true
 	}
-	r.looked = true
+	s.looked = true
 	return poll(fd)&^unix.POLLOUT != 0
 }

@@ -54,7 +54,7 @@ func TestWritersBehindTLS(t *testing.T) {
 					return nil
 				})
 			}
-			await("the answer waits", l.held.Load)
+			await("the answer waits", l.blocked.Load)
 			l.Notify(&two)
 			both.Go(func() {
 				if err := l.Send(l, []byte("x")); err != nil {
