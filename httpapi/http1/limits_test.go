@@ -49,10 +49,10 @@ func TestConnectionLimits(t *testing.T) {
 			if connect() == nil {
 				t.Error("a fourth connection was accepted")
 			}
-			if n := f.Network.counts.refused[reached].Load(); n != 1 {
+			if n := f.Network.refused[reached].Load(); n != 1 {
 				t.Errorf("%d connections were refused, want 1", n)
 			}
-			if n := f.Network.counts.open.Load(); n != 3 {
+			if n := len(f.Network.list(true)); n != 3 {
 				t.Errorf("%d connections are open, want 3", n)
 			}
 			first.Close()

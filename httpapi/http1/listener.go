@@ -27,8 +27,8 @@ type Listener struct {
 	s       *Server
 	network bool // connections come from the network
 	limits  connLimits
-	counts  connCounts
-	closing chan struct{} // closed when no request may follow another
+	refused [numLimits]atomic.Int64 // connections that were refused, by the limit that they reached
+	closing chan struct{}           // closed when no request may follow another
 
 	running sync.WaitGroup // connections that are being served
 
@@ -193,12 +193,11 @@ func (l *Listener) add(c *connection) bool {
 		return false
 	}
 	if limit, reached := l.limits.reached(len(l.open), l.addresses[c.address]); reached {
-		l.counts.refused[limit].Add(1)
+		l.refused[limit].Add(1)
 		return false
 	}
 	l.open[c] = true
 	l.addresses[c.address]++
-	l.counts.open.Add(1)
 	l.running.Add(1)
 	return true
 }
@@ -223,7 +222,6 @@ func (l *Listener) remove(c *connection) {
 	if l.addresses[c.address]--; l.addresses[c.address] == 0 {
 		delete(l.addresses, c.address)
 	}
-	l.counts.open.Add(-1)
 }
 
 // logInterval is the least time between two log messages about refused connections.
@@ -241,7 +239,7 @@ func (l *Listener) logRefused(address netip.Prefix) {
 	if due {
 		klog.ErrorS(nil, "Connections are refused", "open", open, "from", address, "openFromThere", same,
 			limitFlags[limitAll], l.limits.all, limitFlags[limitAddress], l.limits.perAddress,
-			"refused", l.counts.refused[limitAll].Load()+l.counts.refused[limitAddress].Load())
+			"refused", l.refused[limitAll].Load()+l.refused[limitAddress].Load())
 	}
 }
 
@@ -288,19 +286,17 @@ func addressOf(addr net.Addr) netip.Prefix {
 	return netip.PrefixFrom(ip, ip.BitLen())
 }
 
-// connCounts count the open connections, and those that were refused by the limit they reached.
-type connCounts struct {
-	open    atomic.Int64
-	refused [numLimits]atomic.Int64
-}
-
 // Collectors report the connections of l.
 func (l *Listener) Collectors() []prometheus.Collector {
 	all := []prometheus.Collector{prometheus.NewGaugeFunc(
 		prometheus.GaugeOpts{Name: "larder_connections", Help: "Number of open connections."},
-		func() float64 { return float64(l.counts.open.Load()) })}
+		func() float64 {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return float64(len(l.open))
+		})}
 	for limit, most := range [numLimits]int{l.limits.all, l.limits.perAddress} {
-		name, value, refused := [numLimits]string{"all", "address"}[limit], float64(most), &l.counts.refused[limit]
+		name, value, refused := [numLimits]string{"all", "address"}[limit], float64(most), &l.refused[limit]
 		if most <= 0 {
 			value = math.Inf(1)
 		}

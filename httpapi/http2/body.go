@@ -171,7 +171,7 @@ func (st *Stream) Proceed(io.Writer) error {
 		return nil
 	}
 	st.body.expects = false
-	_, err := st.write(appendHeaders(nil, st.id, appendStatus(nil, 100), false, initialFrame), nil, false)
+	_, err := st.write(appendHeaders(nil, st.id, appendStatus(nil, 100), false), nil, false)
 	return err
 }
 

@@ -107,7 +107,7 @@ func (r *request) leaveSlot() {
 func (r *request) StartStream(code int, header []exchange.Field) exchange.BodyStream {
 	st := r.Stream
 	block := st.appendFields(appendStatus(nil, code), header)
-	_, _ = st.write(appendHeaders(nil, st.id, block, false, initialFrame), nil, false) // an error will come back from the first write
+	_, _ = st.write(appendHeaders(nil, st.id, block, false), nil, false) // an error will come back from the first write
 	r.streamed = st.written
 	return exchange.BodyStream{Conn: st, End: st.End, Left: st.Left}
 }
@@ -125,7 +125,7 @@ func (r *request) hijacked() exchange.Hijacked {
 // beginResponse sends the head of a response.
 func (st *Stream) beginResponse(code int, header http.Header) error {
 	block := st.appendFields(appendStatus(nil, code), fieldsOf(header))
-	_, err := st.write(appendHeaders(nil, st.id, block, false, initialFrame), nil, false)
+	_, err := st.write(appendHeaders(nil, st.id, block, false), nil, false)
 	return err
 }
 
@@ -138,7 +138,7 @@ func (st *Stream) endResponse(trailer http.Header) error {
 	for _, f := range fieldsOf(trailer) {
 		block = appendValid(block, f)
 	}
-	_, err := st.write(appendHeaders(nil, st.id, block, true, initialFrame), nil, true)
+	_, err := st.write(appendHeaders(nil, st.id, block, true), nil, true)
 	return err
 }
 
@@ -207,7 +207,7 @@ func (r *request) respond(x *exchange.Exchange, bodiless bool) error {
 	}
 	short := bodiless || x.Body == nil && x.Reader == nil
 	empty := bodiless || short && len(x.Bytes) == 0
-	head := appendHeaders(make([]byte, 0, len(block)+headSize), r.id, block, empty, initialFrame)
+	head := appendHeaders(make([]byte, 0, len(block)+headSize), r.id, block, empty)
 	switch {
 	case empty:
 		_, err := r.Stream.write(head, nil, true)
@@ -330,22 +330,22 @@ func appendField(dst []byte, name, value string) []byte {
 		}
 	}
 	if known := staticName(string(lower)); known > 0 {
-		dst = appendNumber(dst, 0, 4, int(known))
+		dst = appendNumber(dst, 4, int(known))
 	} else {
-		dst = appendNumber(append(dst, 0), 0, 7, len(lower))
+		dst = appendNumber(append(dst, 0), 7, len(lower))
 		dst = append(dst, lower...)
 	}
-	return append(appendNumber(dst, 0, 7, len(value)), value...)
+	return append(appendNumber(dst, 7, len(value)), value...)
 }
 
 // appendNumber appends n in the lowest bits of a byte, and in more where it is too large for
 // them (RFC 7541, 5.1).
-func appendNumber(dst []byte, high byte, bits, n int) []byte {
+func appendNumber(dst []byte, bits, n int) []byte {
 	most := 1<<bits - 1
 	if n < most {
-		return append(dst, high|byte(n))
+		return append(dst, byte(n))
 	}
-	dst = append(dst, high|byte(most))
+	dst = append(dst, byte(most))
 	for n -= most; n >= 0x80; n >>= 7 {
 		dst = append(dst, byte(n)|0x80)
 	}

@@ -157,13 +157,13 @@ func appendHead(dst []byte, size int, kind http2.FrameType, flags http2.Flags, i
 }
 
 // appendHeaders appends a header block in as many frames as it takes.
-func appendHeaders(dst []byte, id uint32, block []byte, end bool, most int) []byte {
+func appendHeaders(dst []byte, id uint32, block []byte, end bool) []byte {
 	kind, flags := http2.FrameHeaders, http2.Flags(0)
 	if end {
 		flags = http2.FlagHeadersEndStream
 	}
 	for {
-		piece := block[:min(len(block), most)]
+		piece := block[:min(len(block), initialFrame)]
 		block = block[len(piece):]
 		if len(block) == 0 {
 			flags |= http2.FlagHeadersEndHeaders // a CONTINUATION's is the same

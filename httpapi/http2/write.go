@@ -295,7 +295,7 @@ func (st *Stream) reserve(want int, until time.Time, wait bool) (int, error) {
 			c.window -= n
 		}
 		if waited {
-			c.wakeLocked() // who was woken leaves the rest of the window to others
+			c.wakeLocked() // a woken writer passes the rest of the window on
 		}
 		switch {
 		case st.over != nil:
@@ -320,9 +320,11 @@ func (st *Stream) reserve(want int, until time.Time, wait bool) (int, error) {
 		c.mu.Lock()
 		st.refundLocked()
 		if err != nil {
-			st.wakeLocked() // unless another did that at this moment
+			// Another goroutine may have woken this writer at the same moment. Then another writer must
+			// get the room in the window.
+			st.wakeLocked()
 			<-st.wake
-			c.wakeLocked() // who may write in its place
+			c.wakeLocked()
 			return 0, err
 		}
 	}
