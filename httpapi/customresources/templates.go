@@ -344,8 +344,12 @@ func (p *templates[T]) embed(s *spec.Schema, added *metadata) error {
 		}
 	}
 	if p.v2 {
-		if err := openapi.Decoded(s.Extensions, "x-kubernetes-validations"); err != nil {
-			return err
+		if rules := s.Extensions["x-kubernetes-validations"]; rules != nil {
+			decoded, err := openapi.Decoded(rules)
+			if err != nil {
+				return err
+			}
+			s.Extensions["x-kubernetes-validations"] = decoded
 		}
 		if open, _ := s.Extensions.GetBool("x-kubernetes-preserve-unknown-fields"); open {
 			return nil // otherwise kubectl would refuse fields that are not described

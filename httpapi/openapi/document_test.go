@@ -107,7 +107,7 @@ func mergedByUpstream(builtIn *spec.Swagger, parts []*spec.Swagger) ([]byte, err
 	}
 	merged := new(spec.Swagger)
 	for _, s := range []*spec.Swagger{builtIn, custom} {
-		decoded, err := decodedSwagger(s)
+		decoded, err := Decoded(s)
 		if err != nil {
 			return nil, err
 		}
@@ -190,7 +190,7 @@ func TestSwaggerIsWhatUpstreamMerges(t *testing.T) {
 func TestBuiltInKindsAreEncodedAsDecoded(t *testing.T) {
 	describer := &Describer{Models: NewModels(), Groups: registrytest.New(t, nil).Registry.Groups(), Version: release()}
 	built := must(describer.v2())
-	decoded := must(decodedSwagger(built))
+	decoded := must(Decoded(built))
 	kept := 0
 	for path, item := range built.Paths.Paths {
 		if strings.HasPrefix(path, "/apis/apiregistration.k8s.io/") {
@@ -221,7 +221,7 @@ func TestDocumentsAnswerAsUpstream(t *testing.T) {
 		t.Fatal(err)
 	}
 	theirs := http.NewServeMux()
-	handler.NewOpenAPIServiceLazy(cached.Static(must(decodedSwagger(v2)), "tag")).RegisterOpenAPIVersionedService("/openapi/v2", theirs)
+	handler.NewOpenAPIServiceLazy(cached.Static(must(Decoded(v2)), "tag")).RegisterOpenAPIVersionedService("/openapi/v2", theirs)
 	service := handler3.NewOpenAPIService()
 	service.UpdateGroupVersion("apis/example.com/v1", v3)
 	theirs.HandleFunc("/openapi/v3/", service.HandleGroupVersion)

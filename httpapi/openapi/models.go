@@ -44,9 +44,8 @@ func NewModels() *Models {
 	})}
 }
 
-// generate is a common.GetOpenAPIDefinitions: every definition, without the
-// fields of disabled features.
-func (m *Models) generate(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
+// definitions returns every definition, without the fields of disabled features.
+func definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 	return openapienablement.GetOpenAPIDefinitionsWithoutDisabledFeatures(generatedopenapi.GetOpenAPIDefinitions)(ref)
 }
 
@@ -62,7 +61,7 @@ func (m *Models) v3Locked() *common.OpenAPIV3Config {
 		GetOperationIDAndTags: openapinamer.GetOperationIDAndTags,
 		GetDefinitionName:     name,
 	}
-	config.Definitions = m.generate(func(path string) spec.Ref {
+	config.Definitions = definitions(func(path string) spec.Ref {
 		defined, _ := name(path)
 		return spec.MustCreateRef("#/components/schemas/" + common.EscapeJsonPointer(defined))
 	})
@@ -89,9 +88,15 @@ func (m *Models) buildConverter(g *registry.Group) (managedfields.TypeConverter,
 
 // Schemas returns the schemas of the kinds of g, and of everything that they refer to.
 func (m *Models) Schemas(g *registry.Group) (map[string]*spec.Schema, error) {
-	names, err := canonicalNames(g)
-	if err != nil {
-		return nil, fmt.Errorf("httpapi: schemas of group %q: %w", g.Name, err)
+	var names []string // of the Go types behind g's endpoints
+	for _, v := range g.Versions {
+		for _, e := range v.Endpoints {
+			sample, err := g.Info.Scheme.New(e.GVK)
+			if err != nil {
+				return nil, fmt.Errorf("httpapi: schemas of group %q: %w", g.Name, err)
+			}
+			names = append(names, openapiutil.GetCanonicalTypeName(sample))
+		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,22 +109,6 @@ func (m *Models) Schemas(g *registry.Group) (map[string]*spec.Schema, error) {
 		s.Extensions = maps.Clone(s.Extensions)
 	}
 	return schemas, nil
-}
-
-// canonicalNames lists the Go types behind g's endpoints, as the definitions name
-// them.
-func canonicalNames(g *registry.Group) ([]string, error) {
-	var names []string
-	for _, v := range g.Versions {
-		for _, e := range v.Endpoints {
-			sample, err := g.Info.Scheme.New(e.GVK)
-			if err != nil {
-				return nil, err
-			}
-			names = append(names, openapiutil.GetCanonicalTypeName(sample))
-		}
-	}
-	return names, nil
 }
 
 // lazyConverter is a managedfields.TypeConverter that is built on first use and

@@ -169,15 +169,25 @@ func (s *swaggerService) baseLocked() ([]byte, error) {
 				continue
 			}
 			for _, operation := range []*spec.Operation{item.Get, item.Put, item.Post, item.Delete, item.Options, item.Head, item.Patch} {
-				if operation == nil {
+				if operation == nil || operation.Extensions[endpoints.RouteMetaGVK] == nil {
 					continue
 				}
-				if err := Decoded(operation.Extensions, endpoints.RouteMetaGVK); err != nil {
+				kinds, err := Decoded(operation.Extensions[endpoints.RouteMetaGVK])
+				if err != nil {
 					return nil, err
 				}
+				operation.Extensions[endpoints.RouteMetaGVK] = kinds
 			}
 		}
-		if s.base, err = pack(writing(built)); err != nil {
+		data, err := built.MarshalJSON() // as upstream's handler does
+		if err != nil {
+			return nil, fmt.Errorf("httpapi: openapi v2: %w", err)
+		}
+		s.base, err = pack(func(w io.Writer) error {
+			_, err := w.Write(data)
+			return err
+		})
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -188,23 +198,17 @@ func (s *swaggerService) baseLocked() ([]byte, error) {
 	return *base, nil
 }
 
-// Decoded replaces an extension by what encoding/json decodes from its JSON. Kube-aggregator encodes
-// documents that it has decoded, in which the members of extensions are sorted.
-func Decoded(extensions spec.Extensions, key string) error {
-	value, ok := extensions[key]
-	if !ok {
-		return nil
-	}
+// Decoded returns what encoding/json decodes from the JSON of value. Kube-aggregator encodes documents that
+// it has decoded, in which the members of extensions are sorted.
+func Decoded[T any](value T) (decoded T, err error) {
 	data, err := json.Marshal(value)
+	if err == nil {
+		err = json.Unmarshal(data, &decoded)
+	}
 	if err != nil {
-		return fmt.Errorf("httpapi: openapi v2: %w", err)
+		err = fmt.Errorf("httpapi: openapi v2: %w", err)
 	}
-	var decoded any
-	if err := json.Unmarshal(data, &decoded); err != nil {
-		return fmt.Errorf("httpapi: openapi v2: %w", err)
-	}
-	extensions[key] = decoded
-	return nil
+	return decoded, err
 }
 
 // memberIndex has the members of the sections of the built-in kinds, by name.
@@ -313,7 +317,7 @@ func mergedWith(builtIn *memberIndex, build func() (*spec.Swagger, error)) (*sec
 	if err != nil {
 		return nil, err
 	}
-	more, err := decodedSwagger(built) // as the built-in members are
+	more, err := Decoded(built) // as the built-in members are
 	if err != nil {
 		return nil, err
 	}
@@ -340,31 +344,6 @@ func mergedWith(builtIn *memberIndex, build func() (*spec.Swagger, error)) (*sec
 	list[inDefinitions], errs[inDefinitions] = changedMembers(merged.Definitions, builtIn[inDefinitions], false)
 	list[inParameters], errs[inParameters] = changedMembers(merged.Parameters, builtIn[inParameters], false)
 	return list, errors.Join(errs[:]...)
-}
-
-// writing returns a function that writes document as upstream's handler does.
-func writing(document *spec.Swagger) func(w io.Writer) error {
-	return func(w io.Writer) error {
-		data, err := document.MarshalJSON()
-		if err != nil {
-			return fmt.Errorf("httpapi: openapi v2: %w", err)
-		}
-		_, err = w.Write(data)
-		return err
-	}
-}
-
-// decodedSwagger returns built as decoded from its JSON.
-func decodedSwagger(built *spec.Swagger) (*spec.Swagger, error) {
-	data, err := json.Marshal(built)
-	if err != nil {
-		return nil, fmt.Errorf("httpapi: openapi v2: %w", err)
-	}
-	decoded := new(spec.Swagger)
-	if err := json.Unmarshal(data, decoded); err != nil {
-		return nil, fmt.Errorf("httpapi: openapi v2: %w", err)
-	}
-	return decoded, nil
 }
 
 // sameNamed decodes the built-in members with a name of more, or with a name that upstream would give to
