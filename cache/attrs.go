@@ -33,28 +33,18 @@ func appendText(dst []byte, text string) []byte {
 	return append(dst, text...)
 }
 
-// cutText splits the first length-prefixed text off packed. A malformed input,
-// which packLabels never makes, returns ok false.
-func cutText(packed string) (text, rest string, ok bool) {
+// cutText splits off the first text that appendText has written to packed.
+func cutText(packed string) (text, rest string) {
 	n, width := binary.Uvarint([]byte(packed))
-	if width <= 0 || n > uint64(len(packed)-width) {
-		return "", "", false
-	}
 	end := width + int(n)
-	return packed[width:end], packed[end:], true
+	return packed[width:end], packed[end:]
 }
 
 // lookupLabel finds key in packed labels.
 func lookupLabel(packed, key string) (value string, found bool) {
 	for len(packed) > 0 {
-		k, rest, ok := cutText(packed)
-		if !ok {
-			return "", false
-		}
-		v, rest, ok := cutText(rest)
-		if !ok {
-			return "", false
-		}
+		k, rest := cutText(packed)
+		v, rest := cutText(rest)
 		if k == key {
 			return v, true
 		}
@@ -93,21 +83,11 @@ func packFields(dst []byte, set fields.Set, o *Object) []byte {
 func lookupField(packed string, i int) (value string, found bool) {
 	for ; len(packed) > 0; i-- {
 		n, width := binary.Uvarint([]byte(packed))
-		if width <= 0 {
-			return "", false
-		}
-		packed = packed[width:]
-		size := uint64(0)
-		if n > 0 {
-			size = n - 1
-		}
-		if size > uint64(len(packed)) {
-			return "", false
-		}
+		end := width + int(max(n, 1)) - 1
 		if i == 0 {
-			return packed[:size], n > 0
+			return packed[width:end], n > 0
 		}
-		packed = packed[size:]
+		packed = packed[end:]
 	}
 	return "", false
 }

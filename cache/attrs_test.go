@@ -111,34 +111,24 @@ func TestObjectsAreMadeWhileFieldsAreLearned(t *testing.T) {
 	}
 }
 
-// FuzzPacked gives arbitrary strings to the readers of packed attributes. They must not panic, and must return
-// only parts of the input.
+// FuzzPacked packs arbitrary pairs as labels and fields, and looks up these and other names.
 func FuzzPacked(f *testing.F) {
-	f.Add(string(packLabels(nil, map[string]string{"app": "web", "long": strings.Repeat("v", 200)})), "app", 1)
-	f.Add("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "", 0)
-	f.Add("\x00\x02x\x00", "x", 1)
-	f.Fuzz(func(t *testing.T, packed, key string, i int) {
-		if v, ok := lookupLabel(packed, key); ok && !strings.Contains(packed, v) {
-			t.Errorf("label %q is not in the input", v)
-		}
-		if v, ok := lookupField(packed, i&0xff); ok && !strings.Contains(packed, v) {
-			t.Errorf("field %q is not in the input", v)
-		}
-		if text, rest, ok := cutText(packed); ok && len(text)+len(rest) >= len(packed) {
-			t.Errorf("%q was cut into %q and %q", packed, text, rest)
-		}
-	})
-}
-
-// FuzzLabels packs arbitrary pairs and looks them up again.
-func FuzzLabels(f *testing.F) {
 	f.Add("app", "web", "tier", "")
+	f.Add("", strings.Repeat("v", 200), "metadata.name", "a")
+	f.Add("metadata.name", "", "metadata.namespace", "ns")
 	f.Fuzz(func(t *testing.T, k1, v1, k2, v2 string) {
 		set := map[string]string{k1: v1, k2: v2}
-		packed := string(packLabels(nil, set))
-		for key, want := range set {
-			if got, ok := lookupLabel(packed, key); !ok || got != want {
-				t.Errorf("label %q is %q, want %q", key, got, want)
+		o := NewObject(ObjectConfig{Key: "ns/a", Labels: set, Fields: set, Stored: len(v1)}, NewSchema("things", nil))
+		for _, name := range []string{k1, k2, v1, v2, k1 + k2, ""} {
+			want, has := set[name]
+			if got, ok := o.Labels().Lookup(name); ok != has || got != want {
+				t.Errorf("label %q is %q, %v; want %q, %v", name, got, ok, want, has)
+			}
+			if derived, ok := o.derivedField(name); ok && !has {
+				want, has = derived, true
+			}
+			if got, ok := o.lookupField(name); ok != has || got != want {
+				t.Errorf("field %q is %q, %v; want %q, %v", name, got, ok, want, has)
 			}
 		}
 	})

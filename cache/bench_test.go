@@ -257,8 +257,8 @@ func BenchmarkNewObject(b *testing.B) {
 	config := ObjectConfig{Key: o.Key(), Revision: 1, Body: make([]byte, 64), Labels: map[string]string{}, Fields: fields.Set{}}
 	for rest := o.labels.Value(); rest != ""; {
 		var k, v string
-		k, rest, _ = cutText(rest)
-		v, rest, _ = cutText(rest)
+		k, rest = cutText(rest)
+		v, rest = cutText(rest)
 		config.Labels[k] = v
 	}
 	for _, name := range *schema.fields.Load() {

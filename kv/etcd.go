@@ -288,14 +288,14 @@ func (e *Etcd) Delete(ctx context.Context, key string, ifRevision int64) (Result
 	}
 	result, err := e.commit(ctx, "delete", key, ifRevision, clientv3.OpDelete(key, clientv3.WithPrevKV()))
 	if err == nil && result.Committed && result.Current.Revision != ifRevision {
-		return e.tellDeleted(ctx, key, result)
+		return e.readDeleted(ctx, key, result)
 	}
 	return result, err
 }
 
-// tellDeleted reads the deleted item where the store does not return it with the deletion
+// readDeleted reads the deleted item where the store does not return it with the deletion
 // (kine pkg/logstructured/logstructured.go).
-func (e *Etcd) tellDeleted(ctx context.Context, key string, result Result) (Result, error) {
+func (e *Etcd) readDeleted(ctx context.Context, key string, result Result) (Result, error) {
 	resp, err := e.connection.Client.KV.Get(ctx, key, clientv3.WithRev(result.Revision-1))
 	if err != nil {
 		return Result{}, e.fail("delete", key, err)

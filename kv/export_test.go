@@ -99,16 +99,15 @@ func (t *Tail) Seen() int64 { return t.seen.Load() }
 
 // TailStats has counters of a Tail.
 type TailStats struct {
-	Batches, Events int64 // delivered by the watch
-	Progress        int64 // responses without events
-	Watches         int64 // opened
-	Losses          int64 // of the history: all subscriptions had to reload
+	Events   int64 // delivered by the watch
+	Progress int64 // responses without events
+	Watches  int64 // opened
+	Losses   int64 // of the history: all subscriptions had to reload
 }
 
 // Stats returns the counters.
 func (t *Tail) Stats() TailStats {
 	return TailStats{
-		Batches:  t.stats.batches.Load(),
 		Events:   t.stats.events.Load(),
 		Progress: t.stats.progress.Load(),
 		Watches:  t.stats.watches.Load(),

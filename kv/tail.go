@@ -115,11 +115,11 @@ type Tail struct {
 
 // tailCounters count what a Tail has received.
 type tailCounters struct {
-	batches, events atomic.Int64 // delivered by the watch
-	progress        atomic.Int64 // responses without events
-	watches         atomic.Int64 // opened
-	losses          atomic.Int64 // of the history: all subscriptions had to reload
-	heard           atomic.Int64 // when the last response came, in nanoseconds; 0 before the first
+	events   atomic.Int64 // delivered by the watch
+	progress atomic.Int64 // responses without events
+	watches  atomic.Int64 // opened
+	losses   atomic.Int64 // of the history: all subscriptions had to reload
+	heard    atomic.Int64 // when the last response came, in nanoseconds; 0 before the first
 }
 
 // TailState says what a Tail has received.
@@ -391,7 +391,6 @@ func (t *Tail) dispatch(response WatchResponse) {
 	if len(response.Batches) == 0 {
 		t.stats.progress.Add(1)
 	}
-	t.stats.batches.Add(int64(len(response.Batches)))
 	t.stats.heard.Store(time.Now().UnixNano())
 	if response.Progress > t.seen.Load() {
 		t.advances.Add(1)
