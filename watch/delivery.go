@@ -80,8 +80,3 @@ func (d Delivery) Frame(enc uint16, build func(Delivery) ([]byte, error)) ([]byt
 	key := cache.FrameKey(d.Type)<<16 | cache.FrameKey(enc)
 	return d.event.Frame(key, func() ([]byte, error) { return build(d) })
 }
-
-// ErrTooOld says that the Log no longer holds the event that a Watcher has to read next. Requested is
-// the revision after which the Watcher should start or go on, Oldest the earliest after which a watch
-// can start now.
-type ErrTooOld = cache.ErrTooOld

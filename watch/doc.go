@@ -69,7 +69,7 @@
 //	                 nothing at or below the revision asked for is delivered.
 //	W3 Reliable      Between the start and the last delivery no event that the
 //	                 filter selects is missing. A watcher that would miss one ends
-//	                 with [ErrTooOld] instead.
+//	                 with [cache.ErrTooOld] instead.
 //	W4 Atomic        The events of one revision come from one call of Next or Poll, with
 //	                 nothing between them.
 //	W5 Resumable     A Watcher started after the revision of the last delivery, or
@@ -83,7 +83,7 @@
 //
 // A slow watcher lags behind and does not delay others. A chain holds at most 1024
 // revisions for a watcher that does not read. After that the watcher falls back to the Log. Once the
-// Log has dropped the next event, the watcher is lapped: Next returns [ErrTooOld]. There is no
+// Log has dropped the next event, the watcher is lapped: Next returns [cache.ErrTooOld]. There is no
 // timeout. A watcher that reads its initial objects keeps their Snapshot alive, so its caller must
 // bound how long a write to its client may take.
 //

@@ -316,7 +316,7 @@ func (h *Hub) publishRevision(events []*cache.Event) bool {
 }
 
 // skip continues at the oldest event of the Log, which has forgotten the events at from. The chains are
-// cut, so every watcher reads the Log and gets ErrTooOld.
+// cut, so every watcher reads the Log and gets cache.ErrTooOld.
 func (h *Hub) skip(from cache.Position) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -382,7 +382,7 @@ func (h *Hub) checkLocked() {
 	}
 }
 
-// Watch makes a Watcher. The error is ErrTooOld when the Log does not reach back to
+// Watch makes a Watcher. The error is cache.ErrTooOld when the Log does not reach back to
 // Options.After, cache.ErrNotReady before the Cache is loaded, and errClosed when Run
 // has ended. A Watcher may be made, and read its initial objects, before Run is
 // called.

@@ -416,7 +416,7 @@ func TestStuckWatchersHoldLittle(t *testing.T) {
 	if err != nil || len(ds) != 4 {
 		t.Errorf("the stuck watcher reads %v, %v", reports(ds), err)
 	}
-	if _, err := stuck.Poll(nil); !errors.As(err, new(watch.ErrTooOld)) {
+	if _, err := stuck.Poll(nil); !errors.As(err, new(cache.ErrTooOld)) {
 		t.Errorf("the stuck watcher ends with %v", err)
 	}
 	if s := w.hub.Stats(); s.Lapped != 1 {

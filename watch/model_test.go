@@ -108,7 +108,7 @@ func (m *model) open(t *rapid.T, f filter, resumed bool, after int64) {
 		o.Wake = func() { a.woken = true }
 	}
 	w, err := m.hub.Watch(o)
-	if tooOld := (watch.ErrTooOld{}); errors.As(err, &tooOld) {
+	if tooOld := (cache.ErrTooOld{}); errors.As(err, &tooOld) {
 		if after >= m.cache.Log().Oldest() || tooOld.Requested != after || tooOld.Oldest <= after {
 			t.Fatalf("watch after %d, oldest %d: %v", after, m.cache.Log().Oldest(), err)
 		}
@@ -151,7 +151,7 @@ func (m *model) poll(t *rapid.T, c *client, room int) bool {
 
 // end checks the reason why a watcher ended.
 func (m *model) end(t *rapid.T, c *client, err error) {
-	tooOld := watch.ErrTooOld{}
+	tooOld := cache.ErrTooOld{}
 	switch epoch := m.cache.Snapshot().Epoch(); {
 	case err == io.EOF && c.epoch == epoch:
 		t.Fatalf("%+v ended within its epoch", c.filter)

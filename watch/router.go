@@ -119,16 +119,16 @@ func (r *router) remove(g *group) {
 	}
 }
 
-// count notes that more watchers, or fewer, are in a group of a shard.
+// count adds more, which may be negative, to the number of watchers in groups of g's shard key.
 func (r *router) count(g *group, more int) {
 	if g.hashed {
 		r.shards[g.shard.Key()].watchers += uint64(more)
 	}
 }
 
-// concerned calls visit for each group that e can concern, once. It counts, for the watchers of groups
-// that were skipped because of their shards, the states of e that they were not shown.
-func (r *router) concerned(e *cache.Event, visit func(*group)) (passed uint64) {
+// concerned calls visit for each group that e can concern, once. The result counts what the shards have saved: the
+// number of states of e (its object before and after) times the number of skipped watchers, over all shard keys.
+func (r *router) concerned(e *cache.Event, visit func(*group)) (skipped uint64) {
 	namespace, name := e.Subject().Namespace(), e.Subject().Name()
 	r.visit(place{}, visit)
 	r.visit(place{name: name}, visit)
@@ -147,10 +147,10 @@ func (r *router) concerned(e *cache.Event, visit func(*group)) (passed uint64) {
 	}
 	for key, t := range r.shards {
 		if t != nil {
-			passed += t.concerned(cache.ShardKey(key), e, visit)
+			skipped += t.concerned(cache.ShardKey(key), e, visit)
 		}
 	}
-	return passed
+	return skipped
 }
 
 // visit calls visit for each group that waits at a place.

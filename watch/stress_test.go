@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/watch"
 	"github.com/larder-io/larder/watch/watchtest"
 )
@@ -128,7 +129,7 @@ func (s *stress) client(f filter, rnd *rand.Rand) {
 	resume := int64(-1)
 	for {
 		st, w, err := s.open(f, resume)
-		if errors.As(err, new(watch.ErrTooOld)) {
+		if errors.As(err, new(cache.ErrTooOld)) {
 			resume = -1
 			continue
 		}
@@ -165,7 +166,7 @@ func (s *stress) open(f filter, after int64) (stream, *watch.Watcher, error) {
 	epoch := snapshot.Epoch()
 	if now := s.cache.Snapshot().Epoch(); after >= 0 && now != epoch {
 		w.Close()
-		return stream{}, nil, watch.ErrTooOld{}
+		return stream{}, nil, cache.ErrTooOld{}
 	}
 	return stream{filter: f, checker: watchtest.NewChecker(request), epoch: epoch}, w, nil
 }
@@ -220,7 +221,7 @@ func (s *stress) record(st stream, err error) {
 		s.ended["closed"]++
 	case err == io.EOF:
 		s.ended["end of epoch"]++
-	case errors.As(err, new(watch.ErrTooOld)):
+	case errors.As(err, new(cache.ErrTooOld)):
 		s.ended["lapped"]++
 	default:
 		s.t.Errorf("%+v ended: %v", st.filter, err)

@@ -128,7 +128,7 @@ func (w *Watcher) Next(ctx context.Context, dst []Delivery) ([]Delivery, error) 
 // is something.
 //
 // An error ends the Watcher, and comes without deliveries: io.EOF after Close, at the end of an epoch
-// and when the Hub's Run has ended; ErrReplaced if the store was replaced; ErrTooOld when the Watcher
+// and when the Hub's Run has ended; ErrReplaced if the store was replaced; cache.ErrTooOld when the Watcher
 // was lapped; a [cache.CorruptError] at an object that cannot be decoded.
 func (w *Watcher) Poll(dst []Delivery) ([]Delivery, error) {
 	length := len(dst)
@@ -279,7 +279,7 @@ func (w *Watcher) lapped() error {
 	if w.replay != nil {
 		requested = w.replay.snapshot.Revision()
 	}
-	return ErrTooOld{Requested: requested, Oldest: w.hub.log.Oldest()}
+	return cache.ErrTooOld{Requested: requested, Oldest: w.hub.log.Oldest()}
 }
 
 // takeEvents delivers what the filter selects of events, whole revisions, until dst

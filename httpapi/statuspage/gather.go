@@ -180,15 +180,15 @@ func (p *Page) gatherWatchers(s *Snapshot) {
 		revisions[s.Resources[i].Name] = s.Resources[i].Revision
 	}
 	groups := make(map[costs.Key]*Watchers)
-	for w := range p.config.Streams.Watches() {
+	for w := range p.config.Streams.All() {
 		s.Streams++
-		if w.Who.Verb != "watch" {
+		if w.Key.Verb != "watch" {
 			continue
 		}
-		g := groups[w.Who]
+		g := groups[w.Key]
 		if g == nil {
-			g = &Watchers{User: w.Who.User, UserAgent: w.Who.UserAgent, Resource: w.Who.Resource}
-			groups[w.Who] = g
+			g = &Watchers{User: w.Key.User, UserAgent: w.Key.UserAgent, Resource: w.Key.Resource}
+			groups[w.Key] = g
 		}
 		g.Watches++
 		if w.Busy {

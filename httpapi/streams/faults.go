@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 
+	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/httpapi/faults"
 	"github.com/larder-io/larder/httpapi/socket"
 	"github.com/larder-io/larder/watch"
@@ -30,7 +31,7 @@ func (ws *watchStream) drainKept(b *batch) (more bool, err error) {
 		switch {
 		case end != "":
 			return false, ws.endAs(b, end)
-		case some: // so that little is kept that need not be
+		case some: // send all that the faults release before more is polled: polled events stay in memory
 			continue
 		case drained:
 			return false, ws.flush(b)
@@ -53,7 +54,7 @@ func (ws *watchStream) keep(b *batch) {
 // tooOld is the error of a watch that ends with 410.
 func (ws *watchStream) tooOld() error {
 	last := cmp.Or(ws.faults.LastRevision(), ws.watcher.LastRevision())
-	return watch.ErrTooOld{Requested: last, Oldest: last + 1}
+	return cache.ErrTooOld{Requested: last, Oldest: last + 1}
 }
 
 // endAs sends what b holds and ends the watch as a fault says.

@@ -19,8 +19,8 @@ const (
 	pieceSize = 16<<10 - 8
 	// largeFrame is the size from which a frame is written without others.
 	largeFrame = 64 << 10
-	// batchSize is the initial size of a batch, for a piece and a usual frame. Batches larger than
-	// keptSize do not return to the pool.
+	// batchSize is the initial size of a batch's buffer: a piece and one more frame of a few KiB. Buffers
+	// larger than keptSize do not return to the pool.
 	batchSize = 24 << 10
 	keptSize  = 64 << 10
 )

@@ -161,8 +161,7 @@ func (x WatchRequest) watchTimeout(o *internalversion.ListOptions) time.Duration
 	if o.TimeoutSeconds != nil && *o.TimeoutSeconds != 0 {
 		return time.Duration(*o.TimeoutSeconds) * time.Second
 	}
-	least := x.MinRequestTimeout
-	return time.Duration(float64(least) * (1 + rand.Float64()))
+	return time.Duration(float64(x.MinRequestTimeout) * (1 + rand.Float64()))
 }
 
 // streamType is the media type of the frames of a watch.

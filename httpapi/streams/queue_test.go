@@ -101,8 +101,8 @@ func TestQueueStaysSmall(t *testing.T) {
 				q.push(ws)
 			}
 			room := cap(q.entries)
-			for _, pt := range q.conns {
-				room += cap(pt.waiting)
+			for _, cq := range q.conns {
+				room += cap(cq.waiting)
 			}
 			if room > 16*waiting {
 				t.Errorf("%d who wait take %d places after %d turns", waiting, room, turns)

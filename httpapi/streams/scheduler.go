@@ -172,17 +172,17 @@ func (q *queue) push(ws *watchStream) {
 		q.enter(entry{ws: ws})
 		return
 	}
-	pt := q.conns[ws.group]
-	if pt == nil {
-		if pt, q.spare = q.spare, nil; pt == nil {
-			pt = &connQueue{}
+	cq := q.conns[ws.group]
+	if cq == nil {
+		if cq, q.spare = q.spare, nil; cq == nil {
+			cq = &connQueue{}
 		}
-		pt.group = ws.group
-		q.conns[ws.group] = pt
-		q.enter(entry{conn: pt})
+		cq.group = ws.group
+		q.conns[ws.group] = cq
+		q.enter(entry{conn: cq})
 	}
-	pt.waiting, pt.head = moved(pt.waiting, pt.head)
-	pt.waiting = append(pt.waiting, ws)
+	cq.waiting, cq.head = moved(cq.waiting, cq.head)
+	cq.waiting = append(cq.waiting, ws)
 }
 
 // enter adds an entry.
@@ -217,19 +217,19 @@ func (q *queue) pop(kept socket.Group) (ws *watchStream, more bool) {
 		q.shift()
 		return e.ws, false
 	}
-	pt := e.conn
-	ws = pt.waiting[pt.head]
-	pt.waiting[pt.head] = nil
-	pt.head++
-	pt.served++
+	cq := e.conn
+	ws = cq.waiting[cq.head]
+	cq.waiting[cq.head] = nil
+	cq.head++
+	cq.served++
 	switch {
-	case pt.head == len(pt.waiting):
+	case cq.head == len(cq.waiting):
 		q.shift()
-		delete(q.conns, pt.group)
-		*pt = connQueue{waiting: pt.waiting[:0]}
-		q.spare = pt
-	case pt.served == mostInSuccession:
-		pt.served = 0
+		delete(q.conns, cq.group)
+		*cq = connQueue{waiting: cq.waiting[:0]}
+		q.spare = cq
+	case cq.served == mostInSuccession:
+		cq.served = 0
 		q.shift()
 		q.enter(e)
 	default:

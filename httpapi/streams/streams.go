@@ -53,7 +53,7 @@ type Stream struct {
 
 	cancel   context.CancelFunc // nil for a watch
 	notified bool               // the HTTP server reports when the client leaves, so Sweep need not look
-	passes   backend.Request    // counts what a backend sends while the request is passed on to it
+	backend  backend.Request    // counts what a backend sends while the request is proxied to it
 
 	mu        sync.Mutex
 	owned     bool   // guarded by mu: a handler has the connection to itself
@@ -365,20 +365,20 @@ func (ss *Streams) EndRevoked(now time.Time) {
 // Revoke notes that a right was lost. EndRevoked then ends the streams that depend on it.
 func (ss *Streams) Revoke() { ss.rightLost.Store(true) }
 
-// Watching is an open stream, with the account of its request.
-type Watching struct {
-	Who      costs.Key // its Verb is watch, if it is a watch
+// OpenStream is an open stream, with the account of its request.
+type OpenStream struct {
+	Key      costs.Key // its Verb is watch, if it is a watch
 	Busy     bool      // there is something to send
 	Revision int64     // of what was sent last, 0 if nothing was
 }
 
-// Watches yields all open streams.
-func (ss *Streams) Watches() iter.Seq[Watching] {
-	return func(yield func(Watching) bool) {
+// All yields all open streams.
+func (ss *Streams) All() iter.Seq[OpenStream] {
+	return func(yield func(OpenStream) bool) {
 		for _, st := range ss.list() {
-			var w Watching
+			var w OpenStream
 			if a := st.account.Load(); a != nil {
-				w.Who = a.Key()
+				w.Key = a.Key()
 			}
 			if ws := st.watch; ws != nil && ws.watcher != nil {
 				w.Busy, w.Revision = ws.phase.Load() != phaseParked, ws.watcher.LastRevision()

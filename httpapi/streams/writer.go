@@ -277,7 +277,7 @@ func (c *hijackedConn) Read(p []byte) (int, error) {
 }
 
 func (c *hijackedConn) Write(p []byte) (int, error) {
-	c.st.passes.Heard()
+	c.st.backend.Heard()
 	return c.st.write(p)
 }
 
@@ -471,7 +471,7 @@ func (h *HandlerStream) serve(ctx context.Context, st *Stream, t exchange.Hijack
 		defer w.late.Stop()
 		defer cancel(nil)
 	}
-	req := h.Request.WithContext(backend.NewContext(h.Context(h.Audit.Context(ctx)), &st.passes))
+	req := h.Request.WithContext(backend.NewContext(h.Context(h.Audit.Context(ctx)), &st.backend))
 	if body := t.Body; body != nil {
 		_ = body.Proceed(deadlineWriter{st}) // an error comes from the body too
 		st.setReadsBody(true)

@@ -161,7 +161,7 @@ func watchError(err error) error {
 	if errors.Is(err, watch.ErrReplaced) {
 		return apierrors.NewResourceExpired("the resource versions told so far are not in the store's history any more: it was replaced")
 	}
-	var old watch.ErrTooOld
+	var old cache.ErrTooOld
 	if errors.As(err, &old) {
 		return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", old.Requested, old.Oldest))
 	}
