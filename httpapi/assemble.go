@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -176,7 +177,7 @@ func (s *Server) describe(t *routes.Table, in *routes.Installer) error {
 	config, groups := &s.config, s.config.Registry.Groups()
 	documents := discovery.New(discovery.Config{
 		Groups:     groups,
-		Addresses:  upstreamdiscovery.DefaultAddresses{DefaultAddress: config.externalAddress(), CIDRRules: config.InternalAddresses},
+		Addresses:  upstreamdiscovery.DefaultAddresses{DefaultAddress: cmp.Or(config.ExternalAddress, config.Listener.Addr().String()), CIDRRules: config.InternalAddresses},
 		Extensions: config.Extensions, Aggregator: config.Aggregator, Everything: config.Discovery,
 		Peers: config.Peers, ID: config.ID,
 	})
@@ -226,14 +227,6 @@ func (s *Server) collectors() []prometheus.Collector {
 // readyChecks returns the checks of the configuration, and one that fails during shutdown.
 func (s *Server) readyChecks() []healthz.HealthChecker {
 	return append(s.config.ReadyChecks[:len(s.config.ReadyChecks):len(s.config.ReadyChecks)], healthz.NewShutdownHealthz(s.unready))
-}
-
-// externalAddress returns the address at which clients reach the server.
-func (c *Config) externalAddress() string {
-	if c.ExternalAddress != "" {
-		return c.ExternalAddress
-	}
-	return c.Listener.Addr().String()
 }
 
 // statusPage returns the page that shows the state of s.

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"net"
@@ -225,13 +226,13 @@ func (c *Config) check() error {
 }
 
 func (c *Config) setDefaults() {
-	setDefault(&c.RequestTimeout, time.Minute)
-	setDefault(&c.MinRequestTimeout, 30*time.Minute)
-	setDefault(&c.ShutdownGrace, time.Minute)
-	setDefault(&c.MaxRequestBodyBytes, 3<<20)
-	setDefault(&c.MaxHeaderBytes, http.DefaultMaxHeaderBytes)
-	setDefault(&c.CompressedListBytes, 64<<20)
-	setDefault(&c.UserTimeout, 45*time.Second)
+	c.RequestTimeout = cmp.Or(c.RequestTimeout, time.Minute)
+	c.MinRequestTimeout = cmp.Or(c.MinRequestTimeout, 30*time.Minute)
+	c.ShutdownGrace = cmp.Or(c.ShutdownGrace, time.Minute)
+	c.MaxRequestBodyBytes = cmp.Or(c.MaxRequestBodyBytes, 3<<20)
+	c.MaxHeaderBytes = cmp.Or(c.MaxHeaderBytes, http.DefaultMaxHeaderBytes)
+	c.CompressedListBytes = cmp.Or(c.CompressedListBytes, 64<<20)
+	c.UserTimeout = cmp.Or(c.UserTimeout, 45*time.Second)
 	if c.cpu == nil {
 		c.cpu = processCPU
 	}
@@ -240,12 +241,5 @@ func (c *Config) setDefaults() {
 	}
 	if c.Discovery == nil {
 		c.Discovery = aggregated.NewResourceManager("apis")
-	}
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
 	}
 }

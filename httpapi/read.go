@@ -40,10 +40,9 @@ func (r *reader) read(x *apiCall, i *reads.Resource) bool {
 	}
 	x.reading.Exchange, x.reading.Stitcher = &x.Exchange, r.stitcher
 	if x.Verb != "watch" {
-		slow := timed(x)
-		defer func() { slow.log(x) }()
-		if name := map[string]string{"get": "Get", "list": "List"}[x.Verb]; x.Traced() && name != "" {
-			x.Enter(name, attributesOf(x)...)
+		defer timed(x).log(x)
+		if x.Traced() && (x.Verb == "get" || x.Verb == "list") {
+			x.Enter(writes.SpanName(x.Verb), attributesOf(x)...)
 		}
 		return x.reading.Serve(i)
 	}
@@ -59,8 +58,7 @@ func (r *reader) read(x *apiCall, i *reads.Resource) bool {
 
 // write serves a write.
 func write(x *apiCall, e *writes.Endpoint) {
-	slow := timed(x)
-	defer func() { slow.log(x) }()
+	defer timed(x).log(x)
 	e.Serve(&x.Exchange, func() []attribute.KeyValue { return attributesOf(x) })
 }
 
@@ -133,7 +131,7 @@ func (r slowRequest) text(x *apiCall, took time.Duration) string {
 	step := func(what string, from, to time.Duration) {
 		fmt.Fprintf(&b, "\nTrace[%d]: ---%q %vms (%v)", id, what, (to - from).Milliseconds(), r.began.Add(to).Format(clock))
 	}
-	const share = slowFrom / 3 // of each of two steps and what follows, as that package has it
+	const share = slowFrom / 3 // the threshold that k8s.io/utils/trace has for a trace of two steps
 	if waited >= share {
 		step(stored, 0, waited)
 	}

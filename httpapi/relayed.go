@@ -49,14 +49,14 @@ func (r *router) builtIn(x *apiCall) *reads.Resource {
 // serveRelayed answers a read from a cache of the relay, if that is fresh enough. Otherwise it passes x through.
 func (r *router) serveRelayed(x *apiCall) {
 	if x.uncached {
-		r.forward(x)
+		r.relay.Forward(&x.Call)
 		return
 	}
 	ctx, cancel := x.Bounded()
 	defer cancel()
 	resource, age, done := r.relay.Acquire(ctx, &x.Request, r.builtIn(x))
 	if resource == nil {
-		r.forward(x)
+		r.relay.Forward(&x.Call)
 		return
 	}
 	defer done()
@@ -68,8 +68,5 @@ func (r *router) serveRelayed(x *apiCall) {
 		return
 	}
 	x.Del(ageHeader)
-	r.forward(x)
+	r.relay.Forward(&x.Call)
 }
-
-// forward passes x through to the upstream.
-func (r *router) forward(x *apiCall) { r.relay.Forward(&x.Call) }

@@ -122,8 +122,7 @@ func (r *router) serveCustom(x *apiCall) bool {
 	case r.extensions == nil:
 		return false
 	case x.Verb == "create", x.Verb == "update", x.Verb == "patch", x.Verb == "delete", x.Verb == "deletecollection":
-		slow := timed(x)
-		defer func() { slow.log(x) }()
+		defer timed(x).log(x)
 		return r.extensions.Write(&x.Exchange, func() []attribute.KeyValue { return attributesOf(x) })
 	case x.Method != http.MethodGet || x.Subresource != "" || x.VerbInPath || len(x.Parts) > 2:
 		return false

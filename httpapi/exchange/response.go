@@ -431,7 +431,7 @@ func (x *Exchange) SendGzip(code int, contentType string, out *bytes.Buffer, z *
 	}
 	PutGzip(z)
 	if err != nil {
-		x.Fail(err) // of a buffer: cannot be
+		x.Fail(err) // does not happen: writing to a buffer does not fail
 		return
 	}
 	x.Compressed()

@@ -14,11 +14,10 @@ import (
 
 // spans has the open spans of a request, each a child of the one before it.
 type spans struct {
-	tracer trace.Tracer
-	open   []openSpan
-	// serializing says that the last of open is about writing the answer, answering that the one
-	// before it has events of that, too.
-	serializing, answering bool
+	tracer      trace.Tracer
+	open        []openSpan
+	serializing bool // the last open span covers the encoding and sending of the answer
+	answering   bool // BeginAnswer was called: the span around it also gets an event at the end
 }
 
 // openSpan is a span that has not ended, and the context around it.

@@ -26,21 +26,21 @@ type Match struct {
 
 // Values of Rule.Hold.
 const (
-	HoldChanges    = "changes"    // what happens after the initial objects
-	HoldEverything = "everything" // the initial objects, too
+	HoldChanges    = "changes"    // events after the initial objects
+	HoldEverything = "everything" // these events and the initial objects
 )
 
-// Values of Rule.End.
+// Values of Rule.End: how a watch ends.
 const (
-	EndClean    = "clean"    // the response is complete, without a last bookmark
-	EndBookmark = "bookmark" // the same, after a bookmark if the client allows bookmarks
-	EndReset    = "reset"    // the connection, or the stream of HTTP/2, is cut
+	EndClean    = "clean"    // the response ends normally, without a bookmark at the end
+	EndBookmark = "bookmark" // the response ends normally, after a bookmark if the client allows bookmarks
+	EndReset    = "reset"    // the connection or the HTTP/2 stream is reset
 	EndExpired  = "expired"  // the last event is an ERROR with 410
 )
 
 // Values of Rule.Lose.
 const (
-	LoseCut     = "cut"     // the connection, or the stream of HTTP/2, is cut
+	LoseCut     = "cut"     // the connection or the HTTP/2 stream is reset
 	LoseTimeout = "timeout" // the answer is 504
 )
 

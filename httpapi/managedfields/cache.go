@@ -136,8 +136,9 @@ func (c *Cache) Update(live, obj runtime.Object, manager string) {
 	}
 	if ok {
 		if result, known := c.result(key); known {
-			c.check(live, obj, manager, entriesOf(result, before, &ids))
-			object.SetManagedFields(entriesOf(result, before, &ids))
+			entries := entriesOf(result, before, &ids)
+			c.check(live, obj, manager, entries)
+			object.SetManagedFields(entries)
 			return
 		}
 	}

@@ -61,6 +61,15 @@ func (f Format) Encoding() encoding.MediaType {
 	return encoding.JSON // YAML is made from it
 }
 
+// Serializer returns the serializer for f among supported, nil if there is none.
+func (f Format) Serializer(supported []runtime.SerializerInfo) runtime.Serializer {
+	info, _ := runtime.SerializerInfoForMediaType(supported, f.MediaType)
+	if f.Pretty && info.PrettySerializer != nil {
+		return info.PrettySerializer
+	}
+	return info.Serializer
+}
+
 // IsTable reports whether the client requests a Table.
 func (f Format) IsTable() bool { return f.Convert != nil && f.Convert.Kind == "Table" }
 

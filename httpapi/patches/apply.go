@@ -94,13 +94,13 @@ func (p *Patch) Apply(ctx context.Context, stored runtime.Object) (runtime.Objec
 	return nil, fmt.Errorf("patches: %q is not a patch type", p.Kind) // the endpoint refuses such requests
 }
 
-// isStrict reports whether the directive asks for a check of unknown and duplicate fields.
-func (p *Patch) isStrict() bool {
-	return p.Directive == metav1.FieldValidationWarn || p.Directive == metav1.FieldValidationStrict
+// IsStrict reports whether a directive of fieldValidation asks for a check of unknown and duplicate fields.
+func IsStrict(directive string) bool {
+	return directive == metav1.FieldValidationWarn || directive == metav1.FieldValidationStrict
 }
 
 func (p *Patch) decoder() decoder {
-	if p.isStrict() {
+	if IsStrict(p.Directive) {
 		return p.Target.strict
 	}
 	return p.Target.lenient
@@ -125,7 +125,7 @@ func (p *Patch) applyText(ctx context.Context, stored runtime.Object, edit func(
 // found handles the duplicate and unknown fields of the patch and, in err, of the patched object: it
 // warns of them or returns an error with text. Other errors in err are returned alone.
 func (p *Patch) found(ctx context.Context, inPatch []error, err error, text string) error {
-	if !p.isStrict() {
+	if !IsStrict(p.Directive) {
 		inPatch = nil
 	}
 	strict, isStrict := runtime.AsStrictDecodingError(err)
@@ -164,7 +164,7 @@ type jsonPatchOp struct {
 
 // editJSON applies a JSON patch.
 func (p *Patch) editJSON(before []byte) (after []byte, found []error, err error) {
-	if p.isStrict() {
+	if IsStrict(p.Directive) {
 		var operations []jsonPatchOp
 		if found, err = kjson.UnmarshalStrict(p.Data, &operations); err != nil {
 			text := strings.ReplaceAll(err.Error(), "patches.jsonPatchOp", "handlers.jsonPatchOp") // the package of upstream's type
@@ -189,7 +189,7 @@ func (p *Patch) editJSON(before []byte) (after []byte, found []error, err error)
 
 // mergeJSON applies a JSON merge patch.
 func (p *Patch) mergeJSON(before []byte) (after []byte, found []error, err error) {
-	if p.isStrict() {
+	if IsStrict(p.Directive) {
 		if p.decode(); p.decodeErr != nil {
 			return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding patch: %v", p.decodeErr))
 		}
@@ -246,7 +246,7 @@ func (p *Patch) applyStrategic(ctx context.Context, stored runtime.Object) (runt
 	if err != nil {
 		return nil, strategicError(err)
 	}
-	err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(patched, obj, p.isStrict())
+	err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(patched, obj, IsStrict(p.Directive))
 	if err != nil || len(p.strictErrs) > 0 {
 		if err := p.found(ctx, p.strictErrs, err, fmt.Sprintf("%+v", patch)); err != nil {
 			return nil, err

@@ -69,14 +69,15 @@ func NewCustom(config CustomConfig) *Resource {
 	return &r
 }
 
-// untypedSamples is a storage whose types errors name as what the client asked for.
+// untypedSamples is the storage of a resource without a Go type. Errors about unacceptable media types name the
+// types of its samples.
 type untypedSamples struct{}
 
 func (untypedSamples) New() runtime.Object { return &unstructured.Unstructured{} }
 
 func (untypedSamples) Destroy() {}
 
-// NewList returns a list of what New returns.
+// NewList returns an empty list of such objects.
 func (untypedSamples) NewList() runtime.Object { return &unstructured.UnstructuredList{} }
 
 // selectable converts only field labels of objects without a Go type, as apiextensions-apiserver

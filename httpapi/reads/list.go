@@ -84,7 +84,7 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 	room.objects, room.converts = listing.Objects, i.View.ConvertsAny(listing.Objects)
 	x.Serializing(f.MediaType, x.VersionOf(f))
 	if f.Convert != nil {
-		listing.Meta.Shard = "" // upstream's lists of metadata and its tables do not tell it
+		listing.Meta.Shard = "" // as in upstream: only lists of whole objects have it
 	}
 	if shard == nil && !room.converts && x.stitches(f, o, listing) {
 		if size, err := x.sendStitched(i, f, listing); size > 0 || err != nil {
@@ -276,12 +276,14 @@ type listBody struct {
 	encoder *encoding.Encoder
 	meta    wire.ListMeta
 	objects []*cache.Object
-	items   [][]byte // of all objects if they are parts of the objects' bytes or a webhook makes some, else the next few to be written
-	source  encoding.Source
-	sum     int    // of the items' sizes
-	size    int    // of the body, unknownSize if items are made as they are written
-	room    []byte // for one item that is unpacked
-	unpack  bool   // some items are the packed bytes of their objects, which are unpacked as they are written
+	// items has the items of all objects if they are parts of the objects' bytes or if a webhook converts some.
+	// Otherwise it has the next few items to be written.
+	items  [][]byte
+	source encoding.Source
+	sum    int    // of the items' sizes
+	size   int    // of the body, unknownSize if items are made as they are written
+	room   []byte // for one item that is unpacked
+	unpack bool   // some items are the packed bytes of their objects, which are unpacked as they are written
 
 	// converts says that a webhook may have to make an item. It may fail, or answer otherwise the next time, so
 	// fill makes and keeps all items.
@@ -311,7 +313,6 @@ func (b *listBody) fill(ctx context.Context, encoder *encoding.Encoder, meta wir
 		b.size = exchange.UnknownSize
 		return b.readable()
 	}
-	b.sum = 0
 	if held {
 		b.items = slices.Grow(b.items, len(b.objects)) // growing in steps would cost four times as much
 	}

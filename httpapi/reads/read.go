@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -11,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	internalscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
-	"k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -19,10 +19,8 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
-	"k8s.io/apiserver/pkg/features"
 	apistorage "k8s.io/apiserver/pkg/storage"
 	storeerrors "k8s.io/apiserver/pkg/storage/errors"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/httpapi/apimetrics"
@@ -56,7 +54,8 @@ func (x *Read) Negotiate(i *Resource) (negotiate.Format, bool) {
 		}
 	}
 	for _, text := range i.warnings {
-		x.Add("Warning", warningHeader(text))
+		header, _ := utilnet.NewWarningHeader(299, "-", text) // "" if text is not valid in a header
+		x.Add("Warning", header)
 	}
 	if !known {
 		var ok bool
@@ -91,36 +90,18 @@ func (x *Read) groupResource() schema.GroupResource {
 	return schema.GroupResource{Group: x.Group, Resource: x.Resource}
 }
 
-// ValidListOptions decodes, defaults and validates the options of a list or watch, in
-// upstream's order (apiserver pkg/endpoints/handlers/get.go).
+// ValidListOptions is Request.ValidListOptions, with the name in the path as a field selector.
 func (x *Read) ValidListOptions(i *Resource) (*internalversion.ListOptions, error) {
-	decoded, err := x.ListOptions()
-	if err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
-	}
-	o := *decoded
-	watchList := utilfeature.DefaultFeatureGate.Enabled(features.WatchList)
-	internalversion.SetListOptionsDefaults(&o, watchList)
-	if errs := validation.ValidateListOptions(&o, watchList); len(errs) > 0 {
-		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
-	}
-	if o.FieldSelector != nil && !o.FieldSelector.Empty() {
-		o.FieldSelector, err = o.FieldSelector.Transform(func(label, value string) (string, string, error) {
-			return i.Scope.Convertor.ConvertFieldLabel(i.Scope.Kind, label, value)
-		})
-		if err != nil {
-			return nil, apierrors.NewBadRequest(err.Error())
-		}
-	}
-	if x.Name == "" {
-		return &o, nil
+	o, err := x.Request.ValidListOptions(i.Scope.Convertor, i.Scope.Kind)
+	if err != nil || x.Name == "" {
+		return o, err
 	}
 	if o.FieldSelector == nil || o.FieldSelector.Empty() {
 		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", x.Name)
 	} else if selected, ok := o.FieldSelector.RequiresExactMatch("metadata.name"); !ok || selected != x.Name {
 		return nil, apierrors.NewBadRequest("fieldSelector metadata.name doesn't match requested name")
 	}
-	return &o, nil
+	return o, nil
 }
 
 // ScopeOf narrows a list or watch to the name and namespace that its selectors require (apiserver
@@ -151,15 +132,10 @@ func (x *Read) ScopeOf(i *Resource, o *internalversion.ListOptions) storage.Scop
 
 // sendTable answers with a Table.
 func (x *Read) sendTable(f negotiate.Format, table *metav1.Table) {
-	supported := internalscheme.Codecs.SupportedMediaTypes()
-	info, ok := runtime.SerializerInfoForMediaType(supported, f.MediaType)
-	if !ok {
+	serializer := f.Serializer(internalscheme.Codecs.SupportedMediaTypes())
+	if serializer == nil {
 		x.Fail(negotiation.NewNotAcceptableError([]string{runtime.ContentTypeJSON, runtime.ContentTypeYAML}))
 		return
-	}
-	serializer := info.Serializer
-	if f.Pretty && info.PrettySerializer != nil {
-		serializer = info.PrettySerializer
 	}
 	body, err := runtime.Encode(internalscheme.Codecs.EncoderForVersion(serializer, f.Convert.GroupVersion()), table)
 	if err != nil {
@@ -216,15 +192,6 @@ func (x *Read) Monitor(i *Resource) *apimetrics.Monitor {
 		scope = "namespace"
 	}
 	return i.Monitors.Of(verb, scope)
-}
-
-// warningHeader returns the value of a Warning header with text.
-func warningHeader(text string) string {
-	header, err := utilnet.NewWarningHeader(299, "-", text)
-	if err != nil {
-		return ""
-	}
-	return header
 }
 
 // Resource serves reads of a resource or subresource in one API version. It is immutable.
@@ -305,7 +272,7 @@ func (x *Read) getObject(i *Resource) (*cache.Object, error) {
 	if x.Traced() {
 		x.Event("About to Get from storage")
 		x.Enter("cacher.Get", attribute.String("audit-id", x.AuditID), attribute.String("key", i.View.Resource.KeyOf(scope)), attribute.String("resource-version", version))
-		if version == "" { // whose revision the object is to have, wherever it is kept
+		if version == "" { // a consistent read: upstream asks etcd for the current revision
 			x.Event("About to Get from underlying storage")
 		} else {
 			x.Event("About to fetch object from cache")
@@ -342,11 +309,7 @@ func checkName(name string) error {
 		return apierrors.NewBadRequest("name must be provided")
 	}
 	if reasons := content.IsPathSegmentName(name); len(reasons) > 0 {
-		message := reasons[0]
-		for _, more := range reasons[1:] {
-			message += ";" + more
-		}
-		return apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", name, message))
+		return apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", name, strings.Join(reasons, ";")))
 	}
 	return nil
 }

@@ -163,14 +163,14 @@ func (s *Stitcher) piece(from pieceSource, owner weak.Pointer[encoding.Encoder],
 		}
 	}
 	if !keep {
-		return s.make(from, rest[:n], runs)
+		return s.newPiece(from, rest[:n], runs)
 	}
 	flight, _ := s.flights.LoadOrStore(key, sync.OnceValues(func() (*piece, error) {
 		defer s.flights.Delete(key)
 		if p := s.find(key); p != nil && s.fits(p, rest) {
 			return p, nil // another flight ended in between
 		}
-		p, err := s.make(from, rest[:n], runs)
+		p, err := s.newPiece(from, rest[:n], runs)
 		if err == nil {
 			s.keep(key, p)
 		}
@@ -179,12 +179,7 @@ func (s *Stitcher) piece(from pieceSource, owner weak.Pointer[encoding.Encoder],
 	if p, err := flight.(func() (*piece, error))(); err == nil && s.fits(p, rest) {
 		return p, nil
 	}
-	return s.make(from, rest[:n], runs) // the other list failed, or made its piece of other objects
-}
-
-func (s *Stitcher) make(from pieceSource, objects []*cache.Object, runs int) (*piece, error) {
-	s.made.Add(1)
-	return newPiece(from, objects, runs)
+	return s.newPiece(from, rest[:n], runs) // the other list failed, or made its piece of other objects
 }
 
 // ends reports whether a run of about as many objects ends after the n-th of rest.
@@ -287,7 +282,8 @@ func (d *deflater) release() {
 }
 
 // newPiece compresses the items of objects with their separators.
-func newPiece(from pieceSource, objects []*cache.Object, runs int) (*piece, error) {
+func (s *Stitcher) newPiece(from pieceSource, objects []*cache.Object, runs int) (*piece, error) {
+	s.made.Add(1)
 	d := deflaters.Get().(*deflater)
 	defer d.release()
 	d.out.Reset()

@@ -9,12 +9,16 @@ import (
 	"strconv"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	internalscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -258,6 +262,30 @@ func (r *Request) ListOptions() (*internalversion.ListOptions, error) {
 		r.options, r.optionsErr = decodeListOptions(r.Query)
 	}
 	return r.options, r.optionsErr
+}
+
+// ValidListOptions decodes, defaults and validates the options of a list, watch or deletecollection of kind, in
+// upstream's order (apiserver pkg/endpoints/handlers/get.go and delete.go). The result belongs to the caller.
+func (r *Request) ValidListOptions(convertor runtime.ObjectConvertor, kind schema.GroupVersionKind) (*internalversion.ListOptions, error) {
+	decoded, err := r.ListOptions()
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	o := *decoded
+	watchList := utilfeature.DefaultFeatureGate.Enabled(features.WatchList)
+	internalversion.SetListOptionsDefaults(&o, watchList)
+	if errs := validation.ValidateListOptions(&o, watchList); len(errs) > 0 {
+		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
+	}
+	if o.FieldSelector != nil && !o.FieldSelector.Empty() {
+		o.FieldSelector, err = o.FieldSelector.Transform(func(label, value string) (string, string, error) {
+			return convertor.ConvertFieldLabel(kind, label, value)
+		})
+		if err != nil {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
+	}
+	return &o, nil
 }
 
 // decodeListOptions reads well-formed options. All else goes to upstream's decoder, for its errors. Of

@@ -21,13 +21,13 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// form is the negotiated form of the answer.
-type form struct {
+// format is the negotiated format of the answer.
+type format struct {
 	negotiate.Format
 	serializer runtime.Serializer // nil if the media type has none
 }
 
-// negotiate sets the form of the answer.
+// negotiate sets the format of the answer.
 func (w *Write) negotiate() error {
 	scope := w.endpoint.Scope
 	supported, accept := scope.Serializer.SupportedMediaTypes(), w.Peek("Accept")
@@ -40,25 +40,13 @@ func (w *Write) negotiate() error {
 		}
 	}
 	f.Pretty = f.Pretty || w.Pretty()
-	w.form.Format = f
+	w.format.Format = f
 	if f.Convert == nil {
-		w.form.serializer = serializerOf(supported, f)
+		w.format.serializer = f.Serializer(supported)
 	} else {
-		w.form.serializer = serializerOf(apihelpers.GetMetaInternalVersionCodecs().SupportedMediaTypes(), f)
+		w.format.serializer = f.Serializer(apihelpers.GetMetaInternalVersionCodecs().SupportedMediaTypes())
 	}
 	return nil
-}
-
-// serializerOf returns the serializer for f, or nil.
-func serializerOf(supported []runtime.SerializerInfo, f negotiate.Format) runtime.Serializer {
-	info, ok := runtime.SerializerInfoForMediaType(supported, f.MediaType)
-	switch {
-	case !ok:
-		return nil
-	case f.Pretty && info.PrettySerializer != nil:
-		return info.PrettySerializer
-	}
-	return info.Serializer
 }
 
 // answer sends what the write has made: apiserver pkg/endpoints/handlers/response.go.
@@ -66,8 +54,8 @@ func (w *Write) answer(done result) {
 	scope, version := w.endpoint.Scope, w.endpoint.Scope.Kind.GroupVersion()
 	codecs := runtime.NegotiatedSerializer(scope.Serializer)
 	w.BeginAnswer()
-	if w.form.Convert != nil {
-		version, codecs = w.form.Convert.GroupVersion(), apihelpers.GetMetaInternalVersionCodecs()
+	if w.format.Convert != nil {
+		version, codecs = w.format.Convert.GroupVersion(), apihelpers.GetMetaInternalVersionCodecs()
 	}
 	if w.stored != nil {
 		if w.answerStored(done, version) {
@@ -79,7 +67,7 @@ func (w *Write) answer(done result) {
 		}
 	}
 	obj, err := w.transform(done.obj)
-	if err == nil && w.form.serializer == nil {
+	if err == nil && w.format.serializer == nil {
 		media, _ := negotiation.MediaTypesForSerializer(codecs)
 		err = negotiation.NewNotAcceptableError(media)
 	}
@@ -88,23 +76,23 @@ func (w *Write) answer(done result) {
 		return
 	}
 	audit.LogResponseObject(w.ctx, obj, version, codecs)
-	serializer := runtime.Encoder(w.form.serializer)
+	serializer := runtime.Encoder(w.format.serializer)
 	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
 		serializer = runtime.UseNondeterministicEncoding(serializer)
 	}
-	w.Answering(w.form.MediaType, version)
+	w.Answering(w.format.MediaType, version)
 	body, err := runtime.Encode(codecs.EncoderForVersion(serializer, version), obj)
 	if err != nil {
 		w.fail(err)
 		return
 	}
-	w.SendCompressed(done.code, w.form.MediaType, body)
+	w.SendCompressed(done.code, w.format.MediaType, body)
 }
 
 // answerStored answers from the stored bytes and reports whether it could: the storage must know them,
-// and the read path must serve the negotiated form.
+// and the read path must serve the negotiated format.
 func (w *Write) answerStored(done result, version schema.GroupVersion) bool {
-	switch f := w.form; {
+	switch f := w.format; {
 	case f.MediaType != runtime.ContentTypeJSON && f.MediaType != runtime.ContentTypeYAML && f.MediaType != runtime.ContentTypeProtobuf,
 		f.Convert != nil && f.Convert.Kind != "PartialObjectMetadata",
 		w.Audit.RecordsAnswers():
@@ -118,7 +106,7 @@ func (w *Write) answerStored(done result, version schema.GroupVersion) bool {
 	if o == nil {
 		return false
 	}
-	encoder := view.Encoder(w.form.Encoding(), w.form.Projection())
+	encoder := view.Encoder(w.format.Encoding(), w.format.Projection())
 	item, err := encoder.Passing().Item(o)
 	if err != nil {
 		return false // upstream's encoder says why
@@ -126,8 +114,8 @@ func (w *Write) answerStored(done result, version schema.GroupVersion) bool {
 	if invariants.Enabled {
 		w.compareAnswer(done.obj, version, encoder.AppendObject(nil, item))
 	}
-	w.Answering(w.form.MediaType, version)
-	w.SendObject(done.code, w.form.MediaType, w.form.Pretty, encoder, item)
+	w.Answering(w.format.MediaType, version)
+	w.SendObject(done.code, w.format.MediaType, w.format.Pretty, encoder, item)
 	return true
 }
 
@@ -135,11 +123,11 @@ func (w *Write) answerStored(done result, version schema.GroupVersion) bool {
 // makes of obj.
 func (w *Write) compareAnswer(obj runtime.Object, version schema.GroupVersion, body []byte) {
 	codecs := runtime.NegotiatedSerializer(w.endpoint.Scope.Serializer)
-	if w.form.Convert != nil {
+	if w.format.Convert != nil {
 		codecs = apihelpers.GetMetaInternalVersionCodecs()
 	}
-	plain := negotiate.Format{MediaType: w.form.MediaType}
-	if w.form.Rewritten() {
+	plain := negotiate.Format{MediaType: w.format.MediaType}
+	if w.format.Rewritten() {
 		plain.MediaType = runtime.ContentTypeJSON
 	}
 	err := w.stored.Settle(obj)
@@ -148,7 +136,7 @@ func (w *Write) compareAnswer(obj runtime.Object, version schema.GroupVersion, b
 	}
 	var want []byte
 	if err == nil {
-		want, err = runtime.Encode(codecs.EncoderForVersion(serializerOf(codecs.SupportedMediaTypes(), plain), version), obj)
+		want, err = runtime.Encode(codecs.EncoderForVersion(plain.Serializer(codecs.SupportedMediaTypes()), version), obj)
 	}
 	if err != nil || !bytes.Equal(body, want) {
 		panic(fmt.Sprintf("httpapi: a write is answered by %q, upstream answers %q, %v", body, want, err))
@@ -157,7 +145,7 @@ func (w *Write) compareAnswer(obj runtime.Object, version schema.GroupVersion, b
 
 // transform converts obj to the Table or PartialObjectMetadata that the client asks for, if it does.
 func (w *Write) transform(obj runtime.Object) (out runtime.Object, err error) {
-	options, err := w.form.TableOptions(w.Query)
+	options, err := w.format.TableOptions(w.Query)
 	if err != nil {
 		return nil, err
 	}
@@ -166,11 +154,11 @@ func (w *Write) transform(obj runtime.Object) (out runtime.Object, err error) {
 			return nil, err
 		}
 	}
-	if _, isStatus := obj.(*metav1.Status); isStatus || w.form.Convert == nil {
+	if _, isStatus := obj.(*metav1.Status); isStatus || w.format.Convert == nil {
 		return obj, nil
 	}
 	apirequest.TrackTransformResponseObjectLatency(w.ctx, func() {
-		switch version := w.form.Convert.GroupVersion(); w.form.Convert.Kind {
+		switch version := w.format.Convert.GroupVersion(); w.format.Convert.Kind {
 		case "Table":
 			out, err = w.endpoint.table(w.ctx, obj, options, version)
 		case "PartialObjectMetadata":

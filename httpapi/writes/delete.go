@@ -6,9 +6,7 @@ import (
 	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	internalscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
-	internalvalidation "k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -66,7 +64,7 @@ func (w *Write) deleteCollection() (result, error) {
 	if err := w.negotiate(); err != nil {
 		return result{}, err
 	}
-	selected, err := w.listOptions()
+	selected, err := w.ValidListOptions(e.Scope.Convertor, e.Scope.Kind)
 	if err != nil {
 		return result{}, err
 	}
@@ -152,30 +150,6 @@ func (w *Write) decodeDeleteOptions(options *metav1.DeleteOptions) error {
 		w.Event("Recorded the audit event")
 	}
 	return nil
-}
-
-// listOptions decodes the selectors of a deletecollection.
-func (w *Write) listOptions() (*internalversion.ListOptions, error) {
-	scope, options := w.endpoint.Scope, &internalversion.ListOptions{}
-	if err := internalscheme.ParameterCodec.DecodeParameters(w.Query.Values(), scope.MetaGroupVersion, options); err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
-	}
-	watchList := utilfeature.DefaultFeatureGate.Enabled(features.WatchList)
-	internalversion.SetListOptionsDefaults(options, watchList)
-	if errs := internalvalidation.ValidateListOptions(options, watchList); len(errs) > 0 {
-		return nil, invalidOptions("ListOptions", errs)
-	}
-	if options.FieldSelector == nil {
-		return options, nil
-	}
-	var err error
-	options.FieldSelector, err = options.FieldSelector.Transform(func(label, value string) (string, string, error) {
-		return scope.Convertor.ConvertFieldLabel(scope.Kind, label, value)
-	})
-	if err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
-	}
-	return options, nil
 }
 
 func invalidOptions(kind string, errs field.ErrorList) error {

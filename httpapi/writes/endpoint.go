@@ -45,15 +45,15 @@ type Config struct {
 	ManagedFields *managedfields.Cache
 	Manager       *fieldmanager.FieldManager
 
-	// Life tells whether the version is deprecated. Warnings go out with every response.
+	// Life says whether the version is deprecated. Warnings go out with every response.
 	Life     apimetrics.Lifecycle
 	Warnings []string
 
 	// Monitors count the common writes; if it is nil, upstream's metrics count all of them.
 	Monitors *apimetrics.Monitors
 
-	// Unrouted tells that upstream serves the endpoint without its router, as custom resources: the
-	// endpoint itself refuses unsupported media types, with other texts than the router.
+	// Unrouted means that upstream serves the endpoint without go-restful, as it serves custom resources. Then the
+	// endpoint itself refuses unsupported media types, and its messages differ from those of go-restful.
 	Unrouted bool
 }
 

@@ -175,7 +175,7 @@ func (p *patched) applyConfiguration(ctx context.Context, live runtime.Object) (
 	if err != nil {
 		return nil, err
 	}
-	if unique || !isStrict(p.patch.Directive) {
+	if unique || !patches.IsStrict(p.patch.Directive) {
 		return obj, nil
 	}
 	if err := patches.CheckApplied(p.patch.Data); err != nil {

@@ -47,7 +47,7 @@ type Write struct {
 	ctx      context.Context // ends at the deadline, or when the client leaves
 	warnings recorder
 	body     []byte
-	form     form
+	format   format
 	stored   *storage.Written // the objects that the storage has returned; nil if they are not tracked
 }
 
@@ -369,7 +369,7 @@ func (w *Write) input() (runtime.SerializerInfo, error) {
 func (w *Write) decode(info runtime.SerializerInfo, directive string, empty func() runtime.Object) (obj runtime.Object, version schema.GroupVersion, err error) {
 	scope := w.endpoint.Scope
 	serializer := info.Serializer
-	if isStrict(directive) {
+	if patches.IsStrict(directive) {
 		if serializer = info.StrictSerializer; serializer == nil { // protobuf, of custom resources
 			return nil, version, negotiation.NewUnsupportedMediaTypeError(strictTypes(scope.Serializer))
 		}
@@ -400,11 +400,6 @@ func strictTypes(codecs runtime.NegotiatedSerializer) (list []string) {
 		}
 	}
 	return list
-}
-
-// isStrict reports whether a directive asks for a check of unknown and duplicate fields.
-func isStrict(directive string) bool {
-	return directive == metav1.FieldValidationWarn || directive == metav1.FieldValidationStrict
 }
 
 // directiveOf returns the value of the fieldValidation parameter, or its default.
