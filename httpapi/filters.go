@@ -37,7 +37,7 @@ func (b *timeoutFilter) set(x *apiCall) bool {
 			return false
 		}
 		if d > 0 && d < timeout {
-			timeout, x.ClientDeadline = d, true
+			timeout, x.Hurried = d, true
 		}
 	}
 	x.Deadline = x.Received.Add(timeout)

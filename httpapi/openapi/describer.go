@@ -188,7 +188,7 @@ func (d *Describer) v2() (*spec.Swagger, error) {
 		CommonResponses:       map[int]spec.Response{http.StatusUnauthorized: {ResponseProps: spec.ResponseProps{Description: "Unauthorized"}}},
 		GetOperationIDAndTags: openapinamer.GetOperationIDAndTags,
 		GetDefinitionName:     d.Models.namer().GetDefinitionName,
-		GetDefinitions:        definitions,
+		GetDefinitions:        d.Models.generate,
 		DefaultSecurity:       []map[string][]string{{"BearerToken": {}}},
 		SecurityDefinitions: &spec.SecurityDefinitions{"BearerToken": {SecuritySchemeProps: spec.SecuritySchemeProps{
 			Type: "apiKey", Name: "authorization", In: "header", Description: "Bearer Token authentication",

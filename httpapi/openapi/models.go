@@ -44,8 +44,9 @@ func NewModels() *Models {
 	})}
 }
 
-// definitions returns every definition, without the fields of disabled features.
-func definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
+// generate is a common.GetOpenAPIDefinitions: every definition, without the
+// fields of disabled features.
+func (m *Models) generate(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 	return openapienablement.GetOpenAPIDefinitionsWithoutDisabledFeatures(generatedopenapi.GetOpenAPIDefinitions)(ref)
 }
 
@@ -61,7 +62,7 @@ func (m *Models) v3Locked() *common.OpenAPIV3Config {
 		GetOperationIDAndTags: openapinamer.GetOperationIDAndTags,
 		GetDefinitionName:     name,
 	}
-	config.Definitions = definitions(func(path string) spec.Ref {
+	config.Definitions = m.generate(func(path string) spec.Ref {
 		defined, _ := name(path)
 		return spec.MustCreateRef("#/components/schemas/" + common.EscapeJsonPointer(defined))
 	})
