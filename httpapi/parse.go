@@ -25,10 +25,8 @@ func (p *parser) parse(x *apiCall) bool {
 	if x.AuditID == "" {
 		x.AuditID = newAuditID()
 	}
+	x.HSTS = p.hsts
 	x.CommonHeaders()
-	if p.hsts != "" {
-		x.Set("Strict-Transport-Security", p.hsts)
-	}
 	facts := x.Carrier.Inspect()
 	if facts.Code != 0 {
 		x.Text(facts.Code, facts.Refusal)

@@ -229,7 +229,7 @@ func (zeros) Read(p []byte) (int, error) {
 }
 
 func TestPanicsStayWithTheirRequest(t *testing.T) {
-	f := newTestServer(t, Config{}, func(routes *routes.Table) {
+	f := newTestServer(t, Config{Access: Access{HSTS: "max-age=1"}}, func(routes *routes.Table) {
 		routes.Handle("/x", http.HandlerFunc(echo))
 		routes.Handle("/panic", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("boom") }))
 		routes.Handle("/late", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -247,8 +247,8 @@ func TestPanicsStayWithTheirRequest(t *testing.T) {
 		}
 		body, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
-		if resp.StatusCode != 500 || string(body) != "This request caused apiserver to panic. Look in the logs for details.\n" {
-			t.Errorf("%s: %d %q", path, resp.StatusCode, body)
+		if resp.StatusCode != 500 || string(body) != "This request caused apiserver to panic. Look in the logs for details.\n" || resp.Header.Get("Strict-Transport-Security") != "max-age=1" {
+			t.Errorf("%s: %d %v %q", path, resp.StatusCode, resp.Header, body)
 		}
 	}
 	if resp, err := c.Get("https://" + f.addr + "/abort"); err == nil {

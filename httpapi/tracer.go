@@ -18,6 +18,7 @@ import (
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/component-base/tracing"
 )
 
 // tracer records sampled requests as spans, as apiserver pkg/endpoints/filters/traces.go
@@ -42,9 +43,9 @@ func (t *tracer) begin(x *apiCall) {
 		return
 	}
 	var remote trace.SpanContext
-	if parent := x.Peek("Traceparent"); len(parent) > 0 {
+	if parent, baggage := x.Peek("Traceparent"), x.Peek("Baggage"); len(parent)+len(baggage) > 0 {
 		x.Carry(func(ctx context.Context) context.Context {
-			return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": string(parent), "tracestate": string(x.Peek("Tracestate"))})
+			return tracing.Propagators().Extract(ctx, propagation.MapCarrier{"traceparent": string(parent), "tracestate": string(x.Peek("Tracestate")), "baggage": string(baggage)})
 		})
 		remote = trace.SpanContextFromContext(x.Base())
 	}

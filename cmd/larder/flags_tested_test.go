@@ -50,8 +50,8 @@ func testedBy() map[string]string {
 		"internal/e2e.TestServersOverrides":                                        "etcd-servers-overrides@objects etcd-servers-overrides@health etcd-servers-overrides@componentstatuses",
 		"internal/e2e.TestServicesAreResolved":                                     "egress-selector-config-file@webhooks-by-service egress-selector-config-file@conversion egress-selector-config-file@aggregated enable-aggregator-routing@webhooks enable-aggregator-routing@conversion enable-aggregator-routing@aggregated",
 		"internal/e2e.TestServingFlagsTakeEffect":                                  "cors-allowed-origins permit-port-sharing strict-transport-security-directives tls-min-version tls-sni-cert-key",
-		"internal/e2e.TestStatusPages":                                             "enable-logs-handler",
-		"internal/e2e.TestStorageAndAPIFlagsTakeEffect":                            "debug-socket-path delete-collection-workers enable-garbage-collector feature-gates kubernetes-service-node-port version watch-cache-sizes runtime-config@built-in watch-cache storage-media-type",
+		"internal/e2e.TestStatusPages":                                             "contention-profiling@profiles enable-logs-handler",
+		"internal/e2e.TestStorageAndAPIFlagsTakeEffect":                            "contention-profiling@socket debug-socket-path delete-collection-workers enable-garbage-collector feature-gates kubernetes-service-node-port version watch-cache-sizes runtime-config@built-in watch-cache storage-media-type",
 		"internal/e2e.TestTokenFlagsTakeEffect":                                    "anonymous-auth api-audiences external-hostname service-account-extend-token-expiration service-account-issuer service-account-jwks-uri service-account-max-token-expiration",
 		"internal/e2e.TestTracing":                                                 "tracing-config-file",
 		"internal/e2e.TestUpstreamMistakes":                                        "storage-backend runtime-config@registrations",
@@ -82,6 +82,7 @@ func consumers() map[string]string {
 	return map[string]string{
 		"advertise-address":           "certificate endpoints family",
 		"apiserver-count":             "definitions endpoints",
+		"contention-profiling":        "profiles socket",
 		"egress-selector-config-file": "aggregated audit authentication authorization conversion etcd issuers kubelets pods services traces webhooks-by-service webhooks-by-url",
 		"enable-aggregator-routing":   "aggregated conversion webhooks",
 		"etcd-prefix":                 "built-in checkpoints custom health metrics records",
@@ -101,7 +102,7 @@ audit-log-batch-max-wait audit-log-batch-throttle-burst audit-log-batch-throttle
 audit-log-batch-throttle-qps audit-log-version audit-webhook-batch-initial-backoff
 audit-webhook-batch-throttle-burst audit-webhook-batch-throttle-qps audit-webhook-truncate-enabled
 audit-webhook-truncate-max-batch-size audit-webhook-truncate-max-event-size audit-webhook-version
-contention-profiling default-watch-cache-size etcd-db-metric-poll-interval
+default-watch-cache-size etcd-db-metric-poll-interval
 kubelet-read-only-port kubelet-timeout log-flush-frequency log-json-info-buffer-size
 log-json-split-stream log-text-info-buffer-size log-text-split-stream max-connection-bytes-per-sec
 permit-address-sharing runtime-config-emulation-forward-compatible service-account-lookup vmodule`

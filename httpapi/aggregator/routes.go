@@ -2,6 +2,7 @@ package aggregator
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"net/http"
@@ -234,6 +235,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 func (p *proxy) forward(w http.ResponseWriter, req *http.Request, location *url.URL, next http.RoundTripper, who user.Info) {
 	onward, cancel := serviceproxy.NewRequestForProxy(location, req)
 	defer cancel()
+	onward.Header.Set("Audit-Id", req.Header.Get("Audit-Id")) // the context of a request that is not audited has no ID
 	uid := ""
 	if utilfeature.DefaultFeatureGate.Enabled(features.RemoteRequestHeaderUID) {
 		uid = who.GetUID()
@@ -283,7 +285,9 @@ func (r responder) Object(code int, obj runtime.Object) {
 func (r responder) Error(_ http.ResponseWriter, req *http.Request, err error) {
 	if errors.Is(context.Cause(req.Context()), context.DeadlineExceeded) { // err has only the text of that
 		status := apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0).Status()
-		responsewriters.WriteRawJSON(int(status.Code), &status, r.w)
+		r.w.Header().Set("Content-Type", "text/plain; charset=utf-8") // as apiserver pkg/server/filters/timeout.go
+		r.w.WriteHeader(int(status.Code))
+		_ = json.NewEncoder(r.w).Encode(&status) // the client may have left
 		return
 	}
 	http.Error(r.w, err.Error(), http.StatusServiceUnavailable)

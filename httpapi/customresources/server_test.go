@@ -76,7 +76,7 @@ func newServerOf(t testing.TB, configure func(*customresources.Config), change .
 	s.door, err = httpapi.New(httpapi.Config{
 		Registry: back.Registry, Listener: listener, TLS: pair.TLS.Clone(),
 		Access:     httpapi.Access{Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer()},
-		Version:    &version.Info{Major: "1", Minor: "36", GitVersion: "v1.36.3"},
+		Version:    &version.Info{Major: "1", Minor: "36", EmulationMajor: "1", EmulationMinor: "36", GitVersion: "v1.36.3"},
 		Delegation: httpapi.Delegation{Extensions: s.extensions, Discovery: everything},
 	})
 	must(t, err)

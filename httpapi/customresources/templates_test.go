@@ -161,7 +161,7 @@ func documentsOf(t *testing.T, e openapi.Extensions) *http.ServeMux {
 	mux := http.NewServeMux()
 	d := &openapi.Describer{
 		Models: openapi.NewModels(), Groups: registrytest.New(t, nil).Registry.Groups(),
-		Version: &version.Info{Major: "1", Minor: "36"}, Extensions: e,
+		Version: &version.Info{Major: "1", Minor: "36", EmulationMajor: "1", EmulationMinor: "36"}, Extensions: e,
 	}
 	d.Install(prefixes{mux})
 	return mux

@@ -137,6 +137,7 @@ type Exchange struct {
 	Deadline time.Time // zero for long-running requests
 	Hurried  bool      // the client asked for an earlier deadline than the server's
 	AuditID  string
+	HSTS     string    // the Strict-Transport-Security field of the response; "" for none
 	User     user.Info // nil before the request is authenticated
 
 	// Account is charged for the request; nil before the client is known. Waited is the part of
@@ -198,6 +199,9 @@ func (x *Exchange) CommonHeaders() {
 	x.Set("Cache-Control", "no-cache, private")
 	if x.AuditID != "" {
 		x.Set("Audit-Id", x.AuditID)
+	}
+	if x.HSTS != "" {
+		x.Set("Strict-Transport-Security", x.HSTS)
 	}
 }
 

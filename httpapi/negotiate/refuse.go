@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/emicklei/go-restful/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
@@ -83,6 +84,16 @@ func mediaName(clause string) string {
 // NothingBelow answers for a path below a document of upstream's router.
 func NothingBelow(w http.ResponseWriter, req *http.Request) {
 	refuse(w, req, http.StatusNotFound, "404: Page Not Found")
+}
+
+// Routed serves what install adds to upstream's router, which refuses other requests.
+func Routed(install func(*restful.Container)) http.Handler {
+	c := restful.NewContainer()
+	c.ServiceErrorHandler(func(err restful.ServiceError, req *restful.Request, resp *restful.Response) {
+		refuse(resp.ResponseWriter, req.Request, err.Code, err.Message)
+	})
+	install(c)
+	return c
 }
 
 // refuse answers with the Status that upstream sends for an error of its router.

@@ -44,7 +44,7 @@ type Describer struct {
 	Extensions Extensions // nil if there are none
 	Aggregator Aggregator // nil if there is none
 
-	// Handlers serve other paths. The documents describe only those of the OpenID provider.
+	// Handlers serve other paths. The documents describe only those of log files and of the OpenID provider.
 	Handlers map[string]http.Handler
 }
 
@@ -97,6 +97,12 @@ func (d *Describer) services() []service {
 		routes.Version{Version: d.Version}.Install(c)
 		return nil
 	}}}
+	if d.Handlers["/logs"] != nil {
+		list = append(list, service{name: "logs", install: func(c *restful.Container) error {
+			kubernetesroutes.Logs{}.Install(c)
+			return nil
+		}})
+	}
 	for _, name := range openIDPaths {
 		if d.Handlers["/"+name] != nil {
 			list = append(list, service{name: name, install: describeOpenID(name)})
@@ -234,8 +240,8 @@ func (d *Describer) v3(s service) (*spec3.OpenAPI, error) {
 }
 
 func (d *Describer) info() *spec.Info {
-	// As kubernetes pkg/controlplane/apiserver/config.go: no patch release.
-	return &spec.Info{InfoProps: spec.InfoProps{Title: "Kubernetes", Version: d.Version.Major + "." + d.Version.Minor}}
+	// As apiserver pkg/server/config.go: the emulated version, without a patch release.
+	return &spec.Info{InfoProps: spec.InfoProps{Title: "Kubernetes", Version: d.Version.EmulationMajor + "." + d.Version.EmulationMinor}}
 }
 
 // narrow removes the kinds of other versions from the types that every version has (WatchEvent,

@@ -208,6 +208,9 @@ func noMutatingPolicies(config *Config) func() bool {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.MutatingAdmissionPolicy) || !slices.Contains(enabled(config.Options), mutatingpolicy.PluginName) {
 		return func() bool { return true } // they may not even be served
 	}
+	if utilfeature.DefaultFeatureGate.Enabled(features.ManifestBasedAdmissionControlConfig) {
+		return func() bool { return false } // bindings may come from files
+	}
 	bindings := config.Informers.Admissionregistration().V1().MutatingAdmissionPolicyBindings().Informer().GetStore()
 	return func() bool { return len(bindings.ListKeys()) == 0 }
 }

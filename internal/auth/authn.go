@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -219,7 +220,11 @@ func remembering(next authenticator.Request, success, failure time.Duration) aut
 	}
 	asked := authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		req := &http.Request{Header: http.Header{"Authorization": {"Bearer " + token}}}
-		return next.AuthenticateRequest(req.WithContext(ctx))
+		resp, ok, err := next.AuthenticateRequest(req.WithContext(ctx))
+		if err != nil && err.Error() != refusedToken { // upstream's authenticator of its own client comes first, and refuses, too
+			err = utilerrors.NewAggregate([]error{errors.New(refusedToken), err})
+		}
+		return resp, ok, err
 	})
 	cached := tokencache.New(asked, true, success, failure)
 	return union.New(bearertoken.New(cached), websocket.NewProtocolAuthenticator(cached))

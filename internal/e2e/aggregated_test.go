@@ -232,7 +232,8 @@ func (p *process) fetch(method, path string, body io.Reader, header http.Header)
 func TestAggregatedRequestsAreProxied(t *testing.T) {
 	a := newAggregated(t, "things")
 	certFile, keyFile := testcert.Write(t, t.TempDir(), "proxy", testcert.New(t, "proxies").Sign(t, "front-proxy", nil, nil))
-	p := serve(t, "--authorization-mode=AlwaysAllow", "--unsafe-no-fsync", "--proxy-client-cert-file", certFile, "--proxy-client-key-file", keyFile)
+	p := serve(t, "--authorization-mode=AlwaysAllow", "--unsafe-no-fsync", "--proxy-client-cert-file", certFile, "--proxy-client-key-file", keyFile,
+		"--strict-transport-security-directives=max-age=1")
 	if resp, body := p.fetch("GET", things+"/things", nil, nil); resp.StatusCode != http.StatusNotFound || body != "404 page not found\n" {
 		t.Errorf("before it is registered: %d %q", resp.StatusCode, body)
 	}
@@ -349,8 +350,9 @@ func testAggregatedStreams(t *testing.T, p *process, a *aggregated) {
 	for _, line := range []string{"early\n", "late\n"} {
 		if line != "early\n" { // after the deadline of the request for the upgrade
 			for _, body := range []io.Reader{nil, io.LimitReader(zeros{}, 100<<10)} {
-				if resp, text := p.fetch("POST", things+"/slow?timeout=2s", body, nil); resp.StatusCode != http.StatusGatewayTimeout {
-					t.Errorf("slow: %d %s", resp.StatusCode, text)
+				if resp, text := p.fetch("POST", things+"/slow?timeout=2s", body, nil); resp.StatusCode != http.StatusGatewayTimeout || resp.Header.Get("Content-Type") != "text/plain; charset=utf-8" ||
+					resp.Header.Get("Strict-Transport-Security") != "max-age=1" {
+					t.Errorf("slow: %d %v %s", resp.StatusCode, resp.Header, text)
 				}
 			}
 			fmt.Fprint(conn, line)
@@ -376,13 +378,14 @@ func testAggregatedIdentity(t *testing.T, p *process, a *aggregated) {
 		"Impersonate-User": {"jane"}, "Impersonate-Group": {"devs", "ops"}, "Impersonate-Uid": {"u-1"}, "Impersonate-Extra-Scopes": {"all"},
 		"X-Remote-User": {"mallory"}, "X-Remote-Group": {"system:masters"}, "X-Remote-Extra-Power": {"much"}, "Authorization": {"Basic c2VjcmV0"},
 	}
-	if resp, body := p.fetch("GET", things+"/who", nil, header); resp.StatusCode != http.StatusOK {
+	resp, body := p.fetch("GET", things+"/who", nil, header)
+	if resp.StatusCode != http.StatusOK {
 		t.Fatalf("%d %s", resp.StatusCode, body)
 	}
 	got := (<-a.asked).Header
 	want := http.Header{
 		"X-Remote-User": {"jane"}, "X-Remote-Group": {"devs", "ops", "system:authenticated"}, "X-Remote-Uid": {"u-1"}, "X-Remote-Extra-Scopes": {"all"},
-		"X-Remote-Extra-Power": nil, "Authorization": nil, "Impersonate-User": nil, "Impersonate-Group": nil,
+		"Audit-Id": resp.Header["Audit-Id"], "X-Remote-Extra-Power": nil, "Authorization": nil, "Impersonate-User": nil, "Impersonate-Group": nil,
 	}
 	for name, values := range want {
 		if !slices.Equal(got[name], values) {

@@ -71,9 +71,8 @@ func TestEncryptionAtRest(t *testing.T) {
 	p.args = append(p.args, "--encryption-provider-config-automatic-reload")
 	restart()
 	read()
-	if err := p.client().CoreV1().RESTClient().Get().AbsPath("/readyz/kms-providers").Do(t.Context()).Error(); err != nil {
-		t.Errorf("/readyz/kms-providers: %v", err)
-	}
+	p.want(200, "/readyz/kms-providers")
+	p.want(200, "/livez/poststarthook/start-encryption-provider-config-automatic-reload")
 }
 
 // expectStored expects what the embedded etcd holds of default/s to begin so, and not to

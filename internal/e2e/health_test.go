@@ -94,7 +94,7 @@ func TestHealthWhileStopping(t *testing.T) {
 // The pages about the process tell its flags and its state, to people and to programs, and
 // are there as the feature gates say.
 func TestStatusPages(t *testing.T) {
-	p := serve(t, "--unsafe-no-fsync", "--livez-grace-period=37s", "--authorization-mode=RBAC", "--token-auth-file", tokens(t))
+	p := serve(t, "--unsafe-no-fsync", "--livez-grace-period=37s", "--authorization-mode=RBAC", "--token-auth-file", tokens(t), "--contention-profiling")
 	structured := func(kind, version string) string {
 		return "Accept: application/json;g=config.k8s.io;v=" + version + ";as=" + kind
 	}
@@ -124,13 +124,22 @@ func TestStatusPages(t *testing.T) {
 	}
 	p.want(404, "/debug/pprof/cmdline") // it may hold secrets
 	p.want(200, "/debug/pprof/symbol")
+	if text := p.want(200, "/debug/pprof/block?debug=1"); !strings.Contains(text, " @ 0x") {
+		t.Errorf("no contention: %s", text)
+	}
 
-	off := serve(t, "--unsafe-no-fsync", "--feature-gates=ComponentStatusz=false,ComponentFlagz=false", "--profiling=false", "--enable-logs-handler")
+	off := serve(t, "--unsafe-no-fsync", "--feature-gates=ComponentStatusz=false,ComponentFlagz=false", "--profiling=false", "--enable-logs-handler",
+		"--enable-priority-and-fairness=false", "--debug-socket-path=/dev/null/debug")
 	for _, path := range []string{"/statusz", "/flagz", "/debug/pprof/", "/debug/flags/v", "/logs/no-such-log"} {
 		off.want(404, path)
 	}
 	if _, err := os.Stat("/var/log"); err == nil {
 		off.want(200, "/logs/")
+	}
+	off.want(200, "/openapi/v3/logs")
+	off.want(200, "/readyz/poststarthook/storage-object-count-tracker-hook")
+	if resp, body := off.ask("DELETE", "/logs/", ""); resp.StatusCode != http.StatusMethodNotAllowed || !strings.Contains(body, "MethodNotAllowed") {
+		t.Errorf("%d %s", resp.StatusCode, body)
 	}
 }
 

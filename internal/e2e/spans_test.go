@@ -128,7 +128,7 @@ type webhooks struct {
 	*httptest.Server
 
 	mu     sync.Mutex
-	traces map[string]int // guarded by mu: calls
+	traces map[string]int // guarded by mu: calls by trace, and by baggage
 }
 
 func newWebhooks(t *testing.T) *webhooks {
@@ -143,6 +143,7 @@ func (w *webhooks) allow(to http.ResponseWriter, req *http.Request) {
 	if parts := strings.Split(req.Header.Get("Traceparent"), "-"); len(parts) == 4 {
 		w.mu.Lock()
 		w.traces[parts[1]]++
+		w.traces[req.Header.Get("Baggage")]++
 		w.mu.Unlock()
 	}
 	body, _ := io.ReadAll(req.Body)
@@ -184,9 +185,9 @@ func (w *webhooks) install(m *member) {
 	}
 	m.Eventually(m.t, "asks the webhooks", func() error {
 		const trace = "000000000000000000000000000000aa"
-		_, answer := m.ask(http.MethodPost, "/api/v1/namespaces/default/secrets?dryRun=All", `{"metadata":{"name":"x"}}`, http.Header{"Traceparent": {"00-" + trace + "-" + tracedBy + "-00"}})
-		if w.calls(trace) < 2 {
-			return fmt.Errorf("%d calls: %s", w.calls(trace), answer)
+		_, answer := m.ask(http.MethodPost, "/api/v1/namespaces/default/secrets?dryRun=All", `{"metadata":{"name":"x"}}`, http.Header{"Traceparent": {"00-" + trace + "-" + tracedBy + "-00"}, "Baggage": {"who=me"}})
+		if w.calls(trace) < 2 || w.calls("who=me") < 2 {
+			return fmt.Errorf("%d calls, %d with the baggage: %s", w.calls(trace), w.calls("who=me"), answer)
 		}
 		return nil
 	})

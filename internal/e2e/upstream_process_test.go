@@ -178,7 +178,7 @@ func TestStorageAndAPIFlagsTakeEffect(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "debug")
 	p := serve(t, "--unsafe-no-fsync", "--runtime-config=batch/v1=false,internal.apiserver.k8s.io/v1alpha1=true,apps/v1/daemonsets=false",
 		"--feature-gates=StorageVersionAPI=true,APIServerIdentity=true", "--storage-media-type=application/json", "--version=v1.36.3-custom",
-		"--kubernetes-service-node-port=30443", "--watch-cache=false", "--debug-socket-path="+socket, "--enable-logs-handler",
+		"--kubernetes-service-node-port=30443", "--watch-cache=false", "--debug-socket-path="+socket, "--profiling=false", "--contention-profiling", "--enable-logs-handler",
 		"--enable-garbage-collector=false", "--delete-collection-workers=4")
 	p.want(404, "/apis/batch/v1")
 	p.want(404, "/apis/batch/v1/jobs")
@@ -212,11 +212,17 @@ func TestStorageAndAPIFlagsTakeEffect(t *testing.T) {
 		t.Errorf("%d namespaces, %v", len(list.Items), err)
 	}
 	local := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) }}}
-	resp, err := local.Get("http://x/debug/pprof/cmdline")
-	if err != nil || resp.StatusCode != 200 {
-		t.Fatalf("debug socket: %v %v", resp, err)
+	for path, want := range map[string]string{"cmdline": "--debug-socket-path", "block?debug=1": " @ 0x"} {
+		resp, err := local.Get("http://x/debug/pprof/" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != 200 || !strings.Contains(string(body), want) {
+			t.Errorf("debug socket: %s: %d %s, %v", path, resp.StatusCode, body, err)
+		}
 	}
-	resp.Body.Close()
 }
 
 // An older Kubernetes is emulated: what was introduced since is not served.
@@ -227,6 +233,10 @@ func TestEmulatedVersion(t *testing.T) {
 		t.Errorf("%+v %v", version, err)
 	}
 	p.want(404, "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies") // of 1.36
+	var described struct{ Info struct{ Version string } }
+	if err := json.Unmarshal([]byte(p.want(200, "/openapi/v2")), &described); err != nil || described.Info.Version != "1.35" {
+		t.Errorf("OpenAPI describes %+v, %v", described, err)
+	}
 	p.want(200, "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies")
 	put(t, p.client(), "default", "works")
 }

@@ -58,6 +58,8 @@ func TestMistakesInOptionsAreNamed(t *testing.T) {
 		{"upstream", upstream, ""},
 		{"upstream without a place for certificates", func(c *Config) { upstream(c); c.SecureServing.ServerCert.CertDirectory = "" }, "--cert-dir"},
 		{"unknown reconciler", func(c *Config) { c.EndpointReconcilerType = "some" }, "--endpoint-reconciler-type"},
+		{"empty reconciler", func(c *Config) { c.EndpointReconcilerType = "" }, ""},
+		{"ciphers without HTTP/2", func(c *Config) { c.SecureServing.CipherSuites = []string{"TLS_RSA_WITH_AES_128_CBC_SHA"} }, "HTTP/2-required"},
 		{"no instances", func(c *Config) { c.MasterCount = 0 }, "--apiserver-count"},
 		{"range too small", func(c *Config) { c.ServiceClusterIPRanges = "10.0.0.0/30" }, "at least 8"},
 	} {

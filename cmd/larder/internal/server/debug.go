@@ -4,10 +4,8 @@ import (
 	"context"
 	"net/http"
 	"os"
-	"path"
 	"runtime"
 	"slices"
-	"strings"
 	"time"
 
 	utilversion "k8s.io/apimachinery/pkg/util/version"
@@ -19,24 +17,27 @@ import (
 	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/component-base/logs"
 	zpagesfeatures "k8s.io/component-base/zpages/features"
+	"k8s.io/klog/v2"
+	kubernetesroutes "k8s.io/kubernetes/pkg/routes"
+
+	"github.com/larder-io/larder/httpapi/negotiate"
 )
 
 // debugHandlers returns handlers for the paths that --profiling, --enable-logs-handler and the
 // feature gates of status pages enable in kube-apiserver, except /debug/pprof itself.
 func (s *Server) debugHandlers() map[string]http.Handler {
 	handlers := make(map[string]http.Handler)
+	if f := s.config.Features; f.EnableContentionProfiling && (f.EnableProfiling || f.DebugSocketPath != "") {
+		runtime.SetBlockProfileRate(1)
+	}
 	if s.config.Features.EnableProfiling {
-		if s.config.Features.EnableContentionProfiling {
-			runtime.SetBlockProfileRate(1)
-		}
 		flags := mux.NewPathRecorderMux("larder")
 		routes.DebugFlags{}.Install(flags, "v", setVerbosity())
 		handlers["/debug/flags"], handlers["/debug/flags/"] = flags, flags
 	}
 	if s.config.EnableLogsHandler {
-		handlers["/logs"], handlers["/logs/"] = http.RedirectHandler("/logs/", http.StatusMovedPermanently), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			http.ServeFile(w, req, path.Join("/var/log", path.Clean("/"+strings.TrimPrefix(req.URL.Path, "/logs/"))))
-		})
+		files := negotiate.Routed(kubernetesroutes.Logs{}.Install)
+		handlers["/logs"], handlers["/logs/"] = files, files
 	}
 	s.config.addStatusPages(handlers)
 	return handlers
@@ -101,9 +102,10 @@ func (s *Server) startDebugSocket(ctx context.Context) {
 			}
 		}
 		err := socket.RunWithContext(ctx)
-		if ctx.Err() != nil {
-			return ctx.Err() // Serve returns an error when its socket is closed
+		if ctx.Err() == nil { // Serve returns an error when its socket is closed
+			klog.ErrorS(err, "Not serving the debug socket", "path", file)
+			<-ctx.Done()
 		}
-		return err
+		return ctx.Err()
 	})
 }

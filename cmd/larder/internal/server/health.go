@@ -28,7 +28,7 @@ const startHook = "poststarthook/"
 func checkOrder() []string {
 	order := []string{"loopback-serving-certificate", "etcd", "etcd-override", "etcd-readiness", "etcd-override-readiness", "kms-provider", "informer-sync"}
 	for _, hook := range []string{
-		"start-apiserver-admission-initializer", "generic-apiserver-start-informers", "priority-and-fairness-config-consumer",
+		"start-encryption-provider-config-automatic-reload", "start-apiserver-admission-initializer", "generic-apiserver-start-informers", "priority-and-fairness-config-consumer",
 		"priority-and-fairness-filter", "max-in-flight-filter", "storage-object-count-tracker-hook",
 		"start-apiextensions-informers", "start-apiextensions-controllers", "crd-informer-synced",
 		"start-system-namespaces-controller", "start-kube-apiserver-coordinated-leader-election-controller",
@@ -89,15 +89,18 @@ func (s healthChecks) startChecks() []healthz.HealthChecker {
 	add := func(name string, check func(*http.Request) error) {
 		checks = append(checks, healthz.NamedCheck(startHook+name, check))
 	}
+	if s.config.Etcd.EncryptionProviderConfigAutomaticReload {
+		add("start-encryption-provider-config-automatic-reload", closed(s.begun))
+	}
 	add("start-apiserver-admission-initializer", closed(p.admission.Running()))
 	add("generic-apiserver-start-informers", closed(p.informersStarted))
 	limits := "max-in-flight-filter"
 	if p.flow != nil {
 		limits = "priority-and-fairness-filter"
 		add("priority-and-fairness-config-consumer", closed(s.begun))
-		// The cost of a list is estimated from the number of objects in the caches.
-		add("storage-object-count-tracker-hook", after(&s.ready.loaded))
 	}
+	// Flow control estimates the cost of a list from the number of objects in the caches.
+	add("storage-object-count-tracker-hook", after(&s.ready.loaded))
 	add(limits, closed(s.begun))
 	add("start-apiextensions-informers", closed(p.extensions.Following()))
 	add("start-apiextensions-controllers", closed(p.extensions.Following()))

@@ -96,7 +96,7 @@ func (c *Config) validateUpstream() error {
 	if c.Etcd.StorageConfig.CompactionInterval < 0 {
 		errs = append(errs, fmt.Errorf("--etcd-compaction-interval must not be negative, is %v", c.Etcd.StorageConfig.CompactionInterval))
 	}
-	if reconciler := reconcilers.Type(c.EndpointReconcilerType); !slices.Contains(reconcilers.AllTypes, reconciler) {
+	if reconciler := reconcilers.Type(c.EndpointReconcilerType); reconciler != "" && !slices.Contains(reconcilers.AllTypes, reconciler) {
 		errs = append(errs, fmt.Errorf("--endpoint-reconciler-type must be one of %s, not %q", strings.Join(reconcilers.AllTypes.Names(), ", "), reconciler))
 	}
 	errs = append(errs, c.EgressSelector.Validate()...)

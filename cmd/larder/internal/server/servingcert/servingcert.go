@@ -5,11 +5,15 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"net/http"
+	"slices"
 
+	"golang.org/x/net/http2"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/options"
+	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/httpapi/http1"
 )
@@ -38,6 +42,11 @@ func Load(certFile, keyFile string, clientCA dynamiccertificates.CAContentProvid
 	base, info, err := apply(given)
 	if err != nil {
 		return nil, fmt.Errorf("server: serving certificate: %w", err)
+	}
+	for _, cipher := range base.CipherSuites {
+		if slices.ContainsFunc(tls.InsecureCipherSuites(), func(insecure *tls.CipherSuite) bool { return insecure.ID == cipher }) {
+			klog.Warningf("Use of insecure cipher '%s' detected.", tls.CipherSuiteName(cipher))
+		}
 	}
 	if clientCA != nil {
 		// The authenticator verifies client certificates, because a client may have another credential.
@@ -86,12 +95,18 @@ func apply(secure options.SecureServingOptions) (*tls.Config, *server.SecureServ
 	if err := secure.ApplyTo(&info); err != nil {
 		return nil, nil, err
 	}
-	return &tls.Config{
+	base := &tls.Config{
 		MinVersion: info.MinTLSVersion, CipherSuites: info.CipherSuites, CurvePreferences: info.CurvePreferences,
 		NextProtos: http1.Protocols(!secure.DisableHTTP2Serving),
 		// Small first records only help browsers to paint earlier.
 		DynamicRecordSizingDisabled: true,
-	}, info, nil
+	}
+	if !secure.DisableHTTP2Serving { // checks that clients can use HTTP/2 with these ciphers
+		if err := http2.ConfigureServer(&http.Server{TLSConfig: base.Clone()}, nil); err != nil {
+			return nil, nil, fmt.Errorf("error configuring http2: %w", err)
+		}
+	}
+	return base, info, nil
 }
 
 // noListener has only an address, which upstream asks for.
