@@ -93,7 +93,7 @@ func (s *Server) startDebugSocket(ctx context.Context) {
 	socket.InstallDebugFlag("v", setVerbosity())
 	before := os.Getppid()
 	s.layers.Start(ctx, "debug socket", func(ctx context.Context) error {
-		// The process before removes the file when it ends.
+		// After an upgrade in place the old process removes the file when it ends, so wait for that.
 		for s.config.Inherited.takesOver() && os.Getppid() == before {
 			select {
 			case <-ctx.Done():

@@ -18,6 +18,7 @@ import (
 	"github.com/larder-io/larder/cmd/larder/internal/server/storestats"
 	"github.com/larder-io/larder/httpapi"
 	"github.com/larder-io/larder/internal/registry/bootstrap"
+	"github.com/larder-io/larder/kv"
 )
 
 // startHook is the prefix of kube-apiserver's names for the checks of post-start hooks.
@@ -64,59 +65,54 @@ func inOrder(checks ...[]healthz.HealthChecker) []healthz.HealthChecker {
 	return all
 }
 
-// healthChecks makes the checks of a server.
-type healthChecks struct{ *Server }
-
 // addHealth adds the checks of /healthz, /livez and /readyz to config.
 func (s *Server) addHealth(config *httpapi.Config) {
-	began, checks := time.Now(), healthChecks{s}
-	store, storeReady := checks.storeChecks()
-	hooks := checks.startChecks()
+	store, storeReady := storeChecks(&s.config.Etcd.StorageConfig, s.store, s.overrides)
+	hooks := startChecks(&s.parts, &s.ready, s.begun)
+	if s.config.Etcd.EncryptionProviderConfigAutomaticReload {
+		hooks = append(hooks, healthz.NamedCheck(startHook+"start-encryption-provider-config-automatic-reload", closed(s.begun)))
+	}
 	// kube-apiserver checks its loopback certificate, which may expire. Larder has none: it checks that it can call itself.
 	itself := []healthz.HealthChecker{healthz.NamedCheck("loopback-serving-certificate", closed(s.parts.transport.Attached()))}
 	informed := []healthz.HealthChecker{healthz.NamedCheck("informer-sync", after(&s.ready.synced))}
 	keys := s.parts.encryption.checks
 	config.HealthChecks = inOrder(itself, store, hooks, keys)
-	config.LiveChecks = inOrder(itself, store, checks.inGrace(began, hooks))
+	config.LiveChecks = inOrder(itself, store, inGrace(s.config.GenericServerRunOptions.LivezGracePeriod, hooks))
 	config.ReadyChecks = inOrder(store, storeReady, informed, hooks, keys)
 }
 
 // startChecks returns a check for each part of the start, under the names of kube-apiserver's
-// post-start hooks.
-func (s healthChecks) startChecks() []healthz.HealthChecker {
-	p := &s.parts
+// post-start hooks. begun is closed when the server begins to serve.
+func startChecks(p *parts, ready *readiness, begun <-chan struct{}) []healthz.HealthChecker {
 	var checks []healthz.HealthChecker
 	add := func(name string, check func(*http.Request) error) {
 		checks = append(checks, healthz.NamedCheck(startHook+name, check))
-	}
-	if s.config.Etcd.EncryptionProviderConfigAutomaticReload {
-		add("start-encryption-provider-config-automatic-reload", closed(s.begun))
 	}
 	add("start-apiserver-admission-initializer", closed(p.admission.Running()))
 	add("generic-apiserver-start-informers", closed(p.informersStarted))
 	limits := "max-in-flight-filter"
 	if p.flow != nil {
 		limits = "priority-and-fairness-filter"
-		add("priority-and-fairness-config-consumer", closed(s.begun))
+		add("priority-and-fairness-config-consumer", closed(begun))
 	}
 	// Flow control estimates the cost of a list from the number of objects in the caches.
-	add("storage-object-count-tracker-hook", after(&s.ready.loaded))
-	add(limits, closed(s.begun))
+	add("storage-object-count-tracker-hook", after(&ready.loaded))
+	add(limits, closed(begun))
 	add("start-apiextensions-informers", closed(p.extensions.Following()))
 	add("start-apiextensions-controllers", closed(p.extensions.Following()))
 	add("crd-informer-synced", func(req *http.Request) error {
-		if s.ready.synced.Load() {
+		if ready.synced.Load() {
 			return nil
 		}
 		return closed(p.extensions.Synced())(req)
 	})
 	if utilfeature.DefaultFeatureGate.Enabled(features.WatchCacheInitializationPostStartHook) {
-		add("storage-readiness", after(&s.ready.loaded))
+		add("storage-readiness", after(&ready.loaded))
 	}
 	if p.peers != nil {
 		add("mixed-version-proxy-handler", closed(p.peers.synced))
 		add("local-discovery-cache-sync", closed(p.peers.discovered))
-		add("peer-discovery-workers", closed(s.begun))
+		add("peer-discovery-workers", closed(begun))
 	}
 	for _, hook := range p.bootstrap.Hooks() {
 		checks = append(checks, healthz.NamedCheck(hook.Name, func(*http.Request) error { return hook.Check() }))
@@ -146,12 +142,12 @@ func closed(done <-chan struct{}) func(*http.Request) error {
 	}
 }
 
-// inGrace returns checks that pass during --livez-grace-period after the start.
-func (s healthChecks) inGrace(began time.Time, checks []healthz.HealthChecker) []healthz.HealthChecker {
-	grace := s.config.GenericServerRunOptions.LivezGracePeriod
+// inGrace returns checks that pass until grace has passed.
+func inGrace(grace time.Duration, checks []healthz.HealthChecker) []healthz.HealthChecker {
 	if grace <= 0 {
 		return checks
 	}
+	began := time.Now()
 	var all []healthz.HealthChecker
 	for _, check := range checks {
 		all = append(all, healthz.NamedCheck(check.Name(), func(req *http.Request) error {
@@ -166,8 +162,7 @@ func (s healthChecks) inGrace(began time.Time, checks []healthz.HealthChecker) [
 
 // storeChecks returns the checks of the stores for /healthz and for /readyz, under
 // kube-apiserver's names.
-func (s healthChecks) storeChecks() (health, ready []healthz.HealthChecker) {
-	etcd := &s.config.Etcd.StorageConfig
+func storeChecks(etcd *storagebackend.Config, store *kv.Etcd, overrides []*override) (health, ready []healthz.HealthChecker) {
 	add := func(ask func(context.Context) error, name, readyName string) {
 		// 0 means the default (apiserver pkg/storage/storagebackend/factory/etcd3.go).
 		patience := cmp.Or(etcd.HealthcheckTimeout, storagebackend.DefaultHealthcheckTimeout)
@@ -179,8 +174,8 @@ func (s healthChecks) storeChecks() (health, ready []healthz.HealthChecker) {
 		}
 		health, ready = append(health, sick.Named(name, "etcd")), append(ready, unready.Named(readyName, "etcd-readiness"))
 	}
-	add(s.store.Health, "etcd", "etcd-readiness")
-	for i, a := range s.overrides {
+	add(store.Health, "etcd", "etcd-readiness")
+	for i, a := range overrides {
 		add(a.store.Health, fmt.Sprintf("etcd-override-%d", i), fmt.Sprintf("etcd-override-readiness-%d", i))
 	}
 	return health, ready
