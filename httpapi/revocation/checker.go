@@ -32,12 +32,12 @@ const (
 type checker struct {
 	again         authenticator.Request
 	audiences     authenticator.Audiences
-	gate          authorizer.Authorizer          // nil: everything is allowed
+	authz         authorizer.Authorizer          // nil: everything is allowed
 	impersonation func() *identity.Impersonation // which remembers decisions, so it is made for each round
 }
 
-func newChecker(again authenticator.Request, audiences authenticator.Audiences, gate authorizer.Authorizer) *checker {
-	return &checker{again, audiences, gate, sync.OnceValue(func() *identity.Impersonation { return identity.NewImpersonation(gate) })}
+func newChecker(again authenticator.Request, audiences authenticator.Audiences, authz authorizer.Authorizer) *checker {
+	return &checker{again, audiences, authz, sync.OnceValue(func() *identity.Impersonation { return identity.NewImpersonation(authz) })}
 }
 
 // identify authenticates c once more.
@@ -71,7 +71,7 @@ type question struct {
 // may asks whether the watches that question is about are still allowed.
 func (j *checker) may(ctx context.Context, about *question, now time.Time) (v verdict) {
 	defer recoverQuestion(&v)
-	if j.gate == nil {
+	if j.authz == nil {
 		return allowed
 	}
 	if about.held.of.impersonates {
@@ -79,7 +79,7 @@ func (j *checker) may(ctx context.Context, about *question, now time.Time) (v ve
 			return v
 		}
 	}
-	decision, _, err := j.gate.Authorize(ctx, &about.attributes)
+	decision, _, err := j.authz.Authorize(ctx, &about.attributes)
 	switch {
 	case decision == authorizer.DecisionAllow:
 		return allowed
