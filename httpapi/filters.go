@@ -37,7 +37,7 @@ func (b *timeoutFilter) set(x *apiCall) bool {
 			return false
 		}
 		if d > 0 && d < timeout {
-			timeout, x.Hurried = d, true
+			timeout, x.ClientDeadline = d, true
 		}
 	}
 	x.Deadline = x.Received.Add(timeout)

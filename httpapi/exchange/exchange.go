@@ -135,10 +135,11 @@ type Exchange struct {
 	Carrier  Carrier
 	Received time.Time
 	Deadline time.Time // zero for long-running requests
-	Hurried  bool      // the client asked for an earlier deadline than the server's
 	AuditID  string
 	HSTS     string    // the Strict-Transport-Security field of the response; "" for none
 	User     user.Info // nil before the request is authenticated
+
+	ClientDeadline bool // Deadline is the client's, which is earlier than the server's
 
 	// Account is charged for the request; nil before the client is known. Waited is the part of
 	// the time since Received that the request is known to have waited.
@@ -158,10 +159,10 @@ type Exchange struct {
 	encoding time.Time // when encoding the answer began; zero if that is not recorded
 	ready    time.Time // when sending it began; zero if that is not recorded
 
-	base    context.Context // nil before the first call of Base
-	carries bool            // base has values of x alone
-	usual   context.Context // has the server's deadline; nil before the first call of atDeadline
-	*spans                  // nil: x is not traced
+	base         context.Context // nil before the first call of Base
+	carries      bool            // base has values of x alone
+	withDeadline context.Context // has the server's deadline; nil before the first call of atDeadline
+	*spans                       // nil: x is not traced
 
 	Response            // the answer
 	object   objectBody // is its body, if it is one object
@@ -185,11 +186,11 @@ func (x *Exchange) Charge(bytes int64, waited time.Duration) {
 	x.Account.Add(costs.Usage{costs.CPU: int64(busy), costs.Bytes: bytes, costs.Requests: 1})
 }
 
-// usual is the longest time of an authorization without a webhook.
-const usual = time.Millisecond
+// localDecision is the longest time of an authorization without a webhook.
+const localDecision = time.Millisecond
 
-// Decided notes how long authorization took. Time beyond usual counts as a wait for a webhook.
-func (x *Exchange) Decided(took time.Duration) { x.Waited += max(0, took-usual) }
+// Decided notes how long authorization took. Time beyond localDecision counts as a wait for a webhook.
+func (x *Exchange) Decided(took time.Duration) { x.Waited += max(0, took-localDecision) }
 
 // Peek returns a field of the request's header, without a copy. The bytes end with the exchange.
 func (x *Exchange) Peek(name string) []byte { return x.Carrier.Peek(name) }
@@ -274,14 +275,14 @@ func (x *Exchange) Carry(with func(context.Context) context.Context) {
 }
 
 // shares reports whether x may use a context shared with other requests.
-func (x *Exchange) shares() bool { return !x.Hurried && !x.Traced() && !x.carries }
+func (x *Exchange) shares() bool { return !x.ClientDeadline && !x.Traced() && !x.carries }
 
 // atDeadline is Base with the server's deadline.
 func (x *Exchange) atDeadline() context.Context {
-	if x.usual == nil {
-		x.usual = x.Carrier.Until(x.Deadlines.At(x.Received))
+	if x.withDeadline == nil {
+		x.withDeadline = x.Carrier.Until(x.Deadlines.At(x.Received))
 	}
-	return x.usual
+	return x.withDeadline
 }
 
 // Prepared returns a context for the work before a request is served, and a function to call after that. For

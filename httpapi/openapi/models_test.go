@@ -14,7 +14,9 @@ import (
 )
 
 // release is the release that documents are of.
-func release() *version.Info { return &version.Info{Major: "1", Minor: "36", EmulationMajor: "1", EmulationMinor: "36"} }
+func release() *version.Info {
+	return &version.Info{Major: "1", Minor: "36", EmulationMajor: "1", EmulationMinor: "36"}
+}
 
 // TestOpenAPIDocumentsShareNoMaps holds that a document which is being encoded is not
 // what the builder of the next writes to.
