@@ -43,6 +43,10 @@ func TestCorruptObjectsAreNamedAndMayBeDeleted(t *testing.T) {
 				if !storage.IsCorruptObject(err) || !strings.Contains(err.Error(), "Key: "+key+",") {
 					t.Errorf("get %s: %v", key, err)
 				}
+				err = f.GuaranteedUpdate(t.Context(), key, &example.Pod{}, false, nil, storage.SimpleUpdate(func(o runtime.Object) (runtime.Object, error) { return o, nil }), nil)
+				if want := map[bool]string{true: fmt.Sprintf("object not decodable revision=%d: ", revision), false: "data from the storage is not transformable revision=0: value"}[key == "/pods/c/decode"]; err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("update %s: %v, want %q in it", key, err, want)
+				}
 				if err := f.Delete(t.Context(), key, &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{IgnoreStoreReadError: true}); err != nil {
 					t.Errorf("delete %s: %v", key, err)
 				}

@@ -57,6 +57,18 @@ func corruptError(key string, revision int64, err error) error {
 	return storage.NewCorruptObjError(key, c)
 }
 
+// unreadable returns the error of a write whose present object is corrupt, and nil for nil.
+func unreadable(revision int64, err error) error {
+	if err == nil || !deletesUnread() {
+		return err
+	}
+	var internal storage.InternalError
+	if errors.As(err, &internal) { // of Codec.Decrypt
+		return storage.NewInternalError(&corruption{what: untransformable, err: errors.Unwrap(internal)})
+	}
+	return &corruption{what: undecodable, revision: revision, err: err}
+}
+
 // corruptList collects the errors of the corrupt objects of a list.
 type corruptList struct{ causes []metav1.StatusCause }
 

@@ -300,10 +300,10 @@ func (w *write) take(ctx context.Context, item kv.Item, found bool) (err error) 
 		return nil
 	}
 	if p.bytes, p.stale, err = w.codec.Decrypt(ctx, w.full, item.Value); err != nil {
-		return err
+		return unreadable(p.rev, err)
 	}
 	p.obj = newLike(w.like)
-	return w.codec.DecodeStored(p.bytes, p.obj, p.rev)
+	return unreadable(p.rev, w.codec.DecodeStored(p.bytes, p.obj, p.rev))
 }
 
 // refused returns the error of a precondition, validation or update function if it was called with the
