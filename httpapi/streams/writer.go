@@ -334,6 +334,11 @@ func (w *streamWriter) recovered(p any, log []any) {
 	w.held = []byte("This request caused apiserver to panic. Look in the logs for details.\n")
 	w.status = http.StatusInternalServerError
 	w.sent = http.Header{"Content-Type": {"text/plain; charset=utf-8"}, "Cache-Control": {"no-cache, private"}}
+	for _, name := range [...]string{"Audit-Id", "Strict-Transport-Security"} {
+		if values := w.header[name]; values != nil {
+			w.sent[name] = values
+		}
+	}
 	_ = w.finish()
 }
 

@@ -150,7 +150,8 @@ func TestProfilingFlagTakesEffect(t *testing.T) {
 
 // Flags of ciphers and curves bind the handshake.
 func TestCiphersAndCurves(t *testing.T) {
-	p := serve(t, "--unsafe-no-fsync", "--tls-cipher-suites=TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "--tls-curve-preferences=24")
+	p := serve(t, "--unsafe-no-fsync", "--tls-cipher-suites=TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "--tls-curve-preferences=24",
+		"--disable-http2-serving") // HTTP/2 requires another cipher
 	address := "127.0.0.1:" + strconv.Itoa(p.port)
 	for _, test := range []struct {
 		config *tls.Config

@@ -47,9 +47,6 @@ type Endpoint struct {
 	// Verbs are the verbs of discovery, sorted.
 	Verbs []string
 
-	// Connect says whether the storage takes over the connection (exec, proxy).
-	Connect bool
-
 	// StorageVersion is the version in which objects are stored, and StorageVersionHash its hash in
 	// discovery. Both are zero if nothing is stored.
 	StorageVersion     schema.GroupVersion
@@ -182,7 +179,6 @@ func (e *Endpoint) deriveVerbs() {
 	add("update", is[rest.Updater](s))
 	add("watch", is[rest.Watcher](s))
 	if c, ok := s.(rest.Connecter); ok {
-		e.Connect = true
 		for _, method := range c.ConnectMethods() {
 			verb, known := connectVerbs[method]
 			add(verb, known)
