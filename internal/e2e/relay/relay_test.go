@@ -410,8 +410,11 @@ func TestRelayMayNotReview(t *testing.T) {
 	if got := get(t, r.as(some), "/api/v1/services?resourceVersion=0"); got.code != http.StatusForbidden || !bytes.Contains(got.body, []byte("system:serviceaccount:default:some")) {
 		t.Errorf("what the user may not list: %d %s", got.code, got.body)
 	}
-	if got := get(t, r.as(some), "/metrics"); got.code == http.StatusOK {
-		t.Errorf("the relay's own page: %d", got.code)
+	if got := get(t, r.as(some), "/metrics"); got.code != http.StatusServiceUnavailable {
+		t.Errorf("the relay's own page: %d %s", got.code, got.body)
+	}
+	if got := get(t, r.as(some), "/api/v1/configmaps?resourceVersion=0", "Impersonate-User", "ann"); got.code != http.StatusServiceUnavailable {
+		t.Errorf("as another user: %d %s", got.code, got.body)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -98,8 +99,8 @@ func (s *stale) authorizer(next authorizer.Authorizer) authorizer.Authorizer {
 		switch {
 		case err == nil || decision != authorizer.DecisionNoOpinion:
 			s.decisions.remember(key, &remembered{asked: asked, decision: decision, reason: reason})
-		case mayNotReview(err):
-			return decision, reason, fmt.Errorf("%w: %w", relay.ErrNoReviews, err)
+		case mayNotReview(err) && a.IsResourceRequest() && !strings.HasPrefix(a.GetVerb(), "impersonate"):
+			return decision, reason, utilerrors.NewAggregate([]error{relay.ErrNoReviews, err})
 		case auth.Undecided(err):
 			s.fail(ctx)
 			if last != nil {

@@ -13,10 +13,14 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/larder-io/larder/httpapi/relay"
+	"github.com/larder-io/larder/internal/auth"
 )
 
 var (
@@ -130,6 +134,22 @@ func TestReasonsOfRefusals(t *testing.T) {
 		o.err = step.err
 		if _, ok, err := a.AuthenticateRequest(bearer(t, "anns")); ok != step.ok {
 			t.Errorf("step %d: %v, %v", i, ok, err)
+		}
+	}
+}
+
+// TestReviewsAreForbidden: if the relay may not review rights, reads go through. Nothing else does.
+func TestReviewsAreForbidden(t *testing.T) {
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "subjectaccessreviews"}, "", errors.New("not for relays"))
+	authorizes := newStale(time.Minute).authorizer(&oracle{err: utilerrors.NewAggregate([]error{forbidden})})
+	for through, change := range map[bool]func(*authorizer.AttributesRecord){
+		true: func(*authorizer.AttributesRecord) {}, false: func(a *authorizer.AttributesRecord) { a.Verb = "impersonate" },
+	} {
+		a := pods(&user.DefaultInfo{Name: "ann"}, "hers")
+		change(&a)
+		decision, _, err := authorizes.Authorize(t.Context(), a)
+		if decision != authorizer.DecisionNoOpinion || errors.Is(err, relay.ErrNoReviews) != through || !auth.Undecided(err) {
+			t.Errorf("%s: %v, %v", a.Verb, decision, err)
 		}
 	}
 }
