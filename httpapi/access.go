@@ -149,9 +149,6 @@ func (g *authorization) authorize(x *apiCall) bool {
 		x.Fail(unsynced())
 	case err != nil && ctx.Err() != nil:
 		g.auditor.timedOut(x)
-	case g.relayed && x.IsResourceRequest && errors.Is(err, relay.ErrNoReviews):
-		x.uncached = true
-		return true
 	case err != nil && g.relayed && auth.Undecided(err):
 		x.Fail(unavailable())
 	case err != nil:
@@ -177,6 +174,9 @@ func (g *authorization) ask(ctx context.Context, x *apiCall, attributes *request
 	asked := time.Now()
 	decision, reason, err := g.authorizer.Authorize(x.Audit.Context(ctx), attributes)
 	took := time.Since(asked)
+	if g.relayed && x.IsResourceRequest && errors.Is(err, relay.ErrNoReviews) {
+		x.uncached, decision, reason, err = true, authorizer.DecisionAllow, "", nil // the upstream decides
+	}
 	x.Decided(took)
 	g.access.Authorized(decision, err, took)
 	g.countFilters(x)

@@ -93,7 +93,7 @@ func Routed(install func(*restful.Container)) http.Handler {
 		refuse(resp.ResponseWriter, req.Request, err.Code, err.Message)
 	})
 	install(c)
-	return c
+	return http.HandlerFunc(c.Dispatch) // its ServeHTTP redirects from paths that are not clean
 }
 
 // refuse answers with the Status that upstream sends for an error of its router.

@@ -186,7 +186,7 @@ func (w *buffered) Write(p []byte) (int, error) {
 
 // fitsLocked reports whether w records an answer of n bytes.
 func (w *buffered) fitsLocked(n int) bool {
-	return n <= maxFlushed || n <= MaxBuffered && !w.flushes
+	return n <= w.most
 }
 
 // overflowLocked sends what is buffered, and then what the handler writes.
@@ -213,10 +213,11 @@ type Recorder struct {
 	sent   http.Header // header as it was when the status was written
 	status int
 	body   bytes.Buffer
+	most   int // that is allocated for a body before it is written
 }
 
 // NewRecorder returns an empty Recorder.
-func NewRecorder() *Recorder { return &Recorder{header: make(http.Header)} }
+func NewRecorder() *Recorder { return &Recorder{header: make(http.Header), most: MaxBuffered} }
 
 // Header implements http.ResponseWriter.
 func (w *Recorder) Header() http.Header { return w.header }
@@ -234,7 +235,7 @@ func (w *Recorder) Write(p []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
 	if w.body.Cap() == 0 {
 		if length, err := strconv.Atoi(w.sent.Get("Content-Length")); err == nil && length > 0 {
-			w.body.Grow(min(length, MaxBuffered)) // the length may be wrong
+			w.body.Grow(min(length, w.most)) // the length may be wrong
 		}
 	}
 	return w.body.Write(p)

@@ -20,4 +20,9 @@ func TestAnnouncedLengthsAreNotBelieved(t *testing.T) {
 			t.Errorf("length %q: room for %d bytes, want %v", length, got, room)
 		}
 	}
+	proxied := &Recorder{header: http.Header{"Content-Length": {"8388608"}}, most: maxFlushed}
+	proxied.Write([]byte("a"))
+	if got := proxied.body.Cap(); got > 2*maxFlushed {
+		t.Errorf("of another server: room for %d bytes", got)
+	}
 }

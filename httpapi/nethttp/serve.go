@@ -32,9 +32,10 @@ func (x *Call) serveBuffered(h http.Handler, prompt bool) {
 	req := x.HTTP().WithContext(exchange.Context(ctx, x.RequestInfo(), x.User, x.Received))
 	w := &buffered{
 		flushes: prompt, audit: x.TakeAudit(), asked: x.body, seat: x.TakeSeat(), cancel: cancel,
-		done: make(chan struct{}), overflowed: make(chan struct{}), Recorder: Recorder{header: make(http.Header)},
+		done: make(chan struct{}), overflowed: make(chan struct{}), Recorder: Recorder{header: make(http.Header), most: MaxBuffered},
 	}
 	if prompt {
+		w.most = maxFlushed
 		x.HeaderTo(w.header)
 	} else {
 		w.account = x.Account
@@ -92,7 +93,7 @@ func (x *Call) answer(ctx context.Context, w *buffered) {
 	case <-w.overflowed:
 		x.CopyHeader(w.sent)
 		x.SendReader(w.status, w.pipe)
-		x.Holds = w.body.Len()
+		x.Holds = w.body.Cap()
 		return
 	default:
 		<-w.done

@@ -160,7 +160,7 @@ func (x *Read) sendList(ctx context.Context, i *Resource, f negotiate.Format, li
 	}
 	size = room.size
 	if taken = x.sendWhole(f, size, room); taken && room.converts {
-		x.Holds = room.sum
+		x.Holds = room.own
 	}
 	return size, taken, nil
 }
@@ -281,6 +281,7 @@ type listBody struct {
 	items  [][]byte
 	source encoding.Source
 	sum    int    // of the items' sizes
+	own    int    // bytes of items that nothing else keeps, if converts
 	size   int    // of the body, unknownSize if items are made as they are written
 	room   []byte // for one item that is unpacked
 	unpack bool   // some items are the packed bytes of their objects, which are unpacked as they are written
@@ -306,7 +307,7 @@ const (
 // fill finds the size of the body. With stream, a large JSON list is streamed unless all items are kept or converts is set:
 // otherwise they would be encoded twice. Unreadable objects fail here, before the first byte is sent.
 func (b *listBody) fill(ctx context.Context, encoder *encoding.Encoder, meta wire.ListMeta, stream bool) error {
-	b.encoder, b.meta, b.items, b.sum = encoder, meta, b.items[:0], 0
+	b.encoder, b.meta, b.items, b.sum, b.own = encoder, meta, b.items[:0], 0, 0
 	b.source = encoder.Source(b.objects)
 	held := encoder.Sliced() || b.converts
 	if stream && !b.converts && encoder.MediaType() == encoding.JSON && encoding.BodyBytes(b.objects) >= streamFrom && !b.kept() {
@@ -330,6 +331,11 @@ func (b *listBody) fill(ctx context.Context, encoder *encoding.Encoder, meta wir
 		}
 		if held && !b.unpack {
 			b.items = append(b.items, item)
+		}
+		if b.converts {
+			if _, shared := b.source.Kept(o); !shared {
+				b.own += len(item)
+			}
 		}
 		b.sum += encoder.ItemSize(item)
 	}
