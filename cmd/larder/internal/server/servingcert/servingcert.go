@@ -102,6 +102,7 @@ func apply(secure options.SecureServingOptions) (*tls.Config, *server.SecureServ
 		DynamicRecordSizingDisabled: true,
 	}
 	if !secure.DisableHTTP2Serving { // checks that clients can use HTTP/2 with these ciphers
+		//lint:ignore SA1019 kube-apiserver starts only if this succeeds
 		if err := http2.ConfigureServer(&http.Server{TLSConfig: base.Clone()}, nil); err != nil {
 			return nil, nil, fmt.Errorf("error configuring http2: %w", err)
 		}
