@@ -205,7 +205,7 @@ type memoryPool struct {
 
 const (
 	poolSize = 256 << 20
-	// maxOwned is the most that one answer of a body counts for, so that a list of any size can be sent.
+	// maxOwned limits what one response with a Body or Reader counts for, so that a list of any size can be sent.
 	maxOwned = poolSize / 4
 	// poolFree is what a connection may hold without a share: the headers of usual requests and
 	// small bodies, or one answer that waits.

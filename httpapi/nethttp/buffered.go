@@ -213,7 +213,7 @@ type Recorder struct {
 	sent   http.Header // header as it was when the status was written
 	status int
 	body   bytes.Buffer
-	most   int // that is allocated for a body before it is written
+	most   int // limits what is allocated for an announced length, and what a buffered keeps
 }
 
 // NewRecorder returns an empty Recorder.

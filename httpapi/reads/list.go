@@ -281,7 +281,7 @@ type listBody struct {
 	items  [][]byte
 	source encoding.Source
 	sum    int    // of the items' sizes
-	own    int    // bytes of items that nothing else keeps, if converts
+	own    int    // bytes of converted items that the cache does not keep
 	size   int    // of the body, unknownSize if items are made as they are written
 	room   []byte // for one item that is unpacked
 	unpack bool   // some items are the packed bytes of their objects, which are unpacked as they are written
