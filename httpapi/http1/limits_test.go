@@ -2,8 +2,15 @@ package http1
 
 import (
 	"crypto/tls"
+	"errors"
+	"io"
 	"net"
+	"strings"
+	"syscall"
 	"testing"
+	"testing/synctest"
+
+	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/internal/proctest"
 )
@@ -58,5 +65,34 @@ func TestConnectionLimits(t *testing.T) {
 			first.Close()
 			proctest.Eventually(t, "there is room again", connect)
 		})
+	}
+}
+
+// fullListener has no file descriptor for the first connections.
+type fullListener struct {
+	net.Listener
+	failures int
+}
+
+func (l *fullListener) Accept() (net.Conn, error) {
+	if l.failures--; l.failures >= 0 {
+		return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
+	}
+	return nil, io.EOF
+}
+
+// TestFailuresToAcceptAreLogged: a server that has no file descriptors left goes on and says so, once a minute.
+func TestFailuresToAcceptAreLogged(t *testing.T) {
+	out := logFrom(t, "0")
+	synctest.Test(t, func(t *testing.T) {
+		config := Config{MaxHeaderBytes: 1 << 20, MaxBodyBytes: 1 << 20}
+		in := &fullListener{failures: 100} // a second apart after the first
+		if err := New(config).Network.accept(in, nil); !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+	})
+	klog.Flush()
+	if n := strings.Count(strings.Join(out.pieces, ""), syscall.EMFILE.Error()); n != 2 {
+		t.Errorf("logged %d times: %q", n, out.pieces)
 	}
 }

@@ -36,7 +36,7 @@ type Listener struct {
 	open      map[*connection]bool // guarded by mu: true while served, false once a handler has taken it over
 	addresses map[netip.Prefix]int // guarded by mu: open connections of each address
 	closed    bool                 // guarded by mu: closing is closed
-	logged    time.Time            // guarded by mu: when refused connections were last logged
+	logged    time.Time            // guarded by mu: when logIsDue last returned true
 }
 
 func (s *Server) newListener(limits connLimits) *Listener {
@@ -87,6 +87,9 @@ func (l *Listener) accept(in net.Listener, config *tls.Config) error {
 		case l.isClosing(), l.s.isDraining() && errors.Is(err, net.ErrClosed):
 			return nil
 		case isTemporary(err):
+			if l.logIsDue() {
+				klog.ErrorS(err, "Connections cannot be accepted; trying again")
+			}
 			select {
 			case <-l.closing:
 			case <-time.After(delay):
@@ -224,23 +227,32 @@ func (l *Listener) remove(c *connection) {
 	}
 }
 
-// logInterval is the least time between two log messages about refused connections.
+// logInterval is the least time between two log messages about connections that the server did not accept.
 const logInterval = time.Minute
+
+// logIsDue reports whether the last logInterval has passed without such a message. Its caller logs one then.
+func (l *Listener) logIsDue() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if !l.logged.IsZero() && now.Sub(l.logged) < logInterval {
+		return false
+	}
+	l.logged = now
+	return true
+}
 
 // logRefused logs that a connection from address was refused, at most once per logInterval.
 func (l *Listener) logRefused(address netip.Prefix) {
+	if !l.logIsDue() {
+		return
+	}
 	l.mu.Lock()
-	now, open, same := time.Now(), len(l.open), l.addresses[address]
-	due := l.logged.IsZero() || now.Sub(l.logged) >= logInterval
-	if due {
-		l.logged = now
-	}
+	open, same := len(l.open), l.addresses[address]
 	l.mu.Unlock()
-	if due {
-		klog.ErrorS(nil, "Connections are refused", "open", open, "from", address, "openFromThere", same,
-			limitFlags[limitAll], l.limits.all, limitFlags[limitAddress], l.limits.perAddress,
-			"refused", l.refused[limitAll].Load()+l.refused[limitAddress].Load())
-	}
+	klog.ErrorS(nil, "Connections are refused", "open", open, "from", address, "openFromThere", same,
+		limitFlags[limitAll], l.limits.all, limitFlags[limitAddress], l.limits.perAddress,
+		"refused", l.refused[limitAll].Load()+l.refused[limitAddress].Load())
 }
 
 // connLimits limit open connections: all of them, and those from one address; 0 sets no limit.
