@@ -175,7 +175,7 @@ func (c *Cache) becomeReady() {
 }
 
 // keepExact returns the revision up to which the Source says that the present state is exact. It also
-// stores that revision in the state, because the Source is about to forget it.
+// stores that revision in the state, because Source.Fresh may go back when the cache is loaded.
 func (c *Cache) keepExact() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

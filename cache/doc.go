@@ -1,12 +1,12 @@
-// Package cache holds the present state and the recent past of one resource, and answers every read
-// of it.
+// Package cache holds the current state and the recent past of one resource, and answers all reads
+// of that resource.
 //
 // # Model
 //
-// A [Cache] has one writer and any number of readers. The writer, a [Reflector], hands it batches in
+// A [Cache] has one writer and any number of readers. The writer, a [Reflector], applies batches in
 // revision order, one batch for each revision of the store. Each batch publishes a new [Snapshot], an
 // immutable tree of [Object]s ordered by key, and appends the changes to the [Log], a ring that
-// forgets its oldest events first. A Snapshot names the [Position] in the Log at which it was taken.
+// drops its oldest events first. A Snapshot names the [Position] in the Log at which it was taken.
 // So a reader that takes a Snapshot and then follows the Log misses nothing and repeats nothing:
 //
 //	s := c.Snapshot()
@@ -15,48 +15,49 @@
 //	events, next, err := c.Log().Read(s.Position(), nil)
 //
 // A Reflector may begin in the past, so that the Log reaches back to before the start of the
-// process. The Cache becomes ready when it has caught up with the store's revision at
+// process. The Cache becomes ready when it has reached the revision that the store had at
 // the start.
 //
 // An Object is one stored value, encoded and ready to serve. It has a key, a revision, labels and
 // selectable fields in a compact form, and one canonical encoding. Other encodings are made on first
-// use, shared by all readers, and kept as far as a [Budget] allows. Several caches may share one
+// use, shared by all readers, and kept as long as a [Budget] allows. Several caches may share one
 // Budget.
 //
 // A List that requires one value of an indexed field or label looks only at the objects with that
-// value. If several indexes apply, it takes the one with the fewest objects. Indexes are declared in
-// the [Schema] or learnt: a Cache counts, for each label key, the objects that queries scanned in vain, and
-// builds an index of a key that would have avoided many of these. An index is published together with the
-// states that it belongs to, so a query finds the same objects with it as with a scan.
+// value. If several indexes apply, it uses the one with the fewest objects. Indexes are declared in
+// the [Schema] or learnt: for each label key, a Cache counts the objects that queries scanned in vain, and
+// builds an index if it would have avoided many of these. A state and its indexes are published
+// together, so a query finds the same objects with an index as with a scan.
 //
-// A [Shard] divides the objects by a hash of their identity or namespace. The
-// identity is what [Schema.IdentifyBy] returns, or the key. Each Object has the first bits of its hash, in space
-// that alignment would waste. A cache whose schema knows identities also keeps a tree of hashes, 16 bytes for
-// each object. A List of a Shard then does not read the objects of other shards.
+// A [Shard] selects objects by a hash of their identity or namespace. The
+// identity is what the function passed to [Schema.IdentifyBy] returns, or the key without one. With such
+// a function, each Object holds the first bits of its hash, in space that alignment would waste, and a
+// cache also keeps a tree of hashes, 16 bytes for each object. A List of a Shard then does not read the
+// objects of other shards.
 //
 // # Guarantees
 //
 //   - A Snapshot is exact: it holds every change up to its Revision and nothing later. It holds a
 //     batch as a whole or not at all.
-//   - Revision is the newest revision up to which the Snapshot is known to be exact. It may be later
+//   - Revision is the newest revision for which the Snapshot is known to be exact. It may be later
 //     than the last change of this resource: a [Source] reports how far it has followed the store. A later
 //     Snapshot never has a lower Revision, unless the store was replaced. [Cache.At] accepts this
-//     revision, also during a reload.
+//     revision, even during a reload.
 //   - The Snapshot is never behind the Log: after a reader has read an event, every Snapshot that it
 //     takes contains the change.
 //   - [Cache.At] returns the exact state of any revision that the Log reaches.
 //   - The Log holds every change after [Log.Oldest], in order, and each revision as a whole. A
-//     reader that the ring has lapped gets [ErrTooOld] and must read a Snapshot again; it is never
-//     given a gap.
-//   - [Cache.Reset] starts a new epoch: reading from a position taken before it returns [ErrReset].
-//   - No Snapshot mixes two histories of the store. Its History says which one it shows.
+//     reader that the ring has lapped gets [ErrTooOld] and must take a new Snapshot; it never
+//     misses events silently.
+//   - [Cache.Reset] starts a new epoch: reading from an earlier position returns [ErrReset].
+//   - No Snapshot mixes two histories of the store. Snapshot.History says which one it shows.
 //   - A stored value that cannot be decoded becomes a corrupt Object, which has an error. A List that
 //     covers it fails, a Get returns the Object with its error, all other keys are served, and its
 //     deletion is an ordinary event. Every 15 seconds a Reflector decodes up to a thousand corrupt
-//     objects again, and more as long as some succeed. One that has become decodable replaces the
+//     objects again, and more as long as some succeed. A decoded object replaces the
 //     corrupt one without an event.
-//   - [Cache.Retire] ends a Cache that is no longer kept current. The Cache still serves the
-//     objects that it held, at their last revision.
+//   - [Cache.Retire] ends a Cache that is no longer kept current. The Cache still serves its
+//     last objects, at their last revision.
 //
 // Apply and Reset are deterministic: they start no goroutine, read no clock (the batch carries the
 // time) and do no I/O.
@@ -64,7 +65,7 @@
 // # Bytes
 //
 // Every byte reachable from a Snapshot or an Event is shared by all responses that send it. It is
-// written once, before publication, and never after. Callers of [NewObject] give up ownership of the body.
+// written once, before publication, and never after. [NewObject] takes ownership of a body that it does not pack.
 //
 // # Locks
 //
@@ -74,27 +75,27 @@
 //	Cache.mu          applying a batch, installing a learnt index or a repaired object, dropping old events
 //		offers.mu     objects of writes whose events are not applied
 //		Budget.mu     the order of kept encodings; of one Budget at a time
-//		Cache.mu      of another cache, only tried: its Log forgets for a shared Budget,
+//		Cache.mu      of another cache, by TryLock: its Log drops events for a shared Budget,
 //		              with Budget.mu
 //	cell.mu           one encoding while it is made
-//		cell.mu       of another encoding that the encoder asks for
+//		cell.mu       of another encoding that the encoder requests
 //		Budget.mu
-//	learner.mu        what queries cost; a List only tries it
+//	learner.mu        what queries cost; a List uses TryLock
 //	Schema.mu         names of fields
 //
-// Encoders run with cell.mu held. They may ask for other encodings of their object, but the requests
+// Encoders run with cell.mu held. They may request other encodings of their object, but the requests
 // must not form a cycle. Decode, Offer's functions and OnAppend run without any of these locks.
 //
 // # Goroutines
 //
 // A Cache starts none. [Reflector.Run] starts two and waits for them: one loads and applies; the other
-// builds indexes, forgets old events and retries corrupt objects. During a replay a third waits to make the
-// cache ready. While many values are decoded, workers run too.
+// builds indexes, drops old events and retries corrupt objects. During a replay a third waits to make the
+// cache ready. Workers run while many values are decoded.
 //
 // # Reading the source
 //
 // Start with object.go and cache.go. Then read state.go (what a batch does to the trees), ring.go
 // and log.go (the past), checkpoints.go (exact old revisions), list.go (queries), learn.go (learnt
 // indexes), encoding.go (shared bytes), budget.go (how many of them are kept) and reflector.go (how
-// objects get in).
+// objects are loaded).
 package cache

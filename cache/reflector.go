@@ -203,8 +203,8 @@ func (r *Reflector) loadUntilDone(ctx context.Context, group *errgroup.Group) er
 // load reads all objects of one revision and resets the cache to them.
 func (r *Reflector) load(ctx context.Context, group *errgroup.Group) error {
 	replacements := r.store.Replacements()
-	// After Begin the subscription does not say any more up to which revision the cache is
-	// exact, so keepExact stores that in the cache before.
+	// A Source's Fresh may go back at a load, so keepExact first stores in the cache up to which
+	// revision it is exact.
 	least, exactTo := r.since, int64(0)
 	if known := r.cache.keepExact(); replacements == r.replacements {
 		least, exactTo = max(least, r.cache.current.Load().revision), known

@@ -4,10 +4,10 @@
 // # Life of a request
 //
 //  1. Package http1 accepts a connection, does the TLS handshake and reads a request's header. It
-//     refuses a header that two parsers could read differently. Later code does not see the
+//     rejects a header that two parsers could read differently. Later code does not see the
 //     connection or the HTTP library, but an [exchange.Exchange]: the request, its user, its
 //     deadline and the response.
-//  2. One parser makes a [request.Request] of method and target. Routing and authorization read
+//  2. One parser makes a [request.Request] from method and target. Routing and authorization read
 //     only this value. Until the client is authenticated, the work for a request is proportional
 //     to the length of its header.
 //  3. From here until the answer, a panic ends only this request.
@@ -16,11 +16,11 @@
 //  5. The client is authenticated. Rejected credentials never make a request anonymous. The audit
 //     policy decides how much of the request is recorded. If the request impersonates another
 //     user, and its sender may do so, it continues as that user.
-//  6. Flow control gives the request a seat, after a wait if necessary, or refuses it. A request
+//  6. Flow control gives the request a seat, after a wait if necessary, or rejects the request. A request
 //     keeps its seat until its answer is written, or, if the answer is small, until just before. A
-//     watch keeps it until its initial objects have been sent.
+//     watch keeps its seat until its initial objects have been sent.
 //  7. The authorizer decides about the Request before anything is looked up. If the server is
-//     configured to publish storage versions, most writes are refused until it has done so.
+//     configured to publish storage versions, it rejects most writes until it has done so.
 //  8. A [routes.Table] routes the Request. Package reads answers GET and LIST of a stored resource
 //     from encoded bytes. Package writes serves writes. Package streams opens a WATCH, takes over
 //     the connection and frees the other memory of the request.
@@ -34,18 +34,19 @@
 //
 // # Guarantees
 //
-// A client gets kube-apiserver's answers, including the texts of errors. A GET, LIST or WATCH of a
-// cached resource decodes no object whose requested encoding is
-// cached. Exceptions are single Tables, watches that upstream's handlers serve, and answers that the audit
-// policy records. A response's length is known before its
-// first byte, or its end is marked, so a client can recognize a truncated answer. Shared bytes
-// contain nothing that depends on the user.
+// A client gets kube-apiserver's answers, including error texts. A GET, LIST or WATCH of a
+// cached resource decodes no object whose requested encoding is cached, except for single Tables,
+// watches that upstream's handlers serve, and answers that the audit policy records. Either a
+// response's length is known before its first byte, or its end is marked, so a client can recognize
+// a truncated answer. Shared bytes contain nothing that depends on the user.
 //
 // # Goroutines
 //
 // [Server.Run] owns all goroutines and returns after the last has ended: those of http1, streams,
-// nethttp and revocation, one that detects clients that have left, one that reports the number of
-// requests, one that sums up costs and, at shutdown, two that end watches. A handler may outlive its request's deadline.
+// nethttp and revocation, one that detects disconnected clients, one that reports the number of
+// requests, one that sums up costs and, at shutdown, one that closes stalled connections and one
+// that ends watches. A handler may outlive its request's deadline. [Front.Run] starts and awaits
+// those of its own http1 server.
 //
 // # Locks
 //

@@ -1,13 +1,13 @@
-// Package kv is a client of etcd. It reads, writes and watches keys, on a cluster or in a server
+// Package kv is an etcd client. It reads, writes and watches keys in a cluster or in a server
 // inside this process. Package embedded is that server; only programs that import it
 // link it.
 //
 // # Model
 //
 // A [Store] is etcd's multi-version map. Every committed write gets the next revision; all keys
-// written by one transaction share theirs. There are two stores: [Etcd], which serves a cluster
-// ([NewExternal]) and a server in this process (package embedded) with the same client code, and
-// the in-memory model of package kvtest. The same conformance tests run over all of them.
+// written by one transaction share a revision. [Etcd] is a Store with one client for a cluster
+// ([NewExternal]) and for a server in this process (package embedded). Package kvtest has an
+// in-memory model. The same conformance tests run over all three.
 //
 // # Guarantees
 //
@@ -19,7 +19,7 @@
 //
 //   - K3, watches: a watch delivers every event after the requested revision, in revision
 //     order, all events of one revision in one [Batch], and no event twice. A watch that cannot keep
-//     that promise ends with one error response and is closed.
+//     this promise ends with one error response and is closed.
 //
 //   - K4, progress: a response with Progress p promises that every event of a revision <= p was
 //     delivered before it.
@@ -27,14 +27,14 @@
 //   - K5, Revision: the revision returned is at least that of every write that was acknowledged
 //     before the call.
 //
-//   - K6, one history: the store behind the client may turn out to be another one (its cluster id
-//     changed) or an older one (its revision or raft term is lower than an answer or a watch has
-//     shown). Then every watch ends with [ErrReplaced], and earlier revisions are invalid.
+//   - K6, one history: the store may be replaced by another one (its cluster id changes) or
+//     by an older state (an answer has a lower revision or raft term than an earlier answer or
+//     watch response). Then every watch ends with [ErrReplaced], and earlier revisions are invalid.
 //
 //     Replacements counts these changes, and ReplacedRevision is the highest revision of the
-//     histories that ended. The count is raised before the answer that shows the replacement is
+//     replaced histories. The count is raised before the answer that shows the replacement is
 //     returned. So a caller that holds a revision without a watch reads the
-//     revision and then the count. If the count is unchanged, earlier answers still hold.
+//     revision and then the count. If the count is unchanged, earlier answers are still valid.
 //
 // # Tail
 //
@@ -50,8 +50,8 @@
 //     that of the last one that is. If all batches are applied, Fresh is the revision seen.
 //     Otherwise it is the revision before the first batch that is not applied.
 //
-// So Fresh never goes back, whatever is queued. When the owner loses its place, Fresh keeps its value
-// until the owner begins to load; it becomes 0 only when the store was replaced. Fresh reads a
+// So Fresh never goes back. When the owner loses its place, Fresh keeps its value until the owner has
+// loaded again; it becomes 0 only if the store was replaced. Fresh reads a
 // generation before and after these steps. The generation is odd while the owner must load. If it has
 // changed, the revisions may be of two histories, and Fresh does not combine them.
 //
@@ -64,49 +64,50 @@
 //
 // A Tail may begin in the past ([TailConfig.Replay], [Clock]), as far back as the store can still be read.
 // The owners load the state of that revision and then receive the events since, so a
-// restart need not lose the history of the previous process. An owner that subscribes later reads
-// its past from the store. It does not if the Tail has seen no event below its prefix, which
-// saves up to 100 ms: etcd takes that long to answer a watch that begins in the past. If the store compacted events that
-// the Tail had not seen, the Tail begins in the past again, after that gap. In a store that was
-// replaced it begins at the present, and never before it: the owners do not know the new store's
-// past. A Tail cannot detect a restore from a backup while no Tail ran: restore
+// restart keeps the history of the previous process. An owner that subscribes later reads
+// its past from the store, unless the Tail knows that nothing has changed below its prefix. That
+// saves up to 100 ms, which etcd takes to answer a watch that begins in the past. If the store compacted
+// events that the Tail had not seen, the Tail begins in the past again, after that gap. In a
+// replaced store it begins at the present, because the owners do not know that store's
+// past. A Tail cannot detect that the store was restored from a backup while no Tail ran: restore
 // with a raised revision, and mark the older ones as compacted, as etcd recommends.
 //
 // # Server in this process
 //
 // [EtcdConfig].Open makes the store's [Connection]. A server in this process passes the header of
-// each answer to [Answers] before any client gets the answer. So the revision is known without a request as long as that server is the only member.
+// each answer to [Answers] before any client gets the answer. So the revision is known without a
+// request as long as that server is the only member.
 //
 // # Cluster
 //
 // While a cluster cannot be reached, operations wait until their context ends, as in etcd's
-// client: give them deadlines. Three kinds of connections are in use:
+// client: give them deadlines. There are three kinds of connections:
 //
-//   - the revision is read over an HTTP/2 connection of its own, one request at a time;
-//   - transactions are sent over a second one, many at once;
-//   - etcd's client does the rest: all other requests, values above a member's limit for one
-//     message, and everything while a member is slow or gone.
+//   - one HTTP/2 connection reads the revision, one request at a time;
+//   - a second one sends transactions, many at once;
+//   - etcd's client does the rest: all other requests, transactions that the second one cannot
+//     send, and everything while a member is slow or gone.
 //
 // A read or a watch moves to another member by itself. A failed write is not retried,
 // because it may have been committed, unless the member reports that it did not process it. A watch
 // asks etcd to end it while there is no leader; the Tail reopens it where it ended.
 //
-// K4 holds only for members that never report progress ahead of events: etcd from 3.4.31 and 3.5.13
-// on. When a member begins to serve a watch, all endpoints are asked for that member's version, and
-// its first answer counts. If the member is older or does not answer, the whole key space is watched:
-// each revision has an event in it, so the events alone prove progress. For
+// K4 requires members that never report progress ahead of events: etcd from 3.4.31 and 3.5.13
+// on. When a member begins to serve a watch, the store asks all endpoints for that member's version
+// and uses the first answer. If the member is older or does not answer, the store watches the whole
+// key space: each revision has an event in it, so the events alone prove progress. For
 // that, the etcd user must be allowed to read all keys.
 //
-// Servers that only imitate etcd, as kine does, can be used within their limits: transactions write
+// Servers that only imitate etcd, such as kine, work within their limits: transactions write
 // one key, and a watch that begins in the future or at the compacted revision ends with an error.
-// Such a server may compact by itself, or ignore requests to compact, so the
-// oldest readable revision is found by trying.
+// Such a server may compact by itself, or ignore requests to compact, so the Tail
+// finds the oldest readable revision by trying.
 //
 // # Compaction
 //
 // Every interval a store competes for the key "compact_rev_key" exactly as kube-apiserver does. All
-// Larders and kube-apiservers on one etcd share one compactor, and at least one
-// interval of revisions is kept. A server whose etcd user may use the keys below the prefix alone cannot take
+// Larders and kube-apiservers on one etcd share one compactor, which keeps at least one
+// interval of revisions. A server whose etcd user may use only the keys below the prefix cannot take
 // part. When the store is replaced, the state of this protocol and the
 // leases that the old store granted are discarded.
 //
@@ -120,7 +121,7 @@
 //
 // # Bytes
 //
-// Values given to Put belong to the store from then on. Values returned by Get, Range and watches
+// A value passed to Put belongs to the store from then on. Values returned by Get, Range and watches
 // are shared and must not be modified; in process they may be etcd's own memory. The one
 // exception is a page requested with RangeOptions.Borrow: its values may be overwritten once it is
 // released.

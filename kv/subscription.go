@@ -181,9 +181,9 @@ func (s *Subscription) setFirstLocked() {
 }
 
 // Fresh returns a revision up to which the owner has applied everything, 0 before its
-// first load. It never goes back in one history of the store: while the owner has lost its
-// place, it stays what it was. Only between Begin, with which the owner begins to load, and
-// Loaded it may be 0: see the package doc for what the owner has to note before.
+// first load and once the store is known to have been replaced. It never goes back in one
+// history of the store: when the owner loses its place, Fresh keeps its value until Loaded.
+// See the package doc for what an owner notes before it reloads.
 func (s *Subscription) Fresh() int64 {
 	for {
 		generation := s.generation.Load()

@@ -3,15 +3,15 @@
 // # Model
 //
 // A [Watcher] is a position in a [cache.Log] and a filter: a namespace, a name, a label selector, a
-// field selector and a shard. It has no queue of its own and nothing is pushed to it. It starts from
-// a [cache.Snapshot], whose objects it delivers first, or from a revision. Either way it then follows
-// the Log. So it misses nothing and repeats nothing, without a lock over both.
+// field selector and a shard. It has no queue, and nothing is pushed to it. It starts from
+// a [cache.Snapshot], whose objects it delivers first, or from a revision. In both cases it then follows
+// the Log, so it misses nothing and repeats nothing, without a lock over both.
 //
 // A [Hub] is the only regular reader of one resource's Log. Watchers with equal filters share a
 // group. The Hub evaluates a filter once per group and event, and appends the outcome to the group's
 // chain, which all its watchers read. The chain is a shortcut; the Log is authoritative. A watcher
 // that resumes at an old revision, has just finished its initial objects, or was too slow for the chain
-// reads the Log itself, with the same filter, up to where the chain begins,
+// reads the Log itself, with the same filter, up to the start of the chain,
 // and joins there.
 //
 //	Watch(Initial)                Watch(After)
@@ -33,7 +33,7 @@
 //
 // Close, the end of an epoch and a corrupt object lead from every state to closed.
 //
-// An event reaches only the groups that it can concern. Each group is indexed by the
+// An event reaches only the groups that it may concern. Each group is indexed by the
 // first of these keys that its filter fixes:
 //
 //   - namespace and name of an object
@@ -42,8 +42,7 @@
 //   - the first byte of the hashes in its shard
 //   - nothing
 //
-// The Hub finds the groups of an event by its key, and by the values that the object has now and had
-// before.
+// The Hub finds the groups of an event by its key, and by the object's values before and after.
 //
 // # Transitions
 //
@@ -55,18 +54,18 @@
 //	selected        not, or deleted [Deleted], with the object before and the event's revision
 //
 // A watcher that started at a revision gets the transitions between states of the store, even if
-// it has not seen the former state. (apiserver pkg/storage/cacher/cache_watcher.go has the same rule.)
+// it has not seen the earlier state. (apiserver pkg/storage/cacher/cache_watcher.go has the same rule.)
 //
 // # Guarantees
 //
-// They hold within an epoch (see below), for every Watcher.
+// For every Watcher, these hold within an epoch (see below).
 // Package watchtest checks them by these names.
 //
 //	W1 Ordered       Initial objects come in key order. After them revisions never
 //	                 decrease.
-//	W2 Unique        An event is delivered once at most. Nothing after the initial
-//	                 objects has a revision at or below the one they were taken at;
-//	                 nothing at or below the revision asked for is delivered.
+//	W2 Unique        An event is delivered at most once. Nothing after the initial
+//	                 objects has a revision at or below their Snapshot's;
+//	                 nothing at or below the requested revision is delivered.
 //	W3 Reliable      Between the start and the last delivery no event that the
 //	                 filter selects is missing. A watcher that would miss one ends
 //	                 with [cache.ErrTooOld] instead.
@@ -75,45 +74,45 @@
 //	W5 Resumable     A Watcher started after the revision of the last delivery, or
 //	                 of a bookmark, continues exactly there, as long as the Log
 //	                 reaches back.
-//	W6 Bookmarkable  A bookmark of revision R says: every selected event at or below
+//	W6 Bookmarkable  A bookmark of revision R promises: every selected event at or below
 //	                 R has been delivered, and none at or below R will follow.
 //	W7 Filtered      The filter's transitions are delivered, and nothing else.
 //
 // # Slow watchers
 //
-// A slow watcher lags behind and does not delay others. A chain holds at most 1024
+// A slow watcher lags behind without delaying others. A chain holds at most 1024
 // revisions for a watcher that does not read. After that the watcher falls back to the Log. Once the
 // Log has dropped the next event, the watcher is lapped: Next returns [cache.ErrTooOld]. There is no
 // timeout. A watcher that reads its initial objects keeps their Snapshot alive, so its caller must
-// bound how long a write to its client may take.
+// limit how long a write to its client may take.
 //
 // # Epochs
 //
 // When the Cache is reloaded ([cache.Cache.Reset]) its Log restarts, and all watchers end with io.EOF. A
 // live watcher first delivers the rest of its chain; others drop undelivered events. Their clients
-// resume where they were, as far as the new Log reaches back. The same happens when Run ends. If the store was
-// replaced by another history, for example a restored backup, watchers end with [ErrReplaced]: their clients
-// must start again.
+// resume where they stopped, as far as the new Log reaches back. The same happens when Run ends. If the store
+// was replaced by another history, for example a restored backup, watchers end with [ErrReplaced]: their
+// clients must start again.
 //
 // # Corrupt objects
 //
 // An object with an error (a stored value that cannot be decoded) has no labels or fields. It is in
 // the scope of its namespace and name, in no shard, and only empty selectors select it. A watcher
-// that would have to deliver it ends with [cache.CorruptError]; the others continue.
+// that would deliver it ends with [cache.CorruptError]; the others continue.
 //
 // # Locks
 //
-//	Hub.stepMu        held by the goroutine that publishes; Notify only tries it
+//	Hub.stepMu        held by the goroutine that publishes; Notify uses TryLock
 //		Hub.mu
 //			group.mu
 //
-// None is held across a call out of the package, except for calls of selectors, of the Cache's
+// No lock is held during a call out of the package, except for calls of selectors, of the Cache's
 // lock-free readers and of [Options].Wake. A Watcher has no lock: one goroutine at a time calls its
-// methods. Only [Watcher.Close] and [Watcher.LastRevision] may be called from any.
+// methods. Only [Watcher.Close] and [Watcher.LastRevision] may be called from any goroutine.
 //
 // # Goroutines
 //
-// [Hub.Run] starts none. While it runs and publishing costs little, the goroutine that calls
+// [Hub.Run] starts none. While Run runs and publishing costs little, the goroutine that calls
 // [Hub.Notify] publishes the events and wakes the watchers itself. A Watcher runs on its caller's
 // goroutine.
 //
@@ -127,10 +126,10 @@ package watch
 //
 // A chain is a singly linked list whose last node is always empty and open. The Hub fills the open
 // node and publishes it by linking the next one. A watcher holds the node that it reads next, so the
-// collector frees what all watchers of a group have read. A ring per group would keep its last events
-// alive, read or not.
+// garbage collector frees nodes that all watchers of a group have read. A ring per group would keep
+// its last events alive, read or not.
 //
-// After Config.backlog nodes the Hub ends the chain with a node marked cut. It goes on with a new
+// After Config.backlog nodes the Hub ends the chain with a node marked cut, and starts a new
 // chain that the old one does not link to.
 //
 // A watcher that finds its node open arms itself and looks again. The Hub links a node and then looks

@@ -1,5 +1,5 @@
-// Package http2 serves HTTP/2. A connection carries many requests at the same time, and each of
-// them is a stream. The package turns a request into an [exchange.Carrier], and an
+// Package http2 serves HTTP/2. A connection carries many requests at the same time, each as a
+// stream. The package turns a request into an [exchange.Carrier], and an
 // [exchange.Response] into frames. It reads frames, and writes control frames, with
 // golang.org/x/net/http2. It handles streams itself, because net/http's server keeps a goroutine
 // and buffers for every watch.
@@ -7,18 +7,18 @@
 // # Life of a stream
 //
 // One goroutine reads a connection. A complete header opens a stream and starts a goroutine
-// that serves it. A handler can take its response over and write it piece by piece, as a watch
-// does. The goroutine of the stream then ends: an idle watch is a [Stream] and nothing else.
+// that serves it. A handler can take over its response and write it piece by piece, as a watch
+// does. The stream's goroutine then ends: an idle watch is a [Stream] and nothing else.
 // When the client resets a stream or closes the connection, the contexts of its requests end.
 //
 // # Writing
 //
 // A goroutine that writes a response locks Conn.writeMu and writes whole frames: as much of the
-// body as the client's windows allow, in pieces that fill a TLS record. What [Stream.SendMore]
+// body as the client's windows allow, in pieces that fill a TLS record. Data that [Stream.SendMore]
 // writes stays in a buffer, a few records at most, until something else is sent or [Conn.Flush]
-// is called. So the events of many watches leave in one write, if the watches share a connection.
-// The reading goroutine does not wait for a client that does not read, except where TLS itself answers
-// the client from it, as after a KeyUpdate. Its control frames (settings, pings, windows, resets) are
+// is called. So the events of many watches that share a connection leave in one write.
+// The reading goroutine does not wait for a client that does not read, unless TLS itself answers
+// the client, as after a KeyUpdate. Its control frames (settings, pings, windows, resets) are
 // queued, and written before writeMu is unlocked. After Config.WriteTimeout the server gives up a
 // response, or a connection, that its client does not read.
 //
@@ -30,37 +30,38 @@
 // Everything that a client can hold open has a limit:
 //
 //   - Streams, and goroutines that serve them: Config.MaxStreams. A stream beyond that is refused.
-//   - Headers: Config.MaxHeaderBytes for each, and [largeHeaders] of that size for all unanswered
+//   - Headers: Config.MaxHeaderBytes for each, and [largeHeaders] times that for all unanswered
 //     requests of a connection. HPACK may expand a header to [expandMost] times its
 //     encoded size, beyond a usual size that is always allowed.
 //   - Bodies: Config.MaxBodyBytes for each, and the window of the connection for all. Memory grows
-//     with what has arrived, not with the length that the client announces.
+//     with the data that has arrived, not with the announced length.
 //   - Answers that wait for the client: Config.WriteTimeout for each, and the pool of the server.
 //   - Frames that only make work, such as resets, pings, settings and DATA of closed streams:
-//     [floodRate]. A client that sends more of them gets ENHANCE_YOUR_CALM, and its connection ends.
+//     [floodRate]. A client that sends more gets ENHANCE_YOUR_CALM, and its connection ends.
 //     A WINDOW_UPDATE wakes only as many writers as its window has room for.
-//   - Control frames that the client causes and does not read: [mostControl]. The connection ends.
+//   - Control frames that the client causes and does not read: [mostControl]. Then the connection ends.
 //   - The time until the client has sent its preface or the rest of a header:
 //     Config.HeaderTimeout.
 //
 // # Memory
 //
-// Each connection counts the bytes that it holds, whatever state its streams are in: queued,
+// Each connection counts the bytes that it holds, in any state of its streams: queued,
 // waiting for a window, refused but not yet answered, or reset while their handlers still run.
 // Bytes that no handler will read are discarded at once, before the answer is sent. Requests that
-// no handler has asked for, and answers that wait for the client, also count towards a pool that
+// no handler has read yet, and answers that wait for the client, also count towards a pool that
 // all connections of the server share. When the pool is full, the server closes the connection
-// that holds most. A connection holds little else: a buffer of 16 KiB to read into, one of 64 KiB
+// that holds the most. A connection holds little else: a buffer of 16 KiB to read into, one of 64 KiB
 // to write from, and HPACK's table of 4 KiB.
 //
 // # Goroutines
 //
-// One for each connection; one for each stream until it is answered or taken over; one while
-// queued control frames wait for writeMu. [Conn.Serve] returns after the last of them.
+// One for each connection; one for each stream until it is answered or taken over; one that writes
+// queued control frames if no other goroutine holds writeMu. [Conn.Serve] returns after the last of
+// them.
 //
 // # Locks
 //
 // Conn.writeMu > Conn.mu > memoryPool.mu. While writeMu is held, frames are written to the
-// connection and the [socket.Waiter] of the writer is called. While Conn.mu is
-// held, at most a deadline is set or the socket closed.
+// connection and the [socket.Waiter] of the writer is called. Under Conn.mu, the only calls on the
+// connection set a deadline or close the socket.
 package http2

@@ -3,13 +3,14 @@
 //
 // # Model
 //
-// [Relay.Caches] decides from a request alone whether a cache may answer it. Other requests go
-// through, and the upstream authorizes them. The server authorizes a cacheable request by the upstream's
+// [Relay.Caches] decides from a request and the upstream's version whether a cache may answer the request. Other
+// requests go through, and the upstream authorizes them. The server authorizes a cacheable request by the upstream's
 // SubjectAccessReview and then calls [Relay.Acquire], which returns the cached resource. If the cache
-// is not fresh enough for the request, Acquire returns nil, and the request goes through, too.
+// is not fresh enough for the request, Acquire returns nil, and the request also goes through.
 //
-// The first such request makes the relay follow the resource, with a [relay.Store] and a cache of package storage. The
-// relay stops when nothing has read the resource for a while, when its CRD changes, or when the upstream refuses to list or watch it.
+// The first such request makes the relay follow the resource, with a [relay.Store] and a cache of package storage.
+// The relay stops when nothing has read the resource for a while, when its CRD changes, when the upstream refuses to
+// list or watch it, or when the Budget has no room for it.
 //
 // Built-in resources are cached as the protobuf messages that the upstream has sent, in this program's
 // storage version. The messages keep fields that this program does not know, but it cannot write those as
@@ -29,6 +30,7 @@
 //
 // # Locks and goroutines
 //
-// Budget.mu > Relay.mu, which is a leaf. Each followed resource has a goroutine that runs its store, tail and cache; two more ask
-// for the upstream's version and watch its CRDs. [Relay.Run] waits for all of them. A [Proxy] starts none.
+// Budget.mu > Relay.mu, which is a leaf. Each followed resource has a goroutine that runs its store, tail and cache on
+// further ones; two more ask for the upstream's version and watch its CRDs. [Relay.Run] waits for all of them. A
+// [Proxy] starts none.
 package relay

@@ -2,30 +2,30 @@
 //
 // A watch is authenticated and authorized when it begins, and may last for an hour.
 // [Rights.Join] records the right by which a watch is open. Watches that a client opens for the
-// same objects with the same credentials share one right, so that a thousand of them cost one
-// check. Once a second, [Rights.Run] reads the counters and revisions that rights depend on. It
-// authenticates and authorizes again only the credentials that a change concerns. Webhooks and
-// OpenID providers do not report changes, so Run asks them again every three seconds.
+// same objects with the same credentials share one right, so a thousand of them cost one
+// check. Once a second, and soon after answers, [Rights.Run] reads the counters and revisions that
+// rights depend on. It authenticates and authorizes again only the credentials that a change concerns.
+// Webhooks and OpenID providers do not report changes, so Run asks them again every three seconds.
 //
 // # Guarantees
 //
-// A watch ends within five seconds after its user has lost the right to it, like a watch whose
-// time is up. A client that does not read the end is cut off. A right that this process decides
-// about ends at once, however slow webhooks and providers are. A webhook or provider may take ten
-// seconds to answer, which then come on top. If it does not answer, its watches go on, and it is asked again.
+// A watch ends within five seconds after its user loses the right to it, like a watch that times
+// out. A client that does not read the end is cut off. A right that this process decides
+// ends in that time, however slow webhooks and providers are. A webhook or provider may take ten
+// more seconds to answer. If it does not answer, its watches continue, and Run asks it again.
 //
 // # Goroutines
 //
-// Run starts checks, and waits for no answer. Three pools run them, so that a slow answer delays
+// Run starts checks and waits for no answer. Three pools run them, so that a slow answer delays
 // only its own pool: one for this process, with up to eight goroutines; one for providers and
 // webhooks that authenticate; and one for webhooks that authorize, with up to
 // [RemoteConcurrency] each. Run returns after all of them have ended.
 //
 // # Locks
 //
-// The locks are leaves, with one exception: while Rights.mu is held, caches are read and package auth
-// is asked about a credential. A round locks it for each credential, so that no watch waits for a round
-// to begin.
+// All locks are leaves but Rights.mu: while it is held, caches are read and package auth checks a
+// credential. A round locks it for each credential separately, so that new watches do not wait for
+// the whole round.
 //
 // # Secrets
 //

@@ -3,13 +3,13 @@
 // # Pipeline
 //
 // An [Endpoint] serves the writes of one resource or subresource in one API version, built-in or
-// custom. [Endpoint.Serve] receives a request that is authenticated, authorized and has a seat from flow
-// control. It runs these steps in order on the request's own goroutine:
+// custom. [Endpoint.Serve] receives a request that is authenticated and authorized and has a flow
+// control seat. It runs these steps in order on the request's own goroutine:
 //
 //	step                function                          holds afterwards
 //	route               Write.routed                      upstream's router would accept the headers
 //	begin               Write.begin                       ctx has user, audit and warnings, and ends at the deadline
-//	negotiate           Write.negotiate                   the form of the answer is known
+//	negotiate           Write.negotiate                   the format of the answer is known
 //	read                Write.readBody                    the body is in memory, within its limits
 //	options             Write.decodeOptions               the query parameters are valid
 //	decode              Write.decode                      a defaulted object of the internal version, owned by the write
@@ -32,17 +32,17 @@
 // or [patched.UpdatedObject]. They run again after a conflict. An update then decodes its body again,
 // because the storage changes the object that it receives.
 //
-// If etcd refuses an object because of its size, the write retries once without managedFields, as
-// upstream does. An apply does not: its managedFields are part of the request.
+// If etcd rejects an object because of its size, the write retries once without managedFields, as
+// upstream does. An apply does not retry: its managedFields are part of the request.
 //
 // # Deadlines and disconnects
 //
 // ctx ends at the deadline of the request, when an HTTP/2 client disconnects, or, except for
-// deletecollection, 34 s after the write begins. Over HTTP/1.1 a disconnect is not noticed, because no
-// goroutine reads from the connection during the write. A write that is canceled before the store step has changed nothing. During that step the
-// outcome is unknown, as in upstream; the client gets a 504. An admission plugin that ignores ctx, such as
-// the quota plugin, delays the 504 until it returns. Upstream answers at the deadline and leaves the plugin
-// running.
+// deletecollection, 34 s after the write begins. Over HTTP/1.1 a disconnect is not detected, because no
+// goroutine reads from the connection during the write. A write canceled before the store step has
+// changed nothing. During that step the outcome is unknown, as in upstream; the client gets a 504. An
+// admission plugin that ignores ctx, such as the quota plugin, delays the 504 until it returns. Upstream
+// answers at the deadline and leaves the plugin running.
 //
 // # Guarantees
 //
@@ -52,8 +52,8 @@
 //
 // # Memory, locks and goroutines
 //
-// The package starts no goroutines. Its one lock guards the warnings, which plugins may add from their
+// The package starts no goroutines. Its only lock guards the warnings, which plugins may add from their
 // own goroutines. An object belongs to the write from decode until the storage returns. The storage may
-// return the same object. The answer is usually made from the cache's bytes ([storage.Written]), not by
-// encoding the object. If upstream's encoder must write it, the stored bytes are decoded first.
+// return the same object. The answer usually consists of the cache's bytes ([storage.Written]). If
+// upstream's encoder must write it, the stored bytes are decoded first.
 package writes

@@ -1,11 +1,11 @@
 // Package relay presents one resource of another API server, the upstream, as a [kv.Store], so that caches and
-// watches that were made for etcd run over the upstream's list and watch.
+// watches built for etcd run over the upstream's list and watch.
 //
 // # Model
 //
 // A [Store] has a key for each object: a prefix, the namespace and the name. The value is the object as
 // the upstream sent it: a protobuf message in the envelope that kube-apiserver stores, or JSON with kind and
-// apiVersion. Messages are copied without being decoded, so fields that this program does not know survive.
+// apiVersion. Messages are copied without decoding, so fields that this program does not know survive.
 // A revision is a resourceVersion. The store is read-only.
 //
 // # Guarantees
@@ -20,11 +20,11 @@
 //     with [kv.ErrCompacted], so that the reader reloads.
 //   - K4: an event or a bookmark of a watch proves progress up to its revision. Bookmarks come once a minute.
 //     [Store.RequestProgress] gets one sooner from a probe: a second watch from the first one's position
-//     with a timeout of three seconds, so that the upstream sends a bookmark after one. The probe has
+//     with a timeout of three seconds, so the upstream sends a bookmark after one second. The probe has
 //     seen all events between the position and the bookmark. When the first watch has delivered the last of
-//     them, it has delivered everything up to the bookmark, whichever replicas served the two.
+//     these events, it has delivered everything up to the bookmark, whichever replicas served the two.
 //   - K6: if a consistent list returns a lower revision than an earlier list or watch, the upstream's etcd was
-//     restored. Each watch asks for the revision before it begins, because a restart of the upstream ends
+//     restored. Each watch reads the revision before it begins, because a restart of the upstream ends
 //     watches. A restore goes unnoticed if the restored etcd passes the old revision before the next read.
 //
 // # Locks and goroutines
@@ -35,6 +35,6 @@
 //
 // # Bytes
 //
-// Each value is a separate allocation that nothing modifies. Lists are limited to 1 GiB, frames
+// Each value is a separate allocation that nothing modifies. Pages of lists are limited to 1 GiB, frames
 // to 64 MiB, error bodies to 1 MiB.
 package relay

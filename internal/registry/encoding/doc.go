@@ -4,24 +4,24 @@
 //
 // A [Codec] belongs to one resource. When a value enters the cache, the Codec decodes it once and encodes
 // it in the canonical encoding: the bare protobuf message of the stored version, or JSON for a custom
-// resource ([Custom]). It does not even decode values with a known fingerprint (fingerprint.go).
+// resource ([Custom]). Values with a known fingerprint are not decoded at all (fingerprint.go).
 //
 // A [Version] is a served version of the resource. It has an [Encoder] for each media type and
 // [Projection]. An Encoder makes items from cached objects. Most items are parts of the canonical bytes, or
 // JSON that package transcode writes from them. Other items need a decoded object. A [Source] makes the
-// items of one list and decides which of them to cache.
+// items of one list and decides which ones to cache.
 //
 // # Guarantees
 //
-// An Encoder's items are byte for byte what upstream's encoders write for the same object. They stay
+// An Encoder's items are byte for byte what upstream's encoders write for the same object. They are
 // cached with the object as long as the budget allows.
 //
 // Stored custom resources that are already in served form (package servedjson) are cached without
 // decoding, and requests decode them without pruning and defaulting.
 //
-// [Codec.Restore] returns what upstream would decode from the store; writes compare with it.
+// [Codec.Restore] makes exactly the object that upstream would decode from the store, for comparisons in writes.
 //
-// Large canonical bytes of custom resources are packed (package cache), with their metadata beside them.
+// Large canonical bytes of custom resources are packed (package cache), with unpacked metadata beside them.
 // Requests for metadata unpack nothing. Lists and frames unpack each item into the response
 // ([Encoder.Unmade]).
 //
@@ -35,6 +35,7 @@
 //
 // # Locks and goroutines
 //
-// There are no goroutines. A Codec and its Versions are immutable once they are in use. The locks of key
-// providers and rule caches are leaves.
+// There are no goroutines. A Codec and its Versions are safe for concurrent use once they are set up. The
+// locks of key providers and rule caches are leaves. The lock around upstream's JSONPath is held while
+// CustomConfig.Make runs.
 package encoding

@@ -4,12 +4,12 @@
 //
 // A [Resource] has a cache, a reflector that keeps the cache current, and a hub that serves watchers.
 // [Resource.Get], [Resource.List] and [Resource.Watch] return cached, encoded objects. [Resource.Storage]
-// implements upstream's storage.Interface over the same data: it returns decoded objects, and writes. A Resource
+// implements upstream's storage.Interface over the same data: it writes, and reads decoded objects. A Resource
 // without a cache, and stored values that are not API objects (records), are read from the store.
 //
 // # Guarantees
 //
-// Keys and stored bytes are kube-apiserver's. Freshness, refused revisions and error texts match
+// Keys and stored bytes are kube-apiserver's. Freshness, rejected revisions and error texts match
 // kube-apiserver with its watch cache: a read without resourceVersion sees all earlier writes. After the
 // store was replaced, no answer mixes objects of both histories (await.go, issued.go).
 //
@@ -19,10 +19,11 @@
 // # Goroutines
 //
 // [Resource.Run] starts a reflector and a hub, and returns when both have ended. A watch through
-// storage.Interface has a goroutine, which ends when the watch is stopped or its context ends.
+// storage.Interface has a goroutine, which ends when the watch is stopped or ends, or its context ends. A list
+// of encrypted values in the store decrypts them on goroutines that it waits for.
 //
 // # Locks and bytes
 //
-// No lock is held while a cache is read. The objects that Get, List and a [Written] return belong to the
-// cache and are shared: do not modify them.
+// All locks are leaves, and none is held while a cache is read. The objects that Get, List and a [Written]
+// return belong to the cache and are shared: do not modify them.
 package storage

@@ -1,5 +1,5 @@
 // Package server assembles and runs a Larder process: store, registry, authentication, admission,
-// HTTP server and bootstrap. They start in that order and end in the reverse one.
+// HTTP server and bootstrap. Parts that use others start after them and end before them.
 //
 // # Life
 //
@@ -11,8 +11,8 @@
 //  4. It serves, and the bootstrap writes the system namespaces, the kubernetes service and its
 //     endpoints, and the RBAC roles.
 //
-// Then /readyz succeeds. If a resource cannot be loaded, for example because a key management service
-// hangs, this is delayed by at most a minute. The resource is served once it is loaded. With
+// Then /readyz succeeds. A resource that cannot be loaded, for example because a key management service
+// hangs, delays this by at most a minute, and is served once it is loaded. With
 // Config.TestControllers, pods are admitted by then. Config.Beside starts after that, and ends first.
 //
 // Clients that connect before requests can be answered wait for at most eight seconds, while loading
@@ -20,8 +20,8 @@
 // slow the start.
 //
 // When Run's context ends, /readyz fails, and the server continues for the shutdown delay. Then requests in
-// flight finish, and watches end. The store closes last.
-// Run returns when everything that it started has ended.
+// flight finish, watches end, and the store closes. Run also ends when another process has taken over
+// (Config.Upgrade). Run returns when everything that it started has ended.
 //
 // Storages, authorizers and the bootstrap call the server's own API in memory, as the user
 // system:apiserver of the group system:masters (package loopback).
@@ -37,6 +37,6 @@
 //	pki/sa.key            signs service-account tokens
 //	admin.kubeconfig      a client certificate of system:masters
 //
-// A file is not created if Config names another one instead. Without both directories only a serving
+// A file is not created if Config names another one instead. With neither DataDir nor Scratch, only a serving
 // certificate is created, in the certificate directory of Config.SecureServing.
 package server
