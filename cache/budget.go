@@ -7,16 +7,16 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// Budget bounds the bytes that its caches keep beside the bodies of their present objects: secondary
-// encodings, frames, and objects that only the Logs still hold. When the bound is exceeded, encodings
-// and frames are dropped first, and made again on demand. Then Logs forget before their time, the
-// largest first. Answers stay the same.
+// Budget limits the bytes that its caches keep besides the bodies of their current objects: secondary
+// encodings, frames, and objects that only the Logs still hold. When the limit is exceeded, encodings
+// and frames are dropped first, and rebuilt on demand. Then Logs drop events early, the
+// largest Log first. Answers stay the same.
 //
 // Encodings in use stay. If all of them were used lately, a new encoding is not kept. Otherwise a
 // reader that repeatedly goes through more than the Budget allows would never find a kept one (E4).
-// Frames, and encodings that cost much to make, are urgent: others are dropped for them.
+// Frames and expensive encodings are urgent: others are dropped for them.
 //
-// A share is a Budget for some of the caches. Other caches may use only what it leaves unused (E6).
+// A share is a Budget for some of the caches. Other caches may use only the part that it leaves unused (E6).
 type Budget struct {
 	limit  int64
 	growth *Growth // nil: the limit does not grow
@@ -43,11 +43,11 @@ const (
 	maxUrgent = 32
 )
 
-// NewBudget allows limit bytes; 0 or less means no limit.
+// NewBudget returns a Budget of limit bytes; 0 or less means no limit.
 func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
 
-// NewShare returns a Budget with a limit of its own; 0 or less keeps nothing. If the limit of b does
-// not grow, the caches that use b directly have what the share leaves.
+// NewShare returns a Budget with its own limit; 0 or less keeps nothing. If the limit of b does
+// not grow, the caches that use b directly have the rest.
 func (b *Budget) NewShare(limit int64) *Budget {
 	share := NewBudget(max(limit, 1))
 	if b.limit > 0 {
@@ -59,16 +59,16 @@ func (b *Budget) NewShare(limit int64) *Budget {
 // Growth says how a Budget grows with the bodies (E5): encodings and frames may take half as
 // much as the bodies, and together with the past twice as much.
 type Growth struct {
-	Encodings int64 // what encodings and frames may take at least
-	All       int64 // what they and the past may take at least
-	Most      int64 // what all may take at most, greater than 0
+	Encodings int64 // the least limit of encodings and frames
+	All       int64 // the least limit of these and the past
+	Most      int64 // the highest limit of all; greater than 0
 }
 
 // NewGrowingBudget returns a Budget that grows and shrinks with the bodies.
 func NewGrowingBudget(g Growth) *Budget { return &Budget{growth: &g} }
 
-// Used is the number of bytes that encodings and frames take, with what keeping them
-// costs.
+// Used is the number of bytes that encodings and frames take, including their
+// overhead.
 func (b *Budget) Used() int64 { return b.total.Load() }
 
 // LogBytes is the number of bytes that only the Logs still hold.
@@ -153,7 +153,7 @@ func (b *Budget) addHere(owner *cells, s *stored) bool {
 }
 
 // MakeRoom makes room for an encoding of about size bytes, as if it were kept, and reports whether
-// there is enough. If there is not, the caller should write the encoding straight to its response.
+// there is enough. If not, the caller should write the encoding straight to its response.
 func (b *Budget) MakeRoom(size int64) bool {
 	cost := size + storedOverhead
 	if b.over(cost) == 0 {

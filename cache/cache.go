@@ -11,10 +11,10 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// Source says how far the store was followed. *kv.Subscription is one.
+// Source reports how far the cache has followed the store. *kv.Subscription is one.
 type Source interface {
-	// Fresh is a revision up to which every change of this resource has been
-	// applied to the cache, or 0 when that is not known. Between two loads of the cache
+	// Fresh returns a revision up to which every change of this resource has been
+	// applied to the cache, or 0 if that is not known. Between two loads of the cache
 	// it never goes back.
 	Fresh() int64
 	// Wait returns when every change up to the revision has been applied.
@@ -25,25 +25,25 @@ type Source interface {
 type Config struct {
 	// Schema describes the resource. Required.
 	Schema *Schema
-	// Decode makes the Object of a stored value. A Reflector calls it, from several goroutines at
-	// once. A value that cannot be decoded becomes an Object with Err, and the Reflector tries
-	// again later. While Decode blocks, the cache does not advance. Its result is not used once ctx
+	// Decode makes the Object of a stored value. A Reflector calls it from several goroutines at
+	// once. A value that cannot be decoded becomes an Object with Err, and the Reflector retries
+	// later. While Decode blocks, the cache does not advance. Its result is not used once ctx
 	// has ended. The value is immutable and may be kept, unless Copies is set. Required with a
 	// Reflector.
 	Decode func(ctx context.Context, key string, value []byte, revision int64) *Object
-	// Copies says that Decode keeps no part of a value: its memory may be overwritten once
+	// Copies says that Decode keeps no part of a value: the value's memory may be overwritten once
 	// Decode has returned.
 	Copies bool
-	// Source says how far the store was followed. With nil, that is the last applied revision, and
-	// Wait does not wait.
+	// Source reports how far the cache has followed the store. If it is nil, that is the last applied
+	// revision, and Wait does not wait.
 	Source Source
-	// Log says how far back the log reaches.
+	// Log limits how far back the log reaches.
 	Log LogConfig
 	// learn limits the label indexes that a Reflector builds for the cache.
 	// Only tests set it.
 	learn learnConfig
-	// OnAppend, if set, is called by the writer after every Apply and Reset, while no lock
-	// is held. It must not block.
+	// OnAppend, if set, is called by the writer after every Apply and Reset, without a
+	// lock. It must not block.
 	OnAppend func()
 }
 
@@ -56,12 +56,12 @@ type Change struct {
 // Batch is everything that one revision changed.
 type Batch struct {
 	Revision int64
-	// Time is when the batch arrived, or later if its events are to be kept longer. The log forgets by it.
+	// Time is when the batch arrived, or a later time to keep its events longer.
 	Time    time.Time
 	Changes []Change
 }
 
-// Cache is the present and the recent past of one resource. Make one with New,
+// Cache is the current state and the recent past of one resource. Make one with New,
 // load it with Reset and keep it current with Apply.
 type Cache struct {
 	schema      *Schema
@@ -105,14 +105,14 @@ func New(config Config) (*Cache, error) {
 	return c, nil
 }
 
-// Schema is the schema of the cache's objects.
+// Schema returns the schema of the cache's objects.
 func (c *Cache) Schema() *Schema { return c.schema }
 
-// Log is the recent past.
+// Log returns the recent past.
 func (c *Cache) Log() *Log { return c.log }
 
-// Ready reports whether the cache was ever loaded. While a Reflector replays the past
-// it is not: what it shows is older than what was read before the start.
+// Ready reports whether the cache has been loaded. While a Reflector replays the past it is not
+// ready: its state may be older than reads from the previous process.
 func (c *Cache) Ready() bool {
 	select {
 	case <-c.ready:
@@ -140,8 +140,8 @@ func (c *Cache) WaitReady(ctx context.Context) error {
 	}
 }
 
-// Wait returns when a Snapshot taken afterwards is at the revision or later. A Cache without a Source
-// cannot wait: there Wait fails if the revision is not applied.
+// Wait returns when a Snapshot taken afterwards is at the revision or later. Without a Source it
+// does not wait, but fails if the revision is not applied.
 func (c *Cache) Wait(ctx context.Context, revision int64) error {
 	if err := c.WaitReady(ctx); err != nil {
 		return err
@@ -157,8 +157,8 @@ func (c *Cache) Wait(ctx context.Context, revision int64) error {
 	return nil
 }
 
-// Reset replaces everything with the objects of a revision and starts a new epoch.
-// The objects are in any order, made for this call, and unique by key.
+// Reset replaces all objects with those of a revision and starts a new epoch.
+// The objects may be in any order, must be new, and must have unique keys.
 func (c *Cache) Reset(objects []*Object, revision int64) {
 	c.reset(objects, revision, 0, c.current.Load().history)
 	c.becomeReady()
@@ -225,9 +225,9 @@ func (c *Cache) beginEpochLocked(next, old *state) {
 	})
 }
 
-// Retire ends a cache that is no longer kept current, and frees its part of the Budget. The Log forgets
-// everything, in a new epoch. Snapshots still show the last state, at its revision. Nothing changes the
-// cache afterwards.
+// Retire ends a cache that is no longer kept current, and frees its part of the Budget. The Log drops
+// everything, in a new epoch. Snapshots still show the last state, at its revision. The cache does not
+// change afterwards.
 func (c *Cache) Retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

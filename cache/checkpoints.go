@@ -109,10 +109,9 @@ func (h *checkpoints) remember(s *state) {
 	h.recent[h.nextRecent.Add(1)%recentStates].Store(s)
 }
 
-// At returns the state exactly as it was at a revision, with that revision as its
-// Revision. Lists of a past state use no index. The error is ErrTooOld when the log does
-// not reach back to it, errFuture when the cache has not come so far, ErrNotReady before the
-// first load.
+// At returns the exact state at a revision, with that revision as its Revision. Lists of a
+// past state use no index. The error is ErrTooOld if the log does not reach back that far,
+// ErrNotReady before the first load, and another one if the cache has not reached the revision.
 func (c *Cache) At(revision int64) (Snapshot, error) {
 	current, newest := c.present()
 	if !c.Ready() {
@@ -131,8 +130,8 @@ func (c *Cache) At(revision int64) (Snapshot, error) {
 	return Snapshot{state: s, revision: revision}, nil
 }
 
-// Before returns a revision from before the last n changes of keys with a prefix, or the log's oldest if
-// fewer are kept.
+// Before returns a revision before the last n changes of keys with a prefix, or the log's oldest revision
+// if fewer are kept.
 func (c *Cache) Before(n int, prefix string) int64 {
 	current := c.current.Load()
 	newest := current.events // the log may lack them, see past

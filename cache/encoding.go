@@ -88,8 +88,8 @@ func (cs *cells) find(number uint32, budget *Budget) ([]byte, bool) {
 // Kept returns a secondary encoding if it is kept.
 func (o *Object) Kept(id EncodingID) ([]byte, bool) { return o.cells.find(uint32(id), o.schema.budget) }
 
-// NotePlain records that no part of the body has to be escaped in other encodings. The code that makes
-// these encodings finds that out once and then asks Plain.
+// NotePlain records that no part of the body must be escaped in other encodings. The code that makes
+// these encodings checks once and then calls Plain.
 func (o *Object) NotePlain() { o.cells.state.Or(plain) }
 
 // Plain reports whether NotePlain was called.

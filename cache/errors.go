@@ -45,7 +45,7 @@ func (e errFuture) Error() string {
 type CorruptError struct {
 	// Object is the corrupt object; its Err is not nil.
 	Object *Object
-	// Deleted says that the object was met in the event of its deletion.
+	// Deleted says that the object is in the event of its deletion.
 	Deleted bool
 }
 

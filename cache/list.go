@@ -13,42 +13,42 @@ type Query struct {
 	// Prefix of the keys. A namespace is "name/": the slash keeps "a" apart from
 	// "a-b".
 	Prefix string
-	// From is the smallest key, inclusive: Page.Next of the page before.
+	// From is the smallest key, inclusive: Page.Next of the previous page.
 	From string
 	// Label and Field filter; nil is everything.
 	Label labels.Selector
 	Field fields.Selector
-	// Shard filters, too; nil is everything.
+	// Shard also filters; nil is everything.
 	Shard *Shard
-	// Limit is the largest number of objects wanted; 0 or less is no limit.
+	// Limit is the maximum number of objects; 0 or less is no limit.
 	Limit int
-	// Uncounted leaves Page.Remaining 0. It spares a walk over the rest, for readers that
+	// Uncounted leaves Page.Remaining 0. This saves a walk over the rest, for readers that
 	// page through everything.
 	Uncounted bool
 }
 
-// Page is what a Query found.
+// Page is the result of a Query.
 type Page struct {
-	// Objects is the dst given to List, with what was found appended in key order.
+	// Objects is the dst passed to List, with the matching objects appended in key order.
 	Objects []*Object
-	// Next is the From of the next page, or "" when the range is done. It is set
-	// when stored objects remain, whether or not they match: the next page may be
+	// Next is the From of the next page, or "" at the end of the range. It is set
+	// if stored objects remain, whether or not they match: the next page may be
 	// empty.
 	Next string
-	// Remaining is the number of objects from Next on, in whatever Shard. It is 0 when there
-	// are none, when a selector makes it unknown, and when Query.Uncounted is set.
+	// Remaining is the number of objects from Next on, in any Shard. It is 0 if there
+	// are none, if a selector makes it unknown, and if Query.Uncounted is set.
 	Remaining int64
-	// Scanned is the number of objects looked at.
+	// Scanned is the number of objects examined.
 	Scanned int
-	// Outside is how many of them are not in the Shard.
+	// Outside is the number of these that are not in the Shard.
 	Outside int
-	// Index names the index used, "" when the range was scanned.
+	// Index names the index used, "" if the range was scanned.
 	Index string
 }
 
-// List appends the objects that match to dst, in key order. It allocates nothing
-// per object. A corrupt object within the range fails it with a CorruptError: whether the
-// object would have matched is not known.
+// List appends the matching objects to dst, in key order. It allocates nothing
+// per object. A corrupt object within the range makes it fail with a CorruptError, because
+// nothing tells whether the object matches.
 func (s Snapshot) List(q Query, dst []*Object) (Page, error) {
 	l := lister{query: q, state: s.state, page: Page{Objects: dst}}
 	if q.Label != nil && !q.Label.Empty() {

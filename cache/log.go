@@ -20,8 +20,8 @@ type Event struct {
 	// Revision is the store's revision of the change. Events of one revision are
 	// adjacent.
 	Revision int64
-	// Object is the new state, nil when the object was deleted. Prev is the state
-	// before, nil when the object was created.
+	// Object is the new state, nil if the object was deleted. Prev is the previous
+	// state, nil if the object was created.
 	// Invariant: Object != nil || Prev != nil
 	Object, Prev *Object
 
@@ -30,7 +30,7 @@ type Event struct {
 	last   bool // the revision's final event
 }
 
-// Frame returns bytes derived from the event. Build makes them unless they are kept, under the rules
+// Frame returns bytes derived from the event, made by build unless they are kept, under the rules
 // of [Object.Encoding]. A frame must not depend on its reader.
 func (e *Event) Frame(key FrameKey, build func() ([]byte, error)) ([]byte, error) {
 	s := e.schema()
@@ -40,13 +40,13 @@ func (e *Event) Frame(key FrameKey, build func() ([]byte, error)) ([]byte, error
 	return e.frames.fill(uint32(key), account{schema: s, frame: true, urgent: true}, build)
 }
 
-// Key is the key of the object that changed.
+// Key returns the key of the object that changed.
 func (e *Event) Key() string { return e.Subject().Key() }
 
 // Last reports whether the event is the final one of its revision.
 func (e *Event) Last() bool { return e.last }
 
-// Subject is the new state, or the one before if there is none.
+// Subject returns the new state, or the previous one if there is none.
 func (e *Event) Subject() *Object {
 	if e.Object != nil {
 		return e.Object
@@ -69,19 +69,19 @@ func (e *Event) cost() int64 {
 	return eventOverhead + int64(len(e.Prev.body)+len(e.Prev.meta))
 }
 
-// LogConfig says how far back a Log reaches. Zero values give the defaults.
+// LogConfig limits how far back a Log reaches. Zero values give the defaults.
 type LogConfig struct {
-	// KeepFor is the age up to which events are kept whatever their number
-	// (default 90 s; clients rely on 75 s), unless MaxEvents, MaxBytes or the Budget forbid.
+	// KeepFor is the age up to which events are kept regardless of their number
+	// (default 90 s; clients rely on 75 s), unless MaxEvents, MaxBytes or the Budget forbid it.
 	KeepFor time.Duration
-	// MinEvents are kept whatever their age (default 128).
+	// MinEvents are kept regardless of their age (default 128).
 	MinEvents int
-	// MaxEvents and MaxBytes bound the log whatever the age of its events
-	// (defaults 102400 and 256 MiB, and as much more as KeepFor is longer than its default).
+	// MaxEvents and MaxBytes limit the log regardless of the age of its events
+	// (defaults 102400 and 256 MiB, scaled up if KeepFor exceeds its default).
 	MaxEvents int
 	MaxBytes  int64
 	// CheckpointEvery is the number of events between kept snapshots, from which
-	// Cache.At reconstructs past states (default 256). They get sparser with age.
+	// Cache.At reconstructs past states (default 256). Older snapshots are sparser.
 	CheckpointEvery int
 }
 
@@ -99,7 +99,7 @@ func (c LogConfig) withDefaults() LogConfig {
 }
 
 // Log is the recent past: every change after Oldest, in revision order. Reading
-// takes no lock. It is written by its Cache alone.
+// takes no lock. Only its Cache writes it.
 type Log struct {
 	config LogConfig
 	began  time.Time   // where clock begins
@@ -118,20 +118,20 @@ func newLog(config LogConfig, writer *sync.Mutex) *Log {
 // clock returns the nanoseconds from began to t. Steps of the wall clock do not change it if t is from time.Now.
 func (l *Log) clock(t time.Time) int64 { return int64(t.Sub(l.began)) }
 
-// Oldest is the smallest revision from which the log can be followed: every
-// change after it is still there.
+// Oldest returns the smallest revision from which the log can be followed: every
+// later change is still there.
 func (l *Log) Oldest() int64 { return l.oldest.Load() }
 
-// Next is the position after the newest event.
+// Next returns the position after the newest event.
 func (l *Log) Next() Position { return l.ring.Next() }
 
-// Len is the number of events kept.
+// Len returns the number of events kept.
 func (l *Log) Len() int {
 	first := l.ring.First()
 	return int(max(l.ring.Next(), first) - first)
 }
 
-// Since is the Time of the oldest event's Batch; false says that no event is kept.
+// Since returns the Time of the oldest event's Batch, or false if no event is kept.
 func (l *Log) Since() (time.Time, bool) {
 	for {
 		var room [1]*Event
@@ -149,19 +149,19 @@ func (l *Log) Since() (time.Time, bool) {
 // Config returns the limits of the log, with defaults filled in.
 func (l *Log) Config() LogConfig { return l.config }
 
-// Room is how many events there is room for, which grows and shrinks with what is kept, and how
-// often it has done so.
+// Room returns the capacity in events, which grows and shrinks with the kept events, and how often
+// it has grown and shrunk.
 func (l *Log) Room() (events int, grown, shrunk int64) {
 	return len(*l.ring.slots.Load()), l.ring.grown.Load(), l.ring.shrunk.Load()
 }
 
-// Bytes is the memory that the kept events hold on to.
+// Bytes returns the memory that the kept events hold.
 func (l *Log) Bytes() int64 { return l.bytes.Load() }
 
 // Read appends the events from a position on to dst and returns the position after the last. It fills
 // the spare capacity of dst (256 events if there is none), and exceeds it only to finish a revision. It
-// may append nothing. The error is ErrTooOld when events at the position were forgotten, and ErrReset
-// when the position is from an earlier epoch.
+// may append nothing. The error is ErrTooOld if events at the position were dropped, and ErrReset
+// if the position is from an earlier epoch.
 func (l *Log) Read(from Position, dst []*Event) ([]*Event, Position, error) {
 	limit := cap(dst) - len(dst)
 	if limit == 0 {
@@ -192,9 +192,9 @@ func (l *Log) lost(from Position) error {
 	return ErrTooOld{Oldest: l.Oldest()}
 }
 
-// After returns the position of the first event after a revision, which is Next when
-// there is none yet. For a revision in the future, events up to it may still
-// come: the caller drops them.
+// After returns the position of the first event after a revision, which is Next if
+// there is none yet. For a future revision, events up to it may still
+// come: the caller must drop them.
 func (l *Log) After(revision int64) (Position, error) {
 	for {
 		low, high := l.ring.First(), l.ring.Next()

@@ -46,15 +46,15 @@ type ObjectConfig struct {
 	// Revision is the store's revision of the write that made this state.
 	Revision int64
 	// Body is the canonical encoding. It belongs to the Object from then on, unless the Object
-	// is Packed: then the caller may use it again.
+	// is Packed: then the caller may reuse it.
 	Body []byte
 	// Head, if it is not nil, allows the Object to keep a large Body packed. Head is copied and
-	// kept unpacked beside it, for readers that need no more.
+	// kept unpacked, for readers that need no more.
 	Head []byte
-	// Labels and Fields are what selectors see. They are copied.
+	// Labels and Fields are for selectors. They are copied.
 	Labels map[string]string
 	Fields fields.Set
-	// Stored is how many bytes the store keeps as the value.
+	// Stored is the size of the value in the store, in bytes.
 	Stored int
 	// Err marks the object as corrupt: the stored value cannot be decoded.
 	Err error
@@ -103,25 +103,25 @@ func trim(body []byte) ([]byte, uint32) {
 
 func (o *Object) setKey(key string) { o.meta, o.cells.extra = key, uint32(len(key)) }
 
-// Key is the object's key relative to its resource.
+// Key returns the object's key relative to its resource.
 func (o *Object) Key() string { return o.meta[:o.cells.extra] }
 
-// Namespace is the part of the key before the last slash, or "".
+// Namespace returns the part of the key before the last slash, or "".
 func (o *Object) Namespace() string {
 	key := o.Key()
 	return key[:max(strings.LastIndexByte(key, '/'), 0)]
 }
 
-// Name is the part of the key after the last slash.
+// Name returns the part of the key after the last slash.
 func (o *Object) Name() string {
 	key := o.Key()
 	return key[strings.LastIndexByte(key, '/')+1:]
 }
 
-// Revision is the store's revision of the write that made this state.
+// Revision returns the store's revision of the write that made this state.
 func (o *Object) Revision() int64 { return o.revision }
 
-// Body is the canonical encoding. It is shared and must not be written to. If the object is
+// Body returns the canonical encoding, which is shared and must not be written to. If the object is
 // Packed, each call unpacks it.
 func (o *Object) Body() []byte {
 	if o.Packed() {
@@ -137,7 +137,7 @@ func (o *Object) retire() {
 	o.cells.retire(o.schema.budget)
 }
 
-// Err says why the object is corrupt; nil for every sound object. A corrupt
+// Err returns the reason why the object is corrupt, nil if it is not. A corrupt
 // object has no body, labels or fields.
 func (o *Object) Err() error {
 	if o.optional == nil {
@@ -146,7 +146,7 @@ func (o *Object) Err() error {
 	return o.optional.err
 }
 
-// Stored is how many bytes the store keeps as the object's value.
+// Stored returns the size of the object's value in the store, in bytes.
 func (o *Object) Stored() int64 {
 	packed := o.meta[len(o.meta)-sizeWidth:] // by packSize
 	return int64(uint32(packed[0]) | uint32(packed[1])<<8 | uint32(packed[2])<<16 | uint32(packed[3])<<24)
@@ -173,13 +173,13 @@ func (o *Object) Fields() fields.Fields { return (*objectFields)(o) }
 
 // Encoding returns a secondary encoding, made by encode unless it is kept. Callers that arrive while it
 // is being made wait for it. The bytes are shared and must not be written to. An error is not kept.
-// Encode may ask for other encodings of the object, though not in a circle.
+// encode may request other encodings of the object, but the requests must not form a cycle.
 func (o *Object) Encoding(id EncodingID, encode func(*Object) ([]byte, error)) ([]byte, error) {
 	return o.encoding(id, account{schema: o.schema}, encode)
 }
 
-// ExpensiveEncoding is Encoding for encodings that cost much to make but little to keep. Other encodings
-// are dropped for them even while they are in use.
+// ExpensiveEncoding is Encoding for encodings that are expensive to make but small. Other encodings
+// are dropped for them, even those in use.
 func (o *Object) ExpensiveEncoding(id EncodingID, encode func(*Object) ([]byte, error)) ([]byte, error) {
 	return o.encoding(id, account{schema: o.schema, urgent: true}, encode)
 }

@@ -12,8 +12,8 @@ const (
 	maxOfferBytes = 16 << 20
 )
 
-// Offer is the Object that a write has already made of the value it stores. The event with the same
-// value adopts it, which spares a decode. A write makes its offer before it is sent, because its
+// Offer is the Object that a write has already made from the value it stores. The event with the same
+// value adopts it, which saves a decode. A write makes its offer before it is sent, because its
 // event may arrive before its answer.
 type Offer struct {
 	offers *offers
@@ -32,7 +32,7 @@ type Offer struct {
 	at       *list.Element // in offers.order; nil once it was dropped
 }
 
-// Object returns the Object of the write of o at revision, which the cache holds once it takes the offer.
+// Object returns the Object of o's write at revision, which the cache holds once it has taken the offer.
 // It returns nil if the Object cannot be made, or was made for another revision.
 func (o *Offer) Object(revision int64) *Object {
 	o.once.Do(func() { o.made, o.madeAt = o.object(revision), revision })
@@ -53,22 +53,22 @@ type offers struct {
 	taken []*Offer  // by events that are not applied yet; some may be dropped
 }
 
-// Offer says that value is about to be written to key, and that object makes of it the Object that
-// Decode would. When a Reflector is delivered the same bytes for that key, it calls object instead of
+// Offer says that value is about to be written to key, and that object makes the same Object from it as
+// Decode. When a Reflector receives the same bytes for that key, it calls object instead of
 // Decode, at most once and with the revision of the event. If object returns nil, it calls Decode.
 // The event may be another client's: the same bytes are the same object.
 //
-// The value must not be written to afterwards. Size is about how many bytes the offer keeps alive.
-// The caller calls Written or Withdraw when it knows how the write ended, or that it will not know.
-// When there are too many offers, the oldest is dropped.
+// The value must not be written to afterwards. size is about how many bytes the offer keeps alive.
+// The caller calls Written or Withdraw once it knows the outcome of the write, or knows that it will
+// not learn it. If there are too many offers, the oldest is dropped.
 func (c *Cache) Offer(key string, value []byte, size int, object func(revision int64) *Object) *Offer {
 	o := &Offer{offers: &c.offers, key: key, size: size, value: value, object: object}
 	c.offers.put(o)
 	return o
 }
 
-// Written says that the write of o has succeeded at a revision: o is kept until the event
-// comes, unless that was applied already.
+// Written says that the write of o has succeeded at a revision. o is kept until the event
+// comes, unless the event is already applied.
 func (c *Cache) Written(o *Offer, revision int64) {
 	if revision <= c.current.Load().revision {
 		o.Withdraw()
@@ -79,8 +79,8 @@ func (c *Cache) Written(o *Offer, revision int64) {
 	o.revision = revision
 }
 
-// Ahead returns the Object of the newest write of key that has succeeded and whose event was not applied
-// yet; nil if there is none. The key may have changed since: a write that begins with the Object must
+// Ahead returns the Object of the newest write of key that has succeeded and whose event is not yet
+// applied, nil if there is none. The key may have changed since: a write that begins with the Object must
 // compare its revision. A caller that compares the Object with a Snapshot takes the Snapshot afterwards,
 // because the event may be applied in between.
 func (c *Cache) Ahead(key string) *Object {
@@ -91,7 +91,7 @@ func (c *Cache) Ahead(key string) *Object {
 	return o.Object(revision)
 }
 
-// Withdraw drops the offer of a write that failed, or whose outcome is not known.
+// Withdraw drops the offer of a write that failed or whose outcome is unknown.
 func (o *Offer) Withdraw() {
 	o.offers.mu.Lock()
 	defer o.offers.mu.Unlock()

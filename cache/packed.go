@@ -38,11 +38,11 @@ func pack(head, body []byte) []byte {
 	return append(append(make([]byte, 0, len(head)+len(packed)), head...), packed...)
 }
 
-// Packed reports whether the body is kept packed: Body and AppendBody unpack it each time
-// that they are called.
+// Packed reports whether the body is kept packed: each call of Body and AppendBody unpacks
+// it.
 func (o *Object) Packed() bool { return o.optional != nil && o.optional.size > 0 }
 
-// Size is the length of Body. It does not unpack it.
+// Size returns the length of Body without unpacking it.
 func (o *Object) Size() int {
 	if o.Packed() {
 		return o.optional.size
@@ -50,7 +50,7 @@ func (o *Object) Size() int {
 	return len(o.body)
 }
 
-// Head is ObjectConfig.Head of an object whose body is packed, else the body. It is shared
+// Head returns ObjectConfig.Head if the body is packed, otherwise the body. It is shared
 // and must not be written to.
 func (o *Object) Head() []byte {
 	o.seal.Check(o.body, "cache: the body of an object")

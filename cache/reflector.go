@@ -47,20 +47,20 @@ type ReflectorConfig struct {
 	// Since is the revision before which the past is not replayed.
 	Since int64
 	// Workers is the number of goroutines that decode; 0 is one per processor. More are
-	// useful where Decode waits for something.
+	// useful if Decode waits for something.
 	Workers int
 	Logger  *slog.Logger // nil discards
 }
 
 // Reflector keeps a Cache equal to a prefix of a store: it loads all objects, then
-// applies what its subscription delivers, and loads again whenever the
-// subscription has lost its place. It is the sole caller of Apply and Reset.
+// applies the batches of its subscription, and reloads whenever the
+// subscription has lost its place. It is the only writer of its Cache.
 //
 // A subscription may begin in the past. Then the Reflector loads the objects of that revision and
-// replays what has happened since, so that the Log reaches back to before the start. The Cache becomes
-// ready at the revision that was the present at the start. A Cache that is loaded again goes back to an
-// earlier revision only if the store was replaced. The age of replayed events counts
-// from when they are applied, plus replayedFor.
+// replays the events since, so that the Log reaches back to before the start. The Cache becomes
+// ready at the revision that was current at the start. A reload goes back to an
+// earlier revision only if the store was replaced. Replayed events count as new
+// when they are applied, and are kept for three minutes longer.
 type Reflector struct {
 	store   kv.Store
 	sub     *kv.Subscription
@@ -113,14 +113,14 @@ func NewReflector(config ReflectorConfig) (*Reflector, error) {
 	return r, nil
 }
 
-// ReflectorStats says what a Reflector has done.
+// ReflectorStats counts the work of a Reflector.
 type ReflectorStats struct {
-	// Loaded and Total are the progress of the present or last load: the objects decoded,
+	// Loaded and Total are the progress of the current or last load: the objects decoded,
 	// and the objects in the store.
 	Loaded, Total int64
-	// Loads counts the loads that succeeded, and Objects what all loads have read.
+	// Loads counts successful loads, and Objects the objects that all loads have read.
 	Loads, Objects int64
-	// Decoded counts values that were decoded, Offered those that were not because the
+	// Decoded counts decoded values, and Offered values that were not decoded because the
 	// write had offered an Object.
 	Decoded, Offered int64
 }
@@ -133,11 +133,11 @@ func (r *Reflector) Stats() ReflectorStats {
 	}
 }
 
-// Reload makes the cache load again, as after a loss. It does not wait for that.
+// Reload starts a reload of the cache, as after a loss, and does not wait for it.
 func (r *Reflector) Reload() { r.sub.Reload() }
 
-// Run keeps the cache current until ctx ends; then it returns nil. Any other end is an
-// error: the store or the subscription was closed.
+// Run keeps the cache current until ctx ends, and then returns nil. It fails if the store or
+// the subscription is closed before.
 func (r *Reflector) Run(ctx context.Context) error {
 	group, ctx2 := errgroup.WithContext(ctx)
 	group.Go(func() error { return r.follow(ctx2, group) })

@@ -6,7 +6,7 @@ import (
 )
 
 // Position counts the entries ever appended to a Log. An entry's position never
-// changes; positions of different Logs have nothing to do with each other.
+// changes; positions of different Logs are unrelated.
 type Position uint64
 
 // ring is a queue with one writer and any number of readers, each of which keeps its own Position.

@@ -15,7 +15,7 @@ type Index struct {
 	Label string
 }
 
-// Name is the field or label that the index is about.
+// Name returns the field or label of the index.
 func (ix Index) Name() string {
 	if ix.Field != "" {
 		return ix.Field
@@ -31,8 +31,8 @@ func (ix Index) value(o *Object) (string, bool) {
 	return o.label(ix.Label)
 }
 
-// Schema is what the objects of one resource share: the names of their
-// selectable fields, their indexes, and the counts of the bytes of their secondary
+// Schema has the data that the objects of one resource share: the names of their
+// selectable fields, their indexes, and the sizes of their secondary
 // encodings. It is safe for concurrent use.
 type Schema struct {
 	name    string
@@ -50,8 +50,8 @@ type Schema struct {
 	mu sync.Mutex // serialises additions to fields
 }
 
-// NewSchema describes a resource. The budget may be shared by any number of
-// schemas; nil keeps every encoding as long as its object lives.
+// NewSchema returns the Schema of a resource. Any number of schemas may share the
+// budget; nil keeps every encoding as long as its object lives.
 func NewSchema(name string, budget *Budget, indexes ...Index) *Schema {
 	if budget == nil {
 		budget = NewBudget(0)
@@ -61,24 +61,24 @@ func NewSchema(name string, budget *Budget, indexes ...Index) *Schema {
 	return s
 }
 
-// IdentifyBy says how a [Shard] finds the identity of an object in its [Object.Head]. It is
-// called before the schema has objects.
+// IdentifyBy sets the function that finds an object's identity in its [Object.Head], for
+// [Shard]s. It must be called before the schema has objects.
 func (s *Schema) IdentifyBy(identify func(head []byte) []byte) { s.identify = identify }
 
 // Budget returns the Budget of the secondary encodings.
 func (s *Schema) Budget() *Budget { return s.budget }
 
-// EncodingBytes is the number of bytes kept in all secondary encodings.
+// EncodingBytes returns the number of bytes kept in all secondary encodings.
 func (s *Schema) EncodingBytes() int64 { return s.encodings.Load() }
 
-// FrameBytes is the number of bytes kept in frames of events.
+// FrameBytes returns the number of bytes kept in frames of events.
 func (s *Schema) FrameBytes() int64 { return s.frames.Load() }
 
-// Pressure counts what a resource has lost to the limits of its Budget since the start.
+// Pressure counts the losses of a resource to the limits of its Budget since the start.
 type Pressure struct {
-	// Encodings, Frames and Events of the Log were dropped early.
+	// Encodings, Frames, and Events of the Log count what was dropped early.
 	Encodings, Frames, Events int64
-	// Refused encodings were made and not kept.
+	// Refused counts encodings that were made and not kept.
 	Refused int64
 }
 
@@ -88,8 +88,8 @@ func (s *Schema) Pressure() Pressure {
 	return Pressure{p.encodings.Load(), p.frames.Load(), p.events.Load(), p.refused.Load()}
 }
 
-// Refuse counts an encoding that was made and not kept because there was no room. A caller that made the
-// encoding itself, because [Budget.MakeRoom] reported false, calls it.
+// Refuse counts an encoding that was made and not kept because there was no room. A caller that made an
+// encoding itself because [Budget.MakeRoom] reported false must call it.
 func (s *Schema) Refuse() { s.pressure.refused.Add(1) }
 
 // fieldIndex is the place of a field in every object's packed values, or -1.

@@ -10,11 +10,11 @@ import (
 	"github.com/google/btree"
 )
 
-// ShardKey says which property of objects is hashed to divide them into shards.
+// ShardKey is the property of objects that is hashed to divide them into shards.
 type ShardKey uint8
 
 const (
-	// ByIdentity hashes what [Schema.IdentifyBy] finds in an object, its key by default.
+	// ByIdentity hashes the identity ([Schema.IdentifyBy]), by default the key.
 	ByIdentity ShardKey = iota
 	// ByNamespace hashes the namespace.
 	ByNamespace
@@ -23,11 +23,11 @@ const (
 // ShardKeys is how many ShardKeys there are.
 const ShardKeys = 2
 
-// HashRange is the hashes from First to Last, both included.
+// HashRange has the hashes from First to Last, both inclusive.
 type HashRange struct{ First, Last uint64 }
 
-// Shard selects the objects whose hash lies in one of some ranges. The hash is FNV-1a of 64
-// bits. A Shard is immutable.
+// Shard selects the objects whose hash lies in one of its ranges. The hash is 64-bit FNV-1a.
+// A Shard is immutable.
 type Shard struct {
 	by ShardKey
 	// Invariant: ranges are sorted, and there are hashes between any two.
@@ -35,7 +35,7 @@ type Shard struct {
 	text   string
 }
 
-// NewShard makes a Shard. The ranges may come in any order and overlap.
+// NewShard makes a Shard. The ranges may be in any order and overlap.
 func NewShard(by ShardKey, ranges ...HashRange) *Shard {
 	s := &Shard{by: by}
 	sorted := slices.Clone(ranges)
@@ -59,7 +59,7 @@ func NewShard(by ShardKey, ranges ...HashRange) *Shard {
 // Key returns the property that is hashed.
 func (s *Shard) Key() ShardKey { return s.by }
 
-// String is equal for Shards that select the same hashes.
+// String returns a text that is equal for Shards that select the same hashes.
 func (s *Shard) String() string { return s.text }
 
 // Matches reports whether o, which is not corrupt, is in the Shard.
@@ -97,7 +97,7 @@ func (s *Shard) overlap(low, high uint64) (some, all bool) {
 	return true, s.ranges[i].First <= low && high <= s.ranges[i].Last
 }
 
-// Prefix is the first byte of the hash of o, which is not corrupt.
+// Prefix returns the first byte of the hash of o, which is not corrupt.
 func (k ShardKey) Prefix(o *Object) uint8 {
 	if k == ByIdentity && o.schema.identify != nil {
 		return uint8(o.cells.hashBits() >> 56)

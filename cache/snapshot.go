@@ -3,13 +3,13 @@ package cache
 import "iter"
 
 // Snapshot is the resource at one revision. It is a small value, immutable and
-// safe for concurrent use; holding one holds its objects in memory.
+// safe for concurrent use. It keeps its objects in memory.
 type Snapshot struct {
 	state    *state
 	revision int64
 }
 
-// Snapshot returns the present state. It takes no lock and never waits.
+// Snapshot returns the current state. It takes no lock and never waits.
 func (c *Cache) Snapshot() Snapshot {
 	s, exactTo := c.present()
 	return Snapshot{state: s, revision: exactTo}
@@ -34,27 +34,27 @@ func (c *Cache) present() (*state, int64) {
 	return s, max(s.exactTo, fresh)
 }
 
-// Revision is the newest revision for which the snapshot is known to be exact.
+// Revision returns the newest revision for which the snapshot is known to be exact.
 func (s Snapshot) Revision() int64 { return s.revision }
 
-// Position is where the Log continues.
+// Position returns the position at which the Log continues.
 func (s Snapshot) Position() Position { return s.state.position }
 
-// Epoch counts the times the cache was loaded; 0 means never.
+// Epoch returns how often the cache was loaded; 0 means never.
 func (s Snapshot) Epoch() uint64 { return s.state.epoch }
 
-// History is how often the store had been replaced when the cache was loaded from it
-// ([kv.Store].Replacements). A snapshot with another count than the store's may show what
-// the present store never held.
+// History returns how often the store had been replaced when the cache was loaded from it
+// ([kv.Store].Replacements). If the store's count differs, the snapshot may show objects that
+// the current store never held.
 func (s Snapshot) History() uint64 { return s.state.history }
 
-// Len is the number of objects.
+// Len returns the number of objects.
 func (s Snapshot) Len() int { return s.state.objects.Len() }
 
-// Bytes is the size of all bodies together.
+// Bytes returns the size of all bodies together.
 func (s Snapshot) Bytes() int64 { return s.state.bytes }
 
-// Stored is the size of all values together as the store keeps them.
+// Stored returns the size of all values together in the store.
 func (s Snapshot) Stored() int64 { return s.state.stored }
 
 // All returns every object in key order, corrupt ones too.

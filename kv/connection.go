@@ -24,8 +24,8 @@ type StoreConfig struct {
 	// CompactionInterval is how much history to keep; 0 never compacts, but follows
 	// compactions by others.
 	CompactionInterval time.Duration
-	// LeaseReuse limits how long further keys are attached to a lease; 0 means a minute, and less
-	// than 0 gives each key a lease of its own.
+	// LeaseReuse limits how long a lease accepts further keys; 0 means a minute, and less
+	// than 0 gives each key its own lease.
 	LeaseReuse time.Duration
 	Logger     *slog.Logger // nil discards
 	Observer   Observer
@@ -47,7 +47,7 @@ type Connection struct {
 	// Watch opens the streams of watches.
 	Watch etcdserverpb.WatchClient
 	// OnlyMember reports whether etcd is a server in this process and no other member can
-	// have acknowledged anything; nil for a cluster. Such a server's reports of progress are
+	// have acknowledged anything; nil for a cluster. The progress reports of such a server are
 	// trusted, and all its answers go through Answers.Learn.
 	OnlyMember func() bool
 	// Maintain keeps the database within its quota until ctx ends; nil leaves that to the
@@ -55,9 +55,9 @@ type Connection struct {
 	Maintain func(ctx context.Context) error
 	// Size returns the bytes of the database file.
 	Size func(ctx context.Context) (int64, error)
-	// Failed delivers, or is closed, when the server died; nil for a cluster.
+	// Failed delivers, or is closed, when the server has died; nil for a cluster.
 	Failed <-chan error
-	// Close ends the connection and waits for requests under way. None follow.
+	// Close ends the connection and waits for requests in progress. It is called last.
 	Close func()
 
 	// revisions reads the revision, writes sends transactions; nil leaves that to Client.

@@ -18,20 +18,20 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Observer holds functions that are called with the requests that the store sends to etcd.
-// They must not block; nil ones are not called.
+// Observer has callbacks for the requests that the store sends to etcd. They must not block, and
+// may be nil.
 type Observer struct {
 	// Request is called after each request with kube-apiserver's name of the
 	// operation (get, list, listOnlyKeys, listWithCount, create, update, delete), the
-	// key or prefix ("" when only the revision was asked for), how long it took and
+	// key or prefix ("" for a read of the revision alone), its duration and
 	// etcd's error.
 	Request func(op, key string, took time.Duration, err error)
-	// LeaseObjects is called with the number of keys that were attached to a
-	// lease when the lease is no longer reused.
+	// LeaseObjects is called when a lease is no longer reused, with the number of
+	// keys attached to it.
 	LeaseObjects func(count int64)
 }
 
-// Etcd is a Store kept by etcd, on a cluster or in this process.
+// Etcd is a Store over etcd, in a cluster or in this process.
 type Etcd struct {
 	name       string
 	healthKey  string                     // below the prefix, because the user of etcd may have no other right
@@ -142,8 +142,7 @@ func (e *Etcd) Run(ctx context.Context) error {
 	return nil
 }
 
-// Close makes Run end and waits for it. A store that was never run cannot be run
-// afterwards.
+// Close makes Run end and waits for it. Afterwards the store cannot be run.
 func (e *Etcd) Close() {
 	e.stop()
 	if e.running.CompareAndSwap(false, true) {
@@ -155,7 +154,7 @@ func (e *Etcd) Close() {
 	<-e.done
 }
 
-// Ready is closed once the store is open.
+// Ready returns a channel that is closed once the store is open.
 func (e *Etcd) Ready() <-chan struct{} { return e.ready }
 
 // awaitOpen waits until the store is open. Only then is there a connection.
@@ -341,7 +340,7 @@ func (e *Etcd) Health(ctx context.Context) error {
 	return err
 }
 
-// Size returns the bytes of the database file, of one member when there are many.
+// Size returns the bytes of the database file, in a cluster of any one member.
 func (e *Etcd) Size(ctx context.Context) (int64, error) {
 	if err := e.awaitOpen(ctx); err != nil {
 		return 0, e.fail("size", "", err)
@@ -353,7 +352,7 @@ func (e *Etcd) Size(ctx context.Context) (int64, error) {
 	return size, nil
 }
 
-// Replacements counts how often the store turned out to be another one.
+// Replacements counts how often the store was replaced.
 func (e *Etcd) Replacements() uint64 { return e.history.replacements.Load() }
 
 // ReplacedRevision returns the highest revision that a replaced history is known to have

@@ -39,17 +39,17 @@ type ExternalConfig struct {
 	StoreConfig
 	// Endpoints are the members' client URLs. At least one is required.
 	Endpoints []string
-	// CAFile, CertFile and KeyFile are PEM files; with none of them the connection
-	// is not encrypted. The certificate is read again for each connection.
+	// CAFile, CertFile and KeyFile are PEM files; without them the connection
+	// is not encrypted. The certificate is re-read for each connection.
 	CAFile, CertFile, KeyFile string
-	// Dial connects to a member's host and port; nil does so directly.
+	// Dial connects to a member's host and port; nil connects directly.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Stats observes the calls to members, if it is not nil. Writes then cost more, because all of
+	// Stats observes the calls to members; may be nil. With it writes cost more, because all of
 	// them go through etcd's client.
 	Stats stats.Handler
 }
 
-// NewExternal returns a store kept by an etcd cluster. Run connects to it.
+// NewExternal returns a store over an etcd cluster. Run connects to the cluster.
 func NewExternal(cfg ExternalConfig) (*Etcd, error) {
 	if len(cfg.Endpoints) == 0 {
 		return nil, errors.New("kv: external etcd needs an endpoint")

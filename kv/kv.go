@@ -16,8 +16,8 @@ var (
 	ErrFutureRevision = errors.New("kv: required revision is a future revision")
 	// ErrClosed says that the store has been closed.
 	ErrClosed = errors.New("kv: store is closed")
-	// ErrReplaced ends a watch when the store behind it was replaced by another
-	// one, or by an older state of itself.
+	// ErrReplaced ends a watch when its store was replaced by another store or by
+	// an older state of itself.
 	ErrReplaced = errors.New("kv: the store's history was replaced")
 )
 
@@ -84,8 +84,8 @@ func (k EventKind) String() string {
 	return "invalid"
 }
 
-// Event is one change of one key. Value is nil for a Delete: a reader that needs the value
-// before must have kept it.
+// Event is one change of one key. Value is nil for a Delete: a reader that needs the previous
+// value must have kept it.
 type Event struct {
 	Key      string
 	Value    []byte
@@ -93,8 +93,8 @@ type Event struct {
 	Kind     EventKind
 }
 
-// Batch is all that one revision changed among the keys watched. It is never
-// split.
+// Batch is everything that one revision changed among the watched keys. It is
+// never split.
 //
 // Invariant: Events is not empty and each has Revision as its own.
 type Batch struct {
@@ -119,14 +119,14 @@ type RangeOptions struct {
 	Revision  int64  // 0 is now, linearizable
 	KeysOnly  bool   // leaves the values out
 	CountOnly bool   // leaves the items out
-	// Borrow says that the caller calls Page.Release, so that the store may put the values into
-	// memory that is used again. A store may ignore it.
+	// Borrow says that the caller calls Page.Release, so the store may put the values into
+	// reusable memory. A store may ignore it.
 	Borrow bool
 }
 
-// Page is one answer to a Range, in key order. Revision is the one asked for, or
-// the store's own when none was. Count counts all keys from Start on, More says
-// that Limit left some of them out.
+// Page is one answer to a Range, in key order. Revision is the requested one, or
+// the store's current one if none was requested. Count counts all keys from Start
+// on, and More says that Limit left some of them out.
 type Page struct {
 	Items    []Item
 	Revision int64
@@ -137,9 +137,9 @@ type Page struct {
 	OnRelease func()
 }
 
-// Release must be called only when the values of a page are no longer used: their memory may be
-// overwritten. It is for pages asked for with RangeOptions.Borrow. It is called at most once; if it
-// is never called, the collector frees the values.
+// Release lets the store overwrite the values of a page that was requested with
+// RangeOptions.Borrow. The caller calls it at most once, when the values are no longer used. If it
+// is never called, the garbage collector frees the values.
 func (p *Page) Release() {
 	if p.OnRelease != nil {
 		p.OnRelease()
@@ -154,9 +154,9 @@ type PutOptions struct {
 	TTL        time.Duration
 }
 
-// Result is the outcome of a conditional write. If it was not Committed, Current and Found say what
-// is there instead. After a committed Delete, Current is the deleted item; after a committed Put it
-// is empty.
+// Result is the outcome of a conditional write. If it was not Committed, Current and Found are the
+// key's present state. After a committed Delete, Current is the deleted item; after a committed Put
+// it is empty.
 type Result struct {
 	Committed bool
 	Revision  int64
@@ -164,17 +164,17 @@ type Result struct {
 	Found     bool
 }
 
-// WatchResponse is what a watch delivers: batches, or Progress, or, once and
+// WatchResponse is one response of a watch: batches, or Progress, or, once and
 // last, an error. Progress p means that every event of a revision <= p has been
-// delivered; it is set in each response without error.
+// delivered; each response without an error has it.
 type WatchResponse struct {
 	Batches  []Batch
 	Progress int64
 	Err      error
 }
 
-// Store is a revisioned map of keys to values. All methods but Run may be called
-// by any number of goroutines; before Run has opened the store they wait.
+// Store is a revisioned map of keys to values. Any number of goroutines may call
+// its methods, except Run; until Run has opened the store, they wait.
 type Store interface {
 	// Get returns the item of one key, linearizably, and the store's revision.
 	Get(ctx context.Context, key string) (item Item, found bool, revision int64, err error)
@@ -182,44 +182,44 @@ type Store interface {
 	Range(ctx context.Context, opts RangeOptions) (Page, error)
 	// Put writes one key if its last revision is the expected one.
 	Put(ctx context.Context, key string, value []byte, opts PutOptions) (Result, error)
-	// Delete removes one key if its last revision is the expected one. A key that
-	// does not exist is not committed.
+	// Delete removes one key if its last revision is the expected one. The Delete of
+	// a missing key is not committed.
 	Delete(ctx context.Context, key string, ifRevision int64) (Result, error)
 	// Watch delivers every event under the prefix with a revision > after. The
 	// channel is closed after an error response, and when ctx ends.
 	Watch(ctx context.Context, prefix string, after int64) <-chan WatchResponse
 	// RequestProgress asks for a progress response in every open watch. It does
-	// not wait for them, and they may fail to come.
+	// not wait for the responses, which may never come.
 	RequestProgress(ctx context.Context) error
-	// Revision returns the store's current revision by a linearizable read that
-	// is shared by all callers that were waiting when it began.
+	// Revision returns the store's current revision. All callers that wait when a
+	// linearizable read begins share that read.
 	Revision(ctx context.Context) (int64, error)
-	// Replacements counts how often the store turned out to be another one (K6), which ends all
-	// watches. A caller that learnt a revision before must compare the count once its watch is open.
+	// Replacements counts how often the store was replaced (K6), which ends all watches. A caller
+	// that learnt a revision before must compare the count once its watch is open.
 	Replacements() uint64
 	// ReplacedRevision returns the highest revision that a replaced history is known to
-	// have reached, 0 if none was replaced. A client's revision up to it may be of either
-	// history.
+	// have reached, 0 if none was replaced. A client's revision up to this one may belong to
+	// either history.
 	ReplacedRevision() int64
-	// Health reads from the store and returns what went wrong.
+	// Health reads from the store and returns the error.
 	Health(ctx context.Context) error
 	// Compaction returns the highest revision at which the store is known to be compacted. It is
 	// a hint: another process may have compacted without the protocol, and an imitation of etcd
 	// may keep older revisions.
 	Compaction() int64
-	// Run opens the store and blocks until ctx ends or the store fails; then it
-	// closes the store and waits for all that it started. It returns nil when it
-	// was asked to end. It may be called once.
+	// Run opens the store and blocks until ctx ends, Close is called or the store
+	// fails. Then it closes the store and waits for everything that it started. It
+	// returns an error only if the store failed. It may be called once.
 	Run(ctx context.Context) error
 	// Close makes Run end and waits for it.
 	Close()
 }
 
 const (
-	// FittingPages, as the size of pages, chooses a size: about pageBytes, or more if that would
+	// FittingPages, as a page size, chooses the size: about pageBytes, or more if that would
 	// make more than manyPages pages, but at most maxPageBytes and maxPageItems. For each page the
-	// store counts all keys that are left, so few pages are cheaper than many; but a whole page
-	// is in memory at a time.
+	// store counts all remaining keys, so few pages are cheaper than many, but each page
+	// is in memory as a whole.
 	FittingPages = -1
 
 	firstPageItems = 500 // of the first page, when the size of items is not known
@@ -229,8 +229,8 @@ const (
 	manyPages      = 32
 )
 
-// RangeAll calls fn with one page after the other of what opts asks for, all of the same revision,
-// which it returns. Limit is the size of pages: 0 asks for everything at once; see also FittingPages.
+// RangeAll reads a range page by page, calls fn with each page, and returns the revision, which all
+// pages share. opts.Limit is the page size: 0 is one page for everything; see also FittingPages.
 // With Borrow, fn or the last reader of a page's values releases the page.
 func RangeAll(ctx context.Context, store Store, opts RangeOptions, fn func(Page) error) (int64, error) {
 	fitting, bytes := opts.Limit == FittingPages, 0

@@ -134,16 +134,16 @@ func (t *Tail) rangeAt(ctx context.Context, prefix string, revision, limit int64
 	return page, ok, err
 }
 
-// Begin blocks until the Tail has a place in the store's history, and returns where an owner that must
-// load should load: at past, the oldest revision from least on that the Tail followed from and the store
-// still has. Next then delivers all that happened since. present is the revision that the store had when
+// Begin blocks until the Tail has a place in the store's history, and returns the revision at which an
+// owner that must load should load: past is the oldest revision >= least that the Tail followed from and
+// the store still has. Next then delivers all later events. present is the revision that the store had when
 // the Tail began. Without such a past both are 0, and the owner loads the newest state.
 //
-// For an owner that subscribed after the Tail had begun, and has not loaded before, present is where
-// the Tail was then. What happened before is read from the store.
+// For an owner that subscribed after the Tail had begun, and has not loaded before, present is the
+// Tail's revision at that time. Earlier events are read from the store.
 //
 // The store may compact the past at any time; then the owner calls Begin again, with a
-// higher least. A Tail without [TailConfig.Replay] need not have begun.
+// higher least. With a Tail without [TailConfig.Replay], Begin does not wait.
 func (s *Subscription) Begin(ctx context.Context, least int64) (past, present int64, err error) {
 	if s.tail.replay <= 0 {
 		s.mu.Lock()

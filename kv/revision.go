@@ -49,7 +49,7 @@ type revisionRead struct {
 
 // Revision returns the store's current revision. If the store is a server in this process and the only
 // member, its revision is known. Otherwise one linearizable read serves all callers that were waiting
-// when it began. While etcd does not answer, Revision asks again until ctx ends.
+// when it began. While etcd does not answer, Revision retries until ctx ends.
 func (e *Etcd) Revision(ctx context.Context) (int64, error) {
 	for {
 		revision, err := e.sharedRevision(ctx)
@@ -96,7 +96,7 @@ func (e *Etcd) ownRevision() (int64, bool) {
 	return max(e.history.revision.Load(), e.revisions.delivered.Load()), true
 }
 
-// RevisionReads returns how many reads Revision has asked of etcd.
+// RevisionReads returns how many reads Revision has sent to etcd.
 func (e *Etcd) RevisionReads() uint64 { return e.revisions.reads.Load() }
 
 // join returns the read to wait for, or nil if the caller must read by itself and call end afterwards.

@@ -11,17 +11,17 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// ErrLost says that a subscription has missed events: the store compacted them,
-// or was replaced, or the owner left too much unread. The owner must load the
-// present state again and call Loaded.
+// ErrLost says that a subscription has missed events: the store compacted them
+// or was replaced, or the owner left too much unread. The owner must reload the
+// state and call Loaded.
 var ErrLost = errors.New("kv: subscription lost its place")
 
 // unknown stands for a place in the history that is not known yet.
 const unknown = -1
 
 // Subscription is the part of a Tail under one prefix, for one owner. The owner loads the state by a
-// Range that began after Subscribe or ErrLost, and calls Loaded with its revision. Then it applies what
-// Next returns, and calls Applied after each part. Any goroutine may call Fresh and Wait.
+// Range that began after Subscribe or ErrLost, and calls Loaded with its revision. Then it applies the
+// batches that Next returns, and calls Applied after each part. Any goroutine may call Fresh and Wait.
 type Subscription struct {
 	tail   *Tail
 	prefix string
@@ -71,9 +71,9 @@ func newSubscription(tail *Tail, prefix string) *Subscription {
 	return s
 }
 
-// Next returns the batches that came since the last call, in revision order, and
-// blocks while there are none or the owner has not loaded. The owner has applied all that the last
-// call returned. The slice is valid until all of it is applied. Next returns ErrLost once for each loss.
+// Next returns the batches that came since the last call, in revision order. It
+// blocks while there are none or the owner has not loaded. The owner must have applied all batches of
+// the last call. The slice is valid until all of it is applied. Next returns ErrLost once for each loss.
 func (s *Subscription) Next(ctx context.Context) ([]Batch, error) {
 	for {
 		batches, err := s.take()
@@ -109,7 +109,7 @@ func (s *Subscription) take() ([]Batch, error) {
 }
 
 // Loaded says that the owner holds the state of a revision, read after Subscribe
-// or ErrLost. Batches up to it are dropped.
+// or ErrLost. Batches up to that revision are dropped.
 func (s *Subscription) Loaded(revision int64) {
 	s.tail.notice()
 	s.mu.Lock()
@@ -141,8 +141,8 @@ func (s *Subscription) Loaded(revision int64) {
 	s.wakeLocked()
 }
 
-// Applied says that the owner has applied n more of the batches Next returned. It has no
-// further use for the slice once all are.
+// Applied says that the owner has applied n more of the batches that Next returned. Once all
+// are applied, the owner must not use the slice.
 func (s *Subscription) Applied(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,14 +236,14 @@ func (s *Subscription) promise() int64 {
 	return max(seen, s.applied.Load())
 }
 
-// Wait is WaitIn the present history.
+// Wait is WaitIn with the current history.
 func (s *Subscription) Wait(ctx context.Context, revision int64) error {
 	return s.WaitIn(ctx, s.tail.store.Replacements(), revision)
 }
 
 // WaitIn blocks until the owner has applied everything up to revision. After a loss it waits for the
-// reload. It returns ErrReplaced if the store's Replacements are no longer history: the revision would
-// mean something else.
+// reload. It returns ErrReplaced if the store's Replacements no longer equal history, because the
+// revision then means something else.
 func (s *Subscription) WaitIn(ctx context.Context, history uint64, revision int64) error {
 	for s.current() < revision {
 		s.tail.notice()
@@ -335,8 +335,8 @@ func (s *Subscription) lose(foreign bool) {
 	}
 }
 
-// Reload gives up the subscription's place, for owners that do not trust what they
-// hold: Next returns ErrLost, and Wait waits until the owner has loaded again.
+// Reload gives up the subscription's place, for an owner that does not trust its
+// state: Next returns ErrLost, and Wait waits until the owner has reloaded.
 func (s *Subscription) Reload() {
 	s.tail.mu.Lock()
 	defer s.tail.mu.Unlock()

@@ -48,24 +48,24 @@ var errStalled = errors.New("kv: watch stalled")
 // TailConfig configures a Tail.
 type TailConfig struct {
 	Store  Store
-	Prefix string // of everything to follow; a "/" is added if it has none at its end
+	Prefix string // of everything to follow; a missing "/" at its end is added
 	// QueueBytes is how much a subscription may leave unread before it loses its
 	// place; 0 is 256 MiB.
 	QueueBytes int64
-	// Replay is how many revisions before the present one Run begins, at its start and after it has lost
-	// its place to a compaction, if the store still has them. Clock may make them more. With 0, Run
-	// begins at the present.
+	// Replay is how many revisions before the current one Run begins, at its start and after it has lost
+	// its place to a compaction, if the store still has them. Clock may raise it. With 0, Run
+	// begins at the current revision.
 	Replay int64
 	Clock  Clock
-	// Heartbeat is how long a watch may not advance until it is compared with the store; 0 is a second.
+	// Heartbeat is how long a watch may stand still before it is compared with the store; 0 is a second.
 	Heartbeat time.Duration
 	Logger    *slog.Logger // nil discards
 }
 
-// Clock makes a Tail with Replay begin so far back that the past has a number of Ticks. Revisions have no
-// time, but a key that is written at a fixed interval shows how many revisions belong to a span of time.
+// Clock makes a Tail with Replay begin far enough back that the past has a number of Ticks. Revisions have no
+// time, but a key that is written at a fixed interval shows how many revisions a span of time has.
 type Clock struct {
-	Prefix string // of the keys that are written at the interval; the one that was written last counts
+	Prefix string // of the keys written at the interval; the one written last counts
 	Ticks  int    // 0 for no Clock
 	Limit  int64  // of revisions, so that a start does not take too long
 }
@@ -124,12 +124,12 @@ type tailCounters struct {
 
 // TailState says what a Tail has received.
 type TailState struct {
-	// Seen is the revision up to which it has seen everything, 0 while its place in the
+	// Seen is the revision up to which the Tail has seen everything, 0 while its place in the
 	// history is lost.
 	Seen int64
 	// Began is the store's revision when the Tail began to follow it, 0 before.
 	Began int64
-	// Progress counts the responses without events, Losses how often all had to load again.
+	// Progress counts responses without events, and Losses the times that all subscriptions had to reload.
 	Progress, Losses int64
 	// Silence is how long ago the last response came, 0 before the first.
 	Silence time.Duration
@@ -160,7 +160,7 @@ func NewTail(cfg TailConfig) *Tail {
 	}
 }
 
-// Run follows the store until ctx ends; then it returns nil.
+// Run follows the store until ctx ends, and then returns nil.
 func (t *Tail) Run(ctx context.Context) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return t.runWatch(groupCtx) })
@@ -172,9 +172,8 @@ func (t *Tail) Run(ctx context.Context) error {
 	return nil
 }
 
-// Subscribe returns a subscription to the keys under a prefix that ends in "/". No subscription's
-// prefix may contain the prefix of another, though it may equal it. Its owner must load the present
-// state before it gets any batches.
+// Subscribe returns a subscription to the keys under a prefix that ends in "/". The prefixes of two
+// subscriptions must be equal or disjoint. The owner must load the state before it gets any batches.
 func (t *Tail) Subscribe(prefix string) *Subscription {
 	if !strings.HasPrefix(prefix, t.prefix) || !strings.HasSuffix(prefix, "/") {
 		panic(fmt.Sprintf("kv: subscription to %q of a tail of %q", prefix, t.prefix))

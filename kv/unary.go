@@ -198,7 +198,7 @@ type clusterKV struct {
 	writes *unaryClient // may be nil
 }
 
-// Txn writes.
+// Txn sends a transaction, by writes if possible.
 func (c clusterKV) Txn(ctx context.Context, in *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
 	if c.writes != nil {
 		if out, err := c.writes.txn(ctx, in); !errors.Is(err, unary.ErrUnsent) {
@@ -208,7 +208,7 @@ func (c clusterKV) Txn(ctx context.Context, in *etcdserverpb.TxnRequest, opts ..
 	return c.KVClient.Txn(ctx, in, opts...)
 }
 
-// Range reads.
+// Range sends a range request.
 func (c clusterKV) Range(ctx context.Context, in *etcdserverpb.RangeRequest, opts ...grpc.CallOption) (*etcdserverpb.RangeResponse, error) {
 	if own, ok := ctx.Value(borrowedKey{}).(*borrowed); ok {
 		opts = append(opts[:len(opts):len(opts)], grpc.ForceCodecV2(own))

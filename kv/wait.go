@@ -9,8 +9,8 @@ import (
 )
 
 // Wait blocks until everything up to revision was queued to the subscriptions. While no
-// event comes, Run requests progress. Wait returns ErrReplaced if the store turns out to be
-// another one meanwhile, where the revision means something else.
+// event comes, Run requests progress. Wait returns ErrReplaced if the store is replaced
+// meanwhile, because the revision then means something else.
 func (t *Tail) Wait(ctx context.Context, revision int64) error {
 	if t.seen.Load() >= revision {
 		return nil

@@ -44,12 +44,12 @@ type Delivery struct {
 	// Type is the kind of the delivery.
 	Type EventType
 
-	// Object is the object as it is now; for Deleted, as it was before. It is nil
+	// Object is the object after the change, or before it for Deleted. It is nil
 	// for bookmarks.
 	Object *cache.Object
 
-	// Revision is the resource version for the client: the object's own for Added and
-	// Modified, the event's for Deleted (where it replaces the Object's), and for a
+	// Revision is the resource version for the client. For Added and Modified it is the
+	// object's own, for Deleted the event's (which replaces the Object's), and for a
 	// bookmark the revision up to which everything was delivered.
 	Revision int64
 
@@ -57,7 +57,7 @@ type Delivery struct {
 	event *cache.Event
 }
 
-// Prev is the object before the change; nil if there was none, for initial objects and for bookmarks.
+// Prev returns the object before the change, nil if there was none, for initial objects and for bookmarks.
 func (d Delivery) Prev() *cache.Object {
 	if d.event == nil {
 		return nil
@@ -65,14 +65,14 @@ func (d Delivery) Prev() *cache.Object {
 	return d.event.Prev
 }
 
-// Shared reports whether all watchers that deliver the same event share its [Delivery.Frame]. If they do
-// not, the caller should write the frame straight to its destination.
+// Shared reports whether all watchers that deliver the same event share its [Delivery.Frame]. If not,
+// the caller should write the frame straight to its destination.
 func (d Delivery) Shared() bool { return d.event != nil }
 
-// Frame returns the bytes of the delivery in the encoding enc. The caller numbers encodings. Build
-// makes the bytes and may depend on the delivery and on enc alone, because every watcher that delivers
-// the same event in the same encoding shares them. The frame of an event is built once; initial objects
-// and bookmarks are built at each call. An error is not kept.
+// Frame returns the bytes of the delivery in the encoding enc. The caller numbers encodings. build
+// makes the bytes, and may depend only on the delivery and on enc, because all watchers that deliver
+// the same event in the same encoding share the bytes. The frame of an event is built once; frames of
+// initial objects and bookmarks are built at each call. An error is not kept.
 func (d Delivery) Frame(enc uint16, build func(Delivery) ([]byte, error)) ([]byte, error) {
 	if d.event == nil {
 		return build(d)

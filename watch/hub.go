@@ -37,13 +37,13 @@ const (
 
 // Config configures a Hub.
 type Config struct {
-	// Cache is the resource that is watched. Its OnAppend must call [Hub.Notify].
+	// Cache is the cache of the watched resource. Its OnAppend must call [Hub.Notify].
 	Cache *cache.Cache
 
 	// Closed, if it is set, is called when a Watcher that has delivered something is closed, before
 	// [Watcher.Close] returns. Its parameters are the store's history that the Watcher followed
 	// ([cache.Snapshot].History) and the revision of its last delivery or bookmark. Any goroutine may
-	// call it, while none of the package's locks is held.
+	// call it, without any of the package's locks.
 	Closed func(history uint64, revision int64)
 
 	// backlog is how many revisions a chain holds for a watcher that does not read; 0 is
@@ -51,8 +51,7 @@ type Config struct {
 	backlog int
 }
 
-// Hub reads one resource's Log and publishes each event to the groups of watchers that it
-// concerns.
+// Hub reads one resource's Log and publishes each event to the groups of watchers concerned.
 type Hub struct {
 	cache    *cache.Cache
 	log      *cache.Log
@@ -92,46 +91,46 @@ type counters struct {
 	sharded          atomic.Int64
 }
 
-// Stats counts what a Hub has done since it was made.
+// Stats counts the work of a Hub since it was made.
 type Stats struct {
-	// Watchers and Groups that exist now.
+	// Watchers and Groups count those that exist now.
 	Watchers, Groups int
-	// Events that the Hub has read.
+	// Events counts the events that the Hub has read.
 	Events uint64
-	// Lapped watchers ended because the Log had forgotten their next event.
+	// Lapped counts watchers that ended because the Log had dropped their next event.
 	Lapped uint64
-	// Initial objects that watchers delivered.
+	// Initial counts the initial objects that watchers delivered.
 	Initial uint64
-	// Sharded watchers have a shard. Outside counts the states of objects that were not in their
+	// Sharded counts watchers with a shard. Outside counts the states of objects outside their
 	// shards: for each event up to two for each of these watchers.
 	Sharded int
 	Outside uint64
 }
 
-// Options say what a Watcher delivers.
+// Options are the filter and the start of a Watcher.
 type Options struct {
-	// Namespace and Name narrow the scope where they are not empty.
+	// Namespace and Name, if not empty, narrow the scope.
 	Namespace, Name string
 	// Label and Field select in the scope, and belong to the Hub from now on. Nil
 	// selects everything.
 	Label labels.Selector
 	Field fields.Selector
-	// Shard selects, too. Nil selects everything.
+	// Shard also selects. Nil selects everything.
 	Shard *cache.Shard
 
 	// Initial is the Snapshot to begin with: its objects are delivered as Added,
-	// then what changed since. After is not used then.
+	// followed by later changes. After is then ignored.
 	Initial *cache.Snapshot
-	// After is the revision after which to begin. It may lie in the future: nothing
+	// After is the revision after which to begin. It may be in the future: nothing
 	// at or below it is delivered.
 	After int64
 
-	// Bookmarks asks for InitialEnd after the initial objects, and lets
-	// [Watcher.Bookmark] give bookmarks.
+	// Bookmarks requests InitialEnd after the initial objects, and enables
+	// [Watcher.Bookmark].
 	Bookmarks bool
 
-	// Wake, if it is set, takes the place of [Watcher.Ready] and [Watcher.Next], for callers that
-	// keep no goroutine waiting. It is called when there may be something to read after Poll returned
+	// Wake, if it is set, replaces [Watcher.Ready] and [Watcher.Next], for callers without a
+	// waiting goroutine. It is called when there may be something to read after Poll returned
 	// nothing, and by Close, from any goroutine and while the package's locks are held. It must
 	// neither block nor call back.
 	Wake func()
@@ -154,9 +153,9 @@ func New(config Config) (*Hub, error) {
 	}, nil
 }
 
-// Notify says that the Log has more, or was restarted. It never waits. While Run runs and there is
+// Notify says that the Log has new events or was restarted. It never waits. While Run runs and there is
 // little to do, Notify publishes the events itself, because waking Run's goroutine would cost more. The
-// caller may hold no lock that readers of the Cache take.
+// caller must not hold a lock that readers of the Cache take.
 func (h *Hub) Notify() {
 	if h.stepMu.TryLock() {
 		done := h.running && h.effort <= littleEffort && !h.stepLocked()
@@ -180,7 +179,7 @@ func (h *Hub) Stats() Stats {
 	}
 }
 
-// Lag returns how many watchers have something to read now, and how long ago the slowest of them was
+// Lag returns how many watchers have something to read, and how long ago the slowest of these was
 // signalled. Watchers that still read their initial objects count only as behind.
 func (h *Hub) Lag() (behind int, slowest time.Duration) {
 	h.mu.Lock()
@@ -194,7 +193,7 @@ func (h *Hub) Lag() (behind int, slowest time.Duration) {
 }
 
 // Run publishes events to the watchers until ctx is done, then ends all watchers. It
-// returns ctx's error. It is called once.
+// returns ctx's error. It may be called once.
 func (h *Hub) Run(ctx context.Context) error {
 	h.setRunning(true)
 	defer h.close()
@@ -382,8 +381,8 @@ func (h *Hub) checkLocked() {
 	}
 }
 
-// Watch makes a Watcher. The error is cache.ErrTooOld when the Log does not reach back to
-// Options.After, cache.ErrNotReady before the Cache is loaded, and errClosed when Run
+// Watch makes a Watcher. The error is cache.ErrTooOld if the Log does not reach back to
+// Options.After, cache.ErrNotReady before the Cache is loaded, and another one when Run
 // has ended. A Watcher may be made, and read its initial objects, before Run is
 // called.
 func (h *Hub) Watch(options Options) (*Watcher, error) {

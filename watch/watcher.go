@@ -26,7 +26,7 @@ const (
 )
 
 // Watcher delivers the events that its filter selects. It is a position and has no queue. One goroutine
-// at a time calls its methods; only Close and LastRevision may be called from any.
+// at a time calls its methods; only Close and LastRevision may be called from any goroutine.
 type Watcher struct {
 	hub   *Hub
 	group *group        // nil if it never had one
@@ -85,11 +85,11 @@ func newWatcher(h *Hub, options Options) *Watcher {
 }
 
 // Ready returns a channel from which a receive succeeds when there may be something to
-// read. The receiver calls Poll until that returns nothing; only then will the channel
-// become ready again.
+// read. The receiver then calls Poll until it returns nothing; only after that does the
+// channel become ready again.
 func (w *Watcher) Ready() <-chan struct{} { return w.ready }
 
-// LastRevision is the revision of the last delivery, 0 before the first. It may be called by
+// LastRevision returns the revision of the last delivery, 0 before the first. It may be called by
 // any goroutine.
 func (w *Watcher) LastRevision() int64 { return w.lastRevision.Load() }
 
@@ -105,8 +105,8 @@ func (w *Watcher) signal() {
 	}
 }
 
-// Next is Poll that waits until there is something to return. When ctx ends first it
-// returns ctx's error, and the Watcher can be used further.
+// Next is Poll that waits until there is something to return. If ctx ends first, it
+// returns ctx's error, and the Watcher remains usable.
 func (w *Watcher) Next(ctx context.Context, dst []Delivery) ([]Delivery, error) {
 	length := len(dst)
 	for {
@@ -124,8 +124,7 @@ func (w *Watcher) Next(ctx context.Context, dst []Delivery) ([]Delivery, error) 
 
 // Poll appends to dst what can be delivered now, and returns at once. It fills the spare
 // capacity of dst (64 deliveries if there is none) and exceeds it only to finish a
-// revision. If there is nothing, that is no error, and the caller will be woken when there
-// is something.
+// revision. To return nothing is no error: the caller is woken when there is something.
 //
 // An error ends the Watcher, and comes without deliveries: io.EOF after Close, at the end of an epoch
 // and when the Hub's Run has ended; ErrReplaced if the store was replaced; cache.ErrTooOld when the Watcher
@@ -194,7 +193,7 @@ func (w *Watcher) end(err error) {
 	w.replay, w.node = nil, nil
 }
 
-// Close ends the Watcher: a Next under way and all later ones return io.EOF. Every
+// Close ends the Watcher: a running Next and all later ones return io.EOF. Every
 // Watcher must be closed.
 func (w *Watcher) Close() {
 	if w.released.CompareAndSwap(false, true) {
@@ -363,8 +362,8 @@ func (w *Watcher) take(dst []Delivery, mark int, d Delivery) []Delivery {
 }
 
 // Bookmark returns a bookmark of the newest revision up to which everything is known to be
-// delivered, and false when the Watcher was made without bookmarks or has something left to
-// deliver: then Poll comes first.
+// delivered. It returns false if the Watcher was made without bookmarks, or has something left to
+// deliver: the caller must call Poll first.
 func (w *Watcher) Bookmark() (Delivery, bool) {
 	if w.state != live || !w.bookmarks {
 		return Delivery{}, false

@@ -30,10 +30,10 @@ type Config struct {
 	// Schema describes the objects; nil is one without indexes. With Decode it is required.
 	Schema *cache.Schema
 
-	// Tail follows the store for several Mirrors, and the caller runs it; with nil the Mirror
-	// has a Tail of its own.
+	// Tail follows the store for several Mirrors, and the caller runs it. If it is nil, the Mirror
+	// has its own Tail.
 	Tail *kv.Tail
-	// Log says how much of the past is remembered, for watchers that come back.
+	// Log limits the past events, from which watchers can resume.
 	Log cache.LogConfig
 	// Since is the revision before which the past is not replayed.
 	Since int64
@@ -57,7 +57,7 @@ type Mirror struct {
 	sub   *kv.Subscription
 }
 
-// New returns a Mirror, which shows nothing before Run has loaded it. It does no I/O.
+// New returns a Mirror, which is empty until Run has loaded it. It does no I/O.
 func New(config Config) (*Mirror, error) {
 	switch {
 	case config.Store == nil:
@@ -146,30 +146,30 @@ func (m *Mirror) reflect(ctx context.Context) error {
 	}
 }
 
-// Retire ends a Mirror whose Run has ended or will never begin. The Mirror still shows its last state,
-// and drops its Log and its encodings.
+// Retire ends a Mirror whose Run has ended or will never start. The Mirror still shows its last state,
+// but drops its Log and its encodings.
 func (m *Mirror) Retire() {
 	m.Cache.Retire()
 	m.sub.Close()
 }
 
-// Snapshot returns the present state of the cache, without waiting. Before the Mirror has
-// loaded it is empty ([cache.Cache.WaitReady]).
+// Snapshot returns the current state of the cache, without waiting. Until the Mirror has
+// loaded, it is empty ([cache.Cache.WaitReady]).
 func (m *Mirror) Snapshot() cache.Snapshot { return m.Cache.Snapshot() }
 
 // Outdated reports whether the Mirror shows a history that was replaced: until it has
-// loaded again, it may show what the store never held.
+// reloaded, it may show objects that the store never held.
 func (m *Mirror) Outdated() bool { return m.Snapshot().History() != m.store.Replacements() }
 
-// Shows reports whether the Mirror shows the store's own history, up to a revision.
+// Shows reports whether the Mirror shows the store's current history, up to a revision.
 func (m *Mirror) Shows(revision int64) bool {
 	snapshot := m.Snapshot()
 	return snapshot.Revision() >= revision && snapshot.History() == m.store.Replacements()
 }
 
-// Fresh waits until the Mirror shows everything that was written to the store before the
-// call, and returns a Snapshot of that. If the store is replaced meanwhile it asks for the
-// revision again, because the one before is of another history.
+// Fresh waits until the Mirror shows every write that the store acknowledged before the
+// call, and returns a Snapshot. If the store is replaced meanwhile, Fresh reads the
+// revision again, because the earlier one belongs to another history.
 func (m *Mirror) Fresh(ctx context.Context) (cache.Snapshot, error) {
 	for {
 		history := m.store.Replacements()
@@ -195,6 +195,7 @@ func (m *Mirror) Fresh(ctx context.Context) (cache.Snapshot, error) {
 }
 
 // Get returns the object with a key as it is in the store now, nil if there is none.
+// A corrupt object is an error.
 func (m *Mirror) Get(ctx context.Context, key string) (*cache.Object, error) {
 	snapshot, err := m.Fresh(ctx)
 	if err != nil {
@@ -207,8 +208,8 @@ func (m *Mirror) Get(ctx context.Context, key string) (*cache.Object, error) {
 	return o, nil
 }
 
-// List returns the objects that are in the store now, and their revision. A caller that wants
-// several pages of one revision takes them from one Snapshot.
+// List returns the objects that are in the store now, and their revision. To get
+// several pages of one revision, list them from one Snapshot.
 func (m *Mirror) List(ctx context.Context, query cache.Query) (cache.Page, int64, error) {
 	snapshot, err := m.Fresh(ctx)
 	if err != nil {
@@ -218,6 +219,6 @@ func (m *Mirror) List(ctx context.Context, query cache.Query) (cache.Page, int64
 	return page, snapshot.Revision(), err
 }
 
-// Watch returns a Watcher of the changes after a Snapshot or a revision. While the Mirror has
-// not loaded the error is [cache.ErrNotReady]. The caller closes the Watcher.
+// Watch returns a Watcher of the changes after a Snapshot or a revision. Until the Mirror has
+// loaded, the error is [cache.ErrNotReady]. The caller closes the Watcher.
 func (m *Mirror) Watch(options watch.Options) (*watch.Watcher, error) { return m.Hub.Watch(options) }
