@@ -49,7 +49,7 @@ type Config struct {
 	// ExternalAddress is the host and port by which clients reach the server. Discovery
 	// returns it; "" means the address of Listener.
 	ExternalAddress string
-	// InternalAddresses are also returned to clients with certain addresses.
+	// InternalAddresses are returned in addition to clients in certain address ranges.
 	InternalAddresses []discovery.CIDRRule
 
 	// CompressedListBytes limits the cache of compressed lists; 0 means 64 MiB.
@@ -63,8 +63,8 @@ type Config struct {
 	Connections
 	Tracing
 
-	// Faults are injected into requests, for tests of controllers; nil injects none. The owner of Config
-	// has Pages.Handlers serve them.
+	// Faults are injected into requests, for tests of controllers; nil injects none. Pages.Handlers must
+	// serve their API.
 	Faults *inject.Faults
 
 	cpu func() time.Duration // the CPU time of the process; tests replace it
@@ -72,9 +72,9 @@ type Config struct {
 
 // Access configures authentication, authorization and audit.
 type Access struct {
-	// Authenticator authenticates requests; nil makes every client the super-user, which
-	// is for tests. It looks at the client's certificate and at the headers
-	// Authorization, Sec-WebSocket-Protocol and those of a front proxy: X-Remote-... or
+	// Authenticator authenticates requests; nil makes every client the super-user, for
+	// tests. It may read the client's certificate and the headers Authorization,
+	// Sec-WebSocket-Protocol and those of a front proxy: X-Remote-... or
 	// the ones in RequestHeader. Its answer is reused on the same connection for a second,
 	// or until Generation, which may be nil, changes. With AnonymousByPath a request without
 	// credentials is authenticated each time. Audiences are the accepted audiences of tokens.
@@ -85,29 +85,29 @@ type Access struct {
 	Audiences       authenticator.Audiences
 	// Authorizer decides what users may do; nil allows everything.
 	Authorizer authorizer.Authorizer
-	// Revocation reports which watches have lost the right that they began with, and must
-	// end; nil lets them go on.
+	// Revocation reports changes after which watches may have lost their right and must
+	// end; nil lets them continue.
 	Revocation *auth.Revocation
-	// AuditPolicy decides how much of a request is recorded, and Audit takes the records. If
+	// AuditPolicy decides how much of a request is recorded, and Audit receives the records. If
 	// both are nil, nothing is recorded.
 	AuditPolicy audit.PolicyRuleEvaluator
 	Audit       audit.Sink
 
 	// HSTS is the Strict-Transport-Security header of every answer; "" sends none.
 	HSTS string
-	// CORS are regular expressions of the origins whose pages may send requests.
+	// CORS are regular expressions for the origins whose pages may send requests.
 	CORS []string
 }
 
 // Concurrency limits how many requests are served at once.
 type Concurrency struct {
-	// Flow is priority and fairness. If it is nil, at most MaxInFlight requests that read and
-	// MaxMutatingInFlight others are served at once; 0 sets no limit.
+	// Flow is API Priority and Fairness. If it is nil, at most MaxInFlight reads and
+	// MaxMutatingInFlight other requests are served at once; 0 sets no limit.
 	Flow                             *flow.Control
 	MaxInFlight, MaxMutatingInFlight int
 }
 
-// Pages are the pages that are no part of the API.
+// Pages are the pages outside the API.
 type Pages struct {
 	// HealthChecks, LiveChecks and ReadyChecks answer /healthz, /livez and /readyz.
 	HealthChecks, LiveChecks, ReadyChecks []healthz.HealthChecker
@@ -129,8 +129,8 @@ type Pages struct {
 	StatusPage bool
 }
 
-// Delegation has the parts and servers that serve requests for which the server's own routing table has
-// no entry.
+// Delegation has the parts and servers that serve requests without an entry in the server's own routing
+// table.
 type Delegation struct {
 	// Extensions serves custom resources; nil answers 404.
 	Extensions *customresources.Extensions
@@ -142,13 +142,13 @@ type Delegation struct {
 	// none.
 	Aggregator *aggregator.Aggregator
 
-	// Relay answers reads from caches of another API server, and passes all other requests through to it. nil
-	// in a server with a store. A server with a Relay serves of its own pages only health, metrics, the status
+	// Relay answers reads from caches of another API server, and passes all other requests through to it. It is
+	// nil in a server with a store. With a Relay, the server's only own pages are health, metrics, the status
 	// page and Pages.Handlers.
 	Relay *relay.Relay
 
-	// StorageVersions knows which resources have no published storage version yet; writes of
-	// these are refused, because a storage migration must know which versions may be written.
+	// StorageVersions knows which resources have no published storage version yet. Writes of
+	// these are rejected, because a storage migration must know which versions may be written.
 	// nil publishes none.
 	StorageVersions storageversion.Manager
 
@@ -162,21 +162,21 @@ type Delegation struct {
 type Timeouts struct {
 	// RequestTimeout limits every request that is not long-running; 0 means 60 s.
 	RequestTimeout time.Duration
-	// MinRequestTimeout is the least time that a watch without timeoutSeconds
-	// lasts; it ends within twice that. 0 means 1800 s.
+	// MinRequestTimeout is the minimum duration of a watch without timeoutSeconds,
+	// which ends within twice that. 0 means 1800 s.
 	MinRequestTimeout time.Duration
-	// ShutdownDelay is how long the server accepts requests after readiness was withdrawn.
+	// ShutdownDelay is how long the server accepts requests after /readyz has begun to fail.
 	// ShutdownGrace is how long the last requests may take; 0 means 60 s.
 	ShutdownDelay, ShutdownGrace time.Duration
 	// WatchGrace is the time over which shutdown spreads the ends of watches, so that their
 	// clients do not all connect to another server at once; 0 ends all at once.
 	WatchGrace time.Duration
 	// SendRetryAfter keeps accepting connections until the last requests have been
-	// answered, and refuses new requests with 429. Without it connections are refused.
+	// answered, and rejects new requests with 429. Without it, connections are refused.
 	SendRetryAfter bool
 }
 
-// Connections limits connections and what is read from them.
+// Connections limits connections and the data read from them.
 type Connections struct {
 	// MaxRequestBodyBytes limits a request's body; 0 means 3 MiB.
 	MaxRequestBodyBytes int64
@@ -186,8 +186,8 @@ type Connections struct {
 	// Accept, if it is set, is closed when the server may accept connections from the network.
 	// Earlier connections wait. Without Accept they are accepted at once.
 	Accept <-chan struct{}
-	// MaxConns limits open connections, MaxConnsPerIP those from one IPv4 address or one
-	// /64 of IPv6 addresses; 0 sets no limit. Connections beyond a limit are closed at once.
+	// MaxConns limits open connections, and MaxConnsPerIP those from one IPv4 address or one
+	// IPv6 /64; 0 sets no limit. Connections beyond a limit are closed at once.
 	MaxConns, MaxConnsPerIP int
 	// DisableHTTP2 offers clients only HTTP/1.1. HTTP2MaxStreams limits the concurrent
 	// requests of one HTTP/2 connection; 0 means 100. GoAwayChance is the probability that a
@@ -196,16 +196,16 @@ type Connections struct {
 	HTTP2MaxStreams int
 	GoAwayChance    float64
 	// UserTimeout is how long sent data may stay unacknowledged before the kernel ends the
-	// connection; 0 means 45 s. It finds peers that vanished while a stream is being written.
+	// connection; 0 means 45 s. It detects peers that vanish while a stream is being written.
 	UserTimeout time.Duration
 }
 
 // Tracing records sampled requests as spans.
 type Tracing struct {
-	// Spans samples every request that it is given; nil records none.
+	// Spans samples every request that it receives; nil records none.
 	Spans trace.TracerProvider
 	// SampleChance is the probability that a request is sampled if its sender does not decide
-	// that, or may not.
+	// this, or may not.
 	SampleChance float64
 }
 

@@ -18,7 +18,7 @@ import (
 // clustersPath begins the paths of the servers behind a [Front].
 const clustersPath = "/clusters/"
 
-// PathOf returns the path below which a Front serves the server of that name; that of "" is at the root.
+// PathOf returns the path below which a Front serves the server of that name. Name "" is at the root.
 func PathOf(name string) string {
 	if name == "" {
 		return ""
@@ -26,15 +26,15 @@ func PathOf(name string) string {
 	return clustersPath + name
 }
 
-// Front serves several servers at one listener, each below /clusters/{name}. Beside them it serves only /healthz,
-// /livez and /readyz. It looks at no credentials.
+// Front serves several servers on one listener, each below /clusters/{name}. Itself it serves only /healthz,
+// /livez and /readyz, and reads no credentials.
 type Front struct {
 	servers  map[string]*Server
 	http1    *http1.Server
 	draining chan struct{} // closed when Run's context has ended
 }
 
-// NewFront returns a Front for at least one server, by their names. It has the limits of one of them.
+// NewFront returns a Front for at least one server, by name. It has the limits of any one of them.
 func NewFront(listener net.Listener, config *tls.Config, servers map[string]*Server) *Front {
 	f := &Front{servers: servers, draining: make(chan struct{})}
 	var limits http1.Config
@@ -46,7 +46,7 @@ func NewFront(listener net.Listener, config *tls.Config, servers map[string]*Ser
 	return f
 }
 
-// Run serves until ctx ends, and then ends what the servers serve for it. They must run for longer.
+// Run serves until ctx ends, and then ends the servers' streams. The servers must run for longer.
 func (f *Front) Run(ctx context.Context) error {
 	accepted := make(chan error, 1)
 	go func() { accepted <- f.http1.ServeNetwork() }()

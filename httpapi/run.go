@@ -55,16 +55,16 @@ func (s *Server) RoundTripper() http.RoundTripper { return s.http1.RoundTripper(
 // Withdraw when its context ends; the caller may do so earlier.
 func (s *Server) Withdraw() { s.drain.Do(func() { close(s.unready); close(s.draining) }) }
 
-// HandOver stops accepting connections, because another process accepts them at the same socket. All
-// requests are still served. Each answer on a connection older than a second asks the client to connect
-// again. /readyz does not fail, because the other process is ready.
+// HandOver stops accepting connections, because another process accepts them on the same socket. All
+// requests are still served. Each answer on a connection older than a second asks the client to reconnect.
+// /readyz does not fail, because the other process is ready.
 func (s *Server) HandOver() {
 	s.drain.Do(func() { close(s.draining) })
 	s.http1.StopAccepting()
 }
 
-// Run serves until ctx ends. Then /readyz fails, and after ShutdownDelay the server accepts no connections,
-// streams end, and requests in flight finish. Run returns when everything that it started has ended.
+// Run serves until ctx ends. Then /readyz fails, and after ShutdownDelay the server stops accepting
+// connections, streams end, and requests in flight finish. Run returns when everything that it started has ended.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.cancel()
 	group, groupCtx := errgroup.WithContext(ctx)

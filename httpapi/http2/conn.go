@@ -22,7 +22,7 @@ import (
 // Config has the handler of requests, and the limits of connections. All but MaxStreams, GoAwayChance
 // and Leaving are required.
 type Config struct {
-	// Handler answers the request that c carries, which was received then.
+	// Handler answers the request that c carries. received is when the request arrived.
 	Handler func(c exchange.Carrier, received time.Time) *exchange.Exchange
 
 	MaxStreams   int     // concurrent requests of one connection; 0 means 100
@@ -313,8 +313,8 @@ func (c *Conn) endStreams(why error) {
 // broken ends the connection because a write to it failed. The reading goroutine sees that.
 func (c *Conn) broken() { socket.CloseSocket(c.conn) }
 
-// GoAway asks the client to send no more requests on this connection. The server answers those that
-// it has sent by then, and ends the connection.
+// GoAway asks the client to send no more requests on this connection. The server answers requests
+// sent until then, and ends the connection.
 func (c *Conn) GoAway() { c.goAway(goAwaySent) }
 
 // goAwayMark is the data of the ping after a GOAWAY. The client's answer shows that it has read both.
@@ -338,8 +338,8 @@ func (c *Conn) goAway(how goAwayState) {
 	c.flushControl()
 }
 
-// Retire reports whether the connection is idle and its client had time to read the GOAWAY. If so, it
-// serves no more requests, and the caller closes it.
+// Retire reports whether the connection is idle and its client had time to read the GOAWAY. If so, the
+// connection serves no more requests, and the caller closes it.
 func (c *Conn) Retire() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

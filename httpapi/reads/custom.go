@@ -31,7 +31,7 @@ type CustomConfig struct {
 	// Warnings are sent with every response.
 	Warnings []string
 
-	// Life says whether the version is deprecated. Monitors count what is read.
+	// Life says whether the version is deprecated. Monitors count reads.
 	Life     apimetrics.Lifecycle
 	Monitors *apimetrics.Monitors
 }

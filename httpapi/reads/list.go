@@ -46,7 +46,7 @@ func (x *Read) list(i *Resource) {
 	}
 }
 
-// ListScope is the scope of a list in metrics.
+// ListScope returns the scope of a list in metrics.
 func ListScope(scope storage.Scope) string {
 	switch {
 	case scope.Name != "":

@@ -39,7 +39,7 @@ type Read struct {
 	Faults   *inject.Plan // nil injects none
 }
 
-// Negotiate finds the format for a request that i serves. Like upstream's router, it refuses media types
+// Negotiate finds the format for a request that i serves. Like upstream's router, it rejects media types
 // that a route cannot produce before it adds warnings.
 func (x *Read) Negotiate(i *Resource) (negotiate.Format, bool) {
 	accept := x.Peek("Accept")
@@ -69,7 +69,7 @@ func (x *Read) Negotiate(i *Resource) (negotiate.Format, bool) {
 	return f, true
 }
 
-// ObserveRefused counts a read whose media type is refused, unless upstream's router would refuse it.
+// ObserveRefused counts a read whose media type is rejected, unless upstream's router would reject it.
 func (x *Read) ObserveRefused(i *Resource) {
 	if i.bare {
 		x.Observe(i, len(x.Bytes))
@@ -157,7 +157,7 @@ func (x *Read) Observe(i *Resource, size int) {
 	Annotate(x.Audit, i.Life)
 }
 
-// Counted returns what metrics count of a read.
+// Counted returns the properties of a read that metrics count.
 func (x *Read) Counted(i *Resource, size int) apimetrics.Answer {
 	return apimetrics.Answer{
 		Code: x.StatusCode(), Size: size, Took: time.Since(x.Received), Waited: x.InQueue,
@@ -177,7 +177,7 @@ func Annotate(t *exchange.AuditRecord, life apimetrics.Lifecycle) {
 	}
 }
 
-// Monitor returns the monitor of a read. Its scope is that of the path. For custom resources, upstream
+// Monitor returns the monitor of a read, with the scope of the path. For custom resources, upstream
 // counts a list whose field selector names one object as a GET.
 func (x *Read) Monitor(i *Resource) *apimetrics.Monitor {
 	verb, scope := x.Verb, "cluster"
@@ -314,8 +314,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// ReadError returns the error that a client sees for err, of a read of i. If the deadline of the
-// request ended a wait, the request has timed out.
+// ReadError returns the error that a client gets for err, the error of a read of i. If the deadline of
+// the request ended a wait, the request has timed out.
 func (x *Read) ReadError(i *Resource, err error) error {
 	if apistorage.IsRequestTimeout(err) {
 		x.Monitor(i).Terminated(http.StatusGatewayTimeout)

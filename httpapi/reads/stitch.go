@@ -22,17 +22,17 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// Stitcher compresses lists piece by piece and keeps the pieces. So a later list costs only the compression of
+// Stitcher compresses lists piece by piece and keeps the pieces, so a later list costs only the compression of
 // changed pieces.
 //
 // A list is cut into runs of items. The hash of an object's key decides whether a run may begin with
-// it, and runs have a minimum length. So a change of an object affects only its run, and a created or
-// deleted object hardly more. Each run is compressed separately and flushed, so that it ends at a byte
-// and does not refer to bytes before it. Runs with uncompressed blocks between them form one stream.
+// that object, and runs have a minimum length. So a changed object affects only its run, and a created or
+// deleted object little more. Each run is compressed separately and flushed, so that it ends at a byte boundary
+// and does not refer to earlier bytes. Runs with uncompressed blocks between them form one stream.
 //
 // Pieces are found by the identity of their objects, but do not keep the objects in memory. The least
-// recently used pieces are evicted. One list fills at most half of the room; the rest of it is compressed
-// each time, so that the list does not evict its own pieces.
+// recently used pieces are evicted. One list fills at most half of the limit; the rest of the list is compressed
+// each time, so that it does not evict its own pieces.
 //
 // If lists need the same piece at the same time, one makes it and the others wait.
 type Stitcher struct {
@@ -389,7 +389,7 @@ func appendStored(dst, p []byte, last bool) []byte {
 	return append(dst, p...)
 }
 
-// Collectors returns metrics of the kept and of the compressed bytes of lists.
+// Collectors returns metrics of the kept and the compressed bytes of lists.
 func (s *Stitcher) Collectors() []prometheus.Collector {
 	kept := prometheus.GaugeOpts{Name: "larder_compressed_list_bytes", Help: "Bytes of compressed pieces of lists, kept to be sent again."}
 	made := prometheus.CounterOpts{Name: "larder_compressed_list_pieces_total", Help: "Counter of pieces of lists that were compressed."}

@@ -26,9 +26,9 @@ const (
 	unprovenFor = time.Minute
 )
 
-// Caches reports whether x may be answered from a cache. Other requests go through to the upstream, which
-// authorizes them. builtIn says that the resource is one of the Registry's. Requests to a relay that has just started
-// wait for the version of the upstream: watches that went through would go on beside the cache.
+// Caches reports whether a cache may answer x. Other requests go through to the upstream, which authorizes them.
+// builtIn says that the resource is one of the Registry's. After the relay's start, Caches waits for the upstream's
+// version: watches that go through would last beside the cache.
 func (r *Relay) Caches(x *request.Request, accept []byte, builtIn bool) bool {
 	if !x.IsResourceRequest || x.Method != http.MethodGet || x.Subresource != "" || x.VerbInPath || len(x.Parts) > 2 {
 		return false
@@ -90,8 +90,8 @@ func isSelected(o *internalversion.ListOptions, builtIn, sameMinor bool) bool {
 	return true
 }
 
-// Acquire returns what answers x, for which Caches is true, from a cache, and how old the cache is: 0 if the upstream
-// keeps it current. It waits until the cache is fresh enough. It returns nil if x must go through. from serves
+// Acquire returns the cached resource that answers x, for which Caches is true, and the age of the cache: 0 if the
+// upstream keeps it current. It waits until the cache is fresh enough. It returns nil if x must go through. from serves
 // built-in resources in a server with a store, and is nil for custom ones. The caller calls done after the answer.
 func (r *Relay) Acquire(ctx context.Context, x *request.Request, from *reads.Resource) (resource *reads.Resource, age time.Duration, done func()) {
 	gvr := schema.GroupVersionResource{Group: x.Group, Version: x.Version, Resource: x.Resource}

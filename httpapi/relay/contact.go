@@ -29,7 +29,7 @@ const (
 	missed = 3 * contactEvery
 )
 
-// Age returns how long the upstream has been away: 0 if it answers.
+// Age returns how long the upstream has not answered, 0 if it answers.
 func (r *Relay) Age() time.Duration {
 	if age := time.Since(time.Unix(0, r.contact.last.Load())); age > missed {
 		return age

@@ -47,7 +47,8 @@ type ProxyConfig struct {
 	Prefix string
 }
 
-// Proxy passes requests through to the upstream. It may be used from any goroutine, and starts none that outlives a request.
+// Proxy passes requests through to the upstream. It is safe for concurrent use, and starts no goroutine that outlives
+// a request.
 type Proxy struct {
 	upstream    *url.URL
 	prefix      string
@@ -103,7 +104,7 @@ func newTransports(config *rest.Config) (t transports, err error) {
 // WrappedRoundTripper implements utilnet.RoundTripperWrapper.
 func (t impersonatedOnly) WrappedRoundTripper() http.RoundTripper { return t.next }
 
-// CloseIdle closes the connections to the upstream that no request uses.
+// CloseIdle closes unused connections to the upstream.
 func (p *Proxy) CloseIdle() {
 	for _, t := range []transports{p.client, p.relay} {
 		utilnet.CloseIdleConnectionsFor(t.plain)

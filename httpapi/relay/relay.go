@@ -35,12 +35,12 @@ type Config struct {
 
 	// Follows reports whether a resource may be followed; nil means all.
 	Follows func(schema.GroupResource) bool
-	// ConsistentFrom is from how many objects on a list without a resourceVersion is answered from a cache that has
-	// provably seen the present of the upstream; 0 is never.
+	// ConsistentFrom is the number of objects from which a list without a resourceVersion is answered from a cache,
+	// once the cache has provably reached the upstream's current revision; 0 means never.
 	ConsistentFrom int
-	// Idle is how long a resource is followed after its last read.
+	// Idle is how long the relay follows a resource after its last read.
 	Idle time.Duration
-	// ServeStale is how long reads are answered from caches while the upstream does not answer.
+	// ServeStale is how long caches answer reads while the upstream does not answer.
 	ServeStale time.Duration
 
 	// Budget limits the objects of this and other relays; nil sets no limit.
@@ -91,7 +91,7 @@ func (r *Relay) Forward(x *nethttp.Call) {
 // Monitors counts the reads of custom resources.
 func (r *Relay) Monitors() *apimetrics.Resources { return &r.monitors }
 
-// Run follows the resources that requests ask for until ctx ends. It returns when all that it started has ended.
+// Run follows the resources that requests name until ctx ends. It returns when everything that it started has ended.
 func (r *Relay) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -12,7 +12,7 @@ const (
 	localTimeout, remoteTimeout = 2 * time.Second, 10 * time.Second
 	// localConcurrency limits the credentials that this process checks at once.
 	localConcurrency = 8
-	// RemoteConcurrency limits the concurrent questions of each kind to providers and webhooks.
+	// RemoteConcurrency limits the concurrent requests of each kind to providers and webhooks.
 	RemoteConcurrency = 32
 )
 

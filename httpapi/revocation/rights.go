@@ -31,23 +31,23 @@ import (
 type Config struct {
 	// Revocation reports changes that rights depend on; if it is nil, rights are never checked again.
 	Revocation *auth.Revocation
-	// Authorizer decides what Revocation's LocalAuthorizer does not, and everything if there is none;
+	// Authorizer decides requests that Revocation's LocalAuthorizer does not, or all if there is none;
 	// nil allows everything.
 	Authorizer authorizer.Authorizer
 	// Audiences are the accepted audiences of tokens.
 	Audiences authenticator.Audiences
-	// AnonymousByPath means that anonymous clients are accepted on some paths only.
+	// AnonymousByPath means that anonymous clients are accepted only on some paths.
 	AnonymousByPath bool
 	Headers         *identity.Headers
 	Digester        *identity.Digester
 
-	// Registry has the objects that tokens are bound to; nil stands for none.
+	// Registry has the objects to which tokens are bound; nil means none.
 	Registry *registry.Registry
-	// Streams has the watches, and ends those whose right is lost.
+	// Streams has the watches, and ends those that have lost their right.
 	Streams *streams.Streams
 }
 
-// Rights has the rights of all open watches, and of streams of the status page.
+// Rights has the rights of all open watches and of the status page's streams.
 type Rights struct {
 	config  Config
 	objects map[string]*cache.Cache // of the core group's resources, which tokens may be bound to, by name
@@ -92,14 +92,14 @@ func New(config Config) *Rights {
 	return r
 }
 
-// Basis has the counters that an authorizer's decision about a request depends on. With the zero value the
+// Basis has the counters on which an authorizer's decision about a request depends. With the zero value the
 // authorizer is asked again.
 type Basis struct {
 	known       bool
 	all, losses uint64 // see right
 }
 
-// Basis reads the counters that the authorizer's answer about x will depend on: a round sees later
+// Basis reads the counters on which the authorizer's answer about x will depend, so that a round sees later
 // changes. The caller calls it before it asks the authorizer, and only for watches.
 func (r *Rights) Basis(x *exchange.Exchange) Basis {
 	if r.config.Revocation == nil || r.config.Revocation.Remote() {
@@ -118,8 +118,8 @@ func single(x *exchange.Exchange) bool {
 	return x.Name != "" && slices.Contains(x.User.GetGroups(), user.NodesGroup)
 }
 
-// Join returns the right by which x, a watch that is about to begin, is open; nil if x is neither a watch nor the
-// stream of the status page, or its right is never checked again. The authorizer has allowed x, on that basis.
+// Join returns the right of x, a watch that is about to begin. It returns nil if x is neither a watch nor the
+// stream of the status page, or if the right is never checked again. The authorizer has allowed x on that basis.
 func (r *Rights) Join(x *exchange.Exchange, on Basis) streams.Right {
 	stream := x.Path == request.StatusPath && x.LongRunning()
 	if r.config.Revocation == nil || x.Verb != "watch" && !stream || x.Carrier.Internal() {

@@ -35,7 +35,7 @@ type WatchRequest struct {
 	// Attributes returns the attributes of the tracing span of a watch that lists first.
 	Attributes func() []attribute.KeyValue
 
-	// MinRequestTimeout is the shortest time of a watch without timeoutSeconds. RequestTimeout limits opening it.
+	// MinRequestTimeout is the minimum duration of a watch without timeoutSeconds. RequestTimeout limits opening it.
 	MinRequestTimeout, RequestTimeout time.Duration
 
 	// Join returns the right that the watch depends on; nil if it depends on none.

@@ -200,7 +200,7 @@ const (
 )
 
 // EndWatches ends the watches that are open now, a few at a time, within grace. It returns when it has
-// notified the last, or none is left.
+// notified the last one, or no stream is left.
 func (ss *Streams) EndWatches(grace time.Duration) {
 	list := slices.DeleteFunc(ss.list(), func(st *Stream) bool { return st.watch == nil })
 	perSecond := max(float64(len(list))/grace.Seconds(), watchesPerSecond)
@@ -367,9 +367,9 @@ func (ss *Streams) Revoke() { ss.rightLost.Store(true) }
 
 // OpenStream is an open stream, with the account of its request.
 type OpenStream struct {
-	Key      costs.Key // its Verb is watch, if it is a watch
+	Key      costs.Key // with Verb watch for a watch
 	Busy     bool      // there is something to send
-	Revision int64     // of what was sent last, 0 if nothing was
+	Revision int64     // sent last, 0 if none was
 }
 
 // All yields all open streams.

@@ -26,12 +26,12 @@ type Config struct {
 	Endpoint *registry.Endpoint
 
 	// View returns the view that encodes the objects in answers, or nil if there is none. It is called
-	// for each answer. If View itself is nil, the view of Endpoint is used, or that of its parent if a
+	// for each answer. If View itself is nil, the view of Endpoint is used, or its parent's view if a
 	// subresource returns its parent's object.
 	View func() *registry.View
 
-	// Scope holds the serializer, converters, field manager, kind and names of the endpoint. It is
-	// upstream's type, used as a plain record.
+	// Scope has the serializer, converters, field manager, kind and names of the endpoint. It is
+	// upstream's type, used as a plain struct.
 	Scope *handlers.RequestScope
 
 	// Admission is the admission chain; nil admits everything.
@@ -40,12 +40,12 @@ type Config struct {
 	// PatchTypes lists the accepted content types of patches. See [PatchTypes].
 	PatchTypes []string
 
-	// ManagedFields computes managedFields; if it is nil, Manager does; if that is nil too,
-	// Scope.FieldManager does, which always serves apply.
+	// ManagedFields computes managedFields. If it is nil, Manager does, and if both are nil,
+	// Scope.FieldManager does. Scope.FieldManager always serves apply.
 	ManagedFields *managedfields.Cache
 	Manager       *fieldmanager.FieldManager
 
-	// Life says whether the version is deprecated. Warnings go out with every response.
+	// Life says whether the version is deprecated. Warnings are sent with every response.
 	Life     apimetrics.Lifecycle
 	Warnings []string
 
@@ -53,7 +53,7 @@ type Config struct {
 	Monitors *apimetrics.Monitors
 
 	// Unrouted means that upstream serves the endpoint without go-restful, as it serves custom resources. Then the
-	// endpoint itself refuses unsupported media types, and its messages differ from those of go-restful.
+	// endpoint itself rejects unsupported media types, and its messages differ from go-restful's.
 	Unrouted bool
 }
 

@@ -57,7 +57,7 @@ type result struct {
 	obj  runtime.Object
 }
 
-// Serve serves x, a write of e. It calls attributes for the attributes of the span if x is traced.
+// Serve serves x, a write of e. If x is traced, it calls attributes for the attributes of the span.
 func (e *Endpoint) Serve(x *exchange.Exchange, attributes func() []attribute.KeyValue) {
 	w := &Write{Exchange: x, endpoint: e}
 	if !w.routed() {

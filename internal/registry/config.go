@@ -25,12 +25,12 @@ type Config struct {
 	// semicolons. If it is nil, all resources are in Store.
 	Overrides map[string]Override
 
-	// Served says that values are as another API server has served them: see [encoding.Config]. Store and
-	// Tail are not used then: the resources to read are made by [Registry.Follow] and
-	// [Registry.NewCustomResource].
+	// Served says that values are in the form in which another API server has served them: see
+	// [encoding.Config]. Store and Tail are then unused: [Registry.Follow] and
+	// [Registry.NewCustomResource] make the resources to read.
 	Served bool
 
-	// Fresh reports whether all reads of a resource are linearizable, whatever their
+	// Fresh reports whether all reads of a resource are linearizable, regardless of their
 	// resourceVersion, as without a cache in kube-apiserver. nil means no resource.
 	Fresh func(schema.GroupResource) bool
 
@@ -41,35 +41,35 @@ type Config struct {
 	Transformers value.ResourceTransformers
 
 	// CacheBytes limits other encodings, watch events and past events of all caches together. The
-	// canonical encodings of present objects do not count. 0 allows encodings and watch events half
-	// the size of all objects, at least 144 MiB. With past events it allows twice that size, at
-	// least 256 MiB. Both are at most 3/8 of the memory limit of the process. Less than 0 means no
+	// canonical encodings of current objects do not count. 0 allows encodings and watch events half
+	// the size of all objects, but at least 144 MiB, and together with past events twice that size, but
+	// at least 256 MiB. Both are at most 3/8 of the memory limit of the process. Less than 0 means no
 	// limit.
 	CacheBytes int64
 	// CacheShares are parts of CacheBytes for single resources; a share of 0 keeps nothing. Such a
-	// resource takes no more than its share, and others take only the part that it does not use. If
+	// resource uses at most its share, and others use only the part that it leaves. If
 	// CacheBytes is 0, shares are added to its default.
 	CacheShares map[schema.GroupResource]int64
 
 	// DeleteCollectionWorkers is the number of concurrent deletions of one collection; 0 means 1.
 	DeleteCollectionWorkers int
 
-	// DisableGarbageCollection turns off the finalizers that the garbage collector
-	// of the controller manager needs.
+	// DisableGarbageCollection turns off the finalizers that the controller manager's
+	// garbage collector needs.
 	DisableGarbageCollection bool
 
-	// IndexLabels are the label keys that objects of a resource are indexed by. Indexes of other
+	// IndexLabels are the label keys by which objects of a resource are indexed. Indexes of other
 	// labels are built when selectors often need them.
 	IndexLabels map[schema.GroupResource][]string
 
-	// History is the least time for which events are kept, so that watches can resume. It is at least 90
+	// History is the minimum time for which events are kept, so that watches can resume. It is at least 90
 	// seconds.
 	History time.Duration
 
 	// CheckInterval is the interval in which each cache is compared with the store; 0 is never.
 	CheckInterval time.Duration
 
-	// LoadTimeout is the time after the beginning of Run at which WaitReady stops waiting for
+	// LoadTimeout is the time after the start of Run at which WaitReady stops waiting for
 	// caches; 0 means 40 seconds.
 	LoadTimeout time.Duration
 

@@ -28,13 +28,13 @@ import (
 
 // CustomResource is the resource of one state of a CRD. All versions are served from one cache.
 //
-// The cache holds the JSON of each object in the version in which it is stored, as upstream reads it:
+// The cache holds the JSON of each object in its stored version, as upstream reads it:
 // pruned, defaulted and repaired by that state of the CRD. Other versions are converted from it when they
-// are first requested. If a conversion fails, the request fails, and the next request tries again.
+// are first requested. If a conversion fails, the request fails, and the next request retries it.
 //
-// A CustomResource is a generic.RESTOptionsGetter: CustomResourceConfig.Make builds upstream's storages of
-// all versions over it, for the first object that is not in served form. Before that, the caller takes the
-// views and calls Run. After Run all reads fail with 410, so that a late request does not find an empty
+// A CustomResource is a generic.RESTOptionsGetter: for the first object that is not in served form,
+// CustomResourceConfig.Make builds upstream's storages of all versions over it. Before that, the caller gets
+// the views and calls Run. After Run all reads fail with 410, so that a late request does not find an empty
 // resource.
 type CustomResource struct {
 	*storage.Resource
@@ -54,7 +54,7 @@ type CustomResourceConfig struct {
 	// Kinds are the kinds of the versions that are served or stored.
 	Kinds []CustomKind
 
-	// In is the store of the objects if it is not that of the Registry's configuration.
+	// In is the store of the objects, if it is not the one in the Registry's configuration.
 	In Override
 }
 
@@ -66,7 +66,7 @@ type CustomKind struct {
 
 var _ generic.RESTOptionsGetter = (*CustomResource)(nil)
 
-// NewCustomResource returns a CustomResource that is not used yet. It does no I/O.
+// NewCustomResource returns a CustomResource without a cache, which Finish builds. It does no I/O.
 func (r *Registry) NewCustomResource(config CustomResourceConfig) (*CustomResource, error) {
 	if t := r.config.Transformers; t != nil {
 		config.Transformer = t.TransformerForResource(config.GroupResource)

@@ -9,7 +9,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/storage"
 )
 
-// Follow returns a copy of e, an endpoint with a View, that is read from a cache of its own over another
+// Follow returns a copy of e, an endpoint with a View, that is read from its own cache over another
 // store. The caller runs the cache, whose Resource the View has, and retires it. It does no I/O.
 func (r *Registry) Follow(e *Endpoint, in Override) (*Endpoint, error) {
 	of := e.View.Resource

@@ -111,8 +111,8 @@ func (r *Registry) checkShares(served []schema.GroupResource) error {
 	return nil
 }
 
-// Run follows the store, updates every cache and runs the allocators until ctx ends, which is no error,
-// or one of them fails. It returns when everything that it started has ended.
+// Run follows the store, updates every cache and runs the allocators until ctx ends or one of them
+// fails. It returns when everything that it started has ended, and nil if ctx has ended.
 func (r *Registry) Run(ctx context.Context) error {
 	group, inner := errgroup.WithContext(ctx)
 	for _, tail := range append(r.config.tails(), r.config.Tail) {
@@ -148,8 +148,8 @@ func (r *Registry) kept() []*storage.Resource {
 }
 
 // WaitReady blocks until every cache has loaded, or until Config.LoadTimeout has passed: a
-// cache that cannot load must not keep the server from serving the others. [Registry.Unready]
-// lists such caches. They are served as soon as they have loaded.
+// cache that cannot load must not prevent the server from serving the others. [Registry.Unready]
+// lists such caches. They are served once they have loaded.
 func (r *Registry) WaitReady(ctx context.Context) error {
 	loading, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -180,7 +180,7 @@ type Progress struct {
 	Objects          int64 // objects loaded so far
 }
 
-// Progress reports the state of loading at this moment.
+// Progress returns the current progress of loading the caches.
 func (r *Registry) Progress() Progress {
 	p := Progress{Resources: len(r.options.resources)}
 	for _, res := range r.options.resources {
@@ -199,8 +199,8 @@ func (r *Registry) Groups() []*Group { return r.groups.list }
 // Resources lists the stored resources, each once.
 func (r *Registry) Resources() []*storage.Resource { return r.options.resources }
 
-// Endpoint returns the endpoint of a resource, or of a subresource of it, and nil
-// if there is none.
+// Endpoint returns the endpoint of a resource or of one of its subresources, nil if
+// there is none.
 func (r *Registry) Endpoint(gvr schema.GroupVersionResource, subresource string) *Endpoint {
 	return r.groups.endpoints[endpointKey{gvr, subresource}]
 }

@@ -126,7 +126,7 @@ func (s *Store) refusal(response *http.Response) error {
 	return statusError(err.Status())
 }
 
-// IsRefusal reports whether upstream has answered that it does not serve the resource, or not to the relay.
+// IsRefusal reports whether the upstream has answered that it does not serve the resource, or not to the relay.
 func IsRefusal(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
 }

@@ -47,9 +47,9 @@ func (t *tokens) get(key tokenKey) (string, bool) {
 	return token, ok
 }
 
-// Range lists one page. A page at a revision is the first page of that revision, or the one that follows a
-// page which an earlier Range returned; any other start fails with kv.ErrCompacted. If opts.Prefix is
-// the key of an object, the page has that object at most.
+// Range lists one page. A page at a revision is the first page of that revision, or the successor of a
+// page that an earlier Range returned; any other start fails with kv.ErrCompacted. If opts.Prefix is
+// the key of an object, the page has at most that object.
 func (s *Store) Range(ctx context.Context, opts kv.RangeOptions) (kv.Page, error) {
 	page, err := s.page(ctx, opts)
 	if err != nil {
@@ -131,8 +131,8 @@ func (s *Store) pageOf(opts kv.RangeOptions, answer list) (kv.Page, error) {
 	return page, nil
 }
 
-// Get returns one object and upstream's revision, by a consistent list of the object's name: the answer to a
-// GET does not have upstream's revision.
+// Get returns one object and the upstream's revision, by a consistent list of the object's name: the answer
+// to a GET does not contain that revision.
 func (s *Store) Get(ctx context.Context, key string) (item kv.Item, found bool, revision int64, err error) {
 	at, err := s.scopeOf(key)
 	if err == nil && at.name == "" {

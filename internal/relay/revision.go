@@ -30,7 +30,7 @@ type revisionRead struct {
 	err      error
 }
 
-// Revision returns upstream's revision by a consistent list of at most one object.
+// Revision returns the upstream's revision, from a consistent list of at most one object.
 func (s *Store) Revision(ctx context.Context) (int64, error) {
 	ctx, done, err := s.begin(ctx)
 	if err != nil {

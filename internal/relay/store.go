@@ -31,12 +31,12 @@ type StoreConfig struct {
 	// Protobuf asks for application/vnd.kubernetes.protobuf; otherwise the store asks for JSON.
 	Protobuf bool
 	// Redefined says that objects may change without a new revision, as custom resources do when their CRD
-	// changes. Upstream ends its watches then. So a watch that ends before its time makes the reader load again.
+	// changes. The upstream then ends its watches. So a watch that ends early makes the reader reload.
 	Redefined bool
 	// Prefix ends in "/". Keys are Prefix + [namespace/]name.
 	Prefix string
-	// Loaded, if it is set, is called with the bytes of the objects in each page of a list; first says that a list
-	// begins.
+	// Loaded, if it is set, is called with the bytes of the objects in each page of a list; first is true for a
+	// list's first page.
 	Loaded func(first bool, bytes int64)
 	Logger *slog.Logger // nil discards
 }
@@ -97,7 +97,7 @@ func NewStore(config StoreConfig) (*Store, error) {
 	return s, nil
 }
 
-// Run lets the store's methods begin and blocks until ctx ends or Close is called. It returns nil when all
+// Run lets the store's methods proceed and blocks until ctx ends or Close is called. It returns nil when all
 // goroutines of the store have ended. It may be called once.
 func (s *Store) Run(ctx context.Context) error {
 	s.running.Add(1)
@@ -169,13 +169,13 @@ func (s *Store) Delete(context.Context, string, int64) (kv.Result, error) {
 	return kv.Result{}, s.fail("delete", errReadOnly)
 }
 
-// Replacements counts how often upstream's history was replaced.
+// Replacements counts how often the upstream's history was replaced.
 func (s *Store) Replacements() uint64 { return s.history.replacements.Load() }
 
-// ReplacedRevision returns the highest revision that a replaced history has shown.
+// ReplacedRevision returns the highest known revision of the replaced histories.
 func (s *Store) ReplacedRevision() int64 { return s.history.replaced.Load() }
 
-// Health reads upstream's revision. It also fails while upstream refuses to open a watch.
+// Health reads the upstream's revision. It also fails while the upstream refuses to open a watch.
 func (s *Store) Health(ctx context.Context) error {
 	_, err := s.Revision(ctx)
 	if refusal := s.unwatched.Load(); err == nil && refusal != nil {
@@ -184,18 +184,19 @@ func (s *Store) Health(ctx context.Context) error {
 	return err
 }
 
-// Refused reports whether upstream refused the relay the last list or watch, or does not serve the resource any more.
+// Refused reports whether the upstream refused the relay's last list or watch, or no longer serves the resource.
 func (s *Store) Refused() bool { return s.refused.Load() || s.Unwatched() }
 
-// Unwatched is Refused for watches alone.
+// Unwatched is Refused for watches only.
 func (s *Store) Unwatched() bool { return s.unwatched.Load() != nil }
 
-// Silence returns how long ago upstream opened a watch or sent something in one, or else the store was made.
+// Silence returns the time since the upstream last opened a watch or sent something in one, or since the store was
+// made.
 func (s *Store) Silence() time.Duration { return time.Since(time.Unix(0, s.heard.Load())) }
 
 func (s *Store) hear() { s.heard.Store(time.Now().UnixNano()) }
 
-// Compaction returns 0: upstream does not tell what it has compacted.
+// Compaction returns 0: the upstream does not report its compactions.
 func (s *Store) Compaction() int64 { return 0 }
 
 // scope is a part of the resource: all of it, a namespace, or one object.

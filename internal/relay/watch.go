@@ -36,8 +36,8 @@ var (
 	errNotOpened  = fmt.Errorf("upstream has not answered in %v", openTimeout)
 )
 
-// Watch opens one watch of the objects below a prefix, which ends after some minutes: the reader resumes it at
-// the revision that was delivered last. Only one watch of a prefix may be open.
+// Watch opens one watch of the objects below a prefix, which ends after some minutes; the reader resumes it at
+// the last delivered revision. Only one watch of a prefix may be open.
 func (s *Store) Watch(ctx context.Context, prefix string, after int64) <-chan kv.WatchResponse {
 	out := make(chan kv.WatchResponse, watchBuffer)
 	inner, cancel := context.WithCancelCause(ctx)

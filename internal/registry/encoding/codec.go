@@ -37,8 +37,8 @@ type Config struct {
 	// Schema is the schema of the objects that the Codec makes for the cache.
 	Schema *cache.Schema
 
-	// New and NewList make empty objects of the type that handlers and strategies use. Without New
-	// the values are records: they have no canonical encoding.
+	// New and NewList make empty objects of the type that handlers and strategies use. Without New,
+	// values are records, which have no canonical encoding.
 	New     func() runtime.Object
 	NewList func() runtime.Object
 
@@ -54,9 +54,9 @@ type Config struct {
 	// Planner makes the plans by which JSON is written without decoding; nil makes none.
 	Planner *transcode.Planner
 
-	// Served says that values are canonical messages in their envelopes, which another API server has
-	// sent: they have resourceVersions, and become the cached bodies unchanged, with fields that this
-	// process does not know.
+	// Served says that values are canonical messages in their envelopes, as another API server has
+	// sent them: they have resourceVersions, and become the cached bodies unchanged, including fields that
+	// this process does not know.
 	Served bool
 }
 
@@ -70,7 +70,7 @@ type Config struct {
 //
 // The canonical encoding is the bare protobuf message of the storage version. Stored bytes are not
 // served directly: they may lack defaults or have fields that a read drops. Values with a known
-// fingerprint skip these steps.
+// fingerprint skip all steps but decryption.
 //
 // A custom resource has a Codec for the whole resource and one for each version: see [Custom].
 type Codec struct {
@@ -184,7 +184,7 @@ func (c *Codec) Decorated() bool { return c.decorate != nil }
 // Decodes returns the number of decodings of cached bytes. Reads of cached encodings do not count.
 func (c *Codec) Decodes() uint64 { return c.decodes.Load() }
 
-// Undecodable counts how often stored data could not be decoded so far.
+// Undecodable returns how often stored data could not be decoded.
 func (c *Codec) Undecodable() int64 { return c.undecodable.Load() }
 
 // IsCustom reports whether the resource is a custom resource.
@@ -197,7 +197,7 @@ func (c *Codec) Converts() bool { return c.custom != nil && c.custom.converts }
 // Attrs finds the labels and the selectable fields of an object of the Codec's version.
 func (c *Codec) Attrs(obj runtime.Object) (labels.Set, fields.Set, error) { return c.attrs(obj) }
 
-// BodyOf returns bytes of o that Decode and Restore accept. They are the canonical bytes, unless a webhook
+// BodyOf returns bytes of o that Decode and Restore accept. These are the canonical bytes, unless a webhook
 // converts: then they are in the Codec's version, and cached, so that the webhook is called once for all
 // readers.
 func (c *Codec) BodyOf(o *cache.Object) ([]byte, error) {
@@ -212,8 +212,8 @@ type authenticatedKey string
 
 func (k authenticatedKey) AuthenticatedData() []byte { return []byte(k) }
 
-// Decrypt undoes encryption at rest. stale says that an update should write the value even if it does not
-// change it.
+// Decrypt undoes encryption at rest. stale says that an update should write the value even without a
+// change.
 func (c *Codec) Decrypt(ctx context.Context, key string, value []byte) (data []byte, stale bool, err error) {
 	data, stale, err = c.transformer.TransformFromStorage(ctx, value, authenticatedKey(key))
 	if err != nil {
@@ -320,7 +320,7 @@ func (c *Codec) encodeCanonical(obj runtime.Object) ([]byte, bool) {
 	return append(data[:len(data)+size], wire.EnvelopeTail...), true
 }
 
-// SetRevision makes revision the resourceVersion of obj.
+// SetRevision sets the resourceVersion of obj.
 func (c *Codec) SetRevision(obj runtime.Object, revision int64) error {
 	if err := c.versioner.UpdateObject(obj, uint64(revision)); err != nil {
 		return fmt.Errorf("registry: set resourceVersion: %w", err)

@@ -54,7 +54,7 @@ type CustomConfig struct {
 	Namespaced, Selects bool
 
 	// Make makes upstream's storages of all versions, which call [Custom.Add]. It may be called
-	// often and concurrently, and fails always or never.
+	// often and concurrently. Either all calls fail or none.
 	Make func() error
 
 	// Transformer encrypts stored values; nil stores plain text.

@@ -11,8 +11,8 @@ import (
 const Ahead = 32
 
 // Source makes the items of a list of objects, and caches those that the budget allows. If the budget is too
-// small for all, it always caches the same subset, because items of one list would evict each other. It then
-// caches no items that are cheap to make.
+// small for all, it always caches the same subset, because otherwise items of one list would evict each other,
+// and caches no items that are cheap to make.
 type Source struct {
 	*Encoder
 	fit uint64 // of parts objects, this many are cached
@@ -77,8 +77,8 @@ func (s Source) refuse() {
 	}
 }
 
-// Next returns the item of o as shared bytes. Otherwise it appends the item to dst and returns that as grown;
-// shared is nil then. If the budget is too small for all items, those that are copied from templates are
+// Next returns the item of o as shared bytes. If it cannot, it appends the item to dst and returns that as
+// grown; shared is then nil. If the budget is too small for all items, those that are copied from templates are
 // not cached: copying costs little more than reading a cached item (L21).
 func (s Source) Next(dst []byte, o *cache.Object) (shared, grown []byte, err error) {
 	if o.Err() != nil {

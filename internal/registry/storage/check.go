@@ -22,8 +22,8 @@ const (
 // ErrInconsistent says that a cache and the store differ.
 var ErrInconsistent = errors.New("registry: cache and store differ")
 
-// Checker is the consistency checker: it compares caches with the store, one after the other, each once
-// in an interval. Nothing else would detect a wrong cache. Upstream's checker is in apiserver
+// Checker is the consistency checker. It compares caches with the store, one after the other, each once
+// in an interval, because nothing else would detect a wrong cache. Upstream's checker is in apiserver
 // pkg/storage/cacher/delegator.go.
 type Checker struct {
 	// Resources lists the resources that exist now.

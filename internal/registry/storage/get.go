@@ -50,7 +50,7 @@ func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string)
 	return o, nil
 }
 
-// CatchUp waits until the cache has the store's present revision.
+// CatchUp waits until the cache has reached the store's current revision.
 func (r *Resource) CatchUp(ctx context.Context) error { return r.await.now(ctx) }
 
 // Lags reports whether reads of r may be behind the store: upstream keeps a cache of it.

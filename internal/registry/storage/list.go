@@ -210,7 +210,7 @@ type ListRequest struct {
 	Limit           int64
 	Continue        string
 
-	// Past, unless it is 0, is the revision of the answer, though ResourceVersion allows later ones. The
+	// Past, unless it is 0, is the revision of the answer, although ResourceVersion allows later ones. The
 	// cache's log reaches it.
 	Past int64
 

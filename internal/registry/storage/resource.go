@@ -56,7 +56,7 @@ type Config struct {
 	// Reads counts reads; nil counts nothing.
 	Reads *ReadMetrics
 
-	// Fresh makes all reads linearizable, whatever their resourceVersion.
+	// Fresh makes all reads linearizable, regardless of their resourceVersion.
 	Fresh bool
 }
 
@@ -157,13 +157,13 @@ func (r *Resource) Decodes() uint64 { return r.codec.Decodes() }
 // KeyOf returns the key of a scope without the prefix of all resources, as in upstream's spans.
 func (r *Resource) KeyOf(scope Scope) string { return r.layout.resource + "/" + scope.key() }
 
-// Undecodable counts how often stored data could not be decoded so far.
+// Undecodable returns how often stored data could not be decoded.
 func (r *Resource) Undecodable() int64 { return r.codec.Undecodable() }
 
 // Canonical returns the kind of the canonical encoding.
 func (r *Resource) Canonical() schema.GroupVersionKind { return r.codec.Canonical() }
 
-// CheckStats counts comparisons of a cache with the store, by how they ended.
+// CheckStats counts comparisons of a cache with the store, by outcome.
 type CheckStats struct {
 	Equal, Different int64
 	Failed           int64 // that could not be completed

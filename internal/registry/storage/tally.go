@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// ReadMetrics counts the reads of all resources of a server under the names that upstream has (apiserver
+// ReadMetrics counts the reads of all resources of a server under upstream's names (apiserver
 // pkg/storage/cacher/metrics/metrics.go).
 type ReadMetrics struct {
 	lists, fetched, returned, consistent *prometheus.CounterVec

@@ -16,7 +16,7 @@ import (
 // Written has the encoded objects that the writes of one request have returned, so that the answer need not
 // encode them again. Its methods are safe for concurrent use.
 //
-// Under its context, a write need not decode the object that it returns. That object may then lack what
+// Under its context, a write need not decode the object that it returns. That object may then lack things that
 // decoding would add or normalize, such as a default or an empty list. Code that needs the exact object
 // calls [Written.Settle] first.
 type Written struct {
@@ -38,8 +38,8 @@ type written struct {
 // writtenKey is the key under which a context has its *Written.
 type writtenKey struct{}
 
-// Track returns a context for the writes of one request, and their Written. A request that writes many
-// objects should not be tracked: the Written keeps all of them.
+// Track returns a context for the writes of one request, and their Written. Do not track a request that writes
+// many objects: the Written keeps all of them.
 func Track(ctx context.Context) (context.Context, *Written) {
 	w := new(Written)
 	return context.WithValue(ctx, writtenKey{}, w), w
@@ -74,8 +74,8 @@ func (w *Written) of(result runtime.Object) written {
 }
 
 // For returns the cached object of result, which a REST storage has returned for a write. Every encoding
-// of the cached object equals upstream's encoding of result. For returns nil if the cached object is not
-// known: if result is not the storage's object (but a Status or a Scale, for example), if nothing was
+// of the cached object equals upstream's encoding of result. For returns nil if the cached object is
+// unknown: if result is not the storage's object (but a Status or a Scale, for example), if nothing was
 // written (a dry run), or if the cache must decode the stored value.
 //
 // Only a Decorator changes an object after the storage has returned it. The storage records nothing for
@@ -105,8 +105,8 @@ func (w *Written) For(result runtime.Object) *cache.Object {
 	return o
 }
 
-// Settle makes result, which a REST storage has returned for a write, exactly what a read of the
-// store would return.
+// Settle makes result, which a REST storage has returned for a write, equal to the result of a read of the
+// store.
 func (w *Written) Settle(result runtime.Object) error {
 	done := w.of(result)
 	if done.data == nil {

@@ -23,8 +23,8 @@ import (
 // Config configures a Server. Make it with [Default] or [DefaultUpstream].
 type Config struct {
 	// DataDir holds the embedded etcd, the certificates and keys that Config does not
-	// name, and the administrator's kubeconfig. It may be "" if Store.Servers names an
-	// etcd cluster: nothing is kept then.
+	// name, and the administrator's kubeconfig. It may be "" if ServerRunOptions names
+	// etcd servers: then nothing is kept.
 	DataDir string
 	// Scratch uses a temporary directory for certificates, keys and kubeconfig if DataDir is "". The
 	// Server removes it when it ends. If the process is killed, the next Server with Scratch removes
@@ -33,25 +33,25 @@ type Config struct {
 	// kube-apiserver.
 	Scratch bool
 
-	// ServerRunOptions are kube-apiserver's options. If they name no etcd servers, an etcd runs in
+	// ServerRunOptions are kube-apiserver's options. If they name no etcd servers, etcd runs in
 	// this process. If they name no client CA, the CA in DataDir/pki is used, and made if it is
 	// missing. The same holds for the signing key. AllowPrivileged sets a global variable of
-	// upstream's: it must be the same for all servers of a process.
+	// upstream, so all servers of a process must have the same value.
 	*options.ServerRunOptions
 	// GitVersion is the version that the server reports; "" is the build's.
 	GitVersion string
 
 	Store Store
 
-	// AnyPort lets the endpoint reconciler "lease" publish this server among endpoints with another
+	// AnyPort lets the endpoint reconciler "lease" publish this server among endpoints with a different
 	// port.
 	AnyPort bool
 
-	// MaxConnections limits open connections, MaxConnectionsPerAddress those from one
-	// IPv4 address or one /64 of IPv6 addresses; 0 sets no limit.
+	// MaxConnections limits open connections, and MaxConnectionsPerAddress those from one
+	// IPv4 address or one IPv6 /64; 0 sets no limit.
 	MaxConnections, MaxConnectionsPerAddress int
 
-	// RevokeWatches ends a watch when its user has lost the right to it.
+	// RevokeWatches ends a watch when its user loses the right to it.
 	RevokeWatches bool
 
 	// TestControllers runs the controllers of package testcontrollers in the process. They
@@ -59,7 +59,7 @@ type Config struct {
 	TestControllers bool
 
 	// Beside, if not nil, runs in a goroutine once the server is ready. The server ends it, and waits
-	// for it, before any other part. If Beside ends by itself, the server ends, too.
+	// for it, before any other part. If Beside ends by itself, the server also ends.
 	Beside func(context.Context) error
 
 	// IndexLabels are the label keys of each resource that are always indexed. Caches index other
@@ -71,12 +71,12 @@ type Config struct {
 	CacheBytes  int64
 	CacheShares map[schema.GroupResource]int64
 
-	// Checkpoints enables checkpoint.Path, where a user with the right to post can reset all
-	// objects to an earlier state: for test suites.
+	// Checkpoints serves checkpoint.Path, where a user who may post can reset all objects to an
+	// earlier state. It is for test suites.
 	Checkpoints bool
 
-	// Faults serves faults.Path, where a user with the right to put can have faults injected into the
-	// requests of others: for tests of controllers. FaultSeed, unless it is 0, injects some from the start.
+	// Faults serves faults.Path, where a user who may put can inject faults into the requests of
+	// others. It is for controller tests. FaultSeed, unless it is 0, injects some from the start.
 	Faults    bool
 	FaultSeed uint64
 
@@ -96,16 +96,16 @@ type Config struct {
 	// first slash is the field manager of the Server's writes.
 	UserAgent string
 
-	// Fatal is called with the reason when the embedded store has failed to write, and must not
+	// Fatal is called with the reason when the embedded store has failed to write and must not
 	// acknowledge any further write. Fatal must end the process; nil panics.
 	Fatal func(error)
 
-	// Notify is called with the states of systemd's protocol: READY=1 when the Server serves,
-	// and STOPPING=1 when it begins to end. It may be nil.
+	// Notify is called with states of systemd's protocol: READY=1 when the Server serves,
+	// and STOPPING=1 when it starts to stop. It may be nil.
 	Notify func(state string)
 
-	// Upgrade receives when another process should take over, which Successor starts with files as
-	// its third and further ones: those of Inherited, in the order Listener, Ready, Lock.
+	// Upgrade receives when another process should take over. Successor starts that process, with files
+	// as its file descriptors from 3 on: those of Inherited, in the order Listener, Ready, Lock.
 	Upgrade   <-chan os.Signal
 	Successor func(files []uintptr) (*os.Process, error)
 	Inherited Inherited
@@ -116,12 +116,12 @@ type Config struct {
 
 // Store configures the store beyond kube-apiserver's options.
 type Store struct {
-	// ReplayRevisions is the least number of past revisions that are read from the store at the start, so that
+	// ReplayRevisions is the minimum number of past revisions that are read from the store at the start, so that
 	// clients can resume watches; 0 reads none. More are read if they are less than 80 s old.
 	ReplayRevisions int64
 	// CheckInterval is the interval in which each cache is compared with the store; 0 is never.
 	CheckInterval time.Duration
-	// QuotaBytes is the size of the embedded etcd's database at which writes are refused; 0 is 8 GiB.
+	// QuotaBytes is the size of the embedded etcd's database at which writes are rejected; 0 is 8 GiB.
 	QuotaBytes int64
 	// DefragmentInterval is the interval in which the embedded etcd's database is checked, and
 	// defragmented if at least half of it is free; 0 is never.
@@ -254,7 +254,7 @@ func (c *Config) access(clientCA string) auth.Config {
 // saKeyName is the name of the file with the key that signs service-account tokens.
 const saKeyName = "sa.key"
 
-// EtcdDir is the directory of the embedded etcd below a Config's DataDir.
+// EtcdDir returns the directory of the embedded etcd below a Config's DataDir.
 func EtcdDir(dataDir string) string { return filepath.Join(dataDir, "etcd") }
 
 func (c *Config) pkiDir() string { return filepath.Join(c.DataDir, "pki") }

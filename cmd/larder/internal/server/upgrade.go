@@ -13,7 +13,7 @@ import (
 
 // Inherited has the files that a process inherits from its parent. All may be nil.
 type Inherited struct {
-	// Listener is the socket that accepts connections, whatever the flags say.
+	// Listener is the socket that accepts connections, regardless of the flags.
 	Listener *os.File
 	// Lock is the lock file of the data directory. Processes that share the open file share the lock.
 	Lock *os.File
