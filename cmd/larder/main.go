@@ -11,7 +11,7 @@
 //	larder top           shows the costs of each client
 //	larder version       prints the version
 //
-// Under the name kube-apiserver it runs `larder serve` with kube-apiserver's defaults. Under the name
+// Invoked as kube-apiserver, it runs `larder serve` with kube-apiserver's defaults. Invoked as
 // etcd, or with the first argument etcd, it runs etcd.
 //
 // Only this package reads flags and the environment of the server.

@@ -21,7 +21,7 @@ import (
 const (
 	// listTimeout bounds a list. kube-apiserver's own timeout is a minute.
 	listTimeout = 75 * time.Second
-	// openTimeout bounds the time until upstream begins to answer a watch.
+	// openTimeout bounds the time until the upstream begins to answer a watch.
 	openTimeout = 30 * time.Second
 
 	maxList   = 1 << 30 // bytes of a page
@@ -37,7 +37,7 @@ type listing struct {
 	exact int64  // the revision; 0 asks for the present, unless there is a token
 }
 
-// list asks upstream for one list. A consistent one is compared with the history.
+// list requests one list from the upstream. A consistent one is compared with the history.
 func (s *Store) list(ctx context.Context, q listing) (list, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
@@ -131,7 +131,7 @@ func IsRefusal(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
 }
 
-// statusError returns upstream's Status as an error. A revision that upstream no longer has, or does not have
+// statusError returns the upstream's Status as an error. A revision that the upstream no longer has, or does not have
 // yet, is also one of package kv's errors.
 func statusError(status metav1.Status) error {
 	err := &apierrors.StatusError{ErrStatus: status}

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// history checks that upstream has one history, which only grows: a consistent answer has at least the
-// revision of every answer and every watch that was seen before its request. An answer with a lower revision
+// history checks that the upstream has one history, which only grows: a consistent answer has at least the
+// revision of every answer and watch event seen before its request. An answer with a lower revision
 // comes from a restored etcd.
 type history struct {
 	replacements atomic.Uint64

@@ -14,7 +14,7 @@ import (
 // keptTokens is how many continue tokens are remembered.
 const keptTokens = 64
 
-// tokens remembers upstream's continue tokens by what a Range asks for next.
+// tokens keeps the upstream's continue tokens by the Range that needs them next.
 type tokens struct {
 	mu    sync.Mutex
 	next  map[tokenKey]string
@@ -91,7 +91,7 @@ func (s *Store) page(ctx context.Context, opts kv.RangeOptions) (kv.Page, error)
 	return s.pageOf(opts, answer)
 }
 
-// pageOf makes the page that opts asked for of upstream's answer.
+// pageOf makes the page that opts requests from the upstream's answer.
 func (s *Store) pageOf(opts kv.RangeOptions, answer list) (kv.Page, error) {
 	page := kv.Page{Revision: answer.revision, Count: int64(len(answer.objects)) + answer.remaining, More: answer.token != ""}
 	if opts.Revision != 0 && page.Revision != opts.Revision {

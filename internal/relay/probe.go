@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// probeTimeout is asked of upstream, which sends a bookmark two seconds before the end.
+	// probeTimeout is the timeout of a probe. The upstream sends a bookmark two seconds before the end.
 	probeTimeout = 3 * time.Second
-	// probeSlack is how much later than that upstream may be.
+	// probeSlack is how much later than that the upstream may end the probe.
 	probeSlack = 5 * time.Second
 	// probePause follows a probe that proved nothing.
 	probePause = time.Second

@@ -49,7 +49,7 @@ func (c *protobufCodec) list(body []byte) (list, error) {
 	return newList(meta, objects)
 }
 
-// object returns the object of a bare message. The value has the envelope in which upstream stores it.
+// object returns the object of a bare message. The value has the envelope in which kube-apiserver stores it.
 func (c *protobufCodec) object(message []byte) (object, error) {
 	meta, err := readObjectMeta(message)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 // revisionTimeout bounds one shared read.
 const revisionTimeout = 10 * time.Second
 
-// revisionScope is an object that need not exist. Reading one object by its namespace and name is upstream's
+// revisionScope is an object that need not exist. Reading one object by its namespace and name is the upstream's
 // cheapest list: a name alone is compared with every object.
 var revisionScope = scope{namespace: "default", name: "larder-relay"}
 

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// stream is an open watch upstream.
+// stream is an open watch of the upstream.
 type stream struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -24,7 +24,7 @@ type result struct {
 	err error
 }
 
-// openStream opens a watch upstream that delivers what comes after a revision. The caller closes it.
+// openStream opens a watch of the upstream after a revision. The caller closes it.
 func (s *Store) openStream(ctx context.Context, namespace string, after int64, timeout time.Duration) (*stream, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	opening := time.AfterFunc(openTimeout, func() { cancel(errNotOpened) })

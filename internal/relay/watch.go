@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	// watchBuffer is how many responses, and events read from upstream, wait for their reader.
+	// watchBuffer is how many responses, and events read from the upstream, wait for their reader.
 	watchBuffer = 16
 	// A watch ends after watchTimeout or up to twice as long, as informers' do.
 	watchTimeout = 5 * time.Minute
-	// earlyEnd is how much before its time a watch may end that upstream does not cut short.
+	// earlyEnd is how much earlier than its timeout a watch may end without counting as cut short.
 	earlyEnd = 10 * time.Second
 	// maxSilence is how long a watch may be without an event or a bookmark. API servers send bookmarks each minute.
 	maxSilence = 90 * time.Second
@@ -135,7 +135,7 @@ func (w *watcher) sendLast(ctx context.Context, last kv.WatchResponse) {
 	}
 }
 
-// run follows upstream until the watch ends, and returns why.
+// run follows the upstream until the watch ends, and returns why.
 func (w *watcher) run(ctx context.Context) error {
 	s := w.store
 	var err error
@@ -174,8 +174,8 @@ func (w *watcher) run(ctx context.Context) error {
 	return err
 }
 
-// connect opens the watch upstream. It pauses before if the last attempt failed. It reads the revision first:
-// a watch of a restored upstream would wait for revisions to come that the old history had.
+// connect opens the watch of the upstream, after a pause if the last attempt failed. It first reads the revision:
+// a watch of a restored upstream would wait for revisions that the old history already had.
 func (w *watcher) connect(ctx context.Context, timeout time.Duration) (*stream, error) {
 	s := w.store
 	if delay := time.Duration(s.delay.Load()); delay > 0 {
@@ -214,7 +214,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// deliver sends what upstream sends until the watch ends, and returns why.
+// deliver passes on what the upstream sends until the watch ends, and returns why.
 func (w *watcher) deliver(ctx context.Context, events <-chan result, proofs <-chan *proof) error {
 	silence := time.NewTimer(maxSilence)
 	defer silence.Stop()

@@ -1,8 +1,7 @@
 // Package etcdmain runs etcd when the binary is invoked as etcd.
 //
-// It is etcd's own command, with its flags, its environment, its log and its exit codes. Package kv
-// has no part in it. It is a package of its own because a program that links it links etcd's proxies,
-// too.
+// It is etcd's own command, with its flags, environment, log and exit codes, and does not use
+// package kv. It is a separate package because it also links etcd's proxies.
 package etcdmain
 
 import (
