@@ -1,6 +1,6 @@
 // Package baseline serves recorded answers as cheaply as Go can: fasthttp over TLS that sends
-// bytes from memory. No server that sends the same bytes over the same protocol costs less, so
-// Larder is compared with it.
+// bytes from memory. It is the lower bound for servers that send the same bytes over the same
+// protocol.
 //
 // A [Tape] holds the bytes. The server answers a request on the tape with its bytes and holds other
 // watches open. It sends each PATCH to all open watches, with one TLS write for each: the recorded

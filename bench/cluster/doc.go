@@ -8,8 +8,8 @@
 // lists. Requests are due at fixed times, and latency counts from then.
 //
 // Each component is a user with a client certificate, and NodeRestriction limits each node to its
-// own objects. The client does not decode what it receives beyond names and versions, because
-// the server shares the machine. The report has the CPU time of the client.
+// own objects. The client decodes only names and versions, because the server shares the machine.
+// The report has the CPU time of the client.
 //
 // All goroutines of a simulation end before Run returns. An informer calls its node with its own
 // lock held, and the node then takes its lock and those of the informers of mounted objects.

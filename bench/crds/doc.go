@@ -1,4 +1,4 @@
-// Package crds measures what CRDs cost an API server.
+// Package crds measures the cost of CRDs in an API server.
 //
 // [Run] starts etcd and a server over it. It creates CRDs and waits until all are discovered, are
 // in the index of OpenAPI v3 and answer lists. It reads the document of OpenAPI v2 until all are

@@ -1,4 +1,4 @@
-// Package process reads what processes of this machine use: CPU time, memory and system calls.
+// Package process reads the CPU time, memory and system calls of processes on this machine.
 // It reads /proc and the CPU clocks of the processes.
 //
 // A [Process] is a value. The package keeps nothing between two readings, takes no lock and

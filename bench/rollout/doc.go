@@ -1,6 +1,6 @@
-// Package rollout measures what the programs of a real cluster cost a server. It runs an unmodified
+// Package rollout measures a server's cost under the programs of a real cluster. It runs an unmodified
 // kube-controller-manager and kube-scheduler, and kwok, which simulates the kubelets, over
-// kube-apiserver and over Larder in turn. Each server has an empty etcd of its own.
+// kube-apiserver and over Larder in turn. Each server has its own empty etcd.
 //
 // [Phases] has the names of the phases. Deployments are created and their pods run; the Deployments get
 // another image and all pods are replaced; nothing is changed for a while; the namespace is

@@ -1,4 +1,4 @@
-// Package costs measures what each client costs the server: CPU time, bytes, requests and watch
+// Package costs measures the cost of each client to the server: CPU time, bytes, requests and watch
 // events, by user, user agent, resource and verb.
 //
 // A [Ledger] has an [Account] for each combination of these that was used in the last seconds.
@@ -25,7 +25,7 @@
 //
 // # Limits
 //
-// Memory is bounded, whatever clients send: names have a maximum length, and there are at most
+// Memory is bounded regardless of what clients send: names have a maximum length, and there are at most
 // [mostAccounts] accounts and [mostEntries] rows of a summary. Above that, the smallest rows are
 // dropped for each kind of cost, by the algorithm of Misra and Gries (Finding repeated elements,
 // 1982). A row without an entry may have caused at most one part in 101 of the summary's total;

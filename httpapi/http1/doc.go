@@ -1,7 +1,7 @@
 // Package http1 accepts connections, speaks TLS and HTTP/1.1 on them, and turns each request
 // into an [exchange.Carrier] and each [exchange.Response] into bytes. It hands connections whose
-// clients choose HTTP/2 to package http2. It is the only importer of fasthttp, and knows nothing
-// of what requests mean.
+// clients choose HTTP/2 to package http2. It is the only importer of fasthttp, and does not
+// interpret requests.
 //
 // # Life of a connection
 //
@@ -14,15 +14,14 @@
 // header and return to a pool between requests: an idle connection keeps a small stack and little
 // beside TLS's state, less than fasthttp's own server keeps (D3). That is why this package has
 // its own loop. Requests (D1, D2) and connections that were taken over (D4) cost as much as with
-// fasthttp's loop. The session refuses a header that two parsers could read in two
-// ways.
+// fasthttp's loop. The session rejects a header that two parsers could read differently.
 //
 // A body is read when the handler asks for it. Before it writes the answer, the session reads and
 // discards the rest of a small body. After a large one the connection ends.
 //
-// The session ends when a handler takes its connection over. When a streamed response is complete, its
-// owner gives the connection back, with the bytes that it has read meanwhile, and another session serves
-// it. Only a GET without a body, over HTTP/1.1, can be followed by another request. Otherwise, and during
+// The session ends when a handler takes over its connection. When a streamed response is complete, its
+// owner returns the connection, with the bytes that it has read meanwhile, and another session serves
+// it. Only after a GET without a body, over HTTP/1.1, can another request follow. Otherwise, and during
 // shutdown, the connection ends with the response.
 //
 // # Bytes

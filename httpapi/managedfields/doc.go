@@ -1,7 +1,7 @@
 // Package managedfields computes metadata.managedFields: which client set which field of an object.
 //
 // Upstream's field manager converts the stored and the new object to values of structured-merge-diff.
-// It validates both against their schema and walks both from top to bottom. This package spares most
+// It validates both against their schema and walks both completely. This package saves most
 // writes that work:
 //
 //   - A [Cache] copies the managedFields of similar writes. Two creations are similar if their objects

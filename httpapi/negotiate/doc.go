@@ -4,6 +4,6 @@
 // Table. [Usual] recognizes the Accept headers of nearly all clients without allocating; [Accepted]
 // applies upstream's rules to any header.
 //
-// The other half is what upstream's router refuses before its handlers see a request, with
-// texts of its own: [Producing], [Document] and [NothingBelow] refuse the same.
+// [Producing], [Document] and [NothingBelow] reject the requests that upstream's router rejects
+// before its handlers, with the router's texts.
 package negotiate

@@ -6,8 +6,8 @@
 //
 // The package limits the cost of a patch. Upstream's library parses and writes a nested value once for
 // each level above it, so its time grows with the product of depth and size. The largest and deepest
-// body that JSON allows would take minutes. [Check] refuses patches that are deeper than any Kubernetes
-// object. The deepest accepted patch takes about ten times as long as a flat one of its size.
+// body that JSON allows would take minutes. [Check] rejects patches that are deeper than any Kubernetes
+// object. The deepest accepted patch takes about ten times as long as a flat one of the same size.
 // [BoundCopies] limits the copies of a JSON patch. Patches of other types decode in linear time.
 //
 // An applied configuration is YAML. Most clients send JSON, which [Applied] mostly decodes as JSON.

@@ -12,17 +12,17 @@
 //     discovery.
 //   - [Webhooks]: the addresses and credentials for webhooks.
 //
-// Upstream's plugin of mutating webhooks is called only if there may be a webhook.
+// Upstream's mutating webhook plugin is called only if there may be a webhook.
 //
 // # Guarantees
 //
-// A write that arrives before the informers have synced waits for them, until ten seconds after
-// [Chain.Run] began. Then each plugin waits for its own informers, and refuses writes that it cannot
-// judge. Reads need no admission, so the informers' own requests never wait.
+// A write that arrives before the informers have synced waits for them, until ten seconds after the
+// start of [Chain.Run]. Then each plugin waits for its own informers, and rejects writes that it cannot
+// decide. Reads need no admission, so the informers' own requests never wait.
 //
 // # Goroutines
 //
 // Upstream's plugins for policies start goroutines in Load and do not wait for them. These
-// goroutines end when Run does: Run must be called once, if only with an ended context. Informers
+// goroutines end when Run does, so Run must be called once, at least with an ended context. Informers
 // that policies start later end when Config.InformersEnd is closed.
 package admission

@@ -23,7 +23,7 @@
 // [Auth.Follow] maintains the Node authorizer's graph of the objects that each node refers to. It
 // decodes only the fields of pods that the graph needs, and keeps a digest of them.
 //
-// [Auth.Revocation] says when long-running requests must be authenticated again, and does so without
+// [Auth.Revocation] reports when long-running requests must be authenticated again, and does so without
 // the token cache. It distinguishes a refusal from an error, so that no client loses access because a
 // webhook or provider is unreachable. Decisions that this process can make alone do not wait for
 // webhooks and providers.
@@ -38,7 +38,7 @@
 //
 // [Audit.Run] runs the audit backend. [Auth.Run] follows CA and
 // configuration files until its context ends. If a file becomes invalid, the last valid content stays
-// in force. Load starts the goroutines of upstream's reloaders, so Run must be called, if only with an
+// in force. Load starts the goroutines of upstream's reloaders, so Run must be called, at least with an
 // ended context. The goroutines that ask OpenID providers and an external signer end with Load's
 // context. [Auth.Follow] has a goroutine for each kind that the Node authorizer reads.
 package auth

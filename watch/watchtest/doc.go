@@ -11,6 +11,6 @@
 //	}
 //	err := c.Verify(history, 42) // it had time to deliver everything up to 42
 //
-// Some guarantees can be judged while the reports come in (W1, W2, W6 in part), the
+// Some guarantees can be checked while the reports come in (W1, W2, W6 in part); the
 // others need the History. Neither type is safe for concurrent use.
 package watchtest

@@ -1,16 +1,16 @@
-// Package inject injects the faults of package faults into a server: it holds the rules, decides what happens
-// to a request, and keeps the events of watches back.
+// Package inject injects the faults of package faults into a server: it holds the rules, decides about each
+// request, and holds back the events of watches.
 //
-// The filter in package httpapi asks [Faults.Plan] for each request that is authorized. Without rules
-// that costs one atomic load. A [Plan] says how the request is refused, how far a read is behind, and
+// The filter in package httpapi calls [Faults.Plan] for each authorized request. Without rules
+// this costs one atomic load. A [Plan] says how the request is refused, how far a read lags, and
 // whether an answer is lost. Package streams passes the deliveries of a watch through a [Watch], unless
 // that is idle.
 //
 // # Memory
 //
 // Clients decide how many watches are held, how much they hold, and what requests look like. Faults limits all
-// of these, in total and not for each watch. A watch polls events only while none of those that it holds may
-// be sent, so a watch that nothing holds back keeps no more than one batch.
+// of these, in total and not for each watch. A watch polls events only while it may send none of its held ones,
+// so a watch that nothing holds back keeps at most one batch.
 //
 // # Locks
 //

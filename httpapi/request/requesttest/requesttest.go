@@ -1,5 +1,5 @@
-// Package requesttest compares how Larder and kube-apiserver read requests, for the tests
-// of whatever parses a request or hands it on.
+// Package requesttest compares how Larder and kube-apiserver read requests, for tests of code that
+// parses or forwards requests.
 package requesttest
 
 import (

@@ -2,12 +2,12 @@
 // server is built with the tag invariants, which overwrites buffers before they are reused, and with the
 // race detector if the tests are.
 //
-// TestKnownAttacksFail has a test for each published weakness of API servers that can concern this
-// one, by its number:
+// TestKnownAttacksFail has a test for each published vulnerability of API servers that can affect this
+// one, by its CVE number:
 //
 //	go test ./internal/e2e/security -run TestKnownAttacksFail/CVE-2019-11247
 //
-// Those that cannot concern it are in notApplicable, each with its reason.
+// Those that cannot affect it are in notApplicable, each with its reason.
 //
 // TestTenantsSeeNoForeignData has two hundred users, each with a namespace whose objects contain the user's
 // mark. The users send requests in every encoding, over connections that others have used, pipelined, with

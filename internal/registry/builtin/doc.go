@@ -2,14 +2,14 @@
 //
 // # Model
 //
-// A [Builtin] asks upstream's provider of each group for its storages, in upstream's order. The providers
-// ask the caller's RESTOptionsGetter how each resource is stored. It answers with keys, versions and
-// encodings from the [StorageFactory]. For the core group, upstream would dial etcd. Here the records of
-// node ports, service addresses and living API servers are stored by a storage.Interface.
+// A [Builtin] gets the storages of each group from upstream's provider, in upstream's order. The providers
+// get keys, versions and encodings of each resource from the caller's RESTOptionsGetter, which takes them
+// from the [StorageFactory]. For the core group, upstream would dial etcd. Here a storage.Interface stores
+// the records of node ports, service addresses and live API servers.
 //
 // # Guarantees
 //
-// Records have kube-apiserver's keys and encodings, so that both can share an etcd. New does no I/O and
+// Records have kube-apiserver's keys and encodings, so both servers can share an etcd. New does no I/O and
 // starts no goroutine. Writes of services wait until [Builtin.Run] has loaded the allocated addresses.
 //
 // # Goroutines

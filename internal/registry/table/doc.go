@@ -4,7 +4,7 @@
 //
 // A [Printer] belongs to one version of a resource and runs the printer of upstream's REST storage.
 // [Printer.Rows] caches the row of each object as bytes without ages. It fills in the ages when it writes
-// the row (kept.go). [Printer.Table] decodes and prints every object, where rows cannot be cached.
+// the row (kept.go). [Printer.Table] decodes and prints every object, for rows that cannot be cached.
 //
 // Upstream's printers read the clock. The columns in which they do, and the times from which the ages
 // count, are declared in ages.go (E10). A row whose age may count from more than one time is printed for
@@ -12,7 +12,7 @@
 //
 // # Guarantees
 //
-// Rows writes exactly the JSON of what Table returns at the same time.
+// Rows writes exactly the JSON of the table that Table returns at the same time.
 //
 // # Locks and goroutines
 //

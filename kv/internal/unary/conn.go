@@ -4,34 +4,34 @@
 //
 // A connection is used in one of two ways:
 //
-//   - [Conn.Run] reads all answers on one goroutine, and many calls may be under way.
-//   - [Conn.RunInline] is for one call at a time. The caller reads the answer, which spares two
+//   - [Conn.Run] reads all answers on one goroutine, and many calls may run at the same time.
+//   - [Conn.RunInline] is for one call at a time. The caller reads the answer, which saves two
 //     switches between goroutines.
 //
 // # Guarantees
 //
 //   - A call that fails with ErrUnsent has had no effect and will have none: either no byte of it
-//     was given to the connection, or the peer said that it did not process it. The caller may
-//     make it in another way.
-//   - After any other error that does not come from the peer, the peer may have done what it was
-//     asked to, or may do so later. The package sends nothing twice.
+//     was written to the connection, or the peer reported that it did not process it. The caller may
+//     send it in another way.
+//   - After any other error that does not come from the peer, the peer may have processed the
+//     request, or may do so later. The package sends nothing twice.
 //   - Errors are those of gRPC: a status with the peer's code and message, Canceled or
 //     DeadlineExceeded when the caller's context ended, Unavailable when the connection broke.
 //   - A call ends with its context, and RST_STREAM tells the peer so. A caller that is writing to a
-//     peer which takes nothing in waits longer, up to a few Ticks. An inline call ends its
+//     peer that does not read waits longer, up to a few Ticks. An inline call ends its
 //     connection instead.
 //
 // # Limits
 //
-// A request is sent only if it fits into the peer's present windows as a whole, and is not larger
-// than etcd's client would send. There are no interceptors, no compression and no credentials for
-// each call. A connection that breaks is not repaired: its owner opens another.
+// A request is sent only if it fits into the peer's current windows as a whole, and is not larger
+// than etcd's client would send. There are no interceptors, no compression and no per-call
+// credentials. A broken connection is not repaired: its owner opens another.
 //
 // # Slow peers
 //
-// Once a call has been under way for one or two Ticks, the connection accepts no more calls, so
-// that its owner may turn to another peer. The calls under way go on, and the connection ends with
-// the last of them. While calls are under way and nothing comes from the peer, Run sends a ping,
+// Once a call has lasted one or two Ticks, the connection accepts no more calls, so
+// that its owner may use another peer. Running calls continue, and the connection ends with
+// the last of them. While calls run and nothing comes from the peer, Run sends a ping,
 // as gRPC's keepalive does. An inline call fails after one Tick.
 //
 // # Locks and goroutines

@@ -4,9 +4,9 @@
 // # Model
 //
 // A checkpoint holds the keys and values that etcd stored at one revision. [Checkpoints.Take]
-// reads them. [Checkpoints.Reset] compares them with the present ones and writes the differences.
+// reads them. [Checkpoints.Reset] compares them with the current ones and writes the differences.
 // Each write is an ordinary write of one key, so caches, watches and informers see a change and
-// need not list again. Admission and finalizers do not run: a finalizer that one test left behind must not
+// need not relist. Admission and finalizers do not run: a finalizer that one test leaves behind must not
 // affect the next test.
 //
 // A restored object has its old name, uid, labels and generation, and a new resourceVersion.
@@ -15,20 +15,20 @@
 //
 //   - When Reset returns no error, the store held the checkpoint's state at the returned revision or a
 //     later one, except for the objects under Limits.
-//   - Every write is conditional on what was compared. Keys that others write meanwhile are
-//     compared again. After a bounded number of rounds, Reset returns [ErrBusy].
+//   - Every write is conditional on the compared revision. Keys that others write meanwhile are
+//     compared again. After a limited number of rounds, Reset returns [ErrBusy].
 //   - CRDs and namespaces are restored before anything is deleted. New ones are deleted after
 //     their contents.
 //   - Config.Await is called before Reset returns. It waits until this server has seen the
 //     writes, so that RBAC, webhooks and routing follow the restored state.
 //   - With Config.Fence, requests that were received before the last comparison write nothing
-//     afterwards. They are answered with a conflict.
+//     afterwards. They get a conflict.
 //   - Config.Pause is called before anything is restored, and resume after it, so that controllers
 //     of this process delete nothing that was restored. Outcome.Warnings names those that could
 //     not be stopped.
 //   - A failed Reset may be repeated. It is not rolled back.
 //
-// Other servers on the same stores take no part: their requests and controllers may go on writing.
+// Other servers on the same stores do not take part: their requests and controllers may continue to write.
 //
 // # Limits
 //
