@@ -90,7 +90,7 @@ func (b *Budget) LimitOfAll() int64 {
 	return b.rest()
 }
 
-// rest is what shares leave of a limit that does not grow.
+// rest is the part of a limit that does not grow which shares leave.
 func (b *Budget) rest() int64 {
 	if b.limit <= 0 {
 		return 0
@@ -208,7 +208,7 @@ func (b *Budget) addLogBytes(bytes int64) {
 	}
 }
 
-// yield drops encodings, also those in use, until the limits are kept or none are left.
+// yield drops encodings, even those in use, until the limits hold or none is left.
 func (b *Budget) yield() {
 	if b.over(0) == 0 {
 		return
@@ -220,8 +220,8 @@ func (b *Budget) yield() {
 	}
 }
 
-// makeRoom makes the largest Logs forget until there is room for what is about to be added to own,
-// whose writer calls it. It passes over a Log that is being written: its own writer makes room.
+// makeRoom makes the largest Logs drop events until there is room for an addition to own, whose writer
+// calls it. It skips a Log that is being written, because that Log's own writer makes room.
 func (b *Budget) makeRoom(own *Log, adding int, cost int64) {
 	for b.exhausted(cost) {
 		switch largest := b.largestLog(own, adding, cost); {
@@ -289,7 +289,7 @@ func (b *Budget) dropLocked(s *stored) {
 
 func (s *stored) cost() int64 { return int64(s.room) + storedOverhead }
 
-// largestLog returns the Log that holds the most bytes, of those that can forget something;
+// largestLog returns the Log that holds the most bytes, of those that can drop events;
 // cost and adding, which are about to be added, count for own.
 func (b *Budget) largestLog(own *Log, adding int, cost int64) (largest *Log) {
 	var most int64

@@ -104,7 +104,7 @@ func (h *checkpoints) find(epoch uint64, at Position) *state {
 	return nil
 }
 
-// remember keeps a reconstructed state for the next reader of its revision.
+// remember keeps a reconstructed state for later readers of its revision.
 func (h *checkpoints) remember(s *state) {
 	h.recent[h.nextRecent.Add(1)%recentStates].Store(s)
 }

@@ -10,9 +10,9 @@ import (
 // storedOverhead is what a kept encoding costs beside its bytes.
 const storedOverhead = 144
 
-// cells are the byte strings derived from one Object or Event, found by number. Reading one that exists
-// takes no lock: they are a list that only grows, at its head, by one cell for each number that was ever
-// asked for. The bytes come and go inside the cell.
+// cells are the byte strings derived from one Object or Event, by number. Reading an existing one
+// takes no lock: they are a list that only grows, at its head, by one cell for each number ever
+// requested. The bytes come and go inside the cell.
 type cells struct {
 	head atomic.Pointer[cell]
 	// state has the bits below, and those of hashBits.
@@ -42,7 +42,7 @@ type account struct {
 	schema *Schema
 	frame  bool // of an event
 	// urgent bytes are kept even if others that are in use are dropped for them: many
-	// readers are about to ask for them, or they cost much to make.
+	// readers are about to request them, or they are expensive to make.
 	urgent bool
 }
 
@@ -111,8 +111,8 @@ func (cs *cells) cell(number uint32) *cell {
 	}
 }
 
-// fill makes the bytes of a number and keeps them if the budget allows. When
-// several callers meet, one makes and the others wait.
+// fill makes the bytes of a number and keeps them if the budget allows. Of
+// concurrent callers, one makes the bytes and the others wait.
 func (cs *cells) fill(number uint32, a account, build func() ([]byte, error)) ([]byte, error) {
 	c := cs.cell(number)
 	c.mu.Lock()
@@ -129,7 +129,7 @@ func (cs *cells) fill(number uint32, a account, build func() ([]byte, error)) ([
 	return b, nil
 }
 
-// retire drops everything that is kept, and nothing is kept any more. If nothing ever was, it costs two
+// retire drops all kept bytes, and keeps none from then on. If none ever were kept, it costs two
 // atomic operations.
 func (cs *cells) retire(budget *Budget) {
 	cs.state.Or(retired)

@@ -42,15 +42,15 @@ func (c learnConfig) withDefaults() learnConfig {
 	return learnConfig{cmp.Or(c.maxIndexes, 4), cmp.Or(c.maxEntries, 500_000), cmp.Or(c.minScan, 500)}
 }
 
-// learner counts the objects that queries scan in vain, and says which labels are worth an
-// index (E2). Scores are halved again and again, so that a rare query does not count.
+// learner counts the objects that queries scan in vain, and finds labels that are worth an
+// index (E2). Scores are halved periodically, so that a rare query does not count.
 type learner struct {
 	config learnConfig
 	wanted chan struct{} // has an element when a candidate is worth an index
 
-	mu sync.Mutex // a leaf; readers only try it
+	mu sync.Mutex // a leaf; readers use TryLock
 	// candidates are the scores: objects scanned in vain, by the label key whose index would
-	// have spared them. A negative score says that no index is made of the key for now.
+	// have avoided the scan. A negative score says that no index is made of the key for now.
 	candidates map[string]int64
 }
 
@@ -99,7 +99,7 @@ func (l *learner) observe(s *state, label labels.Selector, scanned, found int) {
 func (l *learner) threshold(s *state) int64 { return worthwhile * int64(s.objects.Len()) }
 
 // take returns the keys that are worth an index, the one with the highest score first, and
-// forgets their scores.
+// deletes their scores.
 func (l *learner) take(s *state) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -171,8 +171,8 @@ func (s *state) buildIndex(key string) (ix index, ok bool) {
 	return ix, perValue*selective <= s.objects.Len()
 }
 
-// adopt brings an index of base to the present and publishes it. It is false when
-// that cannot be done, or the index has no room.
+// adopt brings an index of base up to date and publishes it. It returns false if
+// that is not possible or there is no room for the index.
 func (c *Cache) adopt(base *state, ix index) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -227,7 +227,7 @@ func (l *Log) search(low, high Position, revision int64) (at Position, ok bool) 
 	return low, true
 }
 
-// append adds one revision's events and forgets events beyond the limits.
+// append adds one revision's events and drops events beyond the limits.
 func (l *Log) append(events []*Event) {
 	if len(events) == 0 {
 		return
@@ -320,7 +320,7 @@ func (l *Log) retire(e *Event) {
 	}
 }
 
-// restart forgets everything and begins a new epoch at a revision.
+// restart drops everything and begins a new epoch at a revision.
 func (l *Log) restart(revision int64) {
 	// Epoch first: from here on every older position gets ErrReset.
 	l.epoch.Store(uint64(l.ring.Next()) + 1)

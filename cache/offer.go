@@ -125,8 +125,8 @@ func (f *offers) ahead(key string) (newest *Offer, revision int64) {
 	return newest, revision
 }
 
-// take returns the offer that value is written to key, or nil. The event at revision takes it: no other
-// event can, but the offer stays ahead until applied is called.
+// take returns the offer of value for key, or nil. The event at revision takes it: no other
+// event can, but Ahead still returns it until applied is called.
 func (f *offers) take(key string, value []byte, revision int64) *Offer {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 // there are many of them, which are read often (C2).
 const packFrom = 16 << 10
 
-// optional holds the fields that few objects need. It is not a part of Object, so that the other
-// objects take less room.
+// optional holds the fields that few objects need. It is separate from Object, so that other
+// objects are smaller.
 type optional struct {
 	err error // why the object is corrupt
 	// head is the length of ObjectConfig.Head, with which Object.body begins; the packed body
@@ -23,7 +23,7 @@ type optional struct {
 // packing has the buffers that bodies are packed in.
 var packing = sync.Pool{New: func() any { return new([]byte) }}
 
-// pack returns head and, after it, the body packed. It returns nil if that would hardly be
+// pack returns head followed by the packed body. It returns nil if that would hardly be
 // smaller than the body.
 func pack(head, body []byte) []byte {
 	buffer := packing.Get().(*[]byte)

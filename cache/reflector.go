@@ -240,8 +240,8 @@ func (r *Reflector) load(ctx context.Context, group *errgroup.Group) error {
 	}
 }
 
-// replay makes the cache ready: at once if the present was loaded, otherwise when it has reached the
-// revision that was the present at the start.
+// replay makes the cache ready: at once if the newest state was loaded, otherwise when it has reached
+// the revision that was current at the start.
 func (r *Reflector) replay(ctx context.Context, group *errgroup.Group, past, present int64) {
 	r.cancelReplay()
 	if past == 0 {
@@ -295,8 +295,8 @@ func (r *Reflector) read(ctx context.Context, at int64) ([]*Object, int64, error
 	return all, revision, nil
 }
 
-// decodePage begins to decode a page. The objects are complete when await returns, which also releases
-// the page: nil takes the place of what is not an object. It stops early if ctx ends.
+// decodePage starts to decode a page. The objects are complete when await returns, which also releases
+// the page. Items that are not objects become nil. It stops early if ctx ends.
 func (r *Reflector) decodePage(ctx context.Context, page kv.Page) (objects []*Object, await func()) {
 	objects = make([]*Object, len(page.Items))
 	// More workers than processors wait rather than work: smaller parts keep all of
@@ -319,7 +319,7 @@ func (r *Reflector) decodePage(ctx context.Context, page kv.Page) (objects []*Ob
 	}
 }
 
-// decodeItems fills objects from items, leaving nil what is not an object.
+// decodeItems fills objects from items. Items that are not objects stay nil.
 func (r *Reflector) decodeItems(ctx context.Context, items []kv.Item, objects []*Object) {
 	for i := range items {
 		if key := items[i].Key[len(r.prefix):]; key != "" {
@@ -330,8 +330,8 @@ func (r *Reflector) decodeItems(ctx context.Context, items []kv.Item, objects []
 	r.objects.Add(int64(len(items)))
 }
 
-// decode makes an Object of a value, by Decode or by what a write offers. If that panics, the
-// value becomes a corrupt Object: it must not keep the other keys from being served.
+// decode makes an Object of a value, by Decode or from a write's offer. If that panics, the
+// value becomes a corrupt Object, so that the other keys are still served.
 func (r *Reflector) decode(ctx context.Context, key string, value []byte, revision int64) (o *Object) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -350,8 +350,8 @@ func (r *Reflector) decode(ctx context.Context, key string, value []byte, revisi
 	return r.cache.decode(ctx, key, value, revision)
 }
 
-// applyUntilLost applies what the subscription delivers. It returns ErrLost when
-// the cache must be loaded again.
+// applyUntilLost applies the subscription's batches. It returns ErrLost when
+// the cache must be reloaded.
 func (r *Reflector) applyUntilLost(ctx context.Context) error {
 	for {
 		batches, err := r.sub.Next(ctx)

@@ -16,8 +16,8 @@ const maxRetries = 1000
 // repair is a corrupt object and the sound one that takes its place.
 type repair struct{ corrupt, sound *Object }
 
-// retry decodes corrupt objects again, because a key service may have failed and not the value. It goes
-// through them in the order of their keys, maxRetries at a time, and goes on as long as some of them can
+// retry decodes corrupt objects again, because the reason may be a failed key service and not the value. It
+// tries them in the order of their keys, maxRetries at a time, and continues as long as some of them can
 // be decoded.
 func (r *Reflector) retry(ctx context.Context) {
 	now := r.cache.current.Load()
@@ -68,8 +68,8 @@ func (r *Reflector) retryOne(ctx context.Context, o *Object) *Object {
 	return nil
 }
 
-// showRepaired shows sound objects in place of corrupt ones of the same revision, where those
-// are still present. Nothing happened to the objects, so there are no events.
+// showRepaired replaces corrupt objects that are still present with sound ones of the same
+// revision. The objects have not changed in the store, so there are no events.
 func (c *Cache) showRepaired(repaired []repair) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -255,7 +255,7 @@ func (s *state) apply(batch Batch, at int64) *state {
 	return next
 }
 
-// undo takes back events, given in the order in which they happened.
+// undo reverts events, given in the order in which they happened.
 func (s *state) undo(events []*Event) {
 	for _, e := range slices.Backward(events) {
 		if e.Prev != nil {

@@ -17,11 +17,11 @@ import (
 const compactionKey = "compact_rev_key"
 
 // compactor holds the state of the protocol. A process that finds the key at the version that it last
-// saw raises the version, and compacts at the revision that it noted one interval ago. Every other
-// process notes the new version and the present revision. So revisions are kept for one to two
+// saw raises the version, and compacts at the revision that it recorded one interval ago. Every other
+// process records the new version and the current revision. So revisions are kept for one to two
 // intervals.
 //
-// The state belongs to one history of the store: in another one the key may have the same version by
+// The state belongs to one history of the store: in another history the key may have the same version by
 // chance.
 type compactor struct {
 	interval time.Duration              // 0: only observe
@@ -80,7 +80,7 @@ func (e *Etcd) runCompactor(ctx context.Context) error {
 	}
 }
 
-// compact makes one move of the protocol.
+// compact takes one step of the protocol.
 func (e *Etcd) compact(ctx context.Context) error {
 	c := &e.compaction
 	ctx, cancel := context.WithTimeout(ctx, c.interval)
@@ -120,7 +120,7 @@ func (e *Etcd) compact(ctx context.Context) error {
 	return nil
 }
 
-// lostCompaction notes that another process has raised the key's version.
+// lostCompaction records that another process has raised the key's version.
 func (e *Etcd) lostCompaction(resp *clientv3.TxnResponse) {
 	c := &e.compaction
 	c.version, c.revision = 0, resp.Header.Revision
@@ -132,7 +132,7 @@ func (e *Etcd) lostCompaction(resp *clientv3.TxnResponse) {
 	e.learnCompaction(c.history, kvs[0].Value)
 }
 
-// followCompaction learns of compactions by others as they happen.
+// followCompaction observes compactions by other processes as they happen.
 func (e *Etcd) followCompaction(ctx context.Context) error {
 	for ctx.Err() == nil {
 		pause := time.Second

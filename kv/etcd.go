@@ -174,7 +174,7 @@ func (e *Etcd) awaitOpen(ctx context.Context) error {
 	}
 }
 
-// endedBy returns why the store is not open any more.
+// endedBy returns why the store is no longer open.
 func (e *Etcd) endedBy() error {
 	if e.failure != nil {
 		return e.failure
@@ -292,7 +292,7 @@ func (e *Etcd) Delete(ctx context.Context, key string, ifRevision int64) (Result
 	return result, err
 }
 
-// readDeleted reads the deleted item where the store does not return it with the deletion
+// readDeleted reads the deleted item from a store that does not return it with the deletion
 // (kine pkg/logstructured/logstructured.go).
 func (e *Etcd) readDeleted(ctx context.Context, key string, result Result) (Result, error) {
 	resp, err := e.connection.Client.KV.Get(ctx, key, clientv3.WithRev(result.Revision-1))
@@ -368,7 +368,7 @@ func (e *Etcd) observe(op, key string, start time.Time, err error) {
 	}
 }
 
-// observeHistory compares a linearizable answer with what was known when its request began, and ends
+// observeHistory compares a linearizable answer with the mark from before its request, and ends
 // all watches if the store was replaced. If that is doubtful, it asks etcd. If etcd does not answer, the
 // next answer with a lower raft term makes it ask again.
 func (e *Etcd) observeHistory(ctx context.Context, mark historyMark, header *etcdserverpb.ResponseHeader) {

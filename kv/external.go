@@ -129,8 +129,8 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Connection
 	}, nil
 }
 
-// awaitCluster reads until the cluster answers. A cluster that is down when this
-// process starts is waited for, so that both may be started in any order.
+// awaitCluster reads until the cluster answers, so that the cluster and this process may
+// start in any order.
 func (e *Etcd) awaitCluster(ctx context.Context, client *clientv3.Client, attempts *attemptErrors) error {
 	for delay := 100 * time.Millisecond; ; delay = min(2*delay, 5*time.Second) {
 		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
@@ -149,8 +149,8 @@ func (e *Etcd) awaitCluster(ctx context.Context, client *clientv3.Client, attemp
 	}
 }
 
-// attemptErrors remembers the last error of an attempt. The client makes many attempts
-// until the context ends, and then returns the context's error, which explains nothing.
+// attemptErrors keeps the last error of an attempt. The client makes many attempts
+// until the context ends, and then returns only the context's error.
 type attemptErrors struct{ last atomic.Pointer[error] }
 
 func (a *attemptErrors) intercept(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {

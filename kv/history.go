@@ -13,14 +13,14 @@ import (
 
 // history checks that etcd has one history, and that it only grows.
 //
-// A linearizable answer has at least the revision of every answer that came before its request, and of
-// everything that a watch had delivered by then. An answer with a lower revision comes from a store
-// that was restored from a backup, one with another cluster id from another cluster. The header of a
-// watch's response proves only the cluster id.
+// A linearizable answer has at least the revision of every answer before its request, and of
+// everything that a watch had delivered by then. A lower revision shows that the store was restored
+// from a backup, and a different cluster id that it is another cluster. The header of a watch
+// response proves only the cluster id.
 //
 // A restored store may be ahead of the old one by now. Then a lower raft term shows the replacement.
-// But a member that was sent a snapshot may answer with an old term, too, so a lower term only raises a
-// doubt (E12).
+// But a member that has received a snapshot may also answer with an old term, so a lower term only
+// raises a doubt (E12).
 type history struct {
 	replacements atomic.Uint64 // counts replacements
 	revision     atomic.Int64  // highest that was shown
@@ -31,7 +31,7 @@ type history struct {
 	mu sync.Mutex // held while revision and term are raised, or all are replaced
 }
 
-// historyMark is what was known when a request began.
+// historyMark is the known history when a request began.
 type historyMark struct {
 	replacements uint64
 	revision     int64
@@ -44,7 +44,7 @@ func (h *history) mark() historyMark {
 	return historyMark{replacements: h.replacements.Load(), revision: h.revision.Load(), term: h.term.Load()}
 }
 
-// verdict is what an answer says of the history.
+// verdict says which history an answer belongs to.
 type verdict int
 
 const (
@@ -53,7 +53,7 @@ const (
 	doubtful         // see decide
 )
 
-// observe takes in a linearizable answer.
+// observe records a linearizable answer.
 func (h *history) observe(mark historyMark, header *etcdserverpb.ResponseHeader) verdict {
 	h.clusterID.CompareAndSwap(0, header.ClusterId) // of several first answers one
 	switch {
@@ -66,9 +66,9 @@ func (h *history) observe(mark historyMark, header *etcdserverpb.ResponseHeader)
 	return same
 }
 
-// raise notes the revision and term of an answer, or the revision that a watch has delivered, with
+// raise records the revision and term of an answer, or the revision that a watch has delivered, with
 // term 0. It does nothing if the history was replaced since the request was marked or the watch was
-// opened: the answer may come late.
+// opened, because the answer may be late.
 func (h *history) raise(replacements uint64, revision int64, term uint64) {
 	if revision <= h.revision.Load() && term <= h.term.Load() {
 		return
@@ -90,8 +90,8 @@ func (h *history) decide(mark historyMark, header *etcdserverpb.ResponseHeader) 
 	return h.observe(mark, header)
 }
 
-// currentHeader returns an answer whose raft term is not from before the call. A member learns the
-// present term when it applies an entry, a little after it has answered. So currentHeader makes
+// currentHeader returns an answer whose raft term is not older than the call. A member learns the
+// current term when it applies an entry, a little after it has answered. So currentHeader makes
 // proposals that change nothing until one member has answered twice.
 func (e *Etcd) currentHeader(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
 	header, err := secondAnswer(func() (*etcdserverpb.ResponseHeader, error) {
@@ -109,7 +109,7 @@ func (e *Etcd) currentHeader(ctx context.Context) (*etcdserverpb.ResponseHeader,
 	return header, nil
 }
 
-// secondAnswer proposes until a member has answered twice, and returns what it said then.
+// secondAnswer proposes until a member has answered twice, and returns its second answer.
 func secondAnswer(propose func() (*etcdserverpb.ResponseHeader, error)) (*etcdserverpb.ResponseHeader, error) {
 	const most = 16 // members take turns, and few clusters have more than seven
 	answered := make(map[uint64]bool)

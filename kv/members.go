@@ -24,7 +24,7 @@ const (
 // errUnsound ends a stream of a member whose reports of progress cannot be trusted.
 var errUnsound = errors.New("kv: the member's reports of progress cannot be trusted")
 
-// members knows which members' reports of progress can be trusted.
+// members determines which members' progress reports can be trusted.
 //
 // Members before etcd 3.4.31 and 3.5.13 may report progress ahead of events, which would break K4. A
 // watch of such a member, or of one whose version is not known, relies on events alone: it watches the
@@ -51,8 +51,8 @@ type memberStatus struct {
 	version string
 }
 
-// identify asks for the version of a member that serves a newly opened stream, and reports whether its
-// reports of progress can be trusted.
+// identify gets the version of a member that serves a newly opened stream, and reports whether its
+// progress reports can be trusted.
 func (m *members) identify(ctx context.Context, member uint64) bool {
 	version, known := m.version(ctx, member, time.Now())
 	if ctx.Err() != nil {

@@ -52,8 +52,8 @@ func (t *Tail) currentRevision(ctx context.Context) (revision int64, replacement
 	return revision, replacements, err
 }
 
-// reachBack returns how many revisions before the present one the Tail should begin: as many as Replay says,
-// or more if the Clock has fewer Ticks there.
+// reachBack returns how many revisions before the current one the Tail should begin: Replay, or more if
+// that span has fewer Ticks of the Clock.
 func (t *Tail) reachBack(ctx context.Context, from place) (int64, error) {
 	if t.replay <= 0 || t.clock.Ticks == 0 || t.replay >= from.present-from.floor {
 		return t.replay, nil
@@ -73,11 +73,11 @@ func (t *Tail) reachBack(ctx context.Context, from place) (int64, error) {
 	return max(t.replay, min(from.present-at, t.clock.Limit)), nil
 }
 
-// oldestReadable returns the oldest revision from low on that a store at present can still
-// read, which is present when nothing older can be read.
+// oldestReadable returns the oldest revision >= low that a store at revision present can still
+// read. It returns present if nothing older can be read.
 //
-// The key of the compaction protocol holds the revision last compacted, unless a process
-// compacted without the protocol; so a binary search follows, which usually ends at once.
+// The key of the compaction protocol holds the last compacted revision, unless a process
+// compacted without the protocol. So a binary search follows, which usually ends at once.
 func (t *Tail) oldestReadable(ctx context.Context, low, present int64) (int64, error) {
 	if low >= present {
 		return present, nil
@@ -110,8 +110,8 @@ func (t *Tail) oldestReadable(ctx context.Context, low, present int64) (int64, e
 	return low, nil
 }
 
-// readable reports whether the store's history reaches back to a revision. It asks for keys that do not exist,
-// which costs the same however much the store holds.
+// readable reports whether the store's history reaches back to a revision. It reads keys that do not exist,
+// so its cost does not depend on the size of the store.
 func (t *Tail) readable(ctx context.Context, revision int64) (bool, error) {
 	_, readable, err := t.rangeAt(ctx, t.prefix+"health/", revision, 1)
 	return readable, err
@@ -237,8 +237,8 @@ const fillTimeout = 10 * time.Second
 // errTooLong says that a past is too long to keep.
 var errTooLong = errors.New("kv: too much has happened")
 
-// fill reads the events after past up to at.present and puts them before the queue, which has all later
-// ones. If the subscription loses its place meanwhile, fill leaves the queue unchanged.
+// fill reads the events after past up to at.present and puts them in front of the queue, which has all
+// later ones. If the subscription loses its place meanwhile, fill leaves the queue unchanged.
 func (s *Subscription) fill(ctx context.Context, past int64, at beginning) error {
 	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()
@@ -273,8 +273,8 @@ func (s *Subscription) fill(ctx context.Context, past int64, at beginning) error
 	return nil
 }
 
-// read returns everything that happened under a prefix after one revision up to
-// another, which the store has reached.
+// read returns the batches of a prefix after one revision up to another, which the
+// store has reached.
 func (t *Tail) read(ctx context.Context, prefix string, after, until int64) ([]Batch, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -23,8 +23,8 @@ const revisionTimeout = 3 * time.Second
 var errRevisionTimeout = fmt.Errorf("etcd has not answered in %v", revisionTimeout)
 
 // revisionReader lets all callers that wait at the same time share one linearizable read. They may not
-// join a read that has begun, which might miss a write acknowledged since. A caller that comes while no
-// read is under way reads by itself, which spares two switches between goroutines.
+// join a read that has begun, because it might miss a later acknowledged write. A caller that comes while no
+// read is running reads by itself, which saves two switches between goroutines.
 type revisionReader struct {
 	// onlyMember is Connection.OnlyMember. Written before Etcd.ready is closed.
 	onlyMember func() bool
@@ -34,7 +34,7 @@ type revisionReader struct {
 	reads     atomic.Uint64
 
 	mu sync.Mutex
-	// busy says that a read is under way, or about to begin.
+	// busy says that a read is running or about to begin.
 	busy bool
 	// next is the read that has not begun; nil while no caller waits for one.
 	// Invariant: it is nil unless busy.
@@ -86,7 +86,7 @@ func (e *Etcd) sharedRevision(ctx context.Context) (int64, error) {
 }
 
 // ownRevision returns the revision of a server in this process that is the only member of its cluster.
-// No acknowledged write is missing, because Answers.Learn notes every answer before its client gets it.
+// No acknowledged write is missing, because Answers.Learn records every answer before its client gets it.
 // The server itself would answer only after it has written to disk. Changes that no request makes, such
 // as the expiry of a lease, are learnt from watches.
 func (e *Etcd) ownRevision() (int64, bool) {

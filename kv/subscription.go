@@ -303,8 +303,8 @@ func (s *Subscription) Close() {
 	s.wakeLocked()
 }
 
-// push queues a batch, unless it is part of what the owner loaded, or gives the
-// queue up if that is too long.
+// push queues a batch, unless the loaded state includes it, or gives up the queue
+// if that is too long.
 func (s *Subscription) push(batch Batch, limit int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -214,9 +214,9 @@ func (t *Tail) unsubscribeLocked(s *Subscription) {
 	t.subs[s.prefix] = rest
 }
 
-// runWatch finds a place in the store's history and follows it, without a gap after a failure, until the
-// history is lost. Then it begins again: after a compaction maybe in the past, in a store that was
-// replaced at the present, and never before that (floor).
+// runWatch finds a place in the store's history and follows the history, without a gap after a failure, until
+// it is lost. Then runWatch starts over: after a compaction possibly in the past, but in a replaced store never
+// before its current revision (floor).
 func (t *Tail) runWatch(ctx context.Context) error {
 	var floor, known int64
 	history := t.store.Replacements()
@@ -240,8 +240,8 @@ func (t *Tail) runWatch(ctx context.Context) error {
 	}
 }
 
-// place is where to begin: not before floor, in a store at present. replacements is the store's count;
-// foreign says that its history is not the one that was followed before.
+// place is where to begin: not before floor, in a store at revision present. replacements is the store's
+// count; foreign says that the store's history is not the one that was followed before.
 type place struct {
 	floor, present int64
 	replacements   uint64
@@ -336,8 +336,8 @@ func (t *Tail) restart(revision, reach int64, from place) {
 	t.raiseLocked(revision)
 }
 
-// lose gives up the history; foreign says that the store has another one by now. The
-// subscriptions lose it first: none may use seen of one history in another.
+// lose gives up the history; foreign says that the store now has another one. The
+// subscriptions lose it first: none may combine seen of one history with another.
 func (t *Tail) lose(foreign bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -502,8 +502,8 @@ func (t *Tail) requestProgress(ctx context.Context) {
 	}
 }
 
-// runHeartbeat compares a watch that does not come further with the store. A store that
-// has gone back was replaced; a watch that is behind and stays there is stalled.
+// runHeartbeat compares a watch that does not advance with the store. A store that
+// has gone back was replaced; a watch that stays behind is stalled.
 func (t *Tail) runHeartbeat(ctx context.Context) error {
 	ticker := time.NewTicker(t.heartbeat)
 	defer ticker.Stop()

@@ -63,7 +63,7 @@ func newUnaryClient(endpoints []string, config *tls.Config, inline bool, logger 
 	return u
 }
 
-// close ends the calls under way. The caller makes no more, and run has ended or never began.
+// close ends the running calls. The caller makes no more, and run has ended or never started.
 func (u *unaryClient) close() {
 	if u != nil {
 		u.cancel()
@@ -71,7 +71,7 @@ func (u *unaryClient) close() {
 	}
 }
 
-// run connects whenever there is no connection, until ctx ends. The connection then lives on
+// run connects whenever there is no connection, until ctx ends. The connection then stays open
 // until close.
 func (u *unaryClient) run(ctx context.Context) error {
 	delay, answers := retryFirst, uint64(0)

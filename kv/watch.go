@@ -38,8 +38,8 @@ type watches struct {
 	open   map[*watch]struct{}
 }
 
-// watch is one open watch. It has a stream to etcd of its own, so that one that is
-// catching up does not hold back the progress of the others.
+// watch is one open watch. It has its own stream to etcd, so that a watch that is
+// catching up does not hold back the progress of others.
 type watch struct {
 	internal bool // of this package: its reader needs no progress
 	cancel   context.CancelCauseFunc
@@ -180,8 +180,8 @@ type follower struct {
 	sound atomic.Bool     // the reports of progress of the stream's member can be trusted
 }
 
-// follow copies until ctx ends or the watch cannot go on, and returns why. A stream that
-// breaks is opened again, on another member if need be.
+// follow copies until ctx ends or the watch cannot continue, and returns why. A broken
+// stream is reopened, on another member if necessary.
 func (f *follower) follow(ctx context.Context) error {
 	if err := f.etcd.awaitOpen(ctx); err != nil {
 		return err
@@ -260,7 +260,7 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 	}
 }
 
-// identify finds out whether the reports of progress of the stream's member can be trusted. If not, it
+// identify determines whether the progress reports of the stream's member can be trusted. If not, it
 // ends a stream that watches only the prefix.
 func (f *follower) identify(ctx context.Context, end context.CancelCauseFunc, members *members, member uint64) {
 	f.sound.Store(members.identify(ctx, member))
@@ -320,9 +320,9 @@ func (f *follower) read(resp *etcdserverpb.WatchResponse, replacements uint64) (
 	return WatchResponse{}, nil // progress that is not trusted, or of a member that lags behind
 }
 
-// whole returns the events of resp, and those that were held back before it. If resp is a
-// fragment, which others follow, it holds back those of the last revision: the next fragment
-// may have more of them.
+// whole returns the events of resp, after those that were held back earlier. If resp is a
+// fragment followed by others, whole holds back the events of the last revision, because the next
+// fragment may have more of them.
 func (f *follower) whole(resp *etcdserverpb.WatchResponse) []*mvccpb.Event {
 	events := resp.Events
 	if len(f.held) > 0 {

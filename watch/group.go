@@ -8,7 +8,7 @@ import (
 	"github.com/larder-io/larder/cache"
 )
 
-// group is the watchers of one filter, and the chain from which they read (E9).
+// group has the watchers of one filter, and the chain from which they read (E9).
 type group struct {
 	filter
 	id identity
@@ -36,7 +36,7 @@ type group struct {
 	over atomic.Bool
 
 	mu sync.Mutex
-	// watchers change under Hub.mu, too.
+	// watchers also change only under Hub.mu.
 	//
 	// Invariant: watchers[i].slot == i
 	watchers []*Watcher
@@ -148,9 +148,9 @@ func (g *group) each(visit func(*Watcher)) {
 	}
 }
 
-// wake signals the armed watchers; all watchers if all is true. A watcher that attaches meanwhile finds
-// what was published before. now is the time of the publication. wake returns how many watchers it has
-// looked at.
+// wake signals the armed watchers, or all watchers if all is true. A watcher that attaches meanwhile finds
+// everything published before. now is the time of the publication. wake returns how many watchers it has
+// visited.
 func (g *group) wake(all bool, now int64) (watchers int) {
 	g.each(func(w *Watcher) {
 		watchers++

@@ -25,7 +25,7 @@ var errClosed = errors.New("watch: the hub is closed")
 var ErrReplaced = errors.New("watch: the store's history was replaced")
 
 const (
-	// defaultBacklog is far more than a watcher falls behind that still reads.
+	// defaultBacklog is far more than the lag of a watcher that still reads.
 	defaultBacklog = 1024
 	// readLimit is how many events are read from the Log at a time. Watchers are
 	// woken once for all of them.
@@ -278,7 +278,7 @@ func (h *Hub) publish(events []*cache.Event) {
 }
 
 // publishRevision adds the events of one revision to the chains they concern. It
-// reports false when the Hub has come to another epoch meanwhile.
+// reports false if the Hub has entered another epoch meanwhile.
 func (h *Hub) publishRevision(events []*cache.Event) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -314,7 +314,7 @@ func (h *Hub) publishRevision(events []*cache.Event) bool {
 	return true
 }
 
-// skip continues at the oldest event of the Log, which has forgotten the events at from. The chains are
+// skip continues at the oldest event of the Log, which has dropped the events at from. The chains are
 // cut, so every watcher reads the Log and gets cache.ErrTooOld.
 func (h *Hub) skip(from cache.Position) {
 	h.mu.Lock()
@@ -333,7 +333,7 @@ func (h *Hub) skip(from cache.Position) {
 	h.donePosition.Store(uint64(next))
 }
 
-// enterEpochLocked ends what belongs to an epoch that is over.
+// enterEpochLocked ends the groups of an epoch that is over.
 func (h *Hub) enterEpochLocked() {
 	s := h.cache.Snapshot()
 	if s.Epoch() == h.epoch {
@@ -347,7 +347,7 @@ func (h *Hub) enterEpochLocked() {
 	h.donePosition.Store(uint64(h.next))
 }
 
-// endLocked ends all groups and forgets them.
+// endLocked ends and removes all groups.
 func (h *Hub) endLocked() {
 	for _, g := range h.groups {
 		g.end()
@@ -365,7 +365,7 @@ func (h *Hub) close() {
 	h.endLocked()
 }
 
-// checkLocked asserts what holds between steps. It walks everything.
+// checkLocked asserts the invariants between steps. It walks everything.
 func (h *Hub) checkLocked() {
 	for id, g := range h.groups {
 		n := g.open.Load()

@@ -18,7 +18,7 @@ type replay struct {
 	outside  uint64 // objects met that are not in the shard
 }
 
-// newReplay begins with the objects that the options ask for.
+// newReplay returns a cursor at the first object in the options' scope.
 func newReplay(options Options) *replay {
 	f, _ := newFilter(options)
 	r := &replay{snapshot: *options.Initial}
