@@ -47,6 +47,8 @@ func (i *authentication) authenticate(x *apiCall) bool {
 		i.auditor.timedOut(x)
 	case i.relayed && auth.Undecided(err):
 		x.Fail(unavailable())
+	case errors.Is(err, auth.ErrLookup): // the credential may be valid; clients do not retry a 401
+		x.Fail(unsynced())
 	default:
 		i.unauthorized(x)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/larder-io/larder/httpapi/identity"
 	"github.com/larder-io/larder/httpapi/routes"
+	"github.com/larder-io/larder/internal/auth"
 )
 
 // gathered returns what the front door counted, as sample and value.
@@ -132,6 +134,24 @@ authorization_duration_seconds{no-opinion} 1`
 	f.access.Reset()
 	if got := f.gathered(t); got != "" {
 		t.Errorf("after a reset there is\n%s", got)
+	}
+}
+
+// TestUnreadCredentialsAreTriedAgain: a client whose credential depends on an object that cannot be read is told to try
+// again; a 401 would be final.
+func TestUnreadCredentialsAreTriedAgain(t *testing.T) {
+	f := newTestServer(t, Config{Access: Access{
+		Authenticator: authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+			return nil, false, utilerrors.NewAggregate([]error{errors.New("no such token"), fmt.Errorf("token: %w", auth.ErrLookup)})
+		}),
+	}}, func(*routes.Table) {})
+	resp, err := f.client(t).Get("https://" + f.addr + "/x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") != "1" {
+		t.Errorf("%s %v", resp.Status, resp.Header)
 	}
 }
 

@@ -314,10 +314,11 @@ func checkName(name string) error {
 	return nil
 }
 
-// ReadError returns the error that a client gets for err, the error of a read of i. If the deadline of
-// the request ended a wait, the request has timed out.
+// ReadError returns the error that a client gets for err, the error of a read of i. A read that fails once its
+// deadline has passed has timed out.
 func (x *Read) ReadError(i *Resource, err error) error {
-	if apistorage.IsRequestTimeout(err) {
+	late := !x.Deadline.IsZero() && !time.Now().Before(x.Deadline)
+	if err != nil && late || apistorage.IsRequestTimeout(err) {
 		x.Monitor(i).Terminated(http.StatusGatewayTimeout)
 		return exchange.ErrTimeout
 	}

@@ -435,6 +435,9 @@ func TestTokensOutliveOutages(t *testing.T) {
 			if resp, ok, err := again.AuthenticateRequest(request(t, token, nil)); ok || (err == nil) != test.known {
 				t.Errorf("%s while %v: %v, %v", name, *test.why, resp, err)
 			}
+			if _, ok, err := a.Authenticator.AuthenticateRequest(request(t, token, nil)); ok || errors.Is(err, auth.ErrLookup) == test.known {
+				t.Errorf("%s of a request while %v: %v", name, *test.why, err)
+			}
 		}
 	}
 	failing.Store(nil)

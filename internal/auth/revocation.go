@@ -117,7 +117,7 @@ func (a *reauthenticator) authenticate(req *http.Request, remote authenticator.R
 		switch {
 		case err == nil && ok:
 			return resp, true, nil
-		case err != nil && (lookupFailed.Load() || errors.Is(err, errLookup)):
+		case err != nil && (lookupFailed.Load() || errors.Is(err, ErrLookup)):
 			return nil, false, err
 		}
 		refused = refused || err != nil
@@ -196,14 +196,14 @@ const refusedToken = "invalid bearer token"
 // reached: apiserver plugin/pkg/authenticator/token/oidc, and go-oidc below it.
 var silentProvider = []string{"oidc: authenticator not initialized", "fetching keys", "oidc: could not expand distributed claims"}
 
-// errLookup says that an object that a credential depends on could not be read.
-var errLookup = errors.New("auth: an object cannot be read now")
+// ErrLookup says that an object that a credential depends on could not be read: the credential is not refused.
+var ErrLookup = errors.New("auth: an object cannot be read now")
 
-// lookupError is an errLookup that wraps the reason and has its text.
+// lookupError is an ErrLookup that wraps the reason and has its text.
 type lookupError struct{ error }
 
-// Is lets errors.Is find errLookup.
-func (lookupError) Is(target error) bool { return target == errLookup }
+// Is lets errors.Is find ErrLookup.
+func (lookupError) Is(target error) bool { return target == ErrLookup }
 
 // Unwrap returns the reason.
 func (e lookupError) Unwrap() error { return e.error }
