@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/stats"
 
 	"github.com/larder-io/larder/kv/internal/zaplog"
@@ -25,6 +26,10 @@ const (
 	keepaliveTime    = 30 * time.Second
 	keepaliveTimeout = 10 * time.Second
 )
+
+// reconnectDelay is the longest pause between two attempts to connect to a member. gRPC's default of two minutes would
+// prolong each outage of the cluster.
+const reconnectDelay = 3 * time.Second
 
 // How many bytes the cluster may send before they are read, per stream and in all. Without
 // these gRPC estimates a window, and sends a ping for each answer and each event to measure:
@@ -78,6 +83,7 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Connection
 			grpc.WithChainUnaryInterceptor(attempts.intercept),
 			grpc.WithStaticStreamWindowSize(streamWindow),
 			grpc.WithStaticConnWindowSize(connectionWindow),
+			grpc.WithConnectParams(reconnects()),
 		},
 		Logger: zaplog.New(e.logger, zapcore.ErrorLevel), // the client warns of each attempt
 	}
@@ -127,6 +133,13 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Connection
 		Size:  size,
 		Close: func() { revisions.close(); writes.close(); client.Close() },
 	}, nil
+}
+
+// reconnects are gRPC's parameters with another longest pause.
+func reconnects() grpc.ConnectParams {
+	pauses := backoff.DefaultConfig
+	pauses.MaxDelay = reconnectDelay
+	return grpc.ConnectParams{Backoff: pauses, MinConnectTimeout: dialTimeout}
 }
 
 // awaitCluster reads until the cluster answers, so that the cluster and this process may
