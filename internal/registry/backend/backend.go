@@ -85,7 +85,10 @@ func (t transport) WrappedRoundTripper() http.RoundTripper {
 				return nil, err
 			}
 			request, _ := ctx.Value(requestKey{}).(*Request)
-			return &conn{Conn: c, request: request, stop: context.AfterFunc(ctx, func() { c.Close() })}, nil
+			return &conn{
+				Conn: c, request: request, passes: request != nil && !request.answered.Load(),
+				stop: context.AfterFunc(ctx, func() { c.Close() }),
+			}, nil
 		},
 	}
 }
@@ -95,6 +98,7 @@ type conn struct {
 	net.Conn
 
 	request *Request    // nil if unknown
+	passes  bool        // the bytes of the connection are passed on to the client as they are
 	stop    func() bool // the watch over the request's context
 }
 
@@ -107,13 +111,14 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write implements net.Conn. Once the client is being answered, Write ignores that the backend has closed the
-// connection. Upstream's proxy stops at the first error in either direction, and would lose what the backend
-// sent last. Read returns these bytes and then ends, too.
+// Write implements net.Conn. Once a proxy passes the response on to the client, Write ignores that the backend has
+// closed the connection. Upstream's proxy stops at the first error in either direction, and would lose what the
+// backend sent last. Read returns these bytes and then ends, too. Upstream's translator of WebSockets to SPDY
+// answers the client before it connects. It needs the error: it would wait for replies to what it wrote.
 func (c *conn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	closed := errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
-	if closed && c.request != nil && c.request.answered.Load() {
+	if closed && c.passes && c.request.answered.Load() {
 		return len(p), nil
 	}
 	return n, err

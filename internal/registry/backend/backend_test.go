@@ -10,12 +10,15 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 
 	"golang.org/x/sync/errgroup"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/proxy"
+	translator "k8s.io/apiserver/pkg/util/proxy"
 )
 
 // dialed returns the near end of a connection as a proxy opens it, and the far end.
@@ -102,13 +105,41 @@ func TestClosedBackendsAreReadToTheirEnd(t *testing.T) {
 	}
 }
 
+// TestClosedBackendsEndTranslatedCommands: the client of a command that is translated to SPDY sees at once that the
+// backend closed the connection after its response.
+func TestClosedBackendsEndTranslatedCommands(t *testing.T) { synctest.Test(t, endTranslated) }
+
+func endTranslated(t *testing.T) {
+	const head = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
+	there := &closedBackend{failed: make(chan struct{}, 2), closed: make(chan struct{}), parts: []string{head, ""}}
+	plain := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return there, nil }}
+	var r Request
+	near, far := net.Pipe()
+	defer far.Close()
+	var got []byte
+	var g errgroup.Group
+	g.Go(func() (err error) { got, err = io.ReadAll(far); return err })
+	req := httptest.NewRequestWithContext(NewContext(t.Context(), &r), http.MethodGet, "/exec", nil)
+	for name, value := range map[string]string{
+		"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version": "13",
+		"Sec-WebSocket-Protocol": "v5.channel.k8s.io",
+	} {
+		req.Header.Set(name, value)
+	}
+	translator.NewStreamTranslatorHandler(&url.URL{Scheme: "http", Host: "nowhere:1"}, Transport(plain), 0, translator.Options{Stdout: true}).ServeHTTP(taken{httptest.NewRecorder(), near, &r}, req)
+	if err := g.Wait(); err != nil || !bytes.Contains(got, []byte(syscall.EPIPE.Error())) {
+		t.Errorf("the client got %q, %v", got, err)
+	}
+}
+
 // closedBackend is a connection to a backend that has read a request, sent parts and closed the connection.
 type closedBackend struct {
 	net.Conn
 
 	asked  bool          // the request was written
-	failed chan struct{} // has one element for each write that failed
+	failed chan struct{} // has one element for each write that failed, up to its capacity
 	closed chan struct{}
+	close  sync.Once
 	parts  []string // that were not read yet; the last one is read when two writes have failed
 }
 
@@ -117,7 +148,10 @@ func (b *closedBackend) Write(p []byte) (int, error) {
 		b.asked = true
 		return len(p), nil
 	}
-	b.failed <- struct{}{}
+	select {
+	case b.failed <- struct{}{}:
+	default:
+	}
 	return 0, syscall.EPIPE
 }
 
@@ -140,7 +174,7 @@ func (b *closedBackend) Read(p []byte) (int, error) {
 }
 
 func (b *closedBackend) Close() error {
-	close(b.closed)
+	b.close.Do(func() { close(b.closed) })
 	return nil
 }
 
@@ -153,7 +187,10 @@ type taken struct {
 }
 
 // Hijack implements http.Hijacker.
-func (w taken) Hijack() (net.Conn, *bufio.ReadWriter, error) { return client{w.conn, w.r}, nil, nil }
+func (w taken) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c := client{w.conn, w.r}
+	return c, bufio.NewReadWriter(bufio.NewReader(c), bufio.NewWriter(c)), nil
+}
 
 // client is a connection to a client.
 type client struct {
