@@ -24,7 +24,6 @@ const sweepInterval = 5 * time.Second
 
 // Streams holds watches, hijacked connections and responses that never end. Shutdown ends them and waits for them.
 type Streams struct {
-	ending    chan struct{} // closed when streams must end
 	scheduler scheduler     // runs the watches
 	waiter    socket.Waiter // is scheduler
 	ownWaiter socket.Waiter // of goroutines that serve one client only
@@ -42,9 +41,8 @@ type Streams struct {
 type Stream struct {
 	net.Conn
 
-	watch     *watchStream // the watch that the stream is part of, or nil
-	right     Right        // the right that the stream depends on; nil if none
-	toldToEnd atomic.Bool  // EndWatches has told the watch to end
+	watch *watchStream // the watch that the stream is part of, or nil
+	right Right        // the right that the stream depends on; nil if none
 
 	account atomic.Pointer[costs.Account] // is charged for what is written; the writing goroutine sets it
 
@@ -74,7 +72,6 @@ type Right interface {
 // New returns Streams without open streams.
 func New() *Streams {
 	ss := &Streams{
-		ending:    make(chan struct{}),
 		open:      make(map[*Stream]struct{}),
 		drained:   make(chan struct{}),
 		revokedAt: make(map[*Stream]time.Time),
@@ -103,20 +100,10 @@ func (ss *Streams) begin(ws *watchStream, c net.Conn, left func(func())) {
 		return
 	}
 	if ws.notified {
-		left(ws.leave)
+		left(func() { ws.signal(clientLeft) })
 	}
 	ws.observer.open.Enter()
 	ss.scheduler.running.Go(ws.begin)
-}
-
-// IsEnding reports whether streams must end.
-func (ss *Streams) IsEnding() bool {
-	select {
-	case <-ss.ending:
-		return true
-	default:
-		return false
-	}
 }
 
 // start runs serve on a goroutine that shutdown waits for, and then closes the connection. The context
@@ -189,7 +176,7 @@ func (ss *Streams) End() {
 		return
 	}
 	for _, st := range ss.list() {
-		st.end()
+		st.stop(toldToEnd)
 	}
 }
 
@@ -209,8 +196,7 @@ func (ss *Streams) EndWatches(grace time.Duration) {
 	for began, told := time.Now(), 0; told < len(list); {
 		until := min(int(time.Since(began).Seconds()*perSecond)+1, len(list))
 		for _, st := range list[told:until] {
-			st.toldToEnd.Store(true)
-			st.end()
+			st.stop(toldToEnd)
 		}
 		told = until
 		select {
@@ -221,10 +207,10 @@ func (ss *Streams) EndWatches(grace time.Duration) {
 	}
 }
 
-// end ends st like a complete stream. The caller has set the reason.
-func (st *Stream) end() {
+// stop ends st: a watch is sent the signal, the context of a handler is cancelled.
+func (st *Stream) stop(signal uint32) {
 	if st.watch != nil {
-		st.watch.wake() // its next run sees the reason
+		st.watch.signal(signal)
 	} else {
 		st.cancel()
 	}
@@ -238,7 +224,6 @@ func (ss *Streams) close() bool {
 		return false
 	}
 	ss.closed = true
-	close(ss.ending)
 	ss.scheduler.close()
 	if len(ss.open) == 0 {
 		close(ss.drained)
@@ -258,17 +243,8 @@ func (ss *Streams) Wait(ctx context.Context) {
 // Abort closes the connections of all streams.
 func (ss *Streams) Abort() {
 	for _, st := range ss.list() {
-		st.leave()
+		st.stop(clientLeft)
 		st.Conn.Close()
-	}
-}
-
-// leave ends the watch or cancels the handler of st: the client has left.
-func (st *Stream) leave() {
-	if st.watch != nil {
-		st.watch.leave()
-	} else {
-		st.cancel()
 	}
 }
 
@@ -300,7 +276,7 @@ func (st *Stream) probe() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if !st.notified && !st.owned && !st.readsBody && !socket.Alive(st.Conn, &st.early) {
-		st.leave()
+		st.stop(clientLeft)
 	}
 }
 
@@ -350,7 +326,7 @@ func (ss *Streams) EndRevoked(now time.Time) {
 		case !known:
 			ss.revokedAt[st] = now
 			st.right.Ended()
-			st.end()
+			st.stop(woken) // the watch sees that the right is lost
 		case now.Sub(since) >= revokePatience:
 			socket.CloseSocket(st.Conn)
 		}
@@ -381,7 +357,7 @@ func (ss *Streams) All() iter.Seq[OpenStream] {
 				w.Key = a.Key()
 			}
 			if ws := st.watch; ws != nil && ws.watcher != nil {
-				w.Busy, w.Revision = ws.phase.Load() != phaseParked, ws.watcher.LastRevision()
+				w.Busy, w.Revision = ws.signals.Load()&isParked == 0, ws.watcher.LastRevision()
 			}
 			if !yield(w) {
 				return
@@ -404,7 +380,7 @@ func (ss *Streams) Stats() Stats {
 	list := ss.list()
 	s := Stats{Open: len(list)}
 	for _, st := range list {
-		if st.watch != nil && st.watch.phase.Load() != phaseParked {
+		if st.watch != nil && st.watch.signals.Load()&isParked == 0 {
 			s.Busy++
 		}
 	}

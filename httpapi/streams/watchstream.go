@@ -23,7 +23,7 @@ import (
 //
 // begin runs the watch on a goroutine of its own until it is parked for the first time. From then on the
 // goroutines of a [scheduler] run it. At most one goroutine runs a watch at a time; fields that change belong
-// to it, except the atomic ones. Other goroutines call only wake, onTimer and leave.
+// to it, except signals. Other goroutines call only wake and signal.
 type watchStream struct {
 	Stream
 	streams *Streams
@@ -53,29 +53,24 @@ type watchStream struct {
 	seat       exchange.Seat // released when the initial events have been sent
 	unregister func()        // removes the watch from flow control; may be nil
 
-	phase      atomic.Uint32 // one of the phases below
-	gone       atomic.Bool   // the client left
-	timerFired atomic.Bool   // and no step has seen it
-	scheduled  bool          // has been parked: the scheduler runs it
+	signals   atomic.Uint32 // a set of the signals below
+	scheduled bool          // has been parked: the scheduler runs it
 
-	timer        *time.Timer // calls onTimer; nil until the initial events have been sent
+	timer        *time.Timer // sets timerFired; nil until the initial events have been sent
 	ends         time.Time
 	nextBookmark time.Time
 	lastTried    bool // the bookmark before ends was sent, or could not be
 }
 
-// The phases of a watchStream, from the first:
-//
-//	running         on wake:   woken
-//	running         on park:   parked
-//	woken           on park:   running; run goes on
-//	parked          on wake:   running, in the queue of the scheduler
-//	running, woken  on finish: over
+// The signals of a watchStream. Any goroutine sets them, which also puts a parked watch into the queue of the
+// scheduler. Each step takes woken and timerFired before it looks for events. A watch that has a signal is not
+// parked, but runs another step: so no signal is lost.
 const (
-	phaseRunning uint32 = iota // a goroutine runs it, or the queue holds it
-	phaseWoken                 // the same, and it must look for events once more before it is parked
-	phaseParked                // no goroutine runs it
-	phaseOver
+	woken      uint32 = 1 << iota // there may be events, or the right is lost
+	timerFired                    // a bookmark is due, or the watch ends
+	toldToEnd                     // the watch ends because the server stops
+	clientLeft                    // the watch ends and sends nothing more
+	isParked                      // no goroutine runs the watch, and it is not in the queue. Only park sets it
 )
 
 // result tells the caller of run what to do with the watchStream.
@@ -87,36 +82,24 @@ const (
 	over
 )
 
-// wake makes a goroutine look for events, and for reasons to end the watch. It never blocks.
-func (ws *watchStream) wake() {
+// wake makes a goroutine look for events. It never blocks.
+func (ws *watchStream) wake() { ws.signal(woken) }
+
+// signal sets a signal, and makes a goroutine look at it. It never blocks.
+func (ws *watchStream) signal(signal uint32) {
 	for {
-		switch ws.phase.Load() {
-		case phaseRunning:
-			if ws.phase.CompareAndSwap(phaseRunning, phaseWoken) {
-				return
-			}
-		case phaseParked:
-			if ws.phase.CompareAndSwap(phaseParked, phaseRunning) {
+		before := ws.signals.Load()
+		if ws.signals.CompareAndSwap(before, before&^isParked|signal) {
+			if before&isParked != 0 {
 				ws.streams.scheduler.push(ws)
-				return
 			}
-		default:
 			return
 		}
 	}
 }
 
-// onTimer makes the next step run the timer. The timer calls it.
-func (ws *watchStream) onTimer() {
-	ws.timerFired.Store(true)
-	ws.wake()
-}
-
-// leave ends the watch without sending anything more.
-func (ws *watchStream) leave() {
-	ws.gone.Store(true)
-	ws.wake()
-}
+// take returns the signals, and removes those that the caller is about to serve.
+func (ws *watchStream) take() uint32 { return ws.signals.And(^(woken | timerFired)) }
 
 // begin sends the head, and then events until the watch is parked or over. It has a goroutine of its own,
 // because there may be many initial events and the client may read them slowly.
@@ -187,12 +170,13 @@ func (ws *watchStream) run(b *batch) (r result) {
 // step sends pending events, about runSize bytes at most, and then serves the timer if it has fired. more
 // means that events may be left. An error ends the watch.
 func (ws *watchStream) step(b *batch) (more bool, err error) {
+	signals := ws.take()
 	switch {
-	case ws.gone.Load():
+	case signals&clientLeft != 0:
 		return false, errLeft
 	case ws.revoked(), ws.timer == nil && !ws.ends.IsZero() && b.clock.After(ws.ends): // later the timer ends it
 		return false, errEnd
-	case ws.streams.IsEnding(), ws.toldToEnd.Load():
+	case signals&toldToEnd != 0:
 		return false, ws.endWithBookmark(b)
 	case ws.faults.Active():
 		more, err = ws.drainKept(b)
@@ -204,7 +188,7 @@ func (ws *watchStream) step(b *batch) (more bool, err error) {
 		return false, err
 	case ws.timer == nil && !more:
 		ws.endInitial()
-	case ws.timer != nil && ws.timerFired.Swap(false):
+	case signals&timerFired != 0:
 		err = ws.runTimer(b, !more && !ws.faults.Holding())
 	}
 	return more, err
@@ -219,8 +203,8 @@ func (ws *watchStream) chargeBatch(b *batch) {
 	b.bytes, b.events = 0, 0
 }
 
-// park parks the watch, unless it was woken since the run began. After park has returned true, another
-// goroutine may be running the watch.
+// park parks the watch, unless it has signals. After park has returned true, another goroutine may be running
+// the watch.
 func (ws *watchStream) park() bool {
 	if !ws.scheduled {
 		ws.scheduled = true
@@ -228,11 +212,7 @@ func (ws *watchStream) park() bool {
 			ws.group = ws.writer.Group()
 		}
 	}
-	if ws.phase.CompareAndSwap(phaseRunning, phaseParked) {
-		return true
-	}
-	ws.phase.Store(phaseRunning)
-	return false
+	return ws.signals.CompareAndSwap(0, isParked)
 }
 
 // endInitial ends the phase of initial events: it releases the seat and starts the timer.
@@ -240,7 +220,7 @@ func (ws *watchStream) endInitial() {
 	ws.seat.Release()
 	ws.observer.unseated()
 	ws.nextBookmark = ws.observer.began.Add(storage.BookmarkInterval + time.Duration(rand.Int64N(int64(2*time.Second))) - time.Second)
-	ws.timer = time.AfterFunc(ws.untilTimer(time.Now()), ws.onTimer)
+	ws.timer = time.AfterFunc(ws.untilTimer(time.Now()), func() { ws.signal(timerFired) })
 }
 
 // runSize is the number of bytes after which a run lets other watches run.
@@ -294,7 +274,6 @@ func (ws *watchStream) sendError(b *batch, err error) error {
 // finish ends the watch. If err is errEnd, the client sees a complete response, and the connection may serve
 // its next request.
 func (ws *watchStream) finish(err error) result {
-	ws.phase.Store(phaseOver)
 	if ws.timer != nil {
 		ws.timer.Stop()
 	}
@@ -329,7 +308,7 @@ func (ws *watchStream) complete() bool {
 	ws.own()
 	err := ws.sendWithin([]byte("0\r\n\r\n"))
 	socket.TakeWaited(ws.Conn) // the next request has not waited
-	return err == nil && ws.next != nil && !ws.revoked() && !ws.toldToEnd.Load() && !ws.streams.IsEnding()
+	return err == nil && ws.next != nil && !ws.revoked() && ws.signals.Load()&toldToEnd == 0
 }
 
 // release closes the watcher, leaves flow control, and gives up the right.

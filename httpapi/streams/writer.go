@@ -271,7 +271,7 @@ type hijackedConn struct {
 func (c *hijackedConn) Read(p []byte) (int, error) {
 	n, err := c.st.ahead.Read(p)
 	if err != nil && !socket.IsTimeout(err) {
-		c.st.leave() // for a handler that waits for its backend and ignores this error
+		c.st.stop(clientLeft) // for a handler that waits for its backend and ignores this error
 	}
 	return n, err
 }
