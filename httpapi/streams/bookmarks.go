@@ -11,6 +11,24 @@ import (
 // bookmarkRetry is the pause after a bookmark could not be sent when it was due.
 const bookmarkRetry = time.Second
 
+// schedule makes the next bookmark due a pause after a time, or shortly before the end of the watch if that is
+// earlier. A watch that does not allow bookmarks gets none before its end.
+func (ws *watchStream) schedule(after time.Time, pause time.Duration) {
+	if !ws.bookmarks {
+		ws.nextBookmark = ws.ends
+		return
+	}
+	ws.nextBookmark = after.Add(pause)
+	if last := ws.ends.Add(-storage.LastBookmark); after.Before(last) && last.Before(ws.nextBookmark) {
+		ws.nextBookmark = last
+	}
+}
+
+// untilTimer returns the time until a bookmark is due or the watch ends.
+func (ws *watchStream) untilTimer() time.Duration {
+	return min(time.Until(ws.nextBookmark), time.Until(ws.ends))
+}
+
 // runTimer sends a due bookmark or ends the watch, after the timer has fired. resting means that nothing is
 // left to send.
 func (ws *watchStream) runTimer(b *batch, resting bool) error {
@@ -18,46 +36,26 @@ func (ws *watchStream) runTimer(b *batch, resting bool) error {
 	if !now.Before(ws.ends) {
 		return errEnd
 	}
-	if err := ws.bookmark(b, now, resting); err != nil {
-		return err
+	if !now.Before(ws.nextBookmark) {
+		if err := ws.bookmark(b, now, resting); err != nil {
+			return err
+		}
 	}
-	ws.timer.Reset(ws.untilTimer(now))
+	ws.timer.Reset(ws.untilTimer())
 	return nil
 }
 
-// untilTimer returns the time until a bookmark is due or the watch ends.
-func (ws *watchStream) untilTimer(now time.Time) time.Duration {
-	next := ws.ends
-	if ws.bookmarks {
-		if last := ws.ends.Add(-storage.LastBookmark); !ws.lastTried && last.After(ws.observer.began) {
-			next = last
-		}
-		if ws.nextBookmark.Before(next) {
-			next = ws.nextBookmark
-		}
-	}
-	return next.Sub(now)
-}
-
-// bookmark sends a bookmark if one is due and all earlier events have been sent.
+// bookmark sends a bookmark, which is due, if all earlier events have been sent.
 func (ws *watchStream) bookmark(b *batch, now time.Time, resting bool) error {
-	if !ws.bookmarks {
-		return nil
-	}
-	last := !ws.lastTried && !now.Before(ws.ends.Add(-storage.LastBookmark))
-	if !last && now.Before(ws.nextBookmark) {
-		return nil
-	}
-	ws.lastTried = ws.lastTried || last
 	if ws.unencodable {
 		return errEnd
 	}
 	d, ok := ws.watcher.Bookmark()
 	if !ok || !resting {
-		ws.nextBookmark = now.Add(bookmarkRetry)
+		ws.schedule(now, bookmarkRetry)
 		return nil
 	}
-	ws.nextBookmark = now.Add(storage.BookmarkInterval)
+	ws.schedule(now, storage.BookmarkInterval)
 	return ws.sendBookmark(b, d)
 }
 

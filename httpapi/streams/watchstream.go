@@ -59,7 +59,6 @@ type watchStream struct {
 	timer        *time.Timer // sets timerFired; nil until the initial events have been sent
 	ends         time.Time
 	nextBookmark time.Time
-	lastTried    bool // the bookmark before ends was sent, or could not be
 }
 
 // The signals of a watchStream. Any goroutine sets them, which also puts a parked watch into the queue of the
@@ -219,8 +218,8 @@ func (ws *watchStream) park() bool {
 func (ws *watchStream) endInitial() {
 	ws.seat.Release()
 	ws.observer.unseated()
-	ws.nextBookmark = ws.observer.began.Add(storage.BookmarkInterval + time.Duration(rand.Int64N(int64(2*time.Second))) - time.Second)
-	ws.timer = time.AfterFunc(ws.untilTimer(time.Now()), func() { ws.signal(timerFired) })
+	ws.schedule(ws.observer.began, storage.BookmarkInterval+rand.N(2*time.Second)-time.Second)
+	ws.timer = time.AfterFunc(ws.untilTimer(), func() { ws.signal(timerFired) })
 }
 
 // runSize is the number of bytes after which a run lets other watches run.
