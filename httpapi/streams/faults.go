@@ -13,42 +13,27 @@ import (
 // errCut says that a fault cuts the connection of a watch.
 var errCut = errors.New("httpapi: an injected fault cuts the watch")
 
-// drainKept is drain for a watch whose events faults may keep back. When the watcher ends, what is kept is
-// lost: the client sees that the watch ends.
-func (ws *watchStream) drainKept(b *batch) (more bool, err error) {
-	ws.faults.Sent(ws.watcher.LastRevision())
-	drained := false
-	for before := ws.size; ws.size-before < runSize; {
-		var end string
-		b.deliveries, end = ws.faults.Next(b.deliveries[:0], drained)
-		some := len(b.deliveries) > 0
-		if some && ws.unencodable {
-			return false, errEnd
-		}
-		if err := ws.appendAll(b); err != nil {
-			return false, err
-		}
-		switch {
-		case end != "":
-			return false, ws.endAs(b, end)
-		case some: // send all that the faults release before more is polled: polled events stay in memory
-			continue
-		case drained:
-			return false, ws.flush(b)
-		}
-		if b.deliveries, err = ws.watcher.Poll(b.deliveries[:0]); err != nil {
-			return ws.drain(b) // ends in the same way
-		}
-		drained = len(b.deliveries) == 0
-		ws.keep(b)
+// poll sets b.deliveries to what can be sent now: what the watcher delivers, unless faults keep it back. end is
+// not empty if the watch ends after that in the way of a fault. When the watcher ends, what is kept is lost: the
+// client sees that the watch ends.
+func (ws *watchStream) poll(b *batch) (end string, err error) {
+	if ws.faults.Active() {
+		ws.faults.Sent(ws.watcher.LastRevision())
 	}
-	return true, ws.flush(b)
-}
-
-// keep has faults keep what was polled.
-func (ws *watchStream) keep(b *batch) {
-	ws.faults.Keep(b.deliveries)
-	clear(b.deliveries)
+	for drained := false; ; drained = len(b.deliveries) == 0 {
+		if ws.faults.Active() {
+			b.deliveries, end = ws.faults.Next(b.deliveries[:0], drained)
+			if len(b.deliveries) > 0 || end != "" || drained {
+				return end, nil // what is kept stays in memory: all of it that may be sent comes before more is polled
+			}
+		}
+		b.deliveries, err = ws.watcher.Poll(b.deliveries[:0])
+		if err != nil || !ws.faults.Active() { // a rule that was added during Poll may concern its events
+			return "", err
+		}
+		ws.faults.Keep(b.deliveries)
+		clear(b.deliveries)
+	}
 }
 
 // tooOld is the error of a watch that ends with 410.

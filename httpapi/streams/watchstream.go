@@ -1,6 +1,7 @@
 package streams
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -177,11 +178,8 @@ func (ws *watchStream) step(b *batch) (more bool, err error) {
 		return false, errEnd
 	case signals&toldToEnd != 0:
 		return false, ws.endWithBookmark(b)
-	case ws.faults.Active():
-		more, err = ws.drainKept(b)
-	default:
-		more, err = ws.drain(b)
 	}
+	more, err = ws.drain(b)
 	switch {
 	case err != nil:
 		return false, err
@@ -228,27 +226,25 @@ const runSize = 256 << 10
 // drain sends pending events in few writes, about runSize bytes at most. more means that some may be left.
 // b is empty before and after.
 func (ws *watchStream) drain(b *batch) (more bool, err error) {
-	before := ws.size
-	for ws.size-before < runSize {
-		b.deliveries, err = ws.watcher.Poll(b.deliveries[:0])
+	for before := ws.size; ws.size-before < runSize; {
+		end, err := ws.poll(b)
+		some := len(b.deliveries) > 0
 		switch {
 		case errors.Is(err, io.EOF):
-			if err := ws.flush(b); err != nil {
-				return false, err
-			}
-			return false, errEnd
+			return false, cmp.Or(ws.flush(b), errEnd)
 		case err != nil:
 			return false, ws.sendError(b, err)
-		case len(b.deliveries) == 0:
-			return false, ws.flush(b)
-		case ws.faults.Active(): // a rule was added during this drain, and may concern these events
-			ws.keep(b)
-			return true, ws.flush(b)
-		case ws.unencodable:
+		case some && ws.unencodable:
 			return false, errEnd
 		}
 		if err := ws.appendAll(b); err != nil {
 			return false, err
+		}
+		switch {
+		case end != "":
+			return false, ws.endAs(b, end)
+		case !some:
+			return false, ws.flush(b)
 		}
 	}
 	return true, ws.flush(b)
@@ -264,10 +260,7 @@ func (ws *watchStream) sendError(b *batch, err error) error {
 		b.events++
 		err = ws.flush(b)
 	}
-	if err == nil {
-		err = errEnd
-	}
-	return err
+	return cmp.Or(err, errEnd)
 }
 
 // finish ends the watch. If err is errEnd, the client sees a complete response, and the connection may serve
