@@ -267,27 +267,23 @@ func newList(i *Resource) any {
 	return nil
 }
 
-// listBody writes a list from the shared bytes of its items, and encodes items that are not kept as it
-// writes. It comes from a pool and returns to it when closed.
-//
-// It asks the cache again for items that cost memory of their own: otherwise clients that read slowly
-// would keep in memory what the cache has dropped.
+// listBody writes a list. It comes from a pool and returns to it when closed.
 type listBody struct {
 	encoder *encoding.Encoder
 	meta    wire.ListMeta
 	objects []*cache.Object
-	// items has the items of all objects if they are parts of the objects' bytes or if a webhook converts some.
-	// Otherwise it has the next few items to be written.
-	items  [][]byte
-	source encoding.Source
-	sum    int    // of the items' sizes
-	own    int    // bytes of converted items that the cache does not keep
-	size   int    // of the body, unknownSize if items are made as they are written
-	room   []byte // for one item that is unpacked
-	unpack bool   // some items are the packed bytes of their objects, which are unpacked as they are written
+	source  encoding.Source
+	sum     int    // of the items' sizes
+	own     int    // bytes of converted items that the cache does not keep
+	size    int    // of the body, or UnknownSize
+	room    []byte // for one item that is unpacked
+
+	// write writes the items. fill sets it to writeHeld, writeKept or writeMade.
+	write func(*listBody, *exchange.ChunkWriter) error
+	items [][]byte // of all objects for writeHeld, the next few for writeKept
 
 	// converts says that a webhook may have to make an item. It may fail, or answer otherwise the next time, so
-	// fill makes and keeps all items.
+	// fill makes all items and writeHeld writes them.
 	converts bool
 
 	sent func(size int) // is called with the size at the end, if it was not known before
@@ -307,19 +303,21 @@ const (
 // fill finds the size of the body. With stream, a large JSON list is streamed unless all items are kept or converts is set:
 // otherwise they would be encoded twice. Unreadable objects fail here, before the first byte is sent.
 func (b *listBody) fill(ctx context.Context, encoder *encoding.Encoder, meta wire.ListMeta, stream bool) error {
-	b.encoder, b.meta, b.items, b.sum, b.own = encoder, meta, b.items[:0], 0, 0
-	b.source = encoder.Source(b.objects)
-	held := encoder.Sliced() || b.converts
+	b.encoder, b.meta, b.source, b.sum, b.own = encoder, meta, encoder.Source(b.objects), 0, 0
 	if stream && !b.converts && encoder.MediaType() == encoding.JSON && encoding.BodyBytes(b.objects) >= streamFrom && !b.kept() {
-		b.size = exchange.UnknownSize
+		b.write, b.size = (*listBody).writeMade, exchange.UnknownSize
 		return b.readable()
 	}
+	b.write, b.items = (*listBody).writeKept, b.items[:0]
+	held := encoder.Sliced() || b.converts
 	if held {
+		b.write = (*listBody).writeHeld
 		b.items = slices.Grow(b.items, len(b.objects)) // growing in steps would cost four times as much
 	}
 	for _, o := range b.objects {
 		if size, ok := encoder.Unmade(o); ok && !b.converts {
-			b.sum, b.unpack = b.sum+size, true
+			b.write = (*listBody).writeMade
+			b.sum += size
 			continue
 		}
 		if b.converts && ctx.Err() != nil {
@@ -329,7 +327,7 @@ func (b *listBody) fill(ctx context.Context, encoder *encoding.Encoder, meta wir
 		if err != nil {
 			return err
 		}
-		if held && !b.unpack {
+		if held {
 			b.items = append(b.items, item)
 		}
 		if b.converts {
@@ -338,9 +336,6 @@ func (b *listBody) fill(ctx context.Context, encoder *encoding.Encoder, meta wir
 			}
 		}
 		b.sum += encoder.ItemSize(item)
-	}
-	if b.unpack {
-		b.items = b.items[:0]
 	}
 	b.size = encoder.ListSize(meta, len(b.objects), b.sum)
 	return nil
@@ -373,11 +368,7 @@ func (b *listBody) WriteTo(w io.Writer) (int64, error) {
 	out := exchange.NewChunkWriter(w)
 	defer out.Release()
 	out.Buf = b.encoder.AppendListHeader(out.Buf, b.meta, len(b.objects), b.sum)
-	write := b.writeKept
-	if b.size == exchange.UnknownSize || b.unpack {
-		write = b.writeMade
-	}
-	if err := write(out); err != nil {
+	if err := b.write(b, out); err != nil {
 		return out.Written, err
 	}
 	out.Buf = b.encoder.AppendListFooter(out.Buf, b.meta, len(b.objects))
@@ -385,19 +376,35 @@ func (b *listBody) WriteTo(w io.Writer) (int64, error) {
 	return out.Written, out.Err
 }
 
+// writeHeld writes items that are parts of the objects' bytes, or that a webhook has converted.
+func (b *listBody) writeHeld(out *exchange.ChunkWriter) error {
+	b.writeItems(out, 0)
+	return nil
+}
+
+// writeKept asks the cache again for the items, which cost memory of their own: otherwise clients that read
+// slowly would keep in memory what the cache has dropped. It asks for a few at a time, for the processor's cache.
 func (b *listBody) writeKept(out *exchange.ChunkWriter) error {
-	for i := 0; i < len(b.objects); {
-		items, err := b.ahead(i)
-		if err != nil {
-			return err
+	for i := 0; i < len(b.objects); i += encoding.Ahead {
+		b.items = b.items[:0]
+		for _, o := range b.objects[i:min(i+encoding.Ahead, len(b.objects))] {
+			item, err := b.source.Item(o)
+			if err != nil {
+				return err
+			}
+			b.items = append(b.items, item)
 		}
-		for _, item := range items {
-			out.Buf = b.encoder.AppendItemHeader(out.Buf, i, item)
-			out.Add(item)
-			i++
-		}
+		b.writeItems(out, i)
 	}
 	return nil
+}
+
+// writeItems writes b.items, the first of which is that of the i-th object.
+func (b *listBody) writeItems(out *exchange.ChunkWriter, i int) {
+	for n, item := range b.items {
+		out.Buf = b.encoder.AppendItemHeader(out.Buf, i+n, item)
+		out.Add(item)
+	}
 }
 
 // writeMade writes items that are kept, and encodes or unpacks the others into the chunk that is sent.
@@ -432,22 +439,6 @@ func (b *listBody) add(size int) {
 	if b.size == exchange.UnknownSize {
 		b.sum += size
 	}
-}
-
-// ahead returns items from the i-th on. It looks up a few at a time, for the processor's cache.
-func (b *listBody) ahead(i int) ([][]byte, error) {
-	if len(b.items) == len(b.objects) {
-		return b.items[i:], nil
-	}
-	b.items = b.items[:0]
-	for _, o := range b.objects[i:min(i+encoding.Ahead, len(b.objects))] {
-		item, err := b.source.Item(o)
-		if err != nil {
-			return nil, err
-		}
-		b.items = append(b.items, item)
-	}
-	return b.items, nil
 }
 
 // Close gives b back.
