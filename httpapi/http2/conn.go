@@ -171,7 +171,7 @@ func (c *Conn) Serve() {
 // handshake sends the settings, and reads the client's preface and settings.
 func (c *Conn) handshake() error {
 	if c.tcp != nil {
-		socket.NotifyWaits(c.conn, nil)
+		socket.WriterTo(c.conn)
 	}
 	c.unlockWrites() // writes the settings, which NewConn has queued
 	if c.tls != nil && !secureEnough(c.tls) {
@@ -272,7 +272,7 @@ func (c *Conn) closeWith(err error) {
 // the kernel would reset the connection because of unread bytes, and the client might not get the reason.
 func (c *Conn) sendLastGoAway(code http2.ErrCode) {
 	if c.tcp != nil {
-		c.tcp.StopNotifying()
+		c.tcp.Release()
 	}
 	until := time.Now().Add(goAwayWait)
 	if c.conn.SetDeadline(until) != nil {

@@ -14,8 +14,8 @@
 // # Writing
 //
 // A goroutine that writes a response locks Conn.writeMu and writes whole frames: as much of the
-// body as the client's windows allow, in pieces that fill a TLS record. Data that [Stream.SendMore]
-// writes stays in a buffer, a few records at most, until something else is sent or [Conn.Flush]
+// body as the client's windows allow, in pieces that fill a TLS record. Data that [Stream.Send]
+// writes with more to come stays in a buffer, a few records at most, until something else is sent or [Conn.Flush]
 // is called. So the events of many watches that share a connection leave in one write.
 // The reading goroutine does not wait for a client that does not read, unless TLS itself answers
 // the client, as after a KeyUpdate. Its control frames (settings, pings, windows, resets) are

@@ -34,7 +34,7 @@ func newGathering(t *testing.T, streams uint32, settings ...http2.Setting) *gath
 		g.must(g.get(2*i+1, "/"))
 		to := <-taken
 		g.taken[2*i+1] = to
-		g.gates[2*i+1] = socket.NotifyWaits(to.Conn, &g.waiter)
+		g.gates[2*i+1] = socket.WriterTo(to.Conn)
 	}
 	g.came()
 	return g
@@ -58,7 +58,7 @@ func (g *gathering) came() (frames []string) {
 
 func (g *gathering) more(id uint32, data string) {
 	g.t.Helper()
-	g.must(g.gates[id].SendMore(g.taken[id].Conn, []byte(data)))
+	g.must(g.gates[id].Send(g.taken[id].Conn, []byte(data), true, &g.waiter))
 }
 
 func (g *gathering) want(what string, want ...string) {
@@ -77,7 +77,7 @@ func TestGatheredFrames(t *testing.T) {
 			g.more(3, "b")
 			g.more(1, "c")
 			g.want("before")
-			g.must(g.gates[5].Send(g.taken[5].Conn, []byte("d")))
+			g.must(g.gates[5].Send(g.taken[5].Conn, []byte("d"), false, &g.waiter))
 			g.want("after", "1:a", "3:b", "1:c", "5:d")
 			g.more(3, "e")
 			g.want("anew")
@@ -128,7 +128,7 @@ func TestGatheredFrames(t *testing.T) {
 			g := newGathering(t, 3, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 4})
 			g.more(1, "abc")
 			sent := make(chan error)
-			go func() { sent <- g.gates[3].SendMore(g.taken[3].Conn, []byte("defghi")) }()
+			go func() { sent <- g.gates[3].Send(g.taken[3].Conn, []byte("defghi"), true, &g.waiter) }()
 			g.want("while it is closed", "1:abc", "3:defg")
 			g.must(g.framer.WriteWindowUpdate(3, 10))
 			g.must(<-sent)
@@ -144,7 +144,7 @@ func TestGatheredFrames(t *testing.T) {
 			g.conn.Close()
 			<-g.served
 			g.gates[1].Group().Flush(&g.waiter)
-			if err := g.gates[1].SendMore(g.taken[1].Conn, []byte("b")); err == nil {
+			if err := g.gates[1].Send(g.taken[1].Conn, []byte("b"), true, &g.waiter); err == nil {
 				t.Error("something is sent")
 			}
 		})
@@ -173,11 +173,11 @@ func TestWaitersLearnOfBlockedControlFrames(t *testing.T) {
 	o.of.unlockWrites() // writes the settings
 	o.told = nil
 	var waiter socket.Waiter = new(countingWaiter)
-	st := &Stream{c: o.of, id: 1, waiter: &waiter, window: 10}
+	st := &Stream{c: o.of, id: 1, window: 10}
 	o.of.mu.Lock()
 	_ = o.of.framer.WritePing(true, [8]byte{})
 	o.of.mu.Unlock()
-	if err := st.Send(nil, []byte("a")); err != nil {
+	if err := st.Send(nil, []byte("a"), false, &waiter); err != nil {
 		t.Fatal(err)
 	}
 	if want := []*socket.Waiter{&waiter, &waiter}; !slices.Equal(o.told, want) {

@@ -27,7 +27,7 @@ type Stream struct {
 
 	// These belong to the goroutine that writes the response.
 	until   time.Time      // when writes end; zero: each of them has Config.WriteTimeout
-	waiter  *socket.Waiter // notified when a write waits
+	waiter  *socket.Waiter // of the current Send; may be nil
 	waited  time.Duration  // that writes have waited, since TakeWaited was called
 	gather  bool           // what is written may be kept until the next write or Conn.Flush
 	written int64          // bytes of the answer that were written, without the heads of frames
@@ -337,28 +337,22 @@ func (st *Stream) TakeWaited() (spent time.Duration) {
 	return spent
 }
 
-// NotifyWaits makes writes notify w when they wait. Each write then has Config.WriteTimeout.
-func (st *Stream) NotifyWaits(w *socket.Waiter) socket.Writer {
-	st.waiter, st.until = w, time.Time{}
+// Writer returns st. Each write then has Config.WriteTimeout.
+func (st *Stream) Writer() socket.Writer {
+	st.until = time.Time{}
 	return st
 }
 
 // Send implements socket.Writer.
-func (st *Stream) Send(_ net.Conn, p []byte) error {
+func (st *Stream) Send(_ net.Conn, p []byte, more bool, w *socket.Waiter) error {
+	st.gather, st.waiter = more, w
+	defer func() { st.gather, st.waiter = false, nil }()
 	_, err := st.Write(p)
-	return err
-}
-
-// SendMore implements socket.Writer.
-func (st *Stream) SendMore(_ net.Conn, p []byte) error {
-	st.gather = true
-	defer func() { st.gather = false }()
-	_, err := st.write(nil, p, false)
 	return err
 }
 
 // Group implements socket.Writer.
 func (st *Stream) Group() socket.Group { return st.c }
 
-// StopNotifying implements socket.Writer.
-func (st *Stream) StopNotifying() { st.waiter = nil }
+// Release implements socket.Writer.
+func (st *Stream) Release() {}

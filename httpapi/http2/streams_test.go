@@ -149,12 +149,12 @@ func TestStolenStreams(t *testing.T) {
 		}
 
 		var waiter socket.Waiter = new(countingWaiter)
-		gate := socket.NotifyWaits(all[1].Conn, &waiter)
+		gate := socket.WriterTo(all[1].Conn)
 		wrote := make(chan error)
 		go func() {
-			err := gate.Send(all[1].Conn, []byte("0123456789"))
+			err := gate.Send(all[1].Conn, []byte("0123456789"), false, &waiter)
 			if err == nil && waiter.(*countingWaiter).waits.Load() == 0 {
-				err = gate.Send(all[1].Conn, []byte("abc"))
+				err = gate.Send(all[1].Conn, []byte("abc"), false, &waiter)
 			}
 			wrote <- err
 		}()

@@ -29,15 +29,8 @@ func (c *Conn) lockWrites(waiter *socket.Waiter, st *Stream) (spent time.Duratio
 		c.writeMu.Lock()
 		spent = time.Since(began)
 	}
-	c.notify(waiter)
+	c.waiter = waiter
 	return spent
-}
-
-// notify makes writes notify w when they wait; it may be nil. The caller holds writeMu.
-func (c *Conn) notify(w *socket.Waiter) {
-	if c.waiter = w; c.tcp != nil {
-		c.tcp.Notify(w)
-	}
 }
 
 // unlockWrites unlocks writeMu. Before that it writes the unsent frames, and then the control frames that
@@ -66,12 +59,12 @@ func (c *Conn) unlockWrites() {
 			}
 			c.mu.Unlock()
 		}
-		c.notify(nil)
+		c.waiter = nil
 		c.writeMu.Unlock()
 		if !c.pending.Load() || c.closed() || !c.writeMu.TryLock() {
 			return
 		}
-		c.notify(waiter)
+		c.waiter = waiter
 	}
 }
 
@@ -124,7 +117,7 @@ func (c *Conn) flushControl() {
 // out writes p. The caller holds writeMu.
 func (c *Conn) out(p []byte) (err error) {
 	if c.tcp != nil {
-		err = c.tcp.Send(c.conn, p)
+		err = c.tcp.Send(c.conn, p, false, c.waiter)
 	} else if err = c.conn.SetWriteDeadline(time.Now().Add(c.s.config.WriteTimeout)); err == nil {
 		_, err = c.conn.Write(p)
 	}

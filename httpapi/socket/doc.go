@@ -1,11 +1,12 @@
 // Package socket reads and sets the kernel's state of a connection:
 //
-//   - whether a write waits for the client: [TCP.Send], [Waiter]
+//   - whether a write waits for the client: [Writer], [Waiter]
 //   - whether there is something to read: [TCP.ReadLate]
 //   - whether the peer has left: [Alive]
 //   - how much the peer has not received: [Queued]
 //   - which TLS records leave in one packet: [Write], [Writer]
 //
 // A [TCP] is the connection below TLS. It starts no goroutine. One goroutine at a time may read, and one may write.
-// TLS also writes from the one that reads, for example after a KeyUpdate. Writes that wait call the [Waiter].
+// TLS also writes from the one that reads, for example after a KeyUpdate. Writes that wait call the [Waiter] of the
+// Send that goes on, if there is one.
 package socket

@@ -95,19 +95,19 @@ func TestRecordsOfOneWriteLeaveTogether(t *testing.T) {
 	}
 }
 
-// TestMoreLeavesWithTheNext: what SendMore was given is kept until the next write, and leaves with
+// TestMoreLeavesWithTheNext: what Send was given with more is kept until the next write, and leaves with
 // that in one packet.
 func TestMoreLeavesWithTheNext(t *testing.T) {
 	c, tcp, read := pair(t)
 	for _, size := range []int{1, 1000, recordSize - 100, recordSize} {
 		before, _ := sent(t, tcp)
-		if err := tcp.SendMore(c, make([]byte, size)); err != nil {
+		if err := tcp.Send(c, make([]byte, size), true, nil); err != nil {
 			t.Fatal(err)
 		}
 		if after, kept := sent(t, tcp); after != before || int(kept) < size {
 			t.Errorf("%d bytes made %d packets, and %d are kept", size, after-before, kept)
 		}
-		if err := tcp.Send(c, make([]byte, size)); err != nil {
+		if err := tcp.Send(c, make([]byte, size), false, nil); err != nil {
 			t.Fatal(err)
 		}
 		after, kept := sent(t, tcp)

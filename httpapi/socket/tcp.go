@@ -20,13 +20,13 @@ type Waiter interface {
 	GoesOn()
 }
 
-// TCP is the TCP connection below TLS. It measures how long writes wait for the client, and can notify a
-// [Waiter] of waits. A write that notifies a Waiter gets its deadline when it has to wait, because setting
-// a deadline costs more than all else in a write except the system call.
+// TCP is the TCP connection below TLS. It measures how long writes wait for the client. It is a [Writer]: a write
+// of Send gets its deadline when it has to wait, because setting a deadline costs more than all else in a write
+// except the system call.
 type TCP struct {
 	*net.TCPConn
 
-	waiter atomic.Pointer[Waiter] // nil: nothing is notified
+	waiter atomic.Pointer[Waiter] // of the current Send; nil: nothing is notified
 	raw    syscall.RawConn        // nil: the TCPConn writes, and waits are not noticed
 	late   atomic.Bool            // a write gets its deadline when it has to wait
 	// blocked is set while a write waits for the client. TLS itself may write from the goroutine that reads. While one
@@ -40,7 +40,7 @@ type TCP struct {
 
 	waited atomic.Bool // a write had to wait and has set the write deadline
 
-	// coming is a lower bound of the bytes that the current [Write] has yet to write. The goroutine that
+	// coming is a lower bound of the bytes that the current [Write] or Send has yet to write. The goroutine that
 	// writes sets it. TLS may meanwhile write from the goroutine that reads.
 	coming atomic.Int64
 
@@ -78,23 +78,22 @@ func TakeWaited(c net.Conn) time.Duration {
 	return 0
 }
 
-// Writer writes to a connection whose writes notify a [Waiter] when they wait.
+// Writer writes to a connection and notifies a [Waiter] when it has to wait.
 type Writer interface {
-	// Send writes p to c. It fails WriteTimeout after it first had to wait.
-	Send(c net.Conn, p []byte) error
-	// SendMore is Send for a caller that will send more to c or to its Group. p may be held back until more
-	// is sent, or until the Group is flushed.
-	SendMore(c net.Conn, p []byte) error
+	// Send writes p to c. It notifies w when it has to wait, unless w is nil, and fails WriteTimeout later. more
+	// means that the caller will send more to c or to its Group: p may be held back until it does, or until the
+	// Group is flushed.
+	Send(c net.Conn, p []byte, more bool, w *Waiter) error
 	// Group returns the connection that c shares with other streams, nil if it shares none.
 	Group() Group
-	// StopNotifying undoes NotifyWaits.
-	StopNotifying()
+	// Release ends the use of the Writer: from now on writes to c have the deadline of c.
+	Release()
 }
 
 // Group is a connection that carries several streams, each of which is a net.Conn.
 type Group interface {
-	// Flush sends the bytes that SendMore has held back, and notifies w if it has to wait. A goroutine that
-	// has called SendMore must call Flush or Send before it writes to another Group.
+	// Flush sends the bytes that Send has held back, and notifies w if it has to wait. A goroutine that has
+	// more to send must call Flush or Send before it writes to another Group.
 	Flush(w *Waiter)
 }
 
@@ -108,11 +107,10 @@ func Below(c net.Conn) *TCP {
 	return s
 }
 
-// NotifyWaits makes c, or the socket below it, notify w when writes wait. w may be nil for a socket whose writers call
-// Notify. It returns nil if neither can.
-func NotifyWaits(c net.Conn, w *Waiter) Writer {
-	if own, ok := c.(interface{ NotifyWaits(w *Waiter) Writer }); ok {
-		return own.NotifyWaits(w)
+// WriterTo returns the Writer to c, which is c or the socket below it; nil if neither is a Writer.
+func WriterTo(c net.Conn) Writer {
+	if own, ok := c.(interface{ Writer() Writer }); ok {
+		return own.Writer()
 	}
 	s := Below(c)
 	if s == nil || s.raw == nil {
@@ -122,37 +120,29 @@ func NotifyWaits(c net.Conn, w *Waiter) Writer {
 		return nil
 	}
 	s.late.Store(true)
-	s.waiter.Store(w)
 	return s
 }
 
-// Notify makes later waits notify w in place of the Waiter that NotifyWaits has set. w may be nil.
-func (s *TCP) Notify(w *Waiter) { s.waiter.Store(w) }
-
-// StopNotifying implements Writer.
-func (s *TCP) StopNotifying() { s.late.Store(false); s.waiter.Store(nil) }
+// Release implements Writer.
+func (s *TCP) Release() { s.late.Store(false) }
 
 // Group implements Writer: there is one stream.
 func (s *TCP) Group() Group { return nil }
 
-// SendMore implements Writer. It writes with MSG_MORE, like [Write] between records. The kernel holds back
-// at most a packet, for at most a fifth of a second.
-func (s *TCP) SendMore(c net.Conn, p []byte) error {
-	// TLS makes the last record longer than p: add enough that more bytes seem to follow it.
-	s.coming.Store(int64(len(p) + recordSize))
-	defer s.coming.Store(0)
-	_, err := s.pass(c, p)
-	return s.sent(err)
-}
-
-// Send implements Writer. s is below c.
-func (s *TCP) Send(c net.Conn, p []byte) error {
-	_, err := s.write(c, p)
-	return s.sent(err)
-}
-
-// sent removes the deadline that a waiting write has set. err is the result of the write.
-func (s *TCP) sent(err error) error {
+// Send implements Writer. s is below c. With more, it writes with MSG_MORE, like [Write] between records. The
+// kernel holds back at most a packet, for at most a fifth of a second.
+func (s *TCP) Send(c net.Conn, p []byte, more bool, w *Waiter) error {
+	s.waiter.Store(w)
+	defer s.waiter.Store(nil)
+	if w != nil && s.blocked.Load() { // by another write: then TLS blocks this one too
+		(*w).Waits()
+		defer (*w).GoesOn()
+	}
+	coming := len(p)
+	if more {
+		coming += recordSize // TLS makes the last record longer than p: add enough that more bytes seem to follow it
+	}
+	_, err := s.write(c, p, coming)
 	if err == nil && s.waited.Swap(false) {
 		err = s.SetWriteDeadline(time.Time{})
 	}
@@ -166,25 +156,16 @@ const recordSize = 16 << 10
 // the kernel sends fewer packets and wakes the client less often (L2).
 func Write(c net.Conn, p []byte) (int, error) {
 	if s := Below(c); s != nil {
-		return s.write(c, p)
+		return s.write(c, p, len(p))
 	}
 	return c.Write(p)
 }
 
-// write writes p to c. s is below c.
-func (s *TCP) write(c net.Conn, p []byte) (int, error) {
-	if len(p) > recordSize {
-		s.coming.Store(int64(len(p)))
+// write writes p to c, as the first of the bytes that are coming. s is below c.
+func (s *TCP) write(c net.Conn, p []byte, coming int) (int, error) {
+	if coming > recordSize {
+		s.coming.Store(int64(coming))
 		defer s.coming.Store(0)
-	}
-	return s.pass(c, p)
-}
-
-// pass writes p to c. If another write is blocked, TLS blocks this one too, and pass notifies the Waiter.
-func (s *TCP) pass(c net.Conn, p []byte) (int, error) {
-	if w := s.waiter.Load(); w != nil && s.blocked.Load() {
-		(*w).Waits()
-		defer (*w).GoesOn()
 	}
 	return c.Write(p)
 }

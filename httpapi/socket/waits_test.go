@@ -37,11 +37,11 @@ func TestWritersBehindTLS(t *testing.T) {
 	for name, early := range map[string]bool{"no writer before": false, "a writer before": true} {
 		t.Run(name, func(t *testing.T) {
 			l, client := lockedPair(t)
-			NotifyWaits(l, nil)
+			WriterTo(l)
 			var first, second counts
 			one, two := Waiter(&first), Waiter(&second)
 			if early {
-				l.Notify(&one)
+				l.waiter.Store(&one)
 			}
 			var both sync.WaitGroup
 			defer both.Wait()
@@ -55,9 +55,8 @@ func TestWritersBehindTLS(t *testing.T) {
 				})
 			}
 			await("the answer waits", l.blocked.Load)
-			l.Notify(&two)
 			both.Go(func() {
-				if err := l.Send(l, []byte("x")); err != nil {
+				if err := l.Send(l, []byte("x"), false, &two); err != nil {
 					t.Error(err)
 				}
 			})

@@ -82,15 +82,13 @@ func (c *counting) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (c *counting) NotifyWaits(*socket.Waiter) socket.Writer { return c }
+func (c *counting) Writer() socket.Writer { return c }
 
-func (c *counting) Send(_ net.Conn, p []byte) error {
+func (c *counting) Send(_ net.Conn, p []byte, _ bool, _ *socket.Waiter) error {
 	_, err := c.Write(p)
 	return err
 }
 
-func (c *counting) SendMore(_ net.Conn, p []byte) error { return c.Send(nil, p) }
-
 func (c *counting) Group() socket.Group { return nil }
 
-func (c *counting) StopNotifying() {}
+func (c *counting) Release() {}

@@ -35,6 +35,8 @@ type batch struct {
 	// events.
 	clock         time.Time
 	bytes, events int
+
+	waiter *socket.Waiter // of the goroutine that writes; nil if it serves one watch only
 }
 
 var batches = sync.Pool{New: func() any {
@@ -58,6 +60,7 @@ func (b *batch) release() {
 	if invariants.Enabled {
 		invariants.Overwrite(b.buf)
 	}
+	b.waiter = nil
 	batches.Put(b)
 }
 
@@ -165,14 +168,14 @@ func (ws *watchStream) sendChunk(b *batch, from, to int, more bool) error {
 	ws.size += to - from
 	b.bytes += to - from
 	if !ws.chunked {
-		return ws.send(b.buf[from:to], more)
+		return ws.send(b, b.buf[from:to], more)
 	}
 	var room [chunkHead]byte
 	head := append(strconv.AppendInt(room[:0], int64(to-from), 16), "\r\n"...)
 	start := from - len(head)
 	copy(b.buf[start:], head)
 	b.buf = append(b.buf[:to], "\r\n"...)
-	return ws.send(b.buf[start:], more)
+	return ws.send(b, b.buf[start:], more)
 }
 
 // sendLarge writes the contents of b, and then frame without a copy.
@@ -183,28 +186,26 @@ func (ws *watchStream) sendLarge(b *batch, frame []byte) error {
 	ws.size += len(frame)
 	b.bytes += len(frame)
 	if !ws.chunked {
-		return ws.send(frame, false)
+		return ws.send(b, frame, false)
 	}
 	var room [chunkHead]byte
-	if err := ws.send(append(strconv.AppendInt(room[:0], int64(len(frame)), 16), "\r\n"...), true); err != nil {
+	if err := ws.send(b, append(strconv.AppendInt(room[:0], int64(len(frame)), 16), "\r\n"...), true); err != nil {
 		return err
 	}
-	if err := ws.send(frame, true); err != nil {
+	if err := ws.send(b, frame, true); err != nil {
 		return err
 	}
-	return ws.send([]byte("\r\n"), false)
+	return ws.send(b, []byte("\r\n"), false)
 }
 
 // send writes p with a deadline. more means that another send follows.
-func (ws *watchStream) send(p []byte, more bool) error {
-	switch {
-	case ws.writer != nil && (more || ws.corked):
-		return ws.writer.SendMore(ws.Conn, p)
-	case ws.writer != nil:
-		return ws.writer.Send(ws.Conn, p)
-	case ws.scheduled:
-		ws.streams.scheduler.Waits()
-		defer ws.streams.scheduler.GoesOn()
+func (ws *watchStream) send(b *batch, p []byte, more bool) error {
+	if ws.writer != nil {
+		return ws.writer.Send(ws.Conn, p, more || ws.corked, b.waiter)
+	}
+	if w := b.waiter; w != nil {
+		(*w).Waits()
+		defer (*w).GoesOn()
 	}
 	return ws.sendWithin(p)
 }

@@ -74,14 +74,14 @@ func (p *scheduler) close() {
 func (p *scheduler) run() {
 	b := getBatch()
 	defer b.release()
-	b.clock = time.Now()
-	var kept socket.Group // may hold bytes of an earlier watch that are not sent yet
 	waiter := socket.Waiter(p)
+	b.clock, b.waiter = time.Now(), &waiter
+	var kept socket.Group // may hold bytes of an earlier watch that are not sent yet
 	for {
 		ws, more, waited := p.next(kept)
 		switch {
 		case ws == nil && kept != nil:
-			kept.Flush(&waiter)
+			kept.Flush(b.waiter)
 			kept, b.clock = nil, time.Now()
 			continue
 		case ws == nil:

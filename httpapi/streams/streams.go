@@ -24,10 +24,8 @@ const sweepInterval = 5 * time.Second
 
 // Streams holds watches, hijacked connections and responses that never end. Shutdown ends them and waits for them.
 type Streams struct {
-	scheduler scheduler     // runs the watches
-	waiter    socket.Waiter // is scheduler
-	ownWaiter socket.Waiter // of goroutines that serve one client only
-	rightLost atomic.Bool   // a right was lost since EndRevoked last looked
+	scheduler scheduler   // runs the watches
+	rightLost atomic.Bool // a right was lost since EndRevoked last looked
 
 	revokedAt map[*Stream]time.Time // when EndRevoked ended streams; belongs to its goroutine
 
@@ -77,16 +75,8 @@ func New() *Streams {
 		revokedAt: make(map[*Stream]time.Time),
 	}
 	ss.scheduler.init()
-	ss.waiter, ss.ownWaiter = &ss.scheduler, noWaiter{}
 	return ss
 }
-
-// noWaiter is the [socket.Waiter] of a goroutine that serves one client only.
-type noWaiter struct{}
-
-func (noWaiter) Waits() {}
-
-func (noWaiter) GoesOn() {}
 
 // begin serves ws on c, and then closes c. left registers a function that the HTTP server calls when the
 // client leaves; it may be nil.

@@ -46,16 +46,15 @@ type watchStream struct {
 	end     func() error       // may be nil
 	next    func(early []byte) // may be nil
 	size    int                // bytes of the body that were sent
-	writer  socket.Writer      // once scheduled, tells the scheduler when a write waits for the client; may be nil
-	group   socket.Group       // once scheduled, the connection that Conn shares with other streams; nil if none
+	writer  socket.Writer      // to Conn; may be nil
+	group   socket.Group       // the connection that Conn shares with other streams; nil if none
 	corked  bool               // the next watch on this goroutine has the same group, and sends what this one holds back
 
 	observer   observer
 	seat       exchange.Seat // released when the initial events have been sent
 	unregister func()        // removes the watch from flow control; may be nil
 
-	signals   atomic.Uint32 // a set of the signals below
-	scheduled bool          // has been parked: the scheduler runs it
+	signals atomic.Uint32 // a set of the signals below
 
 	timer        *time.Timer // sets timerFired; nil until the initial events have been sent
 	ends         time.Time
@@ -107,7 +106,9 @@ func (ws *watchStream) begin() {
 	b := getBatch()
 	defer b.release()
 	b.clock = time.Now()
-	ws.writer = socket.NotifyWaits(ws.Conn, &ws.streams.ownWaiter)
+	if ws.writer = socket.WriterTo(ws.Conn); ws.writer != nil {
+		ws.group = ws.writer.Group()
+	}
 	r := ws.sendHead(b)
 	for r == again {
 		r = ws.run(b)
@@ -120,7 +121,7 @@ func (ws *watchStream) sendHead(b *batch) (r result) {
 	var err error
 	if len(ws.head) > 0 {
 		b.bytes += len(ws.head)
-		err = ws.send(ws.head, false)
+		err = ws.send(b, ws.head, false)
 	}
 	ws.head = nil
 	if err == nil && ws.openErr != nil {
@@ -128,7 +129,7 @@ func (ws *watchStream) sendHead(b *batch) (r result) {
 	}
 	ws.chargeBatch(b)
 	if err != nil {
-		return ws.finish(err)
+		return ws.finish(b, err)
 	}
 	return again
 }
@@ -140,7 +141,7 @@ func (ws *watchStream) endRun(b *batch, r *result) {
 		klog.ErrorS(nil, "Watch panicked", "panic", p, "stack", exchange.Stack())
 		ws.observer.audit.Panicked(p)
 		ws.observer.audit = nil
-		*r = ws.finish(errLeft)
+		*r = ws.finish(b, errLeft)
 	}
 }
 
@@ -158,7 +159,7 @@ func (ws *watchStream) run(b *batch) (r result) {
 		ws.chargeBatch(b)
 		switch {
 		case err != nil:
-			return ws.finish(err)
+			return ws.finish(b, err)
 		case more:
 			return again
 		case ws.park():
@@ -202,15 +203,7 @@ func (ws *watchStream) chargeBatch(b *batch) {
 
 // park parks the watch, unless it has signals. After park has returned true, another goroutine may be running
 // the watch.
-func (ws *watchStream) park() bool {
-	if !ws.scheduled {
-		ws.scheduled = true
-		if ws.writer = socket.NotifyWaits(ws.Conn, &ws.streams.waiter); ws.writer != nil {
-			ws.group = ws.writer.Group()
-		}
-	}
-	return ws.signals.CompareAndSwap(0, isParked)
-}
+func (ws *watchStream) park() bool { return ws.signals.CompareAndSwap(0, isParked) }
 
 // endInitial ends the phase of initial events: it releases the seat and starts the timer.
 func (ws *watchStream) endInitial() {
@@ -265,16 +258,16 @@ func (ws *watchStream) sendError(b *batch, err error) error {
 
 // finish ends the watch. If err is errEnd, the client sees a complete response, and the connection may serve
 // its next request.
-func (ws *watchStream) finish(err error) result {
+func (ws *watchStream) finish(b *batch, err error) result {
 	if ws.timer != nil {
 		ws.timer.Stop()
 	}
 	if ws.writer != nil {
-		ws.writer.StopNotifying()
+		ws.writer.Release()
 	}
-	if ws.scheduled { // the writes below do not notify the scheduler, and may block until their deadlines
-		ws.streams.scheduler.Waits()
-		defer ws.streams.scheduler.GoesOn()
+	if w := b.waiter; w != nil { // the writes below may block until their deadlines
+		(*w).Waits()
+		defer (*w).GoesOn()
 	}
 	// Count and record the watch before the client can see its end.
 	ws.release()

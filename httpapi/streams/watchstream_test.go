@@ -31,26 +31,23 @@ func (s *sink) Write(p []byte) (int, error) { return s.all.Write(p) }
 
 func (s *sink) SetWriteDeadline(time.Time) error { return nil }
 
-// holding is the writer of a sink. It buffers the data of SendMore until the next Send.
+// holding is the writer of a sink. It buffers what more follows.
 type holding struct {
 	*sink
 	held []byte
 }
 
-func (h *holding) Send(_ net.Conn, p []byte) error {
-	_, err := h.Write(append(h.held, p...))
-	h.held = nil
+func (h *holding) Send(_ net.Conn, p []byte, more bool, _ *socket.Waiter) (err error) {
+	if h.held = append(h.held, p...); !more {
+		_, err = h.Write(h.held)
+		h.held = nil
+	}
 	return err
-}
-
-func (h *holding) SendMore(_ net.Conn, p []byte) error {
-	h.held = append(h.held, p...)
-	return nil
 }
 
 func (h *holding) Group() socket.Group { return nil }
 
-func (h *holding) StopNotifying() {}
+func (h *holding) Release() {}
 
 // TestChunksCarryFrames checks that frames are sent completely and in order, whatever their sizes and wherever
 // they are split into chunks.
@@ -149,7 +146,7 @@ func TestEndsAreCountedFirst(t *testing.T) {
 	ws := &watchStream{streams: ss, chunked: true, observer: observer{sent: m, open: m, answer: apimetrics.Answer{Code: http.StatusOK}}}
 	ws.Conn = c
 	m.Enter()
-	ws.finish(errEnd)
+	ws.finish(&batch{}, errEnd)
 	if want := []string{"0 open, 1 ended", "0 open, 1 ended"}; !slices.Equal(c.told, want) { // at the last write and at Close
 		t.Errorf("seen %q, want %q", c.told, want)
 	}
@@ -219,7 +216,7 @@ func TestWatchesGiveTheirConnectionsBack(t *testing.T) {
 		ws.next = func(early []byte) { got = early }
 		ws.probe()
 		c.change(ws)
-		ws.finish(c.err)
+		ws.finish(&batch{}, c.err)
 		if back := got != nil; back != c.back || conn.closed == c.back || back && string(got) != "GET " {
 			t.Errorf("%s: given back %q, closed %t", name, got, conn.closed)
 		}
@@ -272,7 +269,7 @@ func (closing) Close() error { return nil }
 func TestWakesAreNotLost(t *testing.T) {
 	ss := New()
 	const wakers, wakes = 4, 2000
-	ws := &watchStream{streams: ss, scheduled: true}
+	ws := &watchStream{streams: ss}
 	var told, seen sync.Map
 	var all sync.WaitGroup
 	for i := range wakers {
