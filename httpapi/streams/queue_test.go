@@ -100,9 +100,9 @@ func TestQueueStaysSmall(t *testing.T) {
 				ws, _ := q.pop(nil)
 				q.push(ws)
 			}
-			room := cap(q.entries)
+			room := cap(q.entries.list)
 			for _, cq := range q.conns {
-				room += cap(cq.waiting)
+				room += cap(cq.waiting.list)
 			}
 			if room > 16*waiting {
 				t.Errorf("%d who wait take %d places after %d turns", waiting, room, turns)

@@ -142,8 +142,7 @@ func (p *scheduler) GoesOn() {
 // connection run one after the other, so that their frames leave in one write.
 type queue struct {
 	waiting int
-	entries []entry // from head on; those before it are zero
-	head    int
+	entries fifo[entry]
 	conns   map[socket.Group]*connQueue
 	spare   *connQueue // one that is not in use, or nil
 }
@@ -157,8 +156,7 @@ type entry struct {
 // connQueue has the waiting watches of one connection.
 type connQueue struct {
 	group   socket.Group
-	waiting []*watchStream // from head on; those before it are nil
-	head    int
+	waiting fifo[*watchStream]
 	served  int // watches that ran one after the other
 }
 
@@ -169,7 +167,7 @@ const mostInSuccession = 64
 func (q *queue) push(ws *watchStream) {
 	q.waiting++
 	if ws.group == nil {
-		q.enter(entry{ws: ws})
+		q.entries.push(entry{ws: ws})
 		return
 	}
 	cq := q.conns[ws.group]
@@ -179,27 +177,9 @@ func (q *queue) push(ws *watchStream) {
 		}
 		cq.group = ws.group
 		q.conns[ws.group] = cq
-		q.enter(entry{conn: cq})
+		q.entries.push(entry{conn: cq})
 	}
-	cq.waiting, cq.head = moved(cq.waiting, cq.head)
-	cq.waiting = append(cq.waiting, ws)
-}
-
-// enter adds an entry.
-func (q *queue) enter(e entry) {
-	q.entries, q.head = moved(q.entries, q.head)
-	q.entries = append(q.entries, e)
-}
-
-// moved returns list, which is used from head on, and its head. If the list is full and at least half
-// of it is unused, moved moves the rest to the front: otherwise a list that is never empty would grow.
-func moved[T any](list []T, head int) ([]T, int) {
-	if len(list) < cap(list) || head < len(list)-head {
-		return list, head
-	}
-	used := copy(list, list[head:])
-	clear(list[used:])
-	return list[:used], 0
+	cq.waiting.push(ws)
 }
 
 // pop takes the next watch. more means that the one after it shares its connection. If kept is not nil and
@@ -208,40 +188,60 @@ func (q *queue) pop(kept socket.Group) (ws *watchStream, more bool) {
 	if q.waiting == 0 {
 		return nil, false
 	}
-	e := q.entries[q.head]
+	e := q.entries.first()
 	if kept != nil && (e.conn == nil || e.conn.group != kept) {
 		return nil, false
 	}
 	q.waiting--
 	if e.conn == nil {
-		q.shift()
+		q.entries.pop()
 		return e.ws, false
 	}
 	cq := e.conn
-	ws = cq.waiting[cq.head]
-	cq.waiting[cq.head] = nil
-	cq.head++
+	ws = cq.waiting.pop()
 	cq.served++
 	switch {
-	case cq.head == len(cq.waiting):
-		q.shift()
+	case cq.waiting.empty():
+		q.entries.pop()
 		delete(q.conns, cq.group)
-		*cq = connQueue{waiting: cq.waiting[:0]}
+		*cq = connQueue{waiting: cq.waiting}
 		q.spare = cq
 	case cq.served == mostInSuccession:
 		cq.served = 0
-		q.shift()
-		q.enter(e)
+		q.entries.push(q.entries.pop())
 	default:
 		more = true
 	}
 	return ws, more
 }
 
-// shift removes the first entry.
-func (q *queue) shift() {
-	q.entries[q.head] = entry{}
-	if q.head++; q.head == len(q.entries) {
-		q.entries, q.head = q.entries[:0], 0
+// fifo is a first-in-first-out queue.
+type fifo[T any] struct {
+	list []T // from head on; those before it are zero
+	head int
+}
+
+func (f *fifo[T]) empty() bool { return len(f.list) == 0 }
+
+func (f *fifo[T]) first() T { return f.list[f.head] }
+
+// push adds x. If the list is full and at least half of it is unused, push moves the rest to the front: otherwise
+// a list that is never empty would grow.
+func (f *fifo[T]) push(x T) {
+	if len(f.list) == cap(f.list) && f.head >= len(f.list)-f.head {
+		used := copy(f.list, f.list[f.head:])
+		clear(f.list[used:])
+		f.list, f.head = f.list[:used], 0
 	}
+	f.list = append(f.list, x)
+}
+
+// pop removes the first.
+func (f *fifo[T]) pop() T {
+	x, zero := f.list[f.head], *new(T)
+	f.list[f.head] = zero
+	if f.head++; f.head == len(f.list) {
+		f.list, f.head = f.list[:0], 0
+	}
+	return x
 }
