@@ -1,7 +1,6 @@
 package streams
 
 import (
-	"strconv"
 	"sync"
 	"time"
 
@@ -11,12 +10,6 @@ import (
 )
 
 const (
-	// chunkHead is the maximum length of a chunk's head: eight digits and a line end.
-	chunkHead = 10
-	// pieceSize is the number of bytes of frames in one write while there are more. With the head and the
-	// end of their chunk they fill a TLS record. Larger writes are no cheaper, and stay in memory while a
-	// client does not read.
-	pieceSize = 16<<10 - 8
 	// largeFrame is the size from which a frame is written without others.
 	largeFrame = 64 << 10
 	// batchSize is the initial size of a batch's buffer: a piece and one more frame of a few KiB. Buffers
@@ -127,93 +120,4 @@ func (ws *watchStream) append(b *batch, d watch.Delivery) (err error) {
 	}
 	ws.observer.frame(len(b.buf) - before)
 	return nil
-}
-
-// flushPieces writes the contents of b in pieces, until less than a piece is left. The head of each piece
-// overwrites bytes that have been sent. Its end overwrites two bytes of the next piece, which are then
-// restored.
-func (ws *watchStream) flushPieces(b *batch) error {
-	from := chunkHead
-	for len(b.buf)-from >= pieceSize {
-		to := from + pieceSize
-		rest := b.buf
-		var kept [2]byte
-		copy(kept[:], rest[to:])
-		err := ws.sendChunk(b, from, to, to < len(rest)) // the rest leaves with what comes next
-		b.buf = rest
-		copy(b.buf[to:], kept[:])
-		if err != nil {
-			b.buf = b.buf[:chunkHead]
-			return err
-		}
-		from = to
-	}
-	b.buf = b.buf[:chunkHead+copy(b.buf[chunkHead:], b.buf[from:])]
-	return nil
-}
-
-// flush writes the contents of b as one chunk.
-func (ws *watchStream) flush(b *batch) error {
-	if len(b.buf) == chunkHead {
-		return nil
-	}
-	err := ws.sendChunk(b, chunkHead, len(b.buf), false)
-	b.buf = b.buf[:chunkHead]
-	return err
-}
-
-// sendChunk writes b.buf[from:to] as a chunk, and overwrites the bytes around it. more means that another
-// send follows.
-func (ws *watchStream) sendChunk(b *batch, from, to int, more bool) error {
-	ws.size += to - from
-	b.bytes += to - from
-	if !ws.chunked {
-		return ws.send(b, b.buf[from:to], more)
-	}
-	var room [chunkHead]byte
-	head := append(strconv.AppendInt(room[:0], int64(to-from), 16), "\r\n"...)
-	start := from - len(head)
-	copy(b.buf[start:], head)
-	b.buf = append(b.buf[:to], "\r\n"...)
-	return ws.send(b, b.buf[start:], more)
-}
-
-// sendLarge writes the contents of b, and then frame without a copy.
-func (ws *watchStream) sendLarge(b *batch, frame []byte) error {
-	if err := ws.flush(b); err != nil {
-		return err
-	}
-	ws.size += len(frame)
-	b.bytes += len(frame)
-	if !ws.chunked {
-		return ws.send(b, frame, false)
-	}
-	var room [chunkHead]byte
-	if err := ws.send(b, append(strconv.AppendInt(room[:0], int64(len(frame)), 16), "\r\n"...), true); err != nil {
-		return err
-	}
-	if err := ws.send(b, frame, true); err != nil {
-		return err
-	}
-	return ws.send(b, []byte("\r\n"), false)
-}
-
-// send writes p with a deadline. more means that another send follows.
-func (ws *watchStream) send(b *batch, p []byte, more bool) error {
-	if ws.writer != nil {
-		return ws.writer.Send(ws.Conn, p, more || ws.corked, b.waiter)
-	}
-	if w := b.waiter; w != nil {
-		(*w).Waits()
-		defer (*w).GoesOn()
-	}
-	return ws.sendWithin(p)
-}
-
-func (ws *watchStream) sendWithin(p []byte) error {
-	if err := ws.Conn.SetWriteDeadline(time.Now().Add(socket.WriteTimeout)); err != nil {
-		return err
-	}
-	_, err := ws.Conn.Write(p)
-	return err
 }

@@ -27,7 +27,7 @@ func TestQueue(t *testing.T) {
 			"push": func(t *rapid.T) {
 				g := rapid.SampledFrom(groups).Draw(t, "group")
 				for range rapid.IntRange(1, 2*mostInSuccession).Draw(t, "watches") {
-					ws := &watchStream{group: g}
+					ws := &watchStream{response: response{group: g}}
 					q.push(ws)
 					waiting[g] = append(waiting[g], ws)
 					left++
@@ -94,7 +94,7 @@ func TestQueueStaysSmall(t *testing.T) {
 			const waiting, turns = 100, 50_000
 			q := queue{conns: make(map[socket.Group]*connQueue)}
 			for i := range waiting {
-				q.push(&watchStream{group: groups[i%len(groups)]})
+				q.push(&watchStream{response: response{group: groups[i%len(groups)]}})
 			}
 			for range turns {
 				ws, _ := q.pop(nil)
@@ -120,7 +120,7 @@ func TestPumpFlushes(t *testing.T) {
 	p.active, p.closed = 1, true // this goroutine, which ends when there is nothing
 	a, b := &connection{}, &connection{}
 	for _, g := range []socket.Group{a, b, a, b, nil} {
-		p.push(&watchStream{group: g})
+		p.push(&watchStream{response: response{group: g}})
 	}
 	var took []socket.Group
 	for kept := socket.Group(nil); ; {

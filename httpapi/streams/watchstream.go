@@ -26,7 +26,7 @@ import (
 // goroutines of a [scheduler] run it. At most one goroutine runs a watch at a time; fields that change belong
 // to it, except signals. Other goroutines call only wake and signal.
 type watchStream struct {
-	Stream
+	response
 	streams *Streams
 
 	// The events, and how they are encoded.
@@ -40,22 +40,13 @@ type watchStream struct {
 	unencodable    bool          // the format cannot carry events: the first one ends the watch
 	faults         *inject.Watch // holds events back; may be nil
 
-	// The response: see [exchange.BodyStream].
-	head    []byte // nil once it is sent
-	chunked bool
-	end     func() error       // may be nil
-	next    func(early []byte) // may be nil
-	size    int                // bytes of the body that were sent
-	writer  socket.Writer      // to Conn; may be nil
-	group   socket.Group       // the connection that Conn shares with other streams; nil if none
-	corked  bool               // the next watch on this goroutine has the same group, and sends what this one holds back
-
 	observer   observer
 	seat       exchange.Seat // released when the initial events have been sent
 	unregister func()        // removes the watch from flow control; may be nil
 
 	signals atomic.Uint32 // a set of the signals below
 
+	// The schedule: see bookmarks.go.
 	timer        *time.Timer // sets timerFired; nil until the initial events have been sent
 	ends         time.Time
 	nextBookmark time.Time

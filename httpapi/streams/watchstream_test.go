@@ -54,7 +54,7 @@ func (h *holding) Release() {}
 func TestChunksCarryFrames(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &sink{}
-		ws := &watchStream{chunked: rapid.Bool().Draw(t, "chunked")}
+		ws := &watchStream{response: response{chunked: rapid.Bool().Draw(t, "chunked")}}
 		ws.Conn = s
 		gate := &holding{sink: s}
 		if rapid.Bool().Draw(t, "gate") {
@@ -143,7 +143,7 @@ func TestEndsAreCountedFirst(t *testing.T) {
 		return fmt.Sprint(value(t, book, "apiserver_longrunning_requests"), " open, ", value(t, book, "apiserver_request_total"), " ended")
 	}}
 	ss := New()
-	ws := &watchStream{streams: ss, chunked: true, observer: observer{sent: m, open: m, answer: apimetrics.Answer{Code: http.StatusOK}}}
+	ws := &watchStream{streams: ss, response: response{chunked: true}, observer: observer{sent: m, open: m, answer: apimetrics.Answer{Code: http.StatusOK}}}
 	ws.Conn = c
 	m.Enter()
 	ws.finish(&batch{}, errEnd)
@@ -209,7 +209,7 @@ func TestWatchesGiveTheirConnectionsBack(t *testing.T) {
 		"the end is not taken": {func(ws *watchStream) { ws.Conn.(*endConn).failed = io.ErrClosedPipe }, errEnd, false},
 	} {
 		conn := &endConn{in: bytes.NewReader([]byte("GET "))}
-		ws := &watchStream{streams: New(), chunked: true, observer: observer{sent: m, open: m, answer: apimetrics.Answer{Code: http.StatusOK}}}
+		ws := &watchStream{streams: New(), response: response{chunked: true}, observer: observer{sent: m, open: m, answer: apimetrics.Answer{Code: http.StatusOK}}}
 		ws.Conn, ws.watch = conn, ws
 		ws.streams.add(&ws.Stream)
 		var got []byte
