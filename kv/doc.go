@@ -46,9 +46,9 @@
 //
 //  1. The Tail queues a batch to its subscriptions, and then raises the revision that it has seen.
 //  2. The owner applies a batch, and then calls Applied.
-//  3. Fresh reads the revision seen, then the revision of the first batch that is not applied, then
-//     that of the last one that is. If all batches are applied, Fresh is the revision seen.
-//     Otherwise it is the revision before the first batch that is not applied.
+//  3. Fresh reads the revision seen, and then the progress of the owner. If all batches are applied,
+//     Fresh is the revision seen, or that of the last batch if it is higher. Otherwise it is the
+//     revision before the first batch that is not applied.
 //
 // So Fresh never goes back. When the owner loses its place, Fresh keeps its value until the owner has
 // loaded again; it becomes 0 only if the store was replaced. Fresh reads a

@@ -268,7 +268,6 @@ func (s *Subscription) fill(ctx context.Context, past int64, at beginning) error
 	}
 	s.queue = append(batches, s.queue...)
 	s.bytes += bytes
-	s.setFirstLocked()
 	s.since = past
 	return nil
 }

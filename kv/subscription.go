@@ -30,10 +30,9 @@ type Subscription struct {
 	// load.
 	generation atomic.Uint64
 	loaded     atomic.Int64 // revision of the owner's last load
-	// first is the revision of the oldest batch that is not applied, 0 if all are.
-	first atomic.Int64
-	// applied is the revision of the last batch that was applied, or of the load.
-	applied atomic.Int64
+	// progress is the revision of the last batch that was applied, or of the load, if all batches are
+	// applied. Otherwise it is the revision of the oldest batch that is not, negative.
+	progress atomic.Int64
 	// kept is what Fresh was when the owner lost its place: the owner's state is still
 	// exact for that.
 	kept atomic.Int64
@@ -133,8 +132,7 @@ func (s *Subscription) Loaded(revision int64) {
 	}
 	clear(s.queue[len(keep):])
 	s.queue = keep
-	s.applied.Store(revision)
-	s.setFirstLocked()
+	s.setProgressLocked(revision)
 	s.loaded.Store(revision)
 	s.generation.Add(1)
 	s.changedLocked()
@@ -157,10 +155,9 @@ func (s *Subscription) Applied(n int) {
 		invariants.Assertf(bytes == s.bytes, "queue of %d bytes counted as %d", bytes, s.bytes)
 		invariants.Assertf(n <= len(s.handed), "applied %d of %d batches", n, len(s.handed))
 	}
-	// Fresh reads these two in the opposite order: see promise.
-	s.applied.Store(s.handed[n-1].Revision)
+	applied := s.handed[n-1].Revision
 	s.handed = s.handed[n:]
-	s.setFirstLocked()
+	s.setProgressLocked(applied)
 	if len(s.handed) == 0 {
 		clear(s.spare) // the values must not live until Next is called again
 	}
@@ -169,14 +166,15 @@ func (s *Subscription) Applied(n int) {
 	}
 }
 
-func (s *Subscription) setFirstLocked() {
+// setProgressLocked sets progress. applied counts only if no batch is queued or handed out.
+func (s *Subscription) setProgressLocked(applied int64) {
 	switch {
 	case len(s.handed) > 0:
-		s.first.Store(s.handed[0].Revision)
+		s.progress.Store(-s.handed[0].Revision)
 	case len(s.queue) > 0:
-		s.first.Store(s.queue[0].Revision)
+		s.progress.Store(-s.queue[0].Revision)
 	default:
-		s.first.Store(0)
+		s.progress.Store(applied)
 	}
 }
 
@@ -224,16 +222,12 @@ func (s *Subscription) promise() int64 {
 	if invariants.Enabled {
 		runtime.Gosched() // widens the window in which a wrong order shows
 	}
-	// first is read after seen: by then everything up to seen was queued.
-	if first := s.first.Load(); first != 0 {
-		seen = first - 1
+	// progress is read after seen: by then everything up to seen was queued.
+	progress := s.progress.Load()
+	if progress < 0 {
+		return -progress - 1
 	}
-	if invariants.Enabled {
-		runtime.Gosched()
-	}
-	// applied is read last, and Applied stores it first: a batch that is no longer the
-	// first is counted in applied.
-	return max(seen, s.applied.Load())
+	return max(seen, progress)
 }
 
 // Wait is WaitIn with the current history.
@@ -319,7 +313,7 @@ func (s *Subscription) push(batch Batch, limit int64) {
 		return
 	}
 	s.queue = append(s.queue, batch)
-	s.setFirstLocked()
+	s.setProgressLocked(0)
 	s.wakeLocked()
 }
 
