@@ -56,8 +56,9 @@ func (c *ChunkWriter) Add(p []byte) {
 		n := min(max(0, ChunkSize-len(c.Buf)), len(p))
 		c.Buf = append(c.Buf, p[:n]...)
 		p = p[n:]
-		c.send(c.Buf[:ChunkSize])
-		c.Buf = append(c.Buf[:0], c.Buf[ChunkSize:]...)
+		whole := len(c.Buf) / ChunkSize * ChunkSize
+		c.send(c.Buf[:whole])
+		c.Buf = append(c.Buf[:0], c.Buf[whole:]...)
 	}
 	c.Buf = append(c.Buf, p...)
 }
