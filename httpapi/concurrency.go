@@ -74,7 +74,7 @@ func (s *concurrency) acquireFromFlow(x *apiCall) bool {
 	return true
 }
 
-// logClass adds to the log line how flow control classified a request.
+// logClass adds flow control's classification of a request to its log line.
 func (s *concurrency) logClass(x *apiCall, class *flow.Class) {
 	work := s.flow.Estimate(x.attributes(), &x.Request, class)
 	x.LogValues = append(x.LogValues, "apf_pl", class.Level, "apf_fs", class.Schema,
@@ -110,7 +110,7 @@ func (s *concurrency) queueDeadline(x *apiCall) time.Time {
 	return x.Received.Add(min(limit/4, time.Minute))
 }
 
-// tooMany refuses a request that cannot be served now.
+// tooMany rejects a request that cannot be served now.
 func tooMany(x *apiCall, retryAfter string) {
 	info, req := x.RequestInfo(), x.HTTP()
 	mutating := x.Verb != "get" && x.Verb != "list" && x.Verb != "watch"

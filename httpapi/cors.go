@@ -10,7 +10,7 @@ import (
 	"github.com/larder-io/larder/httpapi/nethttp"
 )
 
-// corsFilter decides by upstream's CORS filter which web pages may read answers. It also refuses requests
+// corsFilter decides by upstream's CORS filter which web pages may read answers. It also rejects requests
 // by which pages of other sites would change something outside the API: a browser adds its client
 // certificate, and kubectl proxy its credentials, to requests of any page.
 type corsFilter struct {

@@ -49,7 +49,7 @@ type shutdownFilter struct {
 	refused atomic.Bool // new requests are answered with 429
 }
 
-// check answers a request that is refused. Probes and scrapes never are.
+// check answers a request that is rejected. Probes and scrapes never are.
 func (l *shutdownFilter) check(x *apiCall) bool {
 	if !l.refused.Load() || x.Carrier.Internal() {
 		return true

@@ -69,7 +69,7 @@ func (f *Front) Run(ctx context.Context) error {
 	return err
 }
 
-// handle serves a request by the server whose path it is below.
+// handle passes a request to the server at the start of its path.
 func (f *Front) handle(carrier exchange.Carrier, received time.Time) *exchange.Exchange {
 	target := string(carrier.Target())
 	name, rest := splitTarget(target)
@@ -94,8 +94,8 @@ func (f *Front) handle(carrier exchange.Carrier, received time.Time) *exchange.E
 	return x
 }
 
-// splitTarget returns the name of the server that a request target is for, "" if it is for none, and the rest of the
-// target. The prefix has one spelling: it is compared before the target is parsed.
+// splitTarget returns the name of the server in a request target, "" if there is none, and the rest of the
+// target. The prefix has only one spelling, because it is compared before the target is parsed.
 func splitTarget(target string) (name, rest string) {
 	rest, ok := strings.CutPrefix(target, clustersPath)
 	if !ok {
@@ -108,7 +108,7 @@ func splitTarget(target string) (name, rest string) {
 	return name, rest
 }
 
-// below is a request without the prefix of its target. Everything after that, the parser first, sees only the rest.
+// below is a request without the prefix of its target. All later code, beginning with the parser, sees only the rest.
 type below struct {
 	exchange.Carrier
 	target []byte

@@ -59,7 +59,7 @@ func methodString(b []byte) string {
 	return string(b)
 }
 
-// newAuditID returns a random UUID. It names requests in logs and guards nothing.
+// newAuditID returns a random UUID. It identifies requests in logs and is not secret.
 func newAuditID() string {
 	var id uuid.UUID
 	binary.BigEndian.PutUint64(id[:8], rand.Uint64()&^0xf000|0x4000) // version 4

@@ -15,7 +15,7 @@ import (
 // not answer.
 const ageHeader = "Larder-Upstream-Age"
 
-// unavailable answers a request whose user or rights the upstream could not be asked about.
+// unavailable returns the error for a request that the upstream could not authenticate or authorize.
 func unavailable() error {
 	err := apierrors.NewServiceUnavailable("the upstream API server does not answer")
 	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
@@ -23,7 +23,7 @@ func unavailable() error {
 }
 
 // goesThrough reports whether a relay passes x through to its upstream. The relay answers other requests from
-// its caches, or with pages of its own.
+// its caches or with its own pages.
 func (r *router) goesThrough(x *apiCall) bool {
 	if r.relay == nil {
 		return false
@@ -38,7 +38,7 @@ func (r *router) goesThrough(x *apiCall) bool {
 	return !strings.HasPrefix(x.Path, "/"+x.APIPrefix+"/") || !r.relay.Caches(&x.Request, x.Peek("Accept"), r.builtIn(x) != nil)
 }
 
-// builtIn returns what serves the reads of the built-in resource that x names, nil if it names another.
+// builtIn returns the resource that serves reads of the built-in resource that x names, nil if x names another.
 func (r *router) builtIn(x *apiCall) *reads.Resource {
 	if i, ok := r.table.Load().Lookup(&x.Request); ok && i.View != nil {
 		return &i.Resource

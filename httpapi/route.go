@@ -103,7 +103,7 @@ func (r *router) remote(x *apiCall) http.Handler {
 }
 
 // describeGroup answers a request for the discovery document of a group that is not built in. It returns
-// false if the request is another.
+// false for other requests.
 func (r *router) describeGroup(x *apiCall) bool {
 	if x.IsResourceRequest || r.aggregator == nil {
 		return false
@@ -115,7 +115,7 @@ func (r *router) describeGroup(x *apiCall) bool {
 	return h != nil
 }
 
-// serveCustom serves a request for a custom resource. It returns false if the request is another. Reads
+// serveCustom serves a request for a custom resource. It returns false for other requests. Reads
 // are answered from encoded bytes.
 func (r *router) serveCustom(x *apiCall) bool {
 	switch {

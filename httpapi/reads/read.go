@@ -303,7 +303,7 @@ func (x *Read) getObject(i *Resource) (*cache.Object, error) {
 	return o, nil
 }
 
-// checkName refuses names that would form the key of another object.
+// checkName rejects names that would form the key of another object.
 func checkName(name string) error {
 	if name == "" {
 		return apierrors.NewBadRequest("name must be provided")

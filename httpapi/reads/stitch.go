@@ -48,8 +48,8 @@ type Stitcher struct {
 	order list.List
 }
 
-// pieceKey finds a piece by its first object. A run that the end of a list cut short
-// is apart: a namespace may end where the whole resource goes on.
+// pieceKey identifies a piece by its first object. A run that the end of a list cut short
+// has its own key, because a namespace may end where the whole resource continues.
 type pieceKey struct {
 	encoder weak.Pointer[encoding.Encoder]
 	first   weak.Pointer[cache.Object]
@@ -107,7 +107,7 @@ func (s *Stitcher) Bytes() int64 {
 	return s.used
 }
 
-// stitch compresses a list. It returns nil for a list that is too small to gain by that. Everything that can
+// stitch compresses a list. It returns nil for a list that is too small to benefit. Everything that can
 // fail does so here.
 func (s *Stitcher) stitch(encoder *encoding.Encoder, meta wire.ListMeta, objects []*cache.Object) (*stitchedList, error) {
 	body := encoding.BodyBytes(objects)

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// provenIn is how long a watch waits until its cache has provably seen the present of the upstream, and
+	// provenIn is how long a watch waits until its cache has provably reached the upstream's current revision, and
 	// listProvenIn how long a list does.
 	provenIn     = 20 * time.Second
 	listProvenIn = 5 * time.Second
@@ -57,7 +57,7 @@ func (r *Relay) Caches(x *request.Request, accept []byte, builtIn bool) bool {
 	return err == nil && (x.Verb == "list" && r.listsCached(o) || x.Verb == "watch") && isSelected(o, builtIn, minor == r.config.Minor)
 }
 
-// listsCached reports whether a list with o may be answered from a cache. A continue token may be of the upstream.
+// listsCached reports whether a cache may answer a list with o. A continue token may be the upstream's.
 func (r *Relay) listsCached(o *internalversion.ListOptions) bool {
 	from := r.config.ConsistentFrom
 	proven := from > 0 && o.ResourceVersion == "" && o.ResourceVersionMatch == "" && (o.Limit <= 0 || o.Limit >= int64(from))
@@ -70,10 +70,10 @@ func isRevision(text string) bool {
 	return err == nil
 }
 
-// isSelected reports whether caches can apply the selectors of o and the upstream knows them, too. Caches of
-// custom resources do not have their selectable fields. Another version of the upstream may know other fields of
-// built-in resources, but each knows the node of a pod. Each refuses a field without a name. Whether an
-// upstream knows shards is not known.
+// isSelected reports whether caches can apply the selectors of o and the upstream also supports them. Caches of
+// custom resources do not have their selectable fields. Another version of the upstream may support other fields of
+// built-in resources, but every version supports the node of a pod and rejects a field without a name. It is not
+// known whether an upstream supports shards.
 func isSelected(o *internalversion.ListOptions, builtIn, sameMinor bool) bool {
 	if o.ShardSelector != "" {
 		return false
@@ -196,8 +196,8 @@ func resumes(r *registry.Resource, revision string, away bool) bool {
 	return n >= r.Cache.Log().Oldest() && (!away || shows(r, revision))
 }
 
-// present waits until the cache has provably seen what the upstream had at the call, and makes o ask for that
-// revision. Calls that wait at the same time share the proof.
+// present waits until the cache has provably reached the upstream's revision at the call, and sets it in
+// o. Calls that wait at the same time share the proof.
 func (f *followed) present(ctx context.Context, o *internalversion.ListOptions, limit time.Duration) bool {
 	if last := f.unproven.Load(); last != 0 && time.Since(time.Unix(0, last)) < unprovenFor {
 		return false

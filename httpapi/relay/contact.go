@@ -25,7 +25,7 @@ type contact struct {
 
 const (
 	contactEvery = 5 * time.Second
-	// missed is the age of the last contact after which the upstream counts as away.
+	// missed is the age of the last contact after which the upstream counts as unavailable.
 	missed = 3 * contactEvery
 )
 

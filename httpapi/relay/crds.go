@@ -171,8 +171,8 @@ func (r *Relay) watchCRDs(ctx context.Context, crds *followed) error {
 	}
 }
 
-// changedCRD leaves the custom resources of a CRD if they are followed by another state of it. If it is deleted, their
-// own watches tell the deletions of their objects, and end.
+// changedCRD stops following the custom resources of a CRD if they are followed by another state of it. If the CRD is
+// deleted, their own watches deliver the deletions of their objects, and end.
 func (r *Relay) changedCRD(e *registry.Endpoint, d watch.Delivery) {
 	now := versionOf(e, d.Object)
 	changed := d.Type == watch.Deleted || d.Prev() != nil && versionOf(e, d.Prev()) != now

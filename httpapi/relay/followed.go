@@ -82,7 +82,7 @@ func (f *followed) idle(limit time.Duration) bool {
 	return f.isMade() && f.users == 0 && time.Since(time.Unix(0, f.lastUsed.Load())) > limit
 }
 
-// served returns what serves reads of f. from serves the built-in resource in a server with a store.
+// served returns the resource that serves reads of f. from serves the built-in resource in a server with a store.
 func (f *followed) served(from *reads.Resource) *reads.Resource {
 	if f.custom != nil {
 		return f.custom
@@ -217,8 +217,9 @@ func (s source) run(ctx context.Context, cache func(context.Context) error) erro
 	return nil
 }
 
-// refusal returns the upstream's error when it refuses to list or watch the resource, or serves it no more. A refusal
-// by a server that has just started, or has not loaded its roles, may be an accident.
+// refusal returns the upstream's error when it refuses to list or watch the resource, or no longer serves it. After
+// the first check, only the third refusal in a row counts: a server that has just started, or has not loaded its
+// roles, may refuse temporarily.
 func (s source) refusal(ctx context.Context) error {
 	for refused, asked := 0, (time.Time{}); ; {
 		if first := asked.IsZero(); s.store.Refused() || time.Since(asked) >= askEvery {

@@ -155,8 +155,8 @@ func (p *Proxy) byCertificate(state *tls.ConnectionState, sent http.Header) bool
 	return ok && err == nil
 }
 
-// passable reports whether the relay's connection may be upgraded to a protocol. Others, as h2c, could
-// send further requests over a connection that the relay's certificate has authenticated.
+// passable reports whether the relay's connection may be upgraded to a protocol. Other protocols, such as h2c,
+// could send further requests over a connection that the relay's certificate has authenticated.
 func passable(protocol string) bool {
 	return protocol == "" || strings.EqualFold(protocol, "websocket") || strings.EqualFold(protocol, "SPDY/3.1")
 }
@@ -263,8 +263,8 @@ func (f *forwarding) rewrite(r *httputil.ProxyRequest) {
 	r.SetXForwarded()
 }
 
-// fail answers a request that the upstream did not answer. Clients repeat a request that is answered with
-// Retry-After. So a write that the upstream may have carried out is answered without it.
+// fail answers a request that the upstream did not answer. Clients retry a request if the answer has
+// Retry-After. So the answer to a write that the upstream may have executed does not have it.
 func (f *forwarding) fail(w http.ResponseWriter, req *http.Request, err error) {
 	status := apierrors.NewServiceUnavailable("the upstream API server does not answer")
 	var known *apierrors.StatusError

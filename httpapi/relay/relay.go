@@ -109,7 +109,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	return nil
 }
 
-// leaveIdle leaves resources that nothing has read for a while, until ctx ends.
+// leaveIdle stops following resources that nothing has read for a while, until ctx ends.
 func (r *Relay) leaveIdle(ctx context.Context) {
 	ticker := time.NewTicker(max(min(r.config.Idle/4, 10*time.Second), time.Millisecond))
 	defer ticker.Stop()
@@ -131,7 +131,7 @@ func (r *Relay) leaveIdle(ctx context.Context) {
 	}
 }
 
-// leaveLocked ends the following of a resource, and its watches. Requests that are reading a snapshot of it go on.
+// leaveLocked stops following a resource, and ends its watches. Requests that are reading a snapshot of it continue.
 func (r *Relay) leaveLocked(gvr schema.GroupVersionResource, f *followed) {
 	delete(r.followed, gvr)
 	f.cancel()

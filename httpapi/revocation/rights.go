@@ -281,7 +281,7 @@ type settled struct {
 	all, losses uint64 // see right
 }
 
-// right is the right that watches of the same objects by one credential share. It implements streams.Right.
+// right is the right that one credential's watches of the same objects share. It implements streams.Right.
 type right struct {
 	of     *credential
 	key    string

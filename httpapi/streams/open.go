@@ -77,8 +77,8 @@ func (ss *Streams) Watch(x WatchRequest, i *reads.Resource) {
 // lengthPrefix is the length of a frame of protobuf, in bytes, that comes before it.
 const lengthPrefix = 4
 
-// openWatch makes everything that a watch needs once its request is gone. Like upstream, it opens the
-// watch before it checks the form of the events.
+// openWatch makes everything that a watch needs after its request has ended. Like upstream, it opens the
+// watch before it checks the format of the events.
 func (x WatchRequest) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream, error) {
 	o, err := x.ValidListOptions(i)
 	if err != nil {
@@ -137,7 +137,7 @@ func (x WatchRequest) openWatch(i *reads.Resource, f negotiate.Format) (*watchSt
 	return ws, nil
 }
 
-// choose sets the form of the events. It refuses formats that cannot be streamed.
+// choose sets the format of the events. It rejects formats that cannot be streamed.
 func (ws *watchStream) choose(x WatchRequest, i *reads.Resource, f negotiate.Format) error {
 	options, err := f.TableOptions(x.Query)
 	if err != nil {
@@ -156,7 +156,7 @@ func (ws *watchStream) choose(x WatchRequest, i *reads.Resource, f negotiate.For
 	return nil
 }
 
-// watchTimeout is how long the watch lasts.
+// watchTimeout returns the duration of the watch.
 func (x WatchRequest) watchTimeout(o *internalversion.ListOptions) time.Duration {
 	if o.TimeoutSeconds != nil && *o.TimeoutSeconds != 0 {
 		return time.Duration(*o.TimeoutSeconds) * time.Second

@@ -280,7 +280,7 @@ func (st *Stream) cut() {
 	}
 }
 
-// own makes probe leave the connection alone: a handler, or the next request, reads from it.
+// own makes probe ignore the connection, because a handler or the next request reads from it.
 func (st *Stream) own() {
 	st.mu.Lock()
 	defer st.mu.Unlock()

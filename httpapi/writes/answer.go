@@ -49,7 +49,7 @@ func (w *Write) negotiate() error {
 	return nil
 }
 
-// answer sends what the write has made: apiserver pkg/endpoints/handlers/response.go.
+// answer sends the result of the write: apiserver pkg/endpoints/handlers/response.go.
 func (w *Write) answer(done result) {
 	scope, version := w.endpoint.Scope, w.endpoint.Scope.Kind.GroupVersion()
 	codecs := runtime.NegotiatedSerializer(scope.Serializer)
@@ -89,8 +89,8 @@ func (w *Write) answer(done result) {
 	w.SendCompressed(done.code, w.format.MediaType, body)
 }
 
-// answerStored answers from the stored bytes and reports whether it could: the storage must know them,
-// and the read path must serve the negotiated format.
+// answerStored answers from the stored bytes and reports whether it could. The storage must know the
+// bytes, and the read path must serve the negotiated format.
 func (w *Write) answerStored(done result, version schema.GroupVersion) bool {
 	switch f := w.format; {
 	case f.MediaType != runtime.ContentTypeJSON && f.MediaType != runtime.ContentTypeYAML && f.MediaType != runtime.ContentTypeProtobuf,

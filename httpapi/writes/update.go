@@ -160,7 +160,7 @@ func (c *change) result(stored runtime.Object) result {
 }
 
 // store updates the object by info. If the new object is too large for etcd and slim reports that it
-// can be made smaller, store tries once more.
+// can be made smaller, store retries once.
 func (c *change) store(info rest.UpdatedObjectInfo, forceCreate bool, slim func() bool) (runtime.Object, error) {
 	stored, err := c.storeOnce(info, forceCreate)
 	if isTooLarge(err) && slim() {

@@ -89,7 +89,7 @@ func SpanName(verb string) string {
 	return strings.ToUpper(verb[:1]) + verb[1:]
 }
 
-// routed refuses media types as upstream's router does. Upstream's metrics do not count such requests.
+// routed rejects media types as upstream's router does. Upstream's metrics do not count such requests.
 func (w *Write) routed() bool {
 	if w.endpoint.Unrouted {
 		return true
@@ -227,7 +227,7 @@ func (w *Write) standIn() *http.Request {
 // inNamespace adds the namespace of the object to ctx.
 func (w *Write) inNamespace(namespace string) { w.ctx = apirequest.WithNamespace(w.ctx, namespace) }
 
-// enterNamed begins a request for one existing object: it must name the object, and a format that the server knows.
+// enterNamed begins a request for one existing object, which must name the object and a known format.
 func (w *Write) enterNamed() error {
 	if w.Name == "" {
 		return errNoName()

@@ -16,7 +16,7 @@ type history struct {
 	revision int64 // highest that was shown
 }
 
-// historyMark is what was known when a request began.
+// historyMark is the known history when a request began.
 type historyMark struct {
 	replacements uint64
 	revision     int64
@@ -28,7 +28,7 @@ func (h *history) mark() historyMark {
 	return historyMark{h.replacements.Load(), h.revision}
 }
 
-// observe takes in the revision of a consistent answer. It reports whether that is the first answer of
+// observe records the revision of a consistent answer. It reports whether that is the first answer of
 // another history.
 func (h *history) observe(mark historyMark, revision int64) bool {
 	h.mu.Lock()
@@ -46,7 +46,7 @@ func (h *history) observe(mark historyMark, revision int64) bool {
 	return true
 }
 
-// raise notes a revision that a watch has shown, unless the history was replaced since the watch began.
+// raise records a revision that a watch has delivered, unless the history was replaced since the watch began.
 func (h *history) raise(replacements uint64, revision int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -243,7 +243,7 @@ func (w *watcher) deliver(ctx context.Context, events <-chan result, proofs <-ch
 	}
 }
 
-// takeAll takes in an event and all that have already come after it.
+// takeAll takes an event and all later ones that have already come.
 func (w *watcher) takeAll(r result, events <-chan result) error {
 	for {
 		if r.err != nil {
@@ -260,8 +260,8 @@ func (w *watcher) takeAll(r result, events <-chan result) error {
 	}
 }
 
-// take takes in one event. Events come in the order of their revisions, and each has a revision of its own. If
-// one comes late, the reader must load again.
+// take takes one event. Events come in the order of their revisions, and each has its own revision. If
+// one comes late, the reader must reload.
 func (w *watcher) take(e event) error {
 	if e.kind == 0 {
 		w.advance(e.revision)
