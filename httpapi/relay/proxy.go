@@ -47,8 +47,7 @@ type ProxyConfig struct {
 	Prefix string
 }
 
-// Proxy passes requests through to the upstream. It is safe for concurrent use, and starts no goroutine that outlives
-// a request.
+// Proxy passes requests through to the upstream. It is safe for concurrent use.
 type Proxy struct {
 	upstream    *url.URL
 	prefix      string
@@ -90,15 +89,13 @@ func NewProxy(config ProxyConfig) (*Proxy, error) {
 }
 
 func newTransports(config *rest.Config) (t transports, err error) {
-	if t.plain, err = rest.TransportFor(config); err != nil {
-		return t, fmt.Errorf("relay: %w", err)
+	if t.plain, err = TransportFor(config); err != nil {
+		return t, err
 	}
 	config = rest.CopyConfig(config)
 	config.NextProtos = []string{"http/1.1"}
-	if t.upgrading, err = rest.TransportFor(config); err != nil {
-		return t, fmt.Errorf("relay: %w", err)
-	}
-	return t, nil
+	t.upgrading, err = TransportFor(config)
+	return t, err
 }
 
 // WrappedRoundTripper implements utilnet.RoundTripperWrapper.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/egressselector"
+	"k8s.io/apiserver/plugin/pkg/authorizer/webhook"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust"
@@ -37,6 +38,10 @@ type Config struct {
 	Authentication *options.BuiltInAuthenticationOptions
 	Authorization  *options.BuiltInAuthorizationOptions
 	Signing        Signing
+	// TokenReviews and AccessReviews take the place of the webhooks whose files the options would name; nil leaves it to
+	// those. The modes of Authorization say whether access is reviewed.
+	TokenReviews  authenticator.Token
+	AccessReviews *webhook.WebhookAuthorizer
 
 	// ExternalAddress is the host and port at which this server publishes its
 	// service-account keys.

@@ -55,7 +55,7 @@ func (a *Auth) loadAuthenticator(ctx context.Context, c Config) error {
 		config.SecretsWriter = c.Client.CoreV1()
 		config.BootstrapTokenAuthenticator = bootstrap.NewTokenAuthenticator(bootstrapSecrets{c.Client.CoreV1()})
 	}
-	update, err := a.compose(ctx, config)
+	update, err := a.compose(ctx, config, c.TokenReviews)
 	if err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func (a *Auth) follow(ca dynamiccertificates.CAContentProvider) {
 // constructors build all of them except the one for certificates, which has a cache. A client with an
 // invalid certificate may still authenticate with a token. Without a valid token it is refused: it does
 // not become anonymous.
-func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config) (func(context.Context, *apiserver.AuthenticationConfiguration) error, error) {
+func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config, reviews authenticator.Token) (func(context.Context, *apiserver.AuthenticationConfiguration) error, error) {
 	proxies := kubeauthenticator.Config{RequestHeaderConfig: config.RequestHeaderConfig, APIAudiences: config.APIAudiences}
 	proxy, _, _, _, err := proxies.New(ctx)
 	if err != nil {
@@ -148,6 +148,9 @@ func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config) (fu
 	remote, update, _, _, err := remoteConfig.New(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if reviews != nil {
+		remote = group.NewAuthenticatedGroupAdder(union.New(bearertoken.New(reviews), websocket.NewProtocolAuthenticator(reviews)))
 	}
 	token := remembering(successive(local, remote), config.TokenSuccessCacheTTL, config.TokenFailureCacheTTL)
 	var certificate authenticator.Request
@@ -165,7 +168,7 @@ func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config) (fu
 	}
 	jwt := config.AuthenticationConfig
 	providers := config.AuthenticationConfigData != "" || jwt != nil && len(jwt.JWT) > 0
-	if config.WebhookTokenAuthnConfigFile == "" && !providers {
+	if config.WebhookTokenAuthnConfigFile == "" && reviews == nil && !providers {
 		a.reauthenticator.remote = nil
 	}
 	if config.Anonymous.Enabled {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/apiserver/pkg/server/options/authorizationconfig/metrics"
 	"k8s.io/apiserver/pkg/util/filesystem"
+	"k8s.io/apiserver/plugin/pkg/authorizer/webhook"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
 	kubeauthorizer "k8s.io/kubernetes/pkg/kubeapiserver/authorizer"
@@ -33,6 +34,7 @@ import (
 // RBAC's decisions could not be cached.
 type chain struct {
 	config    *kubeauthorizer.Config
+	reviews   *webhook.WebhookAuthorizer // in place of webhooks; may be nil
 	serverID  string
 	compiler  authorizationcel.Compiler        // nil without a file
 	permanent map[authzapi.AuthorizerType]link // the configuration file must name all their types
@@ -96,7 +98,7 @@ func (a *Auth) loadAuthorizer(ctx context.Context, c Config) error {
 		}
 	}
 	made := &chain{
-		config: config, serverID: c.ServerID, permanent: make(map[authzapi.AuthorizerType]link),
+		config: config, reviews: c.AccessReviews, serverID: c.ServerID, permanent: make(map[authzapi.AuthorizerType]link),
 		ended: c.Ended, read: []byte(config.InitialAuthorizationConfigurationData), accepted: config.AuthorizationConfiguration,
 	}
 	if err := made.fill(ctx); err != nil {
@@ -205,6 +207,10 @@ func (c *chain) link(ctx context.Context, config *authzapi.AuthorizationConfigur
 // upstreams makes one authorizer by upstream's constructor of chains, which adds another check of
 // system:masters in front.
 func (c *chain) upstreams(ctx context.Context, configured authzapi.AuthorizerConfiguration) (link, error) {
+	if configured.Type == authzapi.TypeWebhook && c.reviews != nil {
+		asks := authorizationmetrics.InstrumentedAuthorizer(string(configured.Type), configured.Name, c.reviews)
+		return link{authorizer: asks, cached: asks, local: asks, rules: c.reviews}, nil
+	}
 	config := *c.config
 	config.ReloadFile = ""
 	config.AuthorizationConfiguration = &authzapi.AuthorizationConfiguration{Authorizers: []authzapi.AuthorizerConfiguration{configured}}

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/larder-io/larder/httpapi/relay"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
@@ -97,18 +98,21 @@ func (r *reviewer) answer(w http.ResponseWriter, req *http.Request) {
 // kubeconfig writes a kubeconfig with paths relative to it, and returns its file.
 func (r *reviewer) kubeconfig(t *testing.T, change func(*clientcmdapi.Config)) string {
 	t.Helper()
-	config := podConfig(&rest.Config{Host: r.URL + "/base/", BearerTokenFile: "token", TLSClientConfig: rest.TLSClientConfig{CAFile: "ca.crt"}})
-	config.Contexts["other"] = &clientcmdapi.Context{Cluster: "none", AuthInfo: "none"}
-	change(config)
+	config := clientcmdapi.Config{
+		Clusters:  map[string]*clientcmdapi.Cluster{"pod": {Server: r.URL + "/base/", CertificateAuthority: "ca.crt"}},
+		AuthInfos: map[string]*clientcmdapi.AuthInfo{"pod": {TokenFile: "token"}},
+		Contexts:  map[string]*clientcmdapi.Context{"pod": {Cluster: "pod", AuthInfo: "pod"}, "other": {Cluster: "none", AuthInfo: "none"}}, CurrentContext: "pod",
+	}
+	change(&config)
 	file := filepath.Join(r.dir, "kubeconfig")
-	if err := clientcmd.WriteToFile(*config, file); err != nil {
+	if err := clientcmd.WriteToFile(config, file); err != nil {
 		t.Fatal(err)
 	}
 	return file
 }
 
 // upstream loads the kubeconfig of r.
-func (r *reviewer) upstream(t *testing.T) *clientcmdapi.Config {
+func (r *reviewer) upstream(t *testing.T) *rest.Config {
 	t.Helper()
 	upstream, err := loadUpstream(r.kubeconfig(t, func(*clientcmdapi.Config) {}))
 	if err != nil {
@@ -118,21 +122,19 @@ func (r *reviewer) upstream(t *testing.T) *clientcmdapi.Config {
 }
 
 // rights loads and runs the rights of a relay of that upstream.
-func rights(t *testing.T, upstream *clientcmdapi.Config, clientCA string, anonymous bool) *auth.Auth {
+func rights(t *testing.T, upstream *rest.Config, clientCA string, anonymous bool) *auth.Auth {
 	t.Helper()
-	dir := t.TempDir()
-	a, err := loadRights(t.Context(), dir, upstream, clientCA, anonymous)
+	transport, err := relay.TransportFor(upstream)
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, _ := filepath.Glob(filepath.Join(dir, "*"))
-	if len(files) != 2 {
-		t.Errorf("files %v", files)
+	base, _, err := rest.DefaultServerUrlFor(upstream)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, file := range files {
-		if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("%s: %v, %v", file, info.Mode(), err)
-		}
+	a, err := loadRights(t.Context(), &http.Client{Transport: transport}, base, clientCA, anonymous)
+	if err != nil {
+		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running errgroup.Group
@@ -164,13 +166,13 @@ func pods(u user.Info, namespace string) authorizer.AttributesRecord {
 // or of a pod.
 func TestRightsAreTheUpstreams(t *testing.T) {
 	r := newReviewer(t)
-	pod := podConfig(&rest.Config{Host: r.URL + "/base", BearerTokenFile: filepath.Join(r.dir, "token"), TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(r.dir, "ca.crt")}})
+	pod := &rest.Config{Host: r.URL + "/base", BearerTokenFile: filepath.Join(r.dir, "token"), TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(r.dir, "ca.crt")}}
 	authority := testcert.New(t, "clients")
 	ca := filepath.Join(r.dir, "clients.crt")
 	if err := os.WriteFile(ca, []byte(authority.PEM()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, upstream := range map[string]*clientcmdapi.Config{"kubeconfig": r.upstream(t), "pod": pod} {
+	for name, upstream := range map[string]*rest.Config{"kubeconfig": r.upstream(t), "pod": pod} {
 		for _, anonymous := range []bool{true, false} {
 			a := rights(t, upstream, ca, anonymous)
 			resp, ok, err := a.Authenticator.AuthenticateRequest(bearer(t, "anns"))
@@ -229,7 +231,7 @@ func TestBadUpstreamsAreRefused(t *testing.T) {
 	} {
 		upstream, err := loadUpstream(r.kubeconfig(t, change))
 		if err == nil {
-			_, err = loadRights(t.Context(), t.TempDir(), upstream, "", true)
+			_, err = relay.NewProxy(relay.ProxyConfig{Upstream: upstream})
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q in it", err, want)
@@ -243,10 +245,7 @@ func TestBadUpstreamsAreRefused(t *testing.T) {
 // TestMissingPermissions: a relay says what it lacks, by name.
 func TestMissingPermissions(t *testing.T) {
 	r := newReviewer(t)
-	config, err := clientcmd.NewDefaultClientConfig(*r.upstream(t), nil).ClientConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := r.upstream(t)
 	config.ContentType = "application/json" // that a reviewer reads
 	client := kubernetes.NewForConfigOrDie(config).AuthorizationV1()
 	usual := []string{`list "customresourcedefinitions"`, `watch "customresourcedefinitions"`}

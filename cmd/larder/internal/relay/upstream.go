@@ -6,8 +6,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -15,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/larder-io/larder/httpapi"
 	"github.com/larder-io/larder/httpapi/relay"
@@ -87,25 +84,20 @@ func (s *Server) reach(ctx context.Context, of Upstream) (*upstream, error) {
 	if u.Name != "" {
 		u.logger = u.logger.With("upstream", u.Name)
 	}
-	kubeconfig, err := loadUpstream(u.Kubeconfig)
+	var err error
+	if u.rest, err = loadUpstream(u.Kubeconfig); err != nil {
+		return nil, err
+	}
+	u.rest.UserAgent = "larder-relay"
+	transport, err := relay.TransportFor(u.rest)
 	if err != nil {
 		return nil, err
 	}
-	if u.rest, err = clientcmd.NewDefaultClientConfig(*kubeconfig, nil).ClientConfig(); err != nil {
-		return nil, fmt.Errorf("relay: upstream: %w", err)
-	}
-	u.rest.UserAgent = "larder-relay"
-	if u.client, err = rest.HTTPClientFor(u.rest); err != nil {
-		return nil, fmt.Errorf("relay: upstream: %w", err)
-	}
+	u.client = &http.Client{Transport: transport}
 	if u.base, _, err = rest.DefaultServerUrlFor(u.rest); err != nil {
 		return nil, fmt.Errorf("relay: upstream: %w", err)
 	}
-	dir := filepath.Join(s.dir, "upstream-"+u.Name)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("relay: %w", err)
-	}
-	u.auth, err = loadRights(ctx, dir, kubeconfig, u.ClientCAFile, true)
+	u.auth, err = loadRights(ctx, u.client, u.base, u.ClientCAFile, true)
 	return u, err
 }
 

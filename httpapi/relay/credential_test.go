@@ -1,0 +1,144 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// plugin adds a credential as client-go does: no context ends its wait.
+type plugin struct {
+	next  http.RoundTripper
+	makes chan struct{} // closed when it has one
+}
+
+func (p *plugin) RoundTrip(req *http.Request) (*http.Response, error) {
+	<-p.makes
+	resp, err := p.next.RoundTrip(req)
+	if err == nil && resp.StatusCode == http.StatusUnauthorized {
+		<-p.makes
+	}
+	return resp, err
+}
+
+// far is an upstream that counts and answers.
+type far struct {
+	sent int
+	code int
+}
+
+func (f *far) RoundTrip(req *http.Request) (*http.Response, error) {
+	if err := req.Context().Err(); err != nil {
+		return nil, err
+	}
+	f.sent++
+	return &http.Response{StatusCode: f.code, Header: make(http.Header), Body: io.NopCloser(strings.NewReader("answer")), Request: req}, nil
+}
+
+// TestPluginHangs: a request ends with its context, and in ten seconds anyhow. It is not sent afterwards.
+func TestPluginHangs(t *testing.T) {
+	for name, limit := range map[string]time.Duration{"context": time.Second, "limit": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				upstream := &far{code: http.StatusOK}
+				hangs := &plugin{next: begins{upstream}, makes: make(chan struct{})}
+				p := &patient{hangs, semaphore.NewWeighted(2)}
+				want := errNoCredential
+				if limit < credentialTimeout {
+					want = context.DeadlineExceeded
+				}
+				for i := range 4 { // the last two find no slot
+					ctx, cancel := context.WithTimeout(t.Context(), limit)
+					began := time.Now()
+					req, _ := http.NewRequestWithContext(ctx, http.MethodPost, "https://upstream", strings.NewReader("body"))
+					if _, err := p.RoundTrip(req); !errors.Is(err, want) || time.Since(began) != min(limit, credentialTimeout) {
+						t.Errorf("request %d: %v after %v", i, err, time.Since(began))
+					}
+					cancel()
+				}
+				close(hangs.makes)
+				synctest.Wait()
+				if upstream.sent != 0 || !p.unanswered.TryAcquire(2) {
+					t.Errorf("%d requests sent late, or some still wait", upstream.sent)
+				}
+				p.unanswered.Release(2)
+				req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://upstream", nil)
+				resp, err := p.RoundTrip(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Hour)
+				if text, err := io.ReadAll(resp.Body); string(text) != "answer" || err != nil || resp.Body.Close() != nil || upstream.sent != 1 || resp.Request.Context().Err() != nil {
+					t.Errorf("%q, %v, sent %d", text, err, upstream.sent)
+				}
+			})
+		})
+	}
+}
+
+// TestPluginHangsAfterRefusal: client-go runs the plugin again before it returns an answer of 401.
+func TestPluginHangsAfterRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hangs := &plugin{next: begins{&far{code: http.StatusUnauthorized}}, makes: make(chan struct{}, 1)}
+		hangs.makes <- struct{}{}
+		p := &patient{hangs, semaphore.NewWeighted(2)}
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://upstream", nil)
+		began := time.Now()
+		if _, err := p.RoundTrip(req); !errors.Is(err, errNoCredential) || time.Since(began) != credentialTimeout {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		close(hangs.makes)
+	})
+}
+
+// TestExecPlugin: client-go's plugins are such plugins.
+func TestExecPlugin(t *testing.T) {
+	u := newUpstream(t, func(w http.ResponseWriter, req *http.Request) { fmt.Fprint(w, req.Header.Get("Authorization")) })
+	dir := t.TempDir()
+	script, hangs := filepath.Join(dir, "plugin"), filepath.Join(dir, "hangs")
+	text := fmt.Sprintf(`#!/bin/sh
+while [ -e %s ]; do sleep 0.1; done
+echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"made"}}'
+`, hangs)
+	for file, content := range map[string]string{script: text, hangs: ""} {
+		if err := os.WriteFile(file, []byte(content), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := u.anonymousConfig()
+	config.ExecProvider = &clientcmdapi.ExecConfig{Command: script, APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: clientcmdapi.NeverExecInteractiveMode}
+	transport, err := TransportFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, u.URL, nil)
+	time.AfterFunc(100*time.Millisecond, cancel) // while the plugin runs, or before
+	if _, err := transport.RoundTrip(req); !errors.Is(err, context.Canceled) {
+		t.Errorf("a plugin that hangs: %v", err)
+	}
+	if err := os.Remove(hangs); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := transport.RoundTrip(req.WithContext(t.Context()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if text, err := io.ReadAll(resp.Body); string(text) != "Bearer made" || err != nil || len(u.heard) != 1 {
+		t.Errorf("%q, %v, %d requests", text, err, len(u.heard))
+	}
+	utilnet.CloseIdleConnectionsFor(transport)
+}
