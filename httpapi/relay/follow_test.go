@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -210,11 +211,48 @@ func TestUpstreamsThatCannotBeWatched(t *testing.T) {
 			}
 			s.set(func() { s.watches = 0 })
 			time.Sleep(overFor + 11*time.Second)
+			if code != http.StatusForbidden { // it is watched again
+				s.event("configmaps", "BOOKMARK", configMap(t, "", 103))
+			}
 			if s.read(t, configMaps) == nil {
 				t.Errorf("%d: no cache answers later", code)
 			}
 		})
 	}
+}
+
+// TestUpstreamsThatSendNothing: something between the upstream and the relay may hold back what watches send. The cache
+// answers no more after a while, although watches can be opened, until something comes.
+func TestUpstreamsThatSendNothing(t *testing.T) {
+	resources := newRegistry(t)
+	synctest.Test(t, func(t *testing.T) {
+		s, stop := start(t, resources)
+		defer stop()
+		if s.read(t, configMaps) == nil {
+			t.Fatal("no cache answers")
+		}
+		for range 3 { // watches
+			time.Sleep(heartbeat + s.config.ServeStale + time.Second)
+			if s.read(t, configMaps) != nil {
+				t.Error("a cache answers that is not kept current")
+			}
+		}
+		s.event("configmaps", "BOOKMARK", configMap(t, "", 103))
+		if s.read(t, configMaps) == nil {
+			t.Error("no cache answers after a bookmark")
+		}
+	})
+}
+
+// configMap encodes a ConfigMap.
+func configMap(t *testing.T, name string, revision int64) []byte {
+	t.Helper()
+	o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", ResourceVersion: strconv.FormatInt(revision, 10)}}
+	data, err := o.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
 }
 
 // TestOneRefusedWatchMayBeAnAccident: a server that has just started refuses a watch, and is then busy.

@@ -69,6 +69,17 @@ func TestUnknownFieldsSurvive(t *testing.T) {
 	}
 }
 
+// TestListsOfOtherKinds: the items of a protobuf list do not say their kind.
+func TestListsOfOtherKinds(t *testing.T) {
+	for listKind, ok := range map[string]bool{"ConfigMapList": true, "SecretList": false, "ConfigMap": false, "": false} {
+		w := wire.Protobuf(wire.Kind{APIVersion: "v1", Kind: "ConfigMap", ListKind: listKind})
+		meta := wire.ListMeta{Revision: 9}
+		if _, err := codecs()["protobuf"].list(w.AppendListFooter(w.AppendListHeader(nil, meta, 0, 0), meta, 0)); (err == nil) != ok {
+			t.Errorf("%q: %v", listKind, err)
+		}
+	}
+}
+
 func TestFramesAreLimited(t *testing.T) {
 	head := binary.BigEndian.AppendUint32(nil, 1001)
 	if _, err := codecs()["protobuf"].frames(bytes.NewReader(append(head, make([]byte, 2000)...)), 1000)(); !errors.Is(err, errTooLarge) {

@@ -26,7 +26,7 @@ func (c *protobufCodec) list(body []byte) (list, error) {
 	switch {
 	case !ok:
 		return list{}, fmt.Errorf("%w: no envelope", errMalformed)
-	case apiVersion != c.apiVersion:
+	case apiVersion != c.apiVersion || kind != c.kind+"List":
 		return list{}, typeMismatch(apiVersion, kind)
 	}
 	var meta metav1.ListMeta

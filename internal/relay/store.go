@@ -59,6 +59,7 @@ type Store struct {
 	unwatched atomic.Pointer[error] // upstream's last answer to a watch, if that was a refusal
 	delay     atomic.Int64          // before the next watch is opened, in nanoseconds
 	heard     atomic.Int64          // see Silence
+	muted     atomic.Bool           // a watch was silent, and no event or bookmark came since
 
 	goroutines sync.WaitGroup
 
@@ -191,7 +192,7 @@ func (s *Store) Refused() bool { return s.refused.Load() || s.Unwatched() }
 func (s *Store) Unwatched() bool { return s.unwatched.Load() != nil }
 
 // Silence returns the time since the upstream last opened a watch or sent something in one, or since the store was
-// made.
+// made. The watch after a silent one must send something.
 func (s *Store) Silence() time.Duration { return time.Since(time.Unix(0, s.heard.Load())) }
 
 func (s *Store) hear() { s.heard.Store(time.Now().UnixNano()) }

@@ -25,7 +25,7 @@ const (
 	// maxSilence is how long a watch may be without an event or a bookmark. API servers send bookmarks each minute.
 	maxSilence = 90 * time.Second
 
-	// Pauses before a watch is opened after one could not be opened.
+	// Pauses before a watch is opened after one could not be opened, or lost its place at once.
 	retryFirst = 100 * time.Millisecond
 	retryMax   = 5 * time.Second
 )
@@ -169,8 +169,14 @@ func (w *watcher) run(ctx context.Context) error {
 	began := time.Now()
 	err = w.deliver(ctx, events, proofs)
 	if s.config.Redefined && errors.Is(err, errWatchEnded) && time.Since(began) < timeout-earlyEnd {
-		return fmt.Errorf("%w: %w early", kv.ErrCompacted, err)
+		err = fmt.Errorf("%w: %w early", kv.ErrCompacted, err)
 	}
+	if errors.Is(err, kv.ErrCompacted) && time.Since(began) < earlyEnd {
+		s.slowDown(err) // each makes the reader load again
+	} else {
+		s.delay.Store(0)
+	}
+	s.muted.Store(s.muted.Load() || errors.Is(err, errSilent))
 	return err
 }
 
@@ -191,18 +197,21 @@ func (w *watcher) connect(ctx context.Context, timeout time.Duration) (*stream, 
 			s.unwatched.Store(&err)
 		}
 	}
-	switch {
-	case err == nil:
-		s.delay.Store(0)
+	if err == nil && !s.muted.Load() {
 		s.hear()
-	case ctx.Err() == nil && !errors.Is(err, kv.ErrCompacted):
-		delay := min(max(2*time.Duration(s.delay.Load()), retryFirst), retryMax)
-		if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
-			delay = max(delay, min(time.Duration(seconds)*time.Second, 6*retryMax))
-		}
-		s.delay.Store(int64(delay))
+	} else if err != nil && ctx.Err() == nil {
+		s.slowDown(err)
 	}
 	return frames, err
+}
+
+// slowDown raises the pause before the next watch.
+func (s *Store) slowDown(err error) {
+	delay := min(max(2*time.Duration(s.delay.Load()), retryFirst), retryMax)
+	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
+		delay = max(delay, min(time.Duration(seconds)*time.Second, 6*retryMax))
+	}
+	s.delay.Store(int64(delay))
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -239,6 +248,7 @@ func (w *watcher) deliver(ctx context.Context, events <-chan result, proofs <-ch
 		if heard {
 			silence.Reset(maxSilence)
 			w.store.hear()
+			w.store.muted.Store(false)
 		}
 	}
 }

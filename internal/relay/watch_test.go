@@ -16,6 +16,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 	"github.com/larder-io/larder/internal/relay"
 	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
 )
 
 func TestWatch(t *testing.T) {
@@ -161,7 +162,17 @@ func TestSilentWatch(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			expect(t, watch, "relay: watch configmaps: upstream sent nothing in 1m30s", "closed")
 			time.Sleep(time.Minute)
-			store.Watch(t.Context(), prefix, 2)
+			watch = store.Watch(t.Context(), prefix, 2)
+			if synctest.Wait(); store.Silence() != 150*time.Second {
+				t.Errorf("silence of %v after the watch after a silent one was opened", store.Silence())
+			}
+			u.elsewhere()
+			u.bookmark()
+			expect(t, watch, "3")
+			u.cut()
+			expect(t, watch, "relay: watch configmaps: upstream ended the watch", "closed")
+			time.Sleep(time.Minute)
+			store.Watch(t.Context(), prefix, 3)
 			if synctest.Wait(); store.Silence() != 0 {
 				t.Errorf("silence of %v after a watch was opened", store.Silence())
 			}
@@ -214,6 +225,51 @@ func TestLateEvents(t *testing.T) {
 		u.put("a/1", "1")
 		expect(t, again, "5[create a/1] 5")
 	})
+}
+
+// TestLostPlaces: an upstream that has each watch lose its place, at its opening or soon after, is not asked without
+// pauses. After a watch that has lasted, there is no pause.
+func TestLostPlaces(t *testing.T) {
+	for name, at := range map[string]string{"opening": "gone", "event": "late", "end": "ended"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				u := newUpstream("configmaps", false)
+				u.redefined = at == "ended"
+				revision, lists, lasts := u.put("a/x", "1"), 0, false
+				u.answer = func(r *http.Request) *http.Response {
+					time.Sleep(time.Millisecond)
+					switch watches := strings.Contains(r.URL.RawQuery, "watch=true"); {
+					case watches && lasts:
+						return nil
+					case watches && at == "gone":
+						return u.status(http.StatusGone, metav1.StatusReasonExpired)
+					case watches && at == "late":
+						late := u.writer.AppendFrame(nil, "MODIFIED", u.item(change{revision, "a/x", "1", false}))
+						return u.response(http.StatusOK, io.NopCloser(strings.NewReader(string(late))))
+					case watches:
+						return u.response(http.StatusOK, http.NoBody)
+					}
+					lists++
+					return nil
+				}
+				store := u.open(t)
+				tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: prefix, Heartbeat: time.Hour})
+				kvtest.RunUntilEnd(t, tail.Run)
+				time.Sleep(time.Minute)
+				if lists < 5 || lists > 100 {
+					t.Errorf("%d lists in a minute", lists)
+				}
+				lasts = true
+				time.Sleep(time.Minute)
+				u.cut()
+				lists = 0
+				time.Sleep(100 * time.Millisecond)
+				if lists == 0 {
+					t.Error("the watch after one that has lasted waits")
+				}
+			})
+		})
+	}
 }
 
 // TestResumeAfterDeletion resumes after a deletion.
