@@ -52,21 +52,18 @@ func (p *patient) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, giveUp := context.WithCancelCause(req.Context()) // ends with the request, after its answer was read
 	limit := time.AfterFunc(credentialTimeout, func() { giveUp(errNoCredential) })
 	defer limit.Stop()
-	type answer struct {
-		resp *http.Response
-		err  error
-	}
-	answers := make(chan answer, 1)
+	var resp *http.Response
+	err, answered := error(nil), make(chan struct{})
 	if p.unanswered.Acquire(ctx, 1) == nil {
 		go func() { // ends with the plugin
 			defer p.unanswered.Release(1)
-			resp, err := p.next.RoundTrip(req.Clone(context.WithValue(ctx, limitKey{}, limit)))
-			answers <- answer{resp, err}
+			resp, err = p.next.RoundTrip(req.Clone(context.WithValue(ctx, limitKey{}, limit)))
+			close(answered)
 		}()
 	}
 	select {
-	case got := <-answers:
-		return got.resp, got.err
+	case <-answered:
+		return resp, err
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}

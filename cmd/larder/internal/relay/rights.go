@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -67,7 +68,7 @@ func loadRights(ctx context.Context, client *http.Client, base *url.URL, clientC
 	authorization := options.NewBuiltInAuthorizationOptions()
 	authorization.Modes, authorization.WebhookConfigFile = []string{modes.ModeWebhook}, "none" // reviews take its place
 	at := func(path string) *rest.Config {
-		return &rest.Config{Host: base.JoinPath(path).String(), Transport: client.Transport, Timeout: reviewTimeout, QPS: -1}
+		return &rest.Config{Host: base.JoinPath(path).String(), Transport: reviewing{client.Transport}, Timeout: reviewTimeout, QPS: -1}
 	}
 	tokens, err := tokenwebhook.New(at(tokenReviews), "v1", nil, retries)
 	if err != nil {
@@ -86,4 +87,17 @@ func loadRights(ctx context.Context, client *http.Client, base *url.URL, clientC
 		Authentication: authentication, Authorization: authorization,
 		TokenReviews: tokencache.New(tokens, false, tokenTTL, tokenTTL), AccessReviews: access,
 	})
+}
+
+// reviewing sends reviews. An answer that is not JSON, as the page of a proxy before the upstream, decides nothing.
+type reviewing struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (r reviewing) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := r.next.RoundTrip(req)
+	if err == nil && resp.StatusCode < 300 && !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") {
+		resp.Body.Close()
+		return nil, fmt.Errorf("relay: a review is answered with %q", resp.Header.Get("Content-Type"))
+	}
+	return resp, err
 }

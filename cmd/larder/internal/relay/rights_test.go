@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/kubernetes"
@@ -37,6 +39,7 @@ type reviewer struct {
 	dir     string
 	away    atomic.Bool // answers 500
 	refuses atomic.Bool // refuses what it knows
+	page    atomic.Bool // a proxy before it asks for a login
 	asked   atomic.Int32
 }
 
@@ -58,6 +61,15 @@ func (r *reviewer) answer(w http.ResponseWriter, req *http.Request) {
 	r.asked.Add(1)
 	if r.away.Load() {
 		http.Error(w, "etcd is away", http.StatusInternalServerError)
+		return
+	}
+	if req.URL.Path == "/login" {
+		w.Header().Set("Content-Type", "text/html")
+		fmt.Fprint(w, "<html>who are you?")
+		return
+	}
+	if r.page.Load() {
+		http.Redirect(w, req, "/base/login", http.StatusFound)
 		return
 	}
 	if req.Header.Get("Authorization") != "Bearer "+relaysToken {
@@ -218,6 +230,21 @@ func TestWatchesOfRefusedTokensEnd(t *testing.T) {
 			t.Errorf("%s: the upstream refuses: %v, %v", token, ok, err)
 		}
 		r.refuses.Store(false)
+	}
+}
+
+// TestPagesDecideNothing: a page that something before the upstream answers with is no refusal.
+func TestPagesDecideNothing(t *testing.T) {
+	r := newReviewer(t)
+	a := rights(t, r.upstream(t), "", true)
+	r.page.Store(true)
+	for name, authenticates := range map[string]authenticator.Request{"request": a.Authenticator, "watch": a.Revocation().Authenticator} {
+		if _, ok, err := authenticates.AuthenticateRequest(bearer(t, "anns")); ok || !auth.Undecided(err) {
+			t.Errorf("%s: %v, %v", name, ok, err)
+		}
+	}
+	if decision, _, err := a.Authorizer.Authorize(t.Context(), pods(&user.DefaultInfo{Name: "ann"}, "hers")); decision != authorizer.DecisionNoOpinion || !auth.Undecided(err) {
+		t.Errorf("%v, %v", decision, err)
 	}
 }
 
