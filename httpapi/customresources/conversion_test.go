@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -29,6 +30,7 @@ type converter struct {
 	down  atomic.Bool
 	pause atomic.Int64 // before an answer, in nanoseconds
 	calls atomic.Int64
+	held  sync.RWMutex // locked while the webhook hangs
 }
 
 func newConverter(t *testing.T) *converter {
@@ -41,6 +43,8 @@ func newConverter(t *testing.T) *converter {
 // ServeHTTP answers a ConversionReview, or 503 while the webhook is down.
 func (c *converter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	c.calls.Add(1)
+	c.held.RLock()
+	defer c.held.RUnlock()
 	if pause := c.pause.Load(); pause > 0 {
 		ctx, cancel := context.WithTimeout(req.Context(), time.Duration(pause))
 		defer cancel()
@@ -291,6 +295,31 @@ func TestWebhookThatIsDownFailsOnlyWhatNeedsIt(t *testing.T) {
 	c.down.Store(false)
 	contains(t, s.get(t, shelvesV2+"/old").body, `"colour":"red"`)
 	contains(t, s.get(t, shelvesV2).body, `"colour":"red"`, `"colour":"green"`)
+}
+
+// TestReadsLeaveAWebhookThatHangs: reads of an object that a webhook does not convert end at their deadlines, and need
+// only one call.
+func TestReadsLeaveAWebhookThatHangs(t *testing.T) {
+	s, c := newServer(t), newConverter(t)
+	s.define(t, shelves, c.by)
+	s.put(t, shelfKey+"old", old)
+	contains(t, s.get(t, shelvesV1+"/old").body, `"color":"red"`)
+	c.held.Lock()
+	release := sync.OnceFunc(c.held.Unlock)
+	defer release()
+	for _, path := range []string{shelvesV2 + "/old?", shelvesV2 + "?"} {
+		for _, accept := range []string{"", "", "application/json;as=Table;v=v1;g=meta.k8s.io"} {
+			a := s.ask(t, call{method: http.MethodGet, path: path + "timeout=100ms", accept: accept})
+			if a.code != http.StatusGatewayTimeout {
+				t.Fatalf("%s, %q: %s", path, accept, a)
+			}
+		}
+	}
+	release()
+	contains(t, s.get(t, shelvesV2+"/old").body, `"colour":"red"`)
+	if n := c.calls.Load(); n != 1 {
+		t.Errorf("%d conversions of one object", n)
+	}
 }
 
 // TestUnconvertibleObjectsAreDeletedUnread deletes an object that the webhook cannot convert, where the gate allows it.

@@ -323,7 +323,7 @@ func (b *listBody) fill(ctx context.Context, encoder *encoding.Encoder, meta wir
 		if b.converts && ctx.Err() != nil {
 			return apistorage.NewTimeoutError(o.Key(), "request did not complete within requested timeout")
 		}
-		item, err := b.source.Item(o)
+		item, err := b.source.Await(ctx, o)
 		if err != nil {
 			return err
 		}

@@ -249,7 +249,7 @@ func (x *Read) get(i *Resource) {
 		return
 	}
 	if err := x.sendObject(i, f, o); err != nil {
-		x.Fail(err)
+		x.Fail(x.ReadError(i, err))
 	}
 	x.Observe(i, x.Length())
 }
@@ -336,12 +336,14 @@ func (x *Read) VersionOf(f negotiate.Format) schema.GroupVersion {
 // sendObject answers with o.
 func (x *Read) sendObject(i *Resource, f negotiate.Format, o *cache.Object) error {
 	x.Answering(f.MediaType, x.VersionOf(f))
+	ctx, cancel := x.Bounded()
+	defer cancel()
 	if f.IsTable() {
 		options, err := f.TableOptions(x.Query)
 		if err != nil {
 			return err
 		}
-		table, err := i.View.TableOf(x.Base(), o, 0, options, f.Convert.GroupVersion())
+		table, err := i.View.TableOf(ctx, o, 0, options, f.Convert.GroupVersion())
 		if err != nil {
 			return err
 		}
@@ -355,7 +357,7 @@ func (x *Read) sendObject(i *Resource, f negotiate.Format, o *cache.Object) erro
 		return negotiate.NotAcceptable(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", i.Endpoint.Storage.New()))
 	}
 	encoder := i.View.Encoder(f.Encoding(), f.Projection())
-	item, err := encoder.Item(o)
+	item, err := encoder.Await(ctx, o)
 	if err != nil {
 		return err
 	}

@@ -199,10 +199,10 @@ func (c *Codec) Attrs(obj runtime.Object) (labels.Set, fields.Set, error) { retu
 
 // BodyOf returns bytes of o that Decode and Restore accept. These are the canonical bytes, unless a webhook
 // converts: then they are in the Codec's version, and cached, so that the webhook is called once for all
-// readers.
-func (c *Codec) BodyOf(o *cache.Object) ([]byte, error) {
+// readers. It ends with ctx as [Encoder.Await] does.
+func (c *Codec) BodyOf(ctx context.Context, o *cache.Object) ([]byte, error) {
 	if c.Converts() && c.custom.served != nil {
-		return c.custom.served.Encoder(JSON, Full).Item(o)
+		return c.custom.served.Encoder(JSON, Full).Await(ctx, o)
 	}
 	return o.Body(), o.Err()
 }
@@ -402,9 +402,9 @@ func (c *Codec) decode(body []byte, into runtime.Object, defaults bool) error {
 }
 
 // Internal decodes a cached object into a new object of the internal version. revision, if not 0,
-// replaces its resourceVersion.
-func (c *Codec) Internal(o *cache.Object, revision int64) (runtime.Object, error) {
-	body, err := c.BodyOf(o)
+// replaces its resourceVersion. It ends with ctx as [Encoder.Await] does.
+func (c *Codec) Internal(ctx context.Context, o *cache.Object, revision int64) (runtime.Object, error) {
+	body, err := c.BodyOf(ctx, o)
 	if err != nil {
 		return nil, err
 	}

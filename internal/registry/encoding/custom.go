@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sync/singleflight"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
@@ -228,6 +229,9 @@ type customCodec struct {
 	// converts says that a webhook converts, which may change labels and fields. The cache has those
 	// of the stored version.
 	converts bool
+
+	// conversions are the calls to that webhook that are under way.
+	conversions singleflight.Group
 
 	// served has the encoders of the Codec's version; nil if it is not served.
 	served *Version

@@ -35,7 +35,8 @@
 //
 // # Locks and goroutines
 //
-// There are no goroutines. A Codec and its Versions are safe for concurrent use once they are set up. The
+// Each call to a conversion webhook has a goroutine of its own, which nobody awaits; it ends with the call, and
+// readers of the object share it. There are no others. A Codec and its Versions are safe for concurrent use once they are set up. The
 // locks of key providers and rule caches are leaves. The lock around upstream's JSONPath is held while
 // CustomConfig.Make runs.
 package encoding

@@ -2,8 +2,10 @@ package encoding
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"reflect"
+	"runtime/debug"
 	"sync"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -14,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/larder-io/larder/cache"
@@ -69,7 +73,11 @@ func (e *Encoder) Sliced() bool {
 }
 
 // Item returns the item of o. The bytes are shared.
-func (e *Encoder) Item(o *cache.Object) ([]byte, error) {
+func (e *Encoder) Item(o *cache.Object) ([]byte, error) { return e.Await(context.Background(), o) }
+
+// Await is Item, but if a webhook makes the item, Await waits for it only until ctx ends, and then returns upstream's
+// timeout error.
+func (e *Encoder) Await(ctx context.Context, o *cache.Object) ([]byte, error) {
 	if o.Err() != nil {
 		return nil, o.Err()
 	}
@@ -79,7 +87,41 @@ func (e *Encoder) Item(o *cache.Object) ([]byte, error) {
 	if e.whole(o) {
 		return o.Body(), nil
 	}
-	return o.Encoding(cache.EncodingID(e.id), e.encode)
+	if !e.converts(o) {
+		return o.Encoding(cache.EncodingID(e.id), e.encode)
+	}
+	if item, ok := o.Kept(cache.EncodingID(e.id)); ok {
+		return item, nil
+	}
+	return e.converted(ctx, o, func(o *cache.Object) ([]byte, error) { return o.Encoding(cache.EncodingID(e.id), e.encode) })
+}
+
+// converts reports whether a webhook makes the item of o, unless the item is the canonical bytes.
+func (e *Encoder) converts(o *cache.Object) bool {
+	c := e.codec.custom
+	return c != nil && c.converts && !c.stores(o.Head())
+}
+
+// converted returns what encode makes of o by means of a webhook. Callers that arrive meanwhile share the result, even
+// an error: if each tried again, a webhook that hangs would delay them one after the other. The attempt is that of no
+// caller, and so continues if its first one leaves; upstream's client of the webhook ends it after 30 s.
+func (e *Encoder) converted(ctx context.Context, o *cache.Object, encode func(*cache.Object) ([]byte, error)) ([]byte, error) {
+	attempt := e.codec.custom.conversions.DoChan(fmt.Sprintf("%p %d", o, e.id), func() (item any, err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				klog.ErrorS(nil, "Conversion panicked", "panic", p, "stack", string(debug.Stack()))
+				err = fmt.Errorf("registry: conversion of %s to %s panicked", o.Key(), e.gvk)
+			}
+		}()
+		return encode(o)
+	})
+	select {
+	case <-ctx.Done():
+		return nil, storage.NewTimeoutError(o.Key(), "request did not complete within requested timeout")
+	case result := <-attempt:
+		item, _ := result.Val.([]byte)
+		return item, result.Err
+	}
 }
 
 func (e *Encoder) slice(body []byte) ([]byte, error) {
@@ -198,7 +240,7 @@ func (e *Encoder) decodedCustom(o *cache.Object) ([]byte, error) {
 		return c.encode(obj)
 	}
 	if c.custom.converts && !c.custom.stores(o.Head()) {
-		obj, err := c.Internal(o, 0)
+		obj, err := c.Internal(context.Background(), o, 0)
 		if err != nil {
 			return nil, err
 		}

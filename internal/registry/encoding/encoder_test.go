@@ -300,7 +300,7 @@ func testBookmarks(t *testing.T, v *registry.View, f *encoding.Encoder, u upstre
 func testDecoded(t *testing.T, v *registry.View, samples []registrytest.Sample) {
 	t.Helper()
 	for _, s := range samples {
-		obj, err := v.Resource.Codec().Internal(s.Object, 0)
+		obj, err := v.Resource.Codec().Internal(t.Context(), s.Object, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,6 +2,7 @@ package encoding
 
 import (
 	"bytes"
+	"context"
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry/wire"
@@ -59,14 +60,20 @@ func (s Source) Kept(o *cache.Object) ([]byte, bool) {
 }
 
 // Item returns the item of o: shared bytes or new ones. Do not write to them.
-func (s Source) Item(o *cache.Object) ([]byte, error) {
+func (s Source) Item(o *cache.Object) ([]byte, error) { return s.Await(context.Background(), o) }
+
+// Await is Item with the context of [Encoder.Await].
+func (s Source) Await(ctx context.Context, o *cache.Object) ([]byte, error) {
 	if _, unmade := s.Unmade(o); unmade || s.keeps(o) {
-		return s.Encoder.Item(o)
+		return s.Encoder.Await(ctx, o)
 	}
 	if item, ok := s.Kept(o); ok || o.Err() != nil {
 		return item, o.Err()
 	}
 	s.refuse()
+	if s.converts(o) {
+		return s.converted(ctx, o, s.encode)
+	}
 	return s.encode(o)
 }
 

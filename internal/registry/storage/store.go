@@ -252,7 +252,7 @@ func decodeItems(ctx context.Context, codec *encoding.Codec, objects []*cache.Ob
 		if !ok {
 			return fmt.Errorf("registry: items of %T are not objects", list)
 		}
-		body, err := codec.BodyOf(o)
+		body, err := codec.BodyOf(ctx, o)
 		if err != nil {
 			return err
 		}

@@ -172,7 +172,7 @@ func (s *storeWatch) deliver(ctx context.Context, d watch.Delivery) (bool, error
 	if d.Type == watch.InitialEnd && s.legacy {
 		return true, nil
 	}
-	event, err := s.event(d)
+	event, err := s.event(ctx, d)
 	if err != nil {
 		return false, err
 	}
@@ -180,7 +180,7 @@ func (s *storeWatch) deliver(ctx context.Context, d watch.Delivery) (bool, error
 }
 
 // event returns an event without an object where there is none to send.
-func (s *storeWatch) event(d watch.Delivery) (apiwatch.Event, error) {
+func (s *storeWatch) event(ctx context.Context, d watch.Delivery) (apiwatch.Event, error) {
 	var (
 		obj runtime.Object
 		err error
@@ -190,25 +190,25 @@ func (s *storeWatch) event(d watch.Delivery) (apiwatch.Event, error) {
 		obj, err = s.codec.Bookmark(d.Revision, d.Type == watch.InitialEnd)
 		return apiwatch.Event{Type: apiwatch.Bookmark, Object: obj}, err
 	case s.selects != nil:
-		return s.transition(d)
+		return s.transition(ctx, d)
 	case d.Type == watch.Deleted:
-		obj, err = s.codec.Internal(d.Object, d.Revision)
+		obj, err = s.codec.Internal(ctx, d.Object, d.Revision)
 	default:
-		obj, err = s.codec.Internal(d.Object, 0)
+		obj, err = s.codec.Internal(ctx, d.Object, 0)
 	}
 	return apiwatch.Event{Type: apiwatch.EventType(d.Type.String()), Object: obj}, err
 }
 
 // transition applies the predicate to the objects before and after d, by the rule of package
 // watch.
-func (s *storeWatch) transition(d watch.Delivery) (apiwatch.Event, error) {
-	before, err := s.selected(d.Prev(), d.Revision)
+func (s *storeWatch) transition(ctx context.Context, d watch.Delivery) (apiwatch.Event, error) {
+	before, err := s.selected(ctx, d.Prev(), d.Revision)
 	if err != nil {
 		return apiwatch.Event{}, err
 	}
 	var now runtime.Object
 	if d.Type != watch.Deleted {
-		if now, err = s.selected(d.Object, 0); err != nil {
+		if now, err = s.selected(ctx, d.Object, 0); err != nil {
 			return apiwatch.Event{}, err
 		}
 	}
@@ -224,11 +224,11 @@ func (s *storeWatch) transition(d watch.Delivery) (apiwatch.Event, error) {
 
 // selected decodes o, with another resourceVersion if that is not 0. It returns nil if the
 // predicate does not select o.
-func (s *storeWatch) selected(o *cache.Object, revision int64) (runtime.Object, error) {
+func (s *storeWatch) selected(ctx context.Context, o *cache.Object, revision int64) (runtime.Object, error) {
 	if o == nil {
 		return nil, nil
 	}
-	obj, err := s.codec.Internal(o, revision)
+	obj, err := s.codec.Internal(ctx, o, revision)
 	if err != nil {
 		return nil, err
 	}

@@ -80,7 +80,7 @@ func (p *Printer) printList(ctx context.Context, objects []*cache.Object, list w
 	c := p.codec
 	items := make([]runtime.Object, 0, len(objects))
 	for _, o := range objects {
-		obj, err := c.Internal(o, 0)
+		obj, err := c.Internal(ctx, o, 0)
 		if err != nil {
 			return nil, err
 		}
@@ -98,7 +98,7 @@ func (p *Printer) printList(ctx context.Context, objects []*cache.Object, list w
 
 // TableOf prints one object, at revision if that is not 0.
 func (p *Printer) TableOf(ctx context.Context, o *cache.Object, revision int64, options *metav1.TableOptions, gv schema.GroupVersion) (*metav1.Table, error) {
-	obj, err := p.codec.Internal(o, revision)
+	obj, err := p.codec.Internal(ctx, o, revision)
 	if err != nil {
 		return nil, err
 	}
@@ -183,7 +183,7 @@ func printRow(printer rest.TableConvertor, list runtime.Object) (metav1.TableRow
 
 // listOf decodes o, and returns it and a list that holds only it.
 func (p *Printer) listOf(o *cache.Object) (obj, list runtime.Object, err error) {
-	if obj, err = p.codec.Internal(o, 0); err != nil {
+	if obj, err = p.codec.Internal(context.Background(), o, 0); err != nil {
 		return nil, nil, err
 	}
 	list = p.codec.NewList()
