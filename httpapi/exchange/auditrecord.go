@@ -197,14 +197,9 @@ func (t *AuditRecord) answered(encoding time.Time, took time.Duration) {
 	}
 }
 
-// age returns the time since the arrival of the request.
-func (t *AuditRecord) age() time.Duration {
-	return time.Since(t.ac.GetEventRequestReceivedTimestamp().Time)
-}
-
 // addLatencies records the latencies of a slow request.
 func (t *AuditRecord) addLatencies() {
-	total := t.age()
+	total := time.Since(t.ac.GetEventRequestReceivedTimestamp().Time)
 	if total <= slowRequest {
 		return
 	}

@@ -240,16 +240,21 @@ func (x *Exchange) TakeSeat() Seat {
 	return p
 }
 
-// EndAudit records the answer's status and, if the answer is small and fast, its end. The end of
-// another is recorded when it has been sent: the record of a slow request says how long that took.
+// EndAudit records the answer's status and, if the answer is small, its end: nobody gets a small answer whose
+// record is not stored. Upstream encodes and writes an answer in one step, so the record of a slow request has
+// the time since the encoding began for both. The end of a larger answer is recorded when it has been sent.
 func (x *Exchange) EndAudit() {
 	if x.Audit == nil {
 		return
 	}
 	x.Audit.Answer(x.StatusCode())
-	if x.small() && x.Audit.age() <= slowRequest { // otherwise the record has latencies
-		x.TakeAudit().End()
+	if !x.small() {
+		return
 	}
+	if !x.encoding.IsZero() {
+		x.Audit.answered(x.encoding, time.Since(x.encoding))
+	}
+	x.TakeAudit().End()
 }
 
 // ReleaseSeat releases the seat if only a small answer is left to send. So the seat is free when the client

@@ -1,0 +1,63 @@
+package exchange
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/larder-io/larder/httpapi/request"
+)
+
+// completed is the last event of a request; nil if it was not stored.
+type completed struct{ *auditapi.Event }
+
+// ProcessEvents implements audit.Sink.
+func (c *completed) ProcessEvents(all ...*auditapi.Event) bool {
+	for _, e := range all {
+		if e.Stage == auditapi.StageResponseComplete {
+			c.Event = e.DeepCopy()
+		}
+	}
+	return true
+}
+
+// TestSmallAnswersAreRecordedBeforeTheyAreSent checks that the record of a small answer ends before the answer is
+// sent, and has the latencies of a slow request.
+func TestSmallAnswersAreRecordedBeforeTheyAreSent(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer Response
+		before bool
+	}{
+		"nothing":            {Response{}, true},
+		"bytes":              {Response{Bytes: make([]byte, RecordSize)}, true},
+		"a small body":       {Response{Body: unwritten{}, Size: RecordSize}, true},
+		"a large body":       {Response{Body: unwritten{}, Size: RecordSize + 1}, false},
+		"a body of any size": {Response{Body: unwritten{}, Size: UnknownSize}, false},
+	} {
+		for _, took := range []time.Duration{0, 2 * slowRequest} {
+			var stored completed
+			record := NewAuditRecord(t.Context(), "id", &request.Request{})
+			record.Begin(audit.RequestAuditConfig{Level: auditapi.LevelMetadata}, &stored)
+			record.Describe(httptest.NewRequest(http.MethodGet, "/", nil), time.Now().Add(-took), authorizer.AttributesRecord{User: &user.DefaultInfo{}})
+			x := &Exchange{Response: c.answer, Audit: record, encoding: time.Now().Add(-1)}
+			x.EndAudit()
+			if before := stored.Event != nil; before != c.before {
+				t.Errorf("%s after %v: stored before it is sent: %v", name, took, before)
+			}
+			x.Ready()
+			x.Charge(0, time.Millisecond)
+			x.Close()
+			for _, part := range []string{"serialize-response-object", "response-write", "total"} {
+				if took > 0 && stored.Annotations["apiserver.latency.k8s.io/"+part] == "" {
+					t.Errorf("%s after %v: no latency of %s", name, took, part)
+				}
+			}
+		}
+	}
+}
