@@ -87,7 +87,8 @@ func (x *Call) TimeOut() {
 }
 
 // answer sends what the handler wrote, which has ended or overflowed. If it ended after the deadline
-// and wrote nothing or 504, the request timed out.
+// without an answer or with a server error, the request timed out: upstream's timeout filter is faster than the
+// error that the deadline causes in a handler.
 func (x *Call) answer(ctx context.Context, w *buffered) {
 	select {
 	case <-w.overflowed:
@@ -103,7 +104,7 @@ func (x *Call) answer(ctx context.Context, w *buffered) {
 		panic(http.ErrAbortHandler)
 	case w.crashed:
 		x.Panicked()
-	case (w.status == 0 || w.status == http.StatusGatewayTimeout) && errors.Is(ctx.Err(), context.DeadlineExceeded):
+	case (w.status == 0 || w.status >= http.StatusInternalServerError) && errors.Is(ctx.Err(), context.DeadlineExceeded):
 		x.TimeOut()
 	default:
 		w.SendTo(&x.Response)

@@ -3,13 +3,20 @@ package nethttp
 import (
 	"bufio"
 	"bytes"
+	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
+	"iter"
+	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/larder-io/larder/httpapi/exchange"
 )
 
 func TestAnswersOfHandlers(t *testing.T) {
@@ -129,6 +136,50 @@ func TestHandlersMayOutliveTheirRequest(t *testing.T) {
 		}
 	}
 }
+
+// TestErrorsAtTheDeadlineAreTimeouts checks that a handler that fails when its deadline has passed is answered for as
+// one that has not ended, and that other answers stay.
+func TestErrorsAtTheDeadlineAreTimeouts(t *testing.T) {
+	late, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	<-late.Done()
+	ended := make(chan struct{})
+	close(ended)
+	for ctx, want := range map[context.Context]map[int]int{
+		t.Context(): {0: 200, 201: 201, 404: 404, 500: 500, 503: 503, 504: 504},
+		late:        {0: 504, 201: 201, 404: 404, 500: 504, 503: 504, 504: 504},
+	} {
+		for status, want := range want {
+			x := new(Call)
+			new(Handlers).Init(x, carrier{}, time.Now(), exchange.NewDeadlines(t.Context(), time.Minute))
+			if err := x.Parse(http.MethodGet, "/x"); err != nil {
+				t.Fatal(err)
+			}
+			w := &buffered{done: ended, Recorder: *NewRecorder()}
+			if status != 0 {
+				w.WriteHeader(status)
+				io.WriteString(w, "of the handler")
+			}
+			x.answer(ctx, w)
+			if timedOut := ctx == late && want == 504; x.StatusCode() != want || strings.Contains(string(x.Bytes), "allotted timeout") != timedOut {
+				t.Errorf("a handler that answers %d, with its deadline passed: %v: %d %s", status, ctx == late, x.StatusCode(), x.Bytes)
+			}
+		}
+	}
+}
+
+// carrier is a request without header and body.
+type carrier struct{ exchange.Carrier }
+
+func (carrier) Fields() []exchange.Field                  { return nil }
+func (carrier) Host() []byte                              { return nil }
+func (carrier) Peek(string) []byte                        { return nil }
+func (carrier) Lines() iter.Seq2[[]byte, []byte]          { return func(func(_, _ []byte) bool) {} }
+func (carrier) BodyLength() int64                         { return 0 }
+func (carrier) RemoteAddr() net.Addr                      { return new(net.TCPAddr) }
+func (carrier) TLS() *tls.ConnectionState                 { return nil }
+func (carrier) Major() int                                { return 1 }
+func (carrier) Until(ctx context.Context) context.Context { return ctx }
 
 func TestStreamsAreHeardAtOnce(t *testing.T) {
 	next, gone := make(chan struct{}), make(chan struct{})
