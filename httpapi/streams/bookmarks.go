@@ -72,10 +72,10 @@ func (ws *watchStream) sendBookmark(b *batch, d watch.Delivery) error {
 // minute behind, and would have to list again if that minute had more writes than a restarted server
 // replays.
 func (ws *watchStream) endWithBookmark(b *batch) error {
-	if !ws.bookmarks || ws.unencodable || ws.faults.Holding() {
+	if !ws.bookmarks || ws.unencodable {
 		return errEnd
 	}
-	if more, err := ws.drain(b); more || err != nil {
+	if more, err := ws.drain(b); more || err != nil || ws.faults.Holding() {
 		return cmp.Or(err, errEnd)
 	}
 	known := ws.watcher.LastRevision()

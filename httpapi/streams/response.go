@@ -64,7 +64,7 @@ func (r *response) flush(b *batch) error {
 }
 
 // sendChunk writes b.buf[from:to] as a chunk, and overwrites the bytes around it. more means that another
-// send follor.
+// send follows.
 func (r *response) sendChunk(b *batch, from, to int, more bool) error {
 	r.size += to - from
 	b.bytes += to - from
@@ -99,7 +99,7 @@ func (r *response) sendLarge(b *batch, frame []byte) error {
 	return r.send(b, []byte("\r\n"), false)
 }
 
-// send writes p with a deadline. more means that another send follor.
+// send writes p with a deadline. more means that another send follows.
 func (r *response) send(b *batch, p []byte, more bool) error {
 	if r.writer != nil {
 		return r.writer.Send(r.Conn, p, more || r.corked, b.waiter)
