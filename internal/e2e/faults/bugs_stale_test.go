@@ -26,7 +26,7 @@ func staleBugs() []*bug {
 		steps:  []func(*trial){create("replicas", "2"), change("replicas", "1"), change("replicas", "2"), fill},
 		report: reportLost,
 	}, {
-		name: "The deletion of a parent concerns its successor", kind: "stale", like: "pravega/zookeeper-operator#312",
+		name: "The deletion of a parent hits its successor", kind: "stale", like: "pravega/zookeeper-operator#312",
 		watched: []string{"configmaps", "persistentvolumeclaims"}, controller: deleting,
 		steps:  []func(*trial){createFinalized, remove, createFinalized, fill},
 		report: reportLost,
