@@ -148,6 +148,40 @@ func TestWebhookConvertsEachStateOnce(t *testing.T) {
 	}
 }
 
+// TestNoDefaultsInWhatAWebhookReturns: all reads of an object show the same, although the schema has a default for a
+// field that the webhook does not set.
+func TestNoDefaultsInWhatAWebhookReturns(t *testing.T) {
+	s, c := newServer(t), newConverter(t)
+	s.define(t, shelves, c.by, func(d *apiextensionsv1.CustomResourceDefinition) {
+		for i := range d.Spec.Versions {
+			d.Spec.Versions[i].Schema.OpenAPIV3Schema.Properties["spec"].Properties["size"+d.Spec.Versions[i].Name] = apiextensionsv1.JSONSchemaProps{
+				Type: "string", Default: &apiextensionsv1.JSON{Raw: []byte(`"large"`)},
+			}
+			d.Spec.Versions[i].AdditionalPrinterColumns = []apiextensionsv1.CustomResourceColumnDefinition{
+				{Name: "Size", Type: "string", JSONPath: ".spec.size" + d.Spec.Versions[i].Name},
+			}
+		}
+	})
+	s.put(t, shelfKey+"old", old)
+	contains(t, s.get(t, shelvesV1+"/old").body, `"sizev1":"large"`)
+	const metadata, table = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", "application/json;as=Table;v=v1;g=meta.k8s.io"
+	for _, path := range []string{"/old", "", "?labelSelector=tint%3Dred", "?fieldSelector=spec.colour%3Dred"} {
+		for _, accept := range []string{"", metadata, table} {
+			if path == "/old" && accept == metadata {
+				continue
+			}
+			a := s.ask(t, call{method: http.MethodGet, path: shelvesV2 + path, accept: accept})
+			contains(t, a.body, `"name":"old"`)
+			lacks(t, a.body, "large")
+		}
+	}
+	for _, query := range []string{"", "&labelSelector=tint%3Dred", "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"} {
+		_, object, _ := s.watch(t, shelvesV2+"?watch=1"+query).next(t)
+		contains(t, object, `"colour":"red"`)
+		lacks(t, object, "large")
+	}
+}
+
 // selection is a list, and the events that a watch with the same selectors should send.
 type selection struct {
 	path     string

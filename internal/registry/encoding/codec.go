@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"sync/atomic"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -197,14 +198,22 @@ func (c *Codec) Converts() bool { return c.custom != nil && c.custom.converts }
 // Attrs finds the labels and the selectable fields of an object of the Codec's version.
 func (c *Codec) Attrs(obj runtime.Object) (labels.Set, fields.Set, error) { return c.attrs(obj) }
 
-// BodyOf returns bytes of o that Decode and Restore accept. These are the canonical bytes, unless a webhook
-// converts: then they are in the Codec's version, and cached, so that the webhook is called once for all
-// readers. It ends with ctx as [Encoder.Await] does.
-func (c *Codec) BodyOf(ctx context.Context, o *cache.Object) ([]byte, error) {
-	if c.Converts() && c.custom.served != nil {
-		return c.custom.served.Encoder(JSON, Full).Await(ctx, o)
+// DecodeObject decodes o as Decode, or Restore if exact is set, decodes its canonical bytes, unless a webhook
+// converts. Then it decodes the bytes that a GET returns, as plain JSON: the webhook was called once for all readers, and
+// nothing sets defaults in what it returned. DecodeObject ends with ctx as [Encoder.Await] does.
+func (c *Codec) DecodeObject(ctx context.Context, o *cache.Object, into runtime.Object, exact bool) error {
+	if o.Err() != nil {
+		return o.Err()
 	}
-	return o.Body(), o.Err()
+	if !c.Converts() || c.custom.served == nil {
+		return c.decode(o.Body(), into, exact)
+	}
+	item, err := c.custom.served.Encoder(JSON, Full).Await(ctx, o)
+	if err != nil {
+		return err
+	}
+	c.decodes.Add(1)
+	return runtime.DecodeInto(unstructured.UnstructuredJSONScheme, item, into)
 }
 
 // authenticatedKey binds an encrypted value to the key under which it is stored.
@@ -404,12 +413,8 @@ func (c *Codec) decode(body []byte, into runtime.Object, defaults bool) error {
 // Internal decodes a cached object into a new object of the internal version. revision, if not 0,
 // replaces its resourceVersion. It ends with ctx as [Encoder.Await] does.
 func (c *Codec) Internal(ctx context.Context, o *cache.Object, revision int64) (runtime.Object, error) {
-	body, err := c.BodyOf(ctx, o)
-	if err != nil {
-		return nil, err
-	}
 	obj := c.newFunc()
-	if err := c.Decode(body, obj); err != nil {
+	if err := c.DecodeObject(ctx, o, obj, false); err != nil {
 		return nil, err
 	}
 	if revision != 0 && revision != o.Revision() {

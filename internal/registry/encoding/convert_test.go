@@ -72,7 +72,7 @@ func TestReadersShareAConversion(t *testing.T) {
 		"panic":   {func() error { panic("conversion") }, func(err error) bool { return err != nil }},
 		"success": {func() error { return nil }, func(err error) bool { return err == nil }},
 	} {
-		for _, projection := range []encoding.Projection{encoding.Full} {
+		for _, projection := range []encoding.Projection{encoding.Full, encoding.Partial} {
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					v, o, calls := converted(t)

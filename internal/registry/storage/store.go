@@ -252,11 +252,7 @@ func decodeItems(ctx context.Context, codec *encoding.Codec, objects []*cache.Ob
 		if !ok {
 			return fmt.Errorf("registry: items of %T are not objects", list)
 		}
-		body, err := codec.BodyOf(ctx, o)
-		if err != nil {
-			return err
-		}
-		if err := codec.Restore(body, obj); err != nil {
+		if err := codec.DecodeObject(ctx, o, obj, true); err != nil {
 			return err
 		}
 	}
