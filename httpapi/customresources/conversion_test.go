@@ -182,6 +182,54 @@ func TestNoDefaultsInWhatAWebhookReturns(t *testing.T) {
 	}
 }
 
+// TestPagesOfWhatAWebhookSelects: lists with selectors that apply to converted objects have pages, and convert no more
+// objects than a page needs. A list at any revision has none, as in kube-apiserver's cache.
+func TestPagesOfWhatAWebhookSelects(t *testing.T) {
+	s, c := newServer(t), newConverter(t)
+	s.define(t, shelves, c.by)
+	const objects = 20
+	for i := range objects {
+		color := []string{"red", "blue"}[i/3%2]
+		s.put(t, fmt.Sprintf("%sshelf-%02d", shelfKey, i), strings.NewReplacer(`"name":"old"`, fmt.Sprintf(`"name":"shelf-%02d"`, i), `"red"`, `"`+color+`"`).Replace(old))
+	}
+	type list struct {
+		Metadata struct {
+			Continue           string
+			RemainingItemCount *int64
+		}
+		Items []struct{ Metadata struct{ Name string } }
+	}
+	get := func(path string) (l list) {
+		t.Helper()
+		must(t, json.Unmarshal([]byte(s.get(t, path).body), &l))
+		return l
+	}
+	if page := get(shelvesV2 + "?labelSelector=tint%3Dred&limit=2"); len(page.Items) != 2 || page.Metadata.Continue == "" || c.calls.Load() != 2 {
+		t.Errorf("%d conversions for a page of two: %+v", c.calls.Load(), page)
+	}
+	for _, selector := range []string{"labelSelector=tint%3Dred", "fieldSelector=spec.colour%3Dblue", "labelSelector=tint%3Dgreen", "labelSelector=tint"} {
+		whole := get(shelvesV2 + "?" + selector)
+		for limit := 1; limit <= objects+1; limit++ {
+			var paged list
+			for next := ""; ; {
+				page := get(fmt.Sprintf("%s?%s&limit=%d&continue=%s", shelvesV2, selector, limit, next))
+				if paged.Items = append(paged.Items, page.Items...); page.Metadata.Continue == "" {
+					break
+				}
+				if next = page.Metadata.Continue; len(page.Items) != limit || page.Metadata.RemainingItemCount != nil {
+					t.Fatalf("%s, limit %d: %+v", selector, limit, page)
+				}
+			}
+			if fmt.Sprint(paged.Items) != fmt.Sprint(whole.Items) {
+				t.Errorf("%s, limit %d: %v, want %v", selector, limit, paged.Items, whole.Items)
+			}
+		}
+		if any := get(shelvesV2 + "?resourceVersion=0&limit=1&" + selector); fmt.Sprint(any.Items) != fmt.Sprint(whole.Items) {
+			t.Errorf("%s at any revision: %v, want %v", selector, any.Items, whole.Items)
+		}
+	}
+}
+
 // selection is a list, and the events that a watch with the same selectors should send.
 type selection struct {
 	path     string

@@ -17,6 +17,7 @@ import (
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry/encoding"
+	"github.com/larder-io/larder/internal/registry/wire"
 	"github.com/larder-io/larder/kv"
 )
 
@@ -114,24 +115,55 @@ func (s *adapter) GetList(ctx context.Context, key string, opts storage.ListOpti
 		Limit: opts.Predicate.Limit, Continue: opts.Predicate.Continue,
 		ended: strings.HasSuffix(key, "/"),
 	}
-	late := s.selectsLate(&opts.Predicate)
-	if late {
-		q.Label, q.Field, q.Limit = nil, nil, 0 // all on one page
+	items.Set(reflect.MakeSlice(items.Type(), 0, 0))
+	page := s.appendPage
+	if s.selectsLate(&opts.Predicate) {
+		page = s.appendSelected
 	}
-	listing, err := s.Resource.List(ctx, q, nil)
+	found, err := page(ctx, q, &opts.Predicate, list, items)
 	if err != nil {
 		return err
 	}
-	if err := decodeItems(ctx, s.codec, listing.Objects, list, items); err != nil {
-		return err
-	}
-	if late {
-		if err := selectItems(items, opts.Predicate); err != nil {
-			return err
-		}
-	}
 	opts.Predicate.SetShardInfoOnList(list)
-	return s.codec.Versioner().UpdateList(list, uint64(listing.Meta.Revision), listing.Meta.Continue, listing.Meta.Remaining)
+	return s.codec.Versioner().UpdateList(list, uint64(found.Revision), found.Continue, found.Remaining)
+}
+
+// appendPage appends the objects that q selects to items.
+func (s *adapter) appendPage(ctx context.Context, q ListRequest, _ *storage.SelectionPredicate, list runtime.Object, items reflect.Value) (wire.ListMeta, error) {
+	listing, err := s.Resource.List(ctx, q, nil)
+	if err == nil {
+		_, err = decodeItems(ctx, s.codec, listing.Objects, list, items, nil)
+	}
+	return listing.Meta, err
+}
+
+// appendSelected appends the objects that p selects to items. Like a read of the store with selectors, it fetches
+// pages, which grow, until it has as many objects as q allows.
+func (s *adapter) appendSelected(ctx context.Context, q ListRequest, p *storage.SelectionPredicate, list runtime.Object, items reflect.Value) (wire.ListMeta, error) {
+	for q.Label, q.Field = nil, nil; ; q.Limit = min(q.Limit*2, max(maxPage, p.Limit)) {
+		listing, err := s.Resource.List(ctx, q, nil)
+		if err != nil {
+			return wire.ListMeta{}, err
+		}
+		if int64(len(listing.Objects)) > q.Limit { // resourceVersion 0 lifts the limit
+			p.Limit = 0
+		}
+		looked, err := decodeItems(ctx, s.codec, listing.Objects, list, items, p)
+		if err != nil {
+			return wire.ListMeta{}, err
+		}
+		listing.Meta.Remaining = nil // as in upstream: only lists without selectors have it
+		if looked < len(listing.Objects) {
+			prefix := strings.TrimSuffix(s.layout.root+q.prefix(), "/")
+			next := s.layout.root + listing.Objects[looked-1].Key() + "\x00"
+			listing.Meta.Continue, err = storage.EncodeContinue(next, prefix, listing.Meta.Revision)
+			return listing.Meta, err
+		}
+		if listing.Meta.Continue == "" || p.Limit > 0 && int64(items.Len()) >= p.Limit {
+			return listing.Meta, nil
+		}
+		q.Continue, q.ResourceVersion, q.Match = listing.Meta.Continue, "", ""
+	}
 }
 
 // Stats implements storage.Interface.
@@ -238,46 +270,42 @@ func itemsOf(list runtime.Object) (reflect.Value, error) {
 	return items, nil
 }
 
-// decodeItems fills items with new objects. Items are not nil afterwards.
-func decodeItems(ctx context.Context, codec *encoding.Codec, objects []*cache.Object, list runtime.Object, items reflect.Value) error {
-	items.Set(reflect.MakeSlice(items.Type(), len(objects), len(objects)))
+// decodeItems appends new objects to items: those that selects selects, unless it is nil, up to its limit. It returns
+// the number of objects that it looked at.
+func decodeItems(ctx context.Context, codec *encoding.Codec, objects []*cache.Object, list runtime.Object, items reflect.Value, selects *storage.SelectionPredicate) (int, error) {
+	kept := items.Len()
+	items.Grow(len(objects))
 	for i, o := range objects {
 		if ctx.Err() != nil {
-			return storage.NewTimeoutError(o.Key(), "request did not complete within requested timeout")
+			return 0, storage.NewTimeoutError(o.Key(), "request did not complete within requested timeout")
 		}
+		items.SetLen(kept + 1)
 		if codec.IsCustom() {
-			items.Index(i).Set(reflect.ValueOf(newItem(list, items)).Elem())
+			items.Index(kept).Set(reflect.ValueOf(newItem(list, items)).Elem())
 		}
-		obj, ok := items.Index(i).Addr().Interface().(runtime.Object)
+		obj, ok := items.Index(kept).Addr().Interface().(runtime.Object)
 		if !ok {
-			return fmt.Errorf("registry: items of %T are not objects", list)
+			return 0, fmt.Errorf("registry: items of %T are not objects", list)
 		}
 		if err := codec.DecodeObject(ctx, o, obj, true); err != nil {
-			return err
+			return 0, err
+		}
+		if selects != nil {
+			matches, err := selects.Matches(obj)
+			if err != nil {
+				return 0, err
+			}
+			if !matches {
+				items.SetLen(kept)
+				continue
+			}
+		}
+		kept++
+		if selects != nil && selects.Limit > 0 && int64(kept) >= selects.Limit {
+			return i + 1, nil
 		}
 	}
-	return nil
-}
-
-// selectItems removes the items that predicate does not select.
-func selectItems(items reflect.Value, predicate storage.SelectionPredicate) error {
-	kept := 0
-	for i := range items.Len() {
-		obj, ok := items.Index(i).Addr().Interface().(runtime.Object)
-		if !ok {
-			return fmt.Errorf("registry: item of type %s is not an object", items.Index(i).Type())
-		}
-		matches, err := predicate.Matches(obj)
-		if err != nil {
-			return err
-		}
-		if matches {
-			items.Index(kept).Set(items.Index(i))
-			kept++
-		}
-	}
-	items.SetLen(kept)
-	return nil
+	return len(objects), nil
 }
 
 // newItem makes an empty element for items. Unstructured ones keep their version.
