@@ -48,9 +48,9 @@ func (i *authentication) authenticate(x *apiCall) bool {
 	case i.relayed && auth.Undecided(err):
 		x.Fail(unavailable())
 	case errors.Is(err, auth.ErrLookup): // the credential may be valid; clients do not retry a 401
-		x.Fail(unsynced())
+		i.unauthorized(x, unsynced())
 	default:
-		i.unauthorized(x)
+		i.unauthorized(x, apierrors.NewUnauthorized("Unauthorized"))
 	}
 	return false
 }
@@ -65,13 +65,13 @@ func closeAnonymous(x *apiCall) {
 	}
 }
 
-// unauthorized answers a client that was not authenticated.
-func (i *authentication) unauthorized(x *apiCall) {
+// unauthorized answers a client that was not authenticated with err.
+func (i *authentication) unauthorized(x *apiCall, err error) {
 	if x.Audit != nil {
 		i.auditor.refuse(x, attempted(x))
 	}
 	closeAnonymous(x)
-	x.Fail(apierrors.NewUnauthorized("Unauthorized"))
+	x.Fail(err)
 }
 
 // impersonate replaces the user with the impersonated one if the sender may do so. Otherwise it answers the

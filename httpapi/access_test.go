@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
@@ -138,9 +139,11 @@ authorization_duration_seconds{no-opinion} 1`
 }
 
 // TestUnreadCredentialsAreTriedAgain: a client whose credential depends on an object that cannot be read is told to try
-// again; a 401 would be final.
+// again; a 401 would be final. The request is audited as one that was not authenticated.
 func TestUnreadCredentialsAreTriedAgain(t *testing.T) {
+	recorded := newEvents()
 	f := newTestServer(t, Config{Access: Access{
+		AuditPolicy: parsePolicy(t, "rules: [{level: Metadata}]"), Audit: recorded,
 		Authenticator: authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
 			return nil, false, utilerrors.NewAggregate([]error{errors.New("no such token"), fmt.Errorf("token: %w", auth.ErrLookup)})
 		}),
@@ -152,6 +155,9 @@ func TestUnreadCredentialsAreTriedAgain(t *testing.T) {
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") != "1" {
 		t.Errorf("%s %v", resp.Status, resp.Header)
+	}
+	if len(recorded.next(t, auditapi.StageResponseStarted)) == 0 {
+		t.Error("nothing was recorded")
 	}
 }
 

@@ -197,9 +197,14 @@ func (t *AuditRecord) answered(encoding time.Time, took time.Duration) {
 	}
 }
 
+// age returns the time since the arrival of the request.
+func (t *AuditRecord) age() time.Duration {
+	return time.Since(t.ac.GetEventRequestReceivedTimestamp().Time)
+}
+
 // addLatencies records the latencies of a slow request.
 func (t *AuditRecord) addLatencies() {
-	total := time.Since(t.ac.GetEventRequestReceivedTimestamp().Time)
+	total := t.age()
 	if total <= slowRequest {
 		return
 	}

@@ -242,13 +242,14 @@ func (x *Exchange) TakeSeat() Seat {
 
 // EndAudit records the answer's status and, if the answer is small, its end: nobody gets a small answer whose
 // record is not stored. Upstream encodes and writes an answer in one step, so the record of a slow request has
-// the time since the encoding began for both. The end of a larger answer is recorded when it has been sent.
+// the time since the encoding began for both. The end of a larger answer is recorded when it has been sent, unless
+// it is in memory and the request was fast: then the record says nothing of that.
 func (x *Exchange) EndAudit() {
 	if x.Audit == nil {
 		return
 	}
 	x.Audit.Answer(x.StatusCode())
-	if !x.small() {
+	if !x.small() || len(x.Bytes) > RecordSize && x.Audit.age() > slowRequest {
 		return
 	}
 	if !x.encoding.IsZero() {

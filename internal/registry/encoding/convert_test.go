@@ -3,11 +3,13 @@ package encoding_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"testing"
 	"testing/synctest"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -117,4 +119,35 @@ func TestReadersShareAConversion(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestConversionsAreLimited: conversions that their readers have left are limited.
+func TestConversionsAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v, o, calls := converted(t)
+		e := v.Encoder(encoding.JSON, encoding.Full)
+		left, leave := context.WithCancel(t.Context())
+		leave()
+		another := func(i int) *cache.Object {
+			return cache.NewObject(cache.ObjectConfig{Key: fmt.Sprint(i), Revision: 1, Body: o.Body()}, cache.NewSchema("shelves", nil))
+		}
+		const most = 1000
+		for i := range most {
+			if _, err := e.Await(left, another(i)); !storage.IsRequestTimeout(err) {
+				t.Fatalf("reader %d: %v", i, err)
+			}
+		}
+		synctest.Wait()
+		if _, err := e.Await(t.Context(), another(most)); !apierrors.IsTooManyRequests(err) {
+			t.Errorf("one more: %v", err)
+		}
+		for range most {
+			calls <- func() error { return errors.ErrUnsupported }
+		}
+		synctest.Wait()
+		go func() { calls <- func() error { return nil } }()
+		if _, err := e.Await(t.Context(), another(most)); err != nil {
+			t.Errorf("at last: %v", err)
+		}
+	})
 }

@@ -230,8 +230,9 @@ type customCodec struct {
 	// of the stored version.
 	converts bool
 
-	// conversions are the calls to that webhook that are under way.
+	// conversions are the calls to that webhook that are under way, and converting is their number.
 	conversions singleflight.Group
+	converting  atomic.Int64
 
 	// served has the encoders of the Codec's version; nil if it is not served.
 	served *Version

@@ -10,6 +10,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -102,11 +103,19 @@ func (e *Encoder) converts(o *cache.Object) bool {
 	return c != nil && c.converts && !c.stores(o.Head())
 }
 
+// mostConversions limits the calls to a webhook that are under way. Flow control does not limit them, because they
+// outlive readers that leave. The limit is above the usual number of seats, so readers that stay do not reach it.
+const mostConversions = 1000
+
 // converted returns what encode makes of o by means of a webhook. Callers that arrive meanwhile share the result, even
 // an error: if each tried again, a webhook that hangs would delay them one after the other. The attempt is that of no
 // caller, and so continues if its first one leaves; upstream's client of the webhook ends it after 30 s.
 func (e *Encoder) converted(ctx context.Context, o *cache.Object, encode func(*cache.Object) ([]byte, error)) ([]byte, error) {
 	attempt := e.codec.custom.conversions.DoChan(fmt.Sprintf("%p %d", o, e.id), func() (item any, err error) {
+		defer e.codec.custom.converting.Add(-1)
+		if e.codec.custom.converting.Add(1) > mostConversions {
+			return nil, apierrors.NewTooManyRequests("too many objects wait for the conversion webhook, please try again later", 1)
+		}
 		defer func() {
 			if p := recover(); p != nil {
 				klog.ErrorS(nil, "Conversion panicked", "panic", p, "stack", string(debug.Stack()))

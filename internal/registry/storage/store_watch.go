@@ -173,7 +173,10 @@ func (s *storeWatch) deliver(ctx context.Context, d watch.Delivery) (bool, error
 		return true, nil
 	}
 	event, err := s.event(ctx, d)
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil: // the watch ended while a webhook converted
+		return false, nil
+	case err != nil:
 		return false, err
 	}
 	return event.Object == nil || s.send(ctx, event), nil
