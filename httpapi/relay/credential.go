@@ -14,8 +14,8 @@ import (
 const (
 	// credentialTimeout is how long a request waits for the plugin that makes the relay's credential.
 	credentialTimeout = 10 * time.Second
-	// maxUnanswered limits the requests of a patient. Those that it has given up count as long as the plugin runs.
-	maxUnanswered = 1000
+	// maxWaiting limits the requests that wait for the plugin. Those that were given up count as long as the plugin runs.
+	maxWaiting = 1000
 )
 
 var errNoCredential = errors.New("relay: the plugin that makes the relay's credential does not answer")
@@ -34,18 +34,26 @@ func TransportFor(config *rest.Config) (http.RoundTripper, error) {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
 	if plugin {
-		next = &patient{next, semaphore.NewWeighted(maxUnanswered)}
+		next = &patient{next, semaphore.NewWeighted(maxWaiting)}
 	}
 	return next, nil
 }
 
 // patient sends requests by a transport that runs a plugin first.
 type patient struct {
-	next       http.RoundTripper
-	unanswered *semaphore.Weighted
+	next    http.RoundTripper
+	waiting *semaphore.Weighted
 }
 
-type limitKey struct{} // of the timer that ends the context of a request
+// call is a request of a patient.
+type call struct {
+	limit   *time.Timer // ends the context, unless it is stopped
+	giveUp  context.CancelCauseFunc
+	waiting *semaphore.Weighted
+	held    int64 // of waiting
+}
+
+type callKey struct{}
 
 // RoundTrip implements http.RoundTripper. A request that it has given up is not sent later, because its context has ended.
 func (p *patient) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -54,11 +62,18 @@ func (p *patient) RoundTrip(req *http.Request) (*http.Response, error) {
 	defer limit.Stop()
 	var resp *http.Response
 	err, answered := error(nil), make(chan struct{})
-	if p.unanswered.Acquire(ctx, 1) == nil {
+	if p.waiting.Acquire(ctx, 1) == nil {
+		c := &call{limit, giveUp, p.waiting, 1}
 		go func() { // ends with the plugin
-			defer p.unanswered.Release(1)
-			resp, err = p.next.RoundTrip(req.Clone(context.WithValue(ctx, limitKey{}, limit)))
-			close(answered)
+			defer func() { c.waiting.Release(c.held) }()
+			resp, err = p.next.RoundTrip(req.Clone(context.WithValue(ctx, callKey{}, c)))
+			select {
+			case answered <- struct{}{}:
+			case <-ctx.Done():
+				if err == nil {
+					resp.Body.Close() // after a switch of protocols, nothing else closes the connection
+				}
+			}
 		}()
 	}
 	select {
@@ -74,11 +89,21 @@ type begins struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
 func (b begins) RoundTrip(req *http.Request) (*http.Response, error) {
-	limit := req.Context().Value(limitKey{}).(*time.Timer)
-	limit.Stop()
+	c, ok := req.Context().Value(callKey{}).(*call)
+	if !ok {
+		return b.next.RoundTrip(req)
+	}
+	if !c.limit.Stop() {
+		c.giveUp(errNoCredential) // the limit is just doing so
+	}
+	c.waiting.Release(c.held)
+	c.held = 0
 	resp, err := b.next.RoundTrip(req)
-	if err == nil && resp.StatusCode == http.StatusUnauthorized {
-		limit.Reset(credentialTimeout) // the plugin runs again
+	if err == nil && resp.StatusCode == http.StatusUnauthorized { // the plugin runs again
+		c.limit.Reset(credentialTimeout)
+		if c.waiting.TryAcquire(1) {
+			c.held = 1
+		}
 	}
 	return resp, err
 }

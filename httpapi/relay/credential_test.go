@@ -40,8 +40,8 @@ type far struct {
 }
 
 func (f *far) RoundTrip(req *http.Request) (*http.Response, error) {
-	if err := req.Context().Err(); err != nil {
-		return nil, err
+	if req.Context().Err() != nil {
+		return nil, context.Cause(req.Context())
 	}
 	f.sent++
 	return &http.Response{StatusCode: f.code, Header: make(http.Header), Body: io.NopCloser(strings.NewReader("answer")), Request: req}, nil
@@ -70,10 +70,10 @@ func TestPluginHangs(t *testing.T) {
 				}
 				close(hangs.makes)
 				synctest.Wait()
-				if upstream.sent != 0 || !p.unanswered.TryAcquire(2) {
+				if upstream.sent != 0 || !p.waiting.TryAcquire(2) {
 					t.Errorf("%d requests sent late, or some still wait", upstream.sent)
 				}
-				p.unanswered.Release(2)
+				p.waiting.Release(2)
 				req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://upstream", nil)
 				resp, err := p.RoundTrip(req)
 				if err != nil {
@@ -93,13 +93,98 @@ func TestPluginHangsAfterRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs := &plugin{next: begins{&far{code: http.StatusUnauthorized}}, makes: make(chan struct{}, 1)}
 		hangs.makes <- struct{}{}
-		p := &patient{hangs, semaphore.NewWeighted(2)}
+		p := &patient{hangs, semaphore.NewWeighted(1)}
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://upstream", nil)
 		began := time.Now()
 		if _, err := p.RoundTrip(req); !errors.Is(err, errNoCredential) || time.Since(began) != credentialTimeout {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
+		if p.waiting.TryAcquire(1) {
+			t.Error("a request that waits for the plugin again does not count")
+		}
 		close(hangs.makes)
+		if synctest.Wait(); !p.waiting.TryAcquire(1) {
+			t.Error("the request counts after the plugin has ended")
+		}
+	})
+}
+
+// silentFar is an upstream that does not answer before it is told to, whatever happens to the request.
+type silentFar struct{ answers chan *http.Response }
+
+func (f silentFar) RoundTrip(*http.Request) (*http.Response, error) { return <-f.answers, nil }
+
+// closes tells when it is closed.
+type closes struct {
+	io.Reader
+	closed bool
+}
+
+func (c *closes) Close() error { c.closed = true; return nil }
+
+// TestSlowUpstream: requests that have their credential do not keep others waiting.
+func TestSlowUpstream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		upstream := silentFar{make(chan *http.Response)}
+		made := &plugin{next: begins{upstream}, makes: make(chan struct{})}
+		close(made.makes)
+		p := &patient{made, semaphore.NewWeighted(1)}
+		ended := make(chan error)
+		for range 3 {
+			go func() {
+				req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://upstream", nil)
+				_, err := p.RoundTrip(req)
+				ended <- err
+			}()
+		}
+		time.Sleep(time.Hour)
+		for range 3 {
+			upstream.answers <- &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// TestAnswerTooLate: an answer to a request that was given up is closed.
+func TestAnswerTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		upstream := silentFar{make(chan *http.Response)}
+		p := &patient{begins{upstream}, semaphore.NewWeighted(1)}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "https://upstream", nil)
+		if _, err := p.RoundTrip(req); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		body := new(closes)
+		upstream.answers <- &http.Response{StatusCode: http.StatusSwitchingProtocols, Body: body}
+		if synctest.Wait(); !body.closed {
+			t.Error("the connection stays open")
+		}
+	})
+}
+
+// TestCredentialTooLate: a request that is just being given up is not sent.
+func TestCredentialTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		slots := semaphore.NewWeighted(1)
+		if !slots.TryAcquire(1) {
+			t.Fatal("no slot")
+		}
+		c := &call{time.AfterFunc(0, func() {}), cancel, slots, 1}
+		synctest.Wait() // the timer has fired, but not yet called giveUp
+		upstream := &far{code: http.StatusOK}
+		req, _ := http.NewRequestWithContext(context.WithValue(ctx, callKey{}, c), http.MethodPost, "https://upstream", nil)
+		if _, err := (begins{upstream}).RoundTrip(req); !errors.Is(err, errNoCredential) || upstream.sent != 0 || !slots.TryAcquire(1) {
+			t.Errorf("%v, sent %d", err, upstream.sent)
+		}
+		req, _ = http.NewRequestWithContext(t.Context(), http.MethodPost, "https://upstream", nil)
+		if _, err := (begins{upstream}).RoundTrip(req); err != nil || upstream.sent != 1 {
+			t.Errorf("without a timer: %v, sent %d", err, upstream.sent)
+		}
 	})
 }
 
