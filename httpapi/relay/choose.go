@@ -102,19 +102,21 @@ func (r *Relay) Acquire(ctx context.Context, x *request.Request, from *reads.Res
 	if f == nil {
 		return nil, 0, nil
 	}
-	limit := loadTimeout
+	limit, began := loadTimeout, time.Now()
 	if deadline, ok := ctx.Deadline(); ok { // a request that waits in vain must still go through
 		limit = min(limit, time.Until(deadline)/2)
 	}
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if f.wait(waiting) != nil || f.source.store.Refused() || f.silence() > heartbeat+r.config.ServeStale || !f.scoped(x) || !f.fresh(waiting, x, r.config.ConsistentFrom, r.Age() > 0) {
+	if f.wait(waiting) != nil || f.source.store.Refused() || f.source.store.Silence() > heartbeat+r.config.ServeStale || !f.scoped(x) || !f.fresh(waiting, x, r.config.ConsistentFrom, r.Age() > 0) {
 		r.release(f)
 		return nil, 0, nil
 	}
 	age = r.Age()
-	if silence := f.silence(); silence > heartbeat {
+	if silence := f.source.store.Silence(); silence > heartbeat {
 		age = max(age, silence)
+	} else if silence <= time.Since(began) {
+		age = 0 // it was proven meanwhile that the cache is current
 	}
 	return f.served(from), age, func() { r.release(f) }
 }
@@ -137,9 +139,6 @@ func (f *followed) wait(ctx context.Context) error {
 	}
 	return f.alive.Err()
 }
-
-// silence returns how long ago the watch of the upstream was opened or sent something. The upstream sends a bookmark each minute.
-func (f *followed) silence() time.Duration { return f.source.store.Silence() }
 
 // scoped reports whether the path of x fits a resource with the scope of f. The upstream answers others with
 // an error.

@@ -202,6 +202,7 @@ func TestUpstreamsThatCannotBeWatched(t *testing.T) {
 			defer stop()
 			s.set(func() { s.watches = code })
 			r := s.follows(t)
+			s.set(func() { s.revision = 101 })
 			time.Sleep(limit)
 			if s.read(t, configMaps) != nil {
 				t.Errorf("%d: a cache answers that is not kept current", code)
@@ -231,6 +232,11 @@ func TestUpstreamsThatSendNothing(t *testing.T) {
 		if s.read(t, configMaps) == nil {
 			t.Fatal("no cache answers")
 		}
+		time.Sleep(heartbeat + s.config.ServeStale + time.Second)
+		if s.read(t, configMaps) == nil {
+			t.Error("no cache answers, although it has all that the upstream has")
+		}
+		s.set(func() { s.revision = 101 })
 		for range 3 { // watches
 			time.Sleep(heartbeat + s.config.ServeStale + time.Second)
 			if s.read(t, configMaps) != nil {
@@ -240,6 +246,33 @@ func TestUpstreamsThatSendNothing(t *testing.T) {
 		s.event("configmaps", "BOOKMARK", configMap(t, "", 103))
 		if s.read(t, configMaps) == nil {
 			t.Error("no cache answers after a bookmark")
+		}
+	})
+}
+
+// TestProvenReadsHaveNoAge: a read that has just been compared with the upstream is not old, whatever happened before.
+func TestProvenReadsHaveNoAge(t *testing.T) {
+	resources := newRegistry(t)
+	synctest.Test(t, func(t *testing.T) {
+		s, stop := start(t, resources)
+		defer stop()
+		s.read(t, configMaps)
+		time.Sleep(time.Second)
+		s.contact.last.Store(time.Now().Add(-time.Minute).UnixNano())
+		for target, want := range map[string]time.Duration{
+			configMaps: time.Minute,
+			"/api/v1/configmaps?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan": 0,
+		} {
+			time.Sleep(time.Nanosecond)
+			var x request.Request
+			if err := x.Parse("GET", target); err != nil {
+				t.Fatal(err)
+			}
+			resource, age, done := s.Acquire(t.Context(), &x, new(reads.Resource))
+			if resource == nil || age.Truncate(time.Second) != want {
+				t.Fatalf("%s: %v, age %v", target, resource, age)
+			}
+			done()
 		}
 	})
 }

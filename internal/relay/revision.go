@@ -85,4 +85,11 @@ func (s *Store) readRevision(read *revisionRead) {
 		return
 	}
 	read.revision = page.revision
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.watches {
+		if w.position.Load() == page.revision {
+			s.hear() // w has delivered all that there is
+		}
+	}
 }

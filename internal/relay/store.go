@@ -59,7 +59,7 @@ type Store struct {
 	unwatched atomic.Pointer[error] // upstream's last answer to a watch, if that was a refusal
 	delay     atomic.Int64          // before the next watch is opened, in nanoseconds
 	heard     atomic.Int64          // see Silence
-	muted     atomic.Bool           // a watch was silent, and no event or bookmark came since
+	muted     atomic.Bool           // the opening of a watch does not count as heard
 
 	goroutines sync.WaitGroup
 
@@ -191,11 +191,11 @@ func (s *Store) Refused() bool { return s.refused.Load() || s.Unwatched() }
 // Unwatched is Refused for watches only.
 func (s *Store) Unwatched() bool { return s.unwatched.Load() != nil }
 
-// Silence returns the time since the upstream last opened a watch or sent something in one, or since the store was
-// made. The watch after a silent one must send something.
+// Silence returns the time since the upstream last sent something in a watch, or a watch provably had sent all, or since
+// the first watch after that was opened, or the store was made. After a watch that was silent, its opening does not count.
 func (s *Store) Silence() time.Duration { return time.Since(time.Unix(0, s.heard.Load())) }
 
-func (s *Store) hear() { s.heard.Store(time.Now().UnixNano()) }
+func (s *Store) hear() { s.heard.Store(time.Now().UnixNano()); s.muted.Store(false) }
 
 // Compaction returns 0: the upstream does not report its compactions.
 func (s *Store) Compaction() int64 { return 0 }

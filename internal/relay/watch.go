@@ -22,7 +22,7 @@ const (
 	watchTimeout = 5 * time.Minute
 	// earlyEnd is how much earlier than its timeout a watch may end without counting as cut short.
 	earlyEnd = 10 * time.Second
-	// maxSilence is how long a watch may be without an event or a bookmark. API servers send bookmarks each minute.
+	// maxSilence limits Silence. API servers send bookmarks each minute, but none while their revision stays the same.
 	maxSilence = 90 * time.Second
 
 	// Pauses before a watch is opened after one could not be opened, or lost its place at once.
@@ -199,6 +199,7 @@ func (w *watcher) connect(ctx context.Context, timeout time.Duration) (*stream, 
 	}
 	if err == nil && !s.muted.Load() {
 		s.hear()
+		s.muted.Store(true) // until it sends something
 	} else if err != nil && ctx.Err() == nil {
 		s.slowDown(err)
 	}
@@ -228,14 +229,16 @@ func (w *watcher) deliver(ctx context.Context, events <-chan result, proofs <-ch
 	silence := time.NewTimer(maxSilence)
 	defer silence.Stop()
 	for {
-		heard := false
 		var err error
 		select {
 		case r := <-events:
-			err, heard = w.takeAll(r, events), true
+			err = w.takeAll(r, events)
 		case w.proof = <-proofs:
 		case <-silence.C:
-			err = errSilent
+			rest := maxSilence - w.store.Silence()
+			if silence.Reset(rest); rest <= 0 {
+				err = errSilent
+			}
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -244,11 +247,6 @@ func (w *watcher) deliver(ctx context.Context, events <-chan result, proofs <-ch
 		}
 		if err := cmp.Or(w.send(ctx), err); err != nil {
 			return err
-		}
-		if heard {
-			silence.Reset(maxSilence)
-			w.store.hear()
-			w.store.muted.Store(false)
 		}
 	}
 }
@@ -291,6 +289,7 @@ func (w *watcher) take(e event) error {
 
 // advance raises the position: everything up to it was delivered or is about to be.
 func (w *watcher) advance(revision int64) {
+	w.store.hear()
 	if revision > w.position.Load() {
 		w.position.Store(revision)
 	}

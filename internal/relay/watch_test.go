@@ -153,6 +153,8 @@ func TestSilentWatch(t *testing.T) {
 			u.put("a/x", "1")
 			time.Sleep(80 * time.Second)
 			u.bookmark()
+			synctest.Wait()
+			u.elsewhere()
 			time.Sleep(80 * time.Second)
 			expect(t, watch, "2[create a/x] 2")
 			silent(t, watch)
@@ -166,15 +168,88 @@ func TestSilentWatch(t *testing.T) {
 			if synctest.Wait(); store.Silence() != 150*time.Second {
 				t.Errorf("silence of %v after the watch after a silent one was opened", store.Silence())
 			}
-			u.elsewhere()
 			u.bookmark()
 			expect(t, watch, "3")
 			u.cut()
 			expect(t, watch, "relay: watch configmaps: upstream ended the watch", "closed")
+			u.elsewhere()
 			time.Sleep(time.Minute)
 			store.Watch(t.Context(), prefix, 3)
 			if synctest.Wait(); store.Silence() != 0 {
 				t.Errorf("silence of %v after a watch was opened", store.Silence())
+			}
+		})
+	}
+}
+
+// TestQuietUpstream: an upstream sends no bookmarks while its revision stays the same. A watch that has provably sent all
+// is not silent.
+func TestQuietUpstream(t *testing.T) {
+	for _, isProtobuf := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			u := newUpstream("configmaps", isProtobuf)
+			store := u.open(t)
+			watch := store.Watch(t.Context(), prefix, 1)
+			after := func(d, want time.Duration, prove func() error) {
+				t.Helper()
+				time.Sleep(d)
+				if err := prove(); err != nil {
+					t.Fatal(err)
+				}
+				if synctest.Wait(); store.Silence() != want {
+					t.Errorf("silence of %v, want %v", store.Silence(), want)
+				}
+			}
+			health := func() error { return store.Health(t.Context()) }
+			for range 4 {
+				after(time.Minute, 0, health)
+			}
+			silent(t, watch)
+			u.elsewhere()
+			after(20*time.Second, 20*time.Second, health)
+			after(0, 20*time.Second, func() error { return store.RequestProgress(t.Context()) })
+			expect(t, watch, "2")
+			after(0, 0, health)
+			u.cut()
+			expect(t, watch, "relay: watch configmaps: upstream ended the watch", "closed")
+			u.elsewhere()
+			after(time.Minute, 0, func() error { store.Watch(t.Context(), prefix, 2); return nil }) // after one that was proven
+		})
+	}
+}
+
+// TestWatchesThatAreCut: something before the upstream may hold back what watches send, and end them every minute.
+func TestWatchesThatAreCut(t *testing.T) {
+	for _, isProtobuf := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			u := newUpstream("configmaps", isProtobuf)
+			store := u.open(t)
+			u.elsewhere()
+			for i := range 5 {
+				watch := store.Watch(t.Context(), prefix, 1)
+				if synctest.Wait(); store.Silence() != time.Duration(i)*time.Minute {
+					t.Errorf("silence of %v after %d watches", store.Silence(), i)
+				}
+				time.Sleep(time.Minute)
+				u.cut()
+				expect(t, watch, "relay: watch configmaps: upstream ended the watch", "closed")
+			}
+			last := u.put("a/x", "1")
+			u.elsewhere()
+			frame := u.writer.AppendFrame(nil, "ADDED", u.item(change{last, "a/x", "1", true}))
+			u.answer = func(r *http.Request) *http.Response {
+				if !strings.Contains(r.URL.RawQuery, "watch=true") {
+					return nil
+				}
+				return u.response(http.StatusOK, io.NopCloser(strings.NewReader(string(frame))))
+			}
+			for range 20 { // the event and the end may come together
+				time.Sleep(time.Second)
+				for range store.Watch(t.Context(), prefix, 1) {
+				}
+				if store.Silence() != 0 {
+					t.Errorf("silence of %v after an event", store.Silence())
+				}
 			}
 		})
 	}
