@@ -2,7 +2,9 @@ package relay
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -89,15 +91,21 @@ func loadRights(ctx context.Context, client *http.Client, base *url.URL, clientC
 	})
 }
 
-// reviewing sends reviews. An answer that is not JSON, as the page of a proxy before the upstream, decides nothing.
+// reviewing sends reviews. An answer that is none, as the page of a proxy before the upstream, decides nothing.
 type reviewing struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
 func (r reviewing) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := r.next.RoundTrip(req)
-	if err == nil && resp.StatusCode < 300 && !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") {
-		resp.Body.Close()
-		return nil, fmt.Errorf("relay: a review is answered with %q", resp.Header.Get("Content-Type"))
+	if err != nil || resp.StatusCode >= 300 {
+		return resp, err
 	}
-	return resp, err
+	defer resp.Body.Close()
+	var is struct{ APIVersion, Kind string }
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil || json.Unmarshal(body, &is) != nil || is.Kind != "Status" && !strings.HasSuffix(req.URL.Path, strings.ToLower("/apis/"+is.APIVersion+"/"+is.Kind+"s")) {
+		return nil, fmt.Errorf("relay: a review is answered with %q, kind %q (%v)", resp.Header.Get("Content-Type"), is.Kind, err)
+	}
+	resp.Body = io.NopCloser(strings.NewReader(string(body)))
+	return resp, nil
 }

@@ -37,9 +37,10 @@ const relaysToken = "token-of-the-relay"
 type reviewer struct {
 	*httptest.Server
 	dir     string
-	away    atomic.Bool // answers 500
-	refuses atomic.Bool // refuses what it knows
-	page    atomic.Bool // a proxy before it asks for a login
+	away    atomic.Bool            // answers 500
+	refuses atomic.Bool            // refuses what it knows
+	page    atomic.Bool            // a proxy before it asks for a login
+	gateway atomic.Pointer[string] // what a proxy before it answers
 	asked   atomic.Int32
 }
 
@@ -66,6 +67,12 @@ func (r *reviewer) answer(w http.ResponseWriter, req *http.Request) {
 	if req.URL.Path == "/login" {
 		w.Header().Set("Content-Type", "text/html")
 		fmt.Fprint(w, "<html>who are you?")
+		return
+	}
+	if text := r.gateway.Load(); text != nil {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Content-Length", "200") // more than it sends, if that has no spaces after it
+		fmt.Fprint(w, *text)
 		return
 	}
 	if r.page.Load() {
@@ -238,13 +245,32 @@ func TestPagesDecideNothing(t *testing.T) {
 	r := newReviewer(t)
 	a := rights(t, r.upstream(t), "", true)
 	r.page.Store(true)
+	decidesNothing(t, "page", a)
+	r.page.Store(false)
+	status := `"status":{"authenticated":false,"allowed":false}}`
+	for name, text := range map[string]string{
+		"no kind": `{"error":"maintenance"}`, "another kind": `{"apiVersion":"v1","kind":"Pod",` + status,
+		"another version": `{"apiVersion":"authentication.k8s.io/v2","kind":"TokenReview",` + status, "empty": "", "list": "[]",
+	} {
+		text = fmt.Sprintf("%-200s", text)
+		r.gateway.Store(&text)
+		decidesNothing(t, name, a)
+	}
+	cut := `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","status":{"authenticated":`
+	r.gateway.Store(&cut)
+	decidesNothing(t, "cut", a)
+}
+
+// decidesNothing checks that what the upstream answers counts as no answer.
+func decidesNothing(t *testing.T, what string, a *auth.Auth) {
+	t.Helper()
 	for name, authenticates := range map[string]authenticator.Request{"request": a.Authenticator, "watch": a.Revocation().Authenticator} {
 		if _, ok, err := authenticates.AuthenticateRequest(bearer(t, "anns")); ok || !auth.Undecided(err) {
-			t.Errorf("%s: %v, %v", name, ok, err)
+			t.Errorf("%s: %s: %v, %v", what, name, ok, err)
 		}
 	}
 	if decision, _, err := a.Authorizer.Authorize(t.Context(), pods(&user.DefaultInfo{Name: "ann"}, "hers")); decision != authorizer.DecisionNoOpinion || !auth.Undecided(err) {
-		t.Errorf("%v, %v", decision, err)
+		t.Errorf("%s: %v, %v", what, decision, err)
 	}
 }
 
