@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -310,11 +311,13 @@ func TestLostPlaces(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				u := newUpstream("configmaps", false)
 				u.redefined = at == "ended"
-				revision, lists, lasts := u.put("a/x", "1"), 0, false
+				revision := u.put("a/x", "1")
+				var lists atomic.Int64
+				var lasts atomic.Bool
 				u.answer = func(r *http.Request) *http.Response {
 					time.Sleep(time.Millisecond)
 					switch watches := strings.Contains(r.URL.RawQuery, "watch=true"); {
-					case watches && lasts:
+					case watches && lasts.Load():
 						return nil
 					case watches && at == "gone":
 						return u.status(http.StatusGone, metav1.StatusReasonExpired)
@@ -324,22 +327,22 @@ func TestLostPlaces(t *testing.T) {
 					case watches:
 						return u.response(http.StatusOK, http.NoBody)
 					}
-					lists++
+					lists.Add(1)
 					return nil
 				}
 				store := u.open(t)
 				tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: prefix, Heartbeat: time.Hour})
 				kvtest.RunUntilEnd(t, tail.Run)
 				time.Sleep(time.Minute)
-				if lists < 5 || lists > 100 {
-					t.Errorf("%d lists in a minute", lists)
+				if n := lists.Load(); n < 5 || n > 100 {
+					t.Errorf("%d lists in a minute", n)
 				}
-				lasts = true
+				lasts.Store(true)
 				time.Sleep(time.Minute)
 				u.cut()
-				lists = 0
+				lists.Store(0)
 				time.Sleep(100 * time.Millisecond)
-				if lists == 0 {
+				if lists.Load() == 0 {
 					t.Error("the watch after one that has lasted waits")
 				}
 			})
