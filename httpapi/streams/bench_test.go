@@ -2,7 +2,6 @@ package streams
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"net"
 	"sync"
@@ -34,18 +33,7 @@ func BenchmarkEvents(b *testing.B) {
 	}
 	for _, watches := range []int{1, 100} {
 		b.Run(fmt.Sprint(watches, " watches"), func(b *testing.B) {
-			var hub *watch.Hub
-			kept, err := cache.New(cache.Config{Schema: object, OnAppend: func() { hub.Notify() }})
-			if err != nil {
-				b.Fatal(err)
-			}
-			if hub, err = watch.New(watch.Config{Cache: kept}); err != nil {
-				b.Fatal(err)
-			}
-			kept.Reset(nil, 7)
-			ctx, cancel := context.WithCancel(b.Context())
-			defer cancel()
-			go hub.Run(ctx)
+			kept, hub := runningHub(b, object, nil)
 			ss, conn := New(), &counting{}
 			for range watches {
 				ws := &watchStream{encoder: encoder, observer: observer{sent: m, open: m, began: time.Now()}, ends: time.Now().Add(time.Hour)}

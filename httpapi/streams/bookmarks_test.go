@@ -91,20 +91,8 @@ func TestTimeoutsBeforeTheBookmark(t *testing.T) {
 // idleWatcher watches an empty cache that never changes.
 func idleWatcher(t *testing.T, options watch.Options) *watch.Watcher {
 	t.Helper()
-	kept, err := cache.New(cache.Config{Schema: cache.NewSchema("configmaps", nil), Source: noSource{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	hub, err := watch.New(watch.Config{Cache: kept})
-	if err != nil {
-		t.Fatal(err)
-	}
-	kept.Reset(nil, 7)
+	_, hub := runningHub(t, cache.NewSchema("configmaps", nil), noSource{})
 	options.After = 7
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); _ = hub.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
 	synctest.Wait()
 	w, err := hub.Watch(options)
 	if err != nil {
@@ -126,4 +114,23 @@ func (c *timed) Write(p []byte) (int, error) {
 		c.bookmarks = append(c.bookmarks, time.Now())
 	}
 	return len(p), nil
+}
+
+// runningHub returns an empty cache at revision 7 and its hub, which runs until the test ends. source may be nil.
+func runningHub(t testing.TB, objects *cache.Schema, source cache.Source) (*cache.Cache, *watch.Hub) {
+	t.Helper()
+	var hub *watch.Hub
+	kept, err := cache.New(cache.Config{Schema: objects, Source: source, OnAppend: func() { hub.Notify() }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if hub, err = watch.New(watch.Config{Cache: kept}); err != nil {
+		t.Fatal(err)
+	}
+	kept.Reset(nil, 7)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = hub.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return kept, hub
 }

@@ -1,7 +1,6 @@
 package streams
 
 import (
-	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -37,26 +36,14 @@ func TestLastBookmarkOvertakesNoEvent(t *testing.T) {
 				}
 			}
 			objects := cache.NewSchema("configmaps", nil)
-			var hub *watch.Hub
-			kept, err := cache.New(cache.Config{Schema: objects, Source: noSource{}, OnAppend: func() { hub.Notify() }})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if hub, err = watch.New(watch.Config{Cache: kept}); err != nil {
-				t.Fatal(err)
-			}
-			kept.Reset(nil, 7)
-			ctx, cancel := context.WithCancel(t.Context())
-			defer synctest.Wait()
-			defer cancel()
-			go hub.Run(ctx)
-
+			kept, hub := runningHub(t, objects, noSource{})
 			m := new(apimetrics.Resources).Of(configmaps, "", true).Of("watch", "cluster")
 			sent := &sink{}
 			ws := &watchStream{encoder: encoder, bookmarks: true, streams: New(), observer: observer{sent: m, open: m, began: time.Now()}, ends: time.Now().Add(time.Hour)}
 			ws.Conn = sent
 			ws.faults = injected.Plan(inject.RequestOf("u", "a", "watch", "", "configmaps", "", "", "")).Watch(ws.wake)
 			defer ws.faults.Close()
+			var err error
 			if ws.watcher, err = hub.Watch(watch.Options{After: 7, Bookmarks: true, Wake: ws.wake}); err != nil {
 				t.Fatal(err)
 			}
