@@ -138,8 +138,8 @@ authorization_duration_seconds{no-opinion} 1`
 	}
 }
 
-// TestUnreadCredentialsAreTriedAgain: a client whose credential depends on an object that cannot be read is told to try
-// again; a 401 would be final. The request is audited as one that was not authenticated.
+// TestUnreadCredentialsAreTriedAgain: if an object that a credential depends on cannot be read, the client gets 429,
+// because a 401 would be final. The request is audited as one that was not authenticated.
 func TestUnreadCredentialsAreTriedAgain(t *testing.T) {
 	recorded := newEvents()
 	f := newTestServer(t, Config{Access: Access{

@@ -240,10 +240,10 @@ func (x *Exchange) TakeSeat() Seat {
 	return p
 }
 
-// EndAudit records the answer's status and, if the answer is small, its end: nobody gets a small answer whose
-// record is not stored. Upstream encodes and writes an answer in one step, so the record of a slow request has
-// the time since the encoding began for both. The end of a larger answer is recorded when it has been sent, unless
-// it is in memory and the request was fast: then the record says nothing of that.
+// EndAudit records the answer's status. It ends the record of a small answer before the answer is sent, so that no
+// client gets a small answer whose record is not stored. Upstream encodes and writes an answer in one step, so the
+// record of a slow request has the time since the encoding began for both. The record of a large answer ends when
+// the answer has been sent, unless it is in memory and the request was fast: such a record has no latencies.
 func (x *Exchange) EndAudit() {
 	if x.Audit == nil {
 		return

@@ -399,7 +399,7 @@ func (b *listBody) writeKept(out *exchange.ChunkWriter) error {
 	return nil
 }
 
-// writeItems writes b.items, the first of which is that of the i-th object.
+// writeItems writes b.items, which begin with the item of the i-th object.
 func (b *listBody) writeItems(out *exchange.ChunkWriter, i int) {
 	for n, item := range b.items {
 		out.Buf = b.encoder.AppendItemHeader(out.Buf, i+n, item)

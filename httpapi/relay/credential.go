@@ -21,8 +21,8 @@ const (
 var errNoCredential = errors.New("relay: the plugin that makes the relay's credential does not answer")
 
 // TransportFor is [rest.TransportFor], but requests wait for a credential plugin only until their contexts end, and at
-// most for credentialTimeout. client-go lets all of them wait for as long as the plugin runs. So does a goroutine of each
-// request that was given up.
+// most for credentialTimeout. client-go makes all of them wait until the plugin ends. A request that was given up leaves a
+// goroutine that waits as long.
 func TransportFor(config *rest.Config) (http.RoundTripper, error) {
 	plugin := config.ExecProvider != nil || config.AuthProvider != nil
 	if plugin {

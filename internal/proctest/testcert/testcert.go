@@ -35,8 +35,8 @@ func New(t testing.TB, name string) *Authority {
 	return &Authority{Key: key, Cert: must[*x509.Certificate](t)(x509.ParseCertificate(der))}
 }
 
-// Of returns an Authority that signs with cert: an intermediate CA, or a certificate that must not sign. The key
-// of cert is an ECDSA key.
+// Of returns an Authority that signs with cert, which has an ECDSA key. cert is an intermediate CA, or a certificate
+// that must not sign.
 func Of(t testing.TB, cert tls.Certificate) *Authority {
 	t.Helper()
 	return &Authority{Key: cert.PrivateKey.(*ecdsa.PrivateKey), Cert: must[*x509.Certificate](t)(x509.ParseCertificate(cert.Certificate[0]))}
