@@ -217,9 +217,9 @@ func (s source) run(ctx context.Context, cache func(context.Context) error) erro
 	return nil
 }
 
-// refusal returns the upstream's error when it refuses to list or watch the resource, or no longer serves it. After
-// the first check, only the third refusal in a row counts: a server that has just started, or has not loaded its
-// roles, may refuse temporarily.
+// refusal returns the upstream's error when it refuses to list or watch the resource, or no longer serves it. At the
+// first check one refusal to list it is enough; otherwise only the third in a row counts: a server that has just
+// started, or has not loaded its roles, may refuse temporarily.
 func (s source) refusal(ctx context.Context) error {
 	for refused, asked := 0, (time.Time{}); ; {
 		if first := asked.IsZero(); s.store.Refused() || time.Since(asked) >= askEvery {
@@ -228,7 +228,7 @@ func (s source) refusal(ctx context.Context) error {
 			switch {
 			case !relay.IsRefusal(err):
 				refused = 0
-			case first || refused == 2:
+			case first && !s.store.Unwatched() || refused == 2:
 				return err
 			default:
 				refused++
