@@ -23,7 +23,7 @@ func newCheckpoint() *cobra.Command {
 		Short: "Save the state of all objects under a name",
 		Long: `Save the state of all objects of a server that runs with --checkpoints, so that
 "larder reset NAME" can restore it. Without a name, list the checkpoints.
-The server keeps checkpoints in memory only: they are gone when it ends.`,
+The server keeps checkpoints in memory only, until it ends.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {

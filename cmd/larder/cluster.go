@@ -37,7 +37,7 @@ func newCluster() *cobra.Command {
 		Long: `Run a cluster on this machine: the API server with its etcd in this process, and
 kube-controller-manager, kube-scheduler and kwok as processes. The first run builds these
 three from their Go modules, which takes minutes. Kwok simulates nodes: pods are scheduled
-to them and report that they run and end, but nothing is executed.
+and change their status, but run no containers.
 
 Requests are authorized by RBAC and the Node authorizer; each program has its own
 certificate. Ctrl-C ends all programs. The next start continues with the data directory.
@@ -48,7 +48,7 @@ The server takes the flags of "larder serve".`,
 func (c *clusterOptions) addTo(fs *pflag.FlagSet) {
 	fs.IntVar(&c.nodes, "nodes", c.nodes, "Number of simulated nodes.")
 	fs.StringVar(&c.programs, "programs", c.programs,
-		"Directory with kube-controller-manager, kube-scheduler, kwok and the stage-fast.yaml of kwok's releases. If unset, the go command builds them once for this user.")
+		"Directory of kube-controller-manager, kube-scheduler, kwok and the stage-fast.yaml of kwok's releases. If unset, the go command builds them once for each user.")
 }
 
 // prepare sets config to run the other programs of the cluster beside the server. If they must be built,

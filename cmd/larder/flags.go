@@ -92,26 +92,26 @@ func (o *options) larder(fs *pflag.FlagSet) {
 	fs.StringVar(&o.config.DataDir, "data-dir", o.config.DataDir,
 		"Directory of the embedded etcd and of generated certificates, keys and the administrator's kubeconfig. With --etcd-servers and without this flag, a temporary directory is used and removed when the server ends.")
 	fs.Var(&indexLabels{labels: &o.config.IndexLabels}, "index-labels",
-		"Labels to index, as resource[.group]=key,... May be repeated. A selector of one value of such a label uses the index. Indexes of other labels are built when they are often needed.")
+		"Labels to index, as resource[.group]=key,... May be repeated. Selectors that require one value of such a label use the index. Other labels that selectors often use are indexed automatically.")
 	fs.Var(&cacheBytes{all: &o.config.CacheBytes, shares: &o.config.CacheShares}, "cache-max-bytes",
-		"Limit of cached encodings and past events, in bytes; the objects themselves are not counted. Events are kept for 90 seconds, or for --request-timeout plus 15 seconds if that is longer. If the limit is too low, encodings are made for each request, and watches can resume only from recent revisions. A resource can have its own limit, as in 2Gi,pods=512Mi,events=64Mi; the first number is optional. Such a resource never uses more; others may use what it leaves free. 0 allows encodings half the size of all objects, at least 144 MiB, and encodings and events together twice that size, at least 256 MiB; each at most 3/8 of a memory limit, less the limits of single resources. -1 sets no limit except those of single resources.")
+		"Limit of cached encodings and past events, in bytes. The objects themselves do not count. If the limit is too low, objects are encoded again for each request, and watches can resume only from recent revisions. Events are kept for 90 seconds, or for --request-timeout plus 15 seconds if that is longer. 2Gi,pods=512Mi,events=64Mi also limits single resources; the first number is optional. Other resources may use what a limited resource leaves free. 0 allows encodings half the size of all objects, at least 144 MiB, and encodings and events together twice the size of all objects, at least 256 MiB; each at most 3/8 of a memory limit, less the limits of single resources. -1 sets no limit except those of single resources.")
 	fs.BoolVar(&o.config.RevokeWatches, "revoke-watches", o.config.RevokeWatches,
-		"End a watch within five seconds after its user loses the right to it: the role, the token, or the CA of the certificate. If false, a watch runs until its timeout, as in kube-apiserver.")
+		"End a watch within five seconds after its user loses access, because a role, a token, or the CA of a certificate is removed. If false, the watch runs until its timeout, as in kube-apiserver.")
 	fs.IntVar(&o.config.MaxConnections, "max-connections", o.config.MaxConnections,
 		"Limit of open connections. Further connections are closed at once. One client can use up the limit and lock out all others; --max-connections-per-address prevents that. 0 sets no limit.")
 	fs.IntVar(&o.config.MaxConnectionsPerAddress, "max-connections-per-address", o.config.MaxConnectionsPerAddress,
 		"Limit of open connections from one IPv4 address or one IPv6 /64. Behind a load balancer all clients may share one address. 0 sets no limit.")
 	fs.Int64Var(&o.config.Store.ReplayRevisions, "replay-revisions", o.config.Store.ReplayRevisions,
-		"How many past revisions a start replays at least, so that clients can resume watches from before the restart. It replays up to 100,000 if they are from the last 80 seconds. Ten thousand take about a second. 0 replays none.")
+		"Number of past revisions to replay at the start, so that clients can resume their watches after a restart. Up to 100,000 are replayed if they are from the last 80 seconds. 10,000 revisions take about a second. 0 replays none.")
 	fs.BoolVar(&o.config.Checkpoints, "checkpoints", o.config.Checkpoints,
-		"For test suites: users who may post to /larder/checkpoints can save the state of all objects under a name and reset to it, without admission and finalizers. See larder checkpoint.")
+		"For test suites: let users with the right to post to /larder/checkpoints save the state of all objects and reset to it, without admission and finalizers. See larder checkpoint.")
 	fs.Var(&faultsFlag{enabled: &o.config.Faults, seed: &o.config.FaultSeed}, "faults",
-		"For tests of controllers: true lets users who may put to /larder/faults define faults, which the server injects into requests of other clients. A number is the seed of random faults for all clients except kubectl, and allows the same.")
+		"For tests of controllers: true lets users with the right to put to /larder/faults define faults, which the server injects into the requests of other clients. A positive number does the same, and is the seed of random faults for all clients except kubectl.")
 	fs.BoolVar(&o.config.StatusPage, "status-page", o.config.StatusPage,
 		"Serve a status page at /larder/. Everyone can load the page, which contains no data. It reads /larder/status, which requires the right to get that path.")
 	check := &o.config.Store.CheckInterval
 	fs.DurationVar(check, "consistency-check-interval", *check,
-		"How often each cache's keys and revisions are compared with etcd's. A cache that differs is reloaded. 0 disables the check.")
+		"How often to compare the keys and revisions of each cache with etcd's. A cache that differs is reloaded. 0 disables the check.")
 	fs.DurationVar(check, "self-audit-interval", *check, "The former name of --consistency-check-interval.")
 	if err := fs.MarkDeprecated("self-audit-interval", "use --consistency-check-interval."); err != nil {
 		panic(err)
@@ -119,10 +119,10 @@ func (o *options) larder(fs *pflag.FlagSet) {
 	fs.Int64Var(&o.config.Store.QuotaBytes, "quota-backend-bytes", o.config.Store.QuotaBytes,
 		"Size limit of the embedded etcd's database, in bytes. When it is reached, old revisions are compacted, and writes are refused until there is room. 0 is 8 GiB.")
 	fs.DurationVar(&o.config.Store.DefragmentInterval, "defrag-interval", o.config.Store.DefragmentInterval,
-		"How often the embedded etcd's database is checked. If at least half of it and 64 MiB are free, it is defragmented; writes wait meanwhile. 0 never defragments.")
+		"How often to check the embedded etcd's database. If at least half of it and at least 64 MiB are free, it is defragmented; writes wait until that ends. 0 disables this.")
 	fs.BoolVar(&o.config.Store.UnsafeNoFsync, "unsafe-no-fsync", o.config.Store.UnsafeNoFsync,
 		"For tests: the embedded etcd does not wait for the disk. The last acknowledged writes are lost if the machine stops.")
 	fs.BoolVar(&o.config.TestControllers, "test-controllers", o.config.TestControllers,
-		"Run the controllers that most tests need: they empty deleted namespaces, delete objects without owners, and create the default service account and kube-root-ca.crt of each namespace. Do not run them beside a kube-controller-manager, or in two servers on one etcd.")
+		"Run the controllers that most tests need. They empty deleted namespaces, delete objects whose owners are gone, and create the default service account and kube-root-ca.crt of each namespace. Do not run them beside a kube-controller-manager, or in two servers on one etcd.")
 	fs.BoolVarP(&o.quiet, "quiet", "q", o.quiet, "Print no progress.")
 }

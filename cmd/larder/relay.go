@@ -17,8 +17,8 @@ import (
 	"github.com/larder-io/larder/cmd/larder/internal/server"
 )
 
-// consistentFrom is the number of objects from which on a list costs the upstream more than a proof of what is
-// present, which takes more than a second.
+// consistentFrom is the number of objects above which a list costs the upstream more than a proof that the cache
+// is current. A proof takes more than a second.
 const consistentFrom = 1000
 
 func newRelay() *cobra.Command {
@@ -36,24 +36,24 @@ func newRelay() *cobra.Command {
 	fs.StringArrayVar(&clientCAs, "client-ca-file", nil,
 		"File with the CAs of client certificates, or NAME=FILE for an upstream with a name. The relay impersonates their users at the upstream.")
 	fs.StringSliceVar(&config.Resources, "resources", config.Resources,
-		"Resources to follow, as RESOURCE or RESOURCE.GROUP. If unset, each resource but secrets is followed when it is first read.")
+		"Resources to follow, as RESOURCE or RESOURCE.GROUP. If unset, the relay follows each resource except secrets from its first read on.")
 	consistent := fs.String("consistent-reads", "upstream",
-		fmt.Sprintf(`What answers lists without a resourceVersion: "upstream", or "cache", if it has at least %d objects for them and has provably seen the upstream's present.`, consistentFrom))
-	fs.DurationVar(&config.Idle, "idle", config.Idle, "A resource that nothing reads for this long is no longer followed.")
+		fmt.Sprintf(`Which server answers lists without a resourceVersion: "upstream"; or "cache", which answers lists of at least %d objects from a cache that is proved current, and passes others to the upstream.`, consistentFrom))
+	fs.DurationVar(&config.Idle, "idle", config.Idle, "How long to follow a resource that no client reads.")
 	fs.DurationVar(&config.ServeStale, "serve-stale", config.ServeStale,
-		"How long reads are answered from caches while the upstream does not answer.")
+		"How long to answer reads from caches while the upstream does not respond.")
 	fs.Var(&budget, "memory-budget",
-		"Bytes of objects, of all upstreams together, that caches may have, as in 2Gi. Requests for resources without room go through. "+
-			"If unset, half of the memory limit of the process, or no limit if that has none.")
+		"Limit of the cached objects of all upstreams, in bytes, as in 2Gi. Requests for resources that do not fit are passed to the upstream. "+
+			"0 allows half of the process's memory limit, or sets no limit if the process has none.")
 	secure.AddFlags(sections.FlagSet("secure serving"))
 	cmd := &cobra.Command{
 		Use:   "relay",
 		Short: "Run a read replica of another API server",
 		Long: `Run a read replica of another API server, the upstream.
 
-LISTs and GETs with a resourceVersion, and watches, are answered from caches. The relay
-follows each resource with one watch of the upstream. All other requests go through to the
-upstream. Users authenticate and are authorized as at the upstream. See docs/relay.md.`,
+The relay answers watches, and LISTs and GETs with a resourceVersion, from caches. It
+follows each resource with one watch of the upstream, and passes all other requests to
+the upstream, which also authenticates and authorizes users. See docs/relay.md.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -63,14 +63,14 @@ func newSnapshotSave() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "save FILE",
 		Short: "Save a snapshot of a running etcd to a new file",
-		Long: `Save a snapshot of a running etcd to a new file: of the embedded etcd of the server that
-uses --data-dir, or of the external etcd at --etcd-servers. The snapshot has every write
-that completed before the command began. The file gets its name after it is complete and
-has been verified.`,
+		Long: `Save a snapshot to a new file, either of the embedded etcd of the running server that uses
+--data-dir, or of the external etcd at --etcd-servers. The snapshot includes every write
+that completed before the command began. The file gets its name once it is complete and
+verified.`,
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&dir, "data-dir", server.Default().DataDir, "The --data-dir of the server whose embedded etcd is saved. Only root and the server's user can do that.")
-	fs.StringSliceVar(&from.Endpoints, "etcd-servers", nil, "Client URLs of an external etcd to save instead, comma separated. They are tried in turn.")
+	fs.StringSliceVar(&from.Endpoints, "etcd-servers", nil, "Client URLs of an external etcd to save instead, comma separated. The first that answers is used.")
 	fs.StringVar(&from.CAFile, "etcd-cafile", "", "CA file that verifies etcd's certificate.")
 	fs.StringVar(&from.CertFile, "etcd-certfile", "", "Client certificate file for etcd.")
 	fs.StringVar(&from.KeyFile, "etcd-keyfile", "", "Key file of --etcd-certfile.")
@@ -107,17 +107,17 @@ func newSnapshotRestore() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore FILE",
 		Short: "Create a data directory from a snapshot",
-		Long: `Create a data directory from a file of "larder snapshot save" or "etcdctl snapshot save":
-for the embedded etcd of a server, which must not be running, or with --etcd-dir for a
-member of an external etcd. The result is a new etcd cluster with its own ID, and with
-revisions that no client has seen: clients that watched before must list again.
-A directory that already has an etcd is not changed; move it away first.`,
+		Long: `Create a data directory from a file of "larder snapshot save" or "etcdctl snapshot save",
+either for the embedded etcd of a stopped server, or, with --etcd-dir, for a member of an
+external etcd. The result is a new etcd cluster with its own ID, and with revisions that
+no client has seen, so clients with open watches must list again. The command never
+changes a directory that contains an etcd; move it away first.`,
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&dir, "data-dir", server.Default().DataDir, "The --data-dir of the server to restore. Its certificates and keys stay as they are.")
 	fs.StringVar(&etcdDir, "etcd-dir", "", "Create the --data-dir of a member of an external etcd instead.")
 	fs.Uint64Var(&cfg.Bump, "bump-revision", cfg.Bump,
-		"How far to raise the revision above the file's; must be more than the writes since the file was saved. Earlier revisions count as compacted. With 0, clients may confuse new revisions with those from before the restore.")
+		"Number to add to the file's revision. It must exceed the number of writes since the file was saved. Earlier revisions count as compacted. With 0, clients may confuse new revisions with those from before the restore.")
 	m := &cfg.Member
 	fs.StringVar(&m.Name, "name", "", "With --etcd-dir, the member's --name. (default \"default\")")
 	fs.StringVar(&m.Peer, "initial-advertise-peer-urls", "", "With --etcd-dir, the member's peer URL. (default \""+embedded.MemberPeer+"\")")

@@ -38,13 +38,13 @@ func newTop() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Show how much each client costs the server",
-		Long: `Show a table of the CPU time, bytes, requests and watch events that each client of a
-server causes, and refresh it every few seconds. In a terminal, c, b, r and e sort by
-these; 1 to 5 group by client, user, agent, resource and verb; m, f and s show the last
-minute, the last five minutes and all since the start; q quits.
+		Long: `Show the CPU time, bytes, requests and watch events of each client of a server, and
+refresh the table every few seconds. In a terminal, c, b, r and e sort by these columns;
+1 to 5 group by client, user, agent, resource and verb; m, f and s show the last minute,
+the last five minutes and all since the start; q quits.
 
-CPU time is elapsed time without known waits. The sum of all clients is never more than
-the CPU time of the process; the first line shows both.`,
+CPU time is elapsed time minus known waits. The sum over all clients never exceeds the
+CPU time of the process; the first line shows both.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return t.run(cmd) },
 	}
@@ -52,10 +52,10 @@ the CPU time of the process; the first line shows both.`,
 	t.of.addTo(fs)
 	fs.StringVar(&t.query.by, "by", costs.ByClient.String(), "Group costs by client (user, agent, verb and resource), user, agent, resource or verb.")
 	fs.StringVar(&t.query.sort, "sort", costs.CPU.String(), "Sort by cpu, bytes, requests or events, the highest first.")
-	fs.StringVar(&t.query.window, "window", costs.LastMinute.String(), "Time window: 1m, 5m, or start for all since the start of the server.")
+	fs.StringVar(&t.query.window, "window", costs.LastMinute.String(), "Time window: 1m, 5m, or start, the time since the server started.")
 	fs.DurationVar(&t.interval, "interval", 2*time.Second, "How often to ask the server.")
 	fs.BoolVar(&t.once, "once", false, "Print once and exit.")
-	fs.StringVarP(&t.output, "output", "o", "table", "table, or json for the server's answer, one line each time.")
+	fs.StringVarP(&t.output, "output", "o", "table", "Output format: table, or json, which prints the server's response on one line each time.")
 	return cmd
 }
 
