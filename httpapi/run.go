@@ -83,6 +83,7 @@ func (s *Server) Run(ctx context.Context) error {
 	sweep, stopSweep := context.WithCancel(context.Background())
 	defer stopSweep()
 	group.Go(func() error { s.streams.Sweep(sweep); return nil })
+	group.Go(func() error { s.http1.Network.EndLeft(sweep); return nil })
 	var waiting func() (reading, mutating int) // requests that wait for a seat
 	if s.config.Flow != nil {
 		waiting = s.config.Flow.Waiting

@@ -55,8 +55,8 @@ type Carrier interface {
 
 	// Major is the version of HTTP: 1 or 2. Requests of 2 share their connection with others.
 	Major() int
-	// Until returns a context that ends with ctx or, over HTTP/2, when the client leaves or the
-	// exchange ends.
+	// Until returns a context that ends with ctx, when the client leaves, over HTTP/1.1 up to a second
+	// later, or when the exchange ends.
 	Until(ctx context.Context) context.Context
 
 	// StartStream begins a response whose body the caller writes piece by piece, and may write at
@@ -267,7 +267,7 @@ func (x *Exchange) ReleaseSeat() {
 	}
 }
 
-// Base returns a context that ends with the server or, over HTTP/2, when the client leaves.
+// Base returns a context that ends with the server, or when the client leaves.
 func (x *Exchange) Base() context.Context {
 	if x.base == nil {
 		x.base = x.Carrier.Until(x.Deadlines.base)

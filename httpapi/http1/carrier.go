@@ -77,9 +77,28 @@ func (ss *Session) Internal() bool {
 // Major implements exchange.Carrier.
 func (ss *Session) Major() int { return 1 }
 
-// Until implements exchange.Carrier. A session does not notice when its client leaves, so it
-// adds nothing to ctx.
-func (ss *Session) Until(ctx context.Context) context.Context { return ctx }
+// Until implements exchange.Carrier. EndLeft notices when the client leaves.
+func (ss *Session) Until(ctx context.Context) context.Context {
+	if socket.Below(ss.conn) == nil { // a client in this process
+		return ctx
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	ss.cancels = append(ss.cancels, cancel)
+	return ctx
+}
+
+// cancel ends the contexts that Until has returned.
+func (ss *Session) cancel() {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	for _, cancel := range ss.cancels {
+		cancel()
+	}
+	clear(ss.cancels)
+	ss.cancels = ss.cancels[:0]
+}
 
 // Slot implements exchange.Carrier: the requests of a connection come one after the other.
 func (ss *Session) Slot() *any { return &ss.slot }

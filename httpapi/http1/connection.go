@@ -25,6 +25,7 @@ type connection struct {
 	began   time.Time
 	state   atomic.Uint32
 	http2   atomic.Pointer[http2.Conn] // nil for HTTP/1.1, and before the protocol is known
+	http1   atomic.Pointer[Session]    // the last one; nil for HTTP/2, and before the protocol is known
 }
 
 // The states of a connection.
@@ -65,7 +66,9 @@ func (c *connection) serve() {
 
 // session returns a Session that serves c by HTTP/1.1. The requests begin with ahead, which was read from c.
 func (c *connection) session(ahead []byte) *Session {
-	return &Session{s: c.from.s, conn: c.conn, connection: c, size: headerStart, ahead: ahead}
+	ss := &Session{s: c.from.s, conn: c.conn, connection: c, size: headerStart, ahead: ahead}
+	c.http1.Store(ss)
+	return ss
 }
 
 // begin marks the beginning of a request. It reports false if the connection was closed.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp/fasthttputil"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/httpapi/socket"
@@ -185,6 +186,20 @@ func (l *Listener) resume(c *connection, ahead []byte) {
 		return
 	}
 	l.start(c.session(ahead).Serve)
+}
+
+// leftInterval is how often EndLeft checks whether clients have left.
+const leftInterval = time.Second
+
+// EndLeft ends the contexts of HTTP/1.1 requests whose clients have left, until ctx ends.
+func (l *Listener) EndLeft(ctx context.Context) {
+	wait.UntilWithContext(ctx, func(context.Context) {
+		for _, c := range l.list(false) {
+			if ss := c.http1.Load(); ss != nil && c.state.Load() == stateActive && socket.Closed(c.conn) {
+				ss.cancel()
+			}
+		}
+	}, leftInterval)
 }
 
 // add adds c to the open connections. It reports false if c must be closed instead, because l is

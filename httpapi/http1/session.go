@@ -3,6 +3,7 @@ package http1
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -41,7 +42,7 @@ const (
 // current one. fasthttp parses them and writes most responses; the session has the deadlines and
 // buffers. It holds no buffer while it waits for a request.
 //
-// It belongs to the goroutine that serves it.
+// It belongs to the goroutine that serves it, except what mu guards.
 type Session struct {
 	s          *Server
 	conn       net.Conn
@@ -60,6 +61,9 @@ type Session struct {
 
 	// The deadlines that are set on conn.
 	readUntil, writeUntil time.Time
+
+	mu      sync.Mutex
+	cancels []context.CancelFunc // guarded by mu: of the contexts of the current request
 }
 
 // Serve serves requests until there are no more.
@@ -233,6 +237,7 @@ func (ss *Session) request() (take func(), again bool) {
 		}
 		return nil, ss.answer(x, closing || x.Closing)
 	}
+	defer ss.cancel()
 	x := ss.s.config.Handler(ss, received)
 	defer x.Close()
 	ss.sent = 0

@@ -17,20 +17,33 @@ const MostEarly = 4 << 10
 // connection may follow them, for example a TLS close_notify. It appends them to early. With MostEarly bytes
 // there it reads no more, and notices only that the socket is closed.
 func Alive(c net.Conn, early *[]byte) bool {
-	if raw, ok := rawConn(c); ok {
-		var events int16
-		if err := raw.Control(func(fd uintptr) { events = poll(fd) }); err != nil {
-			return false
-		}
-		switch events {
-		case unix.POLLIN | unix.POLLOUT:
-		case 0, unix.POLLIN, unix.POLLOUT: // nothing came, or TLS may have to answer what came, and the peer reads nothing
-			return true
-		default:
-			return false
-		}
+	switch events, err := eventsOf(c); {
+	case err != nil || hasEnded(events):
+		return false
+	case events == unix.POLLIN|unix.POLLOUT:
+		return readEarly(c, early)
+	default: // nothing came, or TLS may have to answer what came, and the peer reads nothing
+		return true
 	}
-	return readEarly(c, early)
+}
+
+// Closed reports whether c's peer has closed its socket, and c is a socket or above one. It does not read.
+func Closed(c net.Conn) bool {
+	events, err := eventsOf(c)
+	return err == nil && hasEnded(events)
+}
+
+// hasEnded reports whether events has others than those of an open socket.
+func hasEnded(events int16) bool { return events&^(unix.POLLIN|unix.POLLOUT) != 0 }
+
+// eventsOf returns the events of the socket below c. Without one, c may be readable.
+func eventsOf(c net.Conn) (events int16, err error) {
+	raw, ok := rawConn(c)
+	if !ok {
+		return unix.POLLIN | unix.POLLOUT, nil
+	}
+	err = raw.Control(func(fd uintptr) { events = poll(fd) })
+	return events, err
 }
 
 // rawConn returns the socket below c.

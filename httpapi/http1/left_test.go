@@ -1,0 +1,70 @@
+package http1
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+)
+
+// TestContextsEndWhenTheClientLeaves: all contexts of a request end soon after its client has closed the connection,
+// also if the client has already begun another request. Those of requests whose clients wait do not.
+func TestContextsEndWhenTheClientLeaves(t *testing.T) {
+	contexts, answer := make(chan context.Context, 2), make(chan struct{})
+	s := newTestServer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+		x := new(exchange.Exchange)
+		x.Init(c, received, exchange.NewDeadlines(context.Background(), time.Minute))
+		x.Deadline = received.Add(time.Minute)
+		bounded, release := x.BoundedWrite()
+		defer release()
+		contexts <- x.Base()
+		contexts <- bounded
+		select {
+		case <-bounded.Done():
+			<-x.Base().Done()
+		case <-answer:
+		}
+		x.Text(http.StatusOK, "ok")
+		return x
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); s.Network.EndLeft(ctx) }()
+	defer func() { cancel(); <-ended }()
+	const request = "POST / HTTP/1.1\r\nHost: h\r\n\r\n"
+	send := func(text string) (net.Conn, [2]context.Context) {
+		c := s.dial(t)
+		if _, err := io.WriteString(c, text); err != nil {
+			t.Fatal(err)
+		}
+		return c, [2]context.Context{<-contexts, <-contexts}
+	}
+	waits, of := send(request)
+	for _, text := range []string{request, request + "GET "} {
+		c, of := send(text)
+		c.Close()
+		for _, ctx := range of {
+			<-ctx.Done()
+			if err := ctx.Err(); !errors.Is(err, context.Canceled) {
+				t.Errorf("after %q the context ended: %v", text, err)
+			}
+		}
+	}
+	for _, ctx := range of {
+		if err := ctx.Err(); err != nil {
+			t.Errorf("the context of a client that waits: %v", err)
+		}
+	}
+	close(answer)
+	if _, err := io.ReadAtLeast(waits, make([]byte, 20), 20); err != nil {
+		t.Error(err)
+	}
+	for _, ctx := range of {
+		<-ctx.Done()
+	}
+}
