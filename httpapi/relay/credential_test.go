@@ -194,7 +194,7 @@ func TestExecPlugin(t *testing.T) {
 	dir := t.TempDir()
 	script, hangs := filepath.Join(dir, "plugin"), filepath.Join(dir, "hangs")
 	text := fmt.Sprintf(`#!/bin/sh
-while [ -e %s ]; do sleep 0.1; done
+while [ -e "%s" ]; do sleep 0.1; done
 echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"made"}}'
 `, hangs)
 	for file, content := range map[string]string{script: text, hangs: ""} {

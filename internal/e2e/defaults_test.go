@@ -77,7 +77,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-var exported = regexp.MustCompile(`export KUBECONFIG=(\S+)`)
+var exported = regexp.MustCompile(`export KUBECONFIG='?([^'\n]+)`)
 
 // TestServersLeaveNoFilesOverExternalEtcd checks that over an external etcd servers can share a working directory,
 // and leave no files there or, after they have ended, elsewhere.

@@ -178,12 +178,12 @@ serve:*|dev:*) set -- "$@" --secure-port `+s.ports["6443"]+` ;;
 esac
 exec -a "$0" `+binaries.larder+` "$@"`)
 	s.script("go", `case "$*" in
-"build -o "*" ./cmd/larder") ln -s `+filepath.Join(s.bin, "larder")+` "$3" ;;
-"build -o "*" k8s.io/kubernetes/cmd/kubectl") ln -s `+binaries.kubectl+` "$3" ;;
+"build -o "*" ./cmd/larder") ln -s "`+filepath.Join(s.bin, "larder")+`" "$3" ;;
+"build -o "*" k8s.io/kubernetes/cmd/kubectl") ln -s "`+binaries.kubectl+`" "$3" ;;
 "run ./cmd/larder "*) shift 2; exec larder "$@" ;;
 *) echo "the test has no answer to: go $*" >&2; exit 1 ;;
 esac`)
-	initial := fmt.Sprintf("export HOME=%s PATH=%s:$PATH\ncd %s\n", filepath.Join(dir, "home"), s.bin, s.dir)
+	initial := fmt.Sprintf("export HOME=%q PATH=%q:$PATH\ncd %q\n", filepath.Join(dir, "home"), s.bin, s.dir)
 	if err := os.WriteFile(s.state, []byte(initial), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func (s *shell) command(ctx context.Context, text string) *exec.Cmd {
 		}
 		return n
 	})
-	cmd := exec.CommandContext(ctx, "bash", "-c", "set -euo pipefail\n. "+s.state+"\n"+text)
+	cmd := exec.CommandContext(ctx, "bash", "-c", "set -euo pipefail\n. '"+s.state+"'\n"+text)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + os.TempDir()}
 	return cmd
 }
@@ -226,7 +226,7 @@ func (s *shell) run(text string) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), proctest.Patience)
 	defer cancel()
-	keep := `{ export -p; printf 'cd %q\n' "$PWD"; } > ` + s.state
+	keep := `{ export -p; printf 'cd %q\n' "$PWD"; } > '` + s.state + "'"
 	cmd := s.command(ctx, text+"\n"+keep)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

@@ -157,13 +157,20 @@ func TestSnapshotRefusesMistakes(t *testing.T) {
 	if content, err := os.ReadFile(file); err != nil || os.WriteFile(damaged, append(content, 0), 0o600) != nil {
 		t.Fatal("cannot copy", err)
 	}
+	snapshot := func(args string) string {
+		list := append([]string{"snapshot"}, strings.Fields(args)...)
+		for i, arg := range list {
+			list[i] = strings.NewReplacer("FILE", file, "DATA", p.dir, "DIR", dir).Replace(arg)
+		}
+		return larder(t, list...)
+	}
 	for _, test := range []struct{ args, want string }{
-		{"save FILE --data-dir " + p.dir, "file already exists"},
+		{"save FILE --data-dir DATA", "file already exists"},
 		{"save DIR/new --data-dir DIR", "no server with an embedded etcd uses "},
 		{"save DIR/new --etcd-servers http://127.0.0.1:1", "connection refused"},
 		{"save DIR/new --etcd-servers http://127.0.0.1:1 --data-dir x", "cannot be used together"},
 		{"save DIR/new --etcd-servers http://127.0.0.1:1 --etcd-certfile x", "must be given together"},
-		{"restore FILE --data-dir " + p.dir, "in use by another process"},
+		{"restore FILE --data-dir DATA", "in use by another process"},
 		{"restore FILE --etcd-dir DIR", "is not empty"},
 		{"restore DIR/damaged --etcd-dir DIR/new", "not a complete etcd snapshot"},
 		{"restore FILE --etcd-dir DIR/new --initial-cluster default=http://localhost:2380,b=http://b:2380", "--initial-cluster-token is required"},
@@ -173,7 +180,7 @@ func TestSnapshotRefusesMistakes(t *testing.T) {
 		{"status DIR/missing", "no such file"},
 		{"status FILE -o yaml", "must be json or empty"},
 	} {
-		out := larder(t, append([]string{"snapshot"}, strings.Fields(strings.NewReplacer("FILE", file, "DIR", dir).Replace(test.args))...)...)
+		out := snapshot(test.args)
 		if lines := strings.Split(strings.TrimSpace(out), "\n"); len(lines) != 2 || !strings.Contains(lines[0], test.want) {
 			t.Errorf("%s: want one line with %q, got:\n%s", test.args, test.want, out)
 		}
@@ -187,7 +194,7 @@ func TestSnapshotRefusesMistakes(t *testing.T) {
 		"restore FILE --etcd-dir DIR/member":    `^restored .*member: \d+ keys at revision 10000\d+\n$`,
 		"restore FILE --data-dir DIR/elsewhere": `^restored .*elsewhere/etcd: `,
 	} {
-		out := larder(t, append([]string{"snapshot"}, strings.Fields(strings.NewReplacer("FILE", file, "DIR", dir).Replace(args))...)...)
+		out := snapshot(args)
 		if !regexp.MustCompile(want).MatchString(out) {
 			t.Errorf("%s: %s, want %s", args, out, want)
 		}

@@ -33,8 +33,8 @@ func newPlugin(t *testing.T, kubeconfig string) *plugin {
 	p := &plugin{filepath.Join(dir, "hangs"), filepath.Join(dir, "hanging")}
 	script := fmt.Sprintf(`#!/bin/sh
 exec 2>/dev/null # it may outlive the relay
-if [ -e %[1]s ]; then touch %[2]s; fi
-while [ -e %[1]s ]; do sleep 0.1; done
+if [ -e "%[1]s" ]; then touch "%[2]s"; fi
+while [ -e "%[1]s" ]; do sleep 0.1; done
 echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":%[3]q,"expirationTimestamp":%[4]q}}'
 `, p.hangs, p.hanging, config.AuthInfos["relay"].Token, time.Now().Format(time.RFC3339))
 	file := filepath.Join(dir, "plugin")

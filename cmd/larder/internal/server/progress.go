@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 )
 
@@ -32,4 +33,12 @@ func (p *progress) late(ctx context.Context, unready bool, format string, args .
 		p.printf("late: "+format, args...)
 	}
 	return nil
+}
+
+// quote returns a path as a word of a shell command.
+func quote(path string) string {
+	if !strings.ContainsAny(path, " \t\n\"'`$&|;<>()*?[]#~!\\") {
+		return path
+	}
+	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
 }

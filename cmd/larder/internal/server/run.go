@@ -278,7 +278,7 @@ func (s *Server) awaitReady(ctx context.Context) error {
 	}
 	s.progress.printf("serving: %s, ready after %v", s.id.url, s.progress.elapsed())
 	if s.id.kubeconfig != "" {
-		s.progress.printf("\n  export KUBECONFIG=%s\n", s.id.kubeconfig)
+		s.progress.printf("\n  export KUBECONFIG=%s\n", quote(s.id.kubeconfig))
 		if s.dir.Temporary() {
 			s.progress.printf("certificates and keys were made for this run alone: --data-dir keeps them\n")
 		}
