@@ -23,8 +23,8 @@ type HoldConfig struct {
 	Returns int
 }
 
-// Hold opens watches and records how long each took, including its TLS handshake, what it cost the server
-// and by how much the server's memory grew.
+// Hold opens watches. It records how long each took, including its TLS handshake, the server's CPU time, and the
+// growth of the server's memory.
 func Hold(ctx context.Context, t *Target, c HoldConfig) (*Result, error) {
 	return c.measure(ctx, t, c.Watchers, func(rec *recorder, w *watchers) error {
 		if err := rec.measured(func() error { return w.open(ctx, c.Watchers, true) }); err != nil {

@@ -13,8 +13,7 @@ import (
 type Result struct {
 	// Name names the workload.
 	Name string `json:"name"`
-	// Unit is what Ops counts and costs are divided by: request, delivery, event,
-	// watch, list, start.
+	// Unit is the unit of Ops and of costs: request, delivery, event, watch, list, start.
 	Unit string `json:"unit"`
 	// Part means that this Result has one kind of the operations of another Result, which has the
 	// server's cost.

@@ -143,7 +143,7 @@ func (t *Target) Impersonating(user string, groups ...string) *Target {
 
 // Progress is the progress of the running workload.
 type Progress struct {
-	// Name is the workload's, with what it is doing; "" when none runs.
+	// Name is the workload's name and its current step; "" when no workload runs.
 	Name string
 	// Done and Errors count operations, Total is how many there will be, 0 if unknown.
 	Done, Errors, Total int

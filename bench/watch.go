@@ -54,8 +54,8 @@ func (c *WatchConfig) check() error {
 	return c.bounded()
 }
 
-// Values of Watch's Result: how much later than the answer to its change a delivery came, 0
-// if it came before. What writing takes is in the Result's latency, and not in these.
+// Values of Watch's Result: the time from the response to a change until its delivery, 0 if the
+// delivery came first. Unlike the Result's latency, they exclude the time of the write.
 const (
 	LateP99  = "after the change's answer, p99"
 	LateP999 = "after the change's answer, p99.9"

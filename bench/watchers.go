@@ -157,7 +157,7 @@ func (w *watchers) recordAfter(number int, now time.Time) {
 	_ = w.after.RecordValue(late.Microseconds()) // out of range: it took longer than the histogram's ten minutes
 }
 
-// lateness returns a quantile of what recordAfter has recorded.
+// lateness returns a quantile of the delays that recordAfter has recorded.
 func (w *watchers) lateness(quantile float64) float64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()

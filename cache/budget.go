@@ -22,7 +22,7 @@ type Budget struct {
 	growth *Growth // nil: the limit does not grow
 	whole  *Budget // counts what this share takes; nil if this is no share, or not counted
 
-	total    atomic.Int64 // of encodings and frames, with what keeping them costs
+	total    atomic.Int64 // of encodings and frames, with their overhead
 	logBytes atomic.Int64
 	shares   atomic.Int64  // total and logBytes of the shares of this Budget
 	bodies   atomic.Int64  // of the present objects of all caches

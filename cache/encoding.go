@@ -7,7 +7,7 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// storedOverhead is what a kept encoding costs beside its bytes.
+// storedOverhead is the memory of a kept encoding besides its bytes.
 const storedOverhead = 144
 
 // cells are the byte strings derived from one Object or Event, by number. Reading an existing one
@@ -111,8 +111,8 @@ func (cs *cells) cell(number uint32) *cell {
 	}
 }
 
-// fill makes the bytes of a number and keeps them if the budget allows. Of
-// concurrent callers, one makes the bytes and the others wait.
+// fill builds the encoding of a number and keeps it if the budget allows. One of several concurrent callers builds
+// it; the others wait.
 func (cs *cells) fill(number uint32, a account, build func() ([]byte, error)) ([]byte, error) {
 	c := cs.cell(number)
 	c.mu.Lock()

@@ -56,8 +56,8 @@ func (e *Event) Subject() *Object {
 
 func (e *Event) schema() *Schema { return e.Subject().schema }
 
-// eventOverhead is what an event costs beside the bytes of the object it
-// replaced: itself, that object's struct, and its share of kept snapshots.
+// eventOverhead is the memory of an event besides the bytes of the object it replaced: the event itself, that
+// object's struct, and its share of kept snapshots.
 const eventOverhead = 192
 
 // cost is the memory that forgetting the event gives back: the present state of
@@ -246,8 +246,8 @@ func (l *Log) append(events []*Event) {
 	l.ring.Append(events...)
 }
 
-// forget drops whole revisions from the old end until the rest, with what is
-// about to be added, is within the log's own bounds.
+// forget drops the oldest whole revisions until the other events, plus those about to be added, fit the log's own
+// bounds.
 func (l *Log) forget(now int64, adding int, cost int64) {
 	first, next := l.ring.First(), l.ring.Next()
 	for first < next {
@@ -262,8 +262,7 @@ func (l *Log) forget(now int64, adding int, cost int64) {
 	}
 }
 
-// spare reports whether the log, with what is about to be added, has more events than are
-// kept in any case.
+// spare reports whether the log, including the events about to be added, has more than MinEvents.
 func (l *Log) spare(adding int) bool {
 	length := l.Len()
 	return length > 0 && length+adding > l.config.MinEvents

@@ -41,8 +41,7 @@ type ReflectorConfig struct {
 	// Sub is the subscription to Prefix; it is also the Cache's Source.
 	Sub   *kv.Subscription
 	Cache *Cache
-	// Prefix of the resource's keys in the store, ending in "/". What follows it is
-	// the key in the cache.
+	// Prefix of the resource's keys in the store, ending in "/". The rest of a key is the key in the cache.
 	Prefix string
 	// Since is the revision before which the past is not replayed.
 	Since int64

@@ -196,7 +196,7 @@ func (s *Server) describe(t *routes.Table, in *routes.Installer) error {
 	return nil
 }
 
-// metricsPage returns the page at /metrics, with what the monitors in own count.
+// metricsPage returns the page at /metrics, which includes the counts of the monitors in own.
 func (s *Server) metricsPage(own *apimetrics.Resources) *apimetrics.Page {
 	p := &apimetrics.Page{Resources: []*apimetrics.Resources{own}, Access: s.access, Collectors: append(s.collectors(), s.config.Collectors...), Limits: s.config.Limits, Resettable: !s.config.NoProfiling}
 	if s.config.Extensions != nil {

@@ -51,7 +51,7 @@ func (c *chain) run(x *apiCall) {
 	defer c.tracer.end(x)
 	parsed := false
 	defer func() {
-		if parsed { // otherwise anybody who can connect could fill the list of failures
+		if parsed { // otherwise any client that can connect could fill the list of failures
 			c.noteFailure(x)
 		}
 	}()

@@ -204,8 +204,8 @@ type Connections struct {
 type Tracing struct {
 	// Spans samples every request that it receives; nil records none.
 	Spans trace.TracerProvider
-	// SampleChance is the probability that a request is sampled if its sender does not decide
-	// this, or may not.
+	// SampleChance is the probability that a request is sampled if its sender does not decide this, or lacks the
+	// right to.
 	SampleChance float64
 }
 

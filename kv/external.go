@@ -31,9 +31,8 @@ const (
 // prolong each outage of the cluster.
 const reconnectDelay = 3 * time.Second
 
-// How many bytes the cluster may send before they are read, per stream and in all. Without
-// these gRPC estimates a window, and sends a ping for each answer and each event to measure:
-// a tenth of what an event costs (B24).
+// How many unread bytes the cluster may send, per stream and in total. Without these, gRPC estimates a window, and
+// sends a ping for each answer and each event to measure it, which is a tenth of the cost of an event (B24).
 const (
 	streamWindow     = 4 << 20
 	connectionWindow = 16 << 20 // what gRPC would allow at most

@@ -21,8 +21,8 @@ var (
 	ErrReplaced = errors.New("kv: the store's history was replaced")
 )
 
-// Error is what a failed operation returns. Err is etcd's own error, so that
-// its text and code can be shown to a client unchanged.
+// Error is the error of a failed operation. Err is etcd's own error, so that its text and code can be shown to a
+// client unchanged.
 type Error struct {
 	Op  string
 	Key string

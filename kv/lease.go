@@ -55,7 +55,7 @@ func (l *leaseManager) lease(ctx context.Context, client clientv3.Lease, ttl int
 	if err != nil {
 		return 0, err
 	}
-	if granted == ttl && l.longest > 0 { // the last lease may still be reused, this one may not
+	if granted == ttl && l.longest > 0 { // the last lease may still be reused, this one not
 		return resp.ID, nil
 	}
 	l.mu.Lock()

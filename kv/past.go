@@ -87,7 +87,7 @@ func (t *Tail) oldestReadable(ctx context.Context, low, present int64) (int64, e
 		if compacted, bad := strconv.ParseInt(string(item.Value), 10, 64); err == nil && found && bad == nil {
 			low = min(max(low, compacted), present)
 		}
-		if errors.Is(err, rpctypes.ErrPermissionDenied) { // a user of etcd who may read the prefix alone
+		if errors.Is(err, rpctypes.ErrPermissionDenied) { // an etcd user with rights to the prefix alone
 			return nil
 		}
 		return err
@@ -95,7 +95,7 @@ func (t *Tail) oldestReadable(ctx context.Context, low, present int64) (int64, e
 	if err != nil {
 		return 0, err
 	}
-	// Invariant: what is below low cannot be read or is too far, high can be read.
+	// Invariant: revisions below low are unreadable or too old; high is readable.
 	for try, high := low, present; low < high; try = low + (high-low)/2 {
 		readable, err := t.readable(ctx, try)
 		switch {

@@ -22,9 +22,9 @@ const revisionTimeout = 3 * time.Second
 // caller's context ended.
 var errRevisionTimeout = fmt.Errorf("etcd has not answered in %v", revisionTimeout)
 
-// revisionReader lets all callers that wait at the same time share one linearizable read. They may not
-// join a read that has begun, because it might miss a later acknowledged write. A caller that comes while no
-// read is running reads by itself, which saves two switches between goroutines.
+// revisionReader shares one linearizable read among all callers that wait at the same time. Callers must not join a
+// read that has begun, because it might miss a later acknowledged write. A caller that arrives while no read is
+// running reads by itself, which saves two switches between goroutines.
 type revisionReader struct {
 	// onlyMember is Connection.OnlyMember. Written before Etcd.ready is closed.
 	onlyMember func() bool

@@ -33,8 +33,7 @@ type Subscription struct {
 	// progress is the revision of the last batch that was applied, or of the load, if all batches are
 	// applied. Otherwise it is the revision of the oldest batch that is not, negative.
 	progress atomic.Int64
-	// kept is what Fresh was when the owner lost its place: the owner's state is still
-	// exact for that.
+	// kept is the value of Fresh when the owner lost its place. The owner's state is still exact for that revision.
 	kept atomic.Int64
 
 	staged []Event // of the batch being routed; guarded by Tail.mu
@@ -144,7 +143,7 @@ func (s *Subscription) Loaded(revision int64) {
 func (s *Subscription) Applied(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n == 0 || !s.isLoaded() { // they belong to what was lost
+	if n == 0 || !s.isLoaded() { // they belong to the lost history
 		return
 	}
 	if invariants.Enabled {
@@ -317,8 +316,8 @@ func (s *Subscription) push(batch Batch, limit int64) {
 	s.wakeLocked()
 }
 
-// lose drops the queue because the tail lost its history. If the store's is a foreign one
-// now, what the owner holds is fresh for no revision.
+// lose drops the queue because the tail lost its history. If foreign is set, the store's history is another one, and
+// the owner's state is fresh for no revision.
 func (s *Subscription) lose(foreign bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

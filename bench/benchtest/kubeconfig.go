@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Start starts a server with no objects, to be closed at the end of the test, and
-// returns it with a kubeconfig of its administrator, who has the token "secret".
+// Start starts a server without objects and closes it at the end of the test. It returns the server and the
+// kubeconfig of an administrator with the token "secret".
 func Start(t testing.TB) (*Server, string) {
 	t.Helper()
 	s := New()

@@ -123,7 +123,7 @@ func (w *dataset) seedApps(ctx context.Context, c *client) error {
 	return group.Wait()
 }
 
-// appObjects make a Deployment and what belongs to it.
+// appObjects returns requests that create a Deployment and the objects that belong to it.
 func (w *dataset) appObjects(app int) []*bench.Request {
 	name, space := appName(app), namespaceOf(app)
 	core, apps := "/api/v1/namespaces/"+space, "/apis/apps/v1/namespaces/"+space

@@ -19,7 +19,7 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// What client-go's reflectors do (tools/cache/reflector.go).
+// The timing of client-go's reflectors (tools/cache/reflector.go).
 const (
 	shortestWatch = 5 * time.Minute // the timeout of watches is this, or up to twice as long
 	firstBackoff  = 800 * time.Millisecond

@@ -113,7 +113,7 @@ func (sim *simulation) remove(start time.Time, slot int, old pod) {
 	)
 }
 
-// podStatus is what a kubelet's status manager does: it reads the pod and patches its status
+// podStatus reads a pod and patches its status, as a kubelet's status manager does
 // (pkg/kubelet/status/status_manager.go).
 func (sim *simulation) podStatus(due time.Time, n *node, path string, s corev1.PodStatus) error {
 	if _, err := sim.send(podRead, due, n.c, func() *bench.Request { return get(path) }); err != nil {

@@ -27,7 +27,7 @@ func field(b []byte, want protowire.Number) []byte {
 	return value
 }
 
-// nextField returns the first field of a number that holds bytes, and what follows it.
+// nextField returns the first bytes field with the number want, and the bytes after the field.
 func nextField(b []byte, want protowire.Number) (value, rest []byte) {
 	for len(b) > 0 {
 		number, kind, n := protowire.ConsumeTag(b)

@@ -67,7 +67,7 @@ var guarded = []struct {
 	{"B44", "all three", testservers.Guards{Access: true, Audit: true, Flow: true}},
 }
 
-// guards has the same read by a user who is not an administrator, on servers with different guards.
+// guards measures one read by a user who is not an administrator, on servers with different guards.
 func (c *Comparison) guards() step {
 	var specs []rowSpec
 	for _, g := range guarded {

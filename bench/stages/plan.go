@@ -24,7 +24,7 @@ type Plan struct {
 	Stages []Stage
 }
 
-// Syntax is what Parse reads, for people.
+// Syntax describes the input of Parse for users.
 const Syntax = "LENGTH:LEVEL or LENGTH:FROM..TO, separated by commas; levels end in /s (operations per second) or are numbers of clients, as in 10s:0..500/s,1m:500/s"
 
 // Parse reads stages such as 10s:0..500/s,1m:500/s.

@@ -53,7 +53,7 @@ func goCommand(ctx context.Context, dir string, args ...string) (string, error) 
 	var out, problem bytes.Buffer
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &problem
-	// What it starts must end with it.
+	// The process group lets the build's child processes end with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = grace

@@ -16,7 +16,7 @@ const (
 
 // Trials says which servers take turns to be measured.
 type Trials struct {
-	// TestServers is what servers are started from.
+	// TestServers names the programs to start servers from.
 	TestServers Config
 	// Servers are Stock and Larder, or one of them. Rounds is how often each is measured.
 	Servers []string

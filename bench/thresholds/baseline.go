@@ -35,7 +35,7 @@ type Change struct {
 	// P is how probable so large a difference would be if there were none, by the
 	// Mann-Whitney U test; 1 where there are too few rounds to tell.
 	P float64 `json:"p"`
-	// Worse says that the figure is worse by more than what was allowed, and not by chance.
+	// Worse reports that the figure is worse by more than the allowed regression, and not by chance.
 	Worse bool `json:"worse"`
 
 	text func(float64) string

@@ -168,8 +168,7 @@ func (a *Access) Reset() {
 // Describe implements prometheus.Collector: Access is not checked.
 func (a *Access) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements prometheus.Collector. Like upstream's metrics, it has no sample of what has not
-// happened.
+// Collect implements prometheus.Collector. Like upstream's metrics, it has no samples with the value 0.
 func (a *Access) Collect(ch chan<- prometheus.Metric) {
 	send := func(name, help, label, value string, n int64) {
 		if n > 0 {

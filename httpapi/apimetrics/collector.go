@@ -46,8 +46,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. Like upstream's metrics, it has no sample of what has not
-// happened.
+// Collect implements prometheus.Collector. Like upstream's metrics, it has no samples with the value 0.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	own := make(map[[4]string]int64) // requests that this process has sent, by labels
 	for _, ms := range monitors(c.of) {

@@ -81,7 +81,7 @@ func sumHistogram(to, h *dto.Histogram) {
 	}
 }
 
-// plus returns the sum of what a, which may be nil, points at and b.
+// plus returns *a + b, or b if a is nil.
 func plus[N uint64 | float64](a *N, b N) *N {
 	if a != nil {
 		b += *a

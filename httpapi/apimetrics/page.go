@@ -12,7 +12,7 @@ import (
 	peerproxymetrics "k8s.io/apiserver/pkg/util/peerproxy/metrics"
 	proxymetrics "k8s.io/apiserver/pkg/util/proxy/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
-	_ "k8s.io/component-base/metrics/prometheus/clientgo" // rest_client_*: what the server asks of itself
+	_ "k8s.io/component-base/metrics/prometheus/clientgo" // rest_client_*: requests of the server to itself
 	"k8s.io/component-base/metrics/prometheus/slis"
 	_ "k8s.io/component-base/metrics/prometheus/workqueue" // workqueue_*: of upstream's controllers
 	"k8s.io/kube-openapi/pkg/common"

@@ -207,7 +207,7 @@ func (c *Caller) key() Key {
 // callerKey is a Caller that can be a key of a map.
 type callerKey struct{ user, agent, group, resource, subresource, verb string }
 
-// Account is what one caller has cost since the last sweep of the ledger.
+// Account is the cost of one caller since the ledger's last sweep.
 type Account struct {
 	ledger *Ledger
 	caller callerKey
@@ -236,7 +236,7 @@ func (a *Account) Add(u Usage) *Account {
 	if !a.retired.Load() {
 		return a
 	}
-	// The ledger has read a after it set retired: what was added before is taken by it or here.
+	// The ledger reads a after setting retired, so every cost added before is taken either by the ledger or here.
 	return a.ledger.open(a.caller, a.Key()).Add(a.take())
 }
 

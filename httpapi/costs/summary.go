@@ -60,7 +60,7 @@ func (u *Usage) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// Key identifies a client, and what it requests. The key of a group of clients has empty fields.
+// Key identifies a client and its requests. The key of a group of clients has empty fields.
 type Key struct {
 	User      string `json:"user,omitempty"`      // "" for unauthenticated requests
 	UserAgent string `json:"userAgent,omitempty"` // as the client says

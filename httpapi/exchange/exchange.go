@@ -65,7 +65,7 @@ type Carrier interface {
 	StartStream(code int, header []Field) BodyStream
 }
 
-// BodyStream is what the caller of [Carrier.StartStream] writes the body of the response to.
+// BodyStream is the destination to which the caller of [Carrier.StartStream] writes the body of the response.
 type BodyStream struct {
 	// Conn takes the body. Its owner sets deadlines for writes, and closes it or calls Next.
 	Conn net.Conn

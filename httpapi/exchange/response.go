@@ -55,7 +55,7 @@ type Response struct {
 	Bytes []byte // shared, not changed
 
 	Body Body // closed after use
-	Size int  // of what Body writes, or UnknownSize
+	Size int  // bytes that Body writes, or UnknownSize
 
 	// Reader is read to its end. Each piece is sent at once.
 	Reader io.ReadCloser

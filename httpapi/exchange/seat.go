@@ -13,8 +13,8 @@ import (
 	"github.com/larder-io/larder/internal/flow"
 )
 
-// Seat is what a request holds while it counts as one that is being served: a seat of flow control and
-// a count in a gauge. It moves with the request to the code that sees the end. The zero Seat is none.
+// Seat is held by a request while the request counts as being served: a seat of flow control and a count in a gauge.
+// It moves with the request to the code that sees its end. The zero Seat is none.
 type Seat struct {
 	Flow  flow.Seat
 	Gauge *Gauge

@@ -27,7 +27,8 @@ func (c Client) Set(ctx context.Context, r Rule) error {
 	return c.do(ctx, http.MethodPut, "/"+url.PathEscape(r.Name), body, nil)
 }
 
-// Clear deletes rules, or all of them and the list of injected faults. What they held goes on.
+// Clear deletes rules, or all rules and the list of injected faults. Requests and events that the rules held
+// continue.
 func (c Client) Clear(ctx context.Context, names ...string) error {
 	if len(names) == 0 {
 		return c.do(ctx, http.MethodDelete, "", nil, nil)
@@ -79,7 +80,7 @@ func (c Client) do(ctx context.Context, method, below string, body []byte, out a
 	return json.Unmarshal(answer, out)
 }
 
-// String lists the seeds and what was injected.
+// String lists the seeds and the injected faults.
 func (s State) String() string {
 	var out strings.Builder
 	for _, r := range s.Rules {

@@ -103,7 +103,7 @@ func (r *Rule) Validate() error {
 	return nil
 }
 
-// Request is what matches look at.
+// Request is the part of a request that matches examine.
 type Request struct {
 	UserAgent string `json:"userAgent"`
 	User      string `json:"user"`
@@ -144,7 +144,7 @@ func matches(pattern, s string) bool {
 	return strings.HasSuffix(s, parts[last])
 }
 
-// State is what a server knows of its faults.
+// State is the faults of a server: its rules, its watches and the injected faults.
 type State struct {
 	Rules    []Rule     `json:"rules"`
 	Watches  []Watch    `json:"watches"`  // that are open, oldest first

@@ -17,9 +17,8 @@ const (
 	keepalivePeriod  = 15 * time.Second
 )
 
-// Config has the handler of a [Server], and its limits. Listener and TLS are needed to accept
-// connections from the network. Of the other fields, all but MaxConnsPerIP, WriteTimeout and
-// those about HTTP/2 are required.
+// Config has the handler of a [Server], and its limits. Listener and TLS are needed to accept connections from the
+// network. All other fields are required, except MaxConnsPerIP, WriteTimeout and those about HTTP/2.
 type Config struct {
 	// Listener accepts TCP connections, on which the server speaks TLS. The server owns it
 	// once [Server.ServeNetwork] is called.

@@ -34,7 +34,7 @@ const (
 	headerStart  = 4 << 10
 	headerGrowth = 4
 	headerKept   = 64 << 10
-	// headerExtra is what net/http's server allows beyond its bound.
+	// headerExtra is the slack that net/http's server allows beyond its bound.
 	headerExtra = 4 << 10
 )
 

@@ -19,8 +19,8 @@ const (
 	// connection ends with its current request once shutdown has begun.
 	idleGrace     = 100 * time.Millisecond
 	connectionAge = time.Second
-	// stallLimit is how long, during shutdown, a client may read nothing of what was written to
-	// it. stallPoll is how often the server checks that.
+	// stallLimit is how long, during shutdown, a client may leave written data unread. stallPoll is how often the
+	// server checks that.
 	stallLimit = 5 * time.Second
 	stallPoll  = 500 * time.Millisecond
 )

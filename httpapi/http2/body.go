@@ -25,7 +25,7 @@ type body struct {
 	left  int64  // bytes that the client may send
 	owed  int64  // bytes that were read and for which no WINDOW_UPDATE was sent
 	ended bool   // all came
-	err   error  // nothing is read any more, and what comes is discarded
+	err   error  // after an error nothing is read, and further bytes are discarded
 
 	// ReadBody collects the body as a whole; until the exchange ends, the handler has data.
 	whole   bool

@@ -66,7 +66,7 @@ type Conn struct {
 	in          *bufio.Reader // nil while nothing comes
 	ahead       []byte        // read and not yet in
 	first       [1]byte
-	framer      *http2.Framer // reads frames; what it writes, which mu guards, is queued
+	framer      *http2.Framer // reads frames; the frames it writes, which mu guards, are queued
 	decoder     *hpack.Decoder
 	block       block     // the header that is being read
 	headerUntil time.Time // when the header must be whole; zero if none has begun
@@ -86,7 +86,7 @@ type Conn struct {
 	serving       int                  // guarded by mu: goroutines of streams
 	ending        int                  // guarded by mu: ends of streams that are being written
 	slots         []*any               // guarded by mu: slots that no request uses; see Slot
-	window        int64                // guarded by mu: what may be sent
+	window        int64                // guarded by mu: bytes that may be sent
 	waiting       int                  // guarded by mu: writers that wait for a window
 	initial       int64                // guarded by mu: the window of a new stream
 	frame         int                  // guarded by mu: the largest frame to be sent

@@ -67,8 +67,8 @@ func newMemoryUsage(config *Config) memoryUsage {
 	}
 }
 
-// defaultWindow is what kube-apiserver lets clients send of a body before a handler asks for it
-// (apiserver pkg/server/secure_serving.go).
+// defaultWindow is how much of a body kube-apiserver lets a client send before a handler reads it (apiserver
+// pkg/server/secure_serving.go).
 const defaultWindow = 256 << 10
 
 // streamWindow is how much of a body a client may send before a handler asks for it. With very
@@ -207,8 +207,8 @@ const (
 	poolSize = 256 << 20
 	// maxOwned limits what one response with a Body or Reader counts for, so that a list of any size can be sent.
 	maxOwned = poolSize / 4
-	// poolFree is what a connection may hold without a share: the headers of usual requests and
-	// small bodies, or one answer that waits.
+	// poolFree is the memory that a connection may hold without a share of the pool: the headers of usual requests
+	// and small bodies, or one waiting response.
 	poolFree = 32 << 10
 	poolStep = 32 << 10
 )

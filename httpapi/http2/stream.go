@@ -35,7 +35,7 @@ type Stream struct {
 
 	header    int64         // guarded by c.mu: bytes that the memory accounting counts for the header
 	charged   int64         // guarded by c.mu: bytes that the memory accounting counts for the answer
-	window    int64         // guarded by c.mu: what may be sent
+	window    int64         // guarded by c.mu: bytes that may be sent
 	over      error         // guarded by c.mu: why nothing can be sent any more
 	sent      bool          // guarded by c.mu: the response is whole
 	waits     bool          // guarded by c.mu: a write waits for a window
@@ -96,7 +96,7 @@ func (c *Conn) serve(r *request) {
 	r.serve()
 }
 
-// stackOfRequest is a little more than what serving a GET takes.
+// stackOfRequest is a little more than the stack that a GET needs.
 const stackOfRequest = 10 << 10
 
 // reserveStack makes the goroutine's stack large enough for a GET, at once: it would grow three

@@ -32,9 +32,10 @@ func NewImpersonation(a authorizer.Authorizer) *Impersonation {
 	return &Impersonation{nethttp.NewFilter(func(next http.Handler) http.Handler { return filter(next, a, legacyscheme.Codecs) })}
 }
 
-// Admit returns req with the impersonated user in its context. If the requester may not impersonate that user, Admit
-// writes the refusal to w and returns nil and the errors of the authorizer. If these say that the authorizer could
-// not decide, the refusal is void. The context of req is that of [exchange.Context], with the requester as the user.
+// Admit returns req with the impersonated user in its context. If the requester has no right to impersonate that
+// user, Admit writes the refusal to w and returns nil and the errors of the authorizer. If the authorizer could not
+// decide, these errors say so, and the caller must discard the refusal. The context of req comes from
+// [exchange.Context], with the requester as the user.
 func (i *Impersonation) Admit(w http.ResponseWriter, req *http.Request) (*http.Request, error) {
 	var failed authorizerErrors
 	passed := i.filter.Run(w, req.WithContext(context.WithValue(req.Context(), authorizerErrorsKey{}, &failed)))

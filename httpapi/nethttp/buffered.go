@@ -101,7 +101,7 @@ func (w *buffered) charge(req *http.Request, took time.Duration) {
 	w.account.Add(costs.Usage{costs.CPU: int64(max(0, took))})
 }
 
-// outcome is what upstream's metrics call the end of a handler that came too late.
+// outcome returns the value of upstream's metric for a handler that ended after its timeout.
 func (w *buffered) outcome() string {
 	if w.crashed || w.panicked != nil {
 		return metrics.PostTimeoutHandlerPanic
@@ -133,7 +133,7 @@ func (w *buffered) recovered(p any, log []any) {
 	klog.ErrorS(nil, "Request panicked", append(log, "panic", p, "stack", exchange.Stack())...)
 }
 
-// ending is what ends the pipe: an error cuts the connection.
+// ending returns the error that ends the pipe. http.ErrAbortHandler cuts the connection.
 func (w *buffered) ending() error {
 	if w.crashed || w.panicked != nil {
 		return http.ErrAbortHandler
@@ -213,7 +213,7 @@ type Recorder struct {
 	sent   http.Header // header as it was when the status was written
 	status int
 	body   bytes.Buffer
-	most   int // limits what is allocated for an announced length, and what a buffered keeps
+	most   int // limits the allocation for an announced length, and the size that a buffered keeps
 }
 
 // NewRecorder returns an empty Recorder.
@@ -241,7 +241,7 @@ func (w *Recorder) Write(p []byte) (int, error) {
 	return w.body.Write(p)
 }
 
-// SendTo answers with what w was given.
+// SendTo responds with the recorded status, header and body.
 func (w *Recorder) SendTo(x *exchange.Response) {
 	w.WriteHeader(http.StatusOK)
 	if w.sent.Get("Content-Type") == "" && w.body.Len() > 0 {

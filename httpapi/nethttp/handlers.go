@@ -29,7 +29,7 @@ type Config struct {
 	Credential func(name string) bool
 }
 
-// Handlers is what the calls of one server have in common.
+// Handlers is the state that all calls of one server share.
 type Handlers struct {
 	config Config
 	work   sync.WaitGroup // handlers that run on goroutines of their own
@@ -114,7 +114,7 @@ func (x *Call) HideCredential() {
 	}
 }
 
-// copyRequest builds a request for net/http code from what was parsed of the client's.
+// copyRequest builds a request for net/http code from the client's parsed request.
 func (x *Call) copyRequest() *http.Request {
 	req := &http.Request{
 		Method: x.Method, URL: x.URL(), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
@@ -202,7 +202,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close does nothing: the connection deals with what was not read.
+// Close does nothing: the connection discards the unread rest.
 func (b *body) Close() error { return nil }
 
 // give lets Read go on. The first call counts.

@@ -24,8 +24,8 @@ func (x *Call) Serve(h http.Handler) {
 	x.serveBuffered(h, false)
 }
 
-// serveBuffered is Serve for a request that is not long-running. If prompt, what the handler
-// flushes is sent at once, and the handler sees the headers that are set already.
+// serveBuffered is Serve for a request that is not long-running. If prompt is set, flushed bytes are sent at once,
+// and the handler sees the headers that are already set.
 func (x *Call) serveBuffered(h http.Handler, prompt bool) {
 	h = x.withLogLine(h)
 	ctx, cancel := context.WithDeadline(x.Audit.Context(x.Base()), x.Deadline)

@@ -282,7 +282,7 @@ type Description[T any] struct {
 	Variants func() []Variant[T]
 }
 
-// describedPart is what was made of a description in one state.
+// describedPart is the document built from a description in one state.
 type describedPart[P any] struct {
 	part  P
 	state string

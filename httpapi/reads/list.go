@@ -58,7 +58,7 @@ func ListScope(scope storage.Scope) string {
 	}
 }
 
-// sendListing answers with what o selects and returns the size of the body before compression. If that
+// sendListing responds with the objects that o selects and returns the size of the body before compression. If that
 // is UnknownSize, the body calls sent with the size at its end. If there is an error, nothing was sent.
 func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.ListOptions, sent func(size int)) (int, error) {
 	shard, err := storage.ParseShard(o.ShardSelector)

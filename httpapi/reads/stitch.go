@@ -376,8 +376,8 @@ func (l *stitchedList) WriteTo(w io.Writer) (int64, error) {
 
 func (l *stitchedList) Close() error { return nil }
 
-// appendStored appends a block that is not compressed: RFC 1951, 3.2.4. What
-// precedes it ends on a byte. p is shorter than 64 KiB.
+// appendStored appends an uncompressed block (RFC 1951, 3.2.4). dst ends on a byte boundary. p is shorter than 64
+// KiB.
 func appendStored(dst, p []byte, last bool) []byte {
 	first := byte(0)
 	if last {
@@ -420,7 +420,7 @@ func crcMul(a, b uint32) uint32 {
 	return product
 }
 
-// crcPower is what a CRC is multiplied by when n bytes are appended.
+// crcPower returns the factor by which a CRC is multiplied when n bytes are appended.
 func crcPower(n int) uint32 {
 	power, square := uint32(crcOne), uint32(crcShift)
 	for ; n > 0; n >>= 1 {

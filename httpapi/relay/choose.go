@@ -185,8 +185,8 @@ func has(r *registry.Resource, namespace string, o *internalversion.ListOptions,
 	return err == nil && len(page.Objects) == n
 }
 
-// resumes reports whether a watch can begin at a revision: the cache has all events since then. If the upstream
-// is away, nobody knows whether it has reached a later revision.
+// resumes reports whether a watch can begin at a revision. The cache must have all events since then. While the
+// upstream is away, the cache must also have reached the revision: nothing else proves that the revision exists.
 func resumes(r *registry.Resource, revision string, away bool) bool {
 	n, err := strconv.ParseInt(revision, 10, 64)
 	if err != nil || n == 0 {

@@ -16,11 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 )
 
-// contact is what the relay knows about its upstream.
+// contact records when the upstream last responded, and its version.
 type contact struct {
-	asked chan struct{} // closed once it has answered, or failed to, for the first time
-	last  atomic.Int64  // when it answered last, or the relay was made, in nanoseconds since the epoch
-	minor atomic.Int64  // the highest of its versions
+	asked chan struct{} // closed after the first attempt to reach the upstream
+	last  atomic.Int64  // time of the last answer, at first of the relay's creation, in Unix nanoseconds
+	minor atomic.Int64  // the upstream's highest minor version
 }
 
 const (

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// errIdentity says that a request may not use the relay's credential.
+// errIdentity says that a request must not use the relay's credential.
 var errIdentity = errors.New("relay: the user cannot be impersonated")
 
 // hopByHop are the fields of one connection, and those that the transport writes.
@@ -42,8 +42,8 @@ func endToEnd(sent http.Header) http.Header {
 	return out
 }
 
-// asSent is endToEnd with the fields by which the client names its user, exactly as they were sent. It keeps
-// them even if the client calls them fields of its connection: what was authorized is what goes through.
+// asSent is endToEnd plus the fields by which the client names its user, exactly as they were sent. They stay even if
+// the client lists them in Connection, so that the upstream receives the user that was authorized.
 func asSent(sent http.Header) http.Header {
 	out := endToEnd(sent)
 	for name, values := range sent {

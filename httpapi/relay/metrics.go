@@ -6,7 +6,7 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// cachedLocked returns the resources that have a cache, which may not have loaded yet.
+// cachedLocked returns the resources that have a cache, loaded or not.
 func (r *Relay) cachedLocked() (all []*followed) {
 	for _, f := range r.followed {
 		if f.isMade() && f.err == nil && f.alive.Err() == nil {

@@ -69,7 +69,7 @@ func NewProxy(config ProxyConfig) (*Proxy, error) {
 		return nil, errors.New("relay: the credential for the upstream impersonates a user, and cannot impersonate others")
 	}
 	upstream.DisableCompression = true // bodies are passed on as they are
-	upstream.UserAgent = ""            // as is the client's User-Agent
+	upstream.UserAgent = ""            // keep the client's User-Agent
 	at, _, err := rest.DefaultServerUrlFor(upstream)
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)

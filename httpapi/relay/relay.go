@@ -49,8 +49,8 @@ type Config struct {
 	Logger *slog.Logger // nil discards
 }
 
-// ErrNoReviews is the error of an authorizer for a relay that may not create SubjectAccessReviews. Requests for
-// resources then go through.
+// ErrNoReviews is the error of an authorizer for a relay without the right to create SubjectAccessReviews. Requests
+// for resources then go through.
 var ErrNoReviews = errors.New("relay: the upstream does not let the relay create SubjectAccessReviews")
 
 // Relay answers reads from caches of the resources of another API server, the upstream. It must be run.

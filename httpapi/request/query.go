@@ -11,7 +11,7 @@ type Query []Param
 // Param is one key and value of a [Query].
 type Param struct{ Key, Value string }
 
-// MaxParams is how many parameters a query may have. Of one with more, net/url reads nothing.
+// MaxParams is the maximum number of parameters in a query. net/url reads nothing of a longer query.
 const MaxParams = 10000
 
 // parseQuery appends the parameters in raw to query. Like upstream, it leaves out pairs that do not decode.
@@ -64,7 +64,7 @@ func (q Query) Encode() string {
 	return b.String()
 }
 
-// sentQuery is what parseQuery reads of raw, as it was sent.
+// sentQuery returns the part of raw that parseQuery reads, as it was sent.
 func sentQuery(raw string) string {
 	if tooManyParams(raw) {
 		return ""

@@ -26,10 +26,9 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
-// Request is what a client asks for, as the one parser reads it. Its fields have the values of upstream's
-// RequestInfo (apiserver pkg/endpoints/request/requestinfo.go). It holds no bytes of the connection's
-// buffers, and does not change after [Request.Parse], except that the list options are decoded on first
-// use.
+// Request is a client's request, parsed once. Its fields have the values of upstream's RequestInfo (apiserver
+// pkg/endpoints/request/requestinfo.go). It holds no bytes of the connection's buffers, and does not change after
+// [Request.Parse], except that the list options are decoded on first use.
 type Request struct {
 	Method   string
 	Target   string // the request target as it was sent
@@ -288,8 +287,8 @@ func (r *Request) ValidListOptions(convertor runtime.ObjectConvertor, kind schem
 	return &o, nil
 }
 
-// decodeListOptions reads well-formed options. All else goes to upstream's decoder, for its errors. Of
-// repeated options, the first counts.
+// decodeListOptions decodes well-formed options. It leaves all other input to upstream's decoder, for its errors. The
+// first of repeated options counts.
 func decodeListOptions(query Query) (*internalversion.ListOptions, error) {
 	o := &internalversion.ListOptions{LabelSelector: labels.Everything(), FieldSelector: fields.Everything()}
 	var seen [len(listOptions)]bool
@@ -410,9 +409,8 @@ func splitPath(dst []string, path string) []string {
 	return dst
 }
 
-// Attributes are what an authorizer, the audit policy and flow control are asked about: what
-// is asked for and who asks (apiserver pkg/endpoints/filters/authorization.go). Few
-// authorizers look at selectors, so these are parsed when one does.
+// Attributes describe a request and its user to an authorizer, the audit policy and flow control (apiserver
+// pkg/endpoints/filters/authorization.go). Few authorizers use selectors, so these are parsed on first use.
 type Attributes struct {
 	User    user.Info
 	Request *Action

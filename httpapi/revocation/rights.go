@@ -51,7 +51,7 @@ type Config struct {
 type Rights struct {
 	config  Config
 	objects map[string]*cache.Cache // of the core group's resources, which tokens may be bound to, by name
-	ended   *prometheus.CounterVec  // watches that ended, by what was lost
+	ended   *prometheus.CounterVec  // watches that ended, by the right that was lost
 
 	// The pools of checks. local asks this process, identities asks providers and webhooks that
 	// authenticate, and permissions asks webhooks that authorize.

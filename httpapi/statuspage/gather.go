@@ -27,8 +27,7 @@ type Snapshot struct {
 	Goroutines int64 `json:"goroutines"`
 	Streams    int   `json:"streams"` // watches and other requests with a connection to themselves
 
-	// Total is what all clients have cost since the start, and ProcessCPUSeconds what the
-	// process has used in that time.
+	// Total is the cost of all clients since the start, and ProcessCPUSeconds the CPU time of the process since then.
 	Total             costs.Usage `json:"total"`
 	ProcessCPUSeconds float64     `json:"processCPUSeconds"`
 
@@ -96,10 +95,10 @@ type Memory struct {
 	Limit   int64    `json:"limit"`   // GOMEMLIMIT, or a part of the cgroup's; 0 if there is none
 	Caches  Bytes    `json:"caches"`  // of all resources
 	Lists   int64    `json:"lists"`   // compressed pieces of lists
-	Budgets []Budget `json:"budgets"` // of what caches keep beside the present objects
+	Budgets []Budget `json:"budgets"` // of cached data besides the present objects
 }
 
-// Budget is what one resource, or all that share one, may keep.
+// Budget is the limit of one resource, or of all resources that share one.
 type Budget struct {
 	Name  string `json:"name"`
 	Limit int64  `json:"limit"` // 0 if there is none

@@ -13,9 +13,9 @@ import (
 // errCut says that a fault cuts the connection of a watch.
 var errCut = errors.New("httpapi: an injected fault cuts the watch")
 
-// poll sets b.deliveries to what can be sent now: what the watcher delivers, unless faults keep it back. end is
-// not empty if the watch ends after that in the way of a fault. When the watcher ends, what is kept is lost: the
-// client sees that the watch ends.
+// poll sets b.deliveries to the events that can be sent now: those that the watcher delivers, unless faults hold them
+// back. If end is not empty, a fault then ends the watch in that way. When the watcher ends, held events are lost:
+// the client sees that the watch ends.
 func (ws *watchStream) poll(b *batch) (end string, err error) {
 	if ws.faults.Active() {
 		ws.faults.Sent(ws.watcher.LastRevision())

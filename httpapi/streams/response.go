@@ -40,7 +40,7 @@ func (r *response) flushPieces(b *batch) error {
 		rest := b.buf
 		var kept [2]byte
 		copy(kept[:], rest[to:])
-		err := r.sendChunk(b, from, to, to < len(rest)) // the rest leaves with what comes next
+		err := r.sendChunk(b, from, to, to < len(rest)) // the rest is sent with the next chunk
 		b.buf = rest
 		copy(b.buf[to:], kept[:])
 		if err != nil {

@@ -54,7 +54,7 @@ type Stream struct {
 	mu        sync.Mutex
 	owned     bool   // guarded by mu: a handler has the connection to itself
 	readsBody bool   // guarded by mu: a handler reads a body from it
-	early     []byte // guarded by mu: what probe has read
+	early     []byte // guarded by mu: bytes that probe has read
 }
 
 // Right is a user's right to a stream.

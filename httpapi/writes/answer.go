@@ -119,8 +119,8 @@ func (w *Write) answerStored(done result, version schema.GroupVersion) bool {
 	return true
 }
 
-// compareAnswer panics unless body, before indentation or conversion to YAML, is what upstream's encoder
-// makes of obj.
+// compareAnswer panics unless body, before indentation or conversion to YAML, equals the output of upstream's encoder
+// for obj.
 func (w *Write) compareAnswer(obj runtime.Object, version schema.GroupVersion, body []byte) {
 	codecs := runtime.NegotiatedSerializer(w.endpoint.Scope.Serializer)
 	if w.format.Convert != nil {

@@ -206,7 +206,7 @@ func (c *Chain) initializers(config *Config, shared informers.SharedInformerFact
 // known. Without a binding a policy has no effect.
 func noMutatingPolicies(config *Config) func() bool {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.MutatingAdmissionPolicy) || !slices.Contains(enabled(config.Options), mutatingpolicy.PluginName) {
-		return func() bool { return true } // they may not even be served
+		return func() bool { return true } // their resource may not even be served
 	}
 	if utilfeature.DefaultFeatureGate.Enabled(features.ManifestBasedAdmissionControlConfig) {
 		return func() bool { return false } // bindings may come from files

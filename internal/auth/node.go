@@ -44,7 +44,7 @@ type graph struct {
 	losses losses
 	synced chan struct{} // closed once everything was read
 
-	settled chan struct{} // closed once the authorizer must decide by what was read
+	settled chan struct{} // closed once the authorizer must decide with the objects read so far
 	settle  func()        // closes settled; may be called again
 
 	pod, whole *mask

@@ -45,7 +45,8 @@ type Revocation struct {
 	Remote func() bool
 }
 
-// Dependencies are what an accepted credential depends on, besides what Generation counts.
+// Dependencies are the objects and times that an accepted credential depends on, besides those that Generation
+// counts.
 type Dependencies struct {
 	// Expires is when the credential expires; zero is never.
 	Expires time.Time
@@ -160,9 +161,10 @@ func unanswered(err error) bool {
 	return Undecided(err)
 }
 
-// Undecided reports whether err of an authenticator or authorizer says that a webhook could not be asked. Every
-// other error is an answer: a TokenReview, for example, may give the reason of a refusal. A review that is refused
-// for its content is one, too: otherwise a client could make it seem that nobody can be asked.
+// Undecided reports whether err, from an authenticator or authorizer, means that a webhook could not be reached.
+// Every other error is a decision: a TokenReview, for example, may give the reason of a refusal. A review that the
+// webhook rejects for its content is a decision, too: otherwise a client could pretend that the webhook is
+// unreachable.
 func Undecided(err error) bool {
 	if all, ok := err.(utilerrors.Aggregate); ok {
 		return slices.ContainsFunc(all.Errors(), Undecided)

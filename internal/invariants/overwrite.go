@@ -2,8 +2,7 @@ package invariants
 
 import "bufio"
 
-// Pattern is what [Overwrite] writes again and again: no text, and no message of any
-// protocol.
+// Pattern is the bytes that [Overwrite] repeats. They are neither text nor a message of any protocol.
 const Pattern = "\xdb\xfe\xadlarder's pattern\xad\xfe\xdb"
 
 // Overwrite fills the whole capacity of b with [Pattern]. Code that gives a buffer back for

@@ -16,8 +16,7 @@ func dieWithParent(cmd *exec.Cmd) {
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 }
 
-// awaitStop waits until all threads of a child that was told to stop have done so, or it has
-// ended.
+// awaitStop waits until all threads of a child that received SIGSTOP have stopped, or the child has ended.
 func awaitStop(pid int) error {
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)

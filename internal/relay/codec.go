@@ -82,7 +82,7 @@ func eventKind(name string) (kv.EventKind, error) {
 	return kind, nil
 }
 
-// objectMeta is what the store needs of an object's metadata.
+// objectMeta is the part of an object's metadata that the store needs.
 type objectMeta struct {
 	Name            string `json:"name"`
 	Namespace       string `json:"namespace"`

@@ -45,7 +45,7 @@ func (c *jsonCodec) list(body []byte) (list, error) {
 	return newList(decoded.Metadata, objects)
 }
 
-// jsonHead is what is read of an object.
+// jsonHead is the part of an object that is decoded.
 type jsonHead struct {
 	Kind       string     `json:"kind"`
 	APIVersion string     `json:"apiVersion"`

@@ -15,8 +15,8 @@ const revisionTimeout = 10 * time.Second
 // cheapest list: a name alone is compared with every object.
 var revisionScope = scope{namespace: "default", name: "larder-relay"}
 
-// revisions lets all callers that wait at the same time share one read. A caller may not join a read that has
-// begun, which might miss a write that was acknowledged since.
+// revisions shares one read among all callers that wait at the same time. A caller must not join a read that has
+// begun, because that read might miss a write acknowledged since.
 type revisions struct {
 	slot chan struct{} // has an element while a read is under way
 

@@ -117,7 +117,7 @@ type watcher struct {
 
 	// position is the revision up to which everything was delivered. The watch's goroutine writes it.
 	position atomic.Int64
-	sent     int64      // the position that the reader was told
+	sent     int64      // the position last reported to the reader
 	next     []kv.Batch // to deliver
 	proof    *proof     // that is not used yet
 }

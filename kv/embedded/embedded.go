@@ -45,7 +45,7 @@ const (
 	// defragThreshold is how many megabytes a defragmentation at start must free
 	// to be worth its time.
 	defragThreshold = 256
-	// socketPathMax is what fits into a unix socket's address on every platform.
+	// socketPathMax is the longest path of a unix socket on every platform.
 	socketPathMax = 103
 )
 

@@ -28,7 +28,7 @@ type MemberConfig struct {
 	CatchUp uint64
 }
 
-// memberReady is what a member prints once it serves.
+// memberReady is the line that a member prints once it serves.
 const memberReady = "member is ready"
 
 // RunMember serves as the member that raw, a MemberConfig as JSON, describes, until

@@ -132,7 +132,7 @@ func (m *Memory) answerLocked() {
 	m.shown = m.revision
 }
 
-// Compact forgets what was overwritten up to a revision.
+// Compact discards the history before a revision.
 func (m *Memory) Compact(revision int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -191,7 +191,7 @@ func (m *Memory) Watches() int {
 	return len(m.watchers)
 }
 
-// begin runs the hook and reports why the operation may not go on.
+// begin runs the hook. It returns an error if the operation must fail.
 func (m *Memory) begin(ctx context.Context, op, key string) error {
 	m.mu.Lock()
 	hook := m.hook

@@ -33,7 +33,7 @@ type Status struct {
 	Bytes int64 `json:"totalSize"`
 	// Version of etcd's storage; "" before 3.6.
 	Version string `json:"version"`
-	// Hash is what `etcdutl snapshot status` prints.
+	// Hash equals the hash that `etcdutl snapshot status` prints.
 	Hash uint32 `json:"hash"`
 }
 

@@ -18,7 +18,7 @@ import (
 type Config struct {
 	// Store is followed. The caller runs it.
 	Store kv.Store
-	// Prefix of the keys in the store; it ends in "/". What follows it is an object's key.
+	// Prefix of the keys in the store; it ends in "/". The rest of a key is the object's key.
 	Prefix string
 
 	// Decode makes the object of a stored value, like [cache.Config].Decode: several goroutines call

@@ -12,7 +12,7 @@ type State struct {
 	Key string
 	// Revision of the write.
 	Revision int64
-	// Labels and Fields are what selectors see.
+	// Labels and Fields are the values that selectors match.
 	Labels, Fields map[string]string
 	// Digest stands for the object's content. Reports that carry one must carry
 	// this one.
@@ -36,8 +36,7 @@ type History struct {
 	revisions []revision // Invariant: numbers increase
 }
 
-// Add appends what a revision changed. Deletions of what does not exist are no
-// changes.
+// Add appends the changes of a revision. Deletions of keys that do not exist count as no change.
 func (h *History) Add(number int64, changes ...Change) {
 	if n := len(h.revisions); n > 0 && h.revisions[n-1].number >= number {
 		panic(fmt.Sprintf("watchtest: revision %d added after %d", number, h.revisions[n-1].number))

@@ -14,7 +14,7 @@ import (
 	"github.com/larder-io/larder/httpapi/faults"
 )
 
-// Limits of what a server keeps. docs/faults.md states them.
+// Limits of the faults that a server keeps. docs/faults.md states them.
 const (
 	mostRules     = 128
 	mostRuleSize  = 8 << 10
@@ -37,7 +37,7 @@ type Faults struct {
 	injected []faults.Injected // guarded by mu
 }
 
-// rule is a Rule and what it has done. Faults.mu guards it.
+// rule is a Rule and its counts. Faults.mu guards it.
 type rule struct {
 	faults.Rule
 	matched  int              // requests
@@ -85,7 +85,8 @@ func (f *Faults) indexLocked(name string) int {
 	return slices.IndexFunc(f.rules, func(r *rule) bool { return r.Name == name })
 }
 
-// deleteLocked deletes the rule of that name and reports whether there was one. What it held goes on.
+// deleteLocked deletes the rule of that name and reports whether it existed. Requests and events that the rule held
+// continue.
 func (f *Faults) deleteLocked(name string) bool {
 	i := f.indexLocked(name)
 	if i < 0 {
@@ -154,7 +155,7 @@ func (f *Faults) noteLocked(r *rule, q faults.Request, ordinal int, fault string
 	klog.InfoS("Fault injected", "fault", i.String())
 }
 
-// Plan is what happens to one request. Nil is nothing. It belongs to the goroutine of the request.
+// Plan is the faults of one request. Nil means none. It belongs to the goroutine of the request.
 type Plan struct {
 	faults             *Faults
 	request            faults.Request

@@ -12,7 +12,7 @@ import (
 	"github.com/larder-io/larder/httpapi/faults"
 )
 
-// draw is what a seed decides about one request.
+// draw is the decision of a seed about one request.
 type draw struct {
 	ordinal int
 	chance  uint64 // the hash

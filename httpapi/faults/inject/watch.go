@@ -142,7 +142,7 @@ func (w *Watch) takeOverLocked() {
 	}
 }
 
-// detachLocked undoes attachLocked; r may be nil. What is held goes on, unless another rule takes over.
+// detachLocked undoes attachLocked; r may be nil. Held events continue, unless another rule takes over.
 func (w *Watch) detachLocked(r *rule) {
 	if r == nil {
 		return

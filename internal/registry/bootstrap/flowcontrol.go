@@ -41,7 +41,7 @@ func (c *Config) newFlowControl() func(context.Context, func()) error {
 			return err
 		}
 		ready()
-		// Not at once: the informers may not have what was just created.
+		// Wait one interval first: the informers may not have the objects that were just created.
 		_ = wait.PollUntilContextCancel(ctx, flowControlInterval, false, func(ctx context.Context) (bool, error) {
 			if err := c.ensureFlowControl(ctx); err != nil && ctx.Err() == nil {
 				klog.ErrorS(err, "Cannot maintain the configuration of flow control")

@@ -170,7 +170,7 @@ func (c *Codec) Encodes(o *cache.Object, obj runtime.Object) error {
 type Stored struct {
 	Data []byte
 
-	// same is what Data decodes to, without a resourceVersion; nil if it is not known.
+	// same is the object that Data decodes to, without a resourceVersion; nil if unknown.
 	same runtime.Object
 
 	// document is Data, if reading it would change nothing, as known says.

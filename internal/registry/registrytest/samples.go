@@ -29,8 +29,7 @@ func Fill(obj runtime.Object, source rand.Source) {
 	fuzzer.FuzzerFor(funcs, source, legacyscheme.Codecs).Fill(obj)
 }
 
-// Object makes the cache's object of a stored value. rest is what identifies the object
-// within the resource.
+// Object returns the cached object of a stored value. rest is the part of the key after the resource's root.
 func Object(r *registry.Resource, rest string, value []byte, revision int64) *cache.Object {
 	return r.Codec().DecodeValue(context.Background(), r.Root()+rest, rest, value, revision)
 }

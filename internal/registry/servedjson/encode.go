@@ -13,7 +13,7 @@ import (
 
 // Encoded is the JSON of an object without a Go type.
 type Encoded struct {
-	// Data is what encoding/json writes.
+	// Data is the output of encoding/json.
 	Data []byte
 	// Same says that decoding Data makes the same values again: there is no number with a
 	// fraction of 0, which becomes an integer, and no text that is not UTF-8.

@@ -193,7 +193,7 @@ func (w *walker) text() bool {
 			}
 			at += n
 		case c < utf8.RuneSelf:
-			return false // control characters and what HTML knows are escaped
+			return false // control characters and HTML's special characters are escaped
 		default:
 			r, n := utf8.DecodeRune(data[at:])
 			if r == utf8.RuneError && n == 1 || r == '\u2028' || r == '\u2029' {

@@ -66,8 +66,8 @@ func skipString(data []byte, at int) int {
 	return -1
 }
 
-// skipValue returns where the value that starts at data[at] stops, -1 if there is none. It matches
-// brackets by depth alone: what it skips came from an encoder.
+// skipValue returns the end of the value that starts at data[at], -1 if there is none. It matches brackets by depth
+// alone, because data came from an encoder.
 func skipValue(data []byte, at int) int {
 	for depth := 0; at >= 0 && at < len(data); {
 		switch data[at] {

@@ -98,7 +98,7 @@ type Conn struct {
 	framer  *http2.Framer // writes to out
 	out     *bytes.Buffer // bytes to write
 	spare   *bytes.Buffer // being written, or empty
-	writing bool          // says that somebody writes
+	writing bool          // a goroutine writes
 	flushes uint64        // counts writes
 	encoder *hpack.Encoder
 	decoder *hpack.Decoder // of headers
@@ -294,7 +294,7 @@ func (c *Conn) runFlushes(ctx context.Context) {
 	}
 }
 
-// tick is what was seen at the last tick.
+// tick is the state at the last tick.
 type tick struct {
 	next            uint32
 	frames, flushes uint64
@@ -345,9 +345,9 @@ func (c *Conn) readFrame() error {
 	return c.take(frame)
 }
 
-// RunInline runs a connection for calls by [Conn.InvokeInline], one at a time. Between calls
-// nothing is read: what the peer says then is taken in with the next call. RunInline returns when
-// the connection has ended, and ends it with ctx. It may be called once, and Run not besides.
+// RunInline runs a connection for calls by [Conn.InvokeInline], one at a time. Between calls nothing is read: the
+// next call reads whatever the peer sent meanwhile. RunInline returns when the connection has ended, and ends it with
+// ctx. It may be called once, and excludes Run.
 func (c *Conn) RunInline(ctx context.Context) error {
 	select {
 	case <-c.ended:

@@ -65,7 +65,7 @@ func parseNamed(text string) (name, file string) {
 	return name, file
 }
 
-// upstream is what a relay has for one of its upstreams.
+// upstream is the state of a relay for one of its upstreams.
 type upstream struct {
 	Upstream
 	logger *slog.Logger
@@ -101,7 +101,7 @@ func (s *Server) reach(ctx context.Context, of Upstream) (*upstream, error) {
 	return u, err
 }
 
-// warn logs what the relay may not do at the upstream, once that answers. It returns when ctx ends.
+// warn waits until the upstream responds, and logs the rights that the relay lacks there. It returns when ctx ends.
 func (u *upstream) warn(ctx context.Context) error {
 	client, err := kubernetes.NewForConfigAndClient(u.rest, u.client)
 	if err != nil {

@@ -71,16 +71,16 @@ type Config struct {
 	CacheBytes  int64
 	CacheShares map[schema.GroupResource]int64
 
-	// Checkpoints serves checkpoint.Path, where a user who may post can reset all objects to an
-	// earlier state. It is for test suites.
+	// Checkpoints serves checkpoint.Path, where a user with the right to post can reset all objects to an earlier
+	// state. It is for test suites.
 	Checkpoints bool
 
-	// Faults serves faults.Path, where a user who may put can inject faults into the requests of
-	// others. It is for controller tests. FaultSeed, unless it is 0, injects some from the start.
+	// Faults serves faults.Path, where a user with the right to put can inject faults into the requests of other
+	// clients. It is for controller tests. A FaultSeed other than 0 injects random faults from the start.
 	Faults    bool
 	FaultSeed uint64
 
-	// StatusPage serves a page at /larder/ that shows the state of the server to users who may get
+	// StatusPage serves a page at /larder/ that shows the state of the server to users with the right to get
 	// /larder/status.
 	StatusPage bool
 
@@ -156,8 +156,8 @@ func Default() Config {
 	up.SecureServing.BindAddress, up.SecureServing.ServerCert.CertDirectory = net.IPv4(127, 0, 0, 1), ""
 	up.Authorization.Modes = []string{auth.ModeRBAC}
 	up.ServiceClusterIPRanges = kubeoptions.DefaultServiceIPCIDR.String()
-	// Network plugins and kube-proxy run as privileged pods. RBAC, which is on by default,
-	// restricts who may create them.
+	// Network plugins and kube-proxy run as privileged pods. RBAC, which is on by default, restricts the users that
+	// can create them.
 	up.AllowPrivileged = true
 	return Config{
 		DataDir:          "larder-data",

@@ -81,8 +81,8 @@ func (v builtVersion) BinaryVersion() *utilversion.Version {
 // setVerbosity returns a handler of PUT that sets the log's verbosity.
 func setVerbosity() http.HandlerFunc { return routes.StringFlagPutHandler(logs.GlogSetter) }
 
-// startDebugSocket serves profiles at --debug-socket-path, without authentication: the file's
-// permissions restrict who may open it.
+// startDebugSocket serves profiles at --debug-socket-path, without authentication: only the file's permissions
+// restrict access.
 func (s *Server) startDebugSocket(ctx context.Context) {
 	file := s.config.Features.DebugSocketPath
 	if file == "" {

@@ -46,7 +46,7 @@ const managerLease = "kube-controller-manager"
 
 // Config is the configuration of [Controllers]. Client is required.
 type Config struct {
-	// Client connects to the server as a user who may do everything.
+	// Client connects to the server as a user with all rights.
 	Client *rest.Config
 	// RootCA is published in every namespace: the certificates in PEM with which pods verify the
 	// server's certificate.

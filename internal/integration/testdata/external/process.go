@@ -80,7 +80,7 @@ func begin(args []string) (*process, error) {
 	return p, nil
 }
 
-// stop ends the program. What it wrote is logged if the test has failed.
+// stop ends the program, and logs its output if the test has failed.
 func (p *process) stop(t TB) {
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	select {

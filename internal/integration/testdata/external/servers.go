@@ -157,8 +157,8 @@ func awaitNamespaces(ctx context.Context, cfg *rest.Config, names ...string) err
 	})
 }
 
-// Start starts a server for test/integration/framework. What modify sets is told by flags where
-// flags can say it: an authenticator and an authorizer become webhooks.
+// Start starts a server for test/integration/framework. It expresses the settings of modify as flags where flags can:
+// an authenticator and an authorizer become webhooks.
 func Start(ctx context.Context, t testing.TB, modify func(*controlplane.Config), opts *options.ServerRunOptions, dir string, listener net.Listener, gates featuregate.MutableVersionedFeatureGate, tearDown func()) (kubernetes.Interface, *rest.Config, func()) {
 	check := func(err error) {
 		if err != nil {
@@ -204,7 +204,7 @@ func Start(ctx context.Context, t testing.TB, modify func(*controlplane.Config),
 	return client, cfg, func() { stop(); m.stop() }
 }
 
-// modified is what a ModifyServerConfig made of the server's configuration, as flags.
+// modified is the settings that a ModifyServerConfig changed, as flags.
 type modified struct {
 	t     testing.TB
 	dir   string

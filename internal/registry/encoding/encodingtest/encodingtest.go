@@ -11,7 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 )
 
-// KeyPrefix is what the values begin with that a KeyService encrypts; the rest is plain.
+// KeyPrefix begins the values that a KeyService encrypts; the rest is plain text.
 const KeyPrefix = "k8s:enc:kms:v2:test:"
 
 // keyTime is how long a KeyService takes for an answer.

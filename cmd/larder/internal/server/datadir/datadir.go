@@ -104,7 +104,7 @@ func open(path string, lock *os.File, userOf func(os.FileInfo) int) (*Dir, error
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("server: data directory: %w", err)
 	}
-	if err := inspect(path, user); err != nil { // somebody may have been faster
+	if err := inspect(path, user); err != nil { // another process may have been faster
 		return nil, fmt.Errorf("server: data directory: %w", err)
 	}
 	return take(path, lock)

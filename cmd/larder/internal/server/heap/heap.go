@@ -122,7 +122,7 @@ func (g *governor) govern(ctx context.Context, settled, collected <-chan struct{
 // adjust sets the percentage for the live heap after a collection. It leaves small
 // differences alone, because setting it stops the world for a moment.
 func (g *governor) adjust(live uint64, used usage, now time.Time) {
-	grew := live > g.live+headroom(g.live)/2 // most of what was allocated is in use
+	grew := live > g.live+headroom(g.live)/2 // most of the newly allocated memory is in use
 	recent, elapsed := used.since(g.used), now.Sub(g.last)
 	g.last, g.live, g.used, g.cost = now, live, used, recent.collector
 	switch {
