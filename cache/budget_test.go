@@ -75,8 +75,8 @@ func TestFramesAreKeptThoughAllEncodingsAreInUse(t *testing.T) {
 	}
 }
 
-// TestEncodingsMakeRoomForTheLog checks that encodings are dropped before the Log, which forgets early only if it
-// exceeds the budget alone.
+// TestEncodingsMakeRoomForTheLog checks that encodings are dropped before events. The Log drops events early only if
+// it exceeds the budget alone.
 func TestEncodingsMakeRoomForTheLog(t *testing.T) {
 	const size = 1000
 	budget := NewBudget(100 * size)

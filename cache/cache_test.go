@@ -196,8 +196,8 @@ func TestOffersDoNotPileUp(t *testing.T) {
 	check("withdrawn", 0)
 }
 
-// TestOffersAreTakenByTheirValue checks that the offer that is taken has the event's key and bytes, whoever else
-// writes the key and in whatever order the offers end.
+// TestOffersAreTakenByTheirValue checks that an event adopts the offer with its key and bytes, whatever other writers
+// of the key do and in whatever order the offers end.
 func TestOffersAreTakenByTheirValue(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 200 {

@@ -237,7 +237,7 @@ func readEncodings(_ *testing.T, c *Cache) error {
 	}
 	events, _, err := c.Log().Read(c.Log().ring.First(), nil)
 	if err != nil {
-		return nil // lapped, or loaded anew
+		return nil // lapped, or reloaded
 	}
 	for _, e := range events {
 		frame, err := e.Frame(1, func() ([]byte, error) { return fmt.Appendf(nil, "frame %d", e.Pos), nil })

@@ -174,7 +174,7 @@ func TestLogsMakeRoomForEachOther(t *testing.T) {
 	over.Store(true)
 	readers.Wait()
 	for _, p := range all {
-		p.write(4000, time.Unix(0, 0)) // nobody writes elsewhere
+		p.write(4000, time.Unix(0, 0)) // no other cache writes
 	}
 	var sum int64
 	for _, p := range all {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestLogHasNoGapAtItsOldestRevision has readers begin at the oldest revision of the Log while it forgets. The
-// first event they get must be the next one, or they must be told that it is gone.
+// TestLogHasNoGapAtItsOldestRevision starts readers at the oldest revision of the Log while the Log drops events.
+// Each must get the next event first, or learn that it is gone.
 func TestLogHasNoGapAtItsOldestRevision(t *testing.T) {
 	const revisions = 30_000
 	c := newTestCache(t, Config{Log: LogConfig{MaxEvents: 16, MinEvents: 1}})

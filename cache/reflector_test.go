@@ -389,7 +389,7 @@ func TestReflectorEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// TestReflectorForgetsWhenIdle checks that the Log of an idle cache forgets old events.
+// TestReflectorForgetsWhenIdle checks that the Log of an idle cache drops old events.
 func TestReflectorForgetsWhenIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)

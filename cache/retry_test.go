@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// corruptObjects returns n objects that cannot be decoded, and what they are once they can.
+// corruptObjects returns n objects that cannot be decoded, and the same objects after decoding works.
 func corruptObjects(schema *Schema, n int) (corrupt, sound []*Object) {
 	for i := range n {
 		key := fmt.Sprintf("ns/%06d", i)

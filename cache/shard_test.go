@@ -16,8 +16,8 @@ func hashOf(text string) uint64 {
 	return h.Sum64()
 }
 
-// TestShardsSelectByTheWholeHash: what the bits that are kept beside an object cannot decide is
-// decided by all 64, wherever a range begins and ends, and Touches and Prefix agree.
+// TestShardsSelectByTheWholeHash checks that all 64 bits of a hash decide when the bits kept beside an object do not,
+// wherever a range begins and ends, and that Touches and Prefix agree.
 func TestShardsSelectByTheWholeHash(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		schema, by := NewSchema("things", nil), rapid.SampledFrom([]ShardKey{ByIdentity, ByNamespace}).Draw(t, "by")

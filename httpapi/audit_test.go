@@ -52,8 +52,8 @@ func (e *events) ProcessEvents(all ...*auditapi.Event) bool {
 	return !e.broken
 }
 
-// next returns the records of the next request, the last of which is of a stage in ends,
-// without what differs between two of the same.
+// next returns the records of the next request, up to a stage in ends, without the values that vary between equal
+// requests.
 func (e *events) next(t *testing.T, ends ...auditapi.Stage) []any {
 	t.Helper()
 	var got []any
@@ -101,7 +101,7 @@ func essence(t *testing.T, one *auditapi.Event) any {
 	return fields
 }
 
-// auditors says who asks by a name for a token, and what they may do.
+// auditors authenticates users by tokens, and authorizes them.
 type auditors struct{}
 
 // AuthenticateRequest implements authenticator.Request.
@@ -129,8 +129,8 @@ func (auditors) Authorize(_ context.Context, a authorizer.Attributes) (authorize
 	return authorizer.DecisionAllow, "because", nil
 }
 
-// auditedPair runs Larder beside upstream's handlers behind upstream's filters, both with the
-// same policy. What they record comes out of two places.
+// auditedPair runs Larder beside upstream's handlers behind upstream's filters, both with the same policy. It returns
+// the records of each.
 func auditedPair(t *testing.T, rules string) (p *pair, ours, theirs *events) {
 	t.Helper()
 	evaluator := parsePolicy(t, rules)
@@ -300,7 +300,7 @@ func TestRequestsAreRecordedAsUpstreamDoes(t *testing.T) {
 	}
 }
 
-// madeUp is what a side calls its own, or the server makes up; or the age of an object.
+// madeUp matches the name of a side, a name that the server generates, or an age.
 var madeUp = regexp.MustCompile(`\b(one|two)\b|\bx-[a-z0-9]{5}\b|^\d+s$`)
 
 // renamed calls what either side made by the same name.
@@ -330,8 +330,7 @@ func parsePolicy(t testing.TB, rules string) audit.PolicyRuleEvaluator {
 	return policy.NewPolicyRuleEvaluator(parsed)
 }
 
-// stages lists the stages of what was recorded up to one of ends, and the last one's code
-// and message.
+// stages returns the recorded stages up to one of ends, and the last stage's code and message.
 func (e *events) stages(t *testing.T, ends ...auditapi.Stage) string {
 	t.Helper()
 	var out []string

@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/httpapi/patches"
 )
 
-// bad is a request that cannot be fulfilled, or not without a word, and what is to
-// be said of it. The texts are those of kube-apiserver 1.36.
+// bad is a request that fails, or that gets a warning, and the expected response. The texts are those of
+// kube-apiserver 1.36.
 type bad struct {
 	name string
 	call
@@ -264,7 +264,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// check compares an answer with what b says of it.
+// check compares an answer with the expected one.
 func (b *bad) check(t *testing.T, a answer) {
 	t.Helper()
 	if a.code != b.code {

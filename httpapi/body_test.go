@@ -90,7 +90,7 @@ func TestRefusedClientsAreAnsweredBeforeTheirBody(t *testing.T) {
 	}
 }
 
-// discarded is how much of a body that nobody reads is read.
+// discarded is how much of an unread body the server reads.
 const discarded = 256 << 10
 
 // TestBodiesArrive: a handler reads what was sent, however it was framed and cut, and
@@ -159,8 +159,8 @@ func frame(t *rapid.T, script *bytes.Buffer, path string, body []byte) {
 	script.WriteString("0\r\n" + rapid.SampledFrom([]string{"", "A: b\r\n"}).Draw(t, "trailer") + "\r\n")
 }
 
-// TestStreamsReadBodies: a handler that has the connection to itself reads a body
-// without a bound, and what follows it if it takes the connection over.
+// TestStreamsReadBodies checks that a handler with its own connection reads a body without a limit, and the bytes
+// after it if it takes the connection over.
 func TestStreamsReadBodies(t *testing.T) {
 	f := newTestServer(t, Config{Connections: Connections{MaxRequestBodyBytes: 100}}, func(routes *routes.Table) {
 		routes.Handle("/debug/pprof/sum", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {

@@ -178,7 +178,7 @@ type output struct {
 	all strings.Builder
 }
 
-// graceful is what the program says at the first signal.
+// graceful is printed at the first signal.
 const graceful = "a second signal ends at once"
 
 // Write implements io.Writer.

@@ -56,8 +56,7 @@ func TestCacheBytesAreParsed(t *testing.T) {
 	}
 }
 
-// FuzzCacheBytes: what is accepted has a meaning, and shows itself so that it has the
-// same meaning again.
+// FuzzCacheBytes checks that every accepted value has a meaning, and that its String parses to the same meaning.
 func FuzzCacheBytes(f *testing.F) {
 	for _, seed := range []string{"0", "-1", "1Gi,pods=5", "pods=1,events.events.k8s.io=2Mi", "a==1", ",", "1e3,x.=1"} {
 		f.Add(seed)

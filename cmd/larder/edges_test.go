@@ -60,7 +60,7 @@ var mistakes = []string{
 	"--service-cluster-ip-range=10.0.0.0", "--service-cluster-ip-range=010.0.0.0/24", "--service-cluster-ip-range=10.0.0.0/24,x", "--service-cluster-ip-range=,", "--service-cluster-ip-range=10.0.0.0/24, fd00::/112",
 }
 
-// upstreamsJudgement returns what is wrong with flags: what cannot be read, or what validation says.
+// upstreamsJudgement returns upstream's errors about flags, from parsing and validation.
 func upstreamsJudgement(t *testing.T, args []string) []string {
 	t.Helper()
 	o, fs := upstream.NewServerRunOptions(), pflag.NewFlagSet(upstreamName, pflag.ContinueOnError)
@@ -145,9 +145,9 @@ func TestFlagsAtTheirEdges(t *testing.T) {
 	}
 }
 
-// refusedAtOnce are flags that kube-apiserver does not judge before it uses them; then it refuses
-// what is refused here, too. Of two of them it takes values with which it is of no use: no request
-// is answered within 0 s, and a negative interval has old revisions compacted without a pause.
+// refusedAtOnce are flags that kube-apiserver does not validate before it uses them; it then rejects the same values
+// as Larder. For two flags it accepts useless values: a request timeout of 0 s, with which no request is answered,
+// and a negative compaction interval, with which old revisions are compacted without a pause.
 const refusedAtOnce = `etcd-certfile etcd-keyfile tls-cert-file tls-private-key-file tls-cipher-suites tls-curve-preferences
 tls-min-version cert-dir proxy-client-cert-file proxy-client-key-file endpoint-reconciler-type egress-selector-config-file
 tracing-config-file max-requests-inflight request-timeout etcd-compaction-interval`

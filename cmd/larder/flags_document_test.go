@@ -19,8 +19,8 @@ import (
 // writes them.
 const flagsMark = "<!-- Below: go test ./cmd/larder -run TestFlagsDocumentIsComplete -rewrite -->\n"
 
-// TestFlagsDocumentIsComplete: docs/flags.md has each flag that kube-apiserver does not have, with its
-// default and what --help says of it.
+// TestFlagsDocumentIsComplete checks that docs/flags.md has each flag that kube-apiserver does not have, with its
+// default and its help text.
 func TestFlagsDocumentIsComplete(t *testing.T) {
 	rewrite := flag.Lookup("rewrite") // datadriven's
 	path := filepath.Join("..", "..", "docs", "flags.md")

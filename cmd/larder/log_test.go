@@ -12,8 +12,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// captured logs through klog, as the process does, what log says, and returns what is
-// left of it.
+// captured runs log with klog as the process configures it, and returns the output that remains.
 func captured(t *testing.T, log func()) string {
 	t.Helper()
 	restore := klog.CaptureState()
@@ -35,8 +34,8 @@ func captured(t *testing.T, log func()) string {
 	return out.String()
 }
 
-// TestLogKeepsWhatClientsName logs requests whose paths and agents look like the lines
-// that every start has. Who logs them says that they are none.
+// TestLogKeepsWhatClientsName logs requests whose paths and agents look like lines that every start logs. The log
+// must keep them.
 func TestLogKeepsWhatClientsName(t *testing.T) {
 	for _, text := range []string{
 		`Resetting endpoints for master service "kubernetes" to [10.0.0.1]`,

@@ -76,15 +76,15 @@ func TestRemoteServerMustBeTrusted(t *testing.T) {
 	s.edit(t, "v1", func(spec *apiregistrationv1.APIServiceSpec) { spec.CABundle = []byte(r.authority.PEM()) })
 	s.condition(t, "v1", apiregistrationv1.ConditionTrue, "Passed", "all checks passed")
 	s.answers(t, "/apis/example.com/v1/things", http.StatusOK, "{")
-	// Who is taken for available, and is not trusted all the same, is not handed anything either.
+	// A server that is available but not trusted receives nothing either.
 	s.edit(t, "v1", func(spec *apiregistrationv1.APIServiceSpec) { spec.CABundle = other })
 	s.answers(t, "/apis/example.com/v1/things", http.StatusServiceUnavailable, "")
 	s.edit(t, "v1", func(spec *apiregistrationv1.APIServiceSpec) { spec.CABundle, spec.InsecureSkipTLSVerify = nil, true })
 	s.answers(t, "/apis/example.com/v1/things", http.StatusOK, "{")
 }
 
-// TestUnavailableServersAreExplained: what an APIService tells of its server is why clients
-// are refused, and both end with the reason.
+// TestUnavailableServersAreExplained checks that clients are refused with the reason in the APIService's condition,
+// and no longer when the reason is gone.
 func TestUnavailableServersAreExplained(t *testing.T) {
 	s, r := newServer(t, nil), newRemoteServer(t)
 	const path = "/apis/example.com/v1/things"
@@ -207,8 +207,8 @@ func TestGroupsAreListedByPriority(t *testing.T) {
 	s.answers(t, "/apis/example.com", http.StatusNotFound, "")
 }
 
-// TestRemoteServersAreInDiscovery: what they serve is in the document of everything, and
-// out of it with their APIService.
+// TestRemoteServersAreInDiscovery checks that their resources appear in aggregated discovery, and disappear with
+// their APIService.
 func TestRemoteServersAreInDiscovery(t *testing.T) {
 	s, r := newServer(t, nil), newRemoteServer(t)
 	s.service(t)
@@ -228,8 +228,8 @@ func TestRemoteServersAreInDiscovery(t *testing.T) {
 	shown(false)
 }
 
-// TestRemoteServersAreInOpenAPI: what they describe of their own paths is merged, and
-// forgotten with their APIService. Documents of OpenAPI v3 are theirs to serve.
+// TestRemoteServersAreInOpenAPI checks that the documents of their own paths are merged, and removed with their
+// APIService. They serve documents of OpenAPI v3 themselves.
 func TestRemoteServersAreInOpenAPI(t *testing.T) {
 	s, r := newServer(t, nil), newRemoteServer(t)
 	if n := len(s.aggregator.OpenAPIV2()) + len(s.aggregator.OpenAPIV3()); n != 0 {

@@ -18,8 +18,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// TestHopByHopHeadersAreNotForwarded: what a client declares to be between it and this server
-// does not reach another, nor does it take away who the client is.
+// TestHopByHopHeadersAreNotForwarded checks that fields that a client lists in Connection do not reach the remote
+// server, and that listing the user's fields does not remove them.
 func TestHopByHopHeadersAreNotForwarded(t *testing.T) {
 	heard := make(chan http.Header, 1)
 	remote := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -62,8 +62,8 @@ func TestHopByHopHeadersAreNotForwarded(t *testing.T) {
 	}
 }
 
-// TestUpgradesEndWithTheirRequest: a remote server that does not answer holds nobody whose
-// client has left.
+// TestUpgradesEndWithTheirRequest checks that an upgrade ends when its client leaves, even if the remote server does
+// not answer.
 func TestUpgradesEndWithTheirRequest(t *testing.T) {
 	remote, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -96,8 +96,8 @@ func TestUpgradesEndWithTheirRequest(t *testing.T) {
 	}
 }
 
-// TestRequestsThatAreNotHandedOn: what stands in the way is answered as upstream does,
-// and in its order.
+// TestRequestsThatAreNotHandedOn checks that requests that cannot be forwarded get upstream's errors, in upstream's
+// order.
 func TestRequestsThatAreNotHandedOn(t *testing.T) {
 	ann := request.WithUser(t.Context(), &user.DefaultInfo{Name: "ann"})
 	apiService := func(available apiregistrationv1.ConditionStatus, authority string) *apiregistrationv1.APIService {

@@ -17,7 +17,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// reports is what /metrics says of a resource: values by metric, labels and bucket.
+// reports returns the values of /metrics for a resource, by metric, labels and bucket.
 func reports(t *rapid.T, of *Resources, resource string) map[string]float64 {
 	families, err := legacyregistry.DefaultGatherer.Gather()
 	if err != nil {
@@ -67,8 +67,7 @@ func report(values map[string]float64, name string, sample *dto.Metric) {
 	}
 }
 
-// TestTalliesAreUpstreamsMetrics: what is counted here reads as if upstream had counted
-// each request itself.
+// TestTalliesAreUpstreamsMetrics checks that the metrics read as if upstream had counted each request itself.
 func TestTalliesAreUpstreamsMetrics(t *testing.T) {
 	metrics.Register()
 	named := func(resource, version string) schema.GroupVersionResource {

@@ -31,7 +31,7 @@ func tellWrite(gvr schema.GroupVersionResource, w Write) {
 	metrics.MonitorRequest(req.WithContext(ctx), req.Method, gvr.Group, gvr.Version, gvr.Resource, "", w.Scope, metrics.APIServerComponent, false, "", w.Code, 0, w.Took)
 }
 
-// TestWritesAreCountedAsUpstreamCountsThem: what is counted here, with what is not, reads as if
+// TestWritesAreCountedAsUpstreamCountsThem checks that Larder's counts, with those of upstream's handlers, read as if
 // upstream had counted each write itself.
 func TestWritesAreCountedAsUpstreamCountsThem(t *testing.T) {
 	metrics.Register()

@@ -11,8 +11,8 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// BenchmarkReset brings 1,000 changed objects back, of which a third each was made,
-// changed and deleted, in a store with as many others as the name says.
+// BenchmarkReset resets 1,000 changed objects: a third created, a third updated, a third deleted. The name says how
+// many other objects the store has.
 func BenchmarkReset(b *testing.B) {
 	for _, others := range []int{0, 10_000} {
 		b.Run(fmt.Sprintf("others=%d", others), func(b *testing.B) {

@@ -42,9 +42,9 @@ func TestFenceStopsEarlierRequests(t *testing.T) {
 	}
 }
 
-// TestDeletingControllersArePausedDuringAReset: what deletes by itself is stopped before anything is put back and
-// begins again afterwards. It is not stopped for a reset that only deletes. What was let in by a state that was in
-// force until the reset, and is written after it, is taken away, too.
+// TestDeletingControllersArePausedDuringAReset checks that controllers that delete objects stop before a reset
+// restores anything, and restart afterwards. A reset that only deletes does not stop them. A write that was admitted
+// under the state before the reset, and is committed after the reset, is deleted, too.
 func TestDeletingControllersArePausedDuringAReset(t *testing.T) {
 	var store *kvtest.Memory
 	var log []string

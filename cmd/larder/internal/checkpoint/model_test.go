@@ -191,8 +191,8 @@ func TestRecordsOfServersAreNotReset(t *testing.T) {
 	}
 }
 
-// TestConcurrentWritesAreComparedAgain checks that keys that somebody else writes during a reset are compared
-// again, and that a reset of a store that is written to all the time fails.
+// TestConcurrentWritesAreComparedAgain checks that a reset compares keys again that another client writes meanwhile,
+// and that a reset of a store that is written to all the time fails.
 func TestConcurrentWritesAreComparedAgain(t *testing.T) {
 	c, store := open(t, nil)
 	kvtest.Put(t, store, "/registry/pods/a/a", "1")
@@ -268,8 +268,8 @@ func TestReplacedStoreIsNotReset(t *testing.T) {
 	}
 }
 
-// TestNamesAndBytesAreBounded: neither names nor bytes grow without end, and what is
-// dropped makes room.
+// TestNamesAndBytesAreBounded checks that the number of names and of bytes is limited, and that deleting a checkpoint
+// makes room.
 func TestNamesAndBytesAreBounded(t *testing.T) {
 	c, store := open(t, func(config *checkpoint.Config) { config.MaxNames, config.MaxBytes = 2, 100 })
 	kvtest.Put(t, store, "/registry/pods/a/a", "0123456789")

@@ -125,7 +125,7 @@ func testTokens(t *testing.T, r *running, ns string) {
 		}
 		return ignore(err, apierrors.IsNotFound)
 	})
-	eventually(t, "the token is good no more", func() error { // whom it is of is remembered for ten seconds
+	eventually(t, "the token is good no more", func() error { // the authenticator caches the token for ten seconds
 		if _, err := client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
 			return fmt.Errorf("got %v", err)
 		}

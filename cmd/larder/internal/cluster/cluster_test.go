@@ -15,10 +15,9 @@ import (
 // nodesOfTest is how many nodes the cluster of TestClusterRunsWorkloads has.
 const nodesOfTest = 20
 
-// TestClusterRunsWorkloads has stock controllers, a stock scheduler and kwok do over Larder what they
-// are for, all at once, each in a namespace of its own that is deleted to nothing in the
-// end. None of the programs logs an error of which the server may be the cause, but those that
-// it logs over any API server.
+// TestClusterRunsWorkloads runs unmodified controllers, an unmodified scheduler and kwok over Larder. All workloads
+// run concurrently, each in its own namespace, which is deleted at the end. None of the programs may log an error
+// that the server may have caused, except those that they log over any API server.
 func TestClusterRunsWorkloads(t *testing.T) {
 	r := start(t, nodesOfTest)
 	before := r.everything(t)
@@ -63,7 +62,7 @@ func TestClusterRunsWorkloads(t *testing.T) {
 	}
 }
 
-// failures are the server's counts of what it could not answer.
+// failures returns the server's counters of failed requests that are not 0.
 func (r *running) failures(t *testing.T) (failed []string) {
 	t.Helper()
 	text, err := r.client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())

@@ -10,9 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestClusterStopsAndRestarts: Ctrl-C ends all programs, the next start goes on with what was there and has as
-// many nodes as it is told, a program that ends takes all with it, and a cluster that is
-// killed leaves nothing running.
+// TestClusterStopsAndRestarts checks that Ctrl-C ends all programs, that the next start continues with the stored
+// objects and the requested number of nodes, that the end of one program ends all, and that a killed cluster leaves
+// no process running.
 func TestClusterStopsAndRestarts(t *testing.T) {
 	r := start(t, 3)
 	pids := r.children()
@@ -47,7 +47,7 @@ func TestClusterStopsAndRestarts(t *testing.T) {
 	ended(t, pids)
 }
 
-// TestProgramsLogNoUnusualErrors: what the programs log of lists and watches that fail is no usual error.
+// TestProgramsLogNoUnusualErrors checks that logged failures of lists and watches count as complaints.
 func TestProgramsLogNoUnusualErrors(t *testing.T) {
 	for line, complaint := range map[string]bool{
 		`E1122 11:27:10.000001    4571 reflector.go:200] "Failed to watch" err="failed to list *v1.Pod: the server could not find the requested resource" type="*v1.Pod"`:               true,

@@ -51,7 +51,7 @@ func start(t *testing.T, nodes int) *running {
 	return r
 }
 
-// as is a client with a certificate of the cluster's authority.
+// as returns a client with a certificate that the cluster's CA has signed.
 func (r *running) as(t *testing.T, user string, groups ...string) kubernetes.Interface {
 	t.Helper()
 	authority, err := pki.Load(filepath.Join(r.dir, "pki"))
@@ -129,15 +129,14 @@ func eventually(t testing.TB, what string, check func() error) {
 // usual are lines that the programs log as errors over any API server: the same work over
 // a stock kube-apiserver leaves them, too.
 var usual = []*regexp.Regexp{
-	// Both read a configuration that nobody gave.
+	// Both programs read a configuration that does not exist.
 	regexp.MustCompile(`The manifest file is empty, ignoring`),
-	// A controller of 1.36 that is told of a change before it has seen its own write looks
-	// again later, and logs that as an error.
+	// A controller of 1.36 that receives a change before it has seen its own write tries again later, and logs an
+	// error.
 	regexp.MustCompile(`is not as new as written version`),
 	regexp.MustCompile(`informer cache is out of date`),
-	// They learn that others have written what they were about to write, or have deleted it,
-	// or the namespace, and begin anew or leave it at that. Kwok deletes a pod again when it
-	// sees what its first deletion did to it.
+	// The programs learn that another client has written or deleted an object that they were about to write, or its
+	// namespace. They retry or give up. Kwok deletes a pod again when it sees the update of its first deletion.
 	regexp.MustCompile(`Operation cannot be fulfilled on `),
 	regexp.MustCompile(`\\"[a-z0-9.-]+\\" not found`),
 	regexp.MustCompile(`"Status after running PostFilter plugins for pod".* status="not found"`),
@@ -148,7 +147,7 @@ var usual = []*regexp.Regexp{
 	regexp.MustCompile(`"command failed" err="finished without leader elect"`),
 }
 
-// expected are lines that the server logs of what the tests do.
+// expected are lines that the server logs because of the tests.
 var expected = []*regexp.Regexp{
 	regexp.MustCompile(`oken has been invalidated`),
 	// One of them hears of a service before it hears of its address, by another watch.
@@ -170,8 +169,7 @@ var problem = regexp.MustCompile(`^[EF]\d{4} |^W\d{4} \S+ +\d+ reflector\.go|"le
 // under load has more ways to run behind than a list of lines can name.
 var blames = regexp.MustCompile(`(?i)reflector\.go|failed to (watch|list)|internal ?error|connection re|unexpected EOF|http2:|tls:|x509|unauthorized|forbidden|not acceptable|decod|unmarshal|unknown field|panic`)
 
-// complaints are what the programs have logged as errors that blame the server and is not
-// usual, each line as often as it is there.
+// complaints returns the logged errors that blame the server and are not usual, with duplicates.
 func (r *running) complaints() (all []string) {
 	logs, err := filepath.Glob(filepath.Join(r.dir, "logs", "*.log"))
 	must(r.t, err)

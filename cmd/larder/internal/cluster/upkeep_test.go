@@ -105,8 +105,7 @@ func (r *running) serveMetrics(t *testing.T, ns string) {
 	})
 }
 
-// testAutoscaler has a Deployment grow as far as it may, since its pods are too busy, by
-// what an aggregated server says of them.
+// testAutoscaler scales a Deployment to its maximum, because an aggregated server reports its pods as busy.
 func testAutoscaler(t *testing.T, r *running, ns string) {
 	r.serveMetrics(t, ns)
 	r.deploy(t, ns, "web", 2)

@@ -183,7 +183,7 @@ func testDisruption(t *testing.T, r *running, ns string) {
 	must(t, err)
 	allowed(5)
 
-	// As kubectl drain does it: nothing new goes to the node, and what is there is evicted.
+	// As kubectl drain does, cordon the node and evict its pods.
 	nodes := r.client.CoreV1().Nodes()
 	cordon := func(unschedulable bool) {
 		t.Helper()

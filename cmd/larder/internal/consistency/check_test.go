@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// outcome is what a writer knows of its write.
+// outcome is a writer's knowledge of the result of its write.
 type outcome int
 
 const (
@@ -22,7 +22,7 @@ type write struct {
 	of       *resource
 	payload  payload // id 0 for a deletion
 	key      string
-	deletes  int64 // precondition of a deletion: what it deletes
+	deletes  int64 // UID or revision in a deletion's precondition
 	revision int64 // of an acknowledged write; 0 when the answer did not tell it
 
 	transaction int64 // that it is part of, 0 if it is one by itself
@@ -119,7 +119,7 @@ func checkLists(p *past, reads []*read) (broken []error) {
 	return broken
 }
 
-// checkFresh finds reads older than they had to be: F, and what was asked for.
+// checkFresh finds reads that are older than their parameters allow: F.
 func checkFresh(p *past, reads []*read) (broken []error) {
 	for _, r := range reads {
 		if r.name != "" {
@@ -136,8 +136,8 @@ func checkFresh(p *past, reads []*read) (broken []error) {
 	return broken
 }
 
-// checkGet holds one object against its key's versions: it must be one of them, and
-// a consistent read's must not have been replaced by what was known before.
+// checkGet compares one read object with the versions of its key. It must be one of them. A consistent read must not
+// return a version whose replacement was known before the read.
 func checkGet(p *past, r *read) []error {
 	versions := p.byKey[r.name]
 	at := -1 // of the version that was read; -1 is that nothing was there yet
@@ -233,7 +233,7 @@ func checkWrites(p *past, writes []write) (broken []error) {
 	return broken
 }
 
-// checkTransactions finds transactions of which only a part happened, or not at once: A.
+// checkTransactions finds transactions that were applied in part, or not atomically: A.
 func checkTransactions(p *past, writes []write) (broken []error) {
 	type change struct {
 		key      string

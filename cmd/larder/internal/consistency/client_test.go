@@ -61,7 +61,7 @@ func (r *replica) ask(q request) answer {
 	return answer{code: resp.StatusCode, body: body}
 }
 
-// meta is what is looked at of an object's or a list's metadata.
+// meta is the part of an object's or a list's metadata that the checks use.
 type meta struct {
 	Name            string            `json:"name"`
 	ResourceVersion string            `json:"resourceVersion"`
@@ -84,11 +84,11 @@ type object struct {
 	Code     int               `json:"code"`
 	Message  string            `json:"message"`
 
-	digest uint64 // of its bytes, but for what says of which kind it is
+	digest uint64 // of its bytes, without kind and apiVersion
 	raw    []byte // these, if they are few
 }
 
-// typed is what says of which kind an object is; items of lists go without.
+// typed matches the kind and apiVersion of an object; items of lists have none.
 var typed = regexp.MustCompile(`^\{"kind":"\w+","apiVersion":"[\w./]+",`)
 
 func (o *object) UnmarshalJSON(raw []byte) error {
@@ -106,7 +106,7 @@ func (o *object) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// text is what holds the payload: a ConfigMap's data, an annotation of others.
+// text returns the text with the payload: a ConfigMap's data, another object's annotation.
 func (o *object) text() string { return cmp.Or(o.Metadata.Annotations["p"], o.Data["p"]) }
 
 type list struct {
@@ -139,7 +139,7 @@ func (p payload) json(name, revision string) string {
 
 var payloads = regexp.MustCompile(`\((\d+):([a-z])\)`)
 
-// readPayload finds the payload in what holds it.
+// readPayload finds the payload in a text or in bytes.
 func readPayload[T string | []byte](in T) (payload, bool) {
 	found := payloads.FindStringSubmatch(string(in))
 	if found == nil {

@@ -12,7 +12,7 @@ import (
 
 var groups = []string{"a", "b", "c"}
 
-// load is what the clients share and leave behind.
+// load is the state that the clients share, and the histories they record.
 type load struct {
 	cluster      *cluster
 	truth        *truth
@@ -36,7 +36,7 @@ type version struct {
 	revision int64
 }
 
-// giver is who gave a version out first, and in which bytes.
+// giver is the replica that first returned a version, with the bytes.
 type giver struct {
 	digest uint64
 	raw    []byte
@@ -91,7 +91,7 @@ func (c *client) payload() payload {
 	return payload{c.next.Add(1), groups[c.random.IntN(len(groups))]}
 }
 
-// write changes one object, on the ground of what may be an old state of it.
+// write changes one object, based on a read that may be old.
 func (c *client) write() {
 	of := c.resource()
 	w := write{of: of, key: c.name(of)}

@@ -24,7 +24,7 @@ var (
 	revisionReads = regexp.MustCompile(`(?m)^larder_revision_reads_total\{[^}]*\} (\S+)$`)
 )
 
-// counter is what a server's metrics say.
+// counter returns the value of a metric of a server.
 func counter(t *testing.T, client *http.Client, url string, name *regexp.Regexp) float64 {
 	t.Helper()
 	resp, err := client.Get(url + "/metrics")
@@ -120,8 +120,8 @@ func narrow(r *replica, bytes int) *http.Transport {
 	return transport
 }
 
-// TestStuckWatchersDelayNoOthers has watchers that never read: the others get everything, and what
-// the stuck ones keep is bounded, which is looked at where there is /proc.
+// TestStuckWatchersDelayNoOthers has watchers that never read. The others must receive every event, and the memory
+// for the stuck ones is bounded; that is checked where /proc exists.
 func TestStuckWatchersDelayNoOthers(t *testing.T) {
 	const stuck, writes, most = 500, 150, 512 << 10
 	c := newCluster(t, 1, 1)

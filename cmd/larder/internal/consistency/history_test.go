@@ -42,7 +42,7 @@ func TestHistory(t *testing.T) {
 	})
 }
 
-// role is what some of the clients do, and how often.
+// role is the work of some of the clients, and its interval.
 type role struct {
 	clients int
 	do      func(*client)
@@ -135,7 +135,7 @@ func (l *load) finish(t *testing.T, watchers []*watcher, c *client) int64 {
 		r.awaitReady(t)
 	}
 	var last int64
-	goals := make(map[*watcher]int64) // set at the end: who reaches its goal goes
+	goals := make(map[*watcher]int64) // set at the end: a watcher that reaches its goal stops
 	for _, of := range resources {
 		for _, name := range []string{"o00", "o01"} {
 			for _, group := range groups {

@@ -25,8 +25,8 @@ import (
 	"github.com/larder-io/larder/watch/watchtest"
 )
 
-// informed is one of client-go's informers, and all that it was told: by the server, watch
-// by watch, and what it told its handler of that.
+// informed is one of client-go's informers. It records everything that the server sent, watch by watch, and
+// everything that the informer passed to its handler.
 type informed struct {
 	load     *load
 	of       *resource
@@ -38,9 +38,9 @@ type informed struct {
 	parts  []*watchtest.Checker
 	lists  []*read
 	broken []error
-	last   map[string]int64 // revision that the handler was told last, by name
+	last   map[string]int64 // revision last passed to the handler, by name
 	notes  int
-	begun  int // lists, and watches that begin with what exists
+	begun  int // lists, and watches with initial events
 }
 
 // informAll runs informers of all resources but the first, in JSON and protobuf, with initial
@@ -165,7 +165,7 @@ func (i *informed) fail(format string, args ...any) {
 	i.broken = append(i.broken, fmt.Errorf("%s: %w", i.name, fmt.Errorf(format, args...)))
 }
 
-// foundIn is what is looked at of an object.
+// foundIn returns the part of an object that the checks use.
 func foundIn(obj runtime.Object) (f found, err error) {
 	accessor, err := apimeta.Accessor(obj)
 	if err != nil {
@@ -323,7 +323,7 @@ func (i *informed) finish(t *testing.T) {
 	})
 }
 
-// verify compares what was told with what happened.
+// verify compares the recorded events with the history.
 func (i *informed) verify(p *past) []error {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -20,8 +20,8 @@ func (l label) String() string {
 	return fmt.Sprintf("%s of %s, asked for %d, from %v to %v: %d", l.what, l.resource, l.asked, l.began, l.ended, l.revision)
 }
 
-// checkLabels compares what one process said of each resource with what it had said
-// before, in whatever form: B.
+// checkLabels compares the versions that one process returned for each resource with those it had returned before, in
+// any encoding: B.
 func checkLabels(labels []label) (broken []error) {
 	byBegin, byEnd := slices.Clone(labels), slices.Clone(labels)
 	slices.SortFunc(byBegin, func(a, b label) int { return cmp.Compare(a.began, b.began) })

@@ -29,7 +29,7 @@ type paced struct {
 	every      time.Duration
 	prefix     string // of its keys, if it is written past the server: as fast as can be
 
-	told atomic.Int64 // the highest label that anybody got
+	told atomic.Int64 // the highest label returned to any client
 }
 
 func newPaced() []*paced {
@@ -63,7 +63,7 @@ type labelling struct {
 	resources []*paced
 	start     time.Time
 
-	// compacting is held by who gives history up; who pages through a list shares it.
+	// compacting is held by the goroutine that compacts etcd; a client that pages through a list shares it.
 	compacting sync.RWMutex
 
 	mu     sync.Mutex
@@ -130,7 +130,7 @@ func TestResourceVersionsNeverGoBack(t *testing.T) {
 	}
 }
 
-// awaitKinds waits until enough of every kind was told.
+// awaitKinds waits until the clients have received enough responses of each kind.
 func (l *labelling) awaitKinds(t *testing.T) {
 	want := []string{"get", "list RV=0", "list RV=N", "list consistent", "list exact", "pages", "more pages", "initial events", "bookmark"}
 	proctest.Eventually(t, "enough of every kind is told", func() error {
@@ -239,7 +239,7 @@ func (l *labelling) read(ctx context.Context, r *paced, random *rand.Rand) {
 	}
 }
 
-// list returns the continue token of what it got.
+// list returns the revision and the continue token of a list.
 func (l *labelling) list(ctx context.Context, r *paced, given label, form, path string) (revision int64, next string) {
 	a := l.ask(request{method: http.MethodGet, path: path, accept: form})
 	if a.code != http.StatusOK {

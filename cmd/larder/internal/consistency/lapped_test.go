@@ -22,7 +22,7 @@ import (
 
 var tooOld = regexp.MustCompile(`^too old resource version: (\d+) \((\d+)\)$`)
 
-// received is what one watch sent until its end.
+// received is the content of one watch until its end.
 type received struct {
 	revisions []int64
 	status    object // of the ERROR event
@@ -54,8 +54,8 @@ func readWatch(from io.Reader, changes int, paced <-chan struct{}) (t received) 
 	}
 }
 
-// expired returns the revisions that a watch's last event says were asked for and are
-// there, if that event is what it ought to be.
+// expired checks that the watch's last event is an Expired error. It returns the requested and the oldest revision
+// that the event names.
 func (t received) expired() (asked, oldest int64, err error) {
 	said := tooOld.FindStringSubmatch(t.status.Message)
 	if t.err != io.EOF || t.status.Kind != "Status" || t.status.Code != http.StatusGone || said == nil {
@@ -66,7 +66,7 @@ func (t received) expired() (asked, oldest int64, err error) {
 	return asked, oldest, nil
 }
 
-// lapping is a server whose log is short, and what is written to it.
+// lapping is a server with a short log, and the writes to it.
 type lapping struct {
 	*testing.T
 	*replica
@@ -122,12 +122,12 @@ func (l *lapping) write(ctx context.Context, n int, paced chan<- struct{}) (revi
 	return revisions
 }
 
-// TestLappedWatchers has watchers read nothing until the log has forgotten what they
-// would be told next. They are told what was sent before, without a gap, and then that
-// they are too old, as is who resumes there; others are told everything. Where the
-// server had to wait so long that it gave the slow ones up, it is tried again.
+// TestLappedWatchers has watchers that do not read until the log has dropped their next event. They must receive the
+// events sent before, without a gap, and then an Expired error, as must a client that resumes there. Other watchers
+// must receive everything. If the server had to wait so long that it disconnected the slow ones, the test tries
+// again.
 func TestLappedWatchers(t *testing.T) {
-	const writes = 3000 // more than the server keeps for whoever reads, and sockets hold
+	const writes = 3000 // more than the server keeps for any reader, and sockets hold
 	l := newLapping(t)
 	transport := narrow(l.replica, 64<<10)
 	defer transport.CloseIdleConnections()
@@ -143,7 +143,7 @@ func TestLappedWatchers(t *testing.T) {
 		healthy := l.watch(ctx, l.client, l.begun, "")
 		var all received
 		var reading sync.WaitGroup
-		paced := make(chan struct{}, 64) // who reads is as much behind at most
+		paced := make(chan struct{}, 64) // limits how far the readers fall behind
 		reading.Go(func() { all = readWatch(healthy, writes, paced) })
 		written := l.write(ctx, writes, paced)
 		reading.Wait()

@@ -14,8 +14,8 @@ import (
 	"github.com/larder-io/larder/watch/watchtest"
 )
 
-// story is a small history and what correct servers told of it; a mutant changes one
-// thing in it, as a server with a certain mistake would.
+// story is a small history and the responses of correct servers. A mutant changes one of them, as a server with a
+// certain bug would.
 type story struct {
 	writes []write
 	reads  []*read

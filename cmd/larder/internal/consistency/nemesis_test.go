@@ -48,7 +48,7 @@ func (n *nemesis) faults() []fault {
 	}, func(f fault) bool { return !want.MatchString(f.name) })
 }
 
-// run acts until the context ends; what it broke is whole then.
+// run injects faults until the context ends, and then repairs everything.
 func (n *nemesis) run(ctx context.Context, faults []fault) error {
 	for {
 		n.random.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
@@ -106,8 +106,7 @@ func (n *nemesis) killLeader(ctx context.Context) error {
 	return leader.Start()
 }
 
-// stopMember makes a member, maybe the leader, stand still and come back with what it
-// knew then.
+// stopMember pauses a member, maybe the leader, and resumes it with its old state.
 func (n *nemesis) stopMember(ctx context.Context) error {
 	member := n.member()
 	n.hits["stop "+member.Config.Name]++
@@ -224,8 +223,8 @@ func (n *nemesis) cut(ctx context.Context, links ...link) {
 	n.cluster.network.heal()
 }
 
-// isolateLeader keeps the leader from the other members, but not from replicas, who
-// must not be served what the others have changed since.
+// isolateLeader cuts the leader off from the other members, but not from replicas. It must not serve them reads that
+// miss later changes of the others.
 func (n *nemesis) isolateLeader(ctx context.Context) error {
 	leader := n.leader(ctx)
 	if leader == nil {
@@ -244,7 +243,7 @@ func (n *nemesis) isolateLeader(ctx context.Context) error {
 	return nil
 }
 
-// cutMembers keeps two members from each other, who both reach the third.
+// cutMembers cuts the link between two members; both still reach the third.
 func (n *nemesis) cutMembers(ctx context.Context) error {
 	one := n.random.IntN(len(n.cluster.members))
 	other := (one + 1) % len(n.cluster.members)

@@ -62,7 +62,7 @@ func (n *network) sever(mute bool, links ...link) {
 	}
 }
 
-// heal makes all links whole: what was kept back arrives.
+// heal repairs all links; delayed bytes arrive.
 func (n *network) heal() {
 	n.mu.Lock()
 	n.cut = nil
@@ -181,9 +181,8 @@ func always(name string) func([]byte) (string, bool) {
 	return func([]byte) (string, bool) { return name, true }
 }
 
-// sender finds out which member opened a connection: etcd writes the sender's id into
-// every request to a peer (server/etcdserver/api/rafthttp). What only asks for
-// versions and the like does not say who it is: such a connection belongs to "".
+// sender finds the member that opened a connection: etcd writes the sender's id into every request to a peer
+// (server/etcdserver/api/rafthttp). Requests for versions and the like have no id; such a connection belongs to "".
 func sender(begin []byte) (id string, ok bool) {
 	head, _, complete := bytes.Cut(begin, []byte("\r\n\r\n"))
 	_, after, _ := bytes.Cut(head, []byte("\r\nX-Server-From: "))
@@ -274,7 +273,7 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// TestSender: who opened a connection is known once its first request's head is there.
+// TestSender checks that the sender of a connection is known once the head of its first request has arrived.
 func TestSender(t *testing.T) {
 	const head = "GET /raft/stream HTTP/1.1\r\nHost: x\r\nX-Server-From: 8211f1d0f64f3269\r\nX-Raft-To: 1\r\n\r\n"
 	for begin, want := range map[string]string{

@@ -102,7 +102,7 @@ func (c *cluster) addStock(t *testing.T, binary string) {
 		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(port), "--cert-dir=" + filepath.Join(dir, "certs"),
 		"--token-auth-file=" + c.tokens, "--authorization-mode=AlwaysAllow", "--service-cluster-ip-range=10.0.0.0/24",
 		"--service-account-issuer=" + server.DefaultIssuer, "--service-account-signing-key-file=" + key, "--service-account-key-file=" + key,
-		"--endpoint-reconciler-type=none", "--advertise-address=192.0.2.1", // nobody's, by RFC 5737
+		"--endpoint-reconciler-type=none", "--advertise-address=192.0.2.1", // an address reserved for documentation (RFC 5737)
 	}
 	c.add(t, "stock", port, true, func() *exec.Cmd { return exec.Command(binary, args...) })
 }

@@ -13,7 +13,7 @@ import (
 // resource is a kind of object of a shape of its own.
 type resource struct {
 	group      schema.GroupVersionResource
-	collection string // path of what the clients use
+	collection string // path that the clients use
 	prefix     string // of its keys in etcd
 	kind       string
 	names      int                    // of objects, at most

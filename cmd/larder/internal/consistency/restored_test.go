@@ -93,7 +93,7 @@ func (r *restoring) write(s *stock, word string, names ...string) int64 {
 	return at
 }
 
-// change does a bit of everything: what was there changes and goes, and more comes.
+// change updates, deletes and creates objects.
 func (r *restoring) change(s *stock, word string, at int) {
 	r.write(s, word, s.name(at), s.name(at+1))
 	r.write(s, "", s.name(at+2))
@@ -188,7 +188,7 @@ func differs(informer cache.SharedIndexInformer, want map[string]int64) error {
 type reader struct {
 	*replica
 	*stock
-	answered atomic.Int64 // reads of what was restored
+	answered atomic.Int64 // reads of restored objects
 	shown    atomic.Pointer[string]
 }
 
@@ -215,8 +215,8 @@ func (r *restoring) read(ctx context.Context, d *reader) {
 	}
 }
 
-// expired asks for something at a revision until it is answered, and reports whether it is
-// told that the revision is too old.
+// expired requests a path until the server responds, and returns an error unless the response says that the revision
+// is too old.
 func (r *restoring) expired(from *replica, path string) error {
 	r.Helper()
 	code, body := 0, []byte(nil)
@@ -244,11 +244,10 @@ func (r *restoring) expired(from *replica, path string) error {
 	return nil
 }
 
-// TestRestoredStoreHidesLostHistory sets etcd back to a backup, without raising its revision, under two
-// Larders, while clients read, watch and follow a small and a large resource: no
-// consistent read that begins once etcd serves again shows what is lost; whoever comes
-// with a revision of the lost history is told that it is too old; and informers end with
-// what is stored.
+// TestRestoredStoreHidesLostHistory restores etcd from a backup, without raising its revision, under two Larders,
+// while clients read, watch and follow a small and a large resource. Consistent reads that begin once etcd serves
+// again must not return lost objects. Requests with a revision of the lost history must get an Expired error.
+// Informers must end with the stored objects.
 func TestRestoredStoreHidesLostHistory(t *testing.T) {
 	r := &restoring{T: t, cluster: newCluster(t, 1, 2)}
 	r.stocks = []*stock{
@@ -358,7 +357,7 @@ func (r *restoring) checkLost(lost int64) {
 	}
 }
 
-// checkAnew lists and watches what comes then, as clients do that begin anew.
+// checkAnew lists and watches later changes, as new clients do.
 func (r *restoring) checkAnew(from *replica, s *stock) {
 	r.Helper()
 	a := from.ask(request{method: http.MethodGet, path: s.path() + "?limit=1&labelSelector=of%3D" + anew})

@@ -17,7 +17,7 @@ import (
 	"github.com/larder-io/larder/watch/watchtest"
 )
 
-// truth is what happened, as an independent client of etcd sees it.
+// truth is the history as an independent client of etcd sees it.
 type truth struct {
 	store *kv.Etcd
 
@@ -79,7 +79,7 @@ func (tr *truth) take(response kv.WatchResponse) {
 		batch.Events = slices.DeleteFunc(batch.Events, func(event kv.Event) bool { return resourceOf(event.Key) == nil })
 		for i := range batch.Events {
 			event := &batch.Events[i]
-			if len(event.Value) > 8<<10 { // of what is large, all that is looked at
+			if len(event.Value) > 8<<10 { // the checks use only this part of large values
 				event.Value = bytes.Clone(payloads.Find(event.Value))
 			}
 			tr.present[event.Key] = *event
@@ -103,8 +103,7 @@ func (tr *truth) revisions(of *resource) map[string]int64 {
 	return found
 }
 
-// latest is the present item of a key, as far as is known yet: without a Value and with
-// revision 0 if there is none.
+// latest returns the newest known item of a key, without a Value and with revision 0 if there is none.
 func (tr *truth) latest(key string) kv.Event {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -137,7 +136,7 @@ type entry struct {
 	revision int64
 	key      string
 	payload  payload // id 0 for a deletion
-	replaced int64   // revision of what was there before, 0 if nothing was
+	replaced int64   // revision of the replaced version, 0 if there was none
 }
 
 // past is the truth in the forms that checkers read.

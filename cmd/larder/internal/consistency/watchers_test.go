@@ -42,7 +42,7 @@ func (w *watcher) reached() bool {
 }
 
 func (w *watcher) run(ctx context.Context) {
-	initial := true // with what exists
+	initial := true // with initial events
 	for n := 0; !w.reached() && ctx.Err() == nil; n++ {
 		asked := watchtest.Request{Selects: w.selects, Initial: initial}
 		query := "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
@@ -68,7 +68,7 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// evidence is what may tell why a replica gave up a past that etcd still has.
+// evidence explains why a replica may have dropped a past that etcd still has.
 func (w *watcher) evidence(ctx context.Context, from *replica) string {
 	oldest, err := w.cluster.outsider.Compacted(ctx)
 	said := slices.DeleteFunc(strings.Split(from.Output(), "\n"), func(line string) bool { return strings.Contains(line, "reflector.go") })
@@ -104,7 +104,7 @@ func (w *watcher) stream(ctx context.Context, part *part, replica *replica, quer
 		return resp.StatusCode == http.StatusGone
 	}
 	part.alike = func(kind watchtest.Type, o object) {
-		// An object that is selected no more is told as it was, at the revision of what it is.
+		// The event for an object that no longer matches carries the object's old content with the new revision.
 		if kind != watchtest.Deleted || w.filter.group == "" {
 			w.alike(w.of, replica, o)
 		}
@@ -124,12 +124,11 @@ type part struct {
 	refusal string                       // what the ERROR event said
 	pending []watchtest.Report           // of one revision, to which more may come
 	from    *replica                     // nil in mutants
-	alike   func(watchtest.Type, object) // is told of every object, unless nil
+	alike   func(watchtest.Type, object) // receives every object, unless nil
 }
 
-// read takes down frames until their end, or until it has seen goal. A stream that ends
-// as a response ends must not end within a revision. What broke off may: the client
-// forgets the part that came.
+// read records frames until the stream ends or it has seen goal. A stream that ends like a complete response must not
+// end within a revision. A broken stream may: the client discards the incomplete revision.
 func (p *part) read(from io.Reader, goal func() int64) (expired bool, err error) {
 	for frames := json.NewDecoder(from); ; {
 		var frame struct {
@@ -168,8 +167,8 @@ func (p *part) read(from io.Reader, goal func() int64) (expired bool, err error)
 // splits reports whether a response may end well within a revision.
 func (p *part) splits() bool { return p.from != nil && p.from.stock }
 
-// verify compares the part with what happened. kube-apiserver may split a revision that
-// changed several objects: have a bookmark come in the midst of it, or begin there.
+// verify compares the part with the history. kube-apiserver may split a revision that changed several objects: it may
+// send a bookmark within the revision, or begin there.
 func (p *part) verify(past *past) (broken []error) {
 	err := p.Verify(&past.history, 0)
 	if err == nil {
@@ -189,8 +188,8 @@ func (p *part) verify(past *past) (broken []error) {
 // revisionIn finds the revision that a violation is about.
 var revisionIn = regexp.MustCompile(`@(\d+) `)
 
-// newest is the revision up to which all was told. Until the end of the objects that
-// exist there is none: they come by their names, the newest of them maybe first.
+// newest returns the revision up to which the watch has received everything, 0 until the end of the initial events:
+// they arrive in the order of their names, so the newest of them may be first.
 func (p *part) newest() int64 {
 	resume := p.Resume()
 	if n := len(p.pending); n > 0 && resume != 0 {
@@ -230,7 +229,7 @@ func reportOf(kind watchtest.Type, o object) watchtest.Report {
 	return r
 }
 
-// verify compares what was told with what happened: W.
+// verify compares the received events with the history: W.
 func (w *watcher) verify(p *past) (broken []error) {
 	for _, part := range w.parts {
 		for _, err := range part.verify(p) {

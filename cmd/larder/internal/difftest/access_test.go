@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// identities are who asks: a token, or who the administrator acts as, see request.As.
+// identities are users: by a token, or impersonated by the administrator, see request.As.
 var identities = []request{
 	{}, {User: "alice"}, {User: "-"}, {User: "nosuch"},
 	{As: "bob"}, {As: "carol|devs"}, {As: "root|system:masters"}, {As: "system:anonymous"}, {As: "system:anonymous|system:unauthenticated"},
@@ -21,7 +21,7 @@ var identities = []request{
 
 const rbacPath = "/apis/rbac.authorization.k8s.io/v1"
 
-// access asks who may do what, in every way.
+// access returns requests that ask for the rights of users, in every way.
 func access() []request {
 	var all []request
 	ask := func(r request) {
@@ -57,7 +57,7 @@ func review(path, spec string) request {
 	return request{Method: http.MethodPost, Path: "/apis/" + strings.Replace(path, "/", ".k8s.io/v1/", 1), Accept: js, Type: js, Body: body}
 }
 
-// reviews are what everybody may ask of himself, and writes that RBAC guards.
+// reviews are self-reviews, which every user may create, and writes that RBAC guards.
 func reviews() []request {
 	all := []request{
 		review("authentication/selfsubjectreviews", `{}`),
@@ -110,8 +110,7 @@ func tokenReviews() []request {
 	return all
 }
 
-// setAs adds the headers of who is impersonated: the user, groups, the uid and one extra
-// field, with bars between them.
+// setAs adds the headers for an impersonated user: the user, groups, the uid and one extra field, separated by bars.
 func setAs(header http.Header, as string) {
 	if as == "" {
 		return
@@ -131,15 +130,14 @@ func setAs(header http.Header, as string) {
 	}
 }
 
-// compareAccess compares answers about who may do what, once both servers know that bob
-// is an administrator of a namespace.
+// compareAccess compares answers about rights, once both servers know that bob is an administrator of a namespace.
 func (c *comparison) compareAccess() {
 	const binding = `{"metadata":{"name":"bob"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"admin"},"subjects":[{"kind":"User","name":"bob","apiGroup":"rbac.authorization.k8s.io"}]}`
 	made := c.w.stock.ask(do(http.MethodPost, rbacPath+"/namespaces/diff/rolebindings", js, binding))
 	if made.code != http.StatusCreated {
 		c.t.Fatalf("binding: %d %s", made.code, made.body)
 	}
-	// Nobody fills the role: that is the controller manager's.
+	// The test aggregates the role itself, because no controller manager runs.
 	const role = `{"aggregationRule":null,"rules":[{"apiGroups":["","rbac.authorization.k8s.io"],"resources":["configmaps","roles","rolebindings"],"verbs":["get","list","create"]}]}`
 	if a := c.w.stock.ask(do(http.MethodPatch, rbacPath+"/clusterroles/admin", mergePatch, role)); a.code != http.StatusOK {
 		c.t.Fatalf("role: %d %s", a.code, a.body)
@@ -156,8 +154,8 @@ func (c *comparison) compareAccess() {
 	c.compareAll("access", access(), workers, c.may)
 }
 
-// may compares what somebody may do. Upstream looks at bindings in no order, and so what
-// it gives for a reason, and the order of rules, differ from one time to the next.
+// may compares the rights of a user. Upstream iterates over bindings in random order, so the reason it returns and
+// the order of rules vary.
 func (c *comparison) may(r request) string {
 	if r.reads() {
 		return c.read(r)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// guards are what the plugins of admission go by, in namespaces of their own.
+// guards are the objects that configure the admission plugins, in their own namespaces.
 var guards = []request{
 	post("/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"guarded","labels":{"pod-security.kubernetes.io/enforce":"baseline","pod-security.kubernetes.io/warn":"restricted","guard":"on"}}}`),
 	post("/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"full"}}`),
@@ -44,9 +44,9 @@ func post(path, body string) request {
 	return request{Method: http.MethodPost, Path: path, Type: js, Body: body}
 }
 
-// guard makes what admission goes by. Nothing is asked before the servers have started
-// anew and know it. Recorded answers know nothing of it: package admission has tests that
-// need no other server.
+// guard creates the objects that admission plugins use. The comparison begins after a restart of the servers, so that
+// they know these objects. Recorded answers do not include them: package admission has tests that need no other
+// server.
 func (w *world) guard(t *testing.T) {
 	t.Helper()
 	if *stockBinary == "" || *rewrite {
@@ -87,7 +87,7 @@ func admissions() []request {
 		// ResourceQuota.
 		pod(full, "", ""), container(full, `"resources":{"requests":{"cpu":"50m"}}`), container(full, `"resources":{"requests":{"cpu":"2"}}`), do("POST", full+"configmaps?dryRun=All", js, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"dry"}}`),
 		do("POST", full+"services?dryRun=All", js, `{"apiVersion":"v1","kind":"Service","metadata":{"name":"dry"},"spec":{"type":"NodePort","clusterIP":"10.0.0.123","ports":[{"port":80,"nodePort":30123}]}}`),
-		// Of volumes, ingresses, nodes, certificates, namespaces.
+		// Volumes, ingresses, nodes, certificates, namespaces.
 		do("POST", guarded+"persistentvolumeclaims?dryRun=All", js, `{"apiVersion":"v1","kind":"PersistentVolumeClaim","metadata":{"name":"dry"},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}}`),
 		do("POST", guarded+"persistentvolumeclaims?dryRun=All", js, `{"apiVersion":"v1","kind":"PersistentVolumeClaim","metadata":{"name":"dry"},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"9Gi"}}}}`),
 		do("PATCH", "/api/v1/namespaces/diff/persistentvolumeclaims/pvc?dryRun=All", mergePatch, `{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}`),

@@ -61,7 +61,7 @@ func serveRemote(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// tell answers with what was asked, but for what differs each time.
+// tell responds with the request, except the parts that vary.
 func tell(w http.ResponseWriter, req *http.Request) {
 	body, err := io.ReadAll(req.Body)
 	header := maps.Clone(req.Header)
@@ -112,8 +112,8 @@ func (w *world) aggregate(t *testing.T, server *httptest.Server) {
 	}
 }
 
-// aggregatedReads are reads of other servers, of what tells of them, and of those that
-// cannot be reached.
+// aggregatedReads are reads of aggregated servers, of the documents that describe them, and of servers that cannot be
+// reached.
 func aggregatedReads() []request {
 	var all []request
 	for _, path := range []string{

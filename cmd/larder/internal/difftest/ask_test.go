@@ -15,15 +15,15 @@ import (
 	"time"
 )
 
-// request is what both servers are asked. In Path, {NAME} stands for a revision that
-// only the running world knows, and {life} for the seconds that a watch lasts.
+// request is sent to both servers. In Path, {NAME} stands for a revision that only the running world knows, and
+// {life} for the duration of a watch in seconds.
 type request struct {
 	Method, Path string
 	Accept       string `json:",omitempty"`
 	Type         string `json:",omitempty"` // of Body
 	Body         string `json:",omitempty"`
-	User         string `json:",omitempty"` // whose token to send: "" is the administrator, "-" is nobody
-	As           string `json:",omitempty"` // who is impersonated: see setAs
+	User         string `json:",omitempty"` // the user whose token is sent: "" is the administrator, "-" is none
+	As           string `json:",omitempty"` // the impersonated user: see setAs
 	Encoding     string `json:",omitempty"` // accepted
 	Agent        string `json:",omitempty"`
 }
@@ -50,7 +50,7 @@ func shorten(s string) string {
 
 func (r request) reads() bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
-// answer is what a server said.
+// answer is a server's response.
 type answer struct {
 	code int
 	head http.Header // only what clients read
@@ -187,16 +187,15 @@ func splitFrames(body []byte) [][]byte {
 	return append(frames, body)
 }
 
-// agePattern finds the ages in the cells of tables, in JSON and in YAML, as
-// apimachinery pkg/util/duration writes them. What has no time, and is therefore
-// <unknown>, stays so.
+// agePattern finds the ages in the cells of tables, in JSON and in YAML, as apimachinery pkg/util/duration writes
+// them. The age <unknown>, of an object without a time, is not replaced.
 var agePattern = regexp.MustCompile(`(?m)"(?:` + age + `)"|^( *- )(?:` + age + `)$`)
 
 const age = `(?:\d+[smhdy])+|<invalid>|\\u003cinvalid\\u003e`
 
 func ageless(body []byte) []byte { return agePattern.ReplaceAll(body, []byte(`${1}"AGE"`)) }
 
-// volatile is what each write makes anew, and what stands for it.
+// volatile lists the values that differ between equal writes, and their replacements.
 var volatile = []struct {
 	pattern *regexp.Regexp
 	to      string
@@ -217,7 +216,7 @@ var tokenPattern = regexp.MustCompile(`("?continue"?: ?"?)([A-Za-z0-9_-]{20,})`)
 
 var tokenRevision = regexp.MustCompile(`"rv":[1-9]\d*`)
 
-// steady returns body with what is volatile replaced. Continue tokens are opened.
+// steady returns body with volatile values replaced. Continue tokens are decoded.
 func steady(body []byte) []byte {
 	body = tokenPattern.ReplaceAllFunc(body, func(match []byte) []byte {
 		parts := tokenPattern.FindSubmatch(match)

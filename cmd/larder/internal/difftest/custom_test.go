@@ -53,8 +53,7 @@ var customs = [][2]string{
 	{gadgets, `{"metadata":{"name":"g2","labels":{"x":"1"}}}`},
 }
 
-// define makes the definitions and what they define. What is defined can be made once
-// the server has accepted it.
+// define creates the CRDs and then their objects, once the server has established each CRD.
 func (w *world) define(t *testing.T) {
 	t.Helper()
 	for _, d := range defined {
@@ -71,9 +70,9 @@ func (w *world) define(t *testing.T) {
 	}
 }
 
-// awaitCustoms waits until p watches every version of the custom resources. Stock makes the
-// cache of one when it is first asked for it, and tells a watch from an earlier revision
-// 410: what happens from here on is in the caches of both servers.
+// awaitCustoms waits until p watches every version of the custom resources. kube-apiserver creates the cache of a
+// resource at the first request, and answers a watch from an earlier revision with 410. Afterwards, the caches of
+// both servers have all later events.
 func (p *process) awaitCustoms(t *testing.T) {
 	t.Helper()
 	for _, collection := range []string{widgets, oldWidgets, gadgets} {
@@ -87,7 +86,7 @@ func (p *process) awaitCustoms(t *testing.T) {
 	}
 }
 
-// customReads are reads of custom resources, and of what is none.
+// customReads are reads of custom resources, and of paths that do not exist.
 func customReads() []request {
 	var all []request
 	paths := []string{widgets, widgets + "/a", oldWidgets, oldWidgets + "/a", oldWidgets + "/c", gadgets, gadgets + "/g1", "/apis/diff.example.com/v1/widgets", widgets + "/a/status", widgets + "/a/scale", widgets + "/nosuch", definitions + "/widgets.diff.example.com", definitions}

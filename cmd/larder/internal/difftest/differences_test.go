@@ -2,8 +2,8 @@ package difftest
 
 import "regexp"
 
-// differences are those between Larder and kube-apiserver that are known: which
-// requests, what about them, and why. docs/differences.md tells users.
+// differences are the known differences between Larder and kube-apiserver: the requests, the difference, and the
+// reason. docs/differences.md describes them for users.
 var differences = []struct {
 	request, difference *regexp.Regexp
 	random              bool // it may also not occur

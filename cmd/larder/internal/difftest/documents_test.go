@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// documents compares the document of OpenAPI v2 member by member: what both servers
-// describe, they describe in the same bytes.
+// documents compares the document of OpenAPI v2 member by member. Members that both servers have must have the same
+// bytes.
 func (c *comparison) documents() {
 	r := get("/openapi/v2", js)
 	if len(selected([]request{r})) == 0 {

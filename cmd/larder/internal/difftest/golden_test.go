@@ -68,8 +68,8 @@ func outcomeBody(a answer) string {
 	}
 }
 
-// record writes file from the stock server's answers, but for those that
-// Larder has not the same, which are listed differences or failures already.
+// record writes the answers of kube-apiserver to file, except those that Larder answers differently: these are listed
+// differences, or have already failed.
 func (w *world) record(t *testing.T, file string, all []request) {
 	t.Helper()
 	all = selected(all)

@@ -57,8 +57,8 @@ type world struct {
 	revisions     map[string]string // what {NAME} in a path stands for
 }
 
-// newWorld returns a world with seeded objects, whose servers both started after the
-// objects were made and what was before them was compacted away.
+// newWorld returns a world with seeded objects. Both servers started after the objects were created and earlier
+// revisions were compacted.
 func newWorld(t *testing.T, gates string) *world {
 	t.Helper()
 	dir := t.TempDir()
@@ -89,7 +89,7 @@ func newWorld(t *testing.T, gates string) *world {
 	return w
 }
 
-// advertised is the address of both servers: that of the machine is no answer to compare.
+// advertised is the address of both servers, so that answers do not depend on the machine's address.
 const advertised = "192.0.2.1"
 
 func (w *world) startLarder(t *testing.T, compaction time.Duration) {

@@ -63,7 +63,7 @@ var parameters = []string{
 	"shardSelector=x", "fieldManager=x", "includeObject=Object", "includeObject=Bad",
 }
 
-// plainPaths are what is no object: discovery, documents, health, and what is not there.
+// plainPaths are paths without objects: discovery, documents, health, and paths that do not exist.
 var plainPaths = []string{
 	"/api", "/apis", "/api/", "/apis/", "/api/v1", "/api/v1/", "/apis/apps", "/apis/apps/", "/apis/apps/v1", "/apis/nosuch", "/apis/apps/v9", "/api/v2", "/version", "/version/",
 	"/healthz", "/livez", "/readyz", "/healthz/ping", "/livez/ping", "/readyz/ping", "/healthz/etcd", "/healthz/nosuch", "/livez?exclude=etcd", "/nosuch", "/nosuch/x",
@@ -179,7 +179,7 @@ func (w *world) versions(t *testing.T) []string {
 	return all
 }
 
-// lists is the cross product of what decides which data a LIST returns.
+// lists is the cross product of the parameters that select the data of a LIST.
 func lists() []request {
 	var all []request
 	for _, scope := range []string{"/api/v1/namespaces/diff/configmaps", "/api/v1/configmaps", "/api/v1/namespaces/diff/pods", "/api/v1/nodes", "/api/v1/namespaces/diff/events"} {

@@ -12,8 +12,7 @@ import (
 
 const js = "application/json"
 
-// objects are made before anything is asked. Each is a collection and what to post
-// there.
+// objects are created before the comparison: the collection and the body of each POST.
 var objects = [][2]string{
 	{"/api/v1/namespaces", `{"metadata":{"name":"diff"}}`},
 	{"/api/v1/namespaces", `{"metadata":{"name":"many"}}`},

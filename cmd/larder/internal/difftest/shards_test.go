@@ -24,7 +24,7 @@ func shard(field string, ranges ...[2]uint64) string {
 	return "shardSelector=" + url.QueryEscape(strings.Join(all, " || "))
 }
 
-// badShards are selectors that are refused, or that are written otherwise than they are told.
+// badShards are selectors that the server rejects, or whose canonical form differs.
 var badShards = []string{
 	"", " ", "x", "+", "1", "'x'", "shardRange()", "shardRange(object.metadata.uid,'0x0','0x1')", "shardRange(object.metadata.name,'0x0000000000000000','0x8000000000000000')",
 	"shardRange(object.metadata.uid,'0x8000000000000000','0x0000000000000000')", "shardRange(object.metadata.uid,'0x0000000000000000','0x0000000000000000')", "shardRange(object.metadata.uid,'0x0000000000000000','0x20000000000000000')",

@@ -107,7 +107,7 @@ func (c *comparison) compareAll(what string, all []request, atOnce int, ask func
 	c.t.Logf("%s: %d requests in %v", what, len(all), time.Since(began).Round(time.Millisecond))
 }
 
-// selected drops duplicates and what -only does not want.
+// selected drops duplicates and requests that -only excludes.
 func selected(all []request) []request {
 	want := regexp.MustCompile(*only)
 	seen := make(map[request]bool)
@@ -158,9 +158,9 @@ func (w *world) both(r request) (stock, larder answer) {
 	return stock, larder
 }
 
-// read compares a request that changes nothing: byte for byte. What differs is asked
-// again after both servers have caught up, because revisions move; and of tables in
-// the end without ages, which a second that passes between the answers moves.
+// read compares a read byte for byte. If the answers differ, it asks again after both servers have caught up, because
+// revisions move. It finally compares tables without ages, which may differ by the second that passes between the
+// answers.
 func (c *comparison) read(r request) (difference string) {
 	for try := range tries {
 		stock, larder := c.w.both(c.w.concrete(r, try))
@@ -176,8 +176,7 @@ func (c *comparison) read(r request) (difference string) {
 	return difference
 }
 
-// concrete fills in what only the running world knows. A watch lasts longer with each
-// try.
+// concrete fills in the values that only the running world knows. A watch lasts longer with each try.
 func (w *world) concrete(r request, try int) request {
 	for name, value := range w.revisions {
 		r.Path = strings.ReplaceAll(r.Path, name, value)
@@ -195,8 +194,7 @@ func (c *comparison) catchUp(r request) {
 	c.w.both(request{Method: http.MethodGet, Path: path + "?limit=1"})
 }
 
-// dry compares a write that changes nothing. What differs is asked again: answers in
-// protobuf tell the revision of the moment.
+// dry compares a dry run. If the answers differ, it asks again: answers in protobuf contain the current revision.
 func (c *comparison) dry(r request) (difference string) {
 	for range tries {
 		if difference = c.write(r); difference == "" {
@@ -206,8 +204,8 @@ func (c *comparison) dry(r request) (difference string) {
 	return difference
 }
 
-// write compares a request that may change something, without what each write makes
-// anew. {who} in it is a name of the server's own.
+// write compares a request that may change something, without the values that differ between equal writes. {who} in
+// it is a name that each server has for itself.
 func (c *comparison) write(r request) string {
 	var answers [2]answer
 	for i, p := range []*process{c.w.stock, c.w.larder} {
@@ -227,9 +225,9 @@ func (p *process) write(r request) answer {
 
 const managedFields = `"managedFields":`
 
-// unhurried returns body with the entries of managedFields in an order of their own,
-// but for applies and updates, which stay apart: they are ordered by their seconds,
-// and one that passes between two writes to one server may not to the other.
+// unhurried returns body with the entries of managedFields in a fixed order. Entries of applies and updates stay
+// separate. The servers order entries by their seconds, and a second may pass between two writes to one server but
+// not to the other.
 func unhurried(body []byte) []byte {
 	at := bytes.Index(body, []byte(managedFields))
 	if at < 0 {
@@ -252,7 +250,7 @@ func unhurried(body []byte) []byte {
 	return slices.Concat(body[:at], sorted, body[at+int(in.InputOffset()):])
 }
 
-// lives compares the flows, each of which is one object's life.
+// lives compares the flows. Each flow is the life of one object.
 func (c *comparison) lives() {
 	var g errgroup.Group
 	for i, flow := range slices.Concat(flows(), customFlows(), aggregatedFlows()) {

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// watches is the cross product of what decides how a WATCH begins.
+// watches is the cross product of the parameters that decide how a WATCH begins.
 func watches() []request {
 	var all []request
 	for _, scope := range []string{"/api/v1/namespaces/diff/configmaps", "/api/v1/pods", "/api/v1/nodes", "/api/v1/namespaces/diff/events"} {
@@ -114,8 +114,8 @@ func (c *comparison) follow(all []request, version string) {
 	c.t.Logf("live watches: %d", len(all))
 }
 
-// changeLive writes a history with every transition of a selector and returns the
-// revision of its last change, which every watch is told of.
+// changeLive writes a history with every transition of a selector. It returns the revision of the last change, which
+// every watch receives.
 func (c *comparison) changeLive() string {
 	c.t.Helper()
 	const path = "/api/v1/namespaces/diff/configmaps"

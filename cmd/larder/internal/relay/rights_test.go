@@ -32,7 +32,7 @@ import (
 
 const relaysToken = "token-of-the-relay"
 
-// reviewer is the part of a kube-apiserver that reviews. It knows the token of ann, who may do everything in the
+// reviewer is the part of a kube-apiserver that reviews. It knows the token of ann, who has all rights in the
 // namespace hers.
 type reviewer struct {
 	*httptest.Server

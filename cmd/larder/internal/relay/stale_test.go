@@ -60,7 +60,7 @@ func (o *oracle) wait(ctx context.Context) error {
 	return o.err
 }
 
-// step is a question at a time, how the upstream answers, and what the client gets.
+// step is a review at a time, the upstream's answer, and the client's result.
 type step struct {
 	after  time.Duration
 	oracle oracle
@@ -138,7 +138,8 @@ func TestReasonsOfRefusals(t *testing.T) {
 	}
 }
 
-// TestReviewsAreForbidden: if the relay may not review rights, reads go through. Nothing else does.
+// TestReviewsAreForbidden checks that reads go through if the relay has no right to create reviews, and that nothing
+// else does.
 func TestReviewsAreForbidden(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "subjectaccessreviews"}, "", errors.New("not for relays"))
 	authorizes := newStale(time.Minute).authorizer(&oracle{err: utilerrors.NewAggregate([]error{forbidden})})

@@ -279,8 +279,8 @@ func create(ctx context.Context, client kubernetes.Interface, name, hook string,
 	return client.CoreV1().ConfigMaps("n").Create(ctx, c, metav1.CreateOptions{DryRun: dryRun})
 }
 
-// TestValidatingWebhooksAreObeyed: a webhook's word counts, over TLS, in dry runs too; one
-// that does not answer in time refuses or admits as it was told to.
+// TestValidatingWebhooksAreObeyed checks that the server follows a webhook's decision, over TLS and in dry runs, too.
+// If the webhook does not answer in time, its failurePolicy decides.
 func TestValidatingWebhooksAreObeyed(t *testing.T) {
 	client, hooks := serve(t), newAnswers(t)
 	namespace(t, client, "n")

@@ -8,7 +8,7 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// upstream is what kube-apiserver needs at least.
+// upstream sets the minimum that kube-apiserver requires.
 func upstream(c *Config) {
 	*c = DefaultUpstream()
 	c.Etcd.StorageConfig.Transport.ServerList, c.ServiceAccountSigningKeyFile = []string{"x"}, "x"

@@ -102,8 +102,8 @@ func modes(t *testing.T, dir string) {
 	}
 }
 
-// TestEstablishKeepsWhatWasMade: what was made once stays, so that clients which hold a copy
-// go on working.
+// TestEstablishKeepsWhatWasMade checks that later starts keep generated files, so that clients with copies continue
+// to work.
 func TestEstablishKeepsWhatWasMade(t *testing.T) {
 	c := testConfig(t)
 	dir := open(t, c.DataDir)
@@ -146,7 +146,7 @@ func read(t *testing.T, dir string, names []string) []string {
 	return texts
 }
 
-// TestEstablishMakesNothingThatWasGiven: nothing is made in place of what was given.
+// TestEstablishMakesNothingThatWasGiven checks that no file is generated for a flag that names one.
 func TestEstablishMakesNothingThatWasGiven(t *testing.T) {
 	given := testConfig(t)
 	theirs, err := establish(&given, open(t, given.DataDir))

@@ -90,7 +90,7 @@ func TestCertificatesAreRenewedWhileRunning(t *testing.T) {
 	})
 }
 
-// TestOwnersCertificatesAreNotRenewed: what the owner named stays as it is.
+// TestOwnersCertificatesAreNotRenewed checks that certificates that flags name are not renewed.
 func TestOwnersCertificatesAreNotRenewed(t *testing.T) {
 	first := testConfig(t)
 	made, err := establish(&first, open(t, first.DataDir))

@@ -146,9 +146,8 @@ func TestNamespacesGetWhatPodsNeed(t *testing.T) {
 	}
 }
 
-// TestOwnedObjectsGoWithTheirOwner: what an object owned goes with it, before it or not at
-// all, as its deletion asks, also where owner and owned are of kinds that were defined
-// while the collector ran.
+// TestOwnedObjectsGoWithTheirOwner checks that owned objects are deleted with their owner, before it or not at all,
+// as the deletion asks. That includes kinds whose CRDs were created while the collector ran.
 func TestOwnedObjectsGoWithTheirOwner(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -194,9 +193,9 @@ func TestOwnedObjectsGoWithTheirOwner(t *testing.T) {
 	}
 }
 
-// seen waits until the collector has seen all ConfigMaps that were made before the call: it
-// hears of them in order, and takes away one whose owner is not there. What it has not seen is
-// not orphaned with its owner, in a stock cluster either.
+// seen waits until the collector has seen all ConfigMaps created before the call. It relies on the order of events:
+// the collector deletes one whose owner does not exist. The collector does not orphan objects that it has not seen,
+// in Kubernetes either.
 func (c *cluster) seen(namespace, name string) {
 	c.t.Helper()
 	configMaps := c.client.CoreV1().ConfigMaps(namespace)
@@ -209,8 +208,8 @@ func (c *cluster) seen(namespace, name string) {
 	})
 }
 
-// TestLeaseHoldersAreReported: who holds the lease of kube-controller-manager is told of,
-// for as long as the lease lasts.
+// TestLeaseHoldersAreReported checks that the holder of kube-controller-manager's lease is reported while the lease
+// lasts.
 func TestLeaseHoldersAreReported(t *testing.T) {
 	c := newCluster(t)
 	c.control()

@@ -14,9 +14,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestProgramsHaveLardersVersions: what Larder and the programs link has one version and is compiled
-// once. Where this fails after a change of go.mod, set the versions in programs.mod and
-// have `go mod tidy` add the rest, in a directory where the two files have their usual names.
+// TestProgramsHaveLardersVersions checks that modules linked into both Larder and the programs have one version, so
+// that they are compiled once. If it fails after a change of go.mod, set the versions in programs.mod and run `go mod
+// tidy` in a directory where the two files have their usual names.
 func TestProgramsHaveLardersVersions(t *testing.T) {
 	ours, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "..", "go.mod"))
 	if err != nil {
@@ -83,7 +83,7 @@ func TestBuildIsImpossible(t *testing.T) {
 	}
 }
 
-// TestBuildIsKept: what was built once is not built again.
+// TestBuildIsKept checks that a second call does not build the programs again.
 func TestBuildIsKept(t *testing.T) {
 	cache := t.TempDir()
 	dir := filepath.Join(cache, key())

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestAdoptGivesFilesToTheOwner: what root puts into a directory of another user is given to that user, and only
-// that; another user's files stay as they are.
+// TestAdoptGivesFilesToTheOwner checks that files that root writes into another user's directory are given to that
+// user. Other files keep their owners.
 func TestAdoptGivesFilesToTheOwner(t *testing.T) {
 	owner := os.Geteuid()
 	path := t.TempDir()

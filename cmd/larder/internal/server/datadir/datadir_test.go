@@ -10,9 +10,8 @@ import (
 	"testing"
 )
 
-// TestScratchDirectoriesDoNotOutliveTheirProcess: of the directories that stand in for a
-// data directory none outlives its process for long: the next one that needs one removes
-// what a killed one left, and leaves alone what is used, and what is not its own.
+// TestScratchDirectoriesDoNotOutliveTheirProcess checks that the next process that needs a scratch directory removes
+// those of killed processes. It must not touch directories in use, nor others.
 func TestScratchDirectoriesDoNotOutliveTheirProcess(t *testing.T) {
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)

@@ -9,9 +9,8 @@ import (
 	"testing"
 )
 
-// TestRefusesWhatOthersControl: a directory is refused if anybody but its user and root owns or
-// may write it, anything in it or one of the directories on the way to it, or may read a key in
-// it; and nothing else is.
+// TestRefusesWhatOthersControl checks that a directory is refused if a user other than its own and root owns or can
+// write it, anything in it or a parent directory, or can read a key in it. No other directory is refused.
 func TestRefusesWhatOthersControl(t *testing.T) {
 	must := func(err error) {
 		t.Helper()
@@ -21,8 +20,8 @@ func TestRefusesWhatOthersControl(t *testing.T) {
 	}
 	const other = 65533
 	self := os.Geteuid()
-	// give makes path belong to another user, as whom the directory is then used if this
-	// process cannot give files away.
+	// give makes path belong to another user. If this process cannot do that, the directory is used as that other
+	// user.
 	give := func(path string) {
 		if os.Geteuid() == 0 {
 			must(os.Lchown(path, other, other))

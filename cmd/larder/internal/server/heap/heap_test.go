@@ -95,8 +95,8 @@ func TestHeadroomFollowsWhatCollectionsCost(t *testing.T) {
 	}
 }
 
-// The percentage follows the heap, collection by collection, and is what it was when
-// the governor has ended.
+// TestTheGovernorFollowsTheHeap checks that the percentage follows the heap with each collection, and is restored
+// when the governor ends.
 func TestTheGovernorFollowsTheHeap(t *testing.T) {
 	before := debug.SetGCPercent(123)
 	defer debug.SetGCPercent(before)
@@ -134,7 +134,7 @@ type process struct {
 	at   time.Time // guarded by mu
 }
 
-// usage is what the process has used by now.
+// usage returns the usage of the process until now.
 func (p *process) usage() usage {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -159,8 +159,8 @@ func (p *process) collect() {
 	p.used.other += 100 * time.Millisecond
 }
 
-// TestGovernorReturnsUnneededHeadroom: what room collections were given is given back once, as soon as it is
-// not worthwhile, and not while it is, however seldom there are collections.
+// TestGovernorReturnsUnneededHeadroom checks that the governor gives back headroom once, as soon as the headroom does
+// not pay, and not before, however rare collections are.
 func TestGovernorReturnsUnneededHeadroom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		before := debug.SetGCPercent(123)

@@ -12,12 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestStoreMetricsNameTheResource: what is asked of etcd is counted for the resource
-// whose keys are concerned.
+// TestStoreMetricsNameTheResource checks that requests to etcd count for the resource of their keys.
 func TestStoreMetricsNameTheResource(t *testing.T) {
 	m := NewMetrics(time.Minute, false)
 	seen := m.Observer()
-	seen.Request("get", "/registry/pods/a/b", time.Millisecond, nil) // nobody owns keys yet
+	seen.Request("get", "/registry/pods/a/b", time.Millisecond, nil) // no resource has keys yet
 	m.owners.Store(&map[string]schema.GroupResource{
 		"/registry/pods/":             {Resource: "pods"},
 		"/registry/services/specs/":   {Resource: "services"},

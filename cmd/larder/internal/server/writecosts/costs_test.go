@@ -93,7 +93,7 @@ func TestWriteCosts(t *testing.T) {
 	t.Logf("\n%s", rows.String())
 }
 
-// costs are what costNames says, for one write of one object.
+// costs are the counts of costNames, for one write of one object.
 type costs [5]int64
 
 var costNames = [5]string{"goroutines", "encodes", "decodes", "copies", "conversions"}
@@ -292,12 +292,12 @@ func happened(sites map[string]int64, name string) string {
 	return lines.String()
 }
 
-// perObject is a count of a batch for one of its objects. What others do meanwhile is less than
-// half of it, and so is what a server learns from the first objects of a form.
+// perObject is a batch's count for one of its objects. Concurrent work adds less than half of it, and so do the rules
+// that a server learns from the first objects.
 func perObject(n int64) int64 { return int64(math.Round(float64(n) / batch)) }
 
-// middle returns the median of the differences between one total and the next, which what others do
-// on a busy machine does not move. Of a single request, for a whole collection, it knows nothing.
+// middle returns the median of the differences between one total and the next. Concurrent work on a busy machine does
+// not change the median. A single request for a whole collection has none.
 func middle(before uint64, totals []uint64) int64 {
 	if len(totals) < batch {
 		return math.MaxInt64

@@ -26,7 +26,7 @@ const (
 	roomSize  = 64 * 32             // what internal/registry/servedjson's encoder grows to: a string and an interface for each key
 )
 
-// work is what a server did for some writes.
+// work is the work of a server for some writes.
 type work struct {
 	Goroutines, Bytes, Objects uint64
 	Encodes, Decodes           int64
@@ -40,7 +40,7 @@ type work struct {
 const (
 	countTotals   = "totals"   // answered with the totals of the process
 	countProfile  = "profile"  // from now on all allocations are recorded
-	countProfiled = "profiled" // answered with what was recorded since
+	countProfiled = "profiled" // returns the work recorded since
 )
 
 // answerCounts does what commands say until there are no more.
@@ -104,7 +104,7 @@ func allocations() map[allocation]int64 {
 	return counts
 }
 
-// What functions do, by their names. The one that is nearest to an allocation decides.
+// Functions by their kind. The one nearest to an allocation decides.
 var (
 	runtimes = regexp.MustCompile(`^(internal/)?runtime[./]|^reflect\.`)
 	copying  = regexp.MustCompile(`[dD]eepCopy`)

@@ -15,7 +15,7 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// life is what is written of one kind of object, one write after the other.
+// life is the writes of one kind of object, one after the other.
 type life struct {
 	name, collection, media string
 	// object makes the object of that name in a batch.
