@@ -83,7 +83,7 @@ func (c *counted) get(t *testing.T, method, url, accept string) []byte {
 	return body
 }
 
-// costs returns what everybody has cost since the start, by what they are called in dimension.
+// costs returns the costs of all clients since the start, by their names in a dimension.
 func (p *pair) costs(t testing.TB, dimension string) map[string]costs.Usage {
 	var d costs.Report
 	a := p.ours.must(t, call{method: "GET", path: costs.Path + "?window=start&limit=0&by=" + dimension})
@@ -100,8 +100,8 @@ func (p *pair) costs(t testing.TB, dimension string) map[string]costs.Usage {
 	return all
 }
 
-// TestCostsAreExact asks in many ways at once, and compares what the server says each client
-// got with what the client has read.
+// TestCostsAreExact sends concurrent requests of many kinds, and compares the bytes in the server's report of each
+// client with those that the client has read.
 func TestCostsAreExact(t *testing.T) {
 	p := newPair(t)
 	p.seed(t)
@@ -145,8 +145,8 @@ func TestCostsAreExact(t *testing.T) {
 	}
 }
 
-// TestWatchesAreCharged follows watches of both doors to their ends, and compares their bytes
-// and events with what the server says.
+// TestWatchesAreCharged follows watches over HTTP/1.1 and HTTP/2 to their ends, and compares their bytes and events
+// with the server's report.
 func TestWatchesAreCharged(t *testing.T) {
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
@@ -199,7 +199,7 @@ func TestWatchesAreCharged(t *testing.T) {
 	})
 }
 
-// slowly answers when it is told to.
+// slowly is an authorizer that waits for now before it decides.
 type slowly struct{ now chan struct{} }
 
 // Authorize implements authorizer.Authorizer.
@@ -210,9 +210,9 @@ func (s slowly) Authorize(_ context.Context, a authorizer.Attributes) (authorize
 	return authorizer.DecisionAllow, "", nil
 }
 
-// TestWaitingIsNotCharged: whoever waits, for a webhook or for a client that does not read or
-// does not send, is not charged for that. The rest takes a busy machine long, too, but no longer
-// when they have waited longer.
+// TestWaitingIsNotCharged checks that a client is not charged for time spent waiting: for a webhook, or for a client
+// that does not read or send. The rest of the work also takes longer on a busy machine, but not longer after a longer
+// wait.
 func TestWaitingIsNotCharged(t *testing.T) {
 	now := make(chan struct{})
 	defer close(now)

@@ -18,8 +18,8 @@ import (
 
 const aggregatedV2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// TestVersionDocuments compares every list of resources with what upstream's
-// installer computes from the same storages.
+// TestVersionDocuments compares every resource list with the one that upstream's installer computes from the same
+// storages.
 func TestVersionDocuments(t *testing.T) {
 	ours, _ := newLarder(t)
 	theirs := newUpstream(t)
@@ -36,8 +36,8 @@ func TestVersionDocuments(t *testing.T) {
 	}
 }
 
-// TestRoutesOfDocumentsMatchUpstream: slashes at the end do not count, a Content-Type must be
-// one that the document has, and what cannot be watched has no path of its own for it.
+// TestRoutesOfDocumentsMatchUpstream checks that trailing slashes are ignored, that a request's Content-Type must be
+// one that the document has, and that resources that cannot be watched have no watch path.
 func TestRoutesOfDocumentsMatchUpstream(t *testing.T) {
 	ours, _ := newLarder(t)
 	theirs := newUpstream(t)
@@ -244,9 +244,8 @@ func decode(t testing.TB, body []byte, into any) {
 	}
 }
 
-// TestGroupDocumentsConcurrently: encoding sets the kind of what it encodes, and
-// takes it away after; no request may share that with another. The race detector
-// sees it when they do, the eye seldom.
+// TestGroupDocumentsConcurrently checks that requests do not share an encoded document: encoding sets its kind and
+// resets it afterwards. The race detector finds sharing more reliably than the comparison.
 func TestGroupDocumentsConcurrently(t *testing.T) {
 	s, _ := newLarder(t)
 	paths := []string{"/apis", "/apis/apps", "/apis/apps/v1", "/api", "/api/v1", "/version"}

@@ -32,8 +32,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// named authenticates everybody as who the Authorization header names; root is the
-// super-user.
+// named authenticates each request as the user in its Authorization header; root is the super-user.
 var named = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
 	who := &user.DefaultInfo{Name: req.Header.Get("Authorization"), Groups: []string{user.AllAuthenticated}}
 	if who.Name == "root" {
@@ -119,8 +118,7 @@ func (f *running) get(t *testing.T, path, who string) answer {
 	return answer{resp.StatusCode, resp.Header, body}
 }
 
-// refusedByUpstream is what upstream answers to a request that cannot be served now, made by its
-// own filter.
+// refusedByUpstream returns the response of upstream's filter to a request without a seat.
 func refusedByUpstream(t *testing.T) answer {
 	t.Helper()
 	release := make(chan struct{})
@@ -295,8 +293,8 @@ func TestWatchesKeepNoSeat(t *testing.T) {
 	}
 }
 
-// TestRequestsInFlightAreBounded checks that without flow control the number of requests is
-// bounded, but for the super-user's.
+// TestRequestsInFlightAreBounded checks that without flow control the number of requests is limited, except those of
+// the super-user.
 func TestRequestsInFlightAreBounded(t *testing.T) {
 	want := refusedByUpstream(t)
 	began, release := make(chan struct{}), make(chan struct{})

@@ -9,7 +9,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// listed is text n times, which holds one %d and ends with a comma, but for the last comma.
+// listed repeats text n times. text contains one %d and ends with a comma; the last comma is removed.
 func listed(n int, text string) string { return strings.TrimSuffix(numbered(n, text), ",") }
 
 // nestedPatch is a patch of an object nested depth deeper than it is itself.
@@ -29,9 +29,9 @@ func piles(n int) string {
 	return b.String() + "]"
 }
 
-// TestBodyCostIsLinear: decoding and patching, up to where an object would be
-// stored, take work in proportion to what is sent and to what there is. Strategic patches
-// of long lists are not among it: apimachinery looks for each element among all others.
+// TestBodyCostIsLinear checks that decoding and patching, up to the store, take work in proportion to the body and
+// the stored object. It excludes strategic merge patches of long lists: apimachinery compares each element with all
+// others.
 func TestBodyCostIsLinear(t *testing.T) {
 	larder, _ := newLarder(t)
 	larder.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"default"}}`))

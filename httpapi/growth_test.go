@@ -23,11 +23,10 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// headerRoom is what fits into a header as the server bounds it, all but the common rest.
+// headerRoom is the size of the header that the server accepts, without the fields that all requests have.
 const headerRoom = http.DefaultMaxHeaderBytes
 
-// refuser is a server that reads requests, asks upstream's authenticators who sent them,
-// knows nobody's token and records all.
+// refuser is a server whose upstream authenticators know no token. It records all requests.
 func refuser(t testing.TB) *Server {
 	none := authenticator.TokenFunc(func(context.Context, string) (*authenticator.Response, bool, error) { return nil, false, nil })
 	proxied, err := headerrequest.New([]string{"X-Remote-User"}, []string{"X-Remote-Uid"}, []string{"X-Remote-Group"}, []string{"X-Remote-Extra-"})
@@ -85,7 +84,7 @@ func TestHeaderCostIsLinear(t *testing.T) {
 	list := func(query string) string { return "/api/v1/pods?" + query }
 	for _, test := range []struct {
 		name   string
-		n      int // of which eight times as many fit
+		n      int // the test compares it with 8*n
 		target func(n int) string
 		header func(n int) string
 		code   int // 401 if it is not said
@@ -157,7 +156,7 @@ func TestHeaderCostIsLinear(t *testing.T) {
 	}
 }
 
-// impersonator is a server whose clients may act as anybody, and do nothing else.
+// impersonator is a server whose clients may impersonate every user, and have no other rights.
 func impersonator(t testing.TB) *Server {
 	s := newServer(Config{
 		Timeouts: Timeouts{RequestTimeout: time.Minute},

@@ -89,7 +89,7 @@ func TestNodesWatchTheirPodsAlone(t *testing.T) {
 				}
 				return
 			}
-			written++ // what is told of a later pod comes after all that there was
+			written++ // events of a later pod follow all initial events
 			last := fmt.Sprint("of-mine-", written)
 			inside.must(t, post("/api/v1/namespaces/a/pods", fmt.Sprintf(podOn, last, "mine")))
 			var seen []byte
@@ -110,7 +110,7 @@ func TestNodesWatchTheirPodsAlone(t *testing.T) {
 	}
 }
 
-// claim is what an authorizer is asked, and what handlers do by what they read.
+// claim is the attributes that an authorizer receives, and those that handlers use.
 type claim struct {
 	verb, group, version, namespace, resource, subresource, name, path string
 	isResource                                                         bool

@@ -13,10 +13,9 @@ import (
 	"github.com/larder-io/larder/httpapi/routes"
 )
 
-// TestHeaderEndsAtOnePlace: whoever ends a line of a header with LF alone is refused,
-// whatever pieces the header comes in, and nothing behind it is read. net/http's server
-// and some proxies take such a line, other proxies do not: to them the header ends
-// elsewhere.
+// TestHeaderEndsAtOnePlace checks that a header with a line that ends with LF alone is refused, however it is split
+// into pieces, and that nothing after it is read. net/http's server and some proxies accept such a line, other
+// proxies do not, so that they see the header end elsewhere.
 func TestHeaderEndsAtOnePlace(t *testing.T) {
 	const behind = "GET /behind HTTP/1.1\r\nHost: h\r\n\r\n"
 	lines := []string{"GET /x HTTP/1.1", "Host: h", "A: b", ""}

@@ -9,7 +9,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// BenchmarkNew is what installing all endpoints adds to the start of a server.
+// BenchmarkNew measures the installation of all endpoints at the start of a server.
 func BenchmarkNew(b *testing.B) {
 	back := registrytest.New(b, nil)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -148,7 +148,7 @@ func upstreamDirector(r *registry.Registry, change func(*endpoints.APIGroupVersi
 	legacy := upstreamdiscovery.NewLegacyRootAPIHandler(upstreamdiscovery.DefaultAddresses{}, legacyscheme.Codecs, "/api")
 	api.GoRestfulContainer.Add(legacy.WebService())
 	models := openapi.NewModels()
-	// Upstream tells resources that are the same by what they are stored under: config.go, Complete.
+	// Upstream identifies equal resources by their storage prefix: config.go, Complete.
 	kinds := runtime.NewEquivalentResourceRegistryWithIdentity(func(resource schema.GroupResource) string {
 		if resource.Resource == "events" {
 			return "/events"
@@ -198,7 +198,7 @@ type call struct {
 	body         string
 }
 
-// answer is what a test looks at of a response.
+// answer is the part of a response that tests compare.
 type answer struct {
 	code   int
 	header http.Header
@@ -240,8 +240,8 @@ func (s *side) must(t testing.TB, c call) answer {
 // sameHeaders are compared between the two sides, as far as handlers set them.
 var sameHeaders = []string{"Content-Type", "Warning", "Retry-After"}
 
-// compare reports where two answers differ, apart from what each server makes up
-// for itself: identities, times and revisions.
+// compare reports the differences between two answers, except values that each server generates: UIDs, times and
+// revisions.
 func compare(t testing.TB, ours, theirs answer) {
 	t.Helper()
 	if ours.code != theirs.code {

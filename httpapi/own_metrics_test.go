@@ -82,7 +82,7 @@ func TestMetricsOfWatches(t *testing.T) {
 	p.ours.must(t, post(configmaps, configmap("one", "", "")))
 	began, value := time.Now(), strings.Repeat("x", 900_000)
 	behind, slowest := "larder_watchers_behind{"+ofConfigMaps+"}", "larder_watchers_slowest_seconds{"+ofConfigMaps+"}"
-	proctest.Eventually(t, "the watch is stuck", func() error { // the kernel takes some first, and what is written is not sent at once
+	proctest.Eventually(t, "the watch is stuck", func() error { // the kernel buffers the first bytes, and written bytes are not sent at once
 		asked := time.Now()
 		before := p.metrics(t)
 		answered := time.Now()
@@ -113,8 +113,7 @@ func TestMetricsOfWatches(t *testing.T) {
 	<-drained
 }
 
-// TestMetricsOfCaches: metrics of a cache are labelled with its resource, in the
-// numbers of what was written and read.
+// TestMetricsOfCaches checks that metrics of a cache have its resource as a label, and count its writes and reads.
 func TestMetricsOfCaches(t *testing.T) {
 	const size = 10_000
 	p := newPair(t)
@@ -179,7 +178,7 @@ func TestMetricsOfCaches(t *testing.T) {
 	check("decodes for a table", decodes, 1, 1)
 }
 
-// TestMetricsOfTheCacheBudget checks the metrics of the budget: its size, its use, and what did not fit.
+// TestMetricsOfTheCacheBudget checks the metrics of the budget: its size, its use, and the refused encodings.
 func TestMetricsOfTheCacheBudget(t *testing.T) {
 	const room, size, objects = 200_000, 20_000, 50
 	p := newPair(t, func(c *registry.Config) { c.CacheBytes = room })

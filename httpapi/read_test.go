@@ -126,7 +126,7 @@ func (p *pair) same(t *testing.T, c call) (ours answer) {
 	return ours
 }
 
-// compareAll fails t where the answers to c differ in what they say or in how.
+// compareAll fails t if the answers to c differ in content or form.
 func compareAll(t *testing.T, c call, ours, theirs answer) {
 	t.Helper()
 	if ours.code != theirs.code || ours.header.Get("Content-Type") != theirs.header.Get("Content-Type") ||

@@ -66,8 +66,8 @@ func updatesOf(name string) []call {
 	}
 }
 
-// TestManagedFieldsOfUpdatesMatchUpstream writes several objects alike: what becomes of the record of
-// the later ones is known from the first.
+// TestManagedFieldsOfUpdatesMatchUpstream writes several similar objects: managedFields of the later ones are copied
+// from the first.
 func TestManagedFieldsOfUpdatesMatchUpstream(t *testing.T) {
 	ours, _ := newLarder(t)
 	theirs := newUpstream(t)

@@ -108,8 +108,8 @@ func TestReadsAllocateNothingPerItem(t *testing.T) {
 	}
 }
 
-// maxGetAllocations is what a GET may allocate: the exchange, its target, the audit id
-// and the key of the object.
+// maxGetAllocations is the number of allocations that a GET may make: the exchange, its target, the audit id and the
+// key of the object.
 const maxGetAllocations = 5
 
 // TestAnswersLeaveInOneWrite: head and body of a small answer are one TLS record.

@@ -15,7 +15,7 @@ import (
 	"github.com/larder-io/larder/httpapi/routes"
 )
 
-// heldConn sends what is written to it when it is let go.
+// heldConn holds written bytes until it is released.
 type heldConn struct {
 	net.Conn
 	held    bytes.Buffer
@@ -36,8 +36,8 @@ func (c *heldConn) release() error {
 	return err
 }
 
-// TestRequestsThatComeTogether: what TLS read together with a request is not left
-// lying while the connection waits for the socket.
+// TestRequestsThatComeTogether checks that a request that TLS has read together with an earlier one is served at
+// once, although nothing more arrives on the socket.
 func TestRequestsThatComeTogether(t *testing.T) {
 	f := newTestServer(t, Config{}, func(routes *routes.Table) { routes.Handle("/x", http.HandlerFunc(echo)) })
 	raw, err := net.Dial("tcp", f.addr)

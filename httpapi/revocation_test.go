@@ -40,7 +40,7 @@ type fakeAccess struct {
 	denied  map[string]bool   // guarded by mu
 	mute    bool              // guarded by mu: neither can be decided
 	silent  map[string]bool   // guarded by mu: they cannot be authenticated again
-	subject map[string]bool   // guarded by mu: they may not impersonate
+	subject map[string]bool   // guarded by mu: users without the right to impersonate
 	stuck   chan struct{}     // guarded by mu: remote services do not answer until it is closed; may be nil
 	ties    auth.Dependencies // guarded by mu
 	lasts   time.Duration     // guarded by mu: a credential expires so long after its watch has begun; 0: it does not
@@ -280,9 +280,8 @@ func (r *revoked) idle() error {
 	return nil
 }
 
-// TestRevokedWatches: a watch ends, as one ends that is complete, when its sender is not
-// known any more or may not watch any more; its client is told why when it comes back.
-// Others go on.
+// TestRevokedWatches checks that a watch ends like a complete response when its sender is no longer authenticated or
+// authorized. The next request of its client gets the reason. Other watches continue.
 func TestRevokedWatches(t *testing.T) {
 	t.Parallel()
 	r := newRevoked(t)
@@ -353,7 +352,7 @@ func TestRevokedWebsocket(t *testing.T) {
 	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
 		t.Fatalf("%v %v", resp, err)
 	}
-	first, err := in.ReadBytes('}') // it may be revoked before it has told of what there is
+	first, err := in.ReadBytes('}') // it may be revoked before it has sent the initial events
 	if err != nil || !bytes.Contains(first, []byte(`"ADDED"`)) {
 		t.Fatalf("told %q, %v", first, err)
 	}
@@ -388,12 +387,12 @@ func TestRevocationIsShared(t *testing.T) {
 	}
 }
 
-// TestRevocationOutlivesOutages: while nobody can tell who may watch, watches go on.
+// TestRevocationOutlivesOutages checks that watches continue while no authorizer can decide.
 func TestRevocationOutlivesOutages(t *testing.T) {
 	t.Parallel()
 	r := newRevoked(t)
 	jane, acting := r.open(t, "jane", nil), r.open(t, "boss", http.Header{"Impersonate-User": {"jim"}})
-	r.round(t) // else the boss, whose identity nobody could tell, might not be asked about
+	r.round(t) // otherwise the round might skip the boss, who could not be authenticated
 	before := make(map[string]int64)
 	r.power.change(&r.power.changes, func() {
 		r.power.mute = true
@@ -488,7 +487,7 @@ func TestWebhooksAndTokenProvidersEndWatches(t *testing.T) {
 		of    map[string]bool
 		watch *bufio.Reader
 	}{"far1": {r.power.denied, one}, "far2": {r.power.unknown, two}, "far3": {r.power.subject, acting}} {
-		r.power.change(new(atomic.Uint64), func() { c.of[who] = true }) // nobody tells
+		r.power.change(new(atomic.Uint64), func() { c.of[who] = true }) // no event announces the change
 		awaitEnd(t, c.watch)
 	}
 	r.must(t, r.as("root", post(configmaps, configmap("two", "", ""))))
@@ -508,7 +507,7 @@ func TestRevocationFollowsObjectsAndExpiry(t *testing.T) {
 	jane := r.open(t, "jane", nil)
 	r.power.change(new(atomic.Uint64), func() { r.power.ties = auth.Dependencies{} })
 	r.round(t)
-	r.power.change(new(atomic.Uint64), func() { r.power.unknown["jane"] = true }) // nobody tells
+	r.power.change(new(atomic.Uint64), func() { r.power.unknown["jane"] = true }) // no event announces the change
 	r.must(t, r.as("root", del(secrets+"/token")))
 	awaitEnd(t, jane)
 
@@ -520,7 +519,7 @@ func TestRevocationFollowsObjectsAndExpiry(t *testing.T) {
 	awaitEnd(t, joe)
 }
 
-// TestRevocationSwitchedOff: where nobody is to be asked, nothing is kept of senders.
+// TestRevocationSwitchedOff checks that nothing about senders is kept if revocation is off.
 func TestRevocationSwitchedOff(t *testing.T) {
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))

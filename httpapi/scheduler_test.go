@@ -37,7 +37,7 @@ func TestWatchesShareTurns(t *testing.T) {
 	expect(t, in, "DELETED one")
 }
 
-// dialNarrow opens a connection that takes little before somebody reads from it.
+// dialNarrow opens a connection that buffers little until the test reads.
 func (f *running) dialNarrow(t testing.TB) *tls.Conn {
 	t.Helper()
 	raw, err := net.Dial("tcp", f.addr)
@@ -52,8 +52,7 @@ func (f *running) dialNarrow(t testing.TB) *tls.Conn {
 	return c
 }
 
-// TestIdleWatchesRest checks that what idle watches keep is no goroutine, but for the
-// few that all share.
+// TestIdleWatchesRest checks that idle watches keep no goroutine, except the few that all share.
 func TestIdleWatchesRest(t *testing.T) {
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))

@@ -43,7 +43,7 @@ func newTestServer(t testing.TB, config Config, fill func(*routes.Table)) *runni
 	return newTestServerWith(t, config, func(*http1.Config) {}, fill)
 }
 
-// newTestServerWith is newTestServer with another configuration of what reads requests.
+// newTestServerWith is newTestServer with another configuration of the HTTP/1.1 server.
 func newTestServerWith(t testing.TB, config Config, change func(*http1.Config), fill func(*routes.Table)) *running {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -23,8 +23,8 @@ import (
 // smallHeader is the size of the smallest buffer that a header must fit into.
 const smallHeader = 4 << 10
 
-// TestLongHeaders: a header may be as long as net/http lets it be, whatever stands in
-// it, and what follows it on the connection is the next request.
+// TestLongHeaders checks that a header may be as long as net/http allows, whatever its content, and that the next
+// request on the connection is found.
 func TestLongHeaders(t *testing.T) {
 	f := newTestServer(t, Config{}, func(routes *routes.Table) {
 		routes.Handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -115,14 +115,13 @@ func TestOldClients(t *testing.T) {
 	}
 }
 
-// pace is what a client does: sends a piece, and waits.
+// pace is a step of a client: it sends a piece, and waits.
 type pace struct {
 	piece string
 	wait  time.Duration
 }
 
-// TestSlowClients: who sends slowly has as long as upstream's server gives, no less
-// and not much more.
+// TestSlowClients checks that a slow client has as much time as upstream's server gives, no less and not much more.
 func TestSlowClients(t *testing.T) {
 	const head = "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n"
 	drip := func(first string, piece string, n int, wait time.Duration) []pace {
@@ -227,8 +226,7 @@ func (l *brokenListener) Accept() (net.Conn, error) {
 	return l.Listener.Accept()
 }
 
-// TestRunEndsWhenNothingIsAccepted: a listener that fails ends the server, whoever is
-// connected.
+// TestRunEndsWhenNothingIsAccepted checks that the server ends when its listener fails, even with open connections.
 func TestRunEndsWhenNothingIsAccepted(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -72,8 +72,8 @@ func TestShardsAnswerAsUpstream(t *testing.T) {
 	}
 }
 
-// TestShardsAreWatched: each event reaches the watch of one of the shards, metrics tell of the
-// watches and of what they were spared, and a collection that is deleted is that of its shard.
+// TestShardsAreWatched checks that each event reaches the watch of one shard, that metrics count the watches and the
+// filtered events, and that deletecollection with a shard selector deletes that shard.
 func TestShardsAreWatched(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
 	p := newPair(t)
@@ -134,7 +134,7 @@ func TestShardsAreWatched(t *testing.T) {
 			t.Errorf("shard %d: %d deleted, want %d", i, gone, deleted)
 		}
 	}
-	// Each of two watches was spared what the other was told, once for each state: 8 objects at
-	// first, then 8 that lived through four, those that were deleted, and the last.
+	// Each of two watches filtered the events of the other, once for each state: 8 objects at first, then 8 that
+	// lived through four states, the deleted objects, and the last.
 	p.eventually(t, "apiserver_watch_filtered_events_total{"+ofConfigMaps+"}", float64(8+8*4+deleted+last))
 }

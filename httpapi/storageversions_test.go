@@ -42,8 +42,8 @@ func (p *publishing) LastUpdateError(gr schema.GroupResource) error {
 	return nil
 }
 
-// TestWritesWaitForStorageVersions: what is refused while storage versions are not published,
-// and how, is what upstream's filter refuses.
+// TestWritesWaitForStorageVersions checks that while storage versions are not published, the server refuses the same
+// requests as upstream's filter, in the same way.
 func TestWritesWaitForStorageVersions(t *testing.T) {
 	users := map[string]*user.DefaultInfo{
 		"alice": {Name: "alice"}, "admin": {Name: "admin", Groups: []string{user.SystemPrivilegedGroup}},
@@ -118,7 +118,7 @@ func TestWritesWaitForStorageVersions(t *testing.T) {
 	}
 }
 
-// withUser has requests be of whom their Authorization names.
+// withUser sets the user of a request to the one that its Authorization header names.
 func withUser(users map[string]*user.DefaultInfo, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		u := users[strings.TrimSpace(req.Header.Get("Authorization"))]

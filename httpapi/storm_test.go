@@ -24,7 +24,7 @@ var (
 	stormBytes   = flag.Int("storm.bytes", 12<<20, "size of each list in TestListStorm")
 )
 
-// stormForms are what the clients of a storm ask for, in turn.
+// stormForms are the media types that the clients of a storm request in turn.
 var stormForms = []string{
 	"application/json",
 	"application/vnd.kubernetes.protobuf",
@@ -51,8 +51,7 @@ func newStorm(t *testing.T) *storm {
 	return st
 }
 
-// client returns a client of its own connection, whose kernel takes little before
-// somebody reads.
+// client returns a client with its own connection, which buffers little until the test reads.
 func (st *storm) client() *http.Client {
 	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
 		c, err := new(net.Dialer).DialContext(ctx, network, addr)
@@ -87,10 +86,10 @@ func (st *storm) get(t *testing.T, path, accept string) *http.Response {
 	return resp
 }
 
-// live is what the heap holds after a collection.
+// live returns the size of the heap after a collection.
 func live() int64 {
 	runtime.GC()
-	runtime.GC() // what pools let go of at the first goes at the second
+	runtime.GC() // the first collection moves objects of a sync.Pool to its victim cache, the second frees them
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
@@ -119,7 +118,7 @@ func TestListStorm(t *testing.T) {
 	for i := range slow {
 		slow[i] = st.get(t, path, stormForms[i%len(stormForms)])
 	}
-	// Nobody reads. The objects of the lists change, and with them all that is kept.
+	// No client reads. The objects of the lists change, and with them all kept bytes.
 	for i := range objects {
 		st.must(t, call{method: "DELETE", path: fmt.Sprintf("%s/c%04d", configmaps, i)})
 	}

@@ -114,7 +114,7 @@ func TestWatchOfAReplacedStore(t *testing.T) {
 	p.ours.must(t, post(configmaps, configmap("mid", "", "")))
 	expect(t, in, "ADDED mid")
 	p.store.EndWatches(kv.ErrReplaced)
-	// It is told why, unless it looks in the very moment of the reset: then it just ends.
+	// The watch gets an ERROR event, unless it reads at the moment of the reset: then it just ends.
 	rest, err := io.ReadAll(in)
 	if err != nil && !errors.Is(err, io.EOF) {
 		t.Error(err)

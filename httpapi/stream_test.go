@@ -297,8 +297,7 @@ func TestReadsAreInUpstreamsMetrics(t *testing.T) {
 	}
 }
 
-// TestReadsWarnOfDeprecatedKinds checks that clients of a deprecated kind are told so by reads that
-// no handler of upstream's ever saw.
+// TestReadsWarnOfDeprecatedKinds checks that reads that do not use upstream's handlers warn about a deprecated kind.
 func TestReadsWarnOfDeprecatedKinds(t *testing.T) {
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))

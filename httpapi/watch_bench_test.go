@@ -16,10 +16,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// BenchmarkWatchNodes follows events from the store to the sockets of 1,000 watches,
-// each of one node's pods and concerned by one event in a thousand: as fast as they go,
-// and at a pace at which the process falls asleep between two of them. Nobody decrypts
-// what arrives; what it costs to throw it away is not counted.
+// BenchmarkWatchNodes measures events from the store to the sockets of 1,000 watches. Each watches one node's pods
+// and matches one event in a thousand. Events come as fast as possible, and at a pace at which the process sleeps
+// between events. The clients discard their bytes without decrypting them; the cost of that is not counted.
 func BenchmarkWatchNodes(b *testing.B) {
 	for _, bench := range []struct {
 		name string

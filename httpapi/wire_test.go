@@ -44,14 +44,14 @@ func ask(target, lines string) string {
 	return "GET " + target + " HTTP/1.1\r\n" + admin + lines + "\r\n"
 }
 
-// What a client does beside sending.
+// Actions of a client besides sending.
 const (
 	hear   = "<hear>"  // reads one answer, interim ones included
 	hangUp = "<close>" // ends its writing side
 )
 
-// wireCase is a conversation by bytes. The outcome is the status of each answer and
-// what became of the connection: whether it serves another request.
+// wireCase is a conversation in bytes. The outcome is the status of each answer, and whether the connection then
+// serves another request.
 type wireCase struct {
 	name  string
 	says  []string

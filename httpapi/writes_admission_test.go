@@ -22,7 +22,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// admissionScript is what admission does to one request, on both sides alike.
+// admissionScript is the action of admission on one request, the same on both sides.
 type admissionScript struct {
 	ignores []admission.Operation // operations that it does not handle
 
@@ -240,7 +240,7 @@ func encodedInProtobuf(object runtime.Object) []byte {
 	return data
 }
 
-// note notes what admission is asked, and with what.
+// note records a call of admission with its attributes.
 func (s *scriptedAdmission) note(phase string, ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) {
 	text := func(v any) string {
 		out, err := json.Marshal(v)

@@ -207,7 +207,7 @@ func parsed(text string) any {
 	return v
 }
 
-// set sets a field of a tree. What is in the way gives way.
+// set sets a field of a tree, and replaces values on its path that are not maps.
 func set(tree map[string]any, path string, value any) {
 	name, rest, deeper := strings.Cut(path, ".")
 	if !deeper {

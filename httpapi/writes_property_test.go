@@ -19,9 +19,9 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// TestWritesMatchUpstream sends random sequences of requests to Larder and to upstream's handlers
-// behind upstream's filters, each over a store of its own, and compares all that can be seen:
-// answers, what admission is asked, audit records, spans, metrics and what is stored.
+// TestWritesMatchUpstream sends random sequences of requests to Larder and to upstream's handlers behind upstream's
+// filters, each with its own store. It compares everything visible: answers, calls of admission, audit records,
+// spans, metrics and stored objects.
 func TestWritesMatchUpstream(t *testing.T) {
 	proctest.FewerChecks(t)
 	w := &writesPair{t: t, codes: make(map[string]int), ours: newWritesLarder(t), theirs: newWritesUpstream(t)}
@@ -132,7 +132,7 @@ func (w *writesPair) run(namespace string, sequence []*writeRequest) (diff strin
 	return "", straddled
 }
 
-// drop forgets what was recorded of requests that are not compared.
+// drop discards the records of requests that are not compared.
 func (s *writesSide) drop() {
 	for len(s.audited.all) > 0 {
 		<-s.audited.all
@@ -187,7 +187,7 @@ func (w *writesPair) metrics() map[string]float64 {
 	return all
 }
 
-// growth is what was counted meanwhile of other requests than reads, which informers send as well.
+// growth returns the increase of the metrics, except those of reads, which informers send as well.
 func growth(before, after map[string]float64) map[string]float64 {
 	all := make(map[string]float64)
 	for name, value := range after {

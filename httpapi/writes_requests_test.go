@@ -28,13 +28,13 @@ type writeRequest struct {
 	admission admissionScript
 }
 
-// String is what a failure says of the request.
+// String describes the request in a failure.
 func (r *writeRequest) String() string {
 	tree, _ := json.Marshal(r.tree)
 	return fmt.Sprintf("%s %s %s %q as %s: %s %.2000s, admission %+v\n", r.protocol, r.method, r.path, r.header, r.form, tree, r.text, r.admission)
 }
 
-// resolve fills in what a side's store has.
+// resolve replaces placeholders by values of a side's store.
 func (s *writesSide) resolve(k *writtenKind, text string) string {
 	for _, what := range []string{"uid", "rv"} {
 		for {
@@ -346,7 +346,7 @@ func (t requests) subresource(r *writeRequest, name string, path *string) {
 	r.header["Content-Type"] = "application/json"
 }
 
-// wrong damages some requests: their bodies, or what says of what type these are.
+// wrong damages some requests: their bodies or their content types.
 func (t requests) wrong(r *writeRequest) {
 	if t.one(25, "content type") {
 		r.header["Content-Type"] = pick(t, "type", "application/json", "application/yaml", "application/vnd.kubernetes.protobuf", "application/json; charset=utf-8", "text/plain", "", "application/merge-patch+json", "application/cbor", "application/apply-patch+yaml", ";;")

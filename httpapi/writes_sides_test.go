@@ -58,7 +58,7 @@ rules:
 `
 )
 
-// writesRights are what the users of a comparison of writes may do.
+// writesRights are the rights of the users in a comparison of writes.
 type writesRights struct{ auditors }
 
 // Authorize implements authorizer.Authorizer.
@@ -97,7 +97,7 @@ type writesSide struct {
 	reach     map[string]func(*http.Request) (*http.Response, error) // by protocol
 
 	mu   sync.Mutex        // guards made: admission plugins name objects, too
-	made map[string]string // what this side has made up, and what it is called in comparisons
+	made map[string]string // values that this side has generated, and their names in comparisons
 }
 
 func newWritesSide(t testing.TB, name string) (*writesSide, *registrytest.Server) {
@@ -312,14 +312,14 @@ func (s *writesSide) send(t testing.TB, r *writeRequest) (seen observed, err err
 	slices.Sort(seen.header)
 	seen.admission = s.admission.end()
 	seen.audit = s.records(t, resp.Header.Get("Audit-Id"))
-	if !strings.Contains(seen.audit[0], `"Stage":"ResponseStarted"`) { // as of what is refused before spans begin
+	if !strings.Contains(seen.audit[0], `"Stage":"ResponseStarted"`) { // like requests that are refused before spans begin
 		proctest.Eventually(t, "the span of a request", func() error {
 			spans, ended := s.spans.take(resp.Header.Get("Audit-Id"))
 			if !ended {
 				return errors.New("it has not ended")
 			}
 			if seen.code >= http.StatusMultipleChoices || r.admission.races > 0 || r.admission.large || r.method == "DELETE" {
-				return nil // deletions of collections tell more, refusals are told in other words, and an update that is tried again decodes its body again
+				return nil // spans of deleted collections have more, refusals have other texts, and an update that is retried decodes its body again
 			}
 			for _, span := range spans {
 				seen.spans = append(seen.spans, s.plain(span))
@@ -331,8 +331,7 @@ func (s *writesSide) send(t testing.TB, r *writeRequest) (seen observed, err err
 	return seen, nil
 }
 
-// observed is what can be seen of a request: by the client, by admission, in the audit log and in
-// the store.
+// observed is everything visible of a request: to the client, to admission, in the audit log and in the store.
 type observed struct {
 	code      int
 	header    []string
@@ -378,7 +377,7 @@ func (s *writesSide) records(t testing.TB, id string) (all []string) {
 	}
 }
 
-// readable is a body as text; what is in protobuf, as JSON, with its length.
+// readable returns a body as text; protobuf becomes JSON with its length.
 func readable(media string, body []byte) string {
 	if !strings.HasPrefix(media, runtime.ContentTypeProtobuf) {
 		return string(body)

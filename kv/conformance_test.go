@@ -20,7 +20,7 @@ import (
 // Subject is an open store under test, with operations on its server that the suite needs.
 type Subject struct {
 	kv.Store
-	// Compact forgets what was overwritten up to a revision.
+	// Compact discards the history before a revision.
 	Compact func(ctx context.Context, revision int64) error
 	// PutAll writes several keys in one revision, which it returns. A nil value deletes a key.
 	PutAll func(ctx context.Context, values map[string][]byte) (int64, error)
@@ -266,7 +266,7 @@ func (s *suite) testRangePages() {
 		revision, err := kv.RangeAll(s.ctx, s.Store, kv.RangeOptions{Prefix: s.prefix, Limit: size}, func(page kv.Page) error {
 			got = append(got, s.keys(page)...)
 			revisions = append(revisions, page.Revision)
-			// What happens between two pages is in neither.
+			// Changes between two pages are in neither.
 			s.put("99", strconv.Itoa(len(got)))
 			s.delete("99")
 			return nil

@@ -168,8 +168,8 @@ func (s *suite) testProgress() {
 	}
 }
 
-// testTail follows the store with a Tail. What the owner of a subscription applies must equal a Range, and Wait
-// must wait for it.
+// testTail follows the store with a Tail. The state of a subscription's owner must equal a Range, and Wait must wait
+// for it.
 func (s *suite) testTail() {
 	tail := kv.NewTail(kv.TailConfig{Store: s.Store, Prefix: "/conformance"})
 	ctx, cancel := context.WithCancel(s.ctx)

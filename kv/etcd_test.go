@@ -201,7 +201,7 @@ func TestStoresTakeTurnsToCompact(t *testing.T) {
 	if readable(first) || !readable(second) {
 		t.Errorf("after the second round revision %d readable: %v, %d readable: %v", first, readable(first), second, readable(second))
 	}
-	move(b) // a is gone; b takes over with what it noted before the third write
+	move(b) // a is gone; b takes over with its state from before the third write
 	if readable(second-1) || !readable(third) {
 		t.Errorf("after the takeover revision %d readable: %v, %d readable: %v", second-1, readable(second-1), third, readable(third))
 	}
@@ -219,8 +219,8 @@ func TestStoresTakeTurnsToCompact(t *testing.T) {
 	}
 }
 
-// TestExpiryIsNoReplacement checks that the expiry of a lease, which raises the revision without an answer to
-// anybody, does not make a later revision appear to have gone back behind the watch.
+// TestExpiryIsNoReplacement checks that the expiry of a lease, which raises the revision without a response to any
+// client, does not make a later revision appear to be older than the watch's.
 func TestExpiryIsNoReplacement(t *testing.T) {
 	store := openEmbedded(t, embedded.Config{})
 	result, err := store.Put(t.Context(), "/registry/a", nil, kv.PutOptions{TTL: time.Hour})

@@ -43,7 +43,7 @@ func Example() {
 	}
 	created := put("one", 0)
 	updated := put("two", created.Revision)
-	late := put("three", created.Revision) // somebody was faster
+	late := put("three", created.Revision) // another client was faster
 	fmt.Printf("created %v, updated %v, late %v: it is %q\n", created.Committed, updated.Committed, late.Committed, late.Current.Value)
 
 	for response := range store.Watch(ctx, "/registry/pods/", before) {

@@ -102,7 +102,7 @@ func TestTailSeesAllThoughKineIsKilled(t *testing.T) {
 		if err := group.Wait(); err != nil {
 			t.Fatal(err)
 		}
-		for { // the connection may not be back yet
+		for { // the connection may not be restored yet
 			revision, err := store.Revision(ctx)
 			if err == nil {
 				err = sub.Wait(ctx, revision)

@@ -93,7 +93,7 @@ func TestRevisionOutlivesSilence(t *testing.T) {
 		err      error
 	}
 	answers := make(chan answer)
-	const callers = 3 // of whom one reads for itself
+	const callers = 3 // one of them reads for itself
 	for range callers {
 		go func() {
 			revision, err := store.Revision(t.Context())

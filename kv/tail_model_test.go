@@ -35,7 +35,7 @@ type owner struct {
 	prefix   string
 	sub      *kv.Subscription
 	state    map[string]string
-	lost     bool  // was told that it lost its place
+	lost     bool  // has seen that it lost its place
 	revision int64 // of the last batch applied, or of the load
 	held     []kv.Batch
 	losses   int
@@ -264,8 +264,8 @@ func (w *world) settle() error {
 	return w.check()
 }
 
-// TestFreshUnderRace has readers call Fresh while batches are queued and, only when allowed, applied. No result
-// may be ahead of what was allowed.
+// TestFreshUnderRace has readers call Fresh while batches are queued and applied. allowed limits the batches that may
+// be applied; no result may exceed it.
 func TestFreshUnderRace(t *testing.T) {
 	store := kvtest.NewMemory()
 	tail, sub := followPods(t, store)

@@ -116,8 +116,7 @@ func TestTailWaitAsksForProgress(t *testing.T) {
 		if took := time.Since(start); took > 130*time.Millisecond {
 			t.Errorf("progress took %v after 30ms of silence", took)
 		}
-		// A revision of the future is waited for until the caller gives up, and
-		// nobody else is slower for it.
+		// Wait for a future revision lasts until the caller gives up, and delays no other caller.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		future := make(chan error, 1)
@@ -290,7 +289,7 @@ func TestLossesMakeOwnersLoadAgain(t *testing.T) {
 				if got := sub.Fresh(); got != c.want {
 					t.Errorf("Fresh = %d after the reload, want %d", got, c.want)
 				}
-				// What was loaded before the loss is refused until ErrLost was seen.
+				// A load from before the loss is refused until the owner has seen ErrLost.
 				late.Loaded(100)
 				if got := late.Fresh(); got != c.kept {
 					t.Errorf("Fresh = %d from a load of before the loss", got)
@@ -440,7 +439,7 @@ func TestClosedSubscriptionsEnd(t *testing.T) {
 				t.Errorf("got %v, want ErrClosed", err)
 			}
 		}
-		kvtest.Put(t, store, "/registry/pods/a/x", "1") // reaches nobody
+		kvtest.Put(t, store, "/registry/pods/a/x", "1") // no subscription receives it
 		synctest.Wait()
 	})
 }

@@ -58,7 +58,7 @@ func TestExternalTLS(t *testing.T) {
 			}
 			kvtest.RunUntilEnd(t, store.Run)
 			timeout, last := time.After(proctest.Patience), ""
-			for !strings.Contains(last, want[name]) { // a busy machine may not come so far at the first attempt
+			for !strings.Contains(last, want[name]) { // a busy machine may not get this far at the first attempt
 				select {
 				case <-store.Ready():
 					t.Fatal("the store opened")
@@ -97,7 +97,7 @@ func startTLS(t *testing.T, ca *testcert.Authority, caFile string) []*kvtest.Mem
 	})
 }
 
-// TestUserOfThePrefix: a user of etcd who may use only the keys below the prefix can read, write and watch, and
+// TestUserOfThePrefix checks that an etcd user with rights only below the prefix can read, write and watch, and
 // replay the past. Tenants of a shared etcd are such users.
 func TestUserOfThePrefix(t *testing.T) {
 	ca := testcert.New(t, "ca")
@@ -129,7 +129,7 @@ func TestUserOfThePrefix(t *testing.T) {
 	}
 }
 
-// limitUser makes a user who may use the keys below a prefix, and switches authentication on.
+// limitUser creates a user with rights below a prefix, and enables authentication.
 func limitUser(t *testing.T, endpoints []string, root transport.TLSInfo, name, prefix string) {
 	t.Helper()
 	config, err := root.ClientConfig()

@@ -53,8 +53,8 @@ func (s *eventfulStream) Recv() (*etcdserverpb.WatchResponse, error) {
 	return &etcdserverpb.WatchResponse{Header: header, Events: []*mvccpb.Event{event}}, nil
 }
 
-// TestUnsoundWhileReaderIsBehind checks a member whose progress turns out to be unreliable while nobody reads its
-// stream: the watch continues with another stream, and no event is lost or delivered twice.
+// TestUnsoundWhileReaderIsBehind checks a member whose progress turns out to be unreliable while its stream is not
+// read: the watch continues with another stream, and no event is lost or delivered twice.
 func TestUnsoundWhileReaderIsBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := NewEtcd(EtcdConfig{StoreConfig: StoreConfig{Prefix: "/registry"}, Name: "external"})

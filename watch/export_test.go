@@ -2,7 +2,7 @@ package watch
 
 import "github.com/larder-io/larder/cache"
 
-// ErrClosed is what Watch returns when Run has ended.
+// ErrClosed is the error of Watch after Run has ended.
 var ErrClosed = errClosed
 
 // WithBacklog returns the Config with another backlog.
@@ -17,7 +17,7 @@ func (h *Hub) Step() bool { return h.step() }
 // Stop ends the Hub like the end of Run.
 func (h *Hub) Stop() { h.close() }
 
-// State returns the name of what the Watcher reads from.
+// State returns the name of the source that the Watcher reads from.
 func (w *Watcher) State() string {
 	return [...]string{"", "replaying", "catching up", "live", "closed"}[w.state]
 }

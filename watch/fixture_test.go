@@ -24,8 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is a resource with its history: the Cache and the Hub under test, and what their results are checked
-// against.
+// world is a resource with its history: the Cache and the Hub under test, and the expected results.
 type world struct {
 	cache   *cache.Cache
 	hub     *watch.Hub

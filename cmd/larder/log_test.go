@@ -12,7 +12,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// captured runs log with klog as the process configures it, and returns the output that remains.
+// captured runs log with klog as the process configures it, and returns the output that is not filtered.
 func captured(t *testing.T, log func()) string {
 	t.Helper()
 	restore := klog.CaptureState()

@@ -70,7 +70,7 @@ func chargeConcurrently(l *Ledger, between func(i int)) {
 	running.Wait()
 }
 
-// checkCharged compares l with what chargeConcurrently has charged.
+// checkCharged compares l with the charges of chargeConcurrently.
 func checkCharged(t *testing.T, l *Ledger) {
 	const total = chargingGoroutines * chargesOfEach
 	want := map[string]Usage{
@@ -87,7 +87,7 @@ func checkCharged(t *testing.T, l *Ledger) {
 	checkMemory(t, l)
 }
 
-// TestWindowsAge: what was charged is forgotten when its time is over, but not since the start.
+// TestWindowsAge checks that charges leave a window when its time is over, but never the total since the start.
 func TestWindowsAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(boundless())
@@ -144,7 +144,7 @@ func TestNoMoreIsGivenOutThanWasUsed(t *testing.T) {
 	if got := cpuOf(); got["a"] != 3*time.Second {
 		t.Fatal("less was measured than used, and yet:", got)
 	}
-	charge("b", 5*time.Second) // of what was used before, little can be its
+	charge("b", 5*time.Second) // little of the earlier CPU time can be b's
 	if got := cpuOf(); got["b"] != 2*time.Second {
 		t.Fatal(got)
 	}

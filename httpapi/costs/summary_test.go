@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// boundless is a process that has used more CPU time than anybody was charged for.
+// boundless is a process that has used more CPU time than all charges.
 func boundless() func() time.Duration {
 	used := time.Duration(0)
 	return func() time.Duration { used += 1000 * time.Hour; return used }
 }
 
-// streams are what clients may do: who asks, the i-th time.
+// streams are patterns of load. Each returns the caller of the i-th request.
 func streams(random *rand.Rand) map[string]func(i int) Caller {
 	zipf := rand.NewZipf(random, 1.1, 1, 1<<20)
 	caller := func(agent string) Caller {
@@ -36,9 +36,8 @@ func streams(random *rand.Rand) map[string]func(i int) Caller {
 	}
 }
 
-// TestBoundsHold compares reports with exact counts: no row says more than was charged, what
-// was charged is no more than the row says with what it may have missed, and that is within
-// the promised part of the total.
+// TestBoundsHold compares reports with exact counts. A row must not exceed the charges, the charges must not exceed
+// the row plus its possible error, and the error must stay within the promised part of the total.
 func TestBoundsHold(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -126,8 +125,8 @@ func checkMemory(t *testing.T, l *Ledger) {
 	}
 }
 
-// TestHeavyAreFound: whoever has been charged a part of the total that is worth knowing has a
-// row, whatever the others do.
+// TestHeavyAreFound checks that each client with a significant part of the total has a row, whatever other clients
+// do.
 func TestHeavyAreFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // no period ends meanwhile
 		l := New(boundless())

@@ -107,7 +107,7 @@ func TestGenerationGoesBack(t *testing.T) {
 	must(t, err)
 	changeTo("two")
 	expect("two", 2, "UnapprovedAnnotation")
-	s.put(t, key, string(first.Value)) // nobody asks for documents meanwhile
+	s.put(t, key, string(first.Value)) // no client reads documents meanwhile
 	s.eventually(t, call{method: http.MethodGet, path: "/apis/example.k8s.io/v1"}, showsAlone("one"))
 	changeTo("three")
 	expect("three", 2, "UnapprovedAnnotation")

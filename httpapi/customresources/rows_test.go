@@ -56,7 +56,7 @@ func TestRowsAreWhatUpstreamPrints(t *testing.T) {
 		for _, path := range []string{shelvesV1, shelvesV1 + "/s07"} {
 			c := call{method: http.MethodGet, path: path + include, accept: table}
 			for deadline := time.Now().Add(proctest.Patience); ; {
-				// What is equal before and after is so in between, too: ages only grow.
+				// A value that is equal before and after is equal in between, because ages only grow.
 				before, got, after := s.upstream(t, c), s.ask(t, c), s.upstream(t, c)
 				if before.body == after.body {
 					if got.code != after.code || got.body != after.body {

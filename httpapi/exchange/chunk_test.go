@@ -19,7 +19,7 @@ func (w *writeSizes) Write(p []byte) (int, error) {
 	return w.Buffer.Write(p)
 }
 
-// TestChunks: what is gathered arrives as it was written, in whole TLS records.
+// TestChunks checks that gathered bytes arrive in order, in whole TLS records.
 func TestChunks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var out writeSizes

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// unwritten is a body that nobody writes.
+// unwritten is a body that is never written.
 type unwritten struct{ io.WriterTo }
 
 // Close implements io.Closer.

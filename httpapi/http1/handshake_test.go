@@ -21,7 +21,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// logOutput is what was logged, in pieces as they were written.
+// logOutput is the log, one piece for each write.
 type logOutput struct {
 	mu     sync.Mutex
 	pieces []string // guarded by mu

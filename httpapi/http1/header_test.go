@@ -50,7 +50,7 @@ func TestHeaderEndReadsEachByteOnce(t *testing.T) {
 		var got string
 		for n := 1; n <= len(header) && got == ""; n++ {
 			block := bytes.Clone(header[:n])
-			// What lies well behind is an end by now, for who looks.
+			// Bytes well before the last line now contain an end, which a second search would find.
 			for i := 0; drip.line > 0 && i+4 < drip.seen && i+4 < n; i++ {
 				if i > drip.line+2 || i+4 < drip.line {
 					copy(block[i:], "\r\n\r\n")

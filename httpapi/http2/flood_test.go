@@ -12,8 +12,7 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// TestFloods: who sends frames that only make work is told to calm down, and the connection
-// ends.
+// TestFloods checks that a connection with frames that only cause work ends with ENHANCE_YOUR_CALM.
 func TestFloods(t *testing.T) {
 	for name, flood := range map[string]func(p *peer, i uint32) error{
 		"streams that are reset": func(p *peer, i uint32) error {
@@ -94,7 +93,7 @@ func TestFloods(t *testing.T) {
 	}
 }
 
-// TestUsualFramesAreNoFlood: who sends as many frames in a while goes on.
+// TestUsualFramesAreNoFlood checks that a connection with as many frames over a longer time continues.
 func TestUsualFramesAreNoFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t, Config{}, answering)

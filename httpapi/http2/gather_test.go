@@ -15,7 +15,7 @@ import (
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
-// gathering is a peer whose streams are taken over, and what it has been sent since it looked.
+// gathering is a peer whose streams are taken over, and the frames it has received since the last check.
 type gathering struct {
 	*peer
 	waiter socket.Waiter
@@ -68,8 +68,8 @@ func (g *gathering) want(what string, want ...string) {
 	}
 }
 
-// TestGatheredFrames: what is sent with more to come leaves with whatever is sent next, in
-// order, and waits for nothing else.
+// TestGatheredFrames checks that frames sent with more set leave with the next frames, in order, and wait for nothing
+// else.
 func TestGatheredFrames(t *testing.T) {
 	for name, test := range map[string]func(t *testing.T, g *gathering){
 		"the next send takes them along": func(t *testing.T, g *gathering) {
@@ -151,7 +151,7 @@ func TestGatheredFrames(t *testing.T) {
 	})
 }
 
-// observed is a connection that says of each write whom it would tell that it waits.
+// observed is a connection that records, for each write, the Waiter that would be notified.
 type observed struct {
 	net.Conn
 	of   *Conn

@@ -18,8 +18,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// scripted is a connection whose client has said all that it will say, and takes in what it
-// is told.
+// scripted is a connection whose client sends fixed bytes and reads every answer.
 type scripted struct {
 	net.Conn
 	in *bytes.Reader
@@ -32,7 +31,7 @@ func (scripted) SetDeadline(time.Time) error      { return nil }
 func (scripted) SetReadDeadline(time.Time) error  { return nil }
 func (scripted) SetWriteDeadline(time.Time) error { return nil }
 
-// script is what a client says that sends one request with fields, in pieces of that size.
+// script returns the bytes of a client that sends one request with fields, in pieces of that size.
 func script(t *testing.T, fields []hpack.HeaderField, piece int) []byte {
 	var said, block bytes.Buffer
 	said.WriteString(http2.ClientPreface)
@@ -63,13 +62,13 @@ func script(t *testing.T, fields []hpack.HeaderField, piece int) []byte {
 // the decoder, lines, and the same again where buffers grow.
 const mostAllocated = 40
 
-// TestHeaderCostIsLinear: reading a header takes work and memory in proportion to what
-// it unfolds to, whatever it is made of.
+// TestHeaderCostIsLinear checks that reading a header takes work and memory in proportion to its decoded size,
+// whatever its encoding.
 func TestHeaderCostIsLinear(t *testing.T) {
 	field := func(name, value string) hpack.HeaderField { return hpack.HeaderField{Name: name, Value: value} }
 	for _, test := range []struct {
 		name  string
-		n     int // of which eight times as many fit
+		n     int // the test compares it with 8*n
 		piece int
 		field func(i int) hpack.HeaderField
 	}{
@@ -119,8 +118,7 @@ func TestHeaderCostIsLinear(t *testing.T) {
 	}
 }
 
-// allocatedBytes is how much memory the process has allocated so far, what it has given back
-// included.
+// allocatedBytes returns how much memory the process has allocated so far, including freed memory.
 func allocatedBytes() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

@@ -19,7 +19,7 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// modelStream is what the model knows of a stream.
+// modelStream is the model's state of a stream.
 type modelStream struct {
 	id       uint32
 	path     string
@@ -69,7 +69,7 @@ type model struct {
 	streams []*modelStream
 	next    uint32
 	window  int64 // of the connection
-	seen    int   // of what the peer has heard
+	seen    int   // of the frames that the peer has received
 
 	credit  int64 // what the server may send on the connection
 	initial int64 // what it may send on a new stream
@@ -209,7 +209,7 @@ func (m *model) hear() {
 	m.seen = len(m.p.heard)
 }
 
-// check compares what the server holds with what it must hold.
+// check compares the memory that the server holds with the model's.
 func (m *model) check() {
 	m.hear()
 	var held, headers, pooled int64
@@ -388,8 +388,8 @@ func (p *peer) post(id uint32, path string) error {
 	return p.ask(id, false, ":method", "POST", ":scheme", "https", ":authority", "h", ":path", path)
 }
 
-// TestLargestHolderEnds: when the connections of a server hold more than they may together, the
-// one that holds most is closed. Others go on, and so does who came last.
+// TestLargestHolderEnds checks that when the connections of a server together hold more than their limit, the server
+// closes the one that holds the most. Others continue, including the newest.
 func TestLargestHolderEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})

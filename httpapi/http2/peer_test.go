@@ -28,7 +28,7 @@ type peer struct {
 	block  bytes.Buffer
 	header *hpack.Encoder
 	server *Conn
-	served chan struct{} // closed when the server has let go of the connection
+	served chan struct{} // closed when the server has ended the connection
 
 	mu    sync.Mutex
 	heard []heard // guarded by mu

@@ -18,7 +18,7 @@ import (
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
-// describing answers with what a Carrier says.
+// describing responds with the facts of a Carrier.
 func describing(c exchange.Carrier, received time.Time) *exchange.Exchange {
 	x := new(exchange.Exchange)
 	x.Init(c, received, nil)
@@ -38,7 +38,7 @@ func describing(c exchange.Carrier, received time.Time) *exchange.Exchange {
 	return x
 }
 
-// TestRequests: what a header says reaches the handler, and what says nothing is refused.
+// TestRequests checks that the content of a header reaches the handler, and that invalid headers are refused.
 func TestRequests(t *testing.T) {
 	get := func(more ...string) []string {
 		return append([]string{":method", "GET", ":scheme", "https", ":authority", "h", ":path", "/a?b"}, more...)
@@ -178,8 +178,8 @@ func TestBodyBeyondItsWindowIsRefused(t *testing.T) {
 	})
 }
 
-// TestClientsThatLeave: what is done for a stream ends when the client resets it, closes the
-// connection, or the server does.
+// TestClientsThatLeave checks that the work for a stream ends when the client resets it, closes the connection, or
+// the server ends.
 func TestClientsThatLeave(t *testing.T) {
 	for name, leave := range map[string]func(p *peer){
 		"reset":  func(p *peer) { p.must(p.framer.WriteRSTStream(1, http2.ErrCodeCancel)) },

@@ -106,7 +106,7 @@ type countingWaiter struct{ waits, goesOn atomic.Int64 }
 func (w *countingWaiter) Waits()  { w.waits.Add(1) }
 func (w *countingWaiter) GoesOn() { w.goesOn.Add(1) }
 
-// stealing answers with streams that somebody else writes.
+// stealing responds with streams that another goroutine writes.
 func stealing(taken chan<- exchange.BodyStream) handler {
 	return func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 		x := new(exchange.Exchange)
@@ -201,8 +201,8 @@ func TestStolenStreams(t *testing.T) {
 	})
 }
 
-// TestStreamsAtOnce: there are as many as the client was told. A stream that the client has reset
-// counts until its handler has ended.
+// TestStreamsAtOnce checks the limit of concurrent streams. A stream that the client has reset counts until its
+// handler has ended.
 func TestStreamsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 3
@@ -233,8 +233,8 @@ func TestStreamsAtOnce(t *testing.T) {
 	})
 }
 
-// TestGoAway: a client that is to go hears it, is answered what it has asked by then, and is
-// let go of.
+// TestGoAway checks that a client that must leave receives GOAWAY and the answers to its earlier requests, and that
+// the connection then ends.
 func TestGoAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -268,8 +268,8 @@ func TestGoAway(t *testing.T) {
 	})
 }
 
-// TestGoAwayByChance: a request makes its client go as often as was asked for, and so does an
-// answer that says that the connection ends.
+// TestGoAwayByChance checks that a request causes GOAWAY by GoAwayChance, by Leaving, and by an answer that ends the
+// connection.
 func TestGoAwayByChance(t *testing.T) {
 	for _, config := range []Config{{GoAwayChance: 1}, {Leaving: func(time.Time) bool { return true }}, {}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -290,7 +290,7 @@ func TestGoAwayByChance(t *testing.T) {
 	}
 }
 
-// TestIdleConnectionsEnd: who asks nothing is let go of, who has a stream open is not.
+// TestIdleConnectionsEnd checks that a connection without requests ends, and that one with an open stream does not.
 func TestIdleConnectionsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		taken := make(chan exchange.BodyStream, 1)
@@ -390,8 +390,8 @@ func TestClientsThatConfirmEachFrame(t *testing.T) {
 	})
 }
 
-// TestWindowOfTheConnectionIsShared: many answers wait for the window of the connection. What the client lets pass is
-// used, also byte by byte, and when it lets all pass, all answers end.
+// TestWindowOfTheConnectionIsShared has many answers wait for the window of the connection. They must use the whole
+// window, even byte by byte, and all must end once the window allows it.
 func TestWindowOfTheConnectionIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const streams, size, bytes = 40, 10_000, 200
@@ -435,8 +435,8 @@ func TestWindowOfTheConnectionIsShared(t *testing.T) {
 	})
 }
 
-// TestWindowsLeaveNoWriterBehind: however windows grow, and whoever leaves meanwhile, each byte that the windows let pass
-// is sent: no writer waits that could write.
+// TestWindowsLeaveNoWriterBehind checks that however windows grow, and whichever streams end meanwhile, every byte
+// that the windows allow is sent: no writer waits that could write.
 func TestWindowsLeaveNoWriterBehind(t *testing.T) {
 	for seed := range uint64(proctest.Fewer(60)) {
 		synctest.Test(t, func(t *testing.T) {

@@ -25,8 +25,8 @@ func taking(take func(exchange.Hijacked)) handler {
 	}
 }
 
-// has returns what came of a stream, a word for each frame: heads with their fields but for
-// Date, bodies in quotes, and a dot for the end.
+// said returns the frames of a stream, one word for each: header blocks with their fields except Date, bodies in
+// quotes, and a dot for the end.
 func (p *peer) said(id uint32) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -60,8 +60,8 @@ func (p *peer) said(id uint32) string {
 	return strings.Join(words, " ")
 }
 
-// TestTakenStreams: who takes a response over sends informational heads before the final one,
-// and a trailer behind the body, which ends the stream.
+// TestTakenStreams checks that a handler that takes a response over can send informational headers before the final
+// one, and a trailer after the body, which ends the stream.
 func TestTakenStreams(t *testing.T) {
 	hints := http.Header{"Link": {"</a>", "</b>"}}
 	plain := http.Header{"Content-Type": {"text/plain"}, "Trailer": {"X-Sum"}, "Connection": {"keep-alive"}, "Transfer-Encoding": {"chunked"}}
@@ -158,8 +158,8 @@ func TestTakenStreams(t *testing.T) {
 	}
 }
 
-// TestTakenStreamsWhoseClientsLeave: whoever has taken the response over is told, and writes
-// neither head nor trailer any more.
+// TestTakenStreamsWhoseClientsLeave checks that the handler that has taken the response over learns that the client
+// has left, and can write neither header nor trailer afterwards.
 func TestTakenStreamsWhoseClientsLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		taken := make(chan exchange.Hijacked)
@@ -188,7 +188,7 @@ func TestTakenStreamsWhoseClientsLeave(t *testing.T) {
 	})
 }
 
-// TestTakenBodies: a client that waits for it is told to send its body when that is wanted, once.
+// TestTakenBodies checks that a client that waits for 100 Continue receives it once, when the body is read.
 func TestTakenBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		read := make(chan string)

@@ -24,7 +24,7 @@ func (l line) Lines() iter.Seq2[[]byte, []byte] {
 	return func(yield func([]byte, []byte) bool) { yield([]byte(l.name), nil) }
 }
 
-// TestHeaders: what says who asks is known by name, however a front proxy was configured.
+// TestHeaders checks that the fields that name a user are known, however a front proxy was configured.
 func TestHeaders(t *testing.T) {
 	usual := NewHeaders(nil)
 	own := NewHeaders(&authenticatorfactory.RequestHeaderConfig{
@@ -60,7 +60,7 @@ func TestDigests(t *testing.T) {
 	}
 }
 
-// TestRefusedImpersonation: who may act as nobody is told so, and goes on as nobody.
+// TestRefusedImpersonation checks that a refused impersonation gets a response and returns no request.
 func TestRefusedImpersonation(t *testing.T) {
 	req, w := httptest.NewRequest(http.MethodGet, "/", nil), httptest.NewRecorder()
 	req.Header.Set("Impersonate-Group", "a") // of no user

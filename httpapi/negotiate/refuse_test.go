@@ -42,7 +42,7 @@ func checkRefusal(t rapid.TB, accept, contentType string) {
 }
 
 func TestHeadersAreRefusedAsByGoRestful(t *testing.T) {
-	// The pieces that headers are made of, and what may stand between them.
+	// Pieces of headers, and separators.
 	pieces := append([]string{"", "*/*", "application/*", "application/json", "application/yaml", "application/cbor",
 		"application/apply-patch+cbor", "text/html", "a", ";stream=watch", ";q=0.1", "; charset=utf-8", ",", ";", " ", "\t"}, patches...)
 	header := rapid.Custom(func(t *rapid.T) string {

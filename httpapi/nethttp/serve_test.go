@@ -204,7 +204,7 @@ func TestStreamsAreHeardAtOnce(t *testing.T) {
 	if n, err := io.ReadFull(resp.Body, buf[:6]); err != nil || string(buf[:n]) != "second" {
 		t.Fatalf("%q %v", buf[:n], err)
 	}
-	// The client leaves: what looks for that finds out and the handler's context ends.
+	// The client leaves: the check for disconnected clients finds that, and the handler's context ends.
 	resp.Body.Close()
 	for {
 		select {
@@ -234,7 +234,7 @@ func TestConnectionsAreTakenOver(t *testing.T) {
 		},
 	})
 	c := s.dial(t)
-	// What follows the head arrives with it: it must reach the handler.
+	// The bytes after the header arrive with it, and must reach the handler.
 	io.WriteString(c, "GET /debug/pprof/upgrade HTTP/1.1\r\nHost: h\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\nhello\n")
 	in := bufio.NewReader(c)
 	resp, err := http.ReadResponse(in, nil)

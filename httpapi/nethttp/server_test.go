@@ -28,7 +28,7 @@ type server struct {
 	client  *tls.Config
 }
 
-// jane is who asks.
+// jane is the user of all requests.
 var jane = &user.DefaultInfo{Name: "jane"}
 
 // serve has the handlers answer requests, by path, until the test ends.

@@ -14,10 +14,9 @@ import (
 	"testing"
 )
 
-// TestStreamsAreFramed: what handlers with a connection to themselves write is framed as
-// net/http's server does it: bodies that there are not have no length, a handler's trailers
-// come after its body, what it says ahead of its answer comes ahead of it, and a client of
-// HTTP/1.0 is sent no chunks.
+// TestStreamsAreFramed checks that the output of handlers with their own connection is framed as by net/http's
+// server: responses without a body have no length, trailers follow the body, informational responses precede the
+// response, and a client of HTTP/1.0 receives no chunks.
 func TestStreamsAreFramed(t *testing.T) {
 	by := map[string]http.HandlerFunc{
 		"204": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) },

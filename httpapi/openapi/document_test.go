@@ -86,7 +86,7 @@ func definitionOf(t *testing.T, group, version, kind, schema string, change ...f
 
 const plainSchema = `{"type":"object","description":"a <thing> & more","properties":{"spec":{"type":"object","properties":{"size":{"type":"integer","minimum":1}}}}}`
 
-// builtInSwagger is a part of what a server without extensions tells of itself.
+// builtInSwagger returns a part of the document of a server without extensions.
 func builtInSwagger(t *testing.T) *spec.Swagger {
 	t.Helper()
 	document, err := (&Describer{Models: NewModels(), Groups: registrytest.New(t, nil).Registry.Groups(), Version: release()}).v2()
@@ -185,8 +185,8 @@ func TestSwaggerIsWhatUpstreamMerges(t *testing.T) {
 	}
 }
 
-// TestBuiltInKindsAreEncodedAsDecoded: the document of the built-in kinds is that which upstream
-// encodes of what it decoded, but for paths that it did not decode.
+// TestBuiltInKindsAreEncodedAsDecoded checks that the document of the built-in kinds equals upstream's encoding of
+// the decoded document, except the paths of apiregistration.k8s.io, which upstream does not decode.
 func TestBuiltInKindsAreEncodedAsDecoded(t *testing.T) {
 	describer := &Describer{Models: NewModels(), Groups: registrytest.New(t, nil).Registry.Groups(), Version: release()}
 	built := must(describer.v2())
@@ -261,7 +261,7 @@ func TestDocumentsAnswerAsUpstream(t *testing.T) {
 	}
 }
 
-// TestSwaggerIsSentAsKept: who takes gzip is sent the bytes that are kept.
+// TestSwaggerIsSentAsKept checks that clients that accept gzip receive the cached bytes.
 func TestSwaggerIsSentAsKept(t *testing.T) {
 	s := &swaggerService{builtIn: func() (*spec.Swagger, error) {
 		return swaggerOf(definitionOf(t, "example.com", "v1", "Widget", plainSchema))

@@ -44,7 +44,7 @@ func TestOpenAPIDocumentsShareNoMaps(t *testing.T) {
 	}
 }
 
-// TestSchemasShareNoMaps holds the same of what converters are built from.
+// TestSchemasShareNoMaps checks the same for the schemas that converters are built from.
 func TestSchemasShareNoMaps(t *testing.T) {
 	groups := registrytest.New(t, nil).Registry.Groups()
 	m := NewModels()
@@ -74,7 +74,7 @@ func TestSchemasShareNoMaps(t *testing.T) {
 	}
 }
 
-// BenchmarkConverter is what the first write to a group costs on top.
+// BenchmarkConverter measures the additional cost of the first write to a group.
 func BenchmarkConverter(b *testing.B) {
 	back := registrytest.New(b, nil)
 	b.ReportAllocs()

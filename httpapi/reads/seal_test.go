@@ -13,8 +13,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// TestWritesToPiecesAreCaught: who writes to a piece that lists share is found out when
-// it is sent next, and when it is dropped.
+// TestWritesToPiecesAreCaught checks that a write to a piece that lists share is detected when the piece is next
+// sent, and when it is dropped.
 func TestWritesToPiecesAreCaught(t *testing.T) {
 	v := configMapView(t)
 	var objects []*cache.Object

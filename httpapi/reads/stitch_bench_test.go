@@ -23,8 +23,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// benchPod makes the object of a pod that has run for a while: 7.5 KB of JSON, of
-// which names, addresses and times are its own.
+// benchPod returns the object of a pod that has run for a while: 7.5 KB of JSON with unique names, addresses and
+// times.
 func benchPod(b *testing.B, v *registry.View, n, revision int) *cache.Object {
 	id := rand.New(rand.NewPCG(uint64(n), uint64(revision)))
 	uid := fmt.Sprintf("%08x-%04x-%04x-%04x-%012x", id.Uint32(), id.Uint32()>>16, id.Uint32()>>16, id.Uint32()>>16, id.Uint64()>>16)
@@ -66,8 +66,8 @@ func benchPod(b *testing.B, v *registry.View, n, revision int) *cache.Object {
 	return cache.NewObject(cache.ObjectConfig{Key: key, Revision: int64(revision), Body: body}, v.Resource.Cache.Schema())
 }
 
-// BenchmarkStitch lists 10,000 pods compressed, with so many changed in between.
-// What is reported as cpu-ms is the CPU time of the whole process for one list.
+// BenchmarkStitch sends compressed lists of 10,000 pods, of which the given number change between lists. cpu-ms is
+// the CPU time of the whole process for one list.
 func BenchmarkStitch(b *testing.B) {
 	v := registrytest.New(b, nil).Registry.Endpoint(schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "").View
 	f := v.Encoder(encoding.JSON, encoding.Full)

@@ -261,8 +261,7 @@ func TestStitchedListsTogether(t *testing.T) {
 	})
 }
 
-// TestStitchedListsTooLarge: what a list beyond the limit leaves behind serves the
-// next one.
+// TestStitchedListsTooLarge checks that the next list uses the pieces that a list beyond the limit has left.
 func TestStitchedListsTooLarge(t *testing.T) {
 	v := configMapView(t)
 	f, meta := v.Encoder(encoding.JSON, encoding.Full), wire.ListMeta{Revision: 1}

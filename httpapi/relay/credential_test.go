@@ -109,7 +109,7 @@ func TestPluginHangsAfterRefusal(t *testing.T) {
 	})
 }
 
-// silentFar is an upstream that answers only when it is told to, even if the request has ended.
+// silentFar is an upstream that answers only when the test says so, even if the request has ended.
 type silentFar struct{ answers chan *http.Response }
 
 func (f silentFar) RoundTrip(*http.Request) (*http.Response, error) { return <-f.answers, nil }

@@ -17,9 +17,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(settling{m, ignored}, ignored...)
 }
 
-// settling runs tests, and then waits for goroutines that nobody waits for: net/http and client-go end some of theirs
-// a moment after the connection or watcher is closed, and others when the garbage collector finds that a transport with
-// certificates is not used any more.
+// settling runs tests, and then waits for goroutines that have no owner: net/http and client-go end some of theirs
+// shortly after the connection or watcher is closed, and others when the garbage collector finds that a transport
+// with certificates is unused.
 type settling struct {
 	*testing.M
 	ignored []goleak.Option

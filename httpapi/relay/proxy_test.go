@@ -243,7 +243,7 @@ func TestUpgrades(t *testing.T) {
 		}
 		<-u.heard
 	}
-	// Over another protocol, requests could follow that impersonate nobody.
+	// Over another protocol, requests without impersonation could follow.
 	for _, protocol := range []string{"h2c", "TLS/1.0", "websocket, h2c"} {
 		_, in := s.upgrade(t, "bob", "GET", "/api/v1/namespaces/n/pods/p/exec", protocol)
 		if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != http.StatusBadRequest || len(u.heard) > 0 {

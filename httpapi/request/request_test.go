@@ -29,8 +29,8 @@ func TestRequestReadsAsUpstream(t *testing.T) {
 	}
 }
 
-// TestSelectorsAuthorizeNothingWithoutGate: with the feature gate AuthorizeWithSelectors off,
-// authorizers are told of no selectors.
+// TestSelectorsAuthorizeNothingWithoutGate checks that authorizers receive no selectors if the feature gate
+// AuthorizeWithSelectors is off.
 func TestSelectorsAuthorizeNothingWithoutGate(t *testing.T) {
 	gates := utilfeature.DefaultFeatureGate
 	featuregatetesting.SetFeatureGateEmulationVersionDuringTest(t, gates, version.MajorMinor(1, 33))

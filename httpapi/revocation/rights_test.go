@@ -114,8 +114,8 @@ func TestUndecidedChecksArePaced(t *testing.T) {
 	}
 }
 
-// TestRoundsAskAboutNodesThatLost: two nodes watch a secret each, and one list of nodes has
-// nothing to do with either. Of these, only the one is asked about that something was taken from.
+// TestRoundsAskAboutNodesThatLost has two nodes that watch a secret each, and one list of nodes that concerns
+// neither. Only the node that lost something must be authorized again.
 func TestRoundsAskAboutNodesThatLost(t *testing.T) {
 	j := new(fakeAccess)
 	r := newRights(j)
@@ -201,8 +201,8 @@ func TestSettledRightsAreLookedAtAgain(t *testing.T) {
 	}
 }
 
-// TestLossesDuringAQuestionAreAskedAgain: what a node loses while it is asked about, the next
-// round asks about.
+// TestLossesDuringAQuestionAreAskedAgain checks that a loss during an authorization is checked again in the next
+// round.
 func TestLossesDuringAQuestionAreAskedAgain(t *testing.T) {
 	j := new(fakeAccess)
 	r := newRights(j)
@@ -228,8 +228,8 @@ func TestLossesDuringAQuestionAreAskedAgain(t *testing.T) {
 	}
 }
 
-// BenchmarkQuietRound looks after ten thousand senders of five watches each, of whom
-// nothing has changed. It is done once a second.
+// BenchmarkQuietRound checks the rights of ten thousand senders with five watches each, without changes. The server
+// does this once a second.
 func BenchmarkQuietRound(b *testing.B) {
 	j := new(fakeAccess)
 	r := newRights(j)
@@ -251,7 +251,7 @@ func BenchmarkQuietRound(b *testing.B) {
 	}
 }
 
-// bearer is what a request comes by that has a token, and one more field unless further is "".
+// bearer is the carrier of a request with a token, and with one more field unless further is "".
 type bearer struct {
 	exchange.Carrier
 	further string
@@ -298,9 +298,9 @@ func TestRightsHoldNothingOfTheirRequests(t *testing.T) {
 	}
 }
 
-// TestWhatWasJustAllowedIsNotAskedAgain: the authorizer has just decided about a watch that
-// begins, and walks a graph for that. A round asks it again only where it may have changed its
-// mind since it began to decide, or where it was asked about somebody else, or others decide.
+// TestWhatWasJustAllowedIsNotAskedAgain checks that a round skips a watch that the authorizer has just allowed, which
+// walks a graph. A round must ask again only if the decision may have changed since the authorizer began, if it was
+// about another user, or if other authorizers decide.
 func TestWhatWasJustAllowedIsNotAskedAgain(t *testing.T) {
 	const single = "/api/v1/namespaces/a/secrets?watch=1&fieldSelector=metadata.name%3Db"
 	type world struct {

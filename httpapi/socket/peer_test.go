@@ -55,8 +55,8 @@ func TestReadinessEnds(t *testing.T) {
 	}
 }
 
-// TestAliveReadsAheadWithinItsBudget: a client that keeps sending blocks Alive no longer than any other, and what
-// it sends is kept up to the budget.
+// TestAliveReadsAheadWithinItsBudget checks that a client that keeps sending blocks Alive no longer than any other,
+// and that Alive keeps its bytes up to the budget.
 func TestAliveReadsAheadWithinItsBudget(t *testing.T) {
 	client, server := net.Pipe()
 	defer client.Close()

@@ -95,8 +95,8 @@ func TestRecordsOfOneWriteLeaveTogether(t *testing.T) {
 	}
 }
 
-// TestMoreLeavesWithTheNext: what Send was given with more is kept until the next write, and leaves with
-// that in one packet.
+// TestMoreLeavesWithTheNext checks that bytes sent with more are kept until the next write, and leave with it in one
+// packet.
 func TestMoreLeavesWithTheNext(t *testing.T) {
 	c, tcp, read := pair(t)
 	for _, size := range []int{1, 1000, recordSize - 100, recordSize} {

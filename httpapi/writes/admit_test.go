@@ -62,8 +62,7 @@ func anEntry(change func(*metav1.ManagedFieldsEntry)) func(*rand.Rand, metav1.Ob
 	}
 }
 
-// pluginChanges are what plugins can do to an object: nothing, valid and invalid changes of managedFields, and refusing
-// it.
+// pluginChanges are actions of a plugin: none, valid and invalid changes of managedFields, and a refusal.
 var pluginChanges = map[string]func(*rand.Rand, metav1.Object) error{
 	"nothing": func(*rand.Rand, metav1.Object) error { return nil },
 	"label":   func(_ *rand.Rand, o metav1.Object) error { o.SetLabels(map[string]string{"a": "b"}); return nil },

@@ -22,8 +22,8 @@ func (admitting) Validate(context.Context, admission.Attributes, admission.Objec
 	return nil
 }
 
-// TestServersThatEndRefuseWritesThatWait: what waits for informers while the server ends is
-// refused, so that nobody waits for it; what need not wait any more passes.
+// TestServersThatEndRefuseWritesThatWait checks that writes that wait for informers fail when the server ends, and
+// that writes that need not wait pass.
 func TestServersThatEndRefuseWritesThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &Chain{admit: admitting{}, validate: admitting{}, open: make(chan struct{}), gone: make(chan struct{})}

@@ -173,7 +173,7 @@ func TestLossesConcernNodes(t *testing.T) {
 	g := newGraph()
 	g.known = make(map[string]podOnNode)
 	schema := cache.NewSchema("pods", nil)
-	var names []string // of which no two share a count
+	var names []string // no two names share a counter
 	for i := 0; len(names) < 2; i++ {
 		name := fmt.Sprint("n", i)
 		if len(names) == 0 || g.losses.of(name) != g.losses.of(names[0]) {
@@ -264,8 +264,8 @@ func TestInformedLossesConcernNodes(t *testing.T) {
 	expect("the volume goes", 2, 1)
 }
 
-// awaitWatches waits until n watches of client are open. Such a client tells a watch nothing of what was written
-// before it, so what is written between the list and the watch of an informer is lost.
+// awaitWatches waits until n watches of client are open. A watch of a fake client does not receive earlier changes,
+// so a write between the list and the watch of an informer is lost.
 func awaitWatches(t testing.TB, client *fake.Clientset, n int) {
 	t.Helper()
 	proctest.Eventually(t, "informers watch", func() error {

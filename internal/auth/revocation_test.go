@@ -95,7 +95,7 @@ func TestRefusalsDifferFromUnavailability(t *testing.T) {
 		header  http.Header
 		ok      bool
 		unknown bool
-		others  bool // who asks nobody else cannot tell
+		others  bool // remote authenticators must be asked: ErrRemote
 	}{
 		"accepted":                    {again: reauthenticator{local: says(true, nil), remote: says(false, down)}, header: other, ok: true},
 		"accepted elsewhere":          {again: reauthenticator{local: says(false, unknown), remote: says(true, nil)}, header: other, ok: true, others: true},

@@ -29,7 +29,7 @@ func tokens(t *testing.T) string {
 	return file
 }
 
-// as is a client that shows a bearer token and nothing else.
+// as returns a client with a bearer token and no other credential.
 func (p *process) as(token string) kubernetes.Interface {
 	p.t.Helper()
 	config := rest.AnonymousClientConfig(p.config())
@@ -49,7 +49,7 @@ func TestStatusCodesShowWhoIsAuthorized(t *testing.T) {
 			"alice-token /api/v1/nodes": 200,
 			"guess /api/v1/nodes":       401,
 			"guess /readyz":             401,
-			" /api/v1/nodes":            401, // nobody may do everything
+			" /api/v1/nodes":            401, // anonymous users have no such right
 		}},
 		{"the default, RBAC", nil, map[string]int{
 			"root-token /api/v1/nodes":   200,
@@ -82,8 +82,8 @@ func TestStatusCodesShowWhoIsAuthorized(t *testing.T) {
 	}
 }
 
-// TestRBAC: a role lets its subject do what it says and nothing else, and ceases
-// to once it is gone; nobody can grant rights that they do not have.
+// TestRBAC checks that a role grants its subject exactly its rules, until it is deleted, and that a user cannot grant
+// rights that they do not have.
 func TestRBAC(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--authorization-mode=RBAC", "--token-auth-file", tokens(t))
 	admin, alice, ctx := p.client(), p.as("alice-token"), t.Context()

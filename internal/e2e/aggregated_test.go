@@ -37,8 +37,8 @@ var gvThings = schema.GroupVersion{Group: "things.example.com", Version: "v1"}
 
 const things = "/apis/things.example.com/v1"
 
-// aggregated is an aggregated API server over TLS, as they are written: it knows its
-// client by a certificate and takes from it who asks.
+// aggregated is an aggregated API server over TLS. It authenticates Larder by a client certificate and takes the user
+// from the request's fields.
 type aggregated struct {
 	*httptest.Server
 	authority []byte // of its certificate
@@ -371,7 +371,8 @@ type zeros struct{}
 // Read implements io.Reader.
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// testAggregatedIdentity is that the other server is told who asks, and by nobody else.
+// testAggregatedIdentity checks that the aggregated server receives the user from Larder, and accepts no other
+// client's claim.
 func testAggregatedIdentity(t *testing.T, p *process, a *aggregated) {
 	t.Helper()
 	header := http.Header{
@@ -425,7 +426,7 @@ func TestAPIServiceTakesAGroupOverFromACRD(t *testing.T) {
 		_, err := client.Get(t.Context(), "v1.things.example.com", metav1.GetOptions{})
 		return err
 	})
-	// Who wants to take it over takes the label off, by which it is managed.
+	// To take the APIService over, a user removes the label by which it is managed.
 	k.must(t, "", "create", "service", "externalname", "things", "--external-name", "localhost")
 	patch := fmt.Sprintf(`{"metadata":{"labels":{"kube-aggregator.kubernetes.io/automanaged":null}},"spec":{"insecureSkipTLSVerify":true,"service":{"namespace":"default","name":"things","port":%d}}}`, a.port())
 	k.must(t, "", "patch", "apiservice", "v1.things.example.com", "--type", "merge", "-p", patch)

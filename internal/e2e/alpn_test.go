@@ -197,7 +197,7 @@ func TestKubectlSpeaksHTTP2(t *testing.T) {
 		watch.Kill()
 		check("kubectl get -w", 1, whole)
 
-		// It is on no node, and so is refused once it is known what it wants.
+		// The pod has no node, so the request fails once the server has read it.
 		out, err := command("exec", "p", "--", "true").CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "does not have a host assigned") {
 			t.Errorf("kubectl exec: %v %s", err, out)

@@ -131,7 +131,7 @@ func (b *browser) open(url string, header map[string]string) *page {
 	return p
 }
 
-// message is what a page tells.
+// message is a message from a page.
 type message struct {
 	ID     int
 	Method string
@@ -242,9 +242,9 @@ func TestBrowserSpeaksHTTP2(t *testing.T) {
 	for name, url := range map[string]string{"own": p.url() + "/version", "elsewhere": elsewhere.URL + "/"} {
 		var header map[string]string
 		if name == "own" {
-			// Otherwise the browser, which asks for an icon by itself, would share a connection
-			// that ends with its answer, because nobody is known to have asked (as kube-apiserver has
-			// it), with the script's first request, and give that up.
+			// Otherwise the browser's own request for an icon would share a connection with the script's first
+			// request. The icon's request is unauthenticated, so its connection ends after the answer, as in
+			// kube-apiserver, and the browser would give up the script's request.
 			header = map[string]string{"Authorization": "Bearer root-token"}
 		}
 		page := b.open(url, header)

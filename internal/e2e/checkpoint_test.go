@@ -71,7 +71,7 @@ func saved(t *testing.T, p *process, save func()) (state map[string]string) {
 	return state
 }
 
-// definition is a CustomResourceDefinition and one of what it defines.
+// definition returns a CRD and one of its objects, in YAML.
 func definition(plural, kind string) string {
 	return fmt.Sprintf(`
 apiVersion: apiextensions.k8s.io/v1
@@ -182,8 +182,8 @@ func TestCheckpointsAreOffByDefault(t *testing.T) {
 	}
 }
 
-// TestResetRestoresAccessDecisions: once a reset has returned, requests are decided by what it brought
-// back: webhooks that a test had added are not asked, roles that it had taken away count.
+// TestResetRestoresAccessDecisions checks that once a reset has returned, the restored objects decide: webhooks that
+// a test had added are not called, and roles that it had deleted apply.
 func TestResetRestoresAccessDecisions(t *testing.T) {
 	tokens := filepath.Join(t.TempDir(), "tokens.csv")
 	if err := os.WriteFile(tokens, []byte("somebody,somebody,1\n"), 0o600); err != nil {

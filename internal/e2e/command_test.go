@@ -17,8 +17,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// larder runs one command that ends by itself and returns its output, what it
-// said on stderr marked, and its exit code unless that is 0.
+// larder runs one command that ends by itself. It returns the output, with lines of stderr marked, and the exit code
+// unless that is 0.
 func larder(t *testing.T, args ...string) string {
 	t.Helper()
 	var stdout, stderr bytes.Buffer

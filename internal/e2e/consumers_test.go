@@ -30,8 +30,8 @@ func writeFile(t *testing.T, text string) string {
 	return file
 }
 
-// Whoever connects to others asks the proxies that --egress-selector-config-file names for them.
-// Nobody is there: that a proxy was asked is all that is looked at.
+// TestEgressConsumers checks that connections to other servers use the proxies that --egress-selector-config-file
+// names. No server is there: the test checks only that the proxy was asked.
 func TestEgressConsumers(t *testing.T) {
 	t.Parallel()
 	nobody := map[string]string{anyName: "127.0.0.1:1"}
@@ -142,8 +142,8 @@ func encrypting(t *testing.T) string {
 	return writeFile(t, "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [configmaps]\n  providers: [{aescbc: {keys: [{name: k, secret: MDEyMzQ1Njc4OWFiY2RlZg==}]}}, {identity: {}}]\n")
 }
 
-// Under kube-apiserver's name, what the server does itself is done by kube-apiserver's user agent
-// and field manager.
+// TestOwnName checks that under kube-apiserver's name, the server's own requests have kube-apiserver's user agent and
+// field manager.
 func TestOwnName(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)

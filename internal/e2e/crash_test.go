@@ -18,8 +18,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// counter is an object whose one writer raises a number in it. What was
-// acknowledged must be there for good, what was not may be.
+// counter is an object with one writer, which increments a number in it. Acknowledged writes must survive, others
+// may.
 type counter struct {
 	name         string
 	acknowledged int // highest number whose write succeeded; -1 before the first
@@ -55,7 +55,7 @@ func (c *counter) count(ctx context.Context, client kubernetes.Interface) {
 	}
 }
 
-// check compares what is stored with what was acknowledged.
+// check compares the stored number with the acknowledged ones.
 func (c *counter) check(object *corev1.ConfigMap) error {
 	n, err := strconv.Atoi(object.Data["n"])
 	if err != nil {
@@ -67,9 +67,8 @@ func (c *counter) check(object *corev1.ConfigMap) error {
 	return nil
 }
 
-// TestAcknowledgedWritesSurviveACrash kills the server under writers three times. What it acknowledged is
-// there after each restart, clients need nothing new, and informers that looked on
-// end with the state that a reader finds.
+// TestAcknowledgedWritesSurviveACrash kills the server under writers three times. After each restart, acknowledged
+// writes must be there, and the same clients must work. Informers must end with the state that a reader finds.
 func TestAcknowledgedWritesSurviveACrash(t *testing.T) {
 	const crashes = 3
 	p := serve(t)

@@ -49,8 +49,8 @@ func privileged(t *testing.T, client kubernetes.Interface) error {
 	return err
 }
 
-// Without flags the server is safe: nobody else can reach it, and nobody may do anything
-// but the administrator. A newcomer's network plugin can run.
+// TestDefaults checks that the server is safe without flags: only this machine can reach it, and only the
+// administrator has rights. Network plugins of a new cluster must be able to run.
 func TestDefaults(t *testing.T) {
 	port, dir := strconv.Itoa(proctest.Port(t)), filepath.Join(t.TempDir(), "data")
 	p := proctest.New(t, "the server", func() *exec.Cmd {

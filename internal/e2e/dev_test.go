@@ -39,7 +39,7 @@ func TestDevDoesWhatTheReadmeSays(t *testing.T) {
 	}
 }
 
-// TestDevWarnsBesideAControllerManager: who runs the controllers beside a kube-controller-manager is warned.
+// TestDevWarnsBesideAControllerManager checks that the test controllers warn if a kube-controller-manager runs, too.
 func TestDevWarnsBesideAControllerManager(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	k := newKubectl(t, p.kubeconfig(), "kube-system")

@@ -123,8 +123,8 @@ func TestCommandsOfDocumentsWork(t *testing.T) {
 	}
 }
 
-// shell is where the commands of a document run: what one leaves behind in the environment,
-// and the directory, is what the next begins with.
+// shell runs the commands of a document. Each command starts with the environment and directory that the previous one
+// left.
 type shell struct {
 	t         *testing.T
 	dir, bin  string
@@ -171,7 +171,7 @@ func newShell(t *testing.T) *shell {
 	if err := os.Symlink(binaries.kubectl, filepath.Join(s.bin, "kubectl")); err != nil {
 		t.Fatal(err)
 	}
-	// A server without a port gets one that is free; what is built already is not built again.
+	// A server without a port gets a free one; built programs are not built again.
 	s.script("larder", `case "$1:$*" in
 serve:*--secure-port*|dev:*--secure-port*) ;;
 serve:*|dev:*) set -- "$@" --secure-port `+s.ports["6443"]+` ;;
@@ -235,7 +235,7 @@ func (s *shell) run(text string) {
 	}
 }
 
-// readiness is what servers say once they serve.
+// readiness lists the log messages of servers that are ready.
 var readiness = []string{"ready after", "ready to serve client requests", "relay of"}
 
 // serve starts one command that stays in the foreground, and waits until it is ready.

@@ -105,8 +105,8 @@ func (p *process) awaitDrained(watched, created <-chan error, finish io.WriteClo
 	k.must(t, "", "get", "configmap", "in-flight")
 }
 
-// TestDrainCutsOffNoRequest: of readers that go on until they are refused none is cut off,
-// and none is told anything but the truth.
+// TestDrainCutsOffNoRequest has readers that continue until they are refused. None may be cut off or receive a wrong
+// answer.
 func TestDrainCutsOffNoRequest(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	config := p.config()
@@ -181,7 +181,7 @@ func TestStartEndsWellOnASignal(t *testing.T) {
 	}
 }
 
-// TestSecondSignalEndsAtOnce: who does not want to wait need not.
+// TestSecondSignalEndsAtOnce checks that a second signal ends the server at once.
 func TestSecondSignalEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--unsafe-no-fsync", "--shutdown-delay-duration=1h")
@@ -195,8 +195,8 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	}
 }
 
-// occupy begins a watch and a request whose body lacks its end, and returns how they end and
-// what takes the rest of the body. The server has begun to serve both when it returns.
+// occupy begins a watch and a request whose body is incomplete. It returns how they end, and the writer of the rest
+// of the body. The server has begun to serve both when occupy returns.
 func (p *process) occupy() (watched, created <-chan error, finish *io.PipeWriter) {
 	p.t.Helper()
 	transport, err := rest.TransportFor(p.config())

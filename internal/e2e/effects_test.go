@@ -28,8 +28,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// Tokens of service accounts are for whom, from whom and for how long flags say, and who
-// shows none is nobody.
+// TestTokenFlagsTakeEffect checks that flags set the audience, the issuer and the lifetime of service-account tokens,
+// and that requests without a token are refused.
 func TestTokenFlagsTakeEffect(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--anonymous-auth=false", "--api-audiences=here,there", "--service-account-max-token-expiration=1h",
 		"--service-account-extend-token-expiration=false", "--service-account-issuer=https://issuer.example",
@@ -171,8 +171,8 @@ func TestLimitFlagsTakeEffect(t *testing.T) {
 		}
 		return nil
 	})
-	// Who has been answered may keep the seat for a moment. A watch takes it for a while only, and
-	// ends after a second or two.
+	// An answered request may keep its seat for a moment. A watch takes a seat only at its start, and ends after a
+	// second or two.
 	none := func() io.Reader { return nil }
 	if got := p.seated("alice-token", "GET", "/api/v1/namespaces?watch=1", none); !strings.HasPrefix(got, "200 ") {
 		t.Errorf("watch: %s", got)
@@ -200,7 +200,7 @@ func TestLimitFlagsTakeEffect(t *testing.T) {
 		t.Errorf("a read beside it: %s", got)
 	}
 	refused, waiting := make(chan struct{}), make(chan struct{})
-	go func() { // reads of a revision of the future, each of which lasts 3 s
+	go func() { // reads at a future revision take 3 s each
 		defer close(waiting)
 		for more := true; more; {
 			p.seated("alice-token", "GET", "/api/v1/namespaces?resourceVersion=99999999&resourceVersionMatch=NotOlderThan", none)
@@ -300,7 +300,7 @@ func TestAuditFlagsTakeEffect(t *testing.T) {
 		}
 		return nil
 	})
-	// What is kept of the log is compressed once it is too large.
+	// Log files that are too large are compressed.
 	for i := range 1500 {
 		if _, err := maps.Update(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m0"}, Data: map[string]string{"k": fmt.Sprint(i, strings.Repeat("y", 200))}}, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
@@ -319,7 +319,8 @@ func kubeconfigOf(server string) string {
 	return "apiVersion: v1\nkind: Config\nclusters: [{name: x, cluster: {server: " + server + "}}]\ncontexts: [{name: x, context: {cluster: x, user: x}}]\ncurrent-context: x\nusers: [{name: x, user: {}}]\n"
 }
 
-// Webhooks say who asks and what they may, in the version and for as long as flags say.
+// TestAccessWebhookFlagsTakeEffect checks that webhooks authenticate and authorize, in the version and with the cache
+// durations that flags set.
 func TestAccessWebhookFlagsTakeEffect(t *testing.T) {
 	var (
 		mu    sync.Mutex
@@ -369,7 +370,7 @@ func TestAccessWebhookFlagsTakeEffect(t *testing.T) {
 	}
 }
 
-// Files say who is authenticated how, and authorized by whom.
+// TestAccessConfigFlagsTakeEffect checks that files configure authentication and authorization.
 func TestAccessConfigFlagsTakeEffect(t *testing.T) {
 	dir := t.TempDir()
 	authentication, authorization := filepath.Join(dir, "n"), filepath.Join(dir, "z")

@@ -25,8 +25,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// tunnel is a proxy as konnectivity's server is in its mode http-connect: a unix socket
-// takes CONNECT, and what follows goes to where it knows the name to be.
+// tunnel is a proxy like konnectivity's server in mode http-connect: a unix socket takes CONNECT, and connects to the
+// address that it has for the name.
 type tunnel struct {
 	names map[string]string // host:port asked for, and dialed
 
@@ -34,7 +34,7 @@ type tunnel struct {
 	asked map[string]int
 }
 
-// anyName is what is asked for that has no name of its own: a cluster's addresses.
+// anyName stands for every name without an entry of its own, such as a cluster's addresses.
 const anyName = ""
 
 func newTunnel(t *testing.T, names map[string]string) (socket string, proxy *tunnel) {
@@ -98,8 +98,8 @@ func deny(t *testing.T, authority *testcert.Authority, name string) *httptest.Se
 	return server
 }
 
-// What --egress-selector-config-file says is the only way to hosts that nobody but the
-// proxy knows: etcd, a webhook by URL, and one by the name of its service.
+// TestEgressSelector checks that connections to hosts that only the proxy knows use the proxy that
+// --egress-selector-config-file names: to etcd, to a webhook by URL, and to one by the name of its service.
 func TestEgressSelector(t *testing.T) {
 	store := serveEtcd(t)
 	authority := testcert.New(t, "webhooks")

@@ -84,7 +84,7 @@ func expectStored(t *testing.T, p *process, resource, prefix string) {
 	}
 }
 
-// stored is what the embedded etcd holds of default/s.
+// stored returns the value of default/s in the embedded etcd.
 func stored(t *testing.T, p *process, resource string) []byte {
 	t.Helper()
 	store, err := kv.NewExternal(kv.ExternalConfig{Endpoints: []string{"unix://" + filepath.Join(p.dir, "etcd", "sock", "etcd")}})

@@ -42,7 +42,7 @@ type handover struct {
 	halt    context.CancelFunc
 
 	mu     sync.Mutex
-	acked  map[string]string // by path, what the object says; "" was deleted
+	acked  map[string]string // by path, the object's content; "" was deleted
 	writes int
 	faults []string
 
@@ -143,7 +143,7 @@ func (h *handover) state() map[string]json.RawMessage {
 	return state
 }
 
-// named is what is looked at of an object.
+// named is the part of an object that the test compares.
 type named struct {
 	Metadata struct{ Name, Namespace, ResourceVersion string }
 	Data     map[string]string
@@ -166,8 +166,8 @@ func (h *handover) read(state map[string]json.RawMessage, path string) error {
 	return nil
 }
 
-// compare holds what a server shows against what another showed before: nothing is lost, and
-// what was not written since is the same, byte for byte.
+// compare compares the objects of one server with those that another returned before. No object may be lost, and
+// objects without a later write must have the same bytes.
 func (h *handover) compare(what string, before, after map[string]json.RawMessage) {
 	h.t.Helper()
 	same := 0
@@ -240,8 +240,8 @@ func body(list, name, said string) string {
 	return fmt.Sprintf(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":%q},"data":{"k":%q}}`, name, said)
 }
 
-// insist repeats a write until it is answered for good. What was done already when its
-// answer got lost is done. It returns 0 if it is given up.
+// insist repeats a write until it has a final answer. If an answer was lost, the repeated write finds its work done.
+// insist returns 0 if ctx ends first.
 func (h *handover) insist(ctx context.Context, method, path, body string, header http.Header) int {
 	tried := 0
 	for {
@@ -442,7 +442,7 @@ func TestHandover(t *testing.T) {
 		what := fmt.Sprintf("after handover %d", i+1)
 		h.compare(what, before, h.state())
 		h.kubectl(fmt.Sprintf("after-%d", i+1))
-		for _, s := range seeds() { // all is written anew, by the program of the moment
+		for _, s := range seeds() { // the program under test writes all objects again
 			var n named
 			if err := json.Unmarshal([]byte(s[1]), &n); err != nil {
 				t.Fatal(err)

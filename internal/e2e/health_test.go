@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// checksOfStock are the checks of kube-apiserver 1.36.3 with APIs of its own alone, in its
-// order: what `/readyz?verbose` lists.
+// checksOfStock are the checks of kube-apiserver 1.36.3 without CRDs and aggregated APIs, in the order of
+// `/readyz?verbose`.
 const checksOfStock = `ping log etcd etcd-readiness informer-sync
 poststarthook/start-apiserver-admission-initializer poststarthook/generic-apiserver-start-informers
 poststarthook/priority-and-fairness-config-consumer poststarthook/priority-and-fairness-filter
@@ -77,7 +77,7 @@ func TestHealthChecks(t *testing.T) {
 	}
 }
 
-// Who stops the server sees it in one check of readiness.
+// TestHealthWhileStopping checks that the shutdown check of readiness, and no other, reports a stopping server.
 func TestHealthWhileStopping(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--unsafe-no-fsync", "--shutdown-delay-duration=1h")
@@ -143,8 +143,8 @@ func TestStatusPages(t *testing.T) {
 	}
 }
 
-// While what the server waits for does not come, it is not ready until it has waited for
-// as long as it is told to, and lives for as long as its grace lasts.
+// TestHealthWhileStarting checks a server whose resources do not load. It becomes ready only after
+// --storage-initialization-timeout, and is live during its grace period.
 func TestHealthWhileStarting(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	const forever, hasty = "--storage-initialization-timeout=1h", "--storage-initialization-timeout=3s"
@@ -194,7 +194,7 @@ func hanging(t *testing.T, args ...string) *process {
 	return p
 }
 
-// How many objects there are is told unless nobody wants it counted.
+// TestCountMetric checks that the number of objects is reported unless a flag disables it.
 func TestCountMetric(t *testing.T) {
 	const metric = `apiserver_storage_objects{resource="namespaces"}`
 	if text := serve(t, "--unsafe-no-fsync").want(200, "/metrics"); !strings.Contains(text, metric) {

@@ -63,9 +63,8 @@ func completeJobs(t *testing.T, p *process) {
 	t.Cleanup(func() { cancel(); <-ended })
 }
 
-// TestHelmTakesAChartThroughItsLife takes a chart with a definition, objects of many kinds and hooks through its
-// life: installed and upgraded by server-side apply, in conflict with somebody else, back,
-// and gone.
+// TestHelmTakesAChartThroughItsLife installs a chart with a CRD, objects of many kinds and hooks, upgrades it by
+// server-side apply, in conflict with another manager, rolls it back and deletes it.
 func TestHelmTakesAChartThroughItsLife(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	k := newKubectl(t, p.kubeconfig(), "shop")

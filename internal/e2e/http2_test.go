@@ -27,7 +27,7 @@ type spoken struct {
 	http.RoundTripper
 
 	mu       sync.Mutex
-	versions map[string]int // guarded by mu: by what was asked
+	versions map[string]int // guarded by mu: by request
 }
 
 func (s *spoken) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -123,8 +123,7 @@ func TestClientsSpeakHTTP2(t *testing.T) {
 	}
 }
 
-// TestHTTP2FlagsTakeEffect: the client is told how many requests it may send at once, and sent away now
-// and then.
+// TestHTTP2FlagsTakeEffect checks that clients receive the limit of concurrent streams, and GOAWAY now and then.
 func TestHTTP2FlagsTakeEffect(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--http2-max-streams-per-connection=7", "--goaway-chance=0.02")
 	config, err := rest.TLSConfigFor(p.config())

@@ -17,10 +17,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// follower is an informer on the config maps of one namespace that checks what it
-// is told: no version twice, none after a later one. While the server lives that
-// holds for all objects together, over its restarts for each alone: an informer
-// that had to list anew learns of what it missed in any order, and of the rest again.
+// follower is an informer on the ConfigMaps of one namespace. It checks that no version arrives twice, and none after
+// a later one. While the server lives, that holds for all objects together; over restarts, for each object alone,
+// because an informer that must list again receives the missed changes in any order, and other objects again.
 type follower struct {
 	informer cache.SharedIndexInformer
 	restarts bool // of the server may happen
@@ -183,8 +182,8 @@ func put(t *testing.T, client kubernetes.Interface, namespace, name string) *cor
 	return c
 }
 
-// churn makes four changes and returns the versions of the first three; a
-// deletion's is not told to who deletes.
+// churn makes four changes and returns the versions of the first three. The client that deletes an object does not
+// receive the deletion's version.
 func churn(t *testing.T, client kubernetes.Interface, namespace, name string) []string {
 	ctx := context.Background()
 	c := put(t, client, namespace, name)

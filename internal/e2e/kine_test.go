@@ -14,9 +14,9 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestServerRunsOverKine serves over kine instead of etcd, with a sibling and somebody who writes
-// straight into kine. Kine is killed, and so is the server: one watch sees every change,
-// and each list has what was acknowledged before, whoever wrote it.
+// TestServerRunsOverKine serves over kine instead of etcd, beside a second server and a client that writes to kine
+// directly. Kine and a server are killed. One watch must receive every change, and each list must include every
+// acknowledged write, whoever made it.
 func TestServerRunsOverKine(t *testing.T) {
 	kine := kvtest.StartKine(t)
 	first, second := serve(t, "--etcd-servers", kine.URL), serve(t, "--etcd-servers", kine.URL)

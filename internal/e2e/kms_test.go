@@ -207,8 +207,8 @@ func TestKeyServiceRotatesKeys(t *testing.T) {
 	}
 }
 
-// rewrite reads the secret and writes it unchanged, which encrypts it anew if it is not
-// as it would be now. It returns what is stored then.
+// rewrite reads the secret and writes it unchanged, which encrypts it again if its encryption is outdated. It returns
+// the stored value.
 func (p *process) rewrite(t *testing.T) ([]byte, error) {
 	t.Helper()
 	secrets := p.client().CoreV1().Secrets("default")

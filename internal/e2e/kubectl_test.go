@@ -68,9 +68,8 @@ func (k *kubectl) try(args ...string) error {
 	return nil
 }
 
-// TestKubectl plays the scenarios of testdata/kubectl, each in a namespace named
-// after its file. A scenario is a list of kubectl command lines, with what they
-// read below them, and what they print. What differs from run to run is masked.
+// TestKubectl plays the scenarios of testdata/kubectl, each in a namespace named after its file. A scenario lists
+// kubectl command lines, their input and their output. Output that varies between runs is masked.
 func TestKubectl(t *testing.T) {
 	kubeconfig := *against
 	if kubeconfig == "" {
@@ -98,7 +97,7 @@ func TestKubectl(t *testing.T) {
 	})
 }
 
-// split cuts a command line at blanks, but for those within single quotes.
+// split splits a command line at blanks, except within single quotes.
 func split(line string) []string {
 	var args []string
 	for i, part := range strings.Split(line, "'") {
@@ -126,7 +125,7 @@ var masks = []struct {
 	{regexp.MustCompile(`\b3[0-2]\d{3}\b`), "<port>"},
 	{regexp.MustCompile(`\b(\d+[dhms])+\b`), "<age>"},
 	{regexp.MustCompile(`("serverAddress":)"[^"]+"`), `$1"<address>"`},
-	{regexp.MustCompile(`(\S)  +`), "$1  "}, // columns are as wide as what was masked
+	{regexp.MustCompile(`(\S)  +`), "$1  "}, // columns are as wide as the masked text
 	{regexp.MustCompile(`(?m) +$`), ""},
 }
 

@@ -23,9 +23,9 @@ import (
 // latenciesFile holds what a stock server says of slow requests, for those who have none.
 var latenciesFile = filepath.Join("testdata", "latencies.json")
 
-// noLatency are the parts of a slow request that upstream tells and that no read from kept bytes
-// has: what comes from the store is decoded before anybody asks for it. Nor does upstream tell how
-// long a write took in etcd, which Larder does.
+// noLatency are the parts of a slow request that upstream reports and reads from cached bytes lack: objects from the
+// store are decoded before a client requests them. Larder also reports how long a write took in etcd, which upstream
+// does not.
 var noLatency = []string{"transform-response-object"}
 
 // slowReads are asked of a server whose etcd does not answer for a while.
@@ -63,7 +63,7 @@ func latencyParts(t *testing.T, stock bool) map[string][]string {
 			}
 		})
 	}
-	var last time.Time // when all requests had been received, for as much as is known
+	var last time.Time // latest time at which all requests are known to have been received
 	m.Eventually(t, "the requests have waited long enough", func() error {
 		events := eventsIn(t, audited, auditv1.StageRequestReceived, "meter/")
 		if len(events) < len(slowReads()) {

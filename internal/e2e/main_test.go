@@ -21,7 +21,7 @@ const program = "github.com/larder-io/larder/cmd/larder"
 // informers.
 const smoke = "^(TestKubectl|TestNames|TestInformer.*)$"
 
-// binaries are what the tests drive, built once per run.
+// binaries are the programs under test, built once per run.
 var binaries struct{ larder, kubectl string }
 
 func TestMain(m *testing.M) {

@@ -7,8 +7,8 @@ import (
 
 var rewriteMetrics = flag.Bool("rewrite-metrics", false, "record the metrics and log lines of -stock")
 
-// knownDifference is one between the metrics and log lines of Larder and kube-apiserver: of which,
-// in which aspects, and why.
+// knownDifference is a difference between the metrics and log lines of Larder and kube-apiserver: its names, its
+// aspects, and the reason.
 type knownDifference struct {
 	name    *regexp.Regexp
 	aspects string // of missing, added, type, help, labels, bounds, values, counts, line

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// line is what a line of the log says of a request: its keys, in their order, and the code.
+// line is a log line about a request: its keys, in order, and the code.
 type line struct {
 	Keys []string
 	Resp string

@@ -34,7 +34,7 @@ type family struct {
 	Values     map[string][]string `json:",omitempty"` // of the labels that are compared
 }
 
-// measured is what is compared of a server.
+// measured is the part of a server's metrics that the test compares.
 type measured struct {
 	Families map[string]family
 	Counts   map[string]float64 // of the traffic, by sample
@@ -42,8 +42,8 @@ type measured struct {
 	Lines    map[string]line    // that the log had of it
 }
 
-// stocks returns what a stock server says: ask asks one, if there is -stock, and else it is what
-// was recorded in a file. With -rewrite-metrics it is recorded.
+// stocks returns the results of a kube-apiserver: from ask if -stock is set, otherwise from a recorded file. With
+// -rewrite-metrics it records them.
 func stocks[T any](t *testing.T, file string, ask func() T) (said T) {
 	t.Helper()
 	if *stockBinary != "" {
@@ -125,8 +125,8 @@ func (m *member) scrape(t *testing.T) map[string]*dto.MetricFamily {
 	return families
 }
 
-// plainLabels are labels whose values tell what a server does on its own account, too; what the
-// traffic makes of them is in the counts.
+// plainLabels are labels whose values also depend on the server's own requests. The counts compare the values that
+// the traffic causes.
 var plainLabels = []string{"group", "version", "resource", "subresource", "scope", "verb", "code", "host"}
 
 // shapes returns the shape of every family that is not Larder's own.
@@ -167,7 +167,7 @@ type tolerance struct{ count, sum float64 }
 
 const (
 	ownPart  = 0.1  // of all requests, those that a server sends itself
-	sizePart = 0.03 // of sizes, what revisions and names of a server's own make
+	sizePart = 0.03 // part of a size that depends on a server's revisions and names
 )
 
 // countedFamilies are those whose samples of the traffic's resources are compared; of histograms,
@@ -250,7 +250,7 @@ type metricDifferences struct {
 	seen map[int]bool // those of knownDifferences
 }
 
-// differ reports a difference of what is named, unless it is known.
+// differ reports a difference of a name, unless it is known.
 func (d *metricDifferences) differ(name, aspect, format string, args ...any) {
 	d.t.Helper()
 	text := fmt.Sprintf(format, args...)

@@ -25,7 +25,7 @@ type visit struct {
 	kind               string // of the body; "" is JSON
 	accept             string
 	token              string // "" is the administrator's, "-" none
-	as                 string // who is impersonated
+	as                 string // impersonated user
 }
 
 const (
@@ -48,7 +48,7 @@ func (v visit) String() string {
 // get is a read as the administrator.
 func get(path string) visit { return visit{method: http.MethodGet, path: path} }
 
-// groundwork is what the rest of the traffic needs: a namespace, kinds, rules of admission.
+// groundwork creates the objects that the other traffic needs: a namespace, CRDs, admission rules.
 func groundwork(hook *httptest.Server) []visit {
 	ca := base64.StdEncoding.EncodeToString([]byte(certificateOf(hook)))
 	configuration := func(kind, path string) string {
@@ -73,8 +73,8 @@ func groundwork(hook *httptest.Server) []visit {
 	}
 }
 
-// writeTraffic is what the servers are asked one after the other, readTraffic what they are then
-// asked all at once. Each answer is the same at every server that was told the same before.
+// writeTraffic is sent to the servers one request after the other; readTraffic then follows concurrently. Servers
+// that received the same requests before must give the same answers.
 func writeTraffic() []visit {
 	const pod = `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]}}`
 	const template = `{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}`
@@ -122,7 +122,7 @@ func writeTraffic() []visit {
 		{method: http.MethodPatch, path: gadget + "/g", kind: mergePatch, body: `{"spec":{"color":"blue"}}`},
 		{method: http.MethodPatch, path: gadget + "/g/status", kind: mergePatch, body: `{"status":{"x":"y"}}`},
 
-		// Subresources, and what takes connections over.
+		// Subresources, and requests that take connections over.
 		{method: http.MethodPatch, path: deployments + "/d/scale", kind: mergePatch, body: `{"spec":{"replicas":2}}`},
 		{method: http.MethodPatch, path: deployments + "/d/status", kind: mergePatch, body: `{"status":{"replicas":1}}`},
 		post(metered+"pods", pod),
@@ -149,7 +149,7 @@ func readTraffic() []visit {
 	}
 	all = append(all, strangersTraffic()...)
 	return append(all,
-		// What is deprecated.
+		// Deprecated kinds.
 		get("/api/v1/componentstatuses"),
 		get(metered+"endpoints/e"),
 		get(metered+"endpoints"),
@@ -159,7 +159,7 @@ func readTraffic() []visit {
 		get("/api/v1/secrets"), get("/api/v1/configmaps?limit=1"), get("/api/v1/nodes"), get("/api/v1/nodes/metered"), get("/apis/larder.example.com/v1/gadgets"),
 		get("/apis/larder.example.com/v1alpha1/namespaces/metered/gadgets"),
 		get("/api/v1/nodes?watch=1&timeoutSeconds=1"),
-		// What is no resource.
+		// Paths of no resource.
 		get("/"), get("/api"), get("/apis"), get("/api/v1"), get("/apis/apps"), get("/apis/apps/v1"), get("/apis/larder.example.com/v1"),
 		get("/version"), get("/openapi/v2"), get("/openapi/v3"), get("/openapi/v3/api/v1"), get("/healthz"), get("/livez"), get("/readyz/ping"), get("/metrics/slis"),
 		get("/.well-known/openid-configuration"), get("/openid/v1/jwks"), get("/nothing"), get("/apis/none.example.com/v1/nothing"), get("/api/v1/nothing"), get("/apis/gone.example.com/v1"),
@@ -169,7 +169,7 @@ func readTraffic() []visit {
 	)
 }
 
-// strangersTraffic is what is refused, or asked by those who may not do everything.
+// strangersTraffic is requests that are refused, or sent by users with few rights.
 func strangersTraffic() []visit {
 	return []visit{
 		{method: http.MethodGet, path: metered + "configmaps/c", token: "nobody's"},
@@ -297,7 +297,7 @@ func (m *member) settle(t *testing.T, hook *httptest.Server) {
 	}
 }
 
-// round has m go through the traffic, and returns the code of each answer, by what was asked.
+// round has m send the traffic, and returns the code of each answer, by request.
 func (m *member) round(t *testing.T) map[string]int {
 	t.Helper()
 	said := make(map[string]int)

@@ -20,7 +20,7 @@ import (
 
 //lint:file-ignore SA1019 Endpoints are deprecated, but kube-apiserver and its clients still write them.
 
-// peering is two servers of one etcd, of which the second does not serve what is asked.
+// peering is two servers of one etcd. The second does not serve the requested resource.
 type peering struct {
 	*plane
 	first, second *member
@@ -137,7 +137,7 @@ func (p *peering) identities() {
 
 var sinceDay = regexp.MustCompile(`\d{4}-\d\d-\d\d`)
 
-// stop ends both in turn; what they told of themselves goes with them.
+// stop ends both servers, the second first, and records whether the objects that they have published are gone.
 func (p *peering) stop() {
 	p.t.Helper()
 	for i, m := range []*member{p.second, p.first} {

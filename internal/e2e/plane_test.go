@@ -25,7 +25,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// plane is the servers of one etcd, which are told the same, whichever program they are.
+// plane is the servers of one etcd, which get the same flags, whichever program they run.
 type plane struct {
 	t    *testing.T
 	url  string // of etcd
@@ -109,8 +109,8 @@ func (p *plane) member(stock bool, host string, port int, args ...string) *membe
 	}
 	all := append([]string{"--etcd-servers=" + p.url, "--secure-port=" + strconv.Itoa(port), "--cert-dir=" + p.t.TempDir()}, p.args...)
 	all = append(all, args...)
-	if !stock { // which tells its peers the advertised address whatever it is told
-		all = append(all, "--advertise-address=192.0.2.1", "--peer-advertise-ip=127.0.0.1", "--peer-advertise-port="+strconv.Itoa(port)) // nobody's, by RFC 5737
+	if !stock { // kube-apiserver always tells its peers the advertised address
+		all = append(all, "--advertise-address=192.0.2.1", "--peer-advertise-ip=127.0.0.1", "--peer-advertise-port="+strconv.Itoa(port)) // reserved for documentation by RFC 5737
 	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, MaxIdleConnsPerHost: 100} // a test's own server
 	p.t.Cleanup(transport.CloseIdleConnections)

@@ -15,9 +15,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestFullStoreRefusesWrites fills the embedded etcd. Writes are refused with kube-apiserver's words for
-// etcd's error; lists, watches and deletions go on; once there is room writes do, too,
-// and nobody had to do anything about etcd.
+// TestFullStoreRefusesWrites fills the embedded etcd. Writes must fail with kube-apiserver's text for etcd's error,
+// while lists, watches and deletions continue. Once there is room, writes must succeed without any action on etcd.
 func TestFullStoreRefusesWrites(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--quota-backend-bytes", fmt.Sprint(16<<20))
 	maps := p.client().CoreV1().ConfigMaps("default")

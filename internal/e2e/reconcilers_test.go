@@ -11,8 +11,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// published is what a server that reconciles endpoints in one way tells of itself, while it
-// serves and once it has stopped.
+// published returns the endpoints that a server with one kind of endpoint reconciler publishes, while it serves and
+// after it has stopped.
 func published(p *plane, stock bool, kind string, port int) (said []string) {
 	p.t.Helper()
 	prefix := fmt.Sprintf("/%s-%v", kind, stock)
@@ -62,7 +62,7 @@ func TestEndpointReconcilers(t *testing.T) {
 	}
 }
 
-// TestServersEndWithoutEtcd: a server whose etcd is gone reports that, and ends when it is told to.
+// TestServersEndWithoutEtcd checks that a server whose etcd is gone reports that, and ends at a signal.
 func TestServersEndWithoutEtcd(t *testing.T) {
 	t.Parallel()
 	url, etcd := startEtcd(t, filepath.Join(t.TempDir(), "data"))

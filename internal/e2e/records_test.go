@@ -18,8 +18,8 @@ import (
 // recordsFile holds what a stock server wrote down, for those who have none.
 var recordsFile = filepath.Join("testdata", "records.json")
 
-// recordedWrites and recordedReads are the traffic: of built-in and custom resources, of what is
-// deprecated, and of what goes with a version that is known.
+// recordedWrites and recordedReads are the traffic: of built-in and custom resources, of deprecated kinds, and with a
+// known resourceVersion.
 func recordedWrites() []visit {
 	return append(writeTraffic(), []visit{
 		{method: http.MethodPost, path: addresses, body: `{"metadata":{"name":"10.0.0.77"},"spec":{"parentRef":{"group":"","resource":"services","namespace":"metered","name":"s"}}}`},
@@ -47,10 +47,10 @@ var knownRecords = []struct {
 	},
 }
 
-// TestLogsMatchKubeAPIServer gives a stock server and Larder the same traffic and compares what they write
-// down of it: lines of the log in JSON, and audit events with their annotations, sorted, each once.
-// What differs from one request to the next of the same kind, as times do, is replaced by its type.
-// Without -stock the records are compared that one once wrote.
+// TestLogsMatchKubeAPIServer sends the same traffic to kube-apiserver and Larder and compares their records: log
+// lines in JSON, and audit events with their annotations, sorted and without duplicates. Values that vary between
+// requests of the same kind, such as times, are replaced by their types. Without -stock, it compares with recorded
+// results.
 func TestLogsMatchKubeAPIServer(t *testing.T) {
 	hook := meterHook(t)
 	larder := record(t, hook, false)
@@ -58,7 +58,7 @@ func TestLogsMatchKubeAPIServer(t *testing.T) {
 	compareRecords(t, stock, larder)
 }
 
-// compareRecords reports what only one server has written down, but for what is known.
+// compareRecords reports records that only one server has, except known differences.
 func compareRecords(t *testing.T, stock, larder []string) {
 	t.Helper()
 	if len(stock) == 0 {
@@ -130,8 +130,8 @@ func record(t *testing.T, hook *httptest.Server, stock bool) []string {
 	return made
 }
 
-// normal returns the records of the traffic in a text that has one to a line, and what each
-// request of them, by its audit ID, came to.
+// normal returns the records of the traffic in a text with one record on each line, and the stages of each request,
+// by its audit ID.
 func normal(t *testing.T, text, mark string) (all []string, stages map[string][]string) {
 	t.Helper()
 	stages = make(map[string][]string)
@@ -211,7 +211,7 @@ var fleeting = []string{
 	"authentication.kubernetes.io/credential-id", "authentication.kubernetes.io/issued-credential-id",
 }
 
-// latencies are annotations that events of slow requests have; currents are revisions of the moment.
+// latencies are annotations of events of slow requests; currents are current revisions.
 var (
 	latencies = regexp.MustCompile(`,?apiserver\.latency\.k8s\.io/[\w-]+:"[^"]*"`)
 	currents  = regexp.MustCompile(`(current|requested):? \d+`)

@@ -93,8 +93,9 @@ func registered(t *testing.T, stock bool) (names []string, served map[string]*dt
 	return strings.Fields(string(raw)), served
 }
 
-// TestRegisteredMetricsMatchKubeAPIServer: what kube-apiserver registers Larder registers, too, or serves, or
-// notRegistered says why not. Metrics that tell a server by the digest of its ID tell this one.
+// TestRegisteredMetricsMatchKubeAPIServer checks that Larder registers or serves each metric that kube-apiserver
+// registers, unless notRegistered gives a reason. Metrics that identify a server by the digest of its ID must
+// identify this one.
 func TestRegisteredMetricsMatchKubeAPIServer(t *testing.T) {
 	names, served := registered(t, false)
 	defer func(usual string) { *stockBinary = usual }(*stockBinary)

@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestReplicasShareAStore runs a second server on the first one's store. What the one
-// acknowledged the other reads at once, and its watches see it.
+// TestReplicasShareAStore runs a second server on the first one's store. It must read the writes that the first has
+// acknowledged at once, and its watches must receive them.
 func TestReplicasShareAStore(t *testing.T) {
 	first := serve(t, "--unsafe-no-fsync")
 	second := serve(t, "--etcd-servers", "unix://"+filepath.Join(first.dir, "etcd", "sock", "etcd"))

@@ -55,7 +55,7 @@ func (r *resettable) checkpoint() {
 	r.must(r.core.Discovery().RESTClient().Post().AbsPath("/larder/checkpoints/clean").Do(r.t.Context()).Error())
 }
 
-// outcome is what a reset reports.
+// outcome is the report of a reset.
 type outcome struct {
 	Deleted, Restored, Changed int
 	Revision                   int64
@@ -163,8 +163,8 @@ func (r *resettable) namespace(name string) {
 	})
 }
 
-// settle has everybody who deletes objects by himself do so once more: what they had begun before
-// is done by then, or never will be.
+// settle makes every controller that deletes objects do so once more. Deletions that began before are then done, or
+// never will be.
 func (r *resettable) settle(round int) {
 	r.t.Helper()
 	name := fmt.Sprint("settled-", round)
@@ -185,8 +185,8 @@ func (r *resettable) settle(round int) {
 	r.undefine("settled")
 }
 
-// TestResetOutlastsDeletions: what a reset puts back stays, whatever was being deleted when it came:
-// a namespace, a definition, a collection, what an owner owned; and it can be deleted again.
+// TestResetOutlastsDeletions checks that restored objects stay, whatever was being deleted at the time: a namespace,
+// a CRD, a collection, owned objects. It must be possible to delete them again.
 func TestResetOutlastsDeletions(t *testing.T) {
 	r := newResettable(t, "--test-controllers")
 	ctx, core := t.Context(), r.core.CoreV1()
@@ -236,7 +236,7 @@ func TestResetOutlastsDeletions(t *testing.T) {
 		if len(done.Warnings) > 0 {
 			t.Errorf("round %d: %+v", round, done)
 		}
-		r.reset() // of what the deletions were too late for
+		r.reset() // objects that the deletions were too late for
 		r.settle(1 + round)
 		got := everything(t, r.process)
 		var lost, left []string
@@ -261,8 +261,8 @@ func TestResetOutlastsDeletions(t *testing.T) {
 	r.undefine("boxes")
 }
 
-// TestResetEndsServing: once a reset has returned, nobody is served by what it took away, nothing
-// of what was being created then is left, and what it put back is served.
+// TestResetEndsServing checks that once a reset has returned, deleted CRDs and namespaces serve no request, no object
+// that was being created is left, and restored resources are served.
 func TestResetEndsServing(t *testing.T) {
 	r := newResettable(t)
 	ctx := t.Context()

@@ -113,7 +113,7 @@ func numbers(t *testing.T, client kubernetes.Interface, after string, count int)
 			break
 		}
 	}
-	// Nothing comes twice, nor after the end: what comes next is what is written next.
+	// No event arrives twice, and none after the last: the next event is the next write.
 	barrier := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "barrier", Labels: map[string]string{"app": "number"}}}
 	if barrier, err = client.CoreV1().ConfigMaps("default").Create(ctx, barrier, metav1.CreateOptions{}); err != nil {
 		return got, err
@@ -125,9 +125,8 @@ func numbers(t *testing.T, client kubernetes.Interface, after string, count int)
 	return got, nil
 }
 
-// TestCustomWatchGoesOnAfterRestart is TestWatchGoesOnAfterRestart for a custom resource,
-// whose cache is made when somebody asks for it. What was before the definition changed
-// is over: objects may be others since.
+// TestCustomWatchGoesOnAfterRestart is TestWatchGoesOnAfterRestart for a custom resource, whose cache loads on the
+// first request. A watch cannot resume before a change of its CRD, because objects may differ since then.
 func TestCustomWatchGoesOnAfterRestart(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	definition := &apiextensionsv1.CustomResourceDefinition{

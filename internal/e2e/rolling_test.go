@@ -31,9 +31,8 @@ import (
 
 var stockBinary = flag.String("stock", "", "a stock kube-apiserver, to restart instead of Larder, to compare with and to hand a cluster over to")
 
-// TestRollingRestart restarts two servers in turn behind a balancer that turns away from
-// servers that are not ready. No client notices: neither one that writes, nor one that
-// reads, nor an informer, nor who comes with a new connection each time.
+// TestRollingRestart restarts two servers in turn behind a balancer that avoids servers that are not ready. No client
+// may notice: neither a writer, nor a reader, nor an informer, nor a client that opens a new connection each time.
 func TestRollingRestart(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	w := newRolling(t)
@@ -106,8 +105,8 @@ func newRolling(t *testing.T) *rolling {
 	return w
 }
 
-// balancer hands each connection to one of the servers that are ready, in turn, as a
-// balancer of TCP connections does: what it handed on it leaves alone.
+// balancer assigns each connection to one of the ready servers in turn, as a balancer of TCP connections does. It
+// does not touch open connections.
 type balancer struct {
 	net.Listener
 	ports   []int
@@ -328,7 +327,7 @@ func (c closing) RoundTrip(req *http.Request) (*http.Response, error) {
 	return c.RoundTripper.RoundTrip(req)
 }
 
-// write creates, changes and deletes an object, but for each tenth, which stays.
+// write creates, changes and deletes an object; each tenth stays.
 func write(ctx context.Context, client kubernetes.Interface, name string) error {
 	maps := client.CoreV1().ConfigMaps("default")
 	object, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
@@ -368,7 +367,7 @@ func (l *load) stop() {
 	l.running.Wait()
 }
 
-// checkInformer compares what the informer has with what there is, and ends it.
+// checkInformer compares the informer's objects with those of the server, and ends it.
 func (l *load) checkInformer(t *testing.T) {
 	t.Helper()
 	defer l.informer.Shutdown()

@@ -21,8 +21,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// answerAny is what admission, conversion and aggregation are pointed at: it denies, converts by
-// renaming the version, and serves an empty API.
+// answerAny is the server of webhooks and aggregation: it denies, converts by renaming the version, and serves an
+// empty API.
 func answerAny(w http.ResponseWriter, req *http.Request) {
 	var review struct {
 		APIVersion string         `json:"apiVersion"`
@@ -48,11 +48,10 @@ func answerAny(w http.ResponseWriter, req *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": review.APIVersion, "kind": review.Kind, "response": response})
 }
 
-// pointed is what each consumer of services is pointed at: its service, and the address of the
-// service's endpoint.
+// pointed names the service of each consumer, and the address of the service's endpoint.
 var pointed = map[string]string{"hook": "192.0.2.7", "conversion": "192.0.2.8", "far": "192.0.2.9"}
 
-// pointConsumers makes services and what asks for them.
+// pointConsumers creates services and the objects that use them.
 func pointConsumers(t *testing.T, p *process, ca []byte) (clusterIPs map[string]string) {
 	t.Helper()
 	client, clusterIPs := p.client(), make(map[string]string)

@@ -44,8 +44,8 @@ func buildClient(t *testing.T, module, program string) string {
 	return binary
 }
 
-// sample is a k8s.io/sample-apiserver, which serves flunders and fischers. It keeps them in
-// an etcd of its own, and has a Larder tell it who asks and what they may do.
+// sample is a k8s.io/sample-apiserver, which serves flunders and fischers. It stores them in its own etcd, and
+// delegates authentication and authorization to a Larder.
 type sample struct {
 	*proctest.Process
 	t         *testing.T
@@ -56,8 +56,7 @@ type sample struct {
 
 var flunders = schema.GroupVersionResource{Group: "wardle.example.com", Version: "v1alpha1", Resource: "flunders"}
 
-// sampleAccess is what the sample may do, as its own examples have it, and with the policies that
-// they forget.
+// sampleAccess is the sample's rights, from its own examples, plus the policies that these omit.
 const sampleAccess = `{"apiVersion":"v1","kind":"List","items":[
 {"apiVersion":"v1","kind":"Namespace","metadata":{"name":"wardle"}},
 {"apiVersion":"v1","kind":"Namespace","metadata":{"name":"demo"}},
@@ -142,9 +141,8 @@ func (s *sample) ask(token string) (int, error) {
 	return resp.StatusCode, err
 }
 
-// TestSampleAPIServer: an aggregated server that is written as most are, over the library of
-// kube-apiserver, is served with all that it has, to those who may; and is gone and back
-// with its process.
+// TestSampleAPIServer checks that an aggregated server built on kube-apiserver's library, as most are, is served
+// completely to users with rights, and that its API disappears and returns with its process.
 func TestSampleAPIServer(t *testing.T) {
 	proxies := testcert.New(t, "proxies")
 	certFile, keyFile := testcert.Write(t, t.TempDir(), "proxy", proxies.Sign(t, "front-proxy", nil, nil))
@@ -196,8 +194,7 @@ func testSampleDocuments(t *testing.T, s *sample, k *kubectl) {
 	}
 }
 
-// testSampleWrites: what is written is defaulted, admitted and refused by the sample, and
-// seen by a watch.
+// testSampleWrites checks that the sample defaults, admits and refuses writes, and that a watch receives them.
 func testSampleWrites(t *testing.T, k *kubectl) {
 	t.Helper()
 	const flunder = `{"apiVersion":"wardle.example.com/v1alpha1","kind":"Flunder","metadata":{"name":%q}%s}`
@@ -253,8 +250,8 @@ func (k *kubectl) pipe(stdin string, args ...string) error {
 	return nil
 }
 
-// testSampleAccess: the sample hears from Larder who asks, by the headers of the proxy and by
-// reviews of tokens, and what they may do, by reviews of access.
+// testSampleAccess checks that the sample authenticates users by the proxy's headers and by token reviews, and
+// authorizes them by access reviews.
 func testSampleAccess(t *testing.T, s *sample, k *kubectl) {
 	t.Helper()
 	direct := func(token string, want int) func() error {

@@ -69,7 +69,7 @@ func TestSlowReadsLeaveATrace(t *testing.T) {
 			t.Errorf("a watch: %d %s", resp.StatusCode, body)
 		}
 	})
-	var began time.Time // when both reads had been received, for as much as is known
+	var began time.Time // latest time at which both reads are known to have been received
 	proctest.Eventually(t, "the reads have waited long enough", func() error {
 		if n := len(eventsIn(t, audited, auditv1.StageRequestReceived, "slow/")); n < 2 {
 			return fmt.Errorf("%d have been received", n)

@@ -130,7 +130,7 @@ func TestSnapshotRestoresObjects(t *testing.T) {
 	})
 }
 
-// same says in what two maps differ.
+// same returns the first difference of two maps.
 func same(got, want map[string]string) error {
 	for key := range want {
 		if got[key] != want[key] {
@@ -145,7 +145,7 @@ func same(got, want map[string]string) error {
 	return nil
 }
 
-// TestSnapshotRefusesMistakes: mistakes are told in one line, and nothing is overwritten.
+// TestSnapshotRefusesMistakes checks that mistakes are reported in one line, and that nothing is overwritten.
 func TestSnapshotRefusesMistakes(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	dir := t.TempDir()

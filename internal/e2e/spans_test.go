@@ -69,8 +69,8 @@ var valued = []string{"encoder", "key", "mediaType", "method", "protocol", "reso
 // tracedBy is the span of a client within which all requests are sent.
 const tracedBy = "00000000000000ff"
 
-// spansFile holds the spans of what TestSpansMatchKubeAPIServer asks. Lines that begin with - are of kube-apiserver
-// alone, those with + of Larder.
+// spansFile has the spans of the requests of TestSpansMatchKubeAPIServer. Lines that begin with - are only
+// kube-apiserver's, those with + only Larder's.
 var spansFile = filepath.Join("testdata", "spans.txt")
 
 // spansOf returns the lines of spansFile that are not of the other program, without marks.
@@ -89,7 +89,7 @@ func spansOf(t *testing.T, other string) []string {
 	return lines
 }
 
-// rewriteSpans writes spansFile anew, with as few marks as can be.
+// rewriteSpans writes spansFile with as few marks as possible.
 func rewriteSpans(t *testing.T, stock, larder []string) {
 	t.Helper()
 	common := make([][]int, len(stock)+1) // how many lines two ends have in common
@@ -123,7 +123,7 @@ func rewriteSpans(t *testing.T, stock, larder []string) {
 	}
 }
 
-// webhooks allow everything, and take down of which trace they are.
+// webhooks allow every request, and record its trace.
 type webhooks struct {
 	*httptest.Server
 
@@ -193,7 +193,7 @@ func (w *webhooks) install(m *member) {
 	})
 }
 
-// traced is what TestSpansMatchKubeAPIServer asks, and the fields of its header.
+// traced returns the requests of TestSpansMatchKubeAPIServer, and their header fields.
 func traced() [][]string {
 	const maps, secrets = "/api/v1/namespaces/default/configmaps", "/api/v1/namespaces/default/secrets"
 	return [][]string{
@@ -291,8 +291,8 @@ func TestSpansMatchKubeAPIServer(t *testing.T) {
 	}
 }
 
-// TestTraceparentReachesWebhooks: webhooks are told of the trace of a request, though the server
-// records nothing.
+// TestTraceparentReachesWebhooks checks that webhooks receive the trace of a request, even if the server records no
+// traces.
 func TestTraceparentReachesWebhooks(t *testing.T) {
 	t.Parallel()
 	hooks := newWebhooks(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestLogBeginsAsThatOfKubeAPIServer: at --v=1 the log begins with all flags and what they are set to, the
-// version and the variables of Go's runtime, and it has no warning that the server gave itself.
+// TestLogBeginsAsThatOfKubeAPIServer checks that at --v=1 the log begins with all flags and their values, the version
+// and the variables of Go's runtime, and that the server's own requests cause no warning.
 func TestLogBeginsAsThatOfKubeAPIServer(t *testing.T) {
 	t.Parallel()
 	m := newPlane(t, "--v=1", "--endpoint-reconciler-type=lease", "--advertise-address=192.0.2.1", "--max-requests-inflight=401").member(*stockBinary != "", "", proctest.Port(t)).start()

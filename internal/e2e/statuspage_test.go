@@ -27,7 +27,7 @@ import (
 
 var screenshots = flag.String("screenshots", "", "directory to write pictures of the status page to")
 
-// known writes a token file and returns its name: "root" may do everything, "somebody" nothing.
+// known writes a token file and returns its name: "root" has all rights, "somebody" none.
 func known(t *testing.T) string {
 	t.Helper()
 	tokens := filepath.Join(t.TempDir(), "tokens.csv")
@@ -55,8 +55,8 @@ func ask(t *testing.T, p *process, method, path, token string) *http.Response {
 	return resp
 }
 
-// TestStatusPageDataNeedsTheRight: everybody gets the page, which says nothing, and only who may get the
-// data does.
+// TestStatusPageDataNeedsTheRight checks that every client can load the page, which contains no data, and that only
+// users with the right can get the data.
 func TestStatusPageDataNeedsTheRight(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--token-auth-file", known(t))
 	for _, test := range []struct {
@@ -99,7 +99,7 @@ func TestStatusPageDataNeedsTheRight(t *testing.T) {
 	}
 }
 
-// TestStatusPageCanBeDisabled: a server that was told to has none.
+// TestStatusPageCanBeDisabled checks --status-page=false.
 func TestStatusPageCanBeDisabled(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--token-auth-file", known(t), "--status-page=false")
 	for _, test := range []struct {
@@ -188,8 +188,8 @@ func pictures(t *testing.T, page *page) {
 	}
 }
 
-// statusByCertificate opens the page behind a proxy that shows the administrator's certificate,
-// as kubectl proxy does: then nobody is asked for a token.
+// statusByCertificate opens the page behind a proxy that sends the administrator's certificate, as kubectl proxy
+// does. The page must not ask for a token.
 func statusByCertificate(t *testing.T, b *browser, p *process) {
 	transport, err := rest.TransportFor(p.config())
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 // publishesVersions has a server tell what versions it stores objects in, of all that there are.
 var publishesVersions = []string{"--feature-gates=APIServerIdentity=true,StorageVersionAPI=true", "--runtime-config=api/all=true"}
 
-// storageVersions is what the servers of an etcd have published, by resource, without what
-// differs from run to run.
+// storageVersions returns the StorageVersions that the servers of an etcd have published, by resource, without the
+// parts that vary between runs.
 func (m *member) storageVersions() map[string]string {
 	m.t.Helper()
 	list, err := kubernetes.NewForConfigOrDie(m.config()).InternalV1alpha1().StorageVersions().List(m.t.Context(), metav1.ListOptions{})
@@ -51,8 +51,8 @@ func (m *member) storageVersions() map[string]string {
 	return all
 }
 
-// Servers of one etcd tell in common objects in what versions they store, as kube-apiserver does
-// and with it. With -stock, one of the servers is kube-apiserver, and it says the same.
+// TestStorageVersions checks that the servers of one etcd together publish the versions in which they store objects,
+// as kube-apiserver does. With -stock, one of the servers is kube-apiserver, and it must agree.
 func TestStorageVersions(t *testing.T) {
 	t.Parallel()
 	if out, err := onHost("elsewhere", "/bin/hostname").CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "elsewhere" {

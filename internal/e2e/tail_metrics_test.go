@@ -10,7 +10,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestMetricsOfTheTail: how far the watch of etcd has come is told in etcd's revisions.
+// TestMetricsOfTheTail checks that the progress of the watch of etcd is reported in etcd's revisions.
 func TestMetricsOfTheTail(t *testing.T) {
 	m := newPlane(t).member(false, "", proctest.Port(t)).start()
 	tell := func(name string) float64 {

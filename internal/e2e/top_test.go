@@ -20,8 +20,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestTopShowsRequests: the command shows who asked how often, in a table, in JSON and on a terminal, to
-// those who may know.
+// TestTopShowsRequests checks that the command shows the clients and their requests, in a table, in JSON and on a
+// terminal, to users with the right.
 func TestTopShowsRequests(t *testing.T) {
 	tokens := filepath.Join(t.TempDir(), "tokens.csv")
 	if err := os.WriteFile(tokens, []byte("somebody,somebody,1\n"), 0o600); err != nil {
@@ -150,7 +150,7 @@ func topOnTerminal(t *testing.T, p *process) {
 	})
 }
 
-// screen is what a program draws on a terminal.
+// screen is the output of a program on a terminal.
 type screen struct {
 	file *os.File
 
@@ -158,8 +158,7 @@ type screen struct {
 	text []byte // guarded by mu
 }
 
-// openTerminal returns both ends of a pseudo-terminal: what is drawn on it, and what a program
-// gets.
+// openTerminal returns both ends of a pseudo-terminal: the screen, and the file for a program.
 func openTerminal(t *testing.T) (*screen, *os.File) {
 	file, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {

@@ -77,8 +77,8 @@ func newCollector(t *testing.T, rate string) (c *collector, config string) {
 	return c, config
 }
 
-// A request is traced if its sender, an administrator, says so, from its beginning to what
-// etcd does for it; and not if it does not, or anybody else says so.
+// TestTracing checks that a request is traced from its beginning to etcd's work for it if its sender is an
+// administrator and asks for that, and not otherwise.
 func TestTracing(t *testing.T) {
 	c, config := newCollector(t, "")
 	p := serve(t, "--etcd-servers", serveEtcd(t), "--tracing-config-file", config, "--token-auth-file", tokens(t), "--authorization-mode=RBAC")
@@ -131,7 +131,7 @@ func TestTracing(t *testing.T) {
 	}
 }
 
-// With a rate requests are traced that nobody asked for.
+// TestTracingRate checks that with a sampling rate, requests are traced although their senders do not ask for it.
 func TestTracingRate(t *testing.T) {
 	c, config := newCollector(t, "samplingRatePerMillion: 1000000\n")
 	p := serve(t, "--unsafe-no-fsync", "--tracing-config-file", config)

@@ -102,8 +102,8 @@ func TestUpgradeInPlace(t *testing.T) {
 	}
 }
 
-// TestSuccessorThatDoesNotEnd: a server ends when it is told to, even if the process that is to replace it neither
-// becomes ready nor ends.
+// TestSuccessorThatDoesNotEnd checks that a server ends at a signal, even if its successor neither becomes ready nor
+// ends.
 func TestSuccessorThatDoesNotEnd(t *testing.T) {
 	p := newUpgraded(t, "--etcd-servers", serveEtcd(t))
 	p.install("#!/bin/sh\ntrap '' TERM\nexec sleep 600\n")

@@ -85,7 +85,7 @@ func valueAt(t *testing.T, servers, key string) []byte {
 
 func (p *process) etcd() string { return "unix://" + filepath.Join(p.dir, "etcd", "sock", "etcd") }
 
-// What browsers, TLS clients and listeners are promised by flags is what they get.
+// TestServingFlagsTakeEffect checks flags that concern browsers, TLS clients and listeners.
 func TestServingFlagsTakeEffect(t *testing.T) {
 	cert := testcert.New(t, "someone else").Sign(t, "named", nil, func(c *x509.Certificate) { c.DNSNames = []string{"named.example"} })
 	certFile, keyFile := testcert.Write(t, t.TempDir(), "named", cert)
@@ -174,7 +174,7 @@ func TestCiphersAndCurves(t *testing.T) {
 	}
 }
 
-// What is served, and how it is stored, is as --runtime-config and others say.
+// TestStorageAndAPIFlagsTakeEffect checks --runtime-config and other flags that set the served APIs and the storage.
 func TestStorageAndAPIFlagsTakeEffect(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "debug")
 	p := serve(t, "--unsafe-no-fsync", "--runtime-config=batch/v1=false,internal.apiserver.k8s.io/v1alpha1=true,apps/v1/daemonsets=false",
@@ -226,7 +226,7 @@ func TestStorageAndAPIFlagsTakeEffect(t *testing.T) {
 	}
 }
 
-// An older Kubernetes is emulated: what was introduced since is not served.
+// TestEmulatedVersion checks that a server that emulates an older Kubernetes does not serve later APIs.
 func TestEmulatedVersion(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--emulated-version=1.35")
 	var version apimachineryversion.Info
@@ -305,7 +305,7 @@ func TestLogFlagsTakeEffect(t *testing.T) {
 	})
 }
 
-// Mistakes are told in kube-apiserver's words.
+// TestUpstreamMistakes checks that mistakes are reported in kube-apiserver's words.
 func TestUpstreamMistakes(t *testing.T) {
 	for args, want := range map[string]string{
 		"--goaway-chance=0.5":                                                        "--goaway-chance can not be less than 0 or greater than 0.02",

@@ -36,7 +36,7 @@ const notesDefinition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomR
 	`"names":{"plural":"notes","singular":"note","kind":"Note"},"versions":[{"name":"v1","served":true,"storage":true,"additionalPrinterColumns":[{"name":"Text","type":"string","jsonPath":".text"}],` +
 	`"schema":{"openAPIV3Schema":{"type":"object","properties":{"text":{"type":"string"}}}}}]}}`
 
-// ui is what pages in browsers do with a server: k9s, Headlamp and the like.
+// ui is the client in a browser page, as in k9s, Headlamp and the like.
 type ui struct {
 	*testing.T
 	config *rest.Config
@@ -128,8 +128,8 @@ func (u *ui) message(c *websocket.Conn, kind int) string {
 	return string(data)
 }
 
-// TestPagesSeeStockWebSockets: what pages see of a server is what they see of kube-apiserver, which
-// passes the same test with -against.
+// TestPagesSeeStockWebSockets checks that pages see the same as with kube-apiserver, which passes this test with
+// -against.
 func TestPagesSeeStockWebSockets(t *testing.T) {
 	kubeconfig := *against
 	if kubeconfig == "" {
@@ -214,8 +214,7 @@ func (u *ui) get(path string, header http.Header) *http.Response {
 	return resp
 }
 
-// testWebSocketHandshakes: who may open a socket and what it is told, as kube-apiserver
-// tells it.
+// testWebSocketHandshakes checks which users can open a socket, and that refusals equal kube-apiserver's.
 func testWebSocketHandshakes(u *ui, _ *kubectl) {
 	bearer := http.Header{"Authorization": {"Bearer " + u.token}}
 	const maps, secrets = "/api/v1/namespaces/ui/configmaps?watch=1", "/api/v1/namespaces/ui/secrets?watch=1"
@@ -254,8 +253,8 @@ func testWebSocketHandshakes(u *ui, _ *kubectl) {
 	}
 }
 
-// testWebSocketEnds: a watch ends as kube-apiserver's does: when its time is over, and
-// when the client says so. What clients say else is ignored.
+// testWebSocketEnds checks that a watch ends as in kube-apiserver: when its time is over, and when the client closes
+// it. Other messages of the client are ignored.
 func testWebSocketEnds(u *ui, k *kubectl) {
 	const maps = "/api/v1/namespaces/ui/configmaps?watch=1&fieldSelector=metadata.name%3Db"
 	ended := func(c *websocket.Conn, how string) {
@@ -280,7 +279,7 @@ func testWebSocketEnds(u *ui, k *kubectl) {
 		u.Fatal(err)
 	}
 	read := make(chan string, 1)
-	go func() { // who reads the event gets the pong before it
+	go func() { // a client that reads the event gets the pong before it
 		kind, data, err := c.ReadMessage()
 		read <- fmt.Sprintf("%d %s %v", kind, data, err)
 	}()
@@ -302,8 +301,8 @@ func testWebSocketEnds(u *ui, k *kubectl) {
 	ended(c, "the client ends it")
 }
 
-// TestPagesReopenManyWebSockets: pages have a socket for each list that they show and open them anew
-// all the time; every socket sees every change.
+// TestPagesReopenManyWebSockets has pages with a socket for each visible list, which they reopen all the time. Every
+// socket must receive every change.
 func TestPagesReopenManyWebSockets(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	u := newUI(t, p.kubeconfig())

@@ -155,8 +155,8 @@ func BenchmarkFlow(b *testing.B) {
 	}
 }
 
-// awaitWatches waits until n watches of client are open. Such a client tells a watch nothing of what was written
-// before it, so what is written between the list and the watch of an informer is lost.
+// awaitWatches waits until n watches of client are open. A watch of a fake client does not receive earlier changes,
+// so a write between the list and the watch of an informer is lost.
 func awaitWatches(t testing.TB, client *fake.Clientset, n int) {
 	t.Helper()
 	proctest.Eventually(t, "informers watch", func() error {

@@ -48,7 +48,7 @@ func (s *seatsOverTime) Add(n float64) {
 
 // visit is one request and its state.
 type visit struct {
-	state  atomic.Value // a string; what wakes a request may be a clock, which orders nothing
+	state  atomic.Value // a string; a clock may wake a request, which orders nothing
 	done   chan struct{}
 	cancel context.CancelFunc
 }

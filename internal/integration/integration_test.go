@@ -66,7 +66,7 @@ func read(t *testing.T, file string) (lines [][]string) {
 
 // runner builds and runs packages.
 type runner struct {
-	dir        string // of what is built
+	dir        string // of the built programs
 	overlay    string
 	kubernetes string // the directory of the module
 	env        []string

@@ -80,7 +80,7 @@ $0`},
 		{"test/integration/", `SetHostnameFuncForTests\(("[^"]*")\)`, `SetHostnameFuncForTests(external.Hostname($1))`},
 		// etcd 3.7 has the flag under its own name.
 		{"test/integration/", `--experimental-watch-progress`, `--watch-progress`},
-		// The tests of what is in etcd start a server themselves.
+		// The tests of the contents of etcd start a server themselves.
 		{etcd, `(?s)\tcompletedOptions, err := opts\.Complete\(tCtx\)\n.*?\t// we make lots of requests, don't be slow\n`, `	rawClient, kvClient, err := integration.GetEtcdClients(opts.Etcd.StorageConfig.Transport)
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ $0`},
 	}
 	_, kubeClientConfig, stopExternal := ` + started + "\n"},
 		{etcd, `(?s)\t\tprepared, err := kubeAPIServer\.PrepareRun\(\)\n.*?\t\}\(\)\n`, "\t\t<-tCtx.Done()\n\t\tstopExternal()\n\t}()\n"},
-		// What is stored is compared with the test data of another module.
+		// Stored objects are compared with the test data of another module.
 		{"test/integration/", `\.\./\.\./\.\./staging/src/k8s\.io/api/`, api + "/"},
 	}
 }

@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// TestArchitectureNamesPackages: a reader finds every package in the table of
-// ARCHITECTURE.md: its path in the first column, or in the second its name below the path
-// in the first. What the table names is there.
+// TestArchitectureNamesPackages checks that the table of ARCHITECTURE.md has every package: its path in the first
+// column, or in the second its name below the path in the first. Every named path must exist.
 func TestArchitectureNamesPackages(t *testing.T) {
 	root := filepath.Join("..", "..")
 	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))

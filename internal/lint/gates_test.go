@@ -15,10 +15,10 @@ import (
 	"testing"
 )
 
-// replaced lists upstream's code that is linked and does not run here, or not for every request:
-// Larder's own does its work. A feature gate that it reads must be read here, too, unless idle
-// says why not. An entry is a package without those below it, or a file. `deadcode -filter k8s.io
-// ./cmd/larder`, of golang.org/x/tools, lists most of what belongs here.
+// replaced lists upstream's code that is linked but does not run, or not for every request, because Larder's own code
+// does its work. A feature gate that it reads must be read by Larder, too, unless idle gives a reason. An entry is a
+// package without those below it, or a file. `deadcode -filter k8s.io ./cmd/larder`, of golang.org/x/tools, lists
+// most candidates.
 var replaced = []string{
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/customresource_handler.go",
 	"k8s.io/apiextensions-apiserver/pkg/cmd/server/options",
@@ -116,7 +116,7 @@ func replacedBy(pkg, file string) string {
 	return ""
 }
 
-// gatePackage is what may declare or read feature gates of one package.
+// gatePackage is the code that may declare or read feature gates of one package.
 type gatePackage struct {
 	path  string
 	files []gateFile

@@ -33,16 +33,16 @@ type spot struct {
 	bubble bool
 }
 
-// sleeper is what is known of the test files of one package: which names are
-// written where, and where somebody sleeps. A name stands for all that is called so.
+// sleeper records, for the test files of one package, where each name is written and where tests sleep. A name stands
+// for everything of that name.
 type sleeper struct {
 	mentions map[string][]spot
 	sleeps   map[token.Pos]spot
 }
 
-// realSleeps returns where test files of one package sleep outside bubbles. A function
-// is within a bubble if its name is written only in bubbles and in what is within one.
-// A method is, if that holds for the name of its type: others may call it.
+// realSleeps returns where test files of one package sleep outside bubbles. A function is within a bubble if its name
+// is written only in bubbles and in functions within one. A method is within a bubble if that holds for the name of
+// its type, because others may call it.
 func realSleeps(files []*ast.File) []token.Pos {
 	s := &sleeper{mentions: make(map[string][]spot), sleeps: make(map[token.Pos]spot)}
 	for _, f := range files {
@@ -132,7 +132,7 @@ func (s *sleeper) cases(x *ast.SelectStmt, where spot) {
 	}
 }
 
-// within returns the names that are written only in bubbles and in what is within one.
+// within returns the names that are written only in bubbles and in functions within one.
 func (s *sleeper) within() map[string]bool {
 	within := make(map[string]bool)
 	for name := range s.mentions {

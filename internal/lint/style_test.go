@@ -157,9 +157,8 @@ func embedded(s *ast.ValueSpec) bool {
 	return false
 }
 
-// constant reports whether a package-level var is an error, an interface
-// assertion, or a table that nobody writes: a literal, or what a pure
-// constructor of constants returned.
+// constant reports whether a package-level var is an error, an interface assertion, or a table that is never written:
+// a literal, or the result of a pure constructor of constants.
 func constant(s *ast.ValueSpec) bool {
 	if s.Names[0].Name == "_" {
 		return true
@@ -212,7 +211,7 @@ func callee(fun ast.Expr) string {
 	return "?"
 }
 
-// shunned calls, by the name they are written with, and what to do instead.
+// shunned calls, and what to do instead.
 var shunned = map[string]string{
 	"fmt.Print":   "write to an injected io.Writer or log",
 	"fmt.Printf":  "write to an injected io.Writer or log",

@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// blockForever waits for a signal that nobody sends.
+// blockForever waits for a signal that is never sent.
 func blockForever() {
 	never := make(chan os.Signal, 1)
 	signal.Notify(never, syscall.SIGUSR2)
@@ -73,7 +73,7 @@ func TestProcessesStartAgain(t *testing.T) {
 	if out := p.Output(); out != "" {
 		t.Errorf("output %q before the start", out)
 	}
-	p.Kill() // of what does not run
+	p.Kill() // ends no process
 	for range 2 {
 		if err := p.Start(); err != nil {
 			t.Fatal(err)
@@ -177,13 +177,13 @@ func TestProcessesDoNotOutliveTheirParent(t *testing.T) {
 		}
 	}
 	parent.Kill()
-	// The pipe ends when nobody holds it any more.
+	// The pipe ends when no process holds it any more.
 	if rest, err := io.ReadAll(out); err != nil || len(rest) > 0 {
 		t.Errorf("the child lives on: %q, %v", rest, err)
 	}
 }
 
-// TestPortsAreGivenOutOnce: ports are free, and nobody is given one that a test has.
+// TestPortsAreGivenOutOnce checks that ports are free, and that no two tests get the same port.
 func TestPortsAreGivenOutOnce(t *testing.T) {
 	ports := proctest.Ports(t, 20)
 	seen := make(map[int]bool)

@@ -24,8 +24,8 @@ func everything(c *registry.Config) {
 	c.APIResources = all
 }
 
-// TestDiscoveryMatchesUpstream compares what endpoints say of themselves with what
-// upstream's installer derives from the same storages.
+// TestDiscoveryMatchesUpstream compares the discovery data of endpoints with those that upstream's installer derives
+// from the same storages.
 func TestDiscoveryMatchesUpstream(t *testing.T) {
 	for name, change := range map[string]func(*registry.Config){
 		"default":    func(*registry.Config) {},
@@ -83,8 +83,8 @@ func TestDefaultVersionsMatchUpstream(t *testing.T) {
 	}
 }
 
-// TestGroupsOfWhichNothingIsServedAreDropped drops groups of which nothing is served, those of
-// kube-apiserver's other servers too.
+// TestGroupsOfWhichNothingIsServedAreDropped disables all versions of groups, including those of kube-apiserver's
+// other servers.
 func TestGroupsOfWhichNothingIsServedAreDropped(t *testing.T) {
 	s := registrytest.New(t, nil, func(c *registry.Config) {
 		c.APIResources = serverstorage.NewResourceConfig()

@@ -63,8 +63,8 @@ func TestNewDoesNoIO(t *testing.T) {
 	}
 }
 
-// TestConfiguredLabelsAreIndexed: what is configured is indexed, also for a resource that
-// shares its storage with another group's.
+// TestConfiguredLabelsAreIndexed checks that configured labels are indexed, also for a resource that shares its
+// storage with another group's.
 func TestConfiguredLabelsAreIndexed(t *testing.T) {
 	config := newConfig(t)
 	config.IndexLabels = map[schema.GroupResource][]string{

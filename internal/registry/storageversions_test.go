@@ -17,7 +17,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// said is what a ResourceInfo says, once all resources are registered.
+// said is the content of a ResourceInfo, once all resources are registered.
 type said struct {
 	Resource, Stored string
 	Decodable        []schema.GroupVersion
@@ -38,8 +38,8 @@ func sayAll(infos []*storageversion.ResourceInfo) []said {
 	return all
 }
 
-// TestStorageVersionsMatchUpstream compares what is said of the versions that are stored with
-// what upstream's installer says of the same storages.
+// TestStorageVersionsMatchUpstream compares the storage versions with those that upstream's installer derives from
+// the same storages.
 func TestStorageVersionsMatchUpstream(t *testing.T) {
 	featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate, featuregatetesting.FeatureOverrides{
 		apiserverfeatures.StorageVersionAPI: true, apiserverfeatures.APIServerIdentity: true,

@@ -254,7 +254,7 @@ func checkValue(t *testing.T, value []byte, gvk schema.GroupVersionKind) {
 	}
 }
 
-// checkRead compares what the View of e serves with what upstream's handler does.
+// checkRead compares the object that the View of e serves with that of upstream's handler.
 func checkRead(t *testing.T, s *registrytest.Server, e *registry.Endpoint, created *unstructured.Unstructured) {
 	t.Helper()
 	key := created.GetName()

@@ -26,8 +26,8 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestEncryptionAtRest encrypts the resources that it is told to, and never the
-// records that are no API objects; another server reads what the first wrote.
+// TestEncryptionAtRest checks that configured resources are encrypted, that records that are not API objects never
+// are, and that another server can read them.
 func TestEncryptionAtRest(t *testing.T) {
 	const prefix = "k8s:enc:test:v1:key:"
 	encrypted := func(c *registry.Config) {
@@ -62,7 +62,7 @@ func TestEncryptionAtRest(t *testing.T) {
 	}
 }
 
-// deaf is a transformer that hangs whatever it is told, until it is let go.
+// deaf is a transformer that hangs, even after its context ends, until it is released.
 type deaf struct {
 	value.Transformer
 	released chan struct{}

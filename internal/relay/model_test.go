@@ -159,7 +159,7 @@ func (w *world) present() []string {
 	return slices.Sorted(maps.Keys(w.stateLocked(w.revision)))
 }
 
-// readFresh reads consistently: what was written before the read is shown.
+// readFresh reads consistently: the result must include all earlier writes.
 func (w *world) readFresh(ctx context.Context) {
 	w.mu.Lock()
 	before, cuts, revision := w.stateLocked(w.revision), w.cuts, w.revision
@@ -220,7 +220,7 @@ func (w *world) compare(snapshot cache.Snapshot, revision int64) error {
 	return nil
 }
 
-// checkWatcher takes in what a watcher delivers and compares it with upstream's log.
+// checkWatcher compares a watcher's deliveries with upstream's log.
 func (w *world) checkWatcher(snapshot cache.Snapshot) error {
 	if w.watcher == nil || w.epoch != snapshot.Epoch() {
 		return w.beginWatcher(snapshot)

@@ -53,8 +53,8 @@ type upstream struct {
 	log       []change
 	compacted int64
 	changed   chan struct{} // is closed by each change
-	// served is up to which revision lagging watches see the log; 0 is all of it. Of a number of watches
-	// that begin, the last one lags; 0 is every one.
+	// served is the revision up to which lagging watches see the log; 0 is all of it. Every lagging-th watch lags; if
+	// lagging is 0, each does.
 	served    int64
 	lagging   int
 	opened    int

@@ -53,7 +53,7 @@ func playOpener(raw string) {
 func damage(content []byte, random *rand.Rand) {
 	const page = 4096
 	used := len(strings.TrimRight(string(content), "\x00"))
-	at := page * (2 + random.IntN(used/page-2)) // behind the two meta pages, of which one is enough
+	at := page * (2 + random.IntN(used/page-2)) // after the two meta pages, one of which is enough
 	for i := range []int{page, 64}[random.IntN(2)] {
 		content[at+i] = byte(random.Uint32())
 	}

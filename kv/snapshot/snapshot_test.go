@@ -330,7 +330,7 @@ func TestClustersAreRestored(t *testing.T) {
 	outsider := kvtest.NewClient(t, kvtest.URLs(members))
 	proctest.Eventually(t, "a member leads", func() error {
 		leader, err := outsider.Leader(t.Context())
-		if err == nil { // the last is killed last, so that nobody has to be elected
+		if err == nil { // the last member is killed last, so that no election is needed
 			at := slices.Index(kvtest.URLs(members), leader)
 			members[at], members[2] = members[2], members[at]
 		}

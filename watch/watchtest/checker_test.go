@@ -113,7 +113,7 @@ func TestCheckerNamesTheBrokenGuarantee(t *testing.T) {
 	}
 }
 
-// guarantees returns the numbers of what err says is broken, each once.
+// guarantees returns the numbers of the guarantees that err reports as broken, each once.
 func guarantees(err error) string {
 	if err == nil {
 		return ""

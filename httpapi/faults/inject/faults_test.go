@@ -108,8 +108,8 @@ func TestSeedsSkip(t *testing.T) {
 	}
 }
 
-// TestRulesTakeOver: when a rule is deleted, the next one that holds the same watch does so. Setting it anew
-// changes nothing about that, and leaves nothing behind.
+// TestRulesTakeOver checks that when a rule is deleted, the next rule that holds the same watch takes over. Setting a
+// rule again changes nothing, and leaks nothing.
 func TestRulesTakeOver(t *testing.T) {
 	f := New(0)
 	q := update
@@ -185,7 +185,7 @@ func (c *crowd) keep(t *rapid.T) {
 	}
 }
 
-// send sends some of what a watch holds.
+// send sends some of the held events of a watch.
 func (c *crowd) send(t *rapid.T) {
 	w := c.one(t)
 	c.f.move("hold", rapid.IntRange(0, 2).Draw(t, "events"))
@@ -212,8 +212,8 @@ func (c *crowd) check(t *rapid.T) {
 	}
 }
 
-// TestWhatIsHeldHasALimit lets watches come, hold, send and go in any order: together they never hold more than
-// the limit, what they hold is counted right, and those that hold the most end.
+// TestWhatIsHeldHasALimit lets watches start, hold, send and end in any order. Together they must never hold more
+// than the limit, the count must be right, and the watches that hold the most must end.
 func TestWhatIsHeldHasALimit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := &crowd{f: New(0)}

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// unobservedBugs rely on a state that the controller may not see, because it is over.
+// unobservedBugs rely on a state that is over before the controller sees it.
 func unobservedBugs() []*bug {
 	return []*bug{{
 		name: "A parent that was deleted and created again is not noticed", kind: "unobserved", like: "kubevirt/ssp-operator#145",

@@ -20,30 +20,30 @@ import (
 	"github.com/larder-io/larder/httpapi/faults"
 )
 
-// bug is a small controller and what its users do.
+// bug is a small controller and the actions of its users.
 type bug struct {
 	name string
 	kind string // intermediate, stale or unobserved state, as Sieve (OSDI 2022) classifies bugs
 	like string // a bug of a controller that is used, which the small one resembles
 	// watched are the resources in the controller's caches.
 	watched []string
-	// controller returns a function that reconciles a parent. What it keeps in memory lives as long as m.
+	// controller returns a function that reconciles a parent. Its state in memory lives as long as m.
 	controller func(m *manager, mended bool) func(parent string) error
-	// steps are what users do. The controller has done its work before the next one.
+	// steps are the users' actions. The controller finishes its work after each.
 	steps []func(u *trial)
 	// report complains about the state at the end.
 	report func(u *trial)
 }
 
-// schedule is what happens to the controller during the steps, which are counted from 1.
+// schedule is the faults of the controller during the steps, which count from 1.
 type schedule struct {
 	// lose is the write, counted from 1, after whose commit the controller crashes: it gets no answer.
 	lose int
 	// hold are the resources whose watches are held from before a step until after a step.
 	hold        []string
 	from, until int
-	// restart is whether the controller is restarted then. With stale, that is the fault: what it finds is
-	// the state of step from. It sees the rest once it has done its work.
+	// restart restarts the controller at that point. With stale, that is the fault: the controller first sees the
+	// state of step from, and the rest once it has finished its work.
 	restart, stale bool
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// cluster is what users and controllers reach of one namespace. It has no cache.
+// cluster is the access of users and controllers to one namespace. It has no cache.
 type cluster struct {
 	context.Context
 	client    kubernetes.Interface
@@ -42,9 +42,9 @@ var examples = map[string]runtime.Object{
 	"configmaps": &corev1.ConfigMap{}, "pods": &corev1.Pod{}, "persistentvolumeclaims": &corev1.PersistentVolumeClaim{},
 }
 
-// manager is one life of a controller: client-go's informers, whose events queue the names of parents, and
-// what the controller keeps in memory. The test is its only worker. The parent of an object is named by its
-// label "of". An object without that label is a parent.
+// manager is one life of a controller: client-go's informers, whose events queue the names of parents, and the
+// controller's state in memory. The test is its only worker. The label "of" of an object names its parent. An object
+// without that label is a parent.
 type manager struct {
 	cluster   // as the controller
 	reconcile func(parent string) error
@@ -58,7 +58,7 @@ type manager struct {
 
 	mu    sync.Mutex
 	queue map[string]bool              // guarded by mu
-	seen  map[string]map[string]string // guarded by mu: what handlers were told: resourceVersions by resource and name
+	seen  map[string]map[string]string // guarded by mu: resourceVersions that handlers received, by resource and name
 }
 
 // newManager starts the informers of some resources. The caller stops the manager.

@@ -267,8 +267,8 @@ func TestLostAnswers(t *testing.T) {
 	})
 }
 
-// TestStaleReads: what a replica gives that is behind is what an exact list gives of the past, and it is
-// never older than the client allows.
+// TestStaleReads checks that a stale replica returns the same as an exact list at a past revision, never older than
+// the client allows.
 func TestStaleReads(t *testing.T) {
 	each(t, func(t *testing.T, s *server, a *asker) {
 		a.must("POST", a.path, a.object("a", 1))
@@ -415,8 +415,8 @@ func TestEndedWatches(t *testing.T) {
 	})
 }
 
-// TestLastBookmarksDoNotGoBack: a watch that no rule has concerned for a while ends with a bookmark, which is
-// not older than what was sent.
+// TestLastBookmarksDoNotGoBack checks that a watch that no rule has matched for a while ends with a bookmark that is
+// not older than its last event.
 func TestLastBookmarksDoNotGoBack(t *testing.T) {
 	s := serve(t, "serve", "--faults", "true")
 	a := &asker{t: t, s: s, http: s.client(t, 2), path: configMaps, accept: "application/json"}
@@ -462,7 +462,7 @@ func TestStaleListsOutliveCompaction(t *testing.T) {
 			t.Errorf("%s: %s", query, got)
 		}
 	}
-	// Of events there is no cache.
+	// Events have no cache.
 	a.must("POST", "/api/v1/namespaces/default/events", `{"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}}`)
 	if got := a.must("GET", "/api/v1/namespaces/default/events?resourceVersion=0", ""); !strings.Contains(got, `"name":"e"`) {
 		t.Errorf("events: %s", got)

@@ -157,12 +157,12 @@ var liars = []struct {
 	{name: "hints", says: "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes"},
 }
 
-// stage is what questions are asked about.
+// stage is the cluster that the questions concern.
 type stage struct {
 	*cluster
 	app   *app
-	masks *strings.Replacer // of what no two runs have in common
-	fill  *strings.Replacer // of what stands in braces
+	masks *strings.Replacer // text that varies between runs
+	fill  *strings.Replacer // replacements for text in braces
 }
 
 func newStage(t *testing.T) *stage {
@@ -218,7 +218,7 @@ func newStage(t *testing.T) *stage {
 	return s
 }
 
-// addressless is a node that nobody knows the way to.
+// addressless creates a node without an address.
 func (s *stage) addressless(t *testing.T) {
 	created(t, func(ctx context.Context) error {
 		_, err := s.client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "addressless"}}, metav1.CreateOptions{})
@@ -385,7 +385,7 @@ func (s *stage) steady(to *server, text string) string {
 
 const goldenFile = "testdata/answers.txt"
 
-// TestRequestsToNodesMatchKubeAPIServer compares what Larder answers with what a stock server does.
+// TestRequestsToNodesMatchKubeAPIServer compares Larder's answers with those of kube-apiserver.
 func TestRequestsToNodesMatchKubeAPIServer(t *testing.T) {
 	s := newStage(t)
 	var stock *server

@@ -15,7 +15,7 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// app is what runs in pods and is asked through the proxies: the same over HTTP and HTTPS.
+// app is the server in pods, reached through the proxies: the same over HTTP and HTTPS.
 type app struct {
 	plain, secure         *httptest.Server
 	plainPort, securePort int
@@ -137,8 +137,8 @@ func (a *app) handler() http.Handler {
 	return mux
 }
 
-// script is a server that says the same to everybody, byte by byte: what a kubelet says that
-// lies. With read it reads a request before. It keeps the connection open if hold is set.
+// script is a server that sends the same bytes to every client, like a malicious kubelet. With read, it first reads a
+// request. With hold, it keeps the connection open.
 type script struct {
 	first    string
 	says     string

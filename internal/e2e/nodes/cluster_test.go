@@ -21,7 +21,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// cluster is a server, what it is asked with, and the kubelets that it knows.
+// cluster is a server, the credentials for requests to it, and its kubelets.
 type cluster struct {
 	pki
 	dir, tokens string
@@ -38,7 +38,7 @@ type server struct {
 
 const (
 	admin  = "admin-token"
-	reader = "reader-token" // of who may get all of pods, and create nothing
+	reader = "reader-token" // of a user who may get everything about pods, and create nothing
 )
 
 // newCluster starts Larder and waits until it is ready.
@@ -64,7 +64,7 @@ func newClusterOf(t testing.TB, p *pki, args ...string) *cluster {
 
 func (c *cluster) data() string { return filepath.Join(c.dir, "data") }
 
-// common are flags of both servers: the kubelet's are what the package is for.
+// common are flags of both servers; the kubelet flags are the subject of this package.
 func (c *cluster) common(port int) []string {
 	return []string{
 		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(port), "--token-auth-file=" + c.tokens,

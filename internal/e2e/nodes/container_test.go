@@ -19,21 +19,21 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-// container is a process of its own and what is executed beside it.
+// container is a process, and the commands executed beside it.
 type container struct {
 	dir string
 
 	mu       sync.Mutex
 	changed  chan struct{}        // guarded by mu: closed when any of the following changes
-	lives    [][]line             // guarded by mu: what each run of the process has printed
+	lives    [][]line             // guarded by mu: the output of each run of the process
 	ended    bool                 // guarded by mu: the process of the last life
-	attached map[io.Writer]func() // guarded by mu: who hears what it prints, and what to call when that fails
+	attached map[io.Writer]func() // guarded by mu: receivers of its output, and what to call when writing to one fails
 	stdin    io.WriteCloser       // guarded by mu
 	cancel   context.CancelFunc   // guarded by mu
 	wait     func() error         // guarded by mu
 }
 
-// line is what was printed at once.
+// line is the text of one write.
 type line struct {
 	at   time.Time
 	text string

@@ -105,7 +105,7 @@ func TestStalledKubeletsCostLittle(t *testing.T) {
 	}
 }
 
-// TestEndlessHeadsAreGivenUp: what never comes to an end is given up, before it takes much memory.
+// TestEndlessHeadsAreGivenUp checks that the server stops reading an endless response before that takes much memory.
 func TestEndlessHeadsAreGivenUp(t *testing.T) {
 	// Resident at most since the start: 330 to 410 MiB, garbage of all these answers included. One
 	// that was read on would take gigabytes.
@@ -142,7 +142,7 @@ func TestEndlessHeadsAreGivenUp(t *testing.T) {
 	}
 }
 
-// memory is what the kernel says of the server.
+// memory returns a field of the server's /proc/PID/status.
 func (s *server) memory(t *testing.T, field string) int64 {
 	t.Helper()
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.PID()))
@@ -158,8 +158,8 @@ func (s *server) memory(t *testing.T, field string) int64 {
 	return kib << 10
 }
 
-// TestRedirectsAreNotFollowed: whoever sends a request elsewhere sends its client there, or
-// is refused; the server does not go.
+// TestRedirectsAreNotFollowed checks that the server does not follow a backend's redirect: the client receives the
+// redirect, or an error.
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	c := newCluster(t)
 	elsewhere := &script{says: "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecret"}

@@ -159,7 +159,7 @@ func execInPod(t *testing.T, s *server, transport, pod string) {
 	})
 }
 
-// sizeQueue is what a terminal is resized to.
+// sizeQueue is the new sizes of a terminal.
 type sizeQueue chan remotecommand.TerminalSize
 
 // Next implements remotecommand.TerminalSizeQueue.
@@ -175,7 +175,7 @@ func noise(n int64) io.Reader {
 	return io.LimitReader(rand.NewChaCha8([32]byte{}), n)
 }
 
-// TestLargeDataArrivesWhole: what is sent arrives, and what is printed comes back, whole and in order.
+// TestLargeDataArrivesWhole checks that input and output arrive whole and in order.
 func TestLargeDataArrivesWhole(t *testing.T) {
 	const size = 50 << 20
 	c := newCluster(t)
@@ -198,7 +198,7 @@ func TestLargeDataArrivesWhole(t *testing.T) {
 	}
 }
 
-// TestConcurrentExecsKeepTheirInput runs two hundred commands at once, each of which hears its own input.
+// TestConcurrentExecsKeepTheirInput runs two hundred commands concurrently. Each must receive its own input.
 func TestConcurrentExecsKeepTheirInput(t *testing.T) {
 	const many = 200
 	c := newCluster(t)
@@ -287,7 +287,7 @@ func TestShutdownEndsStreams(t *testing.T) {
 	c.Await(t, "ready after")
 }
 
-// TestUnknownExecProtocolsAreRefused: versions that nobody speaks are refused.
+// TestUnknownExecProtocolsAreRefused checks that unknown versions are refused.
 func TestUnknownExecProtocolsAreRefused(t *testing.T) {
 	c := newCluster(t)
 	c.terminalPod(t, "p", nil)

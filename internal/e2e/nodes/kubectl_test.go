@@ -44,7 +44,7 @@ func run(cmd *exec.Cmd, stdin io.Reader) (out, errs string, code int) {
 	return o.String(), e.String(), cmd.ProcessState.ExitCode()
 }
 
-// protocols are what kubectl is told to speak.
+// protocols are the environments that select kubectl's protocol.
 var protocols = map[string][]string{
 	"WebSocket": nil,
 	"SPDY":      {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=false", "KUBECTL_PORT_FORWARD_WEBSOCKETS=false"},
@@ -119,7 +119,7 @@ func copyFiles(t *testing.T, kubectl func(...string) *exec.Cmd, pod string) {
 
 var forwarding = regexp.MustCompile(`Forwarding from (127\.0\.0\.1:\d+) -> `)
 
-// forward serves files from a pod's ports: many at once, with ends that are told.
+// forward sends concurrent requests to a pod's ports, and checks that the end of one direction is passed on.
 func forward(t *testing.T, kubectl func(...string) *exec.Cmd, pod string) {
 	t.Helper()
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -166,7 +166,7 @@ func forward(t *testing.T, kubectl func(...string) *exec.Cmd, pod string) {
 	digestThrough(t, at[1][1])
 }
 
-// digester is a server that answers the digest of what it hears, once it has heard all.
+// digester is a server that reads until the end and responds with the digest.
 func digester(t testing.TB) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -195,7 +195,7 @@ func digester(t testing.TB) net.Listener {
 	return l
 }
 
-// digestThrough sends much and ends its side alone: what comes back says that all arrived.
+// digestThrough sends many bytes and closes only its own direction. The digest that returns proves that all arrived.
 func digestThrough(t *testing.T, address string) {
 	t.Helper()
 	const size = 20 << 20

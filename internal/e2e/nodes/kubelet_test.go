@@ -25,7 +25,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// kubelet is a node's agent: a server that knows who may ask, and runs processes.
+// kubelet is a node's agent: a server that authorizes its clients, and runs processes.
 type kubelet struct {
 	server   *httptest.Server
 	runtime  *httptest.Server // streams without TLS, as a container runtime does
@@ -43,9 +43,9 @@ type kubelet struct {
 	containers map[string]*container // guarded by mu: by namespace/pod/container
 }
 
-// pki is what a cluster's servers show each other.
+// pki has the CAs of a cluster's servers.
 type pki struct {
-	kubelets, servers *testcert.Authority // sign the certificates of kubelets, and of who asks them
+	kubelets, servers *testcert.Authority // sign the certificates of kubelets, and of their clients
 }
 
 func newPKI(t testing.TB) *pki {
@@ -148,7 +148,7 @@ func (k *kubelet) track(c net.Conn, state http.ConnState) {
 	}
 }
 
-// handler is what kubernetes pkg/kubelet/server serves of it.
+// handler serves the part of kubernetes pkg/kubelet/server that the tests need.
 func (k *kubelet) handler(records bool) http.Handler {
 	mux := http.NewServeMux()
 	for _, uid := range []string{"", "/{uid}"} {
@@ -186,7 +186,7 @@ func (k *kubelet) serving() int {
 	return k.streams
 }
 
-// heard returns the requests so far, and forgets them.
+// heard returns the requests so far, and clears the list.
 func (k *kubelet) heard() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -216,8 +216,8 @@ func (k *kubelet) found(w http.ResponseWriter, req *http.Request) *container {
 	return c
 }
 
-// target returns the container that a request to execute or attach is for, and what is to be
-// streamed; no container if the request was answered.
+// target returns the container that a request to execute or attach names, and the streams; no container if the
+// request was answered.
 func (k *kubelet) target(w http.ResponseWriter, req *http.Request) (*container, *remotecommand.Options) {
 	options, err := remotecommand.NewOptions(req)
 	if err != nil {
@@ -288,7 +288,7 @@ func (k *kubelet) portForward(w http.ResponseWriter, req *http.Request) {
 // forwarder connects to ports of this machine, as of a pod.
 type forwarder struct{ ended context.Context }
 
-// PortForward implements portforward.PortForwarder. One side's end is told the other.
+// PortForward implements portforward.PortForwarder. It passes the end of one side to the other.
 func (f forwarder) PortForward(ctx context.Context, _, _ string, port int32, stream io.ReadWriteCloser) error {
 	defer stream.Close()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))

@@ -174,8 +174,8 @@ func TestStreamsAreRecorded(t *testing.T) {
 	})
 }
 
-// TestStreamsHoldNoSeats: what lasts long is not ended by the time that requests have, and
-// keeps none of the places that others need.
+// TestStreamsHoldNoSeats checks that the request timeout does not end streams, and that streams hold none of the
+// seats that other requests need.
 func TestStreamsHoldNoSeats(t *testing.T) {
 	const many = 20
 	c := newCluster(t, "--request-timeout=3s", "--max-requests-inflight=2", "--max-mutating-requests-inflight=2")
@@ -306,7 +306,7 @@ func TestKubeletsBeyondAProxy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "egress.yaml")
 	write(t, file, fmt.Sprintf("apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections:\n- name: cluster\n  connection: {proxyProtocol: HTTPConnect, transport: {uds: {udsName: %s}}}\n", socket))
 	c := newClusterOf(t, p, "--egress-selector-config-file="+file)
-	c.node(t, "n", "localhost", 1) // where nobody listens
+	c.node(t, "n", "localhost", 1) // nothing listens there
 	k.run(t, "default/p/c", "echo", "here")
 	proctest.Eventually(t, "it is printed", func() error { return k.over("default/p/c") })
 	c.pod(t, "p", "n", nil, "c")

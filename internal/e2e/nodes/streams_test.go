@@ -30,7 +30,7 @@ func (w *watched) has(text string) error {
 	return nil
 }
 
-// typed is input of which a part has come, until the test ends.
+// typed returns input that does not end before the test does.
 func typed(t *testing.T, text string) io.Reader {
 	in, keys := io.Pipe()
 	go func() { _, _ = io.WriteString(keys, text) }()
@@ -75,7 +75,7 @@ func (c *cluster) settles(t *testing.T, k *kubelet, before int) {
 // restores waits until the server has no more goroutines than before.
 func (c *cluster) restores(t *testing.T, before int) {
 	t.Helper()
-	const slack = 12 // connections that are kept, and what happens to happen
+	const slack = 12 // connections that are kept, and other goroutines
 	proctest.Eventually(t, "the server has no more goroutines than before", func() error {
 		if now := c.goroutines(t); now > before+slack {
 			return fmt.Errorf("%d, before %d", now, before)

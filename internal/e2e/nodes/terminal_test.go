@@ -56,6 +56,6 @@ func terminal(cmd *exec.Cmd, in io.Reader, out io.Writer, resize <-chan remoteco
 			}
 		}()
 	}
-	_, _ = io.Copy(out, master) // ends with EIO when nobody has the terminal any more
+	_, _ = io.Copy(out, master) // ends with EIO once no process has the terminal open
 	return cmd.Wait()
 }

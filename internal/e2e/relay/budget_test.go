@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// budgetReader returns the token of a user who may read the metrics, and what the tests of budgets make.
+// budgetReader returns the token of a user who may read the metrics and the objects that the tests of budgets create.
 func budgetReader(t *testing.T, u *upstream) string {
 	return u.token(t, "reader", allowed([]string{"get", "list", "watch"}, []string{"configmaps", "services"}),
 		rbacv1.PolicyRule{Verbs: []string{"get"}, NonResourceURLs: []string{"/metrics"}})

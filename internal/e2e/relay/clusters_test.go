@@ -81,7 +81,7 @@ func TestUpstreamsDisagree(t *testing.T) {
 	a, b := startUpstream(t), startUpstream(t)
 	rules := allowed([]string{"get", "list", "watch"}, []string{"configmaps"})
 	inA, inB := a.token(t, "reader", rules), b.token(t, "reader", rules)
-	barred := b.token(t, "barred", allowed([]string{"get"}, []string{"pods"})) // may do in a what it may not do in b
+	barred := b.token(t, "barred", allowed([]string{"get"}, []string{"pods"})) // has rights in a that it lacks in b
 	a.token(t, "barred", rules)
 	for name, u := range map[string]*upstream{"only-a": a, "only-b": b} {
 		if _, err := u.client(t).CoreV1().ConfigMaps("default").Create(t.Context(), configMap(name), metav1.CreateOptions{}); err != nil {

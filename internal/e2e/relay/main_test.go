@@ -124,7 +124,7 @@ func (u *upstream) start(t *testing.T) {
 		return
 	}
 	u.Eventually(t, "the upstream is ready", func() error {
-		client, err := kubernetes.NewForConfig(u.config) // the certificate may not be there yet
+		client, err := kubernetes.NewForConfig(u.config) // the certificate may not exist yet
 		if err == nil {
 			_, err = client.RESTClient().Get().AbsPath("/readyz").DoRaw(t.Context())
 		}

@@ -35,7 +35,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// answer is what a server answers to a request.
+// answer is a server's response to a request.
 type answer struct {
 	code   int
 	header http.Header
@@ -382,7 +382,7 @@ func TestRightsAreTheUpstreams(t *testing.T) {
 	awaitEnd(t, w)
 }
 
-// TestRelayMayNotReview: a relay that may not ask for its users' rights passes reads through.
+// TestRelayMayNotReview checks that a relay without the right to create reviews passes reads through.
 func TestRelayMayNotReview(t *testing.T) {
 	t.Parallel()
 	u := startUpstream(t)
@@ -398,7 +398,7 @@ func TestRelayMayNotReview(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := startRelay(t, "--upstream", kubeconfig)
-	r.Eventually(t, "the list goes through", func() error { // the upstream may not know the change yet
+	r.Eventually(t, "the list goes through", func() error { // the upstream may not have seen the change yet
 		if got := get(t, r.as(some), "/api/v1/configmaps?resourceVersion=0"); got.code != http.StatusOK {
 			return fmt.Errorf("%d %s", got.code, got.body)
 		}

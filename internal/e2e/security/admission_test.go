@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// review is what a webhook is asked.
+// review is the request of an admission webhook.
 type review struct {
 	Request struct {
 		Object, OldObject struct {
@@ -71,8 +71,7 @@ func patchedObject(t *testing.T, f *hardenedServer) {
 	}
 }
 
-// oldObject changes a node that is cached, and looks at what the webhook is told that it
-// was before.
+// oldObject changes a cached node, and checks the old object that the webhook receives.
 func oldObject(t *testing.T, f *hardenedServer) {
 	h := newHook(t)
 	f.create(t, "/api/v1/nodes", `{"metadata":{"name":"old","labels":{"l":"before"}}}`)

@@ -17,7 +17,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// Tokens of the users of a hardenedServer, and what they may be found in: nothing.
+// Tokens of the users of a hardenedServer. They must not leak.
 const (
 	alice  = "alice-canary-token"  // may use what a test lets her
 	reader = "reader-canary-token" // may get everything about pods

@@ -14,8 +14,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// floodHTTP2: who begins streams or headers without end is cut off, and costs nobody else
-// anything.
+// floodHTTP2 checks that a client that opens streams or sends headers without end is disconnected, and does not slow
+// other clients.
 func floodHTTP2(t *testing.T, f *hardenedServer) {
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)

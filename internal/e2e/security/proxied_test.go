@@ -120,7 +120,8 @@ func (f *hardenedServer) kubelet(t *testing.T, node string, pods ...string) *bac
 
 const upgrade = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n"
 
-// tunnels is what upgrades go through: the path of one that is answered so, as whom.
+// tunnels returns an upgrade request through each proxy, with its backend. answered is part of the path, and selects
+// the backend's answer.
 func (f *hardenedServer) tunnels(t *testing.T, answered string) map[string]*backend {
 	t.Helper()
 	return map[string]*backend{
@@ -135,7 +136,7 @@ func refusedUpgrade(t *testing.T, f *hardenedServer) {
 		in := bufio.NewReader(conn)
 		fmt.Fprintf(conn, "%sHost: h\r\n%s\r\n", request, upgrade)
 		readAnswer(t, in).expect(t, request, http.StatusForbidden)
-		// What follows must be a request to this server, of nobody.
+		// The next bytes must be handled as an unauthenticated request to this server.
 		fmt.Fprintf(conn, "GET /apis/evil.example.com/v1/secret HTTP/1.1\r\nHost: h\r\nX-Remote-User: admin\r\nX-Remote-Group: system:masters\r\n\r\n")
 		if rest, _ := io.ReadAll(in); strings.Contains(string(rest), "200 OK") || strings.Contains(string(rest), "\r\n\r\nsecret") {
 			t.Errorf("after %.60s: %s", request, rest)
@@ -170,9 +171,9 @@ func redirectedClient(t *testing.T, f *hardenedServer) {
 	}
 }
 
-// nodeAddress asks nodes at addresses that are this machine's or its network's own. A
-// name that resolves to one address when it is looked at and to another when it is
-// dialled stays possible, as in kube-apiserver; nodes are named by who may make them.
+// nodeAddress creates nodes at addresses that belong to this machine or its network. A name that resolves to
+// different addresses at the check and at the dial stays possible, as in kube-apiserver, because only users with the
+// right to create nodes can name them.
 func nodeAddress(t *testing.T, f *hardenedServer) {
 	b := f.kubelet(t, "near")
 	for _, address := range []string{"127.0.0.1", "169.254.169.254", "::1", "0.0.0.0", "224.0.0.1", "localhost"} {

@@ -43,8 +43,7 @@ func (s *server) used(t *testing.T) time.Duration {
 	return ticks * (time.Second / 100)
 }
 
-// cheap runs what must not cost the server much processor time: what these attacks are
-// about takes minutes.
+// cheap runs requests that must not cost the server much CPU time. Successful attacks would take minutes.
 func (f *hardenedServer) cheap(t *testing.T, what string, do func()) {
 	t.Helper()
 	const most = 20 * time.Second // with the race detector and invariants
@@ -74,8 +73,7 @@ func jsonPatches(t *testing.T, f *hardenedServer) {
 	})
 }
 
-// laughs sends bodies that stand for far more than their size, by one who may create and
-// by nobody.
+// laughs sends bodies that expand to far more than their size, as a user with rights and without authentication.
 func laughs(t *testing.T, f *hardenedServer) {
 	var billion strings.Builder
 	billion.WriteString("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: laughs}\ndata:\n  a: &a [x,x,x,x,x,x,x,x,x]\n")
@@ -155,7 +153,7 @@ func metricsGrow(t *testing.T, f *hardenedServer) {
 			added++
 		}
 	}
-	// The first refusal of each kind adds some, and so does other work of the server.
+	// The first refusal of each kind adds some series, as does other work of the server.
 	if added > rounds*many/10 {
 		t.Errorf("%d requests added %d series", rounds*many, added)
 	}
@@ -174,7 +172,7 @@ func (f *hardenedServer) series(t *testing.T) map[string]bool {
 	return all
 }
 
-// spacedHeaders says who asks in ways that a proxy in front does not know to take away.
+// spacedHeaders names a user in fields whose spelling a proxy in front would not recognize and remove.
 func spacedHeaders(t *testing.T, f *hardenedServer) {
 	proxy := f.proxies.Sign(t, "front-proxy", nil, nil)
 	const who = "/apis/authentication.k8s.io/v1/selfsubjectreviews"

@@ -27,8 +27,8 @@ func custom(kind, name, text string) string {
 	return fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":%q,"metadata":{"name":%q},"spec":{"text":%q}}`, kind, name, text)
 }
 
-// clusterScoped has alice, who may do everything in one namespace, try what belongs to
-// none; and everybody, whether such paths are served.
+// clusterScoped has alice, who has all rights in one namespace, access cluster-scoped objects. It also checks that
+// such namespaced paths are served to no user.
 func clusterScoped(t *testing.T, f *hardenedServer) {
 	f.define(t, "realms", "Realm", "Cluster")
 	f.create(t, groupPath+"realms", custom("Realm", "r", "kept"))
@@ -71,8 +71,8 @@ func oneLine(kind string) string {
 	return ""
 }
 
-// otherResource has alice, who may do everything with one custom resource, look for
-// others of the group, whose names begin alike.
+// otherResource has alice, who has all rights on one custom resource, access others of the group whose names begin
+// with the same letters.
 func otherResource(t *testing.T, f *hardenedServer) {
 	for plural, kind := range map[string]string{"widgets": "Widget", "widgetsx": "WidgetX", "vaults": "Vault"} {
 		f.define(t, plural, kind, "Namespaced")
@@ -112,8 +112,8 @@ func otherResource(t *testing.T, f *hardenedServer) {
 	}
 }
 
-// keyTraversal writes under names that would be other keys, as one who may do
-// everything, so that nothing but the names is refused.
+// keyTraversal writes names that would form other keys, as a user with all rights, so that only the names can be
+// refused.
 func keyTraversal(t *testing.T, f *hardenedServer) {
 	before := f.ask(t, admin, "GET", "/api/v1/secrets", "").body
 	const secret = `{"metadata":{"name":%s},"data":{}}`
@@ -179,8 +179,8 @@ func endpoints(t *testing.T, f *hardenedServer) {
 	}
 }
 
-// leadingZeros: an address is never taken for two different ones. What is refused cannot
-// be; what is let in keeps its decimal meaning and its place in the range.
+// leadingZeros checks that no address has two meanings: it is refused, or keeps its decimal meaning and its place in
+// the range.
 func leadingZeros(t *testing.T, f *hardenedServer) {
 	const services = "/api/v1/namespaces/default/services"
 	for i, address := range []string{"10.0.0.010", "010.0.0.9", "0012.0.0.1"} {

@@ -78,7 +78,7 @@ func (s *server) dial(t *testing.T, certificates ...tls.Certificate) net.Conn {
 	return proctest.DialTLS(t, s.address, &tls.Config{InsecureSkipVerify: true, Certificates: certificates})
 }
 
-// answer is what came back.
+// answer is a response.
 type answer struct {
 	code   int
 	header http.Header

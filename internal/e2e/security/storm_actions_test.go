@@ -17,14 +17,14 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// encodings are what tenants want answers in.
+// encodings are the media types that tenants request.
 var encodings = []string{
 	"application/json", "application/yaml", "application/vnd.kubernetes.protobuf",
 	"application/json;as=Table;v=v1;g=meta.k8s.io", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
 	"application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
 }
 
-// streams are what they want watches in.
+// streams are the media types of their watches.
 var streams = []string{
 	"application/json", "application/vnd.kubernetes.protobuf;stream=watch",
 	"application/json;as=Table;v=v1;g=meta.k8s.io", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
@@ -102,7 +102,7 @@ func (s *storm) write(ctx context.Context, who tenant, r *rand.Rand) ([]byte, er
 	case 0:
 		body := fmt.Sprintf(`{"metadata":{"annotations":{"b":"%s-%d"}}}`, who.mark, r.Uint64())
 		code, got, err := s.send(ctx, who, "PATCH", who.object(r), body, merge)
-		return fine(code, got, err, http.StatusOK, http.StatusConflict, http.StatusForbidden) // a tenant may not change the namespace itself
+		return fine(code, got, err, http.StatusOK, http.StatusConflict, http.StatusForbidden) // a tenant has no right to change the namespace itself
 	case 1:
 		body := fmt.Sprintf(`{"data":{"extra":"%s %d"}}`, strings.Repeat(who.mark, 1+r.IntN(50)), r.Uint64())
 		code, got, err := s.send(ctx, who, "PATCH", who.path("configmaps/c-2"), body, merge)
@@ -121,7 +121,7 @@ func (s *storm) write(ctx context.Context, who tenant, r *rand.Rand) ([]byte, er
 	}
 }
 
-// refused is what is answered with errors that tell what was sent.
+// refused sends requests whose errors quote the request.
 func (s *storm) refused(ctx context.Context, who tenant, r *rand.Rand) ([]byte, error) {
 	jsonType := map[string]string{"Content-Type": "application/json"}
 	var code int
@@ -239,8 +239,7 @@ func (s *storm) websocket(ctx context.Context, who tenant, r *rand.Rand) ([]byte
 	return all.Bytes(), err
 }
 
-// pipeline sends requests of several tenants over one connection at once. What comes
-// back must be each one's own, in their order.
+// pipeline sends requests of several tenants over one connection at once. Each must get its own response, in order.
 func (s *storm) pipeline(ctx context.Context, _ tenant, r *rand.Rand) ([]byte, error) {
 	conn, err := s.open(ctx)
 	if err != nil {

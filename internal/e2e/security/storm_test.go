@@ -105,8 +105,8 @@ type action struct {
 	mute bool // nothing need come back
 }
 
-// TestTenantsSeeNoForeignData: of two hundred tenants none is told a byte of another's, whatever they do
-// at once, nor through a relay.
+// TestTenantsSeeNoForeignData checks that none of two hundred tenants receives a byte of another's data, whatever
+// they do concurrently, with and without a relay.
 func TestTenantsSeeNoForeignData(t *testing.T) {
 	if *seed == 0 {
 		*seed = time.Now().UnixNano()

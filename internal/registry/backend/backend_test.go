@@ -78,8 +78,8 @@ func TestUnheardBytesAreBounded(t *testing.T) {
 	}
 }
 
-// TestClosedBackendsAreReadToTheirEnd: what a backend sent before it closed the connection reaches the client,
-// although the client sends more.
+// TestClosedBackendsAreReadToTheirEnd checks that bytes that a backend sent before it closed the connection reach the
+// client, although the client sends more.
 func TestClosedBackendsAreReadToTheirEnd(t *testing.T) {
 	const head, last = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n", "the last output"
 	there := &closedBackend{failed: make(chan struct{}, 2), closed: make(chan struct{}), parts: []string{head, last}}
@@ -223,7 +223,7 @@ func TestFailedWritesOfRequestsAreReported(t *testing.T) {
 	}
 }
 
-// TestTransportsAreFound: who connects by itself finds what the transport connects with.
+// TestTransportsAreFound checks that a caller that connects by itself can find the connecting transport.
 func TestTransportsAreFound(t *testing.T) {
 	if Transport(nil) != nil {
 		t.Error("a transport came of none")

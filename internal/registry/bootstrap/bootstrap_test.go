@@ -234,8 +234,8 @@ func TestEndpointsFollowReadiness(t *testing.T) {
 	}
 }
 
-// dump returns every key with the revision of its last change, but for those of
-// events, which upstream's loops may record late.
+// dump returns every key with the revision of its last change, except keys of events, which upstream's loops may
+// record late.
 func dump(t *testing.T, store *kvtest.Memory) map[string]int64 {
 	t.Helper()
 	page, err := store.Range(t.Context(), kv.RangeOptions{Prefix: "/"})

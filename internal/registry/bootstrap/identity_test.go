@@ -13,8 +13,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestALeaseSaysThatTheServerLives: a Lease says that the server lives, of which there is
-// one for all its lives, until the server stops.
+// TestALeaseSaysThatTheServerLives checks that one Lease, the same after restarts, is renewed while the server runs.
 func TestALeaseSaysThatTheServerLives(t *testing.T) {
 	store := kvtest.NewMemory()
 	named := func(c *bootstrap.Config) { c.Identity = "apiserver-x" }

@@ -56,8 +56,8 @@ func newStock(t *testing.T, s *registrytest.Server, ip net.IP, port int32) *stoc
 	}
 }
 
-// turn is what a stock server does every ten seconds, and once more if it failed because
-// another was faster.
+// turn does what a kube-apiserver does every ten seconds, and once more if it failed because another server was
+// faster.
 func (s *stock) turn() {
 	s.t.Helper()
 	proctest.Eventually(s.t, "stock has its turn", func() error {
@@ -344,7 +344,7 @@ func TestAllocatedAddressesAreNotWarnedOf(t *testing.T) {
 	})
 }
 
-// outrun is a client to whom addresses exist already when it first tries to allocate them.
+// outrun is a client for which addresses exist already when it first tries to allocate them.
 type outrun struct {
 	kubernetes.Interface
 	times *atomic.Int64

@@ -80,7 +80,7 @@ func TestServersPublishStorageVersions(t *testing.T) {
 	}
 }
 
-// balking fails every write until it is told not to.
+// balking fails every write while balks is set.
 type balking struct {
 	http.RoundTripper
 	balks atomic.Bool
@@ -95,8 +95,8 @@ func (b *balking) RoundTrip(req *http.Request) (*http.Response, error) {
 	return b.RoundTripper.RoundTrip(req)
 }
 
-// TestPublishingIsTriedAgain: a server is not ready while its versions could not be published,
-// is not excused, and tries again. Before it is, it ends as soon as it is told to.
+// TestPublishingIsTriedAgain checks that a server whose storage versions could not be published is not ready and
+// retries. Until it succeeds, it can be ended at once.
 func TestPublishingIsTriedAgain(t *testing.T) {
 	for name, healed := range map[string]bool{"and succeeds": true, "and is given up": false} {
 		t.Run(name, func(t *testing.T) {

@@ -198,7 +198,7 @@ type benchWriter struct {
 	*testing.B
 	view      *registry.View
 	media     encoding.MediaType
-	upstreams runtime.Encoder // nil: answers are made of what was written
+	upstreams runtime.Encoder // nil: answers are built from the stored bytes
 	out       bytes.Buffer
 }
 

@@ -70,7 +70,7 @@ func TestKeyServiceThatHangs(t *testing.T) {
 	})
 }
 
-// keyServices are transformers by what the values begin with that each encrypts.
+// keyServices are transformers, by the prefix of the values that each encrypts.
 type keyServices map[string]*encodingtest.KeyService
 
 // TransformFromStorage implements value.Transformer.
@@ -88,8 +88,8 @@ func (k keyServices) TransformToStorage(context.Context, []byte, value.Context) 
 	return nil, errors.New("nothing is encrypted here")
 }
 
-// TestOneKeyServiceOfSeveralHangs: values that others have the keys of are decrypted all
-// the while, and the names of a flood of providers that nobody has are not all kept.
+// TestOneKeyServiceOfSeveralHangs checks that values of other key services are decrypted meanwhile, and that names of
+// unknown providers do not accumulate.
 func TestOneKeyServiceOfSeveralHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hung, other, local := "k8s:enc:kms:v2:hung:", "k8s:enc:kms:v2:hung2:", "k8s:enc:aescbc:v1:hung:"

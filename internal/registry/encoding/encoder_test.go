@@ -29,8 +29,8 @@ import (
 // serializers, as apiserver pkg/endpoints/handlers puts them together.
 type upstream struct {
 	codecs     runtime.NegotiatedSerializer
-	events     runtime.NegotiatedSerializer // of what is around an object in a stream
-	gv         schema.GroupVersion          // of what is written
+	events     runtime.NegotiatedSerializer // encodes the events around objects in a stream
+	gv         schema.GroupVersion          // of the output
 	kind       schema.GroupVersion          // of the view
 	projection encoding.Projection
 	media      string
@@ -63,7 +63,7 @@ func (u upstream) info(t testing.TB) runtime.SerializerInfo {
 	return info
 }
 
-// projected converts obj to what was asked for.
+// projected converts obj to the requested projection.
 func (u upstream) projected(t *testing.T, obj runtime.Object) runtime.Object {
 	t.Helper()
 	if u.projection == encoding.Full {
@@ -295,8 +295,7 @@ func testBookmarks(t *testing.T, v *registry.View, f *encoding.Encoder, u upstre
 	}
 }
 
-// testDecoded checks that what is decoded from the cache encodes to what it was
-// decoded from.
+// testDecoded checks that objects decoded from the cache encode to the same bytes again.
 func testDecoded(t *testing.T, v *registry.View, samples []registrytest.Sample) {
 	t.Helper()
 	for _, s := range samples {

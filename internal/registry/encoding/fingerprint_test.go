@@ -26,10 +26,9 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// TestFingerprintsDecodeToTheSameObject decodes values of every resource that has
-// fingerprints, in all versions, as they are stored and without some of their fields: many of
-// the same fingerprint and many that all but have it. It wants what decoding each of them anew
-// makes.
+// TestFingerprintsDecodeToTheSameObject decodes values of every resource that has fingerprints, in all versions, as
+// they are stored and without some of their fields. Many have the same fingerprint, and many differ slightly from
+// one. The results must equal those of decoding each value alone.
 func TestFingerprintsDecodeToTheSameObject(t *testing.T) {
 	server := registrytest.New(t, nil)
 	tested := 0
@@ -114,7 +113,8 @@ func stored(t *testing.T, obj runtime.Object, gvk schema.GroupVersionKind) []byt
 	return value
 }
 
-// Values of which no two have the same fingerprint are not inspected for ever.
+// TestFingerprintsOfNoUseAreNotTaken checks that values are no longer fingerprinted if no two have the same
+// fingerprint.
 func TestFingerprintsOfNoUseAreNotTaken(t *testing.T) {
 	server := registrytest.New(t, nil)
 	all := server.Registry.Resources()
@@ -154,7 +154,7 @@ func checkValue(t *testing.T, r *registry.Resource, value []byte, revision int64
 	}
 }
 
-// described is what selectors see of an object.
+// described returns the labels and fields of an object that selectors see.
 func described(o *cache.Object) map[string]string {
 	all := make(map[string]string)
 	for _, name := range []string{

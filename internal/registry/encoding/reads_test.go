@@ -102,8 +102,8 @@ func TestReadsHaveDefaultsThatWereNotStored(t *testing.T) {
 	}
 }
 
-// What reading changes beside defaults is changed in what is served: fields that
-// fill each other in, values that are corrected, fields of newer servers.
+// TestReadsHaveWhatConversionChanges checks that served objects have the changes that reading makes besides defaults:
+// fields that fill each other in, corrected values, fields of newer servers.
 func TestReadsHaveWhatConversionChanges(t *testing.T) {
 	s := registrytest.New(t, nil)
 	s.Start(t)
@@ -142,8 +142,8 @@ func podOf(t *testing.T, v *registry.View, value string) runtime.Object {
 	return obj
 }
 
-// What a storage does to every object that it reads is done to what the cache
-// serves, in live events as well.
+// TestReadsAndEventsAreDecorated checks that served objects, in live events as well, have the changes that a
+// storage's decorator makes.
 func TestReadsAndEventsAreDecorated(t *testing.T) {
 	s := registrytest.New(t, nil)
 	s.Start(t)
@@ -277,8 +277,8 @@ func TestAwkwardKindsAreWrittenAsEncodingJSONDoes(t *testing.T) {
 
 }
 
-// Metadata on its own is what upstream cuts out of the internal object, which for
-// some kinds differs from what the stored version says.
+// TestPartialMetadataIsCutFromTheInternalObject checks that metadata alone comes from upstream's internal object,
+// which for some kinds differs from the stored version.
 func TestPartialMetadataIsCutFromTheInternalObject(t *testing.T) {
 	s := registrytest.New(t, nil)
 	for _, resource := range []string{"deployments", "daemonsets", "statefulsets", "replicasets"} {
@@ -286,7 +286,7 @@ func TestPartialMetadataIsCutFromTheInternalObject(t *testing.T) {
 	}
 }
 
-// Who set which field is told in every read.
+// TestManagedFieldsAreInEveryRead checks that every read has managedFields.
 func TestManagedFieldsAreInEveryRead(t *testing.T) {
 	s := registrytest.New(t, nil)
 	s.Start(t)
@@ -310,7 +310,8 @@ func TestManagedFieldsAreInEveryRead(t *testing.T) {
 	}
 }
 
-// Objects that a client is given are its own; what it does to them nobody sees.
+// TestClientsMayMutateWhatTheyAreGiven checks that callers own returned objects: their changes are visible to no one
+// else.
 func TestClientsMayMutateWhatTheyAreGiven(t *testing.T) {
 	s := registrytest.New(t, nil)
 	s.Start(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// TestItemsWithoutRoomAreTheSame: items of a list for which there is no room are the same
-// as those that are kept, and most of what there is room for is not made again.
+// TestItemsWithoutRoomAreTheSame checks that list items that do not fit into the budget equal cached ones, and that
+// most of those that fit are not built again.
 func TestItemsWithoutRoomAreTheSame(t *testing.T) {
 	for _, c := range []struct {
 		room         int64 // for so many bytes of encodings

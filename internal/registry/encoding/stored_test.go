@@ -14,9 +14,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// TestStoredValuesMatchUpstream: objects of all resources are encoded to the bytes that
-// upstream's storage codec makes, and values, whole and damaged, decode to what it makes of
-// them.
+// TestStoredValuesMatchUpstream checks that objects of all resources encode to the bytes of upstream's storage codec,
+// and that values, whole and damaged, decode to the same objects or errors.
 func TestStoredValuesMatchUpstream(t *testing.T) {
 	server := registrytest.New(t, nil)
 	seen, own := 0, 0
@@ -108,9 +107,9 @@ func compareDecoded(t *testing.T, r *registry.Resource, value []byte) {
 	}
 }
 
-// TestCachedObjectsAreRestored: what a write finds in the cache is, down to maps that defaults
-// leave empty, what upstream's storage codec makes of the stored value. A ConfigMap without data
-// that is immutable could not be updated otherwise.
+// TestCachedObjectsAreRestored checks that a write that starts from the cache gets the same object as from upstream's
+// storage codec, including maps that defaults leave empty. Otherwise an immutable ConfigMap without data could not be
+// updated.
 func TestCachedObjectsAreRestored(t *testing.T) {
 	server := registrytest.New(t, nil)
 	seen := 0

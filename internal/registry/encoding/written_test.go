@@ -75,7 +75,7 @@ func (w *writer) run(namespaced bool) {
 	if namespaced {
 		scope.Namespace = "ns"
 	}
-	for range 6 { // objects that are alike but for their names
+	for range 6 { // objects that differ only in their names
 		scope.Name += "a"
 		w.create(scope)
 	}

@@ -12,8 +12,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// FuzzStringsAreThoseOfEncodingJSON compares strings of any bytes with what encoding/json writes, and what is
-// said of their plain parts with what it escapes.
+// FuzzStringsAreThoseOfEncodingJSON compares strings of any bytes with the output of encoding/json, and the reported
+// plain prefixes with the escapes of encoding/json.
 func FuzzStringsAreThoseOfEncodingJSON(f *testing.F) {
 	for _, seed := range []string{"", "plain", "long enough for whole words, and more", `"`, `back\slash`, "<a&b>", "\x00\x1f\x7f", "é\u2028\u2029😀", "\xff\xc3", "12345678\n"} {
 		f.Add([]byte(seed))

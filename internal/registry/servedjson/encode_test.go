@@ -10,7 +10,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// encodes compares Encode with encoding/json, and what it says of decoding with decoding.
+// encodes compares Encode with encoding/json, and its Same with decoding.
 func encodes(t *testing.T, object map[string]any) (same, ok bool) {
 	t.Helper()
 	got, ok := Encode(object, 100)
@@ -79,7 +79,7 @@ func TestEncodeIsEncodingJSONs(t *testing.T) {
 	}
 }
 
-// TestEncodeKnowsNoOtherTypes: what decoding does not make is left to encoding/json.
+// TestEncodeKnowsNoOtherTypes checks that Encode leaves types that decoding does not make to encoding/json.
 func TestEncodeKnowsNoOtherTypes(t *testing.T) {
 	deep := any(map[string]any{})
 	for range maxDepth {

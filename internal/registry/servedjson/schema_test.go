@@ -217,8 +217,9 @@ func encode(t *testing.T, obj any) []byte {
 	return b.Bytes()
 }
 
-// TestReadIsAsUpstreamReads: what a shape knows is what upstream reads, for random schemas and objects: such as they are stored,
-// such as an older definition let be stored, and such as nobody has written. What was read once is known, nearly always.
+// TestReadIsAsUpstreamReads checks that Read returns what upstream reads, for random schemas and objects: objects as
+// they are stored, as an older CRD allowed, and as no server has stored them. It recognizes nearly all objects that
+// were read once.
 func TestReadIsAsUpstreamReads(t *testing.T) {
 	rounds := 1000
 	if testing.Short() {
@@ -313,7 +314,7 @@ func TestStringsAndNumbers(t *testing.T) {
 	}
 }
 
-// FuzzRead: whatever the bytes are, those that a shape knows are read so by upstream.
+// FuzzRead checks that upstream reads the same from any bytes that a shape recognizes.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"creationTimestamp":"2020-01-02T03:04:05Z","generation":1,"labels":{"a":"b"},"name":"n","uid":"u"},"spec":{"a":1,"b":[{"c":null}]}}`))
 	f.Add([]byte(`{"apiVersion":"example.com/v1","kind":"Shelf","metad\u0061ta":{"name":"n"}}`))

@@ -98,7 +98,7 @@ func TestCheckReadsInPagesWithoutValues(t *testing.T) {
 	})
 }
 
-// What cannot be compared says nothing about the cache: it stays as it is.
+// TestCheckThatFailsLeavesTheCacheAlone checks that a comparison that fails does not change the cache.
 func TestCheckThatFailsLeavesTheCacheAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf)

@@ -13,8 +13,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// FuzzContinue lists from where any token says: what upstream refuses is refused, and
-// nothing is shown that is out of the scope, or not of the token's revision.
+// FuzzContinue lists with arbitrary tokens. Tokens that upstream refuses must be refused, and a list must show only
+// objects of its scope at the token's revision.
 func FuzzContinue(f *testing.F) {
 	for _, token := range continueTokens {
 		f.Add(token, "a", true)
@@ -52,8 +52,7 @@ func TestContinueTokens(t *testing.T) {
 	})
 }
 
-// continued is what tokens are tried on: pods that were created one after the other,
-// and whether they were by a revision.
+// continued is pods created one after the other, and the revision of each.
 type continued struct {
 	*fixture
 	created map[string]int64

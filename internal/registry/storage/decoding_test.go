@@ -63,8 +63,8 @@ func (f *fixture) touch(key string) *example.Pod {
 	return out
 }
 
-// What is encrypted with an older key is read, and written with the present one when
-// somebody writes it as it is, although the cache sees no difference.
+// TestOldKeysAreReadAndWritesUseTheNewOne checks that values encrypted with an older key can be read, and that a
+// write without changes encrypts them with the new key, although the cache sees no difference.
 func TestOldKeysAreReadAndWritesUseTheNewOne(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeProtobuf)
 	before, after := key(t, "before"), key(t, "after")
@@ -155,8 +155,8 @@ func (s *slowTransformer) TransformFromStorage(ctx context.Context, data []byte,
 	return s.Transformer.TransformFromStorage(ctx, data, dataCtx)
 }
 
-// Values are decoded at the same time; what comes of them is seen in the order in
-// which it was stored, and no revision before it is complete.
+// TestIngestKeepsTheOrderOfTheStore checks that although values are decoded concurrently, results appear in the order
+// of the store, and no revision is complete before an earlier one.
 func TestIngestKeepsTheOrderOfTheStore(t *testing.T) {
 	synctest.Test(t, ingestKeepsOrder)
 }
@@ -219,8 +219,7 @@ func ingestKeepsOrder(t *testing.T) {
 	}
 }
 
-// tornPair finds a pair of keys, always written together, of which one is seen without
-// the other.
+// tornPair returns a pair of keys, always written together, that a snapshot has only one of.
 func tornPair(f *fixture, pods int) string {
 	snapshot := f.resource.Cache.Snapshot()
 	for i := range pods {

@@ -16,5 +16,5 @@ func (r *Resource) Object(rest string, value []byte, revision int64) *cache.Obje
 	return r.codec.DecodeValue(context.Background(), r.layout.root+rest, rest, value, revision)
 }
 
-// Budget is what bounds the resource's encodings.
+// Budget returns the budget of the resource's encodings.
 func (r *Resource) Budget() *cache.Budget { return r.codec.Schema().Budget() }

@@ -42,8 +42,7 @@ func expired(err error) bool {
 	return errors.As(err, &inStream) && apierrors.IsResourceExpired(inStream.Err) || apierrors.IsResourceExpired(err)
 }
 
-// set back replaces the store by what it was at a revision. What loads again stands still
-// until the returned function is called.
+// setBack replaces the store by its state at a revision. Loads wait until the returned function is called.
 func (f *fixture) setBack(revision int64) (load func()) {
 	loading := make(chan struct{})
 	f.memory.SetHook(func(op, _ string) error {
@@ -131,7 +130,7 @@ func TestReadsOfAReplacedStore(t *testing.T) {
 	}
 }
 
-// errorOf is the error that a client is told, in the stream or not.
+// errorOf returns the error that a client receives, in the stream or before it.
 func errorOf(err error) error {
 	var inStream *StreamError
 	if errors.As(err, &inStream) {
@@ -174,9 +173,8 @@ func TestReadOfAReplacedStoreCountsOneWait(t *testing.T) {
 	})
 }
 
-// TestRevisionsOfAReplacedStore: a revision that the store has not reached, or that only
-// the lost history may have given out, is too old; what lists were given out with since
-// is not.
+// TestRevisionsOfAReplacedStore checks that a revision is too old if the store has not reached it, or if only the
+// lost history may have issued it. Revisions of lists since the replacement are accepted.
 func TestRevisionsOfAReplacedStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf)

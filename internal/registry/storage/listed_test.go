@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// TestListsAreNoOlderThanOnesOfTheStore: what the store answered, before the cache was ready,
-// names a revision that the cache has yet to reach. No list or watch names an older one.
+// TestListsAreNoOlderThanOnesOfTheStore checks that lists and watches are never older than an earlier list that the
+// store answered before the cache was ready.
 func TestListsAreNoOlderThanOnesOfTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf)
@@ -60,7 +60,7 @@ func TestListsAreNoOlderThanOnesOfTheStore(t *testing.T) {
 				t.Errorf("the initial events end at %d, after a list at %d", end, stored.Meta.Revision)
 			}
 		}
-		// Of another history nothing has been told.
+		// After a restore, no list of the new history has been returned yet.
 		f.memory.Restore(stored.Meta.Revision-1, true)
 		f.until("the cache has loaded again", func() bool {
 			listing, err = f.list(ListRequest{ResourceVersion: "0"})
@@ -75,8 +75,8 @@ func wholeListing() listing {
 	return listing{q: q, prefix: "/pods/"}
 }
 
-// TestPagesOfALaggingCacheCanBeRead: a list that was told to be no older than a revision
-// begins at one whose next page can be read, though everything up to it was compacted.
+// TestPagesOfALaggingCacheCanBeRead checks that a list with a minimum revision begins at a revision whose next page
+// can be read, even if everything up to the minimum was compacted.
 func TestPagesOfALaggingCacheCanBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf)

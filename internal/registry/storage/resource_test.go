@@ -101,7 +101,7 @@ func TestReadsDoNotDecode(t *testing.T) {
 	}
 }
 
-// What a write hands over is what decoding the stored value would have made.
+// TestOfferedObjectsAreWhatDecodingMakes checks that offered objects equal those decoded from the stored value.
 func TestOfferedObjectsAreWhatDecodingMakes(t *testing.T) {
 	for _, media := range []string{runtime.ContentTypeProtobuf, runtime.ContentTypeJSON} {
 		t.Run(media, func(t *testing.T) {

@@ -21,9 +21,9 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// TestShardsMatchUpstream: the objects of a shard are those that upstream's selector matches, in
-// lists and initial events, from the cache and from the store; pages and what they say of the
-// rest are as upstream's (apiserver pkg/storage/continue.go).
+// TestShardsMatchUpstream checks that shards have the objects that upstream's selector matches, in lists and initial
+// events, from the cache and from the store. Pages and their remaining counts must equal upstream's (apiserver
+// pkg/storage/continue.go).
 func TestShardsMatchUpstream(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
 	for name, uncached := range map[string]bool{"cached": false, "from the store": true} {
@@ -128,7 +128,7 @@ func (f *fixture) checkShardPages(t *testing.T, selector sharding.Selector, want
 			}
 			break
 		}
-		// Of several reads of the store for one page, upstream counts from the last one on.
+		// If a page takes several reads of the store, upstream counts from the last one on.
 		most := int64(total) - request.Limit
 		switch left := listing.Meta.Remaining; {
 		case left == nil:

@@ -148,7 +148,7 @@ func newFixture(t *testing.T, media string, change ...func(*fixtureConfig)) *fix
 	return f
 }
 
-// fixtureConfig is what a fixture's resource is made of.
+// fixtureConfig configures a fixture's resource.
 type fixtureConfig struct {
 	Config
 	codec    encoding.Config
@@ -210,7 +210,7 @@ func examplePodAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
 // the old one made of the store, gives way to that of another server, which makes
 // present and past of the store with the new one.
 func (f *fixture) UpdatePrefixTransformer(modify storagetesting.PrefixTransformerModifier) func() {
-	f.stop() // nobody reads while the transformer, which counts that, is copied
+	f.stop() // no read may run while the transformer, which counts reads, is copied
 	before := *f.transformer.now.Load()
 	copied := *before.(*storagetesting.PrefixTransformer)
 	f.transformer.set(modify(&copied))
@@ -250,7 +250,7 @@ func (corrupt) TransformFromStorage(context.Context, []byte, value.Context) ([]b
 	return nil, true, errors.New("bits flipped")
 }
 
-// reload makes the cache load anew, and waits for it.
+// reload makes the cache reload, and waits for that.
 func (f *fixture) reload() {
 	f.t.Helper()
 	before := f.resource.Reflector.Stats().Loads
@@ -278,8 +278,7 @@ func (f *fixture) until(what string, done func() bool) {
 	}
 }
 
-// compact forgets the store's history, as one of several servers does: that is a
-// write itself.
+// compact discards the store's history, as one of several servers does: compaction is a write itself.
 func (f *fixture) compact(ctx context.Context, t *testing.T, resourceVersion string) {
 	t.Helper()
 	f.increase(ctx, t)
@@ -503,9 +502,9 @@ func plainSuites() map[string]plainSuite {
 	}
 }
 
-// TestWritesStartFromTheLastWrite: while the event of a write has not come yet, the next one of the
-// same object begins with what that has made: no read and no second transaction is needed. Nor is
-// anything taken for granted: what another server has changed since is found.
+// TestWritesStartFromTheLastWrite checks that before the event of a write has arrived, the next write of the same
+// object starts from that write's result, with no read and no second transaction. If another server has changed the
+// object since, the write must notice.
 func TestWritesStartFromTheLastWrite(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeProtobuf)
 	const key = "/pods/x/a"

@@ -52,8 +52,8 @@ func everything() storage.ListOptions {
 	return storage.ListOptions{Recursive: true, Predicate: storage.Everything}
 }
 
-// TestPanicEndsOneWatch: what panics while it makes the events of one watch ends that
-// watch, with an error, and no other.
+// TestPanicEndsOneWatch checks that a panic while the events of one watch are built ends only that watch, with an
+// error.
 func TestPanicEndsOneWatch(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeJSON)
 	f.fill(1)

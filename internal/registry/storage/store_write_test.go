@@ -9,9 +9,9 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// TestChangesAreSeenByTheirSize: an update that changes how many bytes are stored decodes the
-// present object once. One that changes nothing is not written, one that changes bytes of the same
-// number is, and so is one that would store the same object in other bytes.
+// TestChangesAreSeenByTheirSize checks that an update that changes the stored size decodes the present object once.
+// An update without changes is not written. One that changes bytes without changing their number is written, as is
+// one that stores the same object in other bytes.
 func TestChangesAreSeenByTheirSize(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeJSON, func(c *fixtureConfig) { c.codec.Transformer = nil })
 	const key = "/pods/x/a"

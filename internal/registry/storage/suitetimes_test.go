@@ -89,7 +89,7 @@ func (l longTTLStorage) GuaranteedUpdate(ctx context.Context, key string, out ru
 		}, cached)
 }
 
-// withSyncedWatches runs a suite that waits 150 milliseconds for the events of what it has created.
+// withSyncedWatches runs a suite that waits 150 milliseconds for the events of objects it has created.
 func withSyncedWatches(suite plainSuite) plainSuite {
 	return func(ctx context.Context, t *testing.T, s storage.Interface) {
 		suite(ctx, t, &syncedStorage{Interface: s})

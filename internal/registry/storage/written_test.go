@@ -12,10 +12,9 @@ import (
 	"github.com/larder-io/larder/cache"
 )
 
-// TestWrittenKnowsWhatAWriteHasReturned: it has the object that the last write under its context
-// has returned, at its revision, and is the very one that the cache takes; it has none of
-// a write that failed, that nobody tracks, or of whose object the cache may have to decode the
-// value.
+// TestWrittenKnowsWhatAWriteHasReturned checks that Written has the object that the last write under its context has
+// returned, at its revision, and that the cache adopts this object. It has no object of a failed write, of an
+// untracked write, or if the cache may have to decode the value.
 func TestWrittenKnowsWhatAWriteHasReturned(t *testing.T) {
 	for _, c := range []struct {
 		name    string

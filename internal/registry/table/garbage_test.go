@@ -17,9 +17,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// TestMetadataThatAreNotKeptLeaveNoGarbage writes a table of pods whose metadata do not fit into
-// the budget: they are made where they go. Under the race detector, pools drop some of what they are
-// given, and what is made anew then would be counted.
+// TestMetadataThatAreNotKeptLeaveNoGarbage writes a table of pods whose metadata do not fit into the budget, so that
+// they are built in the output. Under the race detector, pools drop some of their items, and new ones would count.
 func TestMetadataThatAreNotKeptLeaveNoGarbage(t *testing.T) {
 	_, values := registrytest.Pods(t)
 	values = values[:200]

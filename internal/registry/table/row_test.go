@@ -76,7 +76,7 @@ func aged(t *testing.T, r *registry.Resource, random *rand.Rand, seed int64) *ca
 	return o
 }
 
-// timesIn appends the times in v, but for those in maps and interfaces, to dst.
+// timesIn appends the times in v, except those in maps and interfaces, to dst.
 func timesIn(v reflect.Value, dst []*time.Time) []*time.Time {
 	switch v.Kind() {
 	case reflect.Pointer:

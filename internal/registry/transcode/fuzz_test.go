@@ -16,8 +16,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/transcode"
 )
 
-// FuzzAppend transcodes any bytes: what comes of them is what upstream would write, or
-// nothing. Messages that upstream's code wrote are not refused.
+// FuzzAppend transcodes any bytes. The result must equal upstream's, or be refused. Messages that upstream's code
+// wrote must not be refused.
 func FuzzAppend(f *testing.F) {
 	types := []reflect.Type{
 		reflect.TypeFor[corev1.Pod](), reflect.TypeFor[corev1.Secret](), reflect.TypeFor[certificatesv1.CertificateSigningRequest](),

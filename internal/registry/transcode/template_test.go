@@ -30,8 +30,8 @@ func plainFiller(seed int64) *randfill.Filler {
 	)
 }
 
-// TestNeighbours changes bytes of messages of every kind, whatever these say, and wants of each
-// what upstream writes for it alone. What was written before must not show.
+// TestNeighbours changes bytes of messages of every kind. Each result must equal upstream's for that message alone,
+// without traces of earlier messages.
 func TestNeighbours(t *testing.T) {
 	random := rand.New(rand.NewSource(1))
 	planner := transcode.NewPlanner()
@@ -202,7 +202,7 @@ func TestSimilarPodsShareTemplates(t *testing.T) {
 	}
 }
 
-// TestLargeMessagesBecomeNoTemplates: what is kept of messages is bounded.
+// TestLargeMessagesBecomeNoTemplates checks that messages larger than MaxTemplateSize do not become templates.
 func TestLargeMessagesBecomeNoTemplates(t *testing.T) {
 	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.ConfigMap](), schema.GroupVersionKind{})
 	if err != nil {

@@ -29,7 +29,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/transcode"
 )
 
-// message is what generated types have.
+// message is the methods of generated types.
 type message interface {
 	Marshal() ([]byte, error)
 	Unmarshal([]byte) error
@@ -63,7 +63,7 @@ func awkwardText(c randfill.Continue) string {
 	return text.String()
 }
 
-// filler fills objects with what their types allow.
+// filler fills objects with values that their types allow.
 func filler(seed int64) *randfill.Filler {
 	funcs := func(serializer.CodecFactory) []any {
 		return []any{

@@ -92,8 +92,8 @@ func FuzzRevisionJSON(f *testing.F) {
 	})
 }
 
-// duplicates reports whether a name may occur twice, of which decoders take the
-// last and the splice the first, or in another spelling.
+// duplicates reports whether a name may occur twice, or in another spelling. Decoders take the last of two, the
+// splice the first.
 func duplicates(object []byte) bool {
 	lower := bytes.ToLower(object)
 	return bytes.Count(lower, []byte("metadata")) > 1 || bytes.Count(lower, []byte("resourceversion")) > 1 || bytes.Contains(object, []byte(`\u`))

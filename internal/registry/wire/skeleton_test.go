@@ -24,7 +24,7 @@ func skeletonFields() *wire.Fields {
 // microsecond is a time that is no whole second.
 const microsecond = "\x08\x01\x10\xe8\x07"
 
-// model is what a Skeleton says, in words.
+// model describes in words what a Skeleton contains.
 func model(msg []byte, fields *wire.Fields, names map[string]int) string {
 	var out bytes.Buffer
 	for len(msg) > 0 {
@@ -78,8 +78,8 @@ func drawMessage(t *rapid.T, depth int) (msg []byte) {
 	return msg
 }
 
-// Two messages have one skeleton exactly if they say the same but for what is left
-// out.
+// TestSkeletonIsTheMessage checks that two messages have the same skeleton exactly if they differ only in the omitted
+// fields.
 func TestSkeletonIsTheMessage(t *testing.T) {
 	skeletons, models := make(map[string]string), make(map[string]string)
 	shared := 0

@@ -137,7 +137,7 @@ func TestCallersWriteForOthers(t *testing.T) {
 		p := newPeer(t)
 		p.acknowledged()
 		begin := time.Now()
-		const calls = maxFlushes + 1 // the last of which the first caller does not write
+		const calls = maxFlushes + 1 // the first caller does not write the last one
 		results := []<-chan error{p.putBytes(t.Context(), 1)}
 		for i := range uint32(calls) {
 			if i < calls-1 {

@@ -22,7 +22,7 @@ type write struct {
 	of       *resource
 	payload  payload // id 0 for a deletion
 	key      string
-	deletes  int64 // UID or revision in a deletion's precondition
+	deletes  int64 // revision in a deletion's precondition
 	revision int64 // of an acknowledged write; 0 when the answer did not tell it
 
 	transaction int64 // that it is part of, 0 if it is one by itself
