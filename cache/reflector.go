@@ -176,7 +176,7 @@ func (r *Reflector) follow(ctx context.Context, group *errgroup.Group) error {
 		if !errors.Is(err, kv.ErrLost) {
 			return err
 		}
-		r.logger.Warn("subscription lost its place, loading again", "resource", r.cache.schema.name)
+		r.logger.Warn("subscription lost its place, reloading", "resource", r.cache.schema.name)
 	}
 }
 
@@ -190,7 +190,7 @@ func (r *Reflector) loadUntilDone(ctx context.Context, group *errgroup.Group) er
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		r.logger.Warn("loading failed, will be repeated", "resource", r.cache.schema.name, "error", err)
+		r.logger.Warn("load failed, will retry", "resource", r.cache.schema.name, "error", err)
 		select {
 		case <-time.After(pause/2 + rand.N(pause/2)):
 		case <-ctx.Done():

@@ -81,7 +81,7 @@ func (i *authentication) impersonate(x *apiCall) bool {
 		return true
 	}
 	if i.impersonation == nil {
-		x.Deny(apierrors.NewForbidden(schema.GroupResource{Group: x.Group, Resource: x.Resource}, x.Name, errors.New("no authorizer decides who may impersonate")))
+		x.Deny(apierrors.NewForbidden(schema.GroupResource{Group: x.Group, Resource: x.Resource}, x.Name, errors.New("the server has no authorizer for impersonation")))
 		return false
 	}
 	began := time.Now()

@@ -21,8 +21,8 @@ const (
 	statusRounds = 3
 )
 
-// errUnsound ends a stream of a member whose reports of progress cannot be trusted.
-var errUnsound = errors.New("kv: the member's reports of progress cannot be trusted")
+// errUnsound ends a stream of a member whose progress notifications are unreliable.
+var errUnsound = errors.New("kv: the member's progress notifications are unreliable")
 
 // members determines which members' progress reports can be trusted.
 //
@@ -62,7 +62,7 @@ func (m *members) identify(ctx context.Context, member uint64) bool {
 	// A server without member ids is not etcd but an imitation. It may report the progress
 	// of revisions without events only at the right moment, or not at all.
 	if (!sound || member == 0) && !m.wide.Swap(true) {
-		m.logger.Info("all keys of etcd are watched, because its reports of progress do not suffice", "version", version)
+		m.logger.Info("watching all keys of etcd, because its progress notifications are unreliable", "version", version)
 	}
 	return sound
 }
@@ -106,7 +106,7 @@ func (m *members) ask(ctx context.Context, endpoint string, member uint64, opene
 	asked := time.Now()
 	answer, err := m.status(ctx, endpoint)
 	if err != nil {
-		m.logger.Debug("etcd does not tell its version", "endpoint", endpoint, "error", err)
+		m.logger.Debug("etcd does not report its version", "endpoint", endpoint, "error", err)
 		return
 	}
 	m.mu.Lock()

@@ -171,7 +171,7 @@ func (s *Subscription) Begin(ctx context.Context, least int64) (past, present in
 			case ctx.Err() != nil:
 				return 0, 0, fmt.Errorf("kv: read the past of %s: %w", s.prefix, ctx.Err())
 			case err != nil:
-				s.tail.logger.Warn("the past cannot be read", "prefix", s.prefix, "error", err)
+				s.tail.logger.Warn("cannot replay past revisions", "prefix", s.prefix, "error", err)
 				return 0, 0, nil
 			}
 		}

@@ -30,7 +30,7 @@ func TestCacheBytesAreParsed(t *testing.T) {
 		{[]string{"100Ei"}, "9223372036854775807"},
 		{[]string{"-2"}, `"-2" is not a number of bytes`},
 		{[]string{"=5"}, `"=5" names no resource`},
-		{[]string{"pods=1,pods=2"}, `"pods=2" names no resource, or one that has a limit already`},
+		{[]string{"pods=1,pods=2"}, `"pods=2" names no resource, or one that already has a limit`},
 		{[]string{"pods=-1"}, "must not be negative"},
 		{[]string{"1,2"}, "only one limit"},
 	} {

@@ -50,7 +50,7 @@ func (c *cacheBytes) Set(value string) error {
 		}
 		gr := schema.ParseGroupResource(name)
 		if _, twice := shares[gr]; twice || gr.Resource == "" {
-			return fmt.Errorf("%q names no resource, or one that has a limit already", part)
+			return fmt.Errorf("%q names no resource, or one that already has a limit", part)
 		}
 		if bytes < 0 {
 			return fmt.Errorf("%q: the limit of a resource must not be negative", part)

@@ -91,7 +91,7 @@ func (s *serving) build() (*backend, error) {
 	loading, cancel := context.WithTimeout(g.ending, loadTimeout)
 	defer cancel()
 	if err := g.custom.WaitReady(loading); err != nil {
-		klog.InfoS("Custom resources are loaded late", "resource", g.custom.GroupResource, "err", err)
+		klog.InfoS("Custom resources are not loaded yet, serving them anyway", "resource", g.custom.GroupResource, "err", err)
 	}
 	return g, nil
 }

@@ -67,7 +67,7 @@ func (s *swaggerService) serve(w http.ResponseWriter, r *http.Request) {
 	p, subType, ok, err := s.document().acceptable(clauses(r))
 	switch {
 	case err != nil:
-		klog.ErrorS(err, "OpenAPI v2 has no document")
+		klog.ErrorS(err, "Cannot build the OpenAPI v2 document")
 		w.WriteHeader(http.StatusServiceUnavailable)
 	case !ok:
 		w.WriteHeader(http.StatusNotAcceptable)
@@ -227,7 +227,7 @@ func addedBy(parts map[string]describedPart[*part], builtIn *sections) (*section
 	for name, p := range parts {
 		if p.part.packed == nil && p.part.variants == nil {
 			if err := p.part.build(&index); err != nil {
-				klog.ErrorS(err, "OpenAPI v2 leaves out what cannot be described", "name", name)
+				klog.ErrorS(err, "Omitting an API from OpenAPI v2", "name", name)
 				continue
 			}
 		}

@@ -77,7 +77,7 @@ func (s *openAPIv3) find(name string) *document {
 func (s *openAPIv3) serveIndex(w http.ResponseWriter, r *http.Request) {
 	index, err := s.indexed()
 	if err != nil {
-		klog.ErrorS(err, "OpenAPI v3 cannot be listed")
+		klog.ErrorS(err, "Cannot build the index of OpenAPI v3")
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
@@ -110,7 +110,7 @@ func (s *openAPIv3) indexed() ([]byte, error) {
 	for name, d := range known {
 		p, err := d.part.in("json")
 		if err != nil {
-			klog.ErrorS(err, "OpenAPI v3 leaves out what cannot be described", "path", name)
+			klog.ErrorS(err, "Omitting an API from the index of OpenAPI v3", "path", name)
 			continue
 		}
 		root.Paths[name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: hashed(name, p.tag)}
@@ -157,7 +157,7 @@ func (s *openAPIv3) serveDocument(w http.ResponseWriter, r *http.Request) {
 	case len(wanted) == 0:
 		return // the Accept header is malformed
 	case err != nil:
-		klog.ErrorS(err, "OpenAPI v3 has no document", "path", name)
+		klog.ErrorS(err, "Cannot build an OpenAPI v3 document", "path", name)
 		return
 	case !ok:
 		w.WriteHeader(http.StatusNotAcceptable)

@@ -47,7 +47,7 @@ func (r *Relay) keepContact(ctx context.Context) {
 		minor, err := minorOf(ctx, &r.config)
 		if err != nil {
 			if ctx.Err() == nil {
-				r.config.Logger.Warn("upstream does not tell its version", "error", err)
+				r.config.Logger.Warn("upstream does not report its version", "error", err)
 			}
 			return
 		}

@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	// credentialTimeout is how long a request waits for the plugin that makes the relay's credential.
+	// credentialTimeout is how long a request waits for the relay's credential plugin.
 	credentialTimeout = 10 * time.Second
 	// maxWaiting limits the requests that wait for the plugin. Those that were given up count as long as the plugin runs.
 	maxWaiting = 1000
 )
 
-var errNoCredential = errors.New("relay: the plugin that makes the relay's credential does not answer")
+var errNoCredential = errors.New("relay: the relay's credential plugin does not respond")
 
 // TransportFor is [rest.TransportFor], but requests wait for a credential plugin only until their contexts end, and at
 // most for credentialTimeout. client-go makes all of them wait until the plugin ends. A request that was given up leaves a

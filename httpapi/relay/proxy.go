@@ -64,7 +64,7 @@ func NewProxy(config ProxyConfig) (*Proxy, error) {
 	upstream := rest.CopyConfig(config.Upstream)
 	switch {
 	case upstream.Transport != nil || upstream.WrapTransport != nil:
-		return nil, errors.New("relay: the upstream has a transport of its own, whose credentials are not known")
+		return nil, errors.New("relay: the upstream's configuration has its own transport, whose credentials are unknown")
 	case upstream.Impersonate.UserName != "":
 		return nil, errors.New("relay: the credential for the upstream impersonates a user, and cannot impersonate others")
 	}

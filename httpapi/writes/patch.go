@@ -165,7 +165,7 @@ func (p *patched) applyPatch(ctx context.Context, live runtime.Object) (runtime.
 func (p *patched) applyConfiguration(ctx context.Context, live runtime.Object) (runtime.Object, error) {
 	manager := p.write.endpoint.Scope.FieldManager
 	if manager == nil {
-		return nil, apierrors.NewInternalError(errors.New("fields are not managed here"))
+		return nil, apierrors.NewInternalError(errors.New("the resource has no managedFields"))
 	}
 	content, unique, err := patches.Applied(p.patch.Kind, p.patch.Data)
 	if err != nil {

@@ -56,13 +56,13 @@ func newBudget(bytes, shares int64) (*cache.Budget, error) {
 	case bytes < 0:
 		return cache.NewBudget(0), nil
 	case bytes > 0 && shares > bytes:
-		return nil, fmt.Errorf("the cache limits of single resources add up to %d bytes, and all caches may have %d", shares, bytes)
+		return nil, fmt.Errorf("the cache limits of single resources add up to %d bytes, more than the limit of all caches, %d", shares, bytes)
 	case bytes > 0:
 		return cache.NewBudget(bytes), nil
 	}
 	most := debug.SetMemoryLimit(-1) / 8 * 3 // -1 changes nothing
 	if shares >= most {
-		return nil, fmt.Errorf("the cache limits of single resources add up to %d bytes, and all caches may have %d, three eighths of the memory limit; --cache-max-bytes can allow more", shares, most)
+		return nil, fmt.Errorf("the cache limits of single resources add up to %d bytes, more than the limit of all caches, %d, which is three eighths of the memory limit; --cache-max-bytes can allow more", shares, most)
 	}
 	return cache.NewGrowingBudget(cache.Growth{
 		Encodings: 144 << 20, // 10,000 pods in JSON and as a table: B2, B5

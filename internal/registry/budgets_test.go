@@ -11,8 +11,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/encoding"
 )
 
-// TestResourcesAreInTheirBudgets: each resource is in the budget that it was given, also
-// one that shares its storage with another group's, and one that is yet to be defined.
+// TestResourcesAreInTheirBudgets checks that each resource is in its configured budget, including a resource that
+// shares its storage with another group's, and one whose CRD is created later.
 func TestResourcesAreInTheirBudgets(t *testing.T) {
 	crontabs := schema.GroupResource{Group: "stable.example.com", Resource: "crontabs"}
 	lookalike := schema.GroupResource{Group: "metrics.k8s.io", Resource: "secrets"}
@@ -47,8 +47,8 @@ func TestResourcesAreInTheirBudgets(t *testing.T) {
 	}
 }
 
-// TestOtherBudgetsFollowTheirObjects: without a figure for all, that of the others follows
-// their objects.
+// TestOtherBudgetsFollowTheirObjects checks that without a limit of all caches, the shared limit follows the size of
+// its objects.
 func TestOtherBudgetsFollowTheirObjects(t *testing.T) {
 	for bytes, want := range map[int64]int64{0: 144 << 20, -1: 0} {
 		config := newConfig(t)
@@ -76,7 +76,7 @@ func TestInvalidSharesAreRefused(t *testing.T) {
 		{0, map[schema.GroupResource]int64{{Group: "apps", Resource: "pods"}: 1}, `"pods.apps", which is not served; "pods" is`},
 		{0, map[schema.GroupResource]int64{{Group: "example", Resource: "crontabs"}: 1}, `"crontabs.example", which is not served`},
 		{0, map[schema.GroupResource]int64{pods: -1}, "cache limit of pods must not be negative"},
-		{99, map[schema.GroupResource]int64{pods: 50, {Resource: "secrets"}: 50}, "add up to 100 bytes, and all caches may have 99"},
+		{99, map[schema.GroupResource]int64{pods: 50, {Resource: "secrets"}: 50}, "add up to 100 bytes, more than the limit of all caches, 99"},
 		{0, map[schema.GroupResource]int64{pods: 1 << 62}, "three eighths of the memory limit"},
 		{0, map[schema.GroupResource]int64{{Resource: "events"}: 1, {Group: "events.k8s.io", Resource: "events"}: 1}, "are the same objects"},
 	} {

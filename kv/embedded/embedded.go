@@ -212,7 +212,7 @@ func listenOnSocket(config *embed.Config, logger *slog.Logger) error {
 	config.ListenClientUrls = nil
 	socket, err := Socket(config.Dir)
 	if err != nil {
-		logger.Warn("etcd listens on no socket", "error", err)
+		logger.Warn("etcd cannot listen on a unix socket", "error", err)
 		return nil
 	}
 	dir := filepath.Dir(socket.Path)

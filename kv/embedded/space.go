@@ -122,7 +122,7 @@ func (s *space) makeRoom(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("embedded: clear the alarm: %w", err)
 	}
-	s.logger.Warn("etcd had reached its quota, and has room again", "quota", s.quota, "size", s.database.Size())
+	s.logger.Warn("etcd has room again after it had reached its quota", "quota", s.quota, "size", s.database.Size())
 	return nil
 }
 
@@ -160,7 +160,7 @@ func (s *space) defragment() error {
 	s.took = time.Since(start)
 	if err != nil {
 		err = fmt.Errorf("embedded: defragment: %w", err)
-		s.logger.Warn("etcd's database could not be made smaller", "error", err)
+		s.logger.Warn("cannot defragment etcd's database", "error", err)
 		return err
 	}
 	s.logger.Info("etcd's database was defragmented", "before", before, "after", s.database.Size(), "took", s.took)

@@ -16,7 +16,7 @@ import (
 const MaxUnheard = 16 << 20
 
 // ErrUnheard is the error of reads from a backend that has sent more than MaxUnheard.
-var ErrUnheard = errors.New("backend: sent too much before its response")
+var ErrUnheard = errors.New("backend: the backend sent too much while the client received nothing")
 
 // Request is a proxied request. Its methods are safe for concurrent use.
 type Request struct {

@@ -70,7 +70,7 @@ func (c *Checker) judge(r *Resource, err error) {
 	case errors.Is(err, context.Canceled) || r.codec.IsCustom() && !c.Kept(r):
 	case errors.Is(err, ErrInconsistent):
 		r.checks.different.Add(1)
-		c.Logger.Error("cache differs from the store, loading again", "resource", r.GroupResource, "error", err)
+		c.Logger.Error("cache differs from the store, reloading", "resource", r.GroupResource, "error", err)
 		r.Reflector.Reload()
 	default:
 		r.checks.failed.Add(1)

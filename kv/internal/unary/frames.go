@@ -78,7 +78,7 @@ func (c *Conn) dataLocked(frame *http2.DataFrame) error {
 	}
 	k.answer = append(k.answer, frame.Data()...)
 	if len(k.answer) >= prefix && len(k.answer) > prefix+int(binary.BigEndian.Uint32(k.answer[1:])) {
-		return fmt.Errorf("answer to call %d is longer than it says", frame.StreamID)
+		return fmt.Errorf("answer to call %d is longer than its announced length", frame.StreamID)
 	}
 	if frame.StreamEnded() {
 		c.endLocked(frame.StreamID, k, nil)

@@ -21,10 +21,10 @@ var (
 	ErrUnknown = errors.New("checkpoint: not known to this process")
 	// ErrTooLarge says that there is no room for another checkpoint.
 	ErrTooLarge = errors.New("checkpoint: no room")
-	// ErrBusy says that others went on writing while the state was brought back.
-	ErrBusy = errors.New("checkpoint: the store does not come to rest")
+	// ErrBusy says that other clients kept writing during a reset.
+	ErrBusy = errors.New("checkpoint: other clients keep writing to the store")
 	// ErrReplaced says that the store was replaced after the checkpoint was taken.
-	ErrReplaced = errors.New("checkpoint: the store was replaced since")
+	ErrReplaced = errors.New("checkpoint: the store was replaced after the checkpoint was taken")
 )
 
 // Config is the configuration of [Checkpoints]. Stores and Prefix are required.
