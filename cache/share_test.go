@@ -155,8 +155,8 @@ func TestSharesKeepTheirRoom(t *testing.T) {
 	})
 }
 
-// Reading more than fits again and again must not take memory from a share. Memory that the share does not use can
-// be used by others until it needs it.
+// TestScansCostAShareNothing checks that repeated reads of more than fits do not take memory from a share. Others can
+// use memory that the share does not use, until the share needs it.
 func TestScansCostAShareNothing(t *testing.T) {
 	const cost = 1024 + storedOverhead
 	whole := NewBudget(100 * cost)

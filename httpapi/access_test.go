@@ -48,7 +48,7 @@ func (f *running) gathered(t *testing.T) string {
 	return strings.Join(text, "\n")
 }
 
-// TestAccessIsCounted: every request is, whether its sender was remembered or asked.
+// TestAccessIsCounted checks that every authentication is counted, reused or not.
 func TestAccessIsCounted(t *testing.T) {
 	f := newTestServer(t, Config{
 		Access: Access{
@@ -138,8 +138,8 @@ authorization_duration_seconds{no-opinion} 1`
 	}
 }
 
-// TestUnreadCredentialsAreTriedAgain: if an object that a credential depends on cannot be read, the client gets 429,
-// because a 401 would be final. The request is audited as one that was not authenticated.
+// TestUnreadCredentialsAreTriedAgain checks that the client gets 429 if an object that its credential depends on
+// cannot be read, because a 401 would be final. The request is audited as unauthenticated.
 func TestUnreadCredentialsAreTriedAgain(t *testing.T) {
 	recorded := newEvents()
 	f := newTestServer(t, Config{Access: Access{

@@ -32,8 +32,8 @@ type dripConn struct{ scriptConn }
 
 func (c *dripConn) Read(p []byte) (int, error) { return c.scriptConn.Read(p[:min(1, len(p))]) }
 
-// TestDrippingHeader: a header that comes byte by byte costs as much as any other. It
-// took minutes when what had come was looked at again with each byte.
+// TestDrippingHeader checks that a header that arrives byte by byte costs as much as any other. It takes minutes if
+// each byte causes a new scan.
 func TestDrippingHeader(t *testing.T) {
 	s := newServer(Config{})
 	defer s.cancel()
@@ -93,8 +93,8 @@ func TestRefusedClientsAreAnsweredBeforeTheirBody(t *testing.T) {
 // discarded is how much of an unread body the server reads.
 const discarded = 256 << 10
 
-// TestBodiesArrive: a handler reads what was sent, however it was framed and cut, and
-// the next request is found behind it whether it was read or not.
+// TestBodiesArrive checks that a handler reads the whole body, however it is framed and split, and that the next
+// request is found whether or not the body was read.
 func TestBodiesArrive(t *testing.T) {
 	s := newServer(Config{Connections: Connections{MaxRequestBodyBytes: 300 << 10}})
 	defer s.cancel()
@@ -201,7 +201,7 @@ func TestStreamsReadBodies(t *testing.T) {
 	}
 }
 
-// TestChainPanicsAreAnswered: also what is not a handler may panic.
+// TestChainPanicsAreAnswered checks that panics outside of handlers are answered, too.
 func TestChainPanicsAreAnswered(t *testing.T) {
 	f := newTestServer(t, Config{Access: Access{Authenticator: authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
 		if req.Header.Get("Abort") != "" {
@@ -217,8 +217,7 @@ func TestChainPanicsAreAnswered(t *testing.T) {
 	}
 }
 
-// TestLateBodies: a handler that waits for a body does so until the deadline, and not
-// for one that will not be read.
+// TestLateBodies checks that a handler waits for a body until the deadline, but not for a body that it will not read.
 func TestLateBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the handler waits before the deadline comes
 		s := newServer(Config{Timeouts: Timeouts{RequestTimeout: time.Hour}})

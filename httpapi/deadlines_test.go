@@ -17,8 +17,8 @@ import (
 	"github.com/larder-io/larder/httpapi/routes"
 )
 
-// TestDeadlineOfPreparation: authentication, impersonation and authorization may take no
-// longer than the request has; those of a long-running one no longer than of any other.
+// TestDeadlineOfPreparation checks that authentication, impersonation and authorization end at the request's
+// deadline. For long-running requests they have the timeout of other requests.
 func TestDeadlineOfPreparation(t *testing.T) {
 	never := func(ctx context.Context) error {
 		<-ctx.Done()
@@ -87,8 +87,8 @@ func (p patient) Validate(ctx context.Context, _ admission.Attributes, _ admissi
 	return ctx.Err()
 }
 
-// TestDeadlineOfWrites: a write whose admission waits until the deadline of the request is answered as
-// kube-apiserver's timeout filter does, without warnings, and stores nothing.
+// TestDeadlineOfWrites checks that a write whose admission lasts until the deadline gets the response of
+// kube-apiserver's timeout filter, without warnings, and stores nothing.
 func TestDeadlineOfWrites(t *testing.T) {
 	plugin := patient{new(atomic.Bool)}
 	p := newPairWith(t, func(c *Config) { c.Admission = plugin })
@@ -119,8 +119,8 @@ func TestDeadlineOfWrites(t *testing.T) {
 	}
 }
 
-// TestDeadlineOfReads: reads whose deadline passes before etcd has answered are answered as kube-apiserver's timeout
-// filter does.
+// TestDeadlineOfReads checks that reads whose deadline passes before etcd answers get the response of
+// kube-apiserver's timeout filter.
 func TestDeadlineOfReads(t *testing.T) {
 	p := newPairWith(t, func(*Config) {})
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))

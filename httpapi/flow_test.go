@@ -184,8 +184,8 @@ func TestRequestsWithoutASeatAreRefusedAsUpstreamDoes(t *testing.T) {
 	}
 }
 
-// TestClientsThatLeaveLeaveTheQueue: a request that waits for a seat leaves the queue when its client
-// resets the HTTP/2 stream or closes the connection, not when its time is over.
+// TestClientsThatLeaveLeaveTheQueue checks that a request that waits for a seat leaves the queue when its client
+// resets the HTTP/2 stream or closes the connection, and not only at its deadline.
 func TestClientsThatLeaveLeaveTheQueue(t *testing.T) {
 	flow := newFlowWith(t, flowcontrolv1.LimitResponse{
 		Type:    flowcontrolv1.LimitResponseTypeQueue,

@@ -2,7 +2,8 @@ package httpapi
 
 import "testing"
 
-// TestPrefixesOfServers: a prefix has one spelling, and is cut off once. All other targets are for no server.
+// TestPrefixesOfServers checks that a prefix has one spelling, and is removed once. All other targets belong to no
+// server.
 func TestPrefixesOfServers(t *testing.T) {
 	servers := map[string]bool{"a": true, "b": true}
 	for _, c := range []struct{ target, name, rest string }{

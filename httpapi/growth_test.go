@@ -77,8 +77,8 @@ func numbered(n int, text string) string {
 	return b.String()
 }
 
-// TestHeaderCostIsLinear: whatever is read of a request before its sender is known
-// takes work in proportion to its length.
+// TestHeaderCostIsLinear checks that reading a request before its sender is known takes work in proportion to its
+// length.
 func TestHeaderCostIsLinear(t *testing.T) {
 	s := refuser(t)
 	list := func(query string) string { return "/api/v1/pods?" + query }

@@ -33,8 +33,8 @@ import (
 
 const podOn = `{"metadata":{"name":%q},"spec":{"nodeName":%q,"containers":[{"name":"c","image":"i"}]}}`
 
-// TestNodesWatchTheirPodsAlone: by websocket, which upstream's handler speaks, a node sees
-// no more than it was authorized for, however many parameters it sends.
+// TestNodesWatchTheirPodsAlone checks that over a websocket, which upstream's handler serves, a node sees only the
+// objects it was authorized for, however many parameters it sends.
 func TestNodesWatchTheirPodsAlone(t *testing.T) {
 	node.RegisterMetrics()
 	f := serveBackWith(t, registrytest.New(t, nil), func(c *Config) {

@@ -35,7 +35,7 @@ func (p *pair) probing(t *testing.T) {
 	})
 }
 
-// TestConnectionsOutliveWatches: a connection serves watches and other requests in turn. Requests that are sent
+// TestConnectionsOutliveWatches checks that a connection serves watches and other requests in turn. Requests sent
 // during a watch are answered after it, as by net/http's server.
 func TestConnectionsOutliveWatches(t *testing.T) {
 	t.Parallel()
@@ -100,7 +100,7 @@ func TestConnectionsOutliveWatches(t *testing.T) {
 	}
 }
 
-// TestWatchesOfClientsThatLeave: a watch ends when its client has left, whatever the client has sent before.
+// TestWatchesOfClientsThatLeave checks that a watch ends when its client leaves, whatever the client has sent before.
 func TestWatchesOfClientsThatLeave(t *testing.T) {
 	p := newPair(t)
 	for name, c := range map[string]struct {

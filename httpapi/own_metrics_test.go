@@ -52,8 +52,8 @@ func (p *pair) eventually(t testing.TB, series string, want float64) {
 	})
 }
 
-// TestMetricsOfWatches: watches are counted while they are open, by resource, and those that
-// have not been sent everything while that is so.
+// TestMetricsOfWatches checks that open watches are counted by resource, and that watches with unsent events are
+// counted as such.
 func TestMetricsOfWatches(t *testing.T) {
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))

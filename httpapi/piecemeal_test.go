@@ -77,7 +77,7 @@ func TestPiecemealLists(t *testing.T) {
 	}
 }
 
-// A client that knows no chunks gets the length.
+// TestPiecemealListsOfOldClients checks that a client without chunked encoding gets the length.
 func TestPiecemealListsOfOldClients(t *testing.T) {
 	p := newPair(t, func(c *registry.Config) { c.CacheBytes = 1 })
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))

@@ -79,8 +79,8 @@ func newReadServer(t testing.TB, n, size int) *pair {
 
 const tenOfMany = "&labelSelector=ten%3Dtrue"
 
-// TestReadsAllocateNothingPerItem: a list of a thousand objects allocates as little as
-// one of ten, and a GET hardly anything.
+// TestReadsAllocateNothingPerItem checks that a list of a thousand objects allocates as little as one of ten, and a
+// GET hardly anything.
 func TestReadsAllocateNothingPerItem(t *testing.T) {
 	if raceDetector {
 		t.Skip("pools forget at random under the race detector")
@@ -112,7 +112,7 @@ func TestReadsAllocateNothingPerItem(t *testing.T) {
 // key of the object.
 const maxGetAllocations = 5
 
-// TestAnswersLeaveInOneWrite: head and body of a small answer are one TLS record.
+// TestAnswersLeaveInOneWrite checks that header and body of a small response are one TLS record.
 func TestAnswersLeaveInOneWrite(t *testing.T) {
 	p := newReadServer(t, 3, 5000)
 	for _, path := range []string{configmaps + "/c1", configmaps + "/c1?resourceVersion=0", configmaps} {

@@ -71,8 +71,8 @@ func TestRequestsThatComeTogether(t *testing.T) {
 	}
 }
 
-// TestSlowReadersGetLongAnswersWhole: a client that reads late, and has ended its side, gets a
-// long answer whole, while others are served.
+// TestSlowReadersGetLongAnswersWhole checks that a client that reads late, and has closed its direction, gets a
+// complete long response, while others are served.
 func TestSlowReadersGetLongAnswersWhole(t *testing.T) {
 	long := strings.Repeat("0123456789abcdef", 1<<20)
 	f := newTestServer(t, Config{}, func(routes *routes.Table) {

@@ -316,7 +316,7 @@ larder_watches_revoked_total{lost="permission"} 2
 	}
 }
 
-// TestRevokedStatusPage: the stream of the status page ends, too, when its reader loses the right to it.
+// TestRevokedStatusPage checks that the stream of the status page ends when its reader loses the right to it.
 func TestRevokedStatusPage(t *testing.T) {
 	t.Parallel()
 	r := newRevokedWith(t, func(_ *fakeAccess, c *Config) { c.StatusPage = true })
@@ -340,8 +340,8 @@ func TestRevokedStatusPage(t *testing.T) {
 	}
 }
 
-// TestRevokedWebsocket: a watch over a websocket, which upstream's handler serves, ends
-// with a frame that says so.
+// TestRevokedWebsocket checks that a watch over a websocket, which upstream's handler serves, ends with a frame that
+// gives the reason.
 func TestRevokedWebsocket(t *testing.T) {
 	t.Parallel()
 	r := newRevoked(t)
@@ -363,8 +363,8 @@ func TestRevokedWebsocket(t *testing.T) {
 	}
 }
 
-// TestRevocationIsShared: a thousand watches of one sender cost one question each time
-// that something changed, and none while nothing does.
+// TestRevocationIsShared checks that a thousand watches of one sender cost one authorization for each change, and
+// none without changes.
 func TestRevocationIsShared(t *testing.T) {
 	t.Parallel()
 	r := newRevoked(t)
@@ -473,7 +473,7 @@ func TestSlowAuthorizersDelayNoOtherRevocations(t *testing.T) {
 	}
 }
 
-// TestWebhooksAndTokenProvidersEndWatches: a client loses its watch when a webhook or a provider of tokens
+// TestWebhooksAndTokenProvidersEndWatches checks that a client loses its watch when a webhook or token provider
 // refuses it, though these announce no changes.
 func TestWebhooksAndTokenProvidersEndWatches(t *testing.T) {
 	t.Parallel()

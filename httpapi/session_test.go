@@ -89,8 +89,8 @@ func TestLongHeaders(t *testing.T) {
 	}
 }
 
-// TestOldClients: one that knows no chunks gets a long answer whole, and none that
-// was cut short looks whole.
+// TestOldClients checks that a client without chunked encoding gets a complete long response, and that a truncated
+// one does not look complete.
 func TestOldClients(t *testing.T) {
 	f := newTestServer(t, Config{}, func(routes *routes.Table) {
 		routes.Handle("/long", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, nethttp.MaxBuffered+1)) }))
@@ -181,8 +181,7 @@ func checkPace(t *testing.T, paces []pace, status string, from, to time.Duration
 	s.handlers.Wait()
 }
 
-// TestIdleConnectionsEnd: a connection without a request ends, but not before clients
-// stop using one that is idle.
+// TestIdleConnectionsEnd checks that an idle connection ends, but not before clients stop using one.
 func TestIdleConnectionsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(Config{})

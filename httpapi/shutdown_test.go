@@ -53,8 +53,8 @@ func TestShutdownDoesNotWaitForStuckReaders(t *testing.T) {
 	}
 }
 
-// TestShutdownEndsStreams: the context of a handler that streams ends with the server, and
-// nothing of it is left.
+// TestShutdownEndsStreams checks that the context of a streaming handler ends with the server, and that no goroutine
+// remains.
 func TestShutdownEndsStreams(t *testing.T) {
 	began := make(chan struct{})
 	f := newTestServer(t, Config{}, func(routes *routes.Table) {
@@ -112,8 +112,8 @@ func TestShutdownSendsLastBookmarks(t *testing.T) {
 	}
 }
 
-// TestConnectionsWaitUntilAccepted: clients that come while the server starts are served once it
-// accepts, and a server that ends before that does end.
+// TestConnectionsWaitUntilAccepted checks that clients that connect while the server starts are served once it
+// accepts, and that a server that stops before that ends.
 func TestConnectionsWaitUntilAccepted(t *testing.T) {
 	accept := make(chan struct{})
 	f := newTestServer(t, Config{Access: Access{Authenticator: named}, Connections: Connections{Accept: accept}}, func(*routes.Table) {})

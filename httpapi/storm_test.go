@@ -95,8 +95,8 @@ func live() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestListStorm: however many clients read large lists slowly, they share the
-// memory, get all they asked for as it was, and watches go on.
+// TestListStorm checks that however many clients read large lists slowly, they share memory and get complete,
+// unchanged lists, and that watches continue.
 func TestListStorm(t *testing.T) {
 	st := newStorm(t)
 	const objects = 200

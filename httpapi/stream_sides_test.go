@@ -76,8 +76,8 @@ func TestWatchOfOneTransaction(t *testing.T) {
 	expect(t, after, "ADDED last")
 }
 
-// TestWatchOfOneNode: a pod that goes to another node is gone from the one's watch and
-// new in the other's.
+// TestWatchOfOneNode checks that a pod that moves to another node is deleted from the first node's watch and added to
+// the second's.
 func TestWatchOfOneNode(t *testing.T) {
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
@@ -103,8 +103,7 @@ func TestWatchOfOneNode(t *testing.T) {
 	expect(t, second, "DELETED p")
 }
 
-// TestWatchOfAReplacedStore: watches end when the store has become another one, and
-// cannot go on where they were.
+// TestWatchOfAReplacedStore checks that watches end when the store is replaced, and cannot resume.
 func TestWatchOfAReplacedStore(t *testing.T) {
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))

@@ -14,7 +14,7 @@ import (
 	"github.com/larder-io/larder/httpapi/routes"
 )
 
-// TestTransport: requests from within the process are served as the super-user's, without network.
+// TestTransport checks that requests from within the process are served as the super-user's, without the network.
 func TestTransport(t *testing.T) {
 	f := newTestServer(t, Config{}, func(routes *routes.Table) {
 		routes.Handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -54,8 +54,8 @@ func TestTransport(t *testing.T) {
 	cancel()
 }
 
-// TestWatchesOfThisProcessStayOpen: looking for clients that have left ends no watch of this
-// process, whose connections are no sockets.
+// TestWatchesOfThisProcessStayOpen checks that the search for disconnected clients ends no watch of this process,
+// whose connections are not sockets.
 func TestWatchesOfThisProcessStayOpen(t *testing.T) {
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))

@@ -12,7 +12,7 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// TestReconnectsSoon: a long outage of etcd is not followed by long pauses between attempts to connect.
+// TestReconnectsSoon checks that a long outage of etcd is not followed by long pauses between connection attempts.
 func TestReconnectsSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const outage, pause = 10 * time.Minute, 4 * time.Second // three seconds and gRPC's jitter

@@ -80,8 +80,9 @@ func TestBatchesHoldTheNewEventsInOrder(t *testing.T) {
 	})
 }
 
-// TestPresentTermIsThatOfASecondAnswer: a member that was sent a snapshot has an old term until it has applied a
-// proposal, which it answers before it takes the term in; members take turns to answer.
+// TestPresentTermIsThatOfASecondAnswer checks that the term comes from the second answer of a member. A member that
+// has received a snapshot answers one proposal with its old term before it adopts the present one. The members answer
+// in turn.
 func TestPresentTermIsThatOfASecondAnswer(t *testing.T) {
 	type answer struct{ member, term uint64 }
 	for name, answers := range map[string][]answer{

@@ -507,8 +507,8 @@ func TestEventTypesHaveNames(t *testing.T) {
 	}
 }
 
-// TestEndsDeliverTheChain: a live watcher delivers what was published before its Hub or epoch ended. The last
-// events of a resource that is not served any more cannot be read otherwise.
+// TestEndsDeliverTheChain checks that a live watcher delivers events published before its Hub or epoch ended. The
+// last events of a resource that is no longer served cannot be read otherwise.
 func TestEndsDeliverTheChain(t *testing.T) {
 	for name, end := range map[string]func(w *world, stop func()){
 		"the hub":   func(_ *world, stop func()) { stop() },

@@ -108,8 +108,8 @@ func lines(err error) []string {
 	return all
 }
 
-// TestFlagsAtTheirEdges: zeros, negative numbers, empty texts and lists, other address families and
-// flags that do not go together are judged in kube-apiserver's words, or taken.
+// TestFlagsAtTheirEdges checks that zeros, negative numbers, empty texts and lists, other address families and
+// conflicting flags are refused in kube-apiserver's words, or accepted.
 func TestFlagsAtTheirEdges(t *testing.T) {
 	klog.LogToStderr(false)
 	klog.SetOutput(io.Discard) // upstream warns of much that it completes

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestErrorsNameTheirFlag: an error that has a flag's value but not its name gets the name. Other errors
-// stay as they are.
+// TestErrorsNameTheirFlag checks that an error with a flag's value but not its name gets the name. Other errors stay
+// as they are.
 func TestErrorsNameTheirFlag(t *testing.T) {
 	for _, c := range []struct{ args, err, want string }{
 		{"--token-auth-file=x.csv", "auth: open x.csv: no such file", "--token-auth-file: auth: open x.csv: no such file"},

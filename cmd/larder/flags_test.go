@@ -8,7 +8,7 @@ import (
 	"github.com/larder-io/larder/cmd/larder/internal/server"
 )
 
-// TestRevocationIsOnUnlessDisabled: watches end with their right unless that is switched off.
+// TestRevocationIsOnUnlessDisabled checks the default of --revoke-watches.
 func TestRevocationIsOnUnlessDisabled(t *testing.T) {
 	for _, c := range []struct {
 		args []string

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestManualHasEveryFlag: the manual page has every flag and command, and groff finds no fault in it.
+// TestManualHasEveryFlag checks that the manual page has every flag and command, and that groff reports no error.
 func TestManualHasEveryFlag(t *testing.T) {
 	root := newRoot()
 	root.InitDefaultCompletionCmd()

@@ -15,7 +15,7 @@ func upstreamFlags() *pflag.FlagSet {
 	return fs
 }
 
-// Every flag of kube-apiserver is ours, with its type, shorthand and default.
+// TestUpstreamFlags checks that Larder has every flag of kube-apiserver, with its type, shorthand and default.
 func TestUpstreamFlags(t *testing.T) {
 	ours, sections := upstreamFlags(), upstream.NewServerRunOptions().Flags()
 	for _, section := range sections.Order {

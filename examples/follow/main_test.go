@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 
 // TestFollow runs the program against an etcd in another process.
 func TestFollow(t *testing.T) {
-	dir, err := os.MkdirTemp("/tmp", "follow") // short enough for a socket's address; TMPDIR may be longer
+	dir, err := os.MkdirTemp("/tmp", "follow") // short enough for a socket's address, as TMPDIR may not be
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,8 +61,8 @@ func TestRemoteServerLearnsTheUser(t *testing.T) {
 	})
 }
 
-// TestRemoteServerMustBeTrusted: one that cannot prove that it is the service is not
-// handed any request, until its APIService names the authority that vouches for it.
+// TestRemoteServerMustBeTrusted checks that a server whose certificate is not valid for the service receives no
+// request until its APIService has the CA.
 func TestRemoteServerMustBeTrusted(t *testing.T) {
 	s, r := newServer(t, nil), newRemoteServer(t)
 	s.service(t)
@@ -153,8 +153,8 @@ func checkMetric(t *testing.T, s *server, name string, want float64) {
 	})
 }
 
-// TestRedirectsAreFollowedUnlessRejected: a remote server may redirect clients, but not
-// where that is rejected.
+// TestRedirectsAreFollowedUnlessRejected checks that a remote server may redirect clients, unless redirects are
+// rejected.
 func TestRedirectsAreFollowedUnlessRejected(t *testing.T) {
 	r := newRemoteServer(t)
 	for reject, code := range map[bool]int{false: http.StatusFound, true: http.StatusBadGateway} {
@@ -165,8 +165,8 @@ func TestRedirectsAreFollowedUnlessRejected(t *testing.T) {
 	}
 }
 
-// TestGroupsAreListedByPriority: groups and versions come in the order that their
-// APIServices ask for, after that of APIServices itself, and go with the last of them.
+// TestGroupsAreListedByPriority checks that groups and versions have the order of their APIServices' priorities,
+// after apiregistration.k8s.io itself, and disappear with their last APIService.
 func TestGroupsAreListedByPriority(t *testing.T) {
 	s := newServer(t, nil)
 	for version, priority := range map[string]int32{"v1": 5, "v2": 10, "v1beta1": 5} {
@@ -265,8 +265,8 @@ func TestRemoteServersAreInOpenAPI(t *testing.T) {
 	})
 }
 
-// TestBuiltInVersionsAreRegistered: every one has an APIService that is local and
-// available when the server is ready.
+// TestBuiltInVersionsAreRegistered checks that each built-in version has a local APIService that is available when
+// the server is ready.
 func TestBuiltInVersionsAreRegistered(t *testing.T) {
 	s := newServer(t, nil)
 	client := s.registered.ApiregistrationV1().APIServices()
@@ -287,7 +287,7 @@ func TestBuiltInVersionsAreRegistered(t *testing.T) {
 	}
 }
 
-// TestRunEndsEarly: nothing goes on of a server that ends before it knew anything.
+// TestRunEndsEarly checks that a server that ends before its first update leaves nothing running.
 func TestRunEndsEarly(t *testing.T) {
 	s, followed := newStopped(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())

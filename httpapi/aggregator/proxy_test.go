@@ -140,8 +140,8 @@ func (nowhere) ResolveEndpoint(namespace, name string, _ int32) (*url.URL, error
 	return nil, fmt.Errorf("no service %s/%s", namespace, name)
 }
 
-// TestPathsBelongToAPIServices: a path is of the APIService whose version it names or is
-// below; the core group is one, groups themselves are of none.
+// TestPathsBelongToAPIServices checks that a path belongs to the APIService of its group and version. The core group
+// has one; paths of groups alone have none.
 func TestPathsBelongToAPIServices(t *testing.T) {
 	names := []string{"v1.", "v1.apps", "v1beta1.things.example.com"}
 	for path, want := range map[string]string{

@@ -11,8 +11,8 @@ import (
 	basemetrics "k8s.io/component-base/metrics"
 )
 
-// TestLimits: metrics that are switched off are not told, and samples whose labels have values
-// that are not allowed are added up.
+// TestLimits checks that disabled metrics are not reported, and that samples with disallowed label values are added
+// up.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	manifest := filepath.Join(t.TempDir(), "labels.yaml")

@@ -8,7 +8,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// TestTokensAreCounted: those that were remembered are hits of upstream's cache.
+// TestTokensAreCounted checks that reused authentications count as hits of upstream's token cache.
 func TestTokensAreCounted(t *testing.T) {
 	a := NewAccess()
 	for range 3 {

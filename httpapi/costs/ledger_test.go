@@ -118,8 +118,8 @@ func TestWindowsAge(t *testing.T) {
 	})
 }
 
-// TestNoMoreIsGivenOutThanWasUsed: when more CPU time was measured than the process has used,
-// everybody is charged less, in proportion.
+// TestNoMoreIsGivenOutThanWasUsed checks that if more CPU time was measured than the process has used, all charges
+// are reduced in proportion.
 func TestNoMoreIsGivenOutThanWasUsed(t *testing.T) {
 	var used time.Duration
 	l := New(func() time.Duration { return used })
@@ -153,7 +153,7 @@ func TestNoMoreIsGivenOutThanWasUsed(t *testing.T) {
 	}
 }
 
-// TestHostileNames: names of any length and content are cut, and come back as text in JSON.
+// TestHostileNames checks that names of any length and content are truncated and become valid JSON.
 func TestHostileNames(t *testing.T) {
 	l := New(boundless())
 	long := strings.Repeat("<script>\xff\x00\"", 1000)

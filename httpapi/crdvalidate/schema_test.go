@@ -191,7 +191,7 @@ func TestSchemasWithOneOfOrNotAreLeftToUpstream(t *testing.T) {
 	}
 }
 
-// TestChangesOfKinds: a value of any kind is proved where its kind is asked for, and nowhere else.
+// TestChangesOfKinds checks that a value of each kind is recognized exactly where the schema has that kind.
 func TestChangesOfKinds(t *testing.T) {
 	values := map[string]any{"string": "x", "boolean": true, "integer": int64(1), "number": 1.5, "object": map[string]any{}, "array": []any{}}
 	for asked := range values {

@@ -148,8 +148,8 @@ func TestWebhookConvertsEachStateOnce(t *testing.T) {
 	}
 }
 
-// TestNoDefaultsInWhatAWebhookReturns: all reads of an object show the same, although the schema has a default for a
-// field that the webhook does not set.
+// TestNoDefaultsInWhatAWebhookReturns checks that all reads of an object agree, although the schema has a default for
+// a field that the webhook does not set.
 func TestNoDefaultsInWhatAWebhookReturns(t *testing.T) {
 	s, c := newServer(t), newConverter(t)
 	s.define(t, shelves, c.by, func(d *apiextensionsv1.CustomResourceDefinition) {
@@ -182,8 +182,8 @@ func TestNoDefaultsInWhatAWebhookReturns(t *testing.T) {
 	}
 }
 
-// TestPagesOfWhatAWebhookSelects: lists with selectors that apply to converted objects have pages, and convert no more
-// objects than a page needs. A list at any revision has none, as in kube-apiserver's cache.
+// TestPagesOfWhatAWebhookSelects checks that lists with selectors on converted objects have pages, and convert no
+// more objects than a page needs. A list at any revision has no pages, as in kube-apiserver's cache.
 func TestPagesOfWhatAWebhookSelects(t *testing.T) {
 	s, c := newServer(t), newConverter(t)
 	s.define(t, shelves, c.by)
@@ -379,8 +379,8 @@ func TestWebhookThatIsDownFailsOnlyWhatNeedsIt(t *testing.T) {
 	contains(t, s.get(t, shelvesV2).body, `"colour":"red"`, `"colour":"green"`)
 }
 
-// TestReadsLeaveAWebhookThatHangs: reads of an object that a webhook does not convert end at their deadlines, and need
-// only one call.
+// TestReadsLeaveAWebhookThatHangs checks that reads of an object end at their deadlines if the webhook does not
+// convert it, and that they share one call.
 func TestReadsLeaveAWebhookThatHangs(t *testing.T) {
 	s, c := newServer(t), newConverter(t)
 	s.define(t, shelves, c.by)
@@ -420,8 +420,8 @@ func TestUnconvertibleObjectsAreDeletedUnread(t *testing.T) {
 	}
 }
 
-// TestListsThatNeedAWebhook: a list fails as a whole before its first byte is sent if the webhook fails, also one that
-// is large, a page, of metadata or a table. It ends at its deadline if the webhook is slow.
+// TestListsThatNeedAWebhook checks that a list fails before its first byte is sent if the webhook fails, whatever its
+// size, page, projection or format. It ends at its deadline if the webhook is slow.
 func TestListsThatNeedAWebhook(t *testing.T) {
 	s, c := newServer(t), newConverter(t)
 	s.define(t, shelves, c.by)

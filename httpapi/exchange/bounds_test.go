@@ -10,8 +10,8 @@ import (
 	"github.com/larder-io/larder/httpapi/request"
 )
 
-// TestContextsOfAuditedRequestsStartNoGoroutines: package context starts one for each child of a
-// context that does not end as its values say.
+// TestContextsOfAuditedRequestsStartNoGoroutines checks that deriving contexts starts no goroutines. Package context
+// starts one for each child of a context of an unknown type.
 func TestContextsOfAuditedRequestsStartNoGoroutines(t *testing.T) {
 	server, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -38,7 +38,7 @@ type carrier struct{ Carrier }
 
 func (carrier) Until(ctx context.Context) context.Context { return ctx }
 
-// TestWritesEndAtTheDeadlineOfTheirRequest: a request that has waited has less time to write.
+// TestWritesEndAtTheDeadlineOfTheirRequest checks that a request that has waited has less time to write.
 func TestWritesEndAtTheDeadlineOfTheirRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for waited, most := range map[time.Duration]time.Duration{0: mostOfWrites, 45 * time.Second: 15 * time.Second} {

@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestStolenResponses: StartStream returns a head and how to frame the body. The handler writes both to the
-// connection, and the session adds nothing.
+// TestStolenResponses checks that StartStream returns a header and the framing of the body. The handler writes both
+// to the connection, and the session adds nothing.
 func TestStolenResponses(t *testing.T) {
 	for proto, want := range map[string]string{
 		"HTTP/1.1": "HTTP/1.1 200 OK\r\nAudit-Id: i\r\nContent-Type: t\r\nDate: D\r\nWarning: w\r\nTransfer-Encoding: chunked\r\n\r\nbody",
@@ -42,7 +42,7 @@ func TestStolenResponses(t *testing.T) {
 	}
 }
 
-// TestFirstUserAgentCounts: of several User-Agent headers the first is read, as by net/http.
+// TestFirstUserAgentCounts checks that the first of several User-Agent fields counts, as in net/http.
 func TestFirstUserAgentCounts(t *testing.T) {
 	for lines, want := range map[string]string{
 		"": "", "User-Agent: a\r\n": "a", "User-Agent:  a b \r\nuser-agent: c\r\n": "a b", "User-Agent:\r\nUser-Agent: b\r\n": "", "user-agent: a\r\nUser-Agent:\r\n": "a",
@@ -60,7 +60,7 @@ func TestFirstUserAgentCounts(t *testing.T) {
 	}
 }
 
-// TestStolenConnectionsHoldNoSession: the session ends when a handler takes over its connection.
+// TestStolenConnectionsHoldNoSession checks that the session ends when a handler takes over its connection.
 func TestStolenConnectionsHoldNoSession(t *testing.T) {
 	s := newTestServer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
 		x := new(exchange.Exchange)

@@ -130,8 +130,8 @@ func shakes(config *tls.Config) func(*testing.T, net.Conn) string {
 	}
 }
 
-// TestFailedHandshakesAreNetHTTPs: a failed handshake is counted once, and logged and answered like
-// net/http does. kube-apiserver counts the log messages of net/http.
+// TestFailedHandshakesAreNetHTTPs checks that a failed handshake is counted once, and logged and answered as by
+// net/http. kube-apiserver counts the log messages of net/http.
 func TestFailedHandshakesAreNetHTTPs(t *testing.T) {
 	metrics.Register()
 	out := logFrom(t, "5")
@@ -166,7 +166,7 @@ func TestFailedHandshakesAreNetHTTPs(t *testing.T) {
 	}
 }
 
-// Below a verbosity of 5 a failed handshake is counted and not logged.
+// TestFailedHandshakesAreQuiet checks that below a verbosity of 5 a failed handshake is counted and not logged.
 func TestFailedHandshakesAreQuiet(t *testing.T) {
 	metrics.Register()
 	quiet := logFrom(t, "4")

@@ -40,8 +40,8 @@ func TestInspect(t *testing.T) {
 	}
 }
 
-// TestHeaderEndReadsEachByteOnce: the end of a header does not depend on the pieces in which it arrives, and find
-// looks at each byte once.
+// TestHeaderEndReadsEachByteOnce checks that the end of a header does not depend on the pieces in which it arrives,
+// and that find examines each byte once.
 func TestHeaderEndReadsEachByteOnce(t *testing.T) {
 	piece := rapid.SampledFrom([]string{"\r\n", "\n", "\r", "A: b", "A: b\r\n", "Host: h\r\n", "\r\n\r\n", "\n\n", "\n\r\n"})
 	rapid.Check(t, func(t *rapid.T) {
@@ -85,7 +85,7 @@ func slowHeaderEnd(header []byte) string {
 	return ""
 }
 
-// TestWholeHeadersAreParsed: fasthttp can parse every header that find considers complete.
+// TestWholeHeadersAreParsed checks that fasthttp can parse every header that find considers complete.
 func TestWholeHeadersAreParsed(t *testing.T) {
 	for _, header := range []string{
 		"GET / HTTP/1.1\r\nHost: h\r\n\r\n", "GET / HTTP/1.0\r\n\r\n", "GET / HTTP/1.0\n\r\n", "GET / HTTP/1.1\nHost: h\r\n\r\n", "GET / HTTP/1.1\r\nHost: h\nA: b\r\n\r\n",

@@ -15,7 +15,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestAddresses: each IPv4 address counts alone, however it is written. IPv6 addresses count by their /64.
+// TestAddresses checks that each IPv4 address counts alone, however it is written, and that IPv6 addresses count by
+// their /64.
 func TestAddresses(t *testing.T) {
 	peer := func(ip string) any { return addressOf(&net.TCPAddr{IP: net.ParseIP(ip), Zone: "eth0"}) }
 	for _, c := range []struct {
@@ -34,8 +35,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// TestConnectionLimits: a connection beyond a limit is closed at once and counted. When another connection
-// ends, the next one is accepted.
+// TestConnectionLimits checks that a connection beyond a limit is closed at once and counted, and that another is
+// accepted when one ends.
 func TestConnectionLimits(t *testing.T) {
 	for reached, config := range [numLimits]Config{limitAll: {MaxConns: 3}, limitAddress: {MaxConnsPerIP: 3}} {
 		t.Run(limitFlags[reached], func(t *testing.T) {
@@ -81,7 +82,8 @@ func (l *fullListener) Accept() (net.Conn, error) {
 	return nil, io.EOF
 }
 
-// TestFailuresToAcceptAreLogged: a server that has no file descriptors left goes on and says so, once a minute.
+// TestFailuresToAcceptAreLogged checks that a server without free file descriptors continues, and logs that once a
+// minute.
 func TestFailuresToAcceptAreLogged(t *testing.T) {
 	out := logFrom(t, "0")
 	synctest.Test(t, func(t *testing.T) {

@@ -81,8 +81,8 @@ func (s *Server) serveScript(c net.Conn, before func()) {
 	s.Network.running.Wait()
 }
 
-// TestBytesBehindStreamsAreTheNextRequests: whether bytes behind the request of a watch were read with it, or during
-// the watch, or after it, the same requests are served as without watches. Reads of them have a deadline.
+// TestBytesBehindStreamsAreTheNextRequests checks that bytes after the request of a watch, read with it, during the
+// watch or after it, are served as the same requests as without watches. Reads of them have a deadline.
 func TestBytesBehindStreamsAreTheNextRequests(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		requests := rapid.SliceOfN(rapid.SampledFrom([]string{
@@ -138,7 +138,7 @@ type oneByte struct{ from io.Reader }
 
 func (r oneByte) Read(p []byte) (int, error) { return r.from.Read(p[:min(1, len(p))]) }
 
-// TestStreamsThatEndTheConnection: after these requests nothing more is served, and the head says so.
+// TestStreamsThatEndTheConnection checks the requests after which no other is served. Their header must say so.
 func TestStreamsThatEndTheConnection(t *testing.T) {
 	for name, request := range map[string]string{
 		"HTTP/1.0":                 "GET /watch HTTP/1.0\r\nHost: h\r\n\r\n",
@@ -159,8 +159,8 @@ func TestStreamsThatEndTheConnection(t *testing.T) {
 	}
 }
 
-// TestStreamsDuringShutdown: a stream that began before shutdown ends with its connection. One that begins after that
-// says so.
+// TestStreamsDuringShutdown checks that a stream that began before shutdown ends with its connection, and that the
+// header of a later one says so.
 func TestStreamsDuringShutdown(t *testing.T) {
 	for name, begin := range map[string]func(s *Server, draining chan struct{}){
 		"closing":  func(s *Server, _ chan struct{}) { s.Network.Close() },
@@ -191,8 +191,8 @@ func TestStreamsDuringShutdown(t *testing.T) {
 	}
 }
 
-// TestConnectionsAfterStreamsAreServed: shutdown knows a connection that serves requests after a stream, and closes
-// it when it is idle.
+// TestConnectionsAfterStreamsAreServed checks that shutdown finds a connection that serves requests after a stream,
+// and closes it when it is idle.
 func TestConnectionsAfterStreamsAreServed(t *testing.T) {
 	ends := make(chan exchange.BodyStream, 1)
 	s := newTestServer(t, Config{}, streaming(func(to exchange.BodyStream) { ends <- to }))
@@ -238,8 +238,8 @@ func TestConnectionsAfterStreamsAreServed(t *testing.T) {
 	})
 }
 
-// TestNextRequestsAreBounded: the first bytes of a request that came during a watch do not make its header's time
-// longer.
+// TestNextRequestsAreBounded checks that the first bytes of a request, read during a watch, do not extend the time
+// for its header.
 func TestNextRequestsAreBounded(t *testing.T) {
 	for _, early := range []string{"", "G", "GET /", "GET / HTTP/1.1\r\nHost: h\r\n"} {
 		c := &slowConn{}

@@ -113,7 +113,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestSilentConnectionsEnd: the handshake has a deadline.
+// TestSilentConnectionsEnd checks that the handshake has a deadline.
 func TestSilentConnectionsEnd(t *testing.T) {
 	var c tlsConn
 	client, server := net.Pipe()
@@ -145,7 +145,7 @@ func (c *hastyConn) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// TestIdleConnectionsHoldNoBuffers: after a long header, an idle connection holds no buffer.
+// TestIdleConnectionsHoldNoBuffers checks that an idle connection holds no buffer after a long header.
 func TestIdleConnectionsHoldNoBuffers(t *testing.T) {
 	s := New(Config{Handler: answering(nil), MaxHeaderBytes: 1 << 20})
 	script := "GET / HTTP/1.1\r\nHost: h\r\nA: " + strings.Repeat("a", 100<<10) + "\r\n\r\n"

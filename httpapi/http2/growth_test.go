@@ -125,8 +125,7 @@ func allocatedBytes() int64 {
 	return int64(m.TotalAlloc)
 }
 
-// TestCookiesAreOneLine: cookies that were sent apart, other fields between them, are one
-// line of the header.
+// TestCookiesAreOneLine checks that cookies sent separately, with other fields between them, become one field.
 func TestCookiesAreOneLine(t *testing.T) {
 	said := script(t, []hpack.HeaderField{
 		{Name: "cookie", Value: "a=1"}, {Name: "x", Value: "y"}, {Name: "cookie", Value: "b=2"}, {Name: "cookie", Value: "c=3"},

@@ -357,10 +357,9 @@ func (m *model) release() {
 	}
 }
 
-// TestConnectionMemoryMatchesItsModel: whatever a client sends within its windows, and however slowly it takes in the
-// answers, the connection holds what its streams still need and nothing else; when all is answered
-// it holds nothing. No stream waits for another: every body can be sent to its end. An answer
-// waits only while there is no window for it.
+// TestConnectionMemoryMatchesItsModel checks that whatever a client sends within its windows, and however slowly it
+// reads, the connection holds only what its streams still need, and nothing when all are answered. No stream waits
+// for another: every body can be sent to its end. A response waits only for its windows.
 func TestConnectionMemoryMatchesItsModel(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -492,8 +491,8 @@ func TestUnreadBodiesAreNotKept(t *testing.T) {
 	}
 }
 
-// TestAnswersThatWaitAreCounted: a connection whose client takes in no answers ends when they fill
-// the pool. Other clients get theirs.
+// TestAnswersThatWaitAreCounted checks that a connection whose client does not read ends when its waiting responses
+// fill the pool. Other clients get their responses.
 func TestAnswersThatWaitAreCounted(t *testing.T) {
 	const large = 300_000
 	for name, answer := range map[string]func(x *exchange.Exchange){
@@ -529,9 +528,9 @@ func answersFillPool(t *testing.T, answer func(x *exchange.Exchange)) {
 	}
 }
 
-// TestAnswersThatWaitForTheirTurnAreCounted: a client that does not read from its socket holds
-// answers too, though it has given windows for them. Goroutines that wait for a lock do not let
-// time pass in a bubble, so there is none.
+// TestAnswersThatWaitForTheirTurnAreCounted checks that responses to a client that does not read from its socket
+// count, although it has given windows for them. Goroutines that wait for a lock do not let time pass in a bubble, so
+// the test uses none.
 func TestAnswersThatWaitForTheirTurnAreCounted(t *testing.T) {
 	client, server := net.Pipe()
 	p := &peer{t: t, conn: client, framer: http2.NewFramer(client, client), server: newServer(Config{Handler: answering}).NewConn(server)}

@@ -99,7 +99,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestBodies: bodies are read as they come, within their bounds.
+// TestBodies checks that bodies are read as they arrive, within their limits.
 func TestBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
@@ -225,8 +225,8 @@ func TestClientsThatLeave(t *testing.T) {
 	}
 }
 
-// TestPanics: a handler or a body that panics, and an answer that is cut off, end their stream and nothing
-// else. The body is closed.
+// TestPanics checks that a panic of a handler or a body, and a response that is cut off, end only their stream. The
+// body is closed.
 func TestPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var closed atomic.Int64
@@ -270,8 +270,8 @@ type panicking struct{ pattern }
 
 func (panicking) WriteTo(io.Writer) (int64, error) { panic("so it is") }
 
-// TestBrokenHeaderBlocks: a header block that cannot be read ends the connection, because later ones depend on
-// what it adds to the table.
+// TestBrokenHeaderBlocks checks that a malformed header block ends the connection, because later ones depend on its
+// table entries.
 func TestBrokenHeaderBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, id := range []uint32{1, 3} { // of a stream that is over, and of a new one

@@ -16,8 +16,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestSlowReaders: a client that lets nothing of an answer pass holds no more of it than one
-// write, and is given up in time; others on its connection are answered meanwhile.
+// TestSlowReaders checks that a response whose client opens no window keeps no more memory than one write and is
+// reset in time. Others on its connection are answered meanwhile.
 func TestSlowReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var closed atomic.Int64
@@ -55,7 +55,7 @@ func (b countedBody) Close() error {
 	return b.Body.Close()
 }
 
-// TestWindows: an answer goes on where the windows of its stream and of the connection let it.
+// TestWindows checks that a response continues as the windows of its stream and connection allow.
 func TestWindows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 200_000
@@ -116,8 +116,8 @@ func stealing(taken chan<- exchange.BodyStream) handler {
 	}
 }
 
-// TestStolenStreams: a response that is written by hand is framed by the door, costs no
-// goroutine while nothing is written, and says when a write waits and when its client leaves.
+// TestStolenStreams checks that a response that another goroutine writes is framed by the server, keeps no goroutine
+// while nothing is written, and notifies its writer when a write waits and when the client leaves.
 func TestStolenStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many = 90
@@ -321,8 +321,7 @@ func TestIdleConnectionsEnd(t *testing.T) {
 	})
 }
 
-// TestRetire: a connection is retired once it has nothing to do and its client has had the time
-// to hear that it is to go.
+// TestRetire checks that a connection is retired once it is idle and its client has had time to receive GOAWAY.
 func TestRetire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -354,8 +353,8 @@ func TestRetire(t *testing.T) {
 	})
 }
 
-// TestClientsThatConfirmEachFrame: a client may confirm each frame of a large answer, for the stream and for the
-// connection, however small the windows make the frames.
+// TestClientsThatConfirmEachFrame checks that a client may confirm each frame of a large response, for the stream and
+// the connection, however small the frames.
 func TestClientsThatConfirmEachFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 8 << 20

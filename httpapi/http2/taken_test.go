@@ -227,8 +227,8 @@ func TestTakenBodies(t *testing.T) {
 	})
 }
 
-// TestBodiesEndTheirStreams: the last piece of a body whose size is known says that it is whole,
-// without a frame of its own.
+// TestBodiesEndTheirStreams checks that the last frame of a body of known size ends the stream, without an additional
+// frame.
 func TestBodiesEndTheirStreams(t *testing.T) {
 	for size, said := range map[int]string{
 		3:                    `:status=200,content-length=3,content-type=text/plain "abc".`,

@@ -46,7 +46,8 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestDigests: digests tell secrets apart, of processes too, and that of none is zero.
+// TestDigests checks that different secrets and different processes have different digests, and that no secret has
+// the digest zero.
 func TestDigests(t *testing.T) {
 	d, other := NewDigester(), NewDigester()
 	of := func(d *Digester, secret string) (digest [sha256.Size]byte) {

@@ -349,7 +349,7 @@ func TestItemsWithoutTheirKeyAreRefused(t *testing.T) {
 	}
 }
 
-// TestDocumentsAreComparedByTheirFields: a RawExtension is compared by the map in it, although it is a Go
+// TestDocumentsAreComparedByTheirFields checks that a RawExtension is compared by the map in it, although it is a Go
 // struct.
 func TestDocumentsAreComparedByTheirFields(t *testing.T) {
 	t.Parallel()

@@ -104,8 +104,8 @@ func knows(c *Cache, obj runtime.Object) bool {
 	return ok && known
 }
 
-// TestCreationsThatAreNotRemembered: objects whose managedFields do not follow from their fields alone are
-// left to the field manager, and results of one manager are not used for another.
+// TestCreationsThatAreNotRemembered checks that objects whose managedFields do not follow from their fields alone are
+// left to the field manager, and that results of one manager are not used for another.
 func TestCreationsThatAreNotRemembered(t *testing.T) {
 	own := newManagers(t, NewManager)
 	creations := newCache(own, corev1.SchemeGroupVersion.WithKind("Pod"))
@@ -171,8 +171,8 @@ func TestCreationsThatAreNotRemembered(t *testing.T) {
 	}
 }
 
-// TestManagedFieldsAreNotShared: a change of the managedFields of one object does not change those of another,
-// while many objects are created at once.
+// TestManagedFieldsAreNotShared checks that a change of one object's managedFields does not change another's, while
+// many objects are created concurrently.
 func TestManagedFieldsAreNotShared(t *testing.T) {
 	creations := newCache(newManagers(t, NewManager), corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 	var workers sync.WaitGroup

@@ -149,8 +149,8 @@ func knowsUpdate(t *testing.T, u *Cache, live, obj runtime.Object, who string) b
 	return ok && known
 }
 
-// TestUpdatesOfOtherAddressesAreKnown: the result of an update is reused for an object with other addresses
-// and owners, if these are in the same order.
+// TestUpdatesOfOtherAddressesAreKnown checks that the result of an update is reused for an object with other
+// addresses and owners, if these are in the same order.
 func TestUpdatesOfOtherAddressesAreKnown(t *testing.T) {
 	kind := corev1.SchemeGroupVersion.WithKind("Pod")
 	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, NewManager)
@@ -198,7 +198,7 @@ func TestUpdatesOfOtherAddressesAreKnown(t *testing.T) {
 	}
 }
 
-// TestUpdatesAreBounded: clients cannot make the cache exceed its limits.
+// TestUpdatesAreBounded checks that clients cannot make the cache exceed its limits.
 func TestUpdatesAreBounded(t *testing.T) {
 	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
 	own := newManagers(t, NewManager)

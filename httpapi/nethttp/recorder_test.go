@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestAnnouncedLengthsAreNotBelieved: a Recorder takes memory for the body that a handler
-// announces, but not for one that is never held back as a whole.
+// TestAnnouncedLengthsAreNotBelieved checks that the allocation for an announced Content-Length is limited, and by
+// less for a body that is not buffered as a whole.
 func TestAnnouncedLengthsAreNotBelieved(t *testing.T) {
 	for length, room := range map[string][2]int{
 		"100000": {100_000, 200_000}, "1000000000000": {1, 2 * MaxBuffered}, "-1": {1, 1 << 10}, "x": {1, 1 << 10}, "": {1, 1 << 10},

@@ -16,9 +16,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// TestCreationsUnderServedSchemas: under the schemas that are served, the records that are
-// remembered of created objects are those that upstream's field manager makes, and those of
-// nearly all kinds are remembered.
+// TestCreationsUnderServedSchemas checks that under the served schemas, the cached managedFields of created objects
+// equal those of upstream's field manager, and that nearly all kinds are cached.
 func TestCreationsUnderServedSchemas(t *testing.T) {
 	back := registrytest.New(t, nil)
 	m := NewModels()

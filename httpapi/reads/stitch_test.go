@@ -208,7 +208,7 @@ func TestStitchedListsReuse(t *testing.T) {
 	}
 }
 
-// TestStitchedListsTogether: lists that come at once make each piece once.
+// TestStitchedListsTogether checks that concurrent lists build each piece once.
 func TestStitchedListsTogether(t *testing.T) {
 	v := configMapView(t)
 	f, meta := v.Encoder(encoding.JSON, encoding.Full), wire.ListMeta{Revision: 1}

@@ -45,7 +45,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// TestFirstRequestsWaitForTheVersion: a request that comes before the first answer of the upstream is decided by that answer.
+// TestFirstRequestsWaitForTheVersion checks that a request before the upstream's first answer waits for that answer.
 func TestFirstRequestsWaitForTheVersion(t *testing.T) {
 	resources := newRegistry(t)
 	var x request.Request

@@ -47,7 +47,8 @@ func (f *far) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: f.code, Header: make(http.Header), Body: io.NopCloser(strings.NewReader("answer")), Request: req}, nil
 }
 
-// TestPluginHangs: a request ends with its context, and in ten seconds anyhow. It is not sent afterwards.
+// TestPluginHangs checks that a request ends with its context, and after ten seconds at the latest. It must not be
+// sent afterwards.
 func TestPluginHangs(t *testing.T) {
 	for name, limit := range map[string]time.Duration{"context": time.Second, "limit": time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -88,7 +89,8 @@ func TestPluginHangs(t *testing.T) {
 	}
 }
 
-// TestPluginHangsAfterRefusal: client-go runs the plugin again before it returns an answer of 401.
+// TestPluginHangsAfterRefusal checks that a request ends although client-go runs the plugin again before it returns a
+// 401.
 func TestPluginHangsAfterRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs := &plugin{next: begins{&far{code: http.StatusUnauthorized}}, makes: make(chan struct{}, 1)}
@@ -122,7 +124,7 @@ type closes struct {
 
 func (c *closes) Close() error { c.closed = true; return nil }
 
-// TestSlowUpstream: requests that have their credential do not keep others waiting.
+// TestSlowUpstream checks that requests that have their credential do not delay others.
 func TestSlowUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := silentFar{make(chan *http.Response)}
@@ -147,7 +149,7 @@ func TestSlowUpstream(t *testing.T) {
 	})
 }
 
-// TestAnswerTooLate: an answer to a request that was given up is closed.
+// TestAnswerTooLate checks that an answer to an abandoned request is closed.
 func TestAnswerTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := silentFar{make(chan *http.Response)}
@@ -166,7 +168,7 @@ func TestAnswerTooLate(t *testing.T) {
 	})
 }
 
-// TestCredentialTooLate: a request that is just being given up is not sent.
+// TestCredentialTooLate checks that a request that is just being abandoned is not sent.
 func TestCredentialTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -188,7 +190,7 @@ func TestCredentialTooLate(t *testing.T) {
 	})
 }
 
-// TestExecPlugin: client-go's plugins are such plugins.
+// TestExecPlugin checks that client-go's plugins behave like the plugins of these tests.
 func TestExecPlugin(t *testing.T) {
 	u := newUpstream(t, func(w http.ResponseWriter, req *http.Request) { fmt.Fprint(w, req.Header.Get("Authorization")) })
 	dir := t.TempDir()

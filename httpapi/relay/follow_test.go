@@ -167,7 +167,7 @@ func open(t *testing.T, r *registry.Resource) *watch.Watcher {
 
 const configMaps, boxes = "/api/v1/configmaps?resourceVersion=0", "/apis/example.com/v1/boxes?resourceVersion=0"
 
-// TestOpenWatchesKeepAResource: a resource is idle only from the end of its last watch on.
+// TestOpenWatchesKeepAResource checks that a resource becomes idle only when its last watch has ended.
 func TestOpenWatchesKeepAResource(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -192,8 +192,8 @@ func TestOpenWatchesKeepAResource(t *testing.T) {
 	})
 }
 
-// TestUpstreamsThatCannotBeWatched: a cache that the upstream does not keep current answers no more after a while, and
-// the relay leaves a resource that it may list, but not watch.
+// TestUpstreamsThatCannotBeWatched checks that a cache that the upstream does not keep current stops answering after
+// a while, and that the relay stops following a resource that it may list but not watch.
 func TestUpstreamsThatCannotBeWatched(t *testing.T) {
 	resources := newRegistry(t)
 	for code, limit := range map[int]time.Duration{http.StatusForbidden: 20 * time.Second, http.StatusServiceUnavailable: heartbeat + 70*time.Second} {
@@ -222,8 +222,8 @@ func TestUpstreamsThatCannotBeWatched(t *testing.T) {
 	}
 }
 
-// TestUpstreamsThatSendNothing: something between the upstream and the relay may hold back what watches send. The cache
-// answers no more after a while, although watches can be opened, until something comes.
+// TestUpstreamsThatSendNothing checks a proxy between the upstream and the relay that delays events. The cache stops
+// answering after a while, although watches can be opened, until bytes arrive.
 func TestUpstreamsThatSendNothing(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -250,7 +250,8 @@ func TestUpstreamsThatSendNothing(t *testing.T) {
 	})
 }
 
-// TestProvenReadsHaveNoAge: a read that has just been compared with the upstream is not old, whatever happened before.
+// TestProvenReadsHaveNoAge checks that a read that was just compared with the upstream has the age 0, whatever
+// happened before.
 func TestProvenReadsHaveNoAge(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -288,7 +289,7 @@ func configMap(t *testing.T, name string, revision int64) []byte {
 	return data
 }
 
-// TestOneRefusedWatchMayBeAnAccident: a server that has just started refuses a watch, and is then busy.
+// TestOneRefusedWatchMayBeAnAccident checks a server that refuses a watch just after its start, and is then busy.
 func TestOneRefusedWatchMayBeAnAccident(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -322,8 +323,8 @@ func boxCRD(t *testing.T, generation, revision int64) []byte {
 	return data
 }
 
-// TestDeletedCRDs: watches deliver the deletions of all objects, even if the deletion of the CRD comes first, from
-// another server of the upstream. Then they end.
+// TestDeletedCRDs checks that watches deliver the deletions of all objects, even if another server of the upstream
+// reports the deletion of the CRD first. Then they end.
 func TestDeletedCRDs(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -363,7 +364,8 @@ func TestDeletedCRDs(t *testing.T) {
 	})
 }
 
-// TestChangedCRDs: requests for a custom resource go through after a change of its CRD, even if it was not followed.
+// TestChangedCRDs checks that requests for a custom resource go through after a change of its CRD, even if the
+// resource was not followed.
 func TestChangedCRDs(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -387,7 +389,7 @@ func TestChangedCRDs(t *testing.T) {
 	})
 }
 
-// TestCRDsMadeAnew: requests for a custom resource go through after its CRD was deleted and created again.
+// TestCRDsMadeAnew checks that requests for a custom resource go through after its CRD was deleted and created again.
 func TestCRDsMadeAnew(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {

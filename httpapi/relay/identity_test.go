@@ -161,8 +161,8 @@ func (c *capture) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody}, nil
 }
 
-// TestNoHeaderReplacesTheImpersonation: whatever a client with a certificate sends, the upstream reads its user
-// from the request, and no credential but the relay's.
+// TestNoHeaderReplacesTheImpersonation checks that whatever headers a client with a certificate sends, the upstream
+// reads its user from the impersonation, and sees only the relay's credential.
 func TestNoHeaderReplacesTheImpersonation(t *testing.T) {
 	names := rapid.OneOf(rapid.SampledFrom([]string{
 		"Impersonate-User", "impersonate-user", "IMPERSONATE-GROUP", "Impersonate-Uid", "Impersonate-Extra-A%2fb", "impersonate-extra-", "Impersonate-",
@@ -202,7 +202,8 @@ func TestNoHeaderReplacesTheImpersonation(t *testing.T) {
 	})
 }
 
-// TestRelaysCredentialNeedsAUser: a transport with the relay's credential sends nothing without impersonation.
+// TestRelaysCredentialNeedsAUser checks that a transport with the relay's credential sends no request without
+// impersonation.
 func TestRelaysCredentialNeedsAUser(t *testing.T) {
 	for name, header := range map[string]http.Header{
 		"none":             {},

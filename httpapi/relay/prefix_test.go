@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestAnswersAreBelowThePrefix: paths of an upstream in headers are those at which the relay serves them.
+// TestAnswersAreBelowThePrefix checks that an upstream's paths in headers become those at which the relay serves
+// them.
 func TestAnswersAreBelowThePrefix(t *testing.T) {
 	for _, c := range []struct{ upstream, prefix, location, want string }{
 		{"https://up", "", "/a%2Fb?c=%2F#d", "/a%2Fb?c=%2F#d"},
@@ -40,8 +41,8 @@ func TestAnswersAreBelowThePrefix(t *testing.T) {
 	}
 }
 
-// TestPathsStayInTheUpstream: another server at the same host does not get the requests for an upstream whose URL has
-// a path.
+// TestPathsStayInTheUpstream checks that requests for an upstream whose URL has a path cannot reach another server at
+// the same host.
 func TestPathsStayInTheUpstream(t *testing.T) {
 	u := newUpstream(t, nil)
 	config := u.config()

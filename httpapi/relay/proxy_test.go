@@ -17,7 +17,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestRequestsGoThrough: the upstream gets what was parsed: method, path, query, headers and body.
+// TestRequestsGoThrough checks that the upstream gets the parsed request: method, path, query, headers and body.
 func TestRequestsGoThrough(t *testing.T) {
 	u := newUpstream(t, func(w http.ResponseWriter, req *http.Request) {
 		w.WriteHeader(http.StatusCreated)
@@ -73,7 +73,7 @@ func TestRequestsGoThrough(t *testing.T) {
 	}
 }
 
-// TestAnswersGoThrough: status, headers, warnings and trailers are the upstream's, each once.
+// TestAnswersGoThrough checks that the client gets the upstream's status, headers, warnings and trailers, each once.
 func TestAnswersGoThrough(t *testing.T) {
 	u := newUpstream(t, func(w http.ResponseWriter, req *http.Request) {
 		h := w.Header()
@@ -117,8 +117,8 @@ func TestAnswersGoThrough(t *testing.T) {
 	}
 }
 
-// TestFlushedAnswersGoOutAtOnce: an answer of unknown length that has ended goes out with its length. One that
-// goes on later begins before that.
+// TestFlushedAnswersGoOutAtOnce checks that a completed response of unknown length is sent with its length, and that
+// a longer one begins before its end.
 func TestFlushedAnswersGoOutAtOnce(t *testing.T) {
 	goOn := make(chan struct{})
 	u := newUpstream(t, func(w http.ResponseWriter, req *http.Request) {
@@ -156,7 +156,8 @@ func TestFlushedAnswersGoOutAtOnce(t *testing.T) {
 	resp.Body.Close()
 }
 
-// TestWatchesStream: events arrive when they are sent, and an end that comes too early can be told from another.
+// TestWatchesStream checks that events arrive when they are sent, and that the client can tell a premature end from a
+// complete response.
 func TestWatchesStream(t *testing.T) {
 	next := make(chan string)
 	u := newUpstream(t, func(w http.ResponseWriter, req *http.Request) {
@@ -191,8 +192,7 @@ func TestWatchesStream(t *testing.T) {
 	close(next)
 }
 
-// TestUpgrades: a connection that the upstream upgrades carries bytes both ways, with the credential that the
-// request had.
+// TestUpgrades checks that an upgraded connection carries bytes both ways, with the credential of the request.
 func TestUpgrades(t *testing.T) {
 	u := newUpstream(t, func(w http.ResponseWriter, req *http.Request) {
 		if req.URL.Query().Has("refuse") {
@@ -269,8 +269,8 @@ func (s *server) dial(t *testing.T, config *tls.Config) *tls.Conn {
 	return proctest.DialTLS(t, s.addr, config)
 }
 
-// TestUpstreamAway: an upstream that cannot be reached is a Status that clients retry, unless the upstream may
-// have carried out a write.
+// TestUpstreamAway checks that if the upstream cannot be reached, the client gets a Status that it retries, unless
+// the upstream may have carried out a write.
 func TestUpstreamAway(t *testing.T) {
 	u := newUpstream(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	down := newUpstream(t, nil)
@@ -297,7 +297,7 @@ func TestUpstreamAway(t *testing.T) {
 	}
 }
 
-// TestRequestsThatDoNotGoThrough: tunnels, and methods that return headers, are refused.
+// TestRequestsThatDoNotGoThrough checks that tunnels, and methods that return the request's headers, are refused.
 func TestRequestsThatDoNotGoThrough(t *testing.T) {
 	u := newUpstream(t, nil)
 	s := serve(t, u.config())
@@ -318,7 +318,7 @@ func TestRequestsThatDoNotGoThrough(t *testing.T) {
 	}
 }
 
-// TestDeadlines: a request whose time is over is answered as one to this server.
+// TestDeadlines checks that a request beyond its deadline gets the same response as one to this server.
 func TestDeadlines(t *testing.T) {
 	u := newUpstream(t, func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() })
 	s := serve(t, u.config())
@@ -332,7 +332,7 @@ func TestDeadlines(t *testing.T) {
 	}
 }
 
-// TestConfigsThatAreRefused: a credential that could not be kept apart is an error.
+// TestConfigsThatAreRefused checks that a credential that cannot be kept apart is an error.
 func TestConfigsThatAreRefused(t *testing.T) {
 	for want, config := range map[string]*rest.Config{
 		"transport of its own": {Host: "https://h", WrapTransport: func(rt http.RoundTripper) http.RoundTripper { return rt }},

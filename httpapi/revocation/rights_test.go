@@ -161,8 +161,8 @@ func TestRoundsAskAboutNodesThatLost(t *testing.T) {
 	}
 }
 
-// TestSettledRightsAreLookedAtAgain: a round that finds all rights of a credential decided lets later rounds skip
-// them, until a right is added or a counter grows.
+// TestSettledRightsAreLookedAtAgain checks that a round that finds all rights of a credential decided lets later
+// rounds skip them, until a right is added or a counter grows.
 func TestSettledRightsAreLookedAtAgain(t *testing.T) {
 	j := new(fakeAccess)
 	r := newRights(j)
@@ -269,8 +269,8 @@ func (b bearer) Lines() iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// TestRightsHoldNothingOfTheirRequests: a watch is open for minutes, and there are tens for each
-// node. The request that opened it, with all that was read for it, is garbage once it is open.
+// TestRightsHoldNothingOfTheirRequests checks that an open watch does not keep its request in memory: a watch is open
+// for minutes, and each node has tens of them.
 func TestRightsHoldNothingOfTheirRequests(t *testing.T) {
 	r := newRights(new(fakeAccess))
 	r.config.Revocation.Dependencies = func(*http.Request) auth.Dependencies { return auth.Dependencies{} }

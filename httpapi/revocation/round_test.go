@@ -59,8 +59,8 @@ func TestDeletionsDuringARoundAreSeen(t *testing.T) {
 	}
 }
 
-// TestCredentialsOfObjectsThatAreBeingDeleted: a credential is checked again when an object to which it is bound has
-// been terminating for too long, although the object does not change then.
+// TestCredentialsOfObjectsThatAreBeingDeleted checks that a credential is checked again when the object to which it
+// is bound has been terminating for too long, although the object does not change then.
 func TestCredentialsOfObjectsThatAreBeingDeleted(t *testing.T) {
 	pods, err := cache.New(cache.Config{Schema: cache.NewSchema("pods", nil)})
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestReadinessEnds: bytes, the end, a deadline and a close end waiting.
+// TestReadinessEnds checks that bytes, the peer's end, a deadline and Close end the wait.
 func TestReadinessEnds(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -82,7 +82,8 @@ func TestAliveReadsAheadWithinItsBudget(t *testing.T) {
 	}
 }
 
-// TestAliveSeesTheEndBehindBytes: a client that has sent more than the budget and then leaves is gone.
+// TestAliveSeesTheEndBehindBytes checks that a client that has sent more than the budget and then leaves is detected
+// as gone.
 func TestAliveSeesTheEndBehindBytes(t *testing.T) {
 	client, server := connected(t)
 	if _, err := client.Write(make([]byte, 4*MostEarly)); err != nil {
@@ -106,8 +107,8 @@ func TestAliveSeesTheEndBehindBytes(t *testing.T) {
 	})
 }
 
-// TestAliveReadsNothingForAFullSocket: from a client that reads nothing, Alive reads nothing. TLS might have to
-// answer, and that write would wait for the client.
+// TestAliveReadsNothingForAFullSocket checks that Alive does not read from a client that does not read: TLS might
+// have to respond, and that write would wait for the client.
 func TestAliveReadsNothingForAFullSocket(t *testing.T) {
 	client, server := connected(t)
 	if _, err := client.Write([]byte("a")); err != nil {

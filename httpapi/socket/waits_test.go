@@ -31,8 +31,9 @@ type counts struct{ waits, goesOn atomic.Int32 }
 func (c *counts) Waits()  { c.waits.Add(1) }
 func (c *counts) GoesOn() { c.goesOn.Add(1) }
 
-// TestWritersBehindTLS: TLS may write from the goroutine that reads. While that write waits for the client, a second
-// write has to wait as well, and calls its Waiter. Each call of Waits is followed by a call of GoesOn of the same Waiter.
+// TestWritersBehindTLS checks writes by TLS from the goroutine that reads. While such a write waits for the client, a
+// second write must wait as well, and calls its Waiter. Each call of Waits is followed by a call of GoesOn of the
+// same Waiter.
 func TestWritersBehindTLS(t *testing.T) {
 	for name, early := range map[string]bool{"no writer before": false, "a writer before": true} {
 		t.Run(name, func(t *testing.T) {

@@ -69,8 +69,8 @@ func TestBookmarksAreSentEachMinute(t *testing.T) {
 	}
 }
 
-// TestTimeoutsBeforeTheBookmark: a watch ends at its timeout also while it sends its initial events. One whose format
-// carries no events ends when its first bookmark is due.
+// TestTimeoutsBeforeTheBookmark checks that a watch ends at its timeout even while it sends its initial events. A
+// watch whose format carries no events ends when its first bookmark is due.
 func TestTimeoutsBeforeTheBookmark(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := getBatch()

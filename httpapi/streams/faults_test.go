@@ -20,8 +20,8 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// TestLastBookmarkOvertakesNoEvent: a watch that the server ends gets no bookmark while a fault delays one of its
-// events, because its client would resume after that event.
+// TestLastBookmarkOvertakesNoEvent checks that a watch that the server ends gets no bookmark while a fault delays one
+// of its events, because its client would resume after that event.
 func TestLastBookmarkOvertakesNoEvent(t *testing.T) {
 	configmaps := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 	encoder := registrytest.New(t, nil).Registry.Endpoint(configmaps, "").View.Encoder(encoding.JSON, encoding.Full)

@@ -189,8 +189,8 @@ func (w *witness) Close() error {
 	return nil
 }
 
-// TestWatchesGiveTheirConnectionsBack: after a complete watch the next request is served on its connection, and begins
-// with the bytes that came during the watch. In all other cases the connection is closed.
+// TestWatchesGiveTheirConnectionsBack checks that after a complete watch, its connection serves the next request,
+// which begins with the bytes read during the watch. In all other cases the connection is closed.
 func TestWatchesGiveTheirConnectionsBack(t *testing.T) {
 	m := new(apimetrics.Resources).Of(schema.GroupVersionResource{Group: "back.test", Version: "v1", Resource: "watched"}, "", true).Of("watch", "cluster")
 	for name, c := range map[string]struct {

@@ -11,8 +11,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// TestServicesAreFoundByAddressOrEndpoint: a service resolves to its own cluster IP or, if
-// the server routes to endpoints, to one of its own endpoints.
+// TestServicesAreFoundByAddressOrEndpoint checks that a service resolves to its own cluster IP or, if the server
+// routes to endpoints, to one of its own endpoints.
 func TestServicesAreFoundByAddressOrEndpoint(t *testing.T) {
 	s := registrytest.New(t, nil)
 	s.Start(t)

@@ -224,7 +224,7 @@ func TestNoAnonymousUnderAlwaysAllow(t *testing.T) {
 	}
 }
 
-// TestServersWithoutAuthenticatorsRefuseAll: a server that accepts no credential refuses all.
+// TestServersWithoutAuthenticatorsRefuseAll checks that a server that accepts no credential refuses every request.
 func TestServersWithoutAuthenticatorsRefuseAll(t *testing.T) {
 	a := load(t, auth.Config{Authorization: authorization(auth.ModeAlwaysAllow)})
 	for _, token := range []string{"", "x"} {

@@ -137,8 +137,8 @@ func (w *wiretap) heard() []string {
 	return said
 }
 
-// TestKubectlSpeaksHTTP2: the real kubectl speaks HTTP/2 with a server that offers it, when it
-// watches, too; and HTTP/1.1 where a connection changes to another protocol.
+// TestKubectlSpeaksHTTP2 checks that the real kubectl uses HTTP/2 for requests and watches if the server offers it,
+// and HTTP/1.1 for connections that are upgraded.
 func TestKubectlSpeaksHTTP2(t *testing.T) {
 	t.Parallel()
 	const preface, upgrade = "h2 PRI * HTTP/2.0", " HTTP/1.1 upgrade: "

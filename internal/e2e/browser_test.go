@@ -228,8 +228,8 @@ const pageScript = `
 	return {List: list.kind, Made: made.status, Events: await Promise.all(watches.map(event)),
 		Hops: performance.getEntriesByType('resource').filter(e => e.name.includes('/configmaps')).map(e => e.nextHopProtocol)};`
 
-// TestBrowserSpeaksHTTP2: pages in a browser read and watch by HTTP/2, of the server's own
-// origin and of one that --cors-allowed-origins names.
+// TestBrowserSpeaksHTTP2 checks that pages in a browser read and watch over HTTP/2, from the server's own origin and
+// from one that --cors-allowed-origins names.
 func TestBrowserSpeaksHTTP2(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t)

@@ -173,7 +173,7 @@ func TestResetRestoresACheckpoint(t *testing.T) {
 	}
 }
 
-// TestCheckpointsAreOffByDefault: a server that was not told to knows nothing of checkpoints.
+// TestCheckpointsAreOffByDefault checks that a server without --checkpoints does not serve them.
 func TestCheckpointsAreOffByDefault(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	out := larder(t, "checkpoint", "clean", "--kubeconfig", p.kubeconfig())

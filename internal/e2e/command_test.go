@@ -55,7 +55,7 @@ func TestHelpAndErrorsAreAsRecorded(t *testing.T) {
 	})
 }
 
-// TestReasonNotToStartIsOneLine: whatever a server cannot start with is named in one line.
+// TestReasonNotToStartIsOneLine checks that a server that cannot start prints the reason in one line.
 func TestReasonNotToStartIsOneLine(t *testing.T) {
 	held := serve(t, "--unsafe-no-fsync")
 	taken, err := net.Listen("tcp", "127.0.0.1:0")

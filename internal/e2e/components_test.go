@@ -6,8 +6,7 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// TestWritesOfComponentsAreAccepted: the server takes each write that the load of a cluster's components is
-// made of.
+// TestWritesOfComponentsAreAccepted checks that the server accepts each write in the load of a cluster's components.
 func TestWritesOfComponentsAreAccepted(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--unsafe-no-fsync")

@@ -95,8 +95,8 @@ func TestEgressConsumers(t *testing.T) {
 	}
 }
 
-// All keys are where --etcd-prefix says, as kube-apiserver reads it: with a slash at its start and
-// none at its end.
+// TestEtcdPrefixes checks that all keys are below --etcd-prefix, which is normalized as in kube-apiserver: with a
+// slash at its start and none at its end.
 func TestEtcdPrefixes(t *testing.T) {
 	t.Parallel()
 	for prefix, root := range map[string]string{"plain": "/plain", "ends/": "/ends", "/a//b": "/a/b", "": "", "/": ""} {
@@ -234,8 +234,8 @@ func established(t *testing.T, p *process, name string) (created, done time.Time
 	return created, done
 }
 
-// Where there are several servers, a definition is established once all of them have had five
-// seconds to see it.
+// TestServerCountDelaysEstablishing checks that with several servers, a CRD is established after all of them have had
+// five seconds to see it.
 func TestServerCountDelaysEstablishing(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--unsafe-no-fsync", "--apiserver-count=2")

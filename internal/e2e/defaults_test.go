@@ -149,8 +149,8 @@ func servesSuites(t *testing.T, port int) {
 	}
 }
 
-// Under the name kube-apiserver it has kube-apiserver's defaults and writes what flags
-// name. Durations of 0 that kube-apiserver accepts leave it healthy.
+// TestDefaultsUnderTheNameKubeAPIServer checks that under the name kube-apiserver, the server has kube-apiserver's
+// defaults and writes only files that flags name. It must be healthy with durations of 0 that kube-apiserver accepts.
 func TestDefaultsUnderTheNameKubeAPIServer(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "kube-apiserver")
 	if err := os.Symlink(binaries.larder, name); err != nil {

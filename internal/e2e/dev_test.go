@@ -7,8 +7,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestDevDoesWhatTheReadmeSays: with `larder dev` the commands that the README begins with end as it says, also
-// the first of them, right after the server has said that it is ready.
+// TestDevDoesWhatTheReadmeSays checks that the first commands of the README work with `larder dev`, even right after
+// the server has logged that it is ready.
 func TestDevDoesWhatTheReadmeSays(t *testing.T) {
 	p := newProcess(t, "--unsafe-no-fsync")
 	p.command = "dev"

@@ -23,9 +23,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestServerServesOnWhileItDrains: after SIGTERM the server says that it is not ready but serves on for
-// the delay; then a request in flight finishes, a watch ends as a response ends,
-// and the process exits with 0.
+// TestServerServesOnWhileItDrains checks that after SIGTERM the server is not ready but serves for the delay. Then a
+// request in flight finishes, a watch ends like a complete response, and the process exits with 0.
 func TestServerServesOnWhileItDrains(t *testing.T) {
 	t.Parallel() // it takes the delay's time
 	// A machine that is too slow to see what happens within the delay gets a longer one.
@@ -168,8 +167,8 @@ func readOK(resp *http.Response) error {
 	return err
 }
 
-// TestStartEndsWellOnASignal: a start that is called off ends well, and the next one
-// finds everything as it should be.
+// TestStartEndsWellOnASignal checks that a signal during the start ends the server cleanly, and that the next start
+// works.
 func TestStartEndsWellOnASignal(t *testing.T) {
 	p := newProcess(t, "--unsafe-no-fsync")
 	for _, stage := range []string{"store:", "mirrored:", "serving:"} {
@@ -242,7 +241,7 @@ func (p *process) occupy() (watched, created <-chan error, finish *io.PipeWriter
 	return watched, created, finish
 }
 
-// TestEndingServerAnswersRetryAfter: a server that stops refuses new requests with 429, except probes, until
+// TestEndingServerAnswersRetryAfter checks that a stopping server refuses new requests with 429, except probes, until
 // it has answered the requests in flight.
 func TestEndingServerAnswersRetryAfter(t *testing.T) {
 	t.Parallel()
@@ -279,7 +278,8 @@ func TestEndingServerAnswersRetryAfter(t *testing.T) {
 	}
 }
 
-// TestServiceManagerIsNotified: the service manager is notified when the server is ready and when it stops.
+// TestServiceManagerIsNotified checks that the service manager is notified when the server is ready and when it
+// stops.
 func TestServiceManagerIsNotified(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "notify")
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})

@@ -68,7 +68,7 @@ func TestTokenFlagsTakeEffect(t *testing.T) {
 	}
 }
 
-// A program behind a socket signs tokens where a flag says so.
+// TestExternalSigner checks that a program behind a socket signs tokens if a flag names the socket.
 func TestExternalSigner(t *testing.T) {
 	dir, err := os.MkdirTemp("", "signer") // names of sockets must be short
 	if err != nil {
@@ -96,8 +96,8 @@ func TestExternalSigner(t *testing.T) {
 	}
 }
 
-// Objects get what flags say: addresses, ports, tolerations, a time to live. Their plugins
-// are those that flags leave.
+// TestObjectFlagsTakeEffect checks flags that affect objects: addresses, ports, tolerations, time to live, and
+// admission plugins.
 func TestObjectFlagsTakeEffect(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--service-cluster-ip-range=10.99.0.0/24", "--service-node-port-range=31000-31003",
 		"--default-not-ready-toleration-seconds=11", "--default-unreachable-toleration-seconds=12", "--disable-admission-plugins=ServiceAccount",
@@ -151,8 +151,7 @@ func TestObjectFlagsTakeEffect(t *testing.T) {
 	}
 }
 
-// Requests last no longer, watches no shorter and no more of them are served at once than
-// flags say.
+// TestLimitFlagsTakeEffect checks the flags that limit the time of requests and watches, and their number.
 func TestLimitFlagsTakeEffect(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--unsafe-no-fsync", "--enable-priority-and-fairness=false", "--max-mutating-requests-inflight=1", "--max-requests-inflight=1",
@@ -236,7 +235,7 @@ func (p *process) seated(token, method, path string, body func() io.Reader) stri
 	}
 }
 
-// Requests are recorded where, how and as briefly as flags say.
+// TestAuditFlagsTakeEffect checks the flags of audit logs and webhooks.
 func TestAuditFlagsTakeEffect(t *testing.T) {
 	dir := t.TempDir()
 	policy, log, config := filepath.Join(dir, "policy"), filepath.Join(dir, "log"), filepath.Join(dir, "webhook")
@@ -393,8 +392,8 @@ func TestAccessConfigFlagsTakeEffect(t *testing.T) {
 	}
 }
 
-// APIs that are newer than the version that is emulated are served if flags say so, and
-// metrics are those that flags leave.
+// TestEmulationAndMetricsFlagsTakeEffect checks that APIs newer than the emulated version are served if flags say so,
+// and that flags disable metrics.
 func TestEmulationAndMetricsFlagsTakeEffect(t *testing.T) {
 	// v1 of these came with 1.36, v1beta1 before.
 	const path, older = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies", "/apis/admissionregistration.k8s.io/v1beta1/mutatingadmissionpolicies"

@@ -15,8 +15,8 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// TestEncryptionAtRest: secrets are written with the first key and read with any; a PUT
-// that changes nothing writes them with a new first key, after which the old one can go.
+// TestEncryptionAtRest checks that secrets are written with the first key and read with any. An unchanged PUT writes
+// a secret with a new first key, after which the old key can be removed.
 func TestEncryptionAtRest(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "encryption.yaml")
 	configure := func(keys ...string) {

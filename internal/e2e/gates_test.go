@@ -73,7 +73,7 @@ var gateEffects = map[string]func(*process) bool{
 	},
 }
 
-// Feature gates of code that is Larder's own do what they do in kube-apiserver, in both states.
+// TestGates checks that feature gates of code that Larder replaces have kube-apiserver's effect, in both states.
 func TestGates(t *testing.T) {
 	younger := "AggregatedDiscoveryRemoveBetaType=false,APIResponseCompression=false,InPlacePodVerticalScaling=false,StorageVersionHash=false"
 	for name, c := range map[string]struct {

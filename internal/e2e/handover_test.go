@@ -411,9 +411,9 @@ func (h *handover) restored() *handover {
 	return &handover{plane: &plane{t: h.t, url: serveEtcdIn(h.t, data), args: h.args}, port: proctest.Port(h.t)}
 }
 
-// A cluster goes from kube-apiserver to Larder and back, on one etcd, with encryption at
-// rest, another prefix and custom resources of two versions, while clients go on; and a
-// backup of it can be served by both. Without kube-apiserver Larder takes its place.
+// TestHandover moves a cluster from kube-apiserver to Larder and back, on one etcd, with encryption at rest, another
+// prefix and custom resources of two versions, while clients continue. Both servers must be able to serve a backup.
+// Without -stock, Larder replaces kube-apiserver.
 func TestHandover(t *testing.T) {
 	t.Parallel()
 	stock := *stockBinary != ""

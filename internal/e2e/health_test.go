@@ -35,8 +35,8 @@ poststarthook/apiservice-status-remote-available-controller poststarthook/apiser
 poststarthook/apiservice-discovery-controller poststarthook/kube-apiserver-autoregistration autoregister-completion
 poststarthook/apiservice-openapi-controller poststarthook/apiservice-openapiv3-controller shutdown`
 
-// The paths of health list kube-apiserver's checks, each has a path of its own, and some
-// can be left out.
+// TestHealthChecks checks that the health paths list kube-apiserver's checks, that each check has its own path, and
+// that some can be excluded.
 func TestHealthChecks(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	names := strings.Fields(checksOfStock)
@@ -91,8 +91,8 @@ func TestHealthWhileStopping(t *testing.T) {
 	p.signal(syscall.SIGINT)
 }
 
-// The pages about the process tell its flags and its state, to people and to programs, and
-// are there as the feature gates say.
+// TestStatusPages checks that the pages about the process show its flags and state, as text and as JSON, and that
+// feature gates enable them.
 func TestStatusPages(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--livez-grace-period=37s", "--authorization-mode=RBAC", "--token-auth-file", tokens(t), "--contention-profiling")
 	structured := func(kind, version string) string {

@@ -44,7 +44,7 @@ func (s *spoken) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// TestServerPassesH2Spec: the server passes all tests of h2spec.
+// TestServerPassesH2Spec runs all tests of h2spec.
 func TestServerPassesH2Spec(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	binary := buildClient(t, "h2spec", "github.com/summerwind/h2spec/cmd/h2spec")
@@ -73,8 +73,8 @@ func TestServerPassesH2Spec(t *testing.T) {
 	}
 }
 
-// TestClientsSpeakHTTP2: client-go's clients and informers with their default settings speak
-// HTTP/2, and HTTP/1.1 with a server that offers nothing else.
+// TestClientsSpeakHTTP2 checks that client-go's clients and informers use HTTP/2 with their default settings, and
+// HTTP/1.1 with a server that offers only that.
 func TestClientsSpeakHTTP2(t *testing.T) {
 	for args, version := range map[string]string{"--http2-max-streams-per-connection=0": "HTTP/2.0", "--disable-http2-serving": "HTTP/1.1"} {
 		p := serve(t, "--unsafe-no-fsync", args)

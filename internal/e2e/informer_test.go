@@ -127,8 +127,8 @@ func (f *follower) await(t *testing.T, versions []string, deletions int) {
 	})
 }
 
-// TestInformersFollowBothEncodings: informers of both encodings start from a populated namespace and
-// follow 1,000 changes that several writers make, without a gap.
+// TestInformersFollowBothEncodings checks that informers of both encodings start from a populated namespace and
+// follow 1,000 changes of several writers without a gap.
 func TestInformersFollowBothEncodings(t *testing.T) {
 	const (
 		writers   = 5

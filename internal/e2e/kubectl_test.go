@@ -136,8 +136,8 @@ func mask(out string) string {
 	return out
 }
 
-// TestKubectlWatchPrintsEachChange: -w prints what is there, then a line for each change as it
-// happens, in tables too.
+// TestKubectlWatchPrintsEachChange checks that -w prints the present objects, then a line for each change as it
+// happens, also in tables.
 func TestKubectlWatchPrintsEachChange(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	k := newKubectl(t, p.kubeconfig(), "default")

@@ -116,8 +116,8 @@ func eventsIn(t *testing.T, file string, stage auditv1.Stage, agent string) (eve
 	}
 }
 
-// TestSlowRequestsReportTheirLatencies: audit events of slow requests have the latency annotations that
-// kube-apiserver's have, except those in noLatency.
+// TestSlowRequestsReportTheirLatencies checks that audit events of slow requests have kube-apiserver's latency
+// annotations, except those in noLatency.
 func TestSlowRequestsReportTheirLatencies(t *testing.T) {
 	t.Parallel()
 	larder := latencyParts(t, false)

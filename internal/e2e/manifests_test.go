@@ -32,7 +32,8 @@ const bars = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefi
 "names":{"plural":"bars","singular":"bar","kind":"Bar"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","properties":
 {"spec":{"type":"object","properties":{%s}}}}}}]}}`
 
-// TestPoliciesFromFilesFollowCRDs: a policy in a file mutates objects with fields that their CRD has got since the server started.
+// TestPoliciesFromFilesFollowCRDs checks that a policy in a file mutates objects with fields that were added to their
+// CRD after the server started.
 func TestPoliciesFromFilesFollowCRDs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -13,7 +13,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestMetricsDocumentIsComplete: the document of metrics names each of Larder's own, with its labels.
+// TestMetricsDocumentIsComplete checks that docs/monitoring/metrics.md has each of Larder's own metrics, with its
+// labels.
 func TestMetricsDocumentIsComplete(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "monitoring", "metrics.md"))
 	if err != nil {

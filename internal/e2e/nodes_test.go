@@ -79,7 +79,7 @@ func TestKubeletReadsWhatItsPodsNeed(t *testing.T) {
 	})
 }
 
-// TestAcceptedCAsArePublished: other API servers find whose certificates are accepted here.
+// TestAcceptedCAsArePublished checks that other API servers can find the CAs whose certificates this server accepts.
 func TestAcceptedCAsArePublished(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	want, err := os.ReadFile(filepath.Join(p.dir, "pki", "ca.crt"))

@@ -151,8 +151,8 @@ func (p *peering) stop() {
 	}
 }
 
-// A server hands requests for what it does not serve on to one of the cluster that does, and
-// each tells the others of itself, as kube-apiserver and with kube-apiserver.
+// TestPeers checks that a server forwards requests for resources that it does not serve to a server of the cluster
+// that does, and that each publishes its address, as kube-apiserver and with kube-apiserver.
 func TestPeers(t *testing.T) {
 	t.Parallel()
 	if out, err := onHost("elsewhere", "/bin/hostname").CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "elsewhere" {

@@ -42,8 +42,8 @@ func published(p *plane, stock bool, kind string, port int) (said []string) {
 	return talk.said
 }
 
-// A server enters itself into the endpoints of the kubernetes service, and leaves them, in the
-// way that --endpoint-reconciler-type says, as kube-apiserver does.
+// TestEndpointReconcilers checks that a server adds itself to the endpoints of the kubernetes service, and removes
+// itself, according to --endpoint-reconciler-type, as kube-apiserver does.
 func TestEndpointReconcilers(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)

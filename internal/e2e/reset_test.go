@@ -317,7 +317,7 @@ func TestResetEndsServing(t *testing.T) {
 	}
 }
 
-// TestResetEndsRouting: an APIService that a reset took away is not asked any more.
+// TestResetEndsRouting checks that requests do not reach an APIService that a reset has deleted.
 func TestResetEndsRouting(t *testing.T) {
 	r := newResettable(t)
 	r.checkpoint()
@@ -347,7 +347,8 @@ func TestResetEndsRouting(t *testing.T) {
 	}
 }
 
-// TestResetWarnsOfControllersItCannotStop: a reset warns of controllers that it cannot stop and that may delete what it restores.
+// TestResetWarnsOfControllersItCannotStop checks that a reset warns of controllers that it cannot stop and that may
+// delete restored objects.
 func TestResetWarnsOfControllersItCannotStop(t *testing.T) {
 	r := newResettable(t)
 	ctx := t.Context()

@@ -96,7 +96,8 @@ func (p *process) robot(t *testing.T, name string) kubernetes.Interface {
 	return p.as(token.Status.Token)
 }
 
-// TestWatchesEndWithTheirRights: watches end when their right is lost, whatever it rests on; others go on.
+// TestWatchesEndWithTheirRights checks that watches end when their right is lost, in whatever way, and that others
+// continue.
 func TestWatchesEndWithTheirRights(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--authorization-mode=RBAC", "--token-auth-file", tokens(t))
 	admin := p.client()

@@ -95,9 +95,9 @@ func pointConsumers(t *testing.T, p *process, ca []byte) (clusterIPs map[string]
 	return clusterIPs
 }
 
-// Webhooks of admission, of conversion and aggregated servers are connected to through the proxy
-// of the cluster, at the cluster IPs of their services or, with --enable-aggregator-routing, at
-// their endpoints.
+// TestServicesAreResolved checks that admission and conversion webhooks and aggregated servers are reached through
+// the cluster's egress proxy, at the cluster IPs of their services or, with --enable-aggregator-routing, at their
+// endpoints.
 func TestServicesAreResolved(t *testing.T) {
 	t.Parallel()
 	authority := testcert.New(t, "services")

@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// A component that has made itself a candidate is elected, by a server that was elected
-// itself, for as long as the flags say.
+// TestCoordinatedLeadership checks that a component that is a candidate is elected by a server that was elected
+// itself, for as long as the flags set.
 func TestCoordinatedLeadership(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--unsafe-no-fsync", "--feature-gates=CoordinatedLeaderElection=true", "--runtime-config=coordination.k8s.io/v1beta1=true",

@@ -18,8 +18,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestSlowReadsLeaveATrace: a GET and a LIST that wait for the store longer than half a second
-// are in the log, with where the time went; those that need not wait are not. A watch does not wait longer than it may last.
+// TestSlowReadsLeaveATrace checks that a GET and a LIST that wait for the store longer than half a second are logged
+// with the time of each step, and that others are not. A watch does not wait beyond its timeout.
 func TestSlowReadsLeaveATrace(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

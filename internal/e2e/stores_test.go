@@ -148,7 +148,7 @@ func TestStoresByResource(t *testing.T) {
 	makeBox("after-the-restore")
 }
 
-// TestUnmovedObjectsAreNotHidden: a server does not start if the flag would hide custom resources that
+// TestUnmovedObjectsAreNotHidden checks that a server does not start if the flag would hide custom resources that
 // kube-apiserver keeps in the first store.
 func TestUnmovedObjectsAreNotHidden(t *testing.T) {
 	first, second := serveEtcd(t), serveEtcd(t)

@@ -114,8 +114,8 @@ func TestSuccessorThatDoesNotEnd(t *testing.T) {
 	}
 }
 
-// TestEmbeddedEtcdIsNotShared: a server with an etcd of its own says why it is not upgraded in place, and
-// serves on.
+// TestEmbeddedEtcdIsNotShared checks that a server with an embedded etcd logs why it is not upgraded in place, and
+// continues to serve.
 func TestEmbeddedEtcdIsNotShared(t *testing.T) {
 	p := newUpgraded(t, "--unsafe-no-fsync")
 	p.signal(syscall.SIGUSR2)
@@ -123,7 +123,7 @@ func TestEmbeddedEtcdIsNotShared(t *testing.T) {
 	p.want(http.StatusOK, "/readyz")
 }
 
-// TestSystemdHoldsTheSocket: a server accepts connections from the socket that systemd has opened, where
+// TestSystemdHoldsTheSocket checks that a server accepts connections from the socket that systemd has opened, where
 // clients wait while the server restarts.
 func TestSystemdHoldsTheSocket(t *testing.T) {
 	p := newProcess(t, "--unsafe-no-fsync")

@@ -127,7 +127,8 @@ func TestServingFlagsTakeEffect(t *testing.T) {
 	second.awaitReady()
 }
 
-// Profiles, the level of the log and the deletion of metrics are there unless --profiling is off.
+// TestProfilingFlagTakesEffect checks that --profiling=false disables profiles, the log level and the deletion of
+// metrics.
 func TestProfilingFlagTakesEffect(t *testing.T) {
 	t.Parallel()
 	for _, on := range []bool{true, false} {
@@ -148,7 +149,7 @@ func TestProfilingFlagTakesEffect(t *testing.T) {
 	}
 }
 
-// Flags of ciphers and curves bind the handshake.
+// TestCiphersAndCurves checks that flags of ciphers and curves restrict the handshake.
 func TestCiphersAndCurves(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--tls-cipher-suites=TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "--tls-curve-preferences=24",
 		"--disable-http2-serving") // HTTP/2 requires another cipher
@@ -242,7 +243,7 @@ func TestEmulatedVersion(t *testing.T) {
 	put(t, p.client(), "default", "works")
 }
 
-// Events are kept in an etcd of their own and go through it both ways.
+// TestServersOverrides checks that Events are stored in their own etcd and read from it.
 func TestServersOverrides(t *testing.T) {
 	apart := serve(t, "--unsafe-no-fsync")
 	p := serve(t, "--unsafe-no-fsync", "--etcd-servers-overrides=/events#"+apart.etcd())
@@ -281,8 +282,8 @@ func TestServersOverrides(t *testing.T) {
 	}
 }
 
-// Every line is JSON where that was asked for, and the level is raised and lowered while
-// the server runs.
+// TestLogFlagsTakeEffect checks that every line is JSON if a flag says so, and that the level changes while the
+// server runs.
 func TestLogFlagsTakeEffect(t *testing.T) {
 	p := newProcess(t, "--unsafe-no-fsync", "--logging-format=json")
 	p.start()
@@ -334,7 +335,7 @@ func TestUpstreamMistakes(t *testing.T) {
 	}
 }
 
-// Every name of the binary answers --version, and --help without --insecure-port, which
+// TestNames checks that every name of the binary supports --version, and --help without --insecure-port, which
 // envtest looks for.
 func TestNames(t *testing.T) {
 	dir := t.TempDir()
@@ -398,7 +399,7 @@ func startEtcd(t *testing.T, data string) (string, *proctest.Process) {
 	return url, store
 }
 
-// As etcd and as kube-apiserver, the one binary is a control plane.
+// TestBothNames checks that the binary is a control plane when it runs as etcd and as kube-apiserver.
 func TestBothNames(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"etcd", "kube-apiserver"} {

@@ -342,8 +342,8 @@ func TestPagesReopenManyWebSockets(t *testing.T) {
 	pages.Wait()
 }
 
-// TestPagesOfOtherOrigins: a browser shows a page of an allowed origin every answer, watches
-// of built-in and custom resources among them.
+// TestPagesOfOtherOrigins checks that a browser lets a page of an allowed origin read every answer, including watches
+// of built-in and custom resources.
 func TestPagesOfOtherOrigins(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--cors-allowed-origins=^https://ui[.]example[.]com$", "--strict-transport-security-directives=max-age=1")
 	u := newUI(t, p.kubeconfig())

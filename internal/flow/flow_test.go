@@ -224,8 +224,8 @@ func TestRequestsLeaveTheQueueWithTheirContexts(t *testing.T) {
 	}
 }
 
-// TestConsistentListsCostWhatCachedOnesDo: the estimate for a consistent list is that of a list from the
-// cache. A list at an exact revision takes more seats.
+// TestConsistentListsCostWhatCachedOnesDo checks that the estimate for a consistent list equals that of a list from
+// the cache. A list at an exact revision takes more seats.
 func TestConsistentListsCostWhatCachedOnesDo(t *testing.T) {
 	f := runFlow(t, 6000, flowConfiguration()...)
 	class := &Class{Schema: "exempt", Level: "exempt"}
@@ -301,7 +301,7 @@ func has(sample *dto.Metric, name, value string) bool {
 	return false
 }
 
-// TestFlowsMayBeMadeAtOnce: concurrent calls of New do not race on upstream's variable.
+// TestFlowsMayBeMadeAtOnce checks that concurrent calls of New do not race on upstream's variable.
 func TestFlowsMayBeMadeAtOnce(t *testing.T) {
 	var making sync.WaitGroup
 	for range 4 {

@@ -213,7 +213,7 @@ func checkQueueSet(config fairqueuing.QueuingConfig, limit int, steps []int) str
 	return ""
 }
 
-// TestUtilizationHasSeatsByCount: the metric of a priority level's utilization includes seats that were given
+// TestUtilizationHasSeatsByCount checks that the utilization of a priority level includes seats that were given
 // without the queues, and counts each seat once when the queues open.
 func TestUtilizationHasSeatsByCount(t *testing.T) {
 	flowmetrics.Register()

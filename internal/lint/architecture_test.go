@@ -47,7 +47,7 @@ func TestArchitectureNamesPackages(t *testing.T) {
 	}
 }
 
-// TestDocsNameFiles: files of this module that the documents name are there.
+// TestDocsNameFiles checks that Go files that the documents name exist.
 func TestDocsNameFiles(t *testing.T) {
 	root := filepath.Join("..", "..")
 	documents, err := filepath.Glob(filepath.Join(root, "*.md"))

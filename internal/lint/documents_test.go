@@ -167,8 +167,8 @@ func misquoted(text string, known map[string][]string) []string {
 	return wrong
 }
 
-// TestFiguresAreMeasured: a document that quotes a figure with an id quotes what BENCHMARKS.md has
-// in the row with that id.
+// TestFiguresAreMeasured checks that a figure that a document cites with an id is a figure of the row with that id in
+// BENCHMARKS.md.
 func TestFiguresAreMeasured(t *testing.T) {
 	all := documents(t)
 	known := measured(all[benchmarkPath])
@@ -209,7 +209,7 @@ func TestMisquotedFiguresAreFound(t *testing.T) {
 	}
 }
 
-// TestPlainWords: documents use the terms of the field, and no words that mark a sentence to rewrite.
+// TestPlainWords checks that documents use the terms of the field, and no words that mark a sentence to rewrite.
 func TestPlainWords(t *testing.T) {
 	shunned := map[*regexp.Regexp]string{
 		regexp.MustCompile(`(?i)\banew\b`):                                "again, reload, re-read",
@@ -234,7 +234,7 @@ func TestPlainWords(t *testing.T) {
 	}
 }
 
-// TestCommentsCiteRows: each measurement that a comment cites, as in "(B10)", has a row.
+// TestCommentsCiteRows checks that each measurement that a comment cites, as in "(B10)", has a row.
 func TestCommentsCiteRows(t *testing.T) {
 	all := documents(t)
 	rows := all[benchmarkPath] + all[notesPath]
@@ -268,8 +268,8 @@ func anchors(text string) []string {
 	return all
 }
 
-// TestNamedFilesExist: each file and heading that a document links, and each path and test that it
-// names, is there.
+// TestNamedFilesExist checks that each file and heading that a document links, and each path and test that it names,
+// exists.
 func TestNamedFilesExist(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]*))?\)`)
 	named := regexp.MustCompile("`((?:bench|cache|cmd|docs|examples|httpapi|internal|kv|watch)/[\\w./-]+)`")

@@ -64,8 +64,8 @@ var idle = map[string]string{
 
 const locked = "cannot be changed in any version that --emulated-version takes"
 
-// TestEveryGateIsRead: a feature gate that kube-apiserver has does here what it does there. The
-// code that reads it is upstream's and runs here, or stands in this module, or there is none.
+// TestEveryGateIsRead checks that a feature gate of kube-apiserver has the same effect here. The code that reads it
+// is upstream's and runs here, or is in this module, or does not exist.
 func TestEveryGateIsRead(t *testing.T) {
 	pkgs := gatePackages(t)
 	gates := make(map[string]map[string]string) // by package and constant

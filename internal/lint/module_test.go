@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestModuleInstalls: "go install …@version" refuses a module whose go.mod replaces or excludes
-// anything, and knows no requirements but those in it.
+// TestModuleInstalls checks that go.mod has no replace and exclude directives, which "go install …@version" refuses,
+// and that it has all requirements.
 func TestModuleInstalls(t *testing.T) {
 	root := filepath.Join("..", "..")
 	output := func(args ...string) []byte {

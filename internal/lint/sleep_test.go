@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestNoRealSleeps: a test does not wait for time to pass, but in a bubble of
-// testing/synctest, where that takes no time and nothing else happens meanwhile.
+// TestNoRealSleeps checks that tests wait for time to pass only in a bubble of testing/synctest, where that takes no
+// real time and nothing else happens meanwhile.
 func TestNoRealSleeps(t *testing.T) {
 	fset, files := tree(t)
 	byPackage := make(map[string][]*ast.File)

@@ -258,7 +258,7 @@ func TestFormatted(t *testing.T) {
 	}
 }
 
-// TestTypesAreSmall: no type has more than 45 methods, and no Config more than 30 fields.
+// TestTypesAreSmall checks that no type has more than 45 methods, and no Config more than 30 fields.
 func TestTypesAreSmall(t *testing.T) {
 	const maxMethods, maxFields = 45, 30
 	fset, files := tree(t)

@@ -94,7 +94,7 @@ func TestProcessesStartAgain(t *testing.T) {
 	}
 }
 
-// TestPausedProcessesStandStill: a process that is stopped does nothing more, and goes on when it is let.
+// TestPausedProcessesStandStill checks that a paused process does nothing, and continues when it is resumed.
 func TestPausedProcessesStandStill(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux tells that a process stands still")
@@ -147,8 +147,7 @@ func TestEndedSaysHowAProcessEnded(t *testing.T) {
 	}
 }
 
-// TestProcessesDoNotOutliveTheirParent: a process does not outlive a test binary that is
-// killed.
+// TestProcessesDoNotOutliveTheirParent checks that a process ends when the test binary is killed.
 func TestProcessesDoNotOutliveTheirParent(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux ties a process to its parent's life")

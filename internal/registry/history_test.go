@@ -8,7 +8,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// TestHistoryHasRoomForItsAge: where events are kept longer, the log may hold as many more.
+// TestHistoryHasRoomForItsAge checks that if events are kept longer, the log may hold proportionally more.
 func TestHistoryHasRoomForItsAge(t *testing.T) {
 	const usual = 102400
 	for history, want := range map[time.Duration]int{0: usual, 75 * time.Second: usual, 5 * time.Minute: 4 * usual} {

@@ -300,8 +300,8 @@ func rawClient(t *testing.T, s *registrytest.Server) restclient.Interface {
 	return client
 }
 
-// Storage migration writes objects as they were read. That rewrites what is stored
-// in an older encoding, and nothing else.
+// TestMigrationRewritesOldEncodingsOnly checks that storage migration, which writes objects as they were read,
+// rewrites only objects stored in an older encoding.
 func TestMigrationRewritesOldEncodingsOnly(t *testing.T) {
 	s := registrytest.New(t, nil)
 	s.Start(t)

@@ -74,9 +74,9 @@ func (d deaf) TransformFromStorage(ctx context.Context, data []byte, dataCtx val
 	return d.Transformer.TransformFromStorage(ctx, data, dataCtx)
 }
 
-// TestOneCacheDoesNotHoldUpTheOthers: while the secrets hang, the registry is ready,
-// reads and writes of other resources and access rules are answered, and secrets are
-// answered that it is too early. They are there as soon as they are loaded.
+// TestOneCacheDoesNotHoldUpTheOthers checks that while the cache of Secrets hangs, the registry is ready, other
+// resources and access rules can be read and written, and requests for Secrets get 429. Secrets are served as soon as
+// they are loaded.
 func TestOneCacheDoesNotHoldUpTheOthers(t *testing.T) {
 	const prefix = "k8s:enc:test:v1:key:"
 	released := make(chan struct{})

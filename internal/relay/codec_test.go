@@ -69,7 +69,7 @@ func TestUnknownFieldsSurvive(t *testing.T) {
 	}
 }
 
-// TestListsOfOtherKinds: the items of a protobuf list do not say their kind.
+// TestListsOfOtherKinds checks protobuf lists, whose items have no kind.
 func TestListsOfOtherKinds(t *testing.T) {
 	for listKind, ok := range map[string]bool{"ConfigMapList": true, "SecretList": false, "ConfigMap": false, "": false} {
 		w := wire.Protobuf(wire.Kind{APIVersion: "v1", Kind: "ConfigMap", ListKind: listKind})

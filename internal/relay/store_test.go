@@ -357,7 +357,8 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// TestRefusedWatches: an upstream that lists a resource, but refuses to open watches, refuses the resource.
+// TestRefusedWatches checks that an upstream that lists a resource but refuses watches counts as refusing the
+// resource.
 func TestRefusedWatches(t *testing.T) {
 	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
 		u.answer = func(request *http.Request) *http.Response {

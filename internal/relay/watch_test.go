@@ -183,8 +183,8 @@ func TestSilentWatch(t *testing.T) {
 	}
 }
 
-// TestQuietUpstream: an upstream sends no bookmarks while its revision stays the same. A watch that has provably sent all
-// is not silent.
+// TestQuietUpstream checks an upstream that sends no bookmarks while its revision stays the same. A watch that has
+// provably sent all events does not count as silent.
 func TestQuietUpstream(t *testing.T) {
 	for _, isProtobuf := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -219,7 +219,7 @@ func TestQuietUpstream(t *testing.T) {
 	}
 }
 
-// TestWatchesThatAreCut: something before the upstream may hold back what watches send, and end them every minute.
+// TestWatchesThatAreCut checks a proxy in front of the upstream that delays events and ends watches every minute.
 func TestWatchesThatAreCut(t *testing.T) {
 	for _, isProtobuf := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -303,7 +303,7 @@ func TestLateEvents(t *testing.T) {
 	})
 }
 
-// TestLostPlaces: an upstream that has each watch lose its place, at its opening or soon after, is not asked without
+// TestLostPlaces checks that an upstream that expires each watch, at its opening or soon after, is not asked without
 // pauses. After a watch that has lasted, there is no pause.
 func TestLostPlaces(t *testing.T) {
 	for name, at := range map[string]string{"opening": "gone", "event": "late", "end": "ended"} {

@@ -91,7 +91,7 @@ func TestDirInUse(t *testing.T) {
 	}
 }
 
-// TestDirInUseByEtcd: an etcd that has the database open is an error, too. It does not know Larder's lock.
+// TestDirInUseByEtcd checks that a database that an etcd has open is an error, too. etcd does not know Larder's lock.
 func TestDirInUseByEtcd(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "member", "snap", "db")

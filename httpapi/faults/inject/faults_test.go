@@ -52,8 +52,8 @@ func TestSkipAndTimesCountMatchingRequests(t *testing.T) {
 	}
 }
 
-// TestSeedsDecideByRequests: the same requests meet the same faults, in whatever order those of different
-// objects come, and another seed gives others.
+// TestSeedsDecideByRequests checks that the same requests get the same faults, in whatever order requests for
+// different objects come, and that another seed gives other faults.
 func TestSeedsDecideByRequests(t *testing.T) {
 	drawn := func(seed uint64, names ...string) map[string][]string {
 		f, got := New(seed), make(map[string][]string)
@@ -91,7 +91,7 @@ func TestSeedsDecideByRequests(t *testing.T) {
 	}
 }
 
-// TestSeedsSkip: a seed also leaves the first requests alone, and those after so many.
+// TestSeedsSkip checks that a seed injects nothing into the first requests, and nothing after a number of requests.
 func TestSeedsSkip(t *testing.T) {
 	met := func(r faults.Rule) int {
 		f := New(0)
@@ -238,7 +238,8 @@ func TestWhatIsHeldHasALimit(t *testing.T) {
 	})
 }
 
-// TestWhatIsKeptOfRequestsHasALimit: neither many requests nor long ones let a server keep more.
+// TestWhatIsKeptOfRequestsHasALimit checks that neither many requests nor long ones make a server keep more than its
+// limit.
 func TestWhatIsKeptOfRequestsHasALimit(t *testing.T) {
 	f := New(7)
 	q := RequestOf(strings.Repeat("a", 1<<20), "", "update", "", "pods", "", "", strings.Repeat("n", 1<<20))
@@ -264,7 +265,7 @@ func TestWhatIsKeptOfRequestsHasALimit(t *testing.T) {
 	}
 }
 
-// TestThereAreNotTooManyRules: known rules can be set again.
+// TestThereAreNotTooManyRules checks the limit of rules. Existing rules can be set again.
 func TestThereAreNotTooManyRules(t *testing.T) {
 	f := New(0)
 	put := func(n int) (int, string) {

@@ -14,8 +14,8 @@ import (
 	"github.com/larder-io/larder/httpapi/faults"
 )
 
-// TestOnlyAdministratorsInjectFaults: users without rights are refused, and a server that was not told to
-// inject faults has no such path.
+// TestOnlyAdministratorsInjectFaults checks that users without rights are refused, and that a server without --faults
+// has no such path.
 func TestOnlyAdministratorsInjectFaults(t *testing.T) {
 	tokens := filepath.Join(t.TempDir(), "tokens.csv")
 	if err := os.WriteFile(tokens, []byte("somebody,somebody,somebody\n"), 0o600); err != nil {
@@ -36,8 +36,8 @@ func TestOnlyAdministratorsInjectFaults(t *testing.T) {
 	}
 }
 
-// TestServersOwnRequestsMeetNoFaults: the controllers of larder dev make the account of a namespace, though a
-// rule refuses everybody's.
+// TestServersOwnRequestsMeetNoFaults checks that the controllers of larder dev create the service account of a
+// namespace, although a rule refuses such writes of all clients.
 func TestServersOwnRequestsMeetNoFaults(t *testing.T) {
 	s := serve(t, "dev")
 	s.set(t, faults.Rule{Name: "r", Match: faults.Match{Resource: "serviceaccounts"}, Refuse: 500})

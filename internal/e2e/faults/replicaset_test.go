@@ -159,9 +159,9 @@ func (r *replicaSet) skips() float64 {
 	return n
 }
 
-// TestReplicaSetControllerOvershoots: kube-controller-manager's controller creates more pods than replicas
-// while its cache is stale. StaleControllerConsistencyReplicaSet prevents that, unless the answer of a create
-// was lost: then the controller does not know what it has to wait for.
+// TestReplicaSetControllerOvershoots checks that kube-controller-manager creates more pods than replicas while its
+// cache is stale. StaleControllerConsistencyReplicaSet prevents that, unless the answer of a create was lost: then
+// the controller does not know what to wait for.
 func TestReplicaSetControllerOvershoots(t *testing.T) {
 	s := serve(t, "serve", "--faults", "true", "--disable-admission-plugins", "ServiceAccount")
 	t.Run("gate off", func(t *testing.T) {

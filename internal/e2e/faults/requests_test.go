@@ -435,7 +435,7 @@ func TestLastBookmarksDoNotGoBack(t *testing.T) {
 	}
 }
 
-// TestStaleListsOutliveCompaction: the cache of a replica that is behind still has what etcd has compacted.
+// TestStaleListsOutliveCompaction checks that the cache of a stale replica still has objects that etcd has compacted.
 func TestStaleListsOutliveCompaction(t *testing.T) {
 	s := serve(t, "serve", "--faults", "true", "--etcd-compaction-interval", "1s")
 	a := &asker{t: t, s: s, http: s.client(t, 2), path: configMaps, accept: "application/json"}

@@ -88,7 +88,8 @@ func TestSeedsRepeatTheirFaults(t *testing.T) {
 	}
 }
 
-// TestSeedOfTheCommandLine: larder dev --faults SEED needs no rule, and leaves kubectl alone.
+// TestSeedOfTheCommandLine checks that larder dev --faults SEED needs no rule, and injects nothing into kubectl's
+// requests.
 func TestSeedOfTheCommandLine(t *testing.T) {
 	s := serve(t, "dev", "--faults", fmt.Sprint(*seed))
 	for _, agent := range []string{"kubectl/v1.36.3", "counter"} {

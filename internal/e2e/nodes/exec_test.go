@@ -238,8 +238,7 @@ func TestConcurrentExecsKeepTheirInput(t *testing.T) {
 	c.settles(t, k, before)
 }
 
-// TestClientThatLeavesEndsItsStreams: a client that leaves without a word ends what it had open, at the
-// kubelet too.
+// TestClientThatLeavesEndsItsStreams checks that the streams of a client that disconnects end, at the kubelet too.
 func TestClientThatLeavesEndsItsStreams(t *testing.T) {
 	c := newCluster(t)
 	k := c.terminalPod(t, "p", nil)
@@ -260,7 +259,7 @@ func TestClientThatLeavesEndsItsStreams(t *testing.T) {
 	c.settles(t, k, before)
 }
 
-// TestShutdownEndsStreams: a server that ends does not wait for terminals that are open.
+// TestShutdownEndsStreams checks that a stopping server does not wait for open terminals.
 func TestShutdownEndsStreams(t *testing.T) {
 	c := newCluster(t)
 	k := c.terminalPod(t, "p", nil)

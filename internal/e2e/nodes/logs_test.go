@@ -106,7 +106,7 @@ func (k *kubelet) over(key string) error {
 	return nil
 }
 
-// TestLargeLogIsStreamed: a log is sent as it comes, whatever its length.
+// TestLargeLogIsStreamed checks that a log is sent as it arrives, whatever its length.
 func TestLargeLogIsStreamed(t *testing.T) {
 	const lines = 2_000_000
 	c := newCluster(t)
@@ -128,7 +128,7 @@ func TestLargeLogIsStreamed(t *testing.T) {
 	}
 }
 
-// TestKubeletsAreVerifiedByCertificate: a kubelet is believed by its certificate alone, and sees the
+// TestKubeletsAreVerifiedByCertificate checks that a kubelet is verified by its certificate alone, and sees the
 // server's.
 func TestKubeletsAreVerifiedByCertificate(t *testing.T) {
 	c := newCluster(t)
@@ -160,8 +160,8 @@ func TestKubeletsAreVerifiedByCertificate(t *testing.T) {
 	}
 }
 
-// TestPreferredKubeletAddressIsUsed: the first type of address that is preferred and known is asked, at
-// the port that the node tells or --kubelet-port.
+// TestPreferredKubeletAddressIsUsed checks that requests go to the first preferred type of address that the node has,
+// at the node's port or --kubelet-port.
 func TestPreferredKubeletAddressIsUsed(t *testing.T) {
 	var port int
 	var c *cluster
@@ -201,7 +201,8 @@ func TestPreferredKubeletAddressIsUsed(t *testing.T) {
 	}
 }
 
-// A kubelet's client certificate that is replaced on disk is shown from then on.
+// TestClientCertificateIsReplaced checks that new connections to kubelets use a client certificate that was replaced
+// on disk.
 func TestClientCertificateIsReplaced(t *testing.T) {
 	c := newCluster(t)
 	k := c.terminalPod(t, "p", nil)

@@ -29,8 +29,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestGates: without the gates of translation WebSockets go to the kubelet as they are,
-// and where a kubelet declares that it translates, with them too.
+// TestGates checks that WebSockets go to the kubelet unchanged without the feature gates of translation, and with
+// them if the kubelet declares that it translates.
 func TestGates(t *testing.T) {
 	for gates, want := range map[string]map[string]string{
 		"":                                {"p": "spdy/3.1", "declares": "websocket"},
@@ -60,7 +60,7 @@ func TestGates(t *testing.T) {
 	}
 }
 
-// TestConnectIsAdmitted: a webhook is asked about commands before the kubelet is.
+// TestConnectIsAdmitted checks that a webhook reviews commands before the kubelet receives them.
 func TestConnectIsAdmitted(t *testing.T) {
 	c := newCluster(t)
 	k := c.terminalPod(t, "p", nil)
@@ -122,8 +122,8 @@ func TestConnectIsAdmitted(t *testing.T) {
 	}
 }
 
-// TestStreamsAreRecorded: the record of audit has who opened what, with the answer that
-// changed protocols.
+// TestStreamsAreRecorded checks that audit events have the user and the stream, with the response that changed
+// protocols.
 func TestStreamsAreRecorded(t *testing.T) {
 	dir := t.TempDir()
 	policy, record := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "audit.log")
@@ -218,7 +218,7 @@ func TestStreamsHoldNoSeats(t *testing.T) {
 	}
 }
 
-// TestLargeBodiesAreProxied: bodies pass in both directions whole, and as they come.
+// TestLargeBodiesAreProxied checks that bodies pass in both directions completely, and as they arrive.
 func TestLargeBodiesAreProxied(t *testing.T) {
 	const size = 50 << 20
 	address := needOutward(t)
@@ -269,8 +269,8 @@ func TestLargeBodiesAreProxied(t *testing.T) {
 	}
 }
 
-// TestKubeletsBeyondAProxy: --egress-selector-config-file is the only way to a kubelet, for
-// what changes protocols too.
+// TestKubeletsBeyondAProxy checks that requests to kubelets, including upgrades, use the proxy of
+// --egress-selector-config-file.
 func TestKubeletsBeyondAProxy(t *testing.T) {
 	p := newPKI(t)
 	k := newKubelet(t, p, nil)

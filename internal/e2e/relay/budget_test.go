@@ -32,7 +32,8 @@ func createLarge(t *testing.T, u *upstream) {
 	}
 }
 
-// TestMemoryBudget: a resource without room is not followed, and its requests go through. A resource with watches stays.
+// TestMemoryBudget checks that a resource that does not fit into the budget is not followed, and its requests go
+// through. A resource with watches stays.
 func TestMemoryBudget(t *testing.T) {
 	t.Parallel()
 	u := startUpstream(t)
@@ -71,7 +72,7 @@ func TestMemoryBudget(t *testing.T) {
 	}
 }
 
-// TestGrownResource: the informer of a resource that has outgrown the budget goes on without the cache.
+// TestGrownResource checks that the informer of a resource that has outgrown the budget continues without the cache.
 func TestGrownResource(t *testing.T) {
 	t.Parallel()
 	u := startUpstream(t)

@@ -74,8 +74,8 @@ func kubeconfigOf(t *testing.T, server, token string) string {
 	return file
 }
 
-// TestUpstreamsDisagree: requests for two upstreams share a connection. Each upstream's objects and rights hold only
-// below its own prefix.
+// TestUpstreamsDisagree checks that requests for two upstreams can share a connection. Each upstream's objects and
+// rights hold only below its own prefix.
 func TestUpstreamsDisagree(t *testing.T) {
 	t.Parallel()
 	a, b := startUpstream(t), startUpstream(t)
@@ -152,8 +152,8 @@ func TestUpstreamsDisagree(t *testing.T) {
 	awaitEnd(t, w)
 }
 
-// TestTokensStayWithTheirUpstream: an upstream hears of no credential that a client has not sent there. These
-// upstreams do not review tokens.
+// TestTokensStayWithTheirUpstream checks that an upstream receives only credentials that a client has sent to it.
+// These upstreams do not review tokens.
 func TestTokensStayWithTheirUpstream(t *testing.T) {
 	t.Parallel()
 	first, second := newEavesdropper(t), newEavesdropper(t)
@@ -204,7 +204,8 @@ func TestTokensStayWithTheirUpstream(t *testing.T) {
 	}
 }
 
-// TestCertificatesOfOneUpstream: a certificate names a user of the upstream whose CA has signed it, and of no other.
+// TestCertificatesOfOneUpstream checks that a certificate names a user of the upstream whose CA has signed it, and of
+// no other.
 func TestCertificatesOfOneUpstream(t *testing.T) {
 	t.Parallel()
 	a, b := startUpstream(t), startUpstream(t)

@@ -65,7 +65,7 @@ func (p *plugin) hang(t *testing.T, r *relay) {
 	})
 }
 
-// TestCredentialPluginHangs: without a credential of its own, a relay is as without its upstream. Requests
+// TestCredentialPluginHangs checks that a relay without its own credential behaves as without its upstream. Requests
 // with the client's token still go through.
 func TestCredentialPluginHangs(t *testing.T) {
 	t.Parallel()

@@ -477,7 +477,7 @@ func TestWatchesSurviveTheUpstream(t *testing.T) {
 	awaitCount(t, i, 2)
 }
 
-// TestOwnPages: the status page, the metrics and the costs of a relay show what it follows.
+// TestOwnPages checks that the status page, the metrics and the costs of a relay show the resources that it follows.
 func TestOwnPages(t *testing.T) {
 	t.Parallel()
 	u := startUpstream(t)

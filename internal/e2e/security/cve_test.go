@@ -68,7 +68,7 @@ func TestKnownAttacksFail(t *testing.T) {
 	}
 }
 
-// TestNumbersOfAttacksAreUnique: each number stands once, as it is published.
+// TestNumbersOfAttacksAreUnique checks that each CVE number appears once, in its published form.
 func TestNumbersOfAttacksAreUnique(t *testing.T) {
 	ids := slices.Collect(maps.Keys(notApplicable()))
 	for _, a := range attacks() {

@@ -39,7 +39,7 @@ func dialed(t *testing.T, ctx context.Context) (near, far net.Conn) {
 	return near, far
 }
 
-// TestConnectionsEndWithTheirRequest: one that is read from when the request ends, too.
+// TestConnectionsEndWithTheirRequest checks that a connection ends with its request, even while it is being read.
 func TestConnectionsEndWithTheirRequest(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	near, _ := dialed(t, ctx)
@@ -105,8 +105,8 @@ func TestClosedBackendsAreReadToTheirEnd(t *testing.T) {
 	}
 }
 
-// TestClosedBackendsEndTranslatedCommands: the client of a command that is translated to SPDY sees at once that the
-// backend closed the connection after its response.
+// TestClosedBackendsEndTranslatedCommands checks that the client of a command that is translated to SPDY learns at
+// once that the backend closed the connection after its response.
 func TestClosedBackendsEndTranslatedCommands(t *testing.T) { synctest.Test(t, endTranslated) }
 
 func endTranslated(t *testing.T) {
@@ -204,7 +204,8 @@ func (c client) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// TestFailedWritesOfRequestsAreReported: a backend that closes the connection before it has the request is an error.
+// TestFailedWritesOfRequestsAreReported checks that a backend that closes the connection before it has read the
+// request causes an error.
 func TestFailedWritesOfRequestsAreReported(t *testing.T) {
 	there := &closedBackend{asked: true, failed: make(chan struct{}, 1), closed: make(chan struct{})}
 	plain := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return there, nil }}

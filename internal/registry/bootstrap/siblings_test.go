@@ -152,8 +152,8 @@ var (
 	there = net.IPv4(192, 0, 2, 8)
 )
 
-// A server that starts and stops beside a stock one at another port, on the same machine
-// or another, leaves the kubernetes service, its endpoints and the leases as they were.
+// TestSiblingAtAnotherPort checks that a server that starts and stops beside a kube-apiserver at another port, on the
+// same machine or another, does not change the kubernetes service, its endpoints or the leases.
 func TestSiblingAtAnotherPort(t *testing.T) {
 	for name, ip := range map[string]net.IP{"at the same address": here, "at another address": there} {
 		t.Run(name, func(t *testing.T) {
@@ -196,7 +196,7 @@ func comeLater(t *testing.T, ip net.IP, port int32) (s *registrytest.Server, b *
 	return s, b, end, sibling
 }
 
-// At the same port, servers stand beside each other.
+// TestSiblingAtTheSamePort checks that servers at the same port share the endpoints.
 func TestSiblingAtTheSamePort(t *testing.T) {
 	s, b, _, _ := comeLater(t, there, 6443)
 	eventuallyWhere(t, s, "192.0.2.7:6443", "192.0.2.8:6443")
@@ -204,7 +204,7 @@ func TestSiblingAtTheSamePort(t *testing.T) {
 	eventuallyWhere(t, s, "192.0.2.8:6443")
 }
 
-// Where any port will do, a server enters beside one at another port, as kube-apiserver does.
+// TestAnyPort checks that with AnyPort a server adds itself beside one at another port, as kube-apiserver does.
 func TestAnyPort(t *testing.T) {
 	store := kvtest.NewMemory()
 	s := registrytest.New(t, store)
@@ -221,7 +221,8 @@ func TestAnyPort(t *testing.T) {
 	})
 }
 
-// A server that kept out enters once the others are gone, with its own port.
+// TestServersEnterOnceOthersLeave checks that a server that stayed out of the endpoints adds itself, with its own
+// port, once the others are gone.
 func TestServersEnterOnceOthersLeave(t *testing.T) {
 	store := kvtest.NewMemory()
 	await := turns(t, store)
@@ -237,8 +238,8 @@ func TestServersEnterOnceOthersLeave(t *testing.T) {
 	eventuallyWhere(t, s, "192.0.2.7:6443")
 }
 
-// A stock server that comes later to the same address keeps the port that it finds. When
-// the first goes, it publishes its own with its next turn.
+// TestStockServersKeepThePort checks that a kube-apiserver that starts later at the same address keeps the published
+// port. When the first server stops, kube-apiserver publishes its own port at the next reconciliation.
 func TestStockServersKeepThePort(t *testing.T) {
 	s, b, end, sibling := comeLater(t, here, 35443)
 	eventuallyWhere(t, s, "192.0.2.7:6443")
@@ -254,7 +255,7 @@ func TestStockServersKeepThePort(t *testing.T) {
 	})
 }
 
-// Two servers at one address and two ports that start together agree on one of them.
+// TestSiblingsAtOnce checks that two servers at one address and two ports that start together agree on one port.
 func TestSiblingsAtOnce(t *testing.T) {
 	store := kvtest.NewMemory()
 	await := turns(t, store)
@@ -279,8 +280,8 @@ func TestSiblingsAtOnce(t *testing.T) {
 	}
 }
 
-// TestAddressesOfSiblings: a server is ready though another, which started at the same time, has
-// allocated the service's address before it, and its informer has not shown that yet.
+// TestAddressesOfSiblings checks that a server becomes ready although another, which started at the same time, has
+// allocated the service's address first, and its informer has not shown that yet.
 func TestAddressesOfSiblings(t *testing.T) {
 	first := registrytest.New(t, nil)
 	_, stop := run(t, first, nil)
@@ -301,8 +302,8 @@ func TestAddressesOfSiblings(t *testing.T) {
 	}
 }
 
-// TestAllocatedAddressesAreNotWarnedOf: while the informer of addresses shows nothing, only the Service whose
-// address was deleted is said to have none.
+// TestAllocatedAddressesAreNotWarnedOf checks that while the informer of IP addresses is empty, the server warns only
+// of the Service whose address was deleted.
 func TestAllocatedAddressesAreNotWarnedOf(t *testing.T) {
 	s := registrytest.New(t, nil)
 	shown := make(chan struct{})
@@ -375,7 +376,7 @@ func (o outrunAddresses) Create(ctx context.Context, a *networkingv1.IPAddress, 
 	return o.IPAddressInterface.Create(ctx, a, options)
 }
 
-// TestNoReconcilerWritesNothing: such a server writes neither leases nor endpoints.
+// TestNoReconcilerWritesNothing checks that a server without a reconciler writes neither leases nor endpoints.
 func TestNoReconcilerWritesNothing(t *testing.T) {
 	s := registrytest.New(t, nil)
 	b, end := run(t, s, func(c *bootstrap.Config) { c.EndpointReconciler = reconcilers.NoneEndpointReconcilerType })
@@ -388,7 +389,7 @@ func TestNoReconcilerWritesNothing(t *testing.T) {
 	}
 }
 
-// TestMasterCountWritesNoLeases: such a server writes no leases.
+// TestMasterCountWritesNoLeases checks that the master-count reconciler writes no leases.
 func TestMasterCountWritesNoLeases(t *testing.T) {
 	s := registrytest.New(t, nil)
 	b, end := run(t, s, func(c *bootstrap.Config) { c.EndpointReconciler = reconcilers.MasterCountReconcilerType })
@@ -419,7 +420,8 @@ func TestRBACObjectsNeedTheRBACAuthorizer(t *testing.T) {
 	}
 }
 
-// TestGroupsThatAreNotServedHaveNoHooks: their objects cannot be made.
+// TestGroupsThatAreNotServedHaveNoHooks checks that groups that are not served have no hooks, because their objects
+// cannot be created.
 func TestGroupsThatAreNotServedHaveNoHooks(t *testing.T) {
 	s := registrytest.New(t, nil, func(c *registry.Config) {
 		c.APIResources = builtin.DefaultAPIResources()

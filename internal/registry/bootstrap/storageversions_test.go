@@ -50,7 +50,7 @@ func publishing(s *registrytest.Server, client *rest.Config, id string, resource
 
 const versionsHook = "poststarthook/built-in-resources-storage-version-updater"
 
-// TestServersPublishStorageVersions: each server adds what it stores to the same objects.
+// TestServersPublishStorageVersions checks that each server adds its storage versions to the same objects.
 func TestServersPublishStorageVersions(t *testing.T) {
 	store := kvtest.NewMemory()
 	for i, id := range []string{"apiserver-x", "apiserver-y"} {
@@ -136,7 +136,7 @@ func TestPublishingIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestEndsWhilePublishing: an answer that does not come does not keep the server from ending.
+// TestEndsWhilePublishing checks that a server can end while it waits for an answer.
 func TestEndsWhilePublishing(t *testing.T) {
 	s := versioned(t, nil)
 	client, hung := rest.CopyConfig(s.ClientConfig), make(chan struct{}, 100)

@@ -62,8 +62,8 @@ func converted(t *testing.T) (*encoding.Version, *cache.Object, conversions) {
 	return v, cache.NewObject(cache.ObjectConfig{Key: "a", Revision: 1, Body: body}, custom.Schema()), calls
 }
 
-// TestReadersShareAConversion: readers that arrive during a conversion share its result, even an error or a panic. They
-// leave when their context ends, also the one that came first, without an effect on the others.
+// TestReadersShareAConversion checks that readers that arrive during a conversion share its result, even an error or
+// a panic. A reader leaves when its context ends, even the first, without affecting the others.
 func TestReadersShareAConversion(t *testing.T) {
 	broken := errors.New("the webhook is broken")
 	for name, c := range map[string]struct {
@@ -121,7 +121,7 @@ func TestReadersShareAConversion(t *testing.T) {
 	}
 }
 
-// TestConversionsAreLimited: conversions that their readers have left are limited.
+// TestConversionsAreLimited checks that the number of conversions without readers is limited.
 func TestConversionsAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v, o, calls := converted(t)

@@ -17,8 +17,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/encoding/encodingtest"
 )
 
-// TestKeyServiceThatHangs: however many values there are, a key service that hangs holds
-// up who wants them for seconds, is asked few times, and found when it answers again.
+// TestKeyServiceThatHangs checks that however many values there are, a key service that hangs delays readers for
+// seconds only, gets few requests, and is used again once it answers.
 func TestKeyServiceThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		service := new(encodingtest.KeyService)

@@ -73,7 +73,7 @@ func lacks(t *testing.T, text string, parts ...string) {
 
 const oldPod = `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"old","namespace":"default"},"spec":{"containers":[{"name":"c","image":"i"}]}}`
 
-// An object that was stored before a field had a default has the default in
+// TestReadsHaveDefaultsThatWereNotStored checks that an object stored before a field had a default has the default in
 // every read.
 func TestReadsHaveDefaultsThatWereNotStored(t *testing.T) {
 	s := registrytest.New(t, nil)
@@ -169,7 +169,8 @@ func TestReadsAndEventsAreDecorated(t *testing.T) {
 	contains(t, jsonItem(t, claims, o), `"dataSourceRef":{"apiGroup":null,"kind":"PersistentVolumeClaim","name":"from"}`)
 }
 
-// Versions of one stored object are made by conversion, each from the same bytes.
+// TestServedVersionsAreConvertedFromTheSameBytes checks that all versions of a stored object are converted from the
+// same bytes.
 func TestServedVersionsAreConvertedFromTheSameBytes(t *testing.T) {
 	s := registrytest.New(t, nil)
 	for _, pair := range [][2]schema.GroupVersionResource{
@@ -236,7 +237,7 @@ func TestDeletedObjectHasTheRevisionOfItsDeletion(t *testing.T) {
 	}
 }
 
-// Items have no kind and apiVersion, objects on their own have.
+// TestItemsHaveNoKindAndObjectsDo checks that single objects have a kind and apiVersion, and list items do not.
 func TestItemsHaveNoKindAndObjectsDo(t *testing.T) {
 	s := registrytest.New(t, nil)
 	v := s.Registry.Endpoint(gvr("", "v1", "configmaps"), "").View
@@ -260,8 +261,7 @@ func TestItemsHaveNoKindAndObjectsDo(t *testing.T) {
 	sameAsUpstream(t, v, 12)
 }
 
-// JSON is written by encoding/json from Go's types: these kinds have what a
-// transcoder of protobuf would get wrong.
+// TestAwkwardKindsAreWrittenAsEncodingJSONDoes checks kinds whose JSON a transcoder of protobuf could get wrong.
 func TestAwkwardKindsAreWrittenAsEncodingJSONDoes(t *testing.T) {
 	s := registrytest.New(t, nil)
 	for _, r := range []schema.GroupVersionResource{

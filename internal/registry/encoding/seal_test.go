@@ -10,8 +10,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// TestWritesToBookmarksAreCaught: the item of bookmarks that was written to is found out when
-// the next bookmark is made of it.
+// TestWritesToBookmarksAreCaught checks that a write to the shared item of bookmarks is detected when the next
+// bookmark is built from it.
 func TestWritesToBookmarksAreCaught(t *testing.T) {
 	item := []byte(`{"metadata":{"resourceVersion":"1"}}`)
 	made := bookmark{invariants.SealOf(item), item}

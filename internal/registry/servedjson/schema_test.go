@@ -278,7 +278,7 @@ func TestReadIsAsUpstreamReads(t *testing.T) {
 	}
 }
 
-// TestStringsAndNumbers: of single values those are known that encoding/json writes so.
+// TestStringsAndNumbers checks that single values are recognized exactly if encoding/json writes them the same way.
 func TestStringsAndNumbers(t *testing.T) {
 	s := &structuralschema.Structural{Extensions: structuralschema.Extensions{XPreserveUnknownFields: true}}
 	own := New(s, kind())

@@ -16,8 +16,8 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// A cache that holds something other than the store is found out, whatever it is, and
-// loads again; one that holds the same is left alone.
+// TestCheckFindsWhatDiffersFromTheStore checks that a cache that differs from the store in any way is detected and
+// reloaded, and that an equal one is not.
 func TestCheckFindsWhatDiffersFromTheStore(t *testing.T) {
 	for name, corrupt := range map[string]func(f *fixture) cache.Change{
 		"missing":       func(*fixture) cache.Change { return cache.Change{Key: "a/0500"} },
@@ -66,8 +66,8 @@ func TestCheckFindsWhatDiffersFromTheStore(t *testing.T) {
 	}
 }
 
-// A comparison of many objects asks for them in pages of ten thousand keys, without their
-// values, and finds what differs in the last of them.
+// TestCheckReadsInPagesWithoutValues checks that a comparison of many objects reads pages of ten thousand keys
+// without values, and finds a difference in the last page.
 func TestCheckReadsInPagesWithoutValues(t *testing.T) {
 	const n = 25_000
 	synctest.Test(t, func(t *testing.T) {
@@ -120,7 +120,7 @@ func TestCheckThatFailsLeavesTheCacheAlone(t *testing.T) {
 	})
 }
 
-// A resource under constant change is equal to the store at each of its revisions.
+// TestCheckBearsConstantWrites checks that a resource under constant change compares equal at each revision.
 func TestCheckBearsConstantWrites(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeProtobuf)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -16,8 +16,8 @@ import (
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 )
 
-// Where corrupt objects may be deleted unread, a list names all of them, up to a
-// hundred, and each of them can be deleted.
+// TestCorruptObjectsAreNamedAndMayBeDeleted checks that if corrupt objects may be deleted unread, a list names all of
+// them, up to a hundred, and each can be deleted.
 func TestCorruptObjectsAreNamedAndMayBeDeleted(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
 	for name, uncached := range map[string]bool{"cached": false, "from the store": true} {

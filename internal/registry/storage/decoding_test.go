@@ -88,8 +88,8 @@ func TestOldKeysAreReadAndWritesUseTheNewOne(t *testing.T) {
 	}
 }
 
-// Selectors see what the resource says of an object, not its bytes, and both sides of
-// a change.
+// TestSelectorsSeeBothSidesOfAChangeNotItsBytes checks that selectors match the object's labels and fields, not its
+// bytes, before and after a change.
 func TestSelectorsSeeBothSidesOfAChangeNotItsBytes(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeProtobuf, func(c *fixtureConfig) {
 		c.codec.Attrs = func(obj runtime.Object) (labels.Set, fields.Set, error) {
@@ -231,8 +231,8 @@ func tornPair(f *fixture, pods int) string {
 	return ""
 }
 
-// A key service that fails for a while makes what was stored meanwhile corrupt for
-// that while: nothing is skipped, and nothing has to be written again.
+// TestKeyServiceThatFailsCorruptsOnlyForAWhile checks that objects stored while a key service fails are corrupt only
+// until it works again: none is skipped, and none must be written again.
 func TestKeyServiceThatFailsCorruptsOnlyForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf)

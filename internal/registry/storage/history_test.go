@@ -55,9 +55,8 @@ func (f *fixture) setBack(revision int64) (load func()) {
 	return func() { close(loading) }
 }
 
-// TestReadsOfAReplacedStore: once an answer shows that the store was replaced, which that
-// of the first consistent read does, no read shows what is lost, however long it takes to
-// load what took its place.
+// TestReadsOfAReplacedStore checks that once a response shows that the store was replaced, which the first consistent
+// read's does, no read returns lost objects, however long the reload takes.
 func TestReadsOfAReplacedStore(t *testing.T) {
 	one := Scope{Namespace: "a", Name: "lost"}
 	get := func(resourceVersion string) func(*fixture) (int, error) {
@@ -139,7 +138,8 @@ func errorOf(err error) error {
 	return err
 }
 
-// TestReadOfAReplacedStoreCountsOneWait: a read counts one wait even if the store is replaced while it waits.
+// TestReadOfAReplacedStoreCountsOneWait checks that a read counts one wait even if the store is replaced while it
+// waits.
 func TestReadOfAReplacedStoreCountsOneWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf)
@@ -243,9 +243,9 @@ func TestRevisionsOfAReplacedStore(t *testing.T) {
 	})
 }
 
-// TestWatchesOfAReplacedStore: a watch goes on where another ended that was opened after
-// the store was replaced, be that at an event, a bookmark or the end of the initial
-// events. It does not where that had been before, nor where one ended of the lost history.
+// TestWatchesOfAReplacedStore checks that a watch can resume where another ended that was opened after the store was
+// replaced: at an event, a bookmark or the end of the initial events. It cannot resume at an earlier revision, nor
+// where a watch of the lost history ended.
 func TestWatchesOfAReplacedStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf)
@@ -332,8 +332,8 @@ func TestWatchesOfAReplacedStore(t *testing.T) {
 	})
 }
 
-// TestWatchOfTheFuture: no replica can have told of a revision that the store has not
-// reached. One that the cache alone has not reached is waited for.
+// TestWatchOfTheFuture checks that a watch of a revision that the store has not reached fails, because no replica can
+// have issued it, and that a watch waits for a revision that only the cache has not reached.
 func TestWatchOfTheFuture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf)

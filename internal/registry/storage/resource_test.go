@@ -141,7 +141,8 @@ func TestOfferedObjectsAreWhatDecodingMakes(t *testing.T) {
 	}
 }
 
-// A value that cannot be read fails the reads that cover it, and no others.
+// TestCorruptObjectsFailOnlyReadsThatCoverThem checks that a value that cannot be decoded fails the reads that cover
+// it, and no others.
 func TestCorruptObjectsFailOnlyReadsThatCoverThem(t *testing.T) {
 	ctx := context.Background()
 	for _, c := range []struct {
@@ -291,7 +292,8 @@ func TestReadsOfACacheThatHasNotLoaded(t *testing.T) {
 	}
 }
 
-// Tokens of kube-apiserver's cacher begin with a slash, those of its etcd3 do not.
+// TestContinueTokensOfSiblings checks both forms of tokens: those of kube-apiserver's cacher begin with a slash,
+// those of its etcd3 do not.
 func TestContinueTokensOfSiblings(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeProtobuf)
 	for _, name := range []string{"one", "three", "two"} {
@@ -323,7 +325,8 @@ func TestContinueTokensOfSiblings(t *testing.T) {
 	}
 }
 
-// kube-apiserver's cache ignores limits at revision 0; events are not in it.
+// TestLimitsAtAnyRevision checks that limits at revision 0 are ignored, as by kube-apiserver's cache, except for
+// events, which it does not cache.
 func TestLimitsAtAnyRevision(t *testing.T) {
 	for prefix, want := range map[string]int{"/pods": 3, "/events": 1} {
 		f := newFixture(t, runtime.ContentTypeProtobuf, func(c *fixtureConfig) { c.ResourcePrefix = prefix })
@@ -347,7 +350,8 @@ func TestLimitsAtAnyRevision(t *testing.T) {
 	}
 }
 
-// The old way to ask for the present objects does not tell where they end.
+// TestLegacyWatchHasNoEndOfInitialEvents checks that the legacy way to request initial events does not mark their
+// end.
 func TestLegacyWatchHasNoEndOfInitialEvents(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeProtobuf)
 	f.create(examplePod("a", "one"))

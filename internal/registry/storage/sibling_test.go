@@ -17,8 +17,8 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// A sibling writes the same objects through upstream's own store: no write is lost,
-// both read the same afterwards, each what the other wrote.
+// TestSiblingsLoseNoWriteAndReadTheSame writes the same objects through Larder and through upstream's own store. No
+// write may be lost, and both must read the same afterwards.
 func TestSiblingsLoseNoWriteAndReadTheSame(t *testing.T) {
 	const writers, rounds = 4, 25
 	server, _ := etcd3testing.NewUnsecuredEtcd3TestClientServer(t)

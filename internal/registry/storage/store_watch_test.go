@@ -97,8 +97,8 @@ func (o *once) Signal() { o.close() }
 // Wait implements InitializationSignal.
 func (o *once) Wait() { <-o.given }
 
-// TestWatchIsInitializedByItsObjects: a watch keeps its seat until it has sent the objects
-// that there are, or has ended.
+// TestWatchIsInitializedByItsObjects checks that a watch keeps its seat until it has sent the initial events, or has
+// ended.
 func TestWatchIsInitializedByItsObjects(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeJSON)
 	const pods = storeWatchBuffer + 20
@@ -142,7 +142,7 @@ func awaitSignal(t *testing.T, signal *once) {
 	}
 }
 
-// TestBookmarksAreDueEachMinute: an idle watch gets a bookmark each minute, and each five seconds if it
+// TestBookmarksAreDueEachMinute checks that an idle watch gets a bookmark each minute, and each five seconds if it
 // asks for progress. A watch with a deadline gets one two seconds before it.
 func TestBookmarksAreDueEachMinute(t *testing.T) {
 	for name, c := range map[string]struct {

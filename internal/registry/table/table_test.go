@@ -92,7 +92,7 @@ func sameTable(t *testing.T, table *metav1.Table, gv schema.GroupVersion, want [
 	}
 }
 
-// TestTablesOfKeptRowsAreTheSame: a table written from kept rows is the table written at once.
+// TestTablesOfKeptRowsAreTheSame checks that a table from cached rows equals one written at once.
 func TestTablesOfKeptRowsAreTheSame(t *testing.T) {
 	s := registrytest.New(t, nil)
 	s.Start(t)

@@ -104,7 +104,7 @@ func testNeighbour(t *testing.T, w *transcode.Writer, plan *transcode.Plan, typ 
 	return how.Copied
 }
 
-// TestNeighboursOfQuantities: a quantity that upstream writes in another way is not copied.
+// TestNeighboursOfQuantities checks that a quantity that upstream would write differently is not copied.
 func TestNeighboursOfQuantities(t *testing.T) {
 	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod](), schema.GroupVersionKind{})
 	if err != nil {

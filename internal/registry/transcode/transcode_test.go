@@ -199,7 +199,7 @@ func realPod(t testing.TB) *corev1.Pod {
 	return pod
 }
 
-// TestBuffersOfAnySize: it does not matter where the buffer must grow.
+// TestBuffersOfAnySize checks that the output does not depend on where the buffer must grow.
 func TestBuffersOfAnySize(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: realPod(t).ObjectMeta}
 	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m", FieldsV1: metav1.NewFieldsV1(`{"f:a":{}}`)}}
@@ -230,8 +230,7 @@ func TestBuffersOfAnySize(t *testing.T) {
 	}
 }
 
-// TestPlainMessages: only messages whose texts are all written as they are may be taken for
-// plain.
+// TestPlainMessages checks that only messages whose strings need no escapes count as plain.
 func TestPlainMessages(t *testing.T) {
 	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod](), schema.GroupVersionKind{})
 	if err != nil {

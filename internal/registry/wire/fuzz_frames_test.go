@@ -13,8 +13,7 @@ import (
 
 var frameEvents = []string{"ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"}
 
-// A stream of protobuf frames comes apart, by upstream's framer, into the objects that
-// it was made of.
+// FuzzFramesProtobuf checks that upstream's framer splits a stream of protobuf frames into the original objects.
 func FuzzFramesProtobuf(f *testing.F) {
 	f.Add([]byte{10, 0}, []byte{}, uint8(2))
 	f.Fuzz(func(t *testing.T, one, two []byte, kind uint8) {
@@ -39,7 +38,7 @@ func FuzzFramesProtobuf(f *testing.F) {
 	})
 }
 
-// A stream of JSON frames is one event on each line, whatever the objects hold.
+// FuzzFramesJSON checks that a stream of JSON frames has one event on each line, whatever the objects contain.
 func FuzzFramesJSON(f *testing.F) {
 	for _, set := range seedObjects() {
 		f.Add(must(json.Marshal(set)), []byte(`{}`), uint8(1), true)
@@ -67,7 +66,7 @@ func FuzzFramesJSON(f *testing.F) {
 	})
 }
 
-// A JSON list comes apart into the items it was made of.
+// FuzzListJSON checks that a JSON list can be split into its original items.
 func FuzzListJSON(f *testing.F) {
 	for _, set := range seedObjects() {
 		f.Add(must(json.Marshal(set)), []byte(`{}`), int64(7), "next", true)

@@ -19,8 +19,7 @@ func seedObjects() []*appsv1.StatefulSet {
 	return []*appsv1.StatefulSet{{}, set}
 }
 
-// Whatever the bytes are, a splice that succeeds changes the revision and nothing
-// else, and can be undone.
+// FuzzRevisionProtobuf checks that for any bytes, a successful splice changes only the revision, and can be undone.
 func FuzzRevisionProtobuf(f *testing.F) {
 	for _, set := range seedObjects() {
 		f.Add(must(set.Marshal()), int64(99))
@@ -99,7 +98,7 @@ func duplicates(object []byte) bool {
 	return bytes.Count(lower, []byte("metadata")) > 1 || bytes.Count(lower, []byte("resourceversion")) > 1 || bytes.Contains(object, []byte(`\u`))
 }
 
-// A list comes apart into the items it was made of.
+// FuzzListProtobuf checks that a list can be split into its original items.
 func FuzzListProtobuf(f *testing.F) {
 	f.Add([]byte{10, 0}, []byte{}, int64(7), "next")
 	f.Fuzz(func(t *testing.T, one, two []byte, revision int64, next string) {

@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// TestWritesToHeadsAreCaught: a head that was written to is found out when a response is made
-// with it.
+// TestWritesToHeadsAreCaught checks that a write to a head is detected when a response is built with it.
 func TestWritesToHeadsAreCaught(t *testing.T) {
 	kind := Kind{APIVersion: "v1", Kind: "Pod", ListKind: "PodList"}
 	item := []byte(`{"metadata":{"name":"a"}}`)

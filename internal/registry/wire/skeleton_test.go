@@ -107,8 +107,8 @@ func TestSkeletonIsTheMessage(t *testing.T) {
 	}
 }
 
-// A message matches the pattern of another exactly if both have one skeleton, and has the same
-// tokens then.
+// TestPatternIsTheSkeleton checks that a message matches the pattern of another exactly if both have the same
+// skeleton, and that it then has the same tokens.
 func TestPatternIsTheSkeleton(t *testing.T) {
 	var all [][]byte // messages with a skeleton
 	matched, others := 0, 0
@@ -171,8 +171,8 @@ func TestSkeletonFinds(t *testing.T) {
 	}
 }
 
-// A Template of a message writes that message, and with other contents one of the same
-// skeleton that has those.
+// TestTemplateWritesMessagesOfOneSkeleton checks that a Template of a message writes that message, and with other
+// contents a message of the same skeleton that has those contents.
 func TestTemplateWritesMessagesOfOneSkeleton(t *testing.T) {
 	written := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -219,7 +219,7 @@ func TestTemplateWritesMessagesOfOneSkeleton(t *testing.T) {
 	}
 }
 
-// A content that has no number stays as it is.
+// TestTemplateKeepsWhatHasNoNumber checks that content without a number does not change.
 func TestTemplateKeepsWhatHasNoNumber(t *testing.T) {
 	var msg []byte
 	msg = protowire.AppendBytes(protowire.AppendTag(msg, 1, protowire.BytesType), []byte("a"))
@@ -234,7 +234,8 @@ func TestTemplateKeepsWhatHasNoNumber(t *testing.T) {
 	}
 }
 
-// Lengths longer than they need be are no encoder's, and too many names too much work.
+// TestSkeletonRefuses checks that Skeleton refuses lengths in non-minimal encodings, which no encoder writes, and too
+// many names, which would take too much work.
 func TestSkeletonRefuses(t *testing.T) {
 	many := []byte{}
 	for i := range 1000 {

@@ -136,7 +136,7 @@ func TestWritersAgreeWithUpstream(t *testing.T) {
 	}
 }
 
-// TestUIDsAreFoundInBytes: the uid by which objects are in shards is that of the object itself.
+// TestUIDsAreFoundInBytes checks that the uid that selects an object's shard is the object's own.
 func TestUIDsAreFoundInBytes(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		set := drawSet(rt)
@@ -201,7 +201,8 @@ func TestRevisionSpliceAgreesWithUpstream(t *testing.T) {
 	}
 }
 
-// Stored bytes have no resourceVersion: it is there as an empty string.
+// TestRevisionGoesInAndOut checks that a revision can be added to stored bytes, in which resourceVersion is an empty
+// string, and removed again.
 func TestRevisionGoesInAndOut(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		set := drawSet(rt)
@@ -219,7 +220,7 @@ func TestRevisionGoesInAndOut(t *testing.T) {
 	})
 }
 
-// A writer other than Go's leaves empty fields out.
+// TestRevisionWhereThereWasNone checks bytes of a writer other than Go's, which omits empty fields.
 func TestRevisionWhereThereWasNone(t *testing.T) {
 	msg := []byte{
 		1<<3 | 2, 8, // metadata

@@ -51,8 +51,8 @@ func TestRetiredConnectionsEnd(t *testing.T) {
 	}
 }
 
-// TestPingsAreAnswered: one with a call or at the next Tick, many at once, and all at once when
-// the peer goes away, which may wait for it.
+// TestPingsAreAnswered checks that one ping is answered with a call or at the next Tick, as are many at once, and all
+// at once when the peer goes away, which may wait for them.
 func TestPingsAreAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)

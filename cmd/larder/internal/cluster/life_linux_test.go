@@ -64,7 +64,7 @@ func TestProgramsLogNoUnusualErrors(t *testing.T) {
 	}
 }
 
-// TestFewerNodesRemoveTheRest: a start with fewer nodes removes those beyond, and no others.
+// TestFewerNodesRemoveTheRest checks that a start with fewer nodes removes exactly the surplus nodes.
 func TestFewerNodesRemoveTheRest(t *testing.T) {
 	many, few := start(t, 5), 0
 	nodes, err := many.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})

@@ -11,8 +11,8 @@ import (
 	"github.com/larder-io/larder/httpapi/faults"
 )
 
-// TestHistoryOfInjectedFaults: writers, readers, watchers and informers of one server that injects faults see
-// nothing that a cluster could not show them.
+// TestHistoryOfInjectedFaults checks that the clients of one server that injects faults see nothing that a real
+// cluster could not show them.
 func TestHistoryOfInjectedFaults(t *testing.T) {
 	if *seed == 0 {
 		*seed = time.Now().UnixNano()

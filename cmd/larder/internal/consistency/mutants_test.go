@@ -220,8 +220,8 @@ func TestOraclesFindMutants(t *testing.T) {
 	}
 }
 
-// TestPartReachesItsGoal: a watcher has seen its goal with the event of that revision, or
-// with the end of the objects that exist, but not with one object among them.
+// TestPartReachesItsGoal checks that a watcher has reached its goal at the event of that revision, or at the end of
+// the initial events, but not at one of the initial objects.
 func TestPartReachesItsGoal(t *testing.T) {
 	all := func(*watchtest.State) bool { return true }
 	end := `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"15","annotations":{"k8s.io/initial-events-end":"true"}}}}`

@@ -7,9 +7,8 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 )
 
-// An answer that was recorded is compared on another day, and maybe by a clock that was
-// set back: whatever age its tables print, in whatever encoding, it must come out the
-// same. The ages are those of apimachinery pkg/util/duration.
+// TestAgesAreNotCompared checks that the ages in tables are masked in every encoding. Recorded answers are compared
+// on another day, and maybe after the clock was set back. The ages are those of apimachinery pkg/util/duration.
 func TestAgesAreNotCompared(t *testing.T) {
 	ages := []string{
 		"<invalid>", "0s", "1s", "59s", "60s", "119s", "2m", "2m1s", "9m59s", "10m", "179m", "3h", "3h1m", "7h59m", "8h", "47h",

@@ -181,8 +181,8 @@ func pods(u user.Info, namespace string) authorizer.AttributesRecord {
 	return authorizer.AttributesRecord{User: u, Verb: "list", APIVersion: "v1", Resource: "pods", Namespace: namespace, ResourceRequest: true}
 }
 
-// TestRightsAreTheUpstreams: tokens and requests are reviewed by the upstream, with the credential of its kubeconfig
-// or of a pod.
+// TestRightsAreTheUpstreams checks that the upstream reviews tokens and requests, with the credential of its
+// kubeconfig or of a pod.
 func TestRightsAreTheUpstreams(t *testing.T) {
 	r := newReviewer(t)
 	pod := &rest.Config{Host: r.URL + "/base", BearerTokenFile: filepath.Join(r.dir, "token"), TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(r.dir, "ca.crt")}}
@@ -216,8 +216,8 @@ func TestRightsAreTheUpstreams(t *testing.T) {
 	}
 }
 
-// TestWatchesOfRefusedTokensEnd: a refusal is one, although the upstream gives a reason. That it does not answer is
-// none. The upstream is asked again about every token, whatever issuer that names.
+// TestWatchesOfRefusedTokensEnd checks that a refusal with a reason ends a watch, and that an upstream that does not
+// respond does not. The upstream must review every token, whatever issuer the token names.
 func TestWatchesOfRefusedTokensEnd(t *testing.T) {
 	r := newReviewer(t)
 	legacy := "e30." + base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"kubernetes/serviceaccount"}`)) + ".eA"
@@ -240,7 +240,7 @@ func TestWatchesOfRefusedTokensEnd(t *testing.T) {
 	}
 }
 
-// TestPagesDecideNothing: a page that something before the upstream answers with is no refusal.
+// TestPagesDecideNothing checks that a web page from a server in front of the upstream does not count as a refusal.
 func TestPagesDecideNothing(t *testing.T) {
 	r := newReviewer(t)
 	a := rights(t, r.upstream(t), "", true)
@@ -274,7 +274,7 @@ func decidesNothing(t *testing.T, what string, a *auth.Auth) {
 	}
 }
 
-// TestBadUpstreamsAreRefused: errors of kubeconfigs are found before a relay starts.
+// TestBadUpstreamsAreRefused checks that errors in kubeconfigs are found before a relay starts.
 func TestBadUpstreamsAreRefused(t *testing.T) {
 	r := newReviewer(t)
 	for want, change := range map[string]func(*clientcmdapi.Config){
@@ -295,7 +295,7 @@ func TestBadUpstreamsAreRefused(t *testing.T) {
 	}
 }
 
-// TestMissingPermissions: a relay says what it lacks, by name.
+// TestMissingPermissions checks that a relay names the permissions that it lacks.
 func TestMissingPermissions(t *testing.T) {
 	r := newReviewer(t)
 	config := r.upstream(t)

@@ -74,8 +74,8 @@ var (
 	down, hangs     = oracle{err: errDown}, oracle{hangs: true}
 )
 
-// TestLastDecisions: only an upstream that does not answer has its last decision repeated, for a bounded time; a
-// refusal is not overruled.
+// TestLastDecisions checks that the last decision is repeated only if the upstream does not respond, and only for a
+// limited time. A refusal always counts.
 func TestLastDecisions(t *testing.T) {
 	for name, steps := range map[string][]step{
 		"never asked":              {{0, down, false, true, 1}},
@@ -123,7 +123,7 @@ func follow(t *testing.T, o *oracle, steps []step, ask func(*testing.T) (bool, e
 	})
 }
 
-// TestReasonsOfRefusals: an error that is an answer of the upstream is a refusal.
+// TestReasonsOfRefusals checks that an error that the upstream returned counts as a refusal.
 func TestReasonsOfRefusals(t *testing.T) {
 	o := &oracle{ok: true}
 	a := newStale(time.Minute).authenticator(o)
@@ -155,7 +155,7 @@ func TestReviewsAreForbidden(t *testing.T) {
 	}
 }
 
-// TestDecisionsAreOfOneRequest: the decision about one credential or request is not that about another.
+// TestDecisionsAreOfOneRequest checks that a decision is repeated only for the same credential and request.
 func TestDecisionsAreOfOneRequest(t *testing.T) {
 	s := newStale(time.Minute)
 	seen := make(map[digest]int)
@@ -207,7 +207,7 @@ func TestDecisionsAreOfOneRequest(t *testing.T) {
 	}
 }
 
-// TestLaterDecisionsCount: an answer that comes late does not replace one to a later question.
+// TestLaterDecisionsCount checks that a late decision does not replace the decision of a later review.
 func TestLaterDecisionsCount(t *testing.T) {
 	m, now := newStale(time.Hour).users, time.Now()
 	refusal, approval := &remembered{asked: now}, &remembered{asked: now.Add(-time.Minute), response: new(authenticator.Response)}
@@ -218,7 +218,7 @@ func TestLaterDecisionsCount(t *testing.T) {
 	}
 }
 
-// TestNothingIsRepeatedWithoutABound: by default the upstream must answer.
+// TestNothingIsRepeatedWithoutABound checks that by default no decision is repeated.
 func TestNothingIsRepeatedWithoutABound(t *testing.T) {
 	o := &oracle{ok: true}
 	a := newStale(0).authenticator(o)

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestUpstreamsAreNamed: one upstream may be without a name, and certificates of one are not for another.
+// TestUpstreamsAreNamed checks that only one upstream may lack a name, and that client CAs of one upstream do not
+// apply to another.
 func TestUpstreamsAreNamed(t *testing.T) {
 	for _, c := range []struct {
 		upstreams, clientCAs string

@@ -77,8 +77,8 @@ func pod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
 }
 
-// TestDefaultPluginsChangePodsAndNodes: pods need a service account, and are given its
-// token, a priority and tolerations; nodes are tainted.
+// TestDefaultPluginsChangePodsAndNodes checks that pods need a service account and get its token, a priority and
+// tolerations, and that nodes get taints.
 func TestDefaultPluginsChangePodsAndNodes(t *testing.T) {
 	client := serve(t)
 	namespace(t, client, "n")
@@ -104,8 +104,8 @@ func TestDefaultPluginsChangePodsAndNodes(t *testing.T) {
 	}
 }
 
-// TestBindingsCopyLabelsOfTheNodeAsItIs: objects that the plugins read are decoded once, and
-// again after each change.
+// TestBindingsCopyLabelsOfTheNodeAsItIs checks that objects that plugins read are decoded once, and again after each
+// change.
 func TestBindingsCopyLabelsOfTheNodeAsItIs(t *testing.T) {
 	client := serve(t)
 	namespace(t, client, "n")
@@ -143,8 +143,7 @@ func TestBindingsCopyLabelsOfTheNodeAsItIs(t *testing.T) {
 	}
 }
 
-// TestQuotaHoldsAgainstManyCreates: of many creates at once as many succeed as the quota
-// has room for.
+// TestQuotaHoldsAgainstManyCreates checks that as many concurrent creates succeed as the quota allows.
 func TestQuotaHoldsAgainstManyCreates(t *testing.T) {
 	client := serve(t)
 	namespace(t, client, "n")
@@ -323,8 +322,8 @@ func asStatus(err error, status *apierrors.APIStatus) bool {
 	return ok
 }
 
-// TestMutatingWebhooksRunInTurn: webhooks change what is made, one after the other, and one
-// that wants to is asked again after another has changed the object.
+// TestMutatingWebhooksRunInTurn checks that webhooks mutate an object one after the other, and that a webhook with a
+// reinvocation policy is called again after another has changed the object.
 func TestMutatingWebhooksRunInTurn(t *testing.T) {
 	client, hooks := serve(t), newAnswers(t)
 	namespace(t, client, "n")

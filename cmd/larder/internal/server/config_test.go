@@ -77,7 +77,7 @@ func TestMistakesInOptionsAreNamed(t *testing.T) {
 	}
 }
 
-// TestNewLeavesOptionsAsTheyAre: another server may be made of them.
+// TestNewLeavesOptionsAsTheyAre checks that another server can be created from the same options.
 func TestNewLeavesOptionsAsTheyAre(t *testing.T) {
 	c := Default()
 	c.ServiceClusterIPRanges, c.Etcd.StorageConfig.Prefix, c.APIEnablement.RuntimeConfig = "", "registry", map[string]string{"api/all": "true"}
@@ -92,14 +92,15 @@ func TestNewLeavesOptionsAsTheyAre(t *testing.T) {
 	}
 }
 
-// TestUpstreamsConnectionsHaveNoBound: kube-apiserver refuses no connection because there are many.
+// TestUpstreamsConnectionsHaveNoBound checks that DefaultUpstream sets no limit of connections, as in kube-apiserver.
 func TestUpstreamsConnectionsHaveNoBound(t *testing.T) {
 	if s := DefaultUpstream(); s.MaxConnections != 0 || s.MaxConnectionsPerAddress != 0 {
 		t.Errorf("%d connections, %d of an address", s.MaxConnections, s.MaxConnectionsPerAddress)
 	}
 }
 
-// TestVersionIsThatOfTheModule: clients compare it with their own and warn when it is far off.
+// TestVersionIsThatOfTheModule checks the reported version. Clients compare it with their own and warn about large
+// differences.
 func TestVersionIsThatOfTheModule(t *testing.T) {
 	v := Version()
 	if v.EmulationMinor != "36" || v.MinCompatibilityMinor != "35" {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestProcessesThatAreNotReplaced: a server whose state another process cannot take over starts none.
+// TestProcessesThatAreNotReplaced checks that a server whose state another process cannot take over starts no
+// successor.
 func TestProcessesThatAreNotReplaced(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"embedded etcd": func(c *Config) { c.Etcd.StorageConfig.Transport.ServerList = nil },

@@ -97,8 +97,8 @@ func (c *cluster) gone(what string, get func() error) {
 	})
 }
 
-// TestNamespacesGetWhatPodsNeed: a namespace gets what pods need in it, gets it again when
-// it is taken away, and goes with all that is in it, custom resources, too.
+// TestNamespacesGetWhatPodsNeed checks that a namespace gets the objects that pods need, that these are restored when
+// deleted, and that the namespace is deleted with all its objects, including custom resources.
 func TestNamespacesGetWhatPodsNeed(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

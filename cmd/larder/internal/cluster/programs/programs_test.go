@@ -46,7 +46,7 @@ func TestProgramsHaveLardersVersions(t *testing.T) {
 	}
 }
 
-// TestDirectoryMustHoldAllPrograms: a directory must hold all programs.
+// TestDirectoryMustHoldAllPrograms checks that each missing program is an error.
 func TestDirectoryMustHoldAllPrograms(t *testing.T) {
 	dir := t.TempDir()
 	for i, name := range files {
@@ -63,8 +63,8 @@ func TestDirectoryMustHoldAllPrograms(t *testing.T) {
 	}
 }
 
-// TestBuildIsImpossible: without the go command, and where it fails, the error says what to
-// do, and nothing is left behind.
+// TestBuildIsImpossible checks that if the go command is missing or fails, the error says what to do, and no files
+// remain.
 func TestBuildIsImpossible(t *testing.T) {
 	broken := t.TempDir()
 	if err := os.WriteFile(filepath.Join(broken, "go"), []byte("#!/bin/sh\necho first\necho no network >&2\nexit 1\n"), 0o755); err != nil {

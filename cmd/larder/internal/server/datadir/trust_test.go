@@ -88,8 +88,8 @@ func TestRefusesWhatOthersControl(t *testing.T) {
 	}
 }
 
-// TestTrustedGroupsMayWrite: a group may write to a directory if it is root's, or if root gave the directory to a
-// group of this process, as a kubelet does with a volume.
+// TestTrustedGroupsMayWrite checks that a group may write to a directory if it is root's, or if root gave the
+// directory to a group of this process, as a kubelet does with a volume.
 func TestTrustedGroupsMayWrite(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files to groups")

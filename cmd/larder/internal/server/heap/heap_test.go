@@ -31,7 +31,7 @@ func TestCollectorPercent(t *testing.T) {
 	}
 }
 
-// TestALargeHeapMayDouble: a small one may grow by more than itself, none by less than six times
+// TestALargeHeapMayDouble checks that a small heap may grow by more than its size, and no heap by less than six times
 // its headroom.
 func TestALargeHeapMayDouble(t *testing.T) {
 	for live, want := range map[uint64]int{32 << 20: 318, 96 << 20: 118, 320 << 20: 100, 4 << 30: 100} {
@@ -42,8 +42,8 @@ func TestALargeHeapMayDouble(t *testing.T) {
 	}
 }
 
-// TestHeadroomFollowsWhatCollectionsCost: where collections would cost much, they get more room
-// until they cost no more than their share, and only then.
+// TestHeadroomFollowsWhatCollectionsCost checks that expensive collections get more headroom until they take no more
+// than their share of the CPU, and only then.
 func TestHeadroomFollowsWhatCollectionsCost(t *testing.T) {
 	const live = 320 << 20
 	least := float64(headroom(live))

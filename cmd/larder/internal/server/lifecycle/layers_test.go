@@ -29,8 +29,8 @@ func TestLayersStopInReverse(t *testing.T) {
 	})
 }
 
-// TestLayersThatEndLate: a layer that ends only after one that was started before it holds up Stop for its limit,
-// and Stop waits for it at the end.
+// TestLayersThatEndLate checks that a layer that ends only after a layer that was started before it delays Stop up to
+// its limit, and that Stop waits for it at the end.
 func TestLayersThatEndLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var order []string
@@ -57,8 +57,8 @@ func TestLayersThatEndLate(t *testing.T) {
 	})
 }
 
-// TestLayersOutliveTheirStarter: the context that asks the server to end must not
-// end the store under requests in flight.
+// TestLayersOutliveTheirStarter checks that the end of the server's context does not end the store under requests in
+// flight.
 func TestLayersOutliveTheirStarter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -14,7 +14,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestEarlyRequestsWait: a request that comes too early waits, for as long as it will.
+// TestEarlyRequestsWait checks that a request before the server serves waits until its context ends.
 func TestEarlyRequestsWait(t *testing.T) {
 	transport := NewTransport()
 	ctx, cancel := context.WithCancel(t.Context())

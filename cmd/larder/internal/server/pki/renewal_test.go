@@ -12,8 +12,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestCertificatesNearTheirEndAreReplaced: a certificate near its end is replaced at the
-// next start.
+// TestCertificatesNearTheirEndAreReplaced checks that a start replaces a certificate near its end.
 func TestCertificatesNearTheirEndAreReplaced(t *testing.T) {
 	dir := t.TempDir()
 	ca, err := Load(dir)

@@ -62,8 +62,8 @@ func poolOf(t *testing.T, a *pki.Authority) *x509.CertPool {
 	return pool
 }
 
-// TestReplacedCertificatesAreShown: sessions are resumed, and a pair that replaces another is
-// shown to new connections.
+// TestReplacedCertificatesAreShown checks that sessions are resumed, and that new connections get a replaced key
+// pair.
 func TestReplacedCertificatesAreShown(t *testing.T) {
 	before, err := pki.Load(t.TempDir())
 	if err != nil {

@@ -65,7 +65,7 @@ func TestStoreMetricsNameTheResource(t *testing.T) {
 	}
 }
 
-// TestNativeHistogramsKeepClassicBuckets: with native buckets, the classic ones remain.
+// TestNativeHistogramsKeepClassicBuckets checks that classic buckets remain beside native ones.
 func TestNativeHistogramsKeepClassicBuckets(t *testing.T) {
 	for _, native := range []bool{false, true} {
 		m := NewMetrics(time.Minute, native)
