@@ -74,7 +74,7 @@ type layers struct {
 	Layers   []string
 }
 
-// imageVersion returns the version without characters that are not allowed in a tag.
+// imageVersion returns the version without the characters that a tag may not have.
 func (p *product) imageVersion() string {
 	return strings.ReplaceAll(strings.TrimPrefix(p.version, "v"), "+", "-")
 }

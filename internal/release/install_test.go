@@ -22,8 +22,8 @@ type proxy struct {
 	env          []string
 }
 
-// newProxy fills a module proxy. The version of a module is a hash of its content, so that the build cache is reused
-// only for equal content. The end of the test removes it from the module cache.
+// newProxy fills one. Its version is named after what is in it, so that the build cache holds
+// what is the same and nothing else; the module cache forgets it at the end of the test.
 func newProxy(t *testing.T) *proxy {
 	t.Helper()
 	root := filepath.Join("..", "..")
@@ -106,8 +106,8 @@ func (p *proxy) run(t *testing.T, dir string, env []string, args ...string) stri
 	return string(out)
 }
 
-// TestGoInstall installs the server on a machine that has only Go, without this tree. It resolves all packages of the
-// benchmark, and packs the installed program.
+// TestGoInstall installs the server as somebody does who has Go and nothing of this tree,
+// resolves all that the benchmark consists of, and packs what was installed.
 func TestGoInstall(t *testing.T) {
 	if testing.Short() {
 		t.Skip("installs from source")

@@ -33,8 +33,8 @@ func TestPackages(t *testing.T) {
 	testPackages(t, *released)
 }
 
-// testPackages packs the programs in a directory, unpacks the Linux packages as users do, and runs the program as a
-// user who can write only the data.
+// testPackages packs the programs in a directory, unpacks what is made for Linux as its users do, and runs it
+// from there as a user who may write nothing but the data.
 func testPackages(t *testing.T, dir string) {
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		t.Skip("only root of a Linux machine can be another user in another root")
@@ -105,7 +105,7 @@ func checkUnit(t *testing.T, root string) {
 	}
 }
 
-// testImage unpacks the image according to its index, manifest and configuration.
+// testImage unpacks the image by what its index, manifest and configuration say.
 func testImage(t *testing.T, p *product) {
 	image := p.image()
 	files := make(map[string][]byte)
@@ -169,7 +169,7 @@ func testImage(t *testing.T, p *product) {
 	runIn(t, root, 1000690000, 0, config.Config.Cmd) // a user as a platform picks them
 }
 
-// runIn runs the program of a root file system as a user. Only the data is writable.
+// runIn runs the program of a root, which is read but for the data, as a user.
 func runIn(t *testing.T, root string, uid, gid int, args []string) {
 	t.Helper()
 	lend(t, root)
@@ -244,7 +244,7 @@ func standIns(t *testing.T) string {
 	return dir
 }
 
-// TestSameBytes checks that packages of the same program have the same bytes and checksums.
+// TestSameBytes: what is made of the same program is the same, and its sums say so.
 func TestSameBytes(t *testing.T) {
 	programs := standIns(t)
 	var sums [2]bytes.Buffer
@@ -270,8 +270,8 @@ func TestSameBytes(t *testing.T) {
 	}
 }
 
-// TestImageOfAllPlatforms checks that the archive for registries has the image of each platform under one name, and
-// that every blob matches its digest.
+// TestImageOfAllPlatforms: the archive for registries has each platform's image behind one name, and
+// every blob is what its digest says.
 func TestImageOfAllPlatforms(t *testing.T) {
 	programs := standIns(t)
 	var products []*product
