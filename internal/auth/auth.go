@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
 
+	"github.com/emicklei/go-restful/v3"
 	dto "github.com/prometheus/client_model/go"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
@@ -34,7 +34,7 @@ const (
 // Config is the configuration of authentication and authorization.
 type Config struct {
 	// Authentication and Authorization are kube-apiserver's own options, which Load does not change.
-	// A nil Authentication accepts no credential; a nil Authorization has kube-apiserver's defaults.
+	// A nil Authentication accepts no credential.
 	Authentication *options.BuiltInAuthenticationOptions
 	Authorization  *options.BuiltInAuthorizationOptions
 	Signing        Signing
@@ -73,9 +73,9 @@ type Auth struct {
 	RuleResolver     authorizer.RuleResolver
 	// Issuer issues the tokens of TokenRequest; its Tokens are nil if nothing signs them.
 	Issuer Issuer
-	// OpenID serves OpenIDPaths: the issuer of the tokens and the keys that verify them. It is
+	// OpenID adds services for OpenIDPaths: the issuer of the tokens and the keys that verify them. It is
 	// nil if the issuer is not an https URL.
-	OpenID http.Handler
+	OpenID func(*restful.Container)
 	// Audiences that this server's tokens are meant for.
 	Audiences authenticator.Audiences
 	// ClientCA has the CAs of client certificates, those of front proxies included. It is nil
@@ -122,10 +122,7 @@ func (a *Auth) Trust() clusterauthenticationtrust.ClusterAuthenticationInfo {
 
 // complete returns a copy of c with the defaults that depend on other options, as in kube-apiserver.
 func (c Config) complete() Config {
-	authorization := *options.NewBuiltInAuthorizationOptions()
-	if c.Authorization != nil {
-		authorization = *c.Authorization
-	}
+	authorization := *c.Authorization
 	authorization.Complete()
 	c.Authorization = &authorization
 	authentication := options.BuiltInAuthenticationOptions{}

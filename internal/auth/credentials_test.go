@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/emicklei/go-restful/v3"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -87,15 +88,15 @@ type openIDIssuer struct {
 
 func newOpenIDIssuer(t *testing.T) *openIDIssuer {
 	t.Helper()
-	var handler atomic.Pointer[http.Handler]
+	served := restful.NewContainer()
 	i := &openIDIssuer{}
-	i.url, i.ca = serveTLS(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { (*handler.Load()).ServeHTTP(w, req) }))
+	i.url, i.ca = serveTLS(t, served)
 	c := config(t, newAuthority(t))
 	c.Authentication.ServiceAccounts.Issuers = []string{i.url}
 	c.Authentication.ServiceAccounts.JWKSURI = i.url + serviceaccount.JWKSPath
 	c.Client = fake.NewClientset(robot())
 	i.auth = load(t, c)
-	handler.Store(&i.auth.OpenID)
+	i.auth.OpenID(served)
 	return i
 }
 

@@ -43,16 +43,12 @@ func (f *firstSync) wait(ctx context.Context) error {
 	for _, load := range f.loads {
 		select {
 		case <-load:
-			continue
-		default:
-		}
-		select {
-		case <-load:
 		case <-ctx.Done():
-			return ErrNotSynced
 		case <-f.ended:
-			return ErrNotSynced
 		}
+	}
+	if !f.has() {
+		return ErrNotSynced
 	}
 	return nil
 }

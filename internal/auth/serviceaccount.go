@@ -6,16 +6,12 @@ import (
 	"net"
 	"time"
 
-	"github.com/emicklei/go-restful/v3"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/klog/v2"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	controlplane "k8s.io/kubernetes/pkg/controlplane/apiserver/options"
 	"k8s.io/kubernetes/pkg/routes"
 	"k8s.io/kubernetes/pkg/serviceaccount"
@@ -103,7 +99,7 @@ func (bootstrapSecrets) List(labels.Selector) ([]*corev1.Secret, error) {
 	return nil, errors.New("auth: bootstrap tokens are not listed")
 }
 
-// OpenIDPaths lists the paths that Auth.OpenID serves. A path that ends in "/" includes all paths below
+// OpenIDPaths lists the paths of the services that Auth.OpenID adds. A path that ends in "/" includes all paths below
 // it. There are no documents below it: upstream's router refuses these requests.
 func OpenIDPaths() []string {
 	config, keys := serviceaccount.OpenIDConfigPath, serviceaccount.JWKSPath
@@ -122,15 +118,6 @@ func (a *Auth) loadOpenID(c Config) error {
 		klog.InfoS("Not serving OpenID metadata of service-account tokens", "reason", err)
 		return nil
 	}
-	container := restful.NewContainer()
-	container.ServiceErrorHandler(refuse)
-	routes.NewOpenIDMetadataServer(metadata).Install(container)
-	a.OpenID = container
+	a.OpenID = routes.NewOpenIDMetadataServer(metadata).Install
 	return nil
-}
-
-// refuse answers requests that the router does not route, like apiserver pkg/server/handler.go.
-func refuse(err restful.ServiceError, req *restful.Request, resp *restful.Response) {
-	status := apierrors.NewGenericServerResponse(err.Code, "", schema.GroupResource{}, "", err.Message, 0, false)
-	responsewriters.ErrorNegotiated(status, legacyscheme.Codecs, schema.GroupVersion{}, resp.ResponseWriter, req.Request)
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/larder-io/larder/httpapi/customresources"
 	"github.com/larder-io/larder/httpapi/faults"
 	"github.com/larder-io/larder/httpapi/faults/inject"
+	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/internal/admission"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/flow"
@@ -179,9 +180,10 @@ func (s *Server) newHTTPServer() (*httpapi.Server, error) {
 	version, up := s.config.version(), s.config.ServerRunOptions
 	handlers := s.debugHandlers()
 	s.addCheckpoints(handlers)
-	for _, path := range auth.OpenIDPaths() {
-		if p.auth.OpenID != nil {
-			handlers[path] = p.auth.OpenID
+	if p.auth.OpenID != nil {
+		routed := negotiate.Routed(p.auth.OpenID)
+		for _, path := range auth.OpenIDPaths() {
+			handlers[path] = routed
 		}
 	}
 	var injected *inject.Faults
