@@ -72,14 +72,12 @@ func NewExternal(cfg ExternalConfig) (*Etcd, error) {
 
 // openExternal dials the cluster and waits until it answers.
 func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Connection, error) {
-	var attempts attemptErrors
 	config := clientv3.Config{
 		Endpoints:            cfg.Endpoints,
 		DialTimeout:          dialTimeout,
 		DialKeepAliveTime:    keepaliveTime,
 		DialKeepAliveTimeout: keepaliveTimeout,
 		DialOptions: []grpc.DialOption{
-			grpc.WithChainUnaryInterceptor(attempts.intercept),
 			grpc.WithStaticStreamWindowSize(streamWindow),
 			grpc.WithStaticConnWindowSize(connectionWindow),
 			grpc.WithConnectParams(reconnects()),
@@ -106,7 +104,7 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Connection
 		return nil, err
 	}
 	client.KV = clientv3.NewKVFromKVClient(clusterKV{clientv3.RetryKVClient(client), writes}, client)
-	if err := e.awaitCluster(ctx, client, &attempts); err != nil {
+	if err := e.awaitCluster(ctx, client); err != nil {
 		client.Close()
 		return nil, err
 	}
@@ -143,10 +141,11 @@ func reconnects() grpc.ConnectParams {
 
 // awaitCluster reads until the cluster answers, so that the cluster and this process may
 // start in any order.
-func (e *Etcd) awaitCluster(ctx context.Context, client *clientv3.Client, attempts *attemptErrors) error {
+func (e *Etcd) awaitCluster(ctx context.Context, client *clientv3.Client) error {
+	cluster := etcdserverpb.NewKVClient(client.ActiveConnection()) // which returns the error of an attempt: client tries on
 	for delay := 100 * time.Millisecond; ; delay = min(2*delay, 5*time.Second) {
 		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
-		_, err := client.Get(attempt, e.healthKey, clientv3.WithCountOnly())
+		_, err := cluster.Range(attempt, e.anyRead)
 		cancel()
 		if err == nil {
 			return nil
@@ -154,28 +153,9 @@ func (e *Etcd) awaitCluster(ctx context.Context, client *clientv3.Client, attemp
 		if ctx.Err() != nil {
 			return err
 		}
-		e.logger.Warn("etcd does not answer yet", "endpoints", client.Endpoints(), "error", attempts.explain(err))
+		e.logger.Warn("etcd does not answer yet", "endpoints", client.Endpoints(), "error", err)
 		if err := sleep(ctx, delay); err != nil {
 			return err
 		}
 	}
-}
-
-// attemptErrors keeps the last error of an attempt. The client makes many attempts
-// until the context ends, and then returns only the context's error.
-type attemptErrors struct{ last atomic.Pointer[error] }
-
-func (a *attemptErrors) intercept(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	err := invoke(ctx, method, req, reply, conn, opts...)
-	if err != nil {
-		a.last.Store(&err)
-	}
-	return err
-}
-
-func (a *attemptErrors) explain(err error) error {
-	if last := a.last.Load(); last != nil && errors.Is(err, context.DeadlineExceeded) {
-		return *last
-	}
-	return err
 }
