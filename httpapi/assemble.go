@@ -36,9 +36,6 @@ import (
 
 // New builds a server from config with all its routes. It does no I/O and starts no goroutine.
 func New(config Config) (*Server, error) {
-	if err := config.check(); err != nil {
-		return nil, err
-	}
 	s := newServer(config)
 	if err := s.install(); err != nil {
 		return nil, fmt.Errorf("httpapi: install: %w", err)
@@ -51,7 +48,7 @@ func newServer(config Config) *Server {
 	config.setDefaults()
 	s := &Server{config: config, draining: make(chan struct{}), unready: make(chan struct{}), access: apimetrics.NewAccess(), streams: streams.New(), ledger: costs.New(config.cpu)}
 	s.base, s.cancel = context.WithCancel(context.Background())
-	s.stitcher = reads.NewStitcher(config.CompressedListBytes)
+	s.stitcher = reads.NewStitcher(64 << 20)
 	s.assemble()
 	s.http1 = http1.New(s.http1Config())
 	s.publish(routes.New())
@@ -198,16 +195,13 @@ func (s *Server) describe(t *routes.Table, in *routes.Installer) error {
 
 // metricsPage returns the page at /metrics, which includes the counts of the monitors in own.
 func (s *Server) metricsPage(own *apimetrics.Resources) *apimetrics.Page {
-	p := &apimetrics.Page{Resources: []*apimetrics.Resources{own}, Access: s.access, Collectors: append(s.collectors(), s.config.Collectors...), Limits: s.config.Limits, Resettable: !s.config.NoProfiling}
+	p := &apimetrics.Page{Resources: []*apimetrics.Resources{own}, Access: s.access, Collectors: append(s.collectors(), s.config.Collectors...), Amend: s.config.Amend, Limits: s.config.Limits, Resettable: !s.config.NoProfiling}
 	if s.config.Extensions != nil {
 		p.Resources = append(p.Resources, s.config.Extensions.Monitors())
 	}
 	if s.config.Relay != nil {
 		p.Resources = append(p.Resources, s.config.Relay.Monitors())
 		p.Collectors = append(p.Collectors, s.config.Relay)
-	}
-	if s.config.Amend != nil {
-		p.Amend = append(p.Amend, s.config.Amend)
 	}
 	if s.config.Aggregator != nil {
 		p.More = append(p.More, s.config.Aggregator)

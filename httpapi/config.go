@@ -3,7 +3,6 @@ package httpapi
 import (
 	"cmp"
 	"crypto/tls"
-	"errors"
 	"net"
 	"net/http"
 	"time"
@@ -21,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/storageversion"
+	"k8s.io/apiserver/pkg/util/peerproxy"
 
 	"github.com/larder-io/larder/httpapi/aggregator"
 	"github.com/larder-io/larder/httpapi/apimetrics"
@@ -51,9 +51,6 @@ type Config struct {
 	ExternalAddress string
 	// InternalAddresses are returned in addition to clients in certain address ranges.
 	InternalAddresses []discovery.CIDRRule
-
-	// CompressedListBytes limits the cache of compressed lists; 0 means 64 MiB.
-	CompressedListBytes int64
 
 	Access
 	Concurrency
@@ -154,7 +151,7 @@ type Delegation struct {
 
 	// Peers serve resources that neither this server nor Aggregator serves; nil if there are no peers. ID
 	// is this server's name among them.
-	Peers Peers
+	Peers peerproxy.Interface
 	ID    string
 }
 
@@ -165,9 +162,8 @@ type Timeouts struct {
 	// MinRequestTimeout is the minimum duration of a watch without timeoutSeconds,
 	// which ends within twice that. 0 means 1800 s.
 	MinRequestTimeout time.Duration
-	// ShutdownDelay is how long the server accepts requests after /readyz has begun to fail.
 	// ShutdownGrace is how long the last requests may take; 0 means 60 s.
-	ShutdownDelay, ShutdownGrace time.Duration
+	ShutdownGrace time.Duration
 	// WatchGrace is the time over which shutdown spreads the ends of watches, so that their
 	// clients do not all connect to another server at once; 0 ends all at once.
 	WatchGrace time.Duration
@@ -209,29 +205,12 @@ type Tracing struct {
 	SampleChance float64
 }
 
-func (c *Config) check() error {
-	switch {
-	case c.Registry == nil:
-		return errors.New("httpapi: Config.Registry is missing")
-	case c.Listener == nil:
-		return errors.New("httpapi: Config.Listener is missing")
-	case c.TLS == nil:
-		return errors.New("httpapi: Config.TLS is missing")
-	case c.Version == nil:
-		return errors.New("httpapi: Config.Version is missing")
-	case (c.AuditPolicy == nil) != (c.Audit == nil):
-		return errors.New("httpapi: Config.AuditPolicy and Config.Audit need each other")
-	}
-	return nil
-}
-
 func (c *Config) setDefaults() {
 	c.RequestTimeout = cmp.Or(c.RequestTimeout, time.Minute)
 	c.MinRequestTimeout = cmp.Or(c.MinRequestTimeout, 30*time.Minute)
 	c.ShutdownGrace = cmp.Or(c.ShutdownGrace, time.Minute)
 	c.MaxRequestBodyBytes = cmp.Or(c.MaxRequestBodyBytes, 3<<20)
 	c.MaxHeaderBytes = cmp.Or(c.MaxHeaderBytes, http.DefaultMaxHeaderBytes)
-	c.CompressedListBytes = cmp.Or(c.CompressedListBytes, 64<<20)
 	c.UserTimeout = cmp.Or(c.UserTimeout, 45*time.Second)
 	if c.cpu == nil {
 		c.cpu = processCPU

@@ -6,10 +6,10 @@ import (
 	"sync/atomic"
 
 	"go.opentelemetry.io/otel/attribute"
+	"k8s.io/apiserver/pkg/util/peerproxy"
 
 	"github.com/larder-io/larder/httpapi/aggregator"
 	"github.com/larder-io/larder/httpapi/customresources"
-	"github.com/larder-io/larder/httpapi/discovery"
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/httpapi/relay"
 	"github.com/larder-io/larder/httpapi/routes"
@@ -20,7 +20,7 @@ type router struct {
 	table      *atomic.Pointer[routes.Table]
 	extensions *customresources.Extensions // may be nil
 	aggregator *aggregator.Aggregator      // may be nil
-	peers      Peers                       // may be nil
+	peers      peerproxy.Interface         // may be nil
 	relay      *relay.Relay                // may be nil
 	reader     reader
 }
@@ -197,15 +197,4 @@ func (r *router) notFoundHandler(x *apiCall) http.Handler {
 	default:
 		return http.NotFoundHandler()
 	}
-}
-
-// Peers are the other API servers of the cluster. During an upgrade they may serve resources that this
-// server does not.
-type Peers interface {
-	// WrapHandler returns a handler that proxies a request for a resource to a peer that serves it, or
-	// passes it to h if there is none.
-	WrapHandler(h http.Handler) http.Handler
-
-	// Discovery also lists the resources of the peers.
-	discovery.Peers
 }

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -63,8 +62,7 @@ func (s *Server) HandOver() {
 	s.http1.StopAccepting()
 }
 
-// Run serves until ctx ends. Then /readyz fails, and after ShutdownDelay the server stops accepting
-// connections, streams end, and requests in flight finish. Run returns when everything that it started has ended.
+// Run serves until ctx ends. Then /readyz fails, the server stops accepting connections, streams end, and requests in flight finish. Run returns when everything that it started has ended.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.cancel()
 	group, groupCtx := errgroup.WithContext(ctx)
@@ -104,7 +102,6 @@ func (s *Server) Run(ctx context.Context) error {
 // end within the grace are closed.
 func (s *Server) shutdown(accepted <-chan struct{}) error {
 	s.Withdraw()
-	<-time.After(s.config.ShutdownDelay)
 	grace, cancel := context.WithTimeout(context.Background(), s.config.ShutdownGrace)
 	defer cancel()
 	draining, drained := context.WithCancel(context.Background())

@@ -15,10 +15,11 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	"k8s.io/apimachinery/pkg/types"
-	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/component-base/tracing"
+
+	"github.com/larder-io/larder/httpapi/exchange"
 )
 
 // tracer records sampled requests as spans, as apiserver pkg/endpoints/filters/traces.go
@@ -71,9 +72,7 @@ func (t *tracer) begin(x *apiCall) {
 
 // identified puts the audit ID into ctx, for upstream's spans.
 func identified(ctx context.Context, id string) context.Context {
-	ctx = audit.WithAuditContext(ctx)
-	// The only error is that of a second Init.
-	_ = audit.AuditContextFrom(ctx).Init(audit.RequestAuditConfig{Level: auditapi.LevelNone}, nil)
+	ctx = exchange.Unaudited(ctx)
 	audit.WithAuditID(ctx, types.UID(id))
 	return ctx
 }

@@ -73,11 +73,7 @@ func (c *clusterOptions) prepare(config *server.Config) error {
 				return err
 			}
 		}
-		all, err := cluster.New(beside)
-		if err != nil {
-			return err
-		}
-		return all.Run(ctx)
+		return cluster.New(beside).Run(ctx)
 	}
 	return err
 }

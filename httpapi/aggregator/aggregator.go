@@ -28,7 +28,6 @@ import (
 	v2 "k8s.io/kube-aggregator/pkg/controllers/openapi/aggregator"
 	v3 "k8s.io/kube-aggregator/pkg/controllers/openapiv3/aggregator"
 	statusmetrics "k8s.io/kube-aggregator/pkg/controllers/status/metrics"
-	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
 
 	"github.com/larder-io/larder/internal/registry"
 )
@@ -136,8 +135,6 @@ func (a *Aggregator) APIServices() cache.SharedIndexInformer { return a.apiServi
 func (a *Aggregator) apiServices() apiserviceinformers.APIServiceInformer {
 	return a.informers.Apiregistration().V1().APIServices()
 }
-
-var _ remote.ServiceResolver = upstream.ServiceResolver(nil)
 
 // certificate returns the client certificate for remote servers and its key as they are now.
 func (a *Aggregator) certificate() (cert, key []byte) {

@@ -16,6 +16,7 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
 
+	"github.com/larder-io/larder/internal/registry/bootstrap"
 	"github.com/larder-io/larder/internal/registry/builtin"
 )
 
@@ -28,9 +29,6 @@ const (
 	// completion checks that all built-in versions have available APIServices.
 	completion = "autoregister-completion"
 )
-
-// errNotFinished has the text of kube-apiserver's health check.
-var errNotFinished = errors.New("not finished")
 
 // startedHooks are done once Run has started the controllers.
 var startedHooks = []string{
@@ -59,7 +57,7 @@ func (a *Aggregator) Checks() []healthz.HealthChecker {
 			if isClosed(a.hooks[name]) {
 				return nil
 			}
-			return a.unlessExcused(errNotFinished)
+			return a.unlessExcused(bootstrap.ErrNotFinished)
 		}))
 	}
 	return append(checks, healthz.NamedCheck(completion, func(*http.Request) error { return a.unlessExcused(a.pending.check()) }))

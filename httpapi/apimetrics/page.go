@@ -23,8 +23,8 @@ type Page struct {
 	Resources  []*Resources // of everything that is served
 	Access     *Access
 	Collectors []prometheus.Collector
-	// Amend adds to upstream's metrics.
-	Amend []func([]*dto.MetricFamily)
+	// Amend adds to upstream's metrics; may be nil.
+	Amend func([]*dto.MetricFamily)
 	// Limits apply to Collectors, Access and Resources.
 	Limits Limits
 	// Resettable says that DELETE sets all counts to zero. Otherwise DELETE is answered like GET.
@@ -51,8 +51,8 @@ func (p *Page) Install(to common.PathHandlerByGroupVersion) error {
 		families = without(visible(families), countedHere...)
 		ours, ownErr := own.Gather()
 		families = sum(families, p.Limits.apply(ours))
-		for _, amend := range p.Amend {
-			amend(families)
+		if p.Amend != nil {
+			p.Amend(families)
 		}
 		return families, errors.Join(err, ownErr)
 	})

@@ -42,9 +42,9 @@ type Ledger struct {
 // New returns an empty Ledger, whose time begins now. cpu returns the CPU time that the process has used.
 func New(cpu func() time.Duration) *Ledger {
 	now := time.Now()
-	l := &Ledger{cpu: cpu, swept: now, used: cpu(), all: newPeriod(now), accounts: make(map[callerKey]*Account)}
-	l.short = series{length: interval, most: 6, current: newPeriod(now)}
-	l.long = series{length: time.Minute, most: 5, current: newPeriod(now)}
+	l := &Ledger{cpu: cpu, swept: now, used: cpu(), all: &period{from: now}, accounts: make(map[callerKey]*Account)}
+	l.short = series{length: interval, most: 6, current: &period{from: now}}
+	l.long = series{length: time.Minute, most: 5, current: &period{from: now}}
 	return l
 }
 

@@ -192,8 +192,6 @@ type period struct {
 	by       [dimensions]summary
 }
 
-func newPeriod(from time.Time) *period { return &period{from: from} }
-
 // add charges the names in keys with u.
 func (p *period) add(keys *[dimensions]unique.Handle[Key], u *Usage) {
 	for d := range p.by {
@@ -215,7 +213,7 @@ func (s *series) roll(now time.Time) {
 	if now.Sub(s.current.from) >= s.length {
 		s.current.to = now
 		s.past = append(s.past, s.current)
-		s.current = newPeriod(now)
+		s.current = &period{from: now}
 	}
 	oldest := now.Add(-time.Duration(s.most) * s.length)
 	for len(s.past) > s.most || len(s.past) > 0 && !s.past[0].to.After(oldest) {

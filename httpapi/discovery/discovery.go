@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/server/routes"
+	"k8s.io/apiserver/pkg/util/peerproxy"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -49,16 +50,8 @@ type Config struct {
 	Everything aggregated.ResourceManager
 	// Peers add their resources to that document, unless the client requests only this server's. Nil
 	// means that there are no peers. ID is this server's name among them.
-	Peers Peers
+	Peers peerproxy.Interface
 	ID    string
-}
-
-// Peers are the other API servers of the cluster.
-type Peers interface {
-	aggregated.PeerDiscoveryProvider
-
-	// RegisterCacheInvalidationCallback sets the function to call when the peers' resources change.
-	RegisterCacheInvalidationCallback(changed func())
 }
 
 // New returns the documents for config.

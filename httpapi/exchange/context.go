@@ -22,12 +22,12 @@ func Context(ctx context.Context, info *apirequest.RequestInfo, u user.Info, rec
 	if u != nil {
 		ctx = apirequest.WithUser(ctx, u)
 	}
-	return unaudited(ctx)
+	return Unaudited(ctx)
 }
 
-// unaudited returns ctx with an audit context that records nothing, unless it has one. Patches need
+// Unaudited returns ctx with an audit context that records nothing, unless it has one. Patches need
 // one, and a blank one would make all handlers encode every object for the record.
-func unaudited(ctx context.Context) context.Context {
+func Unaudited(ctx context.Context) context.Context {
 	if audit.AuditContextFrom(ctx) != nil {
 		return ctx
 	}

@@ -1,8 +1,8 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -35,9 +35,6 @@ type Config struct {
 
 // Validate checks c without running the programs.
 func (c *Config) Validate() error {
-	if c.Dir == "" {
-		return errors.New("cluster: Config needs Dir")
-	}
 	if c.Nodes < 0 || c.Nodes > maxNodes {
 		return fmt.Errorf("cluster: --nodes must be between 0 and %d, not %d", maxNodes, c.Nodes)
 	}
@@ -50,18 +47,10 @@ type Cluster struct {
 	begun  time.Time
 }
 
-// New checks config and returns a Cluster that is not running.
-func New(config Config) (*Cluster, error) {
-	if err := config.Validate(); err != nil {
-		return nil, err
-	}
-	if config.Programs == "" {
-		return nil, errors.New("cluster: Config needs Programs")
-	}
-	if config.Progress == nil {
-		config.Progress = io.Discard
-	}
-	return &Cluster{config: config}, nil
+// New returns a Cluster that is not running. config is valid.
+func New(config Config) *Cluster {
+	config.Progress = cmp.Or(config.Progress, io.Discard)
+	return &Cluster{config: config}
 }
 
 // Run runs the cluster beside a server that is ready. It returns nil when ctx ends, and an error when a

@@ -11,14 +11,9 @@ import (
 
 // egressSelector reads --egress-selector-config-file. It returns nil if there is none.
 func (c *Config) egressSelector() (*egressselector.EgressSelector, error) {
-	if c.EgressSelector.ConfigFile == "" {
-		return nil, nil
-	}
 	var target genericapiserver.Config // ApplyTo sets only its EgressSelector
-	if err := c.EgressSelector.ApplyTo(&target); err != nil {
-		return nil, err
-	}
-	return target.EgressSelector, nil
+	err := c.EgressSelector.ApplyTo(&target)
+	return target.EgressSelector, err
 }
 
 // egress connects to other parts of the network through proxies, or directly if it is empty.

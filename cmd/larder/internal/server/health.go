@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/apiserver/pkg/features"
@@ -68,13 +67,13 @@ func inOrder(checks ...[]healthz.HealthChecker) []healthz.HealthChecker {
 // addHealth adds the checks of /healthz, /livez and /readyz to config.
 func (s *Server) addHealth(config *httpapi.Config) {
 	store, storeReady := storeChecks(&s.config.Etcd.StorageConfig, s.store, s.overrides)
-	hooks := startChecks(&s.parts, &s.ready, s.begun)
+	hooks := startChecks(&s.parts, s.ready, s.begun)
 	if s.config.Etcd.EncryptionProviderConfigAutomaticReload {
 		hooks = append(hooks, healthz.NamedCheck(startHook+"start-encryption-provider-config-automatic-reload", closed(s.begun)))
 	}
 	// kube-apiserver checks its loopback certificate, which may expire. Larder has none: it checks that it can call itself.
 	itself := []healthz.HealthChecker{healthz.NamedCheck("loopback-serving-certificate", closed(s.parts.transport.Attached()))}
-	informed := []healthz.HealthChecker{healthz.NamedCheck("informer-sync", after(&s.ready.synced))}
+	informed := []healthz.HealthChecker{healthz.NamedCheck("informer-sync", closed(s.ready.synced))}
 	keys := s.parts.encryption.checks
 	config.HealthChecks = inOrder(itself, store, hooks, keys)
 	config.LiveChecks = inOrder(itself, store, inGrace(s.config.GenericServerRunOptions.LivezGracePeriod, hooks))
@@ -83,7 +82,7 @@ func (s *Server) addHealth(config *httpapi.Config) {
 
 // startChecks returns a check for each part of the start, under the names of kube-apiserver's
 // post-start hooks. begun is closed when the server begins to serve.
-func startChecks(p *parts, ready *readiness, begun <-chan struct{}) []healthz.HealthChecker {
+func startChecks(p *parts, ready readiness, begun <-chan struct{}) []healthz.HealthChecker {
 	var checks []healthz.HealthChecker
 	add := func(name string, check func(*http.Request) error) {
 		checks = append(checks, healthz.NamedCheck(startHook+name, check))
@@ -96,18 +95,18 @@ func startChecks(p *parts, ready *readiness, begun <-chan struct{}) []healthz.He
 		add("priority-and-fairness-config-consumer", closed(begun))
 	}
 	// Flow control estimates the cost of a list from the number of objects in the caches.
-	add("storage-object-count-tracker-hook", after(&ready.loaded))
+	add("storage-object-count-tracker-hook", closed(ready.loaded))
 	add(limits, closed(begun))
 	add("start-apiextensions-informers", closed(p.extensions.Following()))
 	add("start-apiextensions-controllers", closed(p.extensions.Following()))
 	add("crd-informer-synced", func(req *http.Request) error {
-		if ready.synced.Load() {
+		if closed(ready.synced)(req) == nil {
 			return nil
 		}
 		return closed(p.extensions.Synced())(req)
 	})
 	if utilfeature.DefaultFeatureGate.Enabled(features.WatchCacheInitializationPostStartHook) {
-		add("storage-readiness", after(&ready.loaded))
+		add("storage-readiness", closed(ready.loaded))
 	}
 	if p.peers != nil {
 		add("mixed-version-proxy-handler", closed(p.peers.synced))
@@ -118,16 +117,6 @@ func startChecks(p *parts, ready *readiness, begun <-chan struct{}) []healthz.He
 		checks = append(checks, healthz.NamedCheck(hook.Name, func(*http.Request) error { return hook.Check() }))
 	}
 	return append(checks, p.aggregator.Checks()...)
-}
-
-// after returns a check that passes once flag is set.
-func after(flag *atomic.Bool) func(*http.Request) error {
-	return func(*http.Request) error {
-		if !flag.Load() {
-			return bootstrap.ErrNotFinished
-		}
-		return nil
-	}
 }
 
 // closed returns a check that passes once done is closed.

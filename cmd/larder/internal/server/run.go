@@ -249,7 +249,7 @@ func (s *Server) awaitReady(ctx context.Context) error {
 	if err := s.progress.late(ctx, late != nil, "%v", late); err != nil {
 		return err
 	}
-	s.ready.synced.Store(true)
+	close(s.ready.synced)
 	if err := s.progress.late(ctx, s.awaitFlow(bounded) != nil, "flow control has not read its configuration yet"); err != nil {
 		return err
 	}
@@ -312,7 +312,7 @@ func (s *Server) awaitLoaded(ctx context.Context) error {
 	if late := s.parts.registry.Unready(); len(late) > 0 {
 		s.progress.printf("late: not loaded yet, and served once they are: %v", late)
 	}
-	s.ready.loaded.Store(true)
+	close(s.ready.loaded)
 	return nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"net"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/apiserver/pkg/endpoints/discovery"
@@ -72,7 +71,7 @@ func New(config Config) (*Server, error) {
 		fence = new(checkpoint.Fence)
 	}
 	return &Server{
-		config: config, fence: fence, layers: lifecycle.New(), begun: make(chan struct{}), accept: accept, open: sync.OnceFunc(func() { close(accept) }),
+		config: config, fence: fence, layers: lifecycle.New(), ready: readiness{make(chan struct{}), make(chan struct{})}, begun: make(chan struct{}), accept: accept, open: sync.OnceFunc(func() { close(accept) }),
 		metrics: storestats.NewMetrics(config.Etcd.StorageConfig.DBMetricPollInterval, config.NativeHistograms),
 	}, nil
 }
@@ -104,10 +103,10 @@ type parts struct {
 	controllers      *testcontrollers.Controllers // nil unless Config.TestControllers
 }
 
-// readiness has the state of the start. A flag is also set once the server has stopped waiting for a part
+// readiness has channels that are closed during the start. A channel is also closed once the server has stopped waiting for a part
 // that is late.
 type readiness struct {
-	loaded, synced atomic.Bool
+	loaded, synced chan struct{}
 }
 
 // internalAddresses returns the rule by which clients in the service range get the kubernetes service's

@@ -2,7 +2,6 @@ package testcontrollers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -71,9 +70,6 @@ type pause struct {
 
 // New returns Controllers. It does no I/O.
 func New(config Config) (*Controllers, error) {
-	if config.Client == nil {
-		return nil, errors.New("testcontrollers: Config needs Client")
-	}
 	config.Client = rest.AddUserAgent(rest.CopyConfig(config.Client), "test-controllers")
 	client, err := kubernetes.NewForConfig(config.Client)
 	if err != nil {

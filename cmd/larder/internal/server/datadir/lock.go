@@ -23,14 +23,13 @@ func adopt(dir, path string) error {
 	if err != nil {
 		return err
 	}
-	owner, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || ownedByUser(info) {
+	if ownedByUser(info) {
 		return nil
 	}
 	return filepath.WalkDir(path, func(name string, _ fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		return os.Lchown(name, int(owner.Uid), int(owner.Gid))
+		return os.Lchown(name, ownerOf(info), groupOf(info))
 	})
 }
