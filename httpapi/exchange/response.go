@@ -144,9 +144,18 @@ func (r *Response) StatusCode() int {
 	return r.Code
 }
 
-// Head sets the status and the content type, which may be empty.
+// StatusCode returns code if HTTP can carry it, and otherwise 500. An admission webhook may deny a write with any
+// number. net/http panics then, so kube-apiserver sends nothing, and its audit event says 500.
+func StatusCode(code int) int {
+	if code < 100 || code > 999 {
+		return http.StatusInternalServerError
+	}
+	return code
+}
+
+// Head sets the status, see the function [StatusCode], and the content type, which may be empty.
 func (r *Response) Head(code int, contentType string) {
-	r.Code = code
+	r.Code = StatusCode(code)
 	if contentType != "" {
 		r.Set("Content-Type", contentType)
 	}

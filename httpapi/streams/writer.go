@@ -83,6 +83,7 @@ func (w *streamWriter) WriteHeader(status int) {
 		w.writeAhead(status)
 		return
 	}
+	status = exchange.StatusCode(status)
 	w.status, w.sent = status, w.header.Clone()
 	w.audit.Answer(status)
 	if status == http.StatusSwitchingProtocols && w.to.Begin == nil {

@@ -37,9 +37,9 @@
 //
 // # Deadlines and disconnects
 //
-// ctx ends at the deadline of the request, when an HTTP/2 client disconnects, or, except for
-// deletecollection, 34 s after the write begins. Over HTTP/1.1 a disconnect is not detected, because no
-// goroutine reads from the connection during the write. A write canceled before the store step has
+// ctx ends at the deadline of the request, when the client disconnects, or, except for
+// deletecollection, 34 s after the write begins. Over HTTP/1.1 a disconnect is detected within
+// a second. A write canceled before the store step has
 // changed nothing. During that step the outcome is unknown, as in upstream; the client gets a 504. An
 // admission plugin that ignores ctx, such as the quota plugin, delays the 504 until it returns. Upstream
 // answers at the deadline and leaves the plugin running.

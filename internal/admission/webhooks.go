@@ -79,15 +79,18 @@ func (withoutRedirects) refuseRedirects(config *rest.Config, err error) (*rest.C
 	return config, nil
 }
 
-// redirectRefuser is a transport that fails where the response is a redirect.
+// redirectRefuser is a transport that fails where net/http would follow a redirect.
 type redirectRefuser struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
 func (u redirectRefuser) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := u.next.RoundTrip(req)
-	if err == nil && resp.StatusCode/100 == 3 {
-		resp.Body.Close()
-		return nil, fmt.Errorf("admission: the webhook redirects (%s)", resp.Status)
+	if err == nil && resp.Header.Get("Location") != "" {
+		switch resp.StatusCode {
+		case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+			resp.Body.Close()
+			return nil, fmt.Errorf("admission: the webhook redirects (%s)", resp.Status)
+		}
 	}
 	return resp, err
 }

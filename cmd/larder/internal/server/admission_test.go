@@ -231,6 +231,15 @@ func (a *answers) answer(w http.ResponseWriter, req *http.Request) {
 	case "/refuse":
 		response.Allowed = false
 		response.Result = &metav1.Status{Code: http.StatusTeapot, Message: "not so"}
+	case "/odd":
+		response.Allowed = false
+		response.Result = &metav1.Status{Code: 1000, Message: "not so"}
+	case "/unchanged":
+		w.WriteHeader(http.StatusNotModified)
+		return
+	case "/moved":
+		http.Redirect(w, req, "/one", http.StatusTemporaryRedirect)
+		return
 	case "/warn":
 		response.Warnings = []string{"mind the gap"}
 	case "/one":
@@ -313,6 +322,39 @@ func TestValidatingWebhooksAreObeyed(t *testing.T) {
 	_, err := create(t.Context(), client, "d", "hangFail")
 	if want := `failed calling webhook "hangfail.example.com"`; !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), want) {
 		t.Errorf("one that may not fail: %v", err)
+	}
+}
+
+// TestOddAnswersOfWebhooks: a code that HTTP cannot carry becomes 500, and only redirects that net/http would follow are
+// reported as redirects.
+func TestOddAnswersOfWebhooks(t *testing.T) {
+	client, hooks := serve(t), newAnswers(t)
+	namespace(t, client, "n")
+	cases := map[string]string{
+		"odd":       `denied the request: not so`,
+		"unchanged": `status code 304`,
+		"moved":     `the webhook redirects (307 Temporary Redirect)`,
+	}
+	configuration := &registrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "v"}}
+	for name := range cases {
+		configuration.Webhooks = append(configuration.Webhooks, hooks.at("/"+name, registrationv1.Fail))
+	}
+	if _, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), configuration, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range cases {
+		c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "a", Labels: map[string]string{"hook": name + "Fail"}}}
+		proctest.Eventually(t, "the webhook is asked", func() error {
+			var code int
+			err := client.CoreV1().RESTClient().Post().Namespace("n").Resource("configmaps").Body(c).Do(t.Context()).StatusCode(&code).Error()
+			if err == nil {
+				return fmt.Errorf("%s: admitted", name)
+			}
+			if code != http.StatusInternalServerError || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %d %v, want 500 and %q", name, code, err, want)
+			}
+			return nil
+		})
 	}
 }
 
