@@ -36,8 +36,8 @@ func serving(t *testing.T, streams int, handler http.HandlerFunc) *bench.Target 
 	return target
 }
 
-// patiently calls try with longer and longer timeouts until it returns true: on a busy machine other answers than
-// those that a test withholds may be late.
+// patiently calls try with longer and longer timeouts until it returns true: on a busy machine, answers that the test
+// does not delay may be late.
 func patiently(t *testing.T, try func(timeout time.Duration) (punctual bool)) {
 	t.Helper()
 	for _, timeout := range []time.Duration{3 * time.Second, 15 * time.Second, time.Minute} {

@@ -52,8 +52,8 @@ func (t *Target) captureEvents(ctx context.Context, watch Request, opened func()
 	}
 }
 
-// CaptureChange changes an object of a watched collection as Watch does, and returns the event with
-// its frame. After Remark the event is that of another change.
+// CaptureChange changes an object of a watched collection as Watch does, and returns the event with its frame. Remark
+// turns it into the event of another change.
 func (t *Target) CaptureChange(ctx context.Context, collection, object, accept string) ([]byte, error) {
 	revision, err := t.revision(ctx, collection)
 	if err != nil {

@@ -19,8 +19,8 @@ type ComponentsConfig struct {
 	Namespace string
 	// Nodes is the number of nodes.
 	Nodes int
-	// Load is that of each kind of write, and has as many pods as operations. A plan is open. There
-	// is no warm-up.
+	// Load is the load of each kind of write, and has as many pods as operations. A plan is open. There is no
+	// warm-up.
 	Load
 
 	run      int64             // in the names of objects: no other run has it
@@ -197,7 +197,7 @@ func put(path string, obj runtime.Object) Request {
 	return Request{Method: http.MethodPut, Path: path, Accept: Protobuf, Kind: Protobuf, Body: EncodeProtobuf(obj)}
 }
 
-// strategic is a strategic merge patch. Its Accept header is that of typed clients.
+// strategic is a strategic merge patch. Its Accept header is the one that typed clients send.
 func strategic(path string, patch any) Request {
 	return Request{Method: http.MethodPatch, Path: path, Accept: Protobuf, Kind: "application/strategic-merge-patch+json", Body: EncodeJSON(patch)}
 }

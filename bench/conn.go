@@ -24,13 +24,13 @@ const (
 	Table           = "application/json;as=Table;v=v1;g=meta.k8s.io"
 )
 
-// Sizes of read buffers: for long bodies, and for those that are read in small parts.
+// Sizes of read buffers: for long bodies, and for bodies that are read in small parts.
 const (
 	largeBuffer = 64 << 10
 	smallBuffer = 4 << 10
 )
 
-// protocols are those that connections speak, by major version.
+// protocols are the names of the protocols, by major version.
 var protocols = [...]string{1: "HTTP/1.1", 2: "HTTP/2"}
 
 // conn sends one request after the other, over an HTTP/1.1 connection of its own or a shared HTTP/2 connection.

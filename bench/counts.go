@@ -16,8 +16,8 @@ type Counts struct {
 	Errors   int `json:"errors"`
 	Timeouts int `json:"timeouts"`
 	Refused  int `json:"refused"`
-	// Latency holds the time of each successful operation in microseconds. Failures are left out: their
-	// time is that of the client's patience and not that of the server's work.
+	// Latency holds the time of each successful operation in microseconds. Failures are left out: their time depends
+	// on the client's timeout and not on the server's work.
 	Latency *hdrhistogram.Histogram `json:"-"`
 }
 
@@ -33,7 +33,7 @@ func histogramOf(digits int) *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, longest, digits)
 }
 
-// record counts one operation. status is that of its answer, 0 if there was none.
+// record counts one operation. status is the status of its answer, 0 if there was none.
 func (c *Counts) record(took time.Duration, status int, err error) {
 	c.Ops++
 	switch {

@@ -26,7 +26,7 @@ type CustomConfig struct {
 	// Bytes is about the size of a report or a document.
 	Bytes int
 
-	run int64 // in the changes: those of each run differ
+	run int64 // in the changes, so that each run's differ
 }
 
 // customResource is a custom resource of the workload.
@@ -34,7 +34,7 @@ type customResource struct {
 	plural, kind string
 	schema       string // JSON of the only version's schema
 	columns      string // JSON of the additional columns
-	manager      string // of all fields except those that are applied
+	manager      string // of all fields except the applied ones
 	object       func(c *CustomConfig, i int) map[string]any
 	path         []string                         // of the text that writes change
 	part         func(text string) map[string]any // what is applied of an object

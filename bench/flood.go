@@ -70,7 +70,7 @@ const (
 	FloodRefused  = "refusals of the flood"
 )
 
-// Flood runs the workload. Its Result is that of Quiet beside the flood.
+// Flood runs the workload. It returns the Result of Quiet beside the flood.
 func Flood(ctx context.Context, t *Target, c FloodConfig) (*Result, error) {
 	if c.Repeats < 1 || c.Clients < 1 {
 		return nil, fmt.Errorf("bench: want at least one turn and one client, got %d and %d", c.Repeats, c.Clients)

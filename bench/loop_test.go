@@ -269,7 +269,7 @@ func TestStopEndsLoops(t *testing.T) {
 				if took := time.Since(start); rec.result.Ops != c.want || rec.result.Failures() != 0 || took != c.ends {
 					t.Errorf("%d operations, %d failures in %v; want %d in %v", rec.result.Ops, rec.result.Failures(), took, c.want, c.ends)
 				}
-				target.Stop() // once more is no harm
+				target.Stop() // a second call has no effect
 			})
 		})
 	}

@@ -67,7 +67,7 @@ func NewResult(name, unit string) *Result {
 	return &Result{Name: name, Unit: unit, Counts: Counts{Latency: newHistogram()}}
 }
 
-// Record counts one operation. status is that of its answer, 0 if there was none.
+// Record counts one operation. status is the status of its answer, 0 if there was none.
 func (r *Result) Record(took time.Duration, status int, err error) {
 	r.Counts.record(took, status, err)
 	if status != 0 {
@@ -179,8 +179,8 @@ func (r *Result) Rate() float64 {
 	return float64(r.Succeeded()) / r.Wall.Seconds()
 }
 
-// Merge adds up the runs of one workload that ran one after the other. Memory is that of the last
-// run. The series follow each other.
+// Merge adds up the runs of one workload that ran one after the other. It takes the memory from the last run, and
+// joins the series.
 func Merge(runs ...*Result) *Result {
 	if len(runs) == 0 {
 		return nil

@@ -215,7 +215,7 @@ func (w *watchers) settle(ctx context.Context, patience time.Duration) int64 {
 
 var errUndelivered = errors.New("bench: a change was not delivered")
 
-// awaitDeliveries waits for the deliveries that are missing, and records those that do not come.
+// awaitDeliveries waits for missing deliveries, and records those that do not arrive.
 func (w *watchers) awaitDeliveries(ctx context.Context, patience time.Duration) error {
 	if w.target.stopped() { // how many there should be is not known
 		w.settle(ctx, min(patience, time.Second))

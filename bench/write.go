@@ -24,7 +24,7 @@ var Verbs = []string{create, mergePatch, apply, remove}
 type WriteConfig struct {
 	// Namespace holds the objects. It is created when it does not exist.
 	Namespace string
-	// Load is that of each of Verbs. Its operations are objects, and a plan is open.
+	// Load is the load of each of Verbs. Its operations are objects, and a plan is open.
 	Load
 
 	run int64 // in the names of objects: no other run has it

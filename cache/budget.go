@@ -26,7 +26,7 @@ type Budget struct {
 	logBytes atomic.Int64
 	shares   atomic.Int64  // total and logBytes of the shares of this Budget
 	bodies   atomic.Int64  // of the present objects of all caches
-	logs     sync.Map      // of *Log: those that hold events
+	logs     sync.Map      // of *Log: the Logs that hold events
 	round    atomic.Uint32 // counts the times that as much as the limit was not kept
 
 	mu             sync.Mutex // guards the order below, refused and additions to total
@@ -289,8 +289,8 @@ func (b *Budget) dropLocked(s *stored) {
 
 func (s *stored) cost() int64 { return int64(s.room) + storedOverhead }
 
-// largestLog returns the Log that holds the most bytes, of those that can drop events;
-// cost and adding, which are about to be added, count for own.
+// largestLog returns the Log with the most bytes among those that can drop events. cost and adding, which are about
+// to be added, count for own.
 func (b *Budget) largestLog(own *Log, adding int, cost int64) (largest *Log) {
 	var most int64
 	if own.spare(adding) {

@@ -43,7 +43,7 @@ func TestScansBeyondTheBudgetKeepWhatFits(t *testing.T) {
 	}
 }
 
-// TestIdleEncodingsAreDropped checks that encodings that are no longer read are dropped for those that are.
+// TestIdleEncodingsAreDropped checks that encodings that are no longer read make room for encodings that are.
 func TestIdleEncodingsAreDropped(t *testing.T) {
 	const n = 100
 	budget := NewBudget(n * (1024 + storedOverhead))

@@ -22,8 +22,7 @@ type checkpoints struct {
 	// kept are in order of position. The slice is never changed in place.
 	// Invariant: all are of the present epoch, none is before the log's first event
 	kept atomic.Pointer[[]*state]
-	// recent are reconstructed states, of any epoch. trim drops those that the log has
-	// forgotten.
+	// recent are reconstructed states, of any epoch. trim drops states that are older than the log.
 	recent     [recentStates]atomic.Pointer[state]
 	nextRecent atomic.Uint32
 }

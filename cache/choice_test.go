@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestTheSmallestIndexIsUsed checks that of all indexes that a query pins, the one with the fewest objects is
-// used, whether declared or learnt, and that the result equals a scan's.
+// TestTheSmallestIndexIsUsed checks that a query uses the matching index with the fewest objects, whether declared or
+// learnt, and that the result equals a scan's.
 func TestTheSmallestIndexIsUsed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		indexes := []Index{{Label: "a"}, {Label: "b"}, {Field: "f"}}

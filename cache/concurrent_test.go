@@ -272,7 +272,7 @@ func TestAtDuringApply(t *testing.T) {
 			t.Fatalf("saw %d", got)
 		}
 	}
-	// Between the publication of a state and that of its events.
+	// Between the publication of a state and the publication of its events.
 	current := c.current.Load()
 	next := current.apply(Batch{Revision: 600, Changes: []Change{{Key: "a"}}}, 0)
 	c.current.Store(next)

@@ -17,9 +17,9 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestExactRevisionOutlastsReload checks a cache whose resource does not change. Its revision must be that of the
-// store, far above the last change, also when the subscription loses its place and the cache is loaded again at an
-// earlier revision so that watches go on.
+// TestExactRevisionOutlastsReload checks a cache whose resource does not change. Its revision must be the store's,
+// far above the last change, even if the subscription loses its place and the cache is reloaded at an earlier
+// revision so that watches can continue.
 func TestExactRevisionOutlastsReload(t *testing.T) {
 	for _, replay := range []int64{0, 1000} {
 		t.Run(fmt.Sprint("replay ", replay), func(t *testing.T) {

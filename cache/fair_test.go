@@ -60,8 +60,8 @@ func runPaced(all []*pacedLog, revision *int64, from time.Time, lasts time.Durat
 	}
 }
 
-// TestLongestLogsAreCutFirst checks that events are forgotten in the longest logs. No other log is cut if it has
-// at most an equal part of the memory. A resource that is no longer written to gives its memory to one that is.
+// TestLongestLogsAreCutFirst checks that the longest logs drop events first. No other log drops any if it has at most
+// an equal part of the memory. A resource without further writes gives its memory to one with writes.
 func TestLongestLogsAreCutFirst(t *testing.T) {
 	const limit = 1 << 20
 	budget := NewBudget(limit)

@@ -46,9 +46,9 @@ func (c *Cache) learntIndexes() (names []string) {
 	return names
 }
 
-// TestLearntIndexesEqualScans checks that while indexes are built, also from older states, and dropped, every page
-// of every list of every state equals that of a scan. Corrupt objects fail lists until they heal, and are then
-// found like others.
+// TestLearntIndexesEqualScans checks that while indexes are built, also from older states, and dropped, every page of
+// every list of every state equals a scan's. Corrupt objects fail lists until they can be decoded, and are then found
+// like others.
 func TestLearntIndexesEqualScans(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		schema := NewSchema("things", nil, Index{Label: "zone"})
@@ -247,7 +247,7 @@ func TestWhatIsLearnt(t *testing.T) {
 		want   []string
 		index  string // that answers, if it is not the only one
 	}{
-		{query: "app=7", times: 4, want: nil}, // what it found does not count
+		{query: "app=7", times: 4, want: nil}, // objects that were found do not count
 		{query: "app=7", times: 5, want: []string{"app"}},
 		{query: "app in (7)", times: 5, want: []string{"app"}},
 		{query: "app in (7,8)", times: 50, want: nil},

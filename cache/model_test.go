@@ -345,7 +345,7 @@ func (m *machine) check(t *rapid.T) {
 	}
 }
 
-// checkLog checks that the Log keeps what it must, and nothing that it must not.
+// checkLog checks that the Log keeps exactly the events that it must.
 func (s *subject) checkLog(t *rapid.T, m *model, now time.Time) {
 	log, last := s.cache.Log(), m.now()
 	if log.Len() > max(s.config.MaxEvents, last.events) {

@@ -263,8 +263,8 @@ func TestReflectorReloadsThePast(t *testing.T) {
 	}
 }
 
-// TestReflectorIsReadyInAnotherHistory checks that a cache that waits for the present of a store that is then
-// replaced waits for that of the new store, which has a past by then.
+// TestReflectorIsReadyInAnotherHistory checks a cache that waits for the present of a store that is then replaced. It
+// must wait for the present of the new store, which has a past by then.
 func TestReflectorIsReadyInAnotherHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()

@@ -34,7 +34,7 @@ func (r *Reflector) retry(ctx context.Context) {
 	}
 }
 
-// retryAll decodes objects again and returns those that are sound now.
+// retryAll decodes objects again and returns those that can now be decoded.
 func (r *Reflector) retryAll(ctx context.Context, corrupt []*Object) []repair {
 	var (
 		mu       sync.Mutex

@@ -161,8 +161,8 @@ func fileHash(tree *btree.BTreeG[hashed], prev, next *Object) {
 	}
 }
 
-// scanHashes visits the objects of a Shard. It looks at those of others only to find the end of
-// a prefix or page.
+// scanHashes visits the objects of a Shard. It examines objects of other shards only to find the end of a prefix or
+// page.
 func (l *lister) scanHashes(start string, pivot *Object) {
 	shard := l.query.Shard
 	l.state.hashes.AscendGreaterOrEqual(hashed{object: pivot}, func(h hashed) bool {

@@ -66,7 +66,7 @@ func (m *shareModel) taken(i int) (bytes int64) {
 	return bytes
 }
 
-// lost says what a step on a Budget took away: from a share nothing but its own.
+// lost checks which encodings a step on a Budget has dropped. A share must lose only its own.
 func (m *shareModel) lost(t *rapid.T, by int, before map[keptEncoding]bool) {
 	now := m.kept()
 	for e := range before {
@@ -178,8 +178,8 @@ func TestScansCostAShareNothing(t *testing.T) {
 	}
 }
 
-// TestShareOfZeroBytesKeepsAMinimalLog checks that a share that keeps no encodings gives up its Log too, except
-// the minimum.
+// TestShareOfZeroBytesKeepsAMinimalLog checks that a share without room for encodings keeps only the minimum of its
+// Log, too.
 func TestShareOfZeroBytesKeepsAMinimalLog(t *testing.T) {
 	for _, whole := range []*Budget{NewBudget(0), NewBudget(1 << 20), NewGrowingBudget(Growth{Encodings: 1 << 20, All: 1 << 20, Most: 1 << 30})} {
 		schema := NewSchema("things", whole.NewShare(0))

@@ -34,7 +34,7 @@ func (c *Cache) present() (*state, int64) {
 	return s, max(s.exactTo, fresh)
 }
 
-// Revision returns the newest revision for which the snapshot is known to be exact.
+// Revision returns the newest revision at which the snapshot is known to be exact.
 func (s Snapshot) Revision() int64 { return s.revision }
 
 // Position returns the position at which the Log continues.

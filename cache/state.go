@@ -43,8 +43,8 @@ type index struct {
 	learnt *learnt // nil if the schema declares it
 }
 
-// move replaces the entry of prev by that of next, its successor; either may be nil. If both
-// have the same value, next's entry overwrites prev's.
+// move replaces prev's entry by the entry of its successor, next; either may be nil. If both have the same value,
+// next's entry overwrites prev's.
 func (ix *index) move(prev, next *Object) {
 	var (
 		value string
@@ -92,7 +92,7 @@ type state struct {
 	position Position // after the events of this revision
 	epoch    uint64
 	history  uint64 // of the store, see Snapshot.History
-	// events are those that led from the state before to this one.
+	// events are the events that led from the previous state to this one.
 	events []*Event
 }
 

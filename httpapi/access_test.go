@@ -26,7 +26,7 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// gathered returns what the front door counted, as sample and value.
+// gathered returns the metrics of the server, as samples and values.
 func (f *running) gathered(t *testing.T) string {
 	t.Helper()
 	r := prometheus.NewRegistry()

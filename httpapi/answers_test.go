@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// TestWritesAnswerWhatReadsDo writes objects of several kinds in each way: the answer must
-// be what a read gives afterwards, byte by byte.
+// TestWritesAnswerWhatReadsDo writes objects of several kinds in each way. The response must equal a later read's,
+// byte by byte.
 func TestWritesAnswerWhatReadsDo(t *testing.T) {
 	s, _ := newLarder(t)
 	s.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"default"}}`))

@@ -247,8 +247,7 @@ func processCPU() time.Duration {
 // publish makes t the table that routes requests.
 func (s *Server) publish(t *routes.Table) { s.table.Store(t) }
 
-// Schemas returns the OpenAPI schemas of CustomResourceDefinitions, and those that the schemas
-// of custom resources refer to.
+// Schemas returns the OpenAPI schemas of CustomResourceDefinitions, and the schemas that custom resources refer to.
 func (s *Server) Schemas() (map[string]*spec.Schema, error) {
 	for _, g := range s.config.Registry.Groups() {
 		if g.Name == apiextensions.GroupName {

@@ -345,8 +345,8 @@ func (e *events) stages(t *testing.T, ends ...auditapi.Stage) string {
 	return strings.Join(out, ", ")
 }
 
-// TestFailuresAreRecordedAsUpstreamDoes checks what is recorded of requests that end otherwise than
-// with the answer of a handler.
+// TestFailuresAreRecordedAsUpstreamDoes checks the records of requests that end otherwise than with the answer of a
+// handler.
 func TestFailuresAreRecordedAsUpstreamDoes(t *testing.T) {
 	all := newEvents()
 	release := make(chan struct{})

@@ -269,7 +269,7 @@ func TestRefusedRequestsHoldNoSeat(t *testing.T) {
 	<-asked
 	quick := f.dial(t)
 	in := bufio.NewReader(quick)
-	for end := time.Now().Add(proctest.Patience); ; { // the other is about to give up its place
+	for end := time.Now().Add(proctest.Patience); ; { // the other is about to release its seat
 		io.WriteString(quick, "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n")
 		resp, err := http.ReadResponse(in, nil)
 		if err != nil {

@@ -17,7 +17,7 @@ import (
 // kubelet is a node's agent of few abilities.
 type kubelet struct {
 	*httptest.Server
-	more chan struct{} // the log goes on when this is closed
+	more chan struct{} // the log continues when this is closed
 }
 
 func newKubelet(t testing.TB) *kubelet {

@@ -61,7 +61,7 @@ func (p *pair) counted(t *testing.T, agent string, http2 bool) *counted {
 	return c
 }
 
-// get asks for path, and returns the body.
+// get requests path, and returns the body.
 func (c *counted) get(t *testing.T, method, url, accept string) []byte {
 	req, err := http.NewRequest(method, url, nil)
 	if err != nil {
@@ -239,7 +239,7 @@ func TestWaitingIsNotCharged(t *testing.T) {
 	}
 }
 
-// chargedFor has clients wait, and returns what the one is charged that is charged most.
+// chargedFor has clients wait, and returns the highest charge of a client.
 func (p *pair) chargedFor(t *testing.T, wait time.Duration, now chan<- struct{}) time.Duration {
 	t.Helper()
 	name := func(agent string) string { return fmt.Sprint(agent, wait) }

@@ -219,7 +219,7 @@ func TestMetricsNameWhatHappened(t *testing.T) {
 		`kubernetes_build_info{build_date="",compiler="",git_commit="",git_tree_state="clean",git_version="v1.36.3",go_version="",major="1",minor="36",platform="linux/amd64"} 1`,
 		`process_resident_memory_bytes`,
 	}
-	// Watches, and so their hub, hear of the deletion some time after it was answered.
+	// Watches, and so their hub, receive the deletion some time after its response.
 	proctest.Eventually(t, "the metrics have it all", func() error {
 		text := string(s.must(t, call{method: "GET", path: "/metrics"}).body)
 		if at := slices.IndexFunc(all, func(want string) bool { return !strings.Contains(text, want) }); at >= 0 {

@@ -41,14 +41,14 @@ var named = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Re
 	return &authenticator.Response{User: who}, true, nil
 })
 
-// newFlow runs flow control with no more than the mandatory configuration, whose UIDs are
-// x-level and x-schema for x, and one seat for all that are not exempt.
+// newFlow runs flow control with only the mandatory configuration, whose UIDs are x-level and x-schema for x, and
+// with one seat for all requests that are not exempt.
 func newFlow(t *testing.T) *flow.Control {
 	t.Helper()
 	return newFlowWith(t, flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeReject})
 }
 
-// newFlowWith is newFlow with another response to requests for which there is no seat.
+// newFlowWith is newFlow with another response to requests that find no seat.
 func newFlowWith(t *testing.T, limit flowcontrolv1.LimitResponse) *flow.Control {
 	t.Helper()
 	client := fake.NewClientset()
@@ -251,8 +251,7 @@ func TestClientsThatLeaveLeaveTheQueue(t *testing.T) {
 	}
 }
 
-// TestWatchesKeepNoSeat checks that a watch has its seat until its client has been
-// told what there is.
+// TestWatchesKeepNoSeat checks that a watch has its seat until it has sent the initial events.
 func TestWatchesKeepNoSeat(t *testing.T) {
 	back := registrytest.New(t, nil)
 	flow := newFlow(t)

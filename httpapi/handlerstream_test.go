@@ -110,7 +110,7 @@ func TestNodesWatchTheirPodsAlone(t *testing.T) {
 	}
 }
 
-// claim is the attributes that an authorizer receives, and those that handlers use.
+// claim is the attributes that an authorizer receives, and the attributes that handlers use.
 type claim struct {
 	verb, group, version, namespace, resource, subresource, name, path string
 	isResource                                                         bool
@@ -129,8 +129,8 @@ func claimOf(a authorizer.Attributes) claim {
 	return c
 }
 
-// asked serves one request up to the authorizer, and returns what it is asked and the
-// request as it would be handed on; nil if it does not come so far.
+// asked serves one request up to the authorizer. It returns the authorizer's attributes and the request as a handler
+// would receive it; nil if it does not get that far.
 func asked(method, target string) (c claim, r *request.Request, handed *http.Request) {
 	s := newServer(Config{
 		Timeouts: Timeouts{RequestTimeout: time.Minute},
@@ -155,8 +155,7 @@ func asked(method, target string) (c claim, r *request.Request, handed *http.Req
 	return c, r, handed
 }
 
-// checkHanded fails t where what upstream's code reads of a request that is handed on is
-// not what was authorized.
+// checkHanded fails t if upstream's code reads something else from a request than what was authorized.
 func checkHanded(t interface{ Fatalf(string, ...any) }, method, target string) {
 	if strings.ContainsFunc(method+target, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
 		return // no request line

@@ -68,7 +68,7 @@ func answersTo(t *testing.T, script string, piece int) (codes []int) {
 	}
 }
 
-// pieces gives no more than so many bytes at once.
+// pieces returns at most a given number of bytes at once.
 type pieces struct {
 	*scriptConn
 	most int

@@ -53,7 +53,7 @@ type side struct {
 	do       func(*http.Request) *http.Response
 }
 
-// newLarder runs a server that is reached from within the process.
+// newLarder runs a server without a listener, for requests from within the process.
 func newLarder(t testing.TB, change ...func(*Config)) (*side, *Server) {
 	t.Helper()
 	back := registrytest.New(t, nil)
@@ -139,8 +139,8 @@ func upstreamHandler(r *registry.Registry) (http.Handler, error) {
 	}), nil
 }
 
-// upstreamDirector is upstream's router of r, without any filters before it. change may change
-// what each version is installed with.
+// upstreamDirector returns upstream's router of r, without filters. change may change the installation of each
+// version.
 func upstreamDirector(r *registry.Registry, change func(*endpoints.APIGroupVersion)) (http.Handler, error) {
 	chain := func(h http.Handler) http.Handler { return h }
 	api := genericapiserver.NewAPIServerHandler("upstream", legacyscheme.Codecs, chain, nil)
@@ -308,7 +308,7 @@ type observedAdmission struct {
 	kinds  []string // guarded by mu
 }
 
-// take returns what was noted since it was last called.
+// take returns the records since the last call.
 func (o *observedAdmission) take() (depths []int, kinds []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -362,4 +362,4 @@ func TestAdmissionDoesNotDeepen(t *testing.T) {
 	}
 }
 
-// methodOf returns the HTTP method that asks for verb.
+// methodOf returns the HTTP method of verb.

@@ -107,7 +107,7 @@ func TestOpenAPIV2IsWhatKubernetesPublishes(t *testing.T) {
 	decode(t, a.body, &got)
 	want := readJSON(t, filepath.Join(published(t), "swagger.json"))
 	for _, document := range []map[string]any{got, want} {
-		// These two list every group, also those of servers of other kinds.
+		// These two list every group, including the groups of other servers.
 		for _, kind := range []string{"DeleteOptions", "WatchEvent"} {
 			delete(section(document, "definitions", "io.k8s.apimachinery.pkg.apis.meta.v1."+kind), "x-kubernetes-group-version-kind")
 		}
@@ -124,8 +124,7 @@ func TestOpenAPIV2IsWhatKubernetesPublishes(t *testing.T) {
 	}
 }
 
-// compareDocuments holds every path and every schema of got against want, which may
-// have more of both.
+// compareDocuments compares every path and every schema of got with want, which may have more of both.
 func compareDocuments(t *testing.T, got, want map[string]any) {
 	t.Helper()
 	withoutCBOR(want)
@@ -156,7 +155,7 @@ func section(document map[string]any, names ...string) map[string]any {
 	return document
 }
 
-// withoutCBOR takes out what an alpha feature adds everywhere.
+// withoutCBOR removes the additions of an alpha feature.
 func withoutCBOR(v any) any {
 	cbor := func(name string) bool { return strings.Contains(name, "cbor") }
 	switch v := v.(type) {
@@ -175,8 +174,7 @@ func withoutCBOR(v any) any {
 	return v
 }
 
-// withoutEnums takes out what a feature adds that was off when the published
-// documents were written.
+// withoutEnums removes the additions of a feature that was off when the published documents were written.
 func withoutEnums(v any) {
 	switch v := v.(type) {
 	case map[string]any:

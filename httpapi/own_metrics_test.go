@@ -16,8 +16,8 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// ofConfigMaps are the labels of the resource that these tests change; ofSecrets those of one
-// that they leave alone.
+// ofConfigMaps are the labels of the resource that these tests change; ofSecrets are the labels of one that they do
+// not change.
 const (
 	ofConfigMaps = `group="",resource="configmaps"`
 	ofSecrets    = `group="",resource="secrets"`
@@ -119,7 +119,7 @@ func TestMetricsOfCaches(t *testing.T) {
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
 	text := p.metrics(t)
-	// grew is by how much a series has grown since it was asked for.
+	// since returns a function that returns the growth of a series.
 	since := func(series string) func() float64 {
 		before := sample(text, series)
 		return func() float64 { return sample(text, series) - before }

@@ -11,9 +11,8 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// TestPiecemealLists reads large lists for which there is no room, for some, and for all,
-// in the cache or in the resource's share of it, and wants what upstream answers; in chunks
-// if items are made for the answer.
+// TestPiecemealLists reads large lists that fit into the budget of the cache, or of the resource, not at all, in
+// part, or completely. The answers must equal upstream's, and be chunked if items are encoded for the answer.
 func TestPiecemealLists(t *testing.T) {
 	const (
 		enough = 1 << 30

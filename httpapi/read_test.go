@@ -224,7 +224,7 @@ func TestRoutesAnswerAsUpstream(t *testing.T) {
 		for _, method := range []string{"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE", "BREW"} {
 			exists := path == "/api/v1/nodes/n1" || strings.HasSuffix(path, "configmaps") || strings.HasSuffix(path, "/c1") || path == "/api/v1/nodes"
 			if method == "DELETE" && exists {
-				continue // would change what is compared
+				continue // would change the compared state
 			}
 			if c := (call{method: method, path: path}); method != "HEAD" {
 				ours, theirs := p.ours.call(t, c), p.theirs.call(t, c)
@@ -330,7 +330,7 @@ func TestPagesAnswerAsUpstream(t *testing.T) {
 	}
 }
 
-// TestListsAllocateNothingPerItem counts what a list costs beside its bytes.
+// TestListsAllocateNothingPerItem measures the allocations of a list besides its bytes.
 func TestListsAllocateNothingPerItem(t *testing.T) {
 	p := newPair(t)
 	const items = 2000

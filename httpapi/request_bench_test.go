@@ -45,8 +45,8 @@ func (c *echoConn) SetDeadline(time.Time) error      { return nil }
 func (c *echoConn) SetReadDeadline(time.Time) error  { return nil }
 func (c *echoConn) SetWriteDeadline(time.Time) error { return nil }
 
-// repeat returns a function that serves one request for path, from its bytes to those
-// of the answer, on a connection of its own.
+// repeat returns a function that serves one request for path, from its bytes to the answer's bytes, on its own
+// connection.
 func repeat(t testing.TB, s *Server, path string) (serve func(), c *echoConn) {
 	c = &echoConn{request: "GET " + path + " HTTP/1.1\r\nHost: localhost:6443\r\nUser-Agent: larder/test\r\n" +
 		"Accept: application/vnd.kubernetes.protobuf\r\nAuthorization: Bearer " + strings.Repeat("t", 900) + "\r\n\r\n"}
@@ -60,8 +60,7 @@ func repeat(t testing.TB, s *Server, path string) (serve func(), c *echoConn) {
 	return serve, c
 }
 
-// newReadServer serves n config maps of size bytes in the namespace a and ten in b, and
-// asks for tokens.
+// newReadServer serves n ConfigMaps of size bytes in the namespace a and ten in b, and requires tokens.
 func newReadServer(t testing.TB, n, size int) *pair {
 	who := &authenticator.Response{User: &user.DefaultInfo{Name: "ann", Groups: []string{"dev", user.AllAuthenticated}}}
 	p := newPairWith(t, func(c *Config) {

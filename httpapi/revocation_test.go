@@ -203,7 +203,7 @@ func (*revoked) as(who string, c call) call {
 	return c
 }
 
-// open opens a watch that has told of one object.
+// open opens a watch and reads one event.
 func (r *revoked) open(t *testing.T, who string, header http.Header) *bufio.Reader {
 	t.Helper()
 	in := r.begin(t, who, header, "")
@@ -236,8 +236,8 @@ func (r *revoked) beginAt(t *testing.T, who string, header http.Header, path str
 	return bufio.NewReader(resp.Body)
 }
 
-// endsWithin bounds how long a watch may go on whose right is lost: twelve times what the server
-// promises, for a machine that has other work.
+// endsWithin limits how long a watch may continue after its right is lost: twelve times the server's promise, for a
+// busy machine.
 const endsWithin = 12 * 5 * time.Second
 
 // awaitEnd waits for the clean end of a watch whose right is lost.
@@ -261,8 +261,7 @@ func awaitEnd(t *testing.T, in io.Reader) {
 	}
 }
 
-// round waits until every right was looked at: a watch whose client lost its right
-// meanwhile has ended.
+// round waits until every right was checked: a watch whose client has lost its right has then ended.
 func (r *revoked) round(t *testing.T) {
 	t.Helper()
 	in := r.open(t, "canary", nil)
@@ -381,7 +380,7 @@ func TestRevocationIsShared(t *testing.T) {
 		}
 		return nil
 	})
-	r.round(t) // in which jane is asked about at most three times more, and the canary four times
+	r.round(t) // jane is authorized at most three times more, and the canary four times
 	if n := r.power.asked.Load() - before; n > watches/2 {
 		t.Errorf("%d watches cost %d questions", watches, n)
 	}
@@ -439,7 +438,7 @@ func TestImpersonatorsAreAuthenticatedFirst(t *testing.T) {
 }
 
 // TestSlowAuthorizersDelayNoOtherRevocations checks that watches whose rights are decided locally end at once,
-// however many questions remote authorizers leave unanswered. Watches that depend on those go on.
+// however many reviews remote authorizers leave unanswered. Watches that depend on those continue.
 func TestSlowAuthorizersDelayNoOtherRevocations(t *testing.T) {
 	t.Parallel()
 	r := newRevokedWith(t, func(p *fakeAccess, c *Config) { c.Revocation, c.Authorizer = p.withRemote(c.Revocation) })
@@ -514,7 +513,7 @@ func TestRevocationFollowsObjectsAndExpiry(t *testing.T) {
 	var list metav1.PartialObjectMetadataList
 	decode(t, r.must(t, r.as("root", get(configmaps))).body, &list)
 	r.power.change(new(atomic.Uint64), func() { r.power.lasts = 2 * time.Second })
-	// This watch has nothing to tell, or it might end before it has told everything.
+	// This watch has no events to send; otherwise it might end before it has sent them all.
 	joe := r.begin(t, "joe", nil, "&resourceVersion="+list.ResourceVersion)
 	awaitEnd(t, joe)
 }

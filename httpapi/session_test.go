@@ -54,14 +54,14 @@ func TestLongHeaders(t *testing.T) {
 	} {
 		conn := f.dial(t)
 		in := bufio.NewReader(conn)
-		for range 2 { // the second finds what the first has grown
+		for range 2 { // the second finds the buffers that the first has grown
 			text := request(c.selector, c.token, c.body)
 			sent := make(chan error, 1)
 			go func() { _, err := io.WriteString(conn, text+request(1, 2, 3)); sent <- err }()
 			for i, want := range []string{fmt.Sprint(c.selector, c.token, c.body), "1 2 3"} {
 				resp, err := http.ReadResponse(in, nil)
 				if err != nil && c.refused {
-					break // what was still being sent can reset the connection
+					break // unsent bytes can reset the connection
 				}
 				if err != nil {
 					t.Fatalf("%+v: request %d: %v", c, i, err)

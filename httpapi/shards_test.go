@@ -16,7 +16,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// shard is the parameter that asks for the i-th of n shards, a power of two.
+// shard returns the parameter that selects the i-th of n shards, a power of two.
 func shard(field string, i, n uint64) string {
 	end := "0x10000000000000000"
 	if i+1 < n {

@@ -147,7 +147,7 @@ func TestListStorm(t *testing.T) {
 	}
 }
 
-// follow reads a watch that tells of n objects that come and go.
+// follow reads a watch with events of n objects that are created and deleted.
 func follow(body io.Reader, n int) error {
 	in := bufio.NewReader(body)
 	for i := range 2 * n {

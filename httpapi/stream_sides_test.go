@@ -13,7 +13,7 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// stored gives what the store has under a key, with some of its text replaced.
+// stored returns the value of a key in the store, with some of its text replaced.
 func (p *pair) stored(t testing.TB, key string, replace ...string) []byte {
 	t.Helper()
 	item, found, _, err := p.store.Get(t.Context(), key)
@@ -30,9 +30,8 @@ func (p *pair) stored(t testing.TB, key string, replace ...string) []byte {
 	return value
 }
 
-// TestWatchOfOneTransaction writes several objects in one transaction, as other
-// programs on the same etcd may. A watch tells of all of them or, resumed from their
-// revision, of none.
+// TestWatchOfOneTransaction writes several objects in one transaction, as other programs on the same etcd may. A
+// watch must deliver all of them or, resumed from their revision, none.
 func TestWatchOfOneTransaction(t *testing.T) {
 	p := newPair(t)
 	for _, name := range []string{"nsa", "nsb"} {

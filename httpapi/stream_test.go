@@ -115,15 +115,15 @@ func TestWatchTellsWhatChanges(t *testing.T) {
 	expect(t, named, "ADDED two", "MODIFIED two", "DELETED two")
 	expect(t, path, "ADDED two", "MODIFIED two", "DELETED two")
 
-	// A watch may go on from where another was.
+	// A watch may resume where another one was.
 	_, resumed := p.openWatch(t, configmaps+"?watch=1&resourceVersion="+last.Object.Metadata.ResourceVersion, "application/json")
 	expect(t, resumed, "DELETED two")
 	p.ours.must(t, del(configmaps+"/one"))
 	expect(t, resumed, "DELETED one")
 }
 
-// TestWatchFramesMatchUpstream compares the whole stream with that of upstream's
-// handlers, to the byte. They last long enough for a busy machine to send all that there is.
+// TestWatchFramesMatchUpstream compares the whole stream with the stream of upstream's handlers, byte by byte. The
+// watches last long enough for a busy machine to send everything.
 func TestWatchFramesMatchUpstream(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
@@ -179,7 +179,7 @@ func TestWatchFramesInProtobuf(t *testing.T) {
 	}
 }
 
-// TestWatchersShareFrames checks that what one user gets holds nothing of another.
+// TestWatchersShareFrames checks that one user's events contain nothing of another's.
 func TestWatchersShareFrames(t *testing.T) {
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))

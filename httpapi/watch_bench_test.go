@@ -26,7 +26,7 @@ func BenchmarkWatchNodes(b *testing.B) {
 	}{{"burst", 0}, {"400 a second", 2500 * time.Microsecond}} {
 		b.Run(bench.name, func(b *testing.B) {
 			n := newNodeWatches(b, 1000)
-			n.round(b, n.watches(), 0) // grows what is grown once
+			n.round(b, n.watches(), 0) // grows buffers
 			var used time.Duration
 			b.ReportAllocs()
 			b.ResetTimer()

@@ -129,7 +129,7 @@ func TestMangledRequestsAreReadOnce(t *testing.T) {
 	})
 }
 
-// checkScript compares what handlers of the server hear with the reference.
+// checkScript compares the requests that handlers receive with the reference.
 func checkScript(t interface {
 	Fatalf(string, ...any)
 }, script []byte) {

@@ -20,8 +20,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// stockAddress makes TestWire ask a stock kube-apiserver what it says of it: one that
-// knows the token "admintoken" of a member of system:masters.
+// stockAddress makes TestWire also test a kube-apiserver that knows the token "admintoken" of a member of
+// system:masters.
 var stockAddress = flag.String("wire-stock", "", "host:port of a stock kube-apiserver")
 
 const (
@@ -199,7 +199,7 @@ func wireCases() []wireCase {
 	}
 }
 
-// TestWire holds every conversation against what kube-apiserver makes of it.
+// TestWire compares every conversation with its outcome at kube-apiserver.
 func TestWire(t *testing.T) {
 	t.Parallel()
 	address := *stockAddress
@@ -241,7 +241,7 @@ func wireMay(_ context.Context, a authorizer.Attributes) (authorizer.Decision, s
 	return authorizer.DecisionAllow, "", nil
 }
 
-// converse says what a client says and returns the outcome.
+// converse sends a client's bytes and returns the outcome.
 func converse(t *testing.T, address string, says []string) string {
 	t.Helper()
 	c := proctest.DialTLS(t, address, &tls.Config{InsecureSkipVerify: true})

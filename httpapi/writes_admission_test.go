@@ -64,7 +64,7 @@ func (t requests) drawAdmission() admissionScript {
 	return a
 }
 
-// scriptedAdmission does to requests what a script says, and notes what it was asked.
+// scriptedAdmission does to requests what a script says, and records its calls.
 type scriptedAdmission struct {
 	side *writesSide
 
@@ -85,7 +85,7 @@ func (s *scriptedAdmission) begin(script admissionScript) {
 	s.script, s.races, s.calls = script, script.races, nil
 }
 
-// end returns what was asked since begin.
+// end returns the calls since begin.
 func (s *scriptedAdmission) end() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

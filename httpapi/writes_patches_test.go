@@ -66,7 +66,7 @@ func (t requests) applied(r *writeRequest, name, key, path string) {
 	r.tree = local(tree, t.namespace)
 }
 
-// operations are those of a JSON patch.
+// operations returns the operations of a JSON patch.
 func (t requests) operations(k *writtenKind, key string) any {
 	all := []any{}
 	pointer := func(path string) string { return "/" + strings.ReplaceAll(path, ".", "/") }

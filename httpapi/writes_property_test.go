@@ -154,20 +154,20 @@ func (s *writesSide) empty(namespace string) {
 	s.store.PutAll(gone)
 }
 
-// settle waits until the side's cache knows what was written: a write that begins with an older
-// object is admitted once more, as in upstream.
+// settle waits until the side's cache has all writes: a write that begins with an older object is admitted once more,
+// as in upstream.
 func (s *writesSide) settle(k *writtenKind, namespace string) {
 	s.must(s.t, get(k.collection(namespace)+"?fieldSelector=metadata.name%3Dnone"))
 }
 
-// comparedMetrics are those that writes count, by name.
+// comparedMetrics are the names of the metrics that writes change.
 var comparedMetrics = []string{
 	"apiserver_request_total", "apiserver_request_body_size_bytes", "apiserver_request_duration_seconds_count", "apiserver_request_sli_duration_seconds_count",
 	"apiserver_response_sizes", "apiserver_request_aborts_total", "apiserver_request_terminations_total", "apiserver_requested_deprecated_apis", "field_validation_request_duration_seconds_count",
 	"apiserver_admission_step_admission_duration_seconds_count", "apiserver_audit_event_total", "apiserver_audit_level_total",
 }
 
-// metrics are those that may be compared, of both sides together: they share upstream's.
+// metrics returns the compared metrics of both sides together: they share upstream's.
 func (w *writesPair) metrics() map[string]float64 {
 	all := make(map[string]float64)
 	page := w.ours.must(w.t, get("/metrics"))

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// writeRequest is a request that is sent to both sides of a comparison. In its path and body
-// «uid:x» and «rv:x» stand for what the side's store has of the object x.
+// writeRequest is a request that is sent to both sides of a comparison. In its path and body «uid:x» and «rv:x» stand
+// for the UID and resourceVersion of the object x in the side's store.
 type writeRequest struct {
 	kind      *writtenKind
 	namespace string
@@ -64,7 +64,7 @@ func (r *writeRequest) body(s *writesSide) []byte {
 	if err != nil {
 		panic(err)
 	}
-	if r.damage != nil { // which may cut a UID short, that must be the same for both sides then
+	if r.damage != nil { // damage may cut a UID short, which must then be the same for both sides
 		text = ownUID.ReplaceAll(text, []byte("00000000-0000-4000-8000-000000000000"))
 	}
 	text = []byte(s.resolve(r.kind, string(text)))
@@ -192,7 +192,7 @@ func (t requests) name(k *writtenKind) string {
 	return name
 }
 
-// options are those of the query.
+// options sets options in the query.
 func (t requests) options(query url.Values, verb string) {
 	add := func(of int, name string, values ...string) {
 		if t.one(of, name) {
@@ -305,9 +305,9 @@ func (t requests) scale(name string) any {
 	return tree
 }
 
-// deletion makes the body that of a DELETE.
+// deletion makes the body of a DELETE.
 func (t requests) deletion(r *writeRequest, name string) {
-	if t.one(5, "background") { // as old clients ask for it
+	if t.one(5, "background") { // as old clients request it
 		r.tree, r.header["Content-Type"] = map[string]any{"orphanDependents": false}, mediaOf["json"]
 		return
 	}

@@ -182,7 +182,7 @@ func (backend) Run(<-chan struct{}) error { return nil }
 func (backend) Shutdown()                 {}
 func (backend) String() string            { return "test" }
 
-// revision is that of a side's store.
+// revision returns the revision of a side's store.
 func (s *writesSide) revision(t testing.TB) int64 {
 	_, _, revision, err := s.store.Get(context.Background(), "/registry/none")
 	if err != nil {
@@ -240,11 +240,11 @@ func (s *writesSide) contents(t testing.TB, part string) []string {
 var (
 	momentOf = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
 	ageOf    = regexp.MustCompile(`"\d+s"`)
-	// typedErrors are those that upstream finds in a configuration: which of several it tells
-	// differs from one time to the next.
+	// typedErrors match errors that upstream finds in a configuration. Of several errors, upstream returns a random
+	// one.
 	typedErrors = regexp.MustCompile(`(failed to create typed patch object \([^)]*\)): (?:[^"\\]|\\.)*`)
 
-	// quotedBytes are the beginning of a body that is no JSON. It may have a part of a UID.
+	// quotedBytes are the beginning of a body that is not JSON. It may have a part of a UID.
 	quotedBytes = regexp.MustCompile(`\([0-9a-f]+ \.\.\.\)`)
 
 	// conflictCauses come in no order from upstream.
@@ -356,7 +356,7 @@ func (s *writesSide) records(t testing.TB, id string) (all []string) {
 			one.AuditID = ""
 			one.RequestReceivedTimestamp.Time, one.StageTimestamp.Time = time.Time{}, time.Time{}
 			withoutLatencies(one)
-			objects := [2]*runtime.Unknown{one.RequestObject, one.ResponseObject} // which may be no JSON
+			objects := [2]*runtime.Unknown{one.RequestObject, one.ResponseObject} // may not be JSON
 			one.RequestObject, one.ResponseObject = nil, nil
 			text, err := json.Marshal(one)
 			if err != nil {

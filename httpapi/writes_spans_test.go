@@ -22,8 +22,8 @@ func newSpanLog() *spanLog {
 	return &spanLog{recorder, sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder))}
 }
 
-// take returns the spans of the request with an ID in audit, below that of the request itself, and
-// whether that has ended.
+// take returns the spans of the request with an ID in audit, below the request's own span, and whether that span has
+// ended.
 func (l *spanLog) take(id string) (spans []string, ended bool) {
 	all := l.recorder.Ended()
 	root := slices.IndexFunc(all, func(s sdktrace.ReadOnlySpan) bool {

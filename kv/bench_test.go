@@ -81,8 +81,8 @@ func cpuTime(b *testing.B) time.Duration {
 }
 
 // BenchmarkWrites measures 16 clients that write different keys to a member in another process, while one watch
-// follows, like that of a server. It is an upper bound for the writes per second of a server with such an etcd.
-// Writes go over the connection for writes, and through etcd's client.
+// follows, as a server's does. It is an upper bound for the writes per second of a server with such an etcd. Writes
+// go over the connection for writes, and through etcd's client.
 func BenchmarkWrites(b *testing.B) {
 	const clients = 16
 	member := kvtest.StartCluster(b, memberVariable, 1, nil)[0]

@@ -39,11 +39,11 @@ func (s *suite) testReplay() {
 	s.replay(1_000_000, 0, present)
 }
 
-// replay runs a Tail and compares what a subscription loads and receives with the store.
+// replay runs a Tail and compares the loaded and received items of a subscription with the store.
 func (s *suite) replay(reach, wantPast, present int64) {
 	s.Helper()
 	tail := kv.NewTail(kv.TailConfig{Store: s.Store, Prefix: "/conformance", Replay: reach})
-	sub := tail.Subscribe(s.prefix) // before the Tail runs: it misses nothing of the past
+	sub := tail.Subscribe(s.prefix) // before the Tail runs, so that it misses nothing of the past
 	ctx, cancel := context.WithCancel(s.ctx)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return tail.Run(ctx) })

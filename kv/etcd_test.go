@@ -195,7 +195,7 @@ func TestStoresTakeTurnsToCompact(t *testing.T) {
 	if !readable(first) {
 		t.Fatal("compacted before an interval had passed")
 	}
-	move(a) // compacts at what it noted before the second write
+	move(a) // compacts at the revision it noted before the second write
 	move(b) // loses again
 	third := kvtest.Put(t, a, "/registry/a", "3")
 	if readable(first) || !readable(second) {

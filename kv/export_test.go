@@ -91,7 +91,7 @@ func (e *Etcd) RevokeLease(ctx context.Context, lease int64) error {
 	return err
 }
 
-// IsBehind does what a heartbeat does.
+// IsBehind does the check of a heartbeat.
 func (t *Tail) IsBehind(ctx context.Context) bool { return t.isBehind(ctx) }
 
 // Seen returns the revision up to which every event has been queued to its subscription, or 0 if that is unknown.

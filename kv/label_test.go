@@ -10,8 +10,8 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestFreshNeverGoesBack checks that Fresh never decreases, whatever is queued, delivered or given up, and grows
-// with each applied batch.
+// TestFreshNeverGoesBack checks that Fresh never decreases, whatever is queued, delivered or dropped, and grows with
+// each applied batch.
 func TestFreshNeverGoesBack(t *testing.T) {
 	const pods, nodes = "/registry/pods/", "/registry/nodes/"
 	synctest.Test(t, func(t *testing.T) {

@@ -24,7 +24,7 @@ func TestTailFindsThePast(t *testing.T) {
 	for _, c := range []struct {
 		name            string
 		replay          int64
-		compacted, told int64  // told: by the compaction protocol
+		compacted, told int64  // told: recorded by the compaction protocol
 		fail            string // the first three times
 		past            int64
 		requests        int // at most
@@ -195,7 +195,7 @@ func TestBeginReturnsARevisionThatExists(t *testing.T) {
 			if op == "list" && key == "/registry/health/" {
 				once.Do(func() {
 					store.SetHook(nil)
-					kvtest.Put(t, store, "/registry/pods/a", "x") // first: the Tail asks for the present at once
+					kvtest.Put(t, store, "/registry/pods/a", "x") // first, because the Tail reads the present at once
 					store.EndWatches(kv.ErrCompacted)
 					time.Sleep(time.Second)
 				})
@@ -257,7 +257,7 @@ func TestPastAfterLoss(t *testing.T) {
 	}
 	replace := func(_ *testing.T, store *kvtest.Memory) { store.Restore(5, true) }
 	replaceInSilence := func(_ *testing.T, store *kvtest.Memory) { store.Restore(5, false) }
-	// before does something before the Tail asks for the present for the nth time.
+	// before calls do before the Tail reads the present for the nth time.
 	before := func(nth int, store *kvtest.Memory, do func()) {
 		store.SetHook(func(op, _ string) error {
 			if op == "revision" {

@@ -154,7 +154,7 @@ func TestCloseUnderWay(t *testing.T) {
 	for _, ask := range asks {
 		go func() { failures <- ask(t.Context()) }()
 	}
-	// The second read begins when the first was given up.
+	// The second read begins when the first was abandoned.
 	proctest.Eventually(t, "a shared read is under way", func() error {
 		if reads := store.RevisionReads() - before; reads < 2 {
 			return fmt.Errorf("%d reads", reads)
@@ -163,7 +163,7 @@ func TestCloseUnderWay(t *testing.T) {
 	})
 	go store.Close()
 	for failed := range asks {
-		// On a busy machine some may be answered before all of the member stands still.
+		// On a busy machine some may be answered before the whole member is paused.
 		if err := <-failures; err != nil && !errors.Is(err, kv.ErrClosed) && !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%d: %v", failed, err)
 		}

@@ -39,8 +39,8 @@ func (s *slowWatches) Watch(ctx context.Context, prefix string, after int64) <-c
 	return out
 }
 
-// TestSlowIsNotStalled checks that a watch that needs longer than a heartbeat, at the start or after an
-// interruption, is not given up, and that one that delivers nothing is.
+// TestSlowIsNotStalled checks that a watch that needs longer than a heartbeat, at the start or after an interruption,
+// is not abandoned, and that one that delivers nothing is.
 func TestSlowIsNotStalled(t *testing.T) {
 	for _, delay := range []time.Duration{time.Second, 5 * time.Second, 40 * time.Second} {
 		t.Run(fmt.Sprint(delay), func(t *testing.T) {

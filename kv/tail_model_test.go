@@ -30,7 +30,7 @@ var actions = []string{
 	"wait a little", "wait long", "resubscribe", "reload",
 }
 
-// owner is the owner of a subscription. It remembers what it holds.
+// owner is the owner of a subscription. It keeps its state.
 type owner struct {
 	prefix   string
 	sub      *kv.Subscription
@@ -148,7 +148,7 @@ func (w *world) do(step action) {
 	}
 }
 
-// take takes what is available, without waiting.
+// take takes the available batches, without waiting.
 func (o *owner) take() {
 	if len(o.held) > 0 {
 		return
@@ -240,7 +240,7 @@ func (w *world) settle() error {
 	w.store.Mute(false)
 	time.Sleep(10 * time.Second)
 	for _, o := range w.owners {
-		for range 3 { // a loss may be waiting behind what was taken
+		for range 3 { // a loss may be queued behind the taken batches
 			o.load(w)
 			o.apply(len(o.held))
 			o.take()

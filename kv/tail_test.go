@@ -210,7 +210,7 @@ func TestWaitReturnsOnceApplied(t *testing.T) {
 	})
 }
 
-// TestSubscriptionWaitOutlastsLoss checks that Wait does not return because the awaited events were given up.
+// TestSubscriptionWaitOutlastsLoss checks that Wait does not return because the awaited events were dropped.
 func TestSubscriptionWaitOutlastsLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, _, sub := startLoaded(t)
@@ -240,7 +240,7 @@ func TestLossesMakeOwnersLoadAgain(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		lose func(store *kvtest.Memory)
-		kept int64 // what is promised until the reload
+		kept int64 // the value of Fresh until the reload
 		want int64 // revision of the reload
 	}{
 		{"compacted", func(store *kvtest.Memory) {

@@ -13,8 +13,8 @@ type group struct {
 	filter
 	id identity
 
-	// slot is the group's index among those that wait at its place, unless that is in a
-	// shardTable, which hashed says. Hub.mu guards both.
+	// slot is the group's index among the groups that wait at its place, unless the group is in a shardTable, which
+	// hashed says. Hub.mu guards both.
 	slot   int
 	hashed bool
 

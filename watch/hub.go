@@ -93,7 +93,7 @@ type counters struct {
 
 // Stats counts the work of a Hub since it was made.
 type Stats struct {
-	// Watchers and Groups count those that exist now.
+	// Watchers and Groups are current counts.
 	Watchers, Groups int
 	// Events counts the events that the Hub has read.
 	Events uint64

@@ -33,7 +33,7 @@ type client struct {
 
 // alarm checks that a watcher wakes a client that found nothing.
 type alarm struct {
-	asked bool // Wake was asked for
+	asked bool // Wake was called
 	quiet bool // the last Poll gave nothing
 	woken bool
 }

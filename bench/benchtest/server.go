@@ -107,7 +107,7 @@ func refuse(w http.ResponseWriter, code int, reason string) {
 	answer(w, code, object{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code})
 }
 
-// get answers with an object, or with a collection if there is no object.
+// get answers with an object, or with a collection if the path names no object.
 func (s *Server) get(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

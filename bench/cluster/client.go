@@ -11,8 +11,8 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// client sends the requests of one component. By HTTP/2 all of them share its connections, as
-// those of client-go do; by HTTP/1.1 each watch has a connection.
+// client sends the requests of one component. Over HTTP/2, all requests share its connections, as in client-go; over
+// HTTP/1.1, each watch has a connection.
 type client struct {
 	origin, agent string
 	connections   []http.RoundTripper // one for each connection by HTTP/2, one in all by HTTP/1.1

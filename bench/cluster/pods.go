@@ -10,8 +10,8 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// replacePod has a controller delete a pod and make another in its place. docs/bench.md lists the
-// requests. The times between them are those of pods whose images are already on the node.
+// replacePod deletes a pod and creates another in its place, as a controller does. docs/bench.md lists the requests.
+// The delays between them assume that the images are already on the node.
 func (sim *simulation) replacePod(due time.Time) {
 	slot, old, name := sim.replace()
 	sim.replacing.Add(2)

@@ -218,8 +218,7 @@ func (r *trial) steady(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Requests that were due in this part may still be in flight: those that take longer are
-	// counted with it.
+	// Requests that were due in this part may still be in flight: wait, so that they count.
 	if err := bench.Sleep(ctx, r.settling()); err != nil {
 		return err
 	}

@@ -89,7 +89,7 @@ func TestComparison(t *testing.T) {
 			if k == Limit && len(r.Results[k]) == 0 {
 				continue
 			}
-			// An open watch may need no more memory than was free before.
+			// The memory of an open watch may come from free memory and be 0.
 			if len(r.Results[k]) != c.Rounds || (r.ID != "B26" && r.Figures[0].Best[k] <= 0) {
 				t.Errorf("%s: %s has %d results and the figure %g", r.ID, k, len(r.Results[k]), r.Figures[0].Best[k])
 			}

@@ -76,8 +76,7 @@ func (s *Scenario) Progress() bench.Progress {
 	return sum
 }
 
-// Run runs all workloads against a target and returns the Result of all of them, and then those
-// of each.
+// Run runs all workloads against a target. It returns one Result of all workloads, and then the Results of each.
 func (s *Scenario) Run(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
 	targets := make([]*bench.Target, len(s.Workloads))
 	for i, w := range s.Workloads {

@@ -120,7 +120,7 @@ func (p Plan) Most() float64 {
 	return most
 }
 
-// First is the first level that is not 0: that of a warm-up.
+// First returns the first level that is not 0. A warm-up uses it.
 func (p Plan) First() float64 {
 	for _, s := range p.Stages {
 		if level := cmp.Or(s.From, s.To); level > 0 {

@@ -307,8 +307,8 @@ func (f *Servers) StartBeside(name, program string, args []string) (*Server, err
 	return server, nil
 }
 
-// Ports are chosen below those that systems give to outgoing connections, and to listeners that
-// take any: none of these takes one before the server that it was chosen for listens.
+// Ports are below the ranges that systems use for outgoing connections and for listeners on any port, so that no
+// other program takes a chosen port before its server listens.
 const (
 	firstPort = 11_000
 	lastPort  = 17_000

@@ -21,7 +21,7 @@ const LeastRounds = 4
 // rare is the probability below which a difference counts as real.
 const rare = 0.05
 
-// Change is a figure of a workload beside that of an earlier run.
+// Change compares a figure of a workload with the same figure of an earlier run.
 type Change struct {
 	Result string `json:"result"`
 	Figure string `json:"figure"`

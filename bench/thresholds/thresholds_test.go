@@ -58,7 +58,7 @@ func TestThresholds(t *testing.T) {
 	for _, c := range []struct {
 		of      *bench.Result
 		flags   string
-		crossed string // what the error says, all of it
+		crossed string // the whole text of the error
 	}{
 		{some(100, 1), "", ""},
 		{failing, "", "max-errors 0, but it is 1; max-timeouts 0, but it is 2; max-refused 0, but it is 3"},

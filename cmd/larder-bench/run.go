@@ -141,7 +141,7 @@ func (o *options) conclude(cmd *cobra.Command, found *report.Report, old []*benc
 	case failed == nil:
 		return err
 	case err != nil:
-		return fmt.Errorf("%w\n%s", failed, err.Error()) // the exit code is that of a failure
+		return fmt.Errorf("%w\n%s", failed, err.Error()) // the exit code of a failure
 	}
 	return failed
 }

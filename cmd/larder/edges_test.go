@@ -165,7 +165,7 @@ func named(args []string, flags string) bool {
 	})
 }
 
-// skipped reports whether args are not compared; those of signers are connected to, and keys read.
+// skipped reports whether args are not compared, because the server would connect to a signer or read keys.
 func skipped(args []string) bool {
 	return named(args, notCompared) || len(args) == 1 && named(args, "service-account-signing-endpoint service-account-signing-key-file") && !strings.HasSuffix(args[0], "=")
 }

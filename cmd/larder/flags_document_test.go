@@ -48,7 +48,7 @@ func TestFlagsDocumentIsComplete(t *testing.T) {
 // flagTables returns a table of each command's own flags, each flag of a server once.
 func flagTables(root *cobra.Command) string {
 	var out bytes.Buffer
-	told := make(map[string]bool) // flags of servers: kube-apiserver's, and those of a table above
+	told := make(map[string]bool) // flags of servers: kube-apiserver's, and the flags of earlier tables
 	sections := upstream.NewServerRunOptions().Flags()
 	for _, section := range sections.FlagSets {
 		section.VisitAll(func(flag *pflag.Flag) { told[flag.Name] = true })
@@ -84,8 +84,7 @@ func flagTables(root *cobra.Command) string {
 	return out.String()
 }
 
-// defaultOf is a flag's default as a table tells it: nothing where there is none, or where the
-// usage tells it.
+// defaultOf returns a flag's default for a table, "" if there is none, or if the usage names it.
 func defaultOf(flag *pflag.Flag) string {
 	switch flag.DefValue {
 	case "", "[]":

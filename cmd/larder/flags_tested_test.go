@@ -76,8 +76,7 @@ func testedBy() map[string]string {
 	}
 }
 
-// consumers are the parts of kube-apiserver that read a flag which has several: those that its
-// source shows where the option is used.
+// consumers are the parts of kube-apiserver that read a flag with several readers, according to its source.
 func consumers() map[string]string {
 	return map[string]string{
 		"advertise-address":           "certificate endpoints family",

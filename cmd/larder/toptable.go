@@ -124,8 +124,8 @@ func bytesText(n float64) string {
 	return ""
 }
 
-// printable replaces characters that cannot be printed, such as those that control a terminal or change
-// the direction of its text.
+// printable replaces characters that cannot be printed, or that control a terminal or change the direction of its
+// text.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {

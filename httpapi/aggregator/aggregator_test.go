@@ -122,7 +122,7 @@ func TestUnavailableServersAreExplained(t *testing.T) {
 	s.answers(t, path, http.StatusOK, "{")
 	checkMetric(t, s, "aggregator_unavailable_apiservice", 0)
 	r.setDown(true)
-	s.edit(t, "v1", func(spec *apiregistrationv1.APIServiceSpec) { spec.VersionPriority++ }) // has it looked at
+	s.edit(t, "v1", func(spec *apiregistrationv1.APIServiceSpec) { spec.VersionPriority++ }) // triggers a new check
 	unavailable("FailedDiscoveryCheck", ": 503")
 	checkMetric(t, s, "aggregator_unavailable_apiservice", 1)
 	checkMetric(t, s, "aggregator_unavailable_apiservice_total", 1) // for the reason that has come once

@@ -41,7 +41,7 @@ type crdVersions struct {
 	to      registrar
 }
 
-// updated checks the versions that a CRD had, and those that it has.
+// updated checks the versions of a CRD from before and after an update.
 func (d *crdVersions) updated(old, obj any) {
 	d.changed(old)
 	d.changed(obj)

@@ -14,7 +14,7 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
-// syncedVersions is a registrar that keeps what it is given, by name.
+// syncedVersions is a registrar that records the versions it receives, by name.
 type syncedVersions map[string]apiregistrationv1.APIServiceSpec
 
 func (w syncedVersions) AddAPIServiceToSync(s *apiregistrationv1.APIService) { w[s.Name] = s.Spec }

@@ -20,8 +20,8 @@ import (
 // workers is the number of workers of a controller, as upstream has.
 const workers = 5
 
-// Run follows APIServices, registers those of this server and checks the availability of the
-// others, until ctx ends. The server must already answer requests. Run is called once.
+// Run follows APIServices, registers this server's own, and checks the availability of the others, until ctx ends.
+// The server must already answer requests. Run is called once.
 func (a *Aggregator) Run(ctx context.Context) error {
 	client := a.client.ApiregistrationV1()
 	remotes, err := remote.New(a.apiServices(), a.config.Services, a.slices.Discovery().V1().EndpointSlices(),

@@ -187,7 +187,7 @@ func (s *server) service(t *testing.T) {
 	must(t, err)
 }
 
-// condition waits for what the APIService of a version of example.com tells of itself.
+// condition waits for the condition of the APIService of a version of example.com.
 func (s *server) condition(t *testing.T, version string, status apiregistrationv1.ConditionStatus, reason, message string) {
 	t.Helper()
 	proctest.Eventually(t, fmt.Sprintf("%s is available: %s, %s", version, status, reason), func() error {
@@ -240,7 +240,7 @@ func (r *remoteServer) setDown(down bool) {
 	r.down = down
 }
 
-// last tells of the last request.
+// last returns the last request.
 func (r *remoteServer) last() (header http.Header, shown string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -86,7 +86,7 @@ func (c *collector) collect(ch chan<- prometheus.Metric, m *Monitor) {
 	}
 }
 
-// collectWrites reports the writes that ms counts, and adds those that this process has sent to own.
+// collectWrites reports the writes that ms counts, and adds the writes that this process has sent to own.
 func (c *collector) collectWrites(ch chan<- prometheus.Metric, ms *Monitors, own map[[4]string]int64) {
 	gvr := ms.gvr
 	for i := range ms.writes {

@@ -105,7 +105,7 @@ func TestTalliesAreUpstreamsMetrics(t *testing.T) {
 	metrics.Reset()
 }
 
-// tell tells upstream's metrics of a, as its filters and handlers would.
+// tell counts a in upstream's metrics, as its filters and handlers would.
 func tell(m *Monitor, a Answer) {
 	req := m.request()
 	ctx, verb := req.Context(), "LIST"
@@ -126,7 +126,7 @@ func tell(m *Monitor, a Answer) {
 		metrics.APIServerComponent, a.Life.Deprecated, a.Life.Removed, a.Code, a.Size, a.Took)
 }
 
-// BenchmarkObserve measures what a request pays for being counted.
+// BenchmarkObserve measures the cost of counting a request.
 func BenchmarkObserve(b *testing.B) {
 	metrics.Register()
 	all := newMonitors(schema.GroupVersionResource{Version: "v1", Resource: "counted"}, "", true)

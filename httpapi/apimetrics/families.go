@@ -89,7 +89,7 @@ func plus[N uint64 | float64](a *N, b N) *N {
 	return &b
 }
 
-// without returns families without those of the given names.
+// without returns families except those with the given names.
 func without(families []*dto.MetricFamily, names ...string) []*dto.MetricFamily {
 	return slices.DeleteFunc(families, func(f *dto.MetricFamily) bool { return slices.Contains(names, f.GetName()) })
 }
@@ -173,7 +173,7 @@ var hidden = []string{
 	"kube_apiserver_pod_logs_pods_logs_backend_tls_failure_total", "kube_apiserver_pod_logs_pods_logs_insecure_backend_total",
 }
 
-// visible returns families without those that are hidden, unless a flag asks for them.
+// visible returns families without the hidden ones, unless a flag enables them.
 func visible(families []*dto.MetricFamily) []*dto.MetricFamily {
 	if basemetrics.ShouldShowHidden() {
 		return families

@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// tellWrite tells upstream's metrics of w.
+// tellWrite counts w in upstream's metrics.
 func tellWrite(gvr schema.GroupVersionResource, w Write) {
 	ctx := apirequest.WithLatencyTrackers(context.Background())
 	if w.Own {

@@ -113,8 +113,7 @@ type charge struct {
 	usage   Usage
 }
 
-// takeLocked empties the accounts and returns their costs. It removes the accounts for which stays returns
-// false.
+// takeLocked empties the accounts and returns their costs. It removes the accounts for which stays returns false.
 func (l *Ledger) takeLocked(stays func(*Account) bool) (charges []charge, sum time.Duration) {
 	l.lookup.Lock()
 	defer l.lookup.Unlock()

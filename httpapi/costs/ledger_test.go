@@ -211,7 +211,7 @@ func TestServeHTTP(t *testing.T) {
 	}
 }
 
-// BenchmarkAdd measures what a request costs the ledger, apart from the clock.
+// BenchmarkAdd measures the cost of the ledger for a request, apart from the clock.
 func BenchmarkAdd(b *testing.B) {
 	l := New(boundless())
 	agent := []byte("kubelet/v1.36.3 (linux/amd64) kubernetes/abcdef0")
@@ -226,8 +226,7 @@ func BenchmarkAdd(b *testing.B) {
 	})
 }
 
-// BenchmarkSweep measures what 2,000 clients that ask for something all the time cost each
-// time the ledger looks.
+// BenchmarkSweep measures a sweep of the ledger with 2,000 active clients.
 func BenchmarkSweep(b *testing.B) {
 	l := New(boundless())
 	var accounts []*Account

@@ -87,7 +87,7 @@ type Report struct {
 	Total Usage `json:"total"` // of all clients; exact
 	// Missed is the maximum that a name without a row has cost, unless Query.Limit has cut off its row.
 	Missed Usage `json:"missed"`
-	Names  int   `json:"names"` // those that Limit left out count, too
+	Names  int   `json:"names"` // includes names that Limit left out
 	Rows   []Row `json:"rows"`
 }
 

@@ -362,7 +362,7 @@ func TestWebhookThatIsDownFailsOnlyWhatNeedsIt(t *testing.T) {
 			t.Errorf("%s: upstream %s, larder %s", path, want, a)
 		}
 	}
-	// Requests in the stored version succeed, and see what is written meanwhile.
+	// Requests in the stored version succeed, and see later writes.
 	w := s.watch(t, shelvesV1+"?watch=1")
 	if _, object, _ := w.next(t); !strings.Contains(object, `"color":"red"`) {
 		t.Errorf("watch: %s", object)

@@ -201,7 +201,7 @@ func TestReadsFollowAChangedCRD(t *testing.T) {
 	a := s.eventually(t, call{method: http.MethodGet, path: shelvesV1 + "/old"}, changed)
 	contains(t, a.body, `"unknown":1`)
 	lacks(t, a.body, "free")
-	for _, path := range []string{shelvesV1, shelvesV1 + "/old"} { // never again what was
+	for _, path := range []string{shelvesV1, shelvesV1 + "/old"} { // the old value must never return
 		lacks(t, s.get(t, path).body, `"width":80`, "free")
 	}
 	_, object, _ := s.watch(t, shelvesV1+"?watch=1").next(t)

@@ -107,7 +107,7 @@ func names(group, version, plural, kind, listKind string) []string {
 	return []string{operation, tag, group, strings.Join(parts, "."), version, plural, kind, listKind}
 }
 
-// The placeholders of groups, versions and resources; kindHolder returns those of kinds.
+// The placeholders of groups, versions and resources; kindHolder returns the placeholders of kinds.
 const (
 	groupHolder   = "zqgroup.zqdomain"
 	versionHolder = "v7zq"

@@ -25,7 +25,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// schemas are those for which upstream's OpenAPI builder has special cases.
+// schemas returns schemas that are special cases of upstream's OpenAPI builder.
 func schemas() map[string]string {
 	return map[string]string{
 		"none":       ``,
@@ -180,8 +180,7 @@ func read(mux *http.ServeMux, path string) string {
 	return fmt.Sprint(w.Code, w.Body.String())
 }
 
-// TestTemplatesDescribeAsUpstream checks that documents that are built from templates equal those of upstream's
-// builder, byte by byte.
+// TestTemplatesDescribeAsUpstream checks that documents built from templates equal upstream's, byte by byte.
 func TestTemplatesDescribeAsUpstream(t *testing.T) {
 	var crds []*apiextensionsv1.CustomResourceDefinition
 	for i, name := range slices.Sorted(maps.Keys(schemas())) {

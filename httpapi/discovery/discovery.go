@@ -227,7 +227,7 @@ func InstallVersion(t common.PathHandlerByGroupVersion, info *version.Info) {
 	t.HandlePrefix("/version/", http.HandlerFunc(negotiate.NothingBelow))
 }
 
-// InstallIndex registers / and /index.html, which list paths and those of remote. remote may be nil.
+// InstallIndex registers / and /index.html, which list paths and the paths of remote. remote may be nil.
 func InstallIndex(t common.PathHandlerByGroupVersion, paths []string, remote *aggregator.Aggregator) {
 	listed := make(map[string]bool)
 	for _, path := range paths {

@@ -54,7 +54,7 @@ func (t *AuditRecord) Begin(rule audit.RequestAuditConfig, sink audit.Sink) bool
 	if rule.Level == auditapi.LevelNone {
 		return false
 	}
-	_ = t.ac.Init(rule, sink) // the only error is that of a second one
+	_ = t.ac.Init(rule, sink) // only a second Init fails
 	return true
 }
 

@@ -32,7 +32,7 @@ func Unaudited(ctx context.Context) context.Context {
 		return ctx
 	}
 	ctx = audit.WithAuditContext(ctx)
-	// The only error is that of a second Init.
+	// Only a second Init fails.
 	_ = audit.AuditContextFrom(ctx).Init(audit.RequestAuditConfig{Level: auditapi.LevelNone}, nil)
 	return ctx
 }

@@ -26,7 +26,7 @@ import (
 // exchange ends if the response is streamed or hijacked. Only the goroutine that serves the
 // exchange calls it.
 type Carrier interface {
-	// Method and Target are those of the request line; Host names the server.
+	// Method and Target come from the request line; Host names the server.
 	Method() []byte
 	Target() []byte
 	Host() []byte
@@ -92,8 +92,8 @@ type Hijacked struct {
 	// Ahead reads what was read ahead from Conn, and then Conn. It is nil for HTTP/2.
 	Ahead io.Reader
 	Body  HijackedBody // nil if there is none
-	// Begin sends the head of the response, or of an informational one if code is below 200. End
-	// sends the trailer and completes the body. Left is that of BodyStream. They are nil for HTTP/1.1.
+	// Begin sends the head of the response, or of an informational one if code is below 200. End sends the trailer
+	// and completes the body. Left is as in BodyStream. They are nil for HTTP/1.1.
 	Begin func(code int, header http.Header) error
 	End   func(trailer http.Header) error
 	Left  func(func())
@@ -291,8 +291,8 @@ func (x *Exchange) atDeadline() context.Context {
 	return x.withDeadline
 }
 
-// Prepared returns a context for the work before a request is served, and a function to call after that. For
-// long-running requests the context lasts as long as that of other requests.
+// Prepared returns a context for the work before a request is served, and a function to call after that. The context
+// of a long-running request lasts as long as the context of other requests.
 func (x *Exchange) Prepared() (context.Context, context.CancelFunc) {
 	if x.Deadline.IsZero() {
 		return x.atDeadline(), func() {}

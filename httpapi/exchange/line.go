@@ -63,7 +63,7 @@ func (l *Line) Add(key string, value any) {
 	}
 }
 
-// Write writes the line of a request that was answered with code; body is that of an error.
+// Write writes the log line of a request that was answered with code; body is the error's.
 func (l *Line) Write(code int, body []byte) {
 	if l == nil {
 		return

@@ -111,7 +111,7 @@ func (r *Response) Del(name string) {
 	r.Header = kept
 }
 
-// CopyHeader sets the fields of header, except those that frame the body.
+// CopyHeader sets the fields of header, except fields that frame the body.
 func (r *Response) CopyHeader(header http.Header) {
 	for name, values := range header {
 		if name == "Content-Length" || name == "Transfer-Encoding" {
@@ -221,8 +221,8 @@ func (b *objectBody) WriteTo(w io.Writer) (int64, error) {
 
 func (b *objectBody) Close() error { return nil }
 
-// SendObject answers with an object. item, its encoding by encoder, must not change. The media type is
-// that of encoder, or YAML, which is made from JSON.
+// SendObject answers with an object. item, its encoding by encoder, must not change. The media type is encoder's, or
+// YAML, which is made from JSON.
 func (x *Exchange) SendObject(code int, mediaType string, pretty bool, encoder *encoding.Encoder, item []byte) {
 	size := encoder.ObjectSize(item)
 	rewritten := mediaType == runtime.ContentTypeYAML || pretty && mediaType == runtime.ContentTypeJSON

@@ -164,7 +164,7 @@ type Injected struct {
 	Rule string `json:"rule"`
 	Seed uint64 `json:"seed,omitempty"`
 	Request
-	// Ordinal is the number of earlier requests that Rule matched; with a Seed, of those that equal Request.
+	// Ordinal is the number of earlier requests that Rule matched; with a Seed, only requests equal to Request count.
 	Ordinal int    `json:"ordinal"`
 	Fault   string `json:"fault"`
 }

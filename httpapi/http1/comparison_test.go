@@ -323,8 +323,8 @@ func TestServers(t *testing.T) {
 	}
 }
 
-// BenchmarkServers compares this package with the servers of fasthttp and net/http, in turns. CPU and memory
-// are those of the server.
+// BenchmarkServers compares this package with the servers of fasthttp and net/http, in turn. It reports the CPU and
+// memory of the server.
 func BenchmarkServers(b *testing.B) {
 	servers := []string{larderServer, fasthttpServer, leanFasthttpServer, netHTTPServer}
 	for _, row := range []struct{ name, target string }{{"D1-get", "/get"}, {"D2-list", "/list"}} {

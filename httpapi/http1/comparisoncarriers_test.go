@@ -19,10 +19,10 @@ import (
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
-// The carriers below run an exchange on servers of other libraries. They refuse less than a Session does and
-// keep no state of a connection. Deadlines are those of a Session, as far as the library can set them.
+// The carriers below run an exchange on servers of other libraries. They refuse less than a Session does and keep no
+// state of a connection. They set a Session's deadlines as far as the library can.
 
-// answerer answers what a Carrier carries.
+// answerer answers the request of a Carrier.
 type answerer func(c exchange.Carrier, received time.Time) *exchange.Exchange
 
 // newFastServer returns fasthttp's server. Its buffers have 4 KiB, and it refuses longer headers. With lean
@@ -102,7 +102,7 @@ func (c *fastCarrier) StartStream(code int, header []exchange.Field) exchange.Bo
 	return exchange.BodyStream{Conn: c.ctx.Conn(), Head: streamHead(code, header, true, true), Chunked: true}
 }
 
-// lateListener accepts connections that wait for their first bytes outside TLS, like those of a Session.
+// lateListener accepts connections that wait for their first bytes outside TLS, as in a Session.
 type lateListener struct {
 	net.Listener
 	config *tls.Config

@@ -67,7 +67,7 @@ func TestHeaderEndReadsEachByteOnce(t *testing.T) {
 	})
 }
 
-// slowHeaderEnd looks at the whole header again after each byte.
+// slowHeaderEnd scans the whole header again after each byte.
 func slowHeaderEnd(header []byte) string {
 	for n := 1; n <= len(header); n++ {
 		block := string(header[:n])

@@ -22,8 +22,8 @@ import (
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
-// Listener accepts connections, from the network or from this process, and serves each on a
-// goroutine. It knows those that are open, so that shutdown can end them.
+// Listener accepts connections, from the network or from this process, and serves each on a goroutine. It keeps a
+// list of open connections, so that shutdown can end them.
 type Listener struct {
 	s       *Server
 	network bool // connections come from the network

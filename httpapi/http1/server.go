@@ -32,7 +32,7 @@ type Config struct {
 
 	MaxHeaderBytes int           // of a request's line and header, plus 4 KiB of slack
 	MaxBodyBytes   int64         // of a request's body
-	BodyTimeout    time.Duration // from the end of the header to that of the body
+	BodyTimeout    time.Duration // from the end of the header to the end of the body
 	WriteTimeout   time.Duration // of one response; 0 means socket.WriteTimeout
 	// UserTimeout is how long written data may stay unacknowledged. By it the kernel finds a
 	// peer that vanished while the server was writing to it.

@@ -89,7 +89,7 @@ func (ss *Session) Serve() {
 	}
 }
 
-// ServeNext waits for a request, and serves it and those that came with it. If a handler hijacks the
+// ServeNext waits for a request, and serves it and all requests that arrived with it. If a handler hijacks the
 // connection, take gives it the connection. Otherwise again reports whether more requests may come.
 func (ss *Session) ServeNext() (take func(), again bool) {
 	if !ss.await() {
@@ -160,8 +160,7 @@ func (ss *Session) Read(p []byte) (int, error) {
 	return 0, err
 }
 
-// requests serves the request that has begun and those that came with it. Its results are
-// those of ServeNext.
+// requests serves the request that has begun and all requests that arrived with it. Its results are as in ServeNext.
 func (ss *Session) requests() (take func(), again bool) {
 	m := messages.Get().(*message)
 	ss.message = m

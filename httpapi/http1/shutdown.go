@@ -46,7 +46,7 @@ func (l *Listener) isLeaving(began time.Time) bool {
 	return l.network && l.s.isDraining() && time.Since(began) > connectionAge
 }
 
-// list returns the open connections: all of them, or those that are being served.
+// list returns the open connections, all or only those that serve a request.
 func (l *Listener) list(all bool) (list []*connection) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

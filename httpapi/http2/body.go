@@ -23,7 +23,7 @@ type body struct {
 	data  []byte // arrived and not read
 	got   int64  // bytes that came
 	left  int64  // bytes that the client may send
-	owed  int64  // bytes that were read and for which no WINDOW_UPDATE was sent
+	owed  int64  // bytes that were read, but not yet returned by a WINDOW_UPDATE
 	ended bool   // all came
 	err   error  // after an error nothing is read, and further bytes are discarded
 

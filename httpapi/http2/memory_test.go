@@ -23,7 +23,7 @@ import (
 type modelStream struct {
 	id       uint32
 	path     string
-	header   int64 // what the memory accounting counts for it
+	header   int64 // the bytes that the memory accounting counts
 	length   int64 // announced; -1: not announced
 	sent     int64
 	window   int64
@@ -35,7 +35,7 @@ type modelStream struct {
 
 	padding int    // of the answer
 	answer  string // is complete when the head of the answer has come
-	credit  int64  // what the server may send
+	credit  int64  // bytes that the server may send
 	got     int64  // of the answer
 	begun   bool   // the head of the answer has come
 	over    bool   // its end has come, or a reset
@@ -47,7 +47,7 @@ func (s *modelStream) answered() bool { return s.begun || s.released && s.reset 
 // owed reports whether the client waits for the end of an answer.
 func (s *modelStream) owed() bool { return s.begun && !s.over && !s.reset }
 
-// held returns what the connection keeps of the stream's body.
+// held returns the number of bytes of the stream's body that the connection keeps.
 func (s *modelStream) held() int64 {
 	switch {
 	case s.answered(), s.refused:
@@ -60,8 +60,7 @@ func (s *modelStream) held() int64 {
 	return 0
 }
 
-// model drives a connection by random frames that keep to its windows, and counts what the
-// server must hold.
+// model drives a connection by random frames within its windows, and computes the memory that the server must hold.
 type model struct {
 	t       *testing.T
 	r       *rand.Rand
@@ -71,8 +70,8 @@ type model struct {
 	window  int64 // of the connection
 	seen    int   // of the frames that the peer has received
 
-	credit  int64 // what the server may send on the connection
-	initial int64 // what it may send on a new stream
+	credit  int64 // bytes that the server may send on the connection
+	initial int64 // bytes that it may send on a new stream
 }
 
 func (m *model) handler(c exchange.Carrier, received time.Time) *exchange.Exchange {
@@ -167,7 +166,7 @@ func (m *model) send(s *modelStream) {
 	s.ended = end
 }
 
-// hear takes what has come from the server.
+// hear reads the server's frames.
 func (m *model) hear() {
 	synctest.Wait()
 	m.p.mu.Lock()
@@ -190,7 +189,7 @@ func (m *model) hear() {
 		case h.kind == http2.FrameRSTStream && h.code == http2.ErrCodeRefusedStream:
 			of.refused = true
 		case h.kind == http2.FrameRSTStream && h.code == http2.ErrCodeInternal && of.owed() && of.path != "/take":
-			of.over = true // the client has not taken in the answer for WriteTimeout
+			of.over = true // the client has not read the answer for WriteTimeout
 		case h.kind == http2.FrameRSTStream && h.code == http2.ErrCodeCancel && of.owed() && of.path == "/take":
 			of.over = true
 		case h.kind == http2.FrameRSTStream && h.code != http2.ErrCodeNo && h.code != http2.ErrCodeStreamClosed:
@@ -215,7 +214,7 @@ func (m *model) check() {
 	var held, headers, pooled int64
 	for _, s := range m.streams {
 		held += s.held()
-		if s.path != "/read" { // else the body was asked for
+		if s.path != "/read" { // otherwise the body was read
 			pooled += s.held()
 		}
 		handled := (s.path == "/read" || s.path == "/hold") && !s.answered() && !s.refused
@@ -418,7 +417,7 @@ func TestLargestHolderEnds(t *testing.T) {
 			send(large, 2*i+1, defaultWindow)
 		}
 		small[0].must(small[0].framer.WritePing(false, [8]byte{}))
-		for i := range uint32(8) { // until there is no room
+		for i := range uint32(8) { // until the memory is full
 			send(large, 2*i+17, defaultWindow)
 		}
 		large.await("the end", func(h heard) bool { return h.over })
@@ -440,8 +439,8 @@ func TestLargestHolderEnds(t *testing.T) {
 	})
 }
 
-// TestUnreadBodiesAreNotKept checks that a body that the handler has given up, or refused without reading, takes
-// no memory while the answer waits for a slow client.
+// TestUnreadBodiesAreNotKept checks that a body that the handler has abandoned, or refused without reading, takes no
+// memory while the answer waits for a slow client.
 func TestUnreadBodiesAreNotKept(t *testing.T) {
 	for path, frames := range map[string]int{"/read": 100, "/late": 10, "/refuse": 10} {
 		synctest.Test(t, func(t *testing.T) {
@@ -540,7 +539,7 @@ func TestAnswersThatWaitForTheirTurnAreCounted(t *testing.T) {
 		defer close(served)
 		p.server.Serve()
 	}()
-	for range 2 { // what a server begins with; nothing is read after that
+	for range 2 { // the server's first frames; nothing is read after that
 		_, err := p.framer.ReadFrame()
 		p.must(err)
 	}

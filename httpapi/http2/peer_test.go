@@ -16,11 +16,10 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// handler answers what a Carrier carries.
+// handler answers the request of a Carrier.
 type handler func(c exchange.Carrier, received time.Time) *exchange.Exchange
 
-// peer is a client that says what it likes. Frames that come to it are kept in the order in
-// which they came.
+// peer is a client that sends arbitrary frames. It keeps the frames it receives, in order.
 type peer struct {
 	t      *testing.T
 	conn   net.Conn
@@ -89,7 +88,7 @@ func (p *peer) must(err error) {
 	}
 }
 
-// listen keeps what comes.
+// listen records received frames.
 func (p *peer) listen() {
 	fields := map[string]string(nil)
 	decoder := hpack.NewDecoder(4096, func(f hpack.HeaderField) { fields[f.Name] = f.Value })
@@ -132,8 +131,7 @@ func (p *peer) hear(h heard) {
 	}
 }
 
-// waitForFrame returns the first frame that is wanted, of those that have come and that come within
-// an hour.
+// await returns the first wanted frame among the frames that have arrived and those that arrive within an hour.
 func (p *peer) await(what string, want func(heard) bool) heard {
 	p.t.Helper()
 	late := time.After(time.Hour)
@@ -202,7 +200,7 @@ func (p *peer) ask(id uint32, end bool, fields ...string) error {
 	return err
 }
 
-// get asks for a path.
+// get requests a path.
 func (p *peer) get(id uint32, path string, more ...string) error {
 	return p.ask(id, true, append([]string{":method", "GET", ":scheme", "https", ":authority", "h", ":path", path}, more...)...)
 }

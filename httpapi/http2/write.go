@@ -354,8 +354,8 @@ func (st *Stream) wakeLocked() {
 	}
 }
 
-// wakeLocked makes writers that wait check the windows again, as many as there is room for in that of the
-// connection: otherwise a client could wake all of them for each byte that it lets pass.
+// wakeLocked wakes as many waiting writers as the window of the connection has room for. Otherwise a client could
+// wake all of them with each byte that it allows.
 func (c *Conn) wakeLocked() {
 	if c.waiting == 0 {
 		return // as most of the time

@@ -14,13 +14,13 @@ import (
 // Headers are the fields of a request's header that hold credentials: Authorization, and those
 // by which a front proxy names the user. It is immutable.
 type Headers struct {
-	// names and prefixes are those of a front proxy's fields, in their canonical form.
+	// names and prefixes belong to a front proxy's fields, in their canonical form.
 	names, prefixes []string
 	// other says that there are fields of a front proxy beside the usual ones.
 	other bool
 }
 
-// NewHeaders returns the usual fields, X-Remote-..., and those that config names; it may be nil.
+// NewHeaders returns the usual fields, X-Remote-..., and the fields that config names; config may be nil.
 func NewHeaders(config *authenticatorfactory.RequestHeaderConfig) *Headers {
 	h := &Headers{names: []string{"X-Remote-User", "X-Remote-Uid", "X-Remote-Group"}, prefixes: []string{"X-Remote-Extra-"}}
 	if config == nil {

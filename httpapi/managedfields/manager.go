@@ -86,7 +86,7 @@ func (o *lazyMap) GetObjectKind() schema.ObjectKind { return o.value.obj.GetObje
 
 func (o *lazyMap) DeepCopyObject() runtime.Object { return o.value.obj.DeepCopyObject() }
 
-// NewManager returns upstream's field manager of one kind. The parameters are those of
+// NewManager returns upstream's field manager of one kind. It has the parameters of
 // managedfields.NewDefaultFieldManager.
 func NewManager(types managedfields.TypeConverter, convertor runtime.ObjectConvertor, defaulter runtime.ObjectDefaulter, creater runtime.ObjectCreater, kind schema.GroupVersionKind, hub schema.GroupVersion, subresource string, reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
 	return managedfields.NewDefaultFieldManager(&converter{inner: types}, lazyConvertor{convertor}, defaulter, creater, kind, hub, subresource, reset)

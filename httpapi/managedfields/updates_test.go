@@ -57,7 +57,7 @@ func TestManagedFieldsOfUpdatesMatchUpstream(t *testing.T) {
 					blankTimes(t, want)
 					for again := range 3 {
 						before := live.DeepCopyObject()
-						if again == 2 { // what is equal in both does not matter
+						if again == 2 { // parts that are equal in both do not matter
 							label(t, before, next, step)
 							want = written(upstream, of, before, next, who)
 							if want == nil {

@@ -14,7 +14,7 @@ import (
 // patches are the content types that PATCH takes.
 var patches = []string{"application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json", "application/apply-patch+yaml"}
 
-// checkRefusal compares what is refused by headers with go-restful's choice.
+// checkRefusal compares refusals because of headers with go-restful's.
 func checkRefusal(t rapid.TB, accept, contentType string) {
 	t.Helper()
 	produces := []string{"application/json", "application/yaml", "application/json;stream=watch"}

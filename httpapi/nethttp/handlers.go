@@ -138,8 +138,8 @@ func (x *Call) copyRequest() *http.Request {
 	return req.WithContext(x.Base())
 }
 
-// copyHeaders copies the request's headers, except those of its connection and, once the client
-// is authenticated, those that hold credentials.
+// copyHeaders copies the request's headers, except the connection's and, once the client is authenticated, fields
+// that hold credentials.
 func (x *Call) copyHeaders() http.Header {
 	length := x.Carrier.BodyLength()
 	return x.CopyHeaders(func(key string) bool {

@@ -82,8 +82,8 @@ func TestAnswersOfHandlers(t *testing.T) {
 	}
 }
 
-// TestHandlersMayOutliveTheirRequest checks that nothing of a request changes
-// under a handler that goes on after its deadline.
+// TestHandlersMayOutliveTheirRequest checks that a request does not change under a handler that continues after its
+// deadline.
 func TestHandlersMayOutliveTheirRequest(t *testing.T) {
 	type seen struct{ before, after string }
 	saw := make(chan seen, 1)

@@ -44,7 +44,7 @@ type Describer struct {
 	Extensions Extensions // nil if there are none
 	Aggregator Aggregator // nil if there is none
 
-	// Handlers serve other paths. The documents describe only those of log files and of the OpenID provider.
+	// Handlers serve other paths. The documents describe only the paths of log files and of the OpenID provider.
 	Handlers map[string]http.Handler
 }
 

@@ -29,7 +29,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// described is an Extensions of definitions that say what they are and nothing more.
+// described is an Extensions whose CRDs have only their descriptions.
 type described struct {
 	definitions map[string]*apiextensionsv1.CustomResourceDefinition
 	built       map[string]int // by name and state
@@ -208,8 +208,7 @@ func TestBuiltInKindsAreEncodedAsDecoded(t *testing.T) {
 
 func pick[T any](random *rand.Rand, from []T) T { return from[random.IntN(len(from))] }
 
-// TestDocumentsAnswerAsUpstream holds the answers for a document against those of
-// kube-openapi's handlers.
+// TestDocumentsAnswerAsUpstream compares the answers for a document with the answers of kube-openapi's handlers.
 func TestDocumentsAnswerAsUpstream(t *testing.T) {
 	definition := definitionOf(t, "example.com", "v1", "Widget", plainSchema)
 	v2, err := swaggerOf(definition)
@@ -279,7 +278,7 @@ func TestSwaggerIsSentAsKept(t *testing.T) {
 	}
 }
 
-// accepted are media types that documents may be asked for in.
+// accepted are Accept headers for documents.
 func accepted() []string {
 	list := []string{"", "*/*", "application/*", "application/json", "text/html", "application/json;q=0.1,application/*", "nonsense", "application/yaml, application/json"}
 	for _, version := range []string{"v2", "v3"} {
@@ -337,7 +336,7 @@ func TestIndexFollowsCRDs(t *testing.T) {
 		_, err := w.Write([]byte(`{}`))
 		return err
 	})}, extensions: custom}
-	date := "" // of the index that was asked for before, as kubectl remembers it
+	date := "" // of the previous index, as kubectl keeps it
 	check := func(want ...string) {
 		t.Helper()
 		for range 2 {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestFastDocumentsAreNotMixedUp holds that documents of different sizes that are made and read
-// by many at once, in memory that is used again, are each what was described, whole and in part.
+// TestFastDocumentsAreNotMixedUp checks that documents of different sizes that many goroutines build and read
+// concurrently, in reused memory, are correct, whole and in part.
 func TestFastDocumentsAreNotMixedUp(t *testing.T) {
 	s := &openAPIv3{builtIn: make(map[string]*document)}
 	texts := make(map[string]string)

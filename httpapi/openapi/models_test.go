@@ -18,13 +18,12 @@ func release() *version.Info {
 	return &version.Info{Major: "1", Minor: "36", EmulationMajor: "1", EmulationMinor: "36"}
 }
 
-// TestOpenAPIDocumentsShareNoMaps holds that a document which is being encoded is not
-// what the builder of the next writes to.
+// TestOpenAPIDocumentsShareNoMaps checks that building a document does not write to one that is being encoded.
 func TestOpenAPIDocumentsShareNoMaps(t *testing.T) {
 	groups := registrytest.New(t, nil).Registry.Groups()
 	d := &Describer{Models: NewModels(), Groups: groups, Version: release()}
 	d.Models.mu.Lock()
-	definitions := d.Models.v3Locked() // kept, so that all documents are made of it
+	definitions := d.Models.v3Locked() // kept, so that all documents are built from it
 	d.Models.mu.Unlock()
 	for _, service := range d.services() {
 		document, err := d.v3(service)
@@ -49,7 +48,7 @@ func TestSchemasShareNoMaps(t *testing.T) {
 	groups := registrytest.New(t, nil).Registry.Groups()
 	m := NewModels()
 	m.mu.Lock()
-	definitions := m.v3Locked() // kept, so that all schemas are made of it
+	definitions := m.v3Locked() // kept, so that all schemas are built from it
 	m.mu.Unlock()
 	written := 0
 	for _, g := range groups {

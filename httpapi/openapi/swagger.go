@@ -162,7 +162,7 @@ func (s *swaggerService) baseLocked() ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Kube-aggregator has decoded all documents but that of its own paths. Decoding changes only the kinds
+		// Kube-aggregator has decoded all documents except the one of its own paths. Decoding changes only the kinds
 		// of operations.
 		for path, item := range built.Paths.Paths {
 			if strings.HasPrefix(path, "/apis/"+apiregistrationv1.GroupName+"/") {
@@ -279,8 +279,8 @@ func (p *part) build(builtIn *memberIndex) (err error) {
 	return err
 }
 
-// buildVariants builds the variants of p. It returns nil if p has none, or if one of their names is that of
-// a built-in member: upstream then chooses another name.
+// buildVariants builds the variants of p. It returns nil if p has none, or if one of their names equals a built-in
+// member's: upstream then chooses another name.
 func (p *part) buildVariants(builtIn *memberIndex) []builtVariant {
 	if p.Variants == nil {
 		return nil

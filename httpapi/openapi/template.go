@@ -19,7 +19,7 @@ type Template[T any] struct {
 	// Placeholders are the names of the sample. They occur nowhere else in the description, not even as
 	// a part of another placeholder, and need no escape in JSON.
 	Placeholders []string
-	// KindSchema is the name of the schema that each variant replaces by that of its kind.
+	// KindSchema is the name of the schema that each variant replaces by its kind's.
 	KindSchema string
 	// Build describes the sample.
 	Build func() (*T, error)
@@ -84,8 +84,8 @@ func (t *text) append(dst []byte, names []string) []byte {
 // with returns t with names in its holes.
 func (t *text) with(names []string) string { return string(t.append(nil, names)) }
 
-// compile finds the placeholders in the members of the description of the sample. The first call builds
-// it: split returns its members by section, and those of the whole document.
+// compile finds the placeholders in the members of the description of the sample. The first call builds it: split
+// returns its members by section, and the members of the whole document.
 func (p *Template[T]) compile(split func(build func() (*T, error)) (sections [][]member, top []member, err error)) (*compiled, error) {
 	p.once.Do(func() {
 		sections, top, err := split(p.Build)

@@ -92,7 +92,7 @@ func strategic(t testing.TB, kind schema.GroupVersionKind, body string) *Patch {
 	return patchOf(t, kind, types.StrategicMergePatchType, body, metav1.FieldValidationWarn)
 }
 
-// sameError reports whether both errors are nil, or the text of got contains that of want.
+// sameError reports whether both errors are nil, or the text of got contains the text of want.
 func sameError(got, want error) bool {
 	return (got == nil) == (want == nil) && (got == nil || strings.Contains(got.Error(), want.Error()))
 }

@@ -239,8 +239,8 @@ func (b *tableBody) WriteTo(w io.Writer) (int64, error) {
 
 func (b *tableBody) Close() error { return b.room.Close() }
 
-// stitches reports whether the compressed pieces of a listing are worth keeping: those of a whole
-// resource or namespace, in a form that is kept.
+// stitches reports whether the compressed pieces of a listing are worth keeping. The listing must cover a whole
+// resource or namespace, in a form that is cached.
 func (x *Read) stitches(f negotiate.Format, o *internalversion.ListOptions, listing storage.Listing) bool {
 	whole := x.Name == "" && o.Continue == "" && listing.Meta.Continue == "" &&
 		(o.LabelSelector == nil || o.LabelSelector.Empty()) && (o.FieldSelector == nil || o.FieldSelector.Empty())

@@ -89,8 +89,8 @@ const (
 	longRun  = 3
 	// stitchFrom is the size of canonical encodings from which lists are stitched.
 	stitchFrom = 2 * exchange.CompressFrom
-	// pieceOverhead is the memory of a kept piece besides its bytes, and weakOverhead that of each of
-	// its objects: a weak pointer and the runtime's data for it.
+	// pieceOverhead is the memory of a kept piece besides its bytes. weakOverhead is the memory of each of its
+	// objects: a weak pointer and the runtime's data for it.
 	pieceOverhead = 300
 	weakOverhead  = 48
 )
@@ -399,16 +399,16 @@ func (s *Stitcher) Collectors() []prometheus.Collector {
 	}
 }
 
-// Checksums of concatenated bytes are found from those of the parts: appending n
-// bytes multiplies a CRC by x^8n, modulo the polynomial, before the CRC of the n
-// bytes is added. Polynomials have their highest power in the lowest bit.
+// Checksums of concatenated bytes are computed from the checksums of the parts: appending n bytes multiplies a CRC by
+// x^8n, modulo the polynomial, before the CRC of the n bytes is added. Polynomials have their highest power in the
+// lowest bit.
 
 const (
 	crcOne   = 1 << 31 // x^0
 	crcShift = 1 << 23 // x^8, one byte
 )
 
-// crcMul multiplies two polynomials modulo that of CRC-32.
+// crcMul multiplies two polynomials modulo the polynomial of CRC-32.
 func crcMul(a, b uint32) uint32 {
 	var product uint32
 	for bit := uint32(crcOne); bit != 0; bit >>= 1 {

@@ -66,8 +66,8 @@ func benchPod(b *testing.B, v *registry.View, n, revision int) *cache.Object {
 	return cache.NewObject(cache.ObjectConfig{Key: key, Revision: int64(revision), Body: body}, v.Resource.Cache.Schema())
 }
 
-// BenchmarkStitch sends compressed lists of 10,000 pods, of which the given number change between lists. cpu-ms is
-// the CPU time of the whole process for one list.
+// BenchmarkStitch sends compressed lists of 10,000 pods. Between lists it changes the number of pods in its name.
+// cpu-ms is the CPU time of the whole process for one list.
 func BenchmarkStitch(b *testing.B) {
 	v := registrytest.New(b, nil).Registry.Endpoint(schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "").View
 	f := v.Encoder(encoding.JSON, encoding.Full)

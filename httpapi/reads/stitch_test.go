@@ -110,7 +110,7 @@ func stitchBoth(t *rapid.T, s *Stitcher, f *encoding.Encoder, meta wire.ListMeta
 	}
 }
 
-// TestStitchedLists lists with objects coming, going and changing in between.
+// TestStitchedLists lists while objects are created, deleted and changed.
 func TestStitchedLists(t *testing.T) {
 	v := configMapView(t)
 	encoders, stitched := everyEncoder(v), 0
@@ -291,7 +291,7 @@ func TestStitchedListsTooLarge(t *testing.T) {
 	if made := list(objects); made == 0 || made > all*9/10 {
 		t.Errorf("%d of %d pieces were made again", made, all)
 	}
-	if made := list(small); made > 1 { // its last piece is shorter than that of the large list
+	if made := list(small); made > 1 { // its last piece is shorter than the large list's
 		t.Errorf("the large list drove out %d pieces of the small one", made)
 	}
 }
@@ -334,7 +334,7 @@ func TestStitchedListsElsewhere(t *testing.T) {
 	}
 }
 
-// TestCRC checks that joined checksums are those of the joined bytes.
+// TestCRC checks that joined checksums equal the checksums of the joined bytes.
 func TestCRC(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := rapid.SliceOf(rapid.Byte()).Draw(t, "a"), rapid.SliceOf(rapid.Byte()).Draw(t, "b")

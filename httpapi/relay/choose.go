@@ -90,9 +90,10 @@ func isSelected(o *internalversion.ListOptions, builtIn, sameMinor bool) bool {
 	return true
 }
 
-// Acquire returns the cached resource that answers x, for which Caches is true, and the age of the cache: 0 if the
-// upstream keeps it current. It waits until the cache is fresh enough. It returns nil if x must go through. from serves
-// built-in resources in a server with a store, and is nil for custom ones. The caller calls done after the answer.
+// Acquire returns the cached resource that answers x, and the age of the cache: 0 if the upstream keeps it current.
+// Caches must be true for x. Acquire waits until the cache is fresh enough. It returns nil if x must go through. from
+// serves built-in resources in a server with a store, and is nil for custom ones. The caller calls done after the
+// answer.
 func (r *Relay) Acquire(ctx context.Context, x *request.Request, from *reads.Resource) (resource *reads.Resource, age time.Duration, done func()) {
 	gvr := schema.GroupVersionResource{Group: x.Group, Version: x.Version, Resource: x.Resource}
 	if from == nil && !r.mayFollow(gvr.GroupResource()) {

@@ -116,7 +116,7 @@ type silentFar struct{ answers chan *http.Response }
 
 func (f silentFar) RoundTrip(*http.Request) (*http.Response, error) { return <-f.answers, nil }
 
-// closes tells when it is closed.
+// closes records whether it was closed.
 type closes struct {
 	io.Reader
 	closed bool

@@ -25,7 +25,7 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// apiServer is an upstream that has CRDs, boxes and ConfigMaps. Time can be that of a synctest bubble.
+// apiServer is an upstream that has CRDs, boxes and ConfigMaps. It also works in a synctest bubble.
 type apiServer struct {
 	*Relay
 	revision int64
@@ -126,7 +126,7 @@ func (s *apiServer) set(fn func()) {
 	fn()
 }
 
-// read asks for a resource, and returns what answers, nil if the request goes through.
+// read requests a resource. It returns the resource that answers, nil if the request goes through.
 func (s *apiServer) read(t *testing.T, target string) *registry.Resource {
 	t.Helper()
 	var x request.Request

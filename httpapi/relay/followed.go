@@ -183,7 +183,7 @@ type source struct {
 	store *relay.Store
 }
 
-// source returns the store of a resource. prefix is that of its keys.
+// source returns the store of a resource. prefix begins its keys.
 func (r *Relay) source(f *followed, kind string, namespaced, protobuf bool, prefix string) (source, error) {
 	store, err := relay.NewStore(relay.StoreConfig{
 		Client: r.config.Client, Base: r.config.Upstream, Resource: f.gvr, Kind: kind, Namespaced: namespaced, Protobuf: protobuf, Redefined: !protobuf,

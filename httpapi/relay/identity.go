@@ -16,7 +16,7 @@ import (
 // errIdentity says that a request must not use the relay's credential.
 var errIdentity = errors.New("relay: the user cannot be impersonated")
 
-// hopByHop are the fields of one connection, and those that the transport writes.
+// hopByHop are fields of one connection, and fields that the transport writes.
 var hopByHop = [...]string{
 	"Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer",
 	"Transfer-Encoding", "Upgrade", "Host", "Content-Length", "Expect",
@@ -25,7 +25,7 @@ var hopByHop = [...]string{
 // tokenProtocol begins the websocket subprotocol that holds a token.
 const tokenProtocol = "base64url.bearer.authorization.k8s.io."
 
-// endToEnd returns the fields of sent that go further, without those that name the user.
+// endToEnd returns the fields of sent that are forwarded, without the fields that name the user.
 func endToEnd(sent http.Header) http.Header {
 	out := make(http.Header, len(sent))
 	for name, values := range sent {

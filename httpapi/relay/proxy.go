@@ -246,7 +246,7 @@ func (f *forwarding) relocate(header http.Header) {
 	}
 }
 
-// rewrite addresses the request to the upstream. The header is that of f, with what the ReverseProxy has set
+// rewrite addresses the request to the upstream. It sends f's header, plus the fields that the ReverseProxy has set
 // for the connection to the upstream.
 func (f *forwarding) rewrite(r *httputil.ProxyRequest) {
 	made := r.Out.Header

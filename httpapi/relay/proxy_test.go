@@ -252,7 +252,7 @@ func TestUpgrades(t *testing.T) {
 	}
 }
 
-// upgrade asks for an upgrade, as bob with his certificate or as ann with her token. It returns the connection.
+// upgrade requests an upgrade, as bob with his certificate or as ann with her token. It returns the connection.
 func (s *server) upgrade(t *testing.T, name, method, target, protocol string) (*tls.Conn, *bufio.Reader) {
 	t.Helper()
 	c := s.dial(t, s.tlsFor(t, name))

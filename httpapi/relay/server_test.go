@@ -35,7 +35,7 @@ const (
 	relaysToken = "token-of-the-relay"
 )
 
-// upstream is a kube-apiserver for tests. It tells what it hears.
+// upstream is a kube-apiserver for tests. It reports the requests it receives.
 type upstream struct {
 	*httptest.Server
 	authority *testcert.Authority // of client certificates
@@ -172,7 +172,7 @@ func (s *server) loadRights(t *testing.T) {
 	})
 }
 
-// chain takes requests to the proxy, as that of package httpapi does.
+// chain passes requests to the proxy, like the chain of package httpapi.
 type chain struct {
 	server        *server
 	handlers      *nethttp.Handlers
@@ -223,7 +223,7 @@ func (c *chain) impersonate(x *nethttp.Call) bool {
 	return true
 }
 
-// tlsFor returns the configuration of a client; name is that of its certificate, "" for none.
+// tlsFor returns the configuration of a client; name is its certificate's, "" for none.
 func (s *server) tlsFor(t *testing.T, name string, groups ...string) *tls.Config {
 	config := s.client.Clone()
 	if name != "" {

@@ -254,8 +254,7 @@ func (r *Action) RequestInfo() *apirequest.RequestInfo {
 	return info
 }
 
-// ListOptions decodes the query as upstream decodes that of a list or watch,
-// once. The result belongs to r.
+// ListOptions decodes the query as upstream decodes the query of a list or watch, once. The result belongs to r.
 func (r *Request) ListOptions() (*internalversion.ListOptions, error) {
 	if r.options == nil && r.optionsErr == nil {
 		r.options, r.optionsErr = decodeListOptions(r.Query)
@@ -457,8 +456,8 @@ func (a *Attributes) IsResourceRequest() bool { return a.Request.IsResourceReque
 // GetPath implements authorizer.Attributes.
 func (a *Attributes) GetPath() string { return a.Request.Path }
 
-// Clone returns a copy of r that may be kept after the Request has ended. It has its own Parts:
-// those of r keep the whole Request in memory.
+// Clone returns a copy of r that may be kept after the Request has ended. It has its own Parts, because r's keep the
+// whole Request in memory.
 func (r *Action) Clone() *Action {
 	kept := *r
 	kept.Parts = slices.Clone(r.Parts)

@@ -43,7 +43,7 @@ type Config struct {
 
 	// Registry has the objects to which tokens are bound; nil means none.
 	Registry *registry.Registry
-	// Streams has the watches, and ends those that have lost their right.
+	// Streams has the watches, and ends watches that have lost their right.
 	Streams *streams.Streams
 }
 
@@ -64,7 +64,7 @@ type Rights struct {
 	known  map[[sha256.Size]byte]*credential // guarded by mu
 	news   uint64                            // guarded by mu: rights that were added, and answers
 	looked uint64                            // guarded by mu: news of the last round that found nothing to check
-	seen   counters                          // guarded by mu: those of the last round
+	seen   counters                          // guarded by mu: the counters of the last round
 }
 
 // New returns a Rights without watches.

@@ -28,7 +28,7 @@ func TestDeletionsDuringARoundAreSeen(t *testing.T) {
 		r := newRights(new(fakeAccess))
 		r.objects = map[string]*cache.Cache{"pods": pods}
 		deleting := false
-		// The round asks for losses of a node after it has compared the objects of the credential.
+		// The round reads a node's losses after it has compared the objects of the credential.
 		r.config.Revocation.NodeChanges = func(user.Info) uint64 {
 			if deleting {
 				deleting = false

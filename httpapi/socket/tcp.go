@@ -90,7 +90,7 @@ type Writer interface {
 	Release()
 }
 
-// Group is a connection that carries several streams, each of which is a net.Conn.
+// Group is a connection that carries several streams. Each stream is a net.Conn.
 type Group interface {
 	// Flush sends the bytes that Send has held back, and notifies w if it has to wait. A goroutine that has
 	// more to send must call Flush or Send before it writes to another Group.
@@ -170,8 +170,7 @@ func (s *TCP) write(c net.Conn, p []byte, coming int) (int, error) {
 	return c.Write(p)
 }
 
-// more counts a record of n bytes, including those that TLS adds, and reports whether another record
-// follows.
+// more counts a record of n bytes, including the bytes that TLS adds, and reports whether another record follows.
 func (s *TCP) more(n int) bool {
 	// n includes what TLS adds, so coming is never too large.
 	return s.coming.Load() > 0 && s.coming.Add(-int64(min(n, recordSize))) > 0

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SetUserTimeout sets how long sent data may stay unacknowledged before the kernel ends the connection.
-// Kernels other than those of Linux and macOS keep their own limit.
+// SetUserTimeout sets how long sent data may stay unacknowledged before the kernel ends the connection. It has an
+// effect only on Linux and macOS.
 func SetUserTimeout(c *net.TCPConn, limit time.Duration) error {
 	if userTimeoutOption == 0 {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// locked is a connection whose writes follow each other, as those of TLS do.
+// locked is a connection that writes one message after the other, like TLS.
 type locked struct {
 	*TCP
 	mu sync.Mutex

@@ -34,7 +34,7 @@ const (
 	// freshness.
 	interval  = 2 * time.Second
 	freshness = time.Second
-	// maxStream limits a stream. The page then opens another one, for which its user must still have the right.
+	// maxStream limits a stream. The page then opens another one, if its user still has the right.
 	maxStream = 30 * time.Minute
 )
 

@@ -15,7 +15,7 @@ import (
 // Goroutines start when there is work. A few stay without work, because their stacks have grown already,
 // until close ends them. The owner of the scheduler closes it and waits for running.
 type scheduler struct {
-	running sync.WaitGroup // its goroutines, and those that begin watches
+	running sync.WaitGroup // its goroutines, and goroutines that begin watches
 	most    int            // goroutines that do not wait for a client
 
 	work *sync.Cond // of mu: idle goroutines wait for it

@@ -88,7 +88,7 @@ func (ws *watchStream) signal(signal uint32) {
 	}
 }
 
-// take returns the signals, and removes those that the caller is about to serve.
+// take returns the signals, and removes the signals that the caller is about to serve.
 func (ws *watchStream) take() uint32 { return ws.signals.And(^(woken | timerFired)) }
 
 // begin sends the head, and then events until the watch is parked or over. It has a goroutine of its own,

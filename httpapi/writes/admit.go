@@ -148,8 +148,8 @@ func (e *Endpoint) manage(live, obj runtime.Object, manager string) (runtime.Obj
 	return e.Manager.UpdateNoErrors(live, obj, manager), nil
 }
 
-// managedFields gives access to the managedFields of an object without converting them: those of an
-// unstructured object are maps, which its accessor converts at every call.
+// managedFields reads and writes the managedFields of an object without converting them. In an unstructured object
+// they are maps, which its accessor converts at every call.
 type managedFields struct {
 	object   metav1.Object
 	metadata map[string]any // of an unstructured object; nil for others
@@ -205,7 +205,7 @@ func (s saved) copied() saved {
 	return s
 }
 
-// holds reports whether the entries of an unstructured object are those of other.
+// holds reports whether the entries of an unstructured object are the same maps as other's.
 func (s saved) holds(other saved) bool {
 	a, _ := s.raw.([]any)
 	b, _ := other.raw.([]any)

@@ -49,7 +49,7 @@ func TestWarningsMatchUpstream(t *testing.T) {
 	})
 }
 
-// TestOwnersAreUnique checks that of random owner references exactly the semantically different ones are left.
+// TestOwnersAreUnique checks that exactly the semantically different ones of random owner references remain.
 func TestOwnersAreUnique(t *testing.T) {
 	flags := []*bool{nil, ptr.To(false), ptr.To(true), ptr.To(true)}
 	rapid.Check(t, func(t *rapid.T) {

@@ -22,10 +22,9 @@ import (
 // storeTimeout limits a read of etcd, which happens while the registry's cache has not loaded.
 const storeTimeout = 10 * time.Second
 
-// store implements the methods of cache.Indexer that listers use, over the registry's cache of one
-// resource. It decodes objects when they are read, and keeps those that are read by name. Callers must
-// not change objects, as with an informer. Objects are as new as the cache, and so at least as new as
-// in an informer.
+// store implements the methods of cache.Indexer that listers use, over the registry's cache of one resource. It
+// decodes objects when they are read, and keeps objects that are read by name. Callers must not change objects, as
+// with an informer. Objects are as new as the cache, and so at least as new as in an informer.
 type store struct {
 	cache.Indexer // nil: nothing is written, and there is one index
 

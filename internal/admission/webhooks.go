@@ -27,9 +27,9 @@ type Webhooks struct {
 	Auth webhook.AuthenticationInfoResolverWrapper
 }
 
-// NewWebhooks returns the Webhooks of a server. services finds its services, and config connects to
-// it. Other connections use egress; nil connects directly. If spans is not nil, it records calls as
-// spans within those of the requests that cause them.
+// NewWebhooks returns the Webhooks of a server. services finds its services, and config connects to it. Other
+// connections use egress; nil connects directly. If spans is not nil, it records calls as spans within the spans of
+// the requests that cause them.
 func NewWebhooks(services webhook.ServiceResolver, config *rest.Config, egress *egressselector.EgressSelector, spans trace.TracerProvider) (*Webhooks, error) {
 	if spans == nil {
 		spans = tracing.NewNoopTracerProvider() // still passes on the trace context of requests

@@ -78,8 +78,8 @@ type Auth struct {
 	OpenID func(*restful.Container)
 	// Audiences that this server's tokens are meant for.
 	Audiences authenticator.Audiences
-	// ClientCA has the CAs of client certificates, those of front proxies included. It is nil
-	// if no client certificates are accepted.
+	// ClientCA has the CAs of client certificates, including front proxies'. It is nil if no client certificates are
+	// accepted.
 	ClientCA dynamiccertificates.CAContentProvider
 	// RequestHeader names the headers of a front proxy; nil if no front proxy is accepted.
 	RequestHeader *authenticatorfactory.RequestHeaderConfig

@@ -179,8 +179,8 @@ func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config, rev
 	return update, nil
 }
 
-// byTokens splits config. local has the authenticators of tokens that decide in this process. remote has
-// those that ask a provider or a webhook; they are later in upstream's order. Neither has a cache: compose
+// byTokens splits config. local has the authenticators of tokens that decide in this process. remote has the
+// authenticators that call a provider or a webhook; they are later in upstream's order. Neither has a cache: compose
 // puts one in front, and revocation must not use one.
 func byTokens(config kubeauthenticator.Config) (local, remote kubeauthenticator.Config) {
 	config.RequestHeaderConfig, config.ClientCAContentProvider = nil, nil

@@ -185,7 +185,7 @@ func TestAuthenticationConfigReload(t *testing.T) {
 	replace(t, file, jwtConfig(issuer, t, "two:"))
 	expect("two:")
 	replace(t, file, strings.ReplaceAll(jwtConfig(issuer, t, "three:"), "jwt:", "anonymous: {enabled: true}\njwt:"))
-	expect("two:") // what is said of anonymous requests stays
+	expect("two:") // the decision about anonymous requests stays
 }
 
 // TestTokenWebhooksAreAskedOnceInAWhile: a webhook authenticates tokens, and its answers are cached.
@@ -223,7 +223,7 @@ func TestTokenWebhooksAreAskedOnceInAWhile(t *testing.T) {
 	if u, err := authenticate(a, request(t, "unknown", nil)); err == nil {
 		t.Errorf("an unknown token is %v", u)
 	}
-	// The webhook is not asked about tokens that this process can verify.
+	// The webhook is not called for tokens that this process can verify.
 	if u, err := authenticate(a, request(t, "s3cret", nil)); err != nil || u.GetName() != "alice" || asked.Load() != 2 {
 		t.Errorf("%v, %v, asked %d times", u, err, asked.Load())
 	}

@@ -120,8 +120,8 @@ func (d *decisions) ask(ctx context.Context, a authorizer.Attributes, changes ui
 	return made
 }
 
-// addTo adds the decisions that the cache has answered to upstream's metric, which counts those that RBAC
-// has made. The metric counts only decisions to allow or to deny, and RBAC never denies.
+// addTo adds the decisions that the cache has answered to upstream's metric, which counts RBAC's decisions. The
+// metric counts only decisions to allow or to deny, and RBAC never denies.
 func (d *decisions) addTo(families []*dto.MetricFamily) {
 	for _, family := range families {
 		if family.GetName() != "apiserver_authorization_decisions_total" {

@@ -172,7 +172,7 @@ func (g *graph) followOnce(ctx context.Context, pods *registry.Resource, synced 
 	}
 }
 
-// replace replaces the pods of the graph by those of a snapshot.
+// replace replaces the pods of the graph by the pods of a snapshot.
 func (g *graph) replace(now cache.Snapshot) {
 	if g.known == nil {
 		g.known = make(map[string]podOnNode, now.Len())
@@ -319,7 +319,7 @@ func inform[T any](g *graph, informer clientcache.SharedIndexInformer, trim func
 // names of nodes. Such nodes are authorized again more often than necessary.
 type losses struct {
 	all   atomic.Uint64 // every change
-	any   atomic.Uint64 // those that may concern any node
+	any   atomic.Uint64 // losses that may concern any node
 	nodes [1 << 10]atomic.Uint64
 	seed  maphash.Seed // of the hashes of nodes' names
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// wiretap stands between clients and a server and hears what they agree on: it offers the
-// server what the client offers, and has the client speak what the server chooses.
+// wiretap stands between clients and a server and records the negotiated protocols: it offers the server what the
+// client offers, and returns the server's choice to the client.
 type wiretap struct {
 	net.Listener
 	server string
@@ -57,7 +57,7 @@ func newWiretap(t *testing.T, server string) *wiretap {
 	return w
 }
 
-// pass hands on the bytes of a connection until either side ends it.
+// pass forwards the bytes of a connection until either side ends it.
 func (w *wiretap) pass(c net.Conn, config *tls.Config) {
 	var onward *tls.Conn
 	negotiate := func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -91,7 +91,7 @@ func (w *wiretap) pass(c net.Conn, config *tls.Config) {
 	back.Wait()
 }
 
-// listen hands on what the client sends, and notes how it begins.
+// listen forwards the client's bytes, and records their beginning.
 func (w *wiretap) listen(client, onward *tls.Conn) {
 	buffer := make([]byte, 64<<10)
 	for {
@@ -128,7 +128,7 @@ func (w *wiretap) note(protocol string, sent []byte) {
 	w.said = append(w.said, said)
 }
 
-// heard returns what was said since it was last called.
+// heard returns the records since the last call.
 func (w *wiretap) heard() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// browser is a Chromium, told what to do by its DevTools protocol.
+// browser is a Chromium, driven by its DevTools protocol.
 type browser struct {
 	*proctest.Process
 	t       *testing.T
@@ -82,7 +82,7 @@ func (b *browser) close() {
 	}
 }
 
-// page is a tab that shows what is at some URL.
+// page is a tab that shows a URL.
 type page struct {
 	b    *browser
 	conn *websocket.Conn
@@ -125,7 +125,7 @@ func (b *browser) open(url string, header map[string]string) *page {
 	if err := json.Unmarshal(p.order("Page.navigate", map[string]any{"url": url}), &to); err != nil || to.LoaderID == "" || to.ErrorText != "" {
 		b.t.Fatalf("%s: %v %+v", url, err, to)
 	}
-	if !p.loaded[to.LoaderID] { // about:blank, too, tells when it is
+	if !p.loaded[to.LoaderID] { // about:blank is loaded, too
 		p.read(func(*message) bool { return p.loaded[to.LoaderID] })
 	}
 	return p
@@ -143,7 +143,7 @@ type message struct {
 	}
 }
 
-// order has the page do something and returns what comes of it.
+// order sends a command to the page and returns the result.
 func (p *page) order(method string, params any) json.RawMessage {
 	p.b.t.Helper()
 	p.next++
@@ -186,7 +186,7 @@ func (p *page) read(awaited func(*message) bool) *message {
 	}
 }
 
-// run runs a script, which may use await, and decodes what it returns.
+// run runs a script, which may use await, and decodes its result.
 func (p *page) run(script string, result any) {
 	p.b.t.Helper()
 	raw := p.order("Runtime.evaluate", map[string]any{"expression": "(async () => {" + script + "})()", "awaitPromise": true, "returnByValue": true})
@@ -205,7 +205,7 @@ func (p *page) run(script string, result any) {
 // pageWatches is more than the six requests that a browser sends one server at once by HTTP/1.1.
 const pageWatches = 20
 
-// pageScript lists config maps, watches them many times, makes one, and returns what it saw.
+// pageScript lists ConfigMaps, watches them many times, creates one, and returns the results.
 const pageScript = `
 	const maps = '%s/api/v1/namespaces/default/configmaps', headers = {Authorization: 'Bearer root-token'};
 	const list = await (await fetch(maps, {headers})).json();
@@ -259,7 +259,7 @@ func TestBrowserSpeaksHTTP2(t *testing.T) {
 			t.Errorf("%s: %+v", name, saw)
 		}
 		spoken := page.seen[p.url()+"/api/v1/namespaces/default/configmaps"]
-		if name == "own" { // pages of others are not told, unless the server lets them know
+		if name == "own" { // pages of other origins cannot read these headers, unless the server exposes them
 			spoken = slices.Concat(spoken, page.seen[p.url()+"/version"], saw.Hops)
 		}
 		if n := len(spoken); n < pageWatches+2 || slices.ContainsFunc(spoken, func(s string) bool { return s != "h2" }) {

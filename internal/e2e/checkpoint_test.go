@@ -26,8 +26,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// everything returns all objects that p serves, as JSON without their resourceVersion, but
-// those that belong to servers, and events. A resource that cannot be listed has its error.
+// everything returns all objects that p serves, as JSON without their resourceVersion, except events and objects that
+// belong to servers. A resource that cannot be listed has its error.
 func everything(t *testing.T, p *process) map[string]string {
 	t.Helper()
 	found, err := discovery.NewDiscoveryClientForConfigOrDie(p.config()).ServerPreferredResources()
@@ -89,8 +89,8 @@ spec:
 `, plural, kind, strings.ToLower(kind))
 }
 
-// TestResetRestoresACheckpoint spoils a server's state in many ways, several times, and has it brought
-// back: all is as it was, and informers saw each change without having to list again.
+// TestResetRestoresACheckpoint changes a server's state in many ways, several times, and resets it. All objects must
+// be as before, and informers must see each change without a relist.
 func TestResetRestoresACheckpoint(t *testing.T) {
 	tokens := filepath.Join(t.TempDir(), "tokens.csv")
 	if err := os.WriteFile(tokens, []byte("somebody,somebody,1\n"), 0o600); err != nil {

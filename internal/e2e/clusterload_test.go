@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/bench/testservers"
 )
 
-// TestClusterLoadSurvivesARestart plays a small cluster by both protocols and restarts the server meanwhile. No
-// request fails while it serves, and afterwards each informer has what there is.
+// TestClusterLoadSurvivesARestart simulates a small cluster over both protocols and restarts the server meanwhile. No
+// request may fail while the server serves, and each informer must end with the server's objects.
 func TestClusterLoadSurvivesARestart(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	etcd := filepath.Join(t.TempDir(), "etcd")

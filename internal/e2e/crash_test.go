@@ -118,7 +118,7 @@ func TestAcknowledgedWritesSurviveACrash(t *testing.T) {
 	}
 }
 
-// awaitSame waits until a follower holds what a consistent list returns.
+// awaitSame waits until a follower has the objects of a consistent list.
 func awaitSame(t *testing.T, client kubernetes.Interface, f *follower) {
 	t.Helper()
 	list, err := client.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})

@@ -131,8 +131,8 @@ func suites() string {
 	return strings.Join(append(flag.PreferredTLSCipherNames(), flag.InsecureTLSCipherNames()...), ",")
 }
 
-// servesSuites checks that the certificate that the server made for itself is good for every
-// suite that kube-apiserver's is good for: all but those that need an ECDSA key.
+// servesSuites checks that the server's generated certificate supports every cipher suite that kube-apiserver's does,
+// except suites that need an ECDSA key.
 func servesSuites(t *testing.T, port int) {
 	t.Helper()
 	for _, suite := range append(tls.CipherSuites(), tls.InsecureCipherSuites()...) {

@@ -79,9 +79,9 @@ func documents(t *testing.T) map[string]string {
 	return all
 }
 
-// TestCommandsOfDocumentsWork does what the documents below docs tell their readers to do, in the order of
-// each document, in an empty directory in place of a checkout. The servers get other ports than
-// the documents', which are taken. With the flag for it, a relay's upstream is a stock kube-apiserver.
+// TestCommandsOfDocumentsWork runs the commands in the documents below docs, in the order of each document, in an
+// empty directory instead of a checkout. The documents' ports are occupied, so that the servers get others. With
+// -stock, a relay's upstream is a kube-apiserver.
 func TestCommandsOfDocumentsWork(t *testing.T) {
 	occupy(t, documentPorts...)
 	ran := 0

@@ -124,7 +124,7 @@ func TestObjectFlagsTakeEffect(t *testing.T) {
 		t.Errorf("a privileged pod: %v", err)
 	}
 	pod.Spec.Containers[0].SecurityContext = nil
-	// There is no service account, which the plugin that is off would ask for.
+	// There is no service account, which the disabled plugin would require.
 	pod, err = client.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)

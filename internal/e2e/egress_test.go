@@ -28,7 +28,7 @@ import (
 // tunnel is a proxy like konnectivity's server in mode http-connect: a unix socket takes CONNECT, and connects to the
 // address that it has for the name.
 type tunnel struct {
-	names map[string]string // host:port asked for, and dialed
+	names map[string]string // by the requested host:port, the address to dial
 
 	mu    sync.Mutex
 	asked map[string]int

@@ -75,8 +75,8 @@ func TestEncryptionAtRest(t *testing.T) {
 	p.want(200, "/livez/poststarthook/start-encryption-provider-config-automatic-reload")
 }
 
-// expectStored expects what the embedded etcd holds of default/s to begin so, and not to
-// tell the secret.
+// expectStored checks that the value of default/s in the embedded etcd begins with prefix and does not contain the
+// secret.
 func expectStored(t *testing.T, p *process, resource, prefix string) {
 	t.Helper()
 	if value := stored(t, p, resource); !bytes.HasPrefix(value, []byte(prefix)) || bytes.Contains(value, []byte("hunter2")) {

@@ -19,8 +19,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// gateEffects tells for each of some feature gates whether a server shows its effect. They are
-// gates of upstream's code that Larder's own replaces.
+// gateEffects tests, for some feature gates, whether a server shows their effect. They are gates of upstream's code
+// that Larder's own replaces.
 var gateEffects = map[string]func(*process) bool{
 	"StorageVersionHash": func(p *process) bool { return strings.Contains(p.want(200, "/api/v1"), "storageVersionHash") },
 	"WatchCacheInitializationPostStartHook": func(p *process) bool {

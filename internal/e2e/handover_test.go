@@ -30,8 +30,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// handover is a cluster whose server is replaced by another program, at the same address,
-// while clients go on.
+// handover is a cluster whose server is replaced by another program, at the same address, while clients continue.
 type handover struct {
 	*plane
 	port  int
@@ -219,7 +218,7 @@ func (h *handover) write(ctx context.Context, who int) {
 			}
 		}
 		h.mu.Lock()
-		if code == 0 { // given up, with an unknown end
+		if code == 0 { // abandoned, with an unknown outcome
 			delete(h.acked, path)
 			h.mu.Unlock()
 			return

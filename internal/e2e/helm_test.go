@@ -21,7 +21,7 @@ type helm struct {
 	binary, kubeconfig, home string
 }
 
-// run returns what the command printed on both streams, and how it ended when it failed.
+// run returns the command's output, and how it ended if it failed.
 func (h *helm) run(args ...string) string {
 	var out bytes.Buffer
 	cmd := exec.Command(h.binary, append([]string{"--namespace", "shop"}, args...)...)

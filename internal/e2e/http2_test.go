@@ -61,8 +61,8 @@ func TestServerPassesH2Spec(t *testing.T) {
 		return failures + err.Error()
 	}
 	failures := run()
-	// One test is a race: where the answer has left before the second WINDOW_UPDATE arrives, there
-	// is no stream any more whose window it could overflow.
+	// One test is a race: if the answer is sent before the second WINDOW_UPDATE arrives, there is no stream whose
+	// window it could overflow.
 	if strings.Contains(failures, "above 2^31-1 on a stream") && strings.Contains(failures, " 144 passed") {
 		for tries := 0; tries < 100 && failures != ""; tries++ {
 			failures = run("http2/6.9.1/3")

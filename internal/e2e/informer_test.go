@@ -31,8 +31,8 @@ type follower struct {
 	faults  []string
 }
 
-// follow starts a follower that asks for one media type, and waits until it has
-// the initial state. Its faults are the test's.
+// follow starts a follower that requests one media type, and waits until it has the initial state. Its errors fail
+// the test.
 func follow(t *testing.T, p *process, namespace, mediaType string, restarts bool) *follower {
 	t.Helper()
 	config := p.config()

@@ -32,8 +32,7 @@ func TestHangingKeyServiceDelaysOnlyItsSecrets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A role of its own: those of kube-apiserver that are aggregated get their rules from
-	// the controller manager.
+	// The test has its own role, because the controller manager fills in kube-apiserver's aggregated roles.
 	role := &rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
 		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}}},

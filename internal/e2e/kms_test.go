@@ -28,8 +28,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// keyService is a key management service: Kubernetes' own gRPC service over a socket,
-// with keys that are made of their names.
+// keyService is a key management service: Kubernetes' own gRPC service over a socket, with keys derived from their
+// names.
 type keyService struct {
 	socket  string
 	timeout time.Duration // how long servers whose files are written afterwards wait for it
@@ -43,8 +43,8 @@ type keyService struct {
 	key string // that encrypts
 }
 
-// keysDir makes a directory for services and the files that name them, which the test's end
-// removes. Names of sockets must be short, and those of t.TempDir are not.
+// keysDir makes a directory for services and the files that name them, which the end of the test removes. Names of
+// sockets must be short, unlike those of t.TempDir.
 func keysDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "kms") // names of sockets must be short
@@ -225,7 +225,7 @@ func (p *process) rewrite(t *testing.T) ([]byte, error) {
 	return stored(t, p, "secrets"), nil
 }
 
-// encrypted says what is wrong with a value that should be encrypted so.
+// encrypted returns an error unless a value is encrypted by this service with this key.
 func encrypted(value []byte, service, key string) error {
 	if !bytes.HasPrefix(value, []byte("k8s:enc:kms:v2:"+service+":")) || !bytes.Contains(value, []byte(key)) || bytes.Contains(value, []byte("hunter2")) || bytes.Contains(value, []byte("password")) {
 		return fmt.Errorf("stored %.200q, want it encrypted by %s, with %s", value, service, key)

@@ -34,8 +34,7 @@ func (k *kubectl) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run returns what the command printed on both streams, and how it ended when it
-// failed.
+// run returns the command's output, and how it ended if it failed.
 func (k *kubectl) run(stdin string, args ...string) string {
 	var out bytes.Buffer
 	cmd := k.command(args...)
@@ -59,7 +58,7 @@ func (k *kubectl) must(t *testing.T, stdin string, args ...string) string {
 // longWait has commands that wait do so as long as tests do, instead of half a minute.
 const longWait = "--timeout=300s"
 
-// try runs a command and returns what it printed as an error unless it succeeded.
+// try runs a command. It returns the output as an error if the command failed.
 func (k *kubectl) try(args ...string) error {
 	out, err := k.command(args...).CombinedOutput()
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// latenciesFile holds what a stock server says of slow requests, for those who have none.
+// latenciesFile has kube-apiserver's records of slow requests, for tests without one.
 var latenciesFile = filepath.Join("testdata", "latencies.json")
 
 // noLatency are the parts of a slow request that upstream reports and reads from cached bytes lack: objects from the
@@ -38,7 +38,7 @@ func slowReads() []visit {
 	}
 }
 
-// latencyParts returns which parts of slow requests the audit log tells the duration of, by request.
+// latencyParts returns the parts of slow requests whose duration is in the audit log, by request.
 func latencyParts(t *testing.T, stock bool) map[string][]string {
 	t.Helper()
 	dir := t.TempDir()

@@ -16,7 +16,7 @@ type knownDifference struct {
 	reason  string
 }
 
-// knownDifferences are all. docs/monitoring/metrics.md tells users.
+// knownDifferences are all known differences. docs/monitoring/metrics.md describes them for users.
 var knownDifferences = []knownDifference{
 	{
 		regexp.MustCompile(`^apiextensions_openapi_v[23]_regeneration_count$`), "missing", false,

@@ -18,7 +18,7 @@ var (
 	pairOfLine  = regexp.MustCompile(`([\w-]+)=("(?:[^"\\]|\\.)*"|\S+)`)
 )
 
-// lines returns the lines of the traffic, by verb and URI; of several, that of the last.
+// lines returns the lines of the traffic, by verb and URI. The last of several counts.
 func lines(t *testing.T, log string) map[string]line {
 	t.Helper()
 	all := make(map[string]line)

@@ -23,7 +23,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// metricsFile holds what a stock server said, for those who have none.
+// metricsFile has the metrics of a kube-apiserver, for tests without one.
 var metricsFile = filepath.Join("testdata", "metrics.json")
 
 // family is the shape of a metric.
@@ -166,7 +166,7 @@ func shapes(families map[string]*dto.MetricFamily) map[string]family {
 type tolerance struct{ count, sum float64 }
 
 const (
-	ownPart  = 0.1  // of all requests, those that a server sends itself
+	ownPart  = 0.1  // part of a server's own requests
 	sizePart = 0.03 // part of a size that depends on a server's revisions and names
 )
 
@@ -195,10 +195,10 @@ var countedFamilies = map[string]tolerance{
 	"apiserver_request_filter_duration_seconds":   {count: ownPart},
 }
 
-// ownTraffic are resources that servers ask for on their own account at any time.
+// ownTraffic are resources that servers request by themselves at any time.
 var ownTraffic = []string{"leases", "events", "nodes", "pods", "secrets", "apiservices", "flowschemas", "prioritylevelconfigurations", "servicecidrs", "ipaddresses", "namespaces", "services", "serviceaccounts", "customresourcedefinitions", "endpointslices", "selfsubjectaccessreviews"}
 
-// counts returns what the traffic has added to the samples of countedFamilies.
+// counts returns the increase of the samples of countedFamilies.
 func counts(before, after map[string]*dto.MetricFamily) map[string]float64 {
 	all := make(map[string]float64)
 	for name, within := range countedFamilies {
@@ -247,7 +247,7 @@ func samplesOf(f *dto.MetricFamily, sums bool) map[string]float64 {
 // metricDifferences compares, and knows what may differ.
 type metricDifferences struct {
 	t    *testing.T
-	seen map[int]bool // those of knownDifferences
+	seen map[int]bool // indexes of knownDifferences
 }
 
 // differ reports a difference of a name, unless it is known.

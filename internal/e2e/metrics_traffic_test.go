@@ -209,7 +209,7 @@ func readsOf(list, name string) []visit {
 	return all
 }
 
-// farewell deletes what the traffic has made.
+// farewell deletes the objects of the traffic.
 func farewell() []visit {
 	drop := func(path string) visit { return visit{method: http.MethodDelete, path: path} }
 	return []visit{
@@ -245,7 +245,7 @@ func certificateOf(s *httptest.Server) string {
 	return "-----BEGIN CERTIFICATE-----\n" + base64.StdEncoding.EncodeToString(s.Certificate().Raw) + "\n-----END CERTIFICATE-----\n"
 }
 
-// meterHook is a webhook that denies what is named for that.
+// meterHook is a webhook that denies objects by their names.
 func meterHook(t *testing.T) *httptest.Server {
 	hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		var review admissionv1.AdmissionReview

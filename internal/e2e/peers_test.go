@@ -24,7 +24,7 @@ import (
 type peering struct {
 	*plane
 	first, second *member
-	said          []string // what was asked and answered, without what differs from run to run
+	said          []string // requests and answers, without values that vary between runs
 }
 
 // serverIDOf is the name of a server on a host (apiserver pkg/server/config.go).
@@ -45,7 +45,7 @@ func (p *peering) say(format string, args ...any) {
 	p.said = append(p.said, text)
 }
 
-// ask has a server answer, and takes down what it says.
+// ask sends a request to a server, and records the answer.
 func (p *peering) ask(of *member, method, path, body string, header http.Header) int {
 	code, answer := of.ask(method, path, body, header)
 	p.say("%s %s %v: %d %s", method, path, header, code, answer)
@@ -54,7 +54,7 @@ func (p *peering) ask(of *member, method, path, body string, header http.Header)
 
 const peerJob = `{"kind":"Job","apiVersion":"batch/v1","metadata":{"name":"j","namespace":"default"},"spec":{"template":{"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}}}}`
 
-// run starts both, has the second asked for what the first alone serves, and stops both.
+// run starts both servers, sends the second requests for resources that only the first serves, and stops both.
 func (p *peering) run(firstStock, secondStock bool) {
 	p.t.Helper()
 	ports := proctest.Ports(p.t, 2)
@@ -91,7 +91,7 @@ func (p *peering) run(firstStock, secondStock bool) {
 	p.stop()
 }
 
-// discover asks what is served by both, and by the second alone.
+// discover reads the second server's discovery document, with the groups of its peers and without.
 func (p *peering) discover() {
 	p.t.Helper()
 	for _, profile := range []string{"", ";profile=nopeer"} {
@@ -104,7 +104,7 @@ func (p *peering) discover() {
 	}
 }
 
-// identities takes down what each tells of itself in the store.
+// identities records the objects that each has published in the store.
 func (p *peering) identities() {
 	p.t.Helper()
 	for i, m := range []*member{p.first, p.second} {
@@ -156,7 +156,7 @@ func (p *peering) stop() {
 func TestPeers(t *testing.T) {
 	t.Parallel()
 	if out, err := onHost("elsewhere", "/bin/hostname").CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "elsewhere" {
-		// Servers know each other by the hash of their machine's name, for which there is no flag.
+		// Servers identify each other by the hash of their machine's name, which no flag sets.
 		t.Skipf("this system gives no process a namespace with a host name of its own: %v %s", err, out)
 	}
 	talk := func(firstStock, secondStock bool) []string {

@@ -31,7 +31,7 @@ type plane struct {
 	url  string // of etcd
 	args []string
 
-	stock, larder string // the programs; "" are those that the others are of, too
+	stock, larder string // the programs; "" means the usual ones
 }
 
 // newPlane starts an etcd and makes the files that its servers share.

@@ -15,7 +15,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// recordsFile holds what a stock server wrote down, for those who have none.
+// recordsFile has the records of a kube-apiserver, for tests without one.
 var recordsFile = filepath.Join("testdata", "records.json")
 
 // recordedWrites and recordedReads are the traffic: of built-in and custom resources, of deprecated kinds, and with a
@@ -90,8 +90,7 @@ func compareRecords(t *testing.T, stock, larder []string) {
 	}
 }
 
-// record starts a server, on an etcd of its own, gives it the traffic and returns what it has
-// written down of that.
+// record starts a server on its own etcd, sends it the traffic, and returns its records of that.
 func record(t *testing.T, hook *httptest.Server, stock bool) []string {
 	t.Helper()
 	audited := filepath.Join(t.TempDir(), "audit.log")

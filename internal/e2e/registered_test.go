@@ -20,7 +20,7 @@ import (
 // stockRegisters is built by `go run . -registered` in bench/buildapiserver.
 var stockRegisters = flag.String("stock-registered", "", "kube-apiserver that tells which metrics it has registered")
 
-// registeredFile holds what it told, for those who have none.
+// registeredFile has the names that kube-apiserver registers, for tests without one.
 var registeredFile = filepath.Join("testdata", "registered.json")
 
 // notRegistered are the metrics of kube-apiserver that Larder does not have, each with the reason.
@@ -32,8 +32,8 @@ var elsewhere = map[string]string{
 	"aggregator_unavailable_apiservice_total": "httpapi/aggregator.TestUnavailableServersAreExplained",
 }
 
-// registeringArgs are the flags of servers that have as many parts as can be: those that make
-// themselves metrics when they are configured.
+// registeringArgs are the flags of servers with as many parts as possible, because parts create metrics when they are
+// configured.
 func registeringArgs(t *testing.T) []string {
 	t.Helper()
 	dir := t.TempDir()
@@ -64,8 +64,8 @@ authorizers: [{type: Node, name: node}, {type: RBAC, name: rbac}]
 	)
 }
 
-// registered returns the names of the metrics that a server has registered, whether or not they
-// have samples, and those that it serves after the traffic.
+// registered returns the names of the metrics that a server has registered, with or without samples, and the metrics
+// that it serves after the traffic.
 func registered(t *testing.T, stock bool) (names []string, served map[string]*dto.MetricFamily) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "registered")

@@ -277,7 +277,7 @@ func TestResetEndsServing(t *testing.T) {
 		if round%2 == 0 {
 			r.undefine("kept")
 		}
-		var stopped atomic.Bool // requests are not given up: the server would go on with them
+		var stopped atomic.Bool // requests are not abandoned: the server would continue to serve them
 		var makers sync.WaitGroup
 		for i := range 4 {
 			makers.Go(func() {

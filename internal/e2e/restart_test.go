@@ -24,10 +24,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestWatchGoesOnAfterRestart kills the server and watches its successor from where
-// a client was before: each event comes once, in order. Lists of that time are
-// served as well. That holds for what was written in the last 80 seconds, however many revisions they had.
-// Without a replay the client has to list again.
+// TestWatchGoesOnAfterRestart kills the server and resumes a watch at its successor where a client was before: each
+// event must arrive once, in order. Lists at revisions of that time are served as well. That holds for writes of the
+// last 80 seconds, however many revisions they had. Without a replay the client has to list again.
 func TestWatchGoesOnAfterRestart(t *testing.T) {
 	p := serve(t, "--index-labels", "configmaps=app", "--replay-revisions=1")
 	var changes []string

@@ -19,7 +19,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// watchOf opens a watch of the ConfigMaps of default that has told of one.
+// watchOf opens a watch of the ConfigMaps in default and reads one event.
 func watchOf(t *testing.T, client kubernetes.Interface) watch.Interface {
 	t.Helper()
 	var w watch.Interface
@@ -34,7 +34,7 @@ func watchOf(t *testing.T, client kubernetes.Interface) watch.Interface {
 	return w
 }
 
-// awaitEnd waits for the end of w, which tells nothing more, not even an error.
+// awaitEnd waits for the end of w, which must send nothing more, not even an error.
 func awaitEnd(t *testing.T, what string, w watch.Interface) {
 	t.Helper()
 	began := time.Now()

@@ -318,7 +318,7 @@ func ownTransport(config *rest.Config, k int, fresh bool) *rest.Config {
 	return own
 }
 
-// closing asks for each request's connection to be closed.
+// closing closes the connection after each request.
 type closing struct{ http.RoundTripper }
 
 func (c closing) RoundTrip(req *http.Request) (*http.Response, error) {

@@ -334,8 +334,8 @@ func newFlunder(name, filler string) *unstructured.Unstructured {
 	return f
 }
 
-// testSampleReturns: the sample's end fails its own requests and no others, and an informer
-// goes on when it is back.
+// testSampleReturns checks that the sample's end fails only its own requests, and that an informer continues when it
+// is back.
 func testSampleReturns(t *testing.T, s *sample, k *kubectl) {
 	t.Helper()
 	config := rest.CopyConfig(s.p.config())

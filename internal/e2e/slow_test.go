@@ -61,7 +61,7 @@ func TestSlowReadsLeaveATrace(t *testing.T) {
 		}
 		return nil
 	})
-	watched := make(chan struct{}) // closed when the watch, which the store need not go on for, has ended
+	watched := make(chan struct{}) // closed when the watch, which does not need the store, has ended
 	reads.Go(func() {
 		defer close(watched)
 		resp, body := p.fetch("GET", maps+"?watch=1&timeoutSeconds=1", nil, nil)

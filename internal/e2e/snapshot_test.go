@@ -19,8 +19,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestSnapshotRestoresObjects saves a server's objects while they are written, changes them, and goes back:
-// the server serves what it served then, and an informer that lived through it has that, too.
+// TestSnapshotRestoresObjects saves a server's objects during writes, changes them, and restores them. The server
+// must serve the saved objects, and an informer that stayed open must have them, too.
 func TestSnapshotRestoresObjects(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	k := newKubectl(t, p.kubeconfig(), "default")

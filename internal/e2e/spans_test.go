@@ -220,7 +220,7 @@ func traced() [][]string {
 	}
 }
 
-// spans asks a server everything and returns what it recorded of it.
+// spans sends a server all requests and returns its spans.
 func spans(t *testing.T, stock bool) []string {
 	t.Helper()
 	c, config := newCollector(t, "")
@@ -256,7 +256,7 @@ func spans(t *testing.T, stock bool) []string {
 	return lines
 }
 
-// withoutRanges returns lines without those of reads of etcd.
+// withoutRanges returns lines without the spans of etcd's reads.
 func withoutRanges(lines []string) (rest []string) {
 	within := false
 	for _, line := range lines {
@@ -267,7 +267,7 @@ func withoutRanges(lines []string) (rest []string) {
 	return rest
 }
 
-// TestSpansMatchKubeAPIServer checks that requests are recorded as the spans of kube-apiserver, except for those that
+// TestSpansMatchKubeAPIServer checks that requests are recorded as kube-apiserver's spans, with the differences that
 // spansFile marks. With -stock it asks kube-apiserver as well.
 func TestSpansMatchKubeAPIServer(t *testing.T) {
 	t.Parallel()

@@ -16,7 +16,7 @@ func TestServerStartsOnForeignObjects(t *testing.T) {
 	if err := os.Symlink(binaries.larder, etcd); err != nil {
 		t.Fatal(err)
 	}
-	const objects = 130 // more than etcd takes in a transaction
+	const objects = 130 // more than etcd allows in a transaction
 	results, err := starts.Run(t.Context(), starts.Config{
 		Trials: testservers.Trials{
 			TestServers: testservers.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: binaries.larder, Etcd: etcd},

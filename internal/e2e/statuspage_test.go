@@ -114,8 +114,8 @@ func TestStatusPageCanBeDisabled(t *testing.T) {
 	}
 }
 
-// TestStatusPageInBrowser signs in, in Chromium, looks at what changes, and tries to have a
-// client's name taken for HTML.
+// TestStatusPageInBrowser signs in with Chromium, checks that the page updates, and tries to inject HTML in a
+// client's name.
 func TestStatusPageInBrowser(t *testing.T) {
 	b := newBrowser(t)
 	p := serve(t, "--unsafe-no-fsync", "--token-auth-file", known(t))
@@ -162,7 +162,7 @@ func TestStatusPageInBrowser(t *testing.T) {
 	t.Run("certificate", func(t *testing.T) { statusByCertificate(t, b, p) })
 }
 
-// pictures looks at the page in the dark and on a phone.
+// pictures takes pictures of the page in dark mode and on a phone.
 func pictures(t *testing.T, page *page) {
 	for _, look := range []struct {
 		name, scheme  string
@@ -207,7 +207,7 @@ func statusByCertificate(t *testing.T, b *browser, p *process) {
 	}}
 	front := httptest.NewServer(proxy)
 	defer front.Close()
-	defer cancel() // ends the stream, for which Close waits
+	defer cancel() // ends the stream; Close waits for that
 	page := b.open(front.URL+"/larder/", nil)
 	page.until(`document.getElementById("state").textContent == "Live" && document.getElementById("login").hidden`)
 	page.until(`document.querySelectorAll("#flow tbody tr").length > 3`)

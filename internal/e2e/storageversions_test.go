@@ -90,7 +90,7 @@ func TestStorageVersions(t *testing.T) {
 	}
 }
 
-// withServer adds a server to each object that says what the first says.
+// withServer adds a server to each object, with the first server's versions.
 func withServer(all map[string]string, host string) map[string]string {
 	both := make(map[string]string)
 	for name, text := range all {

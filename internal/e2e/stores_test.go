@@ -22,9 +22,9 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// TestStoresByResource keeps every built-in resource in a second etcd and a custom one in a third, each with its
-// own revisions: objects are where they belong, both stores are checked, measured and compacted, a
-// checkpoint covers them, watches go on after a restart, and one store is restored alone.
+// TestStoresByResource keeps every built-in resource in a second etcd and a custom one in a third, each with its own
+// revisions. Objects must be in the right store, the stores must be checked, measured and compacted, a checkpoint
+// must cover them, watches must resume after a restart, and one store can be restored alone.
 func TestStoresByResource(t *testing.T) {
 	first, second := serveEtcd(t), serveEtcd(t)
 	data := filepath.Join(t.TempDir(), "third")

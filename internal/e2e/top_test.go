@@ -83,7 +83,7 @@ func TestTopShowsRequests(t *testing.T) {
 	t.Run("terminal", func(t *testing.T) { topOnTerminal(t, p) })
 }
 
-// topOnTerminal runs the command on a terminal, presses keys and looks at what is drawn.
+// topOnTerminal runs the command on a terminal, presses keys and checks the output.
 func topOnTerminal(t *testing.T, p *process) {
 	screen, terminal := openTerminal(t)
 	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 12, Col: 70}); err != nil {
@@ -212,7 +212,7 @@ func (s *screen) all() string {
 	return string(s.text)
 }
 
-// last returns what was drawn last, from the top of the screen to its end.
+// last returns the last frame, from the top of the screen to its end.
 func (s *screen) last() string {
 	frames := strings.Split(s.all(), "\x1b[H")
 	for i := len(frames) - 1; i > 0; i-- {

@@ -251,7 +251,7 @@ func (u *upgraded) await(pattern string) (pid int) {
 	return 0
 }
 
-// probe asks for /readyz until ctx ends, each time by a new connection.
+// probe requests /readyz until ctx ends, each time over a new connection.
 func (u *upgraded) probe(ctx context.Context) error {
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()

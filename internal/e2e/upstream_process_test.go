@@ -61,7 +61,7 @@ func (p *process) want(code int, path string) string {
 	return body
 }
 
-// valueAt returns what an embedded etcd has under a key, nil if nothing.
+// valueAt returns the value of a key in an embedded etcd, nil if there is none.
 func valueAt(t *testing.T, servers, key string) []byte {
 	t.Helper()
 	prefix := "/" + strings.Split(key, "/")[1]

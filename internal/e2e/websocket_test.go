@@ -43,7 +43,7 @@ type ui struct {
 	token  string // of a service account that may read config maps and notes in namespace ui
 }
 
-// newUI makes what the pages look at, in the server that -against names, too.
+// newUI creates the objects that the pages read, in the server that -against names, too.
 func newUI(t *testing.T, kubeconfig string) *ui {
 	t.Helper()
 	config := e2etest.Config(t, kubeconfig)
@@ -142,8 +142,8 @@ func TestPagesSeeStockWebSockets(t *testing.T) {
 	}
 }
 
-// testWebSocketWatches: a watch over a websocket has the events of one over HTTP, each in a
-// message of its own, whatever it asks for.
+// testWebSocketWatches checks that a watch over a websocket has the same events as one over HTTP, each in its own
+// message, for all parameters.
 func testWebSocketWatches(u *ui, k *kubectl) {
 	change := func(text string) {
 		for _, note := range []string{`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":{"text":%q}}`, `{"apiVersion":"ui.example.com/v1","kind":"Note","metadata":{"name":"a"},"text":%q}`} {

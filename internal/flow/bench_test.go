@@ -145,7 +145,7 @@ func BenchmarkFlow(b *testing.B) {
 			plain := flowcontrol.New(informers.NewSharedInformerFactory(fake.NewClientset(), 0), nil, 600)
 			ended := make(chan struct{})
 			close(ended)
-			defer func() { _ = plain.Run(ended) }() // ends what it began with
+			defer func() { _ = plain.Run(ended) }() // ends what New has started
 			for b.Loop() {
 				plain.Handle(b.Context(), flowcontrol.RequestDigest{RequestInfo: &r.info, User: who},
 					func(*flowcontrolv1.FlowSchema, *flowcontrolv1.PriorityLevelConfiguration, string) {},

@@ -80,7 +80,7 @@ func TestFlowAwaitsItsConfiguration(t *testing.T) {
 	}
 }
 
-// TestFlowRemembersClasses checks that cached classes are those of upstream's controller, before and after
+// TestFlowRemembersClasses checks that cached classes equal the classes of upstream's controller, before and after
 // the configuration changes.
 func TestFlowRemembersClasses(t *testing.T) {
 	f := runFlow(t, 600, flowConfiguration()...)

@@ -13,11 +13,10 @@ import (
 	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 )
 
-// queueSet is the fairqueuing.QueueSet of one priority level: upstream's queues, and a count of
-// taken seats in front of them. While no request waits, upstream serves a request at once if
-// enough seats are free for it, and the count decides the same. The first request for which
-// too few seats are free opens the queues. Placeholders then take the counted seats in the
-// queues, and upstream decides until its queues are empty.
+// queueSet is the fairqueuing.QueueSet of one priority level: upstream's queues, and a count of taken seats in front
+// of them. While no request waits, upstream serves a request at once if enough seats are free, and the count decides
+// the same. The first request that finds too few free seats opens the queues. Placeholders then take the counted
+// seats in the queues, and upstream decides until its queues are empty.
 type queueSet struct {
 	fairqueuing.QueueSet // upstream's
 	name                 string

@@ -148,8 +148,8 @@ func (r *runner) run(t *testing.T, name string) {
 
 var verdict = regexp.MustCompile(`^(?:=== RUN   |--- (PASS|FAIL|SKIP): )([^/\s]+)(?: \(.*)?$`)
 
-// execute runs a binary of tests in a directory, again without those that ran when one ends the process, and
-// returns how each top-level test ended.
+// execute runs a binary of tests in a directory. If a test ends the process, it runs the binary again without the
+// tests that ran. It returns how each top-level test ended.
 func (r *runner) execute(t *testing.T, binary, where string, out *bytes.Buffer) map[string]string {
 	results := map[string]string{}
 	for {

@@ -188,7 +188,7 @@ func unused(text []byte) []byte {
 	})
 }
 
-// command returns what a command prints.
+// command returns the output of a command.
 func command(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(name, args...).Output()

@@ -87,8 +87,8 @@ func blocks(text string) []string {
 	return all
 }
 
-// measured returns, for each id of a row, the figures that belong to it: those of its row, of the
-// rows below that have no id, of the column that it heads, and of the paragraphs that name it.
+// measured returns, for each id of a row, its figures: of its row, of the rows below that have no id, of the column
+// that it heads, and of the paragraphs that name it.
 func measured(text string) map[string][]string {
 	all := make(map[string][]string)
 	var heads, row []string
@@ -137,8 +137,8 @@ func cited(text string, known map[string][]string) []string {
 	return ids
 }
 
-// misquoted returns what is wrong with the figures of a document: each that stands in a row or a
-// sentence with an id must be one of the row with that id.
+// misquoted returns the errors in the figures of a document: each figure in a row or a sentence with an id must be
+// one of the row with that id.
 func misquoted(text string, known map[string][]string) []string {
 	var wrong []string
 	for _, block := range blocks(code.ReplaceAllString(text, "")) {

@@ -117,7 +117,7 @@ func (s *sleeper) walk(n ast.Node, where spot) {
 	})
 }
 
-// cases walks what a select of several cases does.
+// cases walks the statements of a select with several cases.
 func (s *sleeper) cases(x *ast.SelectStmt, where spot) {
 	for _, c := range x.Body.List {
 		clause := c.(*ast.CommClause)

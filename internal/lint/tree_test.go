@@ -58,7 +58,7 @@ var (
 	parsedTree = sync.OnceValues(parseTree)
 )
 
-// parseTree parses what tree returns. Its positions are those of positions.
+// parseTree parses the files that tree returns. Their positions refer to positions.
 func parseTree() ([]*file, error) {
 	root := filepath.Join("..", "..")
 	var files []*file

@@ -11,8 +11,8 @@ import (
 // CPUClock is a system clock that counts CPU time, which hardly depends on the load of the machine.
 type CPUClock int32
 
-// OfThread counts the CPU time of the calling thread. OfProcess counts that of all threads, for work of
-// several goroutines.
+// OfThread counts the CPU time of the calling thread. OfProcess counts the time of all threads, for work of several
+// goroutines.
 const (
 	OfThread  CPUClock = unix.CLOCK_THREAD_CPUTIME_ID
 	OfProcess CPUClock = unix.CLOCK_PROCESS_CPUTIME_ID

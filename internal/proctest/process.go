@@ -170,7 +170,7 @@ func (p *Process) Ended() error {
 	}
 }
 
-// Output returns what the process has written since the last start.
+// Output returns the output of the process since the last start.
 func (p *Process) Output() string {
 	if r := p.last(); r != nil {
 		return r.output.String()

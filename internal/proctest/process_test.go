@@ -20,7 +20,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// roleVariable makes the test binary stand still, end, or start one that stands still.
+// roleVariable makes the test binary stay idle, end, or start a process that stays idle.
 const roleVariable = "LARDER_PROCTEST_ROLE"
 
 func TestMain(m *testing.M) {

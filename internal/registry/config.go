@@ -62,8 +62,7 @@ type Config struct {
 	// labels are built when selectors often need them.
 	IndexLabels map[schema.GroupResource][]string
 
-	// History is the minimum time for which events are kept, so that watches can resume. It is at least 90
-	// seconds.
+	// History is how long events are kept at least, so that watches can resume. It is at least 90 seconds.
 	History time.Duration
 
 	// CheckInterval is the interval in which each cache is compared with the store; 0 is never.

@@ -58,7 +58,7 @@ type CustomResourceConfig struct {
 	In Override
 }
 
-// CustomKind is the kind of a version, and that of its lists.
+// CustomKind is the kind of a version, and the kind of its lists.
 type CustomKind struct {
 	schema.GroupVersionKind
 	ListKind string
@@ -92,9 +92,9 @@ func (r *Registry) NewCustomResource(config CustomResourceConfig) (*CustomResour
 	return c, err
 }
 
-// since returns the revision of a custom resource's store before which the past is not replayed: that of the
-// CRD. If CRDs are in another store, revisions cannot be compared. Then it is the present one, or the whole past
-// counts because the CRD has not changed since this process began.
+// since returns the revision of a custom resource's store before which the past is not replayed: the CRD's revision.
+// If CRDs are in another store, revisions cannot be compared. Then it is the present one, or the whole past counts
+// because the CRD has not changed since this process began.
 func (r *Registry) since(in Override, revision int64) int64 {
 	crds := r.config.of(apiextensions.Resource("customresourcedefinitions"))
 	switch {

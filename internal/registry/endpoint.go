@@ -82,9 +82,8 @@ func (e *Endpoint) Discovery() metav1.APIResource {
 	return r
 }
 
-// buildEndpoints derives the endpoints of one version, ordered by name, which puts
-// every resource before its subresources. The rules are those of apiserver
-// pkg/endpoints/installer.go, registerResourceHandlers.
+// buildEndpoints derives the endpoints of one version, ordered by name, which puts every resource before its
+// subresources. It follows apiserver pkg/endpoints/installer.go, registerResourceHandlers.
 func buildEndpoints(info *genericapiserver.APIGroupInfo, gv schema.GroupVersion) ([]*Endpoint, error) {
 	storages := info.VersionedResourcesStorageMap[gv.Version]
 	list := make([]*Endpoint, 0, len(storages))

@@ -37,7 +37,7 @@ func TestNothingChangesWhatAWriteReturns(t *testing.T) {
 	}
 }
 
-// storesIn finds the generic stores that v, a REST storage, is made of.
+// storesIn returns the generic stores in v, a REST storage.
 func storesIn(v reflect.Value, depth int) (stores []reflect.Value) {
 	for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
 		if v.IsNil() {

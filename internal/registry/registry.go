@@ -205,7 +205,7 @@ func (r *Registry) Endpoint(gvr schema.GroupVersionResource, subresource string)
 	return r.groups.endpoints[endpointKey{gvr, subresource}]
 }
 
-// Equivalents maps each endpoint to those that serve the same objects in other versions or groups.
+// Equivalents maps each endpoint to the endpoints that serve the same objects in other versions or groups.
 func (r *Registry) Equivalents() runtime.EquivalentResourceMapper { return r.groups.equivalents }
 
 // Services returns the ranges of service addresses and ports.

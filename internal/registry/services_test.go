@@ -26,9 +26,9 @@ func service(name string, kind corev1.ServiceType, ports ...corev1.ServicePort) 
 	}
 }
 
-// TestServicesHaveAddressesOfTheirOwn gives every service an address of its own, takes one
-// that is asked for, refuses one that is taken or outside, and takes back those of services
-// that are gone.
+// TestServicesHaveAddressesOfTheirOwn checks that every service gets its own address, that a requested address is
+// used, that an address that is taken or outside the range is refused, and that addresses of deleted services are
+// released.
 func TestServicesHaveAddressesOfTheirOwn(t *testing.T) {
 	s := startServer(t)
 	services, ctx := s.Client.CoreV1().Services("default"), t.Context()
@@ -44,7 +44,7 @@ func TestServicesHaveAddressesOfTheirOwn(t *testing.T) {
 		seen[svc.Spec.ClusterIP] = svc.Name
 	}
 	want := service("wanted", corev1.ServiceTypeClusterIP)
-	// In the band that is handed out last, so that no service before has got it.
+	// The address is in the band that is allocated last, so that no earlier service has it.
 	want.Spec.ClusterIP = "10.0.0.9"
 	if _, err := services.Create(ctx, want, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -65,8 +65,8 @@ func TestServicesHaveAddressesOfTheirOwn(t *testing.T) {
 	}
 	again := service("again", corev1.ServiceTypeClusterIP)
 	again.Spec.ClusterIP = "10.0.0.9"
-	// Upstream's repair may hear of a service before its address, and make the address
-	// again after both are gone; then it takes a minute to find that out.
+	// Upstream's repair may receive a service before its address, and create the address again after both are
+	// deleted. It then takes a minute to notice that.
 	proctest.Eventually(t, "the address of a deleted service is free", func() error {
 		_, err := services.Create(ctx, again, metav1.CreateOptions{})
 		return err

@@ -41,7 +41,7 @@ type world struct {
 	fresh  sync.WaitGroup // readers
 	writes int
 
-	// informer holds what a watcher of the mirror has delivered since it began at a revision.
+	// informer has the deliveries of a watcher of the mirror since it began at a revision.
 	watcher  *watch.Watcher
 	informer map[string]int64
 	began    int64
@@ -185,7 +185,7 @@ func (w *world) readFresh(ctx context.Context) {
 	}
 }
 
-// check compares what the mirror and its watcher show with upstream's history.
+// check compares the mirror and its watcher with upstream's history.
 func (w *world) check() error {
 	snapshot := w.mirror.Snapshot()
 	if !w.mirror.Cache.Ready() || w.mirror.Outdated() {

@@ -19,7 +19,7 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// receive returns what a watch delivers next, as text.
+// receive returns the next delivery of a watch, as text.
 func receive(t *testing.T, watch <-chan kv.WatchResponse) string {
 	t.Helper()
 	select {
@@ -34,7 +34,7 @@ func receive(t *testing.T, watch <-chan kv.WatchResponse) string {
 	}
 }
 
-// expect compares what a watch delivers next.
+// expect compares the next deliveries of a watch.
 func expect(t *testing.T, watch <-chan kv.WatchResponse, want ...string) {
 	t.Helper()
 	for _, one := range want {
@@ -239,7 +239,7 @@ func TestRevisionIsShared(t *testing.T) {
 	})
 }
 
-// TestRefusals gives answers that are no lists of ConfigMaps.
+// TestRefusals tests answers that are not lists of ConfigMaps.
 func TestRefusals(t *testing.T) {
 	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
 		answer := func(code int, contentType, body string) *http.Response {
@@ -326,7 +326,7 @@ func TestRestoreBehindAWatch(t *testing.T) {
 	})
 }
 
-// TestRefused tells an upstream that does not serve the resource from one that does not answer.
+// TestRefused checks that an upstream that does not serve the resource differs from one that does not answer.
 func TestRefused(t *testing.T) {
 	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
 		check := func(want bool) {

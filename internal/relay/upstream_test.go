@@ -37,13 +37,13 @@ type change struct {
 	created   bool
 }
 
-// upstream imitates an API server that serves ConfigMaps under a name. It is an http.RoundTripper, so that time
-// can be that of a synctest bubble.
+// upstream imitates an API server that serves ConfigMaps under a name. It is an http.RoundTripper, so that it works
+// in a synctest bubble.
 type upstream struct {
 	resource string
 	writer   wire.Writer
 	protobuf bool
-	// redefined is that of the stores that follow it.
+	// redefined is the value of Redefined in the stores that follow it.
 	redefined bool
 	client    *http.Client // reaches it
 	base      *url.URL
@@ -175,7 +175,7 @@ func (u *upstream) item(c change) []byte {
 	return data
 }
 
-// value returns what the store must hold of an object.
+// value returns the value that the store must have for an object.
 func (u *upstream) value(c change) string {
 	return strings.TrimSuffix(string(u.writer.AppendObject(nil, u.item(c))), "\n")
 }
@@ -472,7 +472,7 @@ func (u *upstream) newStore(t testing.TB) *relay.Store {
 	return store
 }
 
-// text renders what a watch delivered.
+// text renders the events of a response.
 func text(response kv.WatchResponse) string {
 	var out strings.Builder
 	for _, batch := range response.Batches {

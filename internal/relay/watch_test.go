@@ -401,7 +401,8 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// TestProgressOfALaggingWatch proves no progress before the watch has delivered what the probe has seen.
+// TestProgressOfALaggingWatch checks that no progress is proved before the watch has delivered everything that the
+// probe has seen.
 func TestProgressOfALaggingWatch(t *testing.T) {
 	for _, isProtobuf := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {

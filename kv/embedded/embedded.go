@@ -158,10 +158,11 @@ func startServer(ctx context.Context, config *embed.Config) (*embed.Etcd, error)
 	return nil, err
 }
 
-// elect makes a server that is the only voter and has no leader call an election now, and not after the election timeout.
-// The message is that of a leader that wants to be replaced. Raft must have applied all that it knows to be committed: it
-// panics if it looks for changes of members in entries that the server has already dropped. etcd publishes the state of raft
-// as a variable, of the server that was started last. A server that has just been restored has no index of its own yet.
+// elect makes a server that is the only voter and has no leader call an election now, instead of after the election
+// timeout. It sends the message of a leader that wants to be replaced. Raft must have applied all entries that it
+// knows to be committed: it panics if it looks for changes of members in entries that the server has already dropped.
+// etcd publishes the state of raft as a variable, of the server that was started last. A server that has just been
+// restored has no index of its own yet.
 func elect(ctx context.Context, server *etcdserver.EtcdServer) {
 	status, _ := expvar.Get("raft.status").(expvar.Func).Value().(raft.Status)
 	id, applied := uint64(server.MemberID()), server.AppliedIndex()

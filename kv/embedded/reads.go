@@ -36,7 +36,7 @@ func newLocalKV(server etcdserverpb.KVClient, answers kv.Answers) *localKV {
 	return k
 }
 
-// close refuses reads from now on and waits for those that are under way.
+// close refuses new reads and waits for reads in flight.
 func (k *localKV) close() {
 	k.cancel()
 	_ = k.reads.Acquire(context.Background(), maxReads) // never released

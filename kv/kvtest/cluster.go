@@ -56,10 +56,9 @@ func StartCluster(t testing.TB, variable string, size int, adjust func([]MemberC
 	return members
 }
 
-// Steady lengthens the members' election timeout, as an argument of [StartCluster]. On a busy machine
-// the others may otherwise elect another leader, and requests under way fail. etcd gives up a request
-// after 5 s and twice this timeout, so large writes need it, too. It is for tests in which the leader
-// lives on.
+// Steady lengthens the members' election timeout, as an argument of [StartCluster]. On a busy machine the others may
+// otherwise elect another leader, and requests in flight fail. etcd abandons a request after 5 s plus twice this
+// timeout, so large writes need it, too. It is for tests in which the leader survives.
 func Steady(configs []MemberConfig) {
 	for i := range configs {
 		configs[i].HeartbeatMs, configs[i].VoteMs = 100, 3000
@@ -131,7 +130,7 @@ func (o *Client) MoveLeader(ctx context.Context, leader, heir string) error {
 	if err != nil {
 		return err
 	}
-	// Only the leader itself can be told to.
+	// Only the leader itself accepts the request.
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{leader}, Logger: zap.NewNop()})
 	if err != nil {
 		return fmt.Errorf("kvtest: move leader: %w", err)
@@ -143,7 +142,7 @@ func (o *Client) MoveLeader(ctx context.Context, leader, heir string) error {
 	return nil
 }
 
-// Compact gives up all history before a revision.
+// Compact discards all history before a revision.
 func (o *Client) Compact(ctx context.Context, revision int64) error {
 	if _, err := o.client.Compact(ctx, revision); err != nil {
 		return fmt.Errorf("kvtest: compact: %w", err)

@@ -17,8 +17,8 @@ type Kine struct {
 	URL string
 }
 
-// StartKine builds kine, which takes minutes the first time, and starts it with flags
-// besides those that name its address and its database.
+// StartKine builds kine, which takes minutes the first time, and starts it with flags, in addition to the flags of
+// its address and database.
 func StartKine(t testing.TB, flags ...string) *Kine {
 	t.Helper()
 	binary := buildKine(t)

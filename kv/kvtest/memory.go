@@ -169,7 +169,7 @@ func (m *Memory) Restore(revision int64, announce bool) {
 	m.log = slices.DeleteFunc(m.log, func(b kv.Batch) bool { return b.Revision > revision })
 	m.revision = revision
 	for w := range m.watchers {
-		w.position = w.delivered // as a client that connects again asks for what it lacks
+		w.position = w.delivered // as a client that reconnects resumes where it was
 	}
 	if announce {
 		m.replaceLocked()

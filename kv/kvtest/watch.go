@@ -10,11 +10,11 @@ import (
 // watcher is one open watch: a position in the store's log.
 type watcher struct {
 	prefix   string
-	after    int64 // as asked for
+	after    int64 // the requested revision
 	position int64 // revision up to which the log was read
-	// delivered is the last progress handed out.
+	// delivered is the last delivered progress.
 	delivered int64
-	progress  bool  // was asked for
+	progress  bool  // was requested
 	err       error // to end with
 	wake      chan struct{}
 }
@@ -128,7 +128,7 @@ func (m *Memory) next(w *watcher) (kv.WatchResponse, bool) {
 	return response, false
 }
 
-// RequestProgress asks for a progress response in every open watch.
+// RequestProgress requests a progress response in every open watch.
 func (m *Memory) RequestProgress(ctx context.Context) error {
 	if err := m.begin(ctx, "progress", ""); err != nil {
 		return err

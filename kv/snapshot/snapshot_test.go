@@ -200,7 +200,7 @@ func TestRestoredIsAnotherCluster(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ids[members[embedded.MemberName]] = true // made of the cluster's token
+		ids[members[embedded.MemberName]] = true // derived from the cluster's token
 	}
 	if len(ids) != 3 {
 		t.Errorf("three restores have ids %v", ids)

@@ -57,7 +57,7 @@ func Example() {
 	put("a", `{"color":"red"}`)
 	put("b", `{"color":"blue"}`)
 	red := fields.OneTermEqualSelector("color", "red")
-	page, revision, err := boxes.List(ctx, cache.Query{Field: red}) // sees what was just written
+	page, revision, err := boxes.List(ctx, cache.Query{Field: red}) // sees the preceding write
 	if err != nil {
 		fmt.Println(err)
 		return

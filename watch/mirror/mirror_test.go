@@ -146,7 +146,7 @@ func TestWatchFollowsASnapshot(t *testing.T) {
 }
 
 // TestReplacedStoresShowTheNewHistoryAlone restores the store to an older state while events are held back. Reads
-// must see only the new history, and watchers must be told to begin again.
+// must see only the new history, and watchers must end with an error that makes clients list again.
 func TestReplacedStoresShowTheNewHistoryAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
@@ -167,7 +167,7 @@ func TestReplacedStoresShowTheNewHistoryAlone(t *testing.T) {
 		asked := make(chan struct{})
 		store.SetHook(func(op, _ string) error {
 			if op == "list" {
-				<-asked // nothing of the new history is loaded before Outdated was asked
+				<-asked // the new history loads only after the call of Outdated
 			}
 			return nil
 		})

@@ -26,7 +26,7 @@ type Report struct {
 	Key string
 	// Revision is the resource version that the client saw.
 	Revision int64
-	// Digest stands for the content of the object, "" if it was not looked at.
+	// Digest stands for the content of the object, "" if it is unknown.
 	Digest string
 }
 
@@ -84,7 +84,7 @@ type Checker struct {
 	live    []Report // everything else but InitialEnd
 	at      int64    // where the initial objects were taken, 0 if unknown
 	begun   bool     // the live part has
-	newest  int64    // revision of the live part, or what it started after
+	newest  int64    // revision of the live part, or the one it started after
 	marked  int64    // the newest bookmark's revision
 	last    int64    // revision of the last event of the batch before
 	broken  []error
@@ -304,7 +304,7 @@ func report(t Type, s *State, number int64) Report {
 	return Report{Type: t, Key: s.Key, Revision: number, Digest: s.Digest}
 }
 
-// agrees reports whether got is r, as far as got was looked at.
+// agrees reports whether got equals r, except for unknown content.
 func (r Report) agrees(got Report) bool {
 	if got.Digest == "" {
 		got.Digest = r.Digest

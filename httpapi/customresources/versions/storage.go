@@ -69,8 +69,8 @@ func (b *builder) storage(v *apiextensionsv1.CustomResourceDefinitionVersion, t 
 	return storage, nil
 }
 
-// restOptions are the REST options of the storages of one version: objects are stored in the
-// version that the CRD names, and read in that of the storage.
+// restOptions are the REST options of the storages of one version: objects are stored in the version that the CRD
+// names, and read in the storage's version.
 type restOptions struct {
 	generic.RESTOptionsGetter
 	b  *builder

@@ -55,7 +55,7 @@ func TestProvedObjectsAreValidatedAsUpstreamDoes(t *testing.T) {
 	metadata := `"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"a","namespace":"b","uid":"u","resourceVersion":"1"}`
 	for name, c := range map[string]struct {
 		schema  string
-		objects []string // the members beside metadata; those at even places are proved
+		objects []string // the members beside metadata; those at even indexes are valid
 	}{
 		"plain":     {`{"type":"object","properties":{"spec":{"type":"object","properties":{"n":{"type":"string","maxLength":3}}}}}`, []string{`"spec":{"n":"abc"}`, `"spec":{"n":"abcd"}`, `"spec":{}`, `"spec":[]`}},
 		"scale":     {`{"type":"object","properties":{"spec":{"type":"object","properties":{"replicas":{"type":"integer"}}}}}`, []string{`"spec":{"replicas":3}`, `"spec":7`, `"spec":{"replicas":-1}`}},

@@ -26,7 +26,7 @@ import (
 type Config struct {
 	CRD *apiextensionsv1.CustomResourceDefinition
 
-	// RESTOptions are those of the storages. Their codec encodes objects for the store.
+	// RESTOptions are the REST options of the storages. Their codec encodes objects for the store.
 	RESTOptions generic.RESTOptionsGetter
 
 	// Services and Auth find and authenticate conversion webhooks.

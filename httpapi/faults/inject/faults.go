@@ -220,7 +220,7 @@ func concerns(r *faults.Rule, verb string) bool {
 	}
 }
 
-// prefix is that of the keys of the request's namespace.
+// prefix returns the prefix of the keys in the request's namespace.
 func (p *Plan) prefix() string {
 	if p.request.Namespace == "" || strings.HasPrefix(p.request.Resource+"/", "namespaces/") {
 		return ""

@@ -155,7 +155,7 @@ func (c *crowd) one(t *rapid.T) *Watch {
 	return rapid.SampledFrom(kept).Draw(t, "watch")
 }
 
-// keep has a watch hold some objects. If that is too much, the watches with the most lose what they hold.
+// keep has a watch hold some events. If they exceed the limit, the watches that hold the most end.
 func (c *crowd) keep(t *rapid.T) {
 	w := c.one(t)
 	var come []watch.Delivery

@@ -254,7 +254,7 @@ func (w *Watch) Sent(revision int64) {
 	}
 }
 
-// LastRevision returns that of the last change or bookmark that was sent; 0 if none was.
+// LastRevision returns the revision of the last change or bookmark that was sent; 0 if none was.
 func (w *Watch) LastRevision() int64 {
 	w.f.mu.Lock()
 	defer w.f.mu.Unlock()

@@ -46,8 +46,8 @@ func intermediateBugs() []*bug {
 	}}
 }
 
-// resizing keeps the size of a claim, and that of a template for claims, equal to the parent's. The bug: it
-// looks only at the template, which it updates first.
+// resizing keeps the size of a claim, and the size in a template for claims, equal to the parent's. The bug: it
+// compares only the template, which it updates first.
 func resizing(m *manager, mended bool) func(string) error {
 	return func(name string) error {
 		parent, claim, template := cached[corev1.ConfigMap](m, name), cached[corev1.PersistentVolumeClaim](m, name), cached[corev1.ConfigMap](m, name+"-template")

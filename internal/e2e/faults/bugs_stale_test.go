@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// staleBugs act on what the cache no longer, or not yet, shows.
+// staleBugs act on objects that the cache no longer, or not yet, has.
 func staleBugs() []*bug {
 	return []*bug{{
 		name: "A child is created twice, because the cache does not show the first", kind: "stale", like: "argoproj/argo-rollouts#243",

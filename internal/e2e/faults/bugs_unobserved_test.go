@@ -69,8 +69,8 @@ func remembering(m *manager, mended bool) func(string) error {
 	}
 }
 
-// releasing has a claim for each pod and deletes it with the pod. The bug: it does so when it sees a pod that
-// terminates. Mended, it deletes the claims for which there is no pod.
+// releasing has a claim for each pod and deletes it with the pod. The bug: it does so when it sees a terminating pod.
+// Mended, it deletes claims that have no pod.
 func releasing(m *manager, mended bool) func(string) error {
 	return func(name string) error {
 		living := make(map[string]bool)
@@ -118,8 +118,8 @@ func endPod(u *trial) {
 	u.ok(u.pods().Delete(u, db+"-1", *metav1.NewDeleteOptions(0)))
 }
 
-// counting runs a pod until it has succeeded and counts those that fail. The bug: it relies on failed pods to
-// be there until it counts them. Mended, it gives pods a finalizer.
+// counting runs a pod until it has succeeded and counts failed pods. The bug: it relies on failed pods to exist until
+// it counts them. Mended, it gives pods a finalizer.
 func counting(m *manager, mended bool) func(string) error {
 	return func(name string) error {
 		parent := cached[corev1.ConfigMap](m, name)

@@ -67,7 +67,7 @@ func (s schedule) String() string {
 	return "none"
 }
 
-// schedules returns those that may show a bug of the kind of b, the simple ones first. The first is without
+// schedules returns the schedules that may show a bug of the kind of b, the simple ones first. The first is without
 // faults.
 func (b *bug) schedules() []schedule {
 	all := []schedule{{}}
@@ -219,7 +219,7 @@ func (u *trial) injected() bool {
 	return len(state.Injected) > 0
 }
 
-// run goes through the steps under a schedule and returns what was found.
+// run runs the steps under a schedule and returns the report.
 func (u *trial) run(s schedule) []string {
 	u.t.Helper()
 	if u.lost = s.lose > 0; u.lost {

@@ -49,8 +49,8 @@ type manager struct {
 	cluster   // as the controller
 	reconcile func(parent string) error
 	stores    map[string]cache.Store // by resource
-	// objects are copies of the stores' maps, by resource and name, which take makes. The controller reads
-	// these: the events of its own writes may come while it works, and must not decide what it finds.
+	// objects are copies of the stores' maps, by resource and name, made by take. The controller reads these, because
+	// events of its own writes may arrive while it works, and must not affect it.
 	objects map[string]map[string]runtime.Object
 	synced  []cache.DoneChecker
 	stop    func() // ends the life
@@ -120,7 +120,7 @@ func (m *manager) handle(resource string, o any, gone bool) {
 	}
 }
 
-// awaitSynced waits until handlers were told of the first lists.
+// awaitSynced waits until handlers have received the first lists.
 func (m *manager) awaitSynced(t *testing.T) {
 	t.Helper()
 	for _, s := range m.synced {
@@ -132,7 +132,7 @@ func (m *manager) awaitSynced(t *testing.T) {
 	}
 }
 
-// await waits until handlers were told of these versions of a resource's objects, and of no others.
+// await waits until handlers have received exactly these versions of a resource's objects.
 func (m *manager) await(t *testing.T, resource string, versions map[string]string) {
 	t.Helper()
 	timeout := time.After(proctest.Patience)
@@ -151,7 +151,7 @@ func (m *manager) sees(resource string, versions map[string]string) bool {
 	return maps.Equal(m.seen[resource], versions)
 }
 
-// take empties the queue and has the controller see what is in the stores now.
+// take empties the queue and copies the stores for the controller.
 func (m *manager) take() []string {
 	m.objects = make(map[string]map[string]runtime.Object)
 	for resource, store := range m.stores {
@@ -204,7 +204,7 @@ func resourceOf[T any]() string {
 	return ""
 }
 
-// unless returns err, or nil if the error is one of those that is reports.
+// unless returns err, or nil if is reports true for it.
 func unless(is func(error) bool, err error) error {
 	if is(err) {
 		return nil

@@ -99,7 +99,7 @@ func (a *asker) send(method, path, body string) (*http.Response, error) {
 	return a.http.Do(req)
 }
 
-// ask returns 0 and the error if there is no whole answer.
+// ask returns 0 and the error if there is no complete answer.
 func (a *asker) ask(method, path, body string) (int, string) {
 	a.t.Helper()
 	resp, err := a.send(method, path, body)
@@ -123,7 +123,7 @@ func (a *asker) must(method, path, body string) string {
 	return answer
 }
 
-// revision is that of the collection now.
+// revision returns the collection's current revision.
 func (a *asker) revision() string {
 	a.t.Helper()
 	plain := *a
@@ -404,7 +404,7 @@ func TestEndedWatches(t *testing.T) {
 			if event, more := <-w.events; more || errors.Is(w.err, io.EOF) != c.complete {
 				t.Errorf("%s: ends with %q, %v", c.end, event, w.err)
 			}
-			// The client goes on where it was.
+			// The client continues where it was.
 			other := *a
 			other.agent = "other"
 			again := other.watch("&resourceVersion=" + from)

@@ -52,7 +52,7 @@ const (
 	webSocket   = "Connection: Upgrade|Upgrade: websocket|Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==|Sec-WebSocket-Version: 13|Sec-WebSocket-Protocol: "
 )
 
-// questions ask for all that goes through to others, rightly and wrongly.
+// questions are requests that are proxied to nodes, pods and services, valid and invalid.
 func questions() []question {
 	const pods, services, nodes = "/api/v1/namespaces/default/pods/", "/api/v1/namespaces/default/services/", "/api/v1/nodes/"
 	var all []question
@@ -251,8 +251,8 @@ func (s *stage) service(t *testing.T, name, address string) {
 	})
 }
 
-// rights are those of three users: the reader gets, the creator creates, and one has those
-// parts of nodes that kubelets tell apart.
+// rights gives rights to three users: the reader gets, the creator creates, and one has the subresources of nodes
+// that kubelets distinguish.
 func (s *stage) rights(t *testing.T) {
 	t.Helper()
 	for user, rules := range map[string][]rbacv1.PolicyRule{
@@ -277,8 +277,7 @@ func (s *stage) rights(t *testing.T) {
 // patience is how long an answer may take: some never end.
 const patience = 20 * time.Second
 
-// ask returns what a server answers: status line, header and body, without what is new
-// each time.
+// ask returns a server's response, status line, header and body, without values that vary.
 func (s *stage) ask(to *server, q question) string {
 	conn, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", to.port), &tls.Config{InsecureSkipVerify: true})
 	if err != nil {
@@ -441,7 +440,7 @@ func TestRequestsToNodesMatchKubeAPIServer(t *testing.T) {
 	}
 }
 
-// differences are those that are meant, each with its reason.
+// differences are intended differences, each with its reason.
 var differences = []struct {
 	question *regexp.Regexp
 	reason   string

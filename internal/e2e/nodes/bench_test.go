@@ -35,7 +35,7 @@ func BenchmarkExec(b *testing.B) {
 				for b.Loop() {
 					cmd := c.kubectl(b, s, protocols[protocol], "exec", "p", "--", "cat", file)
 					var errs strings.Builder
-					cmd.Stderr = &errs // and what comes out goes nowhere
+					cmd.Stderr = &errs // the output is discarded
 					if err := cmd.Run(); err != nil {
 						b.Fatal(err, errs.String())
 					}

@@ -83,7 +83,7 @@ func (c *container) changedLocked() {
 	c.changed = make(chan struct{})
 }
 
-// print keeps what the process prints, until it has ended.
+// print records the output of the process, until it has ended.
 func (c *container) print(out io.Reader) {
 	in := bufio.NewReader(out)
 	for {
@@ -119,7 +119,7 @@ func (c *container) stop() {
 	}
 }
 
-// state returns what a life has printed, counted from the last, and whether it has ended.
+// state returns the output of a life, counted from the last, and whether it has ended.
 func (c *container) state(before int) (printed []line, ended bool, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -125,7 +125,7 @@ func TestEndlessHeadsAreGivenUp(t *testing.T) {
 			c.enemy(t, s, serving)
 			for _, q := range ways(s.port) {
 				if name == "errors" && !strings.Contains(q.lines, "v5.") || name == "hints" && q.lines == "" && !strings.Contains(q.line, "/log") {
-					continue // is handed on as it comes, until the client has enough
+					continue // is forwarded as it arrives, until the client stops
 				}
 				conn := c.open(t, q)
 				_, err := io.Copy(io.Discard, conn)

@@ -70,7 +70,7 @@ func podPath(pod, subresource string) string {
 	return "/api/v1/namespaces/default/pods/" + pod + "/" + subresource
 }
 
-// execQuery asks for a command in container c, with those streams that o has.
+// execQuery returns the query for a command in container c, with the streams of o.
 func execQuery(o *remotecommand.StreamOptions, command ...string) url.Values {
 	query, err := scheme.ParameterCodec.EncodeParameters(&corev1.PodExecOptions{
 		Container: "c", Command: command, Stdin: o.Stdin != nil, Stdout: o.Stdout != nil, Stderr: o.Stderr != nil, TTY: o.Tty,
@@ -81,7 +81,7 @@ func execQuery(o *remotecommand.StreamOptions, command ...string) url.Values {
 	return query
 }
 
-// exec runs a command in a pod and returns what it printed, and how it ended.
+// exec runs a command in a pod and returns its output, and how it ended.
 func (s *server) exec(t testing.TB, ctx context.Context, transport, pod string, o remotecommand.StreamOptions, command ...string) error {
 	return s.executor(t, transport, admin, podPath(pod, "exec"), execQuery(&o, command...)).StreamWithContext(ctx, o)
 }

@@ -36,7 +36,7 @@ func (c *cluster) kubectl(t testing.TB, s *server, env []string, args ...string)
 	return cmd
 }
 
-// run returns what a command printed on both streams and the code that it ended with.
+// run returns a command's output and exit code.
 func run(cmd *exec.Cmd, stdin io.Reader) (out, errs string, code int) {
 	var o, e bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &o, &e

@@ -258,7 +258,7 @@ func (k *kubelet) context(req *http.Request) (context.Context, context.CancelFun
 	return ctx, func() { stop(); cancel() }
 }
 
-// translate serves what a kubelet translates that declares it, before the runtime sees it.
+// translate serves streams for a kubelet that declares that it translates, in place of the runtime.
 func (k *kubelet) translate(w http.ResponseWriter, req *http.Request, o *remotecommand.Options) bool {
 	if !k.declares || req.TLS == nil || !wsstream.IsWebSocketRequestWithStreamCloseProtocol(req) {
 		return false
@@ -317,5 +317,5 @@ func (responder) Error(w http.ResponseWriter, _ *http.Request, err error) {
 	http.Error(w, err.Error(), http.StatusInternalServerError)
 }
 
-// quiet keeps what a server's clients do wrong out of the tests' output.
+// quiet discards the log of a server's client errors.
 func quiet(s *httptest.Server) { s.Config.ErrorLog = log.New(io.Discard, "", 0) }

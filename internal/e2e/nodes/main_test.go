@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	proctest.ShortTemp()
 	if os.Getenv(kubectlVariable) != "" {
 		if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
-			util.CheckErr(err) // says what it was, and ends with its code
+			util.CheckErr(err) // prints the error and exits
 		}
 		return
 	}

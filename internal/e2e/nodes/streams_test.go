@@ -17,7 +17,7 @@ func spdyTransport(config *rest.Config) (http.RoundTripper, spdy.Upgrader, error
 	return spdy.RoundTripperFor(config)
 }
 
-// watched is written by one goroutine while another looks at it.
+// watched is written by one goroutine while another reads it.
 type watched struct{ proctest.Buffer }
 
 func newWatched() *watched { return &watched{proctest.Buffer{Most: 1 << 20}} }
@@ -64,8 +64,7 @@ func (c *cluster) goroutines(t *testing.T) int {
 	return n
 }
 
-// settles waits until the kubelet serves nothing, and the server has given back what it
-// used for that.
+// settles waits until the kubelet serves no request, and the server has released their resources.
 func (c *cluster) settles(t *testing.T, k *kubelet, before int) {
 	t.Helper()
 	proctest.Eventually(t, "the kubelet has no streams", func() error { return none(k.serving()) })

@@ -30,7 +30,7 @@ func (r *relay) below(name, token string) *rest.Config {
 	return config
 }
 
-// eavesdropper is an upstream that keeps all that it is sent, and answers nothing of use.
+// eavesdropper is an upstream that records everything it receives, and sends no useful answer.
 type eavesdropper struct {
 	*httptest.Server
 
@@ -127,7 +127,7 @@ func TestUpstreamsDisagree(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Stop()
-	// One is away: the other goes on, also when the relay starts.
+	// One upstream is unavailable: the other continues, also when the relay starts.
 	if err := b.Pause(); err != nil {
 		t.Fatal(err)
 	}

@@ -124,7 +124,7 @@ func TestCachedReadsAreTheUpstreams(t *testing.T) {
 			})
 		}
 	}
-	// The upstream stands still, so these answers are from caches.
+	// The upstream is paused, so these answers are from caches.
 	const newer = "&resourceVersion=1&resourceVersionMatch=NotOlderThan"
 	page(t, r.as(reader), newer) // the relay has to know the right to it
 	if err := u.Pause(); err != nil {

@@ -20,7 +20,7 @@ type review struct {
 	}
 }
 
-// reviews are those that h was asked at a path.
+// reviews returns the reviews that h received at a path.
 func (h *hook) reviews(t *testing.T, path string) (all []review) {
 	t.Helper()
 	for _, body := range h.requests(path) {
@@ -33,7 +33,7 @@ func (h *hook) reviews(t *testing.T, path string) (all []review) {
 	return all
 }
 
-// follow waits until a write is asked about at path.
+// follow waits until the webhook at path reviews a write.
 func (h *hook) follow(t *testing.T, path string, write func() answer) {
 	t.Helper()
 	wait(t, "the webhook is asked", func() error {
@@ -45,7 +45,7 @@ func (h *hook) follow(t *testing.T, path string, write func() answer) {
 	})
 }
 
-// patchedObject patches in every way and looks at what the webhook is shown.
+// patchedObject patches in every way and checks the objects that the webhook receives.
 func patchedObject(t *testing.T, f *hardenedServer) {
 	h := newHook(t)
 	const maps = "/api/v1/namespaces/default/configmaps"
@@ -168,7 +168,7 @@ func mirrorPodClaims(t *testing.T, f *hardenedServer) {
 	}
 }
 
-// uid is that of the object in the answer.
+// uid returns the UID of the object in the answer.
 func (a answer) uid() string {
 	var o struct{ Metadata struct{ UID string } }
 	_ = json.Unmarshal([]byte(a.body), &o) // nothing has the UID ""

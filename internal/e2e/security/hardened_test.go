@@ -19,7 +19,7 @@ import (
 
 // Tokens of the users of a hardenedServer. They must not leak.
 const (
-	alice  = "alice-canary-token"  // may use what a test lets her
+	alice  = "alice-canary-token"  // has the rights that a test gives her
 	reader = "reader-canary-token" // may get everything about pods
 	node   = "node-canary-token"   // of node-1
 )
@@ -67,7 +67,7 @@ func pod(name, image, more string) string {
 	return fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"containers":[{"name":"c","image":%q}]%s}}`, name, image, more)
 }
 
-// hook is a webhook that keeps what it is asked, by path.
+// hook is a webhook that records its reviews, by path.
 type hook struct {
 	*httptest.Server
 	answer func(w http.ResponseWriter, body []byte) // "" lets everything pass

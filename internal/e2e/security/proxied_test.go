@@ -18,8 +18,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// backend is a server behind the proxy that answers as an enemy would: an aggregated
-// server, or a kubelet. Whoever asks for /secret has been led there.
+// backend is a malicious server behind the proxy: an aggregated server, or a kubelet. A request for /secret was
+// redirected there.
 type backend struct {
 	*httptest.Server
 	authority []byte // of its certificate

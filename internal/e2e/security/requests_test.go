@@ -104,8 +104,7 @@ func laughs(t *testing.T, f *hardenedServer) {
 	f.ask(t, admin, "GET", "/readyz", "").expect(t, "afterwards", http.StatusOK)
 }
 
-// metricsGrow asks for ever new things in ever new ways, and counts what the server
-// tells of them.
+// metricsGrow sends requests with ever new names in ever new ways, and counts the server's series.
 func metricsGrow(t *testing.T, f *hardenedServer) {
 	const many = 50 // requests of a connection
 	random := func(i int) {
@@ -196,7 +195,7 @@ func spacedHeaders(t *testing.T, f *hardenedServer) {
 				t.Errorf("%q by %s: %d %s", line, name, a.code, a.body)
 			}
 		}
-		// A proxy that takes X-Remote-User away hands what it does not know as such on.
+		// A proxy that removes X-Remote-User forwards fields with other spellings.
 		name, _, _ := strings.Cut(line, ":")
 		if a := ask(lines, proxy); strings.ToLower(name) != "x-remote-user" && strings.Contains(a.body, `"username":"root"`) {
 			t.Errorf("%q by the proxy: %d %s", line, a.code, a.body)
@@ -304,8 +303,7 @@ func loggedTokens(t *testing.T, f *hardenedServer) {
 			}
 		}
 	}
-	// A policy that records bodies records that of a review, as it says; headers it
-	// never does.
+	// A policy that records bodies records the body of a review, as configured; headers are never recorded.
 	for line := range strings.Lines(string(audited)) {
 		for _, canary := range []string{admin, alice, node, basic, socket} {
 			if strings.Contains(line, canary) {

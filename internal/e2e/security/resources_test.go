@@ -155,8 +155,8 @@ func externalIPs(t *testing.T, f *hardenedServer) {
 	f.patch(t, services+"/ext", `{"spec":{"externalIPs":["203.0.113.7"]}}`).expect(t, "add one", http.StatusForbidden)
 }
 
-// endpoints: the roles that users are given for a namespace do not let them write what
-// traffic is led to.
+// endpoints checks that the roles that users get for a namespace do not let them write endpoints, which direct
+// traffic.
 func endpoints(t *testing.T, f *hardenedServer) {
 	for _, name := range []string{"admin", "edit", "system:aggregate-to-edit", "system:aggregate-to-admin"} {
 		var role struct {

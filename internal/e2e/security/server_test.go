@@ -26,8 +26,8 @@ type server struct {
 // admin is the token of a member of system:masters.
 const admin = "admin-token"
 
-// serve starts a server that knows the admin and users, lines of a token file, and waits
-// until it is ready. The test's end looks through what it said.
+// serve starts a server that knows the admin and users, lines of a token file, and waits until it is ready. The end
+// of the test checks its output.
 func serve(t *testing.T, users string, args ...string) *server {
 	t.Helper()
 	dir := t.TempDir()

@@ -55,7 +55,7 @@ func (who tenant) collection(r *rand.Rand) (path, accept string) {
 	return oneOf(r, who.path("configmaps"), who.path("secrets")), oneOf(r, encodings...)
 }
 
-// fine passes on what came unless its code is none of those that may be.
+// fine returns got, with an error unless the code is 429 or one of codes.
 func fine(code int, got []byte, err error, codes ...int) ([]byte, error) {
 	codes = append(codes, http.StatusTooManyRequests)
 	if err == nil && !slices.Contains(codes, code) {
@@ -113,7 +113,7 @@ func (s *storm) write(ctx context.Context, who tenant, r *rand.Rand) ([]byte, er
 	if made, err = fine(code, made, err, http.StatusCreated); err != nil || code != http.StatusCreated {
 		return made, err
 	}
-	for { // whatever happens, there are no more and more of them
+	for { // whatever happens, their number does not grow
 		code, gone, err := s.send(ctx, who, "DELETE", who.path("configmaps/"+name), "", nil)
 		if gone, err = fine(code, gone, err, http.StatusOK); err != nil || code == http.StatusOK {
 			return append(made, gone...), err
@@ -143,7 +143,7 @@ func (s *storm) refused(ctx context.Context, who tenant, r *rand.Rand) ([]byte, 
 	return fine(code, got, err, http.StatusCreated, http.StatusBadRequest, http.StatusNotFound, http.StatusConflict, http.StatusUnprocessableEntity)
 }
 
-// header has the answer's header hold what the request's did.
+// header sends a request whose response header has values of the request.
 func (s *storm) header(ctx context.Context, who tenant, r *rand.Rand) ([]byte, error) {
 	code, got, err := s.send(ctx, who, "GET", oneOf(r, who.object(r), "/version", "/apis", who.path("configmaps/none")), "", map[string]string{
 		"Audit-ID": who.mark, "User-Agent": who.mark, "X-Anything": strings.Repeat(who.mark, r.IntN(100)),
@@ -151,7 +151,7 @@ func (s *storm) header(ctx context.Context, who tenant, r *rand.Rand) ([]byte, e
 	return fine(code, got, err, http.StatusOK, http.StatusNotFound)
 }
 
-// elsewhere asks for what others have.
+// elsewhere requests other tenants' objects.
 func (s *storm) elsewhere(ctx context.Context, who tenant, r *rand.Rand) ([]byte, error) {
 	other := oneOf(r, s.tenants...)
 	if other.number == who.number {
@@ -255,7 +255,7 @@ func (s *storm) pipeline(ctx context.Context, _ tenant, r *rand.Rand) ([]byte, e
 		fmt.Fprintf(&requests, "GET %s HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer %s\r\nAccept: %s\r\nAudit-ID: %s\r\n\r\n", oneOf(r, path, path+"?limit=1"), who.token, accept, who.mark)
 	}
 	sent := make(chan error, 1)
-	go func() { // the answers do not fit into what the kernel holds
+	go func() { // the answers do not fit into the kernel's buffers
 		_, err := io.WriteString(conn, requests.String())
 		sent <- err
 	}()
@@ -307,7 +307,7 @@ func (s *storm) breakOff(ctx context.Context, who tenant, r *rand.Rand) ([]byte,
 	return all.Bytes(), err
 }
 
-// timeout has the server give up in the middle.
+// timeout makes the server's deadline pass during a request.
 func (s *storm) timeout(ctx context.Context, who tenant, r *rand.Rand) ([]byte, error) {
 	path := who.path("configmaps") + "?timeout=" + oneOf(r, "1ns", "1ms", "3ms")
 	method, body := "GET", ""

@@ -65,7 +65,7 @@ func (t tenant) foreign(answer []byte) (own int, err error) {
 	return own, nil
 }
 
-// TestOracleFindsForeignData shows that what is foreign is found.
+// TestOracleFindsForeignData checks that the oracle detects foreign data.
 func TestOracleFindsForeignData(t *testing.T) {
 	alice, bob := tenant{mark: markOf(1, 7)}, tenant{mark: markOf(2, 7)}
 	for _, c := range []struct {
@@ -242,7 +242,7 @@ func note(who tenant, name string) string {
 	return fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Note","metadata":{"name":%q,"labels":{"l":%q}},"spec":{"text":%[2]q}}`, name, who.mark)
 }
 
-// definition is that of a custom resource without a schema worth the name.
+// definition returns a CRD with a schema that preserves unknown fields.
 func definition(plural, kind, scope string) string {
 	singular := strings.ToLower(kind)
 	return fmt.Sprintf(`{"metadata":{"name":"%[1]s.example.com"},"spec":{"group":"example.com","scope":%[4]q,"names":{"plural":%[1]q,"singular":%[3]q,"kind":%[2]q},`+

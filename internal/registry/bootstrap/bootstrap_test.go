@@ -76,7 +76,7 @@ func start(t *testing.T, s *registrytest.Server, change func(*bootstrap.Config))
 	return b, stop
 }
 
-// TestObjectsExistWhenReady lists what a new cluster has once all hooks are ready.
+// TestObjectsExistWhenReady lists the objects of a new cluster once all hooks are ready.
 func TestObjectsExistWhenReady(t *testing.T) {
 	s := registrytest.New(t, nil)
 	b, _ := run(t, s, nil)

@@ -34,7 +34,7 @@ func newIdentity(config *Config) *identity {
 	return i
 }
 
-// stop deletes the Lease. It first cancels a renewal, for which upstream's controller would wait.
+// stop deletes the Lease. It first cancels a renewal, because upstream's controller would wait for that.
 func (i *identity) stop() {
 	i.retire()
 	i.Controller.Stop()

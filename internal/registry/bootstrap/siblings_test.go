@@ -34,8 +34,8 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// stock keeps the endpoints of the kubernetes service as a stock kube-apiserver does, with
-// upstream's reconciler, whenever the test tells it to.
+// stock maintains the endpoints of the kubernetes service like a kube-apiserver, with upstream's reconciler, whenever
+// the test calls turn.
 type stock struct {
 	t     *testing.T
 	ip    net.IP
@@ -125,8 +125,8 @@ func settle(t *testing.T, s *registrytest.Server) {
 	})
 }
 
-// turns returns a function that waits until the servers on store have looked at the
-// leases some times more: until they have had turns.
+// turns returns a function that waits until the servers on store have read the leases some more times, and so have
+// reconciled.
 func turns(t *testing.T, store *kvtest.Memory) func() {
 	var seen atomic.Int64
 	store.SetHook(func(op, key string) error {

@@ -69,8 +69,8 @@ func (b *Builtin) Groups(getter generic.RESTOptionsGetter) ([]APIGroup, error) {
 	return groups, nil
 }
 
-// info returns nil for a group without enabled resources. The steps are
-// those of kubernetes pkg/controlplane/apiserver/apis.go, InstallAPIs.
+// info returns nil for a group without enabled resources. It follows kubernetes pkg/controlplane/apiserver/apis.go,
+// InstallAPIs.
 func (b *Builtin) info(p provider, getter generic.RESTOptionsGetter, expiration genericapiserver.ResourceExpirationEvaluator) (*genericapiserver.APIGroupInfo, error) {
 	info, err := p.NewRESTStorage(b.config.APIResources, getter)
 	if err != nil {

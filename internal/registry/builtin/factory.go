@@ -26,8 +26,8 @@ import (
 // values that are no API objects.
 type Records func(config *storagebackend.ConfigForResource, prefix string) (storage.Interface, error)
 
-// StorageFactory has the keys, storage version and encoding of each resource. It is upstream's factory
-// with the groups of CRDs and APIServices, for which upstream has others.
+// StorageFactory has the keys, storage version and encoding of each resource. It is upstream's factory plus the
+// groups of CRDs and APIServices, which have separate factories upstream.
 type StorageFactory struct {
 	prefix  string
 	factory *serverstorage.DefaultStorageFactory
@@ -47,8 +47,7 @@ func NewStorageFactory(config *Config) (*StorageFactory, error) {
 	return &StorageFactory{prefix: config.Prefix, factory: factory}, nil
 }
 
-// Servers lists the servers of the store, if they are named, and those of each resource with its own
-// servers.
+// Servers lists the servers of the store, if they are named, and the servers of each resource with its own.
 func (f *StorageFactory) Servers() [][]string {
 	var all [][]string
 	for _, config := range f.factory.Configs() {
@@ -88,7 +87,7 @@ func (f *StorageFactory) Config(gr schema.GroupResource, example runtime.Object)
 	return config, nil
 }
 
-// RecordConfig returns the encoding of records, which is that of another resource. Records are never
+// RecordConfig returns the encoding of records, which is the encoding of another resource. Records are never
 // encrypted, as in upstream.
 func (f *StorageFactory) RecordConfig(gr, as schema.GroupResource, example runtime.Object) (*storagebackend.ConfigForResource, error) {
 	config, err := f.factory.NewConfig(as, example)

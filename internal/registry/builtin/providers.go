@@ -76,8 +76,8 @@ func providers(c *Config, core *coreProvider, client kubernetes.Interface) []pro
 	}
 }
 
-// Priority orders versions in discovery: first by the priority of the group, then by that of the version
-// in its group, the greatest first.
+// Priority orders versions in discovery: first by the priority of the group, then by the priority of the version in
+// its group, the greatest first.
 type Priority = controlplane.APIServicePriority
 
 // Priorities returns the priorities of all built-in versions, as in kubernetes

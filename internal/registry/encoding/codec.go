@@ -165,8 +165,8 @@ func (c *Codec) findCanonical(stored runtime.GroupVersioner) error {
 	return nil
 }
 
-// splitMetadata lists the resources whose canonical metadata differs from that of
-// their internal objects (kubernetes pkg/apis/apps/v1/conversion.go).
+// splitMetadata lists the resources whose canonical metadata differs from the metadata of their internal objects
+// (kubernetes pkg/apis/apps/v1/conversion.go).
 var splitMetadata = map[schema.GroupResource]bool{
 	{Group: "apps", Resource: "daemonsets"}:  true,
 	{Group: "apps", Resource: "deployments"}: true,

@@ -103,7 +103,7 @@ func (c *Custom) newCodec(custom *customCodec) *Codec {
 		numbers: new(numbers),
 		custom:  custom,
 	}
-	if c.Codec == nil { // the first is that of the whole resource
+	if c.Codec == nil { // the first codec belongs to the whole resource
 		codec.transformer, codec.encrypted = bound(c.config.Transformer)
 		return codec
 	}
@@ -226,7 +226,7 @@ type customCodec struct {
 	// onlyVersion says that the CRD has no other version.
 	onlyVersion bool
 
-	// converts says that a webhook converts, which may change labels and fields. The cache has those
+	// converts says that a webhook converts, which may change labels and fields. The cache has the labels and fields
 	// of the stored version.
 	converts bool
 

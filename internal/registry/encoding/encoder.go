@@ -107,9 +107,10 @@ func (e *Encoder) converts(o *cache.Object) bool {
 // outlive readers that leave. The limit is above the usual number of seats, so readers that stay do not reach it.
 const mostConversions = 1000
 
-// converted returns what encode makes of o by means of a webhook. Callers that arrive meanwhile share the result, even
-// an error: if each tried again, a webhook that hangs would delay them one after the other. The attempt is that of no
-// caller, and so continues if its first one leaves; upstream's client of the webhook ends it after 30 s.
+// converted returns the result of encode for o, which calls a webhook. Callers that arrive meanwhile share the
+// result, even an error: if each tried again, a webhook that hangs would delay them one after the other. No caller
+// owns the attempt, so that it continues if the first one leaves; upstream's client of the webhook ends it after 30
+// s.
 func (e *Encoder) converted(ctx context.Context, o *cache.Object, encode func(*cache.Object) ([]byte, error)) ([]byte, error) {
 	attempt := e.codec.custom.conversions.DoChan(fmt.Sprintf("%p %d", o, e.id), func() (item any, err error) {
 		defer e.codec.custom.converting.Add(-1)

@@ -275,7 +275,7 @@ func (v *variation) time(content []byte, role wire.Role) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(out, 2, protowire.VarintType), nanos)
 }
 
-// other is for fields that are no part of the Layout.
+// other generates fields that are not part of the Layout.
 func (v *variation) other(out, field []byte, number protowire.Number) []byte {
 	if v.fewer && v.rand.Intn(15) == 0 {
 		return out

@@ -11,9 +11,9 @@ import (
 // Ahead is the number of items that a caller should request before it writes them.
 const Ahead = 32
 
-// Source makes the items of a list of objects, and caches those that the budget allows. If the budget is too
-// small for all, it always caches the same subset, because otherwise items of one list would evict each other,
-// and caches no items that are cheap to make.
+// Source makes the items of a list of objects, and caches as many as the budget allows. If the budget is too small
+// for all, it always caches the same subset, because otherwise items of one list would evict each other, and caches
+// no items that are cheap to make.
 type Source struct {
 	*Encoder
 	fit uint64 // of parts objects, this many are cached
@@ -84,9 +84,9 @@ func (s Source) refuse() {
 	}
 }
 
-// Next returns the item of o as shared bytes. If it cannot, it appends the item to dst and returns that as
-// grown; shared is then nil. If the budget is too small for all items, those that are copied from templates are
-// not cached: copying costs little more than reading a cached item (L21).
+// Next returns the item of o as shared bytes. If it cannot, it appends the item to dst and returns that as grown;
+// shared is then nil. If the budget is too small for all items, it does not cache items that are copied from
+// templates: copying costs little more than reading a cached item (L21).
 func (s Source) Next(dst []byte, o *cache.Object) (shared, grown []byte, err error) {
 	if o.Err() != nil {
 		return nil, dst, o.Err()
@@ -138,7 +138,7 @@ func BodyBytes(objects []*cache.Object) int64 {
 	return estimate(objects, (*cache.Object).Size)
 }
 
-// estimate sums up the sizes of objects from those of a few.
+// estimate estimates the total size of objects from the sizes of a few.
 func estimate(objects []*cache.Object, size func(*cache.Object) int) int64 {
 	const samples = 64
 	sum, n, step := 0, 0, max(1, len(objects)/samples)

@@ -75,7 +75,7 @@ func envelopeOf(value []byte) []byte {
 	return bytes.Clone(value[:start+int(value[start-1])+1])
 }
 
-// damaged is a value with one byte changed, added or taken away, or without its end.
+// damaged returns a value with one byte changed, added or removed, or without its end.
 func damaged(random *rand.Rand, value []byte) []byte {
 	at := random.Intn(len(value))
 	switch random.Intn(4) {
@@ -128,7 +128,7 @@ func TestCachedObjectsAreRestored(t *testing.T) {
 			}
 			var value []byte
 			want, got := r.Codec().New(), r.Codec().New()
-			for range 2 { // what is filled may be nothing that a version of the API can say
+			for range 2 { // random content may not be representable in a version of the API
 				var err error
 				if value, err = r.Codec().EncodeStored(obj); err != nil {
 					t.Fatalf("%s: %v", r.GroupResource, err)

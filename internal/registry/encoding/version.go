@@ -142,8 +142,8 @@ func partialKind(projection Projection) wire.Kind {
 	return kind
 }
 
-// ID is the number of an encoding among those of one resource's objects. Versions share the
-// encodings of PartialObjectMetadata, which are the same in every version of a built-in kind.
+// ID is the number of an encoding among the encodings of one resource's objects. Versions share the encodings of
+// PartialObjectMetadata, which are the same in every version of a built-in kind.
 type ID = uint16
 
 const (

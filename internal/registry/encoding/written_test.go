@@ -16,9 +16,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/storage"
 )
 
-// TestWritesAreAnsweredAsUpstreamDoes writes random objects of every served kind and holds what is
-// encoded of storage.Written against what upstream's encoders write of the object that the write
-// has returned.
+// TestWritesAreAnsweredAsUpstreamDoes writes random objects of every served kind. The encodings of storage.Written
+// must equal those that upstream's encoders write of the returned object.
 func TestWritesAreAnsweredAsUpstreamDoes(t *testing.T) {
 	server := registrytest.New(t, nil)
 	server.Start(t)
@@ -54,8 +53,8 @@ func testWrites(t *testing.T, e *registry.Endpoint) {
 			t.Error("no fingerprint of a write is known")
 		}
 	}
-	// A Decorator changes most random services. Objects that are stored as JSON are known only when
-	// they are deleted, and those that an update has to read from the store are not known.
+	// A Decorator changes most random services. Objects that are stored as JSON are known only when they are deleted.
+	// Objects that an update has to read from the store are not known.
 	if answered == 0 || answered < written*9/10 && !e.View.Resource.Codec().Decorated() && !storedAsJSON[e.GVR.Group] {
 		t.Errorf("of %d writes only %d are known", written, answered)
 	}

@@ -151,8 +151,8 @@ func Install(r *registry.Registry) (*restful.Container, []schema.GroupVersion, e
 	return container, versions, nil
 }
 
-// GroupVersion returns what apiserver pkg/server/genericapiserver.go, newAPIGroupVersion, makes of one version
-// of group, without the parts for the API of storage versions.
+// GroupVersion builds one version of group like apiserver pkg/server/genericapiserver.go, newAPIGroupVersion, without
+// the parts for the API of storage versions.
 func GroupVersion(group *registry.Group, gv schema.GroupVersion, equivalents runtime.EquivalentResourceRegistry) *endpoints.APIGroupVersion {
 	info := group.Info
 	root := "/apis"

@@ -82,7 +82,7 @@ func (b *builder) skip(c byte) bool {
 	return true
 }
 
-// begins and goesOn are like those of a walker.
+// begins and goesOn work as in a walker.
 func (b *builder) begins(end byte) bool {
 	b.at++
 	return !b.skip(end)
@@ -134,7 +134,7 @@ func (b *builder) value() any {
 	return b.number()
 }
 
-// text makes a string. The escapes that encoding/json writes are those of Go.
+// text builds a string. encoding/json writes Go's escapes.
 func (b *builder) text() string {
 	from := b.at + 1
 	to := from + strings.IndexByte(b.data[from:], '"')

@@ -62,8 +62,7 @@ func (w *walker) members(member func(key []byte) bool) bool {
 	return !w.failed
 }
 
-// key walks a key and the colon after it, and returns the unescaped key. The escapes that encoding/json
-// writes are those of Go.
+// key walks a key and the colon after it, and returns the unescaped key. encoding/json writes Go's escapes.
 func (w *walker) key() ([]byte, bool) {
 	from := w.at
 	if !w.text() {
@@ -114,8 +113,8 @@ func (w *walker) object(n *node) bool {
 	return ok && complete(properties)
 }
 
-// member returns the node of the member called key. Members come in order; properties are those that have
-// not come yet. member returns false if reading would prune the member, or add one before it.
+// member returns the node of the member called key. Members come in order; properties are the remaining ones. member
+// returns false if reading would prune the member, or add one before it.
 func (n *node) member(properties []property, key []byte) (below *node, rest []property, ok bool) {
 	for len(properties) > 0 && properties[0].name <= string(key) {
 		p := properties[0]

@@ -78,8 +78,8 @@ func (c *Checker) judge(r *Resource, err error) {
 	}
 }
 
-// check compares the keys and revisions of the cache with those that the store had at
-// the same revision. It reads no values, and no more than a page at a time.
+// check compares the keys and revisions of the cache with the store's at the same revision. It reads no values, and
+// no more than a page at a time.
 func (r *Resource) check(ctx context.Context) error {
 	snapshot := r.Cache.Snapshot()
 	next, stop := iter.Pull(snapshot.All())

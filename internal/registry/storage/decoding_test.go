@@ -81,7 +81,7 @@ func TestOldKeysAreReadAndWritesUseTheNewOne(t *testing.T) {
 	if again := f.touch("/pods/a/one"); again.ResourceVersion != out.ResourceVersion {
 		t.Errorf("written again at %s", again.ResourceVersion)
 	}
-	// A value is bound to its key: under another it is no object.
+	// A value is bound to its key: it cannot be decoded under another.
 	f.plant("/pods/a/two", string(f.stored("/pods/a/one").Value))
 	if _, err := f.resource.Get(t.Context(), Scope{Namespace: "a", Name: "two"}, ""); !storage.IsInternalError(err) {
 		t.Errorf("a value under the key of another: %v", err)

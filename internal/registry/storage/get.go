@@ -9,8 +9,8 @@ import (
 	"github.com/larder-io/larder/cache"
 )
 
-// Get returns the object that scope names, not older than resourceVersion. "" means a linearizable
-// read, "0" any cached state. Errors are those of storage.Interface; a corrupt object is an error.
+// Get returns the object that scope names, not older than resourceVersion. "" means a linearizable read, "0" any
+// cached state. It returns the errors of storage.Interface; a corrupt object is an error.
 func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string) (*cache.Object, error) {
 	if err := scope.check(r.layout); err != nil {
 		return nil, err
@@ -56,8 +56,8 @@ func (r *Resource) CatchUp(ctx context.Context) error { return r.await.now(ctx) 
 // Lags reports whether reads of r may be behind the store: upstream keeps a cache of it.
 func (r *Resource) Lags() bool { return r.Cache != nil && !r.await.uncached() }
 
-// GetPast returns the object that scope names as it was at a revision that the cache's log reaches. Errors
-// are those of Get.
+// GetPast returns the object that scope names as it was at a revision that the cache's log reaches. It returns the
+// same errors as Get.
 func (r *Resource) GetPast(scope Scope, revision int64) (*cache.Object, error) {
 	if err := scope.check(r.layout); err != nil {
 		return nil, err

@@ -18,7 +18,7 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// names reads with fn and returns what it is given, ignoring nothing.
+// names returns the names of the listed objects.
 func (f *fixture) names(q ListRequest) ([]string, error) {
 	listing, err := f.list(q)
 	var names []string

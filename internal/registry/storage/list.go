@@ -22,7 +22,7 @@ import (
 // errNotKept says that a past revision is not in memory any more.
 var errNotKept = errors.New("registry: revision is not kept")
 
-// List appends the objects that q selects to dst. Errors are those of storage.Interface.
+// List appends the objects that q selects to dst. It returns the errors of storage.Interface.
 func (r *Resource) List(ctx context.Context, q ListRequest, dst []*cache.Object) (Listing, error) {
 	q = q.withSelectors()
 	shard, err := shardOf(q.Shard)

@@ -32,8 +32,8 @@ func (s *adapter) enterWrite(ctx context.Context, name, key string, obj runtime.
 		attribute.String("group", s.GroupResource.Group), attribute.String("resource", s.GroupResource.Resource))
 }
 
-// enter begins a span within that of ctx, if that is recorded, under upstream's names (apiserver
-// pkg/storage, etcd3/store.go and cacher/delegator.go). The caller calls end.
+// enter begins a span within the span of ctx, if that is recorded, under upstream's names (apiserver pkg/storage,
+// etcd3/store.go and cacher/delegator.go). The caller calls end.
 func (s *adapter) enter(ctx context.Context, name string, attributes ...attribute.KeyValue) (within context.Context, end func()) {
 	around := trace.SpanFromContext(ctx)
 	if !around.IsRecording() {

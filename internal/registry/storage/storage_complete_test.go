@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// TestEverySuiteOfUpstreamIsRun finds every suite that upstream exports among those that
-// TestStorage runs.
+// TestEverySuiteOfUpstreamIsRun checks that TestStorage runs every suite that upstream exports.
 func TestEverySuiteOfUpstreamIsRun(t *testing.T) {
 	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "k8s.io/apiserver/pkg/storage/testing").Output()
 	if err != nil {

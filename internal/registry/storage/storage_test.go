@@ -66,7 +66,7 @@ func (s *swapTransformer) TransformToStorage(ctx context.Context, data []byte, d
 	return (*s.now.Load()).TransformToStorage(ctx, data, dataCtx)
 }
 
-// recordingStore tells a recorder of every range, as upstream's suite counts them.
+// recordingStore reports every range to a recorder, as upstream's suite counts them.
 type recordingStore struct {
 	*kvtest.Memory
 	recorder *storagetesting.KubernetesRecorder
@@ -77,8 +77,7 @@ func (s recordingStore) Range(ctx context.Context, opts kv.RangeOptions) (kv.Pag
 	return s.Memory.Range(ctx, opts)
 }
 
-// record tells the recorder, which then fails to pass the call on: there is no
-// client behind it.
+// record calls the recorder, which then fails to pass the call on, because there is no client behind it.
 func (s recordingStore) record(ctx context.Context, opts kv.RangeOptions) {
 	defer func() { _ = recover() }()
 	list := storagetesting.RecordedList{}.ListOptions
@@ -206,9 +205,8 @@ func examplePodAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
 	}, nil
 }
 
-// UpdatePrefixTransformer exchanges the transformer. The cache, which holds what
-// the old one made of the store, gives way to that of another server, which makes
-// present and past of the store with the new one.
+// UpdatePrefixTransformer replaces the transformer. It also replaces the cache, which holds results of the old
+// transformer, by the cache of another server, which decodes present and past with the new one.
 func (f *fixture) UpdatePrefixTransformer(modify storagetesting.PrefixTransformerModifier) func() {
 	f.stop() // no read may run while the transformer, which counts reads, is copied
 	before := *f.transformer.now.Load()
@@ -221,7 +219,7 @@ func (f *fixture) UpdatePrefixTransformer(modify storagetesting.PrefixTransforme
 	}
 }
 
-// restart goes on with a resource that replays all of the past.
+// restart replaces the resource by one that replays all of the past.
 func (f *fixture) restart() {
 	f.t.Helper()
 	f.stop()
@@ -287,7 +285,7 @@ func (f *fixture) compact(ctx context.Context, t *testing.T, resourceVersion str
 	}
 }
 
-// forget makes the store and the cache forget what was before a revision.
+// forget makes the store and the cache drop everything before a revision.
 func (f *fixture) forget(_ context.Context, t *testing.T, resourceVersion string) {
 	t.Helper()
 	if err := f.memory.Compact(revisionOf(t, resourceVersion)); err != nil {
@@ -318,7 +316,7 @@ func (f *fixture) increase(ctx context.Context, t *testing.T) int64 {
 	return result.Revision
 }
 
-// validate checks that what is stored has no trace of where it was read from.
+// validate checks that the stored value contains no resourceVersion or selfLink.
 func (f *fixture) validate(ctx context.Context, t *testing.T, key string) {
 	t.Helper()
 	item, found, _, err := f.memory.Get(ctx, key)
@@ -424,8 +422,8 @@ func TestStorage(t *testing.T) {
 	}
 }
 
-// storedIn reports whether a suite has something to say about a media type of the
-// store: all in protobuf, those that write in JSON as well.
+// storedIn reports whether a suite runs with a media type of the store: each with protobuf, suites that write with
+// JSON as well.
 func storedIn(name, media string) bool {
 	if name == "GuaranteedUpdateChecksStoredData" {
 		return media == runtime.ContentTypeJSON // it stores an object with a space before it
@@ -461,7 +459,7 @@ func TestStorageUncached(t *testing.T) {
 	}
 }
 
-// plainSuites are those that need nothing but the storage.
+// plainSuites are the suites that need only the storage.
 func plainSuites() map[string]plainSuite {
 	return map[string]plainSuite{
 		"CreateWithTTL":                              storagetesting.RunTestCreateWithTTL,

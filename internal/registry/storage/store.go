@@ -270,8 +270,8 @@ func itemsOf(list runtime.Object) (reflect.Value, error) {
 	return items, nil
 }
 
-// decodeItems appends new objects to items: those that selects selects, unless it is nil, up to its limit. It returns
-// the number of objects that it looked at.
+// decodeItems appends new objects to items, up to its limit: all, or if selects is not nil, the objects that selects
+// selects. It returns the number of objects that it examined.
 func decodeItems(ctx context.Context, codec *encoding.Codec, objects []*cache.Object, list runtime.Object, items reflect.Value, selects *storage.SelectionPredicate) (int, error) {
 	kept := items.Len()
 	items.Grow(len(objects))

@@ -18,16 +18,16 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// timed has the suites that pass only if something happens within a time. They run with a clock that
-// stands still while anything else can go on. Suites with subtests cannot: those below are given
-// a storage that keeps the time from mattering.
+// timed lists the suites that pass only if something happens within a time. They run with a clock that advances only
+// when nothing else can run. Suites with subtests cannot: the suites below get a storage that makes them independent
+// of time.
 var timed = []string{
 	"CreateWithTTL", "DelayedWatchDelivery", "GuaranteedUpdateWithTTL", "OptionalProgressNotify",
 	"OptionalWatchBookmarksWithCorrectRV", "WatchInitializationSignal", "WatchListMatchSingle",
 	"WatchSemanticInitialEventsExtended", "WatcherTimeout",
 }
 
-// waiting has the suites that mostly wait, for revisions that do not come. They run beside each other.
+// waiting lists the suites that mostly wait, for revisions that do not come. They run concurrently.
 var waiting = []string{"Get", "GetListNonRecursive", "List", "WatchDispatchBookmarkEvents"}
 
 // plainSuite is a suite that needs nothing but the storage.

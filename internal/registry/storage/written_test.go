@@ -20,8 +20,8 @@ func TestWrittenKnowsWhatAWriteHasReturned(t *testing.T) {
 		name    string
 		media   string
 		change  func(*fixtureConfig)
-		knows   bool // what is created, changed or left as it is
-		deleted bool // what is deleted
+		knows   bool // has created, changed and unchanged objects
+		deleted bool // has deleted objects
 	}{
 		{"protobuf", runtime.ContentTypeProtobuf, func(*fixtureConfig) {}, true, true},
 		{"protobuf in plain text", runtime.ContentTypeProtobuf, func(c *fixtureConfig) { c.codec.Transformer = nil }, true, true},

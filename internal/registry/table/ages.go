@@ -26,9 +26,9 @@ type age struct {
 // agoEnd ends a cell that has an age behind something else.
 const agoEnd = " ago)"
 
-// sinceOf lists the times from which the age in a column may count; none if the cell has no age. It knows
-// all columns for which upstream's printers read the clock (kubernetes
-// pkg/printers/internalversion/printers.go). TestRowsMatchUpstream fails if one is missing.
+// sinceOf lists the times from which the age in a column may count; none if the cell has no age. It knows all columns
+// in which upstream's printers read the clock (kubernetes pkg/printers/internalversion/printers.go).
+// TestRowsMatchUpstream fails if one is missing.
 func sinceOf(obj runtime.Object, column, cell string) []time.Time {
 	var since []time.Time
 	switch o := obj.(type) {

@@ -24,8 +24,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// sameRows compares a table from kept rows with the one that upstream's printer and
-// encoder make at the same instant: the clock of a synctest bubble stands still.
+// sameRows compares a table from cached rows with the one that upstream's printer and encoder make at the same
+// instant: the clock of a synctest bubble does not advance.
 func sameRows(t *testing.T, v *registry.View, objects []*cache.Object, include metav1.IncludeObjectPolicy, gv schema.GroupVersion) {
 	t.Helper()
 	list, options := wire.ListMeta{Revision: 99, Continue: "<c>"}, &metav1.TableOptions{IncludeObject: include}
@@ -48,8 +48,8 @@ func sameRows(t *testing.T, v *registry.View, objects []*cache.Object, include m
 	}
 }
 
-// aged is a fuzzed object whose times lie as those of a real one might: after its
-// birth, seconds to days apart, some equal, some yet to come.
+// aged returns a fuzzed object whose times are plausible: after its creation, seconds to days apart, some equal, some
+// in the future.
 func aged(t *testing.T, r *registry.Resource, random *rand.Rand, seed int64) *cache.Object {
 	t.Helper()
 	obj := r.Codec().New()

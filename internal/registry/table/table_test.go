@@ -20,7 +20,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// TestTablesAreThoseOfUpstreamsHandlers holds tables against those that upstream's handlers make of the same
+// TestTablesAreThoseOfUpstreamsHandlers compares tables with the tables that upstream's handlers make of the same
 // objects.
 func TestTablesAreThoseOfUpstreamsHandlers(t *testing.T) {
 	s := registrytest.New(t, nil)

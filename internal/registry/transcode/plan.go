@@ -65,7 +65,7 @@ const (
 // message is the plan of one struct.
 type message struct {
 	table  []entry // by field number
-	fields []field // in the order of the JSON, with those of inlined structs
+	fields []field // in the order of the JSON, with the fields of inlined structs
 	always uint64  // fields that are written even if they are not in the message
 	head   []byte  // members before the first, each with a comma before it
 }

@@ -29,7 +29,7 @@ func indented(t failer, body []byte, cut func(rest int) int) []byte {
 	return out.Bytes()
 }
 
-// TestIndenterIsPretty cuts lists anywhere and wants what the whole body gives.
+// TestIndenterIsPretty splits lists anywhere. The result must equal that of the whole body.
 func TestIndenterIsPretty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var items [][]byte

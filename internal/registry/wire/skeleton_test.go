@@ -21,7 +21,7 @@ func skeletonFields() *wire.Fields {
 	return &outer
 }
 
-// microsecond is a time that is no whole second.
+// microsecond is a time with a fraction of a second.
 const microsecond = "\x08\x01\x10\xe8\x07"
 
 // model describes in words what a Skeleton contains.
@@ -145,7 +145,7 @@ func TestPatternIsTheSkeleton(t *testing.T) {
 				t.Fatalf("%q has tokens %+v, want %+v", other, got.Tokens, want.Tokens)
 			}
 		}
-		for n := range msg { // what is cut short
+		for n := range msg { // truncated messages
 			var got, want wire.Skeleton
 			same := want.Make(msg[:n], skeletonFields()) && bytes.Equal(want.Bytes, own.Bytes)
 			if p.Match(msg[:n:n], &got) != same {

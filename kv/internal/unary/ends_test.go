@@ -214,7 +214,7 @@ func TestFailedWriteEndsTheConnection(t *testing.T) {
 	<-c.Ended()
 }
 
-// TestAnswersAreOfOneCall checks that nothing of an answer is left in the next one.
+// TestAnswersAreOfOneCall checks that an answer leaves nothing in the next one.
 func TestAnswersAreOfOneCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)

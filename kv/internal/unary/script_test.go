@@ -240,7 +240,7 @@ func TestOnlyUnprocessedCallsAreUnsent(t *testing.T) {
 					t.Fatal(err)
 				}
 				drained := make(chan struct{})
-				go func() { // what is still to be read
+				go func() { // unread bytes
 					defer close(drained)
 					io.Copy(io.Discard, p.conn)
 				}()

@@ -384,7 +384,7 @@ func TestSlowServerGetsNoMoreCalls(t *testing.T) {
 	})
 }
 
-// TestSilentServerIsGivenUp checks that a silent server is sent a ping, and then given up.
+// TestSilentServerIsGivenUp checks that a silent server receives a ping, and that the connection then ends.
 func TestSilentServerIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)

@@ -22,7 +22,7 @@ func (p *peer) putBytes(ctx context.Context, size int) <-chan error {
 	return result
 }
 
-// acknowledged reads the acknowledgement of settings. Nothing is being written afterwards.
+// acknowledged reads the acknowledgement of settings. Afterwards, nothing is being written.
 func (p *peer) acknowledged() {
 	p.t.Helper()
 	frame, err := p.framer.ReadFrame()
@@ -94,8 +94,8 @@ func TestPeersLimitsAreKept(t *testing.T) {
 	})
 }
 
-// TestPeerMaySendMore checks that flow-control windows are restored whenever a part of them is used, also by
-// padding and by answers to calls that were given up.
+// TestPeerMaySendMore checks that flow-control windows are restored whenever a part of them is used, also by padding
+// and by answers to abandoned calls.
 func TestPeerMaySendMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)

@@ -93,8 +93,8 @@ type state struct {
 
 // storeState is the state of one store.
 type storeState struct {
-	// items are the restored items, ordered by key. Their revisions are the last known ones of these
-	// values: those of the checkpoint, or of the last reset.
+	// items are the restored items, ordered by key. Each has the last known revision of its value: from the
+	// checkpoint, or from the last reset.
 	items        []kv.Item
 	revision     int64 // of the checkpoint
 	equal        int64 // the last revision at which the store was known to hold just these

@@ -30,8 +30,8 @@ func held(t testing.TB, store kv.Store, prefix string) map[string]string {
 	return all
 }
 
-// TestRandomResetsMatchTheModel takes checkpoints and goes back to them between random writes, beside a model
-// that copies a map.
+// TestRandomResetsMatchTheModel takes checkpoints and resets to them between random writes, and compares the store
+// with a model that copies a map.
 func TestRandomResetsMatchTheModel(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 7))

@@ -141,7 +141,7 @@ var usual = []*regexp.Regexp{
 	regexp.MustCompile(`\\"[a-z0-9.-]+\\" not found`),
 	regexp.MustCompile(`"Status after running PostFilter plugins for pod".* status="not found"`),
 	regexp.MustCompile(`is forbidden: unable to create new content in namespace \S+ because it is being terminated`),
-	// They are refused what a test has them ask for.
+	// The server refuses requests that a test makes them send.
 	regexp.MustCompile(`is forbidden: exceeded quota: q,`),
 	// Programs that were asked to end say so.
 	regexp.MustCompile(`"command failed" err="finished without leader elect"`),
@@ -150,7 +150,7 @@ var usual = []*regexp.Regexp{
 // expected are lines that the server logs because of the tests.
 var expected = []*regexp.Regexp{
 	regexp.MustCompile(`oken has been invalidated`),
-	// One of them hears of a service before it hears of its address, by another watch.
+	// A program receives a service before its address, which arrives by another watch.
 	regexp.MustCompile(`repairip\.go:\d+\] "Unhandled Error" err="the ClusterIP .* is not allocated; repairing"`),
 	// Upstream's controllers ask an aggregated server for its documents at once when it is
 	// made known, and again when it can be reached.
@@ -164,9 +164,9 @@ var headed = regexp.MustCompile(`^[WEF]\d{4} \d\d:\d\d:\d\d\.`)
 // those in JSON are kwok's.
 var problem = regexp.MustCompile(`^[EF]\d{4} |^W\d{4} \S+ +\d+ reflector\.go|"level":"ERROR"`)
 
-// blames is a line that says that the server refused what it should not have, broke off, or
-// answered what could not be read. Other errors that are not usual are shown: a controller
-// under load has more ways to run behind than a list of lines can name.
+// blames matches lines that say that the server refused a request wrongly, closed a connection, or sent a malformed
+// answer. Other unusual errors are only shown: a controller under load can fall behind in more ways than a list can
+// name.
 var blames = regexp.MustCompile(`(?i)reflector\.go|failed to (watch|list)|internal ?error|connection re|unexpected EOF|http2:|tls:|x509|unauthorized|forbidden|not acceptable|decod|unmarshal|unknown field|panic`)
 
 // complaints returns the logged errors that blame the server and are not usual, with duplicates.

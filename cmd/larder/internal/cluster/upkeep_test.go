@@ -136,7 +136,7 @@ func testAutoscaler(t *testing.T, r *running, ns string) {
 	})
 }
 
-// testQuota counts pods of a Deployment, holds it to three, and lets it grow with the quota.
+// testQuota counts pods of a Deployment, limits them to three, and lets the Deployment grow with the quota.
 func testQuota(t *testing.T, r *running, ns string) {
 	quotas := r.client.CoreV1().ResourceQuotas(ns)
 	hard := func(pods string) corev1.ResourceList {

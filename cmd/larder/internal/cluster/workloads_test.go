@@ -22,7 +22,7 @@ func labelled(name string) (map[string]string, *metav1.LabelSelector) {
 	return labels, &metav1.LabelSelector{MatchLabels: labels}
 }
 
-// template is of pods that ask for little.
+// template returns a template of pods with small requests.
 func template(labels map[string]string) corev1.PodTemplateSpec {
 	return corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: labels},

@@ -12,7 +12,7 @@ import (
 type outcome int
 
 const (
-	unknown outcome = iota // there was no answer, or one that tells nothing
+	unknown outcome = iota // there was no answer, or an inconclusive one
 	refused
 	acknowledged
 )
@@ -34,7 +34,7 @@ func (w write) String() string {
 	return fmt.Sprintf("write %v of %v %s (deletes %d) acknowledged at %d: %s", w.payload, w.of, w.key, w.deletes, w.revision, w.note)
 }
 
-// filter says what a list or a watch asked for; "" does not restrict.
+// filter restricts a list or a watch; "" does not restrict.
 type filter struct{ group, name string }
 
 func (f filter) selects(group, name string) bool {
@@ -250,7 +250,7 @@ func checkTransactions(p *past, writes []write) (broken []error) {
 	}
 	revisions := make(map[int64][]int64)
 	for _, w := range writes {
-		// Others may have deleted what an unacknowledged one was to delete.
+		// Another write may have deleted the object of an unacknowledged deletion.
 		if w.transaction != 0 && (w.outcome == acknowledged || w.payload.id != 0) {
 			revisions[w.transaction] = append(revisions[w.transaction], at[change{w.key, w.payload.id, w.deletes}])
 		}
@@ -263,7 +263,7 @@ func checkTransactions(p *past, writes []write) (broken []error) {
 	return broken
 }
 
-// first describes what is broken by its first counter-examples and their number.
+// first describes violations by the first counter-examples and their number.
 func first(broken []error) string {
 	if len(broken) == 0 {
 		return "nothing"

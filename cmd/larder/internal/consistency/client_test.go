@@ -76,7 +76,7 @@ func (m meta) revision() int64 {
 	return n
 }
 
-// object is an object, or the Status that came in its place.
+// object is an object, or the Status returned instead.
 type object struct {
 	Kind     string            `json:"kind"`
 	Metadata meta              `json:"metadata"`

@@ -25,7 +25,7 @@ type load struct {
 	mu     sync.Mutex
 	writes []write
 	reads  []*read
-	broken []error // what was wrong at once
+	broken []error // violations found immediately
 	given  map[version]giver
 }
 
@@ -43,8 +43,8 @@ type giver struct {
 	name   string
 }
 
-// alike holds an object against what was given out for that version before, by whichever
-// replica, as a part of whatever answer: D.
+// alike compares an object with the bytes that any replica has returned for the same version, in any kind of answer:
+// D.
 func (l *load) alike(of *resource, from *replica, o object) {
 	v, g := version{of, o.Metadata.Name, o.Metadata.revision()}, giver{o.digest, o.raw, from.name}
 	l.mu.Lock()

@@ -174,7 +174,7 @@ func TestStuckWatchersDelayNoOthers(t *testing.T) {
 	}
 }
 
-// countEvents reads frames until there were as many as asked for, or the end.
+// countEvents reads up to most frames, or to the end.
 func countEvents(from io.Reader, most int) (n int) {
 	buffer := make([]byte, 64<<10)
 	for n < most {

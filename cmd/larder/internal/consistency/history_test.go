@@ -16,8 +16,8 @@ import (
 // Without so much of everything a run proves nothing; it lasts until there was.
 const least = 300
 
-// TestHistory lets writers, readers and watchers use two replicas while things fail,
-// and checks all that they were told.
+// TestHistory lets writers, readers and watchers use two replicas while faults are injected, and checks everything
+// that the clients received.
 func TestHistory(t *testing.T) {
 	if *seed == 0 {
 		*seed = time.Now().UnixNano()
@@ -179,7 +179,7 @@ func (c *client) force(t *testing.T, of *resource, name, group string) int64 {
 	return 0
 }
 
-// verify runs every checker and tells what the run was worth.
+// verify runs every checker and logs how much the run has covered.
 func verify(t *testing.T, l *load, watchers []*watcher, informed []*informed, n *nemesis) {
 	t.Helper()
 	counts, writes, reads := make(map[outcome]int), make(map[*resource][]write), make(map[*resource][]*read)

@@ -107,8 +107,7 @@ func (l *load) inform(t *testing.T, ctx context.Context, of *resource, to int, m
 	return i
 }
 
-// listWatch lists and watches as generated clients do, or as the dynamic one does, and
-// takes down what comes.
+// listWatch lists and watches as generated clients or the dynamic client do, and records the results.
 func (i *informed) listWatch(t *testing.T, config *rest.Config) *cache.ListWatch {
 	t.Helper()
 	var list func(context.Context, metav1.ListOptions) (runtime.Object, error)
@@ -208,7 +207,7 @@ func (i *informed) keepList(options metav1.ListOptions, obj runtime.Object) {
 	i.lists = append(i.lists, r)
 }
 
-// keepWatch takes down what a watch tells.
+// keepWatch records the events of a watch.
 func (i *informed) keepWatch(options metav1.ListOptions, w watch.Interface) watch.Interface {
 	initial := options.SendInitialEvents != nil && *options.SendInitialEvents
 	asked := watchtest.Request{Selects: func(*watchtest.State) bool { return true }, Initial: initial}
@@ -227,7 +226,7 @@ func (i *informed) keepWatch(options metav1.ListOptions, w watch.Interface) watc
 	return kept
 }
 
-// keptWatch passes a watch's events on, each after it was looked at.
+// keptWatch passes on a watch's events after recording each.
 type keptWatch struct {
 	watch.Interface
 	events  chan watch.Event
@@ -266,7 +265,7 @@ func (i *informed) observe(part *watchtest.Checker, event watch.Event) {
 	}
 }
 
-// report returns what an event tells; an error tells nothing.
+// report converts an event; an error yields no report.
 func (i *informed) report(event watch.Event) (r watchtest.Report, ok bool) {
 	if event.Type == watch.Error {
 		return r, false
@@ -290,8 +289,8 @@ func (i *informed) report(event watch.Event) (r watchtest.Report, ok bool) {
 	return r, true
 }
 
-// handler takes down what the informer tells. Nothing goes back, and nothing comes twice but
-// what is there when all is listed again.
+// handler records the informer's notifications. No object goes back to an older version, and none is notified twice
+// except after a relist.
 func (i *informed) handler() cache.ResourceEventHandler {
 	note := func(obj any) {
 		if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
@@ -315,7 +314,7 @@ func (i *informed) handler() cache.ResourceEventHandler {
 	}
 }
 
-// finish waits until the informer has what is stored.
+// finish waits until the informer has the stored objects.
 func (i *informed) finish(t *testing.T) {
 	t.Helper()
 	proctest.Eventually(t, i.name+" has what is stored", func() error {

@@ -12,7 +12,7 @@ type label struct {
 	resource, what string
 	began, ended   time.Duration // no later, and no earlier, than it was given
 	asked          int64         // it must not be lower
-	exact          bool          // it must be what was asked for, however old
+	exact          bool          // must equal the requested revision, however old
 	revision       int64
 }
 

@@ -57,7 +57,7 @@ func newPaced() []*paced {
 	}
 }
 
-// labelling is a process that is asked for lists and watches of several resources.
+// labelling is a process whose lists and watches of several resources are checked.
 type labelling struct {
 	*replica
 	resources []*paced
@@ -89,8 +89,8 @@ func (l *labelling) keep(of *paced, given label) {
 
 func (l *labelling) begin(what string) label { return label{what: what, began: time.Since(l.start)} }
 
-// TestResourceVersionsNeverGoBack has one process serve lists, watches and objects of resources that change at
-// very different paces, in all forms, while history is given up: B.
+// TestResourceVersionsNeverGoBack has one process serve lists, watches and objects of resources that change at very
+// different rates, in all forms, while etcd is compacted: B.
 func TestResourceVersionsNeverGoBack(t *testing.T) {
 	c := newCluster(t, 1, 0)
 	c.addReplica(t, "larder0", servertest.Config{})
@@ -183,7 +183,7 @@ func (l *labelling) write(ctx context.Context, c *cluster, r *paced) {
 	}
 }
 
-// compact gives up all history that no label from now on may lie in.
+// compact compacts all history that no later label may refer to.
 func (l *labelling) compact(ctx context.Context, c *cluster) {
 	for pause(ctx, 200*time.Millisecond) {
 		l.compacting.Lock()
@@ -196,7 +196,7 @@ func (l *labelling) compact(ctx context.Context, c *cluster) {
 	}
 }
 
-// forms are how lists are asked for.
+// forms are the media types of lists.
 var forms = []string{
 	"application/json",
 	"application/vnd.kubernetes.protobuf",
@@ -205,7 +205,7 @@ var forms = []string{
 	"application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
 }
 
-// read asks for a list of some kind, or for an object.
+// read requests a list of some kind, or an object.
 func (l *labelling) read(ctx context.Context, r *paced, random *rand.Rand) {
 	path := r.path
 	if r.spaced != "" && random.IntN(2) == 0 {
@@ -294,7 +294,7 @@ func field(message []byte, number protowire.Number) ([]byte, bool) {
 	return nil, false
 }
 
-// pages reads a list to its end. No page of it may be of a revision that was given up.
+// pages reads a list to its end. No page may be of a compacted revision.
 func (l *labelling) pages(ctx context.Context, r *paced, random *rand.Rand, form, path, query string) {
 	l.compacting.RLock()
 	defer l.compacting.RUnlock()
@@ -327,7 +327,7 @@ func (l *labelling) get(r *paced, random *rand.Rand, asked int64) {
 	}
 }
 
-// watch reads what a watch tells until it ends, which is soon.
+// watch reads a watch until it ends, which is soon.
 func (l *labelling) watch(ctx context.Context, r *paced, random *rand.Rand) {
 	began := l.begin("")
 	query, asked := "", int64(0)

@@ -164,8 +164,7 @@ func TestLappedWatchers(t *testing.T) {
 	})
 }
 
-// checkLapped holds what a watch told against what was written. An error says that the
-// connection did not last.
+// checkLapped compares the events of a watch with the writes. It returns an error if the connection broke.
 func (l *lapping) checkLapped(ctx context.Context, i int, got received, written []int64) error {
 	n := len(got.revisions)
 	if n > len(written) || !slices.Equal(got.revisions, written[:n]) {

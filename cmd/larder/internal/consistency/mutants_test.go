@@ -130,8 +130,8 @@ func (tornReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 var oracle = regexp.MustCompile(`(?m)^([ABDFMRX]|W\d \w+):`)
 
-// TestOraclesFindMutants holds the oracles against servers' possible mistakes: each is found, by
-// the oracle that is there for it, and nothing is found where there is no mistake.
+// TestOraclesFindMutants checks that the oracle for each possible mistake of a server finds it, and that no oracle
+// reports a correct history.
 func TestOraclesFindMutants(t *testing.T) {
 	drop := func(at, n int) func(*story) {
 		return func(s *story) { s.frames = slices.Delete(s.frames, at, at+n) }

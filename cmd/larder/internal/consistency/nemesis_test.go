@@ -187,8 +187,7 @@ func (n *nemesis) moveLeader(ctx context.Context) error {
 	return nil
 }
 
-// startOnFailing has a replica find its place while the history is given up under it, or
-// while there is no leader.
+// startOnFailing starts a replica while the history is compacted, or while there is no leader.
 func (n *nemesis) startOnFailing(ctx context.Context) error {
 	replica := n.replica()
 	replica.Kill()
@@ -266,7 +265,7 @@ func (n *nemesis) cutReplica(ctx context.Context) error {
 	return nil
 }
 
-// compactApart gives up history that a replica has not seen.
+// compactApart compacts history that a replica has not seen.
 func (n *nemesis) compactApart(ctx context.Context) error {
 	replica := n.replica()
 	var links []link
@@ -280,7 +279,7 @@ func (n *nemesis) compactApart(ctx context.Context) error {
 	return n.compact(ctx)
 }
 
-// compact gives up all history but the newest revisions.
+// compact compacts all history but the newest revisions.
 func (n *nemesis) compact(ctx context.Context) error {
 	to := n.truth.newest() - n.random.Int64N(40)
 	if to <= n.compacted.Load() {

@@ -18,7 +18,7 @@ type network struct {
 	mu      sync.Mutex
 	changed *sync.Cond // of cut, mute and closed
 	cut     map[link]bool
-	mute    bool // what is cut keeps silent; otherwise connections break
+	mute    bool // cut links stay silent; otherwise connections break
 	closed  bool
 	conns   map[net.Conn]link // that are open
 

@@ -36,7 +36,7 @@ type replica struct {
 	*proctest.Process
 	name   string
 	stock  bool
-	relay  bool // may give up a past that the store still has
+	relay  bool // may drop a past that the store still has
 	url    string
 	client *http.Client
 }
@@ -50,8 +50,8 @@ func (b bearer) RoundTrip(req *http.Request) (*http.Response, error) {
 	return b.Transport.RoundTrip(req)
 }
 
-// newCluster starts everything, the Larders one after the other, so that the second
-// finds what the first made.
+// newCluster starts everything. It starts one Larder after the other, so that the second finds the objects that the
+// first has created.
 func newCluster(t *testing.T, members, replicas int) *cluster {
 	t.Helper()
 	c := &cluster{network: newNetwork(t), ids: make(map[string]string)}

@@ -35,7 +35,7 @@ func (n *nemesis) cutRelay(ctx context.Context) error {
 	return nil
 }
 
-// TestHistoryThroughRelay lets all clients use a relay beside the Larders that are its upstream.
+// TestHistoryThroughRelay lets all clients use a relay and the Larders that are its upstream.
 func TestHistoryThroughRelay(t *testing.T) {
 	if *seed == 0 {
 		*seed = time.Now().UnixNano()

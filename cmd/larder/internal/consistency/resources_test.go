@@ -86,7 +86,7 @@ var resources = []*resource{
 	},
 }
 
-// resourceOf returns what a key belongs to, nil if to nothing that is used.
+// resourceOf returns the resource of a key, nil if the tests do not use it.
 func resourceOf(key string) *resource {
 	for _, r := range resources {
 		if strings.HasPrefix(key, r.prefix) {

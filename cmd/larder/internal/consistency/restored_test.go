@@ -66,7 +66,7 @@ type restoring struct {
 	*testing.T
 	*cluster
 	stocks []*stock
-	served atomic.Bool // the member serves what was restored
+	served atomic.Bool // the member serves the restored state
 }
 
 // write gives objects a word in one transaction, or deletes them if it is "", whatever
@@ -184,7 +184,7 @@ func differs(informer cache.SharedIndexInformer, want map[string]int64) error {
 	return fmt.Errorf("%d objects for %d", len(got), len(want))
 }
 
-// reader reads consistently what the lost history alone has.
+// reader makes consistent reads of objects that exist only in the lost history.
 type reader struct {
 	*replica
 	*stock

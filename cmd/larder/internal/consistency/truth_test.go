@@ -28,7 +28,7 @@ type truth struct {
 	err     error // the log has a gap
 }
 
-// follow begins to watch at revision 1 and goes on until the test ends.
+// follow watches from revision 1 until the test ends.
 func follow(t *testing.T, urls []string) *truth {
 	t.Helper()
 	store, err := kv.NewExternal(kv.ExternalConfig{StoreConfig: kv.StoreConfig{Prefix: "/registry"}, Endpoints: urls})
@@ -90,7 +90,7 @@ func (tr *truth) take(response kv.WatchResponse) {
 	}
 }
 
-// revisions are those of a resource's objects, by their names.
+// revisions returns the revisions of a resource's objects, by their names.
 func (tr *truth) revisions(of *resource) map[string]int64 {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -146,7 +146,7 @@ type past struct {
 	byKey   map[string][]entry
 }
 
-// changes counts what a revision changed.
+// changes returns the number of changes in a revision.
 func (p *past) changes(revision int64) (n int) {
 	at, _ := slices.BinarySearchFunc(p.entries, revision, func(e entry, r int64) int { return cmp.Compare(e.revision, r) })
 	for ; at < len(p.entries) && p.entries[at].revision == revision; at++ {

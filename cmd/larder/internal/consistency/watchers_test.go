@@ -76,8 +76,8 @@ func (w *watcher) evidence(ctx context.Context, from *replica) string {
 		time.Now().Format("15:04:05.000"), oldest, err, w.truth.newest(), from.name, strings.Join(said[max(0, len(said)-25):], "\n"))
 }
 
-// resume is where to go on: where the watcher was, or now and then long before, as one
-// does that was away.
+// resume returns the revision to resume at: the watcher's last, or sometimes a much older one, like a client that was
+// away.
 func (w *watcher) resume() int64 {
 	at := w.parts[len(w.parts)-1].Resume()
 	if w.random.IntN(4) == 0 {

@@ -78,7 +78,7 @@ func reviews() []request {
 	return all
 }
 
-// subjectReviews ask for others.
+// subjectReviews are reviews of other users' rights.
 func subjectReviews() []request {
 	var all []request
 	for _, who := range []string{`"user":"alice"`, `"user":"bob"`, `"user":"root","groups":["system:masters"]`, `"user":"system:node:n1","groups":["system:nodes"],"uid":"u"`, `"groups":["devs"]`, `"user":"x","extra":{"Scopes":["a"]}`, `"user":""`} {

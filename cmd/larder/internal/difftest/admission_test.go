@@ -35,7 +35,7 @@ var guards = []request{
 
 const policies = "/apis/admissionregistration.k8s.io/v1/"
 
-// hook is a webhook that is asked about the endpoints that are labelled with its name.
+// hook is a webhook that reviews the endpoints labelled with its name.
 func hook(name, where, failure string) string {
 	return `{"name":"` + name + `","clientConfig":{` + where + `},"failurePolicy":"` + failure + `","sideEffects":"None","admissionReviewVersions":["v1"],"objectSelector":{"matchLabels":{"hook":"` + name + `"}},"rules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["*"],"resources":["endpoints"]}]}`
 }

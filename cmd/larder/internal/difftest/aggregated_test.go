@@ -21,7 +21,7 @@ const (
 	remote      = "/apis/remote.example.com/v1"
 )
 
-// remoteServer is an API server beside the two, which tells its clients what they asked.
+// remoteServer is an API server beside the two. It responds with the request it received.
 func remoteServer(t *testing.T) *httptest.Server {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(serveRemote))
 	s.Config.ErrorLog = log.New(io.Discard, "", 0) // some do not trust it

@@ -233,7 +233,7 @@ func steady(body []byte) []byte {
 	return body
 }
 
-// compare tells how two answers differ, "" if they do not.
+// compare describes the differences of two answers, "" if they are equal.
 func compare(stock, larder answer) string {
 	var out []string
 	if stock.err != nil || larder.err != nil {

@@ -48,7 +48,7 @@ func (p *process) awaitReady(t *testing.T) {
 	})
 }
 
-// world is one etcd, the Larder whose it is and, maybe, a stock server beside it.
+// world is one etcd, the Larder that runs it and, optionally, a kube-apiserver beside it.
 type world struct {
 	dir, tokens   string
 	gates         string // of features, of both servers

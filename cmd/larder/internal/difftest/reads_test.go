@@ -29,7 +29,7 @@ func with(path, query string) string {
 	return path + "?" + query
 }
 
-// accepts are the media types, good and bad, that every kind of path is asked for.
+// accepts are the media types, valid and invalid, that are requested for every kind of path.
 var accepts = []string{
 	"", js, pb, yaml, table, partial, partials, "*/*", "application/*", "application/cbor", "text/html",
 	pb + ";as=PartialObjectMetadata;v=v1;g=meta.k8s.io", pb + ";as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
@@ -118,7 +118,7 @@ type resource struct {
 	Verbs      []string
 }
 
-// everyResource asks for every kind in every form, and for what depends on the rest of the store.
+// everyResource requests every kind in every form, and answers that depend on the rest of the store.
 func (w *world) everyResource(t *testing.T) []request {
 	t.Helper()
 	all := []request{get("/openapi/v2", js), get("/openapi/v2", pb), get("/openapi/v3", js), get("/", ""), get("/", js)}
@@ -230,7 +230,7 @@ func waits() []request {
 	return all
 }
 
-// query joins names and values, leaving out what is empty.
+// query joins names and values, and omits empty values.
 func query(pairs ...string) string {
 	out := "?"
 	for i := 0; i < len(pairs); i += 2 {
@@ -250,7 +250,7 @@ func and(parameter string) string {
 
 var tokenPlaceholder = regexp.MustCompile(`\{token:(-?\d+)\}`)
 
-// fillTokens replaces {token:N} by a continue token of revision N that goes on after b.
+// fillTokens replaces {token:N} by a continue token of revision N that continues after b.
 func fillTokens(path string) string {
 	namespaced := strings.Contains(path, "/namespaces/")
 	return tokenPlaceholder.ReplaceAllStringFunc(path, func(match string) string {

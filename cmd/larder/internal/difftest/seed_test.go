@@ -87,8 +87,7 @@ func (w *world) seed(t *testing.T) {
 	})
 }
 
-// withKind adds apiVersion and kind, which the servers want in a body, as the path
-// of the collection tells them.
+// withKind adds the apiVersion and kind that the servers require in a body, derived from the path of the collection.
 func withKind(path, body string) string {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	version := parts[1]

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// shard is the parameter that asks for objects whose uid or namespace has a hash between two
-// digits; the last digit is 16.
+// shard returns the parameter that selects objects whose uid or namespace has a hash between two digits; the last
+// digit is 16.
 func shard(field string, ranges ...[2]uint64) string {
 	var all []string
 	for _, r := range ranges {

@@ -77,8 +77,7 @@ func deprecatedWatches() []request {
 	return all
 }
 
-// live opens watches at both servers, changes objects through one and the other, and
-// compares what the watches say of it.
+// live opens watches at both servers, changes objects through each server, and compares the events.
 func (c *comparison) live() {
 	c.t.Helper()
 	version := revision(c.t, c.w.must(c.t, c.w.larder, get("/api/v1/namespaces/diff/configmaps", js)).body)
@@ -178,8 +177,7 @@ func (s *stream) read() {
 	}
 }
 
-// until returns what the stream said up to the event of revision last, or all if it
-// ended before.
+// until returns the stream up to the event of revision last, or all if it ended before.
 func (s *stream) until(last string) []byte {
 	mark, split := []byte(`"resourceVersion":"`+last+`"`), splitLines
 	if s.isProto {

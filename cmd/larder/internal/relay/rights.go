@@ -35,7 +35,7 @@ const (
 	reviewTimeout = 30 * time.Second // as in kube-apiserver
 )
 
-// retries are those of a review. A client retries a request that fails.
+// retries configures the retries of a review. A client retries a request that fails.
 var retries = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 2}
 
 // Paths of the reviews.
@@ -61,7 +61,7 @@ func loadUpstream(kubeconfig string) (config *rest.Config, err error) {
 }
 
 // loadRights returns the authentication and authorization of a relay, by the reviews of the upstream at base. client
-// has the relay's own credentials there. clientCAFile may be "". The context is that of [auth.Load].
+// has the relay's own credentials there. clientCAFile may be "". ctx is used as in [auth.Load].
 func loadRights(ctx context.Context, client *http.Client, base *url.URL, clientCAFile string, anonymous bool) (*auth.Auth, error) {
 	authentication := options.NewBuiltInAuthenticationOptions().WithAnonymous().WithClientCert()
 	authentication.TokenSuccessCacheTTL = 0 // package auth has its own

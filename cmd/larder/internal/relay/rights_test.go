@@ -38,9 +38,9 @@ type reviewer struct {
 	*httptest.Server
 	dir     string
 	away    atomic.Bool            // answers 500
-	refuses atomic.Bool            // refuses what it knows
-	page    atomic.Bool            // a proxy before it asks for a login
-	gateway atomic.Pointer[string] // what a proxy before it answers
+	refuses atomic.Bool            // refuses everything
+	page    atomic.Bool            // a proxy in front of it sends a login page
+	gateway atomic.Pointer[string] // the response of a proxy in front of it
 	asked   atomic.Int32
 }
 
@@ -261,7 +261,7 @@ func TestPagesDecideNothing(t *testing.T) {
 	decidesNothing(t, "cut", a)
 }
 
-// decidesNothing checks that what the upstream answers counts as no answer.
+// decidesNothing checks that the upstream's response does not count as a decision.
 func decidesNothing(t *testing.T, what string, a *auth.Auth) {
 	t.Helper()
 	for name, authenticates := range map[string]authenticator.Request{"request": a.Authenticator, "watch": a.Revocation().Authenticator} {

@@ -45,7 +45,7 @@ type Config struct {
 
 	// Resources are the resources that are followed, as RESOURCE or RESOURCE.GROUP; empty means all but secrets.
 	Resources []string
-	// ConsistentFrom, Idle and ServeStale are those of [relay.Config].
+	// ConsistentFrom, Idle and ServeStale are fields of [relay.Config].
 	ConsistentFrom   int
 	Idle, ServeStale time.Duration
 	// MemoryBudget is the number of bytes that cached objects of all upstreams may have. 0 means half of the memory

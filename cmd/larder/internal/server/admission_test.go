@@ -200,7 +200,7 @@ func TestQuotaHoldsAgainstManyCreates(t *testing.T) {
 	}
 }
 
-// answers is a webhook server: paths name what it does.
+// answers is a webhook server: its paths name its actions.
 type answers struct {
 	*httptest.Server
 	called atomic.Int64

@@ -177,8 +177,8 @@ func DefaultUpstream() Config {
 	return c
 }
 
-// complete sets the defaults of fields that are nil or empty. It copies those of upstream's options that
-// it or completeUpstream changes: the caller may use them for another server.
+// complete sets the defaults of fields that are nil or empty. It copies upstream's options that it or
+// completeUpstream changes, because the caller may use them for another server.
 func (c *Config) complete() {
 	up, core, etcd := *c.ServerRunOptions, *c.Options, *c.Etcd
 	c.ServerRunOptions, up.Options, core.Etcd = &up, &core, &etcd

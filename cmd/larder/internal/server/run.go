@@ -225,8 +225,8 @@ func (s *Server) awaitStore(ctx context.Context) error {
 	return s.awaitOverrides(ctx)
 }
 
-// awaitReady blocks until all checks of /readyz can pass. It no longer waits for some parts, such as those that
-// depend on unreadable objects, once the storage initialization timeout has passed.
+// awaitReady blocks until all checks of /readyz can pass. After the storage initialization timeout it no longer waits
+// for some parts, for example parts that depend on unreadable objects.
 func (s *Server) awaitReady(ctx context.Context) error {
 	p := &s.parts
 	<-p.informersStarted
@@ -254,7 +254,7 @@ func (s *Server) awaitReady(ctx context.Context) error {
 		return err
 	}
 	if !s.config.Inherited.takesOver() {
-		s.open() // before hooks: those of several servers that start at once may ask each other
+		s.open() // before hooks: hooks of several servers that start together may call each other's server
 	}
 	if err := p.bootstrap.WaitReady(bounded); err != nil {
 		for _, name := range p.bootstrap.Excuse() {

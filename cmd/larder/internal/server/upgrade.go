@@ -25,9 +25,8 @@ type Inherited struct {
 // takesOver reports whether another process serves until this one is ready.
 func (i *Inherited) takesOver() bool { return i.Ready != nil }
 
-// handOverDelay is the least time for which a replaced process serves its connections. Answers in that
-// time ask clients to connect again. A client whose idle connection is closed loses a request that it
-// sends at that moment.
+// handOverDelay is how long a replaced process serves its connections at least. Its answers then ask clients to
+// connect again. A client whose idle connection is closed loses a request that it sends at that moment.
 const handOverDelay = 5 * time.Second
 
 // handover has the steps of an upgrade in place. Both processes share one listening socket. The

@@ -32,9 +32,8 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// completeUpstream completes kube-apiserver's options and checks them without I/O, with kube-apiserver's
-// errors. It runs upstream's code, on copies of the options for which that code would connect or change
-// the options.
+// completeUpstream completes kube-apiserver's options and checks them without I/O, with kube-apiserver's errors. It
+// runs upstream's code, and copies options first if that code would connect or change them.
 func (c *Config) completeUpstream() error {
 	given, generic := *c.ServerRunOptions, *c.GenericServerRunOptions
 	core := *given.Options
@@ -232,8 +231,7 @@ func (c *Config) fresh() func(schema.GroupResource) bool {
 	}
 }
 
-// leaseReuse returns the time for which a lease is used for further keys; less than 0 means for one key
-// only.
+// leaseReuse returns how long a lease is used for further keys; less than 0 means for one key only.
 func (c *Config) leaseReuse() time.Duration {
 	seconds := c.Etcd.StorageConfig.LeaseManagerConfig.ReuseDurationSeconds
 	if seconds <= 0 {

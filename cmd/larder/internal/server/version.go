@@ -11,8 +11,8 @@ import (
 	"k8s.io/component-base/version"
 )
 
-// Version returns the version of Kubernetes whose API this program serves: that of the
-// module it was built with, unless linker flags set another.
+// Version returns the version of Kubernetes whose API this program serves. It is the version of the module that was
+// built in, unless linker flags set another.
 func Version() apimachineryversion.Info {
 	info := version.Get()
 	info.GoVersion, info.Compiler, info.Platform = runtime.Version(), runtime.Compiler, runtime.GOOS+"/"+runtime.GOARCH

@@ -154,7 +154,7 @@ func TestOwnedObjectsGoWithTheirOwner(t *testing.T) {
 	c.control()
 	ctx := t.Context()
 	owners, owned := c.custom.Resource(resource("owners")).Namespace("default"), c.client.CoreV1().ConfigMaps("default")
-	for round := range 2 { // the second defines again what was removed
+	for round := range 2 { // the second round creates the removed CRDs again
 		c.define("owners")
 		for policy, left := range map[metav1.DeletionPropagation]bool{
 			metav1.DeletePropagationBackground: false, metav1.DeletePropagationForeground: false, metav1.DeletePropagationOrphan: true,

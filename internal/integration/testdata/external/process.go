@@ -99,8 +99,8 @@ func (p *process) stop(t TB) {
 	}
 }
 
-// start runs the program on port and waits until it is healthy, or, if wait is false, until it
-// answers. The client's configuration is that of a member of system:masters.
+// start runs the program on port and waits until it is healthy, or, if wait is false, until it answers. It returns
+// the client configuration of a member of system:masters.
 func start(t TB, dir string, port int, args []string, tokenFile string, wait bool) (*rest.Config, func(), error) {
 	token := string(uuid.NewUUID())
 	lines := token + ",system:apiserver," + string(uuid.NewUUID()) + ",\"system:masters\"\n"

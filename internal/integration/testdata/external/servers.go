@@ -89,8 +89,7 @@ func sign(s *options.ServerRunOptions, dir string) error {
 	return os.WriteFile(file, key, 0o600)
 }
 
-// StartOptions starts a server for cmd/kube-apiserver/app/testing, whose options are s and
-// whose flags are given and those of fs.
+// StartOptions starts a server for cmd/kube-apiserver/app/testing, with the options s and the flags in given and fs.
 func StartOptions(t TB, s *options.ServerRunOptions, dir string, fs *pflag.FlagSet, given []string, gates featuregate.MutableVersionedFeatureGate, certs, healthy bool) (*rest.Config, func(), error) {
 	s.Authentication.ServiceAccounts.KeyFiles = []string{s.ServiceAccountSigningKeyFile}
 	if err := sign(s, dir); err != nil {

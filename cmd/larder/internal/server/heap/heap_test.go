@@ -151,7 +151,7 @@ func (p *process) allocate(rate float64) {
 	p.rate = rate
 }
 
-// collect uses what a collection costs.
+// collect adds the cost of a collection.
 func (p *process) collect() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -188,7 +188,7 @@ func TestGovernorReturnsUnneededHeadroom(t *testing.T) {
 		collections(3, time.Minute) // in peace
 		p.allocate(20 << 20)
 		collections(8, time.Second)
-		collections(3, 10*calmInterval) // it goes on, with the room that it has now
+		collections(3, 10*calmInterval) // continues, with its present headroom
 		synctest.Wait()
 		if len(given) != 0 || g.times < mostTimes-1 {
 			t.Errorf("gave back %d times, %v times the headroom", len(given), g.times)

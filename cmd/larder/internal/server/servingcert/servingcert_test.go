@@ -15,7 +15,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// shake connects once and returns what the server showed.
+// shake connects once and returns the state of the TLS handshake.
 func shake(t *testing.T, address string, roots *x509.CertPool, cache tls.ClientSessionCache) (tls.ConnectionState, error) {
 	t.Helper()
 	conn, err := tls.Dial("tcp", address, &tls.Config{RootCAs: roots, ServerName: "host", ClientSessionCache: cache})

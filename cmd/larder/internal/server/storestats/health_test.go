@@ -14,8 +14,8 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 )
 
-// TestHealthChecksShareReads asks /readyz, whose checks ask about the store twice, a
-// thousand times a second for ten seconds. The store is read once in each.
+// TestHealthChecksShareReads requests /readyz, whose checks need the store's health twice, a thousand times a second
+// for ten seconds. The store must be read once a second.
 func TestHealthChecksShareReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reads atomic.Int64

@@ -92,7 +92,7 @@ func TestNativeHistogramsKeepClassicBuckets(t *testing.T) {
 	}
 }
 
-// gather returns what m tells.
+// gather returns the metrics of m.
 func gather(t *testing.T, m *Metrics) []*dto.MetricFamily {
 	t.Helper()
 	gatherer := prometheus.NewRegistry()

@@ -234,7 +234,7 @@ const (
 	profiled = 2 // the last of them
 )
 
-// live has objects live through all writes of l, and tells what each kind of write costs.
+// live sends all writes of l to objects, and reports the costs of each kind of write.
 func (s *counted) live(t *testing.T, l life, told func(kind string, c costs, again int64, sites map[string]int64)) {
 	t.Helper()
 	for _, r := range l.before {
@@ -311,7 +311,7 @@ func middle(before uint64, totals []uint64) int64 {
 	return differences[len(differences)/2]
 }
 
-// requests are those of one batch.
+// requests returns the requests of one batch.
 func (s *counted) requests(t *testing.T, l life, w write, b int) []request {
 	t.Helper()
 	if w.collection != nil {

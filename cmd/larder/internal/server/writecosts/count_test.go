@@ -43,7 +43,7 @@ const (
 	countProfiled = "profiled" // returns the work recorded since
 )
 
-// answerCounts does what commands say until there are no more.
+// answerCounts executes commands until there are no more.
 func answerCounts(commands io.Reader, answers io.Writer) error {
 	before := make(map[allocation]int64)
 	for lines := bufio.NewScanner(commands); lines.Scan(); {
@@ -115,7 +115,7 @@ var (
 	encoding = regexp.MustCompile(`\(\*ObjectMeta\)\.MarshalTo|mapEncoder\.encode|shape\.\(\*encoder\)\.object`)
 )
 
-// add counts n allocations if they are one of those that labelsCounted describes.
+// add counts n allocations if labelsCounted describes them.
 func (w *work) add(a allocation, n int64) {
 	if n == 0 {
 		return
@@ -143,7 +143,7 @@ func (w *work) add(a allocation, n int64) {
 	}
 }
 
-// nested reports whether what is copied lies deeper in a map of an object's fields than labels do.
+// nested reports whether a copied value is nested deeper in a map of an object's fields than labels are.
 func nested(names []string) bool {
 	const deep = 4 // the object, its metadata, its labels are three
 	return len(names) >= deep && !slices.ContainsFunc(names[:deep], func(name string) bool { return !strings.HasSuffix(name, ".DeepCopyJSONValue") })
@@ -174,8 +174,8 @@ func (w *work) count(counter *int64, names []string, n int64) {
 	w.Sites[what+": "+strings.Join(names, " < ")] += n
 }
 
-// names are those of the functions on the stack, without those of the runtime. ofMap says whether
-// the latter made a part of a map.
+// names returns the names of the functions on the stack, without the runtime's. ofMap reports whether the runtime was
+// building a map.
 func (a *allocation) names() (names []string, ofMap bool) {
 	depth := 0
 	for depth < len(a.stack) && a.stack[depth] != 0 {
