@@ -115,8 +115,8 @@ func (c *conn) explain(err error) error {
 	return fmt.Errorf("%w after %v: %w", ErrTimeout, c.t.Timeout, err)
 }
 
-// send sends a request and reads the head of the answer, within the Target's Timeout, which goes on until unlimit.
-// An answer other than 2xx is returned with an error.
+// send sends a request and reads the head of the answer, within the Target's Timeout, which keeps running until
+// unlimit. An answer other than 2xx is returned with an error.
 func (c *conn) send(r Request) (*http.Response, error) {
 	if c.transport == nil {
 		c.connected, c.end = context.WithCancel(c.ctx)
@@ -174,8 +174,8 @@ func (c *conn) do(r Request) (outcome, error) {
 	}
 }
 
-// reconnectDelay is how long a conn waits after a request without an answer, so that the client is not busy
-// while the server is gone.
+// reconnectDelay is how long a conn waits after a request without an answer, so that the client is not busy while the
+// server is down.
 const reconnectDelay = 10 * time.Millisecond
 
 // try sends a request once and writes the answer's body to w. after is the server's Retry-After, -1 without one.

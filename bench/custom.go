@@ -37,7 +37,7 @@ type customResource struct {
 	manager      string // of all fields except the applied ones
 	object       func(c *CustomConfig, i int) map[string]any
 	path         []string                         // of the text that writes change
-	part         func(text string) map[string]any // what is applied of an object
+	part         func(text string) map[string]any // the applied part of an object
 	whole        bool                             // whole objects are applied, too
 }
 

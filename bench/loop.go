@@ -185,7 +185,7 @@ type running struct {
 	next  atomic.Int64
 }
 
-// client runs one operation after the other until there are no more.
+// client runs one operation after the other until none are left.
 func (r *running) client(ctx context.Context, own *conn, client int, op operation) error {
 	for {
 		i, due, err := r.claim(ctx, client)

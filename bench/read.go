@@ -9,7 +9,7 @@ type ReadConfig struct {
 	Name string
 	// Path is the request's path and query.
 	Path string
-	// Accept is the media type asked for.
+	// Accept is the requested media type.
 	Accept string
 	// Encoding is the Accept-Encoding header, "" for none.
 	Encoding string

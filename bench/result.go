@@ -198,8 +198,8 @@ func Merge(runs ...*Result) *Result {
 	return sum
 }
 
-// MergeParallel adds up Results, at least one, of workloads that ran at the same time. It leaves out what the
-// server used, because each Result has the same.
+// MergeParallel adds up Results, at least one, of workloads that ran at the same time. It leaves out the server's
+// usage, because each Result has the same.
 func MergeParallel(shares ...*Result) *Result {
 	sum := shares[0].bare()
 	sum.Values = nil

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// clock is the measured time of a workload: it stands still between pause and resume.
+// clock is the measured time of a workload: it stops between pause and resume.
 type clock struct{ now atomic.Pointer[clockState] }
 
 type clockState struct {

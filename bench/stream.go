@@ -102,8 +102,8 @@ func (s *stream) line() ([]byte, error) {
 	}
 }
 
-// typeOf looks at the beginning of an event, where both encodings have its type. It returns Modified for all events
-// of objects.
+// typeOf reads the type at the beginning of an event, where both encodings have it. It returns Modified for all
+// events of objects.
 func typeOf(frame []byte) watch.EventType {
 	head := frame[:min(len(frame), 64)]
 	switch {

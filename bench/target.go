@@ -23,10 +23,9 @@ type Target struct {
 	// Beside are processes that work for the server, its etcd for instance: their
 	// usage is reported apart.
 	Beside []process.Process
-	// Timeout bounds a request until the end of its answer, a watch until its acceptance, and a
-	// watch that begins with all objects until the bookmark that ends them. It also bounds the
-	// opening of a connection. 0 bounds nothing. Requests that take longer are given up and
-	// counted as Timeouts.
+	// Timeout limits a request until the end of its answer, a watch until its acceptance, and a watch that begins
+	// with all objects until the bookmark that ends them. It also limits the opening of a connection. 0 sets no
+	// limit. Requests that take longer are cancelled and counted as Timeouts.
 	Timeout time.Duration
 	// RetryAfter makes workloads retry a request that is answered 429 (Too Many Requests), after the time in
 	// its Retry-After header. The latency includes the wait.
@@ -52,9 +51,8 @@ type Target struct {
 // grace is how long operations in flight may take after Stop.
 const grace = 5 * time.Second
 
-// Stop ends the running workload and all later ones: they begin no more operations, give
-// those in flight a few seconds, and return what was measured, with Interrupted set. It may be
-// called at any time, more than once.
+// Stop ends the running workload and all later ones: they begin no more operations, allow those in flight a few
+// seconds, and return the results so far, with Interrupted set. It may be called at any time, more than once.
 func (t *Target) Stop() { t.stop() }
 
 // Stopping is closed by Stop.

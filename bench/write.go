@@ -30,9 +30,9 @@ type WriteConfig struct {
 	run int64 // in the names of objects: no other run has it
 }
 
-// Write creates all objects, then patches all, applies to all and deletes all, and
-// returns one Result for each of Verbs. One more object does so unmeasured before. After
-// Target.Stop it deletes what it has created and returns the Results that there are.
+// Write creates all objects, then patches all, applies to all and deletes all, and returns one Result for each of
+// Verbs. First it does all of this to one more object without measuring. After Target.Stop it deletes what it has
+// created and returns the Results so far.
 func Write(ctx context.Context, t *Target, c WriteConfig) ([]*Result, error) {
 	l := loop{Load: c.Load}
 	if err := l.bounded(); err != nil {
@@ -42,7 +42,7 @@ func Write(ctx context.Context, t *Target, c WriteConfig) ([]*Result, error) {
 	if err := t.ensureNamespace(ctx, c.Namespace); err != nil {
 		return nil, err
 	}
-	for _, verb := range Verbs { // one more object makes the server build what it builds on first use
+	for _, verb := range Verbs { // with one more object the server builds everything that it builds on first use
 		if err := t.once(ctx, c.write(verb, c.Operations)); err != nil {
 			return nil, err
 		}
@@ -82,7 +82,7 @@ func (c *WriteConfig) allVerbs(ctx context.Context, own *conn, i int, _ time.Tim
 // remove deletes the first n objects, and some more whose creation may have been in flight.
 func (c *WriteConfig) remove(ctx context.Context, t *Target, n int) error {
 	other := t.Clone()
-	other.stopping = context.Background() // it goes on after Stop
+	other.stopping = context.Background() // it continues after Stop
 	rec := &recorder{target: t, name: "removing what was created", total: n, began: time.Now(), result: NewResult("", "")}
 	t.running.Store(rec)
 	defer t.running.CompareAndSwap(rec, nil)

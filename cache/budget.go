@@ -37,8 +37,8 @@ type Budget struct {
 const (
 	// idleRounds is how many rounds an encoding must be unused to be dropped for another.
 	idleRounds = 4
-	// maxTries is how many encodings are looked at to find an idle one. For an urgent
-	// encoding the search goes on to maxUrgent, to find one that is not urgent itself.
+	// maxTries is how many encodings are examined to find an idle one. For an urgent encoding the search continues to
+	// maxUrgent, to find one that is not urgent itself.
 	maxTries  = 8
 	maxUrgent = 32
 )

@@ -286,8 +286,8 @@ func (c *Cache) publish(next *state) {
 	c.log.append(next.events)
 }
 
-// forget drops from the log what is too old at the given time. Apply does so as well;
-// forget is for a cache to which nothing is applied.
+// forget drops events from the log that are too old at the given time. Apply does so as well; forget is for a cache
+// without new batches.
 func (c *Cache) forget(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

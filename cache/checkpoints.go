@@ -8,8 +8,8 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// recentStates is how many reconstructed states are remembered: clients that
-// page through a list come back to the same revision.
+// recentStates is how many reconstructed states are kept: clients that page through a list return to the same
+// revision.
 const recentStates = 8
 
 // checkpoints keeps enough to show any state that the log reaches: some of the published states
@@ -61,7 +61,7 @@ func thin(list []*state, now, every Position) []*state {
 	return thinned
 }
 
-// trim drops what is older than the log.
+// trim drops states that are older than the log.
 func (h *checkpoints) trim(log *Log) {
 	list, first := h.list(), log.ring.First()
 	keep := 0

@@ -53,7 +53,7 @@ type stored struct {
 	cell  *cell
 	account
 	round atomic.Uint32 // of the budget, when the bytes were last used
-	room  uint32        // what is allocated for the bytes
+	room  uint32        // the size of the allocation
 
 	older, newer *stored // guarded by Budget.mu
 }

@@ -136,9 +136,8 @@ func (l *learner) fade() {
 	}
 }
 
-// learn makes the indexes that are worth it. The trees are built from a published state
-// while the writer goes on, and then brought to the present under its lock. One goroutine at
-// a time calls it.
+// learn makes the indexes that are worth it. It builds the trees from a published state while the writer continues,
+// and then brings them up to date under the writer's lock. One goroutine at a time calls it.
 func (c *Cache) learn() {
 	for _, key := range c.learner.take(c.current.Load()) {
 		base := c.current.Load()

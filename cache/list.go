@@ -46,9 +46,8 @@ type Page struct {
 	Index string
 }
 
-// List appends the matching objects to dst, in key order. It allocates nothing
-// per object. A corrupt object within the range makes it fail with a CorruptError, because
-// nothing tells whether the object matches.
+// List appends the matching objects to dst, in key order. It allocates nothing per object. A corrupt object within
+// the range makes it fail with a CorruptError, because it is unknown whether the object matches.
 func (s Snapshot) List(q Query, dst []*Object) (Page, error) {
 	l := lister{query: q, state: s.state, page: Page{Objects: dst}}
 	if q.Label != nil && !q.Label.Empty() {
@@ -104,7 +103,7 @@ func (l *lister) run() {
 	}
 }
 
-// visit looks at one object and reports whether to go on.
+// visit examines one object and reports whether to continue.
 func (l *lister) visit(o *Object) bool {
 	if !strings.HasPrefix(o.Key(), l.query.Prefix) {
 		return false
@@ -169,9 +168,8 @@ type pinnedIndex struct {
 	value string
 }
 
-// smallest returns the index with the fewest objects in range. It counts in all indexes up
-// to a bound, which grows until one index stays below it: so it looks at few more objects
-// than the smallest has, times the number of indexes.
+// smallest returns the index with the fewest objects in range. It counts in all indexes up to a bound, which grows
+// until one index stays below it. So it examines few more objects than the smallest has, times the number of indexes.
 func smallest(pinned []pinnedIndex, start *Object, prefix string) pinnedIndex {
 	for few := 16; ; few *= 4 {
 		best, least := 0, few

@@ -199,8 +199,7 @@ func (l *Log) After(revision int64) (Position, error) {
 	for {
 		low, high := l.ring.First(), l.ring.Next()
 		at, ok := l.search(low, high, revision)
-		// Oldest is looked at last: it only grows within an epoch, so what it allows
-		// was there during the search.
+		// Oldest is read last: it only grows within an epoch, so that any event it allows existed during the search.
 		if oldest := l.Oldest(); revision < oldest {
 			return 0, ErrTooOld{Requested: revision, Oldest: oldest}
 		}

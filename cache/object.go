@@ -48,8 +48,8 @@ type ObjectConfig struct {
 	// Body is the canonical encoding. It belongs to the Object from then on, unless the Object
 	// is Packed: then the caller may reuse it.
 	Body []byte
-	// Head, if it is not nil, allows the Object to keep a large Body packed. Head is copied and
-	// kept unpacked, for readers that need no more.
+	// Head, if it is not nil, allows the Object to keep a large Body packed. Head is copied and kept unpacked, for
+	// readers that need only the head.
 	Head []byte
 	// Labels and Fields are for selectors. They are copied.
 	Labels map[string]string
@@ -131,7 +131,7 @@ func (o *Object) Body() []byte {
 	return o.body
 }
 
-// retire drops what is derived from an object that leaves the cache.
+// retire drops the data derived from an object that leaves the cache.
 func (o *Object) retire() {
 	o.seal.Check(o.body, "cache: the body of an object that leaves")
 	o.cells.retire(o.schema.budget)

@@ -260,8 +260,8 @@ func (r *Reflector) replay(ctx context.Context, group *errgroup.Group, past, pre
 	})
 }
 
-// read returns all objects of a revision, 0 being the newest, and that revision.
-// A page is fetched while the one before it is decoded; no more than two are held.
+// read returns all objects of a revision, 0 being the newest, and that revision. A page is fetched while the previous
+// one is decoded; at most two are held.
 func (r *Reflector) read(ctx context.Context, at int64) ([]*Object, int64, error) {
 	r.loaded.Store(0)
 	r.total.Store(0)
@@ -416,8 +416,8 @@ func (r *Reflector) apply(ctx context.Context, batches []kv.Batch) error {
 	return nil
 }
 
-// replayedFor is how much longer than others events are kept that a start has replayed. After a crash all clients come
-// back at once, and in a large cluster the last of them minutes later.
+// replayedFor is how much longer replayed events are kept than others. After a crash all clients return at once, and
+// in a large cluster the last of them minutes later.
 const replayedFor = 3 * time.Minute
 
 // applyOne applies one batch. It calls OnAppend after Applied: a read that waits for the revision

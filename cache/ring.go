@@ -126,7 +126,7 @@ func (r *ring[T]) Read(from Position, dst []*T, limit int) (entries []*T, next P
 	return dst, Position(at), false
 }
 
-// at returns the entry at a position, or nil when it is gone or not there yet.
+// at returns the entry at a position, or nil if it was dropped or does not exist yet.
 func (r *ring[T]) at(p Position) *T {
 	if uint64(p) >= r.next.Load() {
 		return nil

@@ -76,7 +76,7 @@ func (s *Schema) FrameBytes() int64 { return s.frames.Load() }
 
 // Pressure counts the losses of a resource to the limits of its Budget since the start.
 type Pressure struct {
-	// Encodings, Frames, and Events of the Log count what was dropped early.
+	// Encodings, Frames, and Events of the Log count data dropped early.
 	Encodings, Frames, Events int64
 	// Refused counts encodings that were made and not kept.
 	Refused int64

@@ -211,7 +211,7 @@ func (s *state) corruptCount() int {
 	return s.corrupt.Len()
 }
 
-// corruptFrom returns the corrupt objects from a key on, in order, and no more than most.
+// corruptFrom returns at most most corrupt objects from a key on, in order.
 func (s *state) corruptFrom(key string, most int) (found []*Object) {
 	if s.corrupt == nil || most == 0 {
 		return nil

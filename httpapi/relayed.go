@@ -11,8 +11,8 @@ import (
 	"github.com/larder-io/larder/httpapi/reads"
 )
 
-// ageHeader has the seconds since the upstream of a relay was heard of last, in answers from caches while it does
-// not answer.
+// ageHeader has the seconds since the last contact with the upstream of a relay, in answers from caches while the
+// upstream does not answer.
 const ageHeader = "Larder-Upstream-Age"
 
 // unavailable returns the error for a request that the upstream could not authenticate or authorize.

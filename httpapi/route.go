@@ -79,7 +79,7 @@ func (r *router) noMethod(x *apiCall, i *routes.Endpoint) {
 // elsewhere as the end of upstream's delegation chain does.
 func (r *router) unknown(x *apiCall) {
 	t := r.table.Load()
-	// A version that is not served still lies below the document of its group.
+	// The path of a version that is not served is below the document of its group.
 	below, ok := t.NonResource(x.Path)
 	switch {
 	case x.IsResourceRequest && t.ServesVersion(x.Group, x.Version):

@@ -36,9 +36,9 @@ func newTracer(provider trace.TracerProvider, chance float64) tracer {
 	return tracer{spans: provider.Tracer("github.com/larder-io/larder/httpapi"), chance: chance}
 }
 
-// begin begins the span of x, whose client is authenticated, if it is sampled. A parent span in the
-// request's header becomes the parent only if the user may decide what is sampled; otherwise it is
-// linked. Servers that x is proxied to get the parent in any case.
+// begin begins the span of x, whose client is authenticated, if it is sampled. A parent span in the request's header
+// becomes the parent only if the user has the right to decide sampling; otherwise it is linked. Servers that x is
+// proxied to get the parent in any case.
 func (t *tracer) begin(x *apiCall) {
 	if x.Carrier.Internal() {
 		return

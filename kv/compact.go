@@ -102,7 +102,7 @@ func (e *Etcd) compact(ctx context.Context) error {
 	}
 	e.observeHistory(ctx, mark, resp.Header)
 	if e.history.replacements.Load() != c.history {
-		return ErrReplaced // what was noted is of the history before
+		return ErrReplaced // the noted revision belongs to the previous history
 	}
 	if !resp.Succeeded {
 		e.lostCompaction(resp)

@@ -16,8 +16,8 @@ import (
 const (
 	// statusTimeout bounds one request for a member's version.
 	statusTimeout = 3 * time.Second
-	// statusRounds is how often each endpoint is asked for the member that serves a watch: behind
-	// one endpoint there may be several members.
+	// statusRounds is how often each endpoint is queried for the member that serves a watch: behind one endpoint
+	// there may be several members.
 	statusRounds = 3
 )
 

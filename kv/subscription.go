@@ -16,7 +16,7 @@ import (
 // state and call Loaded.
 var ErrLost = errors.New("kv: subscription lost its place")
 
-// unknown stands for a place in the history that is not known yet.
+// unknown is a position in the history that is not known yet.
 const unknown = -1
 
 // Subscription is the part of a Tail under one prefix, for one owner. The owner loads the state by a
@@ -40,7 +40,7 @@ type Subscription struct {
 
 	mu     sync.Mutex
 	queue  []Batch
-	spare  []Batch // handed out by the last Next
+	spare  []Batch // returned by the last Next
 	handed []Batch // the part of spare that is not applied yet
 	// Invariant: bytes is the sum over queue.
 	bytes int64
@@ -165,7 +165,7 @@ func (s *Subscription) Applied(n int) {
 	}
 }
 
-// setProgressLocked sets progress. applied counts only if no batch is queued or handed out.
+// setProgressLocked sets progress. applied counts only if no batch is queued or in the owner's hands.
 func (s *Subscription) setProgressLocked(applied int64) {
 	switch {
 	case len(s.handed) > 0:
@@ -296,8 +296,7 @@ func (s *Subscription) Close() {
 	s.wakeLocked()
 }
 
-// push queues a batch, unless the loaded state includes it, or gives up the queue
-// if that is too long.
+// push queues a batch, unless the loaded state includes it, or drops the queue if that is too long.
 func (s *Subscription) push(batch Batch, limit int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -341,7 +340,7 @@ func (s *Subscription) Reload() {
 	s.unloadLocked()
 	s.lost = true
 	if s.since != unknown {
-		s.since = s.tail.seen.Load() // everything up to it was queued, and is gone
+		s.since = s.tail.seen.Load() // everything up to it was queued, and dropped
 	}
 	s.wakeLocked()
 }

@@ -38,7 +38,7 @@ const (
 	retryFirst = 10 * time.Millisecond
 	retryMax   = time.Second
 
-	// defaultQueueBytes bounds what one subscription may leave unread.
+	// defaultQueueBytes limits how much one subscription may leave unread.
 	defaultQueueBytes = 256 << 20
 )
 
@@ -57,7 +57,7 @@ type TailConfig struct {
 	// begins at the current revision.
 	Replay int64
 	Clock  Clock
-	// Heartbeat is how long a watch may stand still before it is compared with the store; 0 is a second.
+	// Heartbeat is how long a watch may deliver nothing before it is compared with the store; 0 is a second.
 	Heartbeat time.Duration
 	Logger    *slog.Logger // nil discards
 }
@@ -122,7 +122,7 @@ type tailCounters struct {
 	heard    atomic.Int64 // when the last response came, in nanoseconds; 0 before the first
 }
 
-// TailState says what a Tail has received.
+// TailState describes what a Tail has received.
 type TailState struct {
 	// Seen is the revision up to which the Tail has seen everything, 0 while its place in the
 	// history is lost.
@@ -336,8 +336,8 @@ func (t *Tail) restart(revision, reach int64, from place) {
 	t.raiseLocked(revision)
 }
 
-// lose gives up the history; foreign says that the store now has another one. The
-// subscriptions lose it first: none may combine seen of one history with another.
+// lose drops the history; foreign says that the store now has another one. The subscriptions lose it first: none may
+// combine seen of one history with another.
 func (t *Tail) lose(foreign bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -363,8 +363,8 @@ func (t *Tail) loseLocked(foreign bool) {
 // follows reports whether the store is still the one whose history is followed.
 func (t *Tail) follows() bool { return t.history.Load() == t.store.Replacements() }
 
-// notice gives up the history if it is known that the store was replaced. The watch is
-// about to end for that reason; a caller of Wait must not see the old history until then.
+// notice drops the history if it is known that the store was replaced. The watch is about to end for that reason; a
+// caller of Wait must not see the old history until then.
 func (t *Tail) notice() {
 	if t.follows() {
 		return
@@ -381,7 +381,7 @@ func (t *Tail) dispatch(response WatchResponse) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.started {
-		return // the history was given up after the response was sent
+		return // the history was dropped after the response was sent
 	}
 	for _, batch := range response.Batches {
 		t.stats.events.Add(int64(len(batch.Events)))

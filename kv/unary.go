@@ -63,7 +63,7 @@ func newUnaryClient(endpoints []string, config *tls.Config, inline bool, logger 
 	return u
 }
 
-// close ends the running calls. The caller makes no more, and run has ended or never started.
+// close ends the running calls. The caller makes no new ones, and run has ended or never started.
 func (u *unaryClient) close() {
 	if u != nil {
 		u.cancel()
@@ -156,9 +156,8 @@ func (u *unaryClient) header(ctx context.Context, in *etcdserverpb.RangeRequest)
 	return out.Header
 }
 
-// refused reports whether a member rejected a transaction before it looked at it: etcd's client
-// sends such a transaction again, with another token or to another member
-// (etcd client/v3/retry_interceptor.go).
+// refused reports whether a member rejected a transaction before processing it: etcd's client sends such a
+// transaction again, with another token or to another member (etcd client/v3/retry_interceptor.go).
 func refused(err error) bool {
 	if errors.Is(err, rpctypes.ErrGRPCNotSupportedForLearner) {
 		return true

@@ -15,7 +15,7 @@ const (
 	Added EventType = iota + 1
 	// Modified is an object that the filter selected before and selects now.
 	Modified
-	// Deleted is an object that is gone, or is no longer selected.
+	// Deleted is an object that was deleted, or is no longer selected.
 	Deleted
 	// Bookmark says that everything up to a revision has been delivered.
 	Bookmark

@@ -30,8 +30,7 @@ const (
 	// readLimit is how many events are read from the Log at a time. Watchers are
 	// woken once for all of them.
 	readLimit = 64
-	// Notify takes a step itself only if the last step looked at no more than littleEffort groups
-	// and watchers.
+	// Notify takes a step itself only if the last step examined at most littleEffort groups and watchers.
 	littleEffort = 256
 )
 
@@ -76,7 +75,7 @@ type Hub struct {
 	// stepMu is held during a step. It comes before mu.
 	stepMu  sync.Mutex
 	running bool           // Run has begun and not ended
-	effort  int            // groups and watchers that the last step looked at
+	effort  int            // groups and watchers that the last step examined
 	events  []*cache.Event // scratch of step
 	// touched are the groups with deliveries in their open nodes, concerned those
 	// to wake. Empty between steps.

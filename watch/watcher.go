@@ -164,7 +164,7 @@ func (w *Watcher) poll(dst []Delivery, full int) (_ []Delivery, armed bool) {
 		}
 		if w.group.over.Load() {
 			err := w.over()
-			if w.state == live && err == io.EOF { // first what the chain has: nothing is added to it any more
+			if w.state == live && err == io.EOF { // first the chain's events: nothing is added to it any more
 				dst = w.pollChain(dst, full)
 			}
 			if w.err == nil && len(dst) < full {
@@ -205,13 +205,12 @@ func (w *Watcher) Close() {
 	}
 }
 
-// pollSnapshot delivers initial objects. It leaves room in dst only when there are
-// no more.
+// pollSnapshot delivers initial objects. It leaves room in dst only when none are left.
 func (w *Watcher) pollSnapshot(dst []Delivery, full int) []Delivery {
 	r := w.replay
 	for !r.done && len(dst) < full {
-		// If the Log has forgotten what comes after the Snapshot, the watch could not go
-		// on after the initial objects: it ends now, before more of them are sent.
+		// If the Log has dropped events after the Snapshot, the watch could not continue after the initial objects:
+		// it ends now, before more of them are sent.
 		if w.hub.log.Oldest() > r.snapshot.Revision() && w.group.open.Load().start > w.next {
 			w.end(w.lapped())
 			return dst
@@ -237,8 +236,8 @@ func (w *Watcher) pollSnapshot(dst []Delivery, full int) []Delivery {
 	return dst
 }
 
-// pollLog delivers what the filter selects from the Log, up to where the group's
-// chain is open. It leaves room in dst only when it has come there or ended.
+// pollLog delivers the selected events of the Log, up to where the group's chain is open. It leaves room in dst only
+// when it has reached that point or ended.
 func (w *Watcher) pollLog(dst []Delivery, full int) []Delivery {
 	var space [readLimit]*cache.Event
 	join := w.group.open.Load()
@@ -281,8 +280,8 @@ func (w *Watcher) lapped() error {
 	return cache.ErrTooOld{Requested: requested, Oldest: w.hub.log.Oldest()}
 }
 
-// takeEvents delivers what the filter selects of events, whole revisions, until dst
-// is full or the position limit is reached.
+// takeEvents delivers the selected ones of events, whole revisions, until dst is full or the position limit is
+// reached.
 func (w *Watcher) takeEvents(dst []Delivery, full int, limit cache.Position, events []*cache.Event) []Delivery {
 	mark := len(dst)
 	for _, e := range events {
@@ -380,7 +379,7 @@ func (w *Watcher) Bookmark() (Delivery, bool) {
 		return Delivery{}, false
 	}
 	if revision < w.after && w.delivered == w.after {
-		return Delivery{}, false // the revision asked for is yet to come
+		return Delivery{}, false // the requested revision is in the future
 	}
 	w.delivered = max(w.delivered, revision)
 	w.lastRevision.Store(w.delivered)

@@ -136,7 +136,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	ctx.SetBodyString(`{"metadata":{"resourceVersion":"1"},"gitVersion":"limit"}`)
 }
 
-// hold keeps a watch open until its client goes away.
+// hold keeps a watch open until its client disconnects.
 func (s *Server) hold(conn net.Conn) {
 	if err := s.accept(conn); err != nil {
 		return

@@ -256,7 +256,7 @@ func eventOf(kind string, o object) []byte {
 	return fmt.Appendf(nil, `{"type":%q,"object":%s}`+"\n", kind, inner)
 }
 
-// watch serves one watch until its client goes away.
+// watch serves one watch until its client disconnects.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 	const buffer = 10000 // more than a test makes
 	own := &watch{covers: selection(r), events: make(chan []byte, buffer)}

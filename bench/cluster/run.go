@@ -139,7 +139,7 @@ func (r *trial) name() string {
 	return fmt.Sprintf("%s: %d nodes, %s", r.kind, r.dataset.nodes, protocol)
 }
 
-// How long things may take before a run is given up.
+// Time limits of a run.
 const (
 	openLimit    = 4 * time.Minute
 	restartLimit = 3 * time.Minute
@@ -235,7 +235,7 @@ func (r *trial) steady(ctx context.Context) error {
 	return nil
 }
 
-// restart ends the server and starts it again, while the load goes on.
+// restart ends the server and starts it again under load.
 func (r *trial) restart(ctx context.Context) error {
 	m, err := r.measure()
 	if err != nil {

@@ -31,7 +31,7 @@ type simulation struct {
 	end       context.CancelFunc
 	running   sync.WaitGroup
 	replacing sync.WaitGroup // unfinished chains of requests
-	draining  atomic.Bool    // no more chains may begin
+	draining  atomic.Bool    // no new chains begin
 
 	lost, events, received, expired atomic.Int64
 
@@ -102,7 +102,7 @@ func (sim *simulation) client(agent, user string, groups ...string) (*client, er
 // mostStarting is how many informers may wait for their first objects while nodes start.
 const mostStarting = 400
 
-// open starts all components, and waits until all informers have what they follow.
+// open starts all components, and waits until all informers have synced.
 func (sim *simulation) open(ctx context.Context, limit time.Duration) (err error) {
 	if sim.control, err = sim.newControl(); err != nil {
 		return err
@@ -166,8 +166,7 @@ func (sim *simulation) drain(limit time.Duration) {
 	}
 }
 
-// Times that clients give a request: heartbeats the interval of the node's status, others what
-// the server gives.
+// Timeouts of requests: heartbeats use the interval of the node's status, others the server's default.
 const (
 	usualTimeout = 60 * time.Second
 	beatTimeout  = 10 * time.Second
@@ -192,7 +191,7 @@ func (sim *simulation) send(kind requestKind, due time.Time, c *client, build fu
 		}
 		code := bench.StatusOf(err)
 		if err != nil && (code == http.StatusConflict && kind != podCreation || code == http.StatusNotFound) {
-			// Not failures: components read the object again, or have nothing left to do.
+			// These are not failures: components read the object again, or have nothing left to do.
 			at.record(kind, time.Since(due), code, nil)
 		} else {
 			at.record(kind, time.Since(due), code, err)
@@ -216,8 +215,8 @@ type step struct {
 	do    func(due time.Time) error
 }
 
-// chain runs steps one after the other, each when it is due and the one before is done. It ends with the
-// first step that gives up.
+// chain runs steps one after the other, each when it is due and the previous one is done. It ends with the first step
+// that fails.
 func (sim *simulation) chain(start time.Time, steps ...step) (done bool) {
 	for _, s := range steps {
 		due := start.Add(s.after)

@@ -70,8 +70,7 @@ func (sim *simulation) watches() int {
 	return n
 }
 
-// differing counts informers that do not have what a list has. Leases change all the time and
-// are left out.
+// differing counts informers whose objects differ from a list. Leases change all the time and are left out.
 func (sim *simulation) differing(ctx context.Context) (n int, first string, err error) {
 	for path, informers := range sim.followed() {
 		if strings.HasSuffix(path, "/leases") {

@@ -70,7 +70,7 @@ func (c *Comparison) startSteps() []step {
 	}
 }
 
-// started returns what a server has used from its start until its /readyz answered 200, just now.
+// started returns the usage of a server from its start until now, just after its /readyz answered 200.
 func started(id string, server *testservers.Server) (*bench.Result, error) {
 	took := time.Since(server.Started)
 	used, err := server.Process.Usage()

@@ -28,7 +28,7 @@ type asks struct {
 	watchList              bool
 }
 
-// rowSpec says how a row is made of results.
+// rowSpec describes how a row is built from results.
 type rowSpec struct {
 	id, work string
 	body     bool // whether to show the size of the answer

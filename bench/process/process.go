@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Process reads the usage of a process of this machine. The zero Process
-// stands for a server elsewhere and reports nothing.
+// Process reads the usage of a process of this machine. The zero Process means a server on another machine and
+// reports nothing.
 type Process struct {
 	// Name is its name in reports.
 	Name string

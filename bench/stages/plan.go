@@ -85,7 +85,7 @@ func (p Plan) check() error {
 		switch {
 		case s.Length <= 0 || s.Length > longest:
 			return fmt.Errorf("stages: stage %d lasts %v: want more than nothing and at most %v", i+1, s.Length, longest)
-		case !(s.From >= 0 && s.To >= 0) || math.IsInf(s.From+s.To, 0): // also refuses what is not a number
+		case !(s.From >= 0 && s.To >= 0) || math.IsInf(s.From+s.To, 0): // also refuses NaN
 			return fmt.Errorf("stages: stage %d goes from %g to %g: want levels of 0 or more", i+1, s.From, s.To)
 		case p.Open && max(s.From, s.To) > mostRate, !p.Open && max(s.From, s.To) > mostClients:
 			return fmt.Errorf("stages: stage %d goes from %g to %g: want at most %g/s or %g clients", i+1, s.From, s.To, mostRate, mostClients)

@@ -76,7 +76,7 @@ func (b *Beside) measure(ctx context.Context, kind string, round int) (r *bench.
 	return r, nil
 }
 
-// sum adds what the processes of servers have used.
+// sum adds the usage of the servers' processes.
 func sum(servers []*testservers.Server) (all process.Usage, err error) {
 	for _, s := range servers {
 		u, err := s.Process.Usage()

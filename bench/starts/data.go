@@ -194,8 +194,8 @@ func lackCustomDefaults(spec, container map[string]any) {
 	delete(container, "imagePullPolicy")
 }
 
-// workerWith makes copies of what a server stored, by other names and with values of their own. change,
-// if it is not nil, changes each.
+// workerWith makes copies of an object that a server stored, with their own names and values. change, if it is not
+// nil, changes each.
 func workerWith(change func(spec, container map[string]any)) func(i, n int, stored []byte) (pair, error) {
 	return func(i, n int, stored []byte) (pair, error) {
 		var object struct {

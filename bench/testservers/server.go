@@ -100,8 +100,7 @@ func (s *Server) Stop() error {
 	return err
 }
 
-// Kill ends the process and its children by SIGKILL, and waits until it has ended. The server's own etcd
-// goes on.
+// Kill ends the process and its children by SIGKILL, and waits until it has ended. The server's own etcd continues.
 func (s *Server) Kill() error {
 	err := s.signal(syscall.SIGKILL)
 	if err == nil {

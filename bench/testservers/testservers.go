@@ -99,7 +99,7 @@ func (f *Servers) Tenant(s *Server, i int) *bench.Target { return s.Target.As(f.
 // Servers returns all servers that were started, also those that have ended.
 func (f *Servers) Servers() []*Server { return slices.Clone(f.all) }
 
-// prepare writes what the servers share.
+// prepare writes the files that the servers share.
 func (f *Servers) prepare() error {
 	users := f.token + ",admin,admin,system:masters\n"
 	for i, token := range f.others {
@@ -187,7 +187,7 @@ type Guards struct {
 	Access bool // RBAC; without it every authenticated user may do everything
 	Audit  bool // requests are recorded in a file, without their bodies
 	Flow   bool // flow control; without it requests are only counted
-	Nodes  bool // nodes see and change only what is theirs, besides Access
+	Nodes  bool // nodes see and change only their own objects, in addition to Access
 }
 
 // Usual are the guards of servers by default.

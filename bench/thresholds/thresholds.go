@@ -18,7 +18,7 @@ var ErrThreshold = errors.New("threshold crossed")
 type Figure struct {
 	// Name names its flag: --max-p99, --min-rate.
 	Name string
-	// Help says what it is.
+	// Help describes the figure.
 	Help string
 	// Default is its bound where none is given, -1 for none.
 	Default float64

@@ -17,7 +17,7 @@ import (
 	"github.com/larder-io/larder/bench/thresholds"
 )
 
-// workload runs against a target and returns what it found.
+// workload runs against a target and returns its results.
 type workload func(ctx context.Context, t *bench.Target) ([]*bench.Result, error)
 
 // one runs a workload that has one result.

@@ -18,7 +18,7 @@ type collector struct {
 	events, eventSizes, initial            *prometheus.Desc
 }
 
-// NewCollector reports what the monitors of resources count.
+// NewCollector returns a collector of the counts of the resources' monitors.
 func NewCollector(of ...*Resources) prometheus.Collector {
 	shape := []string{"verb", "group", "version", "resource", "subresource", "scope", "component"}
 	desc := func(level, name, help string, labels ...string) *prometheus.Desc {

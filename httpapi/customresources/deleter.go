@@ -18,8 +18,8 @@ import (
 // errKept says that a CRD is not being deleted any more, because a reset has restored it.
 var errKept = errors.New("customresources: the CRD is not being deleted any more")
 
-// lookAgain is how often upstream's finalizer looks whether objects are gone
-// (apiextensions-apiserver pkg/controller/finalizer/crd_finalizer.go).
+// lookAgain is how often upstream's finalizer checks whether objects are deleted (apiextensions-apiserver
+// pkg/controller/finalizer/crd_finalizer.go).
 const lookAgain = 5 * time.Second
 
 // guardedDeleter lists and deletes the objects of a CRD that is being deleted, for upstream's

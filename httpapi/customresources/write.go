@@ -206,8 +206,8 @@ func (c creates) Admit(ctx context.Context, a admission.Attributes, o admission.
 	return nil
 }
 
-// Validate implements admission.ValidationInterface. A create that Admit has admitted goes on: the
-// finalizer waits for it.
+// Validate implements admission.ValidationInterface. A create that Admit has admitted continues: the finalizer waits
+// for it.
 func (c creates) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	if inner, ok := c.Interface.(admission.ValidationInterface); ok && inner.Handles(a.GetOperation()) {
 		return inner.Validate(ctx, a, o)

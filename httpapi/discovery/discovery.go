@@ -231,8 +231,8 @@ func InstallVersion(t common.PathHandlerByGroupVersion, info *version.Info) {
 func InstallIndex(t common.PathHandlerByGroupVersion, paths []string, remote *aggregator.Aggregator) {
 	listed := make(map[string]bool)
 	for _, path := range paths {
-		// As in upstream, paths with a trailing slash (except two) and debug paths are not listed. Nor are
-		// Larder's own.
+		// As in upstream, paths with a trailing slash (except two) and debug paths are not listed. Larder's own paths
+		// are not listed either.
 		if path == "/openapi/v3" {
 			listed["/openapi/v3/"] = true
 		}

@@ -33,7 +33,7 @@ type Carrier interface {
 	// Peek returns the value of a header field. Lines yields all fields in the order of the client.
 	Peek(name string) []byte
 	Lines() iter.Seq2[[]byte, []byte]
-	// Inspect looks at the whole header once.
+	// Inspect reads the whole header once.
 	Inspect() Facts
 
 	// Fields returns an empty slice with capacity for the header of the response.
@@ -87,9 +87,9 @@ type BodyStream struct {
 // Hijacked is the argument of Response.Hijack: a connection for a net/http handler, after the
 // exchange has ended.
 type Hijacked struct {
-	// Conn has nothing of the response yet. If Begin is not nil, Conn takes the body alone.
+	// Conn contains no part of the response yet. If Begin is not nil, Conn takes the body alone.
 	Conn net.Conn
-	// Ahead reads what was read ahead from Conn, and then Conn. It is nil for HTTP/2.
+	// Ahead reads the bytes that were read ahead from Conn, and then Conn. It is nil for HTTP/2.
 	Ahead io.Reader
 	Body  HijackedBody // nil if there is none
 	// Begin sends the head of the response, or of an informational one if code is below 200. End sends the trailer
@@ -174,9 +174,9 @@ func (x *Exchange) Init(c Carrier, received time.Time, deadlines *Deadlines) {
 	x.Header = c.Fields()
 }
 
-// Charge charges the account for the request: for the bytes of the response, and for its time without the
-// waits for the client. The HTTP server calls it once, when the response has been written or handed over. It
-// ends the spans of x, and completes the audit record.
+// Charge charges the account for the request: for the bytes of the response, and for its time without the waits for
+// the client. The HTTP server calls it once, when the response has been written or taken over. It ends the spans of
+// x, and completes the audit record.
 func (x *Exchange) Charge(bytes int64, waited time.Duration) {
 	x.answered(bytes, waited)
 	if x.Account == nil {

@@ -28,7 +28,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// UnknownSize stands for the size of a body that is encoded while it is written.
+// UnknownSize is the size of a body that is encoded while it is written.
 const UnknownSize = -1
 
 // Body is the body of a response that writes itself.
@@ -49,7 +49,7 @@ type Field struct {
 //
 // The body is one of Bytes, Body and Reader, or there is none.
 type Response struct {
-	Code   int // 0 stands for 200
+	Code   int // 0 means 200
 	Header []Field
 
 	Bytes []byte // shared, not changed

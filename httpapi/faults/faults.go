@@ -8,13 +8,12 @@ import (
 	"time"
 )
 
-// Path is where a server lists its State (GET) and deletes all rules (DELETE). Below it, PUT sets the
-// rule of that name, DELETE deletes it, and POST to NAME/step?events=N and NAME/release moves on what it
-// holds.
+// Path is where a server lists its State (GET) and deletes all rules (DELETE). Below it, PUT sets the rule of that
+// name, DELETE deletes it, and POST to NAME/step?events=N and NAME/release let held requests and events continue.
 const Path = "/larder/faults"
 
-// Match selects requests. An empty field selects all. The strings are patterns, in which * stands for any
-// characters; a ! before a pattern reverses it.
+// Match selects requests. An empty field selects all. The strings are patterns, in which * matches any characters; a
+// ! before a pattern negates it.
 type Match struct {
 	UserAgent string   `json:"userAgent,omitempty"`
 	User      string   `json:"user,omitempty"`
@@ -61,8 +60,8 @@ type Rule struct {
 	// End comes after the initial objects and as many changes as After says.
 	End   string `json:"end,omitempty"`
 	After int    `json:"after,omitempty"`
-	// Stale is how many changes of the resource, in the request's namespace, a replica is behind; StaleAt the resourceVersion at
-	// which it stands still.
+	// Stale is how many changes of the resource, in the request's namespace, a replica is behind. StaleAt is the
+	// resourceVersion at which it stops.
 	Stale   int   `json:"stale,omitempty"`
 	StaleAt int64 `json:"staleAt,omitempty"`
 	// Refuse is a status; RetryAfter the seconds in a header of 429 and 503, 1 if not set.

@@ -105,7 +105,7 @@ func (ss *Session) Slot() *any { return &ss.slot }
 
 // StartStream implements exchange.Carrier.
 func (ss *Session) StartStream(code int, header []exchange.Field) exchange.BodyStream {
-	_ = ss.conn.SetDeadline(time.Time{}) // an error will come back from the first write
+	_ = ss.conn.SetDeadline(time.Time{}) // the first write returns an error
 	c, ahead := ss.connection, ss.readAhead()
 	c.from.served(c)
 	to := exchange.BodyStream{Conn: ss.conn, Chunked: ss.Chunks()}

@@ -19,7 +19,7 @@ import (
 // connection is one open connection. A [Session] serves it or, if the client chooses HTTP/2, a
 // [http2.Conn]. Its state says whether a request is being served.
 type connection struct {
-	conn    net.Conn // a *tlsConn, a *memoryConn, or what a test gave to Server.Session
+	conn    net.Conn // a *tlsConn, a *memoryConn, or a test's connection from Server.Session
 	from    *Listener
 	address netip.Prefix // of the client
 	began   time.Time
@@ -58,7 +58,7 @@ func (c *connection) serve() {
 		c.conn.Close()
 		return
 	}
-	if c.from.isClosing() { // close may have looked at c before it knew h
+	if c.from.isClosing() { // close may have examined c before it knew h
 		h.GoAway()
 	}
 	h.Serve()
@@ -202,8 +202,8 @@ const (
 	lingerPause = 500 * time.Millisecond
 )
 
-// linger closes the writing side of a connection and reads what the client still sends: the kernel resets
-// a connection that is closed with bytes unread, and the client may lose the answer.
+// linger closes the writing side of a connection and reads the client's remaining bytes: the kernel resets a
+// connection that is closed with unread bytes, and the client may lose the answer.
 func linger(c net.Conn) {
 	if half, ok := c.(interface{ CloseWrite() error }); ok && half.CloseWrite() != nil {
 		return

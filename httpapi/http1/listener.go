@@ -77,7 +77,7 @@ const (
 	acceptRetryMax = time.Second
 )
 
-// accept accepts TCP connections from in until in is closed. Their goroutines go on after that.
+// accept accepts TCP connections from in until in is closed. Their goroutines continue after that.
 func (l *Listener) accept(in net.Listener, config *tls.Config) error {
 	for delay := acceptRetry; ; {
 		raw, err := in.Accept()
@@ -131,7 +131,7 @@ func (l *Listener) serveTLS(raw net.Conn, config *tls.Config) {
 		l.logRefused(c.address)
 		return
 	}
-	if isTCP { // the kernel gives up on peers that vanished
+	if isTCP { // the kernel detects peers that vanished
 		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: keepalivePeriod, Interval: keepalivePeriod, Count: 3})
 		_ = socket.SetUserTimeout(tcp, l.s.config.UserTimeout)
 	}

@@ -84,8 +84,8 @@ func New(config Config) *Server {
 // RoundTripper reaches the server from within the process, until [Server.CloseMemory].
 func (s *Server) RoundTripper() http.RoundTripper { return s.client }
 
-// ServeNetwork accepts connections from the network until StopAccepting. Connections that it
-// has accepted go on. Only one goroutine calls it.
+// ServeNetwork accepts connections from the network until StopAccepting. Accepted connections continue. Only one
+// goroutine calls it.
 func (s *Server) ServeNetwork() error {
 	return s.Network.accept(s.config.Listener, tlsConfig(s.config.TLS, s.config.HTTP2))
 }

@@ -66,7 +66,7 @@ type Session struct {
 	cancels []context.CancelFunc // guarded by mu: of the contexts of the current request
 }
 
-// Serve serves requests until there are no more.
+// Serve serves requests until the connection ends.
 func (ss *Session) Serve() {
 	given := false
 	defer func() {
@@ -166,7 +166,7 @@ func (ss *Session) requests() (take func(), again bool) {
 	ss.message = m
 	ss.openReader()
 	defer func() {
-		if take == nil && ss.size <= headerKept { // what a large header left behind is not kept
+		if take == nil && ss.size <= headerKept { // the buffer of a large header is not kept
 			m.reset()
 			messages.Put(m)
 		}
@@ -363,8 +363,8 @@ func (ss *Session) closeReader() {
 	ss.in = nil
 }
 
-// refuse answers a request that could not be read because of err, unless the client is gone,
-// and the connection ends.
+// refuse answers a request that could not be read because of err, unless the client has disconnected, and the
+// connection ends.
 func (ss *Session) refuse(err error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
 		return

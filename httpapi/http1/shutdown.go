@@ -97,10 +97,10 @@ func (l *Listener) Settle(ctx context.Context) {
 	})
 }
 
-// Drain waits until the requests under way have been answered, or ctx ends. It leaves idle
-// connections open for idleGrace: a client that sends one request after the other may be
-// sending the next, whose answer tells it that the connection ends. If drain closed the
-// connection at once, that request would be lost, and some requests must not be repeated.
+// Drain waits until the requests in flight have been answered, or ctx ends. It leaves idle connections open for
+// idleGrace: a client that sends one request after the other may be sending the next, whose answer tells it that the
+// connection ends. If drain closed the connection at once, that request would be lost, and some requests must not be
+// repeated.
 func (l *Listener) Drain(ctx context.Context) error {
 	began := time.Now()
 	return poll(ctx, func() bool {

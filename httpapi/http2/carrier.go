@@ -107,7 +107,7 @@ func (r *request) leaveSlot() {
 func (r *request) StartStream(code int, header []exchange.Field) exchange.BodyStream {
 	st := r.Stream
 	block := st.appendFields(appendStatus(nil, code), header)
-	_, _ = st.write(appendHeaders(nil, st.id, block, false), nil, false) // an error will come back from the first write
+	_, _ = st.write(appendHeaders(nil, st.id, block, false), nil, false) // the first write returns an error
 	r.streamed = st.written
 	return exchange.BodyStream{Conn: st, End: st.End, Left: st.Left}
 }

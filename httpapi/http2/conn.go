@@ -152,7 +152,7 @@ const (
 	maxWindow     = 1<<31 - 1
 )
 
-// Serve serves requests until there are no more, and closes the connection.
+// Serve serves requests until the client or the server ends the connection, and closes it.
 func (c *Conn) Serve() {
 	defer c.running.Wait()
 	var err error
@@ -268,8 +268,8 @@ func (c *Conn) closeWith(err error) {
 	c.conn.Close()
 }
 
-// sendLastGoAway sends the reason why the connection ends, and reads what the client still sends. Otherwise
-// the kernel would reset the connection because of unread bytes, and the client might not get the reason.
+// sendLastGoAway sends the reason why the connection ends, and reads the client's remaining bytes. Otherwise the
+// kernel would reset the connection because of unread bytes, and the client might not get the reason.
 func (c *Conn) sendLastGoAway(code http2.ErrCode) {
 	if c.tcp != nil {
 		c.tcp.Release()

@@ -98,7 +98,7 @@ const (
 type block struct {
 	req     *request // nil: the fields are decoded for the decoder's state alone
 	sent    int      // bytes of it
-	size    int      // of what it says, as SETTINGS_MAX_HEADER_LIST_SIZE counts
+	size    int      // of the fields, as SETTINGS_MAX_HEADER_LIST_SIZE counts
 	most    int      // of size
 	regular bool     // fields of the header have begun
 	pieces  []byte   // of the block, if it comes in several

@@ -39,8 +39,8 @@ type memoryUsage struct {
 	large   int64     // what can be granted
 	waiting []*Stream // streams that wait for their grant
 
-	// Invariant: pooled is the sum of headers times headerCopies, of gathered, of the part of held
-	// that no ReadBody has asked for, and of the answers that wait for the client.
+	// Invariant: pooled is the sum of headers times headerCopies, of gathered, of the part of held that no ReadBody
+	// has requested, and of the answers that wait for the client.
 	pooled int64
 	share  int64 // of the server's pool
 }
@@ -194,9 +194,9 @@ func (c *Conn) checkLocked() {
 	invariants.Assertf(l.pooled == pooled, "httpapi: pooled %d (of streams %d)", l.pooled, pooled)
 }
 
-// memoryPool is the memory that the connections of a server share for pooled bytes: requests that no
-// handler has asked for yet, and answers that wait for their clients. A connection takes its share in
-// steps, beyond a free part. When the pool is empty, the connection with the largest share ends.
+// memoryPool is the memory that the connections of a server share for pooled bytes: request bodies that no handler
+// has read yet, and answers that wait for their clients. A connection takes its share in steps, beyond a free part.
+// When the pool is empty, the connection with the largest share ends.
 type memoryPool struct {
 	mu     sync.Mutex
 	left   int64           // guarded by mu

@@ -12,7 +12,7 @@ import (
 // frameReader is the source of frames. While it waits it has no buffer, and its goroutine a small stack.
 type frameReader Conn
 
-// readerSize is how much is read at a time: as much as TLS takes in at a time.
+// readerSize is the size of a read: as much as TLS decrypts at a time.
 const readerSize = 16 << 10
 
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readerSize) }}
@@ -91,7 +91,7 @@ func (c *frameReader) deadline() time.Time {
 	switch {
 	case !until.IsZero():
 	case (*Conn)(c).busyLocked():
-		until = time.Now().Add(c.s.config.IdleTimeout) // it is looked at again then
+		until = time.Now().Add(c.s.config.IdleTimeout) // the next check
 	case c.goingAway != goAwayNone:
 		until = c.idleSince.Add(goAwayWait)
 	default:

@@ -29,7 +29,7 @@ type Stream struct {
 	until   time.Time      // when writes end; zero: each of them has Config.WriteTimeout
 	waiter  *socket.Waiter // of the current Send; may be nil
 	waited  time.Duration  // that writes have waited, since TakeWaited was called
-	gather  bool           // what is written may be kept until the next write or Conn.Flush
+	gather  bool           // written bytes may be kept until the next write or Conn.Flush
 	written int64          // bytes of the answer that were written, without the heads of frames
 	owned   int64          // bytes that the answer keeps in memory while it waits for the client
 
@@ -39,7 +39,7 @@ type Stream struct {
 	over      error         // guarded by c.mu: why nothing can be sent any more
 	sent      bool          // guarded by c.mu: the response is whole
 	waits     bool          // guarded by c.mu: a write waits for a window
-	serving   bool          // guarded by c.mu: the exchange goes on
+	serving   bool          // guarded by c.mu: the exchange has not ended
 	wake      chan struct{} // guarded by c.mu: has one when the window has grown; nil before it is waited for
 	callbacks []func()      // guarded by c.mu: are called when the client leaves
 }

@@ -51,7 +51,7 @@ func (c *Conn) unlockWrites() {
 				break
 			}
 			if c.tcp != nil {
-				c.tcp.TakeWaited() // for what no stream has asked for
+				c.tcp.TakeWaited() // for bytes that no stream has requested
 			}
 			c.mu.Lock()
 			if cap(control) <= keptControl {
@@ -74,8 +74,7 @@ func (c *Conn) closed() bool {
 	return c.over != nil
 }
 
-// Queued control frames are limited: a client that causes more of them does not read what is sent
-// to it.
+// Queued control frames are limited: a client that causes more of them does not read.
 const (
 	mostControl = 64 << 10
 	keptControl = 4 << 10
@@ -308,7 +307,7 @@ func (st *Stream) reserve(want int, until time.Time, wait bool) (int, error) {
 		}
 		st.chargeLocked()
 		c.unlock()
-		c.Flush(st.waiter) // what the others have sent must not wait for this stream's client
+		c.Flush(st.waiter) // the others' bytes must not wait for this stream's client
 		err := st.await(until)
 		c.mu.Lock()
 		st.refundLocked()

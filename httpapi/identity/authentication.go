@@ -113,8 +113,8 @@ func (a *Authentication) ask(x *nethttp.Call, warner *warner) (*authenticator.Re
 	return resp, nil
 }
 
-// Acceptable reports whether a server that accepts the audiences want accepts credentials for the audiences
-// have. No audiences stands for all of them.
+// Acceptable reports whether a server that accepts the audiences want accepts credentials for the audiences have. An
+// empty list means all audiences.
 func Acceptable(want, have authenticator.Audiences) bool {
 	return len(want) == 0 || len(have) == 0 || len(want.Intersect(have)) > 0
 }

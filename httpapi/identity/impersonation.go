@@ -47,7 +47,7 @@ func (i *Impersonation) Admit(w http.ResponseWriter, req *http.Request) (*http.R
 	return nil, failed.err
 }
 
-// authorizerErrors are the errors of an authorizer that did not allow what it was asked about.
+// authorizerErrors are the errors of an authorizer that did not allow a request.
 type authorizerErrors struct {
 	mu  sync.Mutex
 	err error // guarded by mu

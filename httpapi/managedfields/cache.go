@@ -92,8 +92,8 @@ func (c *Cache) Create(obj runtime.Object, manager string) error {
 	return nil
 }
 
-// creationKey returns what the managedFields of a created object depend on. There is no key for an
-// object that already has managedFields or kubectl's last applied configuration.
+// creationKey returns a key of everything that the managedFields of a created object depend on. There is no key for
+// an object that already has managedFields or kubectl's last applied configuration.
 func (c *Cache) creationKey(obj runtime.Object, object metav1.Object, manager string) ([]byte, bool) {
 	s, goType := c.objectType()
 	if s == nil || object.GetManagedFields() != nil {
@@ -193,7 +193,7 @@ func (c *Cache) entriesBefore(stored, object metav1.Object) ([]metav1.ManagedFie
 	return before, len(before) > 0
 }
 
-// updateKey returns what the managedFields of an updated object depend on.
+// updateKey returns a key of everything that the managedFields of an updated object depend on.
 func (c *Cache) updateKey(live, obj runtime.Object, before []metav1.ManagedFieldsEntry, manager string, ids *identifiers) ([]byte, bool) {
 	s, goType := c.objectType()
 	if s == nil {

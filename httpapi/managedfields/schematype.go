@@ -15,7 +15,7 @@ type schemaType struct {
 	fields []field     // of a struct
 	items  *schemaType // of a list or a map
 	keys   []*value.FieldCacheEntry
-	empty  any // what the zero value of a converted scalar is converted to
+	empty  any // the result of converting the zero value of a converted scalar
 
 	// The rest describes values that the schema forbids although the Go type allows them.
 	exceptional bool // there may be such values, here or below

@@ -47,8 +47,7 @@ func Accepts(header string, media []string) bool {
 	return false
 }
 
-// Consumes reports whether a Content-Type header names one of media. None of them is a
-// wildcard there.
+// Consumes reports whether a Content-Type header names one of media. Wildcards do not count there.
 func Consumes(header string, media []string) bool {
 	for clause := range strings.SplitSeq(header, ",") {
 		if slices.Contains(media, mediaName(clause)) {

@@ -28,7 +28,7 @@ const maxFlushed = 64 << 10
 
 // buffered records an answer. One beyond MaxBuffered or maxFlushed bytes turns it into a pipe, from which the connection reads.
 type buffered struct {
-	flushes    bool                  // Flush sends what is buffered
+	flushes    bool                  // Flush sends the buffered bytes
 	audit      *exchange.AuditRecord // ends with the handler
 	account    *costs.Account        // is charged for the handler's work; nil if it waits for another server
 	asked      *body                 // of the request; nil if it has none
@@ -189,7 +189,7 @@ func (w *buffered) fitsLocked(n int) bool {
 	return n <= w.most
 }
 
-// overflowLocked sends what is buffered, and then what the handler writes.
+// overflowLocked sends the buffered bytes, and then the handler's further writes.
 func (w *buffered) overflowLocked() {
 	w.Recorder.WriteHeader(http.StatusOK)
 	end, out := io.Pipe()
@@ -207,7 +207,7 @@ func (w *buffered) Flush() {
 	}
 }
 
-// Recorder is a http.ResponseWriter that keeps what it is given.
+// Recorder is a http.ResponseWriter that records a response.
 type Recorder struct {
 	header http.Header
 	sent   http.Header // header as it was when the status was written
@@ -257,7 +257,7 @@ type Filter struct{ handler http.Handler }
 // passedKey is the context key of the *http.Request that a Filter stores the request in.
 type passedKey struct{}
 
-// NewFilter returns the filter that wrap makes of a handler.
+// NewFilter returns a Filter that runs the handler that wrap returns.
 func NewFilter(wrap func(http.Handler) http.Handler) *Filter {
 	return &Filter{wrap(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 		*req.Context().Value(passedKey{}).(**http.Request) = req

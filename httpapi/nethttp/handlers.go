@@ -93,8 +93,8 @@ func (h *Handlers) Init(x *Call, c exchange.Carrier, received time.Time, deadlin
 	x.Exchange.Init(c, received, deadlines)
 }
 
-// HTTP returns the request for net/http code. It holds nothing of the connection, and its context does
-// not end with the exchange.
+// HTTP returns the request for net/http code. It refers to no memory of the connection, and its context does not end
+// with the exchange.
 func (x *Call) HTTP() *http.Request {
 	if x.detached == nil {
 		x.detached = x.copyRequest()
@@ -205,7 +205,7 @@ func (b *body) Read(p []byte) (int, error) {
 // Close does nothing: the connection discards the unread rest.
 func (b *body) Close() error { return nil }
 
-// give lets Read go on. The first call counts.
+// give lets Read continue. The first call counts.
 func (b *body) give(data []byte, err error) {
 	b.reply.Do(func() {
 		b.data, b.err = data, err

@@ -86,9 +86,9 @@ func (x *Call) TimeOut() {
 	x.Fail(exchange.ErrTimeout)
 }
 
-// answer sends what the handler wrote, which has ended or overflowed. If it ended after the deadline
-// without an answer or with a server error, the request timed out: upstream's timeout filter is faster than the
-// error that the deadline causes in a handler.
+// answer sends the response of the handler, which has ended or overflowed. If it ended after the deadline without an
+// answer or with a server error, the request timed out: upstream's timeout filter is faster than the error that the
+// deadline causes in a handler.
 func (x *Call) answer(ctx context.Context, w *buffered) {
 	select {
 	case <-w.overflowed:
@@ -166,5 +166,5 @@ func (x *Call) Forward(h http.Handler) {
 	}
 }
 
-// maxHandedWhole is the length up to which a body is read before it is handed on.
+// maxHandedWhole is the length up to which a body is read before a handler gets it.
 const maxHandedWhole = 64 << 10

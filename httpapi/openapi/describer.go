@@ -228,8 +228,8 @@ func (d *Describer) v3(s service) (*spec3.OpenAPI, error) {
 	if err != nil {
 		return nil, fmt.Errorf("httpapi: openapi v3 of %s: %w", s.name, err)
 	}
-	// The builder hands out maps of the definitions and writes to them again when it
-	// builds the next document, while this one is being encoded.
+	// The builder returns maps of the definitions and writes to them again when it builds the next document, while
+	// this one is being encoded.
 	for _, schema := range document.Components.Schemas {
 		schema.Extensions = maps.Clone(schema.Extensions)
 	}

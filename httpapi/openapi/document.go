@@ -103,7 +103,7 @@ func packFast(write func(w io.Writer) error) (*packed, error) {
 // wholes is a pool of buffers for packFast.
 var wholes = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// counter counts what is written to it.
+// counter counts written bytes.
 type counter int64
 
 func (c *counter) Write(p []byte) (int, error) {

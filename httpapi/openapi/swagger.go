@@ -370,7 +370,7 @@ func changedMembers[T json.Marshaler](merged map[string]T, builtIn map[string][]
 		if builtIn[name] != nil && keep {
 			continue
 		}
-		value, err := v.MarshalJSON() // which escapes less than json.Marshal makes of it
+		value, err := v.MarshalJSON() // MarshalJSON escapes less than json.Marshal
 		if err != nil {
 			return nil, fmt.Errorf("httpapi: openapi v2: %s: %w", name, err)
 		}

@@ -28,7 +28,7 @@ type openAPIv3 struct {
 	mu      sync.Mutex
 	known   map[string]describedPart[*document] // documents of the extensions, by path; replaced whole
 	changes int                                 // of known
-	index   []byte                              // of known and the built-in ones; nil if it was not asked for
+	index   []byte                              // of known and the built-in ones; nil if it was not requested
 }
 
 // documentsLocked returns the current documents of the extensions.

@@ -382,8 +382,8 @@ func (b *listBody) writeHeld(out *exchange.ChunkWriter) error {
 	return nil
 }
 
-// writeKept asks the cache again for the items, which cost memory of their own: otherwise clients that read
-// slowly would keep in memory what the cache has dropped. It asks for a few at a time, for the processor's cache.
+// writeKept gets the items from the cache again, instead of keeping them: otherwise clients that read slowly would
+// keep items in memory that the cache has dropped. It gets a few at a time, for the processor's cache.
 func (b *listBody) writeKept(out *exchange.ChunkWriter) error {
 	for i := 0; i < len(b.objects); i += encoding.Ahead {
 		b.items = b.items[:0]

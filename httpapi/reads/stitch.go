@@ -67,7 +67,7 @@ type piece struct {
 	runs    int             // objects in a run on average when it was cut
 	data    []byte          // deflate blocks, none of them the last
 	seal    invariants.Seal // of data
-	raw     int             // bytes that data stands for
+	raw     int             // uncompressed bytes of data
 	sum     int             // of wire.Writer.ItemSize
 	crc     uint32          // of the raw bytes
 	power   uint32          // crcPower(raw)
@@ -118,7 +118,7 @@ func (s *Stitcher) stitch(encoder *encoding.Encoder, meta wire.ListMeta, objects
 	runs := max(1, 1<<bits.Len(uint(runBytes/max(1, mean)))>>1)
 	from := pieceSource{encoder, encoder.Source(objects)}
 	if encoder.Planned() {
-		from.source = encoder.Passing() // a piece is kept in its place
+		from.source = encoder.Passing() // a piece is kept instead
 	}
 	l := &stitchedList{separator: separator(encoder)}
 	owner, sum, cost := weak.Make(encoder), 0, int64(0)

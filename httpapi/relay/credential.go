@@ -14,15 +14,15 @@ import (
 const (
 	// credentialTimeout is how long a request waits for the relay's credential plugin.
 	credentialTimeout = 10 * time.Second
-	// maxWaiting limits the requests that wait for the plugin. Those that were given up count as long as the plugin runs.
+	// maxWaiting limits the requests that wait for the plugin. Abandoned requests count as long as the plugin runs.
 	maxWaiting = 1000
 )
 
 var errNoCredential = errors.New("relay: the relay's credential plugin does not respond")
 
-// TransportFor is [rest.TransportFor], but requests wait for a credential plugin only until their contexts end, and at
-// most for credentialTimeout. client-go makes all of them wait until the plugin ends. A request that was given up leaves a
-// goroutine that waits as long.
+// TransportFor is [rest.TransportFor], but requests wait for a credential plugin only until their contexts end, and
+// at most for credentialTimeout. client-go makes all of them wait until the plugin ends. An abandoned request leaves
+// a goroutine that waits as long.
 func TransportFor(config *rest.Config) (http.RoundTripper, error) {
 	plugin := config.ExecProvider != nil || config.AuthProvider != nil
 	if plugin {
@@ -55,7 +55,7 @@ type call struct {
 
 type callKey struct{}
 
-// RoundTrip implements http.RoundTripper. A request that it has given up is not sent later, because its context has ended.
+// RoundTrip implements http.RoundTripper. An abandoned request is not sent later, because its context has ended.
 func (p *patient) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, giveUp := context.WithCancelCause(req.Context()) // ends with the request, after its answer was read
 	limit := time.AfterFunc(credentialTimeout, func() { giveUp(errNoCredential) })

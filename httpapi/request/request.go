@@ -77,9 +77,8 @@ type Action struct {
 // ErrTarget is the cause of a request target that is no URL.
 var ErrTarget = errors.New("httpapi: malformed request target")
 
-// Parse reads a request line's method and target into r, which is zero. The error is ErrTarget,
-// or upstream's for a path that ends where a resource is missing. In the latter case r holds what
-// is known.
+// Parse reads a request line's method and target into r, which is zero. The error is ErrTarget, or upstream's for a
+// path that ends where a resource is missing. In the latter case r holds the parts before.
 func (r *Request) Parse(method, target string) error {
 	r.Method, r.Target = method, target
 	if err := r.parseTarget(); err != nil {
@@ -121,8 +120,8 @@ func (r *Request) SentURL() (*url.URL, error) {
 	return url.ParseRequestURI(target)
 }
 
-// URL returns a target that is written from the parsed one, so that handlers read what was authorized.
-// Behind the proxy of a pod, node or service, a server gets the parameters as they were spelled.
+// URL returns a target that is written from the parsed one, so that handlers read what was authorized. Behind the
+// proxy of a pod, node or service, a server gets the parameters in their original spelling.
 func (r *Request) URL() *url.URL {
 	if r.Subresource == "proxy" {
 		return &url.URL{Path: r.Path, RawQuery: sentQuery(r.RawQuery)}
@@ -184,7 +183,7 @@ func (r *Request) parsePath() error {
 func (r *Request) parseResource(parts []string) {
 	if parts[0] == "namespaces" && len(parts) > 1 {
 		r.Namespace = parts[1]
-		// These two are subresources of a namespace; all else lies inside it.
+		// These two are subresources of a namespace; all other paths are inside it.
 		if len(parts) > 2 && parts[2] != "status" && parts[2] != "finalize" {
 			parts = parts[2:]
 			r.InNamespace = true

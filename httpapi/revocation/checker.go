@@ -84,7 +84,7 @@ func (j *checker) may(ctx context.Context, about *question, now time.Time) (v ve
 	case decision == authorizer.DecisionAllow:
 		return allowed
 	case errors.Is(err, auth.ErrNotSynced):
-		return undecided // others might refuse what is allowed here
+		return undecided // other authorizers might refuse it
 	case errors.Is(err, auth.ErrRemote):
 		return remote
 	case undecidable(ctx, err):

@@ -192,7 +192,7 @@ func (r *Rights) Run(ctx context.Context) {
 			return
 		case <-ticker.C:
 		case <-r.ready:
-			// A round looks at all credentials, so answers that arrive together share one round.
+			// A round checks all credentials, so answers that arrive together share one round.
 			select {
 			case <-ctx.Done():
 				return
@@ -265,7 +265,7 @@ type credential struct {
 	busy       bool // a check is queued or runs
 	asking     bool // a provider or webhook is being asked
 	asked      bool
-	retry      time.Time // not to be asked about before
+	retry      time.Time // earliest time of the next authentication
 	generation uint64
 	revisions  []int64   // of ties.Objects when it was last authenticated
 	ends       time.Time // when one of ties.Objects, which is being deleted, makes it invalid; zero: none
@@ -286,14 +286,14 @@ type right struct {
 	of     *credential
 	key    string
 	single bool                   // a node watches one object: the node authorizer may change its mind
-	lost   atomic.Pointer[string] // what was lost; nil if nothing was
+	lost   atomic.Pointer[string] // the lost right; nil if none was lost
 
 	// The rest is guarded by Rights.mu.
 	holders    int
 	attributes request.Attributes
 	asking     bool // the authorizer is being asked
 	asked      bool
-	retry      time.Time // not to be asked about before
+	retry      time.Time // earliest time of the next authorization
 	next       time.Time // to ask a webhook again
 	all        uint64    // counters.all when the authorizer was asked
 	losses     uint64    // of the node that the user is, when the authorizer was asked

@@ -67,7 +67,7 @@ func (t *round) claim() (due []*credential) {
 	t.mu.Lock()
 	news, all := t.news, slices.AppendSeq(t.all[:0], maps.Values(t.known))
 	t.mu.Unlock()
-	defer func() { clear(all); t.all = all }() // keep no secret of a credential that is gone
+	defer func() { clear(all); t.all = all }() // keep no secret of a dropped credential
 	for _, c := range all {
 		t.mu.Lock()
 		if !c.busy && t.dueLocked(c) {

@@ -2,7 +2,7 @@ package socket
 
 import "golang.org/x/sys/unix"
 
-// peerClosed is the event of poll(2) that reports that the peer sends no more.
+// peerClosed is the event of poll(2) that reports that the peer has closed its side.
 const peerClosed = unix.POLLRDHUP
 
 // send writes p to the socket fd, and says whether more is about to be written.

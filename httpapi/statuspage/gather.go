@@ -57,7 +57,7 @@ type Resource struct {
 // Bytes is the bytes in a cache by kind.
 type Bytes struct {
 	Canonical int64 `json:"canonical"` // the encodings that all others are made from
-	Encodings int64 `json:"encodings"` // others, that clients have asked for
+	Encodings int64 `json:"encodings"` // other encodings, which clients have requested
 	Frames    int64 `json:"frames"`    // of watches
 	History   int64 `json:"history"`   // objects that only past events need
 }

@@ -58,7 +58,7 @@ type Page struct {
 	shell  *shell
 
 	mu   sync.Mutex
-	last *Snapshot // guarded by mu: without clients, which may be asked for in many ways
+	last *Snapshot // guarded by mu: without clients, which each request may group differently
 }
 
 // New returns a page.
@@ -185,10 +185,10 @@ var (
 	assets embed.FS
 )
 
-// shell is the page without its data: one answer with its style, script and icon in it. A browser
-// might not get them by requests of their own: clients that are not authenticated need another
-// HTTP/2 connection for each request (apiserver pkg/endpoints/filters/authentication.go), and
-// Chromium gives up requests that it was about to send on the one that ends.
+// shell is the page without its data: one answer with its style, script and icon in it. A browser might not get them
+// by separate requests: unauthenticated clients need another HTTP/2 connection for each request (apiserver
+// pkg/endpoints/filters/authentication.go), and Chromium abandons requests that it was about to send on the
+// connection that ends.
 type shell struct {
 	html   string
 	policy string // Content-Security-Policy

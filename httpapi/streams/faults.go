@@ -24,7 +24,7 @@ func (ws *watchStream) poll(b *batch) (end string, err error) {
 		if ws.faults.Active() {
 			b.deliveries, end = ws.faults.Next(b.deliveries[:0], drained)
 			if len(b.deliveries) > 0 || end != "" || drained {
-				return end, nil // what is kept stays in memory: all of it that may be sent comes before more is polled
+				return end, nil // held events stay in memory: those that may be sent are sent before more are polled
 			}
 		}
 		b.deliveries, err = ws.watcher.Poll(b.deliveries[:0])

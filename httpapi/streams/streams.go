@@ -42,14 +42,14 @@ type Stream struct {
 	watch *watchStream // the watch that the stream is part of, or nil
 	right Right        // the right that the stream depends on; nil if none
 
-	account atomic.Pointer[costs.Account] // is charged for what is written; the writing goroutine sets it
+	account atomic.Pointer[costs.Account] // is charged for written bytes; the writing goroutine sets it
 
 	// ahead reads bytes that were read ahead, then from the connection.
 	ahead io.Reader
 
 	cancel   context.CancelFunc // nil for a watch
 	notified bool               // the HTTP server reports when the client leaves, so Sweep need not look
-	backend  backend.Request    // counts what a backend sends while the request is proxied to it
+	backend  backend.Request    // counts a backend's bytes while the request is proxied to it
 
 	mu        sync.Mutex
 	owned     bool   // guarded by mu: a handler has the connection to itself
@@ -206,7 +206,7 @@ func (st *Stream) stop(signal uint32) {
 	}
 }
 
-// close lets no more streams start. It returns false if it was called before.
+// close prevents new streams. It returns false if it was called before.
 func (ss *Streams) close() bool {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()

@@ -35,7 +35,7 @@ type watchStream struct {
 	encoder        *encoding.Encoder
 	table          *tableStream  // encodes Tables; nil for other formats
 	bookmarks      bool          // the client allows bookmarks
-	watchList      bool          // the client asked for the initial events and the bookmark after them
+	watchList      bool          // the client requested initial events and the bookmark after them
 	skipInitialEnd bool          // the client did not set sendInitialEvents: no bookmark follows the initial events
 	unencodable    bool          // the format cannot carry events: the first one ends the watch
 	faults         *inject.Watch // holds events back; may be nil
@@ -276,7 +276,7 @@ func (ws *watchStream) finish(b *batch, err error) result {
 // serve another request.
 func (ws *watchStream) complete() bool {
 	if ws.end != nil {
-		_ = ws.end() // an error: the client is gone
+		_ = ws.end() // an error means that the client has disconnected
 	}
 	if !ws.chunked {
 		return false
@@ -287,7 +287,7 @@ func (ws *watchStream) complete() bool {
 	return err == nil && ws.next != nil && !ws.revoked() && ws.signals.Load()&toldToEnd == 0
 }
 
-// release closes the watcher, leaves flow control, and gives up the right.
+// release closes the watcher, leaves flow control, and releases the right.
 func (ws *watchStream) release() {
 	if ws.watcher != nil {
 		ws.watcher.Close()

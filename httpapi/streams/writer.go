@@ -97,7 +97,7 @@ func (w *streamWriter) WriteHeader(status int) {
 func (w *streamWriter) writeAhead(status int) {
 	frame := map[string]bool{"Content-Length": true, "Transfer-Encoding": true}
 	if w.to.Begin != nil {
-		_ = w.to.Begin(status, without(w.header, frame)) // an error comes back from the head
+		_ = w.to.Begin(status, without(w.header, frame)) // the first write returns the error
 		return
 	}
 	writeStatus(w.out, status)
@@ -429,7 +429,7 @@ type HandlerStream struct {
 	Context func(context.Context) context.Context
 
 	Audit   *exchange.AuditRecord
-	Account *costs.Account // is charged for what is written
+	Account *costs.Account // is charged for written bytes
 	Right   Right          // the right that the request depends on; may be nil
 	Leave   func()         // is called when the request is over
 	Log     []any          // names the request in the log

@@ -98,7 +98,7 @@ type ownerKey struct {
 	controller, blocks    byte
 }
 
-// flag tells nil, false and true apart.
+// flag returns different bytes for nil, false and true.
 func flag(b *bool) byte {
 	switch {
 	case b == nil:

@@ -439,7 +439,7 @@ func summary(body []byte) string {
 	return hex.EncodeToString(head) + more
 }
 
-// managerOf returns the named field manager, or else one made of the user agent (apiserver
+// managerOf returns the named field manager, or one derived from the user agent (apiserver
 // pkg/endpoints/handlers/create.go, managerOrUserAgent).
 func managerOf(named string, agent []byte) string {
 	if named != "" {

@@ -53,7 +53,7 @@ func (f *firstSync) wait(ctx context.Context) error {
 	return nil
 }
 
-// syncedAuthorizer denies nothing before the first sync of its objects. It allows at once what the
+// syncedAuthorizer denies nothing before the first sync of its objects. It allows at once every request that the
 // objects loaded so far allow: more objects never allow less.
 type syncedAuthorizer struct {
 	next     authorizer.Authorizer

@@ -187,8 +187,8 @@ func (g *graph) replace(now cache.Snapshot) {
 	}
 }
 
-// update puts a pod into the graph, unless none of its fields that the graph reads have
-// changed. A pod that cannot be decoded stays as it was.
+// update puts a pod into the graph, unless none of its fields that the graph reads have changed. A pod that cannot be
+// decoded keeps its old state.
 func (g *graph) update(o *cache.Object) {
 	if o.Err() != nil {
 		return
@@ -299,7 +299,7 @@ func inform[T any](g *graph, informer clientcache.SharedIndexInformer, trim func
 			g.losses.count(on(old.(T)))
 		}
 	}
-	// Neither can fail before the informer runs.
+	// These two cannot fail before the informer runs.
 	_ = informer.SetTransform(func(o any) (any, error) {
 		if known, ok := o.(T); ok {
 			return trim(known), nil

@@ -30,8 +30,8 @@ type Revocation struct {
 	// if a provider or webhook must be asked, and are nil if there is none.
 	LocalAuthenticator authenticator.Request
 	LocalAuthorizer    authorizer.Authorizer
-	// Dependencies returns what an accepted request depends on: Authenticator must be asked again
-	// when that changes.
+	// Dependencies returns the dependencies of an accepted request: when they change, Authenticator must be called
+	// again.
 	Dependencies func(*http.Request) Dependencies
 	// Generation changes when all requests must be authenticated again.
 	Generation func() uint64

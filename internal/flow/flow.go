@@ -416,8 +416,8 @@ func (f *Control) Levels() []Level {
 // KeyRoom is the number of bytes that most keys of [AppendKey] fit into.
 const KeyRoom = 512
 
-// AppendKey appends to dst all that flow schemas look at in a request, which has a user. With the name of an object it
-// is all that RBAC looks at.
+// AppendKey appends to dst everything in a request, which has a user, that flow schemas match. With the name of an
+// object it is everything that RBAC matches.
 func AppendKey(dst []byte, a authorizer.Attributes, name string) []byte {
 	who := a.GetUser()
 	add := func(parts ...string) {

@@ -31,7 +31,7 @@ type options struct {
 	budgets   *budgets
 	planner   *transcode.Planner
 	reads     *storage.ReadMetrics
-	resources []*storage.Resource // in the order in which they were first asked for
+	resources []*storage.Resource // in the order of their first request
 	byPrefix  map[string]*storage.Resource
 }
 
@@ -113,7 +113,7 @@ func (o *options) decorate(
 			return nil, nil, err
 		}
 		o.byPrefix[prefix] = res
-		if !o.config.Served { // what is read then has other caches
+		if !o.config.Served { // later reads have other caches
 			o.resources = append(o.resources, res)
 		}
 	}

@@ -79,8 +79,7 @@ func (s *Store) list(ctx context.Context, q listing) (list, error) {
 	return answer, nil
 }
 
-// get sends one request for the resource and returns the body of the answer, which has the media type that was
-// asked for.
+// get sends one request for the resource and returns the body of the answer, which has the requested media type.
 func (s *Store) get(ctx context.Context, namespace string, query url.Values) (io.ReadCloser, error) {
 	elements := []string{"apis", s.config.Resource.Group, s.config.Resource.Version}
 	if s.config.Resource.Group == "" {

@@ -59,7 +59,7 @@ type Store struct {
 	unwatched atomic.Pointer[error] // upstream's last answer to a watch, if that was a refusal
 	delay     atomic.Int64          // before the next watch is opened, in nanoseconds
 	heard     atomic.Int64          // see Silence
-	muted     atomic.Bool           // the opening of a watch does not count as heard
+	muted     atomic.Bool           // the opening of a watch does not count as a sign of life
 
 	goroutines sync.WaitGroup
 

@@ -18,7 +18,7 @@ type stream struct {
 	frame  func() ([]byte, error)
 }
 
-// result is an event, or why there are no more.
+// result is an event, or the reason for the end.
 type result struct {
 	event
 	err error
@@ -54,7 +54,7 @@ func (st *stream) read() (event, error) {
 	return st.codec.event(frame)
 }
 
-// copy sends all events to a channel, and then why there are no more, and closes the stream.
+// copy sends all events to a channel, and then the reason for the end, and closes the stream.
 func (st *stream) copy(ctx context.Context, to chan<- result) {
 	defer st.close()
 	for {

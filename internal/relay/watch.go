@@ -122,7 +122,7 @@ type watcher struct {
 	proof    *proof     // that is not used yet
 }
 
-// sendLast sends the last response, unless the reader is gone.
+// sendLast sends the last response, unless the reader has left.
 func (w *watcher) sendLast(ctx context.Context, last kv.WatchResponse) {
 	select {
 	case w.out <- last:
@@ -224,7 +224,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// deliver passes on what the upstream sends until the watch ends, and returns why.
+// deliver passes on the upstream's events until the watch ends, and returns the reason.
 func (w *watcher) deliver(ctx context.Context, events <-chan result, proofs <-chan *proof) error {
 	silence := time.NewTimer(maxSilence)
 	defer silence.Stop()
@@ -295,7 +295,7 @@ func (w *watcher) advance(revision int64) {
 	}
 }
 
-// send delivers what is due.
+// send delivers due responses.
 func (w *watcher) send(ctx context.Context) error {
 	position := w.position.Load()
 	if position <= w.sent {

@@ -26,7 +26,7 @@ type localKV struct {
 	etcdserverpb.KVClient
 	answers kv.Answers
 	reads   *semaphore.Weighted // has a place for each read that may be under way
-	ctx     context.Context     // ends when no more reads may begin, and ends all that wait
+	ctx     context.Context     // ends when no new reads may begin, and ends all that wait
 	cancel  context.CancelFunc
 }
 

@@ -148,9 +148,8 @@ func (m *Memory) Compact(revision int64) error {
 	return nil
 }
 
-// Restore makes the store come back as it was at a revision, its later history
-// undone. Watches learn of it if announce is set, as when the client sees another
-// cluster; without it they wait for revisions to come, until an answer shows that the
+// Restore resets the store to its state at a revision, and undoes the later history. If announce is set, watches end,
+// as when the client sees another cluster. Otherwise they wait for new revisions, until an answer shows that the
 // store has gone back.
 func (m *Memory) Restore(revision int64, announce bool) {
 	m.mu.Lock()

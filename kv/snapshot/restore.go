@@ -24,7 +24,7 @@ import (
 // cluster writes as much between two backups.
 const DefaultBump = 1_000_000_000
 
-// Status says what is in a snapshot.
+// Status describes a snapshot.
 type Status struct {
 	// Revision is the highest that a key has; etcd's own was that or higher.
 	Revision int64 `json:"revision"`
@@ -60,7 +60,7 @@ type RestoreConfig struct {
 	Progress Progress
 }
 
-// Inspect checks a snapshot and says what is in it. progress may be nil.
+// Inspect checks and describes a snapshot. progress may be nil.
 func Inspect(ctx context.Context, path string, progress Progress) (Status, error) {
 	status, err := check(ctx, path, progress)
 	if err != nil {

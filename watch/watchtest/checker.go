@@ -46,8 +46,7 @@ type Request struct {
 	At int64
 	// After is the revision after which to begin.
 	After int64
-	// Resumed says that After comes from an earlier watch, so that what is missing breaks
-	// Resumable.
+	// Resumed says that After comes from an earlier watch, so that a missing event breaks Resumable.
 	Resumed bool
 }
 
@@ -77,7 +76,7 @@ const (
 	Filtered     = "W7 Filtered"
 )
 
-// Checker records what one watcher delivered.
+// Checker records the deliveries of one watcher.
 type Checker struct {
 	request Request
 	initial []Report // objects that exist

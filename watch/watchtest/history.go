@@ -14,8 +14,7 @@ type State struct {
 	Revision int64
 	// Labels and Fields are the values that selectors match.
 	Labels, Fields map[string]string
-	// Digest stands for the object's content. Reports that carry one must carry
-	// this one.
+	// Digest identifies the object's content. Reports that carry one must carry this one.
 	Digest string
 }
 

@@ -99,8 +99,8 @@ type upstreamStrategy interface {
 	rest.RESTUpdateStrategy
 }
 
-// strategy is upstream's strategy of one version. If package crdvalidate finds an object valid, upstream
-// checks only what the schema does not say.
+// strategy is upstream's strategy of one version. If package crdvalidate finds an object valid, upstream checks only
+// the rules outside the schema.
 type strategy struct {
 	upstreamStrategy
 

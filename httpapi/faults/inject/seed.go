@@ -18,7 +18,7 @@ type draw struct {
 	chance  uint64 // the hash
 }
 
-// drawLocked counts q and returns what the seed of r decides about it; false if it leaves q alone.
+// drawLocked counts q and returns the decision of r's seed about it; false if the seed injects nothing into q.
 func (f *Faults) drawLocked(r *rule, q faults.Request) (draw, bool) {
 	resource, _, _ := strings.Cut(q.Resource, "/")
 	switch {
@@ -47,7 +47,7 @@ func (r *rule) random(d draw, event int) *rand.Rand {
 	return rand.New(rand.NewPCG(r.Seed+uint64(event)*0x9e3779b97f4a7c15, d.chance))
 }
 
-// drawnLocked makes what the seed of r decides part of the plan.
+// drawnLocked adds the decision of r's seed to the plan.
 func (p *Plan) drawnLocked(r *rule, d draw) {
 	random := r.random(d, 0)
 	oneOf := func(actions ...faults.Rule) {

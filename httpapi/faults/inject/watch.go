@@ -133,7 +133,7 @@ func (w *Watch) takeLocked(r *rule) {
 	w.wake()
 }
 
-// takeOverLocked has the other rules that concern w do what a rule did that is detached.
+// takeOverLocked lets the other rules that concern w replace a detached rule.
 func (w *Watch) takeOverLocked() {
 	for _, r := range w.f.rules {
 		if _, ok := w.ordinal[r]; ok {
@@ -240,7 +240,7 @@ func (w *Watch) Next(dst []watch.Delivery, drained bool) (_ []watch.Delivery, en
 	}
 	if len(w.queue) == 0 && w.hold == nil && w.delay == nil && w.end == nil && w.seed == nil {
 		w.active.Store(false)
-		w.last = 0 // what is sent from now on does not pass through w
+		w.last = 0 // later events do not pass through w
 	}
 	return dst, end
 }

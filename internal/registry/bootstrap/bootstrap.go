@@ -27,7 +27,7 @@ type Bootstrap struct {
 	hooks    []*Hook
 	service  *kubernetesService
 	identity *identity                                    // nil if no Lease is written
-	peers    *peerreconcilers.PeerEndpointLeaseController // nil if other servers are not told of this one
+	peers    *peerreconcilers.PeerEndpointLeaseController // nil if this server does not publish its address for peers
 }
 
 // Hook creates and repairs some of the objects. Upstream calls it a post-start hook.
@@ -150,7 +150,7 @@ func (b *Bootstrap) Hooks() []*Hook { return b.hooks }
 // Run waits until the registry has loaded. Then it runs all hooks until ctx ends, which is no error, or
 // a hook fails that the server cannot do without. It may be called once.
 func (b *Bootstrap) Run(ctx context.Context) error {
-	// Hooks give up after a while, and loading a large store may take longer.
+	// Hooks fail after a while, and loading a large store may take longer.
 	if err := b.config.Registry.WaitReady(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil

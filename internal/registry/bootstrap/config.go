@@ -99,8 +99,8 @@ type Leadership struct {
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 }
 
-// hookTimeout limits the attempts of a hook. Upstream gives up after 30 s, and the server ends. A disk or a
-// machine that stalls for so long recovers sooner if the server goes on than if it starts again.
+// hookTimeout limits the attempts of a hook. Upstream gives up after 30 s, and the server ends. A disk or a machine
+// that stalls for so long recovers sooner if the server continues than if it restarts.
 const hookTimeout = 3 * time.Minute
 
 // keepTrying calls work until it succeeds, as upstream's controllers do. It calls ready after Grace at

@@ -115,7 +115,7 @@ func (c *samePortReconciler) RemoveEndpoints(service string, ip net.IP, ports []
 	c.joined = false
 	switch {
 	case !joined && (elsewhere || len(now.ports) == 0):
-		return nil // there is nothing of this server
+		return nil // this server has published nothing
 	case elsewhere && now.shared:
 		return nil // the endpoint is of the other server at this address
 	case elsewhere:

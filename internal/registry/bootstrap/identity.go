@@ -83,7 +83,7 @@ func (i *identity) keep(c *Config, namespaces <-chan struct{}) func(context.Cont
 	})
 }
 
-// collectIdentities deletes the Leases of servers that are gone, by upstream's controller.
+// collectIdentities deletes the Leases of servers that no longer exist, by upstream's controller.
 func (c *Config) collectIdentities(ctx context.Context) {
 	apiserverleasegc.NewAPIServerLeaseGC(c.Client, controlplane.IdentityLeaseGCPeriod,
 		metav1.NamespaceSystem, controlplane.IdentityLeaseComponentLabelKey+"="+controlplane.KubeAPIServer).RunWithContext(ctx)

@@ -203,7 +203,7 @@ type kubernetesService struct {
 	controller *kubernetesservice.Controller
 	informer   clientcache.SharedIndexInformer
 	reconciler reconcilers.EndpointReconciler
-	after      []<-chan struct{} // closed when what the service needs is there
+	after      []<-chan struct{} // closed when the objects that the service needs exist
 	stopped    context.Context
 	stopOnce   context.CancelFunc
 }

@@ -28,7 +28,7 @@ type rangeAllocator struct {
 	resource schema.GroupResource
 
 	mu sync.Mutex
-	// Invariant: bitmap holds what the record held at revision; "" means unknown.
+	// Invariant: bitmap equals the record at revision; "" means unknown.
 	bitmap   allocator.Snapshottable
 	revision string
 }

@@ -66,7 +66,7 @@ var tokensOf = map[reflect.Type]roles{
 	reflect.TypeFor[corev1.LocalObjectReference]():              {"Name": wire.Name},
 	reflect.TypeFor[corev1.SecretVolumeSource]():                {"SecretName": wire.Name},
 	reflect.TypeFor[corev1.PersistentVolumeClaimVolumeSource](): {"ClaimName": wire.Name},
-	// Not Image, which the default of ImagePullPolicy depends on (core/v1/defaults.go).
+	// Image is missing, because the default of ImagePullPolicy depends on it (core/v1/defaults.go).
 	reflect.TypeFor[corev1.Container]():                {"Command": wire.Opaque, "Args": wire.Opaque, "WorkingDir": wire.Opaque},
 	reflect.TypeFor[corev1.EnvVar]():                   {"Name": wire.Opaque, "Value": wire.Opaque},
 	reflect.TypeFor[corev1.VolumeMount]():              {"Name": wire.Name, "MountPath": wire.Opaque, "SubPath": wire.Opaque},

@@ -20,7 +20,7 @@ type walker struct {
 	at    int
 	depth int
 
-	failed bool // an object or a list does not begin or go on as one
+	failed bool // an object or a list is malformed
 }
 
 // peek returns the next byte, 0 at the end.

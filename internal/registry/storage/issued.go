@@ -53,8 +53,8 @@ func (h *issued) replaced(revision int64) bool {
 	return revision <= h.store.ReplacedRevision() && !h.has(h.store.Replacements(), revision)
 }
 
-// issue remembers the revision of a list or of a watch's last delivery. history is the
-// store's when the list was asked for, or the watch's.
+// issue remembers the revision of a list or of a watch's last delivery. history is the store's at the time of the
+// list's request, or the watch's.
 func (h *issued) issue(history uint64, revision int64) {
 	if revision <= h.store.ReplacedRevision() && h.store.Replacements() == history {
 		h.add(history, revision)

@@ -187,13 +187,13 @@ func (r *Resource) listCached(read listing, snapshot cache.Snapshot, dst []*cach
 	if page.Next == "" {
 		return out, nil
 	}
-	// In upstream's cache the token is relative to the key that was asked for, so that it
-	// begins with a slash for REST storages. Both kinds of tokens are accepted.
+	// In upstream's cache the token is relative to the requested key, so that it begins with a slash for REST
+	// storages. Both kinds of tokens are accepted.
 	if !q.ended && !r.await.uncached() {
 		read.prefix = strings.TrimSuffix(read.prefix, "/")
 	}
 	remaining := page.Remaining
-	if q.shard != nil { // upstream takes a page's objects for all that it has looked at
+	if q.shard != nil { // upstream assumes that it has examined only the objects of the page
 		remaining += int64(page.Scanned) - q.Limit
 	}
 	return out, out.setContinue(read, r.layout.root+page.Next, remaining)
@@ -218,7 +218,7 @@ type ListRequest struct {
 	Waited *time.Duration
 
 	shard *cache.Shard // Shard as the cache has it
-	ended bool         // the storage key that was asked for ends in "/"
+	ended bool         // the requested storage key ends in "/"
 }
 
 // waitedSince adds the time since began to Waited.
@@ -250,7 +250,7 @@ type Listing struct {
 	Meta    wire.ListMeta
 
 	Index   string // that narrowed the search, "" if none
-	Scanned int    // objects looked at
+	Scanned int    // objects examined
 
 	corrupt corruptList // that a read of the store has found
 }

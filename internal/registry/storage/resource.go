@@ -97,7 +97,7 @@ func (r *Resource) AddCache(config CacheConfig) error {
 		Decode: func(ctx context.Context, rest string, value []byte, revision int64) *cache.Object {
 			return r.codec.DecodeValue(ctx, r.layout.root+rest, rest, value, revision)
 		},
-		// Decryption may read a value after its caller has given up.
+		// Decryption may read a value after its caller has left.
 		Copies: !r.codec.Encrypted(),
 		Since:  config.Since,
 		Log:    config.Log,

@@ -13,7 +13,7 @@ import (
 type Scope struct {
 	Namespace, Name string
 
-	// one says that rest is the key, even if it is not made of Namespace and Name.
+	// one says that rest is the key, even if it differs from Namespace and Name.
 	one  bool
 	rest string
 }

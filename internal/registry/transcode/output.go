@@ -66,7 +66,7 @@ func (o *output) bytes(text []byte) {
 	o.n += copy(o.dst[o.n:], text)
 }
 
-// appended takes what was appended to the bytes written so far.
+// appended records that bytes were appended to those written so far.
 func (o *output) appended(dst []byte) {
 	o.n = len(dst)
 	o.dst = dst[:cap(dst)]

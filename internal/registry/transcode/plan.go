@@ -38,7 +38,7 @@ const (
 	kindInt32
 	kindInt64
 	kindMessage
-	kindWrapped // a message whose only field is the list that stands in the JSON
+	kindWrapped // a message whose only field is a list, which replaces the message in the JSON
 	kindTime
 	kindMicroTime
 	kindQuantity

@@ -13,7 +13,7 @@ import (
 // same length that differs only in gaps has the same tags and lengths. So its JSON differs only in gaps, too.
 type template struct {
 	root    *message
-	used    bool // since free last looked at it
+	used    bool // since the last call of free
 	special bool // something in the message was escaped or changed
 	src     []byte
 	out     []byte

@@ -76,7 +76,7 @@ func (w *walker) timestamp(from, to int, micro bool) bool {
 		return false
 	}
 	t := time.Unix(int64(seconds), int64(nanos)).UTC()
-	var text [2 * block]byte // AppendFormat may write beyond what it returns
+	var text [2 * block]byte // AppendFormat may write beyond its result
 	w.bytes(append(t.AppendFormat(append(text[:0], '"'), format), '"'))
 	return !t.Truncate(time.Second).IsZero() // the zero time is null
 }

@@ -29,7 +29,7 @@ type walker struct {
 	templates templates
 	escaped   []byte // a string of the message that is written by a template
 	noting    bool   // gaps are noted, for a template
-	start     int    // of the message in what is written
+	start     int    // of the message in the output
 	gaps      []gap
 }
 
@@ -94,7 +94,7 @@ func (w *walker) walk(root *message) bool {
 	return ok
 }
 
-// message writes the message that lies between from and to.
+// message writes the message between from and to.
 func (w *walker) message(m *message, from, to int) bool {
 	w.room(0)
 	start := w.n
@@ -403,7 +403,7 @@ func (w *walker) integer(n int64) {
 	w.appended(strconv.AppendInt(w.written(), n, 10))
 }
 
-// text writes the string that lies between from and to.
+// text writes the string between from and to.
 func (w *walker) text(from, to int) {
 	if !w.plain && !jsontext.IsPlain(w.src, from, to) {
 		at := w.n

@@ -94,5 +94,5 @@ func (in *Indenter) line() {
 	}
 }
 
-// Flush writes what is left, and returns the first error.
+// Flush writes buffered bytes, and returns the first error.
 func (in *Indenter) Flush() error { return in.w.Flush() }

@@ -35,7 +35,7 @@ const (
 	// any Timestamp of whole microseconds.
 	Time
 	MicroTime
-	// Message is made of Fields.
+	// Message is a message with Fields.
 	Message
 )
 

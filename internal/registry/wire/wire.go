@@ -15,7 +15,7 @@ var (
 	ErrNoMetadata = errors.New("wire: no metadata")
 )
 
-// Kind names what a Writer writes.
+// Kind names the kind of the objects that a Writer writes.
 type Kind struct {
 	APIVersion string
 	Kind       string

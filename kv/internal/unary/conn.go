@@ -81,7 +81,7 @@ const (
 	keepAfter, silentAfter = 30, 40
 	// stuckAfter is how many ticks a write may take.
 	stuckAfter = 3
-	// maxFlushes is how often a caller writes what others have to send.
+	// maxFlushes is how often a caller writes other callers' frames.
 	maxFlushes = 4
 )
 
@@ -90,7 +90,7 @@ type Conn struct {
 	conn   net.Conn
 	reader *http2.Framer // used by Open, and then by Run or the one inline call
 	tick   time.Duration // Tick, except in tests
-	ended  chan struct{} // closed when no more calls are accepted
+	ended  chan struct{} // closed when no new calls are accepted
 	kick   chan struct{} // has an element when something must be written soon
 	calls  sync.Pool     // of *call, for reuse
 
@@ -115,7 +115,7 @@ type Conn struct {
 	received uint32           // bytes of answers since the last window update
 	pings    [][8]byte        // that are not answered
 	pongIn   int              // calls until they are
-	frames   uint64           // counts what was read
+	frames   uint64           // counts read frames
 	retired  bool             // says that ended is closed
 	err      error            // why the connection cannot be used any more
 }
@@ -194,10 +194,10 @@ func (c *Conn) greet() error {
 	return c.settingsLocked(settings)
 }
 
-// Ended is closed when no more calls are accepted.
+// Ended is closed when no new calls are accepted.
 func (c *Conn) Ended() <-chan struct{} { return c.ended }
 
-// Retire accepts no more calls. The connection ends when those under way have.
+// Retire accepts no new calls. The connection ends when those in flight have ended.
 func (c *Conn) Retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

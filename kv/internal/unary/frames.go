@@ -43,7 +43,7 @@ func (c *Conn) take(frame http2.Frame) error {
 	case *http2.GoAwayFrame:
 		for stream, k := range c.underWay {
 			if stream > frame.LastStreamID {
-				c.endLocked(stream, k, ErrUnsent) // the peer has not looked at it, and will not
+				c.endLocked(stream, k, ErrUnsent) // the peer has not processed it, and will not
 			}
 		}
 		c.retireLocked()
@@ -55,7 +55,7 @@ func (c *Conn) take(frame http2.Frame) error {
 	return nil
 }
 
-// callLocked returns the call that a frame belongs to, nil if it has been given up.
+// callLocked returns the call that a frame belongs to, nil if it was cancelled.
 func (c *Conn) callLocked(stream uint32) (*call, error) {
 	if stream%2 == 0 || stream >= c.next {
 		return nil, fmt.Errorf("answer to call %d, which was not made", stream)
@@ -99,8 +99,8 @@ type headers struct {
 	size   int  // bytes
 }
 
-// headersLocked decodes a part of the headers. Those of a call that was given up are decoded,
-// too, because later ones refer to them.
+// headersLocked decodes a part of the headers. It also decodes headers of a cancelled call, because later ones refer
+// to them.
 func (c *Conn) headersLocked(part []byte, ended bool) error {
 	if c.headers.size += len(part); c.headers.size > maxHeaders {
 		return fmt.Errorf("headers of call %d are too long", c.headers.stream)
@@ -141,7 +141,7 @@ func (c *Conn) resetLocked(frame *http2.RSTStreamFrame) error {
 	}
 	code := codes.Internal
 	switch frame.ErrCode {
-	case http2.ErrCodeRefusedStream: // the peer has not looked at it
+	case http2.ErrCodeRefusedStream: // the peer has not processed it
 		c.endLocked(frame.StreamID, k, ErrUnsent)
 		return nil
 	case http2.ErrCodeCancel:

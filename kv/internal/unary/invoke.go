@@ -176,7 +176,7 @@ func (c *Conn) writeLocked() {
 	}
 }
 
-// giveUp cancels a call and tells the peer. It reports false if the call is over already.
+// giveUp cancels a call and notifies the peer. It reports false if the call is over already.
 func (c *Conn) giveUp(stream uint32, k *call) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

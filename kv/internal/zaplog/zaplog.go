@@ -42,8 +42,8 @@ func (c slogCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zap
 	return checked
 }
 
-// expected lists warnings about what is intended here: etcd's one socket is open to this
-// user alone, there is no storage version at a first start, and stopping closes listeners.
+// expected lists warnings about intended behavior: etcd's one socket is open to this user alone, there is no storage
+// version at a first start, and stopping closes listeners.
 var expected = map[string]bool{
 	"Running http and grpc server on single port. This is not recommended for production.": true,
 	"simple token is not cryptographically signed":                                         true,

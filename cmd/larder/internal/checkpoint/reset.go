@@ -121,8 +121,8 @@ func (r *reset) restore(ctx context.Context, store kv.Store, wanted *storeState)
 		}
 	}
 	for range maxRounds {
-		// Requests that were received before write nothing from now on: a request may delete what is restored, or
-		// rely on a namespace or CRD that is gone.
+		// Requests received before this write nothing from now on: a request may delete restored objects, or rely on
+		// a namespace or CRD that no longer exists.
 		r.config.Fence.Raise()
 		changes, revision, err := r.compare(ctx, store, wanted)
 		if err != nil {

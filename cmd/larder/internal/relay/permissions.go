@@ -33,8 +33,8 @@ var impersonationPermissions = []permission{
 	{"impersonate", "authentication.k8s.io", "userextras", user.CredentialIDKey, "users with client certificates are refused"},
 }
 
-// missingPermissions asks the upstream what a relay may do, and returns a line of text for each permission that
-// it lacks. With certificates, client certificates name users.
+// missingPermissions asks the upstream for a relay's rights, and returns a line of text for each permission that it
+// lacks. With certificates, client certificates name users.
 func missingPermissions(ctx context.Context, client authorizationclient.SelfSubjectAccessReviewsGetter, certificates bool) (lines []string, err error) {
 	needed := usualPermissions
 	if certificates {

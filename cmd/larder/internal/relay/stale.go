@@ -33,8 +33,8 @@ const (
 	patience, pause = 2 * time.Second, time.Second
 )
 
-// stale repeats the last decisions of authenticators and authorizers while the upstream does not answer. A
-// decision that is older than bound is not repeated. A refusal replaces what was allowed before.
+// stale repeats the last decisions of authenticators and authorizers while the upstream does not answer. A decision
+// older than bound is not repeated. A refusal replaces an earlier approval.
 type stale struct {
 	digester         *identity.Digester
 	users, decisions *memory
@@ -180,7 +180,7 @@ func appendStrings(b []byte, list []string) []byte {
 
 type digest = [sha256.Size]byte
 
-// remembered is a decision, by the time at which it was asked for. It is immutable.
+// remembered is a decision, with the time of its request. It is immutable.
 type remembered struct {
 	asked time.Time
 
@@ -212,7 +212,7 @@ func (m *memory) recall(key digest) *remembered {
 	return r
 }
 
-// remember stores a decision, unless one was asked for later.
+// remember stores a decision, unless there is one with a later request.
 func (m *memory) remember(key digest, r *remembered) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -163,7 +163,7 @@ func seen(informer cache.SharedIndexInformer, name string, w checkpoint.Write) b
 	}
 }
 
-// revisionOf returns the revision that a resourceVersion stands for, 0 if it is none.
+// revisionOf returns the revision of a resourceVersion, 0 if it is none.
 func revisionOf(resourceVersion string) int64 {
 	revision, err := strconv.ParseInt(resourceVersion, 10, 64)
 	if err != nil {

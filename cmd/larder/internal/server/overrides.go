@@ -80,9 +80,9 @@ func (s *Server) awaitOverrides(ctx context.Context) error {
 	return nil
 }
 
-// refuseUnmoved returns an error if main, the store of --etcd-servers, alone has objects of a custom resource,
-// CRDs or APIServices that a should have. kube-apiserver reads those there, whatever --etcd-servers-overrides says.
-// If they seemed to be gone, the garbage collector would delete what they own.
+// refuseUnmoved returns an error if only main, the store of --etcd-servers, has objects of a custom resource, CRDs or
+// APIServices that a should have. kube-apiserver reads those there, whatever --etcd-servers-overrides says. If they
+// seemed to be deleted, the garbage collector would delete the objects that they own.
 func (a *override) refuseUnmoved(ctx context.Context, main *kv.Etcd, root string) error {
 	for _, gr := range a.resources {
 		if gr.Group == "" {

@@ -96,7 +96,7 @@ func (s *Server) addPeers(config *httpapi.Config) error {
 	if err != nil {
 		return fmt.Errorf("server: peers: %w", err)
 	}
-	// CRDs and APIServices are the same for all servers, so that no peer is asked for them.
+	// CRDs and APIServices are the same for all servers, so that requests for them go to no peer.
 	if err := proxy.RegisterCRDInformerHandlers(p.extensions.CRDs().Informer(), crdVersions); err != nil {
 		return fmt.Errorf("server: peers: %w", err)
 	}

@@ -25,7 +25,7 @@ import (
 
 // traces has the providers of spans that --tracing-config-file configures.
 type traces struct {
-	requests tracing.TracerProvider // samples every span that it is asked for
+	requests tracing.TracerProvider // samples every span
 	store    tracing.TracerProvider // of etcd and webhooks: samples the spans of sampled requests
 	chance   float64
 }

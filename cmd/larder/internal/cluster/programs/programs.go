@@ -146,7 +146,7 @@ func gather(from, file string) error {
 	return nil
 }
 
-// command runs the go command in dir and returns what it printed.
+// command runs the go command in dir and returns its output.
 func command(ctx context.Context, dir string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off")

@@ -58,7 +58,7 @@ type usage struct {
 	allocated uint64        // bytes
 }
 
-// since returns what was used since before.
+// since returns the usage since before.
 func (u usage) since(before usage) usage {
 	return usage{u.collector - before.collector, u.other - before.other, u.allocated - before.allocated}
 }
@@ -166,8 +166,8 @@ func (g *governor) set(percent int) (before int) {
 	return before
 }
 
-// sentinel is garbage whose cleanup runs after a collection. It has a pointer, because the
-// runtime may put small objects without pointers into one allocation with others that live on.
+// sentinel is garbage whose cleanup runs after a collection. It has a pointer, because the runtime may put small
+// objects without pointers into one allocation with others that are still in use.
 type sentinel struct{ _ *byte }
 
 // watchCollections sends to collected after each collection, until ctx ends.

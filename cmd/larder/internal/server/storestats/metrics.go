@@ -31,7 +31,7 @@ type Metrics struct {
 
 	size, reads                              *prometheus.Desc
 	bookmarks, seen, newest, silence, losses *prometheus.Desc
-	every                                    time.Duration // how old a size may be; 0 is never asked for
+	every                                    time.Duration // how old a size may be; 0 never reads it
 
 	// sources and owners are known after the first requests were made.
 	sources atomic.Pointer[[]*source]
@@ -50,7 +50,7 @@ type source struct {
 
 	mu    sync.Mutex
 	last  int64     // size, guarded by mu
-	asked time.Time // guarded by mu: when last was told
+	asked time.Time // guarded by mu: time of the last reading
 }
 
 var requestLabels = []string{"operation", "group", "resource"}

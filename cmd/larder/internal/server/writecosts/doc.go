@@ -1,3 +1,3 @@
-// Package writecosts counts what each kind of write makes a server do: goroutines, encodes, decodes
-// and deep copies. It has only tests.
+// Package writecosts counts the work of a server for each kind of write: goroutines, encodes, decodes and deep
+// copies. It has only tests.
 package writecosts
