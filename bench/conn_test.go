@@ -19,7 +19,7 @@ func TestBodiesAreDrained(t *testing.T) {
 		text  string
 		body  int64
 		fails bool
-		rest  string // what must be left for the next answer
+		rest  string // bytes that must be left for the next answer
 	}{
 		{"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcHTTP", 3, false, "HTTP"},
 		{"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\nHTTP", 5, false, "HTTP"},

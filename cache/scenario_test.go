@@ -303,7 +303,7 @@ func number(t *testing.T, d *datadriven.TestData, name string) int64 {
 	return n
 }
 
-// moment is the argument time, seconds since the story began.
+// moment returns the argument time, in seconds since the scenario began.
 func moment(t *testing.T, d *datadriven.TestData) time.Time {
 	return time.Unix(1_000_000+number(t, d, "time"), 0)
 }

@@ -80,7 +80,7 @@ func withoutLatencies(one *auditapi.Event) {
 	}
 }
 
-// essence is one record as a log has it, without what differs between two servers.
+// essence returns one record as in a log, without the values that vary between servers.
 func essence(t *testing.T, one *auditapi.Event) any {
 	t.Helper()
 	if one.AuditID == "" || one.RequestReceivedTimestamp.IsZero() || one.StageTimestamp.IsZero() || len(one.SourceIPs) == 0 {
@@ -223,8 +223,8 @@ func under(c call, name, value string) call {
 	return c
 }
 
-// auditCalls are requests that are recorded alike, in this order. %s is the side, for
-// both write to one store.
+// auditCalls are requests whose records must be equal, in this order. %s is the side, because both write to one
+// store.
 func auditCalls() []call {
 	list := []call{
 		as("alice", post("/api/v1/namespaces", `{"metadata":{"name":"%s"}}`)),
@@ -303,7 +303,7 @@ func TestRequestsAreRecordedAsUpstreamDoes(t *testing.T) {
 // madeUp matches the name of a side, a name that the server generates, or an age.
 var madeUp = regexp.MustCompile(`\b(one|two)\b|\bx-[a-z0-9]{5}\b|^\d+s$`)
 
-// renamed calls what either side made by the same name.
+// renamed replaces generated values of either side by the same name.
 func renamed(fields any) any {
 	switch v := fields.(type) {
 	case map[string]any:

@@ -252,8 +252,7 @@ func TestLateBodies(t *testing.T) {
 	})
 }
 
-// TestRefusedRequestsHoldNoSeat checks that a refused request whose body has not arrived yet does not keep others
-// from being served.
+// TestRefusedRequestsHoldNoSeat checks that a refused request whose body has not arrived does not delay others.
 func TestRefusedRequestsHoldNoSeat(t *testing.T) {
 	asked := make(chan struct{}, 1)
 	f := newTestServer(t, Config{Concurrency: Concurrency{MaxMutatingInFlight: 1}, Access: Access{Authenticator: authenticator.RequestFunc(wireUser), Authorizer: authorizer.AuthorizerFunc(

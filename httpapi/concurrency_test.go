@@ -51,7 +51,7 @@ func TestSeatsOfUpstreamsWatches(t *testing.T) {
 	}
 	fmt.Fprintf(c, "GET %s?watch=1 HTTP/1.1\r\nHost: h\r\nAuthorization: jane\r\nOrigin: https://h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n", configmaps)
 	awaitWatches(1)
-	// The only seat is the watch's, whose client has read nothing.
+	// The watch, whose client has read nothing, has the only seat.
 	refused := side.call(t, as(call{method: http.MethodGet, path: configmaps + "/c0?timeout=100ms"}, "joe"))
 	if refused.code != http.StatusTooManyRequests {
 		t.Errorf("beside a watch that is being initialized: %d", refused.code)

@@ -50,7 +50,7 @@ func newKubelet(t testing.TB) *kubelet {
 	return k
 }
 
-// placePod makes a pod on a node whose kubelet is k.
+// placePod creates a pod on a node whose kubelet is k.
 func (k *kubelet) placePod(t testing.TB, s *side) {
 	t.Helper()
 	host, port, err := net.SplitHostPort(k.Listener.Addr().String())

@@ -87,7 +87,7 @@ func newFlowWith(t *testing.T, limit flowcontrolv1.LimitResponse) *flow.Control 
 	return flow
 }
 
-// holding serves /hold until release, and says when it began.
+// holding serves /hold until release, and reports when it began.
 func holding(began chan<- struct{}, release <-chan struct{}) func(*routes.Table) {
 	return func(routes *routes.Table) {
 		routes.Handle("/hold", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -87,7 +87,7 @@ func TestHeaderCostIsLinear(t *testing.T) {
 		n      int // the test compares it with 8*n
 		target func(n int) string
 		header func(n int) string
-		code   int // 401 if it is not said
+		code   int // 401 if it is 0
 	}{
 		{name: "header lines", n: 8000, header: func(n int) string { return numbered(n, "A%d: b\r\n") }},
 		{name: "equal header lines", n: 20000, header: func(n int) string { return strings.Repeat("A:\r\n", n) }},

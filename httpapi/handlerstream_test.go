@@ -255,8 +255,7 @@ func FuzzHandedRequests(f *testing.F) {
 	})
 }
 
-// TestHandedRequestsSayWhatWasAuthorized does without a fuzzer what FuzzHandedRequests
-// does.
+// TestHandedRequestsSayWhatWasAuthorized runs the checks of FuzzHandedRequests without a fuzzer.
 func TestHandedRequestsSayWhatWasAuthorized(t *testing.T) {
 	segment := rapid.SampledFrom([]string{
 		"", "api", "apis", "apps", "v1", "pods", "namespaces", "watch", "proxy", "status", "a", "..", ".", "%2F", "%2f..", "%3F", "%25", "%", "%zz", "+", "ü", "%C3%BC", "%ff", ":", "*", "a;b", "a=b", "#",

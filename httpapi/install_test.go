@@ -257,8 +257,8 @@ func compare(t testing.TB, ours, theirs answer) {
 	}
 }
 
-// scrub blanks what differs between two servers in a JSON body. Other bodies, and
-// the order of keys, stay as they are.
+// scrub masks the values in a JSON body that vary between servers. Other bodies, and the order of keys, stay as they
+// are.
 func scrub(body []byte) []byte {
 	body = anyUUID.ReplaceAll(body, []byte("*"))
 	body = quotedTime.ReplaceAll(body, []byte("$1*"))

@@ -133,8 +133,8 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestRequestsAreReadOnce sends what two HTTP readers could read in two ways. No
-// message may reach the handler twice, or what follows it as another.
+// TestRequestsAreReadOnce sends messages that two HTTP readers could read differently. No message may reach the
+// handler twice, or its rest as another.
 func TestRequestsAreReadOnce(t *testing.T) {
 	var served atomic.Int64
 	f := newTestServer(t, Config{}, func(routes *routes.Table) {
@@ -462,7 +462,7 @@ func TestConnectionsStayOpenUntilTheListenerCloses(t *testing.T) {
 	}
 }
 
-// lateListener says that it is about to close, and waits until it may.
+// lateListener reports that it is about to close, and waits until it may.
 type lateListener struct {
 	net.Listener
 	closing chan<- struct{}

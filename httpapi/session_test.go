@@ -233,7 +233,7 @@ func TestRunEndsWhenNothingIsAccepted(t *testing.T) {
 	}
 	config, _ := testcert.Loopback(t)
 	s := newServer(Config{Listener: &brokenListener{Listener: l}, TLS: config, Timeouts: Timeouts{ShutdownGrace: time.Millisecond}})
-	c, err := net.Dial("tcp", l.Addr().String()) // and says nothing
+	c, err := net.Dial("tcp", l.Addr().String()) // and sends nothing
 	if err != nil {
 		t.Fatal(err)
 	}

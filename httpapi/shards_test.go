@@ -115,7 +115,7 @@ func TestShardsAreWatched(t *testing.T) {
 		}
 	}
 	last := 0
-	for ; last < 8 || !strings.HasPrefix(want[0][len(want[0])-1], "ADDED last"); last++ { // whose event the first watch gets after the deletions
+	for ; last < 8 || !strings.HasPrefix(want[0][len(want[0])-1], "ADDED last"); last++ { // the first watch gets its event after the deletions
 		create(fmt.Sprintf("last%d", last))
 	}
 	for i, in := range watches {

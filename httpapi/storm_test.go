@@ -56,7 +56,7 @@ func (st *storm) client() *http.Client {
 	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
 		c, err := new(net.Dialer).DialContext(ctx, network, addr)
 		if tcp, ok := c.(*net.TCPConn); ok {
-			err = tcp.SetReadBuffer(128 << 10) // twice what loopback sends at a time
+			err = tcp.SetReadBuffer(128 << 10) // twice what loopback sends at once
 		}
 		return c, err
 	}

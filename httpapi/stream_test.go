@@ -253,8 +253,7 @@ func TestWatchOverWebsocket(t *testing.T) {
 	}
 }
 
-// TestReadsAreInUpstreamsMetrics checks that what never was a net/http request is in upstream's
-// metrics all the same.
+// TestReadsAreInUpstreamsMetrics checks that upstream's metrics count requests that never were net/http requests.
 func TestReadsAreInUpstreamsMetrics(t *testing.T) {
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))

@@ -47,7 +47,7 @@ type nodeWatches struct {
 	change  int
 }
 
-// changeMark begins what changes in a pod.
+// changeMark begins the part of a pod that changes.
 const changeMark = "change-00000000"
 
 func newNodeWatches(b *testing.B, nodes int) *nodeWatches {
@@ -108,7 +108,7 @@ func (n *nodeWatches) template(b *testing.B) []byte {
 
 func (n *nodeWatches) watches() int { return len(n.sockets) }
 
-// put stores pod i, whose next change it is, and returns the revision.
+// put writes the next change of pod i to the store, and returns the revision.
 func (n *nodeWatches) put(i int) int64 {
 	n.change++
 	pod := bytes.Replace(n.pods[i], []byte(changeMark), fmt.Appendf(nil, "change-%08d", n.change), 1)
@@ -143,7 +143,7 @@ func (n *nodeWatches) round(b *testing.B, changes int, pace time.Duration) time.
 	return used
 }
 
-// drainSocket throws away what has arrived and returns how much it was.
+// drainSocket discards the bytes that have arrived and returns their number.
 func drainSocket(b *testing.B, socket syscall.RawConn, trash []byte) (size int) {
 	err := socket.Read(func(fd uintptr) bool {
 		for {

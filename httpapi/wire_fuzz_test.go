@@ -108,7 +108,7 @@ var wireScripts = []string{
 	"POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n", "POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n10000000000000000\r\n", "GET http://h/x HTTP/1.1\r\nHost: g\r\n\r\n",
 }
 
-// TestMangledRequestsAreReadOnce does without a fuzzer what FuzzRequests does.
+// TestMangledRequestsAreReadOnce runs the checks of FuzzRequests without a fuzzer.
 func TestMangledRequestsAreReadOnce(t *testing.T) {
 	piece := rapid.SampledFrom([]string{
 		"\r\n", "\n", "\r", " ", "\t", ":", ",", ";", "\x00", "0", "1", "3", "-", "+", "0x", "GET /y HTTP/1.1\r\nHost: h\r\n\r\n", "Content-Length: 3\r\n",

@@ -27,12 +27,12 @@ type admissionScript struct {
 	ignores []admission.Operation // operations that it does not handle
 
 	label, owners, rename bool
-	managed               string // what becomes of managedFields: "", none, empty, garbage, other, time
+	managed               string // change of managedFields: "", none, empty, garbage, other, time
 	refuse, rejects       string // by which phase the request is refused, and how
 	warnings              []string
 	annotations           bool
 	races                 int    // how many writes of the same object come between
-	race                  string // what these do: touch, delete, recreate
+	race                  string // action of races: touch, delete, recreate
 	large                 bool   // it makes the object too large to be stored with its managedFields
 }
 
@@ -64,7 +64,7 @@ func (t requests) drawAdmission() admissionScript {
 	return a
 }
 
-// scriptedAdmission does to requests what a script says, and records its calls.
+// scriptedAdmission changes requests according to a script, and records its calls.
 type scriptedAdmission struct {
 	side *writesSide
 

@@ -18,7 +18,7 @@ type writtenKind struct {
 	keys                           string // below which objects are stored
 
 	object       string   // a valid object without its identity
-	fields       []field  // what else may be in it
+	fields       []field  // its optional fields
 	subresources []string // that are updated
 	creates      map[string]string
 }
@@ -70,8 +70,8 @@ func (t requests) drawFrom(fields []field) (path string, value any) {
 	return f.path, parsed(rapid.SampledFrom(from).Draw(t.T, "value"))
 }
 
-// writtenKinds have all that the handlers of writes tell apart: kinds of one and of several versions,
-// those whose updates create, with and without a status, with subresources of other kinds.
+// writtenKinds returns kinds of all sorts that the handlers of writes distinguish: of one and of several versions,
+// whose updates create, with and without a status, with subresources of other kinds.
 func writtenKinds() []*writtenKind {
 	return []*writtenKind{
 		{version: "v1", kind: "ConfigMap", resource: "configmaps", keys: "configmaps", object: `{"data":{"k":"v"}}`, fields: []field{

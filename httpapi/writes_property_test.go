@@ -45,7 +45,7 @@ func TestWritesMatchUpstream(t *testing.T) {
 
 // writesPair are two sides whose writes are compared.
 type writesPair struct {
-	t            testing.TB // for what rapid has no part in
+	t            testing.TB // for work outside rapid
 	ours, theirs *writesSide
 	sequences    int
 	codes        map[string]int // how many answers there were, by method and code
@@ -87,8 +87,8 @@ func (r *writeRequest) in(old, namespace string) *writeRequest {
 	return &moved
 }
 
-// run sends a sequence to one side and then to the other, and says where they differ first, and
-// whether a second ended before one of them was through.
+// run sends a sequence to one side and then to the other. It returns the first difference, and whether a second ended
+// before one of them was done.
 func (w *writesPair) run(namespace string, sequence []*writeRequest) (diff string, straddled bool) {
 	t := w.t
 	align(t, w.ours, w.theirs)
@@ -139,7 +139,7 @@ func (s *writesSide) drop() {
 	}
 }
 
-// empty deletes all objects whose keys have a namespace's name in them.
+// empty deletes all objects whose keys contain a namespace's name.
 func (s *writesSide) empty(namespace string) {
 	page, err := s.store.Range(context.Background(), kv.RangeOptions{Prefix: "/registry/"})
 	if err != nil {

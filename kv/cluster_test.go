@@ -114,7 +114,7 @@ func TestReplacedEtcdIsNoticed(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
 	var err error
-	for err == nil { // what came before the loss
+	for err == nil { // events from before the loss
 		_, err = sub.Next(ctx)
 	}
 	if !errors.Is(err, kv.ErrLost) {

@@ -24,9 +24,8 @@ type Subject struct {
 	Compact func(ctx context.Context, revision int64) error
 	// PutAll writes several keys in one revision, which it returns. A nil value deletes a key.
 	PutAll func(ctx context.Context, values map[string][]byte) (int64, error)
-	// Imitation says that the server imitates etcd only as far as kube-apiserver needs it:
-	// no transaction writes several keys, so that PutAll writes them one by one, and no
-	// watch begins in the future or at the compacted revision.
+	// Imitation says that the server imitates etcd only as far as kube-apiserver needs: no transaction writes several
+	// keys, so that PutAll writes them one by one, and no watch begins in the future or at the compacted revision.
 	Imitation bool
 }
 

@@ -134,7 +134,7 @@ func TestSilentEndpointsDoNotDelayOthers(t *testing.T) {
 		}
 		quick := 20 * time.Millisecond
 		identify(1, true, quick)
-		if t.Failed() { // who waits for a lock stops the clock
+		if t.Failed() { // a goroutine that waits for a lock stops the clock
 			return
 		}
 		var waiting sync.WaitGroup

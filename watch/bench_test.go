@@ -163,7 +163,7 @@ func idleBytes(t testing.TB, options func(i int) watch.Options) float64 {
 	const n = 10_000
 	w := newWorld(t, config{events: 100})
 	w.reset()
-	all := make([]watch.Options, n) // selectors belong to those who ask
+	all := make([]watch.Options, n) // each caller has its own selectors
 	for i := range all {
 		all[i] = options(i)
 		all[i].After = w.last

@@ -38,7 +38,7 @@ type world struct {
 func (w *world) Fresh() int64                      { return w.fresh.Load() }
 func (w *world) Wait(context.Context, int64) error { return errors.ErrUnsupported }
 
-// config has what differs between tests.
+// config has the parameters that vary between tests.
 type config struct {
 	backlog, events int
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/larder-io/larder/watch/watchtest"
 )
 
-// running returns a world whose Hub runs until the test's end, or until stop.
+// running returns a world whose Hub runs until the test ends, or until stop.
 func running(t *testing.T, c config) (w *world, stop func()) {
 	t.Helper()
 	w = newWorld(t, c)

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// same returns the target itself, for workloads without a user of their own.
+// same returns the target itself, for workloads without their own user.
 func same(t *bench.Target) *bench.Target { return t }
 
 // TestResultsHaveTheNamesOfTheirWorkloads checks that the first result sums up all workloads and the others

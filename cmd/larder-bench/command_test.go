@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// run runs the command and returns what it printed.
+// run runs the command and returns its output.
 func run(t *testing.T, args ...string) (out, progress string, err error) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer

@@ -170,7 +170,7 @@ func TestBaselines(t *testing.T) {
 	}
 }
 
-// output records the output of a process, and notifies when that says that it was interrupted.
+// output records the output of a process, and notifies when it reports the interruption.
 type output struct {
 	interrupted chan struct{} // closed then
 

@@ -13,8 +13,8 @@ import (
 	upstream "k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 )
 
-// testedBy says which test, in which directory, fails if flags of kube-apiserver lose their
-// effect; flag@consumer is the effect on one of the flag's consumers.
+// testedBy names the test, and its directory, that fails if a flag of kube-apiserver loses its effect. flag@consumer
+// is the effect on one of the flag's consumers.
 func testedBy() map[string]string {
 	return map[string]string{
 		"internal/e2e.TestAccessConfigFlagsTakeEffect":                             "authentication-config authorization-config",

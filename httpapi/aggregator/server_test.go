@@ -33,8 +33,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// server is an Aggregator that runs over a registry, behind a door that knows all who
-// come as ann.
+// server is an Aggregator that runs over a registry, in a server that authenticates every client as ann.
 type server struct {
 	*registrytest.Server
 	aggregator *aggregator.Aggregator

@@ -16,7 +16,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// crates is a CRD whose state can be seen everywhere by the name of a property.
+// crates is a CRD whose version is visible everywhere by the name of a property.
 const crates = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition

@@ -19,7 +19,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// lister returns what upstream's finalizer controller lists and deletes the CRD's objects with.
+// lister returns the lister with which upstream's finalizer controller lists and deletes the CRD's objects.
 func (s *server) lister(t *testing.T, name string) finalizer.ListerCollectionDeleter {
 	t.Helper()
 	crd, err := s.extensions.CRDs().Lister().Get(name)

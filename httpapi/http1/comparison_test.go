@@ -127,7 +127,7 @@ func (h *testHandler) answer(c exchange.Carrier, received time.Time) *exchange.E
 		h.watch(x)
 	case "/settle":
 		debug.FreeOSMemory()
-		debug.FreeOSMemory() // what pools held on to the first time
+		debug.FreeOSMemory() // memory that pools kept at the first call
 		x.Send(http.StatusOK, "text/plain", nil)
 	default:
 		x.Send(http.StatusNotFound, "text/plain", []byte("no such place"))
@@ -171,7 +171,7 @@ func (p pieces) WriteTo(w io.Writer) (int64, error) {
 // Close implements io.Closer.
 func (p pieces) Close() error { return nil }
 
-// serverProcess is a server in a process of its own.
+// serverProcess is a server in its own process.
 type serverProcess struct {
 	*proctest.Process
 	addr   string
@@ -342,7 +342,7 @@ func BenchmarkServers(b *testing.B) {
 	})
 }
 
-// eachTurn runs all servers as often as turns says, each time in another order.
+// eachTurn runs all servers in each of several turns, each time in another order.
 func eachTurn(b *testing.B, row string, servers []string, run func(b *testing.B, server string)) {
 	for turn := range turns {
 		for i := range servers {

@@ -256,8 +256,8 @@ func TestNextRequestsAreBounded(t *testing.T) {
 	}
 }
 
-// slowConn is a connection whose client sends one byte at the end of each deadline for reads, and none after the
-// deadline was not moved.
+// slowConn is a connection whose client sends one byte at the end of each read deadline, and nothing once the
+// deadline does not move.
 type slowConn struct {
 	scriptConn
 	set, passed time.Time

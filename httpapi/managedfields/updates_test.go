@@ -167,7 +167,7 @@ func TestUpdatesOfOtherAddressesAreKnown(t *testing.T) {
 		ips     []string
 		learned bool
 	}{
-		{"a-1", []string{"10.0.0.1", "fd00::1"}, true}, // but the first, which finds out what kind it is
+		{"a-1", []string{"10.0.0.1", "fd00::1"}, true}, // except the first, which determines the kind
 		{"a-1", []string{"10.0.0.1", "fd00::1"}, true},
 		{"a-2", []string{"10.0.0.22", "fd00::2"}, false},
 		{"a-3", []string{"fd00::3", "10.0.0.3"}, true},   // another order

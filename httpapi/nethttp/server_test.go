@@ -21,7 +21,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// server is a door behind which handlers answer.
+// server serves requests by handlers.
 type server struct {
 	streams *streams.Streams
 	addr    string

@@ -98,8 +98,8 @@ func builtInSwagger(t *testing.T) *spec.Swagger {
 	})
 }
 
-// mergedByUpstream does to builtIn and parts what apiextensions-apiserver and
-// kube-aggregator do, and encodes it.
+// mergedByUpstream merges builtIn and parts as apiextensions-apiserver and kube-aggregator do, and encodes the
+// result.
 func mergedByUpstream(builtIn *spec.Swagger, parts []*spec.Swagger) ([]byte, error) {
 	custom, err := builder.MergeSpecs(new(spec.Swagger), parts...)
 	if err != nil {

@@ -45,7 +45,7 @@ func TestWritesToPiecesAreCaught(t *testing.T) {
 	}
 }
 
-// panicOf returns what f panics with, "" if it does not.
+// panicOf returns the panic of f, "" if it has none.
 func panicOf(f func()) (text string) {
 	defer func() {
 		if x := recover(); x != nil {

@@ -29,7 +29,7 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// fakeAccess authenticates everybody as jane, allows her everything, and counts its calls.
+// fakeAccess authenticates every request as jane, allows her everything, and counts its calls.
 type fakeAccess struct {
 	asked        atomic.Int64
 	mute, silent bool // authorization, authentication fails

@@ -10,8 +10,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
-// pair returns a TLS connection over a TCP, and the TCP. Its client reads all that comes and says
-// how much each time.
+// pair returns a TLS connection over a TCP, and the TCP. Its client reads everything and reports the size of each
+// read.
 func pair(t testing.TB) (*tls.Conn, *TCP, <-chan int) {
 	t.Helper()
 	config, pool := testcert.Loopback(t)

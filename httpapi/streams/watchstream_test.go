@@ -21,7 +21,7 @@ import (
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
-// sink is a connection that records what is written to it.
+// sink is a connection that records written bytes.
 type sink struct {
 	net.Conn
 	all bytes.Buffer
@@ -31,7 +31,7 @@ func (s *sink) Write(p []byte) (int, error) { return s.all.Write(p) }
 
 func (s *sink) SetWriteDeadline(time.Time) error { return nil }
 
-// holding is the writer of a sink. It buffers what more follows.
+// holding is the writer of a sink. It buffers bytes that more follow.
 type holding struct {
 	*sink
 	held []byte
@@ -238,7 +238,7 @@ func (lostRight) Leave() {}
 type endConn struct {
 	net.Conn
 	in     *bytes.Reader
-	failed error // what writes return
+	failed error // the error of writes
 	closed bool
 }
 

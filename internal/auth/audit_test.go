@@ -26,7 +26,7 @@ func auditTo(t *testing.T) (*options.AuditOptions, string) {
 		t.Fatal(err)
 	}
 	o.LogOptions.Path = filepath.Join(dir, "audit.log")
-	o.LogOptions.MaxSize = 0 // no rotation, whose goroutine never ends
+	o.LogOptions.MaxSize = 0 // no rotation, because its goroutine never ends
 	return o, o.LogOptions.Path
 }
 

@@ -78,7 +78,7 @@ func TestRefusalsDifferFromUnavailability(t *testing.T) {
 			return &authenticator.Response{User: &user.DefaultInfo{Name: "x"}}, ok, err
 		})
 	}
-	// invalidated says what upstream says where an object was looked up with an error.
+	// invalidated returns upstream's error for an object whose lookup failed.
 	invalidated := func(cause error) authenticator.Request {
 		return authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
 			_, _ = lookedUp(req.Context(), 0, cause)

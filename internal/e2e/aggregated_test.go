@@ -127,7 +127,7 @@ func (a *aggregated) serveWatch(w http.ResponseWriter, req *http.Request) {
 	<-req.Context().Done()
 }
 
-// serveConsole speaks a protocol of its own: it says every line twice.
+// serveConsole serves a custom protocol: it repeats every line.
 func (a *aggregated) serveConsole(w http.ResponseWriter, req *http.Request) {
 	conn, in, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -226,9 +226,9 @@ func (p *process) fetch(method, path string, body io.Reader, header http.Header)
 	return resp, string(text)
 }
 
-// TestAggregatedRequestsAreProxied hands requests on to another API server: lists, watches, uploads and
-// protocols of its own, by client-go and by kubectl, with the caller's name and the
-// front proxy's certificate; while it is down, after it is up, after a restart.
+// TestAggregatedRequestsAreProxied proxies requests to another API server: lists, watches, uploads and custom
+// protocols, by client-go and by kubectl, with the caller's name and the front proxy's certificate; while it is down,
+// after it is up, after a restart.
 func TestAggregatedRequestsAreProxied(t *testing.T) {
 	a := newAggregated(t, "things")
 	certFile, keyFile := testcert.Write(t, t.TempDir(), "proxy", testcert.New(t, "proxies").Sign(t, "front-proxy", nil, nil))

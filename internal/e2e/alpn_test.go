@@ -108,7 +108,7 @@ func (w *wiretap) listen(client, onward *tls.Conn) {
 	}
 }
 
-// note takes down what begins a connection of HTTP/2 or a request of HTTP/1.1.
+// note records the beginning of an HTTP/2 connection or of an HTTP/1.1 request.
 func (w *wiretap) note(protocol string, sent []byte) {
 	head, _, _ := bytes.Cut(sent, []byte("\r\n\r\n"))
 	line, rest, _ := strings.Cut(string(head), "\r\n")

@@ -92,8 +92,7 @@ type page struct {
 	loaded map[string]bool // by the loader, documents that have been loaded
 }
 
-// open opens a page in a tab of its own, and has all its requests, that for an icon too, bear
-// more header fields.
+// open opens a page in a new tab. All its requests, including the icon's, have additional header fields.
 func (b *browser) open(url string, header map[string]string) *page {
 	b.t.Helper()
 	req, err := http.NewRequest(http.MethodPut, "http://"+b.devices+"/json/new?about:blank", nil)
@@ -161,8 +160,8 @@ func (p *page) order(method string, params any) json.RawMessage {
 	return m.Result
 }
 
-// read reads messages up to the one that is awaited. Each wait has its own time: if all had the
-// page's, a test that waits for what never comes would not say what that is.
+// read reads messages up to the awaited one. Each wait has its own timeout: if all shared the page's, a test that
+// waits in vain would not report what it waited for.
 func (p *page) read(awaited func(*message) bool) *message {
 	p.b.t.Helper()
 	if err := p.conn.SetReadDeadline(time.Now().Add(proctest.Patience)); err != nil {

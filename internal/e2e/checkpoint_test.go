@@ -59,8 +59,8 @@ func everything(t *testing.T, p *process) map[string]string {
 	return all
 }
 
-// saved has save take down the state of p while nothing changes, and returns that state: the server's own
-// controllers may be at work when a test begins.
+// saved calls save and returns the state of p at that time. It repeats that while the state changes, because the
+// server's own controllers may be at work when a test begins.
 func saved(t *testing.T, p *process, save func()) (state map[string]string) {
 	t.Helper()
 	proctest.Eventually(t, "nothing changes while the state is saved", func() error {
@@ -145,7 +145,7 @@ func TestResetRestoresACheckpoint(t *testing.T) {
 			t.Fatal(out)
 		}
 		proctest.Eventually(t, fmt.Sprintf("everything is as it was before round %d", round), func() error {
-			return same(everything(t, p), want) // what definitions define is served a moment after they are back
+			return same(everything(t, p), want) // custom resources are served a moment after their CRDs are back
 		})
 	}
 	followers[0].await(t, nil, 3*20)

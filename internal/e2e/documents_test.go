@@ -255,7 +255,7 @@ func (s *shell) serve(text string) {
 	})
 }
 
-// serveStock starts a stock kube-apiserver in place of `larder serve`, and writes the kubeconfig that this leaves behind.
+// serveStock starts a kube-apiserver in place of `larder serve`, and writes the kubeconfig that `larder serve` would.
 func (s *shell) serveStock() {
 	s.t.Helper()
 	port, err := strconv.Atoi(s.ports["6443"])

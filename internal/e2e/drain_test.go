@@ -27,7 +27,7 @@ import (
 // request in flight finishes, a watch ends like a complete response, and the process exits with 0.
 func TestServerServesOnWhileItDrains(t *testing.T) {
 	t.Parallel() // it takes the delay's time
-	// A machine that is too slow to see what happens within the delay gets a longer one.
+	// A machine that is too slow for the delay gets a longer one.
 	for _, delay := range []time.Duration{10 * time.Second, 40 * time.Second, 2 * time.Minute} {
 		p := serve(t, "--unsafe-no-fsync", "--shutdown-delay-duration="+delay.String(), "--request-timeout=10m", "--authorization-mode=RBAC")
 		watched, created, finish := p.occupy()
@@ -230,7 +230,7 @@ func (p *process) occupy() (watched, created <-chan error, finish *io.PipeWriter
 	}
 	watched = begin(http.MethodGet, "/api/v1/namespaces?watch=1", nil, readOK)
 	body, finish := io.Pipe()
-	go func() { _, _ = io.WriteString(finish, `{"metadata":`) }() // what follows waits until it is read
+	go func() { _, _ = io.WriteString(finish, `{"metadata":`) }() // the rest waits until it is read
 	created = begin(http.MethodPost, "/api/v1/namespaces/default/configmaps", body, func(resp *http.Response) error {
 		text, err := io.ReadAll(resp.Body)
 		if err == nil && resp.StatusCode != http.StatusCreated {

@@ -78,7 +78,7 @@ func TestGates(t *testing.T) {
 	younger := "AggregatedDiscoveryRemoveBetaType=false,APIResponseCompression=false,InPlacePodVerticalScaling=false,StorageVersionHash=false"
 	for name, c := range map[string]struct {
 		flags []string
-		off   string // the gates whose effects are not seen
+		off   string // the gates whose effects must be missing
 	}{
 		"default": {nil, "NativeHistograms"},
 		"off": {[]string{"--feature-gates=NativeHistograms=true,ConstrainedImpersonation=false,WatchList=false,APIResponseCompression=false,SizeBasedListCostEstimate=false,StorageVersionHash=false,WatchCacheInitializationPostStartHook=false"},

@@ -35,7 +35,7 @@ type handover struct {
 	*plane
 	port  int
 	now   *member // the server
-	first *member // the first one, whose address all have: clients keep their connections
+	first *member // the first server; all clients use its address and keep their connections
 
 	running sync.WaitGroup
 	halt    context.CancelFunc
@@ -312,7 +312,7 @@ func (h *handover) follow(ctx context.Context) {
 	}
 }
 
-// kubectl applies a manifest and reads it back, as a person would who tries again.
+// kubectl applies a manifest and reads it back, with retries, as a user would.
 func (h *handover) kubectl(said string) {
 	h.t.Helper()
 	manifest := filepath.Join(h.t.TempDir(), "manifest.yaml")

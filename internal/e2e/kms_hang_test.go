@@ -16,8 +16,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestHangingKeyServiceDelaysOnlyItsSecrets starts a server over secrets whose key service hangs: it is ready,
-// everything else is served, access rules count, and secrets are back once the service is.
+// TestHangingKeyServiceDelaysOnlyItsSecrets starts a server whose key service for Secrets hangs. The server must be
+// ready, serve everything else and apply access rules. Secrets must be served once the key service answers.
 func TestHangingKeyServiceDelaysOnlyItsSecrets(t *testing.T) {
 	t.Parallel() // it waits for the key service most of the time
 	dir := keysDir(t)
@@ -79,9 +79,9 @@ func TestHangingKeyServiceDelaysOnlyItsSecrets(t *testing.T) {
 	})
 }
 
-// TestHangingKeyServiceOfTheServersOwn starts a server over definitions, APIServices,
-// services and their addresses whose key service hangs: it is ready without them, keeps
-// on trying, and has made and serves everything once the service answers.
+// TestHangingKeyServiceOfTheServersOwn starts a server whose key service for CRDs, APIServices, services and IP
+// addresses hangs. The server must be ready without them and keep trying. Once the key service answers, it must
+// create and serve everything.
 func TestHangingKeyServiceOfTheServersOwn(t *testing.T) {
 	t.Parallel() // it waits for the key service most of the time
 	dir := keysDir(t)

@@ -32,7 +32,7 @@ import (
 // names.
 type keyService struct {
 	socket  string
-	timeout time.Duration // how long servers whose files are written afterwards wait for it
+	timeout time.Duration // timeout in configuration files that are written afterwards
 
 	serve *grpc.Server // nil while it does not run
 	ended chan error   // of serve
@@ -258,7 +258,7 @@ func (p *process) awaitKey(t *testing.T, service, key string) {
 	})
 }
 
-// expectKeysHealthy waits until the checks say so of the key service.
+// expectKeysHealthy waits until the health checks report the state of the key service.
 func (p *process) expectKeysHealthy(t *testing.T, healthy bool) {
 	t.Helper()
 	want := http.StatusOK

@@ -19,7 +19,7 @@ import (
 type kubectl struct {
 	kubeconfig, namespace, home string
 
-	editor string // what `kubectl edit` starts
+	editor string // the program that `kubectl edit` starts
 }
 
 func newKubectl(t *testing.T, kubeconfig, namespace string) *kubectl {
@@ -55,7 +55,7 @@ func (k *kubectl) must(t *testing.T, stdin string, args ...string) string {
 	return out
 }
 
-// longWait has commands that wait do so as long as tests do, instead of half a minute.
+// longWait is a timeout for commands that wait half a minute by default, because tests may take longer.
 const longWait = "--timeout=300s"
 
 // try runs a command. It returns the output as an error if the command failed.
@@ -85,7 +85,7 @@ func TestKubectl(t *testing.T) {
 			switch d.Cmd {
 			case "kubectl":
 				return mask(k.run(rest, split(line)...))
-			case "edit": // what follows the command line is for sed, in the editor's place
+			case "edit": // sed executes the lines after the command line, in place of an editor
 				k.editor = "sed -i " + rest
 				return mask(k.run("", split("edit "+line)...))
 			}
@@ -112,7 +112,7 @@ func split(line string) []string {
 	return args
 }
 
-// masks replaces what no two runs have in common.
+// masks replaces values that vary between runs.
 var masks = []struct {
 	what *regexp.Regexp
 	by   string

@@ -28,7 +28,7 @@ var latenciesFile = filepath.Join("testdata", "latencies.json")
 // does not.
 var noLatency = []string{"transform-response-object"}
 
-// slowReads are asked of a server whose etcd does not answer for a while.
+// slowReads are requests to a server whose etcd does not answer for a while.
 func slowReads() []visit {
 	const maps = "/api/v1/namespaces/default/configmaps"
 	return []visit{
@@ -97,7 +97,7 @@ func latencyParts(t *testing.T, stock bool) map[string][]string {
 	return parts
 }
 
-// eventsIn returns the events of a stage in an audit log that are of requests of an agent whose name begins so.
+// eventsIn returns the events of a stage in an audit log that belong to requests of an agent with a prefix.
 func eventsIn(t *testing.T, file string, stage auditv1.Stage, agent string) (events []auditv1.Event) {
 	t.Helper()
 	log, err := os.Open(file)

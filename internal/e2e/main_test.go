@@ -10,8 +10,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// against names the kubeconfig of another server to run the scenarios against:
-// with -rewrite they record what that server answers.
+// against names the kubeconfig of another server to run the scenarios against. With -rewrite they record its answers.
 var against = flag.String("against", "", "kubeconfig of the server to run the kubectl scenarios against")
 
 // program is the package that the tests build and start.

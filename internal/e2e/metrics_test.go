@@ -69,8 +69,8 @@ func stocks[T any](t *testing.T, file string, ask func() T) (said T) {
 	return said
 }
 
-// TestMetricsMatchKubeAPIServer gives a stock server and Larder the same traffic and compares what their
-// metrics and their logs say of it. Without -stock the recorded words of one are compared.
+// TestMetricsMatchKubeAPIServer sends kube-apiserver and Larder the same traffic and compares their metrics and logs.
+// Without -stock it compares with recorded results.
 func TestMetricsMatchKubeAPIServer(t *testing.T) {
 	hook := meterHook(t)
 	larder := measure(t, hook, false)
@@ -87,7 +87,7 @@ func TestMetricsMatchKubeAPIServer(t *testing.T) {
 	d.report()
 }
 
-// measure starts a server, on an etcd of its own, and gives it the traffic.
+// measure starts a server, on its own etcd, and sends it the traffic.
 func measure(t *testing.T, hook *httptest.Server, stock bool) measured {
 	t.Helper()
 	p := newPlane(t, meteredArgs(t)...)
@@ -170,8 +170,8 @@ const (
 	sizePart = 0.03 // part of a size that depends on a server's revisions and names
 )
 
-// countedFamilies are those whose samples of the traffic's resources are compared; of histograms,
-// the number of observations.
+// countedFamilies are the families whose samples of the traffic's resources are compared; of histograms, the number
+// of observations.
 var countedFamilies = map[string]tolerance{
 	"apiserver_request_total":                     {},
 	"apiserver_request_duration_seconds":          {},
@@ -244,7 +244,7 @@ func samplesOf(f *dto.MetricFamily, sums bool) map[string]float64 {
 	return all
 }
 
-// metricDifferences compares, and knows what may differ.
+// metricDifferences compares metrics, and knows the permitted differences.
 type metricDifferences struct {
 	t    *testing.T
 	seen map[int]bool // indexes of knownDifferences

@@ -233,7 +233,7 @@ func (m *member) pay(v visit) (int, string) {
 	switch v.token {
 	case "":
 	case "-":
-		header["Authorization"] = []string{" "} // which is sent, and says nothing
+		header["Authorization"] = []string{" "} // an empty value is sent
 	default:
 		set("Authorization", "Bearer "+v.token)
 	}
@@ -320,7 +320,7 @@ func (m *member) round(t *testing.T) map[string]int {
 	return said
 }
 
-// atOnce calls say for several visits at a time.
+// atOnce calls say for several visits concurrently.
 func atOnce(visits []visit, say func(visit)) {
 	const most = 16
 	var reads errgroup.Group

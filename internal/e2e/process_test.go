@@ -28,8 +28,8 @@ type process struct {
 	args    []string // may change between two starts
 }
 
-// serve starts a server on a data directory and port of its own and waits until
-// it is ready. The test's end stops it.
+// serve starts a server with its own data directory and port and waits until it is ready. The end of the test stops
+// it.
 func serve(t *testing.T, args ...string) *process {
 	t.Helper()
 	p := newProcess(t, args...)

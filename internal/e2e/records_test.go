@@ -36,7 +36,7 @@ func recordedReads() []visit {
 
 const addresses = "/apis/networking.k8s.io/v1beta1/ipaddresses"
 
-// knownRecords match the records that differ, and say why.
+// knownRecords match the records that differ, with reasons.
 var knownRecords = []struct {
 	record *regexp.Regexp
 	reason string
@@ -162,7 +162,7 @@ func normal(t *testing.T, text, mark string) (all []string, stages map[string][]
 	return slices.Compact(all), stages
 }
 
-// normalize copies one value of d, in the order of its keys, and replaces what differs each time.
+// normalize copies one value of d, in the order of its keys, and replaces values that vary.
 func normalize(d *json.Decoder, key string, b *strings.Builder) error {
 	token, err := d.Token()
 	if err != nil {

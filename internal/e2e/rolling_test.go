@@ -99,7 +99,7 @@ func newRolling(t *testing.T) *rolling {
 		w.balancer.awaitReady(t, p.port)
 	}
 	w.config = &rest.Config{
-		Host: "https://" + w.balancer.Addr().String(), BearerToken: "root-token", QPS: 50, Burst: 50, // each client, so that the balancer sees in time what ends
+		Host: "https://" + w.balancer.Addr().String(), BearerToken: "root-token", QPS: 50, Burst: 50, // of each client, so that the balancer notices ending servers in time
 		TLSClientConfig: rest.TLSClientConfig{Insecure: true}, Timeout: proctest.Patience,
 	}
 	return w
@@ -126,8 +126,8 @@ func newBalancer(t *testing.T, ports ...int) *balancer {
 		t.Fatal(err)
 	}
 	b := &balancer{Listener: l, ports: ports, ready: make(map[int]bool), open: make(map[net.Conn]struct{})}
-	// A probe that takes long on a busy machine says nothing against a server: without one that
-	// is ready, connections would go to any.
+	// A slow probe on a busy machine does not count against a server: without a ready one, connections would go to
+	// any.
 	b.probe = &http.Client{Timeout: proctest.Patience, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	ctx, cancel := context.WithCancel(context.Background())
 	b.running.Go(b.accept)
@@ -161,7 +161,7 @@ func (b *balancer) follow(ctx context.Context, port int) {
 	}
 }
 
-// ask reports whether a server says that it is ready.
+// ask reports whether a server reports that it is ready.
 func (b *balancer) ask(ctx context.Context, port int) bool {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d/readyz", port), nil)
 	if err != nil {
@@ -304,8 +304,7 @@ func (w *rolling) start(t *testing.T) *load {
 	return l
 }
 
-// ownTransport gives a client connections of its own, or new ones for each request. Every
-// other speaks HTTP/1.1.
+// ownTransport gives a client its own connections, or new ones for each request. Every other client uses HTTP/1.1.
 func ownTransport(config *rest.Config, k int, fresh bool) *rest.Config {
 	own := rest.CopyConfig(config)
 	if k%2 == 1 {

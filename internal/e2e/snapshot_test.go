@@ -95,7 +95,7 @@ func TestSnapshotRestoresObjects(t *testing.T) {
 	p.start()
 	p.awaitReady()
 	proctest.Eventually(t, "everything is as it was", func() error {
-		return same(kept(), want) // what definitions define is served a moment later
+		return same(kept(), want) // custom resources are served a moment later
 	})
 	list, err := client.CoreV1().ConfigMaps("kube-public").List(t.Context(), metav1.ListOptions{})
 	if err != nil {

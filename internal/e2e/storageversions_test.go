@@ -17,7 +17,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// publishesVersions has a server tell what versions it stores objects in, of all that there are.
+// publishesVersions are flags with which a server publishes its storage versions, for all resources.
 var publishesVersions = []string{"--feature-gates=APIServerIdentity=true,StorageVersionAPI=true", "--runtime-config=api/all=true"}
 
 // storageVersions returns the StorageVersions that the servers of an etcd have published, by resource, without the

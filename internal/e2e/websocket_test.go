@@ -31,7 +31,7 @@ const (
 	asProtobuf = "application/vnd.kubernetes.protobuf"
 )
 
-// notesDefinition makes resources of kind Note, which have a column of their own.
+// notesDefinition is the CRD of the kind Note, which has an additional printer column.
 const notesDefinition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"notes.ui.example.com"},"spec":{"group":"ui.example.com","scope":"Namespaced",` +
 	`"names":{"plural":"notes","singular":"note","kind":"Note"},"versions":[{"name":"v1","served":true,"storage":true,"additionalPrinterColumns":[{"name":"Text","type":"string","jsonPath":".text"}],` +
 	`"schema":{"openAPIV3Schema":{"type":"object","properties":{"text":{"type":"string"}}}}}]}}`

@@ -76,7 +76,7 @@ func TestFlowAwaitsItsConfiguration(t *testing.T) {
 		if err := f.Await(over); err != nil {
 			t.Errorf("where there is %s: %v", name, err)
 		}
-		begin() // what it has started ends only with it
+		begin() // its goroutines end only with it
 	}
 }
 

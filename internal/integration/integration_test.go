@@ -155,7 +155,7 @@ func (r *runner) execute(t *testing.T, binary, where string, out *bytes.Buffer) 
 	for {
 		ran := slices.Collect(maps.Keys(results))
 		if os.Geteuid() != 0 {
-			ran = append(ran, ".*Peer.*") // only root gives a process a host name of its own
+			ran = append(ran, ".*Peer.*") // only root can give a process another host name
 		}
 		args := []string{"-test.v", "-test.timeout=20m", "-test.run", *only}
 		if len(ran) > 0 {

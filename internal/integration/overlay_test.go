@@ -19,8 +19,7 @@ const home = "github.com/larder-io/larder/internal/integration/kubernetes"
 // moved are the directories of k8s.io/kubernetes that are compiled below home.
 var moved = []string{"cmd/kube-apiserver/app/testing", "test/integration"}
 
-// edit replaces what pattern matches first in the file at path, or everywhere in all files below
-// it.
+// edit replaces the first match of pattern in the file at path, or all matches in all files below it.
 type edit struct{ path, pattern, by string }
 
 func edits(api string) []edit {

@@ -47,7 +47,7 @@ var replaced = []string{
 	"k8s.io/kubernetes/pkg/registry/core/rest/storage_core.go",
 }
 
-// idle says of gates that replaced code reads and ours does not why no client can tell.
+// idle has the reasons why clients cannot notice the gates that replaced code reads and ours does not.
 var idle = map[string]string{
 	"APIServingWithRoutine":                    "says on which goroutine a request is served",
 	"BtreeWatchCache":                          locked,
@@ -127,7 +127,7 @@ type gateFile struct {
 	ast  *ast.File
 }
 
-// gatePackages parses what larder and kube-apiserver link and has to do with feature gates.
+// gatePackages parses the linked packages of larder and kube-apiserver that concern feature gates.
 func gatePackages(t *testing.T) []gatePackage {
 	list := exec.Command("go", "list", "-e", "-deps", "-f", `{{.ImportPath}}|{{.Dir}}|{{join .GoFiles ","}}`, module+"/cmd/larder", "k8s.io/kubernetes/cmd/kube-apiserver")
 	list.Stderr = os.Stderr

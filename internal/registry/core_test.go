@@ -40,7 +40,7 @@ func TestOnlyEventsExpire(t *testing.T) {
 	}
 }
 
-// TestTokensAreBound issues tokens only for what exists, and only with an issuer.
+// TestTokensAreBound checks that tokens are issued only for existing objects, and only with an issuer.
 func TestTokensAreBound(t *testing.T) {
 	accounts := schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}
 	if e := registrytest.New(t, nil).Registry.Endpoint(accounts, "token"); e != nil {
@@ -95,7 +95,7 @@ func TestComponentStatusShowsTheStoresHealth(t *testing.T) {
 	}
 }
 
-// TestProgressCountsWhatWasMirrored counts what was mirrored once everything has loaded.
+// TestProgressCountsWhatWasMirrored checks the counts once everything has loaded.
 func TestProgressCountsWhatWasMirrored(t *testing.T) {
 	first := registrytest.New(t, nil)
 	if p := first.Registry.Progress(); p.Ready != 0 || p.Resources == 0 {

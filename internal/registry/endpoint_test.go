@@ -102,8 +102,8 @@ func TestGroupsOfWhichNothingIsServedAreDropped(t *testing.T) {
 	}
 }
 
-// TestEverythingStoredIsServedFromItsCache checks that everything stored is served from its
-// cache, and that what several groups or versions serve is stored once.
+// TestEverythingStoredIsServedFromItsCache checks that every stored resource is served from its cache, and that a
+// resource of several groups or versions is stored once.
 func TestEverythingStoredIsServedFromItsCache(t *testing.T) {
 	r := registrytest.New(t, nil, everything).Registry
 	resources := make(map[*registry.Resource][]string)

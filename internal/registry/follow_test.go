@@ -12,7 +12,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// TestServedValuesAreKept caches what another API server has sent, with a field that this program does not know and
+// TestServedValuesAreKept caches objects of another API server, with a field that this program does not know and
 // without a default that it would set.
 func TestServedValuesAreKept(t *testing.T) {
 	server := registrytest.New(t, nil, func(c *registry.Config) { c.Served = true })

@@ -129,7 +129,7 @@ func seeds(f *testing.F) {
 	}
 }
 
-// checkObject checks what holds for each object of any input.
+// checkObject checks the properties of every object, whatever the input.
 func checkObject(t *testing.T, name string, o object) {
 	t.Helper()
 	if o.revision <= 0 || bytes.Count([]byte(o.key), []byte("/")) != 1 || len(o.value) == 0 {

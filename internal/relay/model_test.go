@@ -51,8 +51,8 @@ type world struct {
 	history  uint64
 }
 
-// TestMirrorOfUpstream runs random scenarios. A mirror shows a state that upstream had, never goes back, and its
-// watchers get every event; at the end it shows what upstream has.
+// TestMirrorOfUpstream runs random scenarios. A mirror must show a state that upstream had, never go back, and its
+// watchers must get every event. At the end it must show upstream's state.
 func TestMirrorOfUpstream(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		isProtobuf := rapid.Bool().Draw(r, "protobuf")
@@ -270,7 +270,7 @@ func (w *world) beginWatcher(snapshot cache.Snapshot) (err error) {
 	return err
 }
 
-// settle ends all faults. Then the mirror must show what upstream has.
+// settle ends all faults. Then the mirror must show upstream's state.
 func (w *world) settle(ctx context.Context) error {
 	w.locked(func() { w.answer, w.served = nil, 0 })
 	time.Sleep(30 * time.Second) // longer than any pause between attempts

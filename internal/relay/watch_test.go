@@ -389,7 +389,7 @@ func TestProgress(t *testing.T) {
 			}
 			synctest.Wait()
 			u.elsewhere()
-			if err := store.RequestProgress(t.Context()); err != nil { // gets a probe of its own
+			if err := store.RequestProgress(t.Context()); err != nil { // starts a new probe
 				t.Fatal(err)
 			}
 			expect(t, watch, "4")
@@ -434,7 +434,7 @@ func TestProgressOfALaggingWatch(t *testing.T) {
 	}
 }
 
-// TestBackoff pauses longer and longer while no watch can be opened, and as long as upstream says.
+// TestBackoff checks that pauses grow while no watch can be opened, and that a pause is as long as upstream says.
 func TestBackoff(t *testing.T) {
 	inBothEncodings(t, func(t *testing.T, u *upstream, store *relay.Store) {
 		u.answer = func(*http.Request) *http.Response { return u.status(http.StatusServiceUnavailable, "") }

@@ -44,7 +44,7 @@ func r(t watchtest.Type, key string, revision int64, digest string) watchtest.Re
 	return watchtest.Report{Type: t, Key: key, Revision: revision, Digest: digest}
 }
 
-// one puts each report into a batch of its own.
+// one puts each report into a separate batch.
 func one(reports ...watchtest.Report) (batches [][]watchtest.Report) {
 	for _, report := range reports {
 		batches = append(batches, []watchtest.Report{report})

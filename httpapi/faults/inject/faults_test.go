@@ -131,7 +131,7 @@ func TestRulesTakeOver(t *testing.T) {
 
 var pods = cache.NewSchema("pods", nil)
 
-// heldBy adds up what w holds.
+// heldBy returns the bytes that w holds.
 func heldBy(w *Watch) (bytes int) {
 	for i := range w.queue {
 		bytes += w.queue[i].size()

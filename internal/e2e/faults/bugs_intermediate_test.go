@@ -97,8 +97,8 @@ func twoClaims(m *manager, mended bool) func(string) error {
 	}
 }
 
-// generatedName creates a pod with a generated name and records the name in the parent. The bug: nothing else
-// says that there is the pod. Mended, it derives the name from the parent's UID.
+// generatedName creates a pod with a generated name and records the name in the parent. The bug: nothing else records
+// that the pod exists. Mended, it derives the name from the parent's UID.
 func generatedName(m *manager, mended bool) func(string) error {
 	return func(name string) error {
 		parent := cached[corev1.ConfigMap](m, name)

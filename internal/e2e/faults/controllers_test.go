@@ -95,7 +95,7 @@ func (b *bug) schedules() []schedule {
 	return all
 }
 
-// trial is one run of a controller under a schedule, in a namespace of its own.
+// trial is one run of a controller under a schedule, in its own namespace.
 type trial struct {
 	cluster // as the administrator, for the users
 	t       *testing.T
@@ -178,8 +178,8 @@ func (u *trial) versions(resource string) (byName map[string]string, revision st
 	return byName, list.ResourceVersion
 }
 
-// settle has the controller work until it has nothing to do: it is asked only when its caches are current,
-// except for held watches. While some are held, it may fail forever.
+// settle lets the controller work until it has nothing to do. It runs only when its caches are current, except for
+// held watches. While some are held, it may fail forever.
 func (u *trial) settle() {
 	u.t.Helper()
 	for range 10 {
@@ -258,8 +258,8 @@ func (u *trial) run(s schedule) []string {
 	return u.found
 }
 
-// TestBugsAreFound searches the schedules for one that shows the bug of each controller. There is one; none
-// shows anything wrong with the mended form.
+// TestBugsAreFound searches the schedules for one that shows the bug of each controller. Such a schedule must exist,
+// and no schedule may fail with the mended controller.
 func TestBugsAreFound(t *testing.T) {
 	s := serve(t, "serve", "--faults", "true", "--disable-admission-plugins", "ServiceAccount,StorageObjectInUseProtection")
 	objects, err := metadata.NewForConfig(s.config)

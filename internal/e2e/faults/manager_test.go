@@ -212,7 +212,7 @@ func unless(is func(error) bool, err error) error {
 	return err
 }
 
-// If these are the answers, there is nothing left to do for who deletes or creates.
+// With these errors, the object is already deleted or created.
 var (
 	gone   = apierrors.IsNotFound
 	exists = apierrors.IsAlreadyExists

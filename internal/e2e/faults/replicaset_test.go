@@ -124,9 +124,8 @@ func (r *replicaSet) awaitPods(want int) {
 	})
 }
 
-// loseSight brings the controller to where it has created two pods and its cache shows one of them. It expected
-// to see two, and it has: a third pod came and went, which another has created. That may be a controller that
-// was the leader before.
+// loseSight brings the controller to a state in which it has created two pods and its cache shows one of them. It
+// expected to see two, and has: another client, for example the previous leader, created a third pod and deleted it.
 func (r *replicaSet) loseSight() {
 	r.t.Helper()
 	set := r.get()

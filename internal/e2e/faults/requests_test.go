@@ -276,7 +276,7 @@ func TestStaleReads(t *testing.T) {
 		a.must("PATCH", a.path+"/a", `{"data": {"n": "number 2"}}`)
 		middle := a.revision()
 		a.must("POST", a.path, a.object("b", 3))
-		a.revision() // from now on the cache has b, and is as far behind as the rule says
+		a.revision() // the cache now has b, and is as stale as the rule says
 		exact := func(revision string) string {
 			return a.must("GET", a.path+"?resourceVersionMatch=Exact&resourceVersion="+revision, "")
 		}

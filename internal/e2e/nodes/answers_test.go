@@ -32,7 +32,7 @@ type question struct {
 	line   string // method and target
 	lines  string // further header lines, separated by bars
 	body   string
-	user   string // whose token to send; "" is the administrator's
+	user   string // the user whose token is sent; "" is the administrator
 	listen bool   // body is for after an upgrade
 }
 
@@ -128,7 +128,7 @@ func questions() []question {
 	return all
 }
 
-// liars are kubelets that say what no kubelet says.
+// liars are kubelets with answers that no real kubelet sends.
 var liars = []struct {
 	name, says             string
 	plain, foreign, absent bool
@@ -313,8 +313,7 @@ func (s *stage) ask(to *server, q question) string {
 	return s.steady(to, readAnswer(conn, method, then))
 }
 
-// readAnswer reads all answers to a request. then is said once the connection has been
-// upgraded.
+// readAnswer reads all answers to a request. It sends then once the connection has been upgraded.
 func readAnswer(conn net.Conn, method, then string) string {
 	in := bufio.NewReader(conn)
 	var out strings.Builder

@@ -144,7 +144,7 @@ type script struct {
 	says     string
 	hold     bool
 	deaf     bool // it does not read the request
-	repeat   bool // it says it again and again
+	repeat   bool // repeats its answer forever
 	listener net.Listener
 	port     int
 

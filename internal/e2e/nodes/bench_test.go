@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// BenchmarkExec reads 200 MB out of a container, as `kubectl exec p -- cat FILE` does,
-// through Larder and, with -stock, through a stock server: bytes a second, and the CPU time
-// that the server takes. With -larder it asks a program that is built without checks.
+// BenchmarkExec reads 200 MB out of a container, as `kubectl exec p -- cat FILE` does, through Larder and, with
+// -stock, through a kube-apiserver. It reports bytes a second, and the CPU time of the server. -larder names a
+// program that is built without checks.
 func BenchmarkExec(b *testing.B) {
 	const size = 200 << 20
 	c := newCluster(b, "--authorization-mode=RBAC", "--advertise-address=192.0.2.1")

@@ -146,7 +146,7 @@ func write(t testing.TB, file, text string) {
 	}
 }
 
-// prepare makes what pods want, and lets the reader read them.
+// prepare creates the objects that pods need, and lets the reader read them.
 func (c *cluster) prepare(t testing.TB) {
 	t.Helper()
 	created(t, func(ctx context.Context) error {
@@ -203,7 +203,7 @@ func (c *cluster) pod(t testing.TB, name, node string, edit func(*corev1.Pod), c
 	}
 }
 
-// terminalPod has a node with a kubelet on which a pod runs whose container c does nothing.
+// terminalPod creates a node with a kubelet, and a running pod whose container c does nothing.
 func (c *cluster) terminalPod(t testing.TB, name string, edit func(*kubelet)) *kubelet {
 	t.Helper()
 	k := newKubelet(t, &c.pki, edit)

@@ -130,7 +130,7 @@ func (c *container) state(before int) (printed []line, ended bool, changed <-cha
 	return c.lives[at], c.ended || before > 0, c.changed
 }
 
-// age has the first n lines of the present life be printed at that time.
+// age sets the time of the first n lines of the present life.
 func (c *container) age(n int, at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -232,7 +232,7 @@ func (c *container) ExecInContainer(ctx context.Context, _, _, _ string, command
 	return exitOf(cmd.Run())
 }
 
-// exitOf says how a process ended as kubelets do.
+// exitOf returns how a process ended, in kubelets' form.
 func exitOf(err error) error {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.Exited() {

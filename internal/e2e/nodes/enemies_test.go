@@ -36,7 +36,7 @@ func ways(port int) []question {
 	}
 }
 
-// enemy has s be the kubelet of node, and pod.
+// enemy makes s the kubelet of node, and pod.
 func (c *cluster) enemy(t *testing.T, s *script, config *tls.Config) {
 	t.Helper()
 	address := needOutward(t)
@@ -56,7 +56,7 @@ func (c *cluster) enemy(t *testing.T, s *script, config *tls.Config) {
 	}, "c")
 }
 
-// open sends a request over a connection of its own.
+// open sends a request over a new connection.
 func (c *cluster) open(t *testing.T, q question) net.Conn {
 	t.Helper()
 	conn := proctest.DialTLS(t, fmt.Sprintf("127.0.0.1:%d", c.port), &tls.Config{InsecureSkipVerify: true})

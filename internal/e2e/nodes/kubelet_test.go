@@ -309,7 +309,7 @@ func (f forwarder) PortForward(ctx context.Context, _, _ string, port int32, str
 	return err
 }
 
-// responder answers what cannot be proxied.
+// responder answers requests that cannot be proxied.
 type responder struct{}
 
 // Error implements proxy.ErrorResponder.

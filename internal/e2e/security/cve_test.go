@@ -43,7 +43,7 @@ func attacks() []attack {
 		{[]string{"CVE-2021-25740"}, "endpoints lead to other namespaces", endpoints},
 		{[]string{"kubernetes-issue-78741"}, "exec by websocket with no more than get", websocketExec},
 		{[]string{"CVE-2026-73500"}, "TLS connections that never say hello", neverHello},
-		{[]string{"CVE-2019-11250", "CVE-2020-8565"}, "credentials are logged", loggedTokens}, // last: it reads what all others left
+		{[]string{"CVE-2019-11250", "CVE-2020-8565"}, "credentials are logged", loggedTokens}, // last: it reads the output of all others
 	}
 }
 

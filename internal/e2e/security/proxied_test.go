@@ -104,8 +104,8 @@ func (f *hardenedServer) aggregate(t *testing.T) *backend {
 	return b
 }
 
-// kubelet places pods on a node of its own, whose agent is the backend: exec in each is
-// answered by its name.
+// kubelet places pods on a new node whose kubelet is the backend. The backend answers exec in a pod according to the
+// pod's name.
 func (f *hardenedServer) kubelet(t *testing.T, node string, pods ...string) *backend {
 	t.Helper()
 	b := newBackend(t, node)

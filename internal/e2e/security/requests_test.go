@@ -247,8 +247,8 @@ func (f *hardenedServer) intermediate(t *testing.T, edit func(*x509.Certificate)
 	return leaf
 }
 
-// neverHello opens connections on which nothing is said. Others are served meanwhile,
-// and the server ends them all.
+// neverHello opens connections and sends nothing. Other clients must be served meanwhile, and the server must end
+// these connections.
 func neverHello(t *testing.T, f *hardenedServer) {
 	const many = 500
 	ended := make(chan error)
@@ -297,7 +297,7 @@ func loggedTokens(t *testing.T, f *hardenedServer) {
 	for place, text := range places {
 		for _, canary := range []string{admin, alice, reader, node, wrong, basic, socket} {
 			for line := range strings.Lines(text) {
-				if strings.Contains(line, canary) && !strings.Contains(line, "token="+wrong) { // who writes it into a path has published it
+				if strings.Contains(line, canary) && !strings.Contains(line, "token="+wrong) { // a client that writes its token into a path publishes it
 					t.Errorf("%s holds %s: %.300s", place, canary, line)
 				}
 			}

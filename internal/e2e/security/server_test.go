@@ -85,7 +85,7 @@ type answer struct {
 	body   string
 }
 
-// raw sends bytes over a connection of their own and reads one answer.
+// raw sends bytes over a new connection and reads one answer.
 func (s *server) raw(t *testing.T, text string, certificates ...tls.Certificate) answer {
 	t.Helper()
 	conn := s.dial(t, certificates...)

@@ -31,13 +31,13 @@ const (
 	each = 20
 )
 
-// tenant is a user with a namespace of their own, whose objects all carry the tenant's mark.
+// tenant is a user with their own namespace. All its objects carry the tenant's mark.
 type tenant struct {
 	number                 int
 	token, namespace, mark string
 }
 
-// large says that the tenant has more than most.
+// large reports whether the tenant has more objects than most.
 func (t tenant) large() bool { return t.number%largeOnes == 0 }
 
 func (t tenant) path(resource string) string {
@@ -50,8 +50,8 @@ var marks = regexp.MustCompile(`mark([0-9]{3})x[0-9a-f]{16}q`)
 // markOf is text that a tenant's objects hold and that nothing else holds by chance.
 func markOf(number int, random uint64) string { return fmt.Sprintf("mark%03dx%016xq", number, random) }
 
-// foreign returns an error that names what in an answer to a tenant belongs to another, nil
-// if nothing does. own counts the tenant's own marks.
+// foreign returns an error that names data of another tenant in an answer, nil if there is none. own counts the
+// tenant's own marks.
 func (t tenant) foreign(answer []byte) (own int, err error) {
 	if bytes.Contains(answer, []byte(invariants.Pattern[:8])) {
 		return 0, errors.New("holds a buffer that was given back")
@@ -90,7 +90,7 @@ type storm struct {
 	*server
 	t       *testing.T
 	tenants []tenant
-	client  *http.Client // whose connections all tenants share
+	client  *http.Client // all tenants share its connections
 
 	mu     sync.Mutex
 	taken  map[string]int // actions
@@ -221,7 +221,7 @@ func (s *storm) settle() {
 	}
 	close(next)
 	group.Wait()
-	for _, who := range s.tenants { // whose bindings were made in any order
+	for _, who := range s.tenants { // their bindings were created in any order
 		proctest.Eventually(s.t, who.namespace+" may be read by its tenant", func() error {
 			code, got, err := s.send(s.t.Context(), who, "GET", who.path("secrets"), "", nil)
 			if err != nil || code != http.StatusOK {

@@ -156,8 +156,8 @@ func TestTwoServersBootstrapOneStore(t *testing.T) {
 	wait(t, second)
 }
 
-// TestChangesAreUndone deletes and damages what bootstrap keeps: a later server
-// mends it, and leaves what administrators may change.
+// TestChangesAreUndone deletes and damages objects that bootstrap maintains. A later server must restore them, and
+// keep what administrators may change.
 func TestChangesAreUndone(t *testing.T) {
 	store := kvtest.NewMemory()
 	first := registrytest.New(t, store)

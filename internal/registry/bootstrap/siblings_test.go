@@ -110,7 +110,7 @@ func eventuallyWhere(t *testing.T, s *registrytest.Server, want ...string) {
 	})
 }
 
-// settle waits for what upstream's controllers write some time after a server is ready.
+// settle waits for objects that upstream's controllers write some time after a server is ready.
 func settle(t *testing.T, s *registrytest.Server) {
 	t.Helper()
 	proctest.Eventually(t, "the server has written everything", func() error {
@@ -159,7 +159,7 @@ func TestSiblingAtAnotherPort(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			store := kvtest.NewMemory()
 			first := registrytest.New(t, store)
-			_, stop := run(t, first, func(c *bootstrap.Config) { c.PublicAddress = nil }) // as stock makes its objects
+			_, stop := run(t, first, func(c *bootstrap.Config) { c.PublicAddress = nil }) // creates objects like kube-apiserver
 			settle(t, first)
 			stop()
 			sibling := newStock(t, first, ip, 35443)
@@ -185,7 +185,7 @@ func TestSiblingAtAnotherPort(t *testing.T) {
 	}
 }
 
-// comeLater has a stock server take a turn once a server has published its endpoints.
+// comeLater lets a kube-apiserver reconcile once a server has published its endpoints.
 func comeLater(t *testing.T, ip net.IP, port int32) (s *registrytest.Server, b *bootstrap.Bootstrap, end func(), sibling *stock) {
 	t.Helper()
 	s = registrytest.New(t, nil)

@@ -20,7 +20,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// newBuiltin builds what needs no cache over a store.
+// newBuiltin builds the parts of a Builtin that need no cache over a store.
 func newBuiltin(t *testing.T, store *kvtest.Memory) *Builtin {
 	t.Helper()
 	client := &restclient.Config{}
@@ -115,7 +115,7 @@ func TestRangeIsShared(t *testing.T) {
 	}
 }
 
-// TestRangeAfterFailedWrite leaves a number free whose allocation was not written.
+// TestRangeAfterFailedWrite checks that a number remains free if its allocation was not written.
 func TestRangeAfterFailedWrite(t *testing.T) {
 	store := kvtest.NewMemory()
 	a := newRange(t, store)

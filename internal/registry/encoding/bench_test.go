@@ -24,9 +24,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// BenchmarkDecodeValue decodes pods of one workload: as they are; each with an environment
-// and a text of its own; without two of their defaults; and each with an annotation that no
-// other has, so that no fingerprint is known (S1).
+// BenchmarkDecodeValue decodes pods of one workload: unchanged; each with its own environment and text; without two
+// of their defaults; and each with a unique annotation, so that no fingerprint is known (S1).
 func BenchmarkDecodeValue(b *testing.B) {
 	v, plain := registrytest.Pods(b)
 	for _, c := range []struct {

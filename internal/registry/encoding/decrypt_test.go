@@ -49,7 +49,7 @@ func TestKeyServiceThatHangs(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		other, _ := bound(service)
-		for range 10 { // callers that leave say nothing about the service
+		for range 10 { // callers that leave do not count against the service
 			ctx, cancel := context.WithCancel(t.Context())
 			go func() { time.Sleep(2 * hungTime); cancel() }()
 			if _, _, err := other.TransformFromStorage(ctx, []byte(encodingtest.KeyPrefix+"x"), nil); !errors.Is(err, context.Canceled) {

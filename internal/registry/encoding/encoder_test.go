@@ -149,8 +149,8 @@ func readSample(t *testing.T, s registrytest.Sample, r *registry.Resource, revis
 	return obj
 }
 
-// decoded are the views whose JSON is made by way of objects: of other versions than
-// the stored one, with schemas, which have JSON of their own inside, and few.
+// decoded are the views whose JSON is encoded from decoded objects: of other versions than the stored one, with
+// schemas, which contain JSON, and rare kinds.
 var decoded = map[schema.GroupVersionResource]string{
 	{Group: "autoscaling", Version: "v1", Resource: "horizontalpodautoscalers"}:                         "v2",
 	{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "mutatingadmissionpolicies"}:       "v1beta1",

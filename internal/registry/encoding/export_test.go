@@ -49,7 +49,7 @@ func (c *Codec) DecodeUnknown(rest string, value []byte, revision int64) *cache.
 	return c.DecodeValue(context.Background(), rest, rest, value, revision)
 }
 
-// Tokens says where the objects of a version have tokens, nil if they have no fingerprints.
+// Tokens returns where the objects of a version have tokens, nil if they have no fingerprints.
 func (c *Codec) Tokens(gvk schema.GroupVersionKind) *wire.Fields {
 	if c.rules == nil {
 		return nil
@@ -57,7 +57,7 @@ func (c *Codec) Tokens(gvk schema.GroupVersionKind) *wire.Fields {
 	return c.rules.fieldsOf(gvk)
 }
 
-// Fingerprints counts the values whose fingerprint was known, and those whose was not.
+// Fingerprints counts the values with a known and with an unknown fingerprint.
 func (c *Codec) Fingerprints() (hits, misses uint64) {
 	return c.rules.hits.Load(), c.rules.misses.Load()
 }

@@ -37,7 +37,7 @@ var continueTokens = []string{
 	`{"v":"meta.k8s.io/v1","rv":1,"start":""}`, `{}`, `[`, ``, `null`,
 }
 
-// TestContinueTokens does without a fuzzer what FuzzContinue does.
+// TestContinueTokens runs the checks of FuzzContinue without a fuzzer.
 func TestContinueTokens(t *testing.T) {
 	c := newContinued(t)
 	piece := rapid.SampledFrom([]string{"a", "b", "/", "one", "two", ".", "..", `\u0000`, `\ud800`, "0", "1", "-", "9", `"`, "{", "}", ",", ":", "rv", "\x80"})

@@ -71,7 +71,7 @@ func TestCorruptObjectsAreNamedAndMayBeDeleted(t *testing.T) {
 	}
 }
 
-// corruptCauses lists what cannot be listed and returns the causes.
+// corruptCauses makes a list that must fail and returns the causes.
 func (f *fixture) corruptCauses(q ListRequest) []metav1.StatusCause {
 	f.t.Helper()
 	var err error

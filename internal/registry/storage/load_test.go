@@ -12,9 +12,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/encoding/encodingtest"
 )
 
-// TestLoadWithoutKeys loads ten thousand values while the key service hangs: the cache is
-// there within half a minute and says of each that it cannot be read. When the service
-// answers again they heal, many at a time.
+// TestLoadWithoutKeys loads ten thousand values while the key service hangs. Within half a minute the cache must be
+// loaded, with an error for each value. When the service answers again the values must be decoded, many at a time.
 func TestLoadWithoutKeys(t *testing.T) {
 	const n = 10_000
 	synctest.Test(t, func(t *testing.T) {

@@ -25,7 +25,7 @@ func TestWrittenKnowsWhatAWriteHasReturned(t *testing.T) {
 	}{
 		{"protobuf", runtime.ContentTypeProtobuf, func(*fixtureConfig) {}, true, true},
 		{"protobuf in plain text", runtime.ContentTypeProtobuf, func(c *fixtureConfig) { c.codec.Transformer = nil }, true, true},
-		{"JSON", runtime.ContentTypeJSON, func(*fixtureConfig) {}, false, true}, // whose empty lists the cache does not tell from none
+		{"JSON", runtime.ContentTypeJSON, func(*fixtureConfig) {}, false, true}, // the cache cannot tell empty lists from missing ones in JSON
 		{"no cache", runtime.ContentTypeProtobuf, func(c *fixtureConfig) { c.uncached = true }, false, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -78,7 +78,7 @@ func (f *fixture) relabel(ctx context.Context, text string) *example.Pod {
 	return out
 }
 
-// checkWritten returns what w knows of obj, which has the revision.
+// checkWritten returns the object that w has of obj, which has the revision.
 func (f *fixture) checkWritten(w *Written, obj runtime.Object, revision string, known bool) *cache.Object {
 	f.t.Helper()
 	o := w.For(obj)

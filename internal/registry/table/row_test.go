@@ -154,7 +154,7 @@ func testRows(t *testing.T, v *registry.View) {
 	}
 }
 
-// rowCase is an object whose row is known to be kept or not.
+// rowCase is an object, and whether its row is cached.
 type rowCase struct {
 	name     string
 	resource schema.GroupVersionResource
@@ -226,7 +226,7 @@ func rowCases(now time.Time) []rowCase {
 
 const year = 365 * 24 * time.Hour
 
-// TestRowCases follows rows whose ages are tricky through the years.
+// TestRowCases checks rows with unusual ages over years.
 func TestRowCases(t *testing.T) {
 	server := registrytest.New(t, nil)
 	synctest.Test(t, func(t *testing.T) {

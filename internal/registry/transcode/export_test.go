@@ -1,6 +1,6 @@
 package transcode
 
-// Writer writes messages by a walker of its own, and so by templates of its own.
+// Writer writes messages by its own walker, and so with its own templates.
 type Writer struct{ w walker }
 
 // NewWriter returns one without templates.

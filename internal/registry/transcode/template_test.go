@@ -85,7 +85,7 @@ func testNeighbour(t *testing.T, w *transcode.Writer, plan *transcode.Plan, typ 
 	t.Helper()
 	got, how, err := w.Append(plan, []byte("head"), body, false)
 	if err != nil {
-		return false // what upstream writes is never refused: TestEveryKindIsWrittenAsUpstreamWritesIt
+		return false // upstream's output is never refused: TestEveryKindIsWrittenAsUpstreamWritesIt
 	}
 	obj := reflect.New(typ).Interface().(message)
 	if err := obj.Unmarshal(body); err != nil {

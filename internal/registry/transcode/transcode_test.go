@@ -151,8 +151,7 @@ func check(t testing.TB, plan *transcode.Plan, typ reflect.Type, body []byte) {
 	}
 }
 
-// TestEveryKindIsWrittenAsUpstreamWritesIt transcodes objects of every kind and wants what
-// upstream would write.
+// TestEveryKindIsWrittenAsUpstreamWritesIt transcodes objects of every kind and compares the result with upstream's.
 func TestEveryKindIsWrittenAsUpstreamWritesIt(t *testing.T) {
 	planner, tested := transcode.NewPlanner(), 0
 	all := kinds()
@@ -262,8 +261,8 @@ func TestPlainMessages(t *testing.T) {
 	}
 }
 
-// pods returns the messages of pods that a controller has made and nodes run; if they are not alike,
-// each has a label that no other has.
+// pods returns the messages of pods that a controller has created and nodes run. Unless alike is set, each has a
+// unique label.
 func pods(t testing.TB, n int, alike bool) (bodies [][]byte) {
 	random := rand.New(rand.NewSource(1))
 	began := time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)

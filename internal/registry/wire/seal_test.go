@@ -53,7 +53,7 @@ func TestWritesToHeadsAreCaught(t *testing.T) {
 	}
 }
 
-// panics returns what f panics with, "" if it does not.
+// panics returns the panic of f, "" if it has none.
 func panics(f func()) (text string) {
 	defer func() {
 		if x := recover(); x != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// server answers puts as their values say, or with serve.
+// server answers puts according to their values, or with serve.
 type server struct {
 	etcdserverpb.UnimplementedKVServer
 	puts  atomic.Int64
@@ -407,7 +407,7 @@ func TestSilentServerIsGivenUp(t *testing.T) {
 func TestServerThatTakesNothingIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
-		p.acknowledged() // so that the caller is the one who writes
+		p.acknowledged() // so that the caller writes
 		ctx, cancel := context.WithTimeout(t.Context(), Tick/2)
 		defer cancel()
 		begin := time.Now()

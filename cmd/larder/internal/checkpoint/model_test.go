@@ -14,7 +14,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// held returns what the store holds under a prefix.
+// held returns the values under a prefix of the store.
 func held(t testing.TB, store kv.Store, prefix string) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
@@ -87,7 +87,7 @@ func TestRandomResetsMatchTheModel(t *testing.T) {
 	}
 }
 
-// open returns checkpoints over a store of its own.
+// open returns checkpoints over a new store.
 func open(t testing.TB, adjust func(*checkpoint.Config)) (*checkpoint.Checkpoints, *kvtest.Memory) {
 	store := kvtest.NewMemory()
 	t.Cleanup(store.Close)

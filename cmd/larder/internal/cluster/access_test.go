@@ -20,8 +20,8 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
-// testKubelet asks as nodes do: one reads what its pods need, makes tokens for them, and
-// reports on itself; another may do none of that.
+// testKubelet sends requests as nodes do: one reads the objects that its pods need, creates tokens for them, and
+// reports its status. Another node must be denied all of that.
 func testKubelet(t *testing.T, r *running, ns string) {
 	ctx := t.Context()
 	_, err := r.client.CoreV1().Secrets(ns).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "needed"}}, metav1.CreateOptions{})

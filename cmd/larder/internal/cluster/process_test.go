@@ -126,8 +126,8 @@ func eventually(t testing.TB, what string, check func() error) {
 	}
 }
 
-// usual are lines that the programs log as errors over any API server: the same work over
-// a stock kube-apiserver leaves them, too.
+// usual are lines that the programs log as errors over any API server: the same work over a kube-apiserver causes
+// them, too.
 var usual = []*regexp.Regexp{
 	// Both programs read a configuration that does not exist.
 	regexp.MustCompile(`The manifest file is empty, ignoring`),
@@ -143,7 +143,7 @@ var usual = []*regexp.Regexp{
 	regexp.MustCompile(`is forbidden: unable to create new content in namespace \S+ because it is being terminated`),
 	// The server refuses requests that a test makes them send.
 	regexp.MustCompile(`is forbidden: exceeded quota: q,`),
-	// Programs that were asked to end say so.
+	// Programs that receive a signal log that.
 	regexp.MustCompile(`"command failed" err="finished without leader elect"`),
 }
 
@@ -201,8 +201,8 @@ func matches(expressions []*regexp.Regexp, line string) bool {
 	return false
 }
 
-// children waits until the cluster has started its programs and returns their processes:
-// others there may be for a moment are Go's own.
+// children waits until the cluster has started its programs and returns their processes. Other children may exist for
+// a moment; they are Go's own.
 func (r *running) children() (all []int) {
 	r.t.Helper()
 	dir, err := filepath.Abs(*others)

@@ -42,7 +42,7 @@ func (r *running) volume(t *testing.T, name, class, node string) {
 	})
 }
 
-// waiting makes a class whose volumes are bound when the first pod is scheduled.
+// waiting creates a storage class whose volumes are bound when the first pod is scheduled.
 func (r *running) waiting(t *testing.T, name string) {
 	t.Helper()
 	classes := r.client.StorageV1().StorageClasses()
@@ -123,8 +123,8 @@ func testClaims(t *testing.T, r *running, ns string) {
 	})
 }
 
-// testStatefulSet has pods one after the other, each with a volume of its own, updates
-// them from the last to the first, and has fewer.
+// testStatefulSet creates pods one after the other, each with its own volume, updates them from the last to the
+// first, and scales down.
 func testStatefulSet(t *testing.T, r *running, ns string) {
 	const replicas = 5
 	r.waiting(t, "sets-waiting")

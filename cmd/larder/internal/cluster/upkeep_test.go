@@ -26,8 +26,7 @@ import (
 
 const metricsPath = "/apis/metrics.k8s.io/v1beta1"
 
-// metrics is an aggregated API server that says of every pod of a namespace that it is
-// twice as busy as it asked to be.
+// metrics is an aggregated API server that reports for every pod of a namespace twice the CPU of its request.
 type metrics struct {
 	r  *running
 	ns string
@@ -92,7 +91,7 @@ func (r *running) serveMetrics(t *testing.T, ns string) {
 		},
 	}, metav1.CreateOptions{})
 	must(t, err)
-	t.Cleanup(func() { // before the namespace goes, whose deletion asks all servers
+	t.Cleanup(func() { // before the namespace is deleted, which sends requests to all servers
 		must(t, services.Delete(context.Background(), name, metav1.DeleteOptions{}))
 		eventually(t, "metrics are served no more", func() error {
 			groups, err := r.client.Discovery().ServerGroups()

@@ -71,7 +71,7 @@ type read struct {
 	exact      int64 // the revision must be this one, unless 0
 	revision   int64 // of a list, or of the object, 0 if there is none
 	objects    []found
-	remaining  []int // per page, what it said about the objects after it; -1 nothing
+	remaining  []int // per page, its count of remaining objects; -1 if it has none
 	sizes      []int // of the pages
 	from       []string
 	splits     bool // one of the pages is from a server that may give part of a revision

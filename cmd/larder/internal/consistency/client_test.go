@@ -122,9 +122,8 @@ func decode[T any](body []byte) (T, error) {
 	return into, nil
 }
 
-// payload is the text that one write, and no other, puts into an object. It holds
-// the group too, which is the object's label, so that the stored bytes say it. All
-// payloads are of one length, and written in JSON as they are.
+// payload is the text that one write, and no other, puts into an object. It includes the group, which is the object's
+// label, so that the stored bytes contain it. All payloads have the same length, and need no escapes in JSON.
 type payload struct {
 	id    int64
 	group string

@@ -115,7 +115,7 @@ func (c *client) write() {
 	c.send(w, q)
 }
 
-// send does a write and takes down what became of it.
+// send sends a write and records its outcome.
 func (c *client) send(w write, q request) int64 {
 	replica := c.replica()
 	a := replica.ask(q)

@@ -47,9 +47,8 @@ func counter(t *testing.T, client *http.Client, url string, name *regexp.Regexp)
 	return n
 }
 
-// TestConsistentReadsWorkWhileEtcdIsSilent has many clients read consistently while etcd keeps silent: once it
-// speaks, one read of it serves all who wait. Where too few came in time it is tried
-// again.
+// TestConsistentReadsWorkWhileEtcdIsSilent has many clients read consistently while etcd does not answer. Once it
+// answers, one read of etcd must serve all that wait. If too few reads arrived in time, the test tries again.
 func TestConsistentReadsWorkWhileEtcdIsSilent(t *testing.T) {
 	const clients = 64
 	c := newCluster(t, 1, 1)
@@ -106,7 +105,7 @@ func resident(t *testing.T, pid int) int {
 	return kib << 10
 }
 
-// narrow is a transport to a replica whose connections take few bytes that are not read.
+// narrow returns a transport to a replica whose connections buffer few bytes.
 func narrow(r *replica, bytes int) *http.Transport {
 	transport := r.client.Transport.(bearer).Clone()
 	dialer := &net.Dialer{}

@@ -127,8 +127,8 @@ func newWatchers(l *load, random func(int) *rand.Rand) (watchers []*watcher) {
 	return watchers
 }
 
-// finish shows that all is well again: it writes what every watcher is to see, and
-// reads a consistent list from every replica. It returns the last revision.
+// finish checks that everything works again: it writes the last events for every watcher, and reads a consistent list
+// from every replica. It returns the last revision.
 func (l *load) finish(t *testing.T, watchers []*watcher, c *client) int64 {
 	t.Helper()
 	for _, r := range l.cluster.replicas {

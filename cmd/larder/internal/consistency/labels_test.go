@@ -21,7 +21,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// paced is a resource that is written to at a pace of its own.
+// paced is a resource with its own rate of writes.
 type paced struct {
 	name, path string // path of all namespaces, or of the cluster
 	spaced     string // path of namespace default, "" if there are none
@@ -163,7 +163,7 @@ func (l *labelling) put(t *testing.T, r *paced, name string) {
 
 // write changes a resource at its pace.
 func (l *labelling) write(ctx context.Context, c *cluster, r *paced) {
-	var last int64 // of what is written past the server
+	var last int64 // of the last write that bypasses the server
 	for n := int64(1); pause(ctx, r.every); n++ {
 		if r.prefix != "" {
 			change := kvtest.Change{Key: r.prefix + "fast", IfRevision: last, Value: payload{n, "a"}.stored("fast")}

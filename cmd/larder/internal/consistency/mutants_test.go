@@ -22,7 +22,7 @@ type story struct {
 	frames []string // of a watch of everything after revision 9
 	torn   bool     // the watch breaks off
 	labels []label  // of lists and watches of one process
-	others object   // what another process gave of c's deletion
+	others object   // another process's version of c's deletion
 }
 
 // batches are the truth: a is created at 10, b at 11, a moves from group a to b at 12,
@@ -57,7 +57,7 @@ func objectOf(frame string) object {
 	return event.Object
 }
 
-// truthful is the story without a mistake.
+// truthful returns the story of a correct server.
 func truthful() *story {
 	put := func(id int64, group, key string, at int64) write {
 		return write{payload: payload{id, group}, key: key, revision: at, outcome: acknowledged}
@@ -102,7 +102,7 @@ func truthful() *story {
 	}
 }
 
-// judge lets every oracle look at the story.
+// judge checks the story with every oracle.
 func (s *story) judge(t *testing.T) (broken []error) {
 	tr := &truth{present: make(map[string]kv.Event)}
 	tr.take(kv.WatchResponse{Batches: batches()})

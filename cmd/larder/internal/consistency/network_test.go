@@ -97,8 +97,8 @@ func (n *network) hold(conn net.Conn, l link) func() {
 	}
 }
 
-// lay returns the address of a way to target. from says whose connections come along
-// it, or finds it in how they begin; they are held back until it can say.
+// lay returns the address of a link to target. from returns the member that opened a connection, from its first
+// bytes; these are held back until from knows it.
 func (n *network) lay(t *testing.T, to, target string, from func(begin []byte) (name string, ok bool)) string {
 	t.Helper()
 	return n.balance(t, to, []string{target}, from)
@@ -176,7 +176,7 @@ func (n *network) pump(to io.Writer, from io.Reader, l link) {
 	}
 }
 
-// always is whose connections come along a way that one process alone uses.
+// always returns a from for a link that only one process uses.
 func always(name string) func([]byte) (string, bool) {
 	return func([]byte) (string, bool) { return name, true }
 }

@@ -135,7 +135,7 @@ func (c *cluster) add(t *testing.T, name string, port int, stock bool, command f
 	r.awaitReady(t)
 }
 
-// awaitReady waits until the server says so itself.
+// awaitReady waits until the server reports that it is ready.
 func (r *replica) awaitReady(t *testing.T) {
 	t.Helper()
 	r.Eventually(t, "is ready", func() error {

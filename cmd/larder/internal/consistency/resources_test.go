@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// resource is a kind of object of a shape of its own.
+// resource is a kind of object with its own form.
 type resource struct {
 	group      schema.GroupVersionResource
 	collection string // path that the clients use

@@ -32,7 +32,7 @@ import (
 
 var large = flag.Int("large", 20_000, "how many objects the large resource of TestRestoredStoreHidesLostHistory has")
 
-// The words that objects hold say in which history they were written.
+// Words in objects that identify the history in which they were written.
 const (
 	kept = "kept" // before the backup
 	gone = "gone" // after it, and before etcd was restored
@@ -103,7 +103,7 @@ func (r *restoring) change(s *stock, word string, at int) {
 	}
 }
 
-// stored returns what etcd holds: revisions by names.
+// stored returns the revisions in etcd, by names.
 func (r *restoring) stored(s *stock) map[string]int64 {
 	r.Helper()
 	items, err := r.outsider.Items(r.Context(), s.prefix())
@@ -161,7 +161,7 @@ func (r *restoring) inform(s *stock, from *replica, paged bool) cache.SharedInde
 	return informer
 }
 
-// differs says where an informer's objects are not the store's.
+// differs returns an error that names the difference between an informer's objects and the store's.
 func differs(informer cache.SharedIndexInformer, want map[string]int64) error {
 	got := make(map[string]int64)
 	for _, obj := range informer.GetStore().List() {

@@ -117,11 +117,11 @@ func (w *watcher) stream(ctx context.Context, part *part, replica *replica, quer
 	return expired
 }
 
-// part is one watch, whose events come one by one and are checked by the revision.
+// part is one watch. Its events arrive one by one and are checked by revision.
 type part struct {
 	*watchtest.Checker
 	told    int
-	refusal string                       // what the ERROR event said
+	refusal string                       // the text of the ERROR event
 	pending []watchtest.Report           // of one revision, to which more may come
 	from    *replica                     // nil in mutants
 	alike   func(watchtest.Type, object) // receives every object, unless nil

@@ -96,7 +96,7 @@ func subjectReviews() []request {
 	return append(all, asked)
 }
 
-// tokenReviews ask whose tokens are whose.
+// tokenReviews are reviews of tokens by several users.
 func tokenReviews() []request {
 	var all []request
 	for _, token := range []string{"admin", "alice", "nosuch", "", "a.b.c", "eyJhbGciOiJub25lIn0.e30."} {
@@ -170,7 +170,7 @@ func (c *comparison) may(r request) string {
 
 var allowedBy = regexp.MustCompile(`RBAC: allowed by [^}]*? to (User|Group|ServiceAccount) \\"[^"]*\\"`)
 
-// inOrder returns a review of rules with its rules in an order of their own.
+// inOrder returns a review of rules with sorted rules.
 func inOrder(body []byte) []byte {
 	var review map[string]any
 	if !bytes.Contains(body, []byte(`"resourceRules"`)) || json.Unmarshal(body, &review) != nil {

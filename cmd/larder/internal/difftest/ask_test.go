@@ -80,7 +80,7 @@ func newClient(version string) *http.Client {
 	}
 }
 
-// send asks and returns a response whose body is not read yet.
+// send sends a request and returns a response with an unread body.
 func (p *process) send(r request) (*http.Response, error) {
 	var body io.Reader
 	if r.Body != "" {
@@ -127,7 +127,7 @@ func (p *process) ask(r request) answer {
 	case !watchPath.MatchString(r.Path):
 	case len(response.TransferEncoding) > 0:
 		a.head["Transfer-Encoding"] = response.TransferEncoding
-	case open: // as the other version says it
+	case open: // as in the other version
 		a.head["Transfer-Encoding"] = []string{"chunked"}
 	}
 	if a.head.Get("Content-Encoding") == "gzip" {

@@ -36,7 +36,7 @@ func start(t *testing.T, name string, port int, command func() *exec.Cmd) *proce
 	return p
 }
 
-// awaitReady waits until the server says so itself.
+// awaitReady waits until the server reports that it is ready.
 func (p *process) awaitReady(t *testing.T) {
 	t.Helper()
 	p.Eventually(t, "is ready", func() error {
@@ -54,7 +54,7 @@ type world struct {
 	gates         string // of features, of both servers
 	larder, stock *process
 	remote        *httptest.Server  // that both hand requests on to
-	revisions     map[string]string // what {NAME} in a path stands for
+	revisions     map[string]string // the values of {NAME} in paths
 }
 
 // newWorld returns a world with seeded objects. Both servers started after the objects were created and earlier

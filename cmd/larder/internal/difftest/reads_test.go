@@ -78,8 +78,8 @@ var plainPaths = []string{
 	"/debug/nosuch", "/logs/nosuch", "/api/v1/namespaces/nosuch", "/api/v1/namespaces/nosuch/configmaps", "/api/v1/namespaces/B%40d/configmaps", "/api/v1/namespaces/diff/configmaps/B%40d",
 }
 
-// fixedReads are the reads whose answers can be recorded: they do not depend on
-// revisions or on what else is in the store.
+// fixedReads are the reads whose answers can be recorded, because they do not depend on revisions or other objects in
+// the store.
 func fixedReads() []request {
 	var all []request
 	for _, path := range plainPaths {
@@ -201,8 +201,7 @@ func lists() []request {
 	return all
 }
 
-// skipped thins out what repeats another request's path through the servers: the
-// first scope has all of it.
+// skipped reports whether a request repeats another's path through the servers. The first scope is complete.
 func skipped(scope, version, limit, token, selector string) bool {
 	if version == "99999999" && token == "" { // each of these waits for three seconds: see waits
 		return limit != "2" || scope != "/api/v1/namespaces/diff/configmaps" || selector != ""

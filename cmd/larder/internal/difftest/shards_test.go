@@ -127,8 +127,8 @@ func TestShardsMatchKubeAPIServer(t *testing.T) {
 	}
 }
 
-// liveShards follows changes by watches of all shards. Those whose shard the last change is not in
-// are compared when their time is over.
+// liveShards follows changes by watches of all shards. Watches of shards without the last change are compared when
+// their time is over.
 func (c *comparison) liveShards() {
 	c.t.Helper()
 	version := revision(c.t, c.w.must(c.t, c.w.larder, get("/api/v1/namespaces/diff/configmaps", js)).body)

@@ -72,7 +72,7 @@ func (w *world) speak(t *testing.T, version string) {
 	}
 }
 
-// comparison asks both servers and collects what differs.
+// comparison sends requests to both servers and collects differences.
 type comparison struct {
 	t *testing.T
 	w *world
@@ -214,7 +214,7 @@ func (c *comparison) write(r request) string {
 	return compare(answers[0], answers[1])
 }
 
-// write asks with {who} filled in and returns the answer without it.
+// write sends a request with {who} filled in and returns the answer without it.
 func (p *process) write(r request) answer {
 	r.Path = strings.ReplaceAll(r.Path, "{who}", p.name)
 	r.Body = strings.ReplaceAll(r.Body, "{who}", p.name)

@@ -86,7 +86,7 @@ func (c *comparison) live() {
 		for _, selector := range []string{"", "&labelSelector=live%3Dyes", "&labelSelector=live!%3Dyes", "&fieldSelector=metadata.name%3Dlive"} {
 			for _, path := range []string{"/api/v1/namespaces/diff/configmaps", "/api/v1/configmaps"} {
 				if accept == table && selector+path != "/api/v1/configmaps" {
-					continue // stock puts columns into one more frame for every watcher that shares it
+					continue // kube-apiserver puts columns into one more frame for every watcher that shares it
 				}
 				all = append(all, get(path+"?watch=1&timeoutSeconds=50&resourceVersion="+version+selector, accept))
 			}

@@ -62,7 +62,7 @@ func badPatches() []request {
 	return all
 }
 
-// badMethods asks every path with methods that it has not, or with nothing to say.
+// badMethods sends each path every method, without a body.
 func badMethods() []request {
 	var all []request
 	for _, method := range []string{"PUT", "DELETE", "PATCH", "POST", "HEAD", "OPTIONS", "TRACE", "FOO"} {
@@ -115,7 +115,7 @@ func badObjects() []request {
 	}
 }
 
-// flows are lives of objects that each server writes under names of its own, in order.
+// flows are lives of objects that each server writes under its own names, in order.
 func flows() [][]request {
 	named := func(collection, spec, change string) []request {
 		one := collection + "/{who}"

@@ -29,7 +29,7 @@ var (
 	errRefused  = utilerrors.NewAggregate([]error{errors.New("[invalid bearer token, it has expired]")})
 )
 
-// oracle answers as its fields say.
+// oracle answers according to its fields.
 type oracle struct {
 	ok    bool
 	err   error

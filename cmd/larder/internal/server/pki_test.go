@@ -80,7 +80,7 @@ func TestEstablishMakesWhatIsMissing(t *testing.T) {
 	modes(t, c.DataDir)
 }
 
-// modes checks that what holds a secret is its owner's alone.
+// modes checks that only the owner can read files with secrets.
 func modes(t *testing.T, dir string) {
 	t.Helper()
 	for name, want := range map[string]os.FileMode{

@@ -127,7 +127,7 @@ func TestNamespacesGetWhatPodsNeed(t *testing.T) {
 	must(t, core.ServiceAccounts("a").Delete(ctx, "default", metav1.DeleteOptions{}))
 	proctest.Eventually(t, "it is provided for again", provided)
 
-	end() // and the next controllers find what these left
+	end() // the next controllers find the objects that these left
 	c.define("things")
 	c.make("things", "a", "t", nil)
 	_, err = core.Pods("a").Create(ctx, pod, metav1.CreateOptions{})

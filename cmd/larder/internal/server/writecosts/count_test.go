@@ -23,7 +23,7 @@ const (
 	tableSize = 64 / 8 * (8 + 8*32) // of 64 slots in groups of 8: a byte of control each, and two words of two values
 	keysSize  = labelsCounted * 16  // protobuf's strings
 	pairsSize = labelsCounted * 40  // a reflect.Value and a string
-	roomSize  = 64 * 32             // what internal/registry/servedjson's encoder grows to: a string and an interface for each key
+	roomSize  = 64 * 32             // the final size of a slice in internal/registry/servedjson's encoder: a string and an interface for each key
 )
 
 // work is the work of a server for some writes.
@@ -32,7 +32,7 @@ type work struct {
 	Encodes, Decodes           int64
 	// Copies are deep copies, Conversions those between a typed object and a map of its fields.
 	Copies, Conversions int64
-	// Sites says where each of those happened, the caller last.
+	// Sites counts where each of those happened, by call stacks with the caller last.
 	Sites map[string]int64
 }
 
@@ -149,7 +149,7 @@ func nested(names []string) bool {
 	return len(names) >= deep && !slices.ContainsFunc(names[:deep], func(name string) bool { return !strings.HasSuffix(name, ".DeepCopyJSONValue") })
 }
 
-// made returns what counts objects that the function makes, nil if it makes none.
+// made returns the counter of the objects that the function makes, nil if it makes none.
 func (w *work) made(function string) *int64 {
 	switch {
 	case copying.MatchString(function):

@@ -29,7 +29,7 @@ type write struct {
 	name string
 	// reads has the client read the object before, as one does before an update.
 	reads bool
-	// quiet is one whose costs are another's.
+	// quiet marks a write whose costs belong to another.
 	quiet bool
 	// again is how often the server may do a part of it once more: the second of two writes of an
 	// object conflicts if the cache is just taking the first.
