@@ -105,11 +105,11 @@ is worse than the baseline's, and 130 when the run was interrupted.`,
 // add adds the flags of all workloads.
 func (o *options) add(flags *pflag.FlagSet) {
 	flags.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig of the server under load")
-	flags.IntVar(&o.pid, "pid", 0, "process id of the server, if it runs on this machine: its CPU time and memory are reported")
-	flags.IntVar(&o.etcdPID, "etcd-pid", 0, "process id of the server's etcd: its CPU time is reported beside the server's")
+	flags.IntVar(&o.pid, "pid", 0, "process id of the server, if it runs on this machine, to report its CPU time and memory")
+	flags.IntVar(&o.etcdPID, "etcd-pid", 0, "process id of the server's etcd, to report its CPU time, too")
 	flags.IntVar(&o.streams, "http2-streams", 0, "use HTTP/2 with at most this many concurrent requests on a connection (usually 100); 0 uses HTTP/1.1")
 	flags.DurationVar(&o.timeout, "timeout", 0, "cancel requests that take longer, and count them as timeouts; 0 waits forever")
-	flags.BoolVar(&o.retryAfter, "retry-after", false, "retry after an answer of 429, when its Retry-After has passed; otherwise it counts as refused")
+	flags.BoolVar(&o.retryAfter, "retry-after", false, "after an answer of 429, wait for its Retry-After and send the request again; otherwise it counts as refused")
 	flags.IntVar(&o.rounds, "rounds", 1, "number of runs of the workload; the report has their spread, and --baseline needs 4 or more in both runs")
 	flags.StringVar(&o.outputs.json, "json", "", "file for all results, as JSON (docs/bench.md describes it)")
 	flags.StringVar(&o.outputs.series, "series", "", "file for the rate, failures, p50 and p99 of each second, as CSV")
@@ -128,7 +128,7 @@ func (o *options) add(flags *pflag.FlagSet) {
 
 // addUser adds the flags of the user that requests are sent as.
 func (o *options) addUser(flags *pflag.FlagSet) {
-	flags.StringVar(&o.as, "as", "", "user to impersonate, which the kubeconfig's user must be allowed to")
+	flags.StringVar(&o.as, "as", "", "user to impersonate; the kubeconfig's user needs the right to do so")
 	flags.StringSliceVar(&o.asGroups, "as-group", nil, "groups of that user")
 	flags.StringVar(&o.token, "token", "", "bearer token to send instead of the kubeconfig's")
 }

@@ -15,7 +15,7 @@ import (
 func addSeed(flags *pflag.FlagSet, c *bench.SeedConfig) {
 	flags.IntVar(&c.Pods, "pods", 10000, "number of pods")
 	flags.IntVar(&c.Namespaces, "namespaces", 50, "number of namespaces that have the pods")
-	flags.IntVar(&c.Nodes, "nodes", 500, "number of nodes that have the pods; with 0 they are not scheduled")
+	flags.IntVar(&c.Nodes, "nodes", 500, "number of nodes that run the pods; 0 leaves the pods unscheduled")
 }
 
 func seedCommand(o *options) *cobra.Command {

@@ -16,9 +16,9 @@ import (
 // addPrograms adds the flags of the programs that a command starts itself.
 func addPrograms(cmd *cobra.Command, f *testservers.Config) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.Stock, "stock", "", "kube-apiserver to start; built from bench/buildapiserver if not given")
-	flags.StringVar(&f.Larder, "larder", "", "larder to start; built if not given")
-	flags.StringVar(&f.Etcd, "etcd", "", "etcd to start; built if not given")
+	flags.StringVar(&f.Stock, "stock", "", "path of the kube-apiserver to start; built from bench/buildapiserver if not given")
+	flags.StringVar(&f.Larder, "larder", "", "path of the larder to start; built if not given")
+	flags.StringVar(&f.Etcd, "etcd", "", "path of the etcd to start; built if not given")
 }
 
 // trialCommand completes a command that measures servers in turns. run returns results with names
@@ -26,7 +26,7 @@ func addPrograms(cmd *cobra.Command, f *testservers.Config) {
 func trialCommand(o *options, t *testservers.Trials, cmd *cobra.Command, check func() error, run func(context.Context) ([]*bench.Result, error)) *cobra.Command {
 	addPrograms(cmd, &t.TestServers)
 	cmd.GroupID, cmd.Args = judging, cobra.NoArgs
-	cmd.Flags().StringSliceVar(&t.Servers, "server", []string{testservers.Stock, testservers.Larder}, "servers to measure, in turns")
+	cmd.Flags().StringSliceVar(&t.Servers, "server", []string{testservers.Stock, testservers.Larder}, "servers to measure, in turn")
 	cmd.Flags().StringVar(&o.outputs.markdown, "markdown", "", "file to write the table to, as Markdown")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := refuse(cmd, "it starts the servers itself, and prints one table", "kubeconfig", "pid", "etcd-pid", "http2-streams", "timeout", "retry-after", "series", "as", "token"); err != nil {

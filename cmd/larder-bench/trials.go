@@ -29,11 +29,11 @@ is simulated.`,
 	flags.IntSliceVar(&c.Nodes, "nodes", []int{500}, "numbers of nodes")
 	flags.IntVar(&c.PodsPerNode, "pods-per-node", 10, "number of pods on each node")
 	flags.IntVar(&c.StockNodes, "stock-nodes", 1000, "maximum number of nodes for kube-apiserver; larger clusters are measured with Larder only")
-	flags.Float64Var(&c.Churn, "churn", -1, "pods to replace per second; -1 replaces one for 250 nodes")
+	flags.Float64Var(&c.Churn, "churn", -1, "pods to replace per second; -1 replaces one per second for 250 nodes")
 	flags.StringSliceVar(&c.Protocols, "protocol", []string{cluster.HTTP2}, "protocols of the components: h2 (their default), h1, or both")
 	flags.IntVar(&c.Connections, "connections", 1, "number of HTTP/2 connections of each component")
 	flags.DurationVar(&c.Duration, "duration", 30*time.Second, "time to measure the load before the server is restarted")
-	flags.BoolVar(&c.Kill, "kill", false, "end the server by SIGKILL before it is started again, not by SIGTERM")
+	flags.BoolVar(&c.Kill, "kill", false, "end the server by SIGKILL instead of SIGTERM before it restarts")
 	return trialCommand(o, &c.Trials, cmd, nil, func(ctx context.Context) ([]*bench.Result, error) { return cluster.Run(ctx, c) })
 }
 
@@ -69,7 +69,7 @@ has built for this user.`,
   larder-bench rollout --programs ./bin --server Larder --json rollout.json`,
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&c.Programs, "programs", "", "directory of kube-controller-manager, kube-scheduler, kwok and its stage-fast.yaml")
+	flags.StringVar(&c.Programs, "programs", "", "directory of kube-controller-manager, kube-scheduler, kwok and its stage-fast.yaml; by default the one that \"larder cluster\" has built for this user")
 	flags.IntVar(&c.Nodes, "nodes", 100, "number of nodes")
 	flags.IntVar(&c.Pods, "pods", 1500, "number of pods, 100 for each Deployment")
 	flags.DurationVar(&c.Rest, "rest", 20*time.Second, "time to wait between the update and the deletion")
@@ -95,7 +95,7 @@ Larder's source tree. docs/bench.md lists the kinds of data.`,
   larder-bench starts --rounds 3 --markdown table.md --json starts.json`,
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&c.Data, "data", starts.Names(), "kinds of data")
+	flags.StringSliceVar(&c.Data, "data", starts.Names(), "kinds of data, which docs/bench.md describes")
 	flags.IntVar(&c.Objects, "objects", 50000, "number of objects of each kind")
 	return trialCommand(o, &c.Trials, cmd, nil, func(ctx context.Context) ([]*bench.Result, error) { return starts.Run(ctx, c) })
 }

@@ -56,7 +56,7 @@ sends the patches to another server of the same etcd, so that the cost does not 
 	flags.IntVar(&c.Stuck, "stuck", 0, "number of additional watchers that never read")
 	flags.BoolVar(&perNode, "per-node", false, "watcher i selects the pods of node i")
 	flags.IntVar(&shards, "shards", 0, "number of shards, with one watcher each, instead of --watchers. The server needs the feature gate ShardedListAndWatch")
-	flags.StringVar(&through, "through", "", "kubeconfig of the server that patches are sent to")
+	flags.StringVar(&through, "through", "", "kubeconfig of another server of the same etcd, which gets the patches; by default the server under load gets them")
 	return cmd
 }
 
@@ -100,13 +100,13 @@ func holdCommand(o *options, c *bench.HoldConfig, use, name, short string, run f
 func openCommand(o *options) *cobra.Command {
 	c := bench.HoldConfig{}
 	cmd := holdCommand(o, &c, "open", "open %d watches", "Open watches, hold them idle, and report their CPU and memory", bench.Hold)
-	cmd.Flags().DurationVar(&c.Idle, "idle", 5*time.Second, "time to hold them")
+	cmd.Flags().DurationVar(&c.Idle, "idle", 5*time.Second, "time to hold the watches open without events")
 	return cmd
 }
 
 func stormCommand(o *options) *cobra.Command {
 	c := bench.HoldConfig{}
 	cmd := holdCommand(o, &c, "storm", "storm of %d watches", "Close all watches at once and resume them at their last revision", bench.Storm)
-	cmd.Flags().IntVar(&c.Returns, "returns", 3, "number of times")
+	cmd.Flags().IntVar(&c.Returns, "returns", 3, "number of times to close and resume the watches")
 	return cmd
 }
