@@ -10,7 +10,7 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// kinds of requests.
+// Kinds of requests.
 type requestKind int
 
 const (

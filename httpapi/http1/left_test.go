@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// TestContextsEndWhenTheClientLeaves: all contexts of a request end soon after its client has closed the connection,
-// also if the client has already begun another request. Those of requests whose clients wait do not.
+// TestContextsEndWhenTheClientLeaves checks that all contexts of a request end soon after its client has closed the
+// connection, also if the client has already begun another request. Those of requests whose clients wait do not.
 func TestContextsEndWhenTheClientLeaves(t *testing.T) {
 	contexts, answer := make(chan context.Context, 2), make(chan struct{})
 	s := newTestServer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {

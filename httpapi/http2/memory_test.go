@@ -279,7 +279,7 @@ func (m *model) step() {
 	}
 }
 
-// endStreams has the handler of s answer.
+// end lets the handler of s answer.
 func (m *model) end(s *modelStream) {
 	if s.path != "/read" && s.path != "/hold" || s.refused || s.released || s.path == "/read" && !s.ended && !s.reset {
 		return
@@ -288,7 +288,7 @@ func (m *model) end(s *modelStream) {
 	s.released = true
 }
 
-// windowUpdate lets the server send n bytes more on s, or on the connection if s is nil.
+// widen lets the server send n more bytes on s, or on the connection if s is nil.
 func (m *model) widen(s *modelStream, n int64) {
 	if s == nil {
 		m.credit += n

@@ -34,7 +34,7 @@ type peer struct {
 	more  chan struct{}
 }
 
-// received is a frame that came.
+// heard is a received frame.
 type heard struct {
 	kind   http2.FrameType
 	id     uint32
@@ -43,7 +43,7 @@ type heard struct {
 	fields map[string]string
 	data   string
 	more   int64 // by which a window grows
-	over   bool  // nothing more comes
+	over   bool  // the connection has ended
 }
 
 // newPeer connects a client to a server that h answers for. It belongs into a bubble.
@@ -174,7 +174,7 @@ func (p *peer) ended(id uint32) (fields map[string]string, body string, code htt
 	return fields, body, code
 }
 
-// goingAway waits for a GOAWAY.
+// away waits for a GOAWAY.
 func (p *peer) away(code http2.ErrCode) heard {
 	p.t.Helper()
 	return p.await("GOAWAY "+code.String(), func(h heard) bool { return h.kind == http2.FrameGoAway && h.code == code })

@@ -211,8 +211,8 @@ func request(t *testing.T, token string, cert *x509.Certificate) *http.Request {
 	return req
 }
 
-// TestNoAnonymousUnderAlwaysAllow: anonymous requests are refused under AlwaysAllow, which would allow them
-// everything.
+// TestNoAnonymousUnderAlwaysAllow checks that anonymous requests are refused under AlwaysAllow, which would allow
+// them everything.
 func TestNoAnonymousUnderAlwaysAllow(t *testing.T) {
 	c := config(t, newAuthority(t))
 	c.Authorization.Modes = []string{auth.ModeAlwaysAllow}
@@ -337,7 +337,7 @@ func TestRefusedConfigs(t *testing.T) {
 	}
 }
 
-// TestOpenID: the published metadata and keys let other programs verify the tokens of this server.
+// TestOpenID checks that the published metadata and keys let other programs verify the tokens of this server.
 func TestOpenID(t *testing.T) {
 	c := config(t, newAuthority(t))
 	c.ExternalAddress = "192.0.2.1:6443"
@@ -362,7 +362,7 @@ func TestOpenID(t *testing.T) {
 	}
 }
 
-// TestClientCAReload: when the CA in the file is replaced, certificates of the new CA are accepted, and
+// TestClientCAReload checks that when the CA in the file is replaced, certificates of the new CA are accepted, and
 // those of the old one are not.
 func TestClientCAReload(t *testing.T) {
 	before, after := newAuthority(t), newAuthority(t)

@@ -61,7 +61,7 @@ func decide(t *testing.T, a *auth.Auth, q authorizer.Attributes) (authorizer.Dec
 	return decision, reason
 }
 
-// TestAuthorizersAreAskedInOrder: authorizers are asked in order, and the reason of the deciding one is
+// TestAuthorizersAreAskedInOrder checks that authorizers are asked in order, and the reason of the deciding one is
 // returned.
 func TestAuthorizersAreAskedInOrder(t *testing.T) {
 	const allow, deny, none = authorizer.DecisionAllow, authorizer.DecisionDeny, authorizer.DecisionNoOpinion
@@ -103,7 +103,8 @@ func TestAuthorizersAreAskedInOrder(t *testing.T) {
 	}
 }
 
-// TestWebhookIsRemembered: decisions of a webhook are cached for the TTL of the flags; 0 disables the cache.
+// TestWebhookIsRemembered checks that decisions of a webhook are cached for the TTL of the flags; 0 disables the
+// cache.
 func TestWebhookIsRemembered(t *testing.T) {
 	for ttl, want := range map[time.Duration]int32{5 * time.Minute: 1, 0: 3} {
 		j := newFakeWebhook(t)
@@ -141,7 +142,7 @@ authorizers:
   name: rbac
 `
 
-// TestAuthorizationConfigReload: a valid change of the file is applied, an invalid one is not.
+// TestAuthorizationConfigReload checks that a valid change of the file is applied, an invalid one is not.
 func TestAuthorizationConfigReload(t *testing.T) {
 	j := newFakeWebhook(t)
 	c := rbacConfig(t, nil)
@@ -179,8 +180,8 @@ func TestAuthorizationConfigReload(t *testing.T) {
 	expect(pods("mallory"), authorizer.DecisionDeny)
 }
 
-// TestFailedConditionsAreRecognized: a match condition that names something the request lacks is no outage of
-// the webhook.
+// TestFailedConditionsAreRecognized checks that a match condition that names something the request lacks is no outage
+// of the webhook.
 func TestFailedConditionsAreRecognized(t *testing.T) {
 	j := newFakeWebhook(t)
 	for policy, want := range map[string]authorizer.Decision{"NoOpinion": authorizer.DecisionNoOpinion, "Deny": authorizer.DecisionDeny} {
@@ -195,7 +196,7 @@ func TestFailedConditionsAreRecognized(t *testing.T) {
 	}
 }
 
-// TestRulesOfAll: RulesFor returns the rules of all authorizers. They are incomplete for a node.
+// TestRulesOfAll checks that RulesFor returns the rules of all authorizers. They are incomplete for a node.
 func TestRulesOfAll(t *testing.T) {
 	a := load(t, rbacConfig(t, []string{"Node", "RBAC"}))
 	rules, _, incomplete, err := a.RuleResolver.RulesFor(t.Context(), &user.DefaultInfo{Name: "reader"}, "default")
@@ -208,7 +209,7 @@ func TestRulesOfAll(t *testing.T) {
 	}
 }
 
-// TestBadAuthorizationConfigsAreRefused: Load refuses options that upstream refuses, with the same error.
+// TestBadAuthorizationConfigsAreRefused checks that Load refuses options that upstream refuses, with the same error.
 func TestBadAuthorizationConfigsAreRefused(t *testing.T) {
 	for want, change := range map[string]func(*auth.Config){
 		"authorization policy file not passed":          func(c *auth.Config) { c.Authorization.Modes = []string{"ABAC"} },

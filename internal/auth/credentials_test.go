@@ -116,7 +116,7 @@ func (i *openIDIssuer) token(t *testing.T, audience string, life int64) string {
 
 const remoteRobot = "system:serviceaccount:default:robot"
 
-// TestOpenIDConnectFlags: tokens of an OpenID provider are accepted according to the --oidc flags.
+// TestOpenIDConnectFlags checks that tokens of an OpenID provider are accepted according to the --oidc flags.
 func TestOpenIDConnectFlags(t *testing.T) {
 	issuer := newOpenIDIssuer(t)
 	c := config(t, newAuthority(t))
@@ -158,7 +158,7 @@ func jwtConfig(i *openIDIssuer, t *testing.T, prefix string) string {
 	return string(raw)
 }
 
-// TestAuthenticationConfigReload: a valid change of the file is applied, an invalid one is not.
+// TestAuthenticationConfigReload checks that a valid change of the file is applied, an invalid one is not.
 func TestAuthenticationConfigReload(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits ten seconds while upstream reads the file again")
@@ -188,7 +188,7 @@ func TestAuthenticationConfigReload(t *testing.T) {
 	expect("two:") // the decision about anonymous requests stays
 }
 
-// TestTokenWebhooksAreAskedOnceInAWhile: a webhook authenticates tokens, and its answers are cached.
+// TestTokenWebhooksAreAskedOnceInAWhile checks that a webhook authenticates tokens, and its answers are cached.
 func TestTokenWebhooksAreAskedOnceInAWhile(t *testing.T) {
 	var asked atomic.Int32
 	url, ca := serveTLS(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -229,7 +229,7 @@ func TestTokenWebhooksAreAskedOnceInAWhile(t *testing.T) {
 	}
 }
 
-// TestBootstrapTokensLetNodesIn: a bootstrap token is accepted if its flag is set and its secret has not
+// TestBootstrapTokensLetNodesIn checks that a bootstrap token is accepted if its flag is set and its secret has not
 // expired.
 func TestBootstrapTokensLetNodesIn(t *testing.T) {
 	secret := &corev1.Secret{
@@ -264,7 +264,7 @@ func TestBootstrapTokensLetNodesIn(t *testing.T) {
 	}
 }
 
-// TestOnlyFrontProxiesNameUsers: only a client with a certificate of the proxies' CA may set the user in
+// TestOnlyFrontProxiesNameUsers checks that only a client with a certificate of the proxies' CA may set the user in
 // headers.
 func TestOnlyFrontProxiesNameUsers(t *testing.T) {
 	users, proxies := newAuthority(t), newAuthority(t)
@@ -302,7 +302,7 @@ func TestOnlyFrontProxiesNameUsers(t *testing.T) {
 	}
 }
 
-// TestAnonymousByPath: a configuration may allow anonymous requests for some paths only.
+// TestAnonymousByPath checks that a configuration may allow anonymous requests for some paths only.
 func TestAnonymousByPath(t *testing.T) {
 	c := config(t, newAuthority(t))
 	c.Authentication.AuthenticationConfigFile = write(t, "authentication.yaml", `apiVersion: apiserver.config.k8s.io/v1
@@ -325,7 +325,7 @@ anonymous:
 	}
 }
 
-// TestChangedAuthoritiesChangeTheGeneration: when a CA file changes, Generation changes, so that cached
+// TestChangedAuthoritiesChangeTheGeneration checks that when a CA file changes, Generation changes, so that cached
 // authentications are discarded.
 func TestChangedAuthoritiesChangeTheGeneration(t *testing.T) {
 	c := config(t, newAuthority(t))
@@ -348,8 +348,8 @@ type signerKeys struct {
 
 func (k *signerKeys) AddListener(l serviceaccount.Listener) { k.listeners = append(k.listeners, l) }
 
-// TestChangedKeysChangeTheGeneration: when an external signer changes its keys, Generation changes, so that
-// watches by its tokens are authenticated again.
+// TestChangedKeysChangeTheGeneration checks that when an external signer changes its keys, Generation changes, so
+// that watches by its tokens are authenticated again.
 func TestChangedKeysChangeTheGeneration(t *testing.T) {
 	c := config(t, newAuthority(t))
 	keys, err := serviceaccount.StaticPublicKeysGetter([]any{newKey(t).Public()})
@@ -369,7 +369,7 @@ func TestChangedKeysChangeTheGeneration(t *testing.T) {
 	}
 }
 
-// TestBadAuthenticationConfigsAreRefused: Load refuses options that upstream refuses, with the same error.
+// TestBadAuthenticationConfigsAreRefused checks that Load refuses options that upstream refuses, with the same error.
 func TestBadAuthenticationConfigsAreRefused(t *testing.T) {
 	ca := newAuthority(t)
 	for _, test := range []struct {
@@ -407,8 +407,8 @@ func TestBadAuthenticationConfigsAreRefused(t *testing.T) {
 	}
 }
 
-// TestTokensOutliveOutages: a token is refused if an object that it is bound to is gone. It is not refused if
-// the object cannot be read at the moment, although upstream's authenticator refuses it then.
+// TestTokensOutliveOutages checks that a token is refused if an object that it is bound to is gone. It is not refused
+// if the object cannot be read at the moment, although upstream's authenticator refuses it then.
 func TestTokensOutliveOutages(t *testing.T) {
 	c := config(t, newAuthority(t))
 	c.Authentication.BootstrapToken.Enable = true
@@ -447,8 +447,8 @@ func TestTokensOutliveOutages(t *testing.T) {
 	}
 }
 
-// TestLocalAuthenticatorsCallNoWebhook: the local authenticator and authorizer call no webhook. They return
-// ErrRemote where one is needed.
+// TestLocalAuthenticatorsCallNoWebhook checks that the local authenticator and authorizer call no webhook. They
+// return ErrRemote where one is needed.
 func TestLocalAuthenticatorsCallNoWebhook(t *testing.T) {
 	var asked atomic.Int32
 	url, ca := serveTLS(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -121,8 +121,8 @@ func drawAttributes(t *rapid.T) authorizer.AttributesRecord {
 	return a
 }
 
-// TestCachedAuthorizerDecidesAsRBAC: whatever changes between two requests, CachedAuthorizer decides what RBAC
-// decides at that moment.
+// TestCachedAuthorizerDecidesAsRBAC checks that whatever changes between two requests, CachedAuthorizer decides what
+// RBAC decides at that moment.
 func TestCachedAuthorizerDecidesAsRBAC(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		a, stores := newRBACAuth(t)
@@ -173,7 +173,7 @@ var reader = &authorizer.AttributesRecord{
 	Verb: "get", Namespace: "x", Resource: "pods", ResourceRequest: true,
 }
 
-// TestNamesShareDecisions: if a request is allowed for any name, requests for other names use the cached
+// TestNamesShareDecisions checks that if a request is allowed for any name, requests for other names use the cached
 // decision. Otherwise reads of 10,000 objects would ask RBAC 10,000 times.
 func TestNamesShareDecisions(t *testing.T) {
 	a, stores := newRBACAuth(t)
@@ -199,7 +199,7 @@ func TestNamesShareDecisions(t *testing.T) {
 	}
 }
 
-// TestRememberedDecisionsAreSmall: decisions about long names are not cached, so clients cannot fill the
+// TestRememberedDecisionsAreSmall checks that decisions about long names are not cached, so clients cannot fill the
 // memory.
 func TestRememberedDecisionsAreSmall(t *testing.T) {
 	d := &decisions{seed: maphash.MakeSeed(), next: authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {

@@ -78,7 +78,7 @@ func expect(t *testing.T, what string, verdicts <-chan verdict, decision authori
 	}
 }
 
-// TestDecisionsWaitForRoles: before the roles are loaded, a request without a role waits instead of being
+// TestDecisionsWaitForRoles checks that before the roles are loaded, a request without a role waits instead of being
 // denied. Requests that need no role do not wait.
 func TestDecisionsWaitForRoles(t *testing.T) {
 	const allow, none = authorizer.DecisionAllow, authorizer.DecisionNoOpinion
@@ -118,7 +118,7 @@ func TestDecisionsWaitForRoles(t *testing.T) {
 	})
 }
 
-// TestDecisionsEndWithTheServer: when the server ends, waiting requests fail, and later ones do not wait.
+// TestDecisionsEndWithTheServer checks that when the server ends, waiting requests fail, and later ones do not wait.
 func TestDecisionsEndWithTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStarting(t, "", ModeRBAC)
@@ -131,7 +131,7 @@ func TestDecisionsEndWithTheServer(t *testing.T) {
 	})
 }
 
-// TestAuthorizersWithoutObjectsDoNotWait: authorizers that read no objects decide at once.
+// TestAuthorizersWithoutObjectsDoNotWait checks that authorizers that read no objects decide at once.
 func TestAuthorizersWithoutObjectsDoNotWait(t *testing.T) {
 	policy := filepath.Join(t.TempDir(), "policy")
 	if err := os.WriteFile(policy, []byte(`{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{"user":"abby","namespace":"*","resource":"*","apiGroup":"*"}}`), 0o600); err != nil {
@@ -146,7 +146,7 @@ func TestAuthorizersWithoutObjectsDoNotWait(t *testing.T) {
 	})
 }
 
-// TestNodesWaitForTheGraph: requests of nodes that depend on the graph wait until it is complete or
+// TestNodesWaitForTheGraph checks that requests of nodes that depend on the graph wait until it is complete or
 // SettleNodes is called.
 func TestNodesWaitForTheGraph(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -166,7 +166,7 @@ func TestNodesWaitForTheGraph(t *testing.T) {
 	})
 }
 
-// TestSyncedDecisionsAllocateNothing: after the first sync, syncedAuthorizer allocates nothing.
+// TestSyncedDecisionsAllocateNothing checks that after the first sync, syncedAuthorizer allocates nothing.
 func TestSyncedDecisionsAllocateNothing(t *testing.T) {
 	loaded := make(chan struct{})
 	close(loaded)

@@ -58,7 +58,7 @@ func refers(pod *corev1.Pod) string {
 	return string(text)
 }
 
-// TestMaskKeepsWhatTheGraphReads: masking a random pod keeps everything that AddPod reads.
+// TestMaskKeepsWhatTheGraphReads checks that masking a random pod keeps everything that AddPod reads.
 func TestMaskKeepsWhatTheGraphReads(t *testing.T) {
 	filler := fuzzer.FuzzerFor(fuzzer.MergeFuzzerFuncs(metafuzzer.Funcs, corefuzzer.Funcs), rand.NewSource(1), legacyscheme.Codecs)
 	keep, whole := newPodMask()
@@ -113,7 +113,7 @@ func stored(t *testing.T, schema *cache.Schema, revision int64, pod *corev1.Pod)
 	return cache.NewObject(cache.ObjectConfig{Key: pod.Namespace + "/" + pod.Name, Revision: revision, Body: body}, schema)
 }
 
-// TestGraphFollowsPods: a node may read the objects that its pods refer to, until the pods leave it.
+// TestGraphFollowsPods checks that a node may read the objects that its pods refer to, until the pods leave it.
 func TestGraphFollowsPods(t *testing.T) {
 	g := newGraph()
 	g.known = make(map[string]podOnNode)
@@ -168,7 +168,7 @@ func TestGraphFollowsPods(t *testing.T) {
 	expect("replaced by one without a node", map[[2]string]bool{{"n2", "b"}: false})
 }
 
-// TestLossesConcernNodes: when a pod changes, moves or is deleted, a loss is counted for its node only.
+// TestLossesConcernNodes checks that when a pod changes, moves or is deleted, a loss is counted for its node only.
 func TestLossesConcernNodes(t *testing.T) {
 	g := newGraph()
 	g.known = make(map[string]podOnNode)
@@ -217,7 +217,7 @@ func TestLossesConcernNodes(t *testing.T) {
 	}
 }
 
-// TestInformedLossesConcernNodes: a change of a VolumeAttachment counts a loss for its node, a change of a
+// TestInformedLossesConcernNodes checks that a change of a VolumeAttachment counts a loss for its node, a change of a
 // PersistentVolume for all nodes.
 func TestInformedLossesConcernNodes(t *testing.T) {
 	g := newGraph()

@@ -25,8 +25,8 @@ func webToken(claims string) string {
 	return encode([]byte(`{"alg":"none"}`)) + "." + encode([]byte(claims)) + "." + encode([]byte("x"))
 }
 
-// TestDependenciesAreReadFromCredentials: dependencies reads expiry and bound objects from tokens and certificates,
-// in every header that may have a token.
+// TestDependenciesAreReadFromCredentials checks that dependencies reads expiry and bound objects from tokens and
+// certificates, in every header that may have a token.
 func TestDependenciesAreReadFromCredentials(t *testing.T) {
 	a := &reauthenticator{issuers: []string{"https://here"}}
 	at := time.Unix(2_000_000_000, 0)
@@ -70,8 +70,8 @@ func TestDependenciesAreReadFromCredentials(t *testing.T) {
 	}
 }
 
-// TestRefusalsDifferFromUnavailability: a refused credential is reported without an error. If the authenticator
-// cannot decide, it returns an error.
+// TestRefusalsDifferFromUnavailability checks that a refused credential is reported without an error. If the
+// authenticator cannot decide, it returns an error.
 func TestRefusalsDifferFromUnavailability(t *testing.T) {
 	says := func(ok bool, err error) authenticator.Request {
 		return authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {

@@ -132,8 +132,7 @@ func TestRBAC(t *testing.T) {
 	})
 }
 
-// TestIssuedTokenIsAccepted: a token that the server issued is accepted as the
-// account's.
+// TestIssuedTokenIsAccepted checks that a token that the server issued is accepted as the account's.
 func TestIssuedTokenIsAccepted(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	k := newKubectl(t, p.kubeconfig(), "default")

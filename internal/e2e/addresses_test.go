@@ -9,8 +9,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestClientsInServicesLearnTheServiceAddress: a client whose address is in the service range gets the address
-// of the kubernetes service in discovery, as from kube-apiserver. With -stock, kube-apiserver is asked as well.
+// TestClientsInServicesLearnTheServiceAddress checks that a client whose address is in the service range gets the
+// address of the kubernetes service in discovery, as from kube-apiserver. With -stock, kube-apiserver is asked as
+// well.
 func TestClientsInServicesLearnTheServiceAddress(t *testing.T) {
 	p := newPlane(t)
 	programs := []*member{p.member(false, "", proctest.Port(t))}

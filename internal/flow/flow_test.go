@@ -47,7 +47,7 @@ func drawFlow(r *rapid.T) (*flowRequest, user.Info) {
 	return request, who
 }
 
-// TestFlowAwaitsItsConfiguration: after Await, requests belong to their stored priority levels. Await does
+// TestFlowAwaitsItsConfiguration checks that after Await, requests belong to their stored priority levels. Await does
 // not wait in a new cluster, which has none.
 func TestFlowAwaitsItsConfiguration(t *testing.T) {
 	f, begin := prepareFlow(t, 600, flowConfiguration()...)
@@ -184,7 +184,7 @@ func TestRequestsWaitForSeats(t *testing.T) {
 	}
 }
 
-// TestRequestsLeaveTheQueueWithTheirContexts: a request stops waiting when its context ends.
+// TestRequestsLeaveTheQueueWithTheirContexts checks that a request stops waiting when its context ends.
 func TestRequestsLeaveTheQueueWithTheirContexts(t *testing.T) {
 	f := runFlow(t, 20, flowConfiguration()...)
 	request := onPods("get")

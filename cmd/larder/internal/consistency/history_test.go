@@ -13,7 +13,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// Without so much of everything a run proves nothing; it lasts until there was.
+// least is the number of operations of each kind without which a run proves nothing. The run lasts until then.
 const least = 300
 
 // TestHistory lets writers, readers and watchers use two replicas while faults are injected, and checks everything

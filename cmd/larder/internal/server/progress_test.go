@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestPathsAreWordsOfTheShell: a user can paste the line that names the kubeconfig, wherever that is.
+// TestPathsAreWordsOfTheShell checks that a user can paste the line that names the kubeconfig, wherever that is.
 func TestPathsAreWordsOfTheShell(t *testing.T) {
 	const plain = "/data-dir/admin.kubeconfig"
 	if got := quote(plain); got != plain {
