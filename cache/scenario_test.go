@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// TestScenariosMatchTheirFiles runs the stories in testdata. Run it with -rewrite to record what
-// the cache does now, and commit only changes that you can explain.
+// TestScenariosMatchTheirFiles runs the scenarios in testdata. Run it with -rewrite to record the
+// present results, and commit only changes that you can explain.
 //
 // An object is written "key@revision name=value...": node is spec.nodeName, all
 // other names are labels, "corrupt" makes it corrupt, "size=n" is the length of its

@@ -77,8 +77,8 @@ func identified(ctx context.Context, id string) context.Context {
 	return ctx
 }
 
-// spanAttributes are those that go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp
-// gives the span of a server, and those that kube-apiserver adds.
+// spanAttributes returns the attributes that go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp sets on the
+// span of a server, and the attributes that kube-apiserver adds.
 func spanAttributes(x *apiCall) []attribute.KeyValue {
 	attributes := []attribute.KeyValue{
 		attribute.String("http.request.method", x.Method), attribute.String("url.scheme", "https"), attribute.String("url.path", x.Path), attribute.String("http.target", x.Target),

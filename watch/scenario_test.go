@@ -12,15 +12,15 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// TestScenariosMatchTheirFiles runs the stories in testdata. Nothing happens on its own in them:
-// the hub works at the command hub, a watcher at poll. Rewrite the expectations
-// with -rewrite, and commit only what you understand.
+// TestScenariosMatchTheirFiles runs the scenarios in testdata. Nothing happens without a command: the
+// hub works at the command hub, a watcher at poll. Record new results with -rewrite, and commit only
+// changes that you can explain.
 //
 //	new [backlog=N] [events=N]   a loaded cache at revision 1, a hub
 //	apply                        one revision; lines: KEY [labels=a=b,..] [fields=a=b,..] [gone] [bad]
 //	fresh revision=N             the store is known to have no more changes up to N
 //	reset                        a new epoch
-//	hub                          the hub publishes what there is
+//	hub                          the hub publishes all events
 //	stop                         the hub ends
 //	watch NAME [namespace=] [name=] [label=()] [field=()] [initial | after=N] [silent]
 //	poll NAME [room=N]

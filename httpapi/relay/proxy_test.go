@@ -335,10 +335,10 @@ func TestDeadlines(t *testing.T) {
 // TestConfigsThatAreRefused checks that a credential that cannot be kept apart is an error.
 func TestConfigsThatAreRefused(t *testing.T) {
 	for want, config := range map[string]*rest.Config{
-		"its own transport": {Host: "https://h", WrapTransport: func(rt http.RoundTripper) http.RoundTripper { return rt }},
-		"impersonates a user":  {Host: "https://h", Impersonate: rest.ImpersonationConfig{UserName: "root"}},
-		"missing":              {Host: "https://h", TLSClientConfig: rest.TLSClientConfig{CAFile: "missing"}},
-		"host must be":         {Host: "https://h:x"},
+		"its own transport":   {Host: "https://h", WrapTransport: func(rt http.RoundTripper) http.RoundTripper { return rt }},
+		"impersonates a user": {Host: "https://h", Impersonate: rest.ImpersonationConfig{UserName: "root"}},
+		"missing":             {Host: "https://h", TLSClientConfig: rest.TLSClientConfig{CAFile: "missing"}},
+		"host must be":        {Host: "https://h:x"},
 	} {
 		if _, err := NewProxy(ProxyConfig{Upstream: config}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q in it", err, want)

@@ -21,12 +21,11 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// block is a fenced block of a document. What follows the language tells what this test does
-// with it:
+// block is a fenced block of a document. The words after the fence say how the test runs it:
 //
 //	sh            runs in the shell of the document, and must succeed
-//	sh server     stays in the foreground: the test waits until it is ready, and goes on
-//	sh stopped    runs after all servers of the document were ended
+//	sh server     stays in the foreground: the test waits until it is ready, and continues
+//	sh stopped    runs after all servers of the document have ended
 //	console       does not run: it needs other machines, programs or much time
 type block struct {
 	kind, text string

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// goldenFile holds stock's answers, compressed. Requests with the same answer stand together:
+// goldenFile has kube-apiserver's answers, compressed. Requests with the same answer are grouped:
 //
 //	> a request, as JSON
 //	> another

@@ -53,15 +53,15 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// TestWriteCosts holds what one write of each kind makes a server do against
-// testdata/writecosts.txt: goroutines started, encodes, decodes and deep copies of the object, and
-// conversions between the typed object and a map of its fields. None may be more; -rewrite
-// records those of now. -v also tells bytes and allocations, which are held against nothing.
+// TestWriteCosts compares the work of a server for one write of each kind with testdata/writecosts.txt:
+// goroutines started, encodes, decodes and deep copies of the object, and conversions between the typed
+// object and a map of its fields. No count may grow; -rewrite records the present counts. -v also logs
+// bytes and allocations, which are not compared.
 //
-// Client, server and etcd are three processes, so that what the server's does is the server's.
-// The client sends one request at a time. Goroutines, bytes and allocations come from the
-// runtime's totals: others go on meanwhile, so that the least of several counts is the writes' own.
-// Encodes, decodes and copies come from a profile of all allocations: see labelsCounted.
+// Client, server and etcd are three processes, so that the counts are the server's alone. The client
+// sends one request at a time. Goroutines, bytes and allocations come from the runtime's totals. They
+// include concurrent work, so that the least of several counts is used. Encodes, decodes and copies
+// come from a profile of all allocations: see labelsCounted.
 func TestWriteCosts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("sends some 60 kinds of writes to one server after another")

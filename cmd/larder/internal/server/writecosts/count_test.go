@@ -11,12 +11,12 @@ import (
 	"strings"
 )
 
-// labelsCounted is how many labels the objects have whose encodes, decodes and copies are counted.
-// No other map of an object has about as many keys, so that the sizes of a few allocations tell
-// what happens to it: that of the table of a map that has grown so far, which every decode and
-// every copy of the object makes once; and those of the slices in which the generated encoders of
-// protobuf, encoding/json and our encoder of custom resources sort the keys, once for each encode. In a map of an object's fields,
-// managedFields name all labels again; what is made of them is made as an item of a list.
+// labelsCounted is the number of labels of the objects whose encodes, decodes and copies are counted. No
+// other map of an object has about as many keys, so that allocations of a few sizes identify the
+// operation. Every decode and every copy of the object allocates the table of such a map once. Every
+// encode allocates a slice to sort the keys once: the generated encoders of protobuf, encoding/json and
+// our encoder of custom resources. In a map of an object's fields, managedFields name all labels again;
+// these are allocated as an item of a list.
 const (
 	labelsCounted = 40
 
