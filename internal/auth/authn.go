@@ -224,7 +224,10 @@ func remembering(next authenticator.Request, success, failure time.Duration) aut
 	asked := authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		req := &http.Request{Header: http.Header{"Authorization": {"Bearer " + token}}}
 		resp, ok, err := next.AuthenticateRequest(req.WithContext(ctx))
-		if err != nil && err.Error() != refusedToken { // upstream's authenticator of its own client comes first, and refuses, too
+		if err != nil && err.Error() == refusedToken {
+			return nil, false, nil // the caller makes the same error, and the metric of the cache counts none, as in upstream
+		}
+		if err != nil { // upstream's authenticator of its own client comes first, and refuses, too
 			err = utilerrors.NewAggregate([]error{errors.New(refusedToken), err})
 		}
 		return resp, ok, err

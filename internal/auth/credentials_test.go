@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -483,5 +484,45 @@ func TestLocalAuthenticatorsCallNoWebhook(t *testing.T) {
 	}
 	if n := asked.Load(); n != 0 {
 		t.Errorf("webhooks were asked %d times", n)
+	}
+}
+
+// TestReviewsThatCannotBeDecoded: an answer of a token webhook that is no TokenReview, such as a page of a proxy, is no
+// refusal, and watches go on.
+func TestReviewsThatCannotBeDecoded(t *testing.T) {
+	type answer struct {
+		code              int
+		contentType, body string
+	}
+	var says atomic.Pointer[answer]
+	url, ca := serveTLS(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		a := says.Load()
+		w.Header().Set("Content-Type", a.contentType)
+		w.WriteHeader(a.code)
+		_, _ = io.WriteString(w, a.body)
+	}))
+	c := config(t, newAuthority(t))
+	c.Authentication.WebHook.ConfigFile, c.Authentication.WebHook.Version = kubeconfig(t, url, ca), "v1"
+	a := load(t, c)
+	const review = `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","status":{"authenticated":false,"error":"0-length response"}}`
+	for text, undecided := range map[answer]bool{
+		{200, "application/json", review}:                                     false,
+		{200, "application/json", `{"kind":"TokenReview"}`}:                   false,
+		{200, "application/json", "{junk"}:                                    true,
+		{200, "text/html", "<html>maintenance</html>"}:                        true,
+		{200, "application/json", `{"apiVersion":"v1","kind":"Pod"}`}:         true,
+		{200, "application/json", `{"apiVersion":"v2","kind":"TokenReview"}`}: true,
+		{200, "application/json", `[]`}:                                       true,
+		{200, "application/json", strings.Replace(review, "false", "1", 1)}:   true,
+		{200, "application/vnd.kubernetes.protobuf", "k8s"}:                   true,
+		{200, "", ""}: true,
+		{204, "", ""}: true,
+		{503, "", ""}: true,
+	} {
+		says.Store(&text)
+		_, ok, err := a.Revocation().Authenticator.AuthenticateRequest(request(t, fmt.Sprintf("token-%p", &text), nil))
+		if ok || (err != nil) != undecided {
+			t.Errorf("%+v: %v, %v", text, ok, err)
+		}
 	}
 }

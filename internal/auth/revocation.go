@@ -150,15 +150,17 @@ func (a *reauthenticator) refuses(ctx context.Context, err error, token string) 
 }
 
 // unanswered reports whether err, or one of several errors, says that a provider or a webhook could not be
-// asked. Errors of providers have no type. Every other error is a refusal: a webhook may give a reason.
+// asked, or that the answer was no TokenReview, such as a page of a proxy. Most of these errors have no type. Every
+// other error is a refusal: a webhook may give a reason.
 func unanswered(err error) bool {
 	if all, ok := err.(utilerrors.Aggregate); ok {
 		return slices.ContainsFunc(all.Errors(), unanswered)
 	}
-	if text := err.Error(); strings.HasPrefix(text, "oidc: ") {
+	text := err.Error()
+	if strings.HasPrefix(text, "oidc: ") {
 		return slices.ContainsFunc(silentProvider, func(part string) bool { return strings.Contains(text, part) })
 	}
-	return Undecided(err)
+	return Undecided(err) || slices.ContainsFunc(noReview, func(begin string) bool { return strings.HasPrefix(text, begin) })
 }
 
 // Undecided reports whether err, from an authenticator or authorizer, means that a webhook could not be reached.
@@ -193,6 +195,13 @@ const failedCondition = "cel evaluation error: "
 // refusedToken is the text of upstream's error for a token that all authenticators have
 // refused: apiserver pkg/authentication/request/bearertoken and websocket.
 const refusedToken = "invalid bearer token"
+
+// noReview are the beginnings of errors for an answer that is no TokenReview: client-go rest/request.go, and apimachinery
+// below it.
+var noReview = []string{
+	"0-length response with status code: ", "couldn't get version/kind; ", "converting (", "no kind ", "json: cannot unmarshal ",
+	"serializer for ",
+}
 
 // silentProvider are parts of upstream's errors for a token whose provider could not be
 // reached: apiserver plugin/pkg/authenticator/token/oidc, and go-oidc below it.

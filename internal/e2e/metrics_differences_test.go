@@ -47,10 +47,6 @@ var knownDifferences = []knownDifference{
 		"a value is transformed once, when it arrives; that it is read for a write, too, is a matter of time",
 	},
 	{
-		regexp.MustCompile(`^authentication_token_cache_fetch_total$`), "values", true,
-		"a token that is not accepted is looked for by one authenticator after the other",
-	},
-	{
 		regexp.MustCompile(`^etcd_request(s_total|_duration_seconds)$`), "values", false,
 		"caches are filled by lists without a count, and compared with etcd by lists of keys",
 	},
