@@ -33,6 +33,7 @@ const (
 	deniedTTL     = 5 * time.Second
 	tokenTTL      = 2 * time.Second
 	reviewTimeout = 30 * time.Second // as in kube-apiserver
+	maxReview     = 128 << 10        // bytes of an answer, which repeats the user's groups
 )
 
 // retries configures the retries of a review. A client retries a request that fails.
@@ -102,7 +103,7 @@ func (r reviewing) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	defer resp.Body.Close()
 	var is struct{ APIVersion, Kind string }
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReview))
 	if err != nil || json.Unmarshal(body, &is) != nil || is.Kind != "Status" && !strings.HasSuffix(req.URL.Path, strings.ToLower("/apis/"+is.APIVersion+"/"+is.Kind+"s")) {
 		return nil, fmt.Errorf("relay: the upstream answers a review with %q, kind %q (%v)", resp.Header.Get("Content-Type"), is.Kind, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -71,7 +72,7 @@ func (r *reviewer) answer(w http.ResponseWriter, req *http.Request) {
 	}
 	if text := r.gateway.Load(); text != nil {
 		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Content-Length", "200") // more than it sends, if that has no spaces after it
+		w.Header().Set("Content-Length", strconv.Itoa(max(len(*text), 200))) // more than it sends, if that has no spaces after it
 		fmt.Fprint(w, *text)
 		return
 	}
@@ -143,7 +144,7 @@ func (r *reviewer) upstream(t *testing.T) *rest.Config {
 // rights loads and runs the rights of a relay of that upstream.
 func rights(t *testing.T, upstream *rest.Config, clientCA string, anonymous bool) *auth.Auth {
 	t.Helper()
-	transport, err := relay.TransportFor(upstream)
+	client, err := clientFor(upstream)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +152,7 @@ func rights(t *testing.T, upstream *rest.Config, clientCA string, anonymous bool
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := loadRights(t.Context(), &http.Client{Transport: transport}, base, clientCA, anonymous)
+	a, err := loadRights(t.Context(), client, base, clientCA, anonymous)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,6 +252,7 @@ func TestPagesDecideNothing(t *testing.T) {
 	for name, text := range map[string]string{
 		"no kind": `{"error":"maintenance"}`, "another kind": `{"apiVersion":"v1","kind":"Pod",` + status,
 		"another version": `{"apiVersion":"authentication.k8s.io/v2","kind":"TokenReview",` + status, "empty": "", "list": "[]",
+		"large": `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","status":{"authenticated":true,"user":{"username":"ann","groups":["` + strings.Repeat(`","`, 50_000) + `"]}}}`,
 	} {
 		text = fmt.Sprintf("%-200s", text)
 		r.gateway.Store(&text)
@@ -271,6 +273,28 @@ func decidesNothing(t *testing.T, what string, a *auth.Auth) {
 	}
 	if decision, _, err := a.Authorizer.Authorize(t.Context(), pods(&user.DefaultInfo{Name: "ann"}, "hers")); decision != authorizer.DecisionNoOpinion || !auth.Undecided(err) {
 		t.Errorf("%s: %v, %v", what, decision, err)
+	}
+}
+
+// TestRedirectsAreNotFollowed: the server that a redirect names does not get the relay's credential.
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		t.Errorf("%s %s is sent elsewhere with %q", req.Method, req.URL, req.Header["Authorization"])
+	}))
+	defer elsewhere.Close()
+	for _, code := range []int{http.StatusMovedPermanently, http.StatusTemporaryRedirect} {
+		u := httptest.NewServer(http.RedirectHandler(elsewhere.URL, code))
+		defer u.Close()
+		config := &rest.Config{Host: u.URL, BearerToken: relaysToken}
+		decidesNothing(t, http.StatusText(code), rights(t, config, "", true))
+		client, err := clientFor(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp, err := client.Get(u.URL + "/version"); err == nil {
+			t.Errorf("%s to /version", resp.Status)
+		}
+		client.CloseIdleConnections()
 	}
 }
 

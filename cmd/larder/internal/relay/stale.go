@@ -28,6 +28,8 @@ import (
 const (
 	// rememberedDecisions limits the entries of each memory.
 	rememberedDecisions = 10_000
+	// maxRemembered limits the text of an entry.
+	maxRemembered = 16 << 10
 	// patience is how long the upstream is asked if there is a last decision. After it has not answered, last
 	// decisions are repeated for pause without asking.
 	patience, pause = 2 * time.Second, time.Second
@@ -189,6 +191,14 @@ type remembered struct {
 	reason   string
 }
 
+// size returns about how many bytes the user and the reason have.
+func (r *remembered) size() int {
+	if r.response == nil {
+		return len(r.reason)
+	}
+	return len(fmt.Sprint(r.response.User))
+}
+
 // limit returns a context for asking again. It ends early if there is a last decision.
 func (r *remembered) limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	if r == nil {
@@ -212,11 +222,11 @@ func (m *memory) recall(key digest) *remembered {
 	return r
 }
 
-// remember stores a decision, unless there is one with a later request.
+// remember stores a decision, unless there is one with a later request, or it is too large.
 func (m *memory) remember(key digest, r *remembered) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if last := m.recall(key); last != nil && last.asked.After(r.asked) {
+	if last := m.recall(key); last != nil && last.asked.After(r.asked) || r.size() > maxRemembered {
 		return
 	}
 	m.entries.Add(key, r, m.bound-time.Since(r.asked))

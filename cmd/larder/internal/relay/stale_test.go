@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -215,6 +216,19 @@ func TestLaterDecisionsCount(t *testing.T) {
 	m.remember(digest{}, approval)
 	if m.recall(digest{}) != refusal {
 		t.Error("an older approval replaces a refusal")
+	}
+}
+
+// TestLargeDecisionsAreNotRemembered: what the upstream says of users does not fill the memory.
+func TestLargeDecisionsAreNotRemembered(t *testing.T) {
+	s := newStale(time.Hour)
+	many := &user.DefaultInfo{Name: "ann", Groups: make([]string, 2*maxRemembered)}
+	for name, large := range map[string]*remembered{"user": {response: &authenticator.Response{User: many}}, "reason": {reason: strings.Repeat("x", 2*maxRemembered)}} {
+		large.asked = time.Now()
+		s.users.remember(digest{}, large)
+		if s.users.recall(digest{}) != nil {
+			t.Error(name)
+		}
 	}
 }
 

@@ -89,16 +89,33 @@ func (s *Server) reach(ctx context.Context, of Upstream) (*upstream, error) {
 		return nil, err
 	}
 	u.rest.UserAgent = "larder-relay"
-	transport, err := relay.TransportFor(u.rest)
-	if err != nil {
+	if u.client, err = clientFor(u.rest); err != nil {
 		return nil, err
 	}
-	u.client = &http.Client{Transport: transport}
 	if u.base, _, err = rest.DefaultServerUrlFor(u.rest); err != nil {
 		return nil, fmt.Errorf("relay: upstream: %w", err)
 	}
 	u.auth, err = loadRights(ctx, u.client, u.base, u.ClientCAFile, true)
 	return u, err
+}
+
+// clientFor returns a client with the relay's own credentials.
+func clientFor(config *rest.Config) (*http.Client, error) {
+	transport, err := relay.TransportFor(config)
+	return &http.Client{Transport: direct{transport}}, err
+}
+
+// direct follows no redirects: each request of the transport has the relay's credential, whatever its server is.
+type direct struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (d direct) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := d.RoundTripper.RoundTrip(req)
+	if err == nil && resp.StatusCode/100 == 3 {
+		resp.Body.Close()
+		return nil, fmt.Errorf("relay: the upstream answers %s with a redirect to %q", req.URL.Path, resp.Header.Get("Location"))
+	}
+	return resp, err
 }
 
 // warn waits until the upstream responds, and logs the rights that the relay lacks there. It returns when ctx ends.
