@@ -132,7 +132,7 @@ func (p *Proxy) Forward(x *nethttp.Call) {
 			x.Fail(apierrors.NewBadRequest(fmt.Sprintf("a connection of the relay cannot be upgraded to %q", up)))
 			return
 		}
-		f.header = endToEnd(sent)
+		f.header, f.own = endToEnd(sent), x.Subresource != "proxy" && !x.VerbInPath
 		f.via = transports{impersonate(x.User, p.relay.plain), impersonate(x.User, p.relay.upgrading)}
 	}
 	f.header["Audit-Id"] = []string{x.AuditID}
@@ -173,6 +173,7 @@ type forwarding struct {
 	prefix   string
 	header   http.Header
 	via      transports
+	own      bool        // the relay's credential is sent, and no pod or the like answers
 	long     bool        // the answer is a watch, a log or the like
 	wrote    atomic.Bool // the upstream may have the request
 }
@@ -220,6 +221,10 @@ func (f *forwarding) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		proxy.Transport = f.via.upgrading
 	}
 	proxy.ModifyResponse = func(resp *http.Response) error {
+		if f.own && resp.StatusCode == http.StatusUnauthorized {
+			f.wrote.Store(false) // the upstream has done nothing
+			return errNotAccepted
+		}
 		maps.DeleteFunc(w.Header(), func(name string, _ []string) bool { return resp.Header[name] != nil })
 		f.relocate(resp.Header)
 		if resp.ContentLength < 0 && !f.long {
@@ -260,10 +265,16 @@ func (f *forwarding) rewrite(r *httputil.ProxyRequest) {
 	r.SetXForwarded()
 }
 
+// errNotAccepted says that the upstream refuses the relay's credential. The client's is valid.
+var errNotAccepted = errors.New("the upstream API server does not accept the relay's own credential")
+
 // fail answers a request that the upstream did not answer. Clients retry a request if the answer has
 // Retry-After. So the answer to a write that the upstream may have executed does not have it.
 func (f *forwarding) fail(w http.ResponseWriter, req *http.Request, err error) {
 	status := apierrors.NewServiceUnavailable("the upstream API server does not answer")
+	if err == errNotAccepted {
+		status = apierrors.NewServiceUnavailable(err.Error())
+	}
 	var known *apierrors.StatusError
 	switch {
 	case errors.As(err, &known): // of the client's body

@@ -297,6 +297,31 @@ func TestUpstreamAway(t *testing.T) {
 	}
 }
 
+// TestRelaysCredentialIsNotAccepted: the client's certificate is valid then, so it is not told 401. It is told that by a pod.
+func TestRelaysCredentialIsNotAccepted(t *testing.T) {
+	u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "Unauthorized", http.StatusUnauthorized) })
+	s := serve(t, u.config())
+	for _, c := range []struct {
+		name, method, path string
+		code               int
+	}{
+		{"bob", "GET", "/api/v1/namespaces/n/pods", 503}, {"bob", "POST", "/api/v1/namespaces/n/pods", 503}, {"bob", "GET", "/api/v1/pods?watch=1", 503},
+		{"bob", "GET", "/api/v1/namespaces/n/pods/p/proxy/", 401}, {"", "GET", "/api/v1/namespaces/n/pods", 401},
+	} {
+		req, _ := http.NewRequest(c.method, "https://"+s.addr+c.path, nil)
+		resp := s.ask(t, s.transportFor(t, s.tlsFor(t, c.name), true), req)
+		text, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != c.code || c.code == 503 != (resp.Header.Get("Retry-After") == "1" && strings.Contains(string(text), "the relay's own credential")) {
+			t.Errorf("%s: %s %s: %d, %v, %s, %v", c.name, c.method, c.path, resp.StatusCode, resp.Header, text, err)
+		}
+	}
+	_, in := s.upgrade(t, "bob", "POST", "/api/v1/namespaces/n/pods/p/exec", "SPDY/3.1")
+	if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("%v, %v", resp, err)
+	}
+}
+
 // TestRequestsThatDoNotGoThrough checks that tunnels, and methods that return the request's headers, are refused.
 func TestRequestsThatDoNotGoThrough(t *testing.T) {
 	u := newUpstream(t, nil)
