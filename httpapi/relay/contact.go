@@ -3,9 +3,12 @@ package relay
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,6 +17,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/utils/lru"
 )
 
 // contact records when the upstream last responded, and its version.
@@ -21,6 +25,7 @@ type contact struct {
 	asked chan struct{} // closed after the first attempt to reach the upstream
 	last  atomic.Int64  // time of the last answer, at first of the relay's creation, in Unix nanoseconds
 	minor atomic.Int64  // the upstream's highest minor version
+	known *lru.Cache    // the last connections by which it was asked
 }
 
 const (
@@ -44,19 +49,53 @@ func (r *Relay) keepContact(ctx context.Context) {
 	defer asked()
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		defer asked()
-		minor, err := minorOf(ctx, &r.config)
-		if err != nil {
-			if ctx.Err() == nil {
-				r.config.Logger.Warn("upstream does not report its version", "error", err)
-			}
-			return
-		}
-		r.contact.last.Store(time.Now().UnixNano())
-		if minor > r.contact.minor.Load() {
-			r.contact.minor.Store(minor)
-			r.leaveNewer(minor)
+		if err := r.askVersion(ctx); err != nil && ctx.Err() == nil {
+			r.config.Logger.Warn("upstream does not report its version", "error", err)
 		}
 	}, contactEvery)
+}
+
+// askVersion asks the upstream for its version once.
+func (r *Relay) askVersion(ctx context.Context) error {
+	minor, err := minorOf(ctx, &r.config)
+	if err != nil {
+		return err
+	}
+	r.contact.last.Store(time.Now().UnixNano())
+	if minor > r.contact.minor.Load() {
+		r.contact.minor.Store(minor)
+		r.leaveNewer(minor)
+	}
+	return nil
+}
+
+// encodable sends the lists and watches of built-in resources. A new connection may lead to a newer server of the upstream. So its
+// first answer waits until that server has told its version.
+type encodable struct{ *Relay }
+
+var errNewer = errors.New("relay: the upstream is newer than this program")
+
+// RoundTrip implements http.RoundTripper.
+func (e encodable) RoundTrip(req *http.Request) (*http.Response, error) {
+	var conn net.Conn
+	traced := httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) { conn = got.Conn }})
+	resp, err := e.config.Client.Transport.RoundTrip(req.WithContext(traced))
+	if err != nil || conn == nil {
+		return resp, err
+	}
+	if _, known := e.contact.known.Get(conn); !known {
+		if err = e.askVersion(req.Context()); err == nil {
+			e.contact.known.Add(conn, nil)
+		}
+	}
+	if err == nil && e.contact.minor.Load() > e.config.Minor {
+		err = errNewer
+	}
+	if err != nil {
+		resp.Body.Close()
+		return nil, err
+	}
+	return resp, nil
 }
 
 // leaveNewer leaves the built-in resources, if the upstream is newer than this program.

@@ -3,10 +3,14 @@ package relay
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptrace"
 	"path"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -29,7 +33,10 @@ import (
 type apiServer struct {
 	*Relay
 	revision int64
-	watches  int // the status code of watches; 0 opens them
+	watches  int           // the status code of watches; 0 opens them
+	cutAfter time.Duration // of watches; 0 is never. A probe gets a bookmark before
+	minor    string
+	conn     net.Conn // by which requests come; nil does not tell
 	lists    map[string]int
 	items    map[string][]byte // of a resource, at most one
 	events   map[string]chan []byte
@@ -45,7 +52,7 @@ var serverKinds = map[string]wire.Kind{
 // start runs a relay of an upstream in a synctest bubble until stop is called.
 func start(t *testing.T, resources *registry.Registry) (s *apiServer, stop func()) {
 	t.Helper()
-	s = &apiServer{revision: 100, lists: make(map[string]int), items: make(map[string][]byte), events: make(map[string]chan []byte)}
+	s = &apiServer{revision: 100, minor: "36", lists: make(map[string]int), items: make(map[string][]byte), events: make(map[string]chan []byte)}
 	for resource := range serverKinds {
 		s.events[resource] = make(chan []byte)
 	}
@@ -78,16 +85,24 @@ func (s *apiServer) RoundTrip(req *http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": req.Header["Accept"]}, Body: io.NopCloser(bytes.NewReader(body))}, nil
 	}
 	resource := path.Base(req.URL.Path)
+	if trace := httptrace.ContextClientTrace(req.Context()); trace != nil && s.conn != nil {
+		trace.GotConn(httptrace.GotConnInfo{Conn: s.conn})
+	}
 	switch watches := req.URL.Query().Get("watch") != ""; {
 	case resource == "version":
-		return answer(http.StatusOK, []byte(`{"major": "1", "minor": "36"}`))
+		return answer(http.StatusOK, fmt.Appendf(nil, `{"major": "1", "minor": %q}`, s.minor))
 	case s.lists[resource] != 0:
 		return answer(s.lists[resource], nil)
 	case watches && s.watches != 0 && resource == "configmaps":
 		return answer(s.watches, nil)
 	case watches:
 		from, to := io.Pipe()
-		go s.send(req.Context(), resource, to)
+		var bookmark []byte
+		if o := (&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ResourceVersion: strconv.FormatInt(s.revision, 10)}}); req.URL.Query().Get("timeoutSeconds") == "3" && s.cutAfter != 0 {
+			data, _ := o.Marshal()
+			bookmark = writerOf(resource).AppendFrame(nil, "BOOKMARK", data)
+		}
+		go s.send(req.Context(), resource, to, s.cutAfter, bookmark)
 		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": req.Header["Accept"]}, Body: from}, nil
 	}
 	writer, meta := writerOf(resource), wire.ListMeta{Revision: s.revision}
@@ -101,10 +116,21 @@ func (s *apiServer) RoundTrip(req *http.Request) (*http.Response, error) {
 	return answer(http.StatusOK, body)
 }
 
-// send sends the events of a resource in a watch.
-func (s *apiServer) send(ctx context.Context, resource string, to *io.PipeWriter) {
+// send sends the events of a resource in a watch, after a bookmark if there is one, and ends the watch after a time.
+func (s *apiServer) send(ctx context.Context, resource string, to *io.PipeWriter, after time.Duration, bookmark []byte) {
+	if bookmark != nil {
+		time.Sleep(time.Second)
+		_, _ = to.Write(bookmark)
+	}
+	var end <-chan time.Time
+	if after != 0 {
+		end = time.After(after)
+	}
 	for {
 		select {
+		case <-end:
+			_ = to.Close()
+			return
 		case frame := <-s.events[resource]:
 			_, _ = to.Write(frame)
 		case <-ctx.Done():
@@ -246,6 +272,98 @@ func TestUpstreamsThatSendNothing(t *testing.T) {
 		s.event("configmaps", "BOOKMARK", configMap(t, "", 103))
 		if s.read(t, configMaps) == nil {
 			t.Error("no cache answers after a bookmark")
+		}
+	})
+}
+
+// TestPageWithoutRoom: a resource with a page that is too large for the budget is not followed. It is not loaded again at once.
+func TestPageWithoutRoom(t *testing.T) {
+	resources := newRegistry(t)
+	synctest.Test(t, func(t *testing.T) {
+		s, stop := start(t, resources)
+		defer stop()
+		s.config.Budget.limit = 3000
+		s.items["configmaps"] = configMap(t, strings.Repeat("x", 2000), 95)
+		s.read(t, configMaps)
+		time.Sleep(overFor)
+		s.Relay.mu.Lock()
+		f := s.followed[schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}]
+		s.Relay.mu.Unlock()
+		if f == nil || !f.over.Load() || f.alive.Err() == nil {
+			t.Errorf("%+v", f)
+		}
+		s.items["configmaps"] = nil
+		time.Sleep(11 * time.Second)
+		if s.read(t, configMaps) == nil {
+			t.Error("no cache answers later")
+		}
+	})
+}
+
+// TestWatchesCutBeforeTheirBookmarks: something may cut each watch within a minute, so that no bookmark comes. A cache that nothing
+// in the upstream has overtaken is not old.
+func TestWatchesCutBeforeTheirBookmarks(t *testing.T) {
+	resources := newRegistry(t)
+	synctest.Test(t, func(t *testing.T) {
+		s, stop := start(t, resources)
+		defer stop()
+		s.cutAfter = 30 * time.Second
+		var x request.Request
+		if err := x.Parse("GET", configMaps); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		for time.Since(began) < 10*time.Minute {
+			s.set(func() { s.revision++ }) // of another resource
+			resource, age, done := s.Acquire(t.Context(), &x, new(reads.Resource))
+			if resource == nil || age != 0 {
+				t.Fatalf("after %v: %v, age %v", time.Since(began), resource, age)
+			}
+			done()
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+// TestNewerServerBehindTheSameAddress: while an upstream is upgraded, a new connection leads to a newer server. No watch gets an event
+// of that, whose fields may be unknown.
+func TestNewerServerBehindTheSameAddress(t *testing.T) {
+	resources := newRegistry(t)
+	synctest.Test(t, func(t *testing.T) {
+		s, stop := start(t, resources)
+		defer stop()
+		before, after := net.Pipe()
+		defer before.Close()
+		defer after.Close()
+		s.conn, s.cutAfter = before, time.Second
+		r := s.read(t, configMaps)
+		if r == nil {
+			t.Fatal("no cache answers")
+		}
+		w := open(t, r)
+		defer w.Close()
+		if _, err := w.Next(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		for time.Now().UnixNano()%int64(contactEvery) != 0 { // the version was asked for just now
+			time.Sleep(time.Millisecond)
+		}
+		synctest.Wait()
+		s.set(func() { s.conn, s.minor = after, "37" })
+		ended := make(chan struct{})
+		defer close(ended)
+		go func() {
+			time.Sleep(2 * s.cutAfter) // after the last watch of the older server
+			select {
+			case s.events["configmaps"] <- writerOf("configmaps").AppendFrame(nil, "ADDED", configMap(t, "new", 101)):
+			case <-ended:
+			}
+		}()
+		if deliveries, err := w.Next(t.Context(), nil); err != io.EOF {
+			t.Errorf("the watch gets %v, %v", deliveries, err)
+		}
+		if s.read(t, configMaps) != nil {
+			t.Error("a cache answers")
 		}
 	})
 }

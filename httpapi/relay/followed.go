@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +26,8 @@ const (
 	// heartbeat is longer than the interval of the upstream's bookmarks: a watch is compared with the upstream
 	// only if they do not come.
 	heartbeat = 75 * time.Second
+	// quiet is how long a watch sends nothing before the relay asks for a proof that it is current.
+	quiet = 65 * time.Second
 	// askEvery is how often the upstream is asked whether it still lets the relay list and watch a resource, and
 	// whether its etcd was restored.
 	askEvery = time.Minute
@@ -185,12 +188,22 @@ type source struct {
 
 // source returns the store of a resource. prefix begins its keys.
 func (r *Relay) source(f *followed, kind string, namespaced, protobuf bool, prefix string) (source, error) {
+	client, maxPage := r.config.Client, r.config.Budget.limit/2
+	if f.gvr == crdResource() {
+		maxPage = 0
+	} else if protobuf {
+		client = &http.Client{Transport: encodable{r}}
+	}
 	store, err := relay.NewStore(relay.StoreConfig{
-		Client: r.config.Client, Base: r.config.Upstream, Resource: f.gvr, Kind: kind, Namespaced: namespaced, Protobuf: protobuf, Redefined: !protobuf,
-		Prefix: prefix, Logger: r.config.Logger,
+		Client: client, Base: r.config.Upstream, Resource: f.gvr, Kind: kind, Namespaced: namespaced, Protobuf: protobuf, Redefined: !protobuf,
+		Prefix: prefix, Logger: r.config.Logger, MaxPage: maxPage,
 		Loaded: func(first bool, bytes int64) {
 			if first {
 				f.loaded.Store(0)
+			}
+			if bytes < 0 { // a page is too large
+				f.leave(r.config.Logger, bytes)
+				return
 			}
 			f.loaded.Add(bytes)
 			r.config.Budget.makeRoom()
@@ -233,6 +246,9 @@ func (s source) refusal(ctx context.Context) error {
 			default:
 				refused++
 			}
+		}
+		if s.store.Silence() > quiet { // something may cut watches before their bookmarks
+			_ = s.store.RequestProgress(ctx)
 		}
 		select {
 		case <-time.After(contactEvery):

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/lru"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/nethttp"
@@ -76,7 +77,7 @@ func New(config Config) (*Relay, error) {
 	config.Logger = cmp.Or(config.Logger, slog.New(slog.DiscardHandler))
 	config.Budget = cmp.Or(config.Budget, NewBudget(0))
 	r := &Relay{config: config, followed: make(map[schema.GroupVersionResource]*followed), changed: make(map[schema.GroupResource]time.Time)}
-	r.contact.asked = make(chan struct{})
+	r.contact.asked, r.contact.known = make(chan struct{}), lru.New(64)
 	r.contact.last.Store(time.Now().UnixNano())
 	config.Budget.relays = append(config.Budget.relays, r)
 	return r, nil

@@ -24,9 +24,9 @@ const (
 	// openTimeout bounds the time until the upstream begins to answer a watch.
 	openTimeout = 30 * time.Second
 
-	maxList   = 1 << 30 // bytes of a page
-	maxFrame  = 64 << 20
-	maxStatus = 1 << 20
+	maxPage   = 1 << 30
+	maxFrame  = 16 << 20 // as in client-go: apimachinery pkg/runtime/serializer/streaming
+	maxStatus = 64 << 10
 )
 
 // listing is one request for a list.
@@ -64,11 +64,14 @@ func (s *Store) list(ctx context.Context, q listing) (list, error) {
 		return list{}, err
 	}
 	defer func() { _ = body.Close() }()
-	data, err := readAll(body, maxList)
+	data, err := readAll(body, s.config.MaxPage)
+	if err == errTooLarge && s.config.Loaded != nil {
+		s.config.Loaded(false, -1)
+	}
 	if err != nil {
 		return list{}, cause(ctx, err)
 	}
-	answer, err := s.codec.list(data)
+	answer, err := s.codec.list(data, q.limit)
 	if err != nil {
 		return list{}, err
 	}

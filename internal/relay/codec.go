@@ -39,7 +39,8 @@ type event struct {
 // codec reads one media type. None of its results shares memory with the input.
 type codec interface {
 	mediaType() string
-	list(body []byte) (list, error)
+	// list decodes a list. With a limit, it fails if the list has more objects.
+	list(body []byte, limit int64) (list, error)
 	// frames returns a function that returns the raw frames of a watch one after another. A frame has at
 	// most limit bytes and is valid until the next call.
 	frames(body io.Reader, limit int64) func() ([]byte, error)
@@ -57,9 +58,19 @@ func newCodec(config StoreConfig) codec {
 	return &jsonCodec{apiVersion: apiVersion, kind: config.Kind, namespaced: config.Namespaced, writer: wire.JSON(kind)}
 }
 
-func newList(meta metav1.ListMeta, objects []object) (list, error) {
-	revision, err := parseRevision(meta.ResourceVersion)
-	return list{revision, meta.Continue, max(ptr.Deref(meta.RemainingItemCount, 0), 0), objects}, err
+// setMeta sets what l has beside objects.
+func (l *list) setMeta(meta metav1.ListMeta) (err error) {
+	l.token, l.remaining = meta.Continue, max(ptr.Deref(meta.RemainingItemCount, 0), 0)
+	l.revision, err = parseRevision(meta.ResourceVersion)
+	return err
+}
+
+// add appends an object that was decoded with err. With a limit, l may have no more objects.
+func (l *list) add(o object, err error, limit int64) error {
+	if l.objects = append(l.objects, o); err == nil && limit > 0 && int64(len(l.objects)) > limit {
+		err = fmt.Errorf("%w: a page has more than %d objects", errMalformed, limit)
+	}
+	return err
 }
 
 var errMalformed = errors.New("upstream's answer is malformed")

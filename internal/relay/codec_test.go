@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"runtime"
 	"strconv"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,7 +40,7 @@ func TestJSONItemsKeepTheirBytes(t *testing.T) {
 		`null`:              "",
 		`7`:                 "",
 	} {
-		l, err := codecs()["json"].list([]byte(`{"kind":"ConfigMapList","items":[` + item + `],"metadata":{"resourceVersion":"9"}}`))
+		l, err := codecs()["json"].list([]byte(`{"kind":"ConfigMapList","items":[`+item+`],"metadata":{"resourceVersion":"9"}}`), 0)
 		switch {
 		case want == "" && err == nil:
 			t.Errorf("%s is taken", item)
@@ -59,7 +61,7 @@ func TestUnknownFieldsSurvive(t *testing.T) {
 	w := wire.Protobuf(wire.Kind{APIVersion: "v1", Kind: "ConfigMap", ListKind: "ConfigMapList"})
 	body := w.AppendListHeader(nil, wire.ListMeta{Revision: 9}, 1, w.ItemSize(message))
 	body = w.AppendListFooter(append(w.AppendItemHeader(body, 0, message), message...), wire.ListMeta{}, 1)
-	l, err := codecs()["protobuf"].list(body)
+	l, err := codecs()["protobuf"].list(body, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +76,7 @@ func TestListsOfOtherKinds(t *testing.T) {
 	for listKind, ok := range map[string]bool{"ConfigMapList": true, "SecretList": false, "ConfigMap": false, "": false} {
 		w := wire.Protobuf(wire.Kind{APIVersion: "v1", Kind: "ConfigMap", ListKind: listKind})
 		meta := wire.ListMeta{Revision: 9}
-		if _, err := codecs()["protobuf"].list(w.AppendListFooter(w.AppendListHeader(nil, meta, 0, 0), meta, 0)); (err == nil) != ok {
+		if _, err := codecs()["protobuf"].list(w.AppendListFooter(w.AppendListHeader(nil, meta, 0, 0), meta, 0), 0); (err == nil) != ok {
 			t.Errorf("%q: %v", listKind, err)
 		}
 	}
@@ -90,6 +92,50 @@ func TestFramesAreLimited(t *testing.T) {
 	}
 	if _, err := readAll(endless{}, 1000); !errors.Is(err, errTooLarge) {
 		t.Error(err)
+	}
+}
+
+// TestPagesAreLimited: a page has no more objects than were asked for, and no status is large. Small items of a page do not need much
+// more memory than the page.
+func TestPagesAreLimited(t *testing.T) {
+	o := corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x", Namespace: "a", ResourceVersion: "7"}}
+	for name, c := range codecs() {
+		kind := wire.Kind{APIVersion: "v1", Kind: "ConfigMap", ListKind: "ConfigMapList"}
+		w, marshal := wire.JSON(kind), func() ([]byte, error) { return json.Marshal(&o) }
+		if name == "protobuf" {
+			w, marshal = wire.Protobuf(kind), o.Marshal
+		}
+		item, err := marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		meta := wire.ListMeta{Revision: 9}
+		body := w.AppendListHeader(nil, meta, 3, 3*w.ItemSize(item))
+		for i := range 3 {
+			body = append(w.AppendItemHeader(body, i, item), item...)
+		}
+		body = w.AppendListFooter(body, meta, 3)
+		for limit, ok := range map[int64]bool{0: true, 2: false, 3: true} {
+			if l, err := c.list(body, limit); (err == nil) != ok || ok && len(l.objects) != 3 {
+				t.Errorf("%s: limit %d: %d objects, %v", name, limit, len(l.objects), err)
+			}
+		}
+		if _, err := c.status(make([]byte, maxStatus+1)); !errors.Is(err, errTooLarge) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	body := []byte(`{"metadata":{"resourceVersion":"1"},"items":[0` + strings.Repeat(",0", 1<<20) + `]}`)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := codecs()["json"].list(body, 500)
+	runtime.ReadMemStats(&after)
+	if used := int(after.TotalAlloc - before.TotalAlloc); err == nil || used > 4*len(body) {
+		t.Errorf("%d bytes for a page of %d, %v", used, len(body), err)
+	}
+	for _, items := range []string{`{}`, `7`, `"["`} {
+		if _, err := codecs()["json"].list([]byte(`{"metadata":{"resourceVersion":"1"},"items":`+items+`}`), 0); err == nil {
+			t.Errorf("items %s are a list", items)
+		}
 	}
 }
 
@@ -161,7 +207,7 @@ func FuzzList(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for name, c := range codecs() {
 			before := bytes.Clone(body)
-			l, err := c.list(body)
+			l, err := c.list(body, 0)
 			if err != nil {
 				continue
 			}

@@ -35,6 +35,6 @@
 //
 // # Bytes
 //
-// Each value is a separate allocation that nothing modifies. Pages of lists are limited to 1 GiB, frames
-// to 64 MiB, error bodies to 1 MiB.
+// Each value is a separate allocation that nothing modifies. Pages of lists are limited to
+// StoreConfig.MaxPage bytes and to the objects that were asked for, frames to 16 MiB, and errors to 64 KiB.
 package relay

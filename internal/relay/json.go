@@ -1,7 +1,9 @@
 package relay
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,22 +29,29 @@ func unmarshal(data []byte, into any) error {
 	return nil
 }
 
-func (c *jsonCodec) list(body []byte) (list, error) {
+func (c *jsonCodec) list(body []byte, limit int64) (l list, err error) {
 	var decoded struct {
-		Metadata metav1.ListMeta   `json:"metadata"`
-		Items    []json.RawMessage `json:"items"`
+		Metadata metav1.ListMeta `json:"metadata"`
+		Items    json.RawMessage `json:"items"`
 	}
 	if err := unmarshal(body, &decoded); err != nil {
 		return list{}, err
 	}
-	objects := make([]object, len(decoded.Items))
-	for i, item := range decoded.Items {
-		var err error
-		if objects[i], err = c.object(item); err != nil {
+	items := json.NewDecoder(bytes.NewReader(decoded.Items)) // one after the other: a slice of many small ones would be large
+	if first, _ := items.Token(); first != json.Delim('[') && first != nil {
+		return list{}, fmt.Errorf("%w: items begin with %v", errMalformed, first)
+	}
+	for items.More() {
+		var item json.RawMessage
+		if err := items.Decode(&item); err != nil {
+			return list{}, malformed(err)
+		}
+		o, err := c.object(item)
+		if err := l.add(o, err, limit); err != nil {
 			return list{}, err
 		}
 	}
-	return newList(decoded.Metadata, objects)
+	return l, l.setMeta(decoded.Metadata)
 }
 
 // jsonHead is the part of an object that is decoded.
@@ -117,6 +126,9 @@ func (c *jsonCodec) event(frame []byte) (event, error) {
 }
 
 func (c *jsonCodec) status(body []byte) (status metav1.Status, err error) {
+	if len(body) > maxStatus {
+		return status, errTooLarge
+	}
 	if err = unmarshal(body, &status); err == nil && status.Kind != "Status" {
 		err = typeMismatch(status.APIVersion, status.Kind)
 	}

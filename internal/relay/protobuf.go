@@ -3,7 +3,6 @@ package relay
 import (
 	"bytes"
 	"encoding/binary"
-	"fmt"
 	"io"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,16 +20,12 @@ type protobufCodec struct {
 
 func (c *protobufCodec) mediaType() string { return "application/vnd.kubernetes.protobuf" }
 
-func (c *protobufCodec) list(body []byte) (list, error) {
+func (c *protobufCodec) list(body []byte, limit int64) (l list, err error) {
 	message, apiVersion, kind, ok := wire.Unenvelope(body)
-	switch {
-	case !ok:
-		return list{}, fmt.Errorf("%w: no envelope", errMalformed)
-	case apiVersion != c.apiVersion || kind != c.kind+"List":
+	if !ok || apiVersion != c.apiVersion || kind != c.kind+"List" {
 		return list{}, typeMismatch(apiVersion, kind)
 	}
 	var meta metav1.ListMeta
-	var objects []object
 	for f, err := range wire.Contents(message) {
 		if err == nil && f.Number == 1 {
 			err = meta.Unmarshal(f.Bytes)
@@ -40,13 +35,12 @@ func (c *protobufCodec) list(body []byte) (list, error) {
 		}
 		if f.Number == 2 { // an item
 			o, err := c.object(f.Bytes)
-			if err != nil {
+			if err := l.add(o, err, limit); err != nil {
 				return list{}, err
 			}
-			objects = append(objects, o)
 		}
 	}
-	return newList(meta, objects)
+	return l, l.setMeta(meta)
 }
 
 // object returns the object of a bare message. The value has the envelope in which kube-apiserver stores it.
@@ -156,6 +150,9 @@ func (c *protobufCodec) event(frame []byte) (event, error) {
 }
 
 func (c *protobufCodec) status(body []byte) (status metav1.Status, err error) {
+	if len(body) > maxStatus {
+		return status, errTooLarge
+	}
 	message, apiVersion, kind, ok := wire.Unenvelope(body)
 	if !ok || apiVersion != "v1" || kind != "Status" {
 		return status, typeMismatch(apiVersion, kind)

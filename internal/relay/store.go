@@ -36,9 +36,11 @@ type StoreConfig struct {
 	// Prefix ends in "/". Keys are Prefix + [namespace/]name.
 	Prefix string
 	// Loaded, if it is set, is called with the bytes of the objects in each page of a list; first is true for a
-	// list's first page.
+	// list's first page. If a page has more than MaxPage bytes, bytes is -1.
 	Loaded func(first bool, bytes int64)
-	Logger *slog.Logger // nil discards
+	// MaxPage limits the bytes of a page of a list. 0, or more than 1 GiB, means 1 GiB.
+	MaxPage int64
+	Logger  *slog.Logger // nil discards
 }
 
 // Store is a read-only [kv.Store] of one resource of an API server.
@@ -84,6 +86,7 @@ func NewStore(config StoreConfig) (*Store, error) {
 	case !strings.HasSuffix(config.Prefix, "/"):
 		return nil, fmt.Errorf("relay: prefix %q does not end in /", config.Prefix)
 	}
+	config.MaxPage = min(cmp.Or(config.MaxPage, maxPage), maxPage)
 	s := &Store{
 		config:    config,
 		logger:    cmp.Or(config.Logger, slog.New(slog.DiscardHandler)).With("resource", config.Resource.GroupResource().String()),
