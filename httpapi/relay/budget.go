@@ -2,7 +2,6 @@ package relay
 
 import (
 	"cmp"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -59,16 +58,11 @@ func (b *Budget) makeRoom() {
 		if c.gvr == crdResource() { // without which custom resources are not followed
 			continue
 		}
-		c.leave(c.relay.config.Logger, c.bytes)
+		c.relay.config.Logger.Warn("no room for a resource, its requests go through", "resource", c.gvr, "bytes", c.bytes)
+		c.over.Store(true)
+		c.cancel()
 		total -= c.bytes
 	}
-}
-
-// leave stops following f, which has no room. Requests for it go through for overFor.
-func (f *followed) leave(logger *slog.Logger, bytes int64) {
-	logger.Warn("no room for a resource, its requests go through", "resource", f.gvr, "bytes", bytes)
-	f.over.Store(true)
-	f.cancel()
 }
 
 // candidates returns the resources that have a cache, and the sum of their bytes.

@@ -73,8 +73,6 @@ func (r *Relay) askVersion(ctx context.Context) error {
 // first answer waits until that server has told its version.
 type encodable struct{ *Relay }
 
-var errNewer = errors.New("relay: the upstream is newer than this program")
-
 // RoundTrip implements http.RoundTripper.
 func (e encodable) RoundTrip(req *http.Request) (*http.Response, error) {
 	var conn net.Conn
@@ -89,7 +87,7 @@ func (e encodable) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	if err == nil && e.contact.minor.Load() > e.config.Minor {
-		err = errNewer
+		err = errors.New("relay: the upstream is newer than this program")
 	}
 	if err != nil {
 		resp.Body.Close()
@@ -126,12 +124,8 @@ func minorOf(ctx context.Context, config *Config) (int64, error) {
 		return 0, fmt.Errorf("relay: %w", err)
 	}
 	defer answer.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
-	if err != nil {
-		return 0, fmt.Errorf("relay: read version: %w", err)
-	}
 	var v version.Info
-	if answer.StatusCode != http.StatusOK || json.Unmarshal(body, &v) != nil {
+	if answer.StatusCode != http.StatusOK || json.NewDecoder(io.LimitReader(answer.Body, 1<<20)).Decode(&v) != nil {
 		return 0, fmt.Errorf("relay: upstream answers %s to a request for its version", answer.Status)
 	}
 	// Managed clusters say "33+".

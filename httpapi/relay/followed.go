@@ -201,8 +201,10 @@ func (r *Relay) source(f *followed, kind string, namespaced, protobuf bool, pref
 			if first {
 				f.loaded.Store(0)
 			}
-			if bytes < 0 { // a page is too large
-				f.leave(r.config.Logger, bytes)
+			if bytes < 0 {
+				r.config.Logger.Warn("a page has no room, requests for the resource go through", "resource", f.gvr)
+				f.over.Store(true)
+				f.cancel()
 				return
 			}
 			f.loaded.Add(bytes)

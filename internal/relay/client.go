@@ -118,7 +118,7 @@ func (s *Store) get(ctx context.Context, namespace string, query url.Values) (io
 func (s *Store) refusal(response *http.Response) error {
 	body, _ := readAll(response.Body, maxStatus) // without it the code must do
 	seconds, _ := strconv.Atoi(response.Header.Get("Retry-After"))
-	if status, err := s.codec.status(body); err == nil && status.Code != 0 {
+	if status, err := decodeStatus(body); err == nil && status.Code != 0 {
 		if seconds > 0 && (status.Details == nil || status.Details.RetryAfterSeconds == 0) {
 			status.Details = &metav1.StatusDetails{RetryAfterSeconds: int32(min(seconds, 3600))}
 		}

@@ -1,13 +1,13 @@
 package relay
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -46,16 +46,21 @@ type codec interface {
 	frames(body io.Reader, limit int64) func() ([]byte, error)
 	// event decodes a frame. The error of an ERROR event is a statusError.
 	event(frame []byte) (event, error)
-	status(body []byte) (metav1.Status, error)
+}
+
+// objects says what objects a codec reads, and writes their values.
+type objects struct {
+	wire.Kind
+	namespaced bool
+	writer     wire.Writer
 }
 
 func newCodec(config StoreConfig) codec {
-	apiVersion := config.Resource.GroupVersion().String()
-	kind := wire.Kind{APIVersion: apiVersion, Kind: config.Kind}
+	kind := wire.Kind{APIVersion: config.Resource.GroupVersion().String(), Kind: config.Kind}
 	if config.Protobuf {
-		return &protobufCodec{apiVersion: apiVersion, kind: config.Kind, namespaced: config.Namespaced, writer: wire.Protobuf(kind)}
+		return &protobufCodec{objects{kind, config.Namespaced, wire.Protobuf(kind)}}
 	}
-	return &jsonCodec{apiVersion: apiVersion, kind: config.Kind, namespaced: config.Namespaced, writer: wire.JSON(kind)}
+	return &jsonCodec{objects{kind, config.Namespaced, wire.JSON(kind)}}
 }
 
 // setMeta sets what l has beside objects.
@@ -84,13 +89,35 @@ func typeMismatch(apiVersion, kind string) error {
 
 var eventKinds = map[string]kv.EventKind{"ADDED": kv.Create, "MODIFIED": kv.Update, "DELETED": kv.Delete, "BOOKMARK": 0}
 
-// eventKind returns the kind of an event that is no error.
-func eventKind(name string) (kv.EventKind, error) {
+// eventKind returns the kind of an event with an object. That of an ERROR event is the error.
+func eventKind(name string, object []byte) (kv.EventKind, error) {
+	if name == "ERROR" {
+		status, err := decodeStatus(object)
+		return 0, cmp.Or(err, statusError(status))
+	}
 	kind, known := eventKinds[name]
 	if !known {
 		return 0, fmt.Errorf("%w: event type %q", errMalformed, name)
 	}
 	return kind, nil
+}
+
+// decodeStatus decodes a Status in either encoding.
+func decodeStatus(body []byte) (status metav1.Status, err error) {
+	message, _, kind, ok := wire.Unenvelope(body)
+	switch {
+	case len(body) > maxStatus:
+		return status, errTooLarge
+	case !ok:
+		err = unmarshal(body, &status)
+		kind = status.Kind
+	case status.Unmarshal(message) != nil:
+		err = errMalformed
+	}
+	if err == nil && kind != "Status" {
+		err = typeMismatch(status.APIVersion, kind)
+	}
+	return status, err
 }
 
 // objectMeta is the part of an object's metadata that the store needs.
@@ -100,14 +127,14 @@ type objectMeta struct {
 	ResourceVersion string `json:"resourceVersion"`
 }
 
-// object returns the object with this metadata, without its value.
-func (m objectMeta) object(namespaced bool) (object, error) {
+// object returns the object with this metadata, without its value. It is that of an event of the kind, or of a list.
+func (m objectMeta) object(kind kv.EventKind, namespaced bool) (object, error) {
+	revision, err := parseRevision(m.ResourceVersion)
+	if err != nil || kind == 0 {
+		return object{revision: revision}, err
+	}
 	if m.Name == "" || (m.Namespace != "") != namespaced || strings.Contains(m.Name, "/") || strings.Contains(m.Namespace, "/") {
 		return object{}, fmt.Errorf("%w: an object has the namespace %q and the name %q", errMalformed, m.Namespace, m.Name)
-	}
-	revision, err := parseRevision(m.ResourceVersion)
-	if err != nil {
-		return object{}, err
 	}
 	key := m.Name
 	if namespaced {
@@ -119,18 +146,7 @@ func (m objectMeta) object(namespaced bool) (object, error) {
 func parseRevision(resourceVersion string) (int64, error) {
 	revision, err := strconv.ParseInt(resourceVersion, 10, 64)
 	if err != nil || revision <= 0 {
-		return 0, fmt.Errorf("resourceVersion %q is not a positive number: this resource cannot be relayed", resourceVersion)
+		return 0, fmt.Errorf("%w: resourceVersion %q is not a positive number", errMalformed, resourceVersion)
 	}
 	return revision, nil
-}
-
-// errorEvent returns the error of an ERROR event with a Status.
-func errorEvent(status metav1.Status, err error) error {
-	if err != nil {
-		return err
-	}
-	if status.Code == 0 {
-		return apierrors.NewInternalError(errors.New(status.Message))
-	}
-	return statusError(status)
 }

@@ -120,7 +120,7 @@ func TestPagesAreLimited(t *testing.T) {
 				t.Errorf("%s: limit %d: %d objects, %v", name, limit, len(l.objects), err)
 			}
 		}
-		if _, err := c.status(make([]byte, maxStatus+1)); !errors.Is(err, errTooLarge) {
+		if _, err := decodeStatus(make([]byte, maxStatus+1)); !errors.Is(err, errTooLarge) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

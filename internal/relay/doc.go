@@ -29,7 +29,7 @@
 //
 // # Locks and goroutines
 //
-// revisions.mu > Store.mu; history.mu and tokens.mu are leaves. None is held during a request or while
+// revisions.mu > Store.mu; history.mu is a leaf. None is held during a request or while
 // waiting for a channel. A shared read of the revision has one goroutine, a watch three: one
 // delivers, one reads from the upstream, one probes. Run waits for all of them.
 //

@@ -9,15 +9,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kjson "sigs.k8s.io/json"
 
-	"github.com/larder-io/larder/internal/registry/wire"
+	"github.com/larder-io/larder/kv"
 )
 
 // jsonCodec reads application/json. Objects are copied as they are.
-type jsonCodec struct {
-	apiVersion, kind string
-	namespaced       bool
-	writer           wire.Writer
-}
+type jsonCodec struct{ objects }
 
 func (c *jsonCodec) mediaType() string { return "application/json" }
 
@@ -46,7 +42,7 @@ func (c *jsonCodec) list(body []byte, limit int64) (l list, err error) {
 		if err := items.Decode(&item); err != nil {
 			return list{}, malformed(err)
 		}
-		o, err := c.object(item)
+		o, err := c.object(kv.Create, item)
 		if err := l.add(o, err, limit); err != nil {
 			return list{}, err
 		}
@@ -56,23 +52,22 @@ func (c *jsonCodec) list(body []byte, limit int64) (l list, err error) {
 
 // jsonHead is the part of an object that is decoded.
 type jsonHead struct {
-	Kind       string     `json:"kind"`
-	APIVersion string     `json:"apiVersion"`
-	Metadata   objectMeta `json:"metadata"`
+	metav1.TypeMeta `json:",inline"`
+	Metadata        objectMeta `json:"metadata"`
 }
 
 // object returns the object that data is. The value may be data.
-func (c *jsonCodec) object(data []byte) (object, error) {
+func (c *jsonCodec) object(kind kv.EventKind, data []byte) (object, error) {
 	var head jsonHead
 	if err := unmarshal(data, &head); err != nil {
 		return object{}, err
 	}
-	o, err := head.Metadata.object(c.namespaced)
+	o, err := head.Metadata.object(kind, c.namespaced)
 	if err != nil {
 		return object{}, err
 	}
 	switch {
-	case head.Kind == c.kind && head.APIVersion == c.apiVersion:
+	case head.Kind == c.Kind.Kind && head.APIVersion == c.APIVersion:
 		o.value = data
 	case head.Kind != "" || head.APIVersion != "":
 		return object{}, typeMismatch(head.APIVersion, head.Kind)
@@ -99,38 +94,14 @@ func (c *jsonCodec) frames(body io.Reader, limit int64) func() ([]byte, error) {
 }
 
 func (c *jsonCodec) event(frame []byte) (event, error) {
-	var decoded struct {
-		Type   string          `json:"type"`
-		Object json.RawMessage `json:"object"`
-	}
+	var decoded metav1.WatchEvent
 	if err := unmarshal(frame, &decoded); err != nil {
 		return event{}, err
 	}
-	if decoded.Type == "ERROR" {
-		return event{}, errorEvent(c.status(decoded.Object))
-	}
-	kind, err := eventKind(decoded.Type)
+	kind, err := eventKind(decoded.Type, decoded.Object.Raw)
 	if err != nil {
 		return event{}, err
 	}
-	if kind == 0 { // a bookmark
-		var head jsonHead
-		if err := unmarshal(decoded.Object, &head); err != nil {
-			return event{}, err
-		}
-		revision, err := parseRevision(head.Metadata.ResourceVersion)
-		return event{object: object{revision: revision}}, err
-	}
-	o, err := c.object(decoded.Object)
+	o, err := c.object(kind, decoded.Object.Raw)
 	return event{kind, o}, err
-}
-
-func (c *jsonCodec) status(body []byte) (status metav1.Status, err error) {
-	if len(body) > maxStatus {
-		return status, errTooLarge
-	}
-	if err = unmarshal(body, &status); err == nil && status.Kind != "Status" {
-		err = typeMismatch(status.APIVersion, status.Kind)
-	}
-	return status, err
 }

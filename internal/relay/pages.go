@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/larder-io/larder/kv"
 )
@@ -14,37 +13,11 @@ import (
 // keptTokens is how many continue tokens are remembered.
 const keptTokens = 64
 
-// tokens keeps the upstream's continue tokens by the Range that needs them next.
-type tokens struct {
-	mu    sync.Mutex
-	next  map[tokenKey]string
-	order []tokenKey // oldest first
-}
-
+// tokenKey is the Range that needs a continue token next.
 type tokenKey struct {
 	prefix   string
 	revision int64
 	start    string
-}
-
-func (t *tokens) put(key tokenKey, token string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if _, ok := t.next[key]; !ok {
-		t.order = append(t.order, key)
-	}
-	t.next[key] = token
-	if len(t.order) > keptTokens {
-		delete(t.next, t.order[0])
-		t.order = slices.Delete(t.order, 0, 1)
-	}
-}
-
-func (t *tokens) get(key tokenKey) (string, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	token, ok := t.next[key]
-	return token, ok
 }
 
 // Range lists one page. A page at a revision is the first page of that revision, or the successor of a
@@ -78,11 +51,11 @@ func (s *Store) page(ctx context.Context, opts kv.RangeOptions) (kv.Page, error)
 	case opts.Revision == 0:
 		return kv.Page{}, fmt.Errorf("a page that starts at %q needs a revision", opts.Start)
 	default:
-		token, ok := s.tokens.get(tokenKey{opts.Prefix, opts.Revision, opts.Start})
+		token, ok := s.tokens.Get(tokenKey{opts.Prefix, opts.Revision, opts.Start})
 		if !ok {
 			return kv.Page{}, fmt.Errorf("%w: no page of revision %d ended before %q", kv.ErrCompacted, opts.Revision, opts.Start)
 		}
-		q.token = token
+		q.token = token.(string)
 	}
 	answer, err := s.list(ctx, q)
 	if err != nil {
@@ -126,7 +99,7 @@ func (s *Store) pageOf(opts kv.RangeOptions, answer list) (kv.Page, error) {
 		return kv.Page{}, errors.New("upstream sent an empty page that is not the last")
 	case page.More:
 		next := page.Items[len(page.Items)-1].Key + "\x00"
-		s.tokens.put(tokenKey{opts.Prefix, page.Revision, next}, answer.token)
+		s.tokens.Add(tokenKey{opts.Prefix, page.Revision, next}, answer.token)
 	}
 	return page, nil
 }

@@ -8,21 +8,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/larder-io/larder/internal/registry/wire"
+	"github.com/larder-io/larder/kv"
 )
 
 // protobufCodec reads application/vnd.kubernetes.protobuf. It follows the fields of lists, events and
 // metadata and copies messages as they are, so fields that it does not know survive.
-type protobufCodec struct {
-	apiVersion, kind string
-	namespaced       bool
-	writer           wire.Writer
-}
+type protobufCodec struct{ objects }
 
 func (c *protobufCodec) mediaType() string { return "application/vnd.kubernetes.protobuf" }
 
 func (c *protobufCodec) list(body []byte, limit int64) (l list, err error) {
 	message, apiVersion, kind, ok := wire.Unenvelope(body)
-	if !ok || apiVersion != c.apiVersion || kind != c.kind+"List" {
+	if !ok || apiVersion != c.APIVersion || kind != c.Kind.Kind+"List" {
 		return list{}, typeMismatch(apiVersion, kind)
 	}
 	var meta metav1.ListMeta
@@ -34,7 +31,7 @@ func (c *protobufCodec) list(body []byte, limit int64) (l list, err error) {
 			return list{}, malformed(err)
 		}
 		if f.Number == 2 { // an item
-			o, err := c.object(f.Bytes)
+			o, err := c.object(kv.Create, f.Bytes)
 			if err := l.add(o, err, limit); err != nil {
 				return list{}, err
 			}
@@ -44,12 +41,12 @@ func (c *protobufCodec) list(body []byte, limit int64) (l list, err error) {
 }
 
 // object returns the object of a bare message. The value has the envelope in which kube-apiserver stores it.
-func (c *protobufCodec) object(message []byte) (object, error) {
+func (c *protobufCodec) object(kind kv.EventKind, message []byte) (object, error) {
 	meta, err := readObjectMeta(message)
 	if err != nil {
 		return object{}, err
 	}
-	o, err := meta.object(c.namespaced)
+	o, err := meta.object(kind, c.namespaced)
 	o.value = c.writer.AppendObject(make([]byte, 0, c.writer.ObjectSize(message)), message)
 	return o, err
 }
@@ -87,78 +84,28 @@ func (c *protobufCodec) frames(body io.Reader, limit int64) func() ([]byte, erro
 		if size > limit {
 			return nil, errTooLarge
 		}
-		if buffer.Cap() > keptBuffer {
-			buffer = bytes.Buffer{}
-		}
 		buffer.Reset()
-		if _, err := io.CopyN(&buffer, body, size); err != nil { // grows as the bytes come
-			if err == io.EOF {
-				err = io.ErrUnexpectedEOF
-			}
-			return nil, err
+		_, err := io.CopyN(&buffer, body, size) // grows as the bytes come
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
 		}
-		return buffer.Bytes(), nil
+		return buffer.Bytes(), err
 	}
 }
 
-// keptBuffer is the size up to which the buffer of a frame is used again.
-const keptBuffer = 1 << 20
-
 func (c *protobufCodec) event(frame []byte) (event, error) {
-	var name string
-	var extension, raw []byte
-	for f, err := range wire.Contents(frame) {
-		if err != nil {
-			return event{}, malformed(err)
-		}
-		switch f.Number {
-		case 1:
-			name = string(f.Bytes)
-		case 2:
-			extension = f.Bytes
-		}
+	var decoded metav1.WatchEvent
+	if err := decoded.Unmarshal(frame); err != nil {
+		return event{}, malformed(err)
 	}
-	for f, err := range wire.Contents(extension) {
-		if err != nil {
-			return event{}, malformed(err)
-		}
-		if f.Number == 1 {
-			raw = f.Bytes
-		}
-	}
-	if name == "ERROR" {
-		return event{}, errorEvent(c.status(raw))
-	}
-	kind, err := eventKind(name)
+	kind, err := eventKind(decoded.Type, decoded.Object.Raw)
 	if err != nil {
 		return event{}, err
 	}
-	message, apiVersion, of, ok := wire.Unenvelope(raw)
-	if !ok || apiVersion != c.apiVersion || of != c.kind {
+	message, apiVersion, of, ok := wire.Unenvelope(decoded.Object.Raw)
+	if !ok || apiVersion != c.APIVersion || of != c.Kind.Kind {
 		return event{}, typeMismatch(apiVersion, of)
 	}
-	if kind == 0 { // a bookmark
-		meta, err := readObjectMeta(message)
-		if err != nil {
-			return event{}, err
-		}
-		revision, err := parseRevision(meta.ResourceVersion)
-		return event{object: object{revision: revision}}, err
-	}
-	o, err := c.object(message)
+	o, err := c.object(kind, message)
 	return event{kind, o}, err
-}
-
-func (c *protobufCodec) status(body []byte) (status metav1.Status, err error) {
-	if len(body) > maxStatus {
-		return status, errTooLarge
-	}
-	message, apiVersion, kind, ok := wire.Unenvelope(body)
-	if !ok || apiVersion != "v1" || kind != "Status" {
-		return status, typeMismatch(apiVersion, kind)
-	}
-	if err := status.Unmarshal(message); err != nil {
-		return status, malformed(err)
-	}
-	return status, nil
 }

@@ -37,31 +37,24 @@ func (s *Store) Revision(ctx context.Context) (int64, error) {
 		return 0, s.fail("revision", err)
 	}
 	defer done()
-	read := s.joinRevision()
-	if read == nil {
-		return 0, s.fail("revision", kv.ErrClosed)
+	r := &s.revisions
+	r.mu.Lock()
+	if r.next == nil {
+		read := &revisionRead{done: make(chan struct{})}
+		if !s.start(func() { s.readRevision(read) }) {
+			r.mu.Unlock()
+			return 0, s.fail("revision", kv.ErrClosed)
+		}
+		r.next = read
 	}
+	read := r.next
+	r.mu.Unlock()
 	select {
 	case <-read.done:
 		return read.revision, read.err
 	case <-ctx.Done():
 		return 0, s.fail("revision", context.Cause(ctx))
 	}
-}
-
-// joinRevision returns the next read, nil if the store is closed.
-func (s *Store) joinRevision() *revisionRead {
-	r := &s.revisions
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.next == nil {
-		read := &revisionRead{done: make(chan struct{})}
-		if !s.start(func() { s.readRevision(read) }) {
-			return nil
-		}
-		r.next = read
-	}
-	return r.next
 }
 
 // readRevision does a read when the one before has ended.

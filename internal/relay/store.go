@@ -15,6 +15,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/lru"
 
 	"github.com/larder-io/larder/kv"
 )
@@ -56,7 +57,7 @@ type Store struct {
 
 	history   history
 	revisions revisions
-	tokens    tokens
+	tokens    *lru.Cache            // the upstream's continue tokens, by tokenKey
 	refused   atomic.Bool           // upstream's last answer to a consistent list was a refusal
 	unwatched atomic.Pointer[error] // upstream's last answer to a watch, if that was a refusal
 	delay     atomic.Int64          // before the next watch is opened, in nanoseconds
@@ -93,7 +94,7 @@ func NewStore(config StoreConfig) (*Store, error) {
 		codec:     newCodec(config),
 		ready:     make(chan struct{}),
 		revisions: revisions{slot: make(chan struct{}, 1)},
-		tokens:    tokens{next: make(map[tokenKey]string)},
+		tokens:    lru.New(keptTokens),
 		watches:   make(map[*watcher]struct{}),
 	}
 	s.ctx, s.end = context.WithCancelCause(context.Background())

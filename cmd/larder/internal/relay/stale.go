@@ -3,10 +3,8 @@ package relay
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -138,8 +136,7 @@ func (s *stale) pauses() bool {
 // credentialKey returns a digest of the credentials of req. It returns false if they have no token: then the
 // upstream is not asked.
 func (s *stale) credentialKey(req *http.Request) (key digest, ok bool) {
-	b := appendStrings(nil, req.Header["Authorization"])
-	b = appendStrings(b, req.Header["Sec-Websocket-Protocol"])
+	b := fmt.Appendf(nil, "%q %q ", req.Header["Authorization"], req.Header["Sec-Websocket-Protocol"])
 	if req.TLS != nil && len(req.TLS.PeerCertificates) > 0 {
 		b = append(b, req.TLS.PeerCertificates[0].Raw...)
 	}
@@ -158,26 +155,11 @@ func (s *stale) attributesKey(a authorizer.Attributes) (key digest, err error) {
 		return key, err
 	}
 	u := a.GetUser()
-	b := appendStrings(nil, []string{
-		u.GetName(), u.GetUID(), a.GetVerb(), a.GetNamespace(), a.GetResource(), a.GetSubresource(), a.GetName(),
-		a.GetAPIGroup(), a.GetAPIVersion(), a.GetPath(), fmt.Sprint(a.IsResourceRequest()), fmt.Sprintf("%q", fields), fmt.Sprintf("%q", labels),
-	})
-	b = appendStrings(b, u.GetGroups())
-	extra := u.GetExtra()
-	for _, name := range slices.Sorted(maps.Keys(extra)) {
-		b = appendStrings(appendStrings(b, []string{name}), extra[name])
-	}
-	s.digester.Digest(&key, b)
+	s.digester.Digest(&key, fmt.Appendf(nil, "%q", []any{
+		u.GetName(), u.GetUID(), u.GetGroups(), u.GetExtra(), a.GetVerb(), a.GetNamespace(), a.GetResource(), a.GetSubresource(), a.GetName(),
+		a.GetAPIGroup(), a.GetAPIVersion(), a.GetPath(), a.IsResourceRequest(), fields, labels,
+	})) // quoted, no two lists are the same
 	return key, nil
-}
-
-// appendStrings appends list to b, so that no other list gives the same bytes.
-func appendStrings(b []byte, list []string) []byte {
-	b = binary.AppendUvarint(b, uint64(len(list)))
-	for _, text := range list {
-		b = append(binary.AppendUvarint(b, uint64(len(text))), text...)
-	}
-	return b
 }
 
 type digest = [sha256.Size]byte
@@ -189,14 +171,6 @@ type remembered struct {
 	response *authenticator.Response // nil is a refusal
 	decision authorizer.Decision
 	reason   string
-}
-
-// size returns about how many bytes the user and the reason have.
-func (r *remembered) size() int {
-	if r.response == nil {
-		return len(r.reason)
-	}
-	return len(fmt.Sprint(r.response.User))
 }
 
 // limit returns a context for asking again. It ends early if there is a last decision.
@@ -226,7 +200,10 @@ func (m *memory) recall(key digest) *remembered {
 func (m *memory) remember(key digest, r *remembered) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if last := m.recall(key); last != nil && last.asked.After(r.asked) || r.size() > maxRemembered {
+	if last := m.recall(key); last != nil && last.asked.After(r.asked) || len(r.reason) > maxRemembered {
+		return
+	}
+	if r.response != nil && len(fmt.Sprint(r.response.User)) > maxRemembered {
 		return
 	}
 	m.entries.Add(key, r, m.bound-time.Since(r.asked))
