@@ -276,7 +276,7 @@ func TestUpstreamsThatSendNothing(t *testing.T) {
 	})
 }
 
-// TestPageWithoutRoom: a resource with a page that is too large for the budget is not followed. It is not loaded again at once.
+// TestPageWithoutRoom checks that the relay leaves a resource with a page that is too large for the budget, and tries again later.
 func TestPageWithoutRoom(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -300,8 +300,8 @@ func TestPageWithoutRoom(t *testing.T) {
 	})
 }
 
-// TestWatchesCutBeforeTheirBookmarks: something may cut each watch within a minute, so that no bookmark comes. A cache that nothing
-// in the upstream has overtaken is not old.
+// TestWatchesCutBeforeTheirBookmarks checks that a current cache has no age, although something cuts each watch before its
+// first bookmark.
 func TestWatchesCutBeforeTheirBookmarks(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -325,8 +325,8 @@ func TestWatchesCutBeforeTheirBookmarks(t *testing.T) {
 	})
 }
 
-// TestNewerServerBehindTheSameAddress: while an upstream is upgraded, a new connection leads to a newer server. No watch gets an event
-// of that, whose fields may be unknown.
+// TestNewerServerBehindTheSameAddress checks that no watch gets an event from a newer server, to which a new connection leads
+// during an upgrade. The event may have unknown fields.
 func TestNewerServerBehindTheSameAddress(t *testing.T) {
 	resources := newRegistry(t)
 	synctest.Test(t, func(t *testing.T) {

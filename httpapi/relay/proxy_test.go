@@ -297,7 +297,8 @@ func TestUpstreamAway(t *testing.T) {
 	}
 }
 
-// TestRelaysCredentialIsNotAccepted: the client's certificate is valid then, so it is not told 401. It is told that by a pod.
+// TestRelaysCredentialIsNotAccepted checks that a client with a valid certificate gets 503 instead of the upstream's 401, but gets
+// the 401 of a pod.
 func TestRelaysCredentialIsNotAccepted(t *testing.T) {
 	u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "Unauthorized", http.StatusUnauthorized) })
 	s := serve(t, u.config())

@@ -276,7 +276,7 @@ func decidesNothing(t *testing.T, what string, a *auth.Auth) {
 	}
 }
 
-// TestRedirectsAreNotFollowed: the server that a redirect names does not get the relay's credential.
+// TestRedirectsAreNotFollowed checks that the server that a redirect names does not get the relay's credential.
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 		t.Errorf("%s %s is sent elsewhere with %q", req.Method, req.URL, req.Header["Authorization"])

@@ -219,7 +219,7 @@ func TestLaterDecisionsCount(t *testing.T) {
 	}
 }
 
-// TestLargeDecisionsAreNotRemembered: what the upstream says of users does not fill the memory.
+// TestLargeDecisionsAreNotRemembered checks that large users and reasons do not fill the memory.
 func TestLargeDecisionsAreNotRemembered(t *testing.T) {
 	s := newStale(time.Hour)
 	many := &user.DefaultInfo{Name: "ann", Groups: make([]string, 2*maxRemembered)}
