@@ -29,9 +29,9 @@ type Budget struct {
 	logs     sync.Map      // of *Log: the Logs that hold events
 	round    atomic.Uint32 // counts the times that as much as the limit was not kept
 
-	mu             sync.Mutex // guards the order below, refused and additions to total
-	oldest, newest *stored
-	refused        int64 // bytes not kept in this round
+	mu      sync.Mutex // guards the order of what is kept, refused and additions to total
+	edge    stored     // in that order between the newest and the oldest
+	refused int64      // bytes not kept in this round
 }
 
 const (
@@ -44,7 +44,11 @@ const (
 )
 
 // NewBudget returns a Budget of limit bytes; 0 or less means no limit.
-func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
+func NewBudget(limit int64) *Budget {
+	b := &Budget{limit: limit}
+	b.edge.older, b.edge.newer = &b.edge, &b.edge
+	return b
+}
 
 // NewShare returns a Budget with its own limit; 0 or less keeps nothing. If the limit of b does
 // not grow, the caches that use b directly have the rest.
@@ -65,7 +69,11 @@ type Growth struct {
 }
 
 // NewGrowingBudget returns a Budget that grows and shrinks with the bodies.
-func NewGrowingBudget(g Growth) *Budget { return &Budget{growth: &g} }
+func NewGrowingBudget(g Growth) *Budget {
+	b := NewBudget(0)
+	b.growth = &g
+	return b
+}
 
 // Used is the number of bytes that encodings and frames take, including their
 // overhead.
@@ -171,8 +179,8 @@ func (b *Budget) roomLocked(cost int64, urgent bool) bool {
 		return false
 	}
 	for tries := 0; b.over(cost) > 0; tries++ {
-		s := b.oldest
-		if s == nil || tries >= maxTries && !urgent {
+		s := b.edge.newer
+		if s == &b.edge || tries >= maxTries && !urgent {
 			b.refuseLocked(cost)
 			return false
 		}
@@ -215,8 +223,8 @@ func (b *Budget) yield() {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for b.oldest != nil && b.over(0) > 0 {
-		b.evictLocked(b.oldest)
+	for b.edge.newer != &b.edge && b.over(0) > 0 {
+		b.evictLocked(b.edge.newer)
 	}
 }
 
@@ -242,26 +250,12 @@ func (b *Budget) exhausted(more int64) bool {
 }
 
 func (b *Budget) appendLocked(s *stored) {
-	s.older, s.newer = b.newest, nil
-	if b.newest != nil {
-		b.newest.newer = s
-	} else {
-		b.oldest = s
-	}
-	b.newest = s
+	s.older, s.newer = b.edge.older, &b.edge
+	s.older.newer, s.newer.older = s, s
 }
 
 func (b *Budget) unlinkLocked(s *stored) {
-	if s.older != nil {
-		s.older.newer = s.newer
-	} else {
-		b.oldest = s.newer
-	}
-	if s.newer != nil {
-		s.newer.older = s.older
-	} else {
-		b.newest = s.older
-	}
+	s.older.newer, s.newer.older = s.newer, s.older
 	s.older, s.newer = nil, nil
 }
 

@@ -39,9 +39,6 @@ type Config struct {
 	Source Source
 	// Log limits how far back the log reaches.
 	Log LogConfig
-	// learn limits the label indexes that a Reflector builds for the cache.
-	// Only tests set it.
-	learn learnConfig
 	// OnAppend, if set, is called by the writer after every Apply and Reset, without a
 	// lock. It must not block.
 	OnAppend func()
@@ -64,11 +61,8 @@ type Batch struct {
 // Cache is the current state and the recent past of one resource. Make one with New,
 // load it with Reset and keep it current with Apply.
 type Cache struct {
+	config      Config
 	schema      *Schema
-	decode      func(ctx context.Context, key string, value []byte, revision int64) *Object
-	copies      bool
-	source      Source
-	onAppend    func()
 	log         *Log
 	offers      offers
 	checkpoints checkpoints
@@ -91,15 +85,7 @@ func New(config Config) (*Cache, error) {
 			return nil, fmt.Errorf("cache: index of %s must name a field or a label", config.Schema.name)
 		}
 	}
-	c := &Cache{
-		schema:   config.Schema,
-		decode:   config.Decode,
-		copies:   config.Copies,
-		source:   config.Source,
-		onAppend: config.OnAppend,
-		learner:  newLearner(config.learn),
-		ready:    make(chan struct{}),
-	}
+	c := &Cache{config: config, schema: config.Schema, learner: newLearner(), ready: make(chan struct{})}
 	c.log = newLog(config.Log, &c.mu)
 	c.current.Store(newState(c.schema))
 	return c, nil
@@ -127,10 +113,8 @@ func (c *Cache) Retired() bool { return c.retired.Load() }
 
 // WaitReady waits for the cache to be loaded.
 func (c *Cache) WaitReady(ctx context.Context) error {
-	select {
-	case <-c.ready:
+	if c.Ready() { // even if ctx has ended
 		return nil
-	default:
 	}
 	select {
 	case <-c.ready:
@@ -146,10 +130,10 @@ func (c *Cache) Wait(ctx context.Context, revision int64) error {
 	if err := c.WaitReady(ctx); err != nil {
 		return err
 	}
-	if c.source != nil {
+	if c.config.Source != nil {
 		// Even if the revision was reached long ago, the source decides: after the
 		// store was replaced, the cache's own revision may be of the history before.
-		return c.source.Wait(ctx, revision)
+		return c.config.Source.Wait(ctx, revision)
 	}
 	if applied := c.current.Load().revision; applied < revision {
 		return errFuture{Requested: revision, Current: applied}
@@ -172,20 +156,6 @@ func (c *Cache) becomeReady() {
 	if !c.Ready() {
 		close(c.ready)
 	}
-}
-
-// keepExact returns the revision up to which the Source says that the present state is exact. It also
-// stores that revision in the state, because Source.Fresh may go back when the cache is loaded.
-func (c *Cache) keepExact() int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now, exactTo := c.present()
-	if exactTo > now.exactTo {
-		next := now.clone()
-		next.exactTo = exactTo
-		c.current.Store(next)
-	}
-	return exactTo
 }
 
 // reset is Reset without becoming ready and without calling OnAppend. exactTo is the
@@ -270,13 +240,13 @@ func (c *Cache) apply(batch Batch) bool {
 
 // appended calls OnAppend: the log has grown or was restarted.
 func (c *Cache) appended() {
-	if c.onAppend != nil {
-		c.onAppend()
+	if c.config.OnAppend != nil {
+		c.config.OnAppend()
 	}
 }
 
-// publish shows the state to readers, then its events: see the package's third
-// guarantee.
+// publish shows the state to readers, then its events, if it has any that the log lacks: see the package's
+// third guarantee.
 func (c *Cache) publish(next *state) {
 	if invariants.Enabled {
 		next.spotCheck()

@@ -17,10 +17,11 @@ func TestTheSmallestIndexIsUsed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		indexes := []Index{{Label: "a"}, {Label: "b"}, {Field: "f"}}
 		schema := NewSchema("things", nil, indexes...)
-		c, err := New(Config{Schema: schema, learn: learnConfig{maxIndexes: -1}})
+		c, err := New(Config{Schema: schema})
 		if err != nil {
 			t.Fatal(err)
 		}
+		c.limitLearning(learnConfig{maxIndexes: -1})
 		var objects []*Object
 		value := func(name string, i int) string {
 			values := rapid.SampledFrom([]int{1, 2, 40}).Draw(t, name)

@@ -128,7 +128,7 @@ func pairsWhole(objects []*Object, limit int64) error {
 }
 
 func readLists(_ *testing.T, c *Cache) error {
-	before := c.source.Fresh()
+	before := c.config.Source.Fresh()
 	s := c.Snapshot()
 	if s.Revision() < before {
 		return fmt.Errorf("snapshot of %d, %d was known", s.Revision(), before)
@@ -258,7 +258,7 @@ func TestAtDuringApply(t *testing.T) {
 	}
 	c.Reset([]*Object{newTestObject(schema, "a")}, 1)
 	seen := make(chan int64, 1)
-	c.onAppend = func() {
+	c.config.OnAppend = func() {
 		current := c.current.Load()
 		s, err := c.At(current.revision - 1)
 		if err != nil || s.Revision() != current.revision-1 {

@@ -8,8 +8,6 @@ import (
 
 	"github.com/google/btree"
 	"k8s.io/apimachinery/pkg/labels"
-
-	"github.com/larder-io/larder/internal/invariants"
 )
 
 const (
@@ -25,21 +23,11 @@ const (
 	maxCandidates = 64
 )
 
-// learnConfig bounds the indexes that a Cache makes by itself. Zero values mean the
-// defaults.
+// learnConfig bounds the indexes that a Cache makes by itself. Only tests change it.
 type learnConfig struct {
-	// maxIndexes is how many there may be (default 4); a negative number forbids
-	// them.
-	maxIndexes int
-	// maxEntries bounds the objects in all of them together (default 500,000, each
-	// about 40 bytes).
-	maxEntries int
-	// minScan is how many objects a query must have scanned to count (default 500).
-	minScan int
-}
-
-func (c learnConfig) withDefaults() learnConfig {
-	return learnConfig{cmp.Or(c.maxIndexes, 4), cmp.Or(c.maxEntries, 500_000), cmp.Or(c.minScan, 500)}
+	maxIndexes int // a negative number forbids them
+	maxEntries int // the objects in all of them together, each about 40 bytes
+	minScan    int // how many objects a query must have scanned to count
 }
 
 // learner counts the objects that queries scan in vain, and finds labels that are worth an
@@ -60,9 +48,9 @@ type learnt struct {
 	idle int          // reviews without a use; guarded by Cache.mu
 }
 
-func newLearner(config learnConfig) *learner {
+func newLearner() *learner {
 	return &learner{
-		config:     config.withDefaults(),
+		config:     learnConfig{maxIndexes: 4, maxEntries: 500_000, minScan: 500},
 		wanted:     make(chan struct{}, 1),
 		candidates: make(map[string]int64),
 	}
@@ -234,11 +222,8 @@ func (c *Cache) makeRoom(indexes []index, more index) ([]index, bool) {
 // publishIndexes shows the same state with other indexes.
 func (c *Cache) publishIndexes(now *state, indexes []index) {
 	next := *now
-	next.indexes = indexes
-	if invariants.Enabled {
-		next.spotCheck()
-	}
-	c.current.Store(&next)
+	next.indexes, next.events = indexes, nil // the log has the events
+	c.publish(&next)
 }
 
 // review halves the scores, and drops the learnt indexes that were not used for maxIdle

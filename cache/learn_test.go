@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,10 +53,11 @@ func (c *Cache) learntIndexes() (names []string) {
 func TestLearntIndexesEqualScans(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		schema := NewSchema("things", nil, Index{Label: "zone"})
-		c, err := New(Config{Schema: schema, learn: learnConfig{minScan: 1, maxIndexes: 2}, Log: LogConfig{MaxEvents: 12, MinEvents: 1}})
+		c, err := New(Config{Schema: schema, Log: LogConfig{MaxEvents: 12, MinEvents: 1}})
 		if err != nil {
 			t.Fatal(err)
 		}
+		c.limitLearning(learnConfig{minScan: 1, maxIndexes: 2})
 		objects, revision, epochs := map[string]labels.Set{}, int64(1), 0
 		c.Reset(nil, revision)
 		corrupt := map[string]*Object{}
@@ -206,14 +208,23 @@ func comparePages(t *rapid.T, s Snapshot, objects map[string]labels.Set, corrupt
 	}
 }
 
+// limitLearning sets the limits that are not 0.
+func (c *Cache) limitLearning(config learnConfig) {
+	own := &c.learner.config
+	*own = learnConfig{
+		cmp.Or(config.maxIndexes, own.maxIndexes), cmp.Or(config.maxEntries, own.maxEntries), cmp.Or(config.minScan, own.minScan),
+	}
+}
+
 // learnFrom fills a cache with objects whose labels have different numbers of values.
 func learnFrom(t testing.TB, n int, config learnConfig) *Cache {
 	t.Helper()
 	schema := NewSchema("things", nil)
-	c, err := New(Config{Schema: schema, learn: config})
+	c, err := New(Config{Schema: schema})
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.limitLearning(config)
 	all := make([]*Object, n)
 	for i := range all {
 		all[i] = NewObject(ObjectConfig{Key: fmt.Sprintf("ns/%05d", i), Revision: 1, Labels: labels.Set{

@@ -27,7 +27,8 @@ type Event struct {
 
 	time   int64 // of the batch, as Log.clock gives it
 	frames cells
-	last   bool // the revision's final event
+	// Last says that the event is the final one of its revision.
+	Last bool
 }
 
 // Frame returns bytes derived from the event, made by build unless they are kept, under the rules
@@ -42,9 +43,6 @@ func (e *Event) Frame(key FrameKey, build func() ([]byte, error)) ([]byte, error
 
 // Key returns the key of the object that changed.
 func (e *Event) Key() string { return e.Subject().Key() }
-
-// Last reports whether the event is the final one of its revision.
-func (e *Event) Last() bool { return e.last }
 
 // Subject returns the new state, or the previous one if there is none.
 func (e *Event) Subject() *Object {
@@ -169,7 +167,7 @@ func (l *Log) Read(from Position, dst []*Event) ([]*Event, Position, error) {
 	}
 	length := len(dst)
 	events, next, lapped := l.ring.Read(from, dst, limit)
-	for !lapped && len(events) > length && !events[len(events)-1].last {
+	for !lapped && len(events) > length && !events[len(events)-1].Last {
 		events, next, lapped = l.ring.Read(next, events, 1)
 	}
 	if lapped || uint64(from) < l.epoch.Load() {
@@ -292,14 +290,17 @@ func (l *Log) tryYield() bool {
 // after them.
 func (l *Log) forgetRevision(first Position) Position {
 	var e *Event
-	for e == nil || !e.last {
+	for e == nil || !e.Last {
 		e = l.ring.at(first)
 		budget := e.schema().budget
 		budget.addLogBytes(-e.cost())
 		if l.bytes.Add(-e.cost()) == 0 {
 			budget.logs.Delete(l)
 		}
-		l.retire(e)
+		e.frames.retire(budget)
+		if e.Prev != nil {
+			e.Prev.retire()
+		}
 		first++
 	}
 	// Oldest moves before the ring, and the ring in one step: After must not find
@@ -307,15 +308,6 @@ func (l *Log) forgetRevision(first Position) Position {
 	l.oldest.Store(e.Revision)
 	l.ring.Forget(first)
 	return first
-}
-
-// retire drops the bytes derived from an event that is about to be forgotten.
-func (l *Log) retire(e *Event) {
-	budget := e.schema().budget
-	e.frames.retire(budget)
-	if e.Prev != nil {
-		e.Prev.retire()
-	}
 }
 
 // restart drops everything and begins a new epoch at a revision.

@@ -399,7 +399,7 @@ func (s *subject) follow(t *rapid.T) {
 		if len(events) == 0 {
 			return
 		}
-		if !events[len(events)-1].Last() {
+		if !events[len(events)-1].Last {
 			t.Fatalf("%s: revision %d was split", s.name, events[len(events)-1].Revision)
 		}
 		for i, e := range events {

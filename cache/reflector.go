@@ -61,13 +61,8 @@ type ReflectorConfig struct {
 // earlier revision only if the store was replaced. Replayed events count as new
 // when they are applied, and are kept for three minutes longer.
 type Reflector struct {
-	store   kv.Store
-	sub     *kv.Subscription
-	cache   *Cache
-	prefix  string
-	since   int64
-	workers int
-	logger  *slog.Logger
+	config ReflectorConfig
+	cache  *Cache
 
 	loaded, total    atomic.Int64
 	decoded, offered atomic.Int64
@@ -89,27 +84,15 @@ func NewReflector(config ReflectorConfig) (*Reflector, error) {
 	switch {
 	case config.Store == nil || config.Sub == nil || config.Cache == nil:
 		return nil, errors.New("cache: a Reflector needs a store, a subscription and a cache")
-	case config.Cache.decode == nil:
+	case config.Cache.config.Decode == nil:
 		return nil, errors.New("cache: a Reflector needs Config.Decode of its cache")
 	case !strings.HasSuffix(config.Prefix, "/"):
 		return nil, fmt.Errorf("cache: prefix %q of a Reflector does not end in /", config.Prefix)
 	}
-	r := &Reflector{
-		store:   config.Store,
-		sub:     config.Sub,
-		cache:   config.Cache,
-		prefix:  config.Prefix,
-		since:   config.Since,
-		workers: config.Workers,
-		logger:  cmp.Or(config.Logger, slog.New(slog.DiscardHandler)),
-
-		cancelReplay: func() {},
-	}
-	if r.workers <= 0 {
-		r.workers = runtime.GOMAXPROCS(0)
-	}
-	r.decoding = make(chan struct{}, r.workers)
-	return r, nil
+	config.Workers = cmp.Or(config.Workers, runtime.GOMAXPROCS(0))
+	config.Logger = cmp.Or(config.Logger, slog.New(slog.DiscardHandler))
+	decoding := make(chan struct{}, config.Workers)
+	return &Reflector{config: config, cache: config.Cache, decoding: decoding, cancelReplay: func() {}}, nil
 }
 
 // ReflectorStats counts the work of a Reflector.
@@ -133,7 +116,7 @@ func (r *Reflector) Stats() ReflectorStats {
 }
 
 // Reload starts a reload of the cache, as after a loss, and does not wait for it.
-func (r *Reflector) Reload() { r.sub.Reload() }
+func (r *Reflector) Reload() { r.config.Sub.Reload() }
 
 // Run keeps the cache current until ctx ends, and then returns nil. It fails if the store or
 // the subscription is closed before.
@@ -176,7 +159,7 @@ func (r *Reflector) follow(ctx context.Context, group *errgroup.Group) error {
 		if !errors.Is(err, kv.ErrLost) {
 			return err
 		}
-		r.logger.Warn("subscription lost its place, reloading", "resource", r.cache.schema.name)
+		r.config.Logger.Warn("subscription lost its place, reloading", "resource", r.cache.schema.name)
 	}
 }
 
@@ -190,7 +173,7 @@ func (r *Reflector) loadUntilDone(ctx context.Context, group *errgroup.Group) er
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		r.logger.Warn("load failed, will retry", "resource", r.cache.schema.name, "error", err)
+		r.config.Logger.Warn("load failed, will retry", "resource", r.cache.schema.name, "error", err)
 		select {
 		case <-time.After(pause/2 + rand.N(pause/2)):
 		case <-ctx.Done():
@@ -201,28 +184,26 @@ func (r *Reflector) loadUntilDone(ctx context.Context, group *errgroup.Group) er
 
 // load reads all objects of one revision and resets the cache to them.
 func (r *Reflector) load(ctx context.Context, group *errgroup.Group) error {
-	replacements := r.store.Replacements()
-	// A Source's Fresh may go back at a load, so keepExact first stores in the cache up to which
-	// revision it is exact.
-	least, exactTo := r.since, int64(0)
-	if known := r.cache.keepExact(); replacements == r.replacements {
-		least, exactTo = max(least, r.cache.current.Load().revision), known
+	replacements := r.config.Store.Replacements()
+	least, exactTo := r.config.Since, int64(0)
+	if now, known := r.cache.present(); replacements == r.replacements {
+		least, exactTo = max(least, now.revision), known // Fresh may be lower after the load
 	}
 	for {
-		past, present, err := r.sub.Begin(ctx, least)
+		past, present, err := r.config.Sub.Begin(ctx, least)
 		if err != nil {
-			return fmt.Errorf("cache: load %s: %w", r.prefix, err)
+			return fmt.Errorf("cache: load %s: %w", r.config.Prefix, err)
 		}
 		objects, revision, err := r.read(ctx, past)
 		if past > 0 && errors.Is(err, kv.ErrCompacted) {
 			least = past + 1
 			continue
 		}
-		if err == nil && r.store.Replacements() != replacements {
+		if err == nil && r.config.Store.Replacements() != replacements {
 			err = kv.ErrReplaced // between two pages, maybe
 		}
 		if err != nil {
-			return fmt.Errorf("cache: load %s: %w", r.prefix, err)
+			return fmt.Errorf("cache: load %s: %w", r.config.Prefix, err)
 		}
 		if past == 0 {
 			exactTo = 0
@@ -230,7 +211,7 @@ func (r *Reflector) load(ctx context.Context, group *errgroup.Group) error {
 		// The cache was exact up to exactTo, so the store did not change between the cache's last
 		// revision and exactTo. The loaded state is at least as new, so it is exact up to there, too.
 		r.cache.reset(objects, revision, exactTo, replacements)
-		r.sub.Loaded(revision)
+		r.config.Sub.Loaded(revision)
 		r.cache.appended()
 		r.loads.Add(1)
 		r.replacements = replacements
@@ -249,7 +230,7 @@ func (r *Reflector) replay(ctx context.Context, group *errgroup.Group, past, pre
 	}
 	ctx, r.cancelReplay = context.WithCancel(ctx)
 	group.Go(func() error {
-		err := r.sub.Wait(ctx, present)
+		err := r.config.Sub.Wait(ctx, present)
 		switch {
 		case err == nil:
 			r.cache.becomeReady()
@@ -269,8 +250,8 @@ func (r *Reflector) read(ctx context.Context, at int64) ([]*Object, int64, error
 	defer cancel()
 	var pages [][]*Object
 	awaitBefore := func() {}
-	opts := kv.RangeOptions{Prefix: r.prefix, Revision: at, Limit: kv.FittingPages, Borrow: r.cache.copies}
-	revision, err := kv.RangeAll(ctx, r.store, opts, func(page kv.Page) error {
+	opts := kv.RangeOptions{Prefix: r.config.Prefix, Revision: at, Limit: kv.FittingPages, Borrow: r.cache.config.Copies}
+	revision, err := kv.RangeAll(ctx, r.config.Store, opts, func(page kv.Page) error {
 		if r.total.Load() == 0 {
 			r.total.Store(page.Count)
 		}
@@ -300,7 +281,7 @@ func (r *Reflector) decodePage(ctx context.Context, page kv.Page) (objects []*Ob
 	objects = make([]*Object, len(page.Items))
 	// More workers than processors wait rather than work: smaller parts keep all of
 	// them waiting at the same time.
-	size := max(1, min(decodeChunk, len(page.Items)/r.workers))
+	size := max(1, min(decodeChunk, len(page.Items)/r.config.Workers))
 	var group sync.WaitGroup
 	for first := 0; first < len(objects); first += size {
 		last := min(first+size, len(objects))
@@ -321,7 +302,7 @@ func (r *Reflector) decodePage(ctx context.Context, page kv.Page) (objects []*Ob
 // decodeItems fills objects from items. Items that are not objects stay nil.
 func (r *Reflector) decodeItems(ctx context.Context, items []kv.Item, objects []*Object) {
 	for i := range items {
-		if key := items[i].Key[len(r.prefix):]; key != "" {
+		if key := items[i].Key[len(r.config.Prefix):]; key != "" {
 			objects[i] = r.decode(ctx, key, items[i].Value, items[i].Revision)
 		}
 	}
@@ -334,8 +315,8 @@ func (r *Reflector) decodeItems(ctx context.Context, items []kv.Item, objects []
 func (r *Reflector) decode(ctx context.Context, key string, value []byte, revision int64) (o *Object) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			err := fmt.Errorf("cache: panic while decoding %s%s: %v", r.prefix, key, cause)
-			r.logger.Error("decoder panicked", "error", err)
+			err := fmt.Errorf("cache: panic while decoding %s%s: %v", r.config.Prefix, key, cause)
+			r.config.Logger.Error("decoder panicked", "error", err)
 			o = NewObject(ObjectConfig{Key: key, Revision: revision, Err: err, Stored: len(value)}, r.cache.schema)
 		}
 	}()
@@ -346,14 +327,14 @@ func (r *Reflector) decode(ctx context.Context, key string, value []byte, revisi
 		}
 	}
 	r.decoded.Add(1)
-	return r.cache.decode(ctx, key, value, revision)
+	return r.cache.config.Decode(ctx, key, value, revision)
 }
 
 // applyUntilLost applies the subscription's batches. It returns ErrLost when
 // the cache must be reloaded.
 func (r *Reflector) applyUntilLost(ctx context.Context) error {
 	for {
-		batches, err := r.sub.Next(ctx)
+		batches, err := r.config.Sub.Next(ctx)
 		if err != nil {
 			return err
 		}
@@ -384,7 +365,7 @@ func (r *Reflector) apply(ctx context.Context, batches []kv.Batch) error {
 	}
 	changes := make([][]Change, len(batches))
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(r.workers)
+	group.SetLimit(r.config.Workers)
 	for i := 0; i < len(batches); {
 		first, events := i, 0
 		for ; i < len(batches) && events < decodeChunk; i++ {
@@ -427,7 +408,7 @@ func (r *Reflector) applyOne(revision int64, now time.Time, changes []Change) {
 		now = now.Add(replayedFor)
 	}
 	changed := r.cache.apply(Batch{Revision: revision, Time: now, Changes: changes})
-	r.sub.Applied(1)
+	r.config.Sub.Applied(1)
 	if changed {
 		r.cache.appended()
 	}
@@ -437,7 +418,7 @@ func (r *Reflector) applyOne(revision int64, now time.Time, changes []Change) {
 func (r *Reflector) changes(ctx context.Context, changes []Change, events []kv.Event) []Change {
 	for i := range events {
 		e := &events[i]
-		key := e.Key[len(r.prefix):]
+		key := e.Key[len(r.config.Prefix):]
 		switch {
 		case key == "": // the prefix itself is no object
 		case e.Kind == kv.Delete:

@@ -543,8 +543,8 @@ func TestAheadReturnsTheNewestWrite(t *testing.T) {
 		}
 
 		// A write stays ahead until the state has it, even after its event has arrived.
-		decode, asked := m.cache.decode, 0
-		m.cache.decode = func(ctx context.Context, key string, value []byte, revision int64) *Object {
+		decode, asked := m.cache.config.Decode, 0
+		m.cache.config.Decode = func(ctx context.Context, key string, value []byte, revision int64) *Object {
 			expect("its event has come", revision)
 			asked++
 			return decode(ctx, key, value, revision)
@@ -565,8 +565,8 @@ func TestMemoryOfDecodedPagesIsReused(t *testing.T) {
 	for _, copies := range []bool{true, false} {
 		m := newMirror(t)
 		var kept sync.Map // values by key
-		m.cache.copies = copies
-		m.cache.decode = func(_ context.Context, key string, value []byte, revision int64) *Object {
+		m.cache.config.Copies = copies
+		m.cache.config.Decode = func(_ context.Context, key string, value []byte, revision int64) *Object {
 			kept.Store(key, value)
 			return NewObject(ObjectConfig{Key: key, Revision: revision, Body: bytes.Clone(value)}, m.cache.schema)
 		}

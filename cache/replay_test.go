@@ -229,7 +229,7 @@ func TestReflectorReloadsThePast(t *testing.T) {
 				write(writes)
 				m := replayed(t, store, kv.TailConfig{Replay: 1000})
 				shown := int64(0)
-				m.cache.onAppend = func() {
+				m.cache.config.OnAppend = func() {
 					now := m.cache.Snapshot().Revision()
 					if now < shown && m.cache.Ready() {
 						t.Errorf("%d is shown after %d", now, shown)

@@ -5,8 +5,6 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/larder-io/larder/internal/invariants"
 )
 
 // maxRetries bounds the objects that are tried each time, unless some succeed: many that
@@ -41,7 +39,7 @@ func (r *Reflector) retryAll(ctx context.Context, corrupt []*Object) []repair {
 		repaired []repair
 		group    errgroup.Group
 	)
-	group.SetLimit(r.workers)
+	group.SetLimit(r.config.Workers)
 	for _, o := range corrupt {
 		group.Go(func() error {
 			if sound := r.retryOne(ctx, o); sound != nil {
@@ -58,7 +56,7 @@ func (r *Reflector) retryAll(ctx context.Context, corrupt []*Object) []repair {
 
 // retryOne returns a corrupt object as a sound one if it can be decoded by now, else nil.
 func (r *Reflector) retryOne(ctx context.Context, o *Object) *Object {
-	item, found, _, err := r.store.Get(ctx, r.prefix+o.Key())
+	item, found, _, err := r.config.Store.Get(ctx, r.config.Prefix+o.Key())
 	if err != nil || !found || item.Revision != o.Revision() {
 		return nil // a later event brings the object's next state
 	}
@@ -84,12 +82,7 @@ func (c *Cache) showRepaired(repaired []repair) {
 		}
 		next.put(h.sound)
 	}
-	if next == nil || c.retired.Load() {
-		return
+	if next != nil && !c.retired.Load() {
+		c.publish(next)
 	}
-	if invariants.Enabled {
-		next.spotCheck()
-	}
-	c.schema.budget.bodies.Add(next.bytes - now.bytes)
-	c.current.Store(next)
 }

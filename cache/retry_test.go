@@ -101,8 +101,8 @@ func TestCorruptObjectsAreRetriedAFewAtATime(t *testing.T) {
 		m := newMirror(t)
 		var down atomic.Bool
 		down.Store(true)
-		inner := m.cache.decode
-		m.cache.decode = func(ctx context.Context, key string, value []byte, revision int64) *Object {
+		inner := m.cache.config.Decode
+		m.cache.config.Decode = func(ctx context.Context, key string, value []byte, revision int64) *Object {
 			if down.Load() && strings.HasPrefix(string(value), "locked") {
 				return NewObject(ObjectConfig{Key: key, Revision: revision, Err: errCorrupt}, m.cache.schema)
 			}

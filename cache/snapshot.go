@@ -17,7 +17,7 @@ func (c *Cache) Snapshot() Snapshot {
 
 // present returns the present state and the newest revision it is exact for.
 func (c *Cache) present() (*state, int64) {
-	if c.source == nil {
+	if c.config.Source == nil {
 		s := c.current.Load()
 		return s, s.exactTo
 	}
@@ -25,7 +25,7 @@ func (c *Cache) present() (*state, int64) {
 	// the state loaded afterwards holds it. The other way round, the state could
 	// miss a change that fresh already counts.
 	epoch := c.current.Load().epoch
-	fresh := c.source.Fresh()
+	fresh := c.config.Source.Fresh()
 	s := c.current.Load()
 	if s.epoch != epoch {
 		// Fresh may be of the epoch before, which may have ended with the store's history.

@@ -250,7 +250,7 @@ func (s *state) apply(batch Batch, at int64) *state {
 		next.events[i] = &events[i]
 	}
 	if len(events) > 0 {
-		events[len(events)-1].last = true
+		events[len(events)-1].Last = true
 	}
 	return next
 }

@@ -266,7 +266,7 @@ func (h *Hub) position() cache.Position {
 func (h *Hub) publish(events []*cache.Event) {
 	for len(events) > 0 {
 		n := 1
-		for !events[n-1].Last() {
+		for !events[n-1].Last {
 			n++
 		}
 		if !h.publishRevision(events[:n]) {

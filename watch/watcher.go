@@ -296,7 +296,7 @@ func (w *Watcher) takeEvents(dst []Delivery, full int, limit cache.Position, eve
 				dst = w.take(dst, mark, d)
 			}
 		}
-		if !e.Last() {
+		if !e.Last {
 			continue
 		}
 		if w.err != nil {
