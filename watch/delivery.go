@@ -73,7 +73,7 @@ func (d Delivery) Shared() bool { return d.event != nil }
 // makes the bytes, and may depend only on the delivery and on enc, because all watchers that deliver
 // the same event in the same encoding share the bytes. The frame of an event is built once; frames of
 // initial objects and bookmarks are built at each call. An error is not kept.
-func (d Delivery) Frame(enc uint16, build func(Delivery) ([]byte, error)) ([]byte, error) {
+func (d Delivery) Frame(enc cache.EncodingID, build func(Delivery) ([]byte, error)) ([]byte, error) {
 	if d.event == nil {
 		return build(d)
 	}

@@ -436,7 +436,7 @@ func TestFramesAreBuiltOnce(t *testing.T) {
 	w.settle()
 
 	builds := 0
-	frame := func(watcher *watch.Watcher, enc uint16) string {
+	frame := func(watcher *watch.Watcher, enc cache.EncodingID) string {
 		t.Helper()
 		ds, err := watcher.Poll(make([]watch.Delivery, 0, 1))
 		if err != nil || len(ds) != 1 {
@@ -460,7 +460,7 @@ func TestFramesAreBuiltOnce(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		watcher *watch.Watcher
-		enc     uint16
+		enc     cache.EncodingID
 		want    string
 		builds  int
 	}{

@@ -164,7 +164,7 @@ func (c *cacheCollector) collectFeed(emit sample, r *registry.Resource) {
 	emit("apiserver_watch_cache_initializations_total", counter, float64(reflector.Loads))
 	room, grown, shrunk := r.Cache.Log().Room()
 	emit("watch_cache_capacity", gauge, float64(room))
-	for name, n := range map[string]int64{"watch_cache_capacity_increase_total": grown, "watch_cache_capacity_decrease_total": shrunk, "apiserver_storage_decode_errors_total": r.Undecodable()} {
+	for name, n := range map[string]int64{"watch_cache_capacity_increase_total": grown, "watch_cache_capacity_decrease_total": shrunk, "apiserver_storage_decode_errors_total": r.Codec().Undecodable()} {
 		if n > 0 { // as with upstream's
 			emit(name, counter, float64(n))
 		}
@@ -178,7 +178,7 @@ func (c *cacheCollector) collectFeed(emit sample, r *registry.Resource) {
 	behind, slowest := r.Hub.Lag()
 	emit("larder_watchers_behind", gauge, float64(behind))
 	emit("larder_watchers_slowest_seconds", gauge, slowest.Seconds())
-	emit("larder_cache_decodes_total", counter, float64(r.Decodes()))
+	emit("larder_cache_decodes_total", counter, float64(r.Codec().Decodes()))
 	emit("larder_cache_ingested_total", counter, float64(reflector.Decoded))
 	emit("larder_cache_offered_total", counter, float64(reflector.Offered))
 	lists, fetched := &r.StoreLists, r.StoreLists.Fetched.Load()+reflector.Objects

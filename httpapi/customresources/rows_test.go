@@ -71,9 +71,9 @@ func TestRowsAreWhatUpstreamPrints(t *testing.T) {
 		}
 	}
 	r := s.registry.CustomResource(shelvesResource())
-	decodes := r.Decodes()
+	decodes := r.Codec().Decodes()
 	s.ask(t, call{method: http.MethodGet, path: shelvesV1, accept: table})
-	if n := r.Decodes() - decodes; n >= objects {
+	if n := r.Codec().Decodes() - decodes; n >= objects {
 		t.Errorf("%d objects were decoded for rows that were printed before", n)
 	}
 }

@@ -304,7 +304,7 @@ const (
 // otherwise they would be encoded twice. Unreadable objects fail here, before the first byte is sent.
 func (b *listBody) fill(ctx context.Context, encoder *encoding.Encoder, meta wire.ListMeta, stream bool) error {
 	b.encoder, b.meta, b.source, b.sum, b.own = encoder, meta, encoder.Source(b.objects), 0, 0
-	if stream && !b.converts && encoder.MediaType() == encoding.JSON && encoding.BodyBytes(b.objects) >= streamFrom && !b.kept() {
+	if stream && !b.converts && encoder.MediaType == encoding.JSON && encoding.BodyBytes(b.objects) >= streamFrom && !b.kept() {
 		b.write, b.size = (*listBody).writeMade, exchange.UnknownSize
 		return b.readable()
 	}

@@ -158,7 +158,7 @@ func (r *Relay) make(ctx context.Context, f *followed) (func(context.Context) er
 // builtIn returns the endpoint of a built-in resource in the version in which it is cached, nil if there is none.
 func (r *Relay) builtIn(gvr schema.GroupVersionResource) *registry.Endpoint {
 	e := r.config.Registry.Endpoint(gvr, "")
-	if e == nil || e.View == nil || e.View.Resource.Canonical() != e.GVK {
+	if e == nil || e.View == nil || e.View.Resource.Codec().Canonical != e.GVK {
 		return nil
 	}
 	return e

@@ -84,7 +84,7 @@ func (ws *watchStream) appendShared(b *batch, d watch.Delivery) error {
 	if d.Revision == d.Object.Revision() && d.Object.Size() < largeFrame && ws.encoder.Sliced() {
 		return ws.append(b, d)
 	}
-	frame, err := d.Frame(ws.encoder.ID(), func(d watch.Delivery) ([]byte, error) {
+	frame, err := d.Frame(ws.encoder.ID, func(d watch.Delivery) ([]byte, error) {
 		return ws.encoder.AppendEventAt(nil, d.Type.String(), d.Object, d.Revision)
 	})
 	if err != nil {

@@ -35,8 +35,8 @@ func TestResourcesAreInTheirBudgets(t *testing.T) {
 		}
 	}
 	custom, err := r.NewCustomResource(registry.CustomResourceConfig{CustomConfig: encoding.CustomConfig{GroupResource: crontabs, Versions: 1}})
-	if err != nil || custom.Codec().Schema().Budget().Limit() != 64<<20 {
-		t.Errorf("a custom resource may take %d, %v", custom.Codec().Schema().Budget().Limit(), err)
+	if err != nil || custom.Codec().Schema.Budget().Limit() != 64<<20 {
+		t.Errorf("a custom resource may take %d, %v", custom.Codec().Schema.Budget().Limit(), err)
 	}
 	var names []string
 	for _, b := range r.Budgets() {

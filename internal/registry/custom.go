@@ -166,27 +166,18 @@ func (c *CustomResource) Run(ctx context.Context) error {
 // for a while.
 type customs struct {
 	mu   sync.Mutex
-	list []*storage.Resource                          // in the order in which they began
-	by   map[schema.GroupResource][]*storage.Resource // the same, by name
+	list []*storage.Resource // in the order in which they began
 }
 
 // begin adds r until end is called.
 func (c *customs) begin(r *storage.Resource) (end func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.by == nil {
-		c.by = make(map[schema.GroupResource][]*storage.Resource)
-	}
 	c.list = append(c.list, r)
-	c.by[r.GroupResource] = append(c.by[r.GroupResource], r)
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		own := func(other *storage.Resource) bool { return other == r }
-		c.list = slices.DeleteFunc(c.list, own)
-		if c.by[r.GroupResource] = slices.DeleteFunc(c.by[r.GroupResource], own); len(c.by[r.GroupResource]) == 0 {
-			delete(c.by, r.GroupResource)
-		}
+		c.list = slices.DeleteFunc(c.list, func(other *storage.Resource) bool { return other == r })
 	}
 }
 
@@ -197,30 +188,11 @@ func (c *customs) all() []*storage.Resource {
 	return slices.Clone(c.list)
 }
 
-// holds reports whether r is kept now.
-func (c *customs) holds(r *storage.Resource) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Contains(c.by[r.GroupResource], r)
-}
-
-// newest returns the newest state of a resource, nil if there is none.
-func (c *customs) newest(gr schema.GroupResource) *storage.Resource {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if states := c.by[gr]; len(states) > 0 {
-		return states[len(states)-1]
+// newest returns the newest states of all resources, by name.
+func (c *customs) newest() map[schema.GroupResource]*storage.Resource {
+	newest := make(map[schema.GroupResource]*storage.Resource)
+	for _, r := range c.all() {
+		newest[r.GroupResource] = r
 	}
-	return nil
-}
-
-// allNewest lists the newest states of all resources.
-func (c *customs) allNewest() []*storage.Resource {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	list := make([]*storage.Resource, 0, len(c.by))
-	for _, states := range c.by {
-		list = append(list, states[len(states)-1])
-	}
-	return list
+	return newest
 }

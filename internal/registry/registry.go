@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -122,9 +123,7 @@ func (r *Registry) Run(ctx context.Context) error {
 	for _, res := range r.options.resources {
 		group.Go(func() error { return res.Run(inner) })
 	}
-	checker := storage.Checker{
-		Resources: r.kept, Kept: r.customs.holds, Interval: r.config.CheckInterval, Logger: r.config.Logger,
-	}
+	checker := storage.Checker{Resources: r.kept, Interval: r.config.CheckInterval, Logger: r.config.Logger}
 	group.Go(func() error { return checker.Run(inner) })
 	group.Go(func() error {
 		select {
@@ -215,7 +214,7 @@ func (r *Registry) Services() builtin.Services { return r.config.Services }
 func (r *Registry) Decodes() uint64 {
 	var n uint64
 	for _, res := range r.Resources() {
-		n += res.Decodes()
+		n += res.Codec().Decodes()
 	}
 	return n
 }
@@ -228,8 +227,10 @@ func (r *Registry) ReadMetrics() *storage.ReadMetrics { return r.options.reads }
 
 // CustomResource returns the newest state of a custom resource that has a cache, nil if there is none.
 func (r *Registry) CustomResource(gr schema.GroupResource) *storage.Resource {
-	return r.customs.newest(gr)
+	return r.customs.newest()[gr]
 }
 
 // CustomResources lists the newest states of the custom resources that have caches.
-func (r *Registry) CustomResources() []*storage.Resource { return r.customs.allNewest() }
+func (r *Registry) CustomResources() []*storage.Resource {
+	return slices.Collect(maps.Values(r.customs.newest()))
+}

@@ -75,7 +75,15 @@ type Config struct {
 //
 // A custom resource has a Codec for the whole resource and one for each version: see [Custom].
 type Codec struct {
-	kind
+	GroupResource schema.GroupResource
+	Schema        *cache.Schema           // of the objects that the Codec makes for the cache
+	Scheme        *runtime.Scheme         // converts between versions; nil for custom resources
+	Canonical     schema.GroupVersionKind // the kind of the canonical encoding
+	Encrypted     bool                    // values may be encrypted, so reading one may wait for a key service
+
+	// New and NewList make an empty object, and an empty list, of the type that handlers and strategies use.
+	New, NewList func() runtime.Object
+
 	storage     runtime.Codec
 	transformer value.Transformer
 	convertor   runtime.ObjectConvertor // shares memory between in and out
@@ -115,15 +123,9 @@ type Codec struct {
 // New returns the Codec of a built-in resource.
 func New(config Config) (*Codec, error) {
 	c := &Codec{
-		kind: kind{
-			groupResource: config.GroupResource,
-			versioner:     storage.APIObjectVersioner{},
-			schema:        config.Schema,
-			scheme:        config.Scheme,
-			canonical:     config.Canonical,
-			newFunc:       config.New,
-			newListFunc:   config.NewList,
-		},
+		GroupResource: config.GroupResource, Schema: config.Schema, Scheme: config.Scheme, Canonical: config.Canonical,
+		New: config.New, NewList: config.NewList,
+
 		storage: config.Storage,
 		attrs:   config.Attrs,
 		numbers: new(numbers),
@@ -132,34 +134,34 @@ func New(config Config) (*Codec, error) {
 		planner:       config.Planner,
 		served:        config.Served,
 	}
-	c.transformer, c.encrypted = bound(config.Transformer)
-	if c.scheme == nil {
-		c.scheme = legacyscheme.Scheme
+	c.transformer, c.Encrypted = bound(config.Transformer)
+	if c.Scheme == nil {
+		c.Scheme = legacyscheme.Scheme
 	}
-	c.convertor = runtime.UnsafeObjectConvertor(c.scheme)
-	if c.newFunc == nil {
+	c.convertor = runtime.UnsafeObjectConvertor(c.Scheme)
+	if c.New == nil {
 		return c, nil
 	}
-	if c.canonical.Empty() {
+	if c.Canonical.Empty() {
 		if err := c.findCanonical(config.EncodeVersioner); err != nil {
 			return nil, err
 		}
 	}
-	c.envelope = wire.Envelope(c.canonical.GroupVersion().String(), c.canonical.Kind)
+	c.envelope = wire.Envelope(c.Canonical.GroupVersion().String(), c.Canonical.Kind)
 	return c, nil
 }
 
 // findCanonical makes the stored kind the canonical one.
 func (c *Codec) findCanonical(stored runtime.GroupVersioner) error {
-	kinds, _, err := c.scheme.ObjectKinds(c.newFunc())
+	kinds, _, err := c.Scheme.ObjectKinds(c.New())
 	if err != nil {
-		return fmt.Errorf("registry: %s: %w", c.groupResource, err)
+		return fmt.Errorf("registry: %s: %w", c.GroupResource, err)
 	}
 	gvk, ok := stored.KindForGroupVersionKinds(kinds)
 	if !ok {
-		return fmt.Errorf("registry: %s: no storage version for %v", c.groupResource, kinds)
+		return fmt.Errorf("registry: %s: no storage version for %v", c.GroupResource, kinds)
 	}
-	if c.canonical = gvk; !c.served {
+	if c.Canonical = gvk; !c.served {
 		c.rules = newRuleCache(c)
 	}
 	return nil
@@ -261,7 +263,7 @@ func (c *Codec) decodeCanonical(data []byte, into runtime.Object) bool {
 	if !ok {
 		return false
 	}
-	obj, err := c.scheme.New(c.canonical)
+	obj, err := c.Scheme.New(c.Canonical)
 	if err != nil || reflect.TypeOf(obj) == reflect.TypeOf(into) {
 		return false
 	}
@@ -272,8 +274,8 @@ func (c *Codec) decodeCanonical(data []byte, into runtime.Object) bool {
 	if !ok || m.Unmarshal(raw) != nil {
 		return false
 	}
-	c.scheme.Default(obj)
-	return c.scheme.Convert(obj, into, nil) == nil
+	c.Scheme.Default(obj)
+	return c.Scheme.Convert(obj, into, nil) == nil
 }
 
 // cutEnvelope returns the message of data that has the canonical version, if the envelope has exactly the
@@ -287,7 +289,7 @@ func (c *Codec) cutEnvelope(data []byte) (raw []byte, ok bool) {
 
 // EncodeStored encodes obj for the store, and clears the fields of obj that are not stored.
 func (c *Codec) EncodeStored(obj runtime.Object) ([]byte, error) {
-	if err := c.versioner.PrepareObjectForStorage(obj); err != nil {
+	if err := c.Versioner().PrepareObjectForStorage(obj); err != nil {
 		return nil, fmt.Errorf("PrepareObjectForStorage failed: %w", err)
 	}
 	if data, ok := c.encodeCanonical(obj); ok {
@@ -307,7 +309,7 @@ func (c *Codec) encodeCanonical(obj runtime.Object) ([]byte, bool) {
 	if !c.storesCanonical.Load() {
 		return nil, false
 	}
-	out, err := c.convertor.ConvertToVersion(obj, c.canonical.GroupVersion())
+	out, err := c.convertor.ConvertToVersion(obj, c.Canonical.GroupVersion())
 	if err != nil || reflect.TypeOf(out) == reflect.TypeOf(obj) {
 		return nil, false
 	}
@@ -331,7 +333,7 @@ func (c *Codec) encodeCanonical(obj runtime.Object) ([]byte, bool) {
 
 // SetRevision sets the resourceVersion of obj.
 func (c *Codec) SetRevision(obj runtime.Object, revision int64) error {
-	if err := c.versioner.UpdateObject(obj, uint64(revision)); err != nil {
+	if err := c.Versioner().UpdateObject(obj, uint64(revision)); err != nil {
 		return fmt.Errorf("registry: set resourceVersion: %w", err)
 	}
 	return nil
@@ -342,9 +344,9 @@ func (c *Codec) encode(obj runtime.Object) ([]byte, error) {
 	if u, ok := obj.(runtime.Unstructured); ok && c.custom != nil {
 		return marshalJSON(u.UnstructuredContent())
 	}
-	converted, err := c.convertor.ConvertToVersion(obj, c.canonical.GroupVersion())
+	converted, err := c.convertor.ConvertToVersion(obj, c.Canonical.GroupVersion())
 	if err != nil {
-		return nil, fmt.Errorf("registry: convert to %s: %w", c.canonical, err)
+		return nil, fmt.Errorf("registry: convert to %s: %w", c.Canonical, err)
 	}
 	return marshalProtobuf(converted)
 }
@@ -359,7 +361,7 @@ func (c *Codec) appendRevision(dst, body []byte, revision int64) ([]byte, error)
 
 // versioned decodes canonical bytes into a fresh object of the canonical version.
 func (c *Codec) versioned(body []byte) (runtime.Object, error) {
-	obj, err := c.scheme.New(c.canonical)
+	obj, err := c.Scheme.New(c.Canonical)
 	if err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
@@ -369,7 +371,7 @@ func (c *Codec) versioned(body []byte) (runtime.Object, error) {
 	}
 	c.decodes.Add(1)
 	if err := m.Unmarshal(body); err != nil {
-		return nil, fmt.Errorf("registry: decode %s: %w", c.canonical, err)
+		return nil, fmt.Errorf("registry: decode %s: %w", c.Canonical, err)
 	}
 	return obj, nil
 }
@@ -397,15 +399,15 @@ func (c *Codec) decode(body []byte, into runtime.Object, defaults bool) error {
 		return err
 	}
 	if defaults {
-		c.scheme.Default(obj)
+		c.Scheme.Default(obj)
 	}
 	if from, to := reflect.ValueOf(obj), reflect.ValueOf(into); from.Type() == to.Type() {
 		to.Elem().Set(from.Elem())
 		return nil
 	}
 	// obj is ours alone, so that into may share its memory.
-	if err := c.scheme.Convert(obj, into, nil); err != nil {
-		return fmt.Errorf("registry: convert from %s: %w", c.canonical, err)
+	if err := c.Scheme.Convert(obj, into, nil); err != nil {
+		return fmt.Errorf("registry: convert from %s: %w", c.Canonical, err)
 	}
 	return nil
 }
@@ -413,7 +415,7 @@ func (c *Codec) decode(body []byte, into runtime.Object, defaults bool) error {
 // Internal decodes a cached object into a new object of the internal version. revision, if not 0,
 // replaces its resourceVersion. It ends with ctx as [Encoder.Await] does.
 func (c *Codec) Internal(ctx context.Context, o *cache.Object, revision int64) (runtime.Object, error) {
-	obj := c.newFunc()
+	obj := c.New()
 	if err := c.DecodeObject(ctx, o, obj, false); err != nil {
 		return nil, err
 	}
@@ -429,7 +431,7 @@ func (c *Codec) Internal(ctx context.Context, o *cache.Object, revision int64) (
 // internal version even to the canonical one: conversion adds kind and apiVersion of volume claim
 // templates, which protobuf does not carry.
 func (c *Codec) as(body []byte, gv schema.GroupVersion) (runtime.Object, error) {
-	obj := c.newFunc()
+	obj := c.New()
 	if err := c.Decode(body, obj); err != nil {
 		return nil, err
 	}
@@ -449,7 +451,7 @@ func (c *Codec) toVersion(obj runtime.Object, gv schema.GroupVersion) (runtime.O
 // Bookmark makes the object of a bookmark. It has only a revision and, at the end of the initial events, an
 // annotation. It is decorated as upstream's is.
 func (c *Codec) Bookmark(revision int64, initialEnd bool) (runtime.Object, error) {
-	obj := c.newFunc()
+	obj := c.New()
 	if err := c.SetRevision(obj, revision); err != nil {
 		return nil, err
 	}
@@ -464,45 +466,12 @@ func (c *Codec) Bookmark(revision int64, initialEnd bool) (runtime.Object, error
 	return obj, nil
 }
 
-// kind describes the objects of a Codec.
-type kind struct {
-	groupResource schema.GroupResource
-	versioner     storage.Versioner
-	encrypted     bool
-	schema        *cache.Schema
-	scheme        *runtime.Scheme
-	canonical     schema.GroupVersionKind
-	newFunc       func() runtime.Object
-	newListFunc   func() runtime.Object
-}
-
-// GroupResource names the resource.
-func (k *kind) GroupResource() schema.GroupResource { return k.groupResource }
-
-// Schema returns the schema of the objects that the Codec makes for the cache.
-func (k *kind) Schema() *cache.Schema { return k.schema }
-
 // Versioner reads and writes resourceVersions.
-func (k *kind) Versioner() storage.Versioner { return k.versioner }
-
-// Scheme converts between versions; nil for custom resources.
-func (k *kind) Scheme() *runtime.Scheme { return k.scheme }
-
-// Canonical returns the kind of the canonical encoding.
-func (k *kind) Canonical() schema.GroupVersionKind { return k.canonical }
+func (c *Codec) Versioner() storage.Versioner { return storage.APIObjectVersioner{} }
 
 // Records reports whether the stored values are records that are no API objects: they have
 // no canonical encoding and are not cached.
-func (k *kind) Records() bool { return k.newFunc == nil }
-
-// Encrypted reports whether values may be encrypted. Then reading a value may wait for a key service.
-func (k *kind) Encrypted() bool { return k.encrypted }
-
-// New makes an empty object of the type that handlers and strategies use.
-func (k *kind) New() runtime.Object { return k.newFunc() }
-
-// NewList makes an empty list of such objects.
-func (k *kind) NewList() runtime.Object { return k.newListFunc() }
+func (c *Codec) Records() bool { return c.New == nil }
 
 // marshaler and unmarshaler have the methods of generated protobuf types.
 type marshaler interface{ Marshal() ([]byte, error) }

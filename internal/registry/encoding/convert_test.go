@@ -59,7 +59,7 @@ func converted(t *testing.T) (*encoding.Version, *cache.Object, conversions) {
 		t.Fatal(err)
 	}
 	body := []byte(`{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"a"}}`)
-	return v, cache.NewObject(cache.ObjectConfig{Key: "a", Revision: 1, Body: body}, custom.Schema()), calls
+	return v, cache.NewObject(cache.ObjectConfig{Key: "a", Revision: 1, Body: body}, custom.Schema), calls
 }
 
 // TestReadersShareAConversion checks that readers that arrive during a conversion share its result, even an error or

@@ -74,8 +74,8 @@ func NewCustom(config CustomConfig) *Custom {
 	}
 	c.Codec = c.newCodec(&customCodec{attrs: c.allAttrs, selects: config.Selects, schemas: c.allSchemas})
 	c.attrs = c.allAttrs
-	c.newFunc = func() runtime.Object { return &unstructured.Unstructured{} }
-	c.newListFunc = func() runtime.Object { return &unstructured.UnstructuredList{} }
+	c.New = func() runtime.Object { return &unstructured.Unstructured{} }
+	c.NewList = func() runtime.Object { return &unstructured.UnstructuredList{} }
 	return c
 }
 
@@ -94,20 +94,12 @@ func (c *Custom) schemasOf(version string) []*servedjson.Schema {
 
 func (c *Custom) newCodec(custom *customCodec) *Codec {
 	custom.schemas = sync.OnceValue(custom.schemas)
-	codec := &Codec{
-		kind: kind{
-			groupResource: c.config.GroupResource,
-			versioner:     storage.APIObjectVersioner{},
-			schema:        c.config.Schema,
-		},
-		numbers: new(numbers),
-		custom:  custom,
-	}
+	codec := &Codec{GroupResource: c.config.GroupResource, Schema: c.config.Schema, numbers: new(numbers), custom: custom}
 	if c.Codec == nil { // the first codec belongs to the whole resource
-		codec.transformer, codec.encrypted = bound(c.config.Transformer)
+		codec.transformer, codec.Encrypted = bound(c.config.Transformer)
 		return codec
 	}
-	codec.transformer, codec.encrypted, codec.numbers = c.transformer, c.encrypted, c.numbers
+	codec.transformer, codec.Encrypted, codec.numbers = c.transformer, c.Encrypted, c.numbers
 	return codec
 }
 
@@ -127,12 +119,12 @@ func (c *Custom) Declare(gvk schema.GroupVersionKind, listKind string) error {
 		selects:  c.config.Selects,
 		schemas:  func() []*servedjson.Schema { return c.schemasOf(gvk.Version) },
 	})
-	v.newFunc = func() runtime.Object {
+	v.New = func() runtime.Object {
 		obj := &unstructured.Unstructured{}
 		obj.SetGroupVersionKind(gvk)
 		return obj
 	}
-	v.newListFunc = func() runtime.Object {
+	v.NewList = func() runtime.Object {
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(listKind))
 		return list
@@ -147,7 +139,7 @@ func (c *Custom) Declare(gvk schema.GroupVersionKind, listKind string) error {
 	// requested.
 	c.storage = l
 	if v.custom.onlyVersion = c.config.Versions == 1; v.custom.onlyVersion {
-		c.newFunc = v.newFunc // the version's codec decodes into no other type
+		c.New = v.New // the version's codec decodes into no other type
 	}
 	return nil
 }

@@ -33,11 +33,13 @@ import (
 type Encoder struct {
 	wire.Writer
 
+	// ID is the number of the encoder among those of its resource. Frames are shared by event and ID.
+	ID        cache.EncodingID
+	MediaType MediaType
+
 	codec      *Codec // of the version
 	gvk        schema.GroupVersionKind
-	media      MediaType
 	projection Projection
-	id         ID
 	plan       func() *transcode.Plan // writes items without decoding; may return nil
 
 	bookmark, initialEnd func() (bookmark, error) // make each once
@@ -49,14 +51,8 @@ type bookmark struct {
 	item []byte
 }
 
-// ID returns the number of e among the encoders of its resource. Frames are shared by event and ID.
-func (e *Encoder) ID() ID { return e.id }
-
-// MediaType returns the media type of e.
-func (e *Encoder) MediaType() MediaType { return e.media }
-
 func (e *Encoder) canonical() bool {
-	return e.gvk.GroupVersion() == e.codec.canonical.GroupVersion()
+	return e.gvk.GroupVersion() == e.codec.Canonical.GroupVersion()
 }
 
 // Planned reports whether items are made without decoding objects.
@@ -68,9 +64,9 @@ func (e *Encoder) Sliced() bool {
 		return e.projection == Full && e.codec.custom.onlyVersion
 	}
 	if e.projection == Full {
-		return e.media == Protobuf && e.canonical()
+		return e.MediaType == Protobuf && e.canonical()
 	}
-	return e.media == Protobuf && !e.codec.splitMetadata
+	return e.MediaType == Protobuf && !e.codec.splitMetadata
 }
 
 // Item returns the item of o. The bytes are shared.
@@ -89,12 +85,12 @@ func (e *Encoder) Await(ctx context.Context, o *cache.Object) ([]byte, error) {
 		return o.Body(), nil
 	}
 	if !e.converts(o) {
-		return o.Encoding(cache.EncodingID(e.id), e.encode)
+		return o.Encoding(e.ID, e.encode)
 	}
-	if item, ok := o.Kept(cache.EncodingID(e.id)); ok {
+	if item, ok := o.Kept(e.ID); ok {
 		return item, nil
 	}
-	return e.converted(ctx, o, func(o *cache.Object) ([]byte, error) { return o.Encoding(cache.EncodingID(e.id), e.encode) })
+	return e.converted(ctx, o, func(o *cache.Object) ([]byte, error) { return o.Encoding(e.ID, e.encode) })
 }
 
 // converts reports whether a webhook makes the item of o, unless the item is the canonical bytes.
@@ -112,7 +108,7 @@ const mostConversions = 1000
 // owns the attempt, so that it continues if the first one leaves; upstream's client of the webhook ends it after 30
 // s.
 func (e *Encoder) converted(ctx context.Context, o *cache.Object, encode func(*cache.Object) ([]byte, error)) ([]byte, error) {
-	attempt := e.codec.custom.conversions.DoChan(fmt.Sprintf("%p %d", o, e.id), func() (item any, err error) {
+	attempt := e.codec.custom.conversions.DoChan(fmt.Sprintf("%p %d", o, e.ID), func() (item any, err error) {
 		defer e.codec.custom.converting.Add(-1)
 		if e.codec.custom.converting.Add(1) > mostConversions {
 			return nil, apierrors.NewTooManyRequests("too many objects wait for the conversion webhook, please try again later", 1)
@@ -225,7 +221,7 @@ func (e *Encoder) decoded(o *cache.Object) ([]byte, error) {
 		}
 		return e.marshal(obj)
 	case c.splitMetadata:
-		obj := c.newFunc()
+		obj := c.New()
 		if err := c.Decode(o.Body(), obj); err != nil {
 			return nil, err
 		}
@@ -240,10 +236,10 @@ func (e *Encoder) decoded(o *cache.Object) ([]byte, error) {
 func (e *Encoder) decodedCustom(o *cache.Object) ([]byte, error) {
 	c := e.codec
 	if e.projection == Full {
-		if e.media != JSON {
+		if e.MediaType != JSON {
 			return nil, fmt.Errorf("%w: %s", errNotProtobuf, e.gvk)
 		}
-		obj := c.newFunc()
+		obj := c.New()
 		if err := c.Decode(o.Body(), obj); err != nil {
 			return nil, err
 		}
@@ -269,7 +265,7 @@ func (e *Encoder) decodedCustom(o *cache.Object) ([]byte, error) {
 }
 
 func (e *Encoder) marshal(obj runtime.Object) ([]byte, error) {
-	if e.media == Protobuf {
+	if e.MediaType == Protobuf {
 		return marshalProtobuf(obj)
 	}
 	return marshalJSON(obj)
@@ -322,10 +318,10 @@ func (c *Codec) planOf(gv schema.GroupVersion, projection Projection) *transcode
 	case projection != Full:
 		partial := partialKind(projection)
 		kind = schema.FromAPIVersionAndKind(partial.APIVersion, partial.Kind)
-	case gv != c.canonical.GroupVersion() || c.scheme != legacyscheme.Scheme:
+	case gv != c.Canonical.GroupVersion() || c.Scheme != legacyscheme.Scheme:
 		return nil
 	default:
-		obj, err := c.scheme.New(c.canonical)
+		obj, err := c.Scheme.New(c.Canonical)
 		if err != nil {
 			return nil
 		}

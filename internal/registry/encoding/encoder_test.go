@@ -237,11 +237,11 @@ func testObject(t *testing.T, v *registry.View, f *encoding.Encoder, u upstream,
 		t.Fatal(err)
 	}
 	equal(t, "event", frame, append([]byte("before"), f.AppendFrame(nil, "ADDED", item)...), len(frame))
-	decodes := v.Resource.Decodes()
+	decodes := v.Resource.Codec().Decodes()
 	if again, err := f.Item(s.Object); err != nil || !bytes.Equal(again, item) {
 		t.Errorf("item changed: %v", err)
 	}
-	if v.Resource.Decodes() != decodes {
+	if v.Resource.Codec().Decodes() != decodes {
 		t.Error("decoded twice for the same encoding")
 	}
 }

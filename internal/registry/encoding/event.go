@@ -96,7 +96,7 @@ func (e *Encoder) AppendError(dst []byte, status *metav1.Status) ([]byte, error)
 	if err != nil {
 		return dst, err
 	}
-	if e.media == Protobuf {
+	if e.MediaType == Protobuf {
 		return wire.Protobuf(kind).AppendFrame(dst, "ERROR", item), nil
 	}
 	return wire.JSON(kind).AppendFrame(dst, "ERROR", item), nil

@@ -12,7 +12,7 @@ import (
 
 // Read decodes a stored value as upstream's storages give it to a reader.
 func (c *Codec) Read(value []byte, revision int64) (runtime.Object, error) {
-	obj := c.newFunc()
+	obj := c.New()
 	if err := c.DecodeUpstream(value, obj, revision); err != nil {
 		return nil, err
 	}
@@ -32,14 +32,14 @@ func (c *Codec) DecodeUpstream(data []byte, into runtime.Object, revision int64)
 
 // EncodeUpstream is EncodeStored by upstream's codec alone.
 func (c *Codec) EncodeUpstream(obj runtime.Object) ([]byte, error) {
-	if err := c.versioner.PrepareObjectForStorage(obj); err != nil {
+	if err := c.Versioner().PrepareObjectForStorage(obj); err != nil {
 		return nil, err
 	}
 	return runtime.Encode(c.storage, obj)
 }
 
 // DecodesCanonical reports whether DecodeStored decodes data by itself.
-func (c *Codec) DecodesCanonical(data []byte) bool { return c.decodeCanonical(data, c.newFunc()) }
+func (c *Codec) DecodesCanonical(data []byte) bool { return c.decodeCanonical(data, c.New()) }
 
 // DecodeUnknown is DecodeValue that knows no fingerprints.
 func (c *Codec) DecodeUnknown(rest string, value []byte, revision int64) *cache.Object {

@@ -89,7 +89,7 @@ const (
 
 // newRuleCache returns nil if the values of the resource have no fingerprints.
 func newRuleCache(c *Codec) *ruleCache {
-	if !hasTokens[c.groupResource] {
+	if !hasTokens[c.GroupResource] {
 		return nil
 	}
 	return &ruleCache{
@@ -220,7 +220,7 @@ func (rc *ruleCache) storedKind(gvk schema.GroupVersionKind) *storedKind {
 
 // fieldsOf returns the fields of a kind that hold tokens, nil if it has no protobuf encoding.
 func (rc *ruleCache) fieldsOf(gvk schema.GroupVersionKind) *wire.Fields {
-	obj, err := rc.codec.scheme.New(gvk)
+	obj, err := rc.codec.Scheme.New(gvk)
 	if err != nil {
 		return nil
 	}

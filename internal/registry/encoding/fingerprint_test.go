@@ -33,7 +33,7 @@ func TestFingerprintsDecodeToTheSameObject(t *testing.T) {
 	server := registrytest.New(t, nil)
 	tested := 0
 	for _, r := range server.Registry.Resources() {
-		if r.Cache == nil || r.Codec().Tokens(r.Codec().Canonical()) == nil {
+		if r.Cache == nil || r.Codec().Tokens(r.Codec().Canonical) == nil {
 			continue
 		}
 		tested++
@@ -91,7 +91,7 @@ func checkFingerprints(t *testing.T, r *registry.Resource) {
 
 // versionsOf lists the kinds that objects of r may be stored as.
 func versionsOf(r *registry.Resource) []schema.GroupVersionKind {
-	canonical := r.Codec().Canonical()
+	canonical := r.Codec().Canonical
 	var all []schema.GroupVersionKind
 	for _, gv := range legacyscheme.Scheme.VersionsForGroupKind(canonical.GroupKind()) {
 		all = append(all, gv.WithKind(canonical.Kind))

@@ -93,7 +93,7 @@ func (rc *ruleCache) ruleOf(v *inspected, config *cache.ObjectConfig) *rule {
 	if err := rc.codec.decodeInto(v.fingerprint.kind.value(raw), &made); err != nil {
 		return nil
 	}
-	canonical := rc.fieldsOf(rc.codec.canonical)
+	canonical := rc.fieldsOf(rc.codec.Canonical)
 	if canonical == nil {
 		return nil
 	}

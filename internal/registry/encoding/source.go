@@ -24,7 +24,7 @@ const parts = 1 << 16
 // Source returns the source of the items of objects.
 func (e *Encoder) Source(objects []*cache.Object) Source {
 	const encoded, canonical = 3, 2 // JSON is about half as large again
-	limit := e.codec.schema.Budget().Limit()
+	limit := e.codec.Schema.Budget().Limit()
 	if e.Sliced() || limit <= 0 {
 		return Source{e, parts}
 	}
@@ -56,7 +56,7 @@ func (s Source) Kept(o *cache.Object) ([]byte, bool) {
 	if s.whole(o) {
 		return o.Body(), true
 	}
-	return o.Kept(cache.EncodingID(s.id))
+	return o.Kept(s.ID)
 }
 
 // Item returns the item of o: shared bytes or new ones. Do not write to them.
@@ -80,7 +80,7 @@ func (s Source) Await(ctx context.Context, o *cache.Object) ([]byte, error) {
 // refuse counts an item that the budget does not allow to cache.
 func (s Source) refuse() {
 	if s.fit > 0 {
-		s.codec.schema.Refuse()
+		s.codec.Schema.Refuse()
 	}
 }
 
@@ -106,14 +106,14 @@ func (s Source) Next(dst []byte, o *cache.Object) (shared, grown []byte, err err
 		s.refuse()
 		return nil, dst, nil
 	}
-	_, err = o.Encoding(cache.EncodingID(s.id), func(*cache.Object) ([]byte, error) { return bytes.Clone(dst[before:]), nil })
+	_, err = o.Encoding(s.ID, func(*cache.Object) ([]byte, error) { return bytes.Clone(dst[before:]), nil })
 	return nil, dst, err
 }
 
 // hasRoom reports whether the budget allows to cache the item of o.
 func (e *Encoder) hasRoom(o *cache.Object) bool {
 	const encoded, canonical = 3, 2
-	return e.codec.schema.Budget().MakeRoom(int64(e.canonicalSize(o)) / canonical * encoded)
+	return e.codec.Schema.Budget().MakeRoom(int64(e.canonicalSize(o)) / canonical * encoded)
 }
 
 // canonicalSize returns the size of the canonical bytes from which the item of o is made.

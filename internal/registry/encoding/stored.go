@@ -130,7 +130,7 @@ func (f *Foreseen) Object(c *Codec, revision int64, stored int) *cache.Object {
 	config.Revision, config.Stored = revision, stored
 	if f.known {
 		setDocument(&config, &f.document)
-		return cache.NewObject(config, c.schema)
+		return cache.NewObject(config, c.Schema)
 	}
 	return c.objectAt(config, f.config.Body)
 }
@@ -145,7 +145,7 @@ func (c *Codec) objectAt(config cache.ObjectConfig, body []byte) *cache.Object {
 	if c.custom != nil {
 		config.Head = wire.HeadJSON(config.Body)
 	}
-	return cache.NewObject(config, c.schema)
+	return cache.NewObject(config, c.Schema)
 }
 
 // At returns o at another revision, for encoding only: it has no labels and fields. It returns nil if it
@@ -195,7 +195,7 @@ func (c *Codec) Store(obj runtime.Object, size int) (Stored, error) {
 // objects.
 func (c *Codec) storeCustom(obj runtime.Object, size int) (Stored, bool) {
 	u, ok := obj.(*unstructured.Unstructured)
-	if !ok || c.custom == nil || !c.custom.storedIn.Load() || c.versioner.PrepareObjectForStorage(obj) != nil {
+	if !ok || c.custom == nil || !c.custom.storedIn.Load() || c.Versioner().PrepareObjectForStorage(obj) != nil {
 		return Stored{}, false
 	}
 	encoded, ok := servedjson.Encode(u.Object, size+512)
@@ -228,11 +228,11 @@ func (c *Codec) StoresAs(o *cache.Object, body []byte, s *Stored) bool {
 		return s.document.Equals(body, o.Revision())
 	}
 	raw, apiVersion, kind, ok := wire.Unenvelope(s.Data)
-	if ok && apiVersion == c.canonical.GroupVersion().String() && kind == c.canonical.Kind {
+	if ok && apiVersion == c.Canonical.GroupVersion().String() && kind == c.Canonical.Kind {
 		plain, err := wire.AppendRevisionProtobuf(make([]byte, 0, len(body)), body, 0)
 		return err == nil && bytes.Equal(raw, plain)
 	}
-	obj := c.newFunc()
+	obj := c.New()
 	if err := c.Decode(body, obj); err != nil {
 		return false
 	}

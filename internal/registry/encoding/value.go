@@ -27,12 +27,12 @@ func (c *Codec) DecodeValue(ctx context.Context, key, rest string, value []byte,
 	if err = c.complete(data, &config); err != nil {
 		return c.corrupt(rest, revision, len(value), err)
 	}
-	return cache.NewObject(config, c.schema)
+	return cache.NewObject(config, c.Schema)
 }
 
 // corrupt makes a corrupt object.
 func (c *Codec) corrupt(rest string, revision int64, stored int, err error) *cache.Object {
-	return cache.NewObject(cache.ObjectConfig{Key: rest, Revision: revision, Stored: stored, Err: err}, c.schema)
+	return cache.NewObject(cache.ObjectConfig{Key: rest, Revision: revision, Stored: stored, Err: err}, c.Schema)
 }
 
 // complete completes config, which has a key and a revision. It decodes data only if its fingerprint has no rule.
@@ -61,11 +61,11 @@ func (c *Codec) decodeInto(data []byte, config *cache.ObjectConfig) error {
 	if known, err := c.readDocument(data, config); known || err != nil {
 		return err
 	}
-	obj, err := c.newFunc(), error(nil)
+	obj, err := c.New(), error(nil)
 	if c.served { // by another API server, whose message is the body
 		var ok bool
 		if config.Body, ok = c.cutEnvelope(data); !ok {
-			return fmt.Errorf("registry: value is no message of %s", c.canonical)
+			return fmt.Errorf("registry: value is no message of %s", c.Canonical)
 		}
 		err = c.Decode(config.Body, obj)
 	} else {

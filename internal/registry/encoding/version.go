@@ -20,9 +20,10 @@ type Version struct {
 	GVK      schema.GroupVersionKind
 	ListKind string
 
-	codec    *Codec
+	Codec *Codec
+	RowID cache.EncodingID // of table rows among the encodings of an object
+
 	encoders [mediaTypes][projections]*Encoder
-	rows     ID
 }
 
 // NewVersion adds a served version to the resource of c. For a custom resource, c is the Codec of that
@@ -34,9 +35,9 @@ func (c *Codec) NewVersion(gvk schema.GroupVersionKind, listKind string) (*Versi
 	}
 	first, err := c.numbers.take(own + 1) // one more for the rows of tables
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", c.groupResource, err)
+		return nil, fmt.Errorf("%s: %w", c.GroupResource, err)
 	}
-	v := &Version{GVK: gvk, ListKind: listKind, codec: c, rows: first + ID(own)}
+	v := &Version{GVK: gvk, ListKind: listKind, Codec: c, RowID: first + cache.EncodingID(own)}
 	if c.custom != nil {
 		c.custom.served = v
 	}
@@ -49,17 +50,17 @@ func (c *Codec) NewVersion(gvk schema.GroupVersionKind, listKind string) (*Versi
 }
 
 // newEncoder makes an encoder. first is the first of the version's IDs.
-func (v *Version) newEncoder(media MediaType, projection Projection, first ID) *Encoder {
-	e := &Encoder{codec: v.codec, gvk: v.GVK, media: media, projection: projection}
+func (v *Version) newEncoder(media MediaType, projection Projection, first cache.EncodingID) *Encoder {
+	e := &Encoder{codec: v.Codec, gvk: v.GVK, MediaType: media, projection: projection}
 	kind := wire.Kind{APIVersion: v.GVK.GroupVersion().String(), Kind: v.GVK.Kind, ListKind: v.ListKind}
-	custom := v.codec.custom != nil
+	custom := v.Codec.custom != nil
 	switch {
 	case custom:
-		e.id = first + ID(media)*projections + ID(projection)
+		e.ID = first + cache.EncodingID(media)*projections + cache.EncodingID(projection)
 	case projection == Full:
-		e.id = first + ID(media)
+		e.ID = first + cache.EncodingID(media)
 	default:
-		e.id = partialIDs + ID(media)*(projections-1) + ID(projection-Partial)
+		e.ID = partialIDs + cache.EncodingID(media)*(projections-1) + cache.EncodingID(projection-Partial)
 	}
 	if projection != Full {
 		kind = partialKind(projection)
@@ -76,7 +77,7 @@ func (v *Version) newEncoder(media MediaType, projection Projection, first ID) *
 	e.initialEnd = sync.OnceValues(func() (bookmark, error) { return e.makeBookmark(true) })
 	e.plan = func() *transcode.Plan { return nil }
 	if media == JSON {
-		e.plan = sync.OnceValue(func() *transcode.Plan { return v.codec.planOf(v.GVK.GroupVersion(), projection) })
+		e.plan = sync.OnceValue(func() *transcode.Plan { return v.Codec.planOf(v.GVK.GroupVersion(), projection) })
 	}
 	return e
 }
@@ -86,18 +87,12 @@ func (v *Version) Encoder(media MediaType, projection Projection) *Encoder {
 	return v.encoders[media][projection]
 }
 
-// Codec returns the Codec of the version.
-func (v *Version) Codec() *Codec { return v.codec }
-
-// RowID returns the ID of table rows among the encodings of an object.
-func (v *Version) RowID() ID { return v.rows }
-
 // Converts reports whether making an item may take a webhook.
-func (v *Version) Converts() bool { return v.codec.Converts() && !v.codec.custom.onlyVersion }
+func (v *Version) Converts() bool { return v.Codec.Converts() && !v.Codec.custom.onlyVersion }
 
 // ConvertsAny reports whether making the items of some objects may take a webhook.
 func (v *Version) ConvertsAny(objects []*cache.Object) bool {
-	return v.Converts() && slices.ContainsFunc(objects, func(o *cache.Object) bool { return o.Err() == nil && !v.codec.custom.stores(o.Head()) })
+	return v.Converts() && slices.ContainsFunc(objects, func(o *cache.Object) bool { return o.Err() == nil && !v.Codec.custom.stores(o.Head()) })
 }
 
 // MediaType is the media type of an encoding. YAML is made from JSON bodies with
@@ -142,10 +137,8 @@ func partialKind(projection Projection) wire.Kind {
 	return kind
 }
 
-// ID is the number of an encoding among the encodings of one resource's objects. Versions share the encodings of
+// Numbers of encodings among the encodings of one resource's objects. Versions share the encodings of
 // PartialObjectMetadata, which are the same in every version of a built-in kind.
-type ID = uint16
-
 const (
 	partialIDs = 1 // after the canonical encoding; media type and projection of PartialObjectMetadata follow
 	versionIDs = partialIDs + mediaTypes*(projections-1)
@@ -159,11 +152,11 @@ var errTooManyVersions = errors.New("registry: served in too many versions")
 type numbers struct{ used int }
 
 // take returns the first of n IDs that are not taken.
-func (s *numbers) take(n int) (ID, error) {
+func (s *numbers) take(n int) (cache.EncodingID, error) {
 	base := versionIDs + s.used
 	if base+n > maxIDs {
 		return 0, errTooManyVersions
 	}
 	s.used += n
-	return ID(base), nil
+	return cache.EncodingID(base), nil
 }

@@ -225,7 +225,7 @@ func (w *awaiter) gone() error {
 		return nil
 	}
 	//lint:ignore SA1019 the reason is Gone, not Expired
-	return apierrors.NewGone(fmt.Sprintf("the CRD of %s has changed", w.codec.GroupResource()))
+	return apierrors.NewGone(fmt.Sprintf("the CRD of %s has changed", w.codec.GroupResource))
 }
 
 // listedRevision is the newest revision of a list that was answered from the store, in the

@@ -29,9 +29,6 @@ type Checker struct {
 	// Resources lists the resources that exist now.
 	Resources func() []*Resource
 
-	// Kept reports whether a custom resource still exists.
-	Kept func(*Resource) bool
-
 	// Interval is the time in which each cache is compared once; 0 compares nothing.
 	Interval time.Duration
 
@@ -67,7 +64,7 @@ func (c *Checker) judge(r *Resource, err error) {
 	switch {
 	case err == nil:
 		r.checks.equal.Add(1)
-	case errors.Is(err, context.Canceled) || r.codec.IsCustom() && !c.Kept(r):
+	case errors.Is(err, context.Canceled) || r.Cache.Retired():
 	case errors.Is(err, ErrInconsistent):
 		r.checks.different.Add(1)
 		c.Logger.Error("cache differs from the store, reloading", "resource", r.GroupResource, "error", err)

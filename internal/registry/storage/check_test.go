@@ -155,5 +155,5 @@ func (f *fixture) checked(t *testing.T, interval time.Duration) {
 
 // change makes an object of a cache without a store.
 func (f *fixture) change(key string, revision int64) cache.Change {
-	return cache.Change{Key: key, Object: cache.NewObject(cache.ObjectConfig{Key: key, Revision: revision}, f.resource.codec.Schema())}
+	return cache.Change{Key: key, Object: cache.NewObject(cache.ObjectConfig{Key: key, Revision: revision}, f.resource.codec.Schema)}
 }

@@ -54,17 +54,17 @@ func TestCorruptObjectsAreNamedAndMayBeDeleted(t *testing.T) {
 			if listing, err := f.list(ListRequest{}); err != nil || len(listing.Objects) != 1 {
 				t.Errorf("after the deletions: %+v, %v", listing, err)
 			}
-			if n := f.resource.Undecodable(); n < 1 { // reads of the one may be many, of the other none are
+			if n := f.resource.Codec().Undecodable(); n < 1 { // reads of the one may be many, of the other none are
 				t.Errorf("%d values could not be decoded", n)
 			}
-			before := f.resource.Undecodable()
+			before := f.resource.Codec().Undecodable()
 			for i := range 150 {
 				f.plant(fmt.Sprintf("/pods/d/%03d", i), "garbage")
 			}
 			if causes := f.corruptCauses(ListRequest{}); len(causes) != 101 || causes[100].Type != metav1.CauseTypeTooMany || causes[99].Field != "/pods/d/099" {
 				t.Errorf("%d causes, the last is %+v", len(causes), causes[len(causes)-1])
 			}
-			if n := f.resource.Undecodable(); n != before {
+			if n := f.resource.Codec().Undecodable(); n != before {
 				t.Errorf("%d values that cannot be decrypted are counted as not decodable", n-before)
 			}
 		})

@@ -17,4 +17,4 @@ func (r *Resource) Object(rest string, value []byte, revision int64) *cache.Obje
 }
 
 // Budget returns the budget of the resource's encodings.
-func (r *Resource) Budget() *cache.Budget { return r.codec.Schema().Budget() }
+func (r *Resource) Budget() *cache.Budget { return r.codec.Schema.Budget() }

@@ -67,7 +67,7 @@ func New(config Config) (*Resource, error) {
 		return nil, err
 	}
 	r := &Resource{
-		GroupResource: config.Codec.GroupResource(),
+		GroupResource: config.Codec.GroupResource,
 		stored:        stored{store: config.Store, codec: config.Codec, layout: layout},
 		tail:          config.Tail,
 		issued:        issued{store: config.Store},
@@ -93,18 +93,18 @@ func (r *Resource) AddCache(config CacheConfig) error {
 		Store:  r.store,
 		Tail:   r.tail,
 		Prefix: r.layout.root,
-		Schema: r.codec.Schema(),
+		Schema: r.codec.Schema,
 		Decode: func(ctx context.Context, rest string, value []byte, revision int64) *cache.Object {
 			return r.codec.DecodeValue(ctx, r.layout.root+rest, rest, value, revision)
 		},
 		// Decryption may read a value after its caller has left.
-		Copies: !r.codec.Encrypted(),
+		Copies: !r.codec.Encrypted,
 		Since:  config.Since,
 		Log:    config.Log,
 		Closed: r.issued.issue,
 		Logger: config.Logger,
 	}
-	if r.codec.Encrypted() {
+	if r.codec.Encrypted {
 		parts.Workers = encoding.DecryptWorkers
 	}
 	m, err := mirror.New(parts)
@@ -151,17 +151,8 @@ func (r *Resource) WaitReady(ctx context.Context) error {
 	return r.Cache.WaitReady(ctx)
 }
 
-// Decodes returns the number of decodings of cached bytes. Reads of cached encodings do not count.
-func (r *Resource) Decodes() uint64 { return r.codec.Decodes() }
-
 // KeyOf returns the key of a scope without the prefix of all resources, as in upstream's spans.
 func (r *Resource) KeyOf(scope Scope) string { return r.layout.resource + "/" + scope.key() }
-
-// Undecodable returns how often stored data could not be decoded.
-func (r *Resource) Undecodable() int64 { return r.codec.Undecodable() }
-
-// Canonical returns the kind of the canonical encoding.
-func (r *Resource) Canonical() schema.GroupVersionKind { return r.codec.Canonical() }
 
 // CheckStats counts comparisons of a cache with the store, by outcome.
 type CheckStats struct {

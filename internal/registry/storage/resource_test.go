@@ -69,7 +69,7 @@ func TestReadsDoNotDecode(t *testing.T) {
 	f.create(examplePod("a", "two"))
 	v := f.view()
 	read := func(media encoding.MediaType, projection encoding.Projection) uint64 {
-		before := f.resource.Decodes()
+		before := f.resource.Codec().Decodes()
 		listing, err := f.list(ListRequest{})
 		if err != nil || len(listing.Objects) != 2 {
 			t.Fatalf("%d objects, %v", len(listing.Objects), err)
@@ -82,7 +82,7 @@ func TestReadsDoNotDecode(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		return f.resource.Decodes() - before
+		return f.resource.Codec().Decodes() - before
 	}
 	for _, c := range []struct {
 		media         encoding.MediaType

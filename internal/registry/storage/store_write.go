@@ -208,7 +208,7 @@ func (s *adapter) unchanged(p *present, next *encoding.Stored) bool {
 	if p.from == nil {
 		return bytes.Equal(next.Data, p.bytes)
 	}
-	if size := p.from.Stored(); !s.codec.Encrypted() && size != 0 && size != int64(len(next.Data)) {
+	if size := p.from.Stored(); !s.codec.Encrypted && size != 0 && size != int64(len(next.Data)) {
 		return false // the store has other bytes
 	}
 	return s.codec.StoresAs(p.from, p.bytes, next)
@@ -331,10 +331,7 @@ type update struct {
 // try updates the probable present object. done is false if another object is present.
 func (u *update) try(ctx context.Context, destination runtime.Object) (done bool, err error) {
 	if err := u.preconditions.Check(u.full, u.now.obj); err != nil {
-		if u.now.fresh {
-			return false, err
-		}
-		return false, u.refresh(ctx)
+		return false, u.refused(ctx, err)
 	}
 	ret, ttl, err := u.change(u.now.obj, storage.ResponseMeta{ResourceVersion: uint64(u.now.rev)})
 	if err != nil {
@@ -425,7 +422,11 @@ type deletion struct {
 
 // try deletes the probable present object. done is false if another object is present.
 func (d *deletion) try(ctx context.Context, out runtime.Object) (done bool, err error) {
-	if err := d.check(ctx); err != nil {
+	err = d.preconditions.Check(d.full, d.now.obj)
+	if err == nil {
+		err = d.validate(ctx, d.now.obj)
+	}
+	if err != nil {
 		return false, d.refused(ctx, err)
 	}
 	began := time.Now()
@@ -451,13 +452,4 @@ func (d *deletion) try(ctx context.Context, out runtime.Object) (done bool, err 
 		writtenOf(ctx).note(written{codec: d.codec, result: out, revision: result.Revision, from: d.now.from})
 	}
 	return true, nil
-}
-
-func (d *deletion) check(ctx context.Context) error {
-	if d.preconditions != nil {
-		if err := d.preconditions.Check(d.full, d.now.obj); err != nil {
-			return err
-		}
-	}
-	return d.validate(ctx, d.now.obj)
 }

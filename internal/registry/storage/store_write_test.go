@@ -39,7 +39,7 @@ func TestChangesAreSeenByTheirSize(t *testing.T) {
 		if err := f.GetList(t.Context(), "/pods/", storage.ListOptions{Recursive: true, Predicate: storage.Everything}, &example.PodList{}); err != nil {
 			t.Fatal(err) // consistent: the cache has the object
 		}
-		decodes, out := f.resource.Decodes(), &example.Pod{}
+		decodes, out := f.resource.Codec().Decodes(), &example.Pod{}
 		err := f.GuaranteedUpdate(t.Context(), key, out, false, nil, storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
 			pod := obj.(*example.Pod)
 			pod.Labels = map[string]string{"text": c.text}
@@ -48,7 +48,7 @@ func TestChangesAreSeenByTheirSize(t *testing.T) {
 		if err != nil || out.Labels["text"] != c.text {
 			t.Fatalf("%s: %v, %v", c.name, out.Labels, err)
 		}
-		if n := f.resource.Decodes() - decodes; n != c.decodes {
+		if n := f.resource.Codec().Decodes() - decodes; n != c.decodes {
 			t.Errorf("%s: %d decodings, want %d", c.name, n, c.decodes)
 		}
 		now := revisionOf(t, out.ResourceVersion)

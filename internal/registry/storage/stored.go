@@ -87,7 +87,7 @@ func (s *stored) listStored(ctx context.Context, read listing, dst []*cache.Obje
 			return Listing{}, err
 		}
 		if full >= 0 || !page.More || len(page.Items) == 0 {
-			if err := out.corrupt.status(s.codec.GroupResource()); err != nil {
+			if err := out.corrupt.status(s.codec.GroupResource); err != nil {
 				return Listing{}, err
 			}
 			last := len(page.Items) - 1
@@ -115,7 +115,7 @@ func (s *stored) take(ctx context.Context, out *Listing, q ListRequest, before i
 		case !deletesUnread():
 			return -1, o.Err()
 		case !out.corrupt.add(item.Key, o):
-			return -1, out.corrupt.status(s.codec.GroupResource())
+			return -1, out.corrupt.status(s.codec.GroupResource)
 		default:
 			continue
 		}
@@ -138,7 +138,7 @@ func (s *stored) decoded(ctx context.Context, items []kv.Item) func(i int) *cach
 		item := items[i]
 		return s.codec.DecodeValue(ctx, item.Key, s.layout.rest(item.Key), item.Value, item.Revision)
 	}
-	if !s.codec.Encrypted() {
+	if !s.codec.Encrypted {
 		return decode
 	}
 	objects := make([]*cache.Object, len(items))
@@ -197,7 +197,7 @@ func (s *stored) listOne(q ListRequest, revision int64, o *cache.Object, dst []*
 	if o.Err() != nil {
 		if deletesUnread() {
 			out.corrupt.add(s.layout.root+q.key(), o)
-			return Listing{}, out.corrupt.status(s.codec.GroupResource())
+			return Listing{}, out.corrupt.status(s.codec.GroupResource)
 		}
 		return Listing{}, o.Err()
 	}

@@ -40,7 +40,7 @@ type Columns struct {
 
 // New returns a Printer that prints as a REST storage does.
 func New(version *encoding.Version, printer rest.TableConvertor) *Printer {
-	p := &Printer{version: version, codec: version.Codec(), printer: printer}
+	p := &Printer{version: version, codec: version.Codec, printer: printer}
 	p.names = sync.OnceValues(p.columnNames)
 	return p
 }
@@ -146,7 +146,7 @@ func (p *Printer) rowObject(row *metav1.TableRow, include metav1.IncludeObjectPo
 	case include == metav1.IncludeObject && p.codec.IsCustom():
 		return nil
 	case include == metav1.IncludeObject:
-		row.Object.Object, err = p.codec.Scheme().ConvertToVersion(obj, p.version.GVK.GroupVersion())
+		row.Object.Object, err = p.codec.Scheme.ConvertToVersion(obj, p.version.GVK.GroupVersion())
 		return err
 	case include == metav1.IncludeMetadata, include == "", initialEnd:
 		accessor, err := meta.Accessor(obj)

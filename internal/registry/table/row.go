@@ -17,7 +17,7 @@ func (p *Printer) row(o *cache.Object) ([]byte, error) {
 	if o.Err() != nil {
 		return nil, o.Err()
 	}
-	return o.ExpensiveEncoding(cache.EncodingID(p.version.RowID()), p.encodeRow)
+	return o.ExpensiveEncoding(p.version.RowID, p.encodeRow)
 }
 
 // encodeRow prints o once for all readers, without the ages.

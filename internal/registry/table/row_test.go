@@ -244,9 +244,9 @@ func TestRowCases(t *testing.T) {
 			if kept, err := v.RowKept(o); err != nil || kept == c.volatile {
 				t.Errorf("%s: kept %v, %v", c.name, kept, err)
 			}
-			decodes := v.Resource.Decodes()
+			decodes := v.Resource.Codec().Decodes()
 			sameRows(t, v, []*cache.Object{o}, "", metav1.SchemeGroupVersion) // decodes for the comparison
-			if n := v.Resource.Decodes() - decodes; n != 1 && !c.volatile {
+			if n := v.Resource.Codec().Decodes() - decodes; n != 1 && !c.volatile {
 				t.Errorf("%s: decoded %d times", c.name, n)
 			}
 			random := rand.New(rand.NewSource(2))

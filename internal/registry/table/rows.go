@@ -46,7 +46,7 @@ func (p *Printer) Rows(ctx context.Context, objects []*cache.Object, list wire.L
 	default:
 		return nil, nil
 	}
-	if len(objects) == 0 || sortedTables[p.codec.GroupResource()] {
+	if len(objects) == 0 || sortedTables[p.codec.GroupResource] {
 		return nil, nil
 	}
 	empty, err := p.printList(ctx, nil, list, options)

@@ -176,7 +176,7 @@ func revisionOf(resourceVersion string) int64 {
 func (r resets) below(kind schema.GroupKind, writes []checkpoint.Write) map[string]checkpoint.Write {
 	last := make(map[string]checkpoint.Write)
 	for _, resource := range r.registry.Resources() {
-		if resource.Canonical().GroupKind() != kind {
+		if resource.Codec().Canonical.GroupKind() != kind {
 			continue
 		}
 		for _, w := range writes {
